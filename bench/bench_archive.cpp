@@ -2,13 +2,14 @@
 // with a random cache of 16,384 tokens: 4 kv heads of 128, f16. As in models, the variance of keys
 // and values concentrates in a few directions.
 //
-//   save/<maps>/<step>   a dense, uncompressed file to an archive with that quantization step
-//   load/<maps>/<step>   the archive, in memory, to a quantized cache
-//   choose               the step for 3 bits per value, and the decision for or against transforms
-//   memcpy               a copy of as many bytes, as a reference for the machine
+//   save/<transforms>/<step>   a dense, uncompressed file to an archive with that quantization step
+//   load/<transforms>/<step>   the archive, in memory, to a quantized cache
+//   choose                     the step for 3 bits per value, and the decision for or against
+//                              transforms
+//   memcpy                     a copy of as many bytes, as a reference for the machine
 //
-// <maps>: which tensors have learned transforms: neither, values, keys (before RoPE) or both. GB/s
-// counts dense values per second of processor time.
+// <transforms>: the tensors with learned transforms: neither, values, keys (before RoPE) or both.
+// GB/s counts dense values per second of processor time.
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>
@@ -22,13 +23,11 @@
 #include <vector>
 
 #include "bench_model.h"
-#include "tqcache/base/file.h"
-#include "tqcache/cache/rope.h"
+#include "tqcache/cache/rope_angles.h"
 #include "tqcache/codec/kernels/row_transform.h"
-#include "tqcache/format/archive_rate.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/convert_file.h"
+#include "tqcache/file.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/tqkv.h"
 
 namespace {
 
@@ -40,7 +39,7 @@ constexpr cache::HeadShape kShape = {4, 128};
 constexpr cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 128, 1e6};
 constexpr std::size_t kDenseBytes = 2 * 2 * 4 * 128 * kTokens;
 
-// Rows of 256 tokens of a kv head: independent values with falling variance, then rotated.
+// Rows of 256 tokens of a kv head: independent values with decreasing variance, then rotated.
 class Drawn {
  public:
   explicit Drawn(unsigned seed) : random_(seed), matrix_(kDim * kDim) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bench_model.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/model/attention/step_attention.h"
 
 namespace {
@@ -20,12 +21,13 @@ namespace {
 using namespace tqcache;
 using namespace tqcache::bench;
 
-// The same quantized blocks, read with other kernels.
+// The same quantized blocks with other kernels.
 cache::Side with_kernels(cache::Side side, const codec::Kernels& kernels) {
   if (auto* turbo = std::get_if<cache::TurboSide>(&side)) {
-    const codec::HeadCodec& codec = turbo->codec;
-    turbo->codec = must(codec::HeadCodec::make(static_cast<int>(codec.head_dim()), codec.parts(),
-                                               codec.order(), kernels));
+    cache::KvCodec::State state = turbo->codec.state();
+    state.codec = must(codec::HeadCodec::make(static_cast<int>(state.shape.head_dim),
+                                              state.codec.parts(), state.codec.order(), kernels));
+    turbo->codec = cache::KvCodec(std::move(state));
   }
   return side;
 }

@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/head_codec.h"
 
 namespace {
@@ -80,7 +80,7 @@ std::vector<Preset> presets() {
   return all;
 }
 
-// f16 rows of kTokens tokens with a large common mean, and that mean.
+// f16 rows of kTokens tokens with a large common mean, and the mean.
 struct Rows {
   std::size_t head_dim;
   std::vector<float> mean, cos, sin;
@@ -158,7 +158,7 @@ struct Workload {
   }
 };
 
-// The type of decoded values: f16 from a codec of one part, f32 from one of several.
+// The type of decoded values: f16 from a codec with one part, f32 from one with several.
 struct Decoded {
   std::vector<std::byte> f16;
   std::vector<float> f32;
@@ -194,7 +194,7 @@ struct Decoded {
   }
 };
 
-// |x - x~|^2 / |x|^2 of the vectors without their mean, in the first block.
+// x - x~|^2 / |x|^2 of the vectors after mean removal, in the first block.
 double distortion(const Workload& work, const Decoded& decoded) {
   const std::size_t dim = work.rows.head_dim;
   std::vector<float> x(kBlockTokens * dim);

@@ -12,16 +12,16 @@
 #include <vector>
 
 #include "bench_model.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
 
 namespace {
 
 using namespace tqcache;
 using namespace tqcache::bench;
 
-// Tokens generated before a cache is truncated to its depth again: half a token block, so that no
-// block gets quantized meanwhile.
+// The number of tokens generated before a cache is truncated to its depth again: half a token
+// block, so that no block is quantized meanwhile.
 constexpr std::int64_t kMostSteps = cache::kTokenBlock / 2;
 
 // The model, and caches of every preset and depth, made on first use.

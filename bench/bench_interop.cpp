@@ -1,10 +1,10 @@
 // bench/bench_interop.cpp: speed of reading and writing caches of other programs, section by
-// section as `tqcache convert` does, without the conversion itself. f16, one thread, files in the
-// page cache; bytes are those of keys and values.
+// section as in `tqcache convert`, without the conversion itself. f16, one thread, files in the
+// page cache. The rates count the bytes of keys and values.
 //
 //   import/<format>/<tokens>       mlx-lm, hf, npz; llama: rows of all heads, as with flash
 //                                  attention; llama-transposed: values as without it
-//   import/read/<tokens>           the mlx-lm file, read in pieces of 1 MiB, as a reference
+//   import/read/<tokens>           the mlx-lm file, read in chunks of 1 MiB, as a reference
 //   export/<format>/<tokens>       from a cache in memory to a new file
 
 #include <benchmark/benchmark.h>
@@ -16,7 +16,7 @@
 #include <string>
 
 #include "bench_model.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/llama/llama_state.h"
@@ -33,7 +33,7 @@ enum class Format { kMlxLm, kHf, kNpz, kLlama, kLlamaTransposed };
 
 constexpr const char* kNames[] = {"mlx-lm", "hf", "npz", "llama", "llama-transposed"};
 
-interop::LlamaGeometry geometry_of(const format::Manifest& cache) {
+interop::LlamaGeometry geometry_of(const cache::CacheDesc& cache) {
   interop::LlamaGeometry geometry;
   geometry.architecture = "qwen3";
   for (const cache::LayerDesc& layer : cache.layers) {
@@ -45,7 +45,7 @@ interop::LlamaGeometry geometry_of(const format::Manifest& cache) {
   return geometry;
 }
 
-void write(Format format, const format::SectionSource& cache, const fs::path& path) {
+void write(Format format, const cache::CacheReader& cache, const fs::path& path) {
   interop::LlamaExport llama;
   llama.overwrite = Overwrite::kAllow;
   interop::MlxLmExport mlx_lm;
@@ -60,26 +60,26 @@ void write(Format format, const format::SectionSource& cache, const fs::path& pa
       return must(interop::export_npz(cache, path, Overwrite::kAllow));
     case Format::kLlama:
     case Format::kLlamaTransposed:
-      return must(interop::export_llama_state(cache, geometry_of(cache.manifest()), path, llama));
+      return must(
+          interop::export_llama_state(cache, geometry_of(cache.description()), path, llama));
   }
 }
 
-std::unique_ptr<format::SectionSource> read(Format format, const fs::path& path,
-                                            const format::Manifest& like) {
+std::shared_ptr<const cache::CacheReader> read(Format format, const fs::path& path,
+                                               const cache::CacheDesc& like) {
   const std::shared_ptr<const ByteSource> file = must(open_file(path));
   switch (format) {
     case Format::kMlxLm:
-      return must(interop::sections_of(must(interop::import_mlx_lm(file))));
+      return must(interop::reader_of(must(interop::import_mlx_lm(file))));
     case Format::kHf:
-      return must(interop::sections_of(must(interop::import_hf(file))));
+      return must(interop::reader_of(must(interop::import_hf(file))));
     case Format::kNpz:
-      return must(interop::sections_of(must(interop::import_npz(file))));
+      return must(interop::reader_of(must(interop::import_npz(file))));
     case Format::kLlama:
     case Format::kLlamaTransposed:
       break;
   }
-  return must(
-      interop::sections_of(must(interop::import_llama_state(file, geometry_of(like))).cache));
+  return must(interop::reader_of(must(interop::import_llama_state(file, geometry_of(like))).cache));
 }
 
 // A cache, and a file of it for each program, in a temporary folder.
@@ -93,10 +93,10 @@ class Stage {
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
-  const format::SectionSource& cache(std::int64_t n_tokens) {
+  const cache::CacheReader& cache(std::int64_t n_tokens) {
     auto& entry = caches_[n_tokens];
     if (entry == nullptr) {
-      entry = interop::sections_of(std::make_shared<const cache::Cache>(
+      entry = cache::reader_of(std::make_shared<const cache::Cache>(
           noise_cache(model_.config, model_.config.n_layers, n_tokens)));
     }
     return *entry;
@@ -114,12 +114,12 @@ class Stage {
  private:
   BenchModel model_;
   fs::path folder_ = fs::temp_directory_path() / ("tqcache-bench-" + std::to_string(::getpid()));
-  std::map<std::int64_t, std::unique_ptr<format::SectionSource>> caches_;
+  std::map<std::int64_t, std::shared_ptr<const cache::CacheReader>> caches_;
 };
 
-std::uint64_t value_bytes(const format::Manifest& manifest) {
+std::uint64_t value_bytes(const cache::CacheReader& cache) {
   std::uint64_t bytes = 0;
-  for (const format::SectionInfo& section : manifest.sections) bytes += section.raw_bytes;
+  for (const tqcache::cache::BlockInfo& block : cache.blocks()) bytes += block.raw_bytes;
   return bytes;
 }
 
@@ -128,17 +128,17 @@ void count_bytes(benchmark::State& state, std::uint64_t bytes) {
 }
 
 void bench_import(benchmark::State& state, Stage& stage, Format format, std::int64_t n_tokens) {
-  const format::Manifest& like = stage.cache(n_tokens).manifest();
+  const cache::CacheDesc& like = stage.cache(n_tokens).description();
   const fs::path path = stage.file(format, n_tokens);
   AlignedBytes raw;
   for (auto _ : state) {
     const auto sections = read(format, path, like);
-    for (std::size_t i = 0; i < sections->manifest().sections.size(); ++i) {
+    for (std::size_t i = 0; i < sections->blocks().size(); ++i) {
       must(sections->read(i, raw));
       benchmark::DoNotOptimize(raw.data());
     }
   }
-  count_bytes(state, value_bytes(like));
+  count_bytes(state, value_bytes(stage.cache(n_tokens)));
 }
 
 void bench_read(benchmark::State& state, Stage& stage, std::int64_t n_tokens) {
@@ -158,9 +158,9 @@ void bench_read(benchmark::State& state, Stage& stage, std::int64_t n_tokens) {
 }
 
 void bench_export(benchmark::State& state, Stage& stage, Format format, std::int64_t n_tokens) {
-  const format::SectionSource& cache = stage.cache(n_tokens);
+  const cache::CacheReader& cache = stage.cache(n_tokens);
   for (auto _ : state) write(format, cache, stage.scratch());
-  count_bytes(state, value_bytes(cache.manifest()));
+  count_bytes(state, value_bytes(cache));
 }
 
 void register_all(Stage& stage, std::int64_t n_tokens) {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/cache/centering_score.h"
 #include "tqcache/codec/block_codec.h"
 #include "tqcache/codec/kernels/head_queries.h"
@@ -42,7 +42,7 @@ std::uint64_t next_random(std::uint64_t& state) {
 std::vector<float> random_floats(std::size_t n, std::uint64_t seed) {
   std::vector<float> values(n);
   for (float& value : values) {
-    // A sum of four uniform numbers is close enough to a normal one.
+    // A sum of four uniform numbers is close enough to a normal distribution.
     const std::uint64_t bits = next_random(seed);
     int sum = 0;
     for (int i = 0; i < 4; ++i) sum += static_cast<int>((bits >> (16 * i)) & 0xffff);
@@ -55,7 +55,7 @@ BlockCodec make_codec(int bits, BlockOrder order, const Kernels& kernels) {
   return BlockCodec(Quantizer::make({.head_dim = kHeadDim, .bits = bits}).value(), order, kernels);
 }
 
-// Quantized blocks of random codes, contiguous as in a file's section.
+// Quantized blocks of random codes, contiguous as in a section of a file.
 struct PackedKeys {
   BlockCodec codec;
   std::size_t n_blocks;
@@ -125,7 +125,7 @@ void score_packed(benchmark::State& state, const Kernels* kernels, Kernels::Scor
   set_counters(state, n_keys, keys.codes.size());
 }
 
-// The same, with the term that mean removal before RoPE adds to every score.
+// As above, with the term that mean removal before RoPE adds to every score.
 void score_centered(benchmark::State& state, const Kernels* kernels, Precision precision, int bits,
                     std::size_t n_queries, std::size_t n_keys) {
   const PackedKeys keys(bits, BlockOrder::kKeys, n_keys, *kernels);

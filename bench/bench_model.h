@@ -15,13 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/model.h"
 #include "tqcache/model/loading/weights.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::bench {
 
@@ -158,7 +157,7 @@ inline cache::Cache noise_cache(const model::ModelConfig& config, std::int64_t n
   return cache;
 }
 
-// "f16" stays dense, "turbo4-none" is "turbo4" without mean removal; others: cache/presets.h.
+// "f16" stays dense, "turbo4-none" is "turbo4" without mean removal; others: tqcache/quantize.h.
 inline cache::Cache convert(cache::Cache cache, std::string_view preset) {
   constexpr std::string_view kNotCentered = "-none";
   if (preset == "f16") return cache;

@@ -17,9 +17,9 @@
 #include <string>
 
 #include "bench_model.h"
-#include "tqcache/base/file.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/decoder.h"
+#include "tqcache/file.h"
+#include "tqcache/tqkv.h"
 
 namespace {
 

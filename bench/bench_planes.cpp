@@ -1,6 +1,6 @@
 // bench/bench_planes.cpp: speed of the byte-plane split of dense sections
-// (docs/reference/format.md, 6.5) on one thread; bytes are those of the values. Values are normally
-// distributed, each channel with its own standard deviation, as in real keys.
+// (docs/reference/format.md, 6.5) on one thread. The rates count the bytes of the values. Values
+// are normally distributed, each channel with its own standard deviation, as in real keys.
 //
 //   compress/<dtype>, decompress/<dtype>   with the compression ratio
 //   zstd/<dtype>                           the same bytes as one zstd frame of level 1
@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/sections/plane_section.h"
 
 namespace {

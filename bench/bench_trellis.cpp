@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/trellis/symmetric_eigen.h"
 #include "tqcache/codec/trellis/trellis.h"
 
@@ -68,7 +68,7 @@ struct Workload {
   }
 };
 
-// Runs `step` for one block after the other, repeatedly.
+// Runs `step` for one block after another, repeatedly.
 template <class Step>
 void run(benchmark::State& state, const TrellisShape& shape, const Step& step) {
   for (auto _ : state) {

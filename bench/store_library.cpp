@@ -1,11 +1,11 @@
-// bench/store_library.cpp: overhead of a library of prompts over its backend and over a plain copy.
+// bench/store_library.cpp: overhead of the library over its backend and over a plain copy.
 //
 // usage: store_library URL FOLDER [MIB [ROUNDS]]
 //
-// lookup: the longest prefix of a prompt of 32,768 tokens, of which the store holds all but the
-// last token. put, get: a file with a quantized cache of about MIB (100) into the store, and back
-// into memory and into a file. Each round also measures the backend's own put() and get() of values
-// of the same sizes, and a plain copy of the file, flushed. Medians of ROUNDS (7), in MiB/s. FOLDER
+// lookup: the longest prefix of a prompt of 32,768 tokens, all of which except the last are in the
+// store. put, get: a file with a quantized cache of about MIB (100) into the store, and back into
+// memory and into a file. Each round also measures the backend's own put() and get() of values of
+// the same sizes, and a plain copy of the file, flushed. Medians of ROUNDS (7), in MiB/s. FOLDER
 // holds the files; for `dir:` it should be on the disk of the store.
 
 #include <fcntl.h>
@@ -21,9 +21,8 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/store/backend.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/store.h"
+#include "tqcache/tqkv.h"
 
 namespace {
 
@@ -52,7 +51,7 @@ void empty(store::Backend& backend) {
   for (const std::string& key : keys) must(backend.remove(key));
 }
 
-// Shapes of a model of 28 layers. Layers repeat, because making values takes most of the time.
+// Shapes of a model of 28 layers. Layers repeat, because generating values takes most of the time.
 cache::Cache turbo_cache(std::size_t mib) {
   constexpr std::int64_t kBytesOfBlock = 28 * 2 * 8 * (128 / 2 + 2) * 256;
   const auto n_blocks = static_cast<std::int64_t>(mib << 20) / kBytesOfBlock;

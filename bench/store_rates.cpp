@@ -3,13 +3,13 @@
 //
 // usage: store_rates URL [MIB [BLOB_KIB [ROUNDS]]]
 //
-// Each round measures the raw rate and then the backend's. Raw means, for the same values one after
-// another:
+// Each round measures the raw rate and then the backend's. The raw rate handles the same values one
+// after another:
 //   dir:PATH           written to one file beside the store, which is then flushed; and read
 //   redis://HOST:PORT  SET and GET by hiredis
 //   s3://BUCKET?...    PUT and GET by libcurl, signed except for the body
-// Both copy every value that they get to the same buffer. A folder is read a second time after its
-// files have been dropped from the page cache ("cold"). Medians, in MiB/s.
+// Both copy every received value to the same buffer. A folder is read a second time after its files
+// have been dropped from the page cache ("cold"). Medians, in MiB/s.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 #ifdef TQCACHE_STORE_REDIS
 #include <hiredis/hiredis.h>

@@ -5,7 +5,7 @@
 // usage: store_simulation [FLAGS]      --help lists them with their defaults
 //
 // One row for each combination of --forms, --machines, --local and --store. Sizes are bytes, with
-// K, M, G and T for powers of 1,000; "inf" means unlimited, and 0 means none.
+// K, M, G and T for powers of 1,000; "inf" means unlimited, and 0 disables a store.
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -51,7 +51,7 @@ struct Row {
 };
 
 // Seconds until the last token of a prompt is read, without a store and with one. Generation takes
-// as long either way, and storing runs beside it.
+// equally long in both cases, and storing runs in parallel.
 double seconds_without(const Flags& flags, const Counts& c) {
   if (flags.prefill_rate <= 0) return std::nan("");
   return static_cast<double>(c.prompt_tokens) / flags.prefill_rate;
@@ -64,8 +64,8 @@ double seconds_with(const Flags& flags, const Counts& c) {
          static_cast<double>(c.round_trips) * flags.round_trip_ms / 1000;
 }
 
-// The number of backends that would be fully busy. "per-engine" are the requests per second that
-// one backend can serve, "carried/s" those that the machines make.
+// The number of backends that would be fully busy. "per-engine": the requests per second that one
+// backend can serve; "carried/s": the requests per second of the machines.
 double engines(const Flags& flags, const Counts& c) {
   if (flags.get_rate <= 0 || flags.put_rate <= 0) return std::nan("");
   return (static_cast<double>(c.get_bytes) / flags.get_rate +

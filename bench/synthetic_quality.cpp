@@ -13,13 +13,12 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/bench_model.h"
-#include "tqcache/cache/configuration.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/diff.h"
+#include "bench_model.h"
+#include "tqcache/cache.h"
 #include "tqcache/codec/random.h"
-#include "tqcache/eval/cache_error.h"
-#include "tqcache/eval/predictions.h"
+#include "tqcache/eval.h"
+#include "tqcache/eval/attention_error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::bench {
 namespace {
@@ -40,13 +39,13 @@ constexpr double kLogitDeviation = 2;  // of the scores of one query, without th
 
 using HeadVector = std::array<float, kHeadDim>;
 
-// What is special about the keys of a cache, or its values.
+// Properties of the keys of a cache, or its values.
 struct Kind {
   const char* name;
-  double channel_spread;   // standard deviation of the logarithm of a channel's loudness
-  double loud;             // how much louder four channels are; 1: none
-  double bias;             // length of the keys' bias, in lengths of what varies; 0: none
-  bool has_sinks = false;  // four first tokens that all queries look at
+  double channel_spread;   // standard deviation of the logarithm of a channel's scale
+  double loud;             // factor of the four outlier channels; 1: no outliers
+  double bias;             // length of the keys' bias relative to their varying part; 0: no bias
+  bool has_sinks = false;  // the first four tokens attract all queries
 };
 
 constexpr Kind kKinds[] = {{"even channels", 0, 1, 0},
@@ -57,7 +56,7 @@ constexpr Kind kKinds[] = {{"even channels", 0, 1, 0},
                            {"outlier channels and key bias 10", 0.6, 12, 10},
                            {"sink tokens", 0.6, 1, 0, true}};
 
-// Loudness of every channel; the mean square is 1.
+// The scale of every channel; the mean square is 1.
 HeadVector loudness(const Kind& kind, codec::NormalSource& random) {
   HeadVector scale;
   for (float& each : scale) {
@@ -73,7 +72,7 @@ HeadVector loudness(const Kind& kind, codec::NormalSource& random) {
   return scale;
 }
 
-// A bias is loudest in the pairs that turn slowly.
+// A bias is largest in the channel pairs with slow rotation.
 HeadVector bias_of(const Kind& kind, codec::NormalSource& random) {
   HeadVector bias;
   double energy = 0;
@@ -95,7 +94,7 @@ HeadVector drawn(const HeadVector& scale, codec::NormalSource& random) {
   return vector;
 }
 
-// The cache of one layer, and the queries put to it.
+// The cache of one layer, and the queries to it.
 struct Sample {
   cache::Cache cache;
   std::vector<float> queries;  // [kQueries, kQueryHeads, kHeadDim]
@@ -145,7 +144,7 @@ class SampleMaker {
     cache::append(layer.v, kShape, token, values);
   }
 
-  // Queries are as loud in every channel, and lean to the sinks if there are any.
+  // Queries have the same scale in every channel, and are biased toward sinks, if any.
   void add_queries(std::int64_t token, std::vector<float>& queries) {
     for (std::int64_t head = 0; head < kQueryHeads; ++head) {
       HeadVector query;

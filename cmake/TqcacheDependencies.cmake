@@ -19,6 +19,7 @@ macro(tqcache_library_pkg target module package)
   tqcache_pkg(${target} ${module} ${package})
   list(APPEND TQCACHE_LIBRARY_TARGETS ${target})
   list(APPEND TQCACHE_LIBRARY_MODULES ${module})
+  list(APPEND TQCACHE_LIBRARY_PACKAGES ${package})
 endmacro()
 
 # tqcache_package(<CMake package> <Debian package>...)
@@ -45,6 +46,7 @@ macro(tqcache_store_engine_pkg engine)
     if(${target}_FOUND)
       list(APPEND TQCACHE_LIBRARY_TARGETS ${target})
       list(APPEND TQCACHE_LIBRARY_MODULES ${module})
+      list(APPEND TQCACHE_LIBRARY_PACKAGES ${package})
     elseif(TQCACHE_STORE_${engine} STREQUAL "AUTO")
       set(TQCACHE_HAS_STORE_${engine} OFF)
     else()
@@ -55,9 +57,11 @@ endmacro()
 
 # tqcache_blas(): how the model gets its BLAS, OpenBLAS.
 #
-# TQCACHE_BLAS=load: at run time, when a model first reads a prompt. Debian's variant without threads
-# is tried first; TQCACHE_BLAS_LIBRARY is any other libopenblas.so.0. Only that file is needed, no
-# header. TQCACHE_BLAS=link: it is linked with the library, as a self-contained package wants it.
+# TQCACHE_BLAS=load: at run time, when a model first reads a prompt. Debian's variant with POSIX
+# threads is tried first, then TQCACHE_BLAS_LIBRARY, the file that was found here, then what the
+# dynamic linker finds. A variant without threads is the last choice: its products take turns. Only
+# the file is needed, no header. TQCACHE_BLAS=link: it is linked with the library, as a self-contained
+# package wants it.
 macro(tqcache_blas)
   set(TQCACHE_BLAS load CACHE STRING "How OpenBLAS is reached: load (at run time) or link")
   set_property(CACHE TQCACHE_BLAS PROPERTY STRINGS load link)
@@ -67,18 +71,19 @@ macro(tqcache_blas)
     set(TQCACHE_BLAS_DEFINITIONS TQCACHE_BLAS_LINKED)
   elseif(TQCACHE_BLAS STREQUAL "load")
     set(blas_dir /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
-    find_file(TQCACHE_BLAS_LIBRARY NAMES libopenblas.so.0 libopenblas.dylib
-      PATHS ${blas_dir}/openblas-serial ${blas_dir} /usr/lib64 /usr/lib /usr/local/lib
-            /opt/homebrew/opt/openblas/lib
+    find_file(TQCACHE_BLAS_LIBRARY NAMES libopenblasp.so.0 libopenblas.so.0 libopenblas.dylib
+      PATHS ${blas_dir}/openblas-pthread ${blas_dir}/openblas-openmp ${blas_dir} /usr/lib64 /usr/lib
+            /usr/local/lib /opt/homebrew/opt/openblas/lib ${blas_dir}/openblas-serial
       DOC "The OpenBLAS that is loaded at run time" NO_DEFAULT_PATH)
     mark_as_advanced(TQCACHE_BLAS_LIBRARY)
     if(NOT TQCACHE_BLAS_LIBRARY)
-      list(APPEND TQCACHE_MISSING_PACKAGES libopenblas0-serial)
+      list(APPEND TQCACHE_MISSING_PACKAGES libopenblas0-pthread)
     endif()
     set(TQCACHE_BLAS_LIBRARIES ${CMAKE_DL_LIBS})
-    set(TQCACHE_BLAS_DEFINITIONS
-      TQCACHE_BLAS_SERIAL="${blas_dir}/openblas-serial/libopenblas.so.0"
-      TQCACHE_BLAS_LIBRARY="${TQCACHE_BLAS_LIBRARY}")
+    set(blas_files ${blas_dir}/openblas-pthread/libopenblas.so.0 ${TQCACHE_BLAS_LIBRARY}
+      libopenblasp.so.0 libopenblas.so.0)
+    list(JOIN blas_files "\",\"" blas_files)
+    set(TQCACHE_BLAS_DEFINITIONS TQCACHE_BLAS_FILES="${blas_files}")
   else()
     message(FATAL_ERROR "TQCACHE_BLAS is ${TQCACHE_BLAS}; it has to be load or link")
   endif()
@@ -121,6 +126,10 @@ if(TQCACHE_BUILD_TESTS)
     list(APPEND TQCACHE_MISSING_PACKAGES libgmock-dev)
   endif()
 endif()
+# `cpack -G DEB` needs both; they are not needed to build (Debian package: dpkg-dev).
+find_program(DPKG_DEB_EXECUTABLE dpkg-deb)
+find_program(SHLIBDEPS_EXECUTABLE dpkg-shlibdeps)
+mark_as_advanced(DPKG_DEB_EXECUTABLE SHLIBDEPS_EXECUTABLE)
 if(TQCACHE_BUILD_BENCH)
   tqcache_package(benchmark libbenchmark-dev)
 endif()

@@ -7,24 +7,31 @@ set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
 
 install(TARGETS tqcache EXPORT tqcacheTargets)
 install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
-# For the modules' own sources: base/json.h, hf_rope.h and tokenizer_json_parts.h show another
-# library's types; lane_rotation.h, block_codes_*.h, lanes_*.h and what ends in _lanes.h are compiled
-# into each table of kernels; engines of the store are had by backend.h.
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/tqcache DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "json.h" EXCLUDE PATTERN "hf_rope.h" EXCLUDE
-  PATTERN "tokenizer_json_parts.h" EXCLUDE PATTERN "block_codes_*.h" EXCLUDE
-  PATTERN "lanes_*.h" EXCLUDE PATTERN "registers_*.h" EXCLUDE PATTERN "packed_avx*.h" EXCLUDE
-  PATTERN "lane_rotation.h" EXCLUDE PATTERN "*_lanes.h" EXCLUDE
-  PATTERN "redis_*.h" EXCLUDE PATTERN "s3_*.h" EXCLUDE
-  PATTERN "dir_*.h" EXCLUDE PATTERN "store_url.h" EXCLUDE
-  PATTERN "backend_support.h" EXCLUDE)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/include/tqcache
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(TARGET tqcache_cli)
   set_target_properties(tqcache_cli PROPERTIES
     INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS tqcache_cli)
+  # tools/reference.cpp generates these from the program's flags; a test keeps them in step.
+  file(GLOB man_pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.1)
+  install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  set(completions ${PROJECT_SOURCE_DIR}/completions)
+  install(FILES ${completions}/tqcache.bash RENAME tqcache
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${completions}/_tqcache
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+  install(FILES ${completions}/tqcache.fish
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
   # What transformers writes and reads caches with, from Python.
   install(PROGRAMS ${PROJECT_SOURCE_DIR}/tools/tqcache_hf.py DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+
+# Debian wants the license under the name "copyright". NOTICE names the licenses of what is linked.
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tqcache)
+install(FILES ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tqcache)
 
 get_target_property(library_type tqcache TYPE)
 configure_package_config_file(

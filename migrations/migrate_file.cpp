@@ -14,8 +14,8 @@
 
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::migrations {
 namespace {
@@ -55,7 +55,7 @@ Error system_failure(std::string_view action, int error_number) {
   return {ErrorCode::kIo, std::move(message)};
 }
 
-// Calls take(offset, n) for one chunk of `size` bytes after the other.
+// Calls take(offset, n) for one chunk of `size` bytes after another.
 template <class Take>
 Result<void> in_chunks(std::uint64_t size, Take take) {
   for (std::uint64_t at = 0; at < size; at += kChunkBytes) {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/progress.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::migrations {
 
@@ -41,15 +41,13 @@ struct FileMigration {
 // Whether the file is a cache file of any version, judged by its first bytes.
 bool is_cache_of_any_version(const ByteSource& source);
 
-// Writes the new file to `target`, which may be `path` itself. The new file is on disk, complete,
-// and compared with the content of the old file before the old file or an existing target is
-// changed. If the process is killed, `path` is the old or the new file, and the migration can be
-// run again.
+// Writes the new file to `target`, which may be `path` itself. The new file is complete on disk and
+// compared with the content of the old file before the old file or an existing target is changed.
+// If the process is killed, `path` is the old or the new file, and the migration can be run again.
 //
 // Progress: bytes of sections before compression.
 // Errors:   of read_v1() and v1_to_v2(); kCorrupt if the new file does not have the content of the
-// old
-//           one; kInvalidArgument (another file exists at the target or under the name of the
+//           old one; kInvalidArgument (another file exists at the target or under the name of the
 //           backup); kBusy, kIo, kInterrupted. After an error the old file is unchanged.
 Result<FileMigration> migrate_file(const std::filesystem::path& path,
                                    const std::filesystem::path& target,

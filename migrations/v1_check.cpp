@@ -26,12 +26,12 @@
 #include "migrations/v1_tensors.h"
 #include "migrations/v1_to_v2.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/token_block.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
 #include "tqcache/codec/codebook.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 namespace {
@@ -39,7 +39,7 @@ namespace {
 // The tolerance of an ExpectedRow for a vector that the file stores as it is.
 inline constexpr double kExact = -1;
 
-// Fills x with a head vector, and returns the largest allowed length of a difference, or kExact.
+// Fills x with a head vector, and returns the largest allowed length of the difference, or kExact.
 // Threads: any number at once.
 using ExpectedRow =
     std::function<double(std::int64_t head, std::int64_t token, std::span<float> x)>;
@@ -51,7 +51,7 @@ struct ExpectedLayer {
   ExpectedRow v;
 };
 
-// For a layer whose class has keys and values of all tokens. The entry must outlive the result.
+// For a layer whose class stores keys and values of all tokens. The entry must outlive the result.
 //
 // Requires: v1_to_v2() has accepted the file.
 // Errors:   kCorrupt if it has not; kTooLarge.
@@ -72,7 +72,7 @@ struct RingRows {
 };
 
 // The tolerance for a computed vector, relative to its inputs: f32 rounds each of up to 1,024 sums
-// to 2^-24; a single wrong 8-bit code is off by 5e-4. Values below kTiny are all rounding.
+// to 2^-24; a single wrong 8-bit code is off by 5e-4. Values below kTiny are only rounding errors.
 constexpr double kTolerance = 1e-5;
 constexpr double kTiny = std::numeric_limits<float>::min();
 
@@ -178,7 +178,7 @@ struct ExpectedPart {
   std::optional<Rows> signs, residuals;
   std::shared_ptr<const codec::Rotation> sketch;  // S
 
-  // Adds its values to x, and returns its share of the tolerance.
+  // Adds its values to x, and returns its part of the tolerance.
   double add_to(std::int64_t head, std::int64_t token, std::span<float> x) const {
     std::vector<float> y(channels.size());
     for (std::size_t i = 0; i < y.size(); ++i) {
@@ -345,7 +345,7 @@ Result<ExpectedLayer> expected_layer(const V1Entry& entry, CodecPool& codecs) {
   return expected_dense(entry);
 }
 
-// Whether a migrated cache says what the old file says (v1_to_v2.h).
+// Checks that a migrated cache has the content of the old file (v1_to_v2.h).
 
 Error differs(std::string message) { return {ErrorCode::kCorrupt, std::move(message)}; }
 

@@ -1,4 +1,4 @@
-// Reads the FlatBuffer of version 1. The only place that knows it.
+// Reads the FlatBuffer of version 1. Only this file knows it.
 //
 // The SHA-256 is checked first. Memory for tensors is allocated only after all of them have been
 // checked: the sizes of the frames, the shapes, and the limit of the caller.
@@ -12,11 +12,11 @@
 #include <array>
 #include <string_view>
 
-#include "tqcache/base/hash.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/format/sections/compression.h"
+#include "tqcache/hash.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::migrations {
@@ -47,7 +47,7 @@ Result<bool> has_identifier(const ByteSource& source) {
   return std::ranges::equal(identifier, as_bytes(kIdentifier));
 }
 
-// All bytes before the digest, which is checked. FlatBuffers need aligned bytes.
+// All bytes before the digest, after checking it. FlatBuffers need aligned bytes.
 Result<AlignedBytes> read_whole(const ByteSource& source) {
   const std::uint64_t size = source.size();
   TQC_TRY(check_count(size, kMaxFileBytes, "bytes of file"));
@@ -94,8 +94,8 @@ constexpr std::uint64_t dtype_bytes(V1Dtype dtype) {
   return 1;
 }
 
-// What all tensors of a file may take together. Tables may share bytes, so a small file could ask
-// for much memory: stored bytes count once per reference.
+// Limits on all tensors of a file together. Tables may share bytes, so a small file could need
+// much memory: stored bytes count once per reference.
 struct Budget {
   std::uint64_t stored_bytes;
   std::uint64_t raw_bytes;
@@ -127,7 +127,7 @@ Result<std::vector<std::uint64_t>> read_shape(const flatbuffers::Vector<std::uin
   return std::vector<std::uint64_t>(shape.begin(), shape.end());
 }
 
-// A tensor without its values, whose size is within the budget.
+// A tensor without its values; its size is within the budget.
 Result<V1Tensor> read_tensor(const fb::Tensor& in, Budget& budget) {
   V1Tensor tensor;
   tensor.name = in.name()->str();

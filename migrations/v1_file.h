@@ -1,7 +1,7 @@
 #pragma once
-// migrations/v1_file.h: reads prompt cache files of version 1. Safe for untrusted input.
+// migrations/v1_file.h: a reader of prompt cache files of version 1. Safe for untrusted input.
 //
-// Plain structs with the content of the file; v1_to_v2.h interprets them. Nothing writes this
+// Plain structs with the content of the file; v1_to_v2.h interprets them. No program writes this
 // version any more.
 //
 // Spec: docs/reference/format.md, "Version 1".
@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::migrations {
 
@@ -42,7 +42,7 @@ struct V1File {
 };
 
 struct V1ReadOptions {
-  // A file whose tensors would take more memory than this is refused with kTooLarge.
+  // A file whose tensors would take more memory than this is rejected with kTooLarge.
   std::uint64_t max_payload_bytes = std::uint64_t{64} << 30;
 };
 
@@ -55,7 +55,7 @@ bool looks_like_v1(const ByteSource& source);
 //         layer and tensor.
 Result<V1File> read_v1(const ByteSource& source, const V1ReadOptions& options = {});
 
-// Limits of version 1, in addition to those of cache/cache.h. Checked before memory is allocated.
+// Limits of version 1, in addition to those of tqcache/cache.h. Checked before memory is allocated.
 //
 // Spec: docs/reference/format.md, "Version 1".
 
@@ -64,9 +64,9 @@ inline constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 31;  // the l
 inline constexpr std::uint32_t kMaxDepth = 8;                           // tables within tables
 inline constexpr std::uint32_t kMaxTables = 200000;
 inline constexpr std::size_t kMaxClassPathBytes = 1024;
-inline constexpr std::size_t kMaxNameBytes = 256;       // of a tensor, and of the key of a fact
+inline constexpr std::size_t kMaxNameBytes = 256;       // of a tensor, and of a metadata key
 inline constexpr std::size_t kMaxMetaBytes = 64 << 10;  // of one JSON text of a layer
-inline constexpr std::size_t kMaxTextBytes = 16 << 20;  // of all of these
+inline constexpr std::size_t kMaxTextBytes = 16 << 20;  // of all JSON texts together
 inline constexpr std::size_t kMaxJsonDepth = 16;        // destroying a value recurses
 inline constexpr std::size_t kMaxJsonKeys = 64;         // each is compared with all others
 inline constexpr std::size_t kMaxFacts = 256;

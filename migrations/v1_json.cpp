@@ -77,7 +77,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
 
-  // The place of the next value. Open values do not move, because nothing is appended behind them.
+  // The place of the next value. Open values do not move, because nothing is appended after them.
   Json& place() {
     if (open_.empty()) return root_;
     return open_.back()->values.emplace_back();
@@ -117,7 +117,7 @@ Result<const Json*> require(const Json& object, std::string_view key, Json::Kind
 
 Result<Json> parse_json(std::string_view text) {
   Builder builder;
-  static_cast<void>(nlohmann::json::sax_parse(text, &builder));  // the builder knows
+  static_cast<void>(nlohmann::json::sax_parse(text, &builder));  // errors are in the builder
   return std::move(builder).take();
 }
 

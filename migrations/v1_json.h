@@ -2,15 +2,15 @@
 // migrations/v1_json.h: JSON texts of version 1 as a tree of plain values. Safe for untrusted
 // input.
 //
-// The parser is that of nlohmann::json, but not its value type: its destructor allocates memory and
-// terminates the process if there is none.
+// The parser is nlohmann::json's, but not the value type: its destructor allocates memory and
+// terminates the process if that fails.
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 
@@ -19,7 +19,7 @@ struct Json {
 
   Kind kind = Kind::kNull;
   bool flag = false;              // kBool
-  std::int64_t integer = 0;       // kInteger: one that fits
+  std::int64_t integer = 0;       // kInteger: a number that fits
   double number = 0;              // kNumber: any other
   std::string text;               // kText
   std::vector<std::string> keys;  // kObject: of the values, in their order; no two are equal

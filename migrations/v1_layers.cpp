@@ -11,9 +11,9 @@
 #include "migrations/v1_metadata.h"
 #include "migrations/v1_side.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 
 namespace tqcache::migrations {
@@ -39,10 +39,10 @@ const codec::Rotation* CodecPool::find(const codec::QuantizerSpec& spec) const {
 }
 
 Result<void> CodecPool::count(const codec::QuantizerSpec& spec) {
-  TQC_TRY(spend(n_parts_, 1, format::kMaxDifferentParts, "parts of codecs"));
+  TQC_TRY(spend(n_parts_, 1, cache::kMaxDifferentParts, "parts of codecs"));
   if (!is_dense_transform(spec) || find(spec) != nullptr) return {};
   const auto dim = static_cast<std::uint64_t>(spec.head_dim);
-  return spend(matrix_values_, dim * dim, format::kMaxMatrixValues, "values of matrices");
+  return spend(matrix_values_, dim * dim, cache::kMaxMatrixValues, "values of matrices");
 }
 
 Result<codec::HeadCodec> CodecPool::codec(int head_dim, const std::vector<codec::PartSpec>& parts,
@@ -357,8 +357,8 @@ Result<MigratedLayer> rotating_layer(const V1Entry& entry, MigrationContext& con
   };
   TQC_TRY_ASSIGN(cache::Side k, side_of(*pair.keys));
   TQC_TRY_ASSIGN(cache::Side v, side_of(*pair.values));
-  return MigratedLayer{
-      cache::WindowLayer{{pair.shape, std::move(k), std::move(v)}, window}, ring.offset};
+  return MigratedLayer{cache::WindowLayer{{pair.shape, std::move(k), std::move(v)}, window},
+                       ring.offset};
 }
 
 Result<MigratedLayer> arrays_layer(const V1Entry& entry, MigrationContext& context) {

@@ -12,10 +12,10 @@
 
 #include "migrations/v1_file.h"
 #include "migrations/v1_tensors.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/layer.h"
+#include "tqcache/cache.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/codec/rotation.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 
@@ -63,7 +63,7 @@ struct MigratedLayer {
   std::optional<std::int64_t> n_tokens;  // absent: the file does not say
 };
 
-// Errors: as v1_to_v2().  `place` begins notes: "layer 3".
+// Errors: as v1_to_v2(). `place` starts the notes: "layer 3".
 Result<MigratedLayer> dense_layer(const V1Entry& entry, MigrationContext& context);
 Result<MigratedLayer> quantized_layer(const V1Entry& entry, std::string_view place,
                                       MigrationContext& context);

@@ -12,9 +12,9 @@
 
 #include "migrations/v1_file.h"
 #include "migrations/v1_json.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/cache.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -26,7 +26,7 @@ using tensors::printable_name;
 
 constexpr std::int64_t kMetaVersion = 1;
 constexpr std::string_view kCodebook = "v1-lloyd-max-beta";
-constexpr int kMaxBitsTotal = codec::kMaxBits + 1;  // mode prod: one is the sign's
+constexpr int kMaxBitsTotal = codec::kMaxBits + 1;  // mode prod: one is the sign bit
 constexpr std::int64_t kMaxPrefixTokens = cache::kTokenBlock;
 
 Result<std::int64_t> ranged(const Json& json, const char* key, std::int64_t lowest,
@@ -47,7 +47,7 @@ Result<std::uint64_t> seed(const Json& json, const char* key) {
   return static_cast<std::uint64_t>(value);
 }
 
-// A text that is one of two. True: the second.
+// A text with one of two values. True: the second.
 Result<bool> one_of(const Json& json, const char* key, std::string_view first,
                     std::string_view second) {
   TQC_TRY_ASSIGN(const std::string value, get_string(json, key));
@@ -71,7 +71,7 @@ Result<void> check_versions(const Json& json) {
   return require_text(json, "packing_layout", "little_endian_compact");
 }
 
-// The codebook's name says once more which one it is.
+// The codebook's name contains head_dim and bits again.
 Result<void> check_codebook(const Json& json, const TurboMeta& meta) {
   TQC_TRY_ASSIGN(const std::string id, get_string(json, "codebook_id"));
   const std::string expected = std::string(kCodebook) + "-d" + std::to_string(meta.head_dim) +
@@ -222,7 +222,7 @@ const std::string* find(const Metadata& metadata, std::string_view key) {
 }
 
 Result<std::string> read_name(const std::string& value) {
-  if (value.size() <= format::kMaxTextBytes) return value;
+  if (value.size() <= cache::kMaxTextBytes) return value;
   return too_large(std::to_string(value.size()) + " bytes");
 }
 
@@ -262,12 +262,12 @@ Result<cache::Rope> read_rope(const std::string& value) {
   }
   TQC_TRY_ASSIGN(rope.base, get_number(json, "base"));
   if (!std::isfinite(rope.base) || rope.base < 0) return corrupt("key \"base\": below 0");
-  // Anything else would say that the angles are other ones.
+  // Any other key would mean different angles.
   if (json.keys.size() != 3) return unsupported("a key that is not known");
   return rope;
 }
 
-// [ids], by hand: as JSON values they would take many times the memory.
+// [ids], parsed by hand: as JSON values they would take many times the memory.
 class TokenReader {
  public:
   explicit TokenReader(std::string_view text) : at_(text.data()), end_(at_ + text.size()) {}
@@ -315,7 +315,7 @@ Result<std::vector<std::int32_t>> read_tokens(const std::string& value) {
   return TokenReader(value).read();
 }
 
-// Calls `read` with the fact's value, if it is there, for what `out` then is.
+// Calls `read` with the value of `key`, if it exists, and stores the result in `out`.
 template <class Value, class Read>
 Result<bool> read_fact(const Metadata& metadata, std::string_view key, Value& out, Read read) {
   const std::string* value = find(metadata, key);
@@ -328,7 +328,7 @@ Result<bool> read_fact(const Metadata& metadata, std::string_view key, Value& ou
   return true;
 }
 
-// A cache is of use to a model only if all three are known.
+// A model can use a cache only if all three are known.
 Result<void> read_origin(const Metadata& metadata, V1Metadata& facts) {
   cache::Identity& identity = facts.identity;
   TQC_TRY_ASSIGN(const bool architecture,

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 
@@ -42,33 +42,33 @@ struct TurboMeta {
   int code_bits(int bits_total) const { return is_prod ? bits_total - 1 : bits_total; }
 };
 
-// Errors: kCorrupt (no JSON, a field that is missing or of another kind, fields that contradict
-//         each other), kUnsupported (a version, mode or number that is not known).
+// Errors: kCorrupt (not JSON, a field that is missing or has another type, fields that contradict
+//         each other), kUnsupported (an unknown version, mode or number).
 Result<TurboMeta> read_turbo_meta(std::string_view json);
 
 // extra_meta of a TurboQuantKVCache.
 struct CalibrationMeta {
   std::int64_t tokens_seen = 0;
-  bool is_done = true;  // the outlier channels are chosen
+  bool is_done = true;  // the outlier channels have been chosen
 };
 
-// Of an empty text: done. Errors: kCorrupt.
+// An empty text means done. Errors: kCorrupt.
 Result<CalibrationMeta> read_calibration_meta(std::string_view json);
 
-// meta_state of the other classes: an empty text, or an array of whole numbers, which may stand as
-// texts of decimal digits.
+// meta_state of the other classes: an empty text, or an array of whole numbers, each of which may
+// be a text of decimal digits.
 // Errors: kCorrupt.
 Result<std::vector<std::int64_t>> read_numbers(std::string_view json);
 
 // The metadata of the whole file: key-value pairs, called facts in the format. All are optional,
-// and most files had none: the origin of such a cache is unknown.
+// and most files have none: the origin of such a cache is unknown.
 struct V1Metadata {
   cache::Identity identity;  // has an architecture and both fingerprints, or none of the three
   bool is_origin_partial = false;  // only some of the three were there, and were dropped
   std::optional<std::vector<std::int32_t>> tokens;
 };
 
-// Unknown keys are ignored. Errors: kCorrupt, kUnsupported, kTooLarge, naming the fact.
+// Unknown keys are ignored. Errors: kCorrupt, kUnsupported, kTooLarge, naming the key.
 Result<V1Metadata> read_metadata(const std::vector<std::pair<std::string, std::string>>& metadata);
 
 }  // namespace tqcache::migrations

@@ -10,6 +10,7 @@
 #include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/coded_block.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/block_layout.h"
 
 namespace tqcache::migrations {
@@ -27,7 +28,7 @@ Result<void> check_finite(std::span<const float> x, std::int64_t head, std::int6
   return corrupt(vector_name(head, token) + ": not finite");
 }
 
-// Zero-filled dense blocks for so many tokens.
+// Zero-filled dense blocks for `n_tokens` tokens.
 Result<cache::DenseSide> make_dense(HeadShape shape, Dtype dtype, std::int64_t n_tokens,
                                     MigrationContext& context) {
   const auto block_bytes =
@@ -37,7 +38,7 @@ Result<cache::DenseSide> make_dense(HeadShape shape, Dtype dtype, std::int64_t n
   return cache::DenseSide{dtype, std::vector<AlignedBytes>(n_blocks, AlignedBytes(block_bytes))};
 }
 
-// The place of a head vector in a dense side.
+// The address of a head vector in a dense tensor.
 std::byte* dense_row(cache::DenseSide& side, HeadShape shape, std::int64_t head,
                      std::int64_t token) {
   AlignedBytes& block = side.blocks[to_size(token / kTokenBlock)];
@@ -45,7 +46,7 @@ std::byte* dense_row(cache::DenseSide& side, HeadShape shape, std::int64_t head,
   return block.data() + row * dtype_size(side.dtype);
 }
 
-// --- decoding, after docs/reference/codec.md §4, one head vector at a time
+// --- decoding, as in docs/reference/codec.md §4, one head vector at a time
 
 class RowDecoder {
  public:
@@ -249,10 +250,12 @@ Result<cache::TurboSide> packed_side(const QuantizedTensor& in, codec::BlockOrde
   TQC_TRY_ASSIGN(cache::Outliers outliers, outliers_of(in, codec));
   const std::int64_t n_packed = in.n_tokens / kTokenBlock;
   TQC_TRY_ASSIGN(cache::DenseSide tail, decoded_from(in, n_packed * kTokenBlock, context));
-  cache::TurboSide side{.codec = std::move(codec),
-                        .packed = {},
-                        .tail = std::move(tail),
-                        .outliers = std::move(outliers)};
+  cache::TurboSide side{cache::KvCodec(cache::KvCodec::State{.shape = in.shape,
+                                                             .dtype = tail.dtype,
+                                                             .codec = std::move(codec),
+                                                             .outliers = std::move(outliers)}),
+                        {},
+                        std::move(tail)};
   const BlockPacker packer(in, order);
   for (std::int64_t block = 0; block < n_packed; ++block) {
     TQC_TRY(context.take(packer.bytes()));

@@ -9,10 +9,10 @@
 
 #include "migrations/v1_layers.h"
 #include "migrations/v1_tensors.h"
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/side.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 

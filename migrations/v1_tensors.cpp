@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::migrations {

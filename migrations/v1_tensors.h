@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "migrations/v1_file.h"
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 
@@ -33,7 +32,7 @@ struct Grid {
 std::string describe(const V1Tensor& tensor);
 
 // Errors: kCorrupt if the tensor does not have four dimensions (or three, which mean a width of 1);
-//         kUnsupported for a batch other than 1; kTooLarge beyond the limits of cache/cache.h.
+//         kUnsupported for a batch other than 1; kTooLarge beyond the limits of tqcache/cache.h.
 Result<Grid> grid_of(const V1Tensor& tensor);
 
 // The number format of dense values. Errors: kCorrupt for integers and booleans.

@@ -17,8 +17,8 @@ namespace tqcache::migrations {
 
 namespace {
 
-// Where each class was defined at one time or another; kPaths and kClasses go together.
-// mlx-lm kept its caches in models/base.py, and that of Mamba beside the model, until October 2024.
+// Where each class was defined at some time; kPaths and kClasses have the same order. mlx-lm kept
+// its caches in models/base.py, and Mamba's beside the model, until October 2024.
 constexpr std::array<std::string_view, 9> kPaths = {
     "turbomlx.mlx_runtime.cache.TurboQuantKVCache",
     "mlx_lm.models.cache.KVCache",
@@ -68,7 +68,7 @@ Result<MigratedLayer> migrate_layer(const V1Entry& entry, std::string_view place
   return arrays_layer(entry, context);
 }
 
-// Layers that say how many tokens they have seen have to agree with each other, and with the ids.
+// Layers that store how many tokens they have seen must agree with each other, and with the ids.
 class TokenCount {
  public:
   explicit TokenCount(const std::optional<std::vector<std::int32_t>>& tokens) {

@@ -2,7 +2,7 @@
 // migrations/v1_to_v2.h: conversion of a file of version 1 to a cache of version 2.
 //
 // A pure function: no files, no threads, no clock. Packed codes are kept and never encoded again:
-// every head vector of the new cache has the value of the old file.
+// every head vector of the new cache equals that of the old file.
 //
 // Spec: docs/reference/format.md, "Version 1".
 
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "migrations/v1_file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 
@@ -25,12 +25,12 @@ struct Migration {
   std::vector<std::string> notes;
 };
 
-// The class paths of version 1, including old ones. All others are refused: a class_path is only
+// The class paths of version 1, including old ones. All others are rejected: a class_path is only
 // looked up in a table.
 std::span<const std::string_view> known_class_paths();
 
 struct V1ToV2Options {
-  // A cache that would take more memory than this is refused with kTooLarge. (A single token takes
+  // A cache that would take more memory than this is rejected with kTooLarge. (A single token takes
   // the memory of a token block of 256.)
   std::uint64_t max_cache_bytes = std::uint64_t{64} << 30;
 };
@@ -40,9 +40,9 @@ struct V1ToV2Options {
 //         layer.
 Result<Migration> v1_to_v2(const V1File& file, const V1ToV2Options& options = {});
 
-// Checks that every head vector and array of `cache` has the value of `file`. The values are
-// computed from the tensors of the file by other code than that of v1_to_v2(). Computed values may
-// differ by the rounding of f32, others not at all.
+// Checks that every head vector and array of `cache` has the value from `file`. The values are
+// computed from the tensors of the file by code independent of v1_to_v2(). Computed values may
+// differ by f32 rounding; all others must be equal.
 //
 // Requires: v1_to_v2() accepts the file.
 // Errors:   kCorrupt, naming the first one that differs.

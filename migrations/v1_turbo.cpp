@@ -1,5 +1,5 @@
-// TurboQuantKVCache: keys with one or two quantizers, values dense or in groups; or all dense,
-// until the outlier channels are chosen.
+// TurboQuantKVCache: keys with one or two quantizers, values dense or in groups; or everything
+// dense, until the outlier channels are chosen.
 
 #include <fmt/format.h>
 
@@ -10,9 +10,10 @@
 #include "migrations/v1_layers.h"
 #include "migrations/v1_metadata.h"
 #include "migrations/v1_side.h"
-#include "tqcache/base/result.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
+#include "tqcache/error.h"
 
 namespace tqcache::migrations {
 namespace {
@@ -159,7 +160,7 @@ Result<cache::Side> values(const NamedTensors& state, const TurboMeta& meta, std
 
 // --- before the outlier channels are chosen
 
-// Tokens are kept densely until there are enough of them to choose by: one block at most.
+// Tokens stay dense until there are enough to choose outlier channels: at most one block.
 bool is_calibrating(const TurboMeta& meta, const CalibrationMeta& calibration) {
   return meta.mixed && !calibration.is_done;
 }
@@ -195,8 +196,8 @@ Result<CalibrationSides> calibration_sides(const NamedTensors& extra, const Turb
   return sides;
 }
 
-// A side that will be packed with these parts when it has a full block, if version 2 has such
-// parts.
+// K or V that will be quantized with these parts once it has a full block, if version 2 supports
+// them.
 Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
                               const TurboMeta& meta, codec::BlockOrder order,
                               const std::string& place, cache::DenseSide dense,
@@ -210,10 +211,13 @@ Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
   const int head_dim = static_cast<int>(meta.head_dim);
   TQC_TRY_ASSIGN(codec::HeadCodec codec, context.codecs.codec(head_dim, *parts, order));
   cache::Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(head_dim), {}};
-  return cache::Side(cache::TurboSide{.codec = std::move(codec),
-                                      .packed = {},
-                                      .tail = std::move(dense),
-                                      .outliers = std::move(outliers)});
+  return cache::Side(
+      cache::TurboSide{cache::KvCodec(cache::KvCodec::State{.shape = shape_of(meta),
+                                                            .dtype = dense.dtype,
+                                                            .codec = std::move(codec),
+                                                            .outliers = std::move(outliers)}),
+                       {},
+                       std::move(dense)});
 }
 
 std::vector<codec::PartSpec> mixed_parts(const TurboMeta& meta) {

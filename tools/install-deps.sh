@@ -15,15 +15,21 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build pkg-config
-  libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas0-serial libtbb-dev
+  libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas0-pthread libtbb-dev
   libzip-dev zlib1g-dev libflatbuffers-dev flatbuffers-compiler nlohmann-json3-dev libcli11-dev libfmt-dev libedit-dev
   libsqlite3-dev libhiredis-dev libcurl4-openssl-dev libexpat1-dev
 )
 for group in "$@"; do
   case $group in
     # The second reader of the file format, in Python, checks more when it has xxhash and zstandard.
-    # strace makes system calls fail.
-    test) packages+=(libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace) ;;
+    # strace makes system calls fail. dpkg-dev makes the Debian package, doxygen the reference. Products
+    # are tested with an OpenBLAS without threads, too.
+    test)
+      packages+=(
+        libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace dpkg-dev doxygen
+        libopenblas0-serial
+      )
+      ;;
     clang) packages+=(clang-14) ;;
     neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14) ;;

@@ -12,7 +12,7 @@
 
 #include "cli/flags.h"
 #include "cli/verb.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache::cli {
 namespace {
@@ -26,7 +26,7 @@ constexpr std::string_view kGenerated =
 struct Page {
   std::string name;  // "store put"
   std::unique_ptr<FlagSet> flags;
-  Console console;  // that its flags write to
+  Console console;  // its flags write to it
   Action action;    // owns what the other flags write to
 };
 
@@ -247,7 +247,7 @@ std::string main_man_page(const std::vector<std::unique_ptr<Page>>& pages) {
 
 // --- completions
 
-// Up to the first sentence, without what quotes and completion systems treat specially.
+// The text up to the end of the first sentence, without characters that are special in shells.
 std::string short_text(std::string_view text) {
   std::string out(text.substr(0, text.find_first_of(".;:(")));
   for (const std::string_view special : {"'", "\"", "[", "]", "\\", "$", "`"}) {
@@ -455,7 +455,7 @@ Result<void> write(const std::filesystem::path& path, const std::string& text) {
   if (error) return Error{ErrorCode::kIo, error.message(), path.parent_path().string()};
   TQC_TRY(in_file(path.string(),
                   write_file_atomically(path, std::as_bytes(std::span(text)), Overwrite::kAllow)));
-  // Pages are for everybody, unlike caches.
+  // Pages are readable by everybody, unlike caches.
   std::filesystem::permissions(path, std::filesystem::perms(0644), error);
   return {};
 }

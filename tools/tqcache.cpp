@@ -1,4 +1,4 @@
-// tools/tqcache.cpp: The program: its verbs, its help and its version.
+// tools/tqcache.cpp: the program: its verbs, its help and its version.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,7 +16,7 @@
 #include "cli/verb.h"
 #include "reference.h"
 #include "tqcache/codec/kernels/kernels.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::cli {
 namespace {
@@ -108,7 +108,7 @@ ExitCode fail(const std::string& message, const std::vector<std::string>& args) 
   return report(usage_error(message), asks_for_json(args));
 }
 
-// `program` is the command so far: "tqcache", "tqcache eval".
+// `program` is the command before the word: "tqcache", "tqcache eval".
 ExitCode refuse_verb(const std::string& word, std::span<const Verb> verbs,
                      const std::string& program, const std::vector<std::string>& args) {
   std::vector<std::string> names;
@@ -146,7 +146,7 @@ ExitCode run_group(const Verb& group, const std::vector<std::string>& args) {
   return refuse_verb(word, group.verbs, program, args);
 }
 
-// The program's version, and what it computes with on this CPU.
+// The program's version, and the kernels that it uses on this CPU.
 std::string version() {
   std::string all;
   for (const codec::Kernels* kernels : codec::all_kernels()) {
@@ -157,7 +157,7 @@ std::string version() {
                      codec::best_kernels().name, all, fmt::join(store::schemes(), ", "));
 }
 
-// The library ignores a name that it does not know; who asks for it shall know, too.
+// The library ignores an unknown name; the program reports it.
 Result<void> check_isa() {
   const char* const name = std::getenv("TQCACHE_ISA");
   if (name == nullptr || *name == '\0') return {};
@@ -175,7 +175,7 @@ ExitCode run(const std::vector<std::string>& args) {
   const std::string& word = args.front();
   if (word == "--help" || word == "-h" || word == "help") return finish(print(help()));
   if (word == "--version") return finish(print(version()));
-  // For the sources: tests/cli keeps the generated pages in step with the flags.
+  // For the build: tests/cli keeps the generated pages in step with the flags.
   if (word == "--write-reference" && args.size() == 2) return finish(write_reference(args[1]));
   for (const Verb& verb : kVerbs) {
     if (verb.name != word) continue;
@@ -194,7 +194,7 @@ ExitCode run_program(const std::vector<std::string>& args) { return run(args); }
 }  // namespace tqcache::cli
 
 int main(int argc, char** argv) {
-  // Line editing needs to know how wide a character is; numbers stay as the C locale has them.
+  // Line editing needs the width of characters; numbers keep the format of the C locale.
   std::setlocale(LC_CTYPE, "");
   tqcache::cli::install_signal_handlers();
   try {

@@ -1,9 +1,9 @@
 #pragma once
 // bench/simulation/block_store.h: a prompt store of keys and sizes without the bytes.
 //
-// The least recently used block is evicted first, and the deepest of equally old ones: so no block
-// is evicted before the blocks that follow it, and the rest of a prompt is always a prefix. Kept
-// blocks are never evicted.
+// The least recently used block is evicted first; of equally old blocks, the deepest one. So no
+// block is evicted before the blocks that follow it, and the remaining blocks of a prompt always
+// form a prefix. Kept blocks are never evicted.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,13 +16,13 @@ namespace tqcache::simulation {
 
 using Key = std::uint64_t;
 
-// One link of a prompt's chain: the first block first, the state at its end last.
+// One link of a prompt's chain: the first block comes first, the snapshot at the end last.
 struct Link {
   Key key = 0;
   std::uint64_t bytes = 0;
   std::int64_t blobs = 1;  // number of blobs that store it
   bool is_state = false;
-  bool kept = false;  // applies if it is new
+  bool kept = false;  // used only if the link is new
 };
 
 struct StoreTotals {
@@ -37,16 +37,16 @@ struct Added {
 class BlockStore {
  public:
   static constexpr std::uint64_t kEndless = std::numeric_limits<std::uint64_t>::max();
-  static constexpr int kMaxStates = 16;  // behind one block, as in store/keys.h
+  static constexpr int kMaxStates = 16;  // after one block, as in store/keys.h
 
   explicit BlockStore(std::uint64_t capacity) : capacity_(capacity) {}
 
   bool has(Key key) const { return where_.contains(key); }
-  // Index of the first link of the chain that is missing.
+  // Index of the first missing link of the chain.
   std::size_t leading(std::span<const Link> chain) const;
 
   // Stores missing links and marks all as used now; then evicts until everything fits. Returns the
-  // new links. A link that does not fit beside the kept ones is not stored, nor are those after it.
+  // new links. A link that does not fit beside the kept ones is not stored, nor are its successors.
   Added use(std::span<const Link> chain);
 
   std::uint64_t bytes() const { return bytes_; }
@@ -60,7 +60,7 @@ class BlockStore {
     Link link;
     std::uint32_t parent = kNone;
     std::uint32_t newer = kNone, older = kNone;
-    int states = 0;  // at this block
+    int states = 0;  // after this block
   };
 
   std::uint32_t find_or_add(const Link& link, std::uint32_t parent, Added& added);

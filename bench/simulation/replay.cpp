@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 256;
 constexpr std::int64_t kSlots =
-    16;  // of parameters and states, read at once (docs/reference/store.md)
+    16;  // of parameters and snapshots, read at once (docs/reference/store.md)
 constexpr std::int64_t kBatch = 8;  // values at a time (docs/reference/store.md)
 
 std::int64_t final_blocks(std::int64_t n_tokens) {
@@ -72,7 +72,7 @@ class Replay {
     store(request, goes_on, near);
   }
 
-  // Blocks of the whole conversation, the answer included.
+  // Blocks of the whole conversation, including the answer.
   void make_chain(const Request& request) {
     chain_.clear();
     const std::int64_t shared = request.shared_tokens / kBlock;
@@ -112,7 +112,7 @@ class Replay {
     return true;
   }
 
-  // The state at the end of the known tokens, if all blocks before it were found.
+  // The snapshot at the end of the known tokens, if all blocks before it were found.
   bool fetch_state(const Request& request, std::size_t found, const BlockStore* near) {
     const std::int64_t blocks = final_blocks(request.known_tokens);
     if (!m_.stores_states) return false;
@@ -130,9 +130,9 @@ class Replay {
     counts_.reused_tokens += reused;
   }
 
-  // Slots of parameters, then all blocks, then slots of states, one batch each
-  // (docs/reference/store.md); the machine's own store may hold everything, but new blobs have to
-  // be put.
+  // One batch each for slots of parameters, all blocks, and slots of snapshots
+  // (docs/reference/store.md). A local store may hold everything, but new blobs must still be put
+  // in the shared store.
   void count_trips(std::size_t n_blocks, std::int64_t n_gets) {
     if (m_.shared_bytes == 0) return;
     counts_.lookups += 2 * kSlots + static_cast<std::int64_t>(n_blocks);

@@ -1,9 +1,9 @@
 #pragma once
 // bench/simulation/replay.h: replay of a trace on machines that share a store.
 //
-// Every request is a process of its own, like `tqcache generate --store`: it knows only what the
-// store returns. Each machine may have a local store, which is asked first and receives everything
-// that the shared store returns.
+// Every request is its own process, like `tqcache generate --store`: it knows only what the store
+// returns. Each machine may have a local store, which is queried first and receives everything that
+// the shared store returns.
 
 #include <cstdint>
 #include <span>
@@ -30,13 +30,13 @@ enum class Routing {
 
 struct Machines {
   Form form;
-  std::uint64_t shared_bytes = BlockStore::kEndless;  // 0: none
-  std::uint64_t local_bytes = 0;                      // of each machine; 0: there is none
+  std::uint64_t shared_bytes = BlockStore::kEndless;  // 0: no shared store
+  std::uint64_t local_bytes = 0;                      // of each machine; 0: no local store
   std::int64_t n_machines = 1;
   Routing routing = Routing::kSpread;
   std::int64_t n_kept = 0;    // of the most common system prompts, which are never evicted
-  bool stores_states = true;  // at the last block of each prompt
-  double warm_up = 0.5;       // share of the requests that is not counted
+  bool stores_states = true;  // snapshots, at the last block of each prompt
+  double warm_up = 0.5;       // share of requests that are not counted
   std::uint64_t seed = 1;     // of the routing
 };
 

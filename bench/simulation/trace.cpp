@@ -59,7 +59,7 @@ class Tracer {
     if (who.turns_left == 0) sit_down(who);
     const std::int64_t said = tokens(w_.user_tokens, w_.user_sigma, w_.max_tokens / 4);
     const std::int64_t answer = tokens(w_.answer_tokens, w_.answer_sigma, w_.max_tokens / 4);
-    // A conversation that reached its maximum length is not resumed.
+    // A conversation of the maximum length is not resumed.
     if (before(who.now) + said + answer > w_.max_tokens) begin(who);
     Conversation& c = who.now;
     const Request request{

@@ -1,9 +1,9 @@
 #pragma once
 // bench/simulation/trace.h: a random trace of requests: conversations of several turns after system
-// prompts, of which a few are very common.
+// prompts, a few of which are very common.
 //
-// A user starts a conversation or resumes an earlier one; asks, reads the answer, thinks, and asks
-// again with everything said so far as the prompt; and starts another one later.
+// A user starts a conversation or resumes an earlier one, asks, reads the answer, thinks, and asks
+// again; the prompt is then the whole conversation so far. Later the user starts another one.
 
 #include <cstdint>
 #include <vector>
@@ -16,7 +16,7 @@ struct Workload {
   std::int64_t n_users = 1000;
 
   std::int64_t n_system_prompts = 1000;
-  double zipf_exponent = 1;     // of how common they are
+  double zipf_exponent = 1;     // of the popularity of system prompts
   double system_tokens = 1500;  // median of their lengths
   double system_sigma = 1;      // of the logarithm
   double user_tokens = 60;      // median length of a user's turn
@@ -25,7 +25,7 @@ struct Workload {
   double answer_sigma = 0.8;
   std::int64_t max_tokens = 32'768;  // of a conversation, after which a new one begins
 
-  double turns = 5;           // mean, of one sitting
+  double turns = 5;           // mean, per sitting
   double think_seconds = 60;  // median, between turns
   double think_sigma = 1;
   double pause_seconds = 3600;     // mean, between sittings
@@ -36,7 +36,7 @@ struct Workload {
 // One turn. Its prompt is the system prompt (shared_tokens), the conversation so far (up to
 // known_tokens in all), and the new turn of the user.
 struct Request {
-  double seconds = 0;  // since the beginning
+  double seconds = 0;  // since the start of the trace
   std::int64_t user = 0, conversation = 0, system_prompt = 0;
   std::int64_t shared_tokens = 0;
   std::int64_t known_tokens = 0;  // 0 in the first turn of a conversation

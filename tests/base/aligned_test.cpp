@@ -1,8 +1,8 @@
-#include "tqcache/base/aligned.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
+
+#include "tqcache/bytes.h"
 
 namespace tqcache {
 namespace aligned_test {

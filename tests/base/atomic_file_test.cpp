@@ -15,7 +15,7 @@
 
 #include "child_process.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache {
 namespace atomic_file_test {

@@ -1,4 +1,4 @@
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 #include <gtest/gtest.h>
 

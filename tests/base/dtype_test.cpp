@@ -1,11 +1,10 @@
-#include "tqcache/base/dtype.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
 #include "tqcache/base/half.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache {
 namespace dtype_test {

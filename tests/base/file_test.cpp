@@ -1,6 +1,6 @@
 // Reading: open_file, memory_source, read_file, MappedFile, map_file.
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "tqcache/base/hash.h"
+#include "tqcache/hash.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "support/temp_dir.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 
 #include "child_process.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache {
 namespace locked_file_test {

@@ -1,10 +1,10 @@
-#include "tqcache/base/result.h"
-
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <map>
 #include <memory>
+
+#include "tqcache/error.h"
 
 namespace tqcache {
 namespace result_test {

@@ -1,4 +1,4 @@
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,7 @@
 #include <memory>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace cache_test {
@@ -89,7 +87,8 @@ TEST(CacheValidate, RefusesAPackedBlockOfTheWrongSize) {
     bytes = piece(bytes, 0, bytes.size() - 1);
   };
   const auto add_sinks = [](Cache& cache) {
-    std::get<TurboSide>(attention(cache, 1).v).n_sinks = 1;
+    test::edit_codec(std::get<TurboSide>(attention(cache, 1).v).codec,
+                     [](auto& state) { state.n_sinks = 1; });
   };
   EXPECT_THAT(error_after(4, shorten).message, HasSubstr("packed token block of the wrong"));
   EXPECT_THAT(error_after(4, add_sinks).message,
@@ -107,20 +106,35 @@ TEST(CacheValidate, RefusesAPackedBlockThatIsNotAligned) {
   EXPECT_THAT(error.message, HasSubstr("not aligned"));
 }
 
-TEST(CacheValidate, RefusesSinkTokensBeyondABlock) {
+TEST(KvCodec, RefusesSinkTokensBeyondABlock) {
+  const Cache cache = convert(random_cache(1, 300), {}).value();
   for (const std::int64_t n : {-1, 257}) {
-    const Error error = error_after(
-        4, [&](Cache& cache) { std::get<TurboSide>(attention(cache, 0).k).n_sinks = n; });
-    EXPECT_THAT(error.message, HasSubstr("layer 0: k: " + std::to_string(n) + " sink tokens"));
+    const auto made = test::remade(std::get<TurboSide>(attention(cache, 0).k).codec,
+                                   cache.identity.rope, [&](QuantSpec& q) { q.n_sinks = n; });
+    ASSERT_FALSE(made.ok());
+    EXPECT_EQ(made.error().code, ErrorCode::kCorrupt);
+    EXPECT_EQ(made.error().message, std::to_string(n) + " sink tokens");
   }
+}
+
+TEST(CacheValidate, RefusesACodecOfAnotherShapeOrDtype) {
+  const auto with_codec = [](HeadShape shape, Dtype dtype) {
+    return error_after(4, [&](Cache& cache) {
+      auto& side = std::get<TurboSide>(attention(cache, 0).k);
+      TensorDesc tensor = side.codec.describe();
+      tensor.dtype = dtype;
+      tensor.quant->mean.clear();
+      side.codec = KvCodec::make(tensor, shape, side.codec.order(), cache.identity.rope).value();
+    });
+  };
+  EXPECT_THAT(with_codec({3, 64}, Dtype::kF16).message, HasSubstr("another number of kv heads"));
+  EXPECT_THAT(with_codec({2, 64}, Dtype::kF32).message, HasSubstr("a tail of another dtype"));
 }
 
 TEST(CacheValidate, RefusesACodecForAnotherHeadDim) {
   const Error error = error_after(4, [](Cache& cache) {
-    codec::CodecSpec spec;
-    spec.head_dim = 128;
     std::get<TurboSide>(attention(cache, 0).k).codec =
-        codec::HeadCodec::make(spec, codec::BlockOrder::kKeys).value();
+        make_codec({}, codec::BlockOrder::kKeys, {2, 128}, Dtype::kF16, Rope()).value();
   });
   EXPECT_THAT(error.message, HasSubstr("codec for head_dim 128 in a layer of head_dim 64"));
 }
@@ -128,30 +142,40 @@ TEST(CacheValidate, RefusesACodecForAnotherHeadDim) {
 TEST(CacheValidate, RefusesValuesInTheOrderOfKeys) {
   const Error error = error_after(4, [](Cache& cache) {
     auto& side = std::get<TurboSide>(attention(cache, 1).v);
-    side.codec = codec::HeadCodec::make(64, side.codec.parts(), codec::BlockOrder::kKeys).value();
+    side.codec =
+        KvCodec::make(side.codec.describe(), side.codec.shape(), codec::BlockOrder::kKeys, Rope())
+            .value();
   });
   EXPECT_THAT(error.message, HasSubstr("layer 1: v: codes in the order of the other side"));
 }
 
-TEST(CacheValidate, RefusesOutlierChannelsThatDoNotFit) {
-  const Cache good = convert(random_cache(1, 300), preset("turbo2.5").value()).value();
-  ASSERT_TRUE(validate(good));
+TEST(CacheValidate, RefusesPackedBlocksWithoutOutlierChannels) {
+  Cache cache = convert(random_cache(1, 300), preset("turbo2.5").value()).value();
+  ASSERT_TRUE(validate(cache));
+  test::edit_codec(std::get<TurboSide>(attention(cache, 0).k).codec,
+                   [](auto& state) { state.outliers.orders.clear(); });
+  const auto checked = validate(cache);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(checked.error().message, HasSubstr("without its outlier channels"));
+}
+
+TEST(KvCodec, RefusesOutlierChannelsThatDoNotFit) {
+  const Cache cache = convert(random_cache(1, 300), preset("turbo2.5").value()).value();
+  const KvCodec& codec = std::get<TurboSide>(attention(cache, 0).k).codec;
   const auto expect_refused = [&](std::string_view part, auto change) {
-    Cache cache = good;
-    change(std::get<TurboSide>(attention(cache, 0).k).outliers);
-    const auto checked = validate(cache);
-    ASSERT_FALSE(checked) << part;
-    EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(checked.error().message, HasSubstr(part));
+    const auto made =
+        test::remade(codec, cache.identity.rope, [&](QuantSpec& quant) { change(quant.outliers); });
+    ASSERT_FALSE(made.ok()) << part;
+    EXPECT_EQ(made.error().code, ErrorCode::kCorrupt);
+    EXPECT_THAT(made.error().message, HasSubstr(part));
   };
-  expect_refused("layer 0: k: 15 outlier channels for a codec with 16",
-                 [](Outliers& o) { o.n_channels = 15; });
-  expect_refused("without its outlier channels", [](Outliers& o) { o.orders.clear(); });
-  expect_refused("wrong size", [](Outliers& o) { o.orders.pop_back(); });
-  expect_refused("wrong size", [](Outliers& o) { o.head_dim = 32; });
-  expect_refused("head 0", [](Outliers& o) { std::swap(o.orders[0], o.orders[1]); });
-  expect_refused("head 1", [](Outliers& o) { o.orders[64] = 64; });
-  expect_refused("out of order", [](Outliers& o) { std::swap(o.orders[62], o.orders[63]); });
+  using Channels = std::vector<std::uint16_t>;
+  ASSERT_EQ(codec.describe().quant->outliers.size(), 32u);
+  expect_refused("31 outlier channels where 32 belong", [](Channels& o) { o.pop_back(); });
+  expect_refused("33 outlier channels where 32 belong", [](Channels& o) { o.push_back(63); });
+  expect_refused("head 0", [](Channels& o) { std::swap(o[0], o[1]); });
+  expect_refused("head 1", [](Channels& o) { o[31] = 64; });
 }
 
 TEST(CacheValidate, RefusesAnArrayWhoseBytesAreNotItsShape) {

@@ -9,7 +9,7 @@
 
 #include "cache/random_cache.h"
 #include "support/gaussian.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace centring_test {
@@ -217,7 +217,7 @@ TEST(Centering, ConvertsALongCacheWithTheMeanOfThoseBlocks) {
     blocks.push_back(full_block(attention(dense, 0).v, {1, 32}, index));
   }
   ASSERT_EQ(blocks.size(), 32u);
-  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).mean.values,
+  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).codec.state().mean.values,
             compute_mean(blocks, 0, nullptr, 1));
 }
 
@@ -242,7 +242,7 @@ TEST(Centering, GivesTheSameBytesForAnyNumberOfThreads) {
   for (const auto side : {&AttentionLayer::k, &AttentionLayer::v}) {
     const auto& a = std::get<TurboSide>(attention(one, 0).*side);
     const auto& b = std::get<TurboSide>(attention(four, 0).*side);
-    EXPECT_TRUE(a.mean == b.mean);
+    EXPECT_TRUE(a.codec.state().mean == b.codec.state().mean);
     for (std::size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(test::packed_bytes(a, i), test::packed_bytes(b, i));
     }
@@ -253,16 +253,17 @@ TEST(Centering, NoneGivesTheCodesOfTheVectorsThemselves) {
   const Cache dense = biased_cache(256, 1);
   const Cache turbo = convert(dense, centered(Centering::kNone)).value();
   const auto& side = std::get<TurboSide>(attention(turbo, 0).k);
-  EXPECT_EQ(side.mean.kind, Centering::kNone);
+  EXPECT_EQ(side.codec.centering(), Centering::kNone);
   const std::vector<float> rows = values_of(attention(dense, 0).k, kShape, 256);
-  std::vector<std::byte> codes(side.codec.code_bytes());
+  const codec::HeadCodec& codec = side.codec.state().codec;
+  std::vector<std::byte> codes(codec.code_bytes());
   std::vector<std::uint16_t> scales(256);
   for (std::int64_t head = 0; head < 2; ++head) {
     const auto* first = std::as_bytes(std::span(rows)).data() +
                         static_cast<std::size_t>(head) * 256 * 64 * sizeof(float);
     ASSERT_TRUE(
-        side.codec.encode({Dtype::kF32, first, 64 * sizeof(float)}, {}, {}, 256, 0, codes, scales));
-    const codec::PackedHead packed = packed_head(side, kShape, 0, head);
+        codec.encode({Dtype::kF32, first, 64 * sizeof(float)}, {}, {}, 256, 0, codes, scales));
+    const codec::PackedHead packed = test::packed_head(side, 0, head);
     EXPECT_TRUE(std::ranges::equal(codes, packed.codes));
     EXPECT_TRUE(std::ranges::equal(scales, packed.scales));
   }
@@ -274,12 +275,12 @@ TEST(Centering, FallsBackToAfterRopeWhereRopeIsNotKnown) {
     EXPECT_EQ(key_centering(Centering::kPreRope, rope, 64), Centering::kPostRope);
     EXPECT_EQ(key_centering(Centering::kNone, rope, 64), Centering::kNone);
     const Cache turbo = convert(biased_cache(300, 1, rope), {}).value();
-    EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).mean.kind, Centering::kPostRope);
+    EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).codec.centering(), Centering::kPostRope);
   }
   EXPECT_EQ(key_centering(Centering::kPreRope, kRope, 64), Centering::kPreRope);
   const Cache turbo = convert(biased_cache(300, 1), {}).value();
-  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).mean.kind, Centering::kPreRope);
-  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).mean.kind, Centering::kPostRope);
+  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).codec.centering(), Centering::kPreRope);
+  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).codec.centering(), Centering::kPostRope);
 }
 
 TEST(Centering, KeepsTheMeanForTokensAppendedLater) {
@@ -287,9 +288,9 @@ TEST(Centering, KeepsTheMeanForTokensAppendedLater) {
   const std::vector<float> keys = values_of(attention(dense, 0).k, kShape, 1025);
   Cache turbo = convert(biased_cache(400, 10), {}).value();
   auto& side = std::get<AttentionLayer>(turbo.layers[0]).k;
-  const Mean before = std::get<TurboSide>(side).mean;
+  const Mean before = std::get<TurboSide>(side).codec.state().mean;
   for (std::int64_t token = 400; token < 1025; ++token) {
-    ASSERT_TRUE(pack_full_tail(side, kShape, token, 1));
+    ASSERT_TRUE(pack_full_tail(side, token, 1));
     std::vector<float> row;
     for (std::int64_t head = 0; head < 2; ++head) {
       const auto at = keys.begin() + (head * 1025 + token) * 64;
@@ -298,7 +299,7 @@ TEST(Centering, KeepsTheMeanForTokensAppendedLater) {
     append(side, kShape, token, row);
   }
   const auto& grown = std::get<TurboSide>(side);
-  EXPECT_TRUE(grown.mean == before);
+  EXPECT_TRUE(grown.codec.state().mean == before);
   ASSERT_EQ(grown.packed.size(), 4u);
   // Blocks packed later are as good as the first one: their position was right.
   const double error = score_error(attention(dense, 0).k, side, 1025);
@@ -311,11 +312,11 @@ TEST(Centering, FixesTheMeanOfAnEmptySideWithItsFirstBlock) {
   const std::vector<float> keys = values_of(attention(dense, 0).k, kShape, 513);
   Cache turbo = convert(biased_cache(0, 10), {}).value();
   auto& side = std::get<AttentionLayer>(turbo.layers[0]).k;
-  EXPECT_FALSE(std::get<TurboSide>(side).mean.is_fixed());
+  EXPECT_FALSE(std::get<TurboSide>(side).codec.is_fixed());
   AlignedFloats fixed;
   for (std::int64_t token = 0; token < 513; ++token) {
-    ASSERT_TRUE(pack_full_tail(side, kShape, token, 1));
-    if (token == 256) fixed = std::get<TurboSide>(side).mean.values;
+    ASSERT_TRUE(pack_full_tail(side, token, 1));
+    if (token == 256) fixed = std::get<TurboSide>(side).codec.state().mean.values;
     std::vector<float> row;
     for (std::int64_t head = 0; head < 2; ++head) {
       const auto at = keys.begin() + (head * 513 + token) * 64;
@@ -325,7 +326,7 @@ TEST(Centering, FixesTheMeanOfAnEmptySideWithItsFirstBlock) {
   }
   const RopeTable table(kRope);
   EXPECT_EQ(fixed, compute_mean(full_blocks(attention(dense, 0).k, kShape, 1), 0, &table, 1));
-  EXPECT_EQ(std::get<TurboSide>(side).mean.values, fixed);
+  EXPECT_EQ(std::get<TurboSide>(side).codec.state().mean.values, fixed);
   EXPECT_LT(score_error(attention(dense, 0).k, side, 513),
             1.1 * key_error(biased_cache(513, 0), {}));
 }
@@ -351,9 +352,10 @@ TEST(Centering, ReadsCodesWithTheMeanOfEachTokenAddedBack) {
   const auto& side = std::get<TurboSide>(attention(turbo, 0).k);
   std::vector<float> with(256 * 64), without(256 * 64);
   read_block(attention(turbo, 0).k, kShape, 512, 1, 1, with);
-  side.codec.decode(packed_head(side, kShape, 1, 1), {}, 256, without);
+  side.codec.state().codec.decode(test::packed_head(side, 1, 1), {}, 256, without);
+  const AlignedFloats& means = side.codec.state().mean.values;
   for (std::int64_t token = 0; token < 256; ++token) {
-    std::vector<float> mean(side.mean.values.begin() + 64, side.mean.values.end());
+    std::vector<float> mean(means.begin() + 64, means.end());
     turn(kRope, 256 + token, mean);
     for (std::size_t i = 0; i < 64; ++i) {
       const std::size_t at = static_cast<std::size_t>(token) * 64 + i;
@@ -404,23 +406,46 @@ TEST(Validate, RefusesAMeanThatDoesNotFit) {
   const auto expect_refused = [&](std::string_view part, auto change) {
     Cache cache = good;
     auto& layer = std::get<AttentionLayer>(cache.layers[0]);
-    change(std::get<TurboSide>(layer.k).mean, std::get<TurboSide>(layer.v).mean, cache);
+    test::edit_codec(std::get<TurboSide>(layer.k).codec, [&](KvCodec::State& k) {
+      test::edit_codec(std::get<TurboSide>(layer.v).codec,
+                       [&](KvCodec::State& v) { change(k.mean, v.mean, cache); });
+    });
     const auto checked = validate(cache);
     ASSERT_FALSE(checked) << part;
     EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
     EXPECT_THAT(checked.error().message, testing::HasSubstr(part));
   };
-  expect_refused("layer 0: k: a mean without centering",
-                 [](Mean& k, Mean&, Cache&) { k.kind = Centering::kNone; });
-  expect_refused("packed, but without its mean", [](Mean& k, Mean&, Cache&) { k.values.clear(); });
-  expect_refused("a mean of 127 values", [](Mean& k, Mean&, Cache&) { k.values.pop_back(); });
-  expect_refused("not finite", [](Mean& k, Mean&, Cache&) { k.values[5] = std::nanf(""); });
+  expect_refused("layer 0: k: packed, but without its mean",
+                 [](Mean& k, Mean&, Cache&) { k.values.clear(); });
   expect_refused("layer 0: v: centering before RoPE",
                  [](Mean&, Mean& v, Cache&) { v.kind = Centering::kPreRope; });
   expect_refused("centering before RoPE where there is none",
                  [](Mean&, Mean&, Cache& cache) { cache.identity.rope.n_dims = 66; });
   expect_refused("another model", [](Mean&, Mean&, Cache& cache) { cache.identity.rope.base = 5; });
   expect_refused("another model", [](Mean& k, Mean&, Cache&) { k.rope = nullptr; });
+}
+
+TEST(KvCodec, RefusesAMeanThatDoesNotFit) {
+  const Cache good = convert(biased_cache(300, 1), {}).value();
+  const auto expect_refused = [&](std::string_view message, const Side& side, const Rope& rope,
+                                  auto change) {
+    const auto made = test::remade(std::get<TurboSide>(side).codec, rope, change);
+    ASSERT_FALSE(made.ok()) << message;
+    EXPECT_EQ(made.error().code, ErrorCode::kCorrupt);
+    EXPECT_EQ(made.error().message, message);
+  };
+  const Side& k = attention(good, 0).k;
+  const Side& v = attention(good, 0).v;
+  expect_refused("a mean without centering", k, kRope,
+                 [](QuantSpec& q) { q.centering = Centering::kNone; });
+  expect_refused("a mean of 127 values", k, kRope, [](QuantSpec& q) { q.mean.pop_back(); });
+  expect_refused("a mean that is not finite", k, kRope,
+                 [](QuantSpec& q) { q.mean[5] = std::nanf(""); });
+  expect_refused("centering before RoPE where there is none", v, kRope,
+                 [](QuantSpec& q) { q.centering = Centering::kPreRope; });
+  Rope wide = kRope;
+  wide.n_dims = 66;
+  expect_refused("centering before RoPE where there is none", k, wide, [](QuantSpec&) {});
 }
 
 }  // namespace centring_test

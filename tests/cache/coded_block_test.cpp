@@ -12,29 +12,29 @@ using test::must;
 
 constexpr HeadShape kShape{2, 64};
 
-TurboSide side_of(const codec::CodecSpec& spec, codec::BlockOrder order) {
-  return {.codec = must(codec::HeadCodec::make(spec, order)), .packed = {}, .tail = {}};
+KvCodec codec_of(const codec::CodecSpec& spec, codec::BlockOrder order) {
+  const SidePlan plan{.codec = spec, .center = Centering::kNone};
+  return must(make_codec(plan, order, kShape, Dtype::kF16, Rope()));
 }
 
 std::size_t tokens() { return static_cast<std::size_t>(kTokenBlock); }
 
 // Takes a packed block apart, and puts it together again from its codes and scales.
-void expect_same_again(const TurboSide& side, codec::BlockOrder order) {
+void expect_same_again(const KvCodec& kv, codec::BlockOrder order) {
   test::Random random(3);
-  const std::vector<codec::PartSpec>& parts = side.codec.parts();
+  const std::vector<codec::PartSpec>& parts = kv.parts();
   const CodedBlock layout(kShape, parts, order);
-  AlignedBytes block(packed_block_bytes(side, kShape, 0));
+  AlignedBytes block(kv.packed_bytes(0));
   ASSERT_EQ(layout.bytes(), block.size());
   for (std::byte& each : block) each = static_cast<std::byte>(random.below(256));
-  TurboSide packed = side;
-  packed.packed.push_back({SharedBytes(AlignedBytes(block))});
+  const codec::HeadCodec& codec = kv.state().codec;
 
   AlignedBytes again(layout.bytes(), std::byte{0xff});
   for (std::size_t head = 0; head < 2; ++head) {
-    const auto own = packed_head(packed, kShape, 0, static_cast<std::int64_t>(head));
+    const auto own = kv.state().head(block, 0, static_cast<std::int64_t>(head));
     std::size_t at = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      const codec::BlockShape& shape = side.codec.part(i).shape();
+      const codec::BlockShape& shape = codec.part(i).shape();
       std::vector<std::uint8_t> codes(tokens() * shape.dim());
       codec::unpack_block(shape, own.codes.subspan(at, shape.block_bytes()), codes);
       at += shape.block_bytes();
@@ -50,13 +50,13 @@ void expect_same_again(const TurboSide& side, codec::BlockOrder order) {
         layout.put_codes(head, i, {wide, row, 2}, again);
       }
       layout.put_scales(head, i, own.scales.subspan(i * tokens(), tokens()), again);
-      if (parts[i].has_bias) layout.put_biases(head, i, side.codec.biases(own, i), again);
+      if (parts[i].has_bias) layout.put_biases(head, i, codec.biases(own, i), again);
     }
   }
   EXPECT_EQ(again, block);
 }
 
-TEST(CodedBlock, PutsEverythingWhereASideHasIt) {
+TEST(CodedBlock, PutsEverythingWhereACodecHasIt) {
   const std::vector<codec::CodecSpec> specs = {
       {.head_dim = 64, .bits = 4},
       {.head_dim = 64, .mode = codec::Mode::kProd, .bits = 3},
@@ -69,7 +69,7 @@ TEST(CodedBlock, PutsEverythingWhereASideHasIt) {
   for (const codec::CodecSpec& spec : specs) {
     for (const auto order : {codec::BlockOrder::kKeys, codec::BlockOrder::kValues}) {
       SCOPED_TRACE(codec::mode_word(spec.mode));
-      expect_same_again(side_of(spec, order), order);
+      expect_same_again(codec_of(spec, order), order);
     }
   }
 }

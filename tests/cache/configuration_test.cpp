@@ -1,5 +1,3 @@
-#include "tqcache/cache/configuration.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +6,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace configuration_test {

@@ -1,11 +1,9 @@
-#include "tqcache/cache/diff.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace diff_test {

@@ -11,8 +11,7 @@
 #include <sstream>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 namespace expected_sizes_test {
@@ -78,9 +77,8 @@ double error_of(const cache::Side& dense, const cache::Side& packed) {
 }
 
 std::size_t bytes_of(const cache::Side& side) {
-  const cache::HeadShape shape{1, kHeadDim};
   const auto* turbo = std::get_if<cache::TurboSide>(&side);
-  return turbo ? cache::packed_block_bytes(*turbo, shape, 0)
+  return turbo ? turbo->codec.packed_bytes(0)
                : cache::dense_block(side, 0).size() / 2;  // as f16, which caches are
 }
 

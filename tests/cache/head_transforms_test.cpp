@@ -10,7 +10,7 @@
 
 #include "support/cache_builder.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/head_coder.h"
+#include "tqcache/cache/kv_codec_state.h"
 
 namespace tqcache::test {
 namespace head_maps_test {
@@ -42,21 +42,22 @@ AlignedBytes narrow_block(const cache::Rope& rope, std::int64_t block) {
 
 const cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 32, 1e4};
 
-cache::TurboSide mapped_side(Centering kind, float step = 0.3f) {
+cache::KvCodec mapped_codec(Centering kind, float step = 0.3f) {
   cache::SidePlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
   plan.center = kind;
   plan.fit_transforms = true;
-  return must(cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
+  return must(cache::make_codec(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16, kRope));
 }
 
 TEST(HeadTransforms, AreOrthogonal) {
-  cache::TurboSide side = mapped_side(Centering::kPreRope);
+  cache::KvCodec codec = mapped_codec(Centering::kPreRope);
   const AlignedBytes values = narrow_block(kRope, 0);
   const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
-  cache::fix_side(side, std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 2);
-  ASSERT_TRUE(side.transforms.is_there());
-  const auto rows = side.transforms.rows_of(kShape, 1);
+  codec.fit(std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 2);
+  const HeadTransforms& transforms = codec.state().transforms;
+  ASSERT_TRUE(transforms.is_there());
+  const auto rows = transforms.rows_of(kShape, 1);
   for (std::size_t i = 0; i < kDim; ++i) {
     for (std::size_t j = 0; j < kDim; ++j) {
       double product = 0;
@@ -65,7 +66,7 @@ TEST(HeadTransforms, AreOrthogonal) {
             static_cast<double>(rows[i * kDim + k]) * static_cast<double>(rows[j * kDim + k]);
       }
       EXPECT_NEAR(product, i == j ? 1 : 0, 1e-6);
-      EXPECT_EQ(side.transforms.columns_of(kShape, 1)[j * kDim + i], rows[i * kDim + j]);
+      EXPECT_EQ(transforms.columns_of(kShape, 1)[j * kDim + i], rows[i * kDim + j]);
     }
   }
 }
@@ -79,17 +80,15 @@ TEST(HeadTransforms, AreTheSameForAnyNumberOfThreads) {
 }
 
 // |x - x^|^2 / |x|^2 of a block, after its mean.
-double error_of(const cache::TurboSide& side, const AlignedBytes& values, std::int64_t index) {
+double error_of(const cache::KvCodec& codec, const AlignedBytes& values, std::int64_t index) {
   const cache::FullBlock block{kShape, Dtype::kF16, index, values};
-  cache::TurboSide packed = side;
-  packed.packed.resize(static_cast<std::size_t>(index) + 1);
-  packed.packed.back() = must(cache::pack_block(side, block, 1));
+  const SharedBytes packed = must(codec.encode(block, 1));
   double error = 0;
   double energy = 0;
   std::vector<float> x(256 * kDim), decoded(256 * kDim);
   for (std::int64_t head = 0; head < 2; ++head) {
     load_f32(Dtype::kF16, block.head(head).data(), x);
-    cache::read_block(cache::Side(packed), kShape, 256 * (index + 1), index, head, decoded);
+    codec.decode(packed.view(), index, head, decoded);
     for (std::size_t i = 0; i < x.size(); ++i) {
       error += std::pow(static_cast<double>(x[i] - decoded[i]), 2);
       energy += std::pow(static_cast<double>(x[i]), 2);
@@ -100,22 +99,22 @@ double error_of(const cache::TurboSide& side, const AlignedBytes& values, std::i
 
 TEST(HeadTransforms, AreUndoneWhenDecoded) {
   for (const Centering kind : {Centering::kPreRope, Centering::kPostRope, Centering::kNone}) {
-    cache::TurboSide side = mapped_side(kind, 0.2f);
+    cache::KvCodec codec = mapped_codec(kind, 0.2f);
     const AlignedBytes first = narrow_block(kRope, 0);
     const cache::FullBlock block{kShape, Dtype::kF16, 0, first};
-    cache::fix_side(side, std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 2);
-    EXPECT_LT(error_of(side, first, 0), 0.0130);
-    EXPECT_LT(error_of(side, narrow_block(kRope, 5), 5), 0.0130);
+    codec.fit(std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 2);
+    EXPECT_LT(error_of(codec, first, 0), 0.0130);
+    EXPECT_LT(error_of(codec, narrow_block(kRope, 5), 5), 0.0130);
   }
 }
 
 // Bits of the symbols of a block, each component with a table of its own.
-double entropy_of(const cache::TurboSide& side, const AlignedBytes& values) {
+double entropy_of(const cache::KvCodec& codec, const AlignedBytes& values) {
   const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
-  const cache::TurboBlock packed = must(cache::pack_block(side, block, 1));
+  const SharedBytes packed = must(codec.encode(block, 1));
   std::vector<std::uint8_t> codes(256 * kDim);
   codec::unpack_block({kDim, 8, codec::BlockOrder::kKeys},
-                      packed.bytes.view().first(side.codec.code_bytes()), codes);
+                      packed.view().first(codec.layout(0).head.code_bytes), codes);
   double bits = 0;
   for (std::size_t i = 0; i < kDim; ++i) {
     std::vector<int> counts(128);
@@ -134,10 +133,10 @@ TEST(HeadTransforms, SaveBitsBeforeRope) {
     cache::SidePlan plan;
     plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
     plan.fit_transforms = is_mapped;
-    cache::TurboSide side =
-        must(cache::SideMaker(kRope).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16));
-    cache::fix_side(side, std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 1);
-    return entropy_of(side, values);
+    cache::KvCodec codec =
+        must(cache::make_codec(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16, kRope));
+    codec.fit(std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 1);
+    return entropy_of(codec, values);
   };
   EXPECT_LT(bits_of(true), bits_of(false) - 1);
 }
@@ -152,14 +151,14 @@ TEST(HeadTransforms, LeaveKeysDecodedThatCannotBeScored) {
   const auto& layer = std::get<0>(cache.layers[0]);
   const auto& k = std::get<cache::TurboSide>(layer.k);
   const auto& v = std::get<cache::TurboSide>(layer.v);
-  EXPECT_TRUE(cache::is_transformed_before_rope(k));
-  EXPECT_FALSE(cache::is_transformed_before_rope(v));
+  EXPECT_TRUE(k.codec.must_keep_decoded());
+  EXPECT_FALSE(v.codec.must_keep_decoded());
   ASSERT_EQ(k.packed.size(), 2u);
   for (const cache::TurboBlock& block : k.packed) {
     EXPECT_EQ(block.decoded.size(), 2u * 256 * 64 * 2);
   }
   for (const cache::TurboBlock& block : v.packed) EXPECT_TRUE(block.decoded.empty());
-  const ByteView sinks = cache::sink_rows(k, {2, 64}, 1);
+  const ByteView sinks = k.codec.state().sink_rows(k.packed[0].bytes.view(), 1);
   EXPECT_TRUE(
       std::ranges::equal(sinks, ByteView(k.packed[0].decoded).subspan(256 * 64 * 2, sinks.size())));
 }

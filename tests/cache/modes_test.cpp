@@ -5,8 +5,7 @@
 #include <map>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace modes_test {
@@ -57,15 +56,17 @@ std::vector<float> by_definition(const Side& dense, const TurboSide& turbo, std:
   std::vector<float> rows(256 * 64);
   read_block(dense, kShape, n_tokens, block, head, rows);
   const std::vector<float> before = rows;
-  const BlockMean mean(turbo.mean, kShape, block);
+  const BlockMean mean(turbo.codec.state().mean, kShape, block);
   mean.subtract_from(head, 0, rows);
-  std::vector<std::byte> codes(turbo.codec.code_bytes());
-  std::vector<std::uint16_t> scales(turbo.codec.n_scale_rows() * 256);
+  const codec::HeadCodec& codec = turbo.codec.state().codec;
+  const codec::ChannelOrder order = turbo.codec.state().outliers.order(head);
+  std::vector<std::byte> codes(codec.code_bytes());
+  std::vector<std::uint16_t> scales(codec.n_scale_rows() * 256);
   const codec::VectorRows x{Dtype::kF32, std::as_bytes(std::span(rows)).data(), 64 * sizeof(float)};
-  EXPECT_TRUE(turbo.codec.encode(x, {}, turbo.outliers.order(head), 256, 0, codes, scales));
-  turbo.codec.decode({codes, scales}, turbo.outliers.order(head), 256, rows);
+  EXPECT_TRUE(codec.encode(x, {}, order, 256, 0, codes, scales));
+  codec.decode({codes, scales}, order, 256, rows);
   mean.add_to(head, 0, rows);
-  const auto n_sinks = static_cast<std::ptrdiff_t>(sinks_in_block(turbo, block));
+  const auto n_sinks = static_cast<std::ptrdiff_t>(turbo.codec.layout(block).n_sinks);
   std::copy_n(before.begin(), n_sinks * 64, rows.begin());
   return rows;
 }
@@ -161,8 +162,8 @@ TEST(Modes, GiveTheSameBytesOnAnyNumberOfThreads) {
     const Cache four = convert(dense, each.options).value();
     const auto& a = std::get<TurboSide>(attention(one, 0).v);
     const auto& b = std::get<TurboSide>(attention(four, 0).v);
-    EXPECT_TRUE(a.mean == b.mean);
-    EXPECT_EQ(a.outliers, b.outliers);
+    EXPECT_TRUE(a.codec.state().mean == b.codec.state().mean);
+    EXPECT_EQ(a.codec.state().outliers, b.codec.state().outliers);
     for (const std::size_t block : {0u, 1u})
       EXPECT_EQ(packed_bytes(a, block), packed_bytes(b, block));
   }
@@ -187,8 +188,8 @@ TEST(Modes, GrowFromNothingAsFromTheirFirstBlock) {
       const auto& b = std::get<TurboSide>(attention(first, 0).*side);
       ASSERT_EQ(a->packed.size(), 2u);
       ASSERT_EQ(b.packed.size(), 2u);
-      EXPECT_TRUE(a->mean == b.mean);
-      EXPECT_EQ(a->outliers, b.outliers);
+      EXPECT_TRUE(a->codec.state().mean == b.codec.state().mean);
+      EXPECT_EQ(a->codec.state().outliers, b.codec.state().outliers);
       for (const std::size_t i : {0u, 1u}) EXPECT_EQ(packed_bytes(*a, i), packed_bytes(b, i));
     }
   }

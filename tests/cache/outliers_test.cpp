@@ -5,8 +5,7 @@
 
 #include "cache/random_cache.h"
 #include "support/gaussian.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace outliers_test {
@@ -130,7 +129,7 @@ std::vector<std::uint16_t> loud_values(const Cache& dense, OutlierPolicy policy)
   options.values.codec.outlier_channels = 8;
   options.values.outlier_policy = policy;
   const Cache turbo = convert(dense, options).value();
-  return std::get<TurboSide>(attention(turbo, 0).v).outliers.channels();
+  return std::get<TurboSide>(attention(turbo, 0).v).codec.describe().quant->outliers;
 }
 
 TEST(Outliers, FollowThePolicyWhenACacheIsConverted) {

@@ -1,5 +1,3 @@
-#include "tqcache/cache/plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +5,7 @@
 #include <cmath>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace plan_test {
@@ -108,7 +105,8 @@ TEST(PlanLayers, MultipliesStepsByTheWeightsOfTheirLayers) {
   EXPECT_EQ(plans[3].codec.step, 0.1875f);
   EXPECT_EQ(plans[6].codec.step, 0.25f);
   EXPECT_TRUE(plans[7].dense);
-  const std::vector<SidePlan> keys = plan_layers(describe(hybrid_cache(2)), weighted({1, 2, 1, 2})).value();
+  const std::vector<SidePlan> keys =
+      plan_layers(describe(hybrid_cache(2)), weighted({1, 2, 1, 2})).value();
   EXPECT_EQ(keys[3].codec.step, 0.25f);
   EXPECT_EQ(keys[7].codec.step, 0.25f);
 }
@@ -141,11 +139,12 @@ TEST(PlanLayers, IsWhatConvertDoes) {
   for (const std::size_t layer : {1u, 3u, 5u}) {
     const auto& k = std::get<TurboSide>(attention(turbo, layer).k);
     EXPECT_EQ(k.codec.parts()[0].quantizer.bits, plans[2 * layer].codec.bits);
-    EXPECT_EQ(k.mean.kind, plans[2 * layer].center);
-    EXPECT_EQ(k.n_sinks, 2);
+    EXPECT_EQ(k.codec.centering(), plans[2 * layer].center);
+    EXPECT_EQ(k.codec.n_sinks(), 2);
   }
   EXPECT_TRUE(plan_layers(describe(turbo), options));  // the same again: as it is
-  EXPECT_THAT(plan_layers(describe(turbo), {}).error().message, HasSubstr("layer 1 k: is packed already"));
+  EXPECT_THAT(plan_layers(describe(turbo), {}).error().message,
+              HasSubstr("layer 1 k: is packed already"));
   ConvertOptions kept;
   kept.keep_all = true;
   const std::vector<SidePlan> none = plan_layers(describe(turbo), kept).value();
@@ -214,18 +213,23 @@ TEST(PlanLayers, NamesTheLayerWhoseSizesDoNotGoTogether) {
   }
 }
 
-TEST(SideMaker, SharesTheTableOfRopeBetweenSides) {
-  SideMaker maker(kRope);
+TEST(KvTables, AreSharedByCodecs) {
+  const KvTables tables(kRope);
   const auto make = [&](codec::BlockOrder order) {
-    return maker.make({}, order, {2, 64}, Dtype::kF16).value();
+    return make_codec({}, order, {2, 64}, Dtype::kF16, tables).value();
   };
-  const TurboSide a = make(codec::BlockOrder::kKeys), b = make(codec::BlockOrder::kKeys);
-  EXPECT_NE(a.mean.rope, nullptr);
-  EXPECT_EQ(a.mean.rope, b.mean.rope);
-  EXPECT_EQ(a.codec.parts().data(), b.codec.parts().data());
-  const TurboSide values = make(codec::BlockOrder::kValues);
-  EXPECT_EQ(values.codec.order(), codec::BlockOrder::kValues);
-  EXPECT_EQ(values.mean.rope, nullptr);
+  const KvCodec a = make(codec::BlockOrder::kKeys), b = make(codec::BlockOrder::kKeys);
+  EXPECT_NE(a.state().mean.rope, nullptr);
+  EXPECT_EQ(a.state().mean.rope, b.state().mean.rope);
+  EXPECT_EQ(a.parts().data(), b.parts().data());
+  const KvCodec values = make(codec::BlockOrder::kValues);
+  EXPECT_EQ(values.order(), codec::BlockOrder::kValues);
+  EXPECT_EQ(values.state().mean.rope, nullptr);
+  // A description gives the same tables as a plan.
+  const KvCodec described =
+      KvCodec::make(a.describe(), a.shape(), codec::BlockOrder::kKeys, tables).value();
+  EXPECT_EQ(described.parts().data(), a.parts().data());
+  EXPECT_EQ(described.state().mean.rope, a.state().mean.rope);
 }
 
 }  // namespace plan_test

@@ -1,5 +1,3 @@
-#include "tqcache/cache/presets.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +6,7 @@
 #include <string>
 
 #include "cache/random_cache.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace presets_test {

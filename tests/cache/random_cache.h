@@ -5,10 +5,10 @@
 #include <random>
 #include <vector>
 
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/convert.h"
 #include "support/cache_builder.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 
@@ -21,7 +21,8 @@ inline std::vector<float> random_rows(std::mt19937& random, std::int64_t n,
 }
 
 // Mode mse with so many bits; 16: dense.
-inline cache::SidePlan plan_of_bits(int bits, cache::Centering center = cache::Centering::kPreRope) {
+inline cache::SidePlan plan_of_bits(int bits,
+                                    cache::Centering center = cache::Centering::kPreRope) {
   cache::SidePlan plan;
   plan.dense = bits == 16;
   plan.codec.bits = bits;
@@ -56,7 +57,7 @@ inline void append_tokens(cache::Cache& cache, std::mt19937& random, std::int64_
       if (layer == nullptr) continue;
       const std::int64_t begin = cache::first_token(any, held);
       for (cache::Side* side : {&layer->k, &layer->v}) {
-        if (!cache::pack_full_tail(*side, layer->shape, held, 1, begin)) std::abort();
+        if (!cache::pack_full_tail(*side, held, 1, begin)) std::abort();
         cache::append(*side, layer->shape, held, random_rows(random, piece, layer->shape));
       }
       if (window) cache::advance_window(*window, held + piece);

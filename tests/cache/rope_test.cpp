@@ -1,5 +1,3 @@
-#include "tqcache/cache/rope.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,7 +5,8 @@
 #include <numbers>
 
 #include "support/gaussian.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/cache/rope_angles.h"
+#include "tqcache/description.h"
 
 namespace tqcache::cache {
 namespace rope_test {

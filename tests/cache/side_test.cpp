@@ -1,21 +1,25 @@
-#include "tqcache/cache/side.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "cache/random_cache.h"
 #include "tqcache/base/half.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 namespace side_test {
 
 constexpr HeadShape kShape{2, 64};
 
+TurboSide side_of(const SidePlan& plan, Dtype dtype) {
+  return {
+      make_codec(plan, codec::BlockOrder::kKeys, kShape, dtype, Rope()).value(), {}, {dtype, {}}};
+}
+
 // Keys of `bits` without centering.
 TurboSide turbo_side(int bits, Dtype dtype = Dtype::kF16) {
   const SidePlan plan = test::plan_of_bits(bits, Centering::kNone);
-  return SideMaker({}).make(plan, codec::BlockOrder::kKeys, kShape, dtype).value();
+  return side_of(plan, dtype);
 }
 
 // Appends `n` tokens of rows one by one, packing as a decoder does.
@@ -23,7 +27,7 @@ void append_one_by_one(Side& side, std::int64_t held, std::span<const float> row
   const std::size_t row = static_cast<std::size_t>(kShape.n_kv_heads * kShape.head_dim);
   for (std::size_t i = 0; i * row < rows.size(); ++i) {
     const std::int64_t at = held + static_cast<std::int64_t>(i);
-    ASSERT_TRUE(pack_full_tail(side, kShape, at, 1));
+    ASSERT_TRUE(pack_full_tail(side, at, 1));
     append(side, kShape, at, rows.subspan(i * row, row));
   }
 }
@@ -70,7 +74,7 @@ TEST(Side, FullTailStaysDenseUntilTheNextToken) {
   Side side = turbo_side(4);
   append(side, kShape, 0, rows);
   EXPECT_EQ(packed_block_count(side), 0);
-  ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
+  ASSERT_TRUE(pack_full_tail(side, 256, 1));
   EXPECT_EQ(packed_block_count(side), 1);
   EXPECT_TRUE(std::get<TurboSide>(side).tail.blocks.empty());
 }
@@ -79,11 +83,11 @@ TEST(Side, PackFullTailLeavesAPartTailAndDenseSidesAlone) {
   std::mt19937 random(5);
   Side turbo = turbo_side(4);
   append(turbo, kShape, 0, test::random_rows(random, 255, kShape));
-  ASSERT_TRUE(pack_full_tail(turbo, kShape, 255, 1));
+  ASSERT_TRUE(pack_full_tail(turbo, 255, 1));
   EXPECT_EQ(packed_block_count(turbo), 0);
   Side dense = DenseSide{Dtype::kF16, {}};
   append(dense, kShape, 0, test::random_rows(random, 256, kShape));
-  ASSERT_TRUE(pack_full_tail(dense, kShape, 256, 1));
+  ASSERT_TRUE(pack_full_tail(dense, 256, 1));
   EXPECT_EQ(std::get<DenseSide>(dense).blocks.size(), 1u);
 }
 
@@ -93,7 +97,7 @@ TEST(Side, PackedValuesAreNearTheDenseOnes) {
   Side side = turbo_side(4, Dtype::kF32);
   append(side, kShape, 0, rows);
   const std::vector<float> before = test::values_of(side, kShape, 256);
-  ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
+  ASSERT_TRUE(pack_full_tail(side, 256, 1));
   const std::vector<float> after = test::values_of(side, kShape, 256);
   double error = 0, energy = 0;
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -109,10 +113,9 @@ TEST(Side, PackingGivesTheSameBytesOnAnyNumberOfThreads) {
   Side side = DenseSide{Dtype::kF16, {}};
   append(side, kShape, 0, test::random_rows(random, 256, kShape));
   const FullBlock block{kShape, Dtype::kF16, 0, dense_block(side, 0)};
-  TurboSide one = turbo_side(3), four = turbo_side(3);
-  one.packed.push_back(pack_block(one, block, 1).value());
-  four.packed.push_back(pack_block(four, block, 4).value());
-  EXPECT_EQ(test::packed_bytes(one, 0), test::packed_bytes(four, 0));
+  const KvCodec codec = turbo_side(3).codec;
+  const SharedBytes one = codec.encode(block, 1).value(), four = codec.encode(block, 4).value();
+  EXPECT_TRUE(std::ranges::equal(one.view(), four.view()));
 }
 
 TEST(Side, RefusesToPackNanAndKeepsTheTail) {
@@ -121,7 +124,7 @@ TEST(Side, RefusesToPackNanAndKeepsTheTail) {
   rows[(17 * 2 + 1) * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
   Side side = turbo_side(4, Dtype::kF32);
   append(side, kShape, 0, rows);
-  const auto packed = pack_full_tail(side, kShape, 256, 2);
+  const auto packed = pack_full_tail(side, 256, 2);
   ASSERT_FALSE(packed);
   EXPECT_EQ(packed.error().code, ErrorCode::kCorrupt);
   EXPECT_NE(packed.error().message.find("head 1 token 17"), std::string::npos)
@@ -153,7 +156,7 @@ TEST(Side, CountsBytesUsedAndAllocated) {
   EXPECT_EQ(dense.allocated, 256u * 2 * 64 * 2);
   Side turbo = turbo_side(4);
   append(turbo, kShape, 0, test::random_rows(random, 256, kShape));
-  ASSERT_TRUE(pack_full_tail(turbo, kShape, 256, 1));
+  ASSERT_TRUE(pack_full_tail(turbo, 256, 1));
   const ByteCount packed = byte_count(turbo, kShape, 256);
   EXPECT_EQ(packed.used, 2u * 256 * (32 + 2));
   EXPECT_EQ(packed.allocated, packed.used);
@@ -162,24 +165,24 @@ TEST(Side, CountsBytesUsedAndAllocated) {
 // Codes of all heads, scales of all heads, sink tokens of all heads: what a file has too.
 TEST(Side, PacksCodesThenScalesThenSinkTokens) {
   std::mt19937 random(11);
-  TurboSide turbo = turbo_side(4);
-  turbo.n_sinks = 3;
-  Side side = turbo;
+  SidePlan plan = test::plan_of_bits(4, Centering::kNone);
+  plan.n_sinks = 3;
+  Side side = side_of(plan, Dtype::kF16);
   append(side, kShape, 0, test::random_rows(random, 256, kShape));
   const AlignedBytes dense = dense_block(side, 0);
-  ASSERT_TRUE(pack_full_tail(side, kShape, 256, 1));
+  ASSERT_TRUE(pack_full_tail(side, 256, 1));
   const auto& packed = std::get<TurboSide>(side);
   const ByteView bytes = packed.packed[0].bytes.view();
   const std::size_t codes = 256 * 32, scales = 512, sinks = 3 * 64 * 2;
   ASSERT_EQ(bytes.size(), 2 * (codes + scales + sinks));
-  EXPECT_EQ(packed_block_bytes(packed, kShape, 0), bytes.size());
-  EXPECT_EQ(packed_block_bytes(packed, kShape, 1), 2 * (codes + scales));
+  EXPECT_EQ(packed.codec.packed_bytes(0), bytes.size());
+  EXPECT_EQ(packed.codec.packed_bytes(1), 2 * (codes + scales));
   for (std::int64_t head = 0; head < 2; ++head) {
     const auto h = static_cast<std::size_t>(head);
-    const codec::PackedHead at = packed_head(packed, kShape, 0, head);
+    const codec::PackedHead at = test::packed_head(packed, 0, head);
     EXPECT_EQ(at.codes.data(), bytes.data() + h * codes);
     EXPECT_EQ(std::as_bytes(at.scales).data(), bytes.data() + 2 * codes + h * scales);
-    const ByteView rows = sink_rows(packed, kShape, head);
+    const ByteView rows = packed.codec.state().sink_rows(bytes, head);
     EXPECT_EQ(rows.data(), bytes.data() + 2 * (codes + scales) + h * sinks);
     EXPECT_TRUE(std::equal(rows.begin(), rows.end(), dense.data() + h * 256 * 64 * 2));
     EXPECT_EQ(rows.size(), sinks);
@@ -192,19 +195,19 @@ TEST(Side, TakesTheMeanAndOutlierChannelsOnce) {
   SidePlan plan;
   plan.codec.mode = codec::Mode::kMixed;
   plan.codec.outlier_bits = 5;
-  TurboSide side = SideMaker({}).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16).value();
-  EXPECT_FALSE(side.mean.is_fixed());
-  EXPECT_FALSE(side.outliers.is_fixed());
+  TurboSide side = side_of(plan, Dtype::kF16);
+  EXPECT_FALSE(side.codec.state().mean.is_fixed());
+  EXPECT_FALSE(side.codec.state().outliers.is_fixed());
   Side first = DenseSide{Dtype::kF16, {}}, second = DenseSide{Dtype::kF16, {}};
   append(first, kShape, 0, test::random_rows(random, 256, kShape));
   append(second, kShape, 0, test::random_rows(random, 256, kShape));
-  fix_side(side, test::full_blocks(first, kShape, 1), OutlierPolicy::kRollingVariance, 1);
-  const Mean mean = side.mean;
-  const Outliers outliers = side.outliers;
+  side.codec.fit(test::full_blocks(first, kShape, 1), OutlierPolicy::kRollingVariance, 1);
+  const Mean mean = side.codec.state().mean;
+  const Outliers outliers = side.codec.state().outliers;
   EXPECT_TRUE(mean.is_fixed() && outliers.is_fixed());
-  fix_side(side, test::full_blocks(second, kShape, 1), OutlierPolicy::kRollingVariance, 1);
-  EXPECT_TRUE(side.mean == mean);
-  EXPECT_EQ(side.outliers, outliers);
+  side.codec.fit(test::full_blocks(second, kShape, 1), OutlierPolicy::kRollingVariance, 1);
+  EXPECT_TRUE(side.codec.state().mean == mean);
+  EXPECT_EQ(side.codec.state().outliers, outliers);
 }
 
 // A block that is refused leaves the side as it was, so that it can be tried again.
@@ -213,13 +216,13 @@ TEST(Side, IsNotFixedByABlockThatIsRefused) {
   SidePlan plan;
   plan.codec.mode = codec::Mode::kMixed;
   plan.codec.outlier_bits = 5;
-  Side side = SideMaker({}).make(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF32).value();
+  Side side = side_of(plan, Dtype::kF32);
   std::vector<float> rows = test::random_rows(random, 256, kShape);
   rows[100] = std::numeric_limits<float>::infinity();
   append(side, kShape, 0, rows);
-  ASSERT_FALSE(pack_full_tail(side, kShape, 256, 1));
-  EXPECT_FALSE(std::get<TurboSide>(side).mean.is_fixed());
-  EXPECT_FALSE(std::get<TurboSide>(side).outliers.is_fixed());
+  ASSERT_FALSE(pack_full_tail(side, 256, 1));
+  EXPECT_FALSE(std::get<TurboSide>(side).codec.state().mean.is_fixed());
+  EXPECT_FALSE(std::get<TurboSide>(side).codec.state().outliers.is_fixed());
 }
 
 }  // namespace side_test

@@ -1,5 +1,3 @@
-#include "tqcache/cache/token_hashes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "cache/random_cache.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 namespace token_hashes_test {

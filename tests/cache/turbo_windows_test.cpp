@@ -7,8 +7,7 @@
 
 #include "cache/random_cache.h"
 #include "support/cache_builder.h"
-#include "tqcache/cache/diff.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
 
 namespace tqcache::cache {
@@ -67,11 +66,12 @@ TEST(TurboWindows, StayTurboWhenTheOthersArePacked) {
 
 TEST(TurboWindows, HaveKeysCenteredOnDemandAndValuesAlways) {
   const Cache plain = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
-  EXPECT_EQ(keys_of(plain).mean.kind, Centering::kNone);
-  EXPECT_EQ(std::get<TurboSide>(attention_of(plain.layers[0])->v).mean.kind, Centering::kPostRope);
-  EXPECT_EQ(
-      keys_of(must(convert(dense_cache(600, 300), packing(WindowForm::kTurboCentered)))).mean.kind,
-      Centering::kPostRope);  // RoPE over 64 components does not fit 32
+  EXPECT_EQ(keys_of(plain).codec.centering(), Centering::kNone);
+  EXPECT_EQ(std::get<TurboSide>(attention_of(plain.layers[0])->v).codec.centering(),
+            Centering::kPostRope);
+  const Cache centered = must(convert(dense_cache(600, 300), packing(WindowForm::kTurboCentered)));
+  EXPECT_EQ(keys_of(centered).codec.centering(),
+            Centering::kPostRope);  // RoPE over 64 components does not fit 32
 }
 
 TEST(TurboWindows, HaveNeitherSinkTokensNorMaps) {
@@ -80,11 +80,11 @@ TEST(TurboWindows, HaveNeitherSinkTokensNorMaps) {
   options.keys.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
   options.keys.fit_transforms = true;
   const Cache cache = must(convert(dense_cache(600, 300), options));
-  EXPECT_EQ(keys_of(cache).n_sinks, 0);
-  EXPECT_FALSE(keys_of(cache).transforms.is_there());
+  EXPECT_EQ(keys_of(cache).codec.n_sinks(), 0);
+  EXPECT_FALSE(keys_of(cache).codec.state().transforms.is_there());
   const auto& full = std::get<TurboSide>(std::get<AttentionLayer>(cache.layers[1]).k);
-  EXPECT_EQ(full.n_sinks, 4);
-  EXPECT_TRUE(full.transforms.is_there());
+  EXPECT_EQ(full.codec.n_sinks(), 4);
+  EXPECT_TRUE(full.codec.state().transforms.is_there());
 }
 
 TEST(TurboWindows, CountAsBoundaryLayersWhenTheyArePacked) {
@@ -127,7 +127,7 @@ TEST(TurboWindows, DoNotLookAtWhatTheWindowHasLeft) {
       const Cache other = must(convert(std::move(cache), packing(WindowForm::kTurbo)));
       const auto& a = keys_of(expected);
       const auto& b = keys_of(other);
-      EXPECT_TRUE(a.mean == b.mean);
+      EXPECT_TRUE(a.codec.state().mean == b.codec.state().mean);
       ASSERT_EQ(a.packed.size(), b.packed.size());
       for (std::size_t i = 0; i < a.packed.size(); ++i) {
         EXPECT_EQ(test::packed_bytes(a, i), test::packed_bytes(b, i)) << n_tokens << " " << size;
@@ -202,7 +202,7 @@ TEST(TurboWindows, CountTheirBytes) {
   finite.layers.pop_back();
   const Cache turbo = must(convert(std::move(finite), packing(WindowForm::kTurbo)));
   const TurboSide& keys = keys_of(turbo);
-  const std::size_t block = packed_block_bytes(keys, kShape, 1);
+  const std::size_t block = keys.codec.packed_bytes(1);
   const std::size_t mean = 2 * 32 * sizeof(float);  // of values
   EXPECT_EQ(byte_count(turbo).used, 2 * (block + 88 * 2 * 32 * 2) + mean);
   EXPECT_EQ(byte_count(turbo).allocated, 2 * (block + 256 * 2 * 32 * 2) + mean);
@@ -220,7 +220,9 @@ TEST(TurboWindows, AreValidated) {
   const auto keys = [](WindowLayer& layer) -> TurboSide& {
     return std::get<TurboSide>(layer.attention.k);
   };
-  EXPECT_THAT(error_of([&](auto& layer) { keys(layer).n_sinks = 1; }),
+  EXPECT_THAT(error_of([&](auto& layer) {
+                test::edit_codec(keys(layer).codec, [](auto& state) { state.n_sinks = 1; });
+              }),
               HasSubstr("layer 0: k: sink tokens in a window"));
   EXPECT_THAT(error_of([&](auto& layer) { keys(layer).packed[1] = {}; }),
               HasSubstr("k: a packed token block of the wrong size"));
@@ -228,9 +230,11 @@ TEST(TurboWindows, AreValidated) {
               HasSubstr("k: a token block before the last is not packed"));
   EXPECT_THAT(error_of([&](auto& layer) { keys(layer).tail.blocks.clear(); }),
               HasSubstr("0 dense token blocks where 1 belong"));
-  EXPECT_THAT(
-      error_of([&](auto& layer) { std::get<TurboSide>(layer.attention.v).mean.values.clear(); }),
-      HasSubstr("v: packed, but without its mean"));
+  EXPECT_THAT(error_of([&](auto& layer) {
+                test::edit_codec(std::get<TurboSide>(layer.attention.v).codec,
+                                 [](auto& state) { state.mean.values.clear(); });
+              }),
+              HasSubstr("v: packed, but without its mean"));
   EXPECT_THAT(error_of([&](auto& layer) { layer.window.keep = 1; }),
               HasSubstr("quantized, in a window that keeps first tokens"));
 }
@@ -240,12 +244,12 @@ TEST(TurboWindows, NeedNoMeanForBlocksThatTheyHaveLeft) {
   Cache cache = must(convert(dense_cache(600, 50), packing(WindowForm::kTurbo)));
   const auto& values = std::get<TurboSide>(attention_of(cache.layers[0])->v);
   EXPECT_EQ(values.packed.size(), 2u);
-  EXPECT_FALSE(values.mean.is_fixed());
+  EXPECT_FALSE(values.codec.is_fixed());
   must(validate(cache));
   std::mt19937 random(3);
   test::append_tokens(cache, random, 200);
   must(validate(cache));
-  EXPECT_TRUE(values.mean.is_fixed());
+  EXPECT_TRUE(values.codec.is_fixed());
 }
 
 }  // namespace turbo_windows_test

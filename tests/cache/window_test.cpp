@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/diff.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cache {
 namespace window_test {
@@ -151,8 +150,7 @@ TEST(Window, IsWrittenAndComparedWithoutTheTokensOutside) {
       return must(format::write_cache_bytes(each, {}));
     };
     EXPECT_EQ(bytes_of(other), bytes_of(cache));
-    EXPECT_EQ(bytes_of(must(format::read_cache(*memory_source(bytes_of(cache))))),
-              bytes_of(cache));
+    EXPECT_EQ(bytes_of(must(format::read_cache(*memory_source(bytes_of(cache))))), bytes_of(cache));
     EXPECT_TRUE(must(diff(other, cache, 1)).arrays_equal);
     block[43 * 12] ^= std::byte{1};
     EXPECT_FALSE(must(diff(cache, other, 1)).arrays_equal);

@@ -5,8 +5,8 @@
 
 #include "cache/random_cache.h"
 #include "cli/demo.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace codec_flags_test {

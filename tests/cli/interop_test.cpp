@@ -11,10 +11,10 @@
 #include "cli/demo.h"
 #include "interop/turbomlx_builder.h"
 #include "support/cache_builder.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/decoder.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/hf/hf.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace interop_test {
@@ -261,7 +261,7 @@ std::string strange_cache(const TempDir& dir) {
   std::iota(made.tokens.begin(), made.tokens.end(), 100);
   const auto cache = std::make_shared<const cache::Cache>(std::move(made));
   const std::string path = (dir / "strange.safetensors").string();
-  must(interop::export_hf(*interop::sections_of(cache), path, Overwrite::kAllow));
+  must(interop::export_hf(*cache::reader_of(cache), path, Overwrite::kAllow));
   return path;
 }
 

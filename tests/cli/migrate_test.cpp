@@ -7,7 +7,7 @@
 
 #include "cli/v1_files.h"
 #include "migrations/v1_to_v2.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace migrate_test {

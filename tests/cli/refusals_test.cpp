@@ -7,7 +7,7 @@
 
 #include "cache/random_cache.h"
 #include "cli/demo.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace refusals_test {

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/bytes.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace {

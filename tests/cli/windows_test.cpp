@@ -6,7 +6,7 @@
 
 #include "cli/demo.h"
 #include "support/cache_builder.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace windows_test {

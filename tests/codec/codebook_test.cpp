@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::codec {
 namespace codebook_test {

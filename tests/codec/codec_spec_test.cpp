@@ -1,6 +1,6 @@
 // Which parts a mode is made of, and which lists of parts are a mode (docs/reference/codec.md §1).
 
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "support/gaussian.h"
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/random.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::codec {
 namespace dense_matrix_test {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "support/gaussian.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::codec {
 namespace rotation_test {

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "support/gaussian.h"
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/codec/rotation.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::codec {
 namespace map_matrix_test {

@@ -17,7 +17,7 @@
 
 #include "cuda/device_array.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/rope.h"
+#include "tqcache/cache/rope_angles.h"
 
 namespace tqcache::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "limited_child.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::test {
 namespace bombs_test {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "damage.h"
-#include "tqcache/format/convert_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace changing_test {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "damage.h"
-#include "tqcache/format/append.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace concurrent_test {
@@ -33,7 +33,7 @@ void add_token(cache::Cache& cache, Random& random) {
         static_cast<std::size_t>(attention.shape.n_kv_heads * attention.shape.head_dim));
     for (cache::Side* side : {&attention.k, &attention.v}) {
       for (float& value : row) value = random.bell();
-      must(cache::pack_full_tail(*side, attention.shape, held, 1));
+      must(cache::pack_full_tail(*side, held, 1));
       cache::append(*side, attention.shape, held, row);
     }
   }
@@ -104,8 +104,7 @@ class Crowd {
       if (!conversation_.has(held)) return Error{ErrorCode::kCorrupt, "the appender read another"};
     }
     const cache::Cache& next = conversation_.any(random, appender.info().n_tokens());
-    const auto report =
-        appender.append(next, {.compression = Compression::kNone, .n_threads = 1});
+    const auto report = appender.append(next, {.compression = Compression::kNone, .n_threads = 1});
     if (!report) return report.error();
     return {};
   }

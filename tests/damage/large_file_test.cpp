@@ -7,9 +7,10 @@
 #include <array>
 
 #include "damage.h"
+#include "tqcache/cache/memory_blocks.h"
 #include "tqcache/format/container_format.h"
-#include "tqcache/format/describe.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/section_writer.h"
 
 namespace tqcache::test {
 namespace large_file_test {
@@ -33,7 +34,8 @@ Manifest large_manifest() {
   cache::Cache cache = CacheBuilder(kTokens).build();
   const cache::DenseSide side{Dtype::kF16, std::vector<AlignedBytes>(kBlocks)};
   cache.layers.emplace_back(cache::AttentionLayer{kShape, side, side});
-  Manifest manifest = format::describe(cache, "a test");
+  Manifest manifest = format::manifest_of(*cache::reader_of(cache));
+  manifest.writer = "a test";
   Bytes content(kSectionBytes);
   set_content(manifest.sections[0], content);
   std::uint64_t offset = format::kHeaderBytes;
@@ -91,7 +93,7 @@ class LargeFile : public testing::Test {
 TEST_F(LargeFile, IsReadBeyond4GiB) {
   const auto reader = must(format::SectionReader::open(*source_));
   const std::size_t last = manifest_.sections.size() - 1;
-  ASSERT_GT(reader.section(last).file_offset, std::uint64_t{5} << 30);
+  ASSERT_GT(reader.info().sections[last].file_offset, std::uint64_t{5} << 30);
   AlignedBytes raw;
   must(reader.read(last, raw));
   EXPECT_TRUE(std::ranges::equal(ByteView(raw).first(sizeof(kMark)), mark_bytes()));
@@ -100,8 +102,8 @@ TEST_F(LargeFile, IsReadBeyond4GiB) {
 }
 
 TEST_F(LargeFile, GivesItsFirstTokensForThePriceOfThese) {
-  const cache::Cache first = must(format::read_cache(
-      *source_, {.first_tokens = 100, .max_payload_bytes = 2 * kSectionBytes}));
+  const cache::Cache first = must(
+      format::read_cache(*source_, {.first_tokens = 100, .max_payload_bytes = 2 * kSectionBytes}));
   EXPECT_EQ(first.n_tokens(), 100);
   must(cache::validate(first));
 }

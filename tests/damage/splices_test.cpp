@@ -157,7 +157,7 @@ TEST(SpliceOfStoredFiles, OfHeaderManifestAndSectionsIsFound) {
   ASSERT_FALSE(sections.empty());
   for (std::size_t i = 0; i < sections.size(); ++i) {
     EXPECT_THAT(damage_of(manifest),
-                testing::Contains(testing::HasSubstr(format::section_place(i, sections[i]))));
+                testing::Contains(testing::HasSubstr(cache::block_place(i, sections[i]))));
   }
 }
 

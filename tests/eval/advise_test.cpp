@@ -1,5 +1,3 @@
-#include "tqcache/eval/advise.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +9,9 @@
 
 #include "model/tiny_model.h"
 #include "report/text_table.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/decoder.h"
+#include "tqcache/eval.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace advise_test {

@@ -1,5 +1,3 @@
-#include "tqcache/eval/cache_error.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,10 +6,11 @@
 #include "cache/random_cache.h"
 #include "eval/demo_model.h"
 #include "model/tiny_model.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/eval.h"
+#include "tqcache/eval/attention_error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace cache_error_test {

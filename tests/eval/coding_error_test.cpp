@@ -1,13 +1,12 @@
-#include "tqcache/eval/coding_error.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "support/cache_builder.h"
 #include "support/gaussian.h"
-#include "tqcache/cache/configuration.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/eval.h"
+#include "tqcache/eval/measuring_filter.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace coding_error_test {
@@ -84,7 +83,8 @@ TEST_F(CodingErrorOf, CenteredKeysIsAlsoRelativeToWhatIsLeftWithoutTheMean) {
   const cache::Cache cache = packed("turbo4,center=post-rope");
   const auto& side = std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
   std::vector<float> centered = k_before_;
-  for (std::size_t i = 0; i < centered.size(); ++i) centered[i] -= side.mean.values[i % kRow];
+  for (std::size_t i = 0; i < centered.size(); ++i)
+    centered[i] -= side.codec.state().mean.values[i % kRow];
   code("turbo4,center=post-rope", 300);
   const CodingError& k = errors_.at(0, 0, 1);
   EXPECT_NEAR(k.variance, energy_of(centered, 1), 1e-5 * k.variance);

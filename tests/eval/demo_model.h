@@ -9,7 +9,7 @@
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
 #include "tqcache/eval/questions.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
 
 namespace tqcache::test {
 

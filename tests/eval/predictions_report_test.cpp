@@ -7,7 +7,7 @@
 
 #include "report/text_table.h"
 #include "support/cache_builder.h"
-#include "tqcache/eval/predictions.h"
+#include "tqcache/eval.h"
 
 namespace tqcache::eval {
 namespace predictions_report_test {

@@ -1,5 +1,3 @@
-#include "tqcache/eval/predictions.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,9 +6,10 @@
 #include <vector>
 
 #include "model/tiny_model.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/decoder.h"
+#include "tqcache/eval.h"
 #include "tqcache/eval/divergence.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace predictions_test {

@@ -1,7 +1,5 @@
 // A profile: its file, what is read from its curve, and how it is measured.
 
-#include "tqcache/eval/profile.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +7,7 @@
 #include <string>
 
 #include "eval/demo_model.h"
-#include "tqcache/eval/measure_profile.h"
+#include "tqcache/eval.h"
 
 namespace tqcache::eval {
 namespace profile_test {

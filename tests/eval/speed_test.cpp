@@ -9,7 +9,7 @@
 
 #include "format/file_fixture.h"
 #include "support/cache_builder.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 namespace speed_test {

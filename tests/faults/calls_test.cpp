@@ -15,9 +15,8 @@
 #include "operations.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/convert_file.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::faults {
 namespace calls_test {

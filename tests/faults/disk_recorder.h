@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::faults {
 

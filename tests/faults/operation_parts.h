@@ -4,7 +4,7 @@
 #include <string>
 
 #include "operations.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::faults {
 

@@ -9,8 +9,7 @@
 #include "operation_parts.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/append.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::faults {
 namespace power_test {

@@ -11,7 +11,7 @@
 #include "failing_calls.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::faults {
 namespace store_calls_test {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "operations.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::faults {
 

@@ -3,9 +3,8 @@
 #include "operation_parts.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/format/append.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::faults {
 

@@ -15,10 +15,10 @@
 #include "cache/random_cache.h"
 #include "file_fixture.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/append.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 

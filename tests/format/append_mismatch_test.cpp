@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "append_fixture.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::test {
 namespace append_mismatch_test {
@@ -134,14 +135,14 @@ TEST_F(Mismatch, OfHowASideIsKept) {
 
 TEST_F(Mismatch, OfWhatTheFirstPackedBlockFixed) {
   Cache other = cache_;
-  turbo_keys(other, 1).mean.values[5] += 1;
+  edit_codec(turbo_keys(other, 1).codec, [](auto& state) { state.mean.values[5] += 1; });
   expect_mismatch(other, "layer 1: k: another mean");
   other = cache_;
-  std::vector<std::uint16_t> loud = turbo_keys(other, 2).outliers.channels();
-  turbo_keys(other, 2).outliers = must(
-      cache::make_outliers({1, 32}, 8,
-                           loud.front() == 0 ? std::vector<std::uint16_t>{1, 2, 3, 4, 5, 6, 7, 8}
-                                             : std::vector<std::uint16_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  cache::KvCodec& codec = turbo_keys(other, 2).codec;
+  codec = must(remade(codec, other.identity.rope, [](cache::QuantSpec& quant) {
+    const std::uint16_t first = quant.outliers.front() == 0 ? 1 : 0;
+    std::iota(quant.outliers.begin(), quant.outliers.end(), first);
+  }));
   expect_mismatch(other, "layer 2: k: other outlier channels");
 }
 

@@ -1,7 +1,5 @@
 // A file that grew holds what a file written anew would hold.
 
-#include "tqcache/format/append.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +8,8 @@
 
 #include "append_fixture.h"
 #include "support/file_size_limit.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace append_test {
@@ -227,7 +226,8 @@ TEST(Append, NoticesAMeanThatOnlyTheManifestHolds) {
   cache::Cache cache = must(cache::truncate(whole, 3));  // the mean stays fixed
   cache::Cache without = cache;
   for (cache::Side* side : {&std::get<0>(without.layers[0]).k, &std::get<0>(without.layers[0]).v}) {
-    std::get<cache::TurboSide>(*side).mean.values.clear();
+    edit_codec(std::get<cache::TurboSide>(*side).codec,
+               [](auto& state) { state.mean.values.clear(); });
   }
   const CacheOnDisk file(without);
   EXPECT_GT(must(file.append(cache)).bytes_written, 0u);

@@ -57,17 +57,17 @@ inline StoredSymbols symbols_of(const Bytes& file) {
                        Bytes((kArchiveDim + 1) * kArchiveHeads * codec::kBlockTokens)};
   for (std::size_t head = 0; head < kArchiveHeads; ++head) {
     std::vector<std::uint8_t> codes(codec::kBlockTokens * kArchiveDim);
-    codec::unpack_block(
-        {kArchiveDim, 8, codec::BlockOrder::kKeys},
-        raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes), codes);
+    codec::unpack_block({kArchiveDim, 8, codec::BlockOrder::kKeys},
+                        raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes),
+                        codes);
     for (std::size_t t = 0; t < codec::kBlockTokens; ++t) {
       for (std::size_t i = 0; i < kArchiveDim; ++i) {
         stored.content[(i * kArchiveHeads + head) * codec::kBlockTokens + t] =
             static_cast<std::byte>(codes[t * kArchiveDim + i] / 2);
       }
       stored.content[(kArchiveDim * kArchiveHeads + head) * codec::kBlockTokens + t] =
-          raw[shape.layout.scales_at + 2 * (head * codec::kBlockTokens + t) + 1] << 1 |
-          raw[shape.layout.scales_at + 2 * (head * codec::kBlockTokens + t)] >> 7;
+          raw[shape.layout.scales_at(0) + 2 * (head * codec::kBlockTokens + t) + 1] << 1 |
+          raw[shape.layout.scales_at(0) + 2 * (head * codec::kBlockTokens + t)] >> 7;
     }
   }
   return stored;
@@ -83,9 +83,11 @@ inline cache::Cache mapped_cache(cache::HeadShape shape = {2, 40}) {
   for (cache::Side* side : {&layer.k, &layer.v}) {
     for (std::int8_t& entry : entries) entry = static_cast<std::int8_t>(random.next());
     auto& turbo = std::get<cache::TurboSide>(*side);
-    turbo.transforms = must(cache::make_head_transforms(shape, entries));
+    turbo.codec = must(remade(turbo.codec, cache.identity.rope,
+                              [&](cache::QuantSpec& quant) { quant.transforms = entries; }));
     for (std::int64_t i = 0; i < std::ssize(turbo.packed); ++i) {
-      cache::complete_block(turbo, shape, i);
+      cache::TurboBlock& block = turbo.packed[static_cast<std::size_t>(i)];
+      block = cache::make_turbo_block(turbo.codec, i, block.bytes);
     }
   }
   return cache;

@@ -1,14 +1,12 @@
 // The step that makes an archive as large as it is asked to be.
 
-#include "tqcache/format/archive_rate.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "archive_fixture.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/convert_file.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace archive_rate_test {

@@ -1,7 +1,5 @@
 // From file to file, what converting in memory gives, in bounded memory.
 
-#include "tqcache/format/convert_file.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,10 +8,11 @@
 #include <mutex>
 
 #include "file_fixture.h"
+#include "support/scripted_reader.h"
 #include "support/temp_dir.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/format/container_writer.h"
-#include "tqcache/format/describe.h"
+#include "tqcache/cache/memory_blocks.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TQCACHE_TEST_SANITIZED 1
@@ -158,7 +157,7 @@ class CountingSource : public ByteSource {
   }
 
   // The token blocks of one side that were read so often.
-  std::vector<std::int64_t> blocks_read(std::int64_t layer, format::SideName side,
+  std::vector<std::int64_t> blocks_read(std::int64_t layer, cache::TensorKind side,
                                         int times) const {
     std::vector<std::int64_t> blocks;
     for (const auto& [offset, section] : sections_) {
@@ -189,7 +188,7 @@ TEST(ConvertFilePasses, ReadTwiceOnlyWhatTheMeansAreTakenOver) {
   const TempDir dir;
   const ConvertOptions options = must(cache::preset("turbo4"));
   must(format::convert_file(source, dir / "out", options, {.compression = Compression::kNone}));
-  for (const format::SideName side : {format::SideName::kKeys, format::SideName::kValues}) {
+  for (const cache::TensorKind side : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
     EXPECT_EQ(source.blocks_read(0, side, 2), cache::mean_blocks(kLong));
     EXPECT_EQ(source.blocks_read(0, side, 1).size(), 41 - cache::mean_blocks(kLong).size());
   }
@@ -205,8 +204,8 @@ TEST(ConvertFilePasses, ReadNothingTwiceThatNothingIsTakenFrom) {
   options.values.dense = true;
   const TempDir dir;
   must(format::convert_file(source, dir / "out", options, {}));
-  EXPECT_THAT(source.blocks_read(0, format::SideName::kKeys, 2), testing::ElementsAre(0));
-  EXPECT_THAT(source.blocks_read(0, format::SideName::kValues, 2), testing::IsEmpty());
+  EXPECT_THAT(source.blocks_read(0, cache::TensorKind::kKeys, 2), testing::ElementsAre(0));
+  EXPECT_THAT(source.blocks_read(0, cache::TensorKind::kValues, 2), testing::IsEmpty());
   EXPECT_TRUE(read_all(dir / "out") == must(converted_in_memory(file, options)));
 }
 
@@ -351,9 +350,14 @@ Result<void> write_long_file(const std::filesystem::path& path, std::int64_t n_b
   }
   cache.layers = std::move(one_block.layers);
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, Overwrite::kRefuse));
-  return format::write_container_file(
-      {format::describe(cache, {}), [&](std::size_t) -> Result<SharedBytes> { return values; }},
-      std::move(file), {.compression = Compression::kNone, .window_bytes = 1 << 20});
+  const ScriptedReader reader(cache::describe(cache),
+                              [&](std::size_t, AlignedBytes& raw) -> Result<void> {
+                                raw.assign(values.view().begin(), values.view().end());
+                                return {};
+                              });
+  TQC_TRY(format::write_cache(reader, file,
+                              {.compression = Compression::kNone, .window_bytes = 1 << 20}));
+  return file.commit();
 }
 
 TEST(ConvertFileMemory, DoesNotGrowWithTheFile) {

@@ -1,20 +1,19 @@
 // A cache from anywhere, section by section: unpacked, and written again.
 
-#include "tqcache/format/dense_sections.h"
-
 #include <gtest/gtest.h>
 
 #include "file_fixture.h"
+#include "support/scripted_reader.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/format/convert_file.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/quantize.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace dense_sections_test {
 
-using format::DenseSections;
 using format::SectionReader;
 
 cache::ConvertOptions all_dense() {
@@ -24,9 +23,9 @@ cache::ConvertOptions all_dense() {
 }
 
 // Writes what a source holds, and reads it.
-cache::Cache passed_on(const format::SectionSource& source, const cache::ConvertOptions& options) {
+cache::Cache passed_on(const cache::CacheReader& source, const cache::ConvertOptions& options) {
   const TempDir dir;
-  must(format::convert_sections(source, dir / "a.tqkv", options, {}));
+  must(format::convert_file(source, dir / "a.tqkv", options, {}));
   return load(read_all(dir / "a.tqkv")).value();
 }
 
@@ -48,20 +47,21 @@ std::vector<float> values_of(const cache::Side& side, cache::HeadShape shape,
   return values;
 }
 
-TEST(SectionSource, OfAFileIsPassedOnAsItIs) {
+TEST(CacheReader, OfAFileIsPassedOnAsItIs) {
   const cache::Cache cache = preset_cache();
   const auto file = memory_source(file_of(cache));
   const SectionReader reader = must(SectionReader::open(*file));
-  const cache::Cache once = passed_on(must(DenseSections::make(reader)), all_dense());
+  const cache::Cache once = passed_on(*must(cache::dequantize(cache::borrow(reader))), all_dense());
   const auto again = memory_source(file_of(once));
   EXPECT_EQ(difference(passed_on(must(SectionReader::open(*again)), all_dense()), once), "");
 }
 
-TEST(DenseSections, HaveTheValuesOfWhatIsPacked) {
+TEST(Dequantize, HaveTheValuesOfWhatIsPacked) {
   const cache::Cache cache = preset_cache();
   const auto file = memory_source(file_of(cache));
   const SectionReader reader = must(SectionReader::open(*file));
-  const cache::Cache dense = passed_on(must(DenseSections::make(reader)), all_dense());
+  const cache::Cache dense =
+      passed_on(*must(cache::dequantize(cache::borrow(reader))), all_dense());
   ASSERT_EQ(dense.layers.size(), cache.layers.size());
   EXPECT_EQ(dense.tokens, cache.tokens);
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
@@ -75,57 +75,53 @@ TEST(DenseSections, HaveTheValuesOfWhatIsPacked) {
   }
 }
 
-TEST(DenseSections, CanBePackedAgain) {
+TEST(Dequantize, CanBePackedAgain) {
   const auto file = memory_source(file_of(preset_cache()));
   const SectionReader reader = must(SectionReader::open(*file));
-  const DenseSections dense = must(DenseSections::make(reader));
-  const cache::Cache unpacked = passed_on(dense, all_dense());
+  const auto dense = must(cache::dequantize(cache::borrow(reader)));
+  const cache::Cache unpacked = passed_on(*dense, all_dense());
   cache::ConvertOptions options{.n_threads = 2};
-  EXPECT_EQ(difference(passed_on(dense, options), must(cache::convert(unpacked, options))), "");
+  EXPECT_EQ(difference(passed_on(*dense, options), must(cache::convert(unpacked, options))), "");
 }
 
-// Says what it is told to say.
-struct SaidSections : format::SectionSource {
-  explicit SaidSections(Manifest said) : said_(std::move(said)) {}
-  const Manifest& manifest() const override { return said_; }
-  Result<void> read(std::size_t, AlignedBytes&) const override {
-    return Error{ErrorCode::kCorrupt, "nothing to read"};
-  }
-  Manifest said_;
-};
+// Has no bytes.
+ScriptedReader reader_without_bytes(const Manifest& manifest) {
+  return {manifest, format::blocks_of(manifest.sections),
+          [](std::size_t, AlignedBytes&) -> Result<void> { return corrupt("nothing to read"); }};
+}
 
-TEST(DenseSections, RefuseACodecThatIsNone) {
+TEST(Dequantize, RefuseACodecThatIsNone) {
   Manifest manifest = info_of(file_of(preset_cache()));
   k_of(manifest, 0).parts[0].quantizer.bits = 9;
-  const SaidSections source(manifest);
-  EXPECT_FALSE(DenseSections::make(source).ok());
+  const ScriptedReader source = reader_without_bytes(manifest);
+  EXPECT_FALSE(cache::dequantize(cache::borrow(source)).ok());
   const TempDir dir;
-  EXPECT_FALSE(format::convert_sections(source, dir / "a.tqkv", all_dense(), {}).ok());
+  EXPECT_FALSE(format::convert_file(source, dir / "a.tqkv", all_dense(), {}).ok());
   EXPECT_FALSE(std::filesystem::exists(dir / "a.tqkv"));
 }
 
-TEST(SectionSource, IsNotAskedForWhatCannotBeWritten) {
-  const SaidSections source(info_of(small_file()));
+TEST(CacheReader, IsNotAskedForWhatCannotBeWritten) {
+  const ScriptedReader source = reader_without_bytes(info_of(small_file()));
   const TempDir dir;
-  expect_error(format::convert_sections(source, dir / "a.tqkv", all_dense(), {.zstd_level = 99}),
+  expect_error(format::convert_file(source, dir / "a.tqkv", all_dense(), {.zstd_level = 99}),
                ErrorCode::kInvalidArgument, "99");
   write_all(dir / "a.tqkv", Bytes(1));
-  expect_error(format::convert_sections(source, dir / "a.tqkv", all_dense(), {}),
+  expect_error(format::convert_file(source, dir / "a.tqkv", all_dense(), {}),
                ErrorCode::kInvalidArgument, "");
-  expect_error(format::convert_sections(source, dir / "b.tqkv", all_dense(), {}),
-               ErrorCode::kCorrupt, "nothing to read");
+  expect_error(format::convert_file(source, dir / "b.tqkv", all_dense(), {}), ErrorCode::kCorrupt,
+               "nothing to read");
   EXPECT_FALSE(std::filesystem::exists(dir / "b.tqkv"));
 }
 
-TEST(DenseSections, HandErrorsOfTheirSourceOn) {
+TEST(Dequantize, HandErrorsOfTheirSourceOn) {
   Bytes bytes = file_of(preset_cache(), Compression::kNone);
   const auto info = must(format::read_cache_info(*memory_source(bytes)));
   bytes[info.sections[0].file_offset] ^= std::byte{1};
   const auto file = memory_source(bytes);
   const SectionReader reader = must(SectionReader::open(*file));
-  const DenseSections dense = must(DenseSections::make(reader));
+  const auto dense = must(cache::dequantize(cache::borrow(reader)));
   AlignedBytes raw;
-  expect_error(dense.read(0, raw), ErrorCode::kCorrupt, "section 0 (layer 0 k, block 0)");
+  expect_error(dense->read(0, raw), ErrorCode::kCorrupt, "section 0 (layer 0 k, block 0)");
 }
 
 }  // namespace dense_sections_test

@@ -17,14 +17,14 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/rotation.h"
-#include "tqcache/format/cache_file.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 
@@ -123,11 +123,12 @@ inline std::vector<codec::PartSpec> by_value(std::vector<codec::PartSpec> parts)
 inline cache::Cache pack_dense(cache::Cache cache, const std::vector<codec::PartSpec>& parts) {
   const auto pack = [&](cache::Side& side, cache::HeadShape shape, codec::BlockOrder order) {
     auto& dense = std::get<cache::DenseSide>(side);
+    cache::QuantSpec quant;
+    quant.parts = parts;
     cache::TurboSide turbo{
-        .codec = must(codec::HeadCodec::make(static_cast<int>(shape.head_dim), parts, order)),
-        .packed = {},
-        .tail = {dense.dtype, {}},
-        .outliers = {0, static_cast<std::size_t>(shape.head_dim), {}}};
+        must(cache::KvCodec::make({dense.dtype, quant}, shape, order, cache.identity.rope)),
+        {},
+        {dense.dtype, {}}};
     for (std::size_t i = 0; i < dense.blocks.size(); ++i) {
       const auto block = static_cast<std::int64_t>(i);
       if (cache::tokens_in_block(cache.n_tokens(), block) < cache::kTokenBlock) {
@@ -135,7 +136,7 @@ inline cache::Cache pack_dense(cache::Cache cache, const std::vector<codec::Part
         continue;
       }
       turbo.packed.push_back(
-          must(cache::pack_block(turbo, {shape, dense.dtype, block, dense.blocks[i]}, 1)));
+          {must(turbo.codec.encode({shape, dense.dtype, block, dense.blocks[i]}, 1))});
     }
     side = std::move(turbo);
   };

@@ -10,9 +10,8 @@
 
 #include "file_fixture.h"
 #include "support/temp_dir.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/format/convert_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace first_tokens_test {

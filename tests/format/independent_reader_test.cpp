@@ -9,7 +9,7 @@
 
 #include "archive_fixture.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/sections/section_bytes.h"
+#include "tqcache/cache/memory_blocks.h"
 
 namespace tqcache::test {
 namespace independent_reader_test {
@@ -40,11 +40,12 @@ bool have_python() { return std::system("python3 --version > /dev/null 2>&1") ==
 std::vector<float> values_of(const cache::Cache& cache, const CacheFileInfo& info,
                              const SectionInfo& section) {
   const cache::LayerDesc& layer = info.layers[static_cast<std::size_t>(section.layer)];
-  const Dtype dtype = section.side == format::SideName::kArray
-                          ? cache::arrays_of(layer, {})[static_cast<std::size_t>(section.block)].dtype
-                          : side_of(layer, section.side).dtype;
+  const Dtype dtype =
+      section.side == cache::TensorKind::kArray
+          ? cache::arrays_of(layer, {})[static_cast<std::size_t>(section.block)].dtype
+          : tensor_of(layer, section.side).dtype;
   AlignedBytes scratch;
-  const ByteView raw = format::section_bytes(cache, section, scratch);
+  const ByteView raw = cache::block_bytes(cache, section, scratch);
   std::vector<float> values(raw.size() / dtype_size(dtype));
   load_f32(dtype, raw.data(), values);
   return values;
@@ -53,7 +54,7 @@ std::vector<float> values_of(const cache::Cache& cache, const CacheFileInfo& inf
 // The values of a packed section: [n_kv_heads, 256, head_dim].
 std::vector<float> decoded_values(const cache::Cache& cache, const SectionInfo& section) {
   const auto& layer = *cache::attention_of(cache.layers[static_cast<std::size_t>(section.layer)]);
-  const cache::Side& side = section.side == format::SideName::kKeys ? layer.k : layer.v;
+  const cache::Side& side = section.side == cache::TensorKind::kKeys ? layer.k : layer.v;
   const auto head_values = static_cast<std::size_t>(cache::kTokenBlock * layer.shape.head_dim);
   std::vector<float> values(static_cast<std::size_t>(layer.shape.n_kv_heads) * head_values);
   for (std::int64_t head = 0; head < layer.shape.n_kv_heads; ++head) {
@@ -102,7 +103,7 @@ void expect_same(const cache::Cache& cache, const CacheFileInfo& info, const Jso
     if (!row.contains("values")) continue;  // compressed, and the other program cannot
     if (section.packed) {
       const auto& side =
-          side_of(info.layers[static_cast<std::size_t>(section.layer)], section.side);
+          tensor_of(info.layers[static_cast<std::size_t>(section.layer)], section.side);
       expect_decoded(decoded_values(cache, section), row["values"].get<std::vector<float>>(),
                      side.quant->centering);
     } else {

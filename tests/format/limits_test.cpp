@@ -95,7 +95,7 @@ Manifest claiming(cache::HeadShape shape, std::size_t n_tokens, std::size_t n_la
   manifest.layers.resize(n_layers, manifest.layers[0]);
   manifest.sections.clear();
   for (std::size_t layer = 0; layer < n_layers; ++layer) {
-    for (const format::SideName side : {format::SideName::kKeys, format::SideName::kValues}) {
+    for (const cache::TensorKind side : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
       SectionInfo section;
       section.layer = static_cast<std::int64_t>(layer);
       section.side = side;

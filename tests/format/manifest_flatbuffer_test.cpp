@@ -259,7 +259,7 @@ TEST_F(Kinds, WindowsHaveArraysOfTheirSize) {
 
 TEST_F(Kinds, TypesAreNoLongTexts) {
   file_ = change_manifest(file_, [](Manifest& manifest) {
-    arrays_of(manifest, kState)[0].name.assign(format::kMaxTextBytes + 1, 'x');
+    arrays_of(manifest, kState)[0].name.assign(cache::kMaxTextBytes + 1, 'x');
   });
   const auto name = [&] {
     return layer(kState).element(layer_id::kArrays, 0).target(array_id::kName);

@@ -62,7 +62,7 @@ TEST(Manifest, ShowsNoControlCharactersOfANameItRefuses) {
 }
 
 TEST(Manifest, RefusesTextsBeyondTheLimit) {
-  const std::string text(format::kMaxTextBytes + 1, 'x');
+  const std::string text(cache::kMaxTextBytes + 1, 'x');
   expect_rule(ErrorCode::kTooLarge, "1025", [&](Manifest& m) { m.writer = text; });
   expect_rule(ErrorCode::kTooLarge, "1025", [&](Manifest& m) { m.identity.architecture = text; });
   expect_rule(ErrorCode::kTooLarge, "1025", [&](Manifest& m) { m.identity.model_name = text; });
@@ -157,9 +157,8 @@ TEST(Manifest, RefusesACodecOutOfBounds) {
     });
   }
   for (const int channels : {1025, 0x7fffffff}) {
-    expect_rule(ErrorCode::kTooLarge, "channels of a part", [&](Manifest& m) {
-      k_of(m, kTurboLayer).parts[0].quantizer.head_dim = channels;
-    });
+    expect_rule(ErrorCode::kTooLarge, "channels of a part",
+                [&](Manifest& m) { k_of(m, kTurboLayer).parts[0].quantizer.head_dim = channels; });
     expect_rule(ErrorCode::kTooLarge, "channels before a part",
                 [&](Manifest& m) { k_of(m, kTurboLayer).parts[0].first = channels; });
   }
@@ -196,16 +195,14 @@ void expect_mode_rule(ErrorCode code, std::string_view part,
 }
 
 TEST(Manifest, RefusesPartsOfAnotherModeThanTheTypeSays) {
-  const std::string_view types[] = {"tqcache.turbo_mse.v1", "tqcache.turbo_prod.v1",
-                                    "tqcache.turbo_mixed.v1", "tqcache.affine.v1"};
   const codec::Mode modes[] = {codec::Mode::kMse, codec::Mode::kProd, codec::Mode::kMixed,
                                codec::Mode::kAffine};
   const std::string_view words[] = {"mse", "prod", "mixed", "affine"};
   for (std::size_t layer = 0; layer < 4; ++layer) {
     for (std::size_t type = 0; type < 4; ++type) {
       if (type == layer) continue;
-      const std::string refused = "layer " + std::to_string(layer) + ": v: cache type " +
-                                  std::string(types[type]) + " with parts of mode " +
+      const std::string refused = "layer " + std::to_string(layer) + ": v: codec of mode " +
+                                  std::string(words[type]) + " with parts of mode " +
                                   std::string(words[layer]);
       expect_mode_rule(ErrorCode::kCorrupt, refused,
                        [&](Manifest& m) { v_of(m, layer).mode = modes[type]; });
@@ -335,7 +332,7 @@ TEST(Manifest, KeepsZeroAndMinusZeroApart) {
 
 // One layer, both sides centered, 300 tokens.
 void expect_centering_rule(ErrorCode code, std::string_view part,
-                          const std::function<void(Manifest&)>& change) {
+                           const std::function<void(Manifest&)>& change) {
   static const Bytes kFile =
       file_of(CacheBuilder(300).center(cache::Centering::kPreRope).turbo({2, 64}, 4, 4).build());
   expect_refused(change_manifest(kFile, change), code, part);
@@ -343,30 +340,30 @@ void expect_centering_rule(ErrorCode code, std::string_view part,
 
 TEST(Manifest, RefusesAMeanThatDoesNotFit) {
   expect_centering_rule(ErrorCode::kCorrupt, "layer 0: k: a mean without centering",
-                       [](Manifest& m) { k_of(m, 0).centering = cache::Centering::kNone; });
+                        [](Manifest& m) { k_of(m, 0).centering = cache::Centering::kNone; });
   expect_centering_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 127 values where 128 belong",
-                       [](Manifest& m) { v_of(m, 0).mean.pop_back(); });
+                        [](Manifest& m) { v_of(m, 0).mean.pop_back(); });
   expect_centering_rule(ErrorCode::kCorrupt, "layer 0: v: a mean of 129 values",
-                       [](Manifest& m) { v_of(m, 0).mean.push_back(0); });
+                        [](Manifest& m) { v_of(m, 0).mean.push_back(0); });
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     expect_centering_rule(ErrorCode::kCorrupt, "layer 0: k: a mean that is not finite",
-                         [&](Manifest& m) { k_of(m, 0).mean[9] = bad; });
+                          [&](Manifest& m) { k_of(m, 0).mean[9] = bad; });
   }
 }
 
 TEST(Manifest, RefusesPackedSectionsWithoutTheirMean) {
   expect_centering_rule(ErrorCode::kCorrupt,
-                       "section 0 (layer 0 k, block 0): packed, but without its mean",
-                       [](Manifest& m) { k_of(m, 0).mean.clear(); });
+                        "section 0 (layer 0 k, block 0): packed, but without its mean",
+                        [](Manifest& m) { k_of(m, 0).mean.clear(); });
   expect_centering_rule(ErrorCode::kCorrupt,
-                       "section 1 (layer 0 v, block 0): packed, but without its mean",
-                       [](Manifest& m) { v_of(m, 0).mean.clear(); });
+                        "section 1 (layer 0 v, block 0): packed, but without its mean",
+                        [](Manifest& m) { v_of(m, 0).mean.clear(); });
 }
 
 TEST(Manifest, RefusesCenteringBeforeRopeWhereThereIsNone) {
   constexpr std::string_view kPart = "centering before RoPE where there is none";
   expect_centering_rule(ErrorCode::kCorrupt, kPart,
-                       [](Manifest& m) { v_of(m, 0).centering = cache::Centering::kPreRope; });
+                        [](Manifest& m) { v_of(m, 0).centering = cache::Centering::kPreRope; });
   for (const cache::Rope& rope : {cache::Rope{cache::RopeStyle::kNone, 64, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 0, 1e4},
                                   cache::Rope{cache::RopeStyle::kHalfSplit, 33, 1e4},
@@ -383,7 +380,7 @@ TEST(Manifest, RefusesArraysBeyondTheLimits) {
               [](Manifest& m) { arrays_of(m, kArraysLayer)[0].shape.assign(9, 1); });
   const std::uint64_t huge = std::uint64_t{1} << 63;
   for (const std::vector<std::uint64_t>& shape :
-       {std::vector<std::uint64_t>{huge, 2}, {huge}, {(format::kMaxArrayBytes >> 1) + 1}}) {
+       {std::vector<std::uint64_t>{huge, 2}, {huge}, {(cache::kMaxArrayBytes >> 1) + 1}}) {
     expect_rule(ErrorCode::kTooLarge, "layer 2: array 0: its shape takes too many bytes",
                 [&](Manifest& m) { arrays_of(m, kArraysLayer)[0].shape = shape; });
   }
@@ -396,13 +393,14 @@ void expect_window_rule(ErrorCode code, std::string_view part,
                         const std::function<void(cache::WindowDesc&)>& change) {
   static const Bytes kFile =
       file_of(CacheBuilder(300).rotating({{2, 4}, 8, 7}).dense({1, 4}).build());
-  expect_refused(change_manifest(kFile, [&](Manifest& m) { change(std::get<cache::WindowDesc>(m.layers[0])); }),
-                 code,
-                 "layer 0: " + std::string(part));
+  expect_refused(change_manifest(
+                     kFile, [&](Manifest& m) { change(std::get<cache::WindowDesc>(m.layers[0])); }),
+                 code, "layer 0: " + std::string(part));
 }
 
 TEST(Manifest, RefusesAWindowThatIsNone) {
-  expect_window_rule(ErrorCode::kCorrupt, "a window of no tokens", [](auto& l) { l.window.size = 0; });
+  expect_window_rule(ErrorCode::kCorrupt, "a window of no tokens",
+                     [](auto& l) { l.window.size = 0; });
   expect_window_rule(ErrorCode::kTooLarge, "a window of 16777217 tokens",
                      [](auto& l) { l.window.size = cache::kMaxTokens + 1; });
   expect_window_rule(ErrorCode::kTooLarge, "a window of 4294967295 tokens",
@@ -452,7 +450,7 @@ TEST(SectionTable, RefusesSectionsInAnotherOrder) {
 
 TEST(SectionTable, RefusesUnknownEnumerations) {
   expect_rule(ErrorCode::kCorrupt, "section 0: unknown side 3",
-              [](Manifest& m) { m.sections[0].side = static_cast<format::SideName>(3); });
+              [](Manifest& m) { m.sections[0].side = static_cast<cache::TensorKind>(3); });
   expect_rule(ErrorCode::kCorrupt, "section 0: unknown compression 4",
               [](Manifest& m) { m.sections[0].compression = static_cast<Compression>(4); });
 }

@@ -156,7 +156,7 @@ TEST_F(MappedCache, GrowsInMemoryAlone) {
   auto& layer = std::get<cache::AttentionLayer>(mapped.layers[0]);
   const std::vector<float> row(64, 0.5f);
   cache::append(layer.k, layer.shape, 511, row);
-  must(cache::pack_full_tail(layer.k, layer.shape, 512, 1));
+  must(cache::pack_full_tail(layer.k, 512, 1));
   const auto& packed = std::get<cache::TurboSide>(layer.k).packed;
   ASSERT_EQ(packed.size(), 2u);
   EXPECT_TRUE(is_in_mapping_of(packed[0].bytes.data(), path_));

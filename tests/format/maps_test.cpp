@@ -44,7 +44,7 @@ TEST(Maps, CountAsMemoryWhereKeysStandDecoded) {
   const auto needs = [&](std::uint64_t bytes) {
     return load(file_of(fitted_cache()), {.max_payload_bytes = bytes}).ok();
   };
-  const std::uint64_t total = format::total_memory_bytes(info);
+  const std::uint64_t total = cache::total_memory_bytes(info, info.sections);
   EXPECT_TRUE(needs(total));
   EXPECT_FALSE(needs(total - 1));
 }
@@ -69,7 +69,7 @@ TEST(Maps, HaveRowsThatAreNotOfEachOther) {
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt);
   EXPECT_THAT(damage_of(file),
-              testing::ElementsAre("map of head 0: its rows depend on each other"));
+              testing::ElementsAre("layer 0 v: map of head 0: its rows depend on each other"));
 }
 
 TEST(Maps, AreOfAsManyEntriesAsHeadsHave) {
@@ -95,7 +95,7 @@ void grow(cache::Cache& cache) {
     auto& attention = std::get<cache::AttentionLayer>(layer);
     for (cache::Side* side : {&attention.k, &attention.v}) {
       cache::append(*side, attention.shape, kBefore, new_rows(attention.shape));
-      must(cache::pack_full_tail(*side, attention.shape, kAfter, 1));
+      must(cache::pack_full_tail(*side, kAfter, 1));
       EXPECT_EQ(cache::packed_block_count(*side), kAfter / cache::kTokenBlock);
     }
   }
@@ -122,7 +122,7 @@ double coded_error(const cache::Side& side, cache::HeadShape shape) {
 }
 
 const cache::HeadTransforms& maps_of(const cache::Side& side) {
-  return std::get<cache::TurboSide>(side).transforms;
+  return std::get<cache::TurboSide>(side).codec.state().transforms;
 }
 
 // A conversation that goes on: what comes later is coded with the same maps.

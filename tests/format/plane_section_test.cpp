@@ -8,6 +8,7 @@
 
 #include "file_fixture.h"
 #include "support/temp_dir.h"
+#include "tqcache/format/manifest.h"
 #include "tqcache/format/sections/byte_planes.h"
 
 namespace tqcache::test {

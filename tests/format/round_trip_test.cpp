@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "file_fixture.h"
-#include "tqcache/format/type_names.h"
 #include "support/temp_dir.h"
+#include "tqcache/format/type_names.h"
 
 namespace tqcache::test {
 namespace round_trip_test {
@@ -254,7 +254,7 @@ TEST(CacheFile, KeepsPackedBlocksAsTheyStandInTheFile) {
   for (const SectionInfo& section : info_of(file).sections) {
     if (!section.packed) continue;
     const auto& layer = std::get<0>(cache.layers[static_cast<std::size_t>(section.layer)]);
-    const cache::Side& side = section.side == format::SideName::kKeys ? layer.k : layer.v;
+    const cache::Side& side = section.side == cache::TensorKind::kKeys ? layer.k : layer.v;
     const ByteView packed = std::get<cache::TurboSide>(side).packed[0].bytes.view();
     const auto stored = ByteView(file).subspan(section.file_offset, section.stored_bytes);
     EXPECT_TRUE(std::ranges::equal(packed, stored)) << section.layer;
@@ -358,12 +358,12 @@ TEST(CacheFile, HasAnotherContentNameForAnotherMeanOfTheSameCodes) {
       CacheBuilder(256).center(cache::Centering::kPreRope).turbo({1, 64}, 4, 4).build();
   const auto name = [&] { return to_hex(info_of(file_of(cache)).content_name); };
   std::vector<std::string> names = {name()};
-  cache::Mean& mean = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k).mean;
-  mean.values[3] += 1;
+  cache::KvCodec& codec = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k).codec;
+  edit_codec(codec, [](auto& state) { state.mean.values[3] += 1; });
   names.push_back(name());
-  mean.kind = cache::Centering::kPostRope;
+  edit_codec(codec, [](auto& state) { state.mean.kind = cache::Centering::kPostRope; });
   names.push_back(name());
-  mean = {};
+  edit_codec(codec, [](auto& state) { state.mean = {}; });
   names.push_back(name());
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());

@@ -136,7 +136,7 @@ TEST(CacheFileWork, WritesNoCacheThatCouldNotBeRead) {
   expect_error(dropped(format::write_cache_bytes(cache, {})), ErrorCode::kCorrupt, "layer 0");
 
   cache = CacheBuilder(2).dense({1, 4}).build();
-  cache.identity.model_name.assign(format::kMaxTextBytes + 1, 'x');
+  cache.identity.model_name.assign(cache::kMaxTextBytes + 1, 'x');
   expect_error(dropped(format::write_cache_bytes(cache, {})), ErrorCode::kTooLarge, "model name");
 
   cache = CacheBuilder(2).dense({1, 4}).build();
@@ -145,7 +145,7 @@ TEST(CacheFileWork, WritesNoCacheThatCouldNotBeRead) {
 
   cache = CacheBuilder(0).build();
   cache.layers.emplace_back(cache::StateLayer{
-      std::vector<cache::NamedArray>(format::kMaxArrays + 1, {"", Dtype::kF32, {0}, {}})});
+      std::vector<cache::NamedArray>(cache::kMaxArrays + 1, {"", Dtype::kF32, {0}, {}})});
   expect_error(dropped(format::write_cache_bytes(cache, {})), ErrorCode::kTooLarge, "65 arrays");
 }
 

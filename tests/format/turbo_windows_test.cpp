@@ -4,18 +4,19 @@
 #include <gtest/gtest.h>
 
 #include "append_fixture.h"
+#include "support/scripted_reader.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/format/convert_file.h"
-#include "tqcache/format/dense_sections.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace turbo_windows_test {
 
+using cache::TensorKind;
 using cache::WindowForm;
-using format::SideName;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -60,7 +61,7 @@ TEST(TurboWindowFile, HasTheTokenBlocksOfTheWindowAlone) {
   std::vector<std::string> sections;
   for (const SectionInfo& section : info.sections) {
     sections.push_back(std::to_string(section.layer) +
-                       (section.side == SideName::kKeys ? "k" : "v") +
+                       (section.side == cache::TensorKind::kKeys ? "k" : "v") +
                        std::to_string(section.block) + (section.packed ? "p" : "d"));
   }
   EXPECT_THAT(sections, ElementsAre("1k0d", "1v0d", "0k1p", "0v1p", "1k1d", "1v1d", "0k2d", "0v2d",
@@ -107,10 +108,12 @@ TEST(TurboWindowRules, HoldForItsFields) {
   expect_rule([](auto& layer) { layer.window.size = cache::kMaxTokens + 1; },
               "layer 0: a window of 16777217 tokens", ErrorCode::kTooLarge);
   expect_rule([](auto& layer) { layer.window.keep = 1; }, "a turbo window that keeps first tokens");
-  expect_rule([](auto& layer) { layer.window.keep = 300; }, "300 first tokens kept in a window of 300");
+  expect_rule([](auto& layer) { layer.window.keep = 300; },
+              "300 first tokens kept in a window of 300");
   expect_rule([](auto& layer) { layer.attention.k.quant->n_sinks = 1; }, "sink tokens in a window");
   expect_rule([](auto& layer) { layer.attention.v.quant->n_sinks = 1; }, "sink tokens in a window");
-  expect_rule([](auto& layer) { layer.attention.shape.head_dim = 0; }, "a shape has a size below 1");
+  expect_rule([](auto& layer) { layer.attention.shape.head_dim = 0; },
+              "a shape has a size below 1");
 }
 
 // A few bytes may claim many token blocks, each of which would take a row in memory.
@@ -131,10 +134,12 @@ TEST(TurboWindowRules, HoldForTheSectionTable) {
     expect_refused(change_manifest(file, change), ErrorCode::kCorrupt, part);
   };
   // A window that is narrower, or wider, has other blocks.
-  refused([](Manifest& manifest) { std::get<cache::WindowDesc>(manifest.layers[0]).window.size = 80; },
-          "10 sections where the layers have 8");
-  refused([](Manifest& manifest) { std::get<cache::WindowDesc>(manifest.layers[0]).window.size = 400; },
-          "10 sections where the layers have 12");
+  refused(
+      [](Manifest& manifest) { std::get<cache::WindowDesc>(manifest.layers[0]).window.size = 80; },
+      "10 sections where the layers have 8");
+  refused(
+      [](Manifest& manifest) { std::get<cache::WindowDesc>(manifest.layers[0]).window.size = 400; },
+      "10 sections where the layers have 12");
   refused([](Manifest& manifest) { manifest.sections[2].block = 0; },
           "section 2 (layer 0 k, block 0): not the section that follows here");
   refused([](Manifest& manifest) { manifest.sections[2].packed = false; },
@@ -256,41 +261,22 @@ TEST(TurboWindowFile, TellsWhereAWindowCannotBePacked) {
   EXPECT_EQ(dir.entry_count(), 0u);
 }
 
-// Says what it has, and is never asked for it.
-class UnreadSource : public format::SectionSource {
- public:
-  explicit UnreadSource(Manifest manifest) : manifest_(std::move(manifest)) {}
-  const Manifest& manifest() const override { return manifest_; }
-  Result<void> read(std::size_t, AlignedBytes&) const override {
-    return Error{ErrorCode::kIo, "read"};
-  }
-
- private:
-  Manifest manifest_;
-};
-
 // Windows of 64 GiB each: one may be packed, two may not.
-Manifest wide_windows(std::size_t n_layers) {
-  Manifest manifest;
+ScriptedReader wide_windows(std::size_t n_layers) {
+  cache::CacheDesc manifest;
   manifest.tokens.assign(1 << 22, 1);
   const cache::LayerDesc layer = cache::WindowDesc{{{64, 64}, {}, {}}, {1 << 22, 0}};
   manifest.layers.assign(n_layers, layer);
-  for (const auto& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
-    SectionInfo section;
-    section.layer = key.layer;
-    section.side = key.side;
-    section.block = key.block;
-    section.raw_bytes = format::raw_bytes(layer, key, false, manifest.n_tokens());
-    manifest.sections.push_back(section);
-  }
-  return manifest;
+  return {manifest, [](std::size_t, AlignedBytes&) -> Result<void> {
+            return Error{ErrorCode::kIo, "read"};
+          }};
 }
 
 TEST(TurboWindowFile, IsNotMadeOfMoreThanMemoryMayHold) {
   const TempDir dir;
   const auto error_of = [&](std::size_t n_layers) {
-    return format::convert_sections(UnreadSource(wide_windows(n_layers)), dir / "a.tqkv",
-                                    packing(WindowForm::kTurbo), {});
+    return format::convert_file(wide_windows(n_layers), dir / "a.tqkv", packing(WindowForm::kTurbo),
+                                {});
   };
   expect_error(error_of(1), ErrorCode::kIo, "read");
   expect_error(error_of(2), ErrorCode::kTooLarge, "windows of 137438953472 bytes");
@@ -304,12 +290,12 @@ TEST(TurboWindowFile, IsAnArrayForOtherPrograms) {
         windowed(n_tokens).arrays().turbo_rotating({{2, 64}, 40, 0}, 2, 16, Dtype::kF32).build();
     const auto file = memory_source(file_of(cache));
     const auto reader = must(format::SectionReader::open(*file));
-    const auto dense = must(format::DenseSections::make(reader));
-    must(format::check_contents(dense.manifest()));
+    const auto dense = must(cache::dequantize(cache::borrow(reader)));
+    must(cache::validate(dense->description()));
     cache::ConvertOptions all_dense;
     all_dense.keep_all = true;
     const TempDir dir;
-    must(format::convert_sections(dense, dir / "a.tqkv", all_dense, {}));
+    must(format::convert_file(*dense, dir / "a.tqkv", all_dense, {}));
     EXPECT_EQ(difference(must(load(read_all(dir / "a.tqkv"))), with_dense_windows(cache)), "");
   }
 }

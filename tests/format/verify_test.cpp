@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "append_fixture.h"
-#include "tqcache/format/section_plan.h"
+#include "tqcache/cache/blocks.h"
 
 namespace tqcache::test {
 namespace verify_test {

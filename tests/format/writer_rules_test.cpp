@@ -24,7 +24,7 @@ void expect_refused_contents(const std::function<void(Manifest&)>& change, Error
 }
 
 TEST(WriterRules, RefuseTextsBeyondTheLimit) {
-  const std::string text(format::kMaxTextBytes + 1, 'x');
+  const std::string text(cache::kMaxTextBytes + 1, 'x');
   const auto refused = [&](const std::function<void(Manifest&)>& change) {
     expect_refused_contents(change, ErrorCode::kTooLarge, " of 1025 bytes");
   };

@@ -5,16 +5,16 @@
 #include <utility>
 
 #include "fuzz/mutate.h"
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/hash.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/format/checksum_bytes.h"
-#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/sections/plane_section.h"
-#include "tqcache/format/section_plan.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::fuzz {
 namespace {
@@ -96,11 +96,11 @@ std::optional<ByteView> bytes_at(ByteView file, std::uint64_t offset, std::uint6
 std::optional<std::size_t> width_of(const Manifest& manifest, const SectionInfo& section) {
   if (static_cast<std::uint64_t>(section.layer) >= manifest.layers.size()) return {};
   const auto& layer = manifest.layers[static_cast<std::size_t>(section.layer)];
-  const bool is_array = section.side == format::SideName::kArray;
+  const bool is_array = section.side == cache::TensorKind::kArray;
   const std::size_t n_arrays = cache::arrays_of(layer, {}).size();
   if (is_array && static_cast<std::uint64_t>(section.block) >= n_arrays) return {};
   if (!is_array && cache::attention_of(layer) == nullptr) return {};
-  const std::size_t width = format::number_bytes(layer, format::key_of(section));
+  const std::size_t width = cache::number_bytes(layer, cache::key_of(section));
   return section.raw_bytes % width == 0 ? std::optional(width) : std::nullopt;
 }
 
@@ -168,18 +168,18 @@ bool is_empty_slot(ByteView file, std::size_t slot) {
 
 // The sections of some layers, without their places; nullopt when they are many or large.
 std::optional<std::vector<SectionInfo>> plan(const Manifest& manifest) {
-  if (format::count_sections(manifest.layers, manifest.n_tokens()) > kMostSections) return {};
+  if (cache::count_blocks(manifest.layers, manifest.n_tokens()) > kMostSections) return {};
   std::vector<SectionInfo> sections;
-  for (const auto& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
+  for (const auto& key : cache::plan_blocks(manifest.layers, manifest.n_tokens())) {
     SectionInfo section;
     section.layer = key.layer;
     section.side = key.side;
     section.block = key.block;
     const auto& layer = manifest.layers[static_cast<std::size_t>(key.layer)];
-    section.packed = key.side != format::SideName::kArray &&
-                     cache::is_quantized(format::side_of(layer, key.side)) &&
+    section.packed = key.side != cache::TensorKind::kArray &&
+                     cache::is_quantized(cache::tensor_of(layer, key.side)) &&
                      cache::tokens_in_block(manifest.n_tokens(), key.block) == cache::kTokenBlock;
-    section.raw_bytes = format::raw_bytes(layer, key, section.packed, manifest.n_tokens());
+    section.raw_bytes = cache::raw_bytes(layer, key, section.packed, manifest.n_tokens());
     if (section.raw_bytes > kMostRawBytes) return {};
     sections.push_back(section);
   }
@@ -204,7 +204,7 @@ format::Compression compress(Chance& chance, const cache::LayerDesc& layer,
   static const format::Compressor for_planes = format::Compressor::for_planes();
   if (raw.size() <= 128 && !chance.one_in(2)) return format::Compression::kNone;
   if (!section.packed && chance.one_in(2)) {
-    const std::size_t width = format::number_bytes(layer, format::key_of(section));
+    const std::size_t width = cache::number_bytes(layer, cache::key_of(section));
     return format::compress_planes(for_planes, raw, width, out) ? format::Compression::kPlanes
                                                                 : format::Compression::kNone;
   }
@@ -212,8 +212,7 @@ format::Compression compress(Chance& chance, const cache::LayerDesc& layer,
 }
 
 // Fills in what the bytes decide, and puts them into the file, compressed if that makes it shorter.
-void add_section(Chance& chance, Bytes& file, const cache::LayerDesc& layer,
-                 SectionInfo& section) {
+void add_section(Chance& chance, Bytes& file, const cache::LayerDesc& layer, SectionInfo& section) {
   const Bytes raw = make_content(chance, section.raw_bytes);
   Bytes compressed;
   section.compression = compress(chance, layer, section, raw, compressed);

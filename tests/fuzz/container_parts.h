@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::fuzz {

@@ -9,9 +9,9 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/manifest_changes.h"
 #include "fuzz/mutate.h"
-#include "tqcache/base/file.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/file.h"
 #include "tqcache/format/container_format.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache {
 namespace {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tensors/gguf.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer.h"
 
 namespace tqcache {
 namespace {

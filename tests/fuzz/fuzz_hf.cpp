@@ -5,7 +5,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/safetensors_changes.h"
 #include "interop/foreign_cache_reading.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/hf/hf.h"
 
 namespace tqcache {
@@ -24,7 +24,7 @@ void run(ByteView bytes) {
     return;
   }
   if (foreign->n_tokens > kMaxTokens) return;
-  const auto sections = interop::sections_of(std::move(foreign).value());
+  const auto sections = interop::reader_of(std::move(foreign).value());
   if (!sections) return;
   must(test::read_sections(**sections), "what was taken for a cache is one");
 }

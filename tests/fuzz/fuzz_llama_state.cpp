@@ -7,7 +7,7 @@
 #include "fuzz/fuzz.h"
 #include "interop/foreign_cache_reading.h"
 #include "interop/llama_models.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache {
@@ -38,7 +38,7 @@ void run(ByteView bytes) {
           "a state ends where the file does");
   const std::int64_t n_tokens = imported->cache.n_tokens;
   const auto sections =
-      must(interop::sections_of(std::move(imported->cache)), "what is imported can be described");
+      must(interop::reader_of(std::move(imported->cache)), "what is imported can be described");
   const auto cache = test::read_sections(*sections);
   // Only a row of a fork can turn out wrong once it is decoded.
   if (!cache) return require(cache.error().code == ErrorCode::kUnsupported, "and be read");

@@ -6,7 +6,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/manifest_changes.h"
 #include "fuzz/mutate.h"
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest.h"
@@ -48,14 +48,15 @@ void check_round_trip(const Manifest& manifest) {
 
 void check_rules(const Manifest& manifest) {
   for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
-    require(!format::section_place(i, manifest.sections[i]).empty(), "a section has a place");
+    require(!cache::block_place(i, manifest.sections[i]).empty(), "a section has a place");
   }
   if (!format::check_contents(manifest)) return;
   static_cast<void>(format::required_features(manifest));
   if (!format::check_sections(manifest, manifest_offset(manifest))) return;
   std::uint64_t raw_bytes = 0;
   for (const auto& section : manifest.sections) raw_bytes += section.raw_bytes;
-  require(format::total_memory_bytes(manifest) >= raw_bytes, "memory holds what the file holds");
+  require(cache::total_memory_bytes(manifest, manifest.sections) >= raw_bytes,
+          "memory holds what the file holds");
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include "fuzz/v1_changes.h"
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
-#include "tqcache/base/file.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "fuzz/fuzz.h"
 #include "fuzz/safetensors_changes.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 
 namespace tqcache {
@@ -25,11 +25,11 @@ void run(ByteView bytes) {
     }
     require(foreign->identity.model_name.size() <= 1024, "a model's name is bounded");
     if (foreign->n_tokens > kMaxTokens) continue;
-    const auto sections = interop::sections_of(std::move(foreign).value());
+    const auto sections = interop::reader_of(std::move(foreign).value());
     if (!sections) continue;
     AlignedBytes raw;
-    for (std::size_t i = 0; i < (*sections)->manifest().sections.size(); ++i) {
-      if ((*sections)->manifest().sections[i].raw_bytes > kMaxSectionBytes) continue;
+    for (std::size_t i = 0; i < (*sections)->blocks().size(); ++i) {
+      if ((*sections)->blocks()[i].raw_bytes > kMaxSectionBytes) continue;
       require((*sections)->read(i, raw), "what was imported can be read");
     }
   }

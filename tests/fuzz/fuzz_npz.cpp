@@ -13,10 +13,10 @@
 #include "fuzz/npz_parts.h"
 #include "fuzz/zip_bytes.h"
 #include "interop/foreign_cache_reading.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
-#include "tqcache/interop/open_any.h"
 #include "tqcache/tensors/npy.h"
 
 namespace tqcache {
@@ -38,7 +38,7 @@ bool read(std::shared_ptr<const ByteSource> file) {
     return false;
   }
   if (foreign->n_tokens > kMaxTokens) return true;
-  const auto sections = interop::sections_of(std::move(foreign).value());
+  const auto sections = interop::reader_of(std::move(foreign).value());
   if (sections) (void)test::read_sections(**sections);  // a checksum may be wrong
   return true;
 }

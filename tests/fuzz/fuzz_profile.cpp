@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fuzz/fuzz.h"
-#include "tqcache/eval/profile.h"
+#include "tqcache/eval.h"
 
 namespace tqcache {
 namespace {

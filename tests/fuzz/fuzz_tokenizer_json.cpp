@@ -8,7 +8,7 @@
 
 #include "fuzz/fuzz.h"
 #include "model/tiny_files.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer.h"
 #include "tqcache/tokenizer/tokenizer_spec.h"
 
 namespace tqcache {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "fuzz/fuzz.h"
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 
 namespace tqcache {
@@ -16,9 +16,9 @@ using fuzz::require;
 
 constexpr std::uint64_t kMaxRead = 4u << 20;  // of a cache that names the same array many times
 
-void read_all(const format::SectionSource& sections) {
+void read_all(const cache::CacheReader& sections) {
   std::uint64_t read = 0;
-  const auto& infos = sections.manifest().sections;
+  const auto& infos = sections.blocks();
   for (std::size_t i = 0; i < infos.size() && read < kMaxRead; ++i) {
     AlignedBytes raw;
     const auto done = sections.read(i, raw);
@@ -37,7 +37,7 @@ void run(ByteView bytes) {
   }
   require(interop::is_turbomlx(*file).value().has_value(), "what is read is told by its start");
   require(cache->identity.source_format == "turbomlx", "the source is named");
-  const auto sections = interop::sections_of(std::move(cache).value());
+  const auto sections = interop::reader_of(std::move(cache).value());
   if (sections) read_all(**sections);
 }
 

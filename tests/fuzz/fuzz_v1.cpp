@@ -5,7 +5,7 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/v1_changes.h"
 #include "migrations/v1_file.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tqcache;

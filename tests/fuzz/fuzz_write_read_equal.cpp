@@ -12,11 +12,9 @@
 #include "fuzz/fuzz.h"
 #include "fuzz/small_cache.h"
 #include "support/cache_builder.h"
-#include "tqcache/base/file.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/format/append.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "support/gaussian.h"
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/half.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::fuzz {
 namespace {

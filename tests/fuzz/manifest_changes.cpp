@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "fuzz/mutate.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/codebook.h"
+#include "tqcache/description.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::fuzz {

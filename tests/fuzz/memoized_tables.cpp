@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/codec/kernels/code_tables.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/codec/dense_matrix.h"
+#include "tqcache/codec/kernels/code_tables.h"
 
 namespace tqcache::codec {
 

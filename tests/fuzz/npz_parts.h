@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fuzz/mutate.h"
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::fuzz {
 

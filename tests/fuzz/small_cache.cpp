@@ -9,9 +9,10 @@
 
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::fuzz {
 namespace {
@@ -82,20 +83,21 @@ void fill_dense(cache::DenseSide& side, cache::HeadShape shape, std::int64_t fir
   }
 }
 
-void fix(cache::TurboSide& side, cache::HeadShape shape, std::uint64_t seed) {
+void fix(cache::KvCodec::State& state, std::uint64_t seed) {
   SplitMix64 random(seed);
-  if (side.mean.kind != cache::Centering::kNone) {
-    side.mean.values.resize(static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim));
-    for (float& x : side.mean.values) x = static_cast<float>(random.uniform());
+  const cache::HeadShape shape = state.shape;
+  if (state.mean.kind != cache::Centering::kNone) {
+    state.mean.values.resize(static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim));
+    for (float& x : state.mean.values) x = static_cast<float>(random.uniform());
   }
-  const std::size_t n_loud = side.codec.outlier_channels();
+  const std::size_t n_loud = state.codec.outlier_channels();
   if (n_loud == 0) return;
   std::vector<std::uint16_t> loud;
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     const std::size_t first = random.below(static_cast<std::size_t>(shape.head_dim) - n_loud + 1);
     for (std::size_t i = 0; i < n_loud; ++i) loud.push_back(static_cast<std::uint16_t>(first + i));
   }
-  side.outliers = must(cache::make_outliers(shape, n_loud, loud), "outlier channels that ascend");
+  state.outliers = must(cache::make_outliers(shape, n_loud, loud), "outlier channels that ascend");
 }
 
 }  // namespace
@@ -146,18 +148,20 @@ cache::Side SmallCache::make_side(const SideChoice& choice, const LayerChoice& l
     fill_dense(dense, layer.shape, 0, n_tokens, seed);
     return dense;
   }
-  cache::TurboSide side{
-      .codec = codec_of(choice.kind, layer.shape.head_dim, keys), .packed = {}, .tail = dense};
-  side.n_sinks = choice.n_sinks;
+  cache::KvCodec::State state{.shape = layer.shape,
+                              .dtype = choice.dtype,
+                              .codec = codec_of(choice.kind, layer.shape.head_dim, keys)};
+  state.n_sinks = choice.n_sinks;
   const auto wanted = static_cast<cache::Centering>(choice.centering);
-  side.mean.kind = keys ? wanted : cache::value_centering(wanted);
-  if (side.mean.kind == cache::Centering::kPreRope) side.mean.rope = rope_table();
-  side.outliers = {
-      side.codec.outlier_channels(), static_cast<std::size_t>(layer.shape.head_dim), {}};
+  state.mean.kind = keys ? wanted : cache::value_centering(wanted);
+  if (state.mean.kind == cache::Centering::kPreRope) state.mean.rope = rope_table();
+  state.outliers = {
+      state.codec.outlier_channels(), static_cast<std::size_t>(layer.shape.head_dim), {}};
   const std::int64_t n_packed = n_tokens / cache::kTokenBlock;
-  if (n_packed > 0) fix(side, layer.shape, seed);
+  if (n_packed > 0) fix(state, seed);
+  cache::TurboSide side{cache::KvCodec(std::move(state)), {}, dense};
   for (std::int64_t i = 0; i < n_packed; ++i) {
-    AlignedBytes bytes(cache::packed_block_bytes(side, layer.shape, i));
+    AlignedBytes bytes(side.codec.packed_bytes(i));
     fill(std::span(bytes).first(std::min<std::size_t>(bytes.size(), 64)), seed);
     side.packed.push_back({SharedBytes(std::move(bytes))});
   }

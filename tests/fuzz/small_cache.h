@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::fuzz {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "migrations/v1_file.h"
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::fuzz {
 

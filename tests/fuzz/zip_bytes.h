@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::fuzz {
 

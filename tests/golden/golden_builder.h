@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/pack_side.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/kv_codec.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 
@@ -42,7 +41,8 @@ struct SideChoice {
 
 inline SideChoice dense_as(Dtype dtype) { return {dtype, {.dense = true}}; }
 inline SideChoice coded(const codec::CodecSpec& spec,
-                        cache::Centering center = cache::Centering::kNone, std::int64_t n_sinks = 0) {
+                        cache::Centering center = cache::Centering::kNone,
+                        std::int64_t n_sinks = 0) {
   return {Dtype::kF16, {.codec = spec, .center = center, .n_sinks = n_sinks}};
 }
 
@@ -94,15 +94,12 @@ class GoldenBuilder {
                                 const SideChoice& v) {
     cache::DenseSide keys = window_rows(window, k.dtype);
     cache::DenseSide values = window_rows(window, v.dtype);
-    cache_.layers.emplace_back(cache::WindowLayer{
-        {window.shape, std::move(keys), std::move(values)}, window.window()});
-    const std::vector<cache::SidePlan> plans = {k.plan, v.plan};
-    cache::SideMaker maker(cache_.identity.rope);
-    const auto no_progress = [](std::uint64_t) -> Result<void> { return {}; };
-    for (const cache::PackJob& job :
-         cache::pack_jobs(cache_.layers.back(), 0, plans, cache_.n_tokens())) {
-      must(cache::pack_side(job, cache_.n_tokens(), 1, maker, no_progress));
-    }
+    cache_.layers.emplace_back(
+        cache::WindowLayer{{window.shape, std::move(keys), std::move(values)}, window.window()});
+    auto& layer = std::get<cache::WindowLayer>(cache_.layers.back());
+    const cache::KvTables tables(cache_.identity.rope);
+    pack_window(layer, layer.attention.k, k.plan, codec::BlockOrder::kKeys, tables);
+    pack_window(layer, layer.attention.v, v.plan, codec::BlockOrder::kValues, tables);
     return *this;
   }
 
@@ -119,6 +116,37 @@ class GoldenBuilder {
   cache::Cache build() { return std::move(cache_); }
 
  private:
+  // Packs the full token blocks of K or V of a window as they are, with what is before it.
+  void pack_window(const cache::WindowLayer& layer, cache::Side& side, const cache::SidePlan& plan,
+                   codec::BlockOrder order, const cache::KvTables& tables) {
+    if (plan.dense) return;
+    const cache::HeadShape shape = layer.attention.shape;
+    const std::int64_t n_tokens = cache_.n_tokens();
+    const std::int64_t begin = cache::window_begin(layer.window, n_tokens);
+    auto dense = std::get<cache::DenseSide>(std::move(side));
+    const auto full = [&](std::int64_t block) {
+      return cache::FullBlock{shape, dense.dtype, block,
+                              dense.blocks[static_cast<std::size_t>(block)],
+                              cache::tokens_before(begin, block)};
+    };
+    cache::KvCodec codec = must(cache::make_codec(plan, order, shape, dense.dtype, tables));
+    std::vector<cache::FullBlock> sample;
+    for (const std::int64_t block : codec.blocks_to_fit(plan.outlier_policy, n_tokens, begin)) {
+      sample.push_back(full(block));
+    }
+    if (!sample.empty()) codec.fit(sample, plan.outlier_policy, 1);
+    cache::TurboSide turbo{codec, {}, {dense.dtype, {}}};
+    turbo.packed.resize(static_cast<std::size_t>(n_tokens / cache::kTokenBlock));
+    for (auto i = begin / cache::kTokenBlock; i < n_tokens / cache::kTokenBlock; ++i) {
+      turbo.packed[static_cast<std::size_t>(i)] =
+          cache::make_turbo_block(codec, i, must(codec.encode(full(i), 1)));
+    }
+    for (auto i = n_tokens / cache::kTokenBlock; i < cache::block_count(n_tokens); ++i) {
+      turbo.tail.blocks.push_back(std::move(dense.blocks[static_cast<std::size_t>(i)]));
+    }
+    side = std::move(turbo);
+  }
+
   // What stands before the window in its first block stays there.
   cache::DenseSide window_rows(const TestWindow& window, Dtype dtype) {
     cache::DenseSide rows = dense_side(window.shape, dtype);
@@ -130,8 +158,10 @@ class GoldenBuilder {
   cache::Side side(cache::HeadShape shape, const SideChoice& choice, codec::BlockOrder order) {
     cache::DenseSide dense = dense_side(shape, choice.dtype);
     if (choice.plan.dense) return dense;
-    cache::TurboSide turbo =
-        must(cache::SideMaker(cache_.identity.rope).make(choice.plan, order, shape, choice.dtype));
+    cache::TurboSide turbo{
+        must(cache::make_codec(choice.plan, order, shape, choice.dtype, cache_.identity.rope)),
+        {},
+        {choice.dtype, {}}};
     pack(shape, choice, std::move(dense), turbo);
     return turbo;
   }
@@ -144,10 +174,10 @@ class GoldenBuilder {
     }
     std::size_t n_packed = full.size();
     if (choice.keep_full_tail && n_packed == dense.blocks.size() && n_packed > 0) --n_packed;
-    if (n_packed > 0) cache::fix_side(turbo, full, choice.plan.outlier_policy, 1);
+    if (n_packed > 0) turbo.codec.fit(full, choice.plan.outlier_policy, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
-      turbo.packed.push_back(must(cache::pack_block(turbo, full[i], 1)));
-      cache::complete_block(turbo, shape, static_cast<std::int64_t>(i));
+      turbo.packed.push_back(cache::make_turbo_block(turbo.codec, full[i].index,
+                                                     must(turbo.codec.encode(full[i], 1))));
     }
     for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
       turbo.tail.blocks.push_back(std::move(dense.blocks[i]));

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 #include "tqcache/format/manifest.h"
 
 namespace tqcache::test {

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/base/hash.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/format/cache_file.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/hash.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 
@@ -144,8 +144,8 @@ inline void add_heads(cache::HeadShape shape, Json& json) {
   json["head_dim"] = shape.head_dim;
 }
 
-inline void add_array(const std::string& name, Dtype dtype,
-                      const std::vector<std::uint64_t>& shape, ByteView data, Json& json) {
+inline void add_array(const std::string& name, Dtype dtype, const std::vector<std::uint64_t>& shape,
+                      ByteView data, Json& json) {
   json["arrays"].push_back({{"name", name},
                             {"dtype", dtype_word(dtype)},
                             {"shape", shape},

@@ -129,8 +129,8 @@ std::vector<float> decoded_by(const codec::Kernels& kernels, const cache::TurboS
   for (std::size_t block = 0; block < side.packed.size(); ++block) {
     if (side.packed[block].bytes.size() == 0) continue;  // a window has left it
     for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
-      codec.decode(cache::packed_head(side, shape, static_cast<std::int64_t>(block), head),
-                   side.outliers.order(head), codec::kBlockTokens, values);
+      codec.decode(packed_head(side, static_cast<std::int64_t>(block), head),
+                   side.codec.state().outliers.order(head), codec::kBlockTokens, values);
       all.insert(all.end(), values.begin(), values.end());
     }
   }

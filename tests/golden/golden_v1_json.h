@@ -16,8 +16,8 @@
 #include "migrations/v1_to_v2.h"
 #include "support/cache_builder.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/base/hash.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::test {
 namespace golden_v1_detail {
@@ -97,7 +97,8 @@ inline Json side(const cache::Side& in, cache::HeadShape shape, std::int64_t n_t
   if (const auto* turbo = std::get_if<cache::TurboSide>(&in)) {
     json["mode"] = codec::mode_word(turbo->codec.mode());
     for (const codec::PartSpec& each : turbo->codec.parts()) json["parts"].push_back(part(each));
-    if (!turbo->outliers.orders.empty()) json["outliers"] = turbo->outliers.channels();
+    const cache::QuantSpec quant = *turbo->codec.describe().quant;
+    if (!quant.outliers.empty()) json["outliers"] = quant.outliers;
     Json packed = Json::array();
     for (const cache::TurboBlock& block : turbo->packed) {
       packed.push_back(to_hex(sha256(block.bytes.view())));

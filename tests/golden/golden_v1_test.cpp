@@ -14,7 +14,7 @@
 #include "golden_v1_cases.h"
 #include "golden_v1_json.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace golden_v1_test {

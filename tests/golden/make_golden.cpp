@@ -14,8 +14,8 @@
 #include "golden_cases.h"
 #include "golden_json.h"
 #include "support/temp_dir.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/format/append.h"
+#include "tqcache/cache.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace {

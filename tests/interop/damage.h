@@ -28,7 +28,7 @@ inline testing::AssertionResult refused_or_valid(Result<interop::ForeignCache> f
     return testing::AssertionFailure() << static_cast<int>(error.code) << ": " << error.message;
   };
   if (!foreign) return refusal(foreign.error());
-  const auto sections = interop::sections_of(std::move(foreign).value());
+  const auto sections = interop::reader_of(std::move(foreign).value());
   if (!sections) return refusal(sections.error());
   const auto cache = load_all_sections(**sections);
   if (!cache) return refusal(cache.error());

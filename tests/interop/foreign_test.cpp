@@ -6,18 +6,18 @@
 #include <cstring>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/load_sections.h"
+#include "tqcache/cache.h"
 #include "tqcache/interop/foreign_cache.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace foreign_test {
 
-using interop::ForeignState;
 using interop::ForeignAttention;
 using interop::ForeignCache;
-using interop::sections_of;
+using interop::ForeignState;
+using interop::reader_of;
 using testing::HasSubstr;
 
 constexpr std::uint64_t kEnough = 1 << 24;
@@ -42,15 +42,15 @@ ForeignCache two_layers(std::int64_t n_tokens) {
   cache.layers.push_back(
       ForeignAttention{{2, 4}, {Dtype::kF16, rows_of(1, 8, 2)}, {Dtype::kBF16, rows_of(2, 8, 2)}});
   cache.layers.push_back(ForeignState{{{"state", Dtype::kF32, {3}, [](std::span<std::byte> out) {
-                                           std::memset(out.data(), 0, out.size());
-                                           return Result<void>();
-                                         }}}});
+                                          std::memset(out.data(), 0, out.size());
+                                          return Result<void>();
+                                        }}}});
   return cache;
 }
 
 cache::Cache loaded(ForeignCache foreign) {
-  const auto sections = must(sections_of(std::move(foreign)));
-  return must(format::load_sections(*sections, kEnough));
+  const auto sections = must(reader_of(std::move(foreign)));
+  return must(cache::load(*sections, {kEnough}));
 }
 
 TEST(ForeignCache, IsACacheWithItsValuesWhereTheyBelong) {
@@ -85,7 +85,7 @@ TEST(ForeignCache, IsRefusedWhenItContradictsItself) {
   const auto refused = [](ErrorCode code, const std::string& message, auto change) {
     ForeignCache foreign = two_layers(3);
     change(foreign);
-    const auto sections = sections_of(std::move(foreign));
+    const auto sections = reader_of(std::move(foreign));
     ASSERT_FALSE(sections.ok()) << message;
     EXPECT_EQ(sections.error().code, code) << sections.error().message;
     EXPECT_THAT(sections.error().message, HasSubstr(message));
@@ -137,7 +137,7 @@ TEST(ForeignCache, PacksTheFullBlocksOfASideThatHasAPackedForm) {
 TEST(ForeignCache, RefusesPackedFormsThatOurCodecHasNot) {
   ForeignCache foreign = with_packed_keys(256);
   std::get<ForeignAttention>(foreign.layers[0]).k.packed->parts[0].first = 1;
-  const auto sections = sections_of(std::move(foreign));
+  const auto sections = reader_of(std::move(foreign));
   ASSERT_FALSE(sections.ok());
   EXPECT_THAT(sections.error().message, HasSubstr("layer 0: k: part 0"));
 }
@@ -148,8 +148,8 @@ TEST(ForeignCache, TellsWhereItCouldNotBeRead) {
                                                             std::span<std::byte>) -> Result<void> {
     return Error{ErrorCode::kTruncated, "cut"};
   };
-  const auto sections = must(sections_of(std::move(foreign)));
-  const auto cache = format::load_sections(*sections, kEnough);
+  const auto sections = must(reader_of(std::move(foreign)));
+  const auto cache = cache::load(*sections, {kEnough});
   ASSERT_FALSE(cache.ok());
   EXPECT_EQ(cache.error().code, ErrorCode::kTruncated);
   EXPECT_EQ(cache.error().message, "layer 0 v: cut");
@@ -162,19 +162,19 @@ TEST(MemorySections, AreTheCache) {
                                                               .arrays()
                                                               .rotating({{1, 4}, 8, 1})
                                                               .build());
-  const auto sections = sections_of(cache);
-  EXPECT_EQ(difference(must(format::load_sections(*sections, kEnough)), *cache), "");
+  const auto sections = reader_of(cache);
+  EXPECT_EQ(difference(must(cache::load(*sections, {kEnough})), *cache), "");
 }
 
 TEST(LoadSections, KeepsToTheMemoryThatIsAllowedAndStopsWhenAsked) {
   const auto cache = std::make_shared<const cache::Cache>(CacheBuilder(300).dense({2, 4}).build());
-  const auto sections = sections_of(cache);
-  const auto too_large = format::load_sections(*sections, 1000);
+  const auto sections = reader_of(cache);
+  const auto too_large = cache::load(*sections, {.max_bytes = 1000});
   ASSERT_FALSE(too_large.ok());
   EXPECT_EQ(too_large.error().code, ErrorCode::kTooLarge);
   int n_calls = 0;
-  const auto stopped = format::load_sections(
-      *sections, kEnough, [&](std::uint64_t, std::uint64_t) { return ++n_calls < 2; });
+  const auto stopped = cache::load(*sections, {kEnough},
+                                   [&](std::uint64_t, std::uint64_t) { return ++n_calls < 2; });
   ASSERT_FALSE(stopped.ok());
   EXPECT_EQ(stopped.error().code, ErrorCode::kInterrupted);
   EXPECT_EQ(n_calls, 2);

@@ -13,8 +13,8 @@
 #include "support/failing_source.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
-#include "tqcache/format/dense_sections.h"
 #include "tqcache/interop/hf/hf_schema.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::interop {
 namespace hf_test {
@@ -27,7 +27,7 @@ std::shared_ptr<const ByteSource> source_of(Bytes bytes) { return memory_source(
 ErrorCode import_error(Bytes bytes) {
   auto foreign = import_hf(source_of(std::move(bytes)));
   if (!foreign) return foreign.error().code;
-  const auto sections = sections_of(std::move(foreign).value());
+  const auto sections = reader_of(std::move(foreign).value());
   return sections ? ErrorCode::kBusy : sections.error().code;
 }
 
@@ -199,8 +199,8 @@ TEST(Hf, HiddenTokensAreLeftOut) {
 TEST(Hf, TurboSidesAreDecoded) {
   const auto make = [] { return CacheBuilder(600).turbo({2, 64}, 4, 3, Dtype::kBF16).build(); };
   const auto packed = test::sections_of(make());
-  const auto dense = test::must(format::DenseSections::make(*packed));
-  const cache::Cache expected = test::must(test::read_sections(dense));
+  const auto dense = test::must(cache::dequantize(packed));
+  const cache::Cache expected = test::must(test::read_sections(*dense));
   EXPECT_EQ(test::difference(import_cache(export_cache(make())), as_imported(expected)), "");
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "llama_export_fixture.h"
+#include "support/scripted_reader.h"
 
 namespace tqcache::test {
 namespace llama_export_errors_test {
@@ -128,18 +129,13 @@ TEST(LlamaExport, LeavesNothingWhenItIsStopped) {
   }
 }
 
-// Fails from one section on.
-struct FailingSections : format::SectionSource {
-  FailingSections(const format::SectionSource& sections, std::size_t failing)
-      : sections_(sections), failing_(failing) {}
-  const format::Manifest& manifest() const override { return sections_.manifest(); }
-  Result<void> read(std::size_t section, AlignedBytes& raw) const override {
-    if (section == failing_) return Error{ErrorCode::kIo, "the disk went bad"};
-    return sections_.read(section, raw);
-  }
-  const format::SectionSource& sections_;
-  std::size_t failing_;
-};
+// Fails at one block.
+ScriptedReader failing_reader(const cache::CacheReader& source, std::size_t failing) {
+  return {source, [&source, failing](std::size_t block, AlignedBytes& raw) -> Result<void> {
+            if (block == failing) return Error{ErrorCode::kIo, "the disk went bad"};
+            return source.read(block, raw);
+          }};
+}
 
 TEST(LlamaExport, HandsErrorsOfItsSourceOn) {
   const cache::Cache cache = small_cache();
@@ -148,7 +144,7 @@ TEST(LlamaExport, HandsErrorsOfItsSourceOn) {
     for (const bool flash_attention : {true, false}) {
       const TempDir dir;
       const auto done =
-          interop::export_llama_state(FailingSections(*sections, failing), geometry_of(cache),
+          interop::export_llama_state(failing_reader(*sections, failing), geometry_of(cache),
                                       dir / "a", {.flash_attention = flash_attention});
       ASSERT_FALSE(done.ok());
       EXPECT_EQ(done.error().code, ErrorCode::kIo);
@@ -159,14 +155,11 @@ TEST(LlamaExport, HandsErrorsOfItsSourceOn) {
 
 TEST(LlamaExport, RefusesACodecThatIsNone) {
   const cache::Cache cache = CacheBuilder(300).turbo({2, 64}, 4, 3).build();
-  struct Said : format::SectionSource {
-    explicit Said(format::Manifest manifest) : said(std::move(manifest)) {}
-    const format::Manifest& manifest() const override { return said; }
-    Result<void> read(std::size_t, AlignedBytes&) const override { return {}; }
-    format::Manifest said;
-  };
-  Said said(sections_of(cache)->manifest());
-  std::get<cache::AttentionDesc>(said.said.layers[0]).k.quant->parts[0].quantizer.bits = 9;
+  const auto source = sections_of(cache);
+  cache::CacheDesc wrong = source->description();
+  std::get<cache::AttentionDesc>(wrong.layers[0]).k.quant->parts[0].quantizer.bits = 9;
+  const ScriptedReader said(wrong, source->blocks(),
+                            [](std::size_t, AlignedBytes&) -> Result<void> { return {}; });
   const TempDir dir;
   EXPECT_FALSE(interop::export_llama_state(said, geometry_of(cache), dir / "a", {}).ok());
   EXPECT_EQ(dir.entry_count(), 0u);

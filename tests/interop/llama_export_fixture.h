@@ -15,7 +15,7 @@
 #include "llama_state_file.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/llama/llama_rows.h"
 #include "tqcache/interop/llama/llama_state.h"
 

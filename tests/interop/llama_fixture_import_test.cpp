@@ -6,7 +6,8 @@
 
 #include "llama_import_fixture.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/hash.h"
+#include "tqcache/hash.h"
+#include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::test {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache::test {
 namespace llama_geometry_test {

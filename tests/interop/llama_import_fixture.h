@@ -12,9 +12,9 @@
 #include "foreign_cache_reading.h"
 #include "llama_models.h"
 #include "llama_state_writer.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/base/file.h"
-#include "tqcache/cache/side.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache::test {

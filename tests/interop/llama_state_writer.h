@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 #include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_rows.h"

@@ -7,6 +7,7 @@
 
 #include "llama_import_fixture.h"
 #include "tqcache/interop/llama/llama_rows.h"
+#include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache::test {
 namespace llama_turbo_test {

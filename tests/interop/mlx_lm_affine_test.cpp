@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "support/gaussian.h"
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
 
 namespace tqcache::interop {

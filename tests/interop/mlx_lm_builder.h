@@ -16,8 +16,9 @@
 
 #include "interop/foreign_cache_reading.h"
 #include "support/cache_builder.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 #include "tqcache/tensors/safetensors.h"
@@ -181,16 +182,15 @@ inline interop::ForeignCache must_import(const MlxBuilder& file,
 
 // The values of one section: a token block of a side, or an array.
 inline std::vector<float> section_values(const interop::ForeignCache& cache, std::int64_t layer,
-                                         format::SideName side, std::int64_t block = 0) {
-  const auto sections = must(interop::sections_of(cache));
-  const format::Manifest& manifest = sections->manifest();
-  for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
-    const format::SectionInfo& section = manifest.sections[i];
+                                         cache::TensorKind side, std::int64_t block = 0) {
+  const auto sections = must(interop::reader_of(cache));
+  for (std::size_t i = 0; i < sections->blocks().size(); ++i) {
+    const cache::BlockInfo& section = sections->blocks()[i];
     if (section.layer != layer || section.side != side || section.block != block) continue;
-    const cache::LayerDesc& info = manifest.layers[static_cast<std::size_t>(layer)];
-    const Dtype dtype = side == format::SideName::kArray
+    const cache::LayerDesc& info = sections->description().layers[static_cast<std::size_t>(layer)];
+    const Dtype dtype = side == cache::TensorKind::kArray
                             ? cache::arrays_of(info, {})[static_cast<std::size_t>(block)].dtype
-                            : format::side_of(info, side).dtype;
+                            : cache::tensor_of(info, side).dtype;
     AlignedBytes raw;
     must(sections->read(i, raw));
     std::vector<float> values(raw.size() / dtype_size(dtype));

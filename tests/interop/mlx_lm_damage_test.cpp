@@ -60,10 +60,10 @@ TEST(MlxDamage, AFileCutShortMeanwhileIsToldSo) {
     Bytes bytes_;
   };
   const auto source = std::make_shared<Shrinking>(test::small_mlx_file(MlxLayout::kScalars));
-  const auto sections = test::must(sections_of(test::must(import_mlx_lm(source))));
+  const auto sections = test::must(reader_of(test::must(import_mlx_lm(source))));
   source->is_cut = true;
   AlignedBytes raw;
-  for (std::size_t i = 0; i < sections->manifest().sections.size(); ++i) {
+  for (std::size_t i = 0; i < sections->blocks().size(); ++i) {
     const auto read = sections->read(i, raw);
     ASSERT_FALSE(read.ok());
     EXPECT_EQ(read.error().code, ErrorCode::kTruncated);

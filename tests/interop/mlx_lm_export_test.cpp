@@ -5,22 +5,23 @@
 #include "interop/mlx_lm_builder.h"
 #include "support/failing_source.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/dense_sections.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::interop {
 namespace mlx_lm_export_test {
 
-using format::SideName;
+using cache::TensorKind;
 using test::CacheBuilder;
 using test::must;
 using test::TempDir;
 
 constexpr int kMinors[] = {31, 32};  // one version of each layout
 
-Bytes export_bytes(const format::SectionSource& cache, const MlxLmExport& options) {
+Bytes export_bytes(const cache::CacheReader& cache, const MlxLmExport& options) {
   const TempDir folder;
   must(export_mlx_lm(cache, folder / "cache.safetensors", options));
   return test::read_all(folder / "cache.safetensors");
@@ -39,13 +40,13 @@ MlxLmExport for_minor(int minor) {
   return options;
 }
 
-void expect_same_sections(const format::SectionSource& a, const format::SectionSource& b) {
-  ASSERT_EQ(a.manifest().sections.size(), b.manifest().sections.size());
-  for (std::size_t i = 0; i < a.manifest().sections.size(); ++i) {
+void expect_same_sections(const cache::CacheReader& a, const cache::CacheReader& b) {
+  ASSERT_EQ(a.blocks().size(), b.blocks().size());
+  for (std::size_t i = 0; i < a.blocks().size(); ++i) {
     AlignedBytes raw_a, raw_b;
     must(a.read(i, raw_a));
     must(b.read(i, raw_b));
-    EXPECT_TRUE(raw_a == raw_b) << format::section_place(i, a.manifest().sections[i]);
+    EXPECT_TRUE(raw_a == raw_b) << cache::block_place(i, a.blocks()[i]);
   }
 }
 
@@ -81,7 +82,7 @@ TEST(MlxExport, GivesBackWhatWasImported) {
       EXPECT_EQ(std::get<interop::ForeignWindow>(foreign.layers[2]).window,
                 (cache::Window{100, 4}));
       EXPECT_EQ(foreign.identity.model_name, "a test's model");
-      expect_same_sections(*source, *must(sections_of(std::move(foreign))));
+      expect_same_sections(*source, *must(reader_of(std::move(foreign))));
     }
   }
 }
@@ -89,10 +90,10 @@ TEST(MlxExport, GivesBackWhatWasImported) {
 TEST(MlxExport, DecodesTurboSides) {
   const auto source = test::sections_of(
       CacheBuilder(600).turbo({2, 64}, 4, 3).turbo_rotating({{2, 32}, 300, 0}, 4, 3).build());
-  const format::DenseSections dense = must(format::DenseSections::make(*source));
+  const auto dense = must(cache::dequantize(source));
   for (const int minor : kMinors) {
     const Bytes file = export_bytes(*source, for_minor(minor));
-    expect_same_sections(dense, *must(sections_of(must(test::import_mlx(file)))));
+    expect_same_sections(*dense, *must(reader_of(must(test::import_mlx(file)))));
   }
 }
 
@@ -174,7 +175,7 @@ TEST(MlxExport, PacksKeysAndValuesIntoGroups) {
         options.group_size = group_size;
         const ForeignCache back = must(test::import_mlx(export_bytes(*source, options)));
         for (const std::size_t section : {0u, 1u, 2u, 3u}) {
-          const format::SectionInfo& info = source->manifest().sections[section];
+          const cache::BlockInfo& info = source->blocks()[section];
           AlignedBytes raw;
           must(source->read(section, raw));
           std::vector<float> values(raw.size() / 2);
@@ -248,7 +249,7 @@ TEST(MlxExport, TellsHowFarItIs) {
   const TempDir folder;
   const auto source =
       test::sections_of(CacheBuilder(300).turbo({2, 64}, 4, 4).arrays().dense({1, 32}).build());
-  const format::DenseSections dense = must(format::DenseSections::make(*source));
+  const auto dense = must(cache::dequantize(source));
   std::vector<std::uint64_t> seen;
   std::uint64_t total = 0;
   must(export_mlx_lm(*source, folder / "x", {}, [&](std::uint64_t done, std::uint64_t all) {
@@ -256,9 +257,9 @@ TEST(MlxExport, TellsHowFarItIs) {
     total = all;
     return true;
   }));
-  EXPECT_EQ(seen.size(), source->manifest().sections.size());
+  EXPECT_EQ(seen.size(), source->blocks().size());
   EXPECT_EQ(seen.back(), total);
-  EXPECT_EQ(total, format::total_raw_bytes(dense.manifest()));
+  EXPECT_EQ(total, cache::total_raw_bytes(dense->blocks()));
 }
 
 TEST(MlxExport, StopsWhenItIsAskedTo) {
@@ -285,8 +286,7 @@ TEST(MlxExport, PassesOnWhatGoesWrongWithTheSource) {
       EXPECT_EQ(foreign.error().code, ErrorCode::kIo);
       return;
     }
-    const auto done =
-        export_mlx_lm(*must(sections_of(std::move(foreign).value())), folder / "x", {});
+    const auto done = export_mlx_lm(*must(reader_of(std::move(foreign).value())), folder / "x", {});
     if (!done) {
       EXPECT_EQ(done.error().code, ErrorCode::kIo);
       EXPECT_EQ(folder.entry_count(), 0u);

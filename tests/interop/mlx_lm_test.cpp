@@ -7,7 +7,7 @@ namespace tqcache::interop {
 namespace mlx_lm_test {
 
 using cache::HeadShape;
-using format::SideName;
+using cache::TensorKind;
 using test::add_kv;
 using test::head_values;
 using test::joined;
@@ -30,8 +30,8 @@ void expect_refused(const MlxBuilder& file, ErrorCode code, const std::string& m
 // Keys and values of an attention layer of fewer than 257 tokens.
 void expect_attention(const ForeignCache& cache, std::int64_t layer, HeadShape shape,
                       const test::Positions& list) {
-  EXPECT_EQ(section_values(cache, layer, SideName::kKeys), head_values(shape, list, 0));
-  EXPECT_EQ(section_values(cache, layer, SideName::kValues), head_values(shape, list, 1));
+  EXPECT_EQ(section_values(cache, layer, cache::TensorKind::kKeys), head_values(shape, list, 0));
+  EXPECT_EQ(section_values(cache, layer, cache::TensorKind::kValues), head_values(shape, list, 1));
 }
 
 void expect_window(const ForeignCache& cache, std::int64_t layer, const test::TestWindow& window,
@@ -39,8 +39,10 @@ void expect_window(const ForeignCache& cache, std::int64_t layer, const test::Te
   const auto& found = std::get<ForeignWindow>(cache.layers[static_cast<std::size_t>(layer)]);
   EXPECT_EQ(found.window, window.window());
   EXPECT_EQ(found.shape, window.shape);
-  EXPECT_EQ(section_values(cache, layer, SideName::kArray, 0), head_values(window.shape, list, 0));
-  EXPECT_EQ(section_values(cache, layer, SideName::kArray, 1), head_values(window.shape, list, 1));
+  EXPECT_EQ(section_values(cache, layer, cache::TensorKind::kArray, 0),
+            head_values(window.shape, list, 0));
+  EXPECT_EQ(section_values(cache, layer, cache::TensorKind::kArray, 1),
+            head_values(window.shape, list, 1));
 }
 
 // --- full attention
@@ -61,8 +63,10 @@ TEST(MlxImport, ReadsKvCaches) {
 TEST(MlxImport, ReadsTokenBlockAfterTokenBlock) {
   MlxBuilder file(MlxLayout::kMetaState);
   const ForeignCache cache = must_import(add_kv(file, 300));
-  EXPECT_EQ(section_values(cache, 0, SideName::kKeys, 0), head_values(kShape, positions(256)));
-  EXPECT_EQ(section_values(cache, 0, SideName::kKeys, 1), head_values(kShape, positions(256, 300)));
+  EXPECT_EQ(section_values(cache, 0, cache::TensorKind::kKeys, 0),
+            head_values(kShape, positions(256)));
+  EXPECT_EQ(section_values(cache, 0, cache::TensorKind::kKeys, 1),
+            head_values(kShape, positions(256, 300)));
 }
 
 TEST(MlxImport, LeavesOutRoomToSpare) {
@@ -186,7 +190,7 @@ TEST(MlxImport, DecodesAffineGroups) {
   for (const MlxLayout age : kAges) {
     for (const int bits : {2, 3, 4, 5, 6, 8}) {
       const ForeignCache cache = must_import(quantized(age, bits, 64, 5, 8));
-      const std::vector<float> keys = section_values(cache, 0, SideName::kKeys);
+      const std::vector<float> keys = section_values(cache, 0, cache::TensorKind::kKeys);
       ASSERT_EQ(keys.size(), 2u * 5 * 128);
       EXPECT_EQ(std::get<ForeignAttention>(cache.layers[0]).k.dtype, Dtype::kF32);
       for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -194,7 +198,7 @@ TEST(MlxImport, DecodesAffineGroups) {
         const std::size_t code = (row * 128 + i % 128) % (std::size_t{1} << bits);
         ASSERT_EQ(keys[i], 2 * static_cast<float>(code) - 1) << bits << " bits " << i;
       }
-      EXPECT_EQ(section_values(cache, 0, SideName::kValues), keys);
+      EXPECT_EQ(section_values(cache, 0, cache::TensorKind::kValues), keys);
       EXPECT_EQ(cache.dropped_fields.back(),
                 "groups of " + std::to_string(bits) + " bits are decoded to f32");
     }
@@ -307,8 +311,8 @@ void expect_slots(const ForeignCache& cache, std::int64_t layer) {
   EXPECT_EQ(arrays.arrays[1].name, "1");
   EXPECT_EQ(arrays.arrays[0].dtype, Dtype::kBF16);
   EXPECT_EQ(arrays.arrays[0].shape, (test::Shape{1, 3, 2}));
-  EXPECT_EQ(section_values(cache, layer, SideName::kArray, 0), kConv);
-  EXPECT_EQ(section_values(cache, layer, SideName::kArray, 1), kState);
+  EXPECT_EQ(section_values(cache, layer, cache::TensorKind::kArray, 0), kConv);
+  EXPECT_EQ(section_values(cache, layer, cache::TensorKind::kArray, 1), kState);
 }
 
 TEST(MlxImport, KeepsArraysOfEveryAge) {
@@ -461,7 +465,7 @@ TEST(MlxImport, TakesARowOfArraysToo) {
   MlxBuilder file(MlxLayout::kScalars);
   file.layer("ArraysCache").tensor("0.0", "F32", {2, 2}, test::stored(Dtype::kF32, kState));
   const ForeignCache cache = must_import(file, {.row = 1, .n_tokens = 5});
-  EXPECT_EQ(section_values(cache, 0, SideName::kArray, 0), (std::vector<float>{9, 10}));
+  EXPECT_EQ(section_values(cache, 0, cache::TensorKind::kArray, 0), (std::vector<float>{9, 10}));
 }
 
 TEST(MlxImport, RefusesBatchesOfDifferentSizes) {

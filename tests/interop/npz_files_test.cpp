@@ -9,7 +9,7 @@
 
 #include "interop/zip_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/zip_archive.h"
 

@@ -13,10 +13,10 @@
 #include "support/failing_source.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
-#include "tqcache/format/dense_sections.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::interop {
 namespace npz_test {
@@ -29,7 +29,7 @@ std::shared_ptr<const ByteSource> source_of(Bytes bytes) { return memory_source(
 ErrorCode import_error(Bytes bytes) {
   auto foreign = import_npz(source_of(std::move(bytes)));
   if (!foreign) return foreign.error().code;
-  const auto sections = sections_of(std::move(foreign).value());
+  const auto sections = reader_of(std::move(foreign).value());
   return sections ? ErrorCode::kBusy : sections.error().code;
 }
 
@@ -112,8 +112,8 @@ TEST(Npz, RoundTripKeepsEveryBit) {
 TEST(Npz, TurboSidesAreDecoded) {
   const auto make = [] { return CacheBuilder(600).turbo({2, 64}, 4, 3, Dtype::kBF16).build(); };
   const auto packed = test::sections_of(make());
-  const auto dense = test::must(format::DenseSections::make(*packed));
-  const cache::Cache expected = test::must(test::read_sections(dense));
+  const auto dense = test::must(cache::dequantize(packed));
+  const cache::Cache expected = test::must(test::read_sections(*dense));
   EXPECT_EQ(test::difference(import_cache(export_cache(make())), as_imported(expected)), "");
 }
 
@@ -126,7 +126,7 @@ TEST(Npz, HiddenTokensAreLeftOut) {
 
 TEST(Npz, SidesMayBeReadFromSeveralThreads) {
   const Bytes file = export_cache(mixed_cache(600));
-  const auto sections = test::must(sections_of(test::must(import_npz(source_of(file)))));
+  const auto sections = test::must(reader_of(test::must(import_npz(source_of(file)))));
   const cache::Cache expected = as_imported(mixed_cache(600));
   std::vector<std::string> differences(4, "not run");
   std::vector<std::thread> threads;

@@ -1,5 +1,3 @@
-#include "tqcache/interop/open_any.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,8 +12,9 @@
 #include "interop/zip_builder.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/hf/hf.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::interop {
 namespace open_any_test {
@@ -153,8 +152,8 @@ TEST(OpenAny, CompletesACacheWithHints) {
       test::must(test::read_sections(*test::must(open_bytes(file)).cache)).tokens;
   const OpenedCache opened =
       test::must(open_bytes(file, {.identity = identity, .tokens = ids, .first_tokens = 260}));
-  EXPECT_EQ(opened.cache->manifest().identity.architecture, "qwen3");
-  EXPECT_EQ(opened.cache->manifest().identity.source_format, "transformers");
+  EXPECT_EQ(opened.cache->description().identity.architecture, "qwen3");
+  EXPECT_EQ(opened.cache->description().identity.source_format, "transformers");
   EXPECT_EQ(test::must(test::read_sections(*opened.cache)).n_tokens(), 260);
   ids[0] += 1;
   EXPECT_TRUE(is_refused(open_bytes(file, {.tokens = ids}), ErrorCode::kMismatch, "token ids"));
@@ -175,13 +174,15 @@ TEST(OpenAny, SaysWhichHintIsMissing) {
 TEST(OpenAny, AsksWhetherQuantizedRowsAreRotated) {
   OpenHints hints{.geometry = test::plain_model(64)};
   int n_asked = 0;
-  hints.decide_rotation = [&](const ForeignCache&, const ForeignCache&) -> Result<LlamaRotation> {
+  hints.decide_rotation = [&](const cache::CacheReader& rotated,
+                              const cache::CacheReader& not_rotated) -> Result<LlamaRotation> {
+    EXPECT_EQ(rotated.n_tokens(), not_rotated.n_tokens());
     ++n_asked;
     return LlamaRotation::kOn;
   };
   const auto first_value = [&](bool rotated) {
     const auto opened = test::must(open_bytes(quantized_llama_file(rotated), hints));
-    EXPECT_THAT(opened.cache->manifest().identity.source_format, HasSubstr("(quantized)"));
+    EXPECT_THAT(opened.cache->description().identity.source_format, HasSubstr("(quantized)"));
     AlignedBytes raw;
     test::must(opened.cache->read(0, raw));
     float value = 0;

@@ -13,10 +13,9 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/description.h"
 
 namespace tqcache::test {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "support/temp_dir.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 
 namespace tqcache::test {
@@ -47,7 +47,7 @@ inline void append_f32(Dtype dtype, std::span<const std::byte> raw, std::vector<
 }
 
 // A side, [n_kv_heads, n_tokens, head_dim], read a token block at a time.
-inline Result<std::vector<float>> read_side(const interop::ForeignSide& side,
+inline Result<std::vector<float>> read_side(const interop::ForeignTensor& side,
                                             cache::HeadShape shape, std::int64_t n_tokens) {
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   const auto heads = static_cast<std::size_t>(shape.n_kv_heads);
@@ -73,7 +73,7 @@ inline Result<std::vector<float>> read_values(const interop::ForeignCache& cache
   std::vector<float> values;
   for (const interop::ForeignLayer& layer : cache.layers) {
     if (const auto* attention = std::get_if<interop::ForeignAttention>(&layer)) {
-      for (const interop::ForeignSide* side : {&attention->k, &attention->v}) {
+      for (const interop::ForeignTensor* side : {&attention->k, &attention->v}) {
         TQC_TRY_ASSIGN(const auto more, read_side(*side, attention->shape, cache.n_tokens));
         values.insert(values.end(), more.begin(), more.end());
       }

@@ -13,10 +13,9 @@
 #include "support/failing_source.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
 #include "tqcache/format/type_names.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/convert_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::interop {
 namespace turbomlx_packed_test {
@@ -95,14 +94,14 @@ TEST_P(Keys, KeepTheirCodes) {
   const auto& side = std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
   ASSERT_EQ(side.packed.size(), 2u);
   const std::vector<std::string> arrays = arrays_of(layer);
-  ASSERT_EQ(side.codec.n_parts(), arrays.size());
+  ASSERT_EQ(side.codec.parts().size(), arrays.size());
   for (std::int64_t token = 0; token < 512; token += 5) {
     for (std::int64_t head = 0; head < layer.shape.n_kv_heads; ++head) {
       const auto block = token / cache::kTokenBlock;
-      const codec::PackedHead packed = cache::packed_head(side, layer.shape, block, head);
+      const codec::PackedHead packed = test::packed_head(side, block, head);
       std::size_t at = 0;
       for (std::size_t i = 0; i < arrays.size(); ++i) {
-        const codec::BlockShape& shape = side.codec.part(i).shape();
+        const codec::BlockShape& shape = side.codec.layout(0).head.parts[i].shape;
         std::vector<std::uint8_t> ours(shape.dim()), theirs(shape.dim());
         codec::unpack_token(shape, packed.codes.subspan(at, shape.block_bytes()),
                             to_size(token % cache::kTokenBlock), ours);
@@ -131,10 +130,10 @@ std::vector<float> bounds(const cache::TurboSide& side, cache::HeadShape shape,
       const std::int64_t block = token / cache::kTokenBlock;
       const bool is_prod = side.codec.mode() == codec::Mode::kProd;
       if (token % cache::kTokenBlock == 0 && is_prod) {
-        const auto packed = cache::packed_head(side, shape, block, head);
-        side.codec.part(0).decode(
-            packed.codes.first(side.codec.part(0).shape().block_bytes()), packed.scales.first(256),
-            256, {Dtype::kF32, reinterpret_cast<std::byte*>(base.data()), dim * sizeof(float)});
+        const auto packed = test::packed_head(side, block, head);
+        const codec::BlockCodec& first = side.codec.state().codec.part(0);
+        first.decode(packed.codes.first(first.shape().block_bytes()), packed.scales.first(256), 256,
+                     {Dtype::kF32, reinterpret_cast<std::byte*>(base.data()), dim * sizeof(float)});
       }
       const std::size_t at = to_size(head * kTokens + token) * dim;
       double length = 0;
@@ -214,9 +213,9 @@ TEST(TurboMlxPacked, NamesTheModeAndHasTheMapByValue) {
   builder.turbo({.bits = 4})
       .turbo({.bits = 3, .is_prod = true})
       .turbo({.mixed = BuiltMixed{16, 3, 2}, .values = BuiltGroups{2, 64, Dtype::kBF16}});
-  const auto sections = must(sections_of(import_built(builder)));
+  const auto sections = must(reader_of(import_built(builder)));
   const auto tensor = [&](std::size_t layer) {
-    return std::get<cache::AttentionDesc>(sections->manifest().layers[layer]);
+    return std::get<cache::AttentionDesc>(sections->description().layers[layer]);
   };
   EXPECT_EQ(format::type_name(tensor(0).k), "tqcache.turbo_mse.v1");
   EXPECT_EQ(format::type_name(tensor(0).v), "tqcache.dense.v1");
@@ -379,8 +378,8 @@ TEST(TurboMlxMisfits, MoreMatricesThanAFileMayHaveAreNotKept) {
   }
   const ForeignCache foreign = import_built(builder);
   EXPECT_TRUE(attention(foreign, 8).k.packed);
-  const auto sections = must(sections_of(foreign));
-  for (const cache::LayerDesc& layer : sections->manifest().layers) {
+  const auto sections = must(reader_of(foreign));
+  for (const cache::LayerDesc& layer : sections->description().layers) {
     EXPECT_FALSE(cache::is_quantized(std::get<cache::AttentionDesc>(layer).k));
   }
 }
@@ -395,8 +394,8 @@ class Converted : public ::testing::Test {
     options.keys.dense = options.values.dense = true;
     options.keys.keep_packed = options.values.keep_packed = true;
     const auto path = dir_ / "a.tqkv";
-    must(format::convert_sections(*must(sections_of(import_built(builder))), path, options,
-                                  {.compression = format::Compression::kNone}));
+    must(format::convert_file(*must(reader_of(import_built(builder))), path, options,
+                              {.compression = format::Compression::kNone}));
     return path;
   }
 
@@ -472,7 +471,7 @@ TEST_F(Converted, GrowsWithTheSameParts) {
     for (float& value : rows) value = random.bell();
     cache::append(layer.k, layer.shape, 300, rows);
     const std::vector<float> before = decoded(layer.k, layer.shape, 512);
-    must(cache::pack_full_tail(layer.k, layer.shape, 512, 1));
+    must(cache::pack_full_tail(layer.k, 512, 1));
     EXPECT_EQ(cache::packed_block_count(layer.k), 2);
     const std::vector<float> after = decoded(layer.k, layer.shape, 512);
     double error = 0, length = 0;
@@ -536,7 +535,7 @@ TEST(TurboMlxPacked, AFileThatChangesMeanwhileIsRefused) {
     Bytes bytes;
   };
   const auto source = std::make_shared<Changing>(builder.file());
-  const auto sections = must(sections_of(must(import_turbomlx(source))));
+  const auto sections = must(reader_of(must(import_turbomlx(source))));
   const float infinity = HUGE_VALF;
   for (std::size_t at = 0; at < builder.array("0.reg_norms").size(); at += sizeof infinity) {
     std::memcpy(builder.array("0.reg_norms").data() + at, &infinity, sizeof infinity);

@@ -10,7 +10,7 @@
 
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/zip_writer.h"
 

@@ -12,7 +12,7 @@
 
 #include "interop/zip_builder.h"
 #include "support/failing_source.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/zip_archive.h"
 
 namespace tqcache::tensors {

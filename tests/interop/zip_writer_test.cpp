@@ -13,7 +13,7 @@
 #include "interop/zip_builder.h"
 #include "support/file_size_limit.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/zip_archive.h"
 
 namespace tqcache::tensors {

@@ -11,7 +11,7 @@
 #include "support/temp_dir.h"
 #include "support/v1_builder.h"
 #include "support/v1_writer.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 namespace migrate_file_test {

@@ -10,7 +10,7 @@
 
 #include "migrations/v1_to_v2.h"
 #include "support/v1_builder.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::test {
 namespace v1_check_test {
@@ -86,14 +86,15 @@ TEST(CheckMigrated, NoticesAScale) {
 TEST(CheckMigrated, NoticesOtherOutlierChannels) {
   expect_noticed("layer 2: k: ", [](Cache& c) {
     auto& side = std::get<TurboSide>(attention(c, 2).k);
-    std::vector<std::uint16_t> loud = side.outliers.channels();
+    std::vector<std::uint16_t> loud = side.codec.describe().quant->outliers;
     for (std::uint16_t i = 0; i < 64; ++i) {
       if (std::ranges::find(loud, i) != loud.end()) continue;
       loud.back() = i;
       break;
     }
     std::ranges::sort(loud);
-    side.outliers = must(cache::make_outliers({1, 64}, 16, loud));
+    side.codec = must(
+        test::remade(side.codec, c.identity.rope, [&](cache::QuantSpec& q) { q.outliers = loud; }));
   });
 }
 
@@ -120,9 +121,8 @@ TEST(CheckMigrated, NoticesARowOfAWindow) {
   });
   expect_noticed("layer 4: another window",
                  [](Cache& c) { std::get<cache::WindowLayer>(c.layers.at(4)).window.keep = 1; });
-  expect_noticed("layer 4: another window", [](Cache& c) {
-    cache::attention_of(c.layers.at(4))->shape.n_kv_heads = 1;
-  });
+  expect_noticed("layer 4: another window",
+                 [](Cache& c) { cache::attention_of(c.layers.at(4))->shape.n_kv_heads = 1; });
 }
 
 TEST(CheckMigrated, NoticesAnArray) {

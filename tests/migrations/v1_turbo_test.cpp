@@ -69,8 +69,8 @@ TEST_P(TurboLayers, KeepTheirCodes) {
     EXPECT_EQ(k.codec.mode(), each.mode);
     EXPECT_EQ(cache::packed_block_count(layer.k), n_tokens / 256);
     EXPECT_EQ(k.tail.dtype, Dtype::kF32);
-    EXPECT_EQ(k.mean.kind, cache::Centering::kNone);
-    EXPECT_EQ(k.n_sinks, 0);
+    EXPECT_EQ(k.codec.centering(), cache::Centering::kNone);
+    EXPECT_EQ(k.codec.n_sinks(), 0);
     for (const codec::PartSpec& part : k.codec.parts()) {
       EXPECT_EQ(part.quantizer.scale, codec::ScaleRule::kRaw);
     }
@@ -141,7 +141,7 @@ TEST(TurboLayer, TakesTheOutlierChannelsOfItsMask) {
   V1Entry entry = file.entries[0];
   const auto& mask = v1_tensor(entry, "outlier_mask").data;
   const Migration migration = migrated(file);
-  const auto loud = std::get<TurboSide>(only_layer(migration).k).outliers.channels();
+  const auto loud = std::get<TurboSide>(only_layer(migration).k).codec.describe().quant->outliers;
   ASSERT_EQ(loud.size(), 32u);
   for (const std::uint16_t channel : loud) EXPECT_EQ(mask[channel], std::byte{1});
 }
@@ -199,7 +199,7 @@ TEST(CalibratingLayer, GoesOnDense) {
     }
     const auto& k = std::get<TurboSide>(layer.k);
     EXPECT_EQ(k.codec.mode(), codec::Mode::kMixed);
-    EXPECT_FALSE(k.outliers.is_fixed());
+    EXPECT_FALSE(k.codec.is_fixed());
     EXPECT_EQ(std::get<TurboSide>(layer.v).codec.mode(), codec::Mode::kAffine);
     EXPECT_EQ(k.tail.dtype, n_tokens == 0 ? Dtype::kF32 : Dtype::kF16);
     EXPECT_THAT(migration.notes, IsEmpty());
@@ -210,9 +210,9 @@ TEST(CalibratingLayer, IsPackedWhenTheNextTokenComes) {
   const V1File file = turbo_file(256, {2, 64}, {.mixed = V1Mixed{16, 3, 2}, .calibrating = true});
   Migration migration = migrated(file);
   auto& layer = std::get<AttentionLayer>(migration.cache.layers.at(0));
-  must(cache::pack_full_tail(layer.k, layer.shape, 256, 1));
+  must(cache::pack_full_tail(layer.k, 256, 1));
   EXPECT_EQ(cache::packed_block_count(layer.k), 1);
-  EXPECT_TRUE(std::get<TurboSide>(layer.k).outliers.is_fixed());
+  EXPECT_TRUE(std::get<TurboSide>(layer.k).codec.is_fixed());
 }
 
 TEST(CalibratingLayer, StaysDenseWithSignsOfResiduals) {

@@ -9,11 +9,11 @@
 #include <map>
 
 #include "model/fixture_model.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/format/cache_file.h"
 #include "tqcache/model/attention/gated_delta_net.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::model {
 namespace architectures_test {

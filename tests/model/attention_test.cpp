@@ -6,10 +6,10 @@
 
 #include "support/cache_builder.h"
 #include "support/gaussian.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/model/attention/chunk_attention.h"
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/attention/step_attention.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::model {
 namespace attention_test {

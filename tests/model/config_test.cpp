@@ -1,5 +1,3 @@
-#include "tqcache/model/loading/config.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +8,8 @@
 #include <vector>
 
 #include "model/tiny_files.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
+#include "tqcache/model/loading/config_readers.h"
 
 namespace tqcache::model {
 namespace config_test {

@@ -1,4 +1,4 @@
-#include "tqcache/model/decoder.h"
+#include "tqcache/decoder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include "model/tiny_model.h"
 #include "support/cache_builder.h"
 #include "tqcache/base/half.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::model {
 namespace decoder_test {

@@ -12,7 +12,7 @@
 #include "support/temp_dir.h"
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/loading/architecture.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/config_readers.h"
 
 namespace tqcache::model {
 namespace family_config_test {

@@ -11,9 +11,9 @@
 
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/model/loading/config.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/decoder.h"
+#include "tqcache/model.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/model/loading/model_files.h"
 #include "tqcache/model/loading/weights.h"
 

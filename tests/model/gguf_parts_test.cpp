@@ -10,7 +10,7 @@
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
 #include "tensors/gguf_builder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
 #include "tqcache/model/loading/model_files.h"
 #include "tqcache/model/loading/weights.h"
 

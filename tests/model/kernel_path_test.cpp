@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/codec/kernels/head_queries.h"
-#include "tqcache/model/attention/score_params.h"
+#include "tqcache/decoder.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::model {
 namespace kernel_path_test {
@@ -34,9 +34,10 @@ cache::Cache with_kernels(cache::Cache cache, const codec::Kernels& kernels) {
   for (cache::Side* side : {&layer.k, &layer.v}) {
     auto* const turbo = std::get_if<cache::TurboSide>(side);
     if (turbo == nullptr) continue;
-    turbo->codec =
-        must(codec::HeadCodec::make(static_cast<int>(turbo->codec.head_dim()), turbo->codec.parts(),
-                                    turbo->codec.order(), kernels));
+    test::edit_codec(turbo->codec, [&](cache::KvCodec::State& state) {
+      state.codec = must(codec::HeadCodec::make(static_cast<int>(state.shape.head_dim),
+                                                state.codec.parts(), state.codec.order(), kernels));
+    });
   }
   return cache;
 }
@@ -83,7 +84,8 @@ TEST(KernelPath, NamesTheSideWhoseCodebookAKernelCannotMultiply) {
       parts[0].centroids[i] =
           -0.5f + static_cast<float>(i / 2) / 128.0f + static_cast<float>(i % 2) / 1000.0f;
     }
-    values.codec = must(codec::HeadCodec::make(64, parts, values.codec.order()));
+    values.codec = must(test::remade(values.codec, odd.identity.rope,
+                                     [&](cache::QuantSpec& quant) { quant.parts = parts; }));
     const KernelPath path = kernel_path(with_kernels(std::move(odd), *kernels), Scorer::kFast);
     if (kernels->isa == codec::Isa::kAvx2) {
       EXPECT_EQ(path.step, "packed_f32");
@@ -104,13 +106,14 @@ TEST(KernelPath, SaysWhatTheKernelsDo) {
       const cache::Cache cache = with_kernels(converted(bits, bits), *kernels);
       const auto& layer = std::get<cache::AttentionLayer>(cache.layers.front());
       const auto& keys = std::get<cache::TurboSide>(layer.k);
+      const codec::HeadCodec& codec = keys.codec.state().codec;
       const std::vector<float> query(64, 0.3f);
       codec::HeadQueries queries;
-      queries.set(keys.codec, {}, query);
+      queries.set(codec, {}, query);
       std::vector<float> exact(256), fast(256);
-      const codec::PackedHead head = cache::packed_head(keys, layer.shape, 0, 0);
-      queries.score(keys.codec, head, 256, codec::Precision::kExact, {exact.data(), 256});
-      queries.score(keys.codec, head, 256, codec::Precision::kFast, {fast.data(), 256});
+      const codec::PackedHead head = test::packed_head(keys, 0, 0);
+      queries.score(codec, head, 256, codec::Precision::kExact, {exact.data(), 256});
+      queries.score(codec, head, 256, codec::Precision::kFast, {fast.data(), 256});
       const bool in_bytes = kernel_path(cache, Scorer::kFast).step == "packed_int8";
       EXPECT_EQ(exact != fast, in_bytes);
     }

@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "support/gaussian.h"
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/half.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::model {

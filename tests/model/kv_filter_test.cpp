@@ -1,5 +1,3 @@
-#include "tqcache/model/attention/kv_filter.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +6,8 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/decoder.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::model {
 namespace kv_filter_test {

@@ -8,7 +8,7 @@
 
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
@@ -37,8 +37,8 @@ TEST(LoadModel, LoadsTheDemoFromAFileAndFromAFolder) {
     EXPECT_EQ(model->identity.source_format, "tqcache");
     EXPECT_EQ(model->identity.rope, model->config.rope);
     EXPECT_EQ(model->identity.tokenizer_fingerprint, model->tokenizer.fingerprint());
-    EXPECT_EQ(model->weights.layers.size(), 8u);
-    EXPECT_EQ(model->weights.token_embedding.n_rows, 8192);
+    EXPECT_EQ(model->weights->layers.size(), 8u);
+    EXPECT_EQ(model->weights->token_embedding.n_rows, 8192);
     EXPECT_FALSE(model->identity.adapter_fingerprint);
   }
   EXPECT_EQ(from_file->identity.model_name, "tqcache demo 17M");
@@ -97,7 +97,7 @@ TEST(LoadModel, LoadsATinyFolder) {
   const auto model = load_model(dir.path()).value();
   EXPECT_EQ(model->config.n_layers, 2);
   EXPECT_EQ(model->identity.model_name, dir.path().filename());
-  EXPECT_EQ(model->weights.output.bytes.data(), model->weights.token_embedding.bytes.data());
+  EXPECT_EQ(model->weights->output.bytes.data(), model->weights->token_embedding.bytes.data());
   EXPECT_EQ(model->tokenizer.end_tokens(), std::vector<std::int32_t>{tiny::kEnd});
   write_all(dir / "generation_config.json", R"({"eos_token_id":[261]})");
   EXPECT_EQ(load_model(dir.path()).value()->tokenizer.end_tokens().size(), 2u);
@@ -166,7 +166,7 @@ TEST(LoadModel, UsesTheOutputMatrixWhenItIsNotTied) {
   shapes["lm_head.weight"] = {tiny::kVocabSize, 8};
   write_all(dir / "model.safetensors", tiny::safetensors(shapes));
   const auto model = load_model(dir.path()).value();
-  EXPECT_NE(model->weights.output.bytes.data(), model->weights.token_embedding.bytes.data());
+  EXPECT_NE(model->weights->output.bytes.data(), model->weights->token_embedding.bytes.data());
 }
 
 TEST(LoadModel, RefusesAVocabularyLargerThanTheMatrix) {

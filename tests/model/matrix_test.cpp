@@ -8,7 +8,7 @@
 
 #include "support/gaussian.h"
 #include "support/random_blocks.h"
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::model {

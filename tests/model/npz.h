@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "support/temp_dir.h"
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::test {
 

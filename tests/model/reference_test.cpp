@@ -13,10 +13,10 @@
 
 #include "model/npz.h"
 #include "support/cache_builder.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/decoder.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::model {
 namespace reference_test {

@@ -1,4 +1,4 @@
-#include "tqcache/model/sampler.h"
+#include "tqcache/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

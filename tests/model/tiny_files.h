@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "support/temp_dir.h"
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::tiny {

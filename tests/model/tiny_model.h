@@ -12,9 +12,8 @@
 
 #include "support/cache_builder.h"
 #include "support/gaussian.h"
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/bytes.h"
+#include "tqcache/model.h"
 #include "tqcache/model/loading/weights.h"
 #include "tqcache/tensors/tensor.h"
 

@@ -6,9 +6,9 @@
 
 #include "model/fixture_model.h"
 #include "model/tiny_model.h"
-#include "tqcache/cache/convert.h"
 #include "tqcache/cache/window.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::model {
 namespace turbo_windows_test {

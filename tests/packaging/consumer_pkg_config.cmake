@@ -10,12 +10,6 @@ execute_process(COMMAND ${PKG_CONFIG} --cflags --libs tqcache
   OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 separate_arguments(flags UNIX_COMMAND "${flags}")
 
-# Every installed header finds all that it includes among the installed ones.
-file(GLOB_RECURSE headers RELATIVE ${PREFIX}/include ${PREFIX}/include/*.h)
-list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"\n")
-file(WRITE ${WORK_DIR}/all_headers.cpp ${headers})
-run(${CXX} -std=c++20 -fsyntax-only ${WORK_DIR}/all_headers.cpp ${flags})
-
 set(ENV{LD_LIBRARY_PATH} ${PREFIX}/${LIBDIR})  # for a build with BUILD_SHARED_LIBS
 run(${CXX} -std=c++20 ${CXX_FLAGS} ${CMAKE_CURRENT_LIST_DIR}/consumer/small_cache.cpp ${flags}
   -o ${WORK_DIR}/small_cache)

@@ -3,11 +3,24 @@
 # usage: cmake -DSOURCE_DIR=... -P module_graph.cmake
 cmake_minimum_required(VERSION 3.25)
 
-# Reads "| `format` | `cache` `codec` `base` |" rows into allowed_<module>.
+# Reads "| `format` | `cache` `codec` `base` | `tqkv.h` |" rows into allowed_<module> and
+# owner_<public header>.
 file(STRINGS ${SOURCE_DIR}/docs/explain/design.md rows
   REGEX "^\\| `[a-z]+` \\| (`[a-z]+` ?|nothing)+ *\\|")
 set(modules "")
+set(violations "")
+set(public_headers "")
 foreach(row IN LISTS rows)
+  string(REGEX MATCHALL "`[a-z_]+\\.h`" headers "${row}")
+  string(REGEX MATCH "`[a-z]+`" module "${row}")
+  foreach(header IN LISTS headers)
+    string(REGEX REPLACE "`" "" header "${header}")
+    string(REGEX REPLACE "`" "" owner_${header} "${module}")
+    if(header IN_LIST public_headers)
+      list(APPEND violations "${header}: the table names it twice")
+    endif()
+    list(APPEND public_headers ${header})
+  endforeach()
   string(REGEX MATCHALL "`[a-z]+`" names "${row}")
   string(REPLACE "`" "" names "${names}")
   list(POP_FRONT names module)
@@ -20,7 +33,6 @@ foreach(module IN ITEMS tools migrations session eval store format model tokeniz
   endif()
 endforeach()
 
-set(violations "")
 set(n_includes 0)
 
 # check_include(<file> <its module> <include line>): adds to `violations`.
@@ -34,8 +46,21 @@ macro(check_include file module line)
   if("${line}" MATCHES "_generated\\.h|flatbuffers/" AND NOT "${module}" MATCHES "^(format|store|migrations)$")
     list(APPEND violations "${file}: ${line}: ${module} may not see FlatBuffers")
   endif()
-  if("${line}" MATCHES "[\"<]tqcache/([a-z]+)/|\"(migrations)/")
+  if("${line}" MATCHES "[\"<]tqcache/([a-z_]+\\.h)[\">]")
+    set(included ${owner_${CMAKE_MATCH_1}})
+    math(EXPR n_includes "${n_includes} + 1")
+    if(NOT CMAKE_MATCH_1 IN_LIST public_headers)
+      if(NOT "${module};${CMAKE_MATCH_1}" STREQUAL "tools;all.h")
+        list(APPEND violations "${file}: ${line}: no module owns this public header")
+      endif()
+    elseif(NOT included IN_LIST allowed_${module})
+      list(APPEND violations "${file}: ${line}: ${module} may not include ${included}")
+    endif()
+  elseif("${line}" MATCHES "[\"<]tqcache/([a-z]+)/|\"(migrations)/")
     set(included ${CMAKE_MATCH_1}${CMAKE_MATCH_2})
+    if("${file}" MATCHES "^lib/include/")
+      list(APPEND violations "${file}: ${line}: a public header may not show a private one")
+    endif()
     math(EXPR n_includes "${n_includes} + 1")
     if(NOT included IN_LIST allowed_${module})
       list(APPEND violations "${file}: ${line}: ${module} may not include ${included}")
@@ -49,12 +74,29 @@ foreach(module IN LISTS modules)
     set(folder ${module})  # not part of the library
   endif()
   file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR}
-    ${SOURCE_DIR}/${folder}/*.h ${SOURCE_DIR}/${folder}/*.cpp)
+    ${SOURCE_DIR}/${folder}/*.h ${SOURCE_DIR}/${folder}/*.cpp
+    ${SOURCE_DIR}/${folder}/*.cu ${SOURCE_DIR}/${folder}/*.cuh)
   foreach(file IN LISTS files)
     file(STRINGS ${SOURCE_DIR}/${file} lines REGEX "^[ \t]*#[ \t]*include")
     foreach(line IN LISTS lines)
       check_include(${file} ${module} "${line}")
     endforeach()
+  endforeach()
+endforeach()
+
+# Public headers obey the rules of their modules.
+file(GLOB files RELATIVE ${SOURCE_DIR}/lib/include/tqcache ${SOURCE_DIR}/lib/include/tqcache/*)
+foreach(header IN LISTS files)
+  if(header STREQUAL "all.h")
+    continue()
+  elseif(NOT header IN_LIST public_headers)
+    list(APPEND violations "lib/include/tqcache/${header}: not in the table of docs/explain/design.md")
+    continue()
+  endif()
+  set(file lib/include/tqcache/${header})
+  file(STRINGS ${SOURCE_DIR}/${file} lines REGEX "^[ \t]*#[ \t]*include")
+  foreach(line IN LISTS lines)
+    check_include(${file} ${owner_${header}} "${line}")
   endforeach()
 endforeach()
 

@@ -19,8 +19,8 @@
 #include "report/text_table.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/eval/predictions.h"
+#include "tqcache/eval.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache {
 namespace kld_test {

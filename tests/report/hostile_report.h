@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report::test {
 

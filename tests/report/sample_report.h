@@ -1,7 +1,7 @@
 #pragma once
 // A report with one figure of every kind, of made-up numbers: what the page is looked at with.
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report::test {
 

@@ -1,6 +1,6 @@
 // A session of the library does what `tqcache generate` does, without the program.
 
-#include "tqcache/session/session.h"
+#include "tqcache/session.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "support/temp_dir.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::session {
 namespace {
@@ -126,15 +126,14 @@ TEST(PromptStore, GivesTheNextSessionWhatTheLastOnePut) {
   const auto first = must(Session::open({.model = kModel}));
   const std::vector<std::int32_t> ids = encode(*first, text);
   ASSERT_GT(ids.size(), 512u);
-  {
-    const auto store = must(PromptStore::open({.url = url, .name = "alice"}));
-    must(first->begin_from(*store, ids));
-    EXPECT_EQ(first->cache().n_tokens(), 0);
-    must(first->feed(ids));
-    must(store->finish(first->cache()));
-    EXPECT_EQ(store->named()->n_tokens, std::ssize(ids));
-    EXPECT_EQ(store->warning(), "");
-  }
+  const auto putting = must(PromptStore::open({.url = url, .name = "alice"}));
+  must(first->begin_from(*putting, ids));
+  EXPECT_EQ(first->cache().n_tokens(), 0);
+  must(first->feed(ids));
+  must(putting->finish(first->cache()));
+  EXPECT_EQ(putting->named()->n_tokens, std::ssize(ids));
+  EXPECT_EQ(putting->warning(), "");
+
   const auto second = must(Session::open({.model = kModel}));
   const auto store = must(PromptStore::open({.url = url, .read_only = true}));
   must(second->begin_from(*store, ids));

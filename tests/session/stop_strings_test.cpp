@@ -1,6 +1,6 @@
-#include "tqcache/session/stop_strings.h"
-
 #include <gtest/gtest.h>
+
+#include "tqcache/session.h"
 
 namespace tqcache::session {
 namespace {

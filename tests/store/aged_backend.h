@@ -10,9 +10,9 @@
 #include <string>
 
 #include "support/cache_builder.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/cache.h"
+#include "tqcache/hash.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 

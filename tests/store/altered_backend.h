@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "store/library_fixture.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 

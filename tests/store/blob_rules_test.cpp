@@ -10,7 +10,7 @@
 namespace tqcache::test {
 namespace blob_rules_test {
 
-using format::SideName;
+using cache::TensorKind;
 using store::Block;
 using store::Data;
 using store::Parameters;
@@ -114,7 +114,7 @@ TEST(BlobRules, ABlockHasItsOwnSections) {
     expect_rule<Block>("block", change, "a section of another block");
   };
   rule([](Block& b) { b.sections[1].info.block = 0; });
-  rule([](Block& b) { b.sections[1].info.side = SideName::kArray; });
+  rule([](Block& b) { b.sections[1].info.side = cache::TensorKind::kArray; });
 }
 
 TEST(BlobRules, SectionsAgreeWithTheirRows) {
@@ -139,11 +139,11 @@ TEST(BlobRules, SectionsAgreeWithTheirRows) {
 TEST(BlobRules, DataMayHaveTheTokenBlocksOfAWindow) {
   Data data;
   for (const std::int64_t block : {3, 4, 5}) {
-    for (const SideName side : {SideName::kKeys, SideName::kValues}) {
+    for (const cache::TensorKind side : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
       data.sections.push_back(sample_section(1, side, block, 64, 64));
     }
   }
-  data.sections.push_back(sample_section(2, SideName::kArray, 0, 12, 12));
+  data.sections.push_back(sample_section(2, cache::TensorKind::kArray, 0, 12, 12));
   const std::string& key = sample("data").key;
   EXPECT_EQ(decode_as<Data>(key, must(store::encode_blob(key, data))).sections.size(), 7u);
   data.sections.erase(data.sections.begin() + 2, data.sections.begin() + 4);

@@ -76,7 +76,7 @@ inline std::vector<cache::ArrayDesc>& sample_arrays(std::vector<cache::LayerDesc
 }
 
 // Bytes 0, 1, 2, ... in the place of a section's.
-inline store::StoredSection sample_section(std::int64_t layer, format::SideName side,
+inline store::StoredSection sample_section(std::int64_t layer, cache::TensorKind side,
                                            std::int64_t block, std::size_t n_stored,
                                            std::size_t n_raw) {
   AlignedBytes bytes(n_stored);
@@ -121,20 +121,20 @@ inline store::Block sample_block() {
   block.index = 1;
   const std::vector<std::int32_t> tokens = sample_tokens();
   block.tokens.assign(tokens.begin() + 256, tokens.begin() + 512);
-  block.sections = {sample_section(0, format::SideName::kKeys, 1, 70, 2560),
-                    sample_section(0, format::SideName::kValues, 1, 33, 16384)};
+  block.sections = {sample_section(0, cache::TensorKind::kKeys, 1, 70, 2560),
+                    sample_section(0, cache::TensorKind::kValues, 1, 33, 16384)};
   block.sections[0].info.packed = true;
   return block;
 }
 
 inline store::Data sample_data() {
-  using format::SideName;
-  return {{sample_section(0, SideName::kKeys, 2, 192, 192),
-           sample_section(0, SideName::kValues, 2, 5, 192),
-           sample_section(1, SideName::kArray, 0, 32, 32),
-           sample_section(1, SideName::kArray, 1, 32, 32),
-           sample_section(2, SideName::kArray, 0, 12, 12),
-           sample_section(2, SideName::kArray, 1, 4, 4)}};
+  using cache::TensorKind;
+  return {{sample_section(0, cache::TensorKind::kKeys, 2, 192, 192),
+           sample_section(0, cache::TensorKind::kValues, 2, 5, 192),
+           sample_section(1, cache::TensorKind::kArray, 0, 32, 32),
+           sample_section(1, cache::TensorKind::kArray, 1, 32, 32),
+           sample_section(2, cache::TensorKind::kArray, 0, 12, 12),
+           sample_section(2, cache::TensorKind::kArray, 1, 4, 4)}};
 }
 
 inline std::string sample_data_key() {

@@ -7,7 +7,7 @@
 
 #include "store/blob_fixture.h"
 #include "support/temp_dir.h"
-#include "tqcache/format/section_plan.h"
+#include "tqcache/cache/blocks.h"
 
 namespace tqcache::test {
 namespace blob_test {
@@ -36,7 +36,7 @@ bool same_layers(const std::vector<LayerDesc>& a, const std::vector<LayerDesc>& 
 void expect_same(const std::vector<StoredSection>& a, const std::vector<StoredSection>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(format::key_of(a[i].info), format::key_of(b[i].info));
+    EXPECT_EQ(cache::key_of(a[i].info), cache::key_of(b[i].info));
     EXPECT_EQ(a[i].info.packed, b[i].info.packed);
     EXPECT_EQ(a[i].info.compression, b[i].info.compression);
     EXPECT_EQ(a[i].info.raw_bytes, b[i].info.raw_bytes);
@@ -230,7 +230,8 @@ TEST(HashParameters, CountsAllButTokensAndShapesOfArrays) {
     return store::hash_parameters(parameters);
   };
   EXPECT_NE(changed([](Parameters& p) { sample_keys(p.layers).mean[31] = 0; }), hash);
-  EXPECT_NE(changed([](Parameters& p) { sample_keys(p.layers).parts[0].quantizer.seed = 1; }), hash);
+  EXPECT_NE(changed([](Parameters& p) { sample_keys(p.layers).parts[0].quantizer.seed = 1; }),
+            hash);
   EXPECT_NE(changed([](Parameters& p) { sample_attention(p.layers).v.dtype = Dtype::kF16; }), hash);
   EXPECT_NE(changed([](Parameters& p) { p.identity.weights_fingerprint[3] = {}; }), hash);
   EXPECT_NE(changed([](Parameters& p) { p.identity.source_format = "mlx-lm"; }), hash);
@@ -296,7 +297,7 @@ TEST(CheckBlock, KnowsWhichSectionsAPartHas) {
   block.part = 17;
   block.n_parts = 18;
   for (std::int64_t layer = 34; layer < 36; ++layer) {
-    for (const auto side : {format::SideName::kKeys, format::SideName::kValues}) {
+    for (const auto side : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
       block.sections.push_back(sample_section(layer, side, 3, 10, 524288));
     }
   }

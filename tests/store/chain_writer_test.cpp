@@ -6,9 +6,9 @@
 
 #include "store/altered_backend.h"
 #include "store/library_fixture.h"
-#include "tqcache/format/cache_content.h"
-#include "tqcache/format/describe.h"
+#include "tqcache/cache/memory_blocks.h"
 #include "tqcache/format/sections/section_compressor.h"
+#include "tqcache/reader.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
@@ -18,28 +18,33 @@ using Sections = std::vector<store::StoredSection>;
 
 // A cache, and its sections as they would be stored.
 struct Prompt {
-  explicit Prompt(cache::Cache of) : cache(std::move(of)), content(format::content_of(cache)) {}
+  explicit Prompt(cache::Cache of)
+      : cache(std::move(of)),
+        reader(cache::reader_of(cache)),
+        layers(reader->description().layers) {}
   Prompt(const Prompt&) = delete;
 
   cache::Cache cache;
-  format::ContainerContent content;
+  std::shared_ptr<const cache::CacheReader> reader;
+  std::vector<cache::LayerDesc> layers;
 
   std::span<const std::int32_t> tokens(std::size_t block) const {
     return std::span(cache.tokens).subspan(block * 256, 256);
   }
   store::Parameters parameters() const {
     const auto first = tokens(0);
-    return {cache.identity, {first.begin(), first.end()}, content.manifest.layers};
+    return {cache.identity, {first.begin(), first.end()}, layers};
   }
   // All from `first` on, `n` of them.
   Sections sections(std::size_t first, std::size_t n) const {
     const auto as_it_is = must(format::SectionCompressor::make(format::Compression::kNone, 1));
     Sections sections;
     for (std::size_t i = first; i < first + n; ++i) {
-      format::SectionInfo info = content.manifest.sections[i];
-      const SharedBytes raw = must(content.make_section(i));
+      format::SectionInfo info;
+      static_cast<cache::BlockInfo&>(info) = reader->blocks()[i];
+      const SharedBytes raw = must(reader->share(i));
       Bytes none;
-      as_it_is.prepare(content.manifest.layers[0], raw.view(), info, none);
+      as_it_is.prepare(layers[0], raw.view(), info, none);
       sections.push_back({info, raw});
     }
     return sections;
@@ -49,7 +54,7 @@ struct Prompt {
     store::Snapshot snapshot;
     snapshot.n_tokens = cache.n_tokens();
     snapshot.tail.assign(cache.tokens.begin() + static_cast<std::ptrdiff_t>(n), cache.tokens.end());
-    snapshot.layers = store::bare_layers(content.manifest.layers);
+    snapshot.layers = store::bare_layers(layers);
     return snapshot;
   }
 };

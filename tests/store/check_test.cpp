@@ -1,13 +1,12 @@
 // What check finds in a store, and what it takes away.
 
-#include "tqcache/store/upkeep/check.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::test {
 namespace check_test {

@@ -1,7 +1,5 @@
 // What goes when a store is to become smaller, and what does not.
 
-#include "tqcache/store/upkeep/collect.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +9,7 @@
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
 #include "tqcache/store/blobs/keys.h"
-#include "tqcache/store/upkeep/check.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::test {
 namespace collect_test {

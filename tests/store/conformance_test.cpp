@@ -1,4 +1,4 @@
-// The promises of store/backend.h, checked for every backend.
+// The promises of tqcache/store.h, checked for every backend.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "store/test_backends.h"
 #include "store/values.h"
 #include "support/temp_dir.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 namespace conformance_test {

@@ -1,14 +1,12 @@
 // Prompts that are copied from one store to another.
 
-#include "tqcache/store/upkeep/copy.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
 #include "tqcache/store/blobs/keys.h"
-#include "tqcache/store/upkeep/check.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::test {
 namespace copy_test {

@@ -6,7 +6,7 @@
 
 #include "store/values.h"
 #include "support/temp_dir.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 #include "tqcache/store/backends/dir_files.h"
 #include "tqcache/store/backends/dir_index.h"
 

@@ -32,7 +32,7 @@ class FakeServer {
   // that arrives, and then the end of the connection.
   explicit FakeServer(Script answers)
       : answers_(std::move(answers)), listening_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    // What store/backend.h asks of everyone who wants to be told of broken connections.
+    // What tqcache/store.h asks of everyone who wants to be told of broken connections.
     ::signal(SIGPIPE, SIG_IGN);
     sockaddr_in address{};
     address.sin_family = AF_INET;

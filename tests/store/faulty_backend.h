@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 

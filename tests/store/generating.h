@@ -12,12 +12,12 @@
 
 #include "model/fixture_model.h"
 #include "support/cache_builder.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/describe.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/cache/memory_blocks.h"
+#include "tqcache/decoder.h"
+#include "tqcache/quantize.h"
+#include "tqcache/store.h"
 #include "tqcache/store/library/background_put.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 

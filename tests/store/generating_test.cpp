@@ -9,8 +9,8 @@
 #include <tuple>
 
 #include "store/faulty_backend.h"
-#include "tqcache/cache/configuration.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
+#include "tqcache/quantize.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "store/blob_samples.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 namespace keys_test {

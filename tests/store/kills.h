@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "store/writer.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 

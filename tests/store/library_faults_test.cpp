@@ -7,7 +7,7 @@
 #include "store/altered_backend.h"
 #include "store/blob_fixture.h"
 #include "store/library_fixture.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
 
@@ -344,7 +344,7 @@ TEST_F(Faults, ASectionThatIsNoFrameIsNamed) {
 
   store::Prefix prefix = found(cache);
   const auto prompt = must(library_.fetch(prefix));
-  const auto loaded = format::load_sections(*prompt, kAllMemory);
+  const auto loaded = cache::load(*prompt, {kAllMemory});
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.error().code, ErrorCode::kCorrupt);
   EXPECT_NE(loaded.error().message.find("layer 0 k, block 1"), std::string::npos);

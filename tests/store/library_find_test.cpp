@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "store/library_fixture.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/format/describe.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/memory_blocks.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
@@ -149,10 +149,10 @@ TEST_F(Find, FindsOnlyTheRequestedSettings) {
   cache::Cache longer = large;
   std::ranges::copy(small.tokens, longer.tokens.begin());
   put(library_, file_of(longer), "");
-  const auto settings = format::describe(small, "").layers;
+  const auto settings = cache::describe(small).layers;
   EXPECT_EQ(found(library_, small, and_more(longer), {.settings = &settings}), 600);
   EXPECT_EQ(found(library_, small, and_more(longer)), 900);
-  const auto other = format::describe(CacheBuilder(1).turbo(kHeads, 3, 3).build(), "").layers;
+  const auto other = cache::describe(CacheBuilder(1).turbo(kHeads, 3, 3).build()).layers;
   EXPECT_EQ(found(library_, small, and_more(longer), {.settings = &other}), 0);
 }
 

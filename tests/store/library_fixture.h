@@ -10,11 +10,10 @@
 
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/file.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/load_sections.h"
-#include "tqcache/store/backend.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/file.h"
+#include "tqcache/reader.h"
+#include "tqcache/store.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 
@@ -42,7 +41,7 @@ inline store::PutReport put(store::Library& library, const Bytes& file, std::str
 }
 
 inline cache::Cache load(const store::StoredPrompt& prompt) {
-  return must(format::load_sections(prompt, kAllMemory, {}, 2));
+  return must(cache::load(prompt, {kAllMemory, 2}));
 }
 
 inline store::PromptRecord record_of(store::Library& library, std::string_view name) {

@@ -8,7 +8,7 @@
 
 #include "store/altered_backend.h"
 #include "store/library_fixture.h"
-#include "tqcache/cache/truncate.h"
+#include "tqcache/cache.h"
 #include "tqcache/store/blobs/keys.h"
 #include "tqcache/store/library/chain_writer.h"
 

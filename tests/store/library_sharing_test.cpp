@@ -5,7 +5,7 @@
 #include <map>
 
 #include "store/library_fixture.h"
-#include "tqcache/cache/side.h"
+#include "tqcache/cache.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
@@ -26,7 +26,7 @@ cache::Cache continued(cache::Cache cache, std::int64_t n, std::uint64_t seed) {
       for (cache::Side* side : {&attention.k, &attention.v}) {
         std::vector<float> rows(static_cast<std::size_t>(some) * width);
         for (float& value : rows) value = random.bell();
-        must(cache::pack_full_tail(*side, kShape, n_tokens, 1));
+        must(cache::pack_full_tail(*side, n_tokens, 1));
         cache::append(*side, kShape, n_tokens, rows);
       }
     }

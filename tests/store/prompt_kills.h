@@ -8,9 +8,9 @@
 
 #include "store/kills.h"
 #include "support/cache_builder.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/store/library/library.h"
-#include "tqcache/store/upkeep/check.h"
+#include "tqcache/store.h"
+#include "tqcache/tqkv.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::test {
 

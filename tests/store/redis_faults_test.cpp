@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "store/fake_server.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 namespace redis_faults_test {

@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "support/temp_dir.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 
 // On a socket in a folder. Without more options it keeps nothing on disk.
 class RedisServer : public testing::Test {
  protected:
-  // What store/backend.h asks of everyone who wants to be told of broken connections.
+  // What tqcache/store.h asks of everyone who wants to be told of broken connections.
   RedisServer() { ::signal(SIGPIPE, SIG_IGN); }
   ~RedisServer() override { stop(); }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "store/fake_server.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 namespace s3_faults_test {

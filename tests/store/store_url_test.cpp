@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 namespace store_url_test {

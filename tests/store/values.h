@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/hash.h"
+#include "tqcache/bytes.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::test {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "store/values.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 
 namespace tqcache::test {
 

@@ -21,14 +21,11 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/layer.h"
-#include "tqcache/cache/presets.h"
-#include "tqcache/cache/side.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 
@@ -240,8 +237,8 @@ class CacheBuilder {
                    codec::BlockOrder order) {
     cache::DenseSide dense = dense_side(shape, dtype);
     if (plan.dense) return dense;
-    cache::TurboSide side =
-        must(cache::SideMaker(cache_.identity.rope).make(plan, order, shape, dtype));
+    cache::TurboSide side{
+        must(cache::make_codec(plan, order, shape, dtype, cache_.identity.rope)), {}, {dtype, {}}};
     pack(side, shape, std::move(dense), plan.outlier_policy);
     return side;
   }
@@ -279,10 +276,10 @@ class CacheBuilder {
     }
     std::size_t n_packed = full.size();
     if (keep_full_tail_ && n_packed == dense.blocks.size() && n_packed > 0) --n_packed;
-    if (n_packed > 0) cache::fix_side(side, full, policy, 1);
+    if (n_packed > 0) side.codec.fit(full, policy, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
-      side.packed.push_back(must(cache::pack_block(side, full[i], 1)));
-      cache::complete_block(side, shape, full[i].index);
+      side.packed.push_back(
+          cache::make_turbo_block(side.codec, full[i].index, must(side.codec.encode(full[i], 1))));
     }
     for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
       side.tail.blocks.push_back(std::move(dense.blocks[i]));
@@ -303,6 +300,30 @@ class CacheBuilder {
   bool keep_full_tail_ = false;
   cache::Centering center_ = cache::Centering::kNone;
 };
+
+// Changes the inside of a codec, also to what KvCodec::make() would refuse.
+template <class Change>
+void edit_codec(cache::KvCodec& codec, const Change& change) {
+  cache::KvCodec::State state = codec.state();
+  change(state);
+  codec = cache::KvCodec(std::move(state));
+}
+
+// KvCodec::make() of a changed description of `codec`.
+template <class Change>
+Result<cache::KvCodec> remade(const cache::KvCodec& codec, const cache::Rope& rope,
+                              const Change& change) {
+  cache::TensorDesc tensor = codec.describe();
+  change(*tensor.quant);
+  return cache::KvCodec::make(tensor, codec.shape(), codec.order(), rope);
+}
+
+// The codes and scales of one kv head.
+inline codec::PackedHead packed_head(const cache::TurboSide& side, std::int64_t block,
+                                     std::int64_t kv_head) {
+  const ByteView bytes = side.packed[static_cast<std::size_t>(block)].bytes.view();
+  return side.codec.state().head(bytes, block, kv_head);
+}
 
 namespace difference_detail {
 
@@ -332,10 +353,12 @@ inline std::string of_turbo(const cache::TurboSide& a, const cache::TurboSide& b
                             cache::HeadShape shape, std::int64_t n_tokens) {
   if (a.codec.parts() != b.codec.parts()) return "parts of the codec";
   if (a.codec.order() != b.codec.order()) return "order of codes";
-  if (!(a.mean == b.mean)) return "mean";
-  if (a.outliers != b.outliers) return "outlier channels";
-  if (a.n_sinks != b.n_sinks) return "number of sink tokens";
-  if (!(a.transforms == b.transforms)) return "maps";
+  if (a.codec.shape() != b.codec.shape()) return "shape of the codec";
+  if (a.codec.dtype() != b.codec.dtype()) return "dtype of the codec";
+  if (!(a.codec.state().mean == b.codec.state().mean)) return "mean";
+  if (a.codec.state().outliers != b.codec.state().outliers) return "outlier channels";
+  if (a.codec.n_sinks() != b.codec.n_sinks()) return "number of sink tokens";
+  if (!(a.codec.state().transforms == b.codec.state().transforms)) return "maps";
   if (a.packed.size() != b.packed.size()) return "number of packed blocks";
   for (std::size_t i = 0; i < a.packed.size(); ++i) {
     if (!std::ranges::equal(a.packed[i].bytes.view(), b.packed[i].bytes.view())) {

@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache::test {
 

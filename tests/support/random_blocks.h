@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "support/gaussian.h"
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/half.h"
+#include "tqcache/bytes.h"
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::test {

@@ -14,7 +14,7 @@
 #include <system_error>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::test {
 

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/block_layout.h"
 
 namespace tqcache::test {

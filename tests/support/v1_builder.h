@@ -18,7 +18,7 @@
 
 #include "migrations/v1_file.h"
 #include "support/cache_builder.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/description.h"
 
 namespace tqcache::test {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/hash.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::test {
 namespace {

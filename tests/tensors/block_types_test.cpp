@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/block_forms.h"
 #include "tqcache/tensors/gguf.h"
 

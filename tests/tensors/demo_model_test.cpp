@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/gguf.h"
 #include "tqcache/tensors/safetensors.h"
 

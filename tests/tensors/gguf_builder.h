@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::test {
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache::test {
 

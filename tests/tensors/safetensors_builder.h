@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::test {
 

@@ -1,12 +1,12 @@
 // Conversations as text, and templates known by what they contain.
 
-#include "tqcache/tokenizer/chat_template.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
+
+#include "tqcache/tokenizer.h"
 
 namespace tqcache::tokenizer {
 namespace chat_template_test {

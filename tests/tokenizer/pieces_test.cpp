@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tokenizer/tiny_pieces.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer.h"
 
 namespace tqcache::tokenizer {
 namespace pieces_test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/tiny_files.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer.h"
 
 namespace tqcache::tokenizer {
 namespace tokenizer_file_test {

@@ -1,6 +1,6 @@
 // The tokenizer at work: texts to ids and back.
 
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "model/tiny_files.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/gguf.h"
 #include "tqcache/tokenizer/merge_table.h"
 

@@ -15,8 +15,9 @@
 #include "cli/text.h"
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
-#include "tqcache/format/cache_file.h"
 #include "tqcache/format/header.h"
+#include "tqcache/format/manifest.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 
@@ -49,7 +50,7 @@ Result<V1Input> migrate_in_memory(const ByteSource& file, unsigned n_threads, bo
   TQC_TRY(stop_if_interrupted());
   if (compare) TQC_TRY(migrations::check_migrated(old, migration.cache, n_threads));
   V1Input input{summary_of(old, std::move(migration.notes)), nullptr};
-  old = {};  // its memory is needed for what comes
+  old = {};  // frees memory before writing
   format::WriteOptions options;
   options.compression = format::Compression::kNone;
   options.n_threads = n_threads;
@@ -86,7 +87,7 @@ Result<std::uint64_t> save_to_stdout(const Console& console, const cache::Cache&
   return std::uint64_t{bytes.size()};
 }
 
-// A damaged header slot may have been the newer one. Other damage is reported by the reader.
+// A damaged header slot may have been the newer one. The reader reports other damage.
 void warn_of_lost_state(const std::string& name, const ByteSource& source) {
   const Result<format::Header> header = format::read_header(source);
   if (!header) return;
@@ -98,7 +99,7 @@ void warn_of_lost_state(const std::string& name, const ByteSource& source) {
 }  // namespace
 
 Result<void> refuse_foreign(const ByteSource& source) {
-  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, foreign_kind(source));
+  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, foreign_kind(source));
   if (!kind) return {};
   return Error{ErrorCode::kUnsupported,
                fmt::format("this is a {}; use tqcache convert first", name_of(*kind))};

@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/cache_io.h: Cache files of every version, by name; "-" is standard input or output.
+// tools/cli/cache_io.h: cache files of every version, by name; "-" is standard input or output.
 
 #include <cstdint>
 #include <memory>
@@ -11,76 +11,74 @@
 #include "cli/common_flags.h"
 #include "cli/console.h"
 #include "cli/flags.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/diff.h"
-#include "tqcache/format/append.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 
-// What a file of version 1 says of itself.
+// Metadata of a file of version 1.
 struct V1Summary {
-  std::vector<std::string> class_paths;  // of every layer, the first layer first
+  std::vector<std::string> class_paths;  // of every layer, in order
   std::vector<std::pair<std::string, std::string>> metadata;
-  std::vector<std::string> notes;  // on what version 2 has in another form
+  std::vector<std::string> notes;  // on what version 2 stores in another way
 };
 
 struct V1Input {
   V1Summary summary;
-  std::unique_ptr<ByteSource> source;  // of version 2, in memory
+  std::unique_ptr<ByteSource> source;  // in version 2, in memory
 };
 
-// "version 1 is read only; ...", for verbs that write in a file.
+// "version 1 is read only; ...", for verbs that change a file in place.
 Error v1_is_read_only();
 
-// Reads a file of version 1 and warns of its age. `name` is what messages call it. If asked to
-// `compare`, every value of the new form is held against what the file says.
+// Reads a file of version 1 and warns about its version. Messages use `name`. With `compare`, every
+// value of the result is compared with the file.
 //
-// Memory: the file, decompressed, and the same in version 2.
+// Memory: the file, decompressed, and its copy in version 2.
 Result<V1Input> read_v1_input(const ByteSource& file, const std::string& name, unsigned n_threads,
                               bool compare = false);
 
 // The name of a path in messages.
 std::string display_name(const std::string& path, std::string_view dash_means);
 
-// Whether two names are of one file. False when either does not exist, unless they are equal.
+// Whether two names refer to one file. False if either does not exist, unless the names are equal.
 bool same_file(const std::string& a, const std::string& b);
 
 // All of standard input. Errors: kIo, kTooLarge, kInterrupted.
 Result<Bytes> read_stdin(std::uint64_t max_bytes);
 
-// A file to read by position, whatever it is; standard input is read whole first.
+// A file of any kind with random access; standard input is first read completely.
 Result<std::unique_ptr<ByteSource>> open_source(const std::string& path);
 
-// Errors: kUnsupported for a cache of another program: it points at the verb that reads it.
+// Errors: kUnsupported for a cache of another program; the message names the verb that reads it.
 Result<void> refuse_foreign(const ByteSource& source);
 
 // A cache file of any version.
 struct CacheInput {
   std::string name;                    // for messages
-  std::uint64_t file_bytes = 0;        // of the file as it is
-  std::unique_ptr<ByteSource> source;  // of version 2; another one is migrated in memory
+  std::uint64_t file_bytes = 0;        // of the original file
+  std::unique_ptr<ByteSource> source;  // in version 2; older versions are migrated in memory
   std::optional<V1Summary> v1;         // of a file of version 1
 };
 
 // Opens a cache file, with a warning if it is of an older version or if a newer state may be lost.
 // Errors: kUnsupported for a file of another program, which `tqcache convert` reads.
 Result<CacheInput> open_cache(const std::string& path, unsigned n_threads);
-// The same of a file that is open.
+// As above, for an open file.
 Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
                                unsigned n_threads);
 
 Result<cache::Cache> load_cache(const Console& console, const std::string& path,
                                 const format::ReadOptions& options);
 
-// The same without copying uncompressed sections: format::map_cache() says which files allow it.
-// Standard input and older versions are read.
+// As above without copying uncompressed sections: format::map_cache() says which files allow it.
+// Standard input and older versions are copied.
 Result<cache::Cache> map_cache(const Console& console, const std::string& path,
                                const format::ReadOptions& options);
 
-// Refuses an output that cannot be written before hours are spent on what goes into it.
+// Rejects an output that cannot be written, before hours are spent on its content.
 Result<void> check_output(const std::string& path, bool force);
 
 // Bytes of a file; 0 for a device, which has none.
@@ -90,7 +88,7 @@ std::uint64_t size_on_disk(const std::string& path);
 Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
                                  const std::string& path, const format::WriteOptions& options);
 
-// The file stays locked as long as this lives; a second writer is refused.
+// The file stays locked as long as this lives; other writers are rejected.
 class GrowingFile {
  public:
   // Errors: kBusy; kUnsupported for version 1; those of format::CacheAppender::open().
@@ -100,8 +98,8 @@ class GrowingFile {
 
   Result<cache::Cache> read(const Console& console, unsigned n_threads);
 
-  // By default, new sections are compressed like the old ones: an uncompressed file, which can
-  // be mapped, stays so. Errors: those of format::CacheAppender::append(); kInvalidArgument
+  // By default, new sections are compressed like the old ones: an uncompressed file, which can be
+  // mapped, stays uncompressed. Errors: those of format::CacheAppender::append(); kInvalidArgument
   // (flags).
   Result<format::AppendReport> append(const Console& console, const cache::Cache& cache,
                                       const CompressionFlags& flags, unsigned n_threads);
@@ -134,7 +132,7 @@ struct CachePair {
   cache::CacheDifference diff;
 };
 
-// Errors: kInvalidArgument when both are standard input; those of reading, and of cache::diff.
+// Errors: kInvalidArgument if both are standard input; those of reading, and of cache::diff.
 Result<CachePair> load_cache_pair(const Console& console, const CachePairFlags& flags);
 
 }  // namespace tqcache::cli

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
-#include "tqcache/cache/configuration.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cli {
 
@@ -51,7 +51,7 @@ std::optional<double> parse_double(const std::string& text) {
   return number;
 }
 
-// Defines the flags of keys, of values, or of both: `prefix` is "key-", "value-" or "".
+// Defines the flags of K, of V, or of both: `prefix` is "key-", "value-" or "".
 class SideFlagAdder {
  public:
   SideFlagAdder(FlagSet& app, std::string prefix)
@@ -144,7 +144,7 @@ struct Choice {
   const T& operator*() const { return *value; }
 };
 
-// The flags of one side, its own before those of both.
+// The flags of K or V. Its own flags win over those for both.
 class SideChoices {
  public:
   SideChoices(const SideFlags& both, const SideFlags& own, std::string_view prefix)
@@ -156,9 +156,9 @@ class SideChoices {
     return {both_.*member, fmt::format("--{}", name)};
   }
 
-  // The first flag, other than that of bits, that was given for this side alone; empty: none.
+  // The first flag, except the one for bits, that was given for this tensor only; empty if absent.
   std::string first_own_flag() const { return first_flag(own_, prefix_); }
-  // The same of the flags for both sides.
+  // As above, for the flags for both.
   std::string first_common_flag() const { return first_flag(both_, ""); }
 
   bool bits_are_own() const { return own_.bits.has_value(); }
@@ -196,7 +196,7 @@ Result<void> check_range(const Choice<T>& choice, T lowest, T highest) {
   return usage_error(fmt::format("{}: {} is not {} to {}", choice.flag, *choice, lowest, highest));
 }
 
-// Refuses a flag that says something about another mode than the side's.
+// Rejects a flag that needs another mode than that of the tensor.
 template <class T>
 Result<void> check_mode(const Choice<T>& choice, Mode needed, Mode mode) {
   if (!choice || mode == needed) return {};
@@ -210,7 +210,7 @@ Result<void> refuse_in_affine(const Choice<T>& choice, Mode mode) {
   return usage_error(fmt::format("{} does not go with --mode affine", choice.flag));
 }
 
-// Another mode begins with its own usual numbers.
+// Another mode starts with its own default settings.
 Result<void> apply_mode(const SideChoices& flags, cache::SidePlan& plan) {
   codec::CodecSpec& spec = plan.codec;
   const auto mode = flags.get(&SideFlags::mode, "mode");
@@ -301,7 +301,7 @@ Result<void> apply_affine(const SideChoices& flags, codec::CodecSpec& spec) {
   return {};
 }
 
-// Bits decide what scales preserve, unless a flag does.
+// The number of bits determines the scale rule, unless a flag does.
 void apply_usual_scale(const SideChoices& flags, codec::CodecSpec& spec) {
   if (flags.get(&SideFlags::scale, "scale")) return;
   if (spec.mode == Mode::kMse || spec.mode == Mode::kMixed) {
@@ -343,7 +343,7 @@ Result<void> apply(const SideChoices& flags, cache::SidePlan& plan) {
   TQC_TRY(check_bits(bits));
   if (bits && *bits == kDenseBits) return make_dense(flags, plan);
   const bool is_meant = flags.bits_are_own() || !flags.first_own_flag().empty();
-  if (plan.dense && !is_meant) return {};  // what is said of both is said of the packed one
+  if (plan.dense && !is_meant) return {};  // flags for both apply to the quantized one
   if (plan.dense) plan = cache::SidePlan{};
   TQC_TRY(apply_mode(flags, plan));
   TQC_TRY(apply_bits(flags, plan.codec));
@@ -362,7 +362,7 @@ std::optional<std::int64_t> parse_number(std::string_view text) {
   return number;
 }
 
-// The flag says all of it, so it goes with none of the flags from `first` on.
+// The flag replaces all others, so it excludes the flags from `first` on.
 void exclude_others(FlagSet& app, std::size_t first, Flag* flag) {
   for (std::size_t i = first; i < app.flags().size(); ++i) {
     if (app.flags()[i].get() != flag) flag->excludes(app.flags()[i].get());

@@ -1,27 +1,25 @@
 #pragma once
-// tools/cli/codec_flags.h: Flags that choose how K and V are quantized.
+// tools/cli/codec_flags.h: flags that choose how K and V are quantized.
 //
-// A preset gives a plan for keys and one for values. Flags change it: --mode both of them,
-// --key-mode and --value-mode one, and so on. Flags that contradict each other are refused by name
-// before any file is opened. --config says everything in one word, --quality names a goal; neither
-// goes with the other flags.
+// A preset gives a plan for K and one for V. Flags change it: --mode both of them, --key-mode and
+// --value-mode one, and so on. Contradicting flags are rejected by name before any file is opened.
+// --config gives all settings as one text, --quality names a goal; neither can be combined with the
+// other flags.
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "cli/flags.h"
-#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/plan.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cli {
 
-// What was given for one side, or for both. Absent: as the preset has it.
+// Flags for K, for V, or for both. Absent: as in the preset.
 struct SideFlags {
-  std::optional<int> bits;  // 16: dense; absent too when the number given is not a whole one
+  std::optional<int> bits;  // 16: dense; also absent if the number is not whole
   std::optional<double> exact_bits;  // as given
   std::optional<std::string> mode;
   std::optional<std::string> scale;
@@ -39,10 +37,10 @@ struct SideFlags {
 };
 
 struct CodecFlags {
-  std::optional<std::string> configuration;  // cache/configuration.h; in the place of all others
-  std::optional<std::string> quality;        // cache/presets.h; likewise
+  std::optional<std::string> configuration;  // tqcache/quantize.h; replaces all others
+  std::optional<std::string> quality;        // tqcache/quantize.h; likewise
   std::string preset{cache::kDefaultPreset};
-  std::string boundary_layers;  // "N" or "N:BITS"; empty: none
+  std::string boundary_layers;  // "N" or "N:BITS"; empty: no boundary layers
   std::string windows{cache::word_of(cache::kWindowWords, cache::WindowForm::kAsTheyAre)};
   SideFlags both;
   SideFlags keys;
@@ -51,7 +49,7 @@ struct CodecFlags {
 
 void add_codec_flags(FlagSet& app, CodecFlags& flags);
 
-// Errors: kInvalidArgument, naming the flags that do not go together.
+// Errors: kInvalidArgument, naming the flags that exclude each other.
 Result<cache::ConvertOptions> convert_options(const CodecFlags& flags);
 
 struct FormFlags {
@@ -63,7 +61,7 @@ struct FormFlags {
 
 void add_form_flags(FlagSet& app, FormFlags& flags);
 
-// As convert takes them; nullopt when none is given.
+// The options of convert(); nullopt if no flag is given.
 // Errors: kInvalidArgument, naming the flag.
 Result<std::optional<cache::ConvertOptions>> form_of(const FormFlags& flags);
 

@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/common_flags.h: Flags that several verbs share.
+// tools/cli/common_flags.h: flags that several verbs share.
 
 #include <cstdint>
 #include <optional>
@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "cli/flags.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/model/attention/score_params.h"
-#include "tqcache/model/sampler.h"
+#include "tqcache/decoder.h"
+#include "tqcache/sampler.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 
-// A command line that makes no sense.
+// An invalid command line.
 inline Error usage_error(std::string message) { return invalid(std::move(message)); }
 
 void add_model_flag(FlagSet& flags, std::string& path, bool required);
@@ -36,7 +36,7 @@ void add_compression_flags(FlagSet& flags, CompressionFlags& compression,
 Result<format::WriteOptions> write_options(const CompressionFlags& flags, unsigned n_threads,
                                            bool force);
 
-// How generate and chat choose tokens, and where they stop.
+// How generate and chat choose tokens and when they stop.
 struct SamplingFlags {
   model::SamplerOptions options;
   std::vector<std::string> stops;  // texts before which generation stops

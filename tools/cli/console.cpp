@@ -73,7 +73,7 @@ void write_stderr(std::string_view text) {
 }
 
 Error stdout_failure(int error) {
-  // If the reader closed the pipe, nobody reads a message: report() prints no empty ones.
+  // If the reader closed the pipe, nobody reads messages; report() prints no empty ones.
   const std::string reason = error == EPIPE ? "" : std::generic_category().message(error);
   return {ErrorCode::kIo, reason, "standard output"};
 }
@@ -127,7 +127,7 @@ ExitCode report(const Error& failure, bool json) {
   const ExitCode code = exit_code(failure.code);
   if (failure.message.empty()) return code;
   if (code == ExitCode::kInterrupted && failure.message != interrupted_error().message) {
-    return report(interrupted_error(), json);  // wherever it was
+    return report(interrupted_error(), json);  // whatever was interrupted
   }
   complain(failure.file, failure.message);
   if (!json) return code;

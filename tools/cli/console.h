@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/console.h: What the program prints, and its exit codes.
+// tools/cli/console.h: the program's output and its exit codes.
 //
 // Results go to standard output, everything else to standard error.
 
@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cli {
 
@@ -21,44 +21,44 @@ enum class ExitCode : int {
   kNotFound = 10,
   kBusy = 11,  // another process is writing the file
   kCorrupt = 20,
-  kUnsupported = 21,  // a version, a kind or a size beyond this program
-  kMismatch = 22,     // a good file, of another model
+  kUnsupported = 21,  // a version, kind or size that this program does not support
+  kMismatch = 22,     // a valid file, but of another model
   kInterrupted = 130,
 };
 
 ExitCode exit_code(ErrorCode code);
 
-// The word for JSON: "corrupt", "not_found", ...
+// The error's name in JSON: "corrupt", "not_found", ...
 std::string_view error_word(ErrorCode code);
 
 using Json = nlohmann::ordered_json;
 
 struct Console {
   bool quiet = false;  // no progress, no summary
-  bool json = false;   // results as one JSON object; errors as one too
+  bool json = false;   // results and errors as JSON objects
 };
 
 // Writes to standard output at once, without a buffer that could be lost.
-// Errors: kIo; silent when the reader closed the pipe. kInterrupted.
+// Errors: kIo, without a message if the reader closed the pipe. kInterrupted.
 Result<void> print(std::string_view text);
 Result<void> print_bytes(ByteView bytes);
 
-// A JSON object and a line end. Bytes that are not UTF-8 become U+FFFD.
+// Prints a JSON object and a line end. Bytes that are not UTF-8 become U+FFFD.
 Result<void> print_json(const Json& object);
 
-// One line on standard error, unless the user asked for quiet.
+// Prints one line on standard error, unless --quiet is given.
 void note(const Console& console, std::string_view line);
 
-// "tqcache: FILE: message" on standard error, whatever was asked for.
+// Prints "tqcache: FILE: message" on standard error, also with --quiet.
 void complain(std::string_view file, std::string_view message);
 
-// "tqcache: warning: FILE: message" on standard error, whatever was asked for.
+// Prints "tqcache: warning: FILE: message" on standard error, also with --quiet.
 void warn(std::string_view file, std::string_view message);
 
 // {"code": "corrupt", "exit_code": 20, "file": ..., "message": ...}
 Json failure_json(const Error& failure);
 
-// Reports a failure, as a line and with --json as an object, and returns the exit code.
+// Reports a failure as a line, with --json also as an object, and returns the exit code.
 ExitCode report(const Error& failure, bool json);
 
 class Tally {
@@ -67,15 +67,15 @@ class Tally {
 
   void done() { n_done_ += 1; }
 
-  // Reports the failure, as report() does; an interruption only once.
+  // Reports the failure as report() does, an interruption only once.
   void failed(const Error& failure);
 
-  // 0, 3 when only some failed, and the first failure's own code when all did; in any case 130
-  // after an interruption.
+  // 0; 3 if some items failed; the code of the first failure if all failed. Always 130 after an
+  // interruption.
   ExitCode exit_code() const;
 
   std::size_t n_failed() const { return n_failed_; }
-  std::size_t n_interrupted() const { return n_interrupted_; }  // not worked on, or not to the end
+  std::size_t n_interrupted() const { return n_interrupted_; }  // not started or not finished
 
  private:
   bool json_;

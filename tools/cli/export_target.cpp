@@ -18,8 +18,8 @@ namespace {
 
 struct TargetName {
   Target target;
-  std::string_view word;       // of --to
-  std::string_view extension;  // that says so by itself; empty: none does
+  std::string_view word;       // value of --to
+  std::string_view extension;  // that selects this target; empty: no extension does
   std::string_view name;
 };
 
@@ -32,7 +32,7 @@ constexpr std::array kTargets = {
     TargetName{Target::kNpz, "npz", ".npz", "NumPy cache (tqcache-npz-1)"},
 };
 
-// Since October 2026. llama.cpp reads the version that it writes, and no other.
+// Since October 2026. llama.cpp reads only the version that it writes.
 constexpr std::uint32_t kNewestSession = 11;
 constexpr std::uint32_t kNewestSequence = 4;
 
@@ -42,7 +42,7 @@ std::vector<std::string> target_words() {
   return words;
 }
 
-// "0.32" or "0.31.3", of which the first two numbers count.
+// "0.32" or "0.31.3"; only the first two numbers count.
 Result<std::pair<int, int>> parse_version(const std::string& text) {
   std::pair<int, int> version;
   const char* const end = text.data() + text.size();
@@ -55,7 +55,7 @@ Result<std::pair<int, int>> parse_version(const std::string& text) {
                "--mlx-lm-version " + text + ": not a version such as 0.32"};
 }
 
-Result<void> write_mlx_lm(const format::SectionSource& cache, const std::string& output,
+Result<void> write_mlx_lm(const cache::CacheReader& cache, const std::string& output,
                           const ExportFlags& flags, Overwrite overwrite, const Progress& progress) {
   TQC_TRY_ASSIGN(const auto version, parse_version(flags.mlx_lm_version));
   interop::MlxLmExport options;
@@ -67,7 +67,7 @@ Result<void> write_mlx_lm(const format::SectionSource& cache, const std::string&
   return interop::export_mlx_lm(cache, output, options, progress);
 }
 
-Result<void> write_llama(interop::LlamaFile kind, const format::SectionSource& cache,
+Result<void> write_llama(interop::LlamaFile kind, const cache::CacheReader& cache,
                          const std::string& output, const ExportFlags& flags,
                          const std::string& rotation, const ModelFacts& model, Overwrite overwrite,
                          const Progress& progress) {
@@ -140,7 +140,7 @@ std::string_view name_of(Target target) {
   return std::ranges::find(kTargets, target, &TargetName::target)->name;
 }
 
-std::vector<std::string> losses_of(Target target, const format::Manifest& cache) {
+std::vector<std::string> losses_of(Target target, const cache::CacheDesc& cache) {
   std::vector<std::string> losses;
   if (target == Target::kTqkv) return losses;
   const auto is_packed = [](const cache::LayerDesc& layer) {
@@ -157,10 +157,9 @@ std::vector<std::string> losses_of(Target target, const format::Manifest& cache)
   return losses;
 }
 
-Result<void> write_target(Target target, const format::SectionSource& cache,
-                          const std::string& output, const ExportFlags& flags,
-                          const std::string& rotation, const ModelFacts& model, Overwrite overwrite,
-                          const Progress& progress) {
+Result<void> write_target(Target target, const cache::CacheReader& cache, const std::string& output,
+                          const ExportFlags& flags, const std::string& rotation,
+                          const ModelFacts& model, Overwrite overwrite, const Progress& progress) {
   switch (target) {
     case Target::kMlxLm:
       return write_mlx_lm(cache, output, flags, overwrite, progress);

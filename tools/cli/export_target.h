@@ -1,6 +1,5 @@
 #pragma once
-// tools/cli/export_target.h: Export of a cache: as a .tqkv file, or in the format of another
-// program.
+// tools/cli/export_target.h: export of a cache as a .tqkv file or in the format of another program.
 
 #include <cstdint>
 #include <optional>
@@ -10,10 +9,10 @@
 
 #include "cli/flags.h"
 #include "cli/model_facts.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::cli {
 
@@ -32,21 +31,20 @@ struct ExportFlags {
 };
 void add_export_flags(FlagSet& app, ExportFlags& flags);
 
-// Errors: kInvalidArgument when the extension is one that several programs use.
+// Errors: kInvalidArgument if several programs use the extension.
 Result<Target> target_of(const ExportFlags& flags, const std::string& output);
 
 // "mlx-lm prompt cache"
 std::string_view name_of(Target target);
 
-// What such a file cannot say of this cache, one sentence each.
-std::vector<std::string> losses_of(Target target, const format::Manifest& cache);
+// The dropped fields of this cache in such a file, one sentence each.
+std::vector<std::string> losses_of(Target target, const cache::CacheDesc& cache);
 
-// Whole or not at all. `rotation`: the flag --llama-rotation; `target` is not kTqkv.
+// Writes the whole file or no file. `rotation`: the flag --llama-rotation; `target` is not kTqkv.
 //
-// Errors: those of the exporters; kInvalidArgument when a model is needed and there is none.
-Result<void> write_target(Target target, const format::SectionSource& cache,
-                          const std::string& output, const ExportFlags& flags,
-                          const std::string& rotation, const ModelFacts& model, Overwrite overwrite,
-                          const Progress& progress);
+// Errors: those of the exporters; kInvalidArgument if a model is needed and absent.
+Result<void> write_target(Target target, const cache::CacheReader& cache, const std::string& output,
+                          const ExportFlags& flags, const std::string& rotation,
+                          const ModelFacts& model, Overwrite overwrite, const Progress& progress);
 
 }  // namespace tqcache::cli

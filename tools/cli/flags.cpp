@@ -14,9 +14,9 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kArguments = "Arguments";
-constexpr std::size_t kTextColumn = 26;  // where the help of a flag begins
+constexpr std::size_t kTextColumn = 26;  // where the help text of a flag begins
 
-// A whole number, also "0x10". Absent: something else, or beyond 64 bits.
+// A whole number, also as "0x10". Absent if it is malformed or exceeds 64 bits.
 template <class T>
 std::optional<T> parse_whole(const std::string& text) {
   char* end = nullptr;
@@ -47,7 +47,7 @@ std::optional<T> parse_number(const std::string& text) {
   }
 }
 
-// "2.5", as it was written in the source: a float has no more than six digits worth showing.
+// "2.5", as in the source: more than six digits of a float are not worth showing.
 template <class T>
 std::string number_text(T number) {
   return fmt::format("{}", number);
@@ -63,12 +63,12 @@ std::vector<std::string> all_names(const FlagSet& flags) {
 }
 
 std::string parse_message(const FlagSet& flags, const CLI::App& app, const CLI::ParseError& error) {
-  // A flag that does not exist explains a command line better than what it left missing.
+  // Report unknown flags first: they usually explain missing values, too.
   for (const std::string& word : app.remaining()) {
     if (!word.starts_with("-") || word == "-") continue;
     const std::string name = word.substr(0, word.find('='));
     std::string meant = closest_word(name, all_names(flags));
-    // "-bits" reaches us as "-b" with the value "its".
+    // CLI11 parses "-bits" as "-b" with the value "its".
     if (meant.empty()) return fmt::format("unknown flag {}", name);
     return fmt::format("unknown flag {}, did you mean {}?", name, meant);
   }
@@ -77,7 +77,8 @@ std::string parse_message(const FlagSet& flags, const CLI::App& app, const CLI::
   }
   std::string message = error.what();
   std::replace(message.begin(), message.end(), '\n', ' ');
-  // CLI11 says "Could not convert: --bits = x", "--a excludes --b" and "--a: 1 required N missing".
+  // Messages of CLI11: "Could not convert: --bits = x", "--a excludes --b" and "--a: 1 required N
+  // missing".
   constexpr std::string_view kConversion = "Could not convert: ";
   const std::size_t equals = message.find(" = ");
   if (message.starts_with(kConversion) && equals != std::string::npos) {
@@ -106,14 +107,14 @@ std::string upper_case(std::string text) {
 std::string heading(const Flag::Description& flag) {
   if (flag.is_positional) return upper_case(flag.names.front());
   std::string text;
-  // Long names line up below each other.
+  // Aligns long names.
   if (flag.names.front().starts_with("--")) text = "    ";
   text += fmt::format("{}", fmt::join(flag.names, ", "));
   if (!flag.type_name.empty()) text += " " + flag.type_name;
   return text;
 }
 
-// The help of a flag with its values and its default.
+// The help of a flag with its allowed values and its default.
 std::string full_text(const Flag::Description& flag) {
   std::string text = flag.text;
   if (!flag.words.empty()) {
@@ -388,7 +389,7 @@ void FlagSet::footer(std::string_view text) {
 
 Result<void> FlagSet::parse(const std::vector<std::string>& args) {
   try {
-    app_->parse(std::vector<std::string>(args.rbegin(), args.rend()));  // CLI11 wants them reversed
+    app_->parse(std::vector<std::string>(args.rbegin(), args.rend()));  // CLI11 reads them reversed
   } catch (const CLI::CallForHelp&) {
     help_wanted_ = true;
   } catch (const CLI::ParseError& error) {
@@ -423,7 +424,7 @@ std::string fold(std::string_view text, std::size_t columns, std::size_t indent)
     const std::size_t end = std::min(text.find('\n'), text.size());
     std::string_view row = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (row.empty() || row.front() == ' ') {  // the end of a paragraph, or a line to keep
+    if (row.empty() || row.front() == ' ') {  // end of a paragraph, or a verbatim line
       end_line();
       out += row.empty() ? "\n" : margin + std::string(row) + "\n";
       continue;
@@ -474,7 +475,7 @@ std::string help_text(const FlagSet& flags, std::size_t columns) {
 
 std::string closest_word(std::string_view word, const std::vector<std::string>& known) {
   for (const std::string& candidate : known) {
-    if (word.size() >= 3 && candidate.starts_with(word)) return candidate;  // cut short
+    if (word.size() >= 3 && candidate.starts_with(word)) return candidate;  // an abbreviation
   }
   const auto distance = [](std::string_view a, std::string_view b) {
     std::vector<std::size_t> row(b.size() + 1);
@@ -491,9 +492,9 @@ std::string closest_word(std::string_view word, const std::vector<std::string>& 
     return row.back();
   };
   std::string best;
-  std::size_t best_distance = word.size() < 4 ? 2 : 3;  // further away is another word
+  std::size_t best_distance = word.size() < 4 ? 2 : 3;  // limit above which words are unrelated
   for (const std::string& candidate : known) {
-    if (candidate.size() < 3 && candidate != word) continue;  // "-x" is not nearly "-h"
+    if (candidate.size() < 3 && candidate != word) continue;  // "-x" is not a misspelled "-h"
     const std::size_t changes = distance(word, candidate);
     if (changes >= best_distance) continue;
     best = candidate;

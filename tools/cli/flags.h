@@ -1,9 +1,9 @@
 #pragma once
-// tools/cli/flags.h: The flags and arguments of one verb.
+// tools/cli/flags.h: the flags and arguments of one verb.
 //
 // One definition serves the parser, --help, docs/reference/cli.md, the manual pages and the shell
-// completions. CLI11 does the parsing; its headers take seconds to compile, so only flags.cpp
-// includes them.
+// completions. CLI11 does the parsing; only flags.cpp includes its headers, which take seconds to
+// compile.
 //
 //   void define(FlagSet& flags, Options& options) {
 //     flags.add("-n,--lines", options.n, "Number of lines")->type_name("N")->at_least(1);
@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace CLI {
 class App;
@@ -26,7 +26,7 @@ class Option;
 
 namespace tqcache::cli {
 
-// What a shell completes a value with.
+// The kind of completions that a shell offers for a value.
 enum class Completion { kNothing, kFile, kFolder, kWords };
 
 class Flag {
@@ -35,13 +35,13 @@ class Flag {
   Flag* type_name(std::string name);
   Flag* group(std::string name);
   Flag* required(bool is_required = true);
-  // Shows the variable's present value, or this text, as the default.
+  // Shows the variable's current value, or this text, as the default.
   Flag* show_default();
   Flag* show_default(std::string text);
-  // --help shows the name alone, since another flag explains it.
+  // --help shows only the name, because another flag explains it.
   Flag* brief();
 
-  // Checks of the value. Whole numbers for at_least() and range().
+  // Checks of the value. at_least() and range() are for whole numbers.
   Flag* one_of(std::vector<std::string> words);
   Flag* at_least(std::int64_t least);
   Flag* range(std::int64_t least, std::int64_t most);
@@ -51,10 +51,10 @@ class Flag {
   Flag* check(std::function<Result<void>(const std::string&)> check);
 
   Flag* excludes(Flag* other);
-  Flag* separated_by(char separator);  // several values in one word
+  Flag* separated_by(char separator);  // several values in one argument
   Flag* repeats();                     // the flag may be given several times
 
-  // After parsing: whether the command line has it.
+  // After parsing: whether the command line has the flag.
   bool is_given() const;
 
   // "--bits", or "in" for a positional argument.
@@ -66,7 +66,7 @@ class Flag {
     std::string group = "Flags";
     std::string text;
     std::string default_text;
-    std::vector<std::string> words;  // the values it takes, where they are few
+    std::vector<std::string> words;  // the allowed values, if they are few
     Completion completion = Completion::kNothing;
     bool takes_value = true;
     bool is_positional = false;
@@ -108,12 +108,12 @@ class FlagSet {
   Flag* add(const std::string& names, std::optional<std::uint32_t>& value, std::string text);
   Flag* add(const std::string& names, std::optional<std::uint64_t>& value, std::string text);
   Flag* add(const std::string& names, std::optional<double>& value, std::string text);
-  // Calls `take` with the value as it was given, after all checks.
+  // Calls `take` with the unparsed value, after all checks.
   Flag* add_text(const std::string& names, std::function<void(const std::string&)> take,
                  std::string text);
 
-  // Prose, "Examples:" on a line by itself, and command lines. Paragraphs of the prose are folded;
-  // lines that begin with a space stay as they are.
+  // Prose, "Examples:" on its own line, and command lines. Paragraphs of the prose are wrapped;
+  // lines that begin with a space stay unchanged.
   void footer(std::string_view text);
 
   // Errors: kInvalidArgument, with the flag and a hint.
@@ -151,13 +151,13 @@ std::string usage_line(const FlagSet& flags);
 // The headings of the flags, arguments first.
 std::vector<std::string> groups_of(const FlagSet& flags);
 
-// What --help prints, folded to `columns`.
+// The text of --help, wrapped at `columns`.
 std::string help_text(const FlagSet& flags, std::size_t columns);
 
-// The paragraphs of a text, folded to `columns`, each line behind `indent` spaces.
+// The paragraphs of a text, wrapped at `columns`, each line indented by `indent` spaces.
 std::string fold(std::string_view text, std::size_t columns, std::size_t indent = 0);
 
-// The word among `known` that `word` was probably meant to be, or empty.
+// The word in `known` that `word` was probably meant to be, or empty.
 std::string closest_word(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace tqcache::cli

@@ -2,238 +2,70 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <utility>
 
 #include "cli/common_flags.h"
 #include "cli/foreign_probe.h"
 #include "cli/probe.h"
 #include "cli/prompt.h"
-#include "migrations/migrate_file.h"
-#include "tqcache/interop/hf/hf.h"
-#include "tqcache/interop/llama/llama_state.h"
-#include "tqcache/interop/mlx/mlx_lm.h"
-#include "tqcache/interop/npz/npz_cache.h"
-#include "tqcache/interop/open_any.h"
-#include "tqcache/interop/turbomlx/turbomlx.h"
-#include "tqcache/tensors/safetensors.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::cli {
 namespace {
 
-using interop::ForeignCache;
+using cache::CacheReader;
 using interop::LlamaRotation;
 
-// Whether the file begins like a safetensors file, with a JSON object.
-Result<bool> looks_like_safetensors(const ByteSource& file) {
-  std::array<std::byte, 9> begin{};
-  if (file.size() < begin.size()) return false;
-  TQC_TRY(file.read_at(0, begin));
-  return begin.back() == std::byte{'{'};
-}
-
-// The safetensors file that this is, if it is one.
-Result<std::optional<ForeignKind>> safetensors_kind(const ByteSource& file) {
-  using Kind = std::optional<ForeignKind>;
-  TQC_TRY_ASSIGN(const bool is_safetensors, looks_like_safetensors(file));
-  if (!is_safetensors) return Kind();
-  auto index = tensors::index_safetensors(file);
-  if (!index) return in_context("safetensors", std::move(index).error());
-  if (interop::is_hf(*index)) return Kind(ForeignKind::kHf);
-  if (interop::is_mlx_lm(*index)) return Kind(ForeignKind::kMlxLm);
-  return Error{ErrorCode::kUnsupported,
-               "a safetensors file that is no cache of mlx-lm, and none of tools/tqcache_hf.py"};
-}
-
-// --- what is done to a cache whatever it was read from
-
-Result<void> set_tokens(const std::vector<std::int32_t>& ids, ForeignCache& cache) {
-  if (cache.tokens && *cache.tokens != ids) {
-    return Error{ErrorCode::kMismatch, "--ids: not the tokens that the file has"};
-  }
-  if (std::ssize(ids) != cache.n_tokens) {
-    return Error{ErrorCode::kMismatch,
-                 fmt::format("--ids: {} tokens, and the file has {}", ids.size(), cache.n_tokens)};
-  }
-  cache.tokens = ids;
-  return {};
-}
-
-Result<void> cut(std::int64_t first_tokens, ForeignCache& cache) {
-  if (first_tokens >= cache.n_tokens) return {};
-  const auto is_array = [](const auto& layer) {
-    return !std::holds_alternative<interop::ForeignAttention>(layer);
-  };
-  if (std::ranges::any_of(cache.layers, is_array)) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "--tokens: recurrent state and sliding windows cannot be cut"};
-  }
-  cache.n_tokens = first_tokens;
-  if (cache.tokens) cache.tokens->resize(static_cast<std::size_t>(first_tokens));
-  return {};
-}
-
-// The model's, but for where the values came from.
-void set_identity(const cache::Identity& model, ForeignCache& cache) {
-  std::string source = std::move(cache.identity.source_format);
-  cache.identity = model;
-  cache.identity.source_format = std::move(source);
-}
-
-using KnownIds = std::optional<std::vector<std::int32_t>>;
-
-std::optional<std::int64_t> count_of(const KnownIds& ids) {
-  if (!ids) return std::nullopt;
-  return std::ssize(*ids);
-}
-
-Result<void> complete(const KnownIds& ids, const ModelFacts& model,
-                      std::optional<std::int64_t> first_tokens, const std::string& name,
-                      ForeignCache& cache) {
-  if (ids) TQC_TRY(in_file(name, set_tokens(*ids, cache)));
-  if (first_tokens) TQC_TRY(in_file(name, cut(*first_tokens, cache)));
-  if (model.model) set_identity(model.model->identity, cache);
-  return {};
-}
-
-// --- llama.cpp, whose files may be read in two ways
-
-Result<interop::LlamaImported> import_llama(const std::shared_ptr<const ByteSource>& file,
-                                            const ForeignFlags& flags, const ModelFacts& model,
-                                            LlamaRotation rotation) {
-  return interop::import_llama_state(file, *model.geometry,
-                                     {.rotation = rotation, .turbo_layout = flags.turbo_layout});
-}
-
-std::string rotation_note(const RotationErrors& errors, LlamaRotation decided) {
-  return fmt::format(
-      "quantized rows {} Hadamard-rotated: {} tokens, computed again, differ by {:.2g} of their "
-      "length if they are, and by {:.2g} if they are not",
-      decided == LlamaRotation::kOn ? "are" : "are not", errors.n_tokens, errors.on, errors.off);
-}
-
-// Reads the file both ways, and takes the one whose first keys and values the model computes too.
-Result<interop::LlamaImported> decide_rotation(const Console& console, const std::string& name,
-                                               const std::shared_ptr<const ByteSource>& file,
-                                               const ForeignFlags& flags, const ModelFacts& model,
-                                               unsigned n_threads,
-                                               std::vector<std::string>& notes) {
-  const auto refuse = [&](std::string message) {
-    return Error{ErrorCode::kMismatch, std::move(message), name};
-  };
-  TQC_TRY_ASSIGN(interop::LlamaImported off,
-                 in_file(name, import_llama(file, flags, model, LlamaRotation::kOff)));
-  if (!off.may_be_rotated || off.rotation_is_stated) return off;
+// Chooses the interpretation whose first keys and values match those that the model computes.
+Result<LlamaRotation> decide_rotation(const CacheReader& rotated, const CacheReader& not_rotated,
+                                      const ModelFacts& model, unsigned n_threads,
+                                      std::string& found) {
   if (!model.model || !has_full_attention_alone(model.model->config)) {
-    return refuse(
+    return mismatch(
         "quantized rows, which may be Hadamard-rotated: the model cannot be run to find out "
         "(--llama-rotation on or off)");
   }
-  TQC_TRY_ASSIGN(interop::LlamaImported on,
-                 in_file(name, import_llama(file, flags, model, LlamaRotation::kOn)));
   TQC_TRY_ASSIGN(const RotationErrors errors,
-                 in_file(name, compare_rotations(on.cache, off.cache, *model.model, n_threads)));
+                 compare_rotations(rotated, not_rotated, *model.model, n_threads));
   const std::optional<bool> is_on = errors.decision();
   if (!is_on) {
-    return refuse(fmt::format(
-        "Hadamard rotation: cannot be told; {} tokens, computed again, differ by {:.2g} of their "
-        "length with it, and by {:.2g} without (--llama-rotation on or off)",
+    return mismatch(fmt::format(
+        "Hadamard rotation: not decided; {} recomputed tokens differ by {:.2g} of their length "
+        "with it, and by {:.2g} without (--llama-rotation on or off)",
         errors.n_tokens, errors.on, errors.off));
   }
-  const LlamaRotation decided = *is_on ? LlamaRotation::kOn : LlamaRotation::kOff;
-  notes.push_back(rotation_note(errors, decided));
-  note(console, name + ": " + notes.back());
-  return *is_on ? std::move(on) : std::move(off);
+  found = fmt::format(
+      "quantized rows {} Hadamard-rotated: {} recomputed tokens differ by {:.2g} of their length "
+      "if they are, and by {:.2g} if they are not",
+      *is_on ? "are" : "are not", errors.n_tokens, errors.on, errors.off);
+  return *is_on ? LlamaRotation::kOn : LlamaRotation::kOff;
 }
 
-Result<ForeignCache> open_llama(const Console& console, const std::string& name,
-                                const std::shared_ptr<const ByteSource>& file,
-                                const ForeignFlags& flags, const ModelFacts& model,
-                                unsigned n_threads, std::vector<std::string>& notes) {
-  if (!model.geometry) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "a state file of llama.cpp does not describe itself: --model M.gguf", name};
+Result<interop::OpenHints> hints_of(const ForeignFlags& flags, const ModelFacts& model,
+                                    std::optional<std::int64_t> first_tokens) {
+  interop::OpenHints hints;
+  if (model.model) hints.identity = model.model->identity;
+  if (!flags.ids.empty()) {
+    TQC_TRY_ASSIGN(hints.tokens, read_ids(flags.ids));
   }
-  Result<interop::LlamaImported> imported =
-      flags.rotation == "auto"
-          ? decide_rotation(console, name, file, flags, model, n_threads, notes)
-          : Result<interop::LlamaImported>(in_file(
-                name,
-                import_llama(file, flags, model,
-                             flags.rotation == "on" ? LlamaRotation::kOn : LlamaRotation::kOff)));
-  TQC_TRY_ASSIGN(interop::LlamaImported read, std::move(imported));
-  if (read.next_token) {
-    notes.push_back(fmt::format(
-        "the file names one token more than it has state of, {}: it is the next to be given",
-        *read.next_token));
-  }
-  return std::move(read.cache);
-}
-
-// Pickles of anything else are taken for TurboMLX's until they say what they would import.
-Result<ForeignCache> import_turbomlx(const std::shared_ptr<const ByteSource>& file,
-                                     const ForeignFlags& flags) {
-  auto cache = interop::import_turbomlx(file, {.artifacts = flags.artifacts,
-                                               .keep_key_codes = !flags.decode_keys,
-                                               .keep_value_codes = !flags.decode_values});
-  if (cache || cache.error().code != ErrorCode::kUnsupported) return cache;
-  const std::optional<std::string> pickle = interop::name_of_pickle(*file);
-  if (!pickle) return cache;
-  return Error{ErrorCode::kUnsupported, fmt::format("{}; {}", cache.error().message, *pickle)};
-}
-
-Result<ForeignCache> import(const Console& console, const std::string& name,
-                            const std::shared_ptr<const ByteSource>& file, ForeignKind kind,
-                            const ForeignFlags& flags, const KnownIds& ids, const ModelFacts& model,
-                            unsigned n_threads, std::vector<std::string>& notes) {
-  switch (kind) {
-    case ForeignKind::kMlxLm:
-      return in_file(name,
-                     interop::import_mlx_lm(file, {.row = flags.row, .n_tokens = count_of(ids)}));
-    case ForeignKind::kHf:
-      return in_file(name, interop::import_hf(file));
-    case ForeignKind::kNpz:
-      return in_file(name, interop::import_npz(file));
-    case ForeignKind::kTurboMlx:
-      return in_file(name, import_turbomlx(file, flags));
-    case ForeignKind::kLlama:
-      return open_llama(console, name, file, flags, model, n_threads, notes);
-  }
-  return Error{ErrorCode::kUnsupported, "another kind of file"};
+  hints.first_tokens = first_tokens;
+  hints.row = flags.row;
+  hints.geometry = model.geometry;
+  hints.turbo_layout = flags.turbo_layout;
+  if (flags.rotation == "on") hints.rotation = LlamaRotation::kOn;
+  if (flags.rotation == "off") hints.rotation = LlamaRotation::kOff;
+  hints.artifacts = flags.artifacts;
+  hints.keep_key_codes = !flags.decode_keys;
+  hints.keep_value_codes = !flags.decode_values;
+  return hints;
 }
 
 }  // namespace
 
-std::string_view name_of(ForeignKind kind) {
-  switch (kind) {
-    case ForeignKind::kMlxLm:
-      return "mlx-lm prompt cache";
-    case ForeignKind::kLlama:
-      return "llama.cpp state file";
-    case ForeignKind::kHf:
-      return "Hugging Face cache (tqcache-hf-1)";
-    case ForeignKind::kNpz:
-      return "NumPy cache (tqcache-npz-1)";
-    case ForeignKind::kTurboMlx:
-      return "TurboMLX prompt cache";
-  }
-  return "unknown";
-}
-
-Result<std::optional<ForeignKind>> foreign_kind(const ByteSource& file) {
-  using Kind = std::optional<ForeignKind>;
-  if (migrations::is_cache_of_any_version(file)) return Kind();
-  TQC_TRY_ASSIGN(const auto llama, interop::read_llama_envelope(file));
-  if (llama) return Kind(ForeignKind::kLlama);
-  TQC_TRY_ASSIGN(const auto turbomlx, interop::is_turbomlx(file));
-  if (turbomlx) return Kind(ForeignKind::kTurboMlx);
-  TQC_TRY_ASSIGN(const bool is_npz, interop::is_npz_cache(file));
-  if (is_npz) return Kind(ForeignKind::kNpz);
-  if (const auto pickle = interop::name_of_pickle(file)) {
-    return Error{ErrorCode::kUnsupported, *pickle};
-  }
-  return safetensors_kind(file);
+Result<std::optional<FileKind>> foreign_kind(const ByteSource& file) {
+  TQC_TRY_ASSIGN(std::optional<FileKind> kind, interop::detect_kind(file));
+  if (kind == FileKind::kTqkv || kind == FileKind::kTqkvVersion1) kind.reset();
+  return kind;
 }
 
 void add_reading_flags(FlagSet& app, ForeignFlags& flags) {
@@ -270,23 +102,29 @@ void add_foreign_flags(FlagSet& app, ForeignFlags& flags) {
 }
 
 Result<ForeignInput> open_foreign(const Console& console, const std::string& name,
-                                  std::shared_ptr<const ByteSource> file, ForeignKind kind,
+                                  std::shared_ptr<const ByteSource> file, FileKind kind,
                                   const ForeignFlags& flags, const ModelFacts& model,
                                   std::optional<std::int64_t> first_tokens, unsigned n_threads) {
-  ForeignInput input{name, kind, file->size(), {}, {}};
-  KnownIds ids;
-  if (!flags.ids.empty()) {
-    TQC_TRY_ASSIGN(ids, read_ids(flags.ids));
+  ForeignInput input{name, kind, file->size(), {}};
+  if (kind == FileKind::kLlama && !model.geometry) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "a state file of llama.cpp does not describe its layers: --model M.gguf", name};
   }
-  TQC_TRY_ASSIGN(input.cache,
-                 import(console, name, file, kind, flags, ids, model, n_threads, input.notes));
-  if (input.cache.is_quantized && !input.cache.identity.source_format.ends_with(")")) {
-    input.cache.identity.source_format += " (quantized)";
+  TQC_TRY_ASSIGN(interop::OpenHints hints, hints_of(flags, model, first_tokens));
+  std::string rotation;  // the findings, in words
+  hints.decide_rotation = [&](const CacheReader& rotated, const CacheReader& not_rotated) {
+    return decide_rotation(rotated, not_rotated, model, n_threads, rotation);
+  };
+  TQC_TRY_ASSIGN(input.opened, in_file(name, interop::open_any(std::move(file), hints)));
+  std::vector<std::string>& notes = input.opened.notes;
+  if (!rotation.empty()) {
+    note(console, name + ": " + rotation);
+    notes.insert(notes.begin(), rotation);
   }
-  TQC_TRY(complete(ids, model, first_tokens, name, input.cache));
-  TQC_TRY_ASSIGN(const std::optional<std::string> probed,
-                 probe_foreign(console, name, input.cache, flags.n_probe, model, n_threads));
-  if (probed) input.notes.push_back(*probed);
+  TQC_TRY_ASSIGN(
+      const std::optional<std::string> probed,
+      probe_foreign(console, name, *input.opened.cache, flags.n_probe, model, n_threads));
+  if (probed) notes.push_back(*probed);
   return input;
 }
 

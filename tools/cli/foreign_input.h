@@ -1,62 +1,57 @@
 #pragma once
-// tools/cli/foreign_input.h: Cache files of other programs, recognized by their content.
+// tools/cli/foreign_input.h: cache files of other programs, recognized by their content.
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "cli/console.h"
 #include "cli/flags.h"
 #include "cli/model_facts.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/interop/foreign_cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/interop.h"
 
 namespace tqcache::cli {
 
-enum class ForeignKind { kMlxLm, kLlama, kHf, kNpz, kTurboMlx };
+using interop::FileKind;
+using interop::name_of;  // "mlx-lm prompt cache"
 
-// "mlx-lm prompt cache"
-std::string_view name_of(ForeignKind kind);
+// The kind of a file of another program; nullopt if it is unknown, or a .tqkv file of any version.
+// Errors: those of interop::detect_kind().
+Result<std::optional<FileKind>> foreign_kind(const ByteSource& file);
 
-// What a file is. Nothing: none of these; perhaps a cache of our own.
-// Errors: kUnsupported for what is known and never read (pickles of PyTorch), with what to do; kIo.
-Result<std::optional<ForeignKind>> foreign_kind(const ByteSource& file);
-
-// What such files leave unsaid, as a command line says it.
+// Flags for what such files leave out.
 struct ForeignFlags {
   std::string model;
   std::string ids;                // file with the token ids
-  std::int64_t row = 0;           // of a batch
+  std::int64_t row = 0;           // in a batch
   std::string rotation = "auto";  // of quantized llama.cpp caches
-  std::string turbo_layout;       // of the TurboQuant fork's rows
+  std::string turbo_layout;       // of the rows of the TurboQuant fork
   std::string artifacts;          // of TurboMLX
-  std::int64_t n_probe = 16;      // tokens to compute again; 0: none
-  // Set by the program: codes that could be kept are decoded.
+  std::int64_t n_probe = 16;      // tokens to recompute; 0: no probe
+  // Set by the program: decode codes even if they could be kept.
   bool decode_keys = false;
   bool decode_values = false;
 };
 void add_foreign_flags(FlagSet& app, ForeignFlags& flags);
-// Those of them that do not need a model's weights.
+// The flags that do not need a model's weights.
 void add_reading_flags(FlagSet& app, ForeignFlags& flags);
 
 struct ForeignInput {
   std::string name;  // for messages
-  ForeignKind kind = ForeignKind::kMlxLm;
+  FileKind kind = FileKind::kMlxLm;
   std::uint64_t file_bytes = 0;
-  interop::ForeignCache cache;
-  std::vector<std::string> notes;  // what was found out, or has to be known
+  interop::OpenedCache opened;  // with notes on the findings
 };
 
-// Reads what the file says; with a model its identity, and with a model and the tokens, the probe:
-// some tokens are computed again and compared. `first_tokens` cuts the cache.
+// Reads the file; with a model also the model's identity; with a model and the tokens, runs the
+// probe: some tokens are recomputed and compared. `first_tokens` truncates the cache.
 //
-// Errors: those of the importers; kMismatch when the probe fails.
+// Errors: those of the importers; kMismatch if the probe fails.
 Result<ForeignInput> open_foreign(const Console& console, const std::string& name,
-                                  std::shared_ptr<const ByteSource> file, ForeignKind kind,
+                                  std::shared_ptr<const ByteSource> file, FileKind kind,
                                   const ForeignFlags& flags, const ModelFacts& model,
                                   std::optional<std::int64_t> first_tokens, unsigned n_threads);
 

@@ -7,8 +7,8 @@
 
 #include "cli/probe.h"
 #include "cli/terminal.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/load_sections.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 namespace {
@@ -19,30 +19,30 @@ constexpr double kFar = 0.8;
 
 constexpr std::int64_t kTokensToCompare = 16;
 
-Result<cache::Cache> load(interop::ForeignCache foreign, const model::Model& model) {
-  const std::string source = foreign.identity.source_format;
-  foreign.identity = model.identity;
-  foreign.identity.source_format = source;
-  TQC_TRY_ASSIGN(const auto sections, interop::sections_of(std::move(foreign)));
-  return format::load_sections(*sections, format::ReadOptions{}.max_payload_bytes);
+// The first tokens of a cache, with the identity of this model.
+Result<cache::Cache> load(const cache::CacheReader& reader, const model::Model& model,
+                          std::int64_t n_tokens) {
+  cache::Identity identity = model.identity;
+  identity.source_format = reader.description().identity.source_format;
+  const auto of_model = cache::with_identity(cache::borrow(reader), std::move(identity));
+  TQC_TRY_ASSIGN(const auto first, cache::first_tokens(of_model, n_tokens));
+  return cache::load(*first);
 }
 
 double largest_error(const ProbeReport& report) {
   double largest = 0;
   for (const ProbeLayer& layer : report.layers) {
-    // Written so that NaN is far.
+    // This form of the comparison also catches NaN.
     if (!(layer.k_error <= largest)) largest = layer.k_error;
     if (!(layer.v_error <= largest)) largest = layer.v_error;
   }
   return largest;
 }
 
-// Of the first tokens alone, so that little is read.
-Result<double> error_of_first(interop::ForeignCache cache, std::int64_t n_tokens,
+// Uses only the first tokens, so that little is read.
+Result<double> error_of_first(const cache::CacheReader& reader, std::int64_t n_tokens,
                               const model::Model& model, unsigned n_threads) {
-  cache.n_tokens = n_tokens;
-  cache.tokens->resize(static_cast<std::size_t>(n_tokens));
-  TQC_TRY_ASSIGN(cache::Cache loaded, load(std::move(cache), model));
+  TQC_TRY_ASSIGN(cache::Cache loaded, load(reader, model, n_tokens));
   TQC_TRY_ASSIGN(const ProbeReport report,
                  probe(std::move(loaded), model, n_tokens, n_threads, {}));
   return largest_error(report);
@@ -56,29 +56,29 @@ std::optional<bool> RotationErrors::decision() const {
   return std::nullopt;
 }
 
-Result<RotationErrors> compare_rotations(const interop::ForeignCache& on,
-                                         const interop::ForeignCache& off,
-                                         const model::Model& model, unsigned n_threads) {
-  if (!on.tokens || on.n_tokens == 0) {
+Result<RotationErrors> compare_rotations(const cache::CacheReader& on,
+                                         const cache::CacheReader& off, const model::Model& model,
+                                         unsigned n_threads) {
+  if (on.description().hidden_tokens || on.n_tokens() == 0) {
     return Error{ErrorCode::kUnsupported, "no tokens by which to tell how its rows are stored"};
   }
   RotationErrors errors;
-  errors.n_tokens = std::min(on.n_tokens, kTokensToCompare);
+  errors.n_tokens = std::min(on.n_tokens(), kTokensToCompare);
   TQC_TRY_ASSIGN(errors.on, error_of_first(on, errors.n_tokens, model, n_threads));
   TQC_TRY_ASSIGN(errors.off, error_of_first(off, errors.n_tokens, model, n_threads));
   return errors;
 }
 
 Result<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
-                                                 const interop::ForeignCache& cache,
+                                                 const cache::CacheReader& cache,
                                                  std::int64_t n_probe, const ModelFacts& model,
                                                  unsigned n_threads) {
   using Found = std::optional<std::string>;
-  if (!model.model || n_probe == 0 || cache.n_tokens == 0) return Found();
-  if (!cache.tokens) {
+  if (!model.model || n_probe == 0 || cache.n_tokens() == 0) return Found();
+  if (cache.description().hidden_tokens) {
     return Found("its tokens are not known (--ids), so nothing says that it is of this model");
   }
-  TQC_TRY_ASSIGN(cache::Cache loaded, in_file(name, load(cache, *model.model)));
+  TQC_TRY_ASSIGN(cache::Cache loaded, in_file(name, load(cache, *model.model, cache.n_tokens())));
   if (!can_probe(loaded)) {
     return Found("its state cannot be cut shorter, so nothing says that it is of this model");
   }

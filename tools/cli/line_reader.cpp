@@ -17,11 +17,11 @@ namespace tqcache::cli {
 namespace {
 
 char* prompt(EditLine*) {
-  static char text[] = "> ";  // the library wants it writable
+  static char text[] = "> ";  // the library needs it writable
   return text;
 }
 
-// Instead of libedit's own reader, which tries again after a signal and so swallows Ctrl-C.
+// Replaces libedit's own reader, which retries after a signal and so ignores Ctrl-C.
 int read_character(EditLine*, wchar_t* character) {
   std::mbstate_t state = {};
   for (;;) {
@@ -31,9 +31,9 @@ int read_character(EditLine*, wchar_t* character) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return static_cast<int>(n);
     const std::size_t used = std::mbrtowc(character, &byte, 1, &state);
-    if (used == static_cast<std::size_t>(-2)) continue;  // more bytes to come
+    if (used == static_cast<std::size_t>(-2)) continue;  // incomplete character
     if (used != static_cast<std::size_t>(-1)) return 1;
-    state = {};  // not a character: drop the byte
+    state = {};  // invalid byte: dropped
   }
 }
 
@@ -72,7 +72,7 @@ Result<std::optional<std::string>> LineReader::next() {
   int n = 0;
   const char* typed = el_gets(editor_->edit, &n);
   if (typed == nullptr || n <= 0) {
-    std::fputs("\n", stdout);  // end the line of the prompt
+    std::fputs("\n", stdout);  // ends the line of the prompt
     std::fflush(stdout);
     if (interrupted()) return interrupted_error();
     return std::optional<std::string>();

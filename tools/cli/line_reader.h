@@ -1,12 +1,12 @@
 #pragma once
-// tools/cli/line_reader.h: Lines typed at a terminal, with editing and history, or read from a
+// tools/cli/line_reader.h: lines typed at a terminal, with editing and history, or read from a
 // pipe.
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cli {
 
@@ -15,17 +15,17 @@ class LineReader {
   LineReader();
   ~LineReader();
 
-  // Whether a person is at the other end.
+  // Whether the input is a terminal.
   bool interactive() const;
 
-  // The next line without its end; absent at the end of input.
+  // The next line without its end; nullopt at the end of input.
   // Errors: kInterrupted, kIo.
   Result<std::optional<std::string>> next();
 
  private:
   struct Editor;
   std::unique_ptr<Editor> editor_;  // only on a terminal
-  std::string pending_;             // bytes of a pipe after the last line given
+  std::string pending_;             // bytes of a pipe after the last returned line
   bool at_end_ = false;
 
   Result<std::optional<std::string>> next_from_pipe();

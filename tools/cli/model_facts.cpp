@@ -2,9 +2,7 @@
 
 #include <filesystem>
 
-#include "tqcache/base/file.h"
 #include "tqcache/interop/llama/llama_geometry.h"
-#include "tqcache/tensors/gguf.h"
 
 namespace tqcache::cli {
 namespace {
@@ -15,7 +13,7 @@ interop::LlamaLayer recurrent_layer(const model::DeltaNetConfig& net) {
           .s_values = static_cast<std::uint64_t>(net.value_size() * net.key_dim)};
 }
 
-// What llama.cpp would make of a Hugging Face folder's model.
+// The shapes that llama.cpp would use for the model of a Hugging Face folder.
 interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
   interop::LlamaGeometry geometry;
   geometry.architecture = config.architecture;
@@ -44,12 +42,6 @@ interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
   return geometry;
 }
 
-Result<interop::LlamaGeometry> geometry_of_file(const std::string& path) {
-  TQC_TRY_ASSIGN(const MappedFile file, MappedFile::open(path));
-  TQC_TRY_ASSIGN(const tensors::Gguf gguf, tensors::read_gguf(file.bytes()));
-  return interop::read_llama_geometry(gguf);
-}
-
 }  // namespace
 
 Result<ModelFacts> load_model_facts(const std::string& path) {
@@ -69,7 +61,7 @@ Result<ModelFacts> load_model_facts(const std::string& path) {
     if (facts.model) facts.geometry = geometry_of(facts.model->config);
     return facts;
   }
-  TQC_TRY_ASSIGN(facts.geometry, in_file(path, geometry_of_file(path)));
+  TQC_TRY_ASSIGN(facts.geometry, in_file(path, interop::read_llama_geometry(path)));
   return facts;
 }
 

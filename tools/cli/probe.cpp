@@ -6,21 +6,22 @@
 #include <cmath>
 #include <span>
 
-#include "tqcache/cache/truncate.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
 
 namespace tqcache::cli {
 namespace {
 
 constexpr double kDenseLimit = 0.01;
-// Of caches that other programs computed, in bf16 and with sums in another order.
+// For caches computed by other programs, in bf16 and with sums in another order.
 constexpr double kForeignLimit = 0.05;
-// Of those that kept them in as little as 2 bits: half of what unrelated values differ by.
+// For those that were quantized there, to as little as 2 bits: half of the difference of unrelated
+// values.
 constexpr double kForeignQuantizedLimit = 0.7;
 constexpr double kPackedLimit =
     3.3;  // twice the bound sqrt(sqrt(3) pi / 2) 2^-b of arXiv 2504.19874
 
-// The valid head vectors of the last block from token `first` of it on, head after head.
+// The valid head vectors of the last block from its token `first` on, head by head.
 std::vector<float> last_rows(const cache::Side& side, cache::HeadShape shape, std::int64_t n_tokens,
                              std::int64_t first) {
   const std::int64_t block = cache::block_count(n_tokens) - 1;
@@ -61,12 +62,12 @@ double relative_error(std::span<const float> old_rows, std::span<const float> ne
   return error == 0 ? 0 : std::sqrt(error / length);
 }
 
-// Codes of mode trellis have an error of .55 steps at most, mode mse's bound is 1.65 * 2^-b.
+// Codes of mode trellis have an error of at most .55 steps; the bound of mode mse is 1.65 * 2^-b.
 int bits_of_step(double step) { return static_cast<int>(std::floor(std::log2(3 / step))); }
 
-// Bits of mode mse whose error is not below that of this codec. A residual's bit does not count,
-// and evenly spaced centroids are worth one less.
-int least_bits(const codec::HeadCodec& codec) {
+// The number of bits of mode mse with at least the error of this codec. The residual's bit does not
+// count, and evenly spaced centroids count as one bit less.
+int least_bits(const cache::KvCodec& codec) {
   int bits = codec::kMaxBits;
   for (const codec::PartSpec& part : codec.parts()) {
     if (part.of_residual) continue;
@@ -78,7 +79,7 @@ int least_bits(const codec::HeadCodec& codec) {
   return bits;
 }
 
-// Fewest bits of any quantized block; absent when all is dense.
+// Fewest bits of any quantized block; nullopt if everything is dense.
 std::optional<int> fewest_bits(const cache::Cache& cache) {
   std::optional<int> fewest;
   const auto look = [&](const cache::Side& side) {
@@ -104,7 +105,7 @@ double dense_limit(const cache::Identity& identity) {
   return identity.source_format.ends_with(")") ? kForeignQuantizedLimit : kForeignLimit;
 }
 
-// Layers with their limits, not compared yet.
+// Layers with their limits, before the comparison.
 std::vector<ProbeLayer> layer_limits(const cache::Cache& cache) {
   const double dense = dense_limit(cache.identity);
   const std::optional<int> bits = fewest_bits(cache);
@@ -130,7 +131,7 @@ std::optional<std::string> ProbeReport::complaint() const {
         layer, side, n_tokens, error, limit);
   };
   for (const ProbeLayer& layer : layers) {
-    // Written so that NaN fails too.
+    // This form of the comparison also catches NaN.
     if (!(layer.k_error <= layer.k_limit)) {
       return tell(layer.layer, 'k', layer.k_error, layer.k_limit);
     }

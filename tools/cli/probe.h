@@ -1,19 +1,19 @@
 #pragma once
-// tools/cli/probe.h: A check of a cache: the last tokens are computed again and compared.
+// tools/cli/probe.h: a check of a cache: the last tokens are recomputed and compared.
 //
-// Fingerprints say that a cache claims to be of a model. The probe sees that it is: it takes the
-// last tokens out, lets the model run over them again, and looks at how far the new keys and
-// values are from the ones in the file.
+// Fingerprints show which model a cache claims to come from. The probe verifies the claim: it
+// removes the last tokens, lets the model compute them again, and compares the new keys and values
+// with those in the file.
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
+#include "tqcache/progress.h"
 
 namespace tqcache::cli {
 
@@ -21,7 +21,7 @@ struct ProbeLayer {
   std::int64_t layer = 0;
   double k_error = 0;  // |new - old| / |old| over all probed head vectors
   double v_error = 0;
-  double k_limit = 0;  // errors up to here are expected
+  double k_limit = 0;  // errors up to this are expected
   double v_limit = 0;
 };
 
@@ -34,22 +34,23 @@ struct ProbeReport {
   std::optional<std::string> complaint() const;
 };
 
-// Whether a cache can be cut shorter to be probed: state of layers without attention, and what a
-// sliding window has left behind, cannot be taken back.
+// Whether a cache can be truncated for the probe: recurrent state, and tokens that left a sliding
+// window, cannot be restored.
 bool can_probe(const cache::Cache& cache);
-// Whether that goes for all caches of a model.
+// Whether this holds for all caches of a model.
 bool has_full_attention_alone(const model::ModelConfig& config);
 
-// Probes the last `n_last` tokens, or those in the last token block, if they are fewer.
+// Probes the last `n_last` tokens, or those in the last token block if they are fewer.
 //
-// Errors of 0.01 are expected while everything is dense (rounding to f16 or bf16 and the order of
-// sums); 0.05 in caches that another program computed, and 0.7 where it had them quantized, which
-// Identity::source_format tells: "mlx-lm", "mlx-lm (quantized)". With a packed side of b bits it
-// is 3.3 * 2^-b more, at most 1: both the values compared and those that attention reads carry the
-// codec's error. (Measured: 1.8 * 2^-b; values that have nothing to do with each other differ
-// by 1.4.) Dense values of layer 0 depend on the token alone, so there no codec counts. Requires:
-// the cache passed cache::check_identity with this model, and can_probe(). Errors:
-// kInvalidArgument (an empty cache), those of the decoder.
+// Errors of 0.01 are expected if everything is dense (rounding to f16 or bf16 and the order of
+// sums), 0.05 in caches computed by another program, and 0.7 if that program quantized them.
+// Identity::source_format says so: "mlx-lm", "mlx-lm (quantized)". K or V quantized with b bits
+// adds 3.3 * 2^-b, at most 1: both the compared values and those that attention reads have the
+// codec's error. (Measured: 1.8 * 2^-b; unrelated values differ by 1.4.) Dense values of layer 0
+// depend only on the token, so no codec counts there.
+//
+// Requires: the cache passed cache::check_identity with this model, and can_probe().
+// Errors:   kInvalidArgument (an empty cache), those of the decoder.
 Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::int64_t n_last,
                           unsigned n_threads, const Progress& progress);
 

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "cli/cache_io.h"
-#include "tqcache/base/file.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/file.h"
 
 namespace tqcache::cli {
 
@@ -39,7 +39,7 @@ Result<Bytes> read_text(const std::string& path) {
   return path == "-" ? read_stdin(kMaxPromptBytes) : read_file(path, kMaxPromptBytes);
 }
 
-// Without the second of two tokens for the beginning: of a text that spells it out.
+// Removes the second of two begin tokens, for texts that spell out their own.
 std::vector<std::int32_t> begun_once(std::vector<std::int32_t> ids,
                                      const tokenizer::Tokenizer& tokenizer) {
   const std::optional<std::int32_t> begin = tokenizer.begin_token();
@@ -107,12 +107,12 @@ Result<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
 
 namespace {
 
-// An id of ten digits, a comma and a space for each token.
+// Ten digits, a comma and a space for each token id.
 constexpr std::uint64_t kMaxBytes = std::uint64_t{cache::kMaxTokens} * 12 + 1024;
 
 Error not_ids() { return {ErrorCode::kCorrupt, "not a JSON array of token ids"}; }
 
-// Receives the events of the parser, so that only numbers are ever kept.
+// Receives the events of the parser, so that only numbers are stored.
 class IdReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   Result<std::vector<std::int32_t>> take() && {

@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/prompt.h: Flags that name a prompt, and files of token ids.
+// tools/cli/prompt.h: flags that name a prompt, and files of token ids.
 
 #include <cstdint>
 #include <optional>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cli/flags.h"
-#include "tqcache/base/result.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/error.h"
+#include "tqcache/tokenizer.h"
 
 namespace tqcache::cli {
 
@@ -23,21 +23,21 @@ struct PromptFlags {
 
 void add_prompt_flags(FlagSet& app, PromptFlags& flags);
 
-// Errors: kInvalidArgument when more than one source is named.
+// Errors: kInvalidArgument if more than one source is named.
 Result<void> check_prompt_flags(const PromptFlags& flags);
 
 // Whether the prompt begins a text, or continues the tokens of a cache.
 enum class PromptPlace { kBegins, kGoesOn };
 
-// The prompt's token ids; empty when no flag was given. A text that begins gets the token for the
-// beginning, where the model's texts have one and it does not spell it out itself.
+// The prompt's token ids; empty if no flag was given. The begin token is added to a text that
+// begins here, if the model uses one and the text does not spell it out itself.
 // Errors: kInvalidArgument (ids; a prompt without a token), those of files and of the tokenizer.
 Result<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
                                               const tokenizer::Tokenizer& tokenizer,
                                               PromptPlace place = PromptPlace::kBegins);
 
 // A JSON array of ids: [1, 2, 3].
-// Errors: those of reading; kCorrupt (anything else than an array of numbers from 0 to 2^31 - 1),
+// Errors: those of reading; kCorrupt (anything but an array of numbers from 0 to 2^31 - 1),
 //         kTooLarge.
 Result<std::vector<std::int32_t>> read_ids(const std::string& path);
 

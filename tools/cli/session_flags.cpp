@@ -7,7 +7,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "report/info.h"
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::cli {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/session_flags.h: Flags, progress bars and notes of the verbs that run a session.
+// tools/cli/session_flags.h: flags, progress bars and notes of the verbs that run a session.
 
 #include <cstdint>
 #include <memory>
@@ -11,11 +11,11 @@
 #include "cli/common_flags.h"
 #include "cli/console.h"
 #include "cli/store_flags.h"
-#include "tqcache/session/session.h"
+#include "tqcache/session.h"
 
 namespace tqcache::cli {
 
-// What generate and chat have in common.
+// The common flags of generate and chat.
 struct SessionFlags {
   session::SessionOptions options;
   SamplingFlags sampling;
@@ -26,10 +26,10 @@ struct SessionFlags {
   bool force = false;
 };
 
-// All but --model and --cache.
+// All except --model and --cache.
 void add_session_flags(FlagSet& app, SessionFlags& flags);
 
-// Refuses flags that contradict each other, and completes `options`.
+// Rejects contradicting flags, and completes `options`.
 // Errors: kInvalidArgument, naming the flag.
 Result<void> finish_session_flags(SessionFlags& flags);
 
@@ -38,7 +38,7 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
                                                        const SessionFlags& flags,
                                                        GrowingFile* growing);
 
-// Null when the command line names no store, or the store cannot be reached.
+// Null if the command line names no store, or the store cannot be reached.
 Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const SessionFlags& flags,
                                                                 bool same_quantization);
 
@@ -50,7 +50,7 @@ Result<void> begin_from(const Console& console, session::PromptStore& store,
 Result<void> feed(const Console& console, session::Session& session,
                   std::span<const std::int32_t> ids);
 
-// Stores what is new, and saves the whole under its name. `store` may be null.
+// Stores new blocks, and saves the whole cache under its name. `store` may be null.
 Result<void> finish_store(const Console& console, session::PromptStore* store,
                           const cache::Cache& cache);
 

@@ -16,9 +16,9 @@
 #include "cli/console.h"
 #include "cli/terminal.h"
 #include "report/info.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/model.h"
 #include "tqcache/store/blobs/blob.h"
 
 namespace tqcache::cli {
@@ -95,7 +95,7 @@ std::optional<std::uint64_t> parse_amount(std::string_view text, std::span<const
   return std::nullopt;
 }
 
-// Adds a flag whose word `parse` turns into a value.
+// Adds a flag whose text `parse` turns into a value.
 template <class T, class Parse>
 void add_parsed_flag(FlagSet& app, const std::string& flag, std::optional<T>& value,
                      const std::string& text, const char* type_name, Parse parse) {
@@ -235,7 +235,7 @@ Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& 
 }
 
 Result<std::vector<cache::LayerDesc>> layers_of(const OpenStore& store,
-                                                 const store::PromptRecord& record) {
+                                                const store::PromptRecord& record) {
   const std::string& key = record.parameters_key;
   TQC_TRY_ASSIGN(const std::optional<Bytes> blob, store.in(store.backend->get(key)));
   if (!blob) return std::vector<cache::LayerDesc>{};

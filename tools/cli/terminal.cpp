@@ -18,9 +18,9 @@ namespace tqcache::cli {
 
 namespace {
 
-// A signal handler can reach nothing but globals.
+// Signal handlers can only access globals.
 volatile std::sig_atomic_t g_interrupted = 0;
-int g_wake_pipe[2] = {-1, -1};  // holds a byte once a signal came
+int g_wake_pipe[2] = {-1, -1};  // holds a byte after a signal
 
 void handle(int) {
   const int saved_errno = errno;
@@ -32,7 +32,7 @@ void handle(int) {
 }  // namespace
 
 void install_signal_handlers() {
-  // Without the pipe poll() passes over its negative descriptor, and the flag is left.
+  // Without a pipe, poll() ignores the negative descriptor, and only the flag remains.
   [[maybe_unused]] const int ignored = ::pipe2(g_wake_pipe, O_CLOEXEC | O_NONBLOCK);
   struct sigaction action = {};
   action.sa_handler = handle;  // without SA_RESTART, so that a waiting call returns
@@ -56,7 +56,7 @@ bool wait_readable(int fd) {
   std::array<pollfd, 2> waiting = {{{fd, POLLIN, 0}, {g_wake_pipe[0], POLLIN, 0}}};
   while (!interrupted()) {
     const int n = ::poll(waiting.data(), waiting.size(), -1);
-    if (n < 0 && errno != EINTR) return true;  // the read will tell what is wrong
+    if (n < 0 && errno != EINTR) return true;  // read() will report the error
     if (n > 0 && waiting[0].revents != 0) return !interrupted();
   }
   return false;
@@ -140,7 +140,7 @@ std::string amount(Unit unit, std::uint64_t done, std::uint64_t total) {
   return {};
 }
 
-// Of what people compare by its speed.
+// Only for units whose speed is of interest.
 std::string rate(Unit unit, double each_second) {
   if (unit == Unit::kBytes) {
     return fmt::format(", {}/s", human_bytes(static_cast<std::uint64_t>(each_second)));
@@ -157,7 +157,7 @@ std::string bar(double share, std::size_t columns, bool color) {
 }
 
 void write_stderr(std::string_view text) {
-  // A bar that cannot be drawn is not worth a word.
+  // A bar that cannot be drawn is not reported.
   [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
@@ -192,7 +192,7 @@ void ProgressBar::draw(std::uint64_t done, std::uint64_t total) {
   if (spent > 0) tail += rate(unit_, static_cast<double>(done) / spent);
   if (share > 0) tail += fmt::format(", {:.0f} s left", spent * (1 - share) / share);
 
-  // The last column stays free: a full line would wrap on some terminals.
+  // The last column stays empty: a full line would wrap on some terminals.
   const std::size_t columns = terminal_columns(STDERR_FILENO);
   const std::size_t text = head.size() + tail.size() + 3;
   std::string line = head;

@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/terminal.h: Terminals, signals and progress bars.
+// tools/cli/terminal.h: terminals, signals and progress bars.
 
 #include <chrono>
 #include <cstddef>
@@ -8,46 +8,45 @@
 #include <string_view>
 
 #include "cli/console.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/progress.h"
 
 namespace tqcache::cli {
 
-// SIGINT and SIGTERM set the flag and cut waiting reads short. SIGPIPE and SIGXFSZ are ignored:
-// the write that meets them fails and is reported as what it is.
+// SIGINT and SIGTERM set the flag and interrupt waiting reads. SIGPIPE and SIGXFSZ are ignored: the
+// write fails instead, with an error of its own.
 void install_signal_handlers();
 
 bool interrupted();
 
-// Lowers the flag: what was made so far is about to be saved, and only another Ctrl-C ends that.
+// Clears the flag before results are saved: only another Ctrl-C ends the saving.
 void acknowledge_interrupt();
 
-// Waits until `fd` can be read or is at its end. False when interrupted, at whatever moment: a
-// signal just before a plain read() would be noticed only after it.
+// Waits until `fd` can be read or is at its end. Returns false if interrupted, at any moment: a
+// plain read() would miss a signal that arrives just before it.
 bool wait_readable(int fd);
 
 bool is_terminal(int fd);
 
-// Whether a line on this descriptor can be drawn over: a terminal that is not dumb.
+// Whether a line on this descriptor can be redrawn: a terminal that is not dumb.
 bool can_redraw(int fd);
 
-// The same, and the user has not set NO_COLOR (https://no-color.org).
+// As above, and the user has not set NO_COLOR (https://no-color.org).
 bool can_color(int fd);
 
 std::size_t terminal_columns(int fd);  // 80 when unknown
 
-// One line without control characters: "a\nb" becomes "a\x0ab". A file name must not be able to
-// move the cursor or to forge a second message.
+// One line without control characters: "a\nb" becomes "a\x0ab". A file name must not move the
+// cursor or forge a second message.
 std::string printable(std::string_view text);
 
-// The same for text of several lines: keeps line ends and tabs.
+// As above for text of several lines: keeps line ends and tabs.
 std::string printable_lines(std::string_view text);
 
 enum class Unit { kTokens, kBytes, kVectors, kLayers, kSides, kBlocks, kBlobs };
 
-// Draws at most ten times a second on standard error, only when that is a terminal and the user
-// did not ask for quiet, and takes the bar away at the end of the scope. In any case it passes
-// Ctrl-C on to the work.
+// Draws at most ten times a second on standard error, if that is a terminal and --quiet is not
+// given, and removes the bar at the end of the scope. Always passes Ctrl-C on to the work.
 class ProgressBar {
  public:
   ProgressBar(const Console& console, std::string label, Unit unit);
@@ -55,10 +54,10 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Takes the bar away until it is drawn again, so that something else can be said.
+  // Removes the bar until it is drawn again, so that other text can be printed.
   void clear();
 
-  // For a library function. Requires: the bar outlives its use.
+  // A callback for a library function. Requires: the bar outlives its use.
   Progress callback();
 
  private:

@@ -7,8 +7,8 @@
 #include <map>
 #include <string_view>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::cli {
 namespace {
@@ -18,8 +18,8 @@ const std::map<std::string, Tier> kTiers = {
 
 constexpr double kDefaultArchiveBits = 3.0;
 
-// On the bundled model four dense tokens take off 3% of the divergence of an archive. They cost 64
-// bits a channel, in a cache of thousands of tokens.
+// On the bundled model four dense tokens reduce the divergence of an archive by 3%. They cost 64
+// bits per channel, in a cache of thousands of tokens.
 constexpr std::int64_t kArchiveSinks = 4;
 
 // Flags that apply to archives; everything else follows from the target.
@@ -38,7 +38,7 @@ Result<void> make_lossless(const std::vector<const Flag*>& of_codec, cache::Conv
   return {};
 }
 
-// Sides that are packed already are kept unless other bits are asked for.
+// K or V that is already quantized is kept unless other bits are asked for.
 Result<void> make_archive(const TierFlags& flags, const std::vector<const Flag*>& of_codec,
                           cache::ConvertOptions& options, const CompressionFlags& compression) {
   bool has_bits = false;

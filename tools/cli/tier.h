@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/tier.h: The goal of `tqcache convert`: turbo, archive or lossless.
+// tools/cli/tier.h: the goal of `tqcache convert`: turbo, archive or lossless.
 
 #include <optional>
 #include <string>
@@ -8,22 +8,22 @@
 #include "cli/codec_flags.h"
 #include "cli/common_flags.h"
 #include "cli/flags.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/eval/profile.h"
-#include "tqcache/format/archive_rate.h"
+#include "tqcache/error.h"
+#include "tqcache/eval.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 
 enum class Tier {
-  kTurbo,     // quantized, and used in this form in memory
+  kTurbo,     // quantized, and used in this layout in memory
   kLossless,  // values unchanged; only the bytes are compressed
-  kArchive,   // quantized for disk, to the size or error that is asked for
+  kArchive,   // quantized for disk, to the requested size or error
 };
 
 struct TierFlags {
   Tier tier = Tier::kTurbo;
-  // Of kArchive, in place of bits.
+  // Of kArchive, instead of bits.
   std::optional<double> target_mse;
   std::optional<double> target_kld;
   std::string profile;  // of kArchive: a file of `tqcache profile`, or empty
@@ -31,10 +31,10 @@ struct TierFlags {
 
 void add_tier_flag(FlagSet& app, TierFlags& flags);
 
-// Changes what the flags of codec and compression say to what the tier needs. `of_codec` are all
-// flags that say how sides are packed.
+// Adjusts the settings from the codec and compression flags to the tier. `of_codec` are all flags
+// that say how K and V are quantized.
 //
-// Errors: kInvalidArgument when one of them was given with a tier that packs nothing.
+// Errors: kInvalidArgument if one of them was given with a tier without quantization.
 Result<void> apply_tier(const TierFlags& flags, const std::vector<const Flag*>& of_codec,
                         cache::ConvertOptions& options, CompressionFlags& compression);
 
@@ -44,9 +44,9 @@ struct Archive {
   std::optional<eval::Profile> profile = {};
 };
 
-// Absent if no archive is to be made. The default is 3 bits.
-// Errors: kInvalidArgument (flags that do not go together, a divergence that the profile does not
-//         know), those of the profile's file.
+// Absent if no archive is made. The default is 3 bits.
+// Errors: kInvalidArgument (flags that exclude each other, a divergence outside the profile), those
+//         of the profile's file.
 Result<std::optional<Archive>> wanted_archive(const TierFlags& flags, const CodecFlags& codec);
 
 // The name of the first flag that was given, or empty.

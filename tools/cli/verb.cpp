@@ -10,7 +10,7 @@
 namespace tqcache::cli {
 namespace {
 
-// Longer lines are hard to read, however wide the terminal is.
+// Longer lines are hard to read, even on a wide terminal.
 constexpr std::size_t kMaxColumns = 100;
 constexpr std::size_t kMinColumns = 60;
 

@@ -1,5 +1,5 @@
 #pragma once
-// tools/cli/verb.h: The verbs of the program.
+// tools/cli/verb.h: the verbs of the program.
 
 #include <functional>
 #include <span>
@@ -12,10 +12,10 @@
 
 namespace tqcache::cli {
 
-// Runs a verb after its flags were parsed.
+// Runs a verb after its flags have been parsed.
 using Action = std::function<Result<ExitCode>(const Console&)>;
 
-// One word of the command line. `define` adds the flags and returns the action, which holds the
+// A verb or a group of verbs. `define` adds the flags and returns the action, which holds the
 // options that parsing fills in.
 struct Verb {
   std::string_view name;  // "convert", "store put"
@@ -31,17 +31,18 @@ std::span<const Verb> all_verbs();
 // "put" of "store put".
 std::string_view last_word(const Verb& verb);
 
-// The flags of a verb, and what runs it; `console` gets --quiet and --json.
-// Requires: `verb` groups no others.
+// Defines the flags of a verb and returns its action; `console` gets --quiet and --json.
+//
+// Requires: `verb` is not a group.
 Action define_verb(const Verb& verb, FlagSet& flags, Console& console);
 
 // Parses the arguments after the verb and runs it; reports every failure.
 ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args);
 
-// Whether errors are printed as JSON too, for command lines that could not be parsed.
+// Whether errors are also printed as JSON, for command lines that could not be parsed.
 bool asks_for_json(const std::vector<std::string>& args);
 
-// Each is in its own verbs/cmd_*.cpp.
+// Each verb has its own verbs/cmd_*.cpp.
 Action define_prefill(FlagSet& flags);
 Action define_convert(FlagSet& flags);
 Action define_info(FlagSet& flags);

@@ -199,9 +199,9 @@ const std::string& title_of(const Figure& figure) {
   return std::visit([](const auto& shown) -> const std::string& { return shown.title; }, figure);
 }
 
-constexpr std::size_t kFiguresWithoutContents = 3;  // no table of contents up to so many
+constexpr std::size_t kFiguresWithoutContents = 3;  // no table of contents up to this number
 
-// The policy forbids everything that the page does not need, so that nothing else could ever load.
+// The policy forbids everything that the page does not need, so that no other content can load.
 std::string head(const Report& report) {
   return fmt::format(
       "<head>\n<meta charset=\"utf-8\"/>\n"

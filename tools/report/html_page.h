@@ -1,7 +1,7 @@
 #pragma once
-// tools/report/html_page.h: a report as one self-contained HTML page. It opens from disk, loads
-// nothing, runs no script, and can be read in light and dark mode, on a phone, on paper and with a
-// screen reader.
+// tools/report/html_page.h: a report as one self-contained HTML page. It opens from disk, loads no
+// other files, runs no script, and is readable in light and dark mode, on a phone, on paper and
+// with a screen reader.
 //
 // Every figure appears twice, as a picture (inline SVG) and as a table. The page is also valid XML,
 // so that any parser can read it. docs/reference/eval.md describes its parts.
@@ -9,13 +9,14 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report {
 
-// The same report always gives the same bytes. Texts may hold anything: markup is escaped, and what
-// is not text (control characters, invalid UTF-8, marks that change the direction of writing)
-// becomes U+FFFD. Pictures leave out numbers that are not finite, and a note on the page says so.
+// Equal reports give equal bytes. Texts may contain anything: markup is escaped, and other
+// characters that are not text (control characters, invalid UTF-8, marks that change the writing
+// direction) become U+FFFD. Pictures omit numbers that are not finite, and a note on the page says
+// so.
 std::string html_page(const eval::Report& report);
 
 // The legend of a figure: its marks and colors with their meanings, as a line of HTML above the
@@ -24,7 +25,8 @@ std::string legend(const eval::Plot& plot);
 std::string legend(const eval::HeatMap& map);
 std::string legend(const eval::Bars& bars);
 
-// The style sheet (html_style.cpp). Has no '&' and no '<', so that XML can hold it unescaped.
+// The style sheet (html_style.cpp). It contains no '&' and no '<', so that XML can hold it
+// unescaped.
 std::string_view html_style();
 
 }  // namespace tqcache::report

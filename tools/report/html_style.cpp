@@ -6,9 +6,9 @@ namespace tqcache::report {
 
 namespace {
 
-// Colors are variables, so that pictures change with the scheme. s0..s7 are series, different in
-// hue and at a contrast of 4.5:1 or more to the paper; q0..q8 run from the paper to what stands out
-// most, in even steps of lightness, so that they differ without seeing hues.
+// Colors are variables, so that pictures follow the color scheme. s0..s7 are series, with different
+// hues and a contrast of at least 4.5:1 to the paper; q0..q8 run from the paper color to the most
+// prominent one in even steps of lightness, so that they differ even without hues.
 constexpr std::string_view kLight = R"css(:root{
 color-scheme:light dark;
 --paper:#fff;--ink:#1b2027;--muted:#5a6370;--faint:#e3e6ea;--accent:#1d5fa6;

@@ -3,18 +3,18 @@
 
 #include <string>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report {
 
-// The table without its title. Wide tables scroll within a box of their own, which the keyboard
-// reaches by the name `label`. Every row gets as many cells as there are `columns`: missing cells
-// are empty, surplus ones are left out. A text in the first column is the heading of its row.
+// The table without its title. Wide tables scroll within their own box, which keyboard users reach
+// by the name `label`. Every row gets as many cells as there are `columns`: missing cells are
+// empty, surplus ones are dropped. A text in the first column is the heading of its row.
 std::string html_table(const eval::Table& table, const std::string& label);
 
 // A row for each point of every series: series, label, x, y. The columns for series and labels
-// exist only if any of them has a name. Numbers have as many decimals as their column needs to show
-// six significant digits.
+// exist only if at least one name is not empty. Numbers have as many decimals as their column needs
+// to show six significant digits.
 eval::Table data_of(const eval::Plot& plot);
 
 // The names of the rows, then the columns of the map.

@@ -21,11 +21,11 @@ constexpr double kEllipsisWidth = 1.1;
 constexpr double kMostDigits = 1e15;
 
 bool is_control(char32_t c) {
-  if (c == '\t' || c == '\n') return false;  // a space, on a page
+  if (c == '\t' || c == '\n') return false;  // shown as a space on a page
   return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
 }
 
-// Marks that change the direction of writing could disguise a name as another one.
+// Marks that change the writing direction could disguise one name as another.
 bool turns_direction(char32_t c) {
   return c == 0x061c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
          (c >= 0x2066 && c <= 0x2069);
@@ -114,8 +114,8 @@ double text_width(std::string_view text) {
 std::string shortened(std::string_view text, double width) {
   const double room = width - kEllipsisWidth;
   double used = 0;
-  std::size_t end = 0;   // of the characters read
-  std::size_t kept = 0;  // of those that leave room for an ellipsis
+  std::size_t end = 0;   // of the characters read so far
+  std::size_t kept = 0;  // of those that leave space for an ellipsis
   while (end < text.size()) {
     const Utf8Character character = first_character(text.substr(end));
     used += width_of(character);

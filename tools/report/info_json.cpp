@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include "report/info.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/hash.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::cli {
 namespace {
@@ -114,7 +114,7 @@ Json bytes_json(const format::CacheFileInfo& info) {
   return json;
 }
 
-// How many sections are compressed in which way.
+// The number of sections by compression.
 Json compression_json(const format::CacheFileInfo& info) {
   Json json;
   for (const auto kind : kCompressions) {
@@ -138,14 +138,14 @@ Json section_json(const format::SectionInfo& section) {
   return json;
 }
 
-// What version 1 says of the file.
+// The metadata of a file of version 1.
 void add_v1(const V1Summary& file, bool show_values, Json& json) {
   json["version"] = 1;
   json["class_paths"] = file.class_paths;
   json["metadata"] = Json::array();
   for (const auto& [key, value] : file.metadata) {
     Json fact = {{"key", key}};
-    if (show_values) fact["value"] = value;  // the tokens can be among them
+    if (show_values) fact["value"] = value;  // may include the tokens
     json["metadata"].push_back(std::move(fact));
   }
   json["notes"] = file.notes;
@@ -161,7 +161,7 @@ void add_v2(const format::CacheFileInfo& info, Json& json) {
   json["damage"] = info.damage;
 }
 
-void add_cache(const format::Manifest& info, std::uint64_t file_bytes, Json& json) {
+void add_cache(const cache::CacheDesc& info, std::uint64_t file_bytes, Json& json) {
   const std::uint64_t n_values = value_count(info, info.n_tokens());
   const std::optional<double> bits = bits_per_value(file_bytes, n_values);
   json["identity"] =
@@ -208,7 +208,7 @@ Json info_json(const ForeignView& view) {
   Json json;
   json["schema"] = 1;
   json["file"] = view.name;
-  json["version"] = nullptr;  // not one of ours
+  json["version"] = nullptr;  // not a .tqkv file
   json["kind"] = view.kind;
   json["facts"] = Json::array();
   for (const auto& [label, value] : view.facts) {

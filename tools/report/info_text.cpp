@@ -4,7 +4,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "report/info.h"
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::cli {
@@ -24,8 +24,8 @@ std::string range_text(std::size_t first, std::size_t last) {
   return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
 }
 
-// What was said of the whole cache: with the values only if the prompt may be shown, which can be
-// among them.
+// Metadata of the whole cache. Values are included only if the prompt may be shown, because they
+// can contain it.
 std::string metadata_text(const V1Summary& file, bool show_values) {
   std::string keys;
   std::string text;
@@ -91,22 +91,21 @@ std::string arrays_text(const std::vector<cache::ArrayDesc>& arrays) {
 
 std::string state_text(const cache::LayerDesc& layer, std::optional<std::int64_t> n_tokens) {
   return std::visit(
-      Overload{[](const cache::AttentionDesc& attention) {
-                 return attention_text("attention", attention);
-               },
-               [&](const cache::WindowDesc& window) {
-                 const auto [size, keep] = window.window;
-                 const std::string kind = fmt::format("sliding window of {} tokens", size);
-                 if (cache::is_quantized(window.attention)) {
-                   return attention_text(kind, window.attention);
-                 }
-                 return fmt::format("{} ({} kept permanently), {}: {}", kind, keep,
-                                    heads_text(window.attention.shape),
-                                    arrays_text(cache::arrays_of(layer, n_tokens)));
-               },
-               [](const cache::StateDesc& state) {
-                 return "arrays: " + arrays_text(state.arrays);
-               }},
+      Overload{
+          [](const cache::AttentionDesc& attention) {
+            return attention_text("attention", attention);
+          },
+          [&](const cache::WindowDesc& window) {
+            const auto [size, keep] = window.window;
+            const std::string kind = fmt::format("sliding window of {} tokens", size);
+            if (cache::is_quantized(window.attention)) {
+              return attention_text(kind, window.attention);
+            }
+            return fmt::format("{} ({} kept permanently), {}: {}", kind, keep,
+                               heads_text(window.attention.shape),
+                               arrays_text(cache::arrays_of(layer, n_tokens)));
+          },
+          [](const cache::StateDesc& state) { return "arrays: " + arrays_text(state.arrays); }},
       layer);
 }
 
@@ -116,7 +115,7 @@ std::string layer_text(const LayerGroup& group, std::optional<std::int64_t> n_to
   return line("layers " + range_text(first, last), state_text(*group.layer, n_tokens));
 }
 
-std::string tokens_text(const format::Manifest& info) {
+std::string tokens_text(const cache::CacheDesc& info) {
   const std::string count = grouped(info.tokens.size());
   if (!info.hidden_tokens) return line("tokens", count);
   if (info.hidden_tokens->empty()) return line("tokens", count + ", ids not stored");
@@ -209,7 +208,7 @@ std::string info_text(const ForeignView& view) {
   std::string text = line("file", view.name) + line("format", view.kind);
   for (const auto& [label, value] : view.facts) text += line(label, value);
   text += line("bytes", grouped(view.file_bytes));
-  if (const format::Manifest* cache = view.manifest) {
+  if (const cache::CacheDesc* cache = view.manifest) {
     text += tokens_text(*cache);
     text += layers_text(cache->layers, cache->n_tokens());
     const std::uint64_t n_values = value_count(*cache, cache->n_tokens());

@@ -9,7 +9,7 @@ namespace tqcache::cli {
 
 namespace {
 
-// Layers of one form whose arrays have one shape.
+// Layers with equal settings and equal array shapes.
 bool alike(const cache::LayerDesc& a, const cache::LayerDesc& b) {
   return cache::same_form(a, b) && cache::arrays_of(a, {}) == cache::arrays_of(b, {});
 }
@@ -56,13 +56,13 @@ std::string_view compression_word(format::Compression compression) {
   return "unknown";
 }
 
-std::string_view side_word(format::SideName side) {
+std::string_view side_word(cache::TensorKind side) {
   switch (side) {
-    case format::SideName::kKeys:
+    case cache::TensorKind::kKeys:
       return "k";
-    case format::SideName::kValues:
+    case cache::TensorKind::kValues:
       return "v";
-    case format::SideName::kArray:
+    case cache::TensorKind::kArray:
       return "array";
   }
   return "unknown";
@@ -105,7 +105,7 @@ std::string mode_text(const cache::QuantSpec& quant) {
   return fmt::format("turbo {} bits", first.quantizer.bits);
 }
 
-// What a part does other than by default.
+// The settings of a part that differ from the default.
 std::string turn_text(const codec::PartSpec& part) {
   const codec::QuantizerSpec& spec = part.quantizer;
   std::string text;
@@ -138,11 +138,11 @@ namespace {
 
 std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
   switch (section.side) {
-    case format::SideName::kKeys:
+    case cache::TensorKind::kKeys:
       return section.packed ? parts.key_packed : parts.key_dense;
-    case format::SideName::kValues:
+    case cache::TensorKind::kValues:
       return section.packed ? parts.value_packed : parts.value_dense;
-    case format::SideName::kArray:
+    case cache::TensorKind::kArray:
       return parts.arrays;
   }
   return parts.arrays;
@@ -150,7 +150,7 @@ std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
 
 }  // namespace
 
-std::uint64_t value_count(const format::Manifest& info, std::int64_t n_tokens) {
+std::uint64_t value_count(const cache::CacheDesc& info, std::int64_t n_tokens) {
   std::int64_t n_values = 0;
   for (const cache::LayerDesc& layer : info.layers) {
     const cache::AttentionDesc* attention = cache::attention_of(layer);

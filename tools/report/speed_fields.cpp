@@ -2,7 +2,7 @@
 
 #include <sys/resource.h>
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache::cli {
 namespace {

@@ -1,20 +1,20 @@
 #pragma once
-// tools/report/speed_fields.h: The JSON fields for speed and memory that generate and bench share.
+// tools/report/speed_fields.h: the JSON fields for speed and memory that generate and bench share.
 
 #include <cstdint>
 
 #include "cli/console.h"
-#include "tqcache/cache/side.h"
-#include "tqcache/model/attention/score_params.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 
 struct SpeedFields {
   std::int64_t prompt_tokens = 0;
-  std::int64_t cached_tokens = 0;      // that were there before the prompt
-  std::int64_t generation_tokens = 0;  // written
-  std::int64_t timed_tokens = 0;       // of these: each took a decode step
+  std::int64_t cached_tokens = 0;      // in the cache before the prompt
+  std::int64_t generation_tokens = 0;  // generated
+  std::int64_t timed_tokens = 0;       // of these, the number with a decode step
   double prompt_seconds = 0;
   double generation_seconds = 0;
   cache::ByteCount cache_bytes;
@@ -22,10 +22,10 @@ struct SpeedFields {
   model::KernelPath route;
 };
 
-// Adds them under the names that docs and scripts know, with this process's peak of memory.
+// Adds the fields under the names used in docs and scripts, with this process's peak memory.
 void add_speed_fields(const SpeedFields& fields, Json& json);
 
-// Null where there is nothing to divide.
+// Null if the divisor is zero.
 Json rate(std::int64_t n_tokens, double seconds);
 
 }  // namespace tqcache::cli

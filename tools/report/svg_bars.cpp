@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kFont = 13;  // of names and sums
 constexpr double kPartFont = 12;
-constexpr double kPartName = 16;  // its width, in units of the font
+constexpr double kPartName = 16;  // its width, in units of the font size
 
 // Heights.
 constexpr double kName = 22;
@@ -42,7 +42,7 @@ std::string description(const Bars& bars) {
   return text + " The table below has every part.";
 }
 
-// The parts of a bar as words, in lines that fit `width`: colors are not needed to read them.
+// The parts of a bar as words, in lines that fit `width`, so that colors are not needed to read it.
 std::vector<std::string> part_lines(const Bar& bar, const Bars& bars, double width) {
   constexpr std::string_view kBetween = "   ";
   std::vector<std::string> lines;
@@ -69,7 +69,7 @@ class BarsPainter {
     for (const Bar& bar : bars.bars) greatest_ = std::max(greatest_, sum_of(bar));
   }
 
-  // Below the bars so far.
+  // Adds a bar below the previous ones.
   void add(const Bar& bar) {
     draw_name(bar);
     draw_parts(bar);

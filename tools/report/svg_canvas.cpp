@@ -22,7 +22,7 @@ std::string closed(std::string_view element, std::string_view tip) {
 struct Shape {
   int n_corners;  // 0: a circle
   double radius;  // chosen so that all areas look equal
-  double inner;   // radius of the corners in between, relative; 0: none
+  double inner;   // relative radius of the corners in between; 0: none
   double turn;    // of the first corner from the right, in eighths of a circle
 };
 

@@ -26,7 +26,7 @@ struct Alternative {
 // A drawing of one figure for columns of one width.
 struct Picture {
   std::string svg;
-  std::string note;  // a sentence about what this drawing leaves out; may be empty
+  std::string note;  // a sentence about omitted content; may be empty
 };
 
 // "12.5": at most two decimals, and 0 for a value that is not finite.
@@ -52,7 +52,8 @@ class Canvas {
   std::string body_;
 };
 
-// ---- The series of a plot differ by shape and by color; either is enough to tell them apart ----
+// ---- The series of a plot differ in both shape and color; either suffices to distinguish them
+// ----
 
 inline constexpr std::size_t kSeriesColors = 8;  // the classes s0..s7
 

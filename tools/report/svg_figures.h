@@ -9,25 +9,28 @@
 #include <vector>
 
 #include "report/svg_canvas.h"
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report {
 
-// The axes cover the measured series; bounds are clipped at their ends. Values that is_drawable()
-// refuses are left out, and a line has a gap there.
+// The axes cover the measured series; bounds are clipped at their ends. Values for which
+// is_drawable() is false are omitted, and leave a gap in a line.
+//
 // Requires: width >= 200, the width of the column.
 Picture svg_plot(const eval::Plot& plot, double width, const std::string& id);
 
 // Number of points that no picture can show.
 std::size_t n_undrawable(const eval::Plot& plot);
 
-// Cells show their numbers if there are at most 400, and colors alone otherwise; cells without a
-// number are hatched. The map is transposed if it fits the column better that way.
+// Cells show their numbers if there are at most 400 cells, otherwise only colors; cells without a
+// number are hatched. The map is transposed if it then fits the column better.
+//
 // Requires: width >= 200, the width of the column.
 Picture svg_heat_map(const eval::HeatMap& map, double width, const std::string& id);
 
-// One bar below the other, each with its name and sum above it and the names of its parts below it,
-// in their order. Parts that are negative or not finite are left out.
+// One bar below another, each with its name and sum above it and the names of its parts below it,
+// in order. Parts that are negative or not finite are omitted.
+//
 // Requires: width >= 200, the width of the column.
 Picture svg_bars(const eval::Bars& bars, double width, const std::string& id);
 
@@ -40,7 +43,7 @@ double sum_of(const eval::Bar& bar);
 // Number of parts that no picture can show.
 std::size_t n_undrawable(const eval::Bars& bars);
 
-// ---- Room for the labels of a plot's points ----
+// ---- Placement of the labels of a plot's points ----
 
 inline constexpr double kLabelSize = 12;  // of the font
 
@@ -51,12 +54,12 @@ struct LabelRequest {
 
 struct PlacedLabel {
   Box box;
-  bool is_apart;  // so far from its point that a line should lead to it
+  bool is_apart;  // far from its point: a line leads to it
 };
 
-// A place for each request in turn, nullopt if all places are taken: a label covers no point of
-// `points` and no other label, stays within `area`, and avoids `lines` (positions along them) if it
-// can. At most 200 labels are placed.
+// A place for each request in turn, nullopt if all places are taken. A label covers no point of
+// `points` and no other label, stays within `area`, and avoids `lines` (positions along them) if
+// possible. At most 200 labels are placed.
 std::vector<std::optional<PlacedLabel>> place_labels(
     const std::vector<LabelRequest>& requests, const Box& area,
     const std::vector<std::pair<double, double>>& points,

@@ -17,14 +17,14 @@ namespace {
 
 constexpr std::size_t kMostNumbers = 400;
 constexpr double kLeastCell = 5;
-constexpr double kMostCell = 64;  // wider only for wider names
+constexpr double kMostCell = 64;  // wider only for long names
 
 constexpr double kGridFont = 12;
-constexpr double kGridName = 9;  // width of a row's or column's name, in units of the font
+constexpr double kGridName = 9;  // width of a row's or column's name, in units of the font size
 
 // The size of the cells, and whether the map is transposed.
 struct Grid {
-  bool is_turned;    // the map's rows run to the right
+  bool is_turned;    // transposed: the map's rows run to the right
   bool has_numbers;  // in the cells
   double left, top;  // of the first cell
   double cell_width, cell_height;
@@ -80,8 +80,7 @@ double cell_height(const Grid& grid, std::size_t n_down) {
   return n_down <= 40 ? 18 : 13;
 }
 
-// For a column of `width`; the grid gets wider than that only where its cells could not be read
-// otherwise.
+// The grid for a column of `width`; wider only if cells would otherwise be unreadable.
 Grid heat_map_grid(const HeatMap& map, double width) {
   const std::size_t n_rows = map.rows.size();
   const std::size_t n_columns = map.columns.size();
@@ -107,7 +106,7 @@ Grid heat_map_grid(const HeatMap& map, double width) {
 
 constexpr double kCellGap = 1;  // between cells
 
-// The least n of 1, 2, 5, 10, ... for which every n-th name has room.
+// The least n of 1, 2, 5, 10, ... for which every n-th name fits.
 std::size_t every_nth(double pitch, double needed) {
   for (std::size_t power = 1; power < 1000000; power *= 10) {
     for (const std::size_t n : {power, 2 * power, 5 * power}) {

@@ -71,7 +71,7 @@ Ranges ranges_of(const Plot& plot, bool of_bounds) {
   return ranges;
 }
 
-// Leaves some room for bounds around the measured values.
+// Leaves some space for bounds around the measured values.
 Range with_room(const Range& range, bool is_log) {
   constexpr double kRoom = 0.35;
   Range wider = range;
@@ -125,7 +125,7 @@ std::string axis_name(const Axis& axis, double width) {
   return shortened(axis.label, std::max(room, 6.0)) + std::string(suffix);
 }
 
-// The room for all drawable points in a picture of this size. A plot without such points has axes
+// The frame for all drawable points in a picture of this size. A plot without such points has axes
 // from 0 to 1, or from 1 to 10 if logarithmic.
 PlotFrame plot_frame(const Plot& plot, double width, double height) {
   const Ranges ranges = shown_ranges(plot);
@@ -144,7 +144,7 @@ void draw_frame(Canvas& canvas, const Plot& plot, const PlotFrame& frame) {
     canvas.line(area.left, y, area.right, y, "grid");
     canvas.text(area.left - 8, y + 4, tick.text, "tick end");
   }
-  double free_from = -1e9;  // a tick whose text would touch the previous one has none
+  double free_from = -1e9;  // a tick whose text would touch the previous one gets no text
   for (const Tick& tick : frame.x.ticks) {
     const double x = frame.x_of(tick.value);
     const double half = text_width(tick.text) * kTickSize / 2;
@@ -214,7 +214,8 @@ class Placer {
   }
 
  private:
-  // The free place at `distance` that covers the fewest line positions; the first of equal ones.
+  // The free place at `distance` that covers the fewest line positions; the first one in case of a
+  // tie.
   std::optional<Box> best(const LabelRequest& request, double distance) const {
     std::optional<Box> found;
     std::ptrdiff_t fewest = 0;
@@ -263,7 +264,7 @@ namespace {
 
 // ---- The picture ----
 
-constexpr double kLabelWidth = 16;         // in units of the font
+constexpr double kLabelWidth = 16;         // in units of the font size
 constexpr std::size_t kMarksOfALine = 40;  // more marks would hide the line
 
 using Position = std::pair<double, double>;
@@ -313,7 +314,7 @@ class PlotPainter {
     }
   }
 
-  // Draws marks and labels. Returns the number of labels without room.
+  // Draws marks and labels. Returns the number of labels that do not fit.
   std::size_t draw_labels() {
     const std::vector<LabelRequest> requests = label_requests();
     const auto placed = place_labels(requests, label_area(), marks_, lines_);
@@ -351,7 +352,7 @@ class PlotPainter {
   }
 
   void add_to_line(std::string& path, const Position& end, bool is_first) {
-    // Points far outside are clipped later, but must be numbers that browsers can read.
+    // Points far outside are clipped later, but the numbers must be readable for browsers.
     const double x = std::clamp(end.first, -1e5, 1e5);
     const double y = std::clamp(end.second, -1e5, 1e5);
     path += fmt::format("{}{} {}", is_first ? "M" : "L", coordinate(x), coordinate(y));
@@ -406,7 +407,7 @@ class PlotPainter {
       canvas_.line(request.x, request.y, std::clamp(request.x, box.left, box.right),
                    std::clamp(request.y, box.top, box.bottom), "leader");
     }
-    // Aligned towards its point, since the text may be narrower than its box.
+    // Aligned toward its point, because the text may be narrower than its box.
     const bool is_right = box.left > request.x;
     const bool is_left = box.right < request.x;
     const double x = is_right ? box.left : is_left ? box.right : (box.left + box.right) / 2;

@@ -44,7 +44,7 @@ double round_step(double step) {
   return 10 * power;
 }
 
-// Adds a little room around the values, and zero if it is close.
+// Adds a small margin around the values, and zero if it is close.
 void widen(double& least, double& greatest) {
   const double size = std::max(std::abs(least), std::abs(greatest));
   if (greatest - least <= std::max(size * kLeastSpan, kLeast)) {
@@ -97,7 +97,7 @@ std::vector<Tick> powers(std::span<const int> factors, int every, double low, do
   return ticks;
 }
 
-// The sparsest family of ticks that has enough of them.
+// The sparsest family of ticks with enough ticks.
 std::vector<Tick> log_ticks(double low, double high, int n_ticks) {
   static constexpr std::array kOne = {1};
   static constexpr std::array kThree = {1, 2, 5};

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::report {
 
-// A number with as many decimals as it asks for. Empty for NaN; "inf", "-inf".
+// A number with its own number of decimals. Empty for NaN; "inf", "-inf".
 std::string number_text(const eval::Number& number);
 
 // Title, names of the columns, and rows, one line each. Columns are two spaces apart; numbers are
@@ -17,8 +17,7 @@ std::string number_text(const eval::Number& number);
 // Units: columns of a terminal; each code point of UTF-8 counts as one.
 std::string text_table(const eval::Table& table);
 
-// Facts, all tables, and notes, with empty lines between them. Plots, heat maps and bars are left
-// out.
+// Facts, all tables, and notes, separated by empty lines. Plots, heat maps and bars are omitted.
 std::string report_text(const eval::Report& report);
 
 }  // namespace tqcache::report

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_advise.cpp: The smallest configuration that is good enough, or the best one that
+// tools/verbs/cmd_advise.cpp: the smallest configuration that is good enough, or the best one that
 // fits.
 
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/eval/advise.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/eval.h"
+#include "tqcache/model.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {
@@ -45,19 +45,19 @@ struct AdviseFlags {
   EvalOutput output;
 };
 
-// A model and a sample, and what is asked of them.
+// A model, a sample, and the wanted quality or size.
 struct Question {
   const AdviseFlags& flags;
   std::unique_ptr<model::Model> model;
   std::vector<std::int32_t> ids;
-  std::int64_t n_tokens = 0;  // that a cache shall hold
+  std::int64_t n_tokens = 0;  // that a cache should hold
 
   Result<eval::CacheBytes> bytes_of(const cache::Configuration& way, std::int64_t n) const {
     return eval::cache_bytes(model->config, model->identity, way, n);
   }
 };
 
-// An answer, and what the caches of its configurations take.
+// The result, and the sizes of the caches of its configurations.
 struct Answer {
   eval::Advice advice;
   std::vector<std::vector<eval::CacheBytes>> sizes;  // [ways][lengths]
@@ -66,13 +66,13 @@ struct Answer {
 Result<Question> ask(const AdviseFlags& flags) {
   Question question{flags, nullptr, {}, 0};
   TQC_TRY_ASSIGN(question.model, in_file(flags.model, model::load_model(flags.model)));
-  // Special tokens that are spelled out in a text are text.
+  // Special tokens that a text spells out are plain text.
   TQC_TRY_ASSIGN(question.ids, read_prompt({{}, flags.file, {}, true}, question.model->tokenizer));
   question.n_tokens = flags.n_tokens.value_or(question.model->config.context_length);
   return question;
 }
 
-// Rungs, from the first on, whose caches are small enough.
+// The number of rungs, from the first, whose caches are small enough.
 Result<std::size_t> count_fitting(const Question& question, std::span<const eval::Rung> ladder,
                                   std::uint64_t max_bytes) {
   for (std::size_t rung = 0; rung < ladder.size(); ++rung) {
@@ -82,7 +82,7 @@ Result<std::size_t> count_fitting(const Question& question, std::span<const eval
   return ladder.size();
 }
 
-// Absent if no configuration is small enough; then nothing was measured.
+// Absent if no configuration is small enough; then no measurement was made.
 Result<std::optional<eval::Advice>> search(const Console& console, const Question& question) {
   const AdviseFlags& flags = question.flags;
   const std::vector<eval::Rung> ladder = eval::advice_ladder();
@@ -185,7 +185,7 @@ Result<void> give(const Console& console, const Question& question, const Answer
   return give_report(console, flags.output, report, answer_json(question, answer));
 }
 
-// The smallest rung is too large, which shows before anything is measured.
+// Reports that even the smallest rung is too large, which is known before any measurement.
 Result<ExitCode> report_too_large(const Console& console, const Question& question) {
   const cache::Configuration smallest = eval::advice_ladder().front().front();
   TQC_TRY_ASSIGN(const auto size, question.bytes_of(smallest, question.n_tokens));

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_bench.cpp: Speed and memory of a model, by cache configuration.
+// tools/verbs/cmd_bench.cpp: speed and memory of a model, by cache configuration.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,17 +15,17 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "report/speed_fields.h"
-#include "tqcache/cache/configuration.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/eval/speed.h"
-#include "tqcache/model/loading/model.h"
-#include "tqcache/session/session.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
+#include "tqcache/session.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {
 namespace {
 
-// What every run does.
+// The work of every run.
 struct BenchWork {
   std::int64_t prompt_tokens = 1024;
   std::int64_t generation_tokens = 64;
@@ -41,7 +41,7 @@ struct BenchBackend {
 
 struct BenchResult {
   std::string model;
-  std::optional<std::string> file;  // absent: tokens were drawn
+  std::optional<std::string> file;  // absent: random tokens
   BenchWork work;
   eval::SpeedOptions options;
   std::vector<BenchBackend> backends;
@@ -49,10 +49,10 @@ struct BenchResult {
 
 using eval::Number;
 
-// Of a backend by its medians.
+// Medians of a backend.
 struct Rates {
-  double prompt = 0;      // tokens a second
-  double generation = 0;  // tokens a second
+  double prompt = 0;      // tokens per second
+  double generation = 0;  // tokens per second
 };
 
 Rates rates_of(const BenchWork& work, const eval::SpeedRun& run) {
@@ -69,7 +69,7 @@ const BenchBackend* baseline_of(const BenchResult& result) {
   return found == result.backends.end() ? nullptr : &*found;
 }
 
-// How a backend does beside the baseline: times as fast, times smaller.
+// A backend relative to the baseline: times as fast, times smaller.
 struct Comparison {
   double prompt = 0;
   double generation = 0;
@@ -183,7 +183,7 @@ Json comparison_json(const BenchResult& result) {
   return json;
 }
 
-// A table of medians, each beside the baseline if there is one, and a table of all runs.
+// A table of medians, each with its ratio to the baseline if there is one, and a table of all runs.
 eval::Report bench_report(const BenchResult& result) {
   const BenchWork& work = result.work;
   eval::Report report;
@@ -267,14 +267,14 @@ std::string configuration_of(const BenchFlags& flags, const std::string& backend
   return is_chosen ? *flags.configuration : kBackends.at(backend);
 }
 
-// The label in tables; the name of the dense configuration does not tell its type.
+// The label in tables, because the name of the dense configuration does not say its type.
 std::string configuration_text(const BenchFlags& flags, const std::string& backend) {
   return backend == "baseline" ? "dense f16" : configuration_of(flags, backend);
 }
 
 bool is_affine(const cache::SidePlan& side) { return side.codec.mode == codec::Mode::kAffine; }
 
-// Both sides of affine are affine or dense, and none of turbo is.
+// With the backend affine, K and V are affine or dense; with turbo, neither is affine.
 Result<void> check_backend(const std::string& backend, const cache::Configuration& configuration) {
   if (backend == "baseline") return {};
   for (const cache::SidePlan* side : {&configuration.options.keys, &configuration.options.values}) {
@@ -308,7 +308,7 @@ Result<void> check_flags(const BenchFlags& flags) {
                                     : "--config: name exactly one backend besides baseline");
 }
 
-// The prompt, and what is written behind it.
+// The prompt, and the tokens generated after it.
 struct Tokens {
   std::vector<std::int32_t> prompt, continuation;
 };

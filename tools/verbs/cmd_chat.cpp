@@ -1,4 +1,4 @@
-// tools/verbs/cmd_chat.cpp: A conversation, typed or piped, that can be saved as a cache.
+// tools/verbs/cmd_chat.cpp: a conversation, typed or piped, that can be saved as a cache.
 
 #include <fmt/format.h>
 
@@ -15,9 +15,8 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/session/chat_turns.h"
+#include "tqcache/cache.h"
+#include "tqcache/session.h"
 
 namespace tqcache::cli {
 namespace {
@@ -70,7 +69,7 @@ Error no_tokens_in_growing_file() {
 
 class Chat {
  public:
-  // `growing` is the cache file, if it was opened to grow; `store` may be null.
+  // `growing` is the cache file, if it is open for appending; `store` may be null.
   Chat(const Console& console, const ChatFlags& flags, session::Session& session,
        session::ChatTurns turns, std::optional<GrowingFile>& growing, session::PromptStore* store)
       : console_(console),
@@ -80,11 +79,11 @@ class Chat {
         growing_(growing),
         store_(store) {}
 
-  // Reads and answers until the input ends or the user does.
+  // Reads and answers until the input ends or the user quits.
   Result<void> converse();
 
-  // Keeps the conversation under `path`. The cache that it went on from grows, and a file of this
-  // conversation may always be replaced.
+  // Saves the conversation under `path`. The resumed cache file is extended, and a file that this
+  // conversation wrote may always be replaced.
   Result<void> save(const std::string& path);
 
  private:
@@ -195,7 +194,7 @@ void Chat::command(const std::string& line) {
 void Chat::command_save(const std::string& argument) {
   const std::string path = argument.empty() ? flags_.save : argument;
   if (path.empty()) return complain({}, "/save needs a file name, here or in --save");
-  // A typing mistake should not end a conversation.
+  // A typing mistake must not end a conversation.
   if (const Result<void> done = save(path); !done) report(done.error(), console_.json);
 }
 
@@ -235,7 +234,7 @@ Result<void> check_flags(const ChatFlags& flags) {
   return {};
 }
 
-// Whether a conversation can go on from the cache.
+// Whether a conversation can resume from the cache.
 Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
   if (!cache::tokens_known(cache)) {
     return Error{ErrorCode::kUnsupported,
@@ -273,7 +272,7 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY_ASSIGN(session::ChatTurns turns, choose_turns(flags, session->model().tokenizer));
   Chat chat(console, flags, *session, std::move(turns), growing, store.get());
   const Result<void> conversed = chat.converse();
-  acknowledge_interrupt();  // or it would end the saving too
+  acknowledge_interrupt();  // otherwise it would end the saving, too
   if (!flags.save.empty() && session->cache().n_tokens() > 0) TQC_TRY(chat.save(flags.save));
   TQC_TRY(finish_store(console, store.get(), session->cache()));
   if (!conversed) return conversed.error();

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_compact.cpp: Removal of dead space from cache files.
+// tools/verbs/cmd_compact.cpp: removal of dead space from cache files.
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "migrations/v1_file.h"
-#include "tqcache/format/append.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 namespace {

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_convert.cpp: Quantization of caches, and conversion between programs.
+// tools/verbs/cmd_convert.cpp: quantization of caches, and conversion between programs.
 
 #include <fmt/format.h>
 
@@ -22,11 +22,10 @@
 #include "cli/verb.h"
 #include "migrations/migrate_file.h"
 #include "report/info.h"
-#include "tqcache/cache/configuration.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/format/convert_file.h"
-#include "tqcache/format/load_sections.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/quantize.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 namespace {
@@ -84,9 +83,9 @@ struct ConvertFlags {
   bool no_tokens = false;
   unsigned n_threads = 0;
   bool force = false;
-  // Those that say how a .tqkv file is made, and those that say how another one is.
+  // Flags that apply only to .tqkv files as output, and flags for the files of other programs.
   std::vector<const Flag*> of_own;
-  std::vector<const Flag*> of_codec;  // among them, those that say how sides are packed
+  std::vector<const Flag*> of_codec;  // the subset that says how K and V are quantized
   std::vector<const Flag*> of_foreign;
 };
 
@@ -101,23 +100,23 @@ struct Sizes {
   }
 };
 
-// The work, once the flags are understood.
+// The work, after the flags have been checked.
 struct Job {
   const ConvertFlags& flags;
   Target target = Target::kTqkv;
   cache::ConvertOptions options;
   format::WriteOptions write;
   ModelFacts model;
-  std::optional<Archive> archive;      // what its file shall come to
-  std::optional<double> expected_kld;  // of it, where a profile says so
+  std::optional<Archive> archive;      // its goal
+  std::optional<double> expected_kld;  // of the archive, if a profile predicts it
 
   bool to_stdout() const { return flags.output == "-"; }
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
 };
 
-// Notes on the result, beside its size.
+// Notes on the result, besides its size.
 struct Remarks {
-  std::string from;  // what the input was
+  std::string from;  // the kind of the input
   std::vector<std::string> notes;
   std::vector<std::string> losses;
 };
@@ -133,7 +132,7 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
                   const Remarks& remarks) {
   const ConvertFlags& flags = job.flags;
   const std::optional<double> bits = bits_per_value(sizes.after, sizes.n_values);
-  // Sizes of a whole and of a part are not to be compared.
+  // A ratio of sizes makes no sense if only a part was converted.
   const std::string change =
       flags.first_tokens
           ? fmt::format("the first {} tokens, {} bytes", sizes.n_tokens, grouped(sizes.after))
@@ -164,8 +163,8 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
   return print_json(object);
 }
 
-// Reports that keys cannot be centered before RoPE, as was asked for.
-void report_fallback(const Console& console, const format::Manifest& info,
+// Reports that the requested centering of keys before RoPE is not possible.
+void report_fallback(const Console& console, const cache::CacheDesc& info,
                      const cache::ConvertOptions& options) {
   const cache::SidePlan& keys = options.keys;
   if (options.keep_all || keys.dense || keys.center != cache::Centering::kPreRope) return;
@@ -184,7 +183,8 @@ void report_fallback(const Console& console, const format::Manifest& info,
   }
 }
 
-// Standard output cannot be undone, so the file is complete before the first byte is written.
+// Output to standard output cannot be undone, so the file is complete before its first byte is
+// written.
 Result<std::uint64_t> pack_to_stdout(const Console& console, const std::string& name,
                                      cache::Cache cache, const Job& job) {
   ProgressBar packing(console, "packing", Unit::kVectors);
@@ -193,8 +193,8 @@ Result<std::uint64_t> pack_to_stdout(const Console& console, const std::string& 
   return save_cache(console, cache, "-", job.write);
 }
 
-// A source that remembers whether it could not be read: then the input is to blame for an error,
-// and otherwise the output.
+// A source that remembers whether reading failed: then an error is due to the input, otherwise to
+// the output.
 class WatchedSource : public ByteSource {
  public:
   explicit WatchedSource(std::shared_ptr<const ByteSource> source) : source_(std::move(source)) {}
@@ -204,10 +204,10 @@ class WatchedSource : public ByteSource {
     if (!read) failed_ = true;
     return read;
   }
-  // The file that is to blame for an error of the work from `input` to `output`.
+  // The file that caused an error of the work from `input` to `output`.
   const std::string& to_blame(const Error& error, const std::string& input,
                               const std::string& output) const {
-    if (error.code == ErrorCode::kBusy) return output;  // another process is writing there
+    if (error.code == ErrorCode::kBusy) return output;  // another process is writing to it
     return error.code == ErrorCode::kIo && !failed_ ? output : input;
   }
 
@@ -216,25 +216,26 @@ class WatchedSource : public ByteSource {
   mutable std::atomic<bool> failed_ = false;
 };
 
-bool has_dense_sides(const format::Manifest& manifest) {
+bool has_dense_sides(const cache::CacheDesc& manifest) {
   return std::ranges::any_of(manifest.layers, [](const cache::LayerDesc& layer) {
     const auto* attention = std::get_if<cache::AttentionDesc>(&layer);
     return attention != nullptr && (!attention->k.quant || !attention->v.quant);
   });
 }
 
-// Finds the step of an archive, if one is to be made.
-Result<void> settle_archive(const Console& console, const format::SectionSource& source, Job& job) {
+// Finds the quantization step of an archive, if one is made.
+Result<void> settle_archive(const Console& console, const cache::CacheReader& source, Job& job) {
   if (!job.archive || job.target != Target::kTqkv) return {};
   ProgressBar bar(console, "measuring", Unit::kSides);
   if (const auto& profile = job.archive->profile) {
-    const format::Manifest& manifest = source.manifest();
+    const cache::CacheDesc& manifest = source.description();
     TQC_TRY(eval::check_profile(*profile, manifest.identity, std::ssize(manifest.layers)));
     job.options.weights = profile->weights;
   }
   TQC_TRY_ASSIGN(job.options,
                  format::choose_step(source, job.options, job.archive->target, bar.callback()));
-  if (const auto& profile = job.archive->profile; profile && has_dense_sides(source.manifest())) {
+  if (const auto& profile = job.archive->profile;
+      profile && has_dense_sides(source.description())) {
     job.expected_kld = eval::divergence_of_step(*profile, double{job.options.keys.codec.step});
   }
   return {};
@@ -248,14 +249,13 @@ Result<std::uint64_t> written(const std::string& name, const Job& job, const Wat
   return size_on_disk(output);
 }
 
-Result<void> write_other(const Console& console, const format::SectionSource& cache,
-                         const Job& job) {
+Result<void> write_other(const Console& console, const cache::CacheReader& cache, const Job& job) {
   ProgressBar bar(console, "converting", Unit::kBytes);
   return write_target(job.target, cache, job.flags.output, job.flags.target,
                       job.flags.foreign.rotation, job.model, job.overwrite(), bar.callback());
 }
 
-// --- from a file of our own
+// --- from a .tqkv file
 
 Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
                                         const Job& job) {
@@ -268,14 +268,22 @@ Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput
   return pack_to_stdout(console, input.name, std::move(cache), job);
 }
 
+// The tokens of a .tqkv file to be converted. `source` must outlive the reader.
+Result<std::shared_ptr<const cache::CacheReader>> open_reader(const ByteSource& source,
+                                                              const Job& job) {
+  TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(source));
+  const auto whole = std::make_shared<format::SectionReader>(std::move(reader));
+  return cache::first_tokens(whole, job.flags.first_tokens.value_or(whole->n_tokens()));
+}
+
 Result<void> convert_to_file(const Console& console, const WatchedSource& source, const Job& job) {
   if (job.target == Target::kTqkv) {
     ProgressBar bar(console, "converting", Unit::kBytes);
     return format::convert_file(source, job.flags.output, job.options, job.write, bar.callback(),
                                 job.flags.first_tokens);
   }
-  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(source, job.flags.first_tokens));
-  return write_other(console, reader, job);
+  TQC_TRY_ASSIGN(const auto reader, open_reader(source, job));
+  return write_other(console, *reader, job);
 }
 
 Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job) {
@@ -284,10 +292,8 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
   const std::int64_t n_tokens = job.flags.first_tokens.value_or(info.n_tokens());
   Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
   if (job.archive) {
-    TQC_TRY_ASSIGN(
-        const auto reader,
-        in_file(input.name, format::SectionReader::open(*input.source, job.flags.first_tokens)));
-    TQC_TRY(in_file(input.name, settle_archive(console, reader, job)));
+    TQC_TRY_ASSIGN(const auto reader, in_file(input.name, open_reader(*input.source, job)));
+    TQC_TRY(in_file(input.name, settle_archive(console, *reader, job)));
   }
   if (job.to_stdout()) {
     TQC_TRY_ASSIGN(sizes.after, convert_to_stdout(console, input, job));
@@ -305,14 +311,12 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
 // --- from a file of another program
 
 Result<std::uint64_t> convert_sections(const Console& console, const std::string& name,
-                                       const format::SectionSource& sections,
+                                       const cache::CacheReader& sections,
                                        const WatchedSource& watched, const Job& job) {
   if (job.to_stdout()) {
     ProgressBar reading(console, "reading", Unit::kBytes);
-    TQC_TRY_ASSIGN(
-        cache::Cache cache,
-        in_file(name, format::load_sections(sections, format::ReadOptions{}.max_payload_bytes,
-                                            reading.callback())));
+    TQC_TRY_ASSIGN(cache::Cache cache,
+                   in_file(name, cache::load(sections, {}, reading.callback())));
     return pack_to_stdout(console, name, std::move(cache), job);
   }
   if (job.target != Target::kTqkv) {
@@ -321,11 +325,11 @@ Result<std::uint64_t> convert_sections(const Console& console, const std::string
   ProgressBar bar(console, "converting", Unit::kBytes);
   return written(
       name, job, watched,
-      format::convert_sections(sections, job.flags.output, job.options, job.write, bar.callback()));
+      format::convert_file(sections, job.flags.output, job.options, job.write, bar.callback()));
 }
 
-// Whether a flag says how keys, or values, shall be packed; `group` is that of the flags for this
-// side alone.
+// Whether a flag says how K, or V, should be quantized; `group` is that of the flags for this
+// tensor only.
 bool is_asked(const std::vector<const Flag*>& options, std::string_view group) {
   return std::ranges::any_of(options, [&](const Flag* option) {
     const bool counts =
@@ -334,8 +338,8 @@ bool is_asked(const std::vector<const Flag*>& options, std::string_view group) {
   });
 }
 
-// Codes of another program are kept by a .tqkv file, unless these sides shall be dense there. Files
-// of other programs get values that were rounded once less.
+// A .tqkv file keeps the codes of another program, unless K or V is to be dense there. Files of
+// other programs get decoded values, which saves one rounding.
 ForeignFlags foreign_flags(const Job& job) {
   ForeignFlags flags = job.flags.foreign;
   const bool is_ours = job.target == Target::kTqkv;
@@ -344,8 +348,8 @@ ForeignFlags foreign_flags(const Job& job) {
   return flags;
 }
 
-// Rejects sides whose stored bit width differs from the requested one.
-Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) {
+// Rejects K or V whose stored bit width differs from the requested one.
+Result<void> check_kept_codes(const cache::CacheDesc& manifest, const Job& job) {
   const auto check = [](std::size_t layer, const cache::TensorDesc& tensor, const char* what,
                         const cache::SidePlan& plan) -> Result<void> {
     if (!tensor.quant || plan.keep_packed) return {};
@@ -364,27 +368,27 @@ Result<void> check_kept_codes(const format::Manifest& manifest, const Job& job) 
 }
 
 Result<ExitCode> convert_foreign(const Console& console, const std::string& name,
-                                 std::unique_ptr<ByteSource> source, ForeignKind kind, Job& job) {
+                                 std::unique_ptr<ByteSource> source, FileKind kind, Job& job) {
   const auto watched = std::make_shared<WatchedSource>(std::move(source));
   job.options.keys.keep_packed = !is_asked(job.flags.of_own, "For keys alone (as the flags above)");
   job.options.values.keep_packed = !is_asked(job.flags.of_own, "For values alone");
   TQC_TRY_ASSIGN(ForeignInput input,
                  open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
                               job.flags.first_tokens, job.flags.n_threads));
-  Remarks remarks{std::string(name_of(kind)), std::move(input.notes),
-                  std::move(input.cache.dropped_fields)};
+  Remarks remarks{std::string(name_of(kind)), std::move(input.opened.notes),
+                  std::move(input.opened.dropped_fields)};
   if (job.model.not_run) {
     remarks.notes.push_back(
         fmt::format("{}: {}; the model of the cache is unknown, and no token "
                     "was recomputed",
                     job.flags.foreign.model, job.model.not_run->message));
   }
-  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
-  const format::Manifest& manifest = sections->manifest();
+  const cache::CacheReader& cache = *input.opened.cache;
+  const cache::CacheDesc& manifest = cache.description();
   TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
-  TQC_TRY(in_file(name, settle_archive(console, *sections, job)));
-  TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, *sections, *watched, job));
+  TQC_TRY(in_file(name, settle_archive(console, cache, job)));
+  TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, cache, *watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
   for (std::string& each : losses_of(job.target, manifest)) {
     remarks.losses.push_back(std::move(each));
@@ -393,7 +397,7 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   return ExitCode::kDone;
 }
 
-// --- flags that do not go together
+// --- flags that exclude each other
 
 Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_foreign, bool json) {
   const bool to_stdout = flags.output == "-";
@@ -421,7 +425,7 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   Job job{flags, target, {}, {}, {}, {}, {}};
   TQC_TRY_ASSIGN(job.archive, wanted_archive(flags.tier, flags.codec));
   CodecFlags codec = flags.codec;
-  if (job.archive) codec.both.bits = codec.both.exact_bits = {};  // said of the whole file
+  if (job.archive) codec.both.bits = codec.both.exact_bits = {};  // it applies to the whole file
   TQC_TRY_ASSIGN(job.options, convert_options(codec));
   job.options.n_threads = flags.n_threads;
   CompressionFlags compression = flags.compression;
@@ -432,8 +436,8 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY(check_output(flags.output, flags.force));
   const std::string name = display_name(flags.input, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.input));
-  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
-  // What is no cache at all is refused as such, and not for its flags.
+  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(name, foreign_kind(*source)));
+  // A file that is not a cache is rejected as such, and not because of the flags.
   const bool is_own = migrations::is_cache_of_any_version(*source);
   TQC_TRY(check_flags(flags, target, !is_own, console.json));
   TQC_TRY_ASSIGN(job.model, load_model_facts(flags.foreign.model));

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_diff.cpp: The difference between two caches of one prompt.
+// tools/verbs/cmd_diff.cpp: the difference between two caches of one prompt.
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "cli/common_flags.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/cache/diff.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cli {
 namespace {

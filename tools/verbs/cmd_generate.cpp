@@ -1,4 +1,4 @@
-// tools/verbs/cmd_generate.cpp: Generation of text from a prompt, a cache, or both.
+// tools/verbs/cmd_generate.cpp: generation of text from a prompt, a cache, or both.
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "report/speed_fields.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cli {
 namespace {
@@ -68,7 +68,7 @@ struct Run {
   std::int64_t cached_tokens = 0;
   std::int64_t prompt_tokens = 0;
   double prompt_seconds = 0;
-  bool was_hidden = false;  // the cache did not say its tokens
+  bool was_hidden = false;  // the cache hid its tokens
   session::Generation generation;
   std::optional<format::AppendReport> appended;
 
@@ -118,7 +118,8 @@ void tell(const Console& console, const session::PromptStore* store, const Run& 
   note(console, fmt::format("{}, stopped by {}", line, session::stop_word(run.generation.stop)));
 }
 
-// Shows the prompt's tokens to a cache that hides its own, and gives those that it does not hold.
+// Reveals the prompt's tokens to a cache with hidden tokens, and returns those that the cache
+// lacks.
 Result<std::vector<std::int32_t>> rest_of_prompt(cache::Cache& cache, const std::string& name,
                                                  std::vector<std::int32_t> ids) {
   if (ids.empty()) {
@@ -229,7 +230,7 @@ Result<void> check_flags(const GenerateFlags& flags) {
   return {};
 }
 
-// Keeps what was made, whatever ended it.
+// Saves the result, whatever ended it.
 Result<void> keep(const Console& console, const GenerateFlags& flags,
                   const session::Session& session, std::optional<GrowingFile>& growing,
                   session::PromptStore* store, Run& run) {
@@ -247,7 +248,7 @@ Result<void> keep(const Console& console, const GenerateFlags& flags,
   return finish_store(console, store, session.cache());
 }
 
-// The user ended the reading of the prompt: what is read is kept.
+// The user interrupted the reading of the prompt: the part that was read is saved.
 Result<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
                            const session::Session& session, std::optional<GrowingFile>& growing,
                            session::PromptStore* store, Run& run, Error interrupted) {
@@ -284,7 +285,7 @@ Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
   run.generation = session->generate(
       flags.n, keeps, until_interrupted([&](std::int32_t id) { return stream.add(id); }));
 
-  acknowledge_interrupt();  // or it would end the saving too
+  acknowledge_interrupt();  // otherwise it would end the saving, too
   const bool failed = run.generation.stop == session::StopReason::kFailed;
   const Result<void> shown = console.json || failed ? Result<void>() : stream.end();
   TQC_TRY(keep(console, flags, *session, growing, store.get(), run));

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_info.cpp: The description of a cache file, without reading its values.
+// tools/verbs/cmd_info.cpp: the description of a cache file, without reading its values.
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "cli/verb.h"
 #include "report/info.h"
 #include "tqcache/interop/llama/llama_state.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 namespace {
@@ -38,7 +38,7 @@ struct InfoFlags {
   bool sections = false;
 };
 
-// The prompt's text, by the tokenizer that the cache was made with.
+// The prompt's text, decoded by the tokenizer of the cache's model.
 Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileInfo& info) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.foreign.model, model::load_model(flags.foreign.model)));
@@ -58,10 +58,10 @@ Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileI
   return model->tokenizer.decode(info.tokens);
 }
 
-// The header of a llama.cpp file, which is all that can be shown without a model.
+// The header of a llama.cpp file, because the rest cannot be shown without a model.
 Result<ForeignView> envelope_view(const std::string& name, const ByteSource& file) {
   TQC_TRY_ASSIGN(const auto envelope, in_file(name, interop::read_llama_envelope(file)));
-  ForeignView view{name, name_of(ForeignKind::kLlama), file.size(), {}, nullptr, {}, {}};
+  ForeignView view{name, name_of(FileKind::kLlama), file.size(), {}, nullptr, {}, {}};
   const bool is_session = envelope->kind == interop::LlamaFile::kSession;
   view.facts = {{"kind", is_session ? "session" : "sequence"},
                 {"version", std::to_string(envelope->version)},
@@ -76,34 +76,32 @@ Result<ExitCode> show(const Console& console, const ForeignView& view) {
 }
 
 Result<ExitCode> show_foreign(const Console& console, const std::string& name,
-                              std::shared_ptr<const ByteSource> file, ForeignKind kind,
+                              std::shared_ptr<const ByteSource> file, FileKind kind,
                               const InfoFlags& flags) {
   if (flags.sections || flags.show_text) {
     return usage_error("--sections and --show-text are for .tqkv files");
   }
-  if (kind == ForeignKind::kLlama && flags.foreign.model.empty()) {
+  if (kind == FileKind::kLlama && flags.foreign.model.empty()) {
     TQC_TRY_ASSIGN(const ForeignView view, envelope_view(name, *file));
     return show(console, view);
   }
   TQC_TRY_ASSIGN(const ModelFacts model, load_model_facts(flags.foreign.model));
   TQC_TRY_ASSIGN(ForeignInput input, open_foreign(console, name, std::move(file), kind,
                                                   flags.foreign, model, std::nullopt, 0));
-  ForeignView view{name,
-                   name_of(kind),
-                   input.file_bytes,
-                   input.cache.metadata,
-                   nullptr,
-                   std::move(input.notes),
-                   std::move(input.cache.dropped_fields)};
-  TQC_TRY_ASSIGN(const auto sections, in_file(name, interop::sections_of(std::move(input.cache))));
-  view.manifest = &sections->manifest();
+  const ForeignView view{name,
+                         name_of(kind),
+                         input.file_bytes,
+                         input.opened.metadata,
+                         &input.opened.cache->description(),
+                         std::move(input.opened.notes),
+                         std::move(input.opened.dropped_fields)};
   return show(console, view);
 }
 
 Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
   const std::string name = display_name(flags.file, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
-  TQC_TRY_ASSIGN(const std::optional<ForeignKind> kind, in_file(name, foreign_kind(*source)));
+  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(name, foreign_kind(*source)));
   if (kind) return show_foreign(console, name, std::move(source), *kind, flags);
   if (!flags.foreign.model.empty() && !flags.show_text) {
     return usage_error("--model needs --show-text");
@@ -126,7 +124,7 @@ Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
 
 Action define_info(FlagSet& app) {
   const auto flags = std::make_shared<InfoFlags>();
-  // How rows are to be read does not matter to who does not read them.
+  // Rows are not read here, so it does not matter whether they are rotated.
   flags->foreign.rotation = "off";
   flags->foreign.n_probe = 0;
   app.add("file", flags->file, "Cache file; - is standard input")

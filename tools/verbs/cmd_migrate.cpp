@@ -1,4 +1,4 @@
-// tools/verbs/cmd_migrate.cpp: Upgrade of version 1 files to version 2.
+// tools/verbs/cmd_migrate.cpp: upgrade of version 1 files to version 2.
 
 #include <fmt/format.h>
 
@@ -32,13 +32,13 @@ struct MigrateRequest {
 struct MigrateJob {
   std::filesystem::path from;
   std::filesystem::path to;
-  std::uint64_t bytes = 0;       // of the file, as far as is known
+  std::uint64_t bytes = 0;       // of the file, if known
   std::optional<Error> refused;  // why the file cannot be migrated
 };
 
 struct MigratePlan {
-  std::vector<MigrateJob> jobs;  // no file twice, and no output of two files
-  std::uint64_t n_skipped = 0;   // files in folders that are no caches
+  std::vector<MigrateJob> jobs;  // no file twice, and no two with the same output
+  std::uint64_t n_skipped = 0;   // files in folders that are not caches
 };
 
 namespace fs = std::filesystem;
@@ -62,7 +62,7 @@ class Planner {
   }
 
  private:
-  // `below` is the folder's place under the one that was named.
+  // `below` is the folder's path relative to the named folder.
   void add_folder(const fs::path& folder, const fs::path& below);
   void add_entry(const fs::directory_entry& entry, const fs::path& below);
   void add_file(const fs::path& path, const fs::path& below);
@@ -72,8 +72,8 @@ class Planner {
 
   const MigrateRequest& request_;
   MigratePlan plan_;
-  std::set<fs::path> seen_;               // files, by their one true name
-  std::map<fs::path, fs::path> targets_;  // of which file each is
+  std::set<fs::path> seen_;               // files, by canonical path
+  std::map<fs::path, fs::path> targets_;  // output -> input
 };
 
 void Planner::add_folder(const fs::path& folder, const fs::path& below) {
@@ -132,7 +132,7 @@ fs::path Planner::target_of(const fs::path& path, const fs::path& below) const {
 std::optional<Error> Planner::why_not(const fs::path& path, const fs::path& target) {
   if (request_.output.empty()) return std::nullopt;
   const auto source = open_file(path);
-  if (!source || !migrations::looks_like_v1(**source)) return std::nullopt;  // nothing to write
+  if (!source || !migrations::looks_like_v1(**source)) return std::nullopt;  // no output to check
   std::error_code absent;
   if (fs::equivalent(path, target, absent)) {
     return usage_error("the output is the file itself; use --in-place");
@@ -239,7 +239,7 @@ Json job_json(const MigrateJob& job, const Result<FileMigration>& outcome) {
   return json;
 }
 
-// One bar for all files, by their bytes before. Threads: any number.
+// One bar for all files, by their bytes before migration. Threads: any number.
 class SharedBar {
  public:
   SharedBar(const Console& console, const std::vector<MigrateJob>& jobs)
@@ -265,7 +265,7 @@ class SharedBar {
   }
 
  private:
-  // A file's share never falls.
+  // The progress of a file never decreases.
   bool show(std::size_t i, std::uint64_t done) {
     done = std::max(done, done_[i]);
     sum_ += done - done_[i];
@@ -322,7 +322,7 @@ Result<FileMigration> Migrator::migrate(const MigrateJob& job, const Progress& p
   return in_file(job.from.string(), migrations::migrate_file(job.from, job.to, options_, progress));
 }
 
-// What would happen is the result of a dry run; otherwise the files are.
+// Reports the result of a file: on standard output in a dry run, otherwise as a note.
 Result<void> Migrator::tell(std::size_t i, const Result<FileMigration>& outcome) {
   const MigrateJob& job = plan_.jobs[i];
   entries_[i] = job_json(job, outcome);
@@ -360,7 +360,7 @@ Result<void> Migrator::sum_up() const {
 }
 
 Result<ExitCode> Migrator::run() {
-  if (interrupted()) return interrupted_error();  // the plan may lack files
+  if (interrupted()) return interrupted_error();  // the plan may be incomplete
   const std::vector<MigrateJob>& jobs = plan_.jobs;
   entries_.resize(jobs.size());
   Result<void> told = {};

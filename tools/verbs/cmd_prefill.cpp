@@ -1,4 +1,4 @@
-// tools/verbs/cmd_prefill.cpp: A dense cache from a prompt and a model.
+// tools/verbs/cmd_prefill.cpp: a dense cache from a prompt and a model.
 
 #include <fmt/format.h>
 
@@ -13,9 +13,9 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/bytes.h"
+#include "tqcache/decoder.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 namespace {
@@ -52,7 +52,7 @@ struct PrefillOptions {
 
 struct Work {
   std::int64_t n_tokens = 0;
-  std::int64_t n_read = 0;  // of these by the model; the others were in the store
+  std::int64_t n_read = 0;  // by the model; the store had the others
   double seconds = 0;
   std::uint64_t file_bytes = 0;
 
@@ -94,7 +94,7 @@ Result<void> tell(const Console& console, const PrefillOptions& options,
   return print_json(object);
 }
 
-// Runs the model over the tokens that the store, if there is one, does not have.
+// Runs the model over the tokens that the store, if any, does not have.
 Result<std::unique_ptr<session::Session>> prefill(const Console& console,
                                                   const PrefillOptions& options,
                                                   const PromptFlags& prompt,

@@ -1,4 +1,4 @@
-// tools/verbs/cmd_profile.cpp: The profile of a model, for archives.
+// tools/verbs/cmd_profile.cpp: the profile of a model, for archives.
 
 #include <fmt/format.h>
 
@@ -10,9 +10,9 @@
 #include "cli/terminal.h"
 #include "cli/verb.h"
 #include "report/text_table.h"
-#include "tqcache/base/file.h"
-#include "tqcache/eval/measure_profile.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/eval.h"
+#include "tqcache/file.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 namespace {
@@ -42,7 +42,7 @@ struct ProfileFlags {
 Result<eval::Profile> measure(const Console& console, const ProfileFlags& flags) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
                  in_file(flags.model, model::load_model(flags.model)));
-  // Special tokens that are spelled out in a text are text.
+  // Special tokens that a text spells out are plain text.
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids,
                  read_prompt({{}, flags.file, {}, true}, model->tokenizer));
   ProgressBar bar(console, "profile", Unit::kTokens);

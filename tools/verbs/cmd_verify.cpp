@@ -1,4 +1,4 @@
-// tools/verbs/cmd_verify.cpp: Verification of a cache file, alone and against a model.
+// tools/verbs/cmd_verify.cpp: verification of a cache file, alone and against a model.
 
 #include <fmt/format.h>
 
@@ -13,8 +13,8 @@
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "migrations/v1_file.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/cache.h"
+#include "tqcache/model.h"
 
 namespace tqcache::cli {
 namespace {
@@ -73,12 +73,12 @@ Extremes largest(const ProbeReport& report) {
   return extremes;
 }
 
-// What was found; each part is there as far as the checks came.
+// The findings of the checks that were reached.
 struct Findings {
   format::VerifyReport file;
   std::optional<V1Summary> v1;  // of a file of version 1
   std::optional<ProbeReport> probe;
-  std::optional<Error> error;  // why the cache is refused
+  std::optional<Error> error;  // why the cache is rejected
 };
 
 Json findings_json(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
@@ -127,7 +127,7 @@ std::string verdict(const std::string& name, const VerifyFlags& flags, const Fin
   return text + "\n";
 }
 
-// Compares with the model; fills `findings` as far as it comes.
+// Compares with the model and fills in `findings` up to the first failure.
 Result<void> check_model(const Console& console, const VerifyFlags& flags, const std::string& name,
                          const ByteSource& source, Findings& findings) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
@@ -145,7 +145,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
                            "the tokens are hidden and cannot be recomputed; use --probe 0"};
     return {};
   }
-  if (!can_probe(cache)) return {};  // the fingerprints have to do
+  if (!can_probe(cache)) return {};  // only the fingerprints can be checked
   ProgressBar bar(console, "probing", Unit::kTokens);
   TQC_TRY_ASSIGN(findings.probe, in_file(name, probe(std::move(cache), *model, flags.n_probe,
                                                      flags.n_threads, bar.callback())));
@@ -155,7 +155,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   return {};
 }
 
-// Checks the file itself. `source` is of version 2 afterwards, whatever it was.
+// Checks the file itself. `source` has version 2 afterwards.
 Result<void> check_file(const Console& console, const VerifyFlags& flags, const std::string& name,
                         std::unique_ptr<ByteSource>& source, Findings& findings) {
   if (migrations::looks_like_v1(*source)) {

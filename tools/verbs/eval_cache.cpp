@@ -1,4 +1,4 @@
-// tools/verbs/eval_cache.cpp: Errors of one cache against another, by head, and of attention over
+// tools/verbs/eval_cache.cpp: errors of one cache against another by head, and of attention over
 // them.
 
 #include <fmt/format.h>
@@ -10,8 +10,8 @@
 #include "cli/common_flags.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
-#include "tqcache/eval/cache_error.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/eval.h"
+#include "tqcache/model.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {

@@ -10,8 +10,8 @@
 #include "cli/verb.h"
 #include "report/html_page.h"
 #include "report/text_table.h"
-#include "tqcache/base/file.h"
-#include "tqcache/session/chat_turns.h"
+#include "tqcache/file.h"
+#include "tqcache/session.h"
 
 namespace tqcache::cli {
 
@@ -52,7 +52,7 @@ namespace {
 
 constexpr std::uint64_t kMaxTextBytes = std::uint64_t{256} << 20;
 constexpr std::size_t kMaxNumbers = 100;
-constexpr int kDefaultSteps = 4;  // of a range that does not say them
+constexpr int kDefaultSteps = 4;  // of a range without a number of steps
 
 Result<eval::Dialogue> chat_dialogue(const session::ChatTurns& chatml) {
   eval::Dialogue dialogue;

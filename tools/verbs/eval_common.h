@@ -1,8 +1,8 @@
 #pragma once
-// tools/verbs/eval_common.h: Parts that the measurements of `tqcache eval` share: output, models,
+// tools/verbs/eval_common.h: common parts of the measurements of `tqcache eval`: output, models,
 // questions.
 //
-// The result is a table on standard output, or with --json an object; --html adds a page.
+// The result is a table on standard output, or an object with --json; --html adds a page.
 
 #include <cstdint>
 #include <memory>
@@ -12,28 +12,28 @@
 
 #include "cli/console.h"
 #include "cli/flags.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/configuration.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
-#include "tqcache/eval/report.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
+#include "tqcache/report.h"
 
 namespace tqcache::cli {
 
 struct EvalOutput {
-  std::string html;  // file to write; empty: none
+  std::string html;  // file to write; empty: no page
   bool force = false;
 };
 
 // --html and --force; every verb has --json.
 void add_eval_output_flags(FlagSet& app, EvalOutput& output);
 
-// Refuses a page that cannot be written, before hours are spent on what goes into it.
+// Rejects a page that cannot be written, before hours are spent on its content.
 Result<void> check_eval_output(const EvalOutput& output);
 
 // Writes the page first, so that a failure leaves no table that looks like success; then prints the
-// report, or `json` if that was asked for.
+// report, or `json` with --json.
 Result<void> give_report(const Console& console, const EvalOutput& output,
                          const eval::Report& report, const Json& json);
 
@@ -46,41 +46,40 @@ struct AnswerFlags {
   EvalOutput output;
 };
 
-// --model, --configs, --max-tokens, --raw, --threads and those of the output.
+// --model, --configs, --max-tokens, --raw, --threads and the output flags.
 void add_answer_flags(FlagSet& app, AnswerFlags& flags);
 
-// A model that is asked, in ways that are known to be good.
+// A model to question, and valid configurations.
 struct Examinee {
   std::vector<cache::Configuration> configurations;
   std::unique_ptr<model::Model> model;
   eval::Dialogue dialogue;
-  std::string turns;  // for people: "ChatML", "none"
+  std::string turns;  // for display: "ChatML", "none"
 };
 
 // Errors: kInvalidArgument (configurations; the page of --html exists), those of loading.
 Result<Examinee> open_examinee(const AnswerFlags& flags);
 
-// Numbers of a flag: "0,25,50", or evenly from one to another, "0..100:25"; "0..100" has five.
-// Errors: kInvalidArgument, naming the flag, for what is no number, one out of range, none at all,
-//         or more than a hundred.
+// Numbers of a flag: a list "0,25,50", or evenly spaced "0..100:25"; "0..100" has five.
+// Errors: kInvalidArgument, naming the flag, for text that is not a number, a number out of range,
+//         an empty list, or more than a hundred numbers.
 struct NumberRange {
   double least = 0;
   double most = 0;
 };
 Result<std::vector<double>> parse_numbers(std::string_view flag, std::string_view text,
                                           NumberRange range);
-// Whole ones.
+// Whole numbers.
 Result<std::vector<std::int64_t>> parse_counts(std::string_view flag, std::string_view text,
                                                std::int64_t least, std::int64_t most);
 
-// All of a file of text. Errors: those of reading; kTooLarge.
+// The whole of a text file. Errors: those of reading; kTooLarge.
 Result<std::string> read_text_file(const std::string& path);
 
 // {"trials": 8, "found": 7, "exact": 7, "forced": 7, "log_probability": -0.02}
 Json score_json(const eval::AnswerScore& score);
 
-// What every report of theirs begins with: the model, how it was asked, the version of this
-// program.
+// The first lines of every such report: the model, how it was asked, the version of this program.
 void add_facts(const AnswerFlags& flags, const Examinee& examinee, eval::Report& report);
 Json facts_json(const AnswerFlags& flags, const Examinee& examinee);
 

@@ -1,4 +1,4 @@
-// tools/verbs/eval_ppl.cpp: Perplexity and divergence of predictions: one measurement, two tables.
+// tools/verbs/eval_ppl.cpp: perplexity and divergence of predictions: one measurement, two tables.
 
 #include <fmt/format.h>
 
@@ -11,8 +11,8 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
-#include "tqcache/eval/predictions.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/eval.h"
+#include "tqcache/model.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {
@@ -56,7 +56,7 @@ struct Flags {
   eval::PredictionOptions options;
   EvalOutput output;
 
-  // Special tokens that are spelled out in a text are text.
+  // Special tokens that a text spells out are plain text.
   PromptFlags text() const { return {{}, file, ids, true}; }
 };
 
@@ -74,7 +74,7 @@ Json divergence_json(const eval::PredictionCost& way) {
   return json;
 }
 
-// Null of a side that is not packed, or as served.
+// Null if the tensor is not quantized, or as served.
 Json error_json(const eval::CodingError& error) {
   return error.energy == 0 ? Json(nullptr) : Json(error.relative());
 }

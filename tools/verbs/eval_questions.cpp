@@ -1,4 +1,4 @@
-// tools/verbs/eval_questions.cpp: Measurements that ask a model questions: needle, jsonl, memory.
+// tools/verbs/eval_questions.cpp: measurements that ask a model questions: needle, jsonl, memory.
 
 #include <fmt/format.h>
 #include <stdlib.h>
@@ -259,7 +259,7 @@ struct MemoryFlags {
   std::uint64_t seed = 0;
 };
 
-// A folder of its own, taken away with all that is in it.
+// A new folder, removed with its content at the end of the scope.
 class ScratchFolder {
  public:
   static Result<std::unique_ptr<ScratchFolder>> make() {

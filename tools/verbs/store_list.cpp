@@ -1,4 +1,4 @@
-// tools/verbs/store_list.cpp: Named prompts of a store: ls, info, rm.
+// tools/verbs/store_list.cpp: named prompts of a store: ls, info, rm.
 
 #include <fmt/format.h>
 
@@ -50,7 +50,7 @@ std::uint64_t n_tokens_of(const store::PromptRecord& record) {
   return static_cast<std::uint64_t>(record.snapshot.n_tokens);
 }
 
-// What of a record is shown in a list; its tokens are not kept.
+// The fields of a record that a list shows; its tokens are not kept.
 struct Row {
   std::string name, model_name;
   Json json;

@@ -1,4 +1,4 @@
-// tools/verbs/store_prompts.cpp: Prompts into a store and out of it: put, get, find.
+// tools/verbs/store_prompts.cpp: transfer of prompts to and from a store: put, get, find.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// tools/verbs/store_upkeep.cpp: Upkeep of a store: gc, check, copy, stats.
+// tools/verbs/store_upkeep.cpp: upkeep of a store: gc, check, copy, stats.
 
 #include <fmt/format.h>
 
@@ -11,10 +11,8 @@
 #include "cli/verb.h"
 #include "report/text_table.h"
 #include "tqcache/store/blobs/keys.h"
-#include "tqcache/store/upkeep/check.h"
-#include "tqcache/store/upkeep/collect.h"
-#include "tqcache/store/upkeep/copy.h"
 #include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::cli {
 namespace {
@@ -283,7 +281,7 @@ struct CopyFlags {
   bool replace = false;
 };
 
-// Errors: kNotFound when no prompt has one of the names.
+// Errors: kNotFound if no prompt has one of the names.
 Result<std::vector<std::string>> record_keys(const OpenStore& from,
                                              const std::vector<std::string>& names) {
   std::vector<std::string> keys;

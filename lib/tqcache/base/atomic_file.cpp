@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/file.h"
 #include "tqcache/base/file_io.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache {
 
-// Removed by its destructor, unless it has been renamed by then.
+// Deletes the file in its destructor, unless it was renamed.
 class TemporaryFile {
  public:
   TemporaryFile() = default;
@@ -45,7 +45,7 @@ class TemporaryFile {
 
   // Removes the file while it is still locked, and then closes it.
   void remove();
-  // To be called when the file has been renamed.
+  // Call this after renaming the file.
   void mark_renamed() { name_.clear(); }
 
  private:
@@ -78,7 +78,7 @@ bool is_temporary_name(std::string_view name, std::string_view prefix) {
          name.find_first_not_of(kLetters, prefix.size()) == name.npos;
 }
 
-// Empty if the folder cannot be listed: then nothing is removed.
+// Empty if the folder cannot be listed: in that case no file is removed.
 std::vector<std::string> temporary_names(const Descriptor& folder, std::string_view prefix) {
   // A new descriptor, because listing moves the position.
   const int fd = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -171,7 +171,7 @@ void TemporaryFile::swap(TemporaryFile& other) noexcept {
 
 namespace {
 
-// Writing to disk starts after each run of so many bytes, so that the final flush is short.
+// Writeback starts after each run of this many bytes, so that the final flush is short.
 constexpr std::uint64_t kWritebackBytes = 8 << 20;
 
 Error exists_already() { return {ErrorCode::kInvalidArgument, "exists already"}; }
@@ -287,16 +287,16 @@ Result<void> rename_new(const Descriptor& folder, const std::string& from, const
 }  // namespace
 
 struct AtomicFile::State {
-  Descriptor stream;  // what is written in place; otherwise not open, and the rest matters
+  Descriptor stream;  // open if the target is written in place; then all else is unused
   Descriptor folder;
   TemporaryFile temporary;
-  Descriptor replaced;  // the file that is to be replaced, locked; not open when there is none
+  Descriptor replaced;  // the file that is to be replaced, locked; not open if there is none
   const LockedFile* held = nullptr;  // the caller's lock on it
   std::string name;                  // in the folder
   Overwrite overwrite = Overwrite::kRefuse;
   std::uint64_t size = 0;
-  std::uint64_t written_back = 0;  // the first bytes of `size`: given to the disk, or on their way
-  std::optional<Error> failed;     // why nothing more can be written
+  std::uint64_t written_back = 0;  // the first bytes of `size`, for which writeback was started
+  std::optional<Error> failed;     // why no more can be written
   bool committed = false;
 
   bool in_place() const { return !folder.is_open(); }
@@ -309,7 +309,7 @@ struct AtomicFile::State {
     stream.close();
   }
 
-  // A hint: failures show up in the flush.
+  // Only a hint: the flush reports failures.
   void begin_writeback() {
     if (in_place() || size - written_back < kWritebackBytes) return;
     ::sync_file_range(temporary.file().get(), static_cast<off_t>(written_back),
@@ -323,7 +323,7 @@ struct AtomicFile::State {
     return {};
   }
 
-  // Remembers a failure, so that commit() cannot publish what was not written.
+  // Remembers a failure, so that commit() cannot publish an incomplete file.
   Result<void> noting(Result<void> result) {
     if (!result) {
       end();
@@ -434,7 +434,7 @@ std::uint64_t AtomicFile::size() const { return state_->size; }
 Result<void> AtomicFile::commit() {
   TQC_TRY(state_->may_go_on());
   TQC_TRY(state_->noting(state_->publish()));
-  state_->end();  // nothing but the locks, now that the file has its name
+  state_->end();  // releases only the locks: the file has been renamed
   state_->committed = true;
   return {};
 }

@@ -1,10 +1,9 @@
-#include "tqcache/base/dtype.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "tqcache/base/half.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache {
 namespace {

@@ -1,6 +1,6 @@
 // ByteSource, MappedFile and LockedFile.
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 // base/file_io.h: POSIX file descriptors: reading, writing, flushing, locking, and errno as an
 // Error.
 //
-// Only for the sources of base; all other modules use base/file.h.
+// Only for the sources of base; all other modules use tqcache/file.h.
 
 #include <cerrno>
 #include <cstdint>
@@ -12,8 +12,8 @@
 #include <string_view>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache {
 
@@ -54,13 +54,13 @@ struct OpenedFile {
   std::uint64_t size = 0;  // bytes, when it was opened
 };
 
-// Errors: kNotFound; kIo when it is no regular file or cannot be opened.
+// Errors: kNotFound; kIo if it is not a regular file or cannot be opened.
 Result<OpenedFile> open_for_reading(const std::filesystem::path& path);
 
 // The current size of the file in bytes; 0 if fstat() fails, so that a later read fails.
 std::uint64_t size_of(const Descriptor& file);
 
-// Errors: kTruncated when `size` bytes do not hold `count` from `offset` on.
+// Errors: kTruncated if the range of `count` bytes at `offset` exceeds `size`.
 Result<void> check_range(std::uint64_t offset, std::uint64_t count, std::uint64_t size);
 
 // Fills `out` from byte `offset` on, without moving the position in the file.

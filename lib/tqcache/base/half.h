@@ -3,9 +3,9 @@
 //
 // Rounding is to nearest, ties to even, in software: the bits of a file must not depend on
 // whether the CPU has a conversion instruction. Infinities stay. A NaN keeps its sign and the
-// upper bits of its payload and is made quiet (bf16_to_f32 keeps all its bits), as the
-// instructions of x86 and Arm do. No step needs subnormal f32 arithmetic, so that a
-// process which flushes subnormals to zero gets the same bits.
+// upper bits of its payload and is made quiet (bf16_to_f32 keeps all its bits), as the instructions
+// of x86 and Arm do. No step needs subnormal f32 arithmetic, so a process that flushes subnormals
+// to zero gets the same bits.
 
 #include <bit>
 #include <cstdint>
@@ -21,10 +21,10 @@ inline std::uint32_t select_bits(bool condition, std::uint32_t yes, std::uint32_
 
 inline float f16_to_f32(std::uint16_t half) {
   const std::uint32_t sign = (half & 0x8000u) << 16;
-  const std::uint32_t shifted = (half & 0x7fffu) << 13;  // f16 fields at the places of f32 fields
+  const std::uint32_t shifted = (half & 0x7fffu) << 13;  // f16 fields at f32 positions
   const std::uint32_t quiet = select_bits(shifted > 0x0f800000u, 0x00400000u, 0u);
   const std::uint32_t special = shifted | 0x7f800000u | quiet;  // infinity or NaN
-  const std::uint32_t normal = shifted + (112u << 23);  // the exponent's bias: 15 there, 127 here
+  const std::uint32_t normal = shifted + (112u << 23);  // exponent bias: f16 15, f32 127
   // Subnormal: 2^-14 with this mantissa, less 2^-14, which is exact.
   const float tiny = std::bit_cast<float>(shifted + (113u << 23)) - 0x1p-14f;
   const std::uint32_t finite =
@@ -44,7 +44,7 @@ inline std::uint16_t f32_to_f16(float value) {
   const float lifted = std::bit_cast<float>(magnitude) + 0.5f;
   const std::uint32_t tiny = std::bit_cast<std::uint32_t>(lifted) - 0x3f000000u;
   const std::uint32_t finite = select_bits(magnitude < 0x38800000u, tiny, normal);
-  // From 65520 on, halfway to what 65504's successor would be, rounding gives infinity.
+  // Values from 65520 up, halfway between 65504 and its successor, round to infinity.
   return static_cast<std::uint16_t>(sign | select_bits(magnitude >= 0x477ff000u, special, finite));
 }
 

@@ -1,4 +1,4 @@
-#include "tqcache/base/hash.h"
+#include "tqcache/hash.h"
 
 #include <openssl/evp.h>
 #include <xxhash.h>
@@ -23,7 +23,7 @@ struct Sha256Hasher::State {
 
 namespace {
 
-// OpenSSL's digest calls fail only for want of memory (or without any SHA-256 provider).
+// OpenSSL's digest calls fail only if memory runs out (or if there is no SHA-256 provider).
 void require(bool ok) {
   if (!ok) throw std::bad_alloc();
 }

@@ -8,13 +8,12 @@
 
 namespace tqcache {
 
-// From the signed integers of caches to the unsigned ones of the standard library.
+// From the signed integers of caches to the unsigned integers of the standard library.
 // Requires: n >= 0.
 constexpr std::size_t to_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 constexpr std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
-// Products and sums of numbers from files have to be computed with these before they are used as
-// sizes.
+// Use these for products and sums of numbers from files before using them as sizes.
 // Errors: nullopt if the result does not fit 64 bits.
 inline std::optional<std::uint64_t> checked_mul(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product;
@@ -30,8 +29,8 @@ inline std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_t b
 
 // The product of all dimensions: 1 for a scalar, 0 if any dimension is 0.
 //
-// Errors: nullopt also if the product without the zeros does not fit, so that the strides of an
-//         accepted shape fit too, in any order of its dimensions.
+// Errors: nullopt also if the product of the nonzero dimensions does not fit, so that the strides
+//         of an accepted shape fit too, in any order of its dimensions.
 inline std::optional<std::uint64_t> element_count(std::span<const std::uint64_t> shape) {
   std::uint64_t product = 1;
   bool empty = false;

@@ -7,7 +7,7 @@
 namespace tqcache {
 namespace {
 
-// Model files nest 8 deep at most. Each level costs a few hundred bytes to one of text.
+// Model files nest at most 8 deep. Each level costs a few hundred bytes of memory per byte of text.
 constexpr int kMaxDepth = 32;
 
 Error corrupt(const char* key, std::string_view what) {

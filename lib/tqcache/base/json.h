@@ -1,26 +1,26 @@
 #pragma once
 // base/json.h: typed fields of a JSON object. Safe for untrusted input.
 //
-// Not part of the public interface: it shows the JSON library.
+// Not part of the public interface, because it exposes the JSON library.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache {
 
 using Json = nlohmann::json;
 
-// Errors: kCorrupt (not JSON, or not an object), kTooLarge (nested deeper than any file of ours).
+// Errors: kCorrupt (not JSON, or not an object), kTooLarge (nested deeper than our files are).
 Result<Json> parse_json_object(ByteView text);
 
-// The value of a key; nullptr when it is absent or null. Requires: nothing of `object`'s kind.
+// The value of a key; nullptr if it is absent or null, or if `object` is not an object.
 const Json* find_value(const Json& object, const char* key);
 
-// Errors: kCorrupt, naming the key, when it is missing or of another kind.
+// Errors: kCorrupt, with the key in the message, if it is missing or of another type.
 Result<std::int64_t> get_int(const Json& object, const char* key);
 Result<std::string> get_string(const Json& object, const char* key);
 Result<const Json*> get_array(const Json& object, const char* key);

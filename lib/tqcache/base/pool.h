@@ -58,7 +58,7 @@ class Pool {
     try {
       waiting_.push_back(std::move(thing));
     } catch (const std::bad_alloc&) {
-      // Without memory for the list the object is not kept: `thing` still owns it and ends here.
+      // If there is no memory for the list, the object is not kept: `thing` destroys it here.
     }
   }
 

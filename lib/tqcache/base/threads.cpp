@@ -93,7 +93,7 @@ class OrderedRun {
  public:
   OrderedRun(const OrderedWork& work, std::size_t n_slots) : work_(work), made_(n_slots) {}
 
-  // What each thread does.
+  // The loop of each thread.
   void make_and_take() {
     std::unique_lock lock(mutex_);
     try {
@@ -133,7 +133,7 @@ class OrderedRun {
     return next_ - taken_ < made_.size() && held_ + bytes(next_) <= work_.window_bytes;
   }
 
-  // The next item to make, once there is room for it; nullopt: no more items.
+  // The next item to make, once there is room for it; nullopt if no items are left.
   std::optional<std::size_t> start_item(std::unique_lock<std::mutex>& lock) {
     moved_.wait(lock, [&] { return ended_ || next_ == work_.count || has_room(); });
     if (ended_ || next_ == work_.count) return std::nullopt;
@@ -141,8 +141,8 @@ class OrderedRun {
     return next_++;
   }
 
-  // Takes the items that are ready, unless another thread does so already: that thread continues
-  // until it reaches an item that is not made yet.
+  // Takes the items that are ready, unless another thread is doing so: that thread continues until
+  // it reaches an item that is not made yet.
   void take_made(std::unique_lock<std::mutex>& lock) {
     if (taking_) return;
     taking_ = true;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache {
 
@@ -25,7 +25,7 @@ void parallel_for(std::size_t count, unsigned n_threads,
                   const std::function<void(std::size_t)>& body);
 
 // The same for work that can fail. Returns the error of the smallest failing i, so that the message
-// does not depend on timing. After a failure calls with a larger i may be skipped, those with a
+// does not depend on timing. After a failure, calls with a larger i may be skipped; calls with a
 // smaller i are not.
 Result<void> parallel_try(std::size_t count, unsigned n_threads,
                           const std::function<Result<void>(std::size_t)>& body);
@@ -43,7 +43,8 @@ struct OrderedWork {
   std::uint64_t window_bytes = 0;
 };
 
-// The number of slots of run_in_order(): more than threads, so that none waits for a slow item.
+// The number of slots of run_in_order(): more than threads, so that no thread waits for a slow
+// item.
 std::size_t slot_count(unsigned n_threads);
 
 // Calls make(i, slot) and then take(i, slot) for every item. While one thread takes, others make.

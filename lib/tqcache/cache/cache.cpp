@@ -1,15 +1,14 @@
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <string>
 #include <string_view>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/head_coder.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 namespace {
@@ -32,81 +31,52 @@ Result<void> validate_dense(const DenseSide& side, HeadShape shape, std::int64_t
   return validate_blocks(side.blocks, shape, side.dtype, n_blocks);
 }
 
-// What goes for the sides of one layer alike, and whose sides they are.
+// Facts that K and V of one layer share, and the layer they belong to.
 struct SideContext {
   HeadShape shape;
   std::int64_t n_tokens;
   Rope rope;
   bool is_keys;
-  std::int64_t first_block = 0;  // of a window: those before it are not there
+  std::int64_t first_block = 0;  // of a window; earlier blocks are absent
 };
 
-// The packed blocks that are there.
+// The packed blocks that are present.
 std::span<const TurboBlock> packed_blocks(const TurboSide& side, const SideContext& context) {
   const auto n_left = std::min(static_cast<std::size_t>(context.first_block), side.packed.size());
   return std::span(side.packed).subspan(n_left);
 }
 
-Result<void> validate_mean(const TurboSide& side, const SideContext& context) {
-  const Mean& mean = side.mean;
-  const auto [n_kv_heads, head_dim] = context.shape;
-  if (mean.kind == Centering::kNone) {
-    if (!mean.values.empty()) return corrupt("a mean without centering");
-    return {};
+// A codec is consistent in itself (KvCodec::make), but it may not fit this layer.
+Result<void> validate_codec(const TurboSide& side, const SideContext& context) {
+  const KvCodec& codec = side.codec;
+  if (codec.shape().head_dim != context.shape.head_dim) {
+    return corrupt("codec for head_dim " + std::to_string(codec.shape().head_dim) +
+                   " in a layer of head_dim " + std::to_string(context.shape.head_dim));
   }
-  if (mean.values.empty() && !packed_blocks(side, context).empty()) {
-    return corrupt("packed, but without its mean");
-  }
-  if (!mean.values.empty() && std::ssize(mean.values) != n_kv_heads * head_dim) {
-    return corrupt("a mean of " + std::to_string(mean.values.size()) + " values");
-  }
-  if (!std::ranges::all_of(mean.values, [](float x) { return std::isfinite(x); })) {
-    return corrupt("a mean that is not finite");
-  }
-  if (mean.kind != Centering::kPreRope) return {};
-  if (!context.is_keys || !can_turn(context.rope, head_dim)) {
+  if (codec.shape() != context.shape) return corrupt("codec for another number of kv heads");
+  const codec::BlockOrder order =
+      context.is_keys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
+  if (codec.order() != order) return corrupt("codes in the order of the other side");
+  if (codec.dtype() != side.tail.dtype) return corrupt("a tail of another dtype than the codec");
+  if (codec.centering() != Centering::kPreRope) return {};
+  if (!context.is_keys || !can_turn(context.rope, context.shape.head_dim)) {
     return corrupt("centering before RoPE where there is none");
   }
-  if (mean.rope == nullptr || mean.rope->rope() != context.rope) {
+  const RopeTable* const table = codec.state().mean.rope.get();
+  if (table == nullptr || table->rope() != context.rope) {
     return corrupt("a mean that turns as keys of another model do");
   }
   return {};
 }
 
-Result<void> validate_outliers(const TurboSide& side, const SideContext& context) {
+Result<void> validate_fixed(const TurboSide& side, const SideContext& context) {
+  if (packed_blocks(side, context).empty()) return {};
+  const KvCodec::State& state = side.codec.state();
+  if (!state.mean.is_fixed()) return corrupt("packed, but without its mean");
+  if (!state.outliers.is_fixed()) return corrupt("packed, but without its outlier channels");
+  if (!state.transforms.is_fixed()) return corrupt("packed, but without its maps");
+  if (!side.codec.must_keep_decoded()) return {};
   const HeadShape shape = context.shape;
-  const Outliers& outliers = side.outliers;
-  if (outliers.n_channels != side.codec.outlier_channels()) {
-    return corrupt(std::to_string(outliers.n_channels) + " outlier channels for a codec with " +
-                   std::to_string(side.codec.outlier_channels()));
-  }
-  if (!outliers.is_fixed() && !packed_blocks(side, context).empty()) {
-    return corrupt("packed, but without its outlier channels");
-  }
-  if (outliers.orders.empty()) return {};
-  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
-  if (outliers.head_dim != head_dim ||
-      outliers.orders.size() != static_cast<std::size_t>(shape.n_kv_heads) * head_dim) {
-    return corrupt("channel orders of the wrong size");
-  }
-  TQC_TRY_ASSIGN(const Outliers expected,
-                 make_outliers(shape, outliers.n_channels, outliers.channels()));
-  if (expected != outliers) return corrupt("channels out of order");
-  return {};
-}
-
-Result<void> validate_transforms(const TurboSide& side, const SideContext& context) {
-  const HeadShape shape = context.shape;
-  if (!side.transforms.is_fixed() && !packed_blocks(side, context).empty()) {
-    return corrupt("packed, but without its maps");
-  }
-  if (!side.transforms.is_there()) return {};
-  const auto count = static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim * shape.head_dim);
-  if (side.transforms.entries.size() != count || side.transforms.rows.size() != count ||
-      side.transforms.columns.size() != count) {
-    return corrupt("maps of the wrong size");
-  }
-  if (!is_transformed_before_rope(side)) return {};
   const std::size_t block_bytes =
       static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock * shape.head_dim) *
       dtype_size(side.tail.dtype);
@@ -116,22 +86,10 @@ Result<void> validate_transforms(const TurboSide& side, const SideContext& conte
   return {};
 }
 
-Result<void> validate_codec(const codec::HeadCodec& codec, const SideContext& context) {
-  const auto codec_head_dim = static_cast<std::int64_t>(codec.head_dim());
-  if (codec_head_dim != context.shape.head_dim) {
-    return corrupt("codec for head_dim " + std::to_string(codec_head_dim) +
-                   " in a layer of head_dim " + std::to_string(context.shape.head_dim));
-  }
-  const codec::BlockOrder order =
-      context.is_keys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
-  if (codec.order() != order) return corrupt("codes in the order of the other side");
-  return {};
-}
-
 Result<void> validate_packed(const TurboSide& side, const SideContext& context) {
   for (auto i = static_cast<std::size_t>(context.first_block); i < side.packed.size(); ++i) {
     const SharedBytes& bytes = side.packed[i].bytes;
-    if (bytes.size() != packed_block_bytes(side, context.shape, static_cast<std::int64_t>(i))) {
+    if (bytes.size() != side.codec.packed_bytes(static_cast<std::int64_t>(i))) {
       return corrupt("a packed token block of the wrong size");
     }
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) {
@@ -142,10 +100,7 @@ Result<void> validate_packed(const TurboSide& side, const SideContext& context) 
 }
 
 Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
-  TQC_TRY(validate_codec(side.codec, context));
-  if (side.n_sinks < 0 || side.n_sinks > kTokenBlock) {
-    return corrupt(std::to_string(side.n_sinks) + " sink tokens");
-  }
+  TQC_TRY(validate_codec(side, context));
   const auto n_packed = static_cast<std::int64_t>(side.packed.size());
   if (n_packed > context.n_tokens / kTokenBlock) {
     return corrupt("more packed token blocks than tokens");
@@ -153,9 +108,7 @@ Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
   const std::int64_t n_tail = block_count(context.n_tokens) - n_packed;
   if (n_tail > 1) return corrupt("a token block before the last is not packed");
   TQC_TRY(validate_packed(side, context));
-  TQC_TRY(validate_mean(side, context));
-  TQC_TRY(validate_outliers(side, context));
-  TQC_TRY(validate_transforms(side, context));
+  TQC_TRY(validate_fixed(side, context));
   return validate_dense(side.tail, context.shape, n_tail);
 }
 
@@ -175,7 +128,7 @@ Result<void> validate_layer(const AttentionLayer& layer, std::int64_t n_tokens, 
   return {};
 }
 
-// Blocks of a window: those before its first one may be empty.
+// Checks the blocks of a window; those before its first one may be empty.
 Result<void> validate_window_blocks(const DenseSide& side, const Window& window,
                                     const SideContext& context) {
   const std::int64_t n_blocks = block_count(context.n_tokens);
@@ -195,7 +148,7 @@ Result<void> validate_window_side(const Side& side, const Window& window,
                                   const SideContext& context) {
   if (const auto* turbo = std::get_if<TurboSide>(&side)) {
     if (window.keep != 0) return corrupt("quantized, in a window that keeps first tokens");
-    if (turbo->n_sinks != 0) return corrupt("sink tokens in a window");
+    if (turbo->codec.n_sinks() != 0) return corrupt("sink tokens in a window");
     return validate_turbo(*turbo, context);
   }
   return validate_window_blocks(std::get<DenseSide>(side), window, context);
@@ -205,9 +158,9 @@ Result<void> validate_layer(const WindowLayer& layer, std::int64_t n_tokens, con
   const AttentionLayer& attention = layer.attention;
   TQC_TRY(validate_window(attention.shape, layer.window));
   const auto check = [&](const Side& side, bool is_keys) {
-    return validate_window_side(side, layer.window,
-                                {attention.shape, n_tokens, rope, is_keys,
-                                 first_window_block(layer.window, n_tokens)});
+    return validate_window_side(
+        side, layer.window,
+        {attention.shape, n_tokens, rope, is_keys, first_window_block(layer.window, n_tokens)});
   };
   if (auto k = check(attention.k, true); !k) return in_context("k", std::move(k).error());
   if (auto v = check(attention.v, false); !v) return in_context("v", std::move(v).error());
@@ -231,7 +184,7 @@ ByteCount byte_count(const AttentionLayer& layer, std::int64_t n_tokens) {
   return bytes;
 }
 
-// Of dense blocks only the tokens of the window are used.
+// In dense blocks only the tokens of the window count as used.
 ByteCount byte_count(const WindowLayer& layer, std::int64_t n_tokens) {
   const AttentionLayer& attention = layer.attention;
   ByteCount bytes = byte_count(attention, n_tokens);
@@ -339,7 +292,8 @@ CacheDesc describe(const Cache& cache) {
 ByteCount byte_count(const Cache& cache) {
   ByteCount total;
   for (const Layer& layer : cache.layers) {
-    total += std::visit([&](const auto& kind) { return byte_count(kind, cache.n_tokens()); }, layer);
+    total +=
+        std::visit([&](const auto& kind) { return byte_count(kind, cache.n_tokens()); }, layer);
   }
   return total;
 }

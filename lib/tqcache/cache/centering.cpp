@@ -12,7 +12,7 @@
 namespace tqcache::cache {
 namespace {
 
-// With 8,192 tokens a mean is off by 1% of the standard deviation: 1e-4 of what is left to code.
+// With 8,192 tokens the mean is off by 1% of the standard deviation: 1e-4 of the residual energy.
 constexpr std::int64_t kMostMeanBlocks = 32;
 
 const RopeTable* table_of(const Mean& mean) {
@@ -42,7 +42,7 @@ void add_as_they_stand(std::span<const float> rows, std::span<float> sum) {
   }
 }
 
-// The sum over one kv head's tokens in a block, before RoPE if there is one.
+// The sum over one kv head's tokens in a block, before RoPE if `rope` is given.
 void sum_block(const Pieces& pieces, const RopeTable* rope, std::span<double> sum) {
   add_pieces(pieces, {}, sum,
              [&](std::int64_t first, std::span<const float> rows, std::span<float> of_piece) {
@@ -130,8 +130,8 @@ BlockMean::BlockMean(const Mean& mean, HeadShape shape, std::int64_t block, std:
                     : std::span(mean.values)
                           .subspan(to_size(kv_head * shape.head_dim), to_size(shape.head_dim))) {}
 
-// apply(x, m) for every component x of the rows and the mean's component m in that token: the
-// products and the sum of a turn each rounded to f32.
+// Calls apply(x, m) for every component x of the rows and the mean's component m at that token. In
+// the rotation of m both products and their sum are rounded to f32.
 template <class Apply>
 void BlockMean::for_each(std::int64_t kv_head, std::int64_t first_token, std::span<float> rows,
                          Apply apply) const {

@@ -15,9 +15,9 @@ using codec::kSinusoidHalf;
 using codec::kSinusoidPolynomials;
 using codec::kSinusoidRow;
 
-// A pair is slow when it turns by at most this many radians in half a block. There the polynomials
-// of degree 0 to 13 leave 2 J_14(4) = 3e-7 of a cosine, J being Bessel's function. A larger limit
-// would need as many more polynomials as it saves rows of fast pairs.
+// A pair is slow if it rotates by at most this many radians in half a block. There the polynomials
+// of degree 0 to 13 leave 2 J_14(4) = 3e-7 of a cosine, where J is the Bessel function. A larger
+// limit would need as many more polynomials as it saves rows of fast pairs.
 constexpr double kSlowRadians = 4;
 
 // The distance of token 128 + i from the middle of its block.
@@ -28,14 +28,14 @@ double chebyshev(std::size_t n, double x) {
   return std::cos(static_cast<double>(n) * std::acos(x));
 }
 
-// How much of T_0, T_2, T_4, ... there is in a cosine, and of T_1, T_3, T_5, ... in a sine.
+// The coefficients of T_0, T_2, T_4, ... in a cosine, and of T_1, T_3, T_5, ... in a sine.
 struct Expansion {
   std::array<double, kSinusoidPolynomials> cos{};
   std::array<double, kSinusoidPolynomials> sin{};
 };
 
-// cos(a x) and sin(a x) as sums of Chebyshev polynomials on [-1, 1]: the projection, by Gauss and
-// Chebyshev's sum, whose error at so many nodes is below f64's.
+// cos(a x) and sin(a x) as sums of Chebyshev polynomials on [-1, 1], projected by Gauss-Chebyshev
+// quadrature; with so many nodes its error is below that of f64.
 Expansion expand(double a) {
   constexpr std::size_t kNodes = 48;
   Expansion result;
@@ -52,7 +52,7 @@ Expansion expand(double a) {
   return result;
 }
 
-// The values of a sinusoid's row, and of the polynomials'.
+// The values in a sinusoid's row, and in those of the polynomials.
 void add_sinusoid_row(double frequency, AlignedFloats& values) {
   std::array<float, kSinusoidRow> row;
   for (std::size_t i = 0; i < kSinusoidHalf; ++i) {
@@ -84,7 +84,7 @@ void add_join(double frequency, AlignedFloats& joins) {
 
 codec::SinusoidTable make_sinusoids(std::span<const double> frequencies) {
   constexpr double kSlowTurns = kSlowRadians / (2 * std::numbers::pi * kSinusoidHalf);
-  // Scaled RoPE need not descend, so the fast pairs end with the last one that is.
+  // Frequencies of scaled RoPE need not descend, so the fast pairs end with the last fast one.
   std::size_t n_fast = frequencies.size();
   while (n_fast > 0 && frequencies[n_fast - 1] <= kSlowTurns) --n_fast;
   AlignedFloats values, joins;

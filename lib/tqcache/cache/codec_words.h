@@ -1,6 +1,6 @@
 #pragma once
-// cache/codec_words.h: the words by which people choose a codec, on a command line and in a
-// configuration (cache/configuration.h). Files have names of their own (format/type_names.h).
+// cache/codec_words.h: the words that select a codec on a command line or in a configuration
+// (tqcache/quantize.h). Files use names of their own (format/type_names.h).
 
 #include <array>
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 #include "tqcache/cache/centering.h"
 #include "tqcache/cache/outliers.h"
-#include "tqcache/cache/plan.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 
@@ -56,7 +56,7 @@ inline constexpr auto kWindowWords = std::to_array<Word<WindowForm>>({
     {"turbo:center", WindowForm::kTurboCentered},
 });
 
-// Nothing for a word that the table does not have.
+// nullopt for a word that is not in the table.
 template <class Value, std::size_t n>
 std::optional<Value> find_word(const std::array<Word<Value>, n>& table, std::string_view word) {
   for (const Word<Value>& each : table) {
@@ -65,7 +65,7 @@ std::optional<Value> find_word(const std::array<Word<Value>, n>& table, std::str
   return std::nullopt;
 }
 
-// Empty for a value that has no word.
+// Empty for a value without a word.
 template <class Value, std::size_t n>
 std::string_view word_of(const std::array<Word<Value>, n>& table, Value value) {
   for (const Word<Value>& each : table) {

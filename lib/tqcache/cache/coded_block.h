@@ -1,6 +1,6 @@
 #pragma once
-// cache/coded_block.h: packed token blocks from codes and scales that somebody else chose: another
-// program, or an older version of ours. Nothing is coded anew.
+// cache/coded_block.h: packed token blocks from existing codes and scales, made by another program
+// or an older version of tqcache. Nothing is encoded again.
 //
 // Spec: docs/reference/codec.md §5, docs/reference/format.md §6.2.
 
@@ -9,27 +9,28 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/description.h"
+#include "tqcache/kv_codec.h"
 
 namespace tqcache::cache {
 
-// Codes of the 256 tokens of one kv head, one a byte, as they come: [256, row_codes]. A part takes
-// those of its channels, from `first` of each row on.
+// Codes of the 256 tokens of one kv head, one per byte: [256, row_codes]. A part uses the codes of
+// its channels, from `first` of each row on.
 struct CodeColumns {
   std::span<const std::uint8_t> codes;
   std::size_t row_codes = 0;
   std::size_t first = 0;
 };
 
-// Where everything of a packed token block (cache/side.h, TurboBlock) stands. Without sink tokens.
+// Fills packed token blocks without sink tokens.
 class CodedBlock {
  public:
-  // Requires: parts that codec::mode_of() takes; validate_shape(shape).
+  // Requires: parts that codec::mode_of() accepts; validate_shape(shape).
   CodedBlock(HeadShape shape, const std::vector<codec::PartSpec>& parts, codec::BlockOrder order);
 
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return layout_.bytes(); }
 
   // Shapes:   block [bytes()]; scales and biases [256], f16 bits.
   // Requires: codes below 2^bits of the part; put_biases(): the part has a bias.
@@ -41,20 +42,10 @@ class CodedBlock {
                   std::span<std::byte> block) const;
 
  private:
-  struct Part {
-    codec::BlockShape shape;
-    std::size_t code_offset = 0;  // in a kv head's codes
-    std::size_t bias_row = 0;     // of parts that have a bias
-  };
-
   void put_row(std::size_t head, std::size_t row, std::span<const std::uint16_t> values,
                std::span<std::byte> block) const;
 
-  std::vector<Part> parts_;
-  std::size_t n_heads_;
-  std::size_t head_code_bytes_ = 0;
-  std::size_t n_rows_ = 0;  // of scales and biases of a kv head
-  std::size_t bytes_ = 0;
+  PackedLayout layout_;
 };
 
 }  // namespace tqcache::cache

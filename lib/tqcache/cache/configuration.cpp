@@ -1,15 +1,13 @@
-#include "tqcache/cache/configuration.h"
-
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
 #include "tqcache/cache/configuration_items.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace {
@@ -21,7 +19,7 @@ ConvertOptions dense_options() {
   return options;
 }
 
-// Errors: none of the names there are.
+// Errors: kInvalidArgument for an unknown name.
 Result<ConvertOptions> named_options(std::string_view name) {
   if (name == kDenseName) return dense_options();
   auto found = preset(name);
@@ -33,10 +31,10 @@ Result<ConvertOptions> named_options(std::string_view name) {
 
 enum class Scope { kBoth, kKeys, kValues };
 
-// NAME=VALUE of a text.
+// One NAME=VALUE item of a text.
 struct Item {
   std::string_view text;
-  Scope scope = Scope::kBoth;  // by k. or v. before the name
+  Scope scope = Scope::kBoth;  // from k. or v. before the name
   std::string_view name;
   std::string_view value;
 };
@@ -90,7 +88,7 @@ Result<WindowForm> parse_windows(std::string_view value) {
   return invalid(std::string(value) + " is none of " + all_words(kWindowWords));
 }
 
-// Items that say what the sides are, and which layers are others. False: another.
+// Applies the items k, v, boundary and windows. False: another item.
 Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
   if (item.scope != Scope::kBoth) return false;
   if (item.name == "k") {
@@ -140,7 +138,7 @@ Result<void> check_repeats(std::span<const Item> items) {
   return {};
 }
 
-// What holds for both sides comes before what holds for one, and both after what the sides are.
+// Plans are set first; then items for both K and V, then items for one of them.
 Result<void> apply_items(std::span<const Item> items, ConvertOptions& options) {
   std::vector<Item> of_sides;
   for (const Item& item : items) {
@@ -199,7 +197,7 @@ std::vector<std::string_view> split_list(std::string_view text) {
 
 bool same_form(const SidePlan& a, const SidePlan& b) { return side_text(a) == side_text(b); }
 
-// What k= or v= would leave of `from` on the way to `to`; adds that item if there is need.
+// The plan that k= or v= would make of `from` on the way to `to`; adds that item if needed.
 SidePlan add_side(std::string_view name, const SidePlan& from, const SidePlan& to,
                   std::vector<std::string>& items) {
   if (same_form(from, to)) return from;
@@ -208,7 +206,7 @@ SidePlan add_side(std::string_view name, const SidePlan& from, const SidePlan& t
   return given ? std::move(given).value() : to;
 }
 
-// The item that makes `from` what `to` is, in as few words as possible.
+// Adds the shortest items that turn `from` into `to`.
 void add_side_item(const SideItem& item, const std::array<SidePlan, 2>& from,
                    const std::array<SidePlan, 2>& to, std::vector<std::string>& items) {
   constexpr std::array<std::string_view, 2> kPrefixes = {"k.", "v."};
@@ -235,7 +233,7 @@ void add_weights(std::string_view prefix, const SidePlan& plan, const std::vecto
   items.push_back(std::string(prefix) + std::string(kWeightsName) + "=" + weights_text(weights));
 }
 
-// The text that begins with `name`, which stands for `base`.
+// The text that begins with `name`, whose options are `base`.
 std::string text_from(std::string_view name, const ConvertOptions& base,
                       const ConvertOptions& options) {
   std::vector<std::string> items;

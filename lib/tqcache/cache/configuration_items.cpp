@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/codec_words.h"
-#include "tqcache/cache/presets.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace {
@@ -42,7 +42,7 @@ std::optional<int> parse_within(std::string_view text, int lowest, int highest) 
   return static_cast<int>(*number);
 }
 
-// Shapes: numbers: those behind the mode, the bits first.
+// Shapes: numbers: those after the mode, the bits first.
 bool read_mixed(std::span<const std::string_view> numbers, CodecSpec& spec) {
   spec.outlier_bits = spec.bits + 1;
   if (numbers.size() == 1) return spec.outlier_bits <= codec::kMaxBits;
@@ -68,23 +68,23 @@ bool read_mode(std::span<const std::string_view> numbers, SidePlan& plan) {
       spec.scale = usual_scale(spec.bits);
       return numbers.size() == 1;
     case Mode::kProd:
-      spec.scale = codec::ScaleRule::kRaw;  // the paper's: the residual makes up for the bias
+      spec.scale = codec::ScaleRule::kRaw;  // as in the paper: the residual corrects the bias
       return numbers.size() == 1 && spec.bits >= 2;
     case Mode::kMixed:
       spec.scale = usual_scale(spec.bits);
       return read_mixed(numbers, spec);
     case Mode::kAffine:
-      plan.center = Centering::kNone;  // as others have it
+      plan.center = Centering::kNone;  // as in other programs
       return read_affine(numbers, spec);
     case Mode::kTrellis:
-      break;  // has no bits: read_trellis()
+      break;  // has no bits: see read_trellis()
   }
   return false;
 }
 
 constexpr std::string_view kTrellisWord = "trellis";
 
-// Nothing before or behind the number.
+// The text must be the number and nothing else.
 std::optional<float> parse_float(std::string_view text) {
   float number = 0;
   const char* const end = text.data() + text.size();
@@ -93,7 +93,7 @@ std::optional<float> parse_float(std::string_view text) {
   return number;
 }
 
-// The shortest text that is read as the same.
+// The shortest text that is read as the same number.
 std::string float_text(float number) {
   std::array<char, 32> digits;
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
@@ -128,7 +128,7 @@ bool turns(const SidePlan& plan) {
 bool is_prod(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kProd; }
 bool is_mixed(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kMixed; }
 
-// Sets `field` to the value of a word.
+// Sets `field` to the value for a word.
 template <class Table, class Value>
 Result<void> set_word(const Table& table, std::string_view word, Value& field) {
   const auto value = find_word(table, word);

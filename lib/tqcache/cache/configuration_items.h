@@ -1,6 +1,6 @@
 #pragma once
-// cache/configuration_items.h: the items of a configuration that change a side, as a table that
-// reading and writing share. Not for users of the library: cache/configuration.h is.
+// cache/configuration_items.h: the configuration items that change K or V, as one table for reading
+// and writing. Internal; the public interface is tqcache/quantize.h.
 
 #include <cstdint>
 #include <optional>
@@ -9,37 +9,37 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/plan.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 
-// A whole number in decimal digits, nothing before or behind them.
+// A whole number in decimal digits, with nothing before or after it.
 std::optional<std::uint64_t> parse_count(std::string_view text);
 
-// The side that k=VALUE or v=VALUE gives, with its mode's usual ways.
-// Errors: kInvalidArgument, saying what could stand there.
+// The plan that k=VALUE or v=VALUE gives, with the defaults of its mode.
+// Errors: kInvalidArgument; the message lists the allowed values.
 Result<SidePlan> parse_side(std::string_view value);
 
-// The value that parse_side() makes the same mode and bits of.
+// The value from which parse_side() makes a plan with the same mode and bits.
 std::string side_text(const SidePlan& plan);
 
-// The item that gives each layer's step its weight (StepWeights): k.weights=0.9:1.25:1.
+// The item with each layer's step weight (StepWeights): k.weights=0.9:1.25:1.
 inline constexpr std::string_view kWeightsName = "weights";
 
-// Errors: kInvalidArgument, saying what could stand there.
+// Errors: kInvalidArgument; the message lists the allowed values.
 Result<std::vector<float>> parse_weights(std::string_view value);
 
-// What parse_weights() makes the same of.
+// The text that parse_weights() reads as the same weights.
 std::string weights_text(std::span<const float> weights);
 
 struct SideItem {
   std::string_view name;
-  // Whether a side of this plan has such a thing.
+  // Whether the item applies to this plan.
   bool (*fits)(const SidePlan& plan);
-  // Errors: kInvalidArgument, saying what could stand there.
+  // Errors: kInvalidArgument; the message lists the allowed values.
   Result<void> (*set)(std::string_view value, SidePlan& plan);
-  // What set() makes the same of.
+  // The value that set() reads as the same setting.
   std::string (*get)(const SidePlan& plan);
 };
 

@@ -1,12 +1,10 @@
-#include "tqcache/cache/description.h"
+#include "tqcache/description.h"
 
 #include <cstring>
 #include <iterator>
 
 namespace tqcache::cache {
 namespace {
-
-std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
 bool same_named(const ArrayDesc& a, const ArrayDesc& b) {
   return a.name == b.name && a.dtype == b.dtype;
@@ -20,11 +18,10 @@ bool same_attention(const AttentionDesc& a, const AttentionDesc& b) {
 
 const AttentionDesc* attention_of(const LayerDesc& layer) {
   using Found = const AttentionDesc*;
-  return std::visit(
-      Overload{[](const AttentionDesc& attention) -> Found { return &attention; },
-               [](const WindowDesc& window) -> Found { return &window.attention; },
-               [](const StateDesc&) -> Found { return nullptr; }},
-      layer);
+  return std::visit(Overload{[](const AttentionDesc& attention) -> Found { return &attention; },
+                             [](const WindowDesc& window) -> Found { return &window.attention; },
+                             [](const StateDesc&) -> Found { return nullptr; }},
+                    layer);
 }
 
 AttentionDesc* attention_of(LayerDesc& layer) {
@@ -54,11 +51,12 @@ bool is_in_token_blocks(const LayerDesc& layer) {
 }
 
 std::int64_t first_block(const LayerDesc& layer, std::int64_t n_tokens) {
-  return std::visit(
-      Overload{[](const AttentionDesc&) { return std::int64_t{0}; },
-               [&](const WindowDesc& window) { return first_window_block(window.window, n_tokens); },
-               [](const StateDesc&) { return std::int64_t{0}; }},
-      layer);
+  return std::visit(Overload{[](const AttentionDesc&) { return std::int64_t{0}; },
+                             [&](const WindowDesc& window) {
+                               return first_window_block(window.window, n_tokens);
+                             },
+                             [](const StateDesc&) { return std::int64_t{0}; }},
+                    layer);
 }
 
 std::vector<ArrayDesc> arrays_of(const LayerDesc& layer, std::optional<std::int64_t> n_tokens) {
@@ -69,7 +67,8 @@ std::vector<ArrayDesc> arrays_of(const LayerDesc& layer, std::optional<std::int6
                  const AttentionDesc& attention = window.attention;
                  if (is_quantized(attention)) return Arrays{};
                  std::vector<std::uint64_t> shape;
-                 if (n_tokens) shape = window_array_shape(attention.shape, window.window, *n_tokens);
+                 if (n_tokens)
+                   shape = window_array_shape(attention.shape, window.window, *n_tokens);
                  return Arrays{{std::string(kWindowKeys), attention.k.dtype, shape},
                                {std::string(kWindowValues), attention.v.dtype, shape}};
                },
@@ -142,16 +141,19 @@ bool same_form(const TensorDesc& a, const TensorDesc& b) {
 
 bool same_form(const LayerDesc& a, const LayerDesc& b) {
   return std::visit(
-      Overload{[](const AttentionDesc& x, const AttentionDesc& y) { return same_attention(x, y); },
+      Overload{[](const AttentionDesc& x, const AttentionDesc& y) {
+    return same_attention(x, y); },
                [](const WindowDesc& x, const WindowDesc& y) {
-                 return x.window == y.window && same_attention(x.attention, y.attention);
+    return x.window == y.window && same_attention(x.attention, y.attention);
                },
                [](const StateDesc& x, const StateDesc& y) {
-                 return std::ranges::equal(x.arrays, y.arrays, same_named);
+    return std::ranges::equal(x.arrays, y.arrays, same_named);
                },
                []<class X, class Y>(const X&, const Y&) requires(!std::is_same_v<X, Y>) {
                  return false;
-               }},
+}
+}  // namespace tqcache::cache
+,
       a, b);
 }
 

@@ -1,15 +1,13 @@
-#include "tqcache/cache/diff.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
 #include <string>
 
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 namespace {
@@ -38,8 +36,8 @@ double cosine_of(const Sums& sums) {
   return lengths > 0 ? sums.ab / lengths : (sums.error == 0 ? 1 : 0);
 }
 
-// A zero side that is reproduced has error 0 and cosine 1; one that is not has an infinite
-// relative error and cosine 0. So it is of a single head vector.
+// An all-zero tensor that is reproduced has error 0 and cosine 1; otherwise it has an infinite
+// relative error and cosine 0. The same holds for a single head vector.
 Difference difference_of(const Sums& sums) {
   Difference d;
   d.relative_mse = sums.error == 0 ? 0 : sums.error / sums.aa;
@@ -79,7 +77,7 @@ Sums compare(std::span<const float> a, std::span<const float> b, std::size_t hea
 
 struct SideOf {
   const Side& side;
-  std::int64_t n_tokens;  // that the side holds, of which the first are compared
+  std::int64_t n_tokens;  // the number that it holds; the first of them are compared
 };
 
 // Tokens [begin, end).
@@ -88,7 +86,7 @@ struct TokenRange {
   std::int64_t end;
 };
 
-// Compares some tokens, of each kv head. Sums are joined in block order, so the result does not
+// Compares some tokens for each kv head. Sums are joined in block order, so the result does not
 // depend on the number of threads.
 std::vector<Sums> compare_sides(SideOf a, SideOf b, HeadShape shape, TokenRange range,
                                 unsigned n_threads) {
@@ -140,7 +138,7 @@ bool same_window(const WindowLayer& a, std::int64_t n_a, const WindowLayer& b, s
   return same(a.attention.k, b.attention.k) && same(a.attention.v, b.attention.v);
 }
 
-// Bit for bit: state, and windows.
+// Bitwise equality of recurrent state and windows.
 bool same_values(const Layer& a, std::int64_t n_a, const Layer& b, std::int64_t n_b) {
   if (const auto* window = std::get_if<WindowLayer>(&a)) {
     return same_window(*window, n_a, std::get<WindowLayer>(b), n_b);
@@ -148,15 +146,15 @@ bool same_values(const Layer& a, std::int64_t n_a, const Layer& b, std::int64_t 
   return same_arrays(std::get<StateLayer>(a).arrays, std::get<StateLayer>(b).arrays);
 }
 
-// Keys and values of a pair of layers, and the tokens that can be compared.
+// Keys and values of a pair of layers, and the tokens to compare.
 struct RowsPair {
   const AttentionLayer* a;
   const AttentionLayer* b;
   TokenRange range;
 };
 
-// Windows are compared value by value if one of them is quantized: otherwise they are the same, or
-// not. Those of other tokens have nothing in common.
+// Windows are compared value by value if one of them is quantized; otherwise only for equality.
+// Windows that hold different tokens are not compared.
 //
 // Requires: check_layer(a, b).
 std::optional<RowsPair> find_rows(const Layer& a, std::int64_t n_a, const Layer& b,
@@ -179,21 +177,20 @@ std::optional<RowsPair> find_rows(const Layer& a, std::int64_t n_a, const Layer&
 
 Result<void> check_layer(const Layer& a, const Layer& b) {
   if (a.index() != b.index()) return mismatch("of another kind");
-  return std::visit(
-      Overload{[&](const AttentionLayer& attention) -> Result<void> {
-                 if (attention.shape == attention_of(b)->shape) return {};
-                 return mismatch("of another shape");
-               },
-               [&](const WindowLayer& window) -> Result<void> {
-                 const auto& other = std::get<WindowLayer>(b);
-                 if (window.window == other.window &&
-                     window.attention.shape == other.attention.shape) {
-                   return {};
-                 }
-                 return mismatch("of another window");
-               },
-               [](const StateLayer&) -> Result<void> { return {}; }},
-      a);
+  return std::visit(Overload{[&](const AttentionLayer& attention) -> Result<void> {
+                               if (attention.shape == attention_of(b)->shape) return {};
+                               return mismatch("of another shape");
+                             },
+                             [&](const WindowLayer& window) -> Result<void> {
+                               const auto& other = std::get<WindowLayer>(b);
+                               if (window.window == other.window &&
+                                   window.attention.shape == other.attention.shape) {
+                                 return {};
+                               }
+                               return mismatch("of another window");
+                             },
+                             [](const StateLayer&) -> Result<void> { return {}; }},
+                    a);
 }
 
 Result<void> check_layers(const Cache& a, const Cache& b) {
@@ -209,8 +206,8 @@ Result<void> check_layers(const Cache& a, const Cache& b) {
   return {};
 }
 
-// The hashes of token blocks that lie in the first `n_tokens` tokens whole. The last one of them
-// may be incomplete if the cache ends there.
+// The hashes of token blocks that lie within the first `n_tokens` tokens. The last block may be
+// incomplete if the cache ends there.
 std::vector<Sha256> hashes_within(const Cache& cache, std::int64_t n_tokens) {
   const auto n = static_cast<std::size_t>(n_tokens);
   if (tokens_known(cache)) return hash_tokens(std::span(cache.tokens).first(n));
@@ -221,7 +218,7 @@ std::vector<Sha256> hashes_within(const Cache& cache, std::int64_t n_tokens) {
   return hashes;
 }
 
-// Gives how many of the first `n_tokens` tokens are known to be the same.
+// Returns how many of the first `n_tokens` tokens are known to be equal.
 Result<std::int64_t> check_hashes(const Cache& a, const Cache& b, std::int64_t n_tokens) {
   const std::vector<Sha256> of_a = hashes_within(a, n_tokens);
   const std::vector<Sha256> of_b = hashes_within(b, n_tokens);
@@ -234,7 +231,7 @@ Result<std::int64_t> check_hashes(const Cache& a, const Cache& b, std::int64_t n
   return std::min(n_equal, n_tokens);
 }
 
-// The same of tokens that both caches name, or by hashes when one of them does not.
+// The same by token ids if both caches have them, otherwise by hashes.
 Result<std::int64_t> check_tokens(const Cache& a, const Cache& b, std::int64_t n_tokens) {
   if (!tokens_known(a) || !tokens_known(b)) return check_hashes(a, b, n_tokens);
   const auto [in_a, in_b] = std::ranges::mismatch(a.tokens, b.tokens);
@@ -257,8 +254,7 @@ Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads)
   for (std::size_t i = 0; i < a.layers.size(); ++i) {
     const auto rows = find_rows(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
     if (!rows) {
-      result.arrays_equal &=
-          same_values(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
+      result.arrays_equal &= same_values(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
       continue;
     }
     const auto compare_pair = [&](const Side& of_a, const Side& of_b) {

@@ -19,10 +19,10 @@ namespace {
 
 constexpr double kUnit = 64;  // entries of an orthogonal matrix are within -1 and 1
 
-// What is left of a row after those before, at least: less is no direction.
+// The least length of a row without its projections on earlier rows; less is numerical noise.
 constexpr double kLeastLength = 1e-3;
 
-// All vectors to length 1; those of length 0 stay.
+// Scales all vectors to length 1; zero vectors stay zero.
 void normalize(std::span<float> rows, std::size_t dim) {
   for (std::size_t at = 0; at < rows.size(); at += dim) {
     const std::span<float> row = rows.subspan(at, dim);
@@ -33,7 +33,7 @@ void normalize(std::span<float> rows, std::size_t dim) {
   }
 }
 
-// What maps are to be applied to of one kv head in one block, from token `first` on.
+// The rows of one kv head in one block that transforms are applied to, from token `first` on.
 AlignedFloats rows_to_transform(const FullBlock& block, std::int64_t kv_head, std::int64_t first,
                                 const Mean& mean) {
   const std::size_t dim = to_size(block.shape.head_dim);
@@ -50,8 +50,8 @@ AlignedFloats rows_to_transform(const FullBlock& block, std::int64_t kv_head, st
   return rows;
 }
 
-// sum += w w^T of the vectors w of one kv head in one block, made as long as each other: in f32
-// within the block. The lower half counts.
+// sum += w w^T for the vectors w of one kv head in one block, scaled to equal length; f32 within
+// the block. Only the lower half is valid.
 void add_block(const FullBlock& block, std::int64_t kv_head, std::int64_t n_sinks, const Mean& mean,
                std::span<double> sum) {
   const std::int64_t first = uncoded_tokens(block, n_sinks);
@@ -64,7 +64,7 @@ void add_block(const FullBlock& block, std::int64_t kv_head, std::int64_t n_sink
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(products[i]);
 }
 
-// The eigenvectors of one kv head, in whole 64ths; empty: they are not to be had.
+// The eigenvectors of one kv head, in whole 64ths; empty if they cannot be computed.
 std::vector<std::int8_t> fit_head(std::span<const FullBlock> blocks, std::int64_t kv_head,
                                   std::int64_t n_sinks, const Mean& mean) {
   const std::size_t dim = to_size(blocks.front().shape.head_dim);
@@ -86,7 +86,7 @@ void transpose(std::span<const float> matrix, std::size_t dim, std::span<float> 
   }
 }
 
-// The map of one kv head, by columns. Nothing: a row depends on those before.
+// The transform of one kv head, column by column. nullopt: a row depends on the rows before it.
 std::optional<AlignedFloats> orthogonal(std::size_t dim, std::span<const std::int8_t> entries) {
   std::vector<double> columns(dim * dim);
   for (std::size_t i = 0; i < dim; ++i) {
@@ -95,7 +95,7 @@ std::optional<AlignedFloats> orthogonal(std::size_t dim, std::span<const std::in
   return codec::orthogonal_columns(dim, columns, kLeastLength);
 }
 
-// Pairs of components of one row, by the angles of its token, backwards.
+// Undoes the rotation of the component pairs of one row by the angles of its token.
 void turn_pairs_back(const float* __restrict cos, const float* __restrict sin, std::size_t n,
                      float* __restrict low, float* __restrict high) {
   for (std::size_t i = 0; i < n; ++i) {

@@ -1,22 +1,13 @@
-#include "tqcache/cache/layer.h"
-
 #include <utility>
+
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 namespace {
 
 TensorDesc describe(const Side& side) {
-  TensorDesc desc{dense_dtype(side), {}};
-  const auto* turbo = std::get_if<TurboSide>(&side);
-  if (turbo == nullptr) return desc;
-  desc.quant = QuantSpec{turbo->codec.mode(),
-                         turbo->codec.parts(),
-                         turbo->mean.kind,
-                         {turbo->mean.values.begin(), turbo->mean.values.end()},
-                         turbo->outliers.channels(),
-                         turbo->n_sinks,
-                         turbo->transforms.entries};
-  return desc;
+  if (const auto* turbo = std::get_if<TurboSide>(&side)) return turbo->codec.describe();
+  return {dense_dtype(side), {}};
 }
 
 AttentionDesc describe(const AttentionLayer& layer) {
@@ -35,11 +26,10 @@ StateDesc describe(const StateLayer& layer) {
 
 const AttentionLayer* attention_of(const Layer& layer) {
   using Found = const AttentionLayer*;
-  return std::visit(
-      Overload{[](const AttentionLayer& attention) -> Found { return &attention; },
-               [](const WindowLayer& window) -> Found { return &window.attention; },
-               [](const StateLayer&) -> Found { return nullptr; }},
-      layer);
+  return std::visit(Overload{[](const AttentionLayer& attention) -> Found { return &attention; },
+                             [](const WindowLayer& window) -> Found { return &window.attention; },
+                             [](const StateLayer&) -> Found { return nullptr; }},
+                    layer);
 }
 
 AttentionLayer* attention_of(Layer& layer) {

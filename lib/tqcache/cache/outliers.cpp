@@ -22,7 +22,7 @@ void add_squares(std::span<const float> rows, std::span<float> sum) {
   }
 }
 
-// Component by component, the energy of one kv head's vectors less the mean.
+// The energy of each component of one kv head's vectors, after subtracting the mean.
 std::vector<double> energies(std::span<const FullBlock> blocks, std::int64_t n_sinks,
                              const Mean& mean, std::int64_t kv_head) {
   const HeadShape shape = blocks.front().shape;
@@ -38,11 +38,11 @@ std::vector<double> energies(std::span<const FullBlock> blocks, std::int64_t n_s
   return sum;
 }
 
-// The n loudest channels, ascending.
+// The n channels with the most energy, ascending.
 std::vector<std::uint16_t> loudest(const std::vector<double>& energy, std::size_t n) {
   std::vector<std::uint16_t> channels(energy.size());
   std::iota(channels.begin(), channels.end(), std::uint16_t{0});
-  // A NaN has no place in an order, so it counts as silent.
+  // NaN cannot be ordered, so it counts as zero energy.
   const auto loudness = [&](std::uint16_t i) { return energy[i] > 0 ? energy[i] : 0.0; };
   std::ranges::stable_sort(channels, std::ranges::greater{}, loudness);
   channels.resize(n);

@@ -1,8 +1,8 @@
 #pragma once
-// cache/outliers.h: which channels of a side are loud, for mode mixed of the codec.
+// cache/outliers.h: the outlier channels of K or V, for mode mixed of the codec.
 //
-// Chosen by the energy of what would be packed (the mean is out, so this is the variance), for each
-// kv head apart, when the first token block of a side is packed; kept for all that come later.
+// Chosen per kv head by the energy of what will be encoded (the mean is removed, so this is the
+// variance), when the first token block is quantized; used for all later blocks.
 //
 // Spec: docs/reference/codec.md §8.
 
@@ -10,29 +10,22 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/cache/centering.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/head_codec.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 
-// Which tokens decide. A side that grows from nothing has one block when it is first packed, so
-// that both say the same there.
-enum class OutlierPolicy : std::uint8_t {
-  kCalibrationVariance,  // the first token block
-  kRollingVariance       // those that the mean is taken over: mean_blocks()
-};
-
-// The channel orders of one side.
+// The channel orders of K or V.
 struct Outliers {
-  std::size_t n_channels = 0;  // outlier channels of a kv head; 0: the codec has no such mode
+  std::size_t n_channels = 0;  // outlier channels per kv head; 0: not mode mixed
   std::size_t head_dim = 0;
-  std::vector<std::uint16_t> orders = {};  // [n_kv_heads, head_dim]; empty: none, or not fixed yet
+  std::vector<std::uint16_t> orders = {};  // [n_kv_heads, head_dim]; empty: not mixed, or not fixed
 
   bool is_fixed() const { return n_channels == 0 || !orders.empty(); }
 
-  // Of one kv head; empty when the codec takes channels as they are.
+  // The order of one kv head; empty when the codec takes channels in their own order.
   codec::ChannelOrder order(std::int64_t kv_head) const;
   // The outlier channels of all kv heads, ascending: [n_kv_heads, n_channels].
   std::vector<std::uint16_t> channels() const;
@@ -40,16 +33,16 @@ struct Outliers {
   bool operator==(const Outliers&) const = default;
 };
 
-// From channels(): of a file. Errors: kCorrupt when the count is wrong, or as
+// From channels(), as stored in a file. Errors: kCorrupt when the count is wrong, or as
 // codec::make_channel_order.
 Result<Outliers> make_outliers(HeadShape shape, std::size_t n_channels,
                                std::span<const std::uint16_t> loud);
 
-// Chooses them by the tokens in some full blocks of a side, but for its first `n_sinks` tokens.
+// Chooses them from the tokens in some full blocks of K or V, without the first `n_sinks` tokens.
 //
-// Shapes:   blocks in ascending order, at least one, all of one shape and dtype. Where a value is
-//           not finite the choice means nothing: then packing tells where.
-// Requires: mean.is_fixed(): it is taken out.
+// Shapes:   blocks in ascending order, at least one, all of one shape and dtype. If a value is not
+//           finite the choice is meaningless: encoding then reports where.
+// Requires: mean.is_fixed(); the mean is subtracted.
 // Bytes:    identical on every CPU and for any number of threads; equal variances go to the lower
 //           channel.
 Outliers choose_outliers(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,

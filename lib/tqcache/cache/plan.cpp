@@ -1,5 +1,3 @@
-#include "tqcache/cache/plan.h"
-
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -9,7 +7,9 @@
 #include <string_view>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/cache/centering.h"
+#include "tqcache/error.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace {
@@ -73,7 +73,7 @@ Result<void> check_weights(const StepWeights& weights, std::size_t n_layers) {
   return {};
 }
 
-// What a boundary layer gets in place of `plan`.
+// The plan of a boundary layer, made from `plan`.
 SidePlan boundary_plan(SidePlan plan, int bits) {
   codec::CodecSpec spec;
   spec.bits = bits;
@@ -85,7 +85,7 @@ SidePlan boundary_plan(SidePlan plan, int bits) {
   return plan;
 }
 
-// What `plan` is for a layer whose step has its own weight. Empty `weights`: all have the same.
+// `plan` with the step weight of one layer. Empty `weights`: all layers use the plan's step.
 SidePlan weighted_plan(SidePlan plan, const std::vector<float>& weights, std::size_t layer) {
   if (weights.empty() || plan.dense || plan.codec.mode != codec::Mode::kTrellis) return plan;
   plan.dense = weights[layer] == 0;
@@ -93,7 +93,7 @@ SidePlan weighted_plan(SidePlan plan, const std::vector<float>& weights, std::si
   return plan;
 }
 
-// Settles what depends on the layer. Does so once only: what is settled stays as it is.
+// Fills in what depends on the layer. Applying it twice has no further effect.
 SidePlan settled(SidePlan plan, BlockOrder order, std::int64_t head_dim, const Rope& rope) {
   plan.codec.head_dim = static_cast<int>(head_dim);
   if (plan.codec.mode == codec::Mode::kMixed && plan.codec.outlier_channels == 0) {
@@ -111,27 +111,6 @@ SidePlan dense_plan() {
   return plan;
 }
 
-// The parts of specs: many layers have the same.
-class PartsOfSpecs {
- public:
-  Result<const std::vector<codec::PartSpec>*> of(const codec::CodecSpec& spec) {
-    auto known = std::ranges::find(known_, spec, &Known::spec);
-    if (known == known_.end()) {
-      TQC_TRY_ASSIGN(auto parts, codec::make_parts(spec));
-      known_.push_back({spec, std::move(parts)});
-      known = std::prev(known_.end());
-    }
-    return &known->parts;
-  }
-
- private:
-  struct Known {
-    codec::CodecSpec spec;
-    std::vector<codec::PartSpec> parts;
-  };
-  std::vector<Known> known_;
-};
-
 std::string form_of(const QuantSpec& quant) {
   std::string form = "mode " + std::string(codec::mode_word(quant.mode));
   if (quant.mode == codec::Mode::kMse) {
@@ -142,7 +121,7 @@ std::string form_of(const QuantSpec& quant) {
   return form;
 }
 
-// Errors: the tensor is quantized, but not as `plan` wants it.
+// Errors: the tensor is quantized with settings other than those of `plan`.
 Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
                         const std::vector<codec::PartSpec>& parts) {
   if (!tensor.quant) return {};
@@ -156,19 +135,19 @@ Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
 }
 
 Result<SidePlan> plan_side(const TensorDesc& tensor, const SidePlan& wanted, BlockOrder order,
-                           std::int64_t head_dim, const Rope& rope, PartsOfSpecs& specs) {
+                           std::int64_t head_dim, KvTables& tables) {
   if (wanted.keep_packed && is_quantized(tensor)) return dense_plan();
   if (wanted.dense) {
     TQC_TRY(check_form(tensor, wanted, {}));
     return dense_plan();
   }
-  const SidePlan plan = settled(wanted, order, head_dim, rope);
-  TQC_TRY_ASSIGN(const auto* parts, specs.of(plan.codec));
-  TQC_TRY(check_form(tensor, plan, *parts));
+  const SidePlan plan = settled(wanted, order, head_dim, tables.rope());
+  TQC_TRY_ASSIGN(const auto parts, tables.parts(plan.codec));
+  TQC_TRY(check_form(tensor, plan, parts));
   return plan;
 }
 
-// A layer that is to be quantized: full attention, or a window.
+// A layer to be quantized: full attention, or a window.
 struct PackedLayer {
   const AttentionDesc* attention;
   bool is_window;
@@ -176,20 +155,21 @@ struct PackedLayer {
 
 std::optional<PackedLayer> packed_layer(const LayerDesc& layer, WindowForm windows) {
   using Found = std::optional<PackedLayer>;
-  return std::visit(
-      Overload{[](const AttentionDesc& attention) -> Found {
-                 return PackedLayer{&attention, /*is_window=*/false};
-               },
-               [&](const WindowDesc& window) -> Found {
-                 const bool stays = window.window.keep != 0 || windows == WindowForm::kAsTheyAre;
-                 if (stays) return std::nullopt;
-                 return PackedLayer{&window.attention, /*is_window=*/true};
-               },
-               [](const StateDesc&) -> Found { return std::nullopt; }},
-      layer);
+  return std::visit(Overload{[](const AttentionDesc& attention) -> Found {
+                               return PackedLayer{&attention, /*is_window=*/false};
+                             },
+                             [&](const WindowDesc& window) -> Found {
+                               const bool stays =
+                                   window.window.keep != 0 || windows == WindowForm::kAsTheyAre;
+                               if (stays) return std::nullopt;
+                               return PackedLayer{&window.attention, /*is_window=*/true};
+                             },
+                             [](const StateDesc&) -> Found { return std::nullopt; }},
+                    layer);
 }
 
-// What `plan` is for a side of a window: that leaves the first tokens, and is too short for maps.
+// `plan` for a tensor of a window: without sink tokens, which leave the window, and without
+// transforms, for which it is too short.
 SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
   plan.n_sinks = 0;
   plan.fit_transforms = false;
@@ -198,18 +178,18 @@ SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
   return plan;
 }
 
-// Plans both sides of layer `index`, whose numbers among those that are packed decide whether it is
-// a boundary layer.
+// Plans K and V of layer `index`. Its number among the quantized layers decides whether it is a
+// boundary layer.
 class LayerPlanner {
  public:
   LayerPlanner(const CacheDesc& cache, const ConvertOptions& options)
-      : cache_(cache), options_(options) {
+      : cache_(cache), options_(options), tables_(cache.identity.rope) {
     n_packed_ = std::ranges::count_if(cache.layers, [&](const LayerDesc& layer) {
       return packed_layer(layer, options.windows).has_value();
     });
   }
 
-  // Plans: [2], of the layer's sides; they stay as they are unless the layer is to be packed.
+  // Plans: [2], for K and V; unchanged unless the layer is to be quantized.
   Result<void> plan(std::size_t index, std::span<SidePlan> plans) {
     const auto layer = packed_layer(cache_.layers[index], options_.windows);
     if (!layer) return {};
@@ -223,10 +203,10 @@ class LayerPlanner {
     for (std::size_t s = 0; s < 2; ++s) {
       SidePlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
       if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
-      // There is nothing to make maps for, and nothing of the wish would be kept.
+      // There are no vectors to fit transforms to, and the request cannot be stored.
       if (cache_.n_tokens() < kTokenBlock) plan.fit_transforms = false;
-      auto planned = plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim,
-                               cache_.identity.rope, specs_);
+      auto planned =
+          plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim, tables_);
       if (!planned) {
         return in_context("layer " + std::to_string(index) + std::string(kSideNames[s]),
                           std::move(planned).error());
@@ -239,7 +219,7 @@ class LayerPlanner {
  private:
   const CacheDesc& cache_;
   const ConvertOptions& options_;
-  PartsOfSpecs specs_;
+  KvTables tables_;
   std::int64_t n_packed_ = 0;
   std::int64_t number_ = 0;
 };
@@ -258,29 +238,15 @@ Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertO
   return plans;
 }
 
-Result<codec::HeadCodec> SideMaker::codec_of(const codec::CodecSpec& spec, BlockOrder order) {
-  for (const Made& made : made_) {
-    if (made.spec == spec && made.codec.order() == order) return made.codec;
-  }
-  TQC_TRY_ASSIGN(codec::HeadCodec codec, codec::HeadCodec::make(spec, order));
-  made_.push_back({spec, codec});
-  return codec;
-}
-
-Result<TurboSide> SideMaker::make(const SidePlan& wanted, BlockOrder order, HeadShape shape,
-                                  Dtype tail_dtype) {
-  const SidePlan plan = settled(wanted, order, shape.head_dim, rope_);
-  TQC_TRY_ASSIGN(codec::HeadCodec codec, codec_of(plan.codec, order));
-  const bool turns = plan.center == Centering::kPreRope;
-  if (turns && table_ == nullptr) table_ = std::make_shared<const RopeTable>(rope_);
-  Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(shape.head_dim), {}};
-  return TurboSide{std::move(codec),
-                   {},
-                   {tail_dtype, {}},
-                   {plan.center, {}, turns ? table_ : nullptr},
-                   std::move(outliers),
-                   plan.n_sinks,
-                   {.are_wanted = plan.fit_transforms}};
+Result<KvCodec> make_codec(const SidePlan& wanted, BlockOrder order, HeadShape shape, Dtype dtype,
+                           KvTables tables) {
+  const SidePlan plan = settled(wanted, order, shape.head_dim, tables.rope());
+  QuantSpec quant;
+  quant.mode = plan.codec.mode;
+  quant.centering = plan.center;
+  quant.n_sinks = plan.n_sinks;
+  TQC_TRY_ASSIGN(quant.parts, tables.parts(plan.codec));
+  return KvCodec::make({dtype, std::move(quant)}, shape, order, tables, plan.fit_transforms);
 }
 
 }  // namespace tqcache::cache

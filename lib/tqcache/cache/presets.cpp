@@ -1,8 +1,8 @@
-#include "tqcache/cache/presets.h"
-
 #include <algorithm>
 #include <array>
 #include <string>
+
+#include "tqcache/quantize.h"
 
 namespace tqcache::cache {
 namespace {
@@ -30,7 +30,7 @@ constexpr SidePlan mse(int bits) {
   return plan(spec);
 }
 
-// A quarter of the channels has one bit more.
+// A quarter of the channels gets one more bit.
 constexpr SidePlan mixed(int bits) {
   CodecSpec spec;
   spec.mode = Mode::kMixed;
@@ -44,11 +44,11 @@ constexpr SidePlan prod(int bits) {
   CodecSpec spec;
   spec.mode = Mode::kProd;
   spec.bits = bits;
-  spec.scale = codec::ScaleRule::kRaw;  // the paper's: the residual makes up for the bias
+  spec.scale = codec::ScaleRule::kRaw;  // as in the paper: the residual corrects the bias
   return plan(spec);
 }
 
-// As others have it, so nothing is taken out.
+// As in other programs, so no mean is removed.
 constexpr SidePlan affine(int bits) {
   CodecSpec spec;
   spec.mode = Mode::kAffine;

@@ -1,11 +1,10 @@
-#include "tqcache/cache/rope.h"
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <numbers>
 
-#include "tqcache/cache/token_block.h"
+#include "tqcache/cache/rope_angles.h"
+#include "tqcache/description.h"
 
 namespace tqcache::cache {
 namespace {
@@ -20,7 +19,7 @@ double power(double x, std::int64_t n) {
   return result;
 }
 
-// x in (0, 1] with x^n = a, for a in (0, 1]: bisection, until no number is left between the ends.
+// The x in (0, 1] with x^n = a, for a in (0, 1]: bisection until the ends are adjacent numbers.
 double root(double a, std::int64_t n) {
   double low = 0, high = 1;
   while (true) {
@@ -44,7 +43,7 @@ struct Angles {
   std::vector<double> cos, sin;
 };
 
-// One row of pairs. Pointers that cannot overlap let compilers use vectors.
+// One row of pairs. Pointers that cannot overlap allow compilers to vectorize.
 template <class Value>
 void turn_pairs(const double* __restrict cos, const double* __restrict sin, std::size_t n,
                 Value* __restrict low, Value* __restrict high) {
@@ -91,8 +90,8 @@ void turn_rounded(const Rope& rope, std::int64_t position, float sign, std::span
   }
 }
 
-// The series of sine and cosine in angle^2, up to angle^17: for angles up to pi / 4 what is left
-// out is below 3e-18.
+// The series of sine and cosine in angle^2, up to angle^17: for angles up to pi / 4 the remainder
+// is below 3e-18.
 constexpr int kTerms = 9;
 struct Series {
   double cos[kTerms];
@@ -133,7 +132,7 @@ void turn_back(const Rope& rope, std::int64_t position, std::span<float> x) {
 }
 
 Phasor phasor(double turns) {
-  // To the nearest quarter: what is left is exact, and at most pi / 4.
+  // To the nearest quarter turn: the rest is exact, and at most pi / 4.
   const double quarters = std::round(4 * turns);
   const double angle = (turns - quarters / 4) * kTwoPi;
   const double square = angle * angle;

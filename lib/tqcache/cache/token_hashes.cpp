@@ -1,18 +1,16 @@
-#include "tqcache/cache/token_hashes.h"
-
 #include <algorithm>
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 namespace {
 
 constexpr std::string_view kDomain = "tqcache token block 1";
 
-// Each hash is also over the one before, so that blocks cannot be taken apart and put together
-// anew.
+// Each hash also covers the one before it, so that blocks cannot be rearranged.
 Sha256 hash_block(const Sha256& before, std::span<const std::int32_t> ids) {
   ByteWriter out;
   out.append_sized(as_bytes(kDomain));
@@ -32,7 +30,7 @@ Result<void> compare_ids(const Cache& cache, std::span<const std::int32_t> ids) 
   return other_tokens((differs - cache.tokens.begin()) / kTokenBlock);
 }
 
-// A hash stands for all tokens before it as well, so the first one that differs names the block.
+// A hash covers all earlier tokens as well, so the first one that differs names the block.
 Result<void> compare_hashes(const std::vector<Sha256>& hashes, std::span<const std::int32_t> ids) {
   if (hashes.empty() && !ids.empty()) {
     return Error{ErrorCode::kUnsupported,

@@ -1,8 +1,8 @@
 #pragma once
 // cache/token_pieces.h: sums over the tokens of a dense block, sixteen at a time.
 //
-// Sixteen rows of f32 stay in the nearest memory, and their sum in f32 is as good as exact; the
-// sums of all pieces are added in f64.
+// Sixteen rows of f32 stay in the L1 cache, and their sum in f32 is almost exact; the sums of all
+// pieces are added in f64.
 //
 // Spec: docs/reference/codec.md §8, "The mean".
 
@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <span>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/description.h"
 
 namespace tqcache::cache {
 
@@ -26,9 +26,9 @@ struct Pieces {
   std::int64_t begin = 0;
 };
 
-// Calls add(first, rows, sum) for each piece, in order: rows [n, head_dim] are what `center` leaves
-// of tokens first, first + 1, ... of the block, and sum [head_dim] of f32 begins at 0. Adds it to
-// `total`.
+// Calls add(first, rows, sum) for each piece, in order. rows [n, head_dim] are tokens first,
+// first + 1, ... of the block with `center` subtracted; sum [head_dim] of f32 begins at 0 and is
+// then added to `total`.
 template <class Add>
 void add_pieces(const Pieces& pieces, const codec::Center& center, std::span<double> total,
                 const Add& add) {

@@ -1,34 +1,22 @@
-#include "tqcache/cache/truncate.h"
-
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cache {
 namespace {
 
-// A dense block with the values of packed block `block`, in the dtype of the side's tail.
-AlignedBytes unpack_block(const Side& side, HeadShape shape, std::int64_t block) {
-  const auto head_values = static_cast<std::size_t>(kTokenBlock * shape.head_dim);
-  const std::size_t head_bytes = head_values * dtype_size(dense_dtype(side));
-  AlignedBytes bytes(static_cast<std::size_t>(shape.n_kv_heads) * head_bytes);
-  AlignedFloats values(head_values);
-  for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
-    read_block(side, shape, (block + 1) * kTokenBlock, block, head, values);
-    store_f32(dense_dtype(side), values,
-              bytes.data() + static_cast<std::size_t>(head) * head_bytes);
-  }
-  return bytes;
-}
-
-// A block that is cut becomes the dense tail; what was packed before it stays.
-void truncate_side(Side& side, HeadShape shape, std::int64_t n_tokens) {
+// A block that is cut becomes the dense tail; packed blocks before it stay.
+void truncate_side(Side& side, std::int64_t n_tokens) {
   const std::int64_t n_whole = n_tokens / kTokenBlock;
   if (packed_block_count(side) <= n_whole) return remove_tail(side, n_tokens);
-  std::vector<AlignedBytes> tail;
-  if (n_tokens % kTokenBlock != 0) tail.push_back(unpack_block(side, shape, n_whole));
   auto& turbo = std::get<TurboSide>(side);
+  std::vector<AlignedBytes> tail;
+  if (n_tokens % kTokenBlock != 0) {
+    const ByteView packed = turbo.packed[static_cast<std::size_t>(n_whole)].bytes.view();
+    tail.push_back(turbo.codec.decode_block(packed, n_whole, kTokenBlock));
+  }
   turbo.packed.erase(turbo.packed.begin() + n_whole, turbo.packed.end());
   turbo.tail.blocks = std::move(tail);
 }
@@ -46,7 +34,9 @@ Result<void> check_layer(const LayerDesc& layer, const std::string& name) {
 }
 
 template <class AnyCache>
-bool has_hashes(const AnyCache& cache) { return cache.hidden_tokens && !cache.hidden_tokens->empty(); }
+bool has_hashes(const AnyCache& cache) {
+  return cache.hidden_tokens && !cache.hidden_tokens->empty();
+}
 
 }  // namespace
 
@@ -72,8 +62,8 @@ Result<Cache> truncate(Cache cache, std::int64_t n_tokens) {
   if (n_tokens == cache.n_tokens()) return cache;
   for (Layer& layer : cache.layers) {
     AttentionLayer& attention = std::get<AttentionLayer>(layer);
-    truncate_side(attention.k, attention.shape, n_tokens);
-    truncate_side(attention.v, attention.shape, n_tokens);
+    truncate_side(attention.k, n_tokens);
+    truncate_side(attention.v, n_tokens);
   }
   cache.tokens.resize(static_cast<std::size_t>(n_tokens));
   if (has_hashes(cache)) {

@@ -1,22 +1,22 @@
 #pragma once
-// cache/window.h: token blocks of a sliding window: how they move with the newest token, and how
-// they become the contiguous arrays that files and other programs have.
+// cache/window.h: token blocks of a sliding window: how they move with the newest token, and their
+// conversion to the contiguous arrays of files and other programs.
 
 #include <cstdint>
 
-#include "tqcache/cache/layer.h"
+#include "tqcache/cache.h"
 
 namespace tqcache::cache {
 
-// A dense window of a cache without tokens.
+// A dense, empty window.
 WindowLayer empty_window(HeadShape shape, const Window& window, Dtype dtype);
 
-// Gives back the memory of token blocks that the window has left, after tokens were appended to its
-// keys and values. The block in which the window begins stays whole.
+// Releases the memory of token blocks that the window has left, after tokens were appended to its
+// keys and values. The block in which the window begins stays complete.
 void advance_window(WindowLayer& layer, std::int64_t n_tokens);
 
-// K or V of a window as one array, packed blocks decoded: [n_kv_heads, window_tokens, head_dim] of
-// dense_dtype(side), tokens in the order of their positions.
+// K or V of a window as one array, with packed blocks decoded: [n_kv_heads, window_tokens,
+// head_dim] of dense_dtype(side), with tokens in position order.
 // Requires: `side` is layer.attention.k or layer.attention.v.
 AlignedBytes gather_window(const WindowLayer& layer, const Side& side, std::int64_t n_tokens);
 

@@ -15,17 +15,17 @@ namespace {
 constexpr std::size_t kQuads = kLanes / kLaneCodes;  // lines of sixteen components
 constexpr std::size_t kUnitGroups = kUnitLaneCodes / kLanes;
 
-// Lines of bytes of sixteen tokens, in the keys' order.
+// Lines of bytes of sixteen tokens, in the order of keys.
 struct TokenLines {
   alignas(64) std::array<std::uint8_t, kMaxHeadDim / kLaneCodes * kLineBytes> bytes;
 };
 
-// Sixteen head vectors less their center: [16, head_dim].
+// Sixteen head vectors after subtracting the center: [16, head_dim].
 struct CenteredRows {
   alignas(64) std::array<float, kLanes * kMaxHeadDim> values;
 };
 
-// Tokens of group g that are among the first n.
+// The number of tokens in group g that are among the first n.
 std::size_t tokens_of(std::size_t group, std::size_t n_tokens) {
   const std::size_t first = group * kLanes;
   return first < n_tokens ? std::min(kLanes, n_tokens - first) : 0;
@@ -37,10 +37,10 @@ Rows from_token(Rows rows, std::size_t token) {
   return rows;
 }
 
-// The lines of two groups of sixteen tokens: one unit's worth of values.
+// The lines of two groups of sixteen tokens: one unit of values.
 using UnitLines = std::array<TokenLines, kUnitGroups>;
 
-// n vectors from token `first` on, as the encoder wants them: as they are, or less the center.
+// n vectors from token `first` on for the encoder: the given rows, or copies less the center.
 VectorRows take_out(const Kernels& kernels, const VectorRows& x, const Center& center,
                     std::size_t first, std::size_t n, std::size_t head_dim, CenteredRows& buffer) {
   const VectorRows rows = from_token(x, first);
@@ -67,8 +67,8 @@ struct BlockCodec::State {
 
   State(const State&) = delete;  // rotation_tables points into it
 
-  // Lines of bytes and scales of the tokens of a group that are among the first n_tokens; a bit for
-  // each of them that is refused.
+  // Computes lines of bytes and scales for the tokens of a group that are among the first n_tokens.
+  // Returns a bit for each rejected token.
   std::uint32_t encode_group(const VectorRows& x, const Center& center, std::size_t group,
                              std::size_t n_tokens, TokenLines& lines,
                              std::span<std::uint16_t> scales) const;

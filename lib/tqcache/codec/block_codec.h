@@ -1,8 +1,8 @@
 #pragma once
-// codec/block_codec.h: one kv head's head vectors of a token block to packed codes, and back.
+// codec/block_codec.h: encoder and decoder for the token block of one kv head.
 //
-// What Quantizer does for one head vector, done for 256 of them with the kernels of this CPU, into
-// the layout that the kernels of attention read.
+// Does the work of Quantizer for 256 head vectors at once, with the kernels of this CPU, in the
+// layout that the attention kernels read.
 //
 // Spec: docs/reference/codec.md, "Packed codes".
 
@@ -11,11 +11,11 @@
 #include <memory>
 #include <span>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/kernels/code_tables.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/quantizer.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 
@@ -31,13 +31,14 @@ class BlockCodec {
   const RotationTables& rotation_tables() const;
   const Kernels& kernels() const;
 
-  // Encodes the first n_tokens tokens, less the center; the others get code 0 and scale 0.
+  // Encodes the first n_tokens tokens after subtracting the center; the others get code 0 and scale
+  // 0.
   //
   // Shapes: x [n_tokens, head_dim], rows x.stride bytes apart; block [shape().block_bytes()];
   //         scales [256], f16 bits. n_tokens 1 to 256.
-  // Errors: as Quantizer::encode of the first vector that it refuses; the message begins with the
-  //         token's number in the block. Block and scales then hold nothing of use.
-  // Bytes:  the codes and scales of Quantizer::encode, whatever the kernels.
+  // Errors: as Quantizer::encode of the first vector that it rejects; the message begins with the
+  //         token's number in the block. Block and scales are then unusable.
+  // Bytes:  the codes and scales of Quantizer::encode, with any kernels.
   Result<void> encode(VectorRows x, const Center& center, std::size_t n_tokens,
                       std::span<std::byte> block, std::span<std::uint16_t> scales) const;
 
@@ -46,7 +47,7 @@ class BlockCodec {
   void decode(std::span<const std::byte> block, std::span<const std::uint16_t> scales,
               std::size_t n_tokens, MutableVectorRows x) const;
 
-  // The block as the kernels of attention take it. Shapes: as encode.
+  // The block in the form that the attention kernels take. Shapes: as encode.
   PackedBlock view(std::span<const std::byte> block, std::span<const std::uint16_t> scales,
                    std::size_t n_tokens) const;
 

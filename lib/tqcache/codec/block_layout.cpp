@@ -4,25 +4,25 @@
 #include <cassert>
 #include <cstring>
 
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/kernels/lanes.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::codec {
 
 namespace {
 
-constexpr std::size_t kMaxLaneCodes = kMaxHeadDim;  // of a key; a value has 256
+constexpr std::size_t kMaxLaneCodes = kMaxHeadDim;  // for keys; values have 256
 constexpr std::size_t kMaxGroupBytes = kMaxLaneCodes / kLaneCodes * kLineBytes;
 
-// A line in words of eight bytes: codes never leave their byte, so words shift as well as bytes.
-// Two words are what every CPU of these has registers for.
+// A line as integers of eight bytes: codes never leave their byte, so shifting integers works as
+// well as shifting bytes. All supported CPUs have registers for two such integers.
 typedef std::uint64_t Words __attribute__((vector_size(16)));
 constexpr std::size_t kLineWords = kLineBytes / sizeof(Words);
 struct Line {
   Words words[kLineWords];
 };
 
-// Word by word: a copy of the whole line would make compilers keep it in memory as well.
+// One integer at a time: if the whole line is copied, compilers also keep it in memory.
 Line load(const std::uint8_t* bytes) {
   Line line;
   TQC_UNROLL for (std::size_t i = 0; i < kLineWords; ++i) {
@@ -39,7 +39,7 @@ void store(const Line& line, std::uint8_t* bytes) {
 
 constexpr std::uint64_t in_every_byte(unsigned value) { return 0x0101010101010101u * value; }
 
-constexpr unsigned kWhole = 0xff;  // a mask that takes all of a code
+constexpr unsigned kWhole = 0xff;  // a mask that keeps the whole code
 
 // ((line >> kRight) & kMask) << kLeft, in every byte.
 template <int kRight, unsigned kMask, int kLeft>
@@ -61,8 +61,9 @@ Line operator|(const Line& a, const Line& b) {
   return result;
 }
 
-// A plane of kWidth (1, 2 or 4) bits, which stand at bit kAt of the codes: one packed line holds
-// those of 8 / kWidth lines, the first lowest. kMask is kWhole if the codes have no other bits.
+// A plane of kWidth (1, 2 or 4) bits, from bit kAt of the codes: one packed line holds the planes
+// of 8 / kWidth lines, the first in the lowest bits. kMask is kWhole if the codes have no other
+// bits.
 template <int kWidth, int kAt = 0, unsigned kMask = kWhole, int kIndex = 0>
 Line pack_plane(const std::uint8_t* lines) {
   const Line own = field<kAt, kMask, kWidth * kIndex>(load(lines));
@@ -73,7 +74,7 @@ Line pack_plane(const std::uint8_t* lines) {
   }
 }
 
-// Writes the lines if the plane is the lowest, or adds to them.
+// Writes the lines if the plane is the lowest, otherwise adds to them.
 template <int kWidth, int kAt, int kIndex = 0>
 void unpack_plane(const Line& packed, std::uint8_t* lines) {
   const Line own = field<kWidth * kIndex, (1u << kWidth) - 1, kAt>(packed);
@@ -83,8 +84,8 @@ void unpack_plane(const Line& packed, std::uint8_t* lines) {
   }
 }
 
-// Four fields of six bits in three lines: three stand in the low bits, and the fourth is cut into
-// three pairs of bits that stand above them.
+// Four 6-bit fields in three lines: three of them are in the low bits, and the fourth is split into
+// three pairs of bits above them.
 struct Sixes {
   Line fields[4];
 };
@@ -120,7 +121,7 @@ void unpack_threes(const std::uint8_t* packed, std::uint8_t* lines) {
   }
 }
 
-// Eight lines of six bits, or of the low six bits of seven.
+// Eight lines of 6-bit codes, or of the low six bits of 7-bit codes.
 void pack_all_sixes(const std::uint8_t* lines, std::uint8_t* packed) {
   for (std::size_t half = 0; half < 2; ++half) {
     Sixes six;
@@ -158,7 +159,7 @@ constexpr std::size_t padded_lines(const BlockShape& shape) {
   return (shape.lane_codes() + kUnitLaneCodes - 1) / kUnitLaneCodes * kUnitLines;
 }
 
-// Where a code stands among the lines of bytes of its group.
+// The position of a code in the lines of bytes of its group.
 struct Place {
   std::size_t group;
   std::size_t byte;
@@ -172,8 +173,8 @@ constexpr Place place(const BlockShape& shape, std::size_t token, std::size_t co
           index / kLaneCodes * kLineBytes + lane % kLanes * kLaneCodes + index % kLaneCodes};
 }
 
-// Calls visit(byte, code) for every code of a group: where it stands among the group's lines, and
-// in [256, dim]. Values end after their last component, in the middle of a group.
+// Calls visit(byte, code) for every code of a group, with its position in the group's lines and in
+// [256, dim]. Values end after their last component, in the middle of a group.
 template <class Visit>
 void for_group(const BlockShape& shape, std::size_t group, const Visit& visit) {
   const bool keys = shape.order == BlockOrder::kKeys;
@@ -305,8 +306,8 @@ namespace {
 
 constexpr std::size_t kGroup = 8;  // codes that fill whole bytes
 
-// Up to eight codes and the bytes they fill. Byte by byte, because a copy of 3, 5, 6 or 7 bytes
-// into a word that is read at once stalls the CPU.
+// Up to eight codes and the bytes they fill. Works byte by byte, because copying 3, 5, 6 or 7 bytes
+// into an integer that is read at once stalls the CPU.
 template <int kBits>
 void pack_group(const std::uint8_t* codes, std::size_t count, std::byte* packed) {
   std::uint64_t word = 0;

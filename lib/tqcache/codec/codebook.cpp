@@ -31,7 +31,7 @@ double sphere_density(double x, int twice_exponent) {
   return density;
 }
 
-// What a cell of the codebook holds of the (not normalized) density.
+// Moments of the (not normalized) density over a cell of the codebook.
 struct Moments {
   double mass = 0.0;
   double first = 0.0;   // integral of x
@@ -54,7 +54,8 @@ void visit_panel(double middle, double half, Visit visit) {
 }
 
 // A panel that ends at 1 (or at -1, with sign -1). For an even head_dim the density has a square
-// root there, which no polynomial follows; over t = sqrt(1 - x) it has none, and dx = 2 t dt.
+// root there, which polynomials approximate badly; the substitution t = sqrt(1 - x), dx = 2 t dt
+// removes it.
 void add_end_panel(double width, double sign, double center, int head_dim, Moments& sum) {
   const double half = std::sqrt(width) / 2.0;
   visit_panel(half, half, [&](double t, double weight) {
@@ -65,7 +66,7 @@ void add_end_panel(double width, double sign, double center, int head_dim, Momen
 
 // Panels no wider than one standard deviation: the rule is then exact to rounding.
 Moments integrate(double low, double high, double center, int head_dim) {
-  constexpr int kSmoothHeadDim = 16;  // from here on the square root is too faint to matter
+  constexpr int kSmoothHeadDim = 16;  // above this the square root has no measurable effect
   const double deviations = (high - low) * std::sqrt(static_cast<double>(head_dim));
   const int panels = std::max(1, static_cast<int>(std::ceil(deviations)));
   const double half = (high - low) / (2.0 * panels);
@@ -85,8 +86,8 @@ Moments integrate(double low, double high, double center, int head_dim) {
   return sum;
 }
 
-// For many centroids the best density of centroids is f^(1/3) (Bennett; Panter and Dite), so its
-// quantiles are where Newton starts. The exponent is rounded down to a half, which is near enough.
+// For many centroids the best density of centroids is f^(1/3) (Bennett; Panter and Dite), so Newton
+// starts at its quantiles. The exponent is rounded down to a multiple of 1/2, which is near enough.
 std::vector<double> companding_start(int head_dim, std::size_t count) {
   constexpr int kSteps = 4096;
   const int twice_exponent = (head_dim - 3) / 3;
@@ -110,11 +111,11 @@ std::vector<double> companding_start(int head_dim, std::size_t count) {
 // One row of the tridiagonal system of a Newton step.
 struct Row {
   double left = 0.0, diagonal = 1.0, right = 0.0;
-  double residual = 0.0;  // centroid of the cell, less the centroid that made the cell
+  double residual = 0.0;  // mean of the cell minus the centroid that defines the cell
 };
 
-// The condition is c[i] = mean(t[i], t[i+1]) with t[i] the middle of c[i-1] and c[i], t[0] = 0 and
-// the last t = 1. The mean moves with its ends by f(end) |mean - end| / mass.
+// The condition is c[i] = mean(t[i], t[i+1]), where t[i] is the midpoint of c[i-1] and c[i], t[0] =
+// 0 and the last t = 1. The derivative of the mean by an end is f(end) |mean - end| / mass.
 std::vector<Row> stationarity(int head_dim, std::span<const double> centroids) {
   const std::size_t count = centroids.size();
   std::vector<Row> rows(count);
@@ -134,8 +135,8 @@ std::vector<Row> stationarity(int head_dim, std::span<const double> centroids) {
   return rows;
 }
 
-// Thomas' algorithm. No pivoting: the density is log-concave, so the mean of a cell moves less
-// than its ends do, and the matrix is diagonally dominant.
+// Thomas' algorithm. No pivoting: the density is log-concave, so the mean of a cell moves less than
+// its ends, and the matrix is diagonally dominant.
 std::vector<double> newton_step(std::vector<Row> rows) {
   const std::size_t count = rows.size();
   for (std::size_t i = 1; i < count; ++i) {
@@ -172,9 +173,9 @@ std::vector<double> stepped(std::span<const double> centroids, std::span<const d
 }  // namespace
 
 std::vector<double> solve_lloyd_max(int head_dim, int bits) {
-  // Newton doubles the digits, so a step this small leaves nothing but rounding.
+  // Newton doubles the correct digits, so after a step this small only rounding errors are left.
   constexpr double kSmallStep = 1e-10;
-  constexpr int kMaxSteps = 64;  // measured: 5 at most, over every head_dim and width
+  constexpr int kMaxSteps = 64;  // measured: at most 5 for every head_dim and width
   std::vector<double> centroids = companding_start(head_dim, std::size_t{1} << (bits - 1));
   for (int i = 0; i < kMaxSteps; ++i) {
     const std::vector<double> step = newton_step(stationarity(head_dim, centroids));

@@ -1,4 +1,4 @@
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/codec/random.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 
@@ -21,7 +21,7 @@ Result<void> check_range(const char* name, int value, int lowest, int highest) {
                                             std::to_string(highest)};
 }
 
-// Kinds may come from a file, and then hold any number.
+// A kind from a file may hold any number.
 template <class Kind>
 Result<void> check_kind(const char* name, Kind kind, Kind last) {
   if (kind <= last) return {};
@@ -43,7 +43,7 @@ Result<void> check_step(const QuantizerSpec& spec) {
     if (spec.step == 0) return {};
     return Error{ErrorCode::kCorrupt, "a step beside another rule of the scale"};
   }
-  if (spec.step >= kMinStep && spec.step <= kMaxStep) return {};  // so that NaN fails
+  if (spec.step >= kMinStep && spec.step <= kMaxStep) return {};  // written so that NaN fails
   return Error{ErrorCode::kUnsupported,
                "step " + std::to_string(spec.step) + ": outside 1/64 to 8"};
 }
@@ -77,7 +77,7 @@ std::string_view mode_word(Mode mode) {
   return "unknown";
 }
 
-// The parts that a mode is made of, and which mode a list of parts is (codec/codec_spec.h).
+// The parts of each mode, and the mode of a list of parts (tqcache/codec_spec.h).
 
 namespace {
 
@@ -95,7 +95,7 @@ bool is_orthogonal_turn(TransformKind kind) {
   return kind == TransformKind::kHadamard || kind == TransformKind::kDenseQr;
 }
 
-// What every mode but affine asks of its turned parts.
+// Conditions for the transformed parts of every mode except affine.
 Result<void> check_turned(const CodecSpec& spec) {
   const std::string mode = "mode " + std::string(mode_word(spec.mode));
   if (!is_orthogonal_turn(spec.rotation)) {
@@ -106,7 +106,7 @@ Result<void> check_turned(const CodecSpec& spec) {
   return {};
 }
 
-// Part i > 0 takes the i-th word of the stream that the seed begins; part 0 the seed itself.
+// Part 0 uses the seed itself; part i > 0 the i-th number of the stream that starts at the seed.
 std::uint64_t part_seed(std::uint64_t seed, std::size_t part) {
   std::uint64_t result = seed;
   for (std::size_t i = 0; i < part; ++i) result = splitmix64(seed);
@@ -179,7 +179,7 @@ Result<std::vector<PartSpec>> affine_parts(const CodecSpec& spec) {
     parts.push_back(PartSpec{.first = first,
                              .quantizer = {.head_dim = size,
                                            .bits = spec.bits,
-                                           .seed = 0,  // nothing is drawn
+                                           .seed = 0,  // no random numbers are used
                                            .rotation = TransformKind::kNone,
                                            .scale = ScaleRule::kPeak},
                              .has_bias = true,
@@ -188,7 +188,7 @@ Result<std::vector<PartSpec>> affine_parts(const CodecSpec& spec) {
   return parts;
 }
 
-// The whole levels of a step, as parts of 128 of them.
+// All levels, in units of 128 steps.
 std::vector<float> level_centroids() {
   std::vector<float> centroids;
   for (int level = -128; level < 128; ++level) {
@@ -224,11 +224,11 @@ Result<std::vector<PartSpec>> parts_of_mode(const CodecSpec& spec) {
   return unsupported("mode " + std::to_string(static_cast<int>(spec.mode)) + ": not known");
 }
 
-// --- a list of parts back to its mode
+// --- From a list of parts back to its mode
 
 std::string part_name(std::size_t index) { return "part " + std::to_string(index); }
 
-// What holds of a part whatever mode it belongs to.
+// Conditions for a part of any mode.
 Result<void> check_part(int head_dim, const PartSpec& part) {
   TQC_TRY(validate(part.quantizer));
   if (part.first < 0 || part.first > head_dim - part.quantizer.head_dim) {
@@ -379,6 +379,18 @@ bool TransformMatrix::operator==(const TransformMatrix& other) const {
   const std::span<const float> a = values(), b = other.values();
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
+}
+
+HeadLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order) {
+  HeadLayout layout;
+  layout.n_scale_rows = parts.size();
+  for (const PartSpec& part : parts) {
+    const BlockShape shape{part.quantizer.head_dim, part.quantizer.bits, order};
+    const std::size_t bias_row = part.has_bias ? layout.n_scale_rows++ : 0;
+    layout.parts.push_back({shape, layout.code_bytes, bias_row});
+    layout.code_bytes += shape.block_bytes();
+  }
+  return layout;
 }
 
 }  // namespace tqcache::codec

@@ -11,7 +11,7 @@
 namespace tqcache::codec {
 namespace {
 
-// Rows are padded with zeros to whole vectors.
+// Rows are padded with zeros to complete SIMD vectors.
 constexpr std::size_t kWidth = 8;
 
 // [n, stride], in f64.
@@ -50,14 +50,15 @@ AlignedFloats rounded(Matrix& matrix) {
   return result;
 }
 
-// to[j] += factor * from[j] for j from `first` on, `first` rounded down to a whole width.
+// to[j] += factor * from[j] for j >= `first`, where `first` is rounded down to a multiple of
+// kWidth.
 void add_multiple(const double* from, double factor, std::size_t first, std::size_t stride,
                   double* to) {
   const std::size_t start = first / kWidth * kWidth;
   best_kernels().doubles.add_multiple(from + start, factor, stride - start, to + start);
 }
 
-// Column k to length 1. Returns it; nothing, if it is shorter than `least`.
+// Normalizes column k. Returns it, or nullopt if it is shorter than `least`.
 std::optional<std::vector<double>> normalize_column(Matrix& matrix, std::size_t k, double least) {
   double squares = 0.0;
   for (std::size_t i = 0; i < matrix.n; ++i) squares += matrix.row(i)[k] * matrix.row(i)[k];
@@ -71,19 +72,19 @@ std::optional<std::vector<double>> normalize_column(Matrix& matrix, std::size_t 
   return column;
 }
 
-// Takes column k, a unit vector, out of the columns behind it.
+// Subtracts from the later columns their projections on column k, a unit vector.
 void project_out(Matrix& matrix, std::size_t k, const std::vector<double>& column) {
-  std::vector<double> shares(matrix.stride, 0.0);  // of column k in each column: a row of R
+  std::vector<double> shares(matrix.stride, 0.0);  // projections on column k: a row of R
   for (std::size_t i = 0; i < matrix.n; ++i) {
     add_multiple(matrix.row(i), column[i], k + 1, matrix.stride, shares.data());
   }
-  std::fill_n(shares.begin(), k + 1, 0.0);  // where rounding `first` down began too early
+  std::fill_n(shares.begin(), k + 1, 0.0);  // not these, which rounding `first` down would include
   for (std::size_t i = 0; i < matrix.n; ++i) {
     add_multiple(shares.data(), -column[i], k + 1, matrix.stride, matrix.row(i));
   }
 }
 
-// Modified Gram-Schmidt, whose R has a positive diagonal by itself.
+// Modified Gram-Schmidt, which gives R a positive diagonal.
 std::optional<AlignedFloats> orthogonalized(Matrix matrix, double least) {
   for (std::size_t k = 0; k < matrix.n; ++k) {
     const auto column = normalize_column(matrix, k, least);
@@ -100,8 +101,8 @@ AlignedFloats gaussian_matrix(std::size_t n, std::uint64_t seed) {
   return rounded(matrix);
 }
 
-// Orthogonality suffers by the matrix's condition number times 2^-53; that of a Gaussian matrix of
-// n = 1024 is in the thousands, so that what is lost is far below the rounding to f32.
+// Orthogonality is lost by the matrix's condition number times 2^-53; the condition number of a
+// Gaussian matrix of n = 1024 is in the thousands, so the loss is far below the rounding to f32.
 AlignedFloats orthogonal_matrix(std::size_t n, std::uint64_t seed) {
   return *orthogonalized(draw_normal(n, seed), /*least=*/0);
 }

@@ -29,8 +29,8 @@ MutableVectorRows rows_from(float* rows, std::size_t dim, std::size_t first) {
 
 std::string token_word(std::size_t token) { return "token " + std::to_string(token); }
 
-// Adding one to an exponent of ones carries into the sign. Compilers make vectors of this, and not
-// of a search.
+// Adding one to an exponent of all ones carries into the sign. Compilers vectorize this, but not a
+// search.
 bool is_finite(std::span<const float> x) {
   constexpr std::uint32_t kExponent = 0x7f800000, kOne = 0x00800000, kSign = 0x80000000;
   std::uint32_t carries = 0;
@@ -38,7 +38,7 @@ bool is_finite(std::span<const float> x) {
   return (carries & kSign) == 0;
 }
 
-// Told here and not by the parts, which do not know the caller's order of channels.
+// Reported here and not by the parts, which do not know the caller's order of channels.
 Result<void> check_finite(RowBuffer& rows, std::size_t n_skipped) {
   for (std::size_t t = n_skipped; t < rows.size(); ++t) {
     const std::span<const float> x = rows[t];
@@ -50,12 +50,12 @@ Result<void> check_finite(RowBuffer& rows, std::size_t n_skipped) {
   return {};
 }
 
-// Which value of a row codes are counted from: centroids on both sides of 0 want the middle, and
-// those that others use, in steps from 0 upwards, the smallest.
+// The value of a row that is subtracted before quantization: the midpoint for centroids on both
+// sides of 0, and the minimum for centroids of other programs, which go up from 0 in steps.
 enum class Origin { kMiddle, kSmallest };
 
-// The origin of a row, as f16. A zero has no sign, so that it does not matter in which order zeros
-// are compared.
+// The origin of a row, as f16. A zero has no sign, so the order in which zeros are compared does
+// not matter.
 std::uint16_t origin_of(std::span<const float> x, Origin origin) {
   const auto [least, most] = std::minmax_element(x.begin(), x.end());
   const float value = origin == Origin::kMiddle ? (*most + *least) * 0.5f : *least;
@@ -63,7 +63,7 @@ std::uint16_t origin_of(std::span<const float> x, Origin origin) {
   return (bias & kF16Magnitude) == 0 ? std::uint16_t{0} : bias;
 }
 
-// Takes each row's origin out of `dim` channels from `first` on, and keeps it.
+// Subtracts each row's origin from `dim` channels, starting at `first`, and stores it.
 Result<void> take_biases(RowBuffer& rows, std::size_t first, std::size_t dim, Origin origin,
                          std::span<std::uint16_t> biases) {
   std::fill(biases.begin(), biases.end(), std::uint16_t{0});
@@ -86,10 +86,10 @@ struct Part {
   std::size_t first = 0;         // channel, in the codec's order
   std::size_t code_offset = 0;   // byte in the kv head's block
   std::size_t coded_offset = 0;  // component in sums
-  std::size_t bias_row = 0;      // of has_bias
+  std::size_t bias_row = 0;      // if has_bias
   bool of_residual = false;
   bool has_bias = false;
-  Origin origin = Origin::kMiddle;  // of has_bias
+  Origin origin = Origin::kMiddle;  // if has_bias
 
   std::size_t dim() const { return codec.shape().dim(); }
 };
@@ -102,9 +102,8 @@ struct HeadCodec::State {
   BlockOrder order = BlockOrder::kKeys;
   std::vector<PartSpec> specs;
   std::vector<Part> parts;
-  std::size_t code_bytes = 0;
+  HeadLayout layout;
   std::size_t coded_dim = 0;
-  std::size_t n_scale_rows = 0;
 
   void add(const PartSpec& spec, BlockCodec codec);
   bool is_one_block() const {
@@ -120,7 +119,8 @@ struct HeadCodec::State {
     return scales.subspan(i * kBlockTokens, kBlockTokens);
   }
 
-  // Part after part; rows are in the codec's order of channels, and lose what is coded.
+  // Encodes the parts in order. Rows are in the codec's order of channels and are overwritten with
+  // residuals.
   Result<void> encode(RowBuffer& rows, std::span<std::byte> codes,
                       std::span<std::uint16_t> scales) const;
   RowBuffer decoded(std::size_t part, const PackedHead& head, std::size_t n_tokens) const;
@@ -130,16 +130,16 @@ struct HeadCodec::State {
 };
 
 void HeadCodec::State::add(const PartSpec& spec, BlockCodec codec) {
-  const BlockShape shape = codec.shape();
+  const HeadLayout::Part& place = layout.parts[parts.size()];
   parts.push_back({.codec = std::move(codec),
                    .first = static_cast<std::size_t>(spec.first),
-                   .code_offset = code_bytes,
+                   .code_offset = place.code_offset,
                    .coded_offset = coded_dim,
+                   .bias_row = place.bias_row,
                    .of_residual = spec.of_residual,
                    .has_bias = spec.has_bias,
                    .origin = spec.centroids.front() < 0 ? Origin::kMiddle : Origin::kSmallest});
-  code_bytes += shape.block_bytes();
-  coded_dim += padded(shape.dim());
+  coded_dim += padded(place.shape.dim());
 }
 
 Result<void> HeadCodec::State::encode(RowBuffer& rows, std::span<std::byte> codes,
@@ -206,9 +206,10 @@ Result<HeadCodec> HeadCodec::make(int head_dim, std::vector<PartSpec> parts, Blo
   state->head_dim = static_cast<std::size_t>(head_dim);
   state->mode = mode;
   state->order = order;
+  state->layout = head_layout(parts, order);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const PartSpec& part = parts[i];
-    // The groups of mode affine are all alike and share their tables.
+    // All groups of mode affine are equal and share their tables.
     if (i > 0 && part.quantizer == parts[i - 1].quantizer &&
         part.centroids == parts[i - 1].centroids) {
       state->add(part, state->parts.back().codec);
@@ -219,10 +220,6 @@ Result<HeadCodec> HeadCodec::make(int head_dim, std::vector<PartSpec> parts, Blo
       return in_context("part " + std::to_string(i), std::move(quantizer).error());
     }
     state->add(part, BlockCodec(*quantizer, order, kernels));
-  }
-  state->n_scale_rows = parts.size();
-  for (Part& part : state->parts) {
-    if (part.has_bias) part.bias_row = state->n_scale_rows++;
   }
   state->specs = std::move(parts);
   return HeadCodec(std::move(state));
@@ -239,8 +236,9 @@ BlockOrder HeadCodec::order() const { return state_->order; }
 const std::vector<PartSpec>& HeadCodec::parts() const { return state_->specs; }
 const BlockCodec& HeadCodec::part(std::size_t i) const { return state_->parts[i].codec; }
 std::size_t HeadCodec::first_channel(std::size_t i) const { return state_->parts[i].first; }
-std::size_t HeadCodec::code_bytes() const { return state_->code_bytes; }
-std::size_t HeadCodec::n_scale_rows() const { return state_->n_scale_rows; }
+const HeadLayout& HeadCodec::layout() const { return state_->layout; }
+std::size_t HeadCodec::code_bytes() const { return state_->layout.code_bytes; }
+std::size_t HeadCodec::n_scale_rows() const { return state_->layout.n_scale_rows; }
 std::size_t HeadCodec::coded_dim() const { return state_->coded_dim; }
 std::size_t HeadCodec::coded_offset(std::size_t i) const { return state_->parts[i].coded_offset; }
 const Kernels& HeadCodec::kernels() const { return state_->parts[0].codec.kernels(); }
@@ -344,7 +342,7 @@ Result<std::vector<std::uint16_t>> make_channel_order(std::size_t head_dim,
   TQC_TRY(check_first(head_dim, first));
   std::vector<std::uint16_t> order(first.begin(), first.end());
   order.reserve(head_dim);
-  std::size_t next = 0;  // the first of `first` that is not below `channel`
+  std::size_t next = 0;  // the first of `first` that is at least `channel`
   for (std::size_t channel = 0; channel < head_dim; ++channel) {
     if (next < first.size() && first[next] == channel) {
       ++next;

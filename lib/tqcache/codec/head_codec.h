@@ -1,11 +1,7 @@
 #pragma once
-// codec/head_codec.h: a token block of one kv head to packed codes and scales, and back, in any
-// mode.
+// codec/head_codec.h: encoder and decoder for a token block of one kv head, in any mode.
 //
-// Composes the parts of codec_spec.h. In memory and in the file a kv head's block is
-//
-//   codes    of part 0, of part 1, ..., each BlockShape::block_bytes(): a multiple of 64 bytes
-//   scales   rows of 256 f16: the scale of each part, then the bias of each part that has one
+// Combines the parts of codec_spec.h; HeadLayout there defines where codes and scales are.
 //
 // Spec: docs/reference/codec.md §5 and §6.
 
@@ -15,23 +11,23 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_codec.h"
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 
-// The order in which a codec reads the channels of a head vector: entry i is the channel at place i.
-// Empty: channels stay in their order.
+// The order in which a codec reads the channels of a head vector: entry i is the channel at
+// position i. Empty: the natural order.
 //
-// Mode mixed quantizes outlier channels with more bits. They depend on the vectors of a kv head, so
-// they belong to the data and not to the codec: each kv head has its own list. The codec reads these
-// channels first and the others behind them, both in ascending order.
+// Mode mixed gives outlier channels more bits. They depend on the vectors of a kv head, so they
+// belong to the data and not to the codec: each kv head has its own list. The codec reads the
+// outlier channels first and then the others, both in ascending order.
 using ChannelOrder = std::span<const std::uint16_t>;
 
-// The whole order, from the channels that come first.
-// Errors: kCorrupt when they are not strictly ascending and below head_dim.
+// The complete order, given the channels that come first.
+// Errors: kCorrupt if they are not strictly ascending and below head_dim.
 Result<std::vector<std::uint16_t>> make_channel_order(std::size_t head_dim,
                                                       std::span<const std::uint16_t> first);
 
@@ -62,44 +58,44 @@ class HeadCodec {
   std::size_t n_parts() const { return parts().size(); }
   const BlockCodec& part(std::size_t i) const;
   std::size_t first_channel(std::size_t i) const;  // of part i, in channel order
-  std::size_t outlier_channels() const;            // of mode mixed: those that come first; else 0
+  std::size_t outlier_channels() const;            // mode mixed: the first ones; else 0
 
+  const HeadLayout& layout() const;
   std::size_t code_bytes() const;    // of one kv head's block; a multiple of 64
   std::size_t n_scale_rows() const;  // rows of 256 f16
 
-  // Components after all parts' maps, one part after another, each padded to a multiple of 16:
-  // where sums over coded values stand before they are turned back.
+  // The number of components after the transforms of all parts, each part padded to a multiple of
+  // 16. Sums over quantized values have this size until they are transformed back.
   std::size_t coded_dim() const;
-  std::size_t coded_offset(std::size_t i) const;  // of part i in there
+  std::size_t coded_offset(std::size_t i) const;  // of part i
 
   const Kernels& kernels() const;
 
-  // Encodes the first n_tokens tokens less the center; the others get code 0 and scale 0. So do the
-  // first n_skipped: they are kept elsewhere.
+  // Encodes the first n_tokens tokens after subtracting the center; the others get code 0 and scale
+  // 0. So do the first n_skipped, which are stored elsewhere.
   //
   // Shapes: x [n_tokens, head_dim], rows x.stride bytes apart; codes [code_bytes()]; scales
   //         [n_scale_rows(), 256]; order [head_dim] or empty.
-  // Errors: kCorrupt when a value is not finite, kUnsupported when a scale or a bias is beyond f16;
-  // the
-  //         message begins with the token's number in the block. Codes and scales then hold nothing
-  //         of use.
+  // Errors: kCorrupt if a value is not finite, kUnsupported if a scale or a bias is beyond f16; the
+  //         message begins with the token's number in the block. Codes and scales are then
+  //         unusable.
   // Bytes:  identical on every CPU.
   Result<void> encode(VectorRows x, const Center& center, ChannelOrder order, std::size_t n_tokens,
                       std::size_t n_skipped, std::span<std::byte> codes,
                       std::span<std::uint16_t> scales) const;
 
-  // Decodes n_tokens tokens; what was taken out by centering stays out.
+  // Decodes n_tokens tokens, without adding the center back.
   // Shapes: out [n_tokens, head_dim].
   // Errors: none. Any bytes decode; to finite f32 if the scales are finite and of moderate size.
   void decode(const PackedHead& head, ChannelOrder order, std::size_t n_tokens,
               std::span<float> out) const;
 
-  // One part of a block as the kernels of attention take it.
+  // One part of a block in the form that the attention kernels take.
   PackedBlock view(const PackedHead& head, std::size_t part, std::size_t n_tokens) const;
   // [256] f16 bits. Requires: the part has a bias.
   std::span<const std::uint16_t> biases(const PackedHead& head, std::size_t part) const;
 
-  // A sum of decoded vectors from the sum of their coded components.
+  // The sum of decoded vectors, computed from the sum of their quantized components.
   // Shapes: coded [coded_dim()], which is overwritten; out [head_dim].
   void turn_back(std::span<float> coded, ChannelOrder order, std::span<float> out) const;
 

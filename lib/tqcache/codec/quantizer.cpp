@@ -54,8 +54,8 @@ Result<void> check_finite(std::span<const float> x) {
 
 // codes[i] = the number of boundaries below y[i], by halving.
 //
-// All components go through one halving together, and what is added comes from a table of two:
-// a branch would be a coin toss, and compilers make one of anything plainer.
+// All components go through each halving step together, and a table of two gives what is added:
+// branches would be unpredictable, and compilers turn simpler code into branches.
 // Requires: 2^bits - 1 boundaries, ascending.
 void find_codes(std::span<const float> y, std::span<const float> boundaries,
                 std::span<std::uint8_t> codes) {
@@ -70,7 +70,7 @@ void find_codes(std::span<const float> y, std::span<const float> boundaries,
   }
 }
 
-// What y is divided by, so that the centroids fit it.
+// The size by which y is divided, so that the centroids fit it.
 float size_of(ScaleRule rule, float length, std::span<const float> y) {
   if (rule != ScaleRule::kPeak) return length;
   float peak = 0.0f;
@@ -78,7 +78,7 @@ float size_of(ScaleRule rule, float length, std::span<const float> y) {
   return peak;
 }
 
-// Of y, divided by its size, and its centroids.
+// The scale, from y divided by its size and from its centroids.
 float scale_of(ScaleRule rule, float size, std::span<const float> y, std::span<const float> c) {
   switch (rule) {
     case ScaleRule::kUnbiased:
@@ -145,8 +145,8 @@ Result<std::uint16_t> Quantizer::encode(std::span<const float> x,
   find_codes(y, tables_->boundaries, code);
   for (std::size_t i = 0; i < y.size(); ++i) direction[i] = tables_->centroids[code[i]];
   const float scale = scale_of(spec().scale, size, y, direction);
-  // Written so that NaN, or less than 0 from a codebook that points away, fails. A length that
-  // overflowed is looked at too: the map may then have made NaN, which a peak does not see.
+  // Written so that NaN fails, and a negative scale from a codebook that points away. An overflowed
+  // length is checked too: the transform may then have produced NaN, which kPeak does not notice.
   if (!(length < kInfinity && scale >= 0.0f && f32_to_f16(scale) < kF16Infinity)) {
     return Error{ErrorCode::kUnsupported, "head vector: scale beyond f16"};
   }
@@ -206,7 +206,7 @@ CodeBins make_code_bins(std::span<const float> boundaries) {
     if (bin_of(boundaries[below], bins.bins_per_unit) != bin) continue;
     bins.boundaries[entry] = boundaries[below++];
   }
-  // A second boundary in a bin was passed over, and none behind it was taken.
+  // If a bin had two boundaries, the second and all after it were skipped.
   bins.is_usable = below == boundaries.size();
   return bins;
 }

@@ -7,8 +7,8 @@
 
 namespace tqcache::codec {
 
-// s = m * 2^e with m within a factor sqrt(2) of 1, so that nothing cancels for s near 1; then
-// ln m = 2 atanh z = 2 (z + z^3 / 3 + z^5 / 5 + ...) with z = (m - 1) / (m + 1), |z| < 0.172.
+// s = m * 2^e with m within a factor sqrt(2) of 1, so that there is no cancellation for s near 1;
+// then ln m = 2 atanh z = 2 (z + z^3 / 3 + z^5 / 5 + ...) with z = (m - 1) / (m + 1), |z| < 0.172.
 double portable_log(double s) {
   assert(s >= std::numeric_limits<double>::min());
   constexpr std::uint64_t kMantissa = (std::uint64_t{1} << 52) - 1;

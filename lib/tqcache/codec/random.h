@@ -1,8 +1,8 @@
 #pragma once
-// codec/random.h: the random numbers that maps are made from, the same on every CPU and libm.
+// codec/random.h: the random numbers of transforms, the same with every CPU and libm.
 //
-// Seeds travel in the file and matrices do not, so every bit of a draw is part of the format: only
-// + - * / and sqrt in f64 are used, in an order that is written down.
+// Files store seeds, not matrices, so every bit of a draw is part of the format: only + - * / and
+// sqrt in f64 are used, in a fixed order.
 //
 // Spec: docs/reference/codec.md §2. Source: Steele, Lea, Flood, "Fast splittable pseudorandom
 // number generators", OOPSLA 2014; Marsaglia, Bray, "A convenient method for generating normal
@@ -12,7 +12,7 @@
 
 namespace tqcache::codec {
 
-// The next word of a stream. The seed is the first state.
+// The next 64 bits of a stream. The seed is the first state.
 inline std::uint64_t splitmix64(std::uint64_t& state) {
   state += 0x9e3779b97f4a7c15;
   std::uint64_t z = state;
@@ -26,7 +26,7 @@ inline std::uint64_t splitmix64(std::uint64_t& state) {
 // Requires: s normal and positive.
 double portable_log(double s);
 
-// Independent standard normal numbers: two from a point drawn in the unit disc.
+// Independent standard normal numbers: two from each point drawn in the unit disc.
 class NormalSource {
  public:
   explicit NormalSource(std::uint64_t seed) : state_(seed) {}

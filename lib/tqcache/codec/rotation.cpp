@@ -13,7 +13,7 @@
 namespace tqcache::codec {
 namespace {
 
-// [rounds, count]. Each round begins with a new word of the same stream.
+// [rounds, count]. Each round starts with a new number of the same stream.
 std::vector<float> make_signs(std::size_t rounds, std::size_t count, std::uint64_t seed) {
   std::vector<float> signs(rounds * count);
   std::uint64_t word = 0;
@@ -25,9 +25,9 @@ std::vector<float> make_signs(std::size_t rounds, std::size_t count, std::uint64
   return signs;
 }
 
-// cos(t) + sin(t) at t = 2 pi k / n, as sqrt(2) sin(2 pi (8k + n) / 8n). The angle is brought
-// into [-pi/2, pi/2] in whole numbers, so that the result keeps its relative accuracy near the
-// zeros of cas, and rounds to the same f32 whatever the last bit of this libm's sine is.
+// cos(t) + sin(t) at t = 2 pi k / n, as sqrt(2) sin(2 pi (8k + n) / 8n). The angle is reduced to
+// [-pi/2, pi/2] in integers, so that the result keeps its relative accuracy near the zeros of cas
+// and rounds to the same f32 with any last-bit error of this libm's sine.
 float cas_of_turn(std::int64_t k, std::int64_t n) {
   std::int64_t eighths = (8 * k + n) % (8 * n);
   if (eighths > 6 * n) eighths -= 8 * n;
@@ -44,7 +44,7 @@ std::vector<float> make_cas(std::size_t count) {
   return cas;
 }
 
-// A fixed width, and pointers that cannot overlap, let compilers use vectors at -O2 too.
+// A fixed width and pointers that cannot overlap let compilers vectorize at -O2 too.
 template <std::size_t kWidth>
 void butterflies(float* __restrict low, float* __restrict high) {
   for (std::size_t i = 0; i < kWidth; ++i) {
@@ -98,7 +98,7 @@ using Values = std::array<float, kMaxHeadDim>;
 
 // y[i] = <row i, x>
 void multiply_rows(std::span<const float> matrix, std::span<const float> x, std::span<float> y) {
-  Values results;  // apart, because x and y may be the same memory
+  Values results;  // separate, because x and y may be the same memory
   for (std::size_t i = 0; i < y.size(); ++i) {
     results[i] = lane_dot(matrix.subspan(i * x.size(), x.size()), x);
   }

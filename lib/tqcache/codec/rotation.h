@@ -1,19 +1,19 @@
 #pragma once
-// codec/rotation.h: the random linear map that the channels of a part go through.
+// codec/rotation.h: the random linear transform of the channels of a part.
 //
 // It spreads the energy of a head vector evenly, so that one codebook fits every component.
 //
 //   kHadamard  R = H D_rounds ... H D_1, with random signs D and, for head_dim = parts * part_size,
 //              parts odd and part_size a power of two,
 //              H = (Hartley(parts) (x) WalshHadamard(part_size)) / sqrt(head_dim).
-//              H is symmetric and its own inverse, so R^T goes the same way back.
+//              H is symmetric and its own inverse, so R^T runs the same steps backwards.
 //   kDenseQr   the orthogonal factor of a Gaussian matrix, as a matrix
 //   kGaussian  a Gaussian matrix; "unrotate" is its transpose, not its inverse
 //   kNone      the identity
 //   kMatrix    any matrix, as given; "unrotate" is its transpose
 //
-// Spec: docs/reference/codec.md §2. Source: arXiv 2504.19874 takes a dense random rotation; the
-// Hartley factor is ours, and keeps head_dim 80, 96, 112, 192 or 576 without padding.
+// Spec: docs/reference/codec.md §2. Source: arXiv 2504.19874 uses a dense random rotation; the
+//       Hartley factor is our addition, for head_dim 80, 96, 112, 192 or 576 without padding.
 
 #include <array>
 #include <cassert>
@@ -23,8 +23,8 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/bytes.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::codec {
 
@@ -37,21 +37,21 @@ class Rotation {
   std::size_t head_dim() const { return head_dim_; }
   TransformKind kind() const { return kind_; }
 
-  // Of kHadamard: [rounds, head_dim], +1 or -1, in the order in which rotate() takes them.
+  // For kHadamard: [rounds, head_dim], +1 or -1, in the order in which rotate() uses them.
   std::span<const float> signs() const { return signs_; }
-  // Of kHadamard: [parts], cos + sin of 2 pi k / parts; a single 1 for a power of two.
+  // For kHadamard: [parts], cos + sin of 2 pi k / parts; a single 1 for a power of two.
   std::span<const float> cas() const { return cas_; }
   std::size_t part_size() const { return part_size_; }
   float factor() const { return factor_; }  // 1 / sqrt(head_dim)
 
-  // Of kDenseQr, kGaussian and kMatrix: [head_dim, head_dim], row i gives component i. Otherwise
-  // empty.
+  // For kDenseQr, kGaussian and kMatrix: [head_dim, head_dim], row i computes component i.
+  // Otherwise empty.
   std::span<const float> matrix() const;
 
   // y = R x and x = R^T y.
   //
   // Shapes:  x, y [head_dim]; may be the same memory, but must not overlap otherwise.
-  // Units:   none. |y| = |x| up to rounding, but for kGaussian and kMatrix.
+  // Units:   none. |y| = |x| up to rounding, except for kGaussian and kMatrix.
   // Threads: any number at once.
   // Bytes:   identical on every CPU; the order of operations is part of the format.
   void rotate(std::span<const float> x, std::span<float> y) const;
@@ -69,9 +69,10 @@ class Rotation {
   std::shared_ptr<const AlignedFloats> matrix_;
 };
 
-// The inner product, in the only order of additions that the format allows: sixteen lanes, component
-// i in lane i % 16, then the lanes by halves. Registers of 4, 8 or 16 floats add in exactly this
-// order, so encoded bytes do not depend on the CPU (docs/reference/codec.md §4).
+// The inner product, in the only order of additions that the format allows: sixteen lanes,
+// component i in lane i % 16, then the lanes pairwise by halves. Registers of 4, 8 or 16 floats can
+// add in exactly this order, so encoded bytes do not depend on the CPU (docs/reference/codec.md
+// §4).
 //
 // Shapes: a, b [n], any n.
 // Bytes:  identical on every CPU (without fused multiply-add).

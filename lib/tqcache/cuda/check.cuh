@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cuda {
 

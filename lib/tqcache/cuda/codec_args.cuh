@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/cuda/codec_tables.h"
 
 namespace tqcache::cuda {

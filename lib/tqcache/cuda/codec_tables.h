@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "tqcache/codec/codec_spec.h"
+#include "tqcache/codec_spec.h"
 
 namespace tqcache::cuda {
 

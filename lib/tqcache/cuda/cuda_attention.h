@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/cuda/cuda_codec.h"
 
 namespace tqcache::cuda {

@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/codec/head_codec.h"
 
 struct CUstream_st;

@@ -1,13 +1,11 @@
-#include "tqcache/eval/advise.h"
-
 #include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
 #include <variant>
 
-#include "tqcache/eval/predictions.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/eval.h"
+#include "tqcache/model.h"
 
 namespace tqcache::eval {
 namespace {
@@ -73,7 +71,7 @@ class Search {
   std::vector<Found> found_;
 };
 
-// Up to kRungsAtOnce rungs that divide [first, last) into parts of about equal length.
+// Up to kRungsAtOnce rungs that divide [first, last) into nearly equal parts.
 std::vector<std::size_t> spread(std::size_t first, std::size_t last) {
   const std::size_t n = last - first;
   std::set<std::size_t> rungs;
@@ -174,8 +172,8 @@ Result<CacheBytes> cache_bytes(const model::ModelConfig& config, const cache::Id
                                const cache::Configuration& configuration, std::int64_t n_tokens) {
   TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(config, identity, Dtype::kF16));
   TQC_TRY_ASSIGN(const WindowSize size, window_size(empty, configuration, n_tokens));
-  // Layers whose keys and values grow with the text; the others have the same size in every
-  // configuration.
+  // Only layers whose keys and values grow with the text count; the others have the same size in
+  // every configuration.
   const std::int64_t n_growing = std::ranges::count_if(empty.layers, [](const cache::Layer& layer) {
     return std::holds_alternative<cache::AttentionLayer>(layer);
   });

@@ -48,7 +48,7 @@ void append_lower(char32_t c, std::string& text) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Whether text[at] and the character before it are digits of one number.
+// Whether text[at] and the character before it are digits of the same number.
 bool cuts_number(std::string_view text, std::size_t at) {
   return at > 0 && at < text.size() && is_digit(text[at - 1]) && is_digit(text[at]);
 }

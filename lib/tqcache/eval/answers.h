@@ -1,6 +1,6 @@
 #pragma once
-// eval/answers.h: comparison of a model's answers with the expected ones, and counts of the right
-// ones.
+// eval/answers.h: comparison of a model's answers with the expected ones, and counts of correct
+// answers.
 //
 // Both texts are normalized first: lower case; punctuation and symbols (Unicode categories P and S)
 // removed; each run of white space replaced by one space, none at the ends; composed characters
@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/eval/report.h"
+#include "tqcache/report.h"
 
 namespace tqcache::eval {
 
@@ -34,7 +34,7 @@ Match match_answer(std::string_view given, std::span<const std::string> expected
 struct AnswerScore {
   std::int64_t trials = 0;
   std::int64_t exact = 0;      // the answer equals the expected one
-  std::int64_t found = 0;      // the answer contains the value that was asked for
+  std::int64_t found = 0;      // the answer contains the requested value
   std::int64_t forced = 0;     // every token of the expected answer is the most likely one
   double log_probability = 0;  // sum over trials of the mean over the expected answer's tokens
 
@@ -58,14 +58,14 @@ struct AnswerScore {
 // `first`, then "trials", "found", "exact", "forced" and "log-probability".
 std::vector<std::string> score_columns(std::vector<std::string> first);
 
-// A row of these columns. Shapes: as many in `first` as in that of score_columns().
+// A row of these columns. Shapes: `first` is as long as that of score_columns().
 std::vector<Cell> score_row(std::vector<Cell> first, const AnswerScore& score);
 
-// The share of trials in which the value was found, still without rows and columns. Colors go from
-// 0 to 1, so that a small loss looks small.
+// The share of trials in which the value was found; rows and columns are still to be added. Colors
+// go from 0 to 1, so that a small loss looks small.
 HeatMap found_map(std::string title, std::string row_label, std::string column_label);
 
-// Shapes: as many scores as the map has columns.
+// Shapes: scores [columns of the map].
 void add_found_row(HeatMap& map, std::string name, std::span<const AnswerScore> scores);
 
 // The meaning of the columns, as a note of the report.

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "tqcache/base/json.h"
-#include "tqcache/base/result.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/total_progress.h"
-#include "tqcache/model/decoder.h"
 
 namespace tqcache::eval {
 namespace {

@@ -5,13 +5,13 @@
 //   {"context": "...", "question": "...", "answers": ["48213", "the code is 48213"]}
 //   {"prompt": "...", "answer": "48213"}
 //
-// A row has at least one of prompt, context, input and question, which form the prompt in this
-// order, and `answers`, a list of texts, or `answer`, one text. Other keys are ignored, and so are
-// empty lines.
+// A row has one or more of prompt, context, input and question, which form the prompt in this
+// order, and `answers`, a list of texts, or `answer`, one text. Other keys and empty lines are
+// ignored.
 //
-// All texts of a row but the last are read into a dense cache, which is converted; the last one is
-// the question to the converted cache. If a row has only one text, that text is read, and the model
-// continues with the answer.
+// All texts of a row except the last are read into a dense cache, which is converted; the last one
+// is the question to the converted cache. If a row has only one text, that text is read, and the
+// model continues with the answer.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,14 +20,14 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/configuration.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
-#include "tqcache/eval/report.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/file.h"
+#include "tqcache/model.h"
+#include "tqcache/progress.h"
+#include "tqcache/quantize.h"
+#include "tqcache/report.h"
 
 namespace tqcache::eval {
 
@@ -49,7 +49,7 @@ class AnswerRows {
   // Requires: `source` outlives this.
   explicit AnswerRows(const ByteSource& source) : source_(&source) {}
 
-  // nullopt at the end.
+  // nullopt after the last row.
   // Errors: as parse_answer_row(), kTooLarge (a line of more than kMaxRowBytes), those of the
   //         source; the message names the line.
   Result<std::optional<AnswerRow>> next();
@@ -80,15 +80,15 @@ struct RowPrompt {
 Result<RowPrompt> row_prompt(const AnswerRow& row, const tokenizer::Tokenizer& tokenizer,
                              const Dialogue& dialogue);
 
-// The amount of work, known after a look at every row.
+// The amount of work, known after a pass over all rows.
 struct JsonlWork {
   std::int64_t n_rows = 0;
   std::int64_t n_packed_rows = 0;  // with at least one full token block to convert
   std::uint64_t n_tokens = 0;      // to be read
 };
 
-// Reads all rows within the limit, so that a bad one is reported before hours are spent.
-// Errors: those of AnswerRows; kInvalidArgument without any row or if a row does not fit into the
+// Reads all rows within the limit, so that a bad row is reported before hours are spent.
+// Errors: those of AnswerRows; kInvalidArgument if there are no rows or a row does not fit into the
 //         model's context (with its line), and those of check_configurations().
 Result<JsonlWork> check_rows(const model::Model& model, const ByteSource& source,
                              const Dialogue& dialogue, const JsonlOptions& options);

@@ -1,5 +1,3 @@
-#include "tqcache/eval/cache_error.h"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -7,10 +5,12 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/bytes.h"
+#include "tqcache/decoder.h"
+#include "tqcache/eval.h"
+#include "tqcache/eval/attention_error.h"
 #include "tqcache/model/linear/kernels.h"
 
 namespace tqcache::eval {
@@ -41,8 +41,8 @@ struct Running {
   }
 };
 
-// One query over both caches. KL(p || q) = sum p (s_a - s_b) - log Z_a + log Z_b, so that the
-// weights need not be kept.
+// One query over both caches. Computes KL(p || q) = sum p (s_a - s_b) - log Z_a + log Z_b, which
+// needs no stored weights.
 struct QueryPair {
   Running a, b;
   double score_gap = 0;  // sum of exp(s_a - a.max) (s_a - s_b)
@@ -58,7 +58,7 @@ struct QueryPair {
   double weights_kl() const {
     const double log_sum_a = a.max + std::log(a.sum);
     const double log_sum_b = b.max + std::log(b.sum);
-    // Rounding can make it slightly negative.
+    // Rounding can make the result slightly negative.
     return std::max(0.0, score_gap / a.sum - log_sum_a + log_sum_b);
   }
 };
@@ -159,7 +159,7 @@ struct Range {
   std::int64_t n;
 };
 
-// The last tokens of `n_tokens` within one token block: at least two, so that the decoder takes
+// The last tokens of `n_tokens` within one token block: at least two, so that the decoder processes
 // them as a chunk, which may end inside a quantized block.
 Result<Range> last_tokens(std::int64_t n_tokens, std::int64_t wanted) {
   if (n_tokens < 2) {

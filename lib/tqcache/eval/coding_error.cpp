@@ -1,10 +1,11 @@
-#include "tqcache/eval/coding_error.h"
-
 #include <algorithm>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache/kv_codec_state.h"
+#include "tqcache/eval.h"
+#include "tqcache/eval/measuring_filter.h"
 #include "tqcache/model/linear/kernels.h"
 
 namespace tqcache::eval {
@@ -25,7 +26,7 @@ double sum_of_squares(std::span<const float> rows, std::size_t head_dim) {
   return sum;
 }
 
-// Rows [n, n_kv_heads, head_dim] of the tokens from position `first` on, before and after.
+// Rows [n, n_kv_heads, head_dim] of tokens from position `first`, before and after quantization.
 struct Rows {
   cache::HeadShape shape;
   std::int64_t first;
@@ -36,7 +37,7 @@ struct Rows {
   std::size_t n_tokens() const { return before.size() / stride(); }
 };
 
-// Tokens [n_skipped, n) of one kv head, one after another.
+// Tokens [n_skipped, n) of one kv head, contiguous.
 AlignedFloats gather(const Rows& rows, std::span<const float> values, std::size_t kv_head,
                      std::size_t n_skipped) {
   const std::size_t head_dim = to_size(rows.shape.head_dim);
@@ -48,9 +49,9 @@ AlignedFloats gather(const Rows& rows, std::span<const float> values, std::size_
   return head;
 }
 
-CodingError head_error(const cache::TurboSide& side, const Rows& rows, std::size_t kv_head) {
+CodingError head_error(const cache::KvCodec& codec, const Rows& rows, std::size_t kv_head) {
   const auto n = static_cast<std::int64_t>(rows.n_tokens());
-  const std::int64_t n_sinks = std::clamp<std::int64_t>(side.n_sinks - rows.first, 0, n);
+  const std::int64_t n_sinks = std::clamp<std::int64_t>(codec.n_sinks() - rows.first, 0, n);
   const std::size_t head_dim = to_size(rows.shape.head_dim);
   AlignedFloats x = gather(rows, rows.before, kv_head, to_size(n_sinks));
   AlignedFloats lost = gather(rows, rows.after, kv_head, to_size(n_sinks));
@@ -60,7 +61,7 @@ CodingError head_error(const cache::TurboSide& side, const Rows& rows, std::size
   sums.error = sum_of_squares(lost, head_dim);
   sums.energy = sum_of_squares(x, head_dim);
   const auto head = static_cast<std::int64_t>(kv_head);
-  const cache::BlockMean mean(side.mean, rows.shape, rows.first / kTokenBlock, head);
+  const cache::BlockMean mean(codec.state().mean, rows.shape, rows.first / kTokenBlock, head);
   mean.subtract_from(head, rows.first % kTokenBlock + n_sinks, x);
   sums.variance = sum_of_squares(x, head_dim);
   return sums;
@@ -71,7 +72,7 @@ void add_side(const cache::Side& side, const Rows& rows, std::size_t layer, std:
   const auto* turbo = std::get_if<cache::TurboSide>(&side);
   if (turbo == nullptr) return;
   for (std::size_t kv_head = 0; kv_head < errors.n_kv_heads(); ++kv_head) {
-    errors.at(layer, index, kv_head).add(head_error(*turbo, rows, kv_head));
+    errors.at(layer, index, kv_head).add(head_error(turbo->codec, rows, kv_head));
   }
 }
 

@@ -9,7 +9,8 @@
 namespace tqcache::eval {
 namespace {
 
-// Sign, exponent and 7 bits of the fraction. Numbers from 0 on have the same order as their bits.
+// Keeps the sign, the exponent and 7 bits of the fraction. Nonnegative numbers are ordered as their
+// bits.
 constexpr unsigned kBinShift = 16;
 constexpr std::size_t kBins = std::size_t{1} << (31 - kBinShift);
 

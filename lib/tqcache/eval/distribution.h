@@ -2,7 +2,8 @@
 // eval/distribution.h: mean, maximum and quantiles of many numbers in bounded memory.
 //
 // Up to a limit the numbers themselves are kept, and quantiles are exact. Beyond it they are
-// counted in bins, each 1/128 of its value wide, so that a quantile is off by at most .4% of
+// counted in bins, each 1/128 of its value wide, so that a quantile has a relative error of at most
+// .4%; mean and maximum stay exact.
 // itself; mean and maximum stay exact.
 
 #include <cstddef>

@@ -28,10 +28,10 @@ double divergence(std::span<const float> reference, const Softmax& of_reference,
   const model::Kernels& kernels = model::best_kernels();
   const std::size_t n = reference.size();
   scratch.resize(2 * n);
-  float* const p = scratch.data();  // not divided by their sum yet
+  float* const p = scratch.data();  // not yet divided by their sum
   std::copy_n(reference.data(), n, p);
   const auto sum = static_cast<double>(kernels.exp_sum(of_reference.max, n, p));
-  // Subtract first: separate sums of p times either row would cancel.
+  // Subtract first: the difference of separate sums of p times each row would lose digits.
   float* const difference = p + n;
   for (std::size_t i = 0; i < n; ++i) difference[i] = reference[i] - other[i];
   const float* const bytes = difference;

@@ -23,8 +23,8 @@ Softmax softmax_of(std::span<const float> logits, std::vector<float>& scratch);
 double negative_log_likelihood(std::span<const float> logits, const Softmax& softmax,
                                std::int32_t token);
 
-// The Kullback-Leibler divergence of `other` from `reference`: sum of p (log p - log q), p being
-// the reference's probabilities. Never below 0 despite rounding; 0 for equal rows.
+// The Kullback-Leibler divergence of `other` from `reference`: sum of p (log p - log q), where p
+// are the reference's probabilities. Never negative despite rounding; 0 for equal rows.
 //
 // Shapes: logits [vocab_size] both.
 // Units:  nats.
@@ -32,7 +32,7 @@ double divergence(std::span<const float> reference, const Softmax& of_reference,
                   std::span<const float> other, const Softmax& of_other,
                   std::vector<float>& scratch);
 
-// The first token of the largest logit.
+// The first token with the largest logit.
 std::size_t most_probable(std::span<const float> logits, const Softmax& softmax);
 
 }  // namespace tqcache::eval

@@ -1,5 +1,3 @@
-#include "tqcache/eval/measure_profile.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/eval.h"
 #include "tqcache/eval/total_progress.h"
 
 namespace tqcache::eval {

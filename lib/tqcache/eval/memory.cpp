@@ -6,12 +6,12 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/total_progress.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::eval {
 namespace {
@@ -48,7 +48,7 @@ constexpr std::array<std::string_view, 12> kEvents = {
     "We had a storm in the evening, and the lamps went out in the whole street.",
     "There was a concert in the garden, and a great many people came.",
     "I have read half of a long book about the sea, and I like it very much."};
-constexpr std::uint64_t kEventStep = 5;  // coprime to their number, so that none is repeated
+constexpr std::uint64_t kEventStep = 5;  // coprime to their number, so that no event is repeated
 constexpr std::array<std::string_view, 3> kReplies = {"I see.", "Thank you for telling me.",
                                                       "Thank you. I will remember that."};
 
@@ -141,7 +141,7 @@ Turn SmallTalk::next() {
 namespace {
 
 constexpr std::string_view kFileName = "memory.tqkv";
-constexpr std::int64_t kQuestionTokens = 64;  // room for a question and the frames of its turns
+constexpr std::int64_t kQuestionTokens = 64;  // for a question and the markup of its turns
 
 Result<Ids> turn_ids(const tokenizer::Tokenizer& tokenizer, const Dialogue& dialogue,
                      const Turn& turn) {
@@ -212,7 +212,7 @@ class MemoryMeasurement {
   }
 
  private:
-  // Asks all questions after each of the wanted numbers of further turns.
+  // Asks all questions after each of the requested numbers of further turns.
   Result<void> resume(const Conversation& conversation, cache::Cache cache, TotalProgress& runs,
                       std::vector<std::vector<AnswerScore>>& scores) {
     std::size_t n_turns = 0;
@@ -293,7 +293,7 @@ Result<std::vector<Conversation>> make_conversations(const model::Model& model,
                                                      const Dialogue& dialogue,
                                                      const MemoryOptions& options) {
   TQC_TRY(check_configurations(model, options.configurations));
-  // A turn has more than one token, so this check can reject before conversations are made.
+  // A turn has more than one token, so this check can fail early, before conversations are made.
   const std::int64_t n_answer = options.max_tokens + kQuestionTokens;
   TQC_TRY(check_context(model.config, options.n_tokens + options.turns.back(), n_answer));
   std::vector<Conversation> conversations;

@@ -8,12 +8,13 @@
 //   ...
 //   user: What is my name?                             assistant: Your name is Clara.
 //
-// A user states facts about themselves; small talk follows up to the wanted length. The dense cache
-// is converted, written to a file and read back. Each fact is asked for at once, and again after
-// some further turns of small talk, always as if nothing had been asked before. The further turns,
-// the assistant's part included, are the same for all configurations: only the cache differs.
+// A user states facts about themselves; small talk fills the conversation to the wanted length. The
+// dense cache is converted, written to a file and read back. Each fact is asked for at once, and
+// again after some further turns of small talk, each time from a cache without the earlier
+// questions. The further turns, including the assistant's part, are the same for all
+// configurations: only the cache differs.
 //
-// Everything is drawn from a seed. Each fact is stated in one place of the conversation only: small
+// Everything is drawn from a seed. Each fact is stated in only one place of the conversation: small
 // talk never contains a value that is asked for.
 
 #include <array>
@@ -23,14 +24,14 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/configuration.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/random_choice.h"
-#include "tqcache/eval/report.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
+#include "tqcache/progress.h"
+#include "tqcache/quantize.h"
+#include "tqcache/report.h"
 
 namespace tqcache::eval {
 
@@ -50,7 +51,8 @@ struct Turn {
   std::string assistant;
 };
 
-// One person: a fact of every kind, and the turns that state them, a few at a time in any order.
+// One person: a fact of every kind, and the turns that state them, several per turn in random
+// order.
 struct Story {
   std::vector<Fact> facts;  // [kFactKinds]
   std::vector<Turn> turns;
@@ -62,7 +64,7 @@ Story draw_story(std::uint64_t seed);
 // An endless supply of turns about other things.
 class SmallTalk {
  public:
-  // `city` is where the person of the story lives; it is never mentioned.
+  // `city` is where the person of the story lives; small talk never mentions it.
   SmallTalk(std::uint64_t seed, std::string_view city) : draw_(seed), city_(city) {}
 
   Turn next();
@@ -88,7 +90,7 @@ struct MemoryOptions {
 // One conversation as tokens.
 struct Conversation {
   Story story;
-  Ids saved;                 // up to the point where it is saved
+  Ids saved;                 // the part before it is saved
   std::vector<Ids> further;  // [largest of turns]
 };
 
@@ -107,7 +109,7 @@ struct MemoryResult {
 Result<void> check_memory(const model::Model& model, const Dialogue& dialogue,
                           const MemoryOptions& options);
 
-// Progress: tokens of the conversations up to the point where they are saved.
+// Progress: tokens of the conversations before they are saved.
 // Requires: trials of at least 1, turns not empty.
 // Errors:   as check_memory(); those of the decoder, of cache::convert, of writing and reading the
 //           file; kInterrupted.

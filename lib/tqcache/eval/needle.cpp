@@ -8,13 +8,13 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/random_choice.h"
 #include "tqcache/eval/total_progress.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace {
@@ -44,7 +44,7 @@ class BreakFinder {
     if (!space) line_ends_ = 0;
     in_space_ = space;
     if (c == '.' || c == '!' || c == '?') full_stop_ = true;
-    // A quotation mark or bracket may close after the full stop.
+    // A quotation mark or bracket may follow the full stop.
     const bool closes = c == '"' || c == '\'' || c == ')' || (c & 0x80) != 0;
     if (!space && !closes && c != '.' && c != '!' && c != '?') full_stop_ = false;
   }
@@ -108,7 +108,7 @@ Result<void> check_room(const Haystack& haystack, const Frame& frame, std::int64
                              haystack.n_tokens(), length, n));
 }
 
-// The number of tokens before the needle, of the `n` tokens from `start` on.
+// The number of tokens before the needle, out of the `n` tokens from `start` on.
 std::int64_t tokens_before(const Haystack& haystack, std::int64_t start, std::int64_t n,
                            double depth) {
   if (depth <= 0) return 0;
@@ -155,7 +155,7 @@ std::int64_t Haystack::draw_start(std::int64_t n, std::uint64_t seed) const {
   const auto is_start = [&](std::int64_t i) { return break_before(i) == Break::kParagraph; };
   std::int64_t n_starts = 0;
   for (std::int64_t i = 0; i <= last; ++i) n_starts += is_start(i) ? 1 : 0;
-  // There is at least one: the text begins with a paragraph.
+  // At least one exists: the text begins with a paragraph.
   auto left = static_cast<std::int64_t>(Draw(seed).below(static_cast<std::uint64_t>(n_starts)));
   std::int64_t start = 0;
   while (!is_start(start) || left-- > 0) ++start;

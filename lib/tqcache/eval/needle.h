@@ -8,12 +8,12 @@
 //   user: QUESTION                                    assistant:                    (asked)
 //
 // The text is a run of the haystack's tokens that begins with a paragraph. The needle is placed
-// between two paragraphs near the wanted depth, or between two sentences. Nothing else in the
-// prompt, the question included, contains its statement.
+// between two paragraphs near the wanted depth, or between two sentences. No other part of the
+// prompt, including the question, contains its statement.
 //
-// As in real use, the document is read into a dense cache, the cache is converted, and the question
-// is asked of the converted cache. The document is read once for all configurations, so that all of
-// them answer the same questions about the same texts.
+// As in real use, the document is read into a dense cache, the cache is converted, and the
+// converted cache answers the question. The document is read once for all configurations, so that
+// all of them answer the same questions about the same texts.
 
 #include <cstdint>
 #include <optional>
@@ -21,13 +21,13 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/configuration.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/answers.h"
 #include "tqcache/eval/questions.h"
-#include "tqcache/eval/report.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
+#include "tqcache/progress.h"
+#include "tqcache/quantize.h"
+#include "tqcache/report.h"
 
 namespace tqcache::eval {
 
@@ -38,7 +38,7 @@ struct Needle {
   std::string value;   // part of any right answer, and not in the question
 };
 
-// A secret code of five digits, of a city. The same seed gives the same needle.
+// A secret code of five digits that belongs to a city. The same seed gives the same needle.
 Needle code_needle(std::uint64_t seed);
 
 // A needle chosen by the user. An empty answer means the statement itself.
@@ -56,16 +56,15 @@ class Haystack {
   const std::string& plain_text() const { return plain_text_; }  // plain_answer() of the text
 
   enum class Break : std::uint8_t { kNone, kSentence, kParagraph };
-  // What ends before token i, 0 <= i <= n_tokens(). Both ends of the text count as paragraph
-  // breaks.
+  // The break before token i, 0 <= i <= n_tokens(). Both ends of the text are paragraph breaks.
   Break break_before(std::int64_t i) const { return breaks_[static_cast<std::size_t>(i)]; }
 
   // The start of a run of `n` tokens, drawn by `seed` among the beginnings of paragraphs.
   // Requires: n <= n_tokens().
   std::int64_t draw_start(std::int64_t n, std::uint64_t seed) const;
 
-  // The break nearest to `wanted` in [first, last]: a paragraph's if one is at most `reach` tokens
-  // away, otherwise a sentence's, otherwise `wanted` itself.
+  // The break nearest to `wanted` in [first, last]: a paragraph break if one is at most `reach`
+  // tokens away, otherwise a sentence break, otherwise `wanted` itself.
   std::int64_t nearest_break(std::int64_t wanted, std::int64_t first, std::int64_t last,
                              std::int64_t reach) const;
 
@@ -90,8 +89,8 @@ struct NeedlePlace {
 };
 
 // Requires: 0 <= depth <= 100.
-// Errors:   kInvalidArgument if the length leaves no room for any text, the haystack is too short
-//           for it, or already contains the needle; those of Tokenizer::encode.
+// Errors:   kInvalidArgument if the length leaves no space for text, or the haystack is too short
+//           or already contains the needle; those of Tokenizer::encode.
 Result<NeedlePrompt> place_needle(const Haystack& haystack, const tokenizer::Tokenizer& tokenizer,
                                   const Dialogue& dialogue, const Needle& needle,
                                   const NeedlePlace& place);
@@ -116,8 +115,8 @@ struct NeedleResult {
 
 AnswerScore total(const NeedleGrid& grid);
 
-// Checks without running the model: its context has room for every length and the answer, the
-// haystack is long enough, and the configurations suit the model.
+// Checks without running the model that its context holds every length and the answer, that the
+// haystack is long enough, and that the configurations suit the model.
 // Errors: kInvalidArgument, kUnsupported.
 Result<void> check_needles(const model::Model& model, const Haystack& haystack,
                            const Dialogue& dialogue, const NeedleOptions& options);
@@ -130,7 +129,7 @@ Result<NeedleResult> measure_needles(const model::Model& model, const Haystack& 
                                      const Dialogue& dialogue, const NeedleOptions& options,
                                      const Progress& progress = {});
 
-// A table of all configurations, one heat map of found shares for each, and these maps as a table.
+// A table of all configurations, a heat map of found shares for each, and these maps as a table.
 Report needle_report(const NeedleOptions& options, const NeedleResult& result);
 
 }  // namespace tqcache::eval

@@ -1,5 +1,3 @@
-#include "tqcache/eval/predictions.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,23 +7,25 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/convert.h"
+#include "tqcache/bytes.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
+#include "tqcache/eval.h"
 #include "tqcache/eval/distribution.h"
 #include "tqcache/eval/divergence.h"
+#include "tqcache/eval/measuring_filter.h"
 #include "tqcache/eval/total_progress.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace {
 
 using cache::kTokenBlock;
 
-// The memory of K or of V, over all layers.
+// The memory of K or V, over all layers.
 struct SideSize {
   std::uint64_t bytes = 0;
   std::uint64_t values = 0;
@@ -39,8 +39,8 @@ void add_side(const cache::Side& side, cache::HeadShape shape, std::int64_t n_to
   const auto* turbo = std::get_if<cache::TurboSide>(&side);
   const std::int64_t n_blocks = turbo == nullptr ? 0 : n_tokens / kTokenBlock;
   for (std::int64_t block = 0; block < n_blocks; ++block) {
-    size.packed_bytes += cache::packed_block_bytes(*turbo, shape, block);
-    size.bytes += cache::packed_block_bytes(*turbo, shape, block);
+    size.packed_bytes += turbo->codec.packed_bytes(block);
+    size.bytes += turbo->codec.packed_bytes(block);
   }
   size.packed_values += to_u64(n_blocks * kTokenBlock) * values_per_token;
   size.values += to_u64(n_tokens) * values_per_token;
@@ -81,7 +81,7 @@ namespace {
 
 // ---- Comparison of predictions ----
 
-// One prediction of a quantized run, compared with the dense one. Not finite where the logits of
+// One prediction of a quantized run, compared with the dense one. Not finite if the logits of
 // either run are not.
 struct RowCost {
   double nll = 0;  // negative log-likelihood of the token that follows in the text; nats
@@ -89,7 +89,7 @@ struct RowCost {
   bool same_top = false;
 };
 
-// The dense predictions of a window, kept for comparison with those of other runs.
+// The dense predictions of a window, kept for comparison with other runs.
 //
 // Shapes:  rows [n, vocab_size] of logits, next [n]: the tokens that follow.
 // Bytes:   the same for any number of threads.
@@ -102,7 +102,7 @@ class PredictionRows {
   void begin_window(std::size_t n_kept);
 
   // Takes the dense predictions of the next tokens and returns the negative log-likelihood of each.
-  // Keeps the logits only if `keep`.
+  // Keeps the logits only if `keep` is set.
   std::vector<double> add(std::span<const float> rows, std::span<const std::int32_t> next,
                           bool keep);
 
@@ -118,7 +118,7 @@ class PredictionRows {
   AlignedFloats logits_;            // [tokens, vocab_size], if kept
 };
 
-constexpr std::size_t kRowsPerJob = 8;  // that share scratch memory
+constexpr std::size_t kRowsPerJob = 8;  // the rows of a job share scratch memory
 
 // Calls body(row, scratch) for every row.
 void for_rows(std::size_t n, unsigned n_threads,

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/eval/predictions.h"
+#include "tqcache/eval.h"
 
 namespace tqcache::eval {
 namespace {
@@ -21,7 +21,7 @@ Cell known_number(double value, int decimals) {
   return Number{value, decimals};
 }
 
-// Empty for a configuration that quantizes nothing.
+// Empty for a configuration without quantization.
 Cell if_quantized(const PredictionCost& way, double value, int decimals) {
   return known_number(way.configuration.is_dense() ? kMissing : value, decimals);
 }
@@ -57,7 +57,7 @@ Table perplexity_table(const PredictionCosts& costs) {
   return table;
 }
 
-// Mean squared error relative to the energy, or to the variance. Empty for tensors that stay dense.
+// Mean squared error relative to the energy or the variance. Empty for tensors that stay dense.
 Cell error_cell(const CodingError& error, bool of_variance) {
   if (error.energy == 0) return known_number(kMissing, 6);
   return known_number(of_variance ? error.relative_to_variance() : error.relative(), 6);
@@ -90,7 +90,7 @@ Plot quality_plot(const PredictionCosts& costs, PredictionFocus focus) {
             {by_divergence ? "mean KL divergence, nats" : "perplexity", by_divergence},
             {{"configurations", {}, false, false}}};
   for (const PredictionCost& way : costs.ways) {
-    if (by_divergence && way.kld_mean <= 0) continue;  // dense: not on a logarithmic axis
+    if (by_divergence && way.kld_mean <= 0) continue;  // dense: not shown on a logarithmic axis
     plot.series[0].points.push_back({way.size.bits_per_value,
                                      by_divergence ? way.kld_mean : way.perplexity,
                                      way.configuration.name});
@@ -98,7 +98,7 @@ Plot quality_plot(const PredictionCosts& costs, PredictionFocus focus) {
   return plot;
 }
 
-// The least error that any code with so many bits per value can have on independent Gaussian
+// The least error that any code with this many bits per value can have on independent Gaussian
 // values.
 Series gaussian_bound(double max_bits) {
   Series bound{"bound of a Gaussian source, 4^-bits", {}, true, true};

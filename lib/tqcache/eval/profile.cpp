@@ -1,5 +1,3 @@
-#include "tqcache/eval/profile.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +9,8 @@
 #include <utility>
 
 #include "tqcache/base/json.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/eval.h"
 
 namespace tqcache::eval {
 namespace {
@@ -113,7 +112,7 @@ constexpr std::string_view kFirstWord = "tqcache-profile ";
 constexpr std::string_view kVersion = "1";
 constexpr std::size_t kHashDigits = 64;
 constexpr std::size_t kMaxNameBytes = 256;
-constexpr double kMostDivergence = 1000;  // nats: no vocabulary allows more
+constexpr double kMostDivergence = 1000;  // nats: above that of any vocabulary
 
 std::string_view text_of(ByteView bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -123,7 +122,7 @@ ByteView bytes_of(std::string_view text) { return std::as_bytes(std::span(text))
 
 // --- writing
 
-// Three decimals of a weight that was rounded to them, without the further digits of its f64.
+// A weight is rounded to three decimals; this removes the further digits of its f64.
 double rounded(float weight) { return std::round(double{weight} * 1000) / 1000; }
 
 Json weights_json(const std::vector<float>& weights) {
@@ -154,7 +153,7 @@ Json body_of(const Profile& profile) {
 
 // --- reading
 
-// The text after the first line, which holds its SHA-256.
+// The text after the first line, which holds the text's SHA-256.
 Result<std::string_view> checked_body(std::string_view text) {
   if (!text.starts_with(kFirstWord))
     return corrupt("not a profile: the file does not begin with \"tqcache-profile\"");
@@ -206,7 +205,7 @@ Result<std::int64_t> get_count(const Json& body, const char* key, std::int64_t l
   return count;
 }
 
-// A number of [low, high].
+// A number in [low, high].
 Result<double> as_number(const Json& value, const char* key, double low, double high) {
   if (!value.is_number()) return corrupt(std::string(key) + ": not a number");
   const double number = value.get<double>();

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/cache/convert.h"
-#include "tqcache/model/sampler.h"
+#include "tqcache/quantize.h"
+#include "tqcache/sampler.h"
 
 namespace tqcache::eval {
 Ids Dialogue::user(const Ids& text) const { return join({open_user, text, close_user}); }
@@ -52,7 +52,7 @@ Result<void> check(const KeepGoing& keep_going) {
   return interrupted_error();
 }
 
-// As a Progress, so that a long prompt can be interrupted, too.
+// Wraps `keep_going` as a Progress, so that a long prompt can be interrupted, too.
 Progress asking(const KeepGoing& keep_going) {
   return [&keep_going](std::uint64_t, std::uint64_t) { return !keep_going || keep_going(); };
 }

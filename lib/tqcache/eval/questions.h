@@ -1,6 +1,6 @@
 #pragma once
-// eval/questions.h: questions put to a model that has a cache: the dialogue around them, the
-// model's own answer, and the likelihood of the expected one.
+// eval/questions.h: questions to a model with a cache: the dialogue around them, the model's own
+// answer, and the likelihood of the expected one.
 
 #include <cstdint>
 #include <functional>
@@ -9,19 +9,19 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/configuration.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
+#include "tqcache/tokenizer.h"
 
 namespace tqcache::eval {
 
 using Ids = std::vector<std::int32_t>;
 
-// The ids before and after the text of a turn. They are ids and not text, because the frame of a
-// chat consists of special tokens that no text can spell.
+// The ids before and after the text of a turn. Stored as ids and not text, because a chat's markup
+// consists of special tokens that no text can spell.
 struct Dialogue {
   Ids open_user, close_user;
   Ids open_assistant, close_assistant;
@@ -32,7 +32,7 @@ struct Dialogue {
   Ids assistant(const Ids& text) const;
 };
 
-// For a model without chat turns: the text itself, then "Answer:".
+// For a model without chat turns: the question, then "Answer:".
 // Errors: those of Tokenizer::encode.
 Result<Dialogue> plain_dialogue(const tokenizer::Tokenizer& tokenizer);
 
@@ -50,6 +50,7 @@ using KeepGoing = std::function<bool()>;
 
 // The most likely tokens after `prompt`: up to `max_tokens`, or up to the token that ends the
 // answer, which is not returned. The cache is taken by value and grows as in real use: full token
+// blocks are quantized, the dense tail is not.
 // blocks are quantized, the tail stays dense.
 //
 // Requires: the prompt is not empty.
@@ -63,7 +64,7 @@ struct Forced {
   double log_probability = 0;  // mean over the expected tokens, natural logarithm
 };
 
-// Feeds the expected tokens after `prompt`, whatever the model itself would say (teacher forcing).
+// Feeds the expected tokens after `prompt`, whatever the model would predict (teacher forcing).
 // Requires: both are not empty. Errors: as greedy_answer().
 Result<Forced> forced_answer(model::Decoder& decoder, cache::Cache cache,
                              std::span<const std::int32_t> prompt,
@@ -73,9 +74,9 @@ Result<Forced> forced_answer(model::Decoder& decoder, cache::Cache cache,
 // Requires: 0 <= id < logits.size().
 double log_probability(std::span<const float> logits, std::int32_t id);
 
-// ---- Checks that all evaluations of answers share ----
+// ---- Checks for all evaluations of answers ----
 
-// Errors: kInvalidArgument without any configuration; those of cache::plan_layers for this model,
+// Errors: kInvalidArgument without configurations; those of cache::plan_layers for this model,
 //         with the configuration's name.
 Result<void> check_configurations(const model::Model& model,
                                   std::span<const cache::Configuration> configurations);
@@ -85,7 +86,8 @@ Result<void> check_configurations(const model::Model& model,
 Result<void> check_context(const model::ModelConfig& config, std::int64_t n_tokens,
                            std::int64_t n_answer);
 
-// A copy of the cache with this configuration. Errors: those of cache::convert, with its name.
+// A copy of the cache with this configuration. Errors: those of cache::convert, with the
+// configuration's name.
 Result<cache::Cache> convert_copy(const cache::Cache& dense,
                                   const cache::Configuration& configuration, unsigned n_threads);
 

@@ -8,12 +8,12 @@
 #include <utility>
 #include <variant>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/convert.h"
-#include "tqcache/cache/side.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/cache.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 #include "tqcache/eval/random_choice.h"
 #include "tqcache/eval/total_progress.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 namespace {

@@ -3,8 +3,8 @@
 // configurations of the cache.
 //
 // Every run starts with an empty cache of its configuration, reads the whole prompt and then makes
-// one decode step after the other. All runs use the same tokens, so that they do the same work
-// whatever the model would generate.
+// one decode step after another. All runs use the same tokens, so they do the same work whatever
+// the model would generate.
 
 #include <cstdint>
 #include <functional>
@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/plan.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::eval {
 
@@ -24,7 +24,7 @@ namespace tqcache::eval {
 struct SpeedCase {
   std::string name;  // in messages
   cache::ConvertOptions options;
-  bool must_pack = true;  // a run in which nothing was quantized is an error
+  bool must_pack = true;  // a run without quantized blocks is an error
 };
 
 // Units: seconds.
@@ -35,7 +35,7 @@ struct SpeedRun {
 
 // The result of one case.
 struct Speed {
-  std::vector<SpeedRun> runs;      // in their order, without warm-ups
+  std::vector<SpeedRun> runs;      // in order, without warm-ups
   cache::ByteCount cache_bytes;    // at the end of a run
   std::int64_t packed_blocks = 0;  // quantized token blocks of K and V
   model::KernelPath route;
@@ -53,7 +53,7 @@ struct SpeedOptions {
 using SecondsClock = std::function<double()>;
 SecondsClock steady_clock();
 
-// Cases take turns, run by run, so that other load on the machine affects all of them.
+// Cases alternate, run by run, so that other load on the machine affects all of them.
 //
 // Progress: tokens, over all runs.
 // Requires: neither list of tokens is empty; n_repeats at least 1.
@@ -67,10 +67,10 @@ Result<std::vector<Speed>> measure_speed(const model::Model& model,
                                          const SpeedOptions& options, const Progress& progress = {},
                                          const SecondsClock& now = steady_clock());
 
-// The middle value, or the mean of the two in the middle. Requires: not empty.
+// The middle value, or the mean of the two middle values. Requires: not empty.
 double median(std::vector<double> values);
 
-// The median of each time separately. Requires: there is a run.
+// The median of each time separately. Requires: at least one run.
 SpeedRun median_run(const Speed& speed);
 
 // Random ids from the whole vocabulary, the same for the same seed.

@@ -1,10 +1,10 @@
 #pragma once
-// eval/total_progress.h: the progress of several runs as that of one.
+// eval/total_progress.h: the progress of several runs, reported as that of one.
 
 #include <cstdint>
 #include <functional>
 
-#include "tqcache/base/progress.h"
+#include "tqcache/progress.h"
 
 namespace tqcache::eval {
 
@@ -21,7 +21,7 @@ class TotalProgress {
       return !whole_ || whole_(before + done, total_);
     };
   }
-  // For work between the runs, which does not count but can be interrupted.
+  // For work between the runs, which is not counted but can be interrupted.
   Progress check() {
     return [this](std::uint64_t, std::uint64_t) { return report(0); };
   }
@@ -29,7 +29,7 @@ class TotalProgress {
     return [this] { return report(0); };
   }
 
-  // Reports that the current run has done so much. False: stop.
+  // Reports the progress of the current run. False: stop.
   bool report(std::uint64_t done_in_run) const {
     return !whole_ || whole_(done_ + done_in_run, total_);
   }

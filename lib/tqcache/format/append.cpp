@@ -1,26 +1,25 @@
-#include "tqcache/format/append.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
 
-#include "tqcache/format/cache_content.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/growth.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_writer.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {
 
 std::uint64_t slot_offset(std::uint32_t generation) { return slot_index(generation) * kSlotBytes; }
 
-// A file on its way from one state to the next. Until commit() the old one counts, and if that is
-// never called, all that was written is taken away again as far as the system lets us: what stays
-// is announced, and so does no harm.
+// A file during an append. Until commit() the old state is valid. If commit() is never called,
+// everything written is removed as far as the system allows; the rest is announced, so it is
+// harmless.
 class GrowingFile {
  public:
   // Both must outlive this.
@@ -29,8 +28,8 @@ class GrowingFile {
   GrowingFile& operator=(const GrowingFile&) = delete;
   ~GrowingFile() { withdraw(); }
 
-  // Takes away what an earlier append left, and announces this one. Nothing is written behind the
-  // end before the announcement is on disk, so that bytes there are always explained.
+  // Removes what an earlier append left, and announces this one. Nothing is written after the end
+  // before the announcement is on disk, so that extra bytes are always explained.
   Result<void> begin() {
     if (header_.trailing_bytes > 0) TQC_TRY(file_.truncate(header_.slot.file_bytes));
     begun_ = true;
@@ -43,8 +42,8 @@ class GrowingFile {
             [this](std::uint64_t offset, ByteView bytes) { return file_.write_at(offset, bytes); }};
   }
 
-  // Switches to the new state, all of which is written. If writing the slot fails nobody knows
-  // whether it is on disk, so that nothing may be taken away any more.
+  // Switches to the new state, which is completely written. If writing the slot fails it may or may
+  // not be on disk, so nothing may be removed any more.
   Result<void> commit(const HeaderSlot& slot) {
     TQC_TRY(file_.flush());
     begun_ = false;
@@ -57,7 +56,7 @@ class GrowingFile {
 
   void withdraw() noexcept try {
     if (!begun_) return;
-    // The announcement goes last: as long as there are bytes behind the end it explains them.
+    // The announcement is removed last: it explains the bytes after the end while there are any.
     if (!file_.truncate(header_.slot.file_bytes) || !file_.flush()) return;
     if (file_.write_at(other_slot(), header_.other)) (void)file_.flush();
   } catch (...) {
@@ -79,7 +78,7 @@ Result<void> check_options(const CacheFileInfo& info, const WriteOptions& option
   return {};
 }
 
-// Token blocks of a cache that growing does not change.
+// Number of token blocks of a cache that an append does not change.
 std::int64_t lasting_blocks(const cache::Cache& cache) {
   return std::max<std::int64_t>(0, cache::block_count(cache.n_tokens()) - 1);
 }
@@ -89,9 +88,9 @@ std::int64_t lasting_blocks(const cache::Cache& cache) {
 struct CacheAppender::State {
   std::unique_ptr<LockedFile> file;
   OpenContainer container;
-  // Token blocks that the caller has from the file, or the file from the caller.
+  // Number of leading token blocks known to be equal in the file and the caller's cache.
   std::int64_t n_trusted = 0;
-  bool stale = false;  // the container may not be what the file holds
+  bool stale = false;  // the container may differ from the file
 
   Result<void> open() {
     TQC_TRY_ASSIGN(container, open_container(*file));
@@ -110,22 +109,23 @@ struct CacheAppender::State {
     return {n_tokens_before, info.n_tokens(), bytes_written, info.file_bytes, info.gap_bytes};
   }
 
-  // Writes what is new and makes it the state of the file.
-  Result<void> write(ContainerContent content, const std::vector<std::size_t>& new_sections,
-                     const WriteOptions& options) {
+  // Writes the new sections and makes the result the state of the file.
+  Result<void> write(Manifest manifest, const cache::CacheReader& reader,
+                     const std::vector<std::size_t>& new_sections, const WriteOptions& options,
+                     const Progress& progress) {
     stale = true;
     GrowingFile growing(*file, container.header);
     TQC_TRY(growing.begin());
     FileEnd end = growing.end();
-    TQC_TRY(write_sections(content, new_sections, options, end));
-    TQC_TRY_ASSIGN(HeaderSlot slot, write_manifest(content.manifest, end));
+    TQC_TRY(write_sections(manifest, reader, new_sections, options, end, progress));
+    TQC_TRY_ASSIGN(HeaderSlot slot, write_manifest(manifest, end));
     slot.generation = container.header.slot.generation + 1;
     TQC_TRY(growing.commit(slot));
 
     Header header;
     header.slot = slot;
     header.other = encode_slot(container.header.slot);
-    container = {make_info(header, std::move(content.manifest)), std::move(header)};
+    container = {make_info(header, std::move(manifest)), std::move(header)};
     stale = false;
     return {};
   }
@@ -158,11 +158,11 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
   const CacheFileInfo& info = state_->container.info;
   TQC_TRY(check_options(info, options));
   TQC_TRY(cache::validate(cache));
-  ContainerContent content = content_of(cache);
-  Manifest& manifest = content.manifest;
+  const auto reader = cache::reader_of(cache);
+  Manifest manifest = manifest_of(*reader);
   TQC_TRY(check_growth(info, cache, manifest));
   TQC_TRY_ASSIGN(const Growth growth,
-                 compare_sections(info, state_->n_trusted, content, options.n_threads));
+                 compare_sections(info, state_->n_trusted, manifest, *reader, options.n_threads));
 
   const std::int64_t n_before = info.n_tokens();
   const std::uint64_t bytes_before = info.file_bytes;
@@ -174,8 +174,7 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
   }
   manifest.gaps = gaps_after(info, state_->container.header.slot, growth);
   TQC_TRY(prepare_manifest(manifest, options));
-  report_sections(content, growth.new_sections, progress);
-  TQC_TRY(state_->write(std::move(content), growth.new_sections, options));
+  TQC_TRY(state_->write(std::move(manifest), *reader, growth.new_sections, options, progress));
   state_->n_trusted = lasting_blocks(cache);
   return state_->report(n_before, this->info().file_bytes - bytes_before + kHeaderBytes);
 }

@@ -1,5 +1,3 @@
-#include "tqcache/format/archive_rate.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,38 +8,41 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/cache/centering.h"
+#include "tqcache/cache/kv_codec_state.h"
+#include "tqcache/cache/memory_blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
-#include "tqcache/format/describe.h"
-#include "tqcache/format/section_plan.h"
+#include "tqcache/format/section_writer.h"
 #include "tqcache/format/sections/compression.h"
-#include "tqcache/format/sections/section_bytes.h"
 #include "tqcache/format/sections/symbol_section.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {
 
-// Token blocks of a side that are coded to see what they take.
+// Number of token blocks of K or V that are encoded to measure their size.
 constexpr std::size_t kMostTrialBlocks = 8;
 
-// What is asked for is met by the sample with so much to spare.
+// Fraction of the requested size that the sample may use; the rest is a safety margin.
 constexpr double kMargin = 0.998;
 
-// Four trials to an octave of steps, two octaves.
+// Four trials per octave of steps, two octaves.
 constexpr std::size_t kMostTrials = 9;
-// Where a file does not depend on the C library, neither do its steps: no exponentials here.
+// Where a file does not depend on the C library, its steps do not either: no exponentials here.
 constexpr std::array<double, 4> kQuarters = {1.0, 1.189207115002721, 1.4142135623730951,
                                              1.681792830507429};
-constexpr double kErrorOfStep = 0.2635;  // mean square, of a step of 1
+constexpr double kErrorOfStep = 0.2635;  // mean square, for a step of 1
 
-// One side that will be packed.
+// K or V of a layer that will be quantized.
 struct Candidate {
   std::size_t layer = 0;
-  SideName name = SideName::kKeys;
+  TensorKind name = TensorKind::kKeys;
   cache::SidePlan plan;
   cache::HeadShape shape;
-  double weight = 1;  // of its step
+  double weight = 1;  // multiplies its step
 };
 
 Result<void> check_target(const ArchiveTarget& target) {
@@ -64,20 +65,20 @@ Result<void> check_target(const ArchiveTarget& target) {
   return {};
 }
 
-// 2^(x / 4) for x from 0 to 1, within 1e-3: between two trials bytes go with the logarithm of
-// steps.
+// 2^(x / 4) for x from 0 to 1, within 1e-3: between two trials, bytes are linear in the logarithm
+// of the step.
 double part_of_quarter(double x) { return 1 + x * (0.17329 + x * 0.01591); }
 
-// To eleven bits: what is measured is known no better.
+// Rounds to eleven bits; measurements are no more exact.
 float rounded(double step) {
   int exponent = 0;
   const double mantissa = std::frexp(step, &exponent);
   return static_cast<float>(std::ldexp(std::round(mantissa * 2048), exponent - 11));
 }
 
-// How keys, or values, go to their codes: turned as all are, or by maps made for them.
+// Number of ways to transform keys, or values: the usual rotation, or fitted transforms.
 constexpr std::size_t kTurns = 2;
-// One of the four ways to turn keys and values.
+// One of the four choices for keys and values.
 struct Turns {
   bool map_keys = false;
   bool map_values = false;
@@ -98,31 +99,14 @@ cache::ConvertOptions with_step(cache::ConvertOptions options, double step) {
   return options;
 }
 
-// Numbers of a source's sections by layer, side and token block.
-class SectionNumbers {
- public:
-  explicit SectionNumbers(const Manifest& manifest) : numbers_(2 * manifest.layers.size()) {
-    for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
-      const SectionInfo& section = manifest.sections[i];
-      if (section.side == SideName::kArray) break;  // they stand behind all others
-      numbers_[2 * to_size(section.layer) + static_cast<std::size_t>(section.side)].push_back(i);
-    }
-  }
-  std::size_t of(const Candidate& side, std::int64_t block) const {
-    return numbers_[2 * side.layer + static_cast<std::size_t>(side.name)][to_size(block)];
-  }
-
- private:
-  std::vector<std::vector<std::size_t>> numbers_;  // [2 n_layers][token block]
-};
-
-// Codes token blocks with one step after another, and counts the bytes.
+// Encodes token blocks with each step in turn, and counts the bytes.
 class Trials {
  public:
-  Trials(const SectionSource& source, unsigned n_threads, double first_step, std::size_t n_trials)
+  Trials(const cache::CacheReader& source, unsigned n_threads, double first_step,
+         std::size_t n_trials)
       : source_(source),
-        numbers_(source.manifest()),
-        maker_(source.manifest().identity.rope),
+        index_(source.blocks()),
+        tables_(source.description().identity.rope),
         compressor_(Compressor::for_planes()),
         n_threads_(n_threads) {
     for (std::size_t i = 0; i < n_trials; ++i) {
@@ -132,31 +116,31 @@ class Trials {
   }
 
   Result<void> add(const Candidate& side) {
-    const std::int64_t n_tokens = source_.manifest().n_tokens();
+    const std::int64_t n_tokens = source_.n_tokens();
     const std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens);
     if (blocks.empty()) return {};
     TQC_TRY(read(side, blocks));
     const auto n_full = static_cast<double>(n_tokens / cache::kTokenBlock);
     for (const bool is_mapped : {false, true}) {
-      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_.front(), is_mapped));
-      const std::vector<cache::FullBlock> sample = full_blocks(side, turbo.tail.dtype, blocks);
-      cache::fix_side(turbo, sample, side.plan.outlier_policy, n_threads_);
-      TQC_TRY(code(side, turbo, sample, n_full, is_mapped));
+      TQC_TRY_ASSIGN(cache::KvCodec codec, make_codec(side, steps_.front(), is_mapped));
+      const std::vector<cache::FullBlock> sample = full_blocks(side, codec.dtype(), blocks);
+      codec.fit(sample, side.plan.outlier_policy, n_threads_);
+      TQC_TRY(code(side, codec, sample, n_full, is_mapped));
     }
     return {};
   }
 
-  // Bytes that packed sections and maps take with each step.
+  // Bytes of packed sections and transforms at each step.
   using Sizes = std::array<double, kMostTrials>;
   Sizes bytes(Turns turns) const {
-    Sizes sum = of(SideName::kKeys, turns.map_keys);
-    const Sizes& values = of(SideName::kValues, turns.map_values);
+    Sizes sum = of(TensorKind::kKeys, turns.map_keys);
+    const Sizes& values = of(TensorKind::kValues, turns.map_values);
     for (std::size_t i = 0; i < steps_.size(); ++i) sum[i] += values[i];
     return sum;
   }
 
-  // The step that makes them take so many bytes: of more than all trials take, the finest of these;
-  // of less, nothing.
+  // The step at which they take this many bytes. More bytes than in any trial: the finest step;
+  // fewer than in any trial: nullopt.
   std::optional<double> step_for(const Sizes& sizes, double bytes) const {
     if (bytes >= sizes.front()) return steps_.front();
     for (std::size_t i = 1; i < steps_.size(); ++i) {
@@ -171,22 +155,24 @@ class Trials {
   Result<void> read(const Candidate& side, const std::vector<std::int64_t>& blocks) {
     raw_.resize(blocks.size());
     return parallel_try(blocks.size(), n_threads_, [&](std::size_t i) {
-      return source_.read(numbers_.of(side, blocks[i]), raw_[i]);
+      return source_.read(index_.at({static_cast<std::int64_t>(side.layer), side.name, blocks[i]}),
+                          raw_[i]);
     });
   }
 
-  const Sizes& of(SideName side, bool is_mapped) const {
+  const Sizes& of(TensorKind side, bool is_mapped) const {
     return bytes_[static_cast<std::size_t>(side)][is_mapped ? 1 : 0];
   }
 
-  Result<cache::TurboSide> make_side(const Candidate& side, double step, bool is_mapped) {
+  Result<cache::KvCodec> make_codec(const Candidate& side, double step, bool is_mapped) {
     cache::SidePlan plan = side.plan;
     plan.fit_transforms = is_mapped;
-    plan.n_sinks = 0;  // they stand in one block of many, and are counted apart
+    plan.n_sinks = 0;  // only in one block of many, and counted separately
     plan.codec.step = static_cast<float>(
         std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
-    const cache::LayerDesc& layer = source_.manifest().layers[side.layer];
-    return maker_.make(plan, order_of(side.name), side.shape, side_of(layer, side.name).dtype);
+    const cache::LayerDesc& layer = source_.description().layers[side.layer];
+    return cache::make_codec(plan, order_of(side.name), side.shape,
+                             tensor_of(layer, side.name).dtype, tables_);
   }
 
   std::vector<cache::FullBlock> full_blocks(const Candidate& side, Dtype dtype,
@@ -198,17 +184,19 @@ class Trials {
     return sample;
   }
 
-  // Every n-th block of the sample with every step.
-  Result<void> code(const Candidate& side, cache::TurboSide& fixed,
+  // Encodes every n-th block of the sample with every step.
+  Result<void> code(const Candidate& side, const cache::KvCodec& fitted,
                     const std::vector<cache::FullBlock>& sample, double n_full, bool is_mapped) {
     const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
     const std::size_t n_blocks = (sample.size() + every - 1) / every;
     std::vector<double> found(n_blocks * steps_.size());
     for (std::size_t trial = 0; trial < steps_.size(); ++trial) {
-      TQC_TRY_ASSIGN(cache::TurboSide turbo, make_side(side, steps_[trial], is_mapped));
-      fixed.codec = turbo.codec;
+      TQC_TRY_ASSIGN(const cache::KvCodec other, make_codec(side, steps_[trial], is_mapped));
+      cache::KvCodec::State state = fitted.state();
+      state.codec = other.state().codec;
+      const cache::KvCodec codec(std::move(state));
       TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
-        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, fixed, sample[i * every]));
+        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, codec, sample[i * every]));
         return {};
       }));
     }
@@ -216,71 +204,68 @@ class Trials {
     for (std::size_t i = 0; i < found.size(); ++i) {
       sizes[i / n_blocks] += found[i] / static_cast<double>(n_blocks) * n_full;
     }
-    const double of_maps = map_bytes(fixed);
+    const double of_maps = map_bytes(fitted);
     for (double& size : sizes) size += of_maps;
     return {};
   }
 
-  // What they take in the manifest.
-  double map_bytes(const cache::TurboSide& side) const {
-    const ByteView entries = std::as_bytes(std::span(side.transforms.entries));
+  // Bytes of the transforms in the manifest.
+  double map_bytes(const cache::KvCodec& codec) const {
+    const ByteView entries = std::as_bytes(std::span(codec.state().transforms.entries));
     Bytes frame;
     if (entries.empty()) return 0;
     return static_cast<double>(compressor_.compress(entries, frame) ? frame.size()
                                                                     : entries.size());
   }
 
-  Result<double> size_of(const Candidate& side, const cache::TurboSide& turbo,
+  Result<double> size_of(const Candidate& side, const cache::KvCodec& codec,
                          const cache::FullBlock& block) const {
-    TQC_TRY_ASSIGN(const cache::TurboBlock packed, cache::pack_block(turbo, block, 1));
+    TQC_TRY_ASSIGN(const SharedBytes packed, codec.encode(block, 1));
     cache::AttentionDesc layer{side.shape, {}, {}};
-    cache::QuantSpec quant;
-    quant.parts = turbo.codec.parts();
-    quant.n_sinks = turbo.n_sinks;
-    (side.name == SideName::kKeys ? layer.k : layer.v) = {turbo.tail.dtype, std::move(quant)};
+    (side.name == TensorKind::kKeys ? layer.k : layer.v) = codec.describe();
     SectionInfo section;
     section.side = side.name;
     section.block = block.index;
     Bytes stored;
-    const ByteView raw = packed.bytes.view();
+    const ByteView raw = packed.view();
     const bool shrank = compress_symbols(compressor_, symbol_shape(layer, section), raw, stored);
     return static_cast<double>(align_section(shrank ? stored.size() : raw.size()));
   }
 
-  const SectionSource& source_;
-  SectionNumbers numbers_;
-  cache::SideMaker maker_;  // sides of one step share their tables
+  const cache::CacheReader& source_;
+  cache::BlockIndex index_;
+  cache::KvTables tables_;  // shared by codecs of one step
   Compressor compressor_;
   unsigned n_threads_;
   std::vector<double> steps_;
-  std::array<std::array<Sizes, kTurns>, 2> bytes_{};  // [side][mapped or not]
+  std::array<std::array<Sizes, kTurns>, 2> bytes_{};  // [K or V][transforms fitted or not]
   std::vector<AlignedBytes> raw_;
 };
 
-// The file as it will be, but for its sections' bytes.
+// The future file without the bytes of its newly packed sections.
 struct Outlook {
   std::vector<Candidate> sides;
-  double other_bytes = 0;  // of all that is not packed anew
+  double other_bytes = 0;  // of everything that is not packed now
   double n_values = 0;     // keys and values of the whole cache
 };
 
-void count_values(const Manifest& manifest, Outlook& outlook) {
-  for (const cache::LayerDesc& layer : manifest.layers) {
+void count_values(const cache::CacheDesc& cache, Outlook& outlook) {
+  for (const cache::LayerDesc& layer : cache.layers) {
     const auto* attention = std::get_if<cache::AttentionDesc>(&layer);
     if (attention == nullptr) continue;
     const cache::HeadShape shape = attention->shape;
     outlook.n_values +=
-        2.0 * static_cast<double>(shape.n_kv_heads * shape.head_dim * manifest.n_tokens());
+        2.0 * static_cast<double>(shape.n_kv_heads * shape.head_dim * cache.n_tokens());
   }
 }
 
-// Sections that stay as they are take what they take now, or what they hold if that is not known.
-double other_sections(const Manifest& manifest, const std::vector<cache::SidePlan>& plans) {
+// Unchanged sections keep their stored size, or count with their raw size if that is unknown.
+double other_sections(const cache::CacheReader& source, const std::vector<cache::SidePlan>& plans) {
   double bytes = 0;
-  for (const SectionInfo& section : manifest.sections) {
-    const bool is_array = section.side == SideName::kArray;
+  for (const cache::BlockInfo& section : source.blocks()) {
+    const bool is_array = section.side == TensorKind::kArray;
     const bool is_full =
-        cache::tokens_in_block(manifest.n_tokens(), section.block) == cache::kTokenBlock;
+        cache::tokens_in_block(source.n_tokens(), section.block) == cache::kTokenBlock;
     const std::size_t plan = 2 * to_size(section.layer) + static_cast<std::size_t>(section.side);
     if (!is_array && !plans[plan].dense && !section.packed && is_full) continue;
     const std::uint64_t known = section.stored_bytes;
@@ -289,39 +274,40 @@ double other_sections(const Manifest& manifest, const std::vector<cache::SidePla
   return bytes;
 }
 
-// Requires: options have a step of 1, so that plans have the weights.
-Result<Outlook> look_ahead(const Manifest& manifest, const cache::ConvertOptions& options) {
+// Requires: options have a step of 1, so that the steps of plans are the weights.
+Result<Outlook> look_ahead(const cache::CacheReader& source, const cache::ConvertOptions& options) {
+  const Manifest manifest = manifest_of(source);
   TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(manifest, options));
   Outlook outlook;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    for (const SideName name : {SideName::kKeys, SideName::kValues}) {
+    for (const TensorKind name : {TensorKind::kKeys, TensorKind::kValues}) {
       const cache::SidePlan& plan = plans[2 * i + static_cast<std::size_t>(name)];
-      if (plan.dense || side_of(manifest.layers[i], name).quant) continue;
-      outlook.sides.push_back({i, name, plan, cache::attention_of(manifest.layers[i])->shape,
-                               double{plan.codec.step}});
+      if (plan.dense || tensor_of(manifest.layers[i], name).quant) continue;
+      outlook.sides.push_back(
+          {i, name, plan, cache::attention_of(manifest.layers[i])->shape, double{plan.codec.step}});
     }
   }
   count_values(manifest, outlook);
-  // The manifest says of a packed section no more than of a dense one, and of a packed side its
-  // mean and its codec besides. Sink tokens are not compressed by much.
+  // The manifest has no more about a packed section than about a dense one; a quantized tensor adds
+  // its mean and its codec. Sink tokens hardly compress.
   TQC_TRY_ASSIGN(const Bytes bytes, encode_manifest(manifest));
   double packed_sides = 0;
   for (const Candidate& side : outlook.sides) {
     const auto dim = static_cast<double>(side.shape.head_dim);
     const bool has_mean = side.plan.center != cache::Centering::kNone;
-    packed_sides += dim * static_cast<double>(side.shape.n_kv_heads * side.plan.n_sinks) *
-                    static_cast<double>(
-                        dtype_size(side_of(manifest.layers[side.layer], side.name).dtype));
+    packed_sides +=
+        dim * static_cast<double>(side.shape.n_kv_heads * side.plan.n_sinks) *
+        static_cast<double>(dtype_size(tensor_of(manifest.layers[side.layer], side.name).dtype));
     packed_sides += has_mean ? dim * static_cast<double>(side.shape.n_kv_heads) * sizeof(float) : 0;
   }
   constexpr double kCodecBytes = 1400;  // once: 256 centroids, and texts
-  outlook.other_bytes = other_sections(manifest, plans) + static_cast<double>(bytes.size()) +
+  outlook.other_bytes = other_sections(source, plans) + static_cast<double>(bytes.size()) +
                         packed_sides + kCodecBytes + static_cast<double>(kHeaderBytes);
   return outlook;
 }
 
-// The step that gives all sides together that mean error. Of one side's error r is the step's, and
-// (r / (1 + r))^2 is what vectors are drawn in by.
+// The step that gives all tensors together this mean error. The error of one tensor is
+// r + (r / (1 + r))^2: r comes from the step, the second term from the shrinkage of vectors.
 double step_of_error(double mse, const std::vector<Candidate>& sides) {
   double of_step = mse;
   for (int i = 0; i < 8; ++i) {
@@ -337,7 +323,7 @@ double step_of_error(double mse, const std::vector<Candidate>& sides) {
   return std::sqrt(of_step / kErrorOfStep * (sides.empty() ? 1 : values / squares));
 }
 
-// Where trials begin: a step that surely takes more bits than that.
+// The step of the first trial, which surely takes more bits than requested.
 double step_of_bits(double bits) {
   const int quarters = static_cast<int>(std::ceil(bits * 4));
   const double step = 1.4 * kQuarters[static_cast<std::size_t>(-quarters & 3)] *
@@ -350,14 +336,14 @@ double first_step(const ArchiveTarget& target, const std::vector<Candidate>& sid
   return target.mse ? step_of_error(*target.mse, sides) : step_of_bits(*target.bits);
 }
 
-// The finest of the steps that the four ways to turn sides need.
+// Chooses the transforms that reach the size with the finest step.
 Result<cache::ConvertOptions> choose(const Trials& trials, const cache::ConvertOptions& options,
                                      double bits, double wanted, const Outlook& outlook) {
   std::optional<double> finest;
   Turns best;
   for (const Turns turns : kAllTurns) {
     const auto step = trials.step_for(trials.bytes(turns), wanted);
-    // Where the finest trial takes too little even so, the fewest bytes win.
+    // If even the finest trial takes too few bytes, the choice with the fewest bytes wins.
     const bool is_better =
         step && (!finest || *step < *finest ||
                  (*step == *finest && trials.bytes(turns).front() < trials.bytes(best).front()));
@@ -375,7 +361,7 @@ Result<void> try_all(const std::vector<Candidate>& sides, Trials& trials,
   for (std::size_t i = 0; i < sides.size(); ++i) {
     if (auto added = trials.add(sides[i]); !added) {
       return in_context("layer " + std::to_string(sides[i].layer) +
-                            (sides[i].name == SideName::kKeys ? " k" : " v"),
+                            (sides[i].name == TensorKind::kKeys ? " k" : " v"),
                         std::move(added).error());
     }
     if (progress && !progress(i + 1, sides.size())) {
@@ -387,17 +373,16 @@ Result<void> try_all(const std::vector<Candidate>& sides, Trials& trials,
 
 }  // namespace
 
-Result<cache::ConvertOptions> choose_step(const SectionSource& source,
+Result<cache::ConvertOptions> choose_step(const cache::CacheReader& source,
                                           const cache::ConvertOptions& options,
                                           const ArchiveTarget& target, const Progress& progress) {
   TQC_TRY(check_target(target));
   if (options.windows != cache::WindowForm::kAsTheyAre) {
     return invalid("an archive leaves sliding windows as they are");
   }
-  const Manifest& manifest = source.manifest();
-  TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(manifest, with_step(options, 1.0)));
+  TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(source, with_step(options, 1.0)));
   const double first = first_step(target, outlook.sides);
-  const bool has_samples = !outlook.sides.empty() && manifest.n_tokens() >= cache::kTokenBlock;
+  const bool has_samples = !outlook.sides.empty() && source.n_tokens() >= cache::kTokenBlock;
   if (!has_samples) return with_step(options, first);
   Trials trials(source, options.n_threads, rounded(first), target.bits ? kMostTrials : 1);
   TQC_TRY(try_all(outlook.sides, trials, progress));

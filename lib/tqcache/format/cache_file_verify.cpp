@@ -1,21 +1,22 @@
 #include <algorithm>
 #include <utility>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/section_checks.h"
-#include "tqcache/format/unpack_section.h"
+#include "tqcache/hash.h"
+#include "tqcache/kv_codec.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {
 
-// What is wrong with the content of one section; one fact, since one leads to the next.
+// Reports the first problem of one section's content, since one problem causes others.
 Result<void> check_section(const ByteSource& source, const Manifest& manifest,
                            const SectionInfo& section, const Decompressor& decompressor) {
   AlignedBytes raw;
@@ -29,7 +30,7 @@ Result<void> check_section(const ByteSource& source, const Manifest& manifest,
 std::vector<std::string> section_damage(const ByteSource& source, const Manifest& manifest,
                                         std::size_t index, const Decompressor& decompressor) {
   const SectionInfo& section = manifest.sections[index];
-  const std::string place = section_place(index, section);
+  const std::string place = block_place(index, section);
   std::vector<std::string> damage;
   if (auto checked = check_section(source, manifest, section, decompressor); !checked) {
     damage.push_back(in_context(place, std::move(checked).error()).message);
@@ -40,7 +41,7 @@ std::vector<std::string> section_damage(const ByteSource& source, const Manifest
   return damage;
 }
 
-// Nobody reads a gap, so nothing of it matters but that its bytes are the ones that died.
+// Gaps are never read, so only their checksum matters.
 Result<void> check_gap(const ByteSource& source, const GapInfo& gap) {
   AlignedBytes bytes(align_section(gap.bytes));
   TQC_TRY(source.read_at(gap.file_offset, bytes));
@@ -77,19 +78,19 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   TQC_TRY_ASSIGN(OpenContainer container, open_container(source));
   VerifyReport report{std::move(container.info), 0, 0, std::move(container.header.damage)};
   const Manifest& manifest = report.info;
-  TQC_TRY(check_largest(manifest, options.max_payload_bytes));
+  TQC_TRY(check_largest(blocks_of(manifest.sections), options.max_payload_bytes));
   TQC_TRY(check_largest_gap(manifest, options.max_payload_bytes));
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);
 
-  // Whether its maps are any.
-  if (auto decoders = make_decoders(manifest); !decoders) {
-    report.damage.push_back(decoders.error().message);
+  // The manifest's rules do not detect codebooks and transforms that cannot decode.
+  if (auto codecs = cache::make_codecs(manifest.layers, manifest.identity.rope); !codecs) {
+    report.damage.push_back(codecs.error().message);
   }
 
   const Decompressor decompressor;
   const std::size_t n_sections = manifest.sections.size();
-  const std::uint64_t total = total_raw_bytes(manifest);
+  const std::uint64_t total = cache::total_raw_bytes(manifest.sections);
   std::uint64_t done = 0;
   std::vector<std::vector<std::string>> found(slot_count(options.n_threads));
   const auto check = [&](std::size_t i, std::size_t slot) -> Result<void> {

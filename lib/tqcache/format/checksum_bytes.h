@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tqcache/base/hash.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
 

@@ -2,14 +2,13 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/format/append.h"
-#include "tqcache/format/cache_content.h"
-#include "tqcache/format/sections/compression.h"
-#include "tqcache/format/container_writer.h"
+#include "tqcache/format/manifest.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_reader.h"
-#include "tqcache/format/section_writer.h"
+#include "tqcache/format/sections/compression.h"
+#include "tqcache/hash.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 namespace {
@@ -19,36 +18,35 @@ bool has_dead_bytes(const OpenContainer& container) {
          container.header.announced || !container.header.damage.empty();
 }
 
-// The content name stays the same only if the sections do, so these are looked at closely.
-Result<SharedBytes> carry_over(const ByteSource& source, const Manifest& manifest,
-                               const SectionInfo& section, const Decompressor& decompressor) {
-  AlignedBytes raw;
-  TQC_TRY(read_section(source, manifest, section, decompressor, raw));
-  if (sha256(raw) != section.raw_sha256) {
-    return Error{ErrorCode::kCorrupt, "SHA-256 of the content mismatch"};
-  }
-  return SharedBytes(std::move(raw));
-}
+// A reader that checks content against the SHA-256 of its sections: the content digest stays the
+// same only if they match.
+class ComparedFile : public cache::CacheReader {
+ public:
+  ComparedFile(const ByteSource& source, const Manifest& manifest)
+      : source_(source), manifest_(manifest), blocks_(blocks_of(manifest.sections)) {}
 
-// Everything but what depends on where it stands. Views both.
-ContainerContent content_of(const ByteSource& source, const Manifest& manifest) {
-  ContainerContent content{manifest, {}};
-  content.manifest.gaps.clear();
-  content.make_section = [&source, &manifest,
-                          decompressor = std::make_shared<const Decompressor>()](
-                             std::size_t i) -> Result<SharedBytes> {
-    const SectionInfo& section = manifest.sections[i];
-    auto raw = carry_over(source, manifest, section, *decompressor);
-    if (!raw) return in_context(section_place(i, section), std::move(raw).error());
-    return raw;
-  };
-  return content;
-}
+  const cache::CacheDesc& description() const override { return manifest_; }
+  const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
+  Result<void> read(std::size_t i, AlignedBytes& raw) const override {
+    const SectionInfo& section = manifest_.sections[i];
+    Result<void> done = read_section(source_, manifest_, section, decompressor_, raw);
+    if (done && sha256(raw) != section.raw_sha256)
+      done = corrupt("SHA-256 of the content mismatch");
+    if (!done) return in_context(block_place(i, section), std::move(done).error());
+    return {};
+  }
+
+ private:
+  const ByteSource& source_;
+  const Manifest& manifest_;
+  std::vector<cache::BlockInfo> blocks_;
+  Decompressor decompressor_;
+};
 
 WriteOptions options_like(const Manifest& manifest, WriteOptions options) {
   options.compression = compression_of(manifest);
   options.writer = manifest.writer;
-  options.hide_tokens = false;  // those that are hidden stay so
+  options.hide_tokens = false;  // hidden tokens stay hidden
   return options;
 }
 
@@ -63,11 +61,10 @@ Result<CompactReport> compact_file(const std::filesystem::path& path, const Writ
   const std::uint64_t bytes_before = info.file_bytes + info.trailing_bytes;
   if (!has_dead_bytes(container)) return CompactReport{bytes_before, bytes_before, false};
 
-  TQC_TRY(check_largest(info, ReadOptions{}.max_payload_bytes));
+  const ComparedFile content(*locked, info);
+  TQC_TRY(check_largest(content.blocks(), ReadOptions{}.max_payload_bytes));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, Overwrite::kAllow, locked.get()));
-  ContainerContent content = content_of(*locked, info);
-  report_sections(content, all_sections(info), progress);
-  TQC_TRY(write_container(std::move(content), file, options_like(info, options)));
+  TQC_TRY(write_cache(content, file, options_like(info, options), progress));
   const std::uint64_t bytes_after = file.size();
   TQC_TRY(file.commit());
   return CompactReport{bytes_before, bytes_after, true};

@@ -1,5 +1,5 @@
 #pragma once
-// format/container_format.h: the numbers of the file's layout, for reader and writer alike.
+// format/container_format.h: the constants of the file layout, for reader and writer.
 //
 // Spec: docs/reference/format.md §3 and §Limits.
 
@@ -7,11 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::format {
 
-// "TQKV", then what a transfer as text would damage, as in PNG: CR LF, Ctrl-Z, LF.
+// "TQKV", then bytes that a text-mode transfer would damage, as in PNG: CR LF, Ctrl-Z, LF.
 inline constexpr std::array<std::byte, 8> kMagic = {
     std::byte{'T'},  std::byte{'Q'},  std::byte{'K'},  std::byte{'V'},
     std::byte{'\r'}, std::byte{'\n'}, std::byte{0x1a}, std::byte{'\n'}};
@@ -22,36 +22,27 @@ inline constexpr std::size_t kSlotBytes = 64;
 inline constexpr std::size_t kSlotCount = 2;
 inline constexpr std::size_t kHeaderBytes = kSlotBytes * kSlotCount;  // sections follow
 
-// Sections and the manifest start at multiples of this: a cache line, and what SIMD loads want of
-// a mapped file.
+// Sections and the manifest start at multiples of this: a cache line, and the alignment of SIMD
+// loads from a mapped file.
 inline constexpr std::uint64_t kSectionAlignment = 64;
 
 // Required features, docs/reference/format.md §3.
 inline constexpr std::uint32_t kFeatureGrowing = 1u << 0;  // a slot that only announces an append
-inline constexpr std::uint32_t kFeatureGaps = 1u << 1;     // the manifest lists dead ranges
+inline constexpr std::uint32_t kFeatureGaps = 1u << 1;     // the manifest lists dead space
 inline constexpr std::uint32_t kFeatureHiddenTokens = 1u << 2;  // hashes instead of token ids
 inline constexpr std::uint32_t kFeaturePlanes = 1u << 3;        // sections of planes
 inline constexpr std::uint32_t kKnownRequiredFeatures =
     kFeatureGrowing | kFeatureGaps | kFeatureHiddenTokens | kFeaturePlanes;
 
-// Limits, besides those of cache/cache.h and codec/codec_spec.h.
+// Limits, besides those of tqcache/cache.h and tqcache/codec_spec.h.
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
 inline constexpr std::uint32_t kMaxManifestDepth = 16;        // tables within tables
 inline constexpr std::uint32_t kMaxManifestTables = 200000;   // also bounds shared sub-tables
-inline constexpr std::size_t kMaxTextBytes = 1024;            // each text of the manifest
-inline constexpr std::size_t kMaxDifferentParts = 1024;       // of the different codecs of a file
-inline constexpr std::size_t kMaxMatrixValues = 8 << 20;      // of the matrices of different parts
-inline constexpr std::size_t kMaxCentroids = 256;             // of one codebook
-inline constexpr std::size_t kMaxMeanValues = 16 << 20;       // of the means of all sides
-inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all sides with outlier channels
-inline constexpr std::size_t kMaxMapEntries = 16 << 20;       // of the maps of all sides
-inline constexpr std::size_t kMaxGaps = 1 << 20;  // dead ranges, before a file is compacted
-// Token blocks of all turbo windows, k and v alike, with those that windows have left: each takes
-// a row in memory.
-inline constexpr std::int64_t kMaxWindowBlocks = 1 << 20;
-inline constexpr std::size_t kMaxArrays = 64;  // of one arrays layer
-inline constexpr std::size_t kMaxArrayRank = 8;
-inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
+inline constexpr std::size_t kMaxCentroids = 256;             // per codebook
+inline constexpr std::size_t kMaxMeanValues = 16 << 20;       // of all means together
+inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all channel orders together
+inline constexpr std::size_t kMaxMapEntries = 16 << 20;       // of all fitted transforms together
+inline constexpr std::size_t kMaxGaps = 1 << 20;  // before a file must be compacted
 
 // Requires: value below 2^64 - 63.
 constexpr std::uint64_t align_section(std::uint64_t value) {

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kDomain = "tqcache content name v1";
 
-// Every number is a u64, every text carries its length, every list its count: so no two contents
-// share a serialization.
+// Every number is a u64; every text has its length and every list its count in front. So no two
+// contents have the same serialization.
 class Serialization {
  public:
   void number(std::uint64_t value) { out_.write(value); }
@@ -24,7 +24,7 @@ class Serialization {
   void number(Enum value) { number(static_cast<std::uint64_t>(value)); }
   void text(std::string_view value) { out_.append_sized(as_bytes(value)); }
   void bytes(ByteView value) { out_.append_sized(value); }
-  void fixed(const Sha256& value) { out_.append(value); }  // always as long, so without a length
+  void fixed(const Sha256& value) { out_.append(value); }  // of fixed size, so without a length
 
   Sha256 digest() const { return sha256(out_.bytes()); }
 
@@ -39,7 +39,7 @@ void add_identity(Serialization& out, const cache::Identity& identity) {
   const std::uint64_t with_factors = rope.factors.empty() ? 0 : 256;
   out.number(static_cast<std::uint64_t>(rope.style) + with_factors);
   out.number(rope.n_dims);
-  // 0 and -0 are equal, and the manifest keeps neither: they have one name.
+  // 0 and -0 are equal, and the manifest stores neither: they get the same digest.
   out.number(std::bit_cast<std::uint64_t>(rope.base == 0 ? 0.0 : rope.base));
   if (with_factors != 0) out.bytes(object_bytes(rope.factors));
   out.bytes(identity.weights_fingerprint);
@@ -48,7 +48,7 @@ void add_identity(Serialization& out, const cache::Identity& identity) {
   out.text(identity.source_format);
 }
 
-// Many layers may share a matrix of megabytes: it stands in the name by its digest, made once.
+// Many layers may share a matrix of megabytes: its own digest represents it and is computed once.
 class MatrixDigests {
  public:
   const Sha256& of(const codec::TransformMatrix& matrix) {
@@ -70,14 +70,14 @@ void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& di
   out.number(part.quantizer.rounds);
   out.number(part.quantizer.seed);
   out.text(name_of(kScaleNames, part.quantizer.scale));
-  // The rule's name tells whether it is there.
+  // The name of the rule says whether the step follows.
   if (part.quantizer.scale == codec::ScaleRule::kStep) {
     out.number(std::uint64_t{std::bit_cast<std::uint32_t>(part.quantizer.step)});
   }
   out.number(std::uint64_t{part.of_residual});
   out.number(std::uint64_t{part.has_bias});
   out.bytes(object_bytes(part.centroids));
-  // The rotation's name tells whether it is there.
+  // The name of the rotation says whether the matrix follows.
   if (part.quantizer.rotation == codec::TransformKind::kMatrix) {
     out.fixed(digests.of(part.quantizer.matrix));
   }
@@ -86,7 +86,7 @@ void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& di
 void add_tensor(Serialization& out, const cache::TensorDesc& tensor, MatrixDigests& digests) {
   out.text(type_name(tensor));
   out.number(tensor.dtype);
-  if (!tensor.quant) return;  // the name says whether the rest is there
+  if (!tensor.quant) return;  // the type name says whether the rest follows
   const cache::QuantSpec& quant = *tensor.quant;
   out.text(kLayoutName);
   out.number(std::uint64_t{quant.parts.size()});
@@ -98,8 +98,8 @@ void add_tensor(Serialization& out, const cache::TensorDesc& tensor, MatrixDiges
   if (quant.mode == codec::Mode::kTrellis) out.bytes(object_bytes(quant.transforms));
 }
 
-// The length of the ids in bytes is never as large as kHidden, so that it tells whether they follow
-// or their hashes do.
+// The length of the ids in bytes is always below kHidden, so this number says whether ids or hashes
+// follow.
 void add_tokens(Serialization& out, const Manifest& manifest) {
   constexpr std::uint64_t kHidden = std::uint64_t{1} << 63;
   if (!manifest.hidden_tokens) return out.bytes(object_bytes(manifest.tokens));

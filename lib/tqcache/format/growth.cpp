@@ -8,12 +8,12 @@
 #include <tuple>
 #include <utility>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/token_hashes.h"
-#include "tqcache/format/section_plan.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/type_names.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
 namespace {
@@ -24,7 +24,7 @@ using cache::StateDesc;
 using cache::TensorDesc;
 using cache::WindowDesc;
 
-// What a file has from the first token on, and what its first packed block fixes.
+// Checks the settings that are fixed from the first token on, and by the first packed block.
 Result<void> check_tensor(const TensorDesc& file, const TensorDesc& grown) {
   if (type_name(grown) != type_name(file)) {
     return mismatch(fmt::format("{} where the file has {}", type_name(grown), type_name(file)));
@@ -38,7 +38,8 @@ Result<void> check_tensor(const TensorDesc& file, const TensorDesc& grown) {
   if (now.n_sinks != old.n_sinks) return mismatch("another number of sink tokens");
   if (!old.mean.empty() && !cache::same_bits(now.mean, old.mean)) return mismatch("another mean");
   if (now.transforms != old.transforms) return mismatch("other maps");
-  if (!old.outliers.empty() && now.outliers != old.outliers) return mismatch("other outlier channels");
+  if (!old.outliers.empty() && now.outliers != old.outliers)
+    return mismatch("other outlier channels");
   return {};
 }
 
@@ -93,7 +94,7 @@ Error other_token(std::size_t index) {
   return mismatch("token " + std::to_string(index) + " is another than in the file");
 }
 
-// A hash stands for all tokens before it as well, so the first one that differs names the block.
+// A hash covers all earlier tokens as well, so the first one that differs names the block.
 Result<void> check_hidden(const std::vector<Sha256>& hashes, std::span<const std::int32_t> ids) {
   if (hashes.empty() && !ids.empty()) {
     return Error{ErrorCode::kUnsupported, "the file does not tell which tokens it holds"};
@@ -120,18 +121,18 @@ Result<void> check_tokens(const Manifest& file, const cache::Cache& cache) {
   return other_token(static_cast<std::size_t>(differs - file.tokens.begin()));
 }
 
-// A section of the file, and the one of the grown manifest that it may stay for.
+// A section of the file, and the section of the grown manifest that it may become.
 struct Pair {
   std::size_t old_number = 0;
   std::size_t number = 0;
   bool same = false;
 };
 
-// Both tables are in one order. A longer cache has sections between those of a shorter one, and
+// Both tables have the same order. A longer cache has sections between those of a shorter one, and
 // lacks some that windows have left.
-bool comes_before(const SectionKey& a, const SectionKey& b) {
-  const auto rank = [](const SectionKey& key) {
-    const bool is_array = key.side == SideName::kArray;
+bool comes_before(const BlockKey& a, const BlockKey& b) {
+  const auto rank = [](const BlockKey& key) {
+    const bool is_array = key.side == TensorKind::kArray;
     return std::tuple(is_array, is_array ? key.layer : key.block, is_array ? key.block : key.layer,
                       key.side);
   };
@@ -142,7 +143,7 @@ std::vector<Pair> pair_sections(const Manifest& file, const Manifest& grown) {
   std::vector<Pair> pairs;
   std::size_t in_file = 0;
   for (std::size_t i = 0; i < grown.sections.size(); ++i) {
-    const SectionKey key = key_of(grown.sections[i]);
+    const BlockKey key = key_of(grown.sections[i]);
     while (in_file < file.sections.size() && comes_before(key_of(file.sections[in_file]), key)) {
       ++in_file;
     }
@@ -157,7 +158,7 @@ bool may_stay(const SectionInfo& old_section, const SectionInfo& section) {
 }
 
 bool is_trusted(const SectionInfo& section, std::int64_t n_trusted) {
-  return section.side != SideName::kArray && section.block < n_trusted;
+  return section.side != TensorKind::kArray && section.block < n_trusted;
 }
 
 }  // namespace
@@ -168,17 +169,17 @@ Result<void> check_growth(const Manifest& file, const cache::Cache& cache, const
   return check_tokens(file, cache);
 }
 
-Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted,
-                                ContainerContent& content, unsigned n_threads) {
-  std::vector<SectionInfo>& sections = content.manifest.sections;
-  std::vector<Pair> pairs = pair_sections(file, content.manifest);
+Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted, Manifest& grown,
+                                const cache::CacheReader& reader, unsigned n_threads) {
+  std::vector<SectionInfo>& sections = grown.sections;
+  std::vector<Pair> pairs = pair_sections(file, grown);
   TQC_TRY(parallel_try(pairs.size(), n_threads, [&](std::size_t i) -> Result<void> {
     Pair& pair = pairs[i];
     const SectionInfo& old_section = file.sections[pair.old_number];
     if (!may_stay(old_section, sections[pair.number])) return {};
     pair.same = is_trusted(old_section, n_trusted);
     if (pair.same) return {};
-    TQC_TRY_ASSIGN(const SharedBytes raw, content.make_section(pair.number));
+    TQC_TRY_ASSIGN(const SharedBytes raw, reader.share(pair.number));
     pair.same = sha256(raw.view()) == old_section.raw_sha256;
     return {};
   }));

@@ -1,6 +1,6 @@
 #pragma once
-// format/growth.h: what a file has to do with the cache that it shall grow to: whether it can, and
-// which of its sections stay.
+// format/growth.h: the comparison of a file with a cache to append: whether the file can be
+// extended to it, and which sections it keeps.
 //
 // Spec: docs/reference/format.md, "Appending".
 
@@ -8,36 +8,35 @@
 #include <cstdint>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/format/container_writer.h"
+#include "tqcache/error.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::format {
 
-// Whether `cache` is what the file holds with tokens added, as far as the manifests tell; `grown`
-// is that of the cache.
+// Checks by the manifests that `cache` is the file's content with tokens added; `grown` is the
+// manifest of the cache.
 //
-// Errors: kMismatch; kUnsupported when the tokens cannot be compared: those of the cache are
+// Errors: kMismatch; kUnsupported when the tokens cannot be compared: the cache's tokens are
 //         hidden, or the file has neither ids nor hashes.
 Result<void> check_growth(const Manifest& file, const cache::Cache& cache, const Manifest& grown);
 
 struct Growth {
-  std::vector<std::size_t> new_sections;   // numbers in the grown manifest, ascending
-  std::vector<std::size_t> dead_sections;  // numbers in the file's
+  std::vector<std::size_t> new_sections;   // indices in the grown manifest, ascending
+  std::vector<std::size_t> dead_sections;  // indices in the file's manifest
 };
 
-// Tells the sections that stay from those that are to be written, and fills the former in. Of token
-// blocks before `n_trusted` it takes for granted that they stay what they are if they keep their
-// form; all else is compared.
+// Separates sections that stay from those to be written, and fills in the rows of the former. Token
+// blocks before `n_trusted` are assumed unchanged if they stay packed or stay dense; all others are
+// compared.
 //
-// Requires: check_growth(file, ..., content.manifest).
-// Errors:   those of content.make_section.
-Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted,
-                                ContainerContent& content, unsigned n_threads);
+// Requires: check_growth(file, ..., grown); `grown` has the reader's blocks.
+// Errors:   those of the reader.
+Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted, Manifest& grown,
+                                const cache::CacheReader& reader, unsigned n_threads);
 
-// All dead bytes of the file once it has grown: its gaps, the sections that do not stay, and its
+// All dead space of the file after the append: its gaps, the sections that are replaced, and its
 // manifest, in ascending order.
 std::vector<GapInfo> gaps_after(const Manifest& file, const HeaderSlot& slot, const Growth& growth);
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/checksum_bytes.h"
 
 namespace tqcache::format {
@@ -59,14 +59,14 @@ HeaderSlot parse_fields(SlotView bytes) {
   return slot;
 }
 
-// Magic, checksum and place: what makes a slot whole, whatever its version. The magic and the
-// last 8 bytes stand where they are in every version to come.
+// Checks magic, checksum and place, which make a slot valid whatever its version. The magic and the
+// last 8 bytes keep their places in all future versions.
 Result<HeaderSlot> parse_slot(SlotView bytes, std::size_t index) {
   if (!begins_with(bytes, kMagic)) return bad_magic(bytes);
   const auto stored = number_at<std::uint64_t>(bytes, kSlotChecksumOffset);
   if (stored != xxh3_64(bytes.first(kSlotChecksumOffset))) return corrupt("checksum mismatch");
   const HeaderSlot slot = parse_fields(bytes);
-  // Only slot 0 holds odd generations, so that no slot passes for the other.
+  // Only slot 0 holds odd generations, so that neither slot can be mistaken for the other.
   if (slot_index(slot.generation) != index || slot.generation == 0) {
     return corrupt("generation " + std::to_string(slot.generation) + " stands in the wrong slot");
   }
@@ -75,12 +75,12 @@ Result<HeaderSlot> parse_slot(SlotView bytes, std::size_t index) {
 
 std::string slot_place(std::size_t index) { return "header slot " + std::to_string(index); }
 
-// Of a version to come nobody knows what the bit means.
+// False for future versions, where the meaning of the bit is unknown.
 bool is_growing(const HeaderSlot& slot) {
   return slot.version == kVersion && (slot.required_features & kFeatureGrowing) != 0;
 }
 
-// The slot beside the one in use: an older state, or the announcement of a newer one.
+// Checks the slot that is not in use: an older state, or the announcement of a newer one.
 Result<void> check_other(const Result<HeaderSlot>& other, const HeaderSlot& current) {
   if (!other) return other.error();
   if (!is_growing(*other)) return {};
@@ -89,7 +89,7 @@ Result<void> check_other(const Result<HeaderSlot>& other, const HeaderSlot& curr
   return corrupt("announces an append, but not to the state of the other slot");
 }
 
-// Without a state in use: why not, told of the first slot that at least has the magic.
+// The error for a file without a state in use, for the first slot that at least has the magic.
 Error tell_no_state(const HeaderBytes& bytes, const std::array<Result<HeaderSlot>, 2>& slots) {
   for (std::size_t i = 0; i < kSlotCount; ++i) {
     if (!begins_with(slot_view(bytes, i), ByteView(kMagic).first(kNameBytes))) continue;
@@ -99,8 +99,8 @@ Error tell_no_state(const HeaderBytes& bytes, const std::array<Result<HeaderSlot
   return corrupt("not a .tqkv file");
 }
 
-// The whole slot with the highest generation that does not merely announce an append, and what the
-// other one is.
+// Chooses the valid slot with the highest generation that is more than an announcement, and
+// examines the other one.
 Result<Header> choose_slot(const HeaderBytes& bytes) {
   const std::array<Result<HeaderSlot>, 2> slots = {parse_slot(slot_view(bytes, 0), 0),
                                                    parse_slot(slot_view(bytes, 1), 1)};
@@ -146,8 +146,8 @@ Result<void> check_manifest_range(const HeaderSlot& slot) {
   return Error{ErrorCode::kTooLarge, "a manifest of " + std::to_string(manifest_bytes) + " bytes"};
 }
 
-// Holds the header against the size of the file. Bytes behind the end are those of an append: one
-// that is announced, or one whose slot was being written when the power went.
+// Checks the header against the size of the file. Bytes after the end belong to an append that is
+// announced, or whose slot was being written when power failed.
 Result<void> check_ranges(Header& header, std::uint64_t actual_bytes) {
   const std::uint64_t file_bytes = header.slot.file_bytes;
   if (actual_bytes < file_bytes) {
@@ -169,15 +169,15 @@ Error ends_within_header(const HeaderBytes& bytes, std::size_t available) {
           "the file ends after " + std::to_string(available) + " bytes, within the header"};
 }
 
-// Both slots, and the size of the file at a moment when they stood in it.
+// Both slots, and the size of the file at a moment when it contained them.
 struct Snapshot {
   HeaderBytes bytes{};
   std::uint64_t file_bytes = 0;
   bool operator==(const Snapshot&) const = default;
 };
 
-// A slot may be written between any two calls: what is the same before and after the size was
-// taken belongs to it.
+// A slot may be written between any two calls. If the slots are the same before and after the size
+// is read, the size belongs to them.
 Result<Snapshot> take_snapshot(const ByteSource& source) {
   Snapshot snapshot;
   HeaderBytes again{};
@@ -237,8 +237,8 @@ Result<Header> read_header(const ByteSource& source) {
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     auto header = header_of(snapshot);
     if (header) return header;
-    // An append that failed may have come and gone since the header was read for the first time:
-    // only what is found twice is a fact.
+    // An append that failed may have come and gone since the header was first read: an error is
+    // reported only if it is found twice.
     TQC_TRY_ASSIGN(const Snapshot again, take_snapshot(source));
     if (again == snapshot) return header;
     snapshot = again;

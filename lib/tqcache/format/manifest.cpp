@@ -5,28 +5,27 @@
 
 namespace tqcache::format {
 
-const cache::TensorDesc& side_of(const cache::LayerDesc& layer, SideName side) {
-  assert(side != SideName::kArray);
-  const cache::AttentionDesc& attention = *cache::attention_of(layer);
-  return side == SideName::kKeys ? attention.k : attention.v;
-}
-
 Compression compression_of(const Manifest& manifest) {
   Compression most = Compression::kNone;
   for (const SectionInfo& section : manifest.sections) {
-    // Symbols are what becomes of zstd where a side has them.
+    // Symbols replace zstd frames where a tensor supports them.
     const bool is_symbols = section.compression == Compression::kSymbols;
     most = std::max(most, is_symbols ? Compression::kZstd : section.compression);
   }
   return most;
 }
 
-std::string section_place(std::size_t index, const SectionInfo& section) {
-  const std::string layer =
-      "section " + std::to_string(index) + " (layer " + std::to_string(section.layer);
-  const std::string number = std::to_string(section.block) + ")";
-  if (section.side == SideName::kArray) return layer + " array " + number;
-  return layer + (section.side == SideName::kKeys ? " k, block " : " v, block ") + number;
+std::vector<SectionInfo> sections_of(const cache::CacheReader& reader) {
+  std::vector<SectionInfo> sections;
+  for (cache::BlockInfo block : reader.blocks()) {
+    block.stored_bytes = 0;  // it was the source's
+    static_cast<cache::BlockInfo&>(sections.emplace_back()) = block;
+  }
+  return sections;
+}
+
+std::vector<cache::BlockInfo> blocks_of(const std::vector<SectionInfo>& sections) {
+  return {sections.begin(), sections.end()};
 }
 
 }  // namespace tqcache::format

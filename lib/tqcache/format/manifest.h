@@ -1,7 +1,7 @@
 #pragma once
-// format/manifest.h: the manifest of a .tqkv file: everything but the values of the cache.
+// format/manifest.h: the manifest of a .tqkv file: everything except the values of the cache.
 //
-// Plain structs; the FlatBuffer they travel in stays behind encode_manifest and decode_manifest.
+// Plain structs; only encode_manifest and decode_manifest know the FlatBuffer.
 //
 // Spec: docs/reference/format.md §4.
 
@@ -10,76 +10,41 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/description.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 
-// Of a section: as it is, one zstd frame, or planes of bytes (plane_section.h). Only dense sections
-// and arrays have planes.
-enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2, kSymbols = 3 };
-
-enum class SideName : std::uint8_t { kKeys = 0, kValues = 1, kArray = 2 };
-
-// One row of the section table, with what the section holds.
-struct SectionInfo {
-  std::int64_t layer = 0;
-  SideName side = SideName::kKeys;
-  std::int64_t block = 0;  // token block, or the index of the array
-  bool packed = false;     // turbo codes; otherwise dense values or an array
-  Compression compression = Compression::kNone;
-  std::uint64_t file_offset = 0;
-  std::uint64_t stored_bytes = 0;
-  std::uint64_t raw_bytes = 0;
-  Checksum128 checksum;  // of the stored bytes
-  Sha256 raw_sha256{};   // of the bytes before compression
-};
-
-// Dead bytes of a file that was appended to: an old manifest, or a section that another one took
-// the place of.
-struct GapInfo {
-  std::uint64_t file_offset = 0;
-  std::uint64_t bytes = 0;
-  Checksum128 checksum;
-};
-
-// A description of the cache, and what only a file has.
-struct Manifest : cache::CacheDesc {
-  std::string writer;  // program and version that wrote the file
-  std::vector<SectionInfo> sections;
-  std::vector<GapInfo> gaps = {};  // ascending
-  Sha256 content_name{};           // docs/reference/format.md §Content name; gaps do not count
-};
-
-// K or V of a layer that has them. Requires: `side` is kKeys or kValues.
-const cache::TensorDesc& side_of(const cache::LayerDesc& layer, SideName side);
-
-// How a file's sections were made smaller: planes if any has them (its packed ones are zstd frames
-// then), otherwise zstd if any is a frame.
+// The compression of a file's sections: kPlanes if any has planes (packed ones are then zstd
+// frames), otherwise kZstd if any is a frame.
 Compression compression_of(const Manifest& manifest);
 
-// "section 12 (layer 3 k, block 0)", as messages name a section.
-std::string section_place(std::size_t index, const SectionInfo& section);
+// The rows of a section table for the blocks of a reader, without offsets and digests.
+std::vector<SectionInfo> sections_of(const cache::CacheReader& reader);
 
-// Number of tokens that the arrays of dense windows are described for. Nothing: their shapes are
-// left out, as in the parameters of a store, which do not depend on the number of tokens.
+// The blocks that a section table describes.
+std::vector<cache::BlockInfo> blocks_of(const std::vector<SectionInfo>& sections);
+
+// Number of tokens for the array shapes of dense windows. nullopt: shapes are left out, as in the
+// parameters of a store, which do not depend on the number of tokens.
 using WindowTokens = std::optional<std::int64_t>;
 
-// Shapes of windows are those of the manifest's tokens, or of `window_tokens`.
+// Shapes of windows are those for the manifest's tokens, or for `window_tokens`.
 //
-// Errors: kTooLarge when the manifest is beyond kMaxManifestBytes.
-// Bytes:  the same manifest gives the same bytes (with the same FlatBuffers library). Texts, and
-//         all of a codec, are written once however many layers have them.
+// Errors: kTooLarge when the manifest exceeds kMaxManifestBytes.
+// Bytes:  the same manifest gives the same bytes (with the same FlatBuffers library). Texts and
+//         codecs are written once, however many layers share them.
 Result<Bytes> encode_manifest(const Manifest& manifest);
 Result<Bytes> encode_manifest(const Manifest& manifest, WindowTokens window_tokens);
 
 // Safe for untrusted input: checks the structure of the FlatBuffer, the range of every enumeration,
-// all names, and that each layer is of one kind. manifest_rules.h has the other rules.
+// all names, and that each layer has exactly one kind. manifest_rules.h has the other rules.
 //
-// Requires: `bytes` start at a multiple of 64.
+// Requires: `bytes` are aligned to 64.
 // Errors:   kCorrupt, kTooLarge, kUnsupported (a name that this reader does not know).
 Result<Manifest> decode_manifest(ByteView bytes);
 Result<Manifest> decode_manifest(ByteView bytes, WindowTokens window_tokens);

@@ -1,8 +1,8 @@
-// Reads the manifest's FlatBuffer. With manifest_write.cpp the only place that knows it.
+// Reads the manifest's FlatBuffer. Only this file and manifest_write.cpp know it.
 //
-// Safe for untrusted input: the verifier has seen every offset before one is followed. It does
-// not check the alignment of 8-byte vector elements, the range of enumerations, the length of
-// vectors that will be copied, or how large a buffer it can take; those are checked here.
+// Safe for untrusted input: the verifier checks every offset before it is followed. It does not
+// check the alignment of 8-byte vector elements, the range of enumerations, the length of vectors
+// that are copied, or the size of the buffers they need; those are checked here.
 
 #include <cache_v2_generated.h>
 
@@ -14,12 +14,12 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/format/type_names.h"
 
@@ -43,15 +43,15 @@ std::vector<T> to_vector(const flatbuffers::Vector<T>& values) {
   return std::vector<T>(values.begin(), values.end());
 }
 
-// Refuses more than `limit` elements. Many tables may point to the same vector, so that copies
-// without a limit could take thousands of times the memory of the manifest.
+// Rejects more than `limit` elements. Many tables may point to the same vector, so unlimited copies
+// could take thousands of times the memory of the manifest.
 Result<void> check_count(std::uint64_t count, std::uint64_t limit, std::string_view what) {
   if (count <= limit) return {};
   return Error{ErrorCode::kTooLarge, std::to_string(count) + " " + std::string(what)};
 }
 
 Result<std::string> read_text(const flatbuffers::String& text) {
-  TQC_TRY(check_count(text.size(), kMaxTextBytes, "bytes of text"));
+  TQC_TRY(check_count(text.size(), cache::kMaxTextBytes, "bytes of text"));
   return text.str();
 }
 
@@ -94,14 +94,14 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
   return identity;
 }
 
-// Limits on the values that all layers of a manifest may copy together. Many may point to the same vector, so that a
-// small file could ask for much.
+// Limits on the values that all layers of a manifest may copy together. Many layers may point to
+// the same vector, so a small file could need much memory.
 struct Budget {
   std::uint64_t mean_values = kMaxMeanValues;
   std::uint64_t ordered_channels = kMaxOrderedChannels;
-  std::uint64_t matrix_values = kMaxMatrixValues;
+  std::uint64_t matrix_values = cache::kMaxMatrixValues;
   std::uint64_t map_entries = kMaxMapEntries;
-  // Matrices that were read, by where they stand: parts that share one in the file do in memory.
+  // Matrices already read, by their address: parts that share one in the file share it in memory.
   std::map<const flatbuffers::Vector<float>*, codec::TransformMatrix> matrices = {};
 };
 
@@ -113,7 +113,7 @@ Result<std::vector<float>> read_mean(const flatbuffers::Vector<float>& mean, Bud
   return to_vector(mean);
 }
 
-// A side with outlier channels takes an order of all channels when it is loaded, so these count.
+// Each tensor with outlier channels gets an order of all channels when loaded, so these count.
 Result<std::vector<std::uint16_t>> read_outliers(const flatbuffers::Vector<std::uint16_t>& outliers,
                                                  std::uint64_t n_channels, Budget& budget) {
   if (outliers.size() == 0) return corrupt("a list of no outlier channels");
@@ -137,7 +137,7 @@ Result<codec::TransformMatrix> read_matrix(const flatbuffers::Vector<float>& in,
   return matrix;
 }
 
-// Maps of `n_channels` rows of so many entries, as they are or as a zstd frame.
+// Transforms with `n_channels` rows of this many entries, stored raw or as a zstd frame.
 Result<std::vector<std::int8_t>> read_maps(const flatbuffers::Vector<std::uint8_t>& in,
                                            std::uint64_t n_channels, int head_dim, Budget& budget) {
   if (in.size() == 0) return corrupt("maps of no entries");
@@ -211,7 +211,7 @@ Result<std::vector<codec::PartSpec>> read_codec(const fb::Codec& in, Budget& bud
   return parts;
 }
 
-// A codec and the fields that belong to it. `n_channels` counts the channels of all kv heads.
+// A codec and its fields. `n_channels` counts the channels of all kv heads.
 Result<cache::QuantSpec> read_quant(const fb::Side& in, codec::Mode mode, std::uint64_t n_channels,
                                     Budget& budget) {
   cache::QuantSpec quant;
@@ -271,14 +271,14 @@ Result<cache::ArrayDesc> read_array(const fb::Array& in) {
   cache::ArrayDesc array;
   TQC_TRY_ASSIGN(array.name, read_text(*in.name()));
   TQC_TRY_ASSIGN(array.dtype, to_dtype(in.dtype()));
-  TQC_TRY(check_count(in.shape()->size(), kMaxArrayRank, "dimensions of an array"));
+  TQC_TRY(check_count(in.shape()->size(), cache::kMaxArrayRank, "dimensions of an array"));
   TQC_TRY(check_aligned(*in.shape(), "shape"));
   array.shape = to_vector(*in.shape());
   return array;
 }
 
 Result<std::vector<cache::ArrayDesc>> read_arrays(const fb::Layer& in) {
-  TQC_TRY(check_count(in.arrays()->size(), kMaxArrays, "arrays"));
+  TQC_TRY(check_count(in.arrays()->size(), cache::kMaxArrays, "arrays"));
   std::vector<cache::ArrayDesc> arrays;
   for (const fb::Array* each : *in.arrays()) {
     TQC_TRY_ASSIGN(cache::ArrayDesc array, read_array(*each));
@@ -287,7 +287,7 @@ Result<std::vector<cache::ArrayDesc>> read_arrays(const fb::Layer& in) {
   return arrays;
 }
 
-// A dense window is stored as two arrays; what they are follows from the window.
+// A dense window is stored as two arrays, which follow from the window.
 Result<LayerDesc> read_dense_window(const fb::Layer& in, WindowTokens window_tokens) {
   const cache::HeadShape shape = {in.n_kv_heads(), in.head_dim()};
   const cache::Window window = {in.window(), in.keep()};
@@ -309,7 +309,7 @@ Result<LayerDesc> read_dense_window(const fb::Layer& in, WindowTokens window_tok
 Result<LayerDesc> read_turbo_window(const fb::Layer& in, Budget& budget) {
   const cache::Window window = {in.window(), in.keep()};
   TQC_TRY_ASSIGN(cache::AttentionDesc attention, read_attention(in, budget));
-  // There is one way to write a window: of two dense tensors it is arrays.
+  // A window has only one valid encoding: two dense tensors are written as arrays.
   if (!cache::is_quantized(attention)) return corrupt("a turbo window of dense sides");
   return LayerDesc(cache::WindowDesc{std::move(attention), window});
 }
@@ -350,7 +350,7 @@ Result<SectionInfo> read_section(const fb::Section& in) {
   if (in.reserved_8() != 0 || in.reserved_32() != 0) return corrupt("reserved bytes not zero");
   SectionInfo section;
   section.layer = in.layer();
-  TQC_TRY_ASSIGN(section.side, checked_enum(in.side(), SideName::kArray, "side"));
+  TQC_TRY_ASSIGN(section.side, checked_enum(in.side(), TensorKind::kArray, "side"));
   section.block = in.block();
   TQC_TRY_ASSIGN(const auto form, checked_enum(in.form(), fb::Form::packed, "form"));
   section.packed = form == fb::Form::packed;
@@ -416,11 +416,11 @@ Result<void> read_gaps(const fb::Manifest& root, Manifest& manifest) {
   return {};
 }
 
-// A few bytes may claim many tokens. Memory for them is taken only if the section table, which has
-// to be as long as their number says, is there; check_sections() has the rest.
+// A few bytes may claim many tokens. Memory for them is allocated only if the section table has the
+// length that this number of tokens implies; check_sections() checks the rest.
 Result<void> read_unknown_ids(std::int64_t n_tokens, Manifest& manifest) {
   TQC_TRY(check_count(static_cast<std::uint64_t>(n_tokens), cache::kMaxTokens, "tokens"));
-  const std::uint64_t n_sections = count_sections(manifest.layers, n_tokens);
+  const std::uint64_t n_sections = count_blocks(manifest.layers, n_tokens);
   if (manifest.sections.size() != n_sections) {
     return corrupt("section table: " + std::to_string(manifest.sections.size()) +
                    " sections where the layers have " + std::to_string(n_sections));

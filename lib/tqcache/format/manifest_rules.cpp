@@ -5,15 +5,15 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {
 namespace {
 
-// Of a packed section all that its codes were made with is known.
+// Checks that everything needed to decode a packed section is present.
 Result<void> check_fixed(const cache::QuantSpec& quant) {
   if (quant.centering != cache::Centering::kNone && quant.mean.empty()) {
     return corrupt("packed, but without its mean");
@@ -24,16 +24,17 @@ Result<void> check_fixed(const cache::QuantSpec& quant) {
   return {};
 }
 
-// A turbo side packs every token block but the last, which it cannot pack before it is full.
-Result<void> check_form(const cache::LayerDesc& layer, std::int64_t n_tokens, const SectionInfo& section) {
-  if (section.side == SideName::kArray || !side_of(layer, section.side).quant) {
+// A quantized tensor packs every token block but the last, which stays dense until it is full.
+Result<void> check_form(const cache::LayerDesc& layer, std::int64_t n_tokens,
+                        const SectionInfo& section) {
+  if (section.side == TensorKind::kArray || !tensor_of(layer, section.side).quant) {
     if (section.packed) return corrupt("packed, of a side that is not turbo");
     return {};
   }
   const bool is_full = cache::tokens_in_block(n_tokens, section.block) == cache::kTokenBlock;
   const bool is_last = section.block + 1 == cache::block_count(n_tokens);
   if (section.packed && !is_full) return corrupt("packed, but not full");
-  if (section.packed) return check_fixed(*side_of(layer, section.side).quant);
+  if (section.packed) return check_fixed(*tensor_of(layer, section.side).quant);
   if (!is_last) return corrupt("a token block before the last is not packed");
   return {};
 }
@@ -50,7 +51,7 @@ Result<void> check_sizes(const cache::LayerDesc& layer, std::int64_t n_tokens,
     return corrupt("planes, but packed");
   }
   if (section.compression == Compression::kSymbols &&
-      !(section.packed && has_symbols(side_of(layer, section.side)))) {
+      !(section.packed && has_symbols(tensor_of(layer, section.side)))) {
     return corrupt("symbols, but not of mode trellis");
   }
   const bool fits = is_stored
@@ -63,21 +64,21 @@ Result<void> check_sizes(const cache::LayerDesc& layer, std::int64_t n_tokens,
   return {};
 }
 
-// Bytes of the file that something accounts for.
+// A range of the file that belongs to a section or a gap.
 struct Range {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
-  std::size_t index = 0;  // in the section table, or among the gaps
+  std::size_t index = 0;  // in the section table, or in the list of gaps
   bool is_gap = false;
 };
 
 std::string range_place(const Manifest& manifest, const Range& range) {
   return range.is_gap ? gap_place(range.index)
-                      : section_place(range.index, manifest.sections[range.index]);
+                      : block_place(range.index, manifest.sections[range.index]);
 }
 
-// In the order of their places in the file. That is the table's own where nothing was appended;
-// an empty section stands before what begins at the same place.
+// The ranges in file order. Without appends this is the table's own order; an empty section comes
+// before a range with the same offset.
 std::vector<Range> ranges_in_order(const Manifest& manifest) {
   std::vector<Range> ranges;
   ranges.reserve(manifest.sections.size() + manifest.gaps.size());
@@ -93,7 +94,7 @@ std::vector<Range> ranges_in_order(const Manifest& manifest) {
   return ranges;
 }
 
-// Gives the end of the range.
+// Returns the end of the range.
 Result<std::uint64_t> check_place(const Range& range, std::uint64_t previous_end,
                                   std::uint64_t manifest_offset) {
   if (range.begin != align_section(previous_end)) {
@@ -106,8 +107,8 @@ Result<std::uint64_t> check_place(const Range& range, std::uint64_t previous_end
   return range.begin + range.bytes;
 }
 
-// Sections and gaps lie behind one another from the header to the manifest, so that no byte of the
-// file is left over and none belongs to two of them.
+// Checks that sections and gaps are adjacent from the header to the manifest, so that every byte of
+// the file belongs to exactly one of them.
 Result<void> check_tiling(const Manifest& manifest, std::uint64_t manifest_offset) {
   std::uint64_t end = kHeaderBytes;
   for (const Range& range : ranges_in_order(manifest)) {
@@ -133,7 +134,7 @@ Result<void> check_gaps(const std::vector<GapInfo>& gaps) {
 }  // namespace
 
 Result<void> check_section(const std::vector<cache::LayerDesc>& layers, std::int64_t n_tokens,
-                           const SectionInfo& section, const SectionKey& expected) {
+                           const SectionInfo& section, const BlockKey& expected) {
   if (key_of(section) != expected) return corrupt("not the section that follows here");
   const cache::LayerDesc& layer = layers[static_cast<std::size_t>(section.layer)];
   TQC_TRY(check_form(layer, n_tokens, section));
@@ -141,16 +142,16 @@ Result<void> check_section(const std::vector<cache::LayerDesc>& layers, std::int
 }
 
 Result<void> check_section_table(const Manifest& manifest) {
-  const std::uint64_t expected = count_sections(manifest.layers, manifest.n_tokens());
+  const std::uint64_t expected = count_blocks(manifest.layers, manifest.n_tokens());
   if (manifest.sections.size() != expected) {
     return corrupt("section table: " + std::to_string(manifest.sections.size()) +
                    " sections where the layers have " + std::to_string(expected));
   }
-  const std::vector<SectionKey> plan = plan_sections(manifest.layers, manifest.n_tokens());
+  const std::vector<BlockKey> plan = plan_blocks(manifest.layers, manifest.n_tokens());
   for (std::size_t i = 0; i < plan.size(); ++i) {
     const SectionInfo& section = manifest.sections[i];
     auto checked = check_section(manifest.layers, manifest.n_tokens(), section, plan[i]);
-    if (!checked) return in_context(section_place(i, section), std::move(checked).error());
+    if (!checked) return in_context(block_place(i, section), std::move(checked).error());
   }
   return {};
 }
@@ -167,13 +168,14 @@ std::uint32_t required_features(const Manifest& manifest) {
          (compression_of(manifest) == Compression::kPlanes ? kFeaturePlanes : 0);
 }
 
-std::uint64_t total_memory_bytes(const Manifest& manifest) {
-  std::uint64_t total = 0;
-  for (const SectionInfo& section : manifest.sections) {
-    total += memory_bytes(manifest.layers[static_cast<std::size_t>(section.layer)], key_of(section),
-                          section.packed, manifest.n_tokens());
+Result<void> check_contents(const Manifest& manifest) {
+  if (manifest.writer.size() > cache::kMaxTextBytes) {
+    return too_large("writer of " + std::to_string(manifest.writer.size()) + " bytes");
   }
-  return total;
+  if (manifest.gaps.size() > kMaxGaps) {
+    return too_large(std::to_string(manifest.gaps.size()) + " gaps");
+  }
+  return cache::validate(manifest);
 }
 
 }  // namespace tqcache::format

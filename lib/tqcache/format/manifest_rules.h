@@ -1,8 +1,8 @@
 #pragma once
-// format/manifest_rules.h: what a manifest has to fulfil before a single section is read.
+// format/manifest_rules.h: the rules that a manifest must satisfy before any section is read.
 //
-// The writer holds its own manifest against the same rules, so that no file is written that
-// would not be read.
+// The writer checks its own manifest against the same rules, so that it never writes a file that
+// cannot be read.
 //
 // Spec: docs/reference/format.md §4 and §Limits.
 
@@ -11,53 +11,45 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/format/section_plan.h"
 
 namespace tqcache::format {
 
-// Limits, known names, and fields that have to agree: all but the section table.
+// Limits, known names, and fields that must agree: everything except the section table.
 //
 // Errors: kTooLarge, kUnsupported (a name that this reader does not know), kCorrupt.
 Result<void> check_contents(const Manifest& manifest);
 
-// Layers alone, of a cache of `n_tokens`. `rope`: whether keys can be centered before it.
-Result<void> check_layers(const std::vector<cache::LayerDesc>& layers, const cache::Rope& rope,
-                          std::int64_t n_tokens);
-
-// One row of the section table of a cache with these layers and so many tokens: it is the section
-// `expected`, in a form that it may have, of the size that the shapes say. Where it stands is not
-// looked at.
+// Checks one row of the section table of a cache with these layers and tokens: it is the section
+// `expected`, in an allowed form, with the size that the shapes imply. Its place in the file is not
+// checked.
 //
-// Requires: check_layers(); `expected` is one of plan_sections().
+// Requires: cache::validate_layers(); `expected` is one of plan_blocks().
 // Errors:   kCorrupt.
 Result<void> check_section(const std::vector<cache::LayerDesc>& layers, std::int64_t n_tokens,
-                           const SectionInfo& section, const SectionKey& expected);
+                           const SectionInfo& section, const BlockKey& expected);
 
-// The section table but for places: it names exactly the sections that the layers have, in their
-// order and with the sizes that the shapes say.
+// The section table without places: it lists exactly the sections that the layers have, in order
+// and with the sizes that the shapes imply.
 //
 // Requires: check_contents(manifest).
 // Errors:   kCorrupt.
 Result<void> check_section_table(const Manifest& manifest);
 
-// The section table: it names exactly the sections that the layers have, in their order and with
-// the sizes that the shapes say, and they and the gaps tile the file from the header up to the
+// The section table: it lists exactly the sections that the layers have, in order and with the
+// sizes that the shapes imply, and sections and gaps cover the file from the header to the
 // manifest.
 //
 // Requires: check_contents(manifest).
 // Errors:   kCorrupt.
 Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_offset);
 
-// The feature bits that the header slot of this manifest has to have, and no others.
+// The feature bits that the header slot of this manifest must have; no others are allowed.
 std::uint32_t required_features(const Manifest& manifest);
 
-// "gap 3", as messages name one.
+// The name of a gap in messages: "gap 3".
 inline std::string gap_place(std::size_t index) { return "gap " + std::to_string(index); }
-
-// Bytes of memory that the whole cache takes when loaded.
-// Requires: check_sections(manifest).
-std::uint64_t total_memory_bytes(const Manifest& manifest);
 
 }  // namespace tqcache::format

@@ -1,4 +1,4 @@
-// Builds the manifest's FlatBuffer. With manifest_read.cpp the only place that knows it.
+// Builds the manifest's FlatBuffer. Only this file and manifest_read.cpp know it.
 
 #include <cache_v2_generated.h>
 
@@ -60,7 +60,7 @@ Offset<fb::Identity> make_identity(Builder& out, const cache::Identity& identity
                             identity.adapter_fingerprint ? &adapter : nullptr, source_format);
 }
 
-// Remembers where what equals `key` has been written. Keys are kept by address.
+// Remembers where a value equal to `key` was written. Keys are kept by address.
 template <class Key, class Made>
 class Written {
  public:
@@ -78,12 +78,12 @@ class Written {
   std::vector<std::pair<const Key*, Offset<Made>>> known_;
 };
 
-// The sides of layers. What many of them have alike is written once: texts, codecs, and in those
-// parts, codebooks and matrices. Most files have one codec, and parts of mode affine differ in
-// `first` alone.
+// Writes K and V of layers. What many of them share is written once: texts, codecs, and inside
+// codecs, parts, codebooks and matrices. Most files have one codec, and parts of mode affine differ
+// only in `first`.
 class SideWriter {
  public:
-  // Requires: what make() is given outlives this.
+  // Requires: the arguments of make() outlive this.
   explicit SideWriter(Builder& out) : out_(out) {}
 
   Offset<fb::Side> make(const cache::TensorDesc& tensor) {
@@ -126,7 +126,7 @@ class SideWriter {
         make_matrix(spec.matrix), spec.step);
   }
 
-  // Absent when there is none.
+  // Absent for an empty matrix.
   Offset<flatbuffers::Vector<float>> make_matrix(const codec::TransformMatrix& matrix) {
     const std::span<const float> values = matrix.values();
     if (values.empty()) return {};
@@ -134,7 +134,7 @@ class SideWriter {
         matrix, [&](const auto&) { return out_.CreateVector(values.data(), values.size()); });
   }
 
-  // As they are, or as a zstd frame if that is smaller. Absent when there are none.
+  // Stored raw, or as a zstd frame if that is smaller. Absent if there are no transforms.
   Offset<flatbuffers::Vector<std::uint8_t>> make_maps(const std::vector<std::int8_t>& maps) {
     if (maps.empty()) return {};
     const ByteView entries = std::as_bytes(std::span(maps));
@@ -201,14 +201,13 @@ Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const cache::Layer
                              WindowTokens window_tokens) {
   const auto type = sides.text(type_name(layer));
   const LayerFields fields = std::visit(
-      Overload{
-          [&](const cache::AttentionDesc& attention) { return make_fields(sides, attention); },
-          [&](const cache::WindowDesc& window) {
-            return make_fields(out, sides, window, window_tokens);
-          },
-          [&](const cache::StateDesc& state) {
-            return LayerFields{.arrays = make_arrays(out, state.arrays)};
-          }},
+      Overload{[&](const cache::AttentionDesc& attention) { return make_fields(sides, attention); },
+               [&](const cache::WindowDesc& window) {
+                 return make_fields(out, sides, window, window_tokens);
+               },
+               [&](const cache::StateDesc& state) {
+                 return LayerFields{.arrays = make_arrays(out, state.arrays)};
+               }},
       layer);
   return fb::CreateLayer(out, type, static_cast<std::uint32_t>(fields.shape.n_kv_heads),
                          static_cast<std::uint32_t>(fields.shape.head_dim), fields.k, fields.v,
@@ -216,7 +215,7 @@ Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const cache::Layer
                          static_cast<std::uint32_t>(fields.window.keep));
 }
 
-// Absent when there are none.
+// Absent if there are no gaps.
 Offset<flatbuffers::Vector<const fb::Gap*>> make_gaps(Builder& out,
                                                       const std::vector<GapInfo>& gaps) {
   if (gaps.empty()) return {};
@@ -234,7 +233,7 @@ Offset<flatbuffers::Vector<std::int32_t>> make_tokens(Builder& out, const Manife
   return out.CreateVector(manifest.tokens);
 }
 
-// Absent when the ids are there.
+// Absent if the ids are present.
 Offset<fb::HiddenTokens> make_hidden_tokens(Builder& out, const Manifest& manifest) {
   if (!manifest.hidden_tokens) return {};
   std::vector<fb::Sha256> hashes;
@@ -281,7 +280,7 @@ void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
                                                    &content_name, gaps, hidden_tokens));
 }
 
-// At least what the FlatBuffer will hold, to refuse what is too large before it is built: the
+// A lower bound of the FlatBuffer's size, to reject what is too large before it is built: the
 // builder itself only asserts that it stays below 2 GiB.
 std::uint64_t least_size(const Manifest& manifest) {
   std::uint64_t size =
@@ -301,7 +300,7 @@ std::uint64_t least_size(const Manifest& manifest) {
   return size;
 }
 
-Error too_large(std::uint64_t size) {
+Error manifest_too_large(std::uint64_t size) {
   return {ErrorCode::kTooLarge, "manifest: " + std::to_string(size) + " bytes or more"};
 }
 
@@ -312,10 +311,10 @@ Result<Bytes> encode_manifest(const Manifest& manifest) {
 }
 
 Result<Bytes> encode_manifest(const Manifest& manifest, WindowTokens window_tokens) {
-  if (least_size(manifest) > kMaxManifestBytes) return too_large(least_size(manifest));
+  if (least_size(manifest) > kMaxManifestBytes) return manifest_too_large(least_size(manifest));
   Builder out;
   build(out, manifest, window_tokens);
-  if (out.GetSize() > kMaxManifestBytes) return too_large(out.GetSize());
+  if (out.GetSize() > kMaxManifestBytes) return manifest_too_large(out.GetSize());
   const auto bytes = std::as_bytes(std::span(out.GetBufferPointer(), out.GetSize()));
   return Bytes(bytes.begin(), bytes.end());
 }

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
@@ -11,7 +11,7 @@
 namespace tqcache::format {
 namespace {
 
-// A reader that does not know a feature was kept out by its bit; this one has to be as sure.
+// Feature bits keep out readers that do not know a feature; so this reader checks the bits exactly.
 Result<void> check_features(const Manifest& manifest, const HeaderSlot& slot) {
   const std::uint32_t expected = required_features(manifest);
   if (slot.required_features == expected) return {};

@@ -1,13 +1,13 @@
 #pragma once
-// format/open_container.h: header and manifest of a .tqkv file, read and held against the rules.
+// format/open_container.h: header and manifest of a .tqkv file, read and checked against the rules.
 // Safe for untrusted input.
 //
 // Spec: docs/reference/format.md §2.
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/format/header.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 
@@ -16,15 +16,15 @@ struct OpenContainer {
   Header header;
 };
 
-// Reads everything but the sections, whose table can be relied on afterwards.
+// Reads everything except the sections. The section table is valid afterwards.
 //
 // Errors: as read_cache_info.
 Result<OpenContainer> open_container(const ByteSource& source);
 
-// What a file of this header and manifest says of itself.
+// The metadata of a file with this header and manifest.
 CacheFileInfo make_info(const Header& header, Manifest manifest);
 
-// Whether the content name is the one that the manifest makes.
+// Checks that the content digest matches the manifest.
 // Errors: kCorrupt.
 Result<void> check_content_name(const Manifest& manifest);
 

@@ -6,19 +6,13 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/hash.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/sections/plane_section.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/symbol_section.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
-
-std::uint64_t total_raw_bytes(const Manifest& manifest) {
-  std::uint64_t total = 0;
-  for (const SectionInfo& section : manifest.sections) total += section.raw_bytes;
-  return total;
-}
 
 Result<void> check_stored(const SectionInfo& section, ByteView stored) {
   if (xxh3_128(stored) == section.checksum) return {};
@@ -70,52 +64,64 @@ Result<void> check_padding(const ByteSource& source, const Manifest& manifest, s
   return Error{ErrorCode::kCorrupt, "padding behind it is not zero"};
 }
 
-Result<void> check_largest(const Manifest& manifest, std::uint64_t max_bytes) {
-  for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
-    const SectionInfo& section = manifest.sections[i];
-    if (section.raw_bytes <= max_bytes) continue;
-    return Error{ErrorCode::kTooLarge, section_place(i, section) + ": " +
-                                           std::to_string(section.raw_bytes) + " bytes, " +
-                                           std::to_string(max_bytes) + " are allowed"};
+Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].raw_bytes <= max_bytes) continue;
+    return too_large(block_place(i, blocks[i]) + ": " + std::to_string(blocks[i].raw_bytes) +
+                     " bytes, " + std::to_string(max_bytes) + " are allowed");
   }
   return {};
 }
 
-SectionReader::SectionReader(const ByteSource& source, CacheFileInfo info, TokenCut cut)
-    : source_(&source),
+SectionReader::SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info)
+    : source_(std::move(source)),
       info_(std::move(info)),
-      cut_(std::move(cut)),
+      blocks_(blocks_of(info_.sections)),
       decompressor_(std::make_unique<const Decompressor>()) {}
 
-Result<SectionReader> SectionReader::open(const ByteSource& source,
-                                          std::optional<std::int64_t> first_tokens) {
-  TQC_TRY_ASSIGN(CacheFileInfo info, read_cache_info(source));
-  TQC_TRY_ASSIGN(TokenCut cut, TokenCut::make(info, first_tokens.value_or(info.n_tokens())));
-  return SectionReader(source, std::move(info), std::move(cut));
+Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> source) {
+  TQC_TRY_ASSIGN(CacheFileInfo info, read_cache_info(*source));
+  return SectionReader(std::move(source), std::move(info));
+}
+
+Result<SectionReader> SectionReader::open(const ByteSource& source) {
+  return open(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source));
+}
+
+Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_checksums) {
+  TQC_TRY_ASSIGN(SectionReader reader,
+                 open(std::shared_ptr<const ByteSource>(memory_source(file))));
+  reader.mapped_ = std::move(file);
+  reader.verify_checksums_ = verify_checksums;
+  return reader;
 }
 
 Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
-  if (!cut_.cuts(index)) return read_whole(index, section(index), raw);
-  AlignedBytes whole;
-  TQC_TRY(read_whole(index, cut_.in_file(index), whole));
-  raw = cut_.cut(index, std::move(whole));
+  const SectionInfo& section = info_.sections[index];
+  Result<void> done = read_section(*source_, info_, section, *decompressor_, raw);
+  if (done) done = check_padding(*source_, info_, index);
+  if (!done) return in_context(block_place(index, section), std::move(done).error());
   return {};
 }
 
-Result<void> SectionReader::read_whole(std::size_t index, const SectionInfo& section,
-                                       AlignedBytes& raw) const {
-  Result<void> result = read_section(*source_, info_, section, *decompressor_, raw);
-  if (result) result = check_padding(*source_, info_, index);
-  if (!result) return in_context(section_place(index, section), std::move(result).error());
-  return {};
+Result<SharedBytes> SectionReader::share(std::size_t index) const {
+  const SectionInfo& section = info_.sections[index];
+  const bool is_in_place =
+      mapped_.size() > 0 && section.packed && section.compression == Compression::kNone;
+  if (!is_in_place) return CacheReader::share(index);
+  SharedBytes stored = mapped_.part(section.file_offset, section.stored_bytes);
+  Result<void> checked;
+  if (verify_checksums_) checked = check_stored(section, stored.view());
+  if (checked) checked = check_padding(*source_, info_, index);
+  if (!checked) return in_context(block_place(index, section), std::move(checked).error());
+  return stored;
 }
 
-Result<void> SectionReader::check_in_place(std::size_t index, ByteView stored,
-                                           bool checksum) const {
-  Result<void> result;
-  if (checksum) result = check_stored(section(index), stored);
-  if (result) result = check_padding(*source_, info_, index);
-  if (!result) return in_context(section_place(index, section(index)), std::move(result).error());
+Result<void> SectionReader::read_stored(std::size_t index, std::span<std::byte> stored) const {
+  const SectionInfo& section = info_.sections[index];
+  Result<void> done = source_->read_at(section.file_offset, stored);
+  if (done) done = check_stored(section, stored);
+  if (!done) return in_context(block_place(index, section), std::move(done).error());
   return {};
 }
 

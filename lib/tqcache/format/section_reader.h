@@ -1,87 +1,87 @@
 #pragma once
-// format/section_reader.h: sections from a file, checked and decompressed. Safe for untrusted
-// input.
+// format/section_reader.h: reading of sections from a file, checked and decompressed. Safe for
+// untrusted input.
 //
 // Spec: docs/reference/format.md §5 and §6.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <span>
+#include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/format/sections/compression.h"
-#include "tqcache/format/first_tokens.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 
-std::uint64_t total_raw_bytes(const Manifest& manifest);
-
-// The bytes before compression of a section that is not stored as it is, from those that are
-// stored, which have the checksum of the section table. Of `manifest` only the layers count.
+// Decompresses a section that is not stored uncompressed. `stored` has already been checked against
+// the checksum of the section table. Only the layers of `manifest` are used.
 //
-// Threads: may be called from several at once.
+// Threads: any number at once.
 // Errors:  kCorrupt (zstd frame, planes, symbols); without the section's place.
 Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section, ByteView stored,
                            const Decompressor& decompressor, AlignedBytes& raw);
 
-// Reads the bytes of a section before compression into `raw`, which gets their size. Its memory is
-// used again if it has enough. Of `manifest` only the layers count.
+// Reads the bytes of a section before compression into `raw`, which is resized to them; its memory
+// is reused if it is large enough. Only the layers of `manifest` are used.
 //
-// Threads: may be called from several at once.
+// Threads: any number at once.
 // Errors:  kCorrupt (checksum, zstd frame, planes), kTruncated (the file was cut meanwhile), kIo;
 //          without the section's place.
 Result<void> read_section(const ByteSource& source, const Manifest& manifest,
                           const SectionInfo& section, const Decompressor& decompressor,
                           AlignedBytes& raw);
 
-// Whether stored bytes have the checksum of the section table. Errors: kCorrupt.
+// Checks stored bytes against the checksum of the section table. Errors: kCorrupt.
 Result<void> check_stored(const SectionInfo& section, ByteView stored);
 
-// Whether the bytes from the end of section `index` to the next section, or the manifest, are
-// zero.
+// Checks that the bytes between the end of section `index` and the next section, or the manifest,
+// are zero.
 // Errors: as read_section.
 Result<void> check_padding(const ByteSource& source, const Manifest& manifest, std::size_t index);
 
-// Whether no section has more bytes than that before compression: where one is in memory for every
-// thread, a hostile file can then ask for no more than so many times their number.
+// Checks that no section has more bytes than this before compression. If every thread holds one
+// section, a hostile file can then use no more memory than this per thread.
 // Errors: kTooLarge.
-Result<void> check_largest(const Manifest& manifest, std::uint64_t max_bytes);
+Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes);
 
-// A file whose header and manifest have been checked, once, and whose sections can be had one by
-// one. Threads: any number may read.
-class SectionReader : public SectionSource {
+// A .tqkv file with checked header and manifest, whose sections are read one by one. Its blocks are
+// the sections of the file. Threads: any number may read.
+class SectionReader : public cache::CacheReader {
  public:
-  // `source` must outlive this. With `first_tokens` all is as if the file held no more tokens than
-  // that, and nothing is read that belongs to the others alone.
-  // Errors: as read_cache_info; as cache::truncate.
-  static Result<SectionReader> open(const ByteSource& source,
-                                    std::optional<std::int64_t> first_tokens = {});
+  // Errors: as read_cache_info.
+  static Result<SectionReader> open(std::shared_ptr<const ByteSource> source);
+  // `source` must outlive the reader.
+  static Result<SectionReader> open(const ByteSource& source);
+  // A mapped file. share() returns uncompressed packed sections without copying them, and checks
+  // their checksums only if `verify_checksums`.
+  static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums);
 
-  // Of the tokens wanted; but header, offsets and sizes in the file are those of the file.
   const CacheFileInfo& info() const { return info_; }
-  const SectionInfo& section(std::size_t index) const { return info_.sections[index]; }
 
-  const Manifest& manifest() const override { return info_; }
-  // As read_section, and the padding behind it has to be zero. Errors name the section's place.
+  const cache::CacheDesc& description() const override { return info_; }
+  const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
+  // As read_section; the padding after it must be zero. Errors name the section's place.
   Result<void> read(std::size_t index, AlignedBytes& raw) const override;
+  Result<SharedBytes> share(std::size_t index) const override;
 
-  // Checks a section that is used where it stands in the file, `stored`: its checksum, if
-  // `checksum` says so, and the padding behind it. Errors: as read.
-  // Requires: the section is packed, and not compressed.
-  Result<void> check_in_place(std::size_t index, ByteView stored, bool checksum) const;
+  // The stored bytes of a section, checked against their checksum.
+  // Shapes: stored [info().sections[index].stored_bytes]. Errors: as read.
+  Result<void> read_stored(std::size_t index, std::span<std::byte> stored) const;
 
  private:
-  SectionReader(const ByteSource& source, CacheFileInfo info, TokenCut cut);
-  Result<void> read_whole(std::size_t index, const SectionInfo& section, AlignedBytes& raw) const;
+  SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info);
 
-  const ByteSource* source_;
+  std::shared_ptr<const ByteSource> source_;
   CacheFileInfo info_;
-  TokenCut cut_;
+  std::vector<cache::BlockInfo> blocks_;
+  SharedBytes mapped_;  // empty: not mapped
+  bool verify_checksums_ = true;
   std::unique_ptr<const Decompressor> decompressor_;
 };
 

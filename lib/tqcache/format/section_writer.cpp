@@ -2,12 +2,12 @@
 
 #include <array>
 #include <cassert>
-#include <numeric>
+#include <optional>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
@@ -16,22 +16,30 @@
 namespace tqcache::format {
 namespace {
 
-// One section on its way into the file.
+// One section before it is written to the file.
 struct PreparedSection {
   SharedBytes raw;
-  Bytes compressed;  // empty: stored as it is
+  Bytes compressed;  // empty: stored uncompressed
 
   ByteView stored() const { return compressed.empty() ? raw.view() : ByteView(compressed); }
 };
 
 class SectionWriter {
  public:
-  // What is given must outlive this.
-  SectionWriter(ContainerContent& content, const std::vector<std::size_t>& numbers,
-                const SectionCompressor& compressor, FileEnd& end)
-      : content_(content), numbers_(numbers), compressor_(compressor), end_(end) {}
+  // The arguments must outlive this.
+  SectionWriter(Manifest& manifest, const cache::CacheReader& reader,
+                const std::vector<std::size_t>& numbers, const SectionCompressor& compressor,
+                FileEnd& end)
+      : manifest_(manifest),
+        reader_(reader),
+        numbers_(numbers),
+        compressor_(compressor),
+        end_(end) {}
 
-  Result<void> write_all(const WriteOptions& options) {
+  Result<void> write_all(const WriteOptions& options, const Progress& progress) {
+    std::uint64_t total = 0;
+    for (const std::size_t i : numbers_) total += manifest_.sections[i].raw_bytes;
+    progress_.emplace(progress, total);
     copies_ = options.compression == Compression::kNone ? 1 : 2;
     slots_.resize(slot_count(options.n_threads));
     return run_in_order(
@@ -44,35 +52,34 @@ class SectionWriter {
   }
 
  private:
-  SectionInfo& section(std::size_t i) { return content_.manifest.sections[numbers_[i]]; }
+  SectionInfo& section(std::size_t i) { return manifest_.sections[numbers_[i]]; }
 
   std::uint64_t held_bytes(std::size_t i) { return section(i).raw_bytes * copies_; }
 
   // Fills in the digests and the compression of a section.
   Result<void> prepare(std::size_t i, PreparedSection& prepared) {
     SectionInfo& info = section(i);
-    TQC_TRY_ASSIGN(prepared.raw, content_.make_section(numbers_[i]));
+    TQC_TRY_ASSIGN(prepared.raw, reader_.share(numbers_[i]));
     assert(prepared.raw.size() == info.raw_bytes);
-    const cache::LayerDesc& layer = content_.manifest.layers[static_cast<std::size_t>(info.layer)];
+    const cache::LayerDesc& layer = manifest_.layers[static_cast<std::size_t>(info.layer)];
     compressor_.prepare(layer, prepared.raw.view(), info, prepared.compressed);
     return {};
   }
 
   Result<void> write(std::size_t i, PreparedSection& prepared) {
     TQC_TRY_ASSIGN(section(i).file_offset, end_.append_aligned(prepared.stored()));
-    prepared = {};  // gives the memory back
-    if (content_.after_section && !content_.after_section(numbers_[i])) {
-      return interrupted_error();
-    }
-    return {};
+    prepared = {};  // releases the memory
+    return progress_->add(section(i).raw_bytes);
   }
 
-  ContainerContent& content_;
+  Manifest& manifest_;
+  const cache::CacheReader& reader_;
   const std::vector<std::size_t>& numbers_;
   const SectionCompressor& compressor_;
   FileEnd& end_;
   std::vector<PreparedSection> slots_;
-  std::uint64_t copies_ = 1;  // of a section that are held
+  std::uint64_t copies_ = 1;  // of each section held in memory
+  std::optional<ProgressCounter> progress_;
 };
 
 }  // namespace
@@ -91,10 +98,8 @@ Result<std::uint64_t> FileEnd::append_aligned(ByteView bytes) {
   return offset;
 }
 
-std::vector<std::size_t> all_sections(const Manifest& manifest) {
-  std::vector<std::size_t> numbers(manifest.sections.size());
-  std::iota(numbers.begin(), numbers.end(), std::size_t{0});
-  return numbers;
+Manifest manifest_of(const cache::CacheReader& reader) {
+  return {reader.description(), {}, sections_of(reader), {}, {}};
 }
 
 void hide_tokens(Manifest& manifest) {
@@ -107,16 +112,17 @@ Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options) {
   TQC_TRY(Compressor::make(options.zstd_level));
   if (options.hide_tokens) hide_tokens(manifest);
   TQC_TRY(check_contents(manifest));
-  // Its size does not depend on what is still missing.
+  // The size of the manifest does not depend on the missing fields.
   TQC_TRY(encode_manifest(manifest));
   return {};
 }
 
-Result<void> write_sections(ContainerContent& content, const std::vector<std::size_t>& numbers,
-                            const WriteOptions& options, FileEnd& end) {
+Result<void> write_sections(Manifest& manifest, const cache::CacheReader& reader,
+                            const std::vector<std::size_t>& numbers, const WriteOptions& options,
+                            FileEnd& end, const Progress& progress) {
   TQC_TRY_ASSIGN(const SectionCompressor compressor,
                  SectionCompressor::make(options.compression, options.zstd_level));
-  return SectionWriter(content, numbers, compressor, end).write_all(options);
+  return SectionWriter(manifest, reader, numbers, compressor, end).write_all(options, progress);
 }
 
 Result<HeaderSlot> write_manifest(Manifest& manifest, FileEnd& end) {

@@ -1,9 +1,8 @@
 #pragma once
-// format/section_writer.h: sections and a manifest on their way to the end of a file, whether that
-// is new or grows.
+// format/section_writer.h: a writer of sections and a manifest at the end of a new or growing file.
 //
 // Sections are made, digested and compressed on all threads, and written in order as they become
-// ready; no more of them than a window are held.
+// ready; at most window_bytes of them are held in memory.
 //
 // Spec: docs/reference/format.md §2 and §4.5.
 
@@ -13,27 +12,26 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/format/sections/compression.h"
-#include "tqcache/format/container_writer.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/sections/compression.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::format {
 
-// The end of a file, where things are put behind one another, each at a multiple of 64.
+// The end of a file, where data is appended, each piece at a multiple of 64.
 class FileEnd {
  public:
   using Write = std::function<Result<void>(std::uint64_t offset, ByteView)>;
 
-  // `position`: how long the file is.
+  // `position`: the size of the file.
   FileEnd(std::uint64_t position, Write write) : position_(position), write_(std::move(write)) {}
 
   Result<void> append(ByteView bytes);
 
-  // Zeros, if it takes any, and then the bytes. Gives the file offset where these begin.
+  // Writes zeros up to the next multiple of 64, then the bytes. Returns the offset of the bytes.
   Result<std::uint64_t> append_aligned(ByteView bytes);
 
   std::uint64_t position() const { return position_; }
@@ -43,30 +41,43 @@ class FileEnd {
   Write write_;
 };
 
-// The numbers of all sections.
-std::vector<std::size_t> all_sections(const Manifest& manifest);
+// The manifest of a reader's cache, without gaps and without offsets and digests of sections.
+Manifest manifest_of(const cache::CacheReader& reader);
 
-// Puts hashes in the place of the token ids, if these are there.
+// Replaces token ids by hashes, if the ids are present.
 void hide_tokens(Manifest& manifest);
 
-// Makes the manifest ready for being written: its token ids are hidden if the options say so.
-// Errors: those that show before the work: kInvalidArgument (level), kTooLarge, kCorrupt (as
+// Prepares the manifest for writing: hides its token ids if the options say so.
+// Errors: those found before any work: kInvalidArgument (level), kTooLarge, kCorrupt (as
 //         check_contents).
 Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options);
 
-// Writes the sections of those numbers, which ascend, and fills in where they are, their digests
-// and their compression. content.after_section is told of each.
+// Writes the sections with these indices, in ascending order, and fills in their offsets, digests
+// and compression.
 //
-// Errors: those of make_section for the first section that has any; kIo, kInterrupted.
-// Bytes:  the same for any number of threads and any window.
-Result<void> write_sections(ContainerContent& content, const std::vector<std::size_t>& numbers,
-                            const WriteOptions& options, FileEnd& end);
+// Requires: `manifest` has the reader's blocks.
+// Progress: bytes of these sections before compression.
+// Errors:   those of the reader for the first section that fails; kIo, kInterrupted.
+// Bytes:    the same for any number of threads and any window.
+Result<void> write_sections(Manifest& manifest, const cache::CacheReader& reader,
+                            const std::vector<std::size_t>& numbers, const WriteOptions& options,
+                            FileEnd& end, const Progress& progress);
 
-// Fills in the content name and writes the manifest, with which the file ends. Gives the header
-// slot that goes with it, of generation 1.
+// Fills in the content digest and writes the manifest, which ends the file. Returns the header slot
+// for it, with generation 1.
 //
-// Requires: all that the manifest says of its sections stands there.
+// Requires: the rows of all sections are complete.
 // Errors:   kTooLarge, kIo.
 Result<HeaderSlot> write_manifest(Manifest& manifest, FileEnd& end);
+
+// The stored bytes of each section, as described by its row in the section table.
+using StoredSections = std::function<ByteView(std::size_t section)>;
+
+// Writes already compressed sections to a new file, which the caller commits. Gaps and file offsets
+// of `manifest` are ignored; an empty writer means this library.
+//
+// Errors: kCorrupt when the content digest differs from the manifest's; kTooLarge, kIo.
+Result<void> write_stored_sections(Manifest manifest, const StoredSections& stored,
+                                   AtomicFile& file);
 
 }  // namespace tqcache::format

@@ -1,8 +1,8 @@
 #pragma once
-// format/type_names.h: names of layers, of K and V, and of codecs in a file.
+// format/type_names.h: the names of layers, of K and V, and of codecs in a file.
 //
-// A reader knows a name or refuses the file; a name never leads to code by any other way. What a
-// name means is fixed for ever: a change gets the next ".v".
+// A reader knows a name or rejects the file; names are only looked up in tables. The meaning of a
+// name never changes: a change gets the next ".v".
 //
 // Spec: docs/reference/format.md §4.2 to §4.4.
 
@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <string_view>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/description.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::format {
 
@@ -21,10 +21,10 @@ inline constexpr std::string_view kArraysType = "tqcache.arrays.v1";
 inline constexpr std::string_view kRotatingType = "tqcache.rotating.v1";       // dense, as arrays
 inline constexpr std::string_view kTurboRotatingType = "tqcache.rotating.v2";  // in token blocks
 
-// Sides of attention layers and of rotating layers in token blocks: dense, or turbo of some mode.
+// K and V of attention layers and of windows in token blocks: dense, or quantized in some mode.
 inline constexpr std::string_view kDenseType = "tqcache.dense.v1";
 
-// The arrangement of packed codes.
+// The bit layout of packed codes.
 inline constexpr std::string_view kLayoutName = "lanes.v1";
 
 template <class Kind>
@@ -63,7 +63,7 @@ inline constexpr std::array<KindName<cache::Centering>, 3> kCenteringNames = {{
     {cache::Centering::kPreRope, "pre_rope.v1"},
 }};
 
-// Requires: the kind is one of the table.
+// Requires: the kind is in the table.
 template <class Kind, std::size_t n>
 constexpr std::string_view name_of(const std::array<KindName<Kind>, n>& table, Kind kind) {
   for (const KindName<Kind>& each : table) {
@@ -72,12 +72,12 @@ constexpr std::string_view name_of(const std::array<KindName<Kind>, n>& table, K
   return {};
 }
 
-// The name of the form of K or V, and of a layer.
+// The name of the storage format of K or V, or of a layer.
 std::string_view type_name(const cache::TensorDesc& tensor);
 std::string_view type_name(const cache::LayerDesc& layer);
 
-// Refuses a name that this reader does not know. The message has it in printable ASCII only, so
-// that a file cannot steer a terminal: `rotation "x"`.
+// The error for a name that this reader does not know. The message shows it in printable ASCII
+// only, so that a file cannot control a terminal: `rotation "x"`.
 Error unknown_name(std::string_view what, std::string_view name);
 
 // Errors: kUnsupported, as unknown_name().

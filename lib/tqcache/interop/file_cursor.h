@@ -1,6 +1,6 @@
 #pragma once
-// interop/file_cursor.h: a reader of consecutive numbers in a large file, with jumps over what is
-// not needed. Safe for untrusted input.
+// interop/file_cursor.h: a reader of consecutive numbers in a large file that can skip ranges. Safe
+// for untrusted input.
 
 #include <fmt/format.h>
 
@@ -10,22 +10,23 @@
 #include <span>
 #include <string>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::interop {
 
 class FileCursor {
  public:
-  // `file` must outlive this.
+  // `file` must outlive the cursor.
   explicit FileCursor(const ByteSource& file, std::uint64_t position = 0)
       : file_(file), end_(file.size()), position_(position) {}
 
   std::uint64_t position() const { return position_; }
   std::uint64_t remaining() const { return position_ < end_ ? end_ - position_ : 0; }
 
-  // The next number. Errors of this and the others: kTruncated, kIo; the position stays.
+  // The next number. Errors of this and the other readers: kTruncated, kIo; the position does not
+  // change.
   template <class T>
   Result<T> read() {
     TQC_TRY(buffer(sizeof(T)));
@@ -49,7 +50,7 @@ class FileCursor {
     return text;
   }
 
-  // Whether as many bytes are left. Errors: kTruncated.
+  // Checks that `count` more bytes exist. Errors: kTruncated.
   Result<void> need(std::uint64_t count) const {
     if (count <= remaining()) return {};
     return Error{ErrorCode::kTruncated,
@@ -59,7 +60,7 @@ class FileCursor {
  private:
   static constexpr std::uint64_t kBufferBytes = 16 * 1024;
 
-  // Loads the next `count` bytes, which are few, into the buffer.
+  // Loads the next `count` bytes into the buffer. `count` is small.
   Result<void> buffer(std::uint64_t count) {
     TQC_TRY(need(count));
     const bool is_there = position_ >= buffered_at_ && position_ - buffered_at_ <= buffer_.size() &&

@@ -4,27 +4,24 @@
 
 #include <string>
 
-#include "tqcache/format/describe.h"
-#include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/section_plan.h"
-#include "tqcache/format/sections/section_bytes.h"
+#include "tqcache/base/integers.h"
+#include "tqcache/cache/blocks.h"
 
 namespace tqcache::interop {
 namespace {
 
+using cache::BlockInfo;
+using cache::BlockKey;
+using cache::CacheDesc;
 using cache::LayerDesc;
 using cache::TensorDesc;
-using format::Manifest;
-using format::SectionInfo;
-using format::SectionKey;
-using format::SideName;
+using cache::TensorKind;
 
-Result<TensorDesc> describe(const ForeignSide& side, cache::HeadShape shape) {
+Result<TensorDesc> describe(const ForeignTensor& side, cache::HeadShape shape) {
   TensorDesc tensor{side.dtype, {}};
   if (!side.packed) return tensor;
   cache::QuantSpec quant;
-  TQC_TRY_ASSIGN(quant.mode,
-                 codec::mode_of(static_cast<int>(shape.head_dim), side.packed->parts));
+  TQC_TRY_ASSIGN(quant.mode, codec::mode_of(static_cast<int>(shape.head_dim), side.packed->parts));
   quant.parts = side.packed->parts;
   quant.outliers = side.packed->outliers;
   tensor.quant = std::move(quant);
@@ -36,8 +33,7 @@ Result<LayerDesc> describe(const ForeignAttention& layer) {
   if (!k) return in_context("k", std::move(k).error());
   auto v = describe(layer.v, layer.shape);
   if (!v) return in_context("v", std::move(v).error());
-  return LayerDesc(
-      cache::AttentionDesc{layer.shape, std::move(k).value(), std::move(v).value()});
+  return LayerDesc(cache::AttentionDesc{layer.shape, std::move(k).value(), std::move(v).value()});
 }
 
 Result<LayerDesc> describe(const ForeignWindow& layer, std::int64_t n_tokens) {
@@ -66,36 +62,23 @@ Result<LayerDesc> describe(const ForeignLayer& layer, std::int64_t n_tokens) {
       layer);
 }
 
-Result<void> set_tokens(const ForeignCache& cache, Manifest& manifest) {
+Result<void> set_tokens(const ForeignCache& cache, CacheDesc& description) {
   if (cache.n_tokens < 0 || cache.n_tokens > cache::kMaxTokens) {
     return too_large(fmt::format("{} tokens", cache.n_tokens));
   }
   if (!cache.tokens) {
-    manifest.tokens.assign(static_cast<std::size_t>(cache.n_tokens), cache::kUnknownToken);
-    manifest.hidden_tokens.emplace();
+    description.tokens.assign(static_cast<std::size_t>(cache.n_tokens), cache::kUnknownToken);
+    description.hidden_tokens.emplace();
     return {};
   }
   if (std::ssize(*cache.tokens) != cache.n_tokens) {
     return corrupt(fmt::format("{} token ids for {} tokens", cache.tokens->size(), cache.n_tokens));
   }
-  manifest.tokens = *cache.tokens;
+  description.tokens = *cache.tokens;
   return {};
 }
 
-SectionInfo describe_section(const std::vector<LayerDesc>& layers, const SectionKey& key,
-                             std::int64_t n_tokens) {
-  SectionInfo section;
-  section.layer = key.layer;
-  section.side = key.side;
-  section.block = key.block;
-  const LayerDesc& layer = layers[static_cast<std::size_t>(key.layer)];
-  section.packed = key.side != SideName::kArray && side_of(layer, key.side).quant &&
-                   cache::tokens_in_block(n_tokens, key.block) == cache::kTokenBlock;
-  section.raw_bytes = format::raw_bytes(layer, key, section.packed, n_tokens);
-  return section;
-}
-
-// Drops packed forms. Whether there were any.
+// Drops the quantized representations. Returns whether there were any.
 bool make_dense(std::vector<ForeignLayer>& layers) {
   bool is_changed = false;
   for (ForeignLayer& layer : layers) {
@@ -108,110 +91,91 @@ bool make_dense(std::vector<ForeignLayer>& layers) {
   return is_changed;
 }
 
-Result<Manifest> describe_foreign(const ForeignCache& cache) {
-  Manifest manifest;
-  manifest.identity = cache.identity;
-  TQC_TRY(set_tokens(cache, manifest));
+Result<CacheDesc> describe_foreign(const ForeignCache& cache) {
+  CacheDesc description;
+  description.identity = cache.identity;
+  TQC_TRY(set_tokens(cache, description));
   for (const ForeignLayer& layer : cache.layers) {
-    auto info = describe(layer, manifest.n_tokens());
-    if (!info) {
-      return in_context(fmt::format("layer {}", manifest.layers.size()), std::move(info).error());
+    auto described = describe(layer, description.n_tokens());
+    if (!described) {
+      return in_context(fmt::format("layer {}", description.layers.size()),
+                        std::move(described).error());
     }
-    manifest.layers.push_back(std::move(info).value());
+    description.layers.push_back(std::move(described).value());
   }
-  TQC_TRY(format::check_contents(manifest));
-  for (const SectionKey& key : format::plan_sections(manifest.layers, manifest.n_tokens())) {
-    manifest.sections.push_back(describe_section(manifest.layers, key, manifest.n_tokens()));
-  }
-  return manifest;
+  TQC_TRY(cache::validate(description));
+  return description;
 }
 
-// With packed sides, if a file may have their codecs.
-Result<Manifest> describe_within_limits(ForeignCache& cache) {
-  Result<Manifest> packed = describe_foreign(cache);
+// Describes K and V as quantized if the limits of a .tqkv file on codecs allow it, else as dense.
+Result<CacheDesc> describe_within_limits(ForeignCache& cache) {
+  Result<CacheDesc> packed = describe_foreign(cache);
   if (packed || packed.error().code != ErrorCode::kTooLarge) return packed;
   if (!make_dense(cache.layers)) return packed;
   return describe_foreign(cache);
 }
 
-// "layer 3 k": in other programs' files there are no sections to name.
-std::string place_of(const SectionInfo& section) {
-  std::string place = fmt::format("layer {}", section.layer);
-  if (section.side == SideName::kArray) return fmt::format("{} array {}", place, section.block);
-  return place + (section.side == SideName::kKeys ? " k" : " v");
+// "layer 3 k": files of other programs have no sections to name.
+std::string place_of(const BlockInfo& block) {
+  std::string place = fmt::format("layer {}", block.layer);
+  if (block.side == TensorKind::kArray) return fmt::format("{} array {}", place, block.block);
+  return place + (block.side == TensorKind::kKeys ? " k" : " v");
 }
 
-class ForeignSections : public format::SectionSource {
+class ForeignReader : public cache::CacheReader {
  public:
-  ForeignSections(ForeignCache cache, Manifest manifest)
-      : cache_(std::move(cache)), manifest_(std::move(manifest)) {}
+  ForeignReader(ForeignCache cache, CacheDesc description)
+      : cache_(std::move(cache)), description_(std::move(description)) {
+    for (const BlockKey& key : cache::plan_blocks(description_.layers, n_tokens())) {
+      const LayerDesc& layer = description_.layers[to_size(key.layer)];
+      const bool packed = key.side != TensorKind::kArray &&
+                          cache::tensor_of(layer, key.side).quant &&
+                          cache::tokens_in_block(n_tokens(), key.block) == cache::kTokenBlock;
+      blocks_.push_back(cache::make_block(description_, key, packed));
+    }
+  }
 
-  const Manifest& manifest() const override { return manifest_; }
+  const CacheDesc& description() const override { return description_; }
+  const std::vector<BlockInfo>& blocks() const override { return blocks_; }
 
   Result<void> read(std::size_t index, AlignedBytes& raw) const override {
-    const SectionInfo& section = manifest_.sections[index];
-    raw.resize(section.raw_bytes);
-    auto done = read_into(section, raw);
-    if (!done) return in_context(place_of(section), std::move(done).error());
+    const BlockInfo& block = blocks_[index];
+    raw.resize(block.raw_bytes);
+    auto done = read_into(block, raw);
+    if (!done) return in_context(place_of(block), std::move(done).error());
     return {};
   }
 
  private:
-  Result<void> read_into(const SectionInfo& section, std::span<std::byte> raw) const {
-    const ForeignLayer& layer = cache_.layers[static_cast<std::size_t>(section.layer)];
-    return std::visit(
-        Overload{[&](const ForeignAttention& attention) {
-                   const ForeignSide& side =
-                       section.side == SideName::kKeys ? attention.k : attention.v;
-                   if (section.packed) return side.packed->read(section.block, raw);
-                   return side.read(section.block * cache::kTokenBlock,
-                                    cache::tokens_in_block(manifest_.n_tokens(), section.block),
-                                    raw);
-                 },
-                 [&](const ForeignWindow& window) {
-                   return (section.block == 0 ? window.k : window.v).read(raw);
-                 },
-                 [&](const ForeignState& state) {
-                   return state.arrays[static_cast<std::size_t>(section.block)].read(raw);
-                 }},
-        layer);
+  Result<void> read_into(const BlockInfo& block, std::span<std::byte> raw) const {
+    return std::visit(Overload{[&](const ForeignAttention& attention) {
+                                 const ForeignTensor& tensor =
+                                     block.side == TensorKind::kKeys ? attention.k : attention.v;
+                                 if (block.packed) return tensor.packed->read(block.block, raw);
+                                 return tensor.read(block.block * cache::kTokenBlock,
+                                                    cache::tokens_in_block(n_tokens(), block.block),
+                                                    raw);
+                               },
+                               [&](const ForeignWindow& window) {
+                                 return (block.block == 0 ? window.k : window.v).read(raw);
+                               },
+                               [&](const ForeignState& state) {
+                                 return state.arrays[to_size(block.block)].read(raw);
+                               }},
+                      cache_.layers[to_size(block.layer)]);
   }
 
   ForeignCache cache_;
-  Manifest manifest_;
-};
-
-// A cache in memory.
-class MemorySections : public format::SectionSource {
- public:
-  explicit MemorySections(std::shared_ptr<const cache::Cache> cache)
-      : cache_(std::move(cache)), manifest_(format::describe(*cache_, {})) {}
-
-  const Manifest& manifest() const override { return manifest_; }
-
-  Result<void> read(std::size_t index, AlignedBytes& raw) const override {
-    AlignedBytes scratch;
-    const ByteView bytes = format::section_bytes(*cache_, manifest_.sections[index], scratch);
-    raw.assign(bytes.begin(), bytes.end());
-    return {};
-  }
-
- private:
-  std::shared_ptr<const cache::Cache> cache_;
-  Manifest manifest_;
+  CacheDesc description_;
+  std::vector<BlockInfo> blocks_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache) {
-  TQC_TRY_ASSIGN(Manifest manifest, describe_within_limits(cache));
-  std::unique_ptr<format::SectionSource> sections =
-      std::make_unique<ForeignSections>(std::move(cache), std::move(manifest));
-  return sections;
-}
-
-std::unique_ptr<format::SectionSource> sections_of(std::shared_ptr<const cache::Cache> cache) {
-  return std::make_unique<MemorySections>(std::move(cache));
+Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache) {
+  TQC_TRY_ASSIGN(CacheDesc description, describe_within_limits(cache));
+  return std::shared_ptr<const cache::CacheReader>(
+      std::make_shared<ForeignReader>(std::move(cache), std::move(description)));
 }
 
 }  // namespace tqcache::interop

@@ -1,9 +1,9 @@
 #pragma once
-// interop/foreign_cache.h: a cache in another program's file, as that file describes it: which
-// layers there are, and how to read the head vectors of some tokens.
+// interop/foreign_cache.h: the description of a cache in another program's file: its layers, and
+// how to read the head vectors of some tokens.
 //
-// Importers fill one of these; sections_of() makes of it what convert and the exporters take. Keys
-// and values are not read before they are asked for, so memory does not grow with the file.
+// Importers fill in a ForeignCache, and reader_of() makes a reader of it. Keys and values are read
+// on request, so memory does not grow with the file.
 
 #include <cstdint>
 #include <functional>
@@ -15,46 +15,47 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/codec/codec_spec.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::interop {
 
-// Fills `out` with the head vectors of tokens [first, first + n): [n_kv_heads, n, head_dim] of the
-// side's dtype, keys after RoPE and in half-split order (cache/layer.h).
+// Fills `out` with the head vectors of tokens [first, first + n): [n_kv_heads, n, head_dim] in the
+// dtype of the tensor, keys after RoPE and in half-split order (tqcache/cache.h).
 //
 // Requires: n is 1 to 256, and the range lies within one token block.
-// Threads:  may be called from several at once.
-// Errors:   those of what is read; without the place.
+// Threads:  may be called concurrently.
+// Errors:   those of reading the file, without the place.
 using ReadRows =
     std::function<Result<void>(std::int64_t first, std::int64_t n, std::span<std::byte> out)>;
 
-// Fills `out` with a packed token block (docs/reference/format.md §6.2), a full one. Threads and
+// Fills `out` with one full quantized token block (docs/reference/format.md §6.2). Threads and
 // errors as ReadRows.
 using ReadBlock = std::function<Result<void>(std::int64_t block, std::span<std::byte> out)>;
 
-// The form in which our codec has a side's codes as they are. Without centering or sink tokens.
+// The codec of this project that represents the codes of K or V unchanged. Without centering or
+// sink tokens.
 struct ForeignPacked {
   std::vector<codec::PartSpec> parts;
-  std::vector<std::uint16_t> outliers;  // of mode mixed: [n_kv_heads, n], as cache::QuantSpec's
+  std::vector<std::uint16_t> outliers;  // mode mixed: [n_kv_heads, n], as in cache::QuantSpec
   ReadBlock read;
 };
 
-struct ForeignSide {
+struct ForeignTensor {
   Dtype dtype = Dtype::kF16;
-  ReadRows read;  // of any tokens, decoded
+  ReadRows read;  // reads any tokens, decoded
   std::optional<ForeignPacked> packed = {};
 };
 
 struct ForeignAttention {
   cache::HeadShape shape;
-  ForeignSide k, v;
+  ForeignTensor k, v;
 };
 
-// Fills `out` with all of an array's bytes. Threads and errors as ReadRows.
+// Fills `out` with all bytes of an array. Threads and errors as ReadRows.
 using ReadArray = std::function<Result<void>(std::span<std::byte> out)>;
 
 struct ForeignArray {
@@ -64,8 +65,7 @@ struct ForeignArray {
   ReadArray read;
 };
 
-// A dense sliding window: arrays of cache::window_array_shape(), tokens in the order of their
-// positions.
+// A dense sliding window: arrays of cache::window_array_shape(), tokens ordered by position.
 struct ForeignWindow {
   cache::HeadShape shape;
   cache::Window window;
@@ -80,30 +80,28 @@ struct ForeignState {
 using ForeignLayer = std::variant<ForeignAttention, ForeignWindow, ForeignState>;
 
 struct ForeignCache {
-  // Only what the file says. A caller who has the model puts its identity here, but for
+  // Only what the file states. A caller who has the model sets its identity here, except
   // source_format.
   cache::Identity identity;
   std::int64_t n_tokens = 0;
-  std::optional<std::vector<std::int32_t>> tokens;  // n_tokens ids; empty: the file has none
+  std::optional<std::vector<std::int32_t>> tokens;  // n_tokens ids; nullopt: the file has no ids
   std::vector<ForeignLayer> layers;
-  // The file has keys or values in a quantized form: they are only near what the model computed.
+  // The file holds quantized keys or values, so they only approximate what the model computed.
   bool is_quantized = false;
 
-  // For people. What the file says of itself ("mlx-lm", "0.32.0 or later"), in the order to be
-  // shown; and what it has that a cache of ours does not keep, one sentence each.
+  // For display: what the file states about itself ("mlx-lm", "0.32.0 or later"), in display order;
+  // and the fields that a .tqkv cache cannot keep, one sentence each.
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<std::string> dropped_fields;
 };
 
-// The same, section by section. Tokens that are not known become hidden ones without hashes. Of a
-// side that has a packed form the full token blocks are packed, and the tokens after them dense; if
-// the codecs of all sides are more than a file may have, every side is dense.
+// Reads the cache block by block. If the token ids are not known, the tokens are hidden ones
+// without hashes. If K or V has a quantized representation, its full token blocks are quantized and
+// the tokens after them dense. If the codecs of all layers exceed the limits of a .tqkv file,
+// everything is dense.
 //
-// Errors: those of format::check_contents(), cache::validate_tokens(), of packed forms those of
-//         codec::mode_of(); kCorrupt when the number of tokens and of ids differ.
-Result<std::unique_ptr<format::SectionSource>> sections_of(ForeignCache cache);
-
-// What is in memory, section by section. Requires: cache::validate(cache).
-std::unique_ptr<format::SectionSource> sections_of(std::shared_ptr<const cache::Cache> cache);
+// Errors: those of cache::validate() for the description; those of codec::mode_of() for quantized
+//         representations; kCorrupt when the number of tokens and the number of ids differ.
+Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache);
 
 }  // namespace tqcache::interop

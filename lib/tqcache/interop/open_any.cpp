@@ -1,19 +1,21 @@
-#include "tqcache/interop/open_any.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <span>
 
-#include "tqcache/format/cache_file.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/interop.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/hf/hf.h"
+#include "tqcache/interop/import_any.h"
+#include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 #include "tqcache/tensors/safetensors.h"
 #include "tqcache/tensors/zip_archive.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::interop {
 namespace {
@@ -23,8 +25,8 @@ namespace {
 constexpr std::string_view kPickleAdvice =
     ", which is a program and not data: save the cache with tools/tqcache_hf.py, and read that";
 
-// The start of old files of torch.save, before they were zip files: the pickle of a number of 80
-// bits, protocol 2.
+// The start of torch.save files that predate its zip format: the pickle of an 80-bit number,
+// protocol 2.
 constexpr std::array<unsigned char, 15> kOldTorch = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
                                                      0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
 
@@ -45,8 +47,8 @@ bool is_torch_zip(const ByteSource& file) {
          });
 }
 
-// Protocols 2 to 5 begin with the opcode PROTO; the opcode of the outermost value or a frame
-// follows.
+// Protocols 2 to 5 begin with the opcode PROTO, followed by a frame or the opcode of the outermost
+// value.
 bool begins_as_pickle(ByteView start) {
   constexpr std::string_view kFirstOpcodes = "\x95}](cXUKMGJ\x8c\x8a\x8f)NI";
   if (start.size() < 3 || start[0] != std::byte{0x80}) return false;
@@ -91,12 +93,13 @@ Result<LlamaImported> import_llama(const std::shared_ptr<const ByteSource>& file
     return invalid("quantized rows, which may be Hadamard-rotated: say whether they are");
   }
   TQC_TRY_ASSIGN(LlamaImported rotated, import_as(LlamaRotation::kOn));
-  TQC_TRY_ASSIGN(const LlamaRotation decided,
-                 hints.decide_rotation(rotated.cache, not_rotated.cache));
+  TQC_TRY_ASSIGN(const auto as_rotated, reader_of(rotated.cache));
+  TQC_TRY_ASSIGN(const auto as_not_rotated, reader_of(not_rotated.cache));
+  TQC_TRY_ASSIGN(const LlamaRotation decided, hints.decide_rotation(*as_rotated, *as_not_rotated));
   return decided == LlamaRotation::kOn ? std::move(rotated) : std::move(not_rotated);
 }
 
-// Every pickle counts as TurboMLX's until it names what it would import.
+// Every pickle is treated as TurboMLX's until it names an object to import.
 Result<ForeignCache> import_turbomlx_or_name_pickle(const std::shared_ptr<const ByteSource>& file,
                                                     const OpenHints& hints) {
   auto cache = import_turbomlx(file, {.artifacts = hints.artifacts,
@@ -164,22 +167,6 @@ Result<void> keep_first_tokens(std::int64_t n, ForeignCache& cache) {
   if (cache.tokens) cache.tokens->resize(static_cast<std::size_t>(n));
   return {};
 }
-
-// A .tqkv file and its sections.
-class OwnedSections : public format::SectionSource {
- public:
-  OwnedSections(std::shared_ptr<const ByteSource> file, format::SectionReader reader)
-      : file_(std::move(file)), reader_(std::move(reader)) {}
-
-  const format::Manifest& manifest() const override { return reader_.manifest(); }
-  Result<void> read(std::size_t section, AlignedBytes& raw) const override {
-    return reader_.read(section, raw);
-  }
-
- private:
-  std::shared_ptr<const ByteSource> file_;
-  format::SectionReader reader_;
-};
 
 }  // namespace
 
@@ -275,15 +262,18 @@ Result<OpenedCache> open_any(std::shared_ptr<const ByteSource> file, const OpenH
   OpenedCache opened;
   opened.kind = *kind;
   if (*kind == FileKind::kTqkv) {
-    TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(*file, hints.first_tokens));
-    opened.cache = std::make_unique<OwnedSections>(std::move(file), std::move(reader));
+    TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(std::move(file)));
+    opened.cache = std::make_shared<format::SectionReader>(std::move(reader));
+    if (hints.first_tokens) {
+      TQC_TRY_ASSIGN(opened.cache, cache::first_tokens(opened.cache, *hints.first_tokens));
+    }
     return opened;
   }
   TQC_TRY_ASSIGN(ImportedCache imported, import_any(std::move(file), *kind, hints));
   opened.metadata = std::move(imported.cache.metadata);
   opened.dropped_fields = std::move(imported.cache.dropped_fields);
   opened.notes = std::move(imported.notes);
-  TQC_TRY_ASSIGN(opened.cache, sections_of(std::move(imported.cache)));
+  TQC_TRY_ASSIGN(opened.cache, reader_of(std::move(imported.cache)));
   return opened;
 }
 

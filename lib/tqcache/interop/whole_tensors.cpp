@@ -8,18 +8,18 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 
 namespace tqcache::interop {
 namespace {
 
-using format::Manifest;
-using format::SideName;
+using cache::TensorKind;
 
 }  // namespace
 
@@ -58,41 +58,41 @@ ReadRows rows_of(ReadTensor tensor, cache::HeadShape shape, std::int64_t n_token
   };
 }
 
-WholeSides::WholeSides(const format::SectionSource& source, const Progress& progress)
+WholeTensors::WholeTensors(const cache::CacheReader& source, const Progress& progress)
     : source_(source), progress_(progress) {
-  const auto& sections = source.manifest().sections;
-  for (std::size_t i = 0; i < sections.size(); ++i) {
-    numbers_[{to_size(sections[i].layer), sections[i].side}].push_back(i);
-    total_ += sections[i].raw_bytes;
+  const std::vector<cache::BlockInfo>& blocks = source.blocks();
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    numbers_[{to_size(blocks[i].layer), blocks[i].side}].push_back(i);
+    total_ += blocks[i].raw_bytes;
   }
 }
 
-const std::vector<std::size_t>& WholeSides::sections_of(std::size_t layer, SideName side) const {
-  static const std::vector<std::size_t> kNone;  // a side of a cache without tokens
+const std::vector<std::size_t>& WholeTensors::sections_of(std::size_t layer,
+                                                          TensorKind side) const {
+  static const std::vector<std::size_t> kNone;  // K or V of a cache without tokens
   const auto found = numbers_.find({layer, side});
   return found == numbers_.end() ? kNone : found->second;
 }
 
-Result<void> WholeSides::read_section(std::size_t section, AlignedBytes& raw) {
+Result<void> WholeTensors::read_section(std::size_t section, AlignedBytes& raw) {
   TQC_TRY(source_.read(section, raw));
   done_ += raw.size();
   if (!progress_ || progress_(done_, total_)) return {};
   return interrupted_error();
 }
 
-Result<void> WholeSides::read_side(std::size_t layer, SideName side, AlignedBytes& out) {
-  const Manifest& manifest = source_.manifest();
-  const cache::LayerDesc& desc = manifest.layers[layer];
+Result<void> WholeTensors::read_side(std::size_t layer, TensorKind side, AlignedBytes& out) {
+  const std::int64_t n_tokens = source_.n_tokens();
+  const cache::LayerDesc& desc = source_.description().layers[layer];
   const cache::HeadShape shape = cache::attention_of(desc)->shape;
   const std::size_t row_bytes =
-      to_size(shape.head_dim) * dtype_size(format::side_of(desc, side).dtype);
-  const std::size_t head_bytes = to_size(manifest.n_tokens()) * row_bytes;
+      to_size(shape.head_dim) * dtype_size(cache::tensor_of(desc, side).dtype);
+  const std::size_t head_bytes = to_size(n_tokens) * row_bytes;
   out.resize(to_size(shape.n_kv_heads) * head_bytes);
   for (const std::size_t section : sections_of(layer, side)) {
     TQC_TRY(read_section(section, block_));
-    const std::int64_t block = manifest.sections[section].block;
-    const std::size_t n_bytes =
-        to_size(cache::tokens_in_block(manifest.n_tokens(), block)) * row_bytes;
+    const std::int64_t block = source_.blocks()[section].block;
+    const std::size_t n_bytes = to_size(cache::tokens_in_block(n_tokens, block)) * row_bytes;
     const std::size_t begin = to_size(block * cache::kTokenBlock) * row_bytes;
     for (std::size_t head = 0; head < to_size(shape.n_kv_heads); ++head) {
       std::memcpy(out.data() + head * head_bytes + begin, block_.data() + head * n_bytes, n_bytes);
@@ -101,14 +101,14 @@ Result<void> WholeSides::read_side(std::size_t layer, SideName side, AlignedByte
   return {};
 }
 
-Result<void> WholeSides::read_array(std::size_t layer, std::size_t array, AlignedBytes& out) {
-  return read_section(sections_of(layer, SideName::kArray)[array], out);
+Result<void> WholeTensors::read_array(std::size_t layer, std::size_t array, AlignedBytes& out) {
+  return read_section(sections_of(layer, TensorKind::kArray)[array], out);
 }
 
 void widen_bf16(AlignedBytes& values) {
   const std::size_t n = values.size() / 2;
   values.resize(4 * n);
-  // From the end, so that no value is written over before it is read.
+  // Backward, so that no value is overwritten before it is read.
   for (std::size_t i = n; i-- > 0;) {
     std::uint16_t half;
     std::memcpy(&half, values.data() + 2 * i, sizeof(half));
@@ -121,7 +121,7 @@ void narrow_to_bf16(std::span<const std::byte> wide, std::span<std::byte> narrow
   for (std::size_t i = 0; 2 * i < narrow.size(); ++i) {
     std::uint32_t word;
     std::memcpy(&word, wide.data() + 4 * i, sizeof(word));
-    // Rounding would make a signalling NaN a quiet one.
+    // Rounding would make a signaling NaN quiet.
     const bool is_exact = (word & 0xffff) == 0;
     const std::uint16_t half =
         is_exact ? static_cast<std::uint16_t>(word >> 16) : f32_to_bf16(std::bit_cast<float>(word));

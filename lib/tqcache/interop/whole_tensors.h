@@ -1,6 +1,6 @@
 #pragma once
-// interop/whole_tensors.h: contiguous tensors of keys, values and arrays in foreign files: token
-// blocks read from them, and whole ones assembled from token blocks. Safe for untrusted input.
+// interop/whole_tensors.h: contiguous K, V and array tensors in foreign files: reading token blocks
+// from them, and assembling them from token blocks. Safe for untrusted input.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,14 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_block.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::interop {
@@ -50,40 +49,41 @@ using ReadTensor = std::function<Result<void>(std::uint64_t offset, std::span<st
 ReadTensor tensor_at(std::shared_ptr<const ByteSource> file, std::uint64_t begin);
 
 // Rows of a tensor [n_kv_heads, n_tokens, head_dim].
-// Requires: it has as many bytes as that takes.
+// Requires: the tensor has the number of bytes that this shape needs.
 ReadRows rows_of(ReadTensor tensor, cache::HeadShape shape, std::int64_t n_tokens,
                  std::size_t value_bytes);
 
-class WholeSides {
+class WholeTensors {
  public:
-  // Nothing in `source` is packed (format/dense_sections.h). Both must outlive this. Progress
-  // counts bytes of sections.
-  WholeSides(const format::SectionSource& source, const Progress& progress);
+  // All K and V of `source` are dense (cache::dequantize()). Both arguments must outlive this.
+  // Progress counts bytes of sections.
+  WholeTensors(const cache::CacheReader& source, const Progress& progress);
 
-  // [n_kv_heads, n_tokens, head_dim]. The memory of `out` is used again if it has enough.
+  // Reads [n_kv_heads, n_tokens, head_dim]. Reuses the memory of `out` if it is large enough.
   // Requires: an attention layer; kKeys or kValues.
   // Errors:   those of the source; kInterrupted.
-  Result<void> read_side(std::size_t layer, format::SideName side, AlignedBytes& out);
+  Result<void> read_side(std::size_t layer, cache::TensorKind side, AlignedBytes& out);
 
-  // An array of a layer that has arrays. Errors: as above.
+  // Reads an array of a recurrent state. Errors: as above.
   Result<void> read_array(std::size_t layer, std::size_t array, AlignedBytes& out);
 
  private:
-  const std::vector<std::size_t>& sections_of(std::size_t layer, format::SideName side) const;
+  const std::vector<std::size_t>& sections_of(std::size_t layer, cache::TensorKind side) const;
   Result<void> read_section(std::size_t section, AlignedBytes& raw);
 
-  const format::SectionSource& source_;
+  const cache::CacheReader& source_;
   const Progress& progress_;
-  std::map<std::pair<std::size_t, format::SideName>, std::vector<std::size_t>> numbers_;
+  std::map<std::pair<std::size_t, cache::TensorKind>, std::vector<std::size_t>> numbers_;
   AlignedBytes block_;
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };
 
-// Makes `values` twice as long: every bf16 an f32 of the same value, bit for bit also of a NaN.
+// Doubles the size of `values`: every bf16 becomes the f32 of the same value, including the bits of
+// NaN.
 void widen_bf16(AlignedBytes& values);
 
-// `wide` holds f32 values, and `narrow` has half as many bytes. Values of widen_bf16() come back
+// `wide` holds f32 values, and `narrow` has half as many bytes. Values of widen_bf16() are restored
 // bit for bit; other values are rounded (base/half.h).
 void narrow_to_bf16(std::span<const std::byte> wide, std::span<std::byte> narrow);
 

@@ -1,4 +1,4 @@
-#include "tqcache/model/decoder.h"
+#include "tqcache/decoder.h"
 
 #include <algorithm>
 #include <cassert>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_hashes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
+#include "tqcache/error.h"
 #include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/transformer.h"
@@ -22,17 +22,18 @@ namespace {
 using cache::kTokenBlock;
 using KeepGoing = std::function<bool()>;
 
-constexpr std::int64_t kLogitRowsAtOnce = 64;  // bounds memory: a vocabulary may have 150,000 words
+constexpr std::int64_t kLogitRowsAtOnce = 64;  // bounds memory: a vocabulary may have 150,000 ids
 
 std::uint64_t to_unsigned(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
-// Tokens of the next chunk: up to the token block's border, and the last token alone.
+// The size of the next chunk: up to the border of the token block; the last token is a chunk of its
+// own.
 std::int64_t chunk_size(std::int64_t n_tokens, std::int64_t n_left) {
   if (n_left == 1) return 1;
   return std::min(kTokenBlock - n_tokens % kTokenBlock, n_left - 1);
 }
 
-// New tokens would stand beside old ones that nobody can name.
+// New tokens cannot follow tokens whose ids are unknown.
 Result<void> check_tokens_known(const cache::Cache& cache) {
   if (cache::tokens_known(cache)) return {};
   return Error{ErrorCode::kUnsupported,
@@ -60,15 +61,15 @@ Result<void> check_context(const cache::Cache& cache, std::int64_t n_new,
                                                 " of " + std::to_string(config.context_length)};
 }
 
-// Packs the blocks that have become full, before any layer appends: packing is what can fail.
+// Quantizes full tail blocks before any layer appends, because this step can fail.
 Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     cache::AttentionLayer* const rows = cache::attention_of(cache.layers[i]);
     if (rows == nullptr) continue;
     const std::int64_t begin = cache::first_token(cache.layers[i], cache.n_tokens());
     for (auto [side, name] : {std::pair{&rows->k, " k"}, std::pair{&rows->v, " v"}}) {
-      auto packed = cache::pack_full_tail(*side, rows->shape, cache.n_tokens(),
-                                          static_cast<unsigned>(n_threads), begin);
+      auto packed =
+          cache::pack_full_tail(*side, cache.n_tokens(), static_cast<unsigned>(n_threads), begin);
       if (!packed) {
         return in_context("layer " + std::to_string(i) + name, std::move(packed).error());
       }
@@ -77,7 +78,7 @@ Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
   return {};
 }
 
-// Brings recurrent state into the model's own arrangement.
+// Reorders recurrent state to the model's own layout.
 Result<void> adopt_states(cache::Cache& cache, const ModelConfig& config) {
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     auto* state = std::get_if<cache::StateLayer>(&cache.layers[i]);
@@ -89,12 +90,11 @@ Result<void> adopt_states(cache::Cache& cache, const ModelConfig& config) {
   return {};
 }
 
-// Takes what was appended to the layers away again, unless the tokens are counted in the end.
+// Undoes the appends to the layers unless the tokens are counted in the end.
 class AppendGuard {
  public:
-  // `after`: states behind the new tokens, of layers that have no keys and values.
-  AppendGuard(cache::Cache& cache, const ModelConfig& config,
-              std::vector<cache::StateLayer>& after)
+  // `after`: states after the new tokens, for layers without keys and values.
+  AppendGuard(cache::Cache& cache, const ModelConfig& config, std::vector<cache::StateLayer>& after)
       : cache_(cache), config_(config), after_(after) {}
   AppendGuard(const AppendGuard&) = delete;
   AppendGuard& operator=(const AppendGuard&) = delete;
@@ -113,7 +113,7 @@ class AppendGuard {
     for (std::size_t i = 0; i < cache_.layers.size(); ++i) {
       std::visit(Overload{[](cache::AttentionLayer&) {},
                           [&](cache::WindowLayer& window) {
-                            // The cache may have come with one token less.
+                            // A loaded window may be one token smaller.
                             window.window.size = config_.layer(static_cast<std::int64_t>(i)).window;
                             cache::advance_window(window, cache_.n_tokens());
                           },
@@ -156,7 +156,7 @@ struct Decoder::State {
 
   const ModelConfig& config;
   Transformer transformer;
-  std::vector<cache::StateLayer> after;  // [n_layers], states behind a chunk until it is counted
+  std::vector<cache::StateLayer> after;  // [n_layers], states after a chunk until it is counted
 };
 
 Decoder::Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
@@ -175,7 +175,7 @@ Result<void> Decoder::State::check(const cache::Cache& cache,
   return check_context(cache, static_cast<std::int64_t>(ids.size()), config);
 }
 
-// Appends tokens of one token block, to all layers or none.
+// Appends tokens of one token block, to all layers or to none.
 Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
                                           const KvFilter& filter, const KeepGoing& keep_going) {
   if (ids.size() > 1) TQC_TRY(load_blas());
@@ -244,7 +244,7 @@ Result<std::span<const float>> Decoder::decode_step(cache::Cache& cache, std::in
   return prefill(cache, {&id, 1});
 }
 
-// Runs tokens that the cache holds over what stands up to them.
+// Reruns tokens that the cache holds over its contents up to them.
 Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t first,
                                        std::int64_t n, const QuerySink& sink) {
   TQC_TRY(check_tokens_known(cache));
@@ -301,8 +301,8 @@ Result<void> check_full(const cache::Layer& layer, const ModelConfig& config) {
                     layer);
 }
 
-// A window of the model's size, or of one token less: other programs do not count the token that
-// is being computed.
+// Accepts a window of the model's size, or of one token less: other programs do not count the token
+// that is being computed.
 Result<void> check_size(const cache::WindowLayer& layer, std::int64_t size,
                         const ModelConfig& config) {
   const cache::Window& window = layer.window;
@@ -329,11 +329,10 @@ Result<void> check_delta_net(const cache::Layer& layer) {
   const auto refuse = [](std::string_view kind) -> Result<void> {
     return mismatch(std::string(kind) + "; the model has a gated delta net");
   };
-  return std::visit(
-      Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
-               [&](const cache::WindowLayer&) { return refuse("a rotating layer"); },
-               [](const cache::StateLayer&) -> Result<void> { return {}; }},
-      layer);
+  return std::visit(Overload{[&](const cache::AttentionLayer&) { return refuse("full attention"); },
+                             [&](const cache::WindowLayer&) { return refuse("a rotating layer"); },
+                             [](const cache::StateLayer&) -> Result<void> { return {}; }},
+                    layer);
 }
 
 Result<void> check_layer(const cache::Layer& layer, const LayerConfig& wanted,

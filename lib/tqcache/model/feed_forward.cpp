@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/matrix.h"
@@ -13,13 +13,13 @@ namespace tqcache::model {
 
 namespace {
 
-constexpr std::int64_t kRowsPerPiece = 16;  // tokens whose sums are worth a task switch
+constexpr std::int64_t kRowsPerPiece = 16;  // enough tokens to pay for a task switch
 
 // GELU with its tanh: x (1 + tanh(u)) / 2 = x / (1 + e^(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
 // Source: arXiv 1606.08415, section 2.
 constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
 constexpr float kCubic = 0.044715f;
-constexpr float kLeast = -80.0f;  // x / e^80 is as good as 0
+constexpr float kLeast = -80.0f;  // x / e^80 is effectively 0
 
 void gelu_multiply(const float* up, std::size_t n, float* gate) {
   for (std::size_t i = 0; i < n; ++i) {
@@ -39,7 +39,7 @@ void activate_and_multiply(Activation activation, const float* up, std::size_t n
 void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<const float> x,
                    float* out, const Workers& workers) {
   const std::int64_t d_ff = weights.gate.n_rows;
-  // A decode step must not take a chunk's memory, and a chunk's must not grow_scratch step by step.
+  // A decode step must not take the memory of a chunk, and chunks must not grow it bit by bit.
   grow(gate_, (n == 1 ? 1 : cache::kTokenBlock) * d_ff);
   grow(up_, (n == 1 ? 1 : cache::kTokenBlock) * d_ff);
   multiply_rows(n, x, {{&weights.gate, gate_.data()}, {&weights.up, up_.data()}}, workers);

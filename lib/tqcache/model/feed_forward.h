@@ -1,14 +1,14 @@
 #pragma once
-// model/feed_forward.h: the feed-forward part of a layer: a gated MLP or a mixture of experts.
+// model/feed_forward.h: the feed-forward part of a layer, a gated MLP or a mixture of experts.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
+#include "tqcache/model.h"
 #include "tqcache/model/linear/workers.h"
-#include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
@@ -35,13 +35,13 @@ class GatedMlp {
   AlignedFloats up_;    // [n, d_ff]
 };
 
-// A mixture of experts, of which each token goes through a few.
+// A mixture of experts; each token goes through a few of them.
 //
 //   p = softmax(W_router x);  the `used` largest p choose the experts and are their weights
-//   y = sum of p_e expert_e(x), + sigmoid(w . x) shared(x) if there is a shared expert
+// y = sum of p_e expert_e(x), + sigmoid(w . x) shared(x) if there is a shared expert
 //
-// Tokens of a chunk are gathered by expert, so that each expert's matrices are read once. Experts
-// are added in the order of their numbers.
+// Tokens of a chunk are gathered by expert, so that each expert's matrices are read once. Results
+// are added in the order of the expert indices.
 //
 // Source: huggingface/transformers models/qwen3_moe and models/qwen3_next.
 
@@ -57,7 +57,7 @@ class Experts {
   std::uint64_t scratch_bytes() const;
 
  private:
-  // A token that goes through an expert, and with which weight.
+  // A token that goes through an expert, and its weight.
   struct Use {
     std::int64_t row;
     float weight;

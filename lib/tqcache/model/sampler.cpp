@@ -1,4 +1,4 @@
-#include "tqcache/model/sampler.h"
+#include "tqcache/sampler.h"
 
 #include <algorithm>
 #include <cassert>
@@ -31,7 +31,7 @@ Error out_of_range(const std::string& option, const std::string& range) {
 }  // namespace
 
 Result<void> validate(const SamplerOptions& options) {
-  // Written so that NaN fails.
+  // Written so that NaN fails the check.
   if (!(options.temperature >= 0) || std::isinf(options.temperature)) {
     return out_of_range("temperature", "0 or above, and finite");
   }
@@ -64,7 +64,7 @@ void Sampler::saw(std::span<const std::int32_t> ids) {
   seen_.insert(seen_.end(), ids.begin(), ids.end());
   if (options_.repeat_last_n < 0) return;
   const auto keep = static_cast<std::size_t>(options_.repeat_last_n);
-  if (seen_.size() <= 2 * keep) return;  // so that each is moved once, not at every token
+  if (seen_.size() <= 2 * keep) return;  // so that each token is moved once, not on every call
   seen_.erase(seen_.begin(), seen_.end() - static_cast<std::ptrdiff_t>(keep));
 }
 
@@ -79,7 +79,7 @@ std::span<const float> Sampler::adjusted(std::span<const float> logits) {
   return adjusted_;
 }
 
-// Each token once, however often it was seen.
+// Penalizes each token once, however often it was seen.
 void Sampler::penalize_seen() {
   if (options_.repeat_penalty == 1) return;
   std::size_t n = seen_.size();
@@ -107,12 +107,12 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   return draw();
 }
 
-// Leaves out what has no chance at all, so that no draw can land on it.
+// Excludes tokens of probability 0, so that they cannot be drawn.
 void Sampler::weigh(std::span<const float> logits, float largest) {
   candidates_.clear();
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const float logit = without_nan(logits[i]);
-    // Infinity less infinity is no number, but all that are infinite are equally likely.
+    // Infinity minus infinity is NaN, but all infinite logits are equally likely.
     const float weight =
         logit == largest ? 1.0f : loops::exp_f32((logit - largest) / options_.temperature);
     if (weight > 0) candidates_.push_back({weight, static_cast<std::int32_t>(i)});
@@ -151,7 +151,7 @@ std::int32_t Sampler::draw() {
     left -= static_cast<double>(candidate.weight);
     if (left < 0) return candidate.id;
   }
-  return candidates_.back().id;  // rounding may leave a trace of the last one
+  return candidates_.back().id;  // rounding may leave a remainder after the last one
 }
 
 double Sampler::total_weight() const {

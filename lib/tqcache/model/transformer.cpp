@@ -12,7 +12,7 @@
 namespace tqcache::model {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 16;  // tokens whose sums are worth a task switch
+constexpr std::int64_t kRowsPerTask = 16;  // enough tokens to pay for a task switch
 
 std::span<float> row_of(AlignedFloats& rows, std::int64_t row, std::int64_t size) {
   return std::span(rows).subspan(to_size(row * size), to_size(size));
@@ -26,7 +26,7 @@ void rms_norm(std::span<const float> x, std::span<const float> weight, float eps
   for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * weight[i];
 }
 
-// Reorders pairs (0, 1), (2, 3), ... to halves: components i and i + n / 2 become a pair.
+// Reorders pairs (0, 1), (2, 3), ... to half-split order: components i and i + n / 2 become a pair.
 void split_pairs(std::span<float> head, std::span<float> scratch) {
   const std::size_t half = head.size() / 2;
   std::ranges::copy(head, scratch.begin());
@@ -75,7 +75,7 @@ const RopeTable& Transformer::rope_of(std::int64_t layer) const {
 
 void Transformer::reserve_rows(std::int64_t n) {
   if (n <= capacity_) return;
-  capacity_ = n == 1 ? 1 : cache::kTokenBlock;  // a decode step must not take a chunk's memory
+  capacity_ = n == 1 ? 1 : cache::kTokenBlock;  // a decode step must not take the memory of a chunk
   const auto resize = [&](AlignedFloats& rows, std::int64_t size) {
     rows.resize(to_size(capacity_ * size));
   };
@@ -169,7 +169,7 @@ void Transformer::prepare_keys(const AttentionWeights& weights, const RopeTable&
   apply_qk_norm_and_rope(k_, config_.n_kv_heads, weights.k_norm, rope);
 }
 
-// Separates the queries from the gates, which follow them head by head.
+// Separates the queries from the gates, which follow the queries of each head.
 void Transformer::split_gate() {
   const std::int64_t head_dim = config_.head_dim;
   for_rows([&](std::int64_t row) {
@@ -241,7 +241,7 @@ void Transformer::multiply(const AlignedFloats& input, std::initializer_list<Pro
   multiply_rows(n_, input, products, workers_);
 }
 
-// Shapes: rows [n, bias.size()]. An empty bias is none.
+// Shapes: rows [n, bias.size()]. An empty bias adds 0.
 void Transformer::add_bias(const AlignedFloats& bias, AlignedFloats& rows) {
   if (bias.empty()) return;
   for_rows([&](std::int64_t row) {
@@ -250,7 +250,7 @@ void Transformer::add_bias(const AlignedFloats& bias, AlignedFloats& rows) {
   });
 }
 
-// Normalizes every head vector, if heads have a norm, and rotates it to its position.
+// Normalizes every head vector if the model has QK norms, and rotates it to its position.
 // Shapes: rows [n, n_heads, head_dim].
 void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads,
                                          const AlignedFloats& norm, const RopeTable& rope) {
@@ -265,7 +265,7 @@ void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_hea
   });
 }
 
-// x += update, normalized first if there is a norm.
+// x += update, which is first normalized if a norm is given.
 void Transformer::add_to_x(const AlignedFloats& norm) {
   if (!norm.empty()) {
     for_rows([&](std::int64_t row) {

@@ -9,11 +9,12 @@
 //     x = x + W_down (act(W_gate norm(x)) * W_up norm(x)), or a mixture of such
 //   logits = W_output norm(x)
 //
-// ModelConfig describes how a model differs from this; Weights are empty where it lacks a part: a
-// gate of attention's output, norms of what is added to x, soft caps, windows.
+// ModelConfig describes how a model differs from this. Optional parts: a gate on attention's
+// output, norms of what is added to x, soft caps, windows; Weights are empty where a model lacks a
+// part.
 //
-// One token goes through matrix-vector products with a fixed order of sums, several go through
-// the BLAS.
+// One token goes through matrix-vector products with a fixed order of sums, several go through the
+// BLAS.
 //
 // Source: names and order of operations as in huggingface/transformers models/*/modeling_*.py.
 
@@ -23,19 +24,19 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/layer.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
 #include "tqcache/model/attention/chunk_attention.h"
 #include "tqcache/model/attention/gated_delta_net.h"
-#include "tqcache/model/attention/kv_filter.h"
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/attention/step_attention.h"
 #include "tqcache/model/feed_forward.h"
 #include "tqcache/model/linear/matrix.h"
 #include "tqcache/model/linear/workers.h"
-#include "tqcache/model/loading/config.h"
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::model {
@@ -49,21 +50,21 @@ class Transformer {
   // Requires: 1 to 256 valid ids, all in one token block.
   void begin(std::span<const std::int32_t> ids, std::int64_t first);
 
-  // Runs layer `index`, which has attention, over x, and appends the tokens' keys and values to its
-  // cache, as the filter leaves them if there is one.
-  // Requires: `layer` holds the tokens before position `first` that the model's window asks for,
-  //           and cache::append's conditions.
-  // Errors:   the filter's; nothing is appended then.
+  // Runs attention layer `index` over x, and appends the tokens' keys and values to its cache,
+  // after the filter, if given, has changed them.
+  // Requires: `layer` holds the tokens before position `first` that the model's window needs, and
+  //           cache::append's conditions.
+  // Errors:   the filter's; then no token is appended.
   Result<void> run_attention(std::int64_t index, cache::AttentionLayer& layer,
                              const KvFilter& filter = {});
 
-  // The same for tokens whose keys and values the layer holds already. Appends nothing.
+  // As run_attention(), for tokens whose keys and values the layer already holds. Appends no
+  // tokens.
   void rerun_attention(std::int64_t index, const cache::AttentionLayer& layer);
 
-  // Runs layer `index`, which has a gated delta net, over x, from one state to the other.
+  // Runs layer `index`, a gated delta net, over x, and advances the state from `before` to `after`.
   // Requires: as GatedDeltaNet::run().
-  void run_delta_net(std::int64_t index, const cache::StateLayer& before,
-                     cache::StateLayer& after);
+  void run_delta_net(std::int64_t index, const cache::StateLayer& before, cache::StateLayer& after);
 
   // The queries of the attention layer that ran last: [n, n_heads, head_dim], after RoPE.
   std::span<const float> queries() const;
@@ -100,15 +101,15 @@ class Transformer {
   GatedDeltaNet delta_net_;
   GatedMlp mlp_;
   Experts experts_;
-  std::vector<RopeTable> ropes_;            // distinct ones of all layers
+  std::vector<RopeTable> ropes_;            // without duplicates, for all layers
   std::vector<std::size_t> rope_of_layer_;  // [n_layers]
   std::vector<std::int64_t> windows_;       // [n_layers]
 
   std::int64_t first_ = 0;     // position of the first token of the chunk
-  std::int64_t n_ = 0;         // tokens of the chunk
-  std::int64_t capacity_ = 0;  // tokens that the buffers below have room for
+  std::int64_t n_ = 0;         // number of tokens in the chunk
+  std::int64_t capacity_ = 0;  // number of tokens for which the buffers below have room
   AlignedFloats x_;            // [capacity, d_model] residual stream
-  AlignedFloats normed_;       // [capacity, d_model] what goes into a product
+  AlignedFloats normed_;       // [capacity, d_model] input of a product
   AlignedFloats update_;       // [capacity, d_model] what is added to x
   AlignedFloats q_;            // [capacity, n_heads, head_dim]
   AlignedFloats k_;            // [capacity, n_kv_heads, head_dim]

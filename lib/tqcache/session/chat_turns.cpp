@@ -1,7 +1,7 @@
-#include "tqcache/session/chat_turns.h"
-
 #include <algorithm>
 #include <utility>
+
+#include "tqcache/session.h"
 
 namespace tqcache::session {
 namespace {
@@ -23,7 +23,7 @@ Result<ChatTemplate> choose(const tokenizer::Tokenizer& tokenizer, std::string_v
                    ChatTemplate::names()};
 }
 
-// The end token, and what follows it: a line end, mostly.
+// The end token and the text after it, usually a line end.
 std::string closing_text(const tokenizer::ChatFormat& format) {
   return format.assistant_close.substr(format.assistant_close.find(format.end_token));
 }

@@ -1,18 +1,19 @@
-#include "tqcache/session/prompt_store.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
 #include <utility>
 #include <variant>
 
+#include "tqcache/decoder.h"
 #include "tqcache/model/attention/gated_delta_net.h"
-#include "tqcache/model/decoder.h"
+#include "tqcache/session.h"
+#include "tqcache/store.h"
+#include "tqcache/store/library/background_put.h"
 
 namespace tqcache::session {
 namespace {
 
-// A user waits for the first token, or for the shell.
+// Short, because a user waits for the first token, or for the shell.
 constexpr std::chrono::seconds kIdleTimeout{5};
 constexpr std::chrono::seconds kPutTimeout{10};
 
@@ -22,7 +23,7 @@ std::int64_t now() {
   return std::chrono::duration_cast<std::chrono::seconds>(since).count();
 }
 
-// Checks that the model can resume the cache, and converts recurrent state to the form of the
+// Checks that the model can resume the cache, and converts recurrent state to the layout of the
 // model.
 Result<void> adopt(cache::Cache& cache, const model::Model& model) {
   TQC_TRY(cache::check_identity(cache, model.identity));
@@ -38,14 +39,139 @@ Result<void> adopt(cache::Cache& cache, const model::Model& model) {
 
 }  // namespace
 
-PromptStore::PromptStore(PromptStoreOptions options, std::unique_ptr<store::Backend> backend)
-    : options_(std::move(options)),
-      backend_(std::move(backend)),
-      library_(*backend_, {.salt = options_.salt,
-                           .n_threads = options_.n_threads,
+struct PromptStore::State {
+  State(PromptStoreOptions options_in, std::unique_ptr<store::Backend> backend_in)
+      : options(std::move(options_in)),
+        backend(std::move(backend_in)),
+        library(*backend, {.salt = options.salt,
+                           .n_threads = options.n_threads,
                            .on_warning = [this](const std::string& message) {
-                             library_warnings_.push_back(message);
+                             library_warnings.push_back(message);
                            }}) {}
+
+  // Later warnings usually follow from the first one, so they are dropped.
+  void warn(const std::string& message) {
+    if (!warning.empty()) return;
+    warning = message;
+    if (options.on_warning) options.on_warning("store " + backend->name(), message);
+  }
+
+  void give_up(const Error& error) {
+    gave_up = true;
+    warn(error.message + "; continuing without it");
+  }
+
+  // Checked early, so that hours of work do not end with a name that is taken.
+  Result<void> check_name() {
+    if (options.name.empty() || options.replace_name) return {};
+    const auto record = library.record(options.name);
+    if (!record || !*record) return {};  // a failing store is reported when it is needed
+    return invalid("another prompt in the store has the name " + options.name);
+  }
+
+  Result<std::optional<store::LoadedPrefix>> look_up(const model::Model& model,
+                                                     std::span<const std::int32_t> prompt,
+                                                     const cache::Cache& empty,
+                                                     const Progress& progress) {
+    const std::vector<cache::LayerDesc> settings = cache::describe(empty).layers;
+    store::FindOptions find;
+    if (options.same_quantization) find.settings = &settings;
+    TQC_TRY_ASSIGN(
+        std::optional<store::LoadedPrefix> found,
+        store::load_prefix(library, model.identity, prompt, find, options.n_threads, progress));
+    if (found) TQC_TRY(adopt(found->cache, model));
+    return found;
+  }
+
+  Result<void> begin(const model::Model& model, std::span<const std::int32_t> prompt,
+                     cache::Cache& cache, const Progress& progress) {
+    TQC_TRY(check_name());
+    began = true;
+    usage.wanted_tokens = std::ssize(prompt);
+    if (!options.read_only) {
+      putting.emplace(*backend, store::BackgroundPutOptions{.salt = options.salt});
+    }
+    auto found = look_up(model, prompt, cache, progress);
+    if (!found && found.error().code == ErrorCode::kInterrupted) return std::move(found).error();
+    if (!found) give_up(found.error());
+    if (found && *found) {
+      store::LoadedPrefix& prefix = **found;
+      usage.found_tokens = prefix.cache.n_tokens();
+      usage.read_bytes = prefix.read_bytes;
+      found_layers = prefix.parameters.layers;
+      if (putting) putting->begin(prefix);
+      cache = std::move(prefix.cache);
+    }
+    if (!library_warnings.empty()) {
+      const std::size_t n_more = library_warnings.size() - 1;
+      warn(
+          fmt::format("{}{}; missing tokens are computed", library_warnings.front(),
+                      n_more > 0 ? fmt::format(" (and {} more problems)", n_more) : std::string()));
+    }
+    return {};
+  }
+
+  void watch(const cache::Cache& cache) {
+    if (putting && !gave_up) putting->watch(cache);
+  }
+
+  void end_prompt(const cache::Cache& cache) {
+    if (putting && !gave_up) putting->end_prompt(cache);
+  }
+
+  void finish_putting(const cache::Cache& cache) {
+    if (putting && !gave_up) {
+      stored = putting->finish(cache, kPutTimeout, options.keep_going);
+      if (stored.error) {
+        give_up(*stored.error);
+      } else if (stored.left_blocks > 0) {
+        warn(fmt::format("slow: {} token blocks were not stored in time", stored.left_blocks));
+      }
+    }
+    putting.reset();
+  }
+
+  Result<void> save_name(const cache::Cache& cache, const Progress& progress) {
+    if (options.name.empty() || cache.n_tokens() == 0) return {};
+    TQC_TRY_ASSIGN(named,
+                   in_file("store " + backend->name(),
+                           library.put_cache(cache, options.name, progress,
+                                             {.replace = options.replace_name, .created = now()})));
+    return {};
+  }
+
+  // Writes the hit statistics of the store. A read-only session leaves no trace.
+  void note_usage() {
+    if (gave_up || options.read_only || !options.keep_going()) return;
+    usage.created = now();
+    usage.stored_bytes = stored.new_bytes;
+    if (const auto noted = library.note_usage(usage); !noted) give_up(noted.error());
+  }
+
+  Result<void> finish(const cache::Cache& cache, const Progress& progress) {
+    if (!began) return {};
+    finish_putting(cache);
+    TQC_TRY(save_name(cache, progress));
+    note_usage();
+    return {};
+  }
+
+  PromptStoreOptions options;
+  std::unique_ptr<store::Backend> backend;
+  std::vector<std::string> library_warnings;
+  store::Library library;
+  std::optional<store::BackgroundPut> putting;
+  store::BackgroundPutReport stored;
+  std::optional<store::PutReport> named;
+  std::vector<cache::LayerDesc> found_layers;
+  store::UsageNote usage;
+  bool began = false;
+  bool gave_up = false;
+  std::string warning;
+};
+
+PromptStore::PromptStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
+PromptStore::~PromptStore() = default;
 
 Result<std::unique_ptr<PromptStore>> PromptStore::open(PromptStoreOptions options) {
   store::BackendOptions backend_options;
@@ -54,7 +180,7 @@ Result<std::unique_ptr<PromptStore>> PromptStore::open(PromptStoreOptions option
   auto backend = store::open_backend(options.url, backend_options);
   if (backend) {
     return std::unique_ptr<PromptStore>(
-        new PromptStore(std::move(options), std::move(backend).value()));
+        new PromptStore(std::make_unique<State>(std::move(options), std::move(backend).value())));
   }
   const Error& error = backend.error();
   if (error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kUnsupported) {
@@ -65,109 +191,27 @@ Result<std::unique_ptr<PromptStore>> PromptStore::open(PromptStoreOptions option
   return std::unique_ptr<PromptStore>();
 }
 
-// Later warnings mostly follow from the first one.
-void PromptStore::warn(const std::string& message) {
-  if (!warning_.empty()) return;
-  warning_ = message;
-  if (options_.on_warning) options_.on_warning("store " + backend_->name(), message);
-}
-
-void PromptStore::give_up(const Error& error) {
-  gave_up_ = true;
-  warn(error.message + "; continuing without it");
-}
-
-// Hours of work must not end with a name that is taken.
-Result<void> PromptStore::check_name() {
-  if (options_.name.empty() || options_.replace_name) return {};
-  const auto record = library_.record(options_.name);
-  if (!record || !*record) return {};  // a store that fails is reported when it is needed
-  return invalid("another prompt in the store has the name " + options_.name);
-}
-
-Result<std::optional<store::LoadedPrefix>> PromptStore::look_up(
-    const model::Model& model, std::span<const std::int32_t> prompt, const cache::Cache& empty,
-    const Progress& progress) {
-  const std::vector<cache::LayerDesc> settings = cache::describe(empty).layers;
-  store::FindOptions find;
-  if (options_.same_quantization) find.settings = &settings;
-  TQC_TRY_ASSIGN(
-      std::optional<store::LoadedPrefix> found,
-      store::load_prefix(library_, model.identity, prompt, find, options_.n_threads, progress));
-  if (found) TQC_TRY(adopt(found->cache, model));
-  return found;
-}
-
 Result<void> PromptStore::begin(const model::Model& model, std::span<const std::int32_t> prompt,
                                 cache::Cache& cache, const Progress& progress) {
-  TQC_TRY(check_name());
-  began_ = true;
-  usage_.wanted_tokens = std::ssize(prompt);
-  if (!options_.read_only) {
-    putting_.emplace(*backend_, store::BackgroundPutOptions{.salt = options_.salt});
-  }
-  auto found = look_up(model, prompt, cache, progress);
-  if (!found && found.error().code == ErrorCode::kInterrupted) return std::move(found).error();
-  if (!found) give_up(found.error());
-  if (found && *found) {
-    store::LoadedPrefix& prefix = **found;
-    usage_.found_tokens = prefix.cache.n_tokens();
-    usage_.read_bytes = prefix.read_bytes;
-    found_layers_ = prefix.parameters.layers;
-    if (putting_) putting_->begin(prefix);
-    cache = std::move(prefix.cache);
-  }
-  if (!library_warnings_.empty()) {
-    const std::size_t n_more = library_warnings_.size() - 1;
-    warn(fmt::format("{}{}; missing tokens are computed", library_warnings_.front(),
-                     n_more > 0 ? fmt::format(" (and {} more problems)", n_more) : std::string()));
-  }
-  return {};
+  return state_->begin(model, prompt, cache, progress);
 }
-
-void PromptStore::watch(const cache::Cache& cache) {
-  if (putting_ && !gave_up_) putting_->watch(cache);
-}
-
-void PromptStore::end_prompt(const cache::Cache& cache) {
-  if (putting_ && !gave_up_) putting_->end_prompt(cache);
-}
-
-void PromptStore::finish_putting(const cache::Cache& cache) {
-  if (putting_ && !gave_up_) {
-    stored_ = putting_->finish(cache, kPutTimeout, options_.keep_going);
-    if (stored_.error) {
-      give_up(*stored_.error);
-    } else if (stored_.left_blocks > 0) {
-      warn(fmt::format("slow: {} token blocks were not stored in time", stored_.left_blocks));
-    }
-  }
-  putting_.reset();
-}
-
-Result<void> PromptStore::save_name(const cache::Cache& cache, const Progress& progress) {
-  if (options_.name.empty() || cache.n_tokens() == 0) return {};
-  TQC_TRY_ASSIGN(named_,
-                 in_file("store " + backend_->name(),
-                         library_.put_cache(cache, options_.name, progress,
-                                            {.replace = options_.replace_name, .created = now()})));
-  return {};
-}
-
-// The hit statistics of the store. A read-only session leaves no trace.
-void PromptStore::note_usage() {
-  if (gave_up_ || options_.read_only || !options_.keep_going()) return;
-  usage_.created = now();
-  usage_.stored_bytes = stored_.new_bytes;
-  if (const auto noted = library_.note_usage(usage_); !noted) give_up(noted.error());
-}
-
+void PromptStore::watch(const cache::Cache& cache) { state_->watch(cache); }
+void PromptStore::end_prompt(const cache::Cache& cache) { state_->end_prompt(cache); }
 Result<void> PromptStore::finish(const cache::Cache& cache, const Progress& progress) {
-  if (!began_) return {};
-  finish_putting(cache);
-  TQC_TRY(save_name(cache, progress));
-  note_usage();
-  return {};
+  return state_->finish(cache, progress);
 }
+
+const std::string& PromptStore::url() const { return state_->backend->name(); }
+const std::string& PromptStore::name() const { return state_->options.name; }
+bool PromptStore::gave_up() const { return state_->gave_up; }
+std::int64_t PromptStore::reused_tokens() const { return state_->usage.found_tokens; }
+std::int64_t PromptStore::prompt_tokens() const { return state_->usage.wanted_tokens; }
+std::uint64_t PromptStore::read_bytes() const { return state_->usage.read_bytes; }
+const std::vector<cache::LayerDesc>& PromptStore::found_layers() const {
+  return state_->found_layers;
+}
+const store::BackgroundPutReport& PromptStore::stored() const { return state_->stored; }
+const std::optional<store::PutReport>& PromptStore::named() const { return state_->named; }
+const std::string& PromptStore::warning() const { return state_->warning; }
 
 }  // namespace tqcache::session

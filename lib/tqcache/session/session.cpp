@@ -1,4 +1,4 @@
-#include "tqcache/session/session.h"
+#include "tqcache/session.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 #include <chrono>
 #include <utility>
 
-#include "tqcache/base/file.h"
-#include "tqcache/cache/truncate.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::session {
 
@@ -22,7 +22,7 @@ StopReason fail(Error failure, Generation& generation) {
   return by_user ? StopReason::kInterrupted : StopReason::kFailed;
 }
 
-// A quantized cache without tokens quantizes its first token block when that is full.
+// A quantized cache without tokens quantizes its first token block when the block is full.
 Result<cache::Cache> empty_cache(const model::Model& model, const SessionOptions& options) {
   TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF16));
   if (!options.quantization) return empty;
@@ -114,7 +114,9 @@ Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> pr
   reuse.n_before = cache_.n_tokens();
   reuse.n_common = common_prefix(cache_.tokens, prompt);
   if (reuse.n_common < reuse.n_before) {
-    if (const Result<void> possible = cache::check_truncate(cache::describe(cache_), reuse.n_common); !possible) {
+    if (const Result<void> possible =
+            cache::check_truncate(cache::describe(cache_), reuse.n_common);
+        !possible) {
       reuse.obstacle = possible.error().message;
       TQC_TRY_ASSIGN(cache_, model::make_cache(*model_, Dtype::kF16));
     } else {

@@ -1,12 +1,12 @@
-#include "tqcache/session/stop_strings.h"
-
 #include <algorithm>
 #include <utility>
+
+#include "tqcache/session.h"
 
 namespace tqcache::session {
 namespace {
 
-// The length of the longest proper prefix of `stop` that ends `text`.
+// The length of the longest proper prefix of `stop` that is a suffix of `text`.
 std::size_t begun(std::string_view text, std::string_view stop) {
   std::size_t n = std::min(text.size(), stop.size() - 1);
   while (n > 0 && !text.ends_with(stop.substr(0, n))) --n;
@@ -18,7 +18,7 @@ std::size_t begun(std::string_view text, std::string_view stop) {
 std::string StopFilter::add(std::string_view text) {
   if (stopped_) return {};
   held_ += text;
-  std::size_t end = std::string::npos;  // of all stop strings, the one that begins first
+  std::size_t end = std::string::npos;  // of the stop string that begins first
   std::size_t keep = 0;
   for (const std::string& stop : stops_) {
     end = std::min(end, held_.find(stop));

@@ -1,9 +1,8 @@
 // The common part of all backends: checks of keys and sizes.
 
-#include "tqcache/store/backend.h"
-
 #include <fmt/format.h>
 
+#include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
 namespace tqcache::store {
 namespace {
@@ -12,7 +11,8 @@ bool is_key_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
 }
 
-// Whether the text is words with single '/' between them. `open_end`: the last may be incomplete.
+// Whether the text is segments with single '/' between them. `open_end`: the last may be
+// incomplete.
 bool is_words(std::string_view text, bool open_end) {
   bool begins = true;
   for (const char c : text) {

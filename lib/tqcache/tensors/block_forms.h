@@ -1,12 +1,12 @@
 #pragma once
-// tensors/block_forms.h: the layouts of ggml's quantized blocks.
+// tensors/block_forms.h: the layouts of GGML's quantized blocks.
 //
-// A block is one or eight groups of 32 values. Value i of a block is
+// A GGML block has one or eight groups of 32 values. Value i of a block is
 //
 //   scale[i / kRun] * (code[i] - kOffset) - minimum[i / kRun]
 //
-// in f32, in this order; a form without minimum has no last term. Kernels read codes in their own
-// way; the codes() here define what they must find.
+// in f32, in this order; layouts without minimum omit the last term. Kernels read codes in their
+// own way; codes() here defines the result.
 //
 //   kType, kValues, kBytes   as in BlockType
 //   kRun                     values that share a scale: 16 or 32
@@ -25,19 +25,18 @@
 #include "tqcache/base/half.h"
 #include "tqcache/tensors/tensor.h"
 
-// Kernels for a vector unit call these, and must not leave a copy for other processors.
+// SIMD kernels inline these: a separate copy could be compiled for other processors.
 #define TQC_FORM_INLINE [[gnu::always_inline]] static inline
 
 namespace tqcache::tensors::forms {
 
-// --- blocks of 32 values with one scale
+// --- Blocks of 32 values with one scale
 //
-// Each byte holds two codes of four bits: the lower halves are values 0 to 15, the upper ones 16
-// to 31.
+// Each byte has two 4-bit codes: the lower halves are values 0 to 15, the upper halves 16 to 31.
 
 inline constexpr std::size_t kGroup = 32;  // values
 
-// One per run of a block.
+// One scale and one minimum per run of a block.
 template <std::size_t kRuns>
 struct Scales {
   float scale[kRuns];
@@ -55,7 +54,7 @@ TQC_FORM_INLINE float load_half(const std::byte* bytes) {
   return f16_to_f32(load<std::uint16_t>(bytes));
 }
 
-// Codes of four bits.
+// Codes of 4 bits.
 TQC_FORM_INLINE void load_nibbles(const std::byte* bytes, std::uint8_t* code) {
   for (std::size_t i = 0; i < kGroup / 2; ++i) {
     const auto both = std::to_integer<std::uint8_t>(bytes[i]);
@@ -64,7 +63,7 @@ TQC_FORM_INLINE void load_nibbles(const std::byte* bytes, std::uint8_t* code) {
   }
 }
 
-// Their fifth bits: bit i of a word is that of code i.
+// Adds the fifth bits of these codes: bit i of the integer belongs to code i.
 TQC_FORM_INLINE void add_fifth_bits(const std::byte* word, std::uint8_t* code) {
   const auto bits = load<std::uint32_t>(word);
   for (std::size_t i = 0; i < kGroup; ++i) {
@@ -72,7 +71,7 @@ TQC_FORM_INLINE void add_fifth_bits(const std::byte* word, std::uint8_t* code) {
   }
 }
 
-// All of them begin with the scale, followed by the minimum with the opposite sign.
+// All of them begin with the scale, followed by the negated minimum.
 template <TensorType kTheType, std::size_t kTheBytes, int kTheOffset, bool kWithMinimum>
 struct Form32 {
   static constexpr TensorType kType = kTheType;
@@ -132,7 +131,7 @@ struct Q5_1 : Form32<TensorType::kQ5_1, 24, 0, true> {
 inline constexpr std::array<std::int8_t, 16> kIq4NlValues = {
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-// Its code here is the value in the table.
+// A code here is the value in the table.
 struct IQ4_NL : Form32<TensorType::kIQ4_NL, 18, 128, false> {
   static constexpr std::size_t kCodesAt = 2;
   TQC_FORM_INLINE void codes(const std::byte* block, std::size_t, std::uint8_t* code) {
@@ -143,14 +142,14 @@ struct IQ4_NL : Form32<TensorType::kIQ4_NL, 18, 128, false> {
   }
 };
 
-// --- blocks of 256 values, whose runs of 16 or 32 have small integers (steps), times one f16, as
-// their scales
+// --- Blocks of 256 values in runs of 16 or 32. The scale of a run is a small integer (step) times
+// one f16.
 //
-// Codes of fewer bits than a byte share bytes: bits 0 and 1 of 32 bytes are the codes of one group,
-// bits 2 and 3 of the same bytes those of the next.
+// Codes of fewer than 8 bits share bytes: bits 0 and 1 of 32 bytes are the codes of one group, bits
+// 2 and 3 of the same bytes the codes of the next.
 
-// Of every run a signed byte, eight to a word, the first in its lowest byte. Words, since bytes
-// that are stored one by one and loaded together cost more than all the rest.
+// A signed byte per run, eight in each integer, the first in its lowest byte. Integers, because
+// storing single bytes and loading them together would cost more than all the rest.
 template <std::size_t kRuns>
 struct Steps {
   std::uint64_t scale[kRuns / 8];
@@ -170,7 +169,7 @@ TQC_FORM_INLINE void load_bits(const std::byte* bytes, std::size_t shift, std::s
   }
 }
 
-// The same, put on top of a code of `place` bits.
+// The same bits, added above a code of `place` bits.
 TQC_FORM_INLINE void add_bits(const std::byte* bytes, std::size_t shift, std::size_t n,
                               std::size_t place, std::uint8_t* code) {
   std::uint8_t upper[kGroup];
@@ -180,8 +179,8 @@ TQC_FORM_INLINE void add_bits(const std::byte* bytes, std::size_t shift, std::si
   }
 }
 
-// What all of them have. Of the form itself: kScaleAt, where its f16 stands, kMinimumAt, where the
-// f16 of the minimum does, and steps().
+// The common part of these layouts. A layout itself defines kScaleAt and kMinimumAt, the positions
+// of the f16 of scale and minimum, and steps().
 template <class Form, TensorType kTheType, std::size_t kTheBytes, std::size_t kTheRun,
           int kTheOffset, bool kWithMinimum>
 struct Form256 {
@@ -208,7 +207,7 @@ struct Form256 {
 };
 
 struct Q2_K : Form256<Q2_K, TensorType::kQ2_K, 84, 16, 0, true> {
-  static constexpr std::size_t kStepsAt = 0;  // [16] four bits each of scale and minimum
+  static constexpr std::size_t kStepsAt = 0;  // [16] 4 bits of scale and 4 of minimum
   static constexpr std::size_t kCodesAt = 16;
   static constexpr std::size_t kScaleAt = 80;
   static constexpr std::size_t kMinimumAt = 82;
@@ -226,13 +225,14 @@ struct Q2_K : Form256<Q2_K, TensorType::kQ2_K, 84, 16, 0, true> {
 };
 
 struct Q3_K : Form256<Q3_K, TensorType::kQ3_K, 110, 16, 4, false> {
-  static constexpr std::size_t kBitsAt = 0;  // bit g of byte i: the third one of code i of group g
+  static constexpr std::size_t kBitsAt = 0;  // bit g of byte i: the third bit of code i of group g
   static constexpr std::size_t kCodesAt = 32;
   static constexpr std::size_t kStepsAt = 96;
   static constexpr std::size_t kScaleAt = 108;
 
-  // Six bits less 32. The lower four of steps 0 to 7 are the lower halves of eight bytes, those of
-  // 8 to 15 the upper ones; four bytes hold the upper two of steps i, i + 4, i + 8 and i + 12.
+  // Six bits, minus 32. The lower four bits of steps 0 to 7 are the lower halves of eight bytes,
+  // those of steps 8 to 15 the upper halves; four more bytes have the upper two bits of steps i, i
+  // + 4, i + 8 and i + 12.
   TQC_FORM_INLINE Steps<kRuns> steps(const std::byte* block) {
     constexpr std::uint64_t kFour = 0x0f0f0f0f0f0f0f0f, kTwo = 0x3030303030303030;
     const auto lower = load<std::uint64_t>(block + kStepsAt);
@@ -243,7 +243,7 @@ struct Q3_K : Form256<Q3_K, TensorType::kQ3_K, 110, 16, 4, false> {
         {}};
   }
 
-  // Of eight numbers of six bits: without the sixth, which becomes the sign.
+  // Subtracts 32 from eight 6-bit numbers: flips the sixth bit and extends it as the sign.
   TQC_FORM_INLINE std::uint64_t less_32(std::uint64_t words) {
     constexpr std::uint64_t kSixth = 0x2020202020202020;
     const std::uint64_t lifted = words ^ kSixth;
@@ -257,8 +257,9 @@ struct Q3_K : Form256<Q3_K, TensorType::kQ3_K, 110, 16, 4, false> {
   }
 };
 
-// Six bits each of eight scales and minima: of the first four whole in eight bytes, whose upper two
-// bits belong to the other four; their lower four stand in four bytes more.
+// Eight 6-bit scales and eight 6-bit minima: the first four of each are complete in the first eight
+// bytes, whose upper two bits belong to the other four; the lower four bits of those are in four
+// more bytes.
 TQC_FORM_INLINE Steps<8> load_six_bit_steps(const std::byte* bytes) {
   constexpr std::uint32_t kSix = 0x3f3f3f3f, kFour = 0x0f0f0f0f, kTwo = 0x30303030;
   const auto scales = load<std::uint32_t>(bytes);
@@ -288,7 +289,7 @@ struct Q5_K : Form256<Q5_K, TensorType::kQ5_K, 176, 32, 0, true> {
   static constexpr std::size_t kScaleAt = 0;
   static constexpr std::size_t kMinimumAt = 2;
   static constexpr std::size_t kStepsAt = 4;
-  static constexpr std::size_t kBitsAt = 16;  // bit g of byte i: the fifth one of code i of group g
+  static constexpr std::size_t kBitsAt = 16;  // bit g of byte i: the fifth bit of code i of group g
   static constexpr std::size_t kCodesAt = 48;
 
   TQC_FORM_INLINE Steps<kRuns> steps(const std::byte* block) {
@@ -301,8 +302,8 @@ struct Q5_K : Form256<Q5_K, TensorType::kQ5_K, 176, 32, 0, true> {
   }
 };
 
-// Groups g, g + 1, g + 2 and g + 3 of half a block: the lower four bits of the first two stand in
-// 64 bytes, those of the last two above them.
+// Groups g, g + 1, g + 2 and g + 3 of half a block: 64 bytes have the lower four bits of the first
+// two groups in their lower halves, those of the last two in their upper halves.
 struct Q6_K : Form256<Q6_K, TensorType::kQ6_K, 210, 16, 32, false> {
   static constexpr std::size_t kCodesAt = 0;
   static constexpr std::size_t kBitsAt = 128;  // the upper two

@@ -1,5 +1,5 @@
 #pragma once
-// tensors/block_types.h: the sizes of ggml's tensor types, and the conversion of its quantized
+// tensors/block_types.h: the sizes of GGML's tensor types, and the conversion of its quantized
 // blocks to f32.
 //
 // The layout of each block is in tensors/block_forms.h.
@@ -14,7 +14,7 @@
 
 namespace tqcache::tensors {
 
-// A row of values is cut into blocks of `block_values`, each stored in `block_bytes`.
+// A row of values is divided into GGML blocks of `block_values`, each stored in `block_bytes`.
 struct GgmlType {
   std::uint32_t id;
   const char* name;
@@ -23,7 +23,7 @@ struct GgmlType {
   TensorType type;
 };
 
-// nullptr for an id whose size is not known, or that ggml has given up (4, 5, 31 to 33, 36 to 38).
+// nullptr for an id of unknown size, or one that ggml has removed (4, 5, 31 to 33, 36 to 38).
 //
 // Source: ggml ggml.h (enum ggml_type) and gguf-py constants.py (GGML_QUANT_SIZES).
 const GgmlType* find_ggml_type(std::uint32_t id);
@@ -35,14 +35,14 @@ struct BlockType {
 
   // Shapes: `blocks` holds values.size() values at any alignment.
   // Requires: block_values divides values.size().
-  // Bytes:   as ggml's own code has them, finite values to the bit, on every CPU.
+  // Bytes:   equal to the results of ggml's own code for finite values, on every CPU.
   void (*widen)(const std::byte* blocks, std::span<float> values);
 };
 
-// All of them, each at the place that its form has in forms::All.
+// All block types, in the order of forms::All.
 std::span<const BlockType> block_types();
 
-// nullptr for a type that is not kept in such blocks.
+// nullptr for a type that is not stored in such blocks.
 const BlockType* find_block_type(TensorType type);
 
 }  // namespace tqcache::tensors

@@ -11,22 +11,22 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/block_types.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {
 namespace {
 
-// Keys are at most 65,535 bytes long (ggml docs/gguf.md, "File Structure").
+// Keys have at most 65,535 bytes (ggml docs/gguf.md, "File Structure").
 constexpr std::uint64_t kMaxKeyBytes = 65'535;
-// Room for a whole tokenizer.json, which ggml's specification allows as one string.
+// Enough for a complete tokenizer.json, which ggml's specification allows as one string.
 constexpr std::uint64_t kMaxStringBytes = 64ull << 20;
-// In all arrays of a file together: some ten times the tokens, types, scores and merges of a
-// vocabulary of 262,144. One-byte elements, eight times larger in memory, then take 128 MiB at
-// most, and empty strings (8 bytes in the file, 32 in memory) 512 MiB.
+// The limit for all arrays of a file together: about ten times the tokens, types, scores and merges
+// of a vocabulary of 262,144. One-byte elements, eight times larger in memory, then take at most
+// 128 MiB, and empty strings (8 bytes in the file, 32 in memory) 512 MiB.
 constexpr std::uint64_t kMaxArrayElements = 1ull << 24;
 
 constexpr std::uint32_t kTypeU32 = 4;
@@ -37,7 +37,7 @@ using ReadOne = Result<T> (*)(ByteReader&);
 
 struct ValueType {
   std::uint32_t id;
-  std::uint64_t min_bytes;  // that one value takes in the file
+  std::uint64_t min_bytes;  // of one value in the file
   std::variant<ReadOne<std::int64_t>, ReadOne<double>, ReadOne<bool>, ReadOne<std::string>> read;
 };
 
@@ -85,7 +85,7 @@ constexpr std::array kValueTypes = {
     ValueType{5, 4, read_integer<std::int32_t>},
     ValueType{6, 4, read_float<float>},
     ValueType{7, 1, read_bool},
-    ValueType{8, 8, read_text},  // an empty string is its length alone
+    ValueType{8, 8, read_text},  // an empty string has only its length
     ValueType{10, 8, read_integer<std::uint64_t>},
     ValueType{11, 8, read_integer<std::int64_t>},
     ValueType{12, 8, read_float<double>},
@@ -149,7 +149,7 @@ Result<std::string> read_key(ByteReader& in) {
 Result<GgufValue> read_value_of(const std::string& key, ByteReader& in,
                                 std::uint64_t& elements_left) {
   TQC_TRY_ASSIGN(const auto id, in.read<std::uint32_t>());
-  // Checked here because the width is forgotten afterwards; ggml takes nothing else either.
+  // Checked here because the integer type is lost afterwards; ggml accepts no other type either.
   if (key == "general.alignment" && id != kTypeU32) {
     return corrupt("not a u32");
   }
@@ -173,9 +173,9 @@ Result<const T*> find_as(const Gguf& file, const std::string& key, const char* k
 }
 
 // The next `count` pairs. Requires: the caller has limited `count`.
-// Errors: kTruncated, kCorrupt (a key twice, empty, or with a NUL; a bool that is neither 0 nor
-//         1; general.alignment not a u32), kTooLarge, kUnsupported (value types, nested arrays,
-//         u64 values beyond i64).
+// Errors: kTruncated, kCorrupt (a duplicate or empty key, or one with a NUL; a bool that is neither
+//         0 nor 1; general.alignment not a u32), kTooLarge, kUnsupported (value types, nested
+//         arrays, u64 values beyond i64).
 Result<std::map<std::string, GgufValue>> read_gguf_metadata(ByteReader& in, std::uint64_t count) {
   std::map<std::string, GgufValue> metadata;
   std::uint64_t elements_left = kMaxArrayElements;
@@ -191,11 +191,11 @@ Result<std::map<std::string, GgufValue>> read_gguf_metadata(ByteReader& in, std:
   return metadata;
 }
 
-// Far above any model in use. The bound keeps a list whose entries are larger in memory than in
-// the file (24 bytes at least) from growing without end.
+// Far above any model in use. Entries are larger in memory than in the file (at least 24 bytes);
+// this limit bounds the memory for the list.
 constexpr std::uint64_t kMaxTensors = 65'536;
 constexpr std::uint64_t kMaxKeys = 65'536;
-constexpr std::uint64_t kMaxNameBytes = 63;  // ggml keeps names in 64 bytes with a NUL at the end
+constexpr std::uint64_t kMaxNameBytes = 63;  // ggml stores names in 64 bytes with a NUL at the end
 constexpr std::uint32_t kMaxDims = 4;        // GGML_MAX_DIMS
 constexpr std::int64_t kDefaultAlignment = 32;   // where general.alignment is absent
 constexpr std::int64_t kMaxAlignment = 1 << 20;  // ggml's bound; writers use 32 to 4,096
@@ -217,7 +217,7 @@ struct TensorInfo {
 Result<void> check_version(std::uint32_t version) {
   if (version == 2 || version == 3) return {};
   if (version == 0) return corrupt("header: GGUF version 0");
-  // A small number read in the wrong order has its low bytes empty.
+  // A small number in the wrong byte order has zeros in its low bytes.
   if ((version & 0xffff) == 0) {
     return unsupported("header: big-endian GGUF file");
   }
@@ -265,7 +265,7 @@ Result<std::string> read_name(ByteReader& in) {
   return name;
 }
 
-// The file has the innermost dimension first.
+// The file stores the innermost dimension first.
 Result<std::vector<std::uint64_t>> read_shape(ByteReader& in) {
   TQC_TRY_ASSIGN(const auto n_dims, in.read<std::uint32_t>());
   if (n_dims > kMaxDims) {
@@ -318,8 +318,8 @@ Result<std::vector<TensorInfo>> read_tensor_infos(ByteReader& in, std::uint64_t 
   return infos;
 }
 
-// `expected` is where the tensor before ended, padded: ggml writes and demands exactly that, so
-// overlaps and unexplained bytes are ruled out together.
+// `expected` is the padded end of the previous tensor: ggml writes and requires exactly that, which
+// rules out both overlaps and unexplained bytes.
 Result<ByteView> tensor_data(const TensorInfo& info, std::uint64_t expected,
                              std::uint64_t alignment, ByteView data) {
   if (info.offset % alignment != 0) {
@@ -347,7 +347,8 @@ Result<std::map<std::string, TensorView>> place_tensors(std::vector<TensorInfo> 
     if (tensors.contains(info.name)) return corrupt(place + ": given twice");
     const auto bytes = tensor_data(info, expected, alignment, data);
     if (!bytes) return in_context(place, bytes.error());
-    // Cannot wrap: the end lies in the file, and no file comes within kMaxAlignment of 2^64.
+    // Cannot overflow: the end is inside the file, and no file size comes within kMaxAlignment of
+    // 2^64.
     expected = *align_up(info.offset + info.n_bytes, alignment);
     tensors.emplace(std::move(info.name),
                     TensorView{info.type->type, info.type->name, std::move(info.shape), *bytes});
@@ -405,7 +406,7 @@ Result<Gguf> read_gguf(ByteView file) {
   TQC_TRY_ASSIGN(gguf.metadata, read_gguf_metadata(in, header.n_keys));
   TQC_TRY_ASSIGN(const std::uint64_t alignment, find_alignment(gguf));
   TQC_TRY_ASSIGN(std::vector<TensorInfo> infos, read_tensor_infos(in, header.n_tensors));
-  if (infos.empty()) return gguf;  // a file of metadata alone need not be padded
+  if (infos.empty()) return gguf;  // a file with only metadata need not be padded
   TQC_TRY_ASSIGN(const ByteView data, find_data(file, in.position(), alignment));
   TQC_TRY_ASSIGN(gguf.tensors, place_tensors(std::move(infos), alignment, data));
   return gguf;

@@ -12,7 +12,7 @@
 namespace tqcache::tensors {
 namespace {
 
-// Sees every event of the parser, and remembers what the parser does not check. It cannot stop the
+// Receives every event of the parser, and checks what the parser does not. It cannot stop the
 // parser, but it drops the values beyond the limits.
 class Watch {
  public:
@@ -38,7 +38,7 @@ class Watch {
 
  private:
   const JsonLimits& limits_;
-  std::vector<std::set<std::string>> keys_;  // of the objects that are open
+  std::vector<std::set<std::string>> keys_;  // of the objects that are still open
 };
 
 }  // namespace
@@ -48,7 +48,7 @@ Result<nlohmann::json> parse_json(std::string_view text, const JsonLimits& limit
     return too_large(
         fmt::format("{} bytes of JSON, at most {} are read", text.size(), limits.max_bytes));
   }
-  // The parser takes a NUL for the end of its input.
+  // The parser treats a NUL as the end of its input.
   if (text.find('\0') != std::string_view::npos)
     return corrupt("not valid JSON: it contains a NUL");
   Watch watch(limits);

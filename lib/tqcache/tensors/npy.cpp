@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {
@@ -43,7 +43,7 @@ std::optional<std::uint64_t> number_of(std::string_view digits) {
   return number;
 }
 
-// Bytes of one value. Texts are of fixed length: "|S12" 12 bytes, "<U5" 5 words of 32 bits.
+// Bytes of one value. Texts have a fixed length: "|S12" has 12 bytes, "<U5" five 32-bit characters.
 Result<ItemType> item_type_of(std::string_view descr) {
   const auto found = std::ranges::find(kItemTypes, descr, &ItemType::descr);
   if (found != kItemTypes.end()) return *found;
@@ -56,7 +56,7 @@ Result<ItemType> item_type_of(std::string_view descr) {
   return unsupported("values of type " + printable_name(descr));
 }
 
-// Reads the header's text: a dict of Python with exactly the keys descr, fortran_order and shape.
+// Parser of the header's text: a Python dict with exactly the keys descr, fortran_order and shape.
 class DictParser {
  public:
   explicit DictParser(std::string_view text) : rest_(text) {}
@@ -103,7 +103,7 @@ class DictParser {
     return corrupt(std::string("header: no '") + c + "' where one belongs");
   }
 
-  // Without escapes: no text of a header that is read here needs any.
+  // No escapes: no supported header has a text that needs them.
   Result<std::string_view> read_text() {
     skip_spaces();
     if (!rest_.starts_with('\'') && !rest_.starts_with('"')) {
@@ -172,7 +172,7 @@ class DictParser {
   std::optional<std::vector<std::uint64_t>> shape_;
 };
 
-// The text between the lengths and the values.
+// The text between the header length and the values.
 Result<std::string> read_dict(ByteReader& in) {
   TQC_TRY_ASSIGN(const std::string magic, in.take_string(kMagic.size()));
   if (magic != kMagic) return corrupt("not a .npy array (bad magic)");

@@ -1,6 +1,6 @@
 #pragma once
-// tensors/npy.h: arrays of NumPy: headers of .npy files, and .npz files, which are zip files of
-// .npy members. Safe for untrusted input.
+// tensors/npy.h: NumPy arrays: headers of .npy files, and .npz files, which are zip files of .npy
+// members. Safe for untrusted input.
 //
 // Source: numpy/lib/format.py, versions 1.0 to 3.0.
 
@@ -13,34 +13,33 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/tensor.h"
 #include "tqcache/tensors/zip_archive.h"
 
 namespace tqcache::tensors {
 
-// More than any header takes, and enough to be read at once.
+// Larger than any header, and small enough to read at once.
 inline constexpr std::size_t kMaxNpyHeaderBytes = 64 << 10;
 
 struct NpyHeader {
   TensorType type = TensorType::kOther;  // also for texts, which `descr` identifies
   std::string descr;                     // "<f2", "|S12", "<U5"
   std::vector<std::uint64_t> shape;      // outermost first; [] is a scalar
-  std::uint64_t data_offset = 0;         // where the values begin
-  std::uint64_t bytes = 0;               // of the values, as many as type and shape ask for
+  std::uint64_t data_offset = 0;         // start of the values
+  std::uint64_t bytes = 0;               // of the values, computed from type and shape
 };
 
-// `start`: the file, or as much of it as kMaxNpyHeaderBytes.
+// `start`: the file, or at least its first kMaxNpyHeaderBytes.
 //
 // Errors: kTruncated, kCorrupt, kTooLarge; kUnsupported (later versions, big-endian values,
-// objects,
-//         records, Fortran order).
+//         objects, records, Fortran order).
 Result<NpyHeader> parse_npy_header(ByteView start);
 
 // Version 1.0, padded so that the values begin at a multiple of 64.
-// Requires: `descr` is one that parse_npy_header() takes; shapes have at most 32 dimensions.
+// Requires: parse_npy_header() accepts `descr`; the shape has at most 32 dimensions.
 Bytes make_npy_header(std::string_view descr, const std::vector<std::uint64_t>& shape);
 
 struct NpzArray {
@@ -53,8 +52,8 @@ class Npz {
  public:
   // Reads the header of every array.
   //
-  // Errors: those of ZipArchive::open() and parse_npy_header(); kUnsupported (a member that is no
-  //         array), kCorrupt or kTruncated (not as long as its shape says).
+  // Errors: those of ZipArchive::open() and parse_npy_header(); kUnsupported (a member that is not
+  //         an array), kCorrupt or kTruncated (a length that does not match the shape).
   static Result<Npz> open(std::shared_ptr<const ByteSource> file, const ZipLimits& limits = {});
   static Result<Npz> open(std::unique_ptr<ZipArchive> zip);
 

@@ -7,9 +7,9 @@
 
 namespace tqcache::tensors {
 
-// `name` in double quotes, cut after 64 bytes (every tensor name that ggml takes fits whole). All
-// but printable ASCII becomes '?': the author of the file chooses the name, and it must not move
-// the cursor of the terminal where it is printed.
+// `name` in double quotes, cut after 64 bytes (every tensor name that ggml accepts fits
+// completely). All bytes except printable ASCII become '?': the author of the file chooses the
+// name, and it must not move the cursor of the terminal that prints it.
 inline std::string printable_name(std::string_view name) {
   constexpr std::size_t kMaxPrintedBytes = 64;
   std::string out = "\"";

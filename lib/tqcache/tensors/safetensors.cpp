@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {
@@ -34,7 +34,7 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Above any model in use; together they keep the header's memory near its size in the file.
+// Above any model in use; together these limits keep the header's memory near its size in the file.
 constexpr std::size_t kMaxSafetensors = 65'536;
 constexpr std::size_t kMaxMetadataKeys = 65'536;
 constexpr std::size_t kMaxSafetensorsNameBytes = 256;
@@ -45,15 +45,15 @@ constexpr std::uint64_t kMaxInteger = (1ull << 53) - 1;
 
 constexpr std::string_view kMetadataKey = "__metadata__";
 
-// One tensor's fields as far as they were read.
+// The fields of one tensor that have been read so far.
 struct Fields {
   std::optional<std::string> dtype;
   std::optional<std::vector<std::uint64_t>> shape;
   std::optional<std::vector<std::uint64_t>> data_offsets;
 };
 
-// A state machine over the events of the parser. Only the four places below can be entered, so
-// the nesting is bounded by construction: the header, a tensor, one of its arrays.
+// A state machine over the parser's events. Only the four places below can be entered, so the
+// nesting is bounded: the header, a tensor, one of its arrays.
 class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
  public:
   SafetensorsHeader header;
@@ -109,13 +109,14 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     return corrupt("null is not allowed here");
   }
 
-  // An integer gets here when it has a sign, a float also when it is an integer beyond 64 bits.
+  // An integer gets here if it has a sign; a float also if it is an integer beyond 64 bits.
   bool number_integer(std::int64_t) override { return not_plain(); }
   bool number_float(double, const std::string&) override { return not_plain(); }
   bool boolean(bool) override { return corrupt("a bool is not allowed here"); }
   bool binary(binary_t&) override { return corrupt("binary data"); }
 
-  // The exception is only shown, never thrown. Its text quotes the file, so it goes no further.
+  // The parser passes the exception, but never throws it. Its text quotes the file, so it is not
+  // used.
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
     error = tqcache::corrupt(fmt::format("header: not valid JSON at byte {} of it", position));
@@ -195,8 +196,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
     if (name == "dtype") return fields_.dtype ? corrupt("dtype given twice") : true;
     if (name == "shape") return begin_array(fields_.shape, name);
     if (name == "data_offsets") return begin_array(fields_.data_offsets, name);
-    // The reference reader skips these, but a field that it does not know may change how the
-    // bytes are to be read.
+    // The reference reader skips these, but an unknown field may change how the bytes must be read.
     return fail(ErrorCode::kUnsupported, "unknown field " + printable_name(name));
   }
 
@@ -227,7 +227,7 @@ class HeaderHandler final : public nlohmann::json_sax<nlohmann::json> {
   std::string name_;
   std::string metadata_key_;
   Fields fields_;
-  std::vector<std::uint64_t>* array_ = nullptr;  // the field being read, where it is an array
+  std::vector<std::uint64_t>* array_ = nullptr;  // the field being read, if it is an array
 };
 
 // `json` is the whole header, with its padding. Dtypes and ranges are not interpreted.
@@ -296,7 +296,7 @@ Result<std::uint64_t> tensor_bytes(const Dtype& dtype, const std::vector<std::ui
   return *bits / 8;
 }
 
-// `data_offset` and `data_size`: the place of the data in the file.
+// `data_offset` and `data_size`: the position and size of the data in the file.
 Result<TensorPlace> make_place(const SafetensorsEntry& entry, std::uint64_t data_offset,
                                std::uint64_t data_size) {
   const auto dtype = std::ranges::find(kDtypes, entry.dtype, &Dtype::name);
@@ -315,7 +315,7 @@ Result<TensorPlace> make_place(const SafetensorsEntry& entry, std::uint64_t data
   return TensorPlace{dtype->type, entry.dtype, entry.shape, data_offset + entry.begin, n_bytes};
 }
 
-// Overlap would let a small file name many large tensors, and holes would let it hide bytes.
+// Overlaps would let a small file declare many large tensors, and holes would let it hide bytes.
 Result<void> check_coverage(const std::map<std::string, SafetensorsEntry>& entries,
                             std::uint64_t data_size) {
   std::vector<const Entry*> by_range;
@@ -339,7 +339,7 @@ Result<void> check_coverage(const std::map<std::string, SafetensorsEntry>& entri
   return corrupt("data: " + range_text(covered, data_size) + " have no tensor");
 }
 
-// The length of the header that a file of `file_size` bytes begins with.
+// The length of the header of a file of `file_size` bytes.
 Result<std::size_t> header_size(ByteView first_bytes, std::uint64_t file_size) {
   ByteReader in(first_bytes);
   TQC_TRY_ASSIGN(const auto size, in.read<std::uint64_t>());

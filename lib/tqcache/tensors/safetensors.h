@@ -1,10 +1,9 @@
 #pragma once
-// tensors/safetensors.h: reads the tensors and metadata of a safetensors file. Safe for untrusted
-// input.
+// tensors/safetensors.h: reader and header writer of safetensors files. Safe for untrusted input.
 //
-// Every rule of the reference reader is checked, and a few more that keep a small file from
-// asking for much memory; the tensors must cover the data exactly, without holes or overlap.
-// Tensors may come in any order, need not be aligned, and may be empty.
+// Checks every rule of the reference reader, and a few more that keep a small file from using much
+// memory; the tensors must cover the data exactly, without holes or overlap. Tensors may have any
+// order, may be unaligned, and may be empty.
 //
 // Source: huggingface/safetensors README.md and safetensors/src/tensor.rs.
 
@@ -14,15 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::tensors {
 
 struct Safetensors {
-  std::map<std::string, TensorView> tensors;    // views into the bytes given
+  std::map<std::string, TensorView> tensors;    // views into the given bytes
   std::map<std::string, std::string> metadata;  // "__metadata__"; empty where absent or null
 };
 
@@ -36,8 +35,8 @@ struct TensorPlace {
   TensorType type = TensorType::kOther;
   std::string type_name;
   std::vector<std::uint64_t> shape;  // outermost first
-  std::uint64_t offset = 0;          // from the beginning of the file, at any address
-  std::uint64_t bytes = 0;           // as many as type and shape ask for
+  std::uint64_t offset = 0;          // from the beginning of the file, with any alignment
+  std::uint64_t bytes = 0;           // computed from type and shape
 };
 
 struct SafetensorsIndex {
@@ -45,7 +44,7 @@ struct SafetensorsIndex {
   std::map<std::string, std::string> metadata;
 };
 
-// The same of a file whose tensors are to be read one by one: only the header is.
+// The same for a file whose tensors are read one by one: reads only the header.
 // Errors: as read_safetensors(), and those of reading.
 Result<SafetensorsIndex> index_safetensors(const ByteSource& file);
 
@@ -55,11 +54,11 @@ struct NewTensor {
   std::vector<std::uint64_t> shape;  // outermost first
 };
 
-// The bytes that a safetensors file begins with: length and header, padded to a multiple of 8. The
-// values of the tensors follow, one after another in the order given.
+// The start of a safetensors file: length and header, padded to a multiple of 8. The values of the
+// tensors must follow, one after another in the given order.
 //
-// Requires: names differ; types are ones that read_safetensors() knows, and sizes fit 64 bits.
-// Bytes:    texts that are no UTF-8 get U+FFFD where they are not.
+// Requires: names differ; read_safetensors() knows the types, and sizes fit 64 bits.
+// Bytes:    invalid UTF-8 in texts is replaced by U+FFFD.
 Bytes make_safetensors_header(const std::vector<NewTensor>& tensors,
                               const std::map<std::string, std::string>& metadata);
 

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::tensors {
 
-// Element types that a reader can size. Only some can be widened to f32 (see weights in model/).
+// Element types that a reader can size. Only some can be converted to f32 (see weights in model/).
 enum class TensorType : std::uint8_t {
   kF32,
   kF16,
@@ -24,7 +24,7 @@ enum class TensorType : std::uint8_t {
   kU32,
   kU64,
   kBool,
-  // GGUF's blocks of quantized values (tensors/block_types.h).
+  // GGUF's quantized GGML blocks (tensors/block_types.h).
   kQ8_0,
   kQ4_0,
   kQ4_1,
@@ -36,7 +36,7 @@ enum class TensorType : std::uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
-  kOther,  // sized and bounds-checked, but not readable here; `type_name` says what it is
+  kOther,  // sized and bounds-checked, but not readable here; `type_name` names it
 };
 
 struct TensorView {
@@ -44,9 +44,8 @@ struct TensorView {
   std::string type_name;             // as the file calls it: "BF16", "Q8_0", "Q4_K"
   std::vector<std::uint64_t> shape;  // outermost first, innermost (contiguous) last; [] is a scalar
 
-  // Exactly as many bytes as `type` and `shape` ask for, inside the file's memory, which the
-  // owner keeps alive. A safetensors file may start them at any address, so copy values out by
-  // memcpy.
+  // Exactly the bytes for `type` and `shape`, inside the file's memory, which the owner keeps
+  // alive. A safetensors file may place them at any address, so copy values out by memcpy.
   ByteView bytes;
 };
 

@@ -13,16 +13,16 @@
 #include <unordered_set>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::tensors {
 namespace {
 
 constexpr std::size_t kMaxZipNameBytes = 256;
-constexpr std::uint64_t kEndBytes = 22;  // of the record that the smallest zip file consists of
+constexpr std::uint64_t kEndBytes = 22;  // of the smallest zip file, which is a single record
 constexpr std::size_t kPiece = 256 << 10;
-// Deflate makes at most 1032 bytes of one (RFC 1951: 258 bytes for two bits).
+// Deflate expands a byte to at most 1032 bytes (RFC 1951: 258 bytes for two bits).
 constexpr std::uint64_t kMaxDeflateRatio = 1032;
 
 ErrorCode code_of(int zip_error) {
@@ -42,7 +42,7 @@ ErrorCode code_of(int zip_error) {
   }
 }
 
-// The source that libzip reads from, with its last error: libzip's own errors do not tell the
+// The source that libzip reads from, with its last error: libzip's own errors do not give the
 // cause.
 struct Input {
   std::shared_ptr<const ByteSource> file;
@@ -119,10 +119,10 @@ std::int64_t call(void* user, void* data, zip_uint64_t bytes, zip_source_cmd_t c
   }
 }
 
-// libzip makes room for as many members as a zip64 directory claims to have, so every claim that
-// it may find is looked at before.
+// libzip allocates as many members as a zip64 directory claims, so every claim that it may find is
+// checked first.
 Result<void> check_claims(const ByteSource& file, std::uint64_t size, std::size_t max_members) {
-  constexpr std::uint64_t kTail = (64 << 10) + 1024;  // the longest comment, and the records
+  constexpr std::uint64_t kTail = (64 << 10) + 1024;  // the longest comment and the records
   constexpr std::string_view kLocator = "PK\x06\x07";
   Bytes tail(static_cast<std::size_t>(std::min(size, kTail)));
   TQC_TRY(file.read_at(size - tail.size(), tail));
@@ -154,14 +154,14 @@ struct ZipArchive::State {
   std::vector<ZipMember> members;
   ZipLimits limits;
   std::mutex mutex;
-  std::vector<std::shared_ptr<const Bytes>> inflated;  // by member; empty until it is asked for
+  std::vector<std::shared_ptr<const Bytes>> inflated;  // by member; null until needed
 
   ~State() {
     if (zip != nullptr) zip_discard(zip);
     zip_error_fini(&input.error);
   }
 
-  // The cause lies with the file or with what is in it.
+  // The cause: a read error of the file, or its content.
   Error error_of(zip_error_t* error) {
     if (input.failure) return *std::exchange(input.failure, std::nullopt);
     const int code = zip_error_code_zip(error);
@@ -238,7 +238,7 @@ struct ZipArchive::State {
     return file;
   }
 
-  // Fills as much of `out` as the member has.
+  // Fills as much of `out` as the member provides.
   Result<std::size_t> read_some(std::size_t member, zip_file_t* file, std::span<std::byte> out) {
     std::size_t done = 0;
     while (done < out.size()) {
@@ -257,7 +257,7 @@ struct ZipArchive::State {
                  "member " + printable_name(members[member].name) + ": ends early"};
   }
 
-  // libzip looks at the checksum when it is asked for more than there is.
+  // libzip checks the checksum when a read asks for more bytes than are left.
   Result<void> expect_end(std::size_t member, zip_file_t* file) {
     std::array<std::byte, 1> more;
     TQC_TRY_ASSIGN(const std::size_t n, read_some(member, file, more));
@@ -308,7 +308,7 @@ ZipArchive::~ZipArchive() = default;
 Result<std::unique_ptr<ZipArchive>> ZipArchive::open(std::shared_ptr<const ByteSource> file,
                                                      const ZipLimits& limits) {
   auto state = std::make_unique<State>();
-  // libzip takes a file of no bytes for one of no members.
+  // libzip treats an empty file as an archive without members.
   if (file->size() < kEndBytes) return corrupt("zip: no directory at its end");
   state->limits = limits;
   state->input.size = file->size();

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::tensors {
 
@@ -29,16 +29,15 @@ struct ZipMember {
   bool is_stored = false;  // otherwise deflated
 };
 
-// Whether a file begins as zip files do.
+// Whether a file has the signature of a zip file.
 // Errors: kIo.
 Result<bool> begins_as_zip(const ByteSource& file);
 
-// Threads: may be read from several at once; one waits for the other.
+// Threads: several may read at once; reads wait for each other.
 class ZipArchive {
  public:
-  // Errors: kCorrupt (no zip file, a name twice, a size that cannot be), kTruncated, kTooLarge,
-  // kIo;
-  //         kUnsupported (encrypted, or compressed in other ways than deflate).
+  // Errors: kCorrupt (not a zip file, a duplicate name, an impossible size), kTruncated, kTooLarge,
+  //         kIo; kUnsupported (encrypted, or compressed with another method than deflate).
   static Result<std::unique_ptr<ZipArchive>> open(std::shared_ptr<const ByteSource> file,
                                                   const ZipLimits& limits = {});
   ~ZipArchive();
@@ -48,16 +47,18 @@ class ZipArchive {
   // In the order of the directory; names differ.
   const std::vector<ZipMember>& members() const;
 
-  // Fills `out` from byte `offset` of a member on. Stored members are read from the file, and their
-  // checksum is not looked at. Others are inflated whole and checked at the first call, and kept.
+  // Fills `out` from byte `offset` of a member on. Stored members are read from the file, without
+  // verifying their checksum. Others are inflated completely and verified at the first call, and
+  // stay in memory.
   // Errors: kTruncated, kCorrupt (also a checksum), kIo.
   Result<void> read_at(std::size_t member, std::uint64_t offset, std::span<std::byte> out) const;
 
-  // The last out.size() bytes of a member, by reading all of it; its checksum is looked at.
+  // The last out.size() bytes of a member. Reads all of it and verifies its checksum.
   // Errors: as read_at().
   Result<void> read_end(std::size_t member, std::span<std::byte> out) const;
 
-  // The first bytes of a member, `max_bytes` or all that there are, without a checksum.
+  // The first `max_bytes` bytes of a member, or all if it is shorter, without verifying the
+  // checksum.
   Result<Bytes> read_start(std::size_t member, std::size_t max_bytes) const;
 
  private:

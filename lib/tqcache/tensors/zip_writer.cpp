@@ -7,7 +7,7 @@
 namespace tqcache::tensors {
 namespace {
 
-constexpr std::uint16_t kVersion = 20;  // of the format, for folders and the like
+constexpr std::uint16_t kVersion = 20;  // of the format, without zip64
 constexpr std::uint16_t kVersionZip64 = 45;
 constexpr std::uint16_t kMadeByUnix = 3 << 8;
 constexpr std::uint32_t kReadableFile = 0100600u << 16;  // st_mode of Unix
@@ -22,7 +22,7 @@ std::uint16_t low16(std::uint64_t number) { return static_cast<std::uint16_t>(nu
 std::uint32_t crc_of(std::span<const ByteView> parts) {
   uLong crc = 0;
   for (const ByteView part : parts) {
-    // A null pointer would begin the sum anew.
+    // A null pointer would restart the checksum.
     if (part.empty()) continue;
     crc = crc32_z(crc, reinterpret_cast<const Bytef*>(part.data()), part.size());
   }
@@ -31,7 +31,7 @@ std::uint32_t crc_of(std::span<const ByteView> parts) {
 
 }  // namespace
 
-// The fields that both headers of a member share. `extra_bytes`: of zip64.
+// The fields that both headers of a member share. `extra_bytes`: size of the zip64 field.
 void ZipWriter::write_shared(const Member& member, bool is_zip64, std::uint16_t extra_bytes,
                              ByteWriter& out) {
   const std::uint32_t bytes = is_zip64 ? kIn64Bits : low32(member.bytes);
@@ -95,14 +95,15 @@ void ZipWriter::add_central_header(const Member& member, ByteWriter& out) const 
   }
 }
 
-// Behind the central headers, which begin at byte `begin` of the file and are all in `out`.
+// Writes the end records after the central headers, which start at byte `begin` of the file and are
+// all in `out`.
 void ZipWriter::add_end(std::uint64_t begin, ByteWriter& out) const {
   const std::uint64_t bytes = out.bytes().size();
   const std::uint64_t n = members_.size();
   const bool is_zip64 = is_large(bytes) || is_large(begin) || n >= kIn64BitsShort;
   if (is_zip64) {
     out.write(std::uint32_t{0x06064b50});
-    out.write(std::uint64_t{44});  // bytes of this record from here on
+    out.write(std::uint64_t{44});  // bytes left in this record
     out.write(static_cast<std::uint16_t>(kMadeByUnix | kVersionZip64));
     out.write(kVersionZip64);
     out.write(std::uint64_t{0});  // disks

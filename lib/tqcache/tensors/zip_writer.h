@@ -1,7 +1,7 @@
 #pragma once
-// tensors/zip_writer.h: writes zip files whose members are stored as they are, whole or not at all.
+// tensors/zip_writer.h: writer of zip files with stored (uncompressed) members; atomic.
 //
-// The same members give the same bytes: every member is of the first day that zip files know.
+// The same members give the same bytes: the date of every member is the first that zip files allow.
 //
 // Source: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3.
 
@@ -11,23 +11,23 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::tensors {
 
 class ZipWriter {
  public:
-  // Numbers of 32 bits are written as zip64 has them from `zip64_from` on.
+  // Uses zip64 for numbers from `zip64_from` on.
   explicit ZipWriter(AtomicFile file, std::uint64_t zip64_from = 0xffffffff);
 
-  // Adds a member that holds the parts one after another.
-  // Requires: the name is ASCII, of at most 65535 bytes, and of no other member.
+  // Adds a member that consists of the parts in order.
+  // Requires: the name is ASCII, has at most 65535 bytes, and is unique.
   // Errors:   those of AtomicFile.
   Result<void> add(std::string_view name, std::span<const ByteView> parts);
 
-  // Writes the directory, and commits. Nothing can be added after it.
+  // Writes the directory, and commits. No members can be added afterwards.
   Result<void> finish();
 
  private:

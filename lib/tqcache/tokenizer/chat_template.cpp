@@ -1,5 +1,3 @@
-#include "tqcache/tokenizer/chat_template.h"
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "tqcache/tensors/printable_name.h"
+#include "tqcache/tokenizer.h"
 #include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::tokenizer {
@@ -18,7 +17,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(0, text.size() - trailing_white_space(text));
 }
 
-// Writes messages one after another.
+// Writes messages in order.
 class Writer {
  public:
   Writer(const ChatFormat& format, const ChatTemplate::RenderOptions& options)
@@ -42,7 +41,7 @@ class Writer {
     out_.text += text;
   }
 
-  // The system's message, or what the family says in its place.
+  // Takes the system message, or the family's default.
   Result<std::span<const ChatMessage>> take_system(std::span<const ChatMessage> messages) {
     const bool has_message = !messages.empty() && messages[0].role == ChatRole::kSystem;
     std::string text = has_message ? messages[0].text : format_.default_system;
@@ -91,7 +90,7 @@ class Writer {
 
   const ChatFormat& format_;
   const ChatTemplate::RenderOptions& options_;
-  std::optional<std::string> system_;  // waits for the first user's turn
+  std::optional<std::string> system_;  // inserted into the first user turn
   ChatText out_;
 };
 
@@ -197,7 +196,7 @@ ChatFormat phi3() {
   return format;
 }
 
-// Mistral's forms differ in spaces alone.
+// Mistral's formats differ only in spaces.
 ChatFormat mistral(const char* name, const char* open, const char* close, const char* answer) {
   ChatFormat format;
   format.name = name;
@@ -231,7 +230,7 @@ ChatFormat format_of(std::string_view name) {
                        [&](const ChatFormat& format) { return format.name == name; });
 }
 
-// A Jinja program, in which a line end in a string is a line end.
+// A Jinja program in which a line end inside a string is a line end.
 class Jinja {
  public:
   explicit Jinja(std::string_view text) {
@@ -243,14 +242,14 @@ class Jinja {
   }
 
   bool has(std::string_view part) const { return text_.find(part) != std::string::npos; }
-  // Whether a string of the program ends with it, or is it, in quotes of either kind.
+  // Returns whether a string of the program, in either kind of quotes, is or ends with `part`.
   bool ends_string(std::string_view part) const {
     return has(std::string(part) + "'") || has(std::string(part) + "\"");
   }
   bool is_string(std::string_view part) const {
     return has("'" + std::string(part) + "'") || has("\"" + std::string(part) + "\"");
   }
-  // What stands between two marks in the same string. Requires: close begins with '<'.
+  // The text between two marks in the same string. Requires: close begins with '<'.
   std::string text_between(std::string_view open, std::string_view close) const;
   Jinja behind_last(std::string_view part) const {
     const std::size_t at = text_.rfind(part);
@@ -288,7 +287,7 @@ ChatFormat recognize_chatml(const Jinja& jinja) {
 ChatFormat recognize_llama3(const Jinja& jinja) {
   ChatFormat format = format_of("llama3");
   if (!jinja.has("Cutting Knowledge Date")) return format;
-  // Since 3.1 a system turn is always there. The date is the template's own, when nobody gives one.
+  // Since 3.1 a system turn is always present. The date is the template's default.
   format.system_open += "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
   format.always_system = true;
   return format;

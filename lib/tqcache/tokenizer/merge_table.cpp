@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int32_t kMerged = -1;
 constexpr std::uint32_t kNoSymbol = 0xffffffffu;
-constexpr std::uint64_t kFree = ~std::uint64_t{0};  // no pair: ids are not negative
+constexpr std::uint64_t kFree = ~std::uint64_t{0};  // an empty entry: ids are not negative
 
 Error bad_merge(std::size_t merge, std::string_view what) {
   return {ErrorCode::kCorrupt, "merge " + std::to_string(merge) + ": " + std::string(what)};
@@ -28,7 +28,7 @@ std::uint64_t key(std::int32_t left, std::int32_t right) {
          static_cast<std::uint32_t>(right);
 }
 
-// std heaps keep the largest on top: a candidate is "less" when it is to be merged later.
+// std heaps keep the largest element on top: a candidate is "less" if it is merged later.
 bool merges_later(const MergeTable::Scratch::Candidate& a,
                   const MergeTable::Scratch::Candidate& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
@@ -100,7 +100,7 @@ void MergeTable::merge_symbols(Scratch& scratch) const {
     const Scratch::Candidate best = scratch.heap.back();
     scratch.heap.pop_back();
 
-    // A candidate is out of date when either symbol was merged with its other neighbor since.
+    // A candidate is outdated if either symbol has since been merged with its other neighbor.
     Scratch::Symbol& left = scratch.symbols[best.position];
     if (left.id == kMerged || left.next == kNoSymbol) continue;
     Scratch::Symbol& right = scratch.symbols[left.next];
@@ -123,7 +123,7 @@ const MergeTable::Entry* MergeTable::find(std::int32_t left, std::int32_t right)
 
 std::size_t MergeTable::slot_of(std::uint64_t key) const {
   const std::size_t mask = entries_.size() - 1;
-  // Ids are small and dense; without mixing, pairs with the same right id would crowd together.
+  // Ids are small and dense; without mixing, pairs with the same right id would cluster.
   const std::uint64_t mixed = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
   std::size_t slot = static_cast<std::size_t>(mixed >> 29) & mask;
   while (entries_[slot].key != kFree && entries_[slot].key != key) slot = (slot + 1) & mask;
@@ -227,7 +227,7 @@ std::size_t count_characters(std::string_view text) {
 
 std::string place(std::int64_t id) { return "token " + std::to_string(id); }
 
-// All ways to cut the token into two.
+// All ways to split the token into two.
 Result<void> add_cuts(const Vocabulary& vocabulary, std::int32_t id, double score,
                       std::vector<Cut>& cuts) {
   const std::string_view bytes = vocabulary.token(id).bytes;

@@ -12,7 +12,7 @@ namespace tqcache::tokenizer {
 namespace {
 
 struct FreeMemory {
-  void operator()(void* memory) const { std::free(memory); }  // utf8proc hands out malloc's
+  void operator()(void* memory) const { std::free(memory); }  // utf8proc allocates with malloc
 };
 
 bool is_ascii(std::string_view text) {

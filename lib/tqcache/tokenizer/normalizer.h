@@ -1,15 +1,15 @@
 #pragma once
-// tokenizer/normalizer.h: what is done to a text before it is cut into tokens.
+// tokenizer/normalizer.h: normalization of a text before it is split into tokens.
 //
-// Vocabularies of SentencePiece write a space as U+2581. Here both are a space: what the file's
-// normalizer does to spaces, this one does to U+2581, and the tokens are read the same way.
+// SentencePiece vocabularies write a space as U+2581. Here both are spaces: what a file's
+// normalizer does to spaces, this one does to U+2581, and tokens are read the same way.
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::tokenizer {
 
@@ -17,20 +17,20 @@ inline constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581
 
 enum class Normalizer : std::uint8_t {
   kNfc,
-  kPrependSpace,  // one before the text
+  kPrependSpace,  // one space before the text
   kMarkSpaces,    // U+2581 becomes a space
   kJoinSpaces,    // two or more spaces become one
   kStripLeft,     // no white space at the beginning
   kStripRight,
   kStripSpaces,  // no spaces at either end
 };
-using Normalizers = std::vector<Normalizer>;  // in this order
+using Normalizers = std::vector<Normalizer>;  // applied in this order
 
 // "none", "nfc", "prepend+spaces": part of the fingerprint.
 std::string normalizers_name(const Normalizers& steps);
 
-// Bytes:    NFC is stable, so characters that utf8proc's Unicode version knows (15.0 in utf8proc
-//           2.8) come out the same in every later version; unassigned ones stay as they are.
+// Bytes:    NFC is stable, so characters known to utf8proc's Unicode version (15.0 in utf8proc 2.8)
+//           normalize identically in every later version; unassigned ones are unchanged.
 // Requires: text is UTF-8.
 // Errors:   kTooLarge when there is no memory for the result.
 Result<std::string> normalize(const Normalizers& steps, std::string_view text);

@@ -12,7 +12,7 @@ PrefixIndex::PrefixIndex(std::vector<Name> names) : names_(std::move(names)) {
 
 PrefixIndex::Range PrefixIndex::narrow(Range range, std::size_t at, char byte) {
   const auto wanted = static_cast<unsigned char>(byte);
-  // -1 for names that end before it: they sort first, as std::string has it.
+  // -1 for names that end before `at`: they sort first, as in std::string.
   const auto byte_at = [at](const Name& name) {
     return at < name.text.size() ? static_cast<unsigned char>(name.text[at]) : -1;
   };

@@ -1,5 +1,5 @@
 #pragma once
-// tokenizer/prefix_index.h: search for many names in a text.
+// tokenizer/prefix_index.h: searches for many names in a text.
 
 #include <array>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tqcache::tokenizer {
 
-// An index of names that finds those which a text begins with.
+// An index that finds all names which are prefixes of a text.
 class PrefixIndex {
  public:
   struct Name {
@@ -18,10 +18,10 @@ class PrefixIndex {
     std::int32_t id;
   };
 
-  // Requires: no name is empty. Of equal names the first counts.
+  // Requires: no name is empty. The first of several equal names counts.
   explicit PrefixIndex(std::vector<Name> names);
 
-  // Calls found(size, id) for every name that `text` begins with, the shortest first.
+  // Calls found(size, id) for every name that is a prefix of `text`, the shortest first.
   template <class Found>
   void find(std::string_view text, Found&& found) const;
 
@@ -33,7 +33,7 @@ class PrefixIndex {
     Iterator begin;
     Iterator end;
   };
-  // Those of the range whose byte `at` is this one.
+  // The names of the range whose byte `at` is `byte`.
   static Range narrow(Range range, std::size_t at, char byte);
 
   std::vector<Name> names_;
@@ -50,7 +50,7 @@ void PrefixIndex::find(std::string_view text, Found&& found) const {
   }
 }
 
-// Finds the special tokens, which are cut out of a text before anything else.
+// Finds special tokens, which are split off before any other step.
 class SpecialSplitter {
  public:
   using Name = PrefixIndex::Name;
@@ -60,15 +60,15 @@ class SpecialSplitter {
     std::int32_t id;
   };
 
-  // Requires: no name is empty. Of equal names the first counts.
+  // Requires: no name is empty. The first of several equal names counts.
   explicit SpecialSplitter(std::vector<Name> names);
 
-  // The first name in `text` from byte `from` on; the longest of those that begin there.
+  // The first name in `text` from byte `from` on; of several that begin there, the longest.
   std::optional<Match> find(std::string_view text, std::size_t from) const;
 
  private:
   PrefixIndex names_;
-  std::array<bool, 256> is_first_byte_{};  // most places are ruled out by their first byte
+  std::array<bool, 256> is_first_byte_{};  // most positions are ruled out by their first byte
 };
 
 }  // namespace tqcache::tokenizer

@@ -15,10 +15,10 @@
 #include "tqcache/tokenizer/normalizer.h"
 #include "tqcache/tokenizer/utf8.h"
 
-// What is let through means the same to both engines. Refused are, among others: anchors (in
-// Ruby's dialect ^ and $ stand at every line), \w and \b (other sets of letters), \h (a hex digit
-// there, a space here), classes inside classes and &&, and everything with a backslash that is
-// not listed.
+// Every accepted construct has the same meaning in both regex engines. Refused are, among others:
+// anchors (in Ruby's dialect ^ and $ match at every line), \w and \b (other sets of letters), \h (a
+// hex digit there, a space here), classes inside classes and &&, and all escapes that are not
+// listed.
 
 namespace tqcache::tokenizer {
 
@@ -84,8 +84,8 @@ namespace {
 
 constexpr std::size_t kMaxPatternBytes = 16 * 1024;  // the longest in use has about 1,000
 
-// A run of a million spaces takes a few million steps with the patterns in use; a second or so of
-// work is where a pattern counts as runaway.
+// A run of a million spaces takes a few million steps with the patterns in use. The limit, about a
+// second of work, marks a pattern as runaway.
 constexpr std::uint32_t kMatchLimit = 100'000'000;
 constexpr std::uint32_t kDepthLimit = 1'000'000;
 constexpr std::uint32_t kHeapLimit = 256 * 1024;               // KiB, when there is no JIT
@@ -139,7 +139,7 @@ Result<Pretokenizer> Pretokenizer::compile(std::string_view pattern) {
   CodePtr code(pcre2_compile(as_subject(translated), translated.size(), PCRE2_UTF | PCRE2_UCP,
                              &error, &place, nullptr));
   if (!code) return Error{ErrorCode::kCorrupt, "pattern: " + message(error)};
-  // Where there is no JIT, or no executable memory to be had, the interpreter does the same work.
+  // Without a JIT, or without executable memory, the interpreter gives the same result.
   static_cast<void>(pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE));
   return Pretokenizer(std::make_unique<State>(State{std::move(code)}));
 }
@@ -172,7 +172,7 @@ Result<void> Pretokenizer::Matcher::split(std::string_view text,
   const auto emit = [&](std::size_t begin, std::size_t end) {
     if (begin < end) piece(text.substr(begin, end - begin));
   };
-  std::size_t done = 0;    // everything before is in pieces
+  std::size_t done = 0;    // the text before is split
   std::size_t search = 0;  // where the next match may begin
   while (search < text.size()) {
     const int n_groups = pcre2_match(state_->code, as_subject(text), text.size(), search,
@@ -183,7 +183,7 @@ Result<void> Pretokenizer::Matcher::split(std::string_view text,
     const std::size_t* range = pcre2_get_ovector_pointer(state_->data.get());
     const std::size_t begin = range[0];
     const std::size_t end = range[1];
-    if (begin == end) {  // an empty match is no piece; look on behind the next character
+    if (begin == end) {  // an empty match is not a piece; continue after the next character
       if (end == text.size()) break;
       search = end + first_character(text.substr(end)).n_bytes;
       continue;
@@ -232,8 +232,7 @@ const KnownPretokenizer* find_pretokenizer(std::string_view name) {
 
 namespace {
 
-// White_Space of Unicode. PCRE2's \s would take U+180E as well, which stopped being a space in
-// Unicode 6.3.
+// White_Space of Unicode. PCRE2's \s also contains U+180E, which is not a space since Unicode 6.3.
 constexpr std::string_view kSpaces =
     "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
     "\\x{3000}";
@@ -283,7 +282,7 @@ class Translator {
   Result<void> begin_class() {
     in_class_ = true;
     copy(in_.substr(at_, 2) == "[^" ? 2 : 1);
-    // The end of the class to one engine, a literal to the other.
+    // One engine ends the class here, the other reads a literal.
     if (in_.substr(at_, 1) == "]") return refuse("[]");
     return {};
   }

@@ -1,7 +1,6 @@
 #pragma once
-// tokenizer/pretokenizer.h: the cutting of a text into words. Safe for untrusted input.
-//
-// By a regular expression (byte-level BPE), or at spaces (SentencePiece).
+// tokenizer/pretokenizer.h: splitting of a text into words, by a regular expression (byte-level
+// BPE) or at spaces (SentencePiece). Safe for untrusted input.
 
 #include <cstdint>
 #include <functional>
@@ -9,25 +8,25 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::tokenizer {
 
-// Cutting at spaces, for SentencePiece vocabularies.
+// Splitting at spaces, for SentencePiece vocabularies.
 //
-// A word begins with its space: " the" and "the" are different tokens, and the first word of a
-// text may get a space that is not there.
+// A word begins with its space: " the" and "the" are different tokens, and the first word of a text
+// may get a space that the text does not contain.
 
-// Which words get a space before them, unless they have one.
+// The words that get a space before them if they have none.
 enum class SpacePrefix : std::uint8_t {
   kNever = 0,
-  kFirst = 1,  // the one that the text begins with
-  kEach = 2,   // and those behind a special token
+  kFirst = 1,  // the first word of the text
+  kEach = 2,   // also the words after a special token
 };
 
 // The numbers are part of the fingerprint.
 struct WordRules {
-  bool drop_white_space = false;  // words are what stands between white space
+  bool drop_white_space = false;  // words are what lies between white space
   bool mark_spaces = false;       // U+2581 becomes a space, as by Normalizer::kMarkSpaces
   SpacePrefix prefix = SpacePrefix::kNever;
   bool cut_at_spaces = false;  // every space begins a word
@@ -35,33 +34,33 @@ struct WordRules {
   bool operator==(const WordRules&) const = default;
 };
 
-// Where the first word of a text ends, together with the spaces before it: at the next space.
+// The end of the first word of a text with its leading spaces: the next space.
 std::size_t find_word_end(std::string_view text);
 
-// Calls word() for the words of a piece of text between special tokens, in order. `begins` says
-// whether it is the beginning of the whole text.
+// Calls word() for the words of a text segment between special tokens, in order. `begins`: the
+// segment is the beginning of the whole text.
 // Requires: text is UTF-8.
 void split_words(const WordRules& rules, std::string_view text, bool begins,
                  const std::function<void(std::string_view)>& word);
 
-// Cuts a text into words, numbers and runs of spaces by a regular expression; merging never crosses
-// their borders.
+// Splits a text into words, numbers and runs of spaces by a regular expression; merging never
+// crosses their boundaries.
 //
-// The expressions were written for Oniguruma, and PCRE2 runs them here. What the two understand
-// differently is translated or refused: a tokenizer that is nearly right is wrong. What remains is
-// the version of Unicode: to PCRE2 10.42 (Unicode 14) the letters that came later, all of rare
-// scripts, are no letters.
+// The expressions were written for Oniguruma, but PCRE2 runs them here. Constructs that the two
+// interpret differently are translated or refused: a tokenizer that is nearly right is wrong. The
+// version of Unicode remains: PCRE2 10.42 (Unicode 14) does not recognize letters added later, all
+// in rare scripts.
 class Pretokenizer {
  public:
-  // Errors: kCorrupt (no regular expression), kUnsupported (a construct that PCRE2 and Oniguruma
-  //         disagree on), kTooLarge.
+  // Errors: kCorrupt (not a regular expression), kUnsupported (a construct that PCRE2 and Oniguruma
+  //         interpret differently), kTooLarge.
   static Result<Pretokenizer> compile(std::string_view pattern);
 
   Pretokenizer(Pretokenizer&&) noexcept;
   Pretokenizer& operator=(Pretokenizer&&) noexcept;
   ~Pretokenizer();
 
-  // The memory of one thread's matching.
+  // The memory of one thread for matching.
   class Matcher {
    public:
     // Requires: `pretokenizer` outlives the matcher.
@@ -69,10 +68,10 @@ class Pretokenizer {
     Matcher(Matcher&&) noexcept;
     ~Matcher();
 
-    // Calls piece() for every match and for everything between matches, in order: together they
-    // are the text.
+    // Calls piece() for every match and for the text between matches, in order: together they are
+    // the text.
     // Requires: text is UTF-8.
-    // Errors:   kTooLarge when the match limit is passed.
+    // Errors:   kTooLarge when the match limit is exceeded.
     Result<void> split(std::string_view text, const std::function<void(std::string_view)>& piece);
 
    private:
@@ -86,28 +85,29 @@ class Pretokenizer {
   std::unique_ptr<State> state_;
 };
 
-// The expression in PCRE2's dialect. Errors: kUnsupported, kCorrupt (ends inside a construct).
+// Returns the expression in PCRE2's dialect. Errors: kUnsupported, kCorrupt (ends inside a
+// construct).
 Result<std::string> translate_pattern(std::string_view pattern);
 
-// Pre-tokenizers that GGUF files name without holding their expressions.
+// Pre-tokenizers that GGUF files name without their expressions.
 //
 // Source: llama.cpp src/llama-vocab.cpp for the names; the expressions are those of each family's
-// tokenizer.json (of Mistral's: tekken.json), which llama.cpp writes differently where its own
-// engine lacks a property.
+//         tokenizer.json (Mistral: tekken.json). llama.cpp writes them differently where its own
+//         regex engine lacks a property.
 
-// GPT-2's expression, which byte-level tokenizers use when they name none.
+// GPT-2's expression, the default of byte-level tokenizers.
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 struct KnownPretokenizer {
   std::string_view name;
   std::string_view pattern;
-  std::string_view later_pattern;  // cuts what the first one leaves; empty: none
+  std::string_view later_pattern;  // splits what the first one leaves; empty: no second pattern
   bool ignore_merges;
   bool adds_begin;  // unless the file says otherwise
 };
 
-// nullptr when the name is not known.
+// nullptr: unknown name.
 const KnownPretokenizer* find_pretokenizer(std::string_view name);
 
 }  // namespace tqcache::tokenizer

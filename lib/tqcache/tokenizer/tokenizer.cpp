@@ -1,4 +1,4 @@
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer.h"
 
 #include <optional>
 #include <set>
@@ -13,17 +13,17 @@
 namespace tqcache::tokenizer {
 namespace {
 
-// Positions in a piece are 32 bits wide, and NFC may make a text three times as long.
+// Positions in a piece have 32 bits, and NFC can triple the length of a text.
 constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
 constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
 
-// What ends a turn or a text in the families that are known: a model may write any of them, and
-// not all files name them.
+// Tokens that end a turn or a text in the known families: a model may generate any of them, and not
+// all files list them.
 constexpr const char* kKnownEnds[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>",
                                       "<|eom_id|>", "<end_of_turn>", "<|end|>"};
 
-// The names to cut out before the normalizer runs, or after it, as the normalizer leaves them.
+// The names to split off before the normalizer runs; or those after it, in normalized spelling.
 Result<SpecialSplitter> make_splitter(const Vocabulary& vocabulary, bool normalized,
                                       const Normalizers& normalizer) {
   std::vector<SpecialSplitter::Name> names;
@@ -88,9 +88,8 @@ Result<std::vector<Merge>> make_merges(const TokenizerSpec& spec, const Vocabula
                      : resolve_merges(spec.merges, vocabulary);
 }
 
-// Whether every token is a word or a part of one, spaces being the beginnings of words: then
-// nothing is ever merged across a border, and a text can be merged word by word, which is much
-// faster.
+// Returns whether every token is a word or a part of one, where a space begins a word. Then merging
+// never crosses word boundaries, and a text can be merged word by word, which is much faster.
 bool has_words_only(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
   if (spec.algorithm != Algorithm::kPieces || spec.ignore_merges) return false;
   if (!spec.bytes_for_unknown && !vocabulary.find_ordinary(" ")) return false;

@@ -9,7 +9,7 @@ namespace tqcache::tokenizer {
 
 namespace {
 
-// Most words of a text come again; the tokens of these many, and of no longer ones, are remembered.
+// Most words of a text repeat, so the tokens of this many words of this length are cached.
 constexpr std::size_t kMaxKnownWords = 1 << 16;
 constexpr std::size_t kMaxKnownBytes = 48;
 
@@ -33,7 +33,7 @@ Result<std::vector<std::int32_t>> Tokenizer::Encoder::run(std::string_view text)
   return std::move(ids_);
 }
 
-// Cuts the segment at special tokens, and gives what lies between to the next step.
+// Splits the segment at special tokens, and passes the text between them to the next step.
 Result<void> Tokenizer::Encoder::split(const SpecialSplitter& splitter, const Segment& segment,
                                        Step next) {
   std::size_t done = 0;
@@ -78,7 +78,7 @@ bool Tokenizer::Encoder::stays_text(const SpecialSplitter::Match& match,
          overlaps_plain(segment.text.substr(match.begin, match.end - match.begin));
 }
 
-// Behind the normalizer nobody knows any more which part of the text it was: all of it may be.
+// After the normalizer the original position of the text is unknown: all of it may be plain.
 bool Tokenizer::Encoder::overlaps_plain(std::string_view text) const {
   const bool is_raw =
       text.data() >= whole_.data() && text.data() + text.size() <= whole_.data() + whole_.size();

@@ -1,6 +1,6 @@
 #pragma once
-// tokenizer/tokenizer_encoder.h: the state of a Tokenizer and one call of Tokenizer::encode(). Not
-// part of the public interface.
+// tokenizer/tokenizer_encoder.h: the state of a Tokenizer and of one call of Tokenizer::encode().
+// Not part of the public interface.
 
 #include <cstdint>
 #include <optional>
@@ -10,30 +10,30 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/tokenizer.h"
 #include "tqcache/tokenizer/merge_table.h"
 #include "tqcache/tokenizer/normalizer.h"
 #include "tqcache/tokenizer/prefix_index.h"
 #include "tqcache/tokenizer/pretokenizer.h"
-#include "tqcache/tokenizer/tokenizer.h"
 #include "tqcache/tokenizer/unigram.h"
 #include "tqcache/tokenizer/vocabulary.h"
 
 namespace tqcache::tokenizer {
 
-// Merging: of bytes or of characters.
+// Merging of bytes or of characters.
 struct PieceMerger {
   Symbols symbols;
   MergeTable merges;
   bool ignore_merges;
-  bool cuts_words;  // no token goes on behind the end of a word: each is merged by itself
+  bool cuts_words;  // no token crosses the end of a word, so each word is merged alone
 };
 
 struct Tokenizer::State {
   Vocabulary vocabulary;
   std::optional<PieceMerger> merger;  // this or `unigram`
   std::optional<Unigram> unigram;
-  std::vector<Pretokenizer> pretokenizers;  // each cuts what the one before leaves; none: `words`
+  std::vector<Pretokenizer> pretokenizers;  // each splits what the one before leaves; or `words`
   WordRules words;
   Normalizers normalizer;
   SpecialSplitter before_normalizer;
@@ -45,29 +45,29 @@ struct Tokenizer::State {
   std::vector<std::int32_t> end_tokens;
   std::string chat_template;
   Sha256 fingerprint;
-  std::string no_bytes;  // of ids outside the vocabulary
+  std::string no_bytes;  // for ids outside the vocabulary
 };
 
-// One call of Tokenizer::encode(). Each step cuts the text into smaller pieces for the next one;
-// the last appends ids.
+// One call of Tokenizer::encode(). Each step splits the text into smaller pieces for the next one;
+// the last step appends ids.
 class Tokenizer::Encoder {
  public:
-  // Requires: `tokenizer` and what `options` points to outlive this.
+  // Requires: `tokenizer` and everything that `options` refers to outlive this.
   Encoder(const State& tokenizer, const EncodeOptions& options);
 
   // Requires: text is UTF-8.
   Result<std::vector<std::int32_t>> run(std::string_view text);
 
  private:
-  // A part of the text, perhaps normalized.
+  // A part of the text, normalized or not.
   struct Segment {
     std::string_view text;
-    bool begins;     // the whole text begins with it
-    bool has_plain;  // some of it is to stay text
+    bool begins;     // it is the beginning of the whole text
+    bool has_plain;  // part of it must not be parsed for tokens
   };
   using Step = Result<void> (Encoder::*)(const Segment& segment);
 
-  // Where a special token was found, with the white space that it takes away.
+  // The range of a special token, including the white space that it strips.
   struct Cut {
     std::size_t begin;
     std::size_t end;

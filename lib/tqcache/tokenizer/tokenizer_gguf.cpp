@@ -8,7 +8,7 @@
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tokenizer/tokenizer_spec.h"
 
-// Reads the keys tokenizer.*. What is absent means what it means to llama.cpp.
+// Reads the keys tokenizer.*. Absent keys have llama.cpp's defaults.
 // Source: llama.cpp src/llama-vocab.cpp.
 
 namespace tqcache::tokenizer {
@@ -37,7 +37,7 @@ Result<std::optional<std::int64_t>> get_id(const Gguf& file, const char* key,
   return std::optional(id);
 }
 
-// The kinds of tokenizer.ggml.model, and what they do unless the file says otherwise.
+// The kinds of tokenizer.ggml.model, and their defaults.
 struct Kind {
   std::string_view name;
   Algorithm algorithm;
@@ -74,7 +74,7 @@ Result<void> read_pretokenizer(const Gguf& file, Kind& kind, TokenizerSpec& spec
   return {};
 }
 
-// Both algorithms of SentencePiece take a space before each text that follows a special token.
+// Both SentencePiece algorithms put a space before each text that follows a special token.
 Result<void> read_spaces(const Gguf& file, TokenizerSpec& spec) {
   const auto charsmap = file.metadata.find(kCharsmapKey);
   if (charsmap != file.metadata.end()) {
@@ -98,7 +98,7 @@ Result<void> read_spaces(const Gguf& file, TokenizerSpec& spec) {
   return {};
 }
 
-// A word that is cut out of the text, in which a space may be written as U+2581.
+// A word that is split off from the text; it may write a space as U+2581.
 Token user_defined_token(const std::string& text, const TokenizerSpec& spec) {
   Token token{text, TokenKind::kUserDefined};
   if (spec.algorithm == Algorithm::kByteLevel) return token;
@@ -180,9 +180,8 @@ Result<void> read_ends(const Gguf& file, const Kind& kind, TokenizerSpec& spec) 
   return {};
 }
 
-// GGUF files do not say which tokens take white space with them. Of one family it is known.
-// Source: llama.cpp src/llama-vocab.cpp, which does it by the model's name; tokenizer.json of
-// Phi-3.
+// GGUF files do not say which tokens strip white space. For one family it is known.
+// Source: llama.cpp src/llama-vocab.cpp, which checks the model's name; tokenizer.json of Phi-3.
 Result<void> set_known_strips(const Gguf& file, TokenizerSpec& spec) {
   constexpr const char* kKey = "general.architecture";
   if (spec.algorithm != Algorithm::kPieces || !file.has(kKey)) return {};

@@ -7,15 +7,15 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tokenizer/tokenizer_json_parts.h"
 
 // The tokens of tokenizer.json and how they are made: "model" and "added_tokens".
 
-// Reads tokenizer.json and the configs beside it. Whatever would change the ids and is not done
-// here is refused by name; "truncation" and "padding" say nothing about the ids of a text and are
-// left alone.
+// Reads tokenizer.json and the configs next to it. Settings that would change the ids and are not
+// implemented are refused by name; "truncation" and "padding" do not affect the ids of a text and
+// are ignored.
 
 namespace tqcache::tokenizer {
 
@@ -25,7 +25,7 @@ using tensors::printable_name;
 
 constexpr const char* kModel = "model";
 
-// Set to something: neither absent, null, nor "".
+// Returns whether a key has a value other than null and "".
 bool is_set(const Json& object, const char* key) {
   const Json* value = find_value(object, key);
   return value != nullptr && *value != "";
@@ -64,7 +64,7 @@ Result<NumberedTokens> read_added_tokens(const Json& root, const TokenizerSpec& 
   return added;
 }
 
-// Tokens come in any order, and their ids must turn out to be 0, 1, 2, ...
+// Tokens come in any order, and their ids must be 0, 1, 2, ...
 class TokenSlots {
  public:
   explicit TokenSlots(std::size_t n) : slots_(n) {}
@@ -81,7 +81,8 @@ class TokenSlots {
     return {};
   }
 
-  // As many tokens as slots, and none twice: so none is missing. Requires: that many were put.
+  // All slots are filled, because no slot was filled twice. Requires: as many tokens as slots were
+  // put.
   std::vector<Token> take() && {
     std::vector<Token> tokens;
     tokens.reserve(slots_.size());
@@ -93,7 +94,7 @@ class TokenSlots {
   std::vector<std::optional<Token>> slots_;
 };
 
-// Takes the ordinary tokens out of a vocabulary: all but the added tokens, which stand there too.
+// Takes the ordinary tokens out of a vocabulary that also lists the added tokens.
 class OrdinaryTokens {
  public:
   OrdinaryTokens(const NumberedTokens& added, const TokenizerSpec& spec) : spec_(spec) {
@@ -136,7 +137,7 @@ Result<NumberedTokens> read_vocab(const Json& vocab, const NumberedTokens& added
   return std::move(ordinary).take();
 }
 
-// [["text", score]], by id. What comes behind it among the added tokens has the score 0.
+// [["text", score]], by id. Later added tokens have the score 0.
 Result<NumberedTokens> read_scored_vocab(const Json& vocab, const NumberedTokens& added,
                                          TokenizerSpec& spec) {
   OrdinaryTokens ordinary(added, spec);
@@ -181,8 +182,8 @@ Result<MergeBytes> read_merge(const Json& line, std::size_t index, bool by_bytes
   return corrupt("merge " + std::to_string(index) + ": not two parts");
 }
 
-// Names that no merge makes. SentencePiece's vocabularies, turned into merge lists, may have lines
-// for them all the same.
+// Names that no merge produces. SentencePiece vocabularies that were converted to merge lists may
+// still have lines for them.
 std::set<std::string, std::less<>> names_never_made(const TokenizerSpec& spec) {
   std::set<std::string, std::less<>> names;
   if (spec.algorithm == Algorithm::kByteLevel) return names;
@@ -213,7 +214,7 @@ Result<void> read_bpe_options(const Json& model, TokenizerSpec& spec) {
     if (is_set(model, key)) return unsupported_part(kModel, key);
   }
   TQC_TRY_ASSIGN(spec.ignore_merges, get_bool_or(model, "ignore_merges", false));
-  // A vocabulary that has every byte has nothing that is unknown.
+  // In a vocabulary with every byte, no text is unknown.
   if (spec.algorithm == Algorithm::kByteLevel) return {};
   TQC_TRY_ASSIGN(spec.bytes_for_unknown, get_bool_or(model, "byte_fallback", false));
   TQC_TRY_ASSIGN(spec.joins_unknown, get_bool_or(model, "fuse_unk", false));
@@ -267,7 +268,7 @@ using tensors::printable_name;
 
 constexpr const char* kPostProcessor = "post_processor";
 
-// One of a template's places: "$A" or a token's name.
+// An item of a template: "$A" or the name of a token.
 Result<std::string> read_place(const Json& place) {
   if (find_value(place, "Sequence") != nullptr) return std::string();
   TQC_TRY_ASSIGN(const Json* token, get_object(place, "SpecialToken"));
@@ -301,7 +302,7 @@ Result<void> read_template(const Json& step, TokenizerSpec& spec) {
 
 Result<void> read_post_processor(const Json& step, TokenizerSpec& spec) {
   TQC_TRY_ASSIGN(const std::string type, get_string(step, "type"));
-  if (type == "ByteLevel") return {};  // moves offsets only
+  if (type == "ByteLevel") return {};  // changes only offsets
   if (type == "TemplateProcessing") return read_template(step, spec);
   return unsupported_part(kPostProcessor, printable_name(type));
 }
@@ -316,15 +317,15 @@ Result<TokenizerSpec> read_tokenizer_json(ByteView text) {
   return spec;
 }
 
-// A token's name, or an added token's object with the name as "content"; empty: none.
+// A token name, or an added token object with the name as "content"; empty: absent.
 Result<std::string> read_token_name(const Json& root, const char* key) {
   const Json* token = find_value(root, key);
   if (token == nullptr) return std::string();
   return token->is_object() ? get_string(*token, "content") : get_string(root, key);
 }
 
-// The names of the tokens for both ends. What is added is tokenizer.json's to say: "add_bos_token"
-// and "add_eos_token" do not count, as they do not for transformers' PreTrainedTokenizerFast.
+// The names of the begin and end tokens. tokenizer.json decides whether they are added:
+// "add_bos_token" and "add_eos_token" are ignored, as in transformers' PreTrainedTokenizerFast.
 Result<void> read_config_ends(const Json& root, TokenizerSpec& spec) {
   TQC_TRY_ASSIGN(const std::string begin, read_token_name(root, "bos_token"));
   TQC_TRY_ASSIGN(spec.end_name, read_token_name(root, "eos_token"));
@@ -333,7 +334,7 @@ Result<void> read_config_ends(const Json& root, TokenizerSpec& spec) {
   return {};
 }
 
-// "chat_template": a text, or several with names, of which the one called "default" counts.
+// "chat_template": a text, or several named texts, of which "default" is used.
 Result<void> read_chat_template(const Json& root, TokenizerSpec& spec) {
   const Json* value = find_value(root, "chat_template");
   if (value == nullptr) return {};

@@ -7,7 +7,7 @@
 #include "tqcache/tokenizer/tokenizer_json_parts.h"
 
 // The steps that huggingface/tokenizers calls normalizers, pre_tokenizers and decoders. Its
-// vocabularies of SentencePiece write a space as U+2581; normalizer.h says how that is done here.
+// SentencePiece vocabularies write a space as U+2581; see normalizer.h.
 
 namespace tqcache::tokenizer {
 namespace {
@@ -66,7 +66,8 @@ Result<void> read_normalizer_step(const Json& step, Normalizers& steps) {
   return {};
 }
 
-// Once spaces are marks, they are no white space to the steps behind. Here they still are.
+// In huggingface/tokenizers, spaces turned into marks are no longer white space to later steps.
+// Here they still are.
 Result<void> check_order(const Normalizers& steps) {
   bool has_marks = false;
   for (const Normalizer step : steps) {
@@ -111,15 +112,15 @@ Result<std::string> read_pattern_step(const Json& step) {
   return unsupported_part(kPretokenizer, printable_name(type));
 }
 
-// The part that turns bytes into letters. Says whether it also cuts by GPT-2's expression.
+// The step that maps bytes to letters. Returns whether it also splits by GPT-2's expression.
 Result<bool> read_byte_level(const Json& step) {
-  // The library adds the space unless told otherwise.
+  // huggingface/tokenizers adds the space by default.
   TQC_TRY_ASSIGN(const bool adds_space, get_bool_or(step, "add_prefix_space", true));
   if (adds_space) return unsupported_part(kPretokenizer, "add_prefix_space");
   return get_bool_or(step, "use_regex", true);
 }
 
-// Expressions, and ByteLevel at the end.
+// Expressions, followed by ByteLevel.
 Result<void> read_patterns(const std::vector<const Json*>& steps, TokenizerSpec& spec) {
   std::vector<std::string> patterns;
   for (std::size_t i = 0; i + 1 < steps.size(); ++i) {
@@ -163,7 +164,7 @@ Result<void> read_metaspace(const Json& step, WordRules& words) {
   return {};
 }
 
-// A cut at spaces of which the normalizer has left none.
+// Checks that a split at spaces has no effect, because the normalizer left no spaces.
 Result<void> check_idle_split(const Json& step, const TokenizerSpec& spec) {
   const Json* pattern = find_value(step, "pattern");
   const bool is_space = pattern != nullptr && *pattern == Json{{"String", " "}};
@@ -182,7 +183,7 @@ Result<void> read_word_step(const Json& step, bool is_last, TokenizerSpec& spec)
   return {};
 }
 
-// Words of SentencePiece, in which spaces are marks one way or another.
+// SentencePiece words, in which spaces become marks by one of several steps.
 Result<void> read_words(const std::vector<const Json*>& steps, TokenizerSpec& spec) {
   for (const Json* step : steps) TQC_TRY(read_word_step(*step, step == steps.back(), spec));
   bool has_marks = spec.words.mark_spaces;
@@ -192,7 +193,7 @@ Result<void> read_words(const std::vector<const Json*>& steps, TokenizerSpec& sp
     strips_left |= step == Normalizer::kStripLeft;
   }
   if (!has_marks) return unsupported_part(kPretokenizer, "none, and spaces that are no U+2581");
-  // "First" asks where the word stood before the normalizer.
+  // "First" refers to the position before the normalizer.
   if (strips_left && spec.words.prefix == SpacePrefix::kFirst) {
     return unsupported_part(kPretokenizer, "prepend_scheme \"first\" after Strip");
   }
@@ -213,7 +214,7 @@ Result<void> read_pretokenizer(const Json& root, TokenizerSpec& spec) {
   return read_words(steps, spec);
 }
 
-// Of the decoder only this matters: the rest says what tokens stand for, which is known.
+// Only this part of the decoder matters: the other parts define what tokens mean, which is known.
 Result<bool> drops_first_space(const Json& step) {
   TQC_TRY_ASSIGN(const std::string type, get_string(step, "type"));
   if (type == "Metaspace") {

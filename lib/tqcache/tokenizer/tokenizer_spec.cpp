@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tokenizer/vocabulary.h"
 
@@ -22,7 +22,7 @@ std::optional<unsigned> hex_digit(char c) {
   return std::nullopt;
 }
 
-// The byte that "<0x41>" stands for.
+// The byte that "<0x41>" represents.
 std::optional<char> byte_of_name(std::string_view name) {
   if (name.size() != 6 || !name.starts_with("<0x") || name[5] != '>') return std::nullopt;
   const std::optional<unsigned> high = hex_digit(name[3]);
@@ -42,7 +42,7 @@ Token piece_token(std::string_view text, bool has_byte_tokens) {
 }
 
 Result<MergeBytes> parse_merge(std::string_view line, std::size_t index, bool by_bytes) {
-  const std::size_t space = line.find(' ');  // a space inside a part has another spelling
+  const std::size_t space = line.find(' ');  // spaces inside a part are spelled differently
   if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
     return corrupt_merge(index, "not two parts");
   }
@@ -73,9 +73,9 @@ Result<Token> ordinary_token(std::string_view text, std::int64_t id) {
 
 namespace {
 
-constexpr std::uint8_t kNormalizedFlag = 4;  // beside the kind
+constexpr std::uint8_t kNormalizedFlag = 4;  // added to the kind
 
-// GGUF files fill the ids up to the height of the embedding matrix; tokenizer.json does not.
+// GGUF files pad the ids up to the height of the embedding matrix; tokenizer.json does not.
 std::int64_t count_used(const Vocabulary& vocabulary) {
   std::int64_t n = vocabulary.size();
   while (n > 0 && vocabulary.token(n - 1).kind == TokenKind::kUnused) --n;
@@ -84,7 +84,8 @@ std::int64_t count_used(const Vocabulary& vocabulary) {
 
 bool strips(const Token& token) { return token.strips_left || token.strips_right; }
 
-// Whether the first fields say everything, as they did when there was byte-level BPE alone.
+// Returns whether the first fields describe the tokenizer fully, as they did for byte-level BPE
+// only.
 bool is_plain(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
   if (spec.algorithm != Algorithm::kByteLevel || !spec.later_patterns.empty()) return false;
   if ((spec.adds_begin && spec.begin_id) || spec.added_end_id) return false;
@@ -101,7 +102,7 @@ void write_words(const WordRules& words, ByteWriter& out) {
   out.write<std::uint8_t>(words.cut_at_spaces ? 1 : 0);
 }
 
-// Tokens that take white space with them, or are written otherwise than what they stand for.
+// Tokens that strip white space, or whose spelling differs from the bytes that they represent.
 void write_odd_tokens(const Vocabulary& vocabulary, ByteWriter& out) {
   for (std::int64_t id = 0; id < vocabulary.size(); ++id) {
     const Token& token = vocabulary.token(id);
@@ -121,7 +122,7 @@ void write_more(const TokenizerSpec& spec, const Vocabulary& vocabulary, ByteWri
   out.write<std::uint64_t>(spec.later_patterns.size());
   for (const std::string& pattern : spec.later_patterns) out.append_sized(as_bytes(pattern));
   write_words(spec.words, out);
-  // Where characters become bytes, no unknown token is ever made by merging.
+  // If characters become bytes, merging never produces an unknown token.
   const bool needs_unknown = spec.algorithm == Algorithm::kUnigram ||
                              (spec.algorithm == Algorithm::kPieces && !spec.bytes_for_unknown);
   out.write<std::uint8_t>(spec.bytes_for_unknown ? 1 : 0);

@@ -1,5 +1,6 @@
 #pragma once
-// tokenizer/tokenizer_spec.h: what a tokenizer's file says, in one form for every kind of file.
+// tokenizer/tokenizer_spec.h: the contents of a tokenizer file, in one struct for all kinds of
+// files.
 
 #include <cstdint>
 #include <optional>
@@ -7,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
 #include "tqcache/tensors/gguf.h"
 #include "tqcache/tokenizer/merge_table.h"
 #include "tqcache/tokenizer/normalizer.h"
@@ -28,25 +29,25 @@ struct TokenizerSpec {
   Algorithm algorithm = Algorithm::kByteLevel;
   std::vector<Token> tokens;  // by id
   std::vector<MergeBytes> merges;
-  std::vector<double> scores;  // by id; of kUnigram, and of kPieces in the place of merges
+  std::vector<double> scores;  // by id; for kUnigram, and for kPieces instead of merges
   Normalizers normalizer;
-  std::string pattern;                      // of the pre-tokenizer of kByteLevel
-  std::vector<std::string> later_patterns;  // each cuts what the one before leaves
-  WordRules words;                          // of the others
-  bool ignore_merges = false;               // a piece that is a token as a whole is not merged
+  std::string pattern;                      // pre-tokenizer pattern of kByteLevel
+  std::vector<std::string> later_patterns;  // each splits what the one before leaves
+  WordRules words;                          // for the other algorithms
+  bool ignore_merges = false;               // a piece that is itself a token is not merged
 
   bool bytes_for_unknown = false;  // a character without a token becomes its bytes
   bool joins_unknown = false;      // a run of such characters is one unknown token
   std::optional<std::int64_t> unknown_id;
 
   std::optional<std::int64_t> begin_id;      // the token for the beginning of a text
-  bool adds_begin = false;                   // whether texts get it
-  std::optional<std::int64_t> added_end_id;  // a token that texts get at their end
-  bool drops_first_space = false;            // of a decoded text
+  bool adds_begin = false;                   // texts get begin_id
+  std::optional<std::int64_t> added_end_id;  // a token that is appended to texts
+  bool drops_first_space = false;            // in decoded texts
 
   std::vector<std::int64_t> end_ids;  // generation ends there, and at the token end_name
-  std::string end_name;               // empty: not said
-  std::string chat_template;          // Jinja, as it stands in the file; empty: none
+  std::string end_name;               // empty: not given
+  std::string chat_template;          // Jinja, as in the file; empty: none
 };
 
 // Errors: those of Tokenizer::from_gguf() and from_json().
@@ -54,20 +55,20 @@ Result<TokenizerSpec> read_gguf_tokenizer(const tensors::Gguf& file);
 Result<TokenizerSpec> read_json_tokenizer(ByteView tokenizer_json, ByteView tokenizer_config_json,
                                           ByteView generation_config_json);
 
-// A line of a merge list: "Ġ t" in the byte alphabet, or "U+2581 t" in SentencePiece's writing.
+// A line of a merge list: "Ġ t" in the byte alphabet, or "U+2581 t" in SentencePiece's spelling.
 // Errors: kCorrupt, naming the line.
 Result<MergeBytes> parse_merge(std::string_view line, std::size_t index, bool by_bytes);
 Result<MergeBytes> parse_merge(std::string_view left, std::string_view right, std::size_t index,
                                bool by_bytes);
 
-// A token of SentencePiece: spaces for U+2581, a byte for "<0x41>" where bytes stand for characters
-// without a token. One that holds a space of its own is never made from text.
+// A SentencePiece token: spaces for U+2581, a byte for "<0x41>" if characters without a token
+// become bytes. A token that contains a literal space is never made from text.
 Token piece_token(std::string_view text, bool has_byte_tokens);
 
-// A token of the byte alphabet. Errors: kCorrupt, naming the token.
+// A token in the byte alphabet. Errors: kCorrupt, naming the token.
 Result<Token> ordinary_token(std::string_view text, std::int64_t id);
 
-// SHA-256 of all that decides ids. Spec: docs/reference/format.md §Fingerprints.
+// SHA-256 of everything that determines ids. Spec: docs/reference/format.md §Fingerprints.
 Sha256 tokenizer_fingerprint(const TokenizerSpec& spec, const Vocabulary& vocabulary,
                              const std::vector<Merge>& merges);
 

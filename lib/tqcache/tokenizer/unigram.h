@@ -1,17 +1,17 @@
 #pragma once
-// tokenizer/unigram.h: cuts a piece into the tokens whose scores have the highest sum.
+// tokenizer/unigram.h: segmentation of a piece into the tokens with the highest sum of scores.
 //
-// A score is the logarithm of a token's probability. A character that is no token of its own counts
-// as the unknown token there, at a score below all others.
+// A score is the logarithm of a token's probability. A character without its own token counts as
+// the unknown token, with a score below all others.
 //
 // Source: Kudo, arXiv 1804.10959, section 3.2; huggingface/tokenizers models/unigram/model.rs,
-// encode_optimized, whose result this equals, ties included.
+//         encode_optimized, with the same result, ties included.
 
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/tokenizer/merge_table.h"
 #include "tqcache/tokenizer/prefix_index.h"
 #include "tqcache/tokenizer/vocabulary.h"
@@ -21,12 +21,12 @@ namespace tqcache::tokenizer {
 class Unigram {
  public:
   // Shapes: scores [vocabulary.size()].
-  // Errors: kCorrupt when the scores are not as many as tokens, or not finite, there is no
-  //         unknown token, or bytes are asked for that have no token.
+  // Errors: kCorrupt when the number of scores and tokens differs, a score is not finite, there is
+  //         no unknown token, or bytes are requested that have no token.
   static Result<Unigram> make(const Vocabulary& vocabulary, std::vector<double> scores,
                               const UnknownRule& unknown);
 
-  // Memory that encode() uses again from piece to piece: the best way to each byte.
+  // Memory that encode() reuses for every piece: the best path to each byte.
   struct Scratch {
     struct Step {
       double score;
@@ -39,7 +39,7 @@ class Unigram {
       std::int32_t id;
     };
     std::vector<Step> best;
-    std::vector<Part> path;  // backwards
+    std::vector<Part> path;  // in reverse order
   };
 
   // Appends the token ids of one piece to `ids`. Requires: piece is UTF-8.
@@ -56,7 +56,7 @@ class Unigram {
   std::vector<double> scores_;
   UnknownRule unknown_;
   double unknown_score_ = 0;
-  std::vector<std::int32_t> byte_ids_;  // 256, when unknown characters become bytes
+  std::vector<std::int32_t> byte_ids_;  // 256, if unknown characters become bytes
 };
 
 }  // namespace tqcache::tokenizer

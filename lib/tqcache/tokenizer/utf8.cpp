@@ -5,8 +5,8 @@
 namespace tqcache::tokenizer {
 namespace {
 
-// What the first byte says: how many bytes follow, and between which bounds the second one lies
-// (tighter than 80..BF where overlong forms, surrogates or values past 10FFFF would begin).
+// The meaning of a first byte: the number of bytes, and the bounds of the second byte (tighter than
+// 80..BF to exclude overlong forms, surrogates and values past 10FFFF).
 struct Lead {
   std::size_t n_bytes;  // 0: no character begins with this byte
   std::uint8_t low;

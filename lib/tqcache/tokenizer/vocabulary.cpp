@@ -50,7 +50,7 @@ Result<void> Vocabulary::index() {
     TQC_TRY(check_token(tokens_[id], id));
     TQC_TRY(index_token(id));
   }
-  // A word of the merge list that was declared as a token of its own as well keeps its merges.
+  // A word of the merge list that is also declared as an added token keeps its merges.
   for (const auto& [name, id] : added_) {
     if (token(id).kind == TokenKind::kUserDefined) ordinary_.emplace(token(id).bytes, id);
   }

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::tokenizer {
 
@@ -19,30 +19,30 @@ inline constexpr std::size_t kMaxMerges = 4 * 1024 * 1024;
 
 // The numbers are part of the fingerprint.
 enum class TokenKind : std::uint8_t {
-  kOrdinary = 0,     // made by merging
-  kControl = 1,      // a mark like <|im_end|>, never made from text unless the caller asks
-  kUserDefined = 2,  // a word that is cut out of the text before merging
+  kOrdinary = 0,     // produced by merging
+  kControl = 1,      // a marker like <|im_end|>, never made from text unless the caller asks for it
+  kUserDefined = 2,  // a word that is split off from the text before merging
   kUnused = 3,       // fills the id space
-  kByte = 8,         // one byte of a character that has no token of its own
+  kByte = 8,         // one byte of a character without its own token
 };
 
 struct Token {
-  std::string bytes;  // what it stands for; the name, for all that are not made by merging
+  std::string bytes;  // what it represents; for all tokens not made by merging, the name
   TokenKind kind = TokenKind::kOrdinary;
-  bool normalized = false;   // looked for in the text after the normalizer, not before
-  bool strips_left = false;  // takes the white space before it away from the text
+  bool normalized = false;   // searched for after the normalizer, not before
+  bool strips_left = false;  // removes the white space before it from the text
   bool strips_right = false;
-  std::string written{};  // of an added token: what the text has in its place, unless its bytes
+  std::string written{};  // of an added token: its text, if that differs from `bytes`
 
   const std::string& name() const { return written.empty() ? bytes : written; }
 };
 
 class Vocabulary {
  public:
-  // Errors: kCorrupt (an empty or doubled token), kTooLarge.
+  // Errors: kCorrupt (an empty or repeated token), kTooLarge.
   static Result<Vocabulary> make(std::vector<Token> tokens);
 
-  // Not copied: the look-ups point into the tokens.
+  // Not copyable: the lookup tables point into the tokens.
   Vocabulary(Vocabulary&&) noexcept = default;
   Vocabulary& operator=(Vocabulary&&) noexcept = default;
   Vocabulary(const Vocabulary&) = delete;
@@ -52,9 +52,9 @@ class Vocabulary {
   // Requires: contains(id).
   const Token& token(std::int64_t id) const { return tokens_[static_cast<std::size_t>(id)]; }
 
-  // The token that merging may make of these bytes: never a control token.
+  // The token that merging may produce for these bytes: never a control token.
   std::optional<std::int32_t> find_ordinary(std::string_view bytes) const;
-  // The token of this name that is not ordinary.
+  // The token with this name that is not ordinary.
   std::optional<std::int32_t> find_added(std::string_view name) const;
   // The token for a single byte of a character.
   std::optional<std::int32_t> find_byte(unsigned char byte) const;
@@ -68,14 +68,14 @@ class Vocabulary {
   std::vector<Token> tokens_;
   Ids ordinary_;
   Ids added_;
-  std::array<std::int32_t, 256> bytes_{};  // kNoToken where there is none
+  std::array<std::int32_t, 256> bytes_{};  // kNoToken where absent
 };
 
-// The byte alphabet: printable characters that stand for bytes in a byte-level vocabulary.
+// The byte alphabet: printable characters that represent bytes in a byte-level vocabulary.
 //
-// Vocabulary files hold text, and tokens are bytes; so each byte is written as one character: the
-// printable ones of Latin-1 as themselves, the other 68 as U+0100 onward, in order. A space is
-// "Ġ", a line feed "Ċ".
+// Vocabulary files hold text, but tokens are bytes, so each byte is written as one character: the
+// printable ones of Latin-1 as themselves, the other 68 as U+0100 onward, in order. A space is "Ġ",
+// a line feed "Ċ".
 //
 // Source: openai/gpt-2 src/encoder.py, bytes_to_unicode.
 //

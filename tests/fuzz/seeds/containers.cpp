@@ -9,7 +9,7 @@
 #include "format/file_fixture.h"
 #include "fuzz/seeds/seeds.h"
 #include "support/cache_builder.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::fuzz {
 namespace {

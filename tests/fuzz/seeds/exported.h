@@ -6,7 +6,7 @@
 #include "interop/foreign_cache_reading.h"
 #include "support/cache_builder.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache::fuzz {
 

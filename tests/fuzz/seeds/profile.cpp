@@ -1,10 +1,9 @@
 // Profiles of models: a whole file, and the text behind the first line of two.
 
-#include "tqcache/eval/profile.h"
-
 #include <string>
 
 #include "fuzz/seeds/seeds.h"
+#include "tqcache/eval.h"
 
 namespace tqcache::fuzz {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "support/temp_dir.h"
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::fuzz {
 

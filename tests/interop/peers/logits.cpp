@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/format/cache_file.h"
-#include "tqcache/model/decoder.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/decoder.h"
+#include "tqcache/file.h"
+#include "tqcache/model.h"
+#include "tqcache/tqkv.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/tokenizer/chat_template.h"
+#include "tqcache/tokenizer.h"
 
 namespace {
 

@@ -13,10 +13,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/model/loading/model_files.h"
 #include "tqcache/tensors/gguf.h"
-#include "tqcache/tokenizer/tokenizer.h"
+#include "tqcache/tokenizer.h"
 
 namespace {
 

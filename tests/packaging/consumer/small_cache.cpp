@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/cache.h"
+#include "tqcache/file.h"
+#include "tqcache/tqkv.h"
 
 namespace {
 

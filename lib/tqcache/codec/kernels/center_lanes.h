@@ -1,10 +1,10 @@
-// codec/kernels/center_lanes.h: subtraction of the center from head vectors, and the way back,
+// codec/kernels/center_lanes.h: subtraction of the center from head vectors, and its addition,
 // kWidth components at a time. Included by encode_*.cpp.
 
 namespace tqcache::codec {
 namespace {
 
-// The components of `part`, from the i-th pair on, of every row.
+// The components of `part`, starting at the i-th pair, of every row.
 template <Dtype kDtype>
 TQC_LANES void center_pairs(const VectorRows& x, std::size_t n, std::size_t head_dim,
                             const Center& center, std::size_t first_token, std::size_t i, Part part,
@@ -23,14 +23,14 @@ TQC_LANES void center_pairs(const VectorRows& x, std::size_t n, std::size_t head
   }
 }
 
-// Components that do not turn.
+// Components that are not rotated.
 template <Dtype kDtype>
 TQC_LANES void center_singles(const VectorRows& x, std::size_t n, std::size_t head_dim,
                               const Center& center, std::size_t i, Part part, float* out) {
   const Lanes mean = center.mean == nullptr ? spread(0.0f) : load(center.mean + i, part);
   for (std::size_t t = 0; t < n; ++t) {
     const Lanes v = widen<kDtype>(x.rows + t * x.stride, i, part);
-    // Subtracting 0 would make a signaling NaN a quiet one.
+    // Subtracting 0 would turn a signaling NaN into a quiet one.
     put(out + t * head_dim + i, center.mean == nullptr ? v : v - mean, part);
   }
 }

@@ -13,8 +13,9 @@ namespace {
 
 constexpr std::size_t kEntries = 256;
 
-// How often a centroid is used, not normalized: the density over its cell, summed over slices of a
-// quarter of a component's usual size. Cells of a good codebook are narrower but for the outermost.
+// The frequency of a centroid, not normalized: the density over its cell, summed over slices of a
+// quarter of a component's standard deviation. All cells of a good codebook except the outermost
+// are narrower.
 double frequency(int head_dim, std::span<const float> centroids, std::size_t i) {
   const double c = centroids[i];
   const double low = i > 0 ? (c + centroids[i - 1]) / 2 : -1.0;
@@ -47,7 +48,7 @@ Weighted weigh(int head_dim, std::span<const float> centroids) {
   return book;
 }
 
-// The root mean square of what rounding to multiples of `step` does, of 1.
+// The root mean square error of rounding to multiples of `step`, relative to the centroids.
 double rounding_error(const Weighted& book, double step) {
   double sum = 0.0;
   for (std::size_t i = 0; i < book.centroids.size(); ++i) {
@@ -58,8 +59,8 @@ double rounding_error(const Weighted& book, double step) {
   return book.energy > 0.0 ? std::sqrt(sum / book.energy) : 0.0;
 }
 
-// The best step at which the largest centroid takes at most `most` steps. Half of `most` is where
-// the search ends: coarser steps cannot win.
+// The best step at which the largest centroid takes at most `most` steps. The search ends at half
+// of `most`, because coarser steps cannot win.
 double best_step(const Weighted& book, int most) {
   constexpr int kTries = 512;
   const double finest = static_cast<double>(book.largest) / most;
@@ -94,7 +95,7 @@ void fill_two_bytes(const Weighted& book, CodeTables& tables) {
   tables.step = static_cast<float>(step);
   for (std::size_t i = 0; i < kEntries; ++i) {
     const int n = steps(book.centroids[i % book.centroids.size()], step);
-    const int high = (n + 128) >> 8;  // so that the rest is in [-128, 127]
+    const int high = (n + 128) >> 8;  // so that the remainder is in [-128, 127]
     tables.bytes[0][i] = static_cast<std::uint8_t>(128 + high);
     tables.bytes[1][i] = static_cast<std::uint8_t>(128 + n - 256 * high);
   }
@@ -109,7 +110,7 @@ double largest_remainder(std::span<const float> centroids, double slope) {
   return largest;
 }
 
-// The slope whose largest remainder is the least. It is a convex function of the slope.
+// The slope with the smallest maximum remainder, which is a convex function of the slope.
 double best_slope(std::span<const float> centroids) {
   constexpr int kRounds = 80;
   double low = 0.0, high = 1.0;
@@ -154,12 +155,12 @@ struct Line {
 
 constexpr std::size_t kPieces = 16;
 
-// Weighted means over the centroids of a piece, of n values each.
+// Weighted means over the centroids of a piece, which has n values.
 template <class Value>
 double mean_of_piece(const Weighted& book, std::size_t piece, std::size_t n, Value value) {
   double sum = 0.0, weights = 0.0;
   for (std::size_t l = 0; l < n; ++l) {
-    // Entries of no weight must not leave a piece without any.
+    // Entries with weight 0 must not leave a piece without weight.
     const double weight = book.weights[piece * n + l] + std::numeric_limits<double>::min();
     sum += weight * value(l);
     weights += weight;
@@ -167,7 +168,7 @@ double mean_of_piece(const Weighted& book, std::size_t piece, std::size_t n, Val
   return sum / weights;
 }
 
-// The line of the least weighted squares.
+// The line with the least weighted squares.
 Line fit_piece(const Weighted& book, std::size_t piece, std::size_t n) {
   const auto c = [&](std::size_t l) { return static_cast<double>(book.centroids[piece * n + l]); };
   const auto at = [](std::size_t l) { return static_cast<double>(l); };
@@ -180,7 +181,7 @@ Line fit_piece(const Weighted& book, std::size_t piece, std::size_t n) {
   return {mean - slope * middle, slope};
 }
 
-// The step at which slopes fit a byte and the ends of all pieces fit half a word.
+// The step at which slopes fit a byte and the ends of all pieces stay within kMostTimesInt16.
 double piece_step(const std::array<Line, kPieces>& lines, std::size_t n) {
   double steepest = 0.0, largest = 0.0;
   for (const Line& line : lines) {
@@ -188,7 +189,7 @@ double piece_step(const std::array<Line, kPieces>& lines, std::size_t n) {
     steepest = std::max(steepest, std::fabs(line.slope));
     largest = std::max({largest, std::fabs(line.base), std::fabs(end)});
   }
-  // What rounding adds is 1/2 for the base, and 1/2 for each of up to 15 slopes.
+  // Rounding adds at most 1/2 for the base, and 1/2 for each of up to 15 slopes.
   return std::max(steepest / 127.0, largest / (kMostTimesInt16 - 8));
 }
 
@@ -224,7 +225,7 @@ CodeTables make_code_tables(int head_dim, int bits, std::span<const float> centr
   tables.bits = bits;
   for (std::size_t i = 0; i < kEntries; ++i) tables.values[i] = centroids[i % centroids.size()];
   const Weighted book = weigh(head_dim, centroids);
-  if (book.largest < std::numeric_limits<float>::min()) return tables;  // a codebook of one 0
+  if (book.largest < std::numeric_limits<float>::min()) return tables;  // the only centroid is 0
   if (rounding_error(book, best_step(book, 127)) <= CodeTables::kByteError) {
     fill_one_byte(book, tables);
   } else {

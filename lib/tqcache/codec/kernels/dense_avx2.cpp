@@ -9,15 +9,15 @@ namespace {
 
 constexpr std::size_t kMostQueries = 4;
 constexpr std::size_t tile_tokens(std::size_t) { return kWidth; }
-// One query reads row after row: prefetching works best when memory is read in order. Of several
-// queries each value has more to do, and rows share the loads of the queries, as many as there are
-// registers for their sums.
+// One query reads row after row: prefetching works best when memory is read in order. With several
+// queries there is more work per value, and rows share the loads of the queries, as many rows as
+// there are registers for their sums.
 constexpr std::size_t tokens_together(std::size_t n_queries) {
   return n_queries == 1 ? 1 : n_queries == 2 ? 4 : 3;
 }
 constexpr std::size_t chunks(std::size_t n_queries) { return 8 / n_queries; }
 
-// Of sinusoids: with these, sums fill half the registers.
+// For sinusoids: with these tiles, sums fill half the registers.
 constexpr std::size_t float_tile(std::size_t n_queries) {
   return n_queries == 1 ? 4 : n_queries == 2 ? 2 : 1;
 }
@@ -54,7 +54,7 @@ TQC_LANES Lanes to_floats(Ints v) { return _mm256_cvtepi32_ps(reinterpret_cast<_
 
 TQC_LANES void round_pairs(const float* factors, Lanes inverse, std::int32_t* pairs) {
   const __m256i steps = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(factors), inverse));
-  // Both even parts of a pair of rows, and then both odd parts.
+  // Both even parts of a pair of rows, then both odd parts.
   const __m256i turned = _mm256_shuffle_epi32(steps, 0xd8);
   const __m128i narrow =
       _mm_packs_epi32(_mm256_castsi256_si128(turned), _mm256_extracti128_si256(turned, 1));

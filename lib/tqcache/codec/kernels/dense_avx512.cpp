@@ -9,14 +9,14 @@ namespace {
 
 constexpr std::size_t kMostQueries = 8;
 constexpr std::size_t tile_tokens(std::size_t n_queries) { return kWidth / n_queries; }
-// One query reads row after row: prefetching works best when memory is read in order. Of several
-// queries each value has more to do, and four rows share the loads of the queries.
+// One query reads row after row: prefetching works best when memory is read in order. With several
+// queries there is more work per value, and four rows share the loads of the queries.
 constexpr std::size_t tokens_together(std::size_t n_queries) {
   return n_queries == 1 ? 1 : n_queries == 8 ? 2 : 4;
 }
 constexpr std::size_t chunks(std::size_t n_queries) { return n_queries == 1 ? 8 : 16 / n_queries; }
 
-// Of sinusoids: with these, sums fill half the registers.
+// For sinusoids: with these tiles, sums fill half the registers.
 constexpr std::size_t float_tile(std::size_t n_queries) { return n_queries < 3 ? 4 : 2; }
 constexpr std::size_t int16_tile(std::size_t n_queries) {
   return n_queries == 1 ? 8 : n_queries == 2 ? 4 : 2;
@@ -53,7 +53,7 @@ TQC_LANES Lanes to_floats(Ints v) { return _mm512_cvtepi32_ps(reinterpret_cast<_
 
 TQC_LANES void round_pairs(const float* factors, Lanes inverse, std::int32_t* pairs) {
   const __m512i steps = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(factors), inverse));
-  // Both even parts of a pair of rows, and then both odd parts.
+  // Both even parts of a pair of rows, then both odd parts.
   const __m512i turned = _mm512_shuffle_epi32(steps, _MM_PERM_DBCA);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs), _mm512_cvtsepi32_epi16(turned));
 }

@@ -1,16 +1,16 @@
 // codec/kernels/dense_lanes.h: scores and sums of dense keys and values, widened to f32 and
-// multiplied with FMA. Included by dense_*.cpp, which say before how sums are tiled:
+// multiplied with FMA. Included by dense_*.cpp, which define the tiling of sums first:
 //
-//   kMostQueries                the most queries that are taken at once, 4 or 8
-//   tile_tokens(n_queries)      tokens of a tile of scores, which makes a multiple of kWidth sums
-//   tokens_together(n_queries)  of these, tokens that share the loads of the queries
+//   kMostQueries                the largest number of queries at once, 4 or 8
+//   tile_tokens(n_queries)      tokens of a tile of scores, which has a multiple of kWidth sums
+//   tokens_together(n_queries)  those of them that share the loads of the queries
 //   chunks(n_queries)           registers of components of a tile of sums
 
 namespace tqcache::codec {
 namespace {
 
-// Sums of the products of kQueries queries and kTokens tokens, still in lanes. They are made in
-// kChains parts, as one sum alone would wait for its own latency.
+// Sums of the products of kQueries queries and kTokens tokens, not yet added across lanes. They are
+// computed in kChains parts, because the additions of a single sum wait for each other.
 template <Dtype kDtype, std::size_t kQueries, std::size_t kTokens, std::size_t kChains>
 TQC_LANES void multiply_tokens(const std::byte* const* rows, const float* queries,
                                std::size_t query_stride, std::size_t head_dim,
@@ -54,7 +54,7 @@ TQC_LANES void multiply_tokens(const std::byte* const* rows, const float* querie
 }
 
 // Sums of kQueries queries and the tokens of a tile from kFirst on, kTogether at a time. Sum t of
-// query q is number q * kTokens + t of `all`.
+// query q has index q * kTokens + t in `all`.
 template <Dtype kDtype, std::size_t kQueries, std::size_t kTokens, std::size_t kTogether,
           std::size_t kFirst = 0>
 TQC_LANES void multiply_tile(const std::byte* const* rows, const float* queries,
@@ -99,7 +99,7 @@ TQC_LANES void score_tile(const std::byte* const* rows, std::size_t n_tokens, co
   }
 }
 
-// kWidth tokens: their rows are in the first cache when the next queries come.
+// Scores of kWidth tokens: their rows are in the L1 cache for the next queries.
 template <Dtype kDtype, std::size_t kQueries>
 TQC_LANES_FUNCTION void score_queries(const std::byte* const (&rows)[kWidth], std::size_t n_tokens,
                                       const QueryRows& queries, std::size_t first_query,

@@ -103,9 +103,9 @@ void neon::accumulate_dense(const DenseBlock& block, const WeightRows& weights, 
 
 namespace {
 
-constexpr std::size_t kVectors = kSinusoidHalf / kWidth;  // of half a block
+constexpr std::size_t kVectors = kSinusoidHalf / kWidth;  // per half block
 
-// The sums of row products of four tokens, and of the four that mirror them.
+// The sums of row products for four tokens, and for their four mirror images.
 struct Parts {
   float32x4_t even = vdupq_n_f32(0.0f);
   float32x4_t odd = vdupq_n_f32(0.0f);
@@ -116,7 +116,7 @@ float32x4_t backwards(float32x4_t v) {
   return vextq_f32(pairs, pairs, 2);
 }
 
-// Adds even and odd parts to four tokens of either half of a block.
+// Adds even and odd parts to four tokens in each half of a block.
 void put_both_halves(float* scores, std::size_t vector, const Parts& parts) {
   float* const upper = scores + kSinusoidHalf + kWidth * vector;
   float* const lower = scores + kSinusoidHalf - kWidth * (vector + 1);
@@ -156,7 +156,7 @@ void add_group(const SinusoidTable& table, const Sinusoids& sinusoids, std::size
 
 constexpr std::size_t kSinusoidGroup = 4;  // queries that share the loads of a table
 
-// Queries `first` and on, as many as the function is made for.
+// Handles queries from `first` on, a fixed number per function.
 using AddSinusoidGroup = void (*)(const SinusoidTable&, const Sinusoids&, std::size_t first,
                                   OutputRows);
 

@@ -11,8 +11,8 @@
 namespace tqcache::codec {
 namespace {
 
-// table[index] of a table of 2^kLog floats. More bits of the index may be set only if kLog is 3 to
-// 5. Beyond 32 floats a gather is as fast as what it takes without.
+// table[index] for a table of 2^kLog floats. More bits of the index may be set only if kLog is 3 to
+// 5. Beyond 32 floats a gather is as fast as the alternatives.
 template <int kLog>
 TQC_LANES __m256 pick(const float* table, __m256i index) {
   if constexpr (kLog <= 3) {
@@ -28,7 +28,7 @@ TQC_LANES __m256 pick(const float* table, __m256i index) {
   }
 }
 
-// What codes stand for. Up to 4 bits they stay in registers.
+// The centroids. Up to 4 bits they stay in registers.
 template <int kBits>
 struct Centroids {
   __m256 low, high;
@@ -53,7 +53,7 @@ TQC_LANES Lanes look_up(const Centroids<kBits>& centroids, LaneBits bits) {
   return pick<kBits>(centroids.all, codes);
 }
 
-// The boundaries as a search tree, of which the upper levels stay in registers.
+// The boundaries as a search tree, whose upper levels stay in registers.
 template <int kBits>
 struct BoundaryTree {
   static constexpr int kRegisterLevels = kBits < 4 ? kBits : 4;
@@ -71,8 +71,7 @@ TQC_LANES BoundaryTree<kBits> load_tree(const RotationTables& tables) {
   return tree;
 }
 
-// From codes of kLevel bits to those of kBits. What is compared gives -1, or 0, so it is taken
-// away.
+// Extends codes of kLevel bits to kBits bits. A comparison gives -1 or 0, so it is subtracted.
 template <int kBits, int kLevel>
 TQC_LANES __m256i descend(const BoundaryTree<kBits>& tree, __m256 y, __m256i codes) {
   if constexpr (kLevel == kBits) {
@@ -105,14 +104,14 @@ TQC_LANES Lanes load_scales(const std::uint16_t* scales, std::size_t n) {
   return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(padded)));
 }
 
-// Lanes whose codes are kept, and a bit for each vector that is refused.
+// Lanes whose codes are kept, and a bit for each rejected vector.
 struct SettledScales {
   LaneBits kept;
   bool all_kept;
   std::uint32_t refused;
 };
 
-// A vector of length 0 has scale 0. Not finite is whatever came of NaN and infinity in x.
+// A vector of length 0 has scale 0. Results of NaN and infinity in x are not finite.
 TQC_LANES SettledScales settle_scales(Lanes lengths, Lanes exact, std::size_t n,
                                       std::uint16_t* scales) {
   const __m256 zero = _mm256_setzero_ps();
@@ -136,14 +135,14 @@ TQC_LANES SettledScales settle_scales(Lanes lengths, Lanes exact, std::size_t n,
           static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(refused)))};
 }
 
-// Of sums of a product of small matrices.
+// The tile size for products of small matrices.
 constexpr std::size_t kTileRows = 4;
 constexpr std::size_t kTileVectors = 2;
 
 }  // namespace
 
-// Sixteen bytes, which are four tokens of four components, are turned where they stand; then they
-// change places as the elements of a matrix of four by four.
+// Transposes each group of sixteen bytes (four tokens of four components), then the four by four
+// matrix of these groups.
 TQC_LANES_FUNCTION void avx2::transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
   const __m128i turned = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   for (std::size_t l = 0; l < 4; ++l) {

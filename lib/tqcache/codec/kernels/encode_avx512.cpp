@@ -13,7 +13,7 @@
 namespace tqcache::codec {
 namespace {
 
-// table[index] of a table of 2^kLog floats. More bits of the index are not looked at.
+// table[index] for a table of 2^kLog floats. Further bits of the index are ignored.
 template <int kLog>
 TQC_LANES __m512 pick(const float* table, __m512i index) {
   if constexpr (kLog <= 4) {
@@ -28,7 +28,7 @@ TQC_LANES __m512 pick(const float* table, __m512i index) {
   }
 }
 
-// What codes stand for. Up to 5 bits they stay in registers.
+// The centroids. Up to 5 bits they stay in registers.
 template <int kBits>
 struct Centroids {
   __m512 low, high;
@@ -51,7 +51,7 @@ TQC_LANES Lanes look_up(const Centroids<kBits>& centroids, LaneBits bits) {
   return pick<kBits>(centroids.all, codes);
 }
 
-// The boundaries as a search tree, of which the upper levels stay in registers.
+// The boundaries as a search tree, whose upper levels stay in registers.
 template <int kBits>
 struct BoundaryTree {
   static constexpr int kRegisterLevels = kBits < 5 ? kBits : 5;
@@ -69,7 +69,7 @@ TQC_LANES BoundaryTree<kBits> load_tree(const RotationTables& tables) {
   return tree;
 }
 
-// From codes of kLevel bits to those of kBits.
+// Extends codes of kLevel bits to kBits bits.
 template <int kBits, int kLevel>
 TQC_LANES __m512i descend(const BoundaryTree<kBits>& tree, __m512 y, __m512i codes) {
   if constexpr (kLevel == kBits) {
@@ -113,9 +113,9 @@ TQC_LANES BoundaryBins load_bins(const CodeBins& bins) {
 
 // The number of boundaries below y.
 TQC_LANES LaneBits find_codes(const BoundaryBins& bins, __m512 y) {
-  constexpr int kLeastMagnitude = 2;  // of the two, with the sign of the first
+  constexpr int kLeastMagnitude = 2;  // the smaller magnitude, with the sign of the first operand
   const __m512 inside = _mm512_range_ps(y, bins.limit, kLeastMagnitude);
-  // Neighbors of 1.5 * 2^23 are a distance of 1 apart: the sum has the bin in its last bits.
+  // Floats near 1.5 * 2^23 have a spacing of 1, so the last bits of the sum are the bin.
   const __m512 sum = _mm512_fmadd_ps(inside, bins.bins_per_unit, _mm512_set1_ps(0x1.8p23f));
   const __m512i bin = _mm512_castps_si512(sum);
   const __m512 boundaries = _mm512_permutex2var_ps(bins.boundaries[0], bin, bins.boundaries[1]);
@@ -129,14 +129,14 @@ TQC_LANES Lanes load_scales(const std::uint16_t* scales, std::size_t n) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(part_of(n), scales));
 }
 
-// Lanes whose codes are kept, and a bit for each vector that is refused.
+// Lanes whose codes are kept, and a bit for each rejected vector.
 struct SettledScales {
   LaneBits kept;
   bool all_kept;
   std::uint32_t refused;
 };
 
-// A vector of length 0 has scale 0. Not finite is whatever came of NaN and infinity in x.
+// A vector of length 0 has scale 0. Results of NaN and infinity in x are not finite.
 TQC_LANES SettledScales settle_scales(Lanes lengths, Lanes exact, std::size_t n,
                                       std::uint16_t* scales) {
   const __m512 zero = _mm512_setzero_ps();
@@ -153,14 +153,14 @@ TQC_LANES SettledScales settle_scales(Lanes lengths, Lanes exact, std::size_t n,
           static_cast<std::uint32_t>(used & ~good)};
 }
 
-// Of sums of a product of small matrices.
+// The tile size for products of small matrices.
 constexpr std::size_t kTileRows = 8;
 constexpr std::size_t kTileVectors = 2;
 
 }  // namespace
 
-// Sixteen bytes, which are four tokens of four components, are turned where they stand; then they
-// change places as the elements of a matrix of four by four.
+// Transposes each group of sixteen bytes (four tokens of four components), then the four by four
+// matrix of these groups.
 TQC_LANES_FUNCTION void avx512::transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
   const __m512i turned =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));

@@ -1,11 +1,11 @@
 // codec/kernels/encode_lanes.h: encoding and decoding of kWidth head vectors at once, one per
 // register lane.
 //
-// Each lane goes through exactly the operations of Quantizer, in its order, so the bytes are the
+// Each lane performs exactly the operations of Quantizer, in the same order, so the bytes are the
 // same. Component i of kWidth vectors is one register: no operation crosses lanes, except the
-// transposition on the way in and out.
+// transposition at the start and at the end.
 //
-// Included by encode_*.cpp, after what differs between instruction sets:
+// Included by encode_*.cpp, after the parts that differ between instruction sets:
 //
 //   Centroids<kBits>, load_centroids<kBits>(tables), look_up(centroids, codes)
 //   load_tree<kBits>(tables), find_codes(tree, y); with TQC_CODE_BINS also load_bins(bins)
@@ -19,9 +19,9 @@
 namespace tqcache::codec {
 namespace {
 
-constexpr std::size_t kPartBytes = kLineBytes * kWidth / kLanes;  // of a line, in a register
+constexpr std::size_t kPartBytes = kLineBytes * kWidth / kLanes;  // bytes of a line in one register
 
-// Where kWidth rows begin. Lanes without a row get the last row again; their results are dropped.
+// The starts of kWidth rows. Lanes without a row get the last row again; their results are dropped.
 struct RowStarts {
   const std::byte* rows[kWidth];
 };
@@ -34,8 +34,8 @@ RowStarts row_starts(const VectorRows& x, std::size_t n) {
   return starts;
 }
 
-// <x, x> of every row. Along a row, the lanes of sixteen floats are those of the format's inner
-// product; the first sums by halves add the registers.
+// <x, x> of every row. The sixteen lanes of the format's inner product run along a row, so the
+// first sums by halves add registers.
 template <Dtype kDtype>
 TQC_LANES Lanes squared_lengths(const RowStarts& starts, std::size_t head_dim) {
   constexpr std::size_t kRegisters = 16 / kWidth;
@@ -63,8 +63,8 @@ TQC_LANES Lanes squared_lengths(const RowStarts& starts, std::size_t head_dim) {
   return rows[0];
 }
 
-// Loads vectors, sets the first signs, and does the first stages up to `distance`, 1 or kWidth.
-// Returns their lengths.
+// Loads vectors, applies the first signs, and runs the first stages up to `distance`, 1 or kWidth.
+// Returns the lengths of the vectors.
 template <Dtype kDtype>
 TQC_LANES_FUNCTION Lanes load_vectors(const RotationTables& tables, const VectorRows& x,
                                       std::size_t n, std::size_t distance, LaneVectors& vectors) {
@@ -82,7 +82,7 @@ TQC_LANES_FUNCTION Lanes load_vectors(const RotationTables& tables, const Vector
   return square_root(squared_lengths<kDtype>(starts, tables.head_dim));
 }
 
-// The last steps of the inverse rotation, and the way out.
+// Runs the last steps of the inverse rotation, and stores the vectors.
 template <Dtype kDtype>
 TQC_LANES_FUNCTION void store_vectors(const RotationTables& tables, const LaneVectors& vectors,
                                       std::size_t n, const MutableVectorRows& x) {
@@ -116,8 +116,8 @@ TQC_LANES_FUNCTION Lanes peaks(const RotationTables& tables, const LaneVectors& 
   return most;
 }
 
-// `count` components from x on, to this part of four lines of bytes. `count` is 16, except for the
-// last ones.
+// Quantizes `count` components from x on into this part of four lines of bytes. `count` is 16,
+// except for the last components.
 template <int kBits, class Boundaries>
 TQC_LANES void quantize_some(const Boundaries& boundaries, const Centroids<kBits>& centroids,
                              const Lanes* x, std::size_t count, Lanes factor, Lanes inverse_size,
@@ -170,7 +170,7 @@ TQC_LANES_FUNCTION Lanes quantize(const RotationTables& tables, const LaneVector
   return quantize_all<kBits>(load_tree<kBits>(tables), tables, x, inverse_size, lines);
 }
 
-// Scaled centroids, and the first stages of the way back up to `distance`, 1 or kWidth.
+// Scales the centroids, and runs the first stages of the inverse up to `distance`, 1 or kWidth.
 template <int kBits>
 TQC_LANES_FUNCTION void dequantize(const RotationTables& tables, const std::uint8_t* lines,
                                    Lanes scales, std::size_t distance, LaneVectors& x) {
@@ -225,7 +225,7 @@ TQC_LANES_FUNCTION Lanes find_scales(const RotationTables& tables, Lanes sizes, 
   return sizes / square_root(squares(vectors, tables.head_dim));
 }
 
-// Clears the codes of lanes whose bits in `kept` are zero.
+// Clears the codes of lanes with zero bits in `kept`.
 TQC_LANES_FUNCTION void clear_lanes(std::uint8_t* lines, std::size_t head_dim,
                                     const LaneBits& kept) {
   for (std::size_t i = 0; i < head_dim; i += kLaneCodes) {
@@ -240,7 +240,7 @@ TQC_LANES_FUNCTION void clear_part(std::uint8_t* lines, std::size_t head_dim) {
   clear_lanes(lines, head_dim, LaneBits{});
 }
 
-// The first n of kWidth vectors, 1 or more. Returns a bit for each that is refused.
+// Encodes the first n of kWidth vectors, n at least 1. Returns a bit for each rejected vector.
 TQC_LANES_FUNCTION std::uint32_t encode_part(const RotationTables& tables, const VectorRows& x,
                                              std::size_t n, std::uint8_t* lines,
                                              std::uint16_t* scales) {
@@ -277,7 +277,7 @@ Rows from_row(Rows rows, std::size_t row) {
 
 std::uint32_t TQC_SET::encode_lines(const RotationTables& tables, VectorRows x, std::size_t n,
                                     std::uint8_t* lines, std::uint16_t* scales) {
-  // Lines that no code is written to, up to a whole unit.
+  // Lines without codes, up to a whole unit.
   for (std::size_t l = (tables.head_dim + 3) / 4; l % kUnitLines != 0; ++l) {
     std::memset(lines + l * kLineBytes, 0, kLineBytes);
   }

@@ -11,7 +11,7 @@
 namespace tqcache::codec {
 namespace {
 
-// table[index] of a table of 2^kLog floats. Up to sixteen of them are looked up by their bytes.
+// table[index] for a table of 2^kLog floats. Up to sixteen of them are looked up by their bytes.
 template <int kLog>
 TQC_LANES float32x4_t pick(const float* table, uint32x4_t index) {
   if constexpr (kLog <= 4) {
@@ -53,8 +53,8 @@ TQC_LANES BoundaryTree<kBits> load_tree(const RotationTables& tables) {
   return {tables.boundary_tree};
 }
 
-// From codes of kLevel bits to those of kBits, down the tree of boundaries. What is compared gives
-// -1, or 0, so it is taken away.
+// Extends codes of kLevel bits to kBits bits, down the tree of boundaries. A comparison gives -1 or
+// 0, so it is subtracted.
 template <int kBits, int kLevel>
 TQC_LANES uint32x4_t descend(const float* tree, float32x4_t y, uint32x4_t codes) {
   if constexpr (kLevel == kBits) {
@@ -78,14 +78,14 @@ TQC_LANES Lanes load_scales(const std::uint16_t* scales, std::size_t n) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(padded)));
 }
 
-// Lanes whose codes are kept, and a bit for each vector that is refused.
+// Lanes whose codes are kept, and a bit for each rejected vector.
 struct SettledScales {
   LaneBits kept;
   bool all_kept;
   std::uint32_t refused;
 };
 
-// A vector of length 0 has scale 0. Not finite is whatever came of NaN and infinity in x.
+// A vector of length 0 has scale 0. Results of NaN and infinity in x are not finite.
 TQC_LANES SettledScales settle_scales(Lanes lengths, Lanes exact, std::size_t n,
                                       std::uint16_t* scales) {
   const float32x4_t zero = vdupq_n_f32(0.0f);
@@ -110,7 +110,7 @@ TQC_LANES SettledScales settle_scales(Lanes lengths, Lanes exact, std::size_t n,
   return {vld1q_u32(is_kept), false, refused};
 }
 
-// Of sums of a product of small matrices.
+// The tile size for products of small matrices.
 constexpr std::size_t kTileRows = 4;
 constexpr std::size_t kTileVectors = 4;
 

@@ -12,7 +12,7 @@ namespace tqcache::codec {
 
 namespace {
 
-constexpr std::size_t kQueriesAtOnce = 8;  // whose scores of a part are kept aside, on the stack
+constexpr std::size_t kQueriesAtOnce = 8;  // queries at a time, with their scores on the stack
 
 bool is_single(const HeadCodec& codec) {
   return codec.n_parts() == 1 && !codec.parts()[0].has_bias;
@@ -34,7 +34,7 @@ Kernels::Score score_kernel(const HeadCodec& codec, Precision precision) {
   return precision == Precision::kExact ? kernels.score_exact : kernels.score_fast;
 }
 
-// scores[q][t] += query q . part `part` of t.
+// scores[q][t] += <query q, part `part` of vector t>.
 void add_part(const HeadCodec& codec, std::size_t part, const PackedBlock& block,
               Kernels::Score kernel, const QueryRows& queries, OutputRows scores) {
   alignas(64) std::array<float, kQueriesAtOnce * kBlockTokens> aside;
@@ -67,7 +67,7 @@ void add_biases(std::span<const std::uint16_t> biases, std::span<const float> qu
   }
 }
 
-// In lanes, so that additions do not wait for each other.
+// Sums in lanes, so that additions do not wait for each other.
 float weighted_sum(const float* weights, const BlockFloats& values, std::size_t n) {
   std::array<float, kLanes> lanes{};
   std::size_t t = 0;
@@ -80,7 +80,7 @@ float weighted_sum(const float* weights, const BlockFloats& values, std::size_t 
   return sum;
 }
 
-// The parts that have a bias are not turned: coded components are channels.
+// Parts with a bias are not transformed: their quantized components are channels.
 void accumulate_biases(std::span<const std::uint16_t> biases, const WeightRows& weights,
                        std::size_t dim, std::size_t n_tokens, OutputRows sums) {
   BlockFloats values;
@@ -156,11 +156,11 @@ void accumulate(const HeadCodec& codec, const PackedHead& head, std::size_t n_to
 
 namespace {
 
-constexpr double kMaxRoundingError = 0.009;  // of a query in one level, root mean square
+constexpr double kMaxRoundingError = 0.009;  // root mean square, for a query in one level
 constexpr int kMaxByte = 127;
 
-// What limits the step of a row of bytes: the largest component, and the largest sum of the
-// magnitudes of two neighbors. Not finite if the query is not.
+// The limits for the step of a row of bytes: the largest component, and the largest sum of the
+// magnitudes of two neighbors. Not finite if the query is not finite.
 struct Extent {
   float largest = 0.0f;
   float largest_pair = 0.0f;
@@ -242,12 +242,12 @@ void QueryGroup::round_to_bytes(std::size_t query) {
   const Extent extent = measure(values);
   const std::size_t row = query * n_levels_;
   if (!std::isfinite(extent.largest_pair)) {
-    multipliers_[row] = std::nanf("");  // times rows of 0: scores are NaN, as they are in f32
+    multipliers_[row] = std::nanf("");  // times rows of 0: scores are NaN, as in f32
     return;
   }
   const bool two = n_levels_ == 2;
   const float step = two ? step_of_two_levels(extent) : step_of_one_level(extent);
-  if (!(step >= std::numeric_limits<float>::min())) return;  // a query of zeros, or next to it
+  if (!(step >= std::numeric_limits<float>::min())) return;  // all components are (nearly) zero
   multipliers_[row] = two ? step * static_cast<float>(kByteRadix) : step;
   if (two) multipliers_[row + 1] = step;
   std::int8_t* const bytes = bytes_.data() + row * stride_;

@@ -16,8 +16,8 @@ namespace {
 constexpr std::size_t kMaxTables = 4;
 constexpr std::array<std::string_view, kMaxTables> kNames = {"scalar", "neon", "avx2", "avx512"};
 
-// The table of an instruction set. `fast` and `sinusoids` are fast, or exact where the set has
-// nothing faster.
+// The table of an instruction set. `fast` and `sinusoids` are fast, or exact if the set has no
+// faster kernel.
 #define TQC_KERNELS(isa_of, set, fast, sinusoids)                                               \
   Kernels {                                                                                     \
     .isa = Isa::isa_of, .name = #set, .score_exact = set::score_exact,                          \
@@ -80,7 +80,7 @@ bool is_known(std::string_view name) {
   return false;
 }
 
-// The one that the environment asks for, null if it does not or cannot have it.
+// The table that TQCACHE_ISA names; null if it is unset or names no available table.
 const Kernels* find_wanted() {
   const char* const name = std::getenv("TQCACHE_ISA");
   if (name == nullptr) return nullptr;

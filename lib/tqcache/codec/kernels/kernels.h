@@ -1,15 +1,14 @@
 #pragma once
-// codec/kernels/kernels.h: one table of inner loops for each instruction set, and the choice of
-// one.
+// codec/kernels/kernels.h: one table of inner loops per instruction set, and its selection.
 //
-// All tables hold functions that do the same. The scalar table is the definition. Encoding and
-// decoding give the same bytes on every table; scores and sums agree within the bounds stated
-// here, and do not depend on the number of threads.
+// The functions of all tables do the same; the scalar table is the definition. Encoding and
+// decoding give the same bytes on every table; scores and sums agree within the bounds stated here,
+// and do not depend on the number of threads.
 //
-// These are the raw loops: they check nothing. head_queries.h, block_codec.h, row_transform.h and
+// These are the raw loops: they do no checks. head_queries.h, block_codec.h, row_transform.h and
 // trellis.h prepare their arguments.
 //
-// Threads: a table is immutable, its functions keep no state.
+// Threads: a table is immutable, and its functions keep no state.
 // Spec:    docs/reference/codec.md, "Kernels".
 
 #include <cstddef>
@@ -17,27 +16,28 @@
 #include <span>
 #include <string_view>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/kernels/code_tables.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
 
 namespace tqcache::codec {
 
-// The instruction sets that kernels are written for, slowest first. Every program has the scalar
-// kernels; which others it has depends on what it is built for and on the CPU.
+// The instruction sets with kernels, slowest first. Every program has the scalar kernels; the
+// others depend on the build target and on the CPU.
 enum class Isa : std::uint8_t { kScalar, kNeon, kAvx2, kAvx512 };
 
-// The vector that is subtracted from head vectors before they are encoded: one for each kv head and
-// token block. After RoPE it is the same for every token. Before RoPE it turns with the token:
-// components i and i + n_pairs together, by an angle that depends on i and on the token's place in
-// the block alone (docs/reference/codec.md §8).
+// The vector that is subtracted from head vectors before encoding: one per kv head and token block.
+// After RoPE it is the same for every token. Before RoPE it rotates with the token: components i
+// and i + n_pairs together, by an angle that depends only on i and on the token's position in the
+// block (docs/reference/codec.md §8).
 //
 // A view: the caller keeps the memory.
 struct Center {
   const float* mean = nullptr;  // [head_dim], at the block's first token; null: no center
-  std::size_t n_pairs = 0;      // 0: it does not turn
-  const float* cos = nullptr;   // [256, n_pairs], by place in the block
+  std::size_t n_pairs = 0;      // 0: it does not rotate
+  const float* cos = nullptr;   // [256, n_pairs], by position in the block
   const float* sin = nullptr;   // likewise
 };
 
@@ -52,7 +52,7 @@ struct PackedBlock {
   BlockShape shape;
   const std::uint8_t* codes = nullptr;    // [shape.block_bytes()]
   const std::uint16_t* scales = nullptr;  // [256], f16 bits
-  std::size_t n_tokens = 0;               // the first of them are wanted: 1 to 256
+  std::size_t n_tokens = 0;               // compute only the first n_tokens: 1 to 256
 };
 
 // One dense block of one kv head.
@@ -63,19 +63,19 @@ struct DenseBlock {
   std::size_t n_tokens = 0;  // 1 to 256
 };
 
-// The query heads that share a kv head, in the forms that the kernels multiply: made by QueryGroup.
+// The query heads that share a kv head, in the forms that the kernels multiply; made by QueryGroup.
 // Rows are padded with zeros to `stride`, a multiple of 32.
 struct QueryRows {
   std::size_t n_queries = 0;
   std::size_t stride = 0;
   const float* values = nullptr;  // [n_queries, stride]
 
-  // The same as whole numbers of bytes: query q is the sum of rows q * n_levels + level, each
-  // times its multiplier.
+  // The same as integers in bytes: query q is the sum of rows q * n_levels + level, each times its
+  // multiplier.
   std::size_t n_levels = 1;            // 1 or 2
   const std::int8_t* bytes = nullptr;  // [n_queries * n_levels, stride]
   const float* multipliers = nullptr;  // [n_queries * n_levels]
-  const std::int32_t* sums = nullptr;  // [n_queries * n_levels]: of each row of `bytes`
+  const std::int32_t* sums = nullptr;  // [n_queries * n_levels]: sum of each row of `bytes`
 };
 
 // The softmax weights of those query heads for the tokens of a block: [n_queries, stride].
@@ -85,13 +85,13 @@ struct WeightRows {
   const float* values = nullptr;
 };
 
-// Where results go: row q begins at values + q * stride.
+// The destination of results: row q begins at values + q * stride.
 struct OutputRows {
   float* values = nullptr;
   std::size_t stride = 0;
 };
 
-// Head vectors to be encoded, or decoded ones: row i begins at rows + i * stride bytes.
+// Head vectors to encode, or decoded ones: row i begins at rows + i * stride bytes.
 struct VectorRows {
   Dtype dtype = Dtype::kF32;
   const std::byte* rows = nullptr;
@@ -103,17 +103,13 @@ struct MutableVectorRows {
   std::size_t stride = 0;
 };
 
-// Head vectors after a transform, on their way back to what the cache holds.
+// Head vectors after a transform, before the inverse transform to the values of the cache.
 struct TransformedRows {
   const float* rows = nullptr;  // [n, head_dim]
   std::size_t n = 0;
   std::size_t head_dim = 0;
-  bool turns = false;  // they were taken before RoPE, and turn as the center does
+  bool turns = false;  // from before RoPE: they rotate like the center
 };
-
-// f32 throughout, or products of whole numbers where the CPU has fast ones
-// (docs/reference/codec.md, "Kernels").
-enum class Precision : std::uint8_t { kExact, kFast };
 
 // A product of small matrices: out[r][i] = sum over j of in(r, j) * matrix[j][i], where in(r, j) is
 // at r * row_stride + j * depth_stride.
@@ -126,19 +122,19 @@ struct RowTransformTask {
   std::size_t n = 0;
   std::size_t depth = 0;
   std::size_t dim = 0;
-  bool is_lower = false;  // what is above the diagonal is not needed
+  bool is_lower = false;  // entries above the diagonal are not needed
 };
 
 // Trellis codes (codec/trellis/trellis_search.h). Bytes: identical on every table.
 struct TrellisKernels {
-  // Viterbi search. Returns the first vector with a component that is not finite, else n_vectors.
+  // Viterbi search. Returns the first vector with a component that is not finite, or n_vectors.
   std::size_t (*search)(const TrellisTask&);
   // One component of up to 256 vectors: symbols to codes, and codes to symbols.
   void (*to_codes)(const TrellisStep&);
   void (*to_symbols)(const TrellisStep&);
 };
 
-// Long loops of f64 in which every number is computed on its own (codec/trellis/symmetric_eigen.h).
+// Long loops of f64 with independent elements (codec/trellis/symmetric_eigen.h).
 // Bytes: identical on every table.
 struct DoubleLoops {
   // to[j] += factor * from[j]
@@ -152,49 +148,52 @@ struct DoubleLoops {
 
 struct Kernels {
   Isa isa;
-  const char* name;  // for people, and for TQCACHE_ISA: "scalar", "neon", "avx2", "avx512"
+  const char* name;  // for display and for TQCACHE_ISA: "scalar", "neon", "avx2", "avx512"
 
-  // scores[q][t] = scale[t] * <query q, c[codes of t]>, of keys and rotated queries.
+  // scores[q][t] = scale[t] * <query q, c[codes of t]>, for keys and rotated queries.
   //
-  // exact: f32 throughout; within 1e-6 (root mean square, of |query| |key|) of the same sum in
-  //        f64. fast: products of bytes, within 1e-2. Where a CPU or a width of codes has nothing
-  //        faster, fast is exact.
+  // exact: f32 throughout; within 1e-6 (root mean square, relative to |query| |key|) of the same
+  //        sum in f64.
+  // fast:  products of bytes, within 1e-2. Equal to exact if a CPU has no faster kernel for the
+  //        width of the codes.
   using Score = void (*)(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);
   Score score_exact;
   Score score_fast;
 
-  // out[q][i] += sum over t of weights[q][t] * scale[t] * c[code i of t], of values; the sum is
-  // still to be rotated back. Bounds as above, of the sum of |weight| |value|'s squares.
+  // out[q][i] += sum over t of weights[q][t] * scale[t] * c[code i of t], for values; the sum must
+  // still be rotated back. Bounds as above, relative to the root of the sum of (|weight|
+  // |value|)^2.
   using Accumulate = void (*)(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);
   Accumulate accumulate_exact;
   Accumulate accumulate_fast;
 
-  // The same of dense keys and values, in f32.
+  // The same for dense keys and values, in f32.
   void (*score_dense)(const DenseBlock&, const QueryRows&, OutputRows);
   void (*accumulate_dense)(const DenseBlock&, const WeightRows&, OutputRows);
 
-  // scores[q][t] += what the sinusoids of q add up to at token t of a block, for all 256 tokens.
+  // scores[q][t] += the sum of the sinusoids of q at token t of a block, for all 256 tokens.
   //
-  // exact: f32 throughout. fast: whole numbers of 16 bits, within 2e-4 (root mean square, of the
-  //        length of the query's amplitudes). Where a CPU has nothing faster, fast is exact.
+  // exact: f32 throughout.
+  // fast:  16-bit integers, within 2e-4 (root mean square, relative to the length of the query's
+  //        amplitudes). Equal to exact if a CPU has no faster kernel.
   using AddSinusoids = void (*)(const SinusoidTable&, const Sinusoids&, OutputRows);
   AddSinusoids add_sinusoids_exact;
   AddSinusoids add_sinusoids_fast;
 
-  // out[i] = x[i] less the center as it stands in token first_token + i of the block, in f32.
+  // out[i] = x[i] minus the center at token first_token + i of the block, in f32.
   // Shapes: out [n, head_dim]. Bytes: identical on every table.
   void (*center_rows)(VectorRows x, std::size_t n, std::size_t head_dim, const Center&,
                       std::size_t first_token, float* out);
 
-  // The way back: rows, turned by the place of their token in the block if they turn, plus the
-  // center as it stands in token first_token + i, in f32; then rounded to the dtype of `out`.
+  // The inverse: rows, rotated by the position of their token in the block if they rotate, plus the
+  // center at token first_token + i, in f32; then rounded to the dtype of `out`.
   // Bytes: identical on every table.
   void (*restore_rows)(const TransformedRows&, const Center&, std::size_t first_token,
                        MutableVectorRows out);
 
-  // Encodes up to sixteen head vectors, the lanes of a group of keys: lines of bytes as
-  // block_layout.h has them, zero beyond head_dim and n, in whole units; and the scales.
-  // Returns a bit for each vector that Quantizer::encode refuses.
+  // Encodes up to sixteen head vectors, the lanes of a group of keys: lines of bytes in the layout
+  // of block_layout.h, zero beyond head_dim and n, in whole units; and the scales. Returns a bit
+  // for each vector that Quantizer::encode rejects.
   //
   // Shapes: lines [ceil(head_dim / 32) * 8, 64]; scales [n].
   // Bytes:  as Quantizer::encode on every table.
@@ -206,32 +205,32 @@ struct Kernels {
   void (*decode_lines)(const RotationTables&, const std::uint8_t* lines,
                        const std::uint16_t* scales, std::size_t n, MutableVectorRows);
 
-  // Sixteen components of sixteen tokens from the keys' order to the values', or back: lane and
-  // place in the lane change their parts. Shapes: in, out [4, 64]; not the same memory.
+  // Converts sixteen components of sixteen tokens from the order of keys to that of values, or
+  // back: transposes lane and position in the lane. Shapes: in, out [4, 64]; not the same memory.
   void (*transpose_lines)(const std::uint8_t* in, std::uint8_t* out);
 
-  // The first components of all rows of a product, as many as whole registers hold. Returns their
-  // number; row_transform.h does the others. Bytes: identical on every table.
+  // The first components of all rows of a product, as many as fill whole registers. Returns their
+  // number; row_transform.h computes the others. Bytes: identical on every table.
   std::size_t (*multiply_rows)(const RowTransformTask&);
 
   TrellisKernels trellis;
   DoubleLoops doubles;
 };
 
-// The tables that this program was built with and this CPU can run, slowest first. The scalar one
-// is always there.
+// The tables that this program contains and this CPU can run, slowest first. The scalar table is
+// always included.
 std::span<const Kernels* const> all_kernels();
 
 const Kernels& scalar_kernels();
 
-// The one table that everything uses by default, chosen once per process: the fastest of
-// all_kernels(), or the one that the environment variable TQCACHE_ISA names. A name that
-// find_kernels() refuses is ignored here; programs report it to their user.
+// The default table, chosen once per process: the fastest of all_kernels(), or the one that the
+// environment variable TQCACHE_ISA names. A name that find_kernels() rejects is ignored here;
+// programs report it to their user.
 const Kernels& best_kernels();
 
-// The table of that name; of an empty name, the fastest.
-// Errors: kInvalidArgument for a name unknown; kUnsupported for one that this CPU or this program
-//         does not have. The message names those that are available.
+// The table of that name; for an empty name, the fastest.
+// Errors: kInvalidArgument for an unknown name; kUnsupported for one that this CPU or this program
+//         does not have. The message names the available ones.
 Result<const Kernels*> find_kernels(std::string_view name);
 
 }  // namespace tqcache::codec

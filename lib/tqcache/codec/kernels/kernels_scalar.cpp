@@ -1,4 +1,4 @@
-// The definition of every kernel, by plain loops.
+// The definition of every kernel, in plain loops.
 
 #include <algorithm>
 #include <array>
@@ -97,7 +97,7 @@ void scalar::accumulate_dense(const DenseBlock& block, const WeightRows& weights
 
 namespace {
 
-// row -= the center as it stands in `token`: the products and the sum of a turn each rounded.
+// row -= the center at `token`: the products and the sum of a rotation are each rounded.
 void subtract_center(const Center& center, std::size_t token, std::span<float> row) {
   const float* const cos = center.cos + token * center.n_pairs;
   const float* const sin = center.sin + token * center.n_pairs;
@@ -123,7 +123,7 @@ void scalar::center_rows(VectorRows x, std::size_t n, std::size_t head_dim, cons
 
 namespace {
 
-// Pairs of components turned by the angles of `token`.
+// Rotates pairs of components by the angles of `token`.
 void turn_pairs(const Center& center, std::size_t token, float* low, float* high) {
   const float* const cos = center.cos + token * center.n_pairs;
   const float* const sin = center.sin + token * center.n_pairs;
@@ -182,7 +182,7 @@ void scalar::add_sinusoids_exact(const SinusoidTable& table, const Sinusoids& si
 
 namespace {
 
-// Byte of a group of keys' lines at which the code of a lane's component stands.
+// The byte, in a group's lines of keys, of the code of a lane's component.
 std::size_t line_byte(std::size_t lane, std::size_t component) {
   return component / kLaneCodes * kLineBytes + lane * kLaneCodes + component % kLaneCodes;
 }

@@ -1,10 +1,10 @@
 #pragma once
-// codec/kernels/lane_rotation.h: the rotation of head vectors side by side, one per register lane.
+// codec/kernels/lane_rotation.h: rotation of kWidth head vectors, one per register lane.
 //
-// Component i of kWidth vectors is one register, and no operation crosses lanes: each lane goes
-// through exactly the operations of Rotation, in its order, so the bytes are the same.
+// Component i of kWidth vectors is one register, and no operation crosses lanes: each lane performs
+// exactly the operations of Rotation, in the same order, so the bytes are the same.
 //
-// Included after registers_*.h, by the files of each instruction set.
+// Included after registers_*.h by the files of each instruction set.
 
 #include <cstddef>
 #include <cstdint>
@@ -50,7 +50,7 @@ TQC_LANES_FUNCTION void stages(LaneVectors& x, std::size_t head_dim, std::size_t
   }
 }
 
-// The stages of every part from `distance` on, in passes that are as even as they can be.
+// The stages of every part from `distance` on, in passes of similar size.
 void hadamard(const RotationTables& tables, LaneVectors& x, std::size_t distance) {
   std::size_t left = 0;
   while (distance << left < tables.part_size) ++left;
@@ -127,8 +127,8 @@ TQC_LANES_FUNCTION void scale_and_flip(const RotationTables& tables, std::size_t
   }
 }
 
-// The sixteen lanes of the format's inner product become one by halves. (Its lanes are components;
-// here each of them is a register.)
+// Adds the sixteen lanes of the format's inner product by halves. (Its lanes are components; here
+// each of them is a register.)
 TQC_LANES Lanes add_halves(Lanes (&sums)[16]) {
   TQC_UNROLL for (std::size_t half = 8; half > 0; half /= 2) {
     TQC_UNROLL for (std::size_t l = 0; l < half; ++l) sums[l] += sums[l + half];
@@ -138,7 +138,7 @@ TQC_LANES Lanes add_halves(Lanes (&sums)[16]) {
 
 // The format's inner product of every vector with one row of a matrix.
 TQC_LANES Lanes multiply_row(const float* row, const LaneVectors& x, std::size_t head_dim) {
-  constexpr std::size_t kHalf = 8;  // sums that are sure to fit registers
+  constexpr std::size_t kHalf = 8;  // as many sums as surely fit registers
   Lanes sums[16];
   TQC_UNROLL for (std::size_t first = 0; first < 16; first += kHalf) {
     Lanes half[kHalf] = {};
@@ -162,7 +162,7 @@ TQC_LANES_FUNCTION void multiply_rows(const float* matrix, std::size_t head_dim,
   for (std::size_t i = 0; i < head_dim; ++i) x.values[i] = y.values[i];
 }
 
-// The transpose: rows of the matrix, each times its component, are added up from the first on.
+// The transpose: adds the rows of the matrix, each times its component, from the first on.
 TQC_LANES_FUNCTION void sum_rows(const float* matrix, std::size_t head_dim, LaneVectors& x) {
   constexpr std::size_t kColumns = 8;
   LaneVectors y;
@@ -182,14 +182,14 @@ TQC_LANES_FUNCTION void sum_rows(const float* matrix, std::size_t head_dim, Lane
   for (std::size_t i = 0; i < head_dim; ++i) x.values[i] = y.values[i];
 }
 
-// How far the first stages of a transform go that can be done while kWidth components are loaded
+// The distance of the first stages of a transform that can run while kWidth components are loaded
 // into registers.
 [[maybe_unused]] std::size_t loaded_distance(const RotationTables& tables) {
   return tables.part_size % kWidth == 0 ? kWidth : 1;
 }
 
-// All but the first signs, which are to be set already, and the last factor, which is left to do.
-// `distance`: how far the first transform has come.
+// Everything except the first signs, which the caller has applied, and the last factor, which the
+// caller must apply. `distance`: the number of stages already done, as a distance.
 void rotate(const RotationTables& tables, LaneVectors& x, std::size_t distance) {
   if (tables.matrix != nullptr) return multiply_rows(tables.matrix, tables.head_dim, x);
   if (tables.rotation != TransformKind::kHadamard) return;
@@ -200,7 +200,7 @@ void rotate(const RotationTables& tables, LaneVectors& x, std::size_t distance) 
   }
 }
 
-// The inverse. What is left to do: the factor, then the signs of round 0.
+// The inverse. The caller must apply the factor, then the signs of round 0.
 [[maybe_unused]] void unrotate(const RotationTables& tables, LaneVectors& x, std::size_t distance) {
   if (tables.matrix != nullptr) return sum_rows(tables.matrix, tables.head_dim, x);
   if (tables.rotation != TransformKind::kHadamard) return;

@@ -1,12 +1,12 @@
 #pragma once
-// codec/kernels/lanes.h: common ground of the kernels: the instruction sets of this build, their
-// functions, and what loops over registers need.
+// codec/kernels/lanes.h: common parts of the kernels: the instruction sets of this build, their
+// functions, and helpers for loops over registers.
 
 #include <cfloat>
 #include <cstddef>
 #include <cstdint>
 
-#include "tqcache/base/dtype.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"
 
 #if !defined(TQCACHE_SCALAR) && defined(__x86_64__)
@@ -15,7 +15,7 @@
 #define TQCACHE_NEON 1
 #endif
 
-// TQC_UNROLL before a loop of a fixed, small number of rounds: arrays of registers stay in
+// TQC_UNROLL goes before a loop with a small, fixed number of rounds: arrays of registers stay in
 // registers only if every index is a constant.
 #if defined(__clang__)
 #define TQC_UNROLL _Pragma("unroll")
@@ -23,35 +23,35 @@
 #define TQC_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-// The functions of one instruction set: kernels.cpp makes its table of them.
-#define TQC_DECLARE_KERNELS(set)                                                                  \
-  namespace tqcache::codec::set {                                                                 \
-  void score_exact(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);          \
-  void score_fast(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);           \
-  void accumulate_exact(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);    \
-  void accumulate_fast(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);     \
-  void score_dense(const DenseBlock&, const QueryRows&, OutputRows);                              \
-  void accumulate_dense(const DenseBlock&, const WeightRows&, OutputRows);                        \
-  void add_sinusoids_exact(const SinusoidTable&, const Sinusoids&, OutputRows);                   \
-  void add_sinusoids_fast(const SinusoidTable&, const Sinusoids&, OutputRows);                    \
-  void center_rows(VectorRows, std::size_t n, std::size_t head_dim, const Center&,                \
-                   std::size_t first_token, float* out);                                          \
-  void restore_rows(const TransformedRows&, const Center&, std::size_t first_token,               \
-                    MutableVectorRows);                                                           \
-  std::uint32_t encode_lines(const RotationTables&, VectorRows, std::size_t n,                    \
-                             std::uint8_t* lines, std::uint16_t* scales);                         \
+// The functions of one instruction set, from which kernels.cpp makes its table.
+#define TQC_DECLARE_KERNELS(set)                                                                   \
+  namespace tqcache::codec::set {                                                                  \
+  void score_exact(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);           \
+  void score_fast(const PackedBlock&, const CodeTables&, const QueryRows&, OutputRows);            \
+  void accumulate_exact(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);     \
+  void accumulate_fast(const PackedBlock&, const CodeTables&, const WeightRows&, OutputRows);      \
+  void score_dense(const DenseBlock&, const QueryRows&, OutputRows);                               \
+  void accumulate_dense(const DenseBlock&, const WeightRows&, OutputRows);                         \
+  void add_sinusoids_exact(const SinusoidTable&, const Sinusoids&, OutputRows);                    \
+  void add_sinusoids_fast(const SinusoidTable&, const Sinusoids&, OutputRows);                     \
+  void center_rows(VectorRows, std::size_t n, std::size_t head_dim, const Center&,                 \
+                   std::size_t first_token, float* out);                                           \
+  void restore_rows(const TransformedRows&, const Center&, std::size_t first_token,                \
+                    MutableVectorRows);                                                            \
+  std::uint32_t encode_lines(const RotationTables&, VectorRows, std::size_t n,                     \
+                             std::uint8_t* lines, std::uint16_t* scales);                          \
   void decode_lines(const RotationTables&, const std::uint8_t* lines, const std::uint16_t* scales, \
-                    std::size_t n, MutableVectorRows);                                            \
-  void transpose_lines(const std::uint8_t* in, std::uint8_t* out);                                \
-  std::size_t multiply_rows(const RowTransformTask&);                                             \
-  extern const TrellisKernels kTrellisKernels;                                                    \
-  extern const DoubleLoops kDoubleLoops;                                                          \
+                    std::size_t n, MutableVectorRows);                                             \
+  void transpose_lines(const std::uint8_t* in, std::uint8_t* out);                                 \
+  std::size_t multiply_rows(const RowTransformTask&);                                              \
+  extern const TrellisKernels kTrellisKernels;                                                     \
+  extern const DoubleLoops kDoubleLoops;                                                           \
   }
 
 TQC_DECLARE_KERNELS(scalar)
 #ifdef TQCACHE_X86
 TQC_DECLARE_KERNELS(avx2)    // for CPUs with AVX2, FMA and F16C
-TQC_DECLARE_KERNELS(avx512)  // and with AVX-512 F, BW, DQ, VL, VBMI and VNNI as well
+TQC_DECLARE_KERNELS(avx512)  // and also AVX-512 F, BW, DQ, VL, VBMI and VNNI
 #endif
 #ifdef TQCACHE_NEON
 TQC_DECLARE_KERNELS(neon)
@@ -68,15 +68,15 @@ auto by_dtype(Dtype dtype, const Call& call) {
   return call.template operator()<Dtype::kBF16>();
 }
 
-// Products with factors of int16 are added in 32 bits, so the other operand is at most this in
+// Products with int16 factors are added in 32 bits, so the other operand is at most this in
 // magnitude.
 inline constexpr int kMostTimesInt16 = 8191;
 
-// A step for factors of this largest magnitude and this sum of magnitudes, such that none of them
+// A step for factors of this largest magnitude and this sum of magnitudes, such that no factor
 // exceeds 16 bits and the sum of their products does not exceed 32 bits. NaN unless the sum is
 // finite.
 inline float int16_step(float largest, float sum) {
-  // With half a step per factor for rounding, below 2^31 / kMostTimesInt16 for a thousand of them.
+  // Below 2^31 / kMostTimesInt16 for a thousand factors, with half a step each for rounding.
   constexpr float kMostSteps = 261000.0f;
   if (!(sum <= FLT_MAX)) return __builtin_nanf("");
   const float of_factor = largest / 32767.0f, of_sum = sum / kMostSteps;

@@ -1,9 +1,9 @@
 #pragma once
-// codec/kernels/line_pass.h: scores and sums of values are one and the same loop over lines.
+// codec/kernels/line_pass.h: the loop over lines that computes scores and sums of values.
 //
-// In each lane, a sum over the lane's codes of c[code] * factor. Of keys, lanes are tokens and
-// the factors are a query; of values, lanes are components and the factors are weights. Either way
-// every group of the block takes the same rows of factors.
+// In each lane it adds c[code] * factor over the lane's codes. For keys, lanes are tokens and the
+// factors are a query; for values, lanes are components and the factors are weights. In both cases
+// every group of the block uses the same rows of factors.
 
 #include <array>
 #include <bit>
@@ -14,12 +14,12 @@
 
 namespace tqcache::codec {
 
-// How far ahead of what is read memory is asked for, in bytes: units of packed codes are done with
-// sooner than a CPU notices by itself that they follow each other. What follows a kv head's block
-// is the next one's, so that reaching beyond the end is seldom in vain, and never wrong.
+// The prefetch distance in bytes: a unit of packed codes is done before the CPU itself detects that
+// units follow each other. The block of the next kv head follows a block, so prefetching beyond the
+// end is seldom useless, and never wrong.
 inline constexpr std::size_t kPrefetchAhead = 4096;
 
-// What of a block is walked, and where results go: lane l of group g is column 16 g + l.
+// The range of a block to process, and where results go: lane l of group g is column 16 g + l.
 struct LinePass {
   const std::uint8_t* lines;
   std::size_t n_groups;
@@ -27,9 +27,9 @@ struct LinePass {
   std::size_t whole_units;
   std::size_t tail_lines;
   std::size_t n_columns;
-  const std::uint16_t* lane_scales;  // f16 bits, one a column; null if there are none
+  const std::uint16_t* lane_scales;  // f16 bits, one per column; null if there are none
   OutputRows out;
-  bool adds;  // to what is there already
+  bool adds;  // to the previous content of `out`
 };
 
 inline LinePass key_pass(const PackedBlock& block, OutputRows scores) {
@@ -44,7 +44,7 @@ inline LinePass key_pass(const PackedBlock& block, OutputRows scores) {
           .adds = false};
 }
 
-// Units that hold only tokens beyond n_tokens are left out.
+// Skips units that hold only tokens from n_tokens on.
 inline LinePass value_pass(const PackedBlock& block, OutputRows out) {
   return {.lines = block.codes,
           .n_groups = block.shape.groups(),
@@ -69,11 +69,11 @@ struct ByteRows {
   std::size_t stride;
   std::size_t n_levels;  // 1 or 2
   const float* multipliers;
-  const std::int32_t* sums;  // of each row, for tables with an offset
+  const std::int32_t* sums;  // sum of each row, for tables with an offset
 };
 
-// What the sums of kRows rows begin with, to undo the tables' offset, and what they are multiplied
-// with. Set aside, as compilers do not know that outputs leave them alone.
+// The initial values of the sums of kRows rows, which undo the tables' offset, and the factors of
+// the sums. Copied, because compilers do not know that outputs do not alias them.
 template <std::size_t kRows>
 struct RowConstants {
   std::int32_t offsets[kRows];
@@ -94,34 +94,34 @@ inline ByteRows byte_rows(const QueryRows& queries) {
 // --- Softmax weights times scales, as one unsigned byte each (docs/reference/codec.md §9).
 //
 // A byte has too few steps for weights of very different size, so:
-//   - a step is a part of the root of the weights' sum of squares, which is what independent values
-//     add up to, and not of the largest weight;
-//   - weights are rounded up or down by a fixed pattern of thresholds. Rounded to the nearest, many
-//     small weights would all be lost, or all be doubled; this way their sum is right;
-//   - of weights beyond the largest byte there can only be few, as each takes its part of that sum
-//     of squares. Their remainders are added in f32, token by token.
+//   - a step is a fraction of the root of the weights' sum of squares, which is the size of a sum
+//     of independent values, and not of the largest weight;
+//   - weights are rounded up or down by a fixed pattern of thresholds, which keeps their sum right.
+//     Rounding to nearest would turn many small weights all into 0, or double them all;
+//   - there can only be few weights beyond the largest byte, as each takes its share of that sum of
+//     squares. Their remainders are added in f32, token by token.
 
-// Of up to kMaxQueries queries, as many as a pass takes at once.
+// For up to kMaxQueries queries, the most that a pass handles at once.
 struct WeightBytes {
   static constexpr std::size_t kMaxQueries = 8;
-  // Rounding up or down leaves s^2 / 6 of a step s in a token: of 256 tokens .007 of the root.
+  // Rounding up or down leaves s^2 / 6 per token for a step s: for 256 tokens .007 of the root.
   static constexpr float kStepsOfRoot = 900.0f;
 
   alignas(64) std::uint8_t bytes[kMaxQueries][kBlockTokens];  // zero beyond n_tokens
   alignas(64)
-      std::uint32_t outliers[kMaxQueries][kBlockTokens / 32];  // bit t % 32 of t / 32: left over
+      std::uint32_t outliers[kMaxQueries][kBlockTokens / 32];  // bit t % 32 of t / 32: too large
   float steps[kMaxQueries];
 };
 
-// The step for weights of this sum of squares; 0 where bytes cannot stand for them in f32.
+// The step for weights with this sum of squares; 0 if bytes cannot represent them in f32.
 inline float weight_step(float sum_of_squares) {
   constexpr float kLeast = 0x1p-100f, kMost = 0x1p100f;
   const bool fits = sum_of_squares >= kLeast && sum_of_squares <= kMost;
   return fits ? __builtin_sqrtf(sum_of_squares) / WeightBytes::kStepsOfRoot : 0.0f;
 }
 
-// Thresholds: each part in 256 once in a block, and neighbors far apart (157 is near 256 times the
-// golden ratio). Added before a fraction is cut off.
+// Thresholds: one in each of 256 equal intervals per block, with distant values for neighbors (157
+// is close to 256 times the golden ratio). A threshold is added before the fraction is cut off.
 inline constexpr std::array<float, kBlockTokens> kWeightThresholds = [] {
   std::array<float, kBlockTokens> thresholds{};
   for (std::size_t t = 0; t < kBlockTokens; ++t) {
@@ -130,7 +130,7 @@ inline constexpr std::array<float, kBlockTokens> kWeightThresholds = [] {
   return thresholds;
 }();
 
-// What the largest byte leaves of some weights times scales.
+// Weights times scales beyond the largest byte: the remainders.
 struct OutlierTokens {
   static constexpr std::size_t kMost = 32;
   std::size_t n = 0;
@@ -138,7 +138,7 @@ struct OutlierTokens {
   float rests[kMost];
 };
 
-// Those of one query. `scaled` are its weights times scales; `most` is the largest byte.
+// The remainders of one query. `scaled` are its weights times scales; `most` is the largest byte.
 inline void find_outliers(const WeightBytes& prepared, std::size_t query, float most,
                           const float* scaled, OutlierTokens& outliers) {
   outliers.n = 0;
@@ -151,7 +151,7 @@ inline void find_outliers(const WeightBytes& prepared, std::size_t query, float 
   }
 }
 
-// As many weights as can be above `most` steps, and one for rounding.
+// The largest number of weights above `most` steps, plus one for rounding.
 constexpr float most_outliers(float most) {
   const float part = most / WeightBytes::kStepsOfRoot;
   return 1.0f / (part * part) + 1.0f;

@@ -1,8 +1,8 @@
 #pragma once
-// codec/kernels/packed_avx2.h: packed codes in registers of AVX2: codes of a unit, look-ups, cut units,
-// columns.
+// codec/kernels/packed_avx2.h: packed codes in AVX2 registers: codes of a unit, look-ups,
+// incomplete units, columns.
 //
-// Bits above a code in its byte stay there: the look-ups ignore them.
+// Bits above a code remain in its byte: the look-ups ignore them.
 
 #include "tqcache/codec/kernels/line_pass.h"
 #include "tqcache/codec/kernels/registers_avx2.h"
@@ -11,8 +11,8 @@
 
 namespace tqcache::codec::avx2 {
 
-// All rows of factors: in f32; and rounded to words, for codes of 5 to 8 bits whose tables have
-// pieces (kernels_avx2_words.cpp).
+// Process all rows of factors: in f32; or rounded to int16, for codes of 5 to 8 bits whose tables
+// have pieces (scores_avx2.cpp).
 void run_floats(const LinePass&, const CodeTables&, const FloatRows&, std::size_t n_rows);
 void run_int16(const LinePass&, const CodeTables&, const FloatRows&, std::size_t n_rows);
 
@@ -27,7 +27,7 @@ TQC_LANES __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<co
 
 TQC_LANES __m256i bytes_of(int value) { return _mm256_set1_epi8(static_cast<char>(value)); }
 
-// Towards higher bits if kShift is positive. Bits move on into the next byte.
+// Shifts towards higher bits if kShift is positive. Bits move into the next byte.
 template <int kShift>
 TQC_LANES __m256i shift(__m256i v) {
   if constexpr (kShift > 0) return _mm256_slli_epi16(v, kShift);
@@ -67,7 +67,7 @@ TQC_LANES void load_nibbles(const std::uint8_t* lines, __m256i (&codes)[kUnit]) 
   }
 }
 
-// Half the eight lines of bytes of a unit, with strays above the codes.
+// Half of the eight lines of bytes of a unit, with unrelated bits above the codes.
 template <int kBits>
 TQC_LANES void load_codes(const std::uint8_t* unit, __m256i (&codes)[kUnit]) {
   if constexpr (kBits == 1) {
@@ -104,7 +104,7 @@ TQC_LANES void load_codes(const std::uint8_t* unit, __m256i (&codes)[kUnit]) {
   }
 }
 
-// Asks for the memory of a unit that is kPrefetchAhead further on.
+// Prefetches the unit that is kPrefetchAhead bytes further on.
 template <int kBits>
 TQC_LANES void prefetch_unit(const std::uint8_t* unit) {
   for (std::size_t l = 0; l < kBits; ++l) {
@@ -113,7 +113,7 @@ TQC_LANES void prefetch_unit(const std::uint8_t* unit) {
   }
 }
 
-// One of the eight, likewise.
+// One of the eight lines, with the same extra bits.
 template <int kBits>
 TQC_LANES __m256i load_line(const std::uint8_t* unit, std::size_t line) {
   if constexpr (8 % kBits == 0) {
@@ -137,8 +137,8 @@ inline const std::uint8_t* lines_of_half(const LinePass& pass, std::size_t half)
   return pass.lines + half / 2 * pass.group_bytes + half % 2 * kHalfLine;
 }
 
-// A table of bytes in registers. Of 1 and 2 bits: entry i of part s is that of the code at bit
-// s * kBits of i, so that one nibble serves for every code in it.
+// A table of bytes in registers. For 1 and 2 bits: entry i of part s belongs to the code at bit s *
+// kBits of i, so that one nibble serves every code in it.
 template <int kBits>
 struct ByteTable {
   static constexpr std::size_t kParts = kBits < 3 ? 4 / kBits : 1;
@@ -163,11 +163,11 @@ TQC_LANES ByteTable<kBits> load_table(const std::uint8_t* bytes) {
   return table;
 }
 
-// Chains of additions a row: one would wait for its own latency.
+// Chains of additions per row: the additions of a single chain wait for each other.
 constexpr std::size_t byte_chains(std::size_t rows) { return rows == 1 ? 2 : 1; }
 constexpr std::size_t float_chains(std::size_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
-// Which of the two is unsigned: centroids, for queries, or weights, for values.
+// The unsigned operand: centroids, for queries, or weights, for values.
 enum class Unsigned { kCentroids, kFactors };
 
 // Adds the products of half a line of centroids with four factors of each row.
@@ -185,12 +185,12 @@ TQC_LANES void add_line(__m256i centroids, std::size_t k, const Byte* factors, s
                               : _mm256_maddubs_epi16(factor, centroids);
     __m256i& sum = sums[r][k % byte_chains(kRows)];
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
-    // Left alone, GCC adds all products of a unit up first, and has no registers to keep them in.
+    // Without this, GCC adds all products of a unit first, and has no registers to keep them in.
     asm("" : "+x"(sum));
   }
 }
 
-// The same of all lines of a unit, up to 4 bits a code.
+// The same for all lines of a unit, up to 4 bits per code.
 template <Unsigned kUnsigned, int kBits, std::size_t kRows, class Byte>
 TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table, const Byte* factors,
                        std::size_t stride, __m256i (&sums)[kRows][byte_chains(kRows)]) {
@@ -216,7 +216,7 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table,
   }
 }
 
-// A cut unit, made whole with zeros.
+// An incomplete unit, padded with zeros.
 struct WholeUnit {
   alignas(64) std::uint8_t lines[kUnitLines * kLineBytes];
 };
@@ -232,13 +232,13 @@ TQC_LANES __m256 load_scales(const std::uint16_t* scales) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales)));
 }
 
-// What the sums of eight columns are still to be multiplied with.
+// The remaining factors for the sums of eight columns.
 TQC_LANES __m256 column_scales(const LinePass& pass, std::size_t first) {
   return pass.lane_scales != nullptr ? load_scales(pass.lane_scales + first) : _mm256_set1_ps(1.0f);
 }
 
-// Puts the sums of eight columns into one output row, or adds them. Stores with a mask are slow on
-// some CPUs, so they are for the last columns only.
+// Stores the sums of eight columns in one output row, or adds them. Masked stores are slow on some
+// CPUs, so only the last columns use them.
 TQC_LANES void put_columns(const LinePass& pass, std::size_t first, std::size_t row, bool add,
                           __m256 sums) {
   float* const out = pass.out.values + row * pass.out.stride + first;
@@ -256,7 +256,7 @@ TQC_LANES void put_columns(const LinePass& pass, std::size_t first, std::size_t 
 template <int kBits>
 struct FloatTable {
   __m256 low, high;     // up to 4 bits
-  const float* values;  // above
+  const float* values;  // above 4 bits
 };
 
 template <int kBits>

@@ -1,11 +1,11 @@
 #pragma once
-// codec/kernels/packed_avx512.h: packed codes in registers of AVX-512: codes of a unit, look-ups, cut units,
-// columns.
+// codec/kernels/packed_avx512.h: packed codes in AVX-512 registers: codes of a unit, look-ups,
+// incomplete units, columns.
 //
-// Bits above a code in its byte stay there: the look-ups ignore them.
+// Bits above a code remain in its byte: the look-ups ignore them.
 //
-// VPERMB looks at six bits of an index and VPERMPS at four, so what stands above a code need not
-// be cleared; and a table whose entry i is c[i >> s] saves the shift by s as well.
+// VPERMB uses six bits of an index and VPERMPS four, so bits above a code need not be cleared; and
+// a table with entry i = c[i >> s] also saves the shift by s.
 
 #include "tqcache/codec/kernels/line_pass.h"
 #include "tqcache/codec/kernels/registers_avx512.h"
@@ -14,7 +14,7 @@
 
 namespace tqcache::codec::avx512 {
 
-// All rows of factors, in f32.
+// Processes all rows of factors, in f32.
 void run_floats(const LinePass&, const CodeTables&, const FloatRows&, std::size_t n_rows);
 
 }  // namespace tqcache::codec::avx512
@@ -39,7 +39,7 @@ TQC_LANES __m512i select(__m512i mask, __m512i yes, __m512i no) {
   return _mm512_ternarylogic_epi32(mask, yes, no, 0xca);
 }
 
-// Towards higher bits if kShift is positive. Bits move on into the next byte.
+// Shifts towards higher bits if kShift is positive. Bits move into the next byte.
 template <int kShift>
 TQC_LANES __m512i shift(__m512i v) {
   if constexpr (kShift > 0) return _mm512_slli_epi16(v, kShift);
@@ -47,7 +47,7 @@ TQC_LANES __m512i shift(__m512i v) {
   return v;
 }
 
-// Four fields of six bits out of three lines.
+// Loads four 6-bit fields from three lines.
 TQC_LANES void load_sixes(const std::uint8_t* lines, __m512i* fields) {
   for (int l = 0; l < 3; ++l) fields[l] = load(lines + 64 * l);
   const __m512i low = select(bytes_of(0x03), shift<-6>(fields[0]), shift<-4>(fields[1]));
@@ -75,14 +75,14 @@ TQC_LANES void load_nibbles(const std::uint8_t* lines, __m512i (&codes)[kUnit]) 
   }
 }
 
-// Stands for codes of 8 bits that are multiplied as they are, and not looked up.
+// Used instead of 8 for codes of 8 bits that are multiplied directly, without a look-up.
 constexpr int kPlain = 0;
 
 constexpr std::size_t unit_lines(int bits) {
   return bits == kPlain ? 8 : static_cast<std::size_t>(bits);
 }
 
-// The eight lines of bytes of a unit, with strays above the codes.
+// The eight lines of bytes of a unit, with unrelated bits above the codes.
 template <int kBits>
 TQC_LANES void load_codes(const std::uint8_t* unit, __m512i (&codes)[kUnit]) {
   if constexpr (kBits == 1) {
@@ -119,7 +119,7 @@ TQC_LANES void load_codes(const std::uint8_t* unit, __m512i (&codes)[kUnit]) {
   }
 }
 
-// Asks for the memory of a unit that is kPrefetchAhead further on.
+// Prefetches the unit that is kPrefetchAhead bytes further on.
 template <int kBits>
 TQC_LANES void prefetch_unit(const std::uint8_t* unit) {
   for (std::size_t l = 0; l < unit_lines(kBits); ++l) {
@@ -128,7 +128,7 @@ TQC_LANES void prefetch_unit(const std::uint8_t* unit) {
   }
 }
 
-// One of the eight, likewise.
+// One of the eight lines, with the same extra bits.
 template <int kBits>
 TQC_LANES __m512i load_line(const std::uint8_t* unit, std::size_t line) {
   if constexpr (8 % kBits == 0) {
@@ -146,8 +146,8 @@ TQC_LANES __m512i load_line(const std::uint8_t* unit, std::size_t line) {
   }
 }
 
-// A table of bytes in registers. Of 2 and 3 bits: for a code at bit 0, and at the bits above it
-// that VPERMB still sees.
+// A table of bytes in registers. For 2 and 3 bits: for a code at bit 0, and at the bits above it
+// that VPERMB still uses.
 template <int kBits>
 struct ByteTable {
   static constexpr int kParts = kBits == 2 ? 3 : kBits == 3 || kBits == 7 ? 2 : kBits == 8 ? 4 : 1;
@@ -211,15 +211,15 @@ TQC_LANES void look_up_unit(const std::uint8_t* unit, const ByteTable<kBits>& ta
   }
 }
 
-// Widths of codes that are worth a kernel for every number of rows.
+// Widths of codes that get a kernel for every number of rows.
 constexpr bool is_common(int bits) {
   return bits == 2 || bits == 3 || bits == 4 || bits == 8 || bits == kPlain;
 }
 
-// Chains of additions a row: one would wait for its own latency.
+// Chains of additions per row: the additions of a single chain wait for each other.
 constexpr std::size_t chains(std::size_t rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
-// A cut unit, made whole with zeros.
+// An incomplete unit, padded with zeros.
 struct WholeUnit {
   alignas(64) std::uint8_t lines[kUnitLines * kLineBytes];
 };
@@ -231,7 +231,7 @@ TQC_LANES void complete(const std::uint8_t* lines, std::size_t n, WholeUnit& uni
   }
 }
 
-// What the sums of a group's columns are still to be multiplied with.
+// The remaining factors for the sums of a group's columns.
 TQC_LANES __m512 column_scales(const LinePass& pass, std::size_t group) {
   if (pass.lane_scales == nullptr) return _mm512_set1_ps(1.0f);
   const std::size_t first = group * kLanes;
@@ -239,7 +239,7 @@ TQC_LANES __m512 column_scales(const LinePass& pass, std::size_t group) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, pass.lane_scales + first));
 }
 
-// Puts one group's sums into the columns of one output row, or adds them.
+// Stores one group's sums in the columns of one output row, or adds them.
 TQC_LANES void put_columns(const LinePass& pass, std::size_t group, std::size_t row, bool add,
                             __m512 sums) {
   const std::size_t first = group * kLanes;
@@ -252,7 +252,7 @@ TQC_LANES void put_columns(const LinePass& pass, std::size_t group, std::size_t 
 template <int kBits>
 struct FloatTable {
   __m512 low, high;     // up to 5 bits
-  const float* values;  // above
+  const float* values;  // above 5 bits
 };
 
 template <int kBits>

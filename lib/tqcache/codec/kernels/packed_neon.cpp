@@ -1,6 +1,6 @@
 // Packed codes with NEON (Armv8.0): bytes by TBL and SMULL, floats by TBL and FMLA.
 //
-// A register holds four lanes, a quarter of a line: every group is walked four times.
+// A register holds four lanes, a quarter of a line: every group is processed in four passes.
 
 #include "tqcache/codec/kernels/registers_neon.h"
 
@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kUnit = kUnitLines;
 constexpr std::size_t kQuarterLine = 16;  // bytes of a line that a register holds
 
-// Towards higher bits if kShift is positive, inside each byte.
+// Shifts towards higher bits if kShift is positive, within each byte.
 template <int kShift>
 uint8x16_t shift(uint8x16_t v) {
   if constexpr (kShift > 0) return vshlq_n_u8(v, kShift);
@@ -81,7 +81,7 @@ void load_codes(const std::uint8_t* unit, uint8x16_t (&codes)[kUnit]) {
   }
 }
 
-// Signed bytes: these need no offset.
+// Signed bytes, which need no offset.
 template <int kBits>
 struct ByteTable {
   static constexpr int kParts = kBits <= 4 ? 1 : kBits <= 6 ? 4 : kBits == 7 ? 8 : 16;
@@ -105,7 +105,7 @@ int8x16_t look_up(const ByteTable<kBits>& table, uint8x16_t codes) {
   if constexpr (kBits <= 4) {
     return vqtbl1q_s8(table.parts[0], codes);
   } else {
-    // An index beyond a table leaves what the others found.
+    // An index beyond a table leaves the result of the others.
     int8x16_t found = vqtbl4q_s8(four_of(table.parts), codes);
     for (int i = 4; i < ByteTable<kBits>::kParts; i += 4) {
       codes = vsubq_u8(codes, vdupq_n_u8(64));
@@ -139,7 +139,7 @@ void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table, const std
   }
 }
 
-// A cut unit, made whole with zeros.
+// An incomplete unit, padded with zeros.
 struct WholeUnit {
   alignas(64) std::uint8_t lines[kUnitLines * kLineBytes] = {};
 };
@@ -154,7 +154,7 @@ float32x4_t load_scales(const std::uint16_t* scales) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(scales)));
 }
 
-// Puts the sums of four columns into one output row, or adds them.
+// Stores the sums of four columns in one output row, or adds them.
 void put_columns(const LinePass& pass, std::size_t first, std::size_t row, bool add,
                  float32x4_t sums) {
   if (pass.lane_scales != nullptr) sums = vmulq_f32(sums, load_scales(pass.lane_scales + first));
@@ -170,7 +170,7 @@ const std::uint8_t* lines_of(const LinePass& pass, std::size_t quarter) {
   return pass.lines + quarter / 4 * pass.group_bytes + quarter % 4 * kQuarterLine;
 }
 
-// Rows first_row and on of the factors, kRows of them. `adds`: to what is there already.
+// Processes kRows rows of the factors from first_row on. `adds`: to the previous content.
 template <int kBits, std::size_t kRows>
 void byte_pass(const LinePass& pass, const std::uint8_t* table_bytes, float step,
                const ByteRows& rows, std::size_t first_row, bool adds) {
@@ -217,7 +217,7 @@ template <int kBits>
 float32x4_t look_up(const float* values, const uint8x16x4_t& table, uint32x4_t codes) {
   const uint32x4_t index = vandq_u32(codes, vdupq_n_u32(0xff));
   if constexpr (kBits <= 4) {
-    // The four bytes of a float stand together in the table.
+    // The four bytes of a float are adjacent in the table.
     const uint32x4_t bytes = vmlaq_n_u32(vdupq_n_u32(0x03020100), index, 0x04040404);
     return vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(bytes)));
   } else {
@@ -295,10 +295,10 @@ void run(const LinePass& pass, const CodeTables& tables, const ByteRows& rows, s
   kRuns[tables.bits - 1](pass, tables, rows, n_rows);
 }
 
-// Softmax weights times scales, as two signed bytes each: only signed bytes are multiplied here,
-// and one of them has too few steps for WeightBytes (line_pass.h).
+// Softmax weights times scales, as two signed bytes each: this instruction set multiplies only
+// signed bytes, and one signed byte has too few steps for WeightBytes (line_pass.h).
 
-// What the weights of some queries become: times the scales, in f32 and in two levels of bytes.
+// The weights of some queries times the scales, in f32 and in two levels of bytes.
 struct PreparedWeights {
   static constexpr std::size_t kMaxQueries = 8;
   alignas(64) float values[kMaxQueries][kBlockTokens];
@@ -313,12 +313,12 @@ struct PreparedWeights {
 // weights * scales, zero beyond the tokens. Returns the largest magnitude, or NaN if one is NaN.
 using ScaleWeights = float (*)(const PackedBlock&, const float* weights, float* scaled);
 
-// values = step * (kByteRadix * high + low), rounded; and the sums of both. All of 256 values.
+// values = step * (kByteRadix * high + low), rounded; and the sums of both. For all 256 values.
 using RoundToBytes = void (*)(const float* values, float step, std::int8_t* high, std::int8_t* low,
                               std::int32_t* sums);
 
-// Prepares queries first to first + n - 1. Returns whether bytes are wanted and can stand for the
-// weights: not for NaN and infinity, nor where a step would be too small for f32.
+// Prepares queries first to first + n - 1. Returns whether bytes were requested and can represent
+// the weights: not for NaN and infinity, nor if a step would be too small for f32.
 bool prepare_weights(const PackedBlock& block, const WeightRows& weights, std::size_t first,
                             std::size_t n, bool bytes, ScaleWeights scale, RoundToBytes round,
                             PreparedWeights& prepared) {
@@ -423,8 +423,8 @@ void neon::accumulate_fast(const PackedBlock& block, const CodeTables& tables, c
   accumulate(block, tables, weights, out, /*fast=*/true);
 }
 
-// Sixteen bytes, which are four tokens of four components, are turned where they stand; then they
-// change places as the elements of a matrix of four by four.
+// Transposes each group of sixteen bytes (four tokens of four components), then the four by four
+// matrix of these groups.
 void neon::transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
   constexpr std::uint8_t kTurned[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
   const uint8x16_t turned = vld1q_u8(kTurned);

@@ -1,8 +1,8 @@
 #pragma once
-// codec/kernels/registers_avx2.h: registers of AVX2 as the kernels see them: Lanes, eight floats.
+// codec/kernels/registers_avx2.h: AVX2 registers for the kernels: Lanes, eight floats.
 //
-// A source file of kernels includes the header of one instruction set; loops that are written for
-// all of them (lane_rotation.h, *_lanes.h) follow it.
+// A source file of kernels includes the header of one instruction set, then the loops written for
+// all of them (lane_rotation.h, *_lanes.h).
 
 #include "tqcache/codec/kernels/lanes.h"
 
@@ -10,7 +10,7 @@
 
 #include <immintrin.h>
 
-// Functions of this instruction set; and those that are always inlined into them.
+// For functions of this instruction set; and for those that are always inlined into them.
 #define TQC_LANES_FUNCTION __attribute__((target("avx2,fma,f16c")))
 #define TQC_LANES TQC_LANES_FUNCTION __attribute__((always_inline)) inline
 #define TQC_SET avx2
@@ -22,7 +22,7 @@ using Lanes = __m256;
 typedef std::int32_t Ints __attribute__((vector_size(sizeof(Lanes))));
 typedef std::uint32_t LaneBits __attribute__((vector_size(sizeof(Lanes))));
 
-constexpr std::size_t kWidth = 8;       // floats of a register: half the lanes of a line
+constexpr std::size_t kWidth = 8;       // floats per register: half the lanes of a line
 constexpr std::size_t kPassStages = 3;  // of a Hadamard transform, in half of the registers
 
 // All ones in the first n of eight lanes, in all of them if n is 8 or more.
@@ -31,7 +31,7 @@ TQC_LANES __m256i first_lanes(std::size_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < kWidth ? static_cast<int>(n) : 8), lanes);
 }
 
-// The first lanes of a register: their number; kWidth or more stands for all.
+// The first lanes of a register: their number; kWidth or more means all.
 using Part = std::size_t;
 constexpr Part kWhole = kWidth;
 TQC_LANES Part part_of(std::size_t n) { return n; }
@@ -47,7 +47,7 @@ TQC_LANES void put(float* to, Lanes v, Part part) {
   _mm256_maskstore_ps(to, first_lanes(part), v);
 }
 
-// a * b + c, rounded once. Not where bytes have to be the same on every CPU.
+// a * b + c, rounded once. Do not use it for bytes that must be the same on every CPU.
 TQC_LANES Lanes fused(Lanes a, Lanes b, Lanes c) { return _mm256_fmadd_ps(a, b, c); }
 TQC_LANES Lanes larger(Lanes a, Lanes b) { return _mm256_max_ps(a, b); }
 TQC_LANES Lanes magnitude(Lanes v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
@@ -74,7 +74,7 @@ TQC_LANES Lanes add_lanes(const Lanes (&sums)[8]) {
                        _mm256_permute2f128_ps(low, high, 0x31));
 }
 
-// Eight values, none of them beyond the end of the row.
+// Eight values, all of them within the row.
 template <Dtype kDtype>
 TQC_LANES __m256 widen(const std::byte* row, std::size_t first) {
   if constexpr (kDtype == Dtype::kF32) {
@@ -85,7 +85,7 @@ TQC_LANES __m256 widen(const std::byte* row, std::size_t first) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
-// The same where n (0 to 7) values are left; the others are zero.
+// The same if n (0 to 7) values are left; the others are zero.
 template <Dtype kDtype>
 TQC_LANES __m256 widen_tail(const std::byte* row, std::size_t first, std::size_t n) {
   constexpr std::size_t kSize = kDtype == Dtype::kF32 ? 4 : 2;
@@ -129,7 +129,7 @@ TQC_LANES void narrow(__m256 v, std::byte* row, std::size_t first, std::size_t n
   for (std::size_t i = 0; i < 2 * n; ++i) row[2 * first + i] = padded[i];
 }
 
-// Rows and columns of eight registers change their parts.
+// Transposes a matrix of eight registers.
 TQC_LANES void transpose(__m256 (&r)[8]) {
   __m256 words[8], pairs[8];
   TQC_UNROLL for (std::size_t i = 0; i < 8; i += 2) {

@@ -1,23 +1,22 @@
 #pragma once
-// codec/kernels/registers_avx512.h: registers of AVX-512 as the kernels see them: Lanes, sixteen
-// floats.
+// codec/kernels/registers_avx512.h: AVX-512 registers for the kernels: Lanes, sixteen floats.
 //
-// A source file of kernels includes the header of one instruction set; loops that are written for
-// all of them (lane_rotation.h, *_lanes.h) follow it.
+// A source file of kernels includes the header of one instruction set, then the loops written for
+// all of them (lane_rotation.h, *_lanes.h).
 
 #include "tqcache/codec/kernels/lanes.h"
 
 #ifdef TQCACHE_X86
 
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 warns of the undefined registers that its own header makes on purpose (GCC bug 105593).
+// GCC 12 warns of registers that its own header leaves undefined on purpose (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 #include <immintrin.h>
 
-// Functions of this instruction set; and those that are always inlined into them.
+// For functions of this instruction set; and for those that are always inlined into them.
 #define TQC_LANES_FUNCTION                                                  \
   __attribute__((                                                           \
       target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi," \
@@ -32,7 +31,7 @@ using Lanes = __m512;
 typedef std::int32_t Ints __attribute__((vector_size(sizeof(Lanes))));
 typedef std::uint32_t LaneBits __attribute__((vector_size(sizeof(Lanes))));
 
-constexpr std::size_t kWidth = 16;      // floats of a register: the lanes of a line
+constexpr std::size_t kWidth = 16;      // floats per register: the lanes of a line
 constexpr std::size_t kPassStages = 4;  // of a Hadamard transform, in half of the registers
 
 // The first lanes of a register: a mask.
@@ -46,13 +45,13 @@ TQC_LANES Lanes spread(float value) { return _mm512_set1_ps(value); }
 TQC_LANES Lanes load(const float* p) { return _mm512_loadu_ps(p); }
 TQC_LANES Lanes load(const float* p, Part part) { return _mm512_maskz_loadu_ps(part, p); }
 TQC_LANES void store(float* p, Lanes v) { _mm512_storeu_ps(p, v); }
-// Masked stores are slow on some CPUs, so whole registers go without.
+// Masked stores are slow on some CPUs, so whole registers are stored without a mask.
 TQC_LANES void put(float* to, Lanes v, Part part) {
   if (part == kWhole) return _mm512_storeu_ps(to, v);
   _mm512_mask_storeu_ps(to, part, v);
 }
 
-// a * b + c, rounded once. Not where bytes have to be the same on every CPU.
+// a * b + c, rounded once. Do not use it for bytes that must be the same on every CPU.
 TQC_LANES Lanes fused(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
 TQC_LANES Lanes larger(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
 TQC_LANES Lanes magnitude(Lanes v) { return _mm512_abs_ps(v); }
@@ -60,7 +59,7 @@ TQC_LANES Lanes square_root(Lanes v) { return _mm512_sqrt_ps(v); }
 TQC_LANES float sum_of(Lanes v) { return _mm512_reduce_add_ps(v); }
 TQC_LANES float largest_of(Lanes v) { return _mm512_reduce_max_ps(v); }
 
-// Halves the lanes of a and b by adding, a's results below or between b's.
+// Adds neighboring lanes of a and of b; a's results are below or between b's.
 TQC_LANES __m512 add_neighbors(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
 }
@@ -77,14 +76,14 @@ TQC_LANES __m512 add_quads(__m512 a, __m512 b) {
 TQC_LANES __m512 add_lanes(const __m512 (&sums)[16]) {
   __m512 fours[4];
   TQC_UNROLL for (std::size_t i = 0; i < 4; ++i) {
-    // Each quad of lanes then holds sums 4i, 4i+1, 4i+2, 4i+3 of its own lanes.
+    // Each group of four lanes then holds sums 4i, 4i+1, 4i+2, 4i+3 of its own lanes.
     fours[i] = add_pairs(add_neighbors(sums[4 * i], sums[4 * i + 1]),
                          add_neighbors(sums[4 * i + 2], sums[4 * i + 3]));
   }
   return add_quads(add_quads(fours[0], fours[1]), add_quads(fours[2], fours[3]));
 }
 
-// Sixteen values; or the first lanes of what may end behind them, and zeros.
+// Sixteen values, or the first lanes of a row that may end after them, followed by zeros.
 template <Dtype kDtype>
 TQC_LANES __m512 widen(const std::byte* row, std::size_t first) {
   if constexpr (kDtype == Dtype::kF32) return _mm512_loadu_ps(row + 4 * first);
@@ -125,7 +124,7 @@ TQC_LANES void narrow(__m512 v, std::byte* row, std::size_t first, Part lanes) {
   }
 }
 
-// Rows and columns of sixteen registers change their parts.
+// Transposes a matrix of sixteen registers.
 TQC_LANES void transpose(__m512 (&r)[16]) {
   __m512 words[16], pairs[16];
   TQC_UNROLL for (std::size_t i = 0; i < 16; i += 2) {
@@ -139,7 +138,7 @@ TQC_LANES void transpose(__m512 (&r)[16]) {
       pairs[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
     }
   }
-  // pairs[4q + j] now has, in each quad k of lanes, column 4k + j of rows 4q to 4q + 3.
+  // Group k of four lanes of pairs[4q + j] now holds column 4k + j of rows 4q to 4q + 3.
   TQC_UNROLL for (std::size_t j = 0; j < 4; ++j) {
     const __m512 low = _mm512_shuffle_f32x4(pairs[j], pairs[4 + j], 0x88);
     const __m512 high = _mm512_shuffle_f32x4(pairs[8 + j], pairs[12 + j], 0x88);

@@ -1,8 +1,8 @@
 #pragma once
-// codec/kernels/registers_neon.h: registers of NEON as the kernels see them: Lanes, four floats.
+// codec/kernels/registers_neon.h: NEON registers for the kernels: Lanes, four floats.
 //
-// A source file of kernels includes the header of one instruction set; loops that are written for
-// all of them (lane_rotation.h, *_lanes.h) follow it.
+// A source file of kernels includes the header of one instruction set, then the loops written for
+// all of them (lane_rotation.h, *_lanes.h).
 
 #include "tqcache/codec/kernels/lanes.h"
 
@@ -22,10 +22,10 @@ using Lanes = float32x4_t;
 typedef std::int32_t Ints __attribute__((vector_size(sizeof(Lanes))));
 typedef std::uint32_t LaneBits __attribute__((vector_size(sizeof(Lanes))));
 
-constexpr std::size_t kWidth = 4;       // floats of a register: a quarter of a line's lanes
+constexpr std::size_t kWidth = 4;       // floats per register: a quarter of a line's lanes
 constexpr std::size_t kPassStages = 4;  // of a Hadamard transform, in half of the registers
 
-// The first lanes of a register: their number; kWidth or more stands for all.
+// The first lanes of a register: their number; kWidth or more means all.
 using Part = std::size_t;
 constexpr Part kWhole = kWidth;
 TQC_LANES Part part_of(std::size_t n) { return n; }
@@ -35,7 +35,7 @@ TQC_LANES Lanes larger(Lanes a, Lanes b) { return vmaxq_f32(a, b); }
 TQC_LANES Lanes magnitude(Lanes v) { return vabsq_f32(v); }
 TQC_LANES Lanes square_root(Lanes v) { return vsqrtq_f32(v); }
 
-// Four values from the i-th on, or the n that are left: the others are zero and not touched.
+// Four values from the i-th on, or the n that are left: the others are zero and not read.
 template <Dtype kDtype>
 TQC_LANES float32x4_t widen(const std::byte* row, std::size_t i, std::size_t n) {
   constexpr std::size_t kSize = kDtype == Dtype::kF32 ? 4 : 2;
@@ -89,7 +89,7 @@ TQC_LANES void put(float* to, Lanes v, Part part) {
   narrow<Dtype::kF32>(v, reinterpret_cast<std::byte*>(to), 0, part);
 }
 
-// Rows and columns of four registers change their parts.
+// Transposes a matrix of four registers.
 TQC_LANES void transpose(float32x4_t (&r)[4]) {
   const float32x4_t a = vzip1q_f32(r[0], r[2]), b = vzip2q_f32(r[0], r[2]);
   const float32x4_t c = vzip1q_f32(r[1], r[3]), d = vzip2q_f32(r[1], r[3]);

@@ -5,7 +5,7 @@
 namespace tqcache::codec {
 namespace {
 
-// The components of all rows from `first` on, one after another.
+// Computes the components of all rows from `first` on, one at a time.
 void multiply_rest(const RowTransformTask& task, std::size_t first) {
   for (std::size_t row = task.is_lower ? first : 0; row < task.n; ++row) {
     float* const __restrict sums = task.out + row * task.dim;

@@ -1,8 +1,8 @@
 #pragma once
-// codec/kernels/row_transform.h: products of small matrices, in the only order of additions that the
-// format allows.
+// codec/kernels/row_transform.h: products of small matrices, in the order of additions that the
+// format requires.
 //
-// Each number of a result is a sum of its own, so vector units of any width add alike.
+// Each element of a result is a sum of its own, so registers of any width add in the same order.
 //
 // Spec: docs/reference/codec.md §10.
 
@@ -11,7 +11,7 @@
 #include <new>
 #include <span>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"
 
 namespace tqcache::codec {
@@ -24,8 +24,8 @@ namespace tqcache::codec {
 void multiply_rows(std::span<const float> in, std::span<const float> matrix, std::size_t dim,
                    std::span<float> out, const Kernels& kernels = best_kernels());
 
-// out[i][j] = sum over t of a[t][i] * b[t][j], likewise, for j up to i; what is above the diagonal
-// is left undefined.
+// out[i][j] = sum over t of a[t][i] * b[t][j], in the same way, for j up to i; entries above the
+// diagonal are undefined.
 //
 // Shapes: a, b [n, dim]; out [dim, dim].
 // Bytes:  identical on every CPU, on and below the diagonal.

@@ -1,10 +1,12 @@
-// codec/kernels/row_transform_lanes.h: products of small matrices, a tile of sums in registers.
-// Included by encode_*.cpp, which say before how large a tile fits (kTileRows, kTileVectors).
+// codec/kernels/row_transform_lanes.h: products of small matrices, with a tile of sums in
+// registers. Included by encode_*.cpp, which define the size of a tile first (kTileRows,
+// kTileVectors).
 
 namespace tqcache::codec {
 namespace {
 
-// n_rows rows from `row` on, of which the components from `first` on in n_vectors vectors.
+// Computes n_rows rows from `row` on, and of these the n_vectors registers of components from
+// `first` on.
 template <std::size_t n_rows, std::size_t n_vectors>
 TQC_LANES void multiply_tile(const RowTransformTask& task, std::size_t row, std::size_t first) {
   Lanes sums[n_rows][n_vectors] = {};
@@ -30,7 +32,7 @@ TQC_LANES void multiply_tile(const RowTransformTask& task, std::size_t row, std:
   }
 }
 
-// All rows, so that a strip of the matrix stays in the nearest memory.
+// Computes all rows, so that a strip of the matrix stays in the L1 cache.
 template <std::size_t n_vectors>
 TQC_LANES void multiply_strip(const RowTransformTask& task, std::size_t first) {
   std::size_t row = task.is_lower ? first : 0;

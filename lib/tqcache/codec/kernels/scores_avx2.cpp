@@ -1,18 +1,18 @@
 // Scores with AVX2, and sums of values in f32: bytes by VPSHUFB and VPMADDUBSW, floats by VPERMPS
 // and FMA.
 
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/kernels/packed_avx2.h"
+#include "tqcache/codec_spec.h"
 
 #ifdef TQCACHE_X86
 
 namespace tqcache::codec {
 namespace {
 
-// Rows first_row and on of the factors, kRows of them. `adds`: to what is there already.
+// Processes kRows rows of the factors from first_row on. `adds`: to the previous content.
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void byte_pass(const LinePass& pass, const std::uint8_t* table_bytes, float step,
-                                 const ByteRows& rows, std::size_t first_row, bool adds) {
+                                  const ByteRows& rows, std::size_t first_row, bool adds) {
   constexpr std::size_t kChains = byte_chains(kRows);
   const ByteTable<kBits> table = load_table<kBits>(table_bytes);
   const RowConstants<kRows> constants(rows, first_row, CodeTables::kNarrowOffset, step);
@@ -65,8 +65,8 @@ void byte_passes(const LinePass& pass, const CodeTables& tables, const ByteRows&
 
 template <int kBits, std::size_t kRows>
 TQC_LANES void add_unit(const std::uint8_t* unit, const FloatTable<kBits>& table,
-                       const float* factors, std::size_t stride,
-                       __m256 (&sums)[kRows][float_chains(kRows)]) {
+                        const float* factors, std::size_t stride,
+                        __m256 (&sums)[kRows][float_chains(kRows)]) {
   __m256i codes[kUnit];
   load_codes<kBits>(unit, codes);
   TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) {
@@ -84,7 +84,7 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const FloatTable<kBits>& table
 
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void float_pass(const LinePass& pass, const float* table_values,
-                                  const FloatRows& rows, std::size_t first_row) {
+                                   const FloatRows& rows, std::size_t first_row) {
   constexpr std::size_t kChains = float_chains(kRows);
   const FloatTable<kBits> table = load_table<kBits>(table_values);
   for (std::size_t half = 0; half * kWidth < pass.n_columns; ++half) {
@@ -121,7 +121,7 @@ void float_passes(const LinePass& pass, const CodeTables& tables, const FloatRow
   for (; row < n_rows; ++row) float_pass<kBits, 1>(pass, tables.values, rows, row);
 }
 
-// Requires: up to CodeTables::kMaxNarrowBits.
+// Requires: at most CodeTables::kMaxNarrowBits bits.
 void run_bytes(const LinePass& pass, const CodeTables& tables, const ByteRows& rows,
                std::size_t n_rows) {
   using Run = void (*)(const LinePass&, const CodeTables&, const ByteRows&, std::size_t);
@@ -139,9 +139,8 @@ void avx2::run_floats(const LinePass& pass, const CodeTables& tables, const Floa
   kRuns[tables.bits - 1](pass, tables, rows, n_rows);
 }
 
-// Codes of 5 to 8 bits with AVX2: centroids lie on sixteen straight pieces (code_tables.h), so that
-// sixteen entries are looked up at once whatever the width; the int16 that they make are multiplied
-// by VPMADDWD.
+// Codes of 5 to 8 bits with AVX2: centroids lie on sixteen linear pieces (code_tables.h), so that
+// one look-up of sixteen entries serves every width; VPMADDWD multiplies the resulting int16.
 
 namespace {
 
@@ -182,7 +181,7 @@ TQC_LANES __m256i load_sixteen(const void* bytes) {
   return _mm256_broadcastsi128_si256(_mm_load_si128(static_cast<const __m128i*>(bytes)));
 }
 
-// The centroids of half a line as int16: of the first two lanes in every four, and of the others.
+// The centroids of half a line as int16: for the first two lanes in every four, and for the others.
 template <int kBits>
 TQC_LANES void look_up(const Pieces& pieces, __m256i codes, __m256i (&int16)[2]) {
   const __m256i zero = _mm256_setzero_si256(), one = bytes_of(1);
@@ -200,7 +199,7 @@ TQC_LANES void look_up(const Pieces& pieces, __m256i codes, __m256i (&int16)[2])
 
 template <int kBits, std::size_t kRows>
 TQC_LANES void add_unit(const std::uint8_t* unit, const Pieces& pieces, const std::int16_t* factors,
-                       __m256i (&sums)[kRows][2]) {
+                        __m256i (&sums)[kRows][2]) {
   __m256i codes[kUnit];
   load_codes<kBits>(unit, codes);
   TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) {
@@ -212,16 +211,16 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const Pieces& pieces, const st
       const __m256i factor = _mm256_set1_epi64x(four);
       TQC_UNROLL for (std::size_t i = 0; i < 2; ++i) {
         sums[r][i] = _mm256_add_epi32(sums[r][i], _mm256_madd_epi16(int16[i], factor));
-        asm("" : "+x"(sums[r][i]));  // as in add_line() of line_pass_avx2.h
+        asm("" : "+x"(sums[r][i]));  // as in add_line() of packed_avx2.h
       }
     }
   }
 }
 
-// Rows first_row and on of the results, kRows of them.
+// Computes kRows rows of the results from first_row on.
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void int16_pass(const LinePass& pass, const CodeTables& tables,
-                                 const Int16Rows& rows, std::size_t first_row) {
+                                   const Int16Rows& rows, std::size_t first_row) {
   const Pieces pieces = {load_sixteen(tables.piece_high), load_sixteen(tables.piece_low),
                          load_sixteen(tables.piece_slope)};
   for (std::size_t half = 0; half * kWidth < pass.n_columns; ++half) {
@@ -255,7 +254,7 @@ TQC_LANES_FUNCTION void int16_pass(const LinePass& pass, const CodeTables& table
 
 template <int kBits>
 void int16_passes(const LinePass& pass, const CodeTables& tables, const FloatRows& rows,
-                 std::size_t n_rows) {
+                  std::size_t n_rows) {
   using Pass = void (*)(const LinePass&, const CodeTables&, const Int16Rows&, std::size_t);
   constexpr Pass kPasses[kMostRows] = {int16_pass<kBits, 1>, int16_pass<kBits, 2>,
                                        int16_pass<kBits, 3>, int16_pass<kBits, 4>};

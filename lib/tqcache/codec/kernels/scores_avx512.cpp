@@ -24,7 +24,7 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table,
   }
 }
 
-// Rows first_row and on of the factors, kRows of them. `adds`: to what is there already.
+// Processes kRows rows of the factors from first_row on. `adds`: to the previous content.
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void byte_pass(const LinePass& pass, const std::uint8_t* table_bytes,
                                    float step, const ByteRows& rows, std::size_t first_row,
@@ -65,7 +65,7 @@ TQC_LANES_FUNCTION void byte_pass(const LinePass& pass, const std::uint8_t* tabl
   }
 }
 
-// All rows by one table.
+// Processes all rows with one table.
 template <int kBits>
 void table_passes(const LinePass& pass, const std::uint8_t* bytes, float step, const ByteRows& rows,
                   std::size_t n_rows, bool adds) {

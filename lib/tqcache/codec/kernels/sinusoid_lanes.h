@@ -1,11 +1,11 @@
-// codec/kernels/sinusoid_lanes.h: sums of sinusoids over the tokens of a block
-// (sinusoid_table.h), with FMA and with products of int16. Included by dense_*.cpp, after what
-// differs between instruction sets:
+// codec/kernels/sinusoid_lanes.h: sums of sinusoids over the tokens of a block (sinusoid_table.h),
+// with FMA and with int16 products. Included by dense_*.cpp, after the parts that differ between
+// instruction sets:
 //
 //   float_tile(n_queries), int16_tile(n_queries)  registers of tokens at a time
-//   kJoinChains                   sums that slow sinusoids are joined in
-//   turn(amplitudes, phasors)     kWidth / 2 sinusoids turned to the middle of a block: even and odd
-//                                 parts side by side
+//   kJoinChains                   sums into which slow sinusoids are joined
+//   turn(amplitudes, phasors)     kWidth / 2 sinusoids rotated to the middle of a block:
+//                                 even and odd parts side by side
 //   spread_pair(pair)             an even and an odd part, kWidth / 2 times
 //   backwards(v)
 //   load_pairs(int16), add_products(sum, pairs, factor), to_floats(ints)
@@ -18,22 +18,22 @@ namespace {
 
 constexpr std::size_t kSinusoidGroup = 4;  // queries that share the loads of a table
 
-// Rows whose factors are rounded to int16 with one step. Products with so many rows leave a sum of
-// 32 bits room enough that the step is seldom larger than 16 bits would need.
+// Rows whose factors are rounded to int16 with one step. With this many rows a 32-bit sum has
+// enough room: the step is seldom larger than 16 bits require.
 constexpr std::size_t kInt16Rows = 32;
 
 static_assert(SinusoidTable::kUnit <= kMostTimesInt16);
 
 struct SinusoidRows {
-  alignas(64) float factors[kSinusoidGroup][2 * kMaxSinusoidRows];  // of a row: even, odd
-  // Of two neighboring rows: both even factors, then both odd ones; the first row's in the low
-  // half.
+  alignas(64) float factors[kSinusoidGroup][2 * kMaxSinusoidRows];  // per row: even, odd
+  // For two neighboring rows: both even factors, then both odd ones; the first row's factor is in
+  // the low half.
   alignas(64) std::int32_t int16[kSinusoidGroup][kInt16Rows];
   float multipliers[kSinusoidGroup];
 };
 
 
-constexpr std::size_t kVectors = kSinusoidHalf / kWidth;  // of half a block
+constexpr std::size_t kVectors = kSinusoidHalf / kWidth;  // per half block
 
 // make_sinusoid_factors() for kQueries queries, which share the loads of the phasors and joins.
 template <std::size_t kQueries>
@@ -78,7 +78,7 @@ TQC_LANES_FUNCTION void make_factors(const SinusoidTable& table, const Sinusoids
   }
 }
 
-// Adds even and odd parts to kWidth tokens of either half of a block.
+// Adds even and odd parts to kWidth tokens in each half of a block.
 TQC_LANES void put_both_halves(float* scores, std::size_t vector, Lanes sum, Lanes difference) {
   float* const upper = scores + kSinusoidHalf + kWidth * vector;
   float* const lower = scores + kSinusoidHalf - kWidth * (vector + 1);
@@ -130,7 +130,7 @@ TQC_LANES_FUNCTION void round_to_int16(const float* factors, std::size_t n, std:
   multiplier = step / static_cast<float>(SinusoidTable::kUnit);
 }
 
-// Rows first to first + n - 1 of the table, whose factors are in rows.int16.
+// Processes rows first to first + n - 1 of the table, whose factors are in rows.int16.
 template <std::size_t kQueries, std::size_t kTile>
 TQC_LANES_FUNCTION void add_int16(const SinusoidTable& table, const SinusoidRows& rows,
                                   std::size_t first, std::size_t n, OutputRows scores) {
@@ -185,7 +185,7 @@ void add_fast(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_
   }
 }
 
-// Queries `first` and on, as many as the function is made for.
+// Handles queries from `first` on, a fixed number per function.
 using AddSinusoidGroup = void (*)(const SinusoidTable&, const Sinusoids&, std::size_t first,
                                   OutputRows);
 

@@ -1,6 +1,6 @@
-// Sums of values with AVX2: weights as bytes (weight_bytes.h) and centroids as signed bytes, both
-// multiplied by VPMADDUBSW; of 5 bits and more, as int16. A few weights that no byte can hold
-// follow in f32.
+// Sums of values with AVX2: VPMADDUBSW multiplies weights as bytes (WeightBytes in line_pass.h) and
+// centroids as signed bytes; for 5 bits and more, as int16. The few weights that do not fit a byte
+// are added in f32.
 
 #include "tqcache/codec/kernels/packed_avx2.h"
 
@@ -11,7 +11,7 @@
 namespace tqcache::codec {
 namespace {
 
-// Two products of such a byte and a centroid's fit 16 bits.
+// Two products of such a byte and the byte of a centroid fit 16 bits.
 constexpr float kMostSteps = CodeTables::kPairLimit;
 static_assert(most_outliers(kMostSteps) < OutlierTokens::kMost);
 constexpr std::size_t kVectors = kBlockTokens / kWidth;
@@ -33,8 +33,8 @@ TQC_LANES_FUNCTION void scale_weights(const PackedBlock& block, const float* wei
   }
 }
 
-// The step of one query's weights; 0 if one is negative, NaN or infinite, or all are too small or
-// large.
+// The step for one query's weights; 0 if one is negative, NaN or infinite, or if all are too small
+// or too large.
 TQC_LANES_FUNCTION float find_step(const float* scaled) {
   __m256 energy[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}, least = energy[0];
   TQC_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -47,7 +47,7 @@ TQC_LANES_FUNCTION float find_step(const float* scaled) {
   return is_negative ? 0.0f : weight_step(sum_of(_mm256_add_ps(energy[0], energy[1])));
 }
 
-// Eight numbers of steps, at most kMostSteps; and which of them were more.
+// Rounds eight weights to at most kMostSteps steps; `beyond` marks those that exceed it.
 TQC_LANES __m256i round_eight(const float* scaled, __m256 inverse, std::size_t t, int& beyond) {
   const __m256 steps = _mm256_mul_ps(_mm256_load_ps(scaled + t), inverse);
   const __m256 most = _mm256_set1_ps(kMostSteps);
@@ -100,7 +100,7 @@ TQC_LANES ByteTable<kBits> load_signed_table(const std::uint8_t* bytes) {
   return table;
 }
 
-// Adds kRows queries' sums, beginning with `first`.
+// Adds the sums of kRows queries from `first` on.
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void weight_pass(const LinePass& pass, const CodeTables& tables,
                                    const WeightBytes& weights, std::size_t first) {
@@ -136,7 +136,7 @@ void add_values(const LinePass& pass, const CodeTables& tables, const WeightByte
   for (; q < n; ++q) weight_pass<kBits, 1>(pass, tables, weights, q);
 }
 
-// Adds what is left of outliers tokens to one query's sums.
+// Adds the remainders of the outlier tokens to one query's sums.
 template <int kBits>
 TQC_LANES_FUNCTION void add_outliers(const LinePass& pass, const float* values,
                                     const OutlierTokens& outliers, std::size_t query) {
@@ -162,7 +162,7 @@ struct ValueKernels {
                        std::size_t query);
 };
 
-// Requires: up to CodeTables::kMaxNarrowBits.
+// Requires: at most CodeTables::kMaxNarrowBits bits.
 void accumulate_bytes(const LinePass& pass, const CodeTables& tables, const ScaledWeights& scaled,
                       const WeightBytes& prepared, std::size_t n) {
   constexpr ValueKernels kOfBits[] = {{add_values<1>, add_outliers<1>},

@@ -1,5 +1,5 @@
-// Sums of values with AVX-512: weights as bytes (weight_bytes.h), centroids as signed bytes, both
-// multiplied by VPDPBUSD. A few weights that no byte can hold follow in f32.
+// Sums of values with AVX-512: VPDPBUSD multiplies weights as bytes (WeightBytes in line_pass.h)
+// and centroids as signed bytes. The few weights that do not fit a byte are added in f32.
 
 #include "tqcache/codec/kernels/packed_avx512.h"
 
@@ -10,7 +10,7 @@
 namespace tqcache::codec {
 namespace {
 
-constexpr float kMostSteps = 255.0f;  // of a byte
+constexpr float kMostSteps = 255.0f;  // the largest byte
 static_assert(most_outliers(kMostSteps) < OutlierTokens::kMost);
 constexpr std::size_t kVectors = kBlockTokens / kLanes;
 
@@ -35,8 +35,8 @@ TQC_LANES_FUNCTION void scale_weights(const PackedBlock& block, const WeightRows
   }
 }
 
-// The step of one query's weights; 0 if one is negative, NaN or infinite, or all are too small or
-// large.
+// The step for one query's weights; 0 if one is negative, NaN or infinite, or if all are too small
+// or too large.
 TQC_LANES_FUNCTION float find_step(const float* scaled) {
   __m512 energy[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, least = energy[0];
   TQC_UNROLL for (std::size_t v = 0; v < kVectors; ++v) {
@@ -75,7 +75,7 @@ bool prepare(const ScaledWeights& scaled, std::size_t n, WeightBytes& prepared) 
   return true;
 }
 
-// Bytes of centroids less 128.
+// Bytes of centroids minus 128.
 TQC_LANES __m512i make_signed(__m512i bytes) { return _mm512_xor_si512(bytes, bytes_of(0x80)); }
 
 template <int kBits>
@@ -103,7 +103,7 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table,
   }
 }
 
-// Adds kRows queries' sums, beginning with `first`.
+// Adds the sums of kRows queries from `first` on.
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void weight_pass(const LinePass& pass, const std::uint8_t* table_bytes,
                                      float step, const WeightBytes& weights, std::size_t first) {
@@ -128,7 +128,7 @@ TQC_LANES_FUNCTION void weight_pass(const LinePass& pass, const std::uint8_t* ta
   }
 }
 
-// All queries by one table.
+// Processes all queries with one table.
 template <int kBits>
 void weight_passes(const LinePass& pass, const std::uint8_t* bytes, float step,
                    const WeightBytes& weights, std::size_t n) {
@@ -143,7 +143,7 @@ void weight_passes(const LinePass& pass, const std::uint8_t* bytes, float step,
   for (; q < n; ++q) weight_pass<kBits, 1>(pass, bytes, step, weights, q);
 }
 
-// Adds what is left of outliers tokens to one query's sums.
+// Adds the remainders of the outlier tokens to one query's sums.
 template <int kBits>
 TQC_LANES_FUNCTION void add_outliers(const LinePass& pass, const float* values,
                                       const OutlierTokens& outliers, std::size_t query) {

@@ -1,5 +1,5 @@
 // codec/trellis/double_lanes.h: loops over kDoubles f64 at a time (DoubleLoops in kernels.h).
-// Included by trellis_*.cpp, which define kDoubles, TQC_LANES and TQC_LANES_FUNCTION before.
+// Included by trellis_*.cpp, which define kDoubles, TQC_LANES and TQC_LANES_FUNCTION first.
 
 #include <cstring>
 

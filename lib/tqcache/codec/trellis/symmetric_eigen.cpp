@@ -13,7 +13,7 @@ namespace tqcache::codec {
 namespace {
 
 constexpr double kEpsilon = 0x1p-52;
-constexpr double kNothing = 0x1p-500;  // beside entries near 1; its square is still a number
+constexpr double kNothing = 0x1p-500;  // negligible for entries near 1; its square is not 0
 constexpr std::size_t kStepsPerValue = 60;
 
 // A square matrix by rows.
@@ -25,21 +25,21 @@ struct Square {
   double* row(std::size_t i) { return entries.data() + i * n; }
 };
 
-// A symmetric matrix that has but a diagonal and the entries beside it.
+// A symmetric matrix with nonzero entries only on and next to the diagonal.
 struct Tridiagonal {
   std::vector<double> diagonal;  // [n]
   std::vector<double> beside;    // [n]: entry (i, i + 1); the last is 0
 };
 
-// The one long loop whose order counts.
+// The only long loop in which the order of additions matters.
 double dot(const double* a, const double* b, std::size_t n) {
   double sum = 0.0;
   for (std::size_t j = 0; j < n; ++j) sum += a[j] * b[j];
   return sum;
 }
 
-// The reflection 1 - factor v v' that leaves of x only its first component, `first`. v takes the
-// place of x; a factor of 0 leaves everything as it is.
+// The reflection 1 - factor v v' that maps x to a vector with the first component `first` and
+// zeros. v overwrites x; with factor 0 the reflection is the identity.
 struct Reflection {
   double factor;
   double first;
@@ -54,7 +54,7 @@ Reflection make_reflection(double* x, std::size_t n) {
   return {2.0 / (x[0] * x[0] + rest), first};
 }
 
-// The lower right part of a, from row and column `from` on, reflected from both sides.
+// Reflects the lower right part of a, from row and column `from` on, from both sides.
 void reflect_both_sides(Square& a, std::size_t from, const double* v, double factor,
                         std::vector<double>& w) {
   const std::size_t n = a.n - from;
@@ -69,7 +69,7 @@ void reflect_both_sides(Square& a, std::size_t from, const double* v, double fac
   }
 }
 
-// Row k of a keeps the vector of reflection k, right of the diagonal.
+// Row k of a stores the vector of reflection k, right of the diagonal.
 Tridiagonal make_tridiagonal(Square& a, std::vector<double>& factors) {
   const std::size_t n = a.n;
   Tridiagonal t{std::vector<double>(n), std::vector<double>(n)};
@@ -114,13 +114,13 @@ void transpose(Square& a) {
   }
 }
 
-// A turn of two coordinates: (a, b) becomes (c a - s b, s a + c b).
+// A rotation of two coordinates: (a, b) becomes (c a - s b, s a + c b).
 struct Turn {
   double c;
   double s;
 };
 
-// The turn that makes (x, z) to (r, 0).
+// The rotation that maps (x, z) to (r, 0).
 Turn make_turn(double x, double z) {
   if (z == 0.0) return {1.0, 0.0};
   const double more = std::max(std::abs(x), std::abs(z));
@@ -129,7 +129,7 @@ Turn make_turn(double x, double z) {
   return {x / r, -z / r};
 }
 
-// Coordinates k and k + 1 of a tridiagonal matrix.
+// Rotates coordinates k and k + 1 of a tridiagonal matrix.
 void turn_pair(const Turn& turn, std::size_t k, Tridiagonal& t) {
   const auto [c, s] = turn;
   const double a = t.diagonal[k], b = t.beside[k], d = t.diagonal[k + 1];
@@ -138,7 +138,7 @@ void turn_pair(const Turn& turn, std::size_t k, Tridiagonal& t) {
   t.beside[k] = c * s * (a - d) + (c * c - s * s) * b;
 }
 
-// The eigenvalue of the last two coordinates that is nearer to the last entry.
+// The eigenvalue of the last two coordinates that is closer to the last diagonal entry.
 double wilkinson_shift(const Tridiagonal& t, std::size_t last) {
   const double beside = t.beside[last - 1];
   const double half = (t.diagonal[last - 1] - t.diagonal[last]) * 0.5;
@@ -168,7 +168,7 @@ bool is_nothing(const Tridiagonal& t, std::size_t i) {
          size <= kEpsilon * (std::abs(t.diagonal[i]) + std::abs(t.diagonal[i + 1]));
 }
 
-// Makes t diagonal. Returns whether it came to an end.
+// Makes t diagonal. Returns whether it converged.
 bool diagonalize(Tridiagonal& t, Square& vectors) {
   std::size_t last = vectors.n - 1, steps = 0;
   while (last > 0) {
@@ -185,7 +185,7 @@ bool diagonalize(Tridiagonal& t, Square& vectors) {
   return true;
 }
 
-// By value, the largest first; with the one sign that each may have.
+// Sorts by eigenvalue, the largest first, and gives each vector its unique sign.
 SymmetricEigen put_in_order(const Tridiagonal& t, Square& vectors, int exponent) {
   const std::size_t n = vectors.n;
   std::vector<std::size_t> order(n);
@@ -222,7 +222,7 @@ std::optional<Error> refusal(std::size_t n, std::span<const double> matrix) {
   return std::nullopt;
 }
 
-// Scaled by a power of two, so that the largest entry is near 1 and no square overflows.
+// The matrix scaled by a power of two, so that the largest entry is near 1 and no square overflows.
 Square scaled_copy(std::size_t n, std::span<const double> matrix, int& exponent) {
   double most = 0.0;
   for (std::size_t i = 0; i < n; ++i) {

@@ -11,7 +11,7 @@ namespace tqcache::codec {
 
 namespace {
 
-constexpr std::uint8_t kLevels = 0x80;  // what turns a code into the byte of its level
+constexpr std::uint8_t kLevels = 0x80;  // code ^ kLevels is the byte of the level
 
 }  // namespace
 
@@ -74,18 +74,18 @@ Result<void> TrellisWalk::verdict(const char* fact) const {
   return {};
 }
 
-// Symbols of trellis codes to packed codes of 8 bits, and back (codec/trellis.h).
+// Conversion between symbols of trellis codes and packed codes of 8 bits (codec/trellis/trellis.h).
 //
-// Sixteen components at a time: first their codes, a row each; then lines of bytes in the order of
-// values, where four tokens of a component stand together as they do in a row; keys then turn those
-// lines as everything else here does.
+// Works on sixteen components at a time: first their codes, one row per component; then lines of
+// bytes in the order of values, in which four tokens of a component are adjacent, as in a row. For
+// keys, transpose_lines then converts these lines.
 
 namespace {
 
-constexpr std::size_t kBlockLines = kBlockTokens / kLaneCodes;  // of sixteen components
-constexpr std::size_t kTurnedBytes = 4 * kLineBytes;            // sixteen tokens of them
+constexpr std::size_t kBlockLines = kBlockTokens / kLaneCodes;  // for sixteen components
+constexpr std::size_t kTurnedBytes = 4 * kLineBytes;            // for sixteen tokens of them
 
-// Codes of sixteen components, a row each.
+// Codes of sixteen components, one row each.
 struct Strip {
   alignas(64) std::uint8_t rows[kLanes][kBlockTokens] = {};
 };
@@ -95,14 +95,14 @@ struct Lines {
   alignas(64) std::uint8_t bytes[kBlockLines * kLineBytes];
 };
 
-// Four rows of sixteen bytes, so far apart.
+// Four rows of sixteen bytes, `stride` bytes apart.
 template <class Byte>
 struct CodeSquare {
   Byte* first;
   std::size_t stride;
 };
 
-// Four by four groups of four bytes, rows and columns changed.
+// Transposes a matrix of four by four groups of four bytes.
 void turn_square(CodeSquare<const std::uint8_t> from, CodeSquare<std::uint8_t> to) {
   typedef std::uint32_t Quads __attribute__((vector_size(16)));
   static_assert(kLaneCodes == sizeof(std::uint32_t));
@@ -137,7 +137,8 @@ void lines_to_rows(const std::uint8_t* lines, Strip& strip) {
   }
 }
 
-// Where the lines of components first to first + 15 of a group of keys begin, and their bytes.
+// The offset in a group of keys, in bytes, of the lines of components first to first + 15, and the
+// size of these lines.
 struct KeyLines {
   std::size_t begin;
   std::size_t size;

@@ -1,4 +1,4 @@
-// Trellis codes and loops of f64 with AVX2.
+// Trellis codes and f64 loops with AVX2.
 
 #include "tqcache/codec/kernels/registers_avx2.h"
 
@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kWalkBytes = 32;
 constexpr unsigned kDoubles = 4;
 
-// kWidth components of kWidth rows, of which `left` are there, with rows and columns changed.
+// kWidth components of kWidth rows, transposed; only `left` components exist.
 TQC_LANES void load_square(const float* const (&rows)[kWidth], std::size_t first, std::size_t left,
                            Lanes (&out)[kWidth]) {
   const __m256i there = first_lanes(left);

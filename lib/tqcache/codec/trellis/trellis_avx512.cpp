@@ -1,4 +1,4 @@
-// Trellis codes and loops of f64 with AVX-512.
+// Trellis codes and f64 loops with AVX-512.
 
 #include "tqcache/codec/kernels/registers_avx512.h"
 
@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kWalkBytes = 64;
 constexpr unsigned kDoubles = 8;
 
-// kWidth components of kWidth rows, of which `left` are there, with rows and columns changed.
+// kWidth components of kWidth rows, transposed; only `left` components exist.
 TQC_LANES void load_square(const float* const (&rows)[kWidth], std::size_t first, std::size_t left,
                            Lanes (&out)[kWidth]) {
   const __mmask16 there = part_of(left);

@@ -2,13 +2,13 @@
 // codec/trellis/trellis_lanes.h: Viterbi search for kWidth vectors side by side, one per register
 // lane.
 //
-// Each lane goes through exactly the operations of trellis_scalar.cpp, in its order, so the bytes
-// are the same. Groups whose components are all near, as nearly all are, need no check for the end
+// Each lane performs exactly the operations of trellis_scalar.cpp, in the same order, so the bytes
+// are the same. Groups in which all |y| are small, as in nearly all, need no check for the limits
 // of the levels.
 //
-// Included by trellis_*.cpp after registers_*.h, and after a few operations on registers of whole
-// numbers (Ints) and floats (Lanes): load_square, larger, smaller, clamp_lanes, to_even,
-// where_less, store_bytes and load_bytes.
+// Included by trellis_*.cpp after registers_*.h and after a few operations on registers of integers
+// (Ints) and floats (Lanes): load_square, larger, smaller, clamp_lanes, to_even, where_less,
+// store_bytes and load_bytes.
 
 #include <bit>
 #include <cmath>
@@ -31,7 +31,7 @@ constexpr std::size_t kClasses = 4;
 static_assert(kMaxTrellisDim == kMaxHeadDim);
 
 struct LaneSearch {
-  LaneVectors vectors;  // y; later products of y and its level
+  LaneVectors vectors;  // y; later y times its level
   alignas(64) std::uint8_t higher[kMaxTrellisDim * kWidth];
 };
 
@@ -39,8 +39,8 @@ TQC_LANES Ints all_ints(std::int32_t value) { return Ints{} + value; }
 TQC_LANES Lanes as_floats(Ints v) { return __builtin_convertvector(v, Lanes); }
 TQC_LANES Ints as_ints(Lanes v) { return __builtin_convertvector(v, Ints); }
 
-// Takes up to kWidth rows in; lanes without one get the last again. Returns the bits of the largest
-// |y| of each.
+// Loads up to kWidth rows; lanes without a row get the last row again. Returns the bits of the
+// largest |y| of each.
 TQC_LANES_FUNCTION Ints load_rows(const float* rows, std::size_t dim, std::size_t n,
                                   LaneSearch& search) {
   const float* starts[kWidth];
@@ -57,14 +57,14 @@ TQC_LANES_FUNCTION Ints load_rows(const float* rows, std::size_t dim, std::size_
   return most;
 }
 
-// The lengths of all vectors, squared, as docs/reference/codec.md §4 adds them.
+// The squared lengths of all vectors, summed in the order of docs/reference/codec.md §4.
 TQC_LANES_FUNCTION Lanes squared_sums(std::size_t dim, const LaneVectors& x) {
   Lanes sums[16] = {};
   for (std::size_t i = 0; i < dim; ++i) sums[i % 16] += x.values[i] * x.values[i];
   return add_halves(sums);
 }
 
-// The scales of the first n lanes. Returns what brings turned vectors to levels.
+// Computes the scales of the first n lanes. Returns the factors from rotated vectors to levels.
 TQC_LANES_FUNCTION Lanes find_scales(const RotationTables& tables, Lanes squares, std::size_t n,
                                      std::uint16_t* scales) {
   const float step = tables.quantizer->spec().step;
@@ -80,7 +80,7 @@ TQC_LANES_FUNCTION Lanes find_scales(const RotationTables& tables, Lanes squares
   return levels;
 }
 
-// Turns head vectors and brings them to steps. Returns the bits of the largest |y| of each.
+// Rotates head vectors and scales them to steps. Returns the bits of the largest |y| of each.
 TQC_LANES_FUNCTION Ints take_steps(const RotationTables& tables, std::size_t n,
                                    std::uint16_t* scales, LaneVectors& x) {
   const Lanes levels = find_scales(tables, squared_sums(tables.head_dim, x), n, scales);
@@ -155,8 +155,8 @@ TQC_LANES void put_symbols(Ints symbols, std::size_t n, std::uint8_t* to) {
   std::memcpy(to, bytes, n);
 }
 
-// Follows the paths back, and leaves y * level in the place of y. Returns the sums of squares of
-// the levels: whole numbers up to 2^24, exact in any order.
+// Follows the paths back, and replaces y by y * level. Returns the sums of squares of the levels:
+// integers up to 2^24, exact in any order.
 template <bool kNear>
 TQC_LANES_FUNCTION Lanes trace(std::size_t dim, Ints state, LaneSearch& search,
                                std::uint8_t* symbols, std::size_t stride, std::size_t n) {
@@ -176,7 +176,7 @@ TQC_LANES_FUNCTION Lanes trace(std::size_t dim, Ints state, LaneSearch& search,
   return squares;
 }
 
-// The sums of what trace leaves, as docs/reference/codec.md §4 adds them.
+// The sums of the products from trace(), in the order of docs/reference/codec.md §4.
 TQC_LANES_FUNCTION Lanes add_products(std::size_t dim, const LaneSearch& search) {
   Lanes sums[16] = {};
   for (std::size_t i = 0; i < dim; ++i) sums[i % 16] += search.vectors.values[i];
@@ -187,7 +187,7 @@ TQC_LANES_FUNCTION void put_sums(Lanes sums, std::size_t n, float* to) {
   if (to != nullptr) std::memcpy(to, &sums, n * sizeof(float));
 }
 
-// The first of n lanes whose largest |y| has bits of at least `bound`, or n.
+// The first of n lanes whose largest |y| has bits at or above those of `bound`, or n.
 TQC_LANES_FUNCTION std::size_t first_beyond(Ints most, std::size_t n, float bound) {
   std::int32_t bits[kWidth];
   std::memcpy(bits, &most, sizeof(bits));

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kWalkBytes = 16;
 
-// kWidth components of kWidth rows, of which `left` are there, with rows and columns changed.
+// kWidth components of kWidth rows, transposed; only `left` components exist.
 TQC_LANES void load_square(const float* const (&rows)[kWidth], std::size_t first, std::size_t left,
                            Lanes (&out)[kWidth]) {
   TQC_UNROLL for (std::size_t l = 0; l < kWidth; ++l) {

@@ -23,7 +23,7 @@ Result<void> check_scales(std::span<const std::uint16_t> scales) {
                "token " + std::to_string(bad - scales.begin()) + ": scale beyond f16"};
 }
 
-// Tokens without a scale have code 0, which is a path of its own, and not the level 0.
+// Tokens with scale 0 get code 0 throughout, which is a path of its own and not the level 0.
 void clear_silent(std::span<const std::uint16_t> scales, const TrellisShape& shape,
                   std::span<std::uint8_t> symbols) {
   for (std::size_t t = 0; t < shape.n_vectors; ++t) {
@@ -42,7 +42,7 @@ std::uint16_t step_scale(float length, std::size_t dim, float step) {
 }
 
 float step_shrink(float step) {
-  constexpr float kErrorOfStep = 0.2635f;  // mean square, of a step of 1
+  constexpr float kErrorOfStep = 0.2635f;  // mean square, for a step of 1
   return 1.0f / (1.0f + kErrorOfStep * step * step);
 }
 

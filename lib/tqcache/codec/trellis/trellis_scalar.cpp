@@ -1,5 +1,5 @@
-// Trellis codes and loops of f64 for any CPU. The search is the definition, one vector at a time;
-// the other loops use registers of sixteen bytes, which nearly every CPU has.
+// Trellis codes and f64 loops for any CPU. The search is the definition, one vector at a time; the
+// other loops use 16-byte registers, which nearly every CPU has.
 
 #include <algorithm>
 #include <array>
@@ -22,7 +22,7 @@ using Sums = std::array<float, kStates>;
 
 float quarter(float y) { return std::clamp(y, -kTrellisFar, kTrellisFar) * 0.25f; }
 
-// v less what a class has for r = 0, and the r nearest to that; ties to even.
+// The distance of v from the level of a class at r = 0, and the nearest integer r; ties to even.
 float offset(float v, std::size_t level_class) {
   return v - static_cast<float>(level_class) * 0.25f;
 }
@@ -41,8 +41,8 @@ std::array<float, kClasses> class_costs(float y) {
   return costs;
 }
 
-// One component: the least sum that ends in each state. Returns a bit for each state that is
-// reached from the higher of its two.
+// Processes one component: finds the least sum that ends in each state. Returns a bit for each
+// state whose better source is the higher one.
 std::uint8_t advance(float y, Sums& sums) {
   const std::array<float, kClasses> costs = class_costs(y);
   Sums next;
@@ -58,7 +58,7 @@ std::uint8_t advance(float y, Sums& sums) {
   return static_cast<std::uint8_t>(higher);
 }
 
-// The levels of the path that ends in `state`, from the last to the first.
+// Finds the levels of the path that ends in `state`, from the last to the first.
 void trace(std::span<const float> y, std::span<const std::uint8_t> higher, std::size_t state,
            std::span<float> levels) {
   for (std::size_t i = y.size(); i-- > 0;) {
@@ -79,7 +79,7 @@ void find_path(std::span<const float> y, std::span<float> levels) {
   trace(y, higher, static_cast<std::size_t>(end - sums.begin()), levels);
 }
 
-// A head vector in steps of its own scale, which it returns.
+// Rotates a head vector and scales it to steps. Returns its scale.
 std::uint16_t take_steps(const Quantizer& quantizer, std::span<const float> row,
                          std::span<float> y) {
   const float step = quantizer.spec().step;

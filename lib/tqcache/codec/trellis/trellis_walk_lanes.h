@@ -1,6 +1,6 @@
 // codec/trellis/trellis_walk_lanes.h: the state machine of trellis codes for kWalkBytes vectors at
 // a time. Included by trellis_*.cpp, which define kWalkBytes, TQC_LANES and TQC_LANES_FUNCTION
-// before.
+// first.
 
 #include <cstring>
 
@@ -29,7 +29,7 @@ TQC_LANES void store_lanes(WalkLanes v, std::uint8_t* to, std::size_t n) {
   }
 }
 
-// The states after symbols whose lowest bits are `driver`.
+// The states after symbols with the lowest bits `driver`.
 TQC_LANES WalkLanes next_states(WalkLanes states, WalkLanes driver) {
   const WalkLanes odd = states & 1;
   return (states >> 1) ^ (odd | odd << 2) ^ driver << 1;

@@ -8,9 +8,9 @@
 namespace tqcache::format {
 namespace {
 
-constexpr unsigned kTurn = 1;  // bits, so that the sign goes below the mantissa
+constexpr unsigned kTurn = 1;  // bits, so that the sign is below the mantissa
 
-// One loop a plane, each of which compilers turn into vectors.
+// One loop per plane, each of which compilers vectorize.
 template <class Word>
 void split(const std::byte* __restrict raw, std::size_t n, std::byte* __restrict planes) {
   for (std::size_t plane = 0; plane < sizeof(Word); ++plane) {

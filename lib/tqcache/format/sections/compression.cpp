@@ -13,14 +13,14 @@ namespace tqcache::format {
 namespace {
 
 constexpr int kMinLevel = 1;
-constexpr int kMaxLevel = 19;  // above it zstd wants windows that a reader may refuse
+constexpr int kMaxLevel = 19;  // above it zstd uses windows that a reader may reject
 
-// Of Compressor::for_planes(): only repetitions that are long, and found by few places to look.
+// For Compressor::for_planes(): only long repetitions, found with few search positions.
 constexpr int kPlaneMinMatch = 7;
 constexpr int kPlaneHashLog = 6;
 
-// Of a frame, RFC 8878 §3.1.1. The densest one repeats a byte: a block of 4 bytes (header and byte)
-// makes 128 KiB, and the frame's own header takes more than one such block.
+// Frame limits, RFC 8878 §3.1.1. The densest frame repeats a byte: a block of 4 bytes (header and
+// byte) makes 128 KiB, and the frame's own header takes more than one such block.
 constexpr std::uint64_t kMaxBlockContent = std::uint64_t{128} << 10;
 constexpr std::uint64_t kMinBlockBytes = 4;
 constexpr std::uint64_t kMaxWindowBytes = std::uint64_t{128} << 20;
@@ -36,7 +36,7 @@ std::unique_ptr<Context, FreeContext> made(Context* context) {
   return std::unique_ptr<Context, FreeContext>(context);
 }
 
-// zstd fails on good parameters only for want of memory.
+// With valid parameters zstd fails only if memory runs out.
 std::size_t require(std::size_t result) {
   if (ZSTD_isError(result)) throw std::bad_alloc();
   return result;
@@ -44,10 +44,10 @@ std::size_t require(std::size_t result) {
 
 Error corrupt_frame(std::string fact) { return {ErrorCode::kCorrupt, "zstd: " + std::move(fact)}; }
 
-// How far back a frame's blocks may refer; 0 when it is as far as the content goes. RFC 8878
-// §3.1.1.1. Requires: the frame's header is whole.
+// How far back a frame's blocks may refer; 0 if as far as the content reaches. RFC 8878 §3.1.1.1.
+// Requires: the frame's header is complete.
 std::uint64_t window_bytes(ByteView frame) {
-  const auto descriptor = std::to_integer<unsigned>(frame[4]);  // behind the magic number
+  const auto descriptor = std::to_integer<unsigned>(frame[4]);  // after the magic number
   const bool is_single_segment = (descriptor & 0x20) != 0;
   if (is_single_segment) return 0;
   const auto window = std::to_integer<unsigned>(frame[5]);
@@ -55,9 +55,9 @@ std::uint64_t window_bytes(ByteView frame) {
   return base + base / 8 * (window & 7);
 }
 
-// What a frame's header asks for, before its content is believed.
+// Checks the claims of a frame's header before its content is used.
 Result<void> check_frame_header(ByteView frame, std::uint64_t raw_size) {
-  // Also refuses a frame that does not say, and skippable frames, which say 0.
+  // Also rejects frames without a content size, and skippable frames, which report 0.
   if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != raw_size || raw_size == 0) {
     return corrupt_frame("the frame does not say that it holds " + std::to_string(raw_size) +
                          " bytes");
@@ -136,7 +136,7 @@ std::size_t Compressor::compress_pieces(ByteView raw, std::span<const std::size_
   for (std::size_t i = 0, at = 0; i < sizes.size(); at += sizes[i], ++i) {
     ZSTD_inBuffer in{raw.data() + at, sizes[i], 0};
     const auto end = i + 1 < sizes.size() ? ZSTD_e_flush : ZSTD_e_end;
-    // What is left to be written, for which there is no room then.
+    // Some output is left, but `room` is full.
     if (require(ZSTD_compressStream2(context.get(), &out, &in, end)) != 0) {
       require(ZSTD_CCtx_reset(context.get(), ZSTD_reset_session_only));
       return 0;

@@ -7,13 +7,13 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/sections/byte_planes.h"
 
 namespace tqcache::format {
 namespace {
 
-// A frame is kept if it saves so much of its plane: less is not worth being decompressed.
+// A frame is kept if it saves 1 / kWorthwhile of its plane; less is not worth the decompression.
 constexpr std::size_t kWorthwhile = 64;
 
 std::size_t table_bytes(std::size_t width) { return width * sizeof(std::uint64_t); }
@@ -22,15 +22,15 @@ Error corrupt_plane(std::size_t plane, std::string fact) {
   return {ErrorCode::kCorrupt, "plane " + std::to_string(plane) + ": " + std::move(fact)};
 }
 
-// Planes as they stand in a section.
+// Planes as stored in a section.
 struct StoredPlanes {
   std::array<ByteView, kMaxPlanes> planes;
-  std::uint64_t plane_bytes = 0;  // of each, once it is decompressed
+  std::uint64_t plane_bytes = 0;  // of each, after decompression
 
   bool is_frame(std::size_t plane) const { return planes[plane].size() < plane_bytes; }
 };
 
-// Errors: kCorrupt when their sizes are not those of planes, or do not add up.
+// Errors: kCorrupt when their sizes are not valid for planes, or do not add up.
 Result<StoredPlanes> find_planes(ByteView stored, std::uint64_t raw_size, std::size_t width) {
   StoredPlanes found{{}, raw_size / width};
   if (stored.size() < table_bytes(width)) {
@@ -49,7 +49,7 @@ Result<StoredPlanes> find_planes(ByteView stored, std::uint64_t raw_size, std::s
   return Error{ErrorCode::kCorrupt, std::to_string(rest.size()) + " bytes behind the planes"};
 }
 
-// Puts a plane to the end of `stored`, compressed if that pays, and gives the bytes it takes there.
+// Appends a plane to `stored`, compressed if that pays, and returns its stored size.
 std::uint64_t append_plane(const Compressor& compressor, ByteView plane, Bytes& stored) {
   const std::size_t at = stored.size();
   stored.resize(at + plane.size());

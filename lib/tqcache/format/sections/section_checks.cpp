@@ -9,17 +9,17 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/trellis/trellis.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
-#include "tqcache/format/section_plan.h"
+#include "tqcache/error.h"
 #include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {
 namespace {
 
-// Not finite: all bits of the exponent are set.
+// Exponent bits, which are all set in a value that is not finite.
 constexpr std::uint32_t exponent_mask(Dtype dtype) {
   switch (dtype) {
     case Dtype::kF32:
@@ -53,7 +53,7 @@ std::string vector_place(std::size_t head, std::size_t token) {
   return "head " + std::to_string(head) + " token " + std::to_string(token) + ": ";
 }
 
-// Rows of head vectors, [n_kv_heads, n_tokens, head_dim] of the side's dtype.
+// Rows of head vectors, [n_kv_heads, n_tokens, head_dim] of `dtype`.
 Result<void> check_dense_rows(cache::HeadShape shape, Dtype dtype, ByteView rows) {
   const auto bad = find_not_finite(rows, dtype);
   if (!bad) return {};
@@ -64,8 +64,8 @@ Result<void> check_dense_rows(cache::HeadShape shape, Dtype dtype, ByteView rows
   return corrupt(vector_place(vector / n_tokens, vector % n_tokens) + "a value is not finite");
 }
 
-// Whatever of a part's block is not the code of one of its tokens and components is zero: the block
-// is what packing its own codes gives. And so are the codes of sink tokens.
+// Checks that all bits of a part's block outside its codes are zero: packing the unpacked codes
+// again must give the same block. Codes of sink tokens must be zero too.
 Result<void> check_codes(const codec::BlockShape& shape, ByteView block, std::size_t n_sinks) {
   std::vector<std::uint8_t> codes(codec::kBlockTokens * shape.dim());
   codec::unpack_block(shape, block, codes);
@@ -78,16 +78,15 @@ Result<void> check_codes(const codec::BlockShape& shape, ByteView block, std::si
   return {};
 }
 
-// Shapes: codes [PackedLayout::head_code_bytes], a block for every part.
-Result<void> check_head_codes(const std::vector<codec::PartSpec>& parts, SideName name, ByteView codes,
+// Shapes: codes [layout.code_bytes].
+Result<void> check_head_codes(const codec::HeadLayout& layout, ByteView codes,
                               std::size_t n_sinks) {
-  for (std::size_t i = 0, at = 0; i < parts.size(); ++i) {
-    const codec::BlockShape shape = block_shape(parts[i], name);
-    const ByteView block = codes.subspan(at, shape.block_bytes());
-    if (auto checked = check_codes(shape, block, n_sinks); !checked) {
+  for (std::size_t i = 0; i < layout.parts.size(); ++i) {
+    const codec::HeadLayout::Part& part = layout.parts[i];
+    const ByteView block = codes.subspan(part.code_offset, part.shape.block_bytes());
+    if (auto checked = check_codes(part.shape, block, n_sinks); !checked) {
       return in_context("part " + std::to_string(i), std::move(checked).error());
     }
-    at += block.size();
   }
   return {};
 }
@@ -102,14 +101,13 @@ Result<void> check_scale_row(std::size_t head, ByteView row, std::size_t n_sinks
   return corrupt("head " + std::to_string(head) + ": a scale of a sink token is not zero");
 }
 
-// Of mode trellis codes are a path, and scales have no more bits than a byte tells.
+// In mode trellis, codes must form a path, and scales must fit into one byte.
 Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
-  if (!has_symbols(side_of(layer, section.side))) return {};
+  if (!has_symbols(tensor_of(layer, section.side))) return {};
   const SymbolShape shape = symbol_shape(layer, section);
   std::vector<std::uint8_t> symbols(shape.head_dim * codec::kBlockTokens);
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
-    const ByteView block =
-        raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes);
+    const ByteView block = raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes);
     auto path = codec::trellis_block_symbols({shape.head_dim, codec::kBlockTokens}, block,
                                              shape.order, symbols);
     if (!path) return in_context("head " + std::to_string(head), std::move(path).error());
@@ -118,7 +116,7 @@ Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& secti
   const std::size_t n_scales = shape.n_heads * codec::kBlockTokens;
   for (std::size_t i = 0; i < n_scales; ++i) {
     std::uint16_t scale;
-    std::memcpy(&scale, raw.data() + shape.layout.scales_at + i * sizeof(scale), sizeof(scale));
+    std::memcpy(&scale, raw.data() + shape.layout.scales_at(0) + i * sizeof(scale), sizeof(scale));
     if ((scale & kUnused) == 0 && scale < 0x8000) continue;
     return corrupt(vector_place(i / codec::kBlockTokens, i % codec::kBlockTokens) +
                    "a scale that is no byte");
@@ -127,33 +125,34 @@ Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& secti
 }
 
 Result<void> check_packed(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
-  const cache::TensorDesc& tensor = side_of(layer, section.side);
+  const cache::TensorDesc& tensor = tensor_of(layer, section.side);
   const cache::HeadShape shape = cache::attention_of(layer)->shape;
-  const PackedLayout layout = packed_layout(shape, tensor, key_of(section));
-  const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
-  for (std::size_t head = 0; head < n_heads; ++head) {
-    const ByteView codes = raw.subspan(head * layout.head_code_bytes, layout.head_code_bytes);
-    if (auto ok = check_head_codes(tensor.quant->parts, section.side, codes, layout.n_sinks); !ok) {
+  const cache::PackedLayout layout =
+      cache::packed_layout(tensor, shape, order_of(section.side), section.block);
+  for (std::size_t head = 0; head < layout.n_heads; ++head) {
+    const ByteView codes = raw.subspan(layout.codes_at(head), layout.head.code_bytes);
+    if (auto ok = check_head_codes(layout.head, codes, layout.n_sinks); !ok) {
       return in_context("head " + std::to_string(head), std::move(ok).error());
     }
   }
-  constexpr std::size_t kRowBytes = codec::kBlockTokens * sizeof(std::uint16_t);
-  for (std::size_t row = 0; row < n_heads * layout.n_scale_rows; ++row) {
-    TQC_TRY(check_scale_row(row / layout.n_scale_rows,
-                            raw.subspan(layout.scales_at + row * kRowBytes, kRowBytes),
+  constexpr std::size_t kRowBytes = codec::HeadLayout::kRowBytes;
+  const std::size_t n_rows = layout.head.n_scale_rows;
+  for (std::size_t row = 0; row < layout.n_heads * n_rows; ++row) {
+    TQC_TRY(check_scale_row(row / n_rows,
+                            raw.subspan(layout.scales_at(0) + row * kRowBytes, kRowBytes),
                             layout.n_sinks));
   }
   TQC_TRY(check_paths(layer, section, raw));
-  return check_dense_rows(shape, tensor.dtype, raw.subspan(layout.sinks_at));
+  return check_dense_rows(shape, tensor.dtype, raw.subspan(layout.sinks_at(0)));
 }
 
 }  // namespace
 
 Result<void> check_values(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
   assert(raw.size() == section.raw_bytes);
-  if (section.side == SideName::kArray) return {};
+  if (section.side == TensorKind::kArray) return {};
   if (section.packed) return check_packed(layer, section, raw);
-  return check_dense_rows(cache::attention_of(layer)->shape, side_of(layer, section.side).dtype,
+  return check_dense_rows(cache::attention_of(layer)->shape, tensor_of(layer, section.side).dtype,
                           raw);
 }
 

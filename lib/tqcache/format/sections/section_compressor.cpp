@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "tqcache/base/hash.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/format/sections/plane_section.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/sections/symbol_section.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
 
@@ -27,7 +27,7 @@ void SectionCompressor::prepare(const cache::LayerDesc& layer, ByteView raw, Sec
   section.checksum = xxh3_128(stored);
 }
 
-// Gives how it was done. Not at all: it would not be smaller, and `out` is empty.
+// Returns the method used. kNone: the result would not be smaller, and `out` is empty.
 Compression SectionCompressor::compress(const cache::LayerDesc& layer, const SectionInfo& section,
                                         ByteView raw, Bytes& out) const {
   if (method_ == Compression::kNone) return Compression::kNone;
@@ -35,7 +35,7 @@ Compression SectionCompressor::compress(const cache::LayerDesc& layer, const Sec
     const std::size_t width = number_bytes(layer, key_of(section));
     return compress_planes(planes_, raw, width, out) ? Compression::kPlanes : Compression::kNone;
   }
-  if (section.packed && has_symbols(side_of(layer, section.side)) &&
+  if (section.packed && has_symbols(tensor_of(layer, section.side)) &&
       compress_symbols(planes_, symbol_shape(layer, section), raw, out)) {
     return Compression::kSymbols;
   }

@@ -7,12 +7,12 @@
 namespace tqcache::format {
 namespace {
 
-// The lowest symbol of those that fit a field of kFields / density bits: the middle is symbol 64.
+// The lowest symbol that fits a field of kFields / density bits; the middle is symbol 64.
 constexpr unsigned lowest(unsigned density) { return density == 2 ? 56 : 62; }
 
 constexpr unsigned kFields = 8;  // bits of a byte
 
-// The density is a constant, so that compilers can make vectors of these.
+// The density is a constant, so that compilers can vectorize these functions.
 template <unsigned kDensity>
 void pack(const std::uint8_t* __restrict symbols, std::span<std::uint8_t> packed) {
   constexpr unsigned kBits = kFields / kDensity;
@@ -39,7 +39,7 @@ void unpack(std::span<const std::uint8_t> packed, std::uint8_t* __restrict symbo
 
 unsigned highest_density(std::span<const std::uint8_t> symbols) {
   std::uint8_t least = 255, most = 0;
-  for (const std::uint8_t symbol : symbols) {  // not minmax(), which compilers make no vectors of
+  for (const std::uint8_t symbol : symbols) {  // not minmax(), which compilers do not vectorize
     least = std::min(least, symbol);
     most = std::max(most, symbol);
   }

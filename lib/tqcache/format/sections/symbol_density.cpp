@@ -12,10 +12,10 @@ namespace {
 
 using Counts = std::array<std::uint32_t, 256>;
 
-// Of a byte that occurs, in the table that stands before the codes.
+// Cost of each distinct byte in the table before the codes.
 constexpr std::uint64_t kTableBits = 1;
 
-// Four counters a byte: one alone would wait for itself where bytes repeat.
+// Four counters per byte: a single one would wait for itself where bytes repeat.
 Counts count_bytes(std::span<const std::uint8_t> bytes) {
   std::array<Counts, 4> parts{};
   const std::size_t whole = bytes.size() / 4 * 4;
@@ -34,14 +34,14 @@ std::uint64_t coded_bits(const Counts& counts) {
   return huffman_bits(counts) + kTableBits * n_different;
 }
 
-// A code that gives every symbol a bit or more wastes little where none is more frequent than this.
+// Codes of at least one bit per symbol waste little if no symbol is more frequent than this.
 bool may_waste(const Counts& counts, std::size_t n_symbols) {
   return std::ranges::max(counts) >= n_symbols / 10 * 3;
 }
 
 }  // namespace
 
-// Two queues: single bytes, the rarest first, and what was joined, which comes in ascending order.
+// Two queues: single bytes, the rarest first, and joined ones, which appear in ascending order.
 std::uint64_t huffman_bits(std::span<const std::uint32_t> counts) {
   std::vector<std::uint64_t> single;
   for (const std::uint32_t count : counts) {

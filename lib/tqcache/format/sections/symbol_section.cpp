@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
 #include "tqcache/codec/trellis/trellis.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
+#include "tqcache/error.h"
 #include "tqcache/format/sections/symbol_classes.h"
 #include "tqcache/format/sections/symbol_density.h"
 
@@ -24,13 +24,13 @@ constexpr std::uint16_t kF16Infinity = 0x7c00;
 
 codec::TrellisShape trellis_shape(const SymbolShape& shape) { return {shape.head_dim, kTokens}; }
 
-// Symbols of a class, of all heads.
+// Number of symbols of a class, for all heads.
 std::size_t class_size(const SymbolShape& shape, std::size_t index) {
   const std::size_t first = index * kClassComponents;
   return std::min(kClassComponents, shape.head_dim - first) * shape.n_heads * kTokens;
 }
 
-// Symbols of a section: [head_dim, n_heads, 256], so that a class is in one piece.
+// The symbols of a section: [head_dim, n_heads, 256], so that a class is contiguous.
 class Symbols {
  public:
   explicit Symbols(const SymbolShape& shape)
@@ -43,7 +43,7 @@ class Symbols {
                                    class_size(shape_, index));
   }
 
-  // Of one head: [head_dim, 256], to be filled and put, or to be taken.
+  // A buffer for one head: [head_dim, 256]; fill it and call put(), or read it after take().
   std::span<std::uint8_t> head() { return head_; }
   void put(std::size_t head) {
     each_row(head, [](std::uint8_t* all, std::uint8_t* one) { std::memcpy(all, one, kTokens); });
@@ -52,7 +52,7 @@ class Symbols {
     each_row(head, [](std::uint8_t* all, std::uint8_t* one) { std::memcpy(one, all, kTokens); });
   }
 
-  // Sets all of one head's symbols of the tokens that have no scale.
+  // Sets one head's symbols of all tokens with scale 0.
   void set_silent(std::span<const std::uint16_t> scales, std::uint8_t symbol) {
     for (std::size_t t = 0; t < kTokens; ++t) {
       if (scales[t] != 0) continue;
@@ -75,7 +75,7 @@ class Symbols {
 
 std::span<const std::uint16_t> scales_of(const SymbolShape& shape, ByteView raw, std::size_t head) {
   const auto* const all =
-      reinterpret_cast<const std::uint16_t*>(raw.data() + shape.layout.scales_at);
+      reinterpret_cast<const std::uint16_t*>(raw.data() + shape.layout.scales_at(0));
   return {all + head * kTokens, kTokens};
 }
 
@@ -83,10 +83,10 @@ std::span<std::uint8_t> as_u8(std::span<std::byte> bytes) {
   return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
 }
 
-// The densities of the classes, and the sizes of what stands in the frame.
+// The densities of the classes, and the sizes of the pieces in the frame.
 struct Contents {
   std::vector<unsigned> densities;
-  std::vector<std::size_t> pieces;  // a class each, the scales, the sinks
+  std::vector<std::size_t> pieces;  // one per class, the scales, the sinks
 
   std::size_t size() const {
     std::size_t sum = 0;
@@ -105,7 +105,7 @@ Contents contents_of(const SymbolShape& shape, std::vector<unsigned> densities) 
   return contents;
 }
 
-// False: a block that is no path, or a scale that is none of this mode.
+// Returns false for a block that is not a path, or a scale that is invalid in this mode.
 bool load(const SymbolShape& shape, ByteView raw, Symbols& symbols) {
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
     const auto scales = scales_of(shape, raw, head);
@@ -113,8 +113,7 @@ bool load(const SymbolShape& shape, ByteView raw, Symbols& symbols) {
       return (scale & kUnusedBits) == 0 && scale < kF16Infinity;
     };
     if (!std::ranges::all_of(scales, is_step)) return false;
-    const ByteView block =
-        raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes);
+    const ByteView block = raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes);
     auto found =
         codec::trellis_block_symbols(trellis_shape(shape), block, shape.order, symbols.head());
     if (!found) return false;
@@ -124,7 +123,7 @@ bool load(const SymbolShape& shape, ByteView raw, Symbols& symbols) {
   return true;
 }
 
-// Whether it is all there: what symbols do not tell is lost by them.
+// Whether codes of tokens with scale 0 are all 0: symbols would lose any others.
 bool is_silent_where_scales_are(const SymbolShape& shape, ByteView raw) {
   std::vector<std::uint8_t> codes(kTokens * shape.head_dim);
   const codec::BlockShape block{static_cast<int>(shape.head_dim), codec::kMaxBits, shape.order};
@@ -132,8 +131,7 @@ bool is_silent_where_scales_are(const SymbolShape& shape, ByteView raw) {
     const auto scales = scales_of(shape, raw, head);
     if (std::ranges::find(scales, 0) == scales.end()) continue;
     codec::unpack_block(
-        block, raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes),
-        codes);
+        block, raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes), codes);
     for (std::size_t t = 0; t < kTokens; ++t) {
       if (scales[t] != 0) continue;
       const auto of_token = std::span(codes).subspan(t * shape.head_dim, shape.head_dim);
@@ -157,12 +155,12 @@ AlignedBytes fill_pieces(const SymbolShape& shape, ByteView raw, Symbols& symbol
       bytes[at++] = static_cast<std::byte>(scale >> codec::kStepScaleShift);
     }
   }
-  std::ranges::copy(raw.subspan(shape.layout.sinks_at),
+  std::ranges::copy(raw.subspan(shape.layout.sinks_at(0)),
                     bytes.begin() + static_cast<std::ptrdiff_t>(at));
   return bytes;
 }
 
-// Pieces of the content that get a table of their own: two classes each, where they are alike.
+// Pieces of the content that get their own entropy table: two adjacent classes if densities match.
 std::vector<std::size_t> tables_of(const Contents& contents) {
   std::vector<std::size_t> pieces;
   const std::size_t n_classes = contents.densities.size();
@@ -178,7 +176,7 @@ std::vector<std::size_t> tables_of(const Contents& contents) {
   return pieces;
 }
 
-// What stands before the frame.
+// Reads the bytes before the frame.
 Result<Contents> read_contents(ByteView stored, const SymbolShape& shape) {
   const std::size_t n_classes = class_count(shape.head_dim);
   if (stored.size() <= n_classes) return corrupt("no room for the classes of symbols");
@@ -197,19 +195,19 @@ Result<void> place_scales(const SymbolShape& shape, ByteView bytes, std::span<st
     const auto scale =
         static_cast<std::uint16_t>(std::to_integer<unsigned>(bytes[i]) << codec::kStepScaleShift);
     if (scale >= kF16Infinity) return corrupt("a scale that is not finite");
-    std::memcpy(raw.data() + shape.layout.scales_at + i * sizeof(scale), &scale, sizeof(scale));
+    std::memcpy(raw.data() + shape.layout.scales_at(0) + i * sizeof(scale), &scale, sizeof(scale));
   }
   return {};
 }
 
-// Requires: the scales stand in `raw`.
+// Requires: the scales are already in `raw`.
 Result<void> place_codes(const SymbolShape& shape, Symbols& symbols, std::span<std::byte> raw) {
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
     symbols.take(head);
     symbols.set_silent(scales_of(shape, raw, head), 0);
     auto placed = codec::decode_trellis_block(
         trellis_shape(shape), symbols.head(), shape.order,
-        raw.subspan(head * shape.layout.head_code_bytes, shape.layout.head_code_bytes));
+        raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes));
     if (!placed) return in_context("head " + std::to_string(head), std::move(placed).error());
   }
   return {};
@@ -227,7 +225,8 @@ SymbolShape symbol_shape(const cache::LayerDesc& layer, const SectionInfo& secti
   const cache::HeadShape shape = cache::attention_of(layer)->shape;
   return {static_cast<std::size_t>(shape.n_kv_heads), static_cast<std::size_t>(shape.head_dim),
           order_of(section.side),
-          packed_layout(shape, side_of(layer, section.side), key_of(section))};
+          cache::packed_layout(tensor_of(layer, section.side), shape, order_of(section.side),
+                               section.block)};
 }
 
 bool compress_symbols(const Compressor& compressor, const SymbolShape& shape, ByteView raw,
@@ -259,7 +258,7 @@ Result<void> check_symbols(ByteView stored, const SymbolShape& shape) {
 
 Result<void> decompress_symbols(const Decompressor& decompressor, ByteView stored,
                                 const SymbolShape& shape, std::span<std::byte> raw) {
-  assert(raw.size() == shape.layout.raw_bytes);
+  assert(raw.size() == shape.layout.bytes());
   TQC_TRY_ASSIGN(const Contents contents, read_contents(stored, shape));
   AlignedBytes bytes(contents.size());
   TQC_TRY(decompressor.decompress(stored.subspan(contents.densities.size()), bytes));
@@ -274,7 +273,7 @@ Result<void> decompress_symbols(const Decompressor& decompressor, ByteView store
   const ByteView scales = ByteView(bytes).subspan(at, shape.n_heads * kTokens);
   TQC_TRY(place_scales(shape, scales, raw));
   std::ranges::copy(ByteView(bytes).subspan(at + scales.size()),
-                    raw.begin() + static_cast<std::ptrdiff_t>(shape.layout.sinks_at));
+                    raw.begin() + static_cast<std::ptrdiff_t>(shape.layout.sinks_at(0)));
   return place_codes(shape, symbols, raw);
 }
 

@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/layer.h"
-#include "tqcache/format/dense_sections.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/json.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -21,9 +22,9 @@ namespace tqcache::interop {
 namespace {
 
 using cache::ArrayDesc;
+using cache::CacheDesc;
 using cache::LayerDesc;
-using format::Manifest;
-using format::SideName;
+using cache::TensorKind;
 using tensors::NewTensor;
 
 std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
@@ -44,8 +45,8 @@ std::string type_name(Dtype dtype) {
 struct Part {
   NewTensor tensor;
   std::size_t layer = 0;
-  SideName side = SideName::kKeys;
-  std::size_t array = 0;  // of kArray
+  TensorKind side = TensorKind::kKeys;
+  std::size_t array = 0;  // for kArray
   bool is_wide = false;   // 32-bit values
 };
 
@@ -54,25 +55,24 @@ class HfPlan {
  public:
   Result<void> add_layer(std::size_t number, const LayerDesc& layer, std::int64_t n_tokens) {
     return std::visit(
-        Overload{[&](const cache::AttentionDesc& attention) {
-                   return add_full(number, attention, n_tokens);
-                 },
-                 [&](const cache::WindowDesc& window) {
-                   return add_sliding(number, window, n_tokens);
-                 },
-                 [&](const cache::StateDesc& state) { return add_linear(number, state); }},
+        Overload{
+            [&](const cache::AttentionDesc& attention) {
+              return add_full(number, attention, n_tokens);
+            },
+            [&](const cache::WindowDesc& window) { return add_sliding(number, window, n_tokens); },
+            [&](const cache::StateDesc& state) { return add_linear(number, state); }},
         layer);
   }
 
-  // Wide values first, so that every tensor begins at a multiple of the size of its values: torch
-  // wants that of memory that it is to use in place.
+  // Wide values first, so that every tensor begins at a multiple of its value size: torch requires
+  // this of memory that it uses in place.
   void sort() {
     std::stable_partition(parts_.begin(), parts_.end(),
                           [](const Part& part) { return part.is_wide; });
   }
   const std::vector<Part>& parts() const { return parts_; }
 
-  Bytes header(const Manifest& manifest) const {
+  Bytes header(const CacheDesc& manifest) const {
     std::vector<NewTensor> tensors;
     if (!manifest.hidden_tokens) {
       tensors.push_back({std::string(kHfTokens), "I64", {to_u64(manifest.n_tokens())}});
@@ -82,7 +82,7 @@ class HfPlan {
   }
 
  private:
-  std::map<std::string, std::string> metadata(const Manifest& manifest) const {
+  std::map<std::string, std::string> metadata(const CacheDesc& manifest) const {
     std::map<std::string, std::string> metadata;
     const auto set = [&](std::string_view key, std::string text) {
       metadata.emplace(key, std::move(text));
@@ -103,7 +103,7 @@ class HfPlan {
   }
 
   void add_part(std::size_t layer, std::string_view name, Dtype dtype,
-                std::vector<std::uint64_t> shape, SideName side, std::size_t array = 0) {
+                std::vector<std::uint64_t> shape, TensorKind side, std::size_t array = 0) {
     parts_.push_back(
         {{hf_layer_prefix(layer) + std::string(name), type_name(dtype), std::move(shape)},
          layer,
@@ -117,8 +117,8 @@ class HfPlan {
     add_type(kHfFull);
     const std::vector<std::uint64_t> shape = {1, to_u64(layer.shape.n_kv_heads), to_u64(n_tokens),
                                               to_u64(layer.shape.head_dim)};
-    add_part(number, "key", layer.k.dtype, shape, SideName::kKeys);
-    add_part(number, "value", layer.v.dtype, shape, SideName::kValues);
+    add_part(number, "key", layer.k.dtype, shape, TensorKind::kKeys);
+    add_part(number, "value", layer.v.dtype, shape, TensorKind::kValues);
     return {};
   }
 
@@ -129,14 +129,14 @@ class HfPlan {
           fmt::format("its window keeps {} first tokens, and those of transformers keep none",
                       layer.window.keep));
     }
-    // The token that is being computed is in transformers' window too.
+    // The window of transformers includes the token that is being computed.
     add_type(kHfSliding, layer.window.size + 1);
     const cache::AttentionDesc& attention = layer.attention;
     std::vector<std::uint64_t> shape =
         cache::window_array_shape(attention.shape, layer.window, n_tokens);
     shape.insert(shape.begin(), 1);
-    add_part(number, "key", attention.k.dtype, shape, SideName::kArray, 0);
-    add_part(number, "value", attention.v.dtype, shape, SideName::kArray, 1);
+    add_part(number, "key", attention.k.dtype, shape, TensorKind::kArray, 0);
+    add_part(number, "value", attention.v.dtype, shape, TensorKind::kArray, 1);
     return {};
   }
 
@@ -152,7 +152,7 @@ class HfPlan {
       if (!names.insert(array.name).second) {
         return unsupported("array " + tensors::printable_name(array.name) + ": there twice");
       }
-      add_part(number, array.name, array.dtype, array.shape, SideName::kArray, i);
+      add_part(number, array.name, array.dtype, array.shape, TensorKind::kArray, i);
     }
     return {};
   }
@@ -163,7 +163,7 @@ class HfPlan {
   bool has_windows_ = false;
 };
 
-Result<HfPlan> make_plan(const Manifest& manifest) {
+Result<HfPlan> make_plan(const CacheDesc& manifest) {
   HfPlan plan;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     auto added = plan.add_layer(i, manifest.layers[i], manifest.n_tokens());
@@ -173,19 +173,19 @@ Result<HfPlan> make_plan(const Manifest& manifest) {
   return plan;
 }
 
-Result<void> write_values(const format::SectionSource& cache, const std::vector<Part>& parts,
+Result<void> write_values(const cache::CacheReader& cache, const std::vector<Part>& parts,
                           AtomicFile& file, const Progress& progress) {
-  WholeSides sides(cache, progress);
+  WholeTensors sides(cache, progress);
   AlignedBytes values;
   for (const Part& part : parts) {
-    TQC_TRY(part.side == SideName::kArray ? sides.read_array(part.layer, part.array, values)
-                                          : sides.read_side(part.layer, part.side, values));
+    TQC_TRY(part.side == TensorKind::kArray ? sides.read_array(part.layer, part.array, values)
+                                            : sides.read_side(part.layer, part.side, values));
     TQC_TRY(file.write(values));
   }
   return {};
 }
 
-Result<void> write_tokens(const Manifest& manifest, AtomicFile& file) {
+Result<void> write_tokens(const CacheDesc& manifest, AtomicFile& file) {
   if (manifest.hidden_tokens) return {};
   const std::vector<std::int64_t> ids(manifest.tokens.begin(), manifest.tokens.end());
   return file.write(object_bytes(ids));
@@ -193,14 +193,14 @@ Result<void> write_tokens(const Manifest& manifest, AtomicFile& file) {
 
 }  // namespace
 
-Result<void> export_hf(const format::SectionSource& cache, const std::filesystem::path& path,
+Result<void> export_hf(const cache::CacheReader& cache, const std::filesystem::path& path,
                        Overwrite overwrite, const Progress& progress) {
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, overwrite));
-  TQC_TRY_ASSIGN(const auto dense, format::DenseSections::make(cache));
-  TQC_TRY_ASSIGN(const HfPlan plan, make_plan(dense.manifest()));
-  TQC_TRY(file.write(plan.header(dense.manifest())));
-  TQC_TRY(write_tokens(dense.manifest(), file));
-  TQC_TRY(write_values(dense, plan.parts(), file, progress));
+  TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
+  TQC_TRY_ASSIGN(const HfPlan plan, make_plan(dense->description()));
+  TQC_TRY(file.write(plan.header(dense->description())));
+  TQC_TRY(write_tokens(dense->description(), file));
+  TQC_TRY(write_values(*dense, plan.parts(), file, progress));
   return file.commit();
 }
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
 #include "tqcache/interop/whole_tensors.h"
@@ -35,7 +35,7 @@ using tensors::SafetensorsIndex;
 using tensors::TensorPlace;
 using tensors::TensorType;
 
-constexpr std::size_t kMaxListBytes = 64 << 10;  // of layer_types, of sliding_window
+constexpr std::size_t kMaxListBytes = 64 << 10;  // for layer_types and sliding_window
 constexpr std::size_t kTokensAtOnce = 8192;
 
 Result<std::string> metadata_of(const SafetensorsIndex& index, std::string_view key) {
@@ -94,7 +94,7 @@ Result<std::vector<std::int64_t>> read_windows(const SafetensorsIndex& index,
   }
   for (std::size_t i = 0; i < types.size(); ++i) {
     if (types[i] != kHfSliding) continue;
-    // A window of 1 leaves nothing to be kept, and transformers keeps everything instead.
+    // A window of 1 would keep no tokens, and transformers then keeps all of them.
     if (!list[i].is_number_unsigned() || list[i].get<std::uint64_t>() < 2) {
       return corrupt(
           fmt::format("metadata \"sliding_window\": entry {} is no number of at least 2", i));
@@ -112,7 +112,7 @@ Result<Dtype> dtype_of(const TensorPlace& place) {
   return unsupported("values of type " + place.type_name);
 }
 
-// Takes the tensors of a file one by one, and finds those that remain.
+// Takes the tensors of a file one by one, and finds those that were not taken.
 class HfReader {
  public:
   HfReader(std::shared_ptr<const ByteSource> file, SafetensorsIndex index)
@@ -203,7 +203,7 @@ class HfReader {
     return BothSides{k, v};
   }
 
-  ForeignSide foreign_side(const SidePlace& side) const {
+  ForeignTensor foreign_side(const SidePlace& side) const {
     return {side.dtype,
             rows_of(tensor_at(file_, side.offset), side.shape, n_tokens, dtype_size(side.dtype))};
   }
@@ -282,7 +282,7 @@ std::string text_or_none(const SafetensorsIndex& index, std::string_view key) {
   return found == index.metadata.end() ? std::string() : found->second;
 }
 
-// Only texts that can be shown: a name is of use to nobody otherwise.
+// Keeps only displayable texts: other names are of no use.
 void describe(const SafetensorsIndex& index, ForeignCache& cache) {
   cache.identity.source_format = "transformers";
   const std::string model_type = text_or_none(index, kHfModelTypeKey);

@@ -1,5 +1,5 @@
 #pragma once
-// interop/hf/hf_schema.h: the words of the schema "tqcache-hf-1" (docs/reference/interop.md,
+// interop/hf/hf_schema.h: the names of the schema "tqcache-hf-1" (docs/reference/interop.md,
 // "Hugging Face").
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ inline constexpr std::string_view kHfModelTypeKey = "model_type";
 inline constexpr std::string_view kHfVersionKey = "transformers_version";
 inline constexpr std::string_view kHfConfigKey = "config";
 
-// Types of layers; all but "dummy" as in the configs of transformers.
+// Layer types; all except "dummy" as in the configs of transformers.
 inline constexpr std::string_view kHfFull = "full_attention";
 inline constexpr std::string_view kHfSliding = "sliding_attention";
 inline constexpr std::string_view kHfLinear = "linear_attention";
@@ -38,13 +38,13 @@ inline std::string hf_layer_prefix(std::size_t layer) {
   return fmt::format("model.layers.{}.", layer);
 }
 
-// A state by its name: "conv_states.3" or "recurrent_states.3".
+// A recurrent state, parsed from its name: "conv_states.3" or "recurrent_states.3".
 struct HfState {
   bool is_recurrent = false;
   std::size_t number = 0;
   auto operator<=>(const HfState&) const = default;
 };
-// nullopt: not the name of a state.
+// nullopt: not the name of a recurrent state.
 std::optional<HfState> hf_state_of(std::string_view name);
 
 }  // namespace tqcache::interop

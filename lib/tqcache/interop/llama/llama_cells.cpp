@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/llama/llama_rows.h"
 
 namespace tqcache::interop {
@@ -32,7 +32,7 @@ struct Cell {
 };
 
 Result<void> check_count(std::uint32_t n, LlamaFile kind) {
-  // A file of one sequence need not say whose cells they are.
+  // A file of one sequence may omit the sequence of its cells.
   const bool is_sequence = kind == LlamaFile::kSequence;
   if (n <= (is_sequence ? 1 : kMaxSequences) && (n > 0 || is_sequence)) return {};
   return corrupt(fmt::format("a cell of {} sequences", n));
@@ -69,7 +69,7 @@ bool are_in_order(const LlamaCells& cells, std::int64_t first, std::int64_t n) {
 
 constexpr std::int64_t kSmallestRotation = 64;
 
-// Sums and differences of all components, H without its factor, in natural order.
+// The Hadamard sums and differences of all components in natural order, without the factor of H.
 void add_up(std::span<double> x) {
   for (std::size_t step = 1; step < x.size(); step *= 2) {
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -91,7 +91,7 @@ HeadVector copy_of(ByteView x) {
   return copy;
 }
 
-// Calls move(i, j) for each component i of pairs side by side and its place j in half-split order.
+// Calls move(i, j) for each component i in interleaved order and its index j in half-split order.
 template <class Move>
 void for_each_pair_place(std::size_t n_rot, Move move) {
   const std::size_t half = n_rot / 2;
@@ -150,7 +150,7 @@ Result<std::vector<std::uint32_t>> order_llama_cells(const LlamaCells& cells, st
 void hadamard(std::int64_t size, std::span<float> x) {
   const auto n = static_cast<std::size_t>(size);
   assert(std::has_single_bit(n) && x.size() % n == 0);
-  // llama.cpp multiplies with a matrix of this f32 number and its negative.
+  // llama.cpp multiplies by a matrix of this f32 number and its negative.
   const double factor = 1.0f / std::sqrt(static_cast<float>(size));
   std::vector<double> sums(n);
   for (std::size_t at = 0; at < x.size(); at += n) {
@@ -162,7 +162,7 @@ void hadamard(std::int64_t size, std::span<float> x) {
 
 std::int64_t key_rotation_size(std::int64_t head_dim) {
   if (head_dim % kSmallestRotation != 0) return 0;
-  return head_dim & -head_dim;  // the lowest bit that is set
+  return head_dim & -head_dim;  // the lowest set bit
 }
 
 std::int64_t value_rotation_size(std::int64_t head_dim) {

@@ -1,18 +1,18 @@
 #pragma once
-// interop/llama/llama_cells.h: the cells of a section of a llama.cpp state file: the position and
-// the sequences of each. Safe for untrusted input.
+// interop/llama/llama_cells.h: the cells of a section of a llama.cpp state file: positions and
+// sequences. Safe for untrusted input.
 
 #include <cstdint>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/file_cursor.h"
 #include "tqcache/interop/llama/llama_state.h"
 
 namespace tqcache::interop {
 
 struct LlamaCells {
-  std::vector<std::int32_t> positions;  // in the order of the file
+  std::vector<std::int32_t> positions;  // in file order
   bool has_several_sequences = false;
 };
 
@@ -21,16 +21,16 @@ struct LlamaCellLayout {
   std::uint64_t ext_bytes;  // between the number of sequences and their ids
 };
 
-// Number of cells, and the cells.
+// Reads the number of cells and the cells.
 // Errors: kTruncated, kIo, kCorrupt, kTooLarge.
 Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& layout);
 
-// The cells of the positions [first, first + n): cells[i] has position first + i. Cells of earlier
-// positions are left out. Empty: cell i has position first + i, and there are no
-// other cells.
+// The cell of each position in [first, first + n): cells[i] has position first + i. Cells of
+// earlier positions are left out. An empty result means that cell i has position first + i and that
+// there are no other cells.
 //
-// Errors: kUnsupported (several sequences, a position that is missing or is there twice), kCorrupt
-//         (positions behind the last one).
+// Errors: kUnsupported (several sequences; a missing or repeated position), kCorrupt (positions
+//         after the last one).
 Result<std::vector<std::uint32_t>> order_llama_cells(const LlamaCells& cells, std::int64_t first,
                                                      std::int64_t n);
 

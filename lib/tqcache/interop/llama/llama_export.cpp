@@ -9,18 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_block.h"
-#include "tqcache/format/dense_sections.h"
-#include "tqcache/format/manifest.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 #include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_rows.h"
 #include "tqcache/interop/llama/llama_state.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -48,7 +46,7 @@ Result<const LlamaRowType*> row_type(std::string_view name) {
   return type;
 }
 
-// llama.cpp takes quantized types only when they divide a head vector, not just a row.
+// llama.cpp accepts quantized types only if their blocks divide a head vector, not just a row.
 Result<void> check_blocks(const LlamaRowType& type, std::int64_t head_dim) {
   const auto block = static_cast<std::int64_t>(type.block_values);
   if (head_dim % block == 0) return {};
@@ -111,9 +109,9 @@ Result<LlamaRowTypes> check_export_options(const LlamaExport& options) {
   return types;
 }
 
-// Whether the cache is this model's, and all that llama.cpp would keep for it.
-// Errors: kInvalidArgument, kUnsupported, kMismatch, as export_llama_state().
-Result<void> check_export_cache(const format::Manifest& manifest, const LlamaGeometry& model,
+// Checks that the cache belongs to this model and contains all that llama.cpp would keep. Errors:
+// kInvalidArgument, kUnsupported, kMismatch, as export_llama_state().
+Result<void> check_export_cache(const cache::CacheDesc& manifest, const LlamaGeometry& model,
                                 const LlamaRowTypes& types) {
   if (manifest.hidden_tokens) return invalid("the cache hides its tokens, which llama.cpp needs");
   TQC_TRY(check_architecture(manifest.identity.architecture, model.architecture));
@@ -132,19 +130,19 @@ struct LlamaRowPlan {
   cache::HeadShape shape;
   Dtype dtype = Dtype::kF16;  // of the token blocks
   const LlamaRowType* type = nullptr;
-  std::int64_t n_rot = 0;     // components to put into pairs side by side; 0: none
-  std::int64_t rotation = 0;  // runs to apply the Hadamard transform to; 0: none
+  std::int64_t n_rot = 0;     // components to interleave as pairs; 0: no reordering
+  std::int64_t rotation = 0;  // run length of the Hadamard transform; 0: no transform
 };
 
 class LlamaRowMaker {
  public:
-  // Requires: the type's blocks divide the row.
+  // Requires: the GGML blocks of the type divide the row.
   explicit LlamaRowMaker(const LlamaRowPlan& side);
 
   std::uint64_t row_size() const { return row_size_; }  // bytes
 
-  // `block` is [n_kv_heads, n, head_dim]; `rows` gets n rows: the heads of a token, one after
-  // another. Values of the type that they have already keep every bit.
+  // `block` is [n_kv_heads, n, head_dim]; `rows` receives n rows, each the heads of one token.
+  // Values that already have the type of the row keep every bit.
   void make(ByteView block, std::int64_t n, std::span<std::byte> rows);
 
  private:
@@ -153,7 +151,7 @@ class LlamaRowMaker {
 
   LlamaRowPlan side_;
   std::size_t n_heads_;
-  std::size_t head_bytes_;  // of one head vector in a block
+  std::size_t head_bytes_;  // one head vector in a block
   std::uint64_t row_size_;
   std::vector<float> values_;  // [n_kv_heads, head_dim]
 };
@@ -201,7 +199,7 @@ void LlamaRowMaker::convert_row(ByteView block, std::size_t n, std::size_t token
   encode_row(*side_.type, values_, row);
 }
 
-using format::SideName;
+using cache::TensorKind;
 
 constexpr std::int32_t kWrapperMark = -1;  // no token has this id
 constexpr std::uint32_t kExportWrapperVersion = 1;
@@ -210,8 +208,8 @@ constexpr std::size_t kCellsAtOnce = 4096;
 // Writes a cache into a state file.
 class StateWriter {
  public:
-  // Everything must outlive this.
-  StateWriter(const format::DenseSections& source, const LlamaGeometry& model,
+  // All arguments must outlive the writer.
+  StateWriter(const cache::CacheReader& source, const LlamaGeometry& model,
               const LlamaExport& options, const LlamaRowTypes& types, const Progress& progress,
               AtomicFile& file)
       : source_(source),
@@ -227,31 +225,31 @@ class StateWriter {
     TQC_TRY(write_head());
     TQC_TRY(write_tokens());
     TQC_TRY(write_memory_head());
-    if (n_tokens() == 0) return {};  // llama.cpp writes nothing more of an empty cache
+    if (n_tokens() == 0) return {};  // llama.cpp writes nothing further for an empty cache
     TQC_TRY(write_cells());
     TQC_TRY(write_data_head());
-    for (std::size_t i = 0; i < n_layers(); ++i) TQC_TRY(write_rows(i, SideName::kKeys));
+    for (std::size_t i = 0; i < n_layers(); ++i) TQC_TRY(write_rows(i, TensorKind::kKeys));
     for (std::size_t i = 0; i < n_layers(); ++i) {
-      TQC_TRY(options_.flash_attention ? write_rows(i, SideName::kValues) : write_columns(i));
+      TQC_TRY(options_.flash_attention ? write_rows(i, TensorKind::kValues) : write_columns(i));
     }
     return {};
   }
 
  private:
-  const format::Manifest& manifest() const { return source_.manifest(); }
-  std::size_t n_tokens() const { return manifest().tokens.size(); }
-  std::size_t n_layers() const { return manifest().layers.size(); }
+  const cache::CacheDesc& description() const { return source_.description(); }
+  std::size_t n_tokens() const { return description().tokens.size(); }
+  std::size_t n_layers() const { return description().layers.size(); }
   bool is_session() const { return options_.kind == LlamaFile::kSession; }
-  // 0: the layout of April 2026. 1: cells of M-RoPE have token ids. 2: the file states rotations.
+  // Layout version. 0: April 2026. 1: cells of M-RoPE have token ids. 2: the file states rotations.
   std::uint32_t age() const { return options_.version - (is_session() ? 9 : 2); }
   bool has_token_ids() const { return age() >= 1; }
   bool has_rotations() const { return age() >= 2; }
 
-  // Finds the token blocks of each K and V in the section table.
+  // Finds the sections of each K and V token block in the section table.
   void number_sections() {
     numbers_.resize(2 * n_layers());
-    for (std::size_t i = 0; i < manifest().sections.size(); ++i) {
-      const format::SectionInfo& section = manifest().sections[i];
+    for (std::size_t i = 0; i < source_.blocks().size(); ++i) {
+      const cache::BlockInfo& section = source_.blocks()[i];
       numbers_[2 * to_size(section.layer) + static_cast<std::size_t>(section.side)].push_back(i);
       total_ += section.raw_bytes;
     }
@@ -264,8 +262,8 @@ class StateWriter {
     return file_.write(head.bytes());
   }
 
-  // The list, or llama-server's: a mark, a version and a length before it, and after it the number
-  // of media, each a word of the list too.
+  // Writes the plain list, or llama-server's: a marker, a version and a length before the list, and
+  // the number of media after it. Each is also a 32-bit element of the list.
   Result<void> write_tokens() {
     const auto n = static_cast<std::uint32_t>(n_tokens() + (options_.next_token ? 1 : 0));
     ByteWriter before;
@@ -276,7 +274,7 @@ class StateWriter {
       before.write(n);
     }
     TQC_TRY(file_.write(before.bytes()));
-    TQC_TRY(file_.write(object_bytes(manifest().tokens)));
+    TQC_TRY(file_.write(object_bytes(description().tokens)));
     ByteWriter after;
     if (options_.next_token) after.write(*options_.next_token);
     if (options_.server_tokens) after.write(std::uint32_t{0});
@@ -308,13 +306,13 @@ class StateWriter {
   void append_cell(std::size_t token, ByteWriter& out) const {
     const auto position = static_cast<std::int32_t>(token);
     out.write(position);
-    out.write(std::uint32_t{1});  // sequences that the cell is of
+    out.write(std::uint32_t{1});  // number of sequences of the cell
     if (model_.has_positions_2d) {
-      out.write(position);  // of text, both coordinates are the position
+      out.write(position);  // for text, both coordinates are the position
       out.write(position);
-      if (has_token_ids()) out.write(manifest().tokens[token]);
+      if (has_token_ids()) out.write(description().tokens[token]);
     }
-    out.write(std::int32_t{0});  // the sequence
+    out.write(std::int32_t{0});  // the sequence id
   }
 
   Result<void> write_data_head() {
@@ -322,18 +320,18 @@ class StateWriter {
     head.write(std::uint32_t{options_.flash_attention ? 0u : 1u});
     head.write(static_cast<std::uint32_t>(n_layers()));
     if (has_rotations()) {
-      head.write(static_cast<std::uint32_t>(side_of(0, SideName::kKeys).rotation));
-      head.write(static_cast<std::uint32_t>(side_of(0, SideName::kValues).rotation));
+      head.write(static_cast<std::uint32_t>(side_of(0, TensorKind::kKeys).rotation));
+      head.write(static_cast<std::uint32_t>(side_of(0, TensorKind::kValues).rotation));
     }
     return file_.write(head.bytes());
   }
 
-  LlamaRowPlan side_of(std::size_t layer, SideName name) const {
-    const cache::LayerDesc& desc = manifest().layers[layer];
-    const bool is_keys = name == SideName::kKeys;
+  LlamaRowPlan side_of(std::size_t layer, TensorKind name) const {
+    const cache::LayerDesc& desc = description().layers[layer];
+    const bool is_keys = name == TensorKind::kKeys;
     LlamaRowPlan side;
     side.shape = cache::attention_of(desc)->shape;
-    side.dtype = format::side_of(desc, name).dtype;
+    side.dtype = cache::tensor_of(desc, name).dtype;
     side.type = is_keys ? types_.k : types_.v;
     if (is_keys && model_.interleaved_keys) side.n_rot = model_.n_rot;
     if (side.type->dense || options_.rotation == LlamaRotation::kOff) return side;
@@ -344,11 +342,11 @@ class StateWriter {
 
   // Calls use(block, n) with the rows of each token block, in order.
   template <class Use>
-  Result<void> for_each_block(std::size_t layer, SideName name, LlamaRowMaker& maker, Use use) {
+  Result<void> for_each_block(std::size_t layer, TensorKind name, LlamaRowMaker& maker, Use use) {
     const auto& numbers = numbers_[2 * layer + static_cast<std::size_t>(name)];
     for (const std::size_t number : numbers) {
-      const format::SectionInfo& section = manifest().sections[number];
-      const auto n = cache::tokens_in_block(manifest().n_tokens(), section.block);
+      const cache::BlockInfo& section = source_.blocks()[number];
+      const auto n = cache::tokens_in_block(description().n_tokens(), section.block);
       TQC_TRY(source_.read(number, block_));
       rows_.resize(to_size(n) * maker.row_size());
       maker.make(block_, n, rows_);
@@ -361,7 +359,7 @@ class StateWriter {
     return {};
   }
 
-  Result<void> write_rows(std::size_t layer, SideName name) {
+  Result<void> write_rows(std::size_t layer, TensorKind name) {
     const LlamaRowPlan side = side_of(layer, name);
     LlamaRowMaker maker(side);
     ByteWriter head;
@@ -372,9 +370,9 @@ class StateWriter {
                           [&](std::size_t, std::size_t) { return file_.write(rows_); });
   }
 
-  // Values as they are kept without flash attention: of each component, all tokens.
+  // Values as stored without flash attention: for each component, all tokens.
   Result<void> write_columns(std::size_t layer) {
-    const LlamaRowPlan side = side_of(layer, SideName::kValues);
+    const LlamaRowPlan side = side_of(layer, TensorKind::kValues);
     LlamaRowMaker maker(side);
     const std::size_t size = side.type->block_bytes;
     const std::size_t width = maker.row_size() / size;
@@ -384,10 +382,11 @@ class StateWriter {
     head.write(static_cast<std::uint32_t>(width));
     TQC_TRY(file_.write(head.bytes()));
     columns_.resize(width * n_tokens() * size);
-    TQC_TRY(for_each_block(layer, SideName::kValues, maker, [&](std::size_t first, std::size_t n) {
-      put_into_columns(first, n, width, size);
-      return Result<void>();
-    }));
+    TQC_TRY(
+        for_each_block(layer, TensorKind::kValues, maker, [&](std::size_t first, std::size_t n) {
+          put_into_columns(first, n, width, size);
+          return Result<void>();
+        }));
     return file_.write(columns_);
   }
 
@@ -400,7 +399,7 @@ class StateWriter {
     }
   }
 
-  const format::DenseSections& source_;
+  const cache::CacheReader& source_;
   const LlamaGeometry& model_;
   const LlamaExport& options_;
   const LlamaRowTypes& types_;
@@ -416,14 +415,14 @@ class StateWriter {
 
 }  // namespace
 
-Result<void> export_llama_state(const format::SectionSource& cache, const LlamaGeometry& model,
+Result<void> export_llama_state(const cache::CacheReader& cache, const LlamaGeometry& model,
                                 const std::filesystem::path& path, const LlamaExport& options,
                                 const Progress& progress) {
   TQC_TRY_ASSIGN(const LlamaRowTypes types, check_export_options(options));
-  TQC_TRY(check_export_cache(cache.manifest(), model, types));
-  TQC_TRY_ASSIGN(const auto dense, format::DenseSections::make(cache));
+  TQC_TRY(check_export_cache(cache.description(), model, types));
+  TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, options.overwrite));
-  TQC_TRY(StateWriter(dense, model, options, types, progress, file).write());
+  TQC_TRY(StateWriter(*dense, model, options, types, progress, file).write());
   return file.commit();
 }
 

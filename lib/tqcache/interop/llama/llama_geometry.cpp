@@ -10,8 +10,9 @@
 #include <utility>
 #include <variant>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -19,8 +20,8 @@ namespace {
 
 using enum LlamaRope;
 
-// Only architectures with one key and one value a token in every layer that has attention. Others,
-// and whatever comes after these, are refused rather than guessed.
+// Only architectures with one key and one value per token in every attention layer. All others,
+// including future ones, are refused rather than guessed.
 constexpr std::array kArchitectures = {
     LlamaArchitecture{"llama", kPairs},
     LlamaArchitecture{"dots1"},
@@ -37,7 +38,7 @@ constexpr std::array kArchitectures = {
     LlamaArchitecture{"olmo2", kHalfSplit, {.period = 4}},
     LlamaArchitecture{"olmoe"},
     LlamaArchitecture{"phi2"},
-    // Files of phi3 name a window; llama.cpp does not use it.
+    // phi3 files name a window; llama.cpp does not use it.
     LlamaArchitecture{"phi3"},
     LlamaArchitecture{"phimoe"},
     LlamaArchitecture{"qwen2"},
@@ -86,11 +87,11 @@ constexpr std::array kArchitectures = {
 
 using tensors::Gguf;
 
-constexpr std::int64_t kMaxHeads = 4096;          // query heads, as model/config.cpp has it
+constexpr std::int64_t kMaxHeads = 4096;          // query heads, the limit of model/config.cpp
 constexpr std::int64_t kMaxEmbedding = 1 << 20;   // eight times the limit of the decoder
-constexpr std::int64_t kMaxStateWidth = 1 << 20;  // any of the numbers under "ssm."
-constexpr std::int64_t kMaxConvolution = 64;      // ssm.conv_kernel; 4 in all models there are
-constexpr std::int64_t kDefaultFullInterval = 4;  // llama.cpp's, where the key is absent
+constexpr std::int64_t kMaxStateWidth = 1 << 20;  // limit of every number under "ssm."
+constexpr std::int64_t kMaxConvolution = 64;      // ssm.conv_kernel; 4 in all known models
+constexpr std::int64_t kDefaultFullInterval = 4;  // llama.cpp's default when the key is absent
 
 std::string missing_layer_name(std::size_t layer) { return fmt::format("layer {}", layer); }
 
@@ -99,7 +100,7 @@ struct Range {
   std::int64_t max;
 };
 
-// Reads the keys of one architecture, and holds each number against its bounds.
+// Reads the keys of one architecture and checks each number against its bounds.
 class Keys {
  public:
   Keys(const Gguf& file, const std::string& architecture)
@@ -116,7 +117,7 @@ class Keys {
     return has(name) ? get(name, range) : fallback;
   }
 
-  // One number for all layers, or a list with one of each.
+  // One number for all layers, or a list with one per layer.
   Result<std::vector<std::int64_t>> get_each(const char* name, Range range,
                                              std::size_t n_layers) const {
     if (!has_kind<std::vector<std::int64_t>>(name)) {
@@ -129,7 +130,7 @@ class Keys {
     return *values;
   }
 
-  // A truth for each layer; nothing when the key is absent or of another kind.
+  // One flag per layer; nullopt if the key is absent or has another type.
   Result<std::optional<std::vector<bool>>> get_flags(const char* name, std::size_t n_layers) const {
     if (!has_kind<std::vector<bool>>(name)) return std::optional<std::vector<bool>>();
     const auto& flags = std::get<std::vector<bool>>(file_.metadata.at(prefix_ + name));
@@ -177,7 +178,7 @@ Result<const LlamaArchitecture*> find_architecture(const std::string& name) {
   return found;
 }
 
-// More than one key and one value a token, or less: nothing that a cache of ours could hold.
+// Attention without exactly one key and one value per token, which a .tqkv cache cannot hold.
 Result<void> refuse_other_attention(const Keys& keys) {
   if (keys.has("attention.kv_lora_rank")) {
     return keys.refuse("attention.kv_lora_rank", "multi-head latent attention");
@@ -191,7 +192,7 @@ Result<void> refuse_other_attention(const Keys& keys) {
   return {};
 }
 
-// Layers of multi-token prediction come last, and are no part of the cache.
+// Layers for multi-token prediction come last and are not part of the cache.
 Result<void> drop_extra_layers(const Keys& keys, LlamaGeometry& geometry) {
   TQC_TRY_ASSIGN(const std::int64_t extra,
                  keys.get_or("nextn_predict_layers", {0, cache::kMaxLayers}, 0));
@@ -257,7 +258,7 @@ Result<void> read_rope(const Keys& keys, LlamaRope rope, LlamaGeometry& geometry
 
 constexpr const char* kWindowPattern = "attention.sliding_window_pattern";
 
-// The layers that have a window: those of the file's list, or all but the last of each period.
+// The layers with a window: those in the file's list, or all but the last of each period.
 Result<std::vector<bool>> read_window_layers(const Keys& keys, std::int64_t period,
                                              std::size_t n_layers) {
   TQC_TRY_ASSIGN(auto flags, keys.get_flags(kWindowPattern, n_layers));
@@ -291,7 +292,7 @@ struct StateSizes {
   std::uint64_t s_values;
 };
 
-// R: the last inputs of the convolution. S: the matrices of the delta rule.
+// R: the latest inputs of the convolution. S: the matrices of the delta rule.
 Result<StateSizes> read_state_sizes(const Keys& keys) {
   constexpr Range kRange = {1, kMaxStateWidth};
   TQC_TRY_ASSIGN(const auto kernel, keys.get("ssm.conv_kernel", {1, kMaxConvolution}));
@@ -302,7 +303,7 @@ Result<StateSizes> read_state_sizes(const Keys& keys) {
                     static_cast<std::uint64_t>(state * inner)};
 }
 
-// All but the last of each interval are recurrent.
+// All but the last layer of each interval are recurrent.
 Result<void> read_recurrent_layers(const Keys& keys, LlamaGeometry& geometry) {
   TQC_TRY_ASSIGN(const auto interval, keys.get_or("full_attention_interval", {1, cache::kMaxLayers},
                                                   kDefaultFullInterval));
@@ -349,6 +350,12 @@ Result<LlamaGeometry> read_llama_geometry(const Gguf& model) {
   TQC_TRY(drop_extra_layers(keys, geometry));
   TQC_TRY(check_kv_heads(geometry));
   return geometry;
+}
+
+Result<LlamaGeometry> read_llama_geometry(const std::filesystem::path& gguf) {
+  TQC_TRY_ASSIGN(const MappedFile file, MappedFile::open(gguf));
+  TQC_TRY_ASSIGN(const Gguf model, tensors::read_gguf(file.bytes()));
+  return read_llama_geometry(model);
 }
 
 }  // namespace tqcache::interop

@@ -1,33 +1,34 @@
 #pragma once
-// interop/llama/llama_geometry.h: the layer shapes of a model, which a llama.cpp state file does
-// not contain.
+// interop/llama/llama_geometry.h: the layer shapes of a model, which llama.cpp state files omit.
 //
-// Safe for untrusted input. Works for architectures that this project's decoder does not run: only
-// shapes are read from the GGUF file, never weights.
+// Safe for untrusted input. Also works for architectures that this project's decoder cannot run:
+// only shapes are read from the GGUF file, never weights.
 //
 // Source: llama.cpp src/llama-arch.cpp (names), src/llama-model.cpp (load_hparams,
 //         llama_model_rope_type).
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/interop.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::interop {
 
 enum class LlamaRope : std::uint8_t {
   kHalfSplit,        // NEOX
-  kPairs,            // NORM, and the converter has reordered the rows of q and k
-  kPairsNotKnown,    // NORM; whether the converter reorders was not looked at with a real file
-  kHalfSplitWith2d,  // MROPE and IMROPE: half-split for text; cells have more than a position
+  kPairs,            // NORM; the converter has reordered the rows of q and k
+  kPairsNotKnown,    // NORM; not verified with a real file whether the converter reorders
+  kHalfSplitWith2d,  // MROPE and IMROPE: half-split for text; cells have extra coordinates
 };
 
-// Layers with a sliding window: all but the last of each `period`, when the file says nothing.
+// Sliding-window layers: all but the last of each `period`, unless the file lists them.
 struct LlamaWindows {
-  std::int64_t period = 0;          // 0: the architecture has none, whatever the file says
+  std::int64_t period = 0;          // 0: the architecture has no windows, whatever the file says
   std::int64_t default_window = 0;  // 0: without the key no layer has a window
 };
 
@@ -38,31 +39,11 @@ struct LlamaArchitecture {
   bool has_recurrent_layers = false;  // Gated DeltaNet
 };
 
-// nullptr: not one whose cache is known here.
+// nullptr: the cache of this architecture is not known here.
 const LlamaArchitecture* find_llama_architecture(std::string_view name);
 
-enum class LlamaLayerKind : std::uint8_t { kAttention, kSlidingWindow, kRecurrent };
-
-struct LlamaLayer {
-  LlamaLayerKind kind = LlamaLayerKind::kAttention;
-  std::int64_t n_kv_heads = 0;
-  std::int64_t k_head_dim = 0;
-  std::int64_t v_head_dim = 0;
-  std::uint64_t r_values = 0;  // of a recurrent layer's two rows
-  std::uint64_t s_values = 0;
-};
-
-struct LlamaGeometry {
-  std::string architecture;
-  std::vector<LlamaLayer> layers;
-  std::int64_t window = 0;        // tokens; 0: no layer has one
-  std::int64_t n_rot = 0;         // components of a key that RoPE turns
-  bool interleaved_keys = false;  // llama.cpp keeps pairs side by side: (0, 1), (2, 3), ...
-  bool has_positions_2d = false;  // M-RoPE: cells carry more than a position
-};
-
-// Errors: kCorrupt (a value missing or of another kind), kTooLarge, kUnsupported (MLA, and other
-//         attention without one key and one value a token, by name).
+// Errors: kCorrupt (a value that is missing or has another type), kTooLarge, kUnsupported (MLA and
+//         other attention without one key and one value per token; the message names it).
 Result<LlamaGeometry> read_llama_geometry(const tensors::Gguf& model);
 
 }  // namespace tqcache::interop

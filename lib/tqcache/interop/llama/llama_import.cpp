@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_side.h"
@@ -17,7 +18,7 @@
 namespace tqcache::interop {
 namespace {
 
-// Bytes of transposed values that may stay in memory between two token blocks, of all layers.
+// Limit on the bytes of transposed values kept in memory between two token blocks, for all layers.
 constexpr std::uint64_t kTransposedBytes = std::uint64_t{128} << 20;
 
 using Order = std::shared_ptr<const std::vector<std::uint32_t>>;
@@ -61,7 +62,7 @@ Result<void> check_options(const LlamaImport& options) {
 
 std::int64_t n_cells(const LlamaCells& cells) { return std::ssize(cells.positions); }
 
-// Makes the cache of a file whose places are known.
+// Makes the cache of a file that has been parsed.
 class Import {
  public:
   Import(std::shared_ptr<const ByteSource> file, const LlamaGeometry& model,
@@ -82,7 +83,8 @@ class Import {
   }
 
  private:
-  // The first section has a cell for each token; without attention, the one cell has the last.
+  // The first section has one cell per token; without attention, its one cell has the last
+  // position.
   Result<std::int64_t> count_tokens() const {
     std::int64_t n = 0;
     if (!body_.attention.empty()) {
@@ -95,7 +97,7 @@ class Import {
     return too_large(fmt::format("{} tokens", n));
   }
 
-  // The token taken last may still be on its way into the cache.
+  // The last token of the list may not have been computed yet.
   Result<void> set_tokens(const LlamaTokens& tokens) {
     std::vector<std::int32_t> ids = tokens.ids;
     const std::int64_t n = imported_.cache.n_tokens;
@@ -137,7 +139,7 @@ class Import {
     return {};
   }
 
-  // Of the tokens from `first` on.
+  // The order of the tokens from `first` on.
   Result<Order> order_of(const LlamaAttentionSection& section, std::int64_t first) const {
     TQC_TRY_ASSIGN(auto order,
                    order_llama_cells(section.cells, first, imported_.cache.n_tokens - first));
@@ -148,8 +150,8 @@ class Import {
     return {model_.layers[layer].n_kv_heads, model_.layers[layer].k_head_dim};
   }
 
-  ForeignSide side_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
-                      const Order& order) {
+  ForeignTensor side_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
+                        const Order& order) {
     LlamaSide side;
     side.file = file_;
     side.buffers = buffers_;
@@ -165,7 +167,7 @@ class Import {
     return {dtype, read_llama_side(std::move(side))};
   }
 
-  // Rows of the fork's types have a rotation of their own.
+  // Rows of the fork's types have their own rotation.
   std::int64_t rotation_of(const LlamaSide& side, bool is_key) {
     const LlamaRowType* plain = side.rows.format.plain;
     if (plain != nullptr && plain->dense) return 0;
@@ -186,7 +188,7 @@ class Import {
 
   // --- windows
 
-  // The newest tokens, as many as the window has. Older ones are seen by no token to come.
+  // The newest tokens, as many as the window holds. No later token attends to older ones.
   Result<void> add_window(const LlamaAttentionSection& section, std::size_t i) {
     const std::size_t layer = section.layers[i];
     const cache::HeadShape shape = shape_of(layer);
@@ -200,7 +202,7 @@ class Import {
                         std::move(order).error());
     }
     if (n_cells(section.cells) > n) has_older_cells_ = true;
-    const auto array_of = [&](std::string_view name, const ForeignSide& side) {
+    const auto array_of = [&](std::string_view name, const ForeignTensor& side) {
       return ForeignArray{std::string(name), side.dtype,
                           cache::window_array_shape(shape, window, n_tokens),
                           whole_of(side, shape, n)};
@@ -211,8 +213,8 @@ class Import {
     return {};
   }
 
-  // Token block by token block into [n_kv_heads, n, head_dim].
-  static ReadArray whole_of(const ForeignSide& side, cache::HeadShape shape, std::int64_t n) {
+  // Reads [n_kv_heads, n, head_dim] token block by token block.
+  static ReadArray whole_of(const ForeignTensor& side, cache::HeadShape shape, std::int64_t n) {
     const auto row = static_cast<std::size_t>(shape.head_dim) * dtype_size(side.dtype);
     return [read = side.read, shape, n, row](std::span<std::byte> out) -> Result<void> {
       const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
@@ -233,7 +235,7 @@ class Import {
     };
   }
 
-  // --- state without attention
+  // --- recurrent state
 
   Result<void> add_recurrent(const LlamaRecurrentSection& section) {
     const LlamaCells& cells = section.cells;
@@ -261,7 +263,7 @@ class Import {
     return {std::move(name), Dtype::kF32, {n_values}, std::move(read)};
   }
 
-  // --- for people
+  // --- for display
 
   static std::string joined(const std::vector<std::string>& names) {
     std::string all;

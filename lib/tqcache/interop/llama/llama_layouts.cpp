@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 #include "tqcache/interop/file_cursor.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_parse.h"
@@ -38,7 +38,8 @@ Result<void> skip_session_head(FileCursor& cursor) {
   return {};
 }
 
-// Type, bytes of a row, and the rows; of transposed ones type, bytes of a value and their number.
+// Rows: their type, bytes per row, and the rows. Transposed: type, bytes per value and the number
+// of values.
 Result<void> skip_layer(FileCursor& cursor, std::uint64_t n_cells, bool transposed) {
   TQC_TRY_ASSIGN(const auto type, cursor.read<std::int32_t>());
   TQC_TRY_ASSIGN(const auto first, cursor.read<std::uint32_t>());
@@ -77,7 +78,7 @@ Result<void> walk(FileCursor cursor, LlamaFile kind) {
   TQC_TRY_ASSIGN(const LlamaCells cells, read_llama_cells(cursor, {kind, 0}));
   if (cells.positions.empty()) return other();
   TQC_TRY(skip_layers(cursor, cells.positions.size()));
-  // What follows belongs to single architectures.
+  // What follows occurs only for single architectures.
   TQC_TRY_ASSIGN(const auto has_indexer, cursor.read<std::uint32_t>());
   return has_indexer <= 1 ? Result<void>() : other();
 }
@@ -130,7 +131,7 @@ bool has_layers(const LlamaGeometry& model, LlamaLayerKind kind) {
   return std::ranges::count(model.layers, kind, &LlamaLayer::kind) > 0;
 }
 
-// Versions that ik_llama.cpp counts for itself.
+// Version numbers of ik_llama.cpp's own.
 constexpr std::uint32_t kIkSession = 10, kIkSequence = 4;
 
 std::string name_of(LlamaFile kind, std::uint32_t version) {
@@ -146,7 +147,7 @@ Result<void> check_not_ik(const LlamaParse& parse, std::uint32_t version) {
   return unsupported(name_of(parse.kind, version) + " of ik_llama.cpp");
 }
 
-// A state without cells is the same in several layouts.
+// A state without cells looks the same in several layouts.
 bool is_empty(const LlamaBody& body) {
   for (const LlamaAttentionSection& section : body.attention) {
     if (!section.cells.positions.empty()) return false;
@@ -161,7 +162,7 @@ Error several_fit(const LlamaBody& a, const LlamaBody& b) {
 
 struct Attempts {
   std::vector<LlamaBody> fits;
-  std::optional<Error> error;  // of the one that got furthest
+  std::optional<Error> error;  // the error of the layout that got furthest
 };
 
 Result<Attempts> attempt_all(const LlamaParse& parse, const std::vector<LlamaProfile>& profiles) {
@@ -201,7 +202,7 @@ std::vector<LlamaProfile> llama_profiles(LlamaFile kind, std::uint32_t version,
   };
   for (LlamaProfile& profile :
        kind == LlamaFile::kSession ? session_profiles(version) : sequence_profiles(version)) {
-    // The one cell of a state without attention never had any of it.
+    // A state without attention has one cell, which never has these fields.
     if (!has_attention) profile = {.outputs = profile.outputs, .has_streams = false};
     add(profile);
     // Window layers got their own section before cells got streams.

@@ -8,20 +8,20 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/file_cursor.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
 namespace {
 
-// llama-server's list: marker, version, count, ids, count of media, zeros up to a whole word.
+// llama-server's list: marker, version, count, ids, count of media, zero padding to a whole word.
 constexpr std::int32_t kWrapperMarker = -1;
 constexpr std::int32_t kWrapperVersion = 1;
-constexpr std::size_t kWrapperWords = 4;  // all but the ids
+constexpr std::size_t kWrapperWords = 4;  // all except the ids
 
 using Words = std::vector<std::int32_t>;
 
@@ -84,7 +84,7 @@ std::string place_of(std::size_t layer, std::string_view side) {
   return fmt::format("layer {} {}", layer, side);
 }
 
-// The layout whose rows have this size, among those that `names` lists, separated by commas.
+// The layout in `names` (separated by commas) whose rows have this size.
 const LlamaTurbo* turbo_of(std::string_view names, const LlamaLayer& layer, std::int64_t head_dim,
                            std::uint64_t row) {
   while (!names.empty()) {
@@ -133,7 +133,8 @@ class Parser {
     return layers;
   }
 
-  // The layers of each section of cells. A model with windows has two, though one be empty.
+  // The layers of each section of cells. A model with windows has two, either of which may be
+  // empty.
   std::vector<Layers> attention_layers() const {
     using enum LlamaLayerKind;
     const Layers full = layers_of({kAttention}), windows = layers_of({kSlidingWindow});
@@ -143,7 +144,7 @@ class Parser {
     return {full, windows};
   }
 
-  // --- a session's own
+  // --- fields of sessions only
 
   Result<void> read_session_head() {
     TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint32_t>());
@@ -230,7 +231,7 @@ class Parser {
     return set_rotation(layers, "v", v_run, stream.v);
   }
 
-  // As the file says, for K or V of all layers.
+  // The rotation that the file states for K or V of all layers.
   Result<void> set_rotation(const Layers& layers, std::string_view side, std::uint32_t run,
                             std::vector<LlamaRows>& sides) const {
     for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -323,7 +324,7 @@ class Parser {
     return rows;
   }
 
-  // --- state without attention
+  // --- recurrent state
 
   Result<LlamaRecurrentSection> read_recurrent(Layers layers) {
     LlamaRecurrentSection section;
@@ -334,7 +335,7 @@ class Parser {
     if (transposed != 0) {
       return unsupported("recurrent state of kind " + text(transposed));
     }
-    // All layers of the model, also those that have no such state and those for drafts.
+    // Counts all layers of the model, including those without recurrent state and those for drafts.
     TQC_TRY_ASSIGN(const auto n_layers, cursor_.read<std::uint32_t>());
     if (n_layers < parse_.model.layers.size() || n_layers > kMaxLayers) {
       return mismatch(text(n_layers) + " layers, the model has " +
@@ -374,7 +375,7 @@ class Parser {
     return offset;
   }
 
-  // --- behind it
+  // --- after the state
 
   Result<void> read_end(LlamaBody& body) {
     const std::uint64_t rest = cursor_.remaining();
@@ -397,7 +398,7 @@ class Parser {
     if (version != 1) return unsupported("version " + text(version));
     if (n > kMaxCheckpoints) return too_large(text(n) + " of them");
     for (std::uint32_t i = 0; i < 4 * n; ++i) {
-      // Tokens and the first and last position; then three blobs, each behind its size.
+      // Tokens, then the first and last position, then three blobs, each preceded by its size.
       TQC_TRY_ASSIGN(const std::uint64_t bytes,
                      i % 4 == 0 ? Result<std::uint64_t>(16) : cursor_.read<std::uint64_t>());
       TQC_TRY(cursor_.skip(bytes));

@@ -1,8 +1,8 @@
 #pragma once
-// interop/llama/llama_parse.h: the layouts of llama.cpp state files, and the places of tokens,
-// cells and rows in one. Values are not read. Safe for untrusted input.
+// interop/llama/llama_parse.h: the layouts of llama.cpp state files, and the offsets of tokens,
+// cells and rows in them. Values are not read. Safe for untrusted input.
 //
-// Several layouts share a version number, so only an attempt tells them apart.
+// Several layouts share a version number, so they can only be distinguished by trying each.
 //
 // Spec:   docs/reference/interop.md, "llama.cpp".
 // Source: ggml-org/llama.cpp src/llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp;
@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 #include "tqcache/interop/llama/llama_rows.h"
@@ -30,8 +30,8 @@ inline constexpr std::uint64_t kEnvelopeBytes = 12;
 
 struct LlamaTokens {
   std::vector<std::int32_t> ids;
-  bool is_wrapped = false;  // as llama-server writes the list
-  std::uint64_t end = 0;    // of the list in the file: where the state begins
+  bool is_wrapped = false;  // llama-server's variant of the list
+  std::uint64_t end = 0;    // end of the list in the file: the state begins here
 };
 
 // Requires: `envelope` is the result of read_llama_envelope() for the file.
@@ -42,25 +42,25 @@ Result<LlamaTokens> read_llama_tokens(const ByteSource& file, const LlamaEnvelop
 enum class LlamaOutputs : std::uint8_t {
   kNone,
   kOutputs,        // logits and embeddings of the last batch
-  kRngAndOutputs,  // the state of the sampler before them
+  kRngAndOutputs,  // the state of the sampler, then the outputs
 };
 
 struct LlamaProfile {
   LlamaOutputs outputs = LlamaOutputs::kNone;
-  bool has_streams = true;        // cells are in streams, whose number comes first
-  std::uint64_t cell_ext = 0;     // bytes in a cell between its sequences' number and their ids
+  bool has_streams = true;        // cells are grouped in streams; the number of streams comes first
+  std::uint64_t cell_ext = 0;     // bytes in a cell between the number of sequences and their ids
   bool has_rotations = false;     // the sizes of rotated runs precede the rows
-  bool windows_are_apart = true;  // sliding-window layers have a section of cells of their own
+  bool windows_are_apart = true;  // sliding-window layers have their own section of cells
   std::string words = {};         // "outputs, cells in streams"
   bool operator==(const LlamaProfile&) const = default;
 };
 
-// The layouts that a file of this model may have, the latest first; such as do not differ for it
-// are there once. Empty: no such version is known.
+// The layouts that a file of this model may have, the latest first. Layouts that are identical for
+// this model are listed once. Empty: the version is not known.
 std::vector<LlamaProfile> llama_profiles(LlamaFile kind, std::uint32_t version,
                                          const LlamaGeometry& model);
 
-// One of the two is given.
+// Exactly one of the two is set.
 struct LlamaRowFormat {
   const LlamaRowType* plain = nullptr;
   const LlamaTurbo* turbo = nullptr;
@@ -69,35 +69,35 @@ struct LlamaRowFormat {
   bool operator==(const LlamaRowFormat&) const = default;
 };
 
-// Bytes of a row of head vectors; nullopt: blocks do not divide it.
+// Bytes of a row of head vectors; nullopt: the GGML blocks do not divide it.
 std::optional<std::uint64_t> row_bytes_of(const LlamaRowFormat& format, std::int64_t n_heads,
                                           std::int64_t head_dim);
 
-// K or V of one layer: a row for each cell, one after another. Transposed: for each component a
-// row of the values of all cells.
+// K or V of one layer: one row per cell, consecutive. Transposed: one row per component, with the
+// values of all cells.
 struct LlamaRows {
   LlamaRowFormat format;
   bool is_transposed = false;
   std::uint64_t offset = 0;
-  // Run of components that was rotated; 0: not rotated; nullopt: the file does not say.
+  // Length of the rotated runs of components; 0: not rotated; nullopt: the file does not say.
   std::optional<std::int64_t> rotation = {};
 };
 
 struct LlamaAttentionSection {
-  std::vector<std::size_t> layers;  // of the model
+  std::vector<std::size_t> layers;  // layer indices in the model
   LlamaCells cells;
-  std::vector<LlamaRows> k, v;  // of each of them; empty without cells
+  std::vector<LlamaRows> k, v;  // one for each of `layers`; empty without cells
 };
 
 struct LlamaRecurrentSection {
   std::vector<std::size_t> layers;
   LlamaCells cells;
-  std::vector<std::uint64_t> r, s;  // offsets of each layer's rows
+  std::vector<std::uint64_t> r, s;  // offsets of the rows of each layer
 };
 
 struct LlamaBody {
   LlamaProfile profile;
-  std::vector<LlamaAttentionSection> attention;  // full attention, then windows, as there are
+  std::vector<LlamaAttentionSection> attention;  // full attention, then windows, where present
   std::optional<LlamaRecurrentSection> recurrent;
   bool has_checkpoints = false;  // after the state, as some forks write them
 };
@@ -105,14 +105,14 @@ struct LlamaBody {
 // The inputs of a parse.
 struct LlamaParse {
   const ByteSource& file;
-  std::uint64_t begin;  // of the state: after the tokens
+  std::uint64_t begin;  // where the state begins: after the tokens
   LlamaFile kind;
   const LlamaGeometry& model;
   const LlamaImport& options;
 };
 
-// How far a file agreed with a layout. A wrong layout can agree for some bytes, but hardly for a
-// whole row of cells and the numbers after them.
+// How far a file matched a layout. A wrong layout can match for some bytes, but hardly for a whole
+// row of cells and the numbers after them.
 struct LlamaReached {
   std::uint64_t n_parts = 0;   // rows of cells, and descriptions of their layers
   std::uint64_t position = 0;  // in the file
@@ -124,18 +124,17 @@ struct LlamaReached {
 Result<LlamaBody> parse_llama_body(const LlamaParse& parse, const LlamaProfile& profile,
                                    LlamaReached& reached);
 
-// Whether the state is one that ik_llama.cpp wrote, whose files have the same magics.
+// Returns whether ik_llama.cpp wrote the state; its files have the same magics.
 // Errors: kIo.
 Result<bool> is_ik_llama_body(const ByteSource& file, std::uint64_t begin, LlamaFile kind);
 
-// Whether there are files of such a version that may be read.
+// Checks that files of this version can be read.
 // Errors: kUnsupported.
 Result<void> check_llama_version(LlamaFile kind, std::uint32_t version);
 
-// Requires: check_llama_version().
+// Requires: check_llama_version() succeeded.
 // Errors: kUnsupported (versions, files of ik_llama.cpp); kCorrupt (more than one layout fits);
-// else
-//         those of the layout that the file was like for longest.
+//         otherwise those of the layout that matched the file furthest.
 Result<LlamaBody> find_llama_body(const LlamaParse& parse, std::uint32_t version);
 
 }  // namespace tqcache::interop

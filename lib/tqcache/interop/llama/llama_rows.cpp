@@ -8,8 +8,8 @@
 #include <cstring>
 #include <limits>
 
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/half.h"
+#include "tqcache/bytes.h"
 #include "tqcache/tensors/block_forms.h"
 #include "tqcache/tensors/block_types.h"
 
@@ -57,7 +57,7 @@ void put_half(std::span<std::byte> block, std::size_t offset, float value) {
   put(block, offset, f32_to_f16(value));
 }
 
-// A block's nibbles: the first half of the values in the lower ones.
+// The nibbles of a GGML block: the lower ones hold the first half of the values.
 void put_nibbles(const Codes& codes, std::span<std::byte> bytes) {
   for (std::size_t j = 0; j < kHalfBlock; ++j) {
     bytes[j] = std::byte((codes[j] & 15u) | ((codes[kHalfBlock + j] & 15u) << 4));
@@ -73,14 +73,14 @@ std::uint32_t fifth_bits(const Codes& codes) {
   return word;
 }
 
-// Where a code is no number of the range (infinite and NaN values, or a scale whose inverse is
-// infinite) C leaves the conversion open, and x86 makes 0 of it. So here.
+// For a value outside the integer range (infinite and NaN values, or a scale whose inverse is
+// infinite) C leaves the conversion undefined, and x86 returns 0. So does this function.
 std::uint8_t cut_to_code(float value, std::uint8_t largest) {
   if (!(value >= 0 && value < 256)) return 0;
   return std::min(largest, static_cast<std::uint8_t>(value));
 }
 
-// The value that is farthest from zero, with its sign; the first of several.
+// The value farthest from zero, with its sign; the first of equals.
 float farthest(ConstValues values) {
   float distance = 0;
   float found = 0;
@@ -95,7 +95,7 @@ float farthest(ConstValues values) {
 
 float inverse_or_zero(float scale) { return scale != 0 ? 1.0f / scale : 0.0f; }
 
-// q4_0 and q5_0: codes around `middle`, of which the lowest is the farthest value.
+// q4_0 and q5_0: codes around `middle`; the value farthest from zero gets the lowest code.
 float encode_symmetric(ConstValues values, int middle, Codes& codes) {
   const float scale = farthest(values) / static_cast<float>(-middle);
   const float inverse = inverse_or_zero(scale);
@@ -112,7 +112,7 @@ struct ScaleAndLowest {
   float lowest;
 };
 
-// q4_1 and q5_1: codes from the lowest value up.
+// q4_1 and q5_1: codes start at the lowest value.
 ScaleAndLowest encode_from_lowest(ConstValues values, std::uint8_t largest, Codes& codes) {
   float low = std::numeric_limits<float>::max();
   float high = -low;
@@ -174,7 +174,7 @@ void encode_q8_0(ConstValues values, std::span<std::byte> block) {
   }
 }
 
-// The code whose value is nearest; of two the upper.
+// The code with the nearest value; the upper one of two equally near.
 std::uint8_t nearest_iq4_nl(float value) {
   std::size_t code = 0;
   for (std::size_t step = 8; step > 0; step /= 2) {
@@ -184,11 +184,11 @@ std::uint8_t nearest_iq4_nl(float value) {
   return static_cast<std::uint8_t>(code);
 }
 
-// Below this a block counts as zero (ggml-quants.c, GROUP_MAX_EPS).
+// A GGML block with smaller values counts as zero (ggml-quants.c, GROUP_MAX_EPS).
 constexpr float kIq4NlSmallest = 1e-15f;
 
-// Codes at the scale which puts the farthest value on the lowest one; then the scale that fits
-// these codes best, each value weighted by its square. The codes are not chosen again.
+// Chooses codes with the scale that maps the farthest value to the lowest code; then fits the scale
+// to these codes, weighting each value by its square. The codes are not chosen again.
 float encode_iq4_nl_codes(ConstValues values, Codes& codes) {
   codes.fill(0);
   const float far = farthest(values);
@@ -233,13 +233,13 @@ constexpr std::size_t kN = kTurboBlock;
 
 constexpr LlamaTurbo kLayouts[] = {{"turbo2", 2, 34}, {"turbo3", 3, 50}, {"turbo4", 4, 68}};
 
-// The upper half of each codebook, from the inside out; the lower half mirrors it.
+// The upper half of each codebook in ascending order; the lower half mirrors it.
 constexpr std::array kUpper2 = {0.039994f, 0.133462f};
 constexpr std::array kUpper3 = {0.021460f, 0.065717f, 0.117832f, 0.190685f};
 constexpr std::array kUpper4 = {0.006938f, 0.020989f, 0.035597f, 0.051262f,
                                 0.068756f, 0.089527f, 0.117195f, 0.173926f};
 
-// Which components change their sign before and after the Walsh transform: bit i of word i / 64.
+// Components whose sign flips before and after the Walsh transform: bit i % 64 of word i / 64.
 // numpy.random.default_rng(42).choice([-1, 1], 128), drawn twice.
 constexpr std::array<std::uint64_t, 2> kBefore = {0x42f85949e46a0359, 0x49f250a9a4c63bbb};
 constexpr std::array<std::uint64_t, 2> kAfter = {0x3f628fdc16acee90, 0xbea56562b7a5357a};
@@ -252,7 +252,7 @@ float look_up(const std::array<float, kCount>& upper, unsigned index) {
 
 unsigned byte_at(ByteView bytes, std::size_t i) { return std::to_integer<unsigned>(bytes[i]); }
 
-// The offset of the codes in a block: after a norm, and in turbo4 two more bytes.
+// The codes begin after a norm, and in turbo4 after two further bytes.
 float code2(ByteView block, std::size_t i) {
   return look_up(kUpper2, byte_at(block, 2 + i / 4) >> (2 * (i % 4)) & 3);
 }
@@ -265,7 +265,7 @@ float code4(ByteView block, std::size_t i) {
   return look_up(kUpper4, byte_at(block, 4 + i / 2) >> (4 * (i % 2)) & 15);
 }
 
-// The second number of a turbo4 block was the residual's norm once, and is zero since.
+// The second number of a turbo4 block used to be the norm of the residual; it is zero today.
 bool has_residual(const LlamaTurbo& turbo, ByteView block) {
   return turbo.bits == 4 && (byte_at(block, 2) | byte_at(block, 3)) != 0;
 }
@@ -293,7 +293,7 @@ void decode_block(const LlamaTurbo& turbo, ByteView block, std::span<float, kN> 
   load_f32(Dtype::kF16, block.data(), {&norm, 1});
   const auto code = turbo.bits == 2 ? code2 : turbo.bits == 3 ? code3 : code4;
   for (std::size_t i = 0; i < kN; ++i) x[i] = code(block, i) * norm;
-  // The way back: the signs trade places.
+  // Inverse direction: the two sign vectors swap places.
   flip_signs(kAfter, x);
   walsh(x);
   for (float& value : x) value *= kInverseRoot;

@@ -1,6 +1,6 @@
 #pragma once
 // interop/llama/llama_rows.h: rows of a llama.cpp KV cache: number formats (ggml's, and "turbo2",
-// "turbo3", "turbo4" of a fork), order of components, and the Hadamard transform of quantized rows.
+// "turbo3", "turbo4" of a fork), order of components, Hadamard transform of quantized rows.
 //
 // The fork's types are not the codecs of this project: signs, codebooks and norms differ.
 //
@@ -14,9 +14,8 @@
 #include <span>
 #include <string_view>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache::interop {
 
@@ -26,37 +25,38 @@ struct LlamaRowType {
   std::string_view name;       // "f16", "q8_0"
   std::uint64_t block_values;  // 1 for f32, f16, bf16; 32 for the others
   std::uint64_t block_bytes;
-  std::optional<Dtype> dense;  // of types that are not quantized
+  std::optional<Dtype> dense;  // nullopt: a quantized type
 };
 
-// nullptr: no such type. Ids of forks are not known here.
+// nullptr: unknown type. Type ids of forks are not known here.
 const LlamaRowType* find_row_type(std::uint32_t id);
 const LlamaRowType* find_row_type(std::string_view name);
 
 // Bytes of `n_values`. Requires: block_values divides them.
 std::uint64_t row_bytes(const LlamaRowType& type, std::uint64_t n_values);
 
-// Widens or rounds a row as ggml does (quantize_row_*_ref), to the bit for finite values. llama.cpp
-// takes q8_0's other ways on some CPUs, which can give a neighboring code where a value lies in
-// the middle of two. Requires: `row` holds row_bytes(type, values.size()).
+// Converts between a row and f32 as ggml does (quantize_row_*_ref), bit-exact for finite values. On
+// some CPUs llama.cpp encodes q8_0 differently, which can give the neighboring code where a value
+// lies midway between two. Requires: `row` holds row_bytes(type, values.size()).
 void decode_row(const LlamaRowType& type, ByteView row, std::span<float> values);
 void encode_row(const LlamaRowType& type, std::span<const float> values, std::span<std::byte> row);
 
-// x = H x for each run of `size` components, H the Walsh matrix in natural order over sqrt(size):
-// its own inverse. llama.cpp multiplies with the matrix, in f32 and in an order of sums that
-// depends on the CPU; here sums are of f64 and rounded once, which is as near as possible to each.
+// x = H x for each run of `size` components, where H is the Walsh matrix in natural order divided
+// by sqrt(size); it is its own inverse. llama.cpp multiplies by the matrix in f32, in a summation
+// order that depends on the CPU; here sums are f64 and rounded once, which is as near as possible
+// to every order.
 // Requires: size is a power of two that divides x.size().
 void hadamard(std::int64_t size, std::span<float> x);
 
-// The runs that llama.cpp rotates: of keys the largest power of two, at least 64, that divides
-// head_dim; of values 64. 0: head vectors of that size are not rotated.
+// The run lengths that llama.cpp rotates: for keys the largest power of two, at least 64, that
+// divides head_dim; for values 64. 0: head vectors of that size are not rotated.
 std::int64_t key_rotation_size(std::int64_t head_dim);
 std::int64_t value_rotation_size(std::int64_t head_dim);
 
-// The first n_rot components from pairs side by side (0, 1), (2, 3), ... to half-split order, and
-// back. `x` is one head vector of `size` bytes a component.
-// Requires: n_rot is even, and not more than x has; x is of cache::kMaxHeadDim components of 4
-//           bytes at most.
+// Reorders the first n_rot components from interleaved pairs (0, 1), (2, 3), ... to half-split
+// order, and back. `x` is one head vector with `size` bytes per component.
+// Requires: n_rot is even and at most the number of components; x has at most cache::kMaxHeadDim
+//           components of at most 4 bytes.
 void to_half_split(std::int64_t n_rot, std::size_t size, std::span<std::byte> x);
 void to_interleaved(std::int64_t n_rot, std::size_t size, std::span<std::byte> x);
 
@@ -68,15 +68,17 @@ struct LlamaTurbo {
   std::uint64_t block_bytes;
 };
 
-// nullptr: no such layout.
+// nullptr: unknown layout.
 const LlamaTurbo* find_llama_turbo(std::string_view name);
 
 // Bytes of a row of head vectors.
 std::uint64_t turbo_row_bytes(const LlamaTurbo& turbo, std::int64_t n_heads, std::int64_t head_dim);
 
-// One head vector: looked up, scaled, and turned back.
-// Requires: `blocks` holds as many blocks as values.size() components fill or begin.
-// Errors:   kUnsupported (turbo4 with a residual, as forks had it once: blocks of one size).
+// Decodes one head vector: looks up the centroids, scales, and undoes the rotation.
+// Requires: `blocks` holds the blocks that values.size() components occupy, the last one possibly
+//           in part.
+// Errors:   kUnsupported (turbo4 with a residual, which forks once wrote in blocks of the same
+//           size).
 Result<void> decode_turbo_head(const LlamaTurbo& turbo, ByteView blocks, std::span<float> values);
 
 }  // namespace tqcache::interop

@@ -11,11 +11,11 @@
 namespace tqcache::interop {
 namespace {
 
-// Beyond this many times the cells wanted, cells are read one by one.
+// If the range spans more than this many times the wanted cells, cells are read one by one.
 constexpr std::uint64_t kMaxSpread = 64;
-constexpr std::size_t kTile = 16;  // of the transposition: two cache lines of f16 a row
+constexpr std::size_t kTile = 16;  // transposition tile: two cache lines of f16 per row
 
-// Some cells of all components: [component][n] of the values.
+// Some cells of all components: values as [component][n].
 struct Chunk {
   std::uint64_t first = 0;
   std::uint64_t n = 0;
@@ -54,7 +54,7 @@ class TransposedReader {
       give_out(chunk, cell, n_cells, out);
       return {};
     }
-    // Other sides are read meanwhile; nobody reads a chunk twice.
+    // Other tensors can be read meanwhile; no chunk is read twice.
     const std::lock_guard lock(mutex_);
     TQC_TRY(keep(cell, n_cells));
     give_out(kept_, cell, n_cells, out);
@@ -68,7 +68,7 @@ class TransposedReader {
     return side_.rows.offset + (component * side_.n_cells + cell) * value_bytes_;
   }
 
-  // Token blocks that may be kept at a time, at least one.
+  // Number of cells that may be kept at a time, in whole token blocks; at least one block.
   std::uint64_t cells_at_a_time() const {
     const std::uint64_t block_bytes = n_components_ * cache::kTokenBlock * value_bytes_;
     return std::max<std::uint64_t>(1, side_.transposed_bytes / block_bytes) * cache::kTokenBlock;
@@ -79,7 +79,7 @@ class TransposedReader {
     if (kept_.first <= first && first + n <= kept_.first + kept_.n) return {};
     const std::uint64_t size = cells_at_a_time();
     const std::uint64_t begin = first / size * size;
-    kept_.n = 0;  // while it is not whole
+    kept_.n = 0;  // invalid until reading succeeds
     return read_chunk(begin, std::min(size, side_.n_cells - begin), kept_);
   }
 
@@ -107,7 +107,7 @@ class TransposedReader {
     }
   }
 
-  // Cells anywhere: of each component those between the first and the last one wanted.
+  // Cells anywhere: reads, for each component, the range from the first to the last wanted cell.
   Result<void> read_scattered(std::int64_t first, std::int64_t n, std::span<std::byte> out) const {
     const auto cells = std::span(*side_.cells).subspan(to_size(first), to_size(n));
     const auto [low, high] = std::ranges::minmax(cells);
@@ -149,7 +149,7 @@ ReadRows read_transposed_llama_side(LlamaSide side) {
   };
 }
 
-// Rows that follow one another in the file, cell by cell.
+// Rows that are consecutive in the file, cell by cell.
 class RowReader {
  public:
   explicit RowReader(LlamaSide side)
@@ -172,7 +172,7 @@ class RowReader {
     return is_in_order() ? static_cast<std::uint64_t>(token) : (*side_.cells)[to_size(token)];
   }
 
-  // Cells that follow each other in the file are read at once.
+  // Reads cells that are consecutive in the file at once.
   Result<void> read_rows(std::int64_t first, std::int64_t n, std::span<std::byte> rows) const {
     for (std::int64_t i = 0; i < n;) {
       const std::uint64_t cell = cell_of(first + i);
@@ -239,7 +239,7 @@ class RowReader {
 
   LlamaSide side_;
   std::size_t row_bytes_;
-  std::size_t value_bytes_;  // of the values returned
+  std::size_t value_bytes_;  // bytes per value returned
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -45,8 +45,8 @@ MlxCache sub_cache(const std::string& layer, std::size_t number, std::string cla
           .info = {}};
 }
 
-// Before 0.31 the states of a CacheList's caches stood in one row, without their classes. Four
-// tensors of four dimensions can only be two pairs of keys and values: convolution states have
+// Before 0.31 the states of all caches in a CacheList were one flat list, without their classes.
+// Four tensors of four dimensions can only be two pairs of keys and values: convolution states have
 // three dimensions.
 Result<void> add_flat_list(MlxFile& file, const std::string& layer, std::vector<MlxCache>& caches) {
   const auto name = [&](int slot) { return fmt::format("{}.{}", layer, slot); };
@@ -131,7 +131,8 @@ Result<std::int64_t> rows_of(MlxFile& file, const MlxCache& cache, std::int64_t 
   return keys.n_rows;
 }
 
-// Before 0.32 it was not saved, and what is saved has room to spare once the first chunk is gone.
+// Before 0.32 the number was not saved, and the saved tensors have spare room once the first chunk
+// is dropped.
 Result<Tokens> chunked_tokens(MlxFile& file, const MlxCache& cache, std::int64_t row) {
   if (file.layout() == MlxLayout::kScalars) return known(state_number(file, cache, 0, 2));
   TQC_TRY_ASSIGN(const std::int64_t start, state_number(file, cache, 1, 4));

@@ -1,6 +1,6 @@
 #pragma once
-// interop/mlx/mlx_lm_classes.h: which cache objects a prompt cache of mlx-lm has, and how many
-// tokens they have seen. Safe for untrusted input.
+// interop/mlx/mlx_lm_classes.h: the cache objects in a prompt cache of mlx-lm and the number of
+// tokens each has seen. Safe for untrusted input.
 //
 // Spec: docs/reference/interop.md, "mlx-lm".
 
@@ -9,14 +9,14 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 
 namespace tqcache::interop {
 
 enum class MlxClass : std::uint8_t {
   kKv,             // KVCache
-  kConcatenate,    // ConcatenateKVCache: the same without a number of tokens
+  kConcatenate,    // ConcatenateKVCache: like KVCache, without a number of tokens
   kQuantized,      // QuantizedKVCache
   kRotating,       // RotatingKVCache
   kArrays,         // ArraysCache, MambaCache
@@ -25,16 +25,16 @@ enum class MlxClass : std::uint8_t {
   kBatchRotating,  // BatchRotatingKVCache
 };
 
-// Errors: kUnsupported, with the name.
+// Errors: kUnsupported, with the name of the class.
 Result<MlxClass> mlx_class(std::string_view name);
 
-// In the order of the file; those of a CacheList one after another.
+// Lists the caches in file order; those of a CacheList are consecutive.
 //
-// Errors: kCorrupt, kTooLarge (layers); kUnsupported (a CacheList within a CacheList, or one of
-//         which the file does not say what is in it).
+// Errors: kCorrupt, kTooLarge (layers); kUnsupported (a CacheList within a CacheList, or one whose
+//         contents the file does not state).
 Result<std::vector<MlxCache>> list_caches(MlxFile& file);
 
-// Tokens that a cache has seen, of a row of its batch. nullopt: the file does not say.
+// Tokens that a cache has seen, for one row of its batch. nullopt: the file does not say.
 //
 // Errors: kCorrupt, kTooLarge, kUnsupported, kInvalidArgument (no such row).
 Result<std::optional<std::int64_t>> tokens_seen(MlxFile& file, const MlxCache& cache,

@@ -13,40 +13,39 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/token_block.h"
-#include "tqcache/format/dense_sections.h"
-#include "tqcache/format/manifest.h"
-#include "tqcache/format/section_reader.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::interop {
 namespace {
 
 // The values of a tensor to be written.
-struct MlxSideData {  // a side of an attention layer
+struct MlxSideData {  // K or V of an attention layer
   std::int64_t layer = 0;
-  format::SideName side = format::SideName::kKeys;
+  cache::TensorKind side = cache::TensorKind::kKeys;
 };
 
-struct MlxGroupData {  // the same in affine groups; its three tensors follow one another
+struct MlxGroupData {  // K or V in affine groups; its three tensors are consecutive
   MlxSideData side;
   enum Part : std::uint8_t { kCodes, kScales, kBiases } part = kCodes;
 };
 
-struct MlxArrayData {  // an array
+struct MlxArrayData {  // an array of a recurrent state
   std::int64_t layer = 0;
   std::int64_t array = 0;
 };
 
-struct MlxNumberData {  // a number, as i32
+struct MlxNumberData {  // a number, stored as i32
   std::int64_t value = 0;
 };
 
-struct MlxNoData {};  // None, as an array without values
+struct MlxNoData {};  // None, stored as an array without values
 using MlxData = std::variant<MlxSideData, MlxGroupData, MlxArrayData, MlxNumberData, MlxNoData>;
 
 struct MlxTensor {
@@ -55,13 +54,13 @@ struct MlxTensor {
 };
 
 struct MlxPlan {
-  std::vector<MlxTensor> tensors;  // in the order in which their values are written
+  std::vector<MlxTensor> tensors;  // in the order of writing
   std::map<std::string, std::string> metadata;
 };
 
 using cache::AttentionDesc;
 using cache::LayerDesc;
-using format::SideName;
+using cache::TensorKind;
 
 std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
@@ -76,15 +75,15 @@ Result<void> check_groups(cache::HeadShape shape, const MlxLmExport& options) {
 }
 
 Result<void> check_layer(const LayerDesc& layer, const MlxLmExport& options) {
-  return std::visit(
-      Overload{
-          [&](const AttentionDesc& attention) { return check_groups(attention.shape, options); },
-          [](const cache::WindowDesc&) -> Result<void> { return {}; },
-          [](const cache::StateDesc& state) -> Result<void> {
-            if (!state.arrays.empty()) return {};
-            return invalid("without arrays: mlx-lm has no such cache");
-          }},
-      layer);
+  return std::visit(Overload{[&](const AttentionDesc& attention) {
+                               return check_groups(attention.shape, options);
+                             },
+                             [](const cache::WindowDesc&) -> Result<void> { return {}; },
+                             [](const cache::StateDesc& state) -> Result<void> {
+                               if (!state.arrays.empty()) return {};
+                               return invalid("without arrays: mlx-lm has no such cache");
+                             }},
+                    layer);
 }
 
 Result<void> check_form(const MlxLmExport& options) {
@@ -96,7 +95,7 @@ Result<void> check_form(const MlxLmExport& options) {
   return invalid(fmt::format("groups of {} components", options.group_size));
 }
 
-Result<void> check_options(const format::Manifest& cache, const MlxLmExport& options) {
+Result<void> check_options(const cache::CacheDesc& cache, const MlxLmExport& options) {
   if (options.version_major < 0 || options.version_minor < 0) return invalid("no such version");
   TQC_TRY(check_form(options));
   if (cache.layers.empty() || cache.n_tokens() == 0) return invalid("an empty cache");
@@ -107,8 +106,8 @@ Result<void> check_options(const format::Manifest& cache, const MlxLmExport& opt
   return {};
 }
 
-// In mlx-lm the first dimension is the batch, here of one prompt. What came from elsewhere may be
-// without.
+// In mlx-lm the first dimension is the batch, here always one prompt. Arrays from other programs
+// may lack it.
 std::vector<std::uint64_t> with_batch(std::vector<std::uint64_t> shape) {
   if (shape.empty() || shape[0] != 1) shape.insert(shape.begin(), 1);
   return shape;
@@ -116,7 +115,7 @@ std::vector<std::uint64_t> with_batch(std::vector<std::uint64_t> shape) {
 
 class Planner {
  public:
-  Planner(const format::Manifest& cache, const MlxLmExport& options)
+  Planner(const cache::CacheDesc& cache, const MlxLmExport& options)
       : cache_(cache),
         options_(options),
         with_scalars_(options.version_major > 0 || options.version_minor >= 32) {}
@@ -148,7 +147,7 @@ class Planner {
   void add_class(const char* name) {
     plan_.metadata[fmt::format("{}{}", (with_scalars_ ? "1." : "2."), layer_)] = name;
   }
-  // A cache without numbers has an empty text in their place.
+  // A cache without numbers has an empty text instead.
   void add_no_numbers() {
     if (!with_scalars_) plan_.metadata[fmt::format("0.{}", layer_)] = "";
   }
@@ -166,7 +165,7 @@ class Planner {
                   MlxData data) {
     plan_.tensors.push_back({{name(slot), std::move(type), std::move(shape)}, data});
   }
-  // A tensor that represents something else.
+  // A tensor that represents a value other than an array.
   void add_scalar(int slot, const char* kind, std::string type, std::vector<std::uint64_t> shape,
                   MlxData data) {
     const std::string number = fmt::format("2.{}", ++n_scalars_);
@@ -187,8 +186,8 @@ class Planner {
   void add_kv(const AttentionDesc& layer) {
     add_class("KVCache");
     const auto shape = shape_of(layer, layer.shape.head_dim);
-    add_tensor("0", type_name(layer.k.dtype), shape, MlxSideData{layer_, SideName::kKeys});
-    add_tensor("1", type_name(layer.v.dtype), shape, MlxSideData{layer_, SideName::kValues});
+    add_tensor("0", type_name(layer.k.dtype), shape, MlxSideData{layer_, TensorKind::kKeys});
+    add_tensor("1", type_name(layer.v.dtype), shape, MlxSideData{layer_, TensorKind::kValues});
     add_no_numbers();
     if (with_scalars_) add_numbers(2, {cache_.n_tokens()});
   }
@@ -205,15 +204,15 @@ class Planner {
 
   void add_quantized(const AttentionDesc& layer) {
     add_class("QuantizedKVCache");
-    add_groups(layer, "0", layer.k.dtype, {layer_, SideName::kKeys});
-    add_groups(layer, "1", layer.v.dtype, {layer_, SideName::kValues});
+    add_groups(layer, "0", layer.k.dtype, {layer_, TensorKind::kKeys});
+    add_groups(layer, "1", layer.v.dtype, {layer_, TensorKind::kValues});
     const std::vector<std::int64_t> numbers = {cache_.n_tokens(), options_.group_size,
                                                options_.kv_bits};
     with_scalars_ ? add_numbers(2, numbers) : add_info(numbers);
   }
 
-  // The window is in the order of positions, and so the row to be written next is the one behind
-  // it: mlx-lm goes back to the oldest one if there is no room.
+  // The window is ordered by position, so the row to be written next is the one after the last:
+  // mlx-lm wraps around to the oldest row if there is no room.
   void add_rotating(const cache::WindowDesc& layer) {
     add_class("RotatingKVCache");
     const auto arrays = cache::arrays_of(layer, cache_.n_tokens());
@@ -247,32 +246,32 @@ class Planner {
     add_scalar(2, "none", "F32", {0}, MlxNoData{});  // lengths
   }
 
-  const format::Manifest& cache_;
+  const cache::CacheDesc& cache_;
   const MlxLmExport& options_;
-  bool with_scalars_;  // 0.32.0 or later: numbers are tensors
+  bool with_scalars_;  // 0.32.0 or later: numbers are stored as tensors
   std::int64_t layer_ = 0;
   std::size_t n_scalars_ = 0;
   MlxPlan plan_;
 };
 
-// Requires: every side of `cache` is dense.
-// Errors:   kInvalidArgument (bits, groups, or a version that there is not; no layers or tokens).
-Result<MlxPlan> plan_mlx(const format::Manifest& cache, const MlxLmExport& options) {
+// Requires: all K and V of `cache` are dense.
+// Errors:   kInvalidArgument (unsupported bits, group size or version; no layers or tokens).
+Result<MlxPlan> plan_mlx(const cache::CacheDesc& cache, const MlxLmExport& options) {
   TQC_TRY(check_options(cache, options));
   return Planner(cache, options).plan();
 }
 
-// Tensors one after another. No more than one side of one layer is in memory, or one array.
+// Writes tensors in order. Memory: K or V of one layer, or one array.
 class MlxWriter {
  public:
-  // Everything must outlive this.
-  MlxWriter(const format::SectionSource& cache, AtomicFile& file, AffineForm form,
+  // All arguments must outlive the writer.
+  MlxWriter(const cache::CacheReader& cache, AtomicFile& file, AffineForm form,
             const Progress& progress)
       : cache_(cache),
         file_(file),
         form_(form),
         progress_(progress),
-        total_(format::total_raw_bytes(cache.manifest())) {
+        total_(cache::total_raw_bytes(cache.blocks())) {
     number_sections();
   }
 
@@ -281,23 +280,23 @@ class MlxWriter {
   }
 
  private:
-  const format::Manifest& manifest() const { return cache_.manifest(); }
+  const cache::CacheDesc& description() const { return cache_.description(); }
   cache::HeadShape shape_of(const MlxSideData& side) const {
-    return cache::attention_of(manifest().layers[to_size(side.layer)])->shape;
+    return cache::attention_of(description().layers[to_size(side.layer)])->shape;
   }
   Dtype dtype_of(const MlxSideData& side) const {
-    return format::side_of(manifest().layers[to_size(side.layer)], side.side).dtype;
+    return cache::tensor_of(description().layers[to_size(side.layer)], side.side).dtype;
   }
 
   // Finds the sections of each layer's keys, values and arrays in the section table.
   void number_sections() {
-    numbers_.resize(manifest().layers.size());
-    for (std::size_t i = 0; i < manifest().sections.size(); ++i) {
-      const format::SectionInfo& section = manifest().sections[i];
+    numbers_.resize(description().layers.size());
+    for (std::size_t i = 0; i < cache_.blocks().size(); ++i) {
+      const cache::BlockInfo& section = cache_.blocks()[i];
       numbers_[to_size(section.layer)][static_cast<std::size_t>(section.side)].push_back(i);
     }
   }
-  const std::vector<std::size_t>& sections_of(std::int64_t layer, SideName side) const {
+  const std::vector<std::size_t>& sections_of(std::int64_t layer, TensorKind side) const {
     return numbers_[to_size(layer)][static_cast<std::size_t>(side)];
   }
 
@@ -310,7 +309,7 @@ class MlxWriter {
     return {};
   }
 
-  // Calls use(row, bytes) with every head vector of a side; `row` counts kv head by kv head.
+  // Calls use(row, bytes) with every head vector of K or V; `row` counts kv head by kv head.
   template <class Use>
   Result<void> each_row(const MlxSideData& side, Use use) {
     const cache::HeadShape shape = shape_of(side);
@@ -319,11 +318,11 @@ class MlxWriter {
     for (const std::size_t section : sections_of(side.layer, side.side)) {
       TQC_TRY(read(section));
       const std::int64_t n =
-          cache::tokens_in_block(manifest().n_tokens(), manifest().sections[section].block);
+          cache::tokens_in_block(description().n_tokens(), cache_.blocks()[section].block);
       const std::byte* row = section_.data();
       for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
         for (std::int64_t i = 0; i < n; ++i, row += bytes) {
-          use(to_size(head * manifest().n_tokens() + first + i), ByteView(row, bytes));
+          use(to_size(head * description().n_tokens() + first + i), ByteView(row, bytes));
         }
       }
       first += n;
@@ -332,7 +331,7 @@ class MlxWriter {
   }
 
   std::size_t n_rows(const MlxSideData& side) const {
-    return to_size(shape_of(side).n_kv_heads * manifest().n_tokens());
+    return to_size(shape_of(side).n_kv_heads * description().n_tokens());
   }
 
   Result<void> write_data(const MlxSideData& side) {
@@ -345,7 +344,7 @@ class MlxWriter {
     return file_.write(buffers_[0]);
   }
 
-  // The first of the three makes them all.
+  // The first of the three tensors computes all of them.
   Result<void> write_data(const MlxGroupData& data) {
     if (data.part == MlxGroupData::kCodes) TQC_TRY(pack(data.side));
     return file_.write(buffers_[data.part]);
@@ -372,7 +371,7 @@ class MlxWriter {
   }
 
   Result<void> write_data(const MlxArrayData& data) {
-    TQC_TRY(read(sections_of(data.layer, SideName::kArray)[to_size(data.array)]));
+    TQC_TRY(read(sections_of(data.layer, TensorKind::kArray)[to_size(data.array)]));
     return file_.write(section_);
   }
 
@@ -384,28 +383,28 @@ class MlxWriter {
 
   Result<void> write_data(const MlxNoData&) { return {}; }
 
-  const format::SectionSource& cache_;
+  const cache::CacheReader& cache_;
   AtomicFile& file_;
   AffineForm form_;
   const Progress& progress_;
   std::uint64_t total_;
   std::uint64_t done_ = 0;
-  std::vector<std::array<std::vector<std::size_t>, 3>> numbers_;  // [layer][SideName]
+  std::vector<std::array<std::vector<std::size_t>, 3>> numbers_;  // [layer][TensorKind]
   AlignedBytes section_;
-  std::array<Bytes, 3> buffers_;  // a side, or its codes, scales and biases
+  std::array<Bytes, 3> buffers_;  // K or V, or its codes, scales and biases
 };
 
 }  // namespace
 
-Result<void> export_mlx_lm(const format::SectionSource& cache, const std::filesystem::path& path,
+Result<void> export_mlx_lm(const cache::CacheReader& cache, const std::filesystem::path& path,
                            const MlxLmExport& options, const Progress& progress) {
-  TQC_TRY_ASSIGN(const auto dense, format::DenseSections::make(cache));
-  TQC_TRY_ASSIGN(const MlxPlan plan, plan_mlx(dense.manifest(), options));
+  TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
+  TQC_TRY_ASSIGN(const MlxPlan plan, plan_mlx(dense->description(), options));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, options.overwrite));
   std::vector<tensors::NewTensor> names;
   for (const MlxTensor& tensor : plan.tensors) names.push_back(tensor.tensor);
   TQC_TRY(file.write(tensors::make_safetensors_header(names, plan.metadata)));
-  MlxWriter writer(dense, file, {options.kv_bits, options.group_size}, progress);
+  MlxWriter writer(*dense, file, {options.kv_bits, options.group_size}, progress);
   for (const MlxTensor& tensor : plan.tensors) {
     auto written = writer.write(tensor);
     if (!written) return std::move(written).error();

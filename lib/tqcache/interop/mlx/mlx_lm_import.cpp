@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 #include "tqcache/interop/mlx/mlx_lm_layers.h"
@@ -16,13 +16,13 @@
 namespace tqcache::interop {
 namespace {
 
-constexpr std::size_t kMaxModelBytes = 1024;  // of a text in a .tqkv file
+constexpr std::size_t kMaxModelBytes = 1024;  // limit of a text in a .tqkv file
 constexpr std::size_t kMaxShownBytes = 256;
 constexpr std::size_t kMaxShownKeys = 32;
 
 // --- tokens
 
-// The number that all caches agree on, and the caller, as far as they know one.
+// The number of tokens that the caller and all caches which know it agree on.
 Result<std::int64_t> count_tokens(MlxFile& file, const std::vector<MlxCache>& caches,
                                   const MlxLmImport& options) {
   std::optional<std::int64_t> n_tokens;
@@ -46,8 +46,8 @@ Result<std::int64_t> count_tokens(MlxFile& file, const std::vector<MlxCache>& ca
   return unsupported("no layer says how many tokens it has seen");
 }
 
-// Files of 2024 have no word on how a ring stands, and the very first ones held rows without tokens
-// at the end.
+// Files of 2024 do not state the position of a ring, and the earliest ones ended with rows that
+// hold no tokens.
 Result<void> check_named_pairs(MlxFile& file, const std::vector<MlxCache>& caches,
                                std::int64_t n_tokens) {
   if (file.layout() != MlxLayout::kNamedPairs || n_tokens == 0) return {};
@@ -67,7 +67,7 @@ Result<void> check_named_pairs(MlxFile& file, const std::vector<MlxCache>& cache
                      ": its last row is zeros, so it holds more rows than tokens");
 }
 
-// --- metadata for people
+// --- metadata for display
 
 std::string_view layout_words(MlxLayout layout) {
   if (layout == MlxLayout::kNamedPairs) return "2024, without classes";
@@ -118,7 +118,7 @@ void tell(const MlxFile& file, const std::vector<MlxCache>& caches, ForeignCache
 
 // --- layers
 
-// All caches are of one batch. Notes the rows that are not taken.
+// Checks that all caches have the same batch size. Records the rows that are not imported.
 Result<void> check_batch(const MlxFile& file, const std::vector<MlxCache>& caches, std::int64_t row,
                          std::vector<std::string>& dropped_fields) {
   const std::uint64_t batch = caches.empty() ? 1 : batch_size(file, caches[0]);

@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/layer.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
@@ -31,7 +30,7 @@ std::string shape_text(const MlxGrid& grid) {
   return fmt::format("{} x {} x {}", grid.n_kv_heads, grid.n_rows, grid.width);
 }
 
-// Whether a cache has so many numbers in the metadata, if its file has them there.
+// Checks that a cache has `count` numbers in the metadata, if its file stores them there.
 // Errors: kCorrupt.
 Result<void> require_info(const MlxFile& file, const MlxCache& cache, std::size_t count) {
   if (file.layout() != MlxLayout::kMetaState || cache.info.size() == count) return {};
@@ -61,7 +60,7 @@ Result<MlxPair> read_pair(MlxFile& file, const MlxCache& cache, std::int64_t row
   return pair;
 }
 
-// Rows of values of `value_bytes`, token 0 in row `first`.
+// Rows of values with `value_bytes` each; token 0 is row `first`.
 MlxRows rows_of(const MlxGrid& grid, std::size_t value_bytes, std::int64_t first = 0) {
   return {.offset = grid.offset,
           .n_rows = grid.n_rows,
@@ -69,11 +68,11 @@ MlxRows rows_of(const MlxGrid& grid, std::size_t value_bytes, std::int64_t first
           .row_bytes = static_cast<std::size_t>(grid.width) * value_bytes};
 }
 
-Result<ForeignSide> dense_side(const MlxFile& file, const MlxGrid& grid, cache::HeadShape shape,
-                               std::int64_t first) {
+Result<ForeignTensor> dense_side(const MlxFile& file, const MlxGrid& grid, cache::HeadShape shape,
+                                 std::int64_t first) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(grid.type, grid.type_name));
-  return ForeignSide{dtype,
-                     read_dense_rows(file.bytes(), shape, rows_of(grid, dtype_size(dtype), first))};
+  return ForeignTensor{
+      dtype, read_dense_rows(file.bytes(), shape, rows_of(grid, dtype_size(dtype), first))};
 }
 
 Result<ForeignArray> window_array(const MlxFile& file, const MlxGrid& grid, std::string_view name,
@@ -85,7 +84,7 @@ Result<ForeignArray> window_array(const MlxFile& file, const MlxGrid& grid, std:
       read_row_runs(file.bytes(), shape.n_kv_heads, rows_of(grid, dtype_size(dtype)), runs)};
 }
 
-// Full attention: the tokens from row `first` on. There may be more rows, which are of no token.
+// Full attention: the tokens from row `first` on. Further rows may follow that hold no tokens.
 // Errors: kCorrupt (too few rows), kUnsupported (dtypes).
 Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::int64_t first,
                                  std::int64_t n_tokens) {
@@ -105,14 +104,13 @@ Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::
 Result<ForeignLayer> window_layer(const MlxFile& file, const MlxPair& pair,
                                   const cache::Window& window, const RowRuns& runs) {
   ForeignWindow layer{pair.shape, window, {}, {}};
-  TQC_TRY_ASSIGN(layer.k,
-                 window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
+  TQC_TRY_ASSIGN(layer.k, window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
   TQC_TRY_ASSIGN(layer.v,
                  window_array(file, pair.v, cache::kWindowValues, pair.shape, window, runs));
   return ForeignLayer(std::move(layer));
 }
 
-// One of the two: "<slot>.0" codes, "<slot>.1" scales, "<slot>.2" biases.
+// K or V in affine groups: "<slot>.0" codes, "<slot>.1" scales, "<slot>.2" biases.
 struct AffineState {
   MlxGrid codes, scales, biases;
   std::int64_t head_dim = 0;
@@ -141,7 +139,7 @@ Result<AffineState> read_affine(MlxFile& file, const std::string& slot, AffineFo
   return state;
 }
 
-Result<ForeignSide> affine_side(const MlxFile& file, const AffineState& state, AffineForm form) {
+Result<ForeignTensor> affine_side(const MlxFile& file, const AffineState& state, AffineForm form) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(state.scales.type, state.scales.type_name));
   const MlxAffineSide side{.form = form,
                            .dtype = dtype,
@@ -149,10 +147,10 @@ Result<ForeignSide> affine_side(const MlxFile& file, const AffineState& state, A
                            .scales = rows_of(state.scales, dtype_size(dtype)),
                            .biases = rows_of(state.biases, dtype_size(dtype))};
   const cache::HeadShape shape{state.scales.n_kv_heads, state.head_dim};
-  return ForeignSide{Dtype::kF32, read_affine_rows(file.bytes(), shape, side)};
+  return ForeignTensor{Dtype::kF32, read_affine_rows(file.bytes(), shape, side)};
 }
 
-// Numbers: offset, group_size, bits, here and there.
+// Numbers: offset, group_size, bits, both in the metadata and in tensors.
 Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
                                      std::int64_t row, std::vector<std::string>& dropped_fields) {
   TQC_TRY(require_info(file, cache, 3));
@@ -245,7 +243,8 @@ Result<ForeignLayer> batch_layer(MlxFile& file, const MlxCache& cache, std::int6
   return dense_layer(file, pair, padding, n_tokens);
 }
 
-// Numbers: max_size, _offset, _idx, rotated, here and there. The last is a word in the metadata.
+// Numbers: max_size, _offset, _idx, rotated, in the metadata and in tensors. In the metadata the
+// last is a text.
 Result<bool> is_rotated(MlxFile& file, const MlxCache& cache) {
   if (file.layout() == MlxLayout::kScalars) {
     TQC_TRY_ASSIGN(const std::int64_t rotated, state_number(file, cache, 3, 7));
@@ -273,9 +272,9 @@ Result<ForeignLayer> batch_rotating_layer(MlxFile& file, const MlxCache& cache,
   return window_layer(file, pair, window, runs);
 }
 
-// --- arrays
+// --- recurrent state
 
-// left_padding and lengths, which only a batch has and only while a prompt is taken in.
+// left_padding and lengths exist only in batches, and only while a prompt is being processed.
 Result<void> require_nothing(MlxFile& file, const std::string& name, std::string_view word) {
   if (!file.has(name)) return {};
   TQC_TRY_ASSIGN(const auto* place, file.tensor(name));
@@ -299,8 +298,8 @@ Result<ForeignArray> array_of(MlxFile& file, const std::string& name, std::size_
                       read_bytes_at(file.bytes(), part->offset)};
 }
 
-// Slots "<layer>.0", "<layer>.1", ...; since 0.32 "<layer>.0.0", "<layer>.0.1", ..., and behind
-// them left_padding and lengths.
+// Slots "<layer>.0", "<layer>.1", ...; since 0.32 "<layer>.0.0", "<layer>.0.1", ..., followed by
+// left_padding and lengths.
 Result<ForeignLayer> arrays_layer(MlxFile& file, const MlxCache& cache, std::int64_t row) {
   TQC_TRY(require_info(file, cache, 0));
   const bool is_nested = file.has(cache.prefix + "0.0");

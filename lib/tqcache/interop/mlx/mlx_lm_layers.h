@@ -8,14 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 
 namespace tqcache::interop {
 
-// `n_tokens`: how many the whole file has seen, which tokens_seen() says of each cache that knows.
-// `row`: of a batch. Adds what the cache does not keep to `dropped_fields`.
+// `n_tokens`: the number that the whole file has seen; tokens_seen() returns it for each cache that
+// states it. `row`: the row of the batch. Adds the fields that the cache does not keep to
+// `dropped_fields`.
 //
 // Errors: kCorrupt, kTooLarge, kUnsupported, kInvalidArgument (no such row).
 Result<ForeignLayer> make_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/error.h"
 
 namespace tqcache::interop {
 namespace {
@@ -25,10 +25,10 @@ RowRuns without_empty(RowRuns runs) {
   return runs;
 }
 
-// The same without `count` rows from the `at`-th on. Requires: they are there.
+// The runs with `count` rows removed, from row `at` on. Requires: these rows exist.
 RowRuns cut_rows(const RowRuns& runs, std::int64_t at, std::int64_t count) {
   RowRuns result;
-  std::int64_t position = 0;  // of the run's first row among all
+  std::int64_t position = 0;  // index of the run's first row among all rows
   for (const RowRun& run : runs) {
     const std::int64_t before = std::clamp<std::int64_t>(at - position, 0, run.count);
     const std::int64_t behind = std::clamp<std::int64_t>(at + count - position, 0, run.count);
@@ -39,7 +39,7 @@ RowRuns cut_rows(const RowRuns& runs, std::int64_t at, std::int64_t count) {
   return without_empty(std::move(result));
 }
 
-// Leaves the `keep` first rows and the newest ones.
+// Keeps the first `keep` rows and the newest ones.
 Result<RowRuns> newest_rows(const RowRuns& runs, std::int64_t keep, std::int64_t wanted) {
   const std::int64_t spare = count_rows(runs) - wanted;
   if (spare == 0) return runs;
@@ -56,7 +56,7 @@ struct Group {
   float bias = 0;
 };
 
-// Code 0 is the edge that is farther from zero; zero itself gets a code if it is within the range.
+// Code 0 is the edge farther from zero; zero itself gets a code if it lies within the range.
 Group fit_group(std::span<const float> x, float max_code) {
   float low = std::numeric_limits<float>::infinity();
   float high = -low;
@@ -79,14 +79,14 @@ std::uint8_t code_of(float value, Group group, float max_code) {
   return static_cast<std::uint8_t>(std::min(code, max_code));
 }
 
-// `count` rows of a kv head, from `first` on, into as many bytes.
+// Reads `count` rows of a kv head, from `first` on.
 Result<void> read_rows(const ByteSource& file, const MlxRows& rows, std::int64_t head,
                        std::int64_t first, std::span<std::byte> out) {
   const std::int64_t row = head * rows.n_rows + rows.first + first;
   return file.read_at(rows.offset + static_cast<std::uint64_t>(row) * rows.row_bytes, out);
 }
 
-// Rows of groups, widened.
+// Rows of affine groups, widened to f32.
 class GroupRows {
  public:
   GroupRows(MlxRows rows, Dtype dtype) : rows_(rows), dtype_(dtype) {}

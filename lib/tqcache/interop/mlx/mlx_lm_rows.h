@@ -15,46 +15,47 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_block.h"
+#include "tqcache/bytes.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 
 namespace tqcache::interop {
 
-// Rows one after another.
+// Consecutive rows.
 struct RowRun {
   std::int64_t first = 0;
   std::int64_t count = 0;
   bool operator==(const RowRun&) const = default;
 };
 
-using RowRuns = std::vector<RowRun>;  // without empty ones
+using RowRuns = std::vector<RowRun>;  // without empty runs
 
 std::int64_t count_rows(const RowRuns& runs);
 
-// A RotatingKVCache. Once all rows are taken, the first `keep` stay and the others go round.
+// A RotatingKVCache. Once all rows are used, the first `keep` stay and the others are overwritten
+// in a ring.
 struct MlxRing {
   std::int64_t keep = 0;
-  std::int64_t max_size = 0;  // tokens that a query can look at
+  std::int64_t max_size = 0;  // tokens that a query can see
   std::int64_t offset = 0;    // tokens seen
-  std::int64_t next = 0;  // "_idx": the row to be written next; more than there are counts as all
+  std::int64_t next = 0;  // "_idx": next row to write; past the end it counts as n_rows
 };
 
-// Rows of the min(max_size, offset) tokens of the window. A buffer of `n_rows` may have more, which
-// no query looks at any more: prefill keeps whole prompts for a while.
+// Rows of the min(max_size, offset) tokens of the window. A buffer of `n_rows` may hold further
+// rows that no query sees: prefill keeps whole prompts for a while.
 //
-// Requires: 0 <= keep < max_size; the others are not negative.
-// Errors:   kCorrupt (a state that no ring can be in, too few rows).
+// Requires: 0 <= keep < max_size; the other numbers are not negative.
+// Errors:   kCorrupt (an impossible ring state, too few rows).
 Result<RowRuns> ring_rows(const MlxRing& ring, std::int64_t n_rows);
 
-// One row of a BatchRotatingKVCache, which keeps no first tokens.
+// One row of a BatchRotatingKVCache, which does not pin first tokens.
 struct MlxBatchRing {
   std::int64_t max_size = 0;
   std::int64_t next = 0;          // "_idx"
-  bool rotated = false;           // the rows go round, from `next` on
-  std::int64_t left_padding = 0;  // rows before the first token; below 0 once that is overwritten
+  bool rotated = false;           // the rows form a ring that begins at `next`
+  std::int64_t left_padding = 0;  // rows before the first token; negative once it is overwritten
   std::int64_t offset = 0;        // tokens seen
 };
 
@@ -66,7 +67,7 @@ struct AffineForm {
   std::int64_t group_size = 64;  // components that share a scale and a bias
 };
 
-// Bytes of one head vector. Requires: the form fits `head_dim`.
+// Bytes of one head vector. Requires: `form` fits `head_dim`.
 constexpr std::size_t affine_code_bytes(AffineForm form, std::int64_t head_dim) {
   return static_cast<std::size_t>(head_dim * form.bits / 8);
 }
@@ -78,14 +79,14 @@ constexpr std::size_t affine_groups(AffineForm form, std::int64_t head_dim) {
 //         (groups that do not divide head_dim).
 Result<void> check_affine(std::int64_t bits, std::int64_t group_size, std::int64_t head_dim);
 
-// x = scale * code + bias, in f32, rounded after each step.
+// x = scale * code + bias, in f32, rounded after each operation.
 //
 // Shapes: codes [affine_code_bytes]; scales, biases [affine_groups]; x [head_dim].
 void affine_decode(AffineForm form, std::span<const std::byte> codes, std::span<const float> scales,
                    std::span<const float> biases, std::span<float> x);
 
-// As mlx.core.quantize() on a CPU, to the bit: all in f32, scales and biases rounded to `dtype` in
-// the end. (NaN gets code 0.)
+// The same result as mlx.core.quantize() on a CPU, bit for bit: computed in f32, with scales and
+// biases finally rounded to `dtype`. (NaN gets code 0.)
 //
 // Shapes: x [head_dim], values of `dtype`; scales, biases: affine_groups of `dtype`.
 void affine_encode(AffineForm form, Dtype dtype, std::span<const float> x,
@@ -94,7 +95,7 @@ void affine_encode(AffineForm form, Dtype dtype, std::span<const float> x,
 
 using SharedFile = std::shared_ptr<const ByteSource>;
 
-// The place of rows of a tensor [n_kv_heads, n_rows, width].
+// The location of the rows of a tensor [n_kv_heads, n_rows, width].
 struct MlxRows {
   std::uint64_t offset = 0;  // in the file
   std::int64_t n_rows = 0;   // of each kv head
@@ -105,19 +106,19 @@ struct MlxRows {
 // Head vectors, unchanged from the file.
 ReadRows read_dense_rows(SharedFile file, cache::HeadShape shape, MlxRows rows);
 
-// A side of a QuantizedKVCache.
+// K or V of a QuantizedKVCache.
 struct MlxAffineSide {
   AffineForm form;
-  Dtype dtype = Dtype::kF16;  // of scales and biases
+  Dtype dtype = Dtype::kF16;  // dtype of scales and biases
   MlxRows codes, scales, biases;
 };
 // Head vectors as f32.
 ReadRows read_affine_rows(SharedFile file, cache::HeadShape shape, const MlxAffineSide& side);
 
-// Some rows of each kv head, one run after another.
+// Some rows of each kv head, run after run.
 ReadArray read_row_runs(SharedFile file, std::int64_t n_kv_heads, MlxRows rows, RowRuns runs);
 
-// Bytes that are taken as they are.
+// Unchanged bytes of the file.
 ReadArray read_bytes_at(SharedFile file, std::uint64_t offset);
 
 }  // namespace tqcache::interop

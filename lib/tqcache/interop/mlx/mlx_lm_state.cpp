@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/whole_tensors.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -31,13 +31,13 @@ bool is_pair_name(std::string_view name) {
          (rest == "_keys" || rest == "_values");
 }
 
-// The branch of the metadata's tree that a key begins with, and the rest of the key.
+// The branch of the metadata tree that a key belongs to, and the rest of the key.
 std::optional<std::pair<char, std::string_view>> split_key(std::string_view key) {
   if (key.size() < 3 || !is_digit(key[0]) || key[1] != '.') return std::nullopt;
   return std::pair(key[0], key.substr(2));
 }
 
-// The texts of one branch by the rest of their keys.
+// The texts of one branch, indexed by the rest of their keys.
 MlxMeta::Texts branch(const SafetensorsIndex& index, char number) {
   MlxMeta::Texts texts;
   for (const auto& [key, value] : index.metadata) {
@@ -47,7 +47,7 @@ MlxMeta::Texts branch(const SafetensorsIndex& index, char number) {
   return texts;
 }
 
-// "0", "1", ... and nothing else.
+// Class names under the keys "0", "1", ...; other keys are refused.
 Result<std::vector<std::string_view>> read_classes(const MlxMeta::Texts& texts) {
   if (std::ssize(texts) > cache::kMaxLayers) {
     return too_large(fmt::format("metadata: {} layers", texts.size()));
@@ -68,7 +68,7 @@ Result<MlxScalar> scalar_kind(std::string_view word) {
   return unsupported("kind " + printable_name(word) + " is unknown");
 }
 
-// "0" is empty, and the others are pairs "<i>.0" and "<i>.1": a tensor's name and its kind.
+// "0" is empty; the others are pairs "<i>.0" and "<i>.1": the name of a tensor and its kind.
 Result<void> read_scalars(const SafetensorsIndex& index, const MlxMeta::Texts& texts,
                           MlxMeta& meta) {
   for (std::size_t i = 1; i <= texts.size() / 2; ++i) {
@@ -97,7 +97,7 @@ void add_strangers(const SafetensorsIndex& index, MlxMeta& meta) {
 using tensors::TensorPlace;
 using enum tensors::TensorType;
 
-constexpr std::uint64_t kMaxTextLength = 256;  // of a class's name
+constexpr std::uint64_t kMaxTextLength = 256;  // of a class name
 
 std::string tensor_place(std::string_view name) { return "tensor " + printable_name(name); }
 
@@ -121,7 +121,7 @@ Result<std::int64_t> info_number(const MlxCache& cache, std::size_t info) {
 }
 
 Result<std::int64_t> to_dimension(std::uint64_t size) {
-  // Products of three of them fit 64 bits.
+  // Products of three such sizes fit 64 bits.
   if (size <= static_cast<std::uint64_t>(cache::kMaxTokens)) return static_cast<std::int64_t>(size);
   return too_large(fmt::format("a dimension of {}", size));
 }

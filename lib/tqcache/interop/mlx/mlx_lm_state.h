@@ -16,77 +16,78 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/safetensors.h"
 
 namespace tqcache::interop {
 
 enum class MlxLayout : std::uint8_t {
   kNamedPairs,  // 2024: tensors "<layer>_keys" and "<layer>_values", no classes
-  kMetaState,   // to 0.31: values that are not arrays are in the metadata
-  kScalars,     // since 0.32.0: all state is tensors, also numbers
+  kMetaState,   // to 0.31: values other than arrays are in the metadata
+  kScalars,     // since 0.32.0: all state is stored as tensors, including numbers
 };
 
-// The value that a tensor represents if it is no array.
+// The value that a tensor represents if it is not an array.
 enum class MlxScalar : std::uint8_t { kNumber, kText, kNone };
 
-// Views into the index that it was read from.
+// Holds views into the index that it was read from.
 struct MlxMeta {
   using Texts = std::map<std::string_view, std::string_view>;
 
   MlxLayout layout = MlxLayout::kScalars;
-  std::vector<std::string_view> classes;          // of the layers; of kNamedPairs empty
+  std::vector<std::string_view> classes;          // of the layers; empty for kNamedPairs
   Texts user;                                     // added by the program that saved it
-  Texts info;                                     // kMetaState: by the key behind "0."
-  std::map<std::string_view, MlxScalar> scalars;  // kScalars: by the name of the tensor
+  Texts info;                                     // kMetaState: indexed by the key after "0."
+  std::map<std::string_view, MlxScalar> scalars;  // kScalars: indexed by tensor name
 
-  // The texts "<key>.0", "<key>.1", ... of a tuple; none where "<key>" is an empty text or missing.
+  // The texts "<key>.0", "<key>.1", ... of a tuple; empty if "<key>" is an empty text or missing.
   std::vector<std::string_view> info_list(const std::string& key) const;
 };
 
 // nullopt: not a prompt cache of mlx-lm.
 std::optional<MlxLayout> mlx_layout(const tensors::SafetensorsIndex& index);
 
-// Errors: kCorrupt (keys that are missing, or contradict the tensors), kTooLarge (layers),
-//         kUnsupported (a scalar of a kind that is not known). Requires: mlx_layout(index).
+// Errors: kCorrupt (keys that are missing or contradict the tensors), kTooLarge (layers),
+//         kUnsupported (an unknown kind of scalar). Requires: mlx_layout(index) has a value.
 Result<MlxMeta> read_mlx_meta(const tensors::SafetensorsIndex& index);
 
-// "4": a number as Python prints one that is not negative. Errors: nullopt also beyond 53 bits.
+// "4": a non-negative number as Python prints it. nullopt for other texts and beyond 53 bits.
 std::optional<std::int64_t> mlx_number(std::string_view text);
 
-// Text of the file, made fit for people: cut after `max_bytes`, and all but printable ASCII is '?'.
+// A text of the file, made safe to display: cut after `max_bytes`, with '?' for everything except
+// printable ASCII.
 std::string mlx_text(std::string_view text, std::size_t max_bytes);
 
-// A file, with its index and what the index says. Remembers which tensors were asked for, so that
-// none is left out without a word.
+// A file with its index and metadata. Remembers which tensors were requested, so that none is left
+// out silently.
 class MlxFile {
  public:
-  // Errors: those of index_safetensors() and read_mlx_meta(); kCorrupt for another kind of file.
+  // Errors: those of index_safetensors() and read_mlx_meta(); kCorrupt for other kinds of files.
   static Result<MlxFile> open(std::shared_ptr<const ByteSource> bytes);
 
   const std::shared_ptr<const ByteSource>& bytes() const { return bytes_; }
   const MlxMeta& meta() const { return meta_; }
   MlxLayout layout() const { return meta_.layout; }
 
-  // nullptr: there is none. The tensor does not count as asked for.
+  // nullptr: no such tensor. The tensor does not count as requested.
   const tensors::TensorPlace* find(const std::string& name) const;
   bool has(const std::string& name) const { return find(name) != nullptr; }
-  // Whether it represents None.
+  // Returns whether the tensor represents None.
   bool is_none(const std::string& name) const;
-  // Errors: kCorrupt (there is none).
+  // Errors: kCorrupt (no such tensor).
   Result<const tensors::TensorPlace*> tensor(const std::string& name);
 
-  // Errors: kCorrupt (not one integer or bool), and those of reading.
+  // Errors: kCorrupt (not exactly one integer or bool), and those of reading.
   Result<std::int64_t> number(const std::string& name);
-  // The values of a tensor of one dimension. Errors: as number(); kCorrupt for more than
-  // `max_count`.
+  // The values of a one-dimensional tensor. Errors: as number(); kCorrupt for more than `max_count`
+  // values.
   Result<std::vector<std::int64_t>> numbers(const std::string& name, std::uint64_t max_count);
-  // A text that was saved as the numbers of its characters, which must be of ASCII.
+  // A text that was saved as character codes, which must be ASCII.
   Result<std::string> text(const std::string& name);
 
-  // Errors: kUnsupported when a tensor was not asked for.
+  // Errors: kUnsupported when a tensor was not requested.
   Result<void> check_all_used() const;
 
  private:
@@ -96,7 +97,7 @@ class MlxFile {
   Result<std::vector<std::int64_t>> read_integers(const tensors::TensorPlace& place) const;
 
   std::shared_ptr<const ByteSource> bytes_;
-  std::unique_ptr<const tensors::SafetensorsIndex> index_;  // meta_ looks into it
+  std::unique_ptr<const tensors::SafetensorsIndex> index_;  // meta_ holds views into it
   MlxMeta meta_;
   std::set<std::string> used_;
 };
@@ -104,21 +105,21 @@ class MlxFile {
 // One cache object.
 struct MlxCache {
   std::string place;                   // "layer 3", "layer 3 cache 1": for messages
-  std::string class_name;              // as the file has it, known or not
-  std::string prefix;                  // of its tensors' names: "3.", "3.1.0."
+  std::string class_name;              // as in the file, known or not
+  std::string prefix;                  // of its tensor names: "3.", "3.1.0."
   int first_slot = 0;                  // number of its first tensor
   bool is_named = false;               // its tensors are "keys" and "values" instead of 0 and 1
   std::vector<std::string_view> info;  // kMetaState: its numbers as texts
 
-  // Name of a tensor of its state.
+  // The name of one of its state tensors.
   std::string slot(int number) const;
 };
 
-// A number of a cache's state: in the metadata at `info`, or the tensor `slot`.
+// A number of a cache's state: entry `info` of the metadata, or the tensor `slot`.
 // Errors: as MlxFile::number(); kTooLarge beyond cache::kMaxTokens.
 Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, std::size_t info, int slot);
 
-// One row of the batch of a tensor [batch, n_kv_heads, n_rows, width].
+// One batch row of a tensor [batch, n_kv_heads, n_rows, width].
 struct MlxGrid {
   tensors::TensorType type = tensors::TensorType::kOther;
   std::string type_name;
@@ -133,11 +134,11 @@ struct MlxGrid {
 //         kTooLarge; kUnsupported for None.
 Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t row);
 
-// The part of a tensor [batch, ...] that belongs to a row of the batch: [1, ...].
-// Requires: it has a dimension. Errors: kInvalidArgument.
+// The part of a tensor [batch, ...] that belongs to one batch row: [1, ...].
+// Requires: the tensor has a dimension. Errors: kInvalidArgument.
 Result<tensors::TensorPlace> batch_row(const tensors::TensorPlace& place, std::int64_t row);
 
-// Rows of a cache's batch, by its first tensor.
+// The batch size of a cache, taken from its first tensor.
 std::uint64_t batch_size(const MlxFile& file, const MlxCache& cache);
 
 // Errors: kUnsupported (not f32, f16 or bf16).

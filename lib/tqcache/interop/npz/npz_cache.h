@@ -1,33 +1,26 @@
 #pragma once
-// interop/npz/npz_cache.h: a cache as arrays of NumPy (.npz), for people who look at one in Python.
-// Safe for untrusted input.
+// interop/npz/npz_cache.h: a cache as NumPy arrays (.npz), for inspection in Python. Safe for
+// untrusted input.
 //
 // Spec: docs/reference/interop.md, "NumPy".
 
 #include <filesystem>
 #include <memory>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/format/section_source.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/foreign_cache.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::interop {
 
-// Whether a file is a .npz of this schema. False for files that are not zip files.
-// Errors: those of tensors::Npz::open() of files that do.
+// Returns whether a file is a .npz of this schema; false for files that are not zip files.
+// Errors: those of tensors::Npz::open() for zip files.
 Result<bool> is_npz_cache(const ByteSource& file);
 
 // Errors: kTruncated, kCorrupt, kTooLarge, kUnsupported.
 Result<ForeignCache> import_npz(std::shared_ptr<const ByteSource> file);
-
-// Turbo sides decoded, in their tails' dtype; bf16, which NumPy does not have, as f32. Whole or not
-// at all.
-//
-// Memory and progress: as export_hf(). Errors: as there, but kUnsupported is for arrays whose names
-// do not fit, or that are there twice.
-Result<void> export_npz(const format::SectionSource& cache, const std::filesystem::path& path,
-                        Overwrite overwrite, const Progress& progress = {});
 
 }  // namespace tqcache::interop

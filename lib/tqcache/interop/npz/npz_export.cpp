@@ -7,10 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/format/dense_sections.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/whole_tensors.h"
+#include "tqcache/reader.h"
 #include "tqcache/tensors/json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
@@ -19,9 +20,9 @@
 namespace tqcache::interop {
 namespace {
 
+using cache::CacheDesc;
 using cache::LayerDesc;
-using format::Manifest;
-using format::SideName;
+using cache::TensorKind;
 using nlohmann::json;
 
 std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
@@ -32,8 +33,8 @@ struct Part {
   Dtype dtype = Dtype::kF32;
   std::vector<std::uint64_t> shape;
   std::size_t layer = 0;
-  SideName side = SideName::kKeys;
-  std::size_t array = 0;  // of kArray
+  TensorKind side = TensorKind::kKeys;
+  std::size_t array = 0;  // for kArray
 };
 
 class NpzPlan {
@@ -41,25 +42,24 @@ class NpzPlan {
   Result<void> add_layer(std::size_t number, const LayerDesc& layer, std::int64_t n_tokens) {
     bf16_ = json::array();
     json description = json::object();
-    TQC_TRY(std::visit(
-        Overload{[&](const cache::AttentionDesc& attention) -> Result<void> {
-                   description["kind"] = kNpzAttention;
-                   add_attention(number, attention, n_tokens);
-                   return {};
-                 },
-                 [&](const cache::WindowDesc& window) -> Result<void> {
-                   description = {{"kind", kNpzWindow},
-                                  {"size", window.window.size},
-                                  {"keep", window.window.keep}};
-                   add_window(number, cache::arrays_of(layer, n_tokens));
-                   return {};
-                 },
-                 [&](const cache::StateDesc& state) -> Result<void> {
-                   description["kind"] = kNpzArrays;
-                   TQC_TRY_ASSIGN(description["arrays"], add_arrays(number, state));
-                   return {};
-                 }},
-        layer));
+    TQC_TRY(std::visit(Overload{[&](const cache::AttentionDesc& attention) -> Result<void> {
+                                  description["kind"] = kNpzAttention;
+                                  add_attention(number, attention, n_tokens);
+                                  return {};
+                                },
+                                [&](const cache::WindowDesc& window) -> Result<void> {
+                                  description = {{"kind", kNpzWindow},
+                                                 {"size", window.window.size},
+                                                 {"keep", window.window.keep}};
+                                  add_window(number, cache::arrays_of(layer, n_tokens));
+                                  return {};
+                                },
+                                [&](const cache::StateDesc& state) -> Result<void> {
+                                  description["kind"] = kNpzArrays;
+                                  TQC_TRY_ASSIGN(description["arrays"], add_arrays(number, state));
+                                  return {};
+                                }},
+                       layer));
     if (!bf16_.empty()) description["bf16"] = bf16_;
     layers_.push_back(std::move(description));
     return {};
@@ -67,7 +67,7 @@ class NpzPlan {
 
   const std::vector<Part>& parts() const { return parts_; }
 
-  std::string description(const Manifest& manifest) const {
+  std::string description(const CacheDesc& manifest) const {
     json description = {
         {"format", kNpzFormat}, {"n_tokens", manifest.n_tokens()}, {"layers", layers_}};
     const auto add_text = [&](const char* key, const std::string& text) {
@@ -79,28 +79,26 @@ class NpzPlan {
   }
 
  private:
-  // `short_name`: as the list "bf16" has it.
+  // `short_name`: the name used in the list "bf16".
   void add_part(Part part, std::string_view short_name) {
     if (part.dtype == Dtype::kBF16) bf16_.push_back(short_name);
     parts_.push_back(std::move(part));
   }
 
-  void add_attention(std::size_t number, const cache::AttentionDesc& layer,
-                     std::int64_t n_tokens) {
+  void add_attention(std::size_t number, const cache::AttentionDesc& layer, std::int64_t n_tokens) {
     const std::vector<std::uint64_t> shape = {to_u64(layer.shape.n_kv_heads), to_u64(n_tokens),
                                               to_u64(layer.shape.head_dim)};
-    add_part({npz_side_name(number, kNpzKey), layer.k.dtype, shape, number, SideName::kKeys},
+    add_part({npz_side_name(number, kNpzKey), layer.k.dtype, shape, number, TensorKind::kKeys},
              kNpzKey);
-    add_part(
-        {npz_side_name(number, kNpzValue), layer.v.dtype, shape, number, SideName::kValues},
-        kNpzValue);
+    add_part({npz_side_name(number, kNpzValue), layer.v.dtype, shape, number, TensorKind::kValues},
+             kNpzValue);
   }
 
   void add_window(std::size_t number, const std::vector<cache::ArrayDesc>& arrays) {
     const std::array names = {kNpzKey, kNpzValue};
     for (std::size_t i = 0; i < names.size(); ++i) {
       add_part({npz_side_name(number, names[i]), arrays[i].dtype, arrays[i].shape, number,
-                SideName::kArray, i},
+                TensorKind::kArray, i},
                names[i]);
     }
   }
@@ -116,7 +114,7 @@ class NpzPlan {
       }
       names.push_back(array.name);
       add_part({npz_array_name(number, array.name), array.dtype, array.shape, number,
-                SideName::kArray, i},
+                TensorKind::kArray, i},
                array.name);
     }
     return names;
@@ -124,10 +122,10 @@ class NpzPlan {
 
   std::vector<Part> parts_;
   json layers_ = json::array();
-  json bf16_;  // of the layer that is being added
+  json bf16_;  // list for the layer being added
 };
 
-Result<NpzPlan> make_plan(const Manifest& manifest) {
+Result<NpzPlan> make_plan(const CacheDesc& manifest) {
   NpzPlan plan;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     auto added = plan.add_layer(i, manifest.layers[i], manifest.n_tokens());
@@ -142,20 +140,20 @@ Result<void> add_member(tensors::ZipWriter& zip, std::string_view name, ByteView
   return zip.add(std::string(name) + ".npy", parts);
 }
 
-Result<void> add_tokens(tensors::ZipWriter& zip, const Manifest& manifest) {
+Result<void> add_tokens(tensors::ZipWriter& zip, const CacheDesc& manifest) {
   if (manifest.hidden_tokens) return {};
   const std::vector<std::int64_t> ids(manifest.tokens.begin(), manifest.tokens.end());
   return add_member(zip, kNpzTokens, tensors::make_npy_header("<i8", {to_u64(manifest.n_tokens())}),
                     object_bytes(ids));
 }
 
-Result<void> add_values(tensors::ZipWriter& zip, const format::SectionSource& cache,
+Result<void> add_values(tensors::ZipWriter& zip, const cache::CacheReader& cache,
                         const std::vector<Part>& parts, const Progress& progress) {
-  WholeSides sides(cache, progress);
+  WholeTensors sides(cache, progress);
   AlignedBytes values;
   for (const Part& part : parts) {
-    TQC_TRY(part.side == SideName::kArray ? sides.read_array(part.layer, part.array, values)
-                                          : sides.read_side(part.layer, part.side, values));
+    TQC_TRY(part.side == TensorKind::kArray ? sides.read_array(part.layer, part.array, values)
+                                            : sides.read_side(part.layer, part.side, values));
     if (part.dtype == Dtype::kBF16) widen_bf16(values);
     const Bytes header =
         tensors::make_npy_header(part.dtype == Dtype::kF16 ? "<f2" : "<f4", part.shape);
@@ -166,15 +164,16 @@ Result<void> add_values(tensors::ZipWriter& zip, const format::SectionSource& ca
 
 }  // namespace
 
-Result<void> export_npz(const format::SectionSource& cache, const std::filesystem::path& path,
+Result<void> export_npz(const cache::CacheReader& cache, const std::filesystem::path& path,
                         Overwrite overwrite, const Progress& progress) {
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, overwrite));
-  TQC_TRY_ASSIGN(const auto dense, format::DenseSections::make(cache));
-  TQC_TRY_ASSIGN(const NpzPlan plan, make_plan(dense.manifest()));
+  TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
+  TQC_TRY_ASSIGN(const NpzPlan plan, make_plan(dense->description()));
   tensors::ZipWriter zip(std::move(file));
-  TQC_TRY(add_member(zip, kNpzDescription, {}, make_npz_text(plan.description(dense.manifest()))));
-  TQC_TRY(add_tokens(zip, dense.manifest()));
-  TQC_TRY(add_values(zip, dense, plan.parts(), progress));
+  TQC_TRY(
+      add_member(zip, kNpzDescription, {}, make_npz_text(plan.description(dense->description()))));
+  TQC_TRY(add_tokens(zip, dense->description()));
+  TQC_TRY(add_values(zip, *dense, plan.parts(), progress));
   return zip.finish();
 }
 

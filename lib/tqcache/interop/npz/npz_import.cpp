@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/whole_tensors.h"
@@ -41,7 +41,7 @@ Result<std::int64_t> number_of(const json& object, const char* key, std::int64_t
   return found->get<std::int64_t>();
 }
 
-// A list of names; one that is not there is empty.
+// A list of names; empty if absent.
 Result<std::vector<std::string>> names_of(const json& object, const char* key) {
   std::vector<std::string> names;
   const auto found = object.find(key);
@@ -60,7 +60,7 @@ Result<std::vector<std::string>> names_of(const json& object, const char* key) {
   return names;
 }
 
-// Texts that can be shown and kept; others are left out.
+// Texts that can be displayed and stored; others become empty.
 std::string text_of(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) return {};
@@ -68,7 +68,7 @@ std::string text_of(const json& object, const char* key) {
   return tensors::is_plain_text(text) ? text : std::string();
 }
 
-// The values of an array; bf16 values are f32 in the file.
+// The values of an array; bf16 values are stored as f32 in the file.
 struct Values {
   std::shared_ptr<const Npz> npz;
   const NpzArray* array = nullptr;
@@ -143,7 +143,7 @@ class NpzReader {
     return &found->second;
   }
 
-  // `short_name`: as the list "bf16" has it.
+  // `short_name`: the name used in the list "bf16".
   Result<Values> find_values(const std::string& name, std::string_view short_name) {
     const NpzArray* const array = find(name);
     if (array == nullptr) return corrupt("array " + printable_name(name) + ": missing");
@@ -176,7 +176,7 @@ class NpzReader {
   Result<ForeignLayer> read_attention(std::size_t layer) {
     TQC_TRY_ASSIGN(const Sides sides, read_sides(layer, n_tokens_));
     const auto side = [&](const Values& values) {
-      return ForeignSide{
+      return ForeignTensor{
           values.dtype, rows_of(values.reader(), sides.shape, n_tokens_, dtype_size(values.dtype))};
     };
     return ForeignLayer(ForeignAttention{sides.shape, side(sides.k), side(sides.v)});
@@ -227,7 +227,7 @@ class NpzReader {
 
   std::shared_ptr<const Npz> npz_;
   std::int64_t n_tokens_;
-  std::vector<std::string> bf16_;  // of the layer that is being read
+  std::vector<std::string> bf16_;  // list for the layer being read
   std::set<std::string, std::less<>> taken_;
 };
 

@@ -20,9 +20,9 @@ using tensors::TensorType;
 constexpr std::uint64_t kMaxDescriptionBytes = 16 << 20;
 constexpr std::size_t kMaxNameBytes = 64;
 constexpr int kMaxDepth = 4;
-constexpr std::size_t kWordBytes = 4;  // of a character of "<U"
+constexpr std::size_t kWordBytes = 4;  // bytes per character of "<U"
 
-// The description is ASCII, so a character beyond it is a mistake. NumPy fills texts up with NULs.
+// The description is ASCII, so any other character is an error. NumPy pads texts with NULs.
 Result<std::string> text_of_words(ByteView words) {
   std::string text;
   for (std::size_t at = 0; at + kWordBytes <= words.size(); at += kWordBytes) {

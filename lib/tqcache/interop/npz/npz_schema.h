@@ -1,5 +1,5 @@
 #pragma once
-// interop/npz/npz_schema.h: the words of the schema "tqcache-npz-1" (docs/reference/interop.md,
+// interop/npz/npz_schema.h: the names of the schema "tqcache-npz-1" (docs/reference/interop.md,
 // "NumPy").
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/tensors/npy.h"
 
 namespace tqcache::interop {
@@ -17,11 +17,11 @@ namespace tqcache::interop {
 inline constexpr std::string_view kNpzFormat = "tqcache-npz-1";
 inline constexpr std::string_view kNpzFormatPrefix = "tqcache-npz-";
 
-// The array that describes the others, in JSON.
+// The array with the JSON text that describes the others.
 inline constexpr std::string_view kNpzDescription = "tqcache";
 inline constexpr std::string_view kNpzTokens = "tokens";
 
-// Kinds of layers.
+// Layer kinds.
 inline constexpr std::string_view kNpzAttention = "attention";
 inline constexpr std::string_view kNpzWindow = "window";
 inline constexpr std::string_view kNpzArrays = "arrays";
@@ -33,10 +33,11 @@ inline constexpr std::string_view kNpzValue = "value";
 std::string npz_side_name(std::size_t layer, std::string_view side);
 std::string npz_array_name(std::size_t layer, std::string_view array);
 
-// Whether an array's name can be part of a member's: 1 to 64 letters, digits, '_', '.' and '-'.
+// Returns whether the name of an array can be part of a member name: 1 to 64 letters, digits, '_',
+// '.' and '-'.
 bool fits_npz_name(std::string_view name);
 
-// The JSON of the description, which is an array "<U", "|S" (both of one text) or "|u1".
+// The JSON description, stored as an array "<U", "|S" (a single text) or "|u1".
 // Errors: kCorrupt, kTooLarge, kUnsupported (another type), and those of reading.
 Result<nlohmann::json> read_npz_description(const tensors::Npz& npz);
 

@@ -9,8 +9,9 @@
 namespace tqcache::interop {
 namespace {
 
-// The 256 layers of NumPy's ziggurat for normal numbers in f64. The values are NumPy's own, to the
-// bit: they carry the rounding of their first computation, so no formula reproduces them.
+// The 256 layers of NumPy's ziggurat for normal numbers in f64. The values are NumPy's, bit for
+// bit: they contain the rounding errors of their original computation, so no formula reproduces
+// them.
 //
 // Source: numpy/random/src/distributions/ziggurat_constants.h (ki_double, wi_double, fi_double).
 constexpr double kNormalEnd = 3.6541528853610087963519472518;
@@ -18,7 +19,7 @@ constexpr double kNormalEndInverse = 0.27366123732975827203338247596;
 
 // clang-format off
 
-// Of 2^52: surely below the curve.
+// Thresholds out of 2^52: smaller draws certainly lie below the curve.
 constexpr std::array<std::uint64_t, 256> kNormalInner = {
     0xef33d8025ef6a, 0x0, 0xc08be98fbc6a8, 0xda354fabd8142, 0xe51f67ec1eeea,
     0xeb255e9d3f77e, 0xeef4b817ecab9, 0xf19470afa44aa, 0xf37ed61ffcb18, 0xf4f469561255c,
@@ -74,7 +75,7 @@ constexpr std::array<std::uint64_t, 256> kNormalInner = {
     0xf1a5a4b331c4a,
 };
 
-// Over 2^52.
+// Layer widths divided by 2^52.
 constexpr std::array<double, 256> kNormalWidths = {
     0x1.f493b7815d979p-51, 0x1.b8d0be3fdf6c6p-55, 0x1.250af3c2c5bb4p-54, 0x1.57cb938443b61p-54,
     0x1.801fce82fa70cp-54, 0x1.a230c2e4cd0bcp-54, 0x1.c004d2f3861f7p-54, 0x1.dac2f5a747274p-54,
@@ -220,7 +221,7 @@ constexpr std::uint64_t kPcgHigh = 2549297995355413924u, kPcgLow = 4865540595714
 
 std::uint32_t folded(std::uint32_t x) { return x ^ x >> 16; }
 
-// One hash of a word; `constant` goes on from call to call.
+// One hash of a 32-bit word; `constant` carries over from call to call.
 std::uint32_t hash_word(std::uint32_t word, std::uint32_t multiplier, std::uint32_t& constant) {
   word ^= constant;
   constant *= multiplier;
@@ -229,7 +230,8 @@ std::uint32_t hash_word(std::uint32_t word, std::uint32_t multiplier, std::uint3
 
 using Pool = std::array<std::uint32_t, kPool>;
 
-// The seed is the lowest words of the entropy; the others are 0, as those of a shorter one are.
+// The seed fills the lowest words of the entropy; the others are 0, as they are for shorter
+// entropy.
 Pool mix_seed(std::uint64_t seed) {
   std::uint32_t constant = kInitA;
   Pool pool{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32), 0, 0};
@@ -243,8 +245,8 @@ Pool mix_seed(std::uint64_t seed) {
   return pool;
 }
 
-// --- the Q of numpy.linalg.qr(): Householder reflections bring one column after the other into the
-// upper triangle, and then, in reverse order, the unit matrix into Q
+// --- the Q of numpy.linalg.qr(): Householder reflections reduce one column after the other to the
+// upper triangle, and then turn the unit matrix into Q in reverse order
 
 struct Matrix {
   std::size_t n;
@@ -258,11 +260,12 @@ void add_multiple(const double* __restrict from, double factor, std::size_t coun
   for (std::size_t j = 0; j < count; ++j) to[j] += factor * from[j];
 }
 
-// v and 2 / |v|^2 of one reflection, which is 1 - beta v v^T for rows and columns from k on.
+// v and beta = 2 / |v|^2 of one reflection 1 - beta v v^T, which acts on rows and columns from k
+// on.
 struct Reflection {
   std::vector<double> v;  // [n - k]
   double beta = 0;
-  bool is_negative = false;  // the diagonal value of R that it gives
+  bool is_negative = false;  // the resulting diagonal value of R is negative
 };
 
 Reflection reflection_of(Matrix& a, std::size_t k) {
@@ -276,7 +279,7 @@ Reflection reflection_of(Matrix& a, std::size_t k) {
   const double first = reflection.v[0];
   const double length = std::sqrt(squares);
   if (length == 0) return reflection;
-  // Away from the column, so that no digits are lost: R's value has the other sign.
+  // The reflection points away from the column to avoid cancellation: R's value has the other sign.
   reflection.is_negative = first >= 0;
   const double v0 = first >= 0 ? first + length : first - length;
   reflection.v[0] = v0;
@@ -284,7 +287,7 @@ Reflection reflection_of(Matrix& a, std::size_t k) {
   return reflection;
 }
 
-// Columns from `first` on.
+// Reflects the columns from `first` on.
 void reflect(const Reflection& reflection, std::size_t k, std::size_t first, Matrix& a) {
   const std::size_t count = a.n - first;
   std::vector<double> shares(count, 0.0);
@@ -353,10 +356,10 @@ std::uint32_t NumpyRandom::next_u32() {
 
 double NumpyRandom::next_double() { return static_cast<double>(next_u64() >> 11) * 0x1p-53; }
 
-// Lemire's method for a range of two, which never has to draw again: the highest bit.
+// Lemire's method for a range of two never needs to draw again: it returns the highest bit.
 std::uint32_t NumpyRandom::next_of_two() { return next_u32() >> 31; }
 
-// Beyond the outermost layer. Source: Marsaglia and Tsang, 2000.
+// Values beyond the outermost layer. Source: Marsaglia and Tsang, 2000.
 double NumpyRandom::tail(std::uint64_t bits) {
   while (true) {
     const double x = -kNormalEndInverse * std::log1p(-next_double());

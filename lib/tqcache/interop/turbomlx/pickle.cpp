@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/file_cursor.h"
 
 namespace tqcache::interop {
@@ -15,9 +15,9 @@ namespace {
 
 using Kind = Value::Kind;
 
-// A file of 128 layers has some twenty thousand opcodes.
+// A file of 128 layers has about 20,000 opcodes.
 constexpr std::uint64_t kMaxOpcodes = std::uint64_t{1} << 20;
-constexpr std::size_t kMaxMarks = 64;  // nested collections that are being filled
+constexpr std::size_t kMaxMarks = 64;  // nested collections under construction
 constexpr std::uint64_t kMaxText = 64u << 20;
 constexpr std::uint64_t kMaxNameBytes = 256;
 constexpr int kMinProtocol = 2;
@@ -68,7 +68,7 @@ class Machine {
     if (pickle_.tree.size() == kMaxTreeValues) return too_large("too many values");
     return push(pickle_.tree.add(std::move(value)));
   }
-  // Values pushed since the last mark, the ones that may be taken.
+  // Number of values pushed since the last mark; only these may be popped.
   std::size_t available() const { return stack_.size() - (marks_.empty() ? 0 : marks_.back()); }
 
   Result<ValueId> top() const {
@@ -128,7 +128,7 @@ class Machine {
     return push(Value{.kind = Kind::kInteger, .integer = number});
   }
 
-  // A number of so many bytes, two's complement.
+  // A two's complement number with a variable number of bytes.
   Result<void> push_long() {
     TQC_TRY_ASSIGN(const auto size, in_.read<std::uint8_t>());
     if (size > 8) return unsupported("a number of more than 64 bits");
@@ -142,7 +142,7 @@ class Machine {
     return push(Value{.kind = Kind::kInteger, .integer = static_cast<std::int64_t>(bits)});
   }
 
-  // Most significant byte first, as nothing else here.
+  // Most significant byte first, unlike all other numbers here.
   Result<void> push_number() {
     TQC_TRY_ASSIGN(const auto bits, in_.read<std::uint64_t>());
     return push(
@@ -368,7 +368,7 @@ class Machine {
   FileCursor in_;
   Pickle pickle_;
   std::vector<ValueId> stack_;
-  std::vector<std::size_t> marks_;  // sizes of the stack
+  std::vector<std::size_t> marks_;  // stack sizes
   std::unordered_map<std::uint32_t, ValueId> memo_;
   std::uint64_t texts_left_ = kMaxText;
   bool done_ = false;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/turbomlx/pickle.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -19,7 +19,7 @@ using Kind = Value::Kind;
 
 constexpr std::size_t kMaxDimensions = 32;  // NumPy's own limit, before version 2
 
-// The names that a pickle may use, and their meaning here.
+// The names that a pickle may use, and what they mean here.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kNames = {{
     {"numpy.core.multiarray._reconstruct", "reconstruct"},
     {"numpy._core.multiarray._reconstruct", "reconstruct"},
@@ -51,7 +51,7 @@ constexpr std::array<NumberFormat, 12> kFormats = {{{"b1", TensorType::kBool},
                                                     {"f4", TensorType::kF32},
                                                     {"f8", TensorType::kF64}}};
 
-// The arguments, if there are as many, of these kinds.
+// Checks the number and the kinds of the arguments.
 bool are_kinds(const ValueTree& tree, const Value& tuple, std::initializer_list<Kind> kinds) {
   if (tuple.kind != Kind::kTuple || tuple.items.size() < kinds.size()) return false;
   std::size_t i = 0;
@@ -70,7 +70,7 @@ Result<std::vector<std::uint64_t>> shape_of(const ValueTree& tree, const Value& 
   return shape;
 }
 
-// An array of these bytes. In Fortran's order only if that is also C's.
+// Sets the bytes of an array. Fortran order is accepted only if it equals C order.
 Result<void> set_array(ArrayValue& array, const ArrayValue& dtype, std::vector<std::uint64_t> shape,
                        bool is_fortran, const ByteRun& bytes) {
   const auto n_long = std::ranges::count_if(shape, [](std::uint64_t n) { return n != 1; });
@@ -129,7 +129,7 @@ Result<Value> from_buffer(const ValueTree& tree, const Value& arguments) {
   return value;
 }
 
-// Characters up to U+00FF, of one byte or two, as bytes.
+// Converts characters up to U+00FF, which take one or two bytes in UTF-8, to bytes.
 std::optional<Bytes> to_latin1(std::string_view utf8) {
   Bytes bytes;
   bytes.reserve(utf8.size());
@@ -147,7 +147,7 @@ std::optional<Bytes> to_latin1(std::string_view utf8) {
   return bytes;
 }
 
-// ("...", "latin1"): how protocol 2, which has no bytes, spells them.
+// ("...", "latin1"): the spelling of bytes in protocol 2, which has no bytes type.
 Result<Value> encode(const ValueTree& tree, const Value& arguments, std::uint64_t& texts_left) {
   if (!are_kinds(tree, arguments, {Kind::kText, Kind::kText}) ||
       tree.at(arguments.items[1]).text != "latin1") {
@@ -183,7 +183,7 @@ Result<void> build_dtype(const ValueTree& tree, const Value& dtype, const Value&
   return unsupported("arrays of dtype " + printable_name(order + dtype.array->type_name));
 }
 
-// (1, shape, dtype, is Fortran's order, bytes)
+// (1, shape, dtype, is Fortran order, bytes)
 Result<void> build_array(const ValueTree& tree, Value& object, const Value& state) {
   if (!are_kinds(tree, state,
                  {Kind::kInteger, Kind::kTuple, Kind::kDtype, Kind::kBool, Kind::kBytes})) {

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/turbomlx/numpy_random.h"
 #include "tqcache/interop/turbomlx/turbomlx_file.h"
 #include "tqcache/tensors/npy.h"
@@ -24,7 +24,7 @@
 namespace tqcache::interop {
 namespace {
 
-constexpr std::uint64_t kMaxFileBytes = 16u << 20;  // a map of 1,024 channels takes 4 MiB
+constexpr std::uint64_t kMaxFileBytes = 16u << 20;  // a transform of 1,024 channels takes 4 MiB
 
 Result<std::vector<float>> read_member(const tensors::ZipArchive& zip, std::size_t member,
                                        const std::vector<std::uint64_t>& shape) {
@@ -50,10 +50,11 @@ Result<std::vector<float>> read_array(const tensors::ZipArchive& zip, std::strin
   return read_member(zip, static_cast<std::size_t>(found - zip.members().begin()), shape);
 }
 
-// The f32 values of an array "NAME.npy" of this shape in an .npz file. nullopt: no such file.
+// Reads the f32 values of an array "NAME.npy" of this shape from an .npz file. nullopt: no such
+// file.
 //
-// Errors: kCorrupt (no such array, one of another shape or type, values that are not finite),
-//         kTruncated, kTooLarge, kUnsupported, kIo.
+// Errors: kCorrupt (no such array, another shape or type, values that are not finite), kTruncated,
+//         kTooLarge, kUnsupported, kIo.
 Result<std::optional<std::vector<float>>> read_npz_floats(const std::filesystem::path& path,
                                                           std::string_view name,
                                                           const std::vector<std::uint64_t>& shape) {
@@ -70,8 +71,8 @@ Result<std::optional<std::vector<float>>> read_npz_floats(const std::filesystem:
   return std::optional(std::move(values).value());
 }
 
-// A model has two head sizes at most, and each of these two parts and their signs. One of 1,024
-// channels takes a second and 4 MiB.
+// A model has at most two head sizes, each with two parts and their signs. A transform of 1,024
+// channels takes a second to compute and 4 MiB.
 constexpr std::size_t kMaxOfEach = 16;
 
 TurboMlxMatrix empty_matrix(std::size_t dim) {
@@ -98,7 +99,7 @@ TurboMlxMatrix rounded(const std::vector<T>& values, std::size_t dim) {
   return matrix;
 }
 
-// Without the padding of the rows.
+// Removes the padding of the rows.
 std::optional<codec::TransformMatrix> map_of(const TurboMlxMatrix& matrix) {
   AlignedFloats values;
   values.reserve(matrix.dim * matrix.dim);
@@ -111,7 +112,7 @@ std::optional<codec::TransformMatrix> map_of(const TurboMlxMatrix& matrix) {
   return *std::move(map);
 }
 
-// Sylvester's matrix has -1 where i and j share an odd number of bits.
+// Sylvester's matrix is -1 where i & j has an odd number of bits.
 TurboMlxMatrix make_wht(std::size_t dim, std::uint64_t seed) {
   NumpyRandom random(seed);
   TurboMlxMatrix matrix = empty_matrix(dim);

@@ -10,7 +10,7 @@ namespace tqcache::interop {
 namespace {
 
 constexpr std::size_t kGrid = 32769;
-constexpr double kEdge = 1 - 1e-8;  // where the grid ends, on either side
+constexpr double kEdge = 1 - 1e-8;  // distance of the grid's ends from 0
 constexpr int kMaxRounds = 256;
 constexpr double kTolerance = 1e-12;
 
@@ -29,7 +29,8 @@ class ExactSum {
   double sum_ = 0, lost_ = 0;
 };
 
-// The integral up to every point, by trapezoids; in two parts, since small differences are taken.
+// The cumulative integral at every point by the trapezoid rule, in two parts because small
+// differences are taken.
 struct Integral {
   std::vector<double> high, low;
 
@@ -57,13 +58,14 @@ std::vector<double> make_grid() {
   return grid;
 }
 
-// lgamma() itself is not for several threads: it leaves a sign behind.
+// lgamma() is not thread-safe: it writes a global sign.
 double log_gamma(double x) {
   int sign = 0;
   return ::lgamma_r(x, &sign);
 }
 
-// The density of one component of a random unit vector, on the grid, with an integral of 1 there.
+// The density of one component of a random unit vector, on the grid, normalized to an integral of
+// 1.
 std::vector<double> make_density(const std::vector<double>& grid, int head_dim) {
   const double d = head_dim;
   const double norm = log_gamma(d / 2) - 0.5 * std::log(std::numbers::pi) - log_gamma((d - 1) / 2);
@@ -110,7 +112,7 @@ class Lloyd {
   }
 
  private:
-  // The cumulative sum as NumPy takes it, from the left; its last value counts as 1.
+  // The cumulative sum from left to right, as in NumPy; its last value counts as 1.
   double quantile(double share) const {
     double sum = 0;
     for (std::size_t i = 1; i < kGrid; ++i) {
@@ -128,7 +130,8 @@ class Lloyd {
     return static_cast<std::size_t>(std::ranges::lower_bound(grid_, x) - grid_.begin());
   }
 
-  // Of the points [first, end); values between two cells' points belong to neither.
+  // The center of the points [first, end); values between the grid points of two cells belong to
+  // neither.
   double center(std::size_t first, std::size_t end, double low, double high) const {
     if (first >= end) return (low + high) * 0.5;
     const double mass = mass_.between(first, end - 1);

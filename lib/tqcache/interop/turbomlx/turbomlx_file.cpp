@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/turbomlx/pickle.h"
 #include "tqcache/interop/turbomlx/value_tree.h"
 #include "tqcache/tensors/printable_name.h"
@@ -22,9 +22,9 @@ using tensors::printable_name;
 using Kind = Value::Kind;
 
 constexpr std::uint64_t kHeaderAt = kTurboMlxV3Magic.size() + sizeof(std::uint64_t);
-constexpr std::uint64_t kMaxHeaderBytes = 16u << 20;  // one of 128 layers takes half of 1 MiB
+constexpr std::uint64_t kMaxHeaderBytes = 16u << 20;  // a header of 128 layers takes half of 1 MiB
 
-// The end of a file as a file.
+// The end of a file, presented as a file.
 class FileEnd : public ByteSource {
  public:
   FileEnd(const ByteSource& file, std::uint64_t offset) : file_(file), offset_(offset) {}
@@ -70,8 +70,8 @@ Result<std::vector<std::uint64_t>> read_shape_list(const ValueTree& tree, const 
   return shape;
 }
 
-// The JSON form of an array: {"__tq_array__": true, "tensor_id", "dtype", "shape"}. A shape may be
-// another than the tensor's, if it has as many values.
+// The JSON representation of an array: {"__tq_array__": true, "tensor_id", "dtype", "shape"}. The
+// shape may differ from the tensor's if the number of values agrees.
 Result<Value> make_array(const ValueTree& tree, const Value& dict,
                          const tensors::SafetensorsIndex& index, std::uint64_t blob_at) {
   TQC_TRY_ASSIGN(const std::string id, get_text(tree, dict, "tensor_id"));
@@ -98,7 +98,7 @@ bool is_marked(const Value* flag) {
   return flag != nullptr && flag->kind == Kind::kBool && flag->integer != 0;
 }
 
-// Puts arrays and tuples into their places.
+// Replaces the JSON representations of arrays and tuples by their values.
 Result<void> restore(ValueTree& tree, const tensors::SafetensorsIndex& index,
                      std::uint64_t blob_at) {
   for (ValueId id = 0; id < tree.size(); ++id) {
@@ -133,7 +133,7 @@ Result<ValueTree> read(const ByteSource& file) {
 constexpr std::int64_t kMetaVersion = 1;
 constexpr std::string_view kCodebook = "v1-lloyd-max-beta";
 constexpr std::size_t kMaxMetaBytes = 64 * 1024;
-constexpr int kMaxCodeBits = 8;  // of TurboMLX's packing
+constexpr int kMaxCodeBits = 8;  // limit of TurboMLX's bit packing
 constexpr std::int64_t kMinDim = 2;
 
 // The fields of one object.
@@ -164,7 +164,7 @@ class Fields {
 
   Result<std::string> text(std::string_view key) const { return get_text(tree_, object_, key); }
 
-  // A text that is one of two. True: the second.
+  // A text with one of two values. Returns true for the second.
   Result<bool> one_of(std::string_view key, std::string_view first, std::string_view second) const {
     TQC_TRY_ASSIGN(const std::string value, text(key));
     if (value == first || value == second) return value == second;
@@ -194,7 +194,7 @@ Result<void> read_bits(const Fields& fields, TurboMlxMeta& meta) {
   return corrupt(fmt::format("bits_mse {} beside bits_total {}", codes, meta.bits_total));
 }
 
-// The codebook's name has to agree. None: no key was seen yet.
+// The name of the codebook has to agree. None: no key has been seen yet.
 Result<void> check_codebook(const Fields& fields, const TurboMlxMeta& meta) {
   TQC_TRY_ASSIGN(const Value* given, fields.find("codebook_id"));
   if (given == nullptr) return {};
@@ -220,7 +220,7 @@ Result<void> read_maps(const Fields& fields, TurboMlxMeta& meta) {
   return {};
 }
 
-// The group size is there once a value was.
+// The group size is present once a value was added.
 Result<void> read_values_mode(const Fields& fields, TurboMlxMeta& meta) {
   TQC_TRY_ASSIGN(meta.has_affine_values, fields.one_of("values_mode", "dense", "affine"));
   if (!meta.has_affine_values) return {};
@@ -315,10 +315,10 @@ Result<std::string> class_of(const ValueTree& tree, const Value& entry) {
   return class_of_path(path);
 }
 
-// The id of a key's value.
+// The id of the value of a key.
 Result<ValueId> id_of(const ValueTree& tree, const Value& entry, std::string_view key,
                       ValueId if_absent) {
-  TQC_TRY(find_value(tree, entry, key));  // not twice
+  TQC_TRY(find_value(tree, entry, key));  // checks that the key is not repeated
   ValueId found = if_absent;
   for (std::size_t i = 0; i + 1 < entry.items.size(); i += 2) {
     if (tree.at(entry.items[i]).text == key) found = entry.items[i + 1];

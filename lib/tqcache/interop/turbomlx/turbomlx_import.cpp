@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/tensors/printable_name.h"
@@ -27,7 +27,7 @@ Result<TurboMlxLayer> import_layer(const TurboMlxSource& file, const ValueTree& 
   return unsupported("class " + tensors::printable_name(name));
 }
 
-// --- for people
+// --- for display
 
 // "3 x KVCache; 1 x ArraysCache": each kind with its count.
 std::string tally(const std::map<std::string, int>& counts) {
@@ -128,7 +128,7 @@ class Report {
   bool has_kept_ = false, has_rounded_keys_ = false, has_rounded_groups_ = false;
 };
 
-// All layers have seen as many tokens.
+// Checks that all layers have seen the same number of tokens.
 Result<void> agree(std::optional<std::int64_t> layer, std::optional<std::int64_t>& all) {
   if (!layer) return {};
   if (!all) all = layer;
@@ -136,7 +136,7 @@ Result<void> agree(std::optional<std::int64_t> layer, std::optional<std::int64_t
   return corrupt(fmt::format("{} tokens where other layers have {}", *layer, *all));
 }
 
-// Packed forms that are not wanted.
+// Drops the quantized representations that the options exclude.
 void drop_codes(const TurboMlxImport& options, TurboMlxLayer& layer) {
   auto* const attention = std::get_if<ForeignAttention>(&layer.layer);
   if (attention == nullptr) return;

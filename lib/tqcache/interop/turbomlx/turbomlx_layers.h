@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 #include "tqcache/interop/turbomlx/turbomlx_file.h"
@@ -22,13 +22,13 @@ namespace tqcache::interop {
 // How the codes of K or V are imported.
 struct TurboMlxCoding {
   bool are_keys = true;
-  bool are_groups = false;  // otherwise those of TurboQuant keys
-  bool is_rounded = false;  // kept, but f16 does not hold all that belongs to them
-  std::string misfit = {};  // why they are decoded; empty: they are kept
+  bool are_groups = false;  // affine groups; otherwise TurboQuant keys
+  bool is_rounded = false;  // codes are kept, but f16 does not hold all their scales exactly
+  std::string misfit = {};  // why codes are decoded; empty: they are kept
 };
 
 struct TurboMlxSide {
-  ForeignSide side;
+  ForeignTensor side;
   std::optional<TurboMlxCoding> coding;  // nullopt: dense
 };
 
@@ -36,13 +36,13 @@ struct TurboMlxLayer {
   ForeignLayer layer;
   std::optional<std::int64_t> n_tokens;  // nullopt: the layer does not say
   std::optional<TurboMlxMeta> meta;      // of a TurboQuantKVCache
-  bool is_calibrating = false;           // all of it is dense still
-  std::vector<TurboMlxCoding> codings;   // of its sides that are coded
+  bool is_calibrating = false;           // all of it is still dense
+  std::vector<TurboMlxCoding> codings;   // of its quantized K and V
 };
 
 // TurboQuantKVCache.
 //
-// Errors of all: kCorrupt, kTooLarge, kUnsupported.
+// Errors of these functions: kCorrupt, kTooLarge, kUnsupported.
 Result<TurboMlxLayer> turbomlx_turbo_layer(const TurboMlxSource& file, const ValueTree& tree,
                                            const TurboMlxEntry& entry,
                                            TurboMlxArtifacts& artifacts);
@@ -57,7 +57,7 @@ Result<TurboMlxLayer> turbomlx_rotating_layer(const TurboMlxSource& file, const 
 Result<TurboMlxLayer> turbomlx_arrays_layer(const TurboMlxSource& file, const ValueTree& tree,
                                             const TurboMlxEntry& entry);
 
-// A side in groups: a sequence of codes, scales and biases.
+// K or V in groups: a sequence of codes, scales and biases.
 struct TurboMlxGroupForm {
   std::int64_t bits = 0;
   std::int64_t group_size = 0;

@@ -1,5 +1,5 @@
-// Layers that TurboMLX leaves as mlx-lm has them: KVCache, QuantizedKVCache, RotatingKVCache, and
-// the arrays of layers without attention.
+// Layers that TurboMLX stores as mlx-lm does: KVCache, QuantizedKVCache, RotatingKVCache, and
+// recurrent state.
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"
@@ -54,7 +54,7 @@ Result<DensePair> dense_pair(const ValueTree& tree, const TurboMlxEntry& entry) 
   return pair;
 }
 
-// Whole numbers, as such or as texts, as meta_state has them.
+// Whole numbers, stored as numbers or as texts, as in meta_state.
 Result<std::int64_t> number_of(const Value& value) {
   if (value.kind == Kind::kInteger && value.integer >= 0 && value.integer <= cache::kMaxTokens) {
     return value.integer;
@@ -81,8 +81,8 @@ Result<std::vector<std::int64_t>> numbers_of(const ValueTree& tree, const Value&
 
 // --- the ring of a RotatingKVCache
 
-// Rows in the order of positions. mlx-lm takes an _idx behind the last row for the last one;
-// TurboMLX writes no such file.
+// Rows ordered by position. mlx-lm treats an _idx beyond the last row as the last row; TurboMLX
+// writes no such file.
 Result<std::vector<std::int64_t>> window_rows(const MlxRing& ring, std::int64_t n_rows) {
   if (ring.next > n_rows) {
     return corrupt(fmt::format("meta_state: _idx {} in a ring of {}", ring.next, n_rows));
@@ -103,10 +103,10 @@ ForeignArray window_array(const TurboMlxSource& file, std::string_view name,
           turbomlx_listed_rows(file, shape.n_kv_heads, dense.rows, rows)};
 }
 
-// --- arrays
+// --- recurrent state
 
-// The slots: the state itself; since mlx-lm 0.32 its first item, beside the padding and the lengths
-// of a batch, which are empty when there is one prompt.
+// The slots: the state itself; since mlx-lm 0.32 its first item, next to the padding and the
+// lengths of a batch, which are empty for a single prompt.
 Result<std::vector<ValueId>> slots_of(const ValueTree& tree, const Value& state) {
   if (!is_sequence(state)) return corrupt("state: no list of arrays");
   const bool is_nested = !state.items.empty() && is_sequence(tree.at(state.items[0]));

@@ -13,22 +13,22 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/file.h"
 #include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
 #include "tqcache/cache/coded_block.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/block_layout.h"
-#include "tqcache/codec/codec_spec.h"
 #include "tqcache/codec/head_codec.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
 namespace tqcache::interop {
 namespace {
 
-// Numbers of a token block's tokens in one kv head, as ours are before they are f16: [256].
+// Reads one number per token for a token block of one kv head, before rounding to f16: [256].
 // Errors: those of the file.
 using ReadNumbers = std::function<Result<std::vector<float>>(const ByteSource& file,
                                                              std::size_t head, std::int64_t block)>;
@@ -40,12 +40,12 @@ struct TurboMlxCodeRows {
   std::size_t n_codes = 0;
 };
 
-// A part of our codec, and where the file has its codes and scales.
+// A part of our codec, and the location of its codes and scales in the file.
 struct TurboMlxCodedPart {
   codec::PartSpec spec;
-  std::size_t rows = 0;        // which of TurboMlxCodedSide::rows
-  std::size_t first_code = 0;  // in a row of these
-  ReadNumbers scales, biases;  // biases: with spec.has_bias
+  std::size_t rows = 0;        // index into TurboMlxCodedSide::rows
+  std::size_t first_code = 0;  // within such a row
+  ReadNumbers scales, biases;  // biases: only with spec.has_bias
 };
 
 struct TurboMlxCodedSide {
@@ -53,7 +53,7 @@ struct TurboMlxCodedSide {
   codec::BlockOrder order = codec::BlockOrder::kKeys;
   std::vector<TurboMlxCodeRows> rows;
   std::vector<TurboMlxCodedPart> parts;
-  std::vector<std::uint16_t> outliers;  // as ForeignPacked's
+  std::vector<std::uint16_t> outliers;  // as in ForeignPacked
 
   std::vector<codec::PartSpec> specs() const;
 };
@@ -75,7 +75,7 @@ Result<std::vector<std::uint16_t>> halves(const ReadNumbers& read, const ByteSou
   return result;
 }
 
-// [256, n_codes], one code a byte.
+// [256, n_codes], one code per byte.
 Result<std::vector<std::uint8_t>> unpacked(const TurboMlxCodeRows& rows, const ByteSource& file,
                                            std::size_t head, std::int64_t block) {
   TQC_TRY_ASSIGN(const Bytes packed,
@@ -88,7 +88,7 @@ Result<std::vector<std::uint8_t>> unpacked(const TurboMlxCodeRows& rows, const B
   return codes;
 }
 
-// Reads token blocks of a side as ours have them.
+// Reads token blocks of K or V in our packed layout.
 class BlockReader {
  public:
   BlockReader(TurboMlxSource file, TurboMlxCodedSide side)
@@ -142,7 +142,7 @@ std::vector<codec::PartSpec> TurboMlxCodedSide::specs() const {
   return specs;
 }
 
-// Requires: parts that codec::mode_of() takes.
+// Requires: parts that codec::mode_of() accepts.
 // Errors when read: those of the file; kCorrupt (a number beyond f16).
 ReadBlock turbomlx_blocks(TurboMlxSource file, TurboMlxCodedSide side) {
   const auto reader = std::make_shared<const BlockReader>(std::move(file), std::move(side));
@@ -152,7 +152,7 @@ ReadBlock turbomlx_blocks(TurboMlxSource file, TurboMlxCodedSide side) {
 
 constexpr std::uint16_t kLeastNormal = 0x0400;
 
-// --- numbers of the file
+// --- numbers in the file
 
 using Floats = std::vector<float>;
 using CodedPart = TurboMlxCodedPart;
@@ -164,7 +164,7 @@ ReadNumbers numbers_of(const TurboMlxRows& rows) {
   };
 }
 
-// A residual's length is one of the unit vector.
+// The length of a residual is relative to the unit vector.
 ReadNumbers products_of(const TurboMlxRows& a, const TurboMlxRows& b) {
   return [a = numbers_of(a), b = numbers_of(b)](const ByteSource& file, std::size_t head,
                                                 std::int64_t block) -> Result<Floats> {
@@ -187,13 +187,13 @@ ReadNumbers group_numbers(const TurboMlxRows& rows, Dtype dtype, std::size_t gro
   };
 }
 
-// --- whether f16 will do
+// --- loss of rounding to f16
 
 enum class Fit { kExact, kRounded, kNone };
 
 Fit worse(Fit a, Fit b) { return std::max(a, b); }
 
-// 0, or a normal f16. Written so that NaN and negative values fail.
+// Accepts 0 and normal f16 values. NaN and negative values fail the comparison.
 Fit fit_of_length(float length) {
   if (length == 0) return Fit::kExact;
   const std::uint16_t half = f32_to_f16(length);
@@ -201,7 +201,7 @@ Fit fit_of_length(float length) {
   return f16_to_f32(half) == length ? Fit::kExact : Fit::kRounded;
 }
 
-// The scale is that of ours, 2^bits times as large as the step.
+// The scale is ours: 2^bits times the quantization step.
 Fit fit_of_group(float scale, float bias, int bits) {
   const float halved_scale = f16_to_f32(f32_to_f16(scale));
   const float halved_bias = f16_to_f32(f32_to_f16(bias));
@@ -211,7 +211,7 @@ Fit fit_of_group(float scale, float bias, int bits) {
   const double step = std::abs(double{scale}) / n_codes;
   const double error = std::abs(double{halved_bias} - double{bias}) +
                        std::abs(double{halved_scale} - double{scale}) * (n_codes - 1) / n_codes;
-  const double allowed = step / 16 + 0x1p-24;  // the smallest f16 there is
+  const double allowed = step / 16 + 0x1p-24;  // the smallest f16
   return error <= allowed ? Fit::kRounded : Fit::kNone;
 }
 
@@ -230,7 +230,7 @@ Result<Fit> fit_of_part(const CodedPart& part, const ByteSource& file, std::size
   return fit;
 }
 
-// Of all full token blocks.
+// Checks all full token blocks.
 Result<Fit> fit_of(const CodedSide& side, const ByteSource& file, std::int64_t n_tokens) {
   Fit fit = Fit::kExact;
   for (std::int64_t block = 0; block < n_tokens / kTokenBlock; ++block) {
@@ -267,7 +267,7 @@ codec::PartSpec spec_of(int dim, int bits, const codec::TransformMatrix& matrix)
   codec::PartSpec spec;
   spec.quantizer.head_dim = dim;
   spec.quantizer.bits = bits;
-  spec.quantizer.seed = 0;  // nothing is drawn
+  spec.quantizer.seed = 0;  // no random numbers are drawn
   spec.quantizer.rotation = codec::TransformKind::kMatrix;
   spec.quantizer.scale = codec::ScaleRule::kRaw;
   spec.quantizer.matrix = matrix;
@@ -318,8 +318,8 @@ std::vector<std::uint16_t> for_each_head(const std::vector<std::uint16_t>& chann
 
 // --- groups
 
-// code / 2^bits: with scales 2^bits times as large, the codes themselves. (Centroids lie within -1
-// and 1, and a power of two leaves all digits as they are.)
+// Centroids code / 2^bits: with scales 2^bits times as large, they represent the codes themselves.
+// (Centroids lie within -1 and 1, and a power of two changes no digits.)
 std::vector<float> code_centroids(int bits) {
   std::vector<float> centroids;
   for (int code = 0; code < 1 << bits; ++code) {

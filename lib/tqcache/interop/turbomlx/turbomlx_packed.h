@@ -1,10 +1,10 @@
 #pragma once
-// interop/turbomlx/turbomlx_packed.h: the codes of TurboMLX in the packed token blocks of this
-// project, not quantized again.
+// interop/turbomlx/turbomlx_packed.h: conversion of TurboMLX codes to the packed token blocks of
+// this project, without a second quantization.
 //
-// Codes are kept as they are. Lengths of keys are f32 there and f16 here: they are rounded, by
-// 2^-11 of themselves at most. So are scales and biases of groups, where the values move by no more
-// than a sixteenth of a step.
+// Codes stay the same. Lengths of keys are f32 there and f16 here: rounding changes them by at most
+// 2^-11 of their value. Scales and biases of groups are rounded too, if no value moves by more than
+// a sixteenth of a quantization step.
 //
 // Spec: docs/reference/interop.md, "TurboMLX".
 
@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/token_block.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"
 
@@ -23,14 +23,14 @@ namespace tqcache::interop {
 
 struct TurboMlxPacking {
   std::optional<ForeignPacked> form;
-  std::string misfit;       // why there is none
+  std::string misfit;       // why there is no quantized representation
   bool is_rounded = false;  // f16 does not hold all scales, lengths and biases exactly
 };
 
-// Reads the lengths, or the scales and biases, of all full token blocks, a block at a time.
+// Reads the lengths, or the scales and biases, of all full token blocks, one block at a time.
 //
-// Requires: all rows have `n_tokens` tokens. `parts`: of all channels; or of those that are not
-//           outliers, then of those that are.
+// Requires: all rows have `n_tokens` tokens. `parts`: one for all channels; or one for the regular
+//           channels, then one for the outliers.
 // Errors:   those of the file.
 Result<TurboMlxPacking> pack_turbomlx_keys(const TurboMlxSource& file, cache::HeadShape shape,
                                            std::int64_t n_tokens,

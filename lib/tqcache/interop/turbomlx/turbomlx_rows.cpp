@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/whole_tensors.h"
 
 namespace tqcache::interop {
@@ -29,7 +29,7 @@ Result<void> read_rows(const ByteSource& file, const TurboMlxRows& rows, std::si
   return read_run(file, rows.bytes, row * rows.row_bytes, out);
 }
 
-// Y = X M, X and Y [n, stride]. Each sum goes through M's rows in their order, whatever the lanes.
+// Y = X M, X and Y [n, stride]. Each sum adds M's rows in order, regardless of the register lanes.
 void multiply(const std::vector<float>& x, const TurboMlxMatrix& m, std::vector<float>& y) {
   constexpr std::size_t kLanes = TurboMlxMatrix::kLanes;
   const std::size_t n = x.size() / m.stride;
@@ -46,12 +46,12 @@ void multiply(const std::vector<float>& x, const TurboMlxMatrix& m, std::vector<
   }
 }
 
-// The head vectors of one kv head that one quantizer gives.
+// Decodes the head vectors of one kv head with one quantizer.
 class PartDecoder {
  public:
   PartDecoder(const ByteSource& file, const TurboMlxPart& part) : file_(file), part_(part) {}
 
-  // Shapes: out [n, head_dim], of which the part's channels are filled.
+  // Shapes: out [n, head_dim]; only the part's channels are filled.
   Result<void> decode(std::size_t head, std::int64_t first, std::int64_t n, std::size_t head_dim,
                       std::span<float> out) const {
     TQC_TRY_ASSIGN(const auto lengths, lengths_of(part_.lengths, head, first, n));
@@ -78,7 +78,7 @@ class PartDecoder {
     return lengths;
   }
 
-  // Centroids, or signs, of every row, [n, stride]; then times the map.
+  // Looks up the centroids or signs of every row, [n, stride], and multiplies by the transform.
   Result<std::vector<float>> mapped(const TurboMlxRows& rows, int bits,
                                     std::span<const float> values, const TurboMlxMatrix& map,
                                     std::size_t head, std::int64_t first, std::int64_t n) const {
@@ -118,7 +118,7 @@ class PartDecoder {
   const TurboMlxPart& part_;
 };
 
-// Decodes a kv head after the other.
+// Decodes one kv head after the other.
 template <class Decode>  // (head, values [n, head_dim])
 Result<void> each_head(cache::HeadShape shape, std::int64_t first, std::int64_t n,
                        std::span<std::byte> out, Decode decode) {
@@ -144,7 +144,7 @@ Result<void> read_groups(const ByteSource& file, const TurboMlxGroups& groups, s
                  turbomlx_row_floats(file, groups.scales, groups.dtype, head, first, n));
   TQC_TRY_ASSIGN(const auto biases,
                  turbomlx_row_floats(file, groups.biases, groups.dtype, head, first, n));
-  // Little-endian words one after another are one stream of bits.
+  // Consecutive little-endian words form one bit stream.
   std::vector<std::uint8_t> codes(head_dim);
   for (std::size_t t = 0; t < to_size(n); ++t) {
     const std::size_t row_bytes = groups.codes.row_bytes;

@@ -1,6 +1,6 @@
 #pragma once
-// interop/turbomlx/turbomlx_rows.h: head vectors of a TurboMLX file, decoded from arrays whose
-// shapes are checked. Safe for untrusted input.
+// interop/turbomlx/turbomlx_rows.h: readers of head vectors in a TurboMLX file, decoded from arrays
+// with checked shapes. Safe for untrusted input.
 //
 // Spec:   docs/reference/interop.md, "TurboMLX".
 // Source: src/turbomlx/core_ref/{quantizers,mixed_precision,packing,qjl}.py; mlx/ops.cpp (affine
@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/cache/side.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 #include "tqcache/interop/turbomlx/value_tree.h"
@@ -24,49 +24,49 @@ namespace tqcache::interop {
 
 using TurboMlxSource = std::shared_ptr<const ByteSource>;
 
-// An array [1, n_kv_heads, n_tokens, ...], of which each head vector has a row.
+// An array [1, n_kv_heads, n_tokens, ...] with one row per head vector.
 struct TurboMlxRows {
   ByteRun bytes;
   std::int64_t n_tokens = 0;
   std::size_t row_bytes = 0;
 };
 
-// The rows of n tokens of one kv head, as they are and as f32. Errors: those of the file.
+// The rows of n tokens of one kv head, as stored and as f32. Errors: those of the file.
 Result<Bytes> turbomlx_row_bytes(const ByteSource& file, const TurboMlxRows& rows, std::size_t head,
                                  std::int64_t first, std::int64_t n);
 Result<std::vector<float>> turbomlx_row_floats(const ByteSource& file, const TurboMlxRows& rows,
                                                Dtype dtype, std::size_t head, std::int64_t first,
                                                std::int64_t n);
 
-// One quantizer of some channels.
+// One quantizer for some of the channels.
 struct TurboMlxPart {
   std::vector<std::uint16_t> channels;  // ascending
-  int bits = 0;                         // of a code
+  int bits = 0;                         // per code
   TurboMlxRows codes, lengths;
   std::optional<TurboMlxRows> signs, residuals;  // mode "prod"
   std::shared_ptr<const std::vector<float>> codebook;
   std::shared_ptr<const TurboMlxMatrix> rotation;
-  std::shared_ptr<const TurboMlxMatrix> sketch;  // with signs
+  std::shared_ptr<const TurboMlxMatrix> sketch;  // present with signs
 };
 
-// Keys, to f32: (c[codes] M + gamma sqrt(pi / 2) / dim (signs S)) * length, in f32, sums in the
-// order of M's rows. Errors when read: kCorrupt (a length that is none, a result beyond f32).
+// Keys, decoded to f32: (c[codes] M + gamma sqrt(pi / 2) / dim (signs S)) * length, in f32, summed
+// in the order of M's rows. Errors when read: kCorrupt (an invalid length, a result beyond f32).
 ReadRows turbomlx_key_rows(TurboMlxSource file, cache::HeadShape shape,
                            std::vector<TurboMlxPart> parts);
 
-// Values that are as they are.
+// Dense values, unchanged.
 ReadRows turbomlx_dense_rows(TurboMlxSource file, cache::HeadShape shape, TurboMlxRows rows);
 
-// Values in groups of mlx, to f32: code * scale + bias.
+// Values in MLX groups, decoded to f32: code * scale + bias.
 struct TurboMlxGroups {
   int bits = 0;
   std::size_t group_size = 0;
-  Dtype dtype = Dtype::kF32;  // of scales and biases
+  Dtype dtype = Dtype::kF32;  // dtype of scales and biases
   TurboMlxRows codes, scales, biases;
 };
 ReadRows turbomlx_affine_rows(TurboMlxSource file, cache::HeadShape shape, TurboMlxGroups groups);
 
-// All of an array, or of some of its rows, in this order, for each kv head.
+// A whole array, or some of its rows in this order for each kv head.
 ReadArray turbomlx_whole_array(TurboMlxSource file, ByteRun bytes);
 ReadArray turbomlx_listed_rows(TurboMlxSource file, std::int64_t n_kv_heads, TurboMlxRows rows,
                                std::vector<std::int64_t> order);
@@ -75,10 +75,10 @@ ReadArray turbomlx_listed_rows(TurboMlxSource file, std::int64_t n_kv_heads, Tur
 // Errors: kCorrupt.
 Result<const ArrayValue*> find_array(const Value& value, std::string_view name);
 
-// The same of one that must be there.
+// As find_array(), for an array that must be present.
 Result<const ArrayValue*> require_array(const Value& value, std::string_view name);
 
-// Errors: kUnsupported when it is none of ours.
+// Errors: kUnsupported when it is not a dtype of .tqkv files.
 Result<Dtype> dense_dtype_of(const ArrayValue& array, std::string_view name);
 
 // [1, n_kv_heads, n_tokens, width]
@@ -92,7 +92,7 @@ struct TurboMlxGrid {
 Result<TurboMlxGrid> turbomlx_grid_of(const ArrayValue& array, std::string_view name);
 
 // The rows of an array of this type and shape: [1, n_kv_heads, n_tokens, width], or without the
-// last dimension where `width` is nothing.
+// last dimension if `width` is nullopt.
 // Errors: kCorrupt, kUnsupported (a batch).
 Result<TurboMlxRows> rows_of_array(const Value& value, std::string_view name,
                                    tensors::TensorType type, std::int64_t n_kv_heads,

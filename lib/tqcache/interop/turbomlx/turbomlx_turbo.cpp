@@ -1,5 +1,5 @@
-// TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; or, before
-// its outlier channels are chosen, all of it dense.
+// TurboQuantKVCache: keys as codes of one or two quantizers, values dense or in groups; before its
+// outlier channels are chosen, all of it is dense.
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/error.h"
 #include "tqcache/interop/turbomlx/turbomlx_layers.h"
 #include "tqcache/interop/turbomlx/turbomlx_packed.h"
 #include "tqcache/interop/turbomlx/turbomlx_rows.h"
@@ -19,7 +19,7 @@ namespace {
 using tensors::TensorType;
 using Kind = Value::Kind;
 
-// The state, in its order.
+// The items of the state, in order.
 enum Slot : std::size_t {
   kRegularCodes,
   kRegularLengths,
@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, kSlots> kSlotNames = {
     "reg_idx",   "reg_norms", "reg_signs",     "reg_residuals", "out_idx",
     "out_norms", "out_signs", "out_residuals", "outlier_mask",  "values_main"};
 
-// The slots of a quantizer in the state: codes, lengths, signs and residuals from its first on.
+// The slots of a quantizer in the state: codes, lengths, signs and residuals, from `first` on.
 struct Quantizer {
   std::size_t first_slot;
   std::vector<std::uint16_t> channels;
@@ -111,7 +111,7 @@ Result<void> add_maps(const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts, Tu
   return {};
 }
 
-// The channels of outlier_mask: outliers first, each group ascending.
+// The channels of outlier_mask: outliers first, both groups ascending.
 struct Channels {
   std::vector<std::uint16_t> outliers, others;
 };
@@ -151,7 +151,7 @@ Result<std::vector<Quantizer>> quantizers_of(const TurboMlxSource& file, const T
   return quantizers;
 }
 
-// All shapes are checked before anything is computed.
+// All shapes are checked before any computation.
 Result<TurboMlxSide> keys(const TurboMlxSource& file, const TurboState& state,
                           const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts) {
   TQC_TRY_ASSIGN(std::vector<Quantizer> quantizers, quantizers_of(file, state, meta));
@@ -167,10 +167,10 @@ Result<TurboMlxSide> keys(const TurboMlxSource& file, const TurboState& state,
       TurboMlxCoding{true, false, packing.is_rounded, std::move(packing.misfit)}};
 }
 
-// --- values, and all that is dense
+// --- values, and all dense tensors
 
-Result<ForeignSide> dense_side(const TurboMlxSource& file, const Value& value,
-                               std::string_view name, const TurboMlxMeta& meta) {
+Result<ForeignTensor> dense_side(const TurboMlxSource& file, const Value& value,
+                                 std::string_view name, const TurboMlxMeta& meta) {
   TQC_TRY_ASSIGN(const TurboMlxDense dense, turbomlx_dense_array(value, name));
   if (dense.grid.width != meta.shape.head_dim) {
     return unsupported(fmt::format("{}: head vectors of {} beside {}", name, dense.grid.width,
@@ -179,14 +179,14 @@ Result<ForeignSide> dense_side(const TurboMlxSource& file, const Value& value,
   if (dense.grid.n_kv_heads != meta.shape.n_kv_heads || dense.grid.n_tokens != meta.offset) {
     return corrupt(std::string(name) + ": of another shape than meta_state says");
   }
-  return ForeignSide{dense.dtype, turbomlx_dense_rows(file, meta.shape, dense.rows)};
+  return ForeignTensor{dense.dtype, turbomlx_dense_rows(file, meta.shape, dense.rows)};
 }
 
 Result<TurboMlxSide> values(const TurboMlxSource& file, const ValueTree& tree,
                             const TurboState& state, const TurboMlxMeta& meta) {
   const std::string_view name = kSlotNames[kValues];
   if (!meta.has_affine_values) {
-    TQC_TRY_ASSIGN(ForeignSide dense, dense_side(file, state.at(kValues), name, meta));
+    TQC_TRY_ASSIGN(ForeignTensor dense, dense_side(file, state.at(kValues), name, meta));
     return TurboMlxSide{std::move(dense), std::nullopt};
   }
   return turbomlx_affine_side(file, tree, state.at(kValues), name,
@@ -197,7 +197,7 @@ Result<TurboMlxSide> values(const TurboMlxSource& file, const ValueTree& tree,
 // --- calibration
 
 struct Calibration {
-  const Value* keys = nullptr;  // nullptr: over, or never begun
+  const Value* keys = nullptr;  // nullptr: calibration is over, or never began
   const Value* values = nullptr;
   std::int64_t tokens_seen = 0;
   bool is_frozen = false;
@@ -235,7 +235,7 @@ Result<void> check_calibration(const TurboState& state, const TurboMlxMeta& meta
                              calibration.tokens_seen, meta.offset));
 }
 
-// values_main says the same as calibration_values, which TurboMLX takes.
+// values_main is the same as calibration_values, which TurboMLX reads.
 Result<ForeignAttention> calibrating(const TurboMlxSource& file, const TurboState& state,
                                      const TurboMlxMeta& meta, const Calibration& calibration) {
   TQC_TRY(check_calibration(state, meta, calibration));
@@ -247,7 +247,7 @@ Result<ForeignAttention> calibrating(const TurboMlxSource& file, const TurboStat
 
 Result<ForeignAttention> empty_layer(const TurboState& state, const TurboMlxMeta& meta) {
   TQC_TRY(state.require_absent(kRegularCodes, kMask));
-  const ForeignSide none{Dtype::kF32, [](auto, auto, auto) { return Result<void>(); }};
+  const ForeignTensor none{Dtype::kF32, [](auto, auto, auto) { return Result<void>(); }};
   return ForeignAttention{meta.shape, none, none};
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// interop/turbomlx/value_tree.h: a pickle or a JSON text as a tree of plain values. Safe for
-// untrusted input: values refer to each other by number, so a value that contains itself does no
-// harm.
+// interop/turbomlx/value_tree.h: the contents of a pickle or a JSON text as a tree of plain values.
+// Safe for untrusted input: values refer to each other by number, so a value that contains itself
+// does no harm.
 
 #include <cstdint>
 #include <deque>
@@ -11,18 +11,18 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::interop {
 
-// Bytes that stay in their file until they are asked for, or that are in memory.
+// Bytes in memory, or in a file until they are read.
 struct ByteRun {
   std::uint64_t offset = 0;  // in the file
   std::uint64_t size = 0;
-  std::shared_ptr<const Bytes> memory = nullptr;  // of `size`; then the file is not looked at
+  std::shared_ptr<const Bytes> memory = nullptr;  // of `size`; if set, the file is not used
 };
 
 // Fills `out` with the bytes from `at` on. Requires: they lie within the run.
@@ -30,10 +30,10 @@ struct ByteRun {
 Result<void> read_run(const ByteSource& file, const ByteRun& run, std::uint64_t at,
                       std::span<std::byte> out);
 
-// An array in row-major order, as many bytes as type and shape ask for.
+// An array in row-major order, with as many bytes as type and shape require.
 struct ArrayValue {
   tensors::TensorType type = tensors::TensorType::kOther;
-  std::string type_name;             // as the file calls it: "f4", "F32"
+  std::string type_name;             // the file's name of the type: "f4", "F32"
   std::vector<std::uint64_t> shape;  // outermost first
   ByteRun bytes;
 };
@@ -44,7 +44,7 @@ struct Value {
   enum class Kind : std::uint8_t {
     kNone,
     kBool,
-    kInteger,  // one that fits 64 bits with sign
+    kInteger,  // fits a signed 64-bit number
     kNumber,
     kText,
     kBytes,
@@ -52,7 +52,7 @@ struct Value {
     kList,
     kDict,
     kArray,
-    kGlobal,  // of pickles only: a name that was not imported, and a number format
+    kGlobal,  // pickles only: a name that was not imported, and a number format
     kDtype,
   };
 
@@ -74,7 +74,7 @@ class ValueTree {
     values_.push_back(std::move(value));
     return static_cast<ValueId>(values_.size() - 1);
   }
-  // Requires: an id that add() gave. References stay good.
+  // Requires: an id returned by add(). References stay valid.
   Value& at(ValueId id) { return values_[id]; }
   const Value& at(ValueId id) const { return values_[id]; }
   std::size_t size() const { return values_.size(); }
@@ -85,11 +85,11 @@ class ValueTree {
   std::deque<Value> values_;
 };
 
-// The value of a text key; nullptr when it is absent or None, or the value is no dict.
-// Errors: kCorrupt when the key is there twice.
+// The value of a text key; nullptr when it is absent or None, or `dict` is not a dict.
+// Errors: kCorrupt when the key is repeated.
 Result<const Value*> find_value(const ValueTree& tree, const Value& dict, std::string_view key);
 
-// Errors: kCorrupt, naming the key, when it is missing or of another kind.
+// Errors: kCorrupt, naming the key, when it is missing or has another type.
 Result<const Value*> require_value(const ValueTree& tree, const Value& dict, std::string_view key,
                                    Value::Kind kind);
 Result<std::int64_t> get_integer(const ValueTree& tree, const Value& dict, std::string_view key);
@@ -100,14 +100,14 @@ inline bool is_sequence(const Value& value) {
   return value.kind == Value::Kind::kList || value.kind == Value::Kind::kTuple;
 }
 
-// Bytes of one value of an array; 0: a type that is not known here.
+// Bytes of one value of an array; 0: unknown type.
 std::uint64_t type_size(tensors::TensorType type);
 
-// "f4 [1, 2, 10, 1]", as messages describe an array.
+// "f4 [1, 2, 10, 1]": the description of an array in messages.
 std::string describe(const ArrayValue& array);
 
-// Errors: those of tensors::parse_json(), with at most kMaxTreeValues values, nested at most 32
-// deep.
+// Errors: those of tensors::parse_json(), with at most kMaxTreeValues values and a nesting depth of
+//         at most 32.
 Result<ValueTree> parse_json_tree(std::string_view text);
 
 }  // namespace tqcache::interop

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
@@ -41,7 +41,7 @@ void ChunkAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_t
   std::ranges::fill(row_sum_, 0.0f);
   std::ranges::fill(out, 0.0f);
 
-  // The first query sees what stood there before, and itself.
+  // The first query sees the tokens before the chunk, and itself.
   const std::int64_t end = n_tokens - n + 1;
   const std::int64_t begin = window > 0 ? std::max<std::int64_t>(end - window, 0) : 0;
   for (std::int64_t block = begin / kTokenBlock; block < cache::block_count(n_tokens); ++block) {
@@ -76,7 +76,7 @@ void ChunkAttention::widen_block(const cache::AttentionLayer& layer, std::int64_
   });
 }
 
-// Adds the keys and values of the current block to one head's running sums.
+// Adds the keys and values of the current block to the running sums of one head.
 // Shapes: q, out [n, head_dim], rows n_heads * head_dim apart; scores [n, n_keys].
 void ChunkAttention::add_block(const VisibleKeys& visible, std::int64_t n_keys, std::int64_t n,
                                std::int64_t head, const float* q, float* out,

@@ -1,7 +1,7 @@
 #pragma once
 // model/attention/chunk_attention.h: attention of a chunk of a prompt over a layer of the cache.
 //
-// Works block by block, so that the memory does not grow with the square of the prompt: each token
+// Works block by block, so that memory does not grow with the square of the prompt: each token
 // block is widened to f32, or decoded, once for all queries and added to their running sums. The
 // BLAS computes the products.
 
@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/cache/layer.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 #include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/linear/workers.h"
 
@@ -21,12 +21,12 @@ class ChunkAttention {
   // Requires: n_heads is a multiple of shape.n_kv_heads.
   ChunkAttention(cache::HeadShape shape, std::int64_t n_heads, ScoreParams scores);
 
-  // Attention of the last n tokens that the layer holds, each over those up to itself, of which
-  // there are `window` at most; 0: all.
+  // Attention of the last n tokens of the layer, each over the newest `window` tokens up to itself;
+  // 0: all.
   //
   // Shapes:   q, out [n, n_heads, head_dim]; the layer holds n_tokens >= n tokens.
-  // Requires: the n tokens stand in one token block; what the first of them sees is there.
-  // Bytes:    identical for any number of threads; the BLAS decides about another CPU.
+  // Requires: the n tokens lie in one token block; all that the first of them sees is present.
+  // Bytes:    identical for any number of threads; on another CPU the BLAS may give other bits.
   void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
               std::int64_t window, std::span<const float> q, std::span<float> out,
               const Workers& workers);
@@ -34,8 +34,8 @@ class ChunkAttention {
   std::uint64_t scratch_bytes() const;
 
  private:
-  // Which keys of a block the queries see, counted from its first: query i those from first + i
-  // on (all if first + i is below 0), up to end + i.
+  // The keys of a block that the queries see, counted from its first key: query i sees keys first +
+  // i (0 if that is negative) to end + i.
   struct VisibleKeys {
     std::int64_t first;
     std::int64_t end;
@@ -48,14 +48,14 @@ class ChunkAttention {
 
   cache::HeadShape shape_;
   std::int64_t n_heads_;
-  std::int64_t group_;  // query heads of a kv head
+  std::int64_t group_;  // query heads per kv head
   ScoreParams scores_;
 
   AlignedFloats keys_;     // [n_kv_heads, kTokenBlock, head_dim] of the current block
   AlignedFloats values_;   // likewise
   AlignedFloats row_max_;  // [n_heads, kTokenBlock] of the blocks so far
   AlignedFloats row_sum_;  // [n_heads, kTokenBlock] likewise
-  std::vector<AlignedFloats> score_rows_;  // scores, of each worker: [kTokenBlock, kTokenBlock]
+  std::vector<AlignedFloats> score_rows_;  // scores of each worker: [kTokenBlock, kTokenBlock]
 };
 
 }  // namespace tqcache::model

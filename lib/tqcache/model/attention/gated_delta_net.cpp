@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/feed_forward.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
@@ -21,7 +20,7 @@ namespace tqcache::model {
 namespace {
 
 constexpr std::int64_t kChannelsPerPiece = 256;
-constexpr float kLengthEpsilon = 1e-6f;  // of q and k, as the reference has it
+constexpr float kLengthEpsilon = 1e-6f;  // for q and k, as in the reference
 
 float sigmoid(float x) { return 1.0f / (1.0f + loops::exp_f32(-std::max(x, -80.0f))); }
 float silu(float x) { return x * sigmoid(x); }
@@ -31,7 +30,7 @@ float dot(const float* a, const float* b, std::size_t n) {
   return best_kernels().dot_f32(reinterpret_cast<const std::byte*>(a), b, n);
 }
 
-// To length `length`, nearly.
+// Scales x to length `length`, approximately.
 void normalize(float* x, std::size_t n, float length) {
   const float factor = length / std::sqrt(dot(x, x, n) + kLengthEpsilon);
   for (std::size_t i = 0; i < n; ++i) x[i] *= factor;
@@ -63,12 +62,12 @@ void GatedDeltaNet::run(const DeltaNetWeights& weights, const cache::StateLayer&
   multiply_rows(n, *heads, {{&weights.output, out}}, workers);
 }
 
-// The products with the input, in our order.
+// Computes the products with the input, in our order.
 void GatedDeltaNet::project(const DeltaNetWeights& weights, std::int64_t n,
                             std::span<const float> x, const Workers& workers) {
   grow(products_, n * row_size());
   grow(rows_, n * row_size());
-  std::vector<const float*> of_matrix;  // [n_rows of all], each row's values of the first token
+  std::vector<const float*> of_matrix;  // [n_rows in total], values of each row for token 0
   std::vector<std::int64_t> strides;
   float* at = products_.data();
   for (const Matrix& matrix : weights.inputs) {
@@ -86,13 +85,14 @@ void GatedDeltaNet::project(const DeltaNetWeights& weights, std::int64_t n,
   }
 }
 
-// Each channel by itself: the newest inputs, older ones first, with the channel's kernel.
+// Convolves each channel separately: the newest inputs, older ones first, with the channel's
+// kernel.
 void GatedDeltaNet::convolve(const DeltaNetWeights& weights, std::span<const float> before,
                              std::span<float> after, std::int64_t n, const Workers& workers) {
   const std::int64_t size = net_.conv_size();
   const std::int64_t n_old = net_.kernel - 1;
   grow(convolved_, n * size);
-  // Inputs in the order of tokens, those before the first one having negative numbers.
+  // Inputs in token order; tokens before the first one have negative indices.
   const auto input = [&](std::int64_t token) {
     return token < 0 ? before.data() + (n_old + token) * size : row(token);
   };
@@ -200,7 +200,7 @@ bool is_pair(const cache::StateLayer& layer, const Shape& first, const Shape& se
          layer.arrays[1].shape == second;
 }
 
-// mlx-lm's order, in whatever type.
+// mlx-lm's order, in any dtype.
 void adopt_same(const cache::StateLayer& from, cache::StateLayer& to) {
   for (std::size_t i = 0; i < 2; ++i) {
     const AlignedFloats values = widened(from.arrays[i]);
@@ -208,8 +208,8 @@ void adopt_same(const cache::StateLayer& from, cache::StateLayer& to) {
   }
 }
 
-// transformers: [1, conv_size, kernel], of which the last kernel - 1 columns count, and
-// [1, n_value_heads, key_dim, value_dim].
+// transformers: [1, conv_size, kernel], where only the last kernel - 1 columns are used, and [1,
+// n_value_heads, key_dim, value_dim].
 void adopt_transposed(const DeltaNetConfig& net, const cache::StateLayer& from,
                       cache::StateLayer& to) {
   const AlignedFloats conv = widened(from.arrays[0]);
@@ -267,7 +267,7 @@ bool is_named(const cache::StateLayer& layer, std::string_view first, std::strin
          layer.arrays[1].name == second;
 }
 
-// By names, because shapes may agree where the order does not.
+// Selects by name, because shapes may agree although the order differs.
 bool adopt_as_named(const ModelConfig& config, const cache::StateLayer& from,
                     cache::StateLayer& to) {
   const DeltaNetConfig& net = config.delta_net;

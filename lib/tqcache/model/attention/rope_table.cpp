@@ -11,7 +11,7 @@ void RopeTable::set_positions(std::int64_t first, std::int64_t n) {
   sin_.resize(cos_.size());
   for (std::int64_t i = 0; i < half; ++i) {
     const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(rope_.n_dims);
-    double frequency = std::pow(rope_.base, exponent);  // radians a token
+    double frequency = std::pow(rope_.base, exponent);  // radians per token
     if (!rope_.factors.empty()) frequency /= rope_.factors[static_cast<std::size_t>(i)];
     for (std::int64_t token = 0; token < n; ++token) {
       const double angle = static_cast<double>(first + token) * frequency;
@@ -36,7 +36,7 @@ void RopeTable::rotate(std::int64_t index, std::span<float> x) const {
 
 namespace {
 
-// What a pair is slowed down by that turns `turns` times over the original context.
+// The factor that slows down a pair which completes `turns` turns over the original context.
 double factor_of(double turns, const Llama3Scaling& scaling) {
   if (turns > scaling.high_frequency) return 1;
   if (turns < scaling.low_frequency) return scaling.factor;
@@ -48,7 +48,7 @@ double factor_of(double turns, const Llama3Scaling& scaling) {
 }  // namespace
 
 bool is_valid(const Llama3Scaling& scaling) {
-  // Written so that NaN fails.
+  // Written so that NaN fails the check.
   return scaling.factor > 0 && scaling.low_frequency > 0 &&
          scaling.high_frequency > scaling.low_frequency && scaling.original_context > 0 &&
          std::isfinite(scaling.factor) && std::isfinite(scaling.high_frequency) &&

@@ -5,30 +5,30 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/cache/rope.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/rope_angles.h"
 
 namespace tqcache::model {
 
-// Rotary position embedding, half-split: component i turns with i + n_dims / 2. The angles of a run
-// of positions. They are computed in f64 and rounded as cosine and sine, so that a far position has
-// the same error as a near one.
+// Rotary position embedding, half-split: component i rotates with component i + n_dims / 2. The
+// table holds the angles of a range of positions. They are computed in f64 and rounded as cosine
+// and sine, so the error does not grow with the position.
 //
 // Source: arXiv 2104.09864, section 3.2.2; pairs as in the Llama models of Hugging Face.
 class RopeTable {
  public:
-  // `magnitude`: what lengths are multiplied by.
+  // `magnitude`: factor by which lengths are scaled.
   explicit RopeTable(const cache::Rope& rope, float magnitude = 1)
       : rope_(rope), magnitude_(magnitude) {}
 
   const cache::Rope& rope() const { return rope_; }
 
-  // Makes the angles of positions [first, first + n).
+  // Computes the angles of positions [first, first + n).
   void set_positions(std::int64_t first, std::int64_t n);
 
-  // Turns one head vector to position first + index, in place. Components from n_dims on stay.
-  // The factors of a pair, if there are any, slow it down.
+  // Rotates one head vector to position first + index, in place. Components from n_dims on do not
+  // change. The factors of a pair, if present, slow it down.
   // Shapes: x [head_dim].
   void rotate(std::int64_t index, std::span<float> x) const;
 
@@ -44,8 +44,8 @@ class RopeTable {
 // RoPE scaling stretches the context of a model: it slows pairs of components down, and multiplies
 // lengths by a magnitude.
 //
-// Llama 3: pairs that turn fast stay, slow ones are slowed down by `factor`, those between by
-// something between.
+// Llama 3: fast pairs do not change, slow ones are slowed down by `factor`, and those between by an
+// interpolated factor.
 struct Llama3Scaling {
   double factor = 1;
   double low_frequency = 1;   // slow: fewer turns than this over the original context
@@ -53,15 +53,16 @@ struct Llama3Scaling {
   double original_context = 8192;
 };
 
-// Whether llama3_factors() gives numbers: all above 0, and the high frequency above the low one.
+// Returns whether llama3_factors() gives valid numbers: all above 0, and the high frequency above
+// the low one.
 bool is_valid(const Llama3Scaling& scaling);
 
-// Shapes: [rope.n_dims / 2]. Requires: is_valid(); rope can turn.
+// Shapes: [rope.n_dims / 2]. Requires: is_valid(); rope has valid dimensions.
 // Source: huggingface/transformers modeling_rope_utils.py, _compute_llama3_parameters.
 std::vector<float> llama3_factors(const cache::Rope& rope, const Llama3Scaling& scaling);
 
-// LongRoPE multiplies queries and keys by this: sqrt(1 + ln(stretch) / ln(original_context)), and
-// by 1 where nothing is stretched.
+// LongRoPE multiplies queries and keys by this: sqrt(1 + ln(stretch) / ln(original_context)), or by
+// 1 if the context is not stretched.
 // Requires: original_context > 1.
 // Source: arXiv 2402.13753, section 3.3; huggingface/transformers, _compute_longrope_parameters.
 float longrope_magnitude(double stretch, double original_context);

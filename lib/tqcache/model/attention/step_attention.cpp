@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/cache/head_coder.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
@@ -17,13 +17,12 @@ namespace {
 
 using cache::kTokenBlock;
 
-// Blocks of a split: enough that merging costs nothing beside them, few enough that the scores of
-// their tokens stay in the nearest caches, and that a few thousand tokens keep several threads
-// busy.
+// Blocks per split: enough that the cost of merging is negligible; few enough that the scores of
+// their tokens stay in the L1 and L2 caches, and that a few thousand tokens occupy several threads.
 constexpr std::int64_t kSplitBlocks = 8;
 constexpr std::int64_t kSplitTokens = kSplitBlocks * kTokenBlock;  // stride of scores
 
-// A score whose weight is 0 beside any other.
+// A score so low that its weight is 0 next to any other.
 constexpr float kUnseen = -1e30f;
 
 constexpr std::size_t kLineFloats = kAlignment / sizeof(float);
@@ -50,11 +49,11 @@ codec::DenseBlock decoded_block(const cache::TurboSide& side, cache::HeadShape s
 
 codec::DenseBlock sink_block(const cache::TurboSide& side, cache::HeadShape shape,
                              std::int64_t n_sinks, std::int64_t kv_head) {
-  return {side.tail.dtype, cache::sink_rows(side, shape, kv_head).data(), to_size(shape.head_dim),
-          to_size(n_sinks)};
+  const ByteView rows = side.codec.state().sink_rows(side.packed.front().bytes.view(), kv_head);
+  return {side.tail.dtype, rows.data(), to_size(shape.head_dim), to_size(n_sinks)};
 }
 
-// The first tokens of a side in packed blocks, and of those the ones that stay dense.
+// The number of tokens of K or V in quantized blocks, and of the sink tokens among them.
 struct PackedTokens {
   std::int64_t end = 0;
   std::int64_t n_sinks = 0;
@@ -63,10 +62,10 @@ struct PackedTokens {
 PackedTokens packed_tokens(const cache::Side& side) {
   const std::int64_t n_blocks = cache::packed_block_count(side);
   if (n_blocks == 0) return {};
-  return {n_blocks * kTokenBlock, cache::sinks_in_block(std::get<cache::TurboSide>(side), 0)};
+  return {n_blocks * kTokenBlock, std::get<cache::TurboSide>(side).codec.n_sinks()};
 }
 
-// Where in a row of n weights those of packed values stand: [first, end).
+// The range of quantized values in a row of n weights: [first, end).
 struct Range {
   std::size_t first;
   std::size_t end;
@@ -125,7 +124,8 @@ void StepAttention::reserve(const cache::AttentionLayer& layer, std::int64_t fir
                             std::int64_t n_splits, std::size_t n_slots) {
   const std::int64_t n_packed_keys = cache::packed_block_count(layer.k);
   const bool packed_values = cache::packed_block_count(layer.v) > first_block;
-  coded_dim_ = packed_values ? std::get<cache::TurboSide>(layer.v).codec.coded_dim() : 0;
+  coded_dim_ =
+      packed_values ? std::get<cache::TurboSide>(layer.v).codec.state().codec.coded_dim() : 0;
   if (centering_ && n_packed_keys > 0) centering_->extend(n_packed_keys);
   grow(partials_, to_size(n_splits * shape_.n_kv_heads) * partial_floats());
   if (scratch_.size() < n_slots) scratch_.resize(n_slots);
@@ -155,23 +155,23 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_
   queries.scaled.resize(to_size(group_ * shape_.head_dim));
   for (std::size_t i = 0; i < queries.scaled.size(); ++i) queries.scaled[i] = scores_.scale * q[i];
   queries.dense.set_for_dense(to_size(shape_.head_dim), queries.scaled);
-  // Of a window that has left all packed blocks nothing need be fixed.
+  // A window past all quantized blocks needs no prepared queries.
   if (cache::packed_block_count(keys) <= first_block) return;
-  const auto& turbo = std::get<cache::TurboSide>(keys);
-  if (cache::is_transformed_before_rope(turbo)) return;  // these stand decoded
+  const cache::KvCodec::State& codec = std::get<cache::TurboSide>(keys).codec.state();
+  if (codec.is_transformed_before_rope()) return;  // decoded values are scored
   std::span<const float> scaled = queries.scaled;
-  if (turbo.transforms.is_there()) {
+  if (codec.transforms.is_there()) {
     queries.mapped.resize(queries.scaled.size());
-    codec::multiply_rows(queries.scaled, turbo.transforms.columns_of(shape_, kv_head),
+    codec::multiply_rows(queries.scaled, codec.transforms.columns_of(shape_, kv_head),
                          to_size(shape_.head_dim), queries.mapped);
     scaled = queries.mapped;
   }
-  queries.packed.set(turbo.codec, turbo.outliers.order(kv_head), scaled);
-  if (turbo.mean.kind == cache::Centering::kNone) return;
-  const bool turns = turbo.mean.kind == cache::Centering::kPreRope;
+  queries.packed.set(codec.codec, codec.outliers.order(kv_head), scaled);
+  if (codec.mean.kind == cache::Centering::kNone) return;
+  const bool turns = codec.mean.kind == cache::Centering::kPreRope;
   assert(!turns || centering_);
   queries.centering.set(turns ? &*centering_ : nullptr,
-                        cache::mean_of_head(turbo.mean, shape_, kv_head), queries.scaled);
+                        cache::mean_of_head(codec.mean, shape_, kv_head), queries.scaled);
 }
 
 // Shapes: scores [group, kSplitTokens].
@@ -218,37 +218,41 @@ void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_
                                        std::int64_t kv_head, float* scores) const {
   const Queries& queries = queries_[to_size(kv_head)];
   const codec::OutputRows rows = {scores, to_size(kSplitTokens)};
-  if (!keys.packed[to_size(block)].decoded.empty()) {
+  const cache::TurboBlock& packed = keys.packed[to_size(block)];
+  if (!packed.decoded.empty()) {
     return kernels_->score_dense(decoded_block(keys, shape_, block, kv_head), queries.dense.rows(),
                                  rows);
   }
-  queries.packed.score(keys.codec, cache::packed_head(keys, shape_, block, kv_head),
+  const cache::KvCodec::State& codec = keys.codec.state();
+  queries.packed.score(codec.codec, codec.head(packed.bytes.view(), block, kv_head),
                        to_size(kTokenBlock), scorer_, rows);
-  if (keys.mean.kind != cache::Centering::kNone) {
-    queries.centering.add_to(block, keys.codec.kernels(), scorer_, rows.values, rows.stride);
+  if (codec.mean.kind != cache::Centering::kNone) {
+    queries.centering.add_to(block, codec.codec.kernels(), scorer_, rows.values, rows.stride);
   }
-  // The codes of sink tokens mean nothing, so what they scored is written over.
-  const std::int64_t n_sinks = cache::sinks_in_block(keys, block);
+  // The codes of sink tokens are meaningless, so their scores are overwritten.
+  const std::int64_t n_sinks = cache::sinks_in_block(codec.n_sinks, block);
   if (n_sinks == 0) return;
   kernels_->score_dense(sink_block(keys, shape_, n_sinks, kv_head), queries.dense.rows(), rows);
 }
 
-// Sink tokens have scale 0, so their weights add nothing here.
+// The scale of sink tokens is 0, so their weights add 0 here.
 // Shapes: weights [group, kSplitTokens]; out [group, coded_dim].
 void StepAttention::sum_packed_values(const cache::TurboSide& values, const Split& split,
                                       const float* weights, float* out) const {
   const std::size_t group = to_size(group_);
+  const cache::KvCodec::State& codec = values.codec.state();
   std::fill_n(out, group * coded_dim_, 0.0f);
   const std::int64_t end = std::min(split.end, static_cast<std::int64_t>(values.packed.size()));
   for (std::int64_t block = split.first; block < end; ++block) {
-    codec::accumulate(values.codec, cache::packed_head(values, shape_, block, split.kv_head),
-                      to_size(kTokenBlock), scorer_,
+    const ByteView packed = values.packed[to_size(block)].bytes.view();
+    codec::accumulate(codec.codec, codec.head(packed, block, split.kv_head), to_size(kTokenBlock),
+                      scorer_,
                       {group, to_size(kSplitTokens), weights + (block - split.first) * kTokenBlock},
                       {out, coded_dim_});
   }
 }
 
-// Of the blocks that are not packed, and of sink tokens.
+// Sums over the dense blocks and the sink tokens.
 // Shapes: weights [group, kSplitTokens]; out [group, head_dim].
 void StepAttention::sum_dense_values(const cache::Side& values, std::int64_t n_tokens,
                                      const Split& split, const float* weights, float* out) const {
@@ -269,7 +273,7 @@ void StepAttention::sum_dense_values(const cache::Side& values, std::int64_t n_t
   }
 }
 
-// Shapes: scratch [coded_dim + head_dim] at least; out [group, head_dim].
+// Shapes: scratch, at least [coded_dim + head_dim]; out [group, head_dim].
 void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_splits,
                                  std::int64_t kv_head, float* scratch, std::span<float> out) {
   const std::size_t head_dim = to_size(shape_.head_dim);
@@ -303,20 +307,21 @@ void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_split
   }
 }
 
-// Adds a weighted sum of packed values, whose weights add up to `sum`, to out.
-// Shapes: coded [coded_dim] and decoded [head_dim], which are overwritten; out [head_dim].
+// Adds a weighted sum of quantized values, whose weights add up to `sum`, to out.
+// Shapes: coded [coded_dim] and decoded [head_dim] are overwritten; out [head_dim].
 void StepAttention::dequantize_output(const cache::TurboSide& values, std::int64_t kv_head,
                                       float sum, std::span<float> coded, std::span<float> decoded,
                                       std::span<float> out) const {
-  values.codec.turn_back(coded, values.outliers.order(kv_head), decoded);
-  if (values.transforms.is_there()) {
+  const cache::KvCodec::State& codec = values.codec.state();
+  codec.codec.turn_back(coded, codec.outliers.order(kv_head), decoded);
+  if (codec.transforms.is_there()) {
     std::ranges::copy(decoded, coded.begin());
-    codec::multiply_rows(coded.first(decoded.size()), values.transforms.rows_of(shape_, kv_head),
+    codec::multiply_rows(coded.first(decoded.size()), codec.transforms.rows_of(shape_, kv_head),
                          decoded.size(), decoded);
   }
   for (std::size_t i = 0; i < out.size(); ++i) out[i] += decoded[i];
-  if (values.mean.kind == cache::Centering::kNone) return;
-  const std::span<const float> mean = cache::mean_of_head(values.mean, shape_, kv_head);
+  if (codec.mean.kind == cache::Centering::kNone) return;
+  const std::span<const float> mean = cache::mean_of_head(codec.mean, shape_, kv_head);
   for (std::size_t i = 0; i < out.size(); ++i) out[i] += sum * mean[i];
 }
 

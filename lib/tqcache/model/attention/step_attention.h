@@ -1,24 +1,25 @@
 #pragma once
 // model/attention/step_attention.h: attention of one new token over a layer of the cache.
 //
-// Grouped queries: n_heads / n_kv_heads query heads in a row share a kv head, and one pass over its
-// keys and values. The tokens are cut into splits of some token blocks; each split gives its
-// largest score, sums of weights and weighted sums of values, which are merged in order.
+// Grouped queries: n_heads / n_kv_heads consecutive query heads share a kv head, and one pass over
+// its keys and values. The tokens are divided into splits of several token blocks; each split
+// returns its largest score, sums of weights and weighted sums of values, which are merged in
+// order.
 //
 // Quantized keys and values are not decoded: the queries are transformed once instead of every key,
-// and the output is transformed back once per head. The mean that centering removed from keys is
-// added to the scores, the mean of values to the output.
+// and the output is transformed back once per head. The mean that centering removed is added back:
+// for keys to the scores, for values to the output.
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
 #include "tqcache/cache/centering_score.h"
-#include "tqcache/cache/layer.h"
 #include "tqcache/codec/kernels/head_queries.h"
+#include "tqcache/decoder.h"
 #include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/linear/workers.h"
 
@@ -26,29 +27,29 @@ namespace tqcache::model {
 
 class StepAttention {
  public:
-  // `kernels` read dense blocks; packed ones have their own.
+  // `kernels` read dense blocks; quantized blocks have their own kernels.
   // Requires: n_heads is a multiple of shape.n_kv_heads.
   StepAttention(cache::HeadShape shape, std::int64_t n_heads, const cache::Rope& rope,
                 ScoreParams scores, Scorer scorer,
                 const codec::Kernels& kernels = codec::best_kernels());
 
-  // Attention of the last token that the layer holds over the newest `window` of them, its own
-  // included; 0: all.
+  // Attention of the last token of the layer over the newest `window` tokens, including its own; 0:
+  // all.
   //
   // Shapes:   q, out [n_heads, head_dim]; the layer holds n_tokens >= 1 tokens.
-  // Requires: with a window, what it has is there; what stands before it in its first block may be
-  //           anything finite.
-  // Bytes:    identical for any number of threads; not on another kind of CPU.
+  // Requires: with a window, its tokens are present; rows before it in its first block may hold any
+  //           finite values.
+  // Bytes:    identical for any number of threads; may differ on another kind of CPU.
   void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t window,
               std::span<const float> q, std::span<float> out, const Workers& workers);
 
   std::uint64_t scratch_bytes() const;
 
  private:
-  // The queries of one kv head, prepared for dense and for packed blocks.
+  // The queries of one kv head, prepared for dense and for quantized blocks.
   struct Queries {
     AlignedFloats scaled;  // [group, head_dim], times the scale of scores
-    AlignedFloats mapped;  // the same through the map of the keys, if they have one
+    AlignedFloats mapped;  // scaled, then transformed like the keys, if these are transformed
     codec::QueryGroup dense;
     codec::HeadQueries packed;
     cache::CenteringScore centering;
@@ -58,15 +59,15 @@ class StepAttention {
     std::int64_t kv_head;
     std::int64_t first;
     std::int64_t end;
-    std::int64_t n_unseen;  // tokens of its first block that are not seen
+    std::int64_t n_unseen;  // tokens of its first block that the query does not see
   };
-  // The result of a split for the queries of its kv head. Where a sum of weights is 0, the sum of
-  // values beside it is undefined.
+  // The result of a split for the queries of its kv head. If a sum of weights is 0, the
+  // corresponding sum of values is undefined.
   struct Partial {
     float* max;         // [group] largest score
-    float* packed_sum;  // [group] sum of weights exp(score - max), of packed values
+    float* packed_sum;  // [group] sum of weights exp(score - max), of quantized values
     float* dense_sum;   // [group] likewise, of dense ones
-    float* packed_out;  // [group, coded_dim] weighted sum of packed values, as they are coded
+    float* packed_out;  // [group, coded_dim] weighted sum of quantized values, still transformed
     float* dense_out;   // [group, head_dim] likewise, of dense ones
   };
 
@@ -93,16 +94,16 @@ class StepAttention {
                          std::span<float> out) const;
 
   cache::HeadShape shape_;
-  std::int64_t group_;  // query heads of a kv head
+  std::int64_t group_;  // query heads per kv head
   ScoreParams scores_;
   Scorer scorer_;
   const codec::Kernels* kernels_;
-  std::optional<cache::CenteringTable> centering_;  // of a RoPE that can be turned
+  std::optional<cache::CenteringTable> centering_;  // if the RoPE supports rotation of the mean
 
   std::vector<Queries> queries_;  // [n_kv_heads]
-  std::size_t coded_dim_ = 0;     // of the values of the layer at hand; 0 if none seen is packed
+  std::size_t coded_dim_ = 0;     // of the values of the current layer; 0 until one is quantized
   AlignedFloats partials_;        // [n_splits, n_kv_heads, partial_floats()]
-  std::vector<AlignedFloats> scratch_;  // scratch of each worker
+  std::vector<AlignedFloats> scratch_;  // one scratch buffer per worker
 };
 
 }  // namespace tqcache::model

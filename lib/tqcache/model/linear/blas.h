@@ -1,15 +1,15 @@
 #pragma once
-// model/linear/blas.h: the only access to the BLAS, and its loading.
+// model/linear/blas.h: loader of the BLAS, and the only access to it.
 //
-// The BLAS is OpenBLAS. It is loaded when a decoder first runs tokens, so that what multiplies no
-// matrices pays nothing for it: the variant of Debian with threads takes 128 MiB of address space
-// per thread as soon as it is loaded. Its variant without threads is preferred, since our own
-// threads each take a part of a product. Built with TQCACHE_BLAS=link, the library is linked with
-// OpenBLAS as with any other library instead.
+// The BLAS is OpenBLAS. It is loaded when a decoder first runs tokens, so that programs which
+// multiply no matrices do not pay for it: Debian's variant with threads takes 128 MiB of address
+// space per thread as soon as it is loaded. That variant is still preferred: our own threads each
+// compute a part of a product, and a variant without threads can compute only one product at a
+// time. If built with TQCACHE_BLAS=link, the library is linked to OpenBLAS instead.
 
 #include <cstdint>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 
 namespace tqcache::model {
 
@@ -23,14 +23,16 @@ struct Rows {
   std::int64_t stride = 0;
 };
 
-// Loads OpenBLAS at the first call and keeps it to the calling thread, for the whole process, so
+// Loads OpenBLAS at the first call and limits it to the calling thread, for the whole process, so
 // that a product does not depend on the number of threads.
 // Errors:  kNotFound (no OpenBLAS is installed), the same at every call. The message names the
 //          package to install.
-// Threads: safe to call from several; not beside a product of a linked OpenBLAS.
+// Threads: safe to call concurrently, but not during a product of a linked OpenBLAS.
 Result<void> load_blas();
 
 // y = factor * a b^T. Shapes: a [m, k], b [n, k], y [m, n]. Requires: load_blas() succeeded.
+// Threads: both products are safe to call concurrently. If OpenBLAS has no threads, one call waits
+//          for the other.
 void multiply_transposed(std::int64_t m, std::int64_t n, std::int64_t k, float factor, ConstRows a,
                          ConstRows b, Rows y);
 

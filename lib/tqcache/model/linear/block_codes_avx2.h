@@ -1,5 +1,5 @@
-// model/linear/block_codes_avx2.h: the codes of two groups, one byte each, in AVX2. For
-// model/block_kernels_avx2.cpp alone.
+// model/linear/block_codes_avx2.h: the codes of two groups, one byte each, in AVX2. Only for
+// model/linear/block_kernels_avx2.cpp.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@ namespace {
 namespace forms = tensors::forms;
 using tensors::TensorType;
 
-// The first halves of two groups, 16 codes in each half of a vector, and the second halves.
+// The first halves of two groups, 16 codes per vector half, and the second halves.
 struct Codes {
   __m256i first;
   __m256i second;
@@ -28,13 +28,13 @@ TQC_AVX2_INLINE __m256i load_twice(const std::byte* bytes) {
   return _mm256_broadcastsi128_si256(load_16(bytes));
 }
 
-// Sixteen bytes each from two places.
+// Loads 16 bytes from each of two addresses.
 TQC_AVX2_INLINE __m256i load_pair(const std::byte* a, const std::byte* b) {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(a)), load_16(b), 1);
 }
 
-// Bits of the bytes, in each half from another place on. The shifts go over the borders of bytes;
-// `mask` takes away what came in.
+// Shifts the bytes of the two vector halves by different counts. The shifts cross byte boundaries;
+// `mask` clears the bits that came in.
 TQC_AVX2_INLINE __m256i shift_halves(__m256i bytes, int a, int b, int mask) {
   const __m256i shifts = _mm256_set_epi64x(b, b, a, a);
   return _mm256_and_si256(_mm256_srlv_epi64(bytes, shifts), bytes_of(mask));
@@ -47,13 +47,13 @@ TQC_AVX2_INLINE __m256i upper_nibbles(__m256i bytes) {
   return lower_nibbles(_mm256_srli_epi16(bytes, 4));
 }
 
-// Adds `value` to the codes where `bytes` has the bit that `bit` has.
+// Adds `value` to the codes whose byte in `bytes` has the bit set in `bit`.
 TQC_AVX2_INLINE __m256i add_where(__m256i codes, __m256i bytes, __m256i bit, int value) {
   const __m256i found = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
   return _mm256_add_epi8(codes, _mm256_and_si256(found, bytes_of(value)));
 }
 
-// The fifth bits of sixteen codes each of two blocks, which stand in two bytes.
+// Adds the fifth bits of 16 codes in each of two GGML blocks, stored in two bytes per block.
 TQC_AVX2_INLINE __m256i add_fifth_bits(__m256i codes, const std::byte* a, const std::byte* b) {
   const int of_a = forms::load<std::uint16_t>(a), of_b = forms::load<std::uint16_t>(b);
   const __m256i words = _mm256_set_m128i(_mm_set1_epi16(static_cast<short>(of_b)),
@@ -64,7 +64,7 @@ TQC_AVX2_INLINE __m256i add_fifth_bits(__m256i codes, const std::byte* a, const 
   return add_where(codes, _mm256_shuffle_epi8(words, eight_each), bit, 16);
 }
 
-// Of two blocks of 32.
+// The codes of two GGML blocks of 32.
 template <class Form>
 TQC_AVX2_INLINE Codes codes_of_blocks(const std::byte* blocks) {
   const std::byte* const a = blocks + Form::kCodesAt;
@@ -89,7 +89,7 @@ TQC_AVX2_INLINE Codes codes_of_blocks(const std::byte* blocks) {
   return codes;
 }
 
-// One half of groups 2 pair and 2 pair + 1 of a block of 256: `half` is 0 or 16.
+// One half of groups 2 pair and 2 pair + 1 of a GGML block of 256: `half` is 0 or 16.
 template <class Form>
 TQC_AVX2_INLINE __m256i half_of_pair(const std::byte* block, int pair, std::size_t half) {
   const std::byte* const at = block + Form::kCodesAt + half;

@@ -1,5 +1,5 @@
-// model/linear/block_codes_avx512.h: the codes of a step of four groups, one byte each, in AVX-512. For
-// model/block_dots_avx512.h alone.
+// model/linear/block_codes_avx512.h: the codes of four groups, one byte each, in AVX-512. Only for
+// model/linear/block_kernels_avx512.cpp.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace {
 namespace forms = tensors::forms;
 using tensors::TensorType;
 
-// The first halves of four groups, 16 codes in each quarter, and the second halves.
+// The first halves of four groups, 16 codes per vector quarter, and the second halves.
 struct Codes {
   __m512i first;
   __m512i second;
 };
 
-// Codes of four bits and nothing else, which can be multiplied as they stand.
+// Codes that are plain 4-bit numbers and can be multiplied without unpacking.
 template <class Form>
 inline constexpr bool kInNibbles =
     Form::kType == TensorType::kQ4_0 || Form::kType == TensorType::kQ4_1;
@@ -30,7 +30,7 @@ TQC_AVX512_INLINE __m128i load_16(const std::byte* bytes) {
 
 TQC_AVX512_INLINE __m512i bytes_of(int value) { return _mm512_set1_epi8(static_cast<char>(value)); }
 
-// Sixteen bytes each from four places.
+// Loads 16 bytes from each of four addresses.
 TQC_AVX512_INLINE __m512i load_quarters(const std::byte* bytes, std::size_t stride) {
   __m512i quarters = _mm512_castsi128_si512(load_16(bytes));
   quarters = _mm512_mask_broadcast_i32x4(quarters, 0x00f0, load_16(bytes + stride));
@@ -42,7 +42,7 @@ TQC_AVX512_INLINE __m512i load_everywhere(const std::byte* bytes) {
   return _mm512_broadcast_i32x4(load_16(bytes));
 }
 
-// A byte for each of the quarters.
+// One byte value per vector quarter.
 TQC_AVX512_INLINE __m512i quarters(unsigned a, unsigned b, unsigned c, unsigned d) {
   const auto eight = [](unsigned byte) {
     return static_cast<long long>(std::uint64_t{byte} * 0x0101010101010101);
@@ -51,8 +51,8 @@ TQC_AVX512_INLINE __m512i quarters(unsigned a, unsigned b, unsigned c, unsigned 
   return _mm512_set_epi64(e[3], e[3], e[2], e[2], e[1], e[1], e[0], e[0]);
 }
 
-// Bits of each quarter's bytes, from another place on in each. The shifts go over the borders of
-// bytes; `mask` takes away what came in.
+// Shifts the bytes of the four vector quarters by different counts. The shifts cross byte
+// boundaries; `mask` clears the bits that came in.
 TQC_AVX512_INLINE __m512i shift_quarters(__m512i bytes, long long a, long long b, long long c,
                                          long long d, int mask) {
   const __m512i shifts = _mm512_set_epi64(d, d, c, c, b, b, a, a);
@@ -71,7 +71,7 @@ TQC_AVX512_INLINE __m512i add_where(__m512i codes, __mmask64 bits, int value) {
   return _mm512_mask_add_epi8(codes, bits, codes, bytes_of(value));
 }
 
-// Two bytes each from four places, as bits of the quarters.
+// Loads two bytes from each of four addresses, as mask bits of the quarters.
 TQC_AVX512_INLINE __mmask64 load_bits(const std::byte* bytes, std::size_t stride) {
   std::uint64_t bits = 0;
   for (std::size_t i = 0; i < 4; ++i) {
@@ -80,7 +80,7 @@ TQC_AVX512_INLINE __mmask64 load_bits(const std::byte* bytes, std::size_t stride
   return bits;
 }
 
-// Of four blocks of 32.
+// The codes of four GGML blocks of 32.
 template <class Form>
 TQC_AVX512_INLINE Codes codes_of_blocks(const std::byte* blocks) {
   const std::byte* const at = blocks + Form::kCodesAt;
@@ -104,11 +104,11 @@ TQC_AVX512_INLINE Codes codes_of_blocks(const std::byte* blocks) {
   return codes;
 }
 
-// One half of groups 4 step to 4 step + 3 of a block of 256: `half` is 0 or 16.
+// One half of groups 4 step to 4 step + 3 of a GGML block of 256: `half` is 0 or 16.
 template <class Form>
 TQC_AVX512_INLINE __m512i half_of_step(const std::byte* block, int step, std::size_t half) {
   const std::byte* const at = block + Form::kCodesAt + half;
-  const unsigned bit = step == 0 ? 1 : 16;  // of the step's first group
+  const unsigned bit = step == 0 ? 1 : 16;  // of the first of the four groups
   const __m512i bits = quarters(bit, bit << 1, bit << 2, bit << 3);
   if constexpr (Form::kType == TensorType::kQ6_K) {
     const __m512i first = load_everywhere(at + step * 64);
@@ -131,7 +131,8 @@ TQC_AVX512_INLINE __m512i half_of_step(const std::byte* block, int step, std::si
   }
 }
 
-// An f16 of each of four blocks of 32, `kAt` bytes into it: found in two vectors of their bytes.
+// One f16 of each of four GGML blocks of 32, `kAt` bytes into it, extracted from two vectors of
+// their bytes.
 template <class Form, std::size_t kAt>
 TQC_AVX512_INLINE __m128 load_halves_of(const std::byte* blocks) {
   constexpr std::size_t kSecond = std::min<std::size_t>(64, 4 * Form::kBytes - 64);

@@ -6,7 +6,7 @@
 namespace tqcache::model {
 namespace {
 
-// Four values of a lane: those of the first half of a group, or those of the second.
+// The sum of four values of a lane, from the first or the second half of a group.
 template <class Form>
 std::int32_t add_four(const std::uint8_t* code, const QuantizedView& x, std::size_t group,
                       std::size_t half, std::size_t lane) {
@@ -18,7 +18,7 @@ std::int32_t add_four(const std::uint8_t* code, const QuantizedView& x, std::siz
   return sum + Form::kOffset * x.minus_sums[loops::sum_place(group, half) + lane];
 }
 
-// What group `group` of x and group `in_block` of a block have in common. Shapes: lanes [4].
+// Adds the product of group `group` of x and group `in_block` of a GGML block. Shapes: lanes [4].
 template <class Form>
 void add_group(const std::byte* block, std::size_t in_block,
                const tensors::forms::Scales<Form::kValues / Form::kRun>& scales,

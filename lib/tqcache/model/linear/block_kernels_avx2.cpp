@@ -1,5 +1,5 @@
-// Products with quantized weights in AVX2. Two groups are one vector of eight lanes, so that four
-// vectors have the lanes of a round.
+// Products with quantized weights in AVX2. Two groups fill one vector of eight lanes, so four
+// vectors hold the lanes of a round.
 
 #include "tqcache/model/linear/block_kernels.h"
 
@@ -22,7 +22,7 @@ TQC_AVX2_INLINE __m256i load_32(const void* numbers) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(numbers));
 }
 
-// x's codes of a part for the two groups of a pair, and their lanes' sums of a kind.
+// The codes of x in a part for the two groups of a pair, and one kind of their lane sums.
 TQC_AVX2_INLINE __m256i codes_of_x(const QuantizedView& x, int pair, std::size_t part) {
   return load_32(x.codes + loops::code_place(static_cast<std::size_t>(2 * pair), part));
 }
@@ -30,7 +30,7 @@ TQC_AVX2_INLINE __m256i sums_of_x(const QuantizedView& x, int pair, std::size_t 
   return load_32(x.minus_sums + loops::sum_place(static_cast<std::size_t>(2 * pair), kind));
 }
 
-// The products of the codes of half of the groups with x's.
+// The products of x with the codes of one half of both groups.
 TQC_AVX2_INLINE __m256i multiply_half(__m256i codes, const QuantizedView& x, int pair,
                                       std::size_t half) {
   const __m256i even = _mm256_and_si256(codes, _mm256_set1_epi16(255));
@@ -39,7 +39,7 @@ TQC_AVX2_INLINE __m256i multiply_half(__m256i codes, const QuantizedView& x, int
                           _mm256_madd_epi16(odd, codes_of_x(x, pair, 2 * half + 1)));
 }
 
-// Takes the offset of the codes away from the lanes.
+// Subtracts the offset of the codes from the lanes.
 template <class Form>
 TQC_AVX2_INLINE __m256i add_offset(__m256i sums, __m256i minus_sums) {
   if constexpr (Form::kOffset == 0) {
@@ -50,14 +50,14 @@ TQC_AVX2_INLINE __m256i add_offset(__m256i sums, __m256i minus_sums) {
   }
 }
 
-// Scales and minima of the runs of a round, times x's scales.
+// Scales and minima of the runs of a round, multiplied by x's scales.
 struct Factors {
   float scale[16];
   float minimum[16];
 };
 
-// Adds what the lanes of a pair have with one factor, and the minima of the same values, which are
-// the `kind`-th sums of x. The groups' factors are those of runs a and b.
+// Adds the products of a pair that share a factor, and the minima of the same values, which
+// multiply the negated sums of x. The factors of the two groups are those of runs a and b.
 template <class Form>
 TQC_AVX2_INLINE __m256 add_runs(__m256 lanes, __m256i products, const Factors& factors,
                                 std::size_t a, std::size_t b, __m256i minus_sums) {
@@ -73,7 +73,7 @@ TQC_AVX2_INLINE __m256 add_runs(__m256 lanes, __m256i products, const Factors& f
   return lanes;
 }
 
-// Adds the groups of a pair, whose codes are given.
+// Adds the groups of a pair, given their codes.
 template <class Form>
 TQC_AVX2_INLINE __m256 add_pair(__m256 lanes, const Codes& codes, const Factors& factors,
                                 const QuantizedView& x, int pair) {
@@ -93,7 +93,7 @@ TQC_AVX2_INLINE float load_half(const std::byte* bytes) {
   return _cvtsh_ss(forms::load<std::uint16_t>(bytes));
 }
 
-// Of eight blocks of 32. The minimum has the other sign in the file.
+// Scales and minima of eight GGML blocks of 32. The file stores the minimum with the other sign.
 template <class Form>
 TQC_AVX2_INLINE Factors factors_of_blocks(const std::byte* blocks, const float* of_x) {
   Factors factors;
@@ -104,7 +104,7 @@ TQC_AVX2_INLINE Factors factors_of_blocks(const std::byte* blocks, const float* 
   return factors;
 }
 
-// Eight steps times their f16, times x's scales.
+// Multiplies eight quantized scales by their f16 and by x's scales.
 TQC_AVX2_INLINE __m256 multiply_steps(std::uint64_t steps, __m256 half, __m256 of_x) {
   const __m128i eight = _mm_cvtsi64_si128(static_cast<long long>(steps));
   return _mm256_mul_ps(_mm256_mul_ps(half, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight))), of_x);
@@ -118,7 +118,7 @@ TQC_AVX2_INLINE void store_factors(const std::uint64_t* steps, const std::byte* 
     _mm256_storeu_ps(factors, multiply_steps(steps[0], factor, of_x));
     return;
   }
-  const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);  // two runs are one group
+  const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);  // one group has two runs
   const __m256i upper = _mm256_add_epi32(twice, _mm256_set1_epi32(4));
   const __m256 low_x = _mm256_permutevar8x32_ps(of_x, twice);
   const __m256 high_x = _mm256_permutevar8x32_ps(of_x, upper);
@@ -126,7 +126,7 @@ TQC_AVX2_INLINE void store_factors(const std::uint64_t* steps, const std::byte* 
   _mm256_storeu_ps(factors + 8, multiply_steps(steps[1], factor, high_x));
 }
 
-// Of a block of 256.
+// Scales and minima of a GGML block of 256.
 template <class Form>
 TQC_AVX2_INLINE Factors factors_of_runs(const std::byte* block, const float* of_x) {
   const auto steps = Form::steps(block);
@@ -166,7 +166,7 @@ TQC_AVX2 float dot_blocks(const std::byte* row, const QuantizedView& x, std::siz
   for (std::size_t i = 0; i < n_rounds; ++i, row += kRoundBytes) {
     add_round<Form>(row, loops::round_of(x, i), lanes);
   }
-  if (n_groups % kRoundGroups != 0) {  // blocks of zeros make the round whole
+  if (n_groups % kRoundGroups != 0) {  // GGML blocks of zeros complete the round
     std::byte rest[kRoundBytes] = {};
     std::memcpy(rest, row, n_groups % kRoundGroups * Form::kBytes);
     add_round<Form>(rest, loops::round_of(x, n_rounds), lanes);

@@ -1,6 +1,6 @@
-// Products with quantized weights in AVX-512 with VNNI. A step of four groups is one vector of
-// sixteen lanes; each quarter of a vector of codes has the first half of one of the groups, sixteen
-// bytes, or the second half.
+// Products with quantized weights in AVX-512 with VNNI. A step of four groups fills one vector of
+// sixteen lanes; each quarter of a vector of codes holds the first or the second half of one group,
+// sixteen bytes.
 
 #include "tqcache/model/linear/block_kernels.h"
 
@@ -23,13 +23,14 @@ TQC_AVX512_INLINE __m512i multiply_codes(__m512i sums, __m512i codes, const std:
   return _mm512_dpwssd_epi32(sums, codes, _mm512_loadu_si512(of_x));
 }
 
-// sums + the products of half of the groups' codes with x's: its even ones, then its odd ones.
+// sums + the products of x with the codes of one half of the groups: the even values, then the odd
+// ones.
 TQC_AVX512_INLINE __m512i multiply_half(__m512i sums, __m512i codes, const std::int16_t* of_x) {
   sums = multiply_codes(sums, _mm512_and_si512(codes, _mm512_set1_epi16(255)), of_x);
   return multiply_codes(sums, _mm512_srli_epi16(codes, 8), of_x + kPartCodes);
 }
 
-// The same of codes of four bits that still stand two in a byte.
+// As multiply_half(), for 4-bit codes that are still packed two per byte.
 TQC_AVX512_INLINE __m512i multiply_nibbles(__m512i sums, __m512i bytes, const std::int16_t* of_x) {
   const __m512i mask = _mm512_set1_epi16(15);
   sums = multiply_codes(sums, _mm512_and_si512(bytes, mask), of_x);
@@ -40,7 +41,7 @@ TQC_AVX512_INLINE __m512i multiply_nibbles(__m512i sums, __m512i bytes, const st
   return multiply_codes(sums, _mm512_srli_epi16(bytes, 12), of_x + 3 * kPartCodes);
 }
 
-// What the offset of the codes takes away from the lanes.
+// The correction of the lanes for the offset of the codes.
 template <class Form>
 TQC_AVX512_INLINE __m512i offset_sums(const std::int32_t* minus_sums) {
   if constexpr (Form::kOffset == 0) {
@@ -55,13 +56,13 @@ TQC_AVX512_INLINE __m512 multiply_add(__m512 lanes, __m512i sums, __m512 factors
   return _mm512_add_ps(lanes, _mm512_mul_ps(_mm512_cvtepi32_ps(sums), factors));
 }
 
-// Each of four factors in the four lanes of its group.
+// Copies each of four factors to the four lanes of its group.
 TQC_AVX512_INLINE __m512 spread(__m128 factors) {
   const __m512i lanes = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
   return _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(factors));
 }
 
-// The lanes of four blocks of 32, before scales.
+// The lanes of four GGML blocks of 32, before scaling.
 template <class Form>
 TQC_AVX512_INLINE __m512i multiply_blocks(const std::byte* blocks, const QuantizedView& x) {
   const __m512i sums = offset_sums<Form>(x.minus_sums + 2 * kStepLanes);
@@ -73,13 +74,13 @@ TQC_AVX512_INLINE __m512i multiply_blocks(const std::byte* blocks, const Quantiz
                        x.codes + 2 * kPartCodes);
 }
 
-// Adds four blocks of 32.
+// Adds four GGML blocks of 32.
 template <class Form>
 TQC_AVX512_INLINE __m512 add_blocks(__m512 lanes, const std::byte* blocks, const QuantizedView& x) {
   const __m128 of_x = _mm_loadu_ps(x.scales);
   const __m128 scales = _mm_mul_ps(load_halves_of<Form, 0>(blocks), of_x);
   lanes = multiply_add(lanes, multiply_blocks<Form>(blocks, x), spread(scales));
-  if constexpr (Form::kHasMinimum) {  // which has the other sign in the file
+  if constexpr (Form::kHasMinimum) {  // the file stores it with the other sign
     const __m128 minima = _mm_xor_ps(load_halves_of<Form, 2>(blocks), _mm_set1_ps(-0.0f));
     lanes = multiply_add(lanes, _mm512_loadu_si512(x.minus_sums + 2 * kStepLanes),
                          spread(_mm_mul_ps(minima, of_x)));
@@ -87,10 +88,10 @@ TQC_AVX512_INLINE __m512 add_blocks(__m512 lanes, const std::byte* blocks, const
   return lanes;
 }
 
-// Of every run of a block of 256, times x's scales.
+// Factors of every run of a GGML block of 256, multiplied by x's scales.
 struct Factors {
   __m512 scale;
-  __m512 minimum;  // in forms that have one
+  __m512 minimum;  // only if Form has one
 };
 
 template <class Form>
@@ -106,7 +107,7 @@ TQC_AVX512_INLINE __m512 factors_of_runs(const std::uint64_t* steps, const std::
 template <class Form>
 TQC_AVX512_INLINE Factors factors_of_block(const std::byte* block, const float* scales_of_x) {
   __m512 of_x = _mm512_castps256_ps512(_mm256_loadu_ps(scales_of_x));
-  if constexpr (Form::kRun == 16) {  // two runs are one group
+  if constexpr (Form::kRun == 16) {  // one group has two runs
     const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     of_x = _mm512_permutexvar_ps(twice, of_x);
   }
@@ -119,8 +120,8 @@ TQC_AVX512_INLINE Factors factors_of_block(const std::byte* block, const float* 
   return factors;
 }
 
-// Adds what the lanes of a step have with one factor, `sums`, and the minima of the same values,
-// which are the `kind`-th sums of x. `runs`: whose factor each lane has.
+// Adds the products `sums` of a step's lanes that share a factor, and the minima of the same
+// values, which multiply the `kind`-th sums of x. `runs`: the run whose factor each lane uses.
 template <class Form>
 TQC_AVX512_INLINE __m512 add_runs(__m512 lanes, __m512i sums, const Factors& factors, __m512i runs,
                                   const QuantizedView& x, std::size_t kind) {
@@ -132,7 +133,7 @@ TQC_AVX512_INLINE __m512 add_runs(__m512 lanes, __m512i sums, const Factors& fac
   return lanes;
 }
 
-// Adds groups 4 step to 4 step + 3 of a block of 256.
+// Adds groups 4 step to 4 step + 3 of a GGML block of 256.
 template <class Form>
 TQC_AVX512_INLINE __m512 add_step(__m512 lanes, const std::byte* block, int step,
                                   const Factors& factors, const QuantizedView& x) {
@@ -184,7 +185,7 @@ TQC_AVX512 float dot_blocks(const std::byte* row, const QuantizedView& x, std::s
   for (std::size_t i = 0; i < n_rounds; ++i, row += kRoundBytes) {
     add_round<Form>(row, loops::round_of(x, i), lower, upper);
   }
-  if (n_groups % kRoundGroups != 0) {  // blocks of zeros make the round whole
+  if (n_groups % kRoundGroups != 0) {  // GGML blocks of zeros complete the round
     std::byte rest[kRoundBytes] = {};
     std::memcpy(rest, row, n_groups % kRoundGroups * Form::kBytes);
     add_round<Form>(rest, loops::round_of(x, n_rounds), lower, upper);
@@ -196,7 +197,7 @@ TQC_AVX512_INLINE __m512 magnitude(__m512 x) {
   return _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff)));
 }
 
-// The largest magnitude of 32 values, as bits: NaN is the largest of all.
+// The largest magnitude of 32 values, as bits: NaN is larger than all others.
 TQC_AVX512_INLINE std::uint32_t largest_magnitude(__m512 a, __m512 b) {
   return _mm512_reduce_max_epu32(
       _mm512_max_epu32(_mm512_castps_si512(magnitude(a)), _mm512_castps_si512(magnitude(b))));
@@ -212,7 +213,7 @@ TQC_AVX512_INLINE void quantize_group(const float* x, std::size_t group, std::in
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
   const loops::GroupScale scale = loops::group_scale(largest_magnitude(a, b));
   scales[group] = scale.scale;
-  // A group that is not finite has an inverse of zero, and infinity times zero no code.
+  // A non-finite group has an inverse of zero, and infinity times zero has no code.
   const auto finite = static_cast<__mmask16>(scale.inverse != 0 ? 0xffff : 0);
   const __m512 inverse = _mm512_set1_ps(scale.inverse);
   const __m512i low = _mm512_maskz_cvtps_epi32(finite, _mm512_mul_ps(a, inverse));

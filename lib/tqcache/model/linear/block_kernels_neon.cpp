@@ -1,5 +1,5 @@
-// Products with quantized weights in NEON: the four lanes of a group are one vector. Codes are
-// unpacked as the form tells, which compilers turn into vectors themselves.
+// Products with quantized weights in NEON: the four lanes of a group are one vector. The scalar
+// code of Form unpacks the codes; compilers vectorize it.
 
 #include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/block_loops.h"
@@ -10,7 +10,7 @@
 namespace tqcache::model {
 namespace {
 
-// The products of half of a group's codes with x's, four to a lane.
+// The products of x with the codes of one half of a group, four per lane.
 inline int32x4_t multiply_half(const std::uint8_t* code, const QuantizedView& x, std::size_t group,
                                std::size_t half) {
   const uint16x8_t both = vreinterpretq_u16_u8(vld1q_u8(code + half * kGroup / 2));
@@ -25,7 +25,7 @@ inline int32x4_t multiply_half(const std::uint8_t* code, const QuantizedView& x,
   return vpaddq_s32(low, high);
 }
 
-// Adds what a group's lanes have with one factor, and the minima of the same values.
+// Adds the products of a group's lanes that share a factor, and the minima of the same values.
 template <class Form>
 float32x4_t add_run(float32x4_t lanes, int32x4_t sums, int32x4_t minus_sums, float scale,
                     float minimum) {
@@ -35,7 +35,7 @@ float32x4_t add_run(float32x4_t lanes, int32x4_t sums, int32x4_t minus_sums, flo
   return vaddq_f32(lanes, vmulq_n_f32(vcvtq_f32_s32(minus_sums), minimum));
 }
 
-// What group `group` of x and group `in_block` of a block have in common.
+// Adds the product of group `group` of x and group `in_block` of a GGML block.
 template <class Form>
 float32x4_t add_group(float32x4_t lanes, const std::byte* block, std::size_t in_block,
                       const tensors::forms::Scales<Form::kValues / Form::kRun>& scales,

@@ -1,7 +1,7 @@
 #pragma once
-// model/linear/block_loops.h: the definition of how a vector is quantized for products with blocks.
+// model/linear/block_loops.h: the reference quantization of a vector for products with GGML blocks.
 //
-// Forced inline, as in model/kernel_loops.h.
+// Forced inline, as in model/linear/kernel_loops.h.
 
 #include <bit>
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace tqcache::model::loops {
 
-// Where a group has its first code of a part, and its first lane of the sums of a kind.
+// The index of a group's first code in a part, and of its first lane in one kind of sums.
 TQC_INLINE std::size_t code_place(std::size_t group, std::size_t part) {
   return (group / kStepGroups * kStepParts + part) * kPartCodes + group % kStepGroups * 8;
 }
@@ -21,14 +21,14 @@ TQC_INLINE std::size_t sum_place(std::size_t group, std::size_t kind) {
   return (group / kStepGroups * kStepSums + kind) * kStepLanes + group % kStepGroups * kGroupLanes;
 }
 
-// x from one of its rounds on.
+// x from the start of a round.
 TQC_INLINE QuantizedView round_of(const QuantizedView& x, std::size_t round) {
   const std::size_t group = round * kRoundGroups;
   return {x.codes + code_place(group, 0), x.minus_sums + sum_place(group, 0), x.scales + group};
 }
 
 inline constexpr float kLargestCode = 32767.0f;
-inline constexpr std::uint32_t kNotFinite = 0x7f800000;  // bits of infinity; NaN's lie above
+inline constexpr std::uint32_t kNotFinite = 0x7f800000;  // bits of infinity; those of NaN are above
 inline constexpr std::uint32_t kTiny = 27u << 23;        // bits of 2^-100
 
 struct GroupScale {
@@ -36,7 +36,7 @@ struct GroupScale {
   float inverse;
 };
 
-// `largest` has the bits of the largest magnitude of the group.
+// `largest` holds the bits of the largest magnitude of the group.
 TQC_INLINE GroupScale group_scale(std::uint32_t largest) {
   if (largest >= kNotFinite) return {std::numeric_limits<float>::quiet_NaN(), 0.0f};
   if (largest < kTiny) return {0.0f, 0.0f};
@@ -53,8 +53,8 @@ TQC_INLINE std::uint32_t largest_magnitude(const float* x) {
   return largest;
 }
 
-// To the nearest whole number, ties to even: it stands in the low bits after an addition of
-// 1.5 * 2^23 (kExpRound).
+// Rounds to the nearest integer, ties to even: adding 1.5 * 2^23 (kExpRound) leaves it in the low
+// bits.
 TQC_INLINE std::int32_t round_code(float value) {
   return static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(value + kExpRound) -
                                    std::bit_cast<std::uint32_t>(kExpRound));

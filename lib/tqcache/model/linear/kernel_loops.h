@@ -1,9 +1,8 @@
 #pragma once
-// model/linear/kernel_loops.h: the definition of softmax's and SiLU's loops, and of how lanes are added
-// up.
+// model/linear/kernel_loops.h: the reference loops of softmax and SiLU, and the sum of the lanes.
 //
-// All are forced inline: the caller's target attribute decides which instructions they become,
-// and no copy is left for the linker to hand to code that must run on any CPU.
+// All functions are forced inline: the caller's target attribute selects their instructions, and
+// the linker finds no copy that it could use for code which must run on any CPU.
 
 #include <bit>
 #include <cstddef>
@@ -17,7 +16,7 @@
 
 namespace tqcache::model::loops {
 
-// Adds up the lanes: the upper half to the lower half, until one is left.
+// Sums the lanes: adds the upper half to the lower half until one is left.
 TQC_INLINE float fold(float* lanes) {
   for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
     for (std::size_t l = 0; l < half; ++l) lanes[l] += lanes[half + l];
@@ -25,9 +24,9 @@ TQC_INLINE float fold(float* lanes) {
   return lanes[0];
 }
 
-// Of exp_f32: 1.5 * 2^23 rounds to an integer when added; ln(2) is taken off in two parts, the
-// first of few bits; Taylor's series to r^7 leaves 5e-9; below kExpLeast, e^x is about to leave
-// f32's normal range.
+// For exp_f32: adding 1.5 * 2^23 rounds to an integer; ln(2) is subtracted in two parts, the first
+// with few bits; Taylor's series to r^7 leaves an error of 5e-9; below kExpLeast, e^x is about to
+// leave f32's normal range.
 inline constexpr float kExpRound = 0x1.8p23f;
 inline constexpr float kLog2E = 1.44269504f;
 inline constexpr float kLn2High = 0.693359375f;
@@ -36,23 +35,23 @@ inline constexpr float kExpSeries[] = {1.0f / 5040, 1.0f / 720, 1.0f / 120, 1.0f
                                        1.0f / 6,    0.5f,       1.0f,       1.0f};
 inline constexpr float kExpLeast = -87.0f;
 
-// e^x for x <= 88, within 2 units in the last place; 0 below kExpLeast. Made of additions and
-// products alone: libm's result depends on its version.
+// e^x for x <= 88, within 2 units in the last place; 0 below kExpLeast. Uses only additions and
+// products, because libm's result depends on its version.
 TQC_INLINE float exp_f32(float x) {
-  // e^x = 2^k e^r with |r| <= ln(2) / 2; k then stands in the low bits of `shifted`.
+  // e^x = 2^k e^r with |r| <= ln(2) / 2; the low bits of `shifted` then hold k.
   const float shifted = x * kLog2E + kExpRound;
   const float k = shifted - kExpRound;
   const float r = (x - k * kLn2High) - k * kLn2Low;
   float p = kExpSeries[0];
   for (std::size_t i = 1; i < std::size(kExpSeries); ++i) p = p * r + kExpSeries[i];
-  // 2^k from the bits of `shifted`, of which the exponent field keeps the low eight.
+  // 2^k from the bits of `shifted`; the exponent field keeps the low eight of them.
   const float scale = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) + 127u) << 23);
-  // A mask, where ?: would become a branch and keep compilers from vectorizing; NaN passes it.
+  // A mask instead of ?:, which would become a branch and prevent vectorization; NaN passes it.
   const std::uint32_t keep = 0u - static_cast<std::uint32_t>(!(x < kExpLeast));
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p * scale) & keep);
 }
 
-// The lanes as for a sum; then the larger of two, lane by lane.
+// Uses lanes as a sum does, then takes the larger of two, lane by lane.
 TQC_INLINE float max_value(const float* row, std::size_t n) {
   float lanes[kLanes];
   for (float& lane : lanes) lane = -std::numeric_limits<float>::infinity();

@@ -19,7 +19,7 @@ T load(const std::byte* bytes) {
   return value;
 }
 
-// Value i of a row, for each form.
+// Loads value i of a row, one struct per type.
 struct F32 {
   static float at(const std::byte* row, std::size_t i) { return load<float>(row + 4 * i); }
 };

@@ -1,6 +1,6 @@
-// The kernels in AVX2. Only functions with the target attribute use it, and they call nothing
-// that is not forced inline: a function compiled for AVX2 must not become the copy of it that
-// the linker keeps for everyone.
+// The kernels in AVX2. Only functions with the target attribute use AVX2, and they call only
+// functions that are forced inline: otherwise the linker could keep the AVX2 copy of a shared
+// inline function for all callers.
 
 #include "tqcache/model/linear/kernels.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kVector = 8;  // floats
 
-// Weights i to i + 7 of a row, for each form.
+// Loads weights i to i + 7 of a row, one struct per type.
 struct F32 {
   static constexpr std::size_t kSize = 4;  // bytes
   TQC_AVX2_INLINE static __m256 load(const std::byte* row) {
@@ -47,7 +47,7 @@ TQC_AVX2_INLINE __m256 multiply_add(__m256 sum, __m256 w, const float* x) {
   return _mm256_add_ps(sum, _mm256_mul_ps(w, _mm256_loadu_ps(x)));
 }
 
-// Widens fewer values than a vector has, without reading past them.
+// Widens fewer values than a vector holds, without reading past them.
 template <class Form>
 TQC_AVX2_INLINE void widen_rest(const std::byte* row, std::size_t n, float* widened) {
   std::byte rest[kVector * Form::kSize] = {};
@@ -94,13 +94,13 @@ TQC_AVX2 void add_scaled(float factor, const std::byte* row, std::size_t n, floa
   for (std::size_t i = 0; i < n; ++i) y[i] += factor * widened[i];
 }
 
-// The first n lanes of a vector, all of them if n is 8 or more.
+// A mask of the first n lanes of a vector, all of them if n is 8 or more.
 TQC_AVX2_INLINE __m256i first_lanes(std::size_t n) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < kVector ? static_cast<int>(n) : 8), lanes);
 }
 
-// Four vectors of lanes, as loops::max_value folds them.
+// Folds four vectors of lanes in the order of loops::max_value.
 TQC_AVX2_INLINE float fold_max(const __m256 (&v)[4]) {
   const __m256 eight = _mm256_max_ps(_mm256_max_ps(v[3], v[1]), _mm256_max_ps(v[2], v[0]));
   const __m128 four = _mm_max_ps(_mm256_extractf128_ps(eight, 1), _mm256_castps256_ps128(eight));
@@ -159,7 +159,7 @@ TQC_AVX2 float exp_sum(float shift, std::size_t n, float* row) {
     const __m256 x = _mm256_sub_ps(_mm256_maskload_ps(row + v * kVector, here), shifts);
     const __m256 values = _mm256_and_ps(exp_f32(x), _mm256_castsi256_ps(here));
     _mm256_maskstore_ps(row + v * kVector, here, values);
-    sums[v] = _mm256_add_ps(sums[v], values);  // no sum is -0, so that + 0 leaves it
+    sums[v] = _mm256_add_ps(sums[v], values);  // no sum is -0, so adding 0 does not change it
   }
   return fold(sums[0], sums[1], sums[2], sums[3]);
 }

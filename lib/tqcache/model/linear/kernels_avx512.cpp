@@ -1,5 +1,5 @@
-// The kernels in AVX-512: the 32 lanes of a sum are two vectors, and what is left over is masked.
-// As in kernels_avx2.cpp, only functions with the target attribute use it.
+// The kernels in AVX-512: the 32 lanes of a sum are two vectors, and the remainder is masked. As in
+// kernels_avx2.cpp, only functions with the target attribute use AVX-512.
 
 #include "tqcache/model/linear/kernels.h"
 
@@ -19,12 +19,13 @@ namespace {
 
 constexpr std::size_t kVector = 16;  // floats
 
-// The first n lanes of a vector, all of them if n is 16 or more.
+// A mask of the first n lanes of a vector, all of them if n is 16 or more.
 TQC_AVX512_INLINE __mmask16 first_lanes(std::size_t n) {
   return static_cast<__mmask16>(n >= kVector ? 0xffffu : (1u << n) - 1u);
 }
 
-// Weights i to i + 15 of a row, for each form; or those of them that `lanes` names, else 0.
+// Loads weights i to i + 15 of a row, one struct per type; or only those selected by `lanes`, else
+// 0.
 struct F32 {
   static constexpr std::size_t kSize = 4;  // bytes
   TQC_AVX512_INLINE static __m512 load(const std::byte* row) { return _mm512_loadu_ps(row); }
@@ -61,7 +62,7 @@ struct BF16 {
   }
 };
 
-// Of a and b lane by lane the larger; b if one of them is NaN.
+// The larger of a and b lane by lane; b if one of them is NaN.
 TQC_AVX512_INLINE float fold_max(__m512 a, __m512 b) {
   const __m512 sixteen = _mm512_max_ps(b, a);
   const __m256 eight = _mm256_max_ps(upper_half(sixteen), _mm512_castps512_ps256(sixteen));
@@ -74,7 +75,7 @@ TQC_AVX512_INLINE __m512 multiply_add(__m512 sum, __m512 w, const float* x) {
   return _mm512_add_ps(sum, _mm512_mul_ps(w, _mm512_loadu_ps(x)));
 }
 
-// The same of the first n lanes; the others keep their sums.
+// The same for the first n lanes; the others keep their sums.
 template <class Form>
 TQC_AVX512_INLINE __m512 multiply_add_first(__m512 sum, const std::byte* row, const float* x,
                                             std::size_t n) {

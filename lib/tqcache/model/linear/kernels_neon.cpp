@@ -1,5 +1,5 @@
-// The kernels in NEON: the 32 lanes of a sum are eight vectors. What is not a product is left to
-// the compiler.
+// The kernels in NEON: the 32 lanes of a sum are eight vectors. Everything except products is left
+// to the compiler.
 
 #include "tqcache/codec/kernels/registers_neon.h"
 #include "tqcache/model/linear/block_kernels.h"

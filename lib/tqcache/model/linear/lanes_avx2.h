@@ -1,7 +1,7 @@
 #pragma once
-// model/linear/lanes_avx2.h: what the files of the AVX2 kernels share. Not for others.
+// model/linear/lanes_avx2.h: helpers shared by the AVX2 kernels. Not for other files.
 //
-// Only functions with the target attribute use it.
+// Only functions with the target attribute use AVX2.
 
 #include <immintrin.h>
 

@@ -1,10 +1,10 @@
 #pragma once
-// model/linear/lanes_avx512.h: what the files of the AVX-512 kernels share. Not for others.
+// model/linear/lanes_avx512.h: helpers shared by the AVX-512 kernels. Not for other files.
 //
-// Only functions with the target attribute use it. A file may name a larger target before.
+// Only functions with the target attribute use AVX-512. A file may define a larger target before.
 
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 warns of the undefined registers that its own header makes on purpose (GCC bug 105593).
+// GCC 12 warns about undefined registers that its own header uses on purpose (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif

@@ -1,5 +1,5 @@
 #pragma once
-// model/linear/lanes_neon.h: the lanes of a sum in registers of NEON. For its kernels alone.
+// model/linear/lanes_neon.h: the lanes of a sum in NEON registers. Only for the NEON kernels.
 
 #include "tqcache/codec/kernels/registers_neon.h"
 

@@ -4,9 +4,8 @@
 #include <array>
 #include <cassert>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/dtype.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/kernels.h"
@@ -20,13 +19,13 @@ using tensors::TensorType;
 
 using tensors::find_block_type;
 
-// Products of two numbers that are worth a task switch: some microseconds.
+// Multiplications per task: a few microseconds, enough to pay for a task switch.
 constexpr std::int64_t kProductsPerTask = 64 * 1024;
 
 // Rows that multiply_matrix widens at a time.
 constexpr std::int64_t kSlabRows = 128;
 
-// The types whose values stand one by one.
+// Plain types, whose values are stored one by one.
 struct PlainType {
   TensorType type;
   Dtype dtype;
@@ -77,7 +76,7 @@ BlockKernels::Dot* block_dot(TensorType type) {
   return best_blocks().dot[static_cast<std::size_t>(find_block_type(type) - first)];
 }
 
-// One vector in both forms; the quantized one only where a matrix wants it.
+// One vector as f32 and quantized; quantized only if a matrix needs it.
 struct Input {
   std::span<const float> plain;
   QuantizedVector quantized;
@@ -90,7 +89,7 @@ Input make_input(std::initializer_list<Product> products, std::span<const float>
   return {x, is_wanted ? QuantizedVector(x, best_blocks()) : QuantizedVector()};
 }
 
-// `dot` gives the product of one row.
+// `dot` returns the product of one row.
 template <class Dot>
 void multiply_rows(const Task& task, const Dot& dot) {
   const Matrix& matrix = *task.product->matrix;
@@ -114,7 +113,7 @@ void run_task(const Task& task, const Input& x) {
   multiply_rows(task, [&](const std::byte* row) { return dot(row, quantized, n_groups); });
 }
 
-// Rows as the BLAS wants them: in place when they are aligned f32, otherwise widened to `slab`.
+// Rows as the BLAS needs them: in place if they are aligned f32, otherwise widened to `slab`.
 const float* f32_rows(const Matrix& matrix, std::int64_t first, std::int64_t count,
                       AlignedFloats& slab) {
   const std::byte* bytes = row_at(matrix, first);
@@ -138,7 +137,7 @@ std::uint64_t row_bytes(TensorType type, std::uint64_t n_cols) {
 
 void load_rows(const Matrix& matrix, std::int64_t first, std::int64_t count, std::span<float> out) {
   out = out.first(to_size(count * matrix.n_cols));
-  const std::byte* rows = row_at(matrix, first);  // rows follow each other without a gap
+  const std::byte* rows = row_at(matrix, first);  // rows are contiguous
   if (const PlainType* plain = find_plain_type(matrix.type)) {
     return load_f32(plain->dtype, rows, out);
   }

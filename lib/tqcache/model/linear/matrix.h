@@ -5,14 +5,14 @@
 #include <initializer_list>
 #include <span>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/workers.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::model {
 
-// y = W x, with W as it stands in the file: F32, F16, BF16, or a type of tensors/block_types.h
-// whose blocks divide a row. A view, at any alignment.
+// y = W x, with W in the layout of its file: F32, F16, BF16, or a type of tensors/block_types.h
+// whose GGML blocks divide a row. A view, at any alignment.
 struct Matrix {
   tensors::TensorType type = tensors::TensorType::kF32;
   std::int64_t n_rows = 0;  // outputs
@@ -20,35 +20,34 @@ struct Matrix {
   ByteView bytes;           // [n_rows, n_cols] of type
 };
 
-// Bytes of one row; 0 for a type, or a length, that no Matrix can have.
+// Bytes of one row; 0 for a type or a length that a Matrix cannot have.
 std::uint64_t row_bytes(tensors::TensorType type, std::uint64_t n_cols);
 
 // Widens rows [first, first + count) to f32. Shapes: out [count, n_cols].
 void load_rows(const Matrix& matrix, std::int64_t first, std::int64_t count, std::span<float> out);
 
-// A matrix and the place of its product. Several may share one x.
+// A matrix and the destination of its product. Several may share one x.
 struct Product {
   const Matrix* matrix;
   float* y;  // [n, n_rows]
 };
 
-// y = W x for one x, which weights in blocks meet as whole numbers of 16 bits. The sum of a row has
-// a fixed order (model/kernels.h, model/block_kernels.h): the same bits for any number of threads
-// and on any CPU. Shapes: x [n_cols]; n is 1.
+// y = W x for one x. Quantized weights multiply x as 16-bit integers. The sum of a row has a fixed
+// order (model/linear/kernels.h, model/linear/block_kernels.h): the same bits for any number of
+// threads and on any CPU. Shapes: x [n_cols]; n is 1.
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
                      const Workers& workers);
 
-// Y = X W^T through the BLAS, widening W slab by slab, never as a whole. The same bits for any
-// number of threads, but not on any CPU.
+// Y = X W^T through the BLAS. Widens W slab by slab, never as a whole. The same bits for any number
+// of threads, but not on any CPU.
 // Shapes: x [n, n_cols].
 void multiply_matrix(const Product& product, std::int64_t n, std::span<const float> x,
                      const Workers& workers);
 
-// Products of some tokens' rows with matrices, by the way that suits their
-// number.
-
+// Products of the rows of some tokens with matrices, by the method that suits their number.
+//
 // One token goes through multiply_vector, several go through the BLAS.
-// Shapes: rows [n, n_cols] at least, n_cols being that of all matrices.
+// Shapes: rows [n, n_cols] at least, where n_cols is that of all matrices.
 inline void multiply_rows(std::int64_t n, std::span<const float> rows,
                           std::initializer_list<Product> products, const Workers& workers) {
   const std::int64_t n_cols = products.begin()->matrix->n_cols;

@@ -1,11 +1,11 @@
 #pragma once
-// model/linear/quantized_vector.h: a vector as products with quantized weights want it.
+// model/linear/quantized_vector.h: a vector quantized for products with quantized weights.
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
+#include "tqcache/bytes.h"
 #include "tqcache/model/linear/block_kernels.h"
 
 namespace tqcache::model {

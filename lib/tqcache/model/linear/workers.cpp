@@ -14,7 +14,7 @@ struct Workers::Arena {
   tbb::task_arena arena;
 };
 
-// TBB has no more threads than processors, and prints a warning when asked for more.
+// TBB has no more threads than processors, and prints a warning if more are requested.
 Workers::Workers(unsigned n_threads) : count_(std::min(thread_count(n_threads), thread_count(0))) {
   if (count_ > 1) arena_ = std::make_unique<Arena>(count_);
 }
@@ -34,8 +34,8 @@ void Workers::run_in_slots(std::size_t n,
     for (std::size_t i = 0; i < n; ++i) body(i, 0);
     return;
   }
-  // Each slot takes the next piece of work, so that one thread that has to wait for its
-  // processor does not hold up the others.
+  // Each slot takes the next chunk of work, so that a thread that waits for its processor does not
+  // delay the others.
   std::atomic<std::size_t> next = 0;
   arena_->arena.execute([&] {
     tbb::parallel_for(std::size_t{0}, n_slots, [&](std::size_t slot) {

@@ -8,7 +8,7 @@
 namespace tqcache::model {
 namespace {
 
-// What all Gemma models have in common.
+// Settings shared by all Gemma models.
 constexpr Architecture kGemma = {.word = {},
                                  .hf_type = {},
                                  .hf_class = {},
@@ -66,8 +66,8 @@ constexpr Architecture qwen_hybrid(std::string_view word, std::string_view hf_ty
           .default_normalized = has_experts};
 }
 
-// If two rows have the same word, GGUF means the first: it has no word for Mistral, whose files
-// look like those of Llama and may name a window.
+// Of two rows with the same word, the first is used for GGUF: GGUF has no word for Mistral, whose
+// files look like those of Llama and may name a window.
 constexpr std::array kArchitectures = {
     Architecture{.word = "llama",
                  .hf_type = "mistral",

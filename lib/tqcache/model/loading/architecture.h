@@ -1,8 +1,8 @@
 #pragma once
-// model/loading/architecture.h: the table of model families that the decoder runs.
+// model/loading/architecture.h: the table of model families that the decoder supports.
 //
-// Readers of configurations look a family up here and fill in a ModelConfig, which holds only
-// values: the decoder never asks for a name.
+// Readers of configurations look up a family here and fill in a ModelConfig, which holds only
+// values: the decoder never checks a name.
 //
 // Source: ggml-org/llama.cpp src/llama-arch.cpp and src/llama-model.cpp; huggingface/transformers
 // models/*/configuration_*.py and modeling_*.py.
@@ -11,17 +11,17 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/result.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
 
 namespace tqcache::model {
 
-// Which layers see only the newest tokens.
+// The layers that see only the newest tokens.
 enum class WindowRule : std::uint8_t {
   kNone,
-  kIfAsked,  // those from a layer on, where config.json says use_sliding_window; not in GGUF
-  kAll,      // all, where the file names a window
-  kPeriod,   // all but the last of every `window_period`
+  kIfAsked,  // from one layer on, if config.json sets use_sliding_window; not in GGUF
+  kAll,      // all layers, if the file names a window
+  kPeriod,   // all but the last of every `window_period` layers
 };
 
 struct Architecture {
@@ -31,17 +31,17 @@ struct Architecture {
 
   // Weights.
   bool qk_norms = false;
-  bool qkv_biases = false;           // always; in other families where the file has them
-  bool permuted_gguf = false;        // GGUF has the rows of q and k in pairs (0, 1), (2, 3), ...
+  bool qkv_biases = false;           // always; other families have them if the file does
+  bool permuted_gguf = false;        // GGUF stores the rows of q and k in pairs (0, 1), (2, 3), ...
   bool fused_projections = false;    // q, k and v are one matrix, and so are gate and up
-  bool zero_centered_norms = false;  // in Hugging Face's files a norm's weight w stands for 1 + w
-  bool post_norms = false;           // what a layer adds to the stream is normalized, too
+  bool zero_centered_norms = false;  // in Hugging Face's files a norm's weight w means 1 + w
+  bool post_norms = false;           // the outputs of attention and feed-forward are normalized
   // GGUF's names (WeightForm).
   std::string_view ffn_norm = "ffn_norm.weight";
   std::string_view after_attention = "ffn_norm.weight";
   bool has_experts = false;
   bool has_delta_net = false;
-  bool is_tiled_gguf = false;   // GGUF has value head v of key head k at v * n_key_heads + k
+  bool is_tiled_gguf = false;   // GGUF stores value head v of key head k at v * n_key_heads + k
   bool attention_gate = false;  // attention's output is multiplied by a sigmoid of its input
 
   // Arithmetic.
@@ -49,24 +49,24 @@ struct Architecture {
   bool scaled_embedding = false;  // by sqrt(d_model)
   WindowRule windows = WindowRule::kNone;
   std::int64_t window_period = 0;
-  std::int64_t default_window = 0;  // of a GGUF file that names none
+  std::int64_t default_window = 0;  // for a GGUF file that names none
   float default_attention_cap = 0;
   float default_logit_cap = 0;
-  // GGUF does not say by what scores are scaled. Of models with this many layers it is
-  // 1 / sqrt(d_model / n_heads), of others 1 / sqrt(head_dim).
+  // GGUF does not store the scale of scores. Models with this many layers use 1 / sqrt(d_model /
+  // n_heads), others 1 / sqrt(head_dim).
   std::int64_t wide_scale_layers = 0;
 
-  // What config.json leaves out.
+  // Defaults for keys that config.json omits.
   std::int64_t default_head_dim = 0;  // 0: d_model / n_heads
   double default_epsilon = 1e-6;
   double default_rope_base = 10'000;
-  double default_local_base = 0;    // of layers with a window, where it is another one
-  double default_rotary_share = 1;  // of the components that RoPE turns
+  double default_local_base = 0;    // for layers with a window, if it differs
+  double default_rotary_share = 1;  // of the components that RoPE rotates
   bool default_tied = false;
-  bool default_normalized = false;  // the weights of the chosen experts add up to 1
+  bool default_normalized = false;  // the weights of the chosen experts are scaled to sum to 1
 };
 
-// Errors: kUnsupported; the message names what was asked for, and what there is.
+// Errors: kUnsupported; the message names the requested family and the known ones.
 Result<const Architecture*> find_gguf_architecture(const std::string& word);
 Result<const Architecture*> find_hf_architecture(const std::string& model_type);
 

@@ -1,21 +1,20 @@
-#include "tqcache/model/loading/config.h"
-
 #include <array>
 #include <cmath>
 #include <span>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tokenizer/vocabulary.h"
 
 namespace tqcache::model {
 namespace {
 
-// Four to sixteen times what the largest open models have. Products of any two fit 40 bits.
+// Four to sixteen times the values of the largest open models. Products of any two fit 40 bits.
 constexpr std::int64_t kMaxWidth = 1 << 17;        // d_model
 constexpr std::int64_t kMaxHiddenWidth = 1 << 20;  // d_ff
 constexpr std::int64_t kMaxHeads = 4096;           // query heads
 constexpr std::int64_t kMaxExperts = 4096;
-constexpr std::int64_t kMaxConvolution = 64;  // tokens; 4 in all models there are
+constexpr std::int64_t kMaxConvolution = 64;  // tokens; 4 in all known models
 
 struct Bounded {
   std::string_view name;
@@ -43,7 +42,7 @@ Result<void> check_multiple(std::string_view name, std::int64_t value, std::stri
 }
 
 Result<void> validate_rope(const cache::Rope& rope, std::int64_t head_dim) {
-  // Written so that NaN fails.
+  // Written so that NaN fails the check.
   if (!(rope.base >= 1 && rope.base <= 1e12)) return corrupt("rope base: not between 1 and 1e12");
   if (rope.n_dims < 2 || rope.n_dims > head_dim || rope.n_dims % 2 != 0) {
     return corrupt("RoPE turns " + std::to_string(rope.n_dims) + " of " + std::to_string(head_dim) +
@@ -102,7 +101,7 @@ bool is_factor(float value) { return std::isfinite(value) && value > 0; }
 bool is_cap(float value) { return std::isfinite(value) && value >= 0; }
 
 Result<void> validate_factors(const ModelConfig& config) {
-  // Written so that NaN fails.
+  // Written so that NaN fails the check.
   if (!(config.rms_norm_epsilon > 0 && config.rms_norm_epsilon < 1)) {
     return corrupt("rms_norm_epsilon: not between 0 and 1");
   }

@@ -4,10 +4,10 @@
 #include <string_view>
 #include <utility>
 
-#include "tqcache/base/dtype.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/model/loading/architecture.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::model {
@@ -15,7 +15,7 @@ namespace {
 
 using tensors::Gguf;
 
-// llama.cpp's, where the key is absent.
+// llama.cpp's default when the key is absent.
 constexpr double kDefaultRopeBase = 10'000;
 
 constexpr std::int64_t kSoftmaxGating = 1;  // expert_gating_func
@@ -46,8 +46,8 @@ class Keys {
     return static_cast<float>(value);
   }
 
-  // One number, or a list with a number a layer. Layers without attention have 0; all others must
-  // have the same.
+  // One number, or a list with one per layer. Layers without attention have 0; all others must have
+  // the same number.
   Result<std::int64_t> get_same_int(const char* name) const {
     const auto* values = find<std::vector<std::int64_t>>(name);
     if (values == nullptr) return get_int(name);
@@ -85,7 +85,7 @@ class Keys {
 
 // --- RoPE
 
-// Factors that stand in the file as a tensor [n_dims / 2]; none if there is no such tensor.
+// Factors that the file stores as a tensor [n_dims / 2]; empty if there is no such tensor.
 Result<std::vector<float>> read_factors(const GgufTensors& tensors, const std::string& name) {
   const auto found = tensors.find(name);
   if (found == tensors.end()) return std::vector<float>();
@@ -105,7 +105,7 @@ void multiply_factors(double factor, cache::Rope& rope) {
   for (float& each : rope.factors) each = static_cast<float>(each * factor);
 }
 
-// Without a type, a factor means linear scaling. 0 stands for none.
+// Without a type, a factor means linear scaling. 0 means absent.
 Result<double> read_linear_factor(const Keys& keys) {
   constexpr const char* kType = "rope.scaling.type";
   std::string type = "linear";
@@ -123,8 +123,8 @@ Result<double> read_linear_factor(const Keys& keys) {
   return 1.0;
 }
 
-// LongRoPE turns by other factors beyond the context that the model was made with at first. Those
-// would change the keys of a cache in the middle, so the context ends there.
+// LongRoPE uses other factors beyond the original context of the model. Switching would change the
+// keys already in a cache, so the context ends there.
 Result<void> read_longrope(const Keys& keys, const GgufTensors& tensors, ModelConfig& config) {
   TQC_TRY_ASSIGN(std::vector<float> factors, read_factors(tensors, "rope_factors_short.weight"));
   if (factors.empty()) return {};
@@ -151,7 +151,7 @@ Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, ModelConfig
   return {};
 }
 
-// Of layers with a window.
+// The RoPE of sliding-window layers.
 Result<cache::Rope> read_local_rope(const Keys& keys, const Architecture& family,
                                     const ModelConfig& config) {
   if (family.default_local_base == 0) return config.rope;
@@ -161,9 +161,9 @@ Result<cache::Rope> read_local_rope(const Keys& keys, const Architecture& family
   return rope;
 }
 
-// --- kinds of layers
+// --- layer kinds
 
-// Which layers have a window: as the file's list says, or all but the last of each period.
+// The layers with a window: as listed in the file, or all but the last of each period.
 Result<std::vector<bool>> read_window_layers(const Keys& keys, const Architecture& family,
                                              std::int64_t n_layers) {
   constexpr const char* kPattern = "attention.sliding_window_pattern";
@@ -218,7 +218,7 @@ Result<void> read_delta_net(const Keys& keys, ModelConfig& config) {
   return {};
 }
 
-// --- the rest
+// --- other settings
 
 Result<void> read_experts(const Keys& keys, const Architecture& family, ModelConfig& config) {
   if (!family.has_experts) return keys.refuse_unless("expert_count", {0});
@@ -248,7 +248,7 @@ Result<void> read_head_dim(const Keys& keys, ModelConfig& config) {
   return {};
 }
 
-// Layers that predict further tokens stand behind the others.
+// Layers that predict further tokens follow the others.
 Result<void> read_layer_count(const Keys& keys, ModelConfig& config) {
   TQC_TRY_ASSIGN(const std::int64_t n_layers, keys.get_int("block_count"));
   TQC_TRY_ASSIGN(const std::int64_t extra, keys.get_int_or("nextn_predict_layers", 0));
@@ -294,7 +294,7 @@ Result<void> read_scales(const Keys& keys, const Architecture& family, ModelConf
   return {};
 }
 
-// What does not depend on numbers of the file.
+// Sets the fields that do not depend on numbers in the file.
 void set_family(const Architecture& family, const GgufTensors& tensors, ModelConfig& config) {
   config.qk_norms = family.qk_norms;
   config.qkv_biases = family.qkv_biases || tensors.contains("blk.0.attn_q.bias");

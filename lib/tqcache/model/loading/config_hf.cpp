@@ -6,23 +6,22 @@
 #include <vector>
 
 #include "tqcache/base/json.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/loading/architecture.h"
-#include "tqcache/model/loading/config.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::model {
 namespace {
 
-// The RoPE of a config.json, in the forms that transformers has had for it.
+// The RoPE of a config.json, in the layouts that transformers has used for it.
 // Source: huggingface/transformers modeling_rope_utils.py, models/gemma3 and models/phi3.
 
-// What describes the RoPE of one kind of layers: an object beside the top level, which has what
-// the object leaves out.
+// The RoPE fields of one layer kind: an object, with fields at the top level as defaults.
 struct RopeFields {
   const Json* root;
-  const Json* object;  // null: the top level alone
+  const Json* object;  // nullptr: the top level alone
 
   Result<double> number_or(const char* key, double fallback) const {
     TQC_TRY_ASSIGN(const double value, get_number_or(*root, key, fallback));
@@ -33,8 +32,8 @@ struct RopeFields {
   }
 };
 
-// "rope_scaling" up to transformers 4, "rope_parameters" since 5; the latter may have an object for
-// each kind of layers.
+// "rope_scaling" up to transformers 4, "rope_parameters" since 5; the latter may contain an object
+// for each layer kind.
 Result<const Json*> find_object(const Json& root, const char* kind) {
   const Json* found = nullptr;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -46,7 +45,7 @@ Result<const Json*> find_object(const Json& root, const char* kind) {
   return found;
 }
 
-// The kind was called "type" once.
+// The kind was formerly called "type".
 Result<std::string> kind_of(const Json& object) {
   TQC_TRY_ASSIGN(const std::string old_word, get_string_or(object, "type", "default"));
   return get_string_or(object, "rope_type", old_word.c_str());
@@ -80,8 +79,8 @@ Result<void> read_llama3(const RopeFields& fields, ModelConfig& config) {
   return {};
 }
 
-// Beyond the context that the model was made with at first, LongRoPE turns by other factors. Those
-// would change the keys of a cache in the middle, so the context ends there.
+// LongRoPE uses other factors beyond the original context of the model. Switching would change the
+// keys already in a cache, so the context ends there.
 Result<void> read_longrope(const RopeFields& fields, ModelConfig& config) {
   TQC_TRY_ASSIGN(const double original, fields.number_or("original_max_position_embeddings", 4096));
   if (!(original > 1 && original <= static_cast<double>(cache::kMaxTokens))) {
@@ -103,7 +102,7 @@ Result<void> read_longrope(const RopeFields& fields, ModelConfig& config) {
 Result<void> read_scaling(const RopeFields& fields, ModelConfig& config) {
   if (fields.object == nullptr) return {};
   TQC_TRY_ASSIGN(std::string kind, kind_of(*fields.object));
-  // Phi-3 called it so at first.
+  // Original names of LongRoPE in Phi-3.
   const bool has_factors = find_value(*fields.object, "short_factor") != nullptr;
   if ((kind == "su" || kind == "yarn") && has_factors) kind = "longrope";
   if (kind == "default") return {};
@@ -113,8 +112,8 @@ Result<void> read_scaling(const RopeFields& fields, ModelConfig& config) {
   return Error{ErrorCode::kUnsupported, "RoPE scaling " + tensors::printable_name(kind)};
 }
 
-// Fills in config.rope and config.rope_magnitude, and cuts config.context_length where RoPE
-// changes beyond it. Requires: config.head_dim and config.context_length are set.
+// Fills in config.rope and config.rope_magnitude, and limits config.context_length if RoPE changes
+// beyond it. Requires: config.head_dim and config.context_length are set.
 // Errors: kUnsupported (the kind of scaling), kCorrupt.
 Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(const Json* object, find_object(root, "full_attention"));
@@ -125,7 +124,7 @@ Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelCon
   if (!(share > 0 && share <= 1))
     return corrupt("key \"partial_rotary_factor\": not within 0 to 1");
   config.rope.n_dims = static_cast<std::int64_t>(static_cast<double>(config.head_dim) * share);
-  // The others are checked by validate(); with these it would be too late.
+  // validate() checks the other values, but it would run too late for these.
   if (config.rope.n_dims < 2 || config.rope.n_dims > cache::kMaxHeadDim ||
       !(config.rope.base >= 1)) {
     return corrupt("RoPE turns " + std::to_string(config.rope.n_dims) + " components, or its base" +
@@ -134,7 +133,7 @@ Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelCon
   return read_scaling(fields, config);
 }
 
-// The RoPE of layers with a window: config.rope where the file has one for all.
+// The RoPE of sliding-window layers: config.rope if the file has one RoPE for all layers.
 Result<cache::Rope> read_hf_local_rope(const Json& root, const Architecture& family,
                                        const ModelConfig& config) {
   if (family.default_local_base == 0) return config.rope;
@@ -157,7 +156,7 @@ Result<cache::Rope> read_hf_local_rope(const Json& root, const Architecture& fam
 
 using tensors::printable_name;
 
-// What transformers fills in.
+// Defaults of transformers.
 constexpr std::int64_t kDefaultWindowedFrom = 28;  // max_window_layers
 constexpr double kDefaultQueryScalar = 256;
 
@@ -165,7 +164,7 @@ Error unsupported_key(const char* key) {
   return unsupported("key \"" + std::string(key) + "\": not supported");
 }
 
-// Models with eyes keep what their language model is in an object of its own.
+// Vision models keep the configuration of their language model in a separate object.
 Result<const Json*> find_text_config(const Json& root) {
   if (find_value(root, "text_config") == nullptr) return &root;
   return get_object(root, "text_config");
@@ -201,7 +200,7 @@ Result<Activation> read_activation(const Json& root, const Architecture& family)
   return unsupported("activation " + printable_name(word));
 }
 
-// --- kinds of layers
+// --- layer kinds
 
 enum class LayerType { kFull, kWindow, kLinear };
 
@@ -212,7 +211,7 @@ Result<LayerType> layer_type(const Json& word) {
   return unsupported_key("layer_types");
 }
 
-// By a rule, where the file has no list.
+// The layer type by the family's rule, if the file has no list.
 Result<LayerType> default_layer_type(const Json& root, const Architecture& family,
                                      std::int64_t index) {
   if (family.has_delta_net) {
@@ -240,7 +239,7 @@ Result<LayerType> default_layer_type(const Json& root, const Architecture& famil
   return (index + 1) % period == 0 ? LayerType::kFull : LayerType::kWindow;
 }
 
-// 0 where there is none.
+// 0: no window.
 Result<std::int64_t> read_window(const Json& root, const Architecture& family) {
   if (family.windows == WindowRule::kNone) return std::int64_t{0};
   if (family.windows == WindowRule::kIfAsked) {
@@ -293,7 +292,7 @@ Result<void> read_delta_net(const Json& root, DeltaNetConfig& net) {
   return {};
 }
 
-// --- the rest
+// --- other settings
 
 Result<void> read_experts(const Json& root, const Architecture& family, ExpertsConfig& experts) {
   if (!family.has_experts) return {};
@@ -364,7 +363,7 @@ Result<void> read_biases(const Json& root, const Architecture& family, ModelConf
   return {};
 }
 
-// What does not depend on numbers of the file.
+// Sets the fields that do not depend on numbers in the file.
 void set_family(const Architecture& family, ModelConfig& config) {
   config.architecture = family.word;
   config.qk_norms = family.qk_norms;

@@ -1,5 +1,4 @@
-#include "tqcache/cache/window.h"
-#include "tqcache/model/loading/model.h"
+#include "tqcache/model.h"
 
 #include <map>
 #include <string>
@@ -7,7 +6,9 @@
 #include <system_error>
 #include <utility>
 
+#include "tqcache/cache/window.h"
 #include "tqcache/model/attention/gated_delta_net.h"
+#include "tqcache/model/loading/config_readers.h"
 #include "tqcache/model/loading/model_files.h"
 #include "tqcache/model/loading/weights.h"
 #include "tqcache/tensors/gguf.h"
@@ -26,15 +27,15 @@ bool is_gguf(ByteView file) {
 }
 
 Result<void> check_vocabulary(const ModelConfig& config, const tokenizer::Tokenizer& tokenizer) {
-  // The matrices may have rows to spare, to make their height a round number.
+  // The matrices may have spare rows that round up their height.
   if (tokenizer.vocab_size() <= config.vocab_size) return {};
   return Error{ErrorCode::kCorrupt, "tokenizer: " + std::to_string(tokenizer.vocab_size()) +
                                         " tokens for " + std::to_string(config.vocab_size) +
                                         " rows of the embedding matrix"};
 }
 
-// read_weights() found every tensor it wants. More of them would be biases and the like, which a
-// decoder that does not know them would leave out.
+// read_weights() found every tensor it needs. Others would be biases and the like, which this
+// decoder does not know and would ignore.
 Result<void> refuse_surplus(const ModelConfig& config, const Weights& weights,
                             const TensorMap& tensors) {
   if (static_cast<std::int64_t>(tensors.size()) == weights.n_tensors) return {};
@@ -61,8 +62,9 @@ Result<std::unique_ptr<Model>> assemble(ModelConfig config, tokenizer::Tokenizer
   TQC_TRY_ASSIGN(Weights weights, read_weights(tensors, config));
   TQC_TRY(refuse_surplus(config, weights, tensors));
   cache::Identity identity = make_identity(config, tensors, tokenizer);
-  return std::make_unique<Model>(Model{std::move(config), std::move(weights), std::move(tokenizer),
-                                       std::move(identity), std::move(files)});
+  return std::make_unique<Model>(
+      Model{std::move(config), std::make_shared<const Weights>(std::move(weights)),
+            std::move(tokenizer), std::move(identity), std::move(files)});
 }
 
 Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {

@@ -31,7 +31,7 @@ bool is_there(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// Names with a path in them could reach outside the folder.
+// Names that contain a path could reach outside the folder.
 bool is_plain_file_name(std::string_view name) {
   return name.ends_with(".safetensors") && name.size() <= 255 &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
@@ -51,12 +51,12 @@ Result<void> add_tensors(const tensors::Safetensors& file, ModelTensors& model) 
   return {};
 }
 
-// Gives the names of the file's tensors.
+// Returns the names of the file's tensors.
 Result<std::set<std::string>> map_shard(const std::filesystem::path& path, ModelTensors& model) {
   TQC_TRY_ASSIGN(MappedFile mapped, MappedFile::open(path));
   TQC_TRY_ASSIGN(const tensors::Safetensors file, tensors::read_safetensors(mapped.bytes()));
   TQC_TRY(add_tensors(file, model));
-  model.files.push_back(std::move(mapped));  // the mapping stays where it is
+  model.files.push_back(std::move(mapped));  // the mapping does not move
   std::set<std::string> names;
   for (const auto& entry : file.tensors) names.insert(entry.first);
   return names;
@@ -140,7 +140,7 @@ std::string five_digits(std::int64_t n) {
   return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
 }
 
-// What the name of a part, counted from 0, ends in.
+// The end of the name of a part; parts count from 0.
 std::string name_end(std::int64_t part, std::int64_t count) {
   return "-" + five_digits(part + 1) + "-of-" + five_digits(count) + ".gguf";
 }
@@ -199,7 +199,7 @@ Result<void> map_part(const std::filesystem::path& path, std::int64_t part, std:
                     std::to_string(said) + " where the first part says " + std::to_string(count));
   }
   TQC_TRY(add_tensors(file, model));
-  model.files.push_back(std::move(mapped));  // the mapping stays where it is
+  model.files.push_back(std::move(mapped));  // the mapping does not move
   return {};
 }
 
@@ -231,7 +231,7 @@ Result<ModelTensors> map_gguf_parts(const std::filesystem::path& path, MappedFil
   return model;
 }
 
-// Names of tensors in Hugging Face's folders, and what GGUF calls them.
+// Names of tensors in Hugging Face's folders, and their GGUF names.
 
 namespace {
 
@@ -305,7 +305,7 @@ bool take_prefix(std::string_view& name, std::string_view prefix) {
   return true;
 }
 
-// Takes "3." off; empty when that is not there.
+// Removes "3." from the front and returns the number; empty if there is none.
 std::string_view take_number(std::string_view& name) {
   const std::size_t dot = name.find('.');
   if (dot == std::string_view::npos || !is_number(name.substr(0, dot))) return {};
@@ -330,8 +330,8 @@ std::string layer_name(std::string_view rest, std::string_view after_attention) 
   return take_prefix(rest, "mlp.experts.") ? expert_name(rest) : std::string();
 }
 
-// The language model of a model with eyes stands a level deeper; what is left begins with "layers."
-// or is one of kModelNames.
+// Vision models nest the language model one level deeper; the remainder begins with "layers." or is
+// one of kModelNames.
 bool take_model_prefix(std::string_view& name) {
   for (const char* prefix : {"model.language_model.", "language_model.model.", "model."}) {
     if (take_prefix(name, prefix)) return true;

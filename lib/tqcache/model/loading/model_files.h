@@ -1,5 +1,5 @@
 #pragma once
-// model/loading/model_files.h: the files and tensors of a model, mapped. Safe for untrusted input.
+// model/loading/model_files.h: the mapped files and tensors of a model. Safe for untrusted input.
 
 #include <filesystem>
 #include <map>
@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/tensors/gguf.h"
 #include "tqcache/tensors/tensor.h"
 
@@ -20,43 +20,44 @@ struct ModelTensors {
   std::string_view after_attention;                    // as in gguf_name()
 };
 
-// Maps model.safetensors of a Hugging Face folder, or the shards that
-// model.safetensors.index.json lists. `after_attention`: as in gguf_name().
+// Maps model.safetensors of a Hugging Face folder, or the shards listed in
+// model.safetensors.index.json. `after_attention`: as in gguf_name().
 // Errors: kNotFound, kIo, those of the reader; kCorrupt (the index and the shards disagree),
 //         kUnsupported (a tensor that no supported architecture has). The message names the file.
 Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
                                     std::string_view after_attention);
 
-// A small file of a folder, whole. Errors: kNotFound, kIo, kTooLarge; the message names the file.
+// Reads a small file of a folder. Errors: kNotFound, kIo, kTooLarge; the message names the file.
 Result<Bytes> read_folder_file(const std::filesystem::path& folder, const char* name);
-// The same; empty when the file is not there.
+// As read_folder_file(); empty if the file does not exist.
 Result<Bytes> read_folder_file_if_any(const std::filesystem::path& folder, const char* name);
 
 // Split GGUF models
 //
 // A split model is named by its first part, NAME-00001-of-00003.gguf, which has the metadata; the
-// others stand beside it. Every part tells its number, split.no from 0 on, and how many there are,
-// split.count; split.tensors.count is the number of tensors in all of them.
+// others lie next to it. Every part states its index (split.no, from 0) and the number of parts
+// (split.count); split.tensors.count is the total number of tensors.
 //
 // Source: llama.cpp src/llama-model-loader.cpp, tools/gguf-split.
 //
-// Maps the other parts of a model whose first one is mapped and read; none if it is not split.
+// Maps the other parts of a model whose first part is mapped and read; does nothing if the model is
+// not split.
 //
-// Errors: kInvalidArgument (`path` is another part than the first, or has not the name of one);
+// Errors: kInvalidArgument (`path` is not the first part, or does not have the name of one);
 //         kNotFound, kIo and those of read_gguf (the message names the file); kCorrupt (parts that
-//         contradict each other, a tensor that comes twice); kTooLarge (more than 1,024 parts).
+//         contradict each other, a repeated tensor); kTooLarge (more than 1,024 parts).
 Result<ModelTensors> map_gguf_parts(const std::filesystem::path& path, MappedFile mapped,
                                     const tensors::Gguf& first);
 
 // GGUF's name of a Hugging Face tensor: "model.layers.3.self_attn.q_proj.weight" ->
-// "blk.3.attn_q.weight"; empty when there is none. What GGUF has no name for is called as it is
-// made up of: "blk.3.ffn_gate.5.weight" of expert 5 alone. `after_attention` is GGUF's name of
+// "blk.3.attn_q.weight"; empty if it is unknown. Parts that GGUF only names as a whole get composed
+// names: "blk.3.ffn_gate.5.weight" for expert 5 alone. `after_attention` is GGUF's name of
 // post_attention_layernorm, which depends on the family (WeightForm::after_attention).
 std::string gguf_name(std::string_view hf_name,
                       std::string_view after_attention = "ffn_norm.weight");
 
-// Whether a tensor of a Hugging Face folder is no part of the language model, or follows from the
-// configuration: what looks at pictures, what predicts further tokens, RoPE's angles.
+// Returns whether a tensor of a Hugging Face folder is not part of the language model or follows
+// from the configuration: vision, prediction of further tokens, RoPE's angles.
 bool is_unused_hf_tensor(std::string_view hf_name);
 
 }  // namespace tqcache::model

@@ -8,8 +8,8 @@
 #include <span>
 #include <utility>
 
-#include "tqcache/base/bytes.h"
 #include "tqcache/base/integers.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::model {
 namespace {
@@ -30,8 +30,8 @@ Error error_at(ErrorCode code, const std::string& name, const std::string& fact)
 
 std::uint64_t to_unsigned(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
-// A tensor of one of two shapes. Seen as a matrix, it has as many rows as all dimensions but the
-// last make.
+// Finds a tensor with one of two shapes. As a matrix, its number of rows is the product of all
+// dimensions but the last.
 Result<Matrix> find(const Tensors& tensors, const std::string& name,
                     const std::vector<std::uint64_t>& shape,
                     const std::vector<std::uint64_t>& other_shape) {
@@ -58,8 +58,8 @@ Result<Matrix> find(const Tensors& tensors, const std::string& name,
                 tensor.bytes};
 }
 
-// Takes the tensors of a model one after another, each checked against the shape that the
-// configuration wants. Keeps the first error until finish(), and gives empty things from then on.
+// Takes the tensors of a model one by one, and checks each against the shape that the configuration
+// requires. Keeps the first error until finish(), and returns empty objects after it.
 //
 // Errors: kCorrupt (missing, wrong shape), kUnsupported (type). The message names the tensor.
 class TensorFinder {
@@ -70,9 +70,9 @@ class TensorFinder {
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
 
-  // A matrix. One of a single row may stand there as a vector.
+  // A matrix. The file may store one with a single row as a vector.
   Matrix matrix(const std::string& name, std::int64_t n_rows, std::int64_t n_cols);
-  // `count` matrices of one shape, one behind the other: [count, n_rows, n_cols].
+  // `count` consecutive matrices of one shape: [count, n_rows, n_cols].
   std::vector<Matrix> stack(const std::string& name, std::int64_t count, std::int64_t n_rows,
                             std::int64_t n_cols);
   AlignedFloats vector(const std::string& name, std::int64_t size);
@@ -80,8 +80,8 @@ class TensorFinder {
   // A vector if `wanted`, otherwise an empty one.
   AlignedFloats vector_if(bool wanted, const std::string& name, std::int64_t size);
   AlignedFloats norm_if(bool wanted, const std::string& name, std::int64_t size);
-  // The kernels of a convolution of each channel by itself: [size, n_channels], whether the file
-  // has [n_channels, size] or [n_channels, 1, size].
+  // The kernels of a per-channel convolution: [size, n_channels], whether the file has [n_channels,
+  // size] or [n_channels, 1, size].
   AlignedFloats channel_kernels(const std::string& name, std::int64_t n_channels,
                                 std::int64_t size);
 
@@ -100,7 +100,7 @@ class TensorFinder {
   Result<void> first_error_;
 };
 
-// Rows [first, first + count) of a matrix. Requires: it has them, or is empty.
+// Rows [first, first + count) of a matrix. Requires: the matrix has these rows, or is empty.
 Matrix rows_of(const Matrix& matrix, std::int64_t first, std::int64_t count) {
   if (matrix.n_rows == 0) return {};
   const std::uint64_t bytes = row_bytes(matrix.type, to_unsigned(matrix.n_cols));
@@ -171,12 +171,12 @@ AlignedFloats TensorFinder::channel_kernels(const std::string& name, std::int64_
   return kernels;
 }
 
-// The weights of a gated delta net, in whatever order its file has them.
+// The weights of a gated delta net, in any order that its file may have.
 //
-// Qwen3-Next has queries, keys, values and gates of a key head side by side, Qwen3.5 has them
-// apart; converters for GGUF put value heads in another order. The decoder's order, and a cache's,
-// is that of Hugging Face: all queries, all keys, all values, and value heads of one key head in a
-// row.
+// Qwen3-Next groups queries, keys, values and gates by key head, Qwen3.5 stores them separately;
+// GGUF converters change the order of value heads. The decoder and its caches use the order of
+// Hugging Face: all queries, all keys, all values, and the value heads of one key head
+// consecutively.
 //
 // Source: huggingface/transformers models/qwen3_next and models/qwen3_5; llama.cpp
 // convert_hf_to_gguf.py.
@@ -187,14 +187,14 @@ void add_range(Order& order, std::int64_t first, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) order.push_back(static_cast<std::int32_t>(first + i));
 }
 
-// Where value head i stands in the file.
+// The index of value head i in the file.
 std::int64_t head_in_file(const DeltaNetConfig& net, bool is_tiled, std::int64_t i) {
   if (!is_tiled) return i;
   const std::int64_t group = net.n_value_heads / net.n_key_heads;
   return i % group * net.n_key_heads + i / group;
 }
 
-// The value heads in our order, each of `size` rows of which the first stands at `first`.
+// Adds the value heads in our order; each has `size` rows, and the first begins at row `first`.
 void add_value_heads(Order& order, const DeltaNetConfig& net, bool is_tiled, std::int64_t first,
                      std::int64_t size) {
   for (std::int64_t i = 0; i < net.n_value_heads; ++i) {
@@ -202,7 +202,7 @@ void add_value_heads(Order& order, const DeltaNetConfig& net, bool is_tiled, std
   }
 }
 
-// Rows of a matrix that has, for each key head, `parts` of these sizes; the rows of part `part`.
+// Adds the rows of part `part` in a matrix that has, for each key head, `parts` of these sizes.
 void add_part(Order& order, std::int64_t n_key_heads, std::initializer_list<std::int64_t> parts,
               std::size_t part, std::int64_t first) {
   std::int64_t stride = 0, offset = 0;
@@ -215,7 +215,7 @@ void add_part(Order& order, std::int64_t n_key_heads, std::initializer_list<std:
   }
 }
 
-// Takes the matrices of the input's products, and says which row of them is what.
+// Takes the matrices of the input's products, and records the meaning of their rows.
 class Inputs {
  public:
   Inputs(TensorFinder& finder, const std::string& block, const ModelConfig& config,
@@ -233,14 +233,14 @@ class Inputs {
   }
 
  private:
-  // The number of its first row, all matrices seen as one.
+  // Returns the index of its first row, counting the rows of all matrices.
   std::int64_t add(const char* name, std::int64_t n_rows) {
     weights_.inputs.push_back(finder_.matrix(block_ + name, n_rows, d_model_));
     return std::exchange(n_rows_, n_rows_ + n_rows);
   }
 
   void take_fused() {
-    const std::int64_t values = net_.value_size() / net_.n_key_heads;  // of one key head
+    const std::int64_t values = net_.value_size() / net_.n_key_heads;  // per key head
     const auto parts = {net_.key_dim, net_.key_dim, values, values};
     const std::int64_t first = add("ssm_in.weight", net_.conv_size() + net_.value_size());
     for (std::size_t part = 0; part < parts.size(); ++part) {
@@ -280,7 +280,7 @@ class Inputs {
   std::int64_t n_rows_ = 0;
 };
 
-// Values of one row in another order: out[i] = row[order[i]], `n_rows` times.
+// Reorders the values of each row: out[i] = row[order[i]], for `n_rows` rows.
 AlignedFloats reorder(const AlignedFloats& values, const Order& order) {
   if (values.empty()) return {};
   AlignedFloats out(values.size());
@@ -304,10 +304,10 @@ Order channel_order(const DeltaNetConfig& net, bool is_tiled) {
   return order;
 }
 
-// Column j of the output's matrix is for component columns[j] of ours.
+// Column j of the output matrix is for our component columns[j].
 Order output_columns(const DeltaNetConfig& net, bool is_tiled) {
   if (!is_tiled || net.n_value_heads == net.n_key_heads) return {};
-  Order places;  // of our components in the file
+  Order places;  // indices of our components in the file
   add_value_heads(places, net, is_tiled, 0, net.value_dim);
   Order columns(places.size());
   for (std::size_t i = 0; i < places.size(); ++i) {
@@ -366,7 +366,7 @@ AttentionWeights read_attention(TensorFinder& finder, const std::string& block,
   return weights;
 }
 
-// Names end in "_shexp.weight" or ".5.weight" for other feed-forwards than the layer's own.
+// Names end in "_shexp.weight" or ".5.weight" for feed-forwards other than the layer's own.
 FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block, const std::string& end,
                             std::int64_t d_ff, std::int64_t d_model) {
   return {finder.matrix(block + "ffn_gate" + end, d_ff, d_model),
@@ -385,7 +385,7 @@ FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block,
           finder.matrix(block + "ffn_down.weight", config.d_model, d_ff)};
 }
 
-// All experts in three tensors, or in two.
+// All experts, stored in three tensors or in two.
 std::vector<FeedForwardWeights> read_stacked_experts(TensorFinder& finder, const std::string& block,
                                                      const ExpertsConfig& experts,
                                                      std::int64_t d_model) {
@@ -449,7 +449,7 @@ LayerWeights read_layer(TensorFinder& finder, std::int64_t index, const ModelCon
   return layer;
 }
 
-// Tensors that the configuration has read, or that belong to layers which are not used.
+// Counts tensors that the configuration has read, or that belong to unused layers.
 std::int64_t count_others(const Tensors& tensors, const ModelConfig& config) {
   std::int64_t n = 0;
   for (const char* name :
@@ -471,7 +471,7 @@ constexpr std::size_t kPieces = 16;
 
 void hash_sample(ByteView bytes, Sha256Hasher& hasher) {
   if (bytes.size() <= kPieces * kPieceBytes) return hasher.update(bytes);
-  // No file comes near the 2^60 bytes where the product below would wrap around.
+  // No file approaches the 2^60 bytes where the product below would overflow.
   const std::size_t last = bytes.size() - kPieceBytes;
   for (std::size_t i = 0; i < kPieces; ++i) {
     hasher.update(bytes.subspan(last * i / (kPieces - 1), kPieceBytes));

@@ -1,7 +1,7 @@
 #pragma once
 // model/loading/weights.h: the weights of a model as views into its files, and their fingerprint.
 //
-// The matrices stay in the layout of their file. What a model does not have is empty: a matrix
+// The matrices stay in the layout of their file. Parts that a model lacks are empty: a matrix
 // without rows, a vector without components.
 //
 // Safe for untrusted input: the type, shape and size of every tensor are checked.
@@ -12,11 +12,11 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
+#include "tqcache/model.h"
 #include "tqcache/model/linear/matrix.h"
-#include "tqcache/model/loading/config.h"
 #include "tqcache/tensors/tensor.h"
 
 namespace tqcache::model {
@@ -32,9 +32,9 @@ struct AttentionWeights {
   AlignedFloats q_norm, k_norm;                       // [head_dim]
 };
 
-// The products of a gated delta net with its input are made of one to four matrices, whose rows
-// are in an order of the file's. Seen as one matrix, row `rows[i]` of it gives value i of: queries,
-// keys and values [conv_size], gates of the output [value_size], beta and alpha [n_value_heads].
+// A gated delta net multiplies its input by one to four matrices, whose row order is that of the
+// file. If their rows are counted as one matrix, row `rows[i]` gives value i of: queries, keys and
+// values [conv_size], output gates [value_size], beta and alpha [n_value_heads].
 struct DeltaNetWeights {
   std::vector<Matrix> inputs;      // [rows, d_model]
   std::vector<std::int32_t> rows;  // [conv_size + value_size + 2 * n_value_heads]
@@ -43,7 +43,7 @@ struct DeltaNetWeights {
   AlignedFloats dt_bias;           // [n_value_heads]
   AlignedFloats norm;              // [value_dim]
   Matrix output;                   // [d_model, value_size]
-  // Which component of the heads' outputs each column of `output` is for; empty: its own.
+  // The component of the heads' outputs that each column of `output` is for; empty: the same.
   std::vector<std::int32_t> columns;  // [value_size]
 };
 
@@ -76,22 +76,22 @@ struct Weights {
   std::vector<LayerWeights> layers;
   AlignedFloats output_norm;   // [d_model]
   Matrix output;               // [vocab_size, d_model]; the embedding when tied
-  std::int64_t n_tensors = 0;  // of the file's that are in here, or that the configuration has read
+  std::int64_t n_tensors = 0;  // of the file: held in here, or read by the configuration
 };
 
 // Finds every tensor by its GGUF name and checks its shape and type.
 // Errors: kCorrupt (missing, wrong shape), kUnsupported (type). The message names the tensor.
 Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config);
 
-// The digest by which a cache knows the weights that made it.
+// The digest by which a cache identifies the weights that made it.
 //
-// SHA-256 over every tensor's GGUF name, type and shape and a sample of its bytes: 16 pieces of
-// 4 KiB, spread evenly, the first and the last included (all bytes of a tensor up to 64 KiB).
-// A sample, because a model of 16 GB would take a minute to read: fine-tuning changes nearly
-// every tensor everywhere, so what differs differs in the sample. It is no proof against someone
-// who sets out to make two models alike.
+// SHA-256 over every tensor's GGUF name, type and shape and a sample of its bytes: 16 pieces of 4
+// KiB, spread evenly, including the first and the last (all bytes of a tensor up to 64 KiB). It is
+// a sample because reading a model of 16 GB would take a minute: fine-tuning changes nearly every
+// tensor everywhere, so different weights differ in the sample. It does not protect against someone
+// who deliberately makes two models look alike.
 //
-// Spec: docs/reference/format.md §Fingerprints. The tokenizer has its own: tokenizer/tokenizer.h.
+// Spec: docs/reference/format.md §Fingerprints. The tokenizer has its own: tqcache/tokenizer.h.
 //
 // Shapes: `tensors` by GGUF name, all tensors of the model.
 // Bytes:  the same for the same tensors, whatever file or files they come from.

@@ -1,5 +1,5 @@
 #pragma once
-// store/backends/backend_support.h: batches of keys and blobs, and printable texts of servers.
+// store/backends/backend_support.h: batches of keys and blobs, and printable server texts.
 //
 // Only for the sources of store.
 
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 
@@ -36,7 +36,7 @@ inline std::size_t count_different(std::span<const Blob> blobs, std::size_t limi
   return keys.size();
 }
 
-// Calls put_some(some, outcomes) for such runs. Errors: those of `put_some`.
+// Calls put_some(some, outcomes) for each such run. Errors: those of `put_some`.
 template <class PutSome>
 Result<std::vector<PutOutcome>> put_in_batches(std::span<const Blob> blobs, std::size_t limit,
                                                PutSome put_some) {
@@ -51,10 +51,10 @@ Result<std::vector<PutOutcome>> put_in_batches(std::span<const Blob> blobs, std:
 
 // --- text of a server or a URL in error messages
 
-// Cut after 200 bytes; everything but printable ASCII becomes '?'. The text of a server is as
-// untrusted as a file.
+// Truncates the text to 200 bytes and replaces everything but printable ASCII by '?', because the
+// text of a server is as untrusted as a file.
 inline std::string printable(std::string_view text) {
-  constexpr std::size_t kMaxPrintedBytes = 200;  // a key is shown whole
+  constexpr std::size_t kMaxPrintedBytes = 200;  // so that a key is shown whole
   std::string out;
   for (const char c : text.substr(0, kMaxPrintedBytes)) out += c >= ' ' && c <= '~' ? c : '?';
   if (text.size() > kMaxPrintedBytes) out += "...";

@@ -6,7 +6,7 @@
 #include <future>
 #include <system_error>
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 #include "tqcache/store/backends/backend_support.h"
 #include "tqcache/store/backends/dir_files.h"
 #include "tqcache/store/backends/dir_index.h"
@@ -36,8 +36,8 @@ class DirBackend : public Backend {
     });
   }
 
-  // Rows are added before the files, and again after them: an index that was rebuilt meanwhile may
-  // lack them.
+  // Rows are added before the files are written, and again afterwards, because an index that was
+  // rebuilt meanwhile may lack them.
   Result<void> put_some(std::span<const Blob> blobs, std::vector<PutOutcome>& outcomes) {
     std::vector<Entry> rows;
     for (const Blob& blob : blobs) rows.push_back({blob.key, blob.value.size(), {}});
@@ -48,7 +48,7 @@ class DirBackend : public Backend {
 
   // A written file that is flushed while others are written.
   struct Flushing {
-    std::optional<AtomicFile> file;  // not open: it was there already
+    std::optional<AtomicFile> file;  // not open: the file existed already
     std::future<Result<PutOutcome>> outcome;
   };
 
@@ -70,8 +70,9 @@ class DirBackend : public Backend {
     return {};
   }
 
-  // In a thread of its own, whatever the number of processors: it waits for the disk, which flushes
-  // many files as quickly as one. Without threads it waits for its turn.
+  // Uses its own thread, whatever the number of processors: it waits for the disk, which flushes
+  // many files as quickly as one. If no thread can be started, the work is done when its result is
+  // needed.
   std::future<Result<PutOutcome>> publish_meanwhile(const std::string& key,
                                                     std::optional<AtomicFile>& file) {
     return std::async(std::launch::async | std::launch::deferred,
@@ -93,13 +94,13 @@ class DirBackend : public Backend {
       if (done) return PutOutcome::kStored;
       if (!says_exists(done.error())) return in_context(key, done.error());
     }
-    // The process that put it may not have flushed the folder yet.
+    // The process that put the file may not have flushed the folder yet.
     TQC_TRY(flush_folder(layout_.blob(key).parent_path()));
     return PutOutcome::kExisted;
   }
 
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
-    Bytes value;  // one for all: new memory for each would take longer than reading it
+    Bytes value;  // one buffer for all values: new memory for each would take longer than reading
     std::size_t n_announced = 0;
     for (std::size_t i = 0; i < keys.size(); ++i) {
       for (; n_announced < std::min(keys.size(), i + kFilesAhead); ++n_announced) {
@@ -112,7 +113,7 @@ class DirBackend : public Backend {
     return {};
   }
 
-  // False: it is not there.
+  // Returns false if the blob does not exist.
   Result<bool> read_blob(const std::string& key, Bytes& value) const {
     const Result<std::unique_ptr<ByteSource>> file = open_file(layout_.blob(key));
     if (!file && file.error().code == ErrorCode::kNotFound) return false;
@@ -134,7 +135,7 @@ class DirBackend : public Backend {
     return found;
   }
 
-  // Under the lock of the file, so that it is not removed between the comparison and its removal,
+  // Holds the lock of the file, so that no other process removes it between comparison and removal,
   // and the removed file is the compared one: a new file of that name is another file.
   Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
     const std::filesystem::path path = layout_.blob(key);
@@ -156,7 +157,7 @@ class DirBackend : public Backend {
     return std::ranges::equal(bytes, wanted);
   }
 
-  // The row of one that was put again meanwhile comes back.
+  // Restores the row of a blob that was put again meanwhile.
   Result<bool> forget(const std::string& key, bool removed) {
     TQC_TRY(index_.forget(std::span(&key, 1)));
     std::error_code none;

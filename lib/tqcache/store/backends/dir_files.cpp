@@ -9,9 +9,9 @@
 #include <system_error>
 #include <thread>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/bytes.h"
+#include "tqcache/hash.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 namespace {
@@ -30,7 +30,7 @@ std::string folder_name(int i) {
   return to_hex(ByteView(&byte, 1));
 }
 
-// Readable by the owner only, because it contains prompts.
+// Makes the folder readable by the owner only, because it contains prompts.
 Result<void> make_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return {};
   return io_error("folder " + folder.string(), errno);
@@ -62,7 +62,7 @@ Result<void> visit_folder(const fs::path& folder,
   return failed ? io_error("folder " + folder.string(), failed.value()) : Result<void>();
 }
 
-// Whether the first byte is in memory: to ask for all bytes takes the system a while even then.
+// Whether the first byte is in memory. Asking for all bytes is slow even if they are.
 bool is_in_memory(int fd) {
   std::byte first{};
   iovec one{&first, 1};
@@ -109,14 +109,14 @@ Result<DirLayout> DirLayout::open(const fs::path& root, bool create) {
   return layout;
 }
 
-// The marker comes last: a folder that has it has everything.
+// Writes the marker last: a folder with a marker is complete.
 Result<void> DirLayout::make() const {
   TQC_TRY(make_folder(root_));
   std::error_code failed;
   for (fs::directory_iterator i(root_, failed); !failed && i != fs::directory_iterator();
        i.increment(failed)) {
     const std::string name = i->path().filename();
-    // Made meanwhile by another process, or left by one that was killed.
+    // Made by another process meanwhile, or left by one that was killed.
     if (name == "blobs" || name.starts_with("tqcache-store") ||
         name.starts_with(".tqcache-store.tmp-"))
       continue;

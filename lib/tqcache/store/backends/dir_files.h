@@ -15,17 +15,17 @@
 #include <memory>
 #include <string>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 
 namespace tqcache::store {
 
 class DirLayout {
  public:
-  // Makes the folder a store where it is empty or not there and `create` says so. Two processes may
-  // do so at once. What is made is on disk when this returns.
-  // Errors: kNotFound without `create`; kInvalidArgument when it holds other things; kUnsupported
-  //         for a layout of another version; kIo.
+  // Makes the folder a store if it is empty, or if it is missing and `create` is set. Several
+  // processes may do so at once. The new store is on disk when this returns.
+  // Errors: kNotFound without `create`; kInvalidArgument if the folder holds other things;
+  //         kUnsupported for a layout of another version; kIo.
   static Result<DirLayout> open(const std::filesystem::path& root, bool create);
 
   const std::filesystem::path& root() const { return root_; }
@@ -38,7 +38,7 @@ class DirLayout {
     std::uint64_t bytes = 0;
     std::int64_t modified = 0;  // seconds since 1970
   };
-  // Every blob that is there, in no order. Files whose names are no keys are passed over.
+  // Every existing blob, in no order. Files whose names are not keys are skipped.
   // Errors: kIo; those of `visit`.
   Result<void> visit(const std::function<Result<void>(const File&)>& visit) const;
 
@@ -50,13 +50,13 @@ class DirLayout {
   std::filesystem::path root_;
 };
 
-// Locks the file, waiting for at most `timeout` for those who have it.
+// Locks the file, waiting at most `timeout` while others hold the lock.
 // Errors: as LockedFile::open.
 Result<std::unique_ptr<LockedFile>> lock_patiently(const std::filesystem::path& path,
                                                    std::chrono::milliseconds timeout);
 
-// Has the system read the first bytes of a file, as many as a blob has, while its caller does other
-// things. What goes wrong shows when the file is read.
+// Asks the system to read the start of a file, up to the size of a blob, in the background. Errors
+// appear when the file is read.
 void announce_reading(const std::filesystem::path& path);
 
 }  // namespace tqcache::store

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "tqcache/base/file.h"
+#include "tqcache/file.h"
 
 namespace tqcache::store {
 
@@ -18,7 +18,7 @@ ErrorCode code_of(int status) {
   switch (status & 0xff) {  // the upper bits are details
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-    case SQLITE_ERROR:  // a table or column that is not there: another program's database
+    case SQLITE_ERROR:  // a missing table or column: another program's database
       return ErrorCode::kCorrupt;
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
@@ -56,7 +56,7 @@ Result<bool> SqliteStatement::step() {
   const int status = sqlite3_step(statement_.get());
   if (status == SQLITE_ROW) return true;
   if (status == SQLITE_DONE) return false;
-  sqlite3_reset(statement_.get());  // no lock may stay behind
+  sqlite3_reset(statement_.get());  // releases its locks
   return sqlite_error(status);
 }
 
@@ -85,7 +85,7 @@ Result<Sqlite> Sqlite::open(const std::filesystem::path& path, std::chrono::mill
   sqlite3* opened = nullptr;
   constexpr int kFlags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
   const int status = sqlite3_open_v2(path.c_str(), &opened, kFlags, nullptr);
-  Sqlite database(opened);  // there is one to be closed after a failure, too
+  Sqlite database(opened);  // to be closed after a failure, too
   if (status != SQLITE_OK) return sqlite_error(status);
   sqlite3_busy_timeout(opened, static_cast<int>(timeout.count()));
   int keep = 1;
@@ -128,7 +128,7 @@ constexpr const char* kList =
     "SELECT key, bytes, CAST(strftime('%s', 'now') AS INTEGER) - used FROM blob"
     " WHERE key > ?1 AND key >= ?2 AND key < ?2 || '~' ORDER BY key LIMIT ?3";
 
-// Names this start of the system; empty where it does not say.
+// The name of this start of the system; empty if unknown.
 std::string boot_name() {
   std::string name;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> name;
@@ -185,7 +185,7 @@ Result<std::vector<Entry>> DirIndex::list(const std::string& prefix, const std::
     for (;;) {
       TQC_TRY_ASSIGN(const bool more, rows.step());
       if (!more) return {};
-      // A clock that was set back makes no blob younger than new.
+      // A clock that was set back must not give a negative age.
       const std::chrono::seconds idle(std::max<std::int64_t>(rows.number(2), 0));
       entries.push_back({rows.text(0), static_cast<std::uint64_t>(rows.number(1)), idle});
     }
@@ -239,8 +239,8 @@ Result<bool> DirIndex::is_of_this_boot() {
   return found && !boot.empty() && fact.text(0) == boot;
 }
 
-// Done by one process at a time; waiting ones find it done. `damaged_file` is known to be damaged,
-// even if its first pages are not.
+// Runs in one process at a time; waiting processes find the work done. `damaged_file` is known to
+// be damaged, even if its first pages are intact.
 Result<void> DirIndex::make(std::uint64_t damaged_file) {
   TQC_TRY_ASSIGN(const auto lock, lock_patiently(layout_.marker(), timeout_));
   Result<void> opened = open_database();

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 #include "tqcache/store/backends/dir_files.h"
 
 struct sqlite3;
@@ -24,15 +24,15 @@ struct sqlite3_stmt;
 
 namespace tqcache::store {
 
-// One prepared statement. Numbers of parameters begin with 1, of columns with 0.
+// A prepared statement. Parameters are numbered from 1, columns from 0.
 class SqliteStatement {
  public:
-  SqliteStatement& bind(int parameter, std::string_view text);  // is copied
+  SqliteStatement& bind(int parameter, std::string_view text);  // copies `text`
   SqliteStatement& bind(int parameter, std::int64_t number);
 
-  // Goes on to the next row; false after the last. Errors: as Sqlite's.
+  // Advances to the next row; false after the last one. Errors: as Sqlite's.
   Result<bool> step();
-  // Runs it to its end and makes it ready to be bound anew. Errors: as Sqlite's.
+  // Runs to the end and resets the statement so that it can be bound again. Errors: as Sqlite's.
   Result<void> run();
 
   std::string text(int column) const;
@@ -46,16 +46,16 @@ class SqliteStatement {
   explicit SqliteStatement(sqlite3_stmt* statement) : statement_(statement) {}
 
   std::unique_ptr<sqlite3_stmt, Finalize> statement_;
-  int failed_ = 0;  // what a bind() said
+  int failed_ = 0;  // status of a failed bind()
 };
 
-// Errors, of every call: kCorrupt when the file is damaged or no database; kBusy when others held
-//                        it for longer than the timeout; kIo.
+// Errors of every call: kCorrupt if the file is damaged or not a database; kBusy if others held it
+//                       for longer than the timeout; kIo.
 // Threads: one at a time.
 class Sqlite {
  public:
-  // Makes the file where there is none. Its journals stay when it is closed: closing would take
-  // them away by name, and if the file has been replaced meanwhile they are another's.
+  // Creates the file if it is missing. Closing keeps its journals: SQLite would remove them by
+  // name, and if the file has been replaced meanwhile they belong to another database.
   static Result<Sqlite> open(const std::filesystem::path& path, std::chrono::milliseconds timeout);
 
   // Runs statements without rows.
@@ -71,27 +71,28 @@ class Sqlite {
   std::unique_ptr<sqlite3, Close> database_;
 };
 
-// which blobs a folder holds, how large they are and when they were last used.
+// The list of the blobs in a folder, with their sizes and times of last use.
 //
-// The files are the truth; the index can be rebuilt from them, and is faster than looking at each.
-// A blob has its row before it has its file, so that after a kill no file is without a row (a row
-// without a file is a blob that is gone, as any may be). After a restart of the system, whose end
-// may have cost the last rows, and when the database is missing or damaged, rows are made from the
-// files.
+// The files are the truth. The index can be rebuilt from them, and is faster than looking at each
+// file. A blob gets its row before its file, so that after a kill no file lacks a row. A row
+// without a file counts as a lost blob, which is allowed at any time. The rows are rebuilt from the
+// files after a restart of the system, which may have cost the last rows, and if the database is
+// missing or damaged.
 
-// Errors, of every call: kBusy when other processes hold it for longer than the timeout; kIo.
+// Errors of every call: kBusy if other processes hold the database for longer than the timeout;
+// kIo.
 // Threads: any number may call.
 class DirIndex {
  public:
-  // Opens nothing yet: who only reads blobs needs no index. `layout` must outlive it.
+  // Opens no file yet: reading blobs needs no index. `layout` must outlive it.
   DirIndex(const DirLayout& layout, std::chrono::milliseconds timeout)
       : layout_(layout), timeout_(timeout) {}
 
-  // Blobs that are there or will be in a moment, used now; those that it knows stay as they are.
+  // Blobs that exist or are about to, used now. Known blobs keep their rows.
   Result<void> add(std::span<const Entry> blobs);
   Result<void> forget(std::span<const std::string> keys);
   Result<void> touch(std::span<const std::string> keys);
-  // At most `limit` entries behind `after` that begin with `prefix`, in ascending order.
+  // At most `limit` entries after `after` that begin with `prefix`, in ascending order.
   Result<std::vector<Entry>> list(const std::string& prefix, const std::string& after,
                                   std::int64_t limit);
 
@@ -109,7 +110,7 @@ class DirIndex {
   const std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::optional<Sqlite> database_;
-  std::uint64_t file_number_ = 0;  // the inode of what was opened last
+  std::uint64_t file_number_ = 0;  // the inode of the file that was opened last
 };
 
 }  // namespace tqcache::store

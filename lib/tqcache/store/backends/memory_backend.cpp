@@ -12,7 +12,7 @@ class MemoryBackend : public Backend {
   explicit MemoryBackend(const BackendOptions& options) : Backend("memory:", options) {}
 
  private:
-  // Shared, so that a reader may look at a value that is being removed.
+  // Shared, so that readers may use a value that is being removed.
   struct Value {
     std::shared_ptr<const Bytes> bytes;
     std::int64_t last_use = 0;
@@ -89,7 +89,7 @@ class MemoryBackend : public Backend {
 
   std::mutex mutex_;
   std::map<std::string, Value> values_;
-  std::int64_t n_uses_ = 0;  // its clock: a second for everything put or touched
+  std::int64_t n_uses_ = 0;  // its clock: one second for every value put or touched
 };
 
 }  // namespace

@@ -106,7 +106,7 @@ class RedisBackend : public Backend {
                       [&](std::size_t, auto some) { return list_some(some, sink); });
   }
 
-  // Prefixes and keys have no characters with a meaning in patterns.
+  // Prefixes and keys contain no characters that are special in patterns.
   Result<void> scan(RedisClient& client, const RedisAddress& node, const std::string& prefix,
                     std::set<std::string>& found) const {
     const std::string pattern = place_.prefix + prefix + "*";

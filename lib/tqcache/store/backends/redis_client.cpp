@@ -42,7 +42,7 @@ bool is_slot(const redisReply& reply) {
   return reply.type == REDIS_REPLY_INTEGER && reply.integer >= 0 && reply.integer < kClusterSlots;
 }
 
-// [HOST, PORT, ...]; a node that does not know its own host leaves it empty.
+// [HOST, PORT, ...]; the host is empty if a node does not know its own.
 std::optional<RedisAddress> parse_node(const redisReply& node, const RedisAddress& asked) {
   if (!is_array(node, 2)) return std::nullopt;
   const redisReply& host = *node.element[0];
@@ -80,7 +80,7 @@ std::optional<Redirection> parse_redirection(std::string_view text, const RedisA
   return to;
 }
 
-// A range is stored under its first slot and ends at the next range.
+// A range is stored under its first slot and ends where the next range begins.
 const RedisAddress& SlotTable::node(std::uint16_t slot, const RedisAddress& otherwise) const {
   const auto after = nodes_.upper_bound(slot);
   return after == nodes_.begin() ? otherwise : std::prev(after)->second;
@@ -116,11 +116,11 @@ Result<void> SlotTable::set_all(const redisReply& slots, const RedisAddress& ask
 
 namespace {
 
-// A slot moves once, or twice if a table is old; more is two nodes that point at each other.
+// A slot moves once, or twice if a table is old. More means two nodes that point at each other.
 constexpr int kMaxRedirections = 8;
 
-// A server prepares all requested answers before it sends the first. For large ones that takes
-// longer than the round trips that it saves.
+// A server prepares all requested answers before it sends the first one. For large answers that
+// takes longer than the round trips that it saves.
 constexpr std::size_t kLargeBytes = 64 << 10;
 constexpr std::size_t kLargeAnswersAhead = 2;
 
@@ -134,13 +134,13 @@ std::optional<Redirection> redirection(const redisReply& reply, const RedisAddre
 struct RedisClient::Pending {
   std::size_t command = 0;
   RedisAddress node;
-  bool asking = false;  // redirected by ASK
+  bool asking = false;  // the command was redirected by ASK
   int n_redirections = 0;
 };
 
 struct RedisClient::Run {
   std::span<const RedisCommand> commands;
-  std::size_t ahead = 0;  // at this moment
+  std::size_t ahead = 0;  // current number of commands in flight
   std::size_t most = 0;
   const AnswerSink& sink;
   std::vector<RedisReply> answers;  // that arrived out of order
@@ -150,8 +150,8 @@ struct RedisClient::Run {
   Result<void> take(std::size_t command, RedisReply answer);
 };
 
-// After an error the answers of all connections are out of step, so none is kept. The slots are
-// forgotten, too: a lost node may have been replaced.
+// After an error the answers of all connections are out of step, so every connection is closed. The
+// slots are forgotten, too: a lost node may have been replaced.
 template <class Attempt>
 auto RedisClient::twice(Attempt attempt) -> decltype(attempt()) {
   auto result = attempt();
@@ -186,7 +186,7 @@ Result<std::vector<RedisAddress>> RedisClient::nodes() {
     const std::string_view words[] = {"CLUSTER", "SLOTS"};
     TQC_TRY_ASSIGN(const RedisReply reply, ask(*seed_, words));
     if (const auto refused = refusal(*reply)) {
-      // Not a cluster, or no permission to ask.
+      // Not a cluster, or this user may not ask.
       if (refused->starts_with("ERR") || refused->starts_with("NOPERM")) return std::vector{*seed_};
       return in_context(to_string(*seed_), refusal_error(*refused));
     }
@@ -222,8 +222,8 @@ Result<void> RedisClient::try_run(Run& run) {
   return {};
 }
 
-// Returns the commands that are still to be sent. After a redirection nothing more is sent, and all
-// answers are read before it is followed.
+// Returns the commands that remain to be sent. After a redirection no more commands are sent, and
+// all answers are read before it is followed.
 Result<std::vector<RedisClient::Pending>> RedisClient::exchange(Run& run,
                                                                 std::vector<Pending> pending) {
   std::vector<std::pair<Redirection, Pending>> redirected;
@@ -294,7 +294,7 @@ Result<void> RedisClient::follow(const Redirection& to, Pending& pending) {
   return {};
 }
 
-// Without it, the first use of every slot would be sent on.
+// Without the table, the first use of every slot would be redirected.
 Result<void> RedisClient::learn_slots(const RedisAddress& asked) {
   const std::string_view words[] = {"CLUSTER", "SLOTS"};
   TQC_TRY_ASSIGN(const RedisReply reply, ask(asked, words));

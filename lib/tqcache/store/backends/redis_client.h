@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/store/backends/redis_connection.h"
 
 namespace tqcache::store {
@@ -31,18 +31,19 @@ struct Redirection {
   RedisAddress address;
 };
 
-// nullopt for every other refusal. `asked` is the node that said it: it leaves its own host out.
+// nullopt for every other refusal. `asked` is the node that answered, because it omits its own
+// host.
 std::optional<Redirection> parse_redirection(std::string_view refusal, const RedisAddress& asked);
 
 class SlotTable {
  public:
-  // The node of a slot, or `otherwise` where that is not known.
+  // The node of a slot, or `otherwise` if unknown.
   const RedisAddress& node(std::uint16_t slot, const RedisAddress& otherwise) const;
-  // All nodes that it names.
+  // All nodes of the table.
   std::vector<RedisAddress> nodes() const;
 
   void set(std::uint16_t slot, const RedisAddress& address);
-  // Takes the answer to CLUSTER SLOTS over. Errors: kCorrupt, and it is as it was.
+  // Stores the answer to CLUSTER SLOTS. Errors: kCorrupt; the table is then unchanged.
   Result<void> set_all(const redisReply& slots, const RedisAddress& asked);
   void clear() { nodes_.clear(); }
 
@@ -50,8 +51,7 @@ class SlotTable {
   std::map<std::uint16_t, RedisAddress> nodes_;
 };
 
-// commands to a Redis server, or to whichever nodes of a Redis Cluster hold
-// their keys.
+// --- commands to a Redis server, or to the nodes of a Redis Cluster that hold their keys
 
 struct RedisCommand {
   std::vector<std::string_view> words;
@@ -67,16 +67,15 @@ struct Ahead {
 // Receives the answer to command i. Its error ends the run.
 using AnswerSink = std::function<Result<void>(std::size_t i, RedisReply answer)>;
 
-// One connection per node. It starts with one node; the first that answers MOVED is asked for all
+// One connection per node. Starts with one node; the first node that answers MOVED is asked for all
 // slots.
 //
-// Errors: those of RedisConnection, with the node's address; kBusy if nodes redirect the same
-// command
-//         too often. Refusals other than redirections are answers.
+// Errors:  those of RedisConnection, with the node's address; kBusy if nodes redirect the same
+//          command too often. Refusals other than redirections are answers.
 // Threads: one at a time.
 class RedisClient {
  public:
-  // Connects when it is first asked. Both must outlive it.
+  // Connects on first use. Both arguments must outlive it.
   RedisClient(const RedisAddress& seed, const RedisSettings& settings)
       : seed_(&seed), settings_(&settings) {}
 

@@ -68,9 +68,9 @@ Result<bool> reply_ok(const redisReply& reply) {
 
 namespace {
 
-// Around a value: its length, and the brackets of a reply.
+// Added to the size of a value: its length field, and the brackets of a reply.
 constexpr std::uint64_t kReplyOverhead = 64 << 10;
-// Shorter words are copied.
+// Shorter arguments are copied.
 constexpr std::size_t kShortBytes = 4096;
 constexpr std::size_t kPiecesAtOnce = 512;
 
@@ -89,7 +89,7 @@ void drop_empty(std::span<iovec>& pieces) {
   while (!pieces.empty() && pieces.front().iov_len == 0) pieces = pieces.subspan(1);
 }
 
-// Takes the first `count` bytes away.
+// Removes the first `count` bytes.
 void drop(std::span<iovec>& pieces, std::size_t count) {
   for (; count > 0; drop_empty(pieces)) {
     iovec& piece = pieces.front();
@@ -138,7 +138,7 @@ Result<void> RedisConnection::ask(std::span<const std::string_view> words) {
   return ok ? Result<void>() : Error{ErrorCode::kCorrupt, "no answer to " + std::string(words[0])};
 }
 
-// "*2\r\n$3\r\nGET\r\n$1\r\na\r\n". Written here, as hiredis would copy values twice.
+// "*2\r\n$3\r\nGET\r\n$1\r\na\r\n". Built here because hiredis would copy values twice.
 void RedisConnection::append(std::span<const std::string_view> words) {
   const auto add_line = [&](char kind, std::size_t number) {
     text_ += kind + std::to_string(number) + "\r\n";

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 struct redisReply;
 
@@ -33,13 +33,13 @@ std::optional<std::string_view> refusal(const redisReply& reply);
 // kBusy, kTooLarge, kInvalidArgument or kUnsupported, by the refusal's first word.
 Error refusal_error(std::string_view text);
 
-// The answer as what the command gives. Errors: refusal_error(); kCorrupt for another kind.
-Result<std::optional<ByteView>> reply_value(const redisReply& reply);  // nullopt: there is none
+// The answer as the command's result type. Errors: refusal_error(); kCorrupt for another type.
+Result<std::optional<ByteView>> reply_value(const redisReply& reply);  // nullopt: absent
 Result<std::int64_t> reply_number(const redisReply& reply);
-// Whether it is OK and not nil. Errors: as above.
+// Whether the answer is OK and not nil. Errors: as above.
 Result<bool> reply_ok(const redisReply& reply);
 
-// one connection to one Redis server.
+// --- a connection to one Redis server
 
 // A host and its port, or the path of a socket and port 0.
 struct RedisAddress {
@@ -58,25 +58,24 @@ struct RedisSettings {
   std::uint64_t max_value_bytes = 0;
 };
 
-// Threads: one at a time. After an error nothing can be asked any more.
+// Threads: one at a time. Unusable after an error.
 class RedisConnection {
  public:
-  // Connects, and says who asks (AUTH) and which database is meant (SELECT).
+  // Connects, authenticates (AUTH) and selects the database (SELECT).
   // Errors: kIo; kInvalidArgument and others as refusal_error().
   static Result<RedisConnection> open(const RedisAddress& address, const RedisSettings& settings);
 
-  // Adds a command to those that go with the next send(), until which its words must live: a value
-  // is sent from where it is.
+  // Adds a command to those that the next send() sends. Its words must live until then, because
+  // values are sent without a copy.
   void append(std::span<const std::string_view> words);
   // Errors: kIo.
   Result<void> send();
   // The answer to the next command in the order of append().
-  // Errors: kIo; kTooLarge for a larger one than can be wanted; kCorrupt when it is no Redis
-  // answer.
+  // Errors: kIo; kTooLarge for an answer above the limit; kCorrupt if it is not a Redis answer.
   Result<RedisReply> read();
 
-  // Whether an error was that of a connection that broke, which another may not have; time that ran
-  // out is none.
+  // Whether the last error was a broken connection, so that a new connection may work. A timeout is
+  // not.
   bool is_broken() const { return broken_; }
 
  private:
@@ -90,7 +89,7 @@ class RedisConnection {
   Error failure(const std::string& action);
   Error io_failure(const std::string& action, int error_number, const std::string& message);
 
-  // What is to be sent: text up to `text_end`, and then the value.
+  // Data to be sent: text up to `text_end`, then the value.
   struct Part {
     std::size_t text_end = 0;
     std::string_view value;

@@ -21,7 +21,7 @@ constexpr std::uint64_t kMaxErrorBytes = 64 << 10;
 struct S3Place {
   S3Settings settings;
   std::string bucket;
-  std::string prefix;       // empty, or with a '/' at its end
+  std::string prefix;       // empty, or ending with '/'
   bool conditional = true;  // whether the service knows If-None-Match
 };
 
@@ -88,7 +88,7 @@ class S3Backend : public Backend {
     return {};
   }
 
-  // 409: another client is writing the same key, and may fail.
+  // 409: another client is writing the same key, and its write may fail.
   Result<PutOutcome> settle(const S3Request& request, S3Answer answer) {
     constexpr int kMoreAttempts = 4;
     for (int attempt = 0; answer.status == 409 && attempt < kMoreAttempts; ++attempt) {
@@ -143,8 +143,8 @@ class S3Backend : public Backend {
     return found;
   }
 
-  // A missing key is a miss, a missing bucket an error; an answer to HEAD has no body that says
-  // which.
+  // A missing key is a miss, a missing bucket an error. An answer to HEAD has no body to
+  // distinguish them.
   static Result<bool> is_there(const S3Answer& answer) {
     if (answer.status == 200) return true;
     if (answer.status != 404 || parse_s3_error(answer.body) == "NoSuchBucket")
@@ -169,7 +169,7 @@ class S3Backend : public Backend {
     return value && std::ranges::equal(*value, wanted);
   }
 
-  // Copying an object onto itself renews its age and keeps its bytes.
+  // Copying an object onto itself makes it new again and keeps its bytes.
   Result<void> do_touch(std::span<const std::string> keys) override {
     for (const std::string& key : keys) {
       const std::string path = path_of(key);
@@ -213,7 +213,7 @@ class S3Backend : public Backend {
     if (!object.name.starts_with(place_.prefix)) return {};
     Entry entry{object.name.substr(place_.prefix.size()), object.bytes, std::nullopt};
     if (!check_key(entry.key)) return {};
-    // By the clock of the service, from the date of its answer.
+    // The age by the clock of the service, from the date of its answer.
     if (now > 0)
       entry.idle = std::chrono::seconds(std::max<std::int64_t>(now - object.modified, 0));
     return sink(entry);

@@ -1,5 +1,5 @@
-// For correct signatures libcurl 7.88 needs: an x-amz-content-sha256 header from the caller; no
-// removed header ("Expect:"), because that would be signed as well; every parameter with a '='.
+// libcurl 7.88 signs correctly only with: an x-amz-content-sha256 header from the caller; no
+// removed header ("Expect:"), because that would be signed as well; a '=' after every parameter.
 
 #include "tqcache/store/backends/s3_client.h"
 
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tqcache/base/hash.h"
+#include "tqcache/hash.h"
 #include "tqcache/store/backends/backend_support.h"
 
 namespace tqcache::store {
@@ -27,7 +27,7 @@ struct FreeList {
 };
 using HeaderList = std::unique_ptr<curl_slist, FreeList>;
 
-// One request on its way.
+// A request in progress.
 struct Transfer {
   CURL* easy = nullptr;
   const S3Request* request = nullptr;
@@ -199,7 +199,7 @@ bool S3Client::State::prepare(std::size_t count) {
 }
 
 void S3Client::State::begin(Transfer& transfer, CURL* easy, const S3Request& request) const {
-  curl_easy_reset(easy);  // its connections stay, with `multi`
+  curl_easy_reset(easy);  // its connections stay open, with `multi`
   transfer.easy = easy;
   transfer.request = &request;
   transfer.headers = make_headers(request);
@@ -214,7 +214,7 @@ void S3Client::State::begin(Transfer& transfer, CURL* easy, const S3Request& req
   set_signature(easy, settings);
 }
 
-// Removes finished transfers from `multi` and returns their number. Broken ones are to be repeated.
+// Removes finished transfers from `multi` and returns their number. `broken` gets those to repeat.
 Result<std::size_t> S3Client::State::finish_some(std::vector<Transfer*>& broken) {
   std::size_t n_done = 0;
   int left = 0;

@@ -1,8 +1,8 @@
 #pragma once
 // store/backends/s3_client.h: a client for signed HTTP requests to an S3 service.
 //
-// Requests are signed by libcurl (AWS Signature, version 4), which signs exactly what it is given:
-// paths and queries come here encoded and sorted.
+// Requests are signed by libcurl (AWS Signature, version 4), which signs exactly its input: paths
+// and queries are passed here encoded and sorted.
 //
 // Only for the sources of store.
 
@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache::store {
 
@@ -26,7 +26,7 @@ struct S3Request {
   std::string path;                  // "/bucket/key"
   std::string query;                 // "a=b&c=d", sorted, or empty
   std::vector<std::string> headers;  // "Name: value"
-  ByteView body;                     // of kPut; must live until the answer is there
+  ByteView body;                     // of kPut; must live until the answer arrives
   std::uint64_t max_answer_bytes = 0;
 };
 
@@ -44,10 +44,10 @@ struct S3Settings {
   std::chrono::milliseconds idle_timeout{};
 };
 
-// Keeps its connections. Threads: one at a time.
+// Keeps its connections open. Threads: one at a time.
 class S3Client {
  public:
-  // Must outlive it.
+  // `settings` must outlive it.
   explicit S3Client(const S3Settings& settings);
   ~S3Client();
 

@@ -21,8 +21,8 @@ Error bad_listing(const std::string& what) {
   return {ErrorCode::kCorrupt, "list of objects: " + printable(what)};
 }
 
-// Calls `end` at the end of each element with its path ("ListBucketResult/Contents/Key") and what
-// it holds directly.
+// Calls `end` at the end of each element with its path ("ListBucketResult/Contents/Key") and its
+// own text.
 class XmlReader {
  public:
   using End = std::function<bool(const std::string& path, const std::string& text)>;
@@ -54,7 +54,7 @@ class XmlReader {
 
   static void on_end(void* user, const XML_Char*) {
     XmlReader& self = *static_cast<XmlReader*>(user);
-    if (self.stopped_) return;  // the end of an empty element still comes
+    if (self.stopped_) return;  // the end of an empty element is still reported
     if (!self.end_(self.path_, self.text_)) return self.stop();
     self.path_.resize(self.open_.back());
     self.open_.pop_back();
@@ -80,10 +80,10 @@ class XmlReader {
   std::unique_ptr<std::remove_pointer_t<XML_Parser>, Free> parser_;
   std::string path_, text_;
   bool stopped_ = false;
-  std::vector<std::size_t> open_;  // how long the path was before each element that is open
+  std::vector<std::size_t> open_;  // length of the path before each open element
 };
 
-// The used fields of a list.
+// The fields of a list that are used.
 struct ListingFields {
   S3Listing listing;
   S3Object object;

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 
 namespace tqcache::store {
 
@@ -30,7 +30,7 @@ struct S3Listing {
 // Errors: kCorrupt.
 Result<S3Listing> parse_s3_listing(ByteView xml);
 
-// "NoSuchBucket"; empty if it is not an error document.
+// "NoSuchBucket"; empty if the answer is not an error document.
 std::string parse_s3_error(ByteView xml);
 
 // "2026-11-22T14:55:12.000Z", as S3 writes it, in seconds since 1970. Errors: kCorrupt.

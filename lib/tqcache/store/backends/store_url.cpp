@@ -5,7 +5,7 @@
 
 #include <charconv>
 
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
 
 namespace tqcache::store {
@@ -36,8 +36,8 @@ Result<std::string> decoded(std::string_view text) {
   return out;
 }
 
-// Removes and returns the text before the first `mark`, which is removed, too; all text without
-// one.
+// Removes and returns the text before the first `mark`, and removes the mark; all text if there is
+// no mark.
 std::string_view take_before(std::string_view& text, char mark) {
   const std::size_t end = text.find(mark);
   const std::string_view before = text.substr(0, end);
@@ -132,7 +132,7 @@ Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
   return bad_url(fmt::format("{} {} is not a number up to {}", what, in_quotes(text), limit));
 }
 
-// The backends by scheme. TQCACHE_STORE_REDIS and TQCACHE_STORE_S3 say which are built in.
+// The backends by scheme. TQCACHE_STORE_REDIS and TQCACHE_STORE_S3 select those that are built in.
 
 namespace {
 

@@ -1,5 +1,5 @@
 #pragma once
-// store/backends/store_url.h: the URL of a store, and the backends that it opens.
+// store/backends/store_url.h: the URL of a store, and the backends by scheme.
 //
 // Only for the sources of store.
 
@@ -9,29 +9,29 @@
 #include <string>
 #include <string_view>
 
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 
 struct StoreUrl {
   std::string scheme;
-  std::string user, password;  // decoded; empty when it names none
+  std::string user, password;  // decoded; empty if absent
   std::string host;            // without the brackets of an IPv6 address
-  std::uint16_t port = 0;      // 0: it names none
-  std::string path;            // decoded, with its leading '/', if any
+  std::uint16_t port = 0;      // 0: absent
+  std::string path;            // decoded, with its leading '/', if present
   std::map<std::string, std::string> query;
 
-  // The value of a query parameter, taken out, or `otherwise`.
+  // Removes and returns the value of a query parameter, or `otherwise` if absent.
   std::string take(const std::string& parameter, std::string_view otherwise = "");
 };
 
 // kInvalidArgument: "store URL: " + what.
 inline Error bad_url(const std::string& what) { return invalid("store URL: " + what); }
 
-// Parses SCHEME:REST. The text after "dir:" is a path, which is not decoded; all others are
-// SCHEME://[USER[:PASSWORD]@][HOST[:PORT]][/PATH][?A=B&C=D] with %XX decoded.
-// Errors: kInvalidArgument, never with the password in its message.
+// Parses SCHEME:REST. The text after "dir:" is a path and is not decoded. All others are
+// SCHEME://[USER[:PASSWORD]@][HOST[:PORT]][/PATH][?A=B&C=D], with %XX decoded.
+// Errors: kInvalidArgument. The message never contains the password.
 Result<StoreUrl> parse_store_url(std::string_view url);
 
 // Errors: kInvalidArgument if a parameter was not taken.
@@ -46,7 +46,7 @@ Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
 // Errors: as DirLayout::open.
 Result<std::unique_ptr<Backend>> open_dir_backend(StoreUrl url, const BackendOptions& options);
 
-// A store that lives as long as its object, for tests and simulations.
+// A store in memory that lives as long as its object, for tests and simulations.
 std::unique_ptr<Backend> make_memory_backend(const BackendOptions& options);
 
 // A store in a Redis or Valkey server, or in a cluster. It connects on first use. If the URL has no

@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/cache/blocks.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/section_plan.h"
 #include "tqcache/format/type_names.h"
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/keys.h"
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kParametersDomain = "tqcache store parameters 1";
 
-// A quantized window has to stay one: it keeps its codecs.
+// A quantized window must stay quantized, so it keeps its codecs.
 void drop_data(cache::TensorDesc& tensor) {
   if (!tensor.quant) return;
   tensor.quant->centering = cache::Centering::kNone;
@@ -39,7 +39,7 @@ bool same_arrays(const std::vector<cache::ArrayDesc>& a, const std::vector<cache
   });
 }
 
-// Checks that the layer of a state is that of the parameters, and takes its shapes of arrays.
+// Checks that the layer of a snapshot matches that of the parameters, and takes its array shapes.
 Result<void> join_layer(std::size_t index, const cache::LayerDesc& bare, cache::LayerDesc& layer) {
   if (format::type_name(bare) != format::type_name(layer)) {
     return layer_mismatch(index, "of another kind or shape");
@@ -70,30 +70,30 @@ Result<void> join_layer(std::size_t index, const cache::LayerDesc& bare, cache::
       layer);
 }
 
-// The sections of a final token block, as they stand in a file.
-std::vector<format::SectionKey> block_sections(const std::vector<cache::LayerDesc>& layers,
-                                               std::int64_t index) {
-  std::vector<format::SectionKey> keys;
+// The sections of a final token block, in the order of a file.
+std::vector<cache::BlockKey> block_sections(const std::vector<cache::LayerDesc>& layers,
+                                            std::int64_t index) {
+  std::vector<cache::BlockKey> keys;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (!std::holds_alternative<cache::AttentionDesc>(layers[i])) continue;
     const auto layer = static_cast<std::int64_t>(i);
-    keys.push_back({layer, format::SideName::kKeys, index});
-    keys.push_back({layer, format::SideName::kValues, index});
+    keys.push_back({layer, cache::TensorKind::kKeys, index});
+    keys.push_back({layer, cache::TensorKind::kValues, index});
   }
   return keys;
 }
 
-// A prompt of so many tokens has the block, and it is not its last one.
+// The least number of tokens of a prompt in which the block is final.
 std::int64_t tokens_behind(std::int64_t index) { return (index + 1) * cache::kTokenBlock + 1; }
 
 std::uint64_t raw_bytes_of(const std::vector<cache::LayerDesc>& layers,
-                           const format::SectionKey& key) {
+                           const cache::BlockKey& key) {
   const cache::LayerDesc& layer = layers[static_cast<std::size_t>(key.layer)];
-  const bool packed = cache::is_quantized(format::side_of(layer, key.side));
-  return format::raw_bytes(layer, key, packed, tokens_behind(key.block));
+  const bool packed = cache::is_quantized(cache::tensor_of(layer, key.side));
+  return cache::raw_bytes(layer, key, packed, tokens_behind(key.block));
 }
 
-// Layers as a blob keeps them.
+// Layers as a blob stores them.
 Content kept(Content content) {
   if (auto* parameters = std::get_if<Parameters>(&content)) {
     parameters->layers = without_array_shapes(std::move(parameters->layers));
@@ -106,7 +106,7 @@ Content kept(Content content) {
   return content;
 }
 
-// Content that would be corrupt in a blob is an invalid argument of the writer.
+// Turns kCorrupt into kInvalidArgument: invalid content is a mistake of the writer.
 Error mistake(Error error) {
   if (error.code != ErrorCode::kTooLarge) error.code = ErrorCode::kInvalidArgument;
   return error;
@@ -128,7 +128,7 @@ std::vector<cache::LayerDesc> bare_layers(std::vector<cache::LayerDesc> layers) 
 }
 
 Result<std::vector<cache::LayerDesc>> join_layers(const std::vector<cache::LayerDesc>& parameters,
-                                                   const std::vector<cache::LayerDesc>& bare) {
+                                                  const std::vector<cache::LayerDesc>& bare) {
   if (parameters.size() != bare.size()) {
     return Error{ErrorCode::kMismatch,
                  fmt::format("{} layers where {} belong", bare.size(), parameters.size())};
@@ -174,14 +174,14 @@ std::vector<std::size_t> cut_into_parts(std::span<const std::uint64_t> raw_bytes
 std::vector<std::size_t> block_parts(const std::vector<cache::LayerDesc>& layers,
                                      std::int64_t index) {
   std::vector<std::uint64_t> sizes;
-  for (const format::SectionKey& key : block_sections(layers, index)) {
+  for (const cache::BlockKey& key : block_sections(layers, index)) {
     sizes.push_back(raw_bytes_of(layers, key));
   }
   return cut_into_parts(sizes);
 }
 
 Result<void> check_block(const Parameters& parameters, const Block& block) {
-  const std::vector<format::SectionKey> keys = block_sections(parameters.layers, block.index);
+  const std::vector<cache::BlockKey> keys = block_sections(parameters.layers, block.index);
   const std::vector<std::size_t> ends = block_parts(parameters.layers, block.index);
   const auto part = static_cast<std::size_t>(block.part);
   const std::size_t first = part == 0 ? 0 : ends[std::min(part, ends.size()) - 1];
@@ -193,7 +193,7 @@ Result<void> check_block(const Parameters& parameters, const Block& block) {
     const format::SectionInfo& info = block.sections[i].info;
     auto checked =
         format::check_section(parameters.layers, tokens_behind(block.index), info, keys[first + i]);
-    if (!checked) return in_context(format::section_place(i, info), std::move(checked).error());
+    if (!checked) return in_context(cache::block_place(i, info), std::move(checked).error());
   }
   return {};
 }

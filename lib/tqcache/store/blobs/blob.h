@@ -4,9 +4,8 @@
 //
 //   parameters  p/  identity, layers, codecs with their means: what the blocks of a chain depend on
 //   block       b/  the sections of some layers of one token block, and its token ids
-//   state       s/  a snapshot of a prompt's end behind a block: tail tokens, and the keys of the
-//   data
-//                   blobs with the tail's sections, windows and recurrent state
+//   state       s/  a snapshot of a prompt's end after a block: tail tokens, and the keys of the
+//                   data blobs with the tail's sections, windows and recurrent state
 //   data        d/  sections of a snapshot
 //   record      n/  a named prompt
 //   usage       u/  hit statistics of one run
@@ -23,112 +22,74 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
-#include "tqcache/base/shared_bytes.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/hash.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 
 // Sections are combined into blobs of about this size; no section is divided.
 inline constexpr std::uint64_t kBlobBytes = std::uint64_t{2} << 20;
 
-// Prompts without a complete token block have parameters, too.
-struct Parameters {
-  cache::Identity identity;
-  std::vector<std::int32_t> tokens;  // the first token block: 256, or all tokens
-  std::vector<cache::LayerDesc>
-      layers;  // with means, outliers, maps; shapes of arrays are dropped
-};
-
-// A section with its stored bytes. `info.file_offset` has no meaning.
+// A section with its stored bytes. `info.file_offset` is unused.
 struct StoredSection {
   format::SectionInfo info;
   SharedBytes stored;
 };
 
 struct Block {
-  Sha256 parent{};  // the hash before it in the chain; the root for block 0
+  Sha256 parent{};  // the previous hash of the chain; the root for block 0
   std::int64_t index = 0;
   int part = 0, n_parts = 1;
   std::vector<std::int32_t> tokens;  // 256
   std::vector<StoredSection>
-      sections;  // in their order; of part 0, 1, ... together, all of the block
-};
-
-struct Snapshot {
-  std::int64_t n_tokens = 0;              // of the whole prompt
-  std::vector<std::int32_t> tail;         // its last 1 to 256 tokens
-  std::vector<cache::LayerDesc> layers;  // bare_layers() of the whole prompt
-  std::vector<std::string> data_keys;     // in the order of their sections
-  std::uint64_t data_bytes = 0;           // size of these blobs
-  Sha256 content_name{};                  // content digest of the whole prompt
+      sections;  // in order; parts 0, 1, ... together have the whole block
 };
 
 struct Data {
   std::vector<StoredSection> sections;
 };
 
-struct PromptRecord {
-  std::string name;
-  std::string model_name;
-  std::string architecture;
-  std::vector<std::int32_t> tokens;  // all, or none: then the blocks and the tail have them
-  std::string parameters_key;
-  std::vector<Sha256> chain;  // of its final blocks
-  Snapshot snapshot;          // as in its own blob
-  std::string state_key;      // its own blob; empty: no final block, or no free slot
-  std::int64_t created = 0;   // seconds since 1970, by the clock of the writer
-  std::uint64_t bytes = 0;    // size of all its blobs, also shared ones
-};
-
-struct UsageNote {
-  std::int64_t created = 0;
-  std::int64_t wanted_tokens = 0;  // of the prompt
-  std::int64_t found_tokens = 0;   // of these, found in the store
-  std::uint64_t read_bytes = 0, stored_bytes = 0;
-};
-
 using Content = std::variant<Parameters, Block, Snapshot, Data, PromptRecord, UsageNote>;
 
-// Drops what parameters have: sides of attention layers become dense ones of f16, and those of
-// turbo windows keep their codecs alone. What is left are kinds, shapes of heads and windows, and
-// arrays with their shapes.
+// Drops what parameters have: K and V of attention layers become dense f16, and those of quantized
+// windows keep only their codecs. This leaves kinds, shapes of heads and windows, and arrays with
+// their shapes.
 std::vector<cache::LayerDesc> bare_layers(std::vector<cache::LayerDesc> layers);
 
 // The layers of a whole prompt: those of its parameters, with the array shapes of its snapshot.
 // Errors: kMismatch if the two do not belong together.
 Result<std::vector<cache::LayerDesc>> join_layers(const std::vector<cache::LayerDesc>& parameters,
-                                                   const std::vector<cache::LayerDesc>& bare);
+                                                  const std::vector<cache::LayerDesc>& bare);
 
 // Bytes:  the same content gives the same bytes (with the same FlatBuffers library).
-// Errors: kTooLarge; kInvalidArgument (a key that is not of this kind, or content that
-//         decode_blob() would refuse).
+// Errors: kTooLarge; kInvalidArgument (a key of another kind, or content that decode_blob() would
+//         refuse).
 Result<Bytes> encode_blob(std::string_view key, const Content& content);
 
-// The content of the blob of `key`. Sections are views of `blob`. Their order, checksums and, as
-// far as possible without parameters, sizes are checked. They begin at multiples of 64 if the blob
-// does.
+// The content of the blob of `key`. Sections are views of `blob`. Checks their order, checksums
+// and, where possible without parameters, sizes. They begin at multiples of 64 if the blob does.
 // Errors: kCorrupt, kTruncated, kUnsupported (a later version), kTooLarge; kMismatch if it is the
 //         blob of another key.
 Result<Content> decode_blob(std::string_view key, const SharedBytes& blob);
 
-// SHA-256 of identity and layers, as far as they are part of the content digest of a prompt. The
+// SHA-256 of the parts of identity and layers that belong to the content digest of a prompt. The
 // first tokens and the shapes of arrays are left out.
 Sha256 hash_parameters(const Parameters& parameters);
 
-// Checks that the sections of a block, or of one of its parts, are those of caches with these
-// layers, with the right sizes.
+// Checks that the sections of a block, or of one of its parts, belong to caches with these layers
+// and have the right sizes.
 // Requires: both are valid for encode_blob().
 // Errors:   kCorrupt.
 Result<void> check_block(const Parameters& parameters, const Block& block);
 
-// Divides sections of these sizes into runs of about kBlobBytes: the end of each run. The same
-// sizes before compression give the same runs. There is at least one run, which may be empty.
+// Divides sections of these sizes into runs of about kBlobBytes and returns the end of each run.
+// Equal sizes before compression give equal runs. There is at least one run, which may be empty.
 std::vector<std::size_t> cut_into_parts(std::span<const std::uint64_t> raw_bytes);
 
-// The end of each part of a final token block, among the sections of the block.
+// The end of each part of a final token block, as an index into the sections of the block.
 // Requires: layers of parameters.
 std::vector<std::size_t> block_parts(const std::vector<cache::LayerDesc>& layers,
                                      std::int64_t index);

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/keys.h"
@@ -58,9 +58,9 @@ bool is_key_of(BlobKind kind, std::string_view key);
 // Whether the key is "d/" and 64 hexadecimal digits.
 bool is_data_key(std::string_view key);
 
-// Checks limits, and that fields agree with one another and with the key. Writers check with the
-// same rules, so that nothing is put that readers would refuse.
-// Errors: kCorrupt, kTooLarge, kUnsupported (a name that this reader does not know).
+// Checks limits, and that fields agree with one another and with the key. Writers use the same
+// rules, so that they never put what readers would refuse.
+// Errors: kCorrupt, kTooLarge, kUnsupported (an unknown name).
 Result<void> check_content(std::string_view key, const Content& content);
 
 // Layers of parameters without the shapes of their arrays.

@@ -11,10 +11,9 @@
 #include <system_error>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/shared_bytes.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/bytes.h"
 
 namespace tqcache::store {
 
@@ -70,10 +69,10 @@ Result<void> read_blobs(Backend& backend, std::span<const std::string> keys, con
 
 namespace {
 
-// Limit for bad values in memory until they are removed; the others are not removed.
+// Limit for bad values kept in memory until they are removed. Further ones are not removed.
 constexpr std::size_t kMaxBadBytes = std::size_t{64} << 20;
 
-// As many as a backend has in memory at once. Each thread reads and decodes so many at a time.
+// The number of values that a backend has in memory at once. Each thread reads and decodes as many.
 constexpr std::size_t kKeysAtOnce = 8;
 
 // A blob of a later version is not damaged.
@@ -87,7 +86,7 @@ bool is_damage(ErrorCode code) {
 struct BlobReader::Reading {
   const ContentSink& take;
   std::vector<Found> found;
-  std::mutex mutex = {};  // guards all following members, and `take`
+  std::mutex mutex = {};  // guards all members below, and `take`
   std::vector<Bad> bad = {};
   std::size_t bad_bytes = 0;
 
@@ -174,7 +173,8 @@ Result<void> WriteBatcher::flush() {
   return end_put();
 }
 
-// `after_` becomes ready when `ready_` is being put: the next put waits for its end.
+// `after_` becomes ready when the put of `ready_` starts. The next put waits for the end of this
+// one.
 Result<void> WriteBatcher::start_put() {
   TQC_TRY(end_put());
   going_ = std::exchange(ready_, std::exchange(after_, {}));
@@ -186,7 +186,7 @@ Result<void> WriteBatcher::start_put() {
   const auto put = [backend = backend_, blobs = std::move(blobs)] { return backend->put(blobs); };
   try {
     put_ = std::async(std::launch::async, put);
-  } catch (const std::system_error&) {  // no more threads: end_put() does the work
+  } catch (const std::system_error&) {  // no thread can be started: end_put() does the work
     put_ = std::async(std::launch::deferred, put);
   }
   return {};

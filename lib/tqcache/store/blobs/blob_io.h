@@ -1,6 +1,6 @@
 #pragma once
-// store/blobs/blob_io.h: blobs on their way from and to a backend: memory, readers, candidate
-// slots, write batcher.
+// store/blobs/blob_io.h: transfer of blobs from and to a backend: memory, readers, candidate slots,
+// write batcher.
 //
 // Only for the sources of store.
 
@@ -17,26 +17,25 @@
 #include <variant>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
-#include "tqcache/base/hash.h"
-#include "tqcache/base/result.h"
-#include "tqcache/base/shared_bytes.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
 
-// Memory for many values that live long. The first access to new memory costs a page fault per
-// page, and with pages of 4 KiB that takes longer than reading the values from a file. So large
-// values share regions for which huge pages are requested.
+// Memory for many long-lived values. The first access to new memory causes a page fault per page;
+// with pages of 4 KiB that takes longer than reading the values from a file. So large values share
+// regions for which huge pages are requested.
 //
 // Threads: any number may use one at once.
 class BlobMemory {
  public:
   BlobMemory() : state_(std::make_unique<State>()) {}
 
-  // Memory for one value, aligned to 64 bytes. It keeps its whole region alive.
+  // Memory for one value, aligned to 64 bytes. Keeps its whole region alive.
   struct Room {
     std::shared_ptr<std::byte> owner;
     std::span<std::byte> bytes;
@@ -77,8 +76,8 @@ Result<T> content_of(const std::string& key, ReadBlob blob) {
   return std::move(*content);
 }
 
-// Receives the content of keys[i], one at a time but in any order. An error means that it is not
-// the expected content. kInterrupted ends the reading.
+// Receives the content of keys[i], one at a time but in any order. An error means that the content
+// is not the expected one. kInterrupted ends the reading.
 using ContentSink =
     std::function<Result<void>(std::size_t i, Content content, std::uint64_t blob_bytes)>;
 
@@ -92,8 +91,8 @@ class BlobReader {
   BlobReader(Backend& backend, OnWarning on_warning, unsigned n_threads = 1)
       : backend_(&backend), on_warning_(std::move(on_warning)), n_threads_(n_threads) {}
 
-  // Reads all of them, many at a time. A blob that is damaged, or that `take` refuses, is reported,
-  // and removed if it still is the same. A blob of a later version is only reported.
+  // Reads all blobs, many at a time. A blob that is damaged, or that `take` refuses, is reported,
+  // and removed if it has not changed meanwhile. A blob of a later version is only reported.
   // Errors: those of the backend; kInterrupted.
   Result<std::vector<Found>> read(std::span<const std::string> keys, const ContentSink& take);
 
@@ -138,9 +137,8 @@ class BlobReader {
   std::uint64_t bytes_ = 0;
 };
 
-// --- candidate slots: the keys that parameters of a first token block, or snapshots behind a
-// block, may
-//     have
+// --- Candidate slots: the possible keys of the parameters of a first token block, or of the
+// snapshots after a block
 
 // The contents of these keys; nullopt for missing and bad ones. Errors: those of the backend.
 template <class Kind>
@@ -160,8 +158,8 @@ struct CandidateSlot {
   std::uint64_t bytes = 0;  // of the blob with `content` under that key
 };
 
-// The slot whose content `is_wanted` accepts, or the first empty one, which then gets `content`;
-// nullopt if all hold other content.
+// The slot whose content `is_wanted` accepts, or else the first empty slot, which then gets
+// `content`; nullopt if all slots hold other content.
 // Errors: those of the backend and of encode_blob().
 template <class Kind>
 Result<std::optional<CandidateSlot>> find_or_take_slot(
@@ -187,11 +185,11 @@ Result<std::optional<CandidateSlot>> find_or_take_slot(
   return std::optional<CandidateSlot>();
 }
 
-// The write batcher puts blobs when so many bytes wait, or half as many while the backend is idle.
-// Meanwhile it collects at most so many more.
+// The write batcher puts blobs when this many bytes wait, or half as many while the backend is
+// idle. During a put it collects at most this many more.
 inline constexpr std::uint64_t kBatchBytes = std::uint64_t{32} << 20;
 
-// Puts blobs, many at a time, in an order that readers can rely on, with bounded memory.
+// Puts blobs, many at a time, in an order on which readers can rely, with bounded memory.
 //
 // Threads: one at a time.
 class WriteBatcher {
@@ -199,19 +197,18 @@ class WriteBatcher {
   explicit WriteBatcher(Backend& backend) : backend_(&backend) {}
 
   // The blobs of one block. The first one is put after the backend has acknowledged the others:
-  // where it exists, all exist.
-  // Errors: those of the backend, also for blobs added earlier. Nothing may be added after an
-  //         error.
+  // if it exists, all exist.
+  // Errors: those of the backend, also for blobs added earlier. After an error, add no more blobs.
   struct Value {
     std::string key;
     SharedBytes bytes;
   };
   Result<void> add_block(std::vector<Value> parts);
 
-  // A blob that no other depends on.
+  // A blob that no other blob depends on.
   Result<void> add(Value value);
 
-  // Returns when all are acknowledged.
+  // Returns when all blobs are acknowledged.
   Result<void> flush();
 
   std::int64_t new_blocks() const { return new_blocks_; }  // whose first blob did not exist before
@@ -233,7 +230,7 @@ class WriteBatcher {
   Backend* backend_;
   std::vector<Waiting> ready_;  // for the next put
   std::vector<Waiting> after_;  // for the put after that
-  // Being put, by another thread, which accesses only their bytes.
+  // Being put by another thread, which accesses only their bytes.
   std::vector<Waiting> going_;
   std::future<Outcomes> put_;
   std::uint64_t waiting_bytes_ = 0;

@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/aligned.h"
-#include "tqcache/base/result.h"
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/keys.h"
@@ -98,7 +98,7 @@ Result<BlobHeader> read_blob_header(ByteView blob) {
 // Reads a blob.
 //
 // Safe for untrusted input: header, limits, checksum of the description and the FlatBuffers
-// verifier come before a field is looked at, and every size before memory is taken for it.
+// verifier are checked before any field is read, and every size before memory is allocated for it.
 
 namespace {
 
@@ -163,7 +163,7 @@ Result<const fb::Description*> verified_root(const AlignedBytes& description) {
   return fb::GetDescription(data);
 }
 
-// Each kind has its own fields, and no others.
+// Each kind has exactly its own fields.
 Result<void> check_fields(const fb::Description& root, BlobKind kind) {
   const bool is_record = kind == BlobKind::kRecord;
   const bool has_state = kind == BlobKind::kState || is_record;
@@ -186,7 +186,7 @@ Result<format::Manifest> read_manifest(const fb::Description& root) {
   TQC_TRY(check_count(root.manifest()->size(), format::kMaxManifestBytes, "bytes of manifest"));
   const auto bytes = std::as_bytes(std::span(root.manifest()->data(), root.manifest()->size()));
   const AlignedBytes aligned(bytes.begin(), bytes.end());
-  // Of parameters the shapes of windows are left out.
+  // Parameters have no window shapes.
   format::WindowTokens window_tokens;
   if (root.state() != nullptr) window_tokens = root.state()->n_tokens();
   TQC_TRY_ASSIGN(format::Manifest manifest, format::decode_manifest(aligned, window_tokens));
@@ -195,8 +195,8 @@ Result<format::Manifest> read_manifest(const fb::Description& root) {
   return manifest;
 }
 
-// Returns the end of the section. Sections follow one another, with zeros up to the next multiple
-// of 64.
+// Returns the end of the section. Sections follow one another, padded with zeros to the next
+// multiple of 64.
 Result<std::uint64_t> check_place(const format::SectionInfo& section, std::uint64_t end,
                                   const SharedBytes& bytes) {
   const std::uint64_t begin = format::align_section(end);
@@ -216,7 +216,7 @@ Result<std::vector<StoredSection>> read_sections(const format::Manifest& manifes
   for (const format::SectionInfo& info : manifest.sections) {
     auto next = check_place(info, end, bytes);
     if (!next) {
-      return in_context(format::section_place(sections.size(), info), std::move(next).error());
+      return in_context(cache::block_place(sections.size(), info), std::move(next).error());
     }
     end = *next;
     sections.push_back({info, bytes.part(info.file_offset, info.stored_bytes)});
@@ -266,8 +266,8 @@ Result<std::vector<Sha256>> read_chain(const flatbuffers::Vector<const fb::Sha25
 Result<PromptRecord> read_record(const fb::Record& in, Snapshot snapshot) {
   PromptRecord record;
   TQC_TRY_ASSIGN(record.name, read_text(*in.name(), kMaxNameBytes));
-  TQC_TRY_ASSIGN(record.model_name, read_text(*in.model_name(), format::kMaxTextBytes));
-  TQC_TRY_ASSIGN(record.architecture, read_text(*in.architecture(), format::kMaxTextBytes));
+  TQC_TRY_ASSIGN(record.model_name, read_text(*in.model_name(), cache::kMaxTextBytes));
+  TQC_TRY_ASSIGN(record.architecture, read_text(*in.architecture(), cache::kMaxTextBytes));
   TQC_TRY(check_count(in.tokens()->size(), cache::kMaxTokens, "tokens"));
   record.tokens.assign(in.tokens()->begin(), in.tokens()->end());
   TQC_TRY_ASSIGN(record.parameters_key, read_text(*in.parameters_key(), kMaxKeyBytes));

@@ -4,10 +4,11 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
@@ -48,14 +49,14 @@ Result<void> check_parameters(std::string_view, const Parameters& parameters) {
   manifest.identity = parameters.identity;
   manifest.tokens = parameters.tokens;
   TQC_TRY(format::check_contents(manifest));
-  return format::check_layers(parameters.layers, parameters.identity.rope, 1);
+  return cache::validate_layers(parameters.layers, parameters.identity.rope, 1);
 }
 
 // Checks of a section that do not need its layer.
 Result<void> check_section(const StoredSection& section) {
   const format::SectionInfo& info = section.info;
   if (info.layer < 0 || info.layer >= cache::kMaxLayers) return corrupt("no such layer");
-  if (info.raw_bytes > format::kMaxArrayBytes) return too_large("a section of too many bytes");
+  if (info.raw_bytes > cache::kMaxArrayBytes) return too_large("a section of too many bytes");
   const bool fits = info.compression == format::Compression::kNone
                         ? info.stored_bytes == info.raw_bytes
                         : info.stored_bytes > 0 && info.stored_bytes < info.raw_bytes;
@@ -72,7 +73,7 @@ Result<void> check_section(const StoredSection& section) {
 Result<void> check_sections(const std::vector<StoredSection>& sections) {
   for (std::size_t i = 0; i < sections.size(); ++i) {
     const format::SectionInfo& info = sections[i].info;
-    const std::string place = format::section_place(i, info);
+    const std::string place = cache::block_place(i, info);
     if (auto section = check_section(sections[i]); !section) {
       return in_context(place, std::move(section).error());
     }
@@ -103,7 +104,7 @@ Result<void> check_block_content(std::string_view key, const Block& block) {
   }
   TQC_TRY(check_block_key(key, block));
   const auto is_other = [&](const StoredSection& section) {
-    return section.info.side == format::SideName::kArray || section.info.block != block.index;
+    return section.info.side == cache::TensorKind::kArray || section.info.block != block.index;
   };
   if (std::ranges::any_of(block.sections, is_other)) return corrupt("a section of another block");
   return check_sections(block.sections);
@@ -127,18 +128,18 @@ Result<void> check_state(std::string_view, const Snapshot& snapshot) {
   }
   TQC_TRY(check_tokens(snapshot.tail));
   TQC_TRY(check_data_keys(snapshot.data_keys));
-  return format::check_layers(snapshot.layers, cache::Rope{}, snapshot.n_tokens);
+  return cache::validate_layers(snapshot.layers, cache::Rope{}, snapshot.n_tokens);
 }
 
-// A quantized window has all token blocks from its first one to the tail.
+// A quantized window has all token blocks from its first to the tail.
 Result<void> check_data(std::string_view, const Data& data) {
   TQC_TRY(check_sections(data.sections));
   for (std::size_t i = 1; i < data.sections.size(); ++i) {
     const format::SectionInfo& before = data.sections[i - 1].info;
     const format::SectionInfo& info = data.sections[i].info;
-    if (info.side == format::SideName::kArray) break;
+    if (info.side == cache::TensorKind::kArray) break;
     if (info.block - before.block > 1) {
-      return corrupt(format::section_place(i, info) + ": a token block before it is missing");
+      return corrupt(cache::block_place(i, info) + ": a token block before it is missing");
     }
   }
   return {};
@@ -171,8 +172,8 @@ Result<void> check_record_tokens(const PromptRecord& record) {
 Result<void> check_record(std::string_view key, const PromptRecord& record) {
   if (record.name.empty()) return corrupt("a record without a name");
   TQC_TRY(check_text("name", record.name, kMaxNameBytes));
-  TQC_TRY(check_text("model name", record.model_name, format::kMaxTextBytes));
-  TQC_TRY(check_text("architecture", record.architecture, format::kMaxTextBytes));
+  TQC_TRY(check_text("model name", record.model_name, cache::kMaxTextBytes));
+  TQC_TRY(check_text("architecture", record.architecture, cache::kMaxTextBytes));
   TQC_TRY(check_state(key, record.snapshot));
   TQC_TRY(check_record_tokens(record));
   if (std::ssize(record.chain) != final_blocks(record.snapshot.n_tokens)) {

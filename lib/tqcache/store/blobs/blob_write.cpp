@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "tqcache/format/container_format.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_format.h"
 
 namespace tqcache::store {

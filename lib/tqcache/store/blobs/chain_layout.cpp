@@ -4,14 +4,14 @@
 #include <tuple>
 #include <utility>
 
-#include "tqcache/format/section_plan.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
 namespace {
 
 auto place_in_file(const format::SectionInfo& info) {
-  const bool is_array = info.side == format::SideName::kArray;
+  const bool is_array = info.side == cache::TensorKind::kArray;
   return std::tuple(is_array, is_array ? 0 : info.block, info.layer, info.side,
                     is_array ? info.block : 0);
 }
@@ -31,7 +31,8 @@ SectionPlaces place_sections(const format::Manifest& manifest) {
   for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
     const format::SectionInfo& info = manifest.sections[i];
     const auto layer = static_cast<std::size_t>(info.layer);
-    const bool is_final = std::holds_alternative<cache::AttentionDesc>(manifest.layers[layer]) && info.block < n_final;
+    const bool is_final = std::holds_alternative<cache::AttentionDesc>(manifest.layers[layer]) &&
+                          info.block < n_final;
     auto& numbers =
         is_final ? places.blocks[static_cast<std::size_t>(info.block)] : places.snapshot;
     numbers.push_back(i);
@@ -47,9 +48,9 @@ std::uint64_t block_bytes(const std::vector<cache::LayerDesc>& layers) {
   std::uint64_t bytes = 0;
   for (const cache::LayerDesc& layer : layers) {
     if (!std::holds_alternative<cache::AttentionDesc>(layer)) continue;
-    for (const format::SideName side : {format::SideName::kKeys, format::SideName::kValues}) {
-      const bool packed = cache::is_quantized(format::side_of(layer, side));
-      bytes += format::raw_bytes(layer, {0, side, 1}, packed, 2 * cache::kTokenBlock);
+    for (const cache::TensorKind side : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
+      const bool packed = cache::is_quantized(cache::tensor_of(layer, side));
+      bytes += cache::raw_bytes(layer, {0, side, 1}, packed, 2 * cache::kTokenBlock);
     }
   }
   return bytes;

@@ -7,24 +7,25 @@
 #include <span>
 #include <vector>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/store/blobs/blob.h"
 
 namespace tqcache::store {
 
-// Whether a cache of these layers can be cut after any token block: all are attention layers.
+// Whether a cache with these layers can be truncated after any token block: all are attention
+// layers.
 bool can_be_cut(const std::vector<cache::LayerDesc>& layers);
 
-// The numbers of the sections of each final token block and of the snapshot, in the order of a
-// file. The sections of windows belong to the snapshot, wherever they are in a file.
+// The section indices of each final token block and of the snapshot, in the order of a file.
+// Sections of windows belong to the snapshot, wherever they are in a file.
 struct SectionPlaces {
   std::vector<std::vector<std::size_t>> blocks;
   std::vector<std::size_t> snapshot;
 };
 SectionPlaces place_sections(const format::Manifest& manifest);
 
-// The order of sections in a file: format/section_plan.h.
+// Whether section a precedes b in a file: format/section_plan.h.
 bool stands_before(const format::SectionInfo& a, const format::SectionInfo& b);
 
 // Bytes of a final token block before compression, without sink tokens.
@@ -42,7 +43,8 @@ class PartCounts {
   std::size_t first_, later_;
 };
 
-// The keys of all parts of these blocks, whose first has the index `first`: [block][part].
+// The keys of all parts of consecutive blocks; the first block has the index `first`:
+// [block][part].
 std::vector<std::vector<std::string>> block_keys(const PartCounts& counts, std::int64_t first,
                                                  std::span<const Sha256> hashes);
 

@@ -7,14 +7,14 @@
 #include <cassert>
 #include <charconv>
 
-#include "tqcache/base/bytes.h"
+#include "tqcache/bytes.h"
 #include "tqcache/store/blobs/blob_io.h"
 
 namespace tqcache::store {
 
 namespace {
 
-// The first field of every hash: nothing that is hashed for one purpose passes for another.
+// The first field of every hash, so that a hash for one purpose cannot be used for another.
 constexpr std::string_view kNamespaceDomain = "tqcache store scope 1";
 constexpr std::string_view kFirstDomain = "tqcache store first block 1";
 constexpr std::string_view kRootDomain = "tqcache store root 1";
@@ -35,7 +35,7 @@ Bytes rope_bytes(const cache::Rope& rope) {
   ByteWriter out;
   out.write(static_cast<std::uint64_t>(rope.style));
   out.write(static_cast<std::uint64_t>(rope.n_dims));
-  // 0 and -0 turn alike.
+  // 0 and -0 give the same rotation.
   out.write(std::bit_cast<std::uint64_t>(rope.base == 0 ? 0.0 : rope.base));
   out.append(object_bytes(rope.factors));
   return std::move(out).take();
@@ -149,7 +149,7 @@ bool is_hex(std::string_view text, std::size_t digits) {
          text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Digits alone, and no more of them than needed.
+// Digits only, without leading zeros.
 std::optional<int> number_of(std::string_view text) {
   int number = 0;
   const char* end = text.data() + text.size();

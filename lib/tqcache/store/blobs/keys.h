@@ -2,13 +2,12 @@
 // store/blobs/keys.h: the keys of a store.
 //
 // A prompt is divided into token blocks of 256. The key of a block is a hash over everything that
-// decides its content: the model, the tenant, the quantization settings and parameters, and every
-// token up to its end, chained from block to block. So whoever has a prompt can compute the keys of
-// its blocks, and equal prefixes are stored once.
+// determines its content: the model, the tenant, the quantization settings and parameters, and
+// every token up to its end, chained from block to block. So the keys of the blocks can be computed
+// from the prompt alone, and equal prefixes are stored once.
 //
 // Spec: docs/reference/store.md, "Keys".
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -16,18 +15,20 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/hash.h"
-#include "tqcache/cache/cache.h"
+#include "tqcache/cache.h"
+#include "tqcache/hash.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 
 inline constexpr auto kBlockTokens = static_cast<std::size_t>(cache::kTokenBlock);
 
-// The number of keys for the parameters of one first token block, and for the snapshots behind one
+// The number of keys for the parameters of one first token block, and for the snapshots after one
 // token block.
 inline constexpr int kCandidateSlots = 16;
 
-// The namespace of a tenant and a model: everything but the tokens that decides who finds a prompt.
+// The namespace of a tenant and a model: everything except tokens that determines who finds a
+// prompt.
 struct Namespace {
   cache::Identity identity;  // without display name and source format
   std::string salt = {};     // the secret of a tenant, up to 4,096 bytes
@@ -48,8 +49,8 @@ Sha256 hash_root(const Sha256& name_space, const Sha256& parameters);
 // The block-hash chain: one hash for every complete token block of `tokens`, in order.
 std::vector<Sha256> hash_chain(const Sha256& root, std::span<const std::int32_t> tokens);
 
-// The number of final token blocks of a prompt: all but the last one, which has 1 to 256 tokens and
-// is the tail (0 if n_tokens is 0).
+// The number of final token blocks of a prompt: all except the last one, the tail of 1 to 256
+// tokens. 0 if n_tokens is 0.
 constexpr std::int64_t final_blocks(std::int64_t n_tokens) {
   return n_tokens == 0 ? 0 : (n_tokens - 1) / cache::kTokenBlock;
 }
@@ -58,8 +59,6 @@ std::string parameters_key(const Sha256& first, int slot);                // "p/
 std::string block_key(const Sha256& hash, std::int64_t index, int part);  // "b/000012/HEX/0"
 std::string state_key(const Sha256& hash, int slot);                      // "s/HEX/0"
 std::string data_key(const Sha256& name_space, ByteView content);         // "d/HEX"
-std::string record_prefix(std::string_view salt);                         // "n/HEX16/"
-std::string record_key(std::string_view salt, std::string_view name);     // "n/HEX16/HEX"
 std::string usage_key(const Sha256& random);                              // "u/HEX"
 
 // The keys of all candidate slots.
@@ -68,27 +67,16 @@ std::vector<std::string> state_slot_keys(const Sha256& hash);
 
 // --- parsing keys, safe for untrusted input
 
-// In the order of Content.
-enum class BlobKind : std::uint32_t { kParameters, kBlock, kState, kData, kRecord, kUsage };
-inline constexpr std::uint32_t kBlobKinds = 6;
-
-inline constexpr std::array kAllKinds = {BlobKind::kParameters, BlobKind::kBlock,
-                                         BlobKind::kState,      BlobKind::kData,
-                                         BlobKind::kRecord,     BlobKind::kUsage};
-
-// "parameters", "block", "state", "data", "record", "usage"
-std::string_view name_of(BlobKind kind);
-
 // The fields of a key, as views of it.
 struct KeyParts {
   BlobKind kind = BlobKind::kBlock;
-  std::string_view hash;   // hexadecimal; for a record that of its name
+  std::string_view hash;   // hexadecimal; of a record: the hash of its name
   std::int64_t index = 0;  // of a block
   int number = 0;          // the part of a block; the slot of parameters and snapshots
   std::string_view name;   // of a block without its part: "b/000012/HEX"; otherwise the key
 };
 
-// nullopt: not a key of a store.
+// nullopt if it is not a key of a store.
 std::optional<KeyParts> parse_key(std::string_view key);
 
 // The common prefix of the keys of a block's parts: "b/000012/HEX".

@@ -20,7 +20,7 @@ namespace {
 using cache::kTokenBlock;
 using Ids = std::vector<std::int32_t>;
 
-// Opens the chain behind the token blocks that the store has.
+// Opens the chain after the token blocks that the store has.
 struct OpenJob {
   Parameters parameters;
   Ids tokens;
@@ -39,7 +39,7 @@ std::uint64_t byte_count(const Job& job) {
   return 0;
 }
 
-// Executes the jobs in their order.
+// Executes the jobs in order.
 class BackgroundPutter {
  public:
   BackgroundPutter(Backend& backend, std::string salt)
@@ -70,7 +70,7 @@ class BackgroundPutter {
     return {};
   }
 
-  // Each block is flushed at once, so that the end of a session waits for at most one block.
+  // Flushes each block immediately, so that the end of a session waits for at most one block.
   Result<void> put(BlockJob job) {
     TQC_TRY(writer_->put_block(job.tokens, store_all(std::move(job.sections))));
     TQC_TRY(writer_->flush());
@@ -85,8 +85,8 @@ class BackgroundPutter {
     return {};
   }
 
-  // A window may be quantized for the first time after the prefix of the session. Then it has a
-  // mean that the parameters of the chain do not have.
+  // A window may be quantized for the first time after the prefix of the session. It then has a
+  // mean that the parameters of the chain lack.
   bool is_of_chain(const Snapshot& snapshot) const {
     return hash_parameters({identity_, {}, snapshot.layers}) == hash_;
   }
@@ -125,7 +125,7 @@ class BackgroundPut::Worker {
       : queue_bytes_(queue_bytes), putter_(backend, std::move(salt)), thread_([this] { work(); }) {}
   ~Worker() { stop(); }
 
-  // Whether a job may be added. After a failure no more are accepted.
+  // Whether a job may be added. After a failure no jobs are accepted.
   bool has_room() const {
     const std::lock_guard lock(mutex_);
     return !report_.error && queued_bytes_ < queue_bytes_;
@@ -196,7 +196,7 @@ class BackgroundPut::Worker {
     if (!done) report_.error = done.error();
   }
 
-  // An exception must not leave the thread.
+  // Exceptions must not leave the thread.
   Result<void> run(Job job) {
     try {
       return putter_.run(std::move(job));
@@ -206,7 +206,7 @@ class BackgroundPut::Worker {
   }
 
   const std::uint64_t queue_bytes_;
-  BackgroundPutter putter_;  // of the thread alone
+  BackgroundPutter putter_;  // used only by the thread
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
@@ -215,7 +215,7 @@ class BackgroundPut::Worker {
   bool stopping_ = false;
   std::int64_t n_blocks_ = 0;
   BackgroundPutReport report_;
-  std::thread thread_;  // last: it uses all of the others
+  std::thread thread_;  // last, because it uses all other members
 };
 
 BackgroundPut::BackgroundPut(Backend& backend, BackgroundPutOptions options)
@@ -240,7 +240,7 @@ void BackgroundPut::watch(const cache::Cache& cache) {
   collect(cache);
 }
 
-// A newer snapshot replaces one that need not be put.
+// A newer snapshot replaces one that will not be put.
 void BackgroundPut::take_checkpoint(const cache::Cache& cache) {
   const std::int64_t n_tokens = cache.n_tokens();
   if (n_tokens % kTokenBlock != 0 || final_blocks(n_tokens) == 0 || !keeps_state(cache)) return;

@@ -2,16 +2,16 @@
 // store/library/background_put.h: a thread that puts the blocks of a cache while a model extends
 // it.
 //
-// The caller shows the cache as it grows; its final blocks are copied or shared, and a thread puts
+// The caller shows the cache as it grows. Final blocks are copied or shared, and a thread puts
 // them. The queue is bounded: while it is full, blocks stay in the cache and are taken later, so a
-// slow store costs neither time nor memory. After the first error nothing more is put.
+// slow store costs neither time nor memory. After the first error no more blobs are put.
 //
 // For a model with sliding windows or recurrent state, snapshots are put, too, because its prompts
-// can only be resumed from one: at every multiple of 4,096 tokens, at the last block boundary
+// can only be resumed from snapshots: at every multiple of 4,096 tokens, at the last block boundary
 // before the last token of a prompt, and at the last one before the end of the session. Snapshots
-// are taken only at block boundaries: prompts are read in chunks that end there, so a model that
-// resumes from one computes the rest in the same chunks as a model that reads all, and gets the
-// same bits.
+// are taken only at block boundaries. Prompts are read in chunks that end there, so a model that
+// resumes from a snapshot computes the rest in the same chunks as a model that reads everything,
+// and gets the same bits.
 //
 // Spec: docs/reference/store.md, "Generating from a store".
 
@@ -23,10 +23,9 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/store/backend.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 
 namespace tqcache::store {
 
@@ -34,14 +33,6 @@ struct BackgroundPutOptions {
   std::string salt = {};
   std::uint64_t queue_bytes = std::uint64_t{64} << 20;  // may be exceeded by one token block
   std::int64_t checkpoint_tokens = 4096;                // a multiple of 256
-};
-
-struct BackgroundPutReport {
-  std::int64_t new_blocks = 0;      // token blocks that the store did not have
-  std::int64_t states = 0;          // snapshots that were put or existed
-  std::uint64_t new_bytes = 0;      // of blobs
-  std::int64_t left_blocks = 0;     // final blocks that were not put before the end
-  std::optional<Error> error = {};  // the error that stopped it
 };
 
 // Threads: one at a time.
@@ -54,20 +45,21 @@ class BackgroundPut {
   BackgroundPut(const BackgroundPut&) = delete;
   BackgroundPut& operator=(const BackgroundPut&) = delete;
 
-  // The cache will continue this prefix, which the store has.
+  // Announces that the cache will continue this prefix, which the store has.
   // Requires: called before watch().
   void begin(const LoadedPrefix& prefix);
 
-  // Shows the cache, after every token or chunk or as often as wanted. Costs nothing unless a token
-  // block has become final.
+  // Shows the cache, after every token or chunk or as often as wanted. Cheap unless a token block
+  // has become final.
+  //
   // Requires: the cache is consistent: no append is in progress.
   void watch(const cache::Cache& cache);
 
-  // Marks the end of a prompt: the last snapshot is to be put.
+  // Marks the end of a prompt: the last snapshot will be put.
   void end_prompt(const cache::Cache& cache);
 
   // Waits until everything is put, for at most `limit` and while `goes_on` returns true, and then
-  // for the call to the backend in progress. No other call may follow.
+  // for the current call to the backend. No call may follow.
   BackgroundPutReport finish(const cache::Cache& cache, std::chrono::milliseconds limit,
                              const std::function<bool()>& goes_on);
 

@@ -55,7 +55,7 @@ struct ChainWriter::Chain {
     Snapshot snapshot;
   };
 
-  // A snapshot with the same tail whose data exists. One whose data is missing is removed.
+  // A snapshot with the same tail whose data exists. A snapshot whose data is missing is removed.
   Result<std::optional<KnownState>> known_state(const Snapshot& wanted) {
     const std::vector<std::string> keys = state_slot_keys(last());
     TQC_TRY_ASSIGN(auto slots, read_slots<Snapshot>(reader, keys));

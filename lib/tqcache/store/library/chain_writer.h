@@ -1,8 +1,8 @@
 #pragma once
 // store/library/chain_writer.h: the writer of a block-hash chain, block by block.
 //
-// The order is: parameters, blocks, the snapshot behind them, the record. So everything that a
-// reader finds has what it needs.
+// The order is: parameters, blocks, the snapshot after them, the record. So everything that a
+// reader finds is complete.
 //
 // Spec: docs/reference/store.md, "Putting".
 
@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/keys.h"
 
@@ -45,20 +45,21 @@ class ChainWriter {
   const Sha256& name_space() const;
   const Sha256& root() const;
 
-  // The number of blocks that did not exist before, as far as they are flushed.
+  // The number of flushed blocks that did not exist before.
   std::int64_t new_blocks() const;
-  // The size of all blobs that were put or found; of those that did not exist before.
+  // The size of all blobs that were put or found, and of those that did not exist before.
   std::uint64_t bytes() const;
   std::uint64_t new_bytes() const;
 
-  // Keys of all parts of the complete token blocks of `tokens`, [block][part], from n_blocks() on.
+  // Keys of all parts of the complete token blocks of `tokens` from block n_blocks() on:
+  // [block][part].
   // Requires: the first n_blocks() blocks of `tokens` are those of the chain.
   std::vector<std::vector<std::string>> keys(std::span<const std::int32_t> tokens) const;
 
-  // Which of these blocks the store has, with all parts, in one batch.
+  // Whether the store has each of these blocks with all parts, in one batch.
   Result<std::vector<bool>> has(std::span<const std::int32_t> tokens);
 
-  // Skips the next block, because the store has it. `bytes`: the size of its blobs, if known.
+  // Skips the next block because the store has it. `bytes`: the size of its blobs, if known.
   void skip_block(std::span<const std::int32_t> block_tokens, std::uint64_t bytes = 0);
 
   // Puts the next block.
@@ -71,14 +72,14 @@ class ChainWriter {
   // Returns when all blobs are acknowledged.
   Result<void> flush();
 
-  // Puts sections of a snapshot as data blobs, and sets its data_keys and data_bytes. Existing
+  // Puts the sections of a snapshot as data blobs, and sets its data_keys and data_bytes. Existing
   // blobs are not sent again.
   Result<void> put_data(Snapshot& snapshot, std::vector<StoredSection> sections);
 
-  // Puts the snapshot: tail, windows and arrays. Returns the key of a snapshot with this tail; ""
-  // if other snapshots take all slots behind the block: then no prefix ends with it. If a complete
-  // one with the same tail exists, it replaces `snapshot` if that has no content digest; otherwise
-  // only its slot is shared.
+  // Puts the snapshot: tail, windows and arrays. Returns the key of a snapshot with this tail, or
+  // "" if other snapshots take all slots after the block: then no prefix ends with this one. If a
+  // complete snapshot with the same tail exists, it replaces `snapshot`, unless that has a content
+  // digest; then only the slot is shared.
   // Requires: n_blocks() == final_blocks(snapshot.n_tokens) > 0.
   Result<std::string> put_snapshot(Snapshot& snapshot, std::vector<StoredSection> sections);
 

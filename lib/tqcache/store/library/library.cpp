@@ -1,7 +1,5 @@
 // Records, hit statistics, and StoredPrompt.
 
-#include "tqcache/store/library/library.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -9,8 +7,10 @@
 #include <random>
 #include <utility>
 
-#include "tqcache/format/container_writer.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/format/section_writer.h"
+#include "tqcache/format/sections/compression.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_io.h"
 
 namespace tqcache::store {
@@ -77,7 +77,11 @@ Result<void> Library::note_usage(const UsageNote& usage) {
 
 StoredPrompt::StoredPrompt(format::Manifest manifest, std::vector<SharedBytes> stored,
                            std::uint64_t blob_bytes)
-    : manifest_(std::move(manifest)), stored_(std::move(stored)), blob_bytes_(blob_bytes) {}
+    : manifest_(std::move(manifest)),
+      blocks_(format::blocks_of(manifest_.sections)),
+      stored_(std::move(stored)),
+      blob_bytes_(blob_bytes),
+      decompressor_(std::make_shared<const format::Decompressor>()) {}
 
 Result<void> StoredPrompt::read(std::size_t section, AlignedBytes& raw) const {
   const format::SectionInfo& info = manifest_.sections[section];
@@ -86,18 +90,16 @@ Result<void> StoredPrompt::read(std::size_t section, AlignedBytes& raw) const {
     raw.assign(stored.begin(), stored.end());
     return {};
   }
-  auto unpacked = format::unpack_stored(manifest_, info, stored, decompressor_, raw);
+  auto unpacked = format::unpack_stored(manifest_, info, stored, *decompressor_, raw);
   if (unpacked) return {};
-  return in_context(format::section_place(section, info), std::move(unpacked).error());
+  return in_context(cache::block_place(section, info), std::move(unpacked).error());
 }
 
-std::optional<SharedBytes> StoredPrompt::in_memory(std::size_t section) const {
+Result<SharedBytes> StoredPrompt::share(std::size_t section) const {
   const SharedBytes& stored = stored_[section];
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(stored.data()) % kAlignment == 0;
-  if (manifest_.sections[section].compression != format::Compression::kNone || !is_aligned) {
-    return std::nullopt;
-  }
-  return stored;
+  const bool is_raw = manifest_.sections[section].compression == format::Compression::kNone;
+  return is_raw && is_aligned ? Result<SharedBytes>(stored) : CacheReader::share(section);
 }
 
 Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file) {

@@ -4,15 +4,15 @@
 #include <memory>
 #include <utility>
 
-#include "tqcache/base/result.h"
-#include "tqcache/format/cache_file.h"
+#include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
-#include "tqcache/format/load_sections.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/reader.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
-#include "tqcache/store/library/library.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::store {
 
@@ -24,7 +24,7 @@ struct Part {
   int part = 0;
 };
 
-// The sections of a prompt, placed as in a file.
+// The sections of a prompt, in the order of a file.
 struct Contents {
   format::Manifest manifest;
   std::vector<StoredSection> sections = {};
@@ -34,7 +34,7 @@ struct Contents {
   }
 
   Result<std::unique_ptr<StoredPrompt>> check(std::uint64_t blob_bytes) && {
-    // Sections of quantized windows belong between those of blocks.
+    // Sections of quantized windows go between those of blocks.
     std::ranges::stable_sort(sections, stands_before, &StoredSection::info);
     std::vector<SharedBytes> stored;
     std::uint64_t end = format::kHeaderBytes;
@@ -54,8 +54,8 @@ struct Contents {
 // Reads the blobs of a prefix.
 class Fetch {
  public:
-  // A prefix of a record has no tokens: they are read from its blocks, which the hashes of the
-  // chain identify.
+  // The prefix of a record has no tokens. They are read from its blocks, which are identified by
+  // the hashes of the chain.
   Fetch(Backend& backend, const LibraryOptions& options, const Prefix& prefix)
       : reader_(backend, options.on_warning, options.n_threads),
         prefix_(prefix),
@@ -88,7 +88,7 @@ class Fetch {
     return {};
   }
 
-  // The index of the first key that is missing or bad; nullopt if none is.
+  // The index of the first key that is missing or bad, if any.
   std::optional<std::size_t> first_lost() const {
     const auto lost = std::ranges::find_if(found_, [](Found f) { return f != Found::kGood; });
     if (lost == found_.end()) return std::nullopt;
@@ -170,7 +170,7 @@ class Fetch {
   std::vector<std::vector<std::int32_t>> tokens_;     // by block
 };
 
-// Shortens a prefix to `n_blocks` token blocks, or to nothing if it cannot be cut.
+// Shortens a prefix to `n_blocks` token blocks, or to length 0 if it cannot be truncated.
 void shorten(Prefix& prefix, std::size_t n_blocks) {
   if (!can_be_cut(prefix.parameters.layers)) n_blocks = 0;
   prefix.chain.resize(n_blocks);
@@ -192,7 +192,7 @@ void touch(Backend& backend, const Fetch& fetch, const Prefix& prefix, const std
   if (auto done = backend.touch(keys); !done) fetch.warn(done.error().message);
 }
 
-// The keys that may hold the parameters of a record, its own slot first.
+// The possible keys of the parameters of a record, its own slot first.
 std::vector<std::string> parameters_keys(const PromptRecord& record) {
   std::vector<std::string> keys{record.parameters_key};
   if (record.chain.empty()) return keys;  // without a chain, other parameters cannot be recognized
@@ -285,7 +285,8 @@ std::int64_t count(const std::vector<Sha256>& chain) {
   return static_cast<std::int64_t>(chain.size());
 }
 
-// Drops the snapshot of a cache that can be cut: the model reads the tokens after the last block.
+// Drops the snapshot of a cache that can be truncated: the model reads the tokens after the last
+// block.
 void end_with_block(Prefix& prefix) {
   if (!prefix.snapshot || !can_be_cut(prefix.parameters.layers)) return;
   prefix.snapshot.reset();
@@ -296,7 +297,7 @@ void end_with_block(Prefix& prefix) {
 
 struct FetchedPrefix {
   Prefix prefix;
-  std::unique_ptr<StoredPrompt> stored;  // null: nothing found
+  std::unique_ptr<StoredPrompt> stored;  // null: not found
 };
 
 Result<FetchedPrefix> find_and_fetch(Library& library, const cache::Identity& identity,
@@ -325,9 +326,7 @@ Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::I
   }
   if (!fetched.stored) return std::optional<LoadedPrefix>();
   LoadedPrefix loaded;
-  TQC_TRY_ASSIGN(loaded.cache,
-                 format::load_sections(*fetched.stored, format::ReadOptions{}.max_payload_bytes, {},
-                                       n_threads));
+  TQC_TRY_ASSIGN(loaded.cache, cache::load(*fetched.stored, {.n_threads = n_threads}));
   const std::vector<std::int32_t>& found = loaded.cache.tokens;
   if (found.size() >= tokens.size() || !std::ranges::equal(found, tokens.first(found.size()))) {
     return corrupt("the store's tokens are not those of the prompt");

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
-#include "tqcache/store/library/library.h"
 
 namespace tqcache::store {
 namespace {
@@ -20,7 +20,7 @@ bool same_model(const cache::Identity& a, const cache::Identity& b) {
          a.adapter_fingerprint == b.adapter_fingerprint;
 }
 
-// A block-hash chain that starts like the prompt.
+// A block-hash chain with the same first block as the prompt.
 struct Chain {
   std::string key;  // of its parameters
   Parameters parameters;
@@ -28,11 +28,11 @@ struct Chain {
   std::vector<Sha256> hashes;             // of all blocks of the prompt
   std::size_t depth = 0;                  // number of existing blocks from the first one on
   std::int64_t n_tokens = 0;              // of the longest prefix
-  std::optional<Snapshot> snapshot = {};  // with which it ends
+  std::optional<Snapshot> snapshot = {};  // the one at its end
   std::string state_key = {};
 };
 
-// A slot behind a block of a chain, which may hold a snapshot.
+// A slot after a block of a chain, which may hold a snapshot.
 struct StateSlot {
   std::size_t chain = 0;
   std::size_t block = 0;
@@ -69,7 +69,8 @@ class Search {
     return {};
   }
 
-  // Finds how many blocks of each chain exist, and the snapshots of chains that cannot be cut.
+  // Finds how many blocks of each chain exist, and the snapshots of chains that cannot be
+  // truncated.
   Result<void> find_blocks() {
     std::vector<std::string> keys;
     for (std::size_t i = 0; i < chains_.size(); ++i) {
@@ -135,7 +136,7 @@ class Search {
     }
   }
 
-  // Keeps the slots that exist, behind existing blocks. Their results are there[at], there[at + 1],
+  // Keeps the slots that exist, after existing blocks. Their results are there[at], there[at + 1],
   // ...
   void keep_slots(const std::vector<bool>& there, std::size_t at) {
     std::vector<StateSlot> kept;
@@ -177,7 +178,7 @@ class Search {
   std::vector<StateSlot> slots_;
 };
 
-// The length limit for the prefix.
+// The maximum length of the prefix.
 std::size_t longest_wanted(Tokens tokens, std::int64_t max_tokens) {
   const std::size_t all = tokens.size();
   if (max_tokens <= 0) return all == 0 ? 0 : all - 1;

@@ -1,4 +1,4 @@
-// Library::put_file() and put_cache().
+// Library::put(): the writing of a prompt's parameters, blocks, snapshot and record.
 
 #include <fmt/format.h>
 
@@ -6,24 +6,24 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/result.h"
 #include "tqcache/base/threads.h"
+#include "tqcache/error.h"
 #include "tqcache/format/content_name.h"
+#include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/library/chain_writer.h"
-#include "tqcache/store/library/library.h"
 #include "tqcache/store/library/put_source.h"
 
 namespace tqcache::store {
 namespace {
 
-// How often a prompt is put when the backend drops its blocks meanwhile.
+// How many times a prompt is put if the backend drops its blocks meanwhile.
 constexpr int kMaxAttempts = 3;
 
-// Upper limit for sections on their way to the store, before compression.
+// Upper limit for sections in memory on their way to the store, before compression.
 constexpr std::uint64_t kWindowBytes = std::uint64_t{32} << 20;
 
 bool is_zero(const Sha256& digest) { return digest == Sha256{}; }
@@ -76,7 +76,7 @@ class PromptPutter {
         ChainWriter writer,
         ChainWriter::open(backend_, options_.salt, std::move(parameters), options_.on_warning));
 
-    // Existing blocks are reused. They are touched, so that gc does not remove them meanwhile.
+    // Existing blocks are reused. They are touched so that gc does not remove them meanwhile.
     const Tokens final_tokens = tokens.first(n_final_ * kBlockTokens);
     block_keys_ = writer.keys(final_tokens);
     TQC_TRY_ASSIGN(const std::vector<bool> exists, writer.has(final_tokens));
@@ -90,11 +90,11 @@ class PromptPutter {
     }
     TQC_TRY(backend_.touch(existing_keys));
 
-    // The record of a named prompt describes the blocks that the store has, so these are read. Bad
-    // ones are put again.
+    // The record of a named prompt describes the blocks in the store, so these are read. Bad ones
+    // are put again.
     if (is_named_) TQC_TRY(read_existing(existing));
 
-    // Blocks: the sections of missing ones are read and compressed on all threads, and put in
+    // Blocks: the sections of missing blocks are read and compressed on all threads, and put in
     // order.
     other_blocks_ = 0;
     std::vector<std::vector<StoredSection>> slots(slot_count(options_.n_threads));
@@ -128,8 +128,8 @@ class PromptPutter {
                          options_.n_threads));
     TQC_TRY(writer.flush());
 
-    // Snapshot: the tail, windows and arrays. Without a final block it has no slot and is needed by
-    // a record only.
+    // Snapshot: the tail, windows and arrays. Without a final block it has no slot, and only a
+    // record needs it.
     const Tokens tail = tokens.subspan(n_final_ * kBlockTokens);
     TQC_TRY_ASSIGN(std::vector<StoredSection> sections, read_sections(places_.snapshot));
     keep_infos(places_.snapshot, sections);
@@ -195,13 +195,13 @@ class PromptPutter {
   using SectionInfos = std::vector<format::SectionInfo>;
   using SectionNumbers = std::vector<std::size_t>;
 
-  // A block that the store has. Without a name it is not read, and the fields stay empty.
+  // A block that the store has. For an unnamed prompt it is not read, and the fields stay empty.
   struct ExistingBlock {
     SectionInfos sections;
     std::uint64_t bytes = 0;  // of its blobs
   };
 
-  // Reads the existing blocks, and drops those that turn out to be missing or bad.
+  // Reads the existing blocks, and drops those that are missing or bad.
   Result<void> read_existing(std::vector<std::optional<ExistingBlock>>& existing) {
     std::vector<std::string> keys;
     std::vector<std::size_t> block_of_key;
@@ -242,7 +242,7 @@ class PromptPutter {
     for (std::size_t i = 0; i < sections.size(); ++i) stored_infos_[numbers[i]] = sections[i].info;
   }
 
-  // The record describes what the store has, even if other values were to be put.
+  // The record describes the blocks in the store, even if the prompt has other values.
   void reuse_existing(const SectionNumbers& numbers, const ExistingBlock& existing) {
     bool is_same = true;
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -269,7 +269,7 @@ class PromptPutter {
   bool is_named_;
   std::size_t n_final_;
   SectionPlaces places_;
-  SectionInfos stored_infos_;  // of the sections as the store has them in the end
+  SectionInfos stored_infos_;  // of the sections that the store has at the end
 
   std::vector<std::vector<std::string>> block_keys_;  // [block][part]
   std::string parameters_key_, snapshot_key_;
@@ -279,7 +279,7 @@ class PromptPutter {
   std::uint64_t bytes_ = 0, new_bytes_ = 0;
 };
 
-// Puts all that the record needs, until it is complete.
+// Puts everything that the record needs, until it is complete.
 Result<void> put_all(PromptPutter& putter, const Progress& progress) {
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     TQC_TRY(putter.put(progress));
@@ -296,7 +296,7 @@ class RecordPutter {
                std::string_view name)
       : library_(library), backend_(backend), name_(name), key_(record_key(options.salt, name)) {}
 
-  // Called before the work: fails if the name belongs to another prompt.
+  // Called first: fails if the name belongs to another prompt.
   Result<void> look_up(const format::Manifest& manifest, bool replace) {
     TQC_TRY_ASSIGN(old_, library_.record(name_));
     if (!old_ || replace) return {};
@@ -359,16 +359,22 @@ Result<PutReport> put_prompt(const Target& target, const PutSource& source, std:
 
 }  // namespace
 
+Result<PutReport> Library::put(const cache::CacheReader& prompt, std::string_view name,
+                               const Progress& progress, const PutOptions& options) {
+  TQC_TRY_ASSIGN(const PutSource source, PutSource::open(prompt));
+  return put_prompt({*this, backend_, options_}, source, name, progress, options);
+}
+
 Result<PutReport> Library::put_file(const ByteSource& file, std::string_view name,
                                     const Progress& progress, const PutOptions& options) {
-  TQC_TRY_ASSIGN(const FileSource source, FileSource::open(file));
-  return put_prompt({*this, backend_, options_}, source, name, progress, options);
+  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(file));
+  return put(reader, name, progress, options);
 }
 
 Result<PutReport> Library::put_cache(const cache::Cache& cache, std::string_view name,
                                      const Progress& progress, const PutOptions& options) {
-  TQC_TRY_ASSIGN(const CacheSource source, CacheSource::open(cache));
-  return put_prompt({*this, backend_, options_}, source, name, progress, options);
+  TQC_TRY(cache::validate(cache));
+  return put(*cache::reader_of(cache), name, progress, options);
 }
 
 }  // namespace tqcache::store

@@ -6,53 +6,50 @@
 #include <utility>
 #include <variant>
 
-#include "tqcache/base/aligned.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/format/describe.h"
-#include "tqcache/format/section_plan.h"
-#include "tqcache/format/sections/section_bytes.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/cache/memory_blocks.h"
+#include "tqcache/format/section_writer.h"
 #include "tqcache/format/sections/symbol_section.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
 
-Result<FileSource> FileSource::open(const ByteSource& file) {
-  TQC_TRY_ASSIGN(format::CacheFileInfo info, format::read_cache_info(file));
-  return FileSource(file, std::move(info));
-}
+PutSource::PutSource(const cache::CacheReader& reader, SectionStorer storer)
+    : reader_(&reader),
+      file_(dynamic_cast<const format::SectionReader*>(&reader)),
+      manifest_(file_ != nullptr ? format::Manifest(file_->info()) : format::manifest_of(reader)),
+      storer_(std::move(storer)) {}
 
-Result<StoredSection> FileSource::section(std::size_t i) const {
-  const format::SectionInfo& info = info_.sections[i];
-  const BlobMemory::Room room = memory_->take(info.stored_bytes);
-  auto read = file_->read_at(info.file_offset, room.bytes);
-  if (read) read = format::check_stored(info, room.bytes);
-  if (!read) return in_context(format::section_place(i, info), std::move(read).error());
-  return StoredSection{info, room.shared()};
-}
-
-Result<CacheSource> CacheSource::open(const cache::Cache& cache) {
-  TQC_TRY(cache::validate(cache));
+Result<PutSource> PutSource::open(const cache::CacheReader& reader) {
   TQC_TRY_ASSIGN(SectionStorer storer, SectionStorer::make());
-  return CacheSource(format::content_of(cache), std::move(storer));
+  return PutSource(reader, std::move(storer));
 }
 
-Result<Sha256> CacheSource::digest(std::size_t i) const {
-  TQC_TRY_ASSIGN(const SharedBytes raw, content_.make_section(i));
+Result<Sha256> PutSource::digest(std::size_t i) const {
+  if (file_ != nullptr) return manifest_.sections[i].raw_sha256;
+  TQC_TRY_ASSIGN(const SharedBytes raw, reader_->share(i));
   return sha256(raw.view());
 }
 
-Result<StoredSection> CacheSource::section(std::size_t i) const {
-  TQC_TRY_ASSIGN(SharedBytes raw, content_.make_section(i));
-  const format::SectionInfo& info = manifest().sections[i];
-  const cache::LayerDesc& layer = manifest().layers[static_cast<std::size_t>(info.layer)];
+Result<StoredSection> PutSource::section(std::size_t i) const {
+  const format::SectionInfo& info = manifest_.sections[i];
+  if (file_ != nullptr) {
+    const BlobMemory::Room room = memory_->take(info.stored_bytes);
+    TQC_TRY(file_->read_stored(i, room.bytes));
+    return StoredSection{info, room.shared()};
+  }
+  TQC_TRY_ASSIGN(SharedBytes raw, reader_->share(i));
+  const cache::LayerDesc& layer = manifest_.layers[to_size(info.layer)];
   return storer_.store(layer, info, std::move(raw));
 }
 
 namespace {
 
 bool becomes_smaller(const cache::LayerDesc& layer, const format::SectionInfo& section) {
-  return !section.packed || format::has_symbols(format::side_of(layer, section.side));
+  return !section.packed || format::has_symbols(cache::tensor_of(layer, section.side));
 }
 
 }  // namespace
@@ -78,30 +75,14 @@ StoredSection SectionStorer::store(const cache::LayerDesc& layer,
 namespace {
 
 using cache::kTokenBlock;
-using format::SectionInfo;
-using format::SideName;
+using cache::TensorKind;
 
-SharedBytes raw_bytes_of(const cache::Cache& cache, const SectionInfo& info) {
-  if (info.packed) {
-    const cache::AttentionLayer& layer = *cache::attention_of(cache.layers[to_size(info.layer)]);
-    const cache::Side& side = info.side == SideName::kKeys ? layer.k : layer.v;
-    return std::get<cache::TurboSide>(side).packed[to_size(info.block)].bytes;
-  }
-  AlignedBytes scratch;
-  const ByteView view = format::section_bytes(cache, info, scratch);
-  if (view.data() == scratch.data()) return SharedBytes(std::move(scratch));
-  return SharedBytes(AlignedBytes(view.begin(), view.end()));
-}
-
-SectionInfo section_of(const cache::Cache& cache, const cache::LayerDesc& layer,
-                       const format::SectionKey& key, const cache::Side& side) {
-  SectionInfo info;
-  info.layer = key.layer;
-  info.side = key.side;
-  info.block = key.block;
-  info.packed = key.block < cache::packed_block_count(side);
-  info.raw_bytes = format::raw_bytes(layer, key, info.packed, cache.n_tokens());
-  return info;
+// A section of a cache in memory, with bytes that stay valid when the cache grows.
+RawSection raw_section(const cache::Cache& cache, const cache::BlockInfo& block) {
+  RawSection section;
+  static_cast<cache::BlockInfo&>(section.info) = block;
+  section.raw = cache::copy_block(cache, block);
+  return section;
 }
 
 }  // namespace
@@ -132,30 +113,27 @@ std::vector<RawSection> block_pieces(const cache::Cache& cache,
                                      std::int64_t block) {
   std::vector<RawSection> pieces;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    const auto* layer = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
-    if (layer == nullptr) continue;
-    for (const SideName name : {SideName::kKeys, SideName::kValues}) {
-      const SectionInfo info =
-          section_of(cache, layers[i], {static_cast<std::int64_t>(i), name, block},
-                     name == SideName::kKeys ? layer->k : layer->v);
-      pieces.push_back({info, raw_bytes_of(cache, info)});
+    if (!std::holds_alternative<cache::AttentionLayer>(cache.layers[i])) continue;
+    for (const TensorKind kind : {TensorKind::kKeys, TensorKind::kValues}) {
+      const cache::BlockKey key{static_cast<std::int64_t>(i), kind, block};
+      cache::BlockInfo info{key.layer, key.side, key.block, cache::is_packed(cache.layers[i], key)};
+      info.raw_bytes = cache::raw_bytes(layers[i], key, info.packed, cache.n_tokens());
+      pieces.push_back(raw_section(cache, info));
     }
   }
   return pieces;
 }
 
 StatePieces state_pieces(const cache::Cache& cache) {
-  format::Manifest manifest = format::describe(cache, {});
-  const std::vector<std::size_t> state_sections = place_sections(manifest).snapshot;
+  format::Manifest manifest = format::manifest_of(*cache::reader_of(cache));
   const std::int64_t n_final = final_blocks(cache.n_tokens());
   StatePieces pieces;
+  for (const std::size_t i : place_sections(manifest).snapshot) {
+    pieces.sections.push_back(raw_section(cache, manifest.sections[i]));
+  }
   pieces.snapshot.n_tokens = cache.n_tokens();
   pieces.snapshot.tail.assign(cache.tokens.begin() + n_final * kTokenBlock, cache.tokens.end());
   pieces.snapshot.layers = std::move(manifest.layers);
-  for (const std::size_t i : state_sections) {
-    const SectionInfo& info = manifest.sections[i];
-    pieces.sections.push_back({info, raw_bytes_of(cache, info)});
-  }
   return pieces;
 }
 

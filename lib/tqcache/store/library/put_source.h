@@ -1,5 +1,5 @@
 #pragma once
-// store/library/put_source.h: the sections of a prompt that is to be put, as they will be stored.
+// store/library/put_source.h: the sections of a prompt to be put, as they will be stored.
 //
 // Only for the sources of store.
 
@@ -9,29 +9,29 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/file.h"
-#include "tqcache/base/result.h"
-#include "tqcache/base/shared_bytes.h"
-#include "tqcache/cache/cache.h"
-#include "tqcache/format/cache_content.h"
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/section_compressor.h"
+#include "tqcache/reader.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 
 namespace tqcache::store {
 
-// Compresses sections of a cache in memory for a store. Packed blocks are stored unchanged, except
-// trellis codes, which become symbols; dense ones become byte planes (docs/reference/store.md,
-// "Putting").
+// Compresses sections of a cache in memory for a store. Quantized blocks are stored unchanged,
+// except trellis codes, which become symbols; dense ones become byte planes
+// (docs/reference/store.md, "Putting").
 //
 // Threads: any number may use one at once.
 class SectionStorer {
  public:
   static Result<SectionStorer> make();
 
-  // With all digests. `info` and `layer` say what the section is.
+  // With all digests. `info` and `layer` describe the section.
   StoredSection store(const cache::LayerDesc& layer, const format::SectionInfo& info,
                       SharedBytes raw) const;
 
@@ -42,58 +42,36 @@ class SectionStorer {
   format::SectionCompressor as_it_is_, smaller_;
 };
 
+// A prompt to be put, section by section as a store keeps it.
+//
+// The sections of a .tqkv file are used unchanged after a check of their checksums; those of any
+// other reader are compressed by SectionStorer.
 class PutSource {
  public:
-  virtual ~PutSource() = default;
+  // `reader` must outlive it.
+  static Result<PutSource> open(const cache::CacheReader& reader);
 
-  virtual const format::Manifest& manifest() const = 0;
+  // Has digests of sections only if the reader is a .tqkv file.
+  const format::Manifest& manifest() const { return manifest_; }
   // SHA-256 of a section before compression. Threads: any number at once. Errors: as section().
-  virtual Result<Sha256> digest(std::size_t i) const = 0;
+  Result<Sha256> digest(std::size_t i) const;
   // With all digests. Threads: any number at once. Errors: name the section's place.
-  virtual Result<StoredSection> section(std::size_t i) const = 0;
-};
-
-// A .tqkv file. Its sections are used as they are, after their checksums are checked.
-class FileSource : public PutSource {
- public:
-  // `file` must outlive it. Errors: as SectionReader::open().
-  static Result<FileSource> open(const ByteSource& file);
-
-  const format::Manifest& manifest() const override { return info_; }
-  Result<Sha256> digest(std::size_t i) const override { return info_.sections[i].raw_sha256; }
-  Result<StoredSection> section(std::size_t i) const override;
+  Result<StoredSection> section(std::size_t i) const;
 
  private:
-  FileSource(const ByteSource& file, format::CacheFileInfo info)
-      : file_(&file), info_(std::move(info)) {}
+  PutSource(const cache::CacheReader& reader, SectionStorer storer);
 
-  const ByteSource* file_;
-  format::CacheFileInfo info_;
+  const cache::CacheReader* reader_;
+  const format::SectionReader* file_;  // the reader, if it is a .tqkv file
+  format::Manifest manifest_;
+  SectionStorer storer_;
   std::unique_ptr<BlobMemory> memory_ = std::make_unique<BlobMemory>();
 };
 
-// A cache in memory.
-class CacheSource : public PutSource {
- public:
-  // `cache` must outlive it. Errors: as cache::validate().
-  static Result<CacheSource> open(const cache::Cache& cache);
+// --- Sections of a growing cache, which own or share their memory: the cache may be changed or
+// destroyed while they are put
 
-  const format::Manifest& manifest() const override { return content_.manifest; }
-  Result<Sha256> digest(std::size_t i) const override;
-  Result<StoredSection> section(std::size_t i) const override;
-
- private:
-  CacheSource(format::ContainerContent content, SectionStorer storer)
-      : content_(std::move(content)), storer_(std::move(storer)) {}
-
-  format::ContainerContent content_;
-  SectionStorer storer_;
-};
-
-// --- the pieces of a growing cache, which own or share their memory: the cache may be changed or
-//     destroyed while they are put
-
-// A section before compression. `info` has layer, side, block, packed and raw size.
+// A section before compression. `info` has layer, K or V, block, packed and raw size.
 struct RawSection {
   format::SectionInfo info;
   SharedBytes raw;
@@ -101,20 +79,21 @@ struct RawSection {
 
 std::uint64_t total_bytes(const std::vector<RawSection>& sections);
 
-// Whether a layer has a window or recurrent state, so that the cache cannot be cut.
+// Whether a layer has a window or recurrent state, so that the cache cannot be truncated.
 bool keeps_state(const cache::Cache& cache);
 
 // The parameters of all token blocks of the cache.
-// Requires: a token block is final; then every mean is, too.
+// Requires: a token block is final, so that every mean is fixed.
 Parameters parameters_of(const cache::Cache& cache);
 
-// One token block. Packed sections are shared with the cache, dense ones are copied.
+// One token block. Quantized sections are shared with the cache, dense ones are copied.
+//
 // Requires: `block` < final_blocks(cache.n_tokens()); `layers` are those of parameters_of(cache).
 std::vector<RawSection> block_pieces(const cache::Cache& cache,
                                      const std::vector<cache::LayerDesc>& layers,
                                      std::int64_t block);
 
-// Everything that is not in a final block: the tail, windows, arrays. Packed sections are shared.
+// Everything outside final blocks: the tail, windows, arrays. Quantized sections are shared.
 struct StatePieces {
   Snapshot snapshot;  // without data and content digest; layers are complete, not bare
   std::vector<RawSection> sections;

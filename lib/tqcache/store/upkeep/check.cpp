@@ -1,8 +1,6 @@
 // The check of a store: BlobChecker reads blobs and reports or removes damaged ones; Checker
 // compares the needs of prompts with the inventory.
 
-#include "tqcache/store/upkeep/check.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -14,19 +12,20 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
+#include "tqcache/progress.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::store {
 namespace {
 
 class BlobChecker {
  public:
-  // All must outlive it. `n_total`: blobs that will be read, for `progress`.
+  // All references must outlive it. `n_total`: the number of blobs to read, for `progress`.
   BlobChecker(Backend& backend, const CheckOptions& options, const Progress& progress,
               std::uint64_t n_total, CheckReport& report)
       : backend_(backend),
@@ -35,7 +34,7 @@ class BlobChecker {
         n_total_(n_total),
         report_(report) {}
 
-  // Calls `sink` for each good blob; it must not call the backend.
+  // Calls `sink` for each good blob. `sink` must not call the backend.
   using ContentSink = std::function<void(std::size_t i, const Content& content)>;
   Result<void> read(std::span<const std::string> keys, const ContentSink& sink);
 
@@ -63,7 +62,7 @@ class BlobChecker {
   std::set<std::string> bad_;
 };
 
-// Blobs that are read before the backend may be called again.
+// Number of blobs that are read before the backend may be called again.
 constexpr std::size_t kKeysAtOnce = 8;
 
 Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentSink& sink) {
@@ -73,7 +72,7 @@ Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentS
     TQC_TRY(read_blobs(backend_, some,
                        [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
                          TQC_TRY(report_progress(progress_, report_.read.blobs, n_total_));
-                         if (!blob) return {};  // removed since it was listed
+                         if (!blob) return {};  // removed since the listing
                          report_.read.blobs += 1;
                          report_.read.bytes += blob->bytes.size();
                          if (blob->content) {
@@ -118,14 +117,14 @@ Result<void> BlobChecker::remove_block(const InventoryItem& block) {
   return {};
 }
 
-// Records that are in memory at a time.
+// Number of records in memory at a time.
 constexpr std::size_t kRecordsAtOnce = 8;
 
 std::uint64_t blobs_of(const InventoryItem& item) {
   return std::max<std::size_t>(1, item.parts.size());
 }
 
-// Parts below `n_parts` that are not there.
+// Missing parts below `n_parts`.
 std::vector<std::string> missing_parts(const InventoryItem& block, int n_parts) {
   std::vector<std::string> keys;
   for (int part = 0; part < n_parts; ++part) {
@@ -188,11 +187,11 @@ class Checker {
   }
 
   void note_parent(const InventoryItem& item, const Block& block) {
-    if (block.index == 0) return;  // its parent is no block
+    if (block.index == 0) return;  // its parent is the root, not a block
     if (!inventory_.find_block(to_hex(block.parent))) cut_off_.insert(item.name);
   }
 
-  // A backend may evict a single part. Then part 0 would prevent a new put of the block.
+  // A backend may evict a single part. Part 0 would then prevent a new put of the block.
   Result<void> check_parts(const InventoryItem& block, int n_parts) {
     TQC_TRY_ASSIGN(const std::vector<std::string> missing,
                    still_missing(missing_parts(block, n_parts)));
@@ -254,7 +253,7 @@ class Checker {
     return {};
   }
 
-  // All blobs that the record needs; of a block with unknown parameters only part 0.
+  // All blobs that the record needs; only part 0 of a block with unknown parameters.
   Result<std::vector<std::string>> keys_needed_by(const PromptRecord& record) {
     TQC_TRY(read_counts(record.parameters_key));
     std::vector<std::string> keys;
@@ -272,8 +271,8 @@ class Checker {
     return keys;
   }
 
-  // Reads the parameters for the number of parts. Only the last ones are kept: prompts with a
-  // common prefix share them.
+  // Reads the parameters to get the number of parts. Only the last parameters are kept: prompts
+  // with a common prefix share them.
   Result<void> read_counts(const std::string& key) {
     if (key == counts_key_) return {};
     counts_key_ = key;
@@ -346,11 +345,11 @@ class Checker {
   CheckReport report_;
   BlobChecker blobs_;
   std::unordered_set<std::string> named_data_;  // by states and records
-  std::unordered_set<std::string> cut_off_;     // blocks without the one before
+  std::unordered_set<std::string> cut_off_;     // blocks without their predecessor
   std::unordered_set<std::string> torn_;        // incomplete blocks
   std::unordered_set<std::string> missing_;     // keys that were reported already
   std::string counts_key_;
-  std::optional<PartCounts> counts_;  // as these parameters say
+  std::optional<PartCounts> counts_;  // by the last parameters
 };
 
 }  // namespace

@@ -1,8 +1,7 @@
-// store/upkeep/collect_plan.h: which units of a store go, and in which order.
+// Garbage collection of a store: the plan (which items are removed, in which order) and its
+// execution.
 //
-// Only for the sources of store. Spec: docs/reference/store.md, "Keeping it small".
-
-#include "tqcache/store/upkeep/collect.h"
+// Spec: docs/reference/store.md, "Keeping it small".
 
 #include <algorithm>
 #include <cstdint>
@@ -16,16 +15,17 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::store {
 namespace {
 
 struct CollectPlan {
-  std::vector<std::uint32_t> prompts;  // indices: they go first
-  std::vector<std::uint32_t> items;    // of the inventory, in the order in which they go
+  std::vector<std::uint32_t> prompts;  // indices; removed first
+  std::vector<std::uint32_t> items;    // of the inventory, in the order of removal
   std::uint64_t bytes_after = 0;
   std::uint64_t bytes_needed = 0;
   std::uint64_t bytes_in_grace = 0;
@@ -36,7 +36,7 @@ CollectPlan plan_collection(const Inventory& inventory, std::span<const NamedPro
 
 using Seconds = std::chrono::seconds;
 
-// Uses of one run are seconds apart. Within a minute the depth decides, not the order of reading.
+// Uses in one run are seconds apart. Within a minute the depth decides, not the order of reading.
 constexpr std::int64_t kSecondsAlike = 60;
 
 // The order within a minute: hit statistics, snapshots, data, then blocks from the deepest up, so
@@ -190,7 +190,7 @@ CollectPlan plan_collection(const Inventory& inventory, std::span<const NamedPro
   return Planner(inventory, prompts, options).plan();
 }
 
-// The number of items that are removed between two looks for new records.
+// The number of items that are removed between two searches for new records.
 constexpr std::size_t kItemsAtOnce = 1000;
 
 class Collector {
@@ -258,7 +258,7 @@ class Collector {
     note_limit();
   }
 
-  // Their ages after they have been read, which counts as use in Redis.
+  // Stores the ages of the records after they have been read, because Redis counts reading as use.
   Result<void> note_known_records() {
     std::set<std::string_view> kept;
     for (const NamedPrompt& prompt : prompts_) kept.insert(inventory_.item(prompt.record).name);
@@ -269,7 +269,7 @@ class Collector {
     });
   }
 
-  // Whether the record was put since the last look.
+  // Whether the record was put since the last search.
   bool is_new(const Entry& entry) {
     if (!parse_key(entry.key)) return false;
     const std::chrono::seconds idle = entry.idle.value_or(std::chrono::seconds(0));

@@ -1,8 +1,6 @@
 // Copies of prompts: BlobCopier copies blocks and data, whose keys are the same in every store;
 // Copier copies everything whose slot may change.
 
-#include "tqcache/store/upkeep/copy.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,21 +15,22 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/progress.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
 #include "tqcache/store/upkeep/inventory.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::store {
 namespace {
 
 class BlobCopier {
  public:
-  // All must outlive it.
+  // All references must outlive it.
   BlobCopier(Backend& from, Backend& to, const CopyOptions& options, const Progress& progress,
              CopyReport& report)
       : from_(from),
@@ -41,18 +40,18 @@ class BlobCopier {
         report_(report),
         batcher_(to) {}
 
-  // The total for progress.
+  // Sets the total for progress.
   void expect(std::uint64_t bytes) { n_expected_ = bytes; }
 
-  // Each block is copied once, with all parts or not at all: a block with a missing or damaged part
-  // is left out.
+  // Copies each block once, with all parts or not at all: a block with a missing or damaged part is
+  // left out.
   Result<void> copy_block(const std::string& name, std::size_t n_parts);
   Result<void> copy_data(const std::vector<std::string>& keys);
   // Returns when all blobs are acknowledged.
   Result<void> flush();
 
-  // The content of a good blob. Bad and missing ones are reported once; with `may_be_gone` missing
-  // ones are ignored, because they may have been removed since they were listed.
+  // The content of a good blob. Bad and missing ones are reported once. With `may_be_gone`, missing
+  // ones are ignored, because they may have been removed since the listing.
   template <class Kind>
   Result<std::optional<Kind>> judge(const std::string& key, std::optional<ReadBlob> blob,
                                     bool may_be_gone) {
@@ -86,7 +85,7 @@ class BlobCopier {
   std::set<std::string> failed_;
 };
 
-// Values that are in memory at a time, beside those that wait to be put.
+// Number of values in memory at a time, besides those that wait to be put.
 constexpr std::size_t kValuesAtOnce = 8;
 
 Result<std::vector<std::string>> BlobCopier::missing_there(const std::vector<std::string>& keys) {
@@ -176,7 +175,7 @@ void BlobCopier::count_existing(std::uint64_t bytes) {
   n_done_ += bytes;
 }
 
-// Records and states that are in memory at a time.
+// Number of records and snapshots in memory at a time.
 constexpr std::size_t kAtOnce = 8;
 
 std::vector<std::string> slots_of(const std::string& key) {
@@ -291,7 +290,7 @@ class Copier {
              other.data_keys == snapshot.data_keys;
     };
     TQC_TRY_ASSIGN(const bool is_placed, place<Snapshot>(key, snapshot, is_same_state));
-    // A record contains its snapshot, too. Without a slot no prefix of other prompts ends with it.
+    // A record contains its snapshot, too. Without a slot, no prefix of other prompts ends with it.
     if (!is_placed) placed_[key] = "";
     return {};
   }
@@ -345,7 +344,7 @@ class Copier {
     return all_there(keys);
   }
 
-  // Copies the content of a slot, unless that was done.
+  // Copies the content of a slot, unless already done.
   template <class Kind>
   Result<void> copy_slot(const std::string& key, const Work<Kind>& work) {
     if (placed_.contains(key)) return {};

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/result.h"
+#include "tqcache/error.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 
@@ -41,7 +41,7 @@ Result<Inventory> Inventory::take(Backend& backend, const Progress& progress) {
     return inventory.add(entry);
   }));
   for (InventoryItem& item : inventory.items_)
-    std::ranges::sort(item.parts);  // "10" came before "2"
+    std::ranges::sort(item.parts);  // "10" was listed before "2"
   inventory.index_blocks();
   return inventory;
 }
@@ -153,7 +153,7 @@ Result<std::vector<NamedPrompt>> read_named_prompts(Backend& backend, const Inve
   TQC_TRY(
       read_blobs(backend, keys, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
         TQC_TRY(report_progress(progress, i, keys.size()));
-        if (!blob) return {};  // one that went meanwhile needs nothing any more
+        if (!blob) return {};  // a blob that was removed meanwhile needs no others
         TQC_TRY_ASSIGN(const PromptRecord record,
                        content_of<PromptRecord>(keys[i], std::move(*blob)));
         NamedPrompt prompt{static_cast<std::uint32_t>(first + i),

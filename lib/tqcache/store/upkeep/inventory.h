@@ -1,28 +1,28 @@
 #pragma once
-// store/upkeep/inventory.h: the content of a store: its items with sizes and last uses, its named
-// prompts, and statistics.
+// store/upkeep/inventory.h: the content of a store: its items with sizes and last uses, and its
+// named prompts.
 //
 // Memory: about 200 bytes for each block, snapshot and record.
 
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "tqcache/base/progress.h"
-#include "tqcache/base/result.h"
-#include "tqcache/store/backend.h"
+#include "tqcache/error.h"
+#include "tqcache/progress.h"
+#include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::store {
 
-// What is kept or removed together: the parts of a token block, or one blob of another kind.
+// The unit of removal: the parts of a token block, or one blob of another kind.
 struct InventoryItem {
   BlobKind kind = BlobKind::kBlock;
   std::string name;         // KeyParts::name
@@ -33,14 +33,9 @@ struct InventoryItem {
   std::chrono::seconds idle{0};
 };
 
-// Part 0 of a block comes first: without it readers do not find the other parts.
+// Part 0 of a block comes first, because readers cannot find the other parts without it.
 std::vector<std::string> keys_of(const InventoryItem& item);
 bool has_part(const InventoryItem& item, int part);
-
-struct KindTotal {
-  std::uint64_t blobs = 0;
-  std::uint64_t bytes = 0;
-};
 
 class Inventory {
  public:
@@ -54,7 +49,7 @@ class Inventory {
   Inventory(const Inventory&) = delete;
   Inventory& operator=(const Inventory&) = delete;
 
-  // Sorted by name, and so one kind after another.
+  // Sorted by name, so grouped by kind.
   const std::vector<InventoryItem>& items() const { return items_; }
   const InventoryItem& item(std::size_t i) const { return items_[i]; }
   // The items of one kind: [first, end).
@@ -86,7 +81,7 @@ class Inventory {
 
 // --- named prompts
 
-// The names of the items that a named prompt needs, each once.
+// The names of the items that a named prompt needs, without duplicates.
 std::vector<std::string> needs_of(const PromptRecord& record);
 
 struct NamedPrompt {
@@ -95,51 +90,16 @@ struct NamedPrompt {
   std::string name;
   std::int64_t n_tokens = 0;
   // Since the last use of the prompt's end: record, snapshot and data. (The age of the record alone
-  // would not do where reading counts as use.)
+  // is no measure where reading counts as use.)
   std::chrono::seconds idle{0};
 };
 
 // Reads all records. Progress: in records.
 //
 // Errors: those of the backend. kCorrupt, kTruncated, kMismatch if a record is damaged, and
-//         kUnsupported if a later version wrote it: its needs are then unknown. The message names
-//         its key. kInterrupted.
+//         kUnsupported if a later version wrote it, because its needs are then unknown. The message
+//         names its key. kInterrupted.
 Result<std::vector<NamedPrompt>> read_named_prompts(Backend& backend, const Inventory& inventory,
                                                     const Progress& progress = {});
-
-// Passes each named prompt whose key begins with `prefix` (record_prefix(); "n/": all tenants) to
-// `sink`, in the order of the keys. Damaged ones are reported. `sink` must not call the backend.
-// Errors: those of the backend and of `sink`.
-using RecordSink = std::function<Result<void>(const Entry& entry, const PromptRecord& record)>;
-Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnWarning& on_warning,
-                          const RecordSink& sink);
-
-// --- statistics
-
-// Totals of a store. Bytes are as the backend counts them.
-// Spec: docs/reference/store.md, "What a store holds".
-struct StoreStats {
-  std::array<KindTotal, kBlobKinds> kinds{};  // by BlobKind
-  KindTotal others;                           // under foreign keys
-
-  std::uint64_t prompts = 0;  // named prompts of all tenants
-  std::uint64_t prompt_tokens = 0;
-  std::uint64_t bytes_alone = 0;     // of these prompts, if nothing was shared
-  std::uint64_t bytes_needed = 0;    // of these prompts, with sharing
-  std::uint64_t bytes_unneeded = 0;  // that no named prompt needs
-
-  // Hit statistics of the runs that looked for a prompt.
-  std::uint64_t runs = 0;
-  std::uint64_t runs_that_found = 0;
-  std::uint64_t wanted_tokens = 0, found_tokens = 0;
-  std::uint64_t read_bytes = 0, stored_bytes = 0;
-
-  std::uint64_t bytes_saved() const { return bytes_alone - bytes_needed; }
-};
-
-// Damaged notes are ignored.
-// Progress: in blobs read.
-// Errors: those of the backend and of read_named_prompts(); kInterrupted.
-Result<StoreStats> read_stats(Backend& backend, const Progress& progress = {});
 
 }  // namespace tqcache::store

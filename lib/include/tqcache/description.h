@@ -1,0 +1,329 @@
+#pragma once
+// tqcache/description.h: the description of a cache without its values: model, tokens, and the
+// layout of each layer.
+//
+//   for (const tqcache::cache::LayerDesc& layer : reader->description().layers) {
+//     std::visit(tqcache::Overload{
+//         [](const tqcache::cache::AttentionDesc& full) { ... },
+//         [](const tqcache::cache::WindowDesc& sliding) { ... },
+//         [](const tqcache::cache::StateDesc& recurrent) { ... }}, layer);
+//   }
+//
+// File manifests, store parameters, files of other programs and caches in memory all describe
+// themselves with these structs. They are plain values that can be written and compared.
+//
+// Source: arXiv 2104.09864, section 3.2.2, for RoPE.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tqcache/bytes.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
+
+namespace tqcache::cache {
+
+// --- Token blocks: K and V of a layer are divided into runs of 256 tokens
+
+inline constexpr std::int64_t kTokenBlock = 256;  // tokens; part of the file format
+
+struct HeadShape {
+  std::int64_t n_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  bool operator==(const HeadShape&) const = default;
+};
+
+// Number of token blocks that hold `n_tokens` tokens, including an incomplete last one.
+constexpr std::int64_t block_count(std::int64_t n_tokens) {
+  return (n_tokens + kTokenBlock - 1) / kTokenBlock;
+}
+
+// Number of valid tokens in block `block` of a cache of `n_tokens` tokens.
+constexpr std::int64_t tokens_in_block(std::int64_t n_tokens, std::int64_t block) {
+  return std::min(kTokenBlock, n_tokens - block * kTokenBlock);
+}
+
+// Number of tokens in block `block` that are among the first `n_sinks`, at most kTokenBlock.
+constexpr std::int64_t sinks_in_block(std::int64_t n_sinks, std::int64_t block) {
+  return block == 0 ? n_sinks : 0;
+}
+
+// Number of tokens in block `block` that come before token `begin`.
+constexpr std::int64_t tokens_before(std::int64_t begin, std::int64_t block) {
+  return std::clamp<std::int64_t>(begin - block * kTokenBlock, 0, kTokenBlock);
+}
+
+// A full dense block, in memory or in a file: the input of the encoder.
+struct FullBlock {
+  HeadShape shape;
+  Dtype dtype = Dtype::kF16;
+  std::int64_t index = 0;  // token block; its first token is 256 * index
+  ByteView values;         // [n_kv_heads, kTokenBlock, head_dim] of dtype
+  // Number of first tokens that a sliding window has already left: they are not used any more, and
+  // their values are undefined.
+  std::int64_t n_left = 0;
+
+  // The head vectors of one kv head: [kTokenBlock, head_dim].
+  ByteView head(std::int64_t kv_head) const {
+    const auto size = static_cast<std::size_t>(kTokenBlock * shape.head_dim) * dtype_size(dtype);
+    return values.subspan(static_cast<std::size_t>(kv_head) * size, size);
+  }
+};
+
+// Number of first tokens of a block that are not encoded; sink tokens stay dense.
+constexpr std::int64_t uncoded_tokens(const FullBlock& block, std::int64_t n_sinks) {
+  return std::max(sinks_in_block(n_sinks, block.index), block.n_left);
+}
+
+// --- RoPE, as already applied to the keys in a cache
+//
+// R_p rotates components i and i + n_dims / 2 of a key at position p, as a point in the plane, by
+// p * base^(-2i / n_dims) / factors[i] radians; components from n_dims on are unchanged (partial
+// rotary). Factors extend a model's context: one factor for all pairs (linear scaling), or one
+// per pair (llama3, longrope, YaRN). A cache stores keys in this half-split order whatever the
+// model's own order is, so the style only says whether there is RoPE at all.
+//
+// Encoding depends on these values, so they must be the same on every CPU: sine, cosine and powers
+// use only + - * /, not the C library, whose last bit varies.
+
+enum class RopeStyle : std::uint8_t { kNone = 0, kHalfSplit = 1, kInterleaved = 2 };
+
+// The rotary embedding of the model's keys. Needed to continue a cache, and to undo RoPE.
+struct Rope {
+  RopeStyle style = RopeStyle::kHalfSplit;
+  std::int64_t n_dims = 0;  // number of leading components that are rotated
+  double base = 0;
+  std::vector<float> factors = {};  // [n_dims / 2]; empty: all 1
+  bool operator==(const Rope&) const = default;
+};
+
+// Whether R_p is defined for head vectors of `head_dim` components and is not the identity: the
+// style is not kNone, n_dims is even and in [2, head_dim], the base is finite and at least 1, and
+// factors are empty or one per pair, each within 2^-20 and 2^20.
+bool can_turn(const Rope& rope, std::int64_t head_dim);
+
+// x = R_position x, and its inverse x = R_position^T x; the identity if can_turn() is false.
+// Angles are computed in f64; their cosine and sine are rounded to f32.
+//
+// Shapes: x [head_dim].
+void turn(const Rope& rope, std::int64_t position, std::span<float> x);
+void turn_back(const Rope& rope, std::int64_t position, std::span<float> x);
+
+}  // namespace tqcache::cache
+
+namespace tqcache {
+
+// --- Layers
+
+// One function object made of a lambda for each alternative of a variant. With std::visit, code
+// that omits an alternative does not compile.
+template <class... Cases>
+struct Overload : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Overload(Cases...) -> Overload<Cases...>;  // clang 14 does not deduce it
+
+}  // namespace tqcache
+
+namespace tqcache::cache {
+
+// Bounds on what a cache may claim; they are also limits of the file (docs/reference/format.md
+// §Limits).
+inline constexpr std::int64_t kMaxLayers = 1024;
+inline constexpr std::int64_t kMaxTokens = 16 * 1024 * 1024;
+inline constexpr std::int64_t kMaxKvHeads = 1024;
+inline constexpr std::int64_t kMaxHeadDim = 1024;
+
+inline constexpr std::size_t kMaxTextBytes = 1024;        // per name
+inline constexpr std::size_t kMaxDifferentParts = 1024;   // parts of all distinct codecs of a cache
+inline constexpr std::size_t kMaxMatrixValues = 8 << 20;  // in the matrices of distinct parts
+// Token blocks of all windows, keys and values together, including those that windows have left:
+// each takes a row in memory.
+inline constexpr std::int64_t kMaxWindowBlocks = 1 << 20;
+inline constexpr std::size_t kMaxArrays = 64;  // per layer with recurrent state
+inline constexpr std::size_t kMaxArrayRank = 8;
+inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
+
+// The id of a token whose id is unknown (tqcache/cache.h).
+inline constexpr std::int32_t kUnknownToken = -1;
+
+// The model that a cache belongs to. A cache is usable only with exactly this model. A cache of
+// unknown origin has an empty architecture and all-zero fingerprints.
+struct Identity {
+  std::string architecture;  // the GGUF name: "qwen3"
+  std::string model_name;    // a display name; not part of the identity
+  Rope rope;
+  Sha256 weights_fingerprint{};  // docs/reference/format.md §Fingerprints
+  Sha256 tokenizer_fingerprint{};
+  std::optional<Sha256> adapter_fingerprint;  // absent: no adapter
+  std::string source_format;                  // where the values came from: "tqcache", "mlx-lm"
+};
+
+// Where the mean head vector is removed before K or V is quantized (docs/reference/codec.md §8).
+enum class Centering : std::uint8_t { kNone = 0, kPostRope = 1, kPreRope = 2 };
+
+// How K or V of a layer is quantized.
+//
+// A new cache does not know its mean, outlier channels and transforms yet: they are fixed when the
+// first token block is quantized. Until then these lists are empty.
+struct QuantSpec {
+  codec::Mode mode = codec::Mode::kMse;  // of `parts`
+  std::vector<codec::PartSpec> parts;
+  Centering centering = Centering::kNone;
+  std::vector<float> mean = {};              // [n_kv_heads, head_dim]
+  std::vector<std::uint16_t> outliers = {};  // [n_kv_heads, n]: channels with more bits
+  std::int64_t n_sinks = 0;                  // first tokens that stay dense
+  std::vector<std::int8_t> transforms = {};  // [n_kv_heads, head_dim, head_dim], in 64ths
+};
+
+// K or V of a layer.
+struct TensorDesc {
+  Dtype dtype = Dtype::kF16;            // of values that are not quantized
+  std::optional<QuantSpec> quant = {};  // absent: dense
+};
+
+// Full attention: a key and a value for every token. Keys are stored after RoPE, with components in
+// half-split order (component i is rotated with i + head_dim / 2).
+struct AttentionDesc {
+  HeadShape shape;
+  TensorDesc k;
+  TensorDesc v;
+};
+
+// The size of a sliding window. A layer that has seen n tokens holds min(n, size) of them: the
+// first `keep` tokens, which never leave, and the newest ones.
+struct Window {
+  std::int64_t size = 0;  // maximum number of tokens held, at least 1
+  std::int64_t keep = 0;  // first tokens that never leave, 0 to size - 1
+
+  bool operator==(const Window&) const = default;
+};
+
+// Sliding-window attention. Only a window with keep = 0 can be quantized.
+struct WindowDesc {
+  AttentionDesc attention;
+  Window window;
+};
+
+struct ArrayDesc {
+  std::string name;  // "conv", "state", ...
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::uint64_t> shape;  // outermost first
+
+  bool operator==(const ArrayDesc&) const = default;
+};
+
+// Recurrent state of a layer without attention (linear attention, convolution, SSM). It is valid
+// only for exactly the cache's token count and cannot be truncated.
+struct StateDesc {
+  std::vector<ArrayDesc> arrays;
+};
+
+// A closed set: visit it with Overload.
+using LayerDesc = std::variant<AttentionDesc, WindowDesc, StateDesc>;
+
+struct CacheDesc {
+  Identity identity;
+  std::vector<std::int32_t> tokens;  // all kUnknownToken if they are hidden
+  // Hashes of the token blocks in place of ids (tqcache/cache.h). An empty list: neither ids nor
+  // hashes are known.
+  std::optional<std::vector<Sha256>> hidden_tokens = {};
+  std::vector<LayerDesc> layers;
+
+  std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+inline bool is_quantized(const TensorDesc& tensor) { return tensor.quant.has_value(); }
+inline bool is_quantized(const AttentionDesc& layer) {
+  return is_quantized(layer.k) || is_quantized(layer.v);
+}
+
+// The keys and values of a layer; null for recurrent state.
+const AttentionDesc* attention_of(const LayerDesc& layer);
+AttentionDesc* attention_of(LayerDesc& layer);
+
+// Number of tokens whose keys and values a layer holds; 0 for recurrent state.
+std::int64_t tokens_held(const LayerDesc& layer, std::int64_t n_tokens);
+
+// Number of tokens that a window holds.
+inline std::int64_t window_tokens(const Window& window, std::int64_t n_tokens) {
+  return std::min(window.size, n_tokens);
+}
+
+// The first token of the window's newest consecutive tokens. The first `keep` tokens lie before it;
+// they are part of the run while the window is not full.
+inline std::int64_t window_begin(const Window& window, std::int64_t n_tokens) {
+  return n_tokens <= window.size ? 0 : n_tokens - (window.size - window.keep);
+}
+
+// The token block of window_begin().
+inline std::int64_t first_window_block(const Window& window, std::int64_t n_tokens) {
+  return window_begin(window, n_tokens) / kTokenBlock;
+}
+
+// Whether the window holds a token of this block.
+inline bool holds_block(const Window& window, std::int64_t n_tokens, std::int64_t block) {
+  return block >= first_window_block(window, n_tokens) || block * kTokenBlock < window.keep;
+}
+
+// --- Arrays
+//
+// Files and exporters store a dense window as two arrays, "keys" and "values", each
+// [n_kv_heads, window_tokens, head_dim] with tokens in position order. A quantized window is
+// stored in token blocks, as full attention is.
+
+inline constexpr std::string_view kWindowKeys = "keys";
+inline constexpr std::string_view kWindowValues = "values";
+
+// The shape of both arrays of a window, outermost first.
+std::vector<std::uint64_t> window_array_shape(HeadShape shape, const Window& window,
+                                              std::int64_t n_tokens);
+
+// Whether files store the layer in token blocks: full attention and quantized windows.
+bool is_in_token_blocks(const LayerDesc& layer);
+
+// The first token block of such a layer that a cache of `n_tokens` holds.
+std::int64_t first_block(const LayerDesc& layer, std::int64_t n_tokens);
+
+// The arrays of a layer: of recurrent state or of a dense window; otherwise empty. Without
+// `n_tokens` the arrays of a window have no shape.
+std::vector<ArrayDesc> arrays_of(const LayerDesc& layer, std::optional<std::int64_t> n_tokens);
+
+// --- Checks of descriptions
+//
+// Errors: kCorrupt, kTooLarge.
+Result<void> validate_tokens(std::span<const std::int32_t> tokens,
+                             const std::optional<std::vector<Sha256>>& hidden_tokens);
+Result<void> validate_shape(HeadShape shape);
+Result<void> validate_window(HeadShape shape, const Window& window);
+// Layers of a cache of `n_tokens`: limits, and fields that must agree. Also kUnsupported.
+Result<void> validate_layers(const std::vector<LayerDesc>& layers, const Rope& rope,
+                             std::int64_t n_tokens);
+// The whole description. Also kUnsupported.
+Result<void> validate(const CacheDesc& cache);
+
+// --- Comparison
+//
+// Bitwise equality, as in a file: 0 and -0 differ.
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
+bool same_bits(const codec::TransformMatrix& a, const codec::TransformMatrix& b);
+bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b);
+bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b);
+
+// Whether both are quantized in the same way: codec, centering and sink tokens. Means, outlier
+// channels and transforms depend on the values and are ignored.
+bool same_form(const TensorDesc& a, const TensorDesc& b);
+// The same for a whole layer. Shapes of recurrent state are ignored.
+bool same_form(const LayerDesc& a, const LayerDesc& b);
+
+}  // namespace tqcache::cache

@@ -1,0 +1,180 @@
+#pragma once
+// tqcache/kv_codec.h: the codec of K or V of one layer: quantizes and restores token blocks, and
+// holds no data.
+//
+//   TQC_TRY_ASSIGN(auto codec,
+//                  KvCodec::make(layer.k, layer.shape, codec::BlockOrder::kKeys, rope));
+//   codec.fit(blocks, OutlierPolicy::kCalibrationVariance, n_threads);  // new caches only
+//   TQC_TRY_ASSIGN(const auto packed, codec.encode(block, n_threads));
+//   const AlignedBytes values = codec.decode_block(packed.view(), block.index, kTokenBlock);
+//
+// A codec is made from a description (description.h): of a file, a store, another program, or a
+// plan for a new cache. A codec for a new cache does not know its mean, outlier channels and
+// transforms yet: fit() computes them from the first token blocks, and they stay fixed afterwards.
+//
+// Spec: docs/reference/codec.md §5, §6 and §8; docs/reference/format.md §6.2.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tqcache/bytes.h"
+#include "tqcache/codec_spec.h"
+#include "tqcache/description.h"
+#include "tqcache/error.h"
+
+namespace tqcache::cache {
+
+// The parts of a packed token block, in memory, in files and in stores:
+//
+//   codes    [n_kv_heads, head.code_bytes]
+//   scales   [n_kv_heads, head.n_scale_rows, kTokenBlock] f16
+//   sinks    [n_kv_heads, n_sinks, head_dim] of the dtype of values that stay dense
+//
+// All three begin at a multiple of 64 bytes.
+struct PackedLayout {
+  codec::HeadLayout head;  // codes and scales of one kv head
+  std::size_t n_heads = 0;
+  std::size_t n_sinks = 0;     // sink tokens of one kv head: 0 after token block 0
+  std::size_t sink_bytes = 0;  // per kv head
+
+  // Offsets in bytes.
+  std::size_t codes_at(std::size_t kv_head) const { return kv_head * head.code_bytes; }
+  std::size_t scales_at(std::size_t kv_head) const {
+    return n_heads * head.code_bytes + kv_head * head.scale_bytes();
+  }
+  std::size_t sinks_at(std::size_t kv_head) const {
+    return n_heads * (head.code_bytes + head.scale_bytes()) + kv_head * sink_bytes;
+  }
+  std::size_t bytes() const { return sinks_at(n_heads); }
+};
+
+// Requires: the tensor is quantized, with parts that codec::mode_of() accepts;
+//           validate_shape(shape).
+PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
+                           std::int64_t block);
+
+// The token blocks from which outlier channels are chosen. A cache that grows from empty has one
+// block when it is first quantized, so both values then mean the same.
+enum class OutlierPolicy : std::uint8_t {
+  kCalibrationVariance,  // the first token block
+  kRollingVariance       // the blocks from which the mean is computed: mean_blocks()
+};
+
+// Tables that the codecs of one cache share: transforms, codebooks and RoPE angles. Layers with
+// equal descriptions share one set.
+//
+// Copies share the same tables. Threads: one at a time.
+class KvTables {
+ public:
+  KvTables(const Rope& rope);  // not explicit: a codec that shares no tables is made from a Rope
+
+  const Rope& rope() const;
+
+  // codec::make_parts(), computed once per spec. Errors: as there.
+  Result<std::vector<codec::PartSpec>> parts(const codec::CodecSpec& spec);
+
+ private:
+  friend class KvCodec;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// A value: copies share one immutable state; fit() gives its object a new state.
+// Threads: any number may use one codec at once.
+class KvCodec {
+ public:
+  struct State;  // not for users of the library
+
+  // The codec that `tensor` describes. With fit_transforms, fit() computes transforms as well.
+  //
+  // Requires: validate_shape(shape); the tensor is quantized.
+  // Errors:   kUnsupported, kCorrupt: as codec::mode_of() and for codebooks and transforms;
+  //           kCorrupt if mean, outlier channels, transforms or sink tokens do not fit the shape,
+  //           the order or the RoPE.
+  static Result<KvCodec> make(const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
+                              KvTables tables, bool fit_transforms = false);
+
+  TensorDesc describe() const;  // make() turns it into the same codec
+  HeadShape shape() const;
+  codec::BlockOrder order() const;  // keys or values
+  Dtype dtype() const;              // of values that stay dense
+  codec::Mode mode() const;
+  const std::vector<codec::PartSpec>& parts() const;  // with centroids
+  Centering centering() const;
+  std::int64_t n_sinks() const;  // first tokens that stay dense, 0 to kTokenBlock; not centered
+  std::uint64_t bytes() const;   // memory of mean, outlier channels and transforms
+
+  // Whether mean, outlier channels and transforms are known, as encode() and decode() require. A
+  // codec without any of them is fixed from the start.
+  bool is_fixed() const;
+
+  // Whether codes cannot be scored directly (keys transformed before RoPE), so that a cache in
+  // memory keeps decoded values as well.
+  bool must_keep_decoded() const;
+
+  // Computes those of mean, outlier channels and transforms that are not fixed yet: the mean and
+  // the transforms from all blocks, outlier channels as the policy says.
+  //
+  // Requires: full blocks in ascending order, at least one; the first token block is among them if
+  //           there are sink tokens.
+  // Bytes:    identical on every CPU and for any number of threads.
+  void fit(std::span<const FullBlock> blocks, OutlierPolicy policy, unsigned n_threads);
+
+  // The full token blocks that fit() needs from a cache of `n_tokens`, ascending: those from which
+  // the mean is computed (mean_blocks()), only the first of them, or an empty list. `begin`: the
+  // first token in a window.
+  std::vector<std::int64_t> blocks_to_fit(OutlierPolicy policy, std::int64_t n_tokens,
+                                          std::int64_t begin = 0) const;
+
+  // The layout of token block `block`. Valid while this codec or a copy of it exists.
+  const PackedLayout& layout(std::int64_t block) const;
+  std::size_t packed_bytes(std::int64_t block) const { return layout(block).bytes(); }
+
+  // Packs a block, with its sink tokens. The result begins at a multiple of 64 bytes.
+  //
+  // Requires: is_fixed(); block.shape and block.dtype are those of the codec.
+  // Errors:   kCorrupt for a value that is not finite, kUnsupported for a scale or bias beyond f16;
+  //           the message names the head and the token in the block.
+  // Bytes:    identical on every CPU and for any number of threads.
+  Result<SharedBytes> encode(const FullBlock& block, unsigned n_threads) const;
+
+  // Decodes the first tokens of one kv head, with the mean added; sink tokens exactly as stored.
+  //
+  // Shapes:   packed [packed_bytes(block)]; out [n, head_dim], n from 1 to kTokenBlock.
+  // Requires: is_fixed(); `packed` begins at a multiple of 64.
+  // Errors:   none. Any bytes decode.
+  void decode(ByteView packed, std::int64_t block, std::int64_t kv_head,
+              std::span<float> out) const;
+
+  // The same for all kv heads: [n_kv_heads, n_tokens, head_dim] of dtype().
+  AlignedBytes decode_block(ByteView packed, std::int64_t block, std::int64_t n_tokens) const;
+
+  // Replaces head vectors by their quantized and decoded values; sink tokens stay.
+  //
+  // Shapes:   rows [n, n_kv_heads, head_dim]: tokens at `position`, `position` + 1, ..., all in one
+  //           token block.
+  // Requires: is_fixed(). Errors: as encode(); tokens are counted from `position`.
+  Result<void> quantize_rows(std::int64_t position, std::span<float> rows) const;
+
+  const State& state() const { return *state_; }
+  explicit KvCodec(State state);  // for the library and its tests
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
+// The codecs of a layer; nullopt for a dense tensor.
+struct LayerCodecs {
+  std::optional<KvCodec> k;
+  std::optional<KvCodec> v;
+};
+
+// The codecs of all layers, with shared tables: [n_layers]. Errors: as KvCodec::make(), with layer
+// and K or V.
+Result<std::vector<LayerCodecs>> make_codecs(std::span<const LayerDesc> layers, const Rope& rope);
+
+}  // namespace tqcache::cache

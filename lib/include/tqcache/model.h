@@ -1,0 +1,144 @@
+#pragma once
+// tqcache/model.h: a model loaded from disk: configuration, weights, tokenizer, identity.
+//
+//   TQC_TRY_ASSIGN(const auto model, tqcache::model::load_model("model.gguf"));
+//   TQC_TRY_ASSIGN(auto cache, tqcache::model::make_cache(*model, tqcache::Dtype::kF16));
+//
+// Safe for untrusted input. Model families differ, but a ModelConfig holds only values: the decoder
+// never checks a name.
+//
+// Source: ggml docs/gguf.md; huggingface/transformers models/*/configuration_*.py.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/tokenizer.h"
+
+namespace tqcache::model {
+
+// --- Configuration
+
+enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+
+enum class LayerKind : std::uint8_t {
+  kAttention,
+  kDeltaNet,  // linear attention with a recurrent state (Gated DeltaNet)
+};
+
+// The settings of one layer.
+struct LayerConfig {
+  LayerKind kind = LayerKind::kAttention;
+  std::int64_t window = 0;  // tokens that a query sees, including its own; 0: all
+  cache::Rope rope;
+};
+
+// A mixture of experts that replaces the feed-forward.
+struct ExpertsConfig {
+  std::int64_t count = 0;        // 0: no experts
+  std::int64_t used = 0;         // per token
+  std::int64_t d_ff = 0;         // of one expert
+  std::int64_t shared_d_ff = 0;  // of the expert that all tokens go through; 0: none
+  bool normalized = true;        // the weights of the used experts are scaled to sum to 1
+};
+
+// The gated delta net of a hybrid model; all zero if no layer has one.
+struct DeltaNetConfig {
+  std::int64_t n_key_heads = 0;
+  std::int64_t n_value_heads = 0;  // r * n_key_heads; heads h r to h r + r - 1 share key head h
+  std::int64_t key_dim = 0;        // components of a head vector
+  std::int64_t value_dim = 0;
+  std::int64_t kernel = 0;  // tokens that the convolution sees
+
+  std::int64_t key_size() const { return n_key_heads * key_dim; }
+  std::int64_t value_size() const { return n_value_heads * value_dim; }
+  std::int64_t conv_size() const { return 2 * key_size() + value_size(); }
+};
+
+// Differences between the weight layout of the file and that of the decoder.
+struct WeightForm {
+  bool permuted_heads = false;  // rows of q and k in pairs (0, 1), (2, 3), ...; RoPE is by halves
+  bool fused_projections = false;  // attn_qkv, and ffn_up preceded by the gate
+  bool tiled_value_heads = false;  // value head v of key head k is at v * n_key_heads + k
+  bool log_decay = false;          // ssm_a is log(A), not -A
+  float norm_offset = 0;           // added to the weights of norms
+  // GGUF's names of the norm before the feed-forward, and of the norm that Hugging Face calls
+  // post_attention_layernorm: usually the same norm.
+  std::string_view ffn_norm = "ffn_norm.weight";
+  std::string_view after_attention = "ffn_norm.weight";
+  std::int64_t n_extra_layers = 0;  // after the others, unused: they predict further tokens
+};
+
+struct ModelConfig {
+  std::string architecture;  // GGUF's name: "qwen3"
+  std::string name;          // a display name; empty if the file has none
+  std::int64_t n_layers = 0;
+  std::int64_t d_model = 0;
+  std::int64_t d_ff = 0;  // 0 if all layers have experts
+  std::int64_t n_heads = 0;
+  std::int64_t n_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t vocab_size = 0;      // rows of the embedding matrix
+  std::int64_t context_length = 0;  // tokens
+  float rms_norm_epsilon = 0;
+  cache::Rope rope;              // of layers with full attention
+  bool tied_embeddings = false;  // the output matrix is the embedding matrix
+
+  // One entry per layer; empty: all have full attention.
+  std::vector<LayerConfig> layers = {};
+
+  bool qk_norms = false;
+  bool qkv_biases = false;
+  bool output_bias = false;  // attention's output has a bias
+  bool post_norms = false;   // the outputs of attention and feed-forward are normalized
+  bool attention_gate = false;
+  Activation activation = Activation::kSilu;
+  float rope_magnitude = 1;   // factor by which RoPE scales lengths
+  float attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  float attention_cap = 0;    // scores s become c tanh(s / c); 0: no cap
+  float logit_cap = 0;        // likewise for logits
+  float embedding_scale = 1;
+  ExpertsConfig experts;
+  DeltaNetConfig delta_net;
+  WeightForm form;
+
+  cache::HeadShape head_shape() const { return {n_kv_heads, head_dim}; }
+  LayerConfig layer(std::int64_t index) const;
+  float score_scale() const;
+};
+
+// --- Loading
+
+struct Weights;  // not for users of the library
+
+struct Model {
+  ModelConfig config;
+  std::shared_ptr<const Weights> weights;  // views into `files`
+  tokenizer::Tokenizer tokenizer;
+  cache::Identity identity;
+  std::vector<MappedFile> files;
+};
+
+// Loads a GGUF file (the first part of a split model), or a Hugging Face folder (config.json,
+// tokenizer.json, *.safetensors; tokens that end a turn also from tokenizer_config.json and
+// generation_config.json, if present). The weights stay mapped: do not change the files while the
+// model is in use.
+//
+// Errors: kNotFound, kIo, and those of the readers; for a folder the message names the file.
+//         kCorrupt when the file is not GGUF, or the vocabulary is larger than the matrices;
+//         kUnsupported when the model has more tensors than its architecture uses.
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path);
+
+// An empty cache for this model: dense, with a window for each sliding-window layer and the initial
+// state, in f32, for each layer without attention.
+// Errors: those of cache::make_cache().
+Result<cache::Cache> make_cache(const Model& model, Dtype dtype);
+Result<cache::Cache> make_cache(const ModelConfig& config, cache::Identity identity, Dtype dtype);
+
+}  // namespace tqcache::model

@@ -1,0 +1,210 @@
+#pragma once
+// tqcache/quantize.h: the quantization of a cache: plans, presets, one-line configurations, and the
+// conversion itself.
+//
+//   TQC_TRY_ASSIGN(const auto options, tqcache::cache::preset("k4v3"));
+//   TQC_TRY_ASSIGN(const auto quantized, tqcache::cache::quantize(reader, options));
+//
+// There is one conversion, a view of a reader. Files, stores, caches of other programs and caches
+// in memory all use it, so all produce the same bytes.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/kv_codec.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
+
+namespace tqcache::cache {
+
+// --- Plans
+
+// How K or V of a layer is stored.
+struct SidePlan {
+  bool dense = false;  // stays dense; the other fields are ignored
+  // head_dim comes from the layer. In mode mixed, outlier_channels 0 means a quarter of head_dim.
+  codec::CodecSpec codec = {};
+  Centering center =
+      Centering::kPreRope;  // key_centering() and value_centering() give the effective value
+  OutlierPolicy outlier_policy = OutlierPolicy::kCalibrationVariance;
+  std::int64_t n_sinks = 0;  // first tokens that stay dense, 0 to kTokenBlock
+  // Mode trellis: use transforms fitted to the vectors instead of a rotation.
+  bool fit_transforms = false;
+  bool keep_packed = false;  // already quantized tensors stay unchanged, whatever their settings
+
+  bool operator==(const SidePlan&) const = default;
+};
+
+// The first and last attention layers often lose most quality when quantized.
+struct BoundaryLayers {
+  std::int64_t n =
+      0;         // at each end; layers without attention and windows that stay dense do not count
+  int bits = 8;  // of mode mse; what is dense in the other layers is dense here too
+};
+
+// Mode trellis: the quantization step of each layer as a multiple of the plan's step, since a model
+// needs some layers more exactly than others. [n_layers] each, including layers without attention,
+// or empty: all use the plan's step. 0 leaves K or V dense. A product out of range is clamped to
+// the nearest allowed step.
+struct StepWeights {
+  std::vector<float> keys = {};
+  std::vector<float> values = {};
+
+  bool operator==(const StepWeights&) const = default;
+};
+
+inline constexpr float kMinStepWeight = 1.0f / 8;  // of nonzero weights
+inline constexpr float kMaxStepWeight = 8;
+
+// The treatment of sliding windows. An already quantized window stays quantized in any case.
+enum class WindowForm {
+  kAsTheyAre,
+  // Quantized as full attention is, without sink tokens and transforms. Keys are not centered,
+  // since in some models (Gemma 3) windows use a different RoPE than the cache describes.
+  kTurbo,
+  kTurboCentered,  // the same, with centered keys: for models with one RoPE
+};
+
+struct ConvertOptions {
+  SidePlan keys = {};
+  SidePlan values = {};
+  BoundaryLayers boundary = {};
+  unsigned n_threads = 0;  // 0: all processors
+  // K and V stay as they are, dense or quantized; the plans are not used.
+  bool keep_all = false;
+  StepWeights weights = {};
+  WindowForm windows = WindowForm::kAsTheyAre;  // windows with keep > 0 are never quantized
+};
+
+// What convert() does with each layer: [n_layers, 2], keys before values. Tensors that stay as they
+// are, and recurrent state, have a dense plan. The other plans are complete: head_dim, the number
+// of outlier channels, and the effective centering of K or V.
+//
+// Errors: kInvalidArgument (bits, sinks, boundary layers or weights out of range; weights for
+//         another number of layers; K or V already quantized with different settings),
+//         kUnsupported (as codec::make_parts: an incompatible head_dim, number of outlier channels
+//         or group size). The message names the layer and K or V if the error belongs to one.
+Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options);
+
+// The codec of a new K or V, not fixed yet. Codecs with the same plan and head_dim share their
+// tables. Errors: kUnsupported, as codec::make_parts().
+Result<KvCodec> make_codec(const SidePlan& plan, codec::BlockOrder order, HeadShape shape,
+                           Dtype dtype, KvTables tables);
+
+// --- Presets
+//
+//   turbo4 turbo3 turbo2   4, 3 or 2 bits for keys and values
+//   turbo3.5 turbo2.5      one more bit for a quarter of the channels, the outliers: 3.25 and 2.25
+//                          bits per code, and twice as many scales
+//   k8v4 k4v3 kfv4         different bits for keys and values; f: dense
+//   prod4 prod3 prod2      unbiased inner products by a 1-bit residual, as in TurboQuant
+//   affine8 affine4        groups of 64 channels with scale and bias, neither transformed nor
+//                          centered: the usual baseline
+
+inline constexpr std::string_view kDefaultPreset = "turbo4";
+
+// What a scale preserves by default in modes mse and mixed: below 4 bits (of regular channels) the
+// length of a vector, since unbiased inner products cost too much there; from 4 bits on, inner
+// products. Measured: docs/explain/quality.md, "Scales".
+constexpr codec::ScaleRule usual_scale(int bits) {
+  return bits < 4 ? codec::ScaleRule::kNorm : codec::ScaleRule::kUnbiased;
+}
+
+// Errors: kInvalidArgument for an unknown name; the message lists the known ones.
+Result<ConvertOptions> preset(std::string_view name);
+
+// All preset names, the default first.
+std::vector<std::string_view> preset_names();
+
+// One line of description. Empty for an unknown name.
+std::string_view preset_description(std::string_view name);
+
+// Three configurations by purpose: "high", "balanced" (the default preset) and "small", the best
+// measured ones at their sizes (docs/explain/quality.md, "Three qualities").
+// Errors: kInvalidArgument for another word.
+Result<ConvertOptions> quality(std::string_view word);
+std::vector<std::string_view> quality_words();
+
+// --- Configurations: the settings of a conversion on one line
+//
+//   a preset            turbo4, k8v4, kfv4, ... (preset()), or f32: everything stays dense
+//   items, by commas    k=mse:4,v=mse:3,boundary=2:8,sink=4
+//
+//   k=MODE:BITS, v=...  mse:4, prod:3, mixed:3 (mixed:3:32:4 sets outlier channels and their bits),
+//                       affine:4 (affine:4:32 gives the group size), dense; trellis:0.25, the
+//                       archive tier with that step, trellis:0.25:map with fitted transforms
+//   k.weights=W:W:...   mode trellis: one weight per layer of the model, which multiplies the step
+//                       of keys; .125 to 8, or 0: that layer stays dense. v.weights for values
+//   boundary=N[:BITS]   N layers at each end get mode mse with BITS bits; default 8
+//   windows=WORD        sliding windows: keep (unchanged), turbo, or turbo:center: with centered
+//                       keys as well (WindowForm)
+//   sink=N              number of first tokens that stay dense
+//   center=WORD         none, post-rope, pre-rope
+//   rotation=WORD, rounds=N, seed=N, scale=WORD, residual=WORD (of mode prod), outliers=WORD (of
+//   mode mixed)         as the flags of `tqcache convert`
+//
+// A preset may be followed by items that change it: turbo4,sink=4,center=none. Without a preset the
+// items change the default one. k= and v= replace the settings of K or V by the mode's defaults;
+// the other items change these, in any order. Items from `sink` on apply to K and V where their
+// mode supports them; the prefix k. or v. limits an item to one of them: k.center=none.
+
+// The name of the configuration that leaves everything dense.
+inline constexpr std::string_view kDenseName = "f32";
+
+// Settings that the text does not give have the defaults of `convert`.
+struct Configuration {
+  std::string name;  // as it was written
+  ConvertOptions options = {};
+
+  bool is_dense() const { return options.keys.dense && options.values.dense; }
+};
+
+// Errors: kInvalidArgument; the message names the item and the allowed values. What depends on the
+// model, such as a group size that does not divide head_dim, is checked on use.
+Result<Configuration> parse_configuration(std::string_view text);
+
+// A list of configurations. Each name starts one, and the items after it belong to it: turbo4,
+// kfv4,sink=4 are two. If a configuration starts with an item, semicolons separate all of them:
+// k=mse:4;k=mse:3,v=mse:3.
+Result<std::vector<Configuration>> parse_configurations(std::string_view text);
+
+// The shortest text that parse_configuration() reads as the same options. Settings without effect
+// are omitted, such as the bits of K when K stays dense.
+std::string configuration_text(const ConvertOptions& options);
+
+// --- Conversion
+
+// A view that quantizes the full token blocks of K and V as they are read. The last block stays
+// dense until it is full; recurrent state is unchanged, and so are sliding windows unless the
+// options quantize them. K or V that is already quantized keeps its blocks if its codec, centering
+// and sink tokens are the requested ones, and is rejected otherwise: quantizing again would add
+// both errors.
+//
+// The mean of K or V is computed over mean_blocks(), outlier channels over the blocks that the
+// policy names. These token blocks are read here, and again when they are quantized. Without a full
+// block, mean and outlier channels are fixed when the first block becomes full.
+//
+// Memory:   the token blocks that the mean of one K or V is computed over (at most 32), and sliding
+//           windows that are quantized, in packed form.
+// Progress: bytes of the blocks that are read here.
+// Errors:   as plan_layers(); those of the source; kTooLarge (windows); kInterrupted. Reading a
+//           block: kCorrupt (a value that is not finite), kUnsupported (a value whose scale exceeds
+//           f16); the message names layer, K or V, token block, head and token.
+// Bytes:    identical on every CPU and for any number of threads.
+Result<std::shared_ptr<const CacheReader>> quantize(std::shared_ptr<const CacheReader> source,
+                                                    const ConvertOptions& options,
+                                                    const Progress& progress = {});
+
+// The same for a cache in memory, layer by layer: the memory of a dense layer is released when the
+// layer is quantized.
+//
+// Progress: bytes of the dense blocks of layers that are quantized.
+// Errors:   as quantize(), and those of validate().
+Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress& progress = {});
+
+}  // namespace tqcache::cache

@@ -1,0 +1,285 @@
+#pragma once
+// tqcache/session.h: a model and a cache: resuming, reading prompts and generating text.
+//
+//   TQC_TRY_ASSIGN(const auto session, Session::open({.model = "m.gguf", .cache = "book.tqkv"}));
+//   TQC_TRY_ASSIGN(const auto ids, session->model().tokenizer.encode(" Then", {}));
+//   TQC_TRY(session->feed(ids));
+//   std::vector<std::int32_t> text;
+//   session->generate(50, true, [&](std::int32_t id) { return text.push_back(id), Result(true); });
+//   TQC_TRY(format::write_cache_file(session->cache(), "more.tqkv", {}, {}));
+//
+// A session prints nothing; it returns what a user may want to know. Threads: one at a time.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tqcache/cache.h"
+#include "tqcache/decoder.h"
+#include "tqcache/error.h"
+#include "tqcache/model.h"
+#include "tqcache/progress.h"
+#include "tqcache/quantize.h"
+#include "tqcache/sampler.h"
+#include "tqcache/store.h"
+#include "tqcache/tokenizer.h"
+
+namespace tqcache::session {
+
+// --- The store that a session takes prefixes from and adds new blocks to
+//
+// A failing store is not an error of the session: the session computes what the store lacks, and
+// warns once. Only saving under a name is guaranteed: if that fails, finish() returns the error.
+
+struct PromptStoreOptions {
+  std::string url;            // "dir:PATH", "redis://HOST", "s3://BUCKET"
+  std::string salt = {};      // of the tenant; empty: the tenant without a salt
+  bool read_only = false;     // add nothing
+  std::string name = {};      // finish() saves the whole cache under this name; empty: it does not
+  bool replace_name = false;  // overwrite the name if another prompt has it
+  // Take only a prefix with the quantization of the session's own cache, not the longest one of
+  // any.
+  bool same_quantization = false;
+  unsigned n_threads = 0;
+  // Called at most once, with "store dir:prompts" and the message.
+  std::function<void(const std::string& where, const std::string& message)> on_warning = {};
+  // Returns false if the user wants to stop. finish() then skips work that takes time.
+  std::function<bool()> keep_going = [] { return true; };
+};
+
+class PromptStore {
+ public:
+  // Opens the store. Returns null, after a warning, if it cannot be reached and no name is given.
+  // Errors: kInvalidArgument (a bad URL, or a backend that is not built in); with a name, those of
+  //         opening.
+  static Result<std::unique_ptr<PromptStore>> open(PromptStoreOptions options);
+
+  // Replaces the empty `cache` by the longest stored prefix of `prompt`.
+  // Errors: kInterrupted; kInvalidArgument when the name is taken.
+  Result<void> begin(const model::Model& model, std::span<const std::int32_t> prompt,
+                     cache::Cache& cache, const Progress& progress = {});
+
+  // Adds new token blocks to the store as the cache grows. end_prompt() marks the end of a prompt.
+  void watch(const cache::Cache& cache);
+  void end_prompt(const cache::Cache& cache);
+
+  // Waits a few seconds until new blocks are stored, then saves the cache under its name, if any.
+  // Errors: those of saving under the name.
+  Result<void> finish(const cache::Cache& cache, const Progress& progress = {});
+
+  ~PromptStore();
+
+  const std::string& url() const;
+  const std::string& name() const;
+  bool gave_up() const;  // the store failed and is no longer used
+  std::int64_t reused_tokens() const;
+  std::int64_t prompt_tokens() const;
+  std::uint64_t read_bytes() const;
+  // Layers of the prefix that begin() found; empty if it found no prefix.
+  const std::vector<cache::LayerDesc>& found_layers() const;
+  const store::BackgroundPutReport& stored() const;
+  // What finish() saved under the name.
+  const std::optional<store::PutReport>& named() const;
+  const std::string& warning() const;  // empty: no warning
+
+ private:
+  struct State;
+  explicit PromptStore(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// --- The session
+
+struct SessionOptions {
+  std::string model = {};  // GGUF file, or Hugging Face folder
+  std::string cache = {};  // .tqkv file; empty: start with an empty cache
+  std::optional<cache::ConvertOptions> quantization = {};  // of an empty cache; absent: dense f16
+  model::SamplerOptions sampling = {};
+  unsigned n_threads = 0;  // 0: all processors
+  model::Scorer scorer = model::Scorer::kFast;
+  bool map = false;  // map uncompressed sections of the file into memory instead of reading them
+  std::optional<std::int64_t> first_tokens = {};  // of the cache; absent: all
+};
+
+enum class StopReason { kEndToken, kStopString, kLength, kContextFull, kInterrupted, kFailed };
+
+// "end_token", "stop_string", ...
+std::string_view stop_word(StopReason reason);
+
+struct Generation {
+  std::vector<std::int32_t> ids;  // with the end token
+  double seconds = 0;             // from the first token to the last one
+  StopReason stop = StopReason::kFailed;
+  std::optional<Error> failure;  // with kInterrupted and kFailed
+};
+
+// Called with each token except end tokens, as soon as it is chosen. Returning false stops after
+// this token, as a stop string does. An error ends the generation, too.
+using TokenSink = std::function<Result<bool>(std::int32_t id)>;
+
+// The result of comparing the tokens of a cache with a prompt.
+struct PrefixReuse {
+  std::int64_t n_before = 0;  // tokens that the cache had
+  std::int64_t n_kept = 0;    // tokens that it has now
+  std::int64_t n_common = 0;  // length of the common prefix of cache and prompt
+  std::string obstacle;       // why the cache could not be truncated there; empty if it could
+};
+
+class Session {
+ public:
+  // Loads the model and, if given, the cache, and checks that they belong together.
+  // Errors: those of loading and reading, with the file name; kMismatch; kInvalidArgument (a
+  //         logit bias for a token that the model lacks).
+  static Result<std::unique_ptr<Session>> open(const SessionOptions& options,
+                                               const Progress& reading = {});
+
+  // With a loaded model and a cache that was read elsewhere; starts with an empty cache if absent.
+  // `options.model`, `cache`, `map` and `first_tokens` are not used.
+  // Errors: kMismatch, kInvalidArgument, as above.
+  static Result<std::unique_ptr<Session>> start(std::unique_ptr<model::Model> model,
+                                                std::optional<cache::Cache> cache,
+                                                const SessionOptions& options);
+
+  const model::Model& model() const { return *model_; }
+  const cache::Cache& cache() const { return cache_; }
+  cache::Cache& cache() { return cache_; }
+  model::KernelPath kernel_path() const { return model::kernel_path(cache_, scorer_); }
+
+  // Loads the longest prefix of the prompt that the store has, and adds new blocks to the store as
+  // the cache grows.
+  // Requires: the cache is empty; `store` outlives this.
+  // Errors:   as PromptStore::begin().
+  Result<void> begin_from(PromptStore& store, std::span<const std::int32_t> prompt,
+                          const Progress& progress = {});
+
+  // Truncates the cache to its common prefix with the prompt. A cache that cannot be truncated
+  // there, because of recurrent state or a sliding window, is replaced by an empty dense one.
+  // Requires: the tokens of the cache are known.
+  Result<PrefixReuse> keep_common_prefix(std::span<const std::int32_t> prompt);
+
+  // Appends tokens to the cache. Requires: ids not empty.
+  Result<void> feed(std::span<const std::int32_t> ids, const Progress& progress = {});
+
+  // Computes the logits of the last token of a cache, to generate from there without a prompt.
+  Result<void> resume();
+
+  // Chooses up to `n` tokens, and appends each to the cache before choosing the next. Appends the
+  // last one too if `append_last`: a saved cache must hold the whole text.
+  //
+  // Requires: feed() or resume() came before.
+  Generation generate(std::int64_t n, bool append_last, const TokenSink& sink);
+
+  // Bytes of memory that decoding works on: weights, cache, scratch.
+  std::uint64_t working_set_bytes() const;
+
+ private:
+  Session(std::unique_ptr<model::Model> model, cache::Cache cache, const SessionOptions& options);
+
+  bool is_end_token(std::int32_t id) const;
+  Result<void> append(std::int32_t id);
+  std::optional<StopReason> choose(std::int64_t n, const TokenSink& sink, Generation& generation);
+
+  std::unique_ptr<model::Model> model_;
+  cache::Cache cache_;
+  PromptStore* store_ = nullptr;
+  model::Scorer scorer_;
+  model::Decoder decoder_;
+  model::Sampler sampler_;
+  std::vector<std::int32_t> end_tokens_;
+  std::span<const float> logits_;  // of the cache's last token, in the decoder's memory
+};
+
+// The length of the common prefix.
+std::int64_t common_prefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
+
+// Bytes of memory that decoding works on: weights, cache, scratch.
+std::uint64_t working_set_bytes(const model::Model& model, const cache::ByteCount& cache,
+                                std::uint64_t scratch_bytes);
+
+// --- Turns of a conversation as token ids, each to be appended to the previous ones
+//
+// Only the chat format's own markup becomes special tokens. User text is always plain text, even if
+// it spells <|im_end|>: users cannot close their turn and speak for the model.
+
+using Ids = std::vector<std::int32_t>;
+
+class ChatTurns {
+ public:
+  // The chat format of this name. If the name is empty, the model's own: the one of the template in
+  // its files, or ChatML if there is no template and the tokenizer has ChatML's tokens.
+  // Requires: `tokenizer` outlives this.
+  // Errors:   kUnsupported when there is no such format, or the tokenizer lacks its special tokens.
+  static Result<ChatTurns> make(const tokenizer::Tokenizer& tokenizer, std::string_view name);
+
+  std::string_view name() const { return template_.format().name; }
+
+  // The tokens to append to `tokens` so that the model answers `text`. `system` is used only if
+  // `tokens` is empty.
+  // Errors: those of Tokenizer::encode and ChatTemplate::render.
+  Result<Ids> ask(std::span<const std::int32_t> tokens, const std::string& system,
+                  const std::string& text, bool thinks) const;
+
+  // The tokens that open a turn of the user or the model, without those that begin a conversation.
+  Result<Ids> open_turn(tokenizer::ChatRole role) const;
+
+  // The tokens that close the last turn of `tokens`; empty after a closed turn or a text without
+  // turns.
+  Result<Ids> closing(std::span<const std::int32_t> tokens) const;
+
+ private:
+  ChatTurns(const tokenizer::Tokenizer& tokenizer, tokenizer::ChatTemplate chat_template,
+            std::int32_t end)
+      : tokenizer_(&tokenizer), template_(std::move(chat_template)), end_(end) {}
+
+  // The text that closes the last turn, starting with the end token, which may already be present.
+  struct Closing {
+    std::string text;
+    bool has_end;
+  };
+  Closing find_closing(std::span<const std::int32_t> tokens) const;
+
+  Result<Ids> encode(const tokenizer::ChatText& text, bool at_beginning) const;
+  // Closes the last turn of `tokens` and continues with `text`. Both are encoded together, as one
+  // text.
+  Result<Ids> encode_behind(std::span<const std::int32_t> tokens,
+                            const tokenizer::ChatText& text) const;
+
+  const tokenizer::Tokenizer* tokenizer_;
+  tokenizer::ChatTemplate template_;
+  std::int32_t end_;  // the token that ends an answer
+};
+
+// Appends `more` to `ids`.
+void append_ids(Ids& ids, const Ids& more);
+
+// --- Stop strings, found wherever token boundaries lie
+
+// Passes a text on, piece by piece, up to the first stop string. A piece that may begin a stop
+// string is held back until this is decided.
+class StopFilter {
+ public:
+  // Requires: no stop string is empty.
+  explicit StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+
+  // The text that may be shown now.
+  std::string add(std::string_view text);
+
+  // The rest of the text: what was held back.
+  std::string end();
+
+  // Whether a stop string was found; the filter then passes on no more text.
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace tqcache::session

@@ -1,0 +1,396 @@
+#pragma once
+// tqcache/store.h: a store of prompts: a library that finds a prompt by its longest prefix, and the
+// backends that keep its bytes.
+//
+//   TQC_TRY_ASSIGN(const auto backend, tqcache::store::open_backend("dir:prompts", {}));
+//   tqcache::store::Library library(*backend, {});
+//   TQC_TRY(library.put(*reader, "book"));
+//   TQC_TRY_ASSIGN(auto prefix, library.find(identity, tokens));
+//
+// A backend holds write-once blobs under short keys: a folder, Redis, S3, or memory. Readers see a
+// complete value or a miss, never a part. The value of a key never changes; it can only be removed.
+// A backend may drop values at any time (Redis at its memory limit, S3 by a lifecycle rule), so a
+// miss is not an error. A backend does not check the values that it returns: blobs carry their own
+// checksums.
+//
+// Missing or damaged blobs make a prefix shorter and are reported to `on_warning`. A damaged block
+// is removed, unless another process has replaced it meanwhile.
+//
+// Spec: docs/reference/store.md.
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/bytes.h"
+#include "tqcache/cache.h"
+#include "tqcache/error.h"
+#include "tqcache/file.h"
+#include "tqcache/hash.h"
+#include "tqcache/progress.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
+
+namespace tqcache::store {
+
+// --- Backends
+
+inline constexpr std::size_t kMaxKeyBytes = 200;
+// The default limit of Redis (proto-max-bulk-len).
+inline constexpr std::uint64_t kMaxValueBytes = std::uint64_t{512} << 20;
+
+// A key is 1 to 200 bytes of [a-z0-9/_.-]: segments separated by single '/', none empty or
+// beginning with '.'. It can be used unchanged in a path, a URL and a pattern.
+// Errors: kInvalidArgument.
+Result<void> check_key(std::string_view key);
+
+struct BackendOptions {
+  std::chrono::milliseconds connect_timeout{2000};
+  std::chrono::milliseconds idle_timeout{10000};   // without a byte in either direction
+  std::uint64_t max_value_bytes = kMaxValueBytes;  // larger values are refused by put() and get()
+  bool create = true;  // create the folder of `dir:` if it does not exist
+};
+
+struct Blob {
+  std::string key;
+  ByteView value;
+};
+
+enum class PutOutcome { kStored, kExisted };
+
+struct Entry {
+  std::string key;
+  std::uint64_t bytes = 0;  // as the backend counts: Redis reports the memory that it uses
+  // Time since the last use, by the backend's own clock, in whole seconds; nullopt if unknown.
+  std::optional<std::chrono::seconds> idle;
+};
+
+// Receives the value of keys[i]; nullopt is a miss. The view is valid until the call returns. An
+// error ends the get() and becomes its result.
+using ValueSink = std::function<Result<void>(std::size_t i, std::optional<ByteView> value)>;
+using EntrySink = std::function<Result<void>(const Entry& entry)>;
+
+// Errors of every call:
+//   kIo               the backend cannot be reached, does not answer in time, or broke off twice
+//   kBusy             it cannot answer now: loading, failing over, locked, too many requests
+//   kInvalidArgument  it refuses: wrong password, no permission; or a key is invalid
+//   kTooLarge         a value above the limit, or the backend is full
+//   kNotFound         the bucket or the folder does not exist
+//   kUnsupported      it lacks a command that is needed
+//   kCorrupt          its answer does not follow the protocol
+// A full disk and a missing permission for a file are kIo, with the message of the system.
+//
+// A broken connection is opened again once, and the request is repeated. A put that was done the
+// first time then returns kExisted, and a removal returns false.
+//
+// Threads: any number may call at once. Other processes may use the same store at the same time.
+// Ignore SIGPIPE to get broken connections as kIo.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  // The place of the store for messages, without the password.
+  const std::string& name() const { return name_; }
+
+  // Stores the value completely or not at all. An existing key keeps its value. When this returns,
+  // the backend has acknowledged the value; a folder has it on disk.
+  // Errors: as above.
+  Result<PutOutcome> put(const std::string& key, ByteView value);
+  // Several, with fewer round trips; outcomes in their order. After an error some may be stored.
+  Result<std::vector<PutOutcome>> put(std::span<const Blob> blobs);
+
+  // Errors: as above.
+  Result<std::optional<Bytes>> get(const std::string& key);
+  // Several, in order, each passed to `sink` once; at most 8 values are in memory at a time.
+  Result<void> get(std::span<const std::string> keys, const ValueSink& sink);
+
+  // Whether each key exists at this moment.
+  Result<bool> exists(const std::string& key);
+  Result<std::vector<bool>> exists(std::span<const std::string> keys);
+
+  // Returns whether the key existed.
+  Result<bool> remove(const std::string& key);
+  // Removes the key only if it still has this value, because another process may have replaced a
+  // damaged blob meanwhile. Compares and removes in one step, except in S3.
+  Result<bool> remove_if_same(const std::string& key, ByteView value);
+
+  // All keys that begin with `prefix`, which may be empty, in ascending order. Keys that are put or
+  // removed meanwhile may be listed or not. `sink` may call the backend; its error ends the
+  // listing.
+  Result<void> list(const std::string& prefix, const EntrySink& sink);
+
+  // Marks the keys as used just now; missing keys are ignored. In Redis get() does so, too.
+  Result<void> touch(std::span<const std::string> keys);
+  // Whether touch() is cheap. Otherwise only the most important keys should be touched.
+  virtual bool touches_cheaply() const { return true; }
+
+ protected:
+  Backend(std::string name, const BackendOptions& options)
+      : name_(std::move(name)), options_(options) {}
+  const BackendOptions& options() const { return options_; }
+
+ private:
+  // The implementations of the calls above, with checked keys and sizes.
+  virtual Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) = 0;
+  virtual Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) = 0;
+  virtual Result<std::vector<bool>> do_exists(std::span<const std::string> keys) = 0;
+  virtual Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) = 0;
+  virtual Result<void> do_list(const std::string& prefix, const EntrySink& sink) = 0;
+  virtual Result<void> do_touch(std::span<const std::string> keys) = 0;
+
+  std::string name_;
+  BackendOptions options_;
+};
+
+// Opens a store by its URL (docs/reference/store.md):
+//   dir:PATH
+//   redis://[USER:PASSWORD@]HOST[:PORT][/DB][?prefix=P][&ttl=SECONDS]
+//   redis+unix://[USER:PASSWORD@]/PATH[?db=N][&prefix=P][&ttl=SECONDS]
+//   s3://BUCKET[/PREFIX][?endpoint=URL][&region=R][&conditional=off]
+//   memory:
+// Only `dir:` is accessed now; the others connect on first use.
+// Errors: kInvalidArgument for an invalid URL; kUnsupported for a scheme that is not built in; for
+//         `dir:` also those of Backend.
+Result<std::unique_ptr<Backend>> open_backend(std::string_view url, const BackendOptions& options);
+
+// The schemes that are built in: "dir", "memory", "redis", "s3".
+std::vector<std::string_view> schemes();
+
+// Receives a message for each blob that was unexpectedly missing or damaged. May be empty.
+using OnWarning = std::function<void(const std::string& message)>;
+
+// --- Records
+
+// The kinds of blobs: docs/reference/store.md, "Blobs".
+enum class BlobKind : std::uint32_t { kParameters, kBlock, kState, kData, kRecord, kUsage };
+inline constexpr std::uint32_t kBlobKinds = 6;
+
+inline constexpr std::array kAllKinds = {BlobKind::kParameters, BlobKind::kBlock,
+                                         BlobKind::kState,      BlobKind::kData,
+                                         BlobKind::kRecord,     BlobKind::kUsage};
+
+// "parameters", "block", "state", "data", "record", "usage"
+std::string_view name_of(BlobKind kind);
+
+// Prompts without a complete token block have parameters, too.
+struct Parameters {
+  cache::Identity identity;
+  std::vector<std::int32_t> tokens;  // the first token block: 256, or all tokens
+  std::vector<cache::LayerDesc>
+      layers;  // with means, outliers, transforms; without shapes of arrays
+};
+
+struct Snapshot {
+  std::int64_t n_tokens = 0;             // of the whole prompt
+  std::vector<std::int32_t> tail;        // its last 1 to 256 tokens
+  std::vector<cache::LayerDesc> layers;  // bare_layers() of the whole prompt
+  std::vector<std::string> data_keys;    // in the order of their sections
+  std::uint64_t data_bytes = 0;          // size of these blobs
+  Sha256 content_name{};                 // content digest of the whole prompt
+};
+
+struct PromptRecord {
+  std::string name;
+  std::string model_name;
+  std::string architecture;
+  std::vector<std::int32_t> tokens;  // all, or empty: then the blocks and the tail hold them
+  std::string parameters_key;
+  std::vector<Sha256> chain;  // of its final blocks
+  Snapshot snapshot;          // as in its own blob
+  std::string state_key;      // its own blob; empty: no final block, or no free slot
+  std::int64_t created = 0;   // seconds since 1970, by the clock of the writer
+  std::uint64_t bytes = 0;    // size of all its blobs, also shared ones
+};
+
+struct UsageNote {
+  std::int64_t created = 0;
+  std::int64_t wanted_tokens = 0;  // of the prompt
+  std::int64_t found_tokens = 0;   // of these, found in the store
+  std::uint64_t read_bytes = 0, stored_bytes = 0;
+};
+
+// The key of the record of a prompt: "n/HEX16/HEX", with a tenant's prefix "n/HEX16/".
+std::string record_prefix(std::string_view salt);
+std::string record_key(std::string_view salt, std::string_view name);
+
+}  // namespace tqcache::store
+
+namespace tqcache::format {
+class Decompressor;
+}
+
+namespace tqcache::store {
+
+// --- The library
+
+struct LibraryOptions {
+  std::string salt = {};
+  unsigned n_threads = 0;
+  OnWarning on_warning = {};
+};
+
+struct PutOptions {
+  bool replace = false;      // replaces a prompt of that name with other content
+  std::int64_t created = 0;  // seconds since 1970, stored in the record
+};
+
+struct PutReport {
+  std::int64_t n_tokens = 0;
+  std::int64_t blocks = 0, new_blocks = 0;
+  // Existing blocks with the same tokens but other values, from another computation. The prompt
+  // uses them as they are. Counted only for a named prompt.
+  std::int64_t other_blocks = 0;
+  std::uint64_t bytes = 0, new_bytes = 0;  // of blobs
+  std::string key;                         // of the record of a named prompt
+  Sha256 content_name{};                   // content digest of the named prompt
+};
+
+// A prefix that was found in a store.
+struct Prefix {
+  std::int64_t n_tokens = 0;
+  std::vector<std::int32_t> tokens;  // of the prefix
+  std::string parameters_key;
+  Parameters parameters;
+  std::vector<Sha256> chain;         // of the blocks of the prefix
+  std::optional<Snapshot> snapshot;  // if the prefix ends with a snapshot, which holds the rest
+  std::string state_key;
+};
+
+// A fetched prompt: its sections in memory as they were stored. Satisfies the rules of a .tqkv
+// file.
+class StoredPrompt : public cache::CacheReader {
+ public:
+  // Requires: check_contents(manifest) and check_sections(manifest); stored[i] holds the bytes of
+  //           section i.
+  StoredPrompt(format::Manifest manifest, std::vector<SharedBytes> stored,
+               std::uint64_t blob_bytes);
+
+  const format::Manifest& manifest() const { return manifest_; }
+  const cache::CacheDesc& description() const override { return manifest_; }
+  const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
+  Result<void> read(std::size_t section, AlignedBytes& raw) const override;
+  Result<SharedBytes> share(std::size_t section) const override;
+  // The stored bytes of a section. manifest() has their checksum.
+  const SharedBytes& stored(std::size_t section) const { return stored_[section]; }
+  std::uint64_t blob_bytes() const { return blob_bytes_; }  // that were read
+
+ private:
+  format::Manifest manifest_;
+  std::vector<cache::BlockInfo> blocks_;
+  std::vector<SharedBytes> stored_;
+  std::uint64_t blob_bytes_ = 0;
+  std::shared_ptr<const format::Decompressor> decompressor_;
+};
+
+struct FindOptions {
+  std::int64_t max_tokens = 0;  // limit for the prefix; 0: one less than the prompt has
+  // Find only chains with these quantization settings (same_settings()).
+  const std::vector<cache::LayerDesc>* settings = nullptr;
+};
+
+// Whether layers agree in everything except means, outlier channels, transforms and array shapes. A
+// cache cannot be continued with other settings.
+bool same_settings(const std::vector<cache::LayerDesc>& a, const std::vector<cache::LayerDesc>& b);
+
+// Threads: several may find and fetch at once; one puts at a time through one Library.
+class Library {
+ public:
+  // `backend` must outlive it.
+  Library(Backend& backend, LibraryOptions options);
+
+  // Puts a prompt from any reader. The sections of a .tqkv file (format::SectionReader) are stored
+  // as the file has them. Existing blocks are reused. With an empty name no record is written, and
+  // the prompt is found by its tokens only. The record of a named prompt is written last, after
+  // everything it needs was seen to exist; existing blocks are read before, and put again if they
+  // are damaged.
+  //
+  // Progress: blocks.
+  // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);
+  //           kInvalidArgument (no tokens; a name of more than 512 bytes, or one that is in use
+  //           for another prompt); kTooLarge if all slots are taken, or the backend drops blocks as
+  //           they are put.
+  Result<PutReport> put(const cache::CacheReader& prompt, std::string_view name,
+                        const Progress& progress = {}, const PutOptions& options = {});
+  Result<PutReport> put_file(const ByteSource& file, std::string_view name,
+                             const Progress& progress = {}, const PutOptions& options = {});
+  Result<PutReport> put_cache(const cache::Cache& cache, std::string_view name,
+                              const Progress& progress = {}, const PutOptions& options = {});
+
+  // Finds the longest stored prefix of `tokens`; among equally long ones, the one with the most
+  // bytes per token. n_tokens is 0 if no prefix was found.
+  // Errors: those of the backend.
+  Result<Prefix> find(const cache::Identity& identity, std::span<const std::int32_t> tokens,
+                      const FindOptions& options = {});
+
+  // Fetches a prefix. Missing or damaged blobs make it shorter: `prefix` is updated. If the cache
+  // cannot be truncated, no prefix is left, and the result is null. Touches the blobs.
+  // Progress: blobs.
+  // Errors: those of the backend; kInterrupted.
+  Result<std::unique_ptr<StoredPrompt>> fetch(Prefix& prefix, const Progress& progress = {});
+
+  // The record of that name; nullopt if absent.
+  Result<std::optional<PromptRecord>> record(std::string_view name);
+  // The whole prompt, or an error that names the missing (kNotFound) or damaged (kCorrupt) blob;
+  // kCorrupt also if blocks were replaced by others of the same tokens with other values.
+  Result<std::unique_ptr<StoredPrompt>> fetch(const PromptRecord& record,
+                                              const Progress& progress = {});
+
+  Result<void> note_usage(const UsageNote& usage);
+  // Removes the record. The next gc removes what only this prompt needed.
+  Result<bool> remove(std::string_view name);
+  // Records of this tenant, in the order of their names.
+  Result<std::vector<PromptRecord>> records();
+
+ private:
+  Backend& backend_;
+  LibraryOptions options_;
+};
+
+// Writes a .tqkv file with the sections as they are stored. Its content and content digest are
+// those of the prompt that was put.
+// Errors: kCorrupt if the content digest differs; those of AtomicFile.
+Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file);
+
+// A stored prefix as a cache that a model can continue.
+struct LoadedPrefix {
+  cache::Cache cache;
+  Parameters parameters;         // of its chain
+  std::int64_t n_blocks = 0;     // that the store has as blocks
+  std::uint64_t read_bytes = 0;  // of blobs
+};
+
+// The longest stored prefix of `tokens` that leaves at least one token for the model; nullopt if
+// absent. If the cache can be truncated, the prefix ends at a token block boundary, even if the
+// store has a few more tokens. The model then reads the rest in the same chunks as without a store,
+// and computes the same bits.
+// Spec: docs/reference/store.md, "Generating from a store".
+//
+// Progress: blobs.
+// Errors:   those of the backend; kCorrupt if the stored cache has other tokens; kTooLarge;
+//           kInterrupted. Missing or damaged blobs are no errors: they make the prefix shorter, and
+//           the library reports them.
+Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::Identity& identity,
+                                                std::span<const std::int32_t> tokens,
+                                                const FindOptions& options = {},
+                                                unsigned n_threads = 0,
+                                                const Progress& progress = {});
+
+// What a session put while its cache grew (session.h, PromptStore).
+struct BackgroundPutReport {
+  std::int64_t new_blocks = 0;      // token blocks that the store did not have
+  std::int64_t states = 0;          // snapshots that were put or existed
+  std::uint64_t new_bytes = 0;      // of blobs
+  std::int64_t left_blocks = 0;     // final blocks that were not put before the end
+  std::optional<Error> error = {};  // the error that stopped it
+};
+
+}  // namespace tqcache::store

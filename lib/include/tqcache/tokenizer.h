@@ -1,0 +1,200 @@
+#pragma once
+// tqcache/tokenizer.h: text to token ids and back, and the chat formats of models.
+//
+//   TQC_TRY_ASSIGN(const auto ids, model.tokenizer.encode("Alice was", {}));
+//   std::string text = model.tokenizer.decode(ids);
+//
+// Safe for untrusted input. Text is first split at special tokens, then into words, and each word
+// becomes tokens: by merging its bytes in the order of the vocabulary's merge list (byte-level
+// BPE), by merging its characters in the same way (SentencePiece BPE), or by the highest sum of
+// scores (unigram).
+//
+// Source: openai/gpt-2 encoder.py (byte alphabet, merges); google/sentencepiece; llama.cpp
+//         src/llama-vocab.cpp for GGUF files; huggingface/tokenizers for the parts of
+//         tokenizer.json.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/hash.h"
+
+namespace tqcache::tensors {
+struct Gguf;  // not for users of the library
+}
+
+namespace tqcache::tokenizer {
+
+struct TokenizerSpec;
+
+class Tokenizer {
+ public:
+  // Errors: kUnsupported (another kind of tokenizer; an unknown pre-tokenizer; any part of the file
+  //         that would change ids and is not implemented), kCorrupt, kTooLarge.
+  static Result<Tokenizer> from_gguf(const tensors::Gguf& file);
+
+  // The two configurations name the end tokens; tokenizer_config.json also defines the chat format,
+  // unless chat_template.jinja does. Pass empty text for a missing file.
+  // Errors: as from_gguf(); the message names the file.
+  static Result<Tokenizer> from_json(ByteView tokenizer_json, ByteView tokenizer_config_json,
+                                     ByteView generation_config_json = {},
+                                     ByteView chat_template_jinja = {});
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  // The meaning of a control token like <|im_end|> that is spelled out in the text: the token, or
+  // just its characters. (Words that the vocabulary adds without making them control tokens are
+  // found either way.)
+  enum class Special { kParse, kAsText };
+
+  // Which of the tokens that the vocabulary's files put at the ends of a text are added. A prompt,
+  // which will be continued, has a begin token but no end token.
+  enum class Ends { kNone, kBegin, kBoth };
+
+  struct TextRange {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  struct EncodeOptions {
+    Special special = Special::kParse;
+    Ends ends = Ends::kNone;
+    // Byte ranges of the text in which control tokens are not parsed, even with kParse. Ascending,
+    // not overlapping.
+    std::span<const TextRange> plain{};
+    bool at_beginning = true;  // false: the text continues after other tokens
+  };
+
+  // Threads: safe to call concurrently.
+  // Errors:  kCorrupt when the text is not UTF-8; kTooLarge when the pre-tokenizer's expression
+  //          exceeds its match limit, or the text has more than 1 GiB.
+  Result<std::vector<std::int32_t>> encode(std::string_view text,
+                                           const EncodeOptions& options) const;
+  Result<std::vector<std::int32_t>> encode(std::string_view text, Special special) const;
+
+  // The bytes of one token, which may be a part of a character. For special tokens, their name. Ids
+  // outside the vocabulary have no bytes: a model's matrices may have spare rows.
+  const std::string& token_bytes(std::int32_t id) const;
+  // Returns whether the token is a control token.
+  bool is_special(std::int32_t id) const;
+  // The concatenated bytes of all tokens. If encoding puts a space before a text, a leading space
+  // is dropped here.
+  std::string decode(std::span<const std::int32_t> ids) const;
+
+  std::int64_t vocab_size() const;
+  // Finds a token by name ("<|im_end|>"), or by the bytes of an ordinary token (" the").
+  std::optional<std::int32_t> find_token(std::string_view text) const;
+  // The token for the beginning of a text, whether or not encode() adds it.
+  std::optional<std::int32_t> begin_token() const;
+  // Returns whether Ends::kBegin adds it.
+  bool adds_begin_token() const;
+  // Returns whether decode() drops a leading space.
+  bool drops_first_space() const;
+  // The chat template of the model's files, in Jinja; empty if absent.
+  const std::string& chat_template() const;
+  // The tokens that end generation, ascending.
+  std::vector<std::int32_t> end_tokens() const;
+  // A digest of everything that determines ids. Spec: docs/reference/format.md §Fingerprints.
+  Sha256 fingerprint() const;
+
+ private:
+  struct State;
+  class Encoder;
+  explicit Tokenizer(std::unique_ptr<State> state);
+  static Result<Tokenizer> build(TokenizerSpec spec);
+  std::unique_ptr<State> state_;
+};
+
+// Removes all complete characters from `pending`, a stream of token bytes, and returns them as
+// UTF-8. An incomplete character (3 bytes at most) stays for the next call. Bytes that can never
+// become a character are returned as U+FFFD.
+std::string take_whole_characters(std::string& pending);
+
+// --- Chat formats
+//
+// A model's files hold its template as a Jinja program, which is never run: the known families
+// differ in a few markers and spaces, so the program is recognized by its contents, and the
+// built-in format of the family is used (docs/reference/tokenizers.md). An unknown template is
+// refused; a format can be chosen by name instead.
+
+enum class ChatRole { kSystem, kUser, kAssistant };
+
+struct ChatMessage {
+  ChatRole role;
+  std::string text;
+};
+
+// A text, and the ranges of it that a person wrote. Special tokens spelled out there are plain
+// text, so no user can close their own turn and speak for the model.
+struct ChatText {
+  std::string text;
+  std::vector<Tokenizer::TextRange> plain;
+};
+
+// The texts around turns in a family of models. They contain end tokens, like </s>, by name.
+struct ChatFormat {
+  std::string name;
+  bool begins_with_token = false;  // the tokenizer's begin token
+  std::string system_open;
+  std::string system_close;
+  bool system_in_user = false;  // no separate turn: the system text starts the first user turn
+  bool has_system = true;
+  bool always_system = false;  // write a system turn even if it is empty
+  std::string user_open;
+  std::string user_close;
+  std::string assistant_open;  // before a given answer
+  std::string assistant_close;
+  std::string asks;         // the text after which the model answers
+  std::string asks_silent;  // the same, without thinking first; empty: not possible
+  std::string end_token;    // the token that ends an answer
+  std::string turn_mark;    // a text in every turn, by which an open turn is recognized
+  bool trims = false;       // strip white space around texts of user and model
+  bool trims_system = false;
+  std::string default_system;  // used if there is no system message
+};
+
+class ChatTemplate {
+ public:
+  // Errors: kInvalidArgument; the message lists the known names.
+  static Result<ChatTemplate> by_name(std::string_view name);
+  // Safe for untrusted input. Errors: kUnsupported; the message lists the known names.
+  static Result<ChatTemplate> recognize(std::string_view jinja);
+
+  // "chatml, gemma, ..."
+  static std::string names();
+
+  const ChatFormat& format() const { return format_; }
+
+  struct RenderOptions {
+    bool begins = true;         // a new conversation begins; false: one continues
+    bool asks = true;           // the model shall answer
+    bool thinks = true;         // it may think first, if it supports that
+    std::string begin_token{};  // name of the tokenizer's begin token; empty if it has none
+  };
+
+  // Errors: kUnsupported when the family does not support a given system message, or cannot be
+  //         asked not to think; kInvalidArgument when a system message is not the first message.
+  Result<ChatText> render(std::span<const ChatMessage> messages,
+                          const RenderOptions& options) const;
+
+ private:
+  explicit ChatTemplate(ChatFormat format) : format_(std::move(format)) {}
+
+  ChatFormat format_;
+};
+
+// The known chat formats, as listed in docs/reference/tokenizers.md.
+std::vector<ChatFormat> chat_formats();
+
+// Recognizes the format of a Jinja template; nullopt when it is unknown. Safe for untrusted input.
+std::optional<ChatFormat> recognize_chat_format(std::string_view jinja);
+
+}  // namespace tqcache::tokenizer

@@ -1,0 +1,230 @@
+// Views of a CacheReader: dequantize(), first_tokens(), with_identity().
+
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "tqcache/base/integers.h"
+#include "tqcache/cache.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/cache/memory_blocks.h"
+#include "tqcache/kv_codec.h"
+#include "tqcache/reader.h"
+
+namespace tqcache::cache {
+namespace {
+
+// The codec of the tensor that a packed block belongs to.
+const KvCodec& codec_of(const std::vector<LayerCodecs>& codecs, const BlockInfo& block) {
+  const LayerCodecs& layer = codecs[to_size(block.layer)];
+  return block.side == TensorKind::kKeys ? *layer.k : *layer.v;
+}
+
+// --- dequantize()
+
+bool is_quantized_window(const LayerDesc& layer) {
+  const auto* window = std::get_if<WindowDesc>(&layer);
+  return window != nullptr && is_quantized(window->attention);
+}
+
+class Dequantized : public CacheReader {
+ public:
+  Dequantized(std::shared_ptr<const CacheReader> source, std::vector<LayerCodecs> codecs)
+      : source_(std::move(source)),
+        codecs_(std::move(codecs)),
+        description_(source_->description()) {
+    for (LayerDesc& layer : description_.layers) {
+      AttentionDesc* const attention = attention_of(layer);
+      if (attention == nullptr) continue;
+      attention->k.quant.reset();
+      attention->v.quant.reset();
+    }
+    // Token blocks of a quantized window become parts of its arrays.
+    const std::vector<BlockInfo>& blocks = source_->blocks();
+    std::map<BlockKey, std::vector<std::size_t>> origins;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      BlockKey key = key_of(blocks[i]);
+      if (is_quantized_window(source_layer(blocks[i]))) {
+        key = {key.layer, TensorKind::kArray, static_cast<std::int64_t>(key.side)};
+      }
+      origins[key].push_back(i);
+    }
+    for (const BlockKey& key : plan_blocks(description_.layers, n_tokens())) {
+      origins_.push_back(std::move(origins[key]));
+      BlockInfo block = make_block(description_, key, /*packed=*/false);
+      if (!is_quantized_window(source_layer(block))) {
+        const BlockInfo& origin = blocks[origins_.back().front()];
+        if (!origin.packed) block.stored_bytes = origin.stored_bytes;
+      }
+      blocks_.push_back(block);
+    }
+  }
+
+  const CacheDesc& description() const override { return description_; }
+  const std::vector<BlockInfo>& blocks() const override { return blocks_; }
+
+  Result<void> read(std::size_t block, AlignedBytes& raw) const override {
+    if (is_quantized_window(source_layer(blocks_[block]))) return read_window(block, raw);
+    return read_block(origins_[block].front(), raw);
+  }
+
+  Result<SharedBytes> share(std::size_t block) const override {
+    const bool is_window = is_quantized_window(source_layer(blocks_[block]));
+    if (is_window || source_->blocks()[origins_[block].front()].packed) {
+      return CacheReader::share(block);
+    }
+    return source_->share(origins_[block].front());
+  }
+
+ private:
+  const LayerDesc& source_layer(const BlockInfo& block) const {
+    return source_->description().layers[to_size(block.layer)];
+  }
+
+  Result<void> read_block(std::size_t in_source, AlignedBytes& raw) const {
+    const BlockInfo& block = source_->blocks()[in_source];
+    if (!block.packed) return source_->read(in_source, raw);
+    TQC_TRY_ASSIGN(const SharedBytes packed, source_->share(in_source));
+    raw = codec_of(codecs_, block).decode_block(packed.view(), block.block, kTokenBlock);
+    return {};
+  }
+
+  // Copies the window's rows out of its token blocks.
+  Result<void> read_window(std::size_t block, AlignedBytes& raw) const {
+    const BlockInfo& info = blocks_[block];
+    const auto& window = std::get<WindowDesc>(description_.layers[to_size(info.layer)]);
+    const HeadShape shape = window.attention.shape;
+    const Dtype dtype = (info.block == 0 ? window.attention.k : window.attention.v).dtype;
+    const std::int64_t begin = window_begin(window.window, n_tokens());
+    const auto bytes_of = [&](std::int64_t n) {
+      return to_size(n * shape.head_dim) * dtype_size(dtype);
+    };
+    raw.resize(info.raw_bytes);
+    AlignedBytes token_block;
+    for (const std::size_t in_source : origins_[block]) {
+      TQC_TRY(read_block(in_source, token_block));
+      const std::int64_t number = source_->blocks()[in_source].block;
+      const std::int64_t n_left = tokens_before(begin, number);
+      const std::int64_t n_in_block = tokens_in_block(n_tokens(), number);
+      const std::size_t at = bytes_of(number * kTokenBlock + n_left - begin);
+      for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
+        std::memcpy(raw.data() + to_size(head) * bytes_of(n_tokens() - begin) + at,
+                    token_block.data() + to_size(head) * bytes_of(n_in_block) + bytes_of(n_left),
+                    bytes_of(n_in_block - n_left));
+      }
+    }
+    return {};
+  }
+
+  std::shared_ptr<const CacheReader> source_;
+  std::vector<LayerCodecs> codecs_;
+  CacheDesc description_;
+  std::vector<BlockInfo> blocks_;
+  // [n_blocks]: indices of the source's blocks; those of a window in the order of its token blocks.
+  std::vector<std::vector<std::size_t>> origins_;
+};
+
+// --- first_tokens()
+
+class FirstTokens : public CacheReader {
+ public:
+  // Requires: check_truncate() allows it.
+  FirstTokens(std::shared_ptr<const CacheReader> source, std::vector<LayerCodecs> codecs,
+              std::int64_t n_tokens)
+      : source_(std::move(source)),
+        codecs_(std::move(codecs)),
+        description_(source_->description()),
+        n_kept_(n_tokens % kTokenBlock) {
+    description_.tokens.resize(to_size(n_tokens));
+    if (description_.hidden_tokens && !description_.hidden_tokens->empty()) {
+      description_.hidden_tokens->resize(to_size(block_count(n_tokens)));
+    }
+    const std::vector<LayerDesc>& layers = description_.layers;
+    first_cut_ = count_blocks(layers, n_tokens - n_kept_);
+    blocks_.assign(
+        source_->blocks().begin(),
+        source_->blocks().begin() + static_cast<std::ptrdiff_t>(count_blocks(layers, n_tokens)));
+    for (BlockInfo& block : std::span(blocks_).subspan(first_cut_)) {
+      block = make_block(description_, key_of(block), /*packed=*/false);
+    }
+  }
+
+  const CacheDesc& description() const override { return description_; }
+  const std::vector<BlockInfo>& blocks() const override { return blocks_; }
+
+  Result<void> read(std::size_t block, AlignedBytes& raw) const override {
+    if (block < first_cut_) return source_->read(block, raw);
+    const BlockInfo& in_source = source_->blocks()[block];
+    if (in_source.packed) {
+      TQC_TRY_ASSIGN(const SharedBytes packed, source_->share(block));
+      raw = codec_of(codecs_, in_source).decode_block(packed.view(), in_source.block, n_kept_);
+      return {};
+    }
+    TQC_TRY_ASSIGN(const SharedBytes whole, source_->share(block));
+    const LayerDesc& layer = description_.layers[to_size(in_source.layer)];
+    first_rows(whole.view(), attention_of(layer)->shape, tensor_of(layer, in_source.side).dtype,
+               tokens_in_block(source_->n_tokens(), in_source.block), n_kept_, raw);
+    return {};
+  }
+
+  Result<SharedBytes> share(std::size_t block) const override {
+    return block < first_cut_ ? source_->share(block) : CacheReader::share(block);
+  }
+
+ private:
+  std::shared_ptr<const CacheReader> source_;
+  std::vector<LayerCodecs> codecs_;
+  CacheDesc description_;
+  std::vector<BlockInfo> blocks_;
+  std::size_t first_cut_ = 0;  // index of the first block that is cut; all later ones are cut too
+  std::int64_t n_kept_;        // tokens kept of the token block that is cut
+};
+
+// --- with_identity()
+
+class WithIdentity : public CacheReader {
+ public:
+  WithIdentity(std::shared_ptr<const CacheReader> source, Identity identity)
+      : source_(std::move(source)), description_(source_->description()) {
+    description_.identity = std::move(identity);
+  }
+
+  const CacheDesc& description() const override { return description_; }
+  const std::vector<BlockInfo>& blocks() const override { return source_->blocks(); }
+  Result<void> read(std::size_t block, AlignedBytes& raw) const override {
+    return source_->read(block, raw);
+  }
+  Result<SharedBytes> share(std::size_t block) const override { return source_->share(block); }
+
+ private:
+  std::shared_ptr<const CacheReader> source_;
+  CacheDesc description_;
+};
+
+using ReaderResult = Result<std::shared_ptr<const CacheReader>>;
+
+}  // namespace
+
+ReaderResult dequantize(std::shared_ptr<const CacheReader> source) {
+  const CacheDesc& cache = source->description();
+  TQC_TRY_ASSIGN(std::vector<LayerCodecs> codecs, make_codecs(cache.layers, cache.identity.rope));
+  return ReaderResult(std::make_shared<const Dequantized>(std::move(source), std::move(codecs)));
+}
+
+ReaderResult first_tokens(std::shared_ptr<const CacheReader> source, std::int64_t n_tokens) {
+  const CacheDesc& cache = source->description();
+  TQC_TRY(check_truncate(cache, n_tokens));
+  if (n_tokens == cache.n_tokens()) return source;
+  TQC_TRY_ASSIGN(std::vector<LayerCodecs> codecs, make_codecs(cache.layers, cache.identity.rope));
+  return ReaderResult(
+      std::make_shared<const FirstTokens>(std::move(source), std::move(codecs), n_tokens));
+}
+
+std::shared_ptr<const CacheReader> with_identity(std::shared_ptr<const CacheReader> source,
+                                                 Identity identity) {
+  return std::make_shared<const WithIdentity>(std::move(source), std::move(identity));
+}
+
+}  // namespace tqcache::cache
