@@ -142,6 +142,9 @@ Result<void> Chat::read(std::vector<std::int32_t> ids) {
 Result<void> Chat::say(const std::string& text) {
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
                  turns_.ask(session_.cache().tokens, flags_.system, text, !flags_.no_think));
+  const tokenizer::Tokenizer& tokenizer = session_.model().tokenizer;
+  if (session_.cache().n_tokens() == 0) warn_if_left_out(tokenizer, "--system", flags_.system);
+  warn_if_left_out(tokenizer, "this turn", text);
   const std::int64_t n_before = session_.cache().n_tokens();
   if (Result<void> fed = read(std::move(ids)); !fed) {
     // Half a turn would spoil the saved cache.

@@ -27,9 +27,10 @@ bool is_gguf(ByteView file) {
 }
 
 Result<void> check_vocabulary(const ModelConfig& config, const tokenizer::Tokenizer& tokenizer) {
-  // The matrices may have spare rows that round up their height.
-  if (tokenizer.vocab_size() <= config.vocab_size) return {};
-  return Error{ErrorCode::kCorrupt, "tokenizer: " + std::to_string(tokenizer.vocab_size()) +
+  // The matrices may have spare rows that round up their height. Added tokens may lack rows: the
+  // decoder refuses their ids.
+  if (tokenizer.ordinary_size() <= config.vocab_size) return {};
+  return Error{ErrorCode::kCorrupt, "tokenizer: " + std::to_string(tokenizer.ordinary_size()) +
                                         " tokens for " + std::to_string(config.vocab_size) +
                                         " rows of the embedding matrix"};
 }
