@@ -8,6 +8,7 @@
 
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
+#include "tqcache/decoder.h"
 #include "tqcache/model.h"
 #include "tqcache/model/loading/weights.h"
 
@@ -53,6 +54,25 @@ TEST(LoadModel, FingerprintsTheSameWeightsForEver) {
   const auto model = load_model(kDemo + "/tqcache-demo-17m.q8_0.gguf").value();
   EXPECT_EQ(to_hex(model->identity.weights_fingerprint),
             "aa07008a6ba5c003cf8d9624f9c6d98423f22638996a60a26bb0e1524fbb8e27");
+}
+
+TEST(LoadModel, TakesAddedTokensBeyondTheMatrices) {
+  const TempDir folder;
+  tiny::write_model(folder.path());
+  Json tokenizer = tiny::tokenizer();
+  tokenizer["added_tokens"].push_back(tiny::added_token(tiny::kVocabSize, "<pad>", true));
+  write_all(folder / "tokenizer.json", tokenizer.dump());
+  const auto model = load_model(folder.path()).value();
+  const auto ids = model->tokenizer.encode("a<pad>", tokenizer::Tokenizer::Special::kParse).value();
+  ASSERT_THAT(ids, testing::ElementsAre('a', tiny::kVocabSize));
+  cache::Cache cache = make_cache(*model, Dtype::kF32).value();
+  Decoder decoder(model->config, *model->weights, 1);
+  EXPECT_EQ(decoder.prefill(cache, ids).error().code, ErrorCode::kInvalidArgument);
+
+  tokenizer["model"]["vocab"]["beyond"] = tiny::kVocabSize + 1;
+  write_all(folder / "tokenizer.json", tokenizer.dump());
+  expect_refused(folder.path(), ErrorCode::kCorrupt,
+                 "tokenizer: 266 tokens for 264 rows of the embedding matrix");
 }
 
 TEST(LoadModel, MakesAnEmptyCacheOfTheModelsShape) {

@@ -502,7 +502,6 @@ TEST(TokenizerGguf, KnowsThePretokenizersOfOtherFamilies) {
       {"gpt-4o"},
       {"smollm", "minerva-7b", "refact"},
       {"seed-coder"},
-      {"viking"},
       {"minicpm5"},
       {"deepseek-coder"},
   };

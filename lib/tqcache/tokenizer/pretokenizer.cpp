@@ -226,7 +226,6 @@ constexpr std::string_view kSeedCoderPattern =
 constexpr std::string_view kMiniCpm5Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kVikingPattern = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
 
 // The families of expressions. The names of models whose tokenizers are equal share one.
 constexpr KnownPretokenizer kGpt2 = {{}, {kGpt2Pattern}, false, false};
@@ -238,7 +237,6 @@ constexpr KnownPretokenizer kTekken = {{}, {kTekkenPattern}, true, true};
 constexpr KnownPretokenizer kO200k = {{}, {kO200kPattern}, false, false};
 constexpr KnownPretokenizer kDigits = {{}, {R"(\p{N})", kGpt2Pattern}, false, false};
 constexpr KnownPretokenizer kSeedCoder = {{}, {kSeedCoderPattern}, false, false};
-constexpr KnownPretokenizer kViking = {{}, {kVikingPattern, R"(\p{N})"}, false, false};
 constexpr KnownPretokenizer kMiniCpm5 = {{}, {R"(\p{N}{1,3})", kMiniCpm5Pattern}, true, false};
 constexpr KnownPretokenizer kDeepSeekCoder = {
     {},
@@ -277,7 +275,6 @@ constexpr std::array kKnown = {
     named("minerva-7b", kDigits),
     named("refact", kDigits),
     named("seed-coder", kSeedCoder),
-    named("viking", kViking),
     named("minicpm5", kMiniCpm5),
     named("deepseek-coder", kDeepSeekCoder),
 };

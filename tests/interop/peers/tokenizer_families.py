@@ -30,7 +30,6 @@ O200K = TEKKEN.replace(r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|", r"[\p{Ll}\p{Lm}\p{Lo}\p{M
              r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|")
 SEED_CODER = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}"
               r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+")
-VIKING = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 MINICPM5 = QWEN2.replace(r"|\p{N}|", r"|\p{N}+|")
 DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"]
 
@@ -184,10 +183,6 @@ def phi4_mini(corpus):
 
 def seed_coder(corpus):
     return _byte_level("seed-coder", "seed-coder", _split(SEED_CODER), corpus, ["<|endoftext|>"])
-
-
-def viking(corpus):
-    return _byte_level("viking", "viking", _steps(VIKING, r"\p{N}"), corpus, ["<s>", "</s>"])
 
 
 def minicpm5(corpus):
@@ -386,7 +381,7 @@ def unigram(folder, corpus):
 
 
 BYTE_LEVEL = [gpt2, llama3, qwen2, qwen35, tekken, smollm, smollm_without_bytes, phi4, phi4_mini,
-              seed_coder, viking, minicpm5, deepseek_coder]
+              seed_coder, minicpm5, deepseek_coder]
 SENTENCEPIECE = [llama2, phi3, mistral, gemma, t5, unigram]
 
 
