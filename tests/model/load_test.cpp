@@ -175,6 +175,23 @@ TEST(LoadModel, LeavesOutWhatFollowsFromTheRest) {
   EXPECT_EQ(load_model(dir.path()).value()->identity.weights_fingerprint, plain);
 }
 
+// As transformers 5 does, and llama.cpp's converter.
+TEST(LoadModel, TakesAnOutputMatrixThatDiffersFromTiedEmbeddings) {
+  const TempDir dir;
+  tiny::write_model(dir.path());
+  const Sha256 tied = load_model(dir.path()).value()->identity.weights_fingerprint;
+  Shapes shapes = tiny::shapes();
+  shapes["lm_head.weight"] = {tiny::kVocabSize, 8};
+  Bytes file = tiny::safetensors(shapes);
+  const std::uint64_t header = test::must(ByteReader(file).read<std::uint64_t>());
+  file[8 + header] ^= std::byte{1};  // the first weight of lm_head, which comes first
+  write_all(dir / "model.safetensors", file);
+  const auto model = load_model(dir.path()).value();
+  EXPECT_FALSE(model->config.tied_embeddings);
+  EXPECT_NE(model->weights->output.bytes.data(), model->weights->token_embedding.bytes.data());
+  EXPECT_NE(model->identity.weights_fingerprint, tied);
+}
+
 TEST(LoadModel, UsesTheOutputMatrixWhenItIsNotTied) {
   const TempDir dir;
   tiny::write_model(dir.path());
