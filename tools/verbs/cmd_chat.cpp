@@ -11,6 +11,7 @@
 #include "cli/codec_flags.h"
 #include "cli/common_flags.h"
 #include "cli/line_reader.h"
+#include "cli/prompt.h"
 #include "cli/session_flags.h"
 #include "cli/store_flags.h"
 #include "cli/terminal.h"
