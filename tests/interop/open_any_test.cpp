@@ -82,6 +82,31 @@ TEST(DetectKind, KnowsEachKindByItsContent) {
   }
 }
 
+// The same file with spaces behind its header, which then has this many bytes.
+Bytes with_header_of(const Bytes& file, std::uint64_t size) {
+  const auto old_size = test::must(ByteReader(file).read<std::uint64_t>());
+  EXPECT_LE(old_size, size);
+  ByteWriter out;
+  out.write(size);
+  out.append(ByteView(file).subspan(8, old_size));
+  out.append(test::bytes_of(std::string(size - old_size, ' ')));
+  out.append(ByteView(file).subspan(8 + old_size));
+  return std::move(out).take();
+}
+
+// These sizes begin with the bytes of a pickle's protocol: 80 02 to 80 05.
+TEST(DetectKind, TakesNoSafetensorsFileForAPickle) {
+  for (const std::uint64_t size : {0x280u, 0x380u, 0x480u, 0x580u}) {
+    const Bytes mlx = with_header_of(test::small_mlx_file(MlxLayout::kMetaState), size);
+    EXPECT_EQ(kind_of(mlx).value(), FileKind::kMlxLm) << size;
+    EXPECT_EQ(name_of_pickle_in(mlx), "none") << size;
+    EXPECT_TRUE(open_bytes(mlx)) << size;
+    const Bytes hf = with_header_of(hf_file(), size + 0x10000);
+    EXPECT_EQ(kind_of(hf).value(), FileKind::kHf) << size;
+    EXPECT_TRUE(open_bytes(hf)) << size;
+  }
+}
+
 TEST(DetectKind, IsNulloptForOtherFiles) {
   for (const std::string_view text : {"", "x", "GGUF....", "TQK1", "....TQK"}) {
     const auto found = kind_of(test::bytes_of(std::string(text)));

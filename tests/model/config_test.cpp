@@ -197,8 +197,30 @@ TEST(HfConfig, RefusesOtherArithmetic) {
       {"use_bidirectional_attention", true},
       {"quantization_config", {{"quant_method", "gptq"}}},
       {"layer_types", {"full_attention", "sliding_attention"}},
-      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}},
-      {"rope_parameters", {{"rope_type", "dynamic"}, {"rope_theta", 1e6}}},
+      {"rope_scaling", {{"rope_type", "proportional"}, {"factor", 4.0}}},
+      {"rope_parameters", {{"rope_type", "mrope"}, {"rope_theta", 1e6}}},
+      {"hidden_act", "gelu_pytorch_tanh"},
+      // What transformers reads in other families only, or obeys here.
+      {"partial_rotary_factor", 0.5},
+      {"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}},
+      {"is_causal", false},
+      {"attn_logit_softcapping", 50.0},
+      {"final_logit_softcapping", 30.0},
+      {"num_experts", 8},
+      {"num_local_experts", 8},
+      // Keys of families that were renamed.
+      {"attention_multiplier", 0.5},
+      {"clip_qkv", 8.0},
+      {"embedding_multiplier", 12},
+      {"logit_scale", 0.0625},
+      {"logits_scaling", 8},
+      {"moe_num_experts", 8},
+      {"no_rope_layers", {1, 0}},
+      {"qk_layernorm", true},
+      {"residual_multiplier", 0.22},
+      {"use_bias", true},
+      {"use_parallel_residual", true},
+      {"use_qk_norm", true},
   };
   for (const auto& [key, value] : cases) {
     Json root = tiny::config();
@@ -206,6 +228,36 @@ TEST(HfConfig, RefusesOtherArithmetic) {
     const auto config = from_json(root);
     ASSERT_FALSE(config.ok()) << key << value;
     EXPECT_EQ(config.error().code, ErrorCode::kUnsupported) << config.error().message;
+  }
+}
+
+TEST(HfConfig, TakesOtherKeysThatChangeNothing) {
+  const std::vector<std::pair<const char*, Json>> cases = {{"hidden_act", "swish"},
+                                                           {"partial_rotary_factor", 1.0},
+                                                           {"is_causal", true},
+                                                           {"attn_logit_softcapping", nullptr},
+                                                           {"embedding_multiplier", 1.0},
+                                                           {"no_rope_layers", Json::array()},
+                                                           {"num_local_experts", 0},
+                                                           {"use_bias", false},
+                                                           {"quantization_config", nullptr}};
+  for (const auto& [key, value] : cases) {
+    Json root = tiny::config();
+    root[key] = value;
+    const auto config = from_json(root);
+    ASSERT_TRUE(config.ok()) << key << value << config.error().message;
+    EXPECT_EQ(config->activation, Activation::kSilu);
+  }
+}
+
+TEST(HfConfig, RefusesFlagsThatAreNull) {
+  for (const char* key : {"attention_bias", "mlp_bias", "norm_topk_prob", "tie_word_embeddings",
+                          "use_sliding_window"}) {
+    Json root = tiny::config();
+    root[key] = nullptr;
+    const auto config = from_json(root);
+    ASSERT_FALSE(config.ok()) << key;
+    EXPECT_EQ(config.error().code, ErrorCode::kCorrupt) << config.error().message;
   }
 }
 

@@ -158,8 +158,23 @@ TEST(FamilyConfig, RefusesRopeOfGgufThatItCannotDo) {
   };
   expect_refused(read_with("llama", {no_vector}), ErrorCode::kCorrupt,
                  "tensor \"rope_freqs.weight\": not RoPE factors");
-  expect_refused(read_with("llama", {set("llama.rope.scaling.type", std::string("yarn"))}),
-                 ErrorCode::kUnsupported, "RoPE scaling \"yarn\"");
+  expect_refused(read_with("llama", {set("llama.rope.scaling.type", std::string("su"))}),
+                 ErrorCode::kUnsupported, "RoPE scaling \"su\"");
+  const std::vector<Change> yarn = {set("qwen3.rope.scaling.type", std::string("yarn")),
+                                    set("qwen3.rope.scaling.factor", 4.0)};
+  for (const auto& [key, value] : std::map<std::string, double>{
+           {"yarn_log_multiplier", 0.1}, {"yarn_ext_factor", 0.5}, {"yarn_attn_factor", 2}}) {
+    auto changes = yarn;
+    changes.push_back(set("qwen3.rope.scaling." + key, value));
+    expect_refused(read_with("qwen3", changes), ErrorCode::kUnsupported, key);
+  }
+  const FloatTensor three({1, 2, 4});
+  auto both = yarn;
+  both.push_back([&](Gguf& file) { file.tensors["rope_freqs.weight"] = three.view(); });
+  expect_refused(read_with("qwen3", both), ErrorCode::kUnsupported, "factors of pairs");
+  expect_refused(read_with("qwen3", {yarn[0]}), ErrorCode::kCorrupt, "rope.scaling.factor");
+  expect_refused(read_with("qwen3", {yarn[0], set("qwen3.rope.scaling.factor", -4.0)}),
+                 ErrorCode::kCorrupt, "numbers that do not fit");
   expect_refused(read_with("llama", {set("llama.rope.dimension_count", std::int64_t{4})}),
                  ErrorCode::kUnsupported, "llama.rope.dimension_count");
   expect_refused(read_with("qwen2", {set("qwen2.rope.dimension_count", std::int64_t{8})}),
@@ -180,8 +195,77 @@ TEST(FamilyConfig, ReadsRopeScalingOfFolders) {
   EXPECT_EQ(read(root)->rope.factors.front(), 1);
   root["rope_scaling"]["high_freq_factor"] = 1.0;
   expect_refused(read(root), ErrorCode::kCorrupt, "RoPE scaling \"llama3\"");
-  root["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 2.0}};
-  expect_refused(read(root), ErrorCode::kUnsupported, "RoPE scaling \"yarn\"");
+  root["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", -2.0}};
+  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE scaling \"yarn\"");
+}
+
+// The numbers are those of transformers 5.23, modeling_rope_utils.py.
+TEST(RopeScaling, MixesPairsInTheMiddleByYarn) {
+  const cache::Rope rope = {cache::RopeStyle::kHalfSplit, 128, 1e4};
+  const auto factors = yarn_factors(rope, {4, 32, 1, 2048, true});
+  ASSERT_EQ(factors.size(), 64u);
+  const std::map<std::size_t, double> expected = {{0, 1.0},       {15, 1.0},      {20, 1.136364},
+                                                  {25, 1.369863}, {30, 1.724138}, {35, 2.325581},
+                                                  {40, 3.571428}, {45, 4.0},      {63, 4.0}};
+  for (const auto& [pair, factor] : expected) EXPECT_NEAR(factors[pair], factor, 2e-5) << pair;
+  EXPECT_NEAR(yarn_magnitude(4), 1.138629436, 1e-8);
+
+  const cache::Rope wide = {cache::RopeStyle::kHalfSplit, 128, 1e6};
+  const auto not_whole = yarn_factors(wide, {8, 16, 2, 4096, false});
+  EXPECT_NEAR(not_whole[15], 1, 1e-6);
+  EXPECT_NEAR(not_whole[20], 1.34535, 2e-5);
+  EXPECT_NEAR(not_whole[25], 3.458639, 2e-5);
+  EXPECT_NEAR(not_whole[30], 8, 1e-6);
+  EXPECT_NEAR(yarn_magnitude(8, .707) / yarn_magnitude(8, 1), 0.9495608824621653, 1e-12);
+}
+
+TEST(FamilyConfig, ReadsYarn) {
+  Json root = hf_of("qwen3", "Qwen3ForCausalLM");
+  root["rope_scaling"] = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 256}};
+  const ModelConfig config = read(root).value();
+  EXPECT_EQ(config.context_length, 1024);
+  EXPECT_EQ(config.rope.factors, yarn_factors(config.rope, {4, 32, 1, 256, true}));
+  EXPECT_FLOAT_EQ(config.rope_magnitude, 1.1386294f);
+  const auto file =
+      read_with("qwen3", {set("qwen3.rope.scaling.type", std::string("yarn")),
+                          set("qwen3.rope.scaling.factor", 4.0),
+                          set("qwen3.rope.scaling.original_context_length", std::int64_t{256})})
+          .value();
+  EXPECT_EQ(file.rope, config.rope);
+  EXPECT_EQ(file.rope_magnitude, config.rope_magnitude);
+  EXPECT_EQ(file.context_length, 1024);
+  root["rope_scaling"].update({{"attention_factor", 1.5}, {"type", "yarn"}});
+  EXPECT_EQ(read(root)->rope_magnitude, 1.5f);
+  // The context of the file, where it is wider; the original one is that if it is missing.
+  root["rope_scaling"] = {{"type", "yarn"}, {"factor", 2.0}};
+  root["max_position_embeddings"] = 512;
+  EXPECT_EQ(read(root)->context_length, 1024);
+  for (const char* type : {"gemma3_text", "phi3"}) {
+    Json other = hf_of(type, *type == 'g' ? "Gemma3ForCausalLM" : "Phi3ForCausalLM");
+    other["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 2.0}};
+    expect_refused(read(other), ErrorCode::kUnsupported, "RoPE scaling \"yarn\" in this family");
+  }
+}
+
+TEST(FamilyConfig, EndsTheContextWhereDynamicScalingBegins) {
+  Json root = hf_of("llama", "LlamaForCausalLM");
+  const ModelConfig plain = read(root).value();
+  root["rope_scaling"] = {{"type", "dynamic"}, {"factor", 4.0}};
+  EXPECT_EQ(read(root)->rope, plain.rope);
+  EXPECT_EQ(read(root)->context_length, plain.context_length);
+}
+
+TEST(FamilyConfig, RefusesRopeScalingThatTransformersDoesNotApply) {
+  Json gemma = hf_of("gemma3_text", "Gemma3ForCausalLM");
+  gemma["rope_scaling"] = {{"type", "linear"}, {"factor", 8.0}};
+  expect_refused(read(gemma), ErrorCode::kUnsupported, "transformers ignores it");
+  Json phi = hf_of("phi3", "Phi3ForCausalLM");
+  phi["rope_scaling"] = {{"type", "linear"}, {"factor", 8.0}};
+  expect_refused(read(phi), ErrorCode::kUnsupported, "RoPE scaling \"linear\" in this family");
+  phi["rope_scaling"] = {
+      {"type", "longrope"}, {"short_factor", {1, 2, 3}}, {"long_factor", {4, 5, 6}}};
+  expect_refused(read(phi), ErrorCode::kUnsupported, "original_max_position_embeddings");
 }
 
 TEST(FamilyConfig, EndsTheContextWhereLongRopeChanges) {
@@ -219,8 +303,10 @@ TEST(FamilyConfig, GivesEveryLayerOfMistralItsWindow) {
   EXPECT_THAT(windows_of(read(root).value()), ElementsAre(32, 32));
   root["sliding_window"] = 512;  // as wide as the context
   EXPECT_THAT(windows_of(read(root).value()), ElementsAre(0, 0));
-  root["sliding_window"] = -1;
-  expect_refused(read(root), ErrorCode::kCorrupt, "sliding_window");
+  for (const int window : {-1, 0}) {
+    root["sliding_window"] = window;
+    expect_refused(read(root), ErrorCode::kCorrupt, "sliding_window");
+  }
   const Change window = set("llama.attention.sliding_window", std::int64_t{32});
   EXPECT_THAT(windows_of(read_with("llama", {window}).value()), ElementsAre(32, 32));
 }

@@ -8,6 +8,7 @@
 
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
+#include "tqcache/decoder.h"
 #include "tqcache/model.h"
 #include "tqcache/model/loading/weights.h"
 
@@ -53,6 +54,25 @@ TEST(LoadModel, FingerprintsTheSameWeightsForEver) {
   const auto model = load_model(kDemo + "/tqcache-demo-17m.q8_0.gguf").value();
   EXPECT_EQ(to_hex(model->identity.weights_fingerprint),
             "aa07008a6ba5c003cf8d9624f9c6d98423f22638996a60a26bb0e1524fbb8e27");
+}
+
+TEST(LoadModel, TakesAddedTokensBeyondTheMatrices) {
+  const TempDir folder;
+  tiny::write_model(folder.path());
+  Json tokenizer = tiny::tokenizer();
+  tokenizer["added_tokens"].push_back(tiny::added_token(tiny::kVocabSize, "<pad>", true));
+  write_all(folder / "tokenizer.json", tokenizer.dump());
+  const auto model = load_model(folder.path()).value();
+  const auto ids = model->tokenizer.encode("a<pad>", tokenizer::Tokenizer::Special::kParse).value();
+  ASSERT_THAT(ids, testing::ElementsAre('a', tiny::kVocabSize));
+  cache::Cache cache = make_cache(*model, Dtype::kF32).value();
+  Decoder decoder(model->config, *model->weights, 1);
+  EXPECT_EQ(decoder.prefill(cache, ids).error().code, ErrorCode::kInvalidArgument);
+
+  tokenizer["model"]["vocab"]["beyond"] = tiny::kVocabSize + 1;
+  write_all(folder / "tokenizer.json", tokenizer.dump());
+  expect_refused(folder.path(), ErrorCode::kCorrupt,
+                 "tokenizer: 266 tokens for 264 rows of the embedding matrix");
 }
 
 TEST(LoadModel, MakesAnEmptyCacheOfTheModelsShape) {
@@ -153,6 +173,23 @@ TEST(LoadModel, LeavesOutWhatFollowsFromTheRest) {
   shapes["lm_head.weight"] = {tiny::kVocabSize, 8};  // the embeddings are tied
   write_all(dir / "model.safetensors", tiny::safetensors(shapes));
   EXPECT_EQ(load_model(dir.path()).value()->identity.weights_fingerprint, plain);
+}
+
+// As transformers 5 does, and llama.cpp's converter.
+TEST(LoadModel, TakesAnOutputMatrixThatDiffersFromTiedEmbeddings) {
+  const TempDir dir;
+  tiny::write_model(dir.path());
+  const Sha256 tied = load_model(dir.path()).value()->identity.weights_fingerprint;
+  Shapes shapes = tiny::shapes();
+  shapes["lm_head.weight"] = {tiny::kVocabSize, 8};
+  Bytes file = tiny::safetensors(shapes);
+  const std::uint64_t header = test::must(ByteReader(file).read<std::uint64_t>());
+  file[8 + header] ^= std::byte{1};  // the first weight of lm_head, which comes first
+  write_all(dir / "model.safetensors", file);
+  const auto model = load_model(dir.path()).value();
+  EXPECT_FALSE(model->config.tied_embeddings);
+  EXPECT_NE(model->weights->output.bytes.data(), model->weights->token_embedding.bytes.data());
+  EXPECT_NE(model->identity.weights_fingerprint, tied);
 }
 
 TEST(LoadModel, UsesTheOutputMatrixWhenItIsNotTied) {

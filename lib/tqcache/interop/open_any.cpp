@@ -63,10 +63,19 @@ Result<bool> is_version_1(const ByteSource& file) {
   return start.size() == 8 && std::ranges::equal(ByteView(start).subspan(4), as_bytes("TQK1"));
 }
 
-Result<std::optional<FileKind>> safetensors_kind(const ByteSource& file) {
-  // A safetensors file begins with the size of its header, a JSON object.
+// A safetensors file begins with the size of its header, a JSON object, as a u64. The lower bytes
+// of some sizes are those of a pickle (640 is 80 02); but no pickle has three zeros and "{" behind
+// them, because an opcode or the size of a frame is there.
+Result<bool> begins_as_safetensors(const ByteSource& file) {
   TQC_TRY_ASSIGN(const Bytes start, first_bytes(file, 9));
-  if (start.size() < 9 || start.back() != std::byte{'{'}) return std::optional<FileKind>();
+  const auto is_zero = [](std::byte b) { return b == std::byte{0}; };
+  return start.size() == 9 && start[8] == std::byte{'{'} &&
+         std::ranges::all_of(ByteView(start).subspan(5, 3), is_zero);
+}
+
+Result<std::optional<FileKind>> safetensors_kind(const ByteSource& file) {
+  TQC_TRY_ASSIGN(const bool is_safetensors, begins_as_safetensors(file));
+  if (!is_safetensors) return std::optional<FileKind>();
   auto index = tensors::index_safetensors(file);
   if (!index) return in_context("safetensors", std::move(index).error());
   if (is_hf(*index)) return std::optional(FileKind::kHf);
@@ -191,6 +200,8 @@ std::string_view name_of(FileKind kind) {
 }
 
 std::optional<std::string> name_of_pickle(const ByteSource& file) {
+  const auto is_safetensors = begins_as_safetensors(file);
+  if (is_safetensors && *is_safetensors) return std::nullopt;
   if (is_torch_zip(file)) return fmt::format("a file of torch.save: a pickle{}", kPickleAdvice);
   const auto start = first_bytes(file, kOldTorch.size());
   if (!start) return std::nullopt;
@@ -206,6 +217,8 @@ Result<std::optional<TurboMlxFile>> is_turbomlx(const ByteSource& file) {
   std::optional<TurboMlxFile> kind;
   if (std::ranges::equal(start, as_bytes(kTurboMlxV3Magic))) kind = TurboMlxFile::kV3;
   if (start.size() < 2 || start[0] != std::byte{0x80}) return kind;
+  TQC_TRY_ASSIGN(const bool is_safetensors, begins_as_safetensors(file));
+  if (is_safetensors) return kind;
   const auto protocol = std::to_integer<int>(start[1]);
   if (protocol >= 2 && protocol <= 5) kind = TurboMlxFile::kPickle;
   return kind;

@@ -95,6 +95,10 @@ def _add_rope_scaling(writer, rope, config):
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if rope["rope_type"] == "longrope":
         original = rope["original_max_position_embeddings"]
         stretch = config.max_position_embeddings / original

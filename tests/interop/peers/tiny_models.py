@@ -29,6 +29,15 @@ FAMILIES = {
     "llama_biased": ("LlamaConfig", dict(attention_bias=True, tie_word_embeddings=True,
                                          rope_parameters=dict(rope_type="linear", factor=2.0,
                                                               rope_theta=5000.0))),
+    "llama_yarn": ("LlamaConfig", dict(hidden_act="swish", max_position_embeddings=1024,
+                                       rope_parameters=dict(rope_type="yarn", factor=4.0,
+                                                            rope_theta=10000.0,
+                                                            original_max_position_embeddings=256))),
+    "qwen2_yarn": ("Qwen2Config", dict(max_position_embeddings=1024, rope_parameters=dict(
+        rope_type="yarn", factor=8.0, rope_theta=1e6, original_max_position_embeddings=128,
+        beta_fast=16, beta_slow=2, attention_factor=1.3, truncate=False))),
+    "llama_dynamic": ("LlamaConfig", dict(max_position_embeddings=1024, rope_parameters=dict(
+        rope_type="dynamic", factor=4.0, rope_theta=10000.0))),
     "mistral": ("MistralConfig", dict(sliding_window=24)),
     "qwen2": ("Qwen2Config", dict(tie_word_embeddings=True)),
     "qwen2_window": ("Qwen2Config", dict(use_sliding_window=True, sliding_window=20,
@@ -54,7 +63,7 @@ FAMILIES = {
 }
 
 # Not in a GGUF file: llama.cpp has no key for it, or the family has none.
-HF_ONLY = {"qwen2_window"}
+HF_ONLY = {"qwen2_window", "qwen2_yarn"}
 
 WINDOWED = {"mistral", "qwen2_window", "gemma2", "gemma3", "phi3"}
 HYBRID = {"qwen3_next", "qwen3_5", "qwen3_5_moe"}

@@ -1,7 +1,9 @@
 #include "tqcache/model/attention/rope_table.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <numbers>
 
 namespace tqcache::model {
 
@@ -65,6 +67,43 @@ std::vector<float> llama3_factors(const cache::Rope& rope, const Llama3Scaling& 
         static_cast<float>(factor_of(turns_a_token * scaling.original_context, scaling)));
   }
   return factors;
+}
+
+bool is_valid(const YarnScaling& scaling, const cache::Rope& rope) {
+  for (const double number :
+       {scaling.factor, scaling.fast_turns, scaling.slow_turns, scaling.original_context}) {
+    if (!(number > 0 && std::isfinite(number))) return false;
+  }
+  return rope.base > 1 && std::isfinite(rope.base) && rope.n_dims >= 2;
+}
+
+std::vector<float> yarn_factors(const cache::Rope& rope, const YarnScaling& scaling) {
+  assert(is_valid(scaling, rope));
+  const auto n_dims = static_cast<double>(rope.n_dims);
+  // The pair, not rounded, that turns this often over the original context.
+  const auto pair_of = [&](double turns) {
+    return n_dims * std::log(scaling.original_context / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(rope.base));
+  };
+  double first = pair_of(scaling.fast_turns);
+  double last = pair_of(scaling.slow_turns);
+  if (scaling.whole_pairs) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, n_dims - 1);
+  if (first == last) last += 0.001;
+  std::vector<float> factors;
+  for (std::int64_t pair = 0; pair < rope.n_dims / 2; ++pair) {
+    const double slow = std::clamp((static_cast<double>(pair) - first) / (last - first), 0.0, 1.0);
+    factors.push_back(static_cast<float>(1 / (slow / scaling.factor + (1 - slow))));
+  }
+  return factors;
+}
+
+double yarn_magnitude(double factor, double weight) {
+  return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
 }
 
 float longrope_magnitude(double stretch, double original_context) {

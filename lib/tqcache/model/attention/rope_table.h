@@ -61,6 +61,27 @@ bool is_valid(const Llama3Scaling& scaling);
 // Source: huggingface/transformers modeling_rope_utils.py, _compute_llama3_parameters.
 std::vector<float> llama3_factors(const cache::Rope& rope, const Llama3Scaling& scaling);
 
+// YaRN: fast pairs do not change, slow ones are slowed down by `factor`, those between by a
+// mixture. Pairs are counted, and lengths are multiplied by yarn_magnitude().
+struct YarnScaling {
+  double factor = 1;
+  double fast_turns = 32;  // a pair that turns more often over the original context is fast
+  double slow_turns = 1;   // a pair that turns less often is slow
+  double original_context = 0;
+  bool whole_pairs = true;  // the bounds between fast and slow are rounded to whole pairs
+};
+
+// Returns whether yarn_factors() gives valid numbers: all finite and above 0, and a base above 1.
+bool is_valid(const YarnScaling& scaling, const cache::Rope& rope);
+
+// Shapes: [rope.n_dims / 2]. Requires: is_valid().
+// Source: arXiv 2309.00071, section 3.2; huggingface/transformers modeling_rope_utils.py,
+//         _compute_yarn_parameters.
+std::vector<float> yarn_factors(const cache::Rope& rope, const YarnScaling& scaling);
+
+// 0.1 weight ln(factor) + 1, or 1 if the context is not stretched.
+double yarn_magnitude(double factor, double weight = 1);
+
 // LongRoPE multiplies queries and keys by this: sqrt(1 + ln(stretch) / ln(original_context)), or by
 // 1 if the context is not stretched.
 // Requires: original_context > 1.

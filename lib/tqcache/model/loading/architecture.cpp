@@ -63,6 +63,7 @@ constexpr Architecture qwen_hybrid(std::string_view word, std::string_view hf_ty
           .attention_gate = true,
           .default_head_dim = 256,
           .default_rotary_share = 0.25,
+          .partial_rotary = true,
           .default_normalized = has_experts};
 }
 
@@ -100,7 +101,9 @@ constexpr std::array kArchitectures = {
                  .hf_class = "Phi3ForCausalLM",
                  .fused_projections = true,
                  .windows = WindowRule::kAll,
-                 .default_epsilon = 1e-5},
+                 .default_epsilon = 1e-5,
+                 .partial_rotary = true,
+                 .only_longrope = true},
     qwen_hybrid("qwen3next", "qwen3_next", "Qwen3NextForCausalLM", true, false),
     qwen_hybrid("qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM", false, true),
     qwen_hybrid("qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", true, true),

@@ -62,6 +62,8 @@ struct Architecture {
   double default_rope_base = 10'000;
   double default_local_base = 0;    // for layers with a window, if it differs
   double default_rotary_share = 1;  // of the components that RoPE rotates
+  bool partial_rotary = false;      // config.json may give another share
+  bool only_longrope = false;       // the only kind of RoPE scaling in config.json
   bool default_tied = false;
   bool default_normalized = false;  // the weights of the chosen experts are scaled to sum to 1
 };

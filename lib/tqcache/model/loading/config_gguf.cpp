@@ -6,6 +6,7 @@
 
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
+#include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/loading/architecture.h"
 #include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tensors/printable_name.h"
@@ -112,7 +113,7 @@ Result<double> read_linear_factor(const Keys& keys) {
   if (keys.has(kType)) {
     TQC_TRY_ASSIGN(type, keys.get_string(kType));
   }
-  if (type == "none" || type == "longrope") return 1.0;
+  if (type == "none" || type == "longrope" || type == "yarn") return 1.0;
   if (type != "linear") {
     return keys.refuse(kType, "RoPE scaling " + tensors::printable_name(type));
   }
@@ -135,7 +136,40 @@ Result<void> read_longrope(const Keys& keys, const GgufTensors& tensors, ModelCo
   return {};
 }
 
-Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, ModelConfig& config) {
+// The context is at least the one that YaRN stretches to.
+// Source: llama.cpp src/llama-context.cpp, yarn_attn_factor; ggml, ggml_rope_yarn_corr_dims.
+Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig& config) {
+  constexpr const char* kType = "rope.scaling.type";
+  if (!keys.has(kType)) return {};
+  TQC_TRY_ASSIGN(const std::string type, keys.get_string(kType));
+  if (type != "yarn") return {};
+  if (!config.rope.factors.empty()) return keys.refuse(kType, "YaRN and factors of pairs");
+  // YaRN scales lengths, in all layers; windows with their own RoPE are not scaled.
+  if (family.default_local_base != 0) return keys.refuse(kType, "YaRN in this family");
+  TQC_TRY(keys.refuse_unless("rope.scaling.yarn_log_multiplier", {0}));
+  TQC_TRY(keys.refuse_unless("rope.scaling.yarn_ext_factor", {1, -1}));
+  TQC_TRY(keys.refuse_unless("rope.scaling.yarn_attn_factor", {1, -1}));
+  YarnScaling scaling;
+  TQC_TRY_ASSIGN(scaling.factor, keys.get_float("rope.scaling.factor"));
+  TQC_TRY_ASSIGN(scaling.fast_turns, keys.get_float_or("rope.scaling.yarn_beta_fast", 32));
+  TQC_TRY_ASSIGN(scaling.slow_turns, keys.get_float_or("rope.scaling.yarn_beta_slow", 1));
+  TQC_TRY_ASSIGN(const std::int64_t original,
+                 keys.get_int_or("rope.scaling.original_context_length", config.context_length));
+  scaling.original_context = static_cast<double>(original);
+  if (!is_valid(scaling, config.rope) || config.rope.n_dims > config.head_dim) {
+    return corrupt("RoPE scaling \"yarn\": numbers that do not fit");
+  }
+  TQC_TRY_ASSIGN(const double weight, keys.get_float_or("rope.scaling.attn_factor", 1));
+  config.rope_magnitude = static_cast<float>(weight * yarn_magnitude(scaling.factor));
+  config.rope.factors = yarn_factors(config.rope, scaling);
+  const double stretched =
+      std::min(scaling.factor * scaling.original_context, static_cast<double>(cache::kMaxTokens));
+  config.context_length = std::max(config.context_length, static_cast<std::int64_t>(stretched));
+  return {};
+}
+
+Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, const Architecture& family,
+                       ModelConfig& config) {
   TQC_TRY_ASSIGN(config.rope.n_dims, keys.get_int_or("rope.dimension_count", config.head_dim));
   if (config.form.permuted_heads && config.rope.n_dims != config.head_dim) {
     return keys.refuse("rope.dimension_count", "RoPE over a part of heads whose rows are in pairs");
@@ -148,7 +182,7 @@ Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, ModelConfig
     return corrupt("RoPE turns " + std::to_string(config.rope.n_dims) + " components");
   }
   multiply_factors(factor, config.rope);
-  return {};
+  return read_yarn(keys, family, config);
 }
 
 // The RoPE of sliding-window layers.
@@ -323,7 +357,7 @@ Result<ModelConfig> read_gguf_config(const Gguf& file, const GgufTensors& tensor
   TQC_TRY(read_experts(keys, *family, config));
   TQC_TRY(read_shapes(keys, config));
   TQC_TRY(read_scales(keys, *family, config));
-  TQC_TRY(read_rope(keys, tensors, config));
+  TQC_TRY(read_rope(keys, tensors, *family, config));
   TQC_TRY(read_windows(keys, *family, config));
   if (family->has_delta_net) TQC_TRY(read_delta_net(keys, config));
   TQC_TRY_ASSIGN(const auto* tokens, file.get_strings("tokenizer.ggml.tokens"));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -46,7 +47,13 @@ Result<const Json*> find_object(const Json& root, const char* kind) {
 }
 
 // The kind was formerly called "type".
-Result<std::string> kind_of(const Json& object) {
+Result<std::string> kind_of(const Json& object, const Architecture& family) {
+  const bool is_old = find_value(object, "type") && !find_value(object, "rope_type");
+  if (is_old && family.default_local_base != 0 && object["type"] != "default") {
+    return unsupported(
+        "RoPE scaling \"type\": transformers ignores it in this family, which has "
+        "\"rope_type\"");
+  }
   TQC_TRY_ASSIGN(const std::string old_word, get_string_or(object, "type", "default"));
   return get_string_or(object, "rope_type", old_word.c_str());
 }
@@ -73,15 +80,51 @@ Result<void> read_llama3(const RopeFields& fields, ModelConfig& config) {
   TQC_TRY_ASSIGN(scaling.low_frequency, fields.own_number_or("low_freq_factor", 1));
   TQC_TRY_ASSIGN(scaling.high_frequency, fields.own_number_or("high_freq_factor", 4));
   TQC_TRY_ASSIGN(scaling.original_context,
-                 fields.own_number_or("original_max_position_embeddings", 8192));
+                 fields.own_number_or("original_max_position_embeddings",
+                                      static_cast<double>(config.context_length)));
   if (!is_valid(scaling)) return corrupt("RoPE scaling \"llama3\": numbers that do not fit");
   config.rope.factors = llama3_factors(config.rope, scaling);
+  return {};
+}
+
+// The context is at least the one that YaRN stretches to: many files name only the original one.
+Result<void> read_yarn(const RopeFields& fields, ModelConfig& config) {
+  YarnScaling scaling;
+  TQC_TRY_ASSIGN(scaling.original_context,
+                 fields.own_number_or("original_max_position_embeddings",
+                                      static_cast<double>(config.context_length)));
+  TQC_TRY_ASSIGN(
+      scaling.original_context,
+      get_number_or(*fields.root, "original_max_position_embeddings", scaling.original_context));
+  const double stretch = static_cast<double>(config.context_length) / scaling.original_context;
+  TQC_TRY_ASSIGN(scaling.factor, fields.own_number_or("factor", stretch));
+  TQC_TRY_ASSIGN(scaling.fast_turns, fields.own_number_or("beta_fast", 32));
+  TQC_TRY_ASSIGN(scaling.slow_turns, fields.own_number_or("beta_slow", 1));
+  TQC_TRY_ASSIGN(scaling.whole_pairs, get_bool_or(*fields.object, "truncate", true));
+  if (!is_valid(scaling, config.rope))
+    return corrupt("RoPE scaling \"yarn\": numbers that do not fit");
+  TQC_TRY_ASSIGN(const double weight, fields.own_number_or("mscale", 0));
+  TQC_TRY_ASSIGN(const double all_dims, fields.own_number_or("mscale_all_dim", 0));
+  const double magnitude =
+      weight != 0 && all_dims != 0
+          ? yarn_magnitude(scaling.factor, weight) / yarn_magnitude(scaling.factor, all_dims)
+          : yarn_magnitude(scaling.factor);
+  TQC_TRY_ASSIGN(const double given, fields.own_number_or("attention_factor", magnitude));
+  config.rope_magnitude = static_cast<float>(given);
+  config.rope.factors = yarn_factors(config.rope, scaling);
+  const double stretched =
+      std::min(scaling.factor * scaling.original_context, static_cast<double>(cache::kMaxTokens));
+  config.context_length = std::max(config.context_length, static_cast<std::int64_t>(stretched));
   return {};
 }
 
 // LongRoPE uses other factors beyond the original context of the model. Switching would change the
 // keys already in a cache, so the context ends there.
 Result<void> read_longrope(const RopeFields& fields, ModelConfig& config) {
+  const char* const key = "original_max_position_embeddings";
+  if (!find_value(*fields.root, key) && !find_value(*fields.object, key)) {
+    return unsupported("RoPE scaling \"longrope\" without \"original_max_position_embeddings\"");
+  }
   TQC_TRY_ASSIGN(const double original, fields.number_or("original_max_position_embeddings", 4096));
   if (!(original > 1 && original <= static_cast<double>(cache::kMaxTokens))) {
     return corrupt("key \"original_max_position_embeddings\": out of range");
@@ -99,14 +142,26 @@ Result<void> read_longrope(const RopeFields& fields, ModelConfig& config) {
   return {};
 }
 
-Result<void> read_scaling(const RopeFields& fields, ModelConfig& config) {
+Result<void> read_scaling(const RopeFields& fields, const Architecture& family,
+                          ModelConfig& config) {
   if (fields.object == nullptr) return {};
-  TQC_TRY_ASSIGN(std::string kind, kind_of(*fields.object));
+  TQC_TRY_ASSIGN(std::string kind, kind_of(*fields.object, family));
   // Original names of LongRoPE in Phi-3.
   const bool has_factors = find_value(*fields.object, "short_factor") != nullptr;
   if ((kind == "su" || kind == "yarn") && has_factors) kind = "longrope";
   if (kind == "default") return {};
+  if (family.only_longrope && kind != "longrope") {
+    return unsupported("RoPE scaling " + tensors::printable_name(kind) + " in this family");
+  }
+  // Dynamic scaling changes the base beyond the context of the file, with every token, and leaves
+  // the keys of earlier tokens as they are. Within it, it changes nothing: the context ends there.
+  if (kind == "dynamic") return {};
   if (kind == "linear") return read_linear(fields, config);
+  // These scale lengths, in all layers; windows with their own RoPE are not scaled.
+  if (family.default_local_base != 0 && (kind == "yarn" || kind == "longrope")) {
+    return unsupported("RoPE scaling " + tensors::printable_name(kind) + " in this family");
+  }
+  if (kind == "yarn") return read_yarn(fields, config);
   if (kind == "llama3") return read_llama3(fields, config);
   if (kind == "longrope") return read_longrope(fields, config);
   return Error{ErrorCode::kUnsupported, "RoPE scaling " + tensors::printable_name(kind)};
@@ -121,8 +176,12 @@ Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelCon
   TQC_TRY_ASSIGN(config.rope.base, fields.number_or("rope_theta", family.default_rope_base));
   TQC_TRY_ASSIGN(const double share,
                  fields.number_or("partial_rotary_factor", family.default_rotary_share));
-  if (!(share > 0 && share <= 1))
+  if (!(share > 0 && share <= 1)) {
     return corrupt("key \"partial_rotary_factor\": not within 0 to 1");
+  }
+  if (share != family.default_rotary_share && !family.partial_rotary) {
+    return unsupported("key \"partial_rotary_factor\": not in this family");
+  }
   config.rope.n_dims = static_cast<std::int64_t>(static_cast<double>(config.head_dim) * share);
   // validate() checks the other values, but it would run too late for these.
   if (config.rope.n_dims < 2 || config.rope.n_dims > cache::kMaxHeadDim ||
@@ -130,7 +189,7 @@ Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelCon
     return corrupt("RoPE turns " + std::to_string(config.rope.n_dims) + " components, or its base" +
                    " is below 1");
   }
-  return read_scaling(fields, config);
+  return read_scaling(fields, family, config);
 }
 
 // The RoPE of sliding-window layers: config.rope if the file has one RoPE for all layers.
@@ -145,7 +204,7 @@ Result<cache::Rope> read_hf_local_rope(const Json& root, const Architecture& fam
   const bool is_own =
       parameters != nullptr && find_value(*parameters, "sliding_attention") == object;
   if (!is_own || object == nullptr) return rope;
-  TQC_TRY_ASSIGN(const std::string kind, kind_of(*object));
+  TQC_TRY_ASSIGN(const std::string kind, kind_of(*object, family));
   if (kind != "default") {
     return Error{ErrorCode::kUnsupported,
                  "RoPE scaling " + tensors::printable_name(kind) + " of layers with a window"};
@@ -179,13 +238,58 @@ Result<const Architecture*> read_family(const Json& root) {
   return unsupported("key \"architectures\": only " + std::string(family->hf_class) + " is read");
 }
 
-Result<void> refuse_other_arithmetic(const Json& root) {
-  for (const char* key : {"mlp_bias", "use_bidirectional_attention"}) {
-    TQC_TRY_ASSIGN(const bool value, get_bool_or(root, key, false));
-    if (value) return unsupported_key(key);
+// Keys that change the arithmetic of transformers, or that belong to other families: a model that
+// was renamed to one of ours still has them. The neutral value changes nothing; null never does.
+struct OtherKey {
+  const char* key;
+  const char* neutral;  // JSON
+  // The families that read the key; nullptr: none.
+  bool (*is_read)(const Architecture& family);
+};
+
+constexpr bool is_gemma(const Architecture& family) { return family.scaled_embedding; }
+constexpr bool has_experts(const Architecture& family) { return family.has_experts; }
+
+constexpr std::array kOtherKeys = {
+    OtherKey{"attention_multiplier", "null", nullptr},  // Granite
+    OtherKey{"attn_logit_softcapping", "null", is_gemma},
+    OtherKey{"clip_qkv", "null", nullptr},           // OLMo
+    OtherKey{"embedding_multiplier", "1", nullptr},  // Granite
+    OtherKey{"final_logit_softcapping", "null", is_gemma},
+    OtherKey{"is_causal", "true", nullptr},
+    OtherKey{"logit_scale", "1", nullptr},     // Cohere
+    OtherKey{"logits_scaling", "1", nullptr},  // Granite
+    OtherKey{"mlp_bias", "false", nullptr},
+    OtherKey{"moe_num_experts", "0", nullptr},  // ERNIE
+    OtherKey{"no_rope_layers", "[]", nullptr},  // SmolLM3
+    OtherKey{"num_experts", "0", has_experts},
+    OtherKey{"num_local_experts", "0", has_experts},  // Mixtral
+    OtherKey{"qk_layernorm", "false", nullptr},
+    OtherKey{"quantization_config", "null", nullptr},
+    OtherKey{"residual_multiplier", "1", nullptr},  // Granite
+    OtherKey{"use_bias", "false", nullptr},         // ERNIE
+    OtherKey{"use_bidirectional_attention", "false", nullptr},
+    OtherKey{"use_parallel_residual", "false", nullptr},
+    OtherKey{"use_qk_norm", "false", nullptr},  // Cohere
+};
+
+Result<void> refuse_other_arithmetic(const Json& root, const Architecture& family) {
+  for (const OtherKey& other : kOtherKeys) {
+    if (other.is_read != nullptr && other.is_read(family)) continue;
+    const Json* value = find_value(root, other.key);
+    if (value != nullptr && *value != Json::parse(other.neutral)) return unsupported_key(other.key);
   }
-  if (find_value(root, "quantization_config") != nullptr) {
-    return unsupported_key("quantization_config");
+  // The experts of Qwen3.5 are always normalized.
+  if (family.has_experts && family.hf_type == "qwen3_5_moe_text") {
+    TQC_TRY_ASSIGN(const bool normalized, get_bool_or(root, "norm_topk_prob", true));
+    if (!normalized) return unsupported_key("norm_topk_prob");
+  }
+  // transformers refuses them as well.
+  for (const char* flag : {"attention_bias", "mlp_bias", "norm_topk_prob", "tie_word_embeddings",
+                           "use_sliding_window"}) {
+    if (root.contains(flag) && root[flag].is_null()) {
+      return corrupt("key \"" + std::string(flag) + "\": null, not true or false");
+    }
   }
   return {};
 }
@@ -195,9 +299,9 @@ Result<Activation> read_activation(const Json& root, const Architecture& family)
   const char* fallback = is_gelu ? "gelu_pytorch_tanh" : "silu";
   const char* key = is_gelu ? "hidden_activation" : "hidden_act";
   TQC_TRY_ASSIGN(const std::string word, get_string_or(root, key, fallback));
-  if (word == "silu") return Activation::kSilu;
-  if (word == "gelu_pytorch_tanh") return Activation::kGeluTanh;
-  return unsupported("activation " + printable_name(word));
+  const bool is_known = is_gelu ? word == "gelu_pytorch_tanh" : word == "silu" || word == "swish";
+  if (is_known) return family.activation;
+  return unsupported("activation " + printable_name(word) + " in this family");
 }
 
 // --- layer kinds
@@ -246,7 +350,12 @@ Result<std::int64_t> read_window(const Json& root, const Architecture& family) {
     TQC_TRY_ASSIGN(const bool asked, get_bool_or(root, "use_sliding_window", false));
     if (!asked) return std::int64_t{0};
   }
-  return get_int_or(root, "sliding_window", family.default_window);
+  TQC_TRY_ASSIGN(const std::int64_t window,
+                 get_int_or(root, "sliding_window", family.default_window));
+  if (find_value(root, "sliding_window") && window < 1) {
+    return corrupt("key \"sliding_window\": below 1");
+  }
+  return window;
 }
 
 Result<LayerConfig> make_layer(LayerType type, std::int64_t window, const Architecture& family,
@@ -261,7 +370,6 @@ Result<LayerConfig> make_layer(LayerType type, std::int64_t window, const Archit
 
 Result<void> read_layers(const Json& root, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(const std::int64_t window, read_window(root, family));
-  if (window < 0) return corrupt("key \"sliding_window\": below 0");
   TQC_TRY_ASSIGN(const cache::Rope local, read_hf_local_rope(root, family, config));
   const Json* types = nullptr;
   if (find_value(root, "layer_types") != nullptr) {
@@ -383,7 +491,7 @@ Result<ModelConfig> read_hf_config(ByteView config_json) {
   TQC_TRY_ASSIGN(const Json* text, find_text_config(whole));
   const Json& root = *text;
   TQC_TRY_ASSIGN(const Architecture* family, read_family(root));
-  TQC_TRY(refuse_other_arithmetic(root));
+  TQC_TRY(refuse_other_arithmetic(root, *family));
 
   ModelConfig config;
   set_family(*family, config);

@@ -1,5 +1,6 @@
 #include "tqcache/model.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <string_view>
@@ -27,9 +28,10 @@ bool is_gguf(ByteView file) {
 }
 
 Result<void> check_vocabulary(const ModelConfig& config, const tokenizer::Tokenizer& tokenizer) {
-  // The matrices may have spare rows that round up their height.
-  if (tokenizer.vocab_size() <= config.vocab_size) return {};
-  return Error{ErrorCode::kCorrupt, "tokenizer: " + std::to_string(tokenizer.vocab_size()) +
+  // The matrices may have spare rows that round up their height. Added tokens may lack rows: the
+  // decoder refuses their ids.
+  if (tokenizer.ordinary_size() <= config.vocab_size) return {};
+  return Error{ErrorCode::kCorrupt, "tokenizer: " + std::to_string(tokenizer.ordinary_size()) +
                                         " tokens for " + std::to_string(config.vocab_size) +
                                         " rows of the embedding matrix"};
 }
@@ -94,12 +96,29 @@ Result<tokenizer::Tokenizer> load_hf_tokenizer(const std::filesystem::path& fold
   return tokenizer::Tokenizer::from_json(text, config, ends, chat);
 }
 
+// Some folders that tie the output matrix to the embedding hold it all the same. If it is equal, it
+// counts once. If it differs, the file has a head of its own, and transformers (since 5) and
+// llama.cpp's converter take it, whatever "tie_word_embeddings" says.
+void drop_tied_output(ModelConfig& config, TensorMap& tensors) {
+  const auto output = tensors.find("output.weight");
+  if (!config.tied_embeddings || output == tensors.end()) return;
+  const auto embedding = tensors.find("token_embd.weight");
+  const bool is_equal = embedding != tensors.end() &&
+                        embedding->second.type == output->second.type &&
+                        embedding->second.shape == output->second.shape &&
+                        std::ranges::equal(embedding->second.bytes, output->second.bytes);
+  if (is_equal) {
+    tensors.erase(output);
+  } else {
+    config.tied_embeddings = false;
+  }
+}
+
 Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder) {
   TQC_TRY_ASSIGN(ModelConfig config, load_hf_config(folder));
   TQC_TRY_ASSIGN(tokenizer::Tokenizer tokenizer, load_hf_tokenizer(folder));
   TQC_TRY_ASSIGN(ModelTensors tensors, map_hf_tensors(folder, config.form.after_attention));
-  // Some folders hold the same matrix twice.
-  if (config.tied_embeddings) tensors.by_name.erase("output.weight");
+  drop_tied_output(config, tensors.by_name);
   return assemble(std::move(config), std::move(tokenizer), tensors.by_name,
                   std::move(tensors.files));
 }
