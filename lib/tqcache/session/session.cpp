@@ -74,6 +74,7 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
     read.accept = [&](const cache::CacheDesc& description) {
       return model::check_fits(description, *model);
     };
+    read.verify_digests = options.verify_digests;
     if (options.map) {
       TQC_TRY_ASSIGN(cache,
                      in_file(options.cache, format::map_cache(options.cache, read, reading)));
