@@ -201,7 +201,7 @@ void Chat::command_save(const std::string& argument) {
 Result<void> Chat::grow() {
   if (flags_.no_tokens) return no_tokens_in_growing_file();
   if (!growing_) {
-    TQC_TRY_ASSIGN(growing_, GrowingFile::open(flags_.options.cache));
+    TQC_TRY_ASSIGN(growing_, GrowingFile::open(console_, flags_.options.cache));
   }
   TQC_TRY_ASSIGN(
       const format::AppendReport report,
@@ -261,10 +261,10 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY(finish_session_flags(flags));
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
-                 open_prompt_store(flags, flags.form.given()));
+                 open_prompt_store(console, flags, flags.form.given()));
   std::optional<GrowingFile> growing;
   if (flags.grows()) {
-    TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.options.cache));
+    TQC_TRY_ASSIGN(growing, GrowingFile::open(console, flags.options.cache));
   }
   TQC_TRY_ASSIGN(const std::unique_ptr<session::Session> session,
                  open_session(console, flags, growing ? &*growing : nullptr));

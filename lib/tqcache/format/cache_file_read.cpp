@@ -25,24 +25,25 @@ Result<cache::Cache> load(const SectionReader& reader, const ReadOptions& option
 constexpr int kMaxMappings = 1000;
 
 // Errors: those of the file itself, read without mapping.
-Result<void> check_file(const std::filesystem::path& path) {
+Result<void> check_file(const std::filesystem::path& path, const KeyRing& keys) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
-  TQC_TRY(read_cache_info(*source));
+  TQC_TRY(read_cache_info(*source, keys));
   return {};
 }
 
 // A mapping keeps the size that the file had. Before the header is read, another process may append
 // to the file or remove such bytes, and the header then states another size. So errors of a mapping
 // are checked against the file.
-Result<SectionReader> open_mapped(const std::filesystem::path& path, bool verify_checksums) {
+Result<SectionReader> open_mapped(const std::filesystem::path& path, const ReadOptions& options) {
   for (int attempt = 1;; ++attempt) {
     TQC_TRY_ASSIGN(SharedBytes mapped, map_file(path));
-    auto reader = SectionReader::open_mapped(std::move(mapped), verify_checksums);
+    auto reader =
+        SectionReader::open_mapped(std::move(mapped), options.verify_checksums, options.keys);
     if (reader) return reader;
     const ErrorCode code = reader.error().code;
     const bool is_of_size = code == ErrorCode::kTruncated || code == ErrorCode::kCorrupt;
     if (!is_of_size || attempt == kMaxMappings) return reader.error();
-    TQC_TRY(check_file(path));
+    TQC_TRY(check_file(path, options.keys));
   }
 }
 
@@ -50,18 +51,18 @@ Result<SectionReader> open_mapped(const std::filesystem::path& path, bool verify
 
 Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& options,
                                 const Progress& progress) {
-  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source));
+  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, options.keys));
   return load(reader, options, progress);
 }
 
 Result<cache::Cache> map_cache(const std::filesystem::path& path, const ReadOptions& options,
                                const Progress& progress) {
-  TQC_TRY_ASSIGN(const SectionReader reader, open_mapped(path, options.verify_checksums));
+  TQC_TRY_ASSIGN(const SectionReader reader, open_mapped(path, options));
   return load(reader, options, progress);
 }
 
-Result<CacheFileInfo> read_cache_info(const ByteSource& source) {
-  TQC_TRY_ASSIGN(OpenContainer container, open_container(source));
+Result<CacheFileInfo> read_cache_info(const ByteSource& source, const KeyRing& keys) {
+  TQC_TRY_ASSIGN(OpenContainer container, open_container(source, keys));
   TQC_TRY(check_content_name(container.info));
   return std::move(container.info);
 }

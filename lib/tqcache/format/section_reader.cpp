@@ -19,6 +19,17 @@ Result<void> check_stored(const SectionInfo& section, ByteView stored) {
   return Error{ErrorCode::kCorrupt, "checksum mismatch"};
 }
 
+namespace {
+
+// A seal makes the checksum superfluous.
+Result<void> authenticate(const SectionInfo& section, const FileCipher* cipher,
+                          std::span<std::byte> stored) {
+  return cipher != nullptr ? cipher->unseal_section(section, stored)
+                           : check_stored(section, stored);
+}
+
+}  // namespace
+
 Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section, ByteView stored,
                            const Decompressor& decompressor, AlignedBytes& raw) {
   const auto layer = static_cast<std::size_t>(section.layer);
@@ -40,14 +51,14 @@ Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section,
 }
 
 Result<void> read_section(const ByteSource& source, const Manifest& manifest,
-                          const SectionInfo& section, const Decompressor& decompressor,
-                          AlignedBytes& raw) {
+                          const SectionInfo& section, const FileCipher* cipher,
+                          const Decompressor& decompressor, AlignedBytes& raw) {
   const bool is_stored = section.compression == Compression::kNone;
   AlignedBytes compressed;
   AlignedBytes& stored = is_stored ? raw : compressed;
   stored.resize(section.stored_bytes);
   TQC_TRY(source.read_at(section.file_offset, stored));
-  TQC_TRY(check_stored(section, stored));
+  TQC_TRY(authenticate(section, cipher, stored));
   if (is_stored) return {};
   return unpack_stored(manifest, section, stored, decompressor, raw);
 }
@@ -73,24 +84,28 @@ Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uin
   return {};
 }
 
-SectionReader::SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info)
+SectionReader::SectionReader(std::shared_ptr<const ByteSource> source, OpenContainer container)
     : source_(std::move(source)),
-      info_(std::move(info)),
+      info_(std::move(container.info)),
+      cipher_(std::move(container.cipher)),
       blocks_(blocks_of(info_.sections)),
       decompressor_(std::make_unique<const Decompressor>()) {}
 
-Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> source) {
-  TQC_TRY_ASSIGN(CacheFileInfo info, read_cache_info(*source));
-  return SectionReader(std::move(source), std::move(info));
+Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> source,
+                                          const KeyRing& keys) {
+  TQC_TRY_ASSIGN(OpenContainer container, open_container(*source, keys));
+  TQC_TRY(check_content_name(container.info));
+  return SectionReader(std::move(source), std::move(container));
 }
 
-Result<SectionReader> SectionReader::open(const ByteSource& source) {
-  return open(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source));
+Result<SectionReader> SectionReader::open(const ByteSource& source, const KeyRing& keys) {
+  return open(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source), keys);
 }
 
-Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_checksums) {
+Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_checksums,
+                                                 const KeyRing& keys) {
   TQC_TRY_ASSIGN(SectionReader reader,
-                 open(std::shared_ptr<const ByteSource>(memory_source(file))));
+                 open(std::shared_ptr<const ByteSource>(memory_source(file)), keys));
   reader.mapped_ = std::move(file);
   reader.verify_checksums_ = verify_checksums;
   return reader;
@@ -98,7 +113,7 @@ Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_c
 
 Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
   const SectionInfo& section = info_.sections[index];
-  Result<void> done = read_section(*source_, info_, section, *decompressor_, raw);
+  Result<void> done = read_section(*source_, info_, section, cipher_.get(), *decompressor_, raw);
   if (done) done = check_padding(*source_, info_, index);
   if (!done) return in_context(block_place(index, section), std::move(done).error());
   return {};
@@ -106,8 +121,8 @@ Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
 
 Result<SharedBytes> SectionReader::share(std::size_t index) const {
   const SectionInfo& section = info_.sections[index];
-  const bool is_in_place =
-      mapped_.size() > 0 && section.packed && section.compression == Compression::kNone;
+  const bool is_in_place = mapped_.size() > 0 && section.packed &&
+                           section.compression == Compression::kNone && cipher_ == nullptr;
   if (!is_in_place) return CacheReader::share(index);
   SharedBytes stored = mapped_.part(section.file_offset, section.stored_bytes);
   Result<void> checked;
@@ -120,7 +135,7 @@ Result<SharedBytes> SectionReader::share(std::size_t index) const {
 Result<void> SectionReader::read_stored(std::size_t index, std::span<std::byte> stored) const {
   const SectionInfo& section = info_.sections[index];
   Result<void> done = source_->read_at(section.file_offset, stored);
-  if (done) done = check_stored(section, stored);
+  if (done) done = authenticate(section, cipher_.get(), stored);
   if (!done) return in_context(block_place(index, section), std::move(done).error());
   return {};
 }

@@ -13,6 +13,8 @@
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
+#include "tqcache/format/encryption.h"
+#include "tqcache/format/open_container.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
@@ -28,14 +30,16 @@ Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section,
                            const Decompressor& decompressor, AlignedBytes& raw);
 
 // Reads the bytes of a section before compression into `raw`, which is resized to them; its memory
-// is reused if it is large enough. Only the layers of `manifest` are used.
+// is reused if it is large enough. Only the layers of `manifest` are used. `cipher` is null for a
+// plain file; an encrypted section is authenticated before anything else is done with it.
 //
 // Threads: any number at once.
-// Errors:  kCorrupt (checksum, zstd frame, planes), kTruncated (the file was cut meanwhile), kIo;
+// Errors:  kCorrupt (checksum, seal, zstd frame, planes), kTruncated (the file was cut meanwhile),
+// kIo;
 //          without the section's place.
 Result<void> read_section(const ByteSource& source, const Manifest& manifest,
-                          const SectionInfo& section, const Decompressor& decompressor,
-                          AlignedBytes& raw);
+                          const SectionInfo& section, const FileCipher* cipher,
+                          const Decompressor& decompressor, AlignedBytes& raw);
 
 // Checks stored bytes against the checksum of the section table. Errors: kCorrupt.
 Result<void> check_stored(const SectionInfo& section, ByteView stored);
@@ -55,12 +59,14 @@ Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uin
 class SectionReader : public cache::CacheReader {
  public:
   // Errors: as read_cache_info.
-  static Result<SectionReader> open(std::shared_ptr<const ByteSource> source);
+  static Result<SectionReader> open(std::shared_ptr<const ByteSource> source,
+                                    const KeyRing& keys = {});
   // `source` must outlive the reader.
-  static Result<SectionReader> open(const ByteSource& source);
-  // A mapped file. share() returns uncompressed packed sections without copying them, and checks
-  // their checksums only if `verify_checksums`.
-  static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums);
+  static Result<SectionReader> open(const ByteSource& source, const KeyRing& keys = {});
+  // A mapped file. share() returns uncompressed packed sections of a plain file without copying
+  // them, and checks their checksums only if `verify_checksums`.
+  static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums,
+                                           const KeyRing& keys = {});
 
   const CacheFileInfo& info() const { return info_; }
 
@@ -70,15 +76,16 @@ class SectionReader : public cache::CacheReader {
   Result<void> read(std::size_t index, AlignedBytes& raw) const override;
   Result<SharedBytes> share(std::size_t index) const override;
 
-  // The stored bytes of a section, checked against their checksum.
+  // The stored bytes of a section, checked against their checksum, or decrypted and authenticated.
   // Shapes: stored [info().sections[index].stored_bytes]. Errors: as read.
   Result<void> read_stored(std::size_t index, std::span<std::byte> stored) const;
 
  private:
-  SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info);
+  SectionReader(std::shared_ptr<const ByteSource> source, OpenContainer container);
 
   std::shared_ptr<const ByteSource> source_;
   CacheFileInfo info_;
+  std::shared_ptr<const FileCipher> cipher_;  // null: a plain file
   std::vector<cache::BlockInfo> blocks_;
   SharedBytes mapped_;  // empty: not mapped
   bool verify_checksums_ = true;

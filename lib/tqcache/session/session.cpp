@@ -69,6 +69,7 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
     format::ReadOptions read;
     read.n_threads = options.n_threads;
     read.first_tokens = options.first_tokens;
+    read.keys = options.keys;
     if (options.map) {
       TQC_TRY_ASSIGN(cache,
                      in_file(options.cache, format::map_cache(options.cache, read, reading)));
