@@ -211,21 +211,22 @@ Result<Work> read_and_migrate(const fs::path& path, const Progress& progress) {
 }
 
 // Whether the file at `path` is a cache of the current version with the content of `old`.
-bool holds(const fs::path& path, const V1File& old, unsigned n_threads) {
+bool holds(const fs::path& path, const V1File& old, const format::WriteOptions& write) {
   const auto source = open_file(path);
   if (!source || !format::looks_like_cache_file(**source)) return false;
   format::ReadOptions read;
-  read.n_threads = n_threads;
+  read.n_threads = write.n_threads;
+  read.keys = write.keys;
   read.verify_digests = true;
   const Result<cache::Cache> cache = format::read_cache(**source, read);
-  return cache && check_migrated(old, *cache, n_threads);
+  return cache && check_migrated(old, *cache, write.n_threads);
 }
 
 // Whether `target`, which is not the old file, is already the migrated file.
 Result<bool> is_done(const fs::path& target, const V1File& old, const MigrateOptions& options) {
   std::error_code absent;
   if (!fs::exists(fs::symlink_status(target, absent))) return false;
-  if (holds(target, old, options.write.n_threads)) return true;
+  if (holds(target, old, options.write)) return true;
   if (options.write.overwrite == Overwrite::kAllow) return false;
   std::string message = target.string();
   return invalid(message.append(": another file exists there"));
@@ -239,6 +240,7 @@ Result<void> write_and_compare(Work& work, AtomicFile& file, const MigrateOption
   format::ReadOptions read;
   read.n_threads = options.write.n_threads;
   read.verify_digests = true;
+  read.keys = options.write.keys;
   const WrittenBytes written(file);
   TQC_TRY_ASSIGN(const cache::Cache again, format::read_cache(written, read));
   TQC_TRY(check_interrupted(progress));

@@ -149,7 +149,7 @@ std::string markdown(const std::vector<std::unique_ptr<Page>>& pages) {
       {11, "busy: another process is writing the file"},
       {20, "corrupt: damaged or truncated data"},
       {21, "unsupported: a version, kind or size beyond this program"},
-      {22, "wrong model: the cache belongs to another model"},
+      {22, "wrong model or key: the cache belongs to another model, or its key is missing"},
       {130, "interrupted"}};
   for (const auto& [code, meaning] : kCodes) text += fmt::format("| {} | {} |\n", code, meaning);
   text += "\n| Verb | |\n|---|---|\n";
@@ -242,7 +242,7 @@ std::string main_man_page(const std::vector<std::unique_ptr<Page>>& pages) {
          ".TP\n.B NO_COLOR\nProgress bars without color.\n"
          ".SH EXIT STATUS\n0 success, 1 failure, 2 usage, 3 partial success, 10 not found, 11 "
          "busy,\n"
-         "20 corrupt, 21 unsupported, 22 wrong model, 130 interrupted.\n";
+         "20 corrupt, 21 unsupported, 22 wrong model or key, 130 interrupted.\n";
 }
 
 // --- completions

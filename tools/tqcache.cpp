@@ -54,6 +54,7 @@ constexpr std::array kVerbs = {
          define_convert},
     Verb{"migrate", "Upgrade version 1 files to version 2", define_migrate},
     Verb{"compact", "Reclaim dead space in cache files", define_compact},
+    Verb{"rekey", "Encrypt a cache file, change its key, or decrypt it", define_rekey},
     Verb{"generate", "Generate text from a prompt, a cache, or both", define_generate},
     Verb{"chat", "Chat with a model, and save the conversation as a cache", define_chat, false},
     Verb{"info", "Describe a cache file", define_info},
@@ -96,7 +97,7 @@ std::string help() {
          "A file name of - means standard input or standard output. The variable TQCACHE_ISA\n"
          "(scalar, avx2, avx512 or neon) chooses the instruction set.\n"
          "\nExit codes: 0 success, 1 failure, 2 usage, 3 partial success, 10 not found, 11 busy,\n"
-         "20 corrupt, 21 unsupported, 22 wrong model, 130 interrupted.\n";
+         "20 corrupt, 21 unsupported, 22 wrong model or key, 130 interrupted.\n";
 }
 
 ExitCode finish(const Result<void>& printed) {

@@ -12,6 +12,9 @@ using Files = std::map<std::string, Bytes>;
 
 inline const std::string kTargetName(kTarget);
 
+// A key, which read_options() has, and another one.
+KeyRing test_keys(int number);
+
 format::WriteOptions write_options(Overwrite overwrite = Overwrite::kRefuse);
 format::ReadOptions read_options();
 

@@ -20,8 +20,13 @@ format::WriteOptions write_options(Overwrite overwrite) {
   return options;
 }
 
+KeyRing test_keys(int number) {
+  return must(KeyRing::parse(Bytes(32, std::byte(static_cast<unsigned char>(number)))));
+}
+
 format::ReadOptions read_options() {
   format::ReadOptions options;
+  options.keys = test_keys(1);
   options.n_threads = 1;
   return options;
 }

@@ -64,6 +64,50 @@ TEST_P(Flushes, ComeBeforeANameAndBeforeTheEnd) {
   EXPECT_FALSE(names_unflushed);
 }
 
+// Of a plain file, 16 bytes here and there: token ids and values.
+std::vector<Bytes> secrets() {
+  std::vector<Bytes> parts;
+  for (const cache::Cache* cache : {&old_cache(), &new_cache()}) {
+    format::WriteOptions options = write_options();
+    options.compression = format::Compression::kNone;
+    const Bytes plain = must(format::write_cache_bytes(*cache, options));
+    const auto add = [&](ByteView bytes) {
+      for (std::size_t at = 0; at + 16 <= bytes.size(); at += 64) {
+        const ByteView part = bytes.subspan(at, 16);
+        if (std::ranges::count(part, part[0]) < 8) parts.emplace_back(part.begin(), part.end());
+      }
+    };
+    add(object_bytes(cache->tokens));
+    const auto info = must(format::read_cache_info(*memory_source(plain)));
+    for (const format::SectionInfo& section : info.sections) {
+      add(ByteView(plain).subspan(section.file_offset, section.stored_bytes));
+    }
+  }
+  return parts;
+}
+
+// How many of them an operation writes, to whatever file.
+std::size_t count_secrets(std::string_view name) {
+  std::size_t n_found = 0;
+  const std::vector<DiskStep> steps = steps_of(operation(name));
+  for (const Bytes& secret : secrets()) {
+    for (const DiskStep& step : steps) {
+      const auto at =
+          std::search(step.bytes.begin(), step.bytes.end(), secret.begin(), secret.end());
+      n_found += at != step.bytes.end() ? 1u : 0u;
+    }
+  }
+  return n_found;
+}
+
+TEST(EncryptedFiles, NeverPutTheirContentOnTheDisk) {
+  EXPECT_GT(secrets().size(), 100u);
+  EXPECT_GT(count_secrets("save_over"), 10u);
+  for (const auto* name : {"save_encrypted", "append_encrypted", "compact_encrypted", "rekey"}) {
+    EXPECT_EQ(count_secrets(name), 0u) << name;
+  }
+}
+
 // Bytes that a disk writes as one, if it does so at all.
 constexpr std::size_t kSectorBytes = 512;
 // Less than any disk writes as one: even so.

@@ -44,6 +44,73 @@ Files grown_file() {
   return made;
 }
 
+// The same operations on encrypted files.
+format::WriteOptions encrypted(format::WriteOptions options) {
+  options.keys = test_keys(1);
+  return options;
+}
+
+const Bytes& old_encrypted_bytes() {
+  static const Bytes made =
+      must(format::write_cache_bytes(old_cache(), encrypted(write_options())));
+  return made;
+}
+
+Files old_encrypted_file() { return {{kTargetName, old_encrypted_bytes()}}; }
+
+Files grown_encrypted_file() {
+  static const Files made = [] {
+    const test::TempDir folder;
+    test::write_all(folder / kTarget, old_encrypted_bytes());
+    auto appender = must(format::CacheAppender::open(folder / kTarget, test_keys(1)));
+    must(appender.append(new_cache(), encrypted(write_options())));
+    return Files{{kTargetName, test::read_all(folder / kTarget)}};
+  }();
+  return made;
+}
+
+Result<void> save_encrypted(const fs::path& folder) {
+  return format::write_cache_file(new_cache(), folder / kTarget,
+                                  encrypted(write_options(Overwrite::kAllow)));
+}
+
+Result<void> append_encrypted(const fs::path& folder) {
+  TQC_TRY_ASSIGN(auto appender, format::CacheAppender::open(folder / kTarget, test_keys(1)));
+  TQC_TRY(appender.read(read_options()));
+  TQC_TRY(appender.append(new_cache(), encrypted(write_options())));
+  return {};
+}
+
+Result<void> compact_encrypted(const fs::path& folder) {
+  TQC_TRY(format::compact_file(folder / kTarget, encrypted(write_options())));
+  return {};
+}
+
+// From either key to the second one.
+Result<void> rekey(const fs::path& folder) {
+  format::WriteOptions options = write_options();
+  options.keys = test_keys(2);
+  TQC_TRY(format::rekey_file(folder / kTarget, test_keys(1).with(test_keys(2)), folder / kTarget,
+                             options));
+  return {};
+}
+
+std::string state_of_rekeyed(const fs::path& folder) {
+  const auto source = must(open_file(folder / kTarget));
+  for (const int number : {1, 2}) {
+    format::ReadOptions options = read_options();
+    options.keys = test_keys(number);
+    const auto report = format::verify_cache(*source, options);
+    if (!report) continue;
+    if (!report->damage.empty()) return report->damage.front();
+    const cache::Cache found = must(format::read_cache(*source, options));
+    const std::string difference = test::difference(found, old_cache());
+    if (!difference.empty()) return difference;
+    return number == 1 ? "old" : "new";
+  }
+  return "neither key opens the target";
+}
+
 Result<void> save_over(const fs::path& folder) {
   return format::write_cache_file(new_cache(), folder / kTarget, write_options(Overwrite::kAllow));
 }
@@ -81,7 +148,7 @@ std::string state_of_compacted(const fs::path& folder) {
   const std::string state = state_of_cache(folder);
   if (state != "new") return state == "old" ? "the target lost tokens" : state;
   const auto source = must(open_file(folder / kTarget));
-  const format::CacheFileInfo info = must(format::read_cache_info(*source));
+  const format::CacheFileInfo info = must(format::read_cache_info(*source, test_keys(1)));
   return info.gap_bytes == 0 ? "new" : "old";
 }
 
@@ -100,6 +167,28 @@ std::vector<Operation> writing_operations() {
        "renameat2:error=EINVAL"},
       {"append", old_file, append, state_of_cache, {kTargetName}, "append", ""},
       {"compact", grown_file, compact, state_of_compacted, {kTargetName}, "compact", ""},
+      {"save_encrypted",
+       old_encrypted_file,
+       save_encrypted,
+       state_of_cache,
+       {kTargetName},
+       "save_encrypted",
+       ""},
+      {"append_encrypted",
+       old_encrypted_file,
+       append_encrypted,
+       state_of_cache,
+       {kTargetName},
+       "append_encrypted",
+       ""},
+      {"compact_encrypted",
+       grown_encrypted_file,
+       compact_encrypted,
+       state_of_compacted,
+       {kTargetName},
+       "compact_encrypted",
+       ""},
+      {"rekey", old_encrypted_file, rekey, state_of_rekeyed, {kTargetName}, "rekey", ""},
   };
 }
 

@@ -240,6 +240,68 @@ TEST_F(IndependentReader, ReadsTheGoldenFiles) {
   EXPECT_GT(n_files, 0);
 }
 
+std::string golden_key() {
+  const Bytes text = read_all(std::filesystem::path(TQCACHE_GOLDEN_ENCRYPTED) / "golden.key");
+  return std::string(reinterpret_cast<const char*>(text.data()), 64);
+}
+
+TEST_F(IndependentReader, ReadsEncryptedFiles) {
+  const KeyRing keys = must(KeyRing::parse(as_bytes(golden_key())));
+  const auto read_alike = [&](const Bytes& file) {
+    write_all(dir_ / "a.tqkv", file);
+    const Outcome outcome = run_reader("'" + (dir_ / "a.tqkv").string() + "' " + golden_key());
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const Json told = Json::parse(outcome.output);
+    expect_same(must(load(file, {.keys = keys})),
+                must(format::read_cache_info(*memory_source(file), keys)), told);
+  };
+  int n_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(TQCACHE_GOLDEN_ENCRYPTED)) {
+    if (entry.path().extension() != ".tqkv") continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    read_alike(read_all(entry.path()));
+    ++n_files;
+  }
+  EXPECT_GT(n_files, 0);
+  const cache::Cache cache = CacheBuilder(300).dense({1, 4}).turbo({1, 32}, 4, 3).build();
+  read_alike(must(format::write_cache_bytes(
+      cache, {.compression = Compression::kNone, .n_threads = 1, .keys = keys})));
+}
+
+TEST_F(IndependentReader, RefusesEncryptedFilesThatAreChangedOrOfAnotherKey) {
+  const KeyRing keys = must(KeyRing::parse(as_bytes(golden_key())));
+  Bytes file = must(
+      format::write_cache_bytes(CacheBuilder(3).dense({2, 4}).build(),
+                                {.compression = Compression::kNone, .n_threads = 1, .keys = keys}));
+  EXPECT_THAT(read(file).output, testing::HasSubstr("encrypted with the key"));
+  write_all(dir_ / "a.tqkv", file);
+  EXPECT_THAT(run_reader("'" + (dir_ / "a.tqkv").string() + "' " + std::string(64, 'a')).output,
+              testing::HasSubstr("another key"));
+  patch(file, kOptionalAt, std::uint32_t{1});
+  reseal_slot(file);
+  write_all(dir_ / "a.tqkv", file);
+  EXPECT_THAT(run_reader("'" + (dir_ / "a.tqkv").string() + "' " + golden_key()).output,
+              testing::HasSubstr("manifest: authentication failed"));
+}
+
+// The tables that stand in for the module cryptography.
+TEST_F(IndependentReader, DecryptsWithoutModules) {
+  const std::string command =
+      "cd '" + std::filesystem::path(TQCACHE_PYTHON_READER).parent_path().string() +
+      "' && python3 -B -c \"import decrypt as d; h=bytes.fromhex; "
+      "print(d.own_unseal(h('feffe9928665731c6d6a8f9467308308'*2), h('cafebabefacedbaddecaf888'), "
+      "h('feedfacedeadbeeffeedfacedeadbeefabaddad2'), "
+      "h('522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa"
+      "8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f662'), "
+      "h('76fc6ece0f4e1768cddf8853bb2d551b')).hex()[:16])\"";
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  char text[64] = {};
+  ASSERT_NE(std::fgets(text, sizeof(text), pipe), nullptr);
+  ::pclose(pipe);
+  EXPECT_STREQ(text, "d9313225f88406e5\n");
+}
+
 TEST_F(IndependentReader, RefusesWhatItsDigestsTell) {
   Bytes file = small_file();
   file[format::kHeaderBytes] ^= std::byte{1};

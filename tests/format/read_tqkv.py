@@ -4,9 +4,9 @@
 Prints what is in a file as JSON: tokens, layers, and the values of every section; what packed ones
 mean is in decode_turbo.py. Python's library is enough for stored sections and SHA-256; XXH3 and zstd
 are checked when the modules xxhash and zstandard are there, and named under "not_checked" when they
-are not.
+are not. Of an encrypted file, KEY is the key in hexadecimal digits; decrypt.py needs no module.
 
-usage: read_tqkv.py FILE
+usage: read_tqkv.py FILE [KEY]
 """
 
 import hashlib
@@ -18,6 +18,7 @@ import sys
 sys.dont_write_bytecode = True  # leaves the source folder as it is
 import decode_symbols
 import decode_turbo
+import decrypt
 
 try:
     import xxhash
@@ -34,7 +35,9 @@ DTYPES = ["f32", "f16", "bf16"]
 DTYPE_BYTES = [4, 2, 2]
 SECTION = struct.Struct("<QQQ16s32sIIBBBBI")
 GAP = struct.Struct("<QQ16s")
-GROWING, GAPS, HIDDEN, PLANES = 1, 2, 4, 8  # required features
+GROWING, GAPS, HIDDEN, PLANES, ENCRYPTED = 1, 2, 4, 8, 16  # required features
+ENVELOPE = struct.Struct("<I12s16s32s32s16s16s")
+SEAL = struct.Struct("<II16s")
 STORED, ZSTD, IN_PLANES, SYMBOLS = range(4)  # compressions
 not_checked = set()
 
@@ -122,14 +125,58 @@ def read_header(file):
     states = [slot for slot in slots if slot and not slot["required"] & GROWING]
     require(states, "not a .tqkv file")
     slot = max(states, key=lambda each: each["generation"])
-    require(slot["version"] == 2 and slot["required"] | 15 == 15, "not a version that this program reads")
+    require(slot["version"] == 2 and slot["required"] | 31 == 31, "not a version that this program reads")
     i = 1 - slots.index(slot)
     growing = bool(slots[i] and slots[i]["required"] & GROWING)
     damaged = not announces(slots[i], slot) if growing else not slots[i] and any(file[64 * i : 64 * i + 64])
     require(len(file) >= slot["file_length"], "the file is shorter than it says")
     require(len(file) == slot["file_length"] or growing or damaged, "the file is longer than it says")
     slot["damaged"] = damaged
+    slot["bytes"] = file[64 - 64 * i : 128 - 64 * i]
     return slot
+
+
+class Cipher:
+    """The keys of an encrypted file. Opens its manifest; then its sections, by their seals."""
+
+    def __init__(self, key, sealed):
+        require(len(sealed) > ENVELOPE.size, "an encrypted manifest that is too short")
+        scheme, zeros, key_id, self.file_id, self.write, self.tag, more = ENVELOPE.unpack_from(sealed)
+        require(scheme == 1, "an unknown scheme of encryption")
+        require(not any(zeros + more), "reserved bytes of the envelope")
+        require(key is not None, "encrypted with the key " + key_id.hex())
+        require(decrypt.hkdf(key, b"", b"tqcache key id 1")[:16] == key_id, "another key")
+        self.master, self.sealed, self.writes = key, sealed, []
+
+    def key_of(self, write):
+        return decrypt.hkdf(self.master, self.file_id + write, b"tqcache file 1")
+
+    def manifest(self, slot):
+        associated = slot["bytes"][:40] + self.sealed[:96]
+        plain = decrypt.unseal(self.key_of(self.write), bytes(12), associated, self.sealed[128:], self.tag)
+        require(plain is not None, "manifest: authentication failed")
+        return plain
+
+    def read_seals(self, manifest, sections):
+        table = manifest.table(8)
+        require(table is not None, "an encrypted file without seals")
+        salts = table.vector(0, 32)[0]
+        writes = [salts[i : i + 32] for i in range(0, len(salts), 32)]
+        require(writes and writes[-1] == self.write, "the newest write")
+        require(len(writes) <= len(sections) + 1, "number of writes")
+        keys = [self.key_of(write) for write in writes]
+        seals = list(SEAL.iter_unpack(table.vector(1, SEAL.size)[0]))
+        require(len(seals) == len(sections), "number of seals")
+        for section, (write, number, tag) in zip(sections, seals):
+            section["seal"] = keys[write], struct.pack("<IQ", 1, number), tag
+
+    def section(self, section, stored):
+        names = ["layer", "block", "side", "form", "compression", "reserved_8", "raw_size", "stored_size"]
+        associated = struct.pack("<IIIBBBBQQ", 1, *(section[name] for name in names))
+        key, nonce, tag = section["seal"]
+        plain = decrypt.unseal(key, nonce, self.file_id + associated, stored, tag)
+        require(plain is not None, "section: authentication failed")
+        return plain
 
 
 def u64(value):
@@ -338,10 +385,12 @@ def join_planes(stored, raw_size, width):
     return b"".join((word >> 1 | (word & 1) << (bits - 1)).to_bytes(width, "little") for word in turned)
 
 
-def raw_bytes(file, section, layer):
+def raw_bytes(file, section, layer, cipher):
     """The bytes of a section before compression, or None without zstandard."""
     stored = file[section["offset"] : section["offset"] + section["stored_size"]]
     check_xxh3_128(stored, section["checksum"], "section")
+    if cipher:
+        stored = cipher.section(section, stored)
     if section["compression"] != STORED:
         if zstandard is None and section["compression"] != SYMBOLS:
             not_checked.add("compressed sections (no module zstandard)")
@@ -463,19 +512,25 @@ def packed_values(rope, layer, section, raw):
     return values
 
 
-def read(path):
+def read(path, key=None):
     with open(path, "rb") as stream:
         file = stream.read()
     slot = read_header(file)
     file = file[: slot["file_length"]]  # what may stand behind is of an append that was cut short
     buffer = file[slot["manifest_offset"] :]
     check_xxh3_128(buffer, slot["checksum"], "manifest")
+    cipher = Cipher(key, buffer) if slot["required"] & ENCRYPTED else None
+    if cipher:
+        buffer = cipher.manifest(slot)
     require(buffer[4:8] == b"TQK2", "the manifest is none")
     manifest = Table(buffer, struct.unpack_from("<I", buffer, 0)[0])
     (tokens, hashes), layers = read_tokens(manifest), manifest.tables(3)
     sections, n_gaps = read_sections(manifest, file, slot["manifest_offset"])
+    if cipher:
+        cipher.read_seals(manifest, sections)
     in_planes = any(section["compression"] == IN_PLANES for section in sections)
     features = GAPS * (n_gaps > 0) + HIDDEN * (hashes is not None) + PLANES * in_planes
+    features += ENCRYPTED * (manifest.where(8) is not None)
     require(slot["required"] == features, "required features and manifest disagree")
     name = content_name(manifest, sections)
     if "maps (no module zstandard)" not in not_checked:
@@ -492,7 +547,7 @@ def read(path):
     for section in sections:
         row = {key: section[key] for key in ("layer", "side", "block", "form")}
         layer = layers[section["layer"]]
-        raw = raw_bytes(file, section, layer)
+        raw = raw_bytes(file, section, layer, cipher)
         if raw is not None and section["form"] == 0:
             row["values"] = dense_values(layer, section, len(tokens), raw)
         elif raw is not None:
@@ -516,5 +571,5 @@ def read(path):
 
 
 if __name__ == "__main__":
-    require(len(sys.argv) == 2, __doc__.splitlines()[-1])
-    print(json.dumps(read(sys.argv[1])))
+    require(len(sys.argv) in (2, 3), __doc__.splitlines()[-1])
+    print(json.dumps(read(sys.argv[1], bytes.fromhex(sys.argv[2]) if len(sys.argv) == 3 else None)))

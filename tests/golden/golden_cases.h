@@ -4,9 +4,11 @@
 // Their values come from integers alone, so that they are the same on every machine and with every
 // C library. A case is never changed once its file is there: a new one is added instead.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tqcache/cache.h"
@@ -23,5 +25,9 @@ struct GoldenCase {
 };
 
 std::vector<GoldenCase> golden_cases();
+
+// Those that there is an encrypted file of, too.
+inline constexpr std::array<std::string_view, 6> kEncryptedCases = {
+    "appended", "archive", "dense", "hidden_tokens", "planes", "turbo_rotating"};
 
 }  // namespace tqcache::test

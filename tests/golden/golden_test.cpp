@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "golden_json.h"
+#include "support/cache_builder.h"
 #include "support/temp_dir.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/format/container_format.h"
@@ -40,6 +41,34 @@ Json twin(const std::string& name) {
 TEST(GoldenFiles, HaveATwinEach) {
   EXPECT_THAT(names_ending(".tqkv"), testing::Not(testing::IsEmpty()));
   EXPECT_EQ(names_ending(".tqkv"), names_ending(".json"));
+}
+
+// They hold what the plain ones of the same name hold, so these twins are theirs, too.
+TEST(GoldenFiles, AreReadEncrypted) {
+  const std::filesystem::path folder = TQCACHE_GOLDEN_ENCRYPTED;
+  const KeyRing keys = must(KeyRing::parse(read_all(folder / "golden.key")));
+  std::size_t n_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".tqkv") continue;
+    const std::string name = entry.path().stem().string();
+    SCOPED_TRACE(name);
+    const auto encrypted = memory_source(read_all(entry.path()));
+    const auto plain = memory_source(golden_file(name));
+    const auto info = must(format::read_cache_info(*encrypted, keys));
+    const auto expected = must(format::read_cache_info(*plain));
+    EXPECT_EQ(info.required_features, expected.required_features | format::kFeatureEncrypted);
+    EXPECT_EQ(info.generation, expected.generation);
+    EXPECT_EQ(info.content_name, expected.content_name);
+    EXPECT_EQ(to_hex(info.encryption->key_id), "c5d7c9dc3334dc4841f254811f418df8");
+    EXPECT_EQ(difference(must(format::read_cache(*encrypted, {.n_threads = 1, .keys = keys})),
+                         must(format::read_cache(*plain, {.n_threads = 1}))),
+              "");
+    const auto report = must(format::verify_cache(*encrypted, {.n_threads = 1, .keys = keys}));
+    EXPECT_THAT(report.damage, testing::IsEmpty());
+    EXPECT_EQ(format::read_cache_info(*encrypted).error().code, ErrorCode::kNoKey);
+    n_files += 1;
+  }
+  EXPECT_EQ(n_files, 6u);
 }
 
 // What no golden file has could change unseen.

@@ -191,7 +191,9 @@ Result<cache::Cache> load_cache(const Console& console, const std::string& path,
                                 const format::ReadOptions& options) {
   TQC_TRY_ASSIGN(const CacheInput input, open_cache(path, options.n_threads));
   ProgressBar bar(console, "reading", Unit::kBytes);
-  return in_file(input.name, format::read_cache(*input.source, options, bar.callback()));
+  format::ReadOptions read = options;
+  read.keys = console.keys;
+  return in_file(input.name, format::read_cache(*input.source, read, bar.callback()));
 }
 
 Result<cache::Cache> map_cache(const Console& console, const std::string& path,
@@ -204,7 +206,9 @@ Result<cache::Cache> map_cache(const Console& console, const std::string& path,
     warn_of_lost_state(path, *source);
   }
   ProgressBar bar(console, "checking", Unit::kBytes);
-  return in_file(path, format::map_cache(path, options, bar.callback()));
+  format::ReadOptions read = options;
+  read.keys = console.keys;
+  return in_file(path, format::map_cache(path, read, bar.callback()));
 }
 
 Result<void> check_output(const std::string& path, bool force) {
@@ -236,18 +240,21 @@ std::uint64_t size_on_disk(const std::string& path) {
 
 Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
                                  const std::string& path, const format::WriteOptions& options) {
-  if (path == "-") return save_to_stdout(console, cache, options);
+  format::WriteOptions write = options;
+  write.keys = console.keys;
+  if (path == "-") return save_to_stdout(console, cache, write);
   {
     ProgressBar bar(console, "writing", Unit::kBytes);
-    TQC_TRY(in_file(path, format::write_cache_file(cache, path, options, bar.callback())));
+    TQC_TRY(in_file(path, format::write_cache_file(cache, path, write, bar.callback())));
   }
   return size_on_disk(path);
 }
 
-Result<GrowingFile> GrowingFile::open(const std::string& path) {
+Result<GrowingFile> GrowingFile::open(const Console& console, const std::string& path) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
   if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
-  TQC_TRY_ASSIGN(format::CacheAppender appender, in_file(path, format::CacheAppender::open(path)));
+  TQC_TRY_ASSIGN(format::CacheAppender appender,
+                 in_file(path, format::CacheAppender::open(path, console.keys)));
   for (const std::string& damage : appender.info().damage) {
     warn(path, damage + "; an older state may have been read");
   }
@@ -264,6 +271,7 @@ Result<format::AppendReport> GrowingFile::append(const Console& console, const c
                                                  unsigned n_threads) {
   TQC_TRY_ASSIGN(format::WriteOptions options, write_options(flags, n_threads, false));
   if (!flags.is_given) options.compression = format::compression_of(appender_.info());
+  options.keys = console.keys;
   ProgressBar bar(console, "writing", Unit::kBytes);
   return in_file(path_, appender_.append(cache, options, bar.callback()));
 }

@@ -74,6 +74,7 @@ Result<CacheInput> open_cache(const std::string& path, unsigned n_threads);
 Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
                                unsigned n_threads);
 
+// Reads a cache with the keys of the console. options.keys is ignored.
 Result<cache::Cache> load_cache(const Console& console, const std::string& path,
                                 const format::ReadOptions& options);
 
@@ -88,7 +89,7 @@ Result<void> check_output(const std::string& path, bool force);
 // Bytes of a file; 0 for a device, which has none.
 std::uint64_t size_on_disk(const std::string& path);
 
-// Returns the bytes written.
+// Writes a cache with the keys of the console; options.keys is ignored. Returns the bytes written.
 Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
                                  const std::string& path, const format::WriteOptions& options);
 
@@ -96,7 +97,7 @@ Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cac
 class GrowingFile {
  public:
   // Errors: kBusy; kUnsupported for version 1; those of format::CacheAppender::open().
-  static Result<GrowingFile> open(const std::string& path);
+  static Result<GrowingFile> open(const Console& console, const std::string& path);
 
   const std::string& path() const { return path_; }
 

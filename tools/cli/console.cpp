@@ -19,6 +19,7 @@ ExitCode exit_code(ErrorCode code) {
     case ErrorCode::kTooLarge:
       return ExitCode::kUnsupported;
     case ErrorCode::kMismatch:
+    case ErrorCode::kNoKey:
       return ExitCode::kMismatch;
     case ErrorCode::kInvalidArgument:
       return ExitCode::kUsage;
@@ -46,6 +47,8 @@ std::string_view error_word(ErrorCode code) {
       return "too_large";
     case ErrorCode::kMismatch:
       return "mismatch";
+    case ErrorCode::kNoKey:
+      return "no_key";
     case ErrorCode::kInvalidArgument:
       return "invalid_argument";
     case ErrorCode::kNotFound:

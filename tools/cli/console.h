@@ -10,6 +10,7 @@
 
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
+#include "tqcache/keys.h"
 
 namespace tqcache::cli {
 
@@ -22,7 +23,7 @@ enum class ExitCode : int {
   kBusy = 11,  // another process is writing the file
   kCorrupt = 20,
   kUnsupported = 21,  // a version, kind or size that this program does not support
-  kMismatch = 22,     // a valid file, but of another model
+  kMismatch = 22,     // a valid file, but of another model, or without its key
   kInterrupted = 130,
 };
 
@@ -34,8 +35,10 @@ std::string_view error_word(ErrorCode code);
 using Json = nlohmann::ordered_json;
 
 struct Console {
-  bool quiet = false;  // no progress, no summary
-  bool json = false;   // results and errors as JSON objects
+  bool quiet = false;    // no progress, no summary
+  bool json = false;     // results and errors as JSON objects
+  std::string key_file;  // --key-file
+  KeyRing keys;          // of the key file; empty: files are plain
 };
 
 // Writes to standard output at once, without a buffer that could be lost.

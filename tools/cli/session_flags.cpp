@@ -94,7 +94,8 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
   return started;
 }
 
-Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const SessionFlags& flags,
+Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const Console& console,
+                                                                const SessionFlags& flags,
                                                                 bool same_quantization) {
   std::string_view obstacle;
   if (!flags.options.cache.empty()) obstacle = "--cache and a store exclude each other";
@@ -102,6 +103,10 @@ Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const SessionFla
   TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
                  choose_prompt_store(flags.store, obstacle));
   if (!choice) return std::unique_ptr<session::PromptStore>();
+  if (!console.keys.empty()) {
+    return usage_error(
+        "a store is not encrypted: use it without a key, or the key without a store");
+  }
   session::PromptStoreOptions options;
   options.url = choice->url;
   options.salt = choice->salt;

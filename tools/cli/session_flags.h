@@ -39,7 +39,8 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
                                                        GrowingFile* growing);
 
 // Null if the command line names no store, or the store cannot be reached.
-Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const SessionFlags& flags,
+Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const Console& console,
+                                                                const SessionFlags& flags,
                                                                 bool same_quantization);
 
 // Loads the stored prefix of the prompt, and removes it from `ids`.

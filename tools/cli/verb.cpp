@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 
 #include "cli/terminal.h"
 
@@ -13,6 +15,27 @@ namespace {
 // Longer lines are hard to read, even on a wide terminal.
 constexpr std::size_t kMaxColumns = 100;
 constexpr std::size_t kMinColumns = 60;
+
+// The verbs that neither read nor write cache files, or only those of a store.
+constexpr std::array<std::string_view, 7> kWithoutKeys = {
+    "bench", "advise", "profile", "eval ppl", "eval kld", "eval needle", "eval jsonl"};
+
+bool takes_keys(const Verb& verb) {
+  return !verb.name.starts_with("store ") &&
+         std::ranges::find(kWithoutKeys, verb.name) == kWithoutKeys.end();
+}
+
+// The keys of --key-file, or else of TQCACHE_KEY_FILE.
+Result<void> read_keys(Console& console) {
+  std::string path = console.key_file;
+  if (path.empty()) {
+    const char* const name = std::getenv("TQCACHE_KEY_FILE");
+    if (name == nullptr || *name == '\0') return {};
+    path = name;
+  }
+  TQC_TRY_ASSIGN(console.keys, in_file(path, KeyRing::read_file(path)));
+  return {};
+}
 
 std::size_t help_columns() {
   if (!is_terminal(STDOUT_FILENO)) return 80;
@@ -27,6 +50,14 @@ std::string_view last_word(const Verb& verb) {
 
 Action define_verb(const Verb& verb, FlagSet& flags, Console& console) {
   Action action = verb.define(flags);
+  if (takes_keys(verb)) {
+    flags
+        .add("--key-file", console.key_file,
+             "File with the keys that encrypt and decrypt .tqkv files; also TQCACHE_KEY_FILE")
+        ->type_name("FILE")
+        ->file()
+        ->group("Encryption");
+  }
   flags.add("-q,--quiet", console.quiet, "Print no progress and no summary on standard error")
       ->group("Output");
   if (verb.has_json) {
@@ -46,6 +77,11 @@ ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
   if (flags.help_wanted()) {
     const Result<void> printed = print(help_text(flags, help_columns()));
     return printed ? ExitCode::kDone : report(printed.error(), false);
+  }
+  if (takes_keys(verb)) {
+    if (const Result<void> read = read_keys(console); !read) {
+      return report(read.error(), console.json);
+    }
   }
   const Result<ExitCode> outcome = action(console);
   return outcome ? *outcome : report(outcome.error(), console.json);

@@ -50,6 +50,7 @@ Action define_verify(FlagSet& flags);
 Action define_diff(FlagSet& flags);
 Action define_migrate(FlagSet& flags);
 Action define_compact(FlagSet& flags);
+Action define_rekey(FlagSet& flags);
 Action define_generate(FlagSet& flags);
 Action define_chat(FlagSet& flags);
 Action define_bench(FlagSet& flags);

@@ -158,6 +158,7 @@ void add_v2(const format::CacheFileInfo& info, Json& json) {
   json["optional_features"] = info.optional_features;
   json["writer"] = info.writer;
   json["content_name"] = to_hex(info.content_name);
+  if (info.encryption) json["key_id"] = to_hex(info.encryption->key_id);
   json["damage"] = info.damage;
 }
 

@@ -16,8 +16,12 @@ std::string line(std::string_view label, std::string_view value) {
 }
 
 std::string head_text(const format::CacheFileInfo& info) {
+  const std::string encryption =
+      info.encryption ? line("encryption", "AES-256-GCM, key " + to_hex(info.encryption->key_id))
+                      : std::string();
   return line("format", fmt::format("version {}, generation {}", info.version, info.generation)) +
-         line("written by", info.writer) + line("content", "sha256 " + to_hex(info.content_name));
+         encryption + line("written by", info.writer) +
+         line("content", "sha256 " + to_hex(info.content_name));
 }
 
 std::string range_text(std::size_t first, std::size_t last) {

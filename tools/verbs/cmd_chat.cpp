@@ -391,7 +391,7 @@ Result<void> Chat::command(const std::string& line) {
 Result<void> Chat::grow() {
   if (flags_.no_tokens) return no_tokens_in_growing_file();
   if (!growing_) {
-    TQC_TRY_ASSIGN(growing_, GrowingFile::open(flags_.options.cache));
+    TQC_TRY_ASSIGN(growing_, GrowingFile::open(console_, flags_.options.cache));
   }
   TQC_TRY_ASSIGN(
       const format::AppendReport report,
@@ -479,10 +479,10 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(finish_session_flags(flags));
   TQC_TRY(read_system_file(flags));
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
-                 open_prompt_store(flags, flags.form.given()));
+                 open_prompt_store(console, flags, flags.form.given()));
   std::optional<GrowingFile> growing;
   if (flags.grows()) {
-    TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.options.cache));
+    TQC_TRY_ASSIGN(growing, GrowingFile::open(console, flags.options.cache));
   }
   TQC_TRY_ASSIGN(const std::unique_ptr<session::Session> session,
                  open_session(console, flags, growing ? &*growing : nullptr));

@@ -44,6 +44,7 @@ Result<format::CompactReport> compact(const Console& console, const CompactFlags
   format::WriteOptions options;
   options.zstd_level = flags.level;
   options.n_threads = flags.n_threads;
+  options.keys = console.keys;
   ProgressBar bar(console, "compacting", Unit::kBytes);
   return in_file(path, format::compact_file(path, options, bar.callback()));
 }

@@ -263,6 +263,7 @@ Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput
   read.n_threads = job.options.n_threads;
   read.first_tokens = job.flags.first_tokens;
   read.verify_digests = true;
+  read.keys = console.keys;
   ProgressBar reading(console, "reading", Unit::kBytes);
   TQC_TRY_ASSIGN(cache::Cache cache,
                  in_file(input.name, format::read_cache(*input.source, read, reading.callback())));
@@ -272,7 +273,7 @@ Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput
 // The tokens of a .tqkv file to be converted. `source` must outlive the reader.
 Result<std::shared_ptr<const cache::CacheReader>> open_reader(const ByteSource& source,
                                                               const Job& job) {
-  TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(source));
+  TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(source, job.write.keys));
   const auto whole = std::make_shared<format::SectionReader>(std::move(reader));
   return cache::first_tokens(whole, job.flags.first_tokens.value_or(whole->n_tokens()));
 }
@@ -289,7 +290,7 @@ Result<void> convert_to_file(const Console& console, const WatchedSource& source
 
 Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job) {
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
-                 in_file(input.name, format::read_cache_info(*input.source)));
+                 in_file(input.name, format::read_cache_info(*input.source, console.keys)));
   const std::int64_t n_tokens = job.flags.first_tokens.value_or(info.n_tokens());
   Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
   if (job.archive) {
@@ -433,6 +434,7 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY(apply_tier(flags.tier, flags.of_codec, job.options, compression));
   TQC_TRY_ASSIGN(job.write, write_options(compression, flags.n_threads, flags.force));
   job.write.hide_tokens = flags.no_tokens;
+  job.write.keys = console.keys;
   TQC_TRY(check_flags(flags, target, true, console.json));
   TQC_TRY(check_output(flags.output, flags.force));
   const std::string name = display_name(flags.input, "standard input");

@@ -266,10 +266,10 @@ Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
   TQC_TRY(finish_session_flags(flags));
   if (!flags.save.empty()) TQC_TRY(check_output(flags.save, flags.force));
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
-                 open_prompt_store(flags, flags.form.given()));
+                 open_prompt_store(console, flags, flags.form.given()));
   std::optional<GrowingFile> growing;
   if (flags.append) {
-    TQC_TRY_ASSIGN(growing, GrowingFile::open(flags.options.cache));
+    TQC_TRY_ASSIGN(growing, GrowingFile::open(console, flags.options.cache));
   }
 
   TQC_TRY_ASSIGN(const std::unique_ptr<session::Session> session,

@@ -108,7 +108,7 @@ Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
   }
   TQC_TRY_ASSIGN(const CacheInput input, cache_input(name, std::move(source), 0));
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
-                 in_file(input.name, format::read_cache_info(*input.source)));
+                 in_file(input.name, format::read_cache_info(*input.source, console.keys)));
   if (flags.show_text && info.hidden_tokens) {
     return Error{ErrorCode::kUnsupported, "--show-text: the file holds no token ids", input.name};
   }

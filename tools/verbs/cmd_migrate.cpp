@@ -404,6 +404,7 @@ Result<ExitCode> run(const Console& console, const MigrateFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY_ASSIGN(format::WriteOptions write, write_options(flags.compression, 0, flags.force));
   write.hide_tokens = flags.no_tokens;
+  write.keys = console.keys;
   return Migrator(console, flags, write).run();
 }
 

@@ -136,7 +136,7 @@ Result<ExitCode> run(const Console& console, const PrefillOptions& options) {
   session_flags.no_tokens = options.no_tokens;
   session_flags.options.n_threads = options.n_threads;
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
-                 open_prompt_store(session_flags, true));
+                 open_prompt_store(console, session_flags, true));
   Work work;
   TQC_TRY_ASSIGN(const std::unique_ptr<session::Session> session,
                  prefill(console, options, flags, store.get(), work));

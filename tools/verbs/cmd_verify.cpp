@@ -27,7 +27,7 @@ with hidden tokens cannot be probed: --probe 0 compares only the fingerprints. F
 sliding windows or recurrent state, only the fingerprints are compared. Leftovers of an interrupted
 save behind the end of the file are not damage.
 
-Exit codes: 0 undamaged, 20 damaged, 22 wrong model.
+Exit codes: 0 undamaged, 20 damaged, 22 wrong model or key.
 
 Examples:
   tqcache verify book.tqkv
@@ -135,6 +135,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
   options.verify_digests = true;  // the same content that was verified before
+  options.keys = console.keys;
   TQC_TRY_ASSIGN(cache::Cache cache, in_file(name, format::read_cache(source, options)));
   if (Result<void> same = cache::check_identity(cache, model->identity); !same) {
     findings.error = same.error();
@@ -169,6 +170,7 @@ Result<void> check_file(const Console& console, const VerifyFlags& flags, const 
   ProgressBar bar(console, "checking", Unit::kBytes);
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
+  options.keys = console.keys;
   TQC_TRY_ASSIGN(findings.file,
                  in_file(name, format::verify_cache(*source, options, bar.callback())));
   return {};

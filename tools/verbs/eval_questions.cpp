@@ -332,6 +332,7 @@ Result<ExitCode> run(const Console& console, const MemoryFlags& flags) {
   TQC_TRY(eval::check_memory(*examinee.model, examinee.dialogue, options));
   TQC_TRY_ASSIGN(const std::unique_ptr<ScratchFolder> folder, ScratchFolder::make());
   options.folder = folder->path();
+  options.keys = console.keys;
   eval::MemoryResult result;
   {
     ProgressBar bar(console, "memory", Unit::kTokens);

@@ -6,6 +6,7 @@
 //   error.h         Result<T>, a value or an Error
 //   bytes.h         bytes, number formats, memory
 //   hash.h          digests
+//   keys.h          secret keys
 //   progress.h      progress, and stopping
 //   file.h          files
 //   codec_spec.h    parameters of the codec
@@ -37,6 +38,7 @@
 #include "tqcache/file.h"
 #include "tqcache/hash.h"
 #include "tqcache/interop.h"
+#include "tqcache/keys.h"
 #include "tqcache/kv_codec.h"
 #include "tqcache/model.h"
 #include "tqcache/progress.h"

@@ -31,6 +31,7 @@ enum class ErrorCode {
   kUnsupported,      // valid, but newer than this reader or not implemented
   kTooLarge,         // beyond a documented limit
   kMismatch,         // a good file, for another model or shape
+  kNoKey,            // an encrypted file, whose key is not given
   kInvalidArgument,  // the caller asked for something impossible
   kNotFound,         // no such file
   kIo,               // the operating system reports a failure

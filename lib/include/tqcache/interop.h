@@ -26,6 +26,7 @@
 
 #include "tqcache/error.h"
 #include "tqcache/file.h"
+#include "tqcache/keys.h"
 #include "tqcache/progress.h"
 #include "tqcache/reader.h"
 
@@ -120,6 +121,7 @@ struct OpenHints {
   std::optional<std::vector<std::int32_t>> tokens = {};  // for files without token ids
   std::optional<std::int64_t> first_tokens = {};         // keep only this many tokens
   std::int64_t row = 0;                                  // row of the batch (mlx-lm)
+  KeyRing keys = {};                                     // for encrypted .tqkv files
 
   // --- llama.cpp
 

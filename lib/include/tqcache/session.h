@@ -23,6 +23,7 @@
 #include "tqcache/cache.h"
 #include "tqcache/decoder.h"
 #include "tqcache/error.h"
+#include "tqcache/keys.h"
 #include "tqcache/model.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
@@ -113,6 +114,7 @@ struct SessionOptions {
   bool map = false;  // map uncompressed sections of the file into memory instead of reading them
   bool verify_digests = false;  // of the cache: format::ReadOptions
   std::optional<std::int64_t> first_tokens = {};  // of the cache; absent: all
+  KeyRing keys = {};                              // for an encrypted cache file
 };
 
 enum class StopReason { kEndToken, kStopString, kLength, kContextFull, kInterrupted, kFailed };

@@ -25,6 +25,7 @@
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 #include "tqcache/hash.h"
+#include "tqcache/keys.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
 #include "tqcache/reader.h"
@@ -40,12 +41,23 @@ enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2, kSymb
 using cache::BlockKey;
 using cache::TensorKind;
 
+// 32 random bytes.
+using Salt = std::array<std::byte, 32>;
+
+// The authentication of a section of an encrypted file.
+struct Seal {
+  std::uint32_t write = 0;          // index into Encryption::writes
+  std::uint32_t number = 0;         // of the section within this write
+  std::array<std::byte, 16> tag{};  // of AES-256-GCM
+};
+
 // One row of the section table: a block of the cache and its place in the file.
 struct SectionInfo : cache::BlockInfo {
   Compression compression = Compression::kNone;
   std::uint64_t file_offset = 0;
   Checksum128 checksum;  // of the stored bytes
   Sha256 raw_sha256{};   // of the bytes before compression
+  Seal seal = {};        // in encrypted files
 };
 
 // Dead space in a file that was appended to: an old manifest, or a section that was replaced.
@@ -55,12 +67,20 @@ struct GapInfo {
   Checksum128 checksum;
 };
 
+// The encryption of a file (docs/reference/format.md §15).
+struct Encryption {
+  KeyId key_id{};
+  Salt file_id{};
+  std::vector<Salt> writes;  // one for each write, the newest last, whose sections are in the file
+};
+
 // The description of a cache, and the fields that only a file has.
 struct Manifest : cache::CacheDesc {
   std::string writer;  // program and version that wrote the file
   std::vector<SectionInfo> sections;
   std::vector<GapInfo> gaps = {};  // ascending
   Sha256 content_name{};           // docs/reference/format.md §Content name; gaps do not count
+  std::optional<Encryption> encryption = {};  // nullopt: a plain file
 };
 
 // --- Writing and reading
@@ -78,6 +98,8 @@ struct WriteOptions {
   std::string writer = {};  // program and version, for display; empty: this library
   // Writes hashes of the tokens instead of their ids (tqcache/cache.h).
   bool hide_tokens = false;
+  // Encrypts a new file with the first of these keys; without keys it is plain.
+  KeyRing keys = {};
 };
 
 // Writes `cache` to `path`, whole or not at all (tqcache/file.h, AtomicFile). Needs memory for a
@@ -89,7 +111,7 @@ struct WriteOptions {
 //           docs/reference/format.md), kIo, kInterrupted, and those of the reader or of
 //           cache::validate.
 // Bytes:    the same cache and options give the same bytes for any number of threads; across
-//           zstd releases only with Compression::kNone.
+//           zstd releases only with Compression::kNone. An encrypted file has random bytes.
 Result<void> write_cache_file(const cache::CacheReader& cache, const std::filesystem::path& path,
                               const WriteOptions& options, const Progress& progress = {});
 Result<void> write_cache_file(const cache::Cache& cache, const std::filesystem::path& path,
@@ -124,20 +146,22 @@ struct ReadOptions {
   // Compares the content of every section that is read with its SHA-256, too, so that the cache is
   // the one that the content digest names. Checksums alone show damage, not forgery.
   bool verify_digests = false;
+  KeyRing keys = {};  // for encrypted files
 };
 
 // Reads a whole cache and checks the checksum of every section.
 //
 // Progress: bytes of sections before compression.
 // Errors:   kTruncated, kCorrupt, kUnsupported (version, feature, cache_type_id), kTooLarge, kIo,
-//           kInterrupted. The message names the section.
+//           kNoKey (an encrypted file whose key is not given), kInterrupted. The message names the
+//           section.
 Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& options = {},
                                 const Progress& progress = {});
 
-// The same cache without copying its packed token blocks: uncompressed ones are used in the mapped
-// file, which stays mapped while any copy of the cache lives. Everything else is copied. So a
-// long cache written with Compression::kNone opens in the time of its checksums; without
-// verify_checksums, in the time of its manifest, and pages are loaded on use.
+// The same cache without copying its packed token blocks: uncompressed ones of a plain file are
+// used in the mapped file, which stays mapped while any copy of the cache lives. Everything else is
+// copied. So a long cache written with Compression::kNone opens in the time of its checksums;
+// without verify_checksums, in the time of its manifest, and pages are loaded on use.
 //
 // Use it for your own files. If another process truncates the mapped file, this process ends with
 // SIGBUS, and writes to it change the cache after it was checked. Replacing the file with tqcache
@@ -165,7 +189,7 @@ struct CacheFileInfo : Manifest {
 };
 
 // Errors: as read_cache, except for damage inside sections.
-Result<CacheFileInfo> read_cache_info(const ByteSource& source);
+Result<CacheFileInfo> read_cache_info(const ByteSource& source, const KeyRing& keys = {});
 
 struct VerifyReport {
   CacheFileInfo info;
@@ -202,7 +226,7 @@ class CacheAppender {
  public:
   // Locks the file and reads its manifest.
   // Errors: kNotFound, kBusy, kIo, and those of read_cache_info().
-  static Result<CacheAppender> open(const std::filesystem::path& path);
+  static Result<CacheAppender> open(const std::filesystem::path& path, const KeyRing& keys = {});
 
   CacheAppender(CacheAppender&&) noexcept;
   CacheAppender& operator=(CacheAppender&&) noexcept;
@@ -213,7 +237,7 @@ class CacheAppender {
 
   // Reads the cache from the file, always with verify_digests. A later append() assumes that the
   // token blocks before the last one have not changed since; the blocks of a cache that was not
-  // read here are compared with the file. Errors: as read_cache().
+  // read here are compared with the file. options.keys is ignored. Errors: as read_cache().
   Result<cache::Cache> read(const ReadOptions& options = {}, const Progress& progress = {});
 
   // Extends the file to `cache`, which is its content with tokens added. First removes what an
@@ -221,14 +245,15 @@ class CacheAppender {
   // again, as after read().
   //
   // options.overwrite and writer are ignored. A file with hidden tokens keeps them hidden and needs
-  // a cache with known tokens; a file with token ids cannot hide them any more.
+  // a cache with known tokens; a file with token ids cannot hide them any more. An encrypted file
+  // stays encrypted with its own key; options.keys for a plain one is an error.
   // Progress: bytes of new sections before compression.
   // Errors:   kMismatch when the cache is not the file's content with tokens added (other tokens,
   //           identity, layers, or fewer tokens); kCorrupt when a section that stays is not the one
-  //           of its SHA-256; kUnsupported when hidden tokens cannot be
-  //           compared; kInvalidArgument (level, hide_tokens); kTooLarge, kIo, kInterrupted, and
-  //           those of cache::validate. The file is then unchanged and can be appended to again;
-  //           only if the very last flush fails (kIo), it may already hold the new state.
+  //           of its SHA-256; kUnsupported when hidden tokens cannot be compared; kInvalidArgument
+  //           (level, hide_tokens, keys); kTooLarge, kIo, kInterrupted, and those of
+  //           cache::validate. The file is then unchanged and can be appended to again; only if the
+  //           very last flush fails (kIo), it may already hold the new state.
   // Durable:  once this returns, the new state survives a power loss.
   Result<AppendReport> append(const cache::Cache& cache, const WriteOptions& options,
                               const Progress& progress = {});
@@ -247,7 +272,9 @@ struct CompactReport {
 
 // Rewrites the file without dead space, and replaces the old one when the new one is complete on
 // disk. Sections keep their content; they are compressed again if any of them was. The content
-// digest stays the same. options.overwrite, compression, writer and hide_tokens are ignored.
+// digest stays the same. options.overwrite, compression, writer and hide_tokens are ignored. An
+// encrypted file stays encrypted with its own key, which options.keys has to contain; a plain one
+// stays plain.
 //
 // Memory:   options.window_bytes and one section per thread.
 // Progress: bytes of sections before compression.
@@ -255,6 +282,14 @@ struct CompactReport {
 // file is then unchanged.
 Result<CompactReport> compact_file(const std::filesystem::path& path, const WriteOptions& options,
                                    const Progress& progress = {});
+
+// Writes the cache of the file at `path` to `out`, which may be `path`, encrypted with the first of
+// options.keys, or plain if there are none. `keys` has the key of the file, if it is encrypted.
+// Everything else is as in compact_file(), but options.overwrite counts if `out` is another file.
+// The content digest stays the same.
+Result<CompactReport> rekey_file(const std::filesystem::path& path, const KeyRing& keys,
+                                 const std::filesystem::path& out, const WriteOptions& options,
+                                 const Progress& progress = {});
 
 // --- Conversion from file to file, in bounded memory
 
@@ -265,7 +300,8 @@ Result<CompactReport> compact_file(const std::filesystem::path& path, const Writ
 // Every section is compared with its SHA-256: the result is made of what the content digest names.
 // Reads some token blocks of K and V of every layer twice: once for the mean and the outlier
 // channels (cache::mean_blocks()), and once to quantize them. `source` may be the file that `path`
-// replaces (write.overwrite): it is replaced at the end. options.n_threads is used,
+// replaces (write.overwrite): it is replaced at the end. write.keys also decrypt `source`.
+// options.n_threads is used,
 // write.n_threads is ignored.
 //
 // Memory:   the token blocks that the mean of one K or V is computed over (at most 32), then

@@ -29,6 +29,7 @@
 #include "tqcache/eval/questions.h"
 #include "tqcache/eval/random_choice.h"
 #include "tqcache/model.h"
+#include "tqcache/keys.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
 #include "tqcache/report.h"
@@ -84,6 +85,7 @@ struct MemoryOptions {
   std::uint64_t seed = 0;
   std::int64_t max_tokens = 32;  // of an answer
   std::filesystem::path folder;  // for the temporary file of a cache
+  KeyRing keys;                  // that encrypt it
   unsigned n_threads = 0;
 };
 

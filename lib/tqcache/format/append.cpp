@@ -5,6 +5,7 @@
 
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
+#include "tqcache/format/encryption.h"
 #include "tqcache/format/growth.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/open_container.h"
@@ -68,6 +69,11 @@ class GrowingFile {
 };
 
 Result<void> check_options(const CacheFileInfo& info, const WriteOptions& options) {
+  if (!options.keys.empty() && !info.encryption) {
+    return invalid(
+        "the file is not encrypted, but a key is given: encrypt the file first, or "
+        "append without the key");
+  }
   if (options.hide_tokens && !info.hidden_tokens) {
     return Error{ErrorCode::kInvalidArgument,
                  "the file tells its tokens already: only writing it anew hides them"};
@@ -87,13 +93,14 @@ std::int64_t lasting_blocks(const cache::Cache& cache) {
 
 struct CacheAppender::State {
   std::unique_ptr<LockedFile> file;
+  KeyRing keys;
   OpenContainer container;
   // Number of leading token blocks known to be equal in the file and the caller's cache.
   std::int64_t n_trusted = 0;
   bool stale = false;  // the container may differ from the file
 
   Result<void> open() {
-    TQC_TRY_ASSIGN(container, open_container(*file));
+    TQC_TRY_ASSIGN(container, open_container(*file, keys));
     return check_content_name(container.info);
   }
 
@@ -109,23 +116,34 @@ struct CacheAppender::State {
     return {n_tokens_before, info.n_tokens(), bytes_written, info.file_bytes, info.gap_bytes};
   }
 
+  // The cipher of the next state; null for a plain file. Each attempt to append draws a new salt.
+  Result<std::shared_ptr<const FileCipher>> next_cipher(
+      const std::vector<std::size_t>& new_sections, Manifest& manifest) const {
+    if (container.cipher == nullptr) return container.cipher;
+    TQC_TRY_ASSIGN(auto cipher,
+                   container.cipher->for_append(prune_writes(container.info.encryption->writes,
+                                                             new_sections, manifest.sections)));
+    manifest.encryption = cipher->description();
+    return cipher;
+  }
+
   // Writes the new sections and makes the result the state of the file.
   Result<void> write(Manifest manifest, const cache::CacheReader& reader,
                      const std::vector<std::size_t>& new_sections, const WriteOptions& options,
-                     const Progress& progress) {
+                     const Progress& progress, std::shared_ptr<const FileCipher> cipher) {
     stale = true;
     GrowingFile growing(*file, container.header);
     TQC_TRY(growing.begin());
     FileEnd end = growing.end();
-    TQC_TRY(write_sections(manifest, reader, new_sections, options, end, progress));
-    TQC_TRY_ASSIGN(HeaderSlot slot, write_manifest(manifest, end));
-    slot.generation = container.header.slot.generation + 1;
+    TQC_TRY(write_sections(manifest, reader, new_sections, options, cipher.get(), end, progress));
+    const std::uint32_t generation = container.header.slot.generation + 1;
+    TQC_TRY_ASSIGN(const HeaderSlot slot, write_manifest(manifest, generation, cipher.get(), end));
     TQC_TRY(growing.commit(slot));
 
     Header header;
     header.slot = slot;
     header.other = encode_slot(container.header.slot);
-    container = {make_info(header, std::move(manifest)), std::move(header)};
+    container = {make_info(header, std::move(manifest)), std::move(header), std::move(cipher)};
     stale = false;
     return {};
   }
@@ -136,8 +154,9 @@ CacheAppender::CacheAppender(CacheAppender&&) noexcept = default;
 CacheAppender& CacheAppender::operator=(CacheAppender&&) noexcept = default;
 CacheAppender::~CacheAppender() = default;
 
-Result<CacheAppender> CacheAppender::open(const std::filesystem::path& path) {
+Result<CacheAppender> CacheAppender::open(const std::filesystem::path& path, const KeyRing& keys) {
   auto state = std::make_unique<State>();
+  state->keys = keys;
   TQC_TRY_ASSIGN(state->file, LockedFile::open(path));
   TQC_TRY(state->open());
   return CacheAppender(std::move(state));
@@ -147,6 +166,7 @@ const CacheFileInfo& CacheAppender::info() const { return state_->container.info
 
 Result<cache::Cache> CacheAppender::read(const ReadOptions& options, const Progress& progress) {
   ReadOptions comparing = options;
+  comparing.keys = state_->keys;
   comparing.verify_digests = true;
   TQC_TRY_ASSIGN(cache::Cache cache, read_cache(*state_->file, comparing, progress));
   const bool is_whole = cache.n_tokens() == info().n_tokens();
@@ -165,7 +185,7 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
   TQC_TRY(check_growth(info, cache, manifest));
   TQC_TRY_ASSIGN(const Growth growth,
                  compare_sections(*state_->file, info, state_->n_trusted, manifest, *reader,
-                                  options.n_threads));
+                                  state_->container.cipher.get(), options.n_threads));
 
   const std::int64_t n_before = info.n_tokens();
   const std::uint64_t bytes_before = info.file_bytes;
@@ -176,8 +196,10 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
     return state_->report(n_before, 0);
   }
   manifest.gaps = gaps_after(info, state_->container.header.slot, growth);
+  TQC_TRY_ASSIGN(auto cipher, state_->next_cipher(growth.new_sections, manifest));
   TQC_TRY(prepare_manifest(manifest, options));
-  TQC_TRY(state_->write(std::move(manifest), *reader, growth.new_sections, options, progress));
+  TQC_TRY(state_->write(std::move(manifest), *reader, growth.new_sections, options, progress,
+                        std::move(cipher)));
   state_->n_trusted = lasting_blocks(cache);
   return state_->report(n_before, this->info().file_bytes - bytes_before + kHeaderBytes);
 }

@@ -30,9 +30,9 @@ Digests digests_of(const ReadOptions& options) {
 constexpr int kMaxMappings = 1000;
 
 // Errors: those of the file itself, read without mapping.
-Result<void> check_file(const std::filesystem::path& path) {
+Result<void> check_file(const std::filesystem::path& path, const KeyRing& keys) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
-  TQC_TRY(read_cache_info(*source));
+  TQC_TRY(read_cache_info(*source, keys));
   return {};
 }
 
@@ -43,12 +43,12 @@ Result<SectionReader> open_mapped(const std::filesystem::path& path, const ReadO
   for (int attempt = 1;; ++attempt) {
     TQC_TRY_ASSIGN(SharedBytes mapped, map_file(path));
     auto reader = SectionReader::open_mapped(std::move(mapped), options.verify_checksums,
-                                             digests_of(options));
+                                             options.keys, digests_of(options));
     if (reader) return reader;
     const ErrorCode code = reader.error().code;
     const bool is_of_size = code == ErrorCode::kTruncated || code == ErrorCode::kCorrupt;
     if (!is_of_size || attempt == kMaxMappings) return reader.error();
-    TQC_TRY(check_file(path));
+    TQC_TRY(check_file(path, options.keys));
   }
 }
 
@@ -56,7 +56,8 @@ Result<SectionReader> open_mapped(const std::filesystem::path& path, const ReadO
 
 Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& options,
                                 const Progress& progress) {
-  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, digests_of(options)));
+  TQC_TRY_ASSIGN(const SectionReader reader,
+                 SectionReader::open(source, options.keys, digests_of(options)));
   return load(reader, options, progress);
 }
 
@@ -66,8 +67,8 @@ Result<cache::Cache> map_cache(const std::filesystem::path& path, const ReadOpti
   return load(reader, options, progress);
 }
 
-Result<CacheFileInfo> read_cache_info(const ByteSource& source) {
-  TQC_TRY_ASSIGN(OpenContainer container, open_container(source));
+Result<CacheFileInfo> read_cache_info(const ByteSource& source, const KeyRing& keys) {
+  TQC_TRY_ASSIGN(OpenContainer container, open_container(source, keys));
   TQC_TRY(check_content_name(container.info));
   return std::move(container.info);
 }

@@ -18,19 +18,21 @@ namespace {
 
 // Reports the first problem of one section's content, since one problem causes others.
 Result<void> check_section(const ByteSource& source, const Manifest& manifest,
-                           const SectionInfo& section, const Decompressor& decompressor) {
+                           const SectionInfo& section, const FileCipher* cipher,
+                           const Decompressor& decompressor) {
   AlignedBytes raw;
-  TQC_TRY(read_section(source, manifest, section, decompressor, raw));
+  TQC_TRY(read_section(source, manifest, section, cipher, decompressor, raw));
   TQC_TRY(check_digest(section, raw));
   return check_values(manifest.layers[static_cast<std::size_t>(section.layer)], section, raw);
 }
 
 std::vector<std::string> section_damage(const ByteSource& source, const Manifest& manifest,
-                                        std::size_t index, const Decompressor& decompressor) {
+                                        std::size_t index, const FileCipher* cipher,
+                                        const Decompressor& decompressor) {
   const SectionInfo& section = manifest.sections[index];
   const std::string place = block_place(index, section);
   std::vector<std::string> damage;
-  if (auto checked = check_section(source, manifest, section, decompressor); !checked) {
+  if (auto checked = check_section(source, manifest, section, cipher, decompressor); !checked) {
     damage.push_back(in_context(place, std::move(checked).error()).message);
   }
   if (auto padding = check_padding(source, manifest, index); !padding) {
@@ -73,9 +75,10 @@ Result<void> check_largest_gap(const Manifest& manifest, std::uint64_t max_bytes
 
 Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& options,
                                   const Progress& progress) {
-  TQC_TRY_ASSIGN(OpenContainer container, open_container(source));
+  TQC_TRY_ASSIGN(OpenContainer container, open_container(source, options.keys));
   VerifyReport report{std::move(container.info), 0, 0, std::move(container.header.damage)};
   const Manifest& manifest = report.info;
+  const FileCipher* const cipher = container.cipher.get();
   TQC_TRY(check_largest(blocks_of(manifest.sections), options.max_payload_bytes));
   TQC_TRY(check_largest_gap(manifest, options.max_payload_bytes));
   if (auto name = check_content_name(manifest); !name)
@@ -92,7 +95,7 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   std::uint64_t done = 0;
   std::vector<std::vector<std::string>> found(slot_count(options.n_threads));
   const auto check = [&](std::size_t i, std::size_t slot) -> Result<void> {
-    found[slot] = i < n_sections ? section_damage(source, manifest, i, decompressor)
+    found[slot] = i < n_sections ? section_damage(source, manifest, i, cipher, decompressor)
                                  : gap_damage(source, manifest, i - n_sections);
     return {};
   };

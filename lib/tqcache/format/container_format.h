@@ -26,13 +26,17 @@ inline constexpr std::size_t kHeaderBytes = kSlotBytes * kSlotCount;  // section
 // loads from a mapped file.
 inline constexpr std::uint64_t kSectionAlignment = 64;
 
+// The clear bytes before an encrypted manifest, docs/reference/format.md §15.
+inline constexpr std::size_t kEnvelopeBytes = 128;
+
 // Required features, docs/reference/format.md §3.
 inline constexpr std::uint32_t kFeatureGrowing = 1u << 0;  // a slot that only announces an append
 inline constexpr std::uint32_t kFeatureGaps = 1u << 1;     // the manifest lists dead space
 inline constexpr std::uint32_t kFeatureHiddenTokens = 1u << 2;  // hashes instead of token ids
 inline constexpr std::uint32_t kFeaturePlanes = 1u << 3;        // sections of planes
+inline constexpr std::uint32_t kFeatureEncrypted = 1u << 4;     // sections and manifest
 inline constexpr std::uint32_t kKnownRequiredFeatures =
-    kFeatureGrowing | kFeatureGaps | kFeatureHiddenTokens | kFeaturePlanes;
+    kFeatureGrowing | kFeatureGaps | kFeatureHiddenTokens | kFeaturePlanes | kFeatureEncrypted;
 
 // Limits, besides those of tqcache/cache.h and tqcache/codec_spec.h.
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
@@ -42,7 +46,7 @@ inline constexpr std::size_t kMaxCentroids = 256;             // per codebook
 inline constexpr std::size_t kMaxMeanValues = 16 << 20;       // of all means together
 inline constexpr std::size_t kMaxOrderedChannels = 16 << 20;  // of all channel orders together
 inline constexpr std::size_t kMaxMapEntries = 16 << 20;       // of all fitted transforms together
-inline constexpr std::size_t kMaxGaps = 1 << 20;  // before a file must be compacted
+inline constexpr std::size_t kMaxGaps = 1 << 20;              // before a file must be compacted
 
 // Requires: value below 2^64 - 63.
 constexpr std::uint64_t align_section(std::uint64_t value) {

@@ -48,7 +48,7 @@ Result<void> convert_file(const ByteSource& source, const std::filesystem::path&
                           const Progress& progress, std::optional<std::int64_t> first_tokens) {
   TQC_TRY(Compressor::make(write.zstd_level));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, write.overwrite));
-  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source));
+  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, write.keys));
   if (!first_tokens) return convert_into(std::move(file), reader, options, write, progress);
   TQC_TRY_ASSIGN(const auto first, cache::first_tokens(cache::borrow(reader), *first_tokens));
   return convert_into(std::move(file), *first, options, write, progress);

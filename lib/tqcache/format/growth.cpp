@@ -173,7 +173,8 @@ Result<void> check_growth(const Manifest& file, const cache::Cache& cache, const
 
 Result<Growth> compare_sections(const ByteSource& source, const Manifest& file,
                                 std::int64_t n_trusted, Manifest& grown,
-                                const cache::CacheReader& reader, unsigned n_threads) {
+                                const cache::CacheReader& reader, const FileCipher* cipher,
+                                unsigned n_threads) {
   const Decompressor decompressor;
   std::vector<SectionInfo>& sections = grown.sections;
   std::vector<Pair> pairs = pair_sections(file, grown);
@@ -187,7 +188,7 @@ Result<Growth> compare_sections(const ByteSource& source, const Manifest& file,
     pair.same = sha256(raw.view()) == old_section.raw_sha256;
     if (!pair.same) return {};
     AlignedBytes old_raw;
-    Result<void> done = read_section(source, file, old_section, decompressor, old_raw);
+    Result<void> done = read_section(source, file, old_section, cipher, decompressor, old_raw);
     if (done) done = check_digest(old_section, old_raw);
     if (done) return {};
     return in_context(block_place(pair.old_number, old_section), std::move(done).error());

@@ -10,6 +10,7 @@
 
 #include "tqcache/error.h"
 #include "tqcache/file.h"
+#include "tqcache/format/encryption.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/reader.h"
@@ -34,12 +35,13 @@ struct Growth {
 // content digest vouches for them, too.
 //
 // Requires: check_growth(file, ..., grown); `grown` has the reader's blocks; `file` is the manifest
-//           of `source`.
+//           of `source`, `cipher` its cipher (null for a plain file).
 // Errors:   those of the reader and of read_section(); kCorrupt when a section that stays is not
 //           that of its SHA-256.
 Result<Growth> compare_sections(const ByteSource& source, const Manifest& file,
                                 std::int64_t n_trusted, Manifest& grown,
-                                const cache::CacheReader& reader, unsigned n_threads);
+                                const cache::CacheReader& reader, const FileCipher* cipher,
+                                unsigned n_threads);
 
 // All dead space of the file after the append: its gaps, the sections that are replaced, and its
 // manifest, in ascending order.

@@ -416,6 +416,35 @@ Result<void> read_gaps(const fb::Manifest& root, Manifest& manifest) {
   return {};
 }
 
+// Requires: sections have been read.
+Result<void> read_encryption(const fb::Manifest& root, Manifest& manifest) {
+  if (root.encryption() == nullptr) return {};
+  const fb::Encryption& in = *root.encryption();
+  const std::size_t n_sections = manifest.sections.size();
+  if (in.seals()->size() != n_sections) {
+    return corrupt(std::to_string(in.seals()->size()) + " seals for " + std::to_string(n_sections) +
+                   " sections");
+  }
+  const std::size_t n_writes = in.writes()->size();
+  if (n_writes == 0 || n_writes > n_sections + 1) {
+    return corrupt(std::to_string(n_writes) + " writes of " + std::to_string(n_sections) +
+                   " sections");
+  }
+  Encryption& encryption = manifest.encryption.emplace();
+  for (const fb::Salt* write : *in.writes()) {
+    encryption.writes.push_back(to_array(*write->bytes()));
+  }
+  for (std::size_t i = 0; i < n_sections; ++i) {
+    const fb::Seal& seal = *in.seals()->Get(static_cast<flatbuffers::uoffset_t>(i));
+    if (seal.write() >= n_writes) {
+      return corrupt("section " + std::to_string(i) + ": of write " + std::to_string(seal.write()) +
+                     ", which is not listed");
+    }
+    manifest.sections[i].seal = {seal.write(), seal.number(), to_array(*seal.tag())};
+  }
+  return {};
+}
+
 // A few bytes may claim many tokens. Memory for them is allocated only if the section table has the
 // length that this number of tokens implies; check_sections() checks the rest.
 Result<void> read_unknown_ids(std::int64_t n_tokens, Manifest& manifest) {
@@ -462,6 +491,7 @@ Result<Manifest> read_manifest(const fb::Manifest* root, WindowTokens window_tok
   TQC_TRY(read_sections(*root, manifest));
   TQC_TRY(read_tokens(*root, manifest));
   TQC_TRY(read_gaps(*root, manifest));
+  TQC_TRY(read_encryption(*root, manifest));
   manifest.content_name = to_sha256(*root->content_name());
   return manifest;
 }

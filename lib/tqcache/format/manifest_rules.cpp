@@ -165,7 +165,8 @@ Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_off
 std::uint32_t required_features(const Manifest& manifest) {
   return (manifest.gaps.empty() ? 0 : kFeatureGaps) |
          (manifest.hidden_tokens ? kFeatureHiddenTokens : 0) |
-         (compression_of(manifest) == Compression::kPlanes ? kFeaturePlanes : 0);
+         (compression_of(manifest) == Compression::kPlanes ? kFeaturePlanes : 0) |
+         (manifest.encryption ? kFeatureEncrypted : 0);
 }
 
 Result<void> check_contents(const Manifest& manifest) {

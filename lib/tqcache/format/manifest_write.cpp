@@ -243,6 +243,24 @@ Offset<fb::HiddenTokens> make_hidden_tokens(Builder& out, const Manifest& manife
                                 out.CreateVectorOfStructs(hashes));
 }
 
+// Absent in a plain file.
+Offset<fb::Encryption> make_encryption(Builder& out, const Manifest& manifest) {
+  if (!manifest.encryption) return {};
+  std::vector<fb::Salt> writes;
+  for (const Salt& write : manifest.encryption->writes) {
+    const auto bytes = to_u8(write);
+    writes.emplace_back(flatbuffers::make_span(bytes));
+  }
+  std::vector<fb::Seal> seals;
+  seals.reserve(manifest.sections.size());
+  for (const SectionInfo& section : manifest.sections) {
+    const auto tag = to_u8(section.seal.tag);
+    seals.emplace_back(section.seal.write, section.seal.number, flatbuffers::make_span(tag));
+  }
+  const auto writes_offset = out.CreateVectorOfStructs(writes);
+  return fb::CreateEncryption(out, writes_offset, out.CreateVectorOfStructs(seals));
+}
+
 fb::Section make_section(const SectionInfo& section) {
   constexpr std::uint8_t kReserved = 0;
   return {section.file_offset,
@@ -275,9 +293,10 @@ void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
   const auto sections = out.CreateVectorOfStructs(rows);
   const auto gaps = make_gaps(out, manifest.gaps);
   const auto hidden_tokens = make_hidden_tokens(out, manifest);
+  const auto encryption = make_encryption(out, manifest);
   const fb::Sha256 content_name = make_sha256(manifest.content_name);
   fb::FinishManifestBuffer(out, fb::CreateManifest(out, writer, identity, tokens, layers, sections,
-                                                   &content_name, gaps, hidden_tokens));
+                                                   &content_name, gaps, hidden_tokens, encryption));
 }
 
 // A lower bound of the FlatBuffer's size, to reject what is too large before it is built: the
@@ -285,6 +304,10 @@ void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
 std::uint64_t least_size(const Manifest& manifest) {
   std::uint64_t size =
       manifest.sections.size() * sizeof(fb::Section) + manifest.gaps.size() * sizeof(fb::Gap);
+  if (manifest.encryption) {
+    size += kEnvelopeBytes + manifest.sections.size() * sizeof(fb::Seal);
+    size += manifest.encryption->writes.size() * sizeof(Salt);
+  }
   size += manifest.hidden_tokens ? manifest.hidden_tokens->size() * sizeof(Sha256)
                                  : manifest.tokens.size() * sizeof(std::int32_t);
   for (const cache::LayerDesc& layer : manifest.layers) {
@@ -314,7 +337,8 @@ Result<Bytes> encode_manifest(const Manifest& manifest, WindowTokens window_toke
   if (least_size(manifest) > kMaxManifestBytes) return manifest_too_large(least_size(manifest));
   Builder out;
   build(out, manifest, window_tokens);
-  if (out.GetSize() > kMaxManifestBytes) return manifest_too_large(out.GetSize());
+  const std::uint64_t size = out.GetSize() + (manifest.encryption ? kEnvelopeBytes : 0);
+  if (size > kMaxManifestBytes) return manifest_too_large(size);
   const auto bytes = std::as_bytes(std::span(out.GetBufferPointer(), out.GetSize()));
   return Bytes(bytes.begin(), bytes.end());
 }

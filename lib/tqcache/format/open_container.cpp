@@ -19,17 +19,50 @@ Result<void> check_features(const Manifest& manifest, const HeaderSlot& slot) {
                                         " where the manifest has " + std::to_string(expected)};
 }
 
-Result<Manifest> read_manifest(const ByteSource& source, const HeaderSlot& slot) {
+struct ReadManifest {
+  Manifest manifest;
+  std::shared_ptr<const FileCipher> cipher;
+};
+
+// Replaces the encrypted manifest by its content. Returns its cipher; null: it was plain.
+Result<std::shared_ptr<const FileCipher>> decrypt(const HeaderSlot& slot, const KeyRing& keys,
+                                                  AlignedBytes& bytes) {
+  if ((slot.required_features & kFeatureEncrypted) == 0) return std::shared_ptr<const FileCipher>();
+  TQC_TRY_ASSIGN(const Envelope envelope, parse_envelope(bytes));
+  TQC_TRY_ASSIGN(auto cipher, FileCipher::find(keys, envelope));
+  TQC_TRY_ASSIGN(bytes, cipher->unseal_manifest(slot, bytes));
+  return cipher;
+}
+
+// Adds what the envelope says to what the manifest says. Returns the cipher for all sections.
+Result<std::shared_ptr<const FileCipher>> add_envelope(const FileCipher& cipher,
+                                                       Manifest& manifest) {
+  const Encryption& known = cipher.description();
+  Encryption& encryption = *manifest.encryption;
+  if (encryption.writes.back() != known.writes.back()) {
+    return corrupt("manifest: of another write than its envelope");
+  }
+  encryption.key_id = known.key_id;
+  encryption.file_id = known.file_id;
+  return cipher.with_writes(encryption.writes);
+}
+
+Result<ReadManifest> read_manifest(const ByteSource& source, const HeaderSlot& slot,
+                                   const KeyRing& keys) {
   AlignedBytes bytes(slot.file_bytes - slot.manifest_offset);
   TQC_TRY(source.read_at(slot.manifest_offset, bytes));
   if (xxh3_128(bytes) != slot.manifest_checksum) {
     return Error{ErrorCode::kCorrupt, "manifest: checksum mismatch"};
   }
+  TQC_TRY_ASSIGN(auto cipher, decrypt(slot, keys, bytes));
   TQC_TRY_ASSIGN(Manifest manifest, decode_manifest(bytes));
   TQC_TRY(check_features(manifest, slot));
   TQC_TRY(check_contents(manifest));
   TQC_TRY(check_sections(manifest, slot.manifest_offset));
-  return manifest;
+  if (cipher != nullptr) {
+    TQC_TRY_ASSIGN(cipher, add_envelope(*cipher, manifest));
+  }
+  return ReadManifest{std::move(manifest), std::move(cipher)};
 }
 
 std::uint64_t total_stored_bytes(const Manifest& manifest) {
@@ -63,11 +96,11 @@ CacheFileInfo make_info(const Header& header, Manifest manifest) {
   return info;
 }
 
-Result<OpenContainer> open_container(const ByteSource& source) {
+Result<OpenContainer> open_container(const ByteSource& source, const KeyRing& keys) {
   TQC_TRY_ASSIGN(Header header, read_header(source));
-  TQC_TRY_ASSIGN(Manifest manifest, read_manifest(source, header.slot));
-  CacheFileInfo info = make_info(header, std::move(manifest));
-  return OpenContainer{std::move(info), std::move(header)};
+  TQC_TRY_ASSIGN(ReadManifest read, read_manifest(source, header.slot, keys));
+  CacheFileInfo info = make_info(header, std::move(read.manifest));
+  return OpenContainer{std::move(info), std::move(header), std::move(read.cipher)};
 }
 
 Result<void> check_content_name(const Manifest& manifest) {

@@ -4,9 +4,13 @@
 //
 // Spec: docs/reference/format.md §2.
 
+#include <memory>
+
 #include "tqcache/error.h"
 #include "tqcache/file.h"
+#include "tqcache/format/encryption.h"
 #include "tqcache/format/header.h"
+#include "tqcache/keys.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache::format {
@@ -14,12 +18,13 @@ namespace tqcache::format {
 struct OpenContainer {
   CacheFileInfo info;
   Header header;
+  std::shared_ptr<const FileCipher> cipher;  // null: a plain file
 };
 
 // Reads everything except the sections. The section table is valid afterwards.
 //
 // Errors: as read_cache_info.
-Result<OpenContainer> open_container(const ByteSource& source);
+Result<OpenContainer> open_container(const ByteSource& source, const KeyRing& keys = {});
 
 // The metadata of a file with this header and manifest.
 CacheFileInfo make_info(const Header& header, Manifest manifest);

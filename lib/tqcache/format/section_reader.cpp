@@ -25,6 +25,17 @@ Result<void> check_digest(const SectionInfo& section, ByteView raw) {
   return corrupt("SHA-256 of the content mismatch");
 }
 
+namespace {
+
+// A seal makes the checksum superfluous.
+Result<void> authenticate(const SectionInfo& section, const FileCipher* cipher,
+                          std::span<std::byte> stored) {
+  return cipher != nullptr ? cipher->unseal_section(section, stored)
+                           : check_stored(section, stored);
+}
+
+}  // namespace
+
 Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section, ByteView stored,
                            const Decompressor& decompressor, AlignedBytes& raw) {
   const auto layer = static_cast<std::size_t>(section.layer);
@@ -46,14 +57,14 @@ Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section,
 }
 
 Result<void> read_section(const ByteSource& source, const Manifest& manifest,
-                          const SectionInfo& section, const Decompressor& decompressor,
-                          AlignedBytes& raw) {
+                          const SectionInfo& section, const FileCipher* cipher,
+                          const Decompressor& decompressor, AlignedBytes& raw) {
   const bool is_stored = section.compression == Compression::kNone;
   AlignedBytes compressed;
   AlignedBytes& stored = is_stored ? raw : compressed;
   stored.resize(section.stored_bytes);
   TQC_TRY(source.read_at(section.file_offset, stored));
-  TQC_TRY(check_stored(section, stored));
+  TQC_TRY(authenticate(section, cipher, stored));
   if (is_stored) return {};
   return unpack_stored(manifest, section, stored, decompressor, raw);
 }
@@ -80,28 +91,32 @@ Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uin
   return {};
 }
 
-SectionReader::SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info,
+SectionReader::SectionReader(std::shared_ptr<const ByteSource> source, OpenContainer container,
                              Digests digests)
     : source_(std::move(source)),
-      info_(std::move(info)),
+      info_(std::move(container.info)),
+      cipher_(std::move(container.cipher)),
       blocks_(blocks_of(info_.sections)),
       digests_(digests),
       decompressor_(std::make_unique<const Decompressor>()) {}
 
 Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> source,
-                                          Digests digests) {
-  TQC_TRY_ASSIGN(CacheFileInfo info, read_cache_info(*source));
-  return SectionReader(std::move(source), std::move(info), digests);
+                                          const KeyRing& keys, Digests digests) {
+  TQC_TRY_ASSIGN(OpenContainer container, open_container(*source, keys));
+  TQC_TRY(check_content_name(container.info));
+  return SectionReader(std::move(source), std::move(container), digests);
 }
 
-Result<SectionReader> SectionReader::open(const ByteSource& source, Digests digests) {
-  return open(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source), digests);
+Result<SectionReader> SectionReader::open(const ByteSource& source, const KeyRing& keys,
+                                          Digests digests) {
+  return open(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source), keys,
+              digests);
 }
 
 Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_checksums,
-                                                 Digests digests) {
+                                                 const KeyRing& keys, Digests digests) {
   TQC_TRY_ASSIGN(SectionReader reader,
-                 open(std::shared_ptr<const ByteSource>(memory_source(file)), digests));
+                 open(std::shared_ptr<const ByteSource>(memory_source(file)), keys, digests));
   reader.mapped_ = std::move(file);
   reader.verify_checksums_ = verify_checksums;
   return reader;
@@ -109,7 +124,7 @@ Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_c
 
 Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
   const SectionInfo& section = info_.sections[index];
-  Result<void> done = read_section(*source_, info_, section, *decompressor_, raw);
+  Result<void> done = read_section(*source_, info_, section, cipher_.get(), *decompressor_, raw);
   if (done) done = compare(section, raw);
   if (done) done = check_padding(*source_, info_, index);
   if (!done) return in_context(block_place(index, section), std::move(done).error());
@@ -118,8 +133,8 @@ Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
 
 Result<SharedBytes> SectionReader::share(std::size_t index) const {
   const SectionInfo& section = info_.sections[index];
-  const bool is_in_place =
-      mapped_.size() > 0 && section.packed && section.compression == Compression::kNone;
+  const bool is_in_place = mapped_.size() > 0 && section.packed &&
+                           section.compression == Compression::kNone && cipher_ == nullptr;
   if (!is_in_place) return CacheReader::share(index);
   SharedBytes stored = mapped_.part(section.file_offset, section.stored_bytes);
   Result<void> checked;
@@ -133,7 +148,7 @@ Result<SharedBytes> SectionReader::share(std::size_t index) const {
 Result<void> SectionReader::read_stored(std::size_t index, std::span<std::byte> stored) const {
   const SectionInfo& section = info_.sections[index];
   Result<void> done = source_->read_at(section.file_offset, stored);
-  if (done) done = check_stored(section, stored);
+  if (done) done = authenticate(section, cipher_.get(), stored);
   if (done && digests_ == Digests::kCompare) done = compare_stored(section, stored);
   if (!done) return in_context(block_place(index, section), std::move(done).error());
   return {};

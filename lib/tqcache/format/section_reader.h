@@ -13,6 +13,8 @@
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
+#include "tqcache/format/encryption.h"
+#include "tqcache/format/open_container.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
@@ -28,14 +30,16 @@ Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section,
                            const Decompressor& decompressor, AlignedBytes& raw);
 
 // Reads the bytes of a section before compression into `raw`, which is resized to them; its memory
-// is reused if it is large enough. Only the layers of `manifest` are used.
+// is reused if it is large enough. Only the layers of `manifest` are used. `cipher` is null for a
+// plain file; an encrypted section is authenticated before anything else is done with it.
 //
 // Threads: any number at once.
-// Errors:  kCorrupt (checksum, zstd frame, planes), kTruncated (the file was cut meanwhile), kIo;
+// Errors:  kCorrupt (checksum, seal, zstd frame, planes), kTruncated (the file was cut meanwhile),
+// kIo;
 //          without the section's place.
 Result<void> read_section(const ByteSource& source, const Manifest& manifest,
-                          const SectionInfo& section, const Decompressor& decompressor,
-                          AlignedBytes& raw);
+                          const SectionInfo& section, const FileCipher* cipher,
+                          const Decompressor& decompressor, AlignedBytes& raw);
 
 // Checks stored bytes against the checksum of the section table. Errors: kCorrupt.
 Result<void> check_stored(const SectionInfo& section, ByteView stored);
@@ -64,13 +68,14 @@ class SectionReader : public cache::CacheReader {
  public:
   // Errors: as read_cache_info.
   static Result<SectionReader> open(std::shared_ptr<const ByteSource> source,
-                                    Digests digests = Digests::kCompare);
+                                    const KeyRing& keys = {}, Digests digests = Digests::kCompare);
   // `source` must outlive the reader.
-  static Result<SectionReader> open(const ByteSource& source, Digests digests = Digests::kCompare);
-  // A mapped file. share() returns uncompressed packed sections without copying them, and checks
-  // their checksums only if `verify_checksums` or `digests` is kCompare.
+  static Result<SectionReader> open(const ByteSource& source, const KeyRing& keys = {},
+                                    Digests digests = Digests::kCompare);
+  // A mapped file. share() returns uncompressed packed sections of a plain file without copying
+  // them, and checks their checksums only if `verify_checksums` or `digests` is kCompare.
   static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums,
-                                           Digests digests);
+                                           const KeyRing& keys, Digests digests);
 
   const CacheFileInfo& info() const { return info_; }
 
@@ -80,13 +85,13 @@ class SectionReader : public cache::CacheReader {
   Result<void> read(std::size_t index, AlignedBytes& raw) const override;
   Result<SharedBytes> share(std::size_t index) const override;
 
-  // The stored bytes of a section, checked against their checksum; with kCompare they are also
-  // decompressed and compared with their SHA-256.
+  // The stored bytes of a section, checked against their checksum, or decrypted and authenticated;
+  // with kCompare they are also decompressed and compared with their SHA-256.
   // Shapes: stored [info().sections[index].stored_bytes]. Errors: as read.
   Result<void> read_stored(std::size_t index, std::span<std::byte> stored) const;
 
  private:
-  SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info, Digests digests);
+  SectionReader(std::shared_ptr<const ByteSource> source, OpenContainer container, Digests digests);
 
   Result<void> compare(const SectionInfo& section, ByteView raw) const {
     return digests_ == Digests::kCompare ? check_digest(section, raw) : Result<void>();
@@ -95,6 +100,7 @@ class SectionReader : public cache::CacheReader {
 
   std::shared_ptr<const ByteSource> source_;
   CacheFileInfo info_;
+  std::shared_ptr<const FileCipher> cipher_;  // null: a plain file
   std::vector<cache::BlockInfo> blocks_;
   SharedBytes mapped_;  // empty: not mapped
   bool verify_checksums_ = true;

@@ -19,9 +19,9 @@ namespace {
 // One section before it is written to the file.
 struct PreparedSection {
   SharedBytes raw;
-  Bytes compressed;  // empty: stored uncompressed
+  Bytes encoded;  // compressed, encrypted or both; empty: stored as it is
 
-  ByteView stored() const { return compressed.empty() ? raw.view() : ByteView(compressed); }
+  ByteView stored() const { return encoded.empty() ? raw.view() : ByteView(encoded); }
 };
 
 class SectionWriter {
@@ -29,18 +29,19 @@ class SectionWriter {
   // The arguments must outlive this.
   SectionWriter(Manifest& manifest, const cache::CacheReader& reader,
                 const std::vector<std::size_t>& numbers, const SectionCompressor& compressor,
-                FileEnd& end)
+                const FileCipher* cipher, FileEnd& end)
       : manifest_(manifest),
         reader_(reader),
         numbers_(numbers),
         compressor_(compressor),
+        cipher_(cipher),
         end_(end) {}
 
   Result<void> write_all(const WriteOptions& options, const Progress& progress) {
     std::uint64_t total = 0;
     for (const std::size_t i : numbers_) total += manifest_.sections[i].raw_bytes;
     progress_.emplace(progress, total);
-    copies_ = options.compression == Compression::kNone ? 1 : 2;
+    copies_ = options.compression == Compression::kNone && cipher_ == nullptr ? 1 : 2;
     slots_.resize(slot_count(options.n_threads));
     return run_in_order(
         {.count = numbers_.size(),
@@ -62,7 +63,18 @@ class SectionWriter {
     TQC_TRY_ASSIGN(prepared.raw, reader_.share(numbers_[i]));
     assert(prepared.raw.size() == info.raw_bytes);
     const cache::LayerDesc& layer = manifest_.layers[static_cast<std::size_t>(info.layer)];
-    compressor_.prepare(layer, prepared.raw.view(), info, prepared.compressed);
+    compressor_.prepare(layer, prepared.raw.view(), info, prepared.encoded);
+    return cipher_ == nullptr ? Result<void>() : encrypt(i, prepared);
+  }
+
+  // In the buffer of the compressed bytes, if there is one.
+  Result<void> encrypt(std::size_t i, PreparedSection& prepared) {
+    SectionInfo& info = section(i);
+    if (info.stored_bytes > kMaxSealedBytes) return too_large("a section of more than 64 GiB");
+    prepared.encoded.resize(info.stored_bytes);  // no change if it holds compressed bytes
+    const bool is_raw = info.compression == Compression::kNone;
+    const ByteView stored = is_raw ? prepared.raw.view() : ByteView(prepared.encoded);
+    cipher_->seal_section(static_cast<std::uint32_t>(numbers_[i]), stored, prepared.encoded, info);
     return {};
   }
 
@@ -76,6 +88,7 @@ class SectionWriter {
   const cache::CacheReader& reader_;
   const std::vector<std::size_t>& numbers_;
   const SectionCompressor& compressor_;
+  const FileCipher* cipher_;
   FileEnd& end_;
   std::vector<PreparedSection> slots_;
   std::uint64_t copies_ = 1;  // of each section held in memory
@@ -119,20 +132,26 @@ Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options) {
 
 Result<void> write_sections(Manifest& manifest, const cache::CacheReader& reader,
                             const std::vector<std::size_t>& numbers, const WriteOptions& options,
-                            FileEnd& end, const Progress& progress) {
+                            const FileCipher* cipher, FileEnd& end, const Progress& progress) {
   TQC_TRY_ASSIGN(const SectionCompressor compressor,
                  SectionCompressor::make(options.compression, options.zstd_level));
-  return SectionWriter(manifest, reader, numbers, compressor, end).write_all(options, progress);
+  return SectionWriter(manifest, reader, numbers, compressor, cipher, end)
+      .write_all(options, progress);
 }
 
-Result<HeaderSlot> write_manifest(Manifest& manifest, FileEnd& end) {
+Result<HeaderSlot> write_manifest(Manifest& manifest, std::uint32_t generation,
+                                  const FileCipher* cipher, FileEnd& end) {
   manifest.content_name = content_name(manifest);
-  TQC_TRY_ASSIGN(const Bytes bytes, encode_manifest(manifest));
+  TQC_TRY_ASSIGN(Bytes bytes, encode_manifest(manifest));
   HeaderSlot slot;
+  slot.generation = generation;
   slot.required_features = required_features(manifest);
+  slot.manifest_offset = align_section(end.position());
+  slot.file_bytes = slot.manifest_offset + bytes.size() + (cipher != nullptr ? kEnvelopeBytes : 0);
+  if (cipher != nullptr) bytes = cipher->seal_manifest(slot, bytes);
   slot.manifest_checksum = xxh3_128(bytes);
-  TQC_TRY_ASSIGN(slot.manifest_offset, end.append_aligned(bytes));
-  slot.file_bytes = end.position();
+  TQC_TRY(end.append_aligned(bytes));
+  assert(end.position() == slot.file_bytes);
   return slot;
 }
 

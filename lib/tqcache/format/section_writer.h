@@ -14,6 +14,7 @@
 
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
+#include "tqcache/format/encryption.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/sections/compression.h"
@@ -52,8 +53,8 @@ void hide_tokens(Manifest& manifest);
 //         check_contents).
 Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options);
 
-// Writes the sections with these indices, in ascending order, and fills in their offsets, digests
-// and compression.
+// Writes the sections with these indices, in ascending order, and fills in their offsets, digests,
+// compression and seals. `cipher` is null for a plain file.
 //
 // Requires: `manifest` has the reader's blocks.
 // Progress: bytes of these sections before compression.
@@ -61,23 +62,24 @@ Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options);
 // Bytes:    the same for any number of threads and any window.
 Result<void> write_sections(Manifest& manifest, const cache::CacheReader& reader,
                             const std::vector<std::size_t>& numbers, const WriteOptions& options,
-                            FileEnd& end, const Progress& progress);
+                            const FileCipher* cipher, FileEnd& end, const Progress& progress);
 
 // Fills in the content digest and writes the manifest, which ends the file. Returns the header slot
-// for it, with generation 1.
+// for it, with this generation.
 //
 // Requires: the rows of all sections are complete.
 // Errors:   kTooLarge, kIo.
-Result<HeaderSlot> write_manifest(Manifest& manifest, FileEnd& end);
+Result<HeaderSlot> write_manifest(Manifest& manifest, std::uint32_t generation,
+                                  const FileCipher* cipher, FileEnd& end);
 
 // The stored bytes of each section, as described by its row in the section table.
 using StoredSections = std::function<ByteView(std::size_t section)>;
 
 // Writes already compressed sections to a new file, which the caller commits. Gaps and file offsets
-// of `manifest` are ignored; an empty writer means this library.
+// of `manifest` are ignored; an empty writer means this library. The first of `keys` encrypts it.
 //
 // Errors: kCorrupt when the content digest differs from the manifest's; kTooLarge, kIo.
 Result<void> write_stored_sections(Manifest manifest, const StoredSections& stored,
-                                   AtomicFile& file);
+                                   AtomicFile& file, const KeyRing& keys = {});
 
 }  // namespace tqcache::format

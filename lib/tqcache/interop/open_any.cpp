@@ -275,7 +275,7 @@ Result<OpenedCache> open_any(std::shared_ptr<const ByteSource> file, const OpenH
   OpenedCache opened;
   opened.kind = *kind;
   if (*kind == FileKind::kTqkv) {
-    TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(std::move(file)));
+    TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(std::move(file), hints.keys));
     opened.cache = std::make_shared<format::SectionReader>(std::move(reader));
     if (hints.first_tokens) {
       TQC_TRY_ASSIGN(opened.cache, cache::first_tokens(opened.cache, *hints.first_tokens));

@@ -75,6 +75,7 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
       return model::check_fits(description, *model);
     };
     read.verify_digests = options.verify_digests;
+    read.keys = options.keys;
     if (options.map) {
       TQC_TRY_ASSIGN(cache,
                      in_file(options.cache, format::map_cache(options.cache, read, reading)));
