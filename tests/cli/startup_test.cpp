@@ -110,8 +110,8 @@ TEST(CoreDumps, AreLeftOnlyWhereAllowed) {
 #endif
 }
 
-// Whether the user of the program owns its folder in /proc, and so may attach to it and read its
-// memory. The folder belongs to root otherwise.
+// Whether the user of the program owns its memory in /proc, and so may attach to it and read that.
+// It belongs to root otherwise.
 bool is_open_to_its_user(const std::vector<std::string>& flags) {
   std::vector<std::string> args = flags;
   args.insert(args.end(), {"chat", "-m", kModel, "-n", "4"});
@@ -119,8 +119,8 @@ bool is_open_to_its_user(const std::vector<std::string>& flags) {
   chat.type("Hello\n");
   chat.wait_for("\n");
   struct stat about = {};
-  if (::stat(("/proc/" + std::to_string(chat.pid())).c_str(), &about) != 0) {
-    throw std::runtime_error("no folder in /proc");
+  if (::stat(("/proc/" + std::to_string(chat.pid()) + "/mem").c_str(), &about) != 0) {
+    throw std::runtime_error("no memory in /proc");
   }
   return about.st_uid == ::getuid();
 }
