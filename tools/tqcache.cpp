@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <array>
-#include <clocale>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -195,8 +194,7 @@ ExitCode run_program(const std::vector<std::string>& args) { return run(args); }
 }  // namespace tqcache::cli
 
 int main(int argc, char** argv) {
-  // Line editing needs the width of characters; numbers keep the format of the C locale.
-  std::setlocale(LC_CTYPE, "");
+  tqcache::cli::choose_locale();
   tqcache::cli::install_signal_handlers();
   const int n_flags = argc > 1 && std::string_view(argv[1]) == "--core-dumps" ? 1 : 0;
   if (n_flags == 0) tqcache::cli::forbid_core_dumps();

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <langinfo.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <clocale>
 #include <csignal>
 #include <cstdlib>
 
@@ -28,11 +30,13 @@ namespace {
 
 // Signal handlers can only access globals.
 volatile std::sig_atomic_t g_interrupted = 0;
+volatile std::sig_atomic_t g_terminated = 0;
 int g_wake_pipe[2] = {-1, -1};  // holds a byte after a signal
 
-void handle(int) {
+void handle(int signal) {
   const int saved_errno = errno;
   g_interrupted = 1;
+  if (signal == SIGTERM) g_terminated = 1;
   [[maybe_unused]] const ssize_t ignored = ::write(g_wake_pipe[1], "", 1);
   errno = saved_errno;
 }
@@ -61,6 +65,8 @@ void forbid_core_dumps() {
 }
 
 bool interrupted() { return g_interrupted != 0; }
+
+bool terminated() { return g_terminated != 0; }
 
 void acknowledge_interrupt() {
   std::array<char, 64> woken;
@@ -113,6 +119,17 @@ std::string escape(std::string_view text, bool in_lines) {
 }
 
 }  // namespace
+
+void choose_locale() {
+  // Numbers keep the format of the C locale.
+  std::setlocale(LC_CTYPE, "");
+  for (const char* name : {"C.UTF-8", "en_US.UTF-8"}) {
+    if (has_utf8()) return;
+    std::setlocale(LC_CTYPE, name);
+  }
+}
+
+bool has_utf8() { return std::string_view(::nl_langinfo(CODESET)) == "UTF-8"; }
 
 bool is_terminal(int fd) { return ::isatty(fd) == 1; }
 
