@@ -56,6 +56,8 @@ store::BackendOptions small_limits() {
   options.connect_timeout = std::chrono::milliseconds(1000);
   options.idle_timeout = std::chrono::milliseconds(1000);
   options.max_value_bytes = kMostValueBytes;
+  options.max_listed_keys = 64;
+  options.max_list_pages = 4;
   return options;
 }
 
