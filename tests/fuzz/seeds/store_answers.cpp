@@ -140,7 +140,7 @@ void make_sqlite_index(const SeedFolder& seeds) {
   seeds.add("generated", "CREATE TABLE blob(key, bytes AS (length(key)), used AS (hex(key)));");
   seeds.add("index",
             with("CREATE INDEX i ON blob(abs(bytes)); INSERT INTO blob VALUES('b', 1, 1);"));
-  seeds.add("rtree", "CREATE VIRTUAL TABLE blob USING fts5(key, bytes, used);");
+  seeds.add("virtual", "CREATE VIRTUAL TABLE blob USING fts5(key, bytes, used);");
   seeds.add("version", with("PRAGMA user_version = 7; PRAGMA application_id = 9;"));
   seeds.add("wal", with("PRAGMA journal_mode = WAL; INSERT INTO blob VALUES('b/0123', 4, 1);"));
   seeds.add("header", "SQLite format 3\0\x10\0\x01\x01\0\x40\x20\x20\0\0\0\x01\0\0\0\x01"sv);
