@@ -70,6 +70,9 @@ std::string sentences(const Flag::Description& flag) {
   if (!are_named) text += fmt::format(" One of: {}.", fmt::join(flag.words, ", "));
   if (!flag.default_text.empty()) text += fmt::format(" Default: {}.", flag.default_text);
   if (flag.is_required && !flag.is_positional) text += " Required.";
+  if (!flag.old_names.empty()) {
+    text += fmt::format(" The old name {} still works.", fmt::join(flag.old_names, ", "));
+  }
   return text;
 }
 
@@ -137,7 +140,7 @@ std::string markdown(const std::vector<std::unique_ptr<Page>>& pages) {
       "Results go to standard output; progress, summaries, warnings and errors go to "
       "standard error. A file name of `-` means standard input or standard output. With "
       "`--json` the result is one JSON object on standard output, and an error is one "
-      "on standard error, after the line for people.",
+      "on standard error, in one line and in place of the line for people.",
       kColumns);
   text += "\n| Exit code | Meaning |\n|---|---|\n";
   constexpr std::pair<int, std::string_view> kCodes[] = {

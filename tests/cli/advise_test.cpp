@@ -84,8 +84,8 @@ TEST(Advise, ShowsATableAndWritesAPage) {
   EXPECT_THAT(output.out, ContainsRegex("\nadvice +k=mse:4,v=mse:4\n"));
   EXPECT_THAT(output.out,
               ContainsRegex("\ncommand +tqcache convert IN OUT --config k=mse:4,v=mse:4\n"));
-  EXPECT_THAT(output.out, ContainsRegex("\nk=mse:4,v=mse:4 +4.125 +[0-9]+ +[0-9]+ +[0-9]+\n"));
-  EXPECT_THAT(output.out, ContainsRegex("\ndense, f16 +16.000 +33554432 "));
+  EXPECT_THAT(output.out, ContainsRegex("\nk=mse:4,v=mse:4 +4.125 +[0-9,]+ +[0-9,]+ +[0-9,]+\n"));
+  EXPECT_THAT(output.out, ContainsRegex("\ndense, f16 +16.000 +33,554,432 "));
   EXPECT_EQ(output.err, "");
   const Bytes bytes = read_all(page);
   const std::string html(reinterpret_cast<const char*>(bytes.data()), bytes.size());

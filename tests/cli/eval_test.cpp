@@ -54,8 +54,7 @@ TEST(Eval, SaysItsFailureAsJsonIfAsked) {
   const Output output = tqcache({"eval", "nothing", "--json"});
   EXPECT_EQ(output.exit_code, 2);
   EXPECT_EQ(output.out, "");
-  const std::string object = output.err.substr(output.err.find('\n') + 1);
-  EXPECT_EQ(json::parse(object)["error"]["exit_code"], 2);
+  EXPECT_EQ(json::parse(output.err)["error"]["exit_code"], 2);
 }
 
 TEST(EvalKld, ShowsATable) {

@@ -97,10 +97,11 @@ std::optional<std::uint64_t> parse_amount(std::string_view text, std::span<const
 
 // Adds a flag whose text `parse` turns into a value.
 template <class T, class Parse>
-void add_parsed_flag(FlagSet& app, const std::string& flag, std::optional<T>& value,
-                     const std::string& text, const char* type_name, Parse parse) {
-  app.add_text(
-         flag, [&value, parse](const std::string& word) { value = parse(word).value(); }, text)
+Flag* add_parsed_flag(FlagSet& app, const std::string& flag, std::optional<T>& value,
+                      const std::string& text, const char* type_name, Parse parse) {
+  return app
+      .add_text(
+          flag, [&value, parse](const std::string& word) { value = parse(word).value(); }, text)
       ->type_name(type_name)
       ->check([parse](const std::string& word) -> Result<void> {
         if (auto parsed = parse(word); !parsed) return std::move(parsed).error();
@@ -170,9 +171,9 @@ Result<std::uint64_t> parse_bytes(const std::string& text) {
   return *bytes;
 }
 
-void add_bytes_flag(FlagSet& app, const std::string& flag, std::optional<std::uint64_t>& bytes,
-                    const std::string& what) {
-  add_parsed_flag(app, flag, bytes, what, "SIZE", parse_bytes);
+Flag* add_bytes_flag(FlagSet& app, const std::string& flag, std::optional<std::uint64_t>& bytes,
+                     const std::string& what) {
+  return add_parsed_flag(app, flag, bytes, what, "SIZE", parse_bytes);
 }
 
 std::string duration_text(std::chrono::seconds duration) {

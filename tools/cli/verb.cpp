@@ -44,7 +44,7 @@ ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
     return report(parsed.error(), asks_for_json(args));
   }
   if (flags.help_wanted()) {
-    const Result<void> printed = print(help_text(flags, help_columns()));
+    const Result<void> printed = print(help_text(flags, help_columns(), flags.all_help_wanted()));
     return printed ? ExitCode::kDone : report(printed.error(), false);
   }
   const Result<ExitCode> outcome = action(console);

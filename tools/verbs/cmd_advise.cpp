@@ -10,6 +10,7 @@
 
 #include "cli/common_flags.h"
 #include "cli/prompt.h"
+#include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
@@ -25,14 +26,14 @@ constexpr const char* kAdviseExamples =
 with a dense cache, and again with each configuration that is tried, from 2 to 8 bits for keys and
 values. --max-kld asks for the smallest configuration whose predictions stay that close to the dense
 ones (mean KL divergence, in nats). --max-bytes asks for the best configuration whose keys and
-values fit for a cache of --tokens tokens. If none qualifies, the exit code is 1.
+values fit for a cache of --cache-tokens tokens. If none qualifies, the exit code is 1.
 docs/explain/quality.md tells what to expect, docs/reference/eval.md how it is measured.
 
 Examples:
   tqcache advise -m model.gguf --file sample.txt
   tqcache advise -m model.gguf --file sample.txt --max-kld 0.01
-  tqcache advise -m model.gguf --file sample.txt --max-bytes 2000000000 --tokens 32768
-  tqcache advise -m model.gguf --file sample.txt --windows 8 --html advice.html
+  tqcache advise -m model.gguf --file sample.txt --max-bytes 2GB --cache-tokens 32768
+  tqcache advise -m model.gguf --file sample.txt --max-windows 8 --html advice.html
 )";
 
 struct AdviseFlags {
@@ -231,13 +232,13 @@ Action define_advise(FlagSet& app) {
                           return usage_error(word + " is not above 0");
                         })
                         ->show_default();
-  app.add("--max-bytes", flags->max_bytes,
-          "Find the best configuration whose keys and values fit in N bytes")
-      ->type_name("N")
-      ->at_least(1)
+  add_bytes_flag(app, "--max-bytes", flags->max_bytes,
+                 "Find the best configuration whose keys and values fit in SIZE: 2000000000, "
+                 "500MB, 20GiB")
       ->excludes(kld);
-  app.add("--tokens", flags->n_tokens,
+  app.add("--cache-tokens,--tokens", flags->n_tokens,
           "Tokens that a cache will hold; by default the context of the model")
+      ->formerly("--tokens")
       ->type_name("N")
       ->range(std::int64_t{1}, cache::kMaxTokens);
   app.add("--window", flags->options.window,
@@ -245,8 +246,9 @@ Action define_advise(FlagSet& app) {
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--windows", flags->options.max_windows,
+  app.add("--max-windows,--windows", flags->options.max_windows,
           "Number of windows, from the start of the sample")
+      ->formerly("--windows")
       ->type_name("N")
       ->at_least(1)
       ->show_default();

@@ -301,6 +301,15 @@ Result<void> check_flags(const BenchFlags& flags) {
     if (std::find(flags.backends.begin(), each, *each) == each) continue;
     return usage_error(fmt::format("--backend: {} is given twice", *each));
   }
+  const bool packs = std::ranges::any_of(
+      flags.backends, [](const std::string& backend) { return backend != "baseline"; });
+  const std::int64_t n_tokens = flags.work.prompt_tokens + flags.work.generation_tokens;
+  if (packs && n_tokens <= cache::kTokenBlock) {
+    return usage_error(fmt::format(
+        "--prompt-tokens and --generation-tokens: {} in all, and nothing is quantized before {} "
+        "(a block of {} is full and the next token arrives)",
+        counted(n_tokens, "token"), cache::kTokenBlock + 1, cache::kTokenBlock));
+  }
   const auto n_packing =
       std::ssize(flags.backends) - std::ranges::count(flags.backends, "baseline");
   if (!flags.configuration || n_packing == 1) return {};

@@ -1,12 +1,15 @@
 #include "verbs/eval_common.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
+#include "cli/terminal.h"
 #include "cli/verb.h"
 #include "report/html_page.h"
 #include "report/text_table.h"
@@ -45,7 +48,9 @@ Result<void> check_eval_output(const EvalOutput& output) {
 Result<void> give_report(const Console& console, const EvalOutput& output,
                          const eval::Report& report, const Json& json) {
   if (!output.html.empty()) TQC_TRY(write_page(console, output, report));
-  return console.json ? print_json(json) : print(report::report_text(report));
+  const std::size_t columns =
+      is_terminal(STDOUT_FILENO) ? std::max<std::size_t>(terminal_columns(STDOUT_FILENO), 40) : 100;
+  return console.json ? print_json(json) : print(report::report_text(report, columns));
 }
 
 namespace {
@@ -126,7 +131,8 @@ void add_answer_flags(FlagSet& app, AnswerFlags& flags) {
           "Separate them by semicolons if one contains commas")
       ->type_name("LIST")
       ->show_default();
-  app.add("--max-tokens", flags.max_tokens, "Maximum number of tokens per answer")
+  app.add("--max-new-tokens,--max-tokens", flags.max_tokens, "Maximum number of tokens per answer")
+      ->formerly("--max-tokens")
       ->type_name("N")
       ->range(1, 1 << 20)
       ->show_default();

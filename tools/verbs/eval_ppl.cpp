@@ -37,7 +37,7 @@ constexpr const char* kPplExamples =
     R"(Examples:
   tqcache eval ppl -m model.gguf --file book.txt
   tqcache eval ppl -m model.gguf --file book.txt --configs f32,turbo4,turbo3,kfv4
-  tqcache eval ppl -m hf-folder --file book.txt --window 512 --windows 8 --json
+  tqcache eval ppl -m hf-folder --file book.txt --window 512 --max-windows 8 --json
 )";
 
 constexpr const char* kKldExamples =
@@ -178,7 +178,8 @@ void add_window_flags(FlagSet& app, eval::PredictionOptions& options) {
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--windows", options.max_windows, "Use only the first N windows")
+  app.add("--max-windows,--windows", options.max_windows, "Use only the first N windows")
+      ->formerly("--windows")
       ->type_name("N")
       ->at_least(1);
   app.add("--as-served", options.as_served,

@@ -152,7 +152,7 @@ struct RmFlags {
 Result<ExitCode> run_rm(const Console& console, const RmFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   store::Library library = store.library();
-  Tally tally(console.json);
+  Tally tally;
   Json removed = Json::array();
   for (const std::string& name : flags.names) {
     TQC_TRY_ASSIGN(const bool was_there, store.in(library.remove(name)));

@@ -361,8 +361,9 @@ Result<Advice> advise_by_divergence(std::span<const Rung> ladder, double max_kld
 Result<Advice> advise_by_size(std::span<const Rung> ladder, std::size_t n_fitting,
                               const MeasureConfigurations& measure);
 
-// The size of the keys and values of `n_tokens` tokens: quantized token blocks, and the incomplete
-// block as f16. A file adds a few KB; its compression saves a few percent.
+// The size of the keys and values of `n_tokens` tokens: quantized token blocks, the incomplete
+// block and sliding windows that stay dense as f16. A file adds a few KB; its compression saves a
+// few percent.
 struct CacheBytes {
   std::int64_t n_tokens = 0;
   std::uint64_t bytes = 0;
