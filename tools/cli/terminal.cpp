@@ -13,6 +13,7 @@
 #include <clocale>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 
 #include "cli/text.h"
 
@@ -25,8 +26,24 @@ volatile std::sig_atomic_t g_interrupted = 0;
 volatile std::sig_atomic_t g_terminated = 0;
 int g_wake_pipe[2] = {-1, -1};  // holds a byte after a signal
 
+volatile std::sig_atomic_t g_first_second = 0, g_first_ms = 0;  // when the first signal came
+
+// One key press or one `timeout` can send the same signal twice in a row.
+bool is_another_signal() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const auto second = static_cast<std::sig_atomic_t>(now.tv_sec);
+  const auto ms = static_cast<std::sig_atomic_t>(now.tv_nsec / 1'000'000);
+  const int gap = second - g_first_second;
+  if (g_interrupted != 0) return gap > 1 || gap * 1000 + ms - g_first_ms > 100;
+  g_first_second = second;
+  g_first_ms = ms;
+  return false;
+}
+
 void handle(int signal) {
   const int saved_errno = errno;
+  if (is_another_signal()) ::_exit(static_cast<int>(ExitCode::kInterrupted));
   g_interrupted = 1;
   if (signal == SIGTERM) g_terminated = 1;
   [[maybe_unused]] const ssize_t ignored = ::write(g_wake_pipe[1], "", 1);

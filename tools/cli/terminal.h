@@ -13,8 +13,9 @@
 
 namespace tqcache::cli {
 
-// SIGINT and SIGTERM set the flag and interrupt waiting reads. SIGPIPE and SIGXFSZ are ignored: the
-// write fails instead, with an error of its own.
+// SIGINT and SIGTERM set the flag and interrupt waiting reads; a second one ends the process at once
+// with the exit code of an interruption. SIGPIPE and SIGXFSZ are ignored: the write fails instead,
+// with an error of its own.
 void install_signal_handlers();
 
 bool interrupted();
