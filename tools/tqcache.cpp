@@ -196,7 +196,10 @@ ExitCode run(const std::vector<std::string>& args) {
 
 std::span<const Verb> all_verbs() { return kVerbs; }
 
-ExitCode run_program(const std::vector<std::string>& args) { return run(args); }
+ExitCode run_program(const std::vector<std::string>& args) {
+  set_command_line(args);
+  return run(args);
+}
 
 }  // namespace tqcache::cli
 

@@ -77,7 +77,7 @@ TEST(Advise, ItsCommandConvertsToTheReportedSize) {
 TEST(Advise, ShowsATableAndWritesAPage) {
   const TempDir dir;
   const std::string page = (dir / "advice.html").string();
-  const Output output = must(quick({"--max-bytes", "36000000", "--html", page, "-q"}));
+  const Output output = must(quick({"--max-bytes", "36MB", "--html", page, "-q"}));
   EXPECT_THAT(output.out, StartsWith("model "));
   EXPECT_THAT(output.out, ContainsRegex("\nasked for +keys and values of 16,384 tokens in "
                                         "36,000,000 bytes\n"));

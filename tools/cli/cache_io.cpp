@@ -313,10 +313,11 @@ Result<format::AppendReport> GrowingFile::append(const Console& console, const c
 
 std::string append_text(const std::string& path, const format::AppendReport& report) {
   if (report.bytes_written == 0) {
-    return fmt::format("{}: {} tokens, no new ones", path, report.n_tokens);
+    return fmt::format("{}: {}, no new ones", path, counted(report.n_tokens, "token"));
   }
-  return fmt::format("{}: {} -> {} tokens, {} bytes added", path, report.n_tokens_before,
-                     report.n_tokens, grouped(report.bytes_written));
+  return fmt::format("{}: {} -> {}, {} bytes added", path,
+                     grouped(static_cast<std::uint64_t>(report.n_tokens_before)),
+                     counted(report.n_tokens, "token"), grouped(report.bytes_written));
 }
 
 Json append_json(const std::string& path, const format::AppendReport& report) {

@@ -143,13 +143,28 @@ Result<OpenStore> open_store(const StoreFlags& flags, StoreUse use) {
   return open_store(url, flags.salt_file, use);
 }
 
+namespace {
+
+// The URL without what could be a password.
+std::string display_url(const std::string& url) {
+  if (url.starts_with("dir:")) return url;
+  const std::size_t begin = url.find("://");
+  if (begin == std::string::npos) return "store";
+  const std::size_t host = url.rfind('@');
+  const std::string rest =
+      url.substr(host == std::string::npos || host < begin ? begin + 3 : host + 1);
+  return url.substr(0, begin + 3) + rest.substr(0, rest.find_first_of("?#"));
+}
+
+}  // namespace
+
 Result<OpenStore> open_store(const std::string& url, const std::string& salt_file, StoreUse use) {
   OpenStore opened;
   TQC_TRY_ASSIGN(opened.salt, tenant_salt(salt_file));
   store::BackendOptions options;
   options.create = use == StoreUse::kPut;
   options.interrupted = interrupted;
-  TQC_TRY_ASSIGN(opened.backend, store::open_backend(url, options));
+  TQC_TRY_ASSIGN(opened.backend, in_file(display_url(url), store::open_backend(url, options)));
   return opened;
 }
 

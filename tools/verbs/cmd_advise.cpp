@@ -182,7 +182,7 @@ Result<void> give(const Console& console, const Question& question, const Answer
       report.facts.begin(),
       {{"model", flags.model}, {"text", flags.file}, {"asked for", goal_text(question)}});
   if (answer.advice.choice) report.facts.emplace_back("command", convert_command(answer.advice));
-  report.facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
+  add_run_facts(flags.options.n_threads, question.model.get(), report);
   return give_report(console, flags.output, report, answer_json(question, answer));
 }
 

@@ -106,6 +106,24 @@ std::string amount(std::int64_t n_tokens, std::string_view what, std::int64_t n_
   return text + fmt::format(" ({:.0f}/s)", static_cast<double>(n_timed) / seconds);
 }
 
+std::string_view stop_text(session::StopReason reason) {
+  switch (reason) {
+    case session::StopReason::kEndToken:
+      return "ended by the model";
+    case session::StopReason::kStopString:
+      return "stopped before a text of --stop";
+    case session::StopReason::kLength:
+      return "stopped by -n";
+    case session::StopReason::kContextFull:
+      return "stopped because the context is full";
+    case session::StopReason::kInterrupted:
+      return "interrupted";
+    case session::StopReason::kFailed:
+      return "failed";
+  }
+  return "failed";
+}
+
 void tell(const Console& console, const session::PromptStore* store, const Run& run) {
   std::string line;
   const char* const from = store != nullptr ? "from the store" : "from the cache";
@@ -115,7 +133,7 @@ void tell(const Console& console, const session::PromptStore* store, const Run& 
   }
   line +=
       amount(std::ssize(run.generation.ids), "written", run.timed_tokens(), run.generation.seconds);
-  note(console, fmt::format("{}, stopped by {}", line, session::stop_word(run.generation.stop)));
+  note(console, fmt::format("{}, {}", line, stop_text(run.generation.stop)));
 }
 
 // Reveals the prompt's tokens to a cache with hidden tokens, and returns those that the cache

@@ -118,6 +118,10 @@ struct PredictionCost {
   double kld_p99 = 0;
   double kld_max = 0;
   double top1 = 0;  // share of predictions whose most probable token is the dense run's
+  // Standard errors, as if the predictions were independent.
+  double perplexity_error = 0;
+  double kld_error = 0;  // of the mean
+  double top1_error = 0;
   // Empty if everything stays dense, or as served.
   CodingErrors errors = {};
 };
@@ -129,7 +133,8 @@ struct PredictionCosts {
   bool as_served = false;
   std::optional<std::int32_t> begin_token;  // at the start of each window
   double dense_perplexity = 0;
-  std::vector<PredictionCost> ways;  // [configurations]
+  double dense_perplexity_error = 0;  // standard error, as above
+  std::vector<PredictionCost> ways;   // [configurations]
 
   std::int64_t n_predictions() const { return n_windows * window; }
 };
