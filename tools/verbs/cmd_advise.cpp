@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <variant>
 
 #include "cli/common_flags.h"
 #include "cli/prompt.h"
@@ -175,9 +176,37 @@ Json answer_json(const Question& question, const Answer& answer) {
   return json;
 }
 
+// Marks the advised configuration in the first table, and the limit in the drawing.
+void mark(const AdviseFlags& flags, const eval::Advice& advice, eval::Report& report) {
+  const std::string choice =
+      advice.choice ? advice.costs.ways[*advice.choice].configuration.name : std::string();
+  auto* const table = std::get_if<eval::Table>(&report.figures.front());
+  if (table != nullptr && !choice.empty()) {
+    for (std::vector<eval::Cell>& row : table->rows) {
+      auto* const name = std::get_if<std::string>(&row.front());
+      if (name != nullptr && *name == choice) *name += " (advised)";
+    }
+  }
+  for (eval::Figure& figure : report.figures) {
+    auto* const plot = std::get_if<eval::Plot>(&figure);
+    if (plot == nullptr || plot->series.empty() || plot->series.front().points.empty()) continue;
+    const auto [first, last] =
+        std::ranges::minmax_element(plot->series.front().points, {}, &eval::Point::x);
+    const double left = first->x;
+    const double right = last->x;
+    for (eval::Point& point : plot->series.front().points) {
+      if (point.label == choice) point.label += " (advised)";
+    }
+    if (flags.max_bytes) continue;
+    plot->series.push_back(
+        {"--max-kld", {{left, flags.max_kld, ""}, {right, flags.max_kld, ""}}, true, true});
+  }
+}
+
 Result<void> give(const Console& console, const Question& question, const Answer& answer) {
   const AdviseFlags& flags = question.flags;
   eval::Report report = eval::advice_report(answer.advice, answer.sizes);
+  mark(flags, answer.advice, report);
   report.facts.insert(
       report.facts.begin(),
       {{"model", flags.model}, {"text", flags.file}, {"asked for", goal_text(question)}});
@@ -198,6 +227,7 @@ Result<ExitCode> report_too_large(const Console& console, const Question& questi
 }
 
 Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
+  if (flags.max_bytes == 0u) return usage_error("--max-bytes: nothing fits in 0 bytes");
   TQC_TRY(check_eval_output(flags.output));
   TQC_TRY_ASSIGN(const Question question, ask(flags));
   TQC_TRY_ASSIGN(std::optional<eval::Advice> found, search(console, question));
