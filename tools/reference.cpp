@@ -70,6 +70,9 @@ std::string sentences(const Flag::Description& flag) {
   if (!are_named) text += fmt::format(" One of: {}.", fmt::join(flag.words, ", "));
   if (!flag.default_text.empty()) text += fmt::format(" Default: {}.", flag.default_text);
   if (flag.is_required && !flag.is_positional) text += " Required.";
+  if (!flag.old_names.empty()) {
+    text += fmt::format(" The old name {} still works.", fmt::join(flag.old_names, ", "));
+  }
   return text;
 }
 
@@ -137,7 +140,7 @@ std::string markdown(const std::vector<std::unique_ptr<Page>>& pages) {
       "Results go to standard output; progress, summaries, warnings and errors go to "
       "standard error. A file name of `-` means standard input or standard output. With "
       "`--json` the result is one JSON object on standard output, and an error is one "
-      "on standard error, after the line for people.",
+      "on standard error, in one line and in place of the line for people.",
       kColumns);
   text += "\n";
   text += fold(
@@ -311,6 +314,9 @@ std::string bash_case(const Page& page) {
 std::string bash_completion(const std::vector<std::unique_ptr<Page>>& pages) {
   std::string groups;
   std::string sub_verbs;
+  const std::string verbs = fmt::format("{}", fmt::join(verb_names(all_verbs()), " "));
+  groups = "help";
+  sub_verbs = fmt::format("      help) words \"{}\" ;;\n", verbs);
   for (const Verb& verb : all_verbs()) {
     if (verb.verbs.empty()) continue;
     groups += (groups.empty() ? "" : " | ") + std::string(verb.name);
@@ -328,14 +334,14 @@ std::string bash_completion(const std::vector<std::unique_ptr<Page>>& pages) {
       "  # bash takes --flag=value apart.\n"
       "  if [[ $cur == = ]]; then\n    cur=\"\"\n"
       "  elif [[ $prev == = ]]; then\n    prev=${{COMP_WORDS[COMP_CWORD - 2]}}\n  fi\n"
-      "  if ((COMP_CWORD == 1)); then\n    words \"{} --help --version\"\n    "
+      "  if ((COMP_CWORD == 1)); then\n    words \"{} help version --help --version\"\n    "
       "return\n  fi\n"
       "  case $verb in\n    {})\n"
       "      first=3\n      verb+=\" ${{COMP_WORDS[2]}}\"\n      ;;\n  esac\n"
       "  if ((COMP_CWORD < first)); then\n    case ${{COMP_WORDS[1]}} in\n{}    esac\n"
       "    return\n  fi\n"
       "  case $verb in\n",
-      kGenerated, fmt::join(verb_names(all_verbs()), " "), groups, sub_verbs);
+      kGenerated, verbs, groups, sub_verbs);
   for (const auto& page : pages) text += bash_case(*page);
   return text + "  esac\n}\n\ncomplete -o filenames -F _tqcache tqcache\n";
 }
@@ -377,8 +383,9 @@ std::string zsh_case(const Page& page) {
                      page.name, specs);
 }
 
-std::string zsh_list(std::string_view array, std::span<const Verb> verbs) {
-  std::string text = fmt::format("  {}=(\n", array);
+std::string zsh_list(std::string_view array, std::span<const Verb> verbs,
+                     std::string_view more = "") {
+  std::string text = fmt::format("  {}=(\n{}", array, more);
   for (const Verb& verb : verbs) {
     text += fmt::format("    '{}:{}'\n", last_word(verb), short_text(verb.summary));
   }
@@ -390,8 +397,12 @@ std::string zsh_completion(const std::vector<std::unique_ptr<Page>>& pages) {
       "#compdef tqcache\n# {}\n\n_tqcache() {{\n  local -a verbs\n  local verb\n"
       "  if (( CURRENT == 2 )); then\n",
       kGenerated);
-  text += zsh_list("verbs", all_verbs());
+  text += zsh_list("verbs", all_verbs(),
+                   "    'help:Describe a verb'\n    'version:Show the version'\n");
   text += "    _describe verb verbs\n    return\n  fi\n  verb=$words[2]\n";
+  text += "  if [[ $verb == help ]]; then\n";
+  text += zsh_list("verbs", all_verbs());
+  text += "    (( CURRENT == 3 )) && _describe verb verbs\n    return\n  fi\n";
   for (const Verb& verb : all_verbs()) {
     if (verb.verbs.empty()) continue;
     text +=
@@ -425,11 +436,15 @@ std::string fish_completion(const std::vector<std::unique_ptr<Page>>& pages) {
       "end\n\n"
       "complete -c tqcache -f\n"
       "complete -c tqcache -n __tqcache_at -l version -d 'Show the version'\n"
+      "complete -c tqcache -n __tqcache_at -a version -d 'Show the version'\n"
+      "complete -c tqcache -n __tqcache_at -a help -d 'Describe a verb'\n"
       "complete -c tqcache -l help -d 'Show the help'\n",
       kGenerated);
   for (const Verb& verb : all_verbs()) {
-    text += fmt::format("complete -c tqcache -n __tqcache_at -a {} -d '{}'\n", verb.name,
-                        short_text(verb.summary));
+    for (const std::string_view place : {"__tqcache_at", "'__tqcache_at help'"}) {
+      text += fmt::format("complete -c tqcache -n {} -a {} -d '{}'\n", place, verb.name,
+                          short_text(verb.summary));
+    }
     for (const Verb& part : verb.verbs) {
       text += fmt::format("complete -c tqcache -n '__tqcache_at {}' -a {} -d '{}'\n", verb.name,
                           last_word(part), short_text(part.summary));

@@ -93,7 +93,7 @@ std::string help() {
          "  tqcache convert book.kv book.tqkv\n"
          "  tqcache verify book.tqkv -m model.gguf\n"
          "  tqcache generate -m model.gguf --cache book.tqkv -n 100\n"
-         "\ntqcache VERB --help lists the flags of a verb, tqcache --version the version.\n"
+         "\ntqcache help VERB lists the flags of a verb, tqcache --version the version.\n"
          "tqcache --core-dumps VERB allows a core dump, which holds prompts, and debuggers.\n"
          "A file name of - means standard input or standard output. The variable TQCACHE_ISA\n"
          "(scalar, avx2, avx512 or neon) chooses the instruction set.\n"
@@ -112,7 +112,8 @@ ExitCode fail(const std::string& message, const std::vector<std::string>& args) 
 // `program` is the command before the word: "tqcache", "tqcache eval".
 ExitCode refuse_verb(const std::string& word, std::span<const Verb> verbs,
                      const std::string& program, const std::vector<std::string>& args) {
-  std::vector<std::string> names;
+  std::vector<std::string> names = {"--help"};
+  if (program == "tqcache") names.insert(names.end(), {"--version", "version", "help"});
   for (const Verb& verb : verbs) names.emplace_back(last_word(verb));
   const std::string meant = closest_word(word, names);
   const std::string hint =
@@ -128,7 +129,7 @@ std::string group_help(const Verb& group) {
     text += fmt::format("  {:<10}{}\n", last_word(verb), verb.summary);
   }
   return text +
-         fmt::format("\n  tqcache {} VERB --help    the flags of one, with examples\n", group.name);
+         fmt::format("\ntqcache help {} VERB lists the flags of one, with examples.\n", group.name);
 }
 
 // Runs one of the verbs of a group.
@@ -174,8 +175,15 @@ ExitCode run(const std::vector<std::string>& args) {
   }
   if (args.empty()) return fail("no verb, see tqcache --help", args);
   const std::string& word = args.front();
-  if (word == "--help" || word == "-h" || word == "help") return finish(print(help()));
-  if (word == "--version") return finish(print(version()));
+  if (word == "--help" || word == "-h" || word == "--help-all") return finish(print(help()));
+  if (word == "help") {
+    if (args.size() == 1) return finish(print(help()));
+    // tqcache help store put = tqcache store put --help
+    std::vector<std::string> asked(args.begin() + 1, args.end());
+    if (!asked.front().starts_with('-')) asked.emplace_back("--help");
+    return run(asked);
+  }
+  if (word == "--version" || word == "-V" || word == "version") return finish(print(version()));
   // For the build: tests/cli keeps the generated pages in step with the flags.
   if (word == "--write-reference" && args.size() == 2) return finish(write_reference(args[1]));
   for (const Verb& verb : kVerbs) {
@@ -190,7 +198,10 @@ ExitCode run(const std::vector<std::string>& args) {
 
 std::span<const Verb> all_verbs() { return kVerbs; }
 
-ExitCode run_program(const std::vector<std::string>& args) { return run(args); }
+ExitCode run_program(const std::vector<std::string>& args) {
+  set_command_line(args);
+  return run(args);
+}
 
 }  // namespace tqcache::cli
 

@@ -77,19 +77,20 @@ TEST(Advise, ItsCommandConvertsToTheReportedSize) {
 TEST(Advise, ShowsATableAndWritesAPage) {
   const TempDir dir;
   const std::string page = (dir / "advice.html").string();
-  const Output output = must(quick({"--max-bytes", "36000000", "--html", page, "-q"}));
+  const Output output = must(quick({"--max-bytes", "36MB", "--html", page, "-q"}));
   EXPECT_THAT(output.out, StartsWith("model "));
   EXPECT_THAT(output.out, ContainsRegex("\nasked for +keys and values of 16,384 tokens in "
                                         "36,000,000 bytes\n"));
   EXPECT_THAT(output.out, ContainsRegex("\nadvice +k=mse:4,v=mse:4\n"));
+  EXPECT_THAT(output.out, ContainsRegex("\nk=mse:4,v=mse:4 \\(advised\\) +4.[0-9]+ "));
   EXPECT_THAT(output.out,
               ContainsRegex("\ncommand +tqcache convert IN OUT --config k=mse:4,v=mse:4\n"));
-  EXPECT_THAT(output.out, ContainsRegex("\nk=mse:4,v=mse:4 +4.125 +[0-9]+ +[0-9]+ +[0-9]+\n"));
-  EXPECT_THAT(output.out, ContainsRegex("\ndense, f16 +16.000 +33554432 "));
+  EXPECT_THAT(output.out, ContainsRegex("\nk=mse:4,v=mse:4 +4.125 +[0-9,]+ +[0-9,]+ +[0-9,]+\n"));
+  EXPECT_THAT(output.out, ContainsRegex("\ndense, f16 +16.000 +33,554,432 "));
   EXPECT_EQ(output.err, "");
   const Bytes bytes = read_all(page);
   const std::string html(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  EXPECT_THAT(html, AllOf(HasSubstr("<svg"), HasSubstr("k=mse:4,v=mse:4")));
+  EXPECT_THAT(html, AllOf(HasSubstr("<svg"), HasSubstr("k=mse:4,v=mse:4 (advised)")));
 }
 
 TEST(Advise, SaysWhatWasMeasuredWhereNothingIsGoodEnough) {
@@ -118,7 +119,7 @@ TEST(Advise, RefusesWhatCannotBeAsked) {
   expect_refusal(quick({"--max-kld", "0"}), 2, "--max-kld");
   expect_refusal(quick({"--max-bytes", "0"}), 2, "--max-bytes");
   expect_refusal(quick({"--max-kld", "0.1", "--max-bytes", "9"}), 2, "--max-");
-  expect_refusal(quick({"--tokens", "0"}), 2, "--tokens");
+  expect_refusal(quick({"--cache-tokens", "0"}), 2, "--cache-tokens");
   expect_refusal({"advise", "-m", kModel, "--file", kBook, "--window", "255"}, 2, "at least 256");
   expect_refusal({"advise", "-m", kModel, "--file", "/nowhere/book.txt"}, 10, "/nowhere/book.txt");
 }

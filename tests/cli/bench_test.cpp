@@ -84,10 +84,10 @@ TEST(Bench, OfOneBackendComparesNothing) {
 }
 
 TEST(Bench, RefusesToCompareWhenNothingWasPacked) {
-  expect_usage_error({"--prompt-tokens", "100"}, "turbo: nothing was quantized: 102 tokens");
-  expect_usage_error({"--prompt-tokens", "100", "--json"}, "nothing was quantized");
+  expect_usage_error({"--prompt-tokens", "100"}, "102 tokens in all");
+  expect_usage_error({"--prompt-tokens", "100", "--json"}, "nothing is quantized");
   expect_usage_error({"--backend", "affine", "--prompt-tokens", "100"},
-                     "affine: nothing was quantized");
+                     "nothing is quantized before 257");
   expect_usage_error({"--config", "f32", "--prompt-tokens", "300"}, "turbo: nothing was quantized");
 }
 

@@ -29,6 +29,9 @@ expect() {
 source ./tqcache.bash
 expect "compact convert" tqcache co
 expect "store" tqcache st
+expect "help" tqcache he
+expect "compact convert" tqcache help co
+expect "--max-windows" tqcache advise --max-w
 expect "put" tqcache store p
 expect "--quality --quiet" tqcache convert --qu
 expect "archive" tqcache convert --tier a

@@ -54,19 +54,35 @@ TEST(Eval, SaysItsFailureAsJsonIfAsked) {
   const Output output = tqcache({"eval", "nothing", "--json"});
   EXPECT_EQ(output.exit_code, 2);
   EXPECT_EQ(output.out, "");
-  const std::string object = output.err.substr(output.err.find('\n') + 1);
-  EXPECT_EQ(json::parse(object)["error"]["exit_code"], 2);
+  EXPECT_EQ(json::parse(output.err)["error"]["exit_code"], 2);
 }
 
 TEST(EvalKld, ShowsATable) {
   const Output output = must(quick("kld", {"--configs", "f32,turbo4,center=none,kfv4"}));
   EXPECT_THAT(output.out, ContainsRegex("\nwindows +1 of 256 tokens, 256 predictions\n"));
   EXPECT_THAT(output.out,
-              ContainsRegex("\nconfiguration +bits per value +quantized +mean +median +p99"));
+              ContainsRegex("\nconfiguration +bits per value +quantized +mean +\\+- +median +p99"));
   EXPECT_THAT(output.out, ContainsRegex("\nf32 +32.000 +0.00000 "));
   EXPECT_THAT(output.out, ContainsRegex("\nturbo4,center=none +4.125 +4.125 +0\\.[0-9]{5} "));
   EXPECT_THAT(output.out, ContainsRegex("\nkfv4 +10.062 +4.125 "));
   EXPECT_EQ(output.err, "");
+}
+
+// What a reader needs to repeat the measurement.
+TEST(EvalKld, NamesTheRunInTheReport) {
+  const TempDir dir;
+  const std::string page = (dir / "page.html").string();
+  const Output output =
+      must(quick("kld", {"--configs", "turbo4;k=mse:4", "--html", page, "-t", "1", "-q"}));
+  EXPECT_THAT(output.out, ContainsRegex("\nmodel weights +sha256 [0-9a-f]{64}\n"));
+  EXPECT_THAT(output.out, ContainsRegex("\ncommand line +tqcache eval kld -m [^\n]+ --configs "
+                                        "'turbo4;k=mse:4' --html [^\n]+ -t 1 -q\n"));
+  EXPECT_THAT(output.out, ContainsRegex("\ndate +20[0-9-]{8} [0-9:]{5} UTC\n"));
+  EXPECT_THAT(output.out, ContainsRegex("\nCPU +[^\n]+\nthreads +1\nprogram +tqcache "));
+  EXPECT_THAT(output.out, ContainsRegex("\ndense perplexity +[0-9.]+ \\+- [0-9.]+\n"));
+  const Bytes bytes = read_all(page);
+  const std::string html(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  EXPECT_THAT(html, AllOf(HasSubstr("command line"), HasSubstr("model weights")));
 }
 
 TEST(EvalKld, GivesAllFiguresAsJson) {
@@ -96,6 +112,10 @@ TEST(EvalKld, GivesAllFiguresAsJson) {
   EXPECT_EQ(coded["window_bytes"], 256 * 8 * 2 * 2 * (64 + 2 + 48 + 2) / 2);
   EXPECT_GT(coded["kld"]["mean"], 0.01);
   EXPECT_LT(coded["kld"]["median"], coded["kld"]["mean"]);
+  EXPECT_GT(coded["kld"]["mean_error"], 0);
+  EXPECT_LT(coded["kld"]["mean_error"], coded["kld"]["mean"]);
+  EXPECT_GT(coded["perplexity_error"], 0);
+  EXPECT_GT(coded["top1_error"], 0);
   EXPECT_LT(coded["kld"]["mean"], coded["kld"]["p99"]);
   EXPECT_LT(coded["kld"]["p99"], coded["kld"]["max"]);
   EXPECT_GT(coded["top1"], 0.5);

@@ -20,6 +20,49 @@ TEST(Program, TellsItsVersion) {
       ContainsRegex("^tqcache [0-9]+\\.[0-9]+\\.[0-9]+\nkernels +[a-z0-9]+ \\(of .*scalar"));
 }
 
+TEST(Program, TellsItsVersionByOtherWords) {
+  EXPECT_EQ(must({"-V"}).out, must({"--version"}).out);
+  EXPECT_EQ(must({"version"}).out, must({"--version"}).out);
+}
+
+TEST(Program, HelpsWithAVerb) {
+  EXPECT_EQ(must({"help"}).out, must({"--help"}).out);
+  EXPECT_EQ(must({"help", "convert"}).out, must({"convert", "--help"}).out);
+  EXPECT_EQ(must({"help", "store"}).out, must({"store", "--help"}).out);
+  EXPECT_EQ(must({"help", "store", "put"}).out, must({"store", "put", "--help"}).out);
+  const Output unknown = tqcache({"help", "nonsense"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("unknown verb nonsense"));
+}
+
+// The flags that most users need are not buried in those for the codec.
+TEST(Program, ShowsRareFlagsOnlyWhenAsked) {
+  const std::string usual = must({"convert", "--help"}).out;
+  const std::string all = must({"convert", "--help-all"}).out;
+  EXPECT_THAT(usual, Not(HasSubstr("--llama-k-type")));
+  EXPECT_THAT(usual, HasSubstr("tqcache convert --help-all shows all flags"));
+  for (const char* flag : {"--bits", "--preset", "--quality", "--windows", "--to", "--force"}) {
+    EXPECT_THAT(usual, HasSubstr(flag));
+  }
+  for (const char* flag : {"--llama-k-type", "--key-bits", "--mode"}) {
+    EXPECT_THAT(all, HasSubstr(flag));
+  }
+  for (std::size_t at = 0; at < all.size(); at = all.find('\n', at) + 1) {
+    EXPECT_LE(all.find('\n', at) - at, 100u);
+  }
+}
+
+// Old names of flags go on working, and are only documented.
+TEST(Program, KeepsOldNamesOfFlags) {
+  const TempDir dir;
+  const std::string a = (dir / "a.kv").string();
+  const std::string b = (dir / "b.kv").string();
+  must({"prefill", "-m", kModel, "--file", kBook, "--max-tokens", "5", "-o", a});
+  must({"prefill", "-m", kModel, "--file", kBook, "--tokens", "5", "-o", b});
+  EXPECT_EQ(read_all(a), read_all(b));
+  EXPECT_THAT(must({"prefill", "--help-all"}).out, Not(HasSubstr("--max-tokens")));
+}
+
 TEST(Program, HelpsWithExamples) {
   const std::string help = must({"--help"}).out;
   for (const std::string verb :
@@ -97,6 +140,65 @@ TEST(Info, NamesTheModelByItsFingerprints) {
                         "\nlayers 0-7 +attention, 2 KV heads of 128: k dense f16, v dense f16\n"));
 }
 
+TEST(Info, AndVerifyTakeSeveralFiles) {
+  const TempDir dir;
+  const std::string a = prefill_book(dir, 5);
+  const std::string b = pack(prefill_book(dir, 300));
+  const std::string bad = (dir / "bad.kv").string();
+  Bytes bytes = read_all(a);
+  bytes.resize(bytes.size() - 1);
+  write_all(bad, bytes);
+
+  const std::string infos = must({"info", a, b}).out;
+  EXPECT_EQ(infos, must({"info", a}).out + "\n" + must({"info", b}).out);
+  const auto info = nlohmann::json::parse(must({"info", a, b, "--json"}).out);
+  EXPECT_EQ(info["files"][1], info_of(b));
+
+  EXPECT_THAT(must({"verify", a, b, "-m", kModel}).out,
+              ContainsRegex("^[^\n]+book5.kv: OK, [^\n]+\n[^\n]+book300.kv.turbo: OK, [^\n]+\n$"));
+  const Output some = tqcache({"verify", bad, a, "--json"});
+  EXPECT_EQ(some.exit_code, 3);
+  const auto files = nlohmann::json::parse(some.out)["files"];
+  EXPECT_EQ(files[0]["ok"], false);
+  EXPECT_EQ(files[0]["error"]["exit_code"], 20);
+  EXPECT_EQ(files[1]["ok"], true);
+  EXPECT_TRUE(files[1]["error"].is_null());
+  EXPECT_EQ(tqcache({"verify", bad, bad}).exit_code, 20);
+}
+
+TEST(Convert, MakesAQuantizedFileDenseAgain) {
+  const TempDir dir;
+  const std::string dense = prefill_book(dir, 600);
+  const std::string turbo = pack(dense);
+  const std::string again = (dir / "again.kv").string();
+  const Output output = must({"convert", turbo, "-o", again, "--bits", "16"});
+  EXPECT_THAT(output.err, ContainsRegex(" times larger, 1[67]\\.[0-9]+ bits per value\n$"));
+  EXPECT_THAT(must({"info", again}).out, HasSubstr("k dense f16, v dense f16"));
+  EXPECT_EQ(tokens_of(again), tokens_of(dense));
+  must({"verify", again, "-m", kModel, "--probe", "0"});
+  // The values are those of the quantized file, rounded to f16.
+  const auto diff = nlohmann::json::parse(must({"diff", turbo, again, "--json"}).out);
+  EXPECT_LT(diff["k"]["relative_mse"], 1e-6);
+  EXPECT_LT(diff["v"]["relative_mse"], 1e-6);
+
+  const Bytes bytes = read_all(turbo);
+  const std::string input(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const Output piped = must({"convert", "-", "-", "--bits", "16"}, {.input = input});
+  const Bytes expected = read_all(again);
+  EXPECT_EQ(piped.out,
+            std::string(reinterpret_cast<const char*>(expected.data()), expected.size()));
+  must({"convert", turbo, again, "-f", "--bits", "16", "--tokens", "300"});
+  EXPECT_EQ(info_of(again)["n_tokens"], 300);
+}
+
+TEST(Convert, SaysWhyNothingBecameSmaller) {
+  const TempDir dir;
+  const std::string few = prefill_book(dir, 6);
+  EXPECT_THAT(must({"convert", few, few + ".tqkv"}).err,
+              HasSubstr("hint: nothing was quantized: only full blocks of 256 tokens are\n"));
+  EXPECT_EQ(must({"convert", few, "/dev/null", "-f"}).err.find("times"), std::string::npos);
+}
+
 TEST(Pipes, CarryCachesBothWays) {
   const TempDir dir;
   const std::string dense = prefill_book(dir, 300);
@@ -139,7 +241,7 @@ TEST(Prefill, SumsUpOnStandardErrorUnlessQuiet) {
   const std::string cache = (dir / "a.kv").string();
   const Output told = must({"prefill", "-m", kModel, "-p", "Hi", "-o", cache});
   EXPECT_EQ(told.out, "");
-  EXPECT_THAT(told.err, ContainsRegex("^[^\n]+: 1 tokens in [0-9.]+ s .*bytes\n$"));
+  EXPECT_THAT(told.err, ContainsRegex("^[^\n]+: 1 token in [0-9.]+ s .*bytes\n$"));
   EXPECT_EQ(must({"prefill", "-m", kModel, "-p", "Hi", "-o", cache, "-f", "-q"}).err, "");
 }
 

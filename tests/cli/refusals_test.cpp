@@ -64,7 +64,20 @@ TEST(Refusals, EmptyFile) {
   expect_all_readers_refuse((dir / "empty.kv").string(), 20);
 }
 
-TEST(Refusals, TextFile) { expect_all_readers_refuse(kBook, 20); }
+// What is clearly something else is not a damaged cache.
+TEST(Refusals, OtherFiles) {
+  expect_all_readers_refuse(kBook, 21);
+  expect_all_readers_refuse(kModel, 21);
+  EXPECT_THAT(tqcache({"info", kBook}).err, HasSubstr(": this is text, not a cache\n"));
+  EXPECT_THAT(tqcache({"info", kModel}).err,
+              HasSubstr(": this is a GGUF model (--model takes it), not a cache\n"));
+  const TempDir dir;
+  write_all(dir / "a.kv", std::string("\x28\xb5\x2f\xfd\x01\x02", 6));
+  EXPECT_THAT(tqcache({"verify", (dir / "a.kv").string()}).err,
+              HasSubstr("this is data compressed by zstd, not a cache"));
+  write_all(dir / "b.kv", std::string("\x01\x02\x03", 3));  // may have been anything
+  EXPECT_EQ(tqcache({"verify", (dir / "b.kv").string()}).exit_code, 20);
+}
 
 TEST(Refusals, CutFile) {
   const TempDir dir;
@@ -176,7 +189,7 @@ TEST(Refusals, MissingOrBrokenModel) {
   const TempDir dir;
   expect_refusal(tqcache({"generate", "-m", "/nonexistent", "-p", "Hi", "-n", "1"}), 10,
                  "/nonexistent: ");
-  expect_refusal(tqcache({"generate", "-m", kBook, "-p", "Hi", "-n", "1"}), 20, kBook + ": ");
+  expect_refusal(tqcache({"generate", "-m", kBook, "-p", "Hi", "-n", "1"}), 21, kBook + ": ");
   const std::string cut = (dir / "cut.gguf").string();
   fs::copy_file(kModel, cut);
   fs::resize_file(cut, 1'000'000);
@@ -198,12 +211,37 @@ TEST(Refusals, UnknownFlag) {
   expect_refusal(tqcache({"info", "a", "b"}), 2, "unexpected argument b");
 }
 
+TEST(Refusals, FlagsOfOtherProgramsAndWithOneDash) {
+  expect_refusal(tqcache({"generate", "-m", kModel, "-p", "x", "--n-predict", "4"}), 2,
+                 "unknown flag --n-predict, did you mean --max-new-tokens?");
+  expect_refusal(tqcache({"generate", "-m", kModel, "-p", "x", "--max-tokens", "4"}), 2,
+                 "unknown flag --max-tokens, did you mean --max-new-tokens?");
+  expect_refusal(tqcache({"convert", "a", "b", "-bits", "4"}), 2,
+                 "unknown flag -bits, did you mean --bits?");
+  expect_refusal(tqcache({"info", "a", "-s", "3"}), 2, "unknown flag -s (see");
+  expect_refusal(tqcache({"--verison"}), 2, "unknown flag --verison, did you mean --version?");
+}
+
+TEST(Refusals, NumbersThatAreTooLarge) {
+  expect_refusal(tqcache({"generate", "-m", kModel, "-p", "x", "-n", "99999999999999999999"}), 2,
+                 "--max-new-tokens: 99999999999999999999 is not a whole number");
+  const TempDir dir;
+  const std::string cache = write_cache(dir / "a.kv");
+  expect_refusal(tqcache({"convert", cache, "b.kv", "--tier", "archive", "--bits", "20"}), 2,
+                 cache + ": 20 bits per value is not between 1 and 8\n");
+}
+
+// Before any work is done: the model does not exist.
+TEST(Refusals, ABenchThatQuantizesNothing) {
+  expect_refusal(tqcache({"bench", "-m", "/nonexistent", "--prompt-tokens", "100",
+                          "--generation-tokens", "4"}),
+                 2, "--prompt-tokens and --generation-tokens: 104 tokens in all");
+}
+
 TEST(Refusals, MissingFlag) {
   expect_refusal(tqcache({"prefill", "-p", "Hi", "-o", "a.kv"}), 2, "--model is required");
   expect_refusal(tqcache({"prefill", "-m", kModel, "-o", "a.kv"}), 2, "no prompt: ");
   expect_refusal(tqcache({"generate", "-m", kModel, "-n", "1"}), 2, "no input");
-  expect_refusal(tqcache({"generate", "-m", kModel, "-p", "Hi"}), 2,
-                 "--max-new-tokens is required");
 }
 
 TEST(Refusals, ValueOutOfRange) {
@@ -238,7 +276,7 @@ TEST(Refusals, PromptThatIsNotText) {
   const TempDir dir;
   const std::string file = (dir / "latin1.txt").string();
   write_all(file, "caf\xe9");
-  expect_refusal(tqcache({"generate", "-m", kModel, "--file", file, "-n", "1"}), 20, file + ": ");
+  expect_refusal(tqcache({"generate", "-m", kModel, "--file", file, "-n", "1"}), 21, file + ": ");
   expect_refusal(tqcache({"generate", "-m", kModel, "--file", "/nonexistent.txt", "-n", "1"}), 10,
                  "/nonexistent.txt: ");
 }
@@ -249,8 +287,12 @@ TEST(Refusals, PromptBeyondTheContext) {
   for (int i = 0; i < 16384; ++i) ids += ",5";
   const std::string out = (dir / "a.kv").string();
   const Output output = tqcache({"prefill", "-m", kModel, "--ids", ids, "-o", out});
-  expect_refusal(output, 2, "");
-  EXPECT_THAT(output.err, HasSubstr("16384"));
+  expect_refusal(output, 2,
+                 "the prompt has 16,385 tokens, the context of the model 16,384; "
+                 "--tokens 16384 takes the first");
+  expect_refusal(tqcache({"generate", "-m", kModel, "--ids", ids, "-n", "1"}), 2,
+                 "the prompt has 16,385 tokens, and 16,384 of the 16,384 that the model's context "
+                 "holds are free");
   EXPECT_EQ(dir.entry_count(), 0u);
 }
 
@@ -287,7 +329,15 @@ TEST(Refusals, ExistingFileUnlessForced) {
   const std::string cache = write_cache(dir / "a.kv");
   const std::string out = (dir / "out.kv").string();
   write_all(out, "precious");
-  expect_refusal(tqcache({"convert", cache, out}), 2, out + ": ");
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"convert", cache, out},
+        {"convert", cache, "-o", out},
+        {"eval", "cache", cache, cache, "--html", out},
+        {"store", "get", "a", "-o", out, "--store", "dir:" + dir.path().string()}}) {
+    const Output output = tqcache(args);
+    expect_refusal(output, 2, out + ": ");
+    EXPECT_THAT(output.err, HasSubstr("; -f overwrites it\n"));
+  }
   EXPECT_EQ(read_all(out).size(), 8u);
   must({"convert", cache, out, "-f"});
   must({"verify", out});
@@ -321,15 +371,14 @@ TEST(Refusals, ControlCharactersInANameAreEscaped) {
 
 TEST(Refusals, AreJsonObjectsWhenAsked) {
   const auto error_of = [](const std::vector<std::string>& args) {
-    const std::string err = tqcache(args).err;
-    return nlohmann::json::parse(err.substr(err.find('\n') + 1));  // after the line for people
+    return nlohmann::json::parse(tqcache(args).err);  // and nothing else
   };
   const nlohmann::json missing = error_of({"info", "/nonexistent", "--json"});
   EXPECT_EQ(missing["schema"], 1);
   EXPECT_EQ(missing["error"]["code"], "not_found");
   EXPECT_EQ(missing["error"]["exit_code"], 10);
   EXPECT_EQ(missing["error"]["file"], "/nonexistent");
-  EXPECT_EQ(error_of({"info", kBook, "--json"})["error"]["exit_code"], 20);
+  EXPECT_EQ(error_of({"info", kBook, "--json"})["error"]["exit_code"], 21);
   const nlohmann::json usage = error_of({"info", "--frobnicate", "--json"});
   EXPECT_EQ(usage["error"]["code"], "invalid_argument");
   EXPECT_EQ(usage["error"]["exit_code"], 2);

@@ -163,6 +163,14 @@ TEST_F(StoreVerbs, AllOfAPromptCanBeFound) {
   EXPECT_EQ(json_of({"find", "-m", kModel, "--ids", ids})["found_tokens"], 600);
 }
 
+TEST_F(StoreVerbs, AStoreThatIsNotThereIsNamed) {
+  const std::string url = "dir:" + (dir_ / "nope").string();
+  EXPECT_THAT(tqcache({"store", "ls", "--store", url}).err,
+              testing::StartsWith("tqcache: " + url + ": "));
+  EXPECT_THAT(tqcache({"store", "ls", "--store", "redis://me:HunterTwo@localhost:1/"}).err,
+              AllOf(HasSubstr("redis://localhost:1"), Not(HasSubstr("HunterTwo"))));
+}
+
 TEST_F(StoreVerbs, WhatIsNotThereHasAnExitCode) {
   put(dense_, {"--name", "book"});
   const std::string out = (dir_ / "out.tqkv").string();
@@ -195,7 +203,10 @@ TEST_F(StoreVerbs, ListsWhatIsKept) {
   EXPECT_GT(prompts[1]["bytes"], prompts[0]["bytes"]);
   EXPECT_GT(prompts[0]["created"], 0);
   EXPECT_TRUE(prompts[0]["idle_seconds"].is_number());
-  EXPECT_THAT(run({"ls"}).out, AllOf(HasSubstr("name"), HasSubstr("600"), HasSubstr("tqcache")));
+  EXPECT_THAT(run({"ls"}).out,
+              AllOf(HasSubstr("name"), HasSubstr("600"), HasSubstr("tqcache"), HasSubstr(" MiB ")));
+  EXPECT_EQ(json_of({"ls", "--model-name", "tqcache"})["prompts"].size(), 2u);
+  EXPECT_TRUE(json_of({"ls", "--model-name", "another"})["prompts"].empty());
 }
 
 TEST_F(StoreVerbs, InfoTellsOfOnePromptWithoutItsText) {
@@ -281,7 +292,7 @@ TEST_F(StoreVerbs, CheckTellsOfDamageAndRepairs) {
   const Output output = run({"check", "--read-data"});
   EXPECT_EQ(output.exit_code, 20);
   EXPECT_THAT(output.err, AllOf(HasSubstr("b/000001/"), HasSubstr("prompt book: "),
-                                HasSubstr("1 damaged blobs")));
+                                HasSubstr("1 damaged blob,")));
   const json report = json_of({"check", "--read-data", "--repair"}, 20);
   EXPECT_EQ(report["repaired"], 1);
   EXPECT_EQ(report["findings"][0]["code"], "corrupt");
@@ -382,7 +393,7 @@ TEST_F(StoreVerbs, LookingMakesNoStore) {
 
 TEST_F(StoreVerbs, WhatCannotBePutIsRefused) {
   put(dense_, {"--name", "book"});
-  EXPECT_EQ(run({"put", kBook}).exit_code, 20);
+  EXPECT_EQ(run({"put", kBook}).exit_code, 21);
   EXPECT_EQ(run({"put", "/nonexistent"}).exit_code, 10);
   const std::string hidden = (dir_ / "hidden.kv").string();
   must({"convert", dense_, hidden, "--bits", "16", "--no-tokens"});
@@ -392,6 +403,7 @@ TEST_F(StoreVerbs, WhatCannotBePutIsRefused) {
   const Output taken = run({"put", other}, {"--name", "book"});
   EXPECT_EQ(taken.exit_code, 2);
   EXPECT_THAT(taken.err, HasSubstr("book"));
+  EXPECT_THAT(taken.err, HasSubstr("; --replace gives it to this one\n"));
   EXPECT_EQ(json_of({"info", "book"})["n_tokens"], 600);
   put(other, {"--name", "book", "--replace"});
   EXPECT_EQ(json_of({"info", "book"})["n_tokens"], 40);

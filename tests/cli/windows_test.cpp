@@ -49,6 +49,27 @@ TEST(WindowsFlag, PacksThem) {
   EXPECT_LT(difference["k"]["relative_mse"], 0.02);
 }
 
+TEST(WindowsFlag, IsSuggestedWhereTheyStayDense) {
+  const TempDir dir;
+  const std::string dense = write_windows(dir);
+  const std::string packed = (dir / "packed").string();
+  EXPECT_THAT(must({"convert", dense, packed}).err,
+              HasSubstr("hint: 1 sliding-window layer stayed dense; --windows turbo quantizes it"));
+  EXPECT_EQ(must({"convert", dense, packed, "-f", "--windows", "turbo"}).err.find("hint"),
+            std::string::npos);
+}
+
+TEST(WindowsFlag, GoesBackWithSixteenBits) {
+  const TempDir dir;
+  const std::string dense = write_windows(dir);
+  const std::string packed = pack(dense, {"--windows", "turbo"});
+  const std::string again = (dir / "again").string();
+  must({"convert", packed, again, "--bits", "16"});
+  EXPECT_EQ(info_of(again)["layers"][0]["cache_type_id"], "tqcache.rotating.v1");
+  const json difference = json::parse(must({"diff", packed, again, "--json"}).out);
+  EXPECT_LT(difference["k"]["relative_mse"], 1e-6);
+}
+
 TEST(WindowsFlag, CentersTheirKeysToo) {
   const TempDir dir;
   const std::string dense = write_windows(dir);

@@ -190,6 +190,20 @@ TEST_F(AdviceSizes, CountPackedBlocksAndADenseEnd) {
   EXPECT_EQ(size.bytes, 512 * packed_token + 88 * 512);
 }
 
+// A window of 300 tokens stays dense, or holds a quantized block and 44 dense tokens.
+TEST_F(AdviceSizes, CountSlidingWindows) {
+  model_.config.layers.resize(2);
+  model_.config.layers[1].window = 300;
+  const CacheBytes dense = of("turbo4", 600);
+  EXPECT_EQ(dense.dense_bytes, (600u + 300) * 256);
+  const std::uint64_t packed_token = 2 * 2 * (16 + 2);
+  EXPECT_EQ(dense.bytes, 512 * packed_token + 88 * 256 + 300 * 256);
+  const CacheBytes turbo = of("turbo4,windows=turbo", 600);
+  EXPECT_EQ(turbo.dense_bytes, dense.dense_bytes);
+  EXPECT_EQ(turbo.bytes, 512 * packed_token + 88 * 256 + 256 * packed_token + 44 * 256);
+  EXPECT_EQ(of("turbo4", 200).dense_bytes, 2u * 200 * 256);
+}
+
 TEST_F(AdviceSizes, RefuseWhatTheModelDoesNotAllow) {
   const auto size =
       cache_bytes(model_.config, {}, must(cache::parse_configuration("k=mixed:2:32:3")), 600);
@@ -218,8 +232,8 @@ TEST_F(AdviceSizes, AppearInTheReportWithTheChoice) {
   const std::string text = report::report_text(advice_report(advice, sizes));
   EXPECT_THAT(text, ContainsRegex("\nadvice +turbo4\n"));
   EXPECT_THAT(text, ContainsRegex("\nconfiguration +bits per value +256 tokens +512 tokens\n"));
-  EXPECT_THAT(text, ContainsRegex("\nturbo3 +3.500 +28672 +57344\n"));
-  EXPECT_THAT(text, ContainsRegex("\ndense, f16 +16.000 +131072 +262144\n"));
+  EXPECT_THAT(text, ContainsRegex("\nturbo3 +3.500 +28,672 +57,344\n"));
+  EXPECT_THAT(text, ContainsRegex("\ndense, f16 +16.000 +131,072 +262,144\n"));
   advice.choice.reset();
   EXPECT_THAT(report::report_text(advice_report(advice, sizes)),
               ContainsRegex("\nadvice +none of those measured\n"));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "support/cache_builder.h"
@@ -43,6 +44,16 @@ TEST(Distribution, HasTheMeanMaximumAndQuantilesOfItsNumbers) {
 }
 
 // Places 0 to 3: the median is at 1.5, .99 at 2.97.
+TEST(Distribution, HasTheStandardErrorOfTheMean) {
+  Distribution distribution;
+  EXPECT_EQ(distribution.standard_error(), 0);
+  distribution.add(1);
+  EXPECT_EQ(distribution.standard_error(), 0);
+  for (const double each : {2.0, 3.0, 6.0}) distribution.add(each);
+  // Variance (4 + 1 + 0 + 9) / 3.
+  EXPECT_NEAR(distribution.standard_error(), std::sqrt(14.0 / 3 / 4), 1e-12);
+}
+
 TEST(Distribution, TakesPartsOfTwoNumbersBetweenTheirPlaces) {
   const Distribution even = of({1, 2, 4, 8});
   EXPECT_EQ(even.quantile(0.5), 3);

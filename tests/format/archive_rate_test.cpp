@@ -87,7 +87,7 @@ TEST(ArchiveRate, LeavesOutWhatWeightsLeaveDense) {
   with.weights = {{0, 1}, {0, 1}};
   const auto refused = chosen(dense_cache(), {3.0, {}}, with);
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("cannot be had"));
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("are too few"));
 }
 
 TEST(ArchiveRate, TakesAStepAsItIs) {
@@ -114,20 +114,20 @@ TEST(ArchiveRate, LeavesWindowsAsTheyAre) {
 
 TEST(ArchiveRate, RefusesTargetsOutOfRange) {
   expect_target_refused({0.5, {}}, "0.5");
-  expect_target_refused({9.0, {}}, "bits a value: outside 1 to 8");
-  expect_target_refused({{}, 0.9}, "outside 0.0001 to 0.5");
+  expect_target_refused({9.0, {}}, "bits per value is not between 1 and 8");
+  expect_target_refused({{}, 0.9}, "not between 0.0001 and 0.5");
   expect_target_refused({{}, {}}, "one target");
   expect_target_refused({3.0, 0.01}, "one target");
   expect_target_refused({{}, 0.01, 0.3}, "one target");
   expect_target_refused({{}, {}, 0.01}, "a step of 0.01");
-  expect_target_refused({{}, {}, 9.0}, "outside 0.015625 to 8");
+  expect_target_refused({{}, {}, 9.0}, "not between 0.015625 and 8");
 }
 
 TEST(ArchiveRate, RefusesWhatNoStepMeets) {
   const cache::Cache cache = CacheBuilder(500).dense({2, 64}).build();  // nearly half stays dense
   const auto refused = chosen(cache, {2.0, {}});
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("cannot be had"));
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("are too few"));
 }
 
 TEST(ArchiveRate, IsNotNeededWhereNothingIsPacked) {

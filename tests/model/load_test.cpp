@@ -95,7 +95,7 @@ TEST(LoadModel, SaysSoWhenThePathIsNoModel) {
   write_all(dir / "bare", "GGUF");
   expect_refused(dir / "missing", ErrorCode::kNotFound, "no such file");
   expect_refused(dir / "empty", ErrorCode::kCorrupt, kNoModel);
-  expect_refused(dir / "text", ErrorCode::kCorrupt, kNoModel);
+  expect_refused(dir / "text", ErrorCode::kUnsupported, kNoModel);
   expect_refused(dir / "short", ErrorCode::kCorrupt, kNoModel);
   expect_refused(dir / "bare", ErrorCode::kTruncated, "byte 4");
   expect_refused(dir.path(), ErrorCode::kNotFound, "config.json: ");

@@ -32,6 +32,11 @@ TEST(TextTable, AlignsNumbersToTheRightAndTextsToTheLeft) {
             "long   16.5\n");
 }
 
+TEST(TextTable, GroupsTheDigitsOfWholeNumbers) {
+  const Table table{"", {"n", "x"}, {{Number{-1234567, 0}, Number{12345, 1}}, {Number{999, 0}}}};
+  EXPECT_EQ(text_table(table), "         n        x\n-1,234,567  12345.0\n       999\n");
+}
+
 TEST(TextTable, CountsCharactersAndNotBytes) {
   const Table table{"", {"n", "m"}, {{"café", "x"}, {"☕", "y"}}};
   EXPECT_EQ(text_table(table), "n     m\ncafé  x\n☕     y\n");
@@ -62,6 +67,12 @@ TEST(ReportText, HasFactsTablesAndNotes) {
   report.figures = {Table{"T", {"a"}, {{"b"}}}, Plot{}, HeatMap{}, Bars{}, Table{"U", {"c"}, {}}};
   report.notes = {"One.", "Two."};
   EXPECT_EQ(report_text(report), "model  m.gguf\nn      3\n\nT\na\nb\n\nU\nc\n\nOne.\nTwo.\n");
+}
+
+TEST(ReportText, FoldsNotesToTheWidth) {
+  Report report;
+  report.notes = {"One two three.", "Four."};
+  EXPECT_EQ(report_text(report, 9), "One two\nthree.\nFour.\n");
 }
 
 TEST(ReportText, LeavesOutWhatIsNotThere) {

@@ -137,7 +137,9 @@ TEST(RedisFaults, TellsWhyItWasRefused) {
   EXPECT_EQ(error_of("-LOADING the dataset\r\n").code, ErrorCode::kBusy);
   EXPECT_EQ(error_of("-CLUSTERDOWN no slot\r\n").code, ErrorCode::kBusy);
   EXPECT_EQ(error_of("-OOM command not allowed\r\n").code, ErrorCode::kTooLarge);
-  EXPECT_EQ(error_of("-NOAUTH Authentication required.\r\n").code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of("-NOAUTH Authentication required.\r\n").code, ErrorCode::kIo);
+  EXPECT_EQ(error_of("-WRONGPASS invalid username-password pair\r\n").code, ErrorCode::kIo);
+  EXPECT_EQ(error_of("-NOPERM no permissions to run get\r\n").code, ErrorCode::kIo);
   EXPECT_EQ(error_of("-WRONGTYPE not a string\r\n").code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of("-ERR unknown command `GET`\r\n").code, ErrorCode::kUnsupported);
   EXPECT_THAT(error_of("-NOPERM \x1b[31m\x07\r\n").message, HasSubstr("refused: NOPERM ?[31m?"));

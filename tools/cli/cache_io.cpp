@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "cli/foreign_input.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
+#include "migrations/migrate_file.h"
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
 #include "tqcache/format/header.h"
@@ -99,9 +102,46 @@ void warn_of_lost_state(const std::string& name, const ByteSource& source) {
 
 }  // namespace
 
+namespace {
+
+struct Magic {
+  std::string_view bytes;
+  std::string_view name;
+};
+constexpr Magic kOtherFiles[] = {{"GGUF", "a GGUF model (--model takes it)"},
+                                 {"\x7f"
+                                  "ELF",
+                                  "a program"},
+                                 {"\x28\xb5\x2f\xfd", "data compressed by zstd"},
+                                 {"\x1f\x8b", "data compressed by gzip"},
+                                 {"PK\x03\x04", "a ZIP archive"},
+                                 {"%PDF", "a PDF document"}};
+
+bool is_text(std::string_view bytes) {
+  return std::ranges::none_of(bytes, [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 &&
+           std::string_view("\t\n\r\f\x1b").find(c) == std::string_view::npos;
+  });
+}
+
+// A file that is clearly something else is not a damaged cache.
+Result<void> refuse_other(const ByteSource& source) {
+  if (source.size() == 0 || migrations::is_cache_of_any_version(source)) return {};
+  std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(source.size(), 512)), '\0');
+  TQC_TRY(source.read_at(0, std::as_writable_bytes(std::span(head))));
+  for (const Magic& each : kOtherFiles) {
+    if (!head.starts_with(each.bytes)) continue;
+    return Error{ErrorCode::kUnsupported, fmt::format("this is {}, not a cache", each.name)};
+  }
+  if (is_text(head)) return Error{ErrorCode::kUnsupported, "this is text, not a cache"};
+  return {};
+}
+
+}  // namespace
+
 Result<void> refuse_foreign(const ByteSource& source) {
   TQC_TRY_ASSIGN(const std::optional<FileKind> kind, foreign_kind(source));
-  if (!kind) return {};
+  if (!kind) return refuse_other(source);
   return Error{ErrorCode::kUnsupported,
                fmt::format("this is a {}; use tqcache convert first", name_of(*kind))};
 }
@@ -253,6 +293,7 @@ Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cac
 Result<GrowingFile> GrowingFile::open(const Console& console, const std::string& path) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
   if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
+  TQC_TRY(in_file(path, refuse_foreign(*source)));
   TQC_TRY_ASSIGN(format::CacheAppender appender,
                  in_file(path, format::CacheAppender::open(path, console.keys)));
   for (const std::string& damage : appender.info().damage) {
@@ -278,10 +319,11 @@ Result<format::AppendReport> GrowingFile::append(const Console& console, const c
 
 std::string append_text(const std::string& path, const format::AppendReport& report) {
   if (report.bytes_written == 0) {
-    return fmt::format("{}: {} tokens, no new ones", path, report.n_tokens);
+    return fmt::format("{}: {}, no new ones", path, counted(report.n_tokens, "token"));
   }
-  return fmt::format("{}: {} -> {} tokens, {} bytes added", path, report.n_tokens_before,
-                     report.n_tokens, grouped(report.bytes_written));
+  return fmt::format("{}: {} -> {}, {} bytes added", path,
+                     grouped(static_cast<std::uint64_t>(report.n_tokens_before)),
+                     counted(report.n_tokens, "token"), grouped(report.bytes_written));
 }
 
 Json append_json(const std::string& path, const format::AppendReport& report) {

@@ -452,7 +452,7 @@ Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
 
 void add_form_flags(FlagSet& app, FormFlags& flags) {
   const std::string group = "Quantization of a new cache";
-  app.add("--bits", flags.bits, "Quantize the new cache to N bits, as convert does")
+  app.add("-b,--bits", flags.bits, "Quantize the new cache to N bits, as convert does")
       ->type_name("N")
       ->group(group);
   app.add("--config", flags.configuration,

@@ -132,8 +132,10 @@ ExitCode report(const Error& failure, bool json) {
   if (code == ExitCode::kInterrupted && failure.message != interrupted_error().message) {
     return report(interrupted_error(), json);  // whatever was interrupted
   }
-  complain(failure.file, failure.message);
-  if (!json) return code;
+  if (!json) {
+    complain(failure.file, failure.message);
+    return code;
+  }
   Json object;
   object["schema"] = 1;
   object["error"] = failure_json(failure);
@@ -144,11 +146,11 @@ ExitCode report(const Error& failure, bool json) {
 void Tally::failed(const Error& failure) {
   if (failure.code == ErrorCode::kInterrupted) {
     n_interrupted_ += 1;
-    if (n_interrupted_ == 1) report(interrupted_error(), json_);
+    if (n_interrupted_ == 1) report(interrupted_error(), false);
     return;
   }
   n_failed_ += 1;
-  const ExitCode code = report(failure, json_);
+  const ExitCode code = report(failure, false);
   if (!first_) first_ = code;
 }
 

@@ -61,16 +61,14 @@ void warn(std::string_view file, std::string_view message);
 // {"code": "corrupt", "exit_code": 20, "file": ..., "message": ...}
 Json failure_json(const Error& failure);
 
-// Reports a failure as a line, with --json also as an object, and returns the exit code.
+// Reports a failure on standard error, as a line or as a JSON object, and returns the exit code.
 ExitCode report(const Error& failure, bool json);
 
 class Tally {
  public:
-  explicit Tally(bool json) : json_(json) {}
-
   void done() { n_done_ += 1; }
 
-  // Reports the failure as report() does, an interruption only once.
+  // Reports the failure as a line, because the result has it too; an interruption only once.
   void failed(const Error& failure);
 
   // 0; 3 if some items failed; the code of the first failure if all failed. Always 130 after an
@@ -81,7 +79,6 @@ class Tally {
   std::size_t n_interrupted() const { return n_interrupted_; }  // not started or not finished
 
  private:
-  bool json_;
   std::size_t n_done_ = 0;
   std::size_t n_failed_ = 0;
   std::size_t n_interrupted_ = 0;

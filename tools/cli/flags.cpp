@@ -53,6 +53,11 @@ std::string number_text(T number) {
   return fmt::format("{}", number);
 }
 
+bool has_rare_flags(const FlagSet& flags) {
+  return std::ranges::any_of(flags.flags(),
+                             [](const auto& flag) { return flag->description().is_rare; });
+}
+
 std::vector<std::string> all_names(const FlagSet& flags) {
   std::vector<std::string> names = {"--help"};
   for (const auto& flag : flags.flags()) {
@@ -62,13 +67,60 @@ std::vector<std::string> all_names(const FlagSet& flags) {
   return names;
 }
 
-std::string parse_message(const FlagSet& flags, const CLI::App& app, const CLI::ParseError& error) {
+// Names that other programs give to our flags.
+constexpr std::pair<std::string_view, std::string_view> kNamesElsewhere[] = {
+    {"--n-predict", "--max-new-tokens"},
+    {"--predict", "--max-new-tokens"},
+    {"--max-tokens", "--max-new-tokens"},
+    {"--num-predict", "--max-new-tokens"},
+    {"--n-tokens", "--tokens"},
+    {"--out", "--output"},
+    {"--outfile", "--output"},
+    {"--overwrite", "--force"},
+    {"--system-prompt", "--system"},
+    {"--system-prompt-file", "--system-file"},
+    {"--temp", "--temperature"},
+    {"--repetition-penalty", "--repeat-penalty"},
+    {"--prompt-cache", "--cache"},
+    {"--reverse-prompt", "--stop"},
+    {"--n-threads", "--threads"},
+    {"--jobs", "--threads"},
+    {"--prompt-file", "--file"},
+    {"--model-path", "--model"},
+};
+
+// The flag that an unknown word was probably meant to be, or empty.
+std::string meant_flag(const FlagSet& flags, const std::string& word) {
+  const std::vector<std::string> names = all_names(flags);
+  for (const auto& [elsewhere, ours] : kNamesElsewhere) {
+    if (word == elsewhere && std::ranges::find(names, ours) != names.end()) {
+      return std::string(ours);
+    }
+  }
+  return closest_word(word, names);
+}
+
+// "--bits" of "-bits", which CLI11 parses as "-b" with the value "its"; empty if there is none.
+std::string flag_with_one_dash(const FlagSet& flags, const std::vector<std::string>& args) {
+  const std::vector<std::string> names = all_names(flags);
+  for (const std::string& word : args) {
+    if (word.size() < 4 || word[0] != '-' || word[1] == '-') continue;
+    const std::string name = word.substr(0, word.find('='));
+    if (std::ranges::find(names, "-" + name) != names.end()) return name;
+  }
+  return {};
+}
+
+std::string parse_message(const FlagSet& flags, const CLI::App& app, const CLI::ParseError& error,
+                          const std::vector<std::string>& args) {
+  if (const std::string name = flag_with_one_dash(flags, args); !name.empty()) {
+    return fmt::format("unknown flag {}, did you mean -{}?", name, name);
+  }
   // Report unknown flags first: they usually explain missing values, too.
   for (const std::string& word : app.remaining()) {
     if (!word.starts_with("-") || word == "-") continue;
     const std::string name = word.substr(0, word.find('='));
-    std::string meant = closest_word(name, all_names(flags));
-    // CLI11 parses "-bits" as "-b" with the value "its".
+    const std::string meant = meant_flag(flags, name);
     if (meant.empty()) return fmt::format("unknown flag {}", name);
     return fmt::format("unknown flag {}, did you mean {}?", name, meant);
   }
@@ -164,6 +216,17 @@ Flag* Flag::show_default(std::string text) {
 
 Flag* Flag::brief() {
   description_.is_brief = true;
+  return this;
+}
+
+Flag* Flag::formerly(const std::string& name) {
+  std::erase(description_.names, name);
+  description_.old_names.push_back(name);
+  return this;
+}
+
+Flag* Flag::rare() {
+  description_.is_rare = true;
   return this;
 }
 
@@ -388,12 +451,17 @@ void FlagSet::footer(std::string_view text) {
 }
 
 Result<void> FlagSet::parse(const std::vector<std::string>& args) {
+  if (std::ranges::find(args, "--help-all") != args.end()) {
+    help_wanted_ = all_help_wanted_ = true;
+    return {};
+  }
   try {
     app_->parse(std::vector<std::string>(args.rbegin(), args.rend()));  // CLI11 reads them reversed
   } catch (const CLI::CallForHelp&) {
     help_wanted_ = true;
   } catch (const CLI::ParseError& error) {
-    return invalid(fmt::format("{} (see {} --help)", parse_message(*this, *app_, error), program_));
+    return invalid(
+        fmt::format("{} (see {} --help)", parse_message(*this, *app_, error, args), program_));
   }
   return {};
 }
@@ -452,14 +520,19 @@ std::vector<std::string> groups_of(const FlagSet& flags) {
   return groups;
 }
 
-std::string help_text(const FlagSet& flags, std::size_t columns) {
+std::string help_text(const FlagSet& flags, std::size_t columns, bool all) {
   std::string text = fold(flags.summary() + ".", columns) + "\nUsage: " + usage_line(flags) + "\n";
+  const auto is_shown = [&](const Flag::Description& about) { return all || !about.is_rare; };
   for (const std::string& group : groups_of(flags)) {
+    const bool is_empty = std::ranges::none_of(flags.flags(), [&](const auto& flag) {
+      return flag->description().group == group && is_shown(flag->description());
+    });
+    if (is_empty) continue;
     text += fmt::format("\n{}:\n", group);
     std::string brief;
     for (const auto& flag : flags.flags()) {
       const Flag::Description& about = flag->description();
-      if (about.group != group) continue;
+      if (about.group != group || !is_shown(about)) continue;
       if (about.is_brief) {
         brief += (brief.empty() ? "" : ", ") + about.names.back();
       } else {
@@ -467,6 +540,9 @@ std::string help_text(const FlagSet& flags, std::size_t columns) {
       }
     }
     if (!brief.empty()) text += fold(brief, columns, 2);
+  }
+  if (!all && has_rare_flags(flags)) {
+    text += fmt::format("\n{} --help-all shows all flags.\n", flags.program());
   }
   if (!flags.prose().empty()) text += "\n" + fold(flags.prose(), columns);
   if (!flags.example_lines().empty()) text += "\nExamples:\n" + flags.example_lines();

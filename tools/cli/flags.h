@@ -40,6 +40,10 @@ class Flag {
   Flag* show_default(std::string text);
   // --help shows only the name, because another flag explains it.
   Flag* brief();
+  // An old name, which the flag still has. Requires: it is one of the flag's names.
+  Flag* formerly(const std::string& name);
+  // Only --help-all shows it.
+  Flag* rare();
 
   // Checks of the value. at_least() and range() are for whole numbers.
   Flag* one_of(std::vector<std::string> words);
@@ -62,7 +66,8 @@ class Flag {
 
   struct Description {
     std::vector<std::string> names;  // {"-b", "--bits"}
-    std::string type_name;           // empty: no value, or a positional argument
+    std::vector<std::string> old_names;
+    std::string type_name;  // empty: no value, or a positional argument
     std::string group = "Flags";
     std::string text;
     std::string default_text;
@@ -73,6 +78,7 @@ class Flag {
     bool is_required = false;
     bool is_list = false;
     bool is_brief = false;
+    bool is_rare = false;
   };
   const Description& description() const { return description_; }
 
@@ -118,8 +124,9 @@ class FlagSet {
 
   // Errors: kInvalidArgument, with the flag and a hint.
   Result<void> parse(const std::vector<std::string>& args);
-  // Whether parse() met --help.
+  // Whether parse() met --help or --help-all.
   bool help_wanted() const { return help_wanted_; }
+  bool all_help_wanted() const { return all_help_wanted_; }
 
   const std::string& program() const { return program_; }  // "tqcache convert"
   const std::string& summary() const { return summary_; }
@@ -143,6 +150,7 @@ class FlagSet {
   std::unique_ptr<CLI::App> app_;
   std::vector<std::unique_ptr<Flag>> flags_;
   bool help_wanted_ = false;
+  bool all_help_wanted_ = false;
 };
 
 // "tqcache convert IN OUT [FLAGS]"
@@ -151,8 +159,8 @@ std::string usage_line(const FlagSet& flags);
 // The headings of the flags, arguments first.
 std::vector<std::string> groups_of(const FlagSet& flags);
 
-// The text of --help, wrapped at `columns`.
-std::string help_text(const FlagSet& flags, std::size_t columns);
+// The text of --help, or with `all` of --help-all, wrapped at `columns`.
+std::string help_text(const FlagSet& flags, std::size_t columns, bool all);
 
 // The paragraphs of a text, wrapped at `columns`, each line indented by `indent` spaces.
 std::string fold(std::string_view text, std::size_t columns, std::size_t indent = 0);

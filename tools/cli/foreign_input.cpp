@@ -83,7 +83,9 @@ void add_reading_flags(FlagSet& app, ForeignFlags& flags) {
 
 void add_foreign_flags(FlagSet& app, ForeignFlags& flags) {
   add_model_flag(app, flags.model, false);
-  app.add("--ids", flags.ids, "File with the token ids, a JSON array, for a cache that has none")
+  app.add("--ids-file,--ids", flags.ids,
+          "File with the token ids, a JSON array, for a cache that has none")
+      ->formerly("--ids")
       ->type_name("FILE")
       ->file();
   app.add("--llama-rotation", flags.rotation,

@@ -76,7 +76,7 @@ Result<std::optional<std::string>> probe_foreign(const Console& console, const s
   using Found = std::optional<std::string>;
   if (!model.model || n_probe == 0 || cache.n_tokens() == 0) return Found();
   if (cache.description().hidden_tokens) {
-    return Found("its tokens are not known (--ids), so nothing says that it is of this model");
+    return Found("its tokens are not known (--ids-file), so nothing says that it is of this model");
   }
   TQC_TRY_ASSIGN(cache::Cache loaded, in_file(name, load(cache, *model.model, cache.n_tokens())));
   if (!can_probe(loaded)) {

@@ -63,7 +63,14 @@ Result<std::vector<std::int32_t>> encode(const PromptFlags& flags,
     TQC_TRY_ASSIGN(bytes, in_file(name, read_input(*flags.file, kMaxPromptBytes)));
     text = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
-  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, in_file(name, tokenizer.encode(text, options)));
+  auto encoded = tokenizer.encode(text, options);
+  if (!encoded) {
+    Error error = std::move(encoded).error();
+    // Bytes that are no text were not damaged on their way; they are of another kind.
+    if (error.code == ErrorCode::kCorrupt) error.code = ErrorCode::kUnsupported;
+    return in_file(name, std::move(error));
+  }
+  std::vector<std::int32_t> ids = std::move(encoded).value();
   warn_if_left_out(tokenizer, name, text);
   return begins && tokenizer.adds_begin_token() ? begun_once(std::move(ids), tokenizer)
                                                 : std::move(ids);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "cli/terminal.h"
@@ -146,6 +147,15 @@ Result<void> begin_from(const Console& console, session::PromptStore& store,
 
 Result<void> feed(const Console& console, session::Session& session,
                   std::span<const std::int32_t> ids) {
+  const std::int64_t n_all = session.model().config.context_length;
+  const std::int64_t n_free = std::max<std::int64_t>(n_all - session.cache().n_tokens(), 0);
+  if (std::ssize(ids) > n_free) {
+    return invalid(
+        fmt::format("the prompt has {}, and {} of the {} that the model's context holds "
+                    "are free",
+                    counted(std::ssize(ids), "token"), grouped(static_cast<std::uint64_t>(n_free)),
+                    grouped(static_cast<std::uint64_t>(n_all))));
+  }
   ProgressBar bar(console, "prefill", Unit::kTokens);
   return session.feed(ids, bar.callback());
 }
@@ -157,12 +167,12 @@ Result<void> finish_store(const Console& console, session::PromptStore* store,
   const Result<void> finished = store->finish(cache, bar.callback());
   bar.clear();
   if (const store::BackgroundPutReport& stored = store->stored(); stored.new_blocks > 0) {
-    note(console, fmt::format("{} new token blocks in the store ({})", stored.new_blocks,
+    note(console, fmt::format("{} in the store ({})", counted(stored.new_blocks, "new token block"),
                               human_bytes(stored.new_bytes)));
   }
   if (store->named()) {
-    note(console, fmt::format("saved in the store as {}: {} tokens", store->name(),
-                              store->named()->n_tokens));
+    note(console, fmt::format("saved in the store as {}: {}", store->name(),
+                              counted(store->named()->n_tokens, "token")));
   }
   return finished;
 }

@@ -97,10 +97,11 @@ std::optional<std::uint64_t> parse_amount(std::string_view text, std::span<const
 
 // Adds a flag whose text `parse` turns into a value.
 template <class T, class Parse>
-void add_parsed_flag(FlagSet& app, const std::string& flag, std::optional<T>& value,
-                     const std::string& text, const char* type_name, Parse parse) {
-  app.add_text(
-         flag, [&value, parse](const std::string& word) { value = parse(word).value(); }, text)
+Flag* add_parsed_flag(FlagSet& app, const std::string& flag, std::optional<T>& value,
+                      const std::string& text, const char* type_name, Parse parse) {
+  return app
+      .add_text(
+          flag, [&value, parse](const std::string& word) { value = parse(word).value(); }, text)
       ->type_name(type_name)
       ->check([parse](const std::string& word) -> Result<void> {
         if (auto parsed = parse(word); !parsed) return std::move(parsed).error();
@@ -142,13 +143,28 @@ Result<OpenStore> open_store(const StoreFlags& flags, StoreUse use) {
   return open_store(url, flags.salt_file, use);
 }
 
+namespace {
+
+// The URL without what could be a password.
+std::string display_url(const std::string& url) {
+  if (url.starts_with("dir:")) return url;
+  const std::size_t begin = url.find("://");
+  if (begin == std::string::npos) return "store";
+  const std::size_t host = url.rfind('@');
+  const std::string rest =
+      url.substr(host == std::string::npos || host < begin ? begin + 3 : host + 1);
+  return url.substr(0, begin + 3) + rest.substr(0, rest.find_first_of("?#"));
+}
+
+}  // namespace
+
 Result<OpenStore> open_store(const std::string& url, const std::string& salt_file, StoreUse use) {
   OpenStore opened;
   TQC_TRY_ASSIGN(opened.salt, tenant_salt(salt_file));
   store::BackendOptions options;
   options.create = use == StoreUse::kPut;
   options.interrupted = interrupted;
-  TQC_TRY_ASSIGN(opened.backend, store::open_backend(url, options));
+  TQC_TRY_ASSIGN(opened.backend, in_file(display_url(url), store::open_backend(url, options)));
   return opened;
 }
 
@@ -171,9 +187,9 @@ Result<std::uint64_t> parse_bytes(const std::string& text) {
   return *bytes;
 }
 
-void add_bytes_flag(FlagSet& app, const std::string& flag, std::optional<std::uint64_t>& bytes,
-                    const std::string& what) {
-  add_parsed_flag(app, flag, bytes, what, "SIZE", parse_bytes);
+Flag* add_bytes_flag(FlagSet& app, const std::string& flag, std::optional<std::uint64_t>& bytes,
+                     const std::string& what) {
+  return add_parsed_flag(app, flag, bytes, what, "SIZE", parse_bytes);
 }
 
 std::string duration_text(std::chrono::seconds duration) {

@@ -61,8 +61,8 @@ void add_duration_flag(FlagSet& app, const std::string& flag,
 // iB or alone.
 // Errors: kInvalidArgument.
 Result<std::uint64_t> parse_bytes(const std::string& text);
-void add_bytes_flag(FlagSet& app, const std::string& flag, std::optional<std::uint64_t>& bytes,
-                    const std::string& what);
+Flag* add_bytes_flag(FlagSet& app, const std::string& flag, std::optional<std::uint64_t>& bytes,
+                     const std::string& what);
 
 // "12 s", "5 min", "3 h", "17 days"
 std::string duration_text(std::chrono::seconds duration);

@@ -16,7 +16,13 @@ namespace tqcache::cli {
 std::string grouped(std::uint64_t number);
 
 // "1 token", "2,048 tokens"
-std::string counted(std::int64_t number, std::string_view what);
+template <class T>
+std::string counted(T number, std::string_view what) {
+  return grouped(static_cast<std::uint64_t>(number))
+      .append(" ")
+      .append(what)
+      .append(number == 1 ? "" : "s");
+}
 
 // "1.2 MiB"; below 1 KiB a plain number of bytes.
 std::string human_bytes(std::uint64_t bytes);

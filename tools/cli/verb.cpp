@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <string_view>
 
 #include "cli/terminal.h"
 
@@ -75,7 +76,7 @@ ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
     return report(parsed.error(), asks_for_json(args));
   }
   if (flags.help_wanted()) {
-    const Result<void> printed = print(help_text(flags, help_columns()));
+    const Result<void> printed = print(help_text(flags, help_columns(), flags.all_help_wanted()));
     return printed ? ExitCode::kDone : report(printed.error(), false);
   }
   if (takes_keys(verb)) {
@@ -85,6 +86,32 @@ ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
   }
   const Result<ExitCode> outcome = action(console);
   return outcome ? *outcome : report(outcome.error(), console.json);
+}
+
+namespace {
+
+std::string g_command_line;  // set once, before any verb runs
+
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%^";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+}  // namespace
+
+std::string command_line() { return g_command_line; }
+
+void set_command_line(const std::vector<std::string>& args) {
+  g_command_line = "tqcache";
+  constexpr std::size_t kMaxWord = 200;  // a list of token ids may have thousands
+  for (const std::string& word : args) {
+    g_command_line +=
+        " " + quoted(word.size() <= kMaxWord ? word : word.substr(0, kMaxWord) + "...");
+  }
 }
 
 bool asks_for_json(const std::vector<std::string>& args) {

@@ -39,7 +39,11 @@ Action define_verb(const Verb& verb, FlagSet& flags, Console& console);
 // Parses the arguments after the verb and runs it; reports every failure.
 ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args);
 
-// Whether errors are also printed as JSON, for command lines that could not be parsed.
+// The command line of this process, quoted for a shell: "tqcache eval ppl -m 'my model.gguf'".
+std::string command_line();
+void set_command_line(const std::vector<std::string>& args);
+
+// Whether errors are printed as JSON, for command lines that could not be parsed.
 bool asks_for_json(const std::vector<std::string>& args);
 
 // Each verb has its own verbs/cmd_*.cpp.

@@ -12,7 +12,8 @@ namespace {
 
 // Every text from a file is shown without control characters.
 std::string line(std::string_view label, std::string_view value) {
-  return fmt::format("{:<16}{}\n", label, printable(value));
+  const std::string_view gap = label.size() < 16 ? "" : "  ";
+  return fmt::format("{:<16}{}{}\n", label, gap, printable(value));
 }
 
 std::string head_text(const format::CacheFileInfo& info) {
@@ -76,7 +77,7 @@ std::string tensor_text(const cache::TensorDesc& tensor) {
 }
 
 std::string heads_text(cache::HeadShape shape) {
-  return fmt::format("{} KV heads of {}", shape.n_kv_heads, shape.head_dim);
+  return fmt::format("{} of {}", counted(shape.n_kv_heads, "KV head"), shape.head_dim);
 }
 
 std::string attention_text(std::string_view kind, const cache::AttentionDesc& attention) {
@@ -87,8 +88,9 @@ std::string attention_text(std::string_view kind, const cache::AttentionDesc& at
 std::string arrays_text(const std::vector<cache::ArrayDesc>& arrays) {
   std::vector<std::string> texts;
   for (const cache::ArrayDesc& array : arrays) {
-    texts.push_back(fmt::format("{} {} [{}]", array.name, dtype_name(array.dtype),
-                                fmt::join(array.shape, ", ")));
+    std::string text = fmt::format("{} {}", array.name, dtype_name(array.dtype));
+    if (!array.shape.empty()) text += fmt::format(" [{}]", fmt::join(array.shape, ", "));
+    texts.push_back(std::move(text));
   }
   return fmt::format("{}", fmt::join(texts, ", "));
 }
@@ -210,7 +212,9 @@ std::string info_text(const InfoView& view) {
 
 std::string info_text(const ForeignView& view) {
   std::string text = line("file", view.name) + line("format", view.kind);
-  for (const auto& [label, value] : view.facts) text += line(label, value);
+  for (const auto& [label, value] : view.facts) {
+    text += line(label == "format" ? "format inside" : label, value);
+  }
   text += line("bytes", grouped(view.file_bytes));
   if (const cache::CacheDesc* cache = view.manifest) {
     text += tokens_text(*cache);

@@ -43,8 +43,18 @@ std::size_t width_of(std::string_view text) {
   return static_cast<std::size_t>(std::ranges::count_if(text, begins_code_point));
 }
 
+// "1,234" of "1234".
+std::string with_separators(std::string digits) {
+  const std::size_t begin = digits.starts_with('-') ? 1 : 0;
+  for (std::size_t i = digits.size(); i > begin + 3; i -= 3) digits.insert(i - 3, ",");
+  return digits;
+}
+
 std::string cell_text(const Cell& cell) {
-  if (const auto* number = std::get_if<Number>(&cell)) return number_text(*number);
+  if (const auto* number = std::get_if<Number>(&cell)) {
+    const bool is_whole = number->decimals <= 0 && std::isfinite(number->value);
+    return is_whole ? with_separators(number_text(*number)) : number_text(*number);
+  }
   return printable(std::get<std::string>(cell));
 }
 
@@ -93,9 +103,29 @@ std::string facts_text(const Report& report) {
   return text;
 }
 
-std::string notes_text(const Report& report) {
+std::string folded(std::string_view text, std::size_t columns) {
+  std::string out;
+  std::size_t column = 0;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    const std::size_t width = width_of(word);
+    if (column > 0) {
+      const bool fits = column + 1 + width <= columns;
+      out += fits ? ' ' : '\n';
+      column = fits ? column + 1 : 0;
+    }
+    out += word;
+    column += width;
+  }
+  return out;
+}
+
+std::string notes_text(const Report& report, std::size_t columns) {
   std::string text;
-  for (const std::string& note : report.notes) text += printable(note) + '\n';
+  for (const std::string& note : report.notes) {
+    text += (columns == 0 ? printable(note) : folded(printable(note), columns)) + '\n';
+  }
   return text;
 }
 
@@ -127,12 +157,12 @@ std::string text_table(const Table& table) {
   return text;
 }
 
-std::string report_text(const Report& report) {
+std::string report_text(const Report& report, std::size_t columns) {
   std::vector<std::string> parts = {facts_text(report)};
   for (const Figure& figure : report.figures) {
     if (const auto* table = std::get_if<Table>(&figure)) parts.push_back(text_table(*table));
   }
-  parts.push_back(notes_text(report));
+  parts.push_back(notes_text(report, columns));
   std::string text;
   for (const std::string& part : parts) {
     if (part.empty()) continue;

@@ -7,9 +7,11 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <variant>
 
 #include "cli/common_flags.h"
 #include "cli/prompt.h"
+#include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
@@ -25,14 +27,14 @@ constexpr const char* kAdviseExamples =
 with a dense cache, and again with each configuration that is tried, from 2 to 8 bits for keys and
 values. --max-kld asks for the smallest configuration whose predictions stay that close to the dense
 ones (mean KL divergence, in nats). --max-bytes asks for the best configuration whose keys and
-values fit for a cache of --tokens tokens. If none qualifies, the exit code is 1.
+values fit for a cache of --cache-tokens tokens. If none qualifies, the exit code is 1.
 docs/explain/quality.md tells what to expect, docs/reference/eval.md how it is measured.
 
 Examples:
   tqcache advise -m model.gguf --file sample.txt
   tqcache advise -m model.gguf --file sample.txt --max-kld 0.01
-  tqcache advise -m model.gguf --file sample.txt --max-bytes 2000000000 --tokens 32768
-  tqcache advise -m model.gguf --file sample.txt --windows 8 --html advice.html
+  tqcache advise -m model.gguf --file sample.txt --max-bytes 2GB --cache-tokens 32768
+  tqcache advise -m model.gguf --file sample.txt --max-windows 8 --html advice.html
 )";
 
 struct AdviseFlags {
@@ -174,14 +176,42 @@ Json answer_json(const Question& question, const Answer& answer) {
   return json;
 }
 
+// Marks the advised configuration in the first table, and the limit in the drawing.
+void mark(const AdviseFlags& flags, const eval::Advice& advice, eval::Report& report) {
+  const std::string choice =
+      advice.choice ? advice.costs.ways[*advice.choice].configuration.name : std::string();
+  auto* const table = std::get_if<eval::Table>(&report.figures.front());
+  if (table != nullptr && !choice.empty()) {
+    for (std::vector<eval::Cell>& row : table->rows) {
+      auto* const name = std::get_if<std::string>(&row.front());
+      if (name != nullptr && *name == choice) *name += " (advised)";
+    }
+  }
+  for (eval::Figure& figure : report.figures) {
+    auto* const plot = std::get_if<eval::Plot>(&figure);
+    if (plot == nullptr || plot->series.empty() || plot->series.front().points.empty()) continue;
+    const auto [first, last] =
+        std::ranges::minmax_element(plot->series.front().points, {}, &eval::Point::x);
+    const double left = first->x;
+    const double right = last->x;
+    for (eval::Point& point : plot->series.front().points) {
+      if (point.label == choice) point.label += " (advised)";
+    }
+    if (flags.max_bytes) continue;
+    plot->series.push_back(
+        {"--max-kld", {{left, flags.max_kld, ""}, {right, flags.max_kld, ""}}, true, true});
+  }
+}
+
 Result<void> give(const Console& console, const Question& question, const Answer& answer) {
   const AdviseFlags& flags = question.flags;
   eval::Report report = eval::advice_report(answer.advice, answer.sizes);
+  mark(flags, answer.advice, report);
   report.facts.insert(
       report.facts.begin(),
       {{"model", flags.model}, {"text", flags.file}, {"asked for", goal_text(question)}});
   if (answer.advice.choice) report.facts.emplace_back("command", convert_command(answer.advice));
-  report.facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
+  add_run_facts(flags.options.n_threads, question.model.get(), report);
   return give_report(console, flags.output, report, answer_json(question, answer));
 }
 
@@ -197,6 +227,7 @@ Result<ExitCode> report_too_large(const Console& console, const Question& questi
 }
 
 Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
+  if (flags.max_bytes == 0u) return usage_error("--max-bytes: nothing fits in 0 bytes");
   TQC_TRY(check_eval_output(flags.output));
   TQC_TRY_ASSIGN(const Question question, ask(flags));
   TQC_TRY_ASSIGN(std::optional<eval::Advice> found, search(console, question));
@@ -231,13 +262,13 @@ Action define_advise(FlagSet& app) {
                           return usage_error(word + " is not above 0");
                         })
                         ->show_default();
-  app.add("--max-bytes", flags->max_bytes,
-          "Find the best configuration whose keys and values fit in N bytes")
-      ->type_name("N")
-      ->at_least(1)
+  add_bytes_flag(app, "--max-bytes", flags->max_bytes,
+                 "Find the best configuration whose keys and values fit in SIZE: 2000000000, "
+                 "500MB, 20GiB")
       ->excludes(kld);
-  app.add("--tokens", flags->n_tokens,
+  app.add("--cache-tokens,--tokens", flags->n_tokens,
           "Tokens that a cache will hold; by default the context of the model")
+      ->formerly("--tokens")
       ->type_name("N")
       ->range(std::int64_t{1}, cache::kMaxTokens);
   app.add("--window", flags->options.window,
@@ -245,8 +276,9 @@ Action define_advise(FlagSet& app) {
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--windows", flags->options.max_windows,
+  app.add("--max-windows,--windows", flags->options.max_windows,
           "Number of windows, from the start of the sample")
+      ->formerly("--windows")
       ->type_name("N")
       ->at_least(1)
       ->show_default();

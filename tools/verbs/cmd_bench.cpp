@@ -188,17 +188,13 @@ eval::Report bench_report(const BenchResult& result) {
   const BenchWork& work = result.work;
   eval::Report report;
   report.title = "Speed by backend";
-  report.facts = {
-      {"model", result.model},
-      {"tokens", tokens_text(result)},
-      {"work", fmt::format("{} read, then {} written", count_text(work.prompt_tokens),
-                           count_text(work.generation_tokens))},
-      {"runs", fmt::format("{}, after {} to warm up, in turn", result.options.n_repeats,
-                           result.options.n_warmups)},
-      {"threads",
-       result.options.n_threads == 0 ? "all processors" : std::to_string(result.options.n_threads)},
-      {"kernels", std::string(codec::best_kernels().name)},
-      {"program", "tqcache " TQCACHE_VERSION}};
+  report.facts = {{"model", result.model},
+                  {"tokens", tokens_text(result)},
+                  {"work", fmt::format("{} read, then {} written", count_text(work.prompt_tokens),
+                                       count_text(work.generation_tokens))},
+                  {"runs", fmt::format("{}, after {} to warm up, in turn", result.options.n_repeats,
+                                       result.options.n_warmups)},
+                  {"kernels", std::string(codec::best_kernels().name)}};
   report.figures = {medians_table(result), runs_table(result)};
   report.notes = {"Bytes: keys and values in memory at the end of a run."};
   for (const BenchBackend& backend : result.backends) {
@@ -301,6 +297,15 @@ Result<void> check_flags(const BenchFlags& flags) {
     if (std::find(flags.backends.begin(), each, *each) == each) continue;
     return usage_error(fmt::format("--backend: {} is given twice", *each));
   }
+  const bool packs = std::ranges::any_of(
+      flags.backends, [](const std::string& backend) { return backend != "baseline"; });
+  const std::int64_t n_tokens = flags.work.prompt_tokens + flags.work.generation_tokens;
+  if (packs && n_tokens <= cache::kTokenBlock) {
+    return usage_error(fmt::format(
+        "--prompt-tokens and --generation-tokens: {} in all, and nothing is quantized before {} "
+        "(a block of {} is full and the next token arrives)",
+        counted(n_tokens, "token"), cache::kTokenBlock + 1, cache::kTokenBlock));
+  }
   const auto n_packing =
       std::ssize(flags.backends) - std::ranges::count(flags.backends, "baseline");
   if (!flags.configuration || n_packing == 1) return {};
@@ -351,7 +356,9 @@ Result<ExitCode> run(const Console& console, const BenchFlags& flags) {
            session::working_set_bytes(*model, speeds[i].cache_bytes, speeds[i].scratch_bytes)});
     }
   }
-  TQC_TRY(give_report(console, flags.output, bench_report(result), bench_json(result)));
+  eval::Report report = bench_report(result);
+  add_run_facts(flags.options.n_threads, model.get(), report);
+  TQC_TRY(give_report(console, flags.output, report, bench_json(result)));
   return ExitCode::kDone;
 }
 

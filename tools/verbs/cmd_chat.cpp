@@ -155,6 +155,11 @@ class Chat {
   bool only_stops(const Error& error) const {
     return error.code == ErrorCode::kInterrupted && reader_.interactive() && !terminated();
   }
+  // Neither a typing mistake nor a full context ends a conversation of a person.
+  bool survives(const Error& error, bool is_command) const {
+    if (error.code == ErrorCode::kInterrupted) return only_stops(error);
+    return is_command || (reader_.interactive() && error.code != ErrorCode::kIo);
+  }
   std::int64_t context() const { return session_.model().config.context_length; }
   Error context_full(std::int64_t n_needed) const;
   Result<void> check_going_back(std::int64_t n_tokens) const;
@@ -196,10 +201,8 @@ Result<void> Chat::converse() {
     if (turn->starts_with(' ') && (*turn)[begin] == '/') turn->erase(0, begin);
     const Result<void> done = is_command ? command(*turn) : say(*turn);
     if (done) continue;
-    // Neither a typing mistake nor a full context ends a conversation.
-    const bool ends =
-        !is_command && (done.error().code != ErrorCode::kTooLarge || !reader_.interactive());
-    if (ends || done.error().code == ErrorCode::kInterrupted) return done;
+    if (!survives(done.error(), is_command)) return done;
+    if (done.error().code == ErrorCode::kInterrupted) acknowledge_interrupt();
     report(done.error(), console_.json);
   }
   return {};

@@ -40,6 +40,7 @@ Result<format::CompactReport> compact(const Console& console, const CompactFlags
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
     if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
+    TQC_TRY(in_file(path, refuse_foreign(*source)));
   }
   format::WriteOptions options;
   options.zstd_level = flags.level;
@@ -68,7 +69,7 @@ Json file_json(const std::string& path, const Result<format::CompactReport>& out
 }
 
 Result<ExitCode> run(const Console& console, const CompactFlags& flags) {
-  Tally tally(console.json);
+  Tally tally;
   Json files = Json::array();
   for (const std::string& path : flags.files) {
     if (interrupted()) {

@@ -33,11 +33,12 @@ namespace {
 constexpr const char* kNotes =
     R"(Only full blocks of 256 tokens are quantized; the tokens after them stay dense until their block is
 full. Conversion works block by block, so memory does not grow with the cache.
+--bits 16 makes dense values of a quantized file again, with the errors of quantization.
 
 The format of IN is detected from its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
 transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Files of other programs do not identify their
 model: pass --model, which also recomputes a few tokens to check it (--probe; exit code 22 if they
-differ). --ids supplies token ids that a file lacks; without them generation cannot resume.
+differ). --ids-file supplies token ids that a file lacks; without them generation cannot resume.
 docs/reference/interop.md lists what each format loses. Quantized values of TurboMLX are kept,
 except where flags ask for dense ones (--bits 16).
 
@@ -50,6 +51,7 @@ constexpr const char* kConvertExamples =
   tqcache convert book.kv book.tqkv --quality high     or balanced, small
   tqcache convert book.kv book.tqkv --key-bits 4 --value-bits 3
   tqcache convert book.kv book.tqkv --key-bits 16      keys stay dense
+  tqcache convert book.tqkv dense.kv --bits 16         dense again
   tqcache convert book.kv book.tqkv --boundary-layers 2 --sink-tokens 4
   tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
   tqcache convert book.kv book.tqkv --tier lossless
@@ -57,7 +59,7 @@ constexpr const char* kConvertExamples =
   tqcache convert book.kv book.tqkv --tier archive --profile m.tqprofile --target-kld 0.05
   tqcache convert book.kv chapter.tqkv --tokens 4096
   tqcache convert - - < book.kv > book.tqkv
-  tqcache convert mlx.safetensors book.tqkv -m hf-folder --ids book.json
+  tqcache convert mlx.safetensors book.tqkv -m hf-folder --ids-file book.json
   tqcache convert slot.bin book.tqkv -m model.gguf --bits 16
   tqcache convert book.tqkv book.safetensors --to mlx-lm
   tqcache convert book.tqkv book.ggsn --to llama-session -m model.gguf
@@ -74,6 +76,7 @@ std::string footer() {
 struct ConvertFlags {
   std::string input;
   std::string output;
+  std::string named_output;  // of -o
   TierFlags tier;
   CodecFlags codec;
   CompressionFlags compression;
@@ -114,12 +117,47 @@ struct Job {
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
 };
 
+// Whether keys and values are to be dense (--bits 16).
+bool is_unpacked(const cache::ConvertOptions& options) {
+  return !options.keep_all && options.keys.dense && options.values.dense;
+}
+
 // Notes on the result, besides its size.
 struct Remarks {
   std::string from;  // the kind of the input
   std::vector<std::string> notes;
   std::vector<std::string> losses;
+  std::vector<std::string> hints;
 };
+
+// ", 3.50 times smaller"; empty for a device, which has no size.
+std::string ratio_text(const Sizes& sizes) {
+  if (sizes.after == 0 || sizes.before == 0 || sizes.after == sizes.before) return {};
+  const bool is_smaller = sizes.after < sizes.before;
+  return fmt::format(", {:.2f} times {}", is_smaller ? sizes.ratio() : 1 / sizes.ratio(),
+                     is_smaller ? "smaller" : "larger");
+}
+
+// What the user may not know of the result: why it did not become smaller.
+std::vector<std::string> hints_of(const cache::CacheDesc& info, const Job& job,
+                                  std::int64_t n_tokens) {
+  std::vector<std::string> hints;
+  if (job.target != Target::kTqkv || job.options.keep_all || is_unpacked(job.options)) return hints;
+  if (n_tokens < cache::kTokenBlock) {
+    hints.push_back(fmt::format("nothing was quantized: only full blocks of {} tokens are",
+                                cache::kTokenBlock));
+  }
+  const auto n_windows = std::ranges::count_if(info.layers, [](const cache::LayerDesc& layer) {
+    const auto* window = std::get_if<cache::WindowDesc>(&layer);
+    return window != nullptr && window->window.keep == 0 && !cache::is_quantized(window->attention);
+  });
+  if (n_windows > 0 && job.options.windows == cache::WindowForm::kAsTheyAre && !job.archive) {
+    hints.push_back(fmt::format("{} stayed dense; --windows turbo quantizes {}",
+                                counted(n_windows, "sliding-window layer"),
+                                n_windows == 1 ? "it" : "them"));
+  }
+  return hints;
+}
 
 Json archive_json(const Job& job) {
   Json json;
@@ -134,10 +172,10 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
   const std::optional<double> bits = bits_per_value(sizes.after, sizes.n_values);
   // A ratio of sizes makes no sense if only a part was converted.
   const std::string change =
-      flags.first_tokens
-          ? fmt::format("the first {} tokens, {} bytes", sizes.n_tokens, grouped(sizes.after))
-          : fmt::format("{} -> {} bytes, {:.2f} times smaller", grouped(sizes.before),
-                        grouped(sizes.after), sizes.ratio());
+      flags.first_tokens ? fmt::format("the first {}, {} bytes", counted(sizes.n_tokens, "token"),
+                                       grouped(sizes.after))
+                         : fmt::format("{} -> {} bytes{}", grouped(sizes.before),
+                                       grouped(sizes.after), ratio_text(sizes));
   const std::string output = display_name(flags.output, "standard output");
   note(console, fmt::format("{}: {}{}", output, change,
                             bits ? fmt::format(", {:.3f} bits per value", *bits) : ""));
@@ -146,6 +184,7 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
   }
   for (const std::string& each : remarks.notes) note(console, fmt::format("note: {}", each));
   for (const std::string& each : remarks.losses) note(console, fmt::format("dropped: {}", each));
+  for (const std::string& each : remarks.hints) note(console, fmt::format("hint: {}", each));
   if (!console.json) return {};
   Json object;
   object["schema"] = 1;
@@ -267,6 +306,13 @@ Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput
   ProgressBar reading(console, "reading", Unit::kBytes);
   TQC_TRY_ASSIGN(cache::Cache cache,
                  in_file(input.name, format::read_cache(*input.source, read, reading.callback())));
+  if (is_unpacked(job.options)) {
+    TQC_TRY_ASSIGN(
+        const auto dense,
+        in_file(input.name, cache::dequantize(cache::reader_of(
+                                std::make_shared<const cache::Cache>(std::move(cache))))));
+    TQC_TRY_ASSIGN(cache, in_file(input.name, cache::load(*dense, {}, reading.callback())));
+  }
   return pack_to_stdout(console, input.name, std::move(cache), job);
 }
 
@@ -274,18 +320,24 @@ Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput
 Result<std::shared_ptr<const cache::CacheReader>> open_reader(const ByteSource& source,
                                                               const Job& job) {
   TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(source, job.write.keys));
-  const auto whole = std::make_shared<format::SectionReader>(std::move(reader));
+  std::shared_ptr<const cache::CacheReader> whole =
+      std::make_shared<format::SectionReader>(std::move(reader));
+  if (is_unpacked(job.options)) {
+    TQC_TRY_ASSIGN(whole, cache::dequantize(whole));
+  }
   return cache::first_tokens(whole, job.flags.first_tokens.value_or(whole->n_tokens()));
 }
 
 Result<void> convert_to_file(const Console& console, const WatchedSource& source, const Job& job) {
-  if (job.target == Target::kTqkv) {
+  if (job.target == Target::kTqkv && !is_unpacked(job.options)) {
     ProgressBar bar(console, "converting", Unit::kBytes);
     return format::convert_file(source, job.flags.output, job.options, job.write, bar.callback(),
                                 job.flags.first_tokens);
   }
   TQC_TRY_ASSIGN(const auto reader, open_reader(source, job));
-  return write_other(console, *reader, job);
+  if (job.target != Target::kTqkv) return write_other(console, *reader, job);
+  ProgressBar bar(console, "converting", Unit::kBytes);
+  return format::convert_file(*reader, job.flags.output, job.options, job.write, bar.callback());
 }
 
 Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job) {
@@ -306,7 +358,10 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
   }
   if (job.target == Target::kTqkv) report_fallback(console, info, job.options);
   TQC_TRY(tell(console, job, sizes,
-               {std::string(name_of(Target::kTqkv)), {}, losses_of(job.target, info)}));
+               {std::string(name_of(Target::kTqkv)),
+                {},
+                losses_of(job.target, info),
+                hints_of(info, job, n_tokens)}));
   return ExitCode::kDone;
 }
 
@@ -377,8 +432,10 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   TQC_TRY_ASSIGN(ForeignInput input,
                  open_foreign(console, name, watched, kind, foreign_flags(job), job.model,
                               job.flags.first_tokens, job.flags.n_threads));
-  Remarks remarks{std::string(name_of(kind)), std::move(input.opened.notes),
-                  std::move(input.opened.dropped_fields)};
+  Remarks remarks{std::string(name_of(kind)),
+                  std::move(input.opened.notes),
+                  std::move(input.opened.dropped_fields),
+                  {}};
   if (job.model.not_run) {
     remarks.notes.push_back(
         fmt::format("{}: {}; the model of the cache is unknown, and no token "
@@ -392,6 +449,7 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   TQC_TRY(in_file(name, settle_archive(console, cache, job)));
   TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, cache, *watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
+  remarks.hints = hints_of(manifest, job, manifest.n_tokens());
   for (std::string& each : losses_of(job.target, manifest)) {
     remarks.losses.push_back(std::move(each));
   }
@@ -449,6 +507,17 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   return convert_own(console, std::move(input), job);
 }
 
+// --help shows the flags that most users need.
+void show_the_usual_flags(FlagSet& app) {
+  constexpr std::string_view kUsual[] = {"in",        "out",        "--output",  "--tier",
+                                         "--preset",  "--quality",  "--bits",    "--windows",
+                                         "--profile", "--compress", "--tokens",  "--model",
+                                         "--to",      "--ids-file", "--threads", "--force"};
+  for (const auto& flag : app.flags()) {
+    if (std::ranges::find(kUsual, flag->name()) == std::end(kUsual)) flag->rare();
+  }
+}
+
 // The flags that `add` adds.
 template <class Add>
 std::vector<const Flag*> flags_of(FlagSet& app, Add add) {
@@ -467,10 +536,12 @@ Action define_convert(FlagSet& app) {
       ->type_name("")
       ->file()
       ->required();
-  app.add("out", flags->output, "Cache file to write; - is standard output")
-      ->type_name("")
+  Flag* const out = app.add("out", flags->output, "Cache file to write; - is standard output");
+  out->type_name("")->file();
+  app.add("-o,--output", flags->named_output, "Another way to name OUT")
+      ->type_name("FILE")
       ->file()
-      ->required();
+      ->excludes(out);
   flags->of_own = flags_of(app, [&] {
     add_tier_flag(app, flags->tier);
     flags->of_codec = flags_of(app, [&] { add_codec_flags(app, flags->codec); });
@@ -482,8 +553,13 @@ Action define_convert(FlagSet& app) {
   add_export_flags(app, flags->target);
   add_threads_flag(app, flags->n_threads);
   add_force_flag(app, flags->force);
+  show_the_usual_flags(app);
   app.footer(footer());
-  return [flags](const Console& console) { return run(console, *flags); };
+  return [flags](const Console& console) -> Result<ExitCode> {
+    if (flags->output.empty()) flags->output = flags->named_output;
+    if (flags->output.empty()) return usage_error("no output: name the file as OUT or with -o");
+    return run(console, *flags);
+  };
 }
 
 }  // namespace tqcache::cli

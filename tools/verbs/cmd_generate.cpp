@@ -58,7 +58,7 @@ Examples:
 
 struct GenerateFlags : SessionFlags {
   PromptFlags prompt;
-  std::int64_t n = 0;
+  std::int64_t n = 512;
   std::string save;
   bool append = false;
   bool reuse = false;
@@ -101,9 +101,27 @@ Json generate_json(const session::Session& session, const GenerateFlags& flags,
 // "60 tokens of prompt (1200/s)"
 std::string amount(std::int64_t n_tokens, std::string_view what, std::int64_t n_timed,
                    double seconds) {
-  const std::string text = fmt::format("{} tokens {}", n_tokens, what);
+  const std::string text = fmt::format("{} {}", counted(n_tokens, "token"), what);
   if (n_timed == 0 || seconds <= 0) return text;
   return text + fmt::format(" ({:.0f}/s)", static_cast<double>(n_timed) / seconds);
+}
+
+std::string_view stop_text(session::StopReason reason) {
+  switch (reason) {
+    case session::StopReason::kEndToken:
+      return "ended by the model";
+    case session::StopReason::kStopString:
+      return "stopped before a text of --stop";
+    case session::StopReason::kLength:
+      return "stopped by -n";
+    case session::StopReason::kContextFull:
+      return "stopped because the context is full";
+    case session::StopReason::kInterrupted:
+      return "interrupted";
+    case session::StopReason::kFailed:
+      return "failed";
+  }
+  return "failed";
 }
 
 void tell(const Console& console, const session::PromptStore* store, const Run& run) {
@@ -115,7 +133,7 @@ void tell(const Console& console, const session::PromptStore* store, const Run& 
   }
   line +=
       amount(std::ssize(run.generation.ids), "written", run.timed_tokens(), run.generation.seconds);
-  note(console, fmt::format("{}, stopped by {}", line, session::stop_word(run.generation.stop)));
+  note(console, fmt::format("{}, {}", line, stop_text(run.generation.stop)));
 }
 
 // Reveals the prompt's tokens to a cache with hidden tokens, and returns those that the cache
@@ -150,7 +168,7 @@ Result<void> reuse(const Console& console, const GenerateFlags& flags, session::
                               "cannot be truncated there ({}): nothing is reused",
                               reused.n_common, reused.obstacle));
   } else if (reused.n_kept < reused.n_before) {
-    note(console, fmt::format("{} of {} cached tokens reused; the prompt differs from there",
+    note(console, fmt::format("{} of {} cached tokens reused; the prompt differs after them",
                               reused.n_kept, reused.n_before));
   }
   ids.erase(ids.begin(), ids.begin() + reused.n_kept);
@@ -311,7 +329,7 @@ Action define_generate(FlagSet& app) {
   app.add("-n,--max-new-tokens", flags->n, "Maximum number of tokens to generate")
       ->type_name("N")
       ->at_least(1)
-      ->required();
+      ->show_default();
   app.add("--save", flags->save, "Save the extended cache to this file")->type_name("FILE")->file();
   app.add(
       "--reuse", flags->reuse,

@@ -25,6 +25,7 @@ their content. A llama.cpp file does not describe its layers; --model shows them
 
 Examples:
   tqcache info book.tqkv
+  tqcache info *.tqkv
   tqcache info book.tqkv --sections
   tqcache info book.tqkv --show-text -m model.gguf
   tqcache info book.tqkv --json
@@ -32,7 +33,8 @@ Examples:
 )";
 
 struct InfoFlags {
-  std::string file;
+  std::vector<std::string> files;
+  std::string file;      // the current one
   ForeignFlags foreign;  // with the model
   bool show_text = false;
   bool sections = false;
@@ -70,20 +72,23 @@ Result<ForeignView> envelope_view(const std::string& name, const ByteSource& fil
   return view;
 }
 
-Result<ExitCode> show(const Console& console, const ForeignView& view) {
-  TQC_TRY(console.json ? print_json(info_json(view)) : print(info_text(view)));
-  return ExitCode::kDone;
+// Prints a description, or returns it in `json`.
+template <class View>
+Result<void> show(const Console& console, const View& view, Json& json) {
+  if (!console.json) return print(info_text(view));
+  json = info_json(view);
+  return {};
 }
 
-Result<ExitCode> show_foreign(const Console& console, const std::string& name,
-                              std::shared_ptr<const ByteSource> file, FileKind kind,
-                              const InfoFlags& flags) {
+Result<void> show_foreign(const Console& console, const std::string& name,
+                          std::shared_ptr<const ByteSource> file, FileKind kind,
+                          const InfoFlags& flags, Json& json) {
   if (flags.sections || flags.show_text) {
     return usage_error("--sections and --show-text are for .tqkv files");
   }
   if (kind == FileKind::kLlama && flags.foreign.model.empty()) {
     TQC_TRY_ASSIGN(const ForeignView view, envelope_view(name, *file));
-    return show(console, view);
+    return show(console, view, json);
   }
   TQC_TRY_ASSIGN(const ModelFacts model, load_model_facts(flags.foreign.model));
   TQC_TRY_ASSIGN(ForeignInput input, open_foreign(console, name, std::move(file), kind,
@@ -95,14 +100,14 @@ Result<ExitCode> show_foreign(const Console& console, const std::string& name,
                          &input.opened.cache->description(),
                          std::move(input.opened.notes),
                          std::move(input.opened.dropped_fields)};
-  return show(console, view);
+  return show(console, view, json);
 }
 
-Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
+Result<void> describe(const Console& console, const InfoFlags& flags, Json& json) {
   const std::string name = display_name(flags.file, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
   TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(name, foreign_kind(*source)));
-  if (kind) return show_foreign(console, name, std::move(source), *kind, flags);
+  if (kind) return show_foreign(console, name, std::move(source), *kind, flags, json);
   if (!flags.foreign.model.empty() && !flags.show_text) {
     return usage_error("--model needs --show-text");
   }
@@ -116,8 +121,33 @@ Result<ExitCode> run(const Console& console, const InfoFlags& flags) {
   if (!flags.foreign.model.empty()) {
     TQC_TRY_ASSIGN(view.text, prompt_text(flags, info));
   }
-  TQC_TRY(console.json ? print_json(info_json(view)) : print(info_text(view)));
-  return ExitCode::kDone;
+  return show(console, view, json);
+}
+
+Result<ExitCode> run(const Console& console, InfoFlags& flags) {
+  if (flags.files.size() == 1) {
+    Json json;
+    flags.file = flags.files.front();
+    TQC_TRY(describe(console, flags, json));
+    if (console.json) TQC_TRY(print_json(json));
+    return ExitCode::kDone;
+  }
+  Tally tally;
+  Json files = Json::array();
+  for (const std::string& file : flags.files) {
+    if (!console.json && file != flags.files.front()) TQC_TRY(print("\n"));
+    Json json = {{"file", file}};
+    flags.file = file;
+    if (const Result<void> outcome = describe(console, flags, json); outcome) {
+      tally.done();
+    } else {
+      json["error"] = failure_json(outcome.error());
+      tally.failed(outcome.error());
+    }
+    files.push_back(std::move(json));
+  }
+  if (console.json) TQC_TRY(print_json({{"schema", 1}, {"files", files}}));
+  return tally.exit_code();
 }
 
 }  // namespace
@@ -127,7 +157,7 @@ Action define_info(FlagSet& app) {
   // Rows are not read here, so it does not matter whether they are rotated.
   flags->foreign.rotation = "off";
   flags->foreign.n_probe = 0;
-  app.add("file", flags->file, "Cache file; - is standard input")
+  app.add("file", flags->files, "Cache files; - is standard input")
       ->type_name("")
       ->file()
       ->required();

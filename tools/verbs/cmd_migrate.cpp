@@ -284,10 +284,7 @@ class SharedBar {
 class Migrator {
  public:
   Migrator(const Console& console, const MigrateFlags& flags, const format::WriteOptions& write)
-      : console_(console),
-        flags_(flags),
-        plan_(plan_migration(flags.request)),
-        tally_(console.json) {
+      : console_(console), flags_(flags), plan_(plan_migration(flags.request)) {
     options_.write = write;
     options_.keep_backup = !flags.no_backup;
     options_.dry_run = flags.dry_run;

@@ -30,7 +30,7 @@ computed, and new blocks are added to the store.
 
 Examples:
   tqcache prefill -m model.gguf --file book.txt -o book.kv
-  tqcache prefill -m model.gguf --file book.txt --max-tokens 4096 -o book.kv
+  tqcache prefill -m model.gguf --file book.txt --tokens 4096 -o book.kv
   echo "Once upon a time" | tqcache prefill -m model.gguf - -o story.kv
   tqcache prefill -m model.gguf --store dir:prompts --file book.txt -o book.kv
   tqcache prefill -m model.gguf -p "Hello" -o - | tqcache info -
@@ -78,10 +78,10 @@ Result<PromptFlags> prompt_flags(const PrefillOptions& options) {
 
 Result<void> tell(const Console& console, const PrefillOptions& options,
                   const session::PromptStore* store, const Work& work) {
-  note(console, fmt::format("{}: {} tokens in {:.2f} s ({:.0f} tokens/s), {} bytes",
-                            display_name(options.output, "standard output"),
-                            grouped(static_cast<std::uint64_t>(work.n_tokens)), work.seconds,
-                            work.tokens_per_second(), grouped(work.file_bytes)));
+  note(console,
+       fmt::format("{}: {} in {:.2f} s ({:.0f} tokens/s), {} bytes",
+                   display_name(options.output, "standard output"), counted(work.n_tokens, "token"),
+                   work.seconds, work.tokens_per_second(), grouped(work.file_bytes)));
   if (!console.json) return {};
   Json object;
   object["schema"] = 1;
@@ -104,6 +104,12 @@ Result<std::unique_ptr<session::Session>> prefill(const Console& console,
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, read_prompt(prompt, model->tokenizer));
   if (options.max_tokens > 0 && std::ssize(ids) > options.max_tokens) {
     ids.resize(static_cast<std::size_t>(options.max_tokens));
+  }
+  if (const std::int64_t n_most = model->config.context_length; std::ssize(ids) > n_most) {
+    return usage_error(fmt::format(
+        "the prompt has {}, the context of the model {}; --tokens {} "
+        "takes the first",
+        counted(std::ssize(ids), "token"), grouped(static_cast<std::uint64_t>(n_most)), n_most));
   }
   TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(*model, *dtype_from_name(options.dtype)));
   TQC_TRY_ASSIGN(std::unique_ptr<session::Session> session,
@@ -153,7 +159,8 @@ Action define_prefill(FlagSet& app) {
   add_prompt_flags(app, options->prompt);
   add_prompt_store_flags(app, options->store, StoreNames::kWithoutName);
   app.add("input", options->dash, "-: read the prompt from standard input")->type_name("");
-  app.add("--max-tokens", options->max_tokens, "Use only the first N tokens of the prompt")
+  app.add("--tokens,--max-tokens", options->max_tokens, "Use only the first N tokens of the prompt")
+      ->formerly("--max-tokens")
       ->type_name("N")
       ->at_least(1);
   app.add("--dtype", options->dtype, "Type of the values in the cache: f16, bf16 or f32")

@@ -26,7 +26,7 @@ docs/reference/profile.md describes the file.
 
 Examples:
   tqcache profile -m model.gguf --file sample.txt -o model.tqprofile
-  tqcache profile -m hf-folder --file sample.txt -o model.tqprofile --windows 8
+  tqcache profile -m hf-folder --file sample.txt -o model.tqprofile --max-windows 8
   tqcache convert book.kv book.tqkv --tier archive --profile model.tqprofile --bits 3
   tqcache convert book.kv book.tqkv --tier archive --profile model.tqprofile --target-kld 0.05
 )";
@@ -126,7 +126,9 @@ Action define_profile(FlagSet& app) {
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--windows", flags->options.max_windows, "Number of windows, spread over the sample")
+  app.add("--max-windows,--windows", flags->options.max_windows,
+          "Number of windows, spread over the sample")
+      ->formerly("--windows")
       ->type_name("N")
       ->at_least(1)
       ->show_default();

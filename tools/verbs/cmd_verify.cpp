@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
@@ -27,16 +28,18 @@ with hidden tokens cannot be probed: --probe 0 compares only the fingerprints. F
 sliding windows or recurrent state, only the fingerprints are compared. Leftovers of an interrupted
 save behind the end of the file are not damage.
 
-Exit codes: 0 undamaged, 20 damaged, 22 wrong model or key.
+Exit codes: 0 undamaged, 20 damaged, 22 wrong model or key. Of several files all are checked; the
+code is 3 if some are bad, and that of the first one if all are.
 
 Examples:
   tqcache verify book.tqkv
   tqcache verify book.tqkv -m model.gguf
+  tqcache verify *.tqkv
   tqcache verify book.tqkv -m model.gguf --probe 64 --json
 )";
 
 struct VerifyFlags {
-  std::string file;
+  std::vector<std::string> files;
   std::string model;
   std::int64_t n_probe = 16;
   unsigned n_threads = 0;
@@ -129,9 +132,11 @@ std::string verdict(const std::string& name, const VerifyFlags& flags, const Fin
 
 // Compares with the model and fills in `findings` up to the first failure.
 Result<void> check_model(const Console& console, const VerifyFlags& flags, const std::string& name,
-                         const ByteSource& source, Findings& findings) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
-                 in_file(flags.model, model::load_model(flags.model)));
+                         const ByteSource& source, std::unique_ptr<model::Model>& model,
+                         Findings& findings) {
+  if (!model) {  // for the first of several files
+    TQC_TRY_ASSIGN(model, in_file(flags.model, model::load_model(flags.model)));
+  }
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
   options.verify_digests = true;  // the same content that was verified before
@@ -176,9 +181,12 @@ Result<void> check_file(const Console& console, const VerifyFlags& flags, const 
   return {};
 }
 
-Result<ExitCode> run(const Console& console, const VerifyFlags& flags) {
-  const std::string name = display_name(flags.file, "standard input");
-  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
+// Checks a file and prints the verdict, or returns it in `json`. The result is why the cache is
+// rejected.
+Result<void> verify(const Console& console, const VerifyFlags& flags, const std::string& file,
+                    std::unique_ptr<model::Model>& model, Json& json) {
+  const std::string name = display_name(file, "standard input");
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(file));
   TQC_TRY(in_file(name, refuse_foreign(*source)));
   Findings findings;
   TQC_TRY(check_file(console, flags, name, source, findings));
@@ -188,19 +196,46 @@ Result<ExitCode> run(const Console& console, const VerifyFlags& flags) {
     findings.error = Error{ErrorCode::kCorrupt, fmt::format("{} problem{} found", damage.size(),
                                                             damage.size() == 1 ? "" : "s")};
   } else if (!flags.model.empty()) {
-    TQC_TRY(check_model(console, flags, name, *source, findings));
+    TQC_TRY(check_model(console, flags, name, *source, model, findings));
   }
-  if (console.json) TQC_TRY(print_json(findings_json(name, flags, findings)));
+  json = findings_json(name, flags, findings);
   if (findings.error) return in_file(name, *findings.error);
-  if (!console.json) TQC_TRY(print(verdict(name, flags, findings)));
-  return ExitCode::kDone;
+  return console.json ? Result<void>() : print(verdict(name, flags, findings));
+}
+
+Result<ExitCode> run(const Console& console, const VerifyFlags& flags) {
+  std::unique_ptr<model::Model> model;
+  if (flags.files.size() == 1) {
+    Json json;
+    const Result<void> outcome = verify(console, flags, flags.files.front(), model, json);
+    if (console.json && !json.is_null()) TQC_TRY(print_json(json));
+    if (!outcome) return outcome.error();
+    return ExitCode::kDone;
+  }
+  Tally tally;
+  Json files = Json::array();
+  for (const std::string& file : flags.files) {
+    Json json;
+    const Result<void> outcome = verify(console, flags, file, model, json);
+    if (json.is_null()) json = {{"file", file}, {"ok", false}};
+    json["error"] = outcome ? Json(nullptr) : failure_json(outcome.error());
+    files.push_back(std::move(json));
+    if (outcome) {
+      tally.done();
+    } else {
+      tally.failed(outcome.error());
+      if (outcome.error().code == ErrorCode::kInterrupted) break;
+    }
+  }
+  if (console.json) TQC_TRY(print_json({{"schema", 1}, {"files", files}}));
+  return tally.exit_code();
 }
 
 }  // namespace
 
 Action define_verify(FlagSet& app) {
   const auto flags = std::make_shared<VerifyFlags>();
-  app.add("file", flags->file, "Cache file; - is standard input")
+  app.add("file", flags->files, "Cache files; - is standard input")
       ->type_name("")
       ->file()
       ->required();

@@ -114,7 +114,7 @@ Result<ExitCode> run(const Console& console, const CacheFlags& flags) {
   eval::Report report = eval::cache_report(pair.diff, attention);
   report.facts.insert(report.facts.begin(), {{"reference", flags.pair.a}, {"cache", flags.pair.b}});
   if (!flags.model.empty()) report.facts.emplace_back("model", flags.model);
-  report.facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
+  add_run_facts(flags.pair.n_threads, nullptr, report);
   TQC_TRY(give_report(console, flags.output, report, cache_json(flags, pair.diff, attention)));
   return ExitCode::kDone;
 }

@@ -1,15 +1,24 @@
 #include "verbs/eval_common.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <ctime>
+#include <fstream>
+#include <thread>
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
+#include "cli/store_flags.h"
+#include "cli/terminal.h"
 #include "cli/verb.h"
 #include "report/html_page.h"
 #include "report/text_table.h"
+#include "tqcache/bytes.h"
+#include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/file.h"
 #include "tqcache/session.h"
 
@@ -45,7 +54,40 @@ Result<void> check_eval_output(const EvalOutput& output) {
 Result<void> give_report(const Console& console, const EvalOutput& output,
                          const eval::Report& report, const Json& json) {
   if (!output.html.empty()) TQC_TRY(write_page(console, output, report));
-  return console.json ? print_json(json) : print(report::report_text(report));
+  const std::size_t columns =
+      is_terminal(STDOUT_FILENO) ? std::max<std::size_t>(terminal_columns(STDOUT_FILENO), 40) : 100;
+  return console.json ? print_json(json) : print(report::report_text(report, columns));
+}
+
+namespace {
+
+// "AMD EPYC 9R14"; empty if the system does not tell.
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const std::size_t at = line.find_first_not_of(" \t", line.find(':') + 1);
+    return at == std::string::npos ? std::string() : line.substr(at);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_run_facts(unsigned n_threads, const model::Model* model, eval::Report& report) {
+  auto& facts = report.facts;
+  if (model != nullptr) {
+    facts.emplace_back("model weights", "sha256 " + to_hex(model->identity.weights_fingerprint));
+  }
+  facts.emplace_back("command line", command_line());
+  facts.emplace_back("date", time_text(std::time(nullptr)) + " UTC");
+  const std::string cpu = cpu_name();
+  facts.emplace_back(
+      "CPU", fmt::format("{}{}{}", cpu, cpu.empty() ? "" : ", ", codec::best_kernels().name));
+  facts.emplace_back("threads", n_threads == 0
+                                    ? fmt::format("all ({})", std::thread::hardware_concurrency())
+                                    : std::to_string(n_threads));
+  facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
 }
 
 namespace {
@@ -126,7 +168,8 @@ void add_answer_flags(FlagSet& app, AnswerFlags& flags) {
           "Separate them by semicolons if one contains commas")
       ->type_name("LIST")
       ->show_default();
-  app.add("--max-tokens", flags.max_tokens, "Maximum number of tokens per answer")
+  app.add("--max-new-tokens,--max-tokens", flags.max_tokens, "Maximum number of tokens per answer")
+      ->formerly("--max-tokens")
       ->type_name("N")
       ->range(1, 1 << 20)
       ->show_default();
@@ -200,7 +243,7 @@ void add_facts(const AnswerFlags& flags, const Examinee& examinee, eval::Report&
       {"turns", examinee.turns},
       {"maximum tokens per answer", std::to_string(flags.max_tokens)}};
   report.facts.insert(report.facts.begin(), facts.begin(), facts.end());
-  report.facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
+  add_run_facts(flags.n_threads, examinee.model.get(), report);
 }
 
 Json facts_json(const AnswerFlags& flags, const Examinee& examinee) {

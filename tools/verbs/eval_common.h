@@ -37,6 +37,10 @@ Result<void> check_eval_output(const EvalOutput& output);
 Result<void> give_report(const Console& console, const EvalOutput& output,
                          const eval::Report& report, const Json& json);
 
+// Appends what a reader needs to repeat the measurement: the command line, the date, this program,
+// the CPU, the number of threads and, unless it is null, the fingerprint of the model.
+void add_run_facts(unsigned n_threads, const model::Model* model, eval::Report& report);
+
 struct AnswerFlags {
   std::string model;
   std::string configurations = "f32,turbo4";

@@ -37,7 +37,7 @@ constexpr const char* kPplExamples =
     R"(Examples:
   tqcache eval ppl -m model.gguf --file book.txt
   tqcache eval ppl -m model.gguf --file book.txt --configs f32,turbo4,turbo3,kfv4
-  tqcache eval ppl -m hf-folder --file book.txt --window 512 --windows 8 --json
+  tqcache eval ppl -m hf-folder --file book.txt --window 512 --max-windows 8 --json
 )";
 
 constexpr const char* kKldExamples =
@@ -62,12 +62,14 @@ struct Flags {
 
 struct Measured {
   eval::PredictionCosts costs;
+  std::unique_ptr<model::Model> model;
   double seconds = 0;
 };
 
 Json divergence_json(const eval::PredictionCost& way) {
   Json json;
   json["mean"] = way.kld_mean;
+  json["mean_error"] = way.kld_error;
   json["median"] = way.kld_median;
   json["p99"] = way.kld_p99;
   json["max"] = way.kld_max;
@@ -104,8 +106,10 @@ Json way_json(const eval::PredictionCost& way) {
       way.configuration.is_dense() ? Json(nullptr) : Json(way.size.bits_per_packed_value);
   json["window_bytes"] = way.size.k_bytes + way.size.v_bytes;
   json["perplexity"] = way.perplexity;
+  json["perplexity_error"] = way.perplexity_error;
   json["kld"] = divergence_json(way);
   json["top1"] = way.top1;
+  json["top1_error"] = way.top1_error;
   json["relative_mse"] = errors_json(way.errors);
   return json;
 }
@@ -139,13 +143,13 @@ Result<void> check_text_flags(const Flags& flags) {
 
 Result<Measured> measure(const Console& console, const Flags& flags,
                          std::span<const cache::Configuration> configurations) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
-                 in_file(flags.model, model::load_model(flags.model)));
-  TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_prompt(flags.text(), model->tokenizer));
+  Measured measured;
+  TQC_TRY_ASSIGN(measured.model, in_file(flags.model, model::load_model(flags.model)));
+  const model::Model& model = *measured.model;
+  TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_prompt(flags.text(), model.tokenizer));
   ProgressBar bar(console, "eval", Unit::kTokens);
   const auto start = std::chrono::steady_clock::now();
-  Measured measured;
-  TQC_TRY_ASSIGN(measured.costs, eval::measure_predictions(*model, ids, configurations,
+  TQC_TRY_ASSIGN(measured.costs, eval::measure_predictions(model, ids, configurations,
                                                            flags.options, bar.callback()));
   measured.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -161,7 +165,7 @@ Result<ExitCode> run(const Console& console, const Flags& flags, PredictionFocus
   eval::Report report = eval::predictions_report(measured.costs, focus);
   report.facts.insert(report.facts.begin(),
                       {{"model", flags.model}, {"text", flags.file.value_or("token ids")}});
-  report.facts.emplace_back("program", "tqcache " TQCACHE_VERSION);
+  add_run_facts(flags.options.n_threads, measured.model.get(), report);
   TQC_TRY(give_report(console, flags.output, report, costs_json(flags, measured)));
   return ExitCode::kDone;
 }
@@ -178,7 +182,8 @@ void add_window_flags(FlagSet& app, eval::PredictionOptions& options) {
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--windows", options.max_windows, "Use only the first N windows")
+  app.add("--max-windows,--windows", options.max_windows, "Use only the first N windows")
+      ->formerly("--windows")
       ->type_name("N")
       ->at_least(1);
   app.add("--as-served", options.as_served,

@@ -165,7 +165,7 @@ as part of a longer number. Both ignore case, punctuation, symbols and repeated 
 Examples:
   tqcache eval jsonl -m model.gguf --file questions.jsonl
   tqcache eval jsonl -m model.gguf --file questions.jsonl --limit 100 --configs f32,turbo4,turbo3
-  tqcache eval jsonl -m base.gguf --file completions.jsonl --raw --max-tokens 16
+  tqcache eval jsonl -m base.gguf --file completions.jsonl --raw --max-new-tokens 16
 )";
 
 struct JsonlFlags {

@@ -21,11 +21,12 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kLsExamples =
-    R"(Lists the prompts of one salt by name. Bytes count all blobs that a prompt needs, including shared
+    R"(Lists the prompts of one salt by name. The size counts all blobs that a prompt needs, including shared
 ones; tqcache store stats reports what sharing saves.
 
 Examples:
   tqcache store ls --store dir:/var/lib/prompts
+  tqcache store ls --store dir:/var/lib/prompts --model-name SmolLM2
   tqcache store ls --store redis://localhost --salt-file team.salt --json
 )";
 
@@ -70,9 +71,9 @@ Row row_of(const store::Entry& entry, const store::PromptRecord& record) {
 eval::Cell count_cell(std::uint64_t value) { return eval::Number{static_cast<double>(value), 0}; }
 
 eval::Table table_of(const std::vector<Row>& rows) {
-  eval::Table table{"", {"name", "tokens", "bytes", "put (UTC)", "last used", "model"}, {}};
+  eval::Table table{"", {"name", "tokens", "size", "put (UTC)", "last used", "model"}, {}};
   for (const Row& row : rows) {
-    table.rows.push_back({printable(row.name), count_cell(row.n_tokens), count_cell(row.bytes),
+    table.rows.push_back({printable(row.name), count_cell(row.n_tokens), human_bytes(row.bytes),
                           time_text(row.created), row.idle ? duration_text(*row.idle) + " ago" : "",
                           printable(row.model_name)});
   }
@@ -88,14 +89,20 @@ Json list_json(const OpenStore& store, const std::vector<Row>& rows) {
   return json;
 }
 
-Result<ExitCode> run_ls(const Console& console, const StoreFlags& flags) {
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags, StoreUse::kLook));
+struct LsFlags {
+  StoreFlags store;
+  std::string model_name;  // part of it; empty: any
+};
+
+Result<ExitCode> run_ls(const Console& console, const LsFlags& flags) {
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   std::vector<Row> rows;
   const auto tell = [&](const std::string& message) { warn(store.name(), message); };
   TQC_TRY(store.in(store::list_prompts(
       *store.backend, store::record_prefix(store.salt), tell,
       [&](const store::Entry& entry, const store::PromptRecord& record) -> Result<void> {
         if (interrupted()) return interrupted_error();
+        if (record.model_name.find(flags.model_name) == std::string::npos) return {};
         rows.push_back(row_of(entry, record));
         return {};
       })));
@@ -152,7 +159,7 @@ struct RmFlags {
 Result<ExitCode> run_rm(const Console& console, const RmFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
   store::Library library = store.library();
-  Tally tally(console.json);
+  Tally tally;
   Json removed = Json::array();
   for (const std::string& name : flags.names) {
     TQC_TRY_ASSIGN(const bool was_there, store.in(library.remove(name)));
@@ -174,9 +181,12 @@ Result<ExitCode> run_rm(const Console& console, const RmFlags& flags) {
 }  // namespace
 
 Action define_store_ls(FlagSet& app) {
-  const auto flags = std::make_shared<StoreFlags>();
-  add_store_flag(app, *flags);
-  add_salt_flag(app, *flags);
+  const auto flags = std::make_shared<LsFlags>();
+  add_store_flag(app, flags->store);
+  add_salt_flag(app, flags->store);
+  app.add("--model-name", flags->model_name,
+          "List only prompts of models whose names contain this text")
+      ->type_name("TEXT");
   app.footer(kLsExamples);
   return [flags](const Console& console) { return run_ls(console, *flags); };
 }

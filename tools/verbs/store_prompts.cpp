@@ -71,10 +71,9 @@ Json report_json(const PutFlags& flags, const OpenStore& store, const std::strin
 void tell(const Console& console, const std::string& file, const std::string& name,
           const store::PutReport& report) {
   const std::string kept = name.empty() ? "" : fmt::format(", named {}", name);
-  note(console,
-       fmt::format("{}: {} tokens{}; {} of {} blocks new, {} of {} bytes", file,
-                   grouped(static_cast<std::uint64_t>(report.n_tokens)), kept, report.new_blocks,
-                   report.blocks, grouped(report.new_bytes), grouped(report.bytes)));
+  note(console, fmt::format("{}: {}{}; {} of {} blocks new, {} of {} bytes", file,
+                            counted(report.n_tokens, "token"), kept, report.new_blocks,
+                            report.blocks, grouped(report.new_bytes), grouped(report.bytes)));
   if (report.other_blocks == 0) return;
   warn(file, fmt::format("{} blocks of the same tokens exist with other values and were kept",
                          report.other_blocks));
@@ -87,9 +86,15 @@ Result<ExitCode> run(const Console& console, const PutFlags& flags) {
   store::Library library = store.library(flags.n_threads);
   ProgressBar bar(console, "storing", Unit::kBlocks);
   const store::PutOptions options{flags.replace, std::time(nullptr)};
-  TQC_TRY_ASSIGN(
-      const store::PutReport report,
-      in_file(input.name, library.put_file(*input.source, name, bar.callback(), options)));
+  auto put = library.put_file(*input.source, name, bar.callback(), options);
+  if (!put) {
+    Error error = std::move(put).error();
+    if (error.message.starts_with("another prompt has the name")) {
+      error.message += "; --replace gives it to this one";
+    }
+    return in_file(input.name, std::move(error));
+  }
+  const store::PutReport report = std::move(put).value();
   bar.clear();
   tell(console, input.name, name, report);
   if (console.json) TQC_TRY(print_json(report_json(flags, store, name, report)));

@@ -90,10 +90,10 @@ Json report_json(const OpenStore& store, const GcFlags& flags, const store::Coll
 }
 
 std::string report_text(const GcFlags& flags, const store::CollectReport& report) {
-  return fmt::format("{} -> {} bytes; {} blobs {}, {} of {} prompts\n",
-                     grouped(report.bytes_before), grouped(report.bytes_after),
-                     grouped(blobs_removed(report)), flags.dry_run ? "would be removed" : "removed",
-                     report.prompts_removed, report.prompts) +
+  return fmt::format("{} -> {} bytes; {} {}, {} of {}\n", grouped(report.bytes_before),
+                     grouped(report.bytes_after), counted(blobs_removed(report), "blob"),
+                     flags.dry_run ? "would be removed" : "removed", report.prompts_removed,
+                     counted(report.prompts, "prompt")) +
          leftovers_text(report.leftovers, flags.dry_run ? "would be removed" : "removed");
 }
 
@@ -224,24 +224,26 @@ Json report_json(const OpenStore& store, const CheckFlags& flags, const store::C
 
 std::string report_text(const CheckFlags& flags, const store::CheckReport& report) {
   std::string text =
-      fmt::format("OK: {} prompts, {} blobs, {} bytes; {} blobs read ({} bytes)\n",
-                  grouped(report.prompts), grouped(report.blobs.blobs), grouped(report.blobs.bytes),
-                  grouped(report.read.blobs), grouped(report.read.bytes));
+      fmt::format("OK: {}, {}, {} bytes; {} read ({} bytes)\n", counted(report.prompts, "prompt"),
+                  counted(report.blobs.blobs, "blob"), grouped(report.blobs.bytes),
+                  counted(report.read.blobs, "blob"), grouped(report.read.bytes));
   if (report.unfindable.blobs > 0) {
-    text += fmt::format("{} unreachable blobs of {} bytes; tqcache store gc removes them\n",
-                        grouped(report.unfindable.blobs), grouped(report.unfindable.bytes));
+    text += fmt::format("{} of {} bytes; tqcache store gc removes them\n",
+                        counted(report.unfindable.blobs, "unreachable blob"),
+                        grouped(report.unfindable.bytes));
   }
   if (report.later > 0) {
-    text += fmt::format("{} blobs of a later version were not checked\n", grouped(report.later));
+    text +=
+        fmt::format("not checked, because of a later version: {}\n", counted(report.later, "blob"));
   }
   return text + leftovers_text(report.leftovers, flags.repair ? "removed" : "gc removes them");
 }
 
 Error damage(const store::CheckReport& report) {
   return {ErrorCode::kCorrupt,
-          fmt::format("{} damaged blobs, {} missing, {} removed; {} of {} prompts affected",
-                      report.damaged, report.missing, report.repaired, report.prompts_damaged,
-                      report.prompts)};
+          fmt::format("{}, {} missing, {} removed; {} of {} affected",
+                      counted(report.damaged, "damaged blob"), report.missing, report.repaired,
+                      report.prompts_damaged, counted(report.prompts, "prompt"))};
 }
 
 Result<ExitCode> run(const Console& console, const CheckFlags& flags) {
@@ -343,9 +345,9 @@ Result<ExitCode> run(const Console& console, const CopyFlags& flags) {
                                             : store::copy_prompts(*from.backend, *to.backend, keys,
                                                                   options, bar.callback())));
   bar.clear();
-  note(console,
-       fmt::format("{}: {} prompts copied, {} existed; {} blobs, {} bytes", both, report.prompts,
-                   report.prompts_existed, grouped(report.blobs), grouped(report.bytes)));
+  note(console, fmt::format("{}: {} copied, {} existed; {}, {} bytes", both,
+                            counted(report.prompts, "prompt"), report.prompts_existed,
+                            counted(report.blobs, "blob"), grouped(report.bytes)));
   if (console.json) TQC_TRY(print_json(report_json(from, to, report)));
   return report.is_whole() ? ExitCode::kDone : ExitCode::kDoneInPart;
 }

@@ -118,6 +118,10 @@ struct PredictionCost {
   double kld_p99 = 0;
   double kld_max = 0;
   double top1 = 0;  // share of predictions whose most probable token is the dense run's
+  // Standard errors, as if the predictions were independent.
+  double perplexity_error = 0;
+  double kld_error = 0;  // of the mean
+  double top1_error = 0;
   // Empty if everything stays dense, or as served.
   CodingErrors errors = {};
 };
@@ -129,7 +133,8 @@ struct PredictionCosts {
   bool as_served = false;
   std::optional<std::int32_t> begin_token;  // at the start of each window
   double dense_perplexity = 0;
-  std::vector<PredictionCost> ways;  // [configurations]
+  double dense_perplexity_error = 0;  // standard error, as above
+  std::vector<PredictionCost> ways;   // [configurations]
 
   std::int64_t n_predictions() const { return n_windows * window; }
 };
@@ -361,8 +366,9 @@ Result<Advice> advise_by_divergence(std::span<const Rung> ladder, double max_kld
 Result<Advice> advise_by_size(std::span<const Rung> ladder, std::size_t n_fitting,
                               const MeasureConfigurations& measure);
 
-// The size of the keys and values of `n_tokens` tokens: quantized token blocks, and the incomplete
-// block as f16. A file adds a few KB; its compression saves a few percent.
+// The size of the keys and values of `n_tokens` tokens: quantized token blocks, the incomplete
+// block and sliding windows that stay dense as f16. A file adds a few KB; its compression saves a
+// few percent.
 struct CacheBytes {
   std::int64_t n_tokens = 0;
   std::uint64_t bytes = 0;

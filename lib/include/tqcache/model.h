@@ -131,9 +131,9 @@ struct Model {
 // model is in use.
 //
 // Errors: kNotFound, kIo, and those of the readers; for a folder the message names the file.
-//         kCorrupt when the file is not GGUF, or the vocabulary without the added tokens at its end
-//         is larger than the matrices;
-//         kUnsupported when the model has more tensors than its architecture uses.
+//         kCorrupt when the vocabulary without the added tokens at its end is larger than the
+//         matrices; kUnsupported when the file is not GGUF, or the model has more tensors than its
+//         architecture uses.
 Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path);
 
 // An empty cache for this model: dense, with a window for each sliding-window layer and the initial

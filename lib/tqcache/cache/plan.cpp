@@ -131,7 +131,7 @@ Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
     return {};
   }
   return invalid("is packed already, in " + form_of(quant) +
-                 "; to keep it in another form, convert the dense cache it was made from");
+                 "; to quantize it in another way, convert the dense cache it was made from");
 }
 
 Result<SidePlan> plan_side(const TensorDesc& tensor, const SidePlan& wanted, BlockOrder order,

@@ -65,7 +65,7 @@ constexpr SidePlan dense() {
 }
 
 constexpr auto kPresets = std::to_array<Preset>({
-    {"turbo4", "4 bits: as good as dense for most uses", mse(4), mse(4)},
+    {"turbo4", "4 bits: the default; docs/explain/quality.md has its cost", mse(4), mse(4)},
     {"turbo3.5", "4 bits for a quarter of the channels, 3 for the rest", mixed(3), mixed(3)},
     {"turbo3", "3 bits", mse(3), mse(3)},
     {"turbo2.5", "3 bits for a quarter of the channels, 2 for the rest", mixed(2), mixed(2)},

@@ -172,13 +172,13 @@ Result<CacheBytes> cache_bytes(const model::ModelConfig& config, const cache::Id
                                const cache::Configuration& configuration, std::int64_t n_tokens) {
   TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(config, identity, Dtype::kF16));
   TQC_TRY_ASSIGN(const WindowSize size, window_size(empty, configuration, n_tokens));
-  // Only layers whose keys and values grow with the text count; the others have the same size in
-  // every configuration.
-  const std::int64_t n_growing = std::ranges::count_if(empty.layers, [](const cache::Layer& layer) {
-    return std::holds_alternative<cache::AttentionLayer>(layer);
-  });
+  // The same layers as in window_size(): a sliding window counts with the tokens that it holds.
+  std::int64_t n_held = 0;
+  for (const cache::LayerDesc& layer : cache::describe(empty).layers) {
+    n_held += cache::tokens_held(layer, n_tokens);
+  }
   const auto dense_values =
-      static_cast<std::uint64_t>(2 * n_tokens * n_growing * config.n_kv_heads * config.head_dim);
+      static_cast<std::uint64_t>(2 * n_held * config.n_kv_heads * config.head_dim);
   return CacheBytes{n_tokens, size.k_bytes + size.v_bytes, 2 * dense_values};
 }
 

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -94,13 +95,16 @@ Match match_answer(std::string_view given, std::span<const std::string> expected
 }
 
 std::vector<std::string> score_columns(std::vector<std::string> first) {
-  first.insert(first.end(), {"trials", "found", "exact", "forced", "log-probability"});
+  first.insert(first.end(), {"trials", "found", "+-", "exact", "forced", "log-probability"});
   return first;
 }
 
 std::vector<Cell> score_row(std::vector<Cell> first, const AnswerScore& score) {
   first.emplace_back(Number{static_cast<double>(score.trials), 0});
-  for (const std::int64_t count : {score.found, score.exact, score.forced}) {
+  const double found = score.mean(score.found);
+  first.emplace_back(Number{found, 3});
+  first.emplace_back(Number{std::sqrt(found * (1 - found) / static_cast<double>(score.trials)), 3});
+  for (const std::int64_t count : {score.exact, score.forced}) {
     first.emplace_back(Number{score.mean(count), 3});
   }
   first.emplace_back(Number{score.mean(score.log_probability), 4});

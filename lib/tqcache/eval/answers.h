@@ -55,7 +55,8 @@ struct AnswerScore {
 
 // ---- Scores in a report ----
 
-// `first`, then "trials", "found", "exact", "forced" and "log-probability".
+// `first`, then "trials", "found", "+-" (its standard error), "exact", "forced" and
+// "log-probability".
 std::vector<std::string> score_columns(std::vector<std::string> first);
 
 // A row of these columns. Shapes: `first` is as long as that of score_columns().
@@ -70,7 +71,8 @@ void add_found_row(HeatMap& map, std::string name, std::span<const AnswerScore> 
 
 // The meaning of the columns, as a note of the report.
 inline constexpr std::string_view kScoreNote =
-    "Found: the model's answer contains the value that was asked for. Exact: the answer equals "
+    "Found: the model's answer contains the value that was asked for; +-: one standard error. "
+    "Exact: the answer equals "
     "the expected one. Forced: every token of the expected answer is the most likely one. "
     "Log-probability: the mean over the tokens of the expected answer.";
 

@@ -26,6 +26,7 @@ void Distribution::add(double value) {
   assert(value >= 0);
   ++count_;
   sum_ += value;
+  sum_of_squares_ += value * value;
   max_ = std::max(max_, value);
   const auto kept = static_cast<float>(std::min(value, double{std::numeric_limits<float>::max()}));
   if (!bins_.empty()) return count_in_bins(kept);
@@ -42,6 +43,17 @@ void Distribution::count_in_bins(float value) {
 }
 
 double Distribution::mean() const { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }
+
+double Distribution::standard_error() const {
+  return standard_error_of_mean(sum_, sum_of_squares_, count_);
+}
+
+double standard_error_of_mean(double sum, double sum_of_squares, std::uint64_t count) {
+  if (count < 2) return 0;
+  const auto n = static_cast<double>(count);
+  const double variance = (sum_of_squares - sum * sum / n) / (n - 1);
+  return std::sqrt(std::max(variance, 0.0) / n);
+}
 
 double Distribution::quantile(double q) const {
   assert(q >= 0 && q <= 1);

@@ -12,6 +12,9 @@
 
 namespace tqcache::eval {
 
+// Of the mean of independent numbers. 0 with fewer than two.
+double standard_error_of_mean(double sum, double sum_of_squares, std::uint64_t count);
+
 class Distribution {
  public:
   static constexpr std::size_t kMaxExact = std::size_t{1} << 22;  // numbers kept: 16 MiB
@@ -23,6 +26,8 @@ class Distribution {
 
   std::uint64_t count() const { return count_; }
   double mean() const;  // 0 without numbers
+  // Of the mean, if the numbers are independent. 0 with fewer than two.
+  double standard_error() const;
   double max() const { return max_; }
 
   // The number at index q (count - 1) of the sorted numbers, linearly interpolated between two
@@ -37,6 +42,7 @@ class Distribution {
   std::size_t max_exact_;
   std::uint64_t count_ = 0;
   double sum_ = 0;
+  double sum_of_squares_ = 0;
   double max_ = 0;
   mutable std::vector<float> exact_;  // in any order; empty once there are bins
   std::vector<std::uint64_t> bins_;   // by the upper half of an f32

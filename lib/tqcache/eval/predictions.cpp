@@ -213,6 +213,7 @@ Result<void> check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_siz
 // The predictions of one run so far.
 struct Tally {
   double nll = 0;  // sum of negative log-likelihoods
+  double nll_squared = 0;
   std::uint64_t n_same_top = 0;
   Distribution kld;
 };
@@ -252,13 +253,22 @@ class PredictionMeasurement {
 
   void finish() {
     const auto n = static_cast<double>(costs_.n_predictions());
+    const std::uint64_t count = to_u64(costs_.n_predictions());
     costs_.dense_perplexity = std::exp(dense_nll_ / n);
+    // d exp(x) = exp(x) dx
+    costs_.dense_perplexity_error =
+        costs_.dense_perplexity * standard_error_of_mean(dense_nll_, dense_nll_squared_, count);
     for (std::size_t i = 0; i < costs_.ways.size(); ++i) {
       PredictionCost& way = costs_.ways[i];
       const Tally& tally = tallies_[i];
       const bool is_dense = way.configuration.is_dense();
       way.perplexity = is_dense ? costs_.dense_perplexity : std::exp(tally.nll / n);
       way.top1 = is_dense ? 1 : static_cast<double>(tally.n_same_top) / n;
+      way.perplexity_error =
+          is_dense ? costs_.dense_perplexity_error
+                   : way.perplexity * standard_error_of_mean(tally.nll, tally.nll_squared, count);
+      way.kld_error = tally.kld.standard_error();
+      way.top1_error = std::sqrt(way.top1 * (1 - way.top1) / n);
       way.kld_mean = tally.kld.mean();
       way.kld_median = tally.kld.quantile(0.5);
       way.kld_p99 = tally.kld.quantile(0.99);
@@ -274,6 +284,7 @@ class PredictionMeasurement {
                                        std::span<const float> rows) {
       for (const double each : rows_.add(rows, next_of(ids, first, n), keep)) {
         dense_nll_ += each;
+        dense_nll_squared_ += each * each;
       }
     };
     TQC_TRY(
@@ -310,6 +321,7 @@ class PredictionMeasurement {
 
   static void add(const RowCost& row, Tally& tally) {
     tally.nll += row.nll;
+    tally.nll_squared += row.nll * row.nll;
     tally.n_same_top += row.same_top ? 1 : 0;
     tally.kld.add(row.kld);
   }
@@ -330,6 +342,7 @@ class PredictionMeasurement {
   PredictionRows rows_;
   std::vector<Tally> tallies_;
   double dense_nll_ = 0;
+  double dense_nll_squared_ = 0;
 };
 
 }  // namespace

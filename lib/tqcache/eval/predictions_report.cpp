@@ -28,22 +28,24 @@ Cell if_quantized(const PredictionCost& way, double value, int decimals) {
 
 Table divergence_table(const PredictionCosts& costs) {
   Table table{"Divergence from the dense run, in nats",
-              {"configuration", "bits per value", "quantized", "mean", "median", "p99", "max",
-               "top-1 %", "perplexity"},
+              {"configuration", "bits per value", "quantized", "mean", "+-", "median", "p99", "max",
+               "top-1 %", "+-", "perplexity"},
               {}};
   for (const PredictionCost& way : costs.ways) {
     table.rows.push_back({way.configuration.name, known_number(way.size.bits_per_value, 3),
                           if_quantized(way, way.size.bits_per_packed_value, 3),
-                          known_number(way.kld_mean, 5), known_number(way.kld_median, 5),
-                          known_number(way.kld_p99, 4), known_number(way.kld_max, 3),
-                          known_number(100 * way.top1, 2), known_number(way.perplexity, 4)});
+                          known_number(way.kld_mean, 5), if_quantized(way, way.kld_error, 5),
+                          known_number(way.kld_median, 5), known_number(way.kld_p99, 4),
+                          known_number(way.kld_max, 3), known_number(100 * way.top1, 2),
+                          if_quantized(way, 100 * way.top1_error, 2),
+                          known_number(way.perplexity, 4)});
   }
   return table;
 }
 
 Table perplexity_table(const PredictionCosts& costs) {
   Table table{"Perplexity",
-              {"configuration", "bits per value", "quantized", "perplexity", "above dense, %",
+              {"configuration", "bits per value", "quantized", "perplexity", "+-", "above dense, %",
                "bytes per window"},
               {}};
   for (const PredictionCost& way : costs.ways) {
@@ -51,7 +53,7 @@ Table perplexity_table(const PredictionCosts& costs) {
     table.rows.push_back(
         {way.configuration.name, known_number(way.size.bits_per_value, 3),
          if_quantized(way, way.size.bits_per_packed_value, 3), known_number(way.perplexity, 4),
-         known_number(change, 2),
+         known_number(way.perplexity_error, 4), known_number(change, 2),
          known_number(static_cast<double>(way.size.k_bytes + way.size.v_bytes), 0)});
   }
   return table;
@@ -184,7 +186,10 @@ std::vector<std::pair<std::string, std::string>> facts(const PredictionCosts& co
                                   costs.n_predictions())},
           {"keys and values", costs.as_served ? "as served: quantized one token block at a time"
                                               : "as coded: all quantized and dequantized"},
-          {"dense perplexity", fmt::format("{:.4f}", costs.dense_perplexity)}};
+          {"dense perplexity", costs.dense_perplexity_error > 0
+                                   ? fmt::format("{:.4f} +- {:.4f}", costs.dense_perplexity,
+                                                 costs.dense_perplexity_error)
+                                   : fmt::format("{:.4f}", costs.dense_perplexity)}};
 }
 
 }  // namespace
@@ -201,7 +206,9 @@ Report predictions_report(const PredictionCosts& costs, PredictionFocus focus) {
   report.notes = {
       "Bits per value: all keys and values of a window, dense ones as f16 (those of the "
       "configuration f32 as f32). Quantized: only those of quantized token blocks, scales "
-      "included."};
+      "included.",
+      "+-: one standard error, as if the predictions were independent. All configurations predict "
+      "the same tokens, so their differences are more certain than each figure alone."};
   return report;
 }
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -50,13 +52,13 @@ Result<void> check_target(const ArchiveTarget& target) {
     return !x || (*x >= low && *x <= high);
   };
   if (!in_range(target.bits, kMinArchiveBits, kMaxArchiveBits)) {
-    return invalid(std::to_string(*target.bits) + " bits a value: outside 1 to 8");
+    return invalid(fmt::format("{} bits per value is not between 1 and 8", *target.bits));
   }
   if (!in_range(target.mse, kMinArchiveMse, kMaxArchiveMse)) {
-    return invalid("an error of " + std::to_string(*target.mse) + ": outside 0.0001 to 0.5");
+    return invalid(fmt::format("an error of {} is not between 0.0001 and 0.5", *target.mse));
   }
   if (!in_range(target.step, double{codec::kMinStep}, double{codec::kMaxStep})) {
-    return invalid("a step of " + std::to_string(*target.step) + ": outside 0.015625 to 8");
+    return invalid(fmt::format("a step of {} is not between 0.015625 and 8", *target.step));
   }
   if (int{target.bits.has_value()} + int{target.mse.has_value()} + int{target.step.has_value()} !=
       1) {
@@ -352,8 +354,8 @@ Result<cache::ConvertOptions> choose(const Trials& trials, const cache::ConvertO
     best = turns;
   }
   if (finest) return with_step(with_maps(options, best), *finest);
-  return invalid(std::to_string(bits) + " bits a value cannot be had: what is not packed takes " +
-                 std::to_string(outlook.other_bytes * 8 / outlook.n_values));
+  return invalid(fmt::format("{} bits per value are too few: what is not quantized takes {:.3f}",
+                             bits, outlook.other_bytes * 8 / outlook.n_values));
 }
 
 Result<void> try_all(const std::vector<Candidate>& sides, Trials& trials,

@@ -71,7 +71,11 @@ Result<std::unique_ptr<Model>> assemble(ModelConfig config, tokenizer::Tokenizer
 
 Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {
   TQC_TRY_ASSIGN(MappedFile mapped, MappedFile::open(path));
-  if (!is_gguf(mapped.bytes())) return Error{ErrorCode::kCorrupt, kNoModel};
+  if (!is_gguf(mapped.bytes())) {
+    // Nothing says that this was a model, unless it is cut before its first word.
+    const bool is_cut = mapped.bytes().size() < kGgufMagic.size();
+    return Error{is_cut ? ErrorCode::kCorrupt : ErrorCode::kUnsupported, kNoModel};
+  }
   TQC_TRY_ASSIGN(const tensors::Gguf file, tensors::read_gguf(mapped.bytes()));
   TQC_TRY_ASSIGN(ModelTensors tensors, map_gguf_parts(path, std::move(mapped), file));
   TQC_TRY_ASSIGN(ModelConfig config, read_gguf_config(file, tensors.by_name));

@@ -34,6 +34,8 @@ ErrorCode refusal_code(std::string_view word) {
     if (word == later) return ErrorCode::kBusy;
   }
   if (word == "OOM") return ErrorCode::kTooLarge;
+  // The server refuses this user, whatever the command says.
+  if (word == "WRONGPASS" || word == "NOAUTH" || word == "NOPERM") return ErrorCode::kIo;
   return ErrorCode::kInvalidArgument;
 }
 
