@@ -272,9 +272,10 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY_ASSIGN(session::ChatTurns turns, choose_turns(flags, session->model().tokenizer));
   Chat chat(console, flags, *session, std::move(turns), growing, store.get());
   const Result<void> conversed = chat.converse();
+  const bool was_interrupted = interrupted();
   acknowledge_interrupt();  // otherwise it would end the saving, too
   if (!flags.save.empty() && session->cache().n_tokens() > 0) TQC_TRY(chat.save(flags.save));
-  TQC_TRY(finish_store(console, store.get(), session->cache()));
+  TQC_TRY(finish_store(console, store.get(), session->cache(), was_interrupted));
   if (!conversed) return conversed.error();
   return ExitCode::kDone;
 }

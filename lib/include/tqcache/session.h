@@ -70,8 +70,9 @@ class PromptStore {
   void end_prompt(const cache::Cache& cache);
 
   // Waits a few seconds until new blocks are stored, then saves the cache under its name, if any.
+  // `hurry`: the user interrupted the session, so the wait for new blocks ends after 0.3 s.
   // Errors: those of saving under the name.
-  Result<void> finish(const cache::Cache& cache, const Progress& progress = {});
+  Result<void> finish(const cache::Cache& cache, const Progress& progress = {}, bool hurry = false);
 
   ~PromptStore();
 

@@ -86,11 +86,13 @@ void announce_reading(const fs::path& path) {
 }
 
 Result<std::unique_ptr<LockedFile>> lock_patiently(const fs::path& path,
-                                                   std::chrono::milliseconds timeout) {
+                                                   std::chrono::milliseconds timeout,
+                                                   const std::function<bool()>& interrupted) {
   constexpr std::chrono::milliseconds kPause{10};
   for (auto waited = std::chrono::milliseconds(0);; waited += kPause) {
     Result<std::unique_ptr<LockedFile>> locked = LockedFile::open(path);
     if (locked || locked.error().code != ErrorCode::kBusy || waited >= timeout) return locked;
+    if (interrupted && interrupted()) return interrupted_error();
     std::this_thread::sleep_for(kPause);
   }
 }
