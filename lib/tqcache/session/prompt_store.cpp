@@ -61,11 +61,12 @@ struct PromptStore::State {
       : options(std::move(options_in)),
         put_limit(std::move(put_limit_in)),
         backend(std::move(backend_in)),
-        library(*backend, {.salt = options.salt,
-                           .n_threads = options.n_threads,
-                           .on_warning = [this](const std::string& message) {
-                             library_warnings.push_back(message);
-                           }}) {}
+        library(*backend,
+                {.salt = options.salt,
+                 .n_threads = options.n_threads,
+                 .on_warning =
+                     [this](const std::string& message) { library_warnings.push_back(message); },
+                 .remove_damaged = !options.read_only}) {}
 
   // Later warnings usually follow from the first one, so they are dropped.
   void warn(const std::string& message) {

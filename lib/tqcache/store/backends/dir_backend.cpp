@@ -7,6 +7,7 @@
 #include <deque>
 #include <future>
 #include <system_error>
+#include <thread>
 
 #include "tqcache/file.h"
 #include "tqcache/store/backends/backend_support.h"
@@ -135,6 +136,26 @@ class DirBackend : public Backend {
     // The process that put the file may not have flushed the folder yet.
     TQC_TRY(flush_folder(layout_.blob(key).parent_path()));
     return PutOutcome::kExisted;
+  }
+
+  // The lock of the old file, which AtomicFile holds, keeps others from removing or replacing it
+  // meanwhile.
+  Result<void> do_replace(const Blob& blob) override {
+    const Entry row{blob.key, blob.value.size(), {}};
+    TQC_TRY(index_.add(std::span(&row, 1)));
+    constexpr std::chrono::milliseconds kPause{10};
+    for (auto waited = std::chrono::milliseconds(0);; waited += kPause) {
+      const Result<void> done =
+          write_file_atomically(layout_.blob(blob.key), blob.value, Overwrite::kAllow);
+      const bool is_busy = !done && done.error().code == ErrorCode::kBusy;
+      if (!is_busy || waited >= options().idle_timeout) {
+        if (!done) return in_context(blob.key, done.error());
+        TQC_TRY(index_.add(std::span(&row, 1)));
+        return index_.touch(std::span(&blob.key, 1));
+      }
+      TQC_TRY(check_interrupted());
+      std::this_thread::sleep_for(kPause);
+    }
   }
 
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
