@@ -231,6 +231,7 @@ Result<void> PromptStore::begin(const model::Model& model, std::span<const std::
 }
 void PromptStore::watch(const cache::Cache& cache) { state_->watch(cache); }
 void PromptStore::end_prompt(const cache::Cache& cache) { state_->end_prompt(cache); }
+void PromptStore::stop_adding(const cache::Cache& cache) { state_->finish_putting(cache, true); }
 Result<void> PromptStore::finish(const cache::Cache& cache, const Progress& progress, bool hurry) {
   return state_->finish(cache, progress, hurry);
 }
