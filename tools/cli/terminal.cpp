@@ -209,7 +209,7 @@ std::string bar(double share, std::size_t columns, bool color) {
                : fmt::format("[{}{}]", done, left);
 }
 
-void write_stderr(std::string_view text) {
+void put_on_screen(std::string_view text) {
   // A bar that cannot be drawn is not reported.
   [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text.data(), text.size());
 }
@@ -225,7 +225,7 @@ ProgressBar::ProgressBar(const Console& console, std::string label, Unit unit)
 ProgressBar::~ProgressBar() { clear(); }
 
 void ProgressBar::clear() {
-  if (drawn_) write_stderr(kClearLine);
+  if (drawn_) put_on_screen(kClearLine);
   drawn_ = false;
 }
 
@@ -254,7 +254,7 @@ void ProgressBar::draw(std::uint64_t done, std::uint64_t total) {
   } else {
     line = (head + tail).substr(0, columns - 1);
   }
-  write_stderr(std::string(kClearLine) + line);
+  put_on_screen(std::string(kClearLine) + line);
   drawn_ = true;
   next_draw_ = Clock::now() + kDrawInterval;
 }
