@@ -94,7 +94,8 @@ void add_export_flags(FlagSet& app, ExportFlags& flags) {
       ->type_name("KIND")
       ->one_of(target_words());
   app.add("--mlx-lm-version", flags.mlx_lm_version,
-          "With --to mlx-lm: version that will read the file")
+          "With --to mlx-lm: version that will read the file; 0.32 and earlier ones do not load each "
+          "other's files")
       ->type_name("X.Y")
       ->show_default();
   app.add("--kv-bits", flags.kv_bits, "With --to mlx-lm: quantize to 2, 4 or 8 bits")
