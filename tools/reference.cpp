@@ -142,6 +142,11 @@ std::string markdown(const std::vector<std::unique_ptr<Page>>& pages) {
       "`--json` the result is one JSON object on standard output, and an error is one "
       "on standard error, in one line and in place of the line for people.",
       kColumns);
+  text += "\n";
+  text += fold(
+      "The memory of the program holds prompts. So it leaves no core dump when it crashes, and "
+      "debuggers cannot attach to it. `tqcache --core-dumps VERB` allows both.",
+      kColumns);
   text += "\n| Exit code | Meaning |\n|---|---|\n";
   constexpr std::pair<int, std::string_view> kCodes[] = {
       {0, "success"},
@@ -232,7 +237,10 @@ std::string main_man_page(const std::vector<std::unique_ptr<Page>>& pages) {
   std::string text = roff_head("tqcache");
   text +=
       ".SH NAME\ntqcache \\- save, shrink, verify and move KV caches of language models\n"
-      ".SH SYNOPSIS\n.B tqcache\n.I VERB\n.RI [ FLAGS ]\n.SH VERBS\n";
+      ".SH SYNOPSIS\n.B tqcache\n.RB [ \\-\\-core\\-dumps ]\n.I VERB\n.RI [ FLAGS ]\n"
+      ".SH OPTIONS\n.TP\n.B \\-\\-core\\-dumps\n"
+      "Allow a core dump, which holds prompts, when the program crashes, and debuggers.\n"
+      ".SH VERBS\n";
   for (const auto& page : pages) {
     text += fmt::format(".TP\n.B {}\n{}. See\n.BR tqcache\\-{} (1).\n", roff(page->name),
                         roff(page->flags->summary()), roff(replaced(page->name, " ", "-")));
