@@ -33,7 +33,8 @@ namespace {
 constexpr const char* kNotes =
     R"(Only full blocks of 256 tokens are quantized; the tokens after them stay dense until their block is
 full. Conversion works block by block, so memory does not grow with the cache.
---bits 16 makes dense values of a quantized file again, with the errors of quantization.
+--bits 16 makes a dense file of a quantized one. It keeps the errors of quantization, which verify -m
+then takes for those of another model (--probe 0 compares only the fingerprints).
 
 The format of IN is detected from its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
 transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Files of other programs do not identify their
@@ -169,11 +170,13 @@ Json archive_json(const Job& job) {
 Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
                   const Remarks& remarks) {
   const ConvertFlags& flags = job.flags;
-  const std::optional<double> bits = bits_per_value(sizes.after, sizes.n_values);
+  std::optional<double> bits;
+  if (sizes.after > 0) bits = bits_per_value(sizes.after, sizes.n_values);  // a device has no size
   // A ratio of sizes makes no sense if only a part was converted.
   const std::string change =
       flags.first_tokens ? fmt::format("the first {}, {} bytes", counted(sizes.n_tokens, "token"),
                                        grouped(sizes.after))
+      : sizes.after == 0 ? fmt::format("{} bytes converted", grouped(sizes.before))
                          : fmt::format("{} -> {} bytes{}", grouped(sizes.before),
                                        grouped(sizes.after), ratio_text(sizes));
   const std::string output = display_name(flags.output, "standard output");
