@@ -216,6 +216,7 @@ bool holds(const fs::path& path, const V1File& old, unsigned n_threads) {
   if (!source || !format::looks_like_cache_file(**source)) return false;
   format::ReadOptions read;
   read.n_threads = n_threads;
+  read.verify_digests = true;
   const Result<cache::Cache> cache = format::read_cache(**source, read);
   return cache && check_migrated(old, *cache, n_threads);
 }
@@ -237,6 +238,7 @@ Result<void> write_and_compare(Work& work, AtomicFile& file, const MigrateOption
   work.cache = {};  // frees memory for the cache that is read back
   format::ReadOptions read;
   read.n_threads = options.write.n_threads;
+  read.verify_digests = true;
   const WrittenBytes written(file);
   TQC_TRY_ASSIGN(const cache::Cache again, format::read_cache(written, read));
   TQC_TRY(check_interrupted(progress));

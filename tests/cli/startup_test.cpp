@@ -1,5 +1,6 @@
 // What the program loads and needs before it does anything.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,6 +32,40 @@ TEST(Startup, InfoWorksInALittleAddressSpace) {
   options.address_space = 200'000 * 1024;  // ulimit -v 200000
   EXPECT_THAT(must({"info", kGolden + "/planes.tqkv"}, options).out, HasSubstr("tokens"));
   EXPECT_THAT(must({"verify", kGolden + "/planes.tqkv"}, options).exit_code, 0);
+#endif
+}
+
+// OpenBLAS asks forever for a buffer that it cannot get: then these would not end.
+TEST(Startup, EveryLimitOfMemoryEndsWithAResultOrAMessage) {
+#if TQCACHE_IS_SANITIZED || TQCACHE_IS_BLAS_LINKED
+  GTEST_SKIP() << "sanitizers map terabytes; a linked OpenBLAS starts before the program";
+#else
+  const TempDir dir;
+  const std::string cache = prefill_book(dir, 300);
+  int n_refused = 0, n_done = 0;
+  for (const std::uint64_t limit : {200'000, 300'000, 400'000, 600'000, 1'000'000, 3'000'000}) {
+    const std::string out = (dir / "out.kv").string();
+    for (const std::vector<std::string>& args :
+         {std::vector<std::string>{"verify", cache},
+          {"verify", cache, "-m", kModel},
+          {"convert", cache, out, "-f"},
+          {"prefill", "-m", kModel, "--file", kBook, "--max-tokens", "300", "-o", out, "-f"},
+          {"generate", "-m", kModel, "--cache", cache, "-p", book_text(900), "-n", "2"}}) {
+      SCOPED_TRACE(fmt::format("{} at {} KB", args.front(), limit));
+      RunOptions options;
+      options.address_space = limit * 1024;
+      const Output output = tqcache(args, options);
+      if (output.exit_code == 0) {
+        ++n_done;
+        continue;
+      }
+      ++n_refused;
+      EXPECT_EQ(output.exit_code, 1);
+      EXPECT_THAT(output.err, HasSubstr("memory"));
+    }
+  }
+  EXPECT_GT(n_refused, 0);
+  EXPECT_GE(n_done, 15);
 #endif
 }
 

@@ -302,6 +302,7 @@ Result<CachePair> load_cache_pair(const Console& console, const CachePairFlags& 
   format::ReadOptions read;
   read.n_threads = flags.n_threads;
   read.first_tokens = flags.first_tokens;
+  read.verify_digests = true;
   CachePair pair;
   TQC_TRY_ASSIGN(pair.a, load_cache(console, flags.a, read));
   TQC_TRY_ASSIGN(pair.b, load_cache(console, flags.b, read));

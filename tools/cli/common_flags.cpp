@@ -64,6 +64,12 @@ void add_map_flag(FlagSet& flags, bool& map) {
             "first. The file must not change meanwhile");
 }
 
+void add_verify_digest_flag(FlagSet& flags, bool& verify_digests) {
+  flags.add("--verify-digest", verify_digests,
+            "Compare everything that is loaded with its SHA-256, as the content digest has it; "
+            "without it only checksums are compared, which do not show forgery");
+}
+
 void add_first_tokens_flag(FlagSet& flags, std::optional<std::int64_t>& first_tokens) {
   flags.add("--tokens", first_tokens, "Use only the first N tokens of the cache")
       ->type_name("N")

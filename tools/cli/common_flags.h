@@ -20,6 +20,7 @@ void add_model_flag(FlagSet& flags, std::string& path, bool required);
 void add_threads_flag(FlagSet& flags, unsigned& n_threads);
 void add_scorer_flag(FlagSet& flags, model::Scorer& scorer);
 void add_map_flag(FlagSet& flags, bool& map);
+void add_verify_digest_flag(FlagSet& flags, bool& verify_digests);
 void add_first_tokens_flag(FlagSet& flags, std::optional<std::int64_t>& first_tokens);
 void add_no_tokens_flag(FlagSet& flags, bool& no_tokens);
 void add_force_flag(FlagSet& flags, bool& force);

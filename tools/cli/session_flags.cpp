@@ -43,6 +43,7 @@ Result<cache::Cache> load(const Console& console, const session::SessionOptions&
   format::ReadOptions read;
   read.n_threads = options.n_threads;
   read.first_tokens = options.first_tokens;
+  read.verify_digests = options.verify_digests;
   return options.map ? map_cache(console, options.cache, read)
                      : load_cache(console, options.cache, read);
 }
@@ -58,6 +59,7 @@ void add_session_flags(FlagSet& app, SessionFlags& flags) {
   add_threads_flag(app, flags.options.n_threads);
   add_scorer_flag(app, flags.options.scorer);
   add_map_flag(app, flags.options.map);
+  add_verify_digest_flag(app, flags.options.verify_digests);
   add_force_flag(app, flags.force);
 }
 

@@ -262,6 +262,7 @@ Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput
   format::ReadOptions read;
   read.n_threads = job.options.n_threads;
   read.first_tokens = job.flags.first_tokens;
+  read.verify_digests = true;
   ProgressBar reading(console, "reading", Unit::kBytes);
   TQC_TRY_ASSIGN(cache::Cache cache,
                  in_file(input.name, format::read_cache(*input.source, read, reading.callback())));

@@ -134,6 +134,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
                  in_file(flags.model, model::load_model(flags.model)));
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
+  options.verify_digests = true;  // the same content that was verified before
   TQC_TRY_ASSIGN(cache::Cache cache, in_file(name, format::read_cache(source, options)));
   if (Result<void> same = cache::check_identity(cache, model->identity); !same) {
     findings.error = same.error();

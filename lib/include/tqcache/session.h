@@ -109,6 +109,7 @@ struct SessionOptions {
   unsigned n_threads = 0;  // 0: all processors
   model::Scorer scorer = model::Scorer::kFast;
   bool map = false;  // map uncompressed sections of the file into memory instead of reading them
+  bool verify_digests = false;  // of the cache: format::ReadOptions
   std::optional<std::int64_t> first_tokens = {};  // of the cache; absent: all
 };
 
@@ -145,7 +146,7 @@ class Session {
                                                const Progress& reading = {});
 
   // With a loaded model and a cache that was read elsewhere; starts with an empty cache if absent.
-  // `options.model`, `cache`, `map` and `first_tokens` are not used.
+  // `options.model`, `cache`, `map`, `verify_digests` and `first_tokens` are not used.
   // Errors: kMismatch, kInvalidArgument, as above.
   static Result<std::unique_ptr<Session>> start(std::unique_ptr<model::Model> model,
                                                 std::optional<cache::Cache> cache,

@@ -117,6 +117,9 @@ struct ReadOptions {
   // For sections that map_cache() leaves in the file. Everything that is copied to memory is
   // checked in any case.
   bool verify_checksums = true;
+  // Compares the content of every section that is read with its SHA-256, too, so that the cache is
+  // the one that the content digest names. Checksums alone show damage, not forgery.
+  bool verify_digests = false;
 };
 
 // Reads a whole cache and checks the checksum of every section.
@@ -204,9 +207,9 @@ class CacheAppender {
   // The current metadata of the file.
   const CacheFileInfo& info() const;
 
-  // Reads the cache from the file. A later append() assumes that the token blocks before the last
-  // one have not changed since; the blocks of a cache that was not read here are compared with the
-  // file. Errors: as read_cache().
+  // Reads the cache from the file, always with verify_digests. A later append() assumes that the
+  // token blocks before the last one have not changed since; the blocks of a cache that was not
+  // read here are compared with the file. Errors: as read_cache().
   Result<cache::Cache> read(const ReadOptions& options = {}, const Progress& progress = {});
 
   // Extends the file to `cache`, which is its content with tokens added. First removes what an
@@ -217,7 +220,8 @@ class CacheAppender {
   // a cache with known tokens; a file with token ids cannot hide them any more.
   // Progress: bytes of new sections before compression.
   // Errors:   kMismatch when the cache is not the file's content with tokens added (other tokens,
-  //           identity, layers, or fewer tokens); kUnsupported when hidden tokens cannot be
+  //           identity, layers, or fewer tokens); kCorrupt when a section that stays is not the one
+  //           of its SHA-256; kUnsupported when hidden tokens cannot be
   //           compared; kInvalidArgument (level, hide_tokens); kTooLarge, kIo, kInterrupted, and
   //           those of cache::validate. The file is then unchanged and can be appended to again;
   //           only if the very last flush fails (kIo), it may already hold the new state.
@@ -254,6 +258,7 @@ Result<CompactReport> compact_file(const std::filesystem::path& path, const Writ
 // write_cache_file() would write for `source`, or for its first `first_tokens` tokens if given
 // (ReadOptions::first_tokens).
 //
+// Every section is compared with its SHA-256: the result is made of what the content digest names.
 // Reads some token blocks of K and V of every layer twice: once for the mean and the outlier
 // channels (cache::mean_blocks()), and once to quantize them. `source` may be the file that `path`
 // replaces (write.overwrite): it is replaced at the end. options.n_threads is used,

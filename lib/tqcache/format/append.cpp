@@ -146,7 +146,9 @@ Result<CacheAppender> CacheAppender::open(const std::filesystem::path& path) {
 const CacheFileInfo& CacheAppender::info() const { return state_->container.info; }
 
 Result<cache::Cache> CacheAppender::read(const ReadOptions& options, const Progress& progress) {
-  TQC_TRY_ASSIGN(cache::Cache cache, read_cache(*state_->file, options, progress));
+  ReadOptions comparing = options;
+  comparing.verify_digests = true;
+  TQC_TRY_ASSIGN(cache::Cache cache, read_cache(*state_->file, comparing, progress));
   const bool is_whole = cache.n_tokens() == info().n_tokens();
   state_->n_trusted = is_whole ? lasting_blocks(cache) : 0;
   return cache;
@@ -162,7 +164,8 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
   Manifest manifest = manifest_of(*reader);
   TQC_TRY(check_growth(info, cache, manifest));
   TQC_TRY_ASSIGN(const Growth growth,
-                 compare_sections(info, state_->n_trusted, manifest, *reader, options.n_threads));
+                 compare_sections(*state_->file, info, state_->n_trusted, manifest, *reader,
+                                  options.n_threads));
 
   const std::int64_t n_before = info.n_tokens();
   const std::uint64_t bytes_before = info.file_bytes;

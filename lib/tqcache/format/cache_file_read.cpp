@@ -21,6 +21,10 @@ Result<cache::Cache> load(const SectionReader& reader, const ReadOptions& option
   return cache::load(*first, load, progress);
 }
 
+Digests digests_of(const ReadOptions& options) {
+  return options.verify_digests ? Digests::kCompare : Digests::kTrust;
+}
+
 // More often than a file can change between mapping it and reading its header.
 constexpr int kMaxMappings = 1000;
 
@@ -34,10 +38,11 @@ Result<void> check_file(const std::filesystem::path& path) {
 // A mapping keeps the size that the file had. Before the header is read, another process may append
 // to the file or remove such bytes, and the header then states another size. So errors of a mapping
 // are checked against the file.
-Result<SectionReader> open_mapped(const std::filesystem::path& path, bool verify_checksums) {
+Result<SectionReader> open_mapped(const std::filesystem::path& path, const ReadOptions& options) {
   for (int attempt = 1;; ++attempt) {
     TQC_TRY_ASSIGN(SharedBytes mapped, map_file(path));
-    auto reader = SectionReader::open_mapped(std::move(mapped), verify_checksums);
+    auto reader = SectionReader::open_mapped(std::move(mapped), options.verify_checksums,
+                                             digests_of(options));
     if (reader) return reader;
     const ErrorCode code = reader.error().code;
     const bool is_of_size = code == ErrorCode::kTruncated || code == ErrorCode::kCorrupt;
@@ -50,13 +55,13 @@ Result<SectionReader> open_mapped(const std::filesystem::path& path, bool verify
 
 Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& options,
                                 const Progress& progress) {
-  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source));
+  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, digests_of(options)));
   return load(reader, options, progress);
 }
 
 Result<cache::Cache> map_cache(const std::filesystem::path& path, const ReadOptions& options,
                                const Progress& progress) {
-  TQC_TRY_ASSIGN(const SectionReader reader, open_mapped(path, options.verify_checksums));
+  TQC_TRY_ASSIGN(const SectionReader reader, open_mapped(path, options));
   return load(reader, options, progress);
 }
 

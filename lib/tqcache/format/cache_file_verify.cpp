@@ -21,9 +21,7 @@ Result<void> check_section(const ByteSource& source, const Manifest& manifest,
                            const SectionInfo& section, const Decompressor& decompressor) {
   AlignedBytes raw;
   TQC_TRY(read_section(source, manifest, section, decompressor, raw));
-  if (sha256(raw) != section.raw_sha256) {
-    return Error{ErrorCode::kCorrupt, "SHA-256 of the content mismatch"};
-  }
+  TQC_TRY(check_digest(section, raw));
   return check_values(manifest.layers[static_cast<std::size_t>(section.layer)], section, raw);
 }
 

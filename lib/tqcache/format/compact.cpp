@@ -30,8 +30,7 @@ class ComparedFile : public cache::CacheReader {
   Result<void> read(std::size_t i, AlignedBytes& raw) const override {
     const SectionInfo& section = manifest_.sections[i];
     Result<void> done = read_section(source_, manifest_, section, decompressor_, raw);
-    if (done && sha256(raw) != section.raw_sha256)
-      done = corrupt("SHA-256 of the content mismatch");
+    if (done) done = check_digest(section, raw);
     if (!done) return in_context(block_place(i, section), std::move(done).error());
     return {};
   }

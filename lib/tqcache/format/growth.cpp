@@ -12,6 +12,8 @@
 #include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/error.h"
+#include "tqcache/format/section_reader.h"
+#include "tqcache/format/sections/compression.h"
 #include "tqcache/format/type_names.h"
 #include "tqcache/hash.h"
 
@@ -169,8 +171,10 @@ Result<void> check_growth(const Manifest& file, const cache::Cache& cache, const
   return check_tokens(file, cache);
 }
 
-Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted, Manifest& grown,
+Result<Growth> compare_sections(const ByteSource& source, const Manifest& file,
+                                std::int64_t n_trusted, Manifest& grown,
                                 const cache::CacheReader& reader, unsigned n_threads) {
+  const Decompressor decompressor;
   std::vector<SectionInfo>& sections = grown.sections;
   std::vector<Pair> pairs = pair_sections(file, grown);
   TQC_TRY(parallel_try(pairs.size(), n_threads, [&](std::size_t i) -> Result<void> {
@@ -181,7 +185,12 @@ Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted, Ma
     if (pair.same) return {};
     TQC_TRY_ASSIGN(const SharedBytes raw, reader.share(pair.number));
     pair.same = sha256(raw.view()) == old_section.raw_sha256;
-    return {};
+    if (!pair.same) return {};
+    AlignedBytes old_raw;
+    Result<void> done = read_section(source, file, old_section, decompressor, old_raw);
+    if (done) done = check_digest(old_section, old_raw);
+    if (done) return {};
+    return in_context(block_place(pair.old_number, old_section), std::move(done).error());
   }));
 
   Growth growth;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/reader.h"
@@ -29,11 +30,15 @@ struct Growth {
 
 // Separates sections that stay from those to be written, and fills in the rows of the former. Token
 // blocks before `n_trusted` are assumed unchanged if they stay packed or stay dense; all others are
-// compared.
+// compared, and those that stay are read from `source` and compared with their SHA-256: the new
+// content digest vouches for them, too.
 //
-// Requires: check_growth(file, ..., grown); `grown` has the reader's blocks.
-// Errors:   those of the reader.
-Result<Growth> compare_sections(const Manifest& file, std::int64_t n_trusted, Manifest& grown,
+// Requires: check_growth(file, ..., grown); `grown` has the reader's blocks; `file` is the manifest
+//           of `source`.
+// Errors:   those of the reader and of read_section(); kCorrupt when a section that stays is not
+//           that of its SHA-256.
+Result<Growth> compare_sections(const ByteSource& source, const Manifest& file,
+                                std::int64_t n_trusted, Manifest& grown,
                                 const cache::CacheReader& reader, unsigned n_threads);
 
 // All dead space of the file after the append: its gaps, the sections that are replaced, and its

@@ -19,6 +19,11 @@ Result<void> check_stored(const SectionInfo& section, ByteView stored) {
   return Error{ErrorCode::kCorrupt, "checksum mismatch"};
 }
 
+Result<void> check_digest(const SectionInfo& section, ByteView raw) {
+  if (sha256(raw) == section.raw_sha256) return {};
+  return corrupt("SHA-256 of the content mismatch");
+}
+
 Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section, ByteView stored,
                            const Decompressor& decompressor, AlignedBytes& raw) {
   const auto layer = static_cast<std::size_t>(section.layer);
@@ -73,24 +78,28 @@ Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uin
   return {};
 }
 
-SectionReader::SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info)
+SectionReader::SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info,
+                             Digests digests)
     : source_(std::move(source)),
       info_(std::move(info)),
       blocks_(blocks_of(info_.sections)),
+      digests_(digests),
       decompressor_(std::make_unique<const Decompressor>()) {}
 
-Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> source) {
+Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> source,
+                                          Digests digests) {
   TQC_TRY_ASSIGN(CacheFileInfo info, read_cache_info(*source));
-  return SectionReader(std::move(source), std::move(info));
+  return SectionReader(std::move(source), std::move(info), digests);
 }
 
-Result<SectionReader> SectionReader::open(const ByteSource& source) {
-  return open(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source));
+Result<SectionReader> SectionReader::open(const ByteSource& source, Digests digests) {
+  return open(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source), digests);
 }
 
-Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_checksums) {
+Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_checksums,
+                                                 Digests digests) {
   TQC_TRY_ASSIGN(SectionReader reader,
-                 open(std::shared_ptr<const ByteSource>(memory_source(file))));
+                 open(std::shared_ptr<const ByteSource>(memory_source(file)), digests));
   reader.mapped_ = std::move(file);
   reader.verify_checksums_ = verify_checksums;
   return reader;
@@ -99,6 +108,7 @@ Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_c
 Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
   const SectionInfo& section = info_.sections[index];
   Result<void> done = read_section(*source_, info_, section, *decompressor_, raw);
+  if (done) done = compare(section, raw);
   if (done) done = check_padding(*source_, info_, index);
   if (!done) return in_context(block_place(index, section), std::move(done).error());
   return {};
@@ -112,6 +122,7 @@ Result<SharedBytes> SectionReader::share(std::size_t index) const {
   SharedBytes stored = mapped_.part(section.file_offset, section.stored_bytes);
   Result<void> checked;
   if (verify_checksums_) checked = check_stored(section, stored.view());
+  if (checked) checked = compare(section, stored.view());
   if (checked) checked = check_padding(*source_, info_, index);
   if (!checked) return in_context(block_place(index, section), std::move(checked).error());
   return stored;
@@ -121,8 +132,16 @@ Result<void> SectionReader::read_stored(std::size_t index, std::span<std::byte> 
   const SectionInfo& section = info_.sections[index];
   Result<void> done = source_->read_at(section.file_offset, stored);
   if (done) done = check_stored(section, stored);
+  if (done && digests_ == Digests::kCompare) done = compare_stored(section, stored);
   if (!done) return in_context(block_place(index, section), std::move(done).error());
   return {};
+}
+
+Result<void> SectionReader::compare_stored(const SectionInfo& section, ByteView stored) const {
+  if (section.compression == Compression::kNone) return check_digest(section, stored);
+  AlignedBytes raw;
+  TQC_TRY(unpack_stored(info_, section, stored, *decompressor_, raw));
+  return check_digest(section, raw);
 }
 
 }  // namespace tqcache::format

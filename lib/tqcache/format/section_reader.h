@@ -40,6 +40,10 @@ Result<void> read_section(const ByteSource& source, const Manifest& manifest,
 // Checks stored bytes against the checksum of the section table. Errors: kCorrupt.
 Result<void> check_stored(const SectionInfo& section, ByteView stored);
 
+// Checks bytes before compression against the SHA-256 of the section table. The content digest is
+// made of these, so afterwards the bytes are those that the digest names. Errors: kCorrupt.
+Result<void> check_digest(const SectionInfo& section, ByteView raw);
+
 // Checks that the bytes between the end of section `index` and the next section, or the manifest,
 // are zero.
 // Errors: as read_section.
@@ -50,17 +54,23 @@ Result<void> check_padding(const ByteSource& source, const Manifest& manifest, s
 // Errors: kTooLarge.
 Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes);
 
+// Whether sections are compared with their SHA-256, too. Their XXH3 finds damage, but anybody can
+// make other bytes that have it.
+enum class Digests { kCompare, kTrust };
+
 // A .tqkv file with checked header and manifest, whose sections are read one by one. Its blocks are
 // the sections of the file. Threads: any number may read.
 class SectionReader : public cache::CacheReader {
  public:
   // Errors: as read_cache_info.
-  static Result<SectionReader> open(std::shared_ptr<const ByteSource> source);
+  static Result<SectionReader> open(std::shared_ptr<const ByteSource> source,
+                                    Digests digests = Digests::kCompare);
   // `source` must outlive the reader.
-  static Result<SectionReader> open(const ByteSource& source);
+  static Result<SectionReader> open(const ByteSource& source, Digests digests = Digests::kCompare);
   // A mapped file. share() returns uncompressed packed sections without copying them, and checks
-  // their checksums only if `verify_checksums`.
-  static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums);
+  // their checksums only if `verify_checksums` or `digests` is kCompare.
+  static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums,
+                                           Digests digests);
 
   const CacheFileInfo& info() const { return info_; }
 
@@ -70,18 +80,25 @@ class SectionReader : public cache::CacheReader {
   Result<void> read(std::size_t index, AlignedBytes& raw) const override;
   Result<SharedBytes> share(std::size_t index) const override;
 
-  // The stored bytes of a section, checked against their checksum.
+  // The stored bytes of a section, checked against their checksum; with kCompare they are also
+  // decompressed and compared with their SHA-256.
   // Shapes: stored [info().sections[index].stored_bytes]. Errors: as read.
   Result<void> read_stored(std::size_t index, std::span<std::byte> stored) const;
 
  private:
-  SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info);
+  SectionReader(std::shared_ptr<const ByteSource> source, CacheFileInfo info, Digests digests);
+
+  Result<void> compare(const SectionInfo& section, ByteView raw) const {
+    return digests_ == Digests::kCompare ? check_digest(section, raw) : Result<void>();
+  }
+  Result<void> compare_stored(const SectionInfo& section, ByteView stored) const;
 
   std::shared_ptr<const ByteSource> source_;
   CacheFileInfo info_;
   std::vector<cache::BlockInfo> blocks_;
   SharedBytes mapped_;  // empty: not mapped
   bool verify_checksums_ = true;
+  Digests digests_ = Digests::kCompare;
   std::unique_ptr<const Decompressor> decompressor_;
 };
 

@@ -71,6 +71,7 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
     format::ReadOptions read;
     read.n_threads = options.n_threads;
     read.first_tokens = options.first_tokens;
+    read.verify_digests = options.verify_digests;
     if (options.map) {
       TQC_TRY_ASSIGN(cache,
                      in_file(options.cache, format::map_cache(options.cache, read, reading)));

@@ -1,8 +1,13 @@
 #include "tqcache/model/linear/blas.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 #include <cassert>
+#include <cstdlib>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #ifdef TQCACHE_BLAS_LINKED
 #include <cblas.h>
@@ -29,6 +34,7 @@ struct Blas {
   SetThreads* set_threads = nullptr;
   bool takes_turns = false;  // only one product at a time
   std::string error;         // why no BLAS is loaded
+  ErrorCode code = ErrorCode::kNotFound;
 };
 
 // An OpenBLAS built without threads assigns the buffers of its products without a lock, unless it
@@ -49,6 +55,7 @@ Blas open_blas() {
   return {sgemm,
           [](int n_threads) { openblas_set_num_threads(n_threads); },
           needs_turns([] { return openblas_get_parallel(); }),
+          {},
           {}};
 }
 
@@ -79,24 +86,65 @@ Blas open_blas() {
       dlclose(library);
       continue;
     }
-    const Blas found = {sgemm, set_threads, needs_turns(get_parallel), {}};
+    const Blas found = {sgemm, set_threads, needs_turns(get_parallel), {}, {}};
     if (!found.takes_turns) return found;
     if (slow.sgemm == nullptr) slow = found;
   }
   if (slow.sgemm != nullptr) return slow;
   return {nullptr, nullptr, false,
           "OpenBLAS cannot be loaded (" + error + "); install it: apt-get install " +
-              "libopenblas0-pthread"};
+              "libopenblas0-pthread",
+          ErrorCode::kNotFound};
 }
 
 #endif
 
+// OpenBLAS needs a buffer of 128 MiB of address space for every product that runs, and each of its
+// own threads takes one when the library is loaded. If a buffer cannot be mapped, it tries again
+// forever. So under a limit of the address space (ulimit -v) it gets no threads, and one buffer,
+// for products one at a time; and it is not loaded if there is no room for that.
+constexpr std::size_t kRoomForBlas = std::size_t{224} << 20;  // with the library itself
+
+bool address_space_is_limited() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+bool has_room_for_blas() {
+  void* const room =
+      mmap(nullptr, kRoomForBlas, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return room != MAP_FAILED && munmap(room, kRoomForBlas) == 0;
+}
+
+// A product that is large enough to take the buffer, which OpenBLAS keeps.
+void take_buffer(const Blas& blas) {
+  constexpr int n = 64;
+  const std::vector<float> a(n * n, 0.0f);
+  std::vector<float> y(n * n);
+  blas.sgemm(kRowMajor, kNoTrans, kTrans, n, n, n, 1.0f, a.data(), n, a.data(), n, 0.0f, y.data(),
+             n);
+}
+
+Blas open_blas_in_limits() {
+  const bool is_limited = address_space_is_limited();
+  if (is_limited && !has_room_for_blas()) {
+    return {nullptr, nullptr, false,
+            "not enough memory for OpenBLAS: the address space is limited (ulimit -v)",
+            ErrorCode::kIo};
+  }
+  if (is_limited) setenv("OPENBLAS_NUM_THREADS", "1", 1);
+  Blas made = open_blas();
+  if (made.sgemm == nullptr) return made;
+  made.set_threads(1);
+  if (is_limited) {
+    made.takes_turns = true;
+    take_buffer(made);
+  }
+  return made;
+}
+
 const Blas& blas() {
-  static const Blas opened = [] {
-    Blas made = open_blas();
-    if (made.set_threads != nullptr) made.set_threads(1);
-    return made;
-  }();
+  static const Blas opened = open_blas_in_limits();
   return opened;
 }
 
@@ -112,7 +160,7 @@ int narrow(std::int64_t n) { return static_cast<int>(n); }
 }  // namespace
 
 Result<void> load_blas() {
-  if (blas().sgemm == nullptr) return Error{ErrorCode::kNotFound, blas().error};
+  if (blas().sgemm == nullptr) return Error{blas().code, blas().error};
   return {};
 }
 

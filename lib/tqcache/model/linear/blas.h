@@ -25,8 +25,9 @@ struct Rows {
 
 // Loads OpenBLAS at the first call and limits it to the calling thread, for the whole process, so
 // that a product does not depend on the number of threads.
-// Errors:  kNotFound (no OpenBLAS is installed), the same at every call. The message names the
-//          package to install.
+// Errors:  kNotFound (no OpenBLAS is installed; the message names the package to install); kIo when
+//          the address space is limited and has no room for the buffer of OpenBLAS, which would try
+//          to get it forever. The same at every call.
 // Threads: safe to call concurrently, but not during a product of a linked OpenBLAS.
 Result<void> load_blas();
 

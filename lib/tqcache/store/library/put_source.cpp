@@ -29,7 +29,11 @@ Result<PutSource> PutSource::open(const cache::CacheReader& reader) {
 }
 
 Result<Sha256> PutSource::digest(std::size_t i) const {
-  if (file_ != nullptr) return manifest_.sections[i].raw_sha256;
+  if (file_ != nullptr) {  // what the file says counts only once it was compared
+    AlignedBytes raw;
+    TQC_TRY(file_->read(i, raw));
+    return manifest_.sections[i].raw_sha256;
+  }
   TQC_TRY_ASSIGN(const SharedBytes raw, reader_->share(i));
   return sha256(raw.view());
 }

@@ -1,0 +1,119 @@
+// Reads .tqkv files whose names come on standard input, one a line, and answers each with a line of
+// JSON on standard output: {"refused": message}, or what is in the file, with the number of values
+// of every section. The values follow such a line, as f32.
+//
+// The other half of differential_fuzz.py.
+
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tqcache/cache/memory_blocks.h"
+#include "tqcache/tqkv.h"
+
+namespace tqcache {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
+
+std::vector<float> packed_values(const cache::Cache& cache, const format::SectionInfo& section) {
+  const auto& layer = *cache::attention_of(cache.layers[static_cast<std::size_t>(section.layer)]);
+  const cache::Side& side = section.side == cache::TensorKind::kKeys ? layer.k : layer.v;
+  const auto head = static_cast<std::size_t>(cache::kTokenBlock * layer.shape.head_dim);
+  std::vector<float> values(static_cast<std::size_t>(layer.shape.n_kv_heads) * head);
+  for (std::int64_t i = 0; i < layer.shape.n_kv_heads; ++i) {
+    cache::read_block(side, layer.shape, cache.n_tokens(), section.block, i,
+                      std::span(values).subspan(static_cast<std::size_t>(i) * head, head));
+  }
+  return values;
+}
+
+std::vector<float> dense_values(const cache::Cache& cache, const cache::LayerDesc& layer,
+                                const format::SectionInfo& section) {
+  const Dtype dtype =
+      section.side == cache::TensorKind::kArray
+          ? cache::arrays_of(layer, {})[static_cast<std::size_t>(section.block)].dtype
+          : tensor_of(layer, section.side).dtype;
+  AlignedBytes scratch;
+  const ByteView raw = cache::block_bytes(cache, section, scratch);
+  std::vector<float> values(raw.size() / dtype_size(dtype));
+  load_f32(dtype, raw.data(), values);
+  return values;
+}
+
+Json hashes_of(const cache::Cache& cache) {
+  if (!cache.hidden_tokens) return nullptr;
+  Json hashes = Json::array();
+  for (const Sha256& hash : *cache.hidden_tokens) hashes.push_back(to_hex(hash));
+  return hashes;
+}
+
+Result<Json> read(const std::string& path, std::vector<float>& all) {
+  TQC_TRY_ASSIGN(const auto file, open_file(path));
+  TQC_TRY_ASSIGN(const format::CacheFileInfo info, format::read_cache_info(*file));
+  TQC_TRY_ASSIGN(
+      const cache::Cache cache,
+      format::read_cache(*file,
+                         {.n_threads = 1, .max_payload_bytes = kMaxBytes, .verify_digests = true}));
+  Json json;
+  json["tokens"] = cache.tokens;
+  json["token_block_hashes"] = hashes_of(cache);
+  json["content_name"] = to_hex(info.content_name);
+  json["generation"] = info.generation;
+  json["n_gaps"] = info.gaps.size();
+  json["other_slot_damaged"] = !info.damage.empty();
+  json["sections"] = Json::array();
+  for (const format::SectionInfo& section : info.sections) {
+    const cache::LayerDesc& layer = info.layers[static_cast<std::size_t>(section.layer)];
+    const std::vector<float> values =
+        section.packed ? packed_values(cache, section) : dense_values(cache, layer, section);
+    all.insert(all.end(), values.begin(), values.end());
+    json["sections"].push_back({section.layer, static_cast<int>(section.side), section.block,
+                                int{section.packed}, values.size()});
+  }
+  return json;
+}
+
+int run() {
+  for (std::string path; std::getline(std::cin, path);) {
+    std::vector<float> values;
+    Json answer;
+    try {
+      const Result<Json> found = read(path, values);
+      if (found) {
+        answer = *found;
+      } else {
+        values.clear();
+        answer["refused"] = found.error().message;
+      }
+    } catch (const std::bad_alloc&) {
+      values.clear();
+      answer["refused"] = "out of memory";
+    }
+    constexpr auto kReplace = Json::error_handler_t::replace;
+    std::cout << answer.dump(-1, ' ', true, kReplace) << '\n';
+    const auto bytes = std::as_bytes(std::span(values));
+    std::cout.write(reinterpret_cast<const char*>(bytes.data()),
+                    static_cast<std::streamsize>(bytes.size()));
+    std::cout.flush();
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tqcache
+
+int main() {
+  try {
+    return tqcache::run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "print_values: %s\n", error.what());
+    return 1;
+  }
+}
