@@ -98,8 +98,7 @@ struct BlobReader::Reading {
 };
 
 Result<std::vector<Found>> BlobReader::read(std::span<const std::string> keys,
-                                            const ContentSink& take,
-                                            const ContentCheck& check) {
+                                            const ContentSink& take, const ContentCheck& check) {
   Reading reading{take, check, std::vector<Found>(keys.size(), Found::kMissing)};
   const bool is_alone = thread_count(n_threads_) == 1;
   const std::size_t step = is_alone ? std::max(keys.size(), kKeysAtOnce) : kKeysAtOnce;

@@ -96,7 +96,7 @@ Result<void> SectionDigests::compare_symbols(const StoredSection& section) const
     done = format::check_symbols(section.stored.view(), *shape);
     if (done) {
       raw.resize(section.info.raw_bytes);
-      done = format::decompress_symbols(decompressor_, section.stored.view(), *shape, raw);
+      done = format::decompress_symbols(*decompressor_, section.stored.view(), *shape, raw);
     }
     if (done) done = format::check_digest(section.info, raw);
     if (done) return {};
@@ -116,11 +116,11 @@ Result<void> SectionDigests::compare_section(const StoredSection& section) const
   if (info.compression == format::Compression::kSymbols) return compare_symbols(section);
   AlignedBytes raw;
   if (info.compression == format::Compression::kPlanes) {
-    TQC_TRY(unpack_planes(decompressor_, section, raw));
+    TQC_TRY(unpack_planes(*decompressor_, section, raw));
   } else {
     TQC_TRY(format::Decompressor::check_frame(stored, info.raw_bytes));
     raw.resize(info.raw_bytes);
-    TQC_TRY(decompressor_.decompress(stored, raw));
+    TQC_TRY(decompressor_->decompress(stored, raw));
   }
   return format::check_digest(info, raw);
 }
@@ -131,13 +131,12 @@ Result<void> SectionDigests::compare(const std::vector<StoredSection>& sections,
   for (const StoredSection& section : sections) {
     bytes += std::min(section.info.raw_bytes, kParallelBytes);
   }
-  return parallel_try(sections.size(), bytes < kParallelBytes ? n_threads : 1,
-                      [&](std::size_t i) -> Result<void> {
-                        Result<void> done = compare_section(sections[i]);
-                        if (done) return {};
-                        return in_context(cache::block_place(i, sections[i].info),
-                                          std::move(done).error());
-                      });
+  return parallel_try(
+      sections.size(), bytes < kParallelBytes ? n_threads : 1, [&](std::size_t i) -> Result<void> {
+        Result<void> done = compare_section(sections[i]);
+        if (done) return {};
+        return in_context(cache::block_place(i, sections[i].info), std::move(done).error());
+      });
 }
 
 Result<void> SectionDigests::compare(const Content& content, unsigned n_threads) const {

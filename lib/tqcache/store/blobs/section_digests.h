@@ -7,6 +7,7 @@
 // Spec: docs/reference/store.md, 8.5.
 
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "tqcache/description.h"
@@ -38,7 +39,8 @@ class SectionDigests {
   Result<void> compare_symbols(const StoredSection& section) const;
 
   std::map<Sha256, std::vector<cache::LayerDesc>> layers_;  // by what the shapes of symbols need
-  format::Decompressor decompressor_;
+  std::unique_ptr<const format::Decompressor> decompressor_ =
+      std::make_unique<const format::Decompressor>();
 };
 
 }  // namespace tqcache::store
