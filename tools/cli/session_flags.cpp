@@ -116,6 +116,7 @@ Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const Console& c
   options.replace_name = flags.force;
   options.same_quantization = same_quantization;
   options.n_threads = flags.options.n_threads;
+  options.verify_digests = flags.options.verify_digests;
   options.on_warning = [](const std::string& where, const std::string& message) {
     warn(where, message);
   };

@@ -48,6 +48,7 @@ struct PromptStoreOptions {
   // any.
   bool same_quantization = false;
   unsigned n_threads = 0;
+  bool verify_digests = false;  // of what is loaded: store::LibraryOptions
   // Called at most once, with "store dir:prompts" and the message.
   std::function<void(const std::string& where, const std::string& message)> on_warning = {};
   // Returns false if the user wants to stop. finish() then skips work that takes time.

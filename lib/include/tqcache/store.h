@@ -267,6 +267,9 @@ struct LibraryOptions {
   OnWarning on_warning = {};
   // find(), fetch() and record() remove damaged blobs, too: for a reader that will put them again.
   bool remove_damaged = false;
+  // fetch() compares all content with its SHA-256, so that a prompt is what its content digest
+  // says. Without it only checksums are compared, which do not show forgery. put() always compares.
+  bool verify_digests = true;
 };
 
 struct PutOptions {
@@ -278,7 +281,7 @@ struct PutReport {
   std::int64_t n_tokens = 0;
   std::int64_t blocks = 0, new_blocks = 0;
   // Existing blocks with the same tokens but other values, from another computation. The prompt
-  // uses them as they are. Counted only for a named prompt.
+  // uses them as they are.
   std::int64_t other_blocks = 0;
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs
   std::string key;                         // of the record of a named prompt

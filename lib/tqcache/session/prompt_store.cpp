@@ -67,7 +67,8 @@ struct PromptStore::State {
                  .n_threads = options.n_threads,
                  .on_warning =
                      [this](const std::string& message) { library_warnings.push_back(message); },
-                 .remove_damaged = !options.read_only}) {}
+                 .remove_damaged = !options.read_only,
+                 .verify_digests = options.verify_digests}) {}
 
   // Later warnings usually follow from the first one, so they are dropped.
   void warn(const std::string& message) {

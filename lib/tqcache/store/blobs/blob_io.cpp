@@ -85,6 +85,7 @@ bool is_damage(ErrorCode code) {
 
 struct BlobReader::Reading {
   const ContentSink& take;
+  const ContentCheck& check;
   std::vector<Found> found;
   std::mutex mutex = {};  // guards all members below, and `take`
   std::vector<Bad> bad = {};
@@ -97,8 +98,8 @@ struct BlobReader::Reading {
 };
 
 Result<std::vector<Found>> BlobReader::read(std::span<const std::string> keys,
-                                            const ContentSink& take) {
-  Reading reading{take, std::vector<Found>(keys.size(), Found::kMissing)};
+                                            const ContentSink& take, const ContentCheck& check) {
+  Reading reading{take, check, std::vector<Found>(keys.size(), Found::kMissing)};
   const bool is_alone = thread_count(n_threads_) == 1;
   const std::size_t step = is_alone ? std::max(keys.size(), kKeysAtOnce) : kKeysAtOnce;
   const std::size_t n_steps = (keys.size() + step - 1) / step;
@@ -116,6 +117,11 @@ Result<void> BlobReader::read_some(std::span<const std::string> keys, std::size_
     if (!value) return {};
     const SharedBytes bytes = memory_.copy(*value);
     auto content = decode_blob(keys[i], bytes);
+    if (content && reading.check) {
+      if (auto checked = reading.check(first + i, *content); !checked) {
+        content = std::move(checked).error();
+      }
+    }
     const std::lock_guard lock(reading.mutex);
     bytes_ += bytes.size();
     Result<void> judged;
@@ -216,12 +222,30 @@ Result<void> WriteBatcher::end_put() {
   if (!put_.valid()) return {};
   TQC_TRY_ASSIGN(const std::vector<PutOutcome> outcomes, put_.get());
   for (std::size_t i = 0; i < going_.size(); ++i) {
-    if (outcomes[i] == PutOutcome::kExisted) continue;
+    PutOutcome outcome = outcomes[i];
+    if (outcome == PutOutcome::kExisted) {
+      TQC_TRY_ASSIGN(outcome, settle_existing(going_[i].value));
+    }
+    if (outcome == PutOutcome::kExisted) continue;
     new_bytes_ += going_[i].value.bytes.size();
     if (going_[i].is_first) ++new_blocks_;
   }
   going_.clear();
   return {};
+}
+
+// What another process put under the key counts only after it was compared.
+Result<PutOutcome> WriteBatcher::settle_existing(const Value& value) {
+  TQC_TRY_ASSIGN(const std::optional<Bytes> existing, backend_->get(value.key));
+  if (existing && std::ranges::equal(*existing, value.bytes.view())) return PutOutcome::kExisted;
+  if (existing && accept_other_ && accept_other_(value.key, *existing)) {
+    has_met_others_ = true;
+    return PutOutcome::kExisted;
+  }
+  if (existing) TQC_TRY(backend_->remove_if_same(value.key, *existing));
+  TQC_TRY_ASSIGN(const PutOutcome outcome, backend_->put(value.key, value.bytes.view()));
+  if (outcome == PutOutcome::kExisted) has_met_others_ = true;  // another one, put just now
+  return outcome;
 }
 
 }  // namespace tqcache::store

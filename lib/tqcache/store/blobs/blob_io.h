@@ -81,6 +81,10 @@ Result<T> content_of(const std::string& key, ReadBlob blob) {
 using ContentSink =
     std::function<Result<void>(std::size_t i, Content content, std::uint64_t blob_bytes)>;
 
+// Compares the content of keys[i], on several threads at once, before a ContentSink receives it.
+// An error means that the blob is bad.
+using ContentCheck = std::function<Result<void>(std::size_t i, const Content& content)>;
+
 // The result for one key.
 enum class Found { kMissing, kBad, kGood };
 
@@ -106,7 +110,8 @@ class BlobReader {
   // kRemove removes it if it has not changed meanwhile; a failure is reported as well. A blob of a
   // later version stays.
   // Errors: those of the backend's get(); kInterrupted.
-  Result<std::vector<Found>> read(std::span<const std::string> keys, const ContentSink& take);
+  Result<std::vector<Found>> read(std::span<const std::string> keys, const ContentSink& take,
+                                  const ContentCheck& check = {});
 
   // One blob; nullopt also if it is bad.
   template <class Kind>
@@ -209,10 +214,19 @@ inline constexpr std::uint64_t kBatchBytes = std::uint64_t{32} << 20;
 
 // Puts blobs, many at a time, in an order on which readers can rely, with bounded memory.
 //
+// A blob that exists is read and compared. If it is another, it stays only if `accept_other` says
+// so (it may come from another computation of the same tokens), and is replaced otherwise.
+//
 // Threads: one at a time.
 class WriteBatcher {
  public:
   explicit WriteBatcher(Backend& backend) : backend_(&backend) {}
+
+  // Whether a blob in the store may stay under its key. By default none may.
+  using AcceptOther = std::function<bool(const std::string& key, ByteView value)>;
+  void accept_others(AcceptOther accept) { accept_other_ = std::move(accept); }
+  // Whether blobs with other bytes stayed.
+  bool has_met_others() const { return has_met_others_; }
 
   // The blobs of one block. The first one is put after the backend has acknowledged the others:
   // if it exists, all exist.
@@ -244,8 +258,11 @@ class WriteBatcher {
   Result<void> put_if_many();
   Result<void> start_put();
   Result<void> end_put();
+  Result<PutOutcome> settle_existing(const Value& value);
 
   Backend* backend_;
+  AcceptOther accept_other_;
+  bool has_met_others_ = false;
   std::vector<Waiting> ready_;  // for the next put
   std::vector<Waiting> after_;  // for the put after that
   // Being put by another thread, which accesses only their bytes.

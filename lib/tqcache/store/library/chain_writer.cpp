@@ -10,6 +10,7 @@
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
+#include "tqcache/store/blobs/section_digests.h"
 
 namespace tqcache::store {
 namespace {
@@ -53,6 +54,7 @@ struct ChainWriter::Chain {
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs that bypass the write batcher
   bool is_findable = true;
   std::vector<std::int32_t> tokens = {};  // of the blocks so far, while it is not findable
+  SectionDigests digests = SectionDigests(parameters.layers);
 
   // Called after each block. With 2, 4, 8, ... blocks there is another group.
   Result<void> add_hash(const Sha256& hash, std::span<const std::int32_t> block_tokens) {
@@ -87,14 +89,32 @@ struct ChainWriter::Chain {
     Snapshot snapshot;
   };
 
-  // A snapshot with the same tail whose data exists. A snapshot whose data is missing is removed.
+  // Whether a blob is that of its key, and its content that of the digests that it states.
+  bool is_good(const std::string& key, ByteView value) const {
+    const auto content = decode_blob(key, SharedBytes(nullptr, value));
+    if (!content || !digests.compare(*content)) return false;
+    const auto* block = std::get_if<Block>(&*content);
+    return block == nullptr || check_block(parameters, *block).ok();
+  }
+
+  // Whether all of these blobs exist and are good. Bad ones are removed.
+  Result<bool> are_good(std::span<const std::string> keys) {
+    const auto take = [](std::size_t, const Content&, std::uint64_t) { return Result<void>(); };
+    const auto compare = [this](std::size_t, const Content& content) {
+      return digests.compare(content);
+    };
+    TQC_TRY_ASSIGN(const std::vector<Found> found, reader.read(keys, take, compare));
+    return std::ranges::all_of(found, [](Found each) { return each == Found::kGood; });
+  }
+
+  // A snapshot with the same tail whose data is there and whole. Otherwise it is removed.
   Result<std::optional<KnownState>> known_state(const Snapshot& wanted) {
     const std::vector<std::string> keys = state_slot_keys(last());
     TQC_TRY_ASSIGN(auto slots, read_slots<Snapshot>(reader, keys));
     for (std::size_t i = 0; i < keys.size(); ++i) {
       if (!slots[i] || slots[i]->tail != wanted.tail) continue;
-      TQC_TRY_ASSIGN(const std::vector<bool> there, backend.exists(slots[i]->data_keys));
-      if (std::ranges::find(there, false) == there.end()) {
+      TQC_TRY_ASSIGN(const bool is_whole, are_good(slots[i]->data_keys));
+      if (is_whole) {
         return std::optional(KnownState{keys[i], *std::move(slots[i])});
       }
       TQC_TRY(backend.remove(keys[i]));
@@ -110,6 +130,7 @@ ChainWriter::~ChainWriter() = default;
 
 const std::vector<Sha256>& ChainWriter::chain() const { return chain_->hashes; }
 const std::string& ChainWriter::parameters_key() const { return chain_->slot.key; }
+bool ChainWriter::has_met_others() const { return chain_->batcher.has_met_others(); }
 bool ChainWriter::is_findable() const { return chain_->is_findable; }
 const Sha256& ChainWriter::name_space() const { return chain_->name_space; }
 const Sha256& ChainWriter::root() const { return chain_->root; }
@@ -144,6 +165,9 @@ Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
                                              hash_root(name_space, hash), *slot,
                                              std::move(parameters), counts, WriteBatcher(backend)});
   chain->is_findable = is_findable;
+  chain->batcher.accept_others([chain = chain.get()](const std::string& block, ByteView value) {
+    return chain->is_good(block, value);
+  });
   chain->count(slot->bytes, slot->is_new);
   return ChainWriter(std::move(chain));
 }
@@ -220,7 +244,7 @@ Result<void> ChainWriter::put_data(Snapshot& snapshot, std::vector<StoredSection
     TQC_TRY_ASSIGN(SharedBytes bytes, make_blob(key, content, chain_->memory));
     snapshot.data_keys.push_back(key);
     snapshot.data_bytes += bytes.size();
-    TQC_TRY_ASSIGN(const bool is_there, chain_->backend.exists(key));
+    TQC_TRY_ASSIGN(const bool is_there, chain_->are_good(std::span(&key, 1)));
     if (is_there) {
       chain_->count(bytes.size(), false);
     } else {

@@ -61,7 +61,11 @@ class ChainWriter {
   // Requires: the first n_blocks() blocks of `tokens` are those of the chain.
   std::vector<std::vector<std::string>> keys(std::span<const std::int32_t> tokens) const;
 
-  // Whether the store has each of these blocks with all parts, in one batch.
+  // Whether the store held blocks with other bytes than those that were put. They stay, as far as
+  // they are whole and have the SHA-256 that they state.
+  bool has_met_others() const;
+
+  // Whether the store has each of these blocks with all parts, in one batch. They are not read.
   Result<std::vector<bool>> has(std::span<const std::int32_t> tokens);
 
   // Skips the next block because the store has it. `bytes`: the size of its blobs, if known.
@@ -79,7 +83,7 @@ class ChainWriter {
   Result<void> flush();
 
   // Puts the sections of a snapshot as data blobs, and sets its data_keys and data_bytes. Existing
-  // blobs are not sent again.
+  // blobs are compared, and not sent again if they are whole.
   Result<void> put_data(Snapshot& snapshot, std::vector<StoredSection> sections);
 
   // Puts the snapshot: tail, windows and arrays. Returns the key of a snapshot with this tail, or

@@ -14,6 +14,7 @@
 #include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
+#include "tqcache/store/blobs/section_digests.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache::store {
@@ -65,7 +66,9 @@ class Fetch {
         counts_(prefix.parameters.layers),
         namespace_(hash_namespace({prefix.parameters.identity, options.salt})),
         root_(hash_root(namespace_, hash_parameters(prefix.parameters))),
-        tokens_(prefix.chain.size()) {}
+        tokens_(prefix.chain.size()) {
+    if (options.verify_digests) digests_.emplace(prefix.parameters.layers);
+  }
 
   // The keys that were read, in the order of a file.
   const std::vector<std::string>& keys() const { return keys_; }
@@ -146,7 +149,11 @@ class Fetch {
       return at < parts_.size() ? take_block(at, std::move(content))
                                 : take_data(at, std::move(content));
     };
-    TQC_TRY_ASSIGN(const std::vector<Found> found, reader_.read(keys, take));
+    ContentCheck compare;
+    if (digests_) {
+      compare = [this](std::size_t, const Content& content) { return digests_->compare(content); };
+    }
+    TQC_TRY_ASSIGN(const std::vector<Found> found, reader_.read(keys, take, compare));
     found_.insert(found_.end(), found.begin(), found.end());
     return {};
   }
@@ -188,6 +195,7 @@ class Fetch {
   }
 
   BlobReader reader_;
+  std::optional<SectionDigests> digests_;
   const Prefix& prefix_;
   PartCounts counts_;
   Sha256 namespace_, root_;

@@ -14,6 +14,7 @@
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
+#include "tqcache/store/blobs/section_digests.h"
 #include "tqcache/store/library/chain_writer.h"
 #include "tqcache/store/library/put_source.h"
 
@@ -95,9 +96,8 @@ class PromptPutter {
     }
     TQC_TRY(backend_.touch(existing_keys));
 
-    // The record of a named prompt describes the blocks in the store, so these are read. Bad ones
-    // are put again.
-    if (is_named_) TQC_TRY(read_existing(existing));
+    // What another process put is not relied on unread. Bad blocks are put again.
+    TQC_TRY(read_existing(existing));
 
     // Blocks: the sections of missing blocks are read and compressed on all threads, and put in
     // order.
@@ -107,7 +107,7 @@ class PromptPutter {
       const SectionNumbers& numbers = places_.blocks[block];
       if (!existing[block]) {
         TQC_TRY_ASSIGN(slots[slot], read_sections(numbers));
-      } else if (is_named_) {
+      } else {
         for (const std::size_t i : numbers) {
           TQC_TRY_ASSIGN(stored_infos_[i].raw_sha256, source_.digest(i));
         }
@@ -118,7 +118,7 @@ class PromptPutter {
       const Tokens block_tokens = tokens.subspan(block * kBlockTokens, kBlockTokens);
       if (existing[block]) {
         TQC_TRY(writer.skip_block(block_tokens, existing[block]->bytes));
-        if (is_named_) reuse_existing(places_.blocks[block], *existing[block]);
+        reuse_existing(places_.blocks[block], *existing[block]);
       } else {
         keep_infos(places_.blocks[block], slots[slot]);
         TQC_TRY(writer.put_block(block_tokens, std::exchange(slots[slot], {})));
@@ -149,6 +149,7 @@ class PromptPutter {
       TQC_TRY(writer.put_data(snapshot_, std::move(sections)));
     }
 
+    met_others_ = writer.has_met_others();
     parameters_key_ = writer.parameters_key();
     chain_ = writer.chain();
     new_blocks_ += writer.new_blocks();
@@ -157,8 +158,10 @@ class PromptPutter {
     return {};
   }
 
-  // Whether everything that was put or reused exists at this moment.
+  // Whether everything that was put or reused exists at this moment, with the values that were put
+  // or read.
   Result<bool> is_complete() {
+    if (met_others_) return false;
     std::vector<std::string> keys = flatten(block_keys_);
     keys.push_back(parameters_key_);
     if (!snapshot_key_.empty()) keys.push_back(snapshot_key_);
@@ -200,13 +203,14 @@ class PromptPutter {
   using SectionInfos = std::vector<format::SectionInfo>;
   using SectionNumbers = std::vector<std::size_t>;
 
-  // A block that the store has. For an unnamed prompt it is not read, and the fields stay empty.
+  // A block that the store has.
   struct ExistingBlock {
     SectionInfos sections;
     std::uint64_t bytes = 0;  // of its blobs
   };
 
-  // Reads the existing blocks, and drops those that are missing or bad.
+  // Reads the existing blocks, and drops those that are missing or bad: damaged, or with other
+  // content than that of the digests that they state.
   Result<void> read_existing(std::vector<std::optional<ExistingBlock>>& existing) {
     std::vector<std::string> keys;
     std::vector<std::size_t> block_of_key;
@@ -224,8 +228,12 @@ class PromptPutter {
       existing[block_of_key[i]]->bytes += bytes;
       return {};
     };
+    const SectionDigests digests(manifest_.layers);
+    const auto compare = [&](std::size_t, const Content& content) {
+      return digests.compare(content);
+    };
     BlobReader reader(backend_, BadBlobs::kRemove, options_.on_warning, options_.n_threads);
-    TQC_TRY_ASSIGN(const std::vector<Found> found, reader.read(keys, take));
+    TQC_TRY_ASSIGN(const std::vector<Found> found, reader.read(keys, take, compare));
     for (std::size_t i = 0; i < found.size(); ++i) {
       std::optional<ExistingBlock>& block = existing[block_of_key[i]];
       if (found[i] != Found::kGood) block.reset();
@@ -282,6 +290,7 @@ class PromptPutter {
   Snapshot snapshot_;
   std::int64_t new_blocks_ = 0, other_blocks_ = 0;
   std::uint64_t bytes_ = 0, new_bytes_ = 0;
+  bool met_others_ = false;
 };
 
 // Puts everything that the record needs, until it is complete.

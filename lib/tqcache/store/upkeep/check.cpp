@@ -17,6 +17,7 @@
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
+#include "tqcache/store/blobs/section_digests.h"
 #include "tqcache/store/upkeep/inventory.h"
 #include "tqcache/upkeep.h"
 
@@ -34,7 +35,11 @@ class BlobChecker {
         n_total_(n_total),
         report_(report) {}
 
-  // Calls `sink` for each good blob. `sink` must not call the backend.
+  // Layers that blobs may belong to, for the comparison of their content.
+  void add_layers(const std::vector<cache::LayerDesc>& layers) { digests_.add_layers(layers); }
+
+  // Calls `sink` for each good blob. `sink` must not call the backend. With options.read_data the
+  // content of blocks and data is compared with its SHA-256.
   using ContentSink = std::function<void(std::size_t i, const Content& content)>;
   Result<void> read(std::span<const std::string> keys, const ContentSink& sink);
 
@@ -59,6 +64,7 @@ class BlobChecker {
   const Progress& progress_;
   std::uint64_t n_total_;
   CheckReport& report_;
+  SectionDigests digests_;
   std::set<std::string> bad_;
 };
 
@@ -75,6 +81,10 @@ Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentS
                          if (!blob) return {};  // removed since the listing
                          report_.read.blobs += 1;
                          report_.read.bytes += blob->bytes.size();
+                         if (blob->content && options_.read_data) {
+                           auto same = digests_.compare(*blob->content, /*n_threads=*/0);
+                           if (!same) blob->content = std::move(same).error();
+                         }
                          if (blob->content) {
                            sink(first + i, *blob->content);
                          } else {
@@ -165,10 +175,17 @@ class Checker {
     return count;
   }
 
+  // Parameters are read first: the sections of other blobs can be compared only with their layers.
   // Records are read later, with the blobs that they need.
   Result<void> read_all() {
     for (const InventoryItem& item : inventory_.items()) {
-      if (item.kind == BlobKind::kRecord) continue;
+      if (item.kind != BlobKind::kParameters) continue;
+      TQC_TRY(blobs_.read(keys_of(item), [&](std::size_t, const Content& content) {
+        if (const auto* found = std::get_if<Parameters>(&content)) blobs_.add_layers(found->layers);
+      }));
+    }
+    for (const InventoryItem& item : inventory_.items()) {
+      if (item.kind == BlobKind::kRecord || item.kind == BlobKind::kParameters) continue;
       std::optional<int> n_parts;
       const std::vector<std::string> keys = keys_of(item);
       TQC_TRY(blobs_.read(keys, [&](std::size_t, const Content& content) {

@@ -23,6 +23,7 @@
 #include "tqcache/store/blobs/blob_io.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/section_digests.h"
 #include "tqcache/store/upkeep/inventory.h"
 #include "tqcache/upkeep.h"
 
@@ -39,7 +40,16 @@ class BlobCopier {
         options_(options),
         progress_(progress),
         report_(report),
-        batcher_(to) {}
+        there_(to, BadBlobs::kRemove, options.on_warning, /*n_threads=*/0),
+        batcher_(to) {
+    batcher_.accept_others([this](const std::string& key, ByteView value) {
+      const auto content = decode_blob(key, SharedBytes(nullptr, value));
+      return content && digests_.compare(*content);
+    });
+  }
+
+  // Layers that blobs may belong to, for the comparison of their content with its SHA-256.
+  void add_layers(const std::vector<cache::LayerDesc>& layers) { digests_.add_layers(layers); }
 
   // Sets the total for progress.
   void expect(std::uint64_t bytes) { n_expected_ = bytes; }
@@ -62,6 +72,12 @@ class BlobCopier {
       return std::optional<Kind>();
     }
     Result<Kind> content = content_of<Kind>(key, std::move(*blob));
+    if constexpr (std::is_same_v<Kind, Block> || std::is_same_v<Kind, Data>) {
+      if (content) {
+        auto same = digests_.compare(content->sections, /*n_threads=*/0);
+        if (!same) content = in_context(key, std::move(same).error());
+      }
+    }
     if (content) return std::optional(std::move(content).value());
     fail(key, content.error().message);
     return std::optional<Kind>();
@@ -80,6 +96,8 @@ class BlobCopier {
   const CopyOptions& options_;
   const Progress& progress_;
   CopyReport& report_;
+  SectionDigests digests_;
+  BlobReader there_;
   WriteBatcher batcher_;
   std::uint64_t n_done_ = 0, n_expected_ = 0;
   std::unordered_set<std::string> done_;  // names of blocks, keys of data
@@ -91,10 +109,15 @@ class BlobCopier {
 constexpr std::size_t kValuesAtOnce = 8;
 
 Result<std::vector<std::string>> BlobCopier::missing_there(const std::vector<std::string>& keys) {
-  TQC_TRY_ASSIGN(const std::vector<bool> there, to_.exists(keys));
+  // What the target has is read and compared, and replaced where it is bad.
+  const auto take = [](std::size_t, const Content&, std::uint64_t) { return Result<void>(); };
+  const auto compare = [this](std::size_t, const Content& content) {
+    return digests_.compare(content);
+  };
+  TQC_TRY_ASSIGN(const std::vector<Found> there, there_.read(keys, take, compare));
   std::vector<std::string> missing;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (there[i]) {
+    if (there[i] == Found::kGood) {
       count_existing(0);
     } else {
       missing.push_back(keys[i]);
@@ -285,6 +308,7 @@ class Copier {
 
   Result<void> copy_parameters(const std::string& key, const Parameters& parameters) {
     n_parts_.emplace(key, PartCounts(parameters.layers));
+    blobs_.add_layers(parameters.layers);
     const Sha256 hash = hash_parameters(parameters);
     TQC_TRY(place<Parameters>(key, parameters, [&](const Parameters& other) {
       return other.tokens == parameters.tokens && hash_parameters(other) == hash;
