@@ -104,13 +104,10 @@ Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const Console& c
   TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
                  choose_prompt_store(flags.store, obstacle));
   if (!choice) return std::unique_ptr<session::PromptStore>();
-  if (!console.keys.empty()) {
-    return usage_error(
-        "a store is not encrypted: use it without a key, or the key without a store");
-  }
   session::PromptStoreOptions options;
   options.url = choice->url;
   options.salt = choice->salt;
+  options.keys = console.keys;
   options.read_only = choice->read_only;
   options.name = choice->name;
   options.replace_name = flags.force;

@@ -156,9 +156,9 @@ store::Library OpenStore::library(unsigned n_threads) const {
   return {*backend, {salt, n_threads, tell}};
 }
 
-Result<OpenStore> open_store(const StoreFlags& flags, StoreUse use) {
+Result<OpenStore> open_store(const Console& console, const StoreFlags& flags, StoreUse use) {
   TQC_TRY_ASSIGN(const std::string url, store_url(flags));
-  return open_store(url, flags.salt_file, use);
+  return open_store(console, url, flags.salt_file, use);
 }
 
 namespace {
@@ -176,12 +176,15 @@ std::string display_url(const std::string& url) {
 
 }  // namespace
 
-Result<OpenStore> open_store(const std::string& url, const std::string& salt_file, StoreUse use) {
+Result<OpenStore> open_store(const Console& console, const std::string& url,
+                             const std::string& salt_file, StoreUse use) {
   OpenStore opened;
-  TQC_TRY_ASSIGN(opened.salt, tenant_salt(salt_file));
+  TQC_TRY_ASSIGN(const std::string salt, tenant_salt(salt_file));
+  opened.salt = store::secret_salt(console.keys, salt);
   store::BackendOptions options;
   options.create = use == StoreUse::kPut;
   options.interrupted = interrupted;
+  options.keys = console.keys;
   TQC_TRY_ASSIGN(opened.backend, in_file(display_url(url), store::open_backend(url, options)));
   return opened;
 }

@@ -48,9 +48,10 @@ struct OpenStore {
 
 // Errors: kInvalidArgument (no store is named, an invalid URL), kUnsupported (a backend that is not
 //         built in), those of the salt and of opening.
-Result<OpenStore> open_store(const StoreFlags& flags, StoreUse use);
+Result<OpenStore> open_store(const Console& console, const StoreFlags& flags, StoreUse use);
 // For a URL of the command line; `salt_file` as in StoreFlags.
-Result<OpenStore> open_store(const std::string& url, const std::string& salt_file, StoreUse use);
+Result<OpenStore> open_store(const Console& console, const std::string& url,
+                             const std::string& salt_file, StoreUse use);
 
 // "90s", "15m", "12h", "30d", "4w". Errors: kInvalidArgument.
 Result<std::chrono::seconds> parse_duration(const std::string& text);

@@ -17,13 +17,12 @@ namespace {
 constexpr std::size_t kMaxColumns = 100;
 constexpr std::size_t kMinColumns = 60;
 
-// The verbs that neither read nor write cache files, or only those of a store.
+// The verbs that neither read nor write cache files or stores.
 constexpr std::array<std::string_view, 7> kWithoutKeys = {
     "bench", "advise", "profile", "eval ppl", "eval kld", "eval needle", "eval jsonl"};
 
 bool takes_keys(const Verb& verb) {
-  return !verb.name.starts_with("store ") &&
-         std::ranges::find(kWithoutKeys, verb.name) == kWithoutKeys.end();
+  return std::ranges::find(kWithoutKeys, verb.name) == kWithoutKeys.end();
 }
 
 // The keys of --key-file, or else of TQCACHE_KEY_FILE.
@@ -54,7 +53,7 @@ Action define_verb(const Verb& verb, FlagSet& flags, Console& console) {
   if (takes_keys(verb)) {
     flags
         .add("--key-file", console.key_file,
-             "File with the keys that encrypt and decrypt .tqkv files; also TQCACHE_KEY_FILE")
+             "File with the keys that encrypt and decrypt .tqkv files and stores; also TQCACHE_KEY_FILE")
         ->type_name("FILE")
         ->file()
         ->group("Encryption");

@@ -95,7 +95,7 @@ struct LsFlags {
 };
 
 Result<ExitCode> run_ls(const Console& console, const LsFlags& flags) {
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
   std::vector<Row> rows;
   const auto tell = [&](const std::string& message) { warn(store.name(), message); };
   TQC_TRY(store.in(store::list_prompts(
@@ -134,7 +134,7 @@ std::string record_text(const OpenStore& store, const store::PromptRecord& recor
 }
 
 Result<ExitCode> run_info(const Console& console, const InfoFlags& flags) {
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
   store::Library library = store.library();
   TQC_TRY_ASSIGN(const store::PromptRecord record, find_record(store, library, flags.name));
   TQC_TRY_ASSIGN(const std::vector<cache::LayerDesc> layers, layers_of(store, record));
@@ -157,7 +157,7 @@ struct RmFlags {
 };
 
 Result<ExitCode> run_rm(const Console& console, const RmFlags& flags) {
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
   store::Library library = store.library();
   Tally tally;
   Json removed = Json::array();

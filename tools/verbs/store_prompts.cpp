@@ -82,10 +82,10 @@ void tell(const Console& console, const std::string& file, const std::string& na
 Result<ExitCode> run(const Console& console, const PutFlags& flags) {
   TQC_TRY_ASSIGN(const std::string name, name_of(flags));
   TQC_TRY_ASSIGN(const CacheInput input, open_cache(flags.file, flags.n_threads));
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kPut));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kPut));
   store::Library library = store.library(flags.n_threads);
   ProgressBar bar(console, "storing", Unit::kBlocks);
-  const store::PutOptions options{flags.replace, std::time(nullptr)};
+  const store::PutOptions options{flags.replace, std::time(nullptr), console.keys};
   auto put = library.put_file(*input.source, name, bar.callback(), options);
   if (!put) {
     Error error = std::move(put).error();
@@ -179,12 +179,13 @@ Result<Got> fetch(const Console& console, const OpenStore& store, const GetFlags
   return Got{std::move(prompt), record.snapshot.n_tokens};
 }
 
-Result<std::uint64_t> write(const store::StoredPrompt& prompt, const GetFlags& flags) {
+Result<std::uint64_t> write(const Console& console, const store::StoredPrompt& prompt,
+                            const GetFlags& flags) {
   const std::string path = flags.output == "-" ? "/dev/stdout" : flags.output;
   const std::string name = display_name(flags.output, "standard output");
   const Overwrite overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
   TQC_TRY_ASSIGN(AtomicFile file, in_file(name, AtomicFile::create(path, overwrite)));
-  TQC_TRY(in_file(name, store::write_stored(prompt, file)));
+  TQC_TRY(in_file(name, store::write_stored(prompt, file, console.keys)));
   const std::uint64_t bytes = file.size();
   TQC_TRY(in_file(name, file.commit()));
   return bytes;
@@ -210,9 +211,9 @@ Result<ExitCode> run_get(const Console& console, const GetFlags& flags) {
     return usage_error("--json: standard output is used for the cache");
   }
   TQC_TRY(check_output(flags.output, flags.force));
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
   TQC_TRY_ASSIGN(const Got got, fetch(console, store, flags));
-  TQC_TRY_ASSIGN(const std::uint64_t bytes, write(*got.prompt, flags));
+  TQC_TRY_ASSIGN(const std::uint64_t bytes, write(console, *got.prompt, flags));
   const std::int64_t n_tokens = got.prompt->manifest().n_tokens();
   const std::string of_all =
       n_tokens == got.n_wanted
@@ -245,7 +246,7 @@ Result<ExitCode> report_record(const Console& console, const OpenStore& store,
 
 Result<ExitCode> run_find(const Console& console, const FindFlags& flags) {
   TQC_TRY(check_selection(flags.selection));
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
   store::Library library = store.library();
   if (flags.selection.by_name()) {
     TQC_TRY_ASSIGN(const store::PromptRecord record,

@@ -108,7 +108,7 @@ Result<ExitCode> run(const Console& console, const GcFlags& flags) {
   if (flags.drop_prompts && !flags.max_bytes) {
     return usage_error("--drop-prompts needs --max-bytes");
   }
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
   std::vector<std::string> prompts;
   store::CollectOptions options;
   options.max_bytes = flags.max_bytes;
@@ -247,7 +247,7 @@ Error damage(const store::CheckReport& report) {
 }
 
 Result<ExitCode> run(const Console& console, const CheckFlags& flags) {
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags.store, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
   Json findings = Json::array();
   ProgressBar bar(console, "checking", Unit::kBlobs);
   store::CheckOptions options{flags.read_data, flags.repair};
@@ -328,9 +328,11 @@ Json report_json(const OpenStore& from, const OpenStore& to, const store::CopyRe
 
 Result<ExitCode> run(const Console& console, const CopyFlags& flags) {
   if (flags.from == flags.to) return usage_error("the source and the target are the same store");
-  TQC_TRY_ASSIGN(const OpenStore from, open_store(flags.from, flags.salt_file, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const OpenStore from,
+                 open_store(console, flags.from, flags.salt_file, StoreUse::kLook));
   TQC_TRY_ASSIGN(const std::vector<std::string> keys, record_keys(from, flags.names));
-  TQC_TRY_ASSIGN(const OpenStore to, open_store(flags.to, flags.salt_file, StoreUse::kPut));
+  TQC_TRY_ASSIGN(const OpenStore to,
+                 open_store(console, flags.to, flags.salt_file, StoreUse::kPut));
   ProgressBar bar(console, "copying", Unit::kBytes);
   store::CopyOptions options;
   options.replace = flags.replace;
@@ -457,7 +459,7 @@ Json stats_json(const OpenStore& store, const store::StoreStats& stats) {
 }
 
 Result<ExitCode> run(const Console& console, const StoreFlags& flags) {
-  TQC_TRY_ASSIGN(const OpenStore store, open_store(flags, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags, StoreUse::kLook));
   ProgressBar bar(console, "reading", Unit::kBlobs);
   TQC_TRY_ASSIGN(const store::StoreStats stats,
                  store.in(store::read_stats(*store.backend, bar.callback())));

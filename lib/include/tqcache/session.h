@@ -41,6 +41,7 @@ namespace tqcache::session {
 struct PromptStoreOptions {
   std::string url;            // "dir:PATH", "redis://HOST", "s3://BUCKET"
   std::string salt = {};      // of the tenant; empty: the tenant without a salt
+  KeyRing keys = {};          // the first one encrypts what is stored; empty: nothing is encrypted
   bool read_only = false;     // add nothing
   std::string name = {};      // finish() saves the whole cache under this name; empty: it does not
   bool replace_name = false;  // overwrite the name if another prompt has it

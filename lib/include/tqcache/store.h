@@ -36,6 +36,7 @@
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 #include "tqcache/hash.h"
+#include "tqcache/keys.h"
 #include "tqcache/progress.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
@@ -66,8 +67,12 @@ struct BackendOptions {
   std::uint64_t max_list_pages = 100'000;
   // Asked several times a second while a server is waited for; true ends the call with
   // kInterrupted. May be empty. Must be safe to call from any thread.
-  std::function<bool()> interrupted;
+  std::function<bool()> interrupted = {};
   bool create = true;  // create the folder of `dir:` if it does not exist
+  // Values are encrypted with the first of these keys before the store gets them; values that are
+  // not encrypted are then refused. The names of values are secret only together with
+  // secret_salt(). Without keys nothing is encrypted.
+  KeyRing keys = {};
 };
 
 struct Blob {
@@ -191,6 +196,11 @@ class Backend {
 //         `dir:` also those of Backend.
 Result<std::unique_ptr<Backend>> open_backend(std::string_view url, const BackendOptions& options);
 
+// The salt (LibraryOptions::salt) of a tenant in an encrypted store: a secret that is derived from
+// the first key and from the tenant's own salt, so that without the key nobody can compute the names
+// of values and ask whether they exist. Without keys it is the tenant's own.
+std::string secret_salt(const KeyRing& keys, std::string_view salt);
+
 // The schemes that are built in: "dir", "memory", "redis", "s3".
 std::vector<std::string_view> schemes();
 
@@ -275,6 +285,7 @@ struct LibraryOptions {
 struct PutOptions {
   bool replace = false;      // replaces a prompt of that name with other content
   std::int64_t created = 0;  // seconds since 1970, stored in the record
+  KeyRing keys = {};         // of an encrypted file, for put_file()
 };
 
 struct PutReport {
@@ -356,6 +367,7 @@ class Library {
   //           for another prompt); kTooLarge if the backend drops blocks as they are put.
   Result<PutReport> put(const cache::CacheReader& prompt, std::string_view name,
                         const Progress& progress = {}, const PutOptions& options = {});
+  // options.keys decrypt the file.
   Result<PutReport> put_file(const ByteSource& file, std::string_view name,
                              const Progress& progress = {}, const PutOptions& options = {});
   Result<PutReport> put_cache(const cache::Cache& cache, std::string_view name,
@@ -392,9 +404,9 @@ class Library {
 };
 
 // Writes a .tqkv file with the sections as they are stored. Its content and content digest are
-// those of the prompt that was put.
+// those of the prompt that was put. The first of `keys` encrypts it.
 // Errors: kCorrupt if the content digest differs; those of AtomicFile.
-Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file);
+Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file, const KeyRing& keys = {});
 
 // A stored prefix as a cache that a model can continue.
 struct LoadedPrefix {

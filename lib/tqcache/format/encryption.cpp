@@ -122,8 +122,8 @@ Result<std::shared_ptr<const FileCipher>> FileCipher::make(const KeyRing& keys) 
   Encryption description;
   description.key_id = keys.first_id();
   TQC_TRY(fill_random(description.file_id));
-  const FileCipher unused(keys.find(description.key_id), std::move(description));
-  return unused.for_append({});
+  const FileCipher without_writes(keys.find(keys.first_id()), std::move(description));
+  return without_writes.for_append({});
 }
 
 Result<std::shared_ptr<const FileCipher>> FileCipher::find(const KeyRing& keys,

@@ -232,6 +232,8 @@ Result<std::unique_ptr<PromptStore>> PromptStore::open(PromptStoreOptions option
   store::BackendOptions backend_options;
   backend_options.idle_timeout = kIdleTimeout;
   backend_options.create = !options.read_only;
+  backend_options.keys = options.keys;
+  options.salt = store::secret_salt(options.keys, options.salt);
   const auto put_limit = std::make_shared<PutLimit>();
   backend_options.interrupted = [goes_on = options.keep_going, put_limit] {
     return !goes_on() || put_limit->is_over();

@@ -7,6 +7,7 @@
 
 #include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
+#include "tqcache/store/backends/encrypted_backend.h"
 
 namespace tqcache::store {
 
@@ -182,7 +183,11 @@ Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
   TQC_TRY_ASSIGN(StoreUrl url, parse_store_url(text));
   for (const Scheme& known : kSchemes) {
     if (known.scheme != url.scheme) continue;
-    if (known.open != nullptr) return known.open(std::move(url), options);
+    if (known.open != nullptr) {
+      TQC_TRY_ASSIGN(auto backend, known.open(std::move(url), options));
+      if (options.keys.empty()) return backend;
+      return encrypted_backend(std::move(backend), options.keys, options);
+    }
     return unsupported("store URL: " + url.scheme + ": is not built into this tqcache");
   }
   return invalid("store URL: unknown scheme " + in_quotes(url.scheme) +

@@ -25,6 +25,7 @@ inline constexpr std::array<std::byte, 8> kBlobMagic = {
     std::byte{'\r'}, std::byte{'\n'}, std::byte{0x1a}, std::byte{'\n'}};
 
 inline constexpr std::uint32_t kBlobVersion = 1;
+inline constexpr std::uint32_t kSealedBlobVersion = 2;  // an encrypted blob of version 1
 inline constexpr std::size_t kBlobHeaderBytes = 64;
 
 // The record of the longest prompt has 64 MiB of tokens and 2 MiB of hashes.
@@ -43,7 +44,8 @@ std::uint64_t sections_at(const BlobHeader& header);
 Bytes encode_blob_header(const BlobHeader& header);
 
 // Also compares the header with the size of the blob.
-// Errors: kCorrupt, kTruncated, kUnsupported (a later version), kTooLarge.
+// Errors: kCorrupt, kTruncated, kUnsupported (a later version), kTooLarge; kNoKey for an encrypted
+//         blob, which encrypted_backend() decrypts.
 Result<BlobHeader> read_blob_header(ByteView blob);
 
 inline constexpr std::size_t kMaxNameBytes = 512;                          // of a record

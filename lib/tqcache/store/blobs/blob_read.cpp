@@ -12,6 +12,7 @@
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/store.h"
+#include "tqcache/store/backends/encrypted_backend.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/keys.h"
@@ -41,7 +42,7 @@ Result<void> check_version(std::uint32_t version) {
   if (version == kBlobVersion) return {};
   const std::string what = "version " + std::to_string(version);
   if (version < kBlobVersion) return corrupt(what);
-  return unsupported(fmt::format("{} is newer than version {}", what, kBlobVersion));
+  return unsupported(fmt::format("{} is newer than version {}", what, kSealedBlobVersion));
 }
 
 Result<void> check_sizes(const BlobHeader& header, std::uint64_t size) {
@@ -81,7 +82,9 @@ Bytes encode_blob_header(const BlobHeader& header) {
 
 Result<BlobHeader> read_blob_header(ByteView blob) {
   TQC_TRY(check_whole(blob));
-  TQC_TRY(check_version(number_at<std::uint32_t>(blob, 8)));
+  const auto version = number_at<std::uint32_t>(blob, 8);
+  if (version == kSealedBlobVersion) return sealed_value_error(blob);
+  TQC_TRY(check_version(version));
   const auto kind = number_at<std::uint32_t>(blob, 12);
   if (kind == 0 || kind > kBlobKinds) return corrupt("kind " + std::to_string(kind));
   if (number_at<std::uint64_t>(blob, 48) != 0) return corrupt("header: reserved bytes");

@@ -89,9 +89,10 @@ Result<SharedBytes> StoredPrompt::share(std::size_t section) const {
   return is_raw && is_aligned ? Result<SharedBytes>(stored) : CacheReader::share(section);
 }
 
-Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file) {
+Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file, const KeyRing& keys) {
   return format::write_stored_sections(
-      prompt.manifest(), [&](std::size_t i) { return prompt.stored(i).view(); }, file);
+      prompt.manifest(), [&](std::size_t i) { return prompt.stored(i).view(); }, file,
+      keys);
 }
 
 }  // namespace tqcache::store

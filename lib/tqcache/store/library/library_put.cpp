@@ -385,7 +385,7 @@ Result<PutReport> Library::put(const cache::CacheReader& prompt, std::string_vie
 
 Result<PutReport> Library::put_file(const ByteSource& file, std::string_view name,
                                     const Progress& progress, const PutOptions& options) {
-  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(file));
+  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(file, options.keys));
   return put(reader, name, progress, options);
 }
 

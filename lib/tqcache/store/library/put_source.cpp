@@ -43,7 +43,11 @@ Result<StoredSection> PutSource::section(std::size_t i) const {
   if (file_ != nullptr) {
     const BlobMemory::Room room = memory_->take(info.stored_bytes);
     TQC_TRY(file_->read_stored(i, room.bytes));
-    return StoredSection{info, room.shared()};
+    StoredSection section{info, room.shared()};
+    // The checksum of an encrypted file is that of the encrypted bytes.
+    if (manifest_.encryption) section.info.checksum = xxh3_128(room.bytes);
+    section.info.seal = {};
+    return section;
   }
   TQC_TRY_ASSIGN(SharedBytes raw, reader_->share(i));
   const cache::LayerDesc& layer = manifest_.layers[to_size(info.layer)];

@@ -100,6 +100,7 @@ Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentS
 }
 
 Result<void> BlobChecker::settle(const Bad& bad) {
+  if (bad.error.code == ErrorCode::kNoKey) return in_context(bad.key, bad.error);
   if (bad.error.code == ErrorCode::kUnsupported) {
     report_.later += 1;
     return {};
