@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <array>
-#include <clocale>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -194,8 +193,7 @@ ExitCode run_program(const std::vector<std::string>& args) { return run(args); }
 }  // namespace tqcache::cli
 
 int main(int argc, char** argv) {
-  // Line editing needs the width of characters; numbers keep the format of the C locale.
-  std::setlocale(LC_CTYPE, "");
+  tqcache::cli::choose_locale();
   tqcache::cli::install_signal_handlers();
   try {
     return static_cast<int>(tqcache::cli::run_program({argv + 1, argv + argc}));

@@ -33,7 +33,9 @@ Output must(const std::vector<std::string>& args, const RunOptions& options = {}
 class Conversation {
  public:
   enum class At { kTerminal, kPipe };
-  Conversation(const std::vector<std::string>& args, At at);
+  // `environment`: NAME=VALUE, beside that of the test.
+  Conversation(const std::vector<std::string>& args, At at,
+               const std::vector<std::string>& environment = {});
   ~Conversation();
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;

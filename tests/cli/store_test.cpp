@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "cli/demo.h"
+#include "store/fake_server.h"
 
 namespace tqcache::test {
 namespace store_test {
@@ -439,6 +440,20 @@ TEST_F(StoreVerbs, EveryVerbHasHelpWithExamples) {
        {"put", "get", "find", "ls", "info", "rm", "gc", "stats", "check", "copy"}) {
     EXPECT_THAT(must({"store", verb, "--help"}).out,
                 AllOf(HasSubstr("Examples:\n  "), HasSubstr(std::string("tqcache store ") + verb)));
+  }
+}
+
+// A server that never ends its answer, and a user who does not want to wait.
+TEST(StoreServers, CtrlCAndSigtermEndAWaitForAServer) {
+  if (must({"--version"}).out.find("redis") == std::string::npos) GTEST_SKIP();
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const FakeServer server(Script{{kTrickle + "$1000\r\n"}});
+    Conversation user({"store", "stats", "--store", "redis://" + server.address()},
+                      Conversation::At::kPipe);
+    while (server.asked().empty()) ::usleep(1000);
+    user.send_signal(signal);
+    EXPECT_EQ(user.finish(), 130);
+    EXPECT_FALSE(server.has_given_up());
   }
 }
 

@@ -195,5 +195,77 @@ TEST_F(S3Faults, EndsAListingThatGoesRoundInCircles) {
   EXPECT_EQ(done.error().code, ErrorCode::kCorrupt);
 }
 
+// --- services that never end
+
+std::unique_ptr<Backend> open_with(const FakeServer& server, const store::BackendOptions& options) {
+  return std::move(store::open_backend("s3://bucket?endpoint=http://" + server.address(), options))
+      .value();
+}
+
+TEST_F(S3Faults, AnAnswerThatTricklesInIsTooSlow) {
+  const FakeServer server(Script{{kTrickle + "HTTP/1.1 200 x\r\nContent-Length: 9000\r\n\r\n"}});
+  store::BackendOptions options;
+  options.idle_timeout = std::chrono::milliseconds(1000);
+  options.least_rate = 1 << 20;
+  EXPECT_EQ(open_with(server, options)->get("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(server.n_connections(), 1);
+  EXPECT_FALSE(server.has_given_up());
+}
+
+TEST_F(S3Faults, AnAnswerHasALimitOfTime) {
+  const FakeServer server(Script{{kTrickle + "HTTP/1.1 200 x\r\nContent-Length: 9000\r\n\r\n"}});
+  store::BackendOptions options;
+  options.idle_timeout = std::chrono::minutes(10);
+  options.least_rate = 0;
+  options.time_limit = std::chrono::milliseconds(200);
+  EXPECT_EQ(open_with(server, options)->get("a").error().code, ErrorCode::kIo);
+  EXPECT_FALSE(server.has_given_up());
+}
+
+TEST_F(S3Faults, IsInterruptedWhereverItWaits) {
+  int n_looks = 0;
+  store::BackendOptions options;
+  options.idle_timeout = std::chrono::minutes(10);
+  options.interrupted = [&] { return ++n_looks > 8; };
+  for (const std::string& answer : {kSilence, kDeaf, kTrickle + "HTTP/1.1 200 x\r\nA: b\r\n"}) {
+    const FakeServer server(Script{{answer}});
+    n_looks = 0;
+    EXPECT_EQ(open_with(server, options)->get("a").error().code, ErrorCode::kInterrupted);
+    n_looks = 0;
+    EXPECT_EQ(open_with(server, options)->exists("a").error().code, ErrorCode::kInterrupted);
+    n_looks = 0;
+    EXPECT_EQ(open_with(server, options)->put("a", Bytes(32 << 20)).error().code,
+              ErrorCode::kInterrupted);
+    n_looks = 0;
+    EXPECT_EQ(open_with(server, options)->remove("a").error().code, ErrorCode::kInterrupted);
+  }
+}
+
+TEST_F(S3Faults, AListingThatNeverEndsIsRefused) {
+  std::vector<std::string> pages;
+  for (int i = 0; i < 100; ++i) {
+    pages.push_back(http(200,
+                         "<ListBucketResult><IsTruncated>true</IsTruncated>"
+                         "<NextContinuationToken>t" +
+                             std::to_string(i) + "</NextContinuationToken>" + kObject +
+                             "</ListBucketResult>"));
+  }
+  for (const bool by_pages : {true, false}) {
+    const FakeServer server(Script{pages});
+    store::BackendOptions options;
+    (by_pages ? options.max_list_pages : options.max_listed_keys) = 50;
+    const Result<void> done =
+        open_with(server, options)->list("", [](const Entry&) -> Result<void> { return {}; });
+    ASSERT_FALSE(done.ok());
+    EXPECT_EQ(done.error().code, ErrorCode::kTooLarge);
+  }
+}
+
+TEST_F(S3Faults, ShowsNoKeyThatTheServiceRepeats) {
+  ::setenv("AWS_SECRET_ACCESS_KEY", "wJalrSecret", 1);
+  const Error error = error_of(http(403, error_body("No-wJalrSecret-here")));
+  EXPECT_THAT(error.message, HasSubstr("HTTP 403 No-***********-here"));
+}
+
 }  // namespace s3_faults_test
 }  // namespace tqcache::test

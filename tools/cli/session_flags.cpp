@@ -8,6 +8,7 @@
 #include "cli/text.h"
 #include "report/info.h"
 #include "tqcache/bytes.h"
+#include "tqcache/decoder.h"
 
 namespace tqcache::cli {
 namespace {
@@ -35,13 +36,14 @@ void note_route(const Console& console, const session::Session& session) {
 }
 
 Result<cache::Cache> load(const Console& console, const session::SessionOptions& options,
-                          GrowingFile* growing) {
-  if (growing != nullptr) {
-    if (options.map) note(console, "--map is ignored: the file will be appended to");
-    return growing->read(console, options.n_threads);
-  }
+                          const model::Model& model, GrowingFile* growing) {
   format::ReadOptions read;
   read.n_threads = options.n_threads;
+  read.accept = [&](const cache::CacheDesc& cache) { return model::check_fits(cache, model); };
+  if (growing != nullptr) {
+    if (options.map) note(console, "--map is ignored: the file will be appended to");
+    return growing->read(console, read);
+  }
   read.first_tokens = options.first_tokens;
   return options.map ? map_cache(console, options.cache, read)
                      : load_cache(console, options.cache, read);
@@ -79,7 +81,7 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
                  in_file(options.model, model::load_model(options.model)));
   std::optional<cache::Cache> cache;
   if (!options.cache.empty()) {
-    TQC_TRY_ASSIGN(cache, load(console, options, growing));
+    TQC_TRY_ASSIGN(cache, load(console, options, *model, growing));
   }
   const bool has_cache = cache.has_value();
   auto started = session::Session::start(std::move(model), std::move(cache), options);

@@ -147,6 +147,7 @@ Result<OpenStore> open_store(const std::string& url, const std::string& salt_fil
   TQC_TRY_ASSIGN(opened.salt, tenant_salt(salt_file));
   store::BackendOptions options;
   options.create = use == StoreUse::kPut;
+  options.interrupted = interrupted;
   TQC_TRY_ASSIGN(opened.backend, store::open_backend(url, options));
   return opened;
 }

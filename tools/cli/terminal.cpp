@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <langinfo.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -9,8 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <clocale>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 
 #include "cli/text.h"
 
@@ -20,11 +23,29 @@ namespace {
 
 // Signal handlers can only access globals.
 volatile std::sig_atomic_t g_interrupted = 0;
+volatile std::sig_atomic_t g_terminated = 0;
 int g_wake_pipe[2] = {-1, -1};  // holds a byte after a signal
 
-void handle(int) {
+volatile std::sig_atomic_t g_first_second = 0, g_first_ms = 0;  // when the first signal came
+
+// One key press or one `timeout` can send the same signal twice in a row.
+bool is_another_signal() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const auto second = static_cast<std::sig_atomic_t>(now.tv_sec);
+  const auto ms = static_cast<std::sig_atomic_t>(now.tv_nsec / 1'000'000);
+  const int gap = second - g_first_second;
+  if (g_interrupted != 0) return gap > 1 || gap * 1000 + ms - g_first_ms > 100;
+  g_first_second = second;
+  g_first_ms = ms;
+  return false;
+}
+
+void handle(int signal) {
   const int saved_errno = errno;
+  if (is_another_signal()) ::_exit(static_cast<int>(ExitCode::kInterrupted));
   g_interrupted = 1;
+  if (signal == SIGTERM) g_terminated = 1;
   [[maybe_unused]] const ssize_t ignored = ::write(g_wake_pipe[1], "", 1);
   errno = saved_errno;
 }
@@ -44,6 +65,8 @@ void install_signal_handlers() {
 }
 
 bool interrupted() { return g_interrupted != 0; }
+
+bool terminated() { return g_terminated != 0; }
 
 void acknowledge_interrupt() {
   std::array<char, 64> woken;
@@ -94,6 +117,17 @@ std::string escape(std::string_view text, std::string_view kept) {
 }
 
 }  // namespace
+
+void choose_locale() {
+  // Numbers keep the format of the C locale.
+  std::setlocale(LC_CTYPE, "");
+  for (const char* name : {"C.UTF-8", "en_US.UTF-8"}) {
+    if (has_utf8()) return;
+    std::setlocale(LC_CTYPE, name);
+  }
+}
+
+bool has_utf8() { return std::string_view(::nl_langinfo(CODESET)) == "UTF-8"; }
 
 bool is_terminal(int fd) { return ::isatty(fd) == 1; }
 

@@ -13,11 +13,15 @@
 
 namespace tqcache::cli {
 
-// SIGINT and SIGTERM set the flag and interrupt waiting reads. SIGPIPE and SIGXFSZ are ignored: the
-// write fails instead, with an error of its own.
+// SIGINT and SIGTERM set the flag and interrupt waiting reads; a second one ends the process at once
+// with the exit code of an interruption. SIGPIPE and SIGXFSZ are ignored: the write fails instead,
+// with an error of its own.
 void install_signal_handlers();
 
 bool interrupted();
+
+// Whether SIGTERM has arrived; acknowledge_interrupt() does not clear this.
+bool terminated();
 
 // Clears the flag before results are saved: only another Ctrl-C ends the saving.
 void acknowledge_interrupt();
@@ -25,6 +29,13 @@ void acknowledge_interrupt();
 // Waits until `fd` can be read or is at its end. Returns false if interrupted, at any moment: a
 // plain read() would miss a signal that arrives just before it.
 bool wait_readable(int fd);
+
+// Chooses the locale of the environment, or one with UTF-8 if that has none: containers, cron and
+// ssh often leave it unset, and terminals send UTF-8 all the same.
+void choose_locale();
+
+// Whether the locale has UTF-8.
+bool has_utf8();
 
 bool is_terminal(int fd);
 

@@ -195,6 +195,7 @@ CacheDesc describe(const Cache& cache);
 // Errors: kMismatch; the message names both fingerprints, or the property that differs, or says
 // that the cache is of unknown origin.
 Result<void> check_identity(const Cache& cache, const Identity& model);
+Result<void> check_identity(const Identity& own, const Identity& model);
 
 ByteCount byte_count(const Cache& cache);
 

@@ -162,6 +162,10 @@ Result<void> check_layers(const cache::Cache& cache, const ModelConfig& config);
 // The same by a description, before values are read.
 Result<void> check_layers(std::span<const cache::LayerDesc> layers, const ModelConfig& config);
 
+// Checks by its description that a cache belongs to the model and has its layers.
+// Errors: those of cache::check_identity() and check_layers().
+Result<void> check_fits(const cache::CacheDesc& cache, const Model& model);
+
 // Checks that tokens from `first` on can be recomputed from the cache contents.
 // Errors: kUnsupported when a layer keeps only the state after the last token, or when its window
 //         no longer holds what these tokens have seen. The message names the layer.

@@ -53,8 +53,18 @@ Result<void> check_key(std::string_view key);
 
 struct BackendOptions {
   std::chrono::milliseconds connect_timeout{2000};
-  std::chrono::milliseconds idle_timeout{10000};   // without a byte in either direction
+  std::chrono::milliseconds idle_timeout{10000};  // without a byte in either direction
+  // Of one request and its answer, over the network. The bytes have to come at `least_rate` on
+  // average, after `idle_timeout`, and all of them within `time_limit`.
+  std::uint64_t least_rate = 4096;  // bytes per second
+  std::chrono::milliseconds time_limit{900'000};
   std::uint64_t max_value_bytes = kMaxValueBytes;  // larger values are refused by put() and get()
+  // Larger listings are refused: a server could list forever.
+  std::uint64_t max_listed_keys = std::uint64_t{1} << 21;
+  std::uint64_t max_list_pages = 100'000;
+  // Asked several times a second while a server is waited for; true ends the call with
+  // kInterrupted. May be empty. Must be safe to call from any thread.
+  std::function<bool()> interrupted;
   bool create = true;  // create the folder of `dir:` if it does not exist
 };
 
@@ -78,13 +88,15 @@ using ValueSink = std::function<Result<void>(std::size_t i, std::optional<ByteVi
 using EntrySink = std::function<Result<void>(const Entry& entry)>;
 
 // Errors of every call:
-//   kIo               the backend cannot be reached, does not answer in time, or broke off twice
+//   kIo               the backend cannot be reached, does not answer in time or too slowly, or
+//                     broke off twice
 //   kBusy             it cannot answer now: loading, failing over, locked, too many requests
 //   kInvalidArgument  it refuses: wrong password, no permission; or a key is invalid
 //   kTooLarge         a value above the limit, or the backend is full
 //   kNotFound         the bucket or the folder does not exist
 //   kUnsupported      it lacks a command that is needed
 //   kCorrupt          its answer does not follow the protocol
+//   kInterrupted      BackendOptions::interrupted said so
 // A full disk and a missing permission for a file are kIo, with the message of the system.
 //
 // A broken connection is opened again once, and the request is repeated. A put that was done the
@@ -125,13 +137,21 @@ class Backend {
 
   // All keys that begin with `prefix`, which may be empty, in ascending order. Keys that are put or
   // removed meanwhile may be listed or not. `sink` may call the backend; its error ends the
-  // listing.
+  // listing. Errors: also kTooLarge, after more keys or pages than the options allow.
   Result<void> list(const std::string& prefix, const EntrySink& sink);
 
   // Marks the keys as used just now; missing keys are ignored. In Redis get() does so, too.
   Result<void> touch(std::span<const std::string> keys);
   // Whether touch() is cheap. Otherwise only the most important keys should be touched.
   virtual bool touches_cheaply() const { return true; }
+
+  // What killed writers left behind, which is no blob: temporary files of a folder.
+  struct Leftovers {
+    std::uint64_t files = 0;
+    std::uint64_t bytes = 0;
+  };
+  // Counts leftovers that are at least `min_age` old and in use by nobody; `remove` removes them.
+  virtual Result<Leftovers> leftovers(std::chrono::seconds min_age, bool remove);
 
  protected:
   Backend(std::string name, const BackendOptions& options)

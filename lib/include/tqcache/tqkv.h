@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -117,6 +118,9 @@ struct ReadOptions {
   // For sections that map_cache() leaves in the file. Everything that is copied to memory is
   // checked in any case.
   bool verify_checksums = true;
+  // Called with the description of the file before its values take memory, to check that they are
+  // wanted. An error ends the reading. May be empty.
+  std::function<Result<void>(const cache::CacheDesc& description)> accept = {};
 };
 
 // Reads a whole cache and checks the checksum of every section.
@@ -151,8 +155,8 @@ struct CacheFileInfo : Manifest {
   std::uint32_t optional_features = 0;
   std::uint64_t file_bytes = 0;  // of the state in use
   std::uint64_t manifest_bytes = 0;
-  std::uint64_t gap_bytes = 0;       // dead space, until the file is compacted
-  std::uint64_t trailing_bytes = 0;  // after file_bytes, from an append that did not finish
+  std::uint64_t gap_bytes = 0;           // dead space, until the file is compacted
+  std::uint64_t trailing_bytes = 0;      // after file_bytes, from an append that did not finish
   std::vector<std::string> damage = {};  // in the unused header slot, which may be a newer state
   std::uint64_t padding_bytes = 0;       // between sections, and before the manifest
 };

@@ -264,7 +264,10 @@ bool share_model_fingerprint(const Identity& a, const Identity& b) {
 }
 
 Result<void> check_identity(const Cache& cache, const Identity& model) {
-  const Identity& own = cache.identity;
+  return check_identity(cache.identity, model);
+}
+
+Result<void> check_identity(const Identity& own, const Identity& model) {
   if (own.architecture.empty()) {
     return Error{ErrorCode::kMismatch, "the cache does not say which model it belongs to"};
   }

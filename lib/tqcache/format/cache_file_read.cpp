@@ -14,6 +14,7 @@ namespace {
 
 Result<cache::Cache> load(const SectionReader& reader, const ReadOptions& options,
                           const Progress& progress) {
+  if (options.accept) TQC_TRY(options.accept(reader.info()));
   const cache::LoadOptions load{options.max_payload_bytes, options.n_threads};
   if (!options.first_tokens) return cache::load(reader, load, progress);
   TQC_TRY_ASSIGN(const auto first,

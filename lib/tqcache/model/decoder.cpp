@@ -404,6 +404,11 @@ Result<void> check_layers(std::span<const cache::LayerDesc> layers, const ModelC
   return check_all(layers, config);
 }
 
+Result<void> check_fits(const cache::CacheDesc& cache, const Model& model) {
+  TQC_TRY(cache::check_identity(cache.identity, model.identity));
+  return check_layers(cache.layers, model.config);
+}
+
 Result<void> check_can_run_again(const cache::Cache& cache, std::int64_t first,
                                  const ModelConfig& config) {
   const std::span<const cache::Layer> layers = cache.layers;

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <new>
 #include <utility>
 #include <variant>
@@ -38,11 +40,26 @@ Result<void> adopt(cache::Cache& cache, const model::Model& model) {
   return {};
 }
 
+// When puts at the end of a session have to be over. A server that is slow but goes on would be
+// waited for otherwise.
+class PutLimit {
+ public:
+  void set(std::chrono::seconds from_now) { end_ = Clock::now() + from_now; }
+  void clear() { end_ = Clock::time_point::max(); }
+  bool is_over() const { return Clock::now() >= end_.load(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::atomic<Clock::time_point> end_ = Clock::time_point::max();
+};
+
 }  // namespace
 
 struct PromptStore::State {
-  State(PromptStoreOptions options_in, std::unique_ptr<store::Backend> backend_in)
+  State(PromptStoreOptions options_in, std::unique_ptr<store::Backend> backend_in,
+        std::shared_ptr<PutLimit> put_limit_in)
       : options(std::move(options_in)),
+        put_limit(std::move(put_limit_in)),
         backend(std::move(backend_in)),
         library(*backend, {.salt = options.salt,
                            .n_threads = options.n_threads,
@@ -145,14 +162,18 @@ struct PromptStore::State {
 
   void finish_putting(const cache::Cache& cache) {
     if (putting && !gave_up) {
+      put_limit->set(kPutTimeout);
       stored = putting->finish(cache, kPutTimeout, options.keep_going);
-      if (stored.error) {
+      const bool is_cut = stored.error && stored.error->code == ErrorCode::kInterrupted;
+      if (is_cut) gave_up = true;
+      if (stored.error && !is_cut) {
         give_up(*stored.error);
       } else if (stored.left_blocks > 0) {
         warn(fmt::format("slow: {} token blocks were not stored in time", stored.left_blocks));
       }
     }
     putting.reset();
+    put_limit->clear();
   }
 
   Result<void> save_name(const cache::Cache& cache, const Progress& progress) {
@@ -181,6 +202,7 @@ struct PromptStore::State {
   }
 
   PromptStoreOptions options;
+  std::shared_ptr<PutLimit> put_limit;
   std::unique_ptr<store::Backend> backend;
   std::vector<std::string> library_warnings;
   store::Library library;
@@ -195,16 +217,22 @@ struct PromptStore::State {
 };
 
 PromptStore::PromptStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
-PromptStore::~PromptStore() = default;
+PromptStore::~PromptStore() {
+  state_->put_limit->set(std::chrono::seconds(0));  // or a put in progress would be waited for
+}
 
 Result<std::unique_ptr<PromptStore>> PromptStore::open(PromptStoreOptions options) {
   store::BackendOptions backend_options;
   backend_options.idle_timeout = kIdleTimeout;
   backend_options.create = !options.read_only;
+  const auto put_limit = std::make_shared<PutLimit>();
+  backend_options.interrupted = [goes_on = options.keep_going, put_limit] {
+    return !goes_on() || put_limit->is_over();
+  };
   auto backend = store::open_backend(options.url, backend_options);
   if (backend) {
-    return std::unique_ptr<PromptStore>(
-        new PromptStore(std::make_unique<State>(std::move(options), std::move(backend).value())));
+    return std::unique_ptr<PromptStore>(new PromptStore(
+        std::make_unique<State>(std::move(options), std::move(backend).value(), put_limit)));
   }
   const Error& error = backend.error();
   if (error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kUnsupported) {
@@ -222,6 +250,7 @@ Result<void> PromptStore::begin(const model::Model& model, std::span<const std::
 void PromptStore::watch(const cache::Cache& cache) { state_->watch(cache); }
 void PromptStore::end_prompt(const cache::Cache& cache) { state_->end_prompt(cache); }
 void PromptStore::reject(const Error& error) { state_->reject(error); }
+void PromptStore::stop_adding(const cache::Cache& cache) { state_->finish_putting(cache); }
 Result<void> PromptStore::finish(const cache::Cache& cache, const Progress& progress) {
   return state_->finish(cache, progress);
 }

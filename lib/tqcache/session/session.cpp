@@ -23,11 +23,13 @@ StopReason fail(Error failure, Generation& generation) {
 }
 
 // A quantized cache without tokens quantizes its first token block when the block is full.
-Result<cache::Cache> empty_cache(const model::Model& model, const SessionOptions& options) {
+Result<cache::Cache> empty_cache(const model::Model& model,
+                                 const std::optional<cache::ConvertOptions>& wanted,
+                                 unsigned n_threads) {
   TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF16));
-  if (!options.quantization) return empty;
-  cache::ConvertOptions quantization = *options.quantization;
-  quantization.n_threads = options.n_threads;
+  if (!wanted) return empty;
+  cache::ConvertOptions quantization = *wanted;
+  quantization.n_threads = n_threads;
   return cache::convert(std::move(empty), quantization);
 }
 
@@ -38,15 +40,6 @@ Result<void> check_biases(const model::SamplerOptions& sampling, const model::Mo
         fmt::format("logit bias: token id {} is not below {}", each.id, model.config.vocab_size));
   }
   return {};
-}
-
-// Refuses a file of another model before its values take memory.
-Result<void> check_fits(const ByteSource& file, const model::Model& model) {
-  TQC_TRY_ASSIGN(const format::CacheFileInfo info, format::read_cache_info(file));
-  cache::Cache named;
-  named.identity = info.identity;
-  TQC_TRY(cache::check_identity(named, model.identity));
-  return model::check_layers(info.layers, model.config);
 }
 
 }  // namespace
@@ -78,13 +71,15 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
     format::ReadOptions read;
     read.n_threads = options.n_threads;
     read.first_tokens = options.first_tokens;
-    TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file,
-                   in_file(options.cache, open_file(options.cache)));
-    TQC_TRY(in_file(options.cache, check_fits(*file, *model)));
+    read.accept = [&](const cache::CacheDesc& description) {
+      return model::check_fits(description, *model);
+    };
     if (options.map) {
       TQC_TRY_ASSIGN(cache,
                      in_file(options.cache, format::map_cache(options.cache, read, reading)));
     } else {
+      TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file,
+                     in_file(options.cache, open_file(options.cache)));
       TQC_TRY_ASSIGN(cache, in_file(options.cache, format::read_cache(*file, read, reading)));
     }
   }
@@ -98,7 +93,7 @@ Result<std::unique_ptr<Session>> Session::start(std::unique_ptr<model::Model> mo
   if (cache) {
     TQC_TRY(cache::check_identity(*cache, model->identity));
   } else {
-    TQC_TRY_ASSIGN(cache, empty_cache(*model, options));
+    TQC_TRY_ASSIGN(cache, empty_cache(*model, options.quantization, options.n_threads));
   }
   return std::unique_ptr<Session>(new Session(std::move(model), std::move(*cache), options));
 }
@@ -107,6 +102,8 @@ Session::Session(std::unique_ptr<model::Model> model, cache::Cache cache,
                  const SessionOptions& options)
     : model_(std::move(model)),
       cache_(std::move(cache)),
+      quantization_(options.quantization),
+      n_threads_(options.n_threads),
       scorer_(options.scorer),
       decoder_(*model_, options.n_threads, options.scorer),
       sampler_(options.sampling),
@@ -137,6 +134,20 @@ Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> pr
   }
   reuse.n_kept = cache_.n_tokens();
   return reuse;
+}
+
+Result<void> Session::truncate(std::int64_t n_tokens) {
+  TQC_TRY(cache::check_truncate(cache::describe(cache_), n_tokens));
+  if (store_ != nullptr) store_->stop_adding(cache_);
+  TQC_TRY_ASSIGN(cache_, cache::truncate(std::move(cache_), n_tokens));
+  return {};
+}
+
+Result<void> Session::clear() {
+  if (truncate(0)) return {};
+  if (store_ != nullptr) store_->stop_adding(cache_);
+  TQC_TRY_ASSIGN(cache_, empty_cache(*model_, quantization_, n_threads_));
+  return {};
 }
 
 Result<void> Session::feed(std::span<const std::int32_t> ids, const Progress& progress) {

@@ -97,8 +97,16 @@ Result<bool> Backend::remove_if_same(const std::string& key, ByteView value) {
 
 Result<void> Backend::list(const std::string& prefix, const EntrySink& sink) {
   if (prefix.size() > kMaxKeyBytes || !is_words(prefix, true)) return no_key("prefix", prefix);
-  return do_list(prefix, sink);
+  std::uint64_t n_listed = 0;
+  return do_list(prefix, [&](const Entry& entry) -> Result<void> {
+    if (++n_listed > options_.max_listed_keys) {
+      return too_large(fmt::format("the store lists more than {} keys", options_.max_listed_keys));
+    }
+    return sink(entry);
+  });
 }
+
+Result<Backend::Leftovers> Backend::leftovers(std::chrono::seconds, bool) { return Leftovers{}; }
 
 Result<void> Backend::touch(std::span<const std::string> keys) {
   TQC_TRY(check_keys(keys));

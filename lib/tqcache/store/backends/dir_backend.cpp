@@ -1,7 +1,9 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <deque>
 #include <future>
 #include <system_error>
@@ -29,6 +31,11 @@ class DirBackend : public Backend {
         layout_(std::move(layout)),
         index_(layout_, options.idle_timeout) {}
 
+  Result<Leftovers> leftovers(std::chrono::seconds min_age, bool remove) override {
+    const AbandonedFiles found = layout_.abandoned(min_age, remove);
+    return Leftovers{found.files, found.bytes};
+  }
+
  private:
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
     return put_in_batches(blobs, kRowsAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
@@ -42,8 +49,34 @@ class DirBackend : public Backend {
     std::vector<Entry> rows;
     for (const Blob& blob : blobs) rows.push_back({blob.key, blob.value.size(), {}});
     TQC_TRY(index_.add(rows));
-    TQC_TRY(put_files(blobs, outcomes));
+    if (Result<void> done = put_files(blobs, outcomes); !done) {
+      forget_absent(rows);
+      return done;
+    }
     return index_.add(rows);
+  }
+
+  // After a put that failed. A row that stays is found out later, by list().
+  void forget_absent(std::span<const Entry> rows) {
+    std::vector<std::string> absent;
+    for (const Entry& row : rows) {
+      if (!size_of_file(row)) absent.push_back(row.key);
+    }
+    if (!absent.empty() && !index_.forget(absent)) return;
+    std::vector<Entry> back;  // put meanwhile by another process
+    for (const std::string& key : absent) {
+      if (const auto bytes = size_of_file({key, 0, {}})) back.push_back({key, *bytes, {}});
+    }
+    if (!back.empty()) (void)index_.add(back).ok();
+  }
+
+  // nullopt: there is no file. What cannot be looked at is as large as its row says.
+  std::optional<std::uint64_t> size_of_file(const Entry& row) const {
+    struct stat info {};
+    if (::lstat(layout_.blob(row.key).c_str(), &info) != 0) {
+      return errno == ENOENT || errno == ENOTDIR ? std::nullopt : std::optional(row.bytes);
+    }
+    return S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : row.bytes;
   }
 
   // A written file that is flushed while others are written.
@@ -157,9 +190,12 @@ class DirBackend : public Backend {
     return std::ranges::equal(bytes, wanted);
   }
 
-  // Restores the row of a blob that was put again meanwhile.
+  // Restores the row of a blob that was put again meanwhile. On a full disk it may be impossible to
+  // remove a row: then it stays without a file, and list() skips it.
   Result<bool> forget(const std::string& key, bool removed) {
-    TQC_TRY(index_.forget(std::span(&key, 1)));
+    const Result<void> forgotten = index_.forget(std::span(&key, 1));
+    if (!forgotten && forgotten.error().code != ErrorCode::kIo) return forgotten.error();
+    if (!forgotten) return removed;
     std::error_code none;
     const std::uint64_t bytes = std::filesystem::file_size(layout_.blob(key), none);
     if (none) return removed;
@@ -168,14 +204,47 @@ class DirBackend : public Backend {
     return removed;
   }
 
+  // The files decide which blobs there are, and how large they are. A row without a file is of a
+  // put in progress, or of one that was killed: then it is forgotten.
   Result<void> do_list(const std::string& prefix, const EntrySink& sink) override {
+    constexpr std::chrono::hours kLongestPut{1};
     std::string after;
     for (;;) {
-      TQC_TRY_ASSIGN(const std::vector<Entry> entries, index_.list(prefix, after, kRowsAtOnce));
-      if (entries.empty()) return {};
-      for (const Entry& entry : entries) TQC_TRY(sink(entry));
-      after = entries.back().key;
+      Result<std::vector<Entry>> entries = index_.list(prefix, after, kRowsAtOnce);
+      if (!entries && after.empty() && entries.error().code == ErrorCode::kIo) {
+        return list_files(prefix, sink);
+      }
+      if (!entries) return entries.error();
+      if (entries->empty()) return {};
+      after = entries->back().key;
+      std::vector<std::string> phantoms;
+      for (Entry& entry : *entries) {
+        const std::optional<std::uint64_t> bytes =
+            check_key(entry.key) ? size_of_file(entry) : std::nullopt;
+        if (bytes) {
+          entry.bytes = *bytes;
+          TQC_TRY(sink(entry));
+        } else if (entry.idle >= kLongestPut) {
+          phantoms.push_back(entry.key);
+        }
+      }
+      if (!phantoms.empty()) (void)index_.forget(phantoms).ok();
     }
+  }
+
+  // Without the index, which a full disk can make unusable: by the times of the files.
+  Result<void> list_files(const std::string& prefix, const EntrySink& sink) {
+    const std::int64_t now = std::time(nullptr);
+    std::vector<Entry> entries;
+    TQC_TRY(layout_.visit([&](const DirLayout::File& file) -> Result<void> {
+      if (!file.key.starts_with(prefix)) return {};
+      const std::chrono::seconds idle(std::max<std::int64_t>(now - file.modified, 0));
+      entries.push_back({file.key, file.bytes, idle});
+      return {};
+    }));
+    std::ranges::sort(entries, {}, &Entry::key);
+    for (const Entry& entry : entries) TQC_TRY(sink(entry));
+    return {};
   }
 
   Result<void> do_touch(std::span<const std::string> keys) override { return index_.touch(keys); }

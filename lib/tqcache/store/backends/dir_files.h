@@ -41,6 +41,8 @@ class DirLayout {
   // Every existing blob, in no order. Files whose names are not keys are skipped.
   // Errors: kIo; those of `visit`.
   Result<void> visit(const std::function<Result<void>(const File&)>& visit) const;
+  // Temporary files of killed writers, as find_abandoned().
+  AbandonedFiles abandoned(std::chrono::seconds min_age, bool remove) const;
 
  private:
   explicit DirLayout(std::filesystem::path root) : root_(std::move(root)) {}

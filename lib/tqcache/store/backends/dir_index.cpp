@@ -1,8 +1,10 @@
 
 #include "tqcache/store/backends/dir_index.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -81,7 +83,27 @@ std::int64_t SqliteStatement::number(int column) const {
 
 void Sqlite::Close::operator()(sqlite3* database) const { sqlite3_close_v2(database); }
 
+namespace {
+
+// SQLite gives its journals the permissions of the database. A database that is there is not
+// opened here: closing it would end SQLite's locks on it.
+Result<void> close_to_others(const std::filesystem::path& path) {
+  const int made = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (made >= 0) ::close(made);
+  for (const char* end : {"", "-wal", "-shm"}) {
+    const std::string name = path.string() + end;
+    struct stat info {};
+    if (::lstat(name.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    if ((info.st_mode & 0077) == 0 || info.st_uid != ::geteuid()) continue;
+    if (::chmod(name.c_str(), 0600) != 0) return Error{ErrorCode::kIo, "index: permissions"};
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<Sqlite> Sqlite::open(const std::filesystem::path& path, std::chrono::milliseconds timeout) {
+  TQC_TRY(close_to_others(path));
   sqlite3* opened = nullptr;
   constexpr int kFlags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
   const int status = sqlite3_open_v2(path.c_str(), &opened, kFlags, nullptr);

@@ -54,8 +54,9 @@ class SqliteStatement {
 // Threads: one at a time.
 class Sqlite {
  public:
-  // Creates the file if it is missing. Closing keeps its journals: SQLite would remove them by
-  // name, and if the file has been replaced meanwhile they belong to another database.
+  // Creates the file if it is missing; other users cannot read it. Closing keeps its journals:
+  // SQLite would remove them by name, and if the file has been replaced meanwhile they belong to
+  // another database.
   static Result<Sqlite> open(const std::filesystem::path& path, std::chrono::milliseconds timeout);
 
   // Runs statements without rows.

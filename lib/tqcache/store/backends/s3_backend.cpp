@@ -1,4 +1,5 @@
 #include <curl/curl.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -188,7 +189,11 @@ class S3Backend : public Backend {
 
   Result<void> do_list(const std::string& prefix, const EntrySink& sink) override {
     std::string token;
+    std::uint64_t n_pages = 0;
     do {
+      if (n_pages++ == options().max_list_pages) {
+        return too_large(fmt::format("list of objects: does not end after {} pages", n_pages - 1));
+      }
       TQC_TRY_ASSIGN(const S3Answer answer, run_one(list_request(prefix, token)));
       if (answer.status != 200) return refused(answer);
       TQC_TRY_ASSIGN(const S3Listing listing, parse_s3_listing(answer.body));
@@ -274,7 +279,7 @@ Result<void> take_endpoint(StoreUrl& url, S3Place& place) {
                                                                 : 0;
   const std::string_view host = std::string_view(endpoint).substr(scheme);
   if (scheme == 0 || host.empty() || !is_plain(host, ".-_:[]")) {
-    return bad_url("endpoint " + in_quotes(endpoint) + ": expected http[s]://HOST[:PORT]");
+    return bad_url("endpoint: expected http[s]://HOST[:PORT]");  // not shown: it may have keys
   }
   place.settings.endpoint = endpoint;
   return {};
@@ -316,6 +321,9 @@ Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOpti
   TQC_TRY_ASSIGN(place.settings.secret_key, from_environment("AWS_SECRET_ACCESS_KEY"));
   place.settings.connect_timeout = options.connect_timeout;
   place.settings.idle_timeout = options.idle_timeout;
+  place.settings.time_limit = options.time_limit;
+  place.settings.least_rate = options.least_rate;
+  place.settings.interrupted = options.interrupted;
   if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
     return Error{ErrorCode::kIo, "s3: libcurl cannot be used"};
   }

@@ -121,6 +121,16 @@ Error transfer_error(const Transfer& transfer, CURLcode status) {
   return {ErrorCode::kIo, printable(words)};
 }
 
+// Stars in the place of a secret.
+void hide(Bytes& body, std::string_view secret) {
+  if (secret.empty()) return;
+  const ByteView wanted = as_bytes(secret);
+  for (auto at = body.begin();; std::fill_n(at, secret.size(), std::byte{'*'})) {
+    at = std::search(at, body.end(), wanted.begin(), wanted.end());
+    if (at == body.end()) return;
+  }
+}
+
 HeaderList make_headers(const S3Request& request) {
   HeaderList list;
   const auto add = [&](const std::string& line) {
@@ -156,9 +166,12 @@ void set_limits(CURL* easy, const S3Settings& settings) {
   const auto seconds = (settings.idle_timeout.count() + 999) / 1000;
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                    static_cast<long>(settings.connect_timeout.count()));
-  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, static_cast<long>(settings.time_limit.count()));
+  curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT,
+                   static_cast<long>(std::max<std::uint64_t>(settings.least_rate, 1)));
   curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(seconds));
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // an end does not wait for a name server
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 512L << 10);
   curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
@@ -238,13 +251,15 @@ Result<void> S3Client::State::perform_all(const std::vector<Transfer*>& transfer
                                           std::vector<Transfer*>& broken) {
   for (const Transfer* const one : transfers) curl_multi_add_handle(multi.get(), one->easy);
   for (std::size_t n_done = 0;;) {
+    if (settings.interrupted && settings.interrupted()) return interrupted_error();
     int running = 0;
     const CURLMcode status = curl_multi_perform(multi.get(), &running);
     if (status != CURLM_OK) return Error{ErrorCode::kIo, curl_multi_strerror(status)};
     TQC_TRY_ASSIGN(const std::size_t n_new, finish_some(broken));
     n_done += n_new;
     if (n_done == transfers.size()) return {};
-    curl_multi_poll(multi.get(), nullptr, 0, 1000, nullptr);
+    constexpr int kLookMs = 100;  // at least this often
+    curl_multi_poll(multi.get(), nullptr, 0, kLookMs, nullptr);
   }
 }
 
@@ -272,7 +287,13 @@ Result<std::vector<S3Answer>> S3Client::run(std::span<const S3Request> requests)
   for (const Transfer& one : transfers) curl_multi_remove_handle(state_->multi.get(), one.easy);
   if (!done) return done.error();
   std::vector<S3Answer> answers;
-  for (Transfer& one : transfers) answers.push_back(std::move(one.answer));
+  for (Transfer& one : transfers) {
+    if (one.answer.status >= 300) {
+      hide(one.answer.body, state_->settings.secret_key);
+      hide(one.answer.body, state_->settings.access_key);
+    }
+    answers.push_back(std::move(one.answer));
+  }
   return answers;
 }
 

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,6 +43,9 @@ struct S3Settings {
   std::string access_key, secret_key;
   std::chrono::milliseconds connect_timeout{};
   std::chrono::milliseconds idle_timeout{};
+  std::chrono::milliseconds time_limit{};  // BackendOptions::time_limit, and so on
+  std::uint64_t least_rate = 0;
+  std::function<bool()> interrupted;  // may be empty
 };
 
 // Keeps its connections open. Threads: one at a time.
@@ -52,8 +56,9 @@ class S3Client {
   ~S3Client();
 
   // Sends all at once; answers in the order of the requests, with any status. A request whose
-  // connection breaks is sent once more.
-  // Errors: kIo; kTooLarge for an answer above its request's limit.
+  // connection breaks is sent once more. A refusal that repeats one of the keys has stars in its
+  // place.
+  // Errors: kIo; kInterrupted; kTooLarge for an answer above its request's limit.
   Result<std::vector<S3Answer>> run(std::span<const S3Request> requests);
 
  private:

@@ -148,6 +148,7 @@ class Checker {
       report_.blobs.blobs += inventory_.total(kind).blobs;
       report_.blobs.bytes += inventory_.total(kind).bytes;
     }
+    TQC_TRY_ASSIGN(report_.leftovers, backend_.leftovers(std::chrono::hours(1), options_.repair));
     if (options_.read_data) TQC_TRY(read_all());
     TQC_TRY(check_prompts());
     count_unfindable();

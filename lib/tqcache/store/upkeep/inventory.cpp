@@ -239,6 +239,7 @@ Result<StoreStats> read_stats(Backend& backend, const Progress& progress) {
     stats.kinds[static_cast<std::size_t>(kind)] = inventory.total(kind);
   }
   stats.others = inventory.others();
+  TQC_TRY_ASSIGN(stats.leftovers, backend.leftovers(std::chrono::hours(1), false));
   add_prompts(inventory, prompts, stats);
   TQC_TRY(add_notes(backend, inventory.names(BlobKind::kUsage), progress, stats));
   return stats;
