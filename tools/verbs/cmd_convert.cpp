@@ -477,7 +477,7 @@ Action define_convert(FlagSet& app) {
   add_first_tokens_flag(app, flags->first_tokens);
   flags->of_foreign = flags_of(app, [&] { add_foreign_flags(app, flags->foreign); });
   add_export_flags(app, flags->target);
-  add_threads_flag(app, flags->n_threads);
+  add_resource_flags(app, flags->n_threads);
   add_force_flag(app, flags->force);
   app.footer(footer());
   return [flags](const Console& console) { return run(console, *flags); };

@@ -145,11 +145,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
                  in_file(flags.model, model::load_model(flags.model)));
   // Values are read when their layers are known to be of the model.
   TQC_TRY_ASSIGN(const format::CacheFileInfo info, in_file(name, format::read_cache_info(source)));
-  cache::Cache named;
-  named.identity = info.identity;
-  Result<void> same = cache::check_identity(named, model->identity);
-  if (same) same = model::check_layers(info.layers, model->config);
-  if (!same) {
+  if (Result<void> same = model::check_fits(info, *model); !same) {
     findings.error = same.error();
     return {};
   }
@@ -237,7 +233,7 @@ Action define_verify(FlagSet& app) {
           "may need 0.05, or 0.7 if it quantized them")
       ->type_name("X")
       ->show_default();
-  add_threads_flag(app, flags->n_threads);
+  add_resource_flags(app, flags->n_threads);
   app.footer(kVerifyExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

@@ -50,6 +50,11 @@ Result<void> check_padding(const ByteSource& source, const Manifest& manifest, s
 // Errors: kTooLarge.
 Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes);
 
+// Checks the sections of a file against the memory budget of the process, each and all together, by
+// their sizes before and after compression. So a small file of zeros cannot take much memory.
+// Errors: kTooLarge.
+Result<void> check_memory(const CacheFileInfo& info);
+
 // A .tqkv file with checked header and manifest, whose sections are read one by one. Its blocks are
 // the sections of the file. Threads: any number may read.
 class SectionReader : public cache::CacheReader {
