@@ -141,7 +141,7 @@ TEST(CacheFile, KeepsTheWholeIdentity) {
 TEST(CacheFile, KeepsAModelFingerprintOfAnyVersion) {
   cache::Cache cache = CacheBuilder(1).dense({1, 4}).build();
   const Sha256 name = info_of(file_of(cache)).content_name;
-  for (const std::uint8_t version : {2, 3, 255}) {
+  for (const std::uint8_t version : std::initializer_list<std::uint8_t>{2, 3, 255}) {
     cache.identity.model_fingerprint = {version, Sha256{std::byte{7}}};
     const Bytes file = file_of(cache);
     EXPECT_EQ(difference(cache, must(load(file))), "");
@@ -153,7 +153,7 @@ TEST(CacheFile, KeepsAModelFingerprintOfAnyVersion) {
 // Writing them does not check the version.
 TEST(CacheFile, RefusesAModelFingerprintOfVersion1OrOfNone) {
   cache::Cache cache = CacheBuilder(1).dense({1, 4}).build();
-  for (const std::uint8_t version : {0, 1}) {
+  for (const std::uint8_t version : std::initializer_list<std::uint8_t>{0, 1}) {
     cache.identity.model_fingerprint = {version, Sha256{std::byte{7}}};
     const auto refused = load(file_of(cache));
     ASSERT_FALSE(refused.ok());
