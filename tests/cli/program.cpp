@@ -189,6 +189,7 @@ int Conversation::finish() {
   int status = 0;
   ::waitpid(pid_, &status, 0);
   pid_ = -1;
+  left_core_dump_ = WIFSIGNALED(status) && WCOREDUMP(status);
   return exit_code_of(status);
 }
 

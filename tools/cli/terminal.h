@@ -18,6 +18,10 @@ namespace tqcache::cli {
 // with an error of its own.
 void install_signal_handlers();
 
+// The memory of the program holds prompts and secrets, which must not be left in a file when it
+// crashes. Other processes of the user cannot attach to it either (ptrace), nor read its memory.
+void forbid_core_dumps();
+
 bool interrupted();
 
 // Whether SIGTERM has arrived; acknowledge_interrupt() does not clear this.
@@ -47,11 +51,13 @@ bool can_color(int fd);
 
 std::size_t terminal_columns(int fd);  // 80 when unknown
 
-// One line without control characters: "a\nb" becomes "a\x0ab". A file name must not move the
-// cursor or forge a second message.
+// One line without control characters, marks that change the direction of writing, and bytes that
+// are no UTF-8: "a\nb" becomes "a\x0ab". A file name must not move the cursor, forge a second
+// message or look like another name.
 std::string printable(std::string_view text);
 
-// As above for text of several lines: keeps line ends and tabs.
+// As above for text of several lines: keeps line ends, tabs and the marks U+061C, U+200E and
+// U+200F.
 std::string printable_lines(std::string_view text);
 
 enum class Unit { kTokens, kBytes, kVectors, kLayers, kSides, kBlocks, kBlobs };

@@ -42,6 +42,13 @@ bool is_slot(const redisReply& reply) {
   return reply.type == REDIS_REPLY_INTEGER && reply.integer >= 0 && reply.integer < kClusterSlots;
 }
 
+// Whether a host that a server names can be shown in a message: no host has spaces or controls.
+bool is_host(std::string_view text) {
+  constexpr std::size_t kMaxHostBytes = 255;
+  return text.size() <= kMaxHostBytes &&
+         std::ranges::all_of(text, [](char c) { return c > ' ' && c <= '~'; });
+}
+
 // [HOST, PORT, ...]; the host is empty if a node does not know its own.
 std::optional<RedisAddress> parse_node(const redisReply& node, const RedisAddress& asked) {
   if (!is_array(node, 2)) return std::nullopt;
@@ -51,6 +58,7 @@ std::optional<RedisAddress> parse_node(const redisReply& node, const RedisAddres
     return std::nullopt;
   RedisAddress address{asked.host, static_cast<std::uint16_t>(port.integer)};
   if (host.type == REDIS_REPLY_STRING && host.len > 0) address.host.assign(host.str, host.len);
+  if (!is_host(address.host)) return std::nullopt;
   return address;
 }
 
@@ -75,6 +83,7 @@ std::optional<Redirection> parse_redirection(std::string_view text, const RedisA
   const auto port = whole_number<std::uint16_t>(text.substr(colon + 1), 65535);
   if (!slot || !port || *port == 0) return std::nullopt;
   const std::string_view host = text.substr(space + 1, colon - space - 1);
+  if (!is_host(host)) return std::nullopt;
   to.slot = *slot;
   to.address = {host.empty() ? asked.host : std::string(host), *port};
   return to;
