@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/base/memory_budget.h"
 #include "tqcache/cache.h"
 #include "tqcache/error.h"
 #include "tqcache/format/sections/compression.h"
@@ -263,7 +264,9 @@ Result<V1File> read_v1(const ByteSource& source, const V1ReadOptions& options) {
   V1File file;
   file.file_bytes = bytes.size() + kDigestBytes;
   TQC_TRY_ASSIGN(file.metadata, read_facts(*root));
-  Budget budget{.stored_bytes = bytes.size(), .raw_bytes = options.max_payload_bytes};
+  const std::uint64_t max_bytes = memory_budget().limit(bytes.size(), kSmallFileBytes);
+  Budget budget{.stored_bytes = bytes.size(),
+                .raw_bytes = std::min(options.max_payload_bytes, max_bytes)};
   TQC_TRY_ASSIGN(file.entries, read_entries(*root, budget));
   return file;
 }

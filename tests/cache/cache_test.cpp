@@ -312,6 +312,32 @@ TEST(CacheIdentity, RefusesAnotherTokenizerAdapterRopeOrArchitecture) {
   }
 }
 
+// Fingerprints of different versions are not compared.
+TEST(CacheIdentity, ComparesModelFingerprintsOfTheSameVersion) {
+  const auto with = [](std::uint8_t version, int seed) {
+    Identity identity = some_identity();
+    if (version > 0) identity.model_fingerprint = {version, Sha256{std::byte(seed)}};
+    return identity;
+  };
+  const auto check = [](Identity own, Identity model) {
+    Cache cache;
+    cache.identity = std::move(own);
+    return check_identity(cache, model);
+  };
+  EXPECT_TRUE(check(with(2, 1), with(2, 1)));
+  EXPECT_TRUE(check(with(0, 1), with(2, 1)));
+  EXPECT_TRUE(check(with(2, 1), with(0, 1)));
+  EXPECT_TRUE(check(with(3, 1), with(2, 2)));
+  EXPECT_FALSE(share_model_fingerprint(with(0, 1), with(2, 1)));
+  EXPECT_FALSE(share_model_fingerprint(with(3, 1), with(2, 1)));
+  EXPECT_TRUE(share_model_fingerprint(with(2, 1), with(2, 2)));
+  const auto refused = check(with(2, 1), with(2, 2));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kMismatch);
+  EXPECT_THAT(refused.error().message, HasSubstr("fingerprint of configuration and weights"));
+  EXPECT_THAT(refused.error().message, HasSubstr("0200"));
+}
+
 TEST(CacheIdentity, FitsNoModelWhenTheCacheIsOfUnknownOrigin) {
   const auto checked = check_identity(Cache{}, Identity{});
   ASSERT_FALSE(checked);

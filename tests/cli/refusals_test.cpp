@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "cache/random_cache.h"
 #include "cli/demo.h"
@@ -15,6 +19,7 @@ namespace refusals_test {
 namespace fs = std::filesystem;
 using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 // What every refusal looks like: no result, one line that begins with our name.
@@ -171,6 +176,84 @@ TEST(Refusals, CacheOfAnotherModelNamesBothFingerprints) {
       EXPECT_THAT(output.err, ContainsRegex("model [0-9a-f]{64}"));
     }
   }
+}
+
+// The bundled model with another number in its metadata; its weights are the same.
+std::string write_model_with_epsilon(const TempDir& dir, float epsilon) {
+  Bytes model = read_all(kModel);
+  const std::string key = "qwen3.attention.layer_norm_rms_epsilon";
+  const auto found =
+      std::search(model.begin(), model.end(), as_bytes(key).begin(), as_bytes(key).end());
+  if (found == model.end()) throw std::runtime_error("no epsilon in the model");
+  std::memcpy(&*found + key.size() + 4, &epsilon, sizeof(epsilon));  // after the type
+  const std::string path = (dir / "epsilon.gguf").string();
+  write_all(path, model);
+  return path;
+}
+
+TEST(Refusals, CacheOfAModelWithAnotherConfiguration) {
+  const TempDir dir;
+  const std::string cache = prefill_book(dir, 20);
+  const std::string model = write_model_with_epsilon(dir, 0.5f);
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"generate", "-m", model, "-n", "1", "--cache", cache},
+        {"chat", "-m", model, "--cache", cache},
+        {"verify", cache, "-m", model, "--probe", "0"}}) {
+    const Output output = tqcache(args);
+    expect_refusal(output, 22, cache + ": ");
+    EXPECT_THAT(output.err, HasSubstr("fingerprint of configuration and weights"));
+  }
+  // A store has nothing of the other model.
+  const std::string url = "dir:" + (dir / "store").string();
+  const auto reused = [&](const std::string& of) -> int {
+    const Output output =
+        must({"generate", "-m", of, "--file", kBook, "-n", "1", "--store", url, "--json"});
+    return nlohmann::json::parse(output.out)["store"]["reused_tokens"];
+  };
+  EXPECT_EQ(reused(kModel), 0);
+  EXPECT_EQ(reused(model), 0);
+  EXPECT_GT(reused(kModel), 0);
+}
+
+// Files of older versions have no fingerprint of the configuration. They are used, and verify says
+// what it could not compare.
+TEST(Refusals, OlderFilesAreComparedByWhatTheyHave) {
+  const TempDir dir;
+  const std::string file = prefill_book(dir, 40);
+  EXPECT_EQ(
+      nlohmann::json::parse(must({"info", file, "--json"}).out)["identity"]["fingerprint_version"],
+      2);
+  EXPECT_THAT(must({"verify", file, "-m", kModel}).out, Not(HasSubstr("may differ")));
+  cache::Cache cache = format::read_cache(*open_file(file).value()).value();
+  cache.identity.model_fingerprint.reset();
+  write_cache(file, cache);
+  EXPECT_THAT(must({"verify", file, "-m", kModel}).out,
+              HasSubstr("fingerprints match (the file has none of the configuration"));
+  const auto info = nlohmann::json::parse(must({"info", file, "--json"}).out);
+  EXPECT_EQ(info["identity"]["fingerprint_version"], 1);
+  EXPECT_TRUE(info["identity"]["model_fingerprint"].is_null());
+  EXPECT_THAT(must({"info", file}).out, HasSubstr("version 1"));
+  must({"generate", "-m", kModel, "-n", "1", "--cache", file});
+}
+
+// A file must not choose how exactly it is compared.
+TEST(Refusals, VerifyChoosesTheLimitOfTheProbe) {
+  const TempDir dir;
+  const std::string file = prefill_book(dir, 40);
+  cache::Cache cache = format::read_cache(*open_file(file).value()).value();
+  auto& values = std::get<cache::DenseSide>(attention(cache, 2).v);
+  for (AlignedBytes& block : values.blocks) {
+    std::vector<float> rows(block.size() / dtype_size(values.dtype));
+    load_f32(values.dtype, block.data(), rows);
+    for (float& value : rows) value *= 1.3f;
+    store_f32(values.dtype, rows, block.data());
+  }
+  for (const char* origin : {"tqcache", "mlx-lm", "evil (quantized)"}) {
+    cache.identity.source_format = origin;
+    write_cache(file, cache);
+    expect_refusal(tqcache({"verify", file, "-m", kModel}), 22, file + ": layer 2 v: ");
+  }
+  must({"verify", file, "-m", kModel, "--limit", "0.7"});
 }
 
 // A cache that claims to be of the model but holds other values: only the probe can tell.

@@ -263,6 +263,13 @@ def content_name(manifest, sections):
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+def read_model_fingerprint(identity):
+    """The version and the digest, or (1, None) in files of older writers."""
+    version, digest = identity.scalar(7, "B"), identity.fixed(8, 32)
+    require(version != 1 and (version == 0) == (digest is None), "model fingerprint")
+    return (version, digest.hex()) if version else (1, None)
+
+
 def read_sections(manifest, file, manifest_offset):
     """The section table and the number of gaps, after going through the file from end to end."""
     names = ["offset", "stored_size", "raw_size", "checksum", "raw_sha256", "layer", "block", "side"]
@@ -543,6 +550,7 @@ def read(path, key=None):
             check_turbo_window(layer)
     found = [(section["layer"], section["side"], section["block"]) for section in sections]
     require(found == planned_sections(layers, len(tokens)), "other sections than the layers have")
+    version, fingerprint = read_model_fingerprint(manifest.table(1))
     rows = []
     for section in sections:
         row = {key: section[key] for key in ("layer", "side", "block", "form")}
@@ -558,6 +566,8 @@ def read(path, key=None):
     return {
         "writer": manifest.text(0).decode(),
         "architecture": manifest.table(1).text(0).decode(),
+        "fingerprint_version": version,
+        "model_fingerprint": fingerprint,
         "generation": slot["generation"],
         "other_slot_damaged": slot["damaged"],
         "n_gaps": n_gaps,

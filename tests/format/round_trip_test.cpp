@@ -137,6 +137,31 @@ TEST(CacheFile, KeepsTheWholeIdentity) {
   EXPECT_EQ(difference(cache, must(load(file_of(cache)))), "");
 }
 
+// The content digest stays the same, so that readers that do not know the fingerprint agree on it.
+TEST(CacheFile, KeepsAModelFingerprintOfAnyVersion) {
+  cache::Cache cache = CacheBuilder(1).dense({1, 4}).build();
+  const Sha256 name = info_of(file_of(cache)).content_name;
+  for (const std::uint8_t version : std::initializer_list<std::uint8_t>{2, 3, 255}) {
+    cache.identity.model_fingerprint = {version, Sha256{std::byte{7}}};
+    const Bytes file = file_of(cache);
+    EXPECT_EQ(difference(cache, must(load(file))), "");
+    EXPECT_EQ(info_of(file).content_name, name);
+    EXPECT_THAT(damage_of(file), testing::IsEmpty());
+  }
+}
+
+// Writing them does not check the version.
+TEST(CacheFile, RefusesAModelFingerprintOfVersion1OrOfNone) {
+  cache::Cache cache = CacheBuilder(1).dense({1, 4}).build();
+  for (const std::uint8_t version : std::initializer_list<std::uint8_t>{0, 1}) {
+    cache.identity.model_fingerprint = {version, Sha256{std::byte{7}}};
+    const auto refused = load(file_of(cache));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+    EXPECT_THAT(refused.error().message, testing::HasSubstr("fingerprint version"));
+  }
+}
+
 TEST(CacheFile, KeepsArraysOfNoValueAndOfOneValue) {
   cache::Cache cache = CacheBuilder(2).build();
   cache::StateLayer layer;

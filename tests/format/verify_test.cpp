@@ -199,6 +199,24 @@ TEST(Verify, GoesOnAndReportsEverything) {
   }
 }
 
+// Sections of 32 MiB of zeros in a file of a few kilobytes.
+TEST(Verify, RefusesASmallFileOfHugeSections) {
+  cache::Cache cache = CacheBuilder(256).dense({1024, 32}, Dtype::kF32).build();
+  auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
+  for (cache::Side* side : {&layer.k, &layer.v}) {
+    for (AlignedBytes& block : std::get<cache::DenseSide>(*side).blocks) {
+      std::ranges::fill(block, std::byte{0});
+    }
+  }
+  const Bytes small = file_of(cache, Compression::kZstd);
+  ASSERT_LT(small.size(), 100'000u);
+  expect_error(dropped(format::verify_cache(*memory_source(small))), ErrorCode::kTooLarge,
+               "--max-memory");
+  expect_error(dropped(format::read_cache(*memory_source(small))), ErrorCode::kTooLarge,
+               "section 0 (layer 0 k, block 0)");
+  EXPECT_TRUE(format::verify_cache(*memory_source(file_of(cache, Compression::kNone))).ok());
+}
+
 TEST(Verify, HoldsNoMoreThanASectionAThread) {
   const Bytes file = mixed_file();
   std::uint64_t largest = 0;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -316,6 +318,106 @@ TEST_F(WeightsFingerprint, SeesSixteenPiecesOfFourKilobytes) {
     }
   }
   EXPECT_TRUE(sees_byte(kSize - 1));
+}
+
+TEST_F(WeightsFingerprint, OfTheModelSeesSixteenPiecesOf64Kilobytes) {
+  bytes_.resize(3 << 20);
+  const auto print = [&] {
+    return model_fingerprint({}, {{name_, {type_, type_name_, shape_, ByteView(bytes_)}}});
+  };
+  const Sha256 before = print();
+  const auto sees_byte = [&](std::size_t i) {
+    bytes_[i] ^= std::byte{1};
+    const bool differs = print() != before;
+    bytes_[i] ^= std::byte{1};
+    return differs;
+  };
+  for (std::size_t piece = 0; piece < 16; ++piece) {
+    const std::size_t begin = (bytes_.size() - 65536) * piece / 15;
+    EXPECT_TRUE(sees_byte(begin));
+    EXPECT_TRUE(sees_byte(begin + 65535));
+    if (piece < 15) {
+      EXPECT_FALSE(sees_byte(begin + 65536));
+    }
+  }
+}
+
+// Every number that changes keys, values or logits; names and the context length change none.
+TEST(ModelFingerprint, SeesTheWholeConfiguration) {
+  ModelConfig config;
+  config.architecture = "qwen3";
+  config.n_layers = 2;
+  config.head_dim = 64;
+  config.rope = {cache::RopeStyle::kHalfSplit, 64, 1e6};
+  const std::function<void(ModelConfig&)> changes[] = {
+      [](auto& c) { c.architecture = "llama"; },
+      [](auto& c) { c.n_layers = 3; },
+      [](auto& c) { c.d_model = 1; },
+      [](auto& c) { c.d_ff = 1; },
+      [](auto& c) { c.n_heads = 1; },
+      [](auto& c) { c.n_kv_heads = 1; },
+      [](auto& c) { c.head_dim = 32; },
+      [](auto& c) { c.vocab_size = 1; },
+      [](auto& c) { c.rms_norm_epsilon = 0.5f; },
+      [](auto& c) { c.rope.style = cache::RopeStyle::kInterleaved; },
+      [](auto& c) { c.rope.n_dims = 32; },
+      [](auto& c) { c.rope.base = 1e4; },
+      [](auto& c) { c.rope.factors.assign(32, 1.0f); },
+      [](auto& c) { c.rope.factors.assign(32, 2.0f); },
+      [](auto& c) { c.tied_embeddings = true; },
+      [](auto& c) {
+        c.layers = {{.kind = LayerKind::kDeltaNet, .rope = c.rope}, {.rope = c.rope}};
+      },
+      [](auto& c) {
+        c.layers = {{.window = 512, .rope = c.rope}, {.rope = c.rope}};
+      },
+      [](auto& c) {
+        c.layers = {{.rope = c.rope}, {.window = 512, .rope = c.rope}};
+      },
+      // The base of local RoPE.
+      [](auto& c) {
+        c.layers = {{.rope = {cache::RopeStyle::kHalfSplit, 64, 1e4}}, {.rope = c.rope}};
+      },
+      [](auto& c) { c.qk_norms = true; },
+      [](auto& c) { c.qkv_biases = true; },
+      [](auto& c) { c.output_bias = true; },
+      [](auto& c) { c.post_norms = true; },
+      [](auto& c) { c.attention_gate = true; },
+      [](auto& c) { c.activation = Activation::kGeluTanh; },
+      [](auto& c) { c.rope_magnitude = 1.2f; },
+      [](auto& c) { c.attention_scale = 0.5f; },
+      [](auto& c) { c.attention_cap = 50; },
+      [](auto& c) { c.logit_cap = 30; },
+      [](auto& c) { c.embedding_scale = 16; },
+      [](auto& c) { c.experts.count = 8; },
+      [](auto& c) { c.experts.used = 2; },
+      [](auto& c) { c.experts.d_ff = 1; },
+      [](auto& c) { c.experts.shared_d_ff = 1; },
+      [](auto& c) { c.experts.normalized = false; },
+      [](auto& c) { c.delta_net.n_key_heads = 1; },
+      [](auto& c) { c.delta_net.n_value_heads = 1; },
+      [](auto& c) { c.delta_net.key_dim = 1; },
+      [](auto& c) { c.delta_net.value_dim = 1; },
+      [](auto& c) { c.delta_net.kernel = 1; },
+      [](auto& c) { c.form.permuted_heads = true; },
+      [](auto& c) { c.form.fused_projections = true; },
+      [](auto& c) { c.form.tiled_value_heads = true; },
+      [](auto& c) { c.form.log_decay = true; },
+      [](auto& c) { c.form.norm_offset = 1; },
+  };
+  std::set<Sha256> prints = {model_fingerprint(config, {})};
+  for (const auto& change : changes) {
+    ModelConfig other = config;
+    change(other);
+    prints.insert(model_fingerprint(other, {}));
+  }
+  EXPECT_EQ(prints.size(), 1 + std::size(changes));
+  ModelConfig same = config;
+  same.name = "a copy";
+  same.context_length = 4096;
+  same.layers = {{.rope = config.rope}, {.rope = config.rope}};
+  same.attention_scale = 0.125f;
+  EXPECT_EQ(model_fingerprint(same, {}), model_fingerprint(config, {}));
 }
 
 TEST_F(WeightsFingerprint, SeesEveryByteOfASmallTensor) {

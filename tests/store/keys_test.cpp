@@ -69,7 +69,7 @@ TEST(Keys, AreValidInEveryBackend) {
 
 // Everything that decides what a block holds, or who may find it, changes its scope.
 TEST(Keys, EveryFieldOfANamespaceCounts) {
-  std::vector<Namespace> scopes(11, sample_scope());
+  std::vector<Namespace> scopes(14, sample_scope());
   scopes[1].salt = "another tenant";
   scopes[2].salt.clear();
   scopes[3].identity.architecture = "llama";
@@ -80,6 +80,9 @@ TEST(Keys, EveryFieldOfANamespaceCounts) {
   scopes[8].identity.rope.n_dims = 6;
   scopes[9].identity.rope.style = cache::RopeStyle::kInterleaved;
   scopes[10].identity.rope.factors[1] = 2;
+  scopes[11].identity.model_fingerprint = {2, {}};
+  scopes[12].identity.model_fingerprint = {3, {}};
+  scopes[13].identity.model_fingerprint = {2, Sha256{std::byte{1}}};
   std::set<Sha256> hashes;
   for (const Namespace& name_space : scopes) hashes.insert(store::hash_namespace(name_space));
   EXPECT_EQ(hashes.size(), scopes.size());

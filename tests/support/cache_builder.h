@@ -425,7 +425,8 @@ inline bool same_identity(const cache::Identity& a, const cache::Identity& b) {
   return a.architecture == b.architecture && a.model_name == b.model_name && a.rope == b.rope &&
          a.weights_fingerprint == b.weights_fingerprint &&
          a.tokenizer_fingerprint == b.tokenizer_fingerprint &&
-         a.adapter_fingerprint == b.adapter_fingerprint && a.source_format == b.source_format;
+         a.adapter_fingerprint == b.adapter_fingerprint &&
+         a.model_fingerprint == b.model_fingerprint && a.source_format == b.source_format;
 }
 
 }  // namespace difference_detail

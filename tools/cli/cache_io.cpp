@@ -341,7 +341,7 @@ void add_cache_pair_flags(FlagSet& app, CachePairFlags& flags) {
   app.add("a", flags.a, "Reference cache")->type_name("")->file()->required();
   app.add("b", flags.b, "Cache to compare with it")->type_name("")->file()->required();
   add_first_tokens_flag(app, flags.first_tokens);
-  add_threads_flag(app, flags.n_threads);
+  add_resource_flags(app, flags.n_threads);
 }
 
 Result<CachePair> load_cache_pair(const Console& console, const CachePairFlags& flags) {

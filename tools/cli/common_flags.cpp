@@ -6,6 +6,9 @@
 #include <system_error>
 #include <utility>
 
+#include "cli/store_flags.h"
+#include "tqcache/base/memory_budget.h"
+
 namespace tqcache::cli {
 namespace {
 
@@ -38,11 +41,26 @@ void add_model_flag(FlagSet& flags, std::string& path, bool required) {
       ->required(required);
 }
 
-void add_threads_flag(FlagSet& flags, unsigned& n_threads) {
+void add_memory_flag(FlagSet& flags) {
+  flags
+      .add_text(
+          "--max-memory",
+          [](const std::string& word) { set_memory_budget(parse_bytes(word).value()); },
+          "Limit for the values of caches in memory: 500MB, 8GiB. By default three quarters of the "
+          "memory, and for each file 64 times its size, or 256 MiB")
+      ->type_name("SIZE")
+      ->check([](const std::string& word) -> Result<void> {
+        if (auto parsed = parse_bytes(word); !parsed) return std::move(parsed).error();
+        return {};
+      });
+}
+
+void add_resource_flags(FlagSet& flags, unsigned& n_threads) {
   flags.add("-t,--threads", n_threads, "Number of threads; 0 uses all processors")
       ->type_name("N")
       ->range(0, kMaxThreads)
       ->show_default();
+  add_memory_flag(flags);
 }
 
 void add_scorer_flag(FlagSet& flags, model::Scorer& scorer) {

@@ -17,7 +17,10 @@ namespace tqcache::cli {
 inline Error usage_error(std::string message) { return invalid(std::move(message)); }
 
 void add_model_flag(FlagSet& flags, std::string& path, bool required);
-void add_threads_flag(FlagSet& flags, unsigned& n_threads);
+// --max-memory, which sets the budget of the process.
+void add_memory_flag(FlagSet& flags);
+// --threads and --max-memory.
+void add_resource_flags(FlagSet& flags, unsigned& n_threads);
 void add_scorer_flag(FlagSet& flags, model::Scorer& scorer);
 void add_map_flag(FlagSet& flags, bool& map);
 void add_verify_digest_flag(FlagSet& flags, bool& verify_digests);

@@ -44,7 +44,7 @@ Result<double> error_of_first(const cache::CacheReader& reader, std::int64_t n_t
                               const model::Model& model, unsigned n_threads) {
   TQC_TRY_ASSIGN(cache::Cache loaded, load(reader, model, n_tokens));
   TQC_TRY_ASSIGN(const ProbeReport report,
-                 probe(std::move(loaded), model, n_tokens, n_threads, {}));
+                 probe(std::move(loaded), model, n_tokens, kForeignLimit, n_threads, {}));
   return largest_error(report);
 }
 
@@ -82,10 +82,13 @@ Result<std::optional<std::string>> probe_foreign(const Console& console, const s
   if (!can_probe(loaded)) {
     return Found("its state cannot be cut shorter, so nothing says that it is of this model");
   }
+  // The reader of the other program's file has set the source format.
+  const bool is_quantized = cache.description().identity.source_format.ends_with(")");
+  const double limit = is_quantized ? kForeignQuantizedLimit : kForeignLimit;
   ProgressBar bar(console, "probing", Unit::kTokens);
-  TQC_TRY_ASSIGN(
-      const ProbeReport report,
-      in_file(name, probe(std::move(loaded), *model.model, n_probe, n_threads, bar.callback())));
+  TQC_TRY_ASSIGN(const ProbeReport report,
+                 in_file(name, probe(std::move(loaded), *model.model, n_probe, limit, n_threads,
+                                     bar.callback())));
   if (const std::optional<std::string> complaint = report.complaint()) {
     return Error{ErrorCode::kMismatch,
                  *complaint + "; the file is of another model, or was not read correctly", name};

@@ -12,12 +12,6 @@
 namespace tqcache::cli {
 namespace {
 
-constexpr double kDenseLimit = 0.01;
-// For caches computed by other programs, in bf16 and with sums in another order.
-constexpr double kForeignLimit = 0.05;
-// For those that were quantized there, to as little as 2 bits: half of the difference of unrelated
-// values.
-constexpr double kForeignQuantizedLimit = 0.7;
 constexpr double kPackedLimit =
     3.3;  // twice the bound sqrt(sqrt(3) pi / 2) 2^-b of arXiv 2504.19874
 
@@ -100,14 +94,8 @@ bool last_block_is_dense(const cache::Side& side, std::int64_t n_tokens) {
   return cache::packed_block_count(side) < cache::block_count(n_tokens);
 }
 
-double dense_limit(const cache::Identity& identity) {
-  if (identity.source_format == "tqcache") return kDenseLimit;
-  return identity.source_format.ends_with(")") ? kForeignQuantizedLimit : kForeignLimit;
-}
-
 // Layers with their limits, before the comparison.
-std::vector<ProbeLayer> layer_limits(const cache::Cache& cache) {
-  const double dense = dense_limit(cache.identity);
+std::vector<ProbeLayer> layer_limits(const cache::Cache& cache, double dense) {
   const std::optional<int> bits = fewest_bits(cache);
   const double packed = std::min(1.0, dense + (bits ? std::ldexp(kPackedLimit, -*bits) : 0));
   std::vector<ProbeLayer> layers;
@@ -154,14 +142,14 @@ bool has_full_attention_alone(const model::ModelConfig& config) {
 }
 
 Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::int64_t n_last,
-                          unsigned n_threads, const Progress& progress) {
+                          double dense_limit, unsigned n_threads, const Progress& progress) {
   const std::int64_t n_tokens = cache.n_tokens();
   if (n_tokens == 0) return Error{ErrorCode::kInvalidArgument, "the cache holds no token to probe"};
   const std::int64_t block_first = (cache::block_count(n_tokens) - 1) * cache::kTokenBlock;
   ProbeReport report;
   report.first_token = std::max(block_first, n_tokens - n_last);
   report.n_tokens = n_tokens - report.first_token;
-  report.layers = layer_limits(cache);
+  report.layers = layer_limits(cache, dense_limit);
 
   const std::vector<std::int32_t> ids(cache.tokens.begin() + report.first_token,
                                       cache.tokens.end());

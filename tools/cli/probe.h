@@ -17,6 +17,13 @@
 
 namespace tqcache::cli {
 
+// Limits of the error of dense values: of caches that tqcache computed (rounding to f16 or bf16 and
+// the order of sums), of caches that another program computed in 16 bits, and of those that it
+// quantized to as little as 2 bits: half of the difference of unrelated values.
+inline constexpr double kDenseLimit = 0.01;
+inline constexpr double kForeignLimit = 0.05;
+inline constexpr double kForeignQuantizedLimit = 0.7;
+
 struct ProbeLayer {
   std::int64_t layer = 0;
   double k_error = 0;  // |new - old| / |old| over all probed head vectors
@@ -42,16 +49,14 @@ bool has_full_attention_alone(const model::ModelConfig& config);
 
 // Probes the last `n_last` tokens, or those in the last token block if they are fewer.
 //
-// Errors of 0.01 are expected if everything is dense (rounding to f16 or bf16 and the order of
-// sums), 0.05 in caches computed by another program, and 0.7 if that program quantized them.
-// Identity::source_format says so: "mlx-lm", "mlx-lm (quantized)". K or V quantized with b bits
-// adds 3.3 * 2^-b, at most 1: both the compared values and those that attention reads have the
-// codec's error. (Measured: 1.8 * 2^-b; unrelated values differ by 1.4.) Dense values of layer 0
-// depend only on the token, so no codec counts there.
+// `dense_limit` is the error to expect from dense values. The caller chooses it, not the file. K or
+// V quantized with b bits adds 3.3 * 2^-b, at most 1: both the compared values and those that
+// attention reads have the codec's error. (Measured: 1.8 * 2^-b; unrelated values differ by 1.4.)
+// Dense values of layer 0 depend only on the token, so no codec counts there.
 //
 // Requires: the cache passed cache::check_identity with this model, and can_probe().
 // Errors:   kInvalidArgument (an empty cache), those of the decoder.
 Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::int64_t n_last,
-                          unsigned n_threads, const Progress& progress);
+                          double dense_limit, unsigned n_threads, const Progress& progress);
 
 }  // namespace tqcache::cli

@@ -59,7 +59,7 @@ void add_session_flags(FlagSet& app, SessionFlags& flags) {
   add_prompt_store_flags(app, flags.store, StoreNames::kWithName);
   add_no_tokens_flag(app, flags.no_tokens);
   add_compression_flags(app, flags.compression, "zstd");
-  add_threads_flag(app, flags.options.n_threads);
+  add_resource_flags(app, flags.options.n_threads);
   add_scorer_flag(app, flags.options.scorer);
   add_map_flag(app, flags.options.map);
   add_verify_digest_flag(app, flags.options.verify_digests);

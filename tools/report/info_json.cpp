@@ -20,6 +20,9 @@ Json identity_json(const cache::Identity& identity) {
   json["tokenizer_fingerprint"] = to_hex(identity.tokenizer_fingerprint);
   json["adapter_fingerprint"] =
       identity.adapter_fingerprint ? Json(to_hex(*identity.adapter_fingerprint)) : Json(nullptr);
+  const auto& model = identity.model_fingerprint;
+  json["fingerprint_version"] = model ? int{model->version} : 1;
+  json["model_fingerprint"] = model ? Json(to_hex(model->digest)) : Json(nullptr);
   json["source_format"] = identity.source_format;
   return json;
 }

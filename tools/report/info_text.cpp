@@ -59,6 +59,14 @@ std::string rope_text(const cache::Rope& rope) {
                      rope.factors.empty() ? "" : ", scaled");
 }
 
+// Of configuration and weights.
+std::string model_fingerprint_text(const cache::Identity& identity) {
+  if (!identity.model_fingerprint) return "no fingerprint (the file has version 1 of them)";
+  return fmt::format("sha256 {} (fingerprint version {})",
+                     to_hex(identity.model_fingerprint->digest),
+                     identity.model_fingerprint->version);
+}
+
 std::string identity_text(const cache::Identity& identity) {
   if (!is_of_known_origin(identity)) return line("model", "unknown");
   const std::string adapter =
@@ -66,8 +74,8 @@ std::string identity_text(const cache::Identity& identity) {
   return line("model", fmt::format("{} ({})", identity.model_name, identity.architecture)) +
          line("weights", "sha256 " + to_hex(identity.weights_fingerprint)) +
          line("tokenizer", "sha256 " + to_hex(identity.tokenizer_fingerprint)) +
-         line("adapter", adapter) + line("rope", rope_text(identity.rope)) +
-         line("values from", identity.source_format);
+         line("config", model_fingerprint_text(identity)) + line("adapter", adapter) +
+         line("rope", rope_text(identity.rope)) + line("values from", identity.source_format);
 }
 
 std::string tensor_text(const cache::TensorDesc& tensor) {

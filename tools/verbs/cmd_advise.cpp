@@ -282,7 +282,7 @@ Action define_advise(FlagSet& app) {
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  add_threads_flag(app, flags->options.n_threads);
+  add_resource_flags(app, flags->options.n_threads);
   add_eval_output_flags(app, flags->output);
   app.footer(kAdviseExamples);
   return [flags](const Console& console) { return run(console, *flags); };

@@ -409,7 +409,7 @@ Action define_bench(FlagSet& app) {
           "k=mse:4,v=mse:3,boundary=2:8,sink=4")
       ->type_name("TEXT");
   add_work_flags(app, *flags);
-  add_threads_flag(app, flags->options.n_threads);
+  add_resource_flags(app, flags->options.n_threads);
   add_scorer_flag(app, flags->options.scorer);
   add_eval_output_flags(app, flags->output);
   app.footer(kBenchExamples);

@@ -98,7 +98,7 @@ Action define_compact(FlagSet& app) {
       ->type_name("N")
       ->range(1, 19)
       ->show_default();
-  add_threads_flag(app, flags->n_threads);
+  add_resource_flags(app, flags->n_threads);
   app.footer(kCompactExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

@@ -554,7 +554,7 @@ Action define_convert(FlagSet& app) {
   add_first_tokens_flag(app, flags->first_tokens);
   flags->of_foreign = flags_of(app, [&] { add_foreign_flags(app, flags->foreign); });
   add_export_flags(app, flags->target);
-  add_threads_flag(app, flags->n_threads);
+  add_resource_flags(app, flags->n_threads);
   add_force_flag(app, flags->force);
   show_the_usual_flags(app);
   app.footer(footer());

@@ -168,7 +168,7 @@ Action define_prefill(FlagSet& app) {
       ->show_default();
   add_no_tokens_flag(app, options->no_tokens);
   add_compression_flags(app, options->compression, "none");
-  add_threads_flag(app, options->n_threads);
+  add_resource_flags(app, options->n_threads);
   app.add("-o,--output", options->output, "Cache file to write; - is standard output")
       ->type_name("FILE")
       ->file()

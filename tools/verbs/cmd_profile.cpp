@@ -132,7 +132,7 @@ Action define_profile(FlagSet& app) {
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  add_threads_flag(app, flags->options.n_threads);
+  add_resource_flags(app, flags->options.n_threads);
   add_force_flag(app, flags->force);
   app.footer(kProfileExamples);
   return [flags](const Console& console) { return run(console, *flags); };

@@ -15,6 +15,7 @@
 #include "cli/verb.h"
 #include "migrations/v1_file.h"
 #include "tqcache/cache.h"
+#include "tqcache/decoder.h"
 #include "tqcache/model.h"
 
 namespace tqcache::cli {
@@ -23,9 +24,10 @@ namespace {
 constexpr const char* kVerifyExamples =
     R"(Checks every checksum and every rule of the format, and reports every problem found. With --model,
 compares the fingerprints, then recomputes the last tokens (--probe) and compares their keys and
-values. The limit is a relative error of 0.01, or 0.01 + 3.3 / 2^bits for quantized tokens. A cache
-with hidden tokens cannot be probed: --probe 0 compares only the fingerprints. For caches with
-sliding windows or recurrent state, only the fingerprints are compared. Leftovers of an interrupted
+values. The limit is a relative error of 0.01 (--limit), or 0.01 + 3.3 / 2^bits for quantized tokens.
+A cache with hidden tokens cannot be probed: --probe 0 compares only the fingerprints. For caches
+with sliding windows or recurrent state, only the fingerprints are compared. Files of older versions
+have no fingerprint of the model's configuration; verify then says so. Leftovers of an interrupted
 save behind the end of the file are not damage.
 
 Exit codes: 0 undamaged, 20 damaged, 22 wrong model or key. Of several files all are checked; the
@@ -42,6 +44,7 @@ struct VerifyFlags {
   std::vector<std::string> files;
   std::string model;
   std::int64_t n_probe = 16;
+  double limit = kDenseLimit;
   unsigned n_threads = 0;
 };
 
@@ -81,6 +84,8 @@ struct Findings {
   format::VerifyReport file;
   std::optional<V1Summary> v1;  // of a file of version 1
   std::optional<ProbeReport> probe;
+  // Whether the model's own version of the fingerprints was compared.
+  bool compared_config = false;
   std::optional<Error> error;  // why the cache is rejected
 };
 
@@ -96,6 +101,7 @@ Json findings_json(const std::string& name, const VerifyFlags& flags, const Find
   json["bytes_behind_the_end"] = findings.file.info.trailing_bytes;
   json["damage"] = findings.file.damage;
   json["model"] = flags.model.empty() ? Json(nullptr) : Json(flags.model);
+  json["compared_config"] = findings.compared_config;
   json["probe"] = findings.probe ? probe_json(*findings.probe) : Json(nullptr);
   return json;
 }
@@ -121,7 +127,12 @@ std::string checked_text(const Findings& findings) {
 
 std::string verdict(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
   std::string text = fmt::format("{}: OK, {}", name, checked_text(findings));
-  if (!flags.model.empty()) text += ". Model: fingerprints match";
+  if (!flags.model.empty()) {
+    text += ". Model: fingerprints match";
+    if (!findings.compared_config) {
+      text += " (the file has none of the configuration, which may differ)";
+    }
+  }
   if (const auto& probe = findings.probe; probe) {
     const Extremes extremes = largest(*probe);
     text += fmt::format("; the last {} tokens, recomputed, differ by {:.2g} (limit {:.2g})",
@@ -137,15 +148,19 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   if (!model) {  // for the first of several files
     TQC_TRY_ASSIGN(model, in_file(flags.model, model::load_model(flags.model)));
   }
+  // Values are read when their layers are known to be of the model.
+  TQC_TRY_ASSIGN(const format::CacheFileInfo info,
+                 in_file(name, format::read_cache_info(source, console.keys)));
+  if (Result<void> same = model::check_fits(info, *model); !same) {
+    findings.error = same.error();
+    return {};
+  }
+  findings.compared_config = cache::share_model_fingerprint(info.identity, model->identity);
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
   options.verify_digests = true;  // the same content that was verified before
   options.keys = console.keys;
   TQC_TRY_ASSIGN(cache::Cache cache, in_file(name, format::read_cache(source, options)));
-  if (Result<void> same = cache::check_identity(cache, model->identity); !same) {
-    findings.error = same.error();
-    return {};
-  }
   if (flags.n_probe == 0 || cache.n_tokens() == 0) return {};
   if (!cache::tokens_known(cache)) {
     findings.error = Error{ErrorCode::kUnsupported,
@@ -154,9 +169,16 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   }
   if (!can_probe(cache)) return {};  // only the fingerprints can be checked
   ProgressBar bar(console, "probing", Unit::kTokens);
-  TQC_TRY_ASSIGN(findings.probe, in_file(name, probe(std::move(cache), *model, flags.n_probe,
-                                                     flags.n_threads, bar.callback())));
-  if (const std::optional<std::string> complaint = findings.probe->complaint()) {
+  TQC_TRY_ASSIGN(findings.probe,
+                 in_file(name, probe(std::move(cache), *model, flags.n_probe, flags.limit,
+                                     flags.n_threads, bar.callback())));
+  if (std::optional<std::string> complaint = findings.probe->complaint()) {
+    if (info.identity.source_format != "tqcache") {
+      *complaint += fmt::format(
+          "; values that another program computed may need --limit {}, and "
+          "--limit {} if it quantized them",
+          kForeignLimit, kForeignQuantizedLimit);
+    }
     findings.error = Error{ErrorCode::kMismatch, *complaint};
   }
   return {};
@@ -204,6 +226,7 @@ Result<void> verify(const Console& console, const VerifyFlags& flags, const std:
 }
 
 Result<ExitCode> run(const Console& console, const VerifyFlags& flags) {
+  if (!(flags.limit >= 0 && flags.limit <= 1)) return usage_error("--limit: not between 0 and 1");
   std::unique_ptr<model::Model> model;
   if (flags.files.size() == 1) {
     Json json;
@@ -244,7 +267,12 @@ Action define_verify(FlagSet& app) {
       ->type_name("N")
       ->at_least(0)
       ->show_default();
-  add_threads_flag(app, flags->n_threads);
+  app.add("--limit", flags->limit,
+          "With --probe: largest relative difference of dense values. Values from another program "
+          "may need 0.05, or 0.7 if it quantized them")
+      ->type_name("X")
+      ->show_default();
+  add_resource_flags(app, flags->n_threads);
   app.footer(kVerifyExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

@@ -174,7 +174,7 @@ void add_answer_flags(FlagSet& app, AnswerFlags& flags) {
       ->range(1, 1 << 20)
       ->show_default();
   app.add("--raw", flags.raw, "Use texts as they are, without chat turns");
-  add_threads_flag(app, flags.n_threads);
+  add_resource_flags(app, flags.n_threads);
   add_eval_output_flags(app, flags.output);
 }
 

@@ -198,7 +198,7 @@ Action define(FlagSet& app, PredictionFocus focus, const char* examples) {
       ->type_name("LIST")
       ->show_default();
   add_window_flags(app, flags->options);
-  add_threads_flag(app, flags->options.n_threads);
+  add_resource_flags(app, flags->options.n_threads);
   add_eval_output_flags(app, flags->output);
   app.footer(std::string(kNotes) + examples);
   return [flags, focus](const Console& console) { return run(console, *flags, focus); };

@@ -117,7 +117,7 @@ Action define_store_put(FlagSet& app) {
   app.add("--no-name", flags->no_name,
           "Store without a name: the data is found by its tokens until gc removes it");
   app.add("--replace", flags->replace, "Overwrite the name if another prompt has it");
-  add_threads_flag(app, flags->n_threads);
+  add_resource_flags(app, flags->n_threads);
   app.footer(kStorePutExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
@@ -281,7 +281,7 @@ Action define_store_get(FlagSet& app) {
       ->file()
       ->required();
   add_force_flag(app, flags->force);
-  add_threads_flag(app, flags->n_threads);
+  add_resource_flags(app, flags->n_threads);
   app.footer(kGetExamples);
   return [flags](const Console& console) { return run_get(console, *flags); };
 }

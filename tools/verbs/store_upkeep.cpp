@@ -272,6 +272,7 @@ Action define_store_check(FlagSet& app) {
   add_store_flag(app, flags->store);
   app.add("--read-data", flags->read_data, "Read every blob");
   app.add("--repair", flags->repair, "Remove damaged data");
+  add_memory_flag(app);
   app.footer(kStoreCheckExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
@@ -373,6 +374,7 @@ Action define_store_copy(FlagSet& app) {
       ->file();
   app.add("--replace", flags->replace,
           "Overwrite names that other prompts have in the target store");
+  add_memory_flag(app);
   app.footer(kStoreCopyExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

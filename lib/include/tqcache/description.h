@@ -157,6 +157,15 @@ inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
 // The id of a token whose id is unknown (tqcache/cache.h).
 inline constexpr std::int32_t kUnknownToken = -1;
 
+// A digest of everything in a model that changes values, docs/reference/format.md §Fingerprints.
+struct ModelFingerprint {
+  static constexpr std::uint8_t kVersion = 2;  // that models get when they are loaded
+
+  std::uint8_t version = kVersion;  // at least 2
+  Sha256 digest{};
+  bool operator==(const ModelFingerprint&) const = default;
+};
+
 // The model that a cache belongs to. A cache is usable only with exactly this model. A cache of
 // unknown origin has an empty architecture and all-zero fingerprints.
 struct Identity {
@@ -167,7 +176,12 @@ struct Identity {
   Sha256 tokenizer_fingerprint{};
   std::optional<Sha256> adapter_fingerprint;  // absent: no adapter
   std::string source_format;                  // where the values came from: "tqcache", "mlx-lm"
+  std::optional<ModelFingerprint> model_fingerprint = {};  // absent in files of older writers
 };
+
+// Whether both have a model fingerprint of the same version. Fingerprints of other versions are not
+// compared: the weights fingerprint and the tokenizer fingerprint decide then.
+bool share_model_fingerprint(const Identity& a, const Identity& b);
 
 // Where the mean head vector is removed before K or V is quantized (docs/reference/codec.md §8).
 enum class Centering : std::uint8_t { kNone = 0, kPostRope = 1, kPreRope = 2 };

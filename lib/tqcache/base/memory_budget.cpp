@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <string>
 
 namespace tqcache {
 namespace {
@@ -32,18 +33,42 @@ std::uint64_t process_limit() {
   return limit.rlim_cur;
 }
 
-std::uint64_t find_budget() {
-  const std::uint64_t bytes =
-      std::min({machine_memory(), limit_in("/sys/fs/cgroup/memory.max"),
-                limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"), process_limit()});
-  return bytes / 4 * 3;
+constexpr std::uint64_t kExpansion = 64;
+
+MemoryBudget& budget_of_process() {
+  static MemoryBudget budget = MemoryBudget::of_machine();
+  return budget;
 }
 
 }  // namespace
 
-std::uint64_t memory_budget() {
-  static const std::uint64_t budget = find_budget();
-  return budget;
+MemoryBudget MemoryBudget::of_machine() {
+  const std::uint64_t bytes =
+      std::min({machine_memory(), limit_in("/sys/fs/cgroup/memory.max"),
+                limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"), process_limit()});
+  return {bytes / 4 * 3, false};
 }
+
+std::uint64_t MemoryBudget::limit(std::uint64_t stored, std::uint64_t least) const {
+  if (is_of_user_) return bytes_;
+  const std::uint64_t expanded =
+      stored > kUnlimited / kExpansion ? kUnlimited : stored * kExpansion;
+  return std::min(bytes_, std::max(expanded, least));
+}
+
+Result<void> MemoryBudget::check(std::uint64_t bytes, std::string_view what) const {
+  return check(bytes, what, kUnlimited, 0);
+}
+
+Result<void> MemoryBudget::check(std::uint64_t bytes, std::string_view what, std::uint64_t stored,
+                                 std::uint64_t least) const {
+  const std::uint64_t allowed = limit(stored, least);
+  if (bytes <= allowed) return {};
+  return too_large(std::string(what) + ": " + std::to_string(bytes) + " bytes of memory, " +
+                   std::to_string(allowed) + " are allowed (--max-memory)");
+}
+
+const MemoryBudget& memory_budget() { return budget_of_process(); }
+void set_memory_budget(std::uint64_t bytes) { budget_of_process() = MemoryBudget::of_user(bytes); }
 
 }  // namespace tqcache

@@ -258,6 +258,11 @@ Result<void> validate(const Cache& cache) {
   return {};
 }
 
+bool share_model_fingerprint(const Identity& a, const Identity& b) {
+  return a.model_fingerprint && b.model_fingerprint &&
+         a.model_fingerprint->version == b.model_fingerprint->version;
+}
+
 Result<void> check_identity(const Cache& cache, const Identity& model) {
   return check_identity(cache.identity, model);
 }
@@ -283,6 +288,11 @@ Result<void> check_identity(const Identity& own, const Identity& model) {
   }
   if (own.rope != model.rope)
     return identity_mismatch("RoPE", describe(own.rope), describe(model.rope));
+  if (share_model_fingerprint(own, model) && own.model_fingerprint != model.model_fingerprint) {
+    return identity_mismatch("the fingerprint of configuration and weights",
+                             to_hex(own.model_fingerprint->digest),
+                             to_hex(model.model_fingerprint->digest));
+  }
   return {};
 }
 

@@ -282,11 +282,11 @@ Result<Cache> load(const CacheReader& reader, const LoadOptions& options,
   const CacheDesc& description = reader.description();
   const std::vector<BlockInfo>& blocks = reader.blocks();
   const std::uint64_t bytes = total_memory_bytes(description, blocks);
-  const std::uint64_t max_bytes = std::min(options.max_bytes, memory_budget());
-  if (bytes > max_bytes) {
+  if (bytes > options.max_bytes) {
     return too_large("the cache takes " + std::to_string(bytes) + " bytes of memory, " +
-                     std::to_string(max_bytes) + " are allowed");
+                     std::to_string(options.max_bytes) + " are allowed");
   }
+  TQC_TRY(memory_budget().check(bytes, "the cache"));
   TQC_TRY_ASSIGN(Cache cache, make_room(description, blocks));
   ProgressCounter counter(progress, total_raw_bytes(blocks));
   const auto make = [&](std::size_t i, std::size_t) -> Result<void> {

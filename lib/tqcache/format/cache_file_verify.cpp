@@ -81,6 +81,7 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   const FileCipher* const cipher = container.cipher.get();
   TQC_TRY(check_largest(blocks_of(manifest.sections), options.max_payload_bytes));
   TQC_TRY(check_largest_gap(manifest, options.max_payload_bytes));
+  TQC_TRY(check_memory(report.info));
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);
 

@@ -91,6 +91,12 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
   identity.tokenizer_fingerprint = to_sha256(*in.tokenizer_fingerprint());
   if (in.adapter_fingerprint()) identity.adapter_fingerprint = to_sha256(*in.adapter_fingerprint());
   TQC_TRY_ASSIGN(identity.source_format, read_text(*in.source_format()));
+  const std::uint8_t version = in.fingerprint_version();
+  if (version == 1 || (version == 0) != (in.model_fingerprint() == nullptr)) {
+    return corrupt("fingerprint version " + std::to_string(version) +
+                   (in.model_fingerprint() ? " with a" : " without a") + " model fingerprint");
+  }
+  if (version != 0) identity.model_fingerprint = {version, to_sha256(*in.model_fingerprint())};
   return identity;
 }
 

@@ -56,8 +56,12 @@ Offset<fb::Identity> make_identity(Builder& out, const cache::Identity& identity
   const fb::Sha256 weights = make_sha256(identity.weights_fingerprint);
   const fb::Sha256 tokenizer = make_sha256(identity.tokenizer_fingerprint);
   const fb::Sha256 adapter = make_sha256(identity.adapter_fingerprint.value_or(Sha256{}));
+  const cache::ModelFingerprint own =
+      identity.model_fingerprint.value_or(cache::ModelFingerprint{.version = 0, .digest = {}});
+  const fb::Sha256 model = make_sha256(own.digest);
   return fb::CreateIdentity(out, architecture, model_name, rope, &weights, &tokenizer,
-                            identity.adapter_fingerprint ? &adapter : nullptr, source_format);
+                            identity.adapter_fingerprint ? &adapter : nullptr, source_format,
+                            own.version, identity.model_fingerprint ? &model : nullptr);
 }
 
 // Remembers where a value equal to `key` was written. Keys are kept by address.

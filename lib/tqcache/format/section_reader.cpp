@@ -39,6 +39,7 @@ Result<void> authenticate(const SectionInfo& section, const FileCipher* cipher,
 Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section, ByteView stored,
                            const Decompressor& decompressor, AlignedBytes& raw) {
   const auto layer = static_cast<std::size_t>(section.layer);
+  TQC_TRY(memory_budget().check(section.raw_bytes, "values", stored.size(), kSmallSectionBytes));
   if (section.compression == Compression::kPlanes) {
     const std::size_t width = number_bytes(manifest.layers[layer], key_of(section));
     TQC_TRY(check_planes(stored, section.raw_bytes, width));
@@ -82,7 +83,6 @@ Result<void> check_padding(const ByteSource& source, const Manifest& manifest, s
 }
 
 Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes) {
-  max_bytes = std::min(max_bytes, memory_budget());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (blocks[i].raw_bytes <= max_bytes) continue;
     return too_large(block_place(i, blocks[i]) + ": " + std::to_string(blocks[i].raw_bytes) +
@@ -100,10 +100,21 @@ SectionReader::SectionReader(std::shared_ptr<const ByteSource> source, OpenConta
       digests_(digests),
       decompressor_(std::make_unique<const Decompressor>()) {}
 
+Result<void> check_memory(const CacheFileInfo& info) {
+  for (std::size_t i = 0; i < info.sections.size(); ++i) {
+    const SectionInfo& section = info.sections[i];
+    TQC_TRY(memory_budget().check(section.raw_bytes, block_place(i, section), section.stored_bytes,
+                                  kSmallSectionBytes));
+  }
+  return memory_budget().check(cache::total_raw_bytes(info.sections), "values of the file",
+                               info.file_bytes, kSmallFileBytes);
+}
+
 Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> source,
                                           const KeyRing& keys, Digests digests) {
   TQC_TRY_ASSIGN(OpenContainer container, open_container(*source, keys));
   TQC_TRY(check_content_name(container.info));
+  TQC_TRY(check_memory(container.info));
   return SectionReader(std::move(source), std::move(container), digests);
 }
 

@@ -58,6 +58,11 @@ Result<void> check_padding(const ByteSource& source, const Manifest& manifest, s
 // Errors: kTooLarge.
 Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes);
 
+// Checks the sections of a file against the memory budget of the process, each and all together, by
+// their sizes before and after compression. So a small file of zeros cannot take much memory.
+// Errors: kTooLarge.
+Result<void> check_memory(const CacheFileInfo& info);
+
 // Whether sections are compared with their SHA-256, too. Their XXH3 finds damage, but anybody can
 // make other bytes that have it.
 enum class Digests { kCompare, kTrust };

@@ -55,6 +55,7 @@ cache::Identity make_identity(const ModelConfig& config, const TensorMap& tensor
   identity.weights_fingerprint = weights_fingerprint(tensors);
   identity.tokenizer_fingerprint = tokenizer.fingerprint();
   identity.source_format = "tqcache";
+  identity.model_fingerprint = {.digest = model_fingerprint(config, tensors)};
   return identity;
 }
 

@@ -466,15 +466,18 @@ std::int64_t count_others(const Tensors& tensors, const ModelConfig& config) {
   return n;
 }
 
-constexpr std::size_t kPieceBytes = 4096;
 constexpr std::size_t kPieces = 16;
+constexpr std::size_t kPieceBytes = 4096;        // of the weights fingerprint
+constexpr std::size_t kLargePieceBytes = 65536;  // of the model fingerprint
 
-void hash_sample(ByteView bytes, Sha256Hasher& hasher) {
-  if (bytes.size() <= kPieces * kPieceBytes) return hasher.update(bytes);
+// Calls use() for all bytes of a small tensor, otherwise for kPieces pieces, spread evenly.
+template <class Use>
+void for_sample(ByteView bytes, std::size_t piece_bytes, Use use) {
+  if (bytes.size() <= kPieces * piece_bytes) return use(bytes);
   // No file approaches the 2^60 bytes where the product below would overflow.
-  const std::size_t last = bytes.size() - kPieceBytes;
+  const std::size_t last = bytes.size() - piece_bytes;
   for (std::size_t i = 0; i < kPieces; ++i) {
-    hasher.update(bytes.subspan(last * i / (kPieces - 1), kPieceBytes));
+    use(bytes.subspan(last * i / (kPieces - 1), piece_bytes));
   }
 }
 
@@ -515,7 +518,92 @@ Sha256 weights_fingerprint(const std::map<std::string, tensors::TensorView>& ten
   hasher.update(start.bytes());
   for (const auto& [name, tensor] : tensors) {
     hasher.update(describe(name, tensor));
-    hash_sample(tensor.bytes, hasher);
+    for_sample(tensor.bytes, kPieceBytes, [&](ByteView piece) { hasher.update(piece); });
+  }
+  return hasher.finish();
+}
+
+namespace {
+
+// A configuration as u64 numbers and f64 numbers, in the order of docs/reference/format.md.
+class ConfigBytes {
+ public:
+  explicit ConfigBytes(const ModelConfig& config) {
+    out_.append_sized(as_bytes(config.architecture));
+    for (const std::int64_t size : {config.n_layers, config.d_model, config.d_ff, config.n_heads,
+                                    config.n_kv_heads, config.head_dim, config.vocab_size}) {
+      number(size);
+    }
+    real(config.rms_norm_epsilon);
+    add(config.rope);
+    for (const bool is_set : {config.tied_embeddings, config.qk_norms, config.qkv_biases,
+                              config.output_bias, config.post_norms, config.attention_gate}) {
+      number(is_set ? 1 : 0);
+    }
+    number(static_cast<std::int64_t>(config.activation));
+    for (const float value : {config.rope_magnitude, config.score_scale(), config.attention_cap,
+                              config.logit_cap, config.embedding_scale}) {
+      real(value);
+    }
+    for (std::int64_t i = 0; i < config.n_layers; ++i) {
+      const LayerConfig layer = config.layer(i);
+      number(static_cast<std::int64_t>(layer.kind));
+      number(layer.window);
+      add(layer.rope);
+    }
+    const ExpertsConfig& experts = config.experts;
+    for (const std::int64_t size : {experts.count, experts.used, experts.d_ff, experts.shared_d_ff,
+                                    std::int64_t{experts.normalized}}) {
+      number(size);
+    }
+    const DeltaNetConfig& delta = config.delta_net;
+    for (const std::int64_t size :
+         {delta.n_key_heads, delta.n_value_heads, delta.key_dim, delta.value_dim, delta.kernel}) {
+      number(size);
+    }
+    const WeightForm& form = config.form;
+    for (const bool is_set :
+         {form.permuted_heads, form.fused_projections, form.tiled_value_heads, form.log_decay}) {
+      number(is_set ? 1 : 0);
+    }
+    real(form.norm_offset);
+  }
+
+  const Bytes& bytes() const { return out_.bytes(); }
+
+ private:
+  void number(std::int64_t value) { out_.write(static_cast<std::uint64_t>(value)); }
+  void real(double value) { out_.write(value == 0 ? 0.0 : value); }  // -0 as 0
+  void add(const cache::Rope& rope) {
+    number(static_cast<std::int64_t>(rope.style));
+    number(rope.n_dims);
+    real(rope.base);
+    number(std::ssize(rope.factors));
+    for (const float factor : rope.factors) real(factor);
+  }
+
+  ByteWriter out_;
+};
+
+}  // namespace
+
+Sha256 model_fingerprint(const ModelConfig& config,
+                         const std::map<std::string, tensors::TensorView>& tensors) {
+  ByteWriter start;
+  start.append_sized(as_bytes("tqcache model 2"));
+  start.append_sized(ConfigBytes(config).bytes());
+  start.write<std::uint64_t>(tensors.size());
+  Sha256Hasher hasher;
+  hasher.update(start.bytes());
+  for (const auto& [name, tensor] : tensors) {
+    hasher.update(describe(name, tensor));
+    ByteWriter sample;
+    for_sample(tensor.bytes, kLargePieceBytes, [&](ByteView piece) {
+      const Checksum128 checksum = xxh3_128(piece);
+      sample.write(checksum.high);
+      sample.write(checksum.low);
+    });
+    hasher.update(sample.bytes());
   }
   return hasher.finish();
 }

@@ -97,4 +97,14 @@ Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config);
 // Bytes:  the same for the same tensors, whatever file or files they come from.
 Sha256 weights_fingerprint(const std::map<std::string, tensors::TensorView>& tensors);
 
+// The model fingerprint, version 2: SHA-256 over the configuration, except for names and the
+// context length, and over every tensor's name, type, shape and the XXH3-128 of a larger sample: 16
+// pieces of 64 KiB (all bytes of a tensor up to 1 MiB). Reading 64 KiB from a disk takes hardly
+// longer than 4 KiB.
+//
+// Spec: docs/reference/format.md §Fingerprints.
+// Bytes: as weights_fingerprint().
+Sha256 model_fingerprint(const ModelConfig& config,
+                         const std::map<std::string, tensors::TensorView>& tensors);
+
 }  // namespace tqcache::model

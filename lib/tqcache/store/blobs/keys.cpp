@@ -16,6 +16,8 @@ namespace {
 
 // The first field of every hash, so that a hash for one purpose cannot be used for another.
 constexpr std::string_view kNamespaceDomain = "tqcache store scope 1";
+// With the fingerprint version and the model fingerprint as further fields.
+constexpr std::string_view kNamespaceDomain2 = "tqcache store scope 2";
 constexpr std::string_view kFirstDomain = "tqcache store first block 1";
 constexpr std::string_view kGroupDomain = "tqcache store first blocks 1";
 constexpr std::string_view kOwnDomain = "tqcache store own parameters 1";
@@ -68,11 +70,18 @@ Sha256 hash_fields(std::span<const ByteView> fields) {
 Sha256 hash_namespace(const Namespace& name_space) {
   const cache::Identity& identity = name_space.identity;
   const Bytes rope = rope_bytes(identity.rope);
-  return hash_of(
-      {as_bytes(kNamespaceDomain), as_bytes(identity.architecture), rope,
-       identity.weights_fingerprint, identity.tokenizer_fingerprint,
-       identity.adapter_fingerprint ? ByteView(*identity.adapter_fingerprint) : ByteView(),
-       as_bytes(name_space.salt)});
+  const ByteView adapter =
+      identity.adapter_fingerprint ? ByteView(*identity.adapter_fingerprint) : ByteView();
+  if (!identity.model_fingerprint) {
+    return hash_of({as_bytes(kNamespaceDomain), as_bytes(identity.architecture), rope,
+                    identity.weights_fingerprint, identity.tokenizer_fingerprint, adapter,
+                    as_bytes(name_space.salt)});
+  }
+  const auto version = std::byte{identity.model_fingerprint->version};
+  return hash_of({as_bytes(kNamespaceDomain2), as_bytes(identity.architecture), rope,
+                  identity.weights_fingerprint, identity.tokenizer_fingerprint, adapter,
+                  ByteView(&version, 1), identity.model_fingerprint->digest,
+                  as_bytes(name_space.salt)});
 }
 
 Sha256 hash_first(const Sha256& name_space, std::span<const std::int32_t> block) {

@@ -18,7 +18,8 @@ bool same_model(const cache::Identity& a, const cache::Identity& b) {
   return a.architecture == b.architecture && a.rope == b.rope &&
          a.weights_fingerprint == b.weights_fingerprint &&
          a.tokenizer_fingerprint == b.tokenizer_fingerprint &&
-         a.adapter_fingerprint == b.adapter_fingerprint;
+         a.adapter_fingerprint == b.adapter_fingerprint &&
+         a.model_fingerprint == b.model_fingerprint;
 }
 
 // A block-hash chain with the same first block as the prompt.
