@@ -106,7 +106,7 @@ Action define_rekey(FlagSet& app) {
       ->type_name("N")
       ->range(1, 19)
       ->show_default();
-  add_threads_flag(app, flags->n_threads);
+  add_resource_flags(app, flags->n_threads);
   add_force_flag(app, flags->force);
   app.footer(kRekeyExamples);
   return [flags](const Console& console) { return run(console, *flags); };
