@@ -134,7 +134,7 @@ start_fuzzing() {
   [ ! -f "tests/fuzz/dictionary/$target.dict" ] ||
     dictionary=(-dict="tests/fuzz/dictionary/$target.dict")
   mkdir -p "$folder/corpus/$target" "$folder/found"
-  "$folder/tests/fuzz/fuzz_$target" "$fuzz_limit" -max_len=4096 -timeout=10 -rss_limit_mb=2048 \
+  "$folder/tests/fuzz/fuzz_$target" "$fuzz_limit" -max_len=4096 -timeout=10 -rss_limit_mb=512 \
     -entropic=0 -print_final_stats=1 -artifact_prefix="$folder/found/$target-" "${dictionary[@]}" \
     "$folder/corpus/$target" "tests/fuzz/corpus/$target" > "$folder/$target.log" 2>&1 &
   running+=("$target:$!")
