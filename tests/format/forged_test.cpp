@@ -79,9 +79,10 @@ TEST_P(Forged, IsNotMeasuredForAnArchive) {
   const Bytes file = forged_file(dense, options_);
   const auto source = memory_source(file);
   const auto reader = must(format::SectionReader::open(*source));
-  expect_error(dropped(format::choose_step(
-                   reader, {.keys = archive_plan(0), .values = archive_plan(0)}, {.bits = 4})),
-               ErrorCode::kCorrupt, kRefusal);
+  expect_error(
+      dropped(format::choose_step(reader, {.keys = archive_plan(0), .values = archive_plan(0)},
+                                  {.bits = 4, .mse = {}})),
+      ErrorCode::kCorrupt, kRefusal);
 }
 
 TEST_P(Forged, SymbolsAreCompared) {
@@ -125,7 +126,7 @@ TEST_P(Forged, IsNotCompacted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Forged, testing::ValuesIn(kCompressions),
-                         [](const auto& info) { return name_of(info.param); });
+                         [](const auto& test) { return name_of(test.param); });
 
 }  // namespace forged_test
 }  // namespace tqcache::test

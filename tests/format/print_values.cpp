@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tqcache/cache/blocks.h"
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/tqkv.h"
 

@@ -501,14 +501,14 @@ def read(path):
                 row["values"] = values
         rows.append(row)
     return {
-        "writer": manifest.text(0).decode(),
-        "architecture": manifest.table(1).text(0).decode(),
+        "writer": manifest.text(0).decode("utf-8", "replace"),
+        "architecture": manifest.table(1).text(0).decode("utf-8", "replace"),
         "generation": slot["generation"],
         "other_slot_damaged": slot["damaged"],
         "n_gaps": n_gaps,
         "tokens": tokens,
         "token_block_hashes": hashes,
-        "layer_types": [layer.text(0).decode() for layer in layers],
+        "layer_types": [layer.text(0).decode("utf-8", "replace") for layer in layers],
         "sections": rows,
         "content_name": manifest.fixed(5, 32).hex(),
         "not_checked": sorted(not_checked),

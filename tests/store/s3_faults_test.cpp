@@ -103,6 +103,14 @@ TEST_F(S3Faults, GivesUpWhenASecondConnectionBreaks) {
   EXPECT_EQ(error_of(whole.substr(0, whole.size() - 2)).code, ErrorCode::kIo);
 }
 
+TEST_F(S3Faults, GivesUpAServiceThatEndsItsSide) {
+  const FakeServer server(Script{{kHalfClosed}});
+  EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(server.n_connections(), 2);
+  const FakeServer storing(Script{{kHalfClosed}});
+  EXPECT_EQ(open_with(storing, {})->put("a", Bytes(32 << 20)).error().code, ErrorCode::kIo);
+}
+
 TEST_F(S3Faults, FindsWhatItPutBeforeTheConnectionBroke) {
   const FakeServer server(Script{{""}, {http(412)}});
   const auto outcome = open(server.address())->put("a", {});

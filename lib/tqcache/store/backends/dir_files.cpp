@@ -57,6 +57,8 @@ Result<void> visit_folder(const fs::path& folder,
                           const std::function<Result<void>(const DirLayout::File&)>& visit) {
   std::error_code failed;
   fs::directory_iterator entries(folder, failed);
+  // A copy of a store may lack empty folders.
+  if (failed == std::errc::no_such_file_or_directory) return {};
   for (; !failed && entries != fs::directory_iterator(); entries.increment(failed)) {
     const std::string key = key_of(entries->path().filename());
     struct stat info {};

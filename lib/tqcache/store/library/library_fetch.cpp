@@ -75,20 +75,24 @@ class Fetch {
   Result<void> read(const Progress& progress) {
     constexpr std::size_t kKeysAtOnce = 4096;
     const std::span<const Sha256> chain = prefix_.chain;
-    for (std::size_t block = 0; block < chain.size();) {
-      const std::size_t n_parts = counts_.of(static_cast<std::int64_t>(block));
-      const std::size_t n_blocks =
-          block == 0 ? 1 : std::min(chain.size() - block, kKeysAtOnce / n_parts + 1);
+    const std::size_t n_blocks_at_once = kKeysAtOnce / counts_.of(1) + 1;
+    std::size_t block = 0;
+    do {
+      const std::size_t n_blocks = std::min(chain.size() - block, n_blocks_at_once);
       const auto keys =
           block_keys(counts_, static_cast<std::int64_t>(block), chain.subspan(block, n_blocks));
       for (const auto& parts : keys) {
         for (int part = 0; part < std::ssize(parts); ++part) parts_.push_back({block, part});
         ++block;
       }
-      TQC_TRY(read_some(flatten(keys), progress));
-      if (first_lost()) return {};
-    }
-    return prefix_.snapshot ? read_some(prefix_.snapshot->data_keys, progress) : Result<void>();
+      std::vector<std::string> all = flatten(keys);
+      if (block == chain.size() && prefix_.snapshot) {
+        const std::vector<std::string>& data = prefix_.snapshot->data_keys;
+        all.insert(all.end(), data.begin(), data.end());
+      }
+      TQC_TRY(read_some(all, progress));
+    } while (block < chain.size() && !first_lost());
+    return {};
   }
 
   // The index of the first key that is missing or bad, if any. No later ones are read.
