@@ -185,7 +185,7 @@ _tqcache() {
         --scorer) words "exact fast"; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map -f --force -q --quiet --json"
+        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map --verify-digest -f --force -q --quiet --json"
         return
       fi
       :
@@ -219,7 +219,7 @@ _tqcache() {
         --scorer) words "exact fast"; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map -f --force -q --quiet"
+        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map --verify-digest -f --force -q --quiet"
         return
       fi
       :

@@ -197,6 +197,7 @@ complete -c tqcache -n '__tqcache_using generate' -l level -x -d 'Level of zstd,
 complete -c tqcache -n '__tqcache_using generate' -s t -l threads -x -d 'Number of threads'
 complete -c tqcache -n '__tqcache_using generate' -l scorer -x -a 'exact fast' -d 'How attention scores quantized keys'
 complete -c tqcache -n '__tqcache_using generate' -l map -d 'Map the uncompressed sections of the cache file into memory instead of reading them first'
+complete -c tqcache -n '__tqcache_using generate' -l verify-digest -d 'Compare everything that is loaded with its SHA-256, as the content digest has it'
 complete -c tqcache -n '__tqcache_using generate' -s f -l force -d 'Overwrite the output file'
 complete -c tqcache -n '__tqcache_using generate' -s q -l quiet -d 'Print no progress and no summary on standard error'
 complete -c tqcache -n '__tqcache_using generate' -l json -d 'Print the result, and an error, as a JSON object'
@@ -230,6 +231,7 @@ complete -c tqcache -n '__tqcache_using chat' -l level -x -d 'Level of zstd, 1 t
 complete -c tqcache -n '__tqcache_using chat' -s t -l threads -x -d 'Number of threads'
 complete -c tqcache -n '__tqcache_using chat' -l scorer -x -a 'exact fast' -d 'How attention scores quantized keys'
 complete -c tqcache -n '__tqcache_using chat' -l map -d 'Map the uncompressed sections of the cache file into memory instead of reading them first'
+complete -c tqcache -n '__tqcache_using chat' -l verify-digest -d 'Compare everything that is loaded with its SHA-256, as the content digest has it'
 complete -c tqcache -n '__tqcache_using chat' -s f -l force -d 'Overwrite the output file'
 complete -c tqcache -n '__tqcache_using chat' -s q -l quiet -d 'Print no progress and no summary on standard error'
 complete -c tqcache -n '__tqcache_using info' -F

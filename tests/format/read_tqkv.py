@@ -564,8 +564,8 @@ def read(path, key=None):
                 row["values"] = values
         rows.append(row)
     return {
-        "writer": manifest.text(0).decode(),
-        "architecture": manifest.table(1).text(0).decode(),
+        "writer": manifest.text(0).decode("utf-8", "replace"),
+        "architecture": manifest.table(1).text(0).decode("utf-8", "replace"),
         "fingerprint_version": version,
         "model_fingerprint": fingerprint,
         "generation": slot["generation"],
@@ -573,7 +573,7 @@ def read(path, key=None):
         "n_gaps": n_gaps,
         "tokens": tokens,
         "token_block_hashes": hashes,
-        "layer_types": [layer.text(0).decode() for layer in layers],
+        "layer_types": [layer.text(0).decode("utf-8", "replace") for layer in layers],
         "sections": rows,
         "content_name": manifest.fixed(5, 32).hex(),
         "not_checked": sorted(not_checked),
