@@ -156,6 +156,11 @@ class EncryptedBackend : public Backend {
 
   Result<void> do_touch(std::span<const std::string> keys) override { return inner_->touch(keys); }
 
+  Result<void> do_replace(const Blob& blob) override {
+    TQC_TRY_ASSIGN(const Bytes sealed, seal_value(keys_, blob.key, blob.value));
+    return inner_->replace(blob.key, sealed);
+  }
+
   std::unique_ptr<Backend> inner_;
   KeyRing keys_;
 };
