@@ -10,8 +10,10 @@ install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/include/tqcache
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(TARGET tqcache_cli)
+  # In the build tree as well: CMake would leave room there for a longer one, an empty entry, which the
+  # dynamic linker takes for the current folder.
   set_target_properties(tqcache_cli PROPERTIES
-    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}" BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS tqcache_cli)
   # tools/reference.cpp generates these from the program's flags; a test keeps them in step.
   file(GLOB man_pages CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/man/*.1)

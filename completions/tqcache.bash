@@ -195,6 +195,7 @@ _tqcache() {
         -m | --model) files -f; return ;;
         -c | --cache) files -f; return ;;
         --system) :; return ;;
+        --system-file) files -f; return ;;
         -n | --max-new-tokens) :; return ;;
         --template) :; return ;;
         --save) files -f; return ;;
@@ -218,7 +219,7 @@ _tqcache() {
         --scorer) words "exact fast"; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache --system -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map -f --force -q --quiet"
+        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map -f --force -q --quiet"
         return
       fi
       :

@@ -70,8 +70,8 @@ cat << 'END'
 It never sees the text; what it knows of it is in out.tqkv. The questions ask for what was hidden and told:
 END
 show cat questions.txt
-printf '\n$ tqcache chat --model model.gguf --cache out.tqkv --save longer.tqkv < questions.txt\n'
-tqcache chat --model model.gguf --cache out.tqkv --save longer.tqkv < questions.txt
+printf '\n$ tqcache chat --model model.gguf --temperature 0 --cache out.tqkv --save longer.tqkv < questions.txt\n'
+tqcache chat --model model.gguf --temperature 0 --cache out.tqkv --save longer.tqkv < questions.txt
 
 dense=$(bytes in.kv)
 turbo=$(bytes out.tqkv)

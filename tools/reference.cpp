@@ -139,6 +139,11 @@ std::string markdown(const std::vector<std::unique_ptr<Page>>& pages) {
       "`--json` the result is one JSON object on standard output, and an error is one "
       "on standard error, after the line for people.",
       kColumns);
+  text += "\n";
+  text += fold(
+      "The memory of the program holds prompts. So it leaves no core dump when it crashes, and "
+      "debuggers cannot attach to it. `tqcache --core-dumps VERB` allows both.",
+      kColumns);
   text += "\n| Exit code | Meaning |\n|---|---|\n";
   constexpr std::pair<int, std::string_view> kCodes[] = {
       {0, "success"},
@@ -229,7 +234,10 @@ std::string main_man_page(const std::vector<std::unique_ptr<Page>>& pages) {
   std::string text = roff_head("tqcache");
   text +=
       ".SH NAME\ntqcache \\- save, shrink, verify and move KV caches of language models\n"
-      ".SH SYNOPSIS\n.B tqcache\n.I VERB\n.RI [ FLAGS ]\n.SH VERBS\n";
+      ".SH SYNOPSIS\n.B tqcache\n.RB [ \\-\\-core\\-dumps ]\n.I VERB\n.RI [ FLAGS ]\n"
+      ".SH OPTIONS\n.TP\n.B \\-\\-core\\-dumps\n"
+      "Allow a core dump, which holds prompts, when the program crashes, and debuggers.\n"
+      ".SH VERBS\n";
   for (const auto& page : pages) {
     text += fmt::format(".TP\n.B {}\n{}. See\n.BR tqcache\\-{} (1).\n", roff(page->name),
                         roff(page->flags->summary()), roff(replaced(page->name, " ", "-")));
@@ -320,7 +328,8 @@ std::string bash_completion(const std::vector<std::unique_ptr<Page>>& pages) {
       "  # bash takes --flag=value apart.\n"
       "  if [[ $cur == = ]]; then\n    cur=\"\"\n"
       "  elif [[ $prev == = ]]; then\n    prev=${{COMP_WORDS[COMP_CWORD - 2]}}\n  fi\n"
-      "  if ((COMP_CWORD == 1)); then\n    words \"{} --help --version\"\n    return\n  fi\n"
+      "  if ((COMP_CWORD == 1)); then\n    words \"{} --help --version\"\n    "
+      "return\n  fi\n"
       "  case $verb in\n    {})\n"
       "      first=3\n      verb+=\" ${{COMP_WORDS[2]}}\"\n      ;;\n  esac\n"
       "  if ((COMP_CWORD < first)); then\n    case ${{COMP_WORDS[1]}} in\n{}    esac\n"

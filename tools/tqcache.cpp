@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <array>
-#include <clocale>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -94,6 +93,7 @@ std::string help() {
          "  tqcache verify book.tqkv -m model.gguf\n"
          "  tqcache generate -m model.gguf --cache book.tqkv -n 100\n"
          "\ntqcache VERB --help lists the flags of a verb, tqcache --version the version.\n"
+         "tqcache --core-dumps VERB allows a core dump, which holds prompts, and debuggers.\n"
          "A file name of - means standard input or standard output. The variable TQCACHE_ISA\n"
          "(scalar, avx2, avx512 or neon) chooses the instruction set.\n"
          "\nExit codes: 0 success, 1 failure, 2 usage, 3 partial success, 10 not found, 11 busy,\n"
@@ -194,11 +194,12 @@ ExitCode run_program(const std::vector<std::string>& args) { return run(args); }
 }  // namespace tqcache::cli
 
 int main(int argc, char** argv) {
-  // Line editing needs the width of characters; numbers keep the format of the C locale.
-  std::setlocale(LC_CTYPE, "");
+  tqcache::cli::choose_locale();
   tqcache::cli::install_signal_handlers();
+  const int n_flags = argc > 1 && std::string_view(argv[1]) == "--core-dumps" ? 1 : 0;
+  if (n_flags == 0) tqcache::cli::forbid_core_dumps();
   try {
-    return static_cast<int>(tqcache::cli::run_program({argv + 1, argv + argc}));
+    return static_cast<int>(tqcache::cli::run_program({argv + 1 + n_flags, argv + argc}));
   } catch (const std::bad_alloc&) {
     tqcache::cli::complain({}, "out of memory");
   } catch (const std::exception& error) {

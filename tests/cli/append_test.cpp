@@ -205,11 +205,13 @@ TEST(Growth, OfAConversationEqualsOneWholeConversation) {
   const TempDir dir;
   const std::string talk = (dir / "talk.kv").string();
   const std::string whole = (dir / "whole.kv").string();
-  must({"chat", "-m", kModel, "--save", whole}, {.input = std::string(kFact) + kQuestion});
-  must({"chat", "-m", kModel, "--save", talk}, {.input = kFact});
+  must({"chat", "-m", kModel, "--temperature", "0", "--save", whole},
+       {.input = std::string(kFact) + kQuestion});
+  must({"chat", "-m", kModel, "--temperature", "0", "--save", talk}, {.input = kFact});
   const std::uint64_t inode = inode_of(talk);
   const Output output =
-      must({"chat", "-m", kModel, "--cache", talk, "--save", talk}, {.input = kQuestion});
+      must({"chat", "-m", kModel, "--temperature", "0", "--cache", talk, "--save", talk},
+           {.input = kQuestion});
   EXPECT_EQ(output.out, kAnswer + "\n");
   EXPECT_THAT(output.err, HasSubstr(" bytes added\n"));
   EXPECT_EQ(inode_of(talk), inode);
@@ -235,8 +237,8 @@ TEST(Growth, GoesOnAfterEverySave) {
 TEST(Growth, ComesWithSaveAndTheNameOfTheCache) {
   const TempDir dir;
   const std::string talk = (dir / "talk.kv").string();
-  must({"chat", "-m", kModel, "--save", talk}, {.input = kFact});
-  must({"chat", "-m", kModel, "--cache", talk},
+  must({"chat", "-m", kModel, "--temperature", "0", "--save", talk}, {.input = kFact});
+  must({"chat", "-m", kModel, "--temperature", "0", "--cache", talk},
        {.input = std::string(kQuestion) + "/save " + talk});
   EXPECT_EQ(info_of(talk)["generation"], 2);
   EXPECT_THAT(text_of(talk), HasSubstr(kAnswer));

@@ -118,6 +118,22 @@ TEST(ChatForms, AreThoseOfTheModelsTemplate) {
                               "<start_of_turn>model\n"));
 }
 
+// Such a text begins the first turn of the user, which stays open.
+TEST(ChatForms, KeepASystemTextThatHasNoTurnOfItsOwn) {
+  OtherNames model("<start_of_turn>", "<end_of_turn>");
+  model.write("chat_template.jinja", "{{ bos_token }}{{ '<start_of_turn>' + role + '\\n' }}");
+  const std::string alone = model.file("alone.kv");
+  const std::string after = model.file("after.kv");
+  must({"chat", "-m", model.path(), "--system", "Be kind.", "--save", alone});
+  EXPECT_EQ(saved_text(model, alone), "<|endoftext|><start_of_turn>user\nBe kind.\n\n");
+  must({"chat", "-m", model.path(), "-n", "1", "--cache", alone, "--save", after},
+       {.input = "Hi\nBye\n"});
+  EXPECT_THAT(saved_text(model, after),
+              StartsWith("<|endoftext|><start_of_turn>user\nBe kind.\n\nHi<end_of_turn>\n"
+                         "<start_of_turn>model\n"));
+  EXPECT_THAT(saved_text(model, after), HasSubstr("<start_of_turn>user\nBye<end_of_turn>\n"));
+}
+
 TEST(ChatForms, AreChosenByName) {
   OtherNames model("<start_of_turn>", "<end_of_turn>");
   model.write("chat_template.jinja", "{{ something else }}");

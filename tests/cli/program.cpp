@@ -31,6 +31,10 @@ constexpr int kWaitMilliseconds = 60'000;
   ::_exit(127);
 }
 
+void set_environment(const std::vector<std::string>& variables) {
+  for (const std::string& variable : variables) ::putenv(const_cast<char*>(variable.c_str()));
+}
+
 // A program that then hangs is ended by the limit of CPU time.
 void limit_memory(std::uint64_t bytes) {
   if (bytes == 0) return;
@@ -85,9 +89,7 @@ Output tqcache(const std::vector<std::string>& args, const RunOptions& options) 
     ::dup2(in_fd, STDIN_FILENO);
     ::dup2(out_fd, STDOUT_FILENO);
     ::dup2(err_fd, STDERR_FILENO);
-    for (const std::string& variable : options.environment) {
-      ::putenv(const_cast<char*>(variable.c_str()));
-    }
+    set_environment(options.environment);
     limit_memory(options.address_space);
     execute(args);
   }
@@ -108,7 +110,8 @@ Output must(const std::vector<std::string>& args, const RunOptions& options) {
   return output;
 }
 
-Conversation::Conversation(const std::vector<std::string>& args, At at) {
+Conversation::Conversation(const std::vector<std::string>& args, At at,
+                           const std::vector<std::string>& environment) {
   if (at == At::kTerminal) {
     winsize size = {};
     size.ws_row = 24;
@@ -117,6 +120,7 @@ Conversation::Conversation(const std::vector<std::string>& args, At at) {
     if (pid_ == 0) {
       ::setenv("TERM", "xterm", 1);
       ::setenv("NO_COLOR", "1", 1);
+      set_environment(environment);
       execute(args);
     }
     write_fd_ = read_fd_;
@@ -131,6 +135,7 @@ Conversation::Conversation(const std::vector<std::string>& args, At at) {
       ::dup2(in[0], STDIN_FILENO);
       ::dup2(out[1], STDOUT_FILENO);
       ::dup2(out[1], STDERR_FILENO);
+      set_environment(environment);
       execute(args);
     }
     ::close(in[0]);
@@ -184,6 +189,7 @@ int Conversation::finish() {
   int status = 0;
   ::waitpid(pid_, &status, 0);
   pid_ = -1;
+  left_core_dump_ = WIFSIGNALED(status) && WCOREDUMP(status);
   return exit_code_of(status);
 }
 

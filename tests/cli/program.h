@@ -33,7 +33,9 @@ Output must(const std::vector<std::string>& args, const RunOptions& options = {}
 class Conversation {
  public:
   enum class At { kTerminal, kPipe };
-  Conversation(const std::vector<std::string>& args, At at);
+  // `environment`: NAME=VALUE, beside that of the test.
+  Conversation(const std::vector<std::string>& args, At at,
+               const std::vector<std::string>& environment = {});
   ~Conversation();
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;
@@ -48,6 +50,8 @@ class Conversation {
   // Reads until the program ends, and gives its exit code.
   int finish();
 
+  pid_t pid() const { return pid_; }
+  bool left_core_dump() const { return left_core_dump_; }  // after finish()
   const std::string& screen() const { return screen_; }  // all that was said, on both streams
 
  private:
@@ -56,6 +60,7 @@ class Conversation {
   pid_t pid_ = -1;
   int write_fd_ = -1;
   int read_fd_ = -1;
+  bool left_core_dump_ = false;
   std::string screen_;
   std::size_t seen_ = 0;
 };

@@ -308,6 +308,15 @@ TEST(Refusals, SymbolicLinkAsOutput) {
 
 TEST(Refusals, ControlCharactersInANameAreEscaped) {
   expect_refusal(tqcache({"info", "/tmp/a\nb\x1b[31m"}), 10, "/tmp/a\\x0ab\\x1b[31m: ");
+  // C1 as one byte and as two, a reversed name, and letters that stay.
+  expect_refusal(tqcache({"info",
+                          "/tmp/a\x9b"
+                          "31m\xc2\x9b"
+                          "2J"}),
+                 10, "/tmp/a\\x9b31m\\xc2\\x9b2J: ");
+  expect_refusal(tqcache({"info", "/tmp/\xe2\x80\xaevkqt\xe2\x81\xa6"}), 10,
+                 "/tmp/\\xe2\\x80\\xaevkqt\\xe2\\x81\\xa6: ");
+  expect_refusal(tqcache({"info", "/tmp/\xc3\xa9\xe4\xb8\xad"}), 10, "/tmp/\xc3\xa9\xe4\xb8\xad: ");
 }
 
 TEST(Refusals, AreJsonObjectsWhenAsked) {

@@ -92,11 +92,29 @@ TEST(Sampling, RefusesFlagsThatMakeNoSense) {
 
 TEST(Sampling, OfAChatEndsAnAnswerBeforeAStopString) {
   const RunOptions turn{.input = "My name is Clara.\n"};
-  const std::string whole = must({"chat", "-m", kModel, "-n", "24"}, turn).out;
+  const std::string whole =
+      must({"chat", "-m", kModel, "--temperature", "0", "-n", "24"}, turn).out;
   ASSERT_GT(whole.size(), 8u);
   const std::string stop = whole.substr(3, 3);
-  EXPECT_EQ(must({"chat", "-m", kModel, "-n", "24", "--stop", stop}, turn).out,
-            whole.substr(0, whole.find(stop)) + "\n");
+  EXPECT_EQ(
+      must({"chat", "-m", kModel, "--temperature", "0", "-n", "24", "--stop", stop}, turn).out,
+      whole.substr(0, whole.find(stop)) + "\n");
+}
+
+// A small model that always takes the most probable token soon repeats itself.
+TEST(Sampling, IsTheDefaultOfAChatAndTheSameForASeed) {
+  const RunOptions turn{.input = "Tell me a story.\n"};
+  const auto chat = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> args = {"chat", "-m", kModel, "-n", "24"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    return must(args, turn).out;
+  };
+  const std::string one = chat({});
+  EXPECT_EQ(chat({}), one);
+  EXPECT_EQ(chat({"--temperature", "0.8", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.05",
+                  "--seed", "0"}),
+            one);
+  EXPECT_NE(chat({"--seed", "7"}), one);
 }
 
 }  // namespace sampling_test

@@ -73,6 +73,20 @@ ssize_t pwrite(int fd, const void* bytes, std::size_t count, off_t offset) {
   return ::syscall(SYS_pwrite64, fd, bytes, count, offset);
 }
 
+// The names with _chk and _2 are those that _FORTIFY_SOURCE calls: pread() into a buffer of a known
+// size, open() without a mode.
+ssize_t __pread_chk(int fd, void* bytes, std::size_t count, off_t offset, std::size_t /*size*/) {
+  return pread(fd, bytes, count, offset);
+}
+
+int __open_2(const char* name, int flags) {
+  return pass_on("open", SYS_openat, AT_FDCWD, name, flags, 0U);
+}
+
+int __openat_2(int folder, const char* name, int flags) {
+  return pass_on("openat", SYS_openat, folder, name, flags, 0U);
+}
+
 // The names with 64 are those that SQLite calls.
 ssize_t pread64(int fd, void* bytes, std::size_t count, off64_t offset) {
   return pread(fd, bytes, count, offset);

@@ -33,11 +33,15 @@ void make_all(const std::filesystem::path& root) {
   make_hf({root, "hf"});
   make_llama_state({root, "llama_state"});
   make_mlx_lm({root, "mlx_lm"});
+  make_model_config({root, "model_config"});
   make_npz({root, "npz"});
   make_profile({root, "profile"});
+  make_redis_answers({root, "redis_answers"});
+  make_s3_answers({root, "s3_answers"});
+  make_sqlite_index({root, "sqlite_index"});
   make_store_blob({root, "store_blob"});
   make_turbomlx({root, "turbomlx"});
-  for (const char* target : {"decoder", "kernels_agree", "write_read_equal"}) {
+  for (const char* target : {"decoder", "kernels_agree", "store_backend", "write_read_equal"}) {
     make_numbers({root, target});
   }
 }

@@ -74,7 +74,8 @@ foreach(module IN LISTS modules)
     set(folder ${module})  # not part of the library
   endif()
   file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR}
-    ${SOURCE_DIR}/${folder}/*.h ${SOURCE_DIR}/${folder}/*.cpp)
+    ${SOURCE_DIR}/${folder}/*.h ${SOURCE_DIR}/${folder}/*.cpp
+    ${SOURCE_DIR}/${folder}/*.cu ${SOURCE_DIR}/${folder}/*.cuh)
   foreach(file IN LISTS files)
     file(STRINGS ${SOURCE_DIR}/${file} lines REGEX "^[ \t]*#[ \t]*include")
     foreach(line IN LISTS lines)

@@ -46,6 +46,13 @@ TEST(TextTable, FillsCellsThatARowIsShortOf) {
 TEST(TextTable, ShowsNothingThatATerminalWouldActOn) {
   const Table table{"t\x1b[2J", {"a\n"}, {{"b\rc\x7f"}}};
   EXPECT_EQ(text_table(table), "t?[2J\na?\nb?c?\n");
+  // C1 as one byte and as two, and a name that would be shown in reverse.
+  EXPECT_EQ(text_table({"",
+                        {"\x9b"
+                         "a\xc2\x9b"},
+                        {{"\xe2\x80\xae"
+                          "b\xc3\xa9"}}}),
+            "?a?\n?b\xc3\xa9\n");
 }
 
 TEST(ReportText, HasFactsTablesAndNotes) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -19,6 +20,18 @@ namespace tqcache::test {
 
 // In the place of an answer: none, until the other side gives up.
 inline const std::string kSilence = "(silence)";
+
+// At the beginning of an answer: the rest comes a byte at a time, again and again, for a minute.
+inline const std::string kTrickle = "(trickle)";
+
+// The same: the rest comes again and again at full speed, up to 256 MiB.
+inline const std::string kEndless = "(endless)";
+
+// In the place of an answer: nothing is read any more.
+inline const std::string kDeaf = "(deaf)";
+
+// In the place of an answer: the server ends its side, and goes on reading.
+inline const std::string kHalfClosed = "(half closed)";
 
 // In an answer: the address of the server itself.
 inline const std::string kItself = "(itself)";
@@ -56,6 +69,13 @@ class FakeServer {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   int n_connections() const { return n_connections_; }
+  // Whether something that never ends was ended by the server, after a minute or 256 MiB.
+  bool has_given_up() const { return given_up_; }
+  // All that was said to it, on all connections.
+  std::string asked() const {
+    const std::lock_guard lock(mutex_);
+    return asked_;
+  }
 
  private:
   // False when the test is over.
@@ -74,13 +94,62 @@ class FakeServer {
     }
   }
 
-  void talk(int fd, const std::vector<std::string>& answers) const {
+  // Waits; false when the test is over.
+  bool pause(int milliseconds) const {
+    pollfd ending{end_[0], POLLIN, 0};
+    return ::poll(&ending, 1, milliseconds) == 0;
+  }
+
+  static bool say(int fd, const std::string& text) {
+    return ::send(fd, text.data(), text.size(), MSG_NOSIGNAL) == std::ssize(text);
+  }
+
+  // False if it is none of these.
+  bool misbehave(int fd, const std::string& answer) {
+    if (answer == kDeaf) {
+      while (pause(1000)) {
+      }
+      return true;
+    }
+    if (answer == kHalfClosed) {
+      ::shutdown(fd, SHUT_WR);
+      char any[4096];
+      while (wait_for(fd) && ::recv(fd, any, sizeof(any), 0) > 0) {
+      }
+      return true;
+    }
+    if (answer.starts_with(kTrickle)) {
+      const std::string text = answer.substr(kTrickle.size());
+      for (std::size_t i = 0; i < 3000; ++i) {
+        if (!pause(20) || !say(fd, text.substr(i % text.size(), 1))) return true;
+      }
+      given_up_ = true;
+      return true;
+    }
+    if (!answer.starts_with(kEndless)) return false;
+    const std::string text = answer.substr(kEndless.size());
+    std::string block;
+    while (block.size() < (64 << 10)) block += text;
+    for (int i = 0; i < 4096; ++i) {
+      if (!pause(0) || !say(fd, block)) return true;
+    }
+    given_up_ = true;
+    return true;
+  }
+
+  void talk(int fd, const std::vector<std::string>& answers) {
     char asked[4096];
     for (std::string answer : answers) {
       if (const std::size_t at = answer.find(kItself); at != answer.npos) {
         answer.replace(at, kItself.size(), address());
       }
-      if (!wait_for(fd) || ::recv(fd, asked, sizeof(asked), 0) <= 0) return;
+      const ssize_t n_asked = wait_for(fd) ? ::recv(fd, asked, sizeof(asked), 0) : 0;
+      if (n_asked <= 0) return;
+      {
+        const std::lock_guard lock(mutex_);
+        asked_.append(asked, static_cast<std::size_t>(n_asked));
+      }
+      if (misbehave(fd, answer)) continue;
       if (answer != kSilence) {
         ::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
         continue;
@@ -95,6 +164,9 @@ class FakeServer {
   int end_[2] = {-1, -1};
   int port_ = 0;
   std::atomic<int> n_connections_ = 0;
+  std::atomic<bool> given_up_ = false;
+  mutable std::mutex mutex_;
+  std::string asked_;
   std::thread thread_;
 };
 

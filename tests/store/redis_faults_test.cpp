@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "store/fake_server.h"
 #include "tqcache/store.h"
 
@@ -12,6 +14,7 @@ namespace redis_faults_test {
 using store::Backend;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using namespace std::string_literals;
 
 const std::string kValue = "$5\r\nvalue\r\n";
 
@@ -72,6 +75,16 @@ TEST(RedisFaults, GivesUpWhenASecondConnectionBreaks) {
   const FakeServer server(Script{{"$5\r\nval"}});
   EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kIo);
   EXPECT_EQ(server.n_connections(), 2);
+}
+
+TEST(RedisFaults, GivesUpAServerThatEndsItsSide) {
+  const FakeServer server(Script{{kHalfClosed}});
+  EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(server.n_connections(), 2);
+  const FakeServer storing(Script{{kHalfClosed}});
+  EXPECT_EQ(open(storing, 64 << 20)->put("a", Bytes(32 << 20)).error().code, ErrorCode::kIo);
+  const FakeServer middle(Script{{"$5\r\nval", kHalfClosed}});
+  EXPECT_EQ(open(middle)->get("a").error().code, ErrorCode::kIo);
 }
 
 // What get() brings for these keys, in the order in which it does; empty for a miss.
@@ -192,6 +205,140 @@ TEST(RedisFaults, RefusesAListingThatIsNone) {
     ASSERT_FALSE(done.ok()) << scan;
     EXPECT_EQ(done.error().code, ErrorCode::kCorrupt) << scan;
   }
+}
+
+// --- servers that never end
+
+// Patient by default: no limit of time but those that a test sets.
+store::BackendOptions patient() {
+  store::BackendOptions options;
+  options.idle_timeout = std::chrono::minutes(10);
+  options.least_rate = 0;
+  return options;
+}
+
+std::unique_ptr<Backend> open(const FakeServer& server, const store::BackendOptions& options,
+                              const std::string& login = "") {
+  return std::move(store::open_backend("redis://" + login + server.address(), options)).value();
+}
+
+TEST(RedisEndless, AnAnswerThatTricklesInIsTooSlow) {
+  const FakeServer server(Script{{kTrickle + "$1000\r\n"}});
+  store::BackendOptions options = patient();
+  options.idle_timeout = std::chrono::milliseconds(1000);
+  options.least_rate = 1 << 20;
+  const Error error = open(server, options)->get("a").error();
+  EXPECT_EQ(error.code, ErrorCode::kIo);
+  EXPECT_THAT(error.message, testing::AnyOf(HasSubstr("fewer than"), HasSubstr("nothing for")));
+  EXPECT_EQ(server.n_connections(), 1);
+}
+
+TEST(RedisEndless, AnAnswerHasALimitOfTime) {
+  const FakeServer server(Script{{kTrickle + "$1000\r\n"}});
+  store::BackendOptions options = patient();
+  options.time_limit = std::chrono::milliseconds(200);
+  EXPECT_THAT(open(server, options)->get("a").error().message, HasSubstr("not done within 200"));
+}
+
+// The program is interrupted while each of these waits: none looks at a clock.
+TEST(RedisEndless, IsInterruptedWhereverItWaits) {
+  std::atomic<int> n_looks = 0;
+  store::BackendOptions options = patient();
+  options.interrupted = [&] { return ++n_looks > 8; };
+  for (const std::string& answer : {kSilence, kDeaf, kTrickle + "$1000\r\n", "$5\r\nval"s}) {
+    const FakeServer server(Script{{answer, kSilence}});
+    n_looks = 0;
+    EXPECT_EQ(open(server, options)->get("a").error().code, ErrorCode::kInterrupted) << answer;
+    n_looks = 0;
+    EXPECT_EQ(open(server, options, ":word@")->exists("a").error().code, ErrorCode::kInterrupted);
+    n_looks = 0;
+    const auto listed =
+        open(server, options)->list("", [](const store::Entry&) -> Result<void> { return {}; });
+    EXPECT_EQ(listed.error().code, ErrorCode::kInterrupted);
+  }
+  const FakeServer server(Script{{kDeaf}});
+  n_looks = 0;
+  const Bytes large(32 << 20);  // more than the system keeps for a reader
+  EXPECT_EQ(open(server, options)->put("a", large).error().code, ErrorCode::kInterrupted);
+}
+
+TEST(RedisEndless, NoAnswerToAGetIsAnArray) {
+  for (const std::string& array : {"*1000000000\r\n"s, "*2000000000\r\n"s, "*1\r\n*7\r\n"s}) {
+    const FakeServer server(Script{{array + ":1\r\n", kEndless + ":1\r\n"}});
+    const Error error = open(server)->get("a").error();
+    EXPECT_EQ(error.code, ErrorCode::kCorrupt) << array;
+    EXPECT_THAT(error.message, HasSubstr("more than 0 elements"));
+    EXPECT_FALSE(server.has_given_up());
+  }
+}
+
+TEST(RedisEndless, APageOfKeysHasALimit) {
+  const FakeServer server(
+      Script{{"-ERR no cluster\r\n", "*2\r\n$1\r\n7\r\n*100000000\r\n", kEndless + "$1\r\na\r\n"}});
+  const auto listed =
+      open(server)->list("", [](const store::Entry&) -> Result<void> { return {}; });
+  ASSERT_FALSE(listed.ok());
+  EXPECT_EQ(listed.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(listed.error().message, HasSubstr("elements"));
+}
+
+TEST(RedisEndless, AListingThatNeverEndsIsRefused) {
+  std::vector<std::string> answers = {"-ERR no cluster\r\n"};
+  for (int i = 100; i < 200; ++i) {
+    answers.push_back("*2\r\n$1\r\n7\r\n*1\r\n$11\r\ntqcache:" + std::to_string(i) + "\r\n");
+  }
+  for (const bool by_pages : {true, false}) {
+    const FakeServer server(Script{answers});
+    store::BackendOptions options = patient();
+    (by_pages ? options.max_list_pages : options.max_listed_keys) = 50;
+    const auto listed =
+        open(server, options)->list("", [](const store::Entry&) -> Result<void> { return {}; });
+    ASSERT_FALSE(listed.ok());
+    EXPECT_EQ(listed.error().code, ErrorCode::kTooLarge);
+    EXPECT_THAT(listed.error().message, HasSubstr("SCAN does not end"));
+  }
+}
+
+// --- the password
+
+constexpr const char* kLogin = ":HunterTwo@";
+
+TEST(RedisPassword, IsNotShownWhenTheServerRepeatsIt) {
+  const std::string repeated = "-ERR unknown command 'AUTH', with args: 'HunterTwo'\r\n";
+  const FakeServer refusing(Script{{repeated}});
+  const Error refused = open(refusing, patient(), kLogin)->get("a").error();
+  EXPECT_EQ(refused.code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.message, testing::Not(HasSubstr("HunterTwo")));
+  const FakeServer naming(Script{{"-HunterTwo\r\n"}});
+  EXPECT_THAT(open(naming, patient(), kLogin)->get("a").error().message,
+              testing::Not(HasSubstr("HunterTwo")));
+  const FakeServer later(Script{{"+OK\r\n", "-ERR HunterTwo and HunterTwo again\r\n"}});
+  EXPECT_THAT(open(later, patient(), kLogin)->get("a").error().message,
+              HasSubstr("ERR ********* and ********* again"));
+}
+
+TEST(RedisPassword, IsNotSentWhereOnlyARedirectionLeads) {
+  for (const std::string& kind : {"MOVED"s, "ASK"s}) {
+    const FakeServer other(Script{{"+OK\r\n", kValue}});
+    const FakeServer first(
+        Script{{"+OK\r\n", "-" + kind + " 15495 " + other.address() + "\r\n", "-ERR no\r\n"}});
+    const Error error = open(first, patient(), kLogin)->get("a").error();
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << kind;
+    EXPECT_EQ(other.n_connections(), 0);
+    EXPECT_THAT(first.asked(), HasSubstr("HunterTwo"));
+  }
+}
+
+TEST(RedisPassword, IsSentToTheNodesOfTheSeed) {
+  const FakeServer other(Script{{"+OK\r\n", kValue}});
+  const std::string port = other.address().substr(other.address().find(':') + 1);
+  const std::string slots =
+      "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:" + port + "\r\n";
+  const FakeServer first(Script{{"+OK\r\n", "-MOVED 15495 " + other.address() + "\r\n", slots}});
+  const auto value = open(first, patient(), kLogin)->get("a");
+  ASSERT_TRUE(value.ok()) << value.error().message;
+  EXPECT_TRUE(value->has_value());
+  EXPECT_THAT(other.asked(), HasSubstr("HunterTwo"));
 }
 
 }  // namespace redis_faults_test

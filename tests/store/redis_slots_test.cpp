@@ -55,6 +55,14 @@ TEST(RedisRedirection, IsNoneWhenItIsIncomplete) {
   }
 }
 
+TEST(RedisRedirection, NamesNoHostThatCannotBeShown) {
+  for (const std::string host : {"a b", "a\x1b[2J", "a\xff", "a\n"}) {
+    EXPECT_FALSE(parse_redirection("MOVED 1 " + host + ":1", kAsked).has_value()) << host;
+  }
+  EXPECT_TRUE(parse_redirection("MOVED 1 " + std::string(255, 'a') + ":1", kAsked).has_value());
+  EXPECT_FALSE(parse_redirection("MOVED 1 " + std::string(256, 'a') + ":1", kAsked).has_value());
+}
+
 TEST(SlotTable, KnowsNothingInTheBeginning) { EXPECT_EQ(SlotTable().node(5, kAsked), kAsked); }
 
 TEST(SlotTable, TakesTheAnswerOfANode) {
@@ -66,6 +74,12 @@ TEST(SlotTable, TakesTheAnswerOfANode) {
   EXPECT_EQ(table.node(99, kAsked), (RedisAddress{"a", 1}));
   EXPECT_EQ(table.node(100, kAsked), (RedisAddress{"asked", 2}));
   EXPECT_EQ(table.nodes().size(), 2u);
+}
+
+TEST(SlotTable, HasNoHostThatCannotBeShown) {
+  SlotTable table;
+  const RedisReply slots = parsed("*1\r\n" + range(0, 99, "*2\r\n$2\r\na\x1b\r\n:1\r\n"));
+  EXPECT_EQ(table.set_all(*slots, kAsked).error().code, ErrorCode::kCorrupt);
 }
 
 TEST(SlotTable, ChangesOneSlot) {

@@ -32,6 +32,13 @@ TEST(StoreUrl, TakesWhatThereIs) {
   EXPECT_EQ(parse_store_url("redis+unix:/run/s")->path, "/run/s");
 }
 
+TEST(StoreUrl, APathMayHaveAnAtSign) {
+  EXPECT_EQ(parse_store_url("redis+unix:/run/a@b")->path, "/run/a@b");
+  EXPECT_EQ(parse_store_url("redis+unix:///run/a@b")->path, "/run/a@b");
+  EXPECT_EQ(parse_store_url("dir:/a?b@c")->path, "/a?b@c");
+  EXPECT_EQ(parse_store_url("redis://:a%2Fb%3F@h")->password, "a/b?");
+}
+
 TEST(StoreUrl, LeavesAPathAsItIs) {
   EXPECT_EQ(parse_store_url("dir:a%20b?c&d:e")->path, "a%20b?c&d:e");
 }
@@ -63,7 +70,12 @@ TEST(OpenBackend, RefusesWhatItDoesNotKnow) {
 
 TEST(OpenBackend, NeverShowsAPassword) {
   for (const char* text :
-       {"redis://me:secret@h:x", "redis://me:secret@h?ttl=x", "redis://me:secret@h?a=1&a=2"}) {
+       {"redis://me:secret@h:x", "redis://me:secret@h?ttl=x", "redis://me:secret@h?a=1&a=2",
+        "redis://:secret/rest@h", "redis://:pass/secret@h", "redis://:pass?secret@h",
+        "redis://:secret", "redis://me:secret", "redis://:1/secret", "redis://:1?secret=1",
+        "redis://:1?secret=1&secret=1", "redis+unix://:secret/x@/run/s", "redis://h/secret",
+        "s3://bucket?endpoint=http://me:secret@h", "s3://bucket?endpoint=http://me:secret%40h",
+        "s3://me:secret@bucket", "s3://me:secret"}) {
     const auto backend = open_backend(text, {});
     ASSERT_FALSE(backend.ok());
     EXPECT_THAT(backend.error().message, Not(HasSubstr("secret")));

@@ -1,5 +1,6 @@
 #include "cli/cache_io.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -114,25 +115,56 @@ bool same_file(const std::string& a, const std::string& b) {
   return a == b || std::filesystem::equivalent(a, b, absent);
 }
 
-Result<Bytes> read_stdin(std::uint64_t max_bytes) {
+namespace {
+
+Result<Bytes> read_stream(int fd, std::uint64_t max_bytes) {
   Bytes bytes;
   std::array<std::byte, 1 << 16> piece;
   for (;;) {
-    if (!wait_readable(STDIN_FILENO)) return interrupted_error();
-    const ssize_t n = ::read(STDIN_FILENO, piece.data(), piece.size());
+    if (!wait_readable(fd)) return interrupted_error();
+    const ssize_t n = ::read(fd, piece.data(), piece.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Error{ErrorCode::kIo, std::generic_category().message(errno)};
     if (n == 0) return bytes;
     bytes.insert(bytes.end(), piece.begin(), piece.begin() + n);
     if (bytes.size() > max_bytes) {
-      return Error{ErrorCode::kTooLarge, fmt::format("more than {} bytes", max_bytes)};
+      return Error{ErrorCode::kTooLarge, fmt::format("more than {} bytes", grouped(max_bytes))};
     }
   }
 }
 
+Result<Bytes> read_special_file(const std::string& path, std::uint64_t max_bytes) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && errno == EINTR) return interrupted_error();
+  if (fd < 0) return Error{ErrorCode::kIo, std::generic_category().message(errno)};
+  Result<Bytes> bytes = read_stream(fd, max_bytes);
+  ::close(fd);
+  return bytes;
+}
+
+std::filesystem::file_type type_of(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::status(path, ignored).type();
+}
+
+}  // namespace
+
+Result<Bytes> read_stdin(std::uint64_t max_bytes) { return read_stream(STDIN_FILENO, max_bytes); }
+
+Result<Bytes> read_input(const std::string& path, std::uint64_t max_bytes) {
+  if (path == "-") return read_stdin(max_bytes);
+  const std::filesystem::file_type type = type_of(path);
+  const bool is_special =
+      type == std::filesystem::file_type::fifo || type == std::filesystem::file_type::character;
+  return is_special ? read_special_file(path, max_bytes) : read_file(path, max_bytes);
+}
+
 Result<std::unique_ptr<ByteSource>> open_source(const std::string& path) {
-  if (path != "-") return in_file(path, open_file(path));
-  TQC_TRY_ASSIGN(Bytes bytes, in_file("standard input", read_stdin(kMaxPipedCacheBytes)));
+  if (path != "-" && type_of(path) != std::filesystem::file_type::fifo) {
+    return in_file(path, open_file(path));
+  }
+  TQC_TRY_ASSIGN(Bytes bytes, in_file(display_name(path, "standard input"),
+                                      read_input(path, kMaxPipedCacheBytes)));
   return memory_source(std::move(bytes));
 }
 

@@ -49,7 +49,11 @@ bool same_file(const std::string& a, const std::string& b);
 // All of standard input. Errors: kIo, kTooLarge, kInterrupted.
 Result<Bytes> read_stdin(std::uint64_t max_bytes);
 
-// A file of any kind with random access; standard input is first read completely.
+// A text file, a pipe such as <(command), a device, or "-".
+// Errors: those of read_file() and read_stdin().
+Result<Bytes> read_input(const std::string& path, std::uint64_t max_bytes);
+
+// A file of any kind with random access; standard input and pipes are first read completely.
 Result<std::unique_ptr<ByteSource>> open_source(const std::string& path);
 
 // Errors: kUnsupported for a cache of another program; the message names the verb that reads it.

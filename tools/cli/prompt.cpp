@@ -36,10 +36,6 @@ Result<std::vector<std::int32_t>> parse_ids(std::string_view list,
   return ids;
 }
 
-Result<Bytes> read_text(const std::string& path) {
-  return path == "-" ? read_stdin(kMaxPromptBytes) : read_file(path, kMaxPromptBytes);
-}
-
 // Removes the second of two begin tokens, for texts that spell out their own.
 std::vector<std::int32_t> begun_once(std::vector<std::int32_t> ids,
                                      const tokenizer::Tokenizer& tokenizer) {
@@ -62,7 +58,7 @@ Result<std::vector<std::int32_t>> encode(const PromptFlags& flags,
   std::string_view text = flags.text ? *flags.text : std::string_view();
   if (!flags.text) {
     name = display_name(*flags.file, "standard input");
-    TQC_TRY_ASSIGN(bytes, in_file(name, read_text(*flags.file)));
+    TQC_TRY_ASSIGN(bytes, in_file(name, read_input(*flags.file, kMaxPromptBytes)));
     text = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, in_file(name, tokenizer.encode(text, options)));

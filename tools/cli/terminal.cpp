@@ -2,29 +2,58 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <langinfo.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <clocale>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 
 #include "cli/text.h"
+#include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::cli {
+
+using tokenizer::Utf8Character;
+using tokenizer::Utf8Status;
 
 namespace {
 
 // Signal handlers can only access globals.
 volatile std::sig_atomic_t g_interrupted = 0;
+volatile std::sig_atomic_t g_terminated = 0;
 int g_wake_pipe[2] = {-1, -1};  // holds a byte after a signal
 
-void handle(int) {
+volatile std::sig_atomic_t g_first_second = 0, g_first_ms = 0;  // when the first signal came
+
+// One key press or one `timeout` can send the same signal twice in a row.
+bool is_another_signal() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const auto second = static_cast<std::sig_atomic_t>(now.tv_sec);
+  const auto ms = static_cast<std::sig_atomic_t>(now.tv_nsec / 1'000'000);
+  const int gap = second - g_first_second;
+  if (g_interrupted != 0) return gap > 1 || gap * 1000 + ms - g_first_ms > 100;
+  g_first_second = second;
+  g_first_ms = ms;
+  return false;
+}
+
+void handle(int signal) {
   const int saved_errno = errno;
+  if (is_another_signal()) ::_exit(static_cast<int>(ExitCode::kInterrupted));
   g_interrupted = 1;
+  if (signal == SIGTERM) g_terminated = 1;
   [[maybe_unused]] const ssize_t ignored = ::write(g_wake_pipe[1], "", 1);
   errno = saved_errno;
 }
@@ -43,7 +72,18 @@ void install_signal_handlers() {
   sigaction(SIGXFSZ, &action, nullptr);
 }
 
+void forbid_core_dumps() {
+#ifdef __linux__
+  // The limit alone does not hold for a program that the kernel's core_pattern names.
+  [[maybe_unused]] const int not_set = ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+#endif
+  const rlimit none = {0, 0};
+  [[maybe_unused]] const int ignored = ::setrlimit(RLIMIT_CORE, &none);
+}
+
 bool interrupted() { return g_interrupted != 0; }
+
+bool terminated() { return g_terminated != 0; }
 
 void acknowledge_interrupt() {
   std::array<char, 64> woken;
@@ -69,31 +109,44 @@ bool environment_is(const char* name, std::string_view value) {
   return found != nullptr && value == found;
 }
 
-// C0, DEL, and the two-byte UTF-8 form of C1 (which some terminals obey like ESC).
-bool is_control(std::string_view text, std::size_t i) {
-  const auto byte = static_cast<unsigned char>(text[i]);
-  if (byte < 0x20 || byte == 0x7f) return true;
-  if (byte != 0xc2 || i + 1 == text.size()) return false;
-  const auto next = static_cast<unsigned char>(text[i + 1]);
-  return next >= 0x80 && next < 0xa0;
+// Some terminals obey a C1 control like ESC, as one byte (invalid UTF-8) or as two.
+bool is_shown(const Utf8Character& character, bool in_lines) {
+  const char32_t c = character.code_point;
+  if (character.status != Utf8Status::kWhole) return false;
+  if (in_lines && (c == '\n' || c == '\t')) return true;
+  // In a text, marks without nesting belong to the spelling of Arabic and Hebrew.
+  if (in_lines && (c == 0x061c || c == 0x200e || c == 0x200f)) return true;
+  return !tokenizer::is_control(c) && !tokenizer::changes_direction(c);
 }
 
-std::string escape(std::string_view text, std::string_view kept) {
+std::string escape(std::string_view text, bool in_lines) {
   std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (is_control(text, i) && kept.find(text[i]) == std::string_view::npos) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[i]));
-      if (static_cast<unsigned char>(text[i]) == 0xc2) {
-        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+  while (!text.empty()) {
+    const Utf8Character character = tokenizer::first_character(text);
+    for (const char byte : text.substr(0, character.n_bytes)) {
+      if (is_shown(character, in_lines)) {
+        out += byte;
+      } else {
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
       }
-    } else {
-      out += text[i];
     }
+    text.remove_prefix(character.n_bytes);
   }
   return out;
 }
 
 }  // namespace
+
+void choose_locale() {
+  // Numbers keep the format of the C locale.
+  std::setlocale(LC_CTYPE, "");
+  for (const char* name : {"C.UTF-8", "en_US.UTF-8"}) {
+    if (has_utf8()) return;
+    std::setlocale(LC_CTYPE, name);
+  }
+}
+
+bool has_utf8() { return std::string_view(::nl_langinfo(CODESET)) == "UTF-8"; }
 
 bool is_terminal(int fd) { return ::isatty(fd) == 1; }
 
@@ -110,9 +163,9 @@ std::size_t terminal_columns(int fd) {
   return size.ws_col;
 }
 
-std::string printable(std::string_view text) { return escape(text, ""); }
+std::string printable(std::string_view text) { return escape(text, false); }
 
-std::string printable_lines(std::string_view text) { return escape(text, "\n\t"); }
+std::string printable_lines(std::string_view text) { return escape(text, true); }
 
 namespace {
 

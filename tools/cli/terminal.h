@@ -13,11 +13,19 @@
 
 namespace tqcache::cli {
 
-// SIGINT and SIGTERM set the flag and interrupt waiting reads. SIGPIPE and SIGXFSZ are ignored: the
-// write fails instead, with an error of its own.
+// SIGINT and SIGTERM set the flag and interrupt waiting reads; a second one ends the process at once
+// with the exit code of an interruption. SIGPIPE and SIGXFSZ are ignored: the write fails instead,
+// with an error of its own.
 void install_signal_handlers();
 
+// The memory of the program holds prompts and secrets, which must not be left in a file when it
+// crashes. Other processes of the user cannot attach to it either (ptrace), nor read its memory.
+void forbid_core_dumps();
+
 bool interrupted();
+
+// Whether SIGTERM has arrived; acknowledge_interrupt() does not clear this.
+bool terminated();
 
 // Clears the flag before results are saved: only another Ctrl-C ends the saving.
 void acknowledge_interrupt();
@@ -25,6 +33,13 @@ void acknowledge_interrupt();
 // Waits until `fd` can be read or is at its end. Returns false if interrupted, at any moment: a
 // plain read() would miss a signal that arrives just before it.
 bool wait_readable(int fd);
+
+// Chooses the locale of the environment, or one with UTF-8 if that has none: containers, cron and
+// ssh often leave it unset, and terminals send UTF-8 all the same.
+void choose_locale();
+
+// Whether the locale has UTF-8.
+bool has_utf8();
 
 bool is_terminal(int fd);
 
@@ -36,11 +51,13 @@ bool can_color(int fd);
 
 std::size_t terminal_columns(int fd);  // 80 when unknown
 
-// One line without control characters: "a\nb" becomes "a\x0ab". A file name must not move the
-// cursor or forge a second message.
+// One line without control characters, marks that change the direction of writing, and bytes that
+// are no UTF-8: "a\nb" becomes "a\x0ab". A file name must not move the cursor, forge a second
+// message or look like another name.
 std::string printable(std::string_view text);
 
-// As above for text of several lines: keeps line ends and tabs.
+// As above for text of several lines: keeps line ends, tabs and the marks U+061C, U+200E and
+// U+200F.
 std::string printable_lines(std::string_view text);
 
 enum class Unit { kTokens, kBytes, kVectors, kLayers, kSides, kBlocks, kBlobs };

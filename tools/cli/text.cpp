@@ -18,6 +18,11 @@ std::string grouped(std::uint64_t number) {
   return digits;
 }
 
+std::string counted(std::int64_t number, std::string_view what) {
+  return fmt::format("{} {}{}", grouped(static_cast<std::uint64_t>(number)), what,
+                     number == 1 ? "" : "s");
+}
+
 std::string human_bytes(std::uint64_t bytes) {
   static constexpr std::array kUnits = {"bytes", "KiB", "MiB", "GiB", "TiB"};
   double amount = static_cast<double>(bytes);

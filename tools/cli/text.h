@@ -15,6 +15,9 @@ namespace tqcache::cli {
 // "1,234,567"
 std::string grouped(std::uint64_t number);
 
+// "1 token", "2,048 tokens"
+std::string counted(std::int64_t number, std::string_view what);
+
 // "1.2 MiB"; below 1 KiB a plain number of bytes.
 std::string human_bytes(std::uint64_t bytes);
 

@@ -20,23 +20,13 @@ constexpr std::string_view kEllipsis = "\xe2\x80\xa6";
 constexpr double kEllipsisWidth = 1.1;
 constexpr double kMostDigits = 1e15;
 
-bool is_control(char32_t c) {
-  if (c == '\t' || c == '\n') return false;  // shown as a space on a page
-  return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
-}
-
-// Marks that change the writing direction could disguise one name as another.
-bool turns_direction(char32_t c) {
-  return c == 0x061c || c == 0x200e || c == 0x200f || (c >= 0x202a && c <= 0x202e) ||
-         (c >= 0x2066 && c <= 0x2069);
-}
-
 bool is_noncharacter(char32_t c) { return (c & 0xfffe) == 0xfffe || (c >= 0xfdd0 && c <= 0xfdef); }
 
 bool is_shown(const Utf8Character& character) {
   const char32_t c = character.code_point;
-  return character.status == Utf8Status::kWhole && !is_control(c) && !turns_direction(c) &&
-         !is_noncharacter(c);
+  if (c == '\t' || c == '\n') return true;  // shown as a space on a page
+  return character.status == Utf8Status::kWhole && !tokenizer::is_control(c) &&
+         !tokenizer::changes_direction(c) && !is_noncharacter(c);
 }
 
 std::string_view markup(char c) {

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/tokenizer/utf8.h"
+
 namespace tqcache::report {
 
 using eval::Cell;
@@ -21,11 +23,16 @@ namespace {
 constexpr std::string_view kColumnGap = "  ";
 constexpr int kMaxDecimals = 17;  // more than the precision of a double
 
-// Text without control characters.
+// Text without control characters, marks that change the direction, and bytes that are no UTF-8.
 std::string printable(std::string_view text) {
-  std::string shown(text);
-  for (char& c : shown) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  std::string shown;
+  while (!text.empty()) {
+    const tokenizer::Utf8Character character = tokenizer::first_character(text);
+    const bool is_shown = character.status == tokenizer::Utf8Status::kWhole &&
+                          !tokenizer::is_control(character.code_point) &&
+                          !tokenizer::changes_direction(character.code_point);
+    shown += is_shown ? text.substr(0, character.n_bytes) : "?";
+    text.remove_prefix(character.n_bytes);
   }
   return shown;
 }

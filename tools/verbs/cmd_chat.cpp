@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 
@@ -22,11 +23,19 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kChatExamples =
-    R"(Each line is one turn. Lines that begin with / are commands:
+    R"(Each line is one turn. A line that ends with a backslash continues on the next one, a text between
+""" and """ may have several lines, and text pasted into a terminal is one turn. Lines that begin
+with / are commands; a space before the / makes them text:
   /save [FILE]  save the conversation; without FILE, under the name of --save
-  /info         show tokens and memory in use
+  /retry        answer the last turn again
+  /undo         take back the last turn and its answer
+  /clear        forget the conversation, except for the system text
+  /info         show tokens, memory in use and the speed of the last turn
   /help         show this list
   /quit         end the chat, as Ctrl-D does
+
+Ctrl-C ends an answer or the reading of a turn, and the prompt returns; at an empty prompt it ends
+the chat. A turn that was not read to its end is not part of the conversation.
 
 The chat template of the model is recognized, not executed. --template overrides it.
 
@@ -35,22 +44,42 @@ chat ends, also after Ctrl-C. If both name the same file, new tokens are appende
 needed, and readers always see a consistent state. The file is locked for the whole chat; a second
 writer is refused (exit code 11). tqcache compact reclaims the space that appending leaves dead.
 
+A long system text needs to be read only once: without any turn, --save keeps it alone, and later
+chats begin with --cache in place of --system.
+
 With --store (or the variable TQCACHE_STORE) a new conversation reuses what the store has of the
 first turn, for example a long --system text, and adds new blocks to the store as it goes.
 --store-name saves the whole conversation under a name at the end.
+
+Small models that always take the most probable token soon repeat themselves, so chat samples; the
+same --seed gives the same conversation. --temperature 0 is the default of tqcache generate.
 
 Examples:
   tqcache chat -m model.gguf
   tqcache chat -m model.gguf --system "Answer in one sentence." --save talk.tqkv
   tqcache chat -m model.gguf --cache talk.tqkv --save talk.tqkv
   tqcache chat -m model.gguf --store dir:prompts --system "Answer in one sentence."
+  tqcache chat -m model.gguf --system-file rules.txt --save rules.tqkv < /dev/null
+  tqcache chat -m model.gguf --cache rules.tqkv
   echo "What is the name of my parrot?" | tqcache chat -m model.gguf --cache talk.tqkv
 )";
 
-constexpr std::string_view kCommands = "/save [FILE]  /info  /help  /quit (or Ctrl-D)";
+constexpr std::string_view kCommands =
+    "/save [FILE]  /retry  /undo  /clear  /info  /help  /quit (or Ctrl-D)";
+
+constexpr std::uint64_t kMaxSystemBytes = std::uint64_t{64} << 20;
 
 struct ChatFlags : SessionFlags {
+  // The defaults of llama.cpp's chat.
+  ChatFlags() {
+    sampling.options.temperature = 0.8f;
+    sampling.options.top_k = 40;
+    sampling.options.top_p = 0.95f;
+    sampling.options.min_p = 0.05f;
+  }
+
   std::string system;
+  std::string system_file;
   std::string chat_template;
   bool no_think = false;
   std::string save;
@@ -77,7 +106,9 @@ class Chat {
         session_(session),
         turns_(std::move(turns)),
         growing_(growing),
-        store_(store) {}
+        store_(store),
+        n_kept_(session.cache().n_tokens()),
+        n_fixed_(flags.grows() ? n_kept_ : 0) {}
 
   // Reads and answers until the input ends or the user quits.
   Result<void> converse();
@@ -86,14 +117,46 @@ class Chat {
   // conversation wrote may always be replaced.
   Result<void> save(const std::string& path);
 
+  // Saves what --save asks for, and reports if that is nothing.
+  Result<void> save_at_end();
+
+  // Removes the tokens of a turn that was not read to its end.
+  Result<void> drop_unfinished();
+
+  // Reads the system text, if the conversation has not started: it can be saved alone, and other
+  // conversations begin with it.
+  Result<void> read_system();
+
  private:
+  // A turn of this chat.
+  struct Turn {
+    std::int64_t n_before;  // tokens before it
+    std::string text;
+  };
+  struct Speed {
+    std::int64_t n_read = 0;
+    double read_seconds = 0;
+    std::int64_t n_written = 0;
+    double write_seconds = 0;
+  };
+
   Result<void> say(const std::string& text);
   Result<void> read(std::vector<std::int32_t> ids);
   Result<void> answer();
-  void command(const std::string& line);
-  void command_save(const std::string& argument);
+  Result<void> undo();
+  Result<void> retry();
+  Result<void> clear();
+  Result<void> command(const std::string& line);
+  void tell() const;
   void greet() const;
   Result<void> grow();
+  // Ctrl-C at a terminal ends what is being done, not the chat.
+  bool only_stops(const Error& error) const {
+    return error.code == ErrorCode::kInterrupted && reader_.interactive() && !terminated();
+  }
+  std::int64_t context() const { return session_.model().config.context_length; }
+  Error context_full(std::int64_t n_needed) const;
+  Result<void> check_going_back(std::int64_t n_tokens) const;
 
   const Console& console_;
   const ChatFlags& flags_;
@@ -103,51 +166,97 @@ class Chat {
   session::PromptStore* store_;
   LineReader reader_;
   std::vector<std::string> saved_;  // files written by this conversation
+  std::vector<Turn> said_;
+  std::int64_t n_kept_;   // tokens of the conversation; the cache may hold more, of a turn that was
+                          // not read to its end, because the next turn may begin alike
+  std::int64_t n_fixed_;  // tokens that are in the file that grows, and cannot be taken back
+  Speed speed_;
   bool quit_ = false;
 };
 
 void Chat::greet() const {
   if (!reader_.interactive()) return;
-  const std::int64_t n = session_.cache().n_tokens();
-  note(console_, fmt::format("{}{}. {}", session_.model().config.name,
-                             n > 0 ? fmt::format(", resuming after {} tokens",
-                                                 grouped(static_cast<std::uint64_t>(n)))
-                                   : "",
+  note(console_, fmt::format("{}{}. Ctrl-C stops an answer. {}", session_.model().config.name,
+                             n_kept_ > 0 ? fmt::format(", resuming after {} tokens",
+                                                       grouped(static_cast<std::uint64_t>(n_kept_)))
+                                         : "",
                              kCommands));
 }
 
 Result<void> Chat::converse() {
   greet();
   while (!quit_) {
-    TQC_TRY_ASSIGN(const std::optional<std::string> line, reader_.next());
-    if (!line) break;
-    if (line->find_first_not_of(" \t\r") == std::string::npos) continue;
-    if (line->starts_with('/')) {
-      command(*line);
-    } else {
-      TQC_TRY(say(*line));
-    }
+    TQC_TRY_ASSIGN(std::optional<std::string> turn, reader_.next_turn());
+    if (!turn) break;
+    const std::size_t begin = turn->find_first_not_of(" \t\r\n");
+    if (begin == std::string::npos) continue;
+    const bool is_command = turn->starts_with('/') && turn->find('\n') == std::string::npos;
+    // A space makes text of what would be a command.
+    if (turn->starts_with(' ') && (*turn)[begin] == '/') turn->erase(0, begin);
+    const Result<void> done = is_command ? command(*turn) : say(*turn);
+    if (done) continue;
+    // Neither a typing mistake nor a full context ends a conversation.
+    const bool ends =
+        !is_command && (done.error().code != ErrorCode::kTooLarge || !reader_.interactive());
+    if (ends || done.error().code == ErrorCode::kInterrupted) return done;
+    report(done.error(), console_.json);
   }
   return {};
 }
 
 // The store may have a prefix of the first turn.
 Result<void> Chat::read(std::vector<std::int32_t> ids) {
-  if (store_ != nullptr && session_.cache().n_tokens() == 0) {
-    TQC_TRY(begin_from(console_, *store_, session_, ids));
-  }
-  return feed(console_, session_, ids);
+  const auto start = std::chrono::steady_clock::now();
+  const auto n_before = session_.cache().n_tokens();
+  if (store_ != nullptr && n_before == 0) TQC_TRY(begin_from(console_, *store_, session_, ids));
+  TQC_TRY(feed(console_, session_, ids));
+  n_kept_ = session_.cache().n_tokens();
+  speed_ = {};
+  speed_.n_read = std::ssize(ids);
+  speed_.read_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {};
+}
+
+Error Chat::context_full(std::int64_t n_needed) const {
+  return {ErrorCode::kTooLarge,
+          fmt::format("the context of the model is full: this turn needs {} tokens, {} of {} are "
+                      "free; /undo takes back a turn, /clear begins anew",
+                      grouped(static_cast<std::uint64_t>(n_needed)),
+                      grouped(static_cast<std::uint64_t>(context() - n_kept_)),
+                      grouped(static_cast<std::uint64_t>(context())))};
 }
 
 Result<void> Chat::say(const std::string& text) {
+  const auto kept = std::span(session_.cache().tokens).first(static_cast<std::size_t>(n_kept_));
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
-                 turns_.ask(session_.cache().tokens, flags_.system, text, !flags_.no_think));
-  const std::int64_t n_before = session_.cache().n_tokens();
+                 turns_.ask(kept, flags_.system, text, !flags_.no_think));
+  const Turn turn{n_kept_, text};
+  if (n_kept_ + std::ssize(ids) > context()) return context_full(std::ssize(ids));
+  // An unfinished turn may have begun alike, with the same system text.
+  const auto unfinished = std::span(session_.cache().tokens).subspan(kept.size());
+  const std::int64_t n_common =
+      std::min(session::common_prefix(unfinished, ids), std::ssize(ids) - 1);
+  if (n_common < std::ssize(unfinished)) TQC_TRY(session_.truncate(n_kept_ + n_common));
+  ids.erase(ids.begin(), ids.begin() + n_common);
+  const std::int64_t n_all = n_kept_ + n_common + std::ssize(ids);
   if (Result<void> fed = read(std::move(ids)); !fed) {
-    // Half a turn would spoil the saved cache.
-    TQC_TRY_ASSIGN(session_.cache(), cache::truncate(std::move(session_.cache()), n_before));
-    return fed;
+    const std::int64_t n_read = session_.cache().n_tokens();
+    if (fed.error().code != ErrorCode::kInterrupted) return fed;
+    const bool can_go_back =
+        static_cast<bool>(cache::check_truncate(cache::describe(session_.cache()), n_kept_));
+    note(console_, fmt::format("interrupted: {} of {} tokens of the conversation were read; {}",
+                               grouped(static_cast<std::uint64_t>(n_read)),
+                               grouped(static_cast<std::uint64_t>(n_all)),
+                               can_go_back ? "this turn is not part of it"
+                                           : "this model cannot forget what it has read of the "
+                                             "turn"));
+    if (!can_go_back) n_kept_ = n_read;
+    if (!only_stops(fed.error())) return fed;
+    acknowledge_interrupt();
+    return {};
   }
+  said_.push_back(turn);
   return answer();
 }
 
@@ -155,47 +264,124 @@ Result<void> Chat::answer() {
   TextStream stream(session_.model().tokenizer, flags_.sampling.stops, true, true);
   const auto show = until_interrupted([&](std::int32_t id) { return stream.add(id); });
   const session::Generation generation = session_.generate(flags_.n, true, show);
+  n_kept_ = session_.cache().n_tokens();
+  speed_.n_written = std::ssize(generation.ids);
+  speed_.write_seconds = generation.seconds;
   if (generation.stop == session::StopReason::kFailed) return *generation.failure;
   TQC_TRY(stream.end());
-  if (generation.failure) return *generation.failure;
+  if (generation.failure) {
+    if (!only_stops(*generation.failure)) return *generation.failure;
+    acknowledge_interrupt();
+    note(console_, "(stopped; /retry answers again, /undo takes the turn back)");
+  }
   if (generation.stop == session::StopReason::kLength) {
-    note(console_, fmt::format("(stopped after {} tokens, see -n)", flags_.n));
+    note(console_, fmt::format("(stopped after {}, see -n)", counted(flags_.n, "token")));
   }
   if (generation.stop == session::StopReason::kContextFull) {
-    const std::string message =
-        fmt::format("the context of the model ({} tokens) is full", session_.cache().n_tokens());
-    return Error{ErrorCode::kTooLarge, message};
+    return Error{ErrorCode::kTooLarge,
+                 fmt::format("the context of the model, {} tokens, is full; /undo takes back a "
+                             "turn, /clear begins anew",
+                             grouped(static_cast<std::uint64_t>(context())))};
   }
   return {};
 }
 
-void Chat::command(const std::string& line) {
+Result<void> Chat::drop_unfinished() {
+  if (session_.cache().n_tokens() == n_kept_) return {};
+  return n_kept_ == 0 ? session_.clear() : session_.truncate(n_kept_);
+}
+
+Result<void> Chat::read_system() {
+  if (n_kept_ > 0 || flags_.system.empty()) return {};
+  TQC_TRY(drop_unfinished());
+  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, turns_.open_system(flags_.system));
+  if (std::ssize(ids) > context()) return context_full(std::ssize(ids));
+  return read(std::move(ids));
+}
+
+Result<void> Chat::check_going_back(std::int64_t n_tokens) const {
+  if (n_tokens < n_fixed_) {
+    return usage_error(fmt::format("{} has this already, and appending cannot shorten a file",
+                                   flags_.options.cache));
+  }
+  return {};
+}
+
+Result<void> Chat::undo() {
+  if (said_.empty()) return usage_error("this chat has no turn to take back");
+  const std::int64_t n_before = said_.back().n_before;
+  TQC_TRY(check_going_back(n_before));
+  TQC_TRY(n_before == 0 ? session_.clear() : session_.truncate(n_before));
+  n_kept_ = n_before;
+  said_.pop_back();
+  return {};
+}
+
+Result<void> Chat::retry() {
+  if (said_.empty()) return usage_error("this chat has no turn to answer again");
+  const std::string text = said_.back().text;
+  TQC_TRY(undo());
+  return say(text);
+}
+
+Result<void> Chat::clear() {
+  TQC_TRY(check_going_back(0));
+  if (flags_.system.empty() && n_kept_ > 0 && said_.empty()) {
+    note(console_, "the tokens of --cache are forgotten, too");
+  }
+  TQC_TRY(session_.clear());
+  n_kept_ = 0;
+  said_.clear();
+  return {};
+}
+
+// "34 tokens read (120/s), 100 tokens written (30/s)"
+void Chat::tell() const {
+  const cache::ByteCount bytes = cache::byte_count(session_.cache());
+  note(console_,
+       fmt::format("{} of {} tokens, cache {} ({} allocated), scoring: {}",
+                   grouped(static_cast<std::uint64_t>(n_kept_)),
+                   grouped(static_cast<std::uint64_t>(context())), human_bytes(bytes.used),
+                   human_bytes(bytes.allocated), session_.kernel_path().step));
+  const auto rate = [](std::int64_t n, double seconds) {
+    if (n < 1 || seconds <= 0) return std::string();
+    return fmt::format(" ({:.0f}/s)", static_cast<double>(n) / seconds);
+  };
+  if (speed_.n_read + speed_.n_written == 0) return;
+  note(console_,
+       fmt::format("last turn: {} read{}, {} written{}", counted(speed_.n_read, "token"),
+                   rate(speed_.n_read, speed_.read_seconds), counted(speed_.n_written, "token"),
+                   rate(speed_.n_written - 1, speed_.write_seconds)));
+}
+
+Result<void> Chat::command(const std::string& line) {
   const std::string word = line.substr(0, line.find_first_of(" \t\r"));
   const std::size_t rest = line.find_first_not_of(" \t\r", word.size());
   std::string argument = rest == std::string::npos ? "" : line.substr(rest);
   argument.erase(argument.find_last_not_of(" \t\r") + 1);
+  if (word == "/save") {
+    const std::string path = argument.empty() ? flags_.save : argument;
+    if (path.empty()) return usage_error("/save needs a file name, here or in --save");
+    TQC_TRY(read_system());
+    return save(path);
+  }
   if (word == "/quit") {
     quit_ = true;
-  } else if (word == "/save") {
-    command_save(argument);
+  } else if (word == "/retry") {
+    return retry();
+  } else if (word == "/undo") {
+    return undo();
+  } else if (word == "/clear") {
+    return clear();
   } else if (word == "/info") {
-    const cache::ByteCount bytes = cache::byte_count(session_.cache());
-    note(console_, fmt::format("{} of {} tokens, cache {} ({} allocated), scoring: {}",
-                               session_.cache().n_tokens(), session_.model().config.context_length,
-                               human_bytes(bytes.used), human_bytes(bytes.allocated),
-                               session_.kernel_path().step));
+    tell();
   } else if (word == "/help") {
     note(console_, kCommands);
   } else {
-    complain({}, fmt::format("unknown command {}; {}", word, kCommands));
+    return usage_error(
+        fmt::format("unknown command {}; {}; a space before the / makes it text", word, kCommands));
   }
-}
-
-void Chat::command_save(const std::string& argument) {
-  const std::string path = argument.empty() ? flags_.save : argument;
-  if (path.empty()) return complain({}, "/save needs a file name, here or in --save");
-  // A typing mistake must not end a conversation.
-  if (const Result<void> done = save(path); !done) report(done.error(), console_.json);
+  return {};
 }
 
 Result<void> Chat::grow() {
@@ -206,12 +392,17 @@ Result<void> Chat::grow() {
   TQC_TRY_ASSIGN(
       const format::AppendReport report,
       growing_->append(console_, session_.cache(), flags_.compression, flags_.options.n_threads));
+  n_fixed_ = n_kept_;
   note(console_, append_text(growing_->path(), report));
   return {};
 }
 
 Result<void> Chat::save(const std::string& path) {
   if (path == "-") return usage_error("/save: standard output is used for the answers");
+  TQC_TRY(drop_unfinished());
+  if (n_kept_ == 0) {
+    return in_file(path, usage_error("not written: the conversation has no turn that was read"));
+  }
   if (flags_.is_cache(path)) return grow();
   const bool own = std::find(saved_.begin(), saved_.end(), path) != saved_.end();
   TQC_TRY_ASSIGN(format::WriteOptions options,
@@ -219,8 +410,15 @@ Result<void> Chat::save(const std::string& path) {
   options.hide_tokens = flags_.no_tokens;
   TQC_TRY_ASSIGN(const std::uint64_t bytes, save_cache(console_, session_.cache(), path, options));
   saved_.push_back(path);
-  note(console_,
-       fmt::format("{}: {} tokens, {} bytes", path, session_.cache().n_tokens(), grouped(bytes)));
+  note(console_, fmt::format("{}: {}, {} bytes", path, counted(n_kept_, "token"), grouped(bytes)));
+  return {};
+}
+
+Result<void> Chat::save_at_end() {
+  if (flags_.save.empty()) return {};
+  if (n_kept_ > 0) return save(flags_.save);
+  note(console_, fmt::format("{}: not written, because the conversation has no turn that was read",
+                             flags_.save));
   return {};
 }
 
@@ -228,9 +426,23 @@ Result<void> check_flags(const ChatFlags& flags) {
   if (flags.options.cache == "-")
     return usage_error("--cache: standard input is used for the conversation");
   if (flags.save == "-") return usage_error("--save: standard output is used for the answers");
+  if (flags.system_file == "-") {
+    return usage_error("--system-file: standard input is used for the conversation");
+  }
   if (!flags.chat_template.empty()) TQC_TRY(tokenizer::ChatTemplate::by_name(flags.chat_template));
   if (flags.grows() && flags.no_tokens) return no_tokens_in_growing_file();
   if (!flags.save.empty() && !flags.grows()) TQC_TRY(check_output(flags.save, flags.force));
+  return {};
+}
+
+// Reads --system-file, as the shell reads $(cat FILE).
+Result<void> read_system_file(ChatFlags& flags) {
+  if (flags.system_file.empty()) return {};
+  TQC_TRY_ASSIGN(const Bytes text,
+                 in_file(flags.system_file, read_input(flags.system_file, kMaxSystemBytes)));
+  flags.system.assign(reinterpret_cast<const char*>(text.data()), text.size());
+  while (flags.system.ends_with('\n') || flags.system.ends_with('\r')) flags.system.pop_back();
+  if (flags.system.empty()) return in_file(flags.system_file, usage_error("the file is empty"));
   return {};
 }
 
@@ -261,6 +473,7 @@ Result<session::ChatTurns> choose_turns(const ChatFlags& flags,
 Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY(finish_session_flags(flags));
+  TQC_TRY(read_system_file(flags));
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
                  open_prompt_store(flags, flags.form.given()));
   std::optional<GrowingFile> growing;
@@ -272,10 +485,14 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(check_cache(flags, session->cache()));
   TQC_TRY_ASSIGN(session::ChatTurns turns, choose_turns(flags, session->model().tokenizer));
   Chat chat(console, flags, *session, std::move(turns), growing, store.get());
-  const Result<void> conversed = chat.converse();
+  Result<void> conversed = chat.converse();
+  const bool was_interrupted = interrupted();
+  // Without turns, the system text alone is saved.
+  if (conversed && !flags.save.empty()) conversed = chat.read_system();
   acknowledge_interrupt();  // otherwise it would end the saving, too
-  if (!flags.save.empty() && session->cache().n_tokens() > 0) TQC_TRY(chat.save(flags.save));
-  TQC_TRY(finish_store(console, store.get(), session->cache()));
+  TQC_TRY(chat.drop_unfinished());
+  TQC_TRY(chat.save_at_end());
+  TQC_TRY(finish_store(console, store.get(), session->cache(), was_interrupted));
   if (!conversed) return conversed.error();
   return ExitCode::kDone;
 }
@@ -286,7 +503,12 @@ Action define_chat(FlagSet& app) {
   const auto flags = std::make_shared<ChatFlags>();
   add_model_flag(app, flags->options.model, true);
   app.add("-c,--cache", flags->options.cache, "Cache file to resume")->type_name("FILE")->file();
-  app.add("--system", flags->system, "System message of a new conversation")->type_name("TEXT");
+  Flag* const system = app.add("--system", flags->system, "System text of a new conversation");
+  system->type_name("TEXT");
+  app.add("--system-file", flags->system_file, "File with the system text, UTF-8")
+      ->type_name("FILE")
+      ->file()
+      ->excludes(system);
   app.add("-n,--max-new-tokens", flags->n, "Maximum number of tokens per answer")
       ->type_name("N")
       ->at_least(1)

@@ -180,8 +180,7 @@ Result<std::vector<std::int64_t>> parse_counts(std::string_view flag, std::strin
 
 Result<std::string> read_text_file(const std::string& path) {
   TQC_TRY_ASSIGN(const Bytes bytes,
-                 in_file(display_name(path, "standard input"),
-                         path == "-" ? read_stdin(kMaxTextBytes) : read_file(path, kMaxTextBytes)));
+                 in_file(display_name(path, "standard input"), read_input(path, kMaxTextBytes)));
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 

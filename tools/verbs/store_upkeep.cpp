@@ -50,6 +50,17 @@ std::uint64_t blobs_removed(const store::CollectReport& report) {
   return sum;
 }
 
+Json leftovers_json(const store::Backend::Leftovers& leftovers) {
+  return {{"files", leftovers.files}, {"bytes", leftovers.bytes}};
+}
+
+// A line, or nothing when there is none.
+std::string leftovers_text(const store::Backend::Leftovers& leftovers, std::string_view what) {
+  if (leftovers.files == 0) return {};
+  return fmt::format("{} temporary files of {} bytes that killed writers left: {}\n",
+                     grouped(leftovers.files), grouped(leftovers.bytes), what);
+}
+
 Json removed_json(const store::CollectReport& report) {
   Json json;
   for (const store::BlobKind kind : store::kAllKinds) {
@@ -74,6 +85,7 @@ Json report_json(const OpenStore& store, const GcFlags& flags, const store::Coll
   json["prompts_before"] = report.prompts;
   json["prompts_removed"] = prompts;
   json["removed"] = removed_json(report);
+  json["leftovers"] = leftovers_json(report.leftovers);
   return json;
 }
 
@@ -81,7 +93,8 @@ std::string report_text(const GcFlags& flags, const store::CollectReport& report
   return fmt::format("{} -> {} bytes; {} blobs {}, {} of {} prompts\n",
                      grouped(report.bytes_before), grouped(report.bytes_after),
                      grouped(blobs_removed(report)), flags.dry_run ? "would be removed" : "removed",
-                     report.prompts_removed, report.prompts);
+                     report.prompts_removed, report.prompts) +
+         leftovers_text(report.leftovers, flags.dry_run ? "would be removed" : "removed");
 }
 
 void report_limit(const OpenStore& store, const store::CollectReport& report) {
@@ -204,11 +217,12 @@ Json report_json(const OpenStore& store, const CheckFlags& flags, const store::C
   json["of_later_versions"] = report.later;
   json["unfindable"] = total_json(report.unfindable);
   json["others"] = total_json(report.others);
+  json["leftovers"] = leftovers_json(report.leftovers);
   json["findings"] = findings;
   return json;
 }
 
-std::string report_text(const store::CheckReport& report) {
+std::string report_text(const CheckFlags& flags, const store::CheckReport& report) {
   std::string text =
       fmt::format("OK: {} prompts, {} blobs, {} bytes; {} blobs read ({} bytes)\n",
                   grouped(report.prompts), grouped(report.blobs.blobs), grouped(report.blobs.bytes),
@@ -220,7 +234,7 @@ std::string report_text(const store::CheckReport& report) {
   if (report.later > 0) {
     text += fmt::format("{} blobs of a later version were not checked\n", grouped(report.later));
   }
-  return text;
+  return text + leftovers_text(report.leftovers, flags.repair ? "removed" : "gc removes them");
 }
 
 Error damage(const store::CheckReport& report) {
@@ -245,7 +259,7 @@ Result<ExitCode> run(const Console& console, const CheckFlags& flags) {
   bar.clear();
   if (console.json) TQC_TRY(print_json(report_json(store, flags, report, findings)));
   if (!report.is_whole()) return in_file(store.name(), damage(report));
-  if (!console.json) TQC_TRY(print(report_text(report)));
+  if (!console.json) TQC_TRY(print(report_text(flags, report)));
   return ExitCode::kDone;
 }
 
@@ -386,6 +400,7 @@ eval::Table kinds_table(const store::StoreStats& stats) {
     add(store::name_of(kind), stats.kinds[static_cast<std::size_t>(kind)]);
   }
   if (stats.others.blobs > 0) add("other files", stats.others);
+  if (stats.leftovers.files > 0) add("leftovers", {stats.leftovers.files, stats.leftovers.bytes});
   return table;
 }
 
@@ -422,6 +437,7 @@ Json stats_json(const OpenStore& store, const store::StoreStats& stats) {
     json["kinds"][store::name_of(kind)] = total_json(stats.kinds[static_cast<std::size_t>(kind)]);
   }
   json["others"] = total_json(stats.others);
+  json["leftovers"] = leftovers_json(stats.leftovers);
   json["prompts"] = stats.prompts;
   json["prompt_tokens"] = stats.prompt_tokens;
   json["bytes_needed"] = stats.bytes_needed;

@@ -9,9 +9,10 @@
 // under a temporary name in the same folder, flushed and renamed, and then the folder is flushed.
 // A process that is killed meanwhile can leave the temporary file behind: ".NAME.tmp-XXXXXX", or
 // ".tqcache-XXXXXX" if that name would be too long. The next writer of the same name removes it:
-// temporary files in use are locked (flock), abandoned ones are not. On a file system without locks
-// abandoned files stay.
+// temporary files in use are locked (flock), abandoned ones are not; find_abandoned() removes those
+// of all names. On a file system without locks abandoned files stay.
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -160,6 +161,16 @@ class AtomicFile {
 
 Result<void> write_file_atomically(const std::filesystem::path& path, ByteView bytes,
                                    Overwrite overwrite);
+
+// Temporary files in a folder whose writers were killed, of whatever name: nobody has locked them,
+// they are this user's, and at least `min_age` old. `remove` removes them. A folder that cannot be
+// listed has none.
+struct AbandonedFiles {
+  std::uint64_t files = 0;
+  std::uint64_t bytes = 0;
+};
+AbandonedFiles find_abandoned(const std::filesystem::path& folder, std::chrono::seconds min_age,
+                              bool remove);
 
 // Returns when all names in the folder are on disk. Errors: kIo.
 Result<void> flush_folder(const std::filesystem::path& folder);

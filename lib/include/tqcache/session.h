@@ -72,9 +72,14 @@ class PromptStore {
   // Gives up the store, because the decoder failed with the values that begin() found.
   void reject(const Error& error);
 
+  // Adds what is complete, for at most 0.3 s, and nothing more: the caller will truncate the cache,
+  // and tokens that grow on it later do not follow the blocks that were added.
+  void stop_adding(const cache::Cache& cache);
+
   // Waits a few seconds until new blocks are stored, then saves the cache under its name, if any.
+  // `hurry`: the user interrupted the session, so the wait for new blocks ends after 0.3 s.
   // Errors: those of saving under the name.
-  Result<void> finish(const cache::Cache& cache, const Progress& progress = {});
+  Result<void> finish(const cache::Cache& cache, const Progress& progress = {}, bool hurry = false);
 
   ~PromptStore();
 
@@ -166,6 +171,13 @@ class Session {
   // Requires: the tokens of the cache are known.
   Result<PrefixReuse> keep_common_prefix(std::span<const std::int32_t> prompt);
 
+  // Truncates the cache. From then on, no blocks are added to the store.
+  // Errors: those of cache::check_truncate(); the cache is unchanged then.
+  Result<void> truncate(std::int64_t n_tokens);
+
+  // Empties the cache. One that cannot be truncated is replaced by a new one.
+  Result<void> clear();
+
   // Appends tokens to the cache. Requires: ids not empty.
   Result<void> feed(std::span<const std::int32_t> ids, const Progress& progress = {});
 
@@ -195,8 +207,10 @@ class Session {
   std::unique_ptr<model::Model> model_;
   cache::Cache cache_;
   PromptStore* store_ = nullptr;
-  std::optional<cache::Cache> empty_;  // the cache before begin_from()
-  bool from_store_ = false;            // the cache holds blocks of the store
+  std::optional<cache::Cache> empty_;                  // the cache before begin_from()
+  bool from_store_ = false;                            // the cache holds blocks of the store
+  std::optional<cache::ConvertOptions> quantization_;  // of an empty cache
+  unsigned n_threads_;
   model::Scorer scorer_;
   model::Decoder decoder_;
   model::Sampler sampler_;
@@ -236,6 +250,10 @@ class ChatTurns {
   Result<Ids> ask(std::span<const std::int32_t> tokens, const std::string& system,
                   const std::string& text, bool thinks) const;
 
+  // The tokens of a conversation that has only a system text so far. ask() continues it.
+  // Errors: as ask().
+  Result<Ids> open_system(const std::string& system) const;
+
   // The tokens that open a turn of the user or the model, without those that begin a conversation.
   Result<Ids> open_turn(tokenizer::ChatRole role) const;
 
@@ -257,6 +275,11 @@ class ChatTurns {
     bool has_end;
   };
   Closing find_closing(std::span<const std::int32_t> tokens) const;
+  // The text after the last end token.
+  std::string open_text(std::span<const std::int32_t> tokens) const;
+  // Whether `tokens` ends with a system text inside a user turn that is still open.
+  bool ends_with_system(std::span<const std::int32_t> tokens) const;
+  tokenizer::ChatTemplate::RenderOptions render_options(bool begins) const;
 
   Result<Ids> encode(const tokenizer::ChatText& text, bool at_beginning) const;
   // Closes the last turn of `tokens` and continues with `text`. Both are encoded together, as one

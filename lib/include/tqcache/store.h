@@ -8,13 +8,15 @@
 //   TQC_TRY_ASSIGN(auto prefix, library.find(identity, tokens));
 //
 // A backend holds write-once blobs under short keys: a folder, Redis, S3, or memory. Readers see a
-// complete value or a miss, never a part. The value of a key never changes; it can only be removed.
+// complete value or a miss, never a part. The value of a key never changes; it can only be removed
+// (and the record of a prompt replaced by another).
 // A backend may drop values at any time (Redis at its memory limit, S3 by a lifecycle rule), so a
 // miss is not an error. A backend does not check the values that it returns: blobs carry their own
 // checksums.
 //
-// Missing or damaged blobs make a prefix shorter and are reported to `on_warning`. A damaged block
-// is removed, unless another process has replaced it meanwhile.
+// Missing or damaged blobs make a prefix shorter and are reported to `on_warning`. Reading removes
+// nothing. Damaged blobs are removed by puts that need their place, and by check() with `repair`,
+// unless another process has replaced them meanwhile.
 //
 // Spec: docs/reference/store.md.
 
@@ -53,8 +55,18 @@ Result<void> check_key(std::string_view key);
 
 struct BackendOptions {
   std::chrono::milliseconds connect_timeout{2000};
-  std::chrono::milliseconds idle_timeout{10000};   // without a byte in either direction
+  std::chrono::milliseconds idle_timeout{10000};  // without a byte in either direction
+  // Of one request and its answer, over the network. The bytes have to come at `least_rate` on
+  // average, after `idle_timeout`, and all of them within `time_limit`.
+  std::uint64_t least_rate = 4096;  // bytes per second
+  std::chrono::milliseconds time_limit{900'000};
   std::uint64_t max_value_bytes = kMaxValueBytes;  // larger values are refused by put() and get()
+  // Larger listings are refused: a server could list forever.
+  std::uint64_t max_listed_keys = std::uint64_t{1} << 21;
+  std::uint64_t max_list_pages = 100'000;
+  // Asked several times a second while a server is waited for; true ends the call with
+  // kInterrupted. May be empty. Must be safe to call from any thread.
+  std::function<bool()> interrupted;
   bool create = true;  // create the folder of `dir:` if it does not exist
 };
 
@@ -78,13 +90,15 @@ using ValueSink = std::function<Result<void>(std::size_t i, std::optional<ByteVi
 using EntrySink = std::function<Result<void>(const Entry& entry)>;
 
 // Errors of every call:
-//   kIo               the backend cannot be reached, does not answer in time, or broke off twice
+//   kIo               the backend cannot be reached, does not answer in time or too slowly, or
+//                     broke off twice
 //   kBusy             it cannot answer now: loading, failing over, locked, too many requests
 //   kInvalidArgument  it refuses: wrong password, no permission; or a key is invalid
 //   kTooLarge         a value above the limit, or the backend is full
 //   kNotFound         the bucket or the folder does not exist
 //   kUnsupported      it lacks a command that is needed
 //   kCorrupt          its answer does not follow the protocol
+//   kInterrupted      BackendOptions::interrupted said so
 // A full disk and a missing permission for a file are kIo, with the message of the system.
 //
 // A broken connection is opened again once, and the request is repeated. A put that was done the
@@ -108,6 +122,11 @@ class Backend {
   // Several, with fewer round trips; outcomes in their order. After an error some may be stored.
   Result<std::vector<PutOutcome>> put(std::span<const Blob> blobs);
 
+  // Stores the value in place of the one that the key may have, in one step: readers see the old
+  // value or the new one. Of several at once, the last one stays. For records only: the value of
+  // every other key never changes.
+  Result<void> replace(const std::string& key, ByteView value);
+
   // Errors: as above.
   Result<std::optional<Bytes>> get(const std::string& key);
   // Several, in order, each passed to `sink` once; at most 8 values are in memory at a time.
@@ -125,13 +144,21 @@ class Backend {
 
   // All keys that begin with `prefix`, which may be empty, in ascending order. Keys that are put or
   // removed meanwhile may be listed or not. `sink` may call the backend; its error ends the
-  // listing.
+  // listing. Errors: also kTooLarge, after more keys or pages than the options allow.
   Result<void> list(const std::string& prefix, const EntrySink& sink);
 
   // Marks the keys as used just now; missing keys are ignored. In Redis get() does so, too.
   Result<void> touch(std::span<const std::string> keys);
   // Whether touch() is cheap. Otherwise only the most important keys should be touched.
   virtual bool touches_cheaply() const { return true; }
+
+  // What killed writers left behind, which is no blob: temporary files of a folder.
+  struct Leftovers {
+    std::uint64_t files = 0;
+    std::uint64_t bytes = 0;
+  };
+  // Counts leftovers that are at least `min_age` old and in use by nobody; `remove` removes them.
+  virtual Result<Leftovers> leftovers(std::chrono::seconds min_age, bool remove);
 
  protected:
   Backend(std::string name, const BackendOptions& options)
@@ -146,6 +173,8 @@ class Backend {
   virtual Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) = 0;
   virtual Result<void> do_list(const std::string& prefix, const EntrySink& sink) = 0;
   virtual Result<void> do_touch(std::span<const std::string> keys) = 0;
+  // By default two steps, do_remove() and do_put().
+  virtual Result<void> do_replace(const Blob& blob);
 
   std::string name_;
   BackendOptions options_;
@@ -236,6 +265,8 @@ struct LibraryOptions {
   std::string salt = {};
   unsigned n_threads = 0;
   OnWarning on_warning = {};
+  // find(), fetch() and record() remove damaged blobs, too: for a reader that will put them again.
+  bool remove_damaged = false;
 };
 
 struct PutOptions {
@@ -319,8 +350,7 @@ class Library {
   // Progress: blocks.
   // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);
   //           kInvalidArgument (no tokens; a name of more than 512 bytes, or one that is in use
-  //           for another prompt); kTooLarge if all slots are taken, or the backend drops blocks as
-  //           they are put.
+  //           for another prompt); kTooLarge if the backend drops blocks as they are put.
   Result<PutReport> put(const cache::CacheReader& prompt, std::string_view name,
                         const Progress& progress = {}, const PutOptions& options = {});
   Result<PutReport> put_file(const ByteSource& file, std::string_view name,

@@ -180,9 +180,12 @@ class ChatTemplate {
     bool begins = true;         // a new conversation begins; false: one continues
     bool asks = true;           // the model shall answer
     bool thinks = true;         // it may think first, if it supports that
+    bool in_user_turn = false;  // the first message, of the user, continues an open turn
     std::string begin_token{};  // name of the tokenizer's begin token; empty if it has none
   };
 
+  // A system message without others opens the first user turn, if the family puts it there.
+  //
   // Errors: kUnsupported when the family does not support a given system message, or cannot be
   //         asked not to think; kInvalidArgument when a system message is not the first message.
   Result<ChatText> render(std::span<const ChatMessage> messages,

@@ -40,6 +40,7 @@ Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnW
 struct StoreStats {
   std::array<KindTotal, kBlobKinds> kinds{};  // by BlobKind
   KindTotal others;                           // under foreign keys
+  Backend::Leftovers leftovers;               // of killed writers, older than an hour
 
   std::uint64_t prompts = 0;  // named prompts of all tenants
   std::uint64_t prompt_tokens = 0;
@@ -90,6 +91,8 @@ struct CheckReport {
   // also blocks without their predecessor, and data that no snapshot names. gc removes them.
   KindTotal unfindable;
   KindTotal others;  // under foreign keys
+  // Of killed writers, older than an hour; `repair` removes them.
+  Backend::Leftovers leftovers;
 
   bool is_whole() const { return missing == 0 && damaged == 0; }
 };
@@ -125,6 +128,7 @@ struct CollectReport {
   std::array<KindTotal, kBlobKinds> removed{};  // by BlobKind; in a dry run, what would be removed
   std::uint64_t bytes_needed = 0;               // by remaining named prompts, with their records
   std::uint64_t bytes_in_grace = 0;             // kept only because of the grace period
+  Backend::Leftovers leftovers;                 // of killed writers, removed; not in bytes_before
   bool above_limit = false;                     // more than max_bytes remains
 };
 

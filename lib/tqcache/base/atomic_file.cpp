@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,13 +74,24 @@ Result<std::string> random_letters() {
   return letters;
 }
 
+constexpr std::string_view kNameless = ".tqcache-";
+
 bool is_temporary_name(std::string_view name, std::string_view prefix) {
   return name.size() == prefix.size() + kRandomLetters && name.starts_with(prefix) &&
          name.find_first_not_of(kLetters, prefix.size()) == name.npos;
 }
 
+// ".NAME.tmp-XXXXXX", of any NAME, or ".tqcache-XXXXXX".
+bool is_any_temporary_name(std::string_view name) {
+  if (is_temporary_name(name, kNameless)) return true;
+  const std::size_t mark = name.rfind(".tmp-");
+  return mark != name.npos && mark > 1 && name[0] == '.' &&
+         is_temporary_name(name, name.substr(0, mark + 5));
+}
+
 // Empty if the folder cannot be listed: in that case no file is removed.
-std::vector<std::string> temporary_names(const Descriptor& folder, std::string_view prefix) {
+template <class IsWanted>
+std::vector<std::string> temporary_names(const Descriptor& folder, IsWanted is_wanted) {
   // A new descriptor, because listing moves the position.
   const int fd = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(fd < 0 ? nullptr : ::fdopendir(fd), ::closedir);
@@ -89,7 +101,7 @@ std::vector<std::string> temporary_names(const Descriptor& folder, std::string_v
   }
   std::vector<std::string> names;
   while (const dirent* entry = ::readdir(entries.get())) {
-    if (is_temporary_name(entry->d_name, prefix)) names.emplace_back(entry->d_name);
+    if (is_wanted(std::string_view(entry->d_name))) names.emplace_back(entry->d_name);
   }
   return names;
 }
@@ -103,10 +115,12 @@ bool is_left_behind(const Descriptor& file) {
   return locked.ok() && *locked;
 }
 
+constexpr int kOpenToSweep = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+
 void remove_left_behind(const Descriptor& folder, std::string_view prefix) {
-  for (const std::string& name : temporary_names(folder, prefix)) {
-    constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-    const Descriptor file(::openat(folder.get(), name.c_str(), kFlags));
+  const auto is_wanted = [&](std::string_view name) { return is_temporary_name(name, prefix); };
+  for (const std::string& name : temporary_names(folder, is_wanted)) {
+    const Descriptor file(::openat(folder.get(), name.c_str(), kOpenToSweep));
     if (file.is_open() && is_left_behind(file)) ::unlinkat(folder.get(), name.c_str(), 0);
   }
 }
@@ -122,7 +136,7 @@ Result<TemporaryFile> TemporaryFile::make(const Descriptor& folder, const std::s
     if (const int error_number = temporary.create()) {
       if (error_number == EEXIST) continue;
       if (error_number != ENAMETOOLONG) return system_error("temporary file", error_number);
-      prefix = ".tqcache-";
+      prefix = kNameless;
       remove_left_behind(folder, prefix);
       continue;
     }
@@ -130,6 +144,24 @@ Result<TemporaryFile> TemporaryFile::make(const Descriptor& folder, const std::s
     if (claimed) return temporary;
   }
   return system_error("temporary file", EEXIST);
+}
+
+AbandonedFiles find_abandoned(const std::filesystem::path& folder, std::chrono::seconds min_age,
+                              bool remove) {
+  AbandonedFiles found;
+  const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.is_open()) return found;
+  const std::time_t now = std::time(nullptr);
+  for (const std::string& name : temporary_names(opened, is_any_temporary_name)) {
+    struct stat info {};
+    const Descriptor file(::openat(opened.get(), name.c_str(), kOpenToSweep));
+    if (!file.is_open() || ::fstat(file.get(), &info) != 0) continue;
+    if (now - info.st_mtim.tv_sec < min_age.count() || !is_left_behind(file)) continue;
+    if (remove && ::unlinkat(opened.get(), name.c_str(), 0) != 0) continue;
+    found.files += 1;
+    found.bytes += static_cast<std::uint64_t>(info.st_size);
+  }
+  return found;
 }
 
 int TemporaryFile::create() {

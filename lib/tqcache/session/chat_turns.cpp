@@ -67,18 +67,33 @@ Result<Ids> ChatTurns::encode_behind(std::span<const std::int32_t> tokens,
   return ids;
 }
 
-Result<Ids> ChatTurns::ask(std::span<const std::int32_t> tokens, const std::string& system,
-                           const std::string& text, bool thinks) const {
+ChatTemplate::RenderOptions ChatTurns::render_options(bool begins) const {
   ChatTemplate::RenderOptions options;
-  options.begins = tokens.empty();
-  options.thinks = thinks;
+  options.begins = begins;
   const std::optional<std::int32_t> begin = tokenizer_->begin_token();
   if (begin) options.begin_token = tokenizer_->token_bytes(*begin);
+  return options;
+}
+
+Result<Ids> ChatTurns::ask(std::span<const std::int32_t> tokens, const std::string& system,
+                           const std::string& text, bool thinks) const {
+  ChatTemplate::RenderOptions options = render_options(tokens.empty());
+  options.thinks = thinks;
+  options.in_user_turn = ends_with_system(tokens);
   std::vector<ChatMessage> messages;
   if (options.begins && !system.empty()) messages.push_back({ChatRole::kSystem, system});
   messages.push_back({ChatRole::kUser, text});
   TQC_TRY_ASSIGN(const tokenizer::ChatText rendered, template_.render(messages, options));
-  return encode_behind(tokens, rendered);
+  return options.in_user_turn ? encode(rendered, false) : encode_behind(tokens, rendered);
+}
+
+Result<Ids> ChatTurns::open_system(const std::string& system) const {
+  ChatTemplate::RenderOptions options = render_options(true);
+  options.asks = false;
+  const ChatMessage message{ChatRole::kSystem, system};
+  TQC_TRY_ASSIGN(const tokenizer::ChatText rendered,
+                 template_.render(std::span(&message, 1), options));
+  return encode(rendered, true);
 }
 
 Result<Ids> ChatTurns::open_turn(ChatRole role) const {
@@ -90,12 +105,23 @@ Result<Ids> ChatTurns::closing(std::span<const std::int32_t> tokens) const {
   return encode_behind(tokens, {});
 }
 
+std::string ChatTurns::open_text(std::span<const std::int32_t> tokens) const {
+  const auto end = std::find(tokens.rbegin(), tokens.rend(), end_);
+  return tokenizer_->decode(tokens.last(static_cast<std::size_t>(end - tokens.rbegin())));
+}
+
+bool ChatTurns::ends_with_system(std::span<const std::int32_t> tokens) const {
+  const tokenizer::ChatFormat& format = template_.format();
+  if (!format.system_in_user || tokens.empty()) return false;
+  const std::string text = open_text(tokens);
+  return text.find(format.turn_mark) != std::string::npos && text.ends_with(format.system_close) &&
+         text.find(format.user_close) == std::string::npos;
+}
+
 ChatTurns::Closing ChatTurns::find_closing(std::span<const std::int32_t> tokens) const {
   const tokenizer::ChatFormat& format = template_.format();
   if (!tokens.empty() && tokens.back() == end_) return {closing_text(format), true};
-  const auto end = std::find(tokens.rbegin(), tokens.rend(), end_);
-  const auto tail = tokens.last(static_cast<std::size_t>(end - tokens.rbegin()));
-  const bool is_open = tokenizer_->decode(tail).find(format.turn_mark) != std::string::npos;
+  const bool is_open = open_text(tokens).find(format.turn_mark) != std::string::npos;
   return {is_open ? closing_text(format) : std::string(), false};
 }
 

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <new>
 #include <utility>
 #include <variant>
@@ -16,7 +18,8 @@ namespace {
 
 // Short, because a user waits for the first token, or for the shell.
 constexpr std::chrono::seconds kIdleTimeout{5};
-constexpr std::chrono::seconds kPutTimeout{10};
+constexpr std::chrono::milliseconds kPutTimeout{10'000};
+constexpr std::chrono::milliseconds kHurriedPutTimeout{300};
 
 // Seconds since 1970.
 std::int64_t now() {
@@ -38,17 +41,33 @@ Result<void> adopt(cache::Cache& cache, const model::Model& model) {
   return {};
 }
 
+// The deadline of puts at the end of a session. Without it, a server that is slow but does not stop
+// would be waited for.
+class PutLimit {
+ public:
+  void set(std::chrono::milliseconds from_now) { end_ = Clock::now() + from_now; }
+  void clear() { end_ = Clock::time_point::max(); }
+  bool is_over() const { return Clock::now() >= end_.load(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::atomic<Clock::time_point> end_ = Clock::time_point::max();
+};
+
 }  // namespace
 
 struct PromptStore::State {
-  State(PromptStoreOptions options_in, std::unique_ptr<store::Backend> backend_in)
+  State(PromptStoreOptions options_in, std::unique_ptr<store::Backend> backend_in,
+        std::shared_ptr<PutLimit> put_limit_in)
       : options(std::move(options_in)),
+        put_limit(std::move(put_limit_in)),
         backend(std::move(backend_in)),
-        library(*backend, {.salt = options.salt,
-                           .n_threads = options.n_threads,
-                           .on_warning = [this](const std::string& message) {
-                             library_warnings.push_back(message);
-                           }}) {}
+        library(*backend,
+                {.salt = options.salt,
+                 .n_threads = options.n_threads,
+                 .on_warning =
+                     [this](const std::string& message) { library_warnings.push_back(message); },
+                 .remove_damaged = !options.read_only}) {}
 
   // Later warnings usually follow from the first one, so they are dropped.
   void warn(const std::string& message) {
@@ -143,16 +162,21 @@ struct PromptStore::State {
     if (putting && !gave_up) putting->end_prompt(cache);
   }
 
-  void finish_putting(const cache::Cache& cache) {
+  void finish_putting(const cache::Cache& cache, bool hurry) {
     if (putting && !gave_up) {
-      stored = putting->finish(cache, kPutTimeout, options.keep_going);
-      if (stored.error) {
+      const std::chrono::milliseconds limit = hurry ? kHurriedPutTimeout : kPutTimeout;
+      put_limit->set(limit);
+      stored = putting->finish(cache, limit, options.keep_going);
+      const bool is_cut = stored.error && stored.error->code == ErrorCode::kInterrupted;
+      if (is_cut) gave_up = true;
+      if (stored.error && !is_cut) {
         give_up(*stored.error);
       } else if (stored.left_blocks > 0) {
         warn(fmt::format("slow: {} token blocks were not stored in time", stored.left_blocks));
       }
     }
     putting.reset();
+    put_limit->clear();
   }
 
   Result<void> save_name(const cache::Cache& cache, const Progress& progress) {
@@ -169,18 +193,22 @@ struct PromptStore::State {
     if (gave_up || options.read_only || !options.keep_going()) return;
     usage.created = now();
     usage.stored_bytes = stored.new_bytes;
-    if (const auto noted = library.note_usage(usage); !noted) give_up(noted.error());
+    const Result<void> noted = library.note_usage(usage);
+    if (!noted && noted.error().code != ErrorCode::kInterrupted) give_up(noted.error());
   }
 
-  Result<void> finish(const cache::Cache& cache, const Progress& progress) {
+  Result<void> finish(const cache::Cache& cache, const Progress& progress, bool hurry) {
     if (!began) return {};
-    finish_putting(cache);
+    finish_putting(cache, hurry);
     TQC_TRY(save_name(cache, progress));
+    if (hurry) put_limit->set(kHurriedPutTimeout);
     note_usage();
+    put_limit->clear();
     return {};
   }
 
   PromptStoreOptions options;
+  std::shared_ptr<PutLimit> put_limit;
   std::unique_ptr<store::Backend> backend;
   std::vector<std::string> library_warnings;
   store::Library library;
@@ -195,16 +223,22 @@ struct PromptStore::State {
 };
 
 PromptStore::PromptStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
-PromptStore::~PromptStore() = default;
+PromptStore::~PromptStore() {
+  state_->put_limit->set({});  // otherwise it would wait for a put in progress
+}
 
 Result<std::unique_ptr<PromptStore>> PromptStore::open(PromptStoreOptions options) {
   store::BackendOptions backend_options;
   backend_options.idle_timeout = kIdleTimeout;
   backend_options.create = !options.read_only;
+  const auto put_limit = std::make_shared<PutLimit>();
+  backend_options.interrupted = [goes_on = options.keep_going, put_limit] {
+    return !goes_on() || put_limit->is_over();
+  };
   auto backend = store::open_backend(options.url, backend_options);
   if (backend) {
-    return std::unique_ptr<PromptStore>(
-        new PromptStore(std::make_unique<State>(std::move(options), std::move(backend).value())));
+    return std::unique_ptr<PromptStore>(new PromptStore(
+        std::make_unique<State>(std::move(options), std::move(backend).value(), put_limit)));
   }
   const Error& error = backend.error();
   if (error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kUnsupported) {
@@ -222,8 +256,9 @@ Result<void> PromptStore::begin(const model::Model& model, std::span<const std::
 void PromptStore::watch(const cache::Cache& cache) { state_->watch(cache); }
 void PromptStore::end_prompt(const cache::Cache& cache) { state_->end_prompt(cache); }
 void PromptStore::reject(const Error& error) { state_->reject(error); }
-Result<void> PromptStore::finish(const cache::Cache& cache, const Progress& progress) {
-  return state_->finish(cache, progress);
+void PromptStore::stop_adding(const cache::Cache& cache) { state_->finish_putting(cache, true); }
+Result<void> PromptStore::finish(const cache::Cache& cache, const Progress& progress, bool hurry) {
+  return state_->finish(cache, progress, hurry);
 }
 
 const std::string& PromptStore::url() const { return state_->backend->name(); }

@@ -23,11 +23,13 @@ StopReason fail(Error failure, Generation& generation) {
 }
 
 // A quantized cache without tokens quantizes its first token block when the block is full.
-Result<cache::Cache> empty_cache(const model::Model& model, const SessionOptions& options) {
+Result<cache::Cache> empty_cache(const model::Model& model,
+                                 const std::optional<cache::ConvertOptions>& wanted,
+                                 unsigned n_threads) {
   TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF16));
-  if (!options.quantization) return empty;
-  cache::ConvertOptions quantization = *options.quantization;
-  quantization.n_threads = options.n_threads;
+  if (!wanted) return empty;
+  cache::ConvertOptions quantization = *wanted;
+  quantization.n_threads = n_threads;
   return cache::convert(std::move(empty), quantization);
 }
 
@@ -98,7 +100,7 @@ Result<std::unique_ptr<Session>> Session::start(std::unique_ptr<model::Model> mo
   if (cache) {
     TQC_TRY(cache::check_identity(*cache, model->identity));
   } else {
-    TQC_TRY_ASSIGN(cache, empty_cache(*model, options));
+    TQC_TRY_ASSIGN(cache, empty_cache(*model, options.quantization, options.n_threads));
   }
   return std::unique_ptr<Session>(new Session(std::move(model), std::move(*cache), options));
 }
@@ -107,6 +109,8 @@ Session::Session(std::unique_ptr<model::Model> model, cache::Cache cache,
                  const SessionOptions& options)
     : model_(std::move(model)),
       cache_(std::move(cache)),
+      quantization_(options.quantization),
+      n_threads_(options.n_threads),
       scorer_(options.scorer),
       decoder_(*model_, options.n_threads, options.scorer),
       sampler_(options.sampling),
@@ -137,6 +141,20 @@ Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> pr
   }
   reuse.n_kept = cache_.n_tokens();
   return reuse;
+}
+
+Result<void> Session::truncate(std::int64_t n_tokens) {
+  TQC_TRY(cache::check_truncate(cache::describe(cache_), n_tokens));
+  if (store_ != nullptr) store_->stop_adding(cache_);
+  TQC_TRY_ASSIGN(cache_, cache::truncate(std::move(cache_), n_tokens));
+  return {};
+}
+
+Result<void> Session::clear() {
+  if (truncate(0)) return {};
+  if (store_ != nullptr) store_->stop_adding(cache_);
+  TQC_TRY_ASSIGN(cache_, empty_cache(*model_, quantization_, n_threads_));
+  return {};
 }
 
 Result<void> Session::feed(std::span<const std::int32_t> ids, const Progress& progress) {

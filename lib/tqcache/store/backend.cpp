@@ -58,6 +58,18 @@ Result<std::vector<PutOutcome>> Backend::put(std::span<const Blob> blobs) {
   return do_put(blobs);
 }
 
+Result<void> Backend::replace(const std::string& key, ByteView value) {
+  TQC_TRY(check_key(key));
+  TQC_TRY(check_size(key, value.size(), options_.max_value_bytes));
+  return do_replace({key, value});
+}
+
+Result<void> Backend::do_replace(const Blob& blob) {
+  TQC_TRY(do_remove(blob.key, std::nullopt));
+  TQC_TRY(do_put(std::span(&blob, 1)));
+  return {};
+}
+
 Result<std::optional<Bytes>> Backend::get(const std::string& key) {
   std::optional<Bytes> found;
   TQC_TRY(get(std::span(&key, 1), [&](std::size_t, std::optional<ByteView> value) -> Result<void> {
@@ -97,8 +109,16 @@ Result<bool> Backend::remove_if_same(const std::string& key, ByteView value) {
 
 Result<void> Backend::list(const std::string& prefix, const EntrySink& sink) {
   if (prefix.size() > kMaxKeyBytes || !is_words(prefix, true)) return no_key("prefix", prefix);
-  return do_list(prefix, sink);
+  std::uint64_t n_listed = 0;
+  return do_list(prefix, [&](const Entry& entry) -> Result<void> {
+    if (++n_listed > options_.max_listed_keys) {
+      return too_large(fmt::format("the store lists more than {} keys", options_.max_listed_keys));
+    }
+    return sink(entry);
+  });
 }
+
+Result<Backend::Leftovers> Backend::leftovers(std::chrono::seconds, bool) { return Leftovers{}; }
 
 Result<void> Backend::touch(std::span<const std::string> keys) {
   TQC_TRY(check_keys(keys));

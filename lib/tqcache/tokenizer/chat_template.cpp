@@ -26,7 +26,15 @@ class Writer {
   Result<ChatText> write(std::span<const ChatMessage> messages) {
     if (options_.begins && format_.begins_with_token) mark(options_.begin_token);
     TQC_TRY_ASSIGN(messages, take_system(messages));
-    for (const ChatMessage& message : messages) TQC_TRY(write_turn(message));
+    bool is_open = options_.in_user_turn;
+    for (const ChatMessage& message : messages) {
+      TQC_TRY(write_turn(message, is_open));
+      is_open = false;
+    }
+    if (system_) {
+      mark(format_.user_open);
+      write_system();
+    }
     if (options_.asks) TQC_TRY(ask());
     return std::move(out_);
   }
@@ -62,18 +70,21 @@ class Writer {
     return messages;
   }
 
-  Result<void> write_turn(const ChatMessage& message) {
+  // Inside a user turn.
+  void write_system() {
+    mark(format_.system_open);
+    say(*system_, format_.trims_system);
+    mark(format_.system_close);
+    system_.reset();
+  }
+
+  Result<void> write_turn(const ChatMessage& message, bool is_open) {
     if (message.role == ChatRole::kSystem) {
       return Error{ErrorCode::kInvalidArgument, "chat: a system message behind others"};
     }
     const bool is_user = message.role == ChatRole::kUser;
-    mark(is_user ? format_.user_open : format_.assistant_open);
-    if (is_user && system_) {
-      mark(format_.system_open);
-      say(*system_, format_.trims_system);
-      mark(format_.system_close);
-      system_.reset();
-    }
+    if (!is_open) mark(is_user ? format_.user_open : format_.assistant_open);
+    if (is_user && system_) write_system();
     say(message.text, format_.trims);
     mark(is_user ? format_.user_close : format_.assistant_close);
     return {};

@@ -23,6 +23,14 @@ struct Utf8Character {
 // Source:   The Unicode Standard 15, table 3-7.
 Utf8Character first_character(std::string_view text);
 
+// Whether a terminal or a page may obey the character instead of showing it: a control character
+// (C0, DEL, C1), or a separator of lines or paragraphs.
+bool is_control(char32_t code_point);
+
+// Whether the character changes the direction of writing. It could disguise one name as another.
+// Source: The Unicode Standard 15, Bidi_Control.
+bool changes_direction(char32_t code_point);
+
 // Returns whether the character has the Unicode property White_Space.
 bool is_white_space(char32_t code_point);
 

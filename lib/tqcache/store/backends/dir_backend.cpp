@@ -1,10 +1,13 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 #include <deque>
 #include <future>
 #include <system_error>
+#include <thread>
 
 #include "tqcache/file.h"
 #include "tqcache/store/backends/backend_support.h"
@@ -27,9 +30,18 @@ class DirBackend : public Backend {
   DirBackend(DirLayout layout, const BackendOptions& options)
       : Backend("dir:" + layout.root().string(), options),
         layout_(std::move(layout)),
-        index_(layout_, options.idle_timeout) {}
+        index_(layout_, {options.idle_timeout, options.interrupted}) {}
+
+  Result<Leftovers> leftovers(std::chrono::seconds min_age, bool remove) override {
+    const AbandonedFiles found = layout_.abandoned(min_age, remove);
+    return Leftovers{found.files, found.bytes};
+  }
 
  private:
+  Result<void> check_interrupted() const {
+    return options().interrupted && options().interrupted() ? interrupted_error() : Result<void>();
+  }
+
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
     return put_in_batches(blobs, kRowsAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
       return put_some(some, outcomes);
@@ -42,8 +54,34 @@ class DirBackend : public Backend {
     std::vector<Entry> rows;
     for (const Blob& blob : blobs) rows.push_back({blob.key, blob.value.size(), {}});
     TQC_TRY(index_.add(rows));
-    TQC_TRY(put_files(blobs, outcomes));
+    if (Result<void> done = put_files(blobs, outcomes); !done) {
+      forget_absent(rows);
+      return done;
+    }
     return index_.add(rows);
+  }
+
+  // After a put that failed. A row that stays is found out later, by list().
+  void forget_absent(std::span<const Entry> rows) {
+    std::vector<std::string> absent;
+    for (const Entry& row : rows) {
+      if (!size_of_file(row)) absent.push_back(row.key);
+    }
+    if (!absent.empty() && !index_.forget(absent)) return;
+    std::vector<Entry> back;  // put meanwhile by another process
+    for (const std::string& key : absent) {
+      if (const auto bytes = size_of_file({key, 0, {}})) back.push_back({key, *bytes, {}});
+    }
+    if (!back.empty()) (void)index_.add(back).ok();
+  }
+
+  // nullopt: there is no file. What cannot be looked at is as large as its row says.
+  std::optional<std::uint64_t> size_of_file(const Entry& row) const {
+    struct stat info {};
+    if (::lstat(layout_.blob(row.key).c_str(), &info) != 0) {
+      return errno == ENOENT || errno == ENOTDIR ? std::nullopt : std::optional(row.bytes);
+    }
+    return S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : row.bytes;
   }
 
   // A written file that is flushed while others are written.
@@ -61,6 +99,7 @@ class DirBackend : public Backend {
       return {};
     };
     for (const Blob& blob : blobs) {
+      TQC_TRY(check_interrupted());
       if (flushing.size() == kFilesAtOnce) TQC_TRY(await_first());
       Flushing& one = flushing.emplace_back();
       TQC_TRY_ASSIGN(one.file, write_file(blob));
@@ -99,6 +138,26 @@ class DirBackend : public Backend {
     return PutOutcome::kExisted;
   }
 
+  // The lock of the old file, which AtomicFile holds, keeps others from removing or replacing it
+  // meanwhile.
+  Result<void> do_replace(const Blob& blob) override {
+    const Entry row{blob.key, blob.value.size(), {}};
+    TQC_TRY(index_.add(std::span(&row, 1)));
+    constexpr std::chrono::milliseconds kPause{10};
+    for (auto waited = std::chrono::milliseconds(0);; waited += kPause) {
+      const Result<void> done =
+          write_file_atomically(layout_.blob(blob.key), blob.value, Overwrite::kAllow);
+      const bool is_busy = !done && done.error().code == ErrorCode::kBusy;
+      if (!is_busy || waited >= options().idle_timeout) {
+        if (!done) return in_context(blob.key, done.error());
+        TQC_TRY(index_.add(std::span(&row, 1)));
+        return index_.touch(std::span(&blob.key, 1));
+      }
+      TQC_TRY(check_interrupted());
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
     Bytes value;  // one buffer for all values: new memory for each would take longer than reading
     std::size_t n_announced = 0;
@@ -106,6 +165,7 @@ class DirBackend : public Backend {
       for (; n_announced < std::min(keys.size(), i + kFilesAhead); ++n_announced) {
         announce_reading(layout_.blob(keys[n_announced]));
       }
+      TQC_TRY(check_interrupted());
       const Result<bool> found = read_blob(keys[i], value);
       if (!found) return in_context(keys[i], found.error());
       TQC_TRY(sink(i, *found ? std::optional<ByteView>(value) : std::nullopt));
@@ -130,6 +190,7 @@ class DirBackend : public Backend {
   Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
     std::vector<bool> found;
     for (const std::string& key : keys) {
+      if (found.size() % kRowsAtOnce == 0) TQC_TRY(check_interrupted());
       found.push_back(::access(layout_.blob(key).c_str(), F_OK) == 0);
     }
     return found;
@@ -139,7 +200,7 @@ class DirBackend : public Backend {
   // and the removed file is the compared one: a new file of that name is another file.
   Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
     const std::filesystem::path path = layout_.blob(key);
-    const auto file = lock_patiently(path, options().idle_timeout);
+    const auto file = lock_patiently(path, options().idle_timeout, options().interrupted);
     if (!file && file.error().code == ErrorCode::kNotFound) return forget(key, false);
     if (!file) return in_context(key, file.error());
     if (only) {
@@ -157,9 +218,12 @@ class DirBackend : public Backend {
     return std::ranges::equal(bytes, wanted);
   }
 
-  // Restores the row of a blob that was put again meanwhile.
+  // Restores the row of a blob that was put again meanwhile. On a full disk it may be impossible to
+  // remove a row: then it stays without a file, and list() skips it.
   Result<bool> forget(const std::string& key, bool removed) {
-    TQC_TRY(index_.forget(std::span(&key, 1)));
+    const Result<void> forgotten = index_.forget(std::span(&key, 1));
+    if (!forgotten && forgotten.error().code != ErrorCode::kIo) return forgotten.error();
+    if (!forgotten) return removed;
     std::error_code none;
     const std::uint64_t bytes = std::filesystem::file_size(layout_.blob(key), none);
     if (none) return removed;
@@ -168,14 +232,47 @@ class DirBackend : public Backend {
     return removed;
   }
 
+  // The files decide which blobs there are, and how large they are. A row without a file is of a
+  // put in progress, or of one that was killed: then it is forgotten.
   Result<void> do_list(const std::string& prefix, const EntrySink& sink) override {
+    constexpr std::chrono::hours kLongestPut{1};
     std::string after;
     for (;;) {
-      TQC_TRY_ASSIGN(const std::vector<Entry> entries, index_.list(prefix, after, kRowsAtOnce));
-      if (entries.empty()) return {};
-      for (const Entry& entry : entries) TQC_TRY(sink(entry));
-      after = entries.back().key;
+      Result<std::vector<Entry>> entries = index_.list(prefix, after, kRowsAtOnce);
+      if (!entries && after.empty() && entries.error().code == ErrorCode::kIo) {
+        return list_files(prefix, sink);
+      }
+      if (!entries) return entries.error();
+      if (entries->empty()) return {};
+      after = entries->back().key;
+      std::vector<std::string> phantoms;
+      for (Entry& entry : *entries) {
+        const std::optional<std::uint64_t> bytes =
+            check_key(entry.key) ? size_of_file(entry) : std::nullopt;
+        if (bytes) {
+          entry.bytes = *bytes;
+          TQC_TRY(sink(entry));
+        } else if (entry.idle >= kLongestPut) {
+          phantoms.push_back(entry.key);
+        }
+      }
+      if (!phantoms.empty()) (void)index_.forget(phantoms).ok();
     }
+  }
+
+  // Without the index, which a full disk can make unusable: by the times of the files.
+  Result<void> list_files(const std::string& prefix, const EntrySink& sink) {
+    const std::int64_t now = std::time(nullptr);
+    std::vector<Entry> entries;
+    TQC_TRY(layout_.visit([&](const DirLayout::File& file) -> Result<void> {
+      if (!file.key.starts_with(prefix)) return {};
+      const std::chrono::seconds idle(std::max<std::int64_t>(now - file.modified, 0));
+      entries.push_back({file.key, file.bytes, idle});
+      return {};
+    }));
+    std::ranges::sort(entries, {}, &Entry::key);
+    for (const Entry& entry : entries) TQC_TRY(sink(entry));
+    return {};
   }
 
   Result<void> do_touch(std::span<const std::string> keys) override { return index_.touch(keys); }

@@ -30,10 +30,16 @@ std::string folder_name(int i) {
   return to_hex(ByteView(&byte, 1));
 }
 
-// Makes the folder readable by the owner only, because it contains prompts.
+// Makes the folder accessible to the owner only, because it contains prompts; an existing folder
+// too.
 Result<void> make_folder(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return {};
-  return io_error("folder " + folder.string(), errno);
+  if (::mkdir(folder.c_str(), 0700) == 0) return {};
+  const int failed = errno;
+  struct stat info {};
+  const bool is_folder = ::stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  if (failed != EEXIST || !is_folder) return io_error("folder " + folder.string(), failed);
+  if ((info.st_mode & 0077) == 0 || ::chmod(folder.c_str(), info.st_mode & 07700) == 0) return {};
+  return io_error("folder " + folder.string() + ": closing it to other users", errno);
 }
 
 // "b,0123" for "b/0123": no key has a comma, so this can be undone.
@@ -51,6 +57,8 @@ Result<void> visit_folder(const fs::path& folder,
                           const std::function<Result<void>(const DirLayout::File&)>& visit) {
   std::error_code failed;
   fs::directory_iterator entries(folder, failed);
+  // A copy of a store may lack empty folders.
+  if (failed == std::errc::no_such_file_or_directory) return {};
   for (; !failed && entries != fs::directory_iterator(); entries.increment(failed)) {
     const std::string key = key_of(entries->path().filename());
     struct stat info {};
@@ -80,11 +88,13 @@ void announce_reading(const fs::path& path) {
 }
 
 Result<std::unique_ptr<LockedFile>> lock_patiently(const fs::path& path,
-                                                   std::chrono::milliseconds timeout) {
+                                                   std::chrono::milliseconds timeout,
+                                                   const std::function<bool()>& interrupted) {
   constexpr std::chrono::milliseconds kPause{10};
   for (auto waited = std::chrono::milliseconds(0);; waited += kPause) {
     Result<std::unique_ptr<LockedFile>> locked = LockedFile::open(path);
     if (locked || locked.error().code != ErrorCode::kBusy || waited >= timeout) return locked;
+    if (interrupted && interrupted()) return interrupted_error();
     std::this_thread::sleep_for(kPause);
   }
 }
@@ -107,6 +117,16 @@ Result<DirLayout> DirLayout::open(const fs::path& root, bool create) {
   }
   TQC_TRY(layout.check_marker());
   return layout;
+}
+
+AbandonedFiles DirLayout::abandoned(std::chrono::seconds min_age, bool remove) const {
+  AbandonedFiles sum = find_abandoned(root_, min_age, remove);
+  for (int i = 0; i < kFolders; ++i) {
+    const AbandonedFiles some = find_abandoned(root_ / "blobs" / folder_name(i), min_age, remove);
+    sum.files += some.files;
+    sum.bytes += some.bytes;
+  }
+  return sum;
 }
 
 // Writes the marker last: a folder with a marker is complete.

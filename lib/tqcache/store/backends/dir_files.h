@@ -41,6 +41,8 @@ class DirLayout {
   // Every existing blob, in no order. Files whose names are not keys are skipped.
   // Errors: kIo; those of `visit`.
   Result<void> visit(const std::function<Result<void>(const File&)>& visit) const;
+  // Temporary files of killed writers, as find_abandoned().
+  AbandonedFiles abandoned(std::chrono::seconds min_age, bool remove) const;
 
  private:
   explicit DirLayout(std::filesystem::path root) : root_(std::move(root)) {}
@@ -51,9 +53,10 @@ class DirLayout {
 };
 
 // Locks the file, waiting at most `timeout` while others hold the lock.
-// Errors: as LockedFile::open.
+// Errors: as LockedFile::open; kInterrupted, as BackendOptions::interrupted says.
 Result<std::unique_ptr<LockedFile>> lock_patiently(const std::filesystem::path& path,
-                                                   std::chrono::milliseconds timeout);
+                                                   std::chrono::milliseconds timeout,
+                                                   const std::function<bool()>& interrupted);
 
 // Asks the system to read the start of a file, up to the size of a blob, in the background. Errors
 // appear when the file is read.

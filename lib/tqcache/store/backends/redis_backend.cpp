@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
@@ -16,6 +17,8 @@ constexpr std::size_t kKeysAtOnce = 512;
 constexpr Ahead kKeysAhead{kKeysAtOnce, kKeysAtOnce};
 constexpr Ahead kValuesToPut{8, 8};
 constexpr Ahead kValuesToGet{4, 8};
+// Of a page; COUNT is only a wish.
+constexpr std::size_t kMaxScanElements = 100'000;
 
 // One atomic step, so that a value that was put meanwhile is kept.
 constexpr std::string_view kRemoveIfSame =
@@ -61,6 +64,17 @@ class RedisBackend : public Backend {
     return outcomes;
   }
 
+  Result<void> do_replace(const Blob& blob) override {
+    const std::string name = place_.prefix + blob.key;
+    RedisCommand set{{"SET", name, text_of(blob.value)}, name};
+    if (!place_.ttl_ms.empty()) set.words.insert(set.words.end(), {"PX", place_.ttl_ms});
+    return client()->run(std::span(&set, 1), Ahead{},
+                         [&](std::size_t, RedisReply reply) -> Result<void> {
+                           const Result<bool> stored = reply_ok(*reply);
+                           return stored ? Result<void>() : in_context(blob.key, stored.error());
+                         });
+  }
+
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
     return run_on_each({"GET"}, keys, kValuesToGet,
                        [&](std::size_t i, RedisReply reply) -> Result<void> {
@@ -100,7 +114,8 @@ class RedisBackend : public Backend {
     std::set<std::string> found;
     Client client = this->client();
     TQC_TRY_ASSIGN(const std::vector<RedisAddress> nodes, client->nodes());
-    for (const RedisAddress& node : nodes) TQC_TRY(scan(*client, node, prefix, found));
+    std::uint64_t n_pages = 0;
+    for (const RedisAddress& node : nodes) TQC_TRY(scan(*client, node, prefix, n_pages, found));
     const std::vector<std::string> keys(found.begin(), found.end());
     return in_batches(std::span(keys), kKeysAtOnce,
                       [&](std::size_t, auto some) { return list_some(some, sink); });
@@ -108,12 +123,17 @@ class RedisBackend : public Backend {
 
   // Prefixes and keys contain no characters that are special in patterns.
   Result<void> scan(RedisClient& client, const RedisAddress& node, const std::string& prefix,
-                    std::set<std::string>& found) const {
+                    std::uint64_t& n_pages, std::set<std::string>& found) const {
     const std::string pattern = place_.prefix + prefix + "*";
     std::string cursor = "0";
     do {
+      if (n_pages++ == options().max_list_pages || found.size() > options().max_listed_keys) {
+        return too_large(
+            fmt::format("SCAN does not end after {} pages and {} keys", n_pages - 1, found.size()));
+      }
       TQC_TRY_ASSIGN(const RedisReply reply,
-                     client.run_at(node, {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"}));
+                     client.run_at(node, {"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"},
+                                   kMaxScanElements));
       if (const auto refused = refusal(*reply)) return refusal_error(*refused);
       TQC_TRY_ASSIGN(cursor, take_scanned(*reply, found));
     } while (cursor != "0");
@@ -126,7 +146,8 @@ class RedisBackend : public Backend {
     if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2) return bad;
     TQC_TRY_ASSIGN(const auto cursor, reply_value(*reply.element[0]));
     const redisReply& keys = *reply.element[1];
-    if (!cursor || cursor->empty() || keys.type != REDIS_REPLY_ARRAY) return bad;
+    if (!cursor || cursor->empty() || cursor->size() > 20 || keys.type != REDIS_REPLY_ARRAY)
+      return bad;
     for (std::size_t i = 0; i < keys.elements; ++i) {
       TQC_TRY_ASSIGN(const auto name, reply_value(*keys.element[i]));
       if (!name || !text_of(*name).starts_with(place_.prefix)) return bad;
@@ -252,6 +273,9 @@ Result<std::unique_ptr<Backend>> open_redis_backend(StoreUrl url, const BackendO
   place.settings.database = static_cast<std::uint32_t>(number);
   place.settings.connect_timeout = options.connect_timeout;
   place.settings.idle_timeout = options.idle_timeout;
+  place.settings.time_limit = options.time_limit;
+  place.settings.least_rate = options.least_rate;
+  place.settings.interrupted = options.interrupted;
   place.settings.max_value_bytes = std::min(options.max_value_bytes, kMaxValueBytes);
   std::string name =
       url.scheme + "://" + to_string(place.address) + (number == 0 ? "" : "/" + database);

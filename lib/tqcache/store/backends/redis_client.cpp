@@ -42,6 +42,13 @@ bool is_slot(const redisReply& reply) {
   return reply.type == REDIS_REPLY_INTEGER && reply.integer >= 0 && reply.integer < kClusterSlots;
 }
 
+// Whether a host that a server names can be shown in a message: no host has spaces or controls.
+bool is_host(std::string_view text) {
+  constexpr std::size_t kMaxHostBytes = 255;
+  return text.size() <= kMaxHostBytes &&
+         std::ranges::all_of(text, [](char c) { return c > ' ' && c <= '~'; });
+}
+
 // [HOST, PORT, ...]; the host is empty if a node does not know its own.
 std::optional<RedisAddress> parse_node(const redisReply& node, const RedisAddress& asked) {
   if (!is_array(node, 2)) return std::nullopt;
@@ -51,6 +58,7 @@ std::optional<RedisAddress> parse_node(const redisReply& node, const RedisAddres
     return std::nullopt;
   RedisAddress address{asked.host, static_cast<std::uint16_t>(port.integer)};
   if (host.type == REDIS_REPLY_STRING && host.len > 0) address.host.assign(host.str, host.len);
+  if (!is_host(address.host)) return std::nullopt;
   return address;
 }
 
@@ -75,6 +83,7 @@ std::optional<Redirection> parse_redirection(std::string_view text, const RedisA
   const auto port = whole_number<std::uint16_t>(text.substr(colon + 1), 65535);
   if (!slot || !port || *port == 0) return std::nullopt;
   const std::string_view host = text.substr(space + 1, colon - space - 1);
+  if (!is_host(host)) return std::nullopt;
   to.slot = *slot;
   to.address = {host.empty() ? asked.host : std::string(host), *port};
   return to;
@@ -124,6 +133,9 @@ constexpr int kMaxRedirections = 8;
 constexpr std::size_t kLargeBytes = 64 << 10;
 constexpr std::size_t kLargeAnswersAhead = 2;
 
+// Of CLUSTER SLOTS: up to 16384 ranges with their nodes.
+constexpr std::size_t kMaxSlotElements = std::size_t{1} << 20;
+
 std::optional<Redirection> redirection(const redisReply& reply, const RedisAddress& asked) {
   const auto refused = refusal(reply);
   return refused ? parse_redirection(*refused, asked) : std::nullopt;
@@ -167,6 +179,7 @@ bool RedisClient::forget_broken() {
   for (const auto& [node, connection] : connections_) broken = broken || connection.is_broken();
   connections_.clear();
   slots_.clear();
+  named_.clear();
   return broken;
 }
 
@@ -177,21 +190,24 @@ Result<void> RedisClient::run(std::span<const RedisCommand> commands, Ahead ahea
 }
 
 Result<RedisReply> RedisClient::run_at(const RedisAddress& node,
-                                       std::vector<std::string_view> words) {
-  return twice([&] { return ask(node, words); });
+                                       std::vector<std::string_view> words,
+                                       std::size_t max_elements) {
+  return twice([&] { return ask(node, words, max_elements); });
 }
 
 Result<std::vector<RedisAddress>> RedisClient::nodes() {
   return twice([&]() -> Result<std::vector<RedisAddress>> {
     const std::string_view words[] = {"CLUSTER", "SLOTS"};
-    TQC_TRY_ASSIGN(const RedisReply reply, ask(*seed_, words));
+    TQC_TRY_ASSIGN(const RedisReply reply, ask(*seed_, words, kMaxSlotElements));
     if (const auto refused = refusal(*reply)) {
       // Not a cluster, or this user may not ask.
       if (refused->starts_with("ERR") || refused->starts_with("NOPERM")) return std::vector{*seed_};
       return in_context(to_string(*seed_), refusal_error(*refused));
     }
     TQC_TRY(slots_.set_all(*reply, *seed_));
-    return slots_.nodes();
+    const std::vector<RedisAddress> nodes = slots_.nodes();
+    named_ = {nodes.begin(), nodes.end()};
+    return nodes;
   });
 }
 
@@ -285,26 +301,37 @@ Result<void> RedisClient::follow(const Redirection& to, Pending& pending) {
     return Error{ErrorCode::kBusy, "its nodes redirect a command in circles"};
   }
   const bool is_news = slots_.node(to.slot, pending.node) != to.address;
-  if (!to.once && is_news) {
-    TQC_TRY(learn_slots(pending.node));
-    slots_.set(to.slot, to.address);
+  const bool is_stranger = !may_log_in(to.address);
+  if (is_stranger || (!to.once && is_news)) TQC_TRY(learn_slots());
+  if (is_stranger && !may_log_in(to.address)) {
+    return invalid("a node redirects to an address that is not in the cluster map of " +
+                   to_string(*seed_) + "; the password is not sent there");
   }
+  if (!to.once && is_news) slots_.set(to.slot, to.address);
   pending.node = to.address;
   pending.asking = to.once;
   return {};
 }
 
 // Without the table, the first use of every slot would be redirected.
-Result<void> RedisClient::learn_slots(const RedisAddress& asked) {
+Result<void> RedisClient::learn_slots() {
   const std::string_view words[] = {"CLUSTER", "SLOTS"};
-  TQC_TRY_ASSIGN(const RedisReply reply, ask(asked, words));
+  TQC_TRY_ASSIGN(const RedisReply reply, ask(*seed_, words, kMaxSlotElements));
   if (refusal(*reply)) return {};  // may be forbidden; redirections teach one slot at a time
-  return slots_.set_all(*reply, asked);
+  TQC_TRY(slots_.set_all(*reply, *seed_));
+  const std::vector<RedisAddress> nodes = slots_.nodes();
+  named_ = {nodes.begin(), nodes.end()};
+  return {};
+}
+
+bool RedisClient::may_log_in(const RedisAddress& node) const {
+  return settings_->password.empty() || node == *seed_ || named_.contains(node);
 }
 
 Result<RedisConnection*> RedisClient::connection(const RedisAddress& node) {
   auto found = connections_.find(node);
   if (found == connections_.end()) {
+    if (!may_log_in(node)) return invalid("the password is only sent to nodes of the cluster map");
     Result<RedisConnection> opened = RedisConnection::open(node, *settings_);
     // The known slots are old: the first node may know better.
     lost_node_ = !opened && node != *seed_;
@@ -315,11 +342,12 @@ Result<RedisConnection*> RedisClient::connection(const RedisAddress& node) {
 }
 
 Result<RedisReply> RedisClient::ask(const RedisAddress& node,
-                                    std::span<const std::string_view> words) {
+                                    std::span<const std::string_view> words,
+                                    std::size_t max_elements) {
   TQC_TRY_ASSIGN(RedisConnection* const to, connection(node));
   to->append(words);
   if (auto sent = to->send(); !sent) return in_context(to_string(node), sent.error());
-  Result<RedisReply> reply = to->read();
+  Result<RedisReply> reply = to->read(max_elements);
   if (!reply) return in_context(to_string(node), reply.error());
   return reply;
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,8 +68,8 @@ struct Ahead {
 // Receives the answer to command i. Its error ends the run.
 using AnswerSink = std::function<Result<void>(std::size_t i, RedisReply answer)>;
 
-// One connection per node. Starts with one node; the first node that answers MOVED is asked for all
-// slots.
+// One connection per node. Starts with one node, the seed; after the first MOVED the seed is asked
+// for all slots. The password goes only to the seed and to the nodes of its cluster map.
 //
 // Errors:  those of RedisConnection, with the node's address; kBusy if nodes redirect the same
 //          command too often. Refusals other than redirections are answers.
@@ -83,7 +84,9 @@ class RedisClient {
   // commands without an answer are repeated once.
   Result<void> run(std::span<const RedisCommand> commands, Ahead ahead, const AnswerSink& sink);
   // One command to one node.
-  Result<RedisReply> run_at(const RedisAddress& node, std::vector<std::string_view> words);
+  // `max_elements`: as RedisConnection::read().
+  Result<RedisReply> run_at(const RedisAddress& node, std::vector<std::string_view> words,
+                            std::size_t max_elements);
   // The masters of the cluster, or the one server.
   Result<std::vector<RedisAddress>> nodes();
 
@@ -97,16 +100,19 @@ class RedisClient {
   Result<void> send(const Run& run, std::span<Pending> pending);
   Result<RedisReply> read(const Pending& one);
   Result<void> follow(const Redirection& to, Pending& pending);
-  Result<void> learn_slots(const RedisAddress& asked);
+  Result<void> learn_slots();
+  bool may_log_in(const RedisAddress& node) const;
   Result<RedisConnection*> connection(const RedisAddress& node);
-  Result<RedisReply> ask(const RedisAddress& node, std::span<const std::string_view> words);
+  Result<RedisReply> ask(const RedisAddress& node, std::span<const std::string_view> words,
+                         std::size_t max_elements);
   bool forget_broken();
 
   const RedisAddress* seed_;
   const RedisSettings* settings_;
   std::map<RedisAddress, RedisConnection> connections_;
   SlotTable slots_;
-  bool lost_node_ = false;  // a node of the table cannot be reached
+  std::set<RedisAddress> named_;  // by the cluster map of the seed
+  bool lost_node_ = false;        // a node of the table cannot be reached
 };
 
 }  // namespace tqcache::store

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,7 +19,6 @@
 struct redisReply;
 
 struct iovec;
-struct redisContext;
 
 namespace tqcache::store {
 
@@ -55,39 +55,47 @@ struct RedisSettings {
   std::uint32_t database = 0;
   std::chrono::milliseconds connect_timeout{};
   std::chrono::milliseconds idle_timeout{};
+  std::chrono::milliseconds time_limit{};  // BackendOptions::time_limit, and so on
+  std::uint64_t least_rate = 0;
   std::uint64_t max_value_bytes = 0;
+  std::function<bool()> interrupted;  // may be empty
 };
 
 // Threads: one at a time. Unusable after an error.
 class RedisConnection {
  public:
   // Connects, authenticates (AUTH) and selects the database (SELECT).
-  // Errors: kIo; kInvalidArgument and others as refusal_error().
+  // Errors: kIo; kInterrupted; kInvalidArgument and others as refusal_error(). The message repeats
+  //         no text of the server's answer to AUTH.
   static Result<RedisConnection> open(const RedisAddress& address, const RedisSettings& settings);
 
   // Adds a command to those that the next send() sends. Its words must live until then, because
   // values are sent without a copy.
   void append(std::span<const std::string_view> words);
-  // Errors: kIo.
+  // Errors: kIo; kInterrupted.
   Result<void> send();
-  // The answer to the next command in the order of append().
-  // Errors: kIo; kTooLarge for an answer above the limit; kCorrupt if it is not a Redis answer.
-  Result<RedisReply> read();
+  // The answer to the next command in the order of append(). Its arrays may have at most
+  // `max_elements` elements in all. In a refusal that repeats the password, stars replace it.
+  // Errors: kIo; kInterrupted; kTooLarge for an answer above the limit; kCorrupt if it is not a
+  //         Redis answer, or has more elements.
+  Result<RedisReply> read(std::size_t max_elements = 0);
 
   // Whether the last error was a broken connection, so that a new connection may work. A timeout is
   // not.
   bool is_broken() const { return broken_; }
 
  private:
-  struct Close {
-    void operator()(redisContext* context) const;
+  struct State;  // the socket and the parser
+  struct FreeState {
+    void operator()(State* state) const;
   };
-  RedisConnection(std::unique_ptr<redisContext, Close> context, const RedisSettings& settings)
-      : context_(std::move(context)), settings_(&settings) {}
-  Result<void> ask(std::span<const std::string_view> words);
+  RedisConnection(std::unique_ptr<State, FreeState> state, const RedisSettings& settings)
+      : state_(std::move(state)), settings_(&settings) {}
+  Result<void> log_in();
+  Result<RedisReply> ask(std::span<const std::string_view> words);
   std::vector<iovec> pieces_to_send();
-  Error failure(const std::string& action);
-  Error io_failure(const std::string& action, int error_number, const std::string& message);
+  Error io_failure(const std::string& action, const std::string& message);
+  void hide_password(redisReply& reply) const;
 
   // Data to be sent: text up to `text_end`, then the value.
   struct Part {
@@ -95,7 +103,7 @@ class RedisConnection {
     std::string_view value;
   };
 
-  std::unique_ptr<redisContext, Close> context_;
+  std::unique_ptr<State, FreeState> state_;
   const RedisSettings* settings_;
   std::string text_;
   std::vector<Part> parts_;

@@ -51,7 +51,7 @@ Result<void> parse_query(std::string_view text, StoreUrl& url) {
     TQC_TRY_ASSIGN(const std::string name, decoded(take_before(item, '=')));
     TQC_TRY_ASSIGN(std::string value, decoded(item));
     if (!url.query.emplace(name, std::move(value)).second) {
-      return bad_url("parameter " + in_quotes(name) + " is given twice");
+      return bad_url("a parameter is given twice");
     }
   }
   return {};
@@ -85,6 +85,15 @@ Result<void> parse_host(std::string_view text, StoreUrl& url) {
   return has_port ? parse_port(text, url) : Result<void>();
 }
 
+// A password with a '/' or '?' would be taken for a path, and shown. A path may have an '@'.
+Result<void> check_login(std::string_view text) {
+  if (text.starts_with('/')) return {};
+  const std::size_t at = text.rfind('@');
+  if (at == text.npos || text.find_first_of("/?") > at) return {};
+  return bad_url(
+      "an @ behind a / or ?: write %2F for / and %3F for ? in a user or password, and %40 for @");
+}
+
 Result<void> parse_authority(std::string_view text, StoreUrl& url) {
   if (const std::size_t at = text.rfind('@'); at != text.npos) {
     TQC_TRY(parse_login(text.substr(0, at), url));
@@ -110,6 +119,7 @@ Result<StoreUrl> parse_store_url(std::string_view text) {
     return url;
   }
   if (text.starts_with("//")) text.remove_prefix(2);
+  TQC_TRY(check_login(text));
   std::string_view location = take_before(text, '?');
   TQC_TRY(parse_query(text, url));
   const std::size_t slash = std::min(location.find('/'), location.size());
@@ -120,7 +130,7 @@ Result<StoreUrl> parse_store_url(std::string_view text) {
 
 Result<void> check_all_taken(const StoreUrl& url) {
   if (url.query.empty()) return {};
-  return bad_url("unknown parameter " + in_quotes(url.query.begin()->first));
+  return bad_url("a parameter that this backend does not have");
 }
 
 Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
@@ -129,7 +139,7 @@ Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
   const char* const end = text.data() + text.size();
   const auto [stop, status] = std::from_chars(text.data(), end, number);
   if (status == std::errc() && stop == end && number <= limit) return number;
-  return bad_url(fmt::format("{} {} is not a number up to {}", what, in_quotes(text), limit));
+  return bad_url(fmt::format("{} is not a number up to {}", what, limit));
 }
 
 // The backends by scheme. TQCACHE_STORE_REDIS and TQCACHE_STORE_S3 select those that are built in.

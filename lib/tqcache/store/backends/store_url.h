@@ -31,13 +31,14 @@ inline Error bad_url(const std::string& what) { return invalid("store URL: " + w
 
 // Parses SCHEME:REST. The text after "dir:" is a path and is not decoded. All others are
 // SCHEME://[USER[:PASSWORD]@][HOST[:PORT]][/PATH][?A=B&C=D], with %XX decoded.
-// Errors: kInvalidArgument. The message never contains the password.
+// Errors: kInvalidArgument. The message contains no part of the URL that could belong to a
+//         password: it shows the scheme alone.
 Result<StoreUrl> parse_store_url(std::string_view url);
 
 // Errors: kInvalidArgument if a parameter was not taken.
 Result<void> check_all_taken(const StoreUrl& url);
 
-// A whole number up to `limit`. Errors: kInvalidArgument, naming `what`.
+// A whole number up to `limit`. Errors: kInvalidArgument, naming `what` but not the text.
 Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
                                    std::uint64_t limit);
 

@@ -207,6 +207,7 @@ class Collector {
 
   Result<CollectReport> run() {
     report_plan();
+    TQC_TRY_ASSIGN(report_.leftovers, backend_.leftovers(options_.grace, !options_.dry_run));
     if (options_.dry_run) return report_;
     for (const std::uint32_t i : plan_.prompts) {
       TQC_TRY(backend_.remove(inventory_.item(prompts_[i].record).name));

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Builds the kernels for NVIDIA GPUs and checks them on this machine's GPU (docs/reference/cuda.md).
+#
+# usage: tools/check_cuda.sh [--programs FOLDER] [--sanitize] [--bench] [--jobs N]
+#   --programs FOLDER  run cuda_test and bench_cuda of this folder, and build nothing
+#   --sanitize         then tests under compute-sanitizer: memcheck, racecheck, synccheck, initcheck
+#   --bench            then run the benchmarks, also that of dense attention if python3 has torch
+#   --jobs N           processes at a time (default: all processors)
+# Without a GPU it builds everything and runs nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+programs= sanitize=false bench=false jobs=$(nproc)
+while (($# > 0)); do
+  case $1 in
+    --programs) programs=$2 && shift ;;
+    --sanitize) sanitize=true ;;
+    --bench) bench=true ;;
+    --jobs) jobs=$2 && shift ;;
+    *) sed -n '2,9s/^# \?//p' "$0" >&2 && exit 2 ;;
+  esac
+  shift
+done
+
+if [[ -z $programs ]]; then
+  export PATH=$PATH:/usr/local/cuda/bin
+  build=build/cuda
+  cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Release -DTQCACHE_CUDA=ON \
+    -DTQCACHE_WERROR="${CI:-false}" > /dev/null
+  cmake --build $build -j "$jobs" --target cuda_test bench_cuda
+  programs=$build/programs
+  mkdir -p $programs
+  ln -sf ../tests/cuda/cuda_test ../bench/cuda/bench_cuda $programs/
+fi
+
+if ! nvidia-smi -L 2> /dev/null; then
+  echo "no GPU: nothing was run"
+  exit 0
+fi
+"$programs/cuda_test" --gtest_brief=1
+if $sanitize; then
+  # Those tests that take every kernel once; sanitizers take a hundred times as long.
+  few='CudaAttention.Adds*:CudaAttention.TakesEvery*:CudaCodec.TakesAny*:CudaCodec.TakesEveryMode'
+  few+=':CudaCInterface.*:CudaPlanes.*'
+  for tool in memcheck racecheck synccheck initcheck; do
+    echo "compute-sanitizer --tool $tool"
+    compute-sanitizer --tool $tool --error-exitcode 1 "$programs/cuda_test" --gtest_brief=1 \
+      --gtest_filter="$few" | grep -v '^  '
+  done
+fi
+if $bench; then
+  "$programs/bench_cuda"
+  if python3 -c 'import torch' 2> /dev/null; then python3 bench/cuda/dense_attention.py; fi
+fi
