@@ -77,6 +77,16 @@ TEST(RedisFaults, GivesUpWhenASecondConnectionBreaks) {
   EXPECT_EQ(server.n_connections(), 2);
 }
 
+TEST(RedisFaults, GivesUpAServerThatEndsItsSide) {
+  const FakeServer server(Script{{kHalfClosed}});
+  EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(server.n_connections(), 2);
+  const FakeServer storing(Script{{kHalfClosed}});
+  EXPECT_EQ(open(storing, 64 << 20)->put("a", Bytes(32 << 20)).error().code, ErrorCode::kIo);
+  const FakeServer middle(Script{{"$5\r\nval", kHalfClosed}});
+  EXPECT_EQ(open(middle)->get("a").error().code, ErrorCode::kIo);
+}
+
 // What get() brings for these keys, in the order in which it does; empty for a miss.
 std::vector<std::string> values_of(const FakeServer& server, std::vector<std::string> keys) {
   std::vector<std::string> values;

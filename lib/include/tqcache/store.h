@@ -8,13 +8,15 @@
 //   TQC_TRY_ASSIGN(auto prefix, library.find(identity, tokens));
 //
 // A backend holds write-once blobs under short keys: a folder, Redis, S3, or memory. Readers see a
-// complete value or a miss, never a part. The value of a key never changes; it can only be removed.
+// complete value or a miss, never a part. The value of a key never changes; it can only be removed
+// (and the record of a prompt replaced by another).
 // A backend may drop values at any time (Redis at its memory limit, S3 by a lifecycle rule), so a
 // miss is not an error. A backend does not check the values that it returns: blobs carry their own
 // checksums.
 //
-// Missing or damaged blobs make a prefix shorter and are reported to `on_warning`. A damaged block
-// is removed, unless another process has replaced it meanwhile.
+// Missing or damaged blobs make a prefix shorter and are reported to `on_warning`. Reading removes
+// nothing. Damaged blobs are removed by puts that need their place, and by check() with `repair`,
+// unless another process has replaced them meanwhile.
 //
 // Spec: docs/reference/store.md.
 
@@ -120,6 +122,11 @@ class Backend {
   // Several, with fewer round trips; outcomes in their order. After an error some may be stored.
   Result<std::vector<PutOutcome>> put(std::span<const Blob> blobs);
 
+  // Stores the value in place of the one that the key may have, in one step: readers see the old
+  // value or the new one. Of several at once, the last one stays. For records only: the value of
+  // every other key never changes.
+  Result<void> replace(const std::string& key, ByteView value);
+
   // Errors: as above.
   Result<std::optional<Bytes>> get(const std::string& key);
   // Several, in order, each passed to `sink` once; at most 8 values are in memory at a time.
@@ -166,6 +173,8 @@ class Backend {
   virtual Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) = 0;
   virtual Result<void> do_list(const std::string& prefix, const EntrySink& sink) = 0;
   virtual Result<void> do_touch(std::span<const std::string> keys) = 0;
+  // By default two steps, do_remove() and do_put().
+  virtual Result<void> do_replace(const Blob& blob);
 
   std::string name_;
   BackendOptions options_;
@@ -256,6 +265,8 @@ struct LibraryOptions {
   std::string salt = {};
   unsigned n_threads = 0;
   OnWarning on_warning = {};
+  // find(), fetch() and record() remove damaged blobs, too: for a reader that will put them again.
+  bool remove_damaged = false;
 };
 
 struct PutOptions {
@@ -339,8 +350,7 @@ class Library {
   // Progress: blocks.
   // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);
   //           kInvalidArgument (no tokens; a name of more than 512 bytes, or one that is in use
-  //           for another prompt); kTooLarge if all slots are taken, or the backend drops blocks as
-  //           they are put.
+  //           for another prompt); kTooLarge if the backend drops blocks as they are put.
   Result<PutReport> put(const cache::CacheReader& prompt, std::string_view name,
                         const Progress& progress = {}, const PutOptions& options = {});
   Result<PutReport> put_file(const ByteSource& file, std::string_view name,
