@@ -51,18 +51,6 @@ TEST_F(Find, TakesATailThatThePromptHasAllOf) {
   EXPECT_EQ(found(library_, cache, leaving_after(cache, 699)), 512);
 }
 
-// Small parameters and a small record can ask for many millions of keys.
-TEST_F(Find, FetchesNoMoreBlobsThanPromptsHave) {
-  const cache::TensorDesc dense = {.dtype = Dtype::kF32};
-  store::Prefix prefix;
-  prefix.parameters.layers.assign(64, cache::AttentionDesc{{1024, 1024}, dense, dense});
-  prefix.chain.resize(20'000);
-  prefix.n_tokens = std::ssize(prefix.chain) * cache::kTokenBlock;
-  const auto fetched = library_.fetch(prefix);
-  ASSERT_FALSE(fetched.ok());
-  EXPECT_EQ(fetched.error().code, ErrorCode::kTooLarge);
-}
-
 TEST_F(Find, LeavesOneTokenToBeReadUnlessAllAreWanted) {
   const cache::Cache cache = dense(512);
   put(library_, file_of(cache), "");

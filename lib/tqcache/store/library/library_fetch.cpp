@@ -1,7 +1,5 @@
 // Library::fetch() and load_prefix().
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
 #include <utility>
