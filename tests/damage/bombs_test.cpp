@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "limited_child.h"
+#include "support/any_memory.h"
 #include "tqcache/cache.h"
 
 namespace tqcache::test {
@@ -237,6 +238,7 @@ Bytes frame_of(const FrameHeader& header, std::size_t n_blocks) {
 }
 
 TEST(ZstdBomb, ThatClaimsMoreThanItsBytesCanHoldIsRefused) {
+  const AnyMemory any_memory;
   const Bytes file = small_file();
   for (const std::uint64_t claim : {std::uint64_t{1} << 30, (std::uint64_t{1} << 31) - 2,
                                     std::uint64_t{1} << 32, std::uint64_t{1} << 40}) {
@@ -251,6 +253,7 @@ TEST(ZstdBomb, ThatClaimsMoreThanItsBytesCanHoldIsRefused) {
 }
 
 TEST(ZstdBomb, FrameAtTheHighestCompressionRatioIsRead) {
+  const AnyMemory any_memory;
   constexpr std::size_t kBlocks = 250;
   const std::uint64_t bytes = kBlocks * kBlockContent;
   const Bytes file = file_with_frame(bytes, frame_of({.content = bytes}, kBlocks));
@@ -270,6 +273,7 @@ Bytes planes_of(const Bytes& high, const Bytes& low) {
 }
 
 TEST(PlaneFrames, ThatClaimMoreThanTheirBytesCanHoldAreRefused) {
+  const AnyMemory any_memory;
   const Bytes file = small_file();
   for (const std::uint64_t claim : {std::uint64_t{1} << 30, std::uint64_t{1} << 40}) {
     const Bytes frame = frame_of({.content = claim / 2}, 100);
@@ -291,6 +295,7 @@ TEST(PlaneFrames, AtTheHighestCompressionRatioAreRead) {
 }
 
 TEST(ZstdBomb, ThatHoldsLessThanItClaimsIsRefused) {
+  const AnyMemory any_memory;
   const Bytes bomb =
       file_with_frame(200 * kBlockContent, frame_of({.content = 200 * kBlockContent}, 199));
   expect_harmless(read_unless_same(small_file()),

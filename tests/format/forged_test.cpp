@@ -29,13 +29,14 @@ class Forged : public testing::TestWithParam<Compression> {
   const Bytes forged_ = forged_file(cache_, options_);
   const TempDir dir_;
 
-  // Converting neither file changes nor leaves anything.
-  void expect_no_conversion(const cache::ConvertOptions& options) const {
+  // The forged file is not converted and leaves nothing; the true one is converted.
+  void expect_no_conversion(const Bytes& forged, const Bytes& honest,
+                            const cache::ConvertOptions& options) const {
     const auto target = dir_ / "out.tqkv";
-    expect_error(format::convert_file(*memory_source(forged_), target, options, options_),
+    expect_error(format::convert_file(*memory_source(forged), target, options, options_),
                  ErrorCode::kCorrupt, kRefusal);
     EXPECT_EQ(dir_.entry_count(), 0u);
-    must(format::convert_file(*memory_source(honest_), target, options, options_));
+    must(format::convert_file(*memory_source(honest), target, options, options_));
     std::filesystem::remove(target);
   }
 };
@@ -70,8 +71,10 @@ TEST_P(Forged, IsRefusedWhereOneSectionIsForged) {
 }
 
 TEST_P(Forged, IsNotConverted) {
-  expect_no_conversion({.keep_all = true});
-  expect_no_conversion(options_of_bits(4, 4));
+  expect_no_conversion(forged_, honest_, {.keep_all = true});
+  const cache::Cache dense = CacheBuilder(600).dense({2, 64}).build();
+  expect_no_conversion(forged_file(dense, options_), file_of(dense, GetParam()),
+                       options_of_bits(4, 4));
 }
 
 TEST_P(Forged, IsNotMeasuredForAnArchive) {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "file_fixture.h"
+#include "support/any_memory.h"
 #include "tqcache/format/manifest_rules.h"
 
 namespace tqcache::test {
@@ -130,6 +131,7 @@ Bytes frame_of_zeros(std::size_t size) {
 }
 
 TEST(Limits, RefuseAFrameSmallerThanItsShapeBeforeAllocating) {
+  const AnyMemory any_memory;
   // 1024 heads of 1024 components and 256 tokens: 512 MiB a side.
   const Bytes file = file_claiming(claiming({1024, 1024}, 256, 1), frame_of_zeros(100));
   ASSERT_LT(file.size(), 3000u);

@@ -96,7 +96,7 @@ Bytes with_header_of(const Bytes& file, std::uint64_t size) {
 
 // These sizes begin with the bytes of a pickle's protocol: 80 02 to 80 05.
 TEST(DetectKind, TakesNoSafetensorsFileForAPickle) {
-  for (const std::uint64_t size : {0x280u, 0x380u, 0x480u, 0x580u}) {
+  for (const std::uint64_t size : {0x10280u, 0x10380u, 0x480u, 0x580u}) {
     const Bytes mlx = with_header_of(test::small_mlx_file(MlxLayout::kMetaState), size);
     EXPECT_EQ(kind_of(mlx).value(), FileKind::kMlxLm) << size;
     EXPECT_EQ(name_of_pickle_in(mlx), "none") << size;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "migrations/v1_to_v2.h"
+#include "support/any_memory.h"
 #include "support/v1_builder.h"
 #include "support/v1_writer.h"
 
@@ -220,6 +221,7 @@ TEST(V1File, RefusesBooleansThatAreNeither) {
 
 // A frame's header says what it holds: nobody checks that before it is decompressed.
 TEST(V1File, RefusesAFrameTooShortForWhatItSays) {
+  const AnyMemory any_memory;
   constexpr std::uint64_t kClaim = std::uint64_t{1} << 35;
   const auto claiming = [](const V1Tensor&) {
     ByteWriter frame;

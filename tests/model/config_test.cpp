@@ -79,8 +79,8 @@ TEST(GgufConfig, RefusesOtherArithmetic) {
   expect_refused({
       {ErrorCode::kUnsupported, "architecture \"mamba\"",
        set("general.architecture", std::string("mamba"))},
-      {ErrorCode::kUnsupported, "RoPE scaling \"yarn\"",
-       set("qwen3.rope.scaling.type", std::string("yarn"))},
+      {ErrorCode::kUnsupported, "RoPE scaling \"spiral\"",
+       set("qwen3.rope.scaling.type", std::string("spiral"))},
       {ErrorCode::kUnsupported, "qwen3.attention.sliding_window",
        set("qwen3.attention.sliding_window", std::int64_t{4096})},
       {ErrorCode::kUnsupported, "qwen3.expert_count", set("qwen3.expert_count", std::int64_t{8})},

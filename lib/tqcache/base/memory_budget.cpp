@@ -69,6 +69,6 @@ Result<void> MemoryBudget::check(std::uint64_t bytes, std::string_view what, std
 }
 
 const MemoryBudget& memory_budget() { return budget_of_process(); }
-void set_memory_budget(std::uint64_t bytes) { budget_of_process() = MemoryBudget::of_user(bytes); }
+void set_memory_budget(const MemoryBudget& budget) { budget_of_process() = budget; }
 
 }  // namespace tqcache

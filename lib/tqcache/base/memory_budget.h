@@ -44,6 +44,6 @@ inline constexpr std::uint64_t kSmallFileBytes = std::uint64_t{256} << 20;
 
 // The budget of this process. Threads: set it before others read it.
 const MemoryBudget& memory_budget();
-void set_memory_budget(std::uint64_t bytes);
+void set_memory_budget(const MemoryBudget& budget);
 
 }  // namespace tqcache
