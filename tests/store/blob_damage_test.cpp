@@ -65,7 +65,7 @@ TEST_P(AnyBlob, UnderAnotherKeyIsAMismatch) {
 TEST_P(AnyBlob, OfALaterVersionIsUnsupported) {
   put_number(blob_, 8, std::uint32_t{3});
   reseal(blob_);
-  expect_error(key_, blob_, ErrorCode::kUnsupported, "version 3 is newer than version 1");
+  expect_error(key_, blob_, ErrorCode::kUnsupported, "version 3 is newer than version 2");
 }
 
 // Digests that fit are no reason to trust: kinds, sizes and offsets are looked at for themselves.
