@@ -143,6 +143,15 @@ TEST(RedisFaults, TakesNoMoreThanTheLargestValue) {
   EXPECT_EQ(error_of("$500000\r\n" + std::string(200'000, 'x')).code, ErrorCode::kTooLarge);
 }
 
+// As tqcache opens stores: a hostile answer is in memory more than once.
+TEST(RedisFaults, TakesNoValueThatNoPromptHas) {
+  const FakeServer server(
+      Script{{"$536870912\r\n" + std::string(std::size_t{145} << 20, 'x'), kSilence}});
+  const auto backend = store::open_backend("redis://" + server.address(), {});
+  const Error error = (*backend)->get("a").error();
+  EXPECT_EQ(error.code, ErrorCode::kTooLarge) << error.message;
+}
+
 TEST(RedisFaults, TellsWhyItWasRefused) {
   EXPECT_EQ(error_of("-LOADING the dataset\r\n").code, ErrorCode::kBusy);
   EXPECT_EQ(error_of("-CLUSTERDOWN no slot\r\n").code, ErrorCode::kBusy);

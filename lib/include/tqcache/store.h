@@ -47,6 +47,9 @@ namespace tqcache::store {
 inline constexpr std::size_t kMaxKeyBytes = 200;
 // The default limit of Redis (proto-max-bulk-len).
 inline constexpr std::uint64_t kMaxValueBytes = std::uint64_t{512} << 20;
+// No blob of a real prompt is larger: a description has at most 128 MiB, and a section is one K or
+// V of one token block. An answer of a hostile server is in memory up to three times.
+inline constexpr std::uint64_t kUsualMaxValueBytes = std::uint64_t{144} << 20;
 
 // A key is 1 to 200 bytes of [a-z0-9/_.-]: segments separated by single '/', none empty or
 // beginning with '.'. It can be used unchanged in a path, a URL and a pattern.
@@ -60,7 +63,8 @@ struct BackendOptions {
   // average, after `idle_timeout`, and all of them within `time_limit`.
   std::uint64_t least_rate = 4096;  // bytes per second
   std::chrono::milliseconds time_limit{900'000};
-  std::uint64_t max_value_bytes = kMaxValueBytes;  // larger values are refused by put() and get()
+  // Larger values are refused by put() and get(). At most kMaxValueBytes.
+  std::uint64_t max_value_bytes = kUsualMaxValueBytes;
   // Larger listings are refused: a server could list forever.
   std::uint64_t max_listed_keys = std::uint64_t{1} << 21;
   std::uint64_t max_list_pages = 100'000;

@@ -154,16 +154,27 @@ struct PromptStore::State {
     return {};
   }
 
+  // A store for which there is no memory does not end the session.
+  template <class Work>
+  void put_in_memory(const Work& work) {
+    if (!putting || gave_up) return;
+    try {
+      work();
+    } catch (const std::bad_alloc&) {
+      give_up(too_large("out of memory"));
+    }
+  }
+
   void watch(const cache::Cache& cache) {
-    if (putting && !gave_up) putting->watch(cache);
+    put_in_memory([&] { putting->watch(cache); });
   }
 
   void end_prompt(const cache::Cache& cache) {
-    if (putting && !gave_up) putting->end_prompt(cache);
+    put_in_memory([&] { putting->end_prompt(cache); });
   }
 
   void finish_putting(const cache::Cache& cache, bool hurry) {
-    if (putting && !gave_up) {
+    put_in_memory([&] {
       const std::chrono::milliseconds limit = hurry ? kHurriedPutTimeout : kPutTimeout;
       put_limit->set(limit);
       stored = putting->finish(cache, limit, options.keep_going);
@@ -174,7 +185,7 @@ struct PromptStore::State {
       } else if (stored.left_blocks > 0) {
         warn(fmt::format("slow: {} token blocks were not stored in time", stored.left_blocks));
       }
-    }
+    });
     putting.reset();
     put_limit->clear();
   }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <span>
 #include <thread>
 #include <utility>
@@ -201,6 +202,8 @@ class BackgroundPut::Worker {
   Result<void> run(Job job) {
     try {
       return putter_.run(std::move(job));
+    } catch (const std::bad_alloc&) {
+      return too_large("out of memory");
     } catch (const std::exception& error) {
       return Error{ErrorCode::kIo, error.what()};
     }
