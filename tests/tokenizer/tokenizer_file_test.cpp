@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -222,15 +223,87 @@ TEST(TokenizerJson, RefusesBadVocabularies) {
       {ErrorCode::kCorrupt, "not an integer", [](Json& r) { r["model"]["vocab"]["he"] = 1.5; }},
       {ErrorCode::kCorrupt, "outside the byte alphabet",
        [](Json& r) { r["model"]["vocab"]["h e"] = 264; }},
-      {ErrorCode::kCorrupt, "no token for byte 33",
+      {ErrorCode::kCorrupt, "no token for any byte",
        [](Json& r) {
-         r["model"]["vocab"].erase("!");
-         r["model"]["vocab"]["!!"] = 33;
+         r["model"]["vocab"] = {{"hello", 0}, {"world", 1}};
+         r["model"]["merges"] = Json::array();
+         for (int i = 0; i < 3; ++i) r["added_tokens"][i]["id"] = 2 + i;
        }},
       {ErrorCode::kCorrupt, "token 264: empty", [](Json& r) { r["model"]["vocab"][""] = 264; }},
       {ErrorCode::kTooLarge, "token 264: 65537 bytes",
        [](Json& r) { r["model"]["vocab"][std::string(65'537, 'x')] = 264; }},
   });
+}
+
+// "e", "f" and the control character 4 have no token; "!!" merges.
+Json with_missing_bytes() {
+  Json root = tiny::tokenizer();
+  Json& vocab = root["model"]["vocab"];
+  for (const int byte : {4, 0x65, 0x66}) {
+    vocab.erase(tiny::byte_letters()[static_cast<std::size_t>(byte)]);
+    vocab["unused" + std::to_string(byte)] = byte;
+  }
+  vocab.erase("he");
+  vocab["!!"] = int{tiny::kHe};
+  root["model"]["merges"] = {"! !", "l l"};
+  return root;
+}
+
+TEST(TokenizerJson, LeavesOutBytesWithoutAToken) {
+  const Tokenizer tokenizer = from_json(with_missing_bytes()).value();
+  EXPECT_THAT(tokenizer.encode("ae\x04z", kParse).value(), ElementsAre('a', 'z'));
+  // As in transformers, the neighbors of what is left out become neighbors.
+  EXPECT_THAT(tokenizer.encode("!\x04!", kParse).value(), ElementsAre(tiny::kHe));
+  EXPECT_THAT(tokenizer.encode("\x04", kParse).value(), ElementsAre());
+  EXPECT_EQ(tokenizer.find_left_out("abc"), std::nullopt);
+  EXPECT_EQ(tokenizer.find_left_out("ab\x04 e"), 2u);
+  EXPECT_EQ(from_json(tiny::tokenizer())->find_left_out("ab\x04"), std::nullopt);
+}
+
+TEST(TokenizerJson, NamesTheWholeCharacterThatIsLeftOut) {
+  Json root = tiny::tokenizer();
+  root["model"]["vocab"].erase(tiny::byte_letters()[0x81]);  // the last byte of U+0301
+  root["model"]["vocab"]["unused"] = 0x81;
+  const Tokenizer tokenizer = from_json(root).value();
+  EXPECT_EQ(tokenizer.find_left_out("ae\xcc\x81"), 2u);
+  EXPECT_THAT(tokenizer.encode("\xcc\x81", kParse).value(), ElementsAre(0xcc));
+}
+
+TEST(TokenizerJson, PutsTheUnknownTokenInPlaceOfBytesWithoutAToken) {
+  const auto encode = [](const Json& root) {
+    return from_json(root)->encode("aeefz", kParse).value();
+  };
+  Json root = with_missing_bytes();
+  root["model"]["unk_token"] = "hello";
+  EXPECT_THAT(encode(root), ElementsAre('a', tiny::kHello, tiny::kHello, tiny::kHello, 'z'));
+  EXPECT_EQ(from_json(root)->find_left_out("e"), std::nullopt);
+  EXPECT_NE(from_json(root)->fingerprint(), from_json(with_missing_bytes())->fingerprint());
+  root["model"]["fuse_unk"] = true;
+  EXPECT_THAT(encode(root), ElementsAre('a', tiny::kHello, 'z'));
+
+  // Where every byte has a token, nothing is unknown, and the fingerprint says nothing of it.
+  Json whole = tiny::tokenizer();
+  whole["model"]["unk_token"] = "hello";
+  EXPECT_EQ(from_json(whole)->fingerprint(), from_json(tiny::tokenizer())->fingerprint());
+}
+
+TEST(TokenizerJson, FillsIdsThatAreLeftOut) {
+  Json root = tiny::tokenizer();
+  root["added_tokens"][2]["id"] = 266;  // <tool>; 263 to 265 are nothing
+  const Tokenizer tokenizer = from_json(root).value();
+  EXPECT_EQ(tokenizer.vocab_size(), 267);
+  EXPECT_EQ(tokenizer.ordinary_size(), 261);
+  EXPECT_THAT(tokenizer.encode("<tool>[PAD264]", kParse).value(),
+              ElementsAre(266, '[', 'P', 'A', 'D', '2', '6', '4', ']'));
+
+  tensors::Gguf file = tiny::gguf();  // the same vocabulary as llama.cpp's converter writes it
+  auto& tokens = std::get<std::vector<std::string>>(file.metadata["tokenizer.ggml.tokens"]);
+  auto& types = std::get<std::vector<std::int64_t>>(file.metadata["tokenizer.ggml.token_type"]);
+  tokens.pop_back();
+  types.pop_back();
+  tokens.insert(tokens.end(), {"[PAD263]", "[PAD264]", "[PAD265]", "<tool>"});
+  types.insert(types.end(), {5, 5, 5, 4});
+  EXPECT_EQ(Tokenizer::from_gguf(file)->fingerprint(), tokenizer.fingerprint());
 }
 
 TEST(TokenizerJson, RefusesBadAddedTokens) {
@@ -240,7 +313,7 @@ TEST(TokenizerJson, RefusesBadAddedTokens) {
   expect_refused({
       {ErrorCode::kCorrupt, "key \"lstrip\": not true or false", change("lstrip", 1)},
       {ErrorCode::kUnsupported, "\"<tool>\": single_word", change("single_word", true)},
-      {ErrorCode::kCorrupt, "an id out of range", change("id", 300)},
+      {ErrorCode::kCorrupt, "an id out of range", change("id", 528)},
       {ErrorCode::kCorrupt, "token 262: comes twice", change("id", 262)},
       {ErrorCode::kCorrupt, "is token 262 too", change("content", "<|im_end|>")},
       {ErrorCode::kCorrupt, "empty", change("content", "")},
@@ -370,7 +443,6 @@ TEST(TokenizerGguf, RefusesBadFiles) {
       {ErrorCode::kCorrupt, "1 types for 264 tokens",
        set("tokenizer.ggml.token_type", std::vector<std::int64_t>{1})},
       {ErrorCode::kUnsupported, "token 5: type 6", set_type(5, 6)},
-      {ErrorCode::kCorrupt, "no token for byte 65", set_type('A', 3)},
       {ErrorCode::kCorrupt, "merge 0: the result is not", set_type(tiny::kHe, 3)},
       {ErrorCode::kCorrupt, "token 1: ",
        [](Gguf& f) {
@@ -393,6 +465,52 @@ TEST(TokenizerGguf, RefusesBadFiles) {
     ASSERT_FALSE(tokenizer.ok()) << one.message;
     EXPECT_THAT(tokenizer.error().message, HasSubstr(one.message));
     EXPECT_EQ(tokenizer.error().code, one.code) << tokenizer.error().message;
+  }
+}
+
+TEST(TokenizerGguf, TakesVocabulariesAsTheyAre) {
+  tensors::Gguf file = tiny::gguf();
+  auto& tokens = std::get<std::vector<std::string>>(file.metadata["tokenizer.ggml.tokens"]);
+  auto& types = std::get<std::vector<std::int64_t>>(file.metadata["tokenizer.ggml.token_type"]);
+  types['A'] = 3;  // no token for this byte
+  tokens.insert(tokens.end(), {"<unused>", "<unused>", "", "<unk>", "<unk>"});
+  types.insert(types.end(), {5, 5, 1, 5, 2});
+  const Tokenizer tokenizer = Tokenizer::from_gguf(file).value();
+  EXPECT_THAT(tokenizer.encode("bAb", Tokenizer::Special::kAsText).value(), ElementsAre('b', 'b'));
+  EXPECT_EQ(tokenizer.find_left_out("bA"), 1u);
+  EXPECT_THAT(tokenizer.encode("<unk>", kParse).value(), ElementsAre(268));
+  EXPECT_EQ(tokenizer.token_bytes(266), "[EMPTY_266]");
+  EXPECT_EQ(tokenizer.ordinary_size(), 261);
+}
+
+TEST(TokenizerGguf, KnowsThePretokenizersOfOtherFamilies) {
+  tensors::Gguf file = tiny::gguf();
+  const auto fingerprint_of = [&](const char* name) {
+    file.metadata["tokenizer.ggml.pre"] = std::string(name);
+    file.metadata["tokenizer.ggml.add_bos_token"] = false;
+    const auto tokenizer = Tokenizer::from_gguf(file);
+    EXPECT_TRUE(tokenizer.ok()) << name << ": " << tokenizer.error().message;
+    return tokenizer->fingerprint();
+  };
+  const std::vector<std::vector<const char*>> families = {
+      {"gpt-2", "a.x-4.0", "granite-docling", "mellum", "trillion"},
+      {"qwen2", "deepseek-r1-qwen", "f2llmv2", "kormo", "megrez"},
+      {"qwen35"},
+      {"llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0", "pixtral"},
+      {"dbrx", "smaug-bpe"},
+      {"tekken"},
+      {"gpt-4o"},
+      {"smollm", "minerva-7b", "refact"},
+      {"seed-coder"},
+      {"minicpm5"},
+      {"deepseek-coder"},
+  };
+  std::set<Sha256> all;
+  for (const auto& names : families) {
+    for (const char* name : names) {
+      EXPECT_EQ(fingerprint_of(name), fingerprint_of(names[0])) << name;
+    }
+    EXPECT_TRUE(all.insert(fingerprint_of(names[0])).second) << names[0];
   }
 }
 

@@ -8,9 +8,11 @@
 #include <string_view>
 
 #include "cli/cache_io.h"
+#include "cli/console.h"
 #include "cli/terminal.h"
 #include "tqcache/cache.h"
 #include "tqcache/file.h"
+#include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::cli {
 
@@ -62,6 +64,7 @@ Result<std::vector<std::int32_t>> encode(const PromptFlags& flags,
     text = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, in_file(name, tokenizer.encode(text, options)));
+  warn_if_left_out(tokenizer, name, text);
   return begins && tokenizer.adds_begin_token() ? begun_once(std::move(ids), tokenizer)
                                                 : std::move(ids);
 }
@@ -101,6 +104,17 @@ Result<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
   }
   if (ids.empty()) return usage_error("the prompt is empty");
   return ids;
+}
+
+void warn_if_left_out(const tokenizer::Tokenizer& tokenizer, std::string_view place,
+                      std::string_view text) {
+  const std::optional<std::size_t> at = tokenizer.find_left_out(text);
+  if (!at) return;
+  const auto character =
+      static_cast<unsigned>(tokenizer::first_character(text.substr(*at)).code_point);
+  warn(place, fmt::format("byte {}: the model's vocabulary has no token for U+{:04X}; such "
+                          "characters are left out",
+                          *at, character));
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/flags.h"
@@ -35,6 +36,10 @@ enum class PromptPlace { kBegins, kGoesOn };
 Result<std::vector<std::int32_t>> read_prompt(const PromptFlags& flags,
                                               const tokenizer::Tokenizer& tokenizer,
                                               PromptPlace place = PromptPlace::kBegins);
+
+// Warns if encoding leaves out a character of the text; `place` is the text's name.
+void warn_if_left_out(const tokenizer::Tokenizer& tokenizer, std::string_view place,
+                      std::string_view text);
 
 // A JSON array of ids: [1, 2, 3].
 // Errors: those of reading; kCorrupt (anything but an array of numbers from 0 to 2^31 - 1),

@@ -11,6 +11,7 @@
 #include "cli/codec_flags.h"
 #include "cli/common_flags.h"
 #include "cli/line_reader.h"
+#include "cli/prompt.h"
 #include "cli/session_flags.h"
 #include "cli/store_flags.h"
 #include "cli/terminal.h"
@@ -231,6 +232,9 @@ Result<void> Chat::say(const std::string& text) {
   const auto kept = std::span(session_.cache().tokens).first(static_cast<std::size_t>(n_kept_));
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
                  turns_.ask(kept, flags_.system, text, !flags_.no_think));
+  const tokenizer::Tokenizer& tokenizer = session_.model().tokenizer;
+  if (kept.empty()) warn_if_left_out(tokenizer, "--system", flags_.system);
+  warn_if_left_out(tokenizer, "this turn", text);
   const Turn turn{n_kept_, text};
   if (n_kept_ + std::ssize(ids) > context()) return context_full(std::ssize(ids));
   // An unfinished turn may have begun alike, with the same system text.

@@ -83,6 +83,10 @@ class Tokenizer {
                                            const EncodeOptions& options) const;
   Result<std::vector<std::int32_t>> encode(std::string_view text, Special special) const;
 
+  // The position of the first character of `text` that encode() leaves out, because the vocabulary
+  // has no token for one of its bytes. Some byte-level vocabularies lack control characters.
+  std::optional<std::size_t> find_left_out(std::string_view text) const;
+
   // The bytes of one token, which may be a part of a character. For special tokens, their name. Ids
   // outside the vocabulary have no bytes: a model's matrices may have spare rows.
   const std::string& token_bytes(std::int32_t id) const;
@@ -93,6 +97,9 @@ class Tokenizer {
   std::string decode(std::span<const std::int32_t> ids) const;
 
   std::int64_t vocab_size() const;
+  // The same without the added tokens at the end: text without names of added tokens becomes ids
+  // below it.
+  std::int64_t ordinary_size() const;
   // Finds a token by name ("<|im_end|>"), or by the bytes of an ordinary token (" the").
   std::optional<std::int32_t> find_token(std::string_view text) const;
   // The token for the beginning of a text, whether or not encode() adds it.

@@ -1264,6 +1264,17 @@ Result<SinusoidArgs> sinusoid_args(const AttentionStep& step) {
   return args;
 }
 
+// The number of blocks of threads. A block that takes tiles of two heads has to join its sums and
+// begin again with empty buffers, which takes as long as a tenth of 131,072 tokens, and the others
+// wait for it. So with equal sequences each head has its own blocks, or each block whole heads, if
+// that leaves at most an eighth of the multiprocessors idle.
+int count_ctas(std::int64_t n_segments, int multiprocessors) {
+  const std::int64_t most = multiprocessors, per_cta = (n_segments + most - 1) / most;
+  const std::int64_t even =
+      n_segments <= most ? most / n_segments * n_segments : (n_segments + per_cta - 1) / per_cta;
+  return 8 * even >= 7 * most ? static_cast<int>(even) : multiprocessors;
+}
+
 struct Plan {
   AttendArgs args;
   const Choice* choice = nullptr;
@@ -1318,7 +1329,8 @@ Result<Plan> make_plan(const AttentionStep& step) {
   if (plan.choice->shared > device->shared) {
     return unsupported("attention on a GPU with less shared memory than compute capability 9.0");
   }
-  p.n_ctas = device->multiprocessors;
+  p.n_ctas = count_ctas(std::int64_t{step.n_sequences} * p.n_kv_heads * p.n_columns,
+                        device->multiprocessors);
   p.can_overlap = device->can_overlap;
   const std::size_t split = static_cast<std::size_t>(split_floats(step.head_dim)) * sizeof(float);
   const std::size_t segments = static_cast<std::size_t>(step.n_sequences) *

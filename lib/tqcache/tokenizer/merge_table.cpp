@@ -159,14 +159,16 @@ Error no_token(std::size_t byte) {
 
 }  // namespace
 
-Result<Symbols> Symbols::of_bytes(const Vocabulary& vocabulary) {
-  Symbols symbols(true, {});
+Result<Symbols> Symbols::of_bytes(const Vocabulary& vocabulary, const UnknownRule& unknown) {
+  Symbols symbols(true, unknown);
+  bool has_any = false;
   for (std::size_t byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
     const std::optional<std::int32_t> id = vocabulary.find_ordinary({&c, 1});
-    if (!id) return no_token(byte);
-    symbols.ids_[byte] = *id;
+    symbols.ids_[byte] = id.value_or(kNoId);
+    has_any |= id.has_value();
   }
+  if (!has_any) return Error{ErrorCode::kCorrupt, "vocabulary: no token for any byte"};
   return symbols;
 }
 
@@ -193,7 +195,7 @@ void Symbols::split(std::string_view piece, const Vocabulary& vocabulary,
                     MergeTable::Scratch& scratch) const {
   scratch.clear();
   if (by_bytes_) {
-    for (const char c : piece) scratch.add(ids_[static_cast<unsigned char>(c)]);
+    split_bytes(piece, scratch);
     return;
   }
   bool follows_unknown = false;
@@ -207,6 +209,21 @@ void Symbols::split(std::string_view piece, const Vocabulary& vocabulary,
       add_unknown(character, follows_unknown, scratch);
     }
     follows_unknown = !id;
+  }
+}
+
+// Source: huggingface/tokenizers models/bpe/model.rs, merge_word: the neighbors of a byte that is
+// left out become neighbors.
+void Symbols::split_bytes(std::string_view piece, MergeTable::Scratch& scratch) const {
+  bool follows_unknown = false;
+  for (const char c : piece) {
+    const std::int32_t id = ids_[static_cast<unsigned char>(c)];
+    if (id != kNoId) {
+      scratch.add(id);
+    } else if (unknown_.token) {
+      add_unknown({&c, 1}, follows_unknown, scratch);
+    }
+    follows_unknown = id == kNoId;
   }
 }
 

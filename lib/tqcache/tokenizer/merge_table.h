@@ -90,9 +90,10 @@ class MergeTable {
 
 // The smallest tokens of a piece of text, before any are merged.
 //
-// A byte-level vocabulary has a token for every byte. A SentencePiece vocabulary has tokens for
-// characters; a character without a token becomes its bytes if the vocabulary has byte tokens, and
-// otherwise the unknown token.
+// A byte-level vocabulary has tokens for bytes, usually for all 256. A byte without a token becomes
+// the unknown token, or is left out if the vocabulary has none. A SentencePiece vocabulary has
+// tokens for characters; a character without a token becomes its bytes if the vocabulary has byte
+// tokens, and otherwise the unknown token.
 
 // The replacement for a character without a token.
 struct UnknownRule {
@@ -103,10 +104,15 @@ struct UnknownRule {
 
 class Symbols {
  public:
-  // Errors:   kCorrupt when a byte has no token.
-  static Result<Symbols> of_bytes(const Vocabulary& vocabulary);
+  // Errors:   kCorrupt when no byte has a token.
+  static Result<Symbols> of_bytes(const Vocabulary& vocabulary, const UnknownRule& unknown = {});
   // Errors:   kCorrupt when a character would have no token, no byte tokens and no unknown token.
   static Result<Symbols> of_characters(const Vocabulary& vocabulary, const UnknownRule& unknown);
+
+  // Returns whether split() leaves this byte out.
+  bool leaves_out(char byte) const {
+    return by_bytes_ && !unknown_.token && ids_[static_cast<unsigned char>(byte)] == kNoId;
+  }
 
   // Replaces the contents of `scratch` by the symbols of the piece.
   // Requires: piece shorter than 2^32 - 1 bytes, and UTF-8 unless the symbols are bytes; the
@@ -117,14 +123,17 @@ class Symbols {
  private:
   Symbols(bool by_bytes, const UnknownRule& unknown) : by_bytes_(by_bytes), unknown_(unknown) {}
 
+  void split_bytes(std::string_view piece, MergeTable::Scratch& scratch) const;
   std::optional<std::int32_t> find(std::string_view character, const Vocabulary& vocabulary) const;
-
   void add_unknown(std::string_view character, bool follows_unknown,
                    MergeTable::Scratch& scratch) const;
 
+  static constexpr std::int32_t kNoId = -1;
+
   bool by_bytes_;
   UnknownRule unknown_;
-  std::array<std::int32_t, 256> ids_{};   // token of the byte as a character, or else as a byte
+  // Token of the byte as a character, or else as a byte; kNoId where absent.
+  std::array<std::int32_t, 256> ids_{};
   std::array<bool, 256> is_character_{};  // ASCII characters with their own token
 };
 

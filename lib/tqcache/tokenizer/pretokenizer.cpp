@@ -253,14 +253,71 @@ constexpr std::string_view kTekkenPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// Phi-4-mini, GPT-4o
+constexpr std::string_view kO200kPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kSeedCoderPattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+    R"( ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// MiniCPM5, behind a split into up to three digits
+constexpr std::string_view kMiniCpm5Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// The families of expressions. The names of models whose tokenizers are equal share one.
+constexpr KnownPretokenizer kGpt2 = {{}, {kGpt2Pattern}, false, false};
+constexpr KnownPretokenizer kQwen2 = {{}, {kQwen2Pattern}, false, false};
+constexpr KnownPretokenizer kQwen35 = {{}, {kQwen35Pattern}, false, false};
+constexpr KnownPretokenizer kLlama3 = {{}, {kLlama3Pattern}, true, true};
+constexpr KnownPretokenizer kDbrx = {{}, {kLlama3Pattern}, false, false};
+constexpr KnownPretokenizer kTekken = {{}, {kTekkenPattern}, true, true};
+constexpr KnownPretokenizer kO200k = {{}, {kO200kPattern}, false, false};
+constexpr KnownPretokenizer kDigits = {{}, {R"(\p{N})", kGpt2Pattern}, false, false};
+constexpr KnownPretokenizer kSeedCoder = {{}, {kSeedCoderPattern}, false, false};
+constexpr KnownPretokenizer kMiniCpm5 = {{}, {R"(\p{N}{1,3})", kMiniCpm5Pattern}, true, false};
+constexpr KnownPretokenizer kDeepSeekCoder = {
+    {},
+    {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", "[一-龥ࠀ-一가-퟿]+", R"(\p{N})"},
+    false,
+    false};
+
+constexpr KnownPretokenizer named(std::string_view name, KnownPretokenizer family) {
+  family.name = name;
+  return family;
+}
+
 constexpr std::array kKnown = {
-    KnownPretokenizer{"gpt-2", kGpt2Pattern, {}, false, false},
-    KnownPretokenizer{"qwen2", kQwen2Pattern, {}, false, false},
-    KnownPretokenizer{"deepseek-r1-qwen", kQwen2Pattern, {}, false, false},
-    KnownPretokenizer{"qwen35", kQwen35Pattern, {}, false, false},
-    KnownPretokenizer{"llama-bpe", kLlama3Pattern, {}, true, true},
-    KnownPretokenizer{"tekken", kTekkenPattern, {}, true, true},
-    KnownPretokenizer{"smollm", R"(\p{N})", kGpt2Pattern, false, false},
+    named("gpt-2", kGpt2),
+    named("a.x-4.0", kGpt2),
+    named("granite-docling", kGpt2),
+    named("mellum", kGpt2),
+    named("trillion", kGpt2),
+    named("qwen2", kQwen2),
+    named("deepseek-r1-qwen", kQwen2),
+    named("f2llmv2", kQwen2),
+    named("kormo", kQwen2),
+    named("megrez", kQwen2),
+    named("qwen35", kQwen35),
+    named("llama-bpe", kLlama3),
+    named("llama3", kLlama3),
+    named("llama-v3", kLlama3),
+    named("falcon3", kLlama3),
+    named("midm-2.0", kLlama3),
+    named("pixtral", kLlama3),
+    named("dbrx", kDbrx),
+    named("smaug-bpe", kDbrx),
+    named("tekken", kTekken),
+    named("gpt-4o", kO200k),
+    named("smollm", kDigits),
+    named("minerva-7b", kDigits),
+    named("refact", kDigits),
+    named("seed-coder", kSeedCoder),
+    named("minicpm5", kMiniCpm5),
+    named("deepseek-coder", kDeepSeekCoder),
 };
 
 }  // namespace

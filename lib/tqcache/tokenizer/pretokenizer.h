@@ -2,6 +2,7 @@
 // tokenizer/pretokenizer.h: splitting of a text into words, by a regular expression (byte-level
 // BPE) or at spaces (SentencePiece). Safe for untrusted input.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -111,8 +112,8 @@ inline constexpr std::string_view kGpt2Pattern =
 
 struct KnownPretokenizer {
   std::string_view name;
-  std::string_view pattern;
-  std::string_view later_pattern;  // splits what the first one leaves; empty: no second pattern
+  // Each splits what the one before leaves; empty behind the last.
+  std::array<std::string_view, 5> patterns;
   bool ignore_merges;
   bool adds_begin;  // unless the file says otherwise
 };

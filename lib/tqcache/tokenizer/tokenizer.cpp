@@ -1,5 +1,6 @@
 #include "tqcache/tokenizer.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <utility>
@@ -88,6 +89,14 @@ Result<std::vector<Merge>> make_merges(const TokenizerSpec& spec, const Vocabula
                      : resolve_merges(spec.merges, vocabulary);
 }
 
+bool has_all_bytes(const Vocabulary& vocabulary) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    if (!vocabulary.find_ordinary({&c, 1})) return false;
+  }
+  return true;
+}
+
 // Returns whether every token is a word or a part of one, where a space begins a word. Then merging
 // never crosses word boundaries, and a text can be merged word by word, which is much faster.
 bool has_words_only(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
@@ -106,7 +115,7 @@ Result<PieceMerger> make_merger(const TokenizerSpec& spec, const Vocabulary& voc
   TQC_TRY_ASSIGN(MergeTable table, MergeTable::make(merges));
   TQC_TRY_ASSIGN(const UnknownRule unknown, unknown_rule(spec, vocabulary));
   TQC_TRY_ASSIGN(const Symbols symbols, spec.algorithm == Algorithm::kByteLevel
-                                            ? Symbols::of_bytes(vocabulary)
+                                            ? Symbols::of_bytes(vocabulary, unknown)
                                             : Symbols::of_characters(vocabulary, unknown));
   return PieceMerger{symbols, std::move(table), spec.ignore_merges,
                      has_words_only(spec, vocabulary)};
@@ -155,6 +164,9 @@ Result<Tokenizer> Tokenizer::from_json(ByteView tokenizer_json, ByteView tokeniz
 
 Result<Tokenizer> Tokenizer::build(TokenizerSpec spec) {
   TQC_TRY_ASSIGN(Vocabulary vocabulary, Vocabulary::make(std::move(spec.tokens)));
+  if (spec.algorithm == Algorithm::kByteLevel && has_all_bytes(vocabulary)) {
+    spec.unknown_id.reset();  // no text is unknown
+  }
   TQC_TRY_ASSIGN(const std::vector<Merge> merges, make_merges(spec, vocabulary));
   TQC_TRY_ASSIGN(std::vector<Pretokenizer> pretokenizers, compile_patterns(spec));
   TQC_TRY_ASSIGN(SpecialSplitter before, make_splitter(vocabulary, false, spec.normalizer));
@@ -222,7 +234,27 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {
   return bytes;
 }
 
+std::optional<std::size_t> Tokenizer::find_left_out(std::string_view text) const {
+  if (!state_->merger) return std::nullopt;
+  const Symbols& symbols = state_->merger->symbols;
+  const auto found = std::ranges::find_if(text, [&](char c) { return symbols.leaves_out(c); });
+  if (found == text.end()) return std::nullopt;
+  auto at = static_cast<std::size_t>(found - text.begin());
+  while (at > 0 && (text[at] & 0xc0) == 0x80) --at;  // to the first byte of the character
+  return at;
+}
+
 std::int64_t Tokenizer::vocab_size() const { return state_->vocabulary.size(); }
+
+std::int64_t Tokenizer::ordinary_size() const {
+  std::int64_t n = vocab_size();
+  const auto is_made_of_text = [&](std::int64_t id) {
+    const TokenKind kind = state_->vocabulary.token(id).kind;
+    return kind == TokenKind::kOrdinary || kind == TokenKind::kByte;
+  };
+  while (n > 0 && !is_made_of_text(n - 1)) --n;
+  return n;
+}
 
 std::optional<std::int32_t> Tokenizer::find_token(std::string_view text) const {
   if (const auto id = state_->vocabulary.find_added(text)) return id;

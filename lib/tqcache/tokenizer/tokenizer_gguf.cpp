@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,8 +68,10 @@ Result<void> read_pretokenizer(const Gguf& file, Kind& kind, TokenizerSpec& spec
   if (known == nullptr) {
     return unsupported(kKey, "pre-tokenizer " + printable_name(name) + " is not known");
   }
-  spec.pattern = known->pattern;
-  if (!known->later_pattern.empty()) spec.later_patterns.emplace_back(known->later_pattern);
+  spec.pattern = known->patterns[0];
+  for (const std::string_view later : std::span(known->patterns).subspan(1)) {
+    if (!later.empty()) spec.later_patterns.emplace_back(later);
+  }
   spec.ignore_merges = known->ignore_merges;
   kind.adds_begin = known->adds_begin;
   return {};
@@ -112,8 +115,9 @@ Result<Token> read_token(const std::string& text, std::int64_t type, std::int64_
                          const TokenizerSpec& spec) {
   const bool by_bytes = spec.algorithm == Algorithm::kByteLevel;
   const std::string place = "token " + std::to_string(id) + ": ";
+  if (text.empty()) return Token{"[EMPTY_" + std::to_string(id) + "]", TokenKind::kUnused};
   if (type == 1) return by_bytes ? ordinary_token(text, id) : piece_token(text, false);
-  if (type == 3 || (type == 2 && !by_bytes)) return Token{text, TokenKind::kControl};
+  if (type == 3 || type == 2) return Token{text, TokenKind::kControl};
   if (type == 4) return user_defined_token(text, spec);
   if (type == 5) return Token{text, TokenKind::kUnused};
   if (type != 6 || by_bytes) {

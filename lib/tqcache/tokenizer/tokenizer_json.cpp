@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <optional>
@@ -64,34 +65,39 @@ Result<NumberedTokens> read_added_tokens(const Json& root, const TokenizerSpec& 
   return added;
 }
 
-// Tokens come in any order, and their ids must be 0, 1, 2, ...
+// Tokens come in any order. Most files number them 0, 1, 2, ...; some leave ids out.
 class TokenSlots {
  public:
-  explicit TokenSlots(std::size_t n) : slots_(n) {}
+  // Ids are below twice the number of tokens, so that a short file cannot claim much memory.
+  explicit TokenSlots(std::size_t n_tokens) : slots_(2 * n_tokens) {}
 
   Result<void> put(std::int64_t id, Token token) {
     const std::string place = "token " + std::to_string(id);
     if (id < 0 || id >= static_cast<std::int64_t>(slots_.size())) {
-      return corrupt(place + ": an id out of range, with " + std::to_string(slots_.size()) +
+      return corrupt(place + ": an id out of range, with " + std::to_string(slots_.size() / 2) +
                      " tokens");
     }
+    n_ids_ = std::max(n_ids_, static_cast<std::size_t>(id) + 1);
     std::optional<Token>& slot = slots_[static_cast<std::size_t>(id)];
     if (slot) return corrupt(place + ": comes twice");
     slot = std::move(token);
     return {};
   }
 
-  // All slots are filled, because no slot was filled twice. Requires: as many tokens as slots were
-  // put.
+  // An id that was left out becomes an unused token, with the name that it gets in GGUF files.
   std::vector<Token> take() && {
     std::vector<Token> tokens;
-    tokens.reserve(slots_.size());
-    for (std::optional<Token>& slot : slots_) tokens.push_back(std::move(slot).value());
+    tokens.reserve(n_ids_);
+    for (std::size_t id = 0; id < n_ids_; ++id) {
+      const Token unused = {"[PAD" + std::to_string(id) + "]", TokenKind::kUnused};
+      tokens.push_back(std::move(slots_[id]).value_or(unused));
+    }
     return tokens;
   }
 
  private:
   std::vector<std::optional<Token>> slots_;
+  std::size_t n_ids_ = 0;
 };
 
 // Takes the ordinary tokens out of a vocabulary that also lists the added tokens.
@@ -214,13 +220,16 @@ Result<void> read_bpe_options(const Json& model, TokenizerSpec& spec) {
     if (is_set(model, key)) return unsupported_part(kModel, key);
   }
   TQC_TRY_ASSIGN(spec.ignore_merges, get_bool_or(model, "ignore_merges", false));
-  // In a vocabulary with every byte, no text is unknown.
-  if (spec.algorithm == Algorithm::kByteLevel) return {};
-  TQC_TRY_ASSIGN(spec.bytes_for_unknown, get_bool_or(model, "byte_fallback", false));
+  const bool by_bytes = spec.algorithm == Algorithm::kByteLevel;
+  if (!by_bytes) {
+    TQC_TRY_ASSIGN(spec.bytes_for_unknown, get_bool_or(model, "byte_fallback", false));
+  }
   TQC_TRY_ASSIGN(spec.joins_unknown, get_bool_or(model, "fuse_unk", false));
   if (!is_set(model, "unk_token")) return {};
   TQC_TRY_ASSIGN(const std::string name, get_string(model, "unk_token"));
   TQC_TRY_ASSIGN(const Json* vocab, get_object(model, "vocab"));
+  // In a byte-level vocabulary it is needed only if a byte has no token (Tokenizer::build()).
+  if (by_bytes && find_value(*vocab, name.c_str()) == nullptr) return {};
   TQC_TRY_ASSIGN(spec.unknown_id, get_int(*vocab, name.c_str()));
   return {};
 }

@@ -88,6 +88,7 @@ bool strips(const Token& token) { return token.strips_left || token.strips_right
 // only.
 bool is_plain(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
   if (spec.algorithm != Algorithm::kByteLevel || !spec.later_patterns.empty()) return false;
+  if (spec.unknown_id) return false;
   if ((spec.adds_begin && spec.begin_id) || spec.added_end_id) return false;
   for (std::int64_t id = 0; id < vocabulary.size(); ++id) {
     if (strips(vocabulary.token(id))) return false;
@@ -122,9 +123,12 @@ void write_more(const TokenizerSpec& spec, const Vocabulary& vocabulary, ByteWri
   out.write<std::uint64_t>(spec.later_patterns.size());
   for (const std::string& pattern : spec.later_patterns) out.append_sized(as_bytes(pattern));
   write_words(spec.words, out);
-  // If characters become bytes, merging never produces an unknown token.
-  const bool needs_unknown = spec.algorithm == Algorithm::kUnigram ||
-                             (spec.algorithm == Algorithm::kPieces && !spec.bytes_for_unknown);
+  // If characters become bytes, merging never produces an unknown token. A byte-level tokenizer has
+  // one only if a byte has no token.
+  const bool needs_unknown =
+      spec.algorithm == Algorithm::kUnigram ||
+      (spec.algorithm == Algorithm::kPieces && !spec.bytes_for_unknown) ||
+      (spec.algorithm == Algorithm::kByteLevel && spec.unknown_id.has_value());
   out.write<std::uint8_t>(spec.bytes_for_unknown ? 1 : 0);
   out.write<std::uint8_t>(needs_unknown && spec.joins_unknown ? 1 : 0);
   out.write<std::int64_t>(needs_unknown ? spec.unknown_id.value_or(kNone) : kNone);

@@ -72,7 +72,12 @@ Result<void> Vocabulary::index() {
   ordinary_.reserve(tokens_.size());
   for (std::size_t id = 0; id < tokens_.size(); ++id) {
     TQC_TRY(check_token(tokens_[id], id));
-    TQC_TRY(index_token(id));
+    if (tokens_[id].kind != TokenKind::kUnused) TQC_TRY(index_token(id));
+  }
+  // Unused tokens are found by name if nothing else has it. Files repeat their names.
+  for (std::size_t id = 0; id < tokens_.size(); ++id) {
+    if (tokens_[id].kind != TokenKind::kUnused) continue;
+    added_.emplace(tokens_[id].name(), static_cast<std::int32_t>(id));
   }
   // A word of the merge list that is also declared as an added token keeps its merges. In order of
   // ids, because the order of the hash table differs from process to process.

@@ -40,7 +40,7 @@ struct Token {
 
 class Vocabulary {
  public:
-  // Errors: kCorrupt (an empty or repeated token), kTooLarge.
+  // Errors: kCorrupt (an empty token, or a repeated one that is not unused), kTooLarge.
   static Result<Vocabulary> make(std::vector<Token> tokens);
 
   // Not copyable: the lookup tables point into the tokens.

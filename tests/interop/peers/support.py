@@ -27,6 +27,7 @@ def _command_line():
     parser.add_argument("--tokenize-lines", type=Path, help="the library's tokenizers, for many texts")
     parser.add_argument("--render-chats", type=Path, help="the library's chat templates")
     parser.add_argument("--logits", type=Path, help="the program of logits.cpp")
+    parser.add_argument("--models", type=Path, help="folder of real models, filled when needed")
     parser.add_argument("--mlx-lm", default="", help="version of mlx-lm that is wanted, as 0.31")
     return parser.parse_known_args()
 

@@ -25,6 +25,15 @@ TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo
           r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
+O200K = TEKKEN.replace(r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|") \
+    .replace(r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|",
+             r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|")
+SEED_CODER = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}"
+              r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+")
+MINICPM5 = QWEN2.replace(r"|\p{N}|", r"|\p{N}+|")
+DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"]
+
+
 class Family:
     """A tokenizer of huggingface/tokenizers and the keys of a GGUF file that mean the same."""
 
@@ -73,14 +82,15 @@ def gguf_file(metadata):
 # Byte-level BPE
 
 def _byte_level(name, pre, pretokenizer, corpus, specials, words=(), normalizer=None, begin=None,
-                ignore_merges=False):
+                ignore_merges=False, alphabet=None):
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     if normalizer:
         tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pretokenizer
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=N_TOKENS, show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+                                  if alphabet is None else alphabet)
     tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in specials])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in words])
@@ -146,6 +156,43 @@ def smollm(corpus):
                                      pre_tokenizers.ByteLevel(add_prefix_space=False)])
     return _byte_level("smollm", "smollm", steps, corpus,
                        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+
+
+def smollm_without_bytes(corpus):
+    """SmolLM's vocabulary has tokens only for bytes of the text that it was trained on."""
+    steps = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                     pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    text = [line for line in corpus if not any(ord(c) < 32 or ord(c) == 127 for c in line)]
+    return _byte_level("smollm-without-bytes", "smollm", steps, text, ["<|endoftext|>"], alphabet=[])
+
+
+def _steps(*patterns):
+    return pre_tokenizers.Sequence([
+        *(pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
+          for pattern in patterns),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def phi4(corpus):
+    return _byte_level("phi4", "dbrx", _split(LLAMA3), corpus, ["<|endoftext|>", "<|im_end|>"])
+
+
+def phi4_mini(corpus):
+    return _byte_level("phi4-mini", "gpt-4o", _split(O200K), corpus, ["<|endoftext|>", "<|end|>"])
+
+
+def seed_coder(corpus):
+    return _byte_level("seed-coder", "seed-coder", _split(SEED_CODER), corpus, ["<|endoftext|>"])
+
+
+def minicpm5(corpus):
+    return _byte_level("minicpm5", "minicpm5", _steps(r"\p{N}{1,3}", MINICPM5), corpus,
+                       ["<s>", "<|im_end|>"], ignore_merges=True)
+
+
+def deepseek_coder(corpus):
+    return _byte_level("deepseek-coder", "deepseek-coder", _steps(*DEEPSEEK_CODER), corpus,
+                       ["<|EOT|>"])
 
 
 # SentencePiece
@@ -333,7 +380,8 @@ def unigram(folder, corpus):
         pre_tokenizers.Metaspace(MARK, prepend_scheme="always"))
 
 
-BYTE_LEVEL = [gpt2, llama3, qwen2, qwen35, tekken, smollm]
+BYTE_LEVEL = [gpt2, llama3, qwen2, qwen35, tekken, smollm, smollm_without_bytes, phi4, phi4_mini,
+              seed_coder, minicpm5, deepseek_coder]
 SENTENCEPIECE = [llama2, phi3, mistral, gemma, t5, unigram]
 
 
