@@ -2,11 +2,13 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary and why tests were skipped.
 #
-# usage: tools/check.sh [--clang] [--neon] [--asan | --replay] [--interop] [--chromium] [--servers] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
 #   --neon    then compile the codec for 64-bit ARM, and run its tests under qemu
+#   --cuda    with the rest compile the kernels for NVIDIA GPUs, if nvcc is installed, and run those of
+#             their tests that need no GPU (tools/check_cuda.sh runs the others)
 #   --asan    then run the tests of what reads untrusted bytes, and the replay of the fuzz corpora, under
 #             AddressSanitizer and UndefinedBehaviorSanitizer of clang as well
 #   --replay  of these, only the replay of the fuzz corpora and the tests of foreign containers and of
@@ -31,6 +33,7 @@ cd "$(dirname "$0")/.."
 
 with_clang=false
 with_neon=false
+with_cuda=false
 with_asan=false
 with_replay=false
 with_interop=false
@@ -57,6 +60,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --clang) with_clang=true ;;
     --neon) with_neon=true ;;
+    --cuda) with_cuda=true ;;
     --asan) with_asan=true ;;
     --replay) with_replay=true ;;
     --interop) with_interop=true ;;
@@ -239,5 +243,11 @@ if $with_asan || $with_replay; then check_asan; fi
 if $with_interop; then await_peers; fi
 servers=OFF
 ! $with_servers || servers=ON
-configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVERS="$servers"
+cuda=(-DTQCACHE_CUDA=OFF)
+if $with_cuda; then
+  nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || nvcc=
+  [ -z "$nvcc" ] || cuda=(-DTQCACHE_CUDA=ON -DTQCACHE_CUDA_FEW=ON -DCMAKE_CUDA_COMPILER="$nvcc")
+fi
+configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVERS="$servers" \
+  "${cuda[@]}"
 run_tests dev

@@ -41,6 +41,7 @@ fi
 if $sanitize; then
   # Those tests that take every kernel once; sanitizers take a hundred times as long.
   few='CudaAttention.Adds*:CudaAttention.TakesEvery*:CudaCodec.TakesAny*:CudaCodec.TakesEveryMode'
+  few+=':CudaCInterface.*:CudaPlanes.*'
   for tool in memcheck racecheck synccheck initcheck; do
     echo "compute-sanitizer --tool $tool"
     compute-sanitizer --tool $tool --error-exitcode 1 "$programs/cuda_test" --gtest_brief=1 \

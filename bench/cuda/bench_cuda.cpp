@@ -1,7 +1,8 @@
 // Speed of the CUDA kernels, as a fraction of the bandwidth that a copy in device memory reaches.
 //
-//   bench_cuda [attention] [codec]
+//   bench_cuda [attention] [codec] [planes]
 //   bench_cuda one BATCH TOKENS HEAD_DIM KEY_BITS VALUE_BITS     a single line, for profilers
+//   bench_cuda few                                               the lines that the aims are about
 //
 // Every figure is the median of 30 runs, timed with events. Codes are random, so that no run is
 // faster than real data would be. Consecutive runs use different memory where the data would fit
@@ -23,6 +24,7 @@
 #include "tqcache/base/half.h"
 #include "tqcache/cuda/cuda_attention.h"
 #include "tqcache/cuda/cuda_codec.h"
+#include "tqcache/cuda/cuda_planes.h"
 
 namespace {
 
@@ -109,8 +111,18 @@ codec::HeadCodec make_codec(int head_dim, int bits, codec::BlockOrder order) {
   return must(codec::HeadCodec::make(spec, order));
 }
 
+// Full turns per token of a model with RoPE of base 1e6.
+std::vector<double> rope_turns(int head_dim) {
+  std::vector<double> turns;
+  for (int i = 0; i < head_dim / 2; ++i) {
+    turns.push_back(std::pow(1e6, -2.0 * i / head_dim) / 6.283185307179586);
+  }
+  return turns;
+}
+
 struct Setting {
   int batch, tokens, head_dim, n_kv_heads, n_query_heads, key_bits, value_bits;
+  bool mean_turns = false;  // of keys, subtracted before RoPE
 };
 
 void bench_attention(const Setting& s, double copy) {
@@ -177,9 +189,20 @@ void bench_attention(const Setting& s, double copy) {
   step.queries = queries.data;
   step.output = output.data;
   step.n_packed = static_cast<const std::int32_t*>(n_packed.data);
-  step.keys = {
-      is_dense ? nullptr : &k, k_pages.at(), static_cast<std::int64_t>(k_page), nullptr, {}};
-  step.values = {&v, v_pages.at(), static_cast<std::int64_t>(v_page), nullptr, {}};
+  step.keys.codec = is_dense ? nullptr : &k;
+  step.keys.page_bytes = static_cast<std::int64_t>(k_page);
+  step.values.codec = &v;
+  step.values.page_bytes = static_cast<std::int64_t>(v_page);
+  const cuda::DeviceSinusoids sinusoids = must(cuda::DeviceSinusoids::make(rope_turns(s.head_dim)));
+  std::vector<float> mean_values(static_cast<std::size_t>(s.n_kv_heads * s.head_dim));
+  for (float& x : mean_values) x = std::normal_distribution<float>()(random);
+  const Memory mean(mean_values.size() * 4);
+  must(cudaMemcpy(mean.data, mean_values.data(), mean.size, cudaMemcpyHostToDevice));
+  if (s.mean_turns) {
+    step.keys.center.mean = static_cast<const float*>(mean.data);
+    step.keys.center.n_pairs = s.head_dim / 2;
+    step.keys.sinusoids = &sinusoids;
+  }
   const Memory workspace(must(cuda::attention_workspace_bytes(step)));
   const double time = seconds([&](int i) {
     const std::size_t set = static_cast<std::size_t>(i) % n_sets;
@@ -188,19 +211,28 @@ void bench_attention(const Setting& s, double copy) {
     must(cuda::attend(step, workspace.data, nullptr));
   });
   const double rate = static_cast<double>(bytes) / time;
-  std::printf("| %d | %d | %d | k%d v%d | %d/%d | %.1f | %.0f | %.1f |\n", s.batch, s.tokens,
-              s.head_dim, s.key_bits, s.value_bits, s.n_query_heads, s.n_kv_heads, time * 1e6,
-              rate * 1e-9, 100 * rate / copy);
+  std::printf("| %d | %d | %d | k%d v%d%s | %d/%d | %.1f | %.0f | %.1f |\n", s.batch, s.tokens,
+              s.head_dim, s.key_bits, s.value_bits, s.mean_turns ? ", mean turns" : "",
+              s.n_query_heads, s.n_kv_heads, time * 1e6, rate * 1e-9, 100 * rate / copy);
   std::fflush(stdout);
 }
 
-void bench_all_attention(double copy) {
+void print_attention_head() {
   std::printf(
       "\n| batch | tokens | head_dim | bits | heads | us | GB/s | %% of copy |\n"
       "|---|---|---|---|---|---|---|---|\n");
+}
+
+void bench_all_attention(double copy) {
+  print_attention_head();
   for (const auto& [k, v] : {std::pair(4, 4), {3, 3}, {2, 2}, {8, 8}, {8, 4}, {4, 3}, {16, 4}}) {
     for (const auto& [batch, tokens] : {std::pair(1, 131072), {32, 8192}}) {
       bench_attention({batch, tokens, 128, 8, 32, k, v}, copy);
+    }
+  }
+  for (const auto& [batch, tokens] : {std::pair(1, 8192), {1, 131072}, {32, 8192}}) {
+    for (const int bits : {4, 2}) {
+      bench_attention({batch, tokens, 128, 8, 32, bits, bits, true}, copy);
     }
   }
   for (const auto& [batch, tokens] : {std::pair(1, 1024),
@@ -228,6 +260,47 @@ void bench_all_attention(double copy) {
 
 #include "bench_cuda_codec.h"
 
+// Numbers of 1 GiB. Bytes counted: read and written.
+void bench_planes(int width, double copy) {
+  const std::int64_t n = (std::int64_t{1} << 30) / width;
+  const Memory numbers(std::size_t{1} << 30), memory(std::size_t{1} << 30);
+  fill_random(numbers.at(), numbers.size);
+  cuda::BytePlanes planes{};
+  for (std::size_t p = 0; p < static_cast<std::size_t>(width); ++p) {
+    planes[p] = memory.at(p * static_cast<std::size_t>(n));
+  }
+  const double bytes = 2.0 * static_cast<double>(numbers.size);
+  const double splitting =
+      seconds([&](int) { must(cuda::split_planes(numbers.data, n, width, planes, nullptr)); });
+  const double joining =
+      seconds([&](int) { must(cuda::join_planes(planes, n, width, numbers.data, nullptr)); });
+  std::printf("| %d | %.0f | %.1f | %.0f | %.1f |\n", width, bytes / splitting * 1e-9,
+              100 * bytes / splitting / copy, bytes / joining * 1e-9, 100 * bytes / joining / copy);
+}
+
+void bench_all_planes(double copy) {
+  std::printf(
+      "\n| bytes of a number | split GB/s | %% of copy | join GB/s | %% of copy |\n"
+      "|---|---|---|---|---|\n");
+  for (const int width : {2, 4}) bench_planes(width, copy);
+}
+
+void bench_few(double copy) {
+  print_attention_head();
+  for (const auto& [batch, tokens] : {std::pair(1, 131072), {32, 8192}}) {
+    for (const int bits : {4, 3, 2}) {
+      for (const bool mean_turns : {false, true}) {
+        bench_attention({batch, tokens, 128, 8, 32, bits, bits, mean_turns}, copy);
+      }
+    }
+  }
+  print_codec_head();
+  for (const auto mean : {CodecSetting::kNone, CodecSetting::kPlain, CodecSetting::kTurns}) {
+    bench_codec({128, 4, codec::BlockOrder::kKeys, Dtype::kF16, mean}, copy);
+  }
+  bench_all_planes(copy);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -245,6 +318,8 @@ int main(int argc, char** argv) {
                      std::atoi(argv[5]), std::atoi(argv[6])},
                     copy);
   }
+  if (argc == 2 && wants("few")) bench_few(copy);
   if (wants("attention")) bench_all_attention(copy);
   if (wants("codec")) bench_all_codec(copy);
+  if (wants("planes")) bench_all_planes(copy);
 }

@@ -40,11 +40,7 @@ void bench_codec(const CodecSetting& s, double copy) {
   const auto n_pairs = static_cast<std::size_t>(s.head_dim / 2);
   std::vector<float> mean(static_cast<std::size_t>(kHeads * s.head_dim)), cos, sin;
   for (float& x : mean) x = normal(random);
-  std::vector<double> turns(n_pairs);
-  for (std::size_t i = 0; i < n_pairs; ++i) {
-    turns[i] =
-        std::pow(1e6, -static_cast<double>(i) / static_cast<double>(n_pairs)) / 6.283185307179586;
-  }
+  const std::vector<double> turns = rope_turns(s.head_dim);
   for (int j = 0; j < 256; ++j) {
     for (const double turn : turns) {
       cos.push_back(static_cast<float>(std::cos(6.283185307179586 * turn * j)));
@@ -90,11 +86,15 @@ void bench_codec(const CodecSetting& s, double copy) {
   std::fflush(stdout);
 }
 
-void bench_all_codec(double copy) {
+void print_codec_head() {
   std::printf(
       "\n| head_dim | bits | of | rows | mean | encode GB/s | %% of copy | decode GB/s | %% of "
       "copy |\n"
       "|---|---|---|---|---|---|---|---|---|\n");
+}
+
+void bench_all_codec(double copy) {
+  print_codec_head();
   constexpr auto kKeys = codec::BlockOrder::kKeys, kValues = codec::BlockOrder::kValues;
   for (const auto mean : {CodecSetting::kNone, CodecSetting::kPlain, CodecSetting::kTurns}) {
     bench_codec({128, 4, kKeys, Dtype::kF16, mean}, copy);

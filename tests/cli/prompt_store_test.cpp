@@ -231,6 +231,16 @@ TEST_F(PromptStore, MayBeDamaged) {
   EXPECT_EQ(from_store(first_ids(600))["store"]["reused_tokens"], 512);
 }
 
+TEST_F(PromptStore, ThatIsReadOnlyKeepsItsDamage) {
+  from_store(first_ids(600));
+  const auto damaged = blobs("b,000001").at(0);
+  write_all(damaged, "damage");
+  const auto json = from_store(first_ids(600), {"--store-read-only"});
+  EXPECT_EQ(json["store"]["reused_tokens"], 256);
+  EXPECT_TRUE(json["store"]["trouble"].is_string());
+  EXPECT_EQ(read_all(damaged).size(), 6u);
+}
+
 TEST_F(PromptStore, MayBeGone) {
   const auto alone = generate({"--ids", first_ids(600), "-n", "8"});
   const std::string file = (dir_ / "file").string();

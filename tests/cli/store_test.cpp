@@ -360,6 +360,42 @@ TEST_F(StoreVerbs, SaltsAreChecked) {
   EXPECT_EQ(run({"ls", "--salt-file", "/nonexistent"}).exit_code, 10);
 }
 
+// An empty variable is probably a secret that was not set: its prompts would be those of all.
+TEST_F(StoreVerbs, AnEmptySaltVariableIsRefused) {
+  ::setenv("TQCACHE_STORE_SALT", "", 1);
+  const Output output = run({"ls"});
+  ::unsetenv("TQCACHE_STORE_SALT");
+  EXPECT_EQ(output.exit_code, 2);
+  EXPECT_THAT(output.err, HasSubstr("TQCACHE_STORE_SALT is set but empty"));
+}
+
+TEST_F(StoreVerbs, ASaltThatOthersCanReadGivesAWarning) {
+  const fs::path salt = dir_ / "salt";
+  write_all(salt, "our salt\n");
+  fs::permissions(salt, fs::perms(0644));
+  const Output open = run({"ls", "--salt-file", salt.string()});
+  EXPECT_EQ(open.exit_code, 0);
+  EXPECT_THAT(open.err, HasSubstr("mode 0644"));
+  fs::permissions(salt, fs::perms(0600));
+  EXPECT_THAT(run({"ls", "--salt-file", salt.string()}).err, IsEmpty());
+}
+
+TEST_F(StoreVerbs, LookingRemovesNothing) {
+  put(dense_, {"--name", "book"});
+  std::vector<fs::path> damaged;
+  for (const char* const kind : {"b,000001", "s,"}) damaged.push_back(blobs(kind).at(0));
+  for (const fs::path& path : damaged) write_all(path, "<html>Sign in to use this network</html>");
+  const std::string ids = id_list(tokens_of(dense_));
+  const std::string out = (dir_ / "out.tqkv").string();
+  EXPECT_EQ(json_of({"find", "-m", kModel, "--ids", ids})["found_tokens"], 512);
+  EXPECT_EQ(run({"get", "book", "-o", out}).exit_code, 20);
+  EXPECT_EQ(run({"get", "-m", kModel, "--ids", ids, "-o", out, "-f"}).exit_code, 0);
+  EXPECT_EQ(run({"check", "--read-data"}).exit_code, 20);
+  for (const fs::path& path : damaged) EXPECT_TRUE(fs::exists(path)) << path;
+  EXPECT_EQ(run({"check", "--read-data", "--repair"}).exit_code, 20);
+  for (const fs::path& path : damaged) EXPECT_FALSE(fs::exists(path)) << path;
+}
+
 TEST_F(StoreVerbs, TheStoreCanBeAVariable) {
   put(dense_, {"--name", "book"});
   EXPECT_EQ(tqcache({"store", "ls"}).exit_code, 2);

@@ -8,12 +8,14 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "cuda/device_array.h"
 #include "tqcache/base/half.h"
+#include "tqcache/cache/rope_angles.h"
 
 namespace tqcache::cuda {
 namespace {
@@ -30,7 +32,9 @@ struct Case {
   std::vector<int> n_tail = {0};
   int n_sinks = 0;
   Dtype dtype = Dtype::kF32;
-  bool has_means = false;
+  enum Mean { kNone, kPlain, kTurns, kTurnsPartly } mean = kNone;  // kTurns: of keys
+  float mean_size = 1;
+  double rope_base = 10000;
   float key_size = 1;
   int rounds = 1;
 };
@@ -78,8 +82,15 @@ class AttentionCase {
   void make_means() {
     for (Side* side : {&k_, &v_}) {
       side->mean.assign(kv_heads() * dim_, 0.0f);
-      if (!c_.has_means) continue;
-      for (float& x : side->mean) x = normal();
+      if (c_.mean == Case::kNone) continue;
+      const float size = side == &k_ ? c_.mean_size : 1.0f;
+      for (float& x : side->mean) x = size * normal();
+    }
+    if (c_.mean == Case::kTurns || c_.mean == Case::kTurnsPartly) {
+      const std::size_t turning = c_.mean == Case::kTurns ? dim_ : dim_ / 4 * 2;
+      rope_.emplace(cache::Rope{
+          cache::RopeStyle::kHalfSplit, static_cast<std::int64_t>(turning), c_.rope_base, {}});
+      n_pairs_ = turning / 2;
     }
   }
 
@@ -120,13 +131,30 @@ class AttentionCase {
               static_cast<std::size_t>(side.table[s * max_blocks_ + first / kTokens]) *
                   side.page_bytes;
           const std::size_t n_skipped = first == 0 ? std::min(sinks, n) : 0;
+          // The mean at the first token, and its way into each token.
+          std::vector<float> mean(side.mean.begin() + static_cast<std::ptrdiff_t>(h * dim_),
+                                  side.mean.begin() + static_cast<std::ptrdiff_t>((h + 1) * dim_));
+          const bool turns = rope_.has_value() && !is_values;
+          if (turns) {
+            rope_->turn_to(static_cast<std::int64_t>(first), static_cast<std::int64_t>(dim_), mean);
+          }
+          const auto mean_at = [&](std::size_t token, std::size_t i) {
+            if (!turns || i >= 2 * n_pairs_) return mean[i];
+            const std::size_t pair = i % n_pairs_;
+            const float cos = rope_->cos(static_cast<std::int64_t>(token))[pair];
+            const float sin = rope_->sin(static_cast<std::int64_t>(token))[pair];
+            const float a = mean[pair], b = mean[pair + n_pairs_];
+            return i < n_pairs_ ? a * cos - b * sin : b * cos + a * sin;
+          };
           std::vector<float> x(n * dim_), decoded(n * dim_);
           for (float& value : x) value = size * normal();
           for (std::size_t i = 0; i < x.size(); ++i) {
-            x[i] = f16_to_f32(f32_to_f16(x[i] + side.mean[h * dim_ + i % dim_]));
+            x[i] = f16_to_f32(f32_to_f16(x[i] + mean_at(i / dim_, i % dim_)));
           }
           if (bits <= 8) {
-            const codec::Center center{side.mean.data() + h * dim_, 0, nullptr, nullptr};
+            const codec::Center center{mean.data(), turns ? n_pairs_ : 0,
+                                       turns ? rope_->cos(0).data() : nullptr,
+                                       turns ? rope_->sin(0).data() : nullptr};
             const std::span codes(page + h * code_bytes, code_bytes);
             std::vector<std::uint16_t> scales(kTokens);
             ASSERT_TRUE(side.codec
@@ -136,7 +164,7 @@ class AttentionCase {
             std::memcpy(page + kv_heads() * code_bytes + h * 512, scales.data(), 512);
             side.codec->decode({codes, scales}, {}, n, decoded);
             for (std::size_t i = 0; i < x.size(); ++i) {
-              decoded[i] += side.mean[h * dim_ + i % dim_];
+              decoded[i] += mean_at(i / dim_, i % dim_);
             }
           } else {
             decoded = x;
@@ -174,9 +202,13 @@ class AttentionCase {
   static AttentionPages pages_of(const Side& side, const DeviceArray<std::byte>& pages,
                                  const DeviceArray<std::int32_t>& table,
                                  const DeviceArray<float>& mean, const T& codec, bool has_means) {
-    return {codec ? &*codec : nullptr, pages.get(), static_cast<std::int64_t>(side.page_bytes),
-            table.get(),
-            Centering{codec && has_means ? mean.get() : nullptr, 0, nullptr, nullptr, nullptr}};
+    AttentionPages out;
+    out.codec = codec ? &*codec : nullptr;
+    out.data = pages.get();
+    out.page_bytes = static_cast<std::int64_t>(side.page_bytes);
+    out.page_table = table.get();
+    if (codec && has_means) out.center.mean = mean.get();
+    return out;
   }
 
   double run() {
@@ -209,8 +241,14 @@ class AttentionCase {
     step.dtype = c_.dtype;
     step.n_packed = packed_tokens.get();
     step.n_sinks = c_.n_sinks;
-    step.keys = pages_of(k_, k_pages, k_table, k_mean, k_codec, c_.has_means);
-    step.values = pages_of(v_, v_pages, v_table, v_mean, v_codec, c_.has_means);
+    step.keys = pages_of(k_, k_pages, k_table, k_mean, k_codec, c_.mean != Case::kNone);
+    std::optional<DeviceSinusoids> sinusoids;
+    if (rope_) {
+      sinusoids = DeviceSinusoids::make(cache::rope_frequencies(rope_->rope())).value();
+      step.keys.center.n_pairs = static_cast<int>(n_pairs_);
+      step.keys.sinusoids = &*sinusoids;
+    }
+    step.values = pages_of(v_, v_pages, v_table, v_mean, v_codec, c_.mean != Case::kNone);
     step.tail = {k_tail.get(), v_tail.get(), Dtype::kF16, static_cast<int>(capacity_),
                  tail_tokens.get()};
     const auto size = attention_workspace_bytes(step);
@@ -306,6 +344,8 @@ class AttentionCase {
   std::size_t dim_ = 0, n_sequences_ = 0, max_blocks_ = 1, capacity_ = 0;
   Side k_, v_;
   std::vector<float> queries_;
+  std::optional<cache::RopeTable> rope_;
+  std::size_t n_pairs_ = 0;
 };
 
 constexpr double kBound = 2e-3;  // f16 factors and weights
@@ -367,7 +407,7 @@ TEST(CudaAttention, AddsMeansSinksAndTails) {
   for (const int head_dim : {64, 128, 256}) {
     Case c;
     c.head_dim = head_dim;
-    c.has_means = true;
+    c.mean = Case::kPlain;
     c.n_packed = {900, 3, 256, 0};
     c.n_tail = {17, 0, 200};
     expect_right("means", c);
@@ -376,6 +416,36 @@ TEST(CudaAttention, AddsMeansSinksAndTails) {
     c.n_sinks = 100;
     expect_right("many sinks", c);
   }
+}
+
+TEST(CudaAttention, TakesMeansBeforeRope) {
+  for (const int head_dim : {64, 128, 256}) {
+    for (const double base : {100.0, 10000.0, 1e6}) {
+      Case c;
+      c.head_dim = head_dim;
+      c.rope_base = base;
+      c.n_packed = {900, 3, 256, 0, 20000};
+      c.n_tail = {17, 0, 200};
+      c.n_sinks = 4;
+      for (const auto mean : {Case::kTurns, Case::kTurnsPartly}) {
+        c.mean = mean;
+        expect_right("d" + std::to_string(head_dim) + " base " + std::to_string(base) +
+                         (mean == Case::kTurns ? "" : " partly"),
+                     c);
+      }
+    }
+  }
+  Case c;
+  c.mean = Case::kTurns;
+  for (const auto& [k, v] : {std::pair(2, 2), {3, 3}, {8, 4}, {4, 3}}) {
+    c.key_bits = k, c.value_bits = v;
+    expect_right("k" + std::to_string(k) + " v" + std::to_string(v), c);
+  }
+  c.n_query_heads = 18;  // nine a kv head
+  c.n_packed = {2000, 100};
+  expect_right("group of 9", c);
+  c.mean_size = 10;
+  expect_right("a mean of ten times the length", c, 1e-2);
 }
 
 TEST(CudaAttention, TakesEveryDtypeAndRound) {
@@ -412,6 +482,33 @@ TEST(CudaAttention, RefusesWhatItHasNoKernelFor) {
   step.keys.codec = &*k;
   step.values.codec = &*v;
   EXPECT_EQ(ErrorCode::kUnsupported, attention_workspace_bytes(step).error().code);
+}
+
+TEST(CudaAttention, RefusesMeansThatTurnWithoutTheirSinusoids) {
+  codec::CodecSpec spec;
+  spec.head_dim = 128;
+  const auto k = DeviceCodec::make(codec::HeadCodec::make(spec, codec::BlockOrder::kKeys).value());
+  const auto v =
+      DeviceCodec::make(codec::HeadCodec::make(spec, codec::BlockOrder::kValues).value());
+  const auto sinusoids = DeviceSinusoids::make(std::vector<double>(32, 0.1)).value();
+  AttentionStep step;
+  step.n_sequences = step.n_kv_heads = step.n_query_heads = step.max_blocks = 1;
+  step.head_dim = 128;
+  step.keys.codec = &*k;
+  step.values.codec = &*v;
+  const float mean = 0;
+  step.keys.center.mean = &mean;
+  step.keys.center.n_pairs = 64;
+  EXPECT_EQ(ErrorCode::kInvalidArgument, attention_workspace_bytes(step).error().code);
+  step.keys.sinusoids = &sinusoids;  // of other pairs
+  EXPECT_EQ(ErrorCode::kInvalidArgument, attention_workspace_bytes(step).error().code);
+  step.keys.center.n_pairs = 32;
+  EXPECT_TRUE(attention_workspace_bytes(step).ok());
+  step.values.center = step.keys.center;
+  EXPECT_EQ(ErrorCode::kUnsupported, attention_workspace_bytes(step).error().code);
+  EXPECT_EQ(ErrorCode::kInvalidArgument, DeviceSinusoids::make({}).error().code);
+  EXPECT_EQ(ErrorCode::kUnsupported,
+            DeviceSinusoids::make(std::vector<double>(129, 0.1)).error().code);
 }
 
 }  // namespace

@@ -26,10 +26,13 @@ void check_password(const fuzz::FakeNetwork& network, ByteView answers) {
   }
 }
 
+bool has_password(unsigned choice) { return (choice & 1) != 0; }
+
 std::string url(unsigned choice) {
-  std::string login = (choice & 2) != 0 ? "user" : "";
-  if ((choice & 1) != 0) login += ":" + std::string(fuzz::kSecret) + "@";
-  if ((choice & 1) == 0) login.clear();
+  std::string login;
+  if (has_password(choice)) {
+    login = ((choice & 2) != 0 ? "user:" : ":") + std::string(fuzz::kSecret) + "@";
+  }
   std::string text = "redis://" + login + std::string(kSeed);
   if ((choice & 4) != 0) text += "/3";
   if ((choice & 8) != 0) text += "?prefix=some.where/&ttl=60";
@@ -43,12 +46,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace tqcache;
   fuzz::Input input(fuzz::view_of(data, size));
   const unsigned choice = input.take<std::uint8_t>();
-  const std::string name = url(input.take<std::uint8_t>());
+  const unsigned login = input.take<std::uint8_t>();
+  const std::string name = url(login);
   const ByteView answers = input.rest();
   const fuzz::FakeNetwork network(fuzz::parts_of(answers, kMostConnections));
   const auto backend =
       fuzz::must(store::open_backend(name, fuzz::small_limits()), "the URL is a good one");
-  fuzz::call(*backend, choice);
+  fuzz::call(*backend, choice, has_password(login) ? fuzz::kSecret : "");
   check_password(network, answers);
   return 0;
 }

@@ -2,6 +2,7 @@
 // is taken has to give ids of its own, and the text back if it takes nothing of it away.
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -87,13 +88,23 @@ void check_ranges(const Tokenizer& tokenizer, std::string_view text) {
   if (const auto ids = tokenizer.encode(text, options)) check_ids(tokenizer, *ids);
 }
 
+// Bytes without a token are left out, or become the unknown token.
+bool has_all_bytes(const tokenizer::TokenizerSpec& spec) {
+  std::set<char> bytes;
+  for (const tokenizer::Token& token : spec.tokens) {
+    const bool is_byte = token.kind == tokenizer::TokenKind::kOrdinary && token.bytes.size() == 1;
+    if (is_byte) bytes.insert(token.bytes[0]);
+  }
+  return bytes.size() == 256;
+}
+
 // Whether a text can be had back: no step takes anything away, and nothing is unknown.
 bool keeps_text(const tokenizer::TokenizerSpec& spec) {
   const bool strips = std::any_of(spec.tokens.begin(), spec.tokens.end(), [](const auto& token) {
     return token.strips_left || token.strips_right;
   });
   return spec.algorithm == tokenizer::Algorithm::kByteLevel && spec.normalizer.empty() && !strips &&
-         !spec.drops_first_space;
+         !spec.drops_first_space && has_all_bytes(spec);
 }
 
 void check(const Tokenizer& tokenizer, bool keeps_text) {

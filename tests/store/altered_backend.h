@@ -26,10 +26,10 @@ class AlteredBackend : public store::Backend {
 
   // Called before each of these with its keys.
   std::function<void(const std::vector<std::string>&)> before_put, before_exists, before_get;
-  Result<void> all_fail = {};
+  Result<void> all_fail = {}, removals_fail = {};
   bool is_touched_cheaply = true;
-  std::size_t n_gets = 0, n_exists = 0;        // calls
-  std::vector<std::vector<std::string>> puts;  // keys of each call
+  std::size_t n_gets = 0, n_exists = 0, n_removals = 0;  // calls
+  std::vector<std::vector<std::string>> puts;            // keys of each call
   std::vector<std::string> touched;
 
   bool touches_cheaply() const override { return is_touched_cheaply; }
@@ -55,8 +55,16 @@ class AlteredBackend : public store::Backend {
     if (before_exists) before_exists({keys.begin(), keys.end()});
     return inner_->exists(keys);
   }
+  Result<void> do_replace(const store::Blob& blob) override {
+    TQC_TRY(all_fail);
+    if (before_put) before_put({blob.key});
+    puts.push_back({blob.key});
+    return inner_->replace(blob.key, blob.value);
+  }
   Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
     TQC_TRY(all_fail);
+    ++n_removals;
+    TQC_TRY(removals_fail);
     return only ? inner_->remove_if_same(key, *only) : inner_->remove(key);
   }
   Result<void> do_list(const std::string& prefix, const store::EntrySink& sink) override {

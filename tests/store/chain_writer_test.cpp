@@ -106,7 +106,7 @@ TEST_F(Writer, ABlockIsThereWhenItIsFlushed) {
   store::ChainWriter other = open(one);
   EXPECT_EQ(must(other.has(one.cache.tokens)), (std::vector<bool>{true, false}));
   EXPECT_EQ(must(writer.has(one.cache.tokens)), std::vector<bool>{false});  // those that follow
-  other.skip_block(one.tokens(0), 5);
+  must(other.skip_block(one.tokens(0), 5));
   EXPECT_EQ(other.chain(), writer.chain());
   EXPECT_EQ(other.new_blocks(), 0);
 }

@@ -96,6 +96,32 @@ TEST_P(AnyStore, KeepsTheFirstValueOfAKey) {
   EXPECT_TRUE(std::ranges::equal(get(kBlobKey), as_bytes("first")));
 }
 
+TEST_P(AnyStore, ReplacesAValueOrPutsTheFirst) {
+  ASSERT_TRUE(store_->replace(kBlobKey, as_bytes("first")).ok());
+  ASSERT_TRUE(store_->replace(kBlobKey, as_bytes("the second")).ok());
+  EXPECT_TRUE(std::ranges::equal(get(kBlobKey), as_bytes("the second")));
+  EXPECT_EQ(keys(""), std::vector<std::string>{kBlobKey});
+  EXPECT_EQ(put(kBlobKey, as_bytes("third")), PutOutcome::kExisted);
+}
+
+// Several replace a value while others read it: there is always one.
+TEST_P(AnyStore, NobodyMissesAValueThatIsReplaced) {
+  ASSERT_TRUE(store_->replace("n/a", value_of("n/a", 3000)).ok());
+  std::atomic<int> n_left = 3;
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 3; ++i) {
+    writers.emplace_back([&] {
+      for (int n = 0; n < 20; ++n) EXPECT_TRUE(store_->replace("n/a", value_of("n/a", 3000)).ok());
+      --n_left;
+    });
+  }
+  while (n_left > 0) {
+    const auto value = store_->get("n/a");
+    EXPECT_TRUE(value.ok() && value->has_value() && **value == value_of("n/a", 3000));
+  }
+  for (std::thread& writer : writers) writer.join();
+}
+
 TEST_P(AnyStore, TakesEveryKeyThatIsAllowed) {
   std::vector<std::string> allowed = {
       "a",           "0",    "-",  "_",   "a/b", "a.b",

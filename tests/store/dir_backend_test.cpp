@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -55,6 +56,7 @@ class DirStore : public testing::Test {
     return store::open_backend("dir:" + root_.string(), options).error().code;
   }
 
+  static inline const store::SqliteWait kWait{std::chrono::milliseconds(1000), {}};
   TempDir folder_;
   std::filesystem::path root_ = folder_ / "store";
   std::filesystem::path index_ = root_ / "index.sqlite";
@@ -133,7 +135,7 @@ TEST_F(DirStore, FindsDamageInAnyPageOfTheIndex) {
   for (const std::string& name : names) write_all(blob_path(name), "value");
   EXPECT_EQ(keys(*store), names);
   {
-    auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
+    auto database = store::Sqlite::open(index_, kWait);
     ASSERT_TRUE(database.ok() && database->run("PRAGMA wal_checkpoint(TRUNCATE)").ok());
   }
   Bytes file = read_all(index_);
@@ -148,13 +150,13 @@ TEST_F(DirStore, LooksAtItsFilesAgainAfterARestartOfTheSystem) {
   ASSERT_TRUE(open()->put("a", Bytes(10)).ok());
   ASSERT_TRUE(open()->put("lost", Bytes(10)).ok());
   {
-    auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
+    auto database = store::Sqlite::open(index_, kWait);
     ASSERT_TRUE(database.ok());
     ASSERT_TRUE(database->run("DELETE FROM blob WHERE key = 'lost'").ok());
   }
   EXPECT_THAT(keys(*open()), ElementsAre("a"));
   {
-    auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
+    auto database = store::Sqlite::open(index_, kWait);
     ASSERT_TRUE(database->run("UPDATE fact SET value = 'an earlier one'").ok());
   }
   EXPECT_THAT(keys(*open()), ElementsAre("a", "lost"));
@@ -175,7 +177,7 @@ TEST_F(DirStore, TellsHowLongABlobHasNotBeenUsed) {
   const auto store = open();
   ASSERT_TRUE(store->put("a", Bytes(10)).ok());
   ASSERT_TRUE(store->put("b", Bytes(10)).ok());
-  auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
+  auto database = store::Sqlite::open(index_, kWait);
   ASSERT_TRUE(database.ok() && database->run("UPDATE blob SET used = used - 5000").ok());
   ASSERT_TRUE(store->touch(std::vector<std::string>{"b"}).ok());
   const std::vector<Entry> entries = list(*store);
@@ -186,7 +188,7 @@ TEST_F(DirStore, TellsHowLongABlobHasNotBeenUsed) {
 TEST_F(DirStore, WorksWithAClockThatIsSetBack) {
   const auto store = open();
   ASSERT_TRUE(store->put("a", Bytes(10)).ok());
-  auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
+  auto database = store::Sqlite::open(index_, kWait);
   ASSERT_TRUE(database.ok() && database->run("UPDATE blob SET used = used + 5000").ok());
   EXPECT_EQ(*list(*store)[0].idle, std::chrono::seconds(0));
 }
@@ -194,7 +196,7 @@ TEST_F(DirStore, WorksWithAClockThatIsSetBack) {
 TEST_F(DirStore, WorksWithImpossibleTimes) {
   const auto store = open();
   ASSERT_TRUE(store->put("a", Bytes(10)).ok());
-  auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
+  auto database = store::Sqlite::open(index_, kWait);
   for (const char* time : {"9223372036854775807", "-9223372036854775807 - 1"}) {
     ASSERT_TRUE(database->run(("UPDATE blob SET used = " + std::string(time)).c_str()).ok());
     EXPECT_GE(*list(*store)[0].idle, std::chrono::seconds(0)) << time;
@@ -277,11 +279,11 @@ TEST_F(DirStore, ClosesAFolderThatWasThereToOthers) {
 class DirRows : public DirStore {
  protected:
   void run(const std::string& statement) {
-    auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
+    auto database = store::Sqlite::open(index_, kWait);
     ASSERT_TRUE(database.ok() && database->run(statement.c_str()).ok()) << statement;
   }
   std::int64_t n_rows() {
-    auto database = store::Sqlite::open(index_, std::chrono::milliseconds(1000));
+    auto database = store::Sqlite::open(index_, kWait);
     auto rows = database->prepare("SELECT count(*) FROM blob");
     EXPECT_TRUE(rows.ok() && rows->step().ok());
     return rows->number(0);
@@ -382,6 +384,72 @@ TEST_F(DirRows, AFullDiskCanBeEmptied) {
     EXPECT_FALSE(std::filesystem::exists(blob_path(block_key(1))));
     EXPECT_TRUE(keys(*open()).empty());
   }
+}
+
+// --- an index that tqcache did not write
+
+class DirHostileIndex : public DirRows {
+ protected:
+  // An index of one good blob, in which `statement` then runs.
+  void make(const std::string& statement) {
+    ASSERT_TRUE(open()->put("a", as_bytes("value")).ok());
+    run("PRAGMA journal_mode = DELETE; " + statement);
+  }
+};
+
+TEST_F(DirHostileIndex, WithAViewIsMadeAnew) {
+  make(
+      "DROP TABLE blob; CREATE VIEW blob AS WITH RECURSIVE n(key) AS (VALUES('a') UNION ALL "
+      "SELECT key FROM n) SELECT key, 1 AS bytes, 1 AS used FROM n WHERE key = 'b'");
+  EXPECT_THAT(keys(*open()), ElementsAre("a"));
+  EXPECT_EQ(n_rows(), 1);
+}
+
+TEST_F(DirHostileIndex, WithATriggerIsMadeAnew) {
+  make("CREATE TRIGGER t AFTER INSERT ON blob BEGIN DELETE FROM blob; END");
+  EXPECT_TRUE(open()->put("b", as_bytes("value")).ok());
+  EXPECT_THAT(keys(*open()), ElementsAre("a", "b"));
+}
+
+TEST_F(DirHostileIndex, WithAHugeKeyIsMadeAnew) {
+  ASSERT_TRUE(open()->put("a", as_bytes("value")).ok());
+  sqlite3* database = nullptr;  // without the limits of Sqlite
+  ASSERT_EQ(sqlite3_open(index_.c_str(), &database), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(database, "INSERT INTO blob VALUES('n/' || hex(zeroblob(4000000)), 5, 0)",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(database);
+  EXPECT_THAT(keys(*open()), ElementsAre("a"));
+  EXPECT_EQ(n_rows(), 1);
+}
+
+TEST_F(DirHostileIndex, ThatIsLargerThanItsRowsIsMadeAnew) {
+  make("VACUUM");
+  std::filesystem::resize_file(index_, std::uint64_t{257} << 20);  // a hole
+  EXPECT_THAT(keys(*open()), ElementsAre("a"));
+  EXPECT_LT(std::filesystem::file_size(index_), 1u << 20);
+}
+
+TEST_F(DirHostileIndex, ListsNoKeyThatIsNone) {
+  make("INSERT INTO blob VALUES('../../../etc/passwd', 5, 0), ('b/' || char(27), -1, 0)");
+  EXPECT_THAT(keys(*open()), ElementsAre("a"));
+}
+
+TEST_F(DirHostileIndex, AWaitForALockIsInterrupted) {
+  ASSERT_TRUE(open()->put("a", as_bytes("value")).ok());
+  auto holder = store::Sqlite::open(index_, kWait);
+  ASSERT_TRUE(holder.ok() && holder->run("BEGIN IMMEDIATE").ok());
+  int n_looks = 0;
+  store::BackendOptions options;
+  options.idle_timeout = std::chrono::hours(1);
+  options.interrupted = [&] { return ++n_looks > 3; };
+  auto store = store::open_backend("dir:" + root_.string(), options);
+  EXPECT_EQ((*store)->put("b", {}).error().code, ErrorCode::kInterrupted);
+  ASSERT_TRUE(holder->run("ROLLBACK").ok());
+  n_looks = 0;
+  const auto lock = LockedFile::open(blob_path("a"));
+  ASSERT_TRUE(lock.ok());
+  EXPECT_EQ((*store)->remove("a").error().code, ErrorCode::kInterrupted);
 }
 
 // --- what killed writers leave

@@ -30,6 +30,9 @@ inline const std::string kEndless = "(endless)";
 // In the place of an answer: nothing is read any more.
 inline const std::string kDeaf = "(deaf)";
 
+// In the place of an answer: the server ends its side, and goes on reading.
+inline const std::string kHalfClosed = "(half closed)";
+
 // In an answer: the address of the server itself.
 inline const std::string kItself = "(itself)";
 
@@ -105,6 +108,13 @@ class FakeServer {
   bool misbehave(int fd, const std::string& answer) {
     if (answer == kDeaf) {
       while (pause(1000)) {
+      }
+      return true;
+    }
+    if (answer == kHalfClosed) {
+      ::shutdown(fd, SHUT_WR);
+      char any[4096];
+      while (wait_for(fd) && ::recv(fd, any, sizeof(any), 0) > 0) {
       }
       return true;
     }

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,6 +27,10 @@ class FaultyBackend : public store::Backend {
   // The same of put() alone, after so many more blobs.
   void fail_puts_after(int n_blobs, Error error) {
     set([&] { puts_left_ = n_blobs, put_error_ = std::move(error); });
+  }
+  // put() throws from now on.
+  void run_out_of_memory() {
+    set([&] { out_of_memory_ = true; });
   }
   // What get() brings from now on under keys that begin so has a byte changed.
   void spoil(std::string prefix) {
@@ -64,6 +69,7 @@ class FaultyBackend : public store::Backend {
   Result<void> check_put(int n_blobs) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return gate_; });
+    if (out_of_memory_) throw std::bad_alloc();
     if (!put_error_) return {};
     puts_left_ -= n_blobs;
     if (puts_left_ < 0) return *put_error_;
@@ -107,7 +113,7 @@ class FaultyBackend : public store::Backend {
   std::optional<Error> error_, put_error_;
   int puts_left_ = 0;
   std::string spoiled_;
-  bool gate_ = true;
+  bool gate_ = true, out_of_memory_ = false;
 };
 
 }  // namespace tqcache::test

@@ -247,6 +247,18 @@ TEST(BackgroundPut, GivesUpAfterTheFirstError) {
   EXPECT_EQ(run_from(backend, model, prompt).reused, 1280);
 }
 
+TEST(BackgroundPut, ARunThatHasNoMemoryForTheStoreGoesOn) {
+  const StoreModel model("llama");
+  FaultyBackend backend;
+  backend.run_out_of_memory();
+  const Ids prompt = model.many_ids(800);
+  const StoreRun run = run_from(backend, model, prompt, {.queue_bytes = 1});
+  ASSERT_TRUE(run.put.error);
+  EXPECT_EQ(run.put.error->code, ErrorCode::kTooLarge);
+  EXPECT_EQ(run.put.error->message, "out of memory");
+  expect_same(run, run_alone(model, prompt));
+}
+
 TEST(BackgroundPut, PutsBlocksWithoutAName) {
   const StoreModel model("llama");
   FaultyBackend backend;

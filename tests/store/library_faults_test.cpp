@@ -49,6 +49,11 @@ class Faults : public testing::Test {
     EXPECT_EQ(difference(load(*prompt), must(cache::truncate(cache, n_tokens))), "");
   }
   bool is_there(const std::string& key) { return must(backend_.inner().exists(key)); }
+  void damage(const std::string& key) {
+    Bytes value = backend_.value(key);
+    value[value.size() / 2] ^= std::byte{4};
+    backend_.give(key, value);
+  }
 
   AlteredBackend backend_;
   ToldLibrary told_{backend_};
@@ -86,33 +91,86 @@ TEST_F(Faults, NothingIsLeftWithoutTheFirstBlock) {
   EXPECT_EQ(must(library_.fetch(prefix)), nullptr);
 }
 
-TEST_F(Faults, ADamagedBlockIsReportedAndRemoved) {
+TEST_F(Faults, ADamagedBlockIsReportedAndStays) {
   const cache::Cache cache = dense(1100);
   put_prompt(cache);
   const std::string key = key_of_block(1);
-  Bytes value = backend_.value(key);
-  value[value.size() / 2] ^= std::byte{4};
-  backend_.give(key, value);
+  damage(key);
   expect_prefix(cache, 256);
-  EXPECT_FALSE(is_there(key));
   ASSERT_EQ(told_.told.size(), 1u);
   EXPECT_NE(told_.told[0].find(key), std::string::npos);
-  expect_prefix(cache, 256);
-  EXPECT_EQ(told_.told.size(), 1u);
+  EXPECT_FALSE(library_.fetch(record_of(library_, "a prompt")).ok());
+  EXPECT_TRUE(is_there(key));
+  EXPECT_EQ(backend_.n_removals, 0u);
 }
 
-TEST_F(Faults, ABlockOfAnotherKeyIsReportedAndRemoved) {
+TEST_F(Faults, NoReaderRemovesADamagedRecordOrParameters) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  for (const char* const kind : {"n/", "p/", "s/", "d/"}) damage(all_keys(backend_, kind).front());
+  EXPECT_FALSE(must(library_.record("a prompt")));
+  EXPECT_TRUE(must(library_.records()).empty());
+  EXPECT_EQ(found(cache).n_tokens, 0);
+  EXPECT_EQ(backend_.n_removals, 0u);
+}
+
+TEST_F(Faults, AReaderThatWillPutRemovesDamage) {
+  const cache::Cache cache = dense(1100);
+  put_prompt(cache);
+  const std::string key = key_of_block(1);
+  damage(key);
+  store::Library library(backend_, {.remove_damaged = true});
+  store::Prefix prefix = must(library.find(cache.identity, and_more(cache)));
+  EXPECT_TRUE(must(library.fetch(prefix)));
+  EXPECT_EQ(prefix.n_tokens, 256);
+  EXPECT_FALSE(is_there(key));
+}
+
+// As with keys of S3 that may only read.
+TEST_F(Faults, ARemovalThatFailsIsAWarning) {
+  const cache::Cache cache = dense(1100);
+  put_prompt(cache);
+  damage(key_of_block(1));
+  backend_.removals_fail = Error{ErrorCode::kInvalidArgument, "refused: HTTP 403"};
+  std::vector<std::string> told;
+  store::Library library(
+      backend_, {.on_warning = [&](const std::string& message) { told.push_back(message); },
+                 .remove_damaged = true});
+  store::Prefix prefix = must(library.find(cache.identity, and_more(cache)));
+  EXPECT_TRUE(must(library.fetch(prefix)));
+  EXPECT_EQ(prefix.n_tokens, 256);
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_NE(told[1].find("cannot be removed: refused: HTTP 403"), std::string::npos);
+}
+
+// A record of a few KB can claim millions of blobs.
+TEST_F(Faults, ARecordReadsNoMoreThanIsThere) {
+  const cache::Cache cache = dense(600);
+  put_prompt(cache);
+  store::PromptRecord record = record_of(library_, "a prompt");
+  record.chain.resize(200'000, record.chain.front());
+  record.snapshot.n_tokens = 200'001 * 256;
+  record.bytes = 0;
+  backend_.n_gets = 0;
+  EXPECT_EQ(library_.fetch(record).error().code, ErrorCode::kCorrupt);
+  record.bytes = std::uint64_t{1} << 60;
+  std::size_t n_keys = 0;
+  backend_.before_get = [&](const std::vector<std::string>& keys) { n_keys += keys.size(); };
+  EXPECT_FALSE(library_.fetch(record).ok());
+  EXPECT_LT(n_keys, 10'000u);
+}
+
+TEST_F(Faults, ABlockOfAnotherKeyIsReported) {
   const cache::Cache cache = dense(1100);
   put_prompt(cache);
   const std::string key = key_of_block(1);
   swapped(backend_, key, key_of_block(2));
   expect_prefix(cache, 256);
-  EXPECT_FALSE(is_there(key));
   EXPECT_EQ(told_.told.size(), 1u);
 }
 
 // As the block of a prompt would look that was made of another form with the same key.
-TEST_F(Faults, ABlockOfOtherLayersIsReportedAndRemoved) {
+TEST_F(Faults, ABlockOfOtherLayersIsReported) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
   const std::string key = key_of_block(1);
@@ -122,7 +180,7 @@ TEST_F(Faults, ABlockOfOtherLayersIsReportedAndRemoved) {
   block.sections.pop_back();
   backend_.give(key, must(store::encode_blob(key, store::Content(block))));
   expect_prefix(cache, 256);
-  EXPECT_FALSE(is_there(key));
+  EXPECT_EQ(told_.told.size(), 1u);
 }
 
 // Somebody may have put a good one in the place of a bad one meanwhile.
@@ -165,7 +223,7 @@ TEST_F(Faults, OnlyWhatWasSeenToBeBadIsRemoved) {
     std::string key_;
     Bytes good_;
   } late(backend_, key, good);
-  store::Library library(late, {});
+  store::Library library(late, {.remove_damaged = true});
   (void)must(library.fetch(prefix));
   EXPECT_EQ(prefix.n_tokens, 256);
   EXPECT_EQ(backend_.value(key), good);
@@ -204,7 +262,6 @@ TEST_F(Faults, DamagedDataOfATurboWindowLeavesNothingAndIsToldOnce) {
   backend_.give(key, value);
   expect_prefix(cache, 0);
   EXPECT_EQ(told_.told.size(), 1u);
-  EXPECT_FALSE(is_there(key));
 }
 
 // Its data is whole, but not all that the window has.
@@ -234,7 +291,6 @@ TEST_F(Faults, DataOfAnotherPromptIsNotUsed) {
     if (other != key) swapped(backend_, key, other);
   }
   expect_prefix(dense(600), 512);
-  EXPECT_FALSE(is_there(key));
 }
 
 TEST_F(Faults, DamagedParametersAreAMiss) {
@@ -245,7 +301,6 @@ TEST_F(Faults, DamagedParametersAreAMiss) {
   value[100] ^= std::byte{1};
   backend_.give(key, value);
   EXPECT_EQ(found(cache).n_tokens, 0);
-  EXPECT_FALSE(is_there(key));
   put_prompt(cache, "again");  // and the next one to come puts them again
   EXPECT_EQ(found(cache).n_tokens, 600);
 }

@@ -157,6 +157,43 @@ TEST_F(Put, TakesTheBlocksThatAreThereAlready) {
   EXPECT_NE(difference(back, cache), "");  // the tail is its own
 }
 
+// Whoever asks in between finds the old prompt or the new one.
+TEST_F(Put, ReplacesARecordInOneStep) {
+  must(try_put(dense(700, 1), "a prompt"));
+  bool was_there = true;
+  backend_.before_put = [&](const std::vector<std::string>&) {
+    was_there = was_there && must(backend_.inner().exists(first_key("n/")));
+  };
+  const cache::Cache other = dense(700, 2);
+  must(try_put(other, "a prompt", {.replace = true}));
+  EXPECT_TRUE(was_there);
+  EXPECT_EQ(backend_.n_removals, 0u);
+  EXPECT_EQ(difference(fetched("a prompt"), other), "");
+}
+
+// Both succeed, and the last one stays.
+TEST_F(Put, TwoReplaceANameAtOnce) {
+  const cache::Cache mine = dense(300, 1);
+  const cache::Cache other = dense(300, 2);
+  bool done = false;
+  backend_.before_put = [&](const std::vector<std::string>& keys) {
+    if (keys[0][0] != 'n' || std::exchange(done, true)) return;
+    must(try_put(other, "a prompt", {.replace = true}));
+  };
+  must(try_put(mine, "a prompt", {.replace = true}));
+  EXPECT_EQ(difference(fetched("a prompt"), mine), "");
+}
+
+TEST_F(Put, ADamagedRecordKeepsNoName) {
+  const cache::Cache cache = dense(300);
+  must(try_put(cache, "a prompt"));
+  Bytes value = backend_.value(first_key("n/"));
+  value.back() ^= std::byte{1};
+  backend_.give(first_key("n/"), value);
+  must(try_put(cache, "a prompt"));
+  EXPECT_EQ(difference(fetched("a prompt"), cache), "");
+}
+
 TEST_F(Put, ReplacesDamagedBlobs) {
   const cache::Cache cache = dense(700);
   must(try_put(cache, "one"));

@@ -77,6 +77,16 @@ TEST(RedisFaults, GivesUpWhenASecondConnectionBreaks) {
   EXPECT_EQ(server.n_connections(), 2);
 }
 
+TEST(RedisFaults, GivesUpAServerThatEndsItsSide) {
+  const FakeServer server(Script{{kHalfClosed}});
+  EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(server.n_connections(), 2);
+  const FakeServer storing(Script{{kHalfClosed}});
+  EXPECT_EQ(open(storing, 64 << 20)->put("a", Bytes(32 << 20)).error().code, ErrorCode::kIo);
+  const FakeServer middle(Script{{"$5\r\nval", kHalfClosed}});
+  EXPECT_EQ(open(middle)->get("a").error().code, ErrorCode::kIo);
+}
+
 // What get() brings for these keys, in the order in which it does; empty for a miss.
 std::vector<std::string> values_of(const FakeServer& server, std::vector<std::string> keys) {
   std::vector<std::string> values;
@@ -131,6 +141,15 @@ TEST(RedisFaults, TakesNoMoreThanTheLargestValue) {
   EXPECT_EQ(error_of("$1001\r\n" + std::string(1001, 'x') + "\r\n").code, ErrorCode::kTooLarge);
   // The length is no promise: this one goes on for ever, as far as anyone can tell.
   EXPECT_EQ(error_of("$500000\r\n" + std::string(200'000, 'x')).code, ErrorCode::kTooLarge);
+}
+
+// As tqcache opens stores: a hostile answer is in memory more than once.
+TEST(RedisFaults, TakesNoValueThatNoPromptHas) {
+  const FakeServer server(
+      Script{{"$536870912\r\n" + std::string(std::size_t{145} << 20, 'x'), kSilence}});
+  const auto backend = store::open_backend("redis://" + server.address(), {});
+  const Error error = (*backend)->get("a").error();
+  EXPECT_EQ(error.code, ErrorCode::kTooLarge) << error.message;
 }
 
 TEST(RedisFaults, TellsWhyItWasRefused) {

@@ -24,6 +24,11 @@ std::string error_body(const std::string& code) {
   return "<?xml version=\"1.0\"?><Error><Code>" + code + "</Code><Message>words</Message></Error>";
 }
 
+std::unique_ptr<Backend> open_with(const FakeServer& server, const store::BackendOptions& options) {
+  return std::move(store::open_backend("s3://bucket?endpoint=http://" + server.address(), options))
+      .value();
+}
+
 class S3Faults : public testing::Test {
  protected:
   S3Faults() {
@@ -98,6 +103,14 @@ TEST_F(S3Faults, GivesUpWhenASecondConnectionBreaks) {
   EXPECT_EQ(error_of(whole.substr(0, whole.size() - 2)).code, ErrorCode::kIo);
 }
 
+TEST_F(S3Faults, GivesUpAServiceThatEndsItsSide) {
+  const FakeServer server(Script{{kHalfClosed}});
+  EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
+  EXPECT_EQ(server.n_connections(), 2);
+  const FakeServer storing(Script{{kHalfClosed}});
+  EXPECT_EQ(open_with(storing, {})->put("a", Bytes(32 << 20)).error().code, ErrorCode::kIo);
+}
+
 TEST_F(S3Faults, FindsWhatItPutBeforeTheConnectionBroke) {
   const FakeServer server(Script{{""}, {http(412)}});
   const auto outcome = open(server.address())->put("a", {});
@@ -160,6 +173,103 @@ TEST_F(S3Faults, PutsAgainWhatAnotherWasPutting) {
   EXPECT_EQ(open(stubborn.address())->put("a", {}).error().code, ErrorCode::kBusy);
 }
 
+// --- a service that cannot answer now
+
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+TEST_F(S3Faults, AsksAgainWhatTheServiceCannotAnswerNow) {
+  const FakeServer server(
+      Script{{http(503, error_body("SlowDown")), http(500), http(200, "value")}});
+  const auto value = open(server.address())->get("a");
+  ASSERT_TRUE(value.ok()) << value.error().message;
+  EXPECT_EQ((*value)->size(), 5u);
+  const FakeServer storing(Script{{http(500), http(412)}});
+  EXPECT_EQ(*open(storing.address())->put("a", {}), PutOutcome::kExisted);
+}
+
+TEST_F(S3Faults, GivesUpAServiceThatStaysBusy) {
+  const FakeServer server(Script{{http(503, error_body("SlowDown"))}});
+  EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kBusy);
+  // Pauses of 100 and 200 ms are within its half of a second, one of 400 ms more is not.
+  EXPECT_EQ(server.n_connections(), 3);
+}
+
+TEST_F(S3Faults, APauseBetweenAttemptsIsInterrupted) {
+  const FakeServer server(Script{{http(503)}});
+  int n_looks = 0;
+  store::BackendOptions options;
+  options.idle_timeout = std::chrono::hours(1);
+  options.interrupted = [&] { return ++n_looks > 40; };
+  EXPECT_EQ(open_with(server, options)->get("a").error().code, ErrorCode::kInterrupted);
+}
+
+// --- keys, certificates, proxies
+
+TEST_F(S3Faults, SendsTheTokenOfTemporaryKeys) {
+  const Variable token("AWS_SESSION_TOKEN", "FwoGZXIvYXdzEB0aD");
+  const FakeServer server(Script{{http(403, error_body("No-FwoGZXIvYXdzEB0aD"))}});
+  const Error error = open(server.address())->get("a").error();
+  EXPECT_THAT(error.message, HasSubstr("HTTP 403 No-*****************"));
+  EXPECT_THAT(server.asked(), HasSubstr("x-amz-security-token: FwoGZXIvYXdzEB0aD\r\n"));
+  EXPECT_THAT(server.asked(),
+              testing::ContainsRegex("SignedHeaders=[a-z0-9;-]*x-amz-security-token"));
+}
+
+TEST_F(S3Faults, RefusesATokenThatWouldBeAnotherHeader) {
+  const Variable token("AWS_SESSION_TOKEN", "a\r\nother: b");
+  const auto opened = store::open_backend("s3://bucket", {});
+  ASSERT_FALSE(opened.ok());
+  EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(opened.error().message, testing::Not(HasSubstr("other")));
+}
+
+TEST_F(S3Faults, TrustsTheCertificatesThatTheUserNames) {
+  for (const char* const name : {"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
+    const Variable file(name, "/nowhere/ca.pem");
+    const FakeServer server(Script{{""}});
+    const auto backend =
+        store::open_backend("s3://bucket?endpoint=https://" + server.address(), {});
+    EXPECT_THAT((*backend)->get("a").error().message, HasSubstr("/nowhere/ca.pem")) << name;
+  }
+}
+
+TEST_F(S3Faults, SendsNoPromptsThroughAProxyInTheClear) {
+  const FakeServer proxy(Script{{http(200, "value")}});
+  const Variable variable("http_proxy", "http://" + proxy.address());
+  const FakeServer server(Script{{http(200, "value")}});
+  EXPECT_TRUE(open(server.address())->get("a").ok());
+  EXPECT_EQ(proxy.n_connections(), 0);
+}
+
+// --- large answers
+
+TEST_F(S3Faults, HoldsFewLargeAnswersAtOnce) {
+  const std::string whole = http(200, std::string(30 << 20, 'x'));
+  const FakeServer server(Script{{whole}});
+  std::size_t n_got = 0;
+  const std::vector<std::string> keys = {"a", "b", "c", "d"};
+  const Result<void> done =
+      open_with(server, {})
+          ->get(keys, [&](std::size_t i, std::optional<ByteView> value) -> Result<void> {
+            EXPECT_EQ(i, n_got++);
+            EXPECT_EQ(value.value_or(ByteView()).size(), std::size_t{30} << 20);
+            return {};
+          });
+  EXPECT_TRUE(done.ok()) << done.error().message;
+  EXPECT_EQ(n_got, 4u);
+  EXPECT_GT(server.n_connections(), 4);  // some were asked for again
+}
+
 const std::string kObject =
     "<Contents><Key>b/1</Key><Size>7</Size><LastModified>2026-11-22T10:00:00.000Z</LastModified></"
     "Contents>";
@@ -196,11 +306,6 @@ TEST_F(S3Faults, EndsAListingThatGoesRoundInCircles) {
 }
 
 // --- services that never end
-
-std::unique_ptr<Backend> open_with(const FakeServer& server, const store::BackendOptions& options) {
-  return std::move(store::open_backend("s3://bucket?endpoint=http://" + server.address(), options))
-      .value();
-}
 
 TEST_F(S3Faults, AnAnswerThatTricklesInIsTooSlow) {
   const FakeServer server(Script{{kTrickle + "HTTP/1.1 200 x\r\nContent-Length: 9000\r\n\r\n"}});

@@ -142,10 +142,14 @@ Result<void> feed(const Console& console, session::Session& session,
 }
 
 Result<void> finish_store(const Console& console, session::PromptStore* store,
-                          const cache::Cache& cache) {
+                          const cache::Cache& cache, bool hurry) {
   if (store == nullptr) return {};
+  if (hurry && !store->name().empty()) {
+    note(console, fmt::format("saving in the store as {}; another Ctrl-C ends this",
+                              printable(store->name())));
+  }
   ProgressBar bar(console, "to the store", Unit::kBlocks);
-  const Result<void> finished = store->finish(cache, bar.callback());
+  const Result<void> finished = store->finish(cache, bar.callback(), hurry);
   bar.clear();
   if (const store::BackgroundPutReport& stored = store->stored(); stored.new_blocks > 0) {
     note(console, fmt::format("{} new token blocks in the store ({})", stored.new_blocks,

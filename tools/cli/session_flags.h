@@ -50,9 +50,10 @@ Result<void> begin_from(const Console& console, session::PromptStore& store,
 Result<void> feed(const Console& console, session::Session& session,
                   std::span<const std::int32_t> ids);
 
-// Stores new blocks, and saves the whole cache under its name. `store` may be null.
+// Stores new blocks, and saves the whole cache under its name. `store` may be null. `hurry`: after
+// Ctrl-C, the new blocks of a slow store are given up.
 Result<void> finish_store(const Console& console, session::PromptStore* store,
-                          const cache::Cache& cache);
+                          const cache::Cache& cache, bool hurry);
 
 Json store_json(const session::PromptStore& store);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -29,7 +30,19 @@ constexpr std::size_t kMaxSaltBytes = 4096;
 
 Error too_long() { return {ErrorCode::kTooLarge, "a salt has at most 4,096 bytes"}; }
 
+// Reading a salt that others can read is no error: containers mount secrets so.
+void warn_if_readable_by_others(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || (info.st_mode & 0077) == 0) {
+    return;
+  }
+  warn("--salt-file " + path, fmt::format("other users can use it (mode {:04o}); chmod 600 keeps "
+                                          "the salt secret",
+                                          info.st_mode & 07777));
+}
+
 Result<std::string> read_salt(const std::string& path) {
+  warn_if_readable_by_others(path);
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file, open_file(path));
   if (file->size() > kMaxSaltBytes) return too_long();
   std::string salt(static_cast<std::size_t>(file->size()), '\0');
@@ -48,7 +61,12 @@ Result<std::string> tenant_salt(const std::string& file) {
     return salt;
   }
   const char* const variable = std::getenv("TQCACHE_STORE_SALT");
-  std::string salt = variable == nullptr ? "" : variable;
+  if (variable == nullptr) return std::string();
+  std::string salt = variable;
+  // Probably a secret that was not set. Without it, the prompts would be those of all.
+  if (salt.empty()) {
+    return usage_error("TQCACHE_STORE_SALT is set but empty; unset it to use no salt");
+  }
   if (salt.size() > kMaxSaltBytes) return in_context("TQCACHE_STORE_SALT", too_long());
   return salt;
 }

@@ -489,12 +489,13 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY_ASSIGN(session::ChatTurns turns, choose_turns(flags, session->model().tokenizer));
   Chat chat(console, flags, *session, std::move(turns), growing, store.get());
   Result<void> conversed = chat.converse();
+  const bool was_interrupted = interrupted();
   // Without turns, the system text alone is saved.
   if (conversed && !flags.save.empty()) conversed = chat.read_system();
   acknowledge_interrupt();  // otherwise it would end the saving, too
   TQC_TRY(chat.drop_unfinished());
   TQC_TRY(chat.save_at_end());
-  TQC_TRY(finish_store(console, store.get(), session->cache()));
+  TQC_TRY(finish_store(console, store.get(), session->cache(), was_interrupted));
   if (!conversed) return conversed.error();
   return ExitCode::kDone;
 }

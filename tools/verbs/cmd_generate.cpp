@@ -230,10 +230,10 @@ Result<void> check_flags(const GenerateFlags& flags) {
   return {};
 }
 
-// Saves the result, whatever ended it.
+// Saves the result, whatever ended it. `hurry`: it was Ctrl-C.
 Result<void> keep(const Console& console, const GenerateFlags& flags,
                   const session::Session& session, std::optional<GrowingFile>& growing,
-                  session::PromptStore* store, Run& run) {
+                  session::PromptStore* store, Run& run, bool hurry) {
   const unsigned n_threads = flags.options.n_threads;
   if (growing) {
     TQC_TRY_ASSIGN(run.appended,
@@ -245,7 +245,7 @@ Result<void> keep(const Console& console, const GenerateFlags& flags,
     write.hide_tokens = flags.no_tokens || run.was_hidden;
     TQC_TRY(save_cache(console, session.cache(), flags.save, write));
   }
-  return finish_store(console, store, session.cache());
+  return finish_store(console, store, session.cache(), hurry);
 }
 
 // The user interrupted the reading of the prompt: the part that was read is saved.
@@ -254,7 +254,7 @@ Result<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
                            session::PromptStore* store, Run& run, Error interrupted) {
   acknowledge_interrupt();
   if (session.cache().n_tokens() == run.cached_tokens) return interrupted;
-  TQC_TRY(keep(console, flags, session, growing, store, run));
+  TQC_TRY(keep(console, flags, session, growing, store, run, true));
   if (flags.save.empty() && !growing) return interrupted;
   note(console, fmt::format("interrupted: the first {} of {} tokens were saved",
                             session.cache().n_tokens(), run.cached_tokens + run.prompt_tokens));
@@ -285,10 +285,11 @@ Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
   run.generation = session->generate(
       flags.n, keeps, until_interrupted([&](std::int32_t id) { return stream.add(id); }));
 
+  const bool hurry = interrupted();
   acknowledge_interrupt();  // otherwise it would end the saving, too
   const bool failed = run.generation.stop == session::StopReason::kFailed;
   const Result<void> shown = console.json || failed ? Result<void>() : stream.end();
-  TQC_TRY(keep(console, flags, *session, growing, store.get(), run));
+  TQC_TRY(keep(console, flags, *session, growing, store.get(), run, hurry));
   if (failed) return std::move(*run.generation.failure);
   if (!shown) return shown.error();
   if (console.json) {

@@ -115,7 +115,7 @@ Result<std::unique_ptr<session::Session>> prefill(const Console& console,
   work.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   work.n_read = std::ssize(ids);
   work.n_tokens = session->cache().n_tokens();
-  TQC_TRY(finish_store(console, store, session->cache()));
+  TQC_TRY(finish_store(console, store, session->cache(), interrupted()));
   return session;
 }
 

@@ -69,13 +69,14 @@ class PromptStore {
   void watch(const cache::Cache& cache);
   void end_prompt(const cache::Cache& cache);
 
-  // Adds what is complete, and nothing more: the caller will truncate the cache, and tokens that
-  // grow on it later do not follow the blocks that were added.
+  // Adds what is complete, for at most 0.3 s, and nothing more: the caller will truncate the cache,
+  // and tokens that grow on it later do not follow the blocks that were added.
   void stop_adding(const cache::Cache& cache);
 
   // Waits a few seconds until new blocks are stored, then saves the cache under its name, if any.
+  // `hurry`: the user interrupted the session, so the wait for new blocks ends after 0.3 s.
   // Errors: those of saving under the name.
-  Result<void> finish(const cache::Cache& cache, const Progress& progress = {});
+  Result<void> finish(const cache::Cache& cache, const Progress& progress = {}, bool hurry = false);
 
   ~PromptStore();
 

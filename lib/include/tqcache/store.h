@@ -8,13 +8,15 @@
 //   TQC_TRY_ASSIGN(auto prefix, library.find(identity, tokens));
 //
 // A backend holds write-once blobs under short keys: a folder, Redis, S3, or memory. Readers see a
-// complete value or a miss, never a part. The value of a key never changes; it can only be removed.
+// complete value or a miss, never a part. The value of a key never changes; it can only be removed
+// (and the record of a prompt replaced by another).
 // A backend may drop values at any time (Redis at its memory limit, S3 by a lifecycle rule), so a
 // miss is not an error. A backend does not check the values that it returns: blobs carry their own
 // checksums.
 //
-// Missing or damaged blobs make a prefix shorter and are reported to `on_warning`. A damaged block
-// is removed, unless another process has replaced it meanwhile.
+// Missing or damaged blobs make a prefix shorter and are reported to `on_warning`. Reading removes
+// nothing. Damaged blobs are removed by puts that need their place, and by check() with `repair`,
+// unless another process has replaced them meanwhile.
 //
 // Spec: docs/reference/store.md.
 
@@ -45,6 +47,9 @@ namespace tqcache::store {
 inline constexpr std::size_t kMaxKeyBytes = 200;
 // The default limit of Redis (proto-max-bulk-len).
 inline constexpr std::uint64_t kMaxValueBytes = std::uint64_t{512} << 20;
+// No blob of a real prompt is larger: a description has at most 128 MiB, and a section is one K or
+// V of one token block. An answer of a hostile server is in memory up to three times.
+inline constexpr std::uint64_t kUsualMaxValueBytes = std::uint64_t{144} << 20;
 
 // A key is 1 to 200 bytes of [a-z0-9/_.-]: segments separated by single '/', none empty or
 // beginning with '.'. It can be used unchanged in a path, a URL and a pattern.
@@ -58,7 +63,8 @@ struct BackendOptions {
   // average, after `idle_timeout`, and all of them within `time_limit`.
   std::uint64_t least_rate = 4096;  // bytes per second
   std::chrono::milliseconds time_limit{900'000};
-  std::uint64_t max_value_bytes = kMaxValueBytes;  // larger values are refused by put() and get()
+  // Larger values are refused by put() and get(). At most kMaxValueBytes.
+  std::uint64_t max_value_bytes = kUsualMaxValueBytes;
   // Larger listings are refused: a server could list forever.
   std::uint64_t max_listed_keys = std::uint64_t{1} << 21;
   std::uint64_t max_list_pages = 100'000;
@@ -120,6 +126,11 @@ class Backend {
   // Several, with fewer round trips; outcomes in their order. After an error some may be stored.
   Result<std::vector<PutOutcome>> put(std::span<const Blob> blobs);
 
+  // Stores the value in place of the one that the key may have, in one step: readers see the old
+  // value or the new one. Of several at once, the last one stays. For records only: the value of
+  // every other key never changes.
+  Result<void> replace(const std::string& key, ByteView value);
+
   // Errors: as above.
   Result<std::optional<Bytes>> get(const std::string& key);
   // Several, in order, each passed to `sink` once; at most 8 values are in memory at a time.
@@ -166,6 +177,8 @@ class Backend {
   virtual Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) = 0;
   virtual Result<void> do_list(const std::string& prefix, const EntrySink& sink) = 0;
   virtual Result<void> do_touch(std::span<const std::string> keys) = 0;
+  // By default two steps, do_remove() and do_put().
+  virtual Result<void> do_replace(const Blob& blob);
 
   std::string name_;
   BackendOptions options_;
@@ -256,6 +269,8 @@ struct LibraryOptions {
   std::string salt = {};
   unsigned n_threads = 0;
   OnWarning on_warning = {};
+  // find(), fetch() and record() remove damaged blobs, too: for a reader that will put them again.
+  bool remove_damaged = false;
 };
 
 struct PutOptions {
@@ -336,8 +351,7 @@ class Library {
   // Progress: blocks.
   // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);
   //           kInvalidArgument (no tokens; a name of more than 512 bytes, or one that is in use
-  //           for another prompt); kTooLarge if all slots are taken, or the backend drops blocks as
-  //           they are put.
+  //           for another prompt); kTooLarge if the backend drops blocks as they are put.
   Result<PutReport> put(const cache::CacheReader& prompt, std::string_view name,
                         const Progress& progress = {}, const PutOptions& options = {});
   Result<PutReport> put_file(const ByteSource& file, std::string_view name,

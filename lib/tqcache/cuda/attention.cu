@@ -11,6 +11,7 @@
 #include "tqcache/cuda/codec_tables.h"
 #include "tqcache/cuda/cuda_attention.h"
 #include "tqcache/cuda/packed_tile.cuh"
+#include "tqcache/cuda/sinusoids.h"
 
 namespace tqcache::cuda {
 namespace {
@@ -34,14 +35,27 @@ struct SideArgs {
   int code_bytes = 0;            // of a kv head in a page
   int scales_at = 0;             // byte of the first scale in a page
   int row_bytes = 0;             // of the scales of a kv head
-  const float* mean = nullptr;   // [n_kv_heads, head_dim]
+  const float* mean = nullptr;   // [n_kv_heads, head_dim]; null: none, or it turns
+};
+
+// The sinusoids that give scores a mean back that turns with RoPE.
+struct SinusoidArgs {
+  int n_steps = 0;  // of kStepRows rows; 0: no mean turns
+  int n_pairs = 0;
+  int n_fast = 0;
+  const double* turns = nullptr;
+  const float* joins = nullptr;
+  const uint4* rows = nullptr;
+  const float* mean = nullptr;  // [n_kv_heads, head_dim]
+  uint2* factors = nullptr;     // [n_sequences, max_blocks, heads, n_steps, 32]: right factors, f16
 };
 
 struct AttendArgs {
   int n_sequences = 0;
   int n_query_heads = 0;
   int n_kv_heads = 0;
-  int group = 0;      // query heads of a kv head
+  int group = 0;  // query heads of a kv head
+  int head_dim = 0;
   int n_columns = 0;  // column groups of a kv head: ceil(group / 8)
   int max_blocks = 0;
   float scale = 0;  // times log2(e)
@@ -52,6 +66,7 @@ struct AttendArgs {
   int n_sinks = 0;
   Dtype sink_dtype = Dtype::kF16;
   SideArgs k, v;
+  SinusoidArgs sinusoids;
   DenseTail tail;
   int n_tail_chunks = 0;
   int n_dense_chunks = 0;  // of the tail and of the sinks, for each sequence and column group
@@ -79,7 +94,7 @@ __device__ __forceinline__ void store_value(void* data, Dtype dtype, long long i
   }
 }
 
-// The three kernels of a call overlap: each starts when all blocks of the one before have called
+// The kernels of a call overlap: each starts when all blocks of the one before have called
 // allow_next_kernel(), and wait_for_previous_kernel() returns when that one is done.
 __device__ __forceinline__ void allow_next_kernel() {
 #if __CUDA_ARCH__ >= 900
@@ -421,6 +436,161 @@ __device__ __forceinline__ void load_scales(const __half* scales, int g, float (
   out[0] = low.x, out[1] = low.y, out[2] = high.x, out[3] = high.y;
 }
 
+constexpr int kFactorHeads = 8;   // query heads of a block of make_factors
+constexpr int kFactorBlocks = 4;  // token blocks of it
+constexpr int kFactorThreads = kFactorHeads * kStepRows;
+
+// Factors of the sinusoids of four blocks of a sequence for eight query heads. Pairs of a query and
+// the mean give amplitudes, turned to the middle of each block; those of slow pairs are joined to
+// factors of polynomials (codec.md §8).
+__global__ void __launch_bounds__(kFactorThreads)
+    make_factors(const __grid_constant__ AttendArgs p) {
+  __shared__ float2 phasors[kFactorBlocks][kMostPairs];
+  // Of each pair; later of the fast pairs, and factors of two polynomials each.
+  __shared__ float2 amplitudes[kFactorBlocks][kFactorHeads][kMostPairs + 9];
+  __shared__ __align__(16) float joins[kMostPairs * kJoinRow];
+  allow_next_kernel();
+  const SinusoidArgs& w = p.sinusoids;
+  const int first_block = static_cast<int>(blockIdx.x) * kFactorBlocks;
+  const int sequence = static_cast<int>(blockIdx.z);
+  const int n_blocks =
+      min(kFactorBlocks, (p.n_packed[sequence] + kPageTokens - 1) / kPageTokens - first_block);
+  if (n_blocks <= 0) return;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int first = static_cast<int>(blockIdx.y) * kFactorHeads;
+  const int n = min(kFactorHeads, p.n_query_heads - first);
+  const int head_dim = p.head_dim;
+  const long long queries = (static_cast<long long>(sequence) * p.n_query_heads + first) * head_dim;
+  const int n_slow = w.n_pairs - w.n_fast;
+#pragma unroll 4
+  for (int i = thread; i < n_slow * kJoinRow / 4; i += kFactorThreads) {
+    reinterpret_cast<float4*>(joins)[i] = __ldg(reinterpret_cast<const float4*>(w.joins) + i);
+  }
+  static_assert(kFactorThreads / 32 == kFactorBlocks);
+  for (int pair = lane; pair < w.n_pairs; pair += 32) {
+    const double middle = (first_block + warp) * static_cast<double>(kPageTokens) + 127.5;
+    const double turns = w.turns[pair] * middle;
+    float2 at;
+    sincospif(2 * static_cast<float>(turns - rint(turns)), &at.y, &at.x);
+    phasors[warp][pair] = at;
+  }
+  __syncthreads();
+  for (int head = warp; head < n; head += kFactorThreads / 32) {
+    const float* const mean = w.mean + (first + head) / p.group * head_dim;
+    for (int pair = lane; pair < w.n_pairs; pair += 32) {
+      const long long query = queries + head * head_dim + pair;
+      const float q0 = load_value(p.queries, p.dtype, query) * p.scale;
+      const float q1 = load_value(p.queries, p.dtype, query + w.n_pairs) * p.scale;
+      const float m0 = __ldg(mean + pair), m1 = __ldg(mean + pair + w.n_pairs);
+      const float a = q0 * m0 + q1 * m1, b = q1 * m0 - q0 * m1;
+#pragma unroll
+      for (int block = 0; block < kFactorBlocks; ++block) {
+        const float2 at = phasors[block][pair];
+        amplitudes[block][head][pair] = make_float2(a * at.x + b * at.y, b * at.x - a * at.y);
+      }
+    }
+  }
+  __syncthreads();
+  const int head = thread / kStepRows, degree = thread % kStepRows;
+  float sums[kFactorBlocks] = {};
+  if (head < n) {
+    float constant = 0;
+    if (degree == 0) {  // what does not turn
+      for (int i = 2 * w.n_pairs; i < head_dim; ++i) {
+        constant += load_value(p.queries, p.dtype, queries + head * head_dim + i) * p.scale *
+                    __ldg(w.mean + (first + head) / p.group * head_dim + i);
+      }
+    }
+#pragma unroll
+    for (float& sum : sums) sum = constant;
+      // Even polynomials take the cosines' amplitudes, odd ones the sines'.
+#pragma unroll 4
+    for (int i = 0; i < n_slow; ++i) {
+      const float join = joins[i * kJoinRow + degree];
+#pragma unroll
+      for (int block = 0; block < kFactorBlocks; ++block) {
+        const float* const pair = &amplitudes[block][head][w.n_fast + i].x;
+        sums[block] = fmaf(pair[degree % 2], join, sums[block]);
+      }
+    }
+  }
+  __syncthreads();
+  if (head >= n) return;
+#pragma unroll
+  for (int block = 0; block < kFactorBlocks; ++block) {
+    (&amplitudes[block][head][w.n_fast].x)[degree] = sums[block];  // 0 for degrees 14 and 15
+  }
+  __syncwarp();
+  const int query_head = first + head, of_group = query_head % p.group;
+  const int column_head = query_head / p.group * p.n_columns + of_group / kColumns;
+  const int n_heads = p.n_kv_heads * p.n_columns;
+  // Rows 2i and 2i + 1 as two f16; a factor beyond f16 becomes the largest.
+  const auto pair_at = [&](int block, int i) {
+    if (i >= w.n_fast + kStepRows / 2) return 0u;
+    const float2 at = amplitudes[block][head][i];
+    return packed_pair(fminf(fmaxf(at.x, -65504.0f), 65504.0f),
+                       fminf(fmaxf(at.y, -65504.0f), 65504.0f));
+  };
+  for (int block = 0; block < n_blocks; ++block) {
+    uint2* const factors =
+        w.factors +
+        ((static_cast<long long>(sequence) * p.max_blocks + first_block + block) * n_heads +
+         column_head) *
+            w.n_steps * 32 +
+        of_group % kColumns * 4;
+    for (int i = thread % kStepRows; i < w.n_steps * 4; i += kStepRows) {
+      const int pair = i / 4 * (kStepRows / 2) + i % 4;
+      factors[i / 4 * 32 + i % 4] = make_uint2(pair_at(block, pair), pair_at(block, pair + 4));
+    }
+  }
+}
+
+constexpr int kEarlySteps = 4;  // whose factors are loaded before they are needed
+
+__device__ __forceinline__ const uint2* factors_of(const AttendArgs& p, int sequence,
+                                                   int column_head, int tile) {
+  const long long block = static_cast<long long>(sequence) * p.max_blocks + tile / kBlockTiles;
+  return p.sinusoids.factors +
+         (block * p.n_kv_heads * p.n_columns + column_head) * p.sinusoids.n_steps * 32;
+}
+
+// waves += step `step` of the sinusoids of a tile. For a tile of the lower half of a block these
+// are the sinusoids of the upper half's tokens in the opposite order, with odd rows negated.
+__device__ __forceinline__ void add_step(const uint4* rows, int step, uint2 factor,
+                                         std::uint32_t flip, float (&waves)[2][4]) {
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    const uint4 chunk = __ldg(rows + step * 64 + m * 32);
+    const std::uint32_t a[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+    multiply_add(waves[m], a, factor.x ^ flip, factor.y ^ flip);
+  }
+}
+
+// s += the sinusoids of a tile. early: the factors of the first steps.
+__device__ __forceinline__ void add_sinusoids(const AttendArgs& p, int tile, const uint2* factors,
+                                              const uint2 (&early)[kEarlySteps], bool is_there,
+                                              int lane, float (&s)[2][4]) {
+  const int n_steps = p.sinusoids.n_steps, in_block = tile % kBlockTiles;
+  const bool is_lower = in_block < kBlockTiles / 2;
+  const int upper = is_lower ? kBlockTiles / 2 - 1 - in_block : in_block - kBlockTiles / 2;
+  const uint4* const rows = p.sinusoids.rows + upper * n_steps * 64 + (is_lower ? lane ^ 28 : lane);
+  const std::uint32_t flip = is_lower ? 0x80000000u : 0u;
+  float waves[2][4] = {};
+#pragma unroll
+  for (int step = 0; step < kEarlySteps; ++step) {
+    if (step < n_steps) add_step(rows, step, early[step], flip, waves);
+  }
+  for (int step = kEarlySteps; step < n_steps; ++step) {
+    add_step(rows, step, is_there ? __ldcg(factors + step * 32) : make_uint2(0, 0), flip, waves);
+  }
+  // Token 4g + 2m + i is the opposite of token 4 (7 - g) + 2 (1 - m) + 1 - i.
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[m][c] += is_lower ? waves[1 - m][c ^ 2] : waves[m][c];
+  }
+}
+
 // What every multiprocessor reads soon, one line of memory a thread.
 __device__ __forceinline__ void prefetch_small(const AttendArgs& p, int head_dim, int thread) {
   const auto fetch = [](const void* line) {
@@ -547,7 +717,8 @@ __device__ __forceinline__ void merge_warps(const RunningSums<kDim>& run, const 
   }
 }
 
-template <int kDim, int kKeyBits, int kValueBits>
+// kTurns: the keys' mean turns with RoPE.
+template <int kDim, int kKeyBits, int kValueBits, bool kTurns>
 __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32, 1)
     attend_packed(const __grid_constant__ AttendArgs p) {
   using S = Shape<kDim, kKeyBits, kValueBits>;
@@ -635,9 +806,19 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
     const float factor[2] = {factors[2 * t], factors[2 * t + 1]};
     const float constant[2] = {constants[2 * t], constants[2 * t + 1]};
     const int n_tokens = p.n_packed[sequence];
+    if constexpr (kTurns) wait_for_previous_kernel();
 
     run = RunningSums<kDim>();
     for (int i = 0; i < stream.size(); ++i) {
+      uint2 early[kTurns ? kEarlySteps : 1];
+      if constexpr (kTurns) {
+        const uint2* const factors = factors_of(p, sequence, column_head, stream.tile(i)) + lane;
+#pragma unroll
+        for (int step = 0; step < kEarlySteps; ++step) {
+          early[step] = step < p.sinusoids.n_steps && g < columns ? __ldcg(factors + step * 32)
+                                                                  : make_uint2(0, 0);
+        }
+      }
       wait_copies<2 * S::kStages - 1>();
       __syncwarp();
       float s[2][4] = {};
@@ -650,6 +831,11 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
         for (int c = 0; c < 4; ++c) {
           s[m][c] = fmaf(s[m][c] * scales[2 * m + c / 2], factor[c % 2], constant[c % 2]);
         }
+      }
+      if constexpr (kTurns) {
+        add_sinusoids(p, stream.tile(i),
+                      factors_of(p, sequence, column_head, stream.tile(i)) + lane, early,
+                      g < columns, lane, s);
       }
       const int token = stream.tile(i) * kTile;
       if (token + kTile > n_tokens || token < p.n_sinks) {
@@ -682,6 +868,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
       stream.copy_values(i + S::kStages);
     }
   }
+  if constexpr (kTurns) wait_for_previous_kernel();  // also where there was no tile
 }
 
 // Dense tokens: 64 of the tail or of the sinks, one kv head and column group, in f32.
@@ -918,7 +1105,7 @@ using Kernel = void (*)(AttendArgs);
 
 struct Choice {
   int head_dim, key_bits, value_bits;
-  Kernel kernel;
+  Kernel kernels[2];  // the second for keys whose mean turns
   int threads, shared;
   std::atomic<std::uint64_t>*
       allowed;  // devices whose limit of shared memory is raised, a bit each
@@ -929,8 +1116,14 @@ Choice choice() {
   using S = Shape<kDim, kKeyBits, kValueBits>;
   static_assert(S::kShared <= static_cast<int>(kMostShared));
   static std::atomic<std::uint64_t> allowed{0};
-  return {kDim,           kKeyBits,   kValueBits, attend_packed<kDim, kKeyBits, kValueBits>,
-          S::kWarps * 32, S::kShared, &allowed};
+  return {kDim,
+          kKeyBits,
+          kValueBits,
+          {attend_packed<kDim, kKeyBits, kValueBits, false>,
+           attend_packed<kDim, kKeyBits, kValueBits, kKeyBits != kDenseBits>},
+          S::kWarps * 32,
+          S::kShared,
+          &allowed};
 }
 
 #ifndef TQCACHE_CUDA_FEW
@@ -938,8 +1131,6 @@ Choice choice() {
   choice<dim, 2, 2>(), choice<dim, 3, 3>(), choice<dim, 4, 4>(), choice<dim, 8, 8>(),     \
       choice<dim, 8, 4>(), choice<dim, 4, 3>(), choice<dim, 4, 2>(), choice<dim, 3, 4>(), \
       choice<dim, kDenseBits, 4>(), choice<dim, kDenseBits, 3>(), choice<dim, kDenseBits, 2>()
-#elif defined(TQCACHE_CUDA_ONE)
-#define TQCACHE_CUDA_CHOICES(dim) choice<128, 4, 4>()
 #else  // a quick build
 #define TQCACHE_CUDA_CHOICES(dim) choice<dim, 4, 4>(), choice<dim, 3, 3>(), choice<dim, 2, 2>()
 #endif
@@ -1007,9 +1198,11 @@ Result<void> allow_shared(const Choice& choice) {
   TQC_TRY_ASSIGN(const int number, current_device());
   const std::uint64_t bit = std::uint64_t{1} << number;
   if ((choice.allowed->load(std::memory_order_relaxed) & bit) != 0) return {};
-  TQC_TRY(check(cudaFuncSetAttribute(choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     choice.shared),
-                "cudaFuncSetAttribute"));
+  for (const Kernel kernel : choice.kernels) {
+    TQC_TRY(check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, choice.shared),
+        "cudaFuncSetAttribute"));
+  }
   TQC_TRY(choice.head_dim == 64    ? keep_shared_size<64>()
           : choice.head_dim == 128 ? keep_shared_size<128>()
                                    : keep_shared_size<256>());
@@ -1038,17 +1231,37 @@ Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& ste
     return unsupported("attention: a codec other than mse of head_dim " +
                        std::to_string(step.head_dim));
   }
-  if (pages.center.mean != nullptr && pages.center.n_pairs != 0) {
-    return unsupported("attention: a mean that turns with RoPE");
-  }
+  const bool turns = pages.center.mean != nullptr && pages.center.n_pairs != 0;
+  if (turns && is_values) return unsupported("attention: a mean of values that turns with RoPE");
   side.centroids = tables.part0.centroids;
   side.signs = tables.part0.signs;
   side.rounds = tables.part0.transform == codec::TransformKind::kHadamard ? tables.part0.rounds : 0;
   side.code_bytes = tables.code_bytes;
   side.scales_at = tables.code_bytes * step.n_kv_heads;
   side.row_bytes = tables.n_scale_rows * kPageTokens * 2;
-  side.mean = pages.center.mean;
+  if (!turns) side.mean = pages.center.mean;
   return side;
+}
+
+// n_steps is 0 unless the keys' mean turns.
+Result<SinusoidArgs> sinusoid_args(const AttentionStep& step) {
+  SinusoidArgs args;
+  const Centering& center = step.keys.center;
+  if (step.keys.codec == nullptr || center.mean == nullptr || center.n_pairs == 0) return args;
+  if (step.keys.sinusoids == nullptr)
+    return invalid("attention: no sinusoids of a mean that turns");
+  const SinusoidTables& tables = step.keys.sinusoids->tables();
+  if (tables.n_pairs != center.n_pairs || 2 * center.n_pairs > step.head_dim) {
+    return invalid("attention: sinusoids of other pairs than the mean's");
+  }
+  args.n_steps = tables.n_steps;
+  args.n_pairs = tables.n_pairs;
+  args.n_fast = tables.n_fast;
+  args.turns = tables.turns;
+  args.joins = tables.joins;
+  args.rows = tables.rows;
+  args.mean = center.mean;
+  return args;
 }
 
 struct Plan {
@@ -1056,6 +1269,7 @@ struct Plan {
   const Choice* choice = nullptr;
   std::size_t split_bytes = 0;
   std::size_t dense_bytes = 0;
+  std::size_t factor_bytes = 0;
 };
 
 Result<Plan> make_plan(const AttentionStep& step) {
@@ -1073,6 +1287,8 @@ Result<Plan> make_plan(const AttentionStep& step) {
   AttendArgs& p = plan.args;
   TQC_TRY_ASSIGN(p.k, side_args(step.keys, step, false));
   TQC_TRY_ASSIGN(p.v, side_args(step.values, step, true));
+  TQC_TRY_ASSIGN(p.sinusoids, sinusoid_args(step));
+  p.head_dim = step.head_dim;
   const int key_bits =
       step.keys.codec == nullptr ? kDenseBits : step.keys.codec->tables().part0.bits;
   const int value_bits = step.values.codec->tables().part0.bits;
@@ -1110,18 +1326,21 @@ Result<Plan> make_plan(const AttentionStep& step) {
                                static_cast<std::size_t>(p.n_columns);
   plan.split_bytes = (segments + static_cast<std::size_t>(p.n_ctas)) * split;
   plan.dense_bytes = segments * static_cast<std::size_t>(p.n_dense_chunks) * split;
+  plan.factor_bytes = segments * static_cast<std::size_t>(step.max_blocks) *
+                      static_cast<std::size_t>(p.sinusoids.n_steps) * 32 * sizeof(uint2);
   return plan;
 }
 
 // A kernel that may start before the one before it in the stream is done.
 Result<void> launch_behind(Kernel kernel, const AttendArgs& p, dim3 grid, dim3 block,
-                           cudaStream_t stream) {
+                           std::size_t shared, cudaStream_t stream) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
+  config.dynamicSmemBytes = shared;
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = p.can_overlap ? 1 : 0;
@@ -1134,21 +1353,21 @@ Result<void> launch_rest(const AttendArgs& p, cudaStream_t stream) {
     const dim3 grid(static_cast<unsigned>(p.n_dense_chunks),
                     static_cast<unsigned>(p.n_kv_heads * p.n_columns),
                     static_cast<unsigned>(p.n_sequences));
-    TQC_TRY(launch_behind(attend_dense<kDim>, p, grid, 128, stream));
+    TQC_TRY(launch_behind(attend_dense<kDim>, p, grid, 128, 0, stream));
   }
   const dim3 grid(static_cast<unsigned>(p.n_query_heads), static_cast<unsigned>(p.n_sequences));
   // With few heads, many threads share the splits of one.
   const int blocks = p.n_query_heads * p.n_sequences;
   const int wanted = 2 * blocks <= p.n_ctas ? kMostJoinRows : blocks <= 2 * p.n_ctas ? 4 : 1;
   const auto rows = static_cast<unsigned>(std::min(wanted, 1024 / kDim));
-  return launch_behind(join_splits<kDim>, p, grid, dim3(kDim, rows), stream);
+  return launch_behind(join_splits<kDim>, p, grid, dim3(kDim, rows), 0, stream);
 }
 
 }  // namespace
 
 Result<std::size_t> attention_workspace_bytes(const AttentionStep& step) {
   TQC_TRY_ASSIGN(const Plan plan, make_plan(step));
-  return plan.split_bytes + plan.dense_bytes;
+  return plan.split_bytes + plan.dense_bytes + plan.factor_bytes;
 }
 
 Result<void> attend(const AttentionStep& step, void* workspace, Stream stream) {
@@ -1158,9 +1377,21 @@ Result<void> attend(const AttentionStep& step, void* workspace, Stream stream) {
   p.dense_splits = p.splits + plan.split_bytes / sizeof(float);
   TQC_TRY(allow_shared(*plan.choice));
   const auto threads = static_cast<unsigned>(plan.choice->threads);
-  plan.choice->kernel<<<static_cast<unsigned>(p.n_ctas), threads,
-                        static_cast<std::size_t>(plan.choice->shared), stream>>>(p);
-  TQC_TRY(check_launch("attend_packed"));
+  const auto ctas = static_cast<unsigned>(p.n_ctas);
+  const auto shared = static_cast<std::size_t>(plan.choice->shared);
+  if (p.sinusoids.n_steps != 0 && p.max_blocks > 0) {
+    p.sinusoids.factors =
+        reinterpret_cast<uint2*>(p.dense_splits + plan.dense_bytes / sizeof(float));
+    const dim3 grid(static_cast<unsigned>((p.max_blocks + kFactorBlocks - 1) / kFactorBlocks),
+                    static_cast<unsigned>((p.n_query_heads + kFactorHeads - 1) / kFactorHeads),
+                    static_cast<unsigned>(p.n_sequences));
+    make_factors<<<grid, kFactorThreads, 0, stream>>>(p);
+    TQC_TRY(check_launch("make_factors"));
+    TQC_TRY(launch_behind(plan.choice->kernels[1], p, ctas, threads, shared, stream));
+  } else {
+    plan.choice->kernels[0]<<<ctas, threads, shared, stream>>>(p);
+    TQC_TRY(check_launch("attend_packed"));
+  }
   switch (step.head_dim) {
     case 64:
       return launch_rest<64>(p, stream);

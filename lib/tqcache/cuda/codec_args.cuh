@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "tqcache/bytes.h"
-#include "tqcache/error.h"
 #include "tqcache/cuda/codec_tables.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cuda {
 

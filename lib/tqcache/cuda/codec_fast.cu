@@ -40,6 +40,16 @@ struct Words {
     const int low = kRun == 8 ? token >> 2 & 7 : (token >> 2 & 1) << 2 | (token >> 3 & 3);
     return words[token * words_of(kDim) + (column ^ ((token & 3) << 3 | low))];
   }
+  // Columns t, t + 4, t + 8, ... of a token: column 4i + t is first[4 i ^ rest], where `rest` is
+  // the number of the first in its row of columns.
+  __device__ __forceinline__ void store_own(int token, int t, const std::uint32_t* own) const {
+    std::uint32_t* const first = &(*this)(token, t);
+    const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(first));
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i) {
+      asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(at ^ (16 * i)), "r"(own[i]) : "memory");
+    }
+  }
 };
 
 // Butterflies of distance h in a thread's own values.
@@ -134,6 +144,7 @@ struct SharedPlan {
   int signs = 0;
   int angles = 0;
   int words = 0;
+  int means = 0;  // of each warp's kv head and block
   int total = 0;
   bool bins_for_lanes = false;
 };
@@ -150,7 +161,8 @@ __host__ __device__ SharedPlan shared_plan(const CodecArgs& p) {
   plan.signs = p.part0.rounds * kDim * 4;
   plan.angles = p.n_pairs == 0 ? 0 : 2 * kTileTokens * angle_row(kDim, kRun) * 4;
   plan.words = kWarps * kTileTokens * words_of(kDim) * 4;
-  plan.total = plan.table + plan.bins + plan.signs + plan.angles + plan.words;
+  plan.means = p.mean == nullptr ? 0 : kWarps * kDim * 4;
+  plan.total = plan.table + plan.bins + plan.signs + plan.angles + plan.words + plan.means;
   return plan;
 }
 
@@ -171,8 +183,18 @@ __device__ void fill_signs_and_angles(const CodecArgs& p, int tile, float factor
   }
 }
 
-__device__ __forceinline__ const float* mean_of(const CodecArgs& p, const TilePlace& at) {
-  return p.mean + at.block * p.mean_stride + at.head * p.head_dim;
+// The mean of a tile's kv head and block to shared memory, by one warp. Every pass reads it there:
+// in the L1 cache it would not survive the rows.
+template <int kDim>
+__device__ __forceinline__ void copy_mean(const CodecArgs& p, const TilePlace& at, int lane,
+                                          float* to) {
+  if (p.mean == nullptr) return;
+  const float* const from = p.mean + at.block * p.mean_stride + at.head * kDim;
+#pragma unroll
+  for (int i = 4 * lane; i < kDim; i += 128) {
+    *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<const float4*>(from + i);
+  }
+  __syncwarp();
 }
 
 template <Dtype kDtype>
@@ -211,6 +233,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   const Words<kDim, kRun> words{
       reinterpret_cast<std::uint32_t*>(shared + plan.table + plan.signs + plan.angles) +
       warp * kTileTokens * words_of(kDim)};
+  float* const own_mean = reinterpret_cast<float*>(shared + plan.total - plan.means) + warp * kDim;
   const int tile = static_cast<int>(blockIdx.x) % kPageTiles;
 
   for (int i = thread; i < (1 << p.part0.bits) * 32; i += kThreads) {
@@ -228,6 +251,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
        item += stride) {
     const TilePlace at = tile_place(p, item / p.n_kv_heads, item % p.n_kv_heads, tile);
     if (at.count == at.skipped) continue;
+    copy_mean<kDim>(p, at, lane, own_mean);
     unpack_tile(TileLines(p.part0, p.is_values, tile), codes_of(p, at), words, lane, 32);
     const std::uint16_t own_scale = scales_of(p, at, 0)[lane];
     __syncwarp();
@@ -259,7 +283,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
       for (int i = 0; i < kOwn; ++i) x[i] = __fmul_rn(x[i], first_signs[i]);
       if (p.mean != nullptr) {
         const float* const cos = p.n_pairs == 0 ? nullptr : angles + token * angle_row(kDim, kRun);
-        for_mean<kDim, kRun>(mean_of(p, at), cos, cos + kTileTokens * angle_row(kDim, kRun), t,
+        for_mean<kDim, kRun>(own_mean, cos, cos + kTileTokens * angle_row(kDim, kRun), t,
                              [&](int i, float m) { x[i] = __fadd_rn(x[i], m); });
       }
       if (token < at.skipped || token >= at.count) continue;
@@ -314,6 +338,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   const Words<kDim, kRun> words{
       reinterpret_cast<std::uint32_t*>(table + plan.table + plan.signs + plan.angles) +
       warp * kTileTokens * words_of(kDim)};
+  float* const own_mean = reinterpret_cast<float*>(shared + plan.total - plan.means) + warp * kDim;
   const int tile = static_cast<int>(blockIdx.x) % kPageTiles;
 
   const int n_codes = 1 << p.part0.bits;
@@ -323,7 +348,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   const int n_bins = p.part0.n_bins;
   const int copies = plan.bins_for_lanes ? 16 : 1;
   for (int i = thread; i < n_bins * copies; i += kThreads) {
-    reinterpret_cast<float2*>(bins)[i] = reinterpret_cast<const float2*>(p.part0.bins)[i / copies];
+    const int from = (i / copies + n_bins / 2) & (n_bins - 1);  // bins from -n_bins / 2 on
+    reinterpret_cast<float2*>(bins)[i] = reinterpret_cast<const float2*>(p.part0.bins)[from];
   }
   fill_signs_and_angles<kDim, kRun>(p, tile, 1.0f, signs, angles, thread);
   __syncthreads();
@@ -331,15 +357,29 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   load_own<kDim, kRun>(first_signs, signs, t);
 
   const std::uint8_t* const own_table = table + lane * 4;
-  const std::uint32_t bin_lane = plan.bins_for_lanes ? lane % 16 * 8 : 0;
-  const int bin_shift = plan.bins_for_lanes ? 7 : 3;
-  const std::uint32_t bin_mask = static_cast<std::uint32_t>(n_bins - 1) << bin_shift;
+  // Adding kLifted rounds to whole numbers, which are then in the lowest bits.
+  constexpr float kLifted = 12582912.0f;
+  const std::uint32_t bin_bytes = plan.bins_for_lanes ? 128 : 8;
+  std::uint32_t bin_zero = static_cast<std::uint32_t>(__cvta_generic_to_shared(bins)) +
+                           (plan.bins_for_lanes ? lane % 16 * 8 : 0) +
+                           (n_bins / 2 - __float_as_uint(kLifted)) * bin_bytes;
+  asm("" : "+r"(bin_zero));  // or nvcc takes the sum apart again
   const float bins_per_unit = p.part0.bins_per_unit, factor = p.part0.factor;
   const auto code_of = [&](float y) {
-    const std::uint32_t bin = __float_as_uint(__fmaf_rn(y, bins_per_unit, 12582912.0f));
-    const float2 found =
-        *reinterpret_cast<const float2*>(bins + ((bin << bin_shift & bin_mask) | bin_lane));
-    return __float_as_int(found.y) + (found.x < y ? 1 : 0);
+    const std::uint32_t bin = __float_as_uint(__fmaf_rn(y, bins_per_unit, kLifted));
+    float boundary;
+    std::uint32_t code;
+    asm("ld.shared.v2.b32 {%0, %1}, [%2];\n"
+        : "=f"(boundary), "=r"(code)
+        : "r"(bin * bin_bytes + bin_zero));
+    asm("{\n"
+        ".reg .pred above;\n"
+        "setp.lt.f32 above, %1, %2;\n"
+        "@above add.u32 %0, %0, 1;\n"
+        "}\n"
+        : "+r"(code)
+        : "f"(boundary), "f"(y));
+    return code;
   };
 
   const int n_items = p.n_blocks * p.n_kv_heads;
@@ -349,17 +389,20 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
     const TilePlace at = tile_place(p, item / p.n_kv_heads, item % p.n_kv_heads, tile);
     const long long rows = row_of(p, at) + kRun * t;
     uint2 raw[kIsF32 ? 1 : kOwn / 4];  // of the next pass
+    const auto* next = static_cast<const std::uint16_t*>(p.rows) + rows + g * p.token_stride;
     const auto load = [&](int token) {
-      const bool is_there = token >= at.skipped && token < at.count;
-      const auto* const from =
-          static_cast<const std::uint16_t*>(p.rows) + rows + token * p.token_stride;
 #pragma unroll
-      for (int i = 0; i < kOwn / 4; ++i) {
-        raw[i] =
-            is_there ? __ldcs(reinterpret_cast<const uint2*>(from + 16 * i)) : make_uint2(0, 0);
+      for (uint2& four : raw) four = make_uint2(0, 0);
+      if (token >= at.skipped && token < at.count) {
+#pragma unroll
+        for (int i = 0; i < kOwn / 4; ++i) {
+          raw[i] = __ldcs(reinterpret_cast<const uint2*>(next + 16 * i));
+        }
       }
+      next += kPassTokens * p.token_stride;
     };
     if constexpr (!kIsF32) load(g);
+    copy_mean<kDim>(p, at, lane, own_mean);
     std::uint16_t own_scale = 0;
 #pragma unroll 1
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -385,20 +428,35 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
       }
       if (p.mean != nullptr && is_there) {
         const float* const cos = p.n_pairs == 0 ? nullptr : angles + token * angle_row(kDim, kRun);
-        for_mean<kDim, kRun>(mean_of(p, at), cos, cos + kTileTokens * angle_row(kDim, kRun), t,
+        for_mean<kDim, kRun>(own_mean, cos, cos + kTileTokens * angle_row(kDim, kRun), t,
                              [&](int i, float m) { x[i] = __fsub_rn(x[i], m); });
       }
 
-      float sums[4] = {0, 0, 0, 0};
+      // Sums begin with their first product: adding it to 0 would change at most the sign of a
+      // zero.
+      float sums[4];
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) sums[i % 4] = __fadd_rn(sums[i % 4], __fmul_rn(x[i], x[i]));
+      for (int i = 0; i < kOwn; ++i) {
+        const float square = __fmul_rn(x[i], x[i]);
+        sums[i % 4] = i < 4 ? square : __fadd_rn(sums[i % 4], square);
+      }
       const float length = __fsqrt_rn(add_lanes(sums));
-      if (__any_sync(~0u, !(length < INFINITY))) {
+      // Below kTiny the scale is 0 whatever the codes are.
+      constexpr float kTiny = 1e-12f;
+      const bool is_usual = length >= kTiny && length < INFINITY;
+      float divisor = length;
+      if (__any_sync(~0u, !is_usual)) {
         bool is_finite = true;
 #pragma unroll
         for (const float value : x) is_finite = is_finite && isfinite(value);
         const unsigned bad = __ballot_sync(~0u, !is_finite) >> (lane & 28) & 15u;
         if (!(length < INFINITY) && t == 0) refuse(p, at, token, bad == 0);
+        // There are bins for |y| up to 1 only.
+        if (!is_usual) {
+          divisor = 1;
+#pragma unroll
+          for (float& value : x) value = 0;
+        }
       }
       signed_hadamard<kDim, kRun>(x, first_signs, t);
       for (int round = 1; round < p.part0.rounds; ++round) {
@@ -409,22 +467,21 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         hadamard<kDim, kRun>(x, t);
       }
 
-      const float inverse = __fdiv_rn(1.0f, length);
+      const float inverse = __fdiv_rn(1.0f, divisor);
       std::uint32_t codes[kOwn / 4];
-      const auto centroid = [&](int code) {
+      const auto centroid = [&](std::uint32_t code) {
         return *reinterpret_cast<const float*>(own_table + code * 128);
       };
-#pragma unroll
-      for (float& sum : sums) sum = 0;
 #pragma unroll
       for (int i = 0; i < kOwn; i += 4) {
         codes[i / 4] = 0;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const float y = __fmul_rn(__fmul_rn(x[i + j], factor), inverse);
-          const int code = code_of(y);
-          codes[i / 4] += static_cast<std::uint32_t>(code) << (8 * j);
-          sums[j] = __fadd_rn(sums[j], __fmul_rn(y, centroid(code)));
+          const std::uint32_t code = code_of(y);
+          codes[i / 4] += code << (8 * j);
+          const float product = __fmul_rn(y, centroid(code));
+          sums[j] = i == 0 ? product : __fadd_rn(sums[j], product);
         }
       }
       float value = length;
@@ -435,24 +492,22 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         for (float& sum : sums) sum = 0;
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
-          const float c = centroid(static_cast<int>(codes[i / 4] >> (8 * (i % 4)) & 255u));
+          const float c = centroid(codes[i / 4] >> (8 * (i % 4)) & 255u);
           sums[i % 4] = __fadd_rn(sums[i % 4], __fmul_rn(c, c));
         }
         value = __fdiv_rn(length, __fsqrt_rn(add_lanes(sums)));
       }
-      // Below kTiny the scale is 0 whatever the codes are. There |y| may be far above 1, where
-      // there are no bins.
-      constexpr float kTiny = 1e-12f;
       std::uint16_t scale = 0;
-      if (length >= kTiny) {
+      if (is_usual) {
         scale = __half_as_ushort(__float2half_rn(value));
         // Written so that NaN fails.
-        if (!(value >= 0.0f && scale < kF16Infinity) && length < INFINITY && t == 0) {
-          refuse(p, at, token, true);
-        }
+        if (!(value >= 0.0f && scale < kF16Infinity) && t == 0) refuse(p, at, token, true);
       }
+      if (__any_sync(~0u, scale == 0)) {
 #pragma unroll
-      for (int i = 0; i < kOwn / 4; ++i) words(token, 4 * i + t) = scale == 0 ? 0 : codes[i];
+        for (std::uint32_t& word : codes) word = scale == 0 ? 0 : word;
+      }
+      words.store_own(token, t, codes);
       if (pass == t) own_scale = scale;
     }
     __syncwarp();

@@ -5,16 +5,44 @@
 // codes, values are summed as codes, and the sum is rotated back once. Sequences are split over
 // tokens among all multiprocessors; a second kernel joins the splits.
 //
+// A mean that was subtracted from keys before RoPE comes back as a sum of sinusoids: one factor per
+// query head, block and frequency, times a table that is the same for every block.
+//
 // Spec: docs/reference/codec.md §8 and §9. Source: arXiv 2307.08691 for the running maximum.
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "tqcache/bytes.h"
-#include "tqcache/error.h"
 #include "tqcache/cuda/cuda_codec.h"
+#include "tqcache/error.h"
 
 namespace tqcache::cuda {
+
+struct SinusoidTables;  // cuda/sinusoids.h
+
+// The sinusoids of one RoPE over the tokens of a block, in the memory of the current device.
+//
+// A value: copies share the same memory, which is freed with the last of them. It has to live until
+// the work that uses it is done.
+class DeviceSinusoids {
+ public:
+  // Copies the tables and waits for the copy.
+  // Shapes: turns [n_pairs]: full turns per token of each pair of components, in host memory.
+  // Errors: kUnsupported for more than 128 pairs; kInvalidArgument for none, or turns that are not
+  //         finite; kIo when the CUDA runtime reports an error.
+  static Result<DeviceSinusoids> make(std::span<const double> turns);
+
+  const SinusoidTables& tables() const { return *tables_; }
+
+ private:
+  explicit DeviceSinusoids(std::shared_ptr<const SinusoidTables> tables)
+      : tables_(std::move(tables)) {}
+
+  std::shared_ptr<const SinusoidTables> tables_;
+};
 
 // K or V of one layer of all sequences, in pages of 256 tokens.
 struct AttentionPages {
@@ -23,7 +51,9 @@ struct AttentionPages {
   const std::byte* data = nullptr;
   std::int64_t page_bytes = 0;
   const std::int32_t* page_table = nullptr;  // [n_sequences, max_blocks]; null: in this order
+  // Of a mean that turns, `turns`, `cos` and `sin` are not used: `sinusoids` has them.
   Centering center = {};
+  const DeviceSinusoids* sinusoids = nullptr;  // keys whose mean turns: of its pairs
 };
 
 // Dense tokens behind the packed ones, [n_sequences, n_kv_heads, capacity, head_dim].
@@ -59,11 +89,11 @@ struct AttentionStep {
 Result<std::size_t> attention_workspace_bytes(const AttentionStep& step);
 
 // output = softmax(scale * queries keys^T) values, over packed tokens and tail. A sequence without
-// tokens gives zeros.
+// tokens gives zeros. Token i of a sequence has position i.
 //
 // Shapes: workspace [attention_workspace_bytes(step)], aligned to 16 bytes.
-// Errors: kUnsupported for a head_dim or widths of codes that have no kernel; kInvalidArgument for
-//         arguments that do not fit; kIo when a launch fails.
+// Errors: kUnsupported for a head_dim or widths of codes that have no kernel, or values whose mean
+//         turns; kInvalidArgument for arguments that do not fit; kIo when a launch fails.
 // Bytes:  the same on every run; products of f16 numbers added in f32.
 Result<void> attend(const AttentionStep& step, void* workspace, Stream stream);
 

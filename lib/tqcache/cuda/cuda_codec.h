@@ -15,8 +15,8 @@
 #include <memory>
 
 #include "tqcache/bytes.h"
-#include "tqcache/error.h"
 #include "tqcache/codec/head_codec.h"
+#include "tqcache/error.h"
 
 struct CUstream_st;
 

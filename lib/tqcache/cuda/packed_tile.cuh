@@ -16,6 +16,8 @@
 
 #include <cstdint>
 
+#include "tqcache/cuda/copy_async.cuh"
+
 namespace tqcache::cuda {
 
 // Packed lines that a slot takes in shared memory: a power of two, so that swizzling works.
@@ -34,16 +36,6 @@ constexpr int kTableRow = 256;  // bytes: an entry for each lane of keys, then o
 // quarter of a warp reads at once stand in different banks.
 __device__ __forceinline__ std::uint32_t swizzled(std::uint32_t at) {
   return at ^ (((at >> 7) & 3u) << 5);
-}
-
-__device__ __forceinline__ void copy_async(void* shared, const void* global) {
-  const auto to = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(global));
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n"); }
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
 // Pairs of codes of four register lanes. Up to 4 bits byte j of `low` is the pair's entry;

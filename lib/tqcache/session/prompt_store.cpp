@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <utility>
 #include <variant>
 
@@ -17,7 +18,8 @@ namespace {
 
 // Short, because a user waits for the first token, or for the shell.
 constexpr std::chrono::seconds kIdleTimeout{5};
-constexpr std::chrono::seconds kPutTimeout{10};
+constexpr std::chrono::milliseconds kPutTimeout{10'000};
+constexpr std::chrono::milliseconds kHurriedPutTimeout{300};
 
 // Seconds since 1970.
 std::int64_t now() {
@@ -39,11 +41,11 @@ Result<void> adopt(cache::Cache& cache, const model::Model& model) {
   return {};
 }
 
-// When puts at the end of a session have to be over. A server that is slow but goes on would be
-// waited for otherwise.
+// The deadline of puts at the end of a session. Without it, a server that is slow but does not stop
+// would be waited for.
 class PutLimit {
  public:
-  void set(std::chrono::seconds from_now) { end_ = Clock::now() + from_now; }
+  void set(std::chrono::milliseconds from_now) { end_ = Clock::now() + from_now; }
   void clear() { end_ = Clock::time_point::max(); }
   bool is_over() const { return Clock::now() >= end_.load(); }
 
@@ -60,11 +62,12 @@ struct PromptStore::State {
       : options(std::move(options_in)),
         put_limit(std::move(put_limit_in)),
         backend(std::move(backend_in)),
-        library(*backend, {.salt = options.salt,
-                           .n_threads = options.n_threads,
-                           .on_warning = [this](const std::string& message) {
-                             library_warnings.push_back(message);
-                           }}) {}
+        library(*backend,
+                {.salt = options.salt,
+                 .n_threads = options.n_threads,
+                 .on_warning =
+                     [this](const std::string& message) { library_warnings.push_back(message); },
+                 .remove_damaged = !options.read_only}) {}
 
   // Later warnings usually follow from the first one, so they are dropped.
   void warn(const std::string& message) {
@@ -128,18 +131,30 @@ struct PromptStore::State {
     return {};
   }
 
+  // A store for which there is no memory does not end the session.
+  template <class Work>
+  void put_in_memory(const Work& work) {
+    if (!putting || gave_up) return;
+    try {
+      work();
+    } catch (const std::bad_alloc&) {
+      give_up(too_large("out of memory"));
+    }
+  }
+
   void watch(const cache::Cache& cache) {
-    if (putting && !gave_up) putting->watch(cache);
+    put_in_memory([&] { putting->watch(cache); });
   }
 
   void end_prompt(const cache::Cache& cache) {
-    if (putting && !gave_up) putting->end_prompt(cache);
+    put_in_memory([&] { putting->end_prompt(cache); });
   }
 
-  void finish_putting(const cache::Cache& cache) {
-    if (putting && !gave_up) {
-      put_limit->set(kPutTimeout);
-      stored = putting->finish(cache, kPutTimeout, options.keep_going);
+  void finish_putting(const cache::Cache& cache, bool hurry) {
+    put_in_memory([&] {
+      const std::chrono::milliseconds limit = hurry ? kHurriedPutTimeout : kPutTimeout;
+      put_limit->set(limit);
+      stored = putting->finish(cache, limit, options.keep_going);
       const bool is_cut = stored.error && stored.error->code == ErrorCode::kInterrupted;
       if (is_cut) gave_up = true;
       if (stored.error && !is_cut) {
@@ -147,7 +162,7 @@ struct PromptStore::State {
       } else if (stored.left_blocks > 0) {
         warn(fmt::format("slow: {} token blocks were not stored in time", stored.left_blocks));
       }
-    }
+    });
     putting.reset();
     put_limit->clear();
   }
@@ -166,14 +181,17 @@ struct PromptStore::State {
     if (gave_up || options.read_only || !options.keep_going()) return;
     usage.created = now();
     usage.stored_bytes = stored.new_bytes;
-    if (const auto noted = library.note_usage(usage); !noted) give_up(noted.error());
+    const Result<void> noted = library.note_usage(usage);
+    if (!noted && noted.error().code != ErrorCode::kInterrupted) give_up(noted.error());
   }
 
-  Result<void> finish(const cache::Cache& cache, const Progress& progress) {
+  Result<void> finish(const cache::Cache& cache, const Progress& progress, bool hurry) {
     if (!began) return {};
-    finish_putting(cache);
+    finish_putting(cache, hurry);
     TQC_TRY(save_name(cache, progress));
+    if (hurry) put_limit->set(kHurriedPutTimeout);
     note_usage();
+    put_limit->clear();
     return {};
   }
 
@@ -194,7 +212,7 @@ struct PromptStore::State {
 
 PromptStore::PromptStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
 PromptStore::~PromptStore() {
-  state_->put_limit->set(std::chrono::seconds(0));  // or a put in progress would be waited for
+  state_->put_limit->set({});  // otherwise it would wait for a put in progress
 }
 
 Result<std::unique_ptr<PromptStore>> PromptStore::open(PromptStoreOptions options) {
@@ -225,9 +243,9 @@ Result<void> PromptStore::begin(const model::Model& model, std::span<const std::
 }
 void PromptStore::watch(const cache::Cache& cache) { state_->watch(cache); }
 void PromptStore::end_prompt(const cache::Cache& cache) { state_->end_prompt(cache); }
-void PromptStore::stop_adding(const cache::Cache& cache) { state_->finish_putting(cache); }
-Result<void> PromptStore::finish(const cache::Cache& cache, const Progress& progress) {
-  return state_->finish(cache, progress);
+void PromptStore::stop_adding(const cache::Cache& cache) { state_->finish_putting(cache, true); }
+Result<void> PromptStore::finish(const cache::Cache& cache, const Progress& progress, bool hurry) {
+  return state_->finish(cache, progress, hurry);
 }
 
 const std::string& PromptStore::url() const { return state_->backend->name(); }

@@ -58,6 +58,18 @@ Result<std::vector<PutOutcome>> Backend::put(std::span<const Blob> blobs) {
   return do_put(blobs);
 }
 
+Result<void> Backend::replace(const std::string& key, ByteView value) {
+  TQC_TRY(check_key(key));
+  TQC_TRY(check_size(key, value.size(), options_.max_value_bytes));
+  return do_replace({key, value});
+}
+
+Result<void> Backend::do_replace(const Blob& blob) {
+  TQC_TRY(do_remove(blob.key, std::nullopt));
+  TQC_TRY(do_put(std::span(&blob, 1)));
+  return {};
+}
+
 Result<std::optional<Bytes>> Backend::get(const std::string& key) {
   std::optional<Bytes> found;
   TQC_TRY(get(std::span(&key, 1), [&](std::size_t, std::optional<ByteView> value) -> Result<void> {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <future>
 #include <system_error>
+#include <thread>
 
 #include "tqcache/file.h"
 #include "tqcache/store/backends/backend_support.h"
@@ -29,7 +30,7 @@ class DirBackend : public Backend {
   DirBackend(DirLayout layout, const BackendOptions& options)
       : Backend("dir:" + layout.root().string(), options),
         layout_(std::move(layout)),
-        index_(layout_, options.idle_timeout) {}
+        index_(layout_, {options.idle_timeout, options.interrupted}) {}
 
   Result<Leftovers> leftovers(std::chrono::seconds min_age, bool remove) override {
     const AbandonedFiles found = layout_.abandoned(min_age, remove);
@@ -37,6 +38,10 @@ class DirBackend : public Backend {
   }
 
  private:
+  Result<void> check_interrupted() const {
+    return options().interrupted && options().interrupted() ? interrupted_error() : Result<void>();
+  }
+
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
     return put_in_batches(blobs, kRowsAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
       return put_some(some, outcomes);
@@ -94,6 +99,7 @@ class DirBackend : public Backend {
       return {};
     };
     for (const Blob& blob : blobs) {
+      TQC_TRY(check_interrupted());
       if (flushing.size() == kFilesAtOnce) TQC_TRY(await_first());
       Flushing& one = flushing.emplace_back();
       TQC_TRY_ASSIGN(one.file, write_file(blob));
@@ -132,6 +138,26 @@ class DirBackend : public Backend {
     return PutOutcome::kExisted;
   }
 
+  // The lock of the old file, which AtomicFile holds, keeps others from removing or replacing it
+  // meanwhile.
+  Result<void> do_replace(const Blob& blob) override {
+    const Entry row{blob.key, blob.value.size(), {}};
+    TQC_TRY(index_.add(std::span(&row, 1)));
+    constexpr std::chrono::milliseconds kPause{10};
+    for (auto waited = std::chrono::milliseconds(0);; waited += kPause) {
+      const Result<void> done =
+          write_file_atomically(layout_.blob(blob.key), blob.value, Overwrite::kAllow);
+      const bool is_busy = !done && done.error().code == ErrorCode::kBusy;
+      if (!is_busy || waited >= options().idle_timeout) {
+        if (!done) return in_context(blob.key, done.error());
+        TQC_TRY(index_.add(std::span(&row, 1)));
+        return index_.touch(std::span(&blob.key, 1));
+      }
+      TQC_TRY(check_interrupted());
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
     Bytes value;  // one buffer for all values: new memory for each would take longer than reading
     std::size_t n_announced = 0;
@@ -139,6 +165,7 @@ class DirBackend : public Backend {
       for (; n_announced < std::min(keys.size(), i + kFilesAhead); ++n_announced) {
         announce_reading(layout_.blob(keys[n_announced]));
       }
+      TQC_TRY(check_interrupted());
       const Result<bool> found = read_blob(keys[i], value);
       if (!found) return in_context(keys[i], found.error());
       TQC_TRY(sink(i, *found ? std::optional<ByteView>(value) : std::nullopt));
@@ -163,6 +190,7 @@ class DirBackend : public Backend {
   Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
     std::vector<bool> found;
     for (const std::string& key : keys) {
+      if (found.size() % kRowsAtOnce == 0) TQC_TRY(check_interrupted());
       found.push_back(::access(layout_.blob(key).c_str(), F_OK) == 0);
     }
     return found;
@@ -172,7 +200,7 @@ class DirBackend : public Backend {
   // and the removed file is the compared one: a new file of that name is another file.
   Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
     const std::filesystem::path path = layout_.blob(key);
-    const auto file = lock_patiently(path, options().idle_timeout);
+    const auto file = lock_patiently(path, options().idle_timeout, options().interrupted);
     if (!file && file.error().code == ErrorCode::kNotFound) return forget(key, false);
     if (!file) return in_context(key, file.error());
     if (only) {

@@ -57,6 +57,8 @@ Result<void> visit_folder(const fs::path& folder,
                           const std::function<Result<void>(const DirLayout::File&)>& visit) {
   std::error_code failed;
   fs::directory_iterator entries(folder, failed);
+  // A copy of a store may lack empty folders.
+  if (failed == std::errc::no_such_file_or_directory) return {};
   for (; !failed && entries != fs::directory_iterator(); entries.increment(failed)) {
     const std::string key = key_of(entries->path().filename());
     struct stat info {};
@@ -86,11 +88,13 @@ void announce_reading(const fs::path& path) {
 }
 
 Result<std::unique_ptr<LockedFile>> lock_patiently(const fs::path& path,
-                                                   std::chrono::milliseconds timeout) {
+                                                   std::chrono::milliseconds timeout,
+                                                   const std::function<bool()>& interrupted) {
   constexpr std::chrono::milliseconds kPause{10};
   for (auto waited = std::chrono::milliseconds(0);; waited += kPause) {
     Result<std::unique_ptr<LockedFile>> locked = LockedFile::open(path);
     if (locked || locked.error().code != ErrorCode::kBusy || waited >= timeout) return locked;
+    if (interrupted && interrupted()) return interrupted_error();
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -53,9 +53,10 @@ class DirLayout {
 };
 
 // Locks the file, waiting at most `timeout` while others hold the lock.
-// Errors: as LockedFile::open.
+// Errors: as LockedFile::open; kInterrupted, as BackendOptions::interrupted says.
 Result<std::unique_ptr<LockedFile>> lock_patiently(const std::filesystem::path& path,
-                                                   std::chrono::milliseconds timeout);
+                                                   std::chrono::milliseconds timeout,
+                                                   const std::function<bool()>& interrupted);
 
 // Asks the system to read the start of a file, up to the size of a blob, in the background. Errors
 // appear when the file is read.

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <fstream>
 #include <system_error>
+#include <thread>
 
 #include "tqcache/file.h"
+#include "tqcache/store/backends/backend_support.h"
 
 namespace tqcache::store {
 
@@ -20,11 +22,14 @@ ErrorCode code_of(int status) {
   switch (status & 0xff) {  // the upper bits are details
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-    case SQLITE_ERROR:  // a missing table or column: another program's database
+    case SQLITE_ERROR:   // a missing table or column: another program's database
+    case SQLITE_TOOBIG:  // no row of tqcache is that large
       return ErrorCode::kCorrupt;
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
       return ErrorCode::kBusy;
+    case SQLITE_INTERRUPT:
+      return ErrorCode::kInterrupted;
     default:
       return ErrorCode::kIo;
   }
@@ -102,14 +107,40 @@ Result<void> close_to_others(const std::filesystem::path& path) {
 
 }  // namespace
 
-Result<Sqlite> Sqlite::open(const std::filesystem::path& path, std::chrono::milliseconds timeout) {
+// Called while others hold the database. 0 gives up.
+int Sqlite::wait_more(void* waiting, int n_before) {
+  constexpr std::chrono::milliseconds kPause{10};
+  Waiting& self = *static_cast<Waiting*>(waiting);
+  const auto now = std::chrono::steady_clock::now();
+  if (n_before == 0) self.begin = now;
+  if (now - self.begin >= self.limits.timeout || stop_work(waiting) != 0) return 0;
+  std::this_thread::sleep_for(kPause);
+  return 1;
+}
+
+int Sqlite::stop_work(void* waiting) {
+  const auto& interrupted = static_cast<Waiting*>(waiting)->limits.interrupted;
+  return interrupted && interrupted() ? 1 : 0;
+}
+
+Result<Sqlite> Sqlite::open(const std::filesystem::path& path, const SqliteWait& wait) {
   TQC_TRY(close_to_others(path));
   sqlite3* opened = nullptr;
   constexpr int kFlags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
   const int status = sqlite3_open_v2(path.c_str(), &opened, kFlags, nullptr);
-  Sqlite database(opened);  // to be closed after a failure, too
+  Sqlite database(opened, wait);  // to be closed after a failure, too
   if (status != SQLITE_OK) return sqlite_error(status);
-  sqlite3_busy_timeout(opened, static_cast<int>(timeout.count()));
+  // Rare enough to leave short statements alone, so that a put that was interrupted can still
+  // remove its rows.
+  constexpr int kStepsBetweenLooks = 100'000;
+  sqlite3_busy_handler(opened, wait_more, database.waiting_.get());
+  sqlite3_progress_handler(opened, kStepsBetweenLooks, stop_work, database.waiting_.get());
+  for (const int forbidden : {SQLITE_DBCONFIG_ENABLE_TRIGGER, SQLITE_DBCONFIG_ENABLE_VIEW,
+                              SQLITE_DBCONFIG_TRUSTED_SCHEMA}) {
+    sqlite3_db_config(opened, forbidden, 0, nullptr);
+  }
+  sqlite3_db_config(opened, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
+  sqlite3_limit(opened, SQLITE_LIMIT_LENGTH, 1 << 20);
   int keep = 1;
   sqlite3_file_control(opened, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
   return database;
@@ -134,10 +165,12 @@ constexpr const char* kSettings =
     "PRAGMA journal_mode = WAL;"
     "PRAGMA synchronous = NORMAL;";
 
-constexpr const char* kTables =
-    "CREATE TABLE IF NOT EXISTS blob("
-    "  key TEXT PRIMARY KEY, bytes INTEGER NOT NULL, used INTEGER NOT NULL) WITHOUT ROWID;"
-    "CREATE TABLE IF NOT EXISTS fact(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;";
+// As SQLite keeps them. Never changed, because an index with others is rebuilt.
+constexpr const char* kBlobTable =
+    "CREATE TABLE blob("
+    "  key TEXT PRIMARY KEY, bytes INTEGER NOT NULL, used INTEGER NOT NULL) WITHOUT ROWID";
+constexpr const char* kFactTable =
+    "CREATE TABLE fact(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID";
 
 constexpr const char* kAdd = "INSERT OR IGNORE INTO blob VALUES(?1, ?2, ?3)";
 constexpr const char* kAddNow =
@@ -231,9 +264,48 @@ Result<void> DirIndex::with_database(const Work& work) {
   if (database_ && file_number(layout_.index()) != file_number_) database_.reset();
   if (!database_) TQC_TRY(open());
   Result<void> done = work(*database_);
+  if (!done && done.error().code == ErrorCode::kBusy && wait_.interrupted && wait_.interrupted()) {
+    return interrupted_error();
+  }
   if (done || done.error().code != ErrorCode::kCorrupt) return done;
   TQC_TRY(make(file_number_));
   return work(*database_);
+}
+
+// SQLite reads a row into memory before it looks at its size. Rows of tqcache take some hundred
+// bytes, and pages that removed rows left free are few.
+Result<void> DirIndex::check_size() const {
+  constexpr std::uint64_t kNeverTooLarge = std::uint64_t{256} << 20;
+  constexpr std::uint64_t kBytesPerFile = 1024;
+  std::error_code none;
+  const std::uint64_t bytes = std::filesystem::file_size(layout_.index(), none);
+  if (none || bytes <= kNeverTooLarge) return {};
+  std::uint64_t n_files = 0;
+  TQC_TRY(layout_.visit([&](const DirLayout::File&) -> Result<void> {
+    ++n_files;
+    return wait_.interrupted && wait_.interrupted() ? interrupted_error() : Result<void>();
+  }));
+  if (bytes - kNeverTooLarge <= n_files * kBytesPerFile) return {};
+  return corrupt("index: larger than its rows can be");
+}
+
+// Only the two tables, as tqcache makes them.
+Result<void> DirIndex::check_tables() {
+  TQC_TRY_ASSIGN(SqliteStatement found,
+                 database_->prepare("SELECT name, type, sql FROM sqlite_master"));
+  int n_tables = 0;
+  for (;;) {
+    TQC_TRY_ASSIGN(const bool more, found.step());
+    if (!more) break;
+    const std::string name = found.text(0);
+    if (name.starts_with("sqlite_")) continue;
+    const char* const expected = name == "blob" ? kBlobTable : name == "fact" ? kFactTable : "";
+    if (found.text(1) != "table" || found.text(2) != expected) {
+      return corrupt("index: not a table of tqcache: " + printable(name));
+    }
+    ++n_tables;
+  }
+  return n_tables == 2 ? Result<void>() : corrupt("index: a table is missing");
 }
 
 Result<void> DirIndex::open() {
@@ -246,7 +318,8 @@ Result<void> DirIndex::open() {
 
 Result<void> DirIndex::open_database() {
   database_.reset();
-  TQC_TRY_ASSIGN(Sqlite database, Sqlite::open(layout_.index(), timeout_));
+  TQC_TRY(check_size());
+  TQC_TRY_ASSIGN(Sqlite database, Sqlite::open(layout_.index(), wait_));
   TQC_TRY(database.run(kSettings));
   file_number_ = file_number(layout_.index());
   database_ = std::move(database);
@@ -254,6 +327,7 @@ Result<void> DirIndex::open_database() {
 }
 
 Result<bool> DirIndex::is_of_this_boot() {
+  TQC_TRY(check_tables());
   TQC_TRY_ASSIGN(SqliteStatement fact,
                  database_->prepare("SELECT value FROM fact WHERE name = 'boot'"));
   TQC_TRY_ASSIGN(const bool found, fact.step());
@@ -264,7 +338,8 @@ Result<bool> DirIndex::is_of_this_boot() {
 // Runs in one process at a time; waiting processes find the work done. `damaged_file` is known to
 // be damaged, even if its first pages are intact.
 Result<void> DirIndex::make(std::uint64_t damaged_file) {
-  TQC_TRY_ASSIGN(const auto lock, lock_patiently(layout_.marker(), timeout_));
+  TQC_TRY_ASSIGN(const auto lock,
+                 lock_patiently(layout_.marker(), wait_.timeout, wait_.interrupted));
   Result<void> opened = open_database();
   Result<bool> current = opened ? is_of_this_boot() : Result<bool>(opened.error());
   const bool is_bad =
@@ -281,9 +356,13 @@ Result<void> DirIndex::make(std::uint64_t damaged_file) {
 
 Result<void> DirIndex::insert_files() {
   TQC_TRY(database_->run("BEGIN IMMEDIATE"));
-  TQC_TRY(database_->run(kTables));
+  if (!check_tables()) {
+    TQC_TRY(database_->run(kBlobTable));
+    TQC_TRY(database_->run(kFactTable));
+  }
   TQC_TRY_ASSIGN(SqliteStatement row, database_->prepare(kAdd));
-  TQC_TRY(layout_.visit([&](const DirLayout::File& file) {
+  TQC_TRY(layout_.visit([&](const DirLayout::File& file) -> Result<void> {
+    if (wait_.interrupted && wait_.interrupted()) return interrupted_error();
     row.bind(1, file.key).bind(2, static_cast<std::int64_t>(file.bytes)).bind(3, file.modified);
     return row.run();
   }));

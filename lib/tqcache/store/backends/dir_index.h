@@ -49,15 +49,24 @@ class SqliteStatement {
   int failed_ = 0;  // status of a failed bind()
 };
 
+// How long a call may wait for locks of other processes.
+struct SqliteWait {
+  std::chrono::milliseconds timeout{};
+  std::function<bool()> interrupted;  // BackendOptions::interrupted
+};
+
 // Errors of every call: kCorrupt if the file is damaged or not a database; kBusy if others held it
-//                       for longer than the timeout; kIo.
+//                       for longer than the timeout; kInterrupted; kIo.
 // Threads: one at a time.
 class Sqlite {
  public:
   // Creates the file if it is missing; other users cannot read it. Closing keeps its journals:
   // SQLite would remove them by name, and if the file has been replaced meanwhile they belong to
   // another database.
-  static Result<Sqlite> open(const std::filesystem::path& path, std::chrono::milliseconds timeout);
+  //
+  // The file is not trusted: no views, triggers or unsafe functions, and no value above 1 MiB.
+  // Requires: `wait` outlives it.
+  static Result<Sqlite> open(const std::filesystem::path& path, const SqliteWait& wait);
 
   // Runs statements without rows.
   Result<void> run(const char* statements);
@@ -67,8 +76,17 @@ class Sqlite {
   struct Close {
     void operator()(sqlite3* database) const;
   };
-  explicit Sqlite(sqlite3* database) : database_(database) {}
+  // A wait for a lock.
+  struct Waiting {
+    const SqliteWait& limits;
+    std::chrono::steady_clock::time_point begin;
+  };
+  static int wait_more(void* waiting, int n_before);
+  static int stop_work(void* waiting);
+  Sqlite(sqlite3* database, const SqliteWait& wait)
+      : waiting_(std::make_unique<Waiting>(Waiting{wait, {}})), database_(database) {}
 
+  std::unique_ptr<Waiting> waiting_;
   std::unique_ptr<sqlite3, Close> database_;
 };
 
@@ -80,14 +98,15 @@ class Sqlite {
 // files after a restart of the system, which may have cost the last rows, and if the database is
 // missing or damaged.
 
+// An index that holds anything but these rows, such as a view, is rebuilt, too.
+
 // Errors of every call: kBusy if other processes hold the database for longer than the timeout;
-// kIo.
+//                       kInterrupted; kIo.
 // Threads: any number may call.
 class DirIndex {
  public:
   // Opens no file yet: reading blobs needs no index. `layout` must outlive it.
-  DirIndex(const DirLayout& layout, std::chrono::milliseconds timeout)
-      : layout_(layout), timeout_(timeout) {}
+  DirIndex(const DirLayout& layout, SqliteWait wait) : layout_(layout), wait_(std::move(wait)) {}
 
   // Blobs that exist or are about to, used now. Known blobs keep their rows.
   Result<void> add(std::span<const Entry> blobs);
@@ -103,12 +122,14 @@ class DirIndex {
   Result<void> in_transaction(const Work& work);
   Result<void> open();
   Result<void> open_database();
+  Result<void> check_size() const;
+  Result<void> check_tables();
   Result<bool> is_of_this_boot();
   Result<void> make(std::uint64_t damaged_file);
   Result<void> insert_files();
 
   const DirLayout& layout_;
-  const std::chrono::milliseconds timeout_;
+  const SqliteWait wait_;
   std::mutex mutex_;
   std::optional<Sqlite> database_;
   std::uint64_t file_number_ = 0;  // the inode of the file that was opened last

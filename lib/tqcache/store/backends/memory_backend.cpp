@@ -29,6 +29,12 @@ class MemoryBackend : public Backend {
     return outcomes;
   }
 
+  Result<void> do_replace(const Blob& blob) override {
+    const std::lock_guard lock(mutex_);
+    values_.insert_or_assign(blob.key, Value{copy_of(blob.value), ++n_uses_});
+    return {};
+  }
+
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
     for (std::size_t i = 0; i < keys.size(); ++i) {
       const std::shared_ptr<const Bytes> value = find(keys[i]);

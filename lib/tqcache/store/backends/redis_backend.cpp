@@ -64,6 +64,17 @@ class RedisBackend : public Backend {
     return outcomes;
   }
 
+  Result<void> do_replace(const Blob& blob) override {
+    const std::string name = place_.prefix + blob.key;
+    RedisCommand set{{"SET", name, text_of(blob.value)}, name};
+    if (!place_.ttl_ms.empty()) set.words.insert(set.words.end(), {"PX", place_.ttl_ms});
+    return client()->run(std::span(&set, 1), Ahead{},
+                         [&](std::size_t, RedisReply reply) -> Result<void> {
+                           const Result<bool> stored = reply_ok(*reply);
+                           return stored ? Result<void>() : in_context(blob.key, stored.error());
+                         });
+  }
+
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
     return run_on_each({"GET"}, keys, kValuesToGet,
                        [&](std::size_t i, RedisReply reply) -> Result<void> {

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <initializer_list>
+#include <random>
+#include <thread>
 
 #include "tqcache/base/pool.h"
 #include "tqcache/store/backends/backend_support.h"
@@ -76,28 +79,19 @@ class S3Backend : public Backend {
     if (!conditional_) return put_after_looking(blobs, outcomes);
     std::vector<S3Request> requests;
     for (const Blob& blob : blobs) requests.push_back(put_request(blob, {"If-None-Match: *"}));
-    TQC_TRY_ASSIGN(std::vector<S3Answer> answers, client()->run(requests));
+    TQC_TRY_ASSIGN(const std::vector<S3Answer> answers, run(requests));
     for (std::size_t i = 0; i < blobs.size(); ++i) {
-      if (answers[i].status == 501) {
+      const S3Answer& answer = answers[i];
+      if (answer.status == 501) {
         conditional_ = false;
         return put_after_looking(blobs.subspan(i), outcomes);
       }
-      const Result<PutOutcome> outcome = settle(requests[i], std::move(answers[i]));
-      if (!outcome) return in_context(blobs[i].key, outcome.error());
-      outcomes.push_back(*outcome);
+      if (answer.status != 200 && answer.status != 412) {
+        return in_context(blobs[i].key, refused(answer));
+      }
+      outcomes.push_back(answer.status == 200 ? PutOutcome::kStored : PutOutcome::kExisted);
     }
     return {};
-  }
-
-  // 409: another client is writing the same key, and its write may fail.
-  Result<PutOutcome> settle(const S3Request& request, S3Answer answer) {
-    constexpr int kMoreAttempts = 4;
-    for (int attempt = 0; answer.status == 409 && attempt < kMoreAttempts; ++attempt) {
-      TQC_TRY_ASSIGN(answer, run_one(request));
-    }
-    if (answer.status == 200) return PutOutcome::kStored;
-    if (answer.status == 412) return PutOutcome::kExisted;
-    return refused(answer);
   }
 
   // If two writers of one key both reach the second step, the last value stays.
@@ -112,6 +106,11 @@ class S3Backend : public Backend {
     return {};
   }
 
+  Result<void> do_replace(const Blob& blob) override {
+    TQC_TRY_ASSIGN(const S3Answer answer, run_one(put_request(blob, {})));
+    return answer.status == 200 ? Result<void>() : in_context(blob.key, refused(answer));
+  }
+
   S3Request put_request(const Blob& blob, std::vector<std::string> headers) const {
     return {S3Method::kPut, path_of(blob.key), "", std::move(headers), blob.value, kMaxErrorBytes};
   }
@@ -119,11 +118,17 @@ class S3Backend : public Backend {
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
     const S3Request like{S3Method::kGet, "", "", {}, {}, options().max_value_bytes};
     return in_batches(keys, kValuesAtOnce, [&](std::size_t i, auto some) -> Result<void> {
-      TQC_TRY_ASSIGN(const auto answers, run_on_each(like, some));
+      TQC_TRY_ASSIGN(auto answers, run_on_each(like, some));
       for (std::size_t j = 0; j < some.size(); ++j) {
-        const Result<bool> found = is_there(answers[j]);
+        if (answers[j].postponed) {
+          S3Request request = like;
+          request.path = path_of(some[j]);
+          TQC_TRY_ASSIGN(answers[j], run_one(request));
+        }
+        const S3Answer answer = std::move(answers[j]);
+        const Result<bool> found = is_there(answer);
         if (!found) return in_context(some[j], found.error());
-        TQC_TRY(sink(i + j, *found ? std::optional<ByteView>(answers[j].body) : std::nullopt));
+        TQC_TRY(sink(i + j, *found ? std::optional<ByteView>(answer.body) : std::nullopt));
       }
       return {};
     });
@@ -232,12 +237,53 @@ class S3Backend : public Backend {
                                             std::span<const std::string> keys) {
     std::vector<S3Request> requests(keys.size(), like);
     for (std::size_t i = 0; i < keys.size(); ++i) requests[i].path = path_of(keys[i]);
-    return client()->run(requests);
+    return run(requests);
   }
 
   Result<S3Answer> run_one(const S3Request& request) {
-    TQC_TRY_ASSIGN(std::vector<S3Answer> answers, client()->run(std::span(&request, 1)));
+    TQC_TRY_ASSIGN(std::vector<S3Answer> answers, run(std::span(&request, 1)));
     return std::move(answers.front());
+  }
+
+  // Whether the same request may succeed later. 409: another client is writing the same key, and
+  // its write may fail.
+  static bool may_pass(const S3Answer& answer) {
+    return code_of(answer.status, parse_s3_error(answer.body)) == ErrorCode::kBusy;
+  }
+
+  // Sends the requests that the service cannot answer now again, after pauses that double. All
+  // pauses together are no longer than the wait for a silent service.
+  Result<std::vector<S3Answer>> run(std::span<const S3Request> requests) {
+    const auto client = this->client();
+    TQC_TRY_ASSIGN(std::vector<S3Answer> answers, client->run(requests));
+    std::chrono::milliseconds left = options().idle_timeout;
+    for (std::chrono::milliseconds pause(100);; pause *= 2) {
+      std::vector<std::size_t> again;
+      std::vector<S3Request> rest;
+      for (std::size_t i = 0; i < requests.size(); ++i) {
+        if (answers[i].postponed || !may_pass(answers[i])) continue;
+        again.push_back(i);
+        rest.push_back(requests[i]);
+      }
+      if (again.empty() || pause > left) return answers;
+      left -= pause;
+      TQC_TRY(sleep(pause));
+      TQC_TRY_ASSIGN(std::vector<S3Answer> later, client->run(rest));
+      for (std::size_t i = 0; i < again.size(); ++i) answers[again[i]] = std::move(later[i]);
+    }
+  }
+
+  // At least half of the time: clients that were refused at once should not come back at once.
+  Result<void> sleep(std::chrono::milliseconds longest) {
+    constexpr std::chrono::milliseconds kStep{50};
+    thread_local std::minstd_rand random{std::random_device{}()};
+    auto left = longest - std::chrono::milliseconds(random() % (longest.count() / 2 + 1));
+    while (left.count() > 0) {
+      if (options().interrupted && options().interrupted()) return interrupted_error();
+      std::this_thread::sleep_for(std::min(left, kStep));
+      left -= kStep;
+    }
+    return {};
   }
 
   Pool<S3Client>::Lease client() {
@@ -249,10 +295,27 @@ class S3Backend : public Backend {
   Pool<S3Client> clients_;
 };
 
+// The first of these variables that is set and not empty.
+std::string any_of_environment(std::initializer_list<const char*> names) {
+  for (const char* const name : names) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr && *value != '\0') return value;
+  }
+  return {};
+}
+
 Result<std::string> from_environment(const char* name) {
-  const char* const value = std::getenv(name);
-  if (value != nullptr && *value != '\0') return std::string(value);
-  return invalid(std::string("s3: ") + name + " is not set");
+  std::string value = any_of_environment({name});
+  return value.empty() ? invalid(std::string("s3: ") + name + " is not set")
+                       : Result<std::string>(std::move(value));
+}
+
+// A header may not be left early.
+Result<std::string> session_token() {
+  std::string token = any_of_environment({"AWS_SESSION_TOKEN"});
+  const bool is_text = std::ranges::all_of(token, [](char c) { return c > ' ' && c <= '~'; });
+  if (is_text) return token;
+  return invalid("s3: AWS_SESSION_TOKEN has characters that no token has");
 }
 
 bool is_plain(std::string_view text, std::string_view others) {
@@ -319,6 +382,9 @@ Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOpti
   TQC_TRY(check_all_taken(url));
   TQC_TRY_ASSIGN(place.settings.access_key, from_environment("AWS_ACCESS_KEY_ID"));
   TQC_TRY_ASSIGN(place.settings.secret_key, from_environment("AWS_SECRET_ACCESS_KEY"));
+  TQC_TRY_ASSIGN(place.settings.session_token, session_token());
+  place.settings.ca_file = any_of_environment({"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"});
+  place.settings.ca_path = any_of_environment({"SSL_CERT_DIR"});
   place.settings.connect_timeout = options.connect_timeout;
   place.settings.idle_timeout = options.idle_timeout;
   place.settings.time_limit = options.time_limit;

@@ -34,15 +34,24 @@ struct Transfer {
   HeaderList headers;
   std::size_t sent = 0;
   S3Answer answer;
+  std::uint64_t* bytes_of_all = nullptr;  // of the bodies of several answers
   bool too_large = false;
   char message[CURL_ERROR_SIZE] = "";
 
   void begin_anew() {
+    drop_body();
     sent = 0;
     answer = {};
     message[0] = '\0';
   }
+  void drop_body() {
+    if (bytes_of_all != nullptr) *bytes_of_all -= answer.body.size();
+    answer.body = {};
+  }
 };
+
+// Of the bodies of several answers, so that large ones are not in memory at once.
+constexpr std::uint64_t kMaxBytesOfAll = std::uint64_t{64} << 20;
 
 // Only a hint, so limited to the usual size of a blob.
 std::size_t announced_bytes(const Transfer& transfer) {
@@ -58,6 +67,14 @@ std::size_t take_body(char* data, std::size_t, std::size_t size, void* user) {
   if (size > transfer.request->max_answer_bytes - body.size()) {
     transfer.too_large = true;
     return 0;
+  }
+  if (transfer.bytes_of_all != nullptr) {
+    if (*transfer.bytes_of_all + size > kMaxBytesOfAll) {
+      transfer.drop_body();
+      transfer.answer.postponed = true;
+      return 0;
+    }
+    *transfer.bytes_of_all += size;
   }
   if (body.empty()) body.reserve(announced_bytes(transfer));
   const ByteView bytes = as_bytes({data, size});
@@ -131,13 +148,14 @@ void hide(Bytes& body, std::string_view secret) {
   }
 }
 
-HeaderList make_headers(const S3Request& request) {
+HeaderList make_headers(const S3Request& request, const S3Settings& settings) {
   HeaderList list;
   const auto add = [&](const std::string& line) {
     list.reset(curl_slist_append(list.release(), line.c_str()));
   };
   for (const std::string& line : request.headers) add(line);
   add("x-amz-content-sha256: " + to_hex(ByteView(sha256(request.body))));
+  if (!settings.session_token.empty()) add("x-amz-security-token: " + settings.session_token);
   return list;
 }
 
@@ -173,6 +191,11 @@ void set_limits(CURL* easy, const S3Settings& settings) {
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);  // an end does not wait for a name server
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  // A proxy would read all prompts on their way to an http:// endpoint. To an https:// endpoint it
+  // passes on what it cannot read, so the variables https_proxy and no_proxy count there.
+  if (settings.endpoint.starts_with("http://")) curl_easy_setopt(easy, CURLOPT_PROXY, "");
+  if (!settings.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, settings.ca_file.c_str());
+  if (!settings.ca_path.empty()) curl_easy_setopt(easy, CURLOPT_CAPATH, settings.ca_path.c_str());
   curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 512L << 10);
   curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
 }
@@ -215,7 +238,7 @@ void S3Client::State::begin(Transfer& transfer, CURL* easy, const S3Request& req
   curl_easy_reset(easy);  // its connections stay open, with `multi`
   transfer.easy = easy;
   transfer.request = &request;
-  transfer.headers = make_headers(request);
+  transfer.headers = make_headers(request, settings);
   const std::string url =
       settings.endpoint + request.path + (request.query.empty() ? "" : "?" + request.query);
   curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
@@ -240,7 +263,7 @@ Result<std::size_t> S3Client::State::finish_some(std::vector<Transfer*>& broken)
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &transfer->answer.status);
     curl_multi_remove_handle(multi.get(), easy);
     ++n_done;
-    if (status == CURLE_OK) continue;
+    if (status == CURLE_OK || transfer->answer.postponed) continue;
     if (!is_broken(status)) return transfer_error(*transfer, status);
     broken.push_back(transfer);
   }
@@ -279,7 +302,9 @@ Result<void> S3Client::State::perform(std::vector<Transfer>& transfers) {
 Result<std::vector<S3Answer>> S3Client::run(std::span<const S3Request> requests) {
   if (!state_->prepare(requests.size())) return Error{ErrorCode::kIo, "no memory for a connection"};
   std::vector<Transfer> transfers(requests.size());
+  std::uint64_t bytes_of_all = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (requests.size() > 1) transfers[i].bytes_of_all = &bytes_of_all;
     state_->begin(transfers[i], state_->easies[i].get(), requests[i]);
   }
   const Result<void> done = state_->perform(transfers);
@@ -291,6 +316,7 @@ Result<std::vector<S3Answer>> S3Client::run(std::span<const S3Request> requests)
     if (one.answer.status >= 300) {
       hide(one.answer.body, state_->settings.secret_key);
       hide(one.answer.body, state_->settings.access_key);
+      hide(one.answer.body, state_->settings.session_token);
     }
     answers.push_back(std::move(one.answer));
   }

@@ -34,13 +34,16 @@ struct S3Request {
 struct S3Answer {
   long status = 0;
   Bytes body;
-  std::string date;  // the HTTP date of the server; empty if missing
+  std::string date;        // the HTTP date of the server; empty if missing
+  bool postponed = false;  // not taken: all answers together were too large
 };
 
 struct S3Settings {
   std::string endpoint;  // "https://host:port"
   std::string region;
   std::string access_key, secret_key;
+  std::string session_token;     // of temporary keys; may be empty
+  std::string ca_file, ca_path;  // certificates of https:// that are trusted; empty: the system's
   std::chrono::milliseconds connect_timeout{};
   std::chrono::milliseconds idle_timeout{};
   std::chrono::milliseconds time_limit{};  // BackendOptions::time_limit, and so on
@@ -57,7 +60,7 @@ class S3Client {
 
   // Sends all at once; answers in the order of the requests, with any status. A request whose
   // connection breaks is sent once more. A refusal that repeats one of the keys has stars in its
-  // place.
+  // place. The bodies of several answers have 64 MiB in all; those above that are postponed.
   // Errors: kIo; kInterrupted; kTooLarge for an answer above its request's limit.
   Result<std::vector<S3Answer>> run(std::span<const S3Request> requests);
 

@@ -106,7 +106,7 @@ Result<std::vector<Found>> BlobReader::read(std::span<const std::string> keys,
     const std::size_t first = i * step;
     return read_some(keys.subspan(first, std::min(step, keys.size() - first)), first, reading);
   }));
-  TQC_TRY(drop(reading.bad));
+  TQC_TRY(settle(reading.bad));
   return std::move(reading.found);
 }
 
@@ -132,13 +132,33 @@ Result<void> BlobReader::read_some(std::span<const std::string> keys, std::size_
   });
 }
 
-Result<void> BlobReader::drop(const std::vector<Bad>& all) {
+Result<void> BlobReader::settle(const std::vector<Bad>& all) {
+  bool removes = bad_blobs_ == BadBlobs::kRemove;
   for (const Bad& bad : all) {
     warn(bad.key + ": " + bad.error.message);
-    if (!is_damage(bad.error.code) || bad.value.size() == 0) continue;
-    TQC_TRY(backend_->remove_if_same(bad.key, bad.value.view()));
+    if (!removes || !is_damage(bad.error.code) || bad.value.size() == 0) continue;
+    const Result<bool> removed = backend_->remove_if_same(bad.key, bad.value.view());
+    if (removed) continue;
+    if (removed.error().code == ErrorCode::kInterrupted) return removed.error();
+    // The next removal would probably fail in the same way, perhaps after as long a wait.
+    removes = false;
+    warn(bad.key + ": cannot be removed: " + removed.error().message);
   }
   return {};
+}
+
+Result<std::optional<PromptRecord>> read_record(BlobReader& reader, const std::string& key,
+                                                std::string_view name) {
+  std::optional<PromptRecord> found;
+  TQC_TRY(reader.read(std::span(&key, 1),
+                      [&](std::size_t, Content content, std::uint64_t) -> Result<void> {
+                        TQC_TRY_ASSIGN(PromptRecord record,
+                                       BlobReader::take_kind<PromptRecord>(std::move(content)));
+                        if (record.name != name) return mismatch("a record of another name");
+                        found = std::move(record);
+                        return {};
+                      }));
+  return found;
 }
 
 void WriteBatcher::push(std::vector<Waiting>& to, Value value, bool is_first) {

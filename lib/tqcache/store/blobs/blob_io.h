@@ -84,16 +84,28 @@ using ContentSink =
 // The result for one key.
 enum class Found { kMissing, kBad, kGood };
 
-// Reads blobs in parallel. Bad blobs are reported as warnings and removed.
+// Whether bad blobs are removed: only by those who put others in their place.
+enum class BadBlobs { kKeep, kRemove };
+
+// For the reading calls of a library.
+inline BadBlobs bad_blobs(const LibraryOptions& options) {
+  return options.remove_damaged ? BadBlobs::kRemove : BadBlobs::kKeep;
+}
+
+// Reads blobs in parallel. Bad blobs are reported as warnings.
 class BlobReader {
  public:
   // `backend` must outlive it.
-  BlobReader(Backend& backend, OnWarning on_warning, unsigned n_threads = 1)
-      : backend_(&backend), on_warning_(std::move(on_warning)), n_threads_(n_threads) {}
+  BlobReader(Backend& backend, BadBlobs bad_blobs, OnWarning on_warning, unsigned n_threads = 1)
+      : backend_(&backend),
+        bad_blobs_(bad_blobs),
+        on_warning_(std::move(on_warning)),
+        n_threads_(n_threads) {}
 
-  // Reads all blobs, many at a time. A blob that is damaged, or that `take` refuses, is reported,
-  // and removed if it has not changed meanwhile. A blob of a later version is only reported.
-  // Errors: those of the backend; kInterrupted.
+  // Reads all blobs, many at a time. A blob that is damaged, or that `take` refuses, is reported.
+  // kRemove removes it if it has not changed meanwhile; a failure is reported as well. A blob of a
+  // later version stays.
+  // Errors: those of the backend's get(); kInterrupted.
   Result<std::vector<Found>> read(std::span<const std::string> keys, const ContentSink& take);
 
   // One blob; nullopt also if it is bad.
@@ -128,14 +140,20 @@ class BlobReader {
   };
   struct Reading;
   Result<void> read_some(std::span<const std::string> keys, std::size_t first, Reading& reading);
-  Result<void> drop(const std::vector<Bad>& bad);
+  Result<void> settle(const std::vector<Bad>& bad);
 
   Backend* backend_;
+  BadBlobs bad_blobs_;
   OnWarning on_warning_;
   unsigned n_threads_;
   BlobMemory memory_;
   std::uint64_t bytes_ = 0;
 };
+
+// The record under that key; nullopt if it is missing, bad, or of another name.
+// Errors: those of the backend.
+Result<std::optional<PromptRecord>> read_record(BlobReader& reader, const std::string& key,
+                                                std::string_view name);
 
 // --- Candidate slots: the possible keys of the parameters of a first token block, or of the
 // snapshots after a block

@@ -1,10 +1,13 @@
 #include "tqcache/store/blobs/chain_layout.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include "tqcache/cache/blocks.h"
+#include "tqcache/store/blobs/blob_format.h"
 #include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
@@ -54,6 +57,14 @@ std::uint64_t block_bytes(const std::vector<cache::LayerDesc>& layers) {
     }
   }
   return bytes;
+}
+
+Result<void> check_blob_count(const PromptRecord& record, const PartCounts& counts) {
+  const std::uint64_t n_blocks = record.chain.size();
+  const std::uint64_t n_parts = n_blocks == 0 ? 0 : counts.of(0) + (n_blocks - 1) * counts.of(1);
+  if (n_parts + record.snapshot.data_keys.size() <= record.bytes / kBlobHeaderBytes) return {};
+  return corrupt(fmt::format("a record of {} blobs in {} bytes",
+                             n_parts + record.snapshot.data_keys.size(), record.bytes));
 }
 
 std::vector<std::vector<std::string>> block_keys(const PartCounts& counts, std::int64_t first,

@@ -43,6 +43,10 @@ class PartCounts {
   std::size_t first_, later_;
 };
 
+// Each blob has at least a header, so the size of all blobs of a prompt limits their number.
+// Errors: kCorrupt.
+Result<void> check_blob_count(const PromptRecord& record, const PartCounts& counts);
+
 // The keys of all parts of consecutive blocks; the first block has the index `first`:
 // [block][part].
 std::vector<std::vector<std::string>> block_keys(const PartCounts& counts, std::int64_t first,

@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <span>
 #include <thread>
 #include <utility>
@@ -62,10 +63,11 @@ class BackgroundPutter {
     identity_ = job.parameters.identity;
     layers_ = job.parameters.layers;
     hash_ = hash_parameters(job.parameters);
-    TQC_TRY_ASSIGN(writer_, ChainWriter::open(backend_, salt_, std::move(job.parameters)));
     const std::span<const std::int32_t> tokens(job.tokens);
+    TQC_TRY_ASSIGN(writer_,
+                   ChainWriter::open(backend_, salt_, std::move(job.parameters), {}, tokens));
     for (std::size_t at = 0; at < tokens.size(); at += kTokenBlock) {
-      writer_->skip_block(tokens.subspan(at, kTokenBlock));
+      TQC_TRY(writer_->skip_block(tokens.subspan(at, kTokenBlock)));
     }
     return {};
   }
@@ -200,6 +202,8 @@ class BackgroundPut::Worker {
   Result<void> run(Job job) {
     try {
       return putter_.run(std::move(job));
+    } catch (const std::bad_alloc&) {
+      return too_large("out of memory");
     } catch (const std::exception& error) {
       return Error{ErrorCode::kIo, error.what()};
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <utility>
 
@@ -24,6 +25,19 @@ Error wrong_sections(std::int64_t block) {
           fmt::format("token block {}: not the sections of its layers", block)};
 }
 
+// The slot of a group that has these parameters, or gets them now; nullopt if others take all.
+Result<std::optional<CandidateSlot>> place_parameters(Backend& backend, BlobReader& reader,
+                                                      const Sha256& group,
+                                                      const Parameters& parameters) {
+  const Sha256 hash = hash_parameters(parameters);
+  const auto is_same = [&](const Parameters& other) {
+    return other.tokens == parameters.tokens && hash_parameters(other) == hash &&
+           other.identity.model_name == parameters.identity.model_name;
+  };
+  return find_or_take_slot<Parameters>(backend, reader, parameters_slot_keys(group), is_same,
+                                       Content(parameters));
+}
+
 }  // namespace
 
 struct ChainWriter::Chain {
@@ -37,6 +51,24 @@ struct ChainWriter::Chain {
   BlobMemory memory = {};
   std::vector<Sha256> hashes = {};
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs that bypass the write batcher
+  bool is_findable = true;
+  std::vector<std::int32_t> tokens = {};  // of the blocks so far, while it is not findable
+
+  // Called after each block. With 2, 4, 8, ... blocks there is another group.
+  Result<void> add_hash(const Sha256& hash, std::span<const std::int32_t> block_tokens) {
+    hashes.push_back(hash);
+    if (is_findable) return {};
+    tokens.insert(tokens.end(), block_tokens.begin(), block_tokens.end());
+    if (hashes.size() < 2 || !std::has_single_bit(hashes.size())) return {};
+    const Sha256 group = parameter_groups(name_space, tokens).back();
+    TQC_TRY_ASSIGN(const auto found, place_parameters(backend, reader, group, parameters));
+    if (!found) return {};
+    slot = *found;
+    is_findable = true;
+    tokens = {};
+    count(slot.bytes, slot.is_new);
+    return {};
+  }
 
   const Sha256& last() const { return hashes.empty() ? root : hashes.back(); }
   std::int64_t n_blocks() const { return static_cast<std::int64_t>(hashes.size()); }
@@ -78,6 +110,7 @@ ChainWriter::~ChainWriter() = default;
 
 const std::vector<Sha256>& ChainWriter::chain() const { return chain_->hashes; }
 const std::string& ChainWriter::parameters_key() const { return chain_->slot.key; }
+bool ChainWriter::is_findable() const { return chain_->is_findable; }
 const Sha256& ChainWriter::name_space() const { return chain_->name_space; }
 const Sha256& ChainWriter::root() const { return chain_->root; }
 std::int64_t ChainWriter::new_blocks() const { return chain_->batcher.new_blocks(); }
@@ -87,26 +120,30 @@ std::uint64_t ChainWriter::new_bytes() const {
 }
 
 Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
-                                      Parameters parameters, OnWarning on_warning) {
+                                      Parameters parameters, OnWarning on_warning,
+                                      std::span<const std::int32_t> known_tokens) {
   const Sha256 name_space = hash_namespace({parameters.identity, std::string(salt)});
   const Sha256 hash = hash_parameters(parameters);
-  const Sha256 first = hash_first(name_space, parameters.tokens);
-  BlobReader reader(backend, std::move(on_warning));
+  BlobReader reader(backend, BadBlobs::kRemove, std::move(on_warning));
   const PartCounts counts(parameters.layers);
-  const auto is_same = [&](const Parameters& other) {
-    return other.tokens == parameters.tokens && hash_parameters(other) == hash &&
-           other.identity.model_name == parameters.identity.model_name;
-  };
-  TQC_TRY_ASSIGN(const std::optional<CandidateSlot> slot,
-                 find_or_take_slot<Parameters>(backend, reader, parameters_slot_keys(first),
-                                               is_same, Content(parameters)));
-  if (!slot) {
-    return too_large(
-        fmt::format("all {} slots of this first token block are taken", kCandidateSlots));
+  const auto tokens =
+      known_tokens.empty() ? std::span<const std::int32_t>(parameters.tokens) : known_tokens;
+  const std::vector<Sha256> groups = parameter_groups(name_space, tokens);
+  std::optional<CandidateSlot> slot;
+  for (const Sha256& group : groups) {
+    TQC_TRY_ASSIGN(slot, place_parameters(backend, reader, group, parameters));
+    if (slot) break;
   }
+  const bool is_findable = slot.has_value();
+  if (!slot) {
+    const Sha256 own = own_group(to_hex(groups.front()), hash, parameters.identity.model_name);
+    TQC_TRY_ASSIGN(slot, place_parameters(backend, reader, own, parameters));
+  }
+  if (!slot) return too_large("no slot is free for the parameters of this prompt");
   auto chain = std::make_unique<Chain>(Chain{backend, std::move(reader), name_space,
                                              hash_root(name_space, hash), *slot,
                                              std::move(parameters), counts, WriteBatcher(backend)});
+  chain->is_findable = is_findable;
   chain->count(slot->bytes, slot->is_new);
   return ChainWriter(std::move(chain));
 }
@@ -132,9 +169,10 @@ Result<std::vector<bool>> ChainWriter::has(std::span<const std::int32_t> tokens)
   return has;
 }
 
-void ChainWriter::skip_block(std::span<const std::int32_t> block_tokens, std::uint64_t bytes) {
-  chain_->hashes.push_back(chain_->hash_next(block_tokens));
+Result<void> ChainWriter::skip_block(std::span<const std::int32_t> block_tokens,
+                                     std::uint64_t bytes) {
   chain_->count(bytes, false);
+  return chain_->add_hash(chain_->hash_next(block_tokens), block_tokens);
 }
 
 Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
@@ -162,8 +200,8 @@ Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
     ++block.part;
     begin = end;
   }
-  chain_->hashes.push_back(hash);
-  return chain_->batcher.add_block(std::move(parts));
+  TQC_TRY(chain_->batcher.add_block(std::move(parts)));
+  return chain_->add_hash(hash, block_tokens);
 }
 
 Result<void> ChainWriter::flush() { return chain_->batcher.flush(); }

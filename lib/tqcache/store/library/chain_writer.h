@@ -26,13 +26,16 @@ namespace tqcache::store {
 // Threads: one at a time. Several writers of one chain may work at once, also in several processes.
 class ChainWriter {
  public:
-  // Finds these parameters in a candidate slot of the first block, or puts them into a free one.
-  // Bad blobs there are reported to `on_warning` and removed.
+  // Finds these parameters in a candidate slot of one of their groups, or puts them into a free
+  // one. If other parameters take all slots, they get a key that only records name, until longer
+  // tokens give them another group. Bad blobs there are reported to `on_warning` and removed.
+  // `known_tokens`: final token blocks of the prompt that are known already.
   // Requires: parameters.tokens are the first block, or all tokens of a shorter prompt; means are
   //           fixed if there is a final block. `backend` must outlive this.
-  // Errors:   those of the backend; kTooLarge if other parameters take all slots.
+  // Errors:   those of the backend.
   static Result<ChainWriter> open(Backend& backend, std::string_view salt, Parameters parameters,
-                                  OnWarning on_warning = {});
+                                  OnWarning on_warning = {},
+                                  std::span<const std::int32_t> known_tokens = {});
 
   ChainWriter(ChainWriter&&) noexcept;
   ChainWriter& operator=(ChainWriter&&) noexcept;
@@ -42,6 +45,8 @@ class ChainWriter {
   std::int64_t n_blocks() const { return static_cast<std::int64_t>(chain().size()); }
   const std::vector<Sha256>& chain() const;
   const std::string& parameters_key() const;
+  // Whether readers find the chain by its tokens, not only by a record.
+  bool is_findable() const;
   const Sha256& name_space() const;
   const Sha256& root() const;
 
@@ -60,7 +65,8 @@ class ChainWriter {
   Result<std::vector<bool>> has(std::span<const std::int32_t> tokens);
 
   // Skips the next block because the store has it. `bytes`: the size of its blobs, if known.
-  void skip_block(std::span<const std::int32_t> block_tokens, std::uint64_t bytes = 0);
+  // Errors: those of the backend.
+  Result<void> skip_block(std::span<const std::int32_t> block_tokens, std::uint64_t bytes = 0);
 
   // Puts the next block.
   // Requires: 256 tokens.

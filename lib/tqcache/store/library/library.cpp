@@ -24,27 +24,14 @@ Sha256 random_digest() {
   return sha256(std::as_bytes(std::span(words)));
 }
 
-Result<PromptRecord> take_record(Content content) {
-  return BlobReader::take_kind<PromptRecord>(std::move(content));
-}
-
 }  // namespace
 
 Library::Library(Backend& backend, LibraryOptions options)
     : backend_(backend), options_(std::move(options)) {}
 
 Result<std::optional<PromptRecord>> Library::record(std::string_view name) {
-  const std::string key = record_key(options_.salt, name);
-  BlobReader reader(backend_, options_.on_warning);
-  std::optional<PromptRecord> found;
-  TQC_TRY(reader.read(std::span(&key, 1),
-                      [&](std::size_t, Content content, std::uint64_t) -> Result<void> {
-                        TQC_TRY_ASSIGN(PromptRecord record, take_record(std::move(content)));
-                        if (record.name != name) return mismatch("a record of another name");
-                        found = std::move(record);
-                        return {};
-                      }));
-  return found;
+  BlobReader reader(backend_, bad_blobs(options_), options_.on_warning);
+  return read_record(reader, record_key(options_.salt, name), name);
 }
 
 Result<std::vector<PromptRecord>> Library::records() {
@@ -53,10 +40,10 @@ Result<std::vector<PromptRecord>> Library::records() {
     keys.push_back(entry.key);
     return {};
   }));
-  BlobReader reader(backend_, options_.on_warning);
+  BlobReader reader(backend_, bad_blobs(options_), options_.on_warning);
   std::vector<PromptRecord> records;
   TQC_TRY(reader.read(keys, [&](std::size_t, Content content, std::uint64_t) -> Result<void> {
-    TQC_TRY_ASSIGN(PromptRecord record, take_record(std::move(content)));
+    TQC_TRY_ASSIGN(PromptRecord record, BlobReader::take_kind<PromptRecord>(std::move(content)));
     records.push_back(std::move(record));
     return {};
   }));

@@ -51,44 +51,48 @@ struct Contents {
   }
 };
 
-// Reads the blobs of a prefix.
+// Reads the blobs of a prefix, some thousand at a time, up to the first one that is lost. So a
+// record that claims more blobs than the store has takes little memory.
 class Fetch {
  public:
   // The prefix of a record has no tokens. They are read from its blocks, which are identified by
   // the hashes of the chain.
   Fetch(Backend& backend, const LibraryOptions& options, const Prefix& prefix)
-      : reader_(backend, options.on_warning, options.n_threads),
+      : reader_(backend, bad_blobs(options), options.on_warning, options.n_threads),
         prefix_(prefix),
+        counts_(prefix.parameters.layers),
         namespace_(hash_namespace({prefix.parameters.identity, options.salt})),
-        root_(hash_root(namespace_, hash_parameters(prefix.parameters))) {
-    const auto blocks = block_keys(PartCounts(prefix.parameters.layers), 0, prefix.chain);
-    for (std::size_t block = 0; block < blocks.size(); ++block) {
-      for (int part = 0; part < std::ssize(blocks[block]); ++part) parts_.push_back({block, part});
-    }
-    keys_ = flatten(blocks);
-    if (prefix.snapshot) {
-      const std::vector<std::string>& data = prefix.snapshot->data_keys;
-      keys_.insert(keys_.end(), data.begin(), data.end());
-    }
-    sections_.resize(keys_.size());
-    tokens_.resize(prefix.chain.size());
-  }
+        root_(hash_root(namespace_, hash_parameters(prefix.parameters))),
+        tokens_(prefix.chain.size()) {}
 
+  // The keys that were read, in the order of a file.
   const std::vector<std::string>& keys() const { return keys_; }
 
   // Errors: those of the backend; kInterrupted.
   Result<void> read(const Progress& progress) {
-    std::size_t done = 0;
-    const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
-      TQC_TRY(report_progress(progress, ++done, keys_.size()));
-      return i < parts_.size() ? take_block(i, std::move(content))
-                               : take_data(i, std::move(content));
-    };
-    TQC_TRY_ASSIGN(found_, reader_.read(keys_, take));
+    constexpr std::size_t kKeysAtOnce = 4096;
+    const std::span<const Sha256> chain = prefix_.chain;
+    const std::size_t n_blocks_at_once = kKeysAtOnce / counts_.of(1) + 1;
+    std::size_t block = 0;
+    do {
+      const std::size_t n_blocks = std::min(chain.size() - block, n_blocks_at_once);
+      const auto keys =
+          block_keys(counts_, static_cast<std::int64_t>(block), chain.subspan(block, n_blocks));
+      for (const auto& parts : keys) {
+        for (int part = 0; part < std::ssize(parts); ++part) parts_.push_back({block, part});
+        ++block;
+      }
+      std::vector<std::string> all = flatten(keys);
+      if (block == chain.size() && prefix_.snapshot) {
+        const std::vector<std::string>& data = prefix_.snapshot->data_keys;
+        all.insert(all.end(), data.begin(), data.end());
+      }
+      TQC_TRY(read_some(all, progress));
+    } while (block < chain.size() && !first_lost());
     return {};
   }
 
-  // The index of the first key that is missing or bad, if any.
+  // The index of the first key that is missing or bad, if any. No later ones are read.
   std::optional<std::size_t> first_lost() const {
     const auto lost = std::ranges::find_if(found_, [](Found f) { return f != Found::kGood; });
     if (lost == found_.end()) return std::nullopt;
@@ -130,6 +134,27 @@ class Fetch {
   }
 
  private:
+  Result<void> read_some(const std::vector<std::string>& keys, const Progress& progress) {
+    const std::size_t first = keys_.size();
+    keys_.insert(keys_.end(), keys.begin(), keys.end());
+    sections_.resize(keys_.size());
+    const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
+      TQC_TRY(report_progress(progress, ++n_done_, count_all()));
+      const std::size_t at = first + i;
+      return at < parts_.size() ? take_block(at, std::move(content))
+                                : take_data(at, std::move(content));
+    };
+    TQC_TRY_ASSIGN(const std::vector<Found> found, reader_.read(keys, take));
+    found_.insert(found_.end(), found.begin(), found.end());
+    return {};
+  }
+
+  std::size_t count_all() const {
+    const std::size_t n_blocks = prefix_.chain.size();
+    const std::size_t n_data = prefix_.snapshot ? prefix_.snapshot->data_keys.size() : 0;
+    return n_data + (n_blocks == 0 ? 0 : counts_.of(0) + (n_blocks - 1) * counts_.of(1));
+  }
+
   Result<void> take_block(std::size_t i, Content content) {
     TQC_TRY_ASSIGN(Block block, BlobReader::take_kind<Block>(std::move(content)));
     const Part& part = parts_[i];
@@ -162,7 +187,9 @@ class Fetch {
 
   BlobReader reader_;
   const Prefix& prefix_;
+  PartCounts counts_;
   Sha256 namespace_, root_;
+  std::size_t n_done_ = 0;
   std::vector<std::string> keys_;  // of block parts, then of data
   std::vector<Part> parts_;
   std::vector<Found> found_;
@@ -248,7 +275,7 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progr
 
 Result<std::unique_ptr<StoredPrompt>> Library::fetch(const PromptRecord& record,
                                                      const Progress& progress) {
-  BlobReader reader(backend_, options_.on_warning);
+  BlobReader reader(backend_, bad_blobs(options_), options_.on_warning);
   Prefix prefix;
   prefix.n_tokens = record.snapshot.n_tokens;
   prefix.chain = record.chain;
@@ -262,6 +289,7 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(const PromptRecord& record,
     break;
   }
   if (prefix.parameters_key.empty()) return lost(record.parameters_key, true);
+  TQC_TRY(check_blob_count(record, PartCounts(prefix.parameters.layers)));
 
   Fetch fetch(backend_, options_, prefix);
   TQC_TRY(fetch.read(progress));

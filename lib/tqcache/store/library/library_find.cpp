@@ -1,7 +1,8 @@
-// Library::find(): a search for the longest stored prefix, in at most three batches: parameters,
+// Library::find(): a search for the longest stored prefix, usually in three batches: parameters,
 // blocks, snapshots.
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tqcache/store.h"
@@ -45,50 +46,74 @@ class Search {
   Search(Backend& backend, const LibraryOptions& options, const cache::Identity& identity,
          Tokens tokens)
       : backend_(backend),
-        reader_(backend, options.on_warning),
+        reader_(backend, bad_blobs(options), options.on_warning),
         identity_(identity),
         namespace_(hash_namespace({identity, options.salt})),
         tokens_(tokens) {}
 
-  Result<void> find_chains(const std::vector<cache::LayerDesc>* settings) {
+  Result<void> find_chains(const FindOptions& options) {
+    for (const Sha256& group : parameter_groups(namespace_, tokens_)) {
+      TQC_TRY_ASSIGN(const std::int64_t n_taken, find_group(group, options));
+      if (n_taken < kCrowdedSlots) return {};
+    }
+    return {};
+  }
+
+  // Returns the number of slots that are taken.
+  Result<std::int64_t> find_group(const Sha256& group, const FindOptions& options) {
     const Tokens first = tokens_.first(kBlockTokens);
-    const std::vector<std::string> keys = parameters_slot_keys(hash_first(namespace_, first));
+    const std::vector<std::string> keys = parameters_slot_keys(group);
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
       TQC_TRY_ASSIGN(Parameters parameters, BlobReader::take_kind<Parameters>(std::move(content)));
       if (!std::ranges::equal(parameters.tokens, first) ||
           !same_model(parameters.identity, identity_)) {
         return mismatch("parameters of another prompt or model");
       }
-      if (settings != nullptr && !same_settings(parameters.layers, *settings)) return {};
+      if (options.settings != nullptr && !same_settings(parameters.layers, *options.settings)) {
+        return {};
+      }
       const Sha256 root = hash_root(namespace_, hash_parameters(parameters));
       const bool cuts = can_be_cut(parameters.layers);
       chains_.push_back({keys[i], std::move(parameters), cuts, hash_chain(root, tokens_)});
       return {};
     };
-    TQC_TRY(reader_.read(keys, take));
-    return {};
+    TQC_TRY_ASSIGN(const std::vector<Found> found, reader_.read(keys, take));
+    return std::ssize(found) - std::ranges::count(found, Found::kMissing);
   }
 
   // Finds how many blocks of each chain exist, and the snapshots of chains that cannot be
-  // truncated.
+  // truncated: usually in one batch. Of many chains, those that have all blocks so far remain in
+  // the next batch.
   Result<void> find_blocks() {
-    std::vector<std::string> keys;
-    for (std::size_t i = 0; i < chains_.size(); ++i) {
-      for (std::size_t block = 0; block < chains_[i].hashes.size(); ++block) {
-        keys.push_back(block_key(chains_[i].hashes[block], static_cast<std::int64_t>(block), 0));
-        if (!chains_[i].can_be_cut) add_slots(i, block);
+    constexpr std::size_t kBlocksAtOnce = 4096;
+    const std::size_t n_blocks = tokens_.size() / kBlockTokens;
+    std::vector<std::size_t> going_on(chains_.size());
+    std::iota(going_on.begin(), going_on.end(), std::size_t{0});
+    std::vector<StateSlot> found;
+    for (std::size_t first = 0, end = 0; first < n_blocks && !going_on.empty(); first = end) {
+      end = std::min(n_blocks, first + std::max<std::size_t>(16, kBlocksAtOnce / going_on.size()));
+      std::vector<std::string> keys;
+      slots_.clear();
+      for (const std::size_t i : going_on) {
+        for (std::size_t block = first; block < end; ++block) {
+          keys.push_back(block_key(chains_[i].hashes[block], static_cast<std::int64_t>(block), 0));
+          if (!chains_[i].can_be_cut) add_slots(i, block);
+        }
       }
+      for (const StateSlot& slot : slots_) keys.push_back(slot.key);
+      TQC_TRY_ASSIGN(const std::vector<bool> there, backend_.exists(keys));
+      auto at = there.begin();
+      for (const std::size_t i : going_on) {
+        const auto next = at + static_cast<std::ptrdiff_t>(end - first);
+        chains_[i].depth = first + static_cast<std::size_t>(std::find(at, next, false) - at);
+        at = next;
+      }
+      for (StateSlot& slot : slots_) {
+        if (*at++ && slot.block < chains_[slot.chain].depth) found.push_back(std::move(slot));
+      }
+      std::erase_if(going_on, [&](std::size_t i) { return chains_[i].depth < end; });
     }
-    for (const StateSlot& slot : slots_) keys.push_back(slot.key);
-    TQC_TRY_ASSIGN(const std::vector<bool> there, backend_.exists(keys));
-    std::size_t at = 0;
-    for (Chain& chain : chains_) {
-      const auto begin = there.begin() + static_cast<std::ptrdiff_t>(at);
-      const auto end = begin + std::ssize(chain.hashes);
-      chain.depth = static_cast<std::size_t>(std::find(begin, end, false) - begin);
-      at += chain.hashes.size();
-    }
-    keep_slots(there, at);
+    slots_ = std::move(found);
     return {};
   }
 
@@ -134,16 +159,6 @@ class Search {
     for (std::string& key : state_slot_keys(chains_[chain].hashes[block])) {
       slots_.push_back({chain, block, std::move(key)});
     }
-  }
-
-  // Keeps the slots that exist, after existing blocks. Their results are there[at], there[at + 1],
-  // ...
-  void keep_slots(const std::vector<bool>& there, std::size_t at) {
-    std::vector<StateSlot> kept;
-    for (StateSlot& slot : slots_) {
-      if (there[at++] && slot.block < chains_[slot.chain].depth) kept.push_back(std::move(slot));
-    }
-    slots_ = std::move(kept);
   }
 
   Result<void> take_state(const StateSlot& slot, Snapshot snapshot) {
@@ -198,7 +213,7 @@ Result<Prefix> Library::find(const cache::Identity& identity, std::span<const st
   const Tokens wanted = tokens.first(longest_wanted(tokens, options.max_tokens));
   if (wanted.size() < kBlockTokens) return Prefix{};
   Search search(backend_, options_, identity, wanted);
-  TQC_TRY(search.find_chains(options.settings));
+  TQC_TRY(search.find_chains(options));
   TQC_TRY(search.find_blocks());
   TQC_TRY(search.find_states());
   return search.longest();

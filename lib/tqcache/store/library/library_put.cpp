@@ -67,17 +67,22 @@ class PromptPutter {
 
   // May be called again when the backend dropped blocks meanwhile.
   Result<void> put(const Progress& progress) {
-    // Parameters: equal ones in a candidate slot are shared, otherwise they take a free slot.
+    // Parameters: equal ones in a candidate slot are shared, otherwise they take a free slot. A
+    // named prompt needs none.
     const Tokens tokens = manifest_.tokens;
     const Tokens first_block = tokens.first(std::min(kBlockTokens, tokens.size()));
     Parameters parameters{manifest_.identity, {}, manifest_.layers};
     parameters.tokens.assign(first_block.begin(), first_block.end());
-    TQC_TRY_ASSIGN(
-        ChainWriter writer,
-        ChainWriter::open(backend_, options_.salt, std::move(parameters), options_.on_warning));
+    const Tokens final_tokens = tokens.first(n_final_ * kBlockTokens);
+    TQC_TRY_ASSIGN(ChainWriter writer,
+                   ChainWriter::open(backend_, options_.salt, std::move(parameters),
+                                     options_.on_warning, final_tokens));
+    if (!writer.is_findable() && !is_named_) {
+      return too_large(
+          "other prompts with these first tokens take all slots; a name can still find it");
+    }
 
     // Existing blocks are reused. They are touched so that gc does not remove them meanwhile.
-    const Tokens final_tokens = tokens.first(n_final_ * kBlockTokens);
     block_keys_ = writer.keys(final_tokens);
     TQC_TRY_ASSIGN(const std::vector<bool> exists, writer.has(final_tokens));
     std::vector<std::optional<ExistingBlock>> existing(n_final_);
@@ -112,7 +117,7 @@ class PromptPutter {
     const auto take = [&](std::size_t block, std::size_t slot) -> Result<void> {
       const Tokens block_tokens = tokens.subspan(block * kBlockTokens, kBlockTokens);
       if (existing[block]) {
-        writer.skip_block(block_tokens, existing[block]->bytes);
+        TQC_TRY(writer.skip_block(block_tokens, existing[block]->bytes));
         if (is_named_) reuse_existing(places_.blocks[block], *existing[block]);
       } else {
         keep_infos(places_.blocks[block], slots[slot]);
@@ -219,7 +224,7 @@ class PromptPutter {
       existing[block_of_key[i]]->bytes += bytes;
       return {};
     };
-    BlobReader reader(backend_, options_.on_warning, options_.n_threads);
+    BlobReader reader(backend_, BadBlobs::kRemove, options_.on_warning, options_.n_threads);
     TQC_TRY_ASSIGN(const std::vector<Found> found, reader.read(keys, take));
     for (std::size_t i = 0; i < found.size(); ++i) {
       std::optional<ExistingBlock>& block = existing[block_of_key[i]];
@@ -292,13 +297,15 @@ Result<void> put_all(PromptPutter& putter, const Progress& progress) {
 // The record of one prompt.
 class RecordPutter {
  public:
-  RecordPutter(Library& library, Backend& backend, const LibraryOptions& options,
-               std::string_view name)
-      : library_(library), backend_(backend), name_(name), key_(record_key(options.salt, name)) {}
+  RecordPutter(Backend& backend, const LibraryOptions& options, std::string_view name)
+      : backend_(backend),
+        reader_(backend, BadBlobs::kRemove, options.on_warning),
+        name_(name),
+        key_(record_key(options.salt, name)) {}
 
   // Called first: fails if the name belongs to another prompt.
   Result<void> look_up(const format::Manifest& manifest, bool replace) {
-    TQC_TRY_ASSIGN(old_, library_.record(name_));
+    TQC_TRY_ASSIGN(old_, read());
     if (!old_ || replace) return {};
     const Snapshot& snapshot = old_->snapshot;
     const bool may_be =
@@ -310,11 +317,11 @@ class RecordPutter {
   Result<void> write(const PromptRecord& record, bool replace) {
     if (old_ && is_same(*old_, record)) return {};
     if (old_ && !replace) return taken(name_);
-    if (old_) TQC_TRY(backend_.remove(key_));
     TQC_TRY_ASSIGN(const Bytes blob, encode_blob(key_, Content(record)));
+    if (replace) return backend_.replace(key_, blob);
     TQC_TRY_ASSIGN(const PutOutcome outcome, backend_.put(key_, blob));
     if (outcome == PutOutcome::kStored) return {};
-    TQC_TRY_ASSIGN(const std::optional<PromptRecord> other, library_.record(name_));
+    TQC_TRY_ASSIGN(const std::optional<PromptRecord> other, read());
     return other && is_same(*other, record) ? Result<void>() : taken(name_);
   }
 
@@ -327,14 +334,16 @@ class RecordPutter {
            a.snapshot.data_keys == b.snapshot.data_keys;
   }
 
-  Library& library_;
+  // A damaged record is removed, so that it does not keep the name.
+  Result<std::optional<PromptRecord>> read() { return read_record(reader_, key_, name_); }
+
   Backend& backend_;
+  BlobReader reader_;
   std::string name_, key_;
   std::optional<PromptRecord> old_;
 };
 
 struct Target {
-  Library& library;
   Backend& backend;
   const LibraryOptions& options;
 };
@@ -348,7 +357,7 @@ Result<PutReport> put_prompt(const Target& target, const PutSource& source, std:
     TQC_TRY(putter.put(progress));
     return putter.report();
   }
-  RecordPutter named(target.library, target.backend, target.options, name);
+  RecordPutter named(target.backend, target.options, name);
   TQC_TRY(named.look_up(source.manifest(), options.replace));
   TQC_TRY(put_all(putter, progress));
   TQC_TRY(named.write(putter.record(name, options.created), options.replace));
@@ -362,7 +371,7 @@ Result<PutReport> put_prompt(const Target& target, const PutSource& source, std:
 Result<PutReport> Library::put(const cache::CacheReader& prompt, std::string_view name,
                                const Progress& progress, const PutOptions& options) {
   TQC_TRY_ASSIGN(const PutSource source, PutSource::open(prompt));
-  return put_prompt({*this, backend_, options_}, source, name, progress, options);
+  return put_prompt({backend_, options_}, source, name, progress, options);
 }
 
 Result<PutReport> Library::put_file(const ByteSource& file, std::string_view name,

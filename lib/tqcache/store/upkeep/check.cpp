@@ -236,11 +236,10 @@ class Checker {
   Result<void> check_prompt(const std::string& key, const PromptRecord& record) {
     report_.prompts += 1;
     note_data(record.snapshot.data_keys);
-    TQC_TRY_ASSIGN(const std::vector<std::string> needs, keys_needed_by(record));
-    TQC_TRY_ASSIGN(const std::vector<std::string> missing, still_missing(not_listed(needs)));
-    const auto bad =
-        std::ranges::find_if(needs, [&](const auto& each) { return blobs_.is_bad(each); });
-    if (missing.empty() && bad == needs.end()) return {};
+    TQC_TRY_ASSIGN(Needs needs, needs_that_fail(key, record));
+    TQC_TRY_ASSIGN(const std::vector<std::string> missing,
+                   still_missing(std::move(needs.not_listed)));
+    if (missing.empty() && !needs.bad) return {};
     if (!missing.empty()) {
       // The prompt may have been removed meanwhile, and its blobs by gc.
       TQC_TRY_ASSIGN(const bool is_kept, backend_.exists(key));
@@ -248,28 +247,48 @@ class Checker {
     }
     report_.prompts_damaged += 1;
     TQC_TRY(report_missing(record.name, missing));
-    if (bad != needs.end()) {
-      blobs_.report({record.name, *bad, {ErrorCode::kCorrupt, "needed and damaged"}});
+    if (needs.bad) {
+      blobs_.report({record.name, *needs.bad, {ErrorCode::kCorrupt, "needed and damaged"}});
     }
     return {};
   }
 
-  // All blobs that the record needs; only part 0 of a block with unknown parameters.
-  Result<std::vector<std::string>> keys_needed_by(const PromptRecord& record) {
+  struct Needs {
+    std::vector<std::string> not_listed;
+    std::optional<std::string> bad;  // the first damaged one
+  };
+
+  // Of all blobs that the record needs; only part 0 of a block with unknown parameters. Ends after
+  // many that are not listed, because a hostile record can claim millions.
+  Result<Needs> needs_that_fail(const std::string& key, const PromptRecord& record) {
+    constexpr std::size_t kMaxNotListed = 1 << 16;
     TQC_TRY(read_counts(record.parameters_key));
-    std::vector<std::string> keys;
+    Needs needs;
+    const auto look_at = [&](std::string wanted) {
+      if (!is_listed(wanted)) {
+        needs.not_listed.push_back(std::move(wanted));
+      } else if (!needs.bad && blobs_.is_bad(wanted)) {
+        needs.bad = std::move(wanted);
+      }
+    };
+    if (counts_ && !check_blob_count(record, *counts_)) {
+      needs.bad = key;
+      report_.damaged += 1;
+      return needs;
+    }
     for (const std::string& name : needs_of(record)) {
+      if (needs.not_listed.size() > kMaxNotListed) break;
       const auto parts = parse_key(name + "/0");
       if (!parts || parts->kind != BlobKind::kBlock) {
-        keys.push_back(name);
+        look_at(name);
         continue;
       }
       const std::size_t n_parts = counts_ ? counts_->of(parts->index) : 1;
       for (std::size_t part = 0; part < n_parts; ++part) {
-        keys.push_back(part_key(name, static_cast<int>(part)));
+        look_at(part_key(name, static_cast<int>(part)));
       }
     }
-    return keys;
+    return needs;
   }
 
   // Reads the parameters to get the number of parts. Only the last parameters are kept: prompts
@@ -287,17 +306,11 @@ class Checker {
     return {};
   }
 
-  std::vector<std::string> not_listed(const std::vector<std::string>& keys) const {
-    std::vector<std::string> missing;
-    for (const std::string& key : keys) {
-      const auto parts = parse_key(key);
-      const auto item = parts ? inventory_.find(parts->name) : std::nullopt;
-      const bool is_block = parts && parts->kind == BlobKind::kBlock;
-      if (!item || (is_block && !has_part(inventory_.item(*item), parts->number))) {
-        missing.push_back(key);
-      }
-    }
-    return missing;
+  bool is_listed(const std::string& key) const {
+    const auto parts = parse_key(key);
+    const auto item = parts ? inventory_.find(parts->name) : std::nullopt;
+    const bool is_block = parts && parts->kind == BlobKind::kBlock;
+    return item && (!is_block || has_part(inventory_.item(*item), parts->number));
   }
 
   Result<void> report_missing(const std::string& prompt, const std::vector<std::string>& missing) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -44,8 +45,8 @@ class BlobCopier {
   void expect(std::uint64_t bytes) { n_expected_ = bytes; }
 
   // Copies each block once, with all parts or not at all: a block with a missing or damaged part is
-  // left out.
-  Result<void> copy_block(const std::string& name, std::size_t n_parts);
+  // left out. Returns whether the target has it, or gets it with the next flush().
+  Result<bool> copy_block(const std::string& name, std::size_t n_parts);
   Result<void> copy_data(const std::vector<std::string>& keys);
   // Returns when all blobs are acknowledged.
   Result<void> flush();
@@ -82,6 +83,7 @@ class BlobCopier {
   WriteBatcher batcher_;
   std::uint64_t n_done_ = 0, n_expected_ = 0;
   std::unordered_set<std::string> done_;  // names of blocks, keys of data
+  std::unordered_set<std::string> failed_blocks_;
   std::set<std::string> failed_;
 };
 
@@ -101,15 +103,15 @@ Result<std::vector<std::string>> BlobCopier::missing_there(const std::vector<std
   return missing;
 }
 
-Result<void> BlobCopier::copy_block(const std::string& name, std::size_t n_parts) {
-  if (done_.contains(name)) return {};
+Result<bool> BlobCopier::copy_block(const std::string& name, std::size_t n_parts) {
+  if (done_.contains(name)) return !failed_blocks_.contains(name);
   std::vector<std::string> keys;
   for (std::size_t part = 0; part < n_parts; ++part) {
     keys.push_back(part_key(name, static_cast<int>(part)));
   }
   TQC_TRY_ASSIGN(const std::vector<std::string> missing, missing_there(keys));
   done_.insert(name);
-  if (missing.empty()) return {};
+  if (missing.empty()) return true;
   std::vector<WriteBatcher::Value> parts;
   TQC_TRY(
       read_blobs(from_, missing, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
@@ -123,9 +125,13 @@ Result<void> BlobCopier::copy_block(const std::string& name, std::size_t n_parts
         parts.push_back({missing[i], SharedBytes(AlignedBytes(bytes.begin(), bytes.end()))});
         return {};
       }));
-  if (parts.size() != missing.size()) return {};
+  if (parts.size() != missing.size()) {
+    failed_blocks_.insert(name);
+    return false;
+  }
   for (const WriteBatcher::Value& part : parts) count_put(part.bytes.size());
-  return batcher_.add_block(std::move(parts));
+  TQC_TRY(batcher_.add_block(std::move(parts)));
+  return true;
 }
 
 Result<void> BlobCopier::copy_data(const std::vector<std::string>& all_keys) {
@@ -198,7 +204,7 @@ class Copier {
         options_(options),
         progress_(progress),
         // Bad blobs in the target are reported and removed, as in a put.
-        reader_(to, options.on_warning),
+        reader_(to, BadBlobs::kRemove, options.on_warning),
         blobs_(from, to, options, progress, report_) {}
 
   Result<CopyReport> copy_all() {
@@ -257,8 +263,17 @@ class Copier {
   Result<bool> place(const std::string& key, const Kind& content,
                      const std::function<bool(const Kind&)>& is_wanted) {
     TQC_TRY_ASSIGN(
-        const std::optional<CandidateSlot> slot,
+        std::optional<CandidateSlot> slot,
         find_or_take_slot<Kind>(to_, reader_, slots_of(key), is_wanted, Content(content)));
+    if constexpr (std::is_same_v<Kind, Parameters>) {
+      // As in a put: only records find it there.
+      if (!slot) {
+        const Sha256 own =
+            own_group(parse_key(key)->hash, hash_parameters(content), content.identity.model_name);
+        TQC_TRY_ASSIGN(slot, find_or_take_slot<Kind>(to_, reader_, parameters_slot_keys(own),
+                                                     is_wanted, Content(content)));
+      }
+    }
     if (!slot) {
       blobs_.fail(key, "other content takes all slots there");
       return false;
@@ -324,13 +339,17 @@ class Copier {
     }));
     if (!placed_.contains(record.parameters_key)) return false;
     const PartCounts& n_parts = n_parts_.at(record.parameters_key);
-    std::vector<std::string> keys = record.snapshot.data_keys;
-    const auto blocks = block_keys(n_parts, 0, record.chain);
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (!check_blob_count(record, n_parts)) return false;
+    // Ends with the first block that is lost: a hostile record can claim many.
+    for (std::size_t i = 0; i < record.chain.size(); ++i) {
       const auto index = static_cast<std::int64_t>(i);
-      TQC_TRY(blobs_.copy_block(block_name(record.chain[i], index), blocks[i].size()));
+      const std::string name = block_name(record.chain[i], index);
+      TQC_TRY_ASSIGN(const bool is_copied, blobs_.copy_block(name, n_parts.of(index)));
+      if (!is_copied) return false;
     }
-    for (const auto& parts : blocks) keys.insert(keys.end(), parts.begin(), parts.end());
+    std::vector<std::string> keys = flatten(block_keys(n_parts, 0, record.chain));
+    const std::vector<std::string>& data = record.snapshot.data_keys;
+    keys.insert(keys.end(), data.begin(), data.end());
     TQC_TRY(blobs_.copy_data(record.snapshot.data_keys));
     if (!record.state_key.empty()) {
       TQC_TRY(copy_slot<Snapshot>(record.state_key, [&](const auto& key, const auto& content) {
@@ -359,7 +378,7 @@ class Copier {
 
   Result<void> put_record(const std::string& key, const PromptRecord& record) {
     TQC_TRY_ASSIGN(const Bytes blob, encode_blob(key, Content(record)));
-    TQC_TRY_ASSIGN(PutOutcome outcome, to_.put(key, blob));
+    TQC_TRY_ASSIGN(const PutOutcome outcome, to_.put(key, blob));
     if (outcome == PutOutcome::kExisted) {
       TQC_TRY_ASSIGN(const std::optional<PromptRecord> other, reader_.read_one<PromptRecord>(key));
       if (other && is_same(*other, record)) {
@@ -368,11 +387,8 @@ class Copier {
       }
       if (other && !options_.replace)
         return fail_prompt(record, "another prompt has that name there");
-      TQC_TRY(to_.remove(key));
-      TQC_TRY_ASSIGN(outcome, to_.put(key, blob));
+      TQC_TRY(to_.replace(key, blob));
     }
-    if (outcome == PutOutcome::kExisted)
-      return fail_prompt(record, "another prompt took its name meanwhile");
     report_.prompts += 1;
     blobs_.count_put(blob.size());
     return {};

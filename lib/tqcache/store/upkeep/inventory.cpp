@@ -168,21 +168,27 @@ Result<std::vector<NamedPrompt>> read_named_prompts(Backend& backend, const Inve
 
 Result<void> list_prompts(Backend& backend, const std::string& prefix, const OnWarning& on_warning,
                           const RecordSink& sink) {
+  constexpr std::size_t kEntriesAtOnce = 512;
   std::vector<Entry> entries;
-  std::vector<std::string> keys;
+  const auto read = [&]() -> Result<void> {
+    std::vector<std::string> keys;
+    for (const Entry& entry : entries) keys.push_back(entry.key);
+    TQC_TRY(
+        read_blobs(backend, keys, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
+          if (!blob) return {};
+          const Result<PromptRecord> record = content_of<PromptRecord>(keys[i], std::move(*blob));
+          if (record) return sink(entries[i], *record);
+          if (on_warning) on_warning(record.error().message);
+          return {};
+        }));
+    entries.clear();
+    return {};
+  };
   TQC_TRY(backend.list(prefix, [&](const Entry& entry) -> Result<void> {
     entries.push_back(entry);
-    keys.push_back(entry.key);
-    return {};
+    return entries.size() < kEntriesAtOnce ? Result<void>() : read();
   }));
-  return read_blobs(
-      backend, keys, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
-        if (!blob) return {};
-        const Result<PromptRecord> record = content_of<PromptRecord>(keys[i], std::move(*blob));
-        if (record) return sink(entries[i], *record);
-        if (on_warning) on_warning(record.error().message);
-        return {};
-      });
+  return read();
 }
 
 namespace {
