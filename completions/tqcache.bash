@@ -14,17 +14,18 @@ _tqcache() {
     prev=${COMP_WORDS[COMP_CWORD - 2]}
   fi
   if ((COMP_CWORD == 1)); then
-    words "prefill convert migrate compact generate chat info verify diff bench advise profile eval store --help --version"
+    words "prefill convert migrate compact rekey generate chat info verify diff bench advise profile eval store help version --help --version"
     return
   fi
   case $verb in
-    eval | store)
+    help | eval | store)
       first=3
       verb+=" ${COMP_WORDS[2]}"
       ;;
   esac
   if ((COMP_CWORD < first)); then
     case ${COMP_WORDS[1]} in
+      help) words "prefill convert migrate compact rekey generate chat info verify diff bench advise profile eval store" ;;
       eval) words "ppl kld needle jsonl memory cache --help" ;;
       store) words "put get find ls info rm gc stats check copy --help" ;;
     esac
@@ -39,21 +40,24 @@ _tqcache() {
         --ids) :; return ;;
         --store) :; return ;;
         --salt-file) files -f; return ;;
-        --max-tokens) :; return ;;
+        --tokens) :; return ;;
         --dtype) :; return ;;
         --compress) words "zstd planes none"; return ;;
         --level) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         -o | --output) files -f; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -p --prompt --file --ids --no-special --store --no-store --store-read-only --salt-file --max-tokens --dtype --no-tokens --compress --level -t --threads -o --output -f --force -q --quiet --json"
+        words "--help -m --model -p --prompt --file --ids --no-special --store --no-store --store-read-only --salt-file --tokens --dtype --no-tokens --compress --level -t --threads --max-memory -o --output -f --force --key-file -q --quiet --json"
         return
       fi
       :
       ;;
     "convert")
       case $prev in
+        -o | --output) files -f; return ;;
         --tier) words "archive lossless turbo"; return ;;
         --target-mse) :; return ;;
         --target-kld) :; return ;;
@@ -109,7 +113,7 @@ _tqcache() {
         --level) :; return ;;
         --tokens) :; return ;;
         -m | --model) files -f; return ;;
-        --ids) files -f; return ;;
+        --ids-file) files -f; return ;;
         --llama-rotation) words "auto on off"; return ;;
         --probe) :; return ;;
         --row) :; return ;;
@@ -124,9 +128,11 @@ _tqcache() {
         --llama-v-type) :; return ;;
         --llama-flash-attention) words "on off"; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --outlier-policy --group-size --sink-tokens --center --boundary-layers --windows --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-outlier-policy --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-outlier-policy --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens -t --threads -f --force -q --quiet --json"
+        words "--help -o --output --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --outlier-policy --group-size --sink-tokens --center --boundary-layers --windows --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-outlier-policy --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-outlier-policy --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids-file --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens -t --threads --max-memory -f --force --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -137,9 +143,10 @@ _tqcache() {
         --jobs) :; return ;;
         --compress) words "zstd planes none"; return ;;
         --level) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -o --output --in-place --no-backup --dry-run -r --recursive --jobs --no-tokens --compress --level -f --force -q --quiet --json"
+        words "--help -o --output --in-place --no-backup --dry-run -r --recursive --jobs --no-tokens --compress --level -f --force --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -148,9 +155,25 @@ _tqcache() {
       case $prev in
         --level) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --level -t --threads -q --quiet --json"
+        words "--help --level -t --threads --max-memory --key-file -q --quiet --json"
+        return
+      fi
+      files -f
+      ;;
+    "rekey")
+      case $prev in
+        --old-key-file) files -f; return ;;
+        --level) :; return ;;
+        -t | --threads) :; return ;;
+        --max-memory) :; return ;;
+        --key-file) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --old-key-file --decrypt --level -t --threads --max-memory -f --force --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -174,7 +197,7 @@ _tqcache() {
         --logit-bias) :; return ;;
         --seed) :; return ;;
         --stop) :; return ;;
-        --bits) :; return ;;
+        -b | --bits) :; return ;;
         --config) :; return ;;
         --store) :; return ;;
         --store-name) :; return ;;
@@ -182,10 +205,12 @@ _tqcache() {
         --compress) words "zstd planes none"; return ;;
         --level) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         --scorer) words "exact fast"; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map --verify-digest -f --force -q --quiet --json"
+        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --map --verify-digest -f --force --key-file -q --quiet --json"
         return
       fi
       :
@@ -208,7 +233,7 @@ _tqcache() {
         --logit-bias) :; return ;;
         --seed) :; return ;;
         --stop) :; return ;;
-        --bits) :; return ;;
+        -b | --bits) :; return ;;
         --config) :; return ;;
         --store) :; return ;;
         --store-name) :; return ;;
@@ -216,10 +241,12 @@ _tqcache() {
         --compress) words "zstd planes none"; return ;;
         --level) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         --scorer) words "exact fast"; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --scorer --map --verify-digest -f --force -q --quiet"
+        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --map --verify-digest -f --force --key-file -q --quiet"
         return
       fi
       :
@@ -230,9 +257,10 @@ _tqcache() {
         --row) :; return ;;
         --llama-turbo-layout) :; return ;;
         --artifacts) files -d; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --sections --show-text -m --model --row --llama-turbo-layout --artifacts -q --quiet --json"
+        words "--help --sections --show-text -m --model --row --llama-turbo-layout --artifacts --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -241,10 +269,13 @@ _tqcache() {
       case $prev in
         -m | --model) files -f; return ;;
         --probe) :; return ;;
+        --limit) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --probe -t --threads -q --quiet --json"
+        words "--help -m --model --probe --limit -t --threads --max-memory --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -253,9 +284,11 @@ _tqcache() {
       case $prev in
         --tokens) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --tokens -t --threads -q --quiet --json"
+        words "--help --tokens -t --threads --max-memory --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -272,11 +305,12 @@ _tqcache() {
         --warmup) :; return ;;
         --repeats) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         --scorer) words "exact fast"; return ;;
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --backend --config --prompt-tokens --generation-tokens --file --seed --warmup --repeats -t --threads --scorer --html -f --force -q --quiet --json"
+        words "--help -m --model --backend --config --prompt-tokens --generation-tokens --file --seed --warmup --repeats -t --threads --max-memory --scorer --html -f --force -q --quiet --json"
         return
       fi
       :
@@ -287,14 +321,15 @@ _tqcache() {
         --file) files -f; return ;;
         --max-kld) :; return ;;
         --max-bytes) :; return ;;
-        --tokens) :; return ;;
+        --cache-tokens) :; return ;;
         --window) :; return ;;
-        --windows) :; return ;;
+        --max-windows) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file --max-kld --max-bytes --tokens --window --windows -t --threads --html -f --force -q --quiet --json"
+        words "--help -m --model --file --max-kld --max-bytes --cache-tokens --window --max-windows -t --threads --max-memory --html -f --force -q --quiet --json"
         return
       fi
       :
@@ -305,11 +340,12 @@ _tqcache() {
         --file) files -f; return ;;
         -o | --output) files -f; return ;;
         --window) :; return ;;
-        --windows) :; return ;;
+        --max-windows) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file -o --output --window --windows -t --threads -f --force -q --quiet --json"
+        words "--help -m --model --file -o --output --window --max-windows -t --threads --max-memory -f --force -q --quiet --json"
         return
       fi
       :
@@ -321,12 +357,13 @@ _tqcache() {
         --ids) :; return ;;
         --configs) :; return ;;
         --window) :; return ;;
-        --windows) :; return ;;
+        --max-windows) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file --ids --configs --window --windows --as-served -t --threads --html -f --force -q --quiet --json"
+        words "--help -m --model --file --ids --configs --window --max-windows --as-served -t --threads --max-memory --html -f --force -q --quiet --json"
         return
       fi
       :
@@ -338,12 +375,13 @@ _tqcache() {
         --ids) :; return ;;
         --configs) :; return ;;
         --window) :; return ;;
-        --windows) :; return ;;
+        --max-windows) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file --ids --configs --window --windows --as-served -t --threads --html -f --force -q --quiet --json"
+        words "--help -m --model --file --ids --configs --window --max-windows --as-served -t --threads --max-memory --html -f --force -q --quiet --json"
         return
       fi
       :
@@ -352,8 +390,9 @@ _tqcache() {
       case $prev in
         -m | --model) files -f; return ;;
         --configs) :; return ;;
-        --max-tokens) :; return ;;
+        --max-new-tokens) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         --html) files -f; return ;;
         --file) files -f; return ;;
         --lengths) :; return ;;
@@ -365,7 +404,7 @@ _tqcache() {
         --answer) :; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --configs --max-tokens --raw -t --threads --html -f --force --file --lengths --depths --trials --seed --needle --question --answer -q --quiet --json"
+        words "--help -m --model --configs --max-new-tokens --raw -t --threads --max-memory --html -f --force --file --lengths --depths --trials --seed --needle --question --answer -q --quiet --json"
         return
       fi
       :
@@ -374,14 +413,15 @@ _tqcache() {
       case $prev in
         -m | --model) files -f; return ;;
         --configs) :; return ;;
-        --max-tokens) :; return ;;
+        --max-new-tokens) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         --html) files -f; return ;;
         --file) files -f; return ;;
         --limit) :; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --configs --max-tokens --raw -t --threads --html -f --force --file --limit -q --quiet --json"
+        words "--help -m --model --configs --max-new-tokens --raw -t --threads --max-memory --html -f --force --file --limit -q --quiet --json"
         return
       fi
       :
@@ -390,16 +430,18 @@ _tqcache() {
       case $prev in
         -m | --model) files -f; return ;;
         --configs) :; return ;;
-        --max-tokens) :; return ;;
+        --max-new-tokens) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         --html) files -f; return ;;
         --trials) :; return ;;
         --tokens) :; return ;;
         --turns) :; return ;;
         --seed) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --configs --max-tokens --raw -t --threads --html -f --force --trials --tokens --turns --seed -q --quiet --json"
+        words "--help -m --model --configs --max-new-tokens --raw -t --threads --max-memory --html -f --force --trials --tokens --turns --seed --key-file -q --quiet --json"
         return
       fi
       :
@@ -408,12 +450,14 @@ _tqcache() {
       case $prev in
         --tokens) :; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
         -m | --model) files -f; return ;;
         --queries) :; return ;;
         --html) files -f; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --tokens -t --threads -m --model --queries --html -f --force -q --quiet --json"
+        words "--help --tokens -t --threads --max-memory -m --model --queries --html -f --force --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -424,9 +468,11 @@ _tqcache() {
         --salt-file) files -f; return ;;
         --name) files -f; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --store --salt-file --name --no-name --replace -t --threads -q --quiet --json"
+        words "--help --store --salt-file --name --no-name --replace -t --threads --max-memory --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -441,9 +487,11 @@ _tqcache() {
         --salt-file) files -f; return ;;
         -o | --output) files -f; return ;;
         -t | --threads) :; return ;;
+        --max-memory) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -p --prompt --file --ids --no-special --store --salt-file -o --output -f --force -t --threads -q --quiet --json"
+        words "--help -m --model -p --prompt --file --ids --no-special --store --salt-file -o --output -f --force -t --threads --max-memory --key-file -q --quiet --json"
         return
       fi
       :
@@ -456,9 +504,10 @@ _tqcache() {
         --ids) :; return ;;
         --store) :; return ;;
         --salt-file) files -f; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -p --prompt --file --ids --no-special --store --salt-file -q --quiet --json"
+        words "--help -m --model -p --prompt --file --ids --no-special --store --salt-file --key-file -q --quiet --json"
         return
       fi
       :
@@ -467,9 +516,11 @@ _tqcache() {
       case $prev in
         --store) :; return ;;
         --salt-file) files -f; return ;;
+        --model-name) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --store --salt-file -q --quiet --json"
+        words "--help --store --salt-file --model-name --key-file -q --quiet --json"
         return
       fi
       :
@@ -478,9 +529,10 @@ _tqcache() {
       case $prev in
         --store) :; return ;;
         --salt-file) files -f; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --store --salt-file -q --quiet --json"
+        words "--help --store --salt-file --key-file -q --quiet --json"
         return
       fi
       :
@@ -489,9 +541,10 @@ _tqcache() {
       case $prev in
         --store) :; return ;;
         --salt-file) files -f; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --store --salt-file -q --quiet --json"
+        words "--help --store --salt-file --key-file -q --quiet --json"
         return
       fi
       :
@@ -502,9 +555,10 @@ _tqcache() {
         --max-bytes) :; return ;;
         --max-age) :; return ;;
         --grace) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --store --max-bytes --max-age --grace --drop-prompts --dry-run -q --quiet --json"
+        words "--help --store --max-bytes --max-age --grace --drop-prompts --dry-run --key-file -q --quiet --json"
         return
       fi
       :
@@ -512,9 +566,10 @@ _tqcache() {
     "store stats")
       case $prev in
         --store) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --store -q --quiet --json"
+        words "--help --store --key-file -q --quiet --json"
         return
       fi
       :
@@ -522,9 +577,11 @@ _tqcache() {
     "store check")
       case $prev in
         --store) :; return ;;
+        --max-memory) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --store --read-data --repair -q --quiet --json"
+        words "--help --store --read-data --repair --max-memory --key-file -q --quiet --json"
         return
       fi
       :
@@ -532,9 +589,11 @@ _tqcache() {
     "store copy")
       case $prev in
         --salt-file) files -f; return ;;
+        --max-memory) :; return ;;
+        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --salt-file --replace -q --quiet --json"
+        words "--help --salt-file --replace --max-memory --key-file -q --quiet --json"
         return
       fi
       files -f
