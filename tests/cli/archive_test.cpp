@@ -93,7 +93,7 @@ TEST_F(Archive, RefusesFlagsThatDoNotGoTogether) {
   expect_refusal(archive({"--mode", "mse"}), 2, "--mode does not go with --tier archive");
   expect_refusal(archive({"--compress", "none"}), 2, "--compress none");
   expect_refusal(archive({"--bits", "0.5"}), 2, "");
-  expect_refusal(archive({"--target-mse", "0.9"}), 2, "outside 0.0001 to 0.5");
+  expect_refusal(archive({"--target-mse", "0.9"}), 2, "not between 0.0001 and 0.5");
   expect_refusal(archive({"--target-kld", "90", "--profile", kProfile}), 2, "the profile knows");
   expect_refusal({"convert", dense_, output_, "--profile", kProfile}, 2, "needs --tier archive");
   expect_refusal({"convert", dense_, output_, "--target-mse", "0.1"}, 2, "needs --tier archive");

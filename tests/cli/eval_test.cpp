@@ -132,7 +132,7 @@ TEST(EvalPpl, MeasuresTheSame) {
   EXPECT_EQ(ppl["configurations"], kld["configurations"]);
   const std::string table = must(quick("ppl", {"--configs", "turbo3"})).out;
   EXPECT_THAT(table,
-              ContainsRegex("\nconfiguration +bits per value +quantized +perplexity +above"));
+              ContainsRegex("\nconfiguration +bits per value +quantized +perplexity +[+]- +above"));
   EXPECT_THAT(table, ContainsRegex("\nturbo3 +3.125 +3.125 +[0-9.]+ "));
 }
 

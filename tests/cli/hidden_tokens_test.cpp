@@ -93,7 +93,7 @@ TEST(HiddenTokens, RefuseAnotherPromptNamingTheBlock) {
     const Output output = go_on(book.hidden, ids);
     EXPECT_EQ(output.exit_code, 22) << output.err;
     EXPECT_EQ(output.out, "");
-    EXPECT_THAT(output.err, HasSubstr("tqcache: " + book.hidden + ": "));
+    EXPECT_THAT(output.err, HasSubstr("\"file\":\"" + book.hidden + "\""));
     EXPECT_THAT(output.err, HasSubstr(block));
   };
   Ids other = book.ids;

@@ -291,7 +291,7 @@ TEST(Refusals, UnknownFlag) {
   expect_refusal(tqcache({"convert", "a", "b", "--bist", "4"}), 2,
                  "unknown flag --bist, did you mean --bits?");
   expect_refusal(tqcache({"info", "--frobnicate"}), 2, "unknown flag --frobnicate (see");
-  expect_refusal(tqcache({"info", "a", "b"}), 2, "unexpected argument b");
+  expect_refusal(tqcache({"diff", "a", "b", "c"}), 2, "unexpected argument c");
 }
 
 TEST(Refusals, FlagsOfOtherProgramsAndWithOneDash) {

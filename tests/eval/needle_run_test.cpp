@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "eval/demo_model.h"
 #include "tqcache/eval/needle.h"
 
@@ -113,9 +115,10 @@ TEST(Needles, AreReportedByConfigurationLengthAndDepth) {
   EXPECT_EQ(std::get<std::string>(table.rows[1][0]), "turbo4");
   EXPECT_EQ(std::get<Number>(table.rows[1][1]).value, 8);
   EXPECT_EQ(std::get<Number>(table.rows[1][2]).value, 0.5);
-  EXPECT_EQ(std::get<Number>(table.rows[1][3]).value, 0.25);
+  EXPECT_DOUBLE_EQ(std::get<Number>(table.rows[1][3]).value, std::sqrt(0.5 * 0.5 / 8));
   EXPECT_EQ(std::get<Number>(table.rows[1][4]).value, 0.25);
-  EXPECT_EQ(std::get<Number>(table.rows[1][5]).value, -0.5);
+  EXPECT_EQ(std::get<Number>(table.rows[1][5]).value, 0.25);
+  EXPECT_EQ(std::get<Number>(table.rows[1][6]).value, -0.5);
   std::vector<HeatMap> maps;
   for (const Figure& figure : report.figures) {
     if (const auto* map = std::get_if<HeatMap>(&figure)) maps.push_back(*map);

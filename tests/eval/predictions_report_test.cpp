@@ -65,7 +65,7 @@ TEST(PredictionsReport, BeginsWithWhatWasAskedFor) {
   EXPECT_THAT(kld, ContainsRegex("\nkfv4 +10.062 +4.125 +0.03000 "));
   const std::string ppl =
       report::report_text(predictions_report(sample(), PredictionFocus::kPerplexity));
-  EXPECT_THAT(ppl, ContainsRegex("\nturbo4 +4.125 +4.125 +11.0000 +10.00 +320\n"));
+  EXPECT_THAT(ppl, ContainsRegex("\nturbo4 +4.125 +4.125 +11.0000 +0.0000 +10.00 +320\n"));
 }
 
 TEST(PredictionsReport, ShowsErrorsOfQuantizedTensorsOnly) {

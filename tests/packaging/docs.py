@@ -105,7 +105,12 @@ class Program:
 
     def help(self, *verbs):
         if verbs not in self.helps:
-            run = subprocess.run([self.path, *verbs, "--help"], capture_output=True, text=True)
+            # Groups of verbs have no rare flags, and so no --help-all.
+            for flag in ["--help-all", "--help"]:
+                command = [self.path, *verbs, flag]
+                run = subprocess.run(command, capture_output=True, text=True)
+                if run.returncode == 0:
+                    break
             self.helps[verbs] = run.stdout if run.returncode == 0 else ""
         return self.helps[verbs]
 
