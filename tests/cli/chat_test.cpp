@@ -389,6 +389,7 @@ TEST(Terminal, CtrlCStopsAnAnswerAndThePromptReturns) {
   chat.type("half a line");
   chat.wait_for("half a line");
   chat.type("\x03");  // drops the line
+  chat.wait_for("> ");
   chat.type("/info\r");
   chat.wait_for("last turn: ");
   chat.wait_for("> ");
