@@ -129,7 +129,7 @@ constexpr const char* kNames[] = {"arrays", "turbo", ""};
 Values make_store() {
   HostileBackend backend({});
   store::Library library(backend, {.n_threads = 1});
-  for (const std::size_t which : {0, 1, 2}) {
+  for (const std::size_t which : {0U, 1U, 2U}) {
     fuzz::must(library.put_cache(prompt(which), kNames[which]), "a good prompt is put");
   }
   return backend.values;

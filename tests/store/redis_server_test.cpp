@@ -101,7 +101,7 @@ TEST_F(RedisServer, IsNotAskedByTheWrongUser) {
     const auto store = store::open_backend("redis://" + login + address, {});
     const auto value = (*store)->get("a");
     ASSERT_FALSE(value.ok()) << login;
-    EXPECT_EQ(value.error().code, ErrorCode::kInvalidArgument) << value.error().message;
+    EXPECT_EQ(value.error().code, ErrorCode::kIo) << value.error().message;
   }
 }
 

@@ -277,7 +277,8 @@ class S3Backend : public Backend {
   Result<void> sleep(std::chrono::milliseconds longest) {
     constexpr std::chrono::milliseconds kStep{50};
     thread_local std::minstd_rand random{std::random_device{}()};
-    auto left = longest - std::chrono::milliseconds(random() % (longest.count() / 2 + 1));
+    std::uniform_int_distribution<std::int64_t> shorter(0, longest.count() / 2);
+    auto left = longest - std::chrono::milliseconds(shorter(random));
     while (left.count() > 0) {
       if (options().interrupted && options().interrupted()) return interrupted_error();
       std::this_thread::sleep_for(std::min(left, kStep));

@@ -36,7 +36,6 @@ class BlobCopier {
   BlobCopier(Backend& from, Backend& to, const CopyOptions& options, const Progress& progress,
              CopyReport& report)
       : from_(from),
-        to_(to),
         options_(options),
         progress_(progress),
         report_(report),
@@ -92,7 +91,6 @@ class BlobCopier {
   Result<std::vector<std::string>> missing_there(const std::vector<std::string>& keys);
 
   Backend& from_;
-  Backend& to_;
   const CopyOptions& options_;
   const Progress& progress_;
   CopyReport& report_;
