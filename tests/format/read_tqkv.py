@@ -39,6 +39,16 @@ GROWING, GAPS, HIDDEN, PLANES, ENCRYPTED = 1, 2, 4, 8, 16  # required features
 ENVELOPE = struct.Struct("<I12s16s32s32s16s16s")
 SEAL = struct.Struct("<II16s")
 STORED, ZSTD, IN_PLANES, SYMBOLS = range(4)  # compressions
+ATTENTION, ARRAYS = b"tqcache.attention.v1", b"tqcache.arrays.v1"  # cache_type_id of layers
+WINDOW, TURBO_WINDOW = b"tqcache.rotating.v1", b"tqcache.rotating.v2"
+DENSE, TRELLIS = b"tqcache.dense.v1", b"tqcache.trellis.v1"  # and of sides
+MODES = {b"tqcache.turbo_mse.v1": "mse", b"tqcache.turbo_prod.v1": "prod", TRELLIS: "trellis"}
+MODES |= {b"tqcache.turbo_mixed.v1": "mixed", b"tqcache.affine.v1": "affine"}
+HADAMARD = b"hartley_hadamard.v1"
+ROTATIONS = [HADAMARD, b"dense_qr.v1", b"gaussian.v1", b"none.v1", b"matrix.v1"]
+SCALES = [b"unbiased.v1", b"norm.v1", b"raw.v1", b"peak.v1", b"step.v1"]
+CENTERINGS = [b"none", b"post_rope.v1", b"pre_rope.v1"]
+MOST_TOKENS = 1 << 24
 not_checked = set()
 
 
@@ -110,7 +120,12 @@ def read_slot(file, index):
     names = ["version", "generation", "required", "optional", "manifest_offset", "file_length"]
     fields = dict(zip(names, struct.unpack("<IIIIQQ", slot[8:40])))
     fields["checksum"] = slot[40:56]
-    return fields if fields["generation"] % 2 == (index + 1) % 2 else None
+    generation = fields["generation"]
+    return fields if generation > 0 and generation % 2 == (index + 1) % 2 else None
+
+
+def is_growing(slot):
+    return slot["version"] == 2 and slot["required"] & GROWING != 0
 
 
 def announces(slot, current):
@@ -122,12 +137,12 @@ def announces(slot, current):
 
 def read_header(file):
     slots = [read_slot(file, 0), read_slot(file, 1)]
-    states = [slot for slot in slots if slot and not slot["required"] & GROWING]
+    states = [slot for slot in slots if slot and not is_growing(slot)]
     require(states, "not a .tqkv file")
     slot = max(states, key=lambda each: each["generation"])
     require(slot["version"] == 2 and slot["required"] | 31 == 31, "not a version that this program reads")
     i = 1 - slots.index(slot)
-    growing = bool(slots[i] and slots[i]["required"] & GROWING)
+    growing = bool(slots[i] and is_growing(slots[i]))
     damaged = not announces(slots[i], slot) if growing else not slots[i] and any(file[64 * i : 64 * i + 64])
     require(len(file) >= slot["file_length"], "the file is shorter than it says")
     require(len(file) == slot["file_length"] or growing or damaged, "the file is longer than it says")
@@ -277,14 +292,16 @@ def read_sections(manifest, file, manifest_offset):
     raw = manifest.vector(4, SECTION.size)[0]
     sections = [dict(zip(names, row)) for row in SECTION.iter_unpack(raw)]
     gaps = list(GAP.iter_unpack(manifest.vector(6, GAP.size)[0])) if manifest.where(6) else []
+    require(gaps or manifest.where(6) is None, "a list of no gaps")
+    require(all(a[0] < b[0] for a, b in zip(gaps, gaps[1:])), "order of gaps")
     ranges = [(section["offset"], section["stored_size"]) for section in sections]
     if gaps:
         ranges = sorted(ranges + [(offset, size) for offset, size, _ in gaps])
-    end = 128
+    end, behind, in_gaps = 128, "section", {offset: size for offset, size, _ in gaps}
     for offset, size in ranges + [(manifest_offset, 0)]:
         require(offset == (end + 63) // 64 * 64, "sections and gaps do not tile the file")
-        require(not any(file[end:offset]), "padding is not zero")
-        end = offset + size
+        require(not any(file[end:offset]), "padding behind a %s is not zero" % behind)
+        end, behind = offset + size, "gap" if in_gaps.get(offset) == size else "section"
     for offset, size, checksum in gaps:
         require(size > 0, "a gap of no bytes")
         check_xxh3_128(file[offset : offset + size], checksum, "gap")
@@ -295,11 +312,152 @@ def read_tokens(manifest):
     """The ids and the hashes of token blocks in hexadecimal; one of them is None."""
     hidden = manifest.table(7)
     if not hidden:
-        return manifest.numbers(2, "i"), None
+        tokens = manifest.numbers(2, "i")
+        require(all(token >= 0 for token in tokens), "a token id below 0")
+        return tokens, None
     count, hashes = hidden.scalar(0, "I"), hidden.vector(1, 32)[0]
+    require(count <= MOST_TOKENS, "number of tokens")
     require(not manifest.vector(2, 4)[0], "hidden tokens that are there")
     require(len(hashes) in (0, 32 * ((count + BLOCK - 1) // BLOCK)), "number of hashes")
     return [-1] * count, [hashes[i : i + 32].hex() for i in range(0, len(hashes), 32)]
+
+
+def check_rope(rope):
+    style, n_dims, base = rope.scalar(0, "B"), rope.scalar(1, "I"), rope.scalar(2, "d")
+    require(style <= 2 and n_dims <= 1024, "style or components of RoPE")
+    require(math.isfinite(base) and base >= 0, "base of RoPE")
+    if rope.where(3):
+        factors = rope.numbers(3, "f")
+        require(factors and len(factors) == n_dims // 2, "number of RoPE's factors")
+        require(all(math.isfinite(f) and f > 0 for f in factors), "factors of RoPE")
+
+
+def can_turn(rope, dim):
+    """Whether a mean can be taken before RoPE."""
+    n_dims, factors = rope.scalar(1, "I"), rope.numbers(3, "f") if rope.where(3) else []
+    whole = rope.scalar(0, "B") != 0 and n_dims % 2 == 0 and 2 <= n_dims <= dim
+    return whole and rope.scalar(2, "d") >= 1 and all(2**-20 <= f <= 2**20 for f in factors)
+
+
+def check_part(part):
+    size, bits, rounds = part.scalar(1, "I"), part.scalar(2, "B"), part.scalar(4, "B")
+    rotation, scale, step = part.text(3), part.text(6), part.scalar(11, "f")
+    require(8 <= size <= 1024 and 1 <= bits <= 8, "channels or bits of a part")
+    require(rotation in ROTATIONS and scale in SCALES, "an unknown rotation or scale")
+    require(1 <= rounds <= (3 if rotation == HADAMARD else 1), "rounds")
+    require(1 / 64 <= step <= 8 if scale == b"step.v1" else step == 0, "step")
+    require(part.scalar(7, "B") <= 1 and part.scalar(8, "B") <= 1, "neither yes nor no")
+    centroids = part.numbers(9, "f")
+    require(len(centroids) == 1 << bits, "number of centroids")
+    require(all(-1 <= c <= 1 for c in centroids), "a centroid outside -1 to 1")
+    require(all(a < b for a, b in zip(centroids, centroids[1:])), "order of centroids")
+    require((part.where(10) is not None) == (rotation == b"matrix.v1"), "presence of a matrix")
+    if part.where(10):
+        matrix = part.numbers(10, "f")
+        require(len(matrix) == size * size and all(abs(x) <= 16 for x in matrix), "matrix")
+
+
+def is_of_mode(mode, parts, dim):
+    firsts, sizes = ([part.scalar(field, "I") for part in parts] for field in (0, 1))
+    bits, residual, bias = ([part.scalar(field, "B") for part in parts] for field in (2, 7, 8))
+    in_steps = [part.text(6) == b"step.v1" for part in parts]
+    if any(in_steps) != (mode == "trellis") or any(bias) != (mode == "affine"):
+        return False
+    if mode == "prod":
+        return firsts == [0, 0] and sizes == [dim] * 2 and residual == [0, 1] and bits[0] < 8 and bits[1] == 1
+    if any(residual) or [sum(sizes[:i]) for i in range(len(parts))] != firsts or sum(sizes) != dim:
+        return False
+    if mode == "mixed":
+        return len(parts) == 2 and bits[0] > bits[1]
+    if mode == "affine":
+        plain = all(bias) and all(part.text(3) == b"none.v1" for part in parts)
+        return plain and sizes[0] in (32, 64, 128) and len(set(sizes)) == len(set(bits)) == 1
+    levels = [j / 128 for j in range(-128, 128)]
+    return len(parts) == 1 and (mode == "mse" or parts[0].numbers(9, "f") == levels)
+
+
+def check_side(side, shape, is_keys, rope):
+    heads, dim = shape
+    name, n_sinks = side.text(0), side.scalar(6, "H")
+    mean, outliers, maps = (side.where(field) is not None for field in (4, 5, 7))
+    require(side.scalar(1, "B") <= 2, "dtype")
+    if name == DENSE:
+        has_more = n_sinks or mean or outliers or maps or side.where(2) or side.where(3)
+        require(not has_more, "a dense side with what belongs to a codec")
+        return
+    require(name in MODES, "an unknown cache_type_id of a side")
+    require(32 <= dim, "head_dim of a turbo side")
+    require(side.table(2) and side.table(2).text(0) == b"lanes.v1", "no codec, or unknown layout")
+    parts = side.table(2).tables(1)
+    require(1 <= len(parts) <= 32, "number of parts")
+    for part in parts:
+        check_part(part)
+    require(is_of_mode(MODES[name], parts, dim), "parts that are not of the mode")
+    require(side.text(3) in CENTERINGS, "unknown centering")
+    require(n_sinks <= BLOCK, "sink tokens")
+    if side.text(3) == b"pre_rope.v1":
+        require(is_keys and can_turn(rope, dim), "centering before RoPE where there is none")
+    if mean:
+        values = side.numbers(4, "f")
+        require(side.text(3) != b"none" and len(values) == heads * dim, "size of a mean")
+        require(all(map(math.isfinite, values)), "a mean that is not finite")
+    if outliers:
+        n, channels = parts[0].scalar(1, "I"), side.numbers(5, "H")
+        require(MODES[name] == "mixed" and len(channels) == heads * n, "number of outliers")
+        for of_head in (channels[n * head : n * head + n] for head in range(heads)):
+            require(of_head == sorted(set(of_head)) and of_head[-1] < dim, "outlier channels")
+    if maps:
+        stored, size = side.vector(7, 1)[0], heads * dim * dim
+        require(name == TRELLIS and stored, "maps")
+        if len(stored) != size:
+            unframed(stored, size)
+
+
+def check_array(array):
+    shape, dtype = array.numbers(2, "Q"), array.scalar(1, "B")
+    require(dtype <= 2, "dtype")
+    require(len(shape) <= 8 and math.prod(shape) * DTYPE_BYTES[dtype] <= 1 << 40, "a large array")
+
+
+def check_layer(layer, rope):
+    name, has_sides = layer.text(0), layer.where(3) is not None
+    heads, dim, window, keep = (layer.scalar(field, "I") for field in (1, 2, 6, 7))
+    require(name in (ATTENTION, ARRAYS, WINDOW, TURBO_WINDOW), "an unknown cache_type_id")
+    require(has_sides == (layer.where(4) is not None), "one side of two")
+    require(has_sides == (layer.where(5) is None), "sides or arrays")
+    require(has_sides == (name in (ATTENTION, TURBO_WINDOW)), "sides and arrays of the type")
+    sized = 1 <= heads <= 1024 and 1 <= dim <= 1024
+    require(heads == dim == 0 if name == ARRAYS else sized, "heads of a layer")
+    require(name in (WINDOW, TURBO_WINDOW) or window == keep == 0, "a window")
+    require(window <= MOST_TOKENS, "a large window")
+    if has_sides:
+        check_side(layer.table(3), (heads, dim), True, rope)
+        check_side(layer.table(4), (heads, dim), False, rope)
+    else:
+        require(len(layer.tables(5)) <= 64, "number of arrays")
+        for array in layer.tables(5):
+            check_array(array)
+
+
+def check_section(section, layer, n_tokens):
+    """Form and sizes. The section is the one that belongs at its place of the table."""
+    side = None if section["side"] == 2 else layer.table(3 + section["side"])
+    packed, compression = section["form"] == 1, section["compression"]
+    stored_size, raw_size = section["stored_size"], section["raw_size"]
+    require(section["reserved_8"] == section["reserved_32"] == 0, "reserved bytes of a section")
+    require(section["form"] <= 1 and compression <= SYMBOLS, "form or compression")
+    if side is None or side.text(0) == DENSE:
+        require(not packed, "packed, of a side that is not turbo")
+    elif packed:
+        require(BLOCK * section["block"] + BLOCK <= n_tokens, "packed, but not full")
+        require(side.text(3) == b"none" or side.where(4), "packed, without a mean")
+        require(MODES[side.text(0)] != "mixed" or side.where(5), "packed, without outliers")
+    else:
+        require(BLOCK * section["block"] + BLOCK >= n_tokens, "a block before the last is not packed")
+    require(compression != IN_PLANES or not packed, "planes of packed codes")
+    require(compression != SYMBOLS or packed and side.text(0) == TRELLIS, "symbols")
+    fits = stored_size == raw_size if compression == STORED else 0 < stored_size < raw_size
+    require(fits, "stored size")
 
 
 def check_window(layer, n_tokens):
@@ -351,8 +509,25 @@ def raw_blocks(frame):
     return content
 
 
+def check_frame(frame, size):
+    """The rules for the header of a zstd frame (RFC 8878, 3.1.1.1) that holds `size` bytes."""
+    require(len(frame) > 5 and frame[:4] == b"\x28\xb5\x2f\xfd", "no zstd frame")
+    flags, at = frame[4], 5
+    if not flags & 0x20:
+        window = (8 + (frame[5] & 7)) << (7 + (frame[5] >> 3))
+        require(window <= 1 << 27, "the frame's window is too large")
+        at += 1
+    n_id, n_content = [0, 1, 2, 4][flags & 3], [flags >> 5 & 1, 2, 4, 8][flags >> 6]
+    require(not any(frame[at : at + n_id]), "the frame needs a dictionary")
+    content = int.from_bytes(frame[at + n_id : at + n_id + n_content], "little")
+    content += 256 if n_content == 2 else 0
+    require(n_content > 0 and content == size > 0, "the frame holds another number of bytes")
+    require(size <= len(frame) // 4 * 131072, "the frame cannot hold so many bytes")
+
+
 def unframed(frame, size):
     """None without zstandard."""
+    check_frame(frame, size)
     if zstandard is not None:
         return zstandard.ZstdDecompressor().decompress(frame, size)
     content = raw_blocks(frame)
@@ -370,8 +545,6 @@ def from_symbols(stored, layer, section):
     return decode_symbols.raw_section(stored, unframed, heads, dim, is_keys, n_sink_bytes)
 
 
-
-
 def number_bytes(layer, section):
     """Bytes of a number of a dense section."""
     if section["side"] == 2:
@@ -383,6 +556,7 @@ def join_planes(stored, raw_size, width):
     """The numbers whose bytes stand in planes, the highest one first, turned left by one bit."""
     n, at, turned = raw_size // width, 8 * width, [0] * (raw_size // width)
     for size in struct.unpack_from("<%dQ" % width, stored):
+        require(0 < size <= n, "size of a plane")
         plane = stored[at : at + size] if size == n else unframed(stored[at : at + size], n)
         require(len(plane) == n, "a plane has the wrong size")
         turned = [word << 8 | byte for word, byte in zip(turned, plane)]
@@ -409,7 +583,6 @@ def raw_bytes(file, section, layer, cipher):
             if stored is None:
                 return None
         else:
-            require(section["form"] == 0, "planes of packed codes")
             stored = join_planes(stored, section["raw_size"], number_bytes(layer, section))
     require(len(stored) == section["raw_size"], "a section has the wrong size")
     require(hashlib.sha256(stored).digest() == section["raw_sha256"], "SHA-256 mismatch")
@@ -490,7 +663,6 @@ def packed_values(rope, layer, section, raw):
     side = layer.table(3 + section["side"])
     shape = layer.scalar(1, "I"), layer.scalar(2, "I")
     dim = shape[1]
-    require(side.table(2).text(0) == b"lanes.v1", "unknown layout")
     maps = maps_of(side, shape)
     if side.where(7) and maps is None:
         return None
@@ -519,6 +691,11 @@ def packed_values(rope, layer, section, raw):
     return values
 
 
+def is_kept_decoded(side):
+    """Whether the reference reader has a packed block's values in memory, rounded to the dtype (2.)"""
+    return side.where(7) is not None and side.text(3) == b"pre_rope.v1"
+
+
 def read(path, key=None):
     with open(path, "rb") as stream:
         file = stream.read()
@@ -532,6 +709,10 @@ def read(path, key=None):
     require(buffer[4:8] == b"TQK2", "the manifest is none")
     manifest = Table(buffer, struct.unpack_from("<I", buffer, 0)[0])
     (tokens, hashes), layers = read_tokens(manifest), manifest.tables(3)
+    rope = manifest.table(1).table(2)
+    check_rope(rope)
+    for layer in layers:
+        check_layer(layer, rope)
     sections, n_gaps = read_sections(manifest, file, slot["manifest_offset"])
     if cipher:
         cipher.read_seals(manifest, sections)
@@ -550,6 +731,8 @@ def read(path, key=None):
             check_turbo_window(layer)
     found = [(section["layer"], section["side"], section["block"]) for section in sections]
     require(found == planned_sections(layers, len(tokens)), "other sections than the layers have")
+    for section in sections:
+        check_section(section, layers[section["layer"]], len(tokens))
     version, fingerprint = read_model_fingerprint(manifest.table(1))
     rows = []
     for section in sections:
@@ -559,9 +742,11 @@ def read(path, key=None):
         if raw is not None and section["form"] == 0:
             row["values"] = dense_values(layer, section, len(tokens), raw)
         elif raw is not None:
-            values = packed_values(manifest.table(1).table(2), layer, section, raw)
+            values = packed_values(rope, layer, section, raw)
             if values is not None:
                 row["values"] = values
+            if is_kept_decoded(layer.table(3 + section["side"])):
+                row["kept_as"] = DTYPES[layer.table(3 + section["side"]).scalar(1, "B")]
         rows.append(row)
     return {
         "writer": manifest.text(0).decode("utf-8", "replace"),
