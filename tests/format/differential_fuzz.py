@@ -279,8 +279,8 @@ def read_python(path):
     def stop(*_):
         raise Timeout()
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(20)
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, 20)  # seconds of the processor
     read_tqkv.not_checked.clear()
     try:
         return read_tqkv.read(path), None
@@ -291,7 +291,7 @@ def read_python(path):
     except Exception as refusal:  # noqa: BLE001: whatever hinders a reader is a refusal
         return None, "%s: %s" % (type(refusal).__name__, refusal)
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class Library:
