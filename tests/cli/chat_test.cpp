@@ -386,10 +386,10 @@ TEST(Terminal, CtrlCStopsAnAnswerAndThePromptReturns) {
   chat.type("\x03");
   chat.wait_for("(stopped; /retry");
   chat.wait_for("> ");
+  chat.wait_for_editor();
   chat.type("half a line");
   chat.wait_for("half a line");
   chat.type("\x03");  // drops the line
-  chat.wait_for("> ");
   chat.type("/info\r");
   chat.wait_for("last turn: ");
   chat.wait_for("> ");

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -181,6 +182,14 @@ void Conversation::wait_for(const std::string& text) {
     if (!read_some()) throw std::runtime_error("ended before \"" + text + "\"; said: " + screen_);
   }
   seen_ = at + text.size();
+}
+
+void Conversation::wait_for_editor() {
+  termios settings{};
+  do {
+    if (::tcgetattr(write_fd_, &settings) != 0) throw std::runtime_error("not a terminal");
+    ::usleep(1000);
+  } while ((settings.c_lflag & ECHO) != 0);
 }
 
 int Conversation::finish() {

@@ -44,6 +44,9 @@ class Conversation {
 
   // Reads on until `text` has been seen after what was waited for before; throws after a minute.
   void wait_for(const std::string& text);
+  // Waits until the line editor has the terminal, which is just after its prompt. Only what is typed
+  // from then on is a part of the line when Ctrl-C comes.
+  void wait_for_editor();
 
   void send_signal(int signal);
 
