@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "archive_fixture.h"
+#include "section_values.h"
 #include "support/temp_dir.h"
-#include "tqcache/cache/memory_blocks.h"
 
 namespace tqcache::test {
 namespace independent_reader_test {
@@ -35,35 +35,6 @@ Outcome run_reader(const std::string& arguments) {
 }
 
 bool have_python() { return std::system("python3 --version > /dev/null 2>&1") == 0; }
-
-// The values of a dense section, as the file has them.
-std::vector<float> values_of(const cache::Cache& cache, const CacheFileInfo& info,
-                             const SectionInfo& section) {
-  const cache::LayerDesc& layer = info.layers[static_cast<std::size_t>(section.layer)];
-  const Dtype dtype =
-      section.side == cache::TensorKind::kArray
-          ? cache::arrays_of(layer, {})[static_cast<std::size_t>(section.block)].dtype
-          : tensor_of(layer, section.side).dtype;
-  AlignedBytes scratch;
-  const ByteView raw = cache::block_bytes(cache, section, scratch);
-  std::vector<float> values(raw.size() / dtype_size(dtype));
-  load_f32(dtype, raw.data(), values);
-  return values;
-}
-
-// The values of a packed section: [n_kv_heads, 256, head_dim].
-std::vector<float> decoded_values(const cache::Cache& cache, const SectionInfo& section) {
-  const auto& layer = *cache::attention_of(cache.layers[static_cast<std::size_t>(section.layer)]);
-  const cache::Side& side = section.side == cache::TensorKind::kKeys ? layer.k : layer.v;
-  const auto head_values = static_cast<std::size_t>(cache::kTokenBlock * layer.shape.head_dim);
-  std::vector<float> values(static_cast<std::size_t>(layer.shape.n_kv_heads) * head_values);
-  for (std::int64_t head = 0; head < layer.shape.n_kv_heads; ++head) {
-    cache::read_block(
-        side, layer.shape, cache.n_tokens(), section.block, head,
-        std::span(values).subspan(static_cast<std::size_t>(head) * head_values, head_values));
-  }
-  return values;
-}
 
 // Where the mean is, the other program has it from its own sines.
 void expect_decoded(const std::vector<float>& values, const std::vector<float>& told,
@@ -104,10 +75,10 @@ void expect_same(const cache::Cache& cache, const CacheFileInfo& info, const Jso
     if (section.packed) {
       const auto& side =
           tensor_of(info.layers[static_cast<std::size_t>(section.layer)], section.side);
-      expect_decoded(decoded_values(cache, section), row["values"].get<std::vector<float>>(),
+      expect_decoded(packed_values(cache, section), row["values"].get<std::vector<float>>(),
                      side.quant->centering);
     } else {
-      EXPECT_EQ(row["values"].get<std::vector<float>>(), values_of(cache, info, section));
+      EXPECT_EQ(row["values"].get<std::vector<float>>(), dense_values(cache, info, section));
     }
   }
 }

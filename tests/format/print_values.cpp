@@ -12,8 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/cache/blocks.h"
-#include "tqcache/cache/memory_blocks.h"
+#include "section_values.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache {
@@ -22,31 +21,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
-
-std::vector<float> packed_values(const cache::Cache& cache, const format::SectionInfo& section) {
-  const auto& layer = *cache::attention_of(cache.layers[static_cast<std::size_t>(section.layer)]);
-  const cache::Side& side = section.side == cache::TensorKind::kKeys ? layer.k : layer.v;
-  const auto head = static_cast<std::size_t>(cache::kTokenBlock * layer.shape.head_dim);
-  std::vector<float> values(static_cast<std::size_t>(layer.shape.n_kv_heads) * head);
-  for (std::int64_t i = 0; i < layer.shape.n_kv_heads; ++i) {
-    cache::read_block(side, layer.shape, cache.n_tokens(), section.block, i,
-                      std::span(values).subspan(static_cast<std::size_t>(i) * head, head));
-  }
-  return values;
-}
-
-std::vector<float> dense_values(const cache::Cache& cache, const cache::LayerDesc& layer,
-                                const format::SectionInfo& section) {
-  const Dtype dtype =
-      section.side == cache::TensorKind::kArray
-          ? cache::arrays_of(layer, {})[static_cast<std::size_t>(section.block)].dtype
-          : tensor_of(layer, section.side).dtype;
-  AlignedBytes scratch;
-  const ByteView raw = cache::block_bytes(cache, section, scratch);
-  std::vector<float> values(raw.size() / dtype_size(dtype));
-  load_f32(dtype, raw.data(), values);
-  return values;
-}
 
 Json hashes_of(const cache::Cache& cache) {
   if (!cache.hidden_tokens) return nullptr;
@@ -71,9 +45,8 @@ Result<Json> read(const std::string& path, std::vector<float>& all) {
   json["other_slot_damaged"] = !info.damage.empty();
   json["sections"] = Json::array();
   for (const format::SectionInfo& section : info.sections) {
-    const cache::LayerDesc& layer = info.layers[static_cast<std::size_t>(section.layer)];
-    const std::vector<float> values =
-        section.packed ? packed_values(cache, section) : dense_values(cache, layer, section);
+    const std::vector<float> values = section.packed ? test::packed_values(cache, section)
+                                                     : test::dense_values(cache, info, section);
     all.insert(all.end(), values.begin(), values.end());
     json["sections"].push_back({section.layer, static_cast<int>(section.side), section.block,
                                 int{section.packed}, values.size()});

@@ -1,0 +1,44 @@
+#pragma once
+// format/section_values.h: the values of one section of a cache that was read from a file, for
+// comparison with another reader.
+
+#include <span>
+#include <vector>
+
+#include "tqcache/cache/blocks.h"
+#include "tqcache/cache/memory_blocks.h"
+#include "tqcache/tqkv.h"
+
+namespace tqcache::test {
+
+// The values of a dense section, as the file has them.
+inline std::vector<float> dense_values(const cache::Cache& cache, const format::CacheFileInfo& info,
+                                       const format::SectionInfo& section) {
+  const cache::LayerDesc& layer = info.layers[static_cast<std::size_t>(section.layer)];
+  const Dtype dtype =
+      section.side == cache::TensorKind::kArray
+          ? cache::arrays_of(layer, {})[static_cast<std::size_t>(section.block)].dtype
+          : tensor_of(layer, section.side).dtype;
+  AlignedBytes scratch;
+  const ByteView raw = cache::block_bytes(cache, section, scratch);
+  std::vector<float> values(raw.size() / dtype_size(dtype));
+  load_f32(dtype, raw.data(), values);
+  return values;
+}
+
+// The values of a packed section: [n_kv_heads, 256, head_dim].
+inline std::vector<float> packed_values(const cache::Cache& cache,
+                                        const format::SectionInfo& section) {
+  const auto& layer = *cache::attention_of(cache.layers[static_cast<std::size_t>(section.layer)]);
+  const cache::Side& side = section.side == cache::TensorKind::kKeys ? layer.k : layer.v;
+  const auto head_values = static_cast<std::size_t>(cache::kTokenBlock * layer.shape.head_dim);
+  std::vector<float> values(static_cast<std::size_t>(layer.shape.n_kv_heads) * head_values);
+  for (std::int64_t head = 0; head < layer.shape.n_kv_heads; ++head) {
+    cache::read_block(
+        side, layer.shape, cache.n_tokens(), section.block, head,
+        std::span(values).subspan(static_cast<std::size_t>(head) * head_values, head_values));
+  }
+  return values;
+}
+
+}  // namespace tqcache::test
