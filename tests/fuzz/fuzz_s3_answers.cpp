@@ -28,14 +28,14 @@ void read_xml(ByteView xml) {
       require(object.name.size() <= xml.size(), "a name is in the list");
     }
   } else {
-    fuzz::check_error(listing.error());
+    fuzz::check_error(listing.error(), "");  // the client hides secrets before it reads the list
   }
   require(store::parse_s3_error(xml).size() <= xml.size(), "an error's name is in the answer");
 }
 
 void read_time(const std::string& text) {
   const auto time = store::parse_s3_time(text);
-  if (!time) return fuzz::check_error(time.error());
+  if (!time) return fuzz::check_error(time.error(), "");
   constexpr std::int64_t kYear = 366 * 86400;
   require(*time > -2000 * kYear && *time < 8000 * kYear, "a time of four digits for the year");
 }

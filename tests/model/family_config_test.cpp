@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -292,6 +293,9 @@ TEST(FamilyConfig, TurnsAPartOfTheHead) {
   }
   root["partial_rotary_factor"] = 0.5;  // three components
   expect_refused(read(root), ErrorCode::kCorrupt, "RoPE turns 3 of 6 components");
+  root["head_dim"] = std::numeric_limits<std::int64_t>::max();  // beyond it as a double
+  root["partial_rotary_factor"] = 1.0;
+  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE turns 9223372036854775808 components");
 }
 
 // --- windows

@@ -328,6 +328,23 @@ TEST(RedisPassword, IsNotShownWhenTheServerRepeatsIt) {
               HasSubstr("ERR ********* and ********* again"));
 }
 
+// A refusal that begins as a redirection does and is none, a redirection that nothing follows, and
+// a node of that name.
+TEST(RedisPassword, IsNotShownInWhatLooksLikeARedirection) {
+  for (const std::string& text : {"MOVED ;999 10.0.0.1 HunterTwo"s, "ASK HunterTwo"s}) {
+    const FakeServer server(Script{{"+OK\r\n", "-" + text + "\r\n"}});
+    const Error error = open(server, patient(), kLogin)->get("a").error();
+    EXPECT_THAT(error.message, HasSubstr("*********")) << text;
+    EXPECT_THAT(error.message, testing::Not(HasSubstr("HunterTwo")));
+  }
+  const std::string slots = "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$17\r\nHunterTwo.invalid\r\n:1\r\n";
+  const FakeServer naming(
+      Script{{"+OK\r\n", "-MOVED 15495 HunterTwo.invalid:1\r\n", slots, slots, slots}});
+  const Error error = open(naming, patient(), kLogin)->get("a").error();
+  EXPECT_THAT(error.message, HasSubstr("*********.invalid:1"));
+  EXPECT_THAT(error.message, testing::Not(HasSubstr("HunterTwo")));
+}
+
 TEST(RedisPassword, IsNotSentWhereOnlyARedirectionLeads) {
   for (const std::string& kind : {"MOVED"s, "ASK"s}) {
     const FakeServer other(Script{{"+OK\r\n", kValue}});

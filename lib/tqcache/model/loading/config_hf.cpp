@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -182,13 +184,12 @@ Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelCon
   if (share != family.default_rotary_share && !family.partial_rotary) {
     return unsupported("key \"partial_rotary_factor\": not in this family");
   }
-  config.rope.n_dims = static_cast<std::int64_t>(static_cast<double>(config.head_dim) * share);
   // validate() checks the other values, but it would run too late for these.
-  if (config.rope.n_dims < 2 || config.rope.n_dims > cache::kMaxHeadDim ||
-      !(config.rope.base >= 1)) {
-    return corrupt("RoPE turns " + std::to_string(config.rope.n_dims) + " components, or its base" +
-                   " is below 1");
+  const double n_dims = static_cast<double>(config.head_dim) * share;
+  if (!(n_dims >= 2 && n_dims <= double{cache::kMaxHeadDim}) || !(config.rope.base >= 1)) {
+    return corrupt(fmt::format("RoPE turns {:.0f} components, or its base is below 1", n_dims));
   }
+  config.rope.n_dims = static_cast<std::int64_t>(n_dims);
   return read_scaling(fields, family, config);
 }
 

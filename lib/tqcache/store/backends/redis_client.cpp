@@ -202,7 +202,7 @@ Result<std::vector<RedisAddress>> RedisClient::nodes() {
     if (const auto refused = refusal(*reply)) {
       // Not a cluster, or this user may not ask.
       if (refused->starts_with("ERR") || refused->starts_with("NOPERM")) return std::vector{*seed_};
-      return in_context(to_string(*seed_), refusal_error(*refused));
+      return in_context(place(*seed_), refusal_error(*refused));
     }
     TQC_TRY(slots_.set_all(*reply, *seed_));
     const std::vector<RedisAddress> nodes = slots_.nodes();
@@ -257,6 +257,7 @@ Result<std::vector<RedisClient::Pending>> RedisClient::exchange(Run& run,
     if (const auto to = redirection(*reply, one.node)) {
       redirected.emplace_back(*to, one);
     } else {
+      hide_password(*reply);
       TQC_TRY(run.take(one.command, std::move(reply)));
     }
   }
@@ -281,7 +282,7 @@ Result<void> RedisClient::send(const Run& run, std::span<Pending> pending) {
     used.emplace(to, one.node);
   }
   for (const auto& [to, node] : used) {
-    if (auto sent = to->send(); !sent) return in_context(to_string(node), sent.error());
+    if (auto sent = to->send(); !sent) return in_context(place(node), sent.error());
   }
   return {};
 }
@@ -289,10 +290,10 @@ Result<void> RedisClient::send(const Run& run, std::span<Pending> pending) {
 Result<RedisReply> RedisClient::read(const Pending& one) {
   RedisConnection& from = connections_.at(one.node);
   if (one.asking) {
-    if (auto asked = from.read(); !asked) return in_context(to_string(one.node), asked.error());
+    if (auto asked = from.read(); !asked) return in_context(place(one.node), asked.error());
   }
   Result<RedisReply> reply = from.read();
-  if (!reply) return in_context(to_string(one.node), reply.error());
+  if (!reply) return in_context(place(one.node), reply.error());
   return reply;
 }
 
@@ -335,7 +336,11 @@ Result<RedisConnection*> RedisClient::connection(const RedisAddress& node) {
     Result<RedisConnection> opened = RedisConnection::open(node, *settings_);
     // The known slots are old: the first node may know better.
     lost_node_ = !opened && node != *seed_;
-    if (!opened) return in_context(to_string(node), std::move(opened).error());
+    if (!opened) {
+      Error error = std::move(opened).error();
+      if (node != *seed_) store::hide_password(error.message, settings_->password);
+      return in_context(place(node), std::move(error));
+    }
     found = connections_.emplace(node, std::move(opened).value()).first;
   }
   return &found->second;
@@ -346,10 +351,26 @@ Result<RedisReply> RedisClient::ask(const RedisAddress& node,
                                     std::size_t max_elements) {
   TQC_TRY_ASSIGN(RedisConnection* const to, connection(node));
   to->append(words);
-  if (auto sent = to->send(); !sent) return in_context(to_string(node), sent.error());
+  if (auto sent = to->send(); !sent) return in_context(place(node), sent.error());
   Result<RedisReply> reply = to->read(max_elements);
-  if (!reply) return in_context(to_string(node), reply.error());
+  if (!reply) return in_context(place(node), reply.error());
+  hide_password(**reply);
   return reply;
+}
+
+// Of a refusal that nothing follows as a redirection: its text may be shown.
+void RedisClient::hide_password(redisReply& reply) const {
+  if (reply.type == REDIS_REPLY_ERROR) {
+    store::hide_password({reply.str, reply.len}, settings_->password);
+  }
+}
+
+// The name of a node in messages. A server names the other nodes, and may name one after the
+// password.
+std::string RedisClient::place(const RedisAddress& node) const {
+  std::string text = to_string(node);
+  if (node != *seed_) store::hide_password(text, settings_->password);
+  return text;
 }
 
 }  // namespace tqcache::store

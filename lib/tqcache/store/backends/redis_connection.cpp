@@ -286,6 +286,15 @@ void drop(std::span<iovec>& pieces, std::size_t count) {
 
 }  // namespace
 
+void hide_password(std::span<char> text, std::string_view password) {
+  if (password.empty()) return;
+  const std::string_view shown(text.data(), text.size());
+  for (auto at = shown.find(password); at != shown.npos; at = shown.find(password, at)) {
+    std::ranges::fill(text.subspan(at, password.size()), '*');
+    at += password.size();
+  }
+}
+
 std::string to_string(const RedisAddress& address) {
   if (address.port == 0) return address.host;
   const bool has_colons = address.host.find(':') != std::string::npos;
@@ -434,7 +443,10 @@ Result<RedisReply> RedisConnection::read(std::size_t max_elements) {
     }
     if (parsed != nullptr) {
       RedisReply reply(static_cast<redisReply*>(parsed));
-      hide_password(*reply);
+      const std::string_view shown = refusal(*reply).value_or("");
+      if (!shown.starts_with("MOVED ") && !shown.starts_with("ASK ")) {
+        hide_password({reply->str, shown.size()}, settings_->password);
+      }
       return reply;
     }
     if (received > limit) {
@@ -456,19 +468,6 @@ Result<RedisReply> RedisConnection::read(std::size_t max_elements) {
     if (redisReaderFeed(&reader, bytes, static_cast<std::size_t>(count)) != REDIS_OK) {
       return Error{ErrorCode::kIo, "receive: " + printable(reader.errstr)};
     }
-  }
-}
-
-// Not in redirections, which are parsed and never shown.
-void RedisConnection::hide_password(redisReply& reply) const {
-  const std::string& password = settings_->password;
-  if (reply.type != REDIS_REPLY_ERROR || password.empty()) return;
-  const std::span<char> text(reply.str, reply.len);
-  const std::string_view shown(reply.str, reply.len);
-  if (shown.starts_with("MOVED ") || shown.starts_with("ASK ")) return;
-  for (auto at = shown.find(password); at != shown.npos; at = shown.find(password, at)) {
-    std::ranges::fill(text.subspan(at, password.size()), '*');
-    at += password.size();
   }
 }
 

@@ -50,6 +50,9 @@ struct RedisAddress {
 
 std::string to_string(const RedisAddress& address);
 
+// Puts stars in the place of the password, wherever it is in the text. No password: nothing.
+void hide_password(std::span<char> text, std::string_view password);
+
 struct RedisSettings {
   std::string user, password;  // no password: no AUTH
   std::uint32_t database = 0;
@@ -75,7 +78,8 @@ class RedisConnection {
   // Errors: kIo; kInterrupted.
   Result<void> send();
   // The answer to the next command in the order of append(). Its arrays may have at most
-  // `max_elements` elements in all. In a refusal that repeats the password, stars replace it.
+  // `max_elements` elements in all. In a refusal that repeats the password, stars replace it; but
+  // not in one that begins as a redirection does, which the caller parses.
   // Errors: kIo; kInterrupted; kTooLarge for an answer above the limit; kCorrupt if it is not a
   //         Redis answer, or has more elements.
   Result<RedisReply> read(std::size_t max_elements = 0);
@@ -95,7 +99,6 @@ class RedisConnection {
   Result<RedisReply> ask(std::span<const std::string_view> words);
   std::vector<iovec> pieces_to_send();
   Error io_failure(const std::string& action, const std::string& message);
-  void hide_password(redisReply& reply) const;
 
   // Data to be sent: text up to `text_end`, then the value.
   struct Part {
