@@ -155,7 +155,7 @@ void exaggerate(const std::string& key, Bytes& blob, Input& input) {
   auto content = store::decode_blob(key, test::shared(blob));
   if (!content) return;
   if (auto* record = std::get_if<store::PromptRecord>(&*content)) {
-    const std::size_t n = input.below(20000);
+    const std::size_t n = input.below(2000);
     if (!record->chain.empty()) record->chain.resize(n, record->chain.front());
     record->snapshot.n_tokens =
         256 * static_cast<std::int64_t>(n) + std::ssize(record->snapshot.tail);
@@ -169,7 +169,7 @@ void exaggerate(const std::string& key, Bytes& blob, Input& input) {
     block->n_parts = static_cast<int>(1 + input.below(2048));
     block->part = static_cast<int>(input.below(2048)) % block->n_parts;
   } else if (auto* snapshot = std::get_if<store::Snapshot>(&*content)) {
-    const std::size_t n = input.below(60000);
+    const std::size_t n = input.below(2000);
     if (!snapshot->data_keys.empty()) snapshot->data_keys.resize(n, snapshot->data_keys.front());
     snapshot->data_bytes = input.take<std::uint64_t>();
   } else {
