@@ -1,4 +1,4 @@
-"""tqcache.cuda and tqcache.cuda_cache on a GPU, with torch and transformers. Skipped without them."""
+"""tqcache.cuda and tqcache.cuda_cache on a GPU, with torch and transformers."""
 
 import math
 
@@ -109,7 +109,8 @@ def test_tensors_of_other_libraries_come_through_dlpack():
 # --- One layer
 
 
-def make_layer(n_tokens, *, batch=2, heads=2, head_dim=128, dtype=torch.float16, center=True, **more):
+def make_layer(n_tokens, *, batch=2, heads=2, head_dim=128, dtype=torch.float16, center=True,
+               **more):
     torch.manual_seed(n_tokens)
     inv_freq = 10000.0 ** -(torch.arange(0, head_dim, 2).double() / head_dim) if center else None
     layer = CudaLayer(inv_freq=inv_freq, is_packed_read=lambda: True, **more)

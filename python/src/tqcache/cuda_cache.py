@@ -9,9 +9,9 @@
 Layers of full attention hold pages of 256 packed tokens, and up to 256 recent tokens densely. A
 decode step attends to the packed codes themselves (attention "tqcache"). Prompts are attended to
 densely, as transformers does it, and packed afterwards. Whatever the kernels cannot do (padding on
-the left, masks, other attention implementations, windows within a layer) is done on decoded keys and
-values, so results are right, only slower. Layers with sliding windows or recurrent state stay as
-transformers has them.
+the left, masks, other attention implementations, windows within a layer) is done on decoded keys
+and values, so results are right, only slower. Layers with sliding windows or recurrent state stay
+as transformers has them.
 """
 
 import math
@@ -125,7 +125,7 @@ class CudaLayer(DynamicLayer):
         if self.key_center is None:
             self._choose_centers(keys, values)
         if first + n_blocks > self.n_blocks:
-            # Behind a prompt a little more than needed, so that pages are not copied for each block.
+            # Behind a prompt a little more than needed: not each block copies all pages.
             self.n_blocks = first + n_blocks + (first // 32 if n_blocks == 1 else 0)
             n_pages = self.batch * (self.first_pages + self.n_blocks - 1)
             for name in ("key_pages", "value_pages"):
@@ -278,8 +278,8 @@ class CudaLayer(DynamicLayer):
 
     def _refuse(self, *args, **kwargs):
         raise NotImplementedError(
-            "CudaLayer: packed tokens cannot be cropped, copied between sequences or offloaded; use "
-            "to_dynamic_cache()")
+            "CudaLayer: packed tokens cannot be cropped, copied between sequences or offloaded; "
+            "use to_dynamic_cache()")
 
     crop = batch_repeat_interleave = batch_select_indices = offload = prefetch = _refuse
 
@@ -312,7 +312,7 @@ class CudaCache(Cache):
         super().__init__(layers=layers)
 
     def to_dynamic_cache(self):
-        """A DynamicCache with the same tokens, decoded; layers of other kinds are shared with it."""
+        """A DynamicCache with the same tokens, decoded. Layers of other kinds are shared."""
         out = DynamicCache()
         out.layers, out.layer_class_to_replicate = [], None
         for layer in self.layers:
@@ -340,7 +340,8 @@ def _inv_freq(config):
     return rope["rope_theta"] ** -exponent
 
 
-def attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
+def attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None,
+                      **kwargs):
     """The attention function "tqcache" of transformers."""
     layer = getattr(key, "tqcache_layer", None)
     waiting, _pending.layer = getattr(_pending, "layer", None), None
