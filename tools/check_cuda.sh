@@ -27,10 +27,11 @@ if [[ -z $programs ]]; then
   build=build/cuda
   cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Release -DTQCACHE_CUDA=ON \
     -DTQCACHE_WERROR="${CI:-false}" > /dev/null
-  cmake --build $build -j "$jobs" --target cuda_test bench_cuda
+  cmake --build $build -j "$jobs" --target cuda_test bench_cuda tqcache_cuda_shared
   programs=$build/programs
   mkdir -p $programs
-  ln -sf ../tests/cuda/cuda_test ../bench/cuda/bench_cuda $programs/
+  ln -sf ../tests/cuda/cuda_test ../bench/cuda/bench_cuda \
+    ../lib/tqcache/cuda/libtqcache_cuda.so $programs/
 fi
 
 if ! nvidia-smi -L 2> /dev/null; then
@@ -38,6 +39,16 @@ if ! nvidia-smi -L 2> /dev/null; then
   exit 0
 fi
 "$programs/cuda_test" --gtest_brief=1
+# The Python modules need nothing else of the package.
+python=$(mktemp -d)
+trap 'rm -rf "$python"' EXIT
+mkdir "$python/tqcache"
+touch "$python/tqcache/__init__.py"
+cp python/src/tqcache/cuda*.py "$python/tqcache/"
+export PYTHONPATH=$python TQCACHE_CUDA_LIBRARY=$(realpath "$programs")/libtqcache_cuda.so
+if python3 -c 'import pytest, torch, transformers' 2> /dev/null; then
+  python3 -m pytest -q -p no:cacheprovider python/tests/test_cuda.py
+fi
 if $sanitize; then
   # Those tests that take every kernel once; sanitizers take a hundred times as long.
   few='CudaAttention.Adds*:CudaAttention.TakesEvery*:CudaCodec.TakesAny*:CudaCodec.TakesEveryMode'
@@ -51,4 +62,7 @@ fi
 if $bench; then
   "$programs/bench_cuda"
   if python3 -c 'import torch' 2> /dev/null; then python3 bench/cuda/dense_attention.py; fi
+  if python3 -c 'import torch, transformers' 2> /dev/null; then
+    python3 bench/cuda/transformers_cache.py
+  fi
 fi
