@@ -232,10 +232,6 @@ Result<void> check_token_ids(const cache::CacheDesc& cache, const model::ModelCo
 }
 
 std::optional<std::string> ProbeReport::complaint() const {
-  if (wrong_token) {
-    return fmt::format("token {}: its keys and values in layer 0 are those of another token id",
-                       *wrong_token);
-  }
   const auto tell = [&](std::int64_t layer, char side, double error, double limit) {
     if (std::isinf(error)) {
       return fmt::format(
@@ -255,6 +251,10 @@ std::optional<std::string> ProbeReport::complaint() const {
     if (!(layer.v_error <= layer.v_limit)) {
       return tell(layer.layer, 'v', layer.v_error, layer.v_limit);
     }
+  }
+  if (wrong_token) {  // the last tokens are right
+    return fmt::format("token {}: its keys and values in layer 0 are those of another token id",
+                       *wrong_token);
   }
   return std::nullopt;
 }

@@ -45,7 +45,7 @@ struct ProbeReport {
   // The first token whose keys or values in layer 0 are those of another token.
   std::optional<std::int64_t> wrong_token;
 
-  // The wrong token, or the first layer beyond its limit: "layer 3 k: computed again, ...".
+  // The first layer beyond its limit, or the wrong token: "layer 3 k: computed again, ...".
   std::optional<std::string> complaint() const;
 };
 
