@@ -8,6 +8,7 @@
 #include "cli/probe.h"
 #include "cli/terminal.h"
 #include "tqcache/decoder.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
 
@@ -93,6 +94,10 @@ Result<std::optional<std::string>> probe_foreign(const Console& console, const s
   using Found = std::optional<std::string>;
   if (!model.model) return Found();
   TQC_TRY(in_file(name, check_of_model(cache.description(), model.model->config)));
+  const std::string& source = cache.description().identity.source_format;
+  if (source.starts_with("transformers") || source.find("mlx") != std::string::npos) {
+    TQC_TRY(in_file(name, interop::check_key_order(model.model->config.architecture)));
+  }
   warn_if_beyond_context(name, cache.n_tokens(), model.model->config);
   if (n_probe == 0 || cache.n_tokens() == 0) return Found();
   if (cache.description().hidden_tokens) {

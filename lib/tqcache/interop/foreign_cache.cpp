@@ -190,4 +190,9 @@ Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache) 
       std::make_shared<ForeignReader>(std::move(cache), std::move(description)));
 }
 
+Result<void> check_key_order(const std::string& architecture) {
+  if (architecture != "glm4") return {};
+  return unsupported("keys of GLM-4: transformers and mlx-lm have them in another order");
+}
+
 }  // namespace tqcache::interop
