@@ -10,6 +10,7 @@
 
 #include "cli/demo.h"
 #include "interop/turbomlx_builder.h"
+#include "model/tiny_files.h"
 #include "support/cache_builder.h"
 #include "tqcache/decoder.h"
 #include "tqcache/interop/foreign_cache.h"
@@ -274,6 +275,95 @@ TEST(Probe, RefusesACacheThatTheModelDoesNotCompute) {
   EXPECT_FALSE(std::filesystem::exists(out));
   EXPECT_EQ(tqcache({"convert", strange_cache(dir), out, "-m", kModel, "--probe", "0"}).exit_code,
             0);
+}
+
+TEST(Probe, ComparesTheShapeOfTheCacheWithoutTokens) {
+  const TempDir dir;
+  const TempDir other;
+  tiny::write_model(other.path());
+  const std::string mlx = (dir / "a.safetensors").string();
+  must({"convert", prefill_book(dir, 40), mlx, "--to", "mlx-lm"});
+  const std::string out = (dir / "a.tqkv").string();
+  for (const std::string probe : {"0", "16"}) {
+    const Output refused =
+        tqcache({"convert", mlx, out, "-m", other.path().string(), "--probe", probe});
+    EXPECT_EQ(refused.exit_code, 22) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("cache of 8 layers; the model has 2"));
+    EXPECT_FALSE(std::filesystem::exists(out));
+  }
+}
+
+TEST(Probe, FindsWrongTokenIdsAnywhere) {
+  const TempDir dir;
+  const std::string dense = prefill_book(dir, 300);
+  const std::string mlx = (dir / "a.safetensors").string();
+  must({"convert", dense, mlx, "--to", "mlx-lm"});
+  const std::vector<std::int32_t> ids = tokens_of(dense);
+  const auto with = [&](std::size_t place, std::int32_t id) {
+    std::vector<std::int32_t> changed = ids;
+    changed[place] = id;
+    return write_ids(dir, changed);
+  };
+  const std::string out = (dir / "a.tqkv").string();
+  for (const std::size_t place : {5u, 256u, 283u}) {
+    const std::string wrong = with(place, ids[place] == 100 ? 101 : 100);
+    const Output refused = tqcache({"convert", mlx, out, "-m", kModel, "--ids", wrong});
+    EXPECT_EQ(refused.exit_code, 22) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("token " + std::to_string(place) + ": "));
+    for (const std::string bits : {"16", "4"}) {  // packed as well
+      must({"convert", mlx, out, "-f", "-m", kModel, "--ids", wrong, "--probe", "0", "--bits",
+            bits});
+      const Output verified = tqcache({"verify", out, "-m", kModel});
+      EXPECT_EQ(verified.exit_code, 22) << bits << verified.err;
+      EXPECT_THAT(verified.err, HasSubstr("token " + std::to_string(place) + ": "));
+    }
+    std::filesystem::remove(out);
+  }
+  const Output beyond =
+      tqcache({"convert", mlx, out, "-m", kModel, "--ids", with(5, 8192), "--probe", "0"});
+  EXPECT_EQ(beyond.exit_code, 22) << beyond.err;
+  EXPECT_THAT(beyond.err, HasSubstr("token 5: id 8192; the model has 8192 tokens"));
+}
+
+// A model whose context is shorter than the cache that another program made with it.
+TEST(Probe, NeedsNoRoomInTheContext) {
+  const TempDir dir;
+  const TempDir small;
+  for (const auto& file : std::filesystem::directory_iterator(kOtherModel)) {
+    std::filesystem::create_symlink(std::filesystem::absolute(file.path()),
+                                    small / file.path().filename().string());
+  }
+  json config = json::parse(read_all(kOtherModel + "/config.json"));
+  config["max_position_embeddings"] = 64;
+  std::filesystem::remove(small / "config.json");
+  write_all(small / "config.json", config.dump());
+  const std::string made = (dir / "made.kv").string();
+  must({"prefill", "-m", kOtherModel, "--file", kBook, "--max-tokens", "100", "-o", made});
+  const std::string hf = (dir / "made.safetensors").string();
+  must({"convert", made, hf, "--to", "hf"});
+  const Output done = must({"convert", hf, (dir / "a.tqkv").string(), "-m", small.path().string()});
+  EXPECT_THAT(done.err, HasSubstr("100 tokens; the model was made for 64"));
+  EXPECT_THAT(done.err, HasSubstr("its last 16 tokens, computed again"));
+}
+
+TEST(Probe, SaysThatValuesWereNotComputed) {
+  const TempDir dir;
+  const auto zeros = [](std::int64_t, std::int64_t, std::span<std::byte> out) -> Result<void> {
+    std::ranges::fill(out, std::byte{0});
+    return {};
+  };
+  interop::ForeignCache cache;
+  cache.n_tokens = 20;
+  cache.tokens.emplace(20, 100);
+  for (int i = 0; i < 8; ++i) {
+    cache.layers.push_back(
+        interop::ForeignAttention{{2, 128}, {Dtype::kF16, zeros}, {Dtype::kF16, zeros}});
+  }
+  const std::string path = (dir / "zeros.safetensors").string();
+  must(interop::export_hf(*must(interop::reader_of(std::move(cache))), path, Overwrite::kAllow));
+  const Output refused = tqcache({"convert", path, (dir / "a.tqkv").string(), "-m", kModel});
+  EXPECT_EQ(refused.exit_code, 22) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("llama_memory_seq_cp"));
 }
 
 TEST(OtherPrograms, AreReadByConvertAlone) {

@@ -73,6 +73,22 @@ TEST(ForeignCache, IsACacheWithItsValuesWhereTheyBelong) {
   EXPECT_EQ(arrays.arrays[0].data.size(), 12u);
 }
 
+TEST(ForeignCache, RefusesValuesThatAreNotFinite) {
+  ForeignCache foreign = two_layers(300);
+  auto& values = std::get<ForeignAttention>(foreign.layers[0]).v;
+  values.read = [good = values.read](std::int64_t first, std::int64_t n, std::span<std::byte> out) {
+    auto read = good(first, n, out);
+    if (first == 256) out[8 * (44 + 10) + 1] = std::byte{0x7f};  // kv head 1, token 266: 0x7f02
+    if (first == 256) out[8 * (44 + 10)] = std::byte{0x80};
+    return read;
+  };
+  const auto refused = cache::load(*must(reader_of(std::move(foreign))), {kEnough});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("layer 0 v: kv head 1 token 266: a value is not finite"));
+}
+
 TEST(ForeignCache, HasItsTokensWhenTheyAreKnown) {
   ForeignCache foreign = two_layers(3);
   foreign.tokens = {{7, 8, 9}};

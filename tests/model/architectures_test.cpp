@@ -154,7 +154,8 @@ class Windows : public testing::TestWithParam<std::string> {
   FixtureModel model_{GetParam()};
 };
 
-INSTANTIATE_TEST_SUITE_P(Families, Windows, testing::Values("mistral", "gemma2", "gemma3"));
+INSTANTIATE_TEST_SUITE_P(Families, Windows,
+                         testing::Values("mistral", "gemma2", "gemma3", "gpt_oss"));
 
 std::int64_t first_window(const ModelConfig& config) {
   for (const LayerConfig& layer : config.layers) {

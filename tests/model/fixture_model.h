@@ -23,7 +23,8 @@ struct FixtureModel {
   explicit FixtureModel(const std::string& name)
       : folder(std::filesystem::path(TQCACHE_TEST_DATA) / "architectures" / name),
         config(must(model::read_hf_config(read_all(folder / "config.json")))),
-        tensors(must(model::map_hf_tensors(folder, config.form.after_attention))) {
+        tensors(must(model::map_hf_tensors(folder, config.form.after_attention,
+                                           config.form.transposed_experts))) {
     if (config.tied_embeddings) tensors.by_name.erase("output.weight");
     weights = must(model::read_weights(tensors.by_name, config));
   }
@@ -64,8 +65,9 @@ struct FixtureModel {
 };
 
 inline const std::vector<std::string> kFixtures = {
-    "llama",  "llama_biased", "mistral",   "qwen2",      "qwen3_moe",
-    "gemma2", "gemma3",       "phi3_long", "qwen3_next", "qwen3_5"};
+    "llama",     "llama_biased", "mistral", "qwen2",   "qwen3_moe",    "gemma2",  "gemma3",
+    "phi3_long", "qwen3_next",   "qwen3_5", "gemma",   "olmo2",        "smollm3", "granite",
+    "mixtral",   "qwen2_moe",    "glm4",    "gpt_oss", "gpt_oss_mxfp4"};
 
 // The largest error of a row, as a part of the row's length.
 inline double relative_error(std::span<const float> rows, std::span<const float> reference,

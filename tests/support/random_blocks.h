@@ -42,6 +42,10 @@ inline void fill_blocks(const tensors::BlockType& type, std::span<std::byte> blo
                         SplitMix64& random) {
   fill(blocks, random);
   for (std::size_t at = 0; at < blocks.size(); at += type.block_bytes) {
+    if (type.type == tensors::TensorType::kMXFP4) {  // a power of two: 2^-12 to 2^-5
+      blocks[at] = static_cast<std::byte>(116 + random.below(8));
+      continue;
+    }
     for (const std::size_t half : halves_of(type.type)) {
       const auto scale = f32_to_f16(static_cast<float>(random.uniform() - 0.25) * 0.01f);
       std::memcpy(blocks.data() + at + half, &scale, sizeof(scale));

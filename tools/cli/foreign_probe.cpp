@@ -7,6 +7,8 @@
 
 #include "cli/probe.h"
 #include "cli/terminal.h"
+#include "tqcache/decoder.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
 
@@ -48,6 +50,22 @@ Result<double> error_of_first(const cache::CacheReader& reader, std::int64_t n_t
   return largest_error(report);
 }
 
+// Checks what needs no values: the shape of the layers, and token ids. Windows and recurrent state
+// where the model has full attention are left to the decoder: a program may keep only a window.
+Result<void> check_of_model(const cache::CacheDesc& cache, const model::ModelConfig& config) {
+  auto same = model::check_layers(cache.layers, config);
+  if (!same && same.error().code == ErrorCode::kMismatch) return same;
+  return check_token_ids(cache, config);
+}
+
+void warn_if_beyond_context(const std::string& name, std::int64_t n_tokens,
+                            const model::ModelConfig& config) {
+  if (n_tokens <= config.context_length) return;
+  warn(name, fmt::format("{} tokens; the model was made for {}, and tqcache does not go on behind "
+                         "them",
+                         n_tokens, config.context_length));
+}
+
 }  // namespace
 
 std::optional<bool> RotationErrors::decision() const {
@@ -74,7 +92,14 @@ Result<std::optional<std::string>> probe_foreign(const Console& console, const s
                                                  std::int64_t n_probe, const ModelFacts& model,
                                                  unsigned n_threads) {
   using Found = std::optional<std::string>;
-  if (!model.model || n_probe == 0 || cache.n_tokens() == 0) return Found();
+  if (!model.model) return Found();
+  TQC_TRY(in_file(name, check_of_model(cache.description(), model.model->config)));
+  const std::string& source = cache.description().identity.source_format;
+  if (source.starts_with("transformers") || source.find("mlx") != std::string::npos) {
+    TQC_TRY(in_file(name, interop::check_key_order(model.model->config.architecture)));
+  }
+  warn_if_beyond_context(name, cache.n_tokens(), model.model->config);
+  if (n_probe == 0 || cache.n_tokens() == 0) return Found();
   if (cache.description().hidden_tokens) {
     return Found("its tokens are not known (--ids-file), so nothing says that it is of this model");
   }
@@ -84,7 +109,7 @@ Result<std::optional<std::string>> probe_foreign(const Console& console, const s
   }
   // The reader of the other program's file has set the source format.
   const bool is_quantized = cache.description().identity.source_format.ends_with(")");
-  const double limit = is_quantized ? kForeignQuantizedLimit : kForeignLimit;
+  const double limit = foreign_limit(*model.model, is_quantized);
   ProgressBar bar(console, "probing", Unit::kTokens);
   TQC_TRY_ASSIGN(const ProbeReport report,
                  in_file(name, probe(std::move(loaded), *model.model, n_probe, limit, n_threads,

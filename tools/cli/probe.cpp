@@ -8,6 +8,7 @@
 
 #include "tqcache/cache.h"
 #include "tqcache/decoder.h"
+#include "tqcache/model/loading/weights.h"
 
 namespace tqcache::cli {
 namespace {
@@ -94,10 +95,14 @@ bool last_block_is_dense(const cache::Side& side, std::int64_t n_tokens) {
   return cache::packed_block_count(side) < cache::block_count(n_tokens);
 }
 
+double limit_of(double dense, std::optional<int> bits) {
+  return std::min(1.0, dense + (bits ? std::ldexp(kPackedLimit, -*bits) : 0));
+}
+
 // Layers with their limits, before the comparison.
 std::vector<ProbeLayer> layer_limits(const cache::Cache& cache, double dense) {
   const std::optional<int> bits = fewest_bits(cache);
-  const double packed = std::min(1.0, dense + (bits ? std::ldexp(kPackedLimit, -*bits) : 0));
+  const double packed = limit_of(dense, bits);
   std::vector<ProbeLayer> layers;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     const auto* layer = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
@@ -110,10 +115,130 @@ std::vector<ProbeLayer> layer_limits(const cache::Cache& cache, double dense) {
   return layers;
 }
 
+// Unrelated values differ by 1.4.
+constexpr double kWrongTokenLimit = 1.2;
+
+// Keys and values of layer 0 for one token block, as of a prompt that begins with it, in f32.
+class FirstLayer {
+ public:
+  FirstLayer(const model::Model& model, unsigned n_threads)
+      : config_(first_layer_of(model.config)), decoder_(config_, *model.weights, n_threads) {}
+
+  Result<cache::Cache> compute(std::span<const std::int32_t> ids) {
+    TQC_TRY_ASSIGN(cache::Cache made, model::make_cache(config_, {}, Dtype::kF32));
+    TQC_TRY(decoder_.prefill_all_logits(made, ids, {}));
+    return made;
+  }
+
+ private:
+  static model::ModelConfig first_layer_of(model::ModelConfig config) {
+    config.n_layers = 1;
+    if (!config.layers.empty()) config.layers.resize(1);
+    config.context_length = std::max(config.context_length, cache::kTokenBlock);
+    return config;
+  }
+
+  model::ModelConfig config_;
+  model::Decoder decoder_;
+};
+
+// The first token of a block whose rows differ. The keys that the model made are for positions from
+// 0 on and are turned to those of the cache.
+std::optional<std::int64_t> find_different(const cache::AttentionLayer& own,
+                                           const cache::AttentionLayer& made, std::int64_t block,
+                                           std::int64_t n_tokens, const cache::Rope& rope,
+                                           double dense_limit) {
+  const std::int64_t n = cache::tokens_in_block(n_tokens, block);
+  const auto head_dim = static_cast<std::size_t>(own.shape.head_dim);
+  std::vector<float> own_head(static_cast<std::size_t>(n) * head_dim);
+  std::vector<float> made_head(own_head.size());
+  std::vector<double> errors(static_cast<std::size_t>(n));
+  std::vector<double> lengths(errors.size());
+  for (const bool is_keys : {true, false}) {
+    const cache::Side& side = is_keys ? own.k : own.v;
+    const auto* turbo = std::get_if<cache::TurboSide>(&side);
+    const bool is_packed = block < cache::packed_block_count(side);
+    const double expected =
+        limit_of(dense_limit, is_packed ? std::optional(least_bits(turbo->codec)) : std::nullopt);
+    const double limit = std::min(4 * expected, kWrongTokenLimit);
+    std::ranges::fill(errors, 0);
+    std::ranges::fill(lengths, 0);
+    for (std::int64_t kv_head = 0; kv_head < own.shape.n_kv_heads; ++kv_head) {
+      cache::read_block(side, own.shape, n_tokens, block, kv_head, own_head);
+      cache::read_block(is_keys ? made.k : made.v, own.shape, n, 0, kv_head, made_head);
+      for (std::size_t token = 0; token < errors.size(); ++token) {
+        const auto row = std::span(made_head).subspan(token * head_dim, head_dim);
+        if (is_keys) cache::turn(rope, block * cache::kTokenBlock, row);
+        for (std::size_t i = 0; i < head_dim; ++i) {
+          const double was = own_head[token * head_dim + i];
+          errors[token] += (row[i] - was) * (row[i] - was);
+          lengths[token] += was * was;
+        }
+      }
+    }
+    for (std::size_t token = 0; token < errors.size(); ++token) {
+      const bool is_zero = lengths[token] == 0;  // not computed: complaint() has words for it
+      if (is_zero || errors[token] <= limit * limit * lengths[token]) continue;
+      return block * cache::kTokenBlock + static_cast<std::int64_t>(token);
+    }
+  }
+  return std::nullopt;
+}
+
+Result<std::optional<std::int64_t>> find_wrong_token(const cache::Cache& cache,
+                                                     const model::Model& model, double dense_limit,
+                                                     unsigned n_threads) {
+  const auto* own = std::get_if<cache::AttentionLayer>(&cache.layers[0]);
+  std::optional<std::int64_t> wrong;
+  if (own == nullptr || model.config.layer(0).kind != model::LayerKind::kAttention) return wrong;
+  FirstLayer first(model, n_threads);
+  const std::span<const std::int32_t> ids = cache.tokens;
+  for (std::int64_t block = 0; block < cache::block_count(cache.n_tokens()) && !wrong; ++block) {
+    TQC_TRY_ASSIGN(const cache::Cache made,
+                   first.compute(ids.subspan(
+                       static_cast<std::size_t>(block * cache::kTokenBlock),
+                       static_cast<std::size_t>(cache::tokens_in_block(cache.n_tokens(), block)))));
+    wrong = find_different(*own, std::get<cache::AttentionLayer>(made.layers[0]), block,
+                           cache.n_tokens(), model.config.layer(0).rope, dense_limit);
+  }
+  return wrong;
+}
+
+bool is_in_blocks(const model::Matrix& matrix) {
+  using tensors::TensorType;
+  return matrix.n_rows > 0 && matrix.type != TensorType::kF32 && matrix.type != TensorType::kF16 &&
+         matrix.type != TensorType::kBF16;
+}
+
 }  // namespace
+
+double foreign_limit(const model::Model& model, bool is_quantized) {
+  if (is_quantized) return kForeignQuantizedLimit;
+  const bool has_blocks =
+      std::ranges::any_of(model.weights->layers, [](const model::LayerWeights& layer) {
+        return is_in_blocks(layer.attention.v) || is_in_blocks(layer.ffn.down);
+      });
+  return has_blocks ? kForeignBlocksLimit : kForeignLimit;
+}
+
+Result<void> check_token_ids(const cache::CacheDesc& cache, const model::ModelConfig& config) {
+  if (cache.hidden_tokens) return {};
+  const auto is_beyond = [&](std::int32_t id) { return id < 0 || id >= config.vocab_size; };
+  const auto found = std::ranges::find_if(cache.tokens, is_beyond);
+  if (found == cache.tokens.end()) return {};
+  return Error{ErrorCode::kMismatch,
+               fmt::format("token {}: id {}; the model has {} tokens", found - cache.tokens.begin(),
+                           *found, config.vocab_size)};
+}
 
 std::optional<std::string> ProbeReport::complaint() const {
   const auto tell = [&](std::int64_t layer, char side, double error, double limit) {
+    if (std::isinf(error)) {
+      return fmt::format(
+          "layer {} {}: all values of the last {} tokens are zero: they were not computed "
+          "(llama.cpp saves a sequence like this if it was only copied, with llama_memory_seq_cp)",
+          layer, side, n_tokens);
+    }
     return fmt::format(
         "layer {} {}: the last {} tokens, recomputed, differ by {:.2g} (relative; limit {:.2g})",
         layer, side, n_tokens, error, limit);
@@ -126,6 +251,10 @@ std::optional<std::string> ProbeReport::complaint() const {
     if (!(layer.v_error <= layer.v_limit)) {
       return tell(layer.layer, 'v', layer.v_error, layer.v_limit);
     }
+  }
+  if (wrong_token) {  // the last tokens are right
+    return fmt::format("token {}: its keys and values in layer 0 are those of another token id",
+                       *wrong_token);
   }
   return std::nullopt;
 }
@@ -155,8 +284,11 @@ Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::in
                                       cache.tokens.end());
   const std::int64_t first_in_block = report.first_token - block_first;
   const std::vector<LayerRows> old_rows = last_rows(cache, first_in_block);
+  TQC_TRY_ASSIGN(report.wrong_token, find_wrong_token(cache, model, dense_limit, n_threads));
   TQC_TRY_ASSIGN(cache::Cache again, cache::truncate(std::move(cache), report.first_token));
-  model::Decoder decoder(model, n_threads);
+  model::ModelConfig config = model.config;  // with room for these tokens
+  config.context_length = std::max(config.context_length, n_tokens);
+  model::Decoder decoder(config, *model.weights, n_threads);
   TQC_TRY(decoder.prefill(again, ids, progress));
   const std::vector<LayerRows> new_rows = last_rows(again, first_in_block);
   for (std::size_t i = 0; i < old_rows.size(); ++i) {

@@ -151,7 +151,9 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   // Values are read when their layers are known to be of the model.
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(name, format::read_cache_info(source, console.keys)));
-  if (Result<void> same = model::check_fits(info, *model); !same) {
+  Result<void> same = model::check_fits(info, *model);
+  if (same) same = check_token_ids(info, model->config);
+  if (!same) {
     findings.error = same.error();
     return {};
   }

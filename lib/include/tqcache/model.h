@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/bytes.h"
 #include "tqcache/cache.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
@@ -25,7 +26,11 @@ namespace tqcache::model {
 
 // --- Configuration
 
-enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+enum class Activation : std::uint8_t {
+  kSilu,
+  kGeluTanh,
+  kClampedSwiglu,  // min(g, 7) sigmoid(1.702 g) (u + 1), with u limited to -7 to 7 (gpt-oss)
+};
 
 enum class LayerKind : std::uint8_t {
   kAttention,
@@ -46,6 +51,7 @@ struct ExpertsConfig {
   std::int64_t d_ff = 0;         // of one expert
   std::int64_t shared_d_ff = 0;  // of the expert that all tokens go through; 0: none
   bool normalized = true;        // the weights of the used experts are scaled to sum to 1
+  bool biases = false;           // of the router and of all matrices of the experts
 };
 
 // The gated delta net of a hybrid model; all zero if no layer has one.
@@ -64,7 +70,11 @@ struct DeltaNetConfig {
 // Differences between the weight layout of the file and that of the decoder.
 struct WeightForm {
   bool permuted_heads = false;  // rows of q and k in pairs (0, 1), (2, 3), ...; RoPE is by halves
+  // In Hugging Face's files, matrices of experts are [inputs, outputs], and the rows of gate and up
+  // alternate. They are rearranged when they are loaded.
+  bool transposed_experts = false;
   bool fused_projections = false;  // attn_qkv, and ffn_up preceded by the gate
+  bool fused_gate_up = false;      // ffn_up preceded by the gate alone
   bool tiled_value_heads = false;  // value head v of key head k is at v * n_key_heads + k
   bool log_decay = false;          // ssm_a is log(A), not -A
   float norm_offset = 0;           // added to the weights of norms
@@ -94,16 +104,21 @@ struct ModelConfig {
   std::vector<LayerConfig> layers = {};
 
   bool qk_norms = false;
+  bool wide_qk_norms = false;  // a norm is over all heads together
   bool qkv_biases = false;
   bool output_bias = false;  // attention's output has a bias
+  bool pre_norms = true;     // the inputs of attention and feed-forward are normalized
   bool post_norms = false;   // the outputs of attention and feed-forward are normalized
   bool attention_gate = false;
+  bool attention_sinks = false;  // every query head has one more score, without a value
   Activation activation = Activation::kSilu;
   float rope_magnitude = 1;   // factor by which RoPE scales lengths
   float attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
   float attention_cap = 0;    // scores s become c tanh(s / c); 0: no cap
   float logit_cap = 0;        // likewise for logits
   float embedding_scale = 1;
+  float residual_scale = 1;  // of what attention and feed-forward add
+  float logit_divisor = 1;
   ExpertsConfig experts;
   DeltaNetConfig delta_net;
   WeightForm form;
@@ -123,6 +138,7 @@ struct Model {
   tokenizer::Tokenizer tokenizer;
   cache::Identity identity;
   std::vector<MappedFile> files;
+  std::vector<AlignedBytes> rearranged = {};  // weights that are not used as the files have them
 };
 
 // Loads a GGUF file (the first part of a split model), or a Hugging Face folder (config.json,

@@ -33,6 +33,30 @@ void store_halves(std::span<const float> values, std::byte* packed, Round round)
   }
 }
 
+// Exponent bits, which are all set in a value that is not finite.
+constexpr std::uint32_t exponent_mask(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return 0x7f800000;
+    case Dtype::kF16:
+      return 0x7c00;
+    case Dtype::kBF16:
+      return 0x7f80;
+  }
+  return 0;
+}
+
+// Index of the first word with all these bits.
+template <class Word>
+std::optional<std::size_t> find_masked(ByteView bytes, std::uint32_t mask) {
+  for (std::size_t i = 0; i < bytes.size() / sizeof(Word); ++i) {
+    Word word;
+    std::memcpy(&word, bytes.data() + i * sizeof(Word), sizeof(Word));
+    if ((word & mask) == mask) return i;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string_view dtype_name(Dtype dtype) { return kNames[static_cast<std::size_t>(dtype)]; }
@@ -54,6 +78,12 @@ void load_f32(Dtype dtype, const std::byte* packed, std::span<float> values) {
     case Dtype::kBF16:
       return load_halves(packed, values, bf16_to_f32);
   }
+}
+
+std::optional<std::size_t> find_not_finite(Dtype dtype, ByteView packed) {
+  const std::uint32_t mask = exponent_mask(dtype);
+  return dtype == Dtype::kF32 ? find_masked<std::uint32_t>(packed, mask)
+                              : find_masked<std::uint16_t>(packed, mask);
 }
 
 void store_f32(Dtype dtype, std::span<const float> values, std::byte* packed) {

@@ -9,6 +9,9 @@
 
 #include <bit>
 #include <cstdint>
+#include <optional>
+
+#include "tqcache/bytes.h"
 
 namespace tqcache {
 
@@ -57,5 +60,8 @@ inline std::uint16_t f32_to_bf16(float value) {
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
+
+// The index of the first value that is infinite or NaN. `packed` may have any alignment.
+std::optional<std::size_t> find_not_finite(Dtype dtype, ByteView packed);
 
 }  // namespace tqcache

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/blocks.h"
 
@@ -147,14 +148,25 @@ class ForeignReader : public cache::CacheReader {
   }
 
  private:
+  // No format of ours holds values that are not finite, and no model computes from them.
+  Result<void> read_dense(const ForeignTensor& tensor, cache::HeadShape shape, std::int64_t block,
+                          std::span<std::byte> raw) const {
+    const std::int64_t n = cache::tokens_in_block(n_tokens(), block);
+    const std::int64_t first = block * cache::kTokenBlock;
+    TQC_TRY(tensor.read(first, n, raw));
+    const auto bad = find_not_finite(tensor.dtype, raw);
+    if (!bad) return {};
+    const auto vector = static_cast<std::int64_t>(*bad) / shape.head_dim;
+    return corrupt(
+        fmt::format("kv head {} token {}: a value is not finite", vector / n, first + vector % n));
+  }
+
   Result<void> read_into(const BlockInfo& block, std::span<std::byte> raw) const {
     return std::visit(Overload{[&](const ForeignAttention& attention) {
                                  const ForeignTensor& tensor =
                                      block.side == TensorKind::kKeys ? attention.k : attention.v;
                                  if (block.packed) return tensor.packed->read(block.block, raw);
-                                 return tensor.read(block.block * cache::kTokenBlock,
-                                                    cache::tokens_in_block(n_tokens(), block.block),
-                                                    raw);
+                                 return read_dense(tensor, attention.shape, block.block, raw);
                                },
                                [&](const ForeignWindow& window) {
                                  return (block.block == 0 ? window.k : window.v).read(raw);
@@ -176,6 +188,11 @@ Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache) 
   TQC_TRY_ASSIGN(CacheDesc description, describe_within_limits(cache));
   return std::shared_ptr<const cache::CacheReader>(
       std::make_shared<ForeignReader>(std::move(cache), std::move(description)));
+}
+
+Result<void> check_key_order(const std::string& architecture) {
+  if (architecture != "glm4") return {};
+  return unsupported("keys of GLM-4: transformers and mlx-lm have them in another order");
 }
 
 }  // namespace tqcache::interop

@@ -50,6 +50,10 @@ struct ForeignTensor {
   std::optional<ForeignPacked> packed = {};
 };
 
+// Python's programs keep the keys of GLM-4 in pairs (0, 1), (2, 3), ..., not in half-split order.
+// Errors: kUnsupported for a cache of this architecture.
+Result<void> check_key_order(const std::string& architecture);
+
 struct ForeignAttention {
   cache::HeadShape shape;
   ForeignTensor k, v;

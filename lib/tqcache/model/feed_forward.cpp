@@ -31,10 +31,41 @@ void gelu_multiply(const float* up, std::size_t n, float* gate) {
   }
 }
 
+// Source: huggingface/transformers models/gpt_oss, GptOssExperts.
+constexpr float kSwigluLimit = 7.0f;
+constexpr float kSwigluAlpha = 1.702f;
+
+void clamped_swiglu(const float* up, std::size_t n, float* gate) {
+  for (std::size_t i = 0; i < n; ++i) {
+    // Written so that NaN stays NaN.
+    const float g = gate[i] > kSwigluLimit ? kSwigluLimit : gate[i];
+    const float u =
+        up[i] > kSwigluLimit ? kSwigluLimit : (up[i] < -kSwigluLimit ? -kSwigluLimit : up[i]);
+    const float turned = kSwigluAlpha * g;
+    const float bounded = turned < kLeast ? kLeast : turned;
+    gate[i] = g / (1.0f + loops::exp_f32(-bounded)) * (u + 1.0f);
+  }
+}
+
+// Adds the bias to every row of x [n, bias.size()]. An empty bias adds 0.
+void add_bias(const AlignedFloats& bias, std::int64_t n, float* x) {
+  if (bias.empty()) return;
+  for (std::int64_t row = 0; row < n; ++row, x += bias.size()) {
+    for (std::size_t i = 0; i < bias.size(); ++i) x[i] += bias[i];
+  }
+}
+
 }  // namespace
 
 void activate_and_multiply(Activation activation, const float* up, std::size_t n, float* gate) {
-  if (activation == Activation::kGeluTanh) return gelu_multiply(up, n, gate);
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return gelu_multiply(up, n, gate);
+    case Activation::kClampedSwiglu:
+      return clamped_swiglu(up, n, gate);
+    case Activation::kSilu:
+      break;
+  }
   best_kernels().silu_multiply(up, n, gate);
 }
 
@@ -49,11 +80,14 @@ void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<
   workers.run(static_cast<std::size_t>(n_pieces), [&](std::size_t piece) {
     const std::int64_t first = static_cast<std::int64_t>(piece) * kRowsPerPiece;
     for (std::int64_t row = first; row < std::min(first + kRowsPerPiece, n); ++row) {
+      add_bias(weights.gate_bias, 1, gate_.data() + row * d_ff);
+      add_bias(weights.up_bias, 1, up_.data() + row * d_ff);
       activate_and_multiply(activation_, up_.data() + row * d_ff, static_cast<std::size_t>(d_ff),
                             gate_.data() + row * d_ff);
     }
   });
   multiply_rows(n, gate_, {{&weights.down, out}}, workers);
+  add_bias(weights.down_bias, n, out);
 }
 
 namespace {
@@ -85,6 +119,7 @@ void Experts::choose(const ExpertsWeights& weights, std::int64_t n, std::span<co
                      const Workers& workers) {
   grow(scores_, n * config_.count);
   multiply_rows(n, x, {{&weights.router, scores_.data()}}, workers);
+  add_bias(weights.router_bias, n, scores_.data());
   uses_.resize(to_size(config_.count));
   for (std::vector<Use>& uses : uses_) uses.clear();
   for (std::int64_t row = 0; row < n; ++row) choose_for(row);

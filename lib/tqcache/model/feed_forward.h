@@ -13,7 +13,8 @@
 
 namespace tqcache::model {
 
-// The feed-forward of one layer, or of one expert: down(act(gate x) * up x).
+// The feed-forward of one layer, or of one expert: down(act(gate x) * up x), with biases if there
+// are any.
 
 // gate[i] = act(gate[i]) * up[i]. Shapes: gate, up [n].
 void activate_and_multiply(Activation activation, const float* up, std::size_t n, float* gate);
@@ -37,13 +38,13 @@ class GatedMlp {
 
 // A mixture of experts; each token goes through a few of them.
 //
-//   p = softmax(W_router x);  the `used` largest p choose the experts and are their weights
+//   p = softmax(W_router x + bias);  the `used` largest p choose the experts and are their weights
 // y = sum of p_e expert_e(x), + sigmoid(w . x) shared(x) if there is a shared expert
 //
 // Tokens of a chunk are gathered by expert, so that each expert's matrices are read once. Results
 // are added in the order of the expert indices.
 //
-// Source: huggingface/transformers models/qwen3_moe and models/qwen3_next.
+// Source: huggingface/transformers models/qwen3_moe, models/qwen3_next and models/gpt_oss.
 
 class Experts {
  public:

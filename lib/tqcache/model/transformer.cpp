@@ -44,6 +44,7 @@ float rms_norm(std::span<const float> x, std::span<const float> weight, float ep
 }
 
 // Reorders pairs (0, 1), (2, 3), ... to half-split order: components i and i + n / 2 become a pair.
+// Shapes: head [n]; scratch, at least [n].
 void split_pairs(std::span<float> head, std::span<float> scratch) {
   const std::size_t half = head.size() / 2;
   std::ranges::copy(head, scratch.begin());
@@ -215,17 +216,18 @@ void Transformer::attend(std::int64_t index, const cache::AttentionLayer& layer)
   const std::span<const float> q = queries();
   const std::span<float> out = std::span(attended_).first(q.size());
   const std::int64_t window = windows_[to_size(index)];
+  const LayerWeights& weights = weights_.layers[to_size(index)];
+  const std::span<const float> sinks = weights.attention.sinks;
   if (n_ == 1) {
-    step_attention_.attend(layer, first_ + 1, window, q, out, workers_);
+    step_attention_.attend(layer, first_ + 1, window, q, out, workers_, sinks);
   } else {
-    chunk_attention_.attend(layer, first_ + n_, n_, window, q, out, workers_);
+    chunk_attention_.attend(layer, first_ + n_, n_, window, q, out, workers_, sinks);
   }
   if (config_.attention_gate) {
     for (std::size_t i = 0; i < out.size(); ++i) {
       out[i] /= 1.0f + loops::exp_f32(-std::max(gates_[i], -80.0f));
     }
   }
-  const LayerWeights& weights = weights_.layers[to_size(index)];
   multiply(attended_, {{&weights.attention.output, update_.data()}});
   add_bias(weights.attention.output_bias, update_);
   add_to_x(weights.post_attention_norm);
@@ -263,16 +265,25 @@ Result<std::span<const float>> Transformer::logits(std::int64_t row, std::int64_
       return not_finite("output", row + i, "its logits");
     }
   }
+  if (config_.logit_divisor != 1) {
+    for (float& value : all) value /= config_.logit_divisor;
+  }
   cap_values(config_.logit_cap, all);
   return std::span<const float>(all);
 }
 
-// normed = rms_norm(x), row by row. Sets squares_ to the sums of squares of x.
+// normed = rms_norm(x), row by row, or x without a weight. Sets squares_ to the sums of squares of
+// x.
 void Transformer::normalize(const AlignedFloats& weight) {
   for_rows([&](std::int64_t row) {
-    squares_[to_size(row)] =
-        rms_norm(row_of(x_, row, config_.d_model), weight, config_.rms_norm_epsilon,
-                 row_of(normed_, row, config_.d_model));
+    const std::span<float> x = row_of(x_, row, config_.d_model);
+    const std::span<float> normed = row_of(normed_, row, config_.d_model);
+    if (weight.empty()) {
+      squares_[to_size(row)] = sum_of_squares(x);
+      std::ranges::copy(x, normed.begin());
+    } else {
+      squares_[to_size(row)] = rms_norm(x, weight, config_.rms_norm_epsilon, normed);
+    }
   });
 }
 
@@ -332,22 +343,30 @@ void Transformer::add_bias(const AlignedFloats& bias, AlignedFloats& rows) {
   });
 }
 
-// Normalizes every head vector if the model has QK norms, and rotates it to its position.
+// Normalizes every head vector, or all of a token together, if the model has QK norms, and rotates
+// it to its position.
 // Shapes: rows [n, n_heads, head_dim].
 void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads,
                                          const AlignedFloats& norm, const RopeTable& rope) {
+  const std::size_t n_paired = config_.form.permuted_heads ? to_size(config_.rope.n_dims) : 0;
   for_rows([&](std::int64_t row) {
-    AlignedFloats scratch(config_.form.permuted_heads ? to_size(config_.head_dim) : 0);
+    AlignedFloats scratch(n_paired);
+    if (config_.wide_qk_norms) {
+      const std::span<float> all = row_of(rows, row, n_heads * config_.head_dim);
+      rms_norm(all, norm, config_.rms_norm_epsilon, all);
+    }
     for (std::int64_t head = 0; head < n_heads; ++head) {
       const std::span<float> vector = row_of(rows, row * n_heads + head, config_.head_dim);
-      if (config_.form.permuted_heads) split_pairs(vector, scratch);
-      if (!norm.empty()) rms_norm(vector, norm, config_.rms_norm_epsilon, vector);
+      if (n_paired > 0) split_pairs(vector.first(n_paired), scratch);
+      if (!norm.empty() && !config_.wide_qk_norms) {
+        rms_norm(vector, norm, config_.rms_norm_epsilon, vector);
+      }
       rope.rotate(row, vector);
     }
   });
 }
 
-// x += update, which is first normalized if a norm is given.
+// x += update, which is first normalized if a norm is given, and scaled.
 void Transformer::add_to_x(const AlignedFloats& norm) {
   if (!norm.empty()) {
     for_rows([&](std::int64_t row) {
@@ -356,6 +375,9 @@ void Transformer::add_to_x(const AlignedFloats& norm) {
     });
   }
   const std::size_t n_values = to_size(n_ * config_.d_model);
+  if (config_.residual_scale != 1) {
+    for (std::size_t i = 0; i < n_values; ++i) update_[i] *= config_.residual_scale;
+  }
   for (std::size_t i = 0; i < n_values; ++i) x_[i] += update_[i];
 }
 

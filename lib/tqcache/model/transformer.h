@@ -10,8 +10,8 @@
 //   logits = W_output norm(x)
 //
 // ModelConfig describes how a model differs from this. Optional parts: a gate on attention's
-// output, norms of what is added to x, soft caps, windows; Weights are empty where a model lacks a
-// part.
+// output, norms of what is added to x, soft caps, windows, multipliers; some models lack norms or
+// RoPE. Weights are empty where a model lacks a part.
 //
 // One token goes through matrix-vector products with a fixed order of sums, several go through the
 // BLAS.

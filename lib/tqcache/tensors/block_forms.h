@@ -18,6 +18,7 @@
 // Source: ggml ggml-common.h (block_q4_0 and the others), ggml-quants.c (dequantize_row_*).
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -134,12 +135,40 @@ inline constexpr std::array<std::int8_t, 16> kIq4NlValues = {
 // A code here is the value in the table.
 struct IQ4_NL : Form32<TensorType::kIQ4_NL, 18, 128, false> {
   static constexpr std::size_t kCodesAt = 2;
+  static constexpr const auto& kTable = kIq4NlValues;
   TQC_FORM_INLINE void codes(const std::byte* block, std::size_t, std::uint8_t* code) {
     load_nibbles(block + kCodesAt, code);
     for (std::size_t i = 0; i < kGroup; ++i) {
       code[i] = static_cast<std::uint8_t>(kIq4NlValues[code[i]] + kOffset);
     }
   }
+};
+
+// Twice the values of the sixteen codes of e2m1, a number of 4 bits (ggml-common.h, kvalues_mxfp4).
+inline constexpr std::array<std::int8_t, 16> kMxfp4Values = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                             0, -1, -2, -3, -4, -6, -8, -12};
+
+// A code here is the value in the table. The scale is a power of two: 2^(e - 128).
+struct MXFP4 : Form32<TensorType::kMXFP4, 17, 16, false> {
+  static constexpr std::size_t kCodesAt = 1;
+  static constexpr const auto& kTable = kMxfp4Values;
+  TQC_FORM_INLINE void codes(const std::byte* block, std::size_t, std::uint8_t* code) {
+    load_nibbles(block + kCodesAt, code);
+    for (std::size_t i = 0; i < kGroup; ++i) {
+      code[i] = static_cast<std::uint8_t>(kMxfp4Values[code[i]] + kOffset);
+    }
+  }
+  TQC_FORM_INLINE Scales<1> scales(const std::byte* block) { return {{scale(block)}, {0.0f}}; }
+  TQC_FORM_INLINE float scale(const std::byte* block) {
+    const auto e = std::to_integer<std::uint32_t>(*block);
+    return std::bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
+  }
+};
+
+// Forms whose codes are values of a table.
+template <class Form>
+concept WithTable = requires {
+  Form::kTable;
 };
 
 // --- Blocks of 256 values in runs of 16 or 32. The scale of a run is a small integer (step) times
@@ -326,6 +355,6 @@ struct List {
   static constexpr std::size_t kSize = sizeof...(Form);
 };
 
-using All = List<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K>;
+using All = List<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4>;
 
 }  // namespace tqcache::tensors::forms

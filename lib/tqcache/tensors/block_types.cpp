@@ -44,7 +44,7 @@ constexpr std::array kGgmlTypes = {
     GgmlType{30, "BF16", 1, 2, kBF16},
     GgmlType{34, "TQ1_0", 256, 54, kOther},
     GgmlType{35, "TQ2_0", 256, 66, kOther},
-    GgmlType{39, "MXFP4", 32, 17, kOther},
+    GgmlType{39, "MXFP4", 32, 17, kMXFP4},
     GgmlType{40, "NVFP4", 64, 36, kOther},
     GgmlType{41, "Q1_0", 128, 18, kOther},
     // Forks write this id with other block sizes; their tensors then fail the offset check.

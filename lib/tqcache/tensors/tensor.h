@@ -36,6 +36,7 @@ enum class TensorType : std::uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kMXFP4,
   kOther,  // sized and bounds-checked, but not readable here; `type_name` names it
 };
 

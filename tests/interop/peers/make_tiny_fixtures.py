@@ -1,7 +1,7 @@
 """Makes tests/data/architectures: models of a few thousand random weights in bf16, one of each family,
 and the logits that transformers computes with them in f32.
 
-usage: make_tiny_fixtures.py FOLDER
+usage: make_tiny_fixtures.py FOLDER [NAME ...]
 """
 
 import json
@@ -42,6 +42,16 @@ CHANGES = {
                           original_max_position_embeddings=128)),
     "qwen3_next": dict(SMALL_EXPERTS, shared_expert_intermediate_size=12, **SMALL_LINEAR),
     "qwen3_5": SMALL_LINEAR,
+    "gemma": {},
+    "olmo2": {},
+    "smollm3": dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1]),
+    "granite": {},
+    "mixtral": dict(num_local_experts=4, intermediate_size=16),
+    "qwen2_moe": dict(SMALL_EXPERTS, shared_expert_intermediate_size=12),
+    "glm4": {},
+    "gpt_oss": dict(num_local_experts=4, intermediate_size=16, sliding_window=9),
+    "gpt_oss_mxfp4": dict(num_local_experts=4, intermediate_size=32,
+                          sliding_window=9),
 }
 
 
@@ -61,6 +71,8 @@ def write(name, root):
     # As saved: to() rounds what is no weight, too.
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                               attn_implementation="eager").eval()
+    if name in tiny_models.MXFP4:
+        tiny_models.save_mxfp4(folder)
     logits = model(torch.tensor([ids()])).logits[0].numpy()
     logits.astype("<f4").tofile(folder / "logits.f32")
     config = json.loads((folder / "config.json").read_text())
@@ -70,6 +82,6 @@ def write(name, root):
 
 if __name__ == "__main__":
     target = Path(sys.argv[1])
-    shutil.rmtree(target, ignore_errors=True)
-    for each in CHANGES:
+    for each in sys.argv[2:] or CHANGES:
+        shutil.rmtree(target / each, ignore_errors=True)
         write(each, target)

@@ -29,14 +29,14 @@ def model(name):
 def folder(name):
     path = support.shared_folder() / name
     path.mkdir()
-    tiny_models.save_folder(model(name), path)
+    tiny_models.save_folder(model(name), path, name in tiny_models.MXFP4)
     return path
 
 
 @lru_cache
 def gguf_file(name):
     path = support.shared_folder() / f"{name}.gguf"
-    tiny_gguf.write(model(name), path)
+    tiny_gguf.write(model(name), path, name in tiny_models.MXFP4)
     return path
 
 
@@ -116,7 +116,7 @@ class Architectures(Logits):
         def check(name, path):
             rows = self.logits(path, prefill=ids)
             return self.assert_near(rows, expected(name, 600), 2 * BOUND)
-        self.for_all(["gemma2", "gemma3", "mistral", "qwen3_5"], check)
+        self.for_all(["gemma2", "gemma3", "mistral", "qwen3_5", "gpt_oss", "smollm3"], check)
 
     def test_conversion(self):
         """Full attention is packed, everything else stays as it is."""
@@ -128,7 +128,7 @@ class Architectures(Logits):
             self.tqcache("convert", saved, packed, "--force", "--bits", 8)
             rows = self.logits(path, steps=ids[597:], cache=packed)
             return self.assert_near(rows, expected(name, 600)[597:], 0.05)
-        self.for_all(["gemma3", "qwen3_next", "qwen3_5"], check)
+        self.for_all(["gemma3", "qwen3_next", "qwen3_5", "gpt_oss", "smollm3", "glm4"], check)
 
 
     def test_turbo_windows(self):
@@ -145,7 +145,7 @@ class Architectures(Logits):
             after = self.logits(path, steps=ids[518:540], cache=again)
             self.assertEqual(through[3:].tobytes(), after.tobytes())
             return self.assert_near(through, expected(name, 600)[515:540], 0.1)
-        self.for_all(["gemma2", "gemma3", "mistral", "qwen2_window"], check)
+        self.for_all(["gemma2", "gemma3", "mistral", "qwen2_window", "gpt_oss"], check)
 
 
 class Exchange(Logits):

@@ -120,6 +120,24 @@ class SmolLm2(RealModel):
             self.tqcache("verify", file, "-m", path)
 
 
+    def test_a_state_of_llama_cpp(self):
+        """llama.cpp multiplies quantized weights with activations of 8 bits: the probe allows for it."""
+        llama = support.need("llama_peer")
+        path = path_of("smollm2")
+        try:
+            model = llama.Model(llama.library(), path)
+        except (ImportError, OSError) as error:
+            raise unittest.SkipTest(str(error)) from error
+        book = (support.options().source / "tests/data/alice.txt").read_text()[:3000]
+        ids = ours(path, [book])[0][:300]
+        with llama.Context(model) as context:
+            context.decode(ids, 0)
+            context.save_session(self.folder / "a.ggsn", ids)
+        for flags in (), ("--bits", 16):
+            made = self.convert(self.folder / "a.ggsn", "a.tqkv", "-m", path, *flags)
+            self.tqcache("generate", "-m", path, "-c", made, "-p", " And", "-n", 3)
+
+
 class Gemma3(RealModel):
     def test_greedy(self):
         self.compare_greedy("gemma3")

@@ -18,21 +18,30 @@ ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
     "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
+    "gemma": "gemma", "olmo2": "olmo2", "smollm3": "smollm3", "granite": "granite",
+    "mixtral": "llama", "qwen2_moe": "qwen2moe", "glm4": "glm4", "gpt_oss": "gpt-oss",
 }
+IN_PAIRS = {"llama", "mistral", "mixtral", "smollm3", "granite"}
 QWEN35 = {"qwen3_5_text", "qwen3_5_moe_text"}
 HYBRID = {"qwen3_next", *QWEN35}
-ZERO_CENTRED = {"gemma2", "gemma3_text", *HYBRID}
-EXPERTS = {"qwen3_moe", "qwen3_next", "qwen3_5_moe_text"}
+ZERO_CENTRED = {"gemma", "gemma2", "gemma3_text", *HYBRID}
+EXPERTS = {"qwen3_moe", "qwen3_next", "qwen3_5_moe_text", "qwen2_moe", "mixtral", "gpt_oss"}
 
 
-def write(model, path):
+def write(model, path, mxfp4=False):
+    """With `mxfp4`, experts are written as MXFP4 blocks."""
     config = model.config
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     _add_shape(writer, config)
     _add_family(writer, config)
     _add_tokenizer(writer)
     for name, values in _tensors(model):
-        writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
+        values = np.ascontiguousarray(values, dtype=np.float32)
+        if mxfp4 and name.endswith("_exps.weight"):
+            kind = gguf.GGMLQuantizationType.MXFP4
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -78,7 +87,14 @@ def _add_family(writer, config):
     if kind in EXPERTS:
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        if kind != "mixtral":
+            writer.add_expert_feed_forward_length(
+                config.intermediate_size if kind == "gpt_oss" else config.moe_intermediate_size)
+    if kind == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
     if hasattr(config, "shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if kind in HYBRID:
@@ -178,13 +194,15 @@ def _converted(name, tensor, config):
     kind = config.model_type
     if kind in ZERO_CENTRED and name.endswith("norm.weight") and "linear_attn.norm" not in name:
         tensor = tensor + 1
-    if kind in ("llama", "mistral"):
+    if kind in IN_PAIRS:
         for part, n_heads in (("q_proj", config.num_attention_heads),
                               ("k_proj", config.num_key_value_heads)):
             if f"self_attn.{part}." in name:
                 tensor = _in_pairs(tensor, n_heads)
     if "linear_attn" in name:
         return _converted_linear(name, tensor, config)
+    if kind == "gpt_oss":
+        return _converted_gpt_oss(name, tensor)
     if name.endswith("experts.gate_up_proj"):
         base = name.removesuffix("gate_up_proj")
         gate, up = tensor.chunk(2, dim=1)
@@ -193,6 +211,22 @@ def _converted(name, tensor, config):
         return [(name + ".weight", tensor)]
     if name.endswith("shared_expert_gate.weight"):
         tensor = tensor.reshape(-1)
+    return [(name, tensor)]
+
+
+def _converted_gpt_oss(name, tensor):
+    """Experts: outputs before inputs; gate and up in turns."""
+    if name.endswith("sinks"):
+        return [(name + ".weight", tensor)]
+    for part in ("experts.gate_up_proj", "experts.down_proj"):
+        if not name.endswith((part, part + "_bias")):
+            continue
+        end = ".bias" if name.endswith("_bias") else ".weight"
+        rows = tensor if end == ".bias" else tensor.transpose(1, 2)
+        base = name[:name.index("experts.") + len("experts.")]
+        if "gate_up" not in part:
+            return [(base + "down_proj" + end, rows)]
+        return [(base + "gate_proj" + end, rows[:, 0::2]), (base + "up_proj" + end, rows[:, 1::2])]
     return [(name, tensor)]
 
 

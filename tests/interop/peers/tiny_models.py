@@ -23,6 +23,11 @@ LINEAR = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=64)
 
+NO_SPECIAL = dict(pad_token_id=0, bos_token_id=0, eos_token_id=0)
+
+GPT_OSS_ROPE = dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0,
+                    beta_slow=1.0, original_max_position_embeddings=128)
+
 # name: (configuration class, its arguments beside SHAPE)
 FAMILIES = {
     "llama": ("LlamaConfig", dict(rope_parameters=LLAMA3)),
@@ -62,10 +67,35 @@ FAMILIES = {
                                                  shared_expert_intermediate_size=40, **LINEAR)),
 }
 
-# Not in a GGUF file: llama.cpp has no key for it, or the family has none.
-HF_ONLY = {"qwen2_window", "qwen2_yarn"}
+FAMILIES |= {
+    "gemma": ("GemmaConfig", {}),
+    "olmo2": ("Olmo2Config", dict(hidden_size=128)),
+    "smollm3": ("SmolLM3Config", dict(num_hidden_layers=5, hidden_size=128, **NO_SPECIAL)),
+    "smollm3_list": ("SmolLM3Config", dict(no_rope_layers=[1, 0, 0, 1], attention_bias=True,
+                                           **NO_SPECIAL)),
+    "granite": ("GraniteConfig", dict(hidden_size=128, attention_multiplier=0.05,
+                                      embedding_multiplier=3.0, residual_multiplier=0.4,
+                                      logits_scaling=2.5)),
+    "mixtral": ("MixtralConfig", dict(num_local_experts=6, num_experts_per_tok=2,
+                                      hidden_size=128)),
+    "qwen2_moe": ("Qwen2MoeConfig", dict(EXPERTS, norm_topk_prob=False, hidden_size=128,
+                                         shared_expert_intermediate_size=40)),
+    "qwen2_moe_normed": ("Qwen2MoeConfig", dict(EXPERTS, shared_expert_intermediate_size=40)),
+    "glm4": ("Glm4Config", dict(hidden_size=128, **NO_SPECIAL)),
+    "gpt_oss": ("GptOssConfig", dict(num_local_experts=6, num_experts_per_tok=2, sliding_window=20,
+                                     rope_parameters=dict(GPT_OSS_ROPE, truncate=False))),
+    "gpt_oss_mxfp4": ("GptOssConfig", dict(num_local_experts=6, num_experts_per_tok=2,
+                                           sliding_window=20, rope_parameters=GPT_OSS_ROPE)),
+}
 
-WINDOWED = {"mistral", "qwen2_window", "gemma2", "gemma3", "phi3"}
+# Experts have the values of MXFP4 blocks, and are stored as such.
+MXFP4 = {"gpt_oss_mxfp4"}
+
+# Not in a GGUF file: llama.cpp has no key for it, or the family has none.
+# llama.cpp rounds YaRN's bounds to whole pairs, and never normalizes the experts of Qwen2-MoE.
+HF_ONLY = {"qwen2_window", "qwen2_yarn", "smollm3_list", "qwen2_moe_normed", "gpt_oss"}
+
+WINDOWED = {"mistral", "qwen2_window", "gemma2", "gemma3", "phi3", "gpt_oss"}
 HYBRID = {"qwen3_next", "qwen3_5", "qwen3_5_moe"}
 
 
@@ -80,13 +110,51 @@ def make(name, seed=7):
     with torch.no_grad():
         for key, tensor in model.named_parameters():
             _fill(key, tensor)
+            if name in MXFP4 and key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                round_to_mxfp4(tensor)
     return model.eval()
+
+
+def mxfp4_blocks(tensor):
+    """Blocks of an expert matrix [experts, inputs, outputs] as GGUF has them:
+    [experts, outputs, inputs / 32, 17]."""
+    from gguf import GGMLQuantizationType, quants
+
+    rows = tensor.transpose(1, 2).contiguous().float().numpy()
+    blocks = quants.quantize(rows, GGMLQuantizationType.MXFP4)
+    return blocks.reshape(*rows.shape[:2], -1, 17)
+
+
+def round_to_mxfp4(tensor):
+    from gguf import GGMLQuantizationType, quants
+
+    blocks = mxfp4_blocks(tensor)
+    rows = quants.dequantize(blocks.reshape(*blocks.shape[:2], -1), GGMLQuantizationType.MXFP4)
+    tensor.copy_(torch.from_numpy(rows).transpose(1, 2))
+
+
+def save_mxfp4(folder):
+    """Changes a saved gpt-oss to the form in which it is published: codes and scales of MXFP4."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        blocks = torch.from_numpy(mxfp4_blocks(tensors.pop(name)))
+        codes = blocks[..., 1:]
+        codes = torch.cat([codes & 15, codes >> 4], dim=-1)  # in the order of the values
+        tensors[name + "_blocks"] = codes[..., 0::2] | codes[..., 1::2] << 4
+        tensors[name + "_scales"] = blocks[..., 0].contiguous()
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 def _fill(key, tensor):
     if key.endswith("A_log"):
         tensor.copy_(torch.rand_like(tensor) * 3 - 2)
-    elif key.endswith("dt_bias") or key.endswith(".bias"):
+    elif key.endswith(("dt_bias", ".bias", "_bias", "sinks")):
         tensor.copy_(torch.randn_like(tensor) * 0.3)
     elif "norm" in key:
         # Where weights are kept less 1 they are near 0 now, elsewhere near 1.
@@ -119,8 +187,10 @@ def vocabulary():
     return letters + [a + b for a, b in pairs], [f"{a} {b}" for a, b in pairs]
 
 
-def save_folder(model, folder):
+def save_folder(model, folder, mxfp4=False):
     model.save_pretrained(folder)
+    if mxfp4:
+        save_mxfp4(folder)
     tokens, merges = vocabulary()
     tokenizer = {
         "version": "1.0", "added_tokens": [],

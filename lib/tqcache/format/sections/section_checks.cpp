@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/half.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/trellis/trellis.h"
@@ -19,43 +20,13 @@
 namespace tqcache::format {
 namespace {
 
-// Exponent bits, which are all set in a value that is not finite.
-constexpr std::uint32_t exponent_mask(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return 0x7f800000;
-    case Dtype::kF16:
-      return 0x7c00;
-    case Dtype::kBF16:
-      return 0x7f80;
-  }
-  return 0;
-}
-
-// Index of the first value that is not finite.
-template <class Word>
-std::optional<std::size_t> find_not_finite(ByteView bytes, std::uint32_t mask) {
-  for (std::size_t i = 0; i < bytes.size() / sizeof(Word); ++i) {
-    Word word;
-    std::memcpy(&word, bytes.data() + i * sizeof(Word), sizeof(Word));
-    if ((word & mask) == mask) return i;
-  }
-  return std::nullopt;
-}
-
-std::optional<std::size_t> find_not_finite(ByteView bytes, Dtype dtype) {
-  const std::uint32_t mask = exponent_mask(dtype);
-  return dtype == Dtype::kF32 ? find_not_finite<std::uint32_t>(bytes, mask)
-                              : find_not_finite<std::uint16_t>(bytes, mask);
-}
-
 std::string vector_place(std::size_t head, std::size_t token) {
   return "head " + std::to_string(head) + " token " + std::to_string(token) + ": ";
 }
 
 // Rows of head vectors, [n_kv_heads, n_tokens, head_dim] of `dtype`.
 Result<void> check_dense_rows(cache::HeadShape shape, Dtype dtype, ByteView rows) {
-  const auto bad = find_not_finite(rows, dtype);
+  const auto bad = find_not_finite(dtype, rows);
   if (!bad) return {};
   const auto head_dim = static_cast<std::size_t>(shape.head_dim);
   const std::size_t n_vectors = rows.size() / dtype_size(dtype) / head_dim;
@@ -93,7 +64,7 @@ Result<void> check_head_codes(const codec::HeadLayout& layout, ByteView codes,
 
 // Shapes: row [256] of f16: the scales, or the biases, of one part.
 Result<void> check_scale_row(std::size_t head, ByteView row, std::size_t n_sinks) {
-  if (const auto bad = find_not_finite(row, Dtype::kF16)) {
+  if (const auto bad = find_not_finite(Dtype::kF16, row)) {
     return corrupt(vector_place(head, *bad) + "a scale is not finite");
   }
   const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };

@@ -11,6 +11,7 @@
 #include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/error.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/hf/hf.h"
 #include "tqcache/interop/hf/hf_schema.h"
 #include "tqcache/interop/whole_tensors.h"
@@ -195,6 +196,7 @@ Result<void> write_tokens(const CacheDesc& manifest, AtomicFile& file) {
 
 Result<void> export_hf(const cache::CacheReader& cache, const std::filesystem::path& path,
                        Overwrite overwrite, const Progress& progress) {
+  TQC_TRY(check_key_order(cache.description().identity.architecture));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, overwrite));
   TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
   TQC_TRY_ASSIGN(const HfPlan plan, make_plan(dense->description()));

@@ -17,6 +17,7 @@
 #include "tqcache/cache/blocks.h"
 #include "tqcache/description.h"
 #include "tqcache/error.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
 #include "tqcache/reader.h"
@@ -398,6 +399,7 @@ class MlxWriter {
 
 Result<void> export_mlx_lm(const cache::CacheReader& cache, const std::filesystem::path& path,
                            const MlxLmExport& options, const Progress& progress) {
+  TQC_TRY(check_key_order(cache.description().identity.architecture));
   TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
   TQC_TRY_ASSIGN(const MlxPlan plan, plan_mlx(dense->description(), options));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, options.overwrite));

@@ -30,7 +30,8 @@ ChunkAttention::ChunkAttention(cache::HeadShape shape, std::int64_t n_heads, Sco
 
 void ChunkAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_tokens,
                             std::int64_t n, std::int64_t window, std::span<const float> q,
-                            std::span<float> out, const Workers& workers) {
+                            std::span<float> out, const Workers& workers,
+                            std::span<const float> sinks) {
   assert((n_tokens - 1) / kTokenBlock == (n_tokens - n) / kTokenBlock);
   grow(keys_, shape_.n_kv_heads * kTokenBlock * shape_.head_dim);
   grow(values_, shape_.n_kv_heads * kTokenBlock * shape_.head_dim);
@@ -56,11 +57,24 @@ void ChunkAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_t
                 out.data() + head * shape_.head_dim, score_rows_[slot]);
     });
   }
+  divide_by_sums(n, sinks, out);
+}
+
+void ChunkAttention::divide_by_sums(std::int64_t n, std::span<const float> sinks,
+                                    std::span<float> out) const {
   for (std::int64_t row = 0; row < n * n_heads_; ++row) {
-    const float sum = row_sum_[to_size(row % n_heads_ * kTokenBlock + row / n_heads_)];
-    for (float& value : out.subspan(to_size(row * shape_.head_dim), to_size(shape_.head_dim))) {
-      value /= sum;
+    const std::int64_t head = row % n_heads_;
+    const std::size_t place = to_size(head * kTokenBlock + row / n_heads_);
+    const auto values = out.subspan(to_size(row * shape_.head_dim), to_size(shape_.head_dim));
+    float sum = row_sum_[place];
+    if (!sinks.empty()) {
+      const float sink = sinks[to_size(head)];
+      const float max = std::max(row_max_[place], sink);
+      const float factor = loops::exp_f32(std::max(row_max_[place] - max, kLeastExponent));
+      sum = factor * sum + loops::exp_f32(std::max(sink - max, kLeastExponent));
+      for (float& value : values) value *= factor;
     }
+    for (float& value : values) value /= sum;
   }
 }
 

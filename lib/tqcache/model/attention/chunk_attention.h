@@ -24,12 +24,14 @@ class ChunkAttention {
   // Attention of the last n tokens of the layer, each over the newest `window` tokens up to itself;
   // 0: all.
   //
-  // Shapes:   q, out [n, n_heads, head_dim]; the layer holds n_tokens >= n tokens.
+  // `sinks`: one more score for each head, which counts in its softmax and has no value; or empty.
+  //
+  // Shapes:   q, out [n, n_heads, head_dim]; sinks [n_heads]; the layer holds n_tokens >= n tokens.
   // Requires: the n tokens lie in one token block; all that the first of them sees is present.
   // Bytes:    identical for any number of threads; on another CPU the BLAS may give other bits.
   void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t n,
               std::int64_t window, std::span<const float> q, std::span<float> out,
-              const Workers& workers);
+              const Workers& workers, std::span<const float> sinks = {});
 
   std::uint64_t scratch_bytes() const;
 
@@ -43,6 +45,7 @@ class ChunkAttention {
 
   void widen_block(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t block,
                    const Workers& workers);
+  void divide_by_sums(std::int64_t n, std::span<const float> sinks, std::span<float> out) const;
   void add_block(const VisibleKeys& visible, std::int64_t n_keys, std::int64_t n, std::int64_t head,
                  const float* q, float* out, std::span<float> scores);
 

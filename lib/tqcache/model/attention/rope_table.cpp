@@ -25,6 +25,7 @@ void RopeTable::set_positions(std::int64_t first, std::int64_t n) {
 }
 
 void RopeTable::rotate(std::int64_t index, std::span<float> x) const {
+  if (rope_.style == cache::RopeStyle::kNone) return;
   const auto half = static_cast<std::size_t>(rope_.n_dims / 2);
   const float* cos = cos_.data() + static_cast<std::size_t>(index) * half;
   const float* sin = sin_.data() + static_cast<std::size_t>(index) * half;

@@ -28,7 +28,7 @@ class RopeTable {
   void set_positions(std::int64_t first, std::int64_t n);
 
   // Rotates one head vector to position first + index, in place. Components from n_dims on do not
-  // change. The factors of a pair, if present, slow it down.
+  // change, and none do in a layer without RoPE. The factors of a pair, if present, slow it down.
   // Shapes: x [head_dim].
   void rotate(std::int64_t index, std::span<float> x) const;
 

@@ -16,6 +16,9 @@ struct ScoreParams {
   float cap = 0;    // limits it: s becomes c tanh(s / c); 0: no limit
 };
 
+// Exponents below this are effectively minus infinity, and exp_f32() is for those above.
+inline constexpr float kLeastExponent = -80.0f;
+
 // tanh(x), within 2e-7.
 inline float tanh_f32(float x) {
   constexpr float kFlat = 10;  // from here on the result is exactly 1

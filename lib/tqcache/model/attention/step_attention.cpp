@@ -94,7 +94,7 @@ StepAttention::StepAttention(cache::HeadShape shape, std::int64_t n_heads, const
 
 void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_tokens,
                            std::int64_t window, std::span<const float> q, std::span<float> out,
-                           const Workers& workers) {
+                           const Workers& workers, std::span<const float> sinks) {
   const std::int64_t begin = window > 0 ? std::max<std::int64_t>(n_tokens - window, 0) : 0;
   const std::int64_t first_block = begin / kTokenBlock;
   const std::int64_t n_blocks = cache::block_count(n_tokens);
@@ -115,8 +115,10 @@ void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_to
     attend_split(layer, n_tokens, split, partial(index, split.kv_head), scratch_[slot].data());
   });
   workers.run_in_slots(to_size(n_kv_heads), [&](std::size_t kv_head, std::size_t slot) {
-    merge_splits(layer.v, n_splits, static_cast<std::int64_t>(kv_head), scratch_[slot].data(),
-                 out.subspan(kv_head * group_floats, group_floats));
+    const auto of_head =
+        sinks.empty() ? sinks : sinks.subspan(kv_head * to_size(group_), to_size(group_));
+    merge_splits(layer.v, n_splits, static_cast<std::int64_t>(kv_head), of_head,
+                 scratch_[slot].data(), out.subspan(kv_head * group_floats, group_floats));
   });
 }
 
@@ -279,9 +281,10 @@ void StepAttention::sum_dense_values(const cache::Side& values, std::int64_t n_t
   }
 }
 
-// Shapes: scratch, at least [coded_dim + head_dim]; out [group, head_dim].
+// Shapes: sinks [group] or empty; scratch, at least [coded_dim + head_dim]; out [group, head_dim].
 void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_splits,
-                                 std::int64_t kv_head, float* scratch, std::span<float> out) {
+                                 std::int64_t kv_head, std::span<const float> sinks, float* scratch,
+                                 std::span<float> out) {
   const std::size_t head_dim = to_size(shape_.head_dim);
   const Kernels& kernels = best_kernels();
   const auto add = [&](float factor, const float* from, std::span<float> to) {
@@ -291,7 +294,7 @@ void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_split
   const std::span coded(scratch, coded_dim_);
   for (std::size_t g = 0; g < to_size(group_); ++g) {
     const std::span<float> head = out.subspan(g * head_dim, head_dim);
-    float max = -std::numeric_limits<float>::infinity();
+    float max = sinks.empty() ? -std::numeric_limits<float>::infinity() : sinks[g];
     for (std::int64_t i = 0; i < n_splits; ++i) max = std::max(max, partial(i, kv_head).max[g]);
     std::ranges::fill(coded, 0.0f);
     std::ranges::fill(head, 0.0f);
@@ -310,7 +313,9 @@ void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_split
       dequantize_output(std::get<cache::TurboSide>(values), kv_head, packed_sum, coded,
                         {scratch + coded_dim_, head_dim}, head);
     }
-    for (float& value : head) value /= packed_sum + dense_sum;
+    float sum = packed_sum + dense_sum;
+    if (!sinks.empty()) sum += loops::exp_f32(std::max(sinks[g] - max, kLeastExponent));
+    for (float& value : head) value /= sum;
   }
 }
 

@@ -36,12 +36,15 @@ class StepAttention {
   // Attention of the last token of the layer over the newest `window` tokens, including its own; 0:
   // all.
   //
-  // Shapes:   q, out [n_heads, head_dim]; the layer holds n_tokens >= 1 tokens.
+  // `sinks`: one more score for each head, which counts in its softmax and has no value; or empty.
+  //
+  // Shapes:   q, out [n_heads, head_dim]; sinks [n_heads]; the layer holds n_tokens >= 1 tokens.
   // Requires: with a window, its tokens are present; rows before it in its first block may hold any
   //           finite values.
   // Bytes:    identical for any number of threads; may differ on another kind of CPU.
   void attend(const cache::AttentionLayer& layer, std::int64_t n_tokens, std::int64_t window,
-              std::span<const float> q, std::span<float> out, const Workers& workers);
+              std::span<const float> q, std::span<float> out, const Workers& workers,
+              std::span<const float> sinks = {});
 
   std::uint64_t scratch_bytes() const;
 
@@ -88,7 +91,7 @@ class StepAttention {
   void sum_dense_values(const cache::Side& values, std::int64_t n_tokens, const Split& split,
                         const float* weights, float* out) const;
   void merge_splits(const cache::Side& values, std::int64_t n_splits, std::int64_t kv_head,
-                    float* scratch, std::span<float> out);
+                    std::span<const float> sinks, float* scratch, std::span<float> out);
   void dequantize_output(const cache::TurboSide& values, std::int64_t kv_head, float sum,
                          std::span<float> coded, std::span<float> decoded,
                          std::span<float> out) const;

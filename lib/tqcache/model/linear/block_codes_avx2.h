@@ -75,10 +75,10 @@ TQC_AVX2_INLINE Codes codes_of_blocks(const std::byte* blocks) {
   }
   const __m256i both = load_pair(a, b);
   const Codes codes = {lower_nibbles(both), upper_nibbles(both)};
-  if constexpr (Form::kType == TensorType::kIQ4_NL) {
+  if constexpr (forms::WithTable<Form>) {
     const __m256i signed_table =
-        load_twice(reinterpret_cast<const std::byte*>(forms::kIq4NlValues.data()));
-    const __m256i table = _mm256_xor_si256(signed_table, bytes_of(128));
+        load_twice(reinterpret_cast<const std::byte*>(Form::kTable.data()));
+    const __m256i table = _mm256_add_epi8(signed_table, bytes_of(Form::kOffset));
     return {_mm256_shuffle_epi8(table, codes.first), _mm256_shuffle_epi8(table, codes.second)};
   }
   if constexpr (Form::kType == TensorType::kQ5_0 || Form::kType == TensorType::kQ5_1) {

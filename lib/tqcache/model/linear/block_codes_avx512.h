@@ -90,10 +90,10 @@ TQC_AVX512_INLINE Codes codes_of_blocks(const std::byte* blocks) {
   }
   const __m512i both = load_quarters(at, Form::kBytes);
   const Codes codes = {lower_nibbles(both), upper_nibbles(both)};
-  if constexpr (Form::kType == TensorType::kIQ4_NL) {
+  if constexpr (forms::WithTable<Form>) {
     const __m512i signed_table =
-        load_everywhere(reinterpret_cast<const std::byte*>(forms::kIq4NlValues.data()));
-    const __m512i table = _mm512_xor_si512(signed_table, bytes_of(128));
+        load_everywhere(reinterpret_cast<const std::byte*>(Form::kTable.data()));
+    const __m512i table = _mm512_add_epi8(signed_table, bytes_of(Form::kOffset));
     return {_mm512_shuffle_epi8(table, codes.first), _mm512_shuffle_epi8(table, codes.second)};
   }
   if constexpr (Form::kType == TensorType::kQ5_0 || Form::kType == TensorType::kQ5_1) {
@@ -145,6 +145,18 @@ TQC_AVX512_INLINE __m128 load_halves_of(const std::byte* blocks) {
   const __m512i found = _mm512_permutex2var_epi16(_mm512_loadu_si512(blocks), places,
                                                   _mm512_loadu_si512(blocks + kSecond));
   return _mm_cvtph_ps(_mm512_castsi512_si128(found));
+}
+
+// The scales of four GGML blocks of 32.
+template <class Form>
+TQC_AVX512_INLINE __m128 scales_of_blocks(const std::byte* blocks) {
+  if constexpr (Form::kType == TensorType::kMXFP4) {
+    return _mm_setr_ps(Form::scale(blocks), Form::scale(blocks + Form::kBytes),
+                       Form::scale(blocks + 2 * Form::kBytes),
+                       Form::scale(blocks + 3 * Form::kBytes));
+  } else {
+    return load_halves_of<Form, 0>(blocks);
+  }
 }
 
 }  // namespace

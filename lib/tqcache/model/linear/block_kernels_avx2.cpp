@@ -93,12 +93,22 @@ TQC_AVX2_INLINE float load_half(const std::byte* bytes) {
   return _cvtsh_ss(forms::load<std::uint16_t>(bytes));
 }
 
+// The scale of a GGML block of 32.
+template <class Form>
+TQC_AVX2_INLINE float scale_of_block(const std::byte* block) {
+  if constexpr (Form::kType == TensorType::kMXFP4) {
+    return Form::scale(block);
+  } else {
+    return load_half(block);
+  }
+}
+
 // Scales and minima of eight GGML blocks of 32. The file stores the minimum with the other sign.
 template <class Form>
 TQC_AVX2_INLINE Factors factors_of_blocks(const std::byte* blocks, const float* of_x) {
   Factors factors;
   for (std::size_t i = 0; i < kRoundGroups; ++i, blocks += Form::kBytes) {
-    factors.scale[i] = load_half(blocks) * of_x[i];
+    factors.scale[i] = scale_of_block<Form>(blocks) * of_x[i];
     if constexpr (Form::kHasMinimum) factors.minimum[i] = -load_half(blocks + 2) * of_x[i];
   }
   return factors;

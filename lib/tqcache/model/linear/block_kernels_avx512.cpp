@@ -78,7 +78,7 @@ TQC_AVX512_INLINE __m512i multiply_blocks(const std::byte* blocks, const Quantiz
 template <class Form>
 TQC_AVX512_INLINE __m512 add_blocks(__m512 lanes, const std::byte* blocks, const QuantizedView& x) {
   const __m128 of_x = _mm_loadu_ps(x.scales);
-  const __m128 scales = _mm_mul_ps(load_halves_of<Form, 0>(blocks), of_x);
+  const __m128 scales = _mm_mul_ps(scales_of_blocks<Form>(blocks), of_x);
   lanes = multiply_add(lanes, multiply_blocks<Form>(blocks, x), spread(scales));
   if constexpr (Form::kHasMinimum) {  // the file stores it with the other sign
     const __m128 minima = _mm_xor_ps(load_halves_of<Form, 2>(blocks), _mm_set1_ps(-0.0f));

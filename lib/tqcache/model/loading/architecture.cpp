@@ -17,9 +17,21 @@ constexpr Architecture kGemma = {.word = {},
                                  .after_attention = "post_attention_norm.weight",
                                  .activation = Activation::kGeluTanh,
                                  .scaled_embedding = true,
+                                 .has_query_scalar = true,
                                  .windows = WindowRule::kPeriod,
                                  .default_head_dim = 256,
                                  .default_tied = true};
+
+constexpr Architecture gemma() {
+  Architecture row = kGemma;
+  row.word = row.hf_type = "gemma";
+  row.hf_class = "GemmaForCausalLM";
+  row.post_norms = false;
+  row.after_attention = "ffn_norm.weight";
+  row.has_query_scalar = false;
+  row.windows = WindowRule::kNone;
+  return row;
+}
 
 constexpr Architecture gemma2() {
   Architecture row = kGemma;
@@ -67,8 +79,8 @@ constexpr Architecture qwen_hybrid(std::string_view word, std::string_view hf_ty
           .default_normalized = has_experts};
 }
 
-// Of two rows with the same word, the first is used for GGUF: GGUF has no word for Mistral, whose
-// files look like those of Llama and may name a window.
+// Of rows with the same word, the first is used for GGUF, or the first with experts: GGUF has no
+// words for Mistral and Mixtral, whose files look like those of Llama and may name a window.
 constexpr std::array kArchitectures = {
     Architecture{.word = "llama",
                  .hf_type = "mistral",
@@ -77,6 +89,16 @@ constexpr std::array kArchitectures = {
                  .windows = WindowRule::kAll},
     Architecture{
         .word = "llama", .hf_type = "llama", .hf_class = "LlamaForCausalLM", .permuted_gguf = true},
+    Architecture{.word = "llama",
+                 .hf_type = "mixtral",
+                 .hf_class = "MixtralForCausalLM",
+                 .permuted_gguf = true,
+                 .has_experts = true,
+                 .windows = WindowRule::kAll,
+                 .default_epsilon = 1e-5,
+                 .default_rope_base = 1'000'000,
+                 .expert_width = "intermediate_size",
+                 .default_normalized = true},
     Architecture{.word = "qwen2",
                  .hf_type = "qwen2",
                  .hf_class = "Qwen2ForCausalLM",
@@ -94,6 +116,13 @@ constexpr std::array kArchitectures = {
                  .qk_norms = true,
                  .has_experts = true,
                  .windows = WindowRule::kIfAsked},
+    Architecture{.word = "qwen2moe",
+                 .hf_type = "qwen2_moe",
+                 .hf_class = "Qwen2MoeForCausalLM",
+                 .qkv_biases = true,
+                 .has_experts = true,
+                 .gguf_normalized = false},
+    gemma(),
     gemma2(),
     gemma3(),
     Architecture{.word = "phi3",
@@ -104,6 +133,60 @@ constexpr std::array kArchitectures = {
                  .default_epsilon = 1e-5,
                  .partial_rotary = true,
                  .only_longrope = true},
+    Architecture{.word = "olmo2",
+                 .hf_type = "olmo2",
+                 .hf_class = "Olmo2ForCausalLM",
+                 .qk_norms = true,
+                 .wide_qk_norms = true,
+                 .pre_norms = false,
+                 .post_norms = true,
+                 .after_attention = "post_attention_norm.weight",
+                 .default_epsilon = 1e-5},
+    Architecture{.word = "smollm3",
+                 .hf_type = "smollm3",
+                 .hf_class = "SmolLM3ForCausalLM",
+                 .permuted_gguf = true,
+                 .no_rope_interval = 4,
+                 .default_rope_base = 2'000'000,
+                 .default_tied = true},
+    Architecture{.word = "granite",
+                 .hf_type = "granite",
+                 .hf_class = "GraniteForCausalLM",
+                 .permuted_gguf = true,
+                 .has_multipliers = true},
+    Architecture{.word = "glm4",
+                 .hf_type = "glm4",
+                 .hf_class = "Glm4ForCausalLM",
+                 .default_biases = true,
+                 .no_output_bias = true,
+                 .permuted_gguf = true,
+                 .permuted_hf = true,
+                 .fused_gate_up = true,
+                 .post_norms = true,
+                 .default_head_dim = 128,
+                 .default_epsilon = 1.5625e-7,
+                 .default_rotary_share = 0.5,
+                 .partial_rotary = true},
+    Architecture{.word = "gpt-oss",
+                 .hf_type = "gpt_oss",
+                 .hf_class = "GptOssForCausalLM",
+                 .default_biases = true,
+                 .attention_sinks = true,
+                 .ffn_norm = "post_attention_norm.weight",
+                 .after_attention = "post_attention_norm.weight",
+                 .has_experts = true,
+                 .expert_biases = true,
+                 .transposed_experts = true,
+                 .activation = Activation::kClampedSwiglu,
+                 .windows = WindowRule::kPeriod,
+                 .window_period = 2,
+                 .default_window = 128,
+                 .default_head_dim = 64,
+                 .default_epsilon = 1e-5,
+                 .default_rope_base = 150'000,
+                 .default_yarn = true,
+                 .expert_width = "intermediate_size",
+                 .default_normalized = true},
     qwen_hybrid("qwen3next", "qwen3_next", "Qwen3NextForCausalLM", true, false),
     qwen_hybrid("qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM", false, true),
     qwen_hybrid("qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", true, true),
@@ -120,21 +203,28 @@ std::string list_of(Name name) {
   return list;
 }
 
-Result<const Architecture*> find(Name name, const std::string& wanted, const char* what) {
-  const auto found = std::ranges::find(kArchitectures, wanted, name);
-  if (found != kArchitectures.end()) return &*found;
-  return Error{ErrorCode::kUnsupported, std::string(what) + " " + tensors::printable_name(wanted) +
-                                            ", only " + list_of(name) + " are read"};
+Error unknown(Name name, const std::string& wanted, const char* what) {
+  return {ErrorCode::kUnsupported, std::string(what) + " " + tensors::printable_name(wanted) +
+                                       ", only " + list_of(name) + " are read"};
 }
 
 }  // namespace
 
-Result<const Architecture*> find_gguf_architecture(const std::string& word) {
-  return find(&Architecture::word, word, "architecture");
+Result<const Architecture*> find_gguf_architecture(const std::string& word, bool has_experts) {
+  const Architecture* found = nullptr;
+  for (const Architecture& each : kArchitectures) {
+    if (each.word != word) continue;
+    if (each.has_experts == has_experts) return &each;
+    if (found == nullptr) found = &each;
+  }
+  if (found != nullptr) return found;
+  return unknown(&Architecture::word, word, "architecture");
 }
 
 Result<const Architecture*> find_hf_architecture(const std::string& model_type) {
-  return find(&Architecture::hf_type, model_type, "model type");
+  const auto found = std::ranges::find(kArchitectures, model_type, &Architecture::hf_type);
+  if (found != kArchitectures.end()) return &*found;
+  return unknown(&Architecture::hf_type, model_type, "model type");
 }
 
 }  // namespace tqcache::model

@@ -31,15 +31,24 @@ struct Architecture {
 
   // Weights.
   bool qk_norms = false;
+  bool wide_qk_norms = false;        // over all heads together
   bool qkv_biases = false;           // always; other families have them if the file does
+  bool default_biases = false;       // "attention_bias" of config.json, if it is missing
+  bool no_output_bias = false;       // "attention_bias" is about q, k and v alone
   bool permuted_gguf = false;        // GGUF stores the rows of q and k in pairs (0, 1), (2, 3), ...
+  bool permuted_hf = false;          // so do Hugging Face's files
   bool fused_projections = false;    // q, k and v are one matrix, and so are gate and up
+  bool fused_gate_up = false;        // gate and up alone
   bool zero_centered_norms = false;  // in Hugging Face's files a norm's weight w means 1 + w
+  bool pre_norms = true;             // the inputs of attention and feed-forward are normalized
   bool post_norms = false;           // the outputs of attention and feed-forward are normalized
+  bool attention_sinks = false;      // every query head has one more score, without a value
   // GGUF's names (WeightForm).
   std::string_view ffn_norm = "ffn_norm.weight";
   std::string_view after_attention = "ffn_norm.weight";
   bool has_experts = false;
+  bool expert_biases = false;
+  bool transposed_experts = false;  // in Hugging Face's files (WeightForm)
   bool has_delta_net = false;
   bool is_tiled_gguf = false;   // GGUF stores value head v of key head k at v * n_key_heads + k
   bool attention_gate = false;  // attention's output is multiplied by a sigmoid of its input
@@ -47,6 +56,9 @@ struct Architecture {
   // Arithmetic.
   Activation activation = Activation::kSilu;
   bool scaled_embedding = false;  // by sqrt(d_model)
+  bool has_query_scalar = false;  // the scale of scores is "query_pre_attn_scalar"^-1/2; soft caps
+  bool has_multipliers = false;   // of embeddings, scores, residuals and logits (Granite)
+  std::int64_t no_rope_interval = 0;  // every such layer has no RoPE, if the file has no list
   WindowRule windows = WindowRule::kNone;
   std::int64_t window_period = 0;
   std::int64_t default_window = 0;  // for a GGUF file that names none
@@ -64,12 +76,18 @@ struct Architecture {
   double default_rotary_share = 1;  // of the components that RoPE rotates
   bool partial_rotary = false;      // config.json may give another share
   bool only_longrope = false;       // the only kind of RoPE scaling in config.json
+  bool default_yarn = false;        // without RoPE settings, the context is stretched by 32
   bool default_tied = false;
+  // Key of the width of experts in config.json; GGUF without "expert_feed_forward_length" has
+  // "feed_forward_length".
+  std::string_view expert_width = "moe_intermediate_size";
   bool default_normalized = false;  // the weights of the chosen experts are scaled to sum to 1
+  bool gguf_normalized = true;      // the same in GGUF without "expert_weights_norm"
 };
 
+// `has_experts` decides between rows with the same word.
 // Errors: kUnsupported; the message names the requested family and the known ones.
-Result<const Architecture*> find_gguf_architecture(const std::string& word);
+Result<const Architecture*> find_gguf_architecture(const std::string& word, bool has_experts);
 Result<const Architecture*> find_hf_architecture(const std::string& model_type);
 
 }  // namespace tqcache::model

@@ -90,7 +90,9 @@ Result<void> validate_layers(const ModelConfig& config) {
       TQC_TRY(validate_delta_net(config.delta_net));
       continue;
     }
-    TQC_TRY(validate_rope(layer.rope, config.head_dim));
+    if (layer.rope.style != cache::RopeStyle::kNone) {
+      TQC_TRY(validate_rope(layer.rope, config.head_dim));
+    }
     const Bounded window = {"window", layer.window, cache::kMaxTokens, 0};
     TQC_TRY(check_bounds(std::span(&window, 1)));
   }
@@ -108,6 +110,10 @@ Result<void> validate_factors(const ModelConfig& config) {
   if (!is_cap(config.attention_scale)) return corrupt("the scale of scores: not a number above 0");
   if (!is_cap(config.attention_cap) || !is_cap(config.logit_cap)) {
     return corrupt("a soft cap: not a number above 0");
+  }
+  if (!is_factor(config.embedding_scale) || !is_factor(config.residual_scale) ||
+      !is_factor(config.logit_divisor)) {
+    return corrupt("a multiplier: not a number above 0");
   }
   if (!is_factor(config.rope_magnitude)) return corrupt("RoPE's magnitude: not a number above 0");
   return {};

@@ -19,7 +19,10 @@ using tensors::Gguf;
 // llama.cpp's default when the key is absent.
 constexpr double kDefaultRopeBase = 10'000;
 
-constexpr std::int64_t kSoftmaxGating = 1;  // expert_gating_func
+// expert_gating_func. The second is a softmax over the chosen experts alone: the same as the first
+// if the weights are normalized.
+constexpr std::int64_t kSoftmaxGating = 1;
+constexpr std::int64_t kSoftmaxOfChosenGating = 3;
 
 // Reads the keys of one architecture: "qwen3." + name.
 class Keys {
@@ -171,7 +174,7 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
 Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, const Architecture& family,
                        ModelConfig& config) {
   TQC_TRY_ASSIGN(config.rope.n_dims, keys.get_int_or("rope.dimension_count", config.head_dim));
-  if (config.form.permuted_heads && config.rope.n_dims != config.head_dim) {
+  if (config.form.permuted_heads && !family.permuted_hf && config.rope.n_dims != config.head_dim) {
     return keys.refuse("rope.dimension_count", "RoPE over a part of heads whose rows are in pairs");
   }
   TQC_TRY_ASSIGN(config.rope.base, keys.get_float_or("rope.freq_base", kDefaultRopeBase));
@@ -230,6 +233,15 @@ Result<void> read_windows(const Keys& keys, const Architecture& family, ModelCon
   return {};
 }
 
+// Every layer that ends an interval has no RoPE. GGUF has no key for it.
+void drop_rope(std::int64_t interval, ModelConfig& config) {
+  for (std::int64_t i = 0; i < config.n_layers; ++i) {
+    LayerConfig layer = {.rope = config.rope};
+    if ((i + 1) % interval == 0) layer.rope.style = cache::RopeStyle::kNone;
+    config.layers.push_back(std::move(layer));
+  }
+}
+
 Result<void> read_delta_net(const Keys& keys, ModelConfig& config) {
   DeltaNetConfig& net = config.delta_net;
   TQC_TRY_ASSIGN(net.kernel, keys.get_int("ssm.conv_kernel"));
@@ -256,14 +268,23 @@ Result<void> read_delta_net(const Keys& keys, ModelConfig& config) {
 
 Result<void> read_experts(const Keys& keys, const Architecture& family, ModelConfig& config) {
   if (!family.has_experts) return keys.refuse_unless("expert_count", {0});
-  TQC_TRY(keys.refuse_unless("expert_gating_func", {kSoftmaxGating, 0}));
+  if (family.expert_biases) {
+    TQC_TRY(keys.refuse_unless("expert_gating_func", {kSoftmaxOfChosenGating, 0}));
+  } else {
+    TQC_TRY(keys.refuse_unless("expert_gating_func", {kSoftmaxGating, 0}));
+  }
   TQC_TRY(keys.refuse_unless("expert_weights_scale", {1, 0}));
   ExpertsConfig& experts = config.experts;
   TQC_TRY_ASSIGN(experts.count, keys.get_int("expert_count"));
   TQC_TRY_ASSIGN(experts.used, keys.get_int("expert_used_count"));
-  TQC_TRY_ASSIGN(experts.d_ff, keys.get_int("expert_feed_forward_length"));
+  const bool is_common =
+      family.expert_width == "intermediate_size" && !keys.has("expert_feed_forward_length");
+  TQC_TRY_ASSIGN(experts.d_ff,
+                 keys.get_int(is_common ? "feed_forward_length" : "expert_feed_forward_length"));
   TQC_TRY_ASSIGN(experts.shared_d_ff, keys.get_int_or("expert_shared_feed_forward_length", 0));
-  TQC_TRY_ASSIGN(experts.normalized, keys.get_bool_or("expert_weights_norm", true));
+  TQC_TRY_ASSIGN(experts.normalized,
+                 keys.get_bool_or("expert_weights_norm", family.gguf_normalized));
+  experts.biases = family.expert_biases;
   return {};
 }
 
@@ -309,6 +330,23 @@ Result<void> read_shapes(const Keys& keys, ModelConfig& config) {
   return {};
 }
 
+// 0 means absent.
+Result<void> read_multipliers(const Keys& keys, ModelConfig& config) {
+  struct Factor {
+    const char* name;
+    float& value;
+  };
+  for (const Factor& factor : {Factor{"embedding_scale", config.embedding_scale},
+                               Factor{"residual_scale", config.residual_scale},
+                               Factor{"logit_scale", config.logit_divisor}}) {
+    TQC_TRY_ASSIGN(const float value, keys.get_f32_or(factor.name, 0));
+    factor.value = value == 0 ? 1 : value;
+  }
+  // Granite without RoPE.
+  TQC_TRY_ASSIGN(const bool has_rope, keys.get_bool_or("rope.scaling.finetuned", true));
+  return has_rope ? Result<void>() : keys.refuse("rope.scaling.finetuned", "not supported");
+}
+
 Result<void> read_scales(const Keys& keys, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(const double epsilon, keys.get_float("attention.layer_norm_rms_epsilon"));
   config.rms_norm_epsilon = static_cast<float>(epsilon);
@@ -325,7 +363,7 @@ Result<void> read_scales(const Keys& keys, const Architecture& family, ModelConf
   if (family.scaled_embedding) {
     config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
   }
-  return {};
+  return family.has_multipliers ? read_multipliers(keys, config) : Result<void>();
 }
 
 // Sets the fields that do not depend on numbers in the file.
@@ -333,11 +371,15 @@ void set_family(const Architecture& family, const GgufTensors& tensors, ModelCon
   config.qk_norms = family.qk_norms;
   config.qkv_biases = family.qkv_biases || tensors.contains("blk.0.attn_q.bias");
   config.output_bias = tensors.contains("blk.0.attn_output.bias");
+  config.wide_qk_norms = family.wide_qk_norms;
+  config.pre_norms = family.pre_norms;
   config.post_norms = family.post_norms;
   config.attention_gate = family.attention_gate;
+  config.attention_sinks = family.attention_sinks;
   config.activation = family.activation;
   config.form.permuted_heads = family.permuted_gguf;
   config.form.fused_projections = family.fused_projections;
+  config.form.fused_gate_up = family.fused_gate_up;
   config.form.tiled_value_heads = family.is_tiled_gguf;
   config.form.ffn_norm = family.ffn_norm;
   config.form.after_attention = family.after_attention;
@@ -348,17 +390,20 @@ void set_family(const Architecture& family, const GgufTensors& tensors, ModelCon
 Result<ModelConfig> read_gguf_config(const Gguf& file, const GgufTensors& tensors) {
   ModelConfig config;
   TQC_TRY_ASSIGN(config.architecture, file.get_string("general.architecture"));
-  TQC_TRY_ASSIGN(const Architecture* family, find_gguf_architecture(config.architecture));
+  const Keys keys(file, config.architecture);
+  TQC_TRY_ASSIGN(const std::int64_t n_experts, keys.get_int_or("expert_count", 0));
+  TQC_TRY_ASSIGN(const Architecture* family,
+                 find_gguf_architecture(config.architecture, n_experts > 0));
   set_family(*family, tensors, config);
   if (file.has("general.name")) {
     TQC_TRY_ASSIGN(config.name, file.get_string("general.name"));
   }
-  const Keys keys(file, config.architecture);
   TQC_TRY(read_experts(keys, *family, config));
   TQC_TRY(read_shapes(keys, config));
   TQC_TRY(read_scales(keys, *family, config));
   TQC_TRY(read_rope(keys, tensors, *family, config));
   TQC_TRY(read_windows(keys, *family, config));
+  if (family->no_rope_interval > 0) drop_rope(family->no_rope_interval, config);
   if (family->has_delta_net) TQC_TRY(read_delta_net(keys, config));
   TQC_TRY_ASSIGN(const auto* tokens, file.get_strings("tokenizer.ggml.tokens"));
   config.vocab_size = static_cast<std::int64_t>(tokens->size());

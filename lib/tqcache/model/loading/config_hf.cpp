@@ -173,7 +173,11 @@ Result<void> read_scaling(const RopeFields& fields, const Architecture& family,
 // beyond it. Requires: config.head_dim and config.context_length are set.
 // Errors: kUnsupported (the kind of scaling), kCorrupt.
 Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelConfig& config) {
+  static const Json kGptOssRope = {
+      {"rope_type", "yarn"}, {"factor", 32.0},    {"beta_fast", 32.0},
+      {"beta_slow", 1.0},    {"truncate", false}, {"original_max_position_embeddings", 4096}};
   TQC_TRY_ASSIGN(const Json* object, find_object(root, "full_attention"));
+  if (object == nullptr && family.default_yarn) object = &kGptOssRope;
   const RopeFields fields = {&root, object};
   TQC_TRY_ASSIGN(config.rope.base, fields.number_or("rope_theta", family.default_rope_base));
   TQC_TRY_ASSIGN(const double share,
@@ -248,30 +252,47 @@ struct OtherKey {
   bool (*is_read)(const Architecture& family);
 };
 
-constexpr bool is_gemma(const Architecture& family) { return family.scaled_embedding; }
+constexpr bool has_caps(const Architecture& family) { return family.has_query_scalar; }
 constexpr bool has_experts(const Architecture& family) { return family.has_experts; }
+constexpr bool has_multipliers(const Architecture& family) { return family.has_multipliers; }
+constexpr bool has_no_rope_layers(const Architecture& family) {
+  return family.no_rope_interval > 0;
+}
+// gpt-oss has weights in MXFP4.
+constexpr bool has_mxfp4(const Architecture& family) { return family.transposed_experts; }
+// These families have windows by a rule of their own, if this flag is set.
+constexpr bool ignores_window_flag(const Architecture& family) {
+  return family.hf_type != "qwen2_moe" && family.hf_type != "smollm3";
+}
+constexpr bool ignores_qkv_bias(const Architecture& family) {
+  return family.hf_type != "qwen2_moe";
+}
 
 constexpr std::array kOtherKeys = {
-    OtherKey{"attention_multiplier", "null", nullptr},  // Granite
-    OtherKey{"attn_logit_softcapping", "null", is_gemma},
-    OtherKey{"clip_qkv", "null", nullptr},           // OLMo
-    OtherKey{"embedding_multiplier", "1", nullptr},  // Granite
-    OtherKey{"final_logit_softcapping", "null", is_gemma},
+    OtherKey{"attention_multiplier", "null", has_multipliers},  // Granite
+    OtherKey{"attn_logit_softcapping", "null", has_caps},
+    OtherKey{"clip_qkv", "null", nullptr},  // OLMo
+    OtherKey{"embedding_multiplier", "1", has_multipliers},
+    OtherKey{"final_logit_softcapping", "null", has_caps},
     OtherKey{"is_causal", "true", nullptr},
-    OtherKey{"logit_scale", "1", nullptr},     // Cohere
-    OtherKey{"logits_scaling", "1", nullptr},  // Granite
+    OtherKey{"logit_scale", "1", nullptr},  // Cohere
+    OtherKey{"logits_scaling", "1", has_multipliers},
     OtherKey{"mlp_bias", "false", nullptr},
-    OtherKey{"moe_num_experts", "0", nullptr},  // ERNIE
-    OtherKey{"no_rope_layers", "[]", nullptr},  // SmolLM3
+    OtherKey{"moe_num_experts", "0", nullptr},             // ERNIE
+    OtherKey{"no_rope_layers", "[]", has_no_rope_layers},  // SmolLM3
     OtherKey{"num_experts", "0", has_experts},
     OtherKey{"num_local_experts", "0", has_experts},  // Mixtral
     OtherKey{"qk_layernorm", "false", nullptr},
-    OtherKey{"quantization_config", "null", nullptr},
-    OtherKey{"residual_multiplier", "1", nullptr},  // Granite
-    OtherKey{"use_bias", "false", nullptr},         // ERNIE
+    OtherKey{"qkv_bias", "true", ignores_qkv_bias},
+    OtherKey{"quantization_config", "null", has_mxfp4},
+    OtherKey{"residual_multiplier", "1", has_multipliers},
+    OtherKey{"swiglu_alpha", "1.702", nullptr},  // gpt-oss
+    OtherKey{"swiglu_limit", "7.0", nullptr},
+    OtherKey{"use_bias", "false", nullptr},  // ERNIE
     OtherKey{"use_bidirectional_attention", "false", nullptr},
     OtherKey{"use_parallel_residual", "false", nullptr},
     OtherKey{"use_qk_norm", "false", nullptr},  // Cohere
+    OtherKey{"use_sliding_window", "false", ignores_window_flag},
 };
 
 Result<void> refuse_other_arithmetic(const Json& root, const Architecture& family) {
@@ -280,8 +301,13 @@ Result<void> refuse_other_arithmetic(const Json& root, const Architecture& famil
     const Json* value = find_value(root, other.key);
     if (value != nullptr && *value != Json::parse(other.neutral)) return unsupported_key(other.key);
   }
-  // The experts of Qwen3.5 are always normalized.
-  if (family.has_experts && family.hf_type == "qwen3_5_moe_text") {
+  if (has_mxfp4(family) && find_value(root, "quantization_config") != nullptr) {
+    TQC_TRY_ASSIGN(const Json* quantization, get_object(root, "quantization_config"));
+    TQC_TRY_ASSIGN(const std::string method, get_string_or(*quantization, "quant_method", ""));
+    if (method != "mxfp4") return unsupported_key("quantization_config");
+  }
+  // The experts of these families are always normalized.
+  if (family.hf_type == "qwen3_5_moe_text" || family.expert_width == "intermediate_size") {
     TQC_TRY_ASSIGN(const bool normalized, get_bool_or(root, "norm_topk_prob", true));
     if (!normalized) return unsupported_key("norm_topk_prob");
   }
@@ -298,10 +324,11 @@ Result<void> refuse_other_arithmetic(const Json& root, const Architecture& famil
 Result<Activation> read_activation(const Json& root, const Architecture& family) {
   const bool is_gelu = family.activation == Activation::kGeluTanh;
   const char* fallback = is_gelu ? "gelu_pytorch_tanh" : "silu";
-  const char* key = is_gelu ? "hidden_activation" : "hidden_act";
+  const char* key = is_gelu && family.has_query_scalar ? "hidden_activation" : "hidden_act";
   TQC_TRY_ASSIGN(const std::string word, get_string_or(root, key, fallback));
   const bool is_known = is_gelu ? word == "gelu_pytorch_tanh" : word == "silu" || word == "swish";
-  if (is_known) return family.activation;
+  // The first files of Gemma 1 say "gelu" and mean the tanh formula, as transformers reads them.
+  if (is_known || (family.hf_type == "gemma" && word == "gelu")) return family.activation;
   return unsupported("activation " + printable_name(word) + " in this family");
 }
 
@@ -369,6 +396,29 @@ Result<LayerConfig> make_layer(LayerType type, std::int64_t window, const Archit
   return LayerConfig{LayerKind::kAttention, has_window ? window : 0, has_window ? local : full};
 }
 
+// SmolLM3: 1 for a layer with RoPE, 0 for one without; by default every fourth has none.
+Result<void> read_no_rope_layers(const Json& root, const Architecture& family,
+                                 ModelConfig& config) {
+  if (family.no_rope_interval == 0) return {};
+  constexpr const char* kList = "no_rope_layers";
+  const auto n_layers = config.layers.size();
+  const Json* list = nullptr;
+  if (find_value(root, kList) != nullptr) {
+    TQC_TRY_ASSIGN(list, get_array(root, kList));
+    if (list->size() < n_layers) return corrupt("key \"no_rope_layers\": too few layers");
+  }
+  TQC_TRY_ASSIGN(const std::int64_t interval,
+                 get_int_or(root, "no_rope_layer_interval", family.no_rope_interval));
+  if (interval < 1) return corrupt("key \"no_rope_layer_interval\": below 1");
+  for (std::size_t i = 0; i < n_layers; ++i) {
+    if (list != nullptr && (*list)[i] != 0 && (*list)[i] != 1) return unsupported_key(kList);
+    const bool has_rope =
+        list != nullptr ? (*list)[i] == 1 : (static_cast<std::int64_t>(i) + 1) % interval != 0;
+    if (!has_rope) config.layers[i].rope.style = cache::RopeStyle::kNone;
+  }
+  return {};
+}
+
 Result<void> read_layers(const Json& root, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(const std::int64_t window, read_window(root, family));
   TQC_TRY_ASSIGN(const cache::Rope local, read_hf_local_rope(root, family, config));
@@ -389,7 +439,7 @@ Result<void> read_layers(const Json& root, const Architecture& family, ModelConf
     TQC_TRY_ASSIGN(LayerConfig layer, make_layer(type, window, family, config.rope, local));
     config.layers.push_back(std::move(layer));
   }
-  return {};
+  return read_no_rope_layers(root, family, config);
 }
 
 Result<void> read_delta_net(const Json& root, DeltaNetConfig& net) {
@@ -416,10 +466,11 @@ Result<void> read_experts(const Json& root, const Architecture& family, ExpertsC
   TQC_TRY_ASSIGN(experts.count, get_int(root, key));
   if (experts.count == 0) return unsupported_key(key);
   TQC_TRY_ASSIGN(experts.used, get_int(root, "num_experts_per_tok"));
-  TQC_TRY_ASSIGN(experts.d_ff, get_int(root, "moe_intermediate_size"));
+  TQC_TRY_ASSIGN(experts.d_ff, get_int(root, std::string(family.expert_width).c_str()));
   TQC_TRY_ASSIGN(experts.shared_d_ff, get_int_or(root, "shared_expert_intermediate_size", 0));
   TQC_TRY_ASSIGN(experts.normalized,
                  get_bool_or(root, "norm_topk_prob", family.default_normalized));
+  experts.biases = family.expert_biases;
   return {};
 }
 
@@ -449,11 +500,30 @@ Result<float> read_cap(const Json& root, const char* key, float fallback) {
   return static_cast<float>(cap);
 }
 
+Result<void> read_multipliers(const Json& root, ModelConfig& config) {
+  struct Factor {
+    const char* key;
+    float& value;
+  };
+  for (const Factor& factor : {Factor{"attention_multiplier", config.attention_scale},
+                               Factor{"embedding_multiplier", config.embedding_scale},
+                               Factor{"residual_multiplier", config.residual_scale},
+                               Factor{"logits_scaling", config.logit_divisor}}) {
+    TQC_TRY_ASSIGN(const double value, get_number_or(root, factor.key, 1));
+    if (!(value > 0)) return corrupt("key \"" + std::string(factor.key) + "\": not above 0");
+    factor.value = static_cast<float>(value);
+  }
+  return {};
+}
+
 Result<void> read_scales(const Json& root, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(const double epsilon, get_number_or(root, "rms_norm_eps", family.default_epsilon));
   config.rms_norm_epsilon = static_cast<float>(epsilon);
-  if (!family.scaled_embedding) return {};
-  config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
+  if (family.scaled_embedding) {
+    config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
+  }
+  if (family.has_multipliers) return read_multipliers(root, config);
+  if (!family.has_query_scalar) return {};
   TQC_TRY_ASSIGN(const double scalar,
                  get_number_or(root, "query_pre_attn_scalar", kDefaultQueryScalar));
   if (!(scalar > 0)) return corrupt("key \"query_pre_attn_scalar\": not above 0");
@@ -466,9 +536,9 @@ Result<void> read_scales(const Json& root, const Architecture& family, ModelConf
 }
 
 Result<void> read_biases(const Json& root, const Architecture& family, ModelConfig& config) {
-  TQC_TRY_ASSIGN(const bool all, get_bool_or(root, "attention_bias", false));
+  TQC_TRY_ASSIGN(const bool all, get_bool_or(root, "attention_bias", family.default_biases));
   config.qkv_biases = all || family.qkv_biases;
-  config.output_bias = all;
+  config.output_bias = all && !family.no_output_bias;
   return {};
 }
 
@@ -476,9 +546,15 @@ Result<void> read_biases(const Json& root, const Architecture& family, ModelConf
 void set_family(const Architecture& family, ModelConfig& config) {
   config.architecture = family.word;
   config.qk_norms = family.qk_norms;
+  config.wide_qk_norms = family.wide_qk_norms;
+  config.pre_norms = family.pre_norms;
   config.post_norms = family.post_norms;
   config.attention_gate = family.attention_gate;
+  config.attention_sinks = family.attention_sinks;
+  config.form.permuted_heads = family.permuted_hf;
+  config.form.transposed_experts = family.transposed_experts;
   config.form.fused_projections = family.fused_projections;
+  config.form.fused_gate_up = family.fused_gate_up;
   config.form.log_decay = family.has_delta_net;
   config.form.norm_offset = family.zero_centered_norms ? 1.0f : 0.0f;
   config.form.ffn_norm = family.ffn_norm;

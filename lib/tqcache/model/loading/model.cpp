@@ -60,14 +60,14 @@ cache::Identity make_identity(const ModelConfig& config, const TensorMap& tensor
 }
 
 Result<std::unique_ptr<Model>> assemble(ModelConfig config, tokenizer::Tokenizer tokenizer,
-                                        const TensorMap& tensors, std::vector<MappedFile> files) {
+                                        ModelTensors tensors) {
   TQC_TRY(check_vocabulary(config, tokenizer));
-  TQC_TRY_ASSIGN(Weights weights, read_weights(tensors, config));
-  TQC_TRY(refuse_surplus(config, weights, tensors));
-  cache::Identity identity = make_identity(config, tensors, tokenizer);
-  return std::make_unique<Model>(
-      Model{std::move(config), std::make_shared<const Weights>(std::move(weights)),
-            std::move(tokenizer), std::move(identity), std::move(files)});
+  TQC_TRY_ASSIGN(Weights weights, read_weights(tensors.by_name, config));
+  TQC_TRY(refuse_surplus(config, weights, tensors.by_name));
+  cache::Identity identity = make_identity(config, tensors.by_name, tokenizer);
+  return std::make_unique<Model>(Model{
+      std::move(config), std::make_shared<const Weights>(std::move(weights)), std::move(tokenizer),
+      std::move(identity), std::move(tensors.files), std::move(tensors.rearranged)});
 }
 
 Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {
@@ -81,8 +81,7 @@ Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {
   TQC_TRY_ASSIGN(ModelTensors tensors, map_gguf_parts(path, std::move(mapped), file));
   TQC_TRY_ASSIGN(ModelConfig config, read_gguf_config(file, tensors.by_name));
   TQC_TRY_ASSIGN(tokenizer::Tokenizer tokenizer, tokenizer::Tokenizer::from_gguf(file));
-  return assemble(std::move(config), std::move(tokenizer), tensors.by_name,
-                  std::move(tensors.files));
+  return assemble(std::move(config), std::move(tokenizer), std::move(tensors));
 }
 
 Result<ModelConfig> load_hf_config(const std::filesystem::path& folder) {
@@ -122,10 +121,10 @@ void drop_tied_output(ModelConfig& config, TensorMap& tensors) {
 Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder) {
   TQC_TRY_ASSIGN(ModelConfig config, load_hf_config(folder));
   TQC_TRY_ASSIGN(tokenizer::Tokenizer tokenizer, load_hf_tokenizer(folder));
-  TQC_TRY_ASSIGN(ModelTensors tensors, map_hf_tensors(folder, config.form.after_attention));
+  TQC_TRY_ASSIGN(ModelTensors tensors, map_hf_tensors(folder, config.form.after_attention,
+                                                      config.form.transposed_experts));
   drop_tied_output(config, tensors.by_name);
-  return assemble(std::move(config), std::move(tokenizer), tensors.by_name,
-                  std::move(tensors.files));
+  return assemble(std::move(config), std::move(tokenizer), std::move(tensors));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tqcache/base/json.h"
+#include "tqcache/model/loading/rearranged.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tensors/safetensors.h"
 
@@ -93,10 +94,8 @@ Result<ModelTensors> map_shards(const std::filesystem::path& folder, const Shard
   return model;
 }
 
-}  // namespace
-
-Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
-                                    std::string_view after_attention) {
+Result<ModelTensors> map_files(const std::filesystem::path& folder,
+                               std::string_view after_attention) {
   if (is_there(folder / kSingleFile) || !is_there(folder / kIndexFile)) {
     ModelTensors model{{}, {}, after_attention};
     auto names = map_shard(folder / kSingleFile, model);
@@ -107,6 +106,15 @@ Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
   auto shards = read_index(text);
   if (!shards) return in_context(kIndexFile, std::move(shards).error());
   return map_shards(folder, *shards, after_attention);
+}
+
+}  // namespace
+
+Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
+                                    std::string_view after_attention, bool transposed_experts) {
+  TQC_TRY_ASSIGN(ModelTensors model, map_files(folder, after_attention));
+  if (transposed_experts) TQC_TRY(rearrange_experts(model));
+  return model;
 }
 
 Result<Bytes> read_folder_file(const std::filesystem::path& folder, const char* name) {
@@ -258,6 +266,7 @@ constexpr auto kLayerNames = std::to_array<NamePair>({
     {"self_attn.o_proj.bias", "attn_output.bias"},
     {"self_attn.q_norm.weight", "attn_q_norm.weight"},
     {"self_attn.k_norm.weight", "attn_k_norm.weight"},
+    {"self_attn.sinks", "attn_sinks.weight"},
     {"linear_attn.in_proj_qkvz.weight", "ssm_in.weight"},
     {"linear_attn.in_proj_qkv.weight", "attn_qkv.weight"},
     {"linear_attn.in_proj_z.weight", "attn_gate.weight"},
@@ -271,23 +280,37 @@ constexpr auto kLayerNames = std::to_array<NamePair>({
     {"linear_attn.out_proj.weight", "ssm_out.weight"},
     {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
     {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
+    {"post_self_attn_layernorm.weight", "post_attention_norm.weight"},
+    {"post_mlp_layernorm.weight", "post_ffw_norm.weight"},
     {"mlp.gate_proj.weight", "ffn_gate.weight"},
     {"mlp.up_proj.weight", "ffn_up.weight"},
     {"mlp.gate_up_proj.weight", "ffn_up.weight"},
     {"mlp.down_proj.weight", "ffn_down.weight"},
     {"mlp.gate.weight", "ffn_gate_inp.weight"},
+    {"block_sparse_moe.gate.weight", "ffn_gate_inp.weight"},
+    {"mlp.router.weight", "ffn_gate_inp.weight"},
+    {"mlp.router.bias", "ffn_gate_inp.bias"},
     {"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
     {"mlp.experts.down_proj", "ffn_down_exps.weight"},
+    {"mlp.experts.gate_up_proj_bias", "ffn_gate_up_exps.bias"},
+    {"mlp.experts.gate_up_proj_blocks", "ffn_gate_up_exps.blocks"},
+    {"mlp.experts.gate_up_proj_scales", "ffn_gate_up_exps.scales"},
+    {"mlp.experts.down_proj_bias", "ffn_down_exps.bias"},
+    {"mlp.experts.down_proj_blocks", "ffn_down_exps.blocks"},
+    {"mlp.experts.down_proj_scales", "ffn_down_exps.scales"},
     {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
     {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
     {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
 });
 
-constexpr std::array<NamePair, 3> kExpertNames = {{
+constexpr std::array<NamePair, 6> kExpertNames = {{
     {"gate_proj.weight", "ffn_gate"},
     {"up_proj.weight", "ffn_up"},
     {"down_proj.weight", "ffn_down"},
+    {"w1.weight", "ffn_gate"},  // Mixtral
+    {"w3.weight", "ffn_up"},
+    {"w2.weight", "ffn_down"},
 }};
 
 std::string_view look_up(std::span<const NamePair> names, std::string_view hf_name) {
@@ -327,7 +350,9 @@ std::string layer_name(std::string_view rest, std::string_view after_attention) 
   if (const std::string_view name = look_up(kLayerNames, rest); !name.empty()) {
     return std::string(name);
   }
-  return take_prefix(rest, "mlp.experts.") ? expert_name(rest) : std::string();
+  const bool is_expert =
+      take_prefix(rest, "mlp.experts.") || take_prefix(rest, "block_sparse_moe.experts.");
+  return is_expert ? expert_name(rest) : std::string();
 }
 
 // Vision models nest the language model one level deeper; the remainder begins with "layers." or is

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 #include "tqcache/tensors/gguf.h"
@@ -17,15 +18,18 @@ namespace tqcache::model {
 struct ModelTensors {
   std::vector<MappedFile> files;
   std::map<std::string, tensors::TensorView> by_name;  // GGUF names; views into `files`
-  std::string_view after_attention;                    // as in gguf_name()
+  std::string_view after_attention = {};               // as in gguf_name()
+  std::vector<AlignedBytes> rearranged = {};           // other memory that `by_name` views
 };
 
 // Maps model.safetensors of a Hugging Face folder, or the shards listed in
-// model.safetensors.index.json. `after_attention`: as in gguf_name().
+// model.safetensors.index.json. `after_attention`: as in gguf_name(). `transposed_experts`: as in
+// WeightForm, with copies of these weights.
 // Errors: kNotFound, kIo, those of the reader; kCorrupt (the index and the shards disagree),
 //         kUnsupported (a tensor that no supported architecture has). The message names the file.
 Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
-                                    std::string_view after_attention);
+                                    std::string_view after_attention,
+                                    bool transposed_experts = false);
 
 // Reads a small file of a folder. Errors: kNotFound, kIo, kTooLarge; the message names the file.
 Result<Bytes> read_folder_file(const std::filesystem::path& folder, const char* name);

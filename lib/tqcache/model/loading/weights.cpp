@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <span>
 #include <utility>
@@ -15,8 +16,9 @@ namespace tqcache::model {
 namespace {
 
 constexpr const char* kReadable =
-    "F32, F16, BF16; in rows of a multiple of 32 Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL; of 256 Q2_K "
-    "to Q6_K";
+    "F32, F16, BF16; in rows of a multiple of 32 Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4; of "
+    "256 "
+    "Q2_K to Q6_K";
 
 std::string describe(std::span<const std::uint64_t> shape) {
   std::string text;
@@ -76,6 +78,9 @@ class TensorFinder {
   std::vector<Matrix> stack(const std::string& name, std::int64_t count, std::int64_t n_rows,
                             std::int64_t n_cols);
   AlignedFloats vector(const std::string& name, std::int64_t size);
+  // `count` vectors of one tensor [count, size].
+  std::vector<AlignedFloats> vectors(const std::string& name, std::int64_t count,
+                                     std::int64_t size);
   AlignedFloats norm(const std::string& name, std::int64_t size);
   // A vector if `wanted`, otherwise an empty one.
   AlignedFloats vector_if(bool wanted, const std::string& name, std::int64_t size);
@@ -140,6 +145,17 @@ AlignedFloats TensorFinder::vector(const std::string& name, std::int64_t size) {
   AlignedFloats values(static_cast<std::size_t>(row.n_cols));
   load_rows(row, 0, row.n_rows, values);
   return values;
+}
+
+std::vector<AlignedFloats> TensorFinder::vectors(const std::string& name, std::int64_t count,
+                                                 std::int64_t size) {
+  const Matrix matrix = take(name, {to_unsigned(count), to_unsigned(size)});
+  std::vector<AlignedFloats> all(to_size(count));
+  for (std::int64_t i = 0; i < matrix.n_rows; ++i) {
+    all[to_size(i)].resize(to_size(size));
+    load_rows(matrix, i, 1, all[to_size(i)]);
+  }
+  return all;
 }
 
 AlignedFloats TensorFinder::norm(const std::string& name, std::int64_t size) {
@@ -361,8 +377,13 @@ AttentionWeights read_attention(TensorFinder& finder, const std::string& block,
   weights.k_bias = finder.vector_if(biases, block + "attn_k.bias", kv_size);
   weights.v_bias = finder.vector_if(biases, block + "attn_v.bias", kv_size);
   weights.output_bias = finder.vector_if(config.output_bias, block + "attn_output.bias", d_model);
-  weights.q_norm = finder.norm_if(config.qk_norms, block + "attn_q_norm.weight", config.head_dim);
-  weights.k_norm = finder.norm_if(config.qk_norms, block + "attn_k_norm.weight", config.head_dim);
+  const bool is_wide = config.wide_qk_norms;
+  weights.q_norm = finder.norm_if(config.qk_norms, block + "attn_q_norm.weight",
+                                  is_wide ? q_size : config.head_dim);
+  weights.k_norm = finder.norm_if(config.qk_norms, block + "attn_k_norm.weight",
+                                  is_wide ? kv_size : config.head_dim);
+  weights.sinks =
+      finder.vector_if(config.attention_sinks, block + "attn_sinks.weight", config.n_heads);
   return weights;
 }
 
@@ -371,18 +392,25 @@ FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block, cons
                             std::int64_t d_ff, std::int64_t d_model) {
   return {finder.matrix(block + "ffn_gate" + end, d_ff, d_model),
           finder.matrix(block + "ffn_up" + end, d_ff, d_model),
-          finder.matrix(block + "ffn_down" + end, d_model, d_ff)};
+          finder.matrix(block + "ffn_down" + end, d_model, d_ff),
+          {},
+          {},
+          {}};
 }
 
 FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block,
                             const ModelConfig& config) {
   const std::int64_t d_ff = config.d_ff;
-  if (!config.form.fused_projections) {
+  if (!config.form.fused_projections && !config.form.fused_gate_up) {
     return read_ffn(finder, block, ".weight", d_ff, config.d_model);
   }
   const Matrix both = finder.matrix(block + "ffn_up.weight", 2 * d_ff, config.d_model);
-  return {rows_of(both, 0, d_ff), rows_of(both, d_ff, d_ff),
-          finder.matrix(block + "ffn_down.weight", config.d_model, d_ff)};
+  return {rows_of(both, 0, d_ff),
+          rows_of(both, d_ff, d_ff),
+          finder.matrix(block + "ffn_down.weight", config.d_model, d_ff),
+          {},
+          {},
+          {}};
 }
 
 // All experts, stored in three tensors or in two.
@@ -404,7 +432,18 @@ std::vector<FeedForwardWeights> read_stacked_experts(TensorFinder& finder, const
   }
   const auto down = finder.stack(block + "ffn_down_exps.weight", n, d_model, d_ff);
   std::vector<FeedForwardWeights> each;
-  for (std::size_t i = 0; i < down.size(); ++i) each.push_back({gate[i], up[i], down[i]});
+  for (std::size_t i = 0; i < down.size(); ++i) {
+    each.push_back({gate[i], up[i], down[i], {}, {}, {}});
+  }
+  if (!experts.biases || finder.failed()) return each;
+  auto gate_biases = finder.vectors(block + "ffn_gate_exps.bias", n, d_ff);
+  auto up_biases = finder.vectors(block + "ffn_up_exps.bias", n, d_ff);
+  auto down_biases = finder.vectors(block + "ffn_down_exps.bias", n, d_model);
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    each[i].gate_bias = std::move(gate_biases[i]);
+    each[i].up_bias = std::move(up_biases[i]);
+    each[i].down_bias = std::move(down_biases[i]);
+  }
   return each;
 }
 
@@ -413,7 +452,9 @@ ExpertsWeights read_experts(TensorFinder& finder, const std::string& block,
   const ExpertsConfig& experts = config.experts;
   ExpertsWeights weights;
   weights.router = finder.matrix(block + "ffn_gate_inp.weight", experts.count, config.d_model);
-  if (finder.has(block + "ffn_down_exps.weight")) {
+  weights.router_bias =
+      finder.vector_if(experts.biases, block + "ffn_gate_inp.bias", experts.count);
+  if (experts.biases || finder.has(block + "ffn_down_exps.weight")) {
     weights.each = read_stacked_experts(finder, block, experts, config.d_model);
   } else {
     for (std::int64_t i = 0; i < experts.count && !finder.failed(); ++i) {
@@ -431,13 +472,14 @@ LayerWeights read_layer(TensorFinder& finder, std::int64_t index, const ModelCon
   const std::string block = "blk." + std::to_string(index) + ".";
   const std::int64_t d_model = config.d_model;
   LayerWeights layer;
-  layer.attention_norm = finder.norm(block + "attn_norm.weight", d_model);
+  layer.attention_norm = finder.norm_if(config.pre_norms, block + "attn_norm.weight", d_model);
   if (config.layer(index).kind == LayerKind::kDeltaNet) {
     layer.delta_net = read_delta_net(finder, block, config);
   } else {
     layer.attention = read_attention(finder, block, config);
   }
-  layer.ffn_norm = finder.norm(block + std::string(config.form.ffn_norm), d_model);
+  layer.ffn_norm =
+      finder.norm_if(config.pre_norms, block + std::string(config.form.ffn_norm), d_model);
   if (config.experts.count > 0) {
     layer.experts = read_experts(finder, block, config);
   } else {
@@ -567,6 +609,7 @@ class ConfigBytes {
       number(is_set ? 1 : 0);
     }
     real(form.norm_offset);
+    add_later_fields(config);
   }
 
   const Bytes& bytes() const { return out_.bytes(); }
@@ -580,6 +623,20 @@ class ConfigBytes {
     real(rope.base);
     number(std::ssize(rope.factors));
     for (const float factor : rope.factors) real(factor);
+  }
+
+  // Fields that families since version 2 of the fingerprint need. They are added only if one of
+  // them is set, so that the fingerprints of all other models stay what they are.
+  void add_later_fields(const ModelConfig& config) {
+    const std::array flags = {!config.pre_norms, config.wide_qk_norms, config.attention_sinks,
+                              config.experts.biases, config.form.fused_gate_up};
+    const std::array factors = {config.residual_scale, config.logit_divisor};
+    const bool is_set = std::ranges::any_of(flags, std::identity()) ||
+                        std::ranges::any_of(factors, [](float value) { return value != 1; });
+    if (!is_set) return;
+    out_.append_sized(as_bytes("more"));
+    for (const bool flag : flags) number(flag ? 1 : 0);
+    for (const float factor : factors) real(factor);
   }
 
   ByteWriter out_;

@@ -29,7 +29,8 @@ struct AttentionWeights {
   Matrix v;       // [n_kv_heads * head_dim, d_model]
   Matrix output;  // [d_model, n_heads * head_dim]
   AlignedFloats q_bias, k_bias, v_bias, output_bias;  // [rows of the matrix]
-  AlignedFloats q_norm, k_norm;                       // [head_dim]
+  AlignedFloats q_norm, k_norm;  // [head_dim], or [rows of the matrix] for all heads together
+  AlignedFloats sinks;           // [n_heads]
 };
 
 // A gated delta net multiplies its input by one to four matrices, whose row order is that of the
@@ -48,13 +49,15 @@ struct DeltaNetWeights {
 };
 
 struct FeedForwardWeights {
-  Matrix gate;  // [d_ff, d_model]
-  Matrix up;    // [d_ff, d_model]
-  Matrix down;  // [d_model, d_ff]
+  Matrix gate;                                                 // [d_ff, d_model]
+  Matrix up;                                                   // [d_ff, d_model]
+  Matrix down;                                                 // [d_model, d_ff]
+  AlignedFloats gate_bias = {}, up_bias = {}, down_bias = {};  // [rows of the matrix]
 };
 
 struct ExpertsWeights {
   Matrix router;                         // [count, d_model]
+  AlignedFloats router_bias;             // [count]
   std::vector<FeedForwardWeights> each;  // [count]
   FeedForwardWeights shared;
   Matrix shared_gate;  // [1, d_model]
