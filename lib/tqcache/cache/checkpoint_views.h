@@ -30,6 +30,10 @@ Result<SharedBytes> share_any(const CacheReader& reader, std::size_t block);
 Result<std::shared_ptr<const CacheReader>> at_checkpoint(std::shared_ptr<const CacheReader> source,
                                                          std::size_t number);
 
+// Some layers of a reader, without its checkpoints.
+std::shared_ptr<const CacheReader> some_layers(std::shared_ptr<const CacheReader> source,
+                                               const std::vector<std::size_t>& layers);
+
 // The checkpoints of `source`, each as view(state) makes it.
 template <class View>
 Result<std::vector<Checkpoint>> map_checkpoints(const CacheReader& source, View view) {

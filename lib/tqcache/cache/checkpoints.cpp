@@ -235,6 +235,11 @@ Result<SharedBytes> share_any(const CacheReader& reader, std::size_t block) {
   return invalid("no such block");
 }
 
+std::shared_ptr<const CacheReader> some_layers(std::shared_ptr<const CacheReader> source,
+                                               const std::vector<std::size_t>& layers) {
+  return std::make_shared<const SomeLayers>(std::move(source), layers);
+}
+
 std::int64_t last_state_before(const CacheReader& cache, std::int64_t n_tokens) {
   const CacheDesc& description = cache.description();
   if (n_tokens >= cache.n_tokens()) return cache.n_tokens();
@@ -259,7 +264,7 @@ Result<std::shared_ptr<const CacheReader>> at_checkpoint(std::shared_ptr<const C
     if (is_attention(layers[i])) attention.layers.push_back(i);
   }
   // Keeps the source alive, and with it its checkpoints.
-  attention.reader = std::make_shared<const SomeLayers>(source, attention.layers);
+  attention.reader = some_layers(source, attention.layers);
   TQC_TRY_ASSIGN(attention.reader,
                  first_tokens(std::move(attention.reader), checkpoint.n_tokens()));
   const auto earlier = source->checkpoints().first(number);
