@@ -80,7 +80,7 @@ void tell(const Console& console, const std::string& file, const std::string& na
                               counted(report.checkpoints, "checkpoint")));
   }
   if (report.short_checkpoints > 0) {
-    note(console, fmt::format("{} of fewer than 256 tokens left out: nothing could find {}",
+    note(console, fmt::format("{} of at most 256 tokens left out: nothing could find {}",
                               counted(report.short_checkpoints, "checkpoint"),
                               report.short_checkpoints == 1 ? "it" : "them"));
   }

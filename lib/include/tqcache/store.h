@@ -299,7 +299,7 @@ struct PutReport {
   // uses them as they are.
   std::int64_t other_blocks = 0;
   // Context checkpoints that were put as prompts of their own, without a name; and those that were
-  // left out because they have no complete token block, so that nothing could find them.
+  // left out because they have at most 256 tokens, so that nothing could find them.
   std::int64_t checkpoints = 0, short_checkpoints = 0;
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs
   std::string key;                         // of the record of a named prompt
