@@ -63,6 +63,7 @@ Json report_json(const PutFlags& flags, const OpenStore& store, const std::strin
   json["new_blocks"] = report.new_blocks;
   json["other_blocks"] = report.other_blocks;
   json["checkpoints"] = report.checkpoints;
+  json["new_checkpoint_bytes"] = report.new_checkpoint_bytes;
   json["bytes"] = report.bytes;
   json["new_bytes"] = report.new_bytes;
   json["content_name"] = name.empty() ? Json(nullptr) : Json(to_hex(report.content_name));
@@ -76,8 +77,9 @@ void tell(const Console& console, const std::string& file, const std::string& na
                             counted(report.n_tokens, "token"), kept, report.new_blocks,
                             report.blocks, grouped(report.new_bytes), grouped(report.bytes)));
   if (report.checkpoints > 0) {
-    note(console, fmt::format("{} stored as states that prompts are continued from",
-                              counted(report.checkpoints, "checkpoint")));
+    note(console, fmt::format("{} stored as states that prompts resume from, {} bytes new",
+                              counted(report.checkpoints, "checkpoint"),
+                              grouped(report.new_checkpoint_bytes)));
   }
   if (report.short_checkpoints > 0) {
     note(console, fmt::format("{} of at most 256 tokens left out: nothing could find {}",

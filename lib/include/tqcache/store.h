@@ -301,6 +301,7 @@ struct PutReport {
   // Context checkpoints that were put as prompts of their own, without a name; and those that were
   // left out because they have at most 256 tokens, so that nothing could find them.
   std::int64_t checkpoints = 0, short_checkpoints = 0;
+  std::uint64_t new_checkpoint_bytes = 0;  // of blobs, beside new_bytes
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs
   std::string key;                         // of the record of a named prompt
   Sha256 content_name{};                   // content digest of the named prompt
@@ -369,7 +370,7 @@ class Library {
   // are damaged.
   //
   // Context checkpoints of the reader become prompts without a name, so that find() finds the state
-  // of each at its number of tokens. They are put first. A prompt that is fetched has none.
+  // of each at its number of tokens. A prompt that is fetched has none.
   //
   // Progress: blocks.
   // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);

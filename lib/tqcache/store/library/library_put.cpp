@@ -359,8 +359,8 @@ struct Target {
 };
 
 // Puts the checkpoints of a prompt, whose state is then found at their numbers of tokens.
-Result<PutReport> put_checkpoints(const Target& target, const cache::CacheReader& prompt) {
-  PutReport report;
+Result<void> put_checkpoints(const Target& target, const cache::CacheReader& prompt,
+                             PutReport& report) {
   for (std::size_t i = 0; i < prompt.checkpoints().size(); ++i) {
     if (final_blocks(prompt.checkpoints()[i].n_tokens()) == 0) {
       ++report.short_checkpoints;
@@ -371,10 +371,9 @@ Result<PutReport> put_checkpoints(const Target& target, const cache::CacheReader
     PromptPutter putter(target.backend, target.options, source, /*is_named=*/false);
     TQC_TRY(putter.put({}));
     ++report.checkpoints;
-    report.new_blocks += putter.report().new_blocks;
-    report.new_bytes += putter.report().new_bytes;
+    report.new_checkpoint_bytes += putter.report().new_bytes;
   }
-  return report;
+  return {};
 }
 
 Result<PutReport> put_prompt(const Target& target, const PutSource& source, std::string_view name,
@@ -401,12 +400,8 @@ Result<PutReport> Library::put(const cache::CacheReader& prompt, std::string_vie
   TQC_TRY(check_source(source.manifest()));
   TQC_TRY(check_name(name));
   const Target target{backend_, options_};
-  TQC_TRY_ASSIGN(const PutReport earlier, put_checkpoints(target, prompt));
   TQC_TRY_ASSIGN(PutReport report, put_prompt(target, source, name, progress, options));
-  report.checkpoints = earlier.checkpoints;
-  report.short_checkpoints = earlier.short_checkpoints;
-  report.new_blocks += earlier.new_blocks;
-  report.new_bytes += earlier.new_bytes;
+  TQC_TRY(put_checkpoints(target, prompt, report));
   return report;
 }
 
