@@ -42,6 +42,10 @@ Result<void> check_biases(const model::SamplerOptions& sampling, const model::Mo
   return {};
 }
 
+bool is_state(const cache::Layer& layer) {
+  return std::holds_alternative<cache::StateLayer>(layer);
+}
+
 }  // namespace
 
 std::string_view stop_word(StopReason reason) {
@@ -120,19 +124,39 @@ Result<void> Session::begin_from(PromptStore& store, std::span<const std::int32_
   return {};
 }
 
-Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> prompt) {
+Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> prompt,
+                                                const EarlierState& earlier) {
   PrefixReuse reuse;
   reuse.n_before = cache_.n_tokens();
   reuse.n_common = common_prefix(cache_.tokens, prompt);
-  if (reuse.n_common < reuse.n_before) {
-    if (const Result<void> possible =
-            cache::check_truncate(cache::describe(cache_), reuse.n_common);
-        !possible) {
-      reuse.obstacle = possible.error().message;
-      TQC_TRY_ASSIGN(cache_, model::make_cache(*model_, Dtype::kF16));
+  // The last checkpoint that leaves a token of the prompt to be computed.
+  const auto find_earlier = [&]() -> Result<std::optional<cache::Cache>> {
+    const std::int64_t most = std::min(reuse.n_common, std::ssize(prompt) - 1);
+    if (!earlier || most <= 0) return std::optional<cache::Cache>();
+    TQC_TRY_ASSIGN(std::optional<cache::Cache> state, earlier(most));
+    // The file may have been replaced meanwhile.
+    const bool fits = state && cache::tokens_known(*state) && state->n_tokens() <= most &&
+                      common_prefix(state->tokens, prompt) == state->n_tokens() &&
+                      cache::check_identity(*state, model_->identity).ok();
+    if (!fits) state.reset();
+    return state;
+  };
+  const bool is_whole = reuse.n_common == reuse.n_before;
+  const Result<void> possible = cache::check_truncate(cache::describe(cache_), reuse.n_common);
+  if (!is_whole && possible) {
+    TQC_TRY_ASSIGN(cache_, cache::truncate(std::move(cache_), reuse.n_common));
+  } else if (!is_whole) {
+    reuse.obstacle = possible.error().message;
+    TQC_TRY_ASSIGN(std::optional<cache::Cache> state, find_earlier());
+    if (state) {
+      cache_ = std::move(*state);
     } else {
-      TQC_TRY_ASSIGN(cache_, cache::truncate(std::move(cache_), reuse.n_common));
+      TQC_TRY_ASSIGN(cache_, model::make_cache(*model_, Dtype::kF16));
     }
+  } else if (std::ssize(prompt) == reuse.n_before && std::ranges::any_of(cache_.layers, is_state)) {
+    // Recurrent state cannot compute its last token again.
+    TQC_TRY_ASSIGN(std::optional<cache::Cache> state, find_earlier());
+    if (state) cache_ = std::move(*state);
   }
   reuse.n_kept = cache_.n_tokens();
   return reuse;

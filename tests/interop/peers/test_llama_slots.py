@@ -1,0 +1,149 @@
+"""Slots of llama-server with context checkpoints: of a hybrid and of a model with sliding windows.
+
+The server runs in processes of its own, as after a restart: what it reuses then, it has from the
+file. How many tokens that is was measured with the files as the server saves them.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import urllib.request
+
+import support
+
+support.need("xllamacpp")
+tiny_gguf = support.need("tiny_gguf")
+tiny_models = support.need("tiny_models")
+
+N, N_MORE, N_BACK = 600, 50, 10
+MODELS = {"qwen3_5": {}, "gemma3": {"sliding_window": 64}}
+
+# What the next request takes from the file: (the prompt and more, the prompt, one that leaves it).
+AS_SAVED = {"qwen3_5": (600, 596, 84), "gemma3": (595, 595, 83)}
+WITHOUT_CHECKPOINTS = {"qwen3_5": (600, 0, 0), "gemma3": (599, 599, 0)}
+
+
+def prompts():
+    """The prompt, and the three requests."""
+    draw = random.Random(5)
+    ids = [draw.randrange(1, 256) for _ in range(N + 2 * N_MORE)]
+    prompt, more, other = ids[:N], ids[N:N + N_MORE], ids[N + N_MORE:]
+    return prompt, (prompt + more, prompt, prompt[:N - N_BACK] + other)
+
+
+def serve(model, folder, requests):
+    """The answers of a new server to requests (path, body)."""
+    command = [sys.executable, __file__, "--serve", str(model), str(folder)]
+    done = subprocess.run(command, input=json.dumps(requests), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"llama-server: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def complete(ids, count):
+    return "/completion", {"prompt": ids, "n_predict": count, "temperature": 0, "id_slot": 0,
+                           "cache_prompt": True, "return_tokens": True}
+
+
+def restore(name):
+    return "/slots/0?action=restore", {"filename": name}
+
+
+class Slots(support.PeerTest):
+    def model(self, name):
+        path = support.shared_folder() / f"{name}.gguf"
+        if not path.exists():
+            tiny_models.FAMILIES[name][1].update(MODELS[name])
+            tiny_gguf.write(tiny_models.make(name), path)
+        return path
+
+    def saved(self, name):
+        path = support.shared_folder() / f"{name}.bin"
+        if not path.exists():
+            save = "/slots/0?action=save", {"filename": path.name}
+            serve(self.model(name), path.parent, [complete(prompts()[0], 0), save])
+        return path
+
+    def reused(self, name, file):
+        """How many tokens each request takes from the file, and the tokens that follow."""
+        requests = [request for ids in prompts()[1] for request in (restore(file.name),
+                                                                   complete(ids, 8))]
+        answers = serve(self.model(name), file.parent, requests)[1::2]
+        return (tuple(answer["timings"]["cache_n"] for answer in answers),
+                [answer["tokens"] for answer in answers])
+
+    def cold(self, name):
+        return [serve(self.model(name), self.folder, [complete(ids, 8)])[0]["tokens"]
+                for ids in prompts()[1]]
+
+    def export(self, name, tqkv, file, *flags):
+        return self.convert(tqkv, file, "--to", "llama-seq", "--llama-server-tokens", "--model",
+                            self.model(name), *flags)
+
+    def test_there_and_back(self):
+        for name in MODELS:
+            with self.subTest(model=name):
+                saved = self.saved(name)
+                tqkv = self.convert(saved, "kept.tqkv", "--bits", 16, "--model", self.model(name))
+                self.tqcache("verify", tqkv)
+                info = json.loads(self.tqcache("info", "--json", tqkv))
+                self.assertEqual([each["n_tokens"] for each in info["checkpoints"]], [84, 596])
+                back = self.export(name, tqkv, "back.bin")
+                self.assertEqual(back.read_bytes(), saved.read_bytes())
+                cached, tokens = self.reused(name, back)
+                self.assertEqual(cached, AS_SAVED[name])
+                self.assertEqual(tokens, self.cold(name))
+
+    def test_a_cache_of_ours(self):
+        """llama-server resumes from what tqcache computed, without any checkpoint of its own."""
+        for name in MODELS:
+            with self.subTest(model=name):
+                tqkv = self.folder / "ours.tqkv"
+                ids = ",".join(str(token) for token in prompts()[0])
+                self.tqcache("prefill", "--model", self.model(name), "--ids", ids, "-o", tqkv,
+                             "--force")
+                cached, tokens = self.reused(name, self.export(name, tqkv, "ours.bin"))
+                self.assertEqual(cached, WITHOUT_CHECKPOINTS[name])
+                self.assertEqual(tokens, self.cold(name))
+
+    def test_resumes_from_a_checkpoint(self):
+        """So does tqcache, from the last one before the prompt leaves the cache."""
+        for name in MODELS:
+            with self.subTest(model=name):
+                tqkv = self.convert(self.saved(name), "kept.tqkv", "--bits", 16, "--model",
+                                    self.model(name))
+                ids = ",".join(str(token) for token in prompts()[1][2])
+                generate = ("generate", "--model", self.model(name), "--ids", ids, "-n", 8,
+                            "--temperature", 0, "--json")
+                warm = json.loads(self.tqcache(*generate, "--cache", tqkv, "--reuse"))
+                cold = json.loads(self.tqcache(*generate))
+                self.assertEqual(warm["cached_tokens"], 84)
+                self.assertEqual(warm["token_ids"], cold["token_ids"])
+
+
+def run_server(model, folder):
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.n_ctx, params.n_parallel, params.n_gpu_layers = 2048, 1, 0
+    params.slot_save_path = folder + "/"
+    params.cpuparams.n_threads = 1
+    params.warmup = False
+    server = xllamacpp.Server(params)
+    answers = []
+    for path, body in json.load(sys.stdin):
+        request = urllib.request.Request(server.listening_address + path, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as answer:
+            answers.append(json.load(answer))
+    print("\n" + json.dumps(answers), flush=True)
+    os._exit(0)  # the server's threads do not end
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        run_server(*sys.argv[2:])
+    support.main()
