@@ -94,7 +94,9 @@ class PromptStore {
   std::uint64_t read_bytes() const;
   // Layers of the prefix that begin() found; empty if it found no prefix.
   const std::vector<cache::LayerDesc>& found_layers() const;
-  const store::BackgroundPutReport& stored() const;
+  const store::BackgroundPutReport& stored() const;  // after finish()
+  // The same while blocks are being added; left_blocks is not counted.
+  store::BackgroundPutReport stored_so_far() const;
   // What finish() saved under the name.
   const std::optional<store::PutReport>& named() const;
   const std::string& warning() const;  // empty: no warning

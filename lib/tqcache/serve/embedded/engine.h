@@ -31,9 +31,9 @@
 namespace tqcache::serve {
 
 struct EngineOptions {
-  std::string model;               // GGUF file, or Hugging Face folder
-  std::string model_id = {};       // for clients; empty: from the file name
-  std::string chat_template = {};  // a name; empty: that of the model
+  std::string model;                                       // GGUF file, or Hugging Face folder
+  std::string model_id = {};                               // for clients; empty: from the file name
+  std::string chat_template = {};                          // a name; empty: that of the model
   std::optional<cache::ConvertOptions> quantization = {};  // of new caches; absent: dense f16
   unsigned n_threads = 0;
   model::Scorer scorer = model::Scorer::kFast;
@@ -43,6 +43,7 @@ struct EngineOptions {
   bool same_quantization = false;  // take only stored prefixes with `quantization`
   bool verify_digests = false;
   std::size_t max_waiting = 16;  // requests in the queue
+  bool shows_text = false;       // the ledger keeps how each prompt begins
   std::function<void(const std::string& where, const std::string& message)> on_warning = {};
 };
 
@@ -123,7 +124,7 @@ class Engine {
 
   Result<void> take_prefix(const GenerationRequest& request, const Progress& progress,
                            Answer& answer);
-  Result<bool> take_from_store(const GenerationRequest& request, const Progress& progress);
+  Result<void> take_from_store(const GenerationRequest& request, const Progress& progress);
   Result<void> forget_conversation();
   void finish_store();
   std::int64_t shared_blocks(const GenerationRequest& request) const;

@@ -28,10 +28,18 @@ constexpr std::size_t kMaxStopBytes = 512;
 constexpr std::size_t kMaxMessages = 16'384;
 
 // Cannot change an answer.
-constexpr std::initializer_list<std::string_view> kIgnored = {
-    "user",          "metadata",          "store",           "service_tier",
-    "cache_prompt",  "safety_identifier", "id_slot",         "prompt_cache_key",
-    "prediction",    "prompt_cache_retention", "timings_per_token", "parallel_tool_calls"};
+constexpr std::string_view kIgnored[] = {"user",
+                                         "metadata",
+                                         "store",
+                                         "service_tier",
+                                         "cache_prompt",
+                                         "safety_identifier",
+                                         "id_slot",
+                                         "prompt_cache_key",
+                                         "prediction",
+                                         "prompt_cache_retention",
+                                         "timings_per_token",
+                                         "parallel_tool_calls"};
 
 // Reads the fields of one object and keeps the first error. A field that is null counts as absent.
 class FieldReader {
@@ -69,10 +77,10 @@ class FieldReader {
   std::optional<std::int64_t> whole(const char* key, std::int64_t least, std::int64_t most) {
     const Json* const value = find(key);
     if (value == nullptr) return std::nullopt;
-    const bool fits = value->is_number_integer() &&
-                      !(value->is_number_unsigned() &&
-                        value->get<std::uint64_t>() >
-                            std::uint64_t{std::numeric_limits<std::int64_t>::max()});
+    const bool fits =
+        value->is_number_integer() &&
+        !(value->is_number_unsigned() &&
+          value->get<std::uint64_t>() > std::uint64_t{std::numeric_limits<std::int64_t>::max()});
     const std::int64_t number = fits ? value->get<std::int64_t>() : 0;
     if (fits && number >= least && number <= most) return number;
     if (!value->is_number_integer()) {
@@ -109,7 +117,7 @@ class FieldReader {
   void refuse_others() {
     for (const auto& [key, value] : object_.items()) {
       if (known_.contains(key) || value.is_null()) continue;
-      if (std::find(kIgnored.begin(), kIgnored.end(), key) != kIgnored.end()) continue;
+      if (std::ranges::find(kIgnored, key) != std::end(kIgnored)) continue;
       fail(key.substr(0, kMaxNameBytes), "this server does not know it", "unknown_parameter");
     }
   }
@@ -310,9 +318,9 @@ bool read_thinks(FieldReader& fields) {
 void read_ids(FieldReader& fields, const char* key, const Json& list,
               std::vector<std::int32_t>& ids) {
   for (const Json& id : list) {
-    const bool fits = id.is_number_unsigned() &&
-                      id.get<std::uint64_t>() <=
-                          std::uint64_t{std::numeric_limits<std::int32_t>::max()};
+    const bool fits =
+        id.is_number_unsigned() &&
+        id.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int32_t>::max()};
     if (!fits) return fields.fail(key, "expected a list of token ids");
     ids.push_back(id.get<std::int32_t>());
   }
@@ -322,8 +330,8 @@ void read_ids(FieldReader& fields, const char* key, const Json& list,
 void read_prompt(FieldReader& fields, CompletionRequest& request) {
   const Json* value = fields.find("prompt");
   if (value == nullptr) return fields.fail("prompt", "missing");
-  const bool is_list_of_prompts = value->is_array() && !value->empty() &&
-                                  ((*value)[0].is_string() || (*value)[0].is_array());
+  const bool is_list_of_prompts =
+      value->is_array() && !value->empty() && ((*value)[0].is_string() || (*value)[0].is_array());
   if (is_list_of_prompts) {
     if (value->size() > 1) {
       return fields.fail("prompt", "this server takes one prompt at a time",

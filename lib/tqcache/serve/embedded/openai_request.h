@@ -23,9 +23,9 @@ struct ApiError {
   int status = 400;
   std::string message;
   std::string type = "invalid_request_error";
-  std::string param = {};           // the field to blame; empty: null
-  std::string code = {};            // empty: null
-  std::int64_t retry_after_s = 0;   // of the header Retry-After; 0: none
+  std::string param = {};          // the field to blame; empty: null
+  std::string code = {};           // empty: null
+  std::int64_t retry_after_s = 0;  // of the header Retry-After; 0: none
 };
 
 // {"error": {...}}
@@ -44,13 +44,14 @@ struct GenerationSettings {
 
 struct ChatRequest {
   GenerationSettings settings;
-  std::vector<tokenizer::ChatMessage> messages;  // at least one; only the first may be of the system
+  std::vector<tokenizer::ChatMessage>
+      messages;  // at least one; only the first may be of the system
   bool thinks = true;
 };
 
 struct CompletionRequest {
   GenerationSettings settings;
-  std::string text;                // the prompt, unless `ids` is given
+  std::string text;  // the prompt, unless `ids` is given
   std::vector<std::int32_t> ids;
 };
 
