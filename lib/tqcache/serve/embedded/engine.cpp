@@ -294,7 +294,7 @@ void Engine::remember(const GenerationRequest& request, const std::string& text,
 
 void Engine::note_in_ledger(const GenerationRequest& request, const Answer& answer) {
   const cache::Cache& cache = session_->cache();
-  if (cache.n_tokens() == 0) return;
+  if (cache.n_tokens() <= cache::kTokenBlock) return;  // nothing is kept of it
   std::string text;
   if (options_.shows_text) {
     const auto n_first = std::min<std::size_t>(request.prompt.size(), kShownTextBytes);

@@ -24,7 +24,7 @@
 #include "tqcache/keys.h"
 #include "tqcache/quantize.h"
 #include "tqcache/serve/embedded/openai_request.h"
-#include "tqcache/serve/embedded/prompt_ledger.h"
+#include "tqcache/serve/prompt_ledger.h"
 #include "tqcache/serve/embedded/request_queue.h"
 #include "tqcache/session.h"
 

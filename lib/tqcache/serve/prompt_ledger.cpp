@@ -1,4 +1,4 @@
-#include "tqcache/serve/embedded/prompt_ledger.h"
+#include "tqcache/serve/prompt_ledger.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 
 using Chain = std::vector<std::uint64_t>;
 
-std::size_t shared(const Chain& a, const Chain& b) {
+std::size_t n_shared_blocks(const Chain& a, const Chain& b) {
   return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
@@ -54,12 +54,13 @@ PromptLedger::Id PromptLedger::note(const PromptEvent& event) {
   for (Slot& slot : slots_) {
     const KeptPrompt& each = slot.prompt;
     if (each.tenant != event.tenant || each.model != event.model) continue;
-    const std::size_t n = shared(each.chain, prompt_chain);
+    const std::size_t n = n_shared_blocks(each.chain, prompt_chain);
     if (n > 0 && n >= n_shared) {
       source = &slot;
       n_shared = n;
     }
-    const bool is_prefix = !each.chain.empty() && shared(each.chain, chain) == each.chain.size();
+    const bool is_prefix =
+        !each.chain.empty() && n_shared_blocks(each.chain, chain) == each.chain.size();
     if (is_prefix && each.n_tokens <= std::ssize(event.tokens) &&
         (continued == nullptr || each.chain.size() >= continued->prompt.chain.size())) {
       continued = &slot;

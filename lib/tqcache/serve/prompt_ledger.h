@@ -1,5 +1,5 @@
 #pragma once
-// serve/embedded/prompt_ledger.h: the prompts that a server keeps, with their hits, for its page.
+// serve/prompt_ledger.h: the prompts that a server keeps, with their hits, for its page.
 //
 // An entry is a conversation or another text: its newest tokens count. Entries hold no tokens, only
 // hashes of token blocks. These are not cryptographic: statistics alone depend on them.
