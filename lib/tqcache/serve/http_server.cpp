@@ -315,22 +315,24 @@ class ProviderSink : public Sink {
 
 // A stream whose failure must not look like a complete answer.
 void set_stream(httplib::Response& to, Response& from, const std::string& type, bool may_chunk) {
-  const auto provide = [stream = std::move(from.stream)](httplib::DataSink& sink) {
-    ProviderSink body(sink);
-    if (!stream(body) || !body.is_good()) return false;
-    sink.done();
-    return true;
-  };
   if (from.stream_length.value_or(1) == 0) return to.set_content("", type);
   if (from.stream_length) {
-    const auto with_length = [provide](std::size_t, std::size_t, httplib::DataSink& sink) {
-      return provide(sink);
+    // cpp-httplib asks again when bytes are missing.
+    const auto with_length = [stream = std::move(from.stream), was_called = false](
+                                 std::size_t, std::size_t, httplib::DataSink& sink) mutable {
+      if (std::exchange(was_called, true)) return false;
+      ProviderSink body(sink);
+      return stream(body) && body.is_good();
     };
     to.set_content_provider(*from.stream_length, type, with_length);
     return;
   }
-  const auto without_length = [provide](std::size_t, httplib::DataSink& sink) {
-    return provide(sink);
+  const auto without_length = [stream = std::move(from.stream)](std::size_t,
+                                                                httplib::DataSink& sink) {
+    ProviderSink body(sink);
+    if (!stream(body) || !body.is_good()) return false;
+    sink.done();
+    return true;
   };
   if (may_chunk) {
     to.set_chunked_content_provider(type, without_length);
@@ -365,6 +367,10 @@ class HttpServer::Impl : private httplib::Server {
     metrics.define("tqcache_connections", Type::kGauge, "Open connections of clients.");
     metrics.define("tqcache_requests_running", Type::kGauge, "Requests being answered.");
     set_tcp_nodelay(true);
+    // What the header Keep-Alive says.
+    set_keep_alive_timeout(
+        std::chrono::floor<std::chrono::seconds>(shared_.options.idle_timeout).count());
+    set_keep_alive_max_count(1'000'000);
     // The default is SO_REUSEPORT, with which two servers can share a port without noticing.
     set_socket_options([](socket_t fd) {
       const int yes = 1;
@@ -454,7 +460,11 @@ class HttpServer::Impl : private httplib::Server {
     if (n > shared_.options.max_connections) {
       refuse(connection, {503, "too many connections"});
     } else {
-      while (serve_one(connection)) {
+      try {
+        while (serve_one(connection)) {
+        }
+      } catch (const std::exception& error) {  // no memory
+        shared_.log.error("exception", {{"message", error.what()}});
       }
     }
     shared_.metrics.set("tqcache_connections", static_cast<double>(--shared_.n_connections));
