@@ -13,7 +13,9 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
+#include "verbs/serve_embedded.h"
 #ifdef TQCACHE_SERVE
+#include "tqcache/hash.h"
 #include "tqcache/serve/http_server.h"
 #include "tqcache/serve/operations.h"
 #include "tqcache/serve/proxy.h"
@@ -23,17 +25,29 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kServeExamples =
-    R"(A proxy before llama-server. It passes every request on, and every answer back, byte for byte.
+    R"(With --upstream, a proxy before llama-server. It passes every request on, and every answer back,
+byte for byte. With --model, a server of its own: the routes of OpenAI's interface, answered by the
+reference decoder, one request at a time.
 
-GET /health says whether the upstream server answers, GET /metrics has counters for Prometheus. SIGHUP
-reads --api-key-file again. SIGTERM and Ctrl-C end the server after running requests are answered, at
+With --store (or the variable TQCACHE_STORE) a prompt begins with the longest prefix that the store
+has, and new token blocks are added to it. Without a store, --model keeps only the last conversation.
+Each key of --api-key-file has prompts of its own.
+
+GET / is a page with the prompts that --model keeps. GET /health says whether the server can answer,
+GET /metrics has counters for Prometheus. SIGHUP reads --api-key-file again. SIGTERM and Ctrl-C end the server after running requests are answered, at
 most --grace later.
 
 Examples:
   tqcache serve --upstream http://127.0.0.1:8080
+  tqcache serve --model model.gguf --store dir:prompts
+  tqcache serve --model model.gguf --store dir:prompts --config turbo --api-key-file keys.txt
 )";
 
 struct ServeFlags {
+  EmbeddedFlags embedded;
+  PromptStoreFlags store;
+  std::optional<std::string> config;
+  bool share_tenants = false;
   std::string upstream;
   std::string upstream_key_file;
   std::optional<std::chrono::seconds> upstream_timeout;
@@ -107,8 +121,61 @@ void wait_for_end(const ServeFlags& flags, serve::HttpServer& server, serve::Log
   }
 }
 
+void warn_if_open(const ServeFlags& flags, const serve::HttpOptions& options, serve::Log& log) {
+  const bool is_local = flags.listen.starts_with("127.") || flags.listen.starts_with("[::1]") ||
+                        flags.listen.starts_with("localhost:");
+  if (is_local || !options.api_keys.empty()) return;
+  log.warning("open", {{"message",
+                        "other machines can use this server without a key; "
+                        "--api-key-file requires one"}});
+}
+
+// The salt of a client with this key, as the proxy has it.
+std::string key_salt(const std::string& salt, const std::string& api_key) {
+  if (api_key.empty()) return salt;
+  return salt + std::string("\0serve client\0", 14) + to_hex(sha256(as_bytes(api_key)));
+}
+
+Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
+  TQC_TRY_ASSIGN(const serve::HttpOptions options, http_options(flags));
+  TQC_TRY_ASSIGN(const std::optional<PromptStoreChoice> choice,
+                 choose_prompt_store(flags.store, ""));
+  EmbeddedStore store;
+  std::string salt;
+  if (choice) {
+    store.url = choice->url;
+    store.read_only = choice->read_only;
+    salt = choice->salt;
+  }
+  store.config_is_given = flags.config.has_value();
+  store.config = flags.config.value_or(store.config);
+  serve::Metrics metrics;
+  serve::Log log({}, console.quiet);
+  TQC_TRY_ASSIGN(const std::unique_ptr<serve::Engine> engine,
+                 open_engine(console, flags.embedded, store, log));
+  const bool has_tenants = !options.api_keys.empty() && !flags.share_tenants;
+  const auto tenant_of = [&](const serve::Request& request) {
+    return has_tenants ? key_salt(salt, request.api_key) : salt;
+  };
+  serve::EngineApi api(*engine, {.tenant_of = tenant_of, .has_keys = has_tenants}, metrics);
+  serve::HttpServer server(options, metrics, log);
+  api.add_routes(server);
+  TQC_TRY(server.start());
+  log.info("listening", {{"port", std::to_string(server.port())}, {"model", engine->model_id()}});
+  warn_if_open(flags, options, log);
+  wait_for_end(flags, server, log);
+  log.info("stopping", {});
+  server.stop(flags.grace.value_or(std::chrono::seconds(30)));
+  return ExitCode::kDone;
+}
+
 Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
-  if (flags.upstream.empty()) return usage_error("no server to stand before: --upstream URL");
+  if (flags.upstream.empty() == flags.embedded.model.empty()) {
+    return usage_error(
+        "either --upstream URL, for a proxy, or --model FILE, for a server of its own, is "
+        "required");
+  }
+  if (!flags.embedded.model.empty()) return run_embedded(console, flags);
   TQC_TRY_ASSIGN(const serve::HttpOptions options, http_options(flags));
   serve::Metrics metrics;
   serve::Log log({}, console.quiet);
@@ -122,13 +189,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   proxy->attach(server);
   TQC_TRY(server.start());
   log.info("listening", {{"port", std::to_string(server.port())}, {"upstream", flags.upstream}});
-  const bool is_local = flags.listen.starts_with("127.") || flags.listen.starts_with("[::1]") ||
-                        flags.listen.starts_with("localhost:");
-  if (!is_local && options.api_keys.empty()) {
-    log.warning("open", {{"message",
-                          "other machines can use this server without a key; "
-                          "--api-key-file requires one"}});
-  }
+  warn_if_open(flags, options, log);
   wait_for_end(flags, server, log);
   log.info("stopping", {});
   server.stop(flags.grace.value_or(std::chrono::seconds(30)));
@@ -150,6 +211,17 @@ Action define_serve(FlagSet& app) {
   app.add("--upstream", options->upstream, "The llama-server to stand before")
       ->type_name("URL")
       ->not_empty();
+  add_embedded_flags(app, options->embedded);
+  add_resource_flags(app, options->embedded.n_threads);
+  add_prompt_store_flags(app, options->store, StoreNames::kWithoutName);
+  app.add("--config", options->config,
+          "What is stored: lossless, turbo (4 bits), or a configuration as for convert")
+      ->type_name("TEXT")
+      ->not_empty()
+      ->group("Store");
+  app.add("--share-tenants", options->share_tenants,
+          "Clients with different keys use the same prompts")
+      ->group("Store");
   app.add("--listen", options->listen, "Address to listen on; port 0 takes any free port")
       ->type_name("HOST:PORT")
       ->not_empty()

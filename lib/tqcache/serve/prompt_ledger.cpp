@@ -61,7 +61,7 @@ PromptLedger::Id PromptLedger::note(const PromptEvent& event) {
     }
     const bool is_prefix =
         !each.chain.empty() && n_shared_blocks(each.chain, chain) == each.chain.size();
-    if (is_prefix && each.n_tokens <= std::ssize(event.tokens) &&
+    if (is_prefix &&
         (continued == nullptr || each.chain.size() >= continued->prompt.chain.size())) {
       continued = &slot;
     }
@@ -99,12 +99,12 @@ void PromptLedger::finish_bytes(Id id, std::uint64_t bytes) {
   if (Slot* const slot = find(id)) slot->prompt.stored_bytes = slot->finished_bytes += bytes;
 }
 
-std::vector<KeptPrompt> PromptLedger::entries(std::string_view tenant) const {
+std::vector<KeptPrompt> PromptLedger::entries(std::optional<std::string_view> tenant) const {
   std::vector<KeptPrompt> found;
   {
     const std::lock_guard lock(mutex_);
     for (const Slot& slot : slots_) {
-      if (slot.prompt.tenant == tenant) found.push_back(slot.prompt);
+      if (!tenant || slot.prompt.tenant == *tenant) found.push_back(slot.prompt);
     }
   }
   std::ranges::sort(found, std::ranges::greater(),

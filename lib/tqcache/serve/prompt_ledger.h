@@ -1,12 +1,14 @@
 #pragma once
 // serve/prompt_ledger.h: the prompts that a server keeps, with their hits, for its page.
 //
-// An entry is a conversation or another text: its newest tokens count. Entries hold no tokens, only
-// hashes of token blocks. These are not cryptographic: statistics alone depend on them.
+// An entry is a chain of whole token blocks: a text that continues all blocks of another takes over
+// its entry, as a conversation does with each turn. Entries hold no tokens, only hashes of blocks.
+// These are not cryptographic: statistics alone depend on them.
 
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,8 +61,8 @@ class PromptLedger {
   // Adds to the bytes for good, and ends set_bytes().
   void finish_bytes(Id id, std::uint64_t bytes);
 
-  // Entries of a tenant, the most recently used first.
-  std::vector<KeptPrompt> entries(std::string_view tenant) const;
+  // Entries of a tenant, or of all, the most recently used first.
+  std::vector<KeptPrompt> entries(std::optional<std::string_view> tenant) const;
 
  private:
   struct Slot {

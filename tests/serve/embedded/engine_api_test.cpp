@@ -75,7 +75,10 @@ class EngineApiTest : public testing::Test {
   static Engine* engine_;
   Metrics metrics_;
   FakeClient client_;
-  EngineApi api_{*engine_, [](const Request& request) { return request.api_key; }, metrics_};
+  EngineApi api_{
+      *engine_,
+      {.tenant_of = [](const Request& request) { return request.api_key; }, .has_keys = true},
+      metrics_};
 };
 
 Engine* EngineApiTest::engine_ = nullptr;
@@ -232,6 +235,28 @@ TEST_F(EngineApiTest, AClientThatIsGoneLeavesTheQueue) {
   EXPECT_EQ(engine_->queue().counts().running, 1u);
   response = {};
   EXPECT_EQ(engine_->queue().counts().running, 0u);
+}
+
+TEST_F(EngineApiTest, ThePageIsOfOneKey) {
+  Request request = with_body(R"({"prompt": [)" + [] {
+    std::string ids = "5";
+    for (int i = 0; i < 299; ++i) ids += ",5";
+    return ids;
+  }() + R"(], "max_tokens": 1})");
+  request.api_key = "first";
+  ASSERT_EQ(api_.completions(request, client_).status, 200);
+  const Response own = api_.page(request);
+  EXPECT_THAT(own.body, HasSubstr("<td>301</td>"));
+  request.api_key = "second";
+  EXPECT_THAT(api_.page(request).body, testing::Not(HasSubstr("<td>301</td>")));
+  EngineApi open(*engine_, {.tenant_of = [](const Request&) { return std::string(); }}, metrics_);
+  EXPECT_THAT(open.page(request).body, HasSubstr("<td>301</td>"));
+  std::string policy;
+  for (const Header& header : own.headers) {
+    if (header.name == "Content-Security-Policy") policy = header.value;
+  }
+  EXPECT_THAT(policy, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(own.body, testing::Not(HasSubstr("<script")));
 }
 
 TEST_F(EngineApiTest, HasTheSmallRoutes) {

@@ -57,12 +57,16 @@ TEST(PromptLedger, AHitIsOfThePromptThatSharesMost) {
   const auto two = ledger.note(event(joined(system, tokens(20000, 300)), 2, 512));
   EXPECT_NE(one, two);
   ledger.note(event(joined(joined(system, tokens(20000, 256)), tokens(70000, 300)), 3, 768));
+  // The third continues all whole blocks of the second, so they are one entry.
   const auto entries = ledger.entries("a");
-  ASSERT_EQ(entries.size(), 3u);
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].id, two);
   EXPECT_EQ(entries[0].used, 3);
-  for (const KeptPrompt& each : entries) {
-    EXPECT_EQ(each.hits, each.id == one || each.id == two ? 1 : 0) << each.id;
-  }
+  EXPECT_EQ(entries[0].hits, 1);
+  EXPECT_EQ(entries[0].hit_tokens, 768);
+  EXPECT_EQ(entries[1].id, one);
+  EXPECT_EQ(entries[1].hits, 1);
+  EXPECT_EQ(entries[1].hit_tokens, 512);
 }
 
 TEST(PromptLedger, TenantsAreApart) {

@@ -96,7 +96,10 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
     engine->no_turns_ = std::move(turns).error();
   }
   // A wrong URL ends the program at once, not with the first request.
-  if (!its.store_url.empty()) TQC_TRY(engine->open_store(""));
+  if (!its.store_url.empty()) {
+    TQC_TRY_ASSIGN(const auto store, engine->open_store(""));
+    engine->store_name_ = store ? store->url() : "that cannot be reached";
+  }
   return engine;
 }
 

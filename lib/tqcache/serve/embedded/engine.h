@@ -24,8 +24,8 @@
 #include "tqcache/keys.h"
 #include "tqcache/quantize.h"
 #include "tqcache/serve/embedded/openai_request.h"
-#include "tqcache/serve/prompt_ledger.h"
 #include "tqcache/serve/embedded/request_queue.h"
+#include "tqcache/serve/prompt_ledger.h"
 #include "tqcache/session.h"
 
 namespace tqcache::serve {
@@ -86,6 +86,9 @@ class Engine {
   RequestQueue& queue() { return queue_; }
   PromptLedger& ledger() { return ledger_; }
   bool has_store() const { return !options_.store_url.empty(); }
+  // Of the store, without the password; empty: there is none.
+  const std::string& store_name() const { return store_name_; }
+  bool shows_text() const { return options_.shows_text; }
 
   // The tokens of a conversation. Answers of this engine to the same tenant keep their tokens.
   // Threads: any number. Errors: kUnsupported (the model has no chat template), those of
@@ -138,6 +141,7 @@ class Engine {
 
   EngineOptions options_;
   std::string model_id_;
+  std::string store_name_;
   std::unique_ptr<session::Session> session_;
   std::optional<session::ChatTurns> turns_;
   std::optional<Error> no_turns_;  // why there are none

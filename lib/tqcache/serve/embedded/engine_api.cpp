@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "tqcache/serve/prompt_page.h"
 #include "tqcache/version.h"
 
 namespace tqcache::serve {
@@ -186,10 +187,9 @@ void define_metrics(Metrics& metrics) {
 
 }  // namespace
 
-EngineApi::EngineApi(Engine& engine, std::function<std::string(const Request&)> tenant_of,
-                     Metrics& metrics)
+EngineApi::EngineApi(Engine& engine, EngineApiOptions options, Metrics& metrics)
     : engine_(engine),
-      tenant_of_(std::move(tenant_of)),
+      options_(std::move(options)),
       metrics_(metrics),
       started_(std::time(nullptr)) {
   define_metrics(metrics_);
@@ -210,6 +210,7 @@ void EngineApi::add_routes(HttpServer& server) {
   server.route("GET", "/v1/models", [this](const Request&, Client&) { return models(); });
   server.route("GET", "/v1/models/" + engine_.model_id(),
                [this](const Request&, Client&) { return model(); });
+  server.route("GET", "/", [this](const Request& r, Client&) { return page(r); });
   server.set_health([this] { return health(); });
 }
 
@@ -269,7 +270,7 @@ Response EngineApi::chat_completions(const Request& request, Client& client) {
   Job job;
   job.settings = chat.settings;
   job.request.is_chat = true;
-  job.request.tenant = tenant_of_(request);
+  job.request.tenant = options_.tenant_of(request);
   auto ids = engine_.encode_chat(chat, job.request.tenant);
   if (!ids) return error_response(bad_request(ids.error()));
   job.request.prompt = std::move(ids).value();
@@ -283,7 +284,7 @@ Response EngineApi::completions(const Request& request, Client& client) {
   }
   Job job;
   job.settings = completion.settings;
-  job.request.tenant = tenant_of_(request);
+  job.request.tenant = options_.tenant_of(request);
   job.request.prompt = std::move(completion.ids);
   if (job.request.prompt.empty()) {
     auto ids = engine_.encode_text(completion.text);
@@ -430,6 +431,21 @@ Response EngineApi::model() const {
 
 Response EngineApi::models() const {
   return Response::json(200, fmt::format(R"({{"object":"list","data":[{}]}})", model().body));
+}
+
+Response EngineApi::page(const Request& request) {
+  engine_.refresh_ledger();
+  const std::string tenant = options_.tenant_of(request);
+  PageFacts facts;
+  facts.model = engine_.model_id();
+  facts.store = engine_.store_name();
+  facts.shows_text = engine_.shows_text();
+  facts.is_of_one_key = options_.has_keys;
+  facts.started = started_;
+  facts.now = std::time(nullptr);
+  return page_response(prompt_page(
+      facts, engine_.ledger().entries(options_.has_keys ? std::optional<std::string_view>(tenant)
+                                                        : std::nullopt)));
 }
 
 Response EngineApi::health() const {

@@ -13,10 +13,17 @@
 
 namespace tqcache::serve {
 
+struct EngineApiOptions {
+  // The salt of the client's prompts in the store.
+  std::function<std::string(const Request&)> tenant_of;
+  // Clients have keys: the page shows the prompts of one key. Otherwise it shows all.
+  bool has_keys = false;
+};
+
 class EngineApi {
  public:
-  // `tenant_of` gives the salt of the client's prompts in the store. All must outlive this.
-  EngineApi(Engine& engine, std::function<std::string(const Request&)> tenant_of, Metrics& metrics);
+  // `engine` and `metrics` must outlive this.
+  EngineApi(Engine& engine, EngineApiOptions options, Metrics& metrics);
 
   // Sets the routes of `server`, which must not outlive this.
   void add_routes(HttpServer& server);
@@ -30,6 +37,7 @@ class EngineApi {
   Response models() const;
   Response model() const;
   Response health() const;
+  Response page(const Request& request);
 
  private:
   // A request that is ready to be answered.
@@ -48,7 +56,7 @@ class EngineApi {
   std::int64_t retry_after() const;
 
   Engine& engine_;
-  std::function<std::string(const Request&)> tenant_of_;
+  EngineApiOptions options_;
   Metrics& metrics_;
   std::int64_t started_;  // seconds since 1970
 };
