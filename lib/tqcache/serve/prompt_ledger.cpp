@@ -81,7 +81,7 @@ PromptLedger::Id PromptLedger::note(const PromptEvent& event) {
     continued = &slots_.back();
   }
   KeptPrompt& prompt = continued->prompt;
-  prompt.n_tokens = std::ssize(event.tokens);
+  prompt.n_tokens = std::max(prompt.n_tokens, std::ssize(event.tokens));
   prompt.chain = std::move(chain);
   prompt.used = event.now;
   const Id id = prompt.id;
