@@ -23,13 +23,25 @@ namespace tqcache::cli {
 namespace {
 
 constexpr const char* kServeExamples =
-    R"(A proxy before llama-server. It passes every request on, and every answer back, byte for byte.
+    R"(A proxy before llama-server that keeps its prompts in a store, so that they survive restarts. Start
+llama-server with --slot-save-path DIR, and point clients at the proxy. Every request is passed on, and
+every answer back, byte for byte. For requests that generate text, the longest stored prefix of the
+prompt is restored into a slot before, and slots are saved in the background. Whatever goes wrong
+with that, the prompt is read as usual.
+
+--config chooses what is stored: lossless, turbo (4 bits), archive (about 3 bits), or a configuration
+as in convert. The types of the server's own keys and values are found out by themselves.
+
+Clients with different API keys do not find each other's prompts, unless --share-tenants is given.
 
 GET /health says whether the upstream server answers, GET /metrics has counters for Prometheus. SIGHUP
-reads --api-key-file again. SIGTERM and Ctrl-C end the server after running requests are answered, at
-most --grace later.
+reads --api-key-file again and asks the upstream server again which model it runs. SIGTERM and Ctrl-C
+end the server after running requests are answered, at most --grace later, and after the slots are
+saved.
 
 Examples:
+  llama-server -m model.gguf --slot-save-path /var/tmp/slots --port 8080
+  tqcache serve --upstream http://127.0.0.1:8080 --slot-dir /var/tmp/slots --store dir:prompts
   tqcache serve --upstream http://127.0.0.1:8080
 )";
 
@@ -38,6 +50,15 @@ struct ServeFlags {
   std::string upstream_key_file;
   std::optional<std::chrono::seconds> upstream_timeout;
   std::string listen = "127.0.0.1:8081";
+  std::string slot_dir;
+  StoreFlags store;
+  std::string config = "lossless";
+  std::string model;
+  std::int64_t min_tokens = 512;
+  std::int64_t save_every = 2048;
+  std::optional<std::chrono::seconds> save_idle;
+  std::optional<std::uint64_t> max_bytes;
+  bool share_tenants = false;
   std::string api_key_file;
   std::optional<std::uint64_t> max_body;
   std::int64_t max_connections = 256;
@@ -89,7 +110,8 @@ Result<serve::HttpOptions> http_options(const ServeFlags& flags) {
 }
 
 // Serves until a signal arrives.
-void wait_for_end(const ServeFlags& flags, serve::HttpServer& server, serve::Log& log) {
+void wait_for_end(const ServeFlags& flags, serve::HttpServer& server, serve::Proxy& proxy,
+                  serve::Log& log) {
   struct sigaction action = {};
   action.sa_handler = handle_hangup;
   sigaction(SIGHUP, &action, nullptr);
@@ -97,6 +119,7 @@ void wait_for_end(const ServeFlags& flags, serve::HttpServer& server, serve::Log
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (g_hangup == 0) continue;
     g_hangup = 0;
+    proxy.reload();
     auto keys = read_keys(flags.api_key_file);
     if (keys) {
       server.set_api_keys(std::move(*keys));
@@ -117,6 +140,22 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   if (flags.upstream_timeout) proxy_options.upstream.idle_timeout = *flags.upstream_timeout;
   TQC_TRY_ASSIGN(const std::vector<std::string> upstream_keys, read_keys(flags.upstream_key_file));
   if (!upstream_keys.empty()) proxy_options.upstream_key = upstream_keys.front();
+  std::optional<OpenStore> store;
+  if (!flags.slot_dir.empty()) {
+    TQC_TRY_ASSIGN(store, open_store(console, flags.store, StoreUse::kPut));
+    proxy_options.slot_dir = flags.slot_dir;
+    proxy_options.backend = store->backend.get();
+    proxy_options.keeper.salt = store->salt;
+    proxy_options.keeper.config = flags.config;
+    proxy_options.keeper.model = flags.model;
+    proxy_options.keeper.share_tenants = flags.share_tenants;
+    proxy_options.keeper.max_bytes = flags.max_bytes;
+    proxy_options.min_tokens = flags.min_tokens;
+    proxy_options.save_every = flags.save_every;
+    if (flags.save_idle) proxy_options.idle_save = *flags.save_idle;
+  } else if (!flags.store.url.empty()) {
+    return usage_error("--store needs --slot-dir, the folder of llama-server's --slot-save-path");
+  }
   TQC_TRY_ASSIGN(const auto proxy, serve::Proxy::open(proxy_options, metrics, log));
   serve::HttpServer server(options, metrics, log);
   proxy->attach(server);
@@ -129,9 +168,13 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
                           "other machines can use this server without a key; "
                           "--api-key-file requires one"}});
   }
-  wait_for_end(flags, server, log);
+  wait_for_end(flags, server, *proxy, log);
   log.info("stopping", {});
-  server.stop(flags.grace.value_or(std::chrono::seconds(30)));
+  const std::chrono::seconds grace = flags.grace.value_or(std::chrono::seconds(30));
+  acknowledge_interrupt();  // the store refuses to work while it is set
+  server.stop(grace);
+  proxy->flush(grace);
+  log.info("stopped", {});
   return ExitCode::kDone;
 }
 
@@ -154,6 +197,52 @@ Action define_serve(FlagSet& app) {
       ->type_name("HOST:PORT")
       ->not_empty()
       ->show_default();
+  const std::string keeping = "Keeping prompts";
+  app.add("--slot-dir", options->slot_dir,
+          "The folder of llama-server's --slot-save-path; without it nothing is kept")
+      ->type_name("DIR")
+      ->folder()
+      ->group(keeping);
+  app.add("--store", options->store.url,
+          "The store: dir:PATH, redis://HOST or s3://BUCKET (or the variable TQCACHE_STORE)")
+      ->type_name("URL")
+      ->not_empty()
+      ->group(keeping);
+  app.add("--salt-file", options->store.salt_file,
+          "File with the salt of the tenant (or the variable TQCACHE_STORE_SALT)")
+      ->type_name("FILE")
+      ->file()
+      ->group(keeping);
+  app.add("--config", options->config,
+          "What is stored: lossless, turbo, archive, or a configuration such as k8v4")
+      ->type_name("TEXT")
+      ->not_empty()
+      ->show_default()
+      ->group(keeping);
+  app.add("-m,--model", options->model,
+          "The GGUF file of the upstream server, if the path that it reports cannot be read here")
+      ->type_name("MODEL")
+      ->file()
+      ->group(keeping);
+  app.add("--min-tokens", options->min_tokens, "Shorter prompts are neither stored nor looked up")
+      ->type_name("N")
+      ->at_least(1)
+      ->show_default()
+      ->group(keeping);
+  app.add("--save-every", options->save_every,
+          "Save a growing conversation each time it passes a multiple of this many tokens")
+      ->type_name("N")
+      ->at_least(256)
+      ->show_default()
+      ->group(keeping);
+  add_duration_flag(app, "--save-idle", options->save_idle,
+                    "Save a conversation that has rested this long (default: 30s)");
+  add_bytes_flag(app, "--max-bytes", options->max_bytes,
+                 "Remove the least recently used data when the store has more than this")
+      ->group(keeping);
+  app.add("--share-tenants", options->share_tenants,
+          "Clients with different API keys use the same stored prompts and slots")
+      ->group(keeping);
   const std::string access = "Access and limits";
   app.add("--api-key-file", options->api_key_file,
           "File with the keys, one per line, of which every request needs one")
