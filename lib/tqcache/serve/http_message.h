@@ -83,6 +83,7 @@ std::string_view reason_of(int status);
 struct Refusal {
   int status = 400;
   std::string message;
+  std::string challenge = {};  // of the header WWW-Authenticate
 };
 
 // What a head says about its body and connection.

@@ -5,6 +5,7 @@
 #include <httplib.h>
 #include <netinet/in.h>
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -67,6 +68,28 @@ class BufferedBytes {
 
 bool equal_keys(const std::string& a, const std::string& b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// The page for people. Browsers ask for a password there, which they then send by themselves, so it
+// opens nothing else: other pages could make a browser send requests.
+bool is_page(const Request& request) { return request.method == "GET" && request.path == "/"; }
+
+// The password of "USER:PASSWORD" in base64; empty if it is malformed.
+std::string password_of(std::string_view encoded) {
+  constexpr std::size_t kMaxBytes = 8192;
+  if (encoded.size() % 4 != 0 || encoded.size() > kMaxBytes) return {};
+  std::string text(encoded.size() / 4 * 3, '\0');
+  const int n = EVP_DecodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                                reinterpret_cast<const unsigned char*>(encoded.data()),
+                                static_cast<int>(encoded.size()));
+  if (n < 0) return {};
+  // The padding was decoded as zeros.
+  while (encoded.ends_with('=') && text.ends_with('\0')) {
+    encoded.remove_suffix(1);
+    text.pop_back();
+  }
+  const std::size_t colon = text.find(':');
+  return colon == std::string::npos ? std::string() : text.substr(colon + 1);
 }
 
 std::string address_of(int fd) {
@@ -154,10 +177,12 @@ class Connection : public Client {
   void refuse(const Refusal& refusal) {
     const Response response =
         Response::error(refusal.status, "invalid_request_error", refusal.message);
+    const std::string challenge =
+        refusal.challenge.empty() ? "" : "WWW-Authenticate: " + refusal.challenge + "\r\n";
     const bool sent = send(fmt::format(
         "HTTP/1.1 {} {}\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: {}\r\n"
-        "Connection: close\r\n\r\n{}",
-        refusal.status, reason_of(refusal.status), response.body.size(), response.body));
+        "{}Connection: close\r\n\r\n{}",
+        refusal.status, reason_of(refusal.status), response.body.size(), challenge, response.body));
     if (!sent || ::shutdown(fd_, SHUT_WR) != 0) return;
     const auto deadline = Clock::now() + milliseconds(2000);
     std::uint64_t n_dropped = 0;
@@ -218,7 +243,8 @@ class Connection : public Client {
       is_known = equal_keys(key, request.api_key) || is_known;
     }
     if (is_known) return std::nullopt;
-    return Refusal{401, "a valid API key is needed: Authorization: Bearer KEY"};
+    return Refusal{401, "a valid API key is needed: Authorization: Bearer KEY",
+                   is_page(request) ? "Basic realm=\"tqcache\", charset=\"UTF-8\"" : "Bearer"};
   }
 
   std::optional<Refusal> check_length(const Head& head) const {
@@ -602,6 +628,10 @@ std::string api_key_of(const Request& request) {
   constexpr std::string_view kBearer = "Bearer ";
   if (same_word(authorization.substr(0, kBearer.size()), kBearer)) {
     return std::string(authorization.substr(kBearer.size()));
+  }
+  constexpr std::string_view kBasic = "Basic ";
+  if (is_page(request) && same_word(authorization.substr(0, kBasic.size()), kBasic)) {
+    return password_of(authorization.substr(kBasic.size()));
   }
   return std::string(request.header("x-api-key"));
 }

@@ -27,12 +27,15 @@ std::size_t SlotTable::size() const {
   return slots_.size();
 }
 
-void SlotTable::observe(const std::vector<SlotState>& states) {
+bool SlotTable::observe(const std::vector<SlotState>& states) {
   const std::lock_guard lock(mutex_);
+  bool was_restarted = false;
   for (const SlotState& state : states) {
     if (state.id < 0 || state.id >= std::ssize(slots_)) continue;
     KnownSlot& slot = slots_[static_cast<std::size_t>(state.id)];
     if (slot.is_used) continue;
+    // Numbers of tasks only grow, until a server begins again.
+    was_restarted = was_restarted || (slot.task && (!state.task || *state.task < *slot.task));
     const bool is_expected =
         slot.has_changed ? state.task.has_value() && (!slot.task || *state.task > *slot.task)
                          : state.task == slot.task;
@@ -45,6 +48,7 @@ void SlotTable::observe(const std::vector<SlotState>& states) {
     slot.n_tokens = state.n_tokens;
     slot.has_content = state.task.has_value() && state.n_tokens > 0;
   }
+  return was_restarted;
 }
 
 std::optional<SlotTable::Choice> SlotTable::choose(std::string_view prompt,

@@ -42,7 +42,8 @@ class SlotTable {
 
   // Takes note of what the server says about its slots. A slot that did something that this proxy
   // did not ask for, or that lost its history in a restart, has unknown content from then on.
-  void observe(const std::vector<SlotState>& states);
+  // Returns whether the server has been restarted.
+  bool observe(const std::vector<SlotState>& states);
 
   struct Choice {
     std::size_t slot = 0;

@@ -166,6 +166,8 @@ void Engine::finish_store() {
     options_.on_warning("store", finished.error().message);
   }
   ledger_.finish_bytes(entry_, store_->stored().new_bytes);
+  finished_bytes_ += store_->stored().new_bytes;
+  current_bytes_ = 0;
   store_.reset();
 }
 
@@ -314,12 +316,18 @@ void Engine::note_in_ledger(const GenerationRequest& request, const Answer& answ
                          .cached_tokens = answer.cached_tokens,
                          .saved_seconds = answer.saved_seconds,
                          .now = std::time(nullptr)});
-  if (store_) ledger_.set_bytes(entry_, store_->stored_so_far().new_bytes);
+  note_stored_bytes();
+}
+
+void Engine::note_stored_bytes() {
+  if (!store_) return;
+  current_bytes_ = store_->stored_so_far().new_bytes;
+  ledger_.set_bytes(entry_, current_bytes_);
 }
 
 void Engine::refresh_ledger() {
   const std::optional<RequestQueue::Turn> turn = queue_.join_if_empty();
-  if (turn && store_) ledger_.set_bytes(entry_, store_->stored_so_far().new_bytes);
+  if (turn) note_stored_bytes();
 }
 
 }  // namespace tqcache::serve

@@ -109,6 +109,9 @@ class Engine {
   Answer answer(const GenerationRequest& request, const std::function<bool()>& goes_on,
                 const OnText& on_text);
 
+  // Bytes that were added to the store so far. Threads: any.
+  std::uint64_t added_bytes() const { return finished_bytes_ + current_bytes_; }
+
   // Brings the ledger up to date with what the store has acknowledged, if the engine is idle.
   void refresh_ledger();
 
@@ -130,6 +133,7 @@ class Engine {
   Result<void> take_from_store(const GenerationRequest& request, const Progress& progress);
   Result<void> forget_conversation();
   void finish_store();
+  void note_stored_bytes();
   std::int64_t shared_blocks(const GenerationRequest& request) const;
   Result<void> read_prompt(const GenerationRequest& request, const Progress& progress,
                            Answer& answer);
@@ -151,9 +155,11 @@ class Engine {
 
   // Of the conversation in memory; only for the one that has its turn.
   std::string tenant_;
-  std::unique_ptr<session::PromptStore> store_;  // that its blocks go to; null: none
-  PromptLedger::Id entry_ = 0;                   // 0: none
-  std::int64_t computed_tokens_ = 0;             // of all prompts, and the time that they took
+  std::unique_ptr<session::PromptStore> store_;    // that its blocks go to; null: none
+  PromptLedger::Id entry_ = 0;                     // 0: none
+  std::atomic<std::uint64_t> finished_bytes_ = 0;  // added to the store, by earlier conversations
+  std::atomic<std::uint64_t> current_bytes_ = 0;   // by this one
+  std::int64_t computed_tokens_ = 0;               // of all prompts, and the time that they took
   double computed_seconds_ = 0;
 
   mutable std::mutex given_mutex_;
