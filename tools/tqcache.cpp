@@ -57,6 +57,7 @@ constexpr std::array kVerbs = {
     Verb{"rekey", "Encrypt a cache file, change its key, or decrypt it", define_rekey},
     Verb{"generate", "Generate text from a prompt, a cache, or both", define_generate},
     Verb{"chat", "Chat with a model, and save the conversation as a cache", define_chat, false},
+    Verb{"serve", "Answer HTTP requests, and keep prompts over restarts", define_serve, false},
     Verb{"info", "Describe a cache file", define_info},
     Verb{"verify", "Check a cache file for damage, and that it belongs to a model", define_verify},
     Verb{"diff", "Compare two caches of the same prompt", define_diff},

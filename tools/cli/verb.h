@@ -57,6 +57,7 @@ Action define_compact(FlagSet& flags);
 Action define_rekey(FlagSet& flags);
 Action define_generate(FlagSet& flags);
 Action define_chat(FlagSet& flags);
+Action define_serve(FlagSet& flags);
 Action define_bench(FlagSet& flags);
 Action define_advise(FlagSet& flags);
 Action define_profile(FlagSet& flags);

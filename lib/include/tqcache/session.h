@@ -94,7 +94,9 @@ class PromptStore {
   std::uint64_t read_bytes() const;
   // Layers of the prefix that begin() found; empty if it found no prefix.
   const std::vector<cache::LayerDesc>& found_layers() const;
-  const store::BackgroundPutReport& stored() const;
+  const store::BackgroundPutReport& stored() const;  // after finish()
+  // The same while blocks are being added; left_blocks is not counted.
+  store::BackgroundPutReport stored_so_far() const;
   // What finish() saved under the name.
   const std::optional<store::PutReport>& named() const;
   const std::string& warning() const;  // empty: no warning
@@ -193,6 +195,15 @@ class Session {
   // Empties the cache. One that cannot be truncated is replaced by a new one.
   Result<void> clear();
 
+  // Starts a new text: drops the cache and everything learned from it, and leaves the store.
+  // Errors: those of making an empty cache.
+  Result<void> begin_anew();
+
+  // Replaces the sampling settings. The next generate() draws from the new seed.
+  // Errors: kInvalidArgument (a setting out of range; a logit bias for a token that the model
+  //         lacks). The settings are unchanged then.
+  Result<void> set_sampling(const model::SamplerOptions& sampling);
+
   // Appends tokens to the cache. Requires: ids not empty.
   Result<void> feed(std::span<const std::int32_t> ids, const Progress& progress = {});
 
@@ -247,6 +258,16 @@ std::uint64_t working_set_bytes(const model::Model& model, const cache::ByteCoun
 
 using Ids = std::vector<std::int32_t>;
 
+// An answer that the model gave: the tokens before it, and its own with the end token, if it has
+// one.
+struct GivenAnswer {
+  Ids before;
+  Ids ids;
+};
+// Returns the answers that had exactly this text.
+using FindAnswers =
+    std::function<std::vector<std::shared_ptr<const GivenAnswer>>(const std::string& text)>;
+
 class ChatTurns {
  public:
   // The chat format of this name. If the name is empty, the model's own: the one of the template in
@@ -264,6 +285,19 @@ class ChatTurns {
   // Errors: those of Tokenizer::encode and ChatTemplate::render.
   Result<Ids> ask(std::span<const std::int32_t> tokens, const std::string& system,
                   const std::string& text, bool thinks) const;
+
+  // The tokens of a whole conversation, so that the model answers next. An assistant message that
+  // `find_answers` knows behind the same tokens keeps the tokens that the model chose, because
+  // encoding its text may give others. Then the result is that of ask() turn by turn.
+  // `find_answers` may be empty.
+  // Errors: those of Tokenizer::encode and ChatTemplate::render.
+  Result<Ids> conversation(std::span<const tokenizer::ChatMessage> messages, bool thinks,
+                           const FindAnswers& find_answers = {}) const;
+
+  // The text of a whole conversation, as conversation() encodes it.
+  // Errors: those of ChatTemplate::render.
+  Result<std::string> conversation_text(std::span<const tokenizer::ChatMessage> messages,
+                                        bool thinks) const;
 
   // The tokens of a conversation that has only a system text so far. ask() continues it.
   // Errors: as ask().
@@ -295,6 +329,9 @@ class ChatTurns {
   // Whether `tokens` ends with a system text inside a user turn that is still open.
   bool ends_with_system(std::span<const std::int32_t> tokens) const;
   tokenizer::ChatTemplate::RenderOptions render_options(bool begins) const;
+  // `tokens`, these messages, and the text after which the model answers.
+  Result<Ids> add_messages(Ids tokens, std::span<const tokenizer::ChatMessage> messages,
+                           bool thinks) const;
 
   Result<Ids> encode(const tokenizer::ChatText& text, bool at_beginning) const;
   // Closes the last turn of `tokens` and continues with `text`. Both are encoded together, as one

@@ -87,6 +87,48 @@ Result<Ids> ChatTurns::ask(std::span<const std::int32_t> tokens, const std::stri
   return options.in_user_turn ? encode(rendered, false) : encode_behind(tokens, rendered);
 }
 
+Result<Ids> ChatTurns::add_messages(Ids tokens, std::span<const ChatMessage> messages,
+                                    bool thinks) const {
+  ChatTemplate::RenderOptions options = render_options(tokens.empty());
+  options.thinks = thinks;
+  TQC_TRY_ASSIGN(const tokenizer::ChatText rendered, template_.render(messages, options));
+  TQC_TRY_ASSIGN(const Ids more, encode_behind(tokens, rendered));
+  append_ids(tokens, more);
+  return tokens;
+}
+
+Result<Ids> ChatTurns::conversation(std::span<const ChatMessage> messages, bool thinks,
+                                    const FindAnswers& find_answers) const {
+  constexpr int kMaxFailures = 8;  // each costs an encoding of the messages before it
+  Ids ids;
+  std::size_t n_done = 0;  // messages that `ids` holds
+  int n_failures = 0;
+  for (std::size_t i = 0; find_answers && i < messages.size(); ++i) {
+    if (messages[i].role != ChatRole::kAssistant || n_failures == kMaxFailures) continue;
+    const auto answers = find_answers(messages[i].text);
+    if (answers.empty()) continue;
+    TQC_TRY_ASSIGN(Ids before, add_messages(ids, messages.subspan(n_done, i - n_done), thinks));
+    const auto same = std::find_if(answers.begin(), answers.end(),
+                                   [&](const auto& each) { return each->before == before; });
+    if (same == answers.end()) {
+      ++n_failures;
+      continue;
+    }
+    ids = std::move(before);
+    append_ids(ids, (*same)->ids);
+    n_done = i + 1;
+  }
+  return add_messages(std::move(ids), messages.subspan(n_done), thinks);
+}
+
+Result<std::string> ChatTurns::conversation_text(std::span<const ChatMessage> messages,
+                                                 bool thinks) const {
+  ChatTemplate::RenderOptions options = render_options(true);
+  options.thinks = thinks;
+  TQC_TRY_ASSIGN(tokenizer::ChatText rendered, template_.render(messages, options));
+  return std::move(rendered.text);
+}
+
 Result<Ids> ChatTurns::open_system(const std::string& system) const {
   ChatTemplate::RenderOptions options = render_options(true);
   options.asks = false;

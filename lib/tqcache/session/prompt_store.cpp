@@ -285,6 +285,9 @@ const std::vector<cache::LayerDesc>& PromptStore::found_layers() const {
   return state_->found_layers;
 }
 const store::BackgroundPutReport& PromptStore::stored() const { return state_->stored; }
+store::BackgroundPutReport PromptStore::stored_so_far() const {
+  return state_->putting ? state_->putting->report() : state_->stored;
+}
 const std::optional<store::PutReport>& PromptStore::named() const { return state_->named; }
 const std::string& PromptStore::warning() const { return state_->warning; }
 

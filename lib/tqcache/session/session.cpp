@@ -176,6 +176,22 @@ Result<void> Session::clear() {
   return {};
 }
 
+Result<void> Session::begin_anew() {
+  store_ = nullptr;
+  from_store_ = false;
+  empty_.reset();
+  logits_ = {};
+  TQC_TRY_ASSIGN(cache_, empty_cache(*model_, quantization_, n_threads_));
+  return {};
+}
+
+Result<void> Session::set_sampling(const model::SamplerOptions& sampling) {
+  TQC_TRY(model::validate(sampling));
+  TQC_TRY(check_biases(sampling, *model_));
+  sampler_ = model::Sampler(sampling);
+  return {};
+}
+
 Result<void> Session::feed(std::span<const std::int32_t> ids, const Progress& progress) {
   const std::int64_t n_before = cache_.n_tokens();
   auto logits = decoder_.prefill(cache_, ids, [&](std::uint64_t done, std::uint64_t total) {

@@ -295,6 +295,8 @@ void BackgroundPut::end_prompt(const cache::Cache& cache) {
   collect(cache);
 }
 
+BackgroundPutReport BackgroundPut::report() const { return worker_->report(); }
+
 BackgroundPutReport BackgroundPut::finish(const cache::Cache& cache,
                                           std::chrono::milliseconds limit,
                                           const std::function<bool()>& goes_on) {

@@ -63,6 +63,9 @@ class BackgroundPut {
   BackgroundPutReport finish(const cache::Cache& cache, std::chrono::milliseconds limit,
                              const std::function<bool()>& goes_on);
 
+  // What the backend has acknowledged so far. left_blocks is not counted.
+  BackgroundPutReport report() const;
+
  private:
   class Worker;
   struct Checkpoint;

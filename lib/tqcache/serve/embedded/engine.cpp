@@ -1,0 +1,333 @@
+#include "tqcache/serve/embedded/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <exception>
+#include <filesystem>
+#include <new>
+#include <utility>
+
+#include "tqcache/base/integers.h"
+#include "tqcache/cache.h"
+
+namespace tqcache::serve {
+namespace {
+
+using session::Ids;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMaxGiven = 256;                         // answers that keep their tokens
+constexpr std::size_t kMaxGivenTokens = std::size_t{4} << 20;  // of them, with those before
+constexpr std::size_t kShownTextBytes = 200;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// "qwen3-4b.q8_0" of "models/qwen3-4b.q8_0.gguf", and the name of a folder.
+std::string id_from_path(const std::string& path) {
+  std::filesystem::path name(path);
+  if (!name.has_filename()) name = name.parent_path();
+  name = name.filename();
+  return name.extension() == ".gguf" ? name.stem().string() : name.string();
+}
+
+// The text of an answer: whole characters, up to a stop string.
+class AnswerText {
+ public:
+  AnswerText(const tokenizer::Tokenizer& tokenizer, const std::vector<std::string>& stops,
+             bool begins)
+      : tokenizer_(tokenizer),
+        filter_(stops),
+        drops_space_(begins && tokenizer.drops_first_space()) {}
+
+  // The text that may be shown now.
+  std::string add(std::int32_t id) {
+    std::string_view bytes = tokenizer_.token_bytes(id);
+    if (drops_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
+    drops_space_ = false;
+    pending_ += filter_.add(bytes);
+    return tokenizer::take_whole_characters(pending_);
+  }
+
+  // The rest. Half a character at the end becomes U+FFFD.
+  std::string end() {
+    pending_ += filter_.end();
+    std::string rest = tokenizer::take_whole_characters(pending_);
+    if (!pending_.empty()) rest += "\xEF\xBF\xBD";
+    pending_.clear();
+    return rest;
+  }
+
+  bool stopped() const { return filter_.stopped(); }
+
+ private:
+  const tokenizer::Tokenizer& tokenizer_;
+  session::StopFilter filter_;
+  bool drops_space_;
+  std::string pending_;  // the first bytes of a character
+};
+
+}  // namespace
+
+Engine::Engine(EngineOptions options) : options_(std::move(options)), queue_(options_.max_waiting) {
+  model_id_ = options_.model_id.empty() ? id_from_path(options_.model) : options_.model_id;
+}
+
+Engine::~Engine() { finish_store(); }
+
+Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
+  std::unique_ptr<Engine> engine(new Engine(std::move(options)));
+  const EngineOptions& its = engine->options_;
+  TQC_TRY_ASSIGN(engine->session_, session::Session::open({.model = its.model,
+                                                           .quantization = its.quantization,
+                                                           .n_threads = its.n_threads,
+                                                           .scorer = its.scorer}));
+  auto turns = session::ChatTurns::make(engine->model().tokenizer, its.chat_template,
+                                        [raw = engine.get()] { return !raw->is_stopping(); });
+  if (turns) {
+    engine->turns_ = std::move(turns).value();
+  } else if (!its.chat_template.empty()) {
+    return std::move(turns).error();
+  } else {
+    engine->no_turns_ = std::move(turns).error();
+  }
+  // A wrong URL ends the program at once, not with the first request.
+  if (!its.store_url.empty()) {
+    TQC_TRY_ASSIGN(const auto store, engine->open_store(""));
+    engine->store_name_ = store ? store->url() : "that cannot be reached";
+  }
+  return engine;
+}
+
+Result<std::unique_ptr<session::PromptStore>> Engine::open_store(const std::string& tenant) const {
+  session::PromptStoreOptions store;
+  store.url = options_.store_url;
+  store.salt = tenant;
+  store.keys = options_.keys;
+  store.read_only = options_.store_read_only;
+  store.same_quantization = options_.same_quantization;
+  store.n_threads = options_.n_threads;
+  store.verify_digests = options_.verify_digests;
+  store.on_warning = options_.on_warning;
+  return session::PromptStore::open(std::move(store));
+}
+
+Result<Ids> Engine::encode_chat(const ChatRequest& request, const std::string& tenant) const {
+  if (!turns_) return *no_turns_;
+  const auto find = [&](const std::string& text) {
+    std::vector<std::shared_ptr<const session::GivenAnswer>> found;
+    const std::lock_guard lock(given_mutex_);
+    for (const GivenText& each : given_) {
+      if (each.text == text && each.tenant == tenant) found.push_back(each.answer);
+    }
+    return found;
+  };
+  return turns_->conversation(request.messages, request.thinks, find);
+}
+
+Result<std::string> Engine::render_chat(const ChatRequest& request) const {
+  if (!turns_) return *no_turns_;
+  return turns_->conversation_text(request.messages, request.thinks);
+}
+
+Result<Ids> Engine::encode_text(std::string_view text) const {
+  tokenizer::Tokenizer::EncodeOptions options;
+  options.ends = tokenizer::Tokenizer::Ends::kBegin;
+  options.keep_going = [this] { return !is_stopping(); };
+  return model().tokenizer.encode(text, options);
+}
+
+// Whole token blocks that the prompt shares with the cache in memory, which can be cut there. The
+// rest is then read in the same chunks as without a cache.
+std::int64_t Engine::shared_blocks(const GenerationRequest& request) const {
+  if (tenant_ != request.tenant) return 0;
+  const cache::Cache& cache = session_->cache();
+  const std::int64_t n_common = std::min(session::common_prefix(cache.tokens, request.prompt),
+                                         std::ssize(request.prompt) - 1);
+  const std::int64_t n = n_common / cache::kTokenBlock * cache::kTokenBlock;
+  return n > 0 && cache::check_truncate(cache::describe(cache), n) ? n : 0;
+}
+
+// Ends the conversation in memory.
+Result<void> Engine::forget_conversation() {
+  finish_store();
+  entry_ = 0;
+  return session_->begin_anew();
+}
+
+void Engine::finish_store() {
+  if (!store_) return;
+  if (const Result<void> finished = store_->finish(session_->cache());
+      !finished && options_.on_warning) {
+    options_.on_warning("store", finished.error().message);
+  }
+  ledger_.finish_bytes(entry_, store_->stored().new_bytes);
+  finished_bytes_ += store_->stored().new_bytes;
+  current_bytes_ = 0;
+  store_.reset();
+}
+
+Result<void> Engine::take_from_store(const GenerationRequest& request, const Progress& progress) {
+  TQC_TRY_ASSIGN(store_, open_store(request.tenant));
+  return store_ ? session_->begin_from(*store_, request.prompt, progress) : Result<void>();
+}
+
+// Makes a cache with the longest known prefix of the prompt, and one token less than the prompt at
+// most.
+Result<void> Engine::take_prefix(const GenerationRequest& request, const Progress& progress,
+                                 Answer& answer) {
+  const Ids& held = session_->cache().tokens;
+  const bool continues = tenant_ == request.tenant && !held.empty() &&
+                         held.size() < request.prompt.size() &&
+                         std::equal(held.begin(), held.end(), request.prompt.begin());
+  if (continues) {
+    answer.source = PrefixSource::kMemory;
+    return {};
+  }
+  const std::int64_t n_shared = shared_blocks(request);
+  finish_store();
+  entry_ = 0;
+  cache::Cache in_memory;
+  if (n_shared > 0) in_memory = std::move(session_->cache());
+  TQC_TRY(session_->begin_anew());
+  tenant_ = request.tenant;
+  if (has_store()) TQC_TRY(take_from_store(request, progress));
+  if (session_->cache().n_tokens() >= std::max<std::int64_t>(n_shared, 1)) {
+    answer.source = PrefixSource::kStore;
+  } else if (n_shared > 0) {
+    // The blocks behind it may not follow those that the store found.
+    TQC_TRY(forget_conversation());
+    TQC_TRY_ASSIGN(session_->cache(), cache::truncate(std::move(in_memory), n_shared));
+    answer.source = PrefixSource::kMemory;
+  }
+  return {};
+}
+
+Result<void> Engine::read_prompt(const GenerationRequest& request, const Progress& progress,
+                                 Answer& answer) {
+  auto start = Clock::now();
+  TQC_TRY(take_prefix(request, progress, answer));
+  answer.load_seconds = seconds_since(start);
+  answer.cached_tokens = session_->cache().n_tokens();
+  start = Clock::now();
+  const auto rest = std::span(request.prompt).subspan(to_size(answer.cached_tokens));
+  TQC_TRY(session_->feed(rest, progress));
+  answer.prompt_seconds = seconds_since(start);
+  computed_tokens_ += std::ssize(rest);
+  computed_seconds_ += answer.prompt_seconds;
+  if (computed_tokens_ > 0) {
+    const double each = computed_seconds_ / static_cast<double>(computed_tokens_);
+    answer.saved_seconds =
+        std::max(0.0, each * static_cast<double>(answer.cached_tokens) - answer.load_seconds);
+  }
+  return {};
+}
+
+void Engine::generate(const GenerationRequest& request, const std::function<bool()>& goes_on,
+                      const OnText& on_text, Answer& answer) {
+  AnswerText text(model().tokenizer, request.stops, request.is_chat);
+  const auto show = [&](const std::string& piece) {
+    answer.text += piece;
+    return piece.empty() || on_text(piece);
+  };
+  const session::Generation made =
+      session_->generate(request.max_tokens, true, [&](std::int32_t id) -> Result<bool> {
+        if (!show(text.add(id)) || !goes_on()) return interrupted_error();
+        return !text.stopped();
+      });
+  answer.completion_tokens = std::ssize(made.ids);
+  answer.answer_seconds = made.seconds;
+  answer.stop = made.stop;
+  answer.failure = made.failure;
+  if (made.failure) return;
+  if (!show(text.end())) {
+    answer.stop = session::StopReason::kInterrupted;
+    answer.failure = interrupted_error();
+    return;
+  }
+  // What was cut off at a stop string is not in the text.
+  if (made.stop != session::StopReason::kStopString) remember(request, answer.text, made.ids);
+}
+
+Answer Engine::answer(const GenerationRequest& request, const std::function<bool()>& goes_on,
+                      const OnText& on_text) {
+  Answer answer;
+  answer.prompt_tokens = std::ssize(request.prompt);
+  const auto is_wanted = [&] { return !is_stopping() && goes_on(); };
+  const auto progress = [&](std::uint64_t, std::uint64_t) { return is_wanted(); };
+  try {
+    Result<void> read = session_->set_sampling(request.sampling);
+    if (read) read = read_prompt(request, progress, answer);
+    if (read) {
+      generate(request, is_wanted, on_text, answer);
+    } else {
+      answer.failure = std::move(read).error();
+      answer.stop = answer.failure->code == ErrorCode::kInterrupted
+                        ? session::StopReason::kInterrupted
+                        : session::StopReason::kFailed;
+    }
+  } catch (const std::bad_alloc&) {
+    answer.failure = too_large("out of memory");
+    answer.stop = session::StopReason::kFailed;
+  }
+  if (answer.stop == session::StopReason::kFailed) {
+    // A cache after a failure is valid, but what made it fail may be in it.
+    const Result<void> forgotten = forget_conversation();
+    if (!forgotten && options_.on_warning) options_.on_warning("engine", forgotten.error().message);
+  } else {
+    note_in_ledger(request, answer);
+  }
+  return answer;
+}
+
+void Engine::remember(const GenerationRequest& request, const std::string& text, const Ids& ids) {
+  if (!request.is_chat) return;
+  const std::lock_guard lock(given_mutex_);
+  given_.push_back({request.tenant, text,
+                    std::make_shared<session::GivenAnswer>(
+                        session::GivenAnswer{.before = request.prompt, .ids = ids})});
+  given_tokens_ += request.prompt.size() + ids.size();
+  while (given_.size() > kMaxGiven || (given_.size() > 1 && given_tokens_ > kMaxGivenTokens)) {
+    given_tokens_ -= given_.front().answer->before.size() + given_.front().answer->ids.size();
+    given_.pop_front();
+  }
+}
+
+void Engine::note_in_ledger(const GenerationRequest& request, const Answer& answer) {
+  const cache::Cache& cache = session_->cache();
+  if (cache.n_tokens() <= cache::kTokenBlock) return;  // nothing is kept of it
+  std::string text;
+  if (options_.shows_text) {
+    const auto n_first = std::min<std::size_t>(request.prompt.size(), kShownTextBytes);
+    text = model().tokenizer.decode(std::span(request.prompt).first(n_first));
+    if (text.size() > kShownTextBytes) text.resize(kShownTextBytes);
+    std::string whole = tokenizer::take_whole_characters(text);
+    text = std::move(whole);
+  }
+  entry_ = ledger_.note({.tenant = request.tenant,
+                         .model = model_id_,
+                         .text = std::move(text),
+                         .prompt_tokens = std::min(answer.prompt_tokens, cache.n_tokens()),
+                         .tokens = cache.tokens,
+                         .cached_tokens = answer.cached_tokens,
+                         .saved_seconds = answer.saved_seconds,
+                         .now = std::time(nullptr)});
+  note_stored_bytes();
+}
+
+void Engine::note_stored_bytes() {
+  if (!store_) return;
+  current_bytes_ = store_->stored_so_far().new_bytes;
+  ledger_.set_bytes(entry_, current_bytes_);
+}
+
+void Engine::refresh_ledger() {
+  const std::optional<RequestQueue::Turn> turn = queue_.join_if_empty();
+  if (turn) note_stored_bytes();
+}
+
+}  // namespace tqcache::serve

@@ -1,0 +1,64 @@
+#pragma once
+// serve/embedded/engine_api.h: the routes of a server that answers from an Engine.
+//
+// Spec: docs/reference/http.md.
+
+#include <functional>
+#include <string>
+
+#include "tqcache/serve/embedded/engine.h"
+#include "tqcache/serve/http_message.h"
+#include "tqcache/serve/http_server.h"
+#include "tqcache/serve/operations.h"
+
+namespace tqcache::serve {
+
+struct EngineApiOptions {
+  // The salt of the client's prompts in the store.
+  std::function<std::string(const Request&)> tenant_of;
+  // Clients have keys: the page shows the prompts of one key. Otherwise it shows all.
+  bool has_keys = false;
+};
+
+class EngineApi {
+ public:
+  // `engine` and `metrics` must outlive this.
+  EngineApi(Engine& engine, EngineApiOptions options, Metrics& metrics);
+
+  // Sets the routes of `server`, which must not outlive this.
+  void add_routes(HttpServer& server);
+
+  // The handlers, which need no socket. Threads: any number.
+  Response chat_completions(const Request& request, Client& client);
+  Response completions(const Request& request, Client& client);
+  Response tokenize(const Request& request);
+  Response detokenize(const Request& request);
+  Response apply_template(const Request& request);
+  Response models() const;
+  Response model() const;
+  Response health() const;
+  Response page(const Request& request);
+
+ private:
+  // A request that is ready to be answered.
+  struct Job {
+    GenerationRequest request;
+    GenerationSettings settings;
+  };
+
+  MaybeApiError check_model(const std::string& name) const;
+  MaybeApiError complete_job(Job& job) const;
+  Response run(Job job, Client& client);
+  bool stream(const Job& job, RequestQueue::Turn& turn, Client& client, Sink& sink);
+  Answer answer_in_turn(const Job& job, RequestQueue::Turn& turn, Client& client,
+                        const Engine::OnText& on_text);
+  void count(const Answer& answer);
+  std::int64_t retry_after() const;
+
+  Engine& engine_;
+  EngineApiOptions options_;
+  Metrics& metrics_;
+  std::int64_t started_;  // seconds since 1970
+};
+
+}  // namespace tqcache::serve

@@ -1,0 +1,84 @@
+#pragma once
+// lib/tqcache/serve/llama_server.h: the requests of llama-server's own interface that a proxy
+// needs.
+//
+// Source: ggml-org/llama.cpp tools/server/README.md, build b11549.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/error.h"
+#include "tqcache/serve/http_message.h"
+#include "tqcache/serve/upstream.h"
+
+namespace tqcache::serve {
+
+// What /props says about a server.
+struct ServerProps {
+  std::string model_path;
+  std::int64_t n_slots = 0;
+  std::int64_t n_ctx = 0;  // of a slot
+  std::string build;
+  std::string adapters;  // /lora-adapters with a scale other than 0, as JSON; empty: none
+};
+
+struct SlotState {
+  std::int64_t id = 0;
+  bool is_processing = false;
+  std::optional<std::int64_t> task;  // absent: it has done nothing since the server began
+  std::int64_t n_tokens = 0;         // that it holds
+};
+
+// The requests that generate text.
+enum class Api { kNone, kChat, kCompletion, kResponses, kMessages };
+Api api_of(std::string_view method, std::string_view path);
+
+// What a generating request asks for, as far as a proxy needs to know.
+struct Asked {
+  std::string prompt;                // as the model reads it; empty: not known
+  std::vector<std::int32_t> tokens;  // if the prompt was given as tokens
+  // The client chooses a slot itself, wants no reuse, or several answers.
+  bool is_steered = false;
+};
+
+// The body with "id_slot" and "cache_prompt" put in front of its fields. Nothing else changes.
+// Requires: `body` is a JSON object.
+std::string with_slot(std::string_view body, std::int64_t slot);
+
+// The messages of an Anthropic or Responses request as those of a chat completion, up to the first
+// part that has no such form. As a JSON text; empty: not an object.
+std::string as_chat(Api api, std::string_view body);
+
+// Threads: any number.
+class LlamaServer {
+ public:
+  LlamaServer(Upstream& upstream, std::vector<Header> headers)
+      : upstream_(upstream), headers_(std::move(headers)) {}
+
+  // Errors of all: those of Upstream::call(); kCorrupt (an answer that is not as documented);
+  // kUnsupported (the server refuses, with what it says).
+  Result<ServerProps> props() const;
+  Result<std::vector<SlotState>> slots() const;
+  // What the model would read for this request.
+  Result<Asked> ask(Api api, const std::string& body, Client* client) const;
+  Result<std::vector<std::int32_t>> tokenize(const std::string& text, Client* client) const;
+  // Saves to, or restores from, a file in the folder of --slot-save-path. Returns the number of
+  // tokens.
+  Result<std::int64_t> save(std::int64_t slot, const std::string& file) const;
+  Result<std::int64_t> restore(std::int64_t slot, const std::string& file, Client* client) const;
+  Result<void> erase(std::int64_t slot) const;
+  // Reads a few tokens into a slot, so that there is something to save.
+  Result<void> read(std::int64_t slot, const std::vector<std::int32_t>& tokens) const;
+
+ private:
+  Result<std::string> call(std::string_view method, const std::string& target, std::string body,
+                           Client* client) const;
+
+  Upstream& upstream_;
+  std::vector<Header> headers_;
+};
+
+}  // namespace tqcache::serve

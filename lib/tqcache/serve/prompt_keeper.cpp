@@ -1,0 +1,377 @@
+#include "tqcache/serve/prompt_keeper.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "tqcache/interop/llama/llama_parse.h"
+#include "tqcache/model.h"
+#include "tqcache/upkeep.h"
+
+namespace tqcache::serve {
+namespace {
+
+constexpr std::int64_t kBlock = cache::kTokenBlock;
+
+ByteView bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+std::string digest_text(std::string_view text) { return to_hex(sha256(bytes_of(text))); }
+
+// The identity of a model that tqcache itself cannot run: a sample of its file.
+Result<cache::Identity> sampled_identity(const std::filesystem::path& path,
+                                         const interop::LlamaGeometry& geometry) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file, open_file(path));
+  constexpr std::uint64_t kHead = std::uint64_t{4} << 20;
+  constexpr std::uint64_t kPiece = 4096;
+  constexpr std::uint64_t kPieces = 256;
+  const std::uint64_t size = file->size();
+  Bytes head(static_cast<std::size_t>(std::min(size, kHead)));
+  TQC_TRY(file->read_at(0, head));
+  Sha256Hasher weights, tokenizer;
+  weights.update(bytes_of(fmt::format("tqcache serve file 1 {}", size)));
+  weights.update(head);
+  tokenizer.update(bytes_of("tqcache serve tokenizer 1"));
+  tokenizer.update(head);
+  if (size > kHead + kPiece) {
+    Bytes piece(kPiece);
+    for (std::uint64_t i = 0; i < kPieces; ++i) {
+      TQC_TRY(file->read_at(kHead + (size - kHead - kPiece) / (kPieces - 1) * i, piece));
+      weights.update(piece);
+    }
+  }
+  cache::Identity identity;
+  identity.architecture = geometry.architecture;
+  identity.rope.style = cache::RopeStyle::kNone;
+  identity.weights_fingerprint = weights.finish();
+  identity.tokenizer_fingerprint = tokenizer.finish();
+  return identity;
+}
+
+// Quantizes token block after token block, as a session does: what the codecs learn comes from the
+// first block alone. So prompts that begin alike share their blocks, and a longer prompt shares
+// those of its shorter self.
+Result<cache::Cache> quantized_like_a_session(const cache::CacheReader& reader,
+                                              const cache::ConvertOptions& options,
+                                              unsigned n_threads) {
+  TQC_TRY_ASSIGN(cache::Cache dense, cache::load(reader, {.n_threads = n_threads}));
+  cache::Cache empty;
+  empty.identity = dense.identity;
+  for (const cache::Layer& layer : dense.layers) {
+    const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
+    if (attention == nullptr) {
+      return unsupported(
+          "sliding windows and recurrent state are kept with --config lossless only");
+    }
+    empty.layers.emplace_back(cache::AttentionLayer{
+        attention->shape, cache::DenseSide{cache::dense_dtype(attention->k), {}},
+        cache::DenseSide{cache::dense_dtype(attention->v), {}}});
+  }
+  TQC_TRY_ASSIGN(cache::Cache made, cache::convert(std::move(empty), options));
+  const std::int64_t n_tokens = dense.n_tokens();
+  for (std::size_t i = 0; i < dense.layers.size(); ++i) {
+    const auto& from = std::get<cache::AttentionLayer>(dense.layers[i]);
+    auto& to = std::get<cache::AttentionLayer>(made.layers[i]);
+    const auto copy = [&](const cache::Side& source, cache::Side& target) -> Result<void> {
+      const auto heads = static_cast<std::size_t>(from.shape.n_kv_heads);
+      const auto dim = static_cast<std::size_t>(from.shape.head_dim);
+      std::vector<float> of_head, rows;
+      for (std::int64_t begin = 0; begin < n_tokens; begin += kBlock) {
+        const auto n = static_cast<std::size_t>(std::min(kBlock, n_tokens - begin));
+        rows.resize(n * heads * dim);
+        of_head.resize(n * dim);
+        for (std::size_t head = 0; head < heads; ++head) {
+          cache::read_block(source, from.shape, n_tokens, begin / kBlock,
+                            static_cast<std::int64_t>(head), of_head);
+          for (std::size_t token = 0; token < n; ++token) {
+            std::copy_n(of_head.begin() + static_cast<std::ptrdiff_t>(token * dim), dim,
+                        rows.begin() + static_cast<std::ptrdiff_t>((token * heads + head) * dim));
+          }
+        }
+        TQC_TRY(cache::pack_full_tail(target, begin, n_threads));
+        cache::append(target, from.shape, begin, rows);
+      }
+      return {};
+    };
+    TQC_TRY(copy(from.k, to.k));
+    TQC_TRY(copy(from.v, to.v));
+    dense.layers[i] = cache::AttentionLayer{from.shape, cache::DenseSide{}, cache::DenseSide{}};
+  }
+  made.tokens = std::move(dense.tokens);
+  return made;
+}
+
+bool is_dense_type(const std::string& type) {
+  return type == "f32" || type == "f16" || type == "bf16";
+}
+
+}  // namespace
+
+Result<SlotFileFormat> read_slot_file_format(const std::filesystem::path& path,
+                                             const interop::LlamaGeometry& model) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file, open_file(path));
+  TQC_TRY_ASSIGN(const auto envelope, interop::read_llama_envelope(*file));
+  if (!envelope || envelope->kind != interop::LlamaFile::kSequence) {
+    return corrupt("not a slot file of llama-server");
+  }
+  TQC_TRY_ASSIGN(const interop::LlamaTokens tokens, interop::read_llama_tokens(*file, *envelope));
+  const interop::LlamaImport options;
+  const interop::LlamaParse parse{*file, tokens.end, envelope->kind, model, options};
+  TQC_TRY_ASSIGN(const interop::LlamaBody body, find_llama_body(parse, envelope->version));
+  SlotFileFormat format;
+  format.version = envelope->version;
+  format.server_tokens = tokens.is_wrapped;
+  for (const interop::LlamaAttentionSection& section : body.attention) {
+    for (std::size_t i = 0; i < section.k.size(); ++i) {
+      const auto &k = section.k[i], &v = section.v[i];
+      if (k.format.plain == nullptr || v.format.plain == nullptr) {
+        return unsupported("keys or values have a type of a fork of llama.cpp");
+      }
+      const std::string k_type(k.format.name()), v_type(v.format.name());
+      if (format.k_type.empty()) {
+        format.k_type = k_type;
+        format.v_type = v_type;
+        format.flash_attention = !v.is_transposed;
+      } else if (format.k_type != k_type || format.v_type != v_type) {
+        return unsupported("the layers have keys or values of different types");
+      }
+      const bool is_quantized = !is_dense_type(k_type) || !is_dense_type(v_type);
+      if (is_quantized && k.rotation.value_or(1) == 0 && v.rotation.value_or(1) == 0) {
+        format.is_rotated = false;
+      }
+    }
+  }
+  return format;
+}
+
+std::string client_salt(const std::string& salt, const std::string& binding,
+                        const std::string& api_key) {
+  std::string all = salt;
+  if (!binding.empty()) all += std::string("\0serve values\0", 14) + digest_text(binding);
+  if (!api_key.empty()) all += std::string("\0serve client\0", 14) + digest_text(api_key);
+  return all;
+}
+
+std::string binding_of(const SlotFileFormat& format, const ServerProps& props,
+                       std::int64_t trained_context) {
+  std::string binding;
+  if (!is_dense_type(format.k_type) || !is_dense_type(format.v_type)) {
+    binding += fmt::format("types {} {}\n", format.k_type, format.v_type);
+  }
+  if (!props.adapters.empty()) binding += fmt::format("adapters {}\n", props.adapters);
+  // Then llama-server may scale RoPE.
+  if (trained_context > 0 && props.n_ctx > trained_context) {
+    binding += fmt::format("context {}\n", props.n_ctx);
+  }
+  return binding;
+}
+
+Result<std::unique_ptr<PromptKeeper>> PromptKeeper::open(store::Backend& backend,
+                                                         KeeperOptions options, Metrics& metrics,
+                                                         Log& log) {
+  using Type = Metrics::Type;
+  metrics.define("tqcache_store_bytes_read_total", Type::kCounter, "Bytes of blobs read.");
+  metrics.define("tqcache_store_bytes_written_total", Type::kCounter,
+                 "Bytes of new blobs in the store.");
+  metrics.define("tqcache_store_failures_total", Type::kCounter,
+                 "Failed lookups, restores and saves.", false);
+  metrics.define("tqcache_store_evicted_bytes_total", Type::kCounter,
+                 "Bytes removed for --max-bytes.");
+  std::unique_ptr<PromptKeeper> keeper(new PromptKeeper(backend, std::move(options), metrics, log));
+  std::string config = keeper->options_.config;
+  if (config == "turbo") config = cache::kDefaultPreset;
+  // The step at which the bundled model needs about 3 bits (docs/explain/quality.md).
+  if (config == "archive") config = "k=trellis:0.25,v=trellis:0.25,sink=4";
+  if (config == "lossless") return keeper;
+  TQC_TRY_ASSIGN(const cache::Configuration parsed, cache::parse_configuration(config));
+  if (!parsed.is_dense()) keeper->form_ = parsed.options;
+  return keeper;
+}
+
+PromptKeeper::~PromptKeeper() = default;
+
+store::Library PromptKeeper::library(const std::string& salt) const {
+  store::LibraryOptions options;
+  options.salt = salt;
+  options.n_threads = options_.n_threads;
+  options.remove_damaged = true;
+  options.on_warning = [this](const std::string& message) {
+    metrics_.add("tqcache_store_failures_total", 1, {{"what", "blob"}});
+    log_.warning("store", {{"message", message}});
+  };
+  return {backend_, options};
+}
+
+std::string PromptKeeper::salt_of(const std::string& api_key) const {
+  return client_salt(options_.salt, binding_, options_.share_tenants ? "" : api_key);
+}
+
+Result<void> PromptKeeper::bind_model(const ServerProps& props) {
+  const std::filesystem::path path =
+      options_.model.empty() ? std::filesystem::path(props.model_path) : options_.model;
+  if (path.empty()) return invalid("the upstream server does not say which model it runs: --model");
+  TQC_TRY_ASSIGN(interop::LlamaGeometry geometry,
+                 in_file(path.string(), interop::read_llama_geometry(path)));
+  cache::Identity identity;
+  std::int64_t context = 0;
+  auto model = model::load_model(path);
+  if (model) {
+    identity = (*model)->identity;
+    context = (*model)->config.context_length;
+  } else {
+    TQC_TRY_ASSIGN(identity, in_file(path.string(), sampled_identity(path, geometry)));
+  }
+  identity.model_name = path.stem().string();
+  const std::lock_guard lock(bound_mutex_);
+  geometry_ = std::move(geometry);
+  identity_ = std::move(identity);
+  trained_context_ = context;
+  has_model_ = true;
+  has_format_ = false;
+  return {};
+}
+
+Result<void> PromptKeeper::bind_format(const ServerProps& props,
+                                       const std::filesystem::path& slot_file) {
+  TQC_TRY_ASSIGN(SlotFileFormat format, read_slot_file_format(slot_file, geometry_));
+  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(slot_file, std::nullopt));
+  std::shared_ptr<const cache::CacheReader> reader = opened.cache;
+  if (form_) {
+    TQC_TRY_ASSIGN(reader, cache::quantize(reader, *form_));
+  }
+  const std::lock_guard lock(bound_mutex_);
+  settings_ = reader->description().layers;
+  binding_ = binding_of(format, props, trained_context_);
+  format_ = std::move(format);
+  has_format_ = true;
+  return {};
+}
+
+bool PromptKeeper::is_bound() const {
+  const std::lock_guard lock(bound_mutex_);
+  return has_model_ && has_format_;
+}
+
+void PromptKeeper::unbind() {
+  const std::lock_guard lock(bound_mutex_);
+  has_model_ = has_format_ = false;
+}
+
+bool PromptKeeper::can_cut() const {
+  return std::all_of(geometry_.layers.begin(), geometry_.layers.end(),
+                     [](const interop::LlamaLayer& layer) {
+                       return layer.kind == interop::LlamaLayerKind::kAttention;
+                     });
+}
+
+Result<interop::OpenedCache> PromptKeeper::open_slot_file(
+    const std::filesystem::path& path, std::optional<std::int64_t> first_tokens) const {
+  interop::OpenHints hints;
+  hints.identity = identity_;
+  hints.geometry = geometry_;
+  hints.first_tokens = first_tokens;
+  hints.decide_rotation = [](const cache::CacheReader&, const cache::CacheReader&) {
+    return Result<interop::LlamaRotation>(interop::LlamaRotation::kOn);
+  };
+  return interop::open_any(path, hints);
+}
+
+Result<PromptKeeper::Found> PromptKeeper::find(std::span<const std::int32_t> tokens,
+                                               const std::string& api_key) {
+  Found found;
+  found.salt = salt_of(api_key);
+  store::FindOptions options;
+  options.max_tokens = std::ssize(tokens);
+  options.settings = &settings_;
+  store::Library stored = library(found.salt);
+  TQC_TRY_ASSIGN(found.prefix, stored.find(identity_, tokens, options));
+  return found;
+}
+
+Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
+                                                   std::span<const std::int32_t> tokens,
+                                                   const std::filesystem::path& path) {
+  store::Library stored = library(found.salt);
+  TQC_TRY_ASSIGN(const std::unique_ptr<store::StoredPrompt> prompt, stored.fetch(found.prefix));
+  if (prompt == nullptr) return Error{ErrorCode::kNotFound, "nothing is left of the prefix"};
+  metrics_.add("tqcache_store_bytes_read_total", static_cast<double>(prompt->blob_bytes()));
+  const std::vector<std::int32_t>& has = prompt->description().tokens;
+  if (std::ssize(has) > std::ssize(tokens) || !std::equal(has.begin(), has.end(), tokens.begin())) {
+    return corrupt("the store returned another prompt");
+  }
+  interop::LlamaExport options;
+  options.kind = interop::LlamaFile::kSequence;
+  options.version = format_.version;
+  options.k_type = format_.k_type;
+  options.v_type = format_.v_type;
+  options.rotation =
+      format_.is_rotated ? interop::LlamaRotation::kOn : interop::LlamaRotation::kOff;
+  options.flash_attention = format_.flash_attention;
+  options.server_tokens = format_.server_tokens;
+  TQC_TRY(interop::export_llama_state(*prompt, geometry_, path, options));
+  return std::ssize(has);
+}
+
+Result<PromptKeeper::Kept> PromptKeeper::keep(const std::filesystem::path& slot_file,
+                                              const std::string& api_key) {
+  TQC_TRY_ASSIGN(interop::OpenedCache opened, open_slot_file(slot_file, std::nullopt));
+  Kept kept;
+  std::error_code ignored;
+  kept.file_bytes = std::filesystem::file_size(slot_file, ignored);
+  kept.n_tokens = opened.cache->n_tokens();
+  // The store keeps the last 1 to 256 tokens of a prompt apart from its blocks. So one token behind
+  // the last whole block is as little as there can be.
+  if (can_cut() && kept.n_tokens > kBlock) {
+    const std::int64_t n = (kept.n_tokens - 1) / kBlock * kBlock + 1;
+    TQC_TRY_ASSIGN(opened, open_slot_file(slot_file, n));
+  }
+  kept.n_stored = opened.cache->n_tokens();
+  const std::lock_guard lock(put_mutex_);
+  store::Library stored = library(salt_of(api_key));
+  store::PutReport report;
+  if (form_) {
+    TQC_TRY_ASSIGN(const cache::Cache made,
+                   quantized_like_a_session(*opened.cache, *form_, options_.n_threads));
+    TQC_TRY_ASSIGN(report, stored.put_cache(made, ""));
+  } else {
+    TQC_TRY_ASSIGN(report, stored.put(*opened.cache, ""));
+  }
+  kept.new_bytes = report.new_bytes;
+  metrics_.add("tqcache_store_bytes_written_total", static_cast<double>(report.new_bytes));
+  collect_if_needed(report.new_bytes);
+  return kept;
+}
+
+void PromptKeeper::collect_if_needed(std::uint64_t new_bytes) {
+  bytes_since_collect_ += new_bytes;
+  if (!options_.max_bytes || bytes_since_collect_ < *options_.max_bytes / 20) return;
+  bytes_since_collect_ = 0;
+  store::CollectOptions options;
+  options.max_bytes = options_.max_bytes;
+  options.grace = std::chrono::minutes(5);
+  const auto report = store::collect(backend_, options);
+  if (!report) {
+    log_.warning("evict", {{"message", report.error().message}});
+    return;
+  }
+  const std::uint64_t n =
+      report->bytes_before - std::min(report->bytes_after, report->bytes_before);
+  metrics_.add("tqcache_store_evicted_bytes_total", static_cast<double>(n));
+  log_.info("evict", {{"bytes", std::to_string(n)}});
+}
+
+void PromptKeeper::note_usage(std::int64_t n_wanted, std::int64_t n_found) {
+  store::UsageNote note;
+  note.created = std::chrono::duration_cast<std::chrono::seconds>(
+                     std::chrono::system_clock::now().time_since_epoch())
+                     .count();
+  note.wanted_tokens = n_wanted;
+  note.found_tokens = std::min(n_found, n_wanted);
+  store::Library stored = library(options_.salt);
+  [[maybe_unused]] const Result<void> ignored = stored.note_usage(note);
+}
+
+}  // namespace tqcache::serve

@@ -1,0 +1,139 @@
+#pragma once
+// lib/tqcache/serve/prompt_keeper.h: prompts of llama-server in a store: slot files into the store,
+// and stored prefixes back into slot files.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tqcache/error.h"
+#include "tqcache/interop.h"
+#include "tqcache/keys.h"
+#include "tqcache/quantize.h"
+#include "tqcache/serve/llama_server.h"
+#include "tqcache/serve/operations.h"
+#include "tqcache/store.h"
+
+namespace tqcache::serve {
+
+struct KeeperOptions {
+  std::string salt = {};  // of the store's tenant; with keys: secret_salt()
+  // "lossless", "turbo" (4 bits), "archive" (about 3 bits, for disk), or a configuration
+  // (tqcache/quantize.h).
+  std::string config = "lossless";
+  // The model file of the upstream server. Empty: the path that it reports.
+  std::filesystem::path model = {};
+  // Tenants with different API keys use the same prompts.
+  bool share_tenants = false;
+  std::optional<std::uint64_t> max_bytes = {};  // of the store
+  unsigned n_threads = 1;
+};
+
+// What the slot files of a server look like. It only reads files like those that it writes.
+struct SlotFileFormat {
+  std::uint32_t version = 0;
+  std::string k_type, v_type;  // ggml's names: "f16", "q8_0"
+  bool flash_attention = true;
+  bool is_rotated = true;
+  bool server_tokens = false;
+};
+// Errors: those of reading; kUnsupported (layers with different types; types of forks).
+Result<SlotFileFormat> read_slot_file_format(const std::filesystem::path& path,
+                                             const interop::LlamaGeometry& model);
+
+// The salt of a client: that of the store's tenant, what the values depend on besides the model,
+// and a digest of the client's API key.
+std::string client_salt(const std::string& salt, const std::string& binding,
+                        const std::string& api_key);
+
+// What stored values depend on besides the model, as text: quantized types of keys and values,
+// adapters, a context that is longer than the model's. Empty for a plain server: then the prompts
+// are those that `tqcache generate` with the same model finds, too.
+std::string binding_of(const SlotFileFormat& format, const ServerProps& props,
+                       std::int64_t trained_context);
+
+// Threads: any number; puts take turns.
+class PromptKeeper {
+ public:
+  // `backend`, `metrics` and `log` must outlive it. Errors: kInvalidArgument (the configuration).
+  static Result<std::unique_ptr<PromptKeeper>> open(store::Backend& backend, KeeperOptions options,
+                                                    Metrics& metrics, Log& log);
+  ~PromptKeeper();
+
+  // Reads the model file: its shapes and its identity. Until then nothing is kept.
+  // Errors: those of reading; kUnsupported (layers that cannot be kept).
+  Result<void> bind_model(const ServerProps& props);
+  // Learns from a slot file, of at least one token, what the server's slot files look like.
+  // Requires: bind_model().
+  Result<void> bind_format(const ServerProps& props, const std::filesystem::path& slot_file);
+  bool is_bound() const;
+  void unbind();
+
+  // Whether a prompt can be cut anywhere: all layers have full attention.
+  bool can_cut() const;
+  const SlotFileFormat& format() const { return format_; }
+
+  struct Found {
+    store::Prefix prefix;
+    std::string salt;
+    std::int64_t n_tokens() const { return prefix.n_tokens; }
+  };
+  // The longest stored prefix of the tokens, for a client with this key. Only what was stored in
+  // the configured form counts. Requires: is_bound().
+  // Errors: those of the store.
+  Result<Found> find(std::span<const std::int32_t> tokens, const std::string& api_key);
+  // Writes a slot file with what was found. Returns its number of tokens, which may be smaller than
+  // promised if blobs are damaged. Errors: those of the store and of the file; kNotFound: nothing
+  // is left; kCorrupt: the tokens are others than those that were asked for.
+  Result<std::int64_t> write_slot_file(Found& found, std::span<const std::int32_t> tokens,
+                                       const std::filesystem::path& path);
+
+  struct Kept {
+    std::int64_t n_tokens = 0;     // of the slot
+    std::int64_t n_stored = 0;     // of these, in the store now
+    std::uint64_t new_bytes = 0;   // in the store
+    std::uint64_t file_bytes = 0;  // of the slot file
+  };
+  // Puts the prompt of a slot file into the store. It is cut behind the last full token block, so
+  // that tokens that would be others in a longer text (words joined at the end) do not matter.
+  // Errors: those of reading and of the store.
+  Result<Kept> keep(const std::filesystem::path& slot_file, const std::string& api_key);
+
+  // Notes for `tqcache store stats` that so much of a prompt was found.
+  void note_usage(std::int64_t n_wanted, std::int64_t n_found);
+
+ private:
+  PromptKeeper(store::Backend& backend, KeeperOptions options, Metrics& metrics, Log& log)
+      : backend_(backend), options_(std::move(options)), metrics_(metrics), log_(log) {}
+
+  store::Library library(const std::string& salt) const;
+  std::string salt_of(const std::string& api_key) const;
+  Result<interop::OpenedCache> open_slot_file(const std::filesystem::path& path,
+                                              std::optional<std::int64_t> first_tokens) const;
+  void collect_if_needed(std::uint64_t new_bytes);
+
+  store::Backend& backend_;
+  KeeperOptions options_;
+  Metrics& metrics_;
+  Log& log_;
+  std::optional<cache::ConvertOptions> form_;  // absent: as the values are
+
+  mutable std::mutex bound_mutex_;
+  bool has_model_ = false, has_format_ = false;
+  interop::LlamaGeometry geometry_;
+  cache::Identity identity_;
+  std::int64_t trained_context_ = 0;
+  SlotFileFormat format_;
+  std::string binding_;
+  std::vector<cache::LayerDesc> settings_;  // of stored prompts
+
+  std::mutex put_mutex_;
+  std::uint64_t bytes_since_collect_ = 0;
+};
+
+}  // namespace tqcache::serve

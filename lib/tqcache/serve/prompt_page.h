@@ -1,0 +1,30 @@
+#pragma once
+// serve/prompt_page.h: the page that shows which prompts a server keeps.
+//
+// Plain HTML without scripts and external files. Texts of clients are escaped.
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "tqcache/serve/http_message.h"
+#include "tqcache/serve/prompt_ledger.h"
+
+namespace tqcache::serve {
+
+struct PageFacts {
+  std::string model;
+  std::string store;           // URL without the password; empty: prompts are kept in memory only
+  bool shows_text = false;     // a column with the beginning of each prompt
+  bool is_of_one_key = false;  // other keys have other pages
+  std::int64_t started = 0;    // seconds since 1970
+  std::int64_t now = 0;
+};
+
+// Safe for untrusted texts.
+std::string prompt_page(const PageFacts& facts, std::span<const KeptPrompt> prompts);
+
+// The page with headers that forbid scripts, frames and external files.
+Response page_response(std::string page);
+
+}  // namespace tqcache::serve

@@ -1,0 +1,64 @@
+#pragma once
+// lib/tqcache/serve/proxy.h: a proxy before llama-server that keeps its prompts in a store.
+//
+// Everything is passed on unchanged. Requests that generate text get two more fields, id_slot and
+// cache_prompt. Before that, the longest stored prefix of their prompt is restored into a slot, if
+// that saves work. What the slots hold is saved in the background.
+//
+// llama-server compares the tokens of a prompt with those of a slot itself. So a wrong belief of
+// the proxy, or another rendering of a prompt, costs time and never gives a wrong answer. Whatever
+// goes wrong, the request is passed on and the prompt is read as usual.
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "tqcache/error.h"
+#include "tqcache/serve/http_server.h"
+#include "tqcache/serve/operations.h"
+#include "tqcache/serve/prompt_keeper.h"
+#include "tqcache/serve/upstream.h"
+#include "tqcache/store.h"
+
+namespace tqcache::serve {
+
+struct ProxyOptions {
+  UpstreamOptions upstream = {};
+  // Sent to the upstream server in place of the client's key. Empty: the client's is passed on.
+  std::string upstream_key = {};
+
+  // The folder of llama-server's --slot-save-path, and the store. Null or empty: nothing is kept.
+  std::filesystem::path slot_dir = {};
+  store::Backend* backend = nullptr;
+  KeeperOptions keeper = {};
+  std::int64_t min_tokens = 512;   // shorter prompts are not kept
+  std::int64_t save_every = 2048;  // tokens of a conversation between two saves
+  // A conversation that has rested this long is saved, too.
+  std::chrono::milliseconds idle_save{30'000};
+  // How long a request waits for a slot.
+  std::chrono::milliseconds slot_timeout{600'000};
+};
+
+// Threads: any number.
+class Proxy {
+ public:
+  // `metrics` and `log` must outlive it. Errors: kInvalidArgument; kBusy (another proxy uses the
+  // folder); kIo, kNotFound (the folder).
+  static Result<std::unique_ptr<Proxy>> open(const ProxyOptions& options, Metrics& metrics,
+                                             Log& log);
+  virtual ~Proxy() = default;
+
+  // Handles what no route of the server matches, and /health. Requires: this outlives the server.
+  virtual void attach(HttpServer& server) = 0;
+
+  // Asks the upstream server again who it is, with the next request.
+  virtual void reload() = 0;
+
+  // Saves what the slots hold and the store does not, as far as that is possible in time. Then
+  // nothing is saved any more. Requires: the server has been stopped.
+  virtual void flush(std::chrono::milliseconds limit) = 0;
+};
+
+}  // namespace tqcache::serve

@@ -1,0 +1,117 @@
+#include "tqcache/serve/slot_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tqcache::serve {
+namespace {
+
+std::size_t common_bytes(std::string_view a, std::string_view b) {
+  const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
+  return static_cast<std::size_t>(end - a.begin());
+}
+
+}  // namespace
+
+void SlotTable::reset(std::size_t n_slots) {
+  const std::lock_guard lock(mutex_);
+  const std::vector<KnownSlot> before = std::exchange(slots_, std::vector<KnownSlot>(n_slots));
+  for (std::size_t i = 0; i < std::min(before.size(), n_slots); ++i) {
+    slots_[i].is_used = before[i].is_used;
+  }
+  released_.notify_all();
+}
+
+std::size_t SlotTable::size() const {
+  const std::lock_guard lock(mutex_);
+  return slots_.size();
+}
+
+bool SlotTable::observe(const std::vector<SlotState>& states) {
+  const std::lock_guard lock(mutex_);
+  bool was_restarted = false;
+  for (const SlotState& state : states) {
+    if (state.id < 0 || state.id >= std::ssize(slots_)) continue;
+    KnownSlot& slot = slots_[static_cast<std::size_t>(state.id)];
+    if (slot.is_used) continue;
+    // Numbers of tasks only grow, until a server begins again.
+    was_restarted = was_restarted || (slot.task && (!state.task || *state.task < *slot.task));
+    const bool is_expected =
+        slot.has_changed ? state.task.has_value() && (!slot.task || *state.task > *slot.task)
+                         : state.task == slot.task;
+    if (!is_expected) {
+      slot.prompt.clear();
+      slot.n_stored = 0;
+    }
+    slot.task = state.task;
+    slot.has_changed = false;
+    slot.n_tokens = state.n_tokens;
+    slot.has_content = state.task.has_value() && state.n_tokens > 0;
+  }
+  return was_restarted;
+}
+
+std::optional<SlotTable::Choice> SlotTable::choose(std::string_view prompt,
+                                                   std::string_view tenant) const {
+  std::optional<Choice> best, oldest;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const KnownSlot& slot = slots_[i];
+    if (slot.is_used) continue;
+    Choice choice{.slot = i, .before = slot};
+    if (slot.tenant == tenant) choice.n_common = common_bytes(slot.prompt, prompt);
+    choice.is_warm = !slot.prompt.empty() && choice.n_common == slot.prompt.size();
+    if (choice.n_common > 0 && (!best || choice.n_common > best->n_common)) best = choice;
+    const bool is_unused = slot.prompt.empty() && !slot.has_content;
+    const bool is_older = !oldest || slot.last_use < oldest->before.last_use;
+    const bool oldest_is_unused =
+        oldest && oldest->before.prompt.empty() && !oldest->before.has_content;
+    if (is_unused ? !oldest_is_unused || is_older : !oldest_is_unused && is_older) oldest = choice;
+  }
+  if (best && (best->is_warm || best->n_common * 2 >= best->before.prompt.size())) return best;
+  return oldest;
+}
+
+std::optional<SlotTable::Choice> SlotTable::acquire(std::string_view prompt,
+                                                    std::string_view tenant, Client* client,
+                                                    std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  std::unique_lock lock(mutex_);
+  n_waiting_ += 1;
+  std::optional<Choice> choice;
+  while (!(choice = choose(prompt, tenant))) {
+    if (std::chrono::steady_clock::now() >= deadline) break;
+    if (client != nullptr && client->is_gone()) break;
+    released_.wait_for(lock, std::chrono::milliseconds(50));
+  }
+  n_waiting_ -= 1;
+  if (choice) slots_[choice->slot].is_used = true;
+  return choice;
+}
+
+std::optional<KnownSlot> SlotTable::try_acquire(std::size_t slot) {
+  const std::lock_guard lock(mutex_);
+  if (slot >= slots_.size() || slots_[slot].is_used) return std::nullopt;
+  slots_[slot].is_used = true;
+  return slots_[slot];
+}
+
+void SlotTable::release(std::size_t slot, KnownSlot now) {
+  const std::lock_guard lock(mutex_);
+  if (slot < slots_.size()) {
+    slots_[slot] = std::move(now);
+    slots_[slot].is_used = false;
+  }
+  released_.notify_all();
+}
+
+std::vector<KnownSlot> SlotTable::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  return slots_;
+}
+
+std::size_t SlotTable::n_waiting() const {
+  const std::lock_guard lock(mutex_);
+  return n_waiting_;
+}
+
+}  // namespace tqcache::serve

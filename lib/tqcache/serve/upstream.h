@@ -1,0 +1,79 @@
+#pragma once
+// lib/tqcache/serve/upstream.h: an HTTP client for the server behind a proxy, over libcurl.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/error.h"
+#include "tqcache/serve/http_message.h"
+
+namespace tqcache::serve {
+
+struct UpstreamOptions {
+  std::string url = "http://127.0.0.1:8080";  // without a path
+  std::chrono::milliseconds connect_timeout{5'000};
+  // Without a byte of an answer. A long prompt is read for minutes before the first one.
+  std::chrono::milliseconds idle_timeout{600'000};
+};
+
+// An answer whose head has arrived. Its body is read in pieces, as they arrive.
+class UpstreamAnswer {
+ public:
+  virtual ~UpstreamAnswer() = default;
+
+  int status = 0;
+  std::vector<Header> headers;          // all
+  std::optional<std::uint64_t> length;  // of the body, if it is known
+
+  // The next bytes of the body; empty at its end. Waits for them.
+  // Errors: kIo (the connection broke; nothing arrived in time), kInterrupted (the client is gone).
+  virtual Result<std::string> read() = 0;
+};
+
+// Connections are kept open and used again.
+//
+// Threads: any number.
+class Upstream {
+ public:
+  // Errors: kInvalidArgument: not a URL such as http://HOST:PORT.
+  static Result<std::unique_ptr<Upstream>> open(const UpstreamOptions& options);
+  virtual ~Upstream() = default;
+
+  // Sends a request and waits for the head of its answer. `client` may be null; if it is gone, the
+  // connection is closed, which ends the work of the upstream server.
+  // Errors: kIo (no connection; an answer that is not HTTP; nothing in time), kInterrupted.
+  virtual Result<std::unique_ptr<UpstreamAnswer>> send(std::string_view method,
+                                                       std::string_view target,
+                                                       const std::vector<Header>& headers,
+                                                       std::string body, Client* client) = 0;
+
+  // A request whose answer is small.
+  // Errors: as send() and UpstreamAnswer::read(); kTooLarge.
+  struct Reply {
+    int status = 0;
+    std::string body;
+  };
+  Result<Reply> call(std::string_view method, std::string_view target, std::string body,
+                     const std::vector<Header>& headers, Client* client,
+                     std::uint64_t max_bytes = std::uint64_t{64} << 20);
+};
+
+// The headers that a proxy passes on: without those that are about one connection only
+// (Connection and what it names, Keep-Alive, Transfer-Encoding, Upgrade, ...), Host, Expect and
+// Content-Length.
+std::vector<Header> end_to_end_headers(const std::vector<Header>& headers);
+
+// Passes a request on and its answer back, byte for byte. `body` replaces that of the request.
+// Failures become status 502 or 504.
+// Requires: `upstream` outlives the response's stream.
+Response forward(Upstream& upstream, const Request& request, std::string body, Client& client);
+
+// The status for a failure of the upstream server.
+Response upstream_failure(const Error& error);
+
+}  // namespace tqcache::serve

@@ -1,0 +1,292 @@
+// The routes, without a socket.
+
+#include "tqcache/serve/embedded/engine_api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tqcache::serve {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+const std::string kDemoModel = TQCACHE_DEMO_MODEL "/tqcache-demo-17m.q8_0.gguf";
+
+class FakeClient : public Client {
+ public:
+  bool is_gone() override { return gone; }
+  std::atomic<bool> gone = false;
+};
+
+class FakeSink : public Sink {
+ public:
+  bool write(std::string_view bytes) override {
+    pieces.emplace_back(bytes);
+    return pieces.size() < n_taken;
+  }
+  std::string all() const {
+    std::string joined;
+    for (const std::string& piece : pieces) joined += piece;
+    return joined;
+  }
+  std::vector<std::string> pieces;
+  std::size_t n_taken = 1'000'000;  // then the client is gone
+};
+
+// The objects of an SSE stream. The last one is the text of [DONE], if it was sent.
+std::vector<json> events(const std::string& stream) {
+  std::vector<json> found;
+  std::size_t at = 0;
+  while (at < stream.size()) {
+    const std::size_t end = stream.find("\n\n", at);
+    EXPECT_EQ(stream.substr(at, 6), "data: ");
+    EXPECT_NE(end, std::string::npos);
+    const std::string data = stream.substr(at + 6, end - at - 6);
+    found.push_back(data == "[DONE]" ? json(data) : json::parse(data));
+    at = end + 2;
+  }
+  return found;
+}
+
+class EngineApiTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    auto opened = Engine::open({.model = kDemoModel, .n_threads = 1, .max_waiting = 2});
+    if (!opened) throw std::runtime_error(opened.error().message);
+    engine_ = std::move(opened).value().release();
+  }
+  static void TearDownTestSuite() { delete engine_; }
+
+  static Request with_body(std::string body) {
+    Request request;
+    request.body = std::move(body);
+    return request;
+  }
+  Response chat(const std::string& body) { return api_.chat_completions(with_body(body), client_); }
+  Response complete(const std::string& body) { return api_.completions(with_body(body), client_); }
+
+  static Engine* engine_;
+  Metrics metrics_;
+  FakeClient client_;
+  EngineApi api_{
+      *engine_,
+      {.tenant_of = [](const Request& request) { return request.api_key; }, .has_keys = true},
+      metrics_};
+};
+
+Engine* EngineApiTest::engine_ = nullptr;
+
+constexpr const char* kChat =
+    R"({"messages": [{"role": "user", "content": "What is your name?"}], "temperature": 0,
+        "max_tokens": 12 MORE})";
+
+std::string chat_body(const std::string& more = "") {
+  std::string body = kChat;
+  body.replace(body.find(" MORE"), 5, more);
+  return body;
+}
+
+TEST_F(EngineApiTest, AnswersAChat) {
+  const Response response = chat(chat_body());
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json answer = json::parse(response.body);
+  EXPECT_EQ(answer["object"], "chat.completion");
+  EXPECT_THAT(answer["id"].get<std::string>(), testing::StartsWith("chatcmpl-"));
+  EXPECT_EQ(answer["model"], engine_->model_id());
+  EXPECT_EQ(answer["choices"].size(), 1u);
+  EXPECT_EQ(answer["choices"][0]["message"]["role"], "assistant");
+  EXPECT_NE(answer["choices"][0]["message"]["content"], "");
+  const json& usage = answer["usage"];
+  EXPECT_EQ(usage["total_tokens"].get<int>(),
+            usage["prompt_tokens"].get<int>() + usage["completion_tokens"].get<int>());
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 0);
+  EXPECT_EQ(metrics_.value("tqcache_prompt_tokens_total"), usage["prompt_tokens"].get<double>());
+}
+
+TEST_F(EngineApiTest, AStreamHasTheTextOfTheAnswer) {
+  const std::string text =
+      json::parse(chat(chat_body()).body)["choices"][0]["message"]["content"].get<std::string>();
+  for (const bool with_usage : {false, true}) {
+    Response response =
+        chat(chat_body(with_usage ? R"(, "stream": true, "stream_options": {"include_usage": true})"
+                                  : R"(, "stream": true)"));
+    ASSERT_EQ(response.status, 200);
+    EXPECT_EQ(response.headers[0].value, "text/event-stream");
+    FakeSink sink;
+    EXPECT_TRUE(response.stream(sink));
+    std::vector<json> chunks = events(sink.all());
+    EXPECT_EQ(chunks.back(), "[DONE]");
+    chunks.pop_back();
+    if (with_usage) {
+      EXPECT_TRUE(chunks.back()["choices"].empty());
+      EXPECT_EQ(chunks.back()["usage"]["completion_tokens"].get<int>() <= 12, true);
+      chunks.pop_back();
+    }
+    EXPECT_EQ(chunks.front()["choices"][0]["delta"]["role"], "assistant");
+    std::string streamed;
+    for (const json& chunk : chunks) {
+      EXPECT_EQ(chunk["object"], "chat.completion.chunk");
+      EXPECT_EQ(chunk["id"], chunks[0]["id"]);
+      EXPECT_EQ(chunk.contains("usage"), with_usage);
+      streamed += chunk["choices"][0]["delta"].value("content", "");
+    }
+    EXPECT_EQ(streamed, text);
+    EXPECT_TRUE(chunks.front()["choices"][0]["finish_reason"].is_null());
+    EXPECT_TRUE(chunks.back()["choices"][0]["finish_reason"].is_string());
+    EXPECT_GT(chunks.size(), 4u);
+  }
+  EXPECT_EQ(engine_->queue().counts().running, 0u);
+}
+
+TEST_F(EngineApiTest, CompletesAText) {
+  const Response response =
+      complete(R"({"prompt": "Alice was beginning to get", "temperature": 0, "max_tokens": 5})");
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json answer = json::parse(response.body);
+  EXPECT_EQ(answer["object"], "text_completion");
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 5);
+  Response stream = complete(
+      R"({"prompt": "Alice was beginning to get", "temperature": 0, "max_tokens": 5,
+          "stream": true})");
+  FakeSink sink;
+  EXPECT_TRUE(stream.stream(sink));
+  std::string text;
+  for (const json& chunk : events(sink.all())) {
+    if (chunk.is_object()) text += chunk["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, answer["choices"][0]["text"]);
+}
+
+TEST_F(EngineApiTest, ASeedGivesTheSameText) {
+  const std::string body =
+      R"({"prompt": "Alice was", "temperature": 1.5, "max_tokens": 12, "seed": )";
+  const auto text = [&](const std::string& seed) {
+    return json::parse(complete(body + seed + "}").body)["choices"][0]["text"].get<std::string>();
+  };
+  EXPECT_EQ(text("7"), text("7"));
+  EXPECT_NE(text("7"), text("8"));
+}
+
+TEST_F(EngineApiTest, RefusesWithTheRightStatus) {
+  const auto status = [](const Response& response) {
+    EXPECT_TRUE(json::parse(response.body)["error"]["message"].is_string()) << response.body;
+    return response.status;
+  };
+  EXPECT_EQ(status(chat("")), 400);
+  EXPECT_EQ(status(chat("{")), 400);
+  EXPECT_EQ(status(chat(R"({"messages": []})")), 400);
+  EXPECT_EQ(status(chat(chat_body(R"(, "n": 3)"))), 400);
+  const Response unknown = chat(chat_body(R"(, "model": "gpt-9\u0000<b>")"));
+  EXPECT_EQ(status(unknown), 404);
+  EXPECT_EQ(json::parse(unknown.body)["error"]["code"], "model_not_found");
+  EXPECT_EQ(status(chat(chat_body(R"(, "logit_bias": {"8192": 1})"))), 400);
+  EXPECT_EQ(status(complete(R"({"prompt": [8192]})")), 400);
+  std::string ids = "[1";
+  for (int i = 1; i < 16'384; ++i) ids += ",1";
+  const Response long_prompt = complete(R"({"prompt": )" + ids + "]}");
+  EXPECT_EQ(status(long_prompt), 400);
+  EXPECT_EQ(json::parse(long_prompt.body)["error"]["code"], "context_length_exceeded");
+}
+
+TEST_F(EngineApiTest, AFullQueueSaysWhenToComeAgain) {
+  std::vector<RequestQueue::Turn> turns;
+  for (int i = 0; i < 3; ++i) turns.push_back(std::move(*engine_->queue().join()));
+  const Response response = chat(chat_body());
+  EXPECT_EQ(response.status, 429);
+  EXPECT_EQ(json::parse(response.body)["error"]["code"], "queue_full");
+  ASSERT_FALSE(response.headers.empty());
+  EXPECT_EQ(response.headers.back().name, "Retry-After");
+  EXPECT_EQ(response.headers.back().value, "2");
+  const json health = json::parse(api_.health().body);
+  EXPECT_EQ(health["queue"]["running"], 1);
+  EXPECT_EQ(health["queue"]["waiting"], 2);
+  EXPECT_EQ(metrics_.value("tqcache_queue_full_total"), 1);
+  turns.clear();
+  EXPECT_EQ(chat(chat_body()).status, 200);
+}
+
+TEST_F(EngineApiTest, AClientThatIsGoneLeavesTheQueue) {
+  auto first = engine_->queue().join();
+  client_.gone = true;
+  chat(chat_body());
+  EXPECT_EQ(engine_->queue().counts().waiting, 0u);
+  first.reset();
+
+  client_.gone = false;
+  Response response = chat(chat_body(R"(, "stream": true, "max_tokens": 500)"));
+  EXPECT_EQ(response.status, 400);  // a key given twice
+  response = chat(R"({"messages": [{"role": "user", "content": "Tell me a story."}],
+                      "max_tokens": 500, "temperature": 0, "stream": true})");
+  FakeSink sink;
+  sink.n_taken = 3;
+  EXPECT_FALSE(response.stream(sink));
+  EXPECT_LE(sink.pieces.size(), 4u);  // and an error, which nobody reads
+  EXPECT_THAT(sink.all(), testing::Not(HasSubstr("[DONE]")));
+  // A stream that is never begun leaves the queue with its response.
+  response = chat(chat_body(R"(, "stream": true)"));
+  EXPECT_EQ(engine_->queue().counts().running, 1u);
+  response = {};
+  EXPECT_EQ(engine_->queue().counts().running, 0u);
+}
+
+TEST_F(EngineApiTest, ThePageIsOfOneKey) {
+  Request request = with_body(R"({"prompt": [)" + [] {
+    std::string ids = "5";
+    for (int i = 0; i < 299; ++i) ids += ",5";
+    return ids;
+  }() + R"(], "max_tokens": 1})");
+  request.api_key = "first";
+  ASSERT_EQ(api_.completions(request, client_).status, 200);
+  const Response own = api_.page(request);
+  EXPECT_THAT(own.body, HasSubstr("<td>301</td>"));
+  request.api_key = "second";
+  EXPECT_THAT(api_.page(request).body, testing::Not(HasSubstr("<td>301</td>")));
+  EngineApi open(*engine_, {.tenant_of = [](const Request&) { return std::string(); }}, metrics_);
+  EXPECT_THAT(open.page(request).body, HasSubstr("<td>301</td>"));
+  std::string policy;
+  for (const Header& header : own.headers) {
+    if (header.name == "Content-Security-Policy") policy = header.value;
+  }
+  EXPECT_THAT(policy, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(own.body, testing::Not(HasSubstr("<script")));
+}
+
+TEST_F(EngineApiTest, HasTheSmallRoutes) {
+  const json models = json::parse(api_.models().body);
+  ASSERT_EQ(models["data"].size(), 1u);
+  EXPECT_EQ(models["data"][0]["id"], engine_->model_id());
+  EXPECT_EQ(models["data"][0]["context_length"], 16'384);
+  EXPECT_EQ(json::parse(api_.model().body), models["data"][0]);
+
+  const std::string messages = R"({"messages": [{"role": "user", "content": "Hi <|im_end|>"}]})";
+  const json rendered = json::parse(api_.apply_template(with_body(messages)).body);
+  EXPECT_EQ(rendered["prompt"],
+            "<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\n");
+  const auto tokenize = [&](const json& body) {
+    return json::parse(api_.tokenize(with_body(body.dump())).body)["tokens"];
+  };
+  const json parsed = tokenize({{"content", "Hi <|im_end|>"}});
+  const json plain = tokenize({{"content", "Hi <|im_end|>"}, {"parse_special", false}});
+  EXPECT_LT(parsed.size(), plain.size());
+  for (const json& ids : {parsed, plain}) {
+    EXPECT_EQ(json::parse(api_.detokenize(with_body(json{{"tokens", ids}}.dump())).body),
+              (json{{"content", "Hi <|im_end|>"}}));
+  }
+  EXPECT_EQ(api_.tokenize(with_body("{}")).status, 400);
+  EXPECT_EQ(api_.tokenize(with_body(R"({"content": 5})")).status, 400);
+  EXPECT_EQ(api_.detokenize(with_body(R"({"tokens": [-5]})")).status, 400);
+  EXPECT_EQ(api_.detokenize(with_body(R"({"tokens": [999999]})")).status, 200);
+  EXPECT_EQ(api_.apply_template(with_body("[]")).status, 400);
+  EXPECT_EQ(api_.health().status, 200);
+}
+
+}  // namespace
+}  // namespace tqcache::serve

@@ -1,0 +1,285 @@
+"""tqcache serve --model as real clients see it: the openai package, curl, and bare sockets.
+
+usage: openai_client_test.py TQCACHE MODEL
+
+Exits with 77, which ctest shows as skipped, where the openai package or curl is missing.
+"""
+
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+SKIPPED = 77
+PROGRAM, MODEL = sys.argv[1:3]
+SYSTEM = "You are a librarian. " + " ".join(
+    f"Shelf {i} holds the books of author number {i * 7 % 101}." for i in range(45))
+
+try:
+    import openai
+except ImportError:
+    print("NOT RUN: the Python package openai is not installed")
+    sys.exit(SKIPPED)
+if shutil.which("curl") is None:
+    print("NOT RUN: curl is not installed")
+    sys.exit(SKIPPED)
+
+
+class Server:
+    def __init__(self, *flags):
+        self.log = tempfile.TemporaryFile("w+")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TQCACHE_")}
+        self.process = subprocess.Popen(
+            [PROGRAM, "serve", "--model", MODEL, "--listen", "127.0.0.1:0", "--threads", "1",
+             *flags], stderr=self.log, env=environment)
+        self.port = None
+        while self.port is None:
+            if self.process.poll() is not None:
+                raise RuntimeError(self.text())
+            found = re.search(r"event=listening port=(\d+)", self.text())
+            self.port = int(found[1]) if found else None
+            time.sleep(0.02)
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def url(self, path=""):
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def client(self, key="none"):
+        return openai.OpenAI(base_url=self.url("/v1"), api_key=key, max_retries=0, timeout=120)
+
+    def end(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        status = self.process.wait(60)
+        self.log.close()
+        return status
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.end()
+
+
+def curl(*arguments):
+    return subprocess.run(["curl", "-sS", "--max-time", "120", *arguments], check=True,
+                          capture_output=True).stdout.decode("utf-8")
+
+
+def greedy(client, messages, **more):
+    settings = {"model": client.models.list().data[0].id, "temperature": 0, "max_tokens": 16}
+    return client.chat.completions.create(messages=messages, **{**settings, **more})
+
+
+class OpenAiClient(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--queue", "3")
+        cls.client = cls.server.client()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.status = cls.server.end()
+
+    def test_a_chat_is_that_of_the_program(self):
+        command = [PROGRAM, "chat", "-m", MODEL, "--temperature", "0", "--top-k", "0", "--top-p", "1",
+                   "--min-p", "0", "-n", "16", "-q"]
+        turns = ["What is your name?", "And who am I?", "Thank you."]
+        shown = subprocess.run(command, input="\n".join(turns) + "\n", text=True, check=True,
+                               capture_output=True).stdout
+        messages, answers = [], ""
+        for turn in turns:
+            messages.append({"role": "user", "content": turn})
+            answer = greedy(self.client, messages)
+            message = answer.choices[0].message
+            # What the package gives back is sent again as it is.
+            messages.append(message.model_dump())
+            answers += message.content + "\n"
+            self.assertEqual(answer.usage.total_tokens,
+                             answer.usage.prompt_tokens + answer.usage.completion_tokens)
+        self.assertEqual(answers, shown)
+        self.assertGreater(answer.usage.prompt_tokens_details.cached_tokens, 40)
+
+    def test_a_text_is_that_of_generate(self):
+        prompt = "Alice was beginning to get very tired"
+        shown = subprocess.run([PROGRAM, "generate", "-m", MODEL, "-p", prompt, "-n", "12", "-q"],
+                               text=True, check=True, capture_output=True).stdout
+        model = self.client.models.list().data[0].id
+        answer = self.client.completions.create(model=model, prompt=prompt, max_tokens=12,
+                                                temperature=0)
+        self.assertEqual(answer.choices[0].text + "\n", shown)
+        self.assertEqual(answer.choices[0].finish_reason, "length")
+
+    def test_a_stream_is_the_same_text(self):
+        messages = [{"role": "user", "content": "Tell me about Alice."}]
+        whole = greedy(self.client, messages).choices[0].message.content
+        pieces, usage = [], None
+        for chunk in greedy(self.client, messages, stream=True,
+                            stream_options={"include_usage": True}):
+            if chunk.choices:
+                pieces.append(chunk.choices[0].delta.content or "")
+            usage = chunk.usage or usage
+        self.assertEqual("".join(pieces), whole)
+        self.assertGreater(len(pieces), 4)
+        self.assertGreater(usage.completion_tokens, 4)
+
+    def test_a_stop_string_ends_an_answer(self):
+        messages = [{"role": "user", "content": "Tell me about Alice."}]
+        whole = greedy(self.client, messages).choices[0].message.content
+        stop = whole[5:12]
+        for stream in (False, True):
+            answer = greedy(self.client, messages, stop=[stop], stream=stream)
+            if stream:
+                text = "".join(chunk.choices[0].delta.content or "" for chunk in answer)
+            else:
+                text = answer.choices[0].message.content
+            self.assertEqual(text, whole[:whole.find(stop)])
+
+    def test_errors_are_those_of_openai(self):
+        messages = [{"role": "user", "content": "Hi"}]
+        with self.assertRaises(openai.NotFoundError) as caught:
+            greedy(self.client, messages, model="gpt-4")
+        self.assertEqual(caught.exception.code, "model_not_found")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            greedy(self.client, messages, n=2)
+        self.assertEqual(caught.exception.param, "n")
+        with self.assertRaises(openai.BadRequestError):
+            greedy(self.client, [])
+        with self.assertRaises(openai.BadRequestError):
+            greedy(self.client, [{"role": "user", "content": "word " * 40_000}])
+
+    def test_curl_streams(self):
+        shown = curl("-N", self.server.url("/v1/chat/completions"), "-d", json.dumps(
+            {"messages": [{"role": "user", "content": "Hi"}], "stream": True, "max_tokens": 4}))
+        self.assertTrue(shown.startswith("data: {"))
+        self.assertTrue(shown.endswith("data: [DONE]\n\n"))
+
+    def test_hostile_bodies_get_a_status(self):
+        for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/apply-template"):
+            for body in (b"", b"{", b"[" * 200_000, b"\xff\xfe", b"{\"messages\": 1e999}", b"null",
+                         b"{\"prompt\": \"a\", \"max_tokens\": 1e30}", b"{\"content\": [[]]}",
+                         b"{\"messages\": [" + b"{}," * 50_000 + b"{}]}"):
+                status = subprocess.run(
+                    ["curl", "-sS", "-o", os.devnull, "-w", "%{http_code}", "--data-binary", "@-",
+                     self.server.url(path)], input=body, check=True, capture_output=True).stdout
+                self.assertEqual(status, b"400", (path, body[:30]))
+        self.assertEqual(json.loads(curl(self.server.url("/health")))["status"], "ok")
+
+    def test_a_client_that_leaves_frees_the_server(self):
+        body = json.dumps({"messages": [{"role": "user", "content": "Count."}], "stream": True,
+                           "temperature": 0, "logit_bias": {"2": -100, "0": -100},
+                           "max_tokens": 10_000})
+        with socket.create_connection(("127.0.0.1", self.server.port)) as connection:
+            connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+                               f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            while b"content" not in connection.recv(4096):
+                pass
+        # Otherwise this would wait for ten thousand tokens.
+        start = time.monotonic()
+        greedy(self.client, [{"role": "user", "content": "Hi"}], max_tokens=1)
+        self.assertLess(time.monotonic() - start, 60)
+
+    def test_a_full_queue_says_so(self):
+        body = {"messages": [{"role": "user", "content": "Count."}], "temperature": 0,
+                "logit_bias": {"2": -100, "0": -100}, "max_tokens": 400}
+        statuses = []
+
+        def ask():
+            statuses.append(curl("-o", os.devnull, "-w", "%{http_code} %header{retry-after}",
+                                 self.server.url("/v1/chat/completions"), "-d", json.dumps(body)))
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        kinds = {status[:3] for status in statuses}
+        self.assertEqual(kinds, {"200", "429"}, statuses)
+        self.assertGreaterEqual(sum(status[:3] == "200" for status in statuses), 4)
+
+
+class KeptPrompts(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.store = "dir:" + os.path.join(folder.name, "store")
+
+    def talk(self, client, turns, messages, answers):
+        for turn in turns:
+            messages.append({"role": "user", "content": turn})
+            answer = greedy(client, messages)
+            messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+            answers.append((answer.choices[0].message.content,
+                            answer.usage.prompt_tokens_details.cached_tokens))
+
+    def test_a_conversation_survives_kills(self):
+        turns = ["Who are you?", "Which shelf is best?", "Why?", "Thank you."]
+        system = [{"role": "system", "content": SYSTEM}]
+        with Server() as server:
+            undisturbed, messages = [], list(system)
+            self.talk(server.client(), turns, messages, undisturbed)
+        killed, messages = [], list(system)
+        for turn in turns:
+            server = Server("--store", self.store)
+            self.talk(server.client(), [turn], messages, killed)
+            self.wait_for_blocks()
+            self.assertEqual(server.end(signal.SIGKILL), -signal.SIGKILL)
+        self.assertEqual([text for text, _ in killed], [text for text, _ in undisturbed])
+        self.assertEqual(killed[0][1], 0)
+        for _, n_cached in killed[1:]:
+            self.assertGreaterEqual(n_cached, 512)
+
+    def wait_for_blocks(self):
+        """Until both blocks of the system text are in the store."""
+        while True:
+            listed = subprocess.run([PROGRAM, "store", "stats", "--store", self.store, "--json"],
+                                    capture_output=True, text=True)
+            if listed.returncode == 0 and '"block"' in listed.stdout:
+                if json.loads(listed.stdout)["kinds"]["block"]["blobs"] >= 2:
+                    return
+            time.sleep(0.1)
+
+    def test_keys_are_tenants(self):
+        keys = os.path.join(self.folder, "keys")
+        with open(keys, "w", encoding="ascii", opener=lambda p, f: os.open(p, f, 0o600)) as file:
+            file.write("key-of-ann\nkey-of-bob\n")
+        with Server("--store", self.store, "--api-key-file", keys, "--show-prompts") as server:
+            messages = [{"role": "system", "content": SYSTEM + " <script>alert(1)</script>"},
+                        {"role": "user", "content": "Hi"}]
+            ann, bob = server.client("key-of-ann"), server.client("key-of-bob")
+            cached = [greedy(client, messages, max_tokens=2).usage.prompt_tokens_details.cached_tokens
+                      for client in (ann, bob, ann, bob)]
+            self.assertEqual(cached[:2], [0, 0])
+            self.assertGreaterEqual(min(cached[2:]), 512)
+            with self.assertRaises(openai.AuthenticationError):
+                server.client("key-of-eve").models.list()
+
+            page = curl("-u", "any:key-of-ann", server.url("/"))
+            self.assertIn("librarian", page)
+            self.assertNotIn("<script", page)
+            self.assertEqual(page.count("<tr>"), 2)
+            self.assertNotIn("librarian", curl("-u", "any:key-of-eve", server.url("/")))
+            head = curl("-i", server.url("/"))
+            self.assertIn("401", head.splitlines()[0])
+            self.assertIn("WWW-Authenticate: Basic", head)
+            # A browser sends such a password by itself, so it opens the page alone.
+            self.assertIn("401", curl("-i", "-u", "x:key-of-ann", server.url("/v1/models"))
+                          .splitlines()[0])
+            self.assertNotIn("key-of", server.text())
+            self.assertNotIn("librarian", server.text())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,133 @@
+#include "verbs/serve_embedded.h"
+
+#include <chrono>
+#include <utility>
+
+#include "cli/codec_flags.h"
+#include "cli/common_flags.h"
+#include "tqcache/store.h"
+#include "tqcache/tokenizer.h"
+#include "tqcache/upkeep.h"
+
+namespace tqcache::cli {
+
+void add_embedded_flags(FlagSet& app, EmbeddedFlags& flags) {
+  const std::string group = "Model of its own";
+  app.add("--model-id", flags.model_id,
+          "Name of the model for clients (default: that of the file, without .gguf)")
+      ->type_name("NAME")
+      ->not_empty()
+      ->group(group);
+  app.add("--template", flags.chat_template,
+          "Chat template to use instead of the one in the model: " +
+              tokenizer::ChatTemplate::names())
+      ->type_name("NAME")
+      ->group(group);
+  app.add("--queue", flags.max_waiting,
+          "Requests that may wait while one is answered; more get status 429")
+      ->type_name("N")
+      ->range(0, 4096)
+      ->show_default()
+      ->group(group);
+  app.add("--show-prompts", flags.shows_text, "The page at / shows how each kept prompt begins")
+      ->group(group);
+  add_scorer_flag(app, flags.scorer);
+  add_verify_digest_flag(app, flags.verify_digests);
+}
+
+#ifdef TQCACHE_SERVE
+
+namespace {
+
+// Errors: kInvalidArgument.
+Result<std::optional<cache::ConvertOptions>> quantization_of(const std::string& config) {
+  if (config == "lossless") return std::optional<cache::ConvertOptions>();
+  if (config == "archive") {
+    return usage_error("--config: a model cannot extend an archive; turbo is the smallest");
+  }
+  FormFlags form;
+  if (config == "turbo") {
+    form.bits = 4;
+  } else {
+    form.configuration = config;
+  }
+  return form_of(form);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
+                                                   const EmbeddedFlags& flags,
+                                                   const std::string& model,
+                                                   const EmbeddedStore& store, serve::Log& log) {
+  if (!flags.chat_template.empty()) TQC_TRY(tokenizer::ChatTemplate::by_name(flags.chat_template));
+  serve::EngineOptions options;
+  options.model = model;
+  options.model_id = flags.model_id;
+  options.chat_template = flags.chat_template;
+  TQC_TRY_ASSIGN(options.quantization, quantization_of(store.config));
+  options.n_threads = flags.n_threads;
+  options.scorer = flags.scorer;
+  options.store_url = store.url;
+  options.keys = console.keys;
+  options.same_quantization = store.config_is_given;
+  options.verify_digests = flags.verify_digests;
+  options.max_waiting = static_cast<std::size_t>(flags.max_waiting);
+  options.shows_text = flags.shows_text;
+  options.on_warning = [&log](const std::string& where, const std::string& message) {
+    log.warning("store", {{"where", where}, {"message", message}});
+  };
+  return serve::Engine::open(std::move(options));
+}
+
+StoreUpkeep::StoreUpkeep(const Console& console, const EmbeddedStore& store, serve::Engine& engine,
+                         serve::Log& log)
+    : console_(console), store_(store), engine_(engine), log_(log) {
+  if (!store_.url.empty() && store_.max_bytes) thread_ = std::thread([this] { work(); });
+}
+
+StoreUpkeep::~StoreUpkeep() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+    stopped_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// Looks each time a twentieth of the limit has been added, and once at the beginning.
+void StoreUpkeep::work() {
+  constexpr std::chrono::seconds kLook{5};
+  std::optional<std::uint64_t> collected_at;
+  std::unique_lock lock(mutex_);
+  while (!is_stopping_) {
+    engine_.refresh_ledger();
+    const std::uint64_t n_bytes = engine_.added_bytes();
+    if (!collected_at || n_bytes - *collected_at >= *store_.max_bytes / 20) {
+      collected_at = n_bytes;
+      lock.unlock();
+      if (const Result<void> done = collect(); !done) {
+        log_.warning("evict", {{"message", done.error().message}});
+      }
+      lock.lock();
+    }
+    stopped_.wait_for(lock, kLook, [this] { return is_stopping_; });
+  }
+}
+
+Result<void> StoreUpkeep::collect() {
+  store::BackendOptions options;
+  options.keys = console_.keys;
+  TQC_TRY_ASSIGN(const auto backend, store::open_backend(store_.url, options));
+  TQC_TRY_ASSIGN(
+      const store::CollectReport report,
+      store::collect(*backend, {.max_bytes = store_.max_bytes, .grace = std::chrono::minutes(5)}));
+  if (report.bytes_after < report.bytes_before) {
+    log_.info("evict", {{"bytes", std::to_string(report.bytes_before - report.bytes_after)}});
+  }
+  return {};
+}
+
+#endif
+
+}  // namespace tqcache::cli
