@@ -44,12 +44,17 @@ extern "C" {
 TQCACHE_API int tqcache_abi(void);
 TQCACHE_API const char* tqcache_version(void);
 
+// A struct whose `size` is set, and whose other fields are 0.
 #ifdef __cplusplus
-#define TQCACHE_INIT(type) \
-  type { sizeof(type) }
+#define TQCACHE_INIT(type)      \
+  [] {                          \
+    type known_{};              \
+    known_.size = sizeof(type); \
+    return known_;              \
+  }()
 #else
 #define TQCACHE_INIT(type) \
-  (type) { sizeof(type) }
+  (type) { .size = sizeof(type) }
 #endif
 
 // --- Errors: the exit codes of the program

@@ -161,7 +161,8 @@ Result<void> score_head(const OpenBlock& block, const cache::KvCodec* codec,
   const Dtype dtype = block.tensor().dtype;
   codec::HeadQueries packed;
   cache::CenteringScore center;
-  const bool scores_codes = codec != nullptr && !codec->must_keep_decoded();
+  // A codec that is not fixed has no packed blocks.
+  const bool scores_codes = codec != nullptr && codec->is_fixed() && !codec->must_keep_decoded();
   const cache::KvCodec::State* const state = codec == nullptr ? nullptr : &codec->state();
   AlignedFloats mapped;
   if (scores_codes) {
