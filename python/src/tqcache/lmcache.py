@@ -355,10 +355,14 @@ _QUANTIZED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 class TqcacheSerializer(Serializer):
     """head_dim 0: everything without loss. Otherwise keys and values are quantized with these
     configurations of tqcache.codec wherever the layout is known, and the rest is kept without
-    loss. Quantized are whole blocks of 256 tokens, which is LMCache's usual size of a chunk."""
+    loss. Quantized are whole blocks of 256 tokens, which is LMCache's usual size of a chunk.
 
-    def __init__(self, head_dim: int = 0, keys: str = "mse:4", values: str = "mse:4"):
-        self._head_dim = head_dim
+    pad: every object of a layout has the same size, as most adapters of LMCache want it. Otherwise
+    objects are as small as they can be; TqcacheL2Adapter keeps both."""
+
+    def __init__(self, head_dim: int = 0, keys: str = "mse:4", values: str = "mse:4",
+                 pad: bool = False):
+        self._head_dim, self._pad = head_dim, pad
         self._configs = {"keys": keys, "values": values}
 
     def _quantized(self, shape, dtype) -> bool:
@@ -394,7 +398,12 @@ class TqcacheSerializer(Serializer):
         for part in (head, text, *payload):
             out[at:at + len(part)] = part
             at += len(part)
-        return n_bytes
+        if not self._pad:
+            return n_bytes
+        n_padded = self.estimate_serialized_size(MemoryLayoutDesc(src.get_shapes(),
+                                                                  src.get_dtypes()))
+        out[at:n_padded] = bytes(n_padded - at)
+        return n_padded
 
     def estimate_serialized_size(self, layout_desc: MemoryLayoutDesc) -> int:
         n_bytes = _HEAD.size + 1024
@@ -477,7 +486,8 @@ def _key_fields(key: ObjectKey) -> list:
 
 
 def _make_lossless(kwargs: dict):
-    return AsyncSerdeProcessor(TqcacheSerializer(), TqcacheDeserializer(),
+    return AsyncSerdeProcessor(TqcacheSerializer(pad=bool(kwargs.get("pad", False))),
+                               TqcacheDeserializer(),
                                max_workers=int(kwargs.get("max_workers", 1)))
 
 
@@ -486,7 +496,7 @@ def _make_turbo(kwargs: dict):
         raise ValueError('the serde "tqcache-turbo" needs "head_dim" of the model')
     return AsyncSerdeProcessor(
         TqcacheSerializer(int(kwargs["head_dim"]), str(kwargs.get("keys", "mse:4")),
-                          str(kwargs.get("values", "mse:4"))),
+                          str(kwargs.get("values", "mse:4")), bool(kwargs.get("pad", False))),
         TqcacheDeserializer(), max_workers=int(kwargs.get("max_workers", 1)))
 
 

@@ -287,8 +287,9 @@ class Lmcache:
 
     def put(self, blocks: dict) -> bool:
         keys = [self.key(name) for name in blocks]
-        task = self.adapter.submit_store_task(
-            keys, [self.object(data.copy()) for data in blocks.values()])
+        # They have to live until the task is completed: LMCache's views do not hold them.
+        objects = [self.object(data.copy()) for data in blocks.values()]
+        task = self.adapter.submit_store_task(keys, objects)
         done = {}
 
         def poll():

@@ -55,8 +55,7 @@ def run(engine, *arguments):
 def blobs(store):
     """The files of the store that hold values."""
     folder = Path(store.removeprefix("dir:"))
-    return [path for path in sorted(folder.rglob("*")) if path.is_file()
-            and path.stat().st_size > 1000]
+    return [path for path in sorted((folder / "blobs").rglob("*")) if path.is_file()]
 
 
 def warnings_of(caplog, engine):
