@@ -49,8 +49,8 @@ TEST(HttpHead, WhatHasTwoMeaningsIsRefused) {
   EXPECT_EQ(status_for(post + "Transfer-Encoding: gzip, chunked\r\n\r\n"), 501);
   EXPECT_EQ(status_for(post + "Transfer-Encoding: xchunked\r\n\r\n"), 501);
   EXPECT_EQ(status_for(post + "Transfer-Encoding : chunked\r\n\r\n"), 400);
-  EXPECT_EQ(
-      status_for(post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n"), 400);
+  EXPECT_EQ(status_for(post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n"),
+            400);
   EXPECT_EQ(status_for("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), 400);
   EXPECT_EQ(status_for(post + "Content-Length: 1\r\n folded\r\n\r\n"), 400);
   EXPECT_EQ(status_for(post + "\tX: folded\r\n\r\n"), 400);

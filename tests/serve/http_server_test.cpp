@@ -16,9 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using test::body_of;
-using test::exchange;
 using test::get_text;
 using test::post_text;
+using test::raw_exchange;
 using test::RawSocket;
 using test::status_of;
 using testing::HasSubstr;
@@ -56,10 +56,10 @@ TEST_F(HttpServerTest, AnswersAndKeepsTheConnection) {
     ASSERT_EQ(status_of(answer), 200) << answer;
     EXPECT_EQ(body_of(answer), "abc");
   }
-  EXPECT_EQ(status_of(exchange(port, get_text("/health"))), 200);
-  EXPECT_EQ(status_of(exchange(port, get_text("/none"))), 404);
-  EXPECT_EQ(status_of(exchange(port, get_text("/echo"))), 405);
-  const std::string metrics = exchange(port, get_text("/metrics"));
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/health"))), 200);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/none"))), 404);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/echo"))), 405);
+  const std::string metrics = raw_exchange(port, get_text("/metrics"));
   EXPECT_THAT(metrics, HasSubstr("tqcache_requests_total{status=\"200\"} 21\n"));
 }
 
@@ -79,7 +79,8 @@ TEST_F(HttpServerTest, AnswersRequestsThatComeTogether) {
 TEST_F(HttpServerTest, ExpectContinue) {
   const int port = start();
   const RawSocket socket = RawSocket::connect(port);
-  socket.send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  socket.send(
+      "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_THAT(socket.receive_until("\r\n\r\n"), HasSubstr("100 Continue"));
   socket.send("abc");
   EXPECT_EQ(body_of(socket.receive_message()), "abc");
@@ -107,7 +108,7 @@ TEST_F(HttpServerTest, SmuggledRequestsAreRefused) {
   };
   for (const std::string& head : heads) {
     const std::string answer =
-        exchange(port, "POST /echo HTTP/1.1\r\nHost: h\r\n" + head + hidden);
+        raw_exchange(port, "POST /echo HTTP/1.1\r\nHost: h\r\n" + head + hidden);
     EXPECT_GE(status_of(answer), 400) << head << answer;
     EXPECT_THAT(answer, Not(HasSubstr("# HELP"))) << head;
     EXPECT_EQ(answer.find("HTTP/1.1", 1), std::string::npos) << head << answer;
@@ -121,12 +122,14 @@ TEST_F(HttpServerTest, SmuggledRequestsAreRefused) {
 TEST_F(HttpServerTest, Limits) {
   options_.max_body_bytes = 1000;
   const int port = start();
-  EXPECT_EQ(status_of(exchange(port, post_text("/echo", std::string(1000, 'a')))), 200);
-  EXPECT_EQ(status_of(exchange(port, post_text("/echo", std::string(1001, 'a')))), 413);
+  EXPECT_EQ(status_of(raw_exchange(port, post_text("/echo", std::string(1000, 'a')))), 200);
+  EXPECT_EQ(status_of(raw_exchange(port, post_text("/echo", std::string(1001, 'a')))), 413);
   // 100 MiB, of which the client sends much before it reads.
-  EXPECT_EQ(status_of(exchange(port, post_text("/echo", std::string(std::size_t{100} << 20, 'a')))),
-            413);
-  EXPECT_EQ(status_of(exchange(port, get_text("/health", "X: " + std::string(70'000, 'a')))), 431);
+  EXPECT_EQ(
+      status_of(raw_exchange(port, post_text("/echo", std::string(std::size_t{100} << 20, 'a')))),
+      413);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/health", "X: " + std::string(70'000, 'a')))),
+            431);
   const RawSocket endless = RawSocket::connect(port);
   while (endless.send("X")) {
     if (!endless.receive(0).empty()) break;
@@ -148,15 +151,16 @@ TEST_F(HttpServerTest, HeadsThatTakeTooLong) {
 TEST_F(HttpServerTest, Keys) {
   options_.api_keys = {"secret", "other"};
   const int port = start();
-  EXPECT_EQ(status_of(exchange(port, get_text("/health"))), 200);
-  EXPECT_EQ(status_of(exchange(port, get_text("/metrics"))), 401);
-  EXPECT_EQ(status_of(exchange(port, get_text("/metrics", "Authorization: Bearer secre\r\n"))), 401);
-  EXPECT_EQ(status_of(exchange(port, get_text("/metrics", "Authorization: Bearer secret\r\n"))),
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/health"))), 200);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/metrics"))), 401);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/metrics", "Authorization: Bearer secre\r\n"))),
+            401);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/metrics", "Authorization: Bearer secret\r\n"))),
             200);
-  EXPECT_EQ(status_of(exchange(port, get_text("/metrics", "x-api-key: other\r\n"))), 200);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/metrics", "x-api-key: other\r\n"))), 200);
   server_->set_api_keys({"new"});
-  EXPECT_EQ(status_of(exchange(port, get_text("/metrics", "x-api-key: other\r\n"))), 401);
-  EXPECT_EQ(status_of(exchange(port, get_text("/metrics", "x-api-key: new\r\n"))), 200);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/metrics", "x-api-key: other\r\n"))), 401);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/metrics", "x-api-key: new\r\n"))), 200);
   EXPECT_THAT(logged_, Not(HasSubstr("secret")));
 }
 
@@ -169,7 +173,7 @@ TEST_F(HttpServerTest, TooManyConnections) {
     held.back().send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\na");
     ASSERT_EQ(status_of(held.back().receive_message()), 200);
   }
-  EXPECT_EQ(status_of(exchange(port, get_text("/health"))), 503);
+  EXPECT_EQ(status_of(raw_exchange(port, get_text("/health"))), 503);
 }
 
 TEST_F(HttpServerTest, TwoHundredConnections) {
@@ -212,9 +216,9 @@ TEST_F(HttpServerTest, StreamsAndNoticesThatTheClientIsGone) {
   socket.close();
   for (int i = 0; i < 2000 && !is_over; ++i) std::this_thread::sleep_for(milliseconds(10));
   EXPECT_TRUE(is_over);
-  const std::string whole = exchange(server_->port(), get_text("/ends"));
+  const std::string whole = raw_exchange(server_->port(), get_text("/ends"));
   EXPECT_THAT(whole, HasSubstr("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"));
-  const std::string old = exchange(server_->port(), "GET /ends HTTP/1.0\r\n\r\n");
+  const std::string old = raw_exchange(server_->port(), "GET /ends HTTP/1.0\r\n\r\n");
   EXPECT_EQ(body_of(old), "onetwo");
 }
 
@@ -229,7 +233,7 @@ TEST_F(HttpServerTest, StopsAfterRunningRequests) {
   ASSERT_TRUE(server_->start());
   const int port = server_->port();
   std::string answer;
-  std::thread client([&] { answer = exchange(port, get_text("/slow")); });
+  std::thread client([&] { answer = raw_exchange(port, get_text("/slow")); });
   while (!has_begun) std::this_thread::sleep_for(milliseconds(1));
   server_->stop(std::chrono::seconds(20));
   client.join();

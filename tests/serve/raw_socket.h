@@ -112,7 +112,7 @@ inline std::string body_of(const std::string& answer) {
 }
 
 // Sends `bytes`, closes the sending side, and returns all that comes back.
-inline std::string exchange(int port, std::string_view bytes) {
+inline std::string raw_exchange(int port, std::string_view bytes) {
   const RawSocket socket = RawSocket::connect(port);
   socket.send(bytes);
   return socket.receive_all();
@@ -122,8 +122,9 @@ inline std::string exchange(int port, std::string_view bytes) {
 inline std::string post_text(std::string_view target, std::string_view body,
                              std::string_view headers = {}) {
   return "POST " + std::string(target) + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n" +
-         std::string(headers) + "Content-Type: application/json\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n\r\n" + std::string(body);
+         std::string(headers) +
+         "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + std::string(body);
 }
 inline std::string get_text(std::string_view target, std::string_view headers = {}) {
   return "GET " + std::string(target) + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n" +

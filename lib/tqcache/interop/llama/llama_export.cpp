@@ -130,6 +130,9 @@ Result<LlamaRowTypes> check_export_options(const LlamaExport& options) {
   if (options.server_tokens && options.kind == LlamaFile::kSession) {
     return invalid("a session file with the tokens of llama-server, which writes sequences");
   }
+  if (options.n_streams < 1 || options.n_streams > 1024) {
+    return invalid(fmt::format("{} streams, only 1 to 1024 are written", options.n_streams));
+  }
   if (options.next_token && *options.next_token < 0) {
     return invalid(fmt::format("next token {}", *options.next_token));
   }
@@ -351,15 +354,17 @@ class StateWriter {
     return recurrent.empty() ? Result<void>() : write_recurrent(source, recurrent);
   }
 
-  // One stream, for one sequence, with the tokens from `first` on.
+  // One sequence, with the tokens from `first` on, in the first stream; the others have no cells.
   Result<void> write_attention(const LlamaSource& source, const Layers& layers,
                                std::int64_t first) {
     const std::int64_t n_tokens = source.reader.n_tokens();
     ByteWriter head;
-    head.write(std::uint32_t{1});
+    head.write(options_.n_streams);
     head.write(static_cast<std::uint32_t>(n_tokens - first));
     TQC_TRY(put(head.bytes()));
-    if (n_tokens == first) return {};  // llama.cpp writes nothing further for an empty section
+    ByteWriter others;
+    for (std::uint32_t i = 1; i < options_.n_streams; ++i) others.write(std::uint32_t{0});
+    if (n_tokens == first) return put(others.bytes());  // nothing further for an empty stream
     TQC_TRY(write_cells(first, n_tokens));
     TQC_TRY(write_data_head(source, layers));
     for (const std::size_t layer : layers) {
@@ -369,7 +374,7 @@ class StateWriter {
       TQC_TRY(options_.flash_attention ? write_rows(source, layer, TensorKind::kValues, first)
                                        : write_columns(source, layer, first));
     }
-    return {};
+    return put(others.bytes());
   }
 
   Result<void> write_cells(std::int64_t first, std::int64_t n_tokens) {
