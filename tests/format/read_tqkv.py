@@ -35,7 +35,7 @@ DTYPES = ["f32", "f16", "bf16"]
 DTYPE_BYTES = [4, 2, 2]
 SECTION = struct.Struct("<QQQ16s32sIIBBBBI")
 GAP = struct.Struct("<QQ16s")
-GROWING, GAPS, HIDDEN, PLANES, ENCRYPTED = 1, 2, 4, 8, 16  # required features
+GROWING, GAPS, HIDDEN, PLANES, ENCRYPTED, CHECKPOINTS = 1, 2, 4, 8, 16, 32  # required features
 ENVELOPE = struct.Struct("<I12s16s32s32s16s16s")
 SEAL = struct.Struct("<II16s")
 STORED, ZSTD, IN_PLANES, SYMBOLS = range(4)  # compressions
@@ -49,6 +49,7 @@ ROTATIONS = [HADAMARD, b"dense_qr.v1", b"gaussian.v1", b"none.v1", b"matrix.v1"]
 SCALES = [b"unbiased.v1", b"norm.v1", b"raw.v1", b"peak.v1", b"step.v1"]
 CENTERINGS = [b"none", b"post_rope.v1", b"pre_rope.v1"]
 MOST_TOKENS = 1 << 24
+MOST_CHECKPOINTS, MOST_CHECKPOINT_TOKENS = 1024, 1 << 26
 not_checked = set()
 
 
@@ -140,7 +141,7 @@ def read_header(file):
     states = [slot for slot in slots if slot and not is_growing(slot)]
     require(states, "not a .tqkv file")
     slot = max(states, key=lambda each: each["generation"])
-    require(slot["version"] == 2 and slot["required"] | 31 == 31, "not a version that this program reads")
+    require(slot["version"] == 2 and slot["required"] | 63 == 63, "not a version that this program reads")
     i = 1 - slots.index(slot)
     growing = bool(slots[i] and is_growing(slots[i]))
     damaged = not announces(slots[i], slot) if growing else not slots[i] and any(file[64 * i : 64 * i + 64])
@@ -275,6 +276,13 @@ def content_name(manifest, sections):
     for section in sections:
         parts += [u64(section[key]) for key in ("layer", "side", "block", "form", "raw_size")]
         parts.append(sized(section["raw_sha256"]))
+    checkpoints = manifest.tables(9) if manifest.where(9) else []
+    if checkpoints:
+        parts.append(u64(len(checkpoints)))
+    for checkpoint in checkpoints:
+        layers = checkpoint.tables(2)
+        parts += [u64(checkpoint.scalar(0, "I")), u64(checkpoint.scalar(1, "I")), u64(len(layers))]
+        parts += [name_layer(each) for each in layers]
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
@@ -491,6 +499,38 @@ def planned_sections(layers, n_tokens):
         if not layer.table(3):
             planned += [(i, 2, array) for array in range(len(layer.tables(5)))]
     return planned
+
+
+def is_same_kind(layer, kept):
+    """Whether a checkpoint's layer is one of the cache's windows, or its recurrent state."""
+    names = (WINDOW, TURBO_WINDOW) if layer.text(0) in (WINDOW, TURBO_WINDOW) else (ARRAYS,)
+    fields = [each.scalar(field, "I") for each in (layer, kept) for field in (1, 2, 6, 7)]
+    if kept.text(0) not in names or fields[:4] != fields[4:]:
+        return False
+    of_array = lambda array: (array.text(0), array.scalar(1, "B"), array.numbers(2, "Q"))
+    return names != (ARRAYS,) or [*map(of_array, layer.tables(5))] == [*map(of_array, kept.tables(5))]
+
+
+def read_checkpoints(manifest, layers, n_tokens, rope):
+    """Layers and number of tokens of each checkpoint."""
+    if manifest.where(9) is None:
+        return []
+    last, total, states = 0, 0, []
+    fixed = [layer for layer in layers if layer.text(0) != ATTENTION]
+    require(fixed, "checkpoints of a cache that can go back")
+    for checkpoint in manifest.tables(9):
+        count, kept = checkpoint.scalar(0, "I"), checkpoint.tables(2)
+        require(last < count <= n_tokens, "order or number of tokens of checkpoints")
+        require(checkpoint.scalar(1, "I") < count, "first position of a checkpoint")
+        require(len(kept) == len(fixed), "number of layers of a checkpoint")
+        require(all(map(is_same_kind, fixed, kept)), "a checkpoint of other layers")
+        for layer in kept:
+            check_layer(layer, rope)
+        last, total = count, total + count
+        states.append((kept, count))
+    require(1 <= len(states) <= MOST_CHECKPOINTS, "number of checkpoints")
+    require(total <= MOST_CHECKPOINT_TOKENS, "tokens of all checkpoints")
+    return states
 
 
 def raw_blocks(frame):
@@ -719,28 +759,35 @@ def read(path, key=None):
     in_planes = any(section["compression"] == IN_PLANES for section in sections)
     features = GAPS * (n_gaps > 0) + HIDDEN * (hashes is not None) + PLANES * in_planes
     features += ENCRYPTED * (manifest.where(8) is not None)
+    features += CHECKPOINTS * (manifest.where(9) is not None)
     require(slot["required"] == features, "required features and manifest disagree")
     name = content_name(manifest, sections)
     if "maps (no module zstandard)" not in not_checked:
         require(name == manifest.fixed(5, 32).hex(), "content name mismatch")
 
-    for layer in layers:
-        if layer.text(0) == b"tqcache.rotating.v1":
-            check_window(layer, len(tokens))
-        if layer.text(0) == b"tqcache.rotating.v2":
-            check_turbo_window(layer)
+    checkpoints = read_checkpoints(manifest, layers, len(tokens), rope)
+    planned, all_layers = [], []  # layers with the number of tokens that they belong to
+    for state, n_tokens in [(layers, len(tokens)), *checkpoints]:
+        for layer in state:
+            if layer.text(0) == WINDOW:
+                check_window(layer, n_tokens)
+            if layer.text(0) == TURBO_WINDOW:
+                check_turbo_window(layer)
+        first = len(all_layers)
+        planned += [(first + i, side, block) for i, side, block in planned_sections(state, n_tokens)]
+        all_layers += [(layer, n_tokens) for layer in state]
     found = [(section["layer"], section["side"], section["block"]) for section in sections]
-    require(found == planned_sections(layers, len(tokens)), "other sections than the layers have")
+    require(found == planned, "other sections than the layers have")
     for section in sections:
-        check_section(section, layers[section["layer"]], len(tokens))
+        check_section(section, *all_layers[section["layer"]])
     version, fingerprint = read_model_fingerprint(manifest.table(1))
     rows = []
     for section in sections:
         row = {key: section[key] for key in ("layer", "side", "block", "form")}
-        layer = layers[section["layer"]]
+        layer, n_tokens = all_layers[section["layer"]]
         raw = raw_bytes(file, section, layer, cipher)
         if raw is not None and section["form"] == 0:
-            row["values"] = dense_values(layer, section, len(tokens), raw)
+            row["values"] = dense_values(layer, section, n_tokens, raw)
         elif raw is not None:
             values = packed_values(rope, layer, section, raw)
             if values is not None:
@@ -758,6 +805,7 @@ def read(path, key=None):
         "n_gaps": n_gaps,
         "tokens": tokens,
         "token_block_hashes": hashes,
+        "checkpoints": [n_tokens for _, n_tokens in checkpoints],
         "layer_types": [layer.text(0).decode("utf-8", "replace") for layer in layers],
         "sections": rows,
         "content_name": manifest.fixed(5, 32).hex(),

@@ -21,6 +21,7 @@
 #include "migrations/v1_to_v2.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/section_reader.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
@@ -249,6 +250,27 @@ Result<cache::Cache> map_cache(const Console& console, const std::string& path,
   format::ReadOptions read = options;
   read.keys = console.keys;
   return in_file(path, format::map_cache(path, read, bar.callback()));
+}
+
+Result<std::optional<cache::Cache>> load_state_before(const Console& console,
+                                                      const std::string& path,
+                                                      std::int64_t n_tokens,
+                                                      const format::ReadOptions& options) {
+  using State = std::optional<cache::Cache>;
+  if (path == "-") return State();
+  TQC_TRY_ASSIGN(const CacheInput input, open_cache(path, options.n_threads));
+  format::ReadOptions read = options;
+  {
+    TQC_TRY_ASSIGN(const auto reader,
+                   in_file(path, format::SectionReader::open(*input.source, console.keys)));
+    read.first_tokens = cache::last_state_before(reader, n_tokens);
+  }
+  if (*read.first_tokens == 0) return State();
+  read.keys = console.keys;
+  ProgressBar bar(console, "reading", Unit::kBytes);
+  TQC_TRY_ASSIGN(cache::Cache cache,
+                 in_file(path, format::read_cache(*input.source, read, bar.callback())));
+  return State(std::move(cache));
 }
 
 Result<void> check_output(const std::string& path, bool force) {

@@ -83,6 +83,14 @@ Result<cache::Cache> load_cache(const Console& console, const std::string& path,
 Result<cache::Cache> map_cache(const Console& console, const std::string& path,
                                const format::ReadOptions& options);
 
+// The last state of the file of at most `n_tokens` tokens: a context checkpoint, if its layers
+// cannot go back otherwise. nullopt: there is none, or the file is standard input.
+// options.first_tokens and keys are ignored. Errors: as load_cache().
+Result<std::optional<cache::Cache>> load_state_before(const Console& console,
+                                                      const std::string& path,
+                                                      std::int64_t n_tokens,
+                                                      const format::ReadOptions& options);
+
 // Rejects an output that cannot be written, before hours are spent on its content.
 Result<void> check_output(const std::string& path, bool force);
 

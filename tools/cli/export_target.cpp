@@ -94,7 +94,8 @@ void add_export_flags(FlagSet& app, ExportFlags& flags) {
       ->type_name("KIND")
       ->one_of(target_words());
   app.add("--mlx-lm-version", flags.mlx_lm_version,
-          "With --to mlx-lm: version that will read the file; 0.32 and earlier ones do not load each "
+          "With --to mlx-lm: version that will read the file; 0.32 and earlier ones do not load "
+          "each "
           "other's files")
       ->type_name("X.Y")
       ->show_default();
@@ -141,8 +142,47 @@ std::string_view name_of(Target target) {
   return std::ranges::find(kTargets, target, &TargetName::target)->name;
 }
 
-std::vector<std::string> losses_of(Target target, const cache::CacheDesc& cache) {
+namespace {
+
+bool has_place_for_checkpoints(Target target, const ExportFlags& flags) {
+  const std::uint32_t version = flags.llama_version.value_or(kNewestSequence);
+  return target == Target::kTqkv ||
+         (target == Target::kLlamaSequence && version >= kNewestSequence);
+}
+
+}  // namespace
+
+std::vector<std::string> export_notes(Target target, const ExportFlags& flags,
+                                      const cache::CacheDesc& cache, std::size_t n_checkpoints) {
+  const bool is_llama = target == Target::kLlamaSession || target == Target::kLlamaSequence;
+  if (!is_llama || cache::checkpoint_layers(cache.layers).empty()) return {};
+  if (n_checkpoints > 0 && has_place_for_checkpoints(target, flags)) return {};
+  const bool has_windows = std::ranges::any_of(cache.layers, [](const cache::LayerDesc& layer) {
+    return std::holds_alternative<cache::WindowDesc>(layer);
+  });
+  if (!has_windows) {
+    return {
+        "the file has no context checkpoints: llama-server resumes prompts that extend this one, "
+        "and computes any other prompt anew"};
+  }
+  if (flags.llama_server_tokens && has_place_for_checkpoints(target, flags)) {
+    return {
+        "the cache has no context checkpoints; one was written at its end, from where "
+        "llama-server resumes prompts that extend this one"};
+  }
+  return {
+      "the file has no context checkpoints: llama-server resumes from it only with --swa-full; "
+      "--llama-server-tokens adds one at the end"};
+}
+
+std::vector<std::string> losses_of(Target target, const ExportFlags& flags,
+                                   const cache::CacheDesc& cache, std::size_t n_checkpoints) {
   std::vector<std::string> losses;
+  if (n_checkpoints > 0 && !has_place_for_checkpoints(target, flags)) {
+    losses.emplace_back(
+        "context checkpoints are dropped: only .tqkv files and llama-seq files of "
+        "version 4 have them");
+  }
   if (target == Target::kTqkv) return losses;
   const auto is_packed = [](const cache::LayerDesc& layer) {
     const cache::AttentionDesc* attention = cache::attention_of(layer);

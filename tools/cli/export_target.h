@@ -38,7 +38,12 @@ Result<Target> target_of(const ExportFlags& flags, const std::string& output);
 std::string_view name_of(Target target);
 
 // The dropped fields of this cache in such a file, one sentence each.
-std::vector<std::string> losses_of(Target target, const cache::CacheDesc& cache);
+std::vector<std::string> losses_of(Target target, const ExportFlags& flags,
+                                   const cache::CacheDesc& cache, std::size_t n_checkpoints);
+
+// What llama-server can do with the file of a cache that cannot go back, one sentence each.
+std::vector<std::string> export_notes(Target target, const ExportFlags& flags,
+                                      const cache::CacheDesc& cache, std::size_t n_checkpoints);
 
 // Writes the whole file or no file. `rotation`: the flag --llama-rotation; `target` is not kTqkv.
 //

@@ -26,6 +26,14 @@ struct InfoView {
   std::optional<std::string> text;  // the prompt, if a model is available to decode it
 };
 
+// A context checkpoint and its size.
+struct CheckpointView {
+  std::int64_t n_tokens = 0;
+  std::uint64_t bytes = 0;  // in the file; for files of other programs before compression
+};
+std::vector<CheckpointView> checkpoints_of(const format::CacheFileInfo& info);
+std::vector<CheckpointView> checkpoints_of(const cache::CacheReader& cache);
+
 // As above, for a file of another program.
 struct ForeignView {
   std::string name;
@@ -33,6 +41,7 @@ struct ForeignView {
   std::uint64_t file_bytes = 0;
   std::vector<std::pair<std::string, std::string>> facts;
   const cache::CacheDesc* manifest = nullptr;  // null: the file does not describe itself
+  std::vector<CheckpointView> checkpoints = {};
   std::vector<std::string> notes;
   std::vector<std::string> losses;  // dropped fields of a conversion to .tqkv
 };
@@ -84,6 +93,7 @@ struct PartBytes {
   std::uint64_t value_packed = 0;
   std::uint64_t value_dense = 0;
   std::uint64_t arrays = 0;
+  std::uint64_t checkpoints = 0;
   std::uint64_t manifest = 0;
   std::uint64_t dead = 0;
   std::uint64_t header_and_padding = 0;  // the rest of the file

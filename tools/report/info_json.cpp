@@ -110,6 +110,7 @@ Json bytes_json(const format::CacheFileInfo& info) {
   json["keys"] = {{"packed", parts.key_packed}, {"dense", parts.key_dense}};
   json["values"] = {{"packed", parts.value_packed}, {"dense", parts.value_dense}};
   json["arrays"] = parts.arrays;
+  json["checkpoints"] = parts.checkpoints;
   json["manifest"] = parts.manifest;
   json["dead"] = parts.dead;
   json["header_and_padding"] = parts.header_and_padding;
@@ -178,6 +179,14 @@ void add_cache(const cache::CacheDesc& info, std::uint64_t file_bytes, Json& jso
   json["bits_per_value"] = bits ? Json(*bits) : Json(nullptr);
 }
 
+Json checkpoints_json(const std::vector<CheckpointView>& checkpoints) {
+  Json json = Json::array();
+  for (const CheckpointView& each : checkpoints) {
+    json.push_back({{"n_tokens", each.n_tokens}, {"bytes", each.bytes}});
+  }
+  return json;
+}
+
 Json sections_json(const std::vector<format::SectionInfo>& sections) {
   Json json = Json::array();
   for (const format::SectionInfo& section : sections) json.push_back(section_json(section));
@@ -198,6 +207,7 @@ Json info_json(const InfoView& view) {
   } else {
     add_v2(info, json);
     add_cache(info, info.file_bytes, json);
+    json["checkpoints"] = checkpoints_json(checkpoints_of(info));
     json["bytes"] = bytes_json(info);
     json["n_sections"] = info.sections.size();
     json["compression"] = compression_json(info);
@@ -218,7 +228,10 @@ Json info_json(const ForeignView& view) {
   for (const auto& [label, value] : view.facts) {
     json["facts"].push_back({{"key", label}, {"value", value}});
   }
-  if (view.manifest != nullptr) add_cache(*view.manifest, view.file_bytes, json);
+  if (view.manifest != nullptr) {
+    add_cache(*view.manifest, view.file_bytes, json);
+    json["checkpoints"] = checkpoints_json(view.checkpoints);
+  }
   json["bytes"] = {{"file", view.file_bytes}};
   json["notes"] = view.notes;
   json["losses"] = view.losses;

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <span>
+
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "report/info.h"
@@ -147,9 +150,9 @@ std::string bytes_text(const format::CacheFileInfo& info) {
   return "bytes\n" + part_text("keys packed", parts.key_packed) +
          part_text("keys dense", parts.key_dense) + part_text("values packed", parts.value_packed) +
          part_text("values dense", parts.value_dense) + part_text("arrays", parts.arrays) +
-         part_text("manifest", parts.manifest) + part_text("dead", parts.dead) +
-         part_text("padding", parts.header_and_padding) + part_text("whole file", info.file_bytes) +
-         part_text("behind it", info.trailing_bytes);
+         part_text("checkpoints", parts.checkpoints) + part_text("manifest", parts.manifest) +
+         part_text("dead", parts.dead) + part_text("padding", parts.header_and_padding) +
+         part_text("whole file", info.file_bytes) + part_text("behind it", info.trailing_bytes);
 }
 
 // "320 zstd, 16 none"
@@ -165,6 +168,19 @@ std::string compression_text(const format::CacheFileInfo& info) {
 std::string checksums_text(const format::CacheFileInfo& info) {
   return line("checksums", fmt::format("{} sections, XXH3-128 and SHA-256 each (--sections)",
                                        info.sections.size()));
+}
+
+// A line for each of the newest checkpoints.
+std::string checkpoints_text(const std::vector<CheckpointView>& checkpoints) {
+  constexpr std::size_t kMaxShown = 64;
+  std::string text;
+  const std::size_t first = checkpoints.size() - std::min(checkpoints.size(), kMaxShown);
+  if (first > 0) text += line("checkpoints", fmt::format("{} more before these", first));
+  for (const CheckpointView& each : std::span(checkpoints).subspan(first)) {
+    text += line("checkpoint", fmt::format("at {}, {} bytes", counted(each.n_tokens, "token"),
+                                           grouped(each.bytes)));
+  }
+  return text;
 }
 
 std::string section_text(const format::SectionInfo& section) {
@@ -203,6 +219,7 @@ std::string info_text(const InfoView& view) {
                      (v1 ? v1_text(*v1, view.show_prompt) : head_text(info)) +
                      identity_text(info.identity) + tokens_text(info);
   text += layers_text(info.layers, info.n_tokens());
+  text += checkpoints_text(checkpoints_of(info));
   const std::uint64_t n_values = value_count(info, info.n_tokens());
   const std::uint64_t file_bytes = v1 ? view.input.file_bytes : info.file_bytes;
   if (const auto bits = bits_per_value(file_bytes, n_values)) {
@@ -227,6 +244,7 @@ std::string info_text(const ForeignView& view) {
   if (const cache::CacheDesc* cache = view.manifest) {
     text += tokens_text(*cache);
     text += layers_text(cache->layers, cache->n_tokens());
+    text += checkpoints_text(view.checkpoints);
     const std::uint64_t n_values = value_count(*cache, cache->n_tokens());
     if (const auto bits = bits_per_value(view.file_bytes, n_values)) {
       text += line("bits per value", fmt::format("{:.3f}, for the whole file", *bits));

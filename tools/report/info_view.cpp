@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "report/info.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/format/type_names.h"
 
 namespace tqcache::cli {
@@ -171,11 +172,34 @@ std::size_t compressed_count(const format::CacheFileInfo& info, format::Compress
       std::ranges::count(info.sections, compression, &format::SectionInfo::compression));
 }
 
+std::vector<CheckpointView> checkpoints_of(const format::CacheFileInfo& info) {
+  std::vector<CheckpointView> views;
+  for (const cache::CheckpointDesc& checkpoint : info.checkpoints) {
+    views.push_back({checkpoint.n_tokens, 0});
+  }
+  for (const format::SectionInfo& section : info.sections) {
+    const std::int64_t behind = section.layer - std::ssize(info.layers);
+    if (behind < 0) continue;
+    const std::int64_t number = behind / std::ssize(info.checkpoints.front().layers);
+    views[static_cast<std::size_t>(number)].bytes += section.stored_bytes;
+  }
+  return views;
+}
+
+std::vector<CheckpointView> checkpoints_of(const cache::CacheReader& cache) {
+  std::vector<CheckpointView> views;
+  for (const cache::Checkpoint& checkpoint : cache.checkpoints()) {
+    views.push_back({checkpoint.n_tokens(), cache::total_raw_bytes(checkpoint.state->blocks())});
+  }
+  return views;
+}
+
 PartBytes bytes_by_part(const format::CacheFileInfo& info) {
   PartBytes parts;
   std::uint64_t listed = info.manifest_bytes + info.gap_bytes;
   for (const format::SectionInfo& section : info.sections) {
-    part_of(section, parts) += section.stored_bytes;
+    const bool is_of_cache = section.layer < std::ssize(info.layers);
+    (is_of_cache ? part_of(section, parts) : parts.checkpoints) += section.stored_bytes;
     listed += section.stored_bytes;
   }
   parts.manifest = info.manifest_bytes;

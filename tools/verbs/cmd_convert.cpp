@@ -160,6 +160,15 @@ std::vector<std::string> hints_of(const cache::CacheDesc& info, const Job& job,
   return hints;
 }
 
+std::vector<std::string> all_losses(const Job& job, const cache::CacheDesc& cache,
+                                    std::size_t n_checkpoints) {
+  std::vector<std::string> losses = losses_of(job.target, job.flags.target, cache, n_checkpoints);
+  if (n_checkpoints > 0 && job.target == Target::kTqkv && job.to_stdout()) {
+    losses.emplace_back("context checkpoints are dropped on standard output: name a file");
+  }
+  return losses;
+}
+
 Json archive_json(const Job& job) {
   Json json;
   json["configuration"] = cache::configuration_text(job.options);
@@ -360,11 +369,11 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
                    written(input.name, job, watched, convert_to_file(console, watched, job)));
   }
   if (job.target == Target::kTqkv) report_fallback(console, info, job.options);
+  const std::size_t n_checkpoints = info.checkpoints.size();
   TQC_TRY(tell(console, job, sizes,
                {std::string(name_of(Target::kTqkv)),
-                {},
-                losses_of(job.target, info),
-                hints_of(info, job, n_tokens)}));
+                export_notes(job.target, job.flags.target, info, n_checkpoints),
+                all_losses(job, info, n_checkpoints), hints_of(info, job, n_tokens)}));
   return ExitCode::kDone;
 }
 
@@ -453,8 +462,12 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, cache, *watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
   remarks.hints = hints_of(manifest, job, manifest.n_tokens());
-  for (std::string& each : losses_of(job.target, manifest)) {
+  const std::size_t n_checkpoints = cache.checkpoints().size();
+  for (std::string& each : all_losses(job, manifest, n_checkpoints)) {
     remarks.losses.push_back(std::move(each));
+  }
+  for (std::string& each : export_notes(job.target, job.flags.target, manifest, n_checkpoints)) {
+    remarks.notes.push_back(std::move(each));
   }
   TQC_TRY(tell(console, job, sizes, remarks));
   return ExitCode::kDone;

@@ -162,8 +162,18 @@ Result<void> reuse(const Console& console, const GenerateFlags& flags, session::
                              n_common),
                  flags.options.cache};
   }
-  TQC_TRY_ASSIGN(const session::PrefixReuse reused, session.keep_common_prefix(ids));
-  if (!reused.obstacle.empty()) {
+  const auto earlier = [&](std::int64_t n_tokens) {
+    format::ReadOptions read;
+    read.n_threads = flags.options.n_threads;
+    read.verify_digests = flags.options.verify_digests;
+    return load_state_before(console, flags.options.cache, n_tokens, read);
+  };
+  TQC_TRY_ASSIGN(const session::PrefixReuse reused, session.keep_common_prefix(ids, earlier));
+  if (!reused.obstacle.empty() && reused.n_kept > 0) {
+    note(console, fmt::format("{} of {} cached tokens reused, up to the last checkpoint before the "
+                              "prompt differs after {} tokens",
+                              reused.n_kept, reused.n_before, reused.n_common));
+  } else if (!reused.obstacle.empty()) {
     note(console, fmt::format("the prompt differs from the cache after {} tokens, and the cache "
                               "cannot be truncated there ({}): nothing is reused",
                               reused.n_common, reused.obstacle));

@@ -63,7 +63,7 @@ Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileI
 // The header of a llama.cpp file, because the rest cannot be shown without a model.
 Result<ForeignView> envelope_view(const std::string& name, const ByteSource& file) {
   TQC_TRY_ASSIGN(const auto envelope, in_file(name, interop::read_llama_envelope(file)));
-  ForeignView view{name, name_of(FileKind::kLlama), file.size(), {}, nullptr, {}, {}};
+  ForeignView view{name, name_of(FileKind::kLlama), file.size(), {}, nullptr, {}, {}, {}};
   const bool is_session = envelope->kind == interop::LlamaFile::kSession;
   view.facts = {{"kind", is_session ? "session" : "sequence"},
                 {"version", std::to_string(envelope->version)},
@@ -98,6 +98,7 @@ Result<void> show_foreign(const Console& console, const std::string& name,
                          input.file_bytes,
                          input.opened.metadata,
                          &input.opened.cache->description(),
+                         checkpoints_of(*input.opened.cache),
                          std::move(input.opened.notes),
                          std::move(input.opened.dropped_fields)};
   return show(console, view, json);

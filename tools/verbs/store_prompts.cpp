@@ -62,6 +62,7 @@ Json report_json(const PutFlags& flags, const OpenStore& store, const std::strin
   json["blocks"] = report.blocks;
   json["new_blocks"] = report.new_blocks;
   json["other_blocks"] = report.other_blocks;
+  json["checkpoints"] = report.checkpoints;
   json["bytes"] = report.bytes;
   json["new_bytes"] = report.new_bytes;
   json["content_name"] = name.empty() ? Json(nullptr) : Json(to_hex(report.content_name));
@@ -74,6 +75,15 @@ void tell(const Console& console, const std::string& file, const std::string& na
   note(console, fmt::format("{}: {}{}; {} of {} blocks new, {} of {} bytes", file,
                             counted(report.n_tokens, "token"), kept, report.new_blocks,
                             report.blocks, grouped(report.new_bytes), grouped(report.bytes)));
+  if (report.checkpoints > 0) {
+    note(console, fmt::format("{} stored as states that prompts are continued from",
+                              counted(report.checkpoints, "checkpoint")));
+  }
+  if (report.short_checkpoints > 0) {
+    note(console, fmt::format("{} of at most 256 tokens left out: nothing could find {}",
+                              counted(report.short_checkpoints, "checkpoint"),
+                              report.short_checkpoints == 1 ? "it" : "them"));
+  }
   if (report.other_blocks == 0) return;
   warn(file, fmt::format("{} blocks of the same tokens exist with other values and were kept",
                          report.other_blocks));

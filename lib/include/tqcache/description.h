@@ -153,6 +153,8 @@ inline constexpr std::int64_t kMaxWindowBlocks = 1 << 20;
 inline constexpr std::size_t kMaxArrays = 64;  // per layer with recurrent state
 inline constexpr std::size_t kMaxArrayRank = 8;
 inline constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 40;
+inline constexpr std::size_t kMaxCheckpoints = 1024;
+inline constexpr std::int64_t kMaxCheckpointTokens = 4 * kMaxTokens;  // of all checkpoints together
 
 // The id of a token whose id is unknown (tqcache/cache.h).
 inline constexpr std::int32_t kUnknownToken = -1;
@@ -257,6 +259,13 @@ struct CacheDesc {
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
 };
 
+// A context checkpoint, an earlier state of the layers that cannot go back to fewer tokens.
+struct CheckpointDesc {
+  std::int64_t n_tokens = 0;
+  std::int64_t first_position = 0;     // docs/reference/format.md §4.7
+  std::vector<LayerDesc> layers = {};  // sliding windows and recurrent state, in the cache's order
+};
+
 inline bool is_quantized(const TensorDesc& tensor) { return tensor.quant.has_value(); }
 inline bool is_quantized(const AttentionDesc& layer) {
   return is_quantized(layer.k) || is_quantized(layer.v);
@@ -325,6 +334,18 @@ Result<void> validate_layers(const std::vector<LayerDesc>& layers, const Rope& r
                              std::int64_t n_tokens);
 // The whole description. Also kUnsupported.
 Result<void> validate(const CacheDesc& cache);
+
+// The checkpoints of a cache: limits, ascending numbers of tokens, and the layers that the cache
+// has. Requires: validate() accepts the cache. Errors:   kCorrupt, kTooLarge, kUnsupported; the
+// message names the checkpoint.
+Result<void> validate_checkpoints(const CacheDesc& cache,
+                                  std::span<const CheckpointDesc> checkpoints);
+
+// The layers that a checkpoint of this cache has: indices of sliding windows and recurrent state.
+std::vector<std::size_t> checkpoint_layers(const std::vector<LayerDesc>& layers);
+
+// A checkpoint as a cache of its own: hidden tokens without hashes.
+CacheDesc describe(const CacheDesc& cache, const CheckpointDesc& checkpoint);
 
 // --- Comparison
 //

@@ -73,6 +73,9 @@ struct LlamaExport {
   LlamaRotation rotation = LlamaRotation::kOn;
   bool flash_attention = true;  // false: values are transposed
   bool server_tokens = false;   // token list in llama-server's variant
+  // Streams of the context that will read the file: 1, or the number of sequences of a context
+  // whose cache is not unified (llama-server -np N). 1 to 1024.
+  std::uint32_t n_streams = 1;
   std::optional<std::int32_t> next_token = {};
   Overwrite overwrite = Overwrite::kRefuse;
 };
@@ -82,9 +85,9 @@ struct LlamaExport {
 //
 // Memory:   K or V of one layer.
 // Progress: bytes of sections.
-// Errors:   those of the source; kInvalidArgument (a version, a type, a next_token below 0, hidden
-//           tokens, a head_dim that the type does not divide, quantized values without flash
-//           attention, server_tokens in a session); kUnsupported (layers other than full
+// Errors:   those of the source; kInvalidArgument (a version, a type, n_streams, a next_token below
+//           0, hidden tokens, a head_dim that the type does not divide, quantized values without
+//           flash attention, server_tokens in a session); kUnsupported (layers other than full
 //           attention); kMismatch (not of this model's shape or architecture); those of AtomicFile;
 //           kInterrupted.
 Result<void> export_llama_state(const cache::CacheReader& cache, const LlamaGeometry& model,

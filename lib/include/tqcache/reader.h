@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,21 @@ inline BlockKey key_of(const BlockInfo& block) { return {block.layer, block.side
 // The name of a block in messages, such as "section 12 (layer 3 k, block 0)" for block 12.
 std::string block_place(std::size_t index, const BlockInfo& block);
 
+class CacheReader;
+
+// A context checkpoint: an earlier state of the layers that cannot go back to fewer tokens, sliding
+// windows and recurrent state (docs/reference/format.md §4.7). Together with the first keys and
+// values of the other layers it is the whole cache at that number of tokens: first_tokens().
+struct Checkpoint {
+  // A cache of its own, with these layers alone, in the cache's order, and hidden tokens without
+  // hashes. It holds as many tokens as the cache did.
+  std::shared_ptr<const CacheReader> state;
+  // The first position that the program which made the checkpoint still held, for its own use.
+  std::int64_t first_position = 0;
+
+  std::int64_t n_tokens() const;
+};
+
 // Threads: any number may read at once.
 class CacheReader {
  public:
@@ -82,8 +98,14 @@ class CacheReader {
   // The same bytes, shared with the reader if it has them in memory, aligned to 64 bytes.
   virtual Result<SharedBytes> share(std::size_t block) const;
 
+  // Earlier states of the cache, in ascending order of tokens. Satisfy validate_checkpoints(). Most
+  // readers have none. They live as long as the reader.
+  virtual std::span<const Checkpoint> checkpoints() const { return {}; }
+
   std::int64_t n_tokens() const { return description().n_tokens(); }
 };
+
+inline std::int64_t Checkpoint::n_tokens() const { return state->n_tokens(); }
 
 // A reader that the caller owns and must keep alive.
 inline std::shared_ptr<const CacheReader> borrow(const CacheReader& reader) {
@@ -119,11 +141,20 @@ Result<Cache> load(const CacheReader& reader, const LoadOptions& options = {},
 Result<std::shared_ptr<const CacheReader>> dequantize(std::shared_ptr<const CacheReader> source);
 
 // A view of the first `n_tokens` tokens. Blocks of later tokens are never read. A quantized block
-// that is cut becomes the dense tail, as in truncate().
+// that is cut becomes the dense tail, as in truncate(). Sliding windows and recurrent state go back
+// to a checkpoint of exactly `n_tokens` tokens, if there is one; earlier checkpoints remain.
 //
 // Errors: as truncate(); those of dequantize().
 Result<std::shared_ptr<const CacheReader>> first_tokens(std::shared_ptr<const CacheReader> source,
                                                         std::int64_t n_tokens);
+
+// The most tokens, at most `n_tokens`, at which first_tokens() can cut this cache: `n_tokens`
+// itself unless a layer cannot go back; otherwise those of the last checkpoint up to there, or all
+// tokens of the cache, or 0.
+std::int64_t last_state_before(const CacheReader& cache, std::int64_t n_tokens);
+
+// The same values without checkpoints.
+std::shared_ptr<const CacheReader> without_checkpoints(std::shared_ptr<const CacheReader> source);
 
 // The same values with another identity, such as that of the model known to have made them.
 std::shared_ptr<const CacheReader> with_identity(std::shared_ptr<const CacheReader> source,

@@ -117,7 +117,7 @@ struct SessionOptions {
   unsigned n_threads = 0;  // 0: all processors
   model::Scorer scorer = model::Scorer::kFast;
   bool map = false;  // map uncompressed sections of the file into memory instead of reading them
-  bool verify_digests = false;  // of the cache: format::ReadOptions
+  bool verify_digests = false;                    // of the cache: format::ReadOptions
   std::optional<std::int64_t> first_tokens = {};  // of the cache; absent: all
   KeyRing keys = {};                              // for an encrypted cache file
 };
@@ -143,7 +143,9 @@ struct PrefixReuse {
   std::int64_t n_before = 0;  // tokens that the cache had
   std::int64_t n_kept = 0;    // tokens that it has now
   std::int64_t n_common = 0;  // length of the common prefix of cache and prompt
-  std::string obstacle;       // why the cache could not be truncated there; empty if it could
+  // Why the cache could not be truncated there; empty if it could. n_kept is then the number of
+  // tokens of an earlier state, or 0.
+  std::string obstacle;
 };
 
 class Session {
@@ -173,10 +175,18 @@ class Session {
   Result<void> begin_from(PromptStore& store, std::span<const std::int32_t> prompt,
                           const Progress& progress = {});
 
+  // An earlier state of the same cache, of at most `n_tokens` tokens: a context checkpoint.
+  // nullopt: there is none.
+  using EarlierState = std::function<Result<std::optional<cache::Cache>>(std::int64_t n_tokens)>;
+
   // Truncates the cache to its common prefix with the prompt. A cache that cannot be truncated
-  // there, because of recurrent state or a sliding window, is replaced by an empty dense one.
+  // there, because of recurrent state or a sliding window, is replaced by what `earlier` returns,
+  // such as the last context checkpoint before, or else by an empty dense one. An earlier state
+  // leaves at least one token of the prompt to be computed.
   // Requires: the tokens of the cache are known.
-  Result<PrefixReuse> keep_common_prefix(std::span<const std::int32_t> prompt);
+  // Errors:   those of `earlier`.
+  Result<PrefixReuse> keep_common_prefix(std::span<const std::int32_t> prompt,
+                                         const EarlierState& earlier = {});
 
   // Truncates the cache. From then on, no blocks are added to the store.
   // Errors: those of cache::check_truncate(); the cache is unchanged then.

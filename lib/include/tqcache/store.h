@@ -201,8 +201,8 @@ class Backend {
 Result<std::unique_ptr<Backend>> open_backend(std::string_view url, const BackendOptions& options);
 
 // The salt (LibraryOptions::salt) of a tenant in an encrypted store: a secret that is derived from
-// the first key and from the tenant's own salt, so that without the key nobody can compute the names
-// of values and ask whether they exist. Without keys it is the tenant's own.
+// the first key and from the tenant's own salt, so that without the key nobody can compute the
+// names of values and ask whether they exist. Without keys it is the tenant's own.
 std::string secret_salt(const KeyRing& keys, std::string_view salt);
 
 // The schemes that are built in: "dir", "memory", "redis", "s3".
@@ -298,6 +298,9 @@ struct PutReport {
   // Existing blocks with the same tokens but other values, from another computation. The prompt
   // uses them as they are.
   std::int64_t other_blocks = 0;
+  // Context checkpoints that were put as prompts of their own, without a name; and those that were
+  // left out because they have at most 256 tokens, so that nothing could find them.
+  std::int64_t checkpoints = 0, short_checkpoints = 0;
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs
   std::string key;                         // of the record of a named prompt
   Sha256 content_name{};                   // content digest of the named prompt
@@ -364,6 +367,9 @@ class Library {
   // the prompt is found by its tokens only. The record of a named prompt is written last, after
   // everything it needs was seen to exist; existing blocks are read before, and put again if they
   // are damaged.
+  //
+  // Context checkpoints of the reader become prompts without a name, so that find() finds the state
+  // of each at its number of tokens. They are put first. A prompt that is fetched has none.
   //
   // Progress: blocks.
   // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);

@@ -77,11 +77,21 @@ struct Encryption {
 // The description of a cache, and the fields that only a file has.
 struct Manifest : cache::CacheDesc {
   std::string writer;  // program and version that wrote the file
+  // First those of the cache, then those of its checkpoints. Sections of checkpoint c have layer
+  // numbers from layers.size() + c * checkpoints[c].layers.size() on: layer_of().
   std::vector<SectionInfo> sections;
   std::vector<GapInfo> gaps = {};  // ascending
   Sha256 content_name{};           // docs/reference/format.md §Content name; gaps do not count
-  std::optional<Encryption> encryption = {};  // nullopt: a plain file
+  std::optional<Encryption> encryption = {};            // nullopt: a plain file
+  std::vector<cache::CheckpointDesc> checkpoints = {};  // ascending numbers of tokens
 };
+
+// The layer that a section belongs to, and the number of tokens at which its state was kept.
+const cache::LayerDesc& layer_of(const Manifest& manifest, const cache::BlockInfo& section);
+std::int64_t tokens_of(const Manifest& manifest, const cache::BlockInfo& section);
+
+// Number of sections of the cache itself, without its checkpoints.
+std::size_t count_cache_sections(const Manifest& manifest);
 
 // --- Writing and reading
 

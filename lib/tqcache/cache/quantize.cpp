@@ -12,6 +12,7 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/cache/window.h"
 #include "tqcache/kv_codec.h"
@@ -99,6 +100,11 @@ class Quantized : public CacheReader {
     if (!origin) return window_blocks_.at(key_of(blocks_[block]));
     if (source_->blocks()[*origin].packed == blocks_[block].packed) return source_->share(*origin);
     return pack(*origin);
+  }
+
+  std::span<const Checkpoint> checkpoints() const override { return checkpoints_; }
+  void set_checkpoints(std::vector<Checkpoint> checkpoints) {
+    checkpoints_ = std::move(checkpoints);
   }
 
  private:
@@ -270,6 +276,7 @@ class Quantized : public CacheReader {
   std::vector<BlockInfo> blocks_;
   std::vector<std::optional<std::size_t>> origins_;  // [n_blocks]: index in the source
   std::map<BlockKey, SharedBytes> window_blocks_;    // blocks without an origin
+  std::vector<Checkpoint> checkpoints_;
   unsigned n_threads_;
   std::int64_t first_layer_;
 };
@@ -278,8 +285,20 @@ using ReaderResult = Result<std::shared_ptr<const CacheReader>>;
 
 ReaderResult make_view(std::shared_ptr<const CacheReader> source, const Conversion& conversion,
                        const Progress& progress) {
-  auto view = std::make_shared<Quantized>(std::move(source), conversion);
+  auto view = std::make_shared<Quantized>(source, conversion);
   TQC_TRY(view->prepare(conversion, progress));
+  if (source->checkpoints().empty()) return ReaderResult(std::move(view));
+  // Layers of checkpoints are treated as those of the cache.
+  std::vector<SidePlan> plans;
+  for (const std::size_t layer : checkpoint_layers(source->description().layers)) {
+    plans.insert(plans.end(), {conversion.plans[2 * layer], conversion.plans[2 * layer + 1]});
+  }
+  const Conversion of_checkpoints{plans, conversion.tables, conversion.n_threads};
+  const auto make = [&](std::shared_ptr<const CacheReader> state) {
+    return make_view(std::move(state), of_checkpoints, {});
+  };
+  TQC_TRY_ASSIGN(std::vector<Checkpoint> checkpoints, map_checkpoints(*source, make));
+  view->set_checkpoints(std::move(checkpoints));
   return ReaderResult(std::move(view));
 }
 

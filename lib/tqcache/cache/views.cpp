@@ -1,5 +1,6 @@
 // Views of a CacheReader: dequantize(), first_tokens(), with_identity().
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -9,6 +10,7 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/kv_codec.h"
 #include "tqcache/reader.h"
@@ -31,9 +33,12 @@ bool is_quantized_window(const LayerDesc& layer) {
 
 class Dequantized : public CacheReader {
  public:
-  Dequantized(std::shared_ptr<const CacheReader> source, std::vector<LayerCodecs> codecs)
+  // `checkpoints`: those of the source, dequantized.
+  Dequantized(std::shared_ptr<const CacheReader> source, std::vector<LayerCodecs> codecs,
+              std::vector<Checkpoint> checkpoints)
       : source_(std::move(source)),
         codecs_(std::move(codecs)),
+        checkpoints_(std::move(checkpoints)),
         description_(source_->description()) {
     for (LayerDesc& layer : description_.layers) {
       AttentionDesc* const attention = attention_of(layer);
@@ -78,6 +83,8 @@ class Dequantized : public CacheReader {
     return source_->share(origins_[block].front());
   }
 
+  std::span<const Checkpoint> checkpoints() const override { return checkpoints_; }
+
  private:
   const LayerDesc& source_layer(const BlockInfo& block) const {
     return source_->description().layers[to_size(block.layer)];
@@ -120,6 +127,7 @@ class Dequantized : public CacheReader {
 
   std::shared_ptr<const CacheReader> source_;
   std::vector<LayerCodecs> codecs_;
+  std::vector<Checkpoint> checkpoints_;
   CacheDesc description_;
   std::vector<BlockInfo> blocks_;
   // [n_blocks]: indices of the source's blocks; those of a window in the order of its token blocks.
@@ -130,7 +138,7 @@ class Dequantized : public CacheReader {
 
 class FirstTokens : public CacheReader {
  public:
-  // Requires: check_truncate() allows it.
+  // Requires: check_truncate() allows it. So the source has no checkpoints.
   FirstTokens(std::shared_ptr<const CacheReader> source, std::vector<LayerCodecs> codecs,
               std::int64_t n_tokens)
       : source_(std::move(source)),
@@ -186,9 +194,13 @@ class FirstTokens : public CacheReader {
 
 class WithIdentity : public CacheReader {
  public:
-  WithIdentity(std::shared_ptr<const CacheReader> source, Identity identity)
+  WithIdentity(std::shared_ptr<const CacheReader> source, const Identity& identity)
       : source_(std::move(source)), description_(source_->description()) {
-    description_.identity = std::move(identity);
+    description_.identity = identity;
+    for (const Checkpoint& checkpoint : source_->checkpoints()) {
+      checkpoints_.push_back(
+          {with_identity(checkpoint.state, identity), checkpoint.first_position});
+    }
   }
 
   const CacheDesc& description() const override { return description_; }
@@ -197,25 +209,49 @@ class WithIdentity : public CacheReader {
     return source_->read(block, raw);
   }
   Result<SharedBytes> share(std::size_t block) const override { return source_->share(block); }
+  std::span<const Checkpoint> checkpoints() const override { return checkpoints_; }
 
  private:
   std::shared_ptr<const CacheReader> source_;
   CacheDesc description_;
+  std::vector<Checkpoint> checkpoints_;
 };
 
 using ReaderResult = Result<std::shared_ptr<const CacheReader>>;
+
+// "it has checkpoints at 84, 596 tokens", at most the last eight of them.
+std::string checkpoint_list(const CacheReader& cache) {
+  auto checkpoints = cache.checkpoints();
+  std::string text = "it has checkpoints at ";
+  if (checkpoints.size() > 8) text += "..., ";
+  checkpoints = checkpoints.last(std::min<std::size_t>(checkpoints.size(), 8));
+  for (const Checkpoint& checkpoint : checkpoints) {
+    text += std::to_string(checkpoint.n_tokens());
+    text += &checkpoint == &checkpoints.back() ? " tokens" : ", ";
+  }
+  return text;
+}
 
 }  // namespace
 
 ReaderResult dequantize(std::shared_ptr<const CacheReader> source) {
   const CacheDesc& cache = source->description();
   TQC_TRY_ASSIGN(std::vector<LayerCodecs> codecs, make_codecs(cache.layers, cache.identity.rope));
-  return ReaderResult(std::make_shared<const Dequantized>(std::move(source), std::move(codecs)));
+  TQC_TRY_ASSIGN(std::vector<Checkpoint> checkpoints, map_checkpoints(*source, dequantize));
+  return ReaderResult(std::make_shared<const Dequantized>(std::move(source), std::move(codecs),
+                                                          std::move(checkpoints)));
 }
 
 ReaderResult first_tokens(std::shared_ptr<const CacheReader> source, std::int64_t n_tokens) {
   const CacheDesc& cache = source->description();
-  TQC_TRY(check_truncate(cache, n_tokens));
+  const auto checkpoints = source->checkpoints();
+  for (std::size_t i = 0; i < checkpoints.size() && n_tokens < cache.n_tokens(); ++i) {
+    if (checkpoints[i].n_tokens() == n_tokens) return at_checkpoint(std::move(source), i);
+  }
+  if (auto checked = check_truncate(cache, n_tokens); !checked) {
+    if (checkpoints.empty()) return std::move(checked).error();
+    return unsupported(checked.error().message + "; " + checkpoint_list(*source));
+  }
   if (n_tokens == cache.n_tokens()) return source;
   TQC_TRY_ASSIGN(std::vector<LayerCodecs> codecs, make_codecs(cache.layers, cache.identity.rope));
   return ReaderResult(
@@ -224,7 +260,7 @@ ReaderResult first_tokens(std::shared_ptr<const CacheReader> source, std::int64_
 
 std::shared_ptr<const CacheReader> with_identity(std::shared_ptr<const CacheReader> source,
                                                  Identity identity) {
-  return std::make_shared<const WithIdentity>(std::move(source), std::move(identity));
+  return std::make_shared<const WithIdentity>(std::move(source), identity);
 }
 
 }  // namespace tqcache::cache

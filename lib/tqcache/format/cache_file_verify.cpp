@@ -3,6 +3,7 @@
 
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
@@ -23,7 +24,7 @@ Result<void> check_section(const ByteSource& source, const Manifest& manifest,
   AlignedBytes raw;
   TQC_TRY(read_section(source, manifest, section, cipher, decompressor, raw));
   TQC_TRY(check_digest(section, raw));
-  return check_values(manifest.layers[static_cast<std::size_t>(section.layer)], section, raw);
+  return check_values(layer_of(manifest, section), section, raw);
 }
 
 std::vector<std::string> section_damage(const ByteSource& source, const Manifest& manifest,
@@ -88,6 +89,12 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   // The manifest's rules do not detect codebooks and transforms that cannot decode.
   if (auto codecs = cache::make_codecs(manifest.layers, manifest.identity.rope); !codecs) {
     report.damage.push_back(codecs.error().message);
+  }
+  for (std::size_t i = 0; i < manifest.checkpoints.size(); ++i) {
+    auto codecs = cache::make_codecs(manifest.checkpoints[i].layers, manifest.identity.rope);
+    if (codecs) continue;
+    report.damage.push_back(
+        in_context(cache::checkpoint_place(i), std::move(codecs).error()).message);
   }
 
   const Decompressor decompressor;

@@ -55,6 +55,7 @@ Result<void> write_around(Manifest& manifest, const Cipher& cipher,
 Result<void> write_all(const cache::CacheReader& reader, const WriteOptions& options,
                        const Progress& progress, Output output) {
   Manifest manifest = manifest_of(reader);
+  add_checkpoints(reader, manifest);
   manifest.writer = options.writer.empty() ? this_writer() : options.writer;
   TQC_TRY_ASSIGN(const Cipher cipher, new_cipher(options.keys, manifest));
   TQC_TRY(prepare_manifest(manifest, options));

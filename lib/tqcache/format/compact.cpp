@@ -8,9 +8,6 @@
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/section_reader.h"
-#include "tqcache/format/sections/compression.h"
-#include "tqcache/hash.h"
-#include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache::format {
@@ -20,35 +17,6 @@ bool has_dead_bytes(const OpenContainer& container) {
   return !container.info.gaps.empty() || container.info.trailing_bytes > 0 ||
          container.header.announced || !container.header.damage.empty();
 }
-
-// A reader that checks content against the SHA-256 of its sections: the content digest stays the
-// same only if they match.
-class ComparedFile : public cache::CacheReader {
- public:
-  // Both must outlive this.
-  ComparedFile(const ByteSource& source, const OpenContainer& container)
-      : source_(source),
-        manifest_(container.info),
-        cipher_(container.cipher.get()),
-        blocks_(blocks_of(manifest_.sections)) {}
-
-  const cache::CacheDesc& description() const override { return manifest_; }
-  const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
-  Result<void> read(std::size_t i, AlignedBytes& raw) const override {
-    const SectionInfo& section = manifest_.sections[i];
-    Result<void> done = read_section(source_, manifest_, section, cipher_, decompressor_, raw);
-    if (done) done = check_digest(section, raw);
-    if (!done) return in_context(block_place(i, section), std::move(done).error());
-    return {};
-  }
-
- private:
-  const ByteSource& source_;
-  const Manifest& manifest_;
-  const FileCipher* cipher_;
-  std::vector<cache::BlockInfo> blocks_;
-  Decompressor decompressor_;
-};
 
 WriteOptions options_like(const Manifest& manifest, WriteOptions options) {
   options.compression = compression_of(manifest);
@@ -61,8 +29,9 @@ WriteOptions options_like(const Manifest& manifest, WriteOptions options) {
 Result<CompactReport> rewrite(const ByteSource& source, const OpenContainer& container,
                               AtomicFile file, const WriteOptions& options,
                               const Progress& progress) {
-  const ComparedFile content(source, container);
-  TQC_TRY(check_largest(content.blocks(), ReadOptions{}.max_payload_bytes));
+  // Compares sections with their SHA-256: the content digest stays the same only if they match.
+  const SectionReader content(source, container, Digests::kCompare);
+  TQC_TRY(check_largest(blocks_of(container.info.sections), ReadOptions{}.max_payload_bytes));
   TQC_TRY(write_cache(content, file, options_like(container.info, options), progress));
   CompactReport report{container.info.file_bytes + container.info.trailing_bytes, file.size(),
                        true};

@@ -178,6 +178,16 @@ Sha256 content_name(const Manifest& manifest, WindowTokens window_tokens) {
   }
   out.number(std::uint64_t{manifest.sections.size()});
   for (const SectionInfo& section : manifest.sections) add_section(out, section);
+  if (manifest.checkpoints.empty()) return out.digest();
+  out.number(std::uint64_t{manifest.checkpoints.size()});
+  for (const cache::CheckpointDesc& checkpoint : manifest.checkpoints) {
+    out.number(checkpoint.n_tokens);
+    out.number(checkpoint.first_position);
+    out.number(std::uint64_t{checkpoint.layers.size()});
+    for (const cache::LayerDesc& layer : checkpoint.layers) {
+      add_layer(out, layer, checkpoint.n_tokens, digests);
+    }
+  }
   return out.digest();
 }
 

@@ -1,8 +1,10 @@
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/quantize.h"
@@ -14,8 +16,9 @@ namespace {
 Result<void> convert_into(AtomicFile file, const cache::CacheReader& source,
                           const cache::ConvertOptions& options, const WriteOptions& write,
                           const Progress& progress) {
-  TQC_TRY(check_largest(source.blocks(), ReadOptions{}.max_payload_bytes));
-  const std::uint64_t source_bytes = cache::total_raw_bytes(source.blocks());
+  const std::vector<cache::BlockInfo> blocks = cache::all_blocks(source);
+  TQC_TRY(check_largest(blocks, ReadOptions{}.max_payload_bytes));
+  const std::uint64_t source_bytes = cache::total_raw_bytes(blocks);
   std::uint64_t read_twice = 0;
   const auto preparing = [&](std::uint64_t done, std::uint64_t total) {
     read_twice = total;

@@ -144,12 +144,11 @@ bool comes_before(const BlockKey& a, const BlockKey& b) {
 std::vector<Pair> pair_sections(const Manifest& file, const Manifest& grown) {
   std::vector<Pair> pairs;
   std::size_t in_file = 0;
+  const std::size_t n_in_file = count_cache_sections(file);
   for (std::size_t i = 0; i < grown.sections.size(); ++i) {
     const BlockKey key = key_of(grown.sections[i]);
-    while (in_file < file.sections.size() && comes_before(key_of(file.sections[in_file]), key)) {
-      ++in_file;
-    }
-    if (in_file == file.sections.size()) break;
+    while (in_file < n_in_file && comes_before(key_of(file.sections[in_file]), key)) ++in_file;
+    if (in_file == n_in_file) break;
     if (key_of(file.sections[in_file]) == key) pairs.push_back({in_file, i});
   }
   return pairs;
@@ -178,6 +177,17 @@ Result<Growth> compare_sections(const ByteSource& source, const Manifest& file,
   const Decompressor decompressor;
   std::vector<SectionInfo>& sections = grown.sections;
   std::vector<Pair> pairs = pair_sections(file, grown);
+  // Checkpoints are earlier states, which an append does not change.
+  const std::size_t n_of_cache = count_cache_sections(file);
+  TQC_TRY(parallel_try(
+      file.sections.size() - n_of_cache, n_threads, [&](std::size_t i) -> Result<void> {
+        const SectionInfo& section = file.sections[n_of_cache + i];
+        AlignedBytes raw;
+        Result<void> done = read_section(source, file, section, cipher, decompressor, raw);
+        if (done) done = check_digest(section, raw);
+        if (done) return {};
+        return in_context(block_place(n_of_cache + i, section), std::move(done).error());
+      }));
   TQC_TRY(parallel_try(pairs.size(), n_threads, [&](std::size_t i) -> Result<void> {
     Pair& pair = pairs[i];
     const SectionInfo& old_section = file.sections[pair.old_number];
@@ -200,12 +210,15 @@ Result<Growth> compare_sections(const ByteSource& source, const Manifest& file,
     stays[pair.number] = lives[pair.old_number] = pair.same;
     if (pair.same) sections[pair.number] = file.sections[pair.old_number];
   }
-  for (std::size_t i = 0; i < lives.size(); ++i) {
+  for (std::size_t i = 0; i < n_of_cache; ++i) {
     if (!lives[i]) growth.dead_sections.push_back(i);
   }
   for (std::size_t i = 0; i < sections.size(); ++i) {
     if (!stays[i]) growth.new_sections.push_back(i);
   }
+  grown.checkpoints = file.checkpoints;
+  sections.insert(sections.end(), file.sections.begin() + static_cast<std::ptrdiff_t>(n_of_cache),
+                  file.sections.end());
   return growth;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,14 +21,14 @@
 namespace tqcache::format {
 
 // The compression of a file's sections: kPlanes if any has planes (packed ones are then zstd
-// frames), otherwise kZstd if any is a frame.
+// frames), otherwise kZstd if any is a frame. Sections of checkpoints do not count.
 Compression compression_of(const Manifest& manifest);
 
 // The rows of a section table for the blocks of a reader, without offsets and digests.
-std::vector<SectionInfo> sections_of(const cache::CacheReader& reader);
+std::vector<SectionInfo> sections_of(const std::vector<cache::BlockInfo>& blocks);
 
 // The blocks that a section table describes.
-std::vector<cache::BlockInfo> blocks_of(const std::vector<SectionInfo>& sections);
+std::vector<cache::BlockInfo> blocks_of(std::span<const SectionInfo> sections);
 
 // Number of tokens for the array shapes of dense windows. nullopt: shapes are left out, as in the
 // parameters of a store, which do not depend on the number of tokens.

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/description.h"
 #include "tqcache/error.h"
 #include "tqcache/format/checksum_bytes.h"
@@ -381,16 +382,42 @@ Result<const fb::Manifest*> verified_root(ByteView bytes) {
   return fb::GetManifest(data);
 }
 
-Result<void> read_layers(const fb::Manifest& root, WindowTokens window_tokens, Manifest& manifest) {
-  TQC_TRY(check_count(root.layers()->size(), cache::kMaxLayers, "layers"));
-  Budget budget;
-  for (const fb::Layer* in : *root.layers()) {
-    auto layer = read_layer(*in, window_tokens, budget);
+using FbLayers = flatbuffers::Vector<flatbuffers::Offset<fb::Layer>>;
+
+Result<std::vector<LayerDesc>> read_layers(const FbLayers& in, WindowTokens window_tokens,
+                                           Budget& budget) {
+  TQC_TRY(check_count(in.size(), cache::kMaxLayers, "layers"));
+  std::vector<LayerDesc> layers;
+  for (const fb::Layer* each : in) {
+    auto layer = read_layer(*each, window_tokens, budget);
     if (!layer) {
-      return in_context("layer " + std::to_string(manifest.layers.size()),
-                        std::move(layer).error());
+      return in_context("layer " + std::to_string(layers.size()), std::move(layer).error());
     }
-    manifest.layers.push_back(std::move(layer).value());
+    layers.push_back(std::move(layer).value());
+  }
+  return layers;
+}
+
+Result<cache::CheckpointDesc> read_checkpoint(const fb::Checkpoint& in, Budget& budget) {
+  cache::CheckpointDesc checkpoint;
+  TQC_TRY(check_count(in.n_tokens(), cache::kMaxTokens, "tokens"));
+  checkpoint.n_tokens = in.n_tokens();
+  checkpoint.first_position = in.first_position();
+  TQC_TRY_ASSIGN(checkpoint.layers, read_layers(*in.layers(), checkpoint.n_tokens, budget));
+  return checkpoint;
+}
+
+Result<void> read_checkpoints(const fb::Manifest& root, Budget& budget, Manifest& manifest) {
+  if (root.checkpoints() == nullptr) return {};
+  if (root.checkpoints()->size() == 0) return corrupt("a list of no checkpoints");
+  TQC_TRY(check_count(root.checkpoints()->size(), cache::kMaxCheckpoints, "checkpoints"));
+  for (const fb::Checkpoint* in : *root.checkpoints()) {
+    auto checkpoint = read_checkpoint(*in, budget);
+    if (!checkpoint) {
+      return in_context(cache::checkpoint_place(manifest.checkpoints.size()),
+                        std::move(checkpoint).error());
+    }
+    manifest.checkpoints.push_back(std::move(checkpoint).value());
   }
   return {};
 }
@@ -455,7 +482,10 @@ Result<void> read_encryption(const fb::Manifest& root, Manifest& manifest) {
 // length that this number of tokens implies; check_sections() checks the rest.
 Result<void> read_unknown_ids(std::int64_t n_tokens, Manifest& manifest) {
   TQC_TRY(check_count(static_cast<std::uint64_t>(n_tokens), cache::kMaxTokens, "tokens"));
-  const std::uint64_t n_sections = count_blocks(manifest.layers, n_tokens);
+  std::uint64_t n_sections = count_blocks(manifest.layers, n_tokens);
+  for (const cache::CheckpointDesc& checkpoint : manifest.checkpoints) {
+    n_sections += count_blocks(checkpoint.layers, checkpoint.n_tokens);
+  }
   if (manifest.sections.size() != n_sections) {
     return corrupt("section table: " + std::to_string(manifest.sections.size()) +
                    " sections where the layers have " + std::to_string(n_sections));
@@ -493,7 +523,9 @@ Result<Manifest> read_manifest(const fb::Manifest* root, WindowTokens window_tok
   Manifest manifest;
   TQC_TRY_ASSIGN(manifest.writer, read_text(*root->writer()));
   TQC_TRY_ASSIGN(manifest.identity, read_identity(*root->identity()));
-  TQC_TRY(read_layers(*root, window_tokens, manifest));
+  Budget budget;
+  TQC_TRY_ASSIGN(manifest.layers, read_layers(*root->layers(), window_tokens, budget));
+  TQC_TRY(read_checkpoints(*root, budget, manifest));
   TQC_TRY(read_sections(*root, manifest));
   TQC_TRY(read_tokens(*root, manifest));
   TQC_TRY(read_gaps(*root, manifest));

@@ -142,16 +142,34 @@ Result<void> check_section(const std::vector<cache::LayerDesc>& layers, std::int
 }
 
 Result<void> check_section_table(const Manifest& manifest) {
-  const std::uint64_t expected = count_blocks(manifest.layers, manifest.n_tokens());
+  std::uint64_t expected = count_blocks(manifest.layers, manifest.n_tokens());
+  for (const cache::CheckpointDesc& checkpoint : manifest.checkpoints) {
+    expected += count_blocks(checkpoint.layers, checkpoint.n_tokens);
+  }
   if (manifest.sections.size() != expected) {
     return corrupt("section table: " + std::to_string(manifest.sections.size()) +
                    " sections where the layers have " + std::to_string(expected));
   }
-  const std::vector<BlockKey> plan = plan_blocks(manifest.layers, manifest.n_tokens());
-  for (std::size_t i = 0; i < plan.size(); ++i) {
-    const SectionInfo& section = manifest.sections[i];
-    auto checked = check_section(manifest.layers, manifest.n_tokens(), section, plan[i]);
-    if (!checked) return in_context(block_place(i, section), std::move(checked).error());
+  std::size_t first = 0;
+  std::int64_t first_layer = 0;
+  const auto check_all = [&](const std::vector<cache::LayerDesc>& layers,
+                             std::int64_t n_tokens) -> Result<void> {
+    const std::vector<BlockKey> plan = plan_blocks(layers, n_tokens);
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      SectionInfo section = manifest.sections[first + i];
+      section.layer -= first_layer;
+      auto checked = check_section(layers, n_tokens, section, plan[i]);
+      if (checked) continue;
+      return in_context(block_place(first + i, manifest.sections[first + i]),
+                        std::move(checked).error());
+    }
+    first += plan.size();
+    first_layer += std::ssize(layers);
+    return {};
+  };
+  TQC_TRY(check_all(manifest.layers, manifest.n_tokens()));
+  for (const cache::CheckpointDesc& checkpoint : manifest.checkpoints) {
+    TQC_TRY(check_all(checkpoint.layers, checkpoint.n_tokens));
   }
   return {};
 }
@@ -163,10 +181,12 @@ Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_off
 }
 
 std::uint32_t required_features(const Manifest& manifest) {
+  const bool has_planes =
+      std::ranges::count(manifest.sections, Compression::kPlanes, &SectionInfo::compression) > 0;
   return (manifest.gaps.empty() ? 0 : kFeatureGaps) |
-         (manifest.hidden_tokens ? kFeatureHiddenTokens : 0) |
-         (compression_of(manifest) == Compression::kPlanes ? kFeaturePlanes : 0) |
-         (manifest.encryption ? kFeatureEncrypted : 0);
+         (manifest.hidden_tokens ? kFeatureHiddenTokens : 0) | (has_planes ? kFeaturePlanes : 0) |
+         (manifest.encryption ? kFeatureEncrypted : 0) |
+         (manifest.checkpoints.empty() ? 0 : kFeatureCheckpoints);
 }
 
 Result<void> check_contents(const Manifest& manifest) {
@@ -176,7 +196,8 @@ Result<void> check_contents(const Manifest& manifest) {
   if (manifest.gaps.size() > kMaxGaps) {
     return too_large(std::to_string(manifest.gaps.size()) + " gaps");
   }
-  return cache::validate(manifest);
+  TQC_TRY(cache::validate(manifest));
+  return cache::validate_checkpoints(manifest, manifest.checkpoints);
 }
 
 }  // namespace tqcache::format

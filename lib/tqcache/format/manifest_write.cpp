@@ -265,6 +265,32 @@ Offset<fb::Encryption> make_encryption(Builder& out, const Manifest& manifest) {
   return fb::CreateEncryption(out, writes_offset, out.CreateVectorOfStructs(seals));
 }
 
+using LayerOffsets = Offset<flatbuffers::Vector<Offset<fb::Layer>>>;
+
+LayerOffsets make_layers(Builder& out, SideWriter& sides,
+                         const std::vector<cache::LayerDesc>& layers, WindowTokens window_tokens) {
+  std::vector<Offset<fb::Layer>> offsets;
+  for (const cache::LayerDesc& layer : layers) {
+    offsets.push_back(make_layer(out, sides, layer, window_tokens));
+  }
+  return out.CreateVector(offsets);
+}
+
+// Absent if there are no checkpoints.
+Offset<flatbuffers::Vector<Offset<fb::Checkpoint>>> make_checkpoints(Builder& out,
+                                                                     SideWriter& sides,
+                                                                     const Manifest& manifest) {
+  if (manifest.checkpoints.empty()) return {};
+  std::vector<Offset<fb::Checkpoint>> offsets;
+  for (const cache::CheckpointDesc& checkpoint : manifest.checkpoints) {
+    const auto layers = make_layers(out, sides, checkpoint.layers, checkpoint.n_tokens);
+    offsets.push_back(fb::CreateCheckpoint(out, static_cast<std::uint32_t>(checkpoint.n_tokens),
+                                           static_cast<std::uint32_t>(checkpoint.first_position),
+                                           layers));
+  }
+  return out.CreateVector(offsets);
+}
+
 fb::Section make_section(const SectionInfo& section) {
   constexpr std::uint8_t kReserved = 0;
   return {section.file_offset,
@@ -285,12 +311,9 @@ void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
   const auto writer = out.CreateString(manifest.writer);
   const auto identity = make_identity(out, manifest.identity);
   const auto tokens = make_tokens(out, manifest);
-  std::vector<Offset<fb::Layer>> layer_offsets;
   SideWriter sides(out);
-  for (const cache::LayerDesc& layer : manifest.layers) {
-    layer_offsets.push_back(make_layer(out, sides, layer, window_tokens));
-  }
-  const auto layers = out.CreateVector(layer_offsets);
+  const auto layers = make_layers(out, sides, manifest.layers, window_tokens);
+  const auto checkpoints = make_checkpoints(out, sides, manifest);
   std::vector<fb::Section> rows;
   rows.reserve(manifest.sections.size());
   for (const SectionInfo& section : manifest.sections) rows.push_back(make_section(section));
@@ -299,8 +322,9 @@ void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
   const auto hidden_tokens = make_hidden_tokens(out, manifest);
   const auto encryption = make_encryption(out, manifest);
   const fb::Sha256 content_name = make_sha256(manifest.content_name);
-  fb::FinishManifestBuffer(out, fb::CreateManifest(out, writer, identity, tokens, layers, sections,
-                                                   &content_name, gaps, hidden_tokens, encryption));
+  fb::FinishManifestBuffer(
+      out, fb::CreateManifest(out, writer, identity, tokens, layers, sections, &content_name, gaps,
+                              hidden_tokens, encryption, checkpoints));
 }
 
 // A lower bound of the FlatBuffer's size, to reject what is too large before it is built: the

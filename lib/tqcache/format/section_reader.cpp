@@ -38,16 +38,16 @@ Result<void> authenticate(const SectionInfo& section, const FileCipher* cipher,
 
 Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section, ByteView stored,
                            const Decompressor& decompressor, AlignedBytes& raw) {
-  const auto layer = static_cast<std::size_t>(section.layer);
+  const cache::LayerDesc& layer = layer_of(manifest, section);
   TQC_TRY(memory_budget().check(section.raw_bytes, "values", stored.size(), kSmallSectionBytes));
   if (section.compression == Compression::kPlanes) {
-    const std::size_t width = number_bytes(manifest.layers[layer], key_of(section));
+    const std::size_t width = number_bytes(layer, key_of(section));
     TQC_TRY(check_planes(stored, section.raw_bytes, width));
     raw.resize(section.raw_bytes);
     return decompress_planes(decompressor, stored, width, raw);
   }
   if (section.compression == Compression::kSymbols) {
-    const SymbolShape shape = symbol_shape(manifest.layers[layer], section);
+    const SymbolShape shape = symbol_shape(layer, section);
     TQC_TRY(check_symbols(stored, shape));
     raw.resize(section.raw_bytes);
     return decompress_symbols(decompressor, stored, shape, raw);
@@ -91,14 +91,53 @@ Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uin
   return {};
 }
 
+// The sections of a file that belong to one checkpoint, whose layers are numbered from 0.
+class SectionReader::OfCheckpoint : public cache::CacheReader {
+ public:
+  OfCheckpoint(std::shared_ptr<const File> file, std::size_t number, std::size_t first_section)
+      : file_(std::move(file)), first_section_(first_section) {
+    const CacheFileInfo& info = file_->info;
+    const cache::CheckpointDesc& checkpoint = info.checkpoints[number];
+    description_ = cache::describe(info, checkpoint);
+    const auto count = cache::count_blocks(checkpoint.layers, checkpoint.n_tokens);
+    blocks_ = blocks_of(std::span(info.sections).subspan(first_section, count));
+    const std::size_t first_layer = info.layers.size() + number * checkpoint.layers.size();
+    for (cache::BlockInfo& block : blocks_) block.layer -= static_cast<std::int64_t>(first_layer);
+  }
+
+  const cache::CacheDesc& description() const override { return description_; }
+  const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
+  Result<void> read(std::size_t index, AlignedBytes& raw) const override {
+    return file_->read(first_section_ + index, raw);
+  }
+  Result<SharedBytes> share(std::size_t index) const override {
+    const std::size_t in_file = first_section_ + index;
+    return file_->is_in_place(in_file) ? file_->share(in_file) : CacheReader::share(index);
+  }
+
+ private:
+  std::shared_ptr<const File> file_;
+  std::size_t first_section_;
+  cache::CacheDesc description_;
+  std::vector<cache::BlockInfo> blocks_;
+};
+
 SectionReader::SectionReader(std::shared_ptr<const ByteSource> source, OpenContainer container,
                              Digests digests)
-    : source_(std::move(source)),
-      info_(std::move(container.info)),
-      cipher_(std::move(container.cipher)),
-      blocks_(blocks_of(info_.sections)),
-      digests_(digests),
-      decompressor_(std::make_unique<const Decompressor>()) {}
+    : file_(std::make_shared<File>(std::move(source), std::move(container), digests)) {
+  const CacheFileInfo& info = file_->info;
+  std::size_t first = count_cache_sections(info);
+  blocks_ = blocks_of(std::span(info.sections).first(first));
+  for (std::size_t i = 0; i < info.checkpoints.size(); ++i) {
+    auto state = std::make_shared<const OfCheckpoint>(file_, i, first);
+    first += state->blocks().size();
+    checkpoints_.push_back({std::move(state), info.checkpoints[i].first_position});
+  }
+}
+
+SectionReader::SectionReader(const ByteSource& source, OpenContainer container, Digests digests)
+    : SectionReader(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source),
+                    std::move(container), digests) {}
 
 Result<void> check_memory(const CacheFileInfo& info) {
   for (std::size_t i = 0; i < info.sections.size(); ++i) {
@@ -128,48 +167,60 @@ Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_c
                                                  const KeyRing& keys, Digests digests) {
   TQC_TRY_ASSIGN(SectionReader reader,
                  open(std::shared_ptr<const ByteSource>(memory_source(file)), keys, digests));
-  reader.mapped_ = std::move(file);
-  reader.verify_checksums_ = verify_checksums;
+  reader.file_->mapped = std::move(file);
+  reader.file_->verify_checksums = verify_checksums;
   return reader;
 }
 
-Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
-  const SectionInfo& section = info_.sections[index];
-  Result<void> done = read_section(*source_, info_, section, cipher_.get(), *decompressor_, raw);
+Result<void> SectionReader::File::read(std::size_t index, AlignedBytes& raw) const {
+  const SectionInfo& section = info.sections[index];
+  Result<void> done = read_section(*source, info, section, cipher.get(), decompressor, raw);
   if (done) done = compare(section, raw);
-  if (done) done = check_padding(*source_, info_, index);
+  if (done) done = check_padding(*source, info, index);
   if (!done) return in_context(block_place(index, section), std::move(done).error());
   return {};
 }
 
-Result<SharedBytes> SectionReader::share(std::size_t index) const {
-  const SectionInfo& section = info_.sections[index];
-  const bool is_in_place = mapped_.size() > 0 && section.packed &&
-                           section.compression == Compression::kNone && cipher_ == nullptr;
-  if (!is_in_place) return CacheReader::share(index);
-  SharedBytes stored = mapped_.part(section.file_offset, section.stored_bytes);
+bool SectionReader::File::is_in_place(std::size_t index) const {
+  const SectionInfo& section = info.sections[index];
+  return mapped.size() > 0 && section.packed && section.compression == Compression::kNone &&
+         cipher == nullptr;
+}
+
+Result<SharedBytes> SectionReader::File::share(std::size_t index) const {
+  const SectionInfo& section = info.sections[index];
+  SharedBytes stored = mapped.part(section.file_offset, section.stored_bytes);
   Result<void> checked;
-  if (verify_checksums_) checked = check_stored(section, stored.view());
+  if (verify_checksums) checked = check_stored(section, stored.view());
   if (checked) checked = compare(section, stored.view());
-  if (checked) checked = check_padding(*source_, info_, index);
+  if (checked) checked = check_padding(*source, info, index);
   if (!checked) return in_context(block_place(index, section), std::move(checked).error());
   return stored;
 }
 
-Result<void> SectionReader::read_stored(std::size_t index, std::span<std::byte> stored) const {
-  const SectionInfo& section = info_.sections[index];
-  Result<void> done = source_->read_at(section.file_offset, stored);
-  if (done) done = authenticate(section, cipher_.get(), stored);
-  if (done && digests_ == Digests::kCompare) done = compare_stored(section, stored);
-  if (!done) return in_context(block_place(index, section), std::move(done).error());
-  return {};
-}
-
-Result<void> SectionReader::compare_stored(const SectionInfo& section, ByteView stored) const {
+Result<void> SectionReader::File::compare_stored(const SectionInfo& section,
+                                                 ByteView stored) const {
   if (section.compression == Compression::kNone) return check_digest(section, stored);
   AlignedBytes raw;
-  TQC_TRY(unpack_stored(info_, section, stored, *decompressor_, raw));
+  TQC_TRY(unpack_stored(info, section, stored, decompressor, raw));
   return check_digest(section, raw);
+}
+
+Result<void> SectionReader::read(std::size_t index, AlignedBytes& raw) const {
+  return file_->read(index, raw);
+}
+
+Result<SharedBytes> SectionReader::share(std::size_t index) const {
+  return file_->is_in_place(index) ? file_->share(index) : CacheReader::share(index);
+}
+
+Result<void> SectionReader::read_stored(std::size_t index, std::span<std::byte> stored) const {
+  const SectionInfo& section = file_->info.sections[index];
+  Result<void> done = file_->source->read_at(section.file_offset, stored);
+  if (done) done = authenticate(section, file_->cipher.get(), stored);
+  if (done && file_->digests == Digests::kCompare) done = file_->compare_stored(section, stored);
+  if (!done) return in_context(block_place(index, section), std::move(done).error());
+  return {};
 }
 
 }  // namespace tqcache::format

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tqcache/bytes.h"
@@ -68,7 +69,8 @@ Result<void> check_memory(const CacheFileInfo& info);
 enum class Digests { kCompare, kTrust };
 
 // A .tqkv file with checked header and manifest, whose sections are read one by one. Its blocks are
-// the sections of the file. Threads: any number may read.
+// the sections of the cache, the first ones of the file; those of checkpoints follow. Threads: any
+// number may read.
 class SectionReader : public cache::CacheReader {
  public:
   // Errors: as read_cache_info.
@@ -82,10 +84,15 @@ class SectionReader : public cache::CacheReader {
   static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums,
                                            const KeyRing& keys, Digests digests);
 
-  const CacheFileInfo& info() const { return info_; }
+  // A file that is open already. `source` must outlive the reader. The content digest is not
+  // compared.
+  SectionReader(const ByteSource& source, OpenContainer container, Digests digests);
 
-  const cache::CacheDesc& description() const override { return info_; }
+  const CacheFileInfo& info() const { return file_->info; }
+
+  const cache::CacheDesc& description() const override { return file_->info; }
   const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
+  std::span<const cache::Checkpoint> checkpoints() const override { return checkpoints_; }
   // As read_section; the padding after it must be zero. Errors name the section's place.
   Result<void> read(std::size_t index, AlignedBytes& raw) const override;
   Result<SharedBytes> share(std::size_t index) const override;
@@ -96,21 +103,38 @@ class SectionReader : public cache::CacheReader {
   Result<void> read_stored(std::size_t index, std::span<std::byte> stored) const;
 
  private:
+  // The readers of checkpoints share it.
+  struct File {
+    File(std::shared_ptr<const ByteSource> from, OpenContainer container, Digests compared)
+        : source(std::move(from)),
+          info(std::move(container.info)),
+          cipher(std::move(container.cipher)),
+          digests(compared) {}
+
+    std::shared_ptr<const ByteSource> source;
+    CacheFileInfo info;
+    std::shared_ptr<const FileCipher> cipher;  // null: a plain file
+    Digests digests;
+    SharedBytes mapped = {};  // empty: not mapped
+    bool verify_checksums = true;
+    Decompressor decompressor = {};
+
+    Result<void> read(std::size_t index, AlignedBytes& raw) const;
+    bool is_in_place(std::size_t index) const;
+    // Requires: is_in_place().
+    Result<SharedBytes> share(std::size_t index) const;
+    Result<void> compare(const SectionInfo& section, ByteView raw) const {
+      return digests == Digests::kCompare ? check_digest(section, raw) : Result<void>();
+    }
+    Result<void> compare_stored(const SectionInfo& section, ByteView stored) const;
+  };
+  class OfCheckpoint;
+
   SectionReader(std::shared_ptr<const ByteSource> source, OpenContainer container, Digests digests);
 
-  Result<void> compare(const SectionInfo& section, ByteView raw) const {
-    return digests_ == Digests::kCompare ? check_digest(section, raw) : Result<void>();
-  }
-  Result<void> compare_stored(const SectionInfo& section, ByteView stored) const;
-
-  std::shared_ptr<const ByteSource> source_;
-  CacheFileInfo info_;
-  std::shared_ptr<const FileCipher> cipher_;  // null: a plain file
+  std::shared_ptr<File> file_;
   std::vector<cache::BlockInfo> blocks_;
-  SharedBytes mapped_;  // empty: not mapped
-  bool verify_checksums_ = true;
-  Digests digests_ = Digests::kCompare;
-  std::unique_ptr<const Decompressor> decompressor_;
+  std::vector<cache::Checkpoint> checkpoints_;
 };
 
 }  // namespace tqcache::format

@@ -7,6 +7,7 @@
 
 #include "tqcache/base/threads.h"
 #include "tqcache/cache.h"
+#include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
@@ -29,11 +30,12 @@ class SectionWriter {
   // The arguments must outlive this.
   SectionWriter(Manifest& manifest, const cache::CacheReader& reader,
                 const std::vector<std::size_t>& numbers, const SectionCompressor& compressor,
-                const FileCipher* cipher, FileEnd& end)
+                const SectionCompressor& of_checkpoints, const FileCipher* cipher, FileEnd& end)
       : manifest_(manifest),
         reader_(reader),
         numbers_(numbers),
         compressor_(compressor),
+        of_checkpoints_(of_checkpoints),
         cipher_(cipher),
         end_(end) {}
 
@@ -60,10 +62,11 @@ class SectionWriter {
   // Fills in the digests and the compression of a section.
   Result<void> prepare(std::size_t i, PreparedSection& prepared) {
     SectionInfo& info = section(i);
-    TQC_TRY_ASSIGN(prepared.raw, reader_.share(numbers_[i]));
+    TQC_TRY_ASSIGN(prepared.raw, cache::share_any(reader_, numbers_[i]));
     assert(prepared.raw.size() == info.raw_bytes);
-    const cache::LayerDesc& layer = manifest_.layers[static_cast<std::size_t>(info.layer)];
-    compressor_.prepare(layer, prepared.raw.view(), info, prepared.encoded);
+    const bool is_of_cache = info.layer < std::ssize(manifest_.layers);
+    const SectionCompressor& compressor = is_of_cache ? compressor_ : of_checkpoints_;
+    compressor.prepare(layer_of(manifest_, info), prepared.raw.view(), info, prepared.encoded);
     return cipher_ == nullptr ? Result<void>() : encrypt(i, prepared);
   }
 
@@ -88,6 +91,7 @@ class SectionWriter {
   const cache::CacheReader& reader_;
   const std::vector<std::size_t>& numbers_;
   const SectionCompressor& compressor_;
+  const SectionCompressor& of_checkpoints_;
   const FileCipher* cipher_;
   FileEnd& end_;
   std::vector<PreparedSection> slots_;
@@ -112,7 +116,14 @@ Result<std::uint64_t> FileEnd::append_aligned(ByteView bytes) {
 }
 
 Manifest manifest_of(const cache::CacheReader& reader) {
-  return {reader.description(), {}, sections_of(reader), {}, {}};
+  return {reader.description(), {}, sections_of(reader.blocks()), {}, {}};
+}
+
+void add_checkpoints(const cache::CacheReader& reader, Manifest& manifest) {
+  for (const cache::Checkpoint& checkpoint : reader.checkpoints()) {
+    manifest.checkpoints.push_back(cache::describe(checkpoint));
+  }
+  manifest.sections = sections_of(cache::all_blocks(reader));
 }
 
 void hide_tokens(Manifest& manifest) {
@@ -135,7 +146,12 @@ Result<void> write_sections(Manifest& manifest, const cache::CacheReader& reader
                             const FileCipher* cipher, FileEnd& end, const Progress& progress) {
   TQC_TRY_ASSIGN(const SectionCompressor compressor,
                  SectionCompressor::make(options.compression, options.zstd_level));
-  return SectionWriter(manifest, reader, numbers, compressor, cipher, end)
+  // Recurrent state is mostly f32, whose bytes zstd alone hardly compresses.
+  const bool is_raw = options.compression == Compression::kNone;
+  TQC_TRY_ASSIGN(const SectionCompressor of_checkpoints,
+                 SectionCompressor::make(is_raw ? Compression::kNone : Compression::kPlanes,
+                                         options.zstd_level));
+  return SectionWriter(manifest, reader, numbers, compressor, of_checkpoints, cipher, end)
       .write_all(options, progress);
 }
 

@@ -42,8 +42,11 @@ class FileEnd {
   Write write_;
 };
 
-// The manifest of a reader's cache, without gaps and without offsets and digests of sections.
+// The manifest of a reader's cache, without checkpoints, gaps, and offsets and digests of sections.
 Manifest manifest_of(const cache::CacheReader& reader);
+
+// Adds the checkpoints of the reader and their sections. Requires: manifest_of(reader).
+void add_checkpoints(const cache::CacheReader& reader, Manifest& manifest);
 
 // Replaces token ids by hashes, if the ids are present.
 void hide_tokens(Manifest& manifest);
@@ -56,7 +59,10 @@ Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options);
 // Writes the sections with these indices, in ascending order, and fills in their offsets, digests,
 // compression and seals. `cipher` is null for a plain file.
 //
-// Requires: `manifest` has the reader's blocks.
+// Sections of checkpoints are stored as planes where that makes them smaller, unless nothing is
+// compressed.
+//
+// Requires: `manifest` has the reader's blocks, and those of its checkpoints if it has checkpoints.
 // Progress: bytes of these sections before compression.
 // Errors:   those of the reader for the first section that fails; kIo, kInterrupted.
 // Bytes:    the same for any number of threads and any window.

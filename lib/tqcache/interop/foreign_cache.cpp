@@ -6,6 +6,7 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/checkpoint_views.h"
 
 namespace tqcache::interop {
 namespace {
@@ -124,8 +125,11 @@ std::string place_of(const BlockInfo& block) {
 
 class ForeignReader : public cache::CacheReader {
  public:
-  ForeignReader(ForeignCache cache, CacheDesc description)
-      : cache_(std::move(cache)), description_(std::move(description)) {
+  ForeignReader(ForeignCache cache, CacheDesc description,
+                std::vector<cache::Checkpoint> checkpoints)
+      : cache_(std::move(cache)),
+        description_(std::move(description)),
+        checkpoints_(std::move(checkpoints)) {
     for (const BlockKey& key : cache::plan_blocks(description_.layers, n_tokens())) {
       const LayerDesc& layer = description_.layers[to_size(key.layer)];
       const bool packed = key.side != TensorKind::kArray &&
@@ -137,6 +141,7 @@ class ForeignReader : public cache::CacheReader {
 
   const CacheDesc& description() const override { return description_; }
   const std::vector<BlockInfo>& blocks() const override { return blocks_; }
+  std::span<const cache::Checkpoint> checkpoints() const override { return checkpoints_; }
 
   Result<void> read(std::size_t index, AlignedBytes& raw) const override {
     const BlockInfo& block = blocks_[index];
@@ -167,15 +172,41 @@ class ForeignReader : public cache::CacheReader {
 
   ForeignCache cache_;
   CacheDesc description_;
+  std::vector<cache::Checkpoint> checkpoints_;
   std::vector<BlockInfo> blocks_;
 };
+
+Result<std::vector<cache::Checkpoint>> read_checkpoints(std::vector<ForeignCheckpoint> foreign,
+                                                        const CacheDesc& description) {
+  std::vector<cache::CheckpointDesc> descriptions;
+  std::vector<cache::Checkpoint> checkpoints;
+  for (ForeignCheckpoint& each : foreign) {
+    const std::string place = cache::checkpoint_place(checkpoints.size());
+    if (each.n_tokens < 1 || each.n_tokens > description.n_tokens()) {
+      return corrupt(
+          fmt::format("{}: at {} tokens of {}", place, each.n_tokens, description.n_tokens()));
+    }
+    ForeignCache state;
+    state.identity = description.identity;
+    state.n_tokens = each.n_tokens;
+    state.layers = std::move(each.layers);
+    auto reader = reader_of(std::move(state));
+    if (!reader) return in_context(place, std::move(reader).error());
+    checkpoints.push_back({std::move(reader).value(), each.first_position});
+    descriptions.push_back(cache::describe(checkpoints.back()));
+  }
+  TQC_TRY(cache::validate_checkpoints(description, descriptions));
+  return checkpoints;
+}
 
 }  // namespace
 
 Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache) {
   TQC_TRY_ASSIGN(CacheDesc description, describe_within_limits(cache));
-  return std::shared_ptr<const cache::CacheReader>(
-      std::make_shared<ForeignReader>(std::move(cache), std::move(description)));
+  TQC_TRY_ASSIGN(std::vector<cache::Checkpoint> checkpoints,
+                 read_checkpoints(std::move(cache.checkpoints), description));
+  return std::shared_ptr<const cache::CacheReader>(std::make_shared<ForeignReader>(
+      std::move(cache), std::move(description), std::move(checkpoints)));
 }
 
 }  // namespace tqcache::interop

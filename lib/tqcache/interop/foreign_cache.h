@@ -79,6 +79,13 @@ struct ForeignState {
 
 using ForeignLayer = std::variant<ForeignAttention, ForeignWindow, ForeignState>;
 
+// An earlier state of the windows and the recurrent state (cache::Checkpoint).
+struct ForeignCheckpoint {
+  std::int64_t n_tokens = 0;
+  std::int64_t first_position = 0;
+  std::vector<ForeignLayer> layers;  // in the order of the cache
+};
+
 struct ForeignCache {
   // Only what the file states. A caller who has the model sets its identity here, except
   // source_format.
@@ -86,6 +93,7 @@ struct ForeignCache {
   std::int64_t n_tokens = 0;
   std::optional<std::vector<std::int32_t>> tokens;  // n_tokens ids; nullopt: the file has no ids
   std::vector<ForeignLayer> layers;
+  std::vector<ForeignCheckpoint> checkpoints = {};  // ascending numbers of tokens
   // The file holds quantized keys or values, so they only approximate what the model computed.
   bool is_quantized = false;
 
@@ -100,7 +108,8 @@ struct ForeignCache {
 // the tokens after them dense. If the codecs of all layers exceed the limits of a .tqkv file,
 // everything is dense.
 //
-// Errors: those of cache::validate() for the description; those of codec::mode_of() for quantized
+// Errors: those of cache::validate() and validate_checkpoints() for the description; those of
+// codec::mode_of() for quantized
 //         representations; kCorrupt when the number of tokens and the number of ids differ.
 Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache);
 

@@ -170,6 +170,8 @@ Result<void> keep_first_tokens(std::int64_t n, ForeignCache& cache) {
     return !std::holds_alternative<ForeignAttention>(layer);
   };
   if (std::ranges::any_of(cache.layers, is_array)) {
+    // open_any() cuts the cache to a checkpoint.
+    if (std::ranges::count(cache.checkpoints, n, &ForeignCheckpoint::n_tokens) > 0) return {};
     return invalid("recurrent state and sliding windows cannot be cut to fewer tokens");
   }
   cache.n_tokens = n;
@@ -287,6 +289,9 @@ Result<OpenedCache> open_any(std::shared_ptr<const ByteSource> file, const OpenH
   opened.dropped_fields = std::move(imported.cache.dropped_fields);
   opened.notes = std::move(imported.notes);
   TQC_TRY_ASSIGN(opened.cache, reader_of(std::move(imported.cache)));
+  if (hints.first_tokens && *hints.first_tokens < opened.cache->n_tokens()) {
+    TQC_TRY_ASSIGN(opened.cache, cache::first_tokens(opened.cache, *hints.first_tokens));
+  }
   return opened;
 }
 

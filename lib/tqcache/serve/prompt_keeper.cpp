@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "tqcache/interop/llama/llama_parse.h"
@@ -124,6 +126,12 @@ Result<SlotFileFormat> read_slot_file_format(const std::filesystem::path& path,
   SlotFileFormat format;
   format.version = envelope->version;
   format.server_tokens = tokens.is_wrapped;
+  if (body.profile.has_streams && !body.attention.empty()) {
+    std::array<std::byte, 4> bytes{};
+    TQC_TRY(file->read_at(tokens.end, bytes));
+    std::memcpy(&format.n_streams, bytes.data(), bytes.size());
+    if (format.n_streams < 1 || format.n_streams > 1024) return corrupt("the number of streams");
+  }
   for (const interop::LlamaAttentionSection& section : body.attention) {
     for (std::size_t i = 0; i < section.k.size(); ++i) {
       const auto &k = section.k[i], &v = section.v[i];
@@ -311,6 +319,7 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
       format_.is_rotated ? interop::LlamaRotation::kOn : interop::LlamaRotation::kOff;
   options.flash_attention = format_.flash_attention;
   options.server_tokens = format_.server_tokens;
+  options.n_streams = format_.n_streams;
   TQC_TRY(interop::export_llama_state(*prompt, geometry_, path, options));
   return std::ssize(has);
 }

@@ -41,6 +41,7 @@ struct SlotFileFormat {
   bool flash_attention = true;
   bool is_rotated = true;
   bool server_tokens = false;
+  std::uint32_t n_streams = 1;
 };
 // Errors: those of reading; kUnsupported (layers with different types; types of forks).
 Result<SlotFileFormat> read_slot_file_format(const std::filesystem::path& path,

@@ -120,7 +120,8 @@ Result<void> Session::begin_from(PromptStore& store, std::span<const std::int32_
   return {};
 }
 
-Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> prompt) {
+Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> prompt,
+                                                const EarlierState& earlier) {
   PrefixReuse reuse;
   reuse.n_before = cache_.n_tokens();
   reuse.n_common = common_prefix(cache_.tokens, prompt);
@@ -129,7 +130,20 @@ Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> pr
             cache::check_truncate(cache::describe(cache_), reuse.n_common);
         !possible) {
       reuse.obstacle = possible.error().message;
-      TQC_TRY_ASSIGN(cache_, model::make_cache(*model_, Dtype::kF16));
+      std::optional<cache::Cache> state;
+      const std::int64_t most = std::min(reuse.n_common, std::ssize(prompt) - 1);
+      if (earlier && most > 0) {
+        TQC_TRY_ASSIGN(state, earlier(most));
+      }
+      // The file may have been replaced meanwhile.
+      const bool fits = state && cache::tokens_known(*state) && state->n_tokens() <= most &&
+                        common_prefix(state->tokens, prompt) == state->n_tokens() &&
+                        cache::check_identity(*state, model_->identity).ok();
+      if (fits) {
+        cache_ = std::move(*state);
+      } else {
+        TQC_TRY_ASSIGN(cache_, model::make_cache(*model_, Dtype::kF16));
+      }
     } else {
       TQC_TRY_ASSIGN(cache_, cache::truncate(std::move(cache_), reuse.n_common));
     }

@@ -88,6 +88,9 @@ def _add_family(writer, config):
         writer.add_ssm_time_step_rank(config.linear_num_value_heads)
         writer.add_ssm_group_count(config.linear_num_key_heads)
         writer.add_uint32(f"{ARCHITECTURES[kind]}.full_attention_interval", 4)
+    if kind in QWEN35:
+        # llama.cpp wants M-RoPE's sections; of text all coordinates are equal.
+        writer.add_rope_dimension_sections([_n_rot(config) // 2, 0, 0, 0])
     _add_rope_scaling(writer, _rope(config), config)
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,12 +13,14 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/description.h"
 #include "tqcache/error.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 #include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_rows.h"
 #include "tqcache/interop/llama/llama_state.h"
+#include "tqcache/interop/llama/llama_states.h"
 #include "tqcache/reader.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -54,16 +57,31 @@ Result<void> check_blocks(const LlamaRowType& type, std::int64_t head_dim) {
                              type.name, block, head_dim));
 }
 
-Result<void> check_kind(LlamaLayerKind of_model, const cache::LayerDesc& layer) {
-  if (of_model == LlamaLayerKind::kRecurrent) {
-    return unsupported("recurrent state, which llama-server cannot resume from");
+std::string_view name_of(LlamaLayerKind kind) {
+  switch (kind) {
+    case LlamaLayerKind::kAttention:
+      return "full attention";
+    case LlamaLayerKind::kSlidingWindow:
+      return "a sliding window";
+    case LlamaLayerKind::kRecurrent:
+      return "recurrent state";
   }
-  if (of_model == LlamaLayerKind::kSlidingWindow ||
-      std::holds_alternative<cache::WindowDesc>(layer)) {
-    return unsupported("a sliding window, which llama-server cannot resume from");
-  }
-  if (std::holds_alternative<cache::AttentionDesc>(layer)) return {};
-  return mismatch("not an attention layer, unlike the model's");
+  return "";
+}
+
+LlamaLayerKind kind_of(const cache::LayerDesc& layer) {
+  return std::visit(
+      Overload{[](const cache::AttentionDesc&) { return LlamaLayerKind::kAttention; },
+               [](const cache::WindowDesc&) { return LlamaLayerKind::kSlidingWindow; },
+               [](const cache::StateDesc&) { return LlamaLayerKind::kRecurrent; }},
+      layer);
+}
+
+Result<void> check_window(const LlamaGeometry& model, const cache::WindowDesc& layer) {
+  if (layer.window.keep > 0) return unsupported("a sliding window that keeps first tokens");
+  if (layer.window.size == model.window) return {};
+  return mismatch(fmt::format("a sliding window of {} tokens, the model has {}", layer.window.size,
+                              model.window));
 }
 
 Result<void> check_shape(const LlamaLayer& of_model, cache::HeadShape shape) {
@@ -76,10 +94,19 @@ Result<void> check_shape(const LlamaLayer& of_model, cache::HeadShape shape) {
       shape.head_dim, of_model.n_kv_heads, of_model.k_head_dim, of_model.v_head_dim));
 }
 
-Result<void> check_layer(const LlamaLayer& of_model, const cache::LayerDesc& layer,
-                         const LlamaRowTypes& types) {
-  TQC_TRY(check_kind(of_model.kind, layer));
-  const cache::HeadShape shape = std::get<cache::AttentionDesc>(layer).shape;
+Result<void> check_layer(const LlamaGeometry& model, const LlamaLayer& of_model,
+                         const cache::LayerDesc& layer, const LlamaRowTypes& types) {
+  if (kind_of(layer) != of_model.kind) {
+    return mismatch(
+        fmt::format("{}, the model has {}", name_of(kind_of(layer)), name_of(of_model.kind)));
+  }
+  if (const auto* state = std::get_if<cache::StateDesc>(&layer)) {
+    return check_llama_state(of_model, *state);
+  }
+  if (const auto* window = std::get_if<cache::WindowDesc>(&layer)) {
+    TQC_TRY(check_window(model, *window));
+  }
+  const cache::HeadShape shape = cache::attention_of(layer)->shape;
   TQC_TRY(check_shape(of_model, shape));
   TQC_TRY(check_blocks(*types.k, shape.head_dim));
   return check_blocks(*types.v, shape.head_dim);
@@ -103,6 +130,9 @@ Result<LlamaRowTypes> check_export_options(const LlamaExport& options) {
   if (options.server_tokens && options.kind == LlamaFile::kSession) {
     return invalid("a session file with the tokens of llama-server, which writes sequences");
   }
+  if (options.n_streams < 1 || options.n_streams > 1024) {
+    return invalid(fmt::format("{} streams, only 1 to 1024 are written", options.n_streams));
+  }
   if (options.next_token && *options.next_token < 0) {
     return invalid(fmt::format("next token {}", *options.next_token));
   }
@@ -120,9 +150,11 @@ Result<void> check_export_cache(const cache::CacheDesc& manifest, const LlamaGeo
         fmt::format("{} layers, the model has {}", manifest.layers.size(), model.layers.size()));
   }
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    auto checked = check_layer(model.layers[i], manifest.layers[i], types);
+    auto checked = check_layer(model, model.layers[i], manifest.layers[i], types);
     if (!checked) return in_context(layer_name(i), std::move(checked).error());
   }
+  const bool can_go_back = cache::checkpoint_layers(manifest.layers).empty();
+  if (manifest.n_tokens() == 0 && !can_go_back) return invalid("the cache is empty");
   return {};
 }
 
@@ -203,7 +235,19 @@ using cache::TensorKind;
 
 constexpr std::int32_t kWrapperMark = -1;  // no token has this id
 constexpr std::uint32_t kExportWrapperVersion = 1;
-constexpr std::size_t kCellsAtOnce = 4096;
+constexpr std::int64_t kCellsAtOnce = 4096;
+
+// The cache itself, or a checkpoint: a reader, and the layers of the model that its layers are.
+struct LlamaSource {
+  const cache::CacheReader& reader;
+  std::vector<std::size_t> layers;
+};
+
+std::vector<std::size_t> all_layers(const cache::CacheDesc& cache) {
+  std::vector<std::size_t> layers(cache.layers.size());
+  std::iota(layers.begin(), layers.end(), std::size_t{0});
+  return layers;
+}
 
 // Writes a cache into a state file.
 class StateWriter {
@@ -217,55 +261,49 @@ class StateWriter {
         options_(options),
         types_(types),
         progress_(progress),
-        file_(file) {
-    number_sections();
-  }
+        file_(file),
+        total_(cache::total_raw_bytes(cache::all_blocks(source))) {}
 
   Result<void> write() {
     TQC_TRY(write_head());
     TQC_TRY(write_tokens());
-    TQC_TRY(write_memory_head());
-    if (n_tokens() == 0) return {};  // llama.cpp writes nothing further for an empty cache
-    TQC_TRY(write_cells());
-    TQC_TRY(write_data_head());
-    for (std::size_t i = 0; i < n_layers(); ++i) TQC_TRY(write_rows(i, TensorKind::kKeys));
-    for (std::size_t i = 0; i < n_layers(); ++i) {
-      TQC_TRY(options_.flash_attention ? write_rows(i, TensorKind::kValues) : write_columns(i));
-    }
-    return {};
+    if (is_session()) TQC_TRY(write_architecture());
+    TQC_TRY(write_memory({source_, all_layers(description())}));
+    return write_checkpoints();
   }
 
  private:
+  using Layers = std::vector<std::size_t>;  // of a reader
+
   const cache::CacheDesc& description() const { return source_.description(); }
-  std::size_t n_tokens() const { return description().tokens.size(); }
-  std::size_t n_layers() const { return description().layers.size(); }
   bool is_session() const { return options_.kind == LlamaFile::kSession; }
-  // Layout version. 0: April 2026. 1: cells of M-RoPE have token ids. 2: the file states rotations.
+  // Layout version. 0: April 2026. 1: cells of M-RoPE have token ids. 2: the file states rotations,
+  // and checkpoints follow a sequence.
   std::uint32_t age() const { return options_.version - (is_session() ? 9 : 2); }
   bool has_token_ids() const { return age() >= 1; }
   bool has_rotations() const { return age() >= 2; }
 
-  // Finds the sections of each K and V token block in the section table.
-  void number_sections() {
-    numbers_.resize(2 * n_layers());
-    for (std::size_t i = 0; i < source_.blocks().size(); ++i) {
-      const cache::BlockInfo& section = source_.blocks()[i];
-      numbers_[2 * to_size(section.layer) + static_cast<std::size_t>(section.side)].push_back(i);
-      total_ += section.raw_bytes;
+  // Writes, or only counts.
+  Result<void> put(ByteView bytes) {
+    if (is_counting_) {
+      counted_ += bytes.size();
+      return {};
     }
+    return file_.write(bytes);
   }
 
   Result<void> write_head() {
     ByteWriter head;
     head.write(is_session() ? kSessionMagic : kSequenceMagic);
     head.write(options_.version);
-    return file_.write(head.bytes());
+    return put(head.bytes());
   }
 
   // Writes the plain list, or llama-server's: a marker, a version and a length before the list, and
   // the number of media after it. Each is also a 32-bit element of the list.
   Result<void> write_tokens() {
-    const auto n = static_cast<std::uint32_t>(n_tokens() + (options_.next_token ? 1 : 0));
+    const auto n =
+        static_cast<std::uint32_t>(description().tokens.size() + (options_.next_token ? 1 : 0));
     ByteWriter before;
     before.write(options_.server_tokens ? n + 4 : n);
     if (options_.server_tokens) {
@@ -273,61 +311,110 @@ class StateWriter {
       before.write(kExportWrapperVersion);
       before.write(n);
     }
-    TQC_TRY(file_.write(before.bytes()));
-    TQC_TRY(file_.write(object_bytes(description().tokens)));
+    TQC_TRY(put(before.bytes()));
+    TQC_TRY(put(object_bytes(description().tokens)));
     ByteWriter after;
     if (options_.next_token) after.write(*options_.next_token);
     if (options_.server_tokens) after.write(std::uint32_t{0});
-    return file_.write(after.bytes());
+    return put(after.bytes());
   }
 
-  // Only sessions name the architecture. One stream, for one sequence.
-  Result<void> write_memory_head() {
-    ByteWriter head;
-    if (is_session()) {
-      head.write(static_cast<std::uint32_t>(model_.architecture.size()));
-      head.append(as_bytes(model_.architecture));
+  Result<void> write_architecture() {
+    ByteWriter name;
+    name.write(static_cast<std::uint32_t>(model_.architecture.size()));
+    name.append(as_bytes(model_.architecture));
+    return put(name.bytes());
+  }
+
+  // --- the memory of a sequence
+
+  Layers layers_of(const LlamaSource& source, LlamaLayerKind kind) const {
+    Layers layers;
+    for (std::size_t i = 0; i < source.layers.size(); ++i) {
+      if (model_.layers[source.layers[i]].kind == kind) layers.push_back(i);
     }
-    head.write(std::uint32_t{1});
-    head.write(static_cast<std::uint32_t>(n_tokens()));
-    return file_.write(head.bytes());
+    return layers;
   }
 
-  Result<void> write_cells() {
-    for (std::size_t first = 0; first < n_tokens(); first += kCellsAtOnce) {
+  // Sections in llama.cpp's order. A model with windows has a section for full attention even if no
+  // layer has it; a checkpoint never has one.
+  Result<void> write_memory(const LlamaSource& source) {
+    const bool is_whole = &source.reader == &source_;
+    const Layers full = layers_of(source, LlamaLayerKind::kAttention);
+    const Layers windows = layers_of(source, LlamaLayerKind::kSlidingWindow);
+    const Layers recurrent = layers_of(source, LlamaLayerKind::kRecurrent);
+    if (is_whole && (recurrent.empty() || !full.empty() || !windows.empty())) {
+      TQC_TRY(write_attention(source, full, 0));
+    }
+    const std::int64_t n_tokens = source.reader.n_tokens();
+    if (!windows.empty()) {
+      const cache::Window window{model_.window, 0};
+      TQC_TRY(write_attention(source, windows, n_tokens - cache::window_tokens(window, n_tokens)));
+    }
+    return recurrent.empty() ? Result<void>() : write_recurrent(source, recurrent);
+  }
+
+  // One sequence, with the tokens from `first` on, in the first stream; the others have no cells.
+  Result<void> write_attention(const LlamaSource& source, const Layers& layers,
+                               std::int64_t first) {
+    const std::int64_t n_tokens = source.reader.n_tokens();
+    ByteWriter head;
+    head.write(options_.n_streams);
+    head.write(static_cast<std::uint32_t>(n_tokens - first));
+    TQC_TRY(put(head.bytes()));
+    ByteWriter others;
+    for (std::uint32_t i = 1; i < options_.n_streams; ++i) others.write(std::uint32_t{0});
+    if (n_tokens == first) return put(others.bytes());  // nothing further for an empty stream
+    TQC_TRY(write_cells(first, n_tokens));
+    TQC_TRY(write_data_head(source, layers));
+    for (const std::size_t layer : layers) {
+      TQC_TRY(write_rows(source, layer, TensorKind::kKeys, first));
+    }
+    for (const std::size_t layer : layers) {
+      TQC_TRY(options_.flash_attention ? write_rows(source, layer, TensorKind::kValues, first)
+                                       : write_columns(source, layer, first));
+    }
+    return put(others.bytes());
+  }
+
+  Result<void> write_cells(std::int64_t first, std::int64_t n_tokens) {
+    for (std::int64_t begin = first; begin < n_tokens; begin += kCellsAtOnce) {
       ByteWriter cells;
-      const std::size_t end = std::min(first + kCellsAtOnce, n_tokens());
-      for (std::size_t i = first; i < end; ++i) append_cell(i, cells);
-      TQC_TRY(file_.write(cells.bytes()));
+      const std::int64_t end = std::min(begin + kCellsAtOnce, n_tokens);
+      for (std::int64_t i = begin; i < end; ++i) append_cell(i, cells);
+      TQC_TRY(put(cells.bytes()));
     }
     return {};
   }
 
-  void append_cell(std::size_t token, ByteWriter& out) const {
+  void append_cell(std::int64_t token, ByteWriter& out) const {
     const auto position = static_cast<std::int32_t>(token);
     out.write(position);
     out.write(std::uint32_t{1});  // number of sequences of the cell
     if (model_.has_positions_2d) {
       out.write(position);  // for text, both coordinates are the position
       out.write(position);
-      if (has_token_ids()) out.write(description().tokens[token]);
+      if (has_token_ids()) out.write(description().tokens[to_size(token)]);
     }
     out.write(std::int32_t{0});  // the sequence id
   }
 
-  Result<void> write_data_head() {
+  Result<void> write_data_head(const LlamaSource& source, const Layers& layers) {
     ByteWriter head;
     head.write(std::uint32_t{options_.flash_attention ? 0u : 1u});
-    head.write(static_cast<std::uint32_t>(n_layers()));
+    head.write(static_cast<std::uint32_t>(layers.size()));
     if (has_rotations()) {
-      head.write(static_cast<std::uint32_t>(side_of(0, TensorKind::kKeys).rotation));
-      head.write(static_cast<std::uint32_t>(side_of(0, TensorKind::kValues).rotation));
+      for (const TensorKind kind : {TensorKind::kKeys, TensorKind::kValues}) {
+        const std::int64_t run =
+            layers.empty() ? 0 : side_of(source, layers.front(), kind).rotation;
+        head.write(static_cast<std::uint32_t>(run));
+      }
     }
-    return file_.write(head.bytes());
+    return put(head.bytes());
   }
 
-  LlamaRowPlan side_of(std::size_t layer, TensorKind name) const {
-    const cache::LayerDesc& desc = description().layers[layer];
+  LlamaRowPlan side_of(const LlamaSource& source, std::size_t layer, TensorKind name) const {
+    const cache::LayerDesc& desc = source.reader.description().layers[layer];
     const bool is_keys = name == TensorKind::kKeys;
     LlamaRowPlan side;
     side.shape = cache::attention_of(desc)->shape;
@@ -340,63 +427,184 @@ class StateWriter {
     return side;
   }
 
-  // Calls use(block, n) with the rows of each token block, in order.
+  Result<void> read(const LlamaSource& source, std::size_t block) {
+    TQC_TRY(source.reader.read(block, block_));
+    done_ += source.reader.blocks()[block].raw_bytes;
+    if (progress_ && !progress_(done_, total_)) return interrupted_error();
+    return {};
+  }
+
+  // Calls use(token, n) with the rows of consecutive tokens, in order: those of a token block, or
+  // of a whole window. `token` counts from `first`.
   template <class Use>
-  Result<void> for_each_block(std::size_t layer, TensorKind name, LlamaRowMaker& maker, Use use) {
-    const auto& numbers = numbers_[2 * layer + static_cast<std::size_t>(name)];
-    for (const std::size_t number : numbers) {
-      const cache::BlockInfo& section = source_.blocks()[number];
-      const auto n = cache::tokens_in_block(description().n_tokens(), section.block);
-      TQC_TRY(source_.read(number, block_));
+  Result<void> for_each_block(const LlamaSource& source, std::size_t layer, TensorKind name,
+                              std::int64_t first, LlamaRowMaker& maker, Use use) {
+    const std::int64_t n_tokens = source.reader.n_tokens();
+    const std::vector<cache::BlockInfo>& blocks = source.reader.blocks();
+    const bool is_window =
+        std::holds_alternative<cache::WindowDesc>(source.reader.description().layers[layer]);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const cache::BlockInfo& block = blocks[i];
+      if (to_size(block.layer) != layer) continue;
+      const auto kind =
+          is_window ? static_cast<TensorKind>(static_cast<std::uint8_t>(block.block)) : block.side;
+      if (kind != name) continue;
+      const std::int64_t begin = is_window ? 0 : block.block * cache::kTokenBlock;
+      const std::int64_t n =
+          is_window ? n_tokens - first : cache::tokens_in_block(n_tokens, block.block);
+      TQC_TRY(read(source, i));
       rows_.resize(to_size(n) * maker.row_size());
       maker.make(block_, n, rows_);
-      TQC_TRY(use(to_size(section.block * cache::kTokenBlock), to_size(n)));
-      done_ += section.raw_bytes;
-      if (progress_ && !progress_(done_, total_)) {
-        return interrupted_error();
+      TQC_TRY(use(to_size(begin), to_size(n)));
+    }
+    return {};
+  }
+
+  Result<void> write_rows(const LlamaSource& source, std::size_t layer, TensorKind name,
+                          std::int64_t first) {
+    const LlamaRowPlan side = side_of(source, layer, name);
+    LlamaRowMaker maker(side);
+    ByteWriter head;
+    head.write(side.type->id);
+    head.write(maker.row_size());
+    TQC_TRY(put(head.bytes()));
+    if (is_counting_) {
+      counted_ += to_u64(source.reader.n_tokens() - first) * maker.row_size();
+      return {};
+    }
+    return for_each_block(source, layer, name, first, maker,
+                          [&](std::size_t, std::size_t) { return put(rows_); });
+  }
+
+  // Values as stored without flash attention: for each component, all tokens.
+  Result<void> write_columns(const LlamaSource& source, std::size_t layer, std::int64_t first) {
+    const LlamaRowPlan side = side_of(source, layer, TensorKind::kValues);
+    LlamaRowMaker maker(side);
+    const std::size_t size = side.type->block_bytes;
+    const std::size_t width = maker.row_size() / size;
+    const std::size_t n_rows = to_size(source.reader.n_tokens() - first);
+    ByteWriter head;
+    head.write(side.type->id);
+    head.write(static_cast<std::uint32_t>(size));
+    head.write(static_cast<std::uint32_t>(width));
+    TQC_TRY(put(head.bytes()));
+    if (is_counting_) {
+      counted_ += n_rows * maker.row_size();
+      return {};
+    }
+    columns_.resize(width * n_rows * size);
+    const auto use = [&](std::size_t begin, std::size_t n) {
+      for (std::size_t i = 0; i < width; ++i) {
+        std::byte* column = columns_.data() + (i * n_rows + begin) * size;
+        for (std::size_t token = 0; token < n; ++token) {
+          std::memcpy(column + token * size, rows_.data() + (token * width + i) * size, size);
+        }
+      }
+      return Result<void>();
+    };
+    TQC_TRY(for_each_block(source, layer, TensorKind::kValues, first, maker, use));
+    return put(columns_);
+  }
+
+  // One cell, at the last token. In a sequence file it names no sequence.
+  Result<void> write_recurrent(const LlamaSource& source, const Layers& layers) {
+    ByteWriter head;
+    head.write(std::uint32_t{1});
+    head.write(static_cast<std::int32_t>(source.reader.n_tokens() - 1));
+    head.write(std::uint32_t{is_session() ? 1u : 0u});
+    if (is_session()) head.write(std::int32_t{0});
+    head.write(std::uint32_t{0});
+    head.write(static_cast<std::uint32_t>(model_.layers.size()));
+    TQC_TRY(put(head.bytes()));
+    std::vector<LlamaStateRows> rows(layers.size());
+    for (std::size_t i = 0; i < layers.size() && !is_counting_; ++i) {
+      TQC_TRY_ASSIGN(rows[i], read_state(source, layers[i]));
+    }
+    for (const bool is_r : {true, false}) {
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        const LlamaLayer& of_model = model_.layers[source.layers[layers[i]]];
+        const std::uint64_t bytes = (is_r ? of_model.r_values : of_model.s_values) * sizeof(float);
+        ByteWriter row;
+        row.write(std::uint32_t{0});  // f32
+        row.write(bytes);
+        TQC_TRY(put(row.bytes()));
+        if (is_counting_) {
+          counted_ += bytes;
+        } else {
+          TQC_TRY(put(object_bytes(is_r ? rows[i].r : rows[i].s)));
+        }
       }
     }
     return {};
   }
 
-  Result<void> write_rows(std::size_t layer, TensorKind name) {
-    const LlamaRowPlan side = side_of(layer, name);
-    LlamaRowMaker maker(side);
-    ByteWriter head;
-    head.write(side.type->id);
-    head.write(maker.row_size());
-    TQC_TRY(file_.write(head.bytes()));
-    return for_each_block(layer, name, maker,
-                          [&](std::size_t, std::size_t) { return file_.write(rows_); });
-  }
-
-  // Values as stored without flash attention: for each component, all tokens.
-  Result<void> write_columns(std::size_t layer) {
-    const LlamaRowPlan side = side_of(layer, TensorKind::kValues);
-    LlamaRowMaker maker(side);
-    const std::size_t size = side.type->block_bytes;
-    const std::size_t width = maker.row_size() / size;
-    ByteWriter head;
-    head.write(side.type->id);
-    head.write(static_cast<std::uint32_t>(size));
-    head.write(static_cast<std::uint32_t>(width));
-    TQC_TRY(file_.write(head.bytes()));
-    columns_.resize(width * n_tokens() * size);
-    TQC_TRY(
-        for_each_block(layer, TensorKind::kValues, maker, [&](std::size_t first, std::size_t n) {
-          put_into_columns(first, n, width, size);
-          return Result<void>();
-        }));
-    return file_.write(columns_);
-  }
-
-  void put_into_columns(std::size_t first, std::size_t n, std::size_t width, std::size_t size) {
-    for (std::size_t i = 0; i < width; ++i) {
-      std::byte* column = columns_.data() + (i * n_tokens() + first) * size;
-      for (std::size_t token = 0; token < n; ++token) {
-        std::memcpy(column + token * size, rows_.data() + (token * width + i) * size, size);
-      }
+  Result<LlamaStateRows> read_state(const LlamaSource& source, std::size_t layer) {
+    const std::vector<cache::BlockInfo>& blocks = source.reader.blocks();
+    std::vector<AlignedBytes> arrays;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (to_size(blocks[i].layer) != layer) continue;
+      TQC_TRY(read(source, i));
+      arrays.push_back(block_);
     }
+    const auto& state = std::get<cache::StateDesc>(source.reader.description().layers[layer]);
+    return llama_state_rows(model_.architecture, state, arrays);
+  }
+
+  // --- checkpoints
+
+  // llama-server goes back to a checkpoint for every prompt that does not just extend the sequence,
+  // and for windows even then. So a slot with windows gets one at its end if it has none.
+  bool needs_checkpoint() const {
+    const auto is_window = [](const LlamaLayer& layer) {
+      return layer.kind == LlamaLayerKind::kSlidingWindow;
+    };
+    return options_.server_tokens && std::ranges::any_of(model_.layers, is_window);
+  }
+
+  Result<void> write_checkpoints() {
+    if (is_session() || !has_rotations()) return {};
+    const auto checkpoints = source_.checkpoints();
+    if (checkpoints.empty() && !needs_checkpoint()) return {};
+    ByteWriter head;
+    head.write(kCheckpointsMagic);
+    head.write(kCheckpointsVersion);
+    head.write(static_cast<std::uint32_t>(std::max<std::size_t>(checkpoints.size(), 1)));
+    TQC_TRY(put(head.bytes()));
+    const Layers layers = cache::checkpoint_layers(description().layers);
+    for (const cache::Checkpoint& checkpoint : checkpoints) {
+      TQC_TRY(write_checkpoint({*checkpoint.state, layers}, checkpoint.first_position));
+    }
+    if (!checkpoints.empty()) return {};
+    const auto end = cache::some_layers(cache::borrow(source_), layers);
+    return write_checkpoint({*end, layers}, 0);
+  }
+
+  Result<void> write_checkpoint(const LlamaSource& source, std::int64_t first_position) {
+    is_counting_ = true;
+    counted_ = 0;
+    TQC_TRY(write_partial_state(source));
+    is_counting_ = false;
+    const std::int64_t n_tokens = source.reader.n_tokens();
+    ByteWriter head;
+    head.write(n_tokens);
+    head.write(static_cast<std::int32_t>(first_position));
+    head.write(static_cast<std::int32_t>(n_tokens - 1));
+    head.write(counted_);
+    TQC_TRY(put(head.bytes()));
+    TQC_TRY(write_partial_state(source));
+    // Neither a draft model nor speculative decoding.
+    ByteWriter others;
+    others.write(std::uint64_t{0});
+    others.write(std::uint64_t{0});
+    return put(others.bytes());
+  }
+
+  Result<void> write_partial_state(const LlamaSource& source) {
+    ByteWriter head;
+    head.write(kPartialStateMagic);
+    head.write(std::int32_t{0});  // the sequence id
+    TQC_TRY(put(head.bytes()));
+    return write_memory(source);
   }
 
   const cache::CacheReader& source_;
@@ -405,12 +613,13 @@ class StateWriter {
   const LlamaRowTypes& types_;
   const Progress& progress_;
   AtomicFile& file_;
-  std::vector<std::vector<std::size_t>> numbers_;  // [2 n_layers][token block]
-  AlignedBytes block_;                             // [n_kv_heads, n, head_dim]
-  Bytes rows_;                                     // [n, row_size]
-  Bytes columns_;                                  // [n_kv_heads * head_dim, n_tokens]
+  AlignedBytes block_;  // [n_kv_heads, n, head_dim], or an array
+  Bytes rows_;          // [n, row_size]
+  Bytes columns_;       // [n_kv_heads * head_dim, n_tokens]
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
+  bool is_counting_ = false;
+  std::uint64_t counted_ = 0;  // bytes
 };
 
 }  // namespace

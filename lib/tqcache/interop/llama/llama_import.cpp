@@ -9,6 +9,7 @@
 
 #include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/error.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_parse.h"
@@ -77,7 +78,16 @@ class Import {
     imported_.cache.layers.resize(model_.layers.size());
     count_transposed();
     for (const LlamaAttentionSection& section : body_.attention) TQC_TRY(add_attention(section));
-    if (body_.recurrent) TQC_TRY(add_recurrent(*body_.recurrent));
+    if (body_.recurrent) {
+      TQC_TRY(add_recurrent(*body_.recurrent, imported_.cache.n_tokens, imported_.cache.layers));
+    }
+    for (std::size_t i = 0; i < body_.checkpoints.size(); ++i) {
+      auto checkpoint = checkpoint_of(body_.checkpoints[i]);
+      if (!checkpoint) {
+        return in_context(cache::checkpoint_place(i), std::move(checkpoint).error());
+      }
+      imported_.cache.checkpoints.push_back(std::move(checkpoint).value());
+    }
     note_metadata();
     return std::move(imported_);
   }
@@ -113,9 +123,13 @@ class Import {
   }
 
   void count_transposed() {
-    for (const LlamaAttentionSection& section : body_.attention) {
+    const auto count = [&](const LlamaAttentionSection& section) {
       n_transposed_ += static_cast<std::uint64_t>(
           std::ranges::count_if(section.v, [](const LlamaRows& v) { return v.is_transposed; }));
+    };
+    for (const LlamaAttentionSection& section : body_.attention) count(section);
+    for (const LlamaCheckpoint& checkpoint : body_.checkpoints) {
+      if (checkpoint.windows) count(*checkpoint.windows);
     }
   }
 
@@ -127,11 +141,12 @@ class Import {
       const std::size_t layer = section.layers[i];
       const bool has_window = model_.layers[layer].kind == LlamaLayerKind::kSlidingWindow;
       if (has_window) {
-        TQC_TRY(add_window(section, i));
+        TQC_TRY_ASSIGN(imported_.cache.layers[layer],
+                       window_of(section, i, imported_.cache.n_tokens));
         continue;
       }
       if (!whole) {
-        TQC_TRY_ASSIGN(whole, order_of(section, 0));
+        TQC_TRY_ASSIGN(whole, order_of(section, 0, imported_.cache.n_tokens));
       }
       imported_.cache.layers[layer] = ForeignAttention{
           shape_of(layer), side_of(section, i, true, whole), side_of(section, i, false, whole)};
@@ -139,10 +154,10 @@ class Import {
     return {};
   }
 
-  // The order of the tokens from `first` on.
-  Result<Order> order_of(const LlamaAttentionSection& section, std::int64_t first) const {
-    TQC_TRY_ASSIGN(auto order,
-                   order_llama_cells(section.cells, first, imported_.cache.n_tokens - first));
+  // The order of the tokens from `first` on, of a state of `n_tokens` tokens.
+  static Result<Order> order_of(const LlamaAttentionSection& section, std::int64_t first,
+                                std::int64_t n_tokens) {
+    TQC_TRY_ASSIGN(auto order, order_llama_cells(section.cells, first, n_tokens - first));
     return Order(std::make_shared<const std::vector<std::uint32_t>>(std::move(order)));
   }
 
@@ -189,14 +204,14 @@ class Import {
   // --- windows
 
   // The newest tokens, as many as the window holds. No later token attends to older ones.
-  Result<void> add_window(const LlamaAttentionSection& section, std::size_t i) {
+  Result<ForeignLayer> window_of(const LlamaAttentionSection& section, std::size_t i,
+                                 std::int64_t n_tokens) {
     const std::size_t layer = section.layers[i];
     const cache::HeadShape shape = shape_of(layer);
     const cache::Window window{model_.window, 0};
     TQC_TRY(cache::validate_window(shape, window));
-    const std::int64_t n_tokens = imported_.cache.n_tokens;
     const std::int64_t n = cache::window_tokens(window, n_tokens);
-    auto order = order_of(section, n_tokens - n);
+    auto order = order_of(section, n_tokens - n, n_tokens);
     if (!order) {
       return in_context(fmt::format("layer {}, a window of {} tokens", layer, model_.window),
                         std::move(order).error());
@@ -207,10 +222,9 @@ class Import {
                           cache::window_array_shape(shape, window, n_tokens),
                           whole_of(side, shape, n)};
     };
-    imported_.cache.layers[layer] = ForeignWindow{
+    return ForeignLayer(ForeignWindow{
         shape, window, array_of(cache::kWindowKeys, side_of(section, i, true, *order)),
-        array_of(cache::kWindowValues, side_of(section, i, false, *order))};
-    return {};
+        array_of(cache::kWindowValues, side_of(section, i, false, *order))});
   }
 
   // Reads [n_kv_heads, n, head_dim] token block by token block.
@@ -237,23 +251,51 @@ class Import {
 
   // --- recurrent state
 
-  Result<void> add_recurrent(const LlamaRecurrentSection& section) {
+  // Sets the layers of the section, of a state of `n_tokens` tokens.
+  Result<void> add_recurrent(const LlamaRecurrentSection& section, std::int64_t n_tokens,
+                             std::vector<ForeignLayer>& layers) const {
     const LlamaCells& cells = section.cells;
     if (n_cells(cells) != 1 || cells.has_several_sequences) {
       return unsupported(fmt::format("recurrent state of {} cells", n_cells(cells)));
     }
-    if (std::int64_t{cells.positions.front()} + 1 != imported_.cache.n_tokens) {
+    if (std::int64_t{cells.positions.front()} + 1 != n_tokens) {
       return unsupported(fmt::format("recurrent state at position {} of {} tokens",
-                                     cells.positions.front(), imported_.cache.n_tokens));
+                                     cells.positions.front(), n_tokens));
     }
     for (std::size_t i = 0; i < section.layers.size(); ++i) {
       const LlamaLayer& layer = model_.layers[section.layers[i]];
       ForeignState arrays;
       if (layer.r_values > 0) arrays.arrays.push_back(array_of("r", layer.r_values, section.r[i]));
       if (layer.s_values > 0) arrays.arrays.push_back(array_of("s", layer.s_values, section.s[i]));
-      imported_.cache.layers[section.layers[i]] = std::move(arrays);
+      layers[section.layers[i]] = std::move(arrays);
     }
     return {};
+  }
+
+  // --- checkpoints
+
+  Result<ForeignCheckpoint> checkpoint_of(const LlamaCheckpoint& in) {
+    ForeignCheckpoint checkpoint{in.n_tokens, in.first_position, {}};
+    if (in.n_tokens < 1 || in.n_tokens > imported_.cache.n_tokens) {
+      return corrupt(fmt::format("at {} tokens of {}", in.n_tokens, imported_.cache.n_tokens));
+    }
+    if (std::int64_t{in.last_position} + 1 != in.n_tokens) {
+      return corrupt(
+          fmt::format("at {} tokens, and its last position is {}", in.n_tokens, in.last_position));
+    }
+    std::vector<ForeignLayer> layers(model_.layers.size());
+    if (in.windows) {
+      for (std::size_t i = 0; i < in.windows->layers.size(); ++i) {
+        TQC_TRY_ASSIGN(layers[in.windows->layers[i]], window_of(*in.windows, i, in.n_tokens));
+      }
+    }
+    if (in.recurrent) TQC_TRY(add_recurrent(*in.recurrent, in.n_tokens, layers));
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (model_.layers[i].kind == LlamaLayerKind::kAttention) continue;
+      checkpoint.layers.push_back(std::move(layers[i]));
+    }
+    has_other_models_ = has_other_models_ || in.has_other_models;
+    return checkpoint;
   }
 
   ForeignArray array_of(std::string name, std::uint64_t n_values, std::uint64_t offset) const {
@@ -271,12 +313,23 @@ class Import {
     return all;
   }
 
+  // "2, at 84 to 596 tokens"
+  std::string checkpoint_words() const {
+    const auto& checkpoints = imported_.cache.checkpoints;
+    if (checkpoints.size() == 1) return fmt::format("1, at {} tokens", checkpoints[0].n_tokens);
+    return fmt::format("{}, at {} to {} tokens", checkpoints.size(), checkpoints.front().n_tokens,
+                       checkpoints.back().n_tokens);
+  }
+
   void note_metadata() {
     auto& metadata = imported_.cache.metadata;
     metadata.emplace_back("layout", body_.profile.words);
     if (!key_types_.empty()) metadata.emplace_back("keys", joined(key_types_));
     if (!value_types_.empty()) metadata.emplace_back("values", joined(value_types_));
     metadata.emplace_back("cells", std::to_string(imported_.cache.n_tokens));
+    if (!imported_.cache.checkpoints.empty()) {
+      metadata.emplace_back("checkpoints", checkpoint_words());
+    }
     auto& dropped_fields = imported_.cache.dropped_fields;
     if (body_.profile.outputs == LlamaOutputs::kRngAndOutputs) {
       dropped_fields.emplace_back("The state of the sampler is left out.");
@@ -284,7 +337,9 @@ class Import {
     if (body_.profile.outputs != LlamaOutputs::kNone) {
       dropped_fields.emplace_back("Logits and embeddings of the last batch are left out.");
     }
-    if (body_.has_checkpoints) dropped_fields.emplace_back("Context checkpoints are left out.");
+    if (has_other_models_) {
+      dropped_fields.emplace_back("The state of a draft model in checkpoints is left out.");
+    }
     if (has_older_cells_) {
       dropped_fields.emplace_back(
           "Tokens of sliding-window layers that are behind the window are left out.");
@@ -300,6 +355,7 @@ class Import {
   std::uint64_t n_transposed_ = 0;
   std::vector<std::string> key_types_, value_types_;
   bool has_older_cells_ = false;
+  bool has_other_models_ = false;  // in checkpoints
 };
 
 std::string file_words(const LlamaEnvelope& envelope, const LlamaTokens& tokens) {

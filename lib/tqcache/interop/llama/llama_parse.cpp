@@ -75,8 +75,6 @@ constexpr std::uint32_t kMaxRngBytes = 64 * 1024;
 constexpr std::uint32_t kMaxStreams = 256;
 constexpr std::uint32_t kMaxLayers = cache::kMaxLayers;
 constexpr std::uint32_t kForkTypesFrom = 41, kForkTypesTo = 44;
-constexpr std::uint32_t kCheckpointsMagic = 0x504b4353;  // "SCKP"
-constexpr std::uint32_t kMaxCheckpoints = 1024;
 
 std::string text(std::uint64_t n) { return std::to_string(n); }
 
@@ -380,31 +378,68 @@ class Parser {
   Result<void> read_end(LlamaBody& body) {
     const std::uint64_t rest = cursor_.remaining();
     if (rest == 0) return {};
+    bool has_checkpoints = false;
     if (parse_.kind == LlamaFile::kSequence && rest >= sizeof(kCheckpointsMagic)) {
       FileCursor ahead = cursor_;
       TQC_TRY_ASSIGN(const auto magic, ahead.read<std::uint32_t>());
-      body.has_checkpoints = magic == kCheckpointsMagic;
+      has_checkpoints = magic == kCheckpointsMagic;
     }
-    if (!body.has_checkpoints) return corrupt(text(rest) + " bytes behind the state");
-    auto done = skip_checkpoints();
+    if (!has_checkpoints) return corrupt(text(rest) + " bytes behind the state");
+    auto done = read_checkpoints(body);
     if (!done) return in_context("checkpoints", std::move(done).error());
     return {};
   }
 
-  Result<void> skip_checkpoints() {
+  Result<void> read_checkpoints(LlamaBody& body) {
+    ++n_parts_;
     TQC_TRY(cursor_.skip(sizeof(kCheckpointsMagic)));
     TQC_TRY_ASSIGN(const auto version, cursor_.read<std::uint32_t>());
     TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint32_t>());
-    if (version != 1) return unsupported("version " + text(version));
-    if (n > kMaxCheckpoints) return too_large(text(n) + " of them");
-    for (std::uint32_t i = 0; i < 4 * n; ++i) {
-      // Tokens, then the first and last position, then three blobs, each preceded by its size.
-      TQC_TRY_ASSIGN(const std::uint64_t bytes,
-                     i % 4 == 0 ? Result<std::uint64_t>(16) : cursor_.read<std::uint64_t>());
-      TQC_TRY(cursor_.skip(bytes));
+    if (version != kCheckpointsVersion) return unsupported("version " + text(version));
+    if (n > cache::kMaxCheckpoints) return too_large(text(n) + " of them");
+    const Layers windows = layers_of({LlamaLayerKind::kSlidingWindow});
+    const Layers recurrent = layers_of({LlamaLayerKind::kRecurrent});
+    if (n > 0 && windows.empty() && recurrent.empty()) {
+      return mismatch("the model has neither sliding windows nor recurrent state");
+    }
+    for (std::uint32_t i = 0; i < n; ++i) {
+      auto checkpoint = read_checkpoint(windows, recurrent);
+      if (!checkpoint) return in_context("number " + text(i), std::move(checkpoint).error());
+      ++n_parts_;
+      body.checkpoints.push_back(std::move(checkpoint).value());
     }
     const std::uint64_t rest = cursor_.remaining();
     return rest == 0 ? Result<void>() : corrupt(text(rest) + " bytes behind the last one");
+  }
+
+  // The state has the same sections as that of a sequence, without full attention.
+  Result<LlamaCheckpoint> read_checkpoint(const Layers& windows, const Layers& recurrent) {
+    LlamaCheckpoint checkpoint;
+    TQC_TRY_ASSIGN(checkpoint.n_tokens, cursor_.read<std::int64_t>());
+    TQC_TRY_ASSIGN(checkpoint.first_position, cursor_.read<std::int32_t>());
+    TQC_TRY_ASSIGN(checkpoint.last_position, cursor_.read<std::int32_t>());
+    TQC_TRY_ASSIGN(const auto bytes, cursor_.read<std::uint64_t>());
+    TQC_TRY(cursor_.need(bytes));
+    const std::uint64_t end = cursor_.position() + bytes;
+    TQC_TRY_ASSIGN(const auto magic, cursor_.read<std::uint32_t>());
+    if (magic != kPartialStateMagic) return corrupt("not the state of a sequence");
+    TQC_TRY(cursor_.skip(sizeof(std::int32_t)));  // the sequence id
+    if (!windows.empty()) {
+      TQC_TRY_ASSIGN(checkpoint.windows, read_attention(windows));
+    }
+    if (!recurrent.empty()) {
+      TQC_TRY_ASSIGN(checkpoint.recurrent, read_recurrent(recurrent));
+    }
+    if (cursor_.position() != end) {
+      return corrupt(fmt::format("a state of {} bytes, its sections have {}", bytes,
+                                 bytes + cursor_.position() - end));
+    }
+    for (int i = 0; i < 2; ++i) {  // of a draft model, of speculative decoding
+      TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint64_t>());
+      checkpoint.has_other_models = checkpoint.has_other_models || n > 0;
+      TQC_TRY(cursor_.skip(n));
+    }
+    return checkpoint;
   }
 
   const LlamaParse& parse_;

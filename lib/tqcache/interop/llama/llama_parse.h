@@ -27,6 +27,9 @@ namespace tqcache::interop {
 inline constexpr std::uint32_t kSessionMagic = 0x6767736e;   // "ggsn"
 inline constexpr std::uint32_t kSequenceMagic = 0x67677371;  // "ggsq"
 inline constexpr std::uint64_t kEnvelopeBytes = 12;
+inline constexpr std::uint32_t kCheckpointsMagic = 0x504b4353;  // "SCKP"
+inline constexpr std::uint32_t kCheckpointsVersion = 1;
+inline constexpr std::uint32_t kPartialStateMagic = 0xaf143cd8;  // begins a checkpoint's state
 
 struct LlamaTokens {
   std::vector<std::int32_t> ids;
@@ -95,11 +98,21 @@ struct LlamaRecurrentSection {
   std::vector<std::uint64_t> r, s;  // offsets of the rows of each layer
 };
 
+// An earlier state of the windows or the recurrent state, which llama-server writes behind a
+// sequence so that it can go back to it.
+struct LlamaCheckpoint {
+  std::int64_t n_tokens = 0;
+  std::int32_t first_position = 0, last_position = 0;  // of llama.cpp's memory at that time
+  std::optional<LlamaAttentionSection> windows;
+  std::optional<LlamaRecurrentSection> recurrent;
+  bool has_other_models = false;  // state of a draft model, or of speculative decoding
+};
+
 struct LlamaBody {
   LlamaProfile profile;
   std::vector<LlamaAttentionSection> attention;  // full attention, then windows, where present
   std::optional<LlamaRecurrentSection> recurrent;
-  bool has_checkpoints = false;  // after the state, as some forks write them
+  std::vector<LlamaCheckpoint> checkpoints;
 };
 
 // The inputs of a parse.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tqcache/base/threads.h"
+#include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/error.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/store.h"
@@ -357,10 +358,27 @@ struct Target {
   const LibraryOptions& options;
 };
 
+// Puts the checkpoints of a prompt, whose state is then found at their numbers of tokens.
+Result<PutReport> put_checkpoints(const Target& target, const cache::CacheReader& prompt) {
+  PutReport report;
+  for (std::size_t i = 0; i < prompt.checkpoints().size(); ++i) {
+    if (final_blocks(prompt.checkpoints()[i].n_tokens()) == 0) {
+      ++report.short_checkpoints;
+      continue;
+    }
+    TQC_TRY_ASSIGN(const auto state, cache::at_checkpoint(cache::borrow(prompt), i));
+    TQC_TRY_ASSIGN(const PutSource source, PutSource::open(*state));
+    PromptPutter putter(target.backend, target.options, source, /*is_named=*/false);
+    TQC_TRY(putter.put({}));
+    ++report.checkpoints;
+    report.new_blocks += putter.report().new_blocks;
+    report.new_bytes += putter.report().new_bytes;
+  }
+  return report;
+}
+
 Result<PutReport> put_prompt(const Target& target, const PutSource& source, std::string_view name,
                              const Progress& progress, const PutOptions& options) {
-  TQC_TRY(check_source(source.manifest()));
-  TQC_TRY(check_name(name));
   PromptPutter putter(target.backend, target.options, source, !name.empty());
   if (name.empty()) {
     TQC_TRY(putter.put(progress));
@@ -380,7 +398,16 @@ Result<PutReport> put_prompt(const Target& target, const PutSource& source, std:
 Result<PutReport> Library::put(const cache::CacheReader& prompt, std::string_view name,
                                const Progress& progress, const PutOptions& options) {
   TQC_TRY_ASSIGN(const PutSource source, PutSource::open(prompt));
-  return put_prompt({backend_, options_}, source, name, progress, options);
+  TQC_TRY(check_source(source.manifest()));
+  TQC_TRY(check_name(name));
+  const Target target{backend_, options_};
+  TQC_TRY_ASSIGN(const PutReport earlier, put_checkpoints(target, prompt));
+  TQC_TRY_ASSIGN(PutReport report, put_prompt(target, source, name, progress, options));
+  report.checkpoints = earlier.checkpoints;
+  report.short_checkpoints = earlier.short_checkpoints;
+  report.new_blocks += earlier.new_blocks;
+  report.new_bytes += earlier.new_bytes;
+  return report;
 }
 
 Result<PutReport> Library::put_file(const ByteSource& file, std::string_view name,

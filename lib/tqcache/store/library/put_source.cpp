@@ -21,7 +21,11 @@ PutSource::PutSource(const cache::CacheReader& reader, SectionStorer storer)
     : reader_(&reader),
       file_(dynamic_cast<const format::SectionReader*>(&reader)),
       manifest_(file_ != nullptr ? format::Manifest(file_->info()) : format::manifest_of(reader)),
-      storer_(std::move(storer)) {}
+      storer_(std::move(storer)) {
+  // Checkpoints are prompts of their own in a store.
+  manifest_.sections.resize(format::count_cache_sections(manifest_));
+  manifest_.checkpoints.clear();
+}
 
 Result<PutSource> PutSource::open(const cache::CacheReader& reader) {
   TQC_TRY_ASSIGN(SectionStorer storer, SectionStorer::make());

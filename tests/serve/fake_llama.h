@@ -1,0 +1,292 @@
+#pragma once
+// tests/serve/fake_llama.h: a llama-server without a model, with slots and slot files.
+//
+// A byte of text is a token. Keys and values follow from a token and its position, so that a
+// restored slot can be compared with what it has to be, value by value.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tqcache/cache.h"
+#include "tqcache/interop.h"
+#include "tqcache/reader.h"
+#include "tqcache/serve/http_server.h"
+
+namespace tqcache::test {
+
+class FakeLlama {
+ public:
+  using Json = nlohmann::json;
+
+  struct Slot {
+    std::vector<std::int32_t> tokens;
+    std::int64_t task = -1;
+    bool is_busy = false;
+  };
+
+  FakeLlama(std::filesystem::path slot_dir, std::size_t n_slots, int port = 0)
+      : slot_dir_(std::move(slot_dir)),
+        slots_(n_slots),
+        geometry_(*interop::read_llama_geometry(model_path())),
+        server_({.address = "127.0.0.1:" + std::to_string(port)}, metrics_, log_) {
+    // Fewer layers would be another model; fewer tokens are enough.
+    server_.set_fallback([this](const serve::Request& request, serve::Client& client) {
+      return handle(request, client);
+    });
+    const auto started = server_.start();
+    if (!started) throw std::runtime_error(started.error().message);
+  }
+
+  static std::string model_path() {
+    return std::string(TQCACHE_DEMO_MODEL) + "/tqcache-demo-17m.q8_0.gguf";
+  }
+  int port() const { return server_.port(); }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port()); }
+
+  // What a test looks at, or sets.
+  std::atomic<int> n_restores = 0, n_saves = 0, n_erased = 0, n_generated = 0, n_cancelled = 0;
+  std::atomic<int> n_wrong_restores = 0;  // whose values were not those of their tokens
+  std::atomic<int> saves_fail_with = 0, restores_fail_with = 0;
+  std::atomic<bool> breaks_off = false;  // in the middle of an answer
+  std::atomic<bool> answers_garbage = false;
+  std::atomic<int> piece_delay_ms = 0;
+  std::string k_type = "f16";
+  std::uint32_t n_streams = 1;
+
+  Slot slot(std::size_t i) {
+    const std::lock_guard lock(mutex_);
+    return slots_[i];
+  }
+
+  // The answer to a prompt: what another prompt's answer would not be.
+  static std::string answer_to(const std::vector<std::int32_t>& tokens) {
+    std::uint64_t hash = 1469598103934665603u;
+    for (const std::int32_t token : tokens) {
+      hash = (hash ^ static_cast<std::uint64_t>(token)) * 1099511628211u;
+    }
+    return "answer-" + std::to_string(hash);
+  }
+  static std::vector<std::int32_t> tokens_of(const std::string& text) {
+    std::vector<std::int32_t> tokens;
+    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c) + 3);
+    return tokens;
+  }
+  static std::string render(const Json& messages) {
+    std::string text;
+    for (const Json& message : messages) {
+      text += "<" + message.at("role").get<std::string>() + ">" +
+              message.at("content").get<std::string>();
+    }
+    return text + "<assistant>";
+  }
+
+ private:
+  static float value_of(std::int32_t token, std::size_t position, std::size_t layer,
+                        std::size_t i) {
+    const std::size_t mixed =
+        static_cast<std::size_t>(token) * 31 + position * 7 + layer * 13 + i * 5;
+    return static_cast<float>(mixed % 257) / 128.0f - 1;
+  }
+
+  cache::Cache cache_of(const std::vector<std::int32_t>& tokens) const {
+    cache::Cache cache;
+    cache.identity.architecture = geometry_.architecture;
+    cache.tokens = tokens;
+    for (std::size_t l = 0; l < geometry_.layers.size(); ++l) {
+      const cache::HeadShape shape{geometry_.layers[l].n_kv_heads, geometry_.layers[l].k_head_dim};
+      cache::AttentionLayer layer{shape, cache::DenseSide{Dtype::kF16, {}},
+                                  cache::DenseSide{Dtype::kF16, {}}};
+      const auto width = static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim);
+      for (std::size_t begin = 0; begin < tokens.size(); begin += 256) {
+        const std::size_t n = std::min<std::size_t>(256, tokens.size() - begin);
+        std::vector<float> rows(n * width);
+        for (std::size_t t = 0; t < n; ++t) {
+          for (std::size_t i = 0; i < width; ++i) {
+            rows[t * width + i] = value_of(tokens[begin + t], begin + t, l, i);
+          }
+        }
+        cache::append(layer.k, shape, static_cast<std::int64_t>(begin), rows);
+        cache::append(layer.v, shape, static_cast<std::int64_t>(begin), rows);
+      }
+      cache.layers.emplace_back(std::move(layer));
+    }
+    return cache;
+  }
+
+  interop::LlamaExport export_options() const {
+    return {.kind = interop::LlamaFile::kSequence,
+            .version = 4,
+            .k_type = k_type,
+            .v_type = k_type,
+            .server_tokens = true,
+            .n_streams = n_streams,
+            .overwrite = Overwrite::kAllow};
+  }
+
+  serve::Response handle(const serve::Request& request, serve::Client& client) {
+    using serve::Response;
+    if (answers_garbage) return Response::text(200, "]] not JSON [[");
+    const std::string& path = request.path;
+    if (path == "/props") {
+      return Response::json(200, Json{{"model_path", model_path()},
+                                      {"total_slots", slots_.size()},
+                                      {"default_generation_settings", {{"n_ctx", 4096}}}}
+                                     .dump());
+    }
+    if (path == "/lora-adapters") return Response::json(200, "[]");
+    if (path == "/slots") return list_slots();
+    if (path.starts_with("/slots/")) return act(request);
+    const Json body = Json::parse(request.body, nullptr, false);
+    if (body.is_discarded()) return Response::error(400, "invalid_request_error", "bad JSON");
+    if (path == "/tokenize") {
+      return Response::json(200, Json{{"tokens", tokens_of(body.at("content"))}}.dump());
+    }
+    if (path == "/apply-template") {
+      return Response::json(200, Json{{"prompt", render(body.at("messages"))}}.dump());
+    }
+    if (path == "/completion") {
+      const Json& prompt = body.at("prompt");
+      return generate(
+          body, prompt.is_string() ? tokens_of(prompt) : prompt.get<std::vector<std::int32_t>>(),
+          client);
+    }
+    if (path == "/v1/chat/completions") {
+      return generate(body, tokens_of(render(body.at("messages"))), client);
+    }
+    return Response::error(404, "not_found_error", "no such path");
+  }
+
+  serve::Response list_slots() {
+    const std::lock_guard lock(mutex_);
+    Json list = Json::array();
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      Json each = {{"id", i}, {"is_processing", slots_[i].is_busy}};
+      if (slots_[i].task >= 0) {
+        each["id_task"] = slots_[i].task;
+        each["n_prompt_tokens"] = slots_[i].tokens.size();
+      }
+      list.push_back(each);
+    }
+    return serve::Response::json(200, list.dump());
+  }
+
+  serve::Response act(const serve::Request& request) {
+    using serve::Response;
+    const std::size_t slot = std::stoul(request.path.substr(7));
+    const Json body = Json::parse(request.body, nullptr, false);
+    const std::lock_guard lock(mutex_);
+    Slot& it = slots_.at(slot);
+    if (request.query == "action=erase") {
+      n_erased += 1;
+      it.tokens.clear();
+      return Response::json(200, "{}");
+    }
+    const std::filesystem::path file = slot_dir_ / body.at("filename").get<std::string>();
+    if (request.query == "action=save") {
+      if (saves_fail_with != 0)
+        return Response::error(saves_fail_with, "server_error", "disk full");
+      n_saves += 1;
+      const cache::Cache cache = cache_of(it.tokens);
+      const auto written =
+          interop::export_llama_state(*cache::reader_of(cache), geometry_, file, export_options());
+      if (!written) return Response::error(500, "server_error", written.error().message);
+      return Response::json(200, Json{{"n_saved", it.tokens.size()}}.dump());
+    }
+    if (restores_fail_with != 0) {
+      return Response::error(restores_fail_with, "server_error", "no space");
+    }
+    return restore(it, file);
+  }
+
+  // Takes a file only if it has what this server would have written.
+  serve::Response restore(Slot& slot, const std::filesystem::path& file) {
+    interop::OpenHints hints;
+    hints.geometry = geometry_;
+    const auto opened = interop::open_any(file, hints);
+    if (!opened) return serve::Response::error(400, "invalid", opened.error().message);
+    const std::vector<std::int32_t> tokens = opened->cache->description().tokens;
+    const std::filesystem::path own = file.string() + ".own";
+    const cache::Cache cache = cache_of(tokens);
+    const auto written =
+        interop::export_llama_state(*cache::reader_of(cache), geometry_, own, export_options());
+    const bool is_same = written && *read_file(file, 1 << 30) == *read_file(own, 1 << 30);
+    std::filesystem::remove(own);
+    if (!is_same) n_wrong_restores += 1;
+    n_restores += 1;
+    slot.tokens = tokens;
+    return serve::Response::json(200, Json{{"n_restored", tokens.size()}}.dump());
+  }
+
+  serve::Response generate(const Json& body, std::vector<std::int32_t> tokens,
+                           serve::Client& client) {
+    std::unique_lock lock(mutex_);
+    std::size_t id = 0;
+    if (body.contains("id_slot")) id = body.at("id_slot").get<std::size_t>();
+    Slot& slot = slots_.at(id);
+    const auto end =
+        std::mismatch(tokens.begin(), tokens.end(), slot.tokens.begin(), slot.tokens.end());
+    const auto n_cached = static_cast<std::size_t>(end.first - tokens.begin());
+    slot.task = ++last_task_;
+    const std::string text = answer_to(tokens);
+    slot.tokens = tokens;
+    const int n_predict = body.value("n_predict", 1);
+    if (n_predict > 0) {
+      n_generated += 1;
+      for (const std::int32_t token : tokens_of(text)) slot.tokens.push_back(token);
+    }
+    slot.is_busy = true;
+    lock.unlock();
+    const Json timings = {{"cache_n", n_cached},
+                          {"prompt_n", tokens.size() - n_cached},
+                          {"prompt_ms", 1.0 * static_cast<double>(tokens.size() - n_cached)}};
+    const auto finish = [this, id] {
+      const std::lock_guard guard(mutex_);
+      slots_.at(id).is_busy = false;
+    };
+    if (!body.value("stream", false)) {
+      finish();
+      return serve::Response::json(200, Json{{"content", text}, {"timings", timings}}.dump());
+    }
+    serve::Response response;
+    response.headers = {{"Content-Type", "text/event-stream"}, {"X-Fake", "yes"}};
+    response.stream = [this, text, timings, finish, &client](serve::Sink& sink) {
+      bool is_sent = true;
+      for (std::size_t i = 0; i < text.size() && is_sent; i += 4) {
+        if (breaks_off && i > 4) {
+          finish();
+          return false;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(piece_delay_ms));
+        is_sent = !client.is_gone() &&
+                  sink.write("data: " + Json{{"content", text.substr(i, 4)}}.dump() + "\n\n");
+      }
+      finish();
+      if (!is_sent) n_cancelled += 1;
+      return is_sent && sink.write("data: " + Json{{"timings", timings}}.dump() + "\n\n") &&
+             sink.write("data: [DONE]\n\n");
+    };
+    return response;
+  }
+
+  std::filesystem::path slot_dir_;
+  std::mutex mutex_;
+  std::vector<Slot> slots_;
+  std::int64_t last_task_ = 0;
+  interop::LlamaGeometry geometry_;
+  serve::Metrics metrics_;
+  serve::Log log_{[](std::string_view) {}};
+  serve::HttpServer server_;
+};
+
+}  // namespace tqcache::test

@@ -1,0 +1,285 @@
+#include "tqcache/serve/proxy.h"
+
+#include "serve/proxy_fixture.h"
+#include "tqcache/serve/llama_server.h"
+#include "tqcache/serve/slot_table.h"
+
+namespace tqcache::test {
+namespace {
+
+using serve::Api;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST_F(ProxyTest, APromptSurvivesARestartOfBoth) {
+  start_llama();
+  start_proxy();
+  std::vector<std::pair<std::string, std::string>> messages = {{"system", long_text(1, 1500)},
+                                                               {"user", "first"}};
+  std::int64_t n_cached = -1;
+  messages.emplace_back("assistant", ask(messages, n_cached));
+  EXPECT_EQ(n_cached, 0);
+  ASSERT_TRUE(wait_for_saves(1)) << proxy_->logged();
+  for (int turn = 0; turn < 3; ++turn) {
+    start_llama();
+    start_proxy();
+    messages.emplace_back("user", "turn " + std::to_string(turn));
+    messages.emplace_back("assistant", ask(messages, n_cached));
+    EXPECT_GE(n_cached, 1281) << proxy_->logged();
+    EXPECT_EQ(metric("tqcache_restores_total"), 1);
+  }
+  EXPECT_EQ(llama_->n_wrong_restores, 0);
+  // Nothing is left but the lock.
+  EXPECT_TRUE(wait_until([&] { return entry_names().size() == 1; }));
+}
+
+TEST_F(ProxyTest, AServerWithAStreamForEachSlot) {
+  start_llama();
+  llama_->n_streams = 2;
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1500)}, {"user", "first"}}, n_cached);
+  ASSERT_TRUE(wait_for_saves(1));
+  start_llama();
+  llama_->n_streams = 2;
+  start_proxy();
+  ask({{"system", long_text(1, 1500)}, {"user", "second"}}, n_cached);
+  EXPECT_GE(n_cached, 1281);
+  EXPECT_EQ(llama_->n_wrong_restores, 0);
+}
+
+TEST_F(ProxyTest, AConversationGoesOnInItsSlotWithoutTheStore) {
+  start_llama();
+  start_proxy();
+  std::vector<std::pair<std::string, std::string>> messages = {{"system", long_text(1, 1000)},
+                                                               {"user", "first"}};
+  std::int64_t n_cached = -1;
+  messages.emplace_back("assistant", ask(messages, n_cached));
+  const std::size_t before = FakeLlama::render(chat(messages).at("messages")).size();
+  messages.emplace_back("user", "second");
+  ask(messages, n_cached);
+  EXPECT_GE(n_cached, static_cast<std::int64_t>(before) - 20);
+  EXPECT_EQ(metric("tqcache_store_lookups_total"), 1);
+  EXPECT_EQ(metric("tqcache_prompts_total", {{"outcome", "warm"}}), 1);
+}
+
+TEST_F(ProxyTest, TwoConversationsHaveTwoSlots) {
+  start_llama();
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1000)}, {"user", "a"}}, n_cached);
+  ask({{"system", long_text(2, 1000)}, {"user", "a"}}, n_cached);
+  ask({{"system", long_text(1, 1000)}, {"user", "b"}}, n_cached);
+  EXPECT_GE(n_cached, 1000);
+  ask({{"system", long_text(2, 1000)}, {"user", "b"}}, n_cached);
+  EXPECT_GE(n_cached, 1000);
+  EXPECT_EQ(metric("tqcache_restores_total"), 0);
+}
+
+TEST_F(ProxyTest, MoreConversationsThanSlots) {
+  start_llama();
+  start_proxy();
+  std::int64_t n_cached = -1;
+  for (int i = 0; i < 6; ++i) {
+    ask({{"system", long_text(i, 1000)}, {"user", "a"}}, n_cached);
+    EXPECT_LT(n_cached, 256);
+    ASSERT_TRUE(wait_for_saves(static_cast<std::size_t>(i) + 1)) << proxy_->logged();
+  }
+  for (int i = 0; i < 6; ++i) {
+    ask({{"system", long_text(i, 1000)}, {"user", "b"}}, n_cached);
+    EXPECT_GE(n_cached, 769) << i;
+  }
+  EXPECT_EQ(llama_->n_wrong_restores, 0);
+}
+
+TEST_F(ProxyTest, ShortPromptsAreNotKept) {
+  start_llama();
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"user", "short"}}, n_cached);
+  ask({{"user", "another"}}, n_cached);
+  EXPECT_EQ(metric("tqcache_store_lookups_total"), 0);
+  const int n_saves = llama_->n_saves;  // of the probe
+  start_proxy();
+  EXPECT_LE(n_saves, 1);
+}
+
+TEST_F(ProxyTest, GrowingConversationsAreSavedAtFrontiersAndAtTheEnd) {
+  options_.save_every = 1024;
+  start_llama();
+  start_proxy();
+  std::vector<std::pair<std::string, std::string>> messages = {{"system", long_text(1, 700)},
+                                                               {"user", "a"}};
+  std::int64_t n_cached = -1;
+  messages.emplace_back("assistant", ask(messages, n_cached));
+  ASSERT_TRUE(wait_for_saves(1));
+  EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "cold"}}), 1);
+  messages.emplace_back("user", long_text(5, 500));
+  messages.emplace_back("assistant", ask(messages, n_cached));
+  ASSERT_TRUE(wait_for_saves(2)) << proxy_->logged();
+  EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "continued"}}), 1);
+  messages.emplace_back("user", long_text(6, 300));
+  ask(messages, n_cached);
+  proxy_->server->stop(std::chrono::seconds(10));
+  proxy_->proxy->flush(std::chrono::seconds(30));
+  EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "shutdown"}}), 1);
+  start_llama();
+  start_proxy();
+  ask(messages, n_cached);
+  EXPECT_GE(n_cached, 1537);
+}
+
+TEST_F(ProxyTest, QuantizedFormsAreStored) {
+  for (const std::string config : {"turbo", "k8v4", "archive"}) {
+    backend_ = std::move(*store::open_backend("memory:", {}));
+    options_.keeper.config = config;
+    start_llama();
+    start_proxy();
+    std::int64_t n_cached = -1;
+    ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached);
+    ASSERT_TRUE(wait_for_saves(1)) << config << proxy_->logged();
+    const double first = metric("tqcache_store_bytes_written_total");
+    // A longer one shares the blocks of the shorter one.
+    ask({{"system", long_text(1, 2200)}, {"user", "a"}}, n_cached);
+    ASSERT_TRUE(wait_for_saves(2)) << config << proxy_->logged();
+    EXPECT_LT(metric("tqcache_store_bytes_written_total"), 1.9 * first) << config;
+    start_llama();
+    start_proxy();
+    ask({{"system", long_text(1, 1500)}, {"user", "b"}}, n_cached);
+    EXPECT_GE(n_cached, 1281) << config << proxy_->logged();
+  }
+}
+
+TEST_F(ProxyTest, AServerWithQuantizedKeys) {
+  start_llama();
+  llama_->k_type = "q8_0";
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_for_saves(1)) << proxy_->logged();
+  start_llama();
+  llama_->k_type = "q8_0";
+  start_proxy();
+  ask({{"system", long_text(1, 1500)}, {"user", "b"}}, n_cached);
+  EXPECT_GE(n_cached, 1281);
+  // A server with other types does not get values that were rounded before.
+  start_llama();
+  start_proxy();
+  ask({{"system", long_text(1, 1500)}, {"user", "c"}}, n_cached);
+  EXPECT_EQ(n_cached, 0);
+}
+
+TEST_F(ProxyTest, TenantsShareNothing) {
+  start_llama(1);
+  start_proxy();
+  const std::string alice = "Authorization: Bearer alice\r\n", bob = "x-api-key: bob\r\n";
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached, alice);
+  ASSERT_TRUE(wait_for_saves(1));
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached, bob);
+  EXPECT_EQ(n_cached, 0);
+  ASSERT_TRUE(wait_for_saves(2)) << proxy_->logged();
+  EXPECT_GE(llama_->n_erased, 1);
+  ask({{"system", long_text(1, 1500)}, {"user", "b"}}, n_cached, alice);
+  EXPECT_GE(n_cached, 1281);
+  EXPECT_THAT(proxy_->logged(), Not(HasSubstr("alice")));
+  EXPECT_THAT(proxy_->logged(), Not(HasSubstr("sentence")));
+  // Told to share, they do.
+  options_.keeper.share_tenants = true;
+  start_proxy();
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached, alice);
+  ask({{"system", long_text(1, 1500)}, {"user", "b"}}, n_cached, bob);
+  EXPECT_GE(n_cached, 1281);
+}
+
+TEST_F(ProxyTest, TheStoreIsKeptBelowItsLimit) {
+  options_.keeper.max_bytes = 1;  // everything that is older than the grace time may go
+  start_llama();
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1000)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_for_saves(1));
+  EXPECT_THAT(proxy_->logged(), HasSubstr("event=evict"));
+}
+
+TEST_F(ProxyTest, RequestsThatChooseTheirSlotAreLeftAlone) {
+  start_llama();
+  start_proxy();
+  const std::string body = R"({ "id_slot":1, "prompt":"x" })";
+  const std::string answer = raw_exchange(proxy_->port(), post_text("/completion", body));
+  EXPECT_EQ(status_of(answer), 200);
+  EXPECT_EQ(metric("tqcache_prompts_total", {{"outcome", "steered"}}), 1);
+}
+
+TEST_F(ProxyTest, PromptsOfTokens) {
+  start_llama();
+  start_proxy();
+  const Json body = {{"prompt", FakeLlama::tokens_of(long_text(3, 1300))}};
+  ASSERT_EQ(status_of(raw_exchange(proxy_->port(), post_text("/completion", body.dump()))), 200);
+  ASSERT_TRUE(wait_for_saves(1));
+  start_llama();
+  start_proxy();
+  const std::string answer = raw_exchange(proxy_->port(), post_text("/completion", body.dump()));
+  EXPECT_GE(Json::parse(body_of(answer)).at("timings").at("cache_n"), 1281);
+}
+
+TEST(LlamaServer, TheBodyKeepsItsBytes) {
+  EXPECT_EQ(serve::with_slot(R"( {"a" : 1.50, "b":"\u00e9"} )", 3),
+            R"( {"id_slot":3,"cache_prompt":true,"a" : 1.50, "b":"\u00e9"} )");
+  EXPECT_EQ(serve::with_slot("{ }", 0), R"({"id_slot":0,"cache_prompt":true })");
+}
+
+TEST(LlamaServer, OtherInterfacesBecomeChats) {
+  EXPECT_EQ(serve::as_chat(Api::kMessages,
+                           R"({"system":[{"type":"text","text":"S"}],"messages":[
+        {"role":"user","content":"U"},
+        {"role":"assistant","content":[{"type":"text","text":"T"},
+          {"type":"tool_use","id":"1","name":"f","input":{"x":1}}]},
+        {"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"R"}]},
+        {"role":"user","content":[{"type":"image"}]},
+        {"role":"user","content":"behind what is not known"}]})"),
+            R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"U"},)"
+            R"({"role":"assistant","content":"T","tool_calls":[{"id":"1","type":"function",)"
+            R"("function":{"name":"f","arguments":"{\"x\":1}"}}]},)"
+            R"({"role":"tool","tool_call_id":"1","content":"R"}]})");
+  EXPECT_EQ(serve::as_chat(Api::kResponses, R"({"instructions":"I","input":"U"})"),
+            R"({"messages":[{"role":"system","content":"I"},{"role":"user","content":"U"}]})");
+}
+
+serve::SlotState state(std::int64_t id, std::optional<std::int64_t> task, std::int64_t n) {
+  return {.id = id, .task = task, .n_tokens = n};
+}
+
+TEST(SlotTable, NoticesRestartsAndOtherClients) {
+  serve::SlotTable table;
+  table.reset(2);
+  auto choice = table.acquire("prompt", "", nullptr, std::chrono::milliseconds(0));
+  ASSERT_TRUE(choice);
+  serve::KnownSlot now = choice->before;
+  now.prompt = "prompt";
+  now.has_changed = now.has_content = true;
+  table.release(choice->slot, now);
+  const auto id = static_cast<std::int64_t>(choice->slot);
+  EXPECT_FALSE(table.observe({state(id, 5, 100)}));
+  EXPECT_EQ(table.snapshot()[choice->slot].prompt, "prompt");
+  EXPECT_EQ(table.snapshot()[choice->slot].n_tokens, 100);
+  // Another client used it.
+  EXPECT_FALSE(table.observe({state(id, 7, 50)}));
+  EXPECT_EQ(table.snapshot()[choice->slot].prompt, "");
+  EXPECT_TRUE(table.observe({state(id, std::nullopt, 0)}));
+  EXPECT_FALSE(table.snapshot()[choice->slot].has_content);
+}
+
+TEST(SlotTable, WaitsForASlot) {
+  serve::SlotTable table;
+  table.reset(1);
+  const auto first = table.acquire("a", "", nullptr, std::chrono::milliseconds(0));
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(table.acquire("b", "", nullptr, std::chrono::milliseconds(20)));
+  std::thread later([&] { table.release(first->slot, first->before); });
+  EXPECT_TRUE(table.acquire("b", "", nullptr, std::chrono::seconds(20)));
+  later.join();
+}
+
+}  // namespace
+}  // namespace tqcache::test
