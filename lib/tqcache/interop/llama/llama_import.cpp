@@ -337,6 +337,9 @@ class Import {
     if (body_.profile.outputs != LlamaOutputs::kNone) {
       dropped_fields.emplace_back("Logits and embeddings of the last batch are left out.");
     }
+    if (body_.has_idle_checkpoints) {
+      dropped_fields.emplace_back("Context checkpoints are left out: the model needs none.");
+    }
     if (has_other_models_) {
       dropped_fields.emplace_back("The state of a draft model in checkpoints is left out.");
     }
