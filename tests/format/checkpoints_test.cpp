@@ -136,7 +136,7 @@ TEST(Checkpoints, StayWhenAFileGrowsAndIsCompacted) {
     const Bytes file = read_all(dir / "a");
     const format::SectionReader reader = open(file);
     EXPECT_EQ(reader.n_tokens(), 700);
-    ASSERT_THAT(counts_of(reader), ElementsAre(3, 300, 600));
+    EXPECT_THAT(counts_of(reader), ElementsAre(3, 300, 600));
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(all_values(*reader.checkpoints()[i].state),
                 all_values(*expected.checkpoints()[i].state));

@@ -8,6 +8,7 @@
 #include "llama_export_fixture.h"
 #include "llama_import_fixture.h"
 #include "support/checkpoint_reader.h"
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/quantize.h"
 #include "tqcache/tqkv.h"
