@@ -328,7 +328,8 @@ def is_near(a, b, scale, dtype):
 
 
 def difference(ours, theirs):
-    for key in ["tokens", "token_block_hashes", "content_name", "generation", "n_gaps"]:
+    for key in ["tokens", "token_block_hashes", "content_name", "generation", "n_gaps",
+                "checkpoints"]:
         if ours[key] != theirs[key]:
             return key
     if ours["other_slot_damaged"] != theirs["other_slot_damaged"]:

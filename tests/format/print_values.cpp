@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "section_values.h"
+#include "tqcache/format/section_reader.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache {
@@ -44,12 +45,32 @@ Result<Json> read(const std::string& path, std::vector<float>& all) {
   json["n_gaps"] = info.gaps.size();
   json["other_slot_damaged"] = !info.damage.empty();
   json["sections"] = Json::array();
-  for (const format::SectionInfo& section : info.sections) {
-    const std::vector<float> values = section.packed ? test::packed_values(cache, section)
-                                                     : test::dense_values(cache, info, section);
-    all.insert(all.end(), values.begin(), values.end());
-    json["sections"].push_back({section.layer, static_cast<int>(section.side), section.block,
-                                int{section.packed}, values.size()});
+  const auto add = [&](const cache::Cache& state, const cache::CacheDesc& description,
+                       std::span<const format::SectionInfo> sections, std::int64_t first_layer) {
+    for (format::SectionInfo section : sections) {
+      json["sections"].push_back({section.layer, static_cast<int>(section.side), section.block,
+                                  int{section.packed}, 0});
+      section.layer -= first_layer;
+      const std::vector<float> values = section.packed
+                                            ? test::packed_values(state, section)
+                                            : test::dense_values(state, description, section);
+      json["sections"].back().back() = values.size();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  };
+  const std::span<const format::SectionInfo> sections = info.sections;
+  std::size_t first = format::count_cache_sections(info);
+  add(cache, info, sections.first(first), 0);
+  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(*file));
+  auto first_layer = std::ssize(info.layers);
+  json["checkpoints"] = Json::array();
+  for (const cache::Checkpoint& checkpoint : reader.checkpoints()) {
+    const cache::CacheReader& state = *checkpoint.state;
+    TQC_TRY_ASSIGN(const cache::Cache loaded, cache::load(state, {kMaxBytes, 1}));
+    add(loaded, state.description(), sections.subspan(first, state.blocks().size()), first_layer);
+    first += state.blocks().size();
+    first_layer += std::ssize(state.description().layers);
+    json["checkpoints"].push_back(state.n_tokens());
   }
   return json;
 }

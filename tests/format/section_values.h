@@ -12,7 +12,7 @@
 namespace tqcache::test {
 
 // The values of a dense section, as the file has them.
-inline std::vector<float> dense_values(const cache::Cache& cache, const format::CacheFileInfo& info,
+inline std::vector<float> dense_values(const cache::Cache& cache, const cache::CacheDesc& info,
                                        const format::SectionInfo& section) {
   const cache::LayerDesc& layer = info.layers[static_cast<std::size_t>(section.layer)];
   const Dtype dtype =

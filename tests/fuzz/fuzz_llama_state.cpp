@@ -43,6 +43,12 @@ void run(ByteView bytes) {
   // Only a row of a fork can turn out wrong once it is decoded.
   if (!cache) return require(cache.error().code == ErrorCode::kUnsupported, "and be read");
   require(cache->n_tokens() == n_tokens, "and has the tokens that it said");
+  for (const cache::Checkpoint& checkpoint : sections->checkpoints()) {
+    const auto state = test::read_sections(*checkpoint.state);
+    if (!state) return require(state.error().code == ErrorCode::kUnsupported, "and be read");
+    const auto first = cache::first_tokens(sections, checkpoint.n_tokens());
+    require(first && (*first)->n_tokens() == checkpoint.n_tokens(), "and cut there");
+  }
 }
 
 }  // namespace

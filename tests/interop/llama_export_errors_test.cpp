@@ -85,20 +85,40 @@ TEST(LlamaExport, TakesACacheOfUnknownOrigin) {
   EXPECT_EQ(take_apart(bytes).architecture, "qwen3");
 }
 
-TEST(LlamaExport, RefusesLayersOtherThanFullAttention) {
+TEST(LlamaExport, RefusesLayersOfAnotherKind) {
   const cache::Cache cache = small_cache();
   LlamaGeometry model = geometry_of(cache);
   model.layers[1].kind = LlamaLayerKind::kRecurrent;
-  expect_refused(cache, model, {}, ErrorCode::kUnsupported, "layer 1: recurrent state");
+  expect_refused(cache, model, {}, ErrorCode::kMismatch,
+                 "layer 1: full attention, the model has recurrent state");
   model.layers[1].kind = LlamaLayerKind::kSlidingWindow;
-  expect_refused(cache, model, {}, ErrorCode::kUnsupported, "layer 1: a sliding window");
+  expect_refused(cache, model, {}, ErrorCode::kMismatch,
+                 "layer 1: full attention, the model has a sliding window");
   const LlamaGeometry plain = geometry_of(cache);
   expect_refused(CacheBuilder(3).dense({2, 64}).rotating({{2, 64}, 8, 0}).build(), plain, {},
-                 ErrorCode::kUnsupported, "layer 1: a sliding window");
+                 ErrorCode::kMismatch, "layer 1: a sliding window, the model has full attention");
   expect_refused(CacheBuilder(3).dense({2, 64}).turbo_rotating({{2, 64}, 8, 0}, 4, 4).build(),
-                 plain, {}, ErrorCode::kUnsupported, "layer 1: a sliding window");
+                 plain, {}, ErrorCode::kMismatch, "layer 1: a sliding window, the model has");
   expect_refused(CacheBuilder(3).dense({2, 64}).arrays().build(), plain, {}, ErrorCode::kMismatch,
-                 "layer 1: not an attention layer");
+                 "layer 1: recurrent state, the model has full attention");
+}
+
+TEST(LlamaExport, RefusesOtherWindowsAndStates) {
+  LlamaGeometry model = geometry_of(small_cache());
+  model.layers[1].kind = LlamaLayerKind::kSlidingWindow;
+  model.window = 8;
+  const auto with_window = [](cache::Window window) {
+    return CacheBuilder(3).dense({2, 64}).rotating({{2, 64}, window.size, window.keep}).build();
+  };
+  expect_refused(with_window({7, 0}), model, {}, ErrorCode::kMismatch,
+                 "layer 1: a sliding window of 7 tokens, the model has 8");
+  expect_refused(with_window({8, 2}), model, {}, ErrorCode::kUnsupported,
+                 "layer 1: a sliding window that keeps first tokens");
+  expect_refused(CacheBuilder(0).dense({2, 64}).rotating({{2, 64}, 8, 0}).build(), model, {},
+                 ErrorCode::kInvalidArgument, "the cache is empty");
+  model.layers[1] = {LlamaLayerKind::kRecurrent, 0, 0, 0, 6, 10};
+  expect_refused(CacheBuilder(3).dense({2, 64}).arrays().build(), model, {},
+                 ErrorCode::kUnsupported, "layer 1: recurrent state whose arrays");
 }
 
 TEST(LlamaExport, DoesNotReplaceAFileUnlessToldTo) {

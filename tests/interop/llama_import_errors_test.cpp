@@ -467,22 +467,24 @@ TEST(LlamaImport, RefusesBytesBehindTheState) {
 }
 
 TEST(LlamaImport, RefusesCheckpointsOfOtherKinds) {
-  StateSpec spec = plain_spec(plain_model(), 2);
-  spec.kind = LlamaFile::kSequence;
-  spec.version = 2;
-  const auto with = [&](std::vector<std::uint32_t> words) {
-    ByteWriter file;
-    file.append(write_state(plain_model(), spec));
-    for (const std::uint32_t word : words) file.write(word);
-    return import_bytes(file.bytes(), plain_model());
-  };
-  EXPECT_TRUE(with({0x504b4353, 1, 0}));
-  EXPECT_TRUE(is_refused(with({0x504b4353, 2, 0}), ErrorCode::kUnsupported));
-  EXPECT_TRUE(is_refused(with({0x504b4353, 1, 1025}), ErrorCode::kTooLarge));
-  EXPECT_TRUE(is_refused(with({0x504b4353, 1, 1}), ErrorCode::kTruncated));
-  EXPECT_TRUE(is_refused(with({0x504b4353, 1, 0, 0}), ErrorCode::kCorrupt));
-  EXPECT_TRUE(
-      is_refused(with({0x504b4353, 1, 1, 0, 0, 0, 0, 0, 0xffffffff}), ErrorCode::kTruncated));
+  for (const LlamaGeometry& model : {plain_model(), window_model(), hybrid_model()}) {
+    StateSpec spec = plain_spec(model, 2);
+    spec.kind = LlamaFile::kSequence;
+    spec.version = 2;
+    const auto with = [&](std::vector<std::uint32_t> words) {
+      ByteWriter file;
+      file.append(write_state(model, spec));
+      for (const std::uint32_t word : words) file.write(word);
+      return import_bytes(file.bytes(), model);
+    };
+    EXPECT_TRUE(with({0x504b4353, 1, 0}));
+    EXPECT_TRUE(is_refused(with({0x504b4353, 2, 0}), ErrorCode::kUnsupported));
+    EXPECT_TRUE(is_refused(with({0x504b4353, 1, 1025}), ErrorCode::kTooLarge));
+    EXPECT_TRUE(is_refused(with({0x504b4353, 1, 1}), ErrorCode::kTruncated));
+    EXPECT_TRUE(is_refused(with({0x504b4353, 1, 0, 0}), ErrorCode::kCorrupt));
+    EXPECT_TRUE(
+        is_refused(with({0x504b4353, 1, 1, 0, 0, 0, 0, 0, 0xffffffff}), ErrorCode::kTruncated));
+  }
 }
 
 // --- ik_llama.cpp

@@ -1,12 +1,19 @@
 // State files of llama.cpp, of every layout that a small model's may have.
 
+#include "tqcache/interop/llama/llama_state.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <variant>
 
 #include "fuzz/seeds/seeds.h"
 #include "interop/llama_models.h"
 #include "interop/llama_state_writer.h"
+#include "support/cache_builder.h"
+#include "support/temp_dir.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/llama/llama_parse.h"
 
 namespace tqcache::fuzz {
@@ -60,6 +67,36 @@ Bytes ik_input() {
   return std::move(out).take();
 }
 
+// A slot of 8 tokens with checkpoints at 3 and 7, as llama-server writes it.
+Bytes slot_input(std::size_t model) {
+  const interop::LlamaGeometry geometry = test::models_to_fuzz()[model];
+  const auto cache_of = [&](std::int64_t n_tokens) {
+    test::StateSpec spec = test::plain_spec(geometry, n_tokens);
+    spec.kind = LlamaFile::kSequence;
+    spec.version = 4;
+    spec.profile = interop::llama_profiles(spec.kind, spec.version, geometry).front();
+    auto file = memory_source(test::write_state(geometry, spec));
+    return test::must(interop::import_llama_state(std::move(file), geometry)).cache;
+  };
+  interop::ForeignCache cache = cache_of(8);
+  for (const std::int64_t n_tokens : {3, 7}) {
+    interop::ForeignCheckpoint checkpoint{n_tokens, n_tokens - 1, {}};
+    for (interop::ForeignLayer& layer : cache_of(n_tokens).layers) {
+      if (std::holds_alternative<interop::ForeignAttention>(layer)) continue;
+      checkpoint.layers.push_back(std::move(layer));
+    }
+    cache.checkpoints.push_back(std::move(checkpoint));
+  }
+  const test::TempDir folder;
+  test::must(interop::export_llama_state(*test::must(interop::reader_of(std::move(cache))),
+                                         geometry, folder / "slot",
+                                         {.kind = LlamaFile::kSequence, .version = 4}));
+  ByteWriter out;
+  out.write(static_cast<std::uint8_t>(model));
+  out.append(test::read_all(folder / "slot"));
+  return std::move(out).take();
+}
+
 }  // namespace
 
 void make_llama_state(const SeedFolder& seeds) {
@@ -74,6 +111,9 @@ void make_llama_state(const SeedFolder& seeds) {
   make_states(seeds, kQuantized, LlamaFile::kSequence, 3);
   make_states(seeds, kQuantized, LlamaFile::kSequence, 4);
   make_states(seeds, 0, LlamaFile::kSession, 11);
+  for (const std::size_t model : {2u, 3u, 4u, 5u}) {
+    seeds.add("model" + std::to_string(model) + "_slot", slot_input(model));
+  }
   seeds.add("ik", ik_input());
 }
 

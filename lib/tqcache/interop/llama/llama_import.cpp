@@ -82,7 +82,7 @@ class Import {
       TQC_TRY(add_recurrent(*body_.recurrent, imported_.cache.n_tokens, imported_.cache.layers));
     }
     for (std::size_t i = 0; i < body_.checkpoints.size(); ++i) {
-      auto checkpoint = checkpoint_of(body_.checkpoints[i]);
+      auto checkpoint = checkpoint_of(body_.checkpoints[i], i);
       if (!checkpoint) {
         return in_context(cache::checkpoint_place(i), std::move(checkpoint).error());
       }
@@ -274,7 +274,7 @@ class Import {
 
   // --- checkpoints
 
-  Result<ForeignCheckpoint> checkpoint_of(const LlamaCheckpoint& in) {
+  Result<ForeignCheckpoint> checkpoint_of(const LlamaCheckpoint& in, std::size_t number) {
     ForeignCheckpoint checkpoint{in.n_tokens, in.first_position, {}};
     if (in.n_tokens < 1 || in.n_tokens > imported_.cache.n_tokens) {
       return corrupt(fmt::format("at {} tokens of {}", in.n_tokens, imported_.cache.n_tokens));
@@ -282,6 +282,17 @@ class Import {
     if (std::int64_t{in.last_position} + 1 != in.n_tokens) {
       return corrupt(
           fmt::format("at {} tokens, and its last position is {}", in.n_tokens, in.last_position));
+    }
+    if (in.first_position < 0 || in.first_position >= in.n_tokens) {
+      return corrupt(fmt::format("first position {} of {} tokens", in.first_position, in.n_tokens));
+    }
+    if (number > 0 && in.n_tokens <= body_.checkpoints[number - 1].n_tokens) {
+      return corrupt(fmt::format("at {} tokens, after one at {}", in.n_tokens,
+                                 body_.checkpoints[number - 1].n_tokens));
+    }
+    n_checkpoint_tokens_ += in.n_tokens;
+    if (n_checkpoint_tokens_ > cache::kMaxCheckpointTokens) {
+      return too_large(fmt::format("{} tokens together", n_checkpoint_tokens_));
     }
     std::vector<ForeignLayer> layers(model_.layers.size());
     if (in.windows) {
@@ -337,6 +348,9 @@ class Import {
     if (body_.profile.outputs != LlamaOutputs::kNone) {
       dropped_fields.emplace_back("Logits and embeddings of the last batch are left out.");
     }
+    if (body_.has_idle_checkpoints) {
+      dropped_fields.emplace_back("Context checkpoints are left out: the model needs none.");
+    }
     if (has_other_models_) {
       dropped_fields.emplace_back("The state of a draft model in checkpoints is left out.");
     }
@@ -356,6 +370,7 @@ class Import {
   std::vector<std::string> key_types_, value_types_;
   bool has_older_cells_ = false;
   bool has_other_models_ = false;  // in checkpoints
+  std::int64_t n_checkpoint_tokens_ = 0;
 };
 
 std::string file_words(const LlamaEnvelope& envelope, const LlamaTokens& tokens) {

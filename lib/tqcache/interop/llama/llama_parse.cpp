@@ -399,10 +399,11 @@ class Parser {
     if (n > cache::kMaxCheckpoints) return too_large(text(n) + " of them");
     const Layers windows = layers_of({LlamaLayerKind::kSlidingWindow});
     const Layers recurrent = layers_of({LlamaLayerKind::kRecurrent});
-    if (n > 0 && windows.empty() && recurrent.empty()) {
-      return mismatch("the model has neither sliding windows nor recurrent state");
+    if (windows.empty() && recurrent.empty()) {
+      body.has_idle_checkpoints = true;
+      TQC_TRY(skip_checkpoints(n));
     }
-    for (std::uint32_t i = 0; i < n; ++i) {
+    for (std::uint32_t i = 0; i < n && !body.has_idle_checkpoints; ++i) {
       auto checkpoint = read_checkpoint(windows, recurrent);
       if (!checkpoint) return in_context("number " + text(i), std::move(checkpoint).error());
       ++n_parts_;
@@ -410,6 +411,16 @@ class Parser {
     }
     const std::uint64_t rest = cursor_.remaining();
     return rest == 0 ? Result<void>() : corrupt(text(rest) + " bytes behind the last one");
+  }
+
+  Result<void> skip_checkpoints(std::uint32_t n) {
+    for (std::uint32_t i = 0; i < 4 * n; ++i) {
+      // Tokens, then the first and last position, then three blobs, each preceded by its size.
+      TQC_TRY_ASSIGN(const std::uint64_t bytes,
+                     i % 4 == 0 ? Result<std::uint64_t>(16) : cursor_.read<std::uint64_t>());
+      TQC_TRY(cursor_.skip(bytes));
+    }
+    return {};
   }
 
   // The state has the same sections as that of a sequence, without full attention.

@@ -113,6 +113,7 @@ struct LlamaBody {
   std::vector<LlamaAttentionSection> attention;  // full attention, then windows, where present
   std::optional<LlamaRecurrentSection> recurrent;
   std::vector<LlamaCheckpoint> checkpoints;
+  bool has_idle_checkpoints = false;  // of a model without windows and recurrent state
 };
 
 // The inputs of a parse.
