@@ -3,6 +3,7 @@ as a GGUF file, in f32. Logits of every token, across the edge of windows, and b
 saved and loaded."""
 
 import subprocess
+import unittest
 from functools import lru_cache
 
 import numpy as np
@@ -164,6 +165,34 @@ class Exchange(Logits):
                 rows = self.logits(folder(name), steps=ids[N_BEFORE:], cache=tqkv)
                 worst = self.assert_near(rows, expected(name, N_TOKENS)[N_BEFORE:])
                 print(f"  {name}, a cache of transformers: relative error {worst:.2e}", flush=True)
+
+
+class StatesOfLlamaCpp(Logits):
+    """States of llama.cpp, which computed them from the same GGUF file: the probe of `convert -m`, and
+    the tokens that follow."""
+
+    def test_import(self):
+        try:
+            import llama_peer as llama
+
+            library = llama.library()
+        except (ImportError, OSError, RuntimeError) as error:
+            raise unittest.SkipTest(str(error)) from error
+        ids = ids_of(N_TOKENS)
+        for name in ("gemma", "olmo2", "smollm3", "granite", "mixtral", "qwen2_moe", "glm4",
+                     "gpt_oss_mxfp4"):
+            with self.subTest(name=name):
+                path, state = gguf_file(name), self.folder / "state.ggsn"
+                with llama.Context(llama.Model(library, path)) as context:
+                    context.decode(ids[:N_BEFORE], 0)
+                    context.save_session(state, ids[:N_BEFORE])
+                tqkv = self.convert(state, f"{name}.tqkv", "--bits", 16, "--model", path)
+                rows = self.logits(path, steps=ids[N_BEFORE:], cache=tqkv)
+                # The state is in f16, and llama.cpp multiplies MXFP4 with activations of 8 bits. With
+                # random weights either may choose another expert.
+                bound = 0.1 if name in tiny_models.MXFP4 else 0.03
+                worst = self.assert_near(rows, expected(name, N_TOKENS)[N_BEFORE:], bound)
+                print(f"  {name}, a state of llama.cpp: relative error {worst:.2e}", flush=True)
 
 
 if __name__ == "__main__":
