@@ -2,7 +2,7 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary and why tests were skipped.
 #
-# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--long] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
@@ -19,6 +19,8 @@
 #   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
 #             which are installed (73 MB) and then started and stopped on free ports
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
+#   --long    before the other tests convert, verify, store and fetch a cache of 32 GiB, made with holes,
+#             in at most 512 MiB of memory (tests/long/large_files.py; ten minutes, 100 MB of disk)
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
 #
@@ -39,6 +41,7 @@ with_replay=false
 with_interop=false
 with_chromium=false
 with_servers=false
+with_long=false
 with_fuzz=false
 with_coverage=false
 fuzz_limit=-max_total_time=60
@@ -66,6 +69,7 @@ while [ $# -gt 0 ]; do
     --interop) with_interop=true ;;
     --chromium) with_chromium=true ;;
     --servers) with_servers=true ;;
+    --long) with_long=true ;;
     --fuzz) with_fuzz=true ;;
     --coverage) with_coverage=true ;;
     --jobs) want_number "$@"; jobs=$2; shift ;;
@@ -250,4 +254,8 @@ if $with_cuda; then
 fi
 configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVERS="$servers" \
   "${cuda[@]}"
+if $with_long; then
+  step "large files"
+  python3 tests/long/large_files.py --tqcache build/dev/tools/tqcache --folder build
+fi
 run_tests dev

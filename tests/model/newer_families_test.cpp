@@ -16,6 +16,7 @@
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/json.h"
+#include "tqcache/base/memory_budget.h"
 #include "tqcache/model/loading/config_readers.h"
 #include "tqcache/model/loading/rearranged.h"
 #include "tqcache/model/loading/weights.h"
@@ -274,6 +275,15 @@ TEST(RearrangedExperts, RefuseShapesThatDoNotFit) {
   const auto other = rearrange({{both + ".weight", kI32, {2, 3, 4}}});
   ASSERT_FALSE(other.ok());
   EXPECT_EQ(other.error().code, ErrorCode::kUnsupported);
+}
+
+TEST(RearrangedExperts, AreComparedWithTheLimitOfMemory) {
+  set_memory_budget(MemoryBudget::of_user(64));
+  const auto done =
+      rearrange({{"blk.0.ffn_down_exps.weight", tensors::TensorType::kF32, {2, 3, 4}}});
+  set_memory_budget(MemoryBudget::of_machine());
+  ASSERT_FALSE(done.ok());
+  EXPECT_EQ(done.error().code, ErrorCode::kTooLarge);
 }
 
 // --- fingerprints

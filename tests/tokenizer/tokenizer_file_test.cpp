@@ -497,7 +497,7 @@ TEST(TokenizerGguf, KnowsThePretokenizersOfOtherFamilies) {
       {"qwen2", "deepseek-r1-qwen", "f2llmv2", "kormo", "megrez"},
       {"qwen35"},
       {"llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0", "pixtral"},
-      {"dbrx", "smaug-bpe"},
+      {"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"},
       {"tekken"},
       {"gpt-4o"},
       {"smollm", "minerva-7b", "refact"},

@@ -310,6 +310,8 @@ constexpr std::array kKnown = {
     named("pixtral", kLlama3),
     named("dbrx", kDbrx),
     named("smaug-bpe", kDbrx),
+    named("glm4", kDbrx),
+    named("chatglm-bpe", kDbrx),
     named("tekken", kTekken),
     named("gpt-4o", kO200k),
     named("smollm", kDigits),

@@ -69,7 +69,7 @@ FAMILIES = {
 
 FAMILIES |= {
     "gemma": ("GemmaConfig", {}),
-    "olmo2": ("Olmo2Config", dict(hidden_size=128)),
+    "olmo2": ("Olmo2Config", dict(hidden_size=128, **NO_SPECIAL)),
     "smollm3": ("SmolLM3Config", dict(num_hidden_layers=5, hidden_size=128, **NO_SPECIAL)),
     "smollm3_list": ("SmolLM3Config", dict(no_rope_layers=[1, 0, 0, 1], attention_bias=True,
                                            **NO_SPECIAL)),
@@ -84,6 +84,10 @@ FAMILIES |= {
     "glm4": ("Glm4Config", dict(hidden_size=128, **NO_SPECIAL)),
     "gpt_oss": ("GptOssConfig", dict(num_local_experts=6, num_experts_per_tok=2, sliding_window=20,
                                      rope_parameters=dict(GPT_OSS_ROPE, truncate=False))),
+    # Every token goes through all experts: a small difference in a cache cannot choose others.
+    "gpt_oss_all": ("GptOssConfig", dict(num_local_experts=6, num_experts_per_tok=6,
+                                         sliding_window=20,
+                                         rope_parameters=dict(GPT_OSS_ROPE, truncate=False))),
     "gpt_oss_mxfp4": ("GptOssConfig", dict(num_local_experts=6, num_experts_per_tok=2,
                                            sliding_window=20, rope_parameters=GPT_OSS_ROPE)),
 }
@@ -93,7 +97,8 @@ MXFP4 = {"gpt_oss_mxfp4"}
 
 # Not in a GGUF file: llama.cpp has no key for it, or the family has none.
 # llama.cpp rounds YaRN's bounds to whole pairs, and never normalizes the experts of Qwen2-MoE.
-HF_ONLY = {"qwen2_window", "qwen2_yarn", "smollm3_list", "qwen2_moe_normed", "gpt_oss"}
+HF_ONLY = {"qwen2_window", "qwen2_yarn", "smollm3_list", "qwen2_moe_normed", "gpt_oss",
+           "gpt_oss_all"}
 
 WINDOWED = {"mistral", "qwen2_window", "gemma2", "gemma3", "phi3", "gpt_oss"}
 HYBRID = {"qwen3_next", "qwen3_5", "qwen3_5_moe"}

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/memory_budget.h"
 #include "tqcache/bytes.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -172,24 +173,32 @@ class Rearrangement {
   ModelTensors& model_;
 };
 
-// "blk.3." for every layer whose experts have to be rearranged.
-std::set<std::string> layers_of(const ModelTensors& model) {
-  std::set<std::string> layers;
-  for (const auto& entry : model.by_name) {
+struct Wanted {
+  std::set<std::string> layers;  // "blk.3."
+  std::uint64_t bytes = 0;
+};
+
+// The layers whose experts have to be rearranged, and the size of these.
+Wanted find_experts(const ModelTensors& model) {
+  Wanted wanted;
+  for (const auto& [name, tensor] : model.by_name) {
     for (const char* part : {"ffn_gate_up_exps.", "ffn_down_exps."}) {
-      if (const std::size_t at = entry.first.find(part); at != std::string::npos) {
-        layers.insert(entry.first.substr(0, at));
-      }
+      const std::size_t at = name.find(part);
+      if (at == std::string::npos) continue;
+      wanted.layers.insert(name.substr(0, at));
+      wanted.bytes += tensor.bytes.size();
     }
   }
-  return layers;
+  return wanted;
 }
 
 }  // namespace
 
 Result<void> rearrange_experts(ModelTensors& model) {
+  const Wanted wanted = find_experts(model);
+  TQC_TRY(memory_budget().check(wanted.bytes, "experts of a Hugging Face folder"));
   Rearrangement rearrangement(model);
-  for (const std::string& block : layers_of(model)) {
+  for (const std::string& block : wanted.layers) {
     const std::string both = block + "ffn_gate_up_exps", down = block + "ffn_down_exps";
     TQC_TRY(rearrangement.add(both, block + "ffn_gate_exps", {0, 2}));
     TQC_TRY(rearrangement.add(both, block + "ffn_up_exps", {1, 2}));

@@ -1,10 +1,9 @@
 #pragma once
-// model/loading/rearranged.h: weights of experts that Hugging Face's files of gpt-oss hold in
-// another order than GGUF.
+// model/loading/rearranged.h: copies of gpt-oss's experts in the layout of GGUF.
 //
-// There a matrix of an expert is [inputs, outputs], and the outputs of gate and up alternate. In
-// MXFP4, rows are as in GGUF, but scales are a tensor of their own, and a byte has two neighboring
-// codes instead of codes 16 apart.
+// In Hugging Face's files a matrix of an expert is [inputs, outputs], and the outputs of gate and
+// up alternate. In MXFP4, rows are as in GGUF, but scales are a tensor of their own, and a byte has
+// two neighboring codes instead of codes 16 apart.
 //
 // Safe for untrusted input: types and shapes are checked.
 //
@@ -20,9 +19,8 @@ namespace tqcache::model {
 // MXFP4's blocks and scales) by GGUF's ffn_gate_exps, ffn_up_exps and ffn_down_exps. These are
 // copies in model.rearranged, as large as the originals.
 //
-// Errors: kCorrupt (shapes that do not fit, scales without blocks), kUnsupported (another type).
-// The
-//         message names the tensor.
+// Errors: kCorrupt (shapes that do not fit, scales without blocks), kUnsupported (another type), each
+//         with the name of the tensor; kTooLarge: more than the memory of this process allows.
 Result<void> rearrange_experts(ModelTensors& model);
 
 }  // namespace tqcache::model
