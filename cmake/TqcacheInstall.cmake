@@ -6,6 +6,9 @@ include(CMakePackageConfigHelpers)
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tqcache)
 
 install(TARGETS tqcache EXPORT tqcacheTargets)
+if(TARGET tqcache_c)
+  install(TARGETS tqcache_c EXPORT tqcacheTargets)
+endif()
 install(EXPORT tqcacheTargets NAMESPACE tqcache:: DESTINATION ${config_dir})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lib/include/tqcache
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
@@ -61,3 +64,8 @@ string(REGEX REPLACE "/$" "" TQCACHE_PC_PREFIX ${TQCACHE_PC_PREFIX})
 configure_file(
   ${CMAKE_CURRENT_LIST_DIR}/tqcache.pc.in ${PROJECT_BINARY_DIR}/tqcache.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tqcache.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(TARGET tqcache_c)
+  configure_file(
+    ${CMAKE_CURRENT_LIST_DIR}/tqcache-c.pc.in ${PROJECT_BINARY_DIR}/tqcache-c.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/tqcache-c.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()

@@ -395,9 +395,11 @@ TEST(CInterface, LoadsAProfile) {
             TQCACHE_MISMATCH);
   tqcache_profile_free(loaded);
   options = TQCACHE_INIT(tqcache_convert_options);
-  options.archive_bits = 4;
-  EXPECT_EQ(tqcache_convert(layers.cache().get(), (dir / "x").c_str(), &options, nullptr),
-            TQCACHE_OK);
+  options.archive_mse = 0.02;
+  const Failure failure = failure_of([&](auto error) {
+    return tqcache_convert(layers.cache().get(), (dir / "x").c_str(), &options, error);
+  });
+  EXPECT_EQ(failure.code, TQCACHE_OK) << failure.message;
 }
 
 // --- blocks

@@ -15,4 +15,14 @@ run(${CXX} -std=c++20 ${CXX_FLAGS} ${CMAKE_CURRENT_LIST_DIR}/consumer/small_cach
   -o ${WORK_DIR}/small_cache)
 run(${CXX} -std=c++20 ${CXX_FLAGS} ${WORK_DIR}/readme_example.cpp ${flags}
   -o ${WORK_DIR}/readme_example)
+# The C interface, as C11, with its own library alone.
+if(EXISTS ${PREFIX}/${LIBDIR}/pkgconfig/tqcache-c.pc)
+  execute_process(COMMAND ${PKG_CONFIG} --cflags --libs tqcache-c
+    OUTPUT_VARIABLE c_flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(c_flags UNIX_COMMAND "${c_flags}")
+  run(${CC} -std=c11 -Wall -Wextra -Wpedantic -Werror ${CXX_FLAGS}
+    ${SOURCE_DIR}/examples/05_c_interface.c ${c_flags} -lm -o ${WORK_DIR}/c_interface)
+  run(${WORK_DIR}/c_interface ${WORK_DIR}/c_interface.tqkv)
+endif()
+
 run_consumer(${WORK_DIR}/small_cache ${WORK_DIR}/readme_example ${WORK_DIR})

@@ -404,7 +404,7 @@ class Cache {
   nb::bytes convert_bytes(const Text& config, const Text& compress, unsigned threads) const {
     const auto cache = get();
     const ConvertArguments arguments{config, compress, {}, {}, {}, false, false, threads};
-    Progress progress(nb::none());
+    Progress progress{nb::none()};
     const tqcache_convert_options options = arguments.c(progress);
     tqcache_bytes* bytes = nullptr;
     progress.run(

@@ -1,0 +1,299 @@
+"""Caches in and out of files: every kind of layer, dtypes, views, conversions, errors."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import tqcache
+
+N = 600
+
+
+def values(shape, seed, dtype=np.float16):
+    return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(dtype)
+
+
+@pytest.fixture
+def layers():
+    return {"k": values((2, N, 64), 1), "v": values((2, N, 64), 2),
+            "wk": values((2, 100, 64), 3, np.float32), "wv": values((2, 100, 64), 4, np.float32),
+            "conv": values((1, 4, 8), 5, np.float32)}
+
+
+IDENTITY = tqcache.Identity("qwen3", "a model", rope=tqcache.Rope(64, 10000.0),
+                            weights_fingerprint=b"w" * 32, tokenizer_fingerprint=b"t" * 32)
+
+
+def write(path, layers, **options):
+    with tqcache.Writer(path, tokens=range(N), identity=IDENTITY, **options) as out:
+        out.attention(layers["k"], layers["v"])
+        out.window(layers["wk"], layers["wv"], 100)
+        out.state({"conv": layers["conv"]})
+
+
+def test_every_kind_of_layer_comes_back(tmp_path, layers):
+    path = tmp_path / "a.tqkv"
+    write(path, layers)
+    with tqcache.open(path) as cache:
+        assert len(cache) == N and cache.kind == "tqkv"
+        assert cache.tokens.tolist() == list(range(N))
+        assert cache.identity == IDENTITY
+        full, window, state = cache.layers
+        assert (full.kind, window.kind, state.kind) == ("attention", "window", "state")
+        assert (full.key_dtype, window.value_dtype) == ("f16", "f32")
+        np.testing.assert_array_equal(full.keys(), layers["k"])
+        np.testing.assert_array_equal(full.values(250, 260), layers["v"][:, 250:260])
+        np.testing.assert_array_equal(window.keys(), layers["wk"])
+        assert (window.window, window.n_tokens, window.first_token) == (100, 100, N - 100)
+        assert list(state.arrays()) == ["conv"]
+        np.testing.assert_array_equal(state.arrays()["conv"], layers["conv"])
+        assert state.array_dtypes() == {"conv": "f32"}
+        assert cache.info()["layers"][0]["n_kv_heads"] == 2
+        assert len(cache.content_digest) == 64
+        with pytest.raises(tqcache.UsageError):
+            state.keys()
+    with pytest.raises(ValueError):
+        full.keys()  # the cache is closed
+
+
+def test_quantized_layers_are_decoded(tmp_path, layers):
+    path = tmp_path / "a.tqkv"
+    write(path, layers, config="turbo4")
+    size = os.path.getsize(path)
+    write(tmp_path / "dense.tqkv", layers)
+    assert size < os.path.getsize(tmp_path / "dense.tqkv") * 0.6
+    with tqcache.open(path) as cache:
+        layer = cache.layers[0]
+        assert layer.key_codec == "mse:4"
+        keys = layer.keys()
+        error = np.linalg.norm(keys[:, :512].astype(np.float32) - layers["k"][:, :512])
+        assert 0.01 < error / np.linalg.norm(layers["k"][:, :512].astype(np.float32)) < 0.15
+        np.testing.assert_array_equal(keys[:, 512:], layers["k"][:, 512:])
+        assert len(layer.key_views()) == 1  # the dense tail
+
+
+def test_dtypes_and_outputs(tmp_path, layers):
+    path = tmp_path / "a.tqkv"
+    bf16 = (layers["wk"].view(np.uint32) >> 16).astype(np.uint16)
+    with tqcache.Writer(path, n_tokens=100) as out:
+        out.attention(bf16, bf16, bf16=True)
+    with tqcache.open(path) as cache:
+        assert cache.tokens is None and not cache.identity.is_known
+        layer = cache.layers[0]
+        assert layer.key_dtype == "bf16"
+        wide = (bf16.astype(np.uint32) << 16).view(np.float32)
+        assert layer.keys().dtype == np.float32
+        np.testing.assert_array_equal(layer.keys(), wide)
+        np.testing.assert_array_equal(layer.keys(dtype="bf16"), bf16)
+        np.testing.assert_array_equal(layer.keys(dtype="f16"), wide.astype(np.float16))
+        room = np.zeros((100, 2, 128), np.float32)  # any strides
+        assert layer.keys(out=room.transpose(1, 0, 2)[:, :, ::2]) is not None
+        np.testing.assert_array_equal(room.transpose(1, 0, 2)[:, :, ::2], wide)
+        assert not room[:, :, 1::2].any()
+        shared = layer.keys(dlpack=True)
+        assert shared.__dlpack_device__()[0] == 1
+        with pytest.raises(TypeError):
+            layer.keys(out=np.zeros((2, 100, 64)))  # f64
+        with pytest.raises(ValueError):
+            layer.keys(dtype="f64")
+
+
+def test_inputs_with_strides_and_a_batch_dimension(tmp_path, layers):
+    path = tmp_path / "a.tqkv"
+    tokens_first = np.ascontiguousarray(layers["k"].transpose(1, 0, 2))
+    with tqcache.Writer(path, n_tokens=N) as out:
+        out.attention(tokens_first.transpose(1, 0, 2), layers["v"][None])
+    with tqcache.open(path) as cache:
+        np.testing.assert_array_equal(cache.layers[0].keys(), layers["k"])
+        np.testing.assert_array_equal(cache.layers[0].values(), layers["v"])
+
+
+def test_views_of_a_mapped_file_are_zero_copy(tmp_path, layers):
+    path = tmp_path / "a.tqkv"
+    write(path, layers, compress="none")
+
+    def ranges():
+        with __import__("builtins").open("/proc/self/maps") as maps:
+            lines = [line.split() for line in maps if line.rstrip().endswith(str(path))]
+        return [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]
+
+    cache = tqcache.open(path, map=True)
+    mapped = ranges()
+    assert mapped
+    full, window, state = cache.layers
+    views = full.key_views()
+    assert [view.shape for view in views] == [(2, 256, 64), (2, 256, 64), (2, 88, 64)]
+    np.testing.assert_array_equal(np.concatenate(views, axis=1), layers["k"])
+    for view in [*views, *full.value_views(), *window.key_views(), state.arrays()["conv"]]:
+        address = view.__array_interface__["data"][0]
+        assert any(begin <= address and address + view.nbytes <= end for begin, end in mapped)
+        assert not view.flags.writeable
+    cache.close()
+    del cache, full, window, state
+    np.testing.assert_array_equal(np.concatenate(views, axis=1), layers["k"])  # keep the file mapped
+    with tqcache.open(path) as copied:
+        address = copied.layers[0].key_views()[0].__array_interface__["data"][0]
+        assert not any(begin <= address < end for begin, end in mapped)
+
+
+def test_conversions(tmp_path, layers):
+    write(tmp_path / "a.tqkv", layers)
+    seen = []
+    tqcache.convert(tmp_path / "a.tqkv", tmp_path / "b.tqkv", "k8v4",
+                    progress=lambda done, total: seen.append((done, total)))
+    assert seen and seen[-1][0] == seen[-1][1]
+    assert tqcache.verify(tmp_path / "b.tqkv").damage == []
+    tqcache.convert(tmp_path / "a.tqkv", tmp_path / "a.npz", to="npz")
+    with tqcache.open(tmp_path / "a.npz") as cache:
+        assert cache.kind == "npz"
+        np.testing.assert_array_equal(cache.layers[0].keys(), layers["k"])
+        again = cache.to_bytes(compress="none")
+    with tqcache.open_bytes(again) as cache:
+        np.testing.assert_array_equal(cache.layers[1].values(), layers["wv"])
+    with pytest.raises(tqcache.UsageError, match="exists"):
+        tqcache.convert(tmp_path / "a.tqkv", tmp_path / "b.tqkv")
+    assert "turbo4" in tqcache.presets()
+
+
+def test_progress_can_stop_and_raise(tmp_path, layers):
+    write(tmp_path / "a.tqkv", layers)
+    with pytest.raises(tqcache.Interrupted):
+        tqcache.convert(tmp_path / "a.tqkv", tmp_path / "b.tqkv", progress=lambda *_: False)
+
+    def fail(done, total):
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        tqcache.convert(tmp_path / "a.tqkv", tmp_path / "b.tqkv", progress=fail)
+    assert not (tmp_path / "b.tqkv").exists()
+
+    class Bar:
+        n, total = 0, None
+
+        def update(self, n):
+            self.n += n
+
+    bar = Bar()
+    tqcache.convert(tmp_path / "a.tqkv", tmp_path / "b.tqkv", progress=tqcache.tqdm_progress(bar))
+    assert bar.n == bar.total > 0
+
+
+def test_errors_have_a_class_for_each_code(tmp_path, layers):
+    with pytest.raises(tqcache.NotFoundError) as missing:
+        tqcache.open(tmp_path / "none")
+    assert missing.value.code == 10 and missing.value.file == str(tmp_path / "none")
+    assert isinstance(missing.value, FileNotFoundError)
+    path = tmp_path / "a.tqkv"
+    write(path, layers)
+    data = bytearray(path.read_bytes())
+    data[700] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(tqcache.CorruptError):
+        tqcache.verify(path)
+    found = tqcache.verify(path, check=False)
+    assert not found and len(found.damage) >= 1
+    path.write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(tqcache.UnsupportedError):
+        tqcache.open(path)
+    with pytest.raises(tqcache.UsageError):
+        tqcache.Writer(None)
+    with pytest.raises(tqcache.UsageError):
+        write(tmp_path / "b.tqkv", layers, config="turbo99")
+    with pytest.raises(TypeError):
+        tqcache.Writer(None, n_tokens=1).attention(np.zeros((1, 1, 64)), np.zeros((1, 1, 64)))
+    with pytest.raises(tqcache.UsageError):
+        tqcache.Writer(None, n_tokens=2).attention(layers["k"], layers["v"])
+    broken = layers["k"].copy()
+    broken[0, 3, 5] = np.nan
+    with pytest.raises(tqcache.CorruptError, match="finite"):
+        write(tmp_path / "b.tqkv", {**layers, "k": broken})
+    assert not (tmp_path / "b.tqkv").exists()
+
+
+def test_an_exception_in_the_block_writes_nothing(tmp_path, layers):
+    with pytest.raises(KeyError):
+        with tqcache.Writer(tmp_path / "a.tqkv", n_tokens=N) as out:
+            out.attention(layers["k"], layers["v"])
+            raise KeyError("stop")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_writer_keeps_its_arrays(layers):
+    writer = tqcache.Writer(None, n_tokens=N)
+    writer.attention(layers["k"].copy(), layers["v"].copy())
+    cache = writer.cache()
+    del writer
+    np.testing.assert_array_equal(cache.layers[0].keys(), layers["k"])
+
+
+def test_encryption(tmp_path, layers):
+    key = tmp_path / "key"
+    key.write_text("c" * 64 + "\n")
+    key.chmod(0o600)
+    write(tmp_path / "a.tqkv", layers, key_file=key)
+    with pytest.raises(tqcache.MismatchError):
+        tqcache.open(tmp_path / "a.tqkv")
+    with tqcache.open(tmp_path / "a.tqkv", key_file=key) as cache:
+        assert cache.encrypted
+        np.testing.assert_array_equal(cache.layers[0].keys(), layers["k"])
+
+
+def test_the_gil_is_released(tmp_path):
+    big = values((8, 8192, 128), 1)
+    with tqcache.Writer(tmp_path / "a.tqkv", n_tokens=8192, compress="none") as out:
+        out.attention(big, big)
+    ticks, done = [0], threading.Event()
+
+    def work():
+        with tqcache.open(tmp_path / "a.tqkv") as cache:
+            for _ in range(3):
+                cache.to_bytes("turbo4")  # without a callback
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not done.is_set():
+        ticks[0] += 1
+        done.wait(0.001)
+    thread.join()
+    assert ticks[0] > 20
+
+
+def test_the_program_is_there(tmp_path, layers):
+    write(tmp_path / "a.tqkv", layers)
+    report = tqcache.run("verify", tmp_path / "a.tqkv")
+    assert report
+    with pytest.raises(tqcache.NotFoundError):
+        tqcache.run("info", tmp_path / "none")
+    script = os.path.join(os.path.dirname(sys.executable), "tqcache")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("tqcache " + tqcache.__version__)
+    # The same bytes as the program's.
+    tqcache.convert(tmp_path / "a.tqkv", tmp_path / "b.tqkv", "k4v3")
+    subprocess.run([script, "convert", tmp_path / "a.tqkv", tmp_path / "c.tqkv", "--preset", "k4v3",
+                    "--quiet"], check=True)
+    assert (tmp_path / "b.tqkv").read_bytes() == (tmp_path / "c.tqkv").read_bytes()
+
+
+def test_torch_is_not_imported():
+    code = "import tqcache, sys; assert 'torch' not in sys.modules and 'mlx' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_torch_tensors(tmp_path):
+    torch = pytest.importorskip("torch")
+    keys = torch.randn(1, 2, 300, 64, dtype=torch.bfloat16)
+    with tqcache.Writer(tmp_path / "a.tqkv", n_tokens=300) as out:
+        out.attention(keys, keys.to(torch.float16))
+        out.state({"s": keys[0, 0]})
+    with tqcache.open(tmp_path / "a.tqkv") as cache:
+        layer, state = cache.layers
+        assert layer.key_dtype == "bf16" and state.array_dtypes() == {"s": "bf16"}
+        assert torch.equal(torch.from_dlpack(layer.keys(dlpack=True)), keys[0])
+        room = torch.zeros(2, 300, 64, dtype=torch.bfloat16)
+        layer.keys(out=room)
+        assert torch.equal(room, keys[0])
