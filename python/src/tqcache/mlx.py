@@ -135,8 +135,8 @@ def load(source, model=None, *, model_path=None, kv_bits: int | None = None,
         cache = opened if opened is not None else source
         if model_path is not None:
             expected = identity_of(model_path)
-            if cache.identity.weights_fingerprint and \
-                    cache.identity.weights_fingerprint != expected.weights_fingerprint:
+            found = cache.identity.weights_fingerprint
+            if any(found) and found != expected.weights_fingerprint:  # zeros: unknown
                 raise MismatchError("the cache is of another model: its weights differ")
         with _File() as file:
             tqcache.convert(cache, file, None, to="mlx-lm")

@@ -60,7 +60,8 @@ def identity_of(model, tokenizer=None) -> Identity:
 
 def _check_identity(found: Identity, model) -> None:
     expected = identity_of(model)
-    if found.weights_fingerprint and expected.weights_fingerprint:
+    # A fingerprint of zeros is an unknown one.
+    if any(found.weights_fingerprint) and any(expected.weights_fingerprint):
         if found.weights_fingerprint != expected.weights_fingerprint:
             raise MismatchError("the cache is of another model: its weights differ")
     elif found.architecture and found.architecture != expected.architecture:
@@ -356,7 +357,6 @@ class TqcacheLayer(DynamicLayer):
         return new if old.numel() == 0 else torch.cat([old, new], dim=-2)
 
     def _pack(self, n: int) -> None:
-        first = self.n_packed
         if not self._rows:
             self._rows = [[] for _ in range(self.keys.shape[0])]
         oldest = [tensor[:, :, :n].detach().to("cpu").contiguous()
@@ -364,8 +364,7 @@ class TqcacheLayer(DynamicLayer):
         for i, row in enumerate(self._rows):
             row.append(tuple(
                 codec.encode(_bits(tensor[i]), config, kind=kind, bf16=tensor.dtype == torch.bfloat16,
-                             rope=self._rope if kind == "keys" else None, first_token=first,
-                             threads=self._threads)
+                             rope=self._rope if kind == "keys" else None, threads=self._threads)
                 for tensor, config, kind in zip(oldest, self._configs, ("keys", "values"))))
         self._spans.append(n)
         # Copies, so that the memory of the packed tokens is given back.
