@@ -1,0 +1,363 @@
+"""tqcache serve before a real llama-server, which is killed again and again.
+
+usage: test_llama_server.py --tqcache PROGRAM --source FOLDER [--models FOLDER] [TEST...]
+
+Answers are compared with those of a llama-server that is left alone. Ends with 77 if xllamacpp is
+missing. TQCACHE_SERVE_LONG=1: with a system prompt of 4,000 tokens, and 50 conversations.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+NOT_RUN = 77
+IS_LONG = os.environ.get("TQCACHE_SERVE_LONG") == "1"
+SMOL = "SmolLM2-135M-Instruct.Q4_1.gguf"
+OPTIONS = None
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def post(port, path, body, headers=()):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json", **dict(headers)})
+    with urllib.request.urlopen(request, timeout=280) as answer:
+        return json.load(answer)
+
+
+def get(port, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        return answer.read().decode()
+
+
+def wait_for(is_true, what, seconds=120):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if is_true():
+                return
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"{what}: not within {seconds} s")
+
+
+class Llama:
+    def __init__(self, model, slots, **settings):
+        self.port = free_port()
+        self.settings = {"model": str(model), "slots": str(slots), "port": self.port,
+                         "n_ctx": 8192, "n_slots": 2, **settings}
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "llama_server_process.py"),
+             json.dumps(self.settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: "ok" in get(self.port, "/health"), "llama-server")
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+class Proxy:
+    def __init__(self, upstream, slots, store, *flags):
+        self.port = free_port()
+        self.log_path = Path(slots).parent / "serve.log"
+        self.command = [str(OPTIONS.tqcache), "serve", "--upstream",
+                        f"http://127.0.0.1:{upstream}", "--slot-dir", str(slots), "--store",
+                        f"dir:{store}", "--listen", f"127.0.0.1:{self.port}", *flags]
+        self.start()
+
+    def start(self):
+        with open(self.log_path, "w") as log:
+            self.process = subprocess.Popen(self.command, stderr=log)
+        wait_for(lambda: get(self.port, "/health"), "tqcache serve")
+
+    def log(self):
+        return self.log_path.read_text()
+
+    def events(self, name):
+        """The fields of all events of that name."""
+        return [dict(re.findall(r'(\w+)=("[^"]*"|\S+)', line))
+                for line in self.log().splitlines() if f" event={name} " in line]
+
+    def metric(self, name):
+        found = re.search(rf"^{re.escape(name)} (\S+)$", get(self.port, "/metrics"), re.M)
+        return float(found[1]) if found else 0.0
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+        return self.process.wait(timeout=120)
+
+
+def system_prompt(n):
+    return " ".join(f"Rule {i}: the answer to question {i} is {i * i + 7}." for i in range(n))
+
+
+class ServeTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="tqcache-serve-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.slots = self.folder / "slots"
+        self.slots.mkdir()
+        self.store = self.folder / "store"
+
+    def llama(self, model, **settings):
+        server = Llama(model, self.slots, **settings)
+        self.addCleanup(server.kill)
+        return server
+
+    def proxy(self, upstream, *flags):
+        server = Proxy(upstream.port, self.slots, self.store, *flags)
+        self.addCleanup(server.kill)
+        return server
+
+    def demo(self):
+        return OPTIONS.source / "models/demo/tqcache-demo-17m.q8_0.gguf"
+
+    def smol(self):
+        path = OPTIONS.models / SMOL if OPTIONS.models else None
+        if path is None or not path.exists():
+            self.skipTest(f"{SMOL} is not there")
+        return path
+
+    def ten_turns(self, model, make_request, add_answer, n_turns, *flags, **settings):
+        """Kills both servers between every two turns."""
+        alone = Llama(model, self.slots, **settings)
+        self.addCleanup(alone.kill)
+        llama = self.llama(model, **settings)
+        proxy = self.proxy(llama, "--save-idle", "1s", *flags)
+        total = {"prompt": 0, "computed": 0}
+        for turn in range(n_turns):
+            path, body = make_request(turn)
+            expected = post(alone.port, path, body)
+            answer = post(proxy.port, path, body)
+            text, timings = add_answer(answer)
+            restored = [int(e["tokens"]) for e in proxy.events("restore")]
+            print(f"  turn {turn}: restored {restored}, {timings['cache_n']} reused, "
+                  f"{timings['prompt_n']} computed", flush=True)
+            self.assertEqual(text, add_answer(expected, keep=False)[0], f"turn {turn}")
+            self.assertEqual(proxy.events("bind"), [], proxy.log())
+            total["prompt"] += timings["cache_n"] + timings["prompt_n"]
+            total["computed"] += timings["prompt_n"]
+            if turn == 0:
+                wait_for(lambda: proxy.events("keep"), "the first save")
+                stored = int(proxy.events("keep")[0]["tokens"])
+            else:
+                self.assertEqual(len(restored), 1, proxy.log())
+                self.assertGreaterEqual(restored[0], stored)
+                self.assertGreaterEqual(timings["cache_n"], restored[0] - 1)
+            time.sleep(1.5)  # what the conversation grew by is saved if it is a block or more
+            proxy.kill()
+            llama.kill()
+            llama.start()
+            proxy.start()
+        print(f"  {total['prompt']} tokens of prompts, {total['computed']} computed", flush=True)
+        self.assertEqual(list(self.slots.glob("tqcache-*")), [])
+
+    def test_ten_turns_of_a_chat(self):
+        messages = [{"role": "system", "content": system_prompt(220 if IS_LONG else 70)}]
+
+        def make_request(turn):
+            messages.append({"role": "user", "content": f"What is the answer to question {turn}?"})
+            return "/v1/chat/completions", {"messages": messages, "max_tokens": 24,
+                                            "temperature": 0}
+
+        def add_answer(answer, keep=True):
+            text = answer["choices"][0]["message"]["content"]
+            if keep:
+                messages.append({"role": "assistant", "content": text})
+            return text, answer["timings"]
+
+        self.ten_turns(self.smol(), make_request, add_answer, 10 if IS_LONG else 4)
+
+    def test_ten_turns_of_a_text(self):
+        text = [(OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]]
+
+        def make_request(turn):
+            text.append(f"\n\nCHAPTER {turn}.\n")
+            return "/completion", {"prompt": "".join(text), "n_predict": 24, "temperature": 0}
+
+        def add_answer(answer, keep=True):
+            if keep:
+                text.append(answer["content"])
+            return answer["content"], answer["timings"]
+
+        self.ten_turns(self.demo(), make_request, add_answer, 10)
+
+    def test_one_slot_with_a_unified_cache(self):
+        text = [(OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]]
+
+        def make_request(turn):
+            text.append(f"\n\nCHAPTER {turn}.\n")
+            return "/completion", {"prompt": "".join(text), "n_predict": 8, "temperature": 0}
+
+        def add_answer(answer, keep=True):
+            if keep:
+                text.append(answer["content"])
+            return answer["content"], answer["timings"]
+
+        self.ten_turns(self.demo(), make_request, add_answer, 3, n_slots=1)
+
+    def test_conversations_over_two_slots(self):
+        n = 50 if IS_LONG else 8
+        book = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
+        prompts = [f"Reader {i}: " + book[i * 300:i * 300 + 4000] for i in range(n)]
+
+        def run(port):
+            computed = 0
+            for question in ("\nThe Queen said", "\nThe Queen said again"):
+                for prompt in prompts:
+                    answer = post(port, "/completion", {"prompt": prompt + question,
+                                                        "n_predict": 4, "temperature": 0})
+                    computed += answer["timings"]["prompt_n"]
+            return computed
+
+        without = run(self.llama(self.demo(), cache_ram_mib=0).port)
+        llama = self.llama(self.demo(), cache_ram_mib=0)
+        proxy = self.proxy(llama)
+        with_proxy = run(proxy.port)
+        print(f"  {n} conversations, twice: {without} tokens computed without, {with_proxy} with",
+              flush=True)
+        self.assertLess(with_proxy, 0.75 * without)
+        self.assertEqual(proxy.events("restore") == [], False)
+
+    def test_overhead_of_a_warm_request(self):
+        llama = self.llama(self.demo())
+        proxy = self.proxy(llama)
+        prompt = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]
+        times = {llama.port: [], proxy.port: []}
+        for i in range(40):
+            for port in times:
+                body = {"prompt": prompt, "n_predict": 1, "temperature": 0}
+                if port == llama.port:
+                    body["id_slot"] = 0
+                begin = time.perf_counter()
+                post(port, "/completion", body)
+                if i >= 10:
+                    times[port].append(time.perf_counter() - begin)
+            prompt += f" {i}"
+        direct, through = (1000 * statistics.median(times[p]) for p in (llama.port, proxy.port))
+        print(f"  median of a warm request: {direct:.1f} ms direct, {through:.1f} ms through the "
+              f"proxy", flush=True)
+        self.assertGreaterEqual(proxy.metric('tqcache_prompts_total{outcome="warm"}'), 30)
+
+    def test_quantized_keys_and_stored_forms(self):
+        text = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:5000]
+        for types, config in (({"cache_type_k": "GGML_TYPE_Q8_0", "cache_type_v": "GGML_TYPE_Q8_0"},
+                               "lossless"), ({}, "turbo"), ({}, "archive")):
+            with self.subTest(types=types, config=config):
+                shutil.rmtree(self.store, ignore_errors=True)
+                llama = self.llama(self.demo(), **types)
+                proxy = self.proxy(llama, "--config", config)
+                body = {"prompt": text, "n_predict": 16, "temperature": 0}
+                first = post(proxy.port, "/completion", body)
+                wait_for(lambda: proxy.events("keep"), "the save")
+                proxy.kill()
+                llama.kill()
+                llama.start()
+                proxy.start()
+                again = post(proxy.port, "/completion", body)
+                kept = proxy.events("restore")
+                self.assertEqual(len(kept), 1, proxy.log())
+                self.assertGreaterEqual(again["timings"]["cache_n"], int(kept[0]["tokens"]) - 1)
+                print(f"  {config} {types or 'f16'}: {kept[0]['tokens']} tokens restored, the same "
+                      f"text: {first['content'] == again['content']}", flush=True)
+                if config == "lossless":
+                    self.assertEqual(first["content"], again["content"])
+                proxy.kill()
+                llama.kill()
+
+    def test_stopping_saves_the_slots(self):
+        llama = self.llama(self.demo())
+        proxy = self.proxy(llama, "--min-tokens", "300")
+        text = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
+        body = {"prompt": text[:3000], "n_predict": 4, "temperature": 0}
+        post(proxy.port, "/completion", body)
+        wait_for(lambda: proxy.events("keep"), "the save")
+        body["prompt"] = text[:5000]
+        post(proxy.port, "/completion", body)
+        self.assertEqual(proxy.stop(), 0, proxy.log())
+        self.assertIn("reason=shutdown", proxy.log())
+        stats = subprocess.run([OPTIONS.tqcache, "store", "check", "--read-data", "--store",
+                                f"dir:{self.store}"], capture_output=True, text=True)
+        self.assertEqual(stats.returncode, 0, stats.stdout + stats.stderr)
+
+    def test_clients(self):
+        llama = self.llama(self.smol())
+        proxy = self.proxy(llama)
+        url = f"http://127.0.0.1:{proxy.port}"
+        question = [{"role": "user", "content": "What is the capital of France?"}]
+        body = {"messages": question, "max_tokens": 8, "temperature": 0, "stream": True}
+        lines = subprocess.run(["curl", "-sN", f"{url}/v1/chat/completions", "-d",
+                                json.dumps(body)], capture_output=True, text=True,
+                               check=True).stdout
+        self.assertTrue(lines.endswith("data: [DONE]\n\n"), lines)
+        expected = post(llama.port, "/v1/chat/completions", {**body, "stream": False})
+        text = expected["choices"][0]["message"]["content"]
+        try:
+            import openai
+            client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
+            stream = client.chat.completions.create(model="any", messages=question, max_tokens=8,
+                                                    temperature=0, stream=True)
+            self.assertEqual("".join(c.choices[0].delta.content or "" for c in stream
+                                     if c.choices), text)
+            answer = client.responses.create(model="any", input="What is the capital of France?",
+                                             max_output_tokens=8, temperature=0)
+            self.assertEqual(answer.output_text, text)
+            with self.assertRaises(openai.BadRequestError):
+                client.chat.completions.create(model="any", messages="no list")
+            print("  openai", importlib.metadata.version("openai"), flush=True)
+        except ImportError:
+            print("  openai: not there", flush=True)
+        try:
+            import anthropic
+            client = anthropic.Anthropic(base_url=url, api_key="none")
+            with client.messages.stream(model="any", messages=question, max_tokens=8,
+                                        temperature=0) as stream:
+                self.assertEqual("".join(stream.text_stream), text)
+            print("  anthropic", importlib.metadata.version("anthropic"), flush=True)
+        except ImportError:
+            print("  anthropic: not there", flush=True)
+
+
+def main():
+    global OPTIONS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tqcache", type=Path, required=True)
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--models", type=Path)
+    OPTIONS, rest = parser.parse_known_args()
+    try:
+        import xllamacpp  # noqa: F401
+    except (ImportError, OSError) as error:
+        print(f"NOT RUN: xllamacpp: {error}", flush=True)
+        sys.exit(NOT_RUN)
+    unittest.main(argv=[sys.argv[0], "-v", *rest])
+
+
+if __name__ == "__main__":
+    main()
