@@ -35,7 +35,6 @@ are saved in the background. Whatever goes wrong with that, the prompt is read a
 With --model alone, a server of its own: the routes of OpenAI's interface, answered by the reference
 decoder, one request at a time. A prompt begins with its longest stored prefix, and new token blocks
 are added to the store in the background. Without --store only the last conversation is kept.
-GET / is a page with the kept prompts.
 
 --config chooses what is stored: lossless, turbo (4 bits), archive (about 3 bits, only with
 --upstream), or a configuration as in convert. The types of llama-server's own keys and values are
@@ -43,9 +42,13 @@ found out by themselves.
 
 Clients with different API keys do not find each other's prompts, unless --share-tenants is given.
 
-GET /health says whether the server can answer, GET /metrics has counters for Prometheus. SIGHUP
-reads --api-key-file again, and asks the upstream server again which model it runs. SIGTERM and Ctrl-C
-end the server after running requests are answered, at most --grace later, and after prompts are saved.
+GET /tqcache, and GET / without --upstream, is a page with the kept prompts; a browser sends an API
+key as the password. --page-file keeps its list over restarts. GET /health says whether the server can
+answer, GET /metrics has counters for Prometheus.
+
+SIGHUP reads --api-key-file again, and asks the upstream server again which model it runs. SIGTERM and
+Ctrl-C end the server after running requests are answered, at most --grace later, and after prompts
+are saved.
 
 Examples:
   llama-server -m model.gguf --slot-save-path /var/tmp/slots --port 8080
@@ -71,6 +74,7 @@ struct ServeFlags {
   std::optional<std::chrono::seconds> save_idle;
   std::optional<std::uint64_t> max_bytes;
   bool share_tenants = false;
+  std::string page_file;
   std::string api_key_file;
   std::optional<std::uint64_t> max_body;
   std::int64_t max_connections = 256;
@@ -121,14 +125,46 @@ Result<serve::HttpOptions> http_options(const ServeFlags& flags) {
   return options;
 }
 
+// The list of kept prompts, which --page-file keeps over restarts.
+class KeptLedger {
+ public:
+  KeptLedger(const std::string& path, serve::Log& log) : path_(path), log_(log) {
+    if (path_.empty()) return;
+    if (const Result<void> loaded = serve::load_ledger(path_, ledger_); !loaded) {
+      log_.warning("page-file", {{"file", path_},
+                                 {"message", loaded.error().message + "; starting a new list"}});
+    }
+  }
+
+  serve::PromptLedger& ledger() { return ledger_; }
+
+  void save() {
+    saved_ = std::chrono::steady_clock::now();
+    if (path_.empty()) return;
+    if (const Result<void> saved = serve::save_ledger(path_, ledger_); !saved) {
+      log_.warning("page-file", {{"file", path_}, {"message", saved.error().message}});
+    }
+  }
+  void save_now_and_then() {
+    if (std::chrono::steady_clock::now() - saved_ >= std::chrono::minutes(1)) save();
+  }
+
+ private:
+  std::string path_;
+  serve::Log& log_;
+  serve::PromptLedger ledger_;
+  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+};
+
 // Serves until a signal arrives.
-void wait_for_end(const ServeFlags& flags, serve::HttpServer& server, serve::Log& log,
-                  const std::function<void()>& reload) {
+void wait_for_end(const ServeFlags& flags, serve::HttpServer& server, KeptLedger& kept,
+                  serve::Log& log, const std::function<void()>& reload) {
   struct sigaction action = {};
   action.sa_handler = handle_hangup;
   sigaction(SIGHUP, &action, nullptr);
   while (!interrupted()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    kept.save_now_and_then();
     if (g_hangup == 0) continue;
     g_hangup = 0;
     reload();
@@ -175,9 +211,10 @@ Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   store.max_bytes = flags.max_bytes;
   serve::Metrics metrics;
   serve::Log log({}, console.quiet);
-  TQC_TRY_ASSIGN(const std::unique_ptr<serve::Engine> engine,
-                 open_engine(console, flags.embedded, flags.model, store, log));
-  const StoreUpkeep upkeep(console, store, *engine, log);
+  KeptLedger kept(flags.page_file, log);
+  TQC_TRY_ASSIGN(std::unique_ptr<serve::Engine> engine,
+                 open_engine(console, flags.embedded, flags.model, store, log, kept.ledger()));
+  std::optional<StoreUpkeep> upkeep(std::in_place, console, store, *engine, log);
   const bool has_tenants = !options.api_keys.empty() && !flags.share_tenants;
   const auto tenant_of = [&](const serve::Request& request) {
     return has_tenants ? key_salt(salt, request.api_key) : salt;
@@ -188,9 +225,13 @@ Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   TQC_TRY(server.start());
   log.info("listening", {{"port", std::to_string(server.port())}, {"model", engine->model_id()}});
   warn_if_open(flags, options, log);
-  wait_for_end(flags, server, log, [] {});
+  wait_for_end(flags, server, kept, log, [] {});
   log.info("stopping", {});
   server.stop(flags.grace.value_or(std::chrono::seconds(30)));
+  upkeep.reset();
+  engine->finish();
+  kept.save();
+  log.info("stopped", {});
   return ExitCode::kDone;
 }
 
@@ -198,11 +239,22 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   if (flags.upstream.empty() && flags.model.empty()) {
     return usage_error("--upstream URL, for a proxy, or --model FILE, for a server of its own");
   }
-  if (flags.upstream.empty()) return run_embedded(console, flags);
+  if (flags.upstream.empty()) {
+    if (!flags.slot_dir.empty()) return usage_error("--slot-dir needs --upstream");
+    return run_embedded(console, flags);
+  }
+  const EmbeddedFlags& own = flags.embedded;
+  if (!own.model_id.empty() || !own.chat_template.empty() || own.shows_text) {
+    return usage_error(
+        "--model-id, --template and --show-prompts are for a server of its own, without "
+        "--upstream");
+  }
   TQC_TRY_ASSIGN(const serve::HttpOptions options, http_options(flags));
   serve::Metrics metrics;
   serve::Log log({}, console.quiet);
+  KeptLedger kept(flags.page_file, log);
   serve::ProxyOptions proxy_options;
+  proxy_options.ledger = &kept.ledger();
   proxy_options.upstream.url = flags.upstream;
   if (flags.upstream_timeout) proxy_options.upstream.idle_timeout = *flags.upstream_timeout;
   TQC_TRY_ASSIGN(const std::vector<std::string> upstream_keys, read_keys(flags.upstream_key_file));
@@ -212,6 +264,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
     TQC_TRY_ASSIGN(store, open_store(console, flags.store, StoreUse::kPut));
     proxy_options.slot_dir = flags.slot_dir;
     proxy_options.backend = store->backend.get();
+    proxy_options.store_name = store->name();
     proxy_options.keeper.salt = store->salt;
     proxy_options.keeper.config = flags.config;
     proxy_options.keeper.model = flags.model;
@@ -229,12 +282,13 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   TQC_TRY(server.start());
   log.info("listening", {{"port", std::to_string(server.port())}, {"upstream", flags.upstream}});
   warn_if_open(flags, options, log);
-  wait_for_end(flags, server, log, [&] { proxy->reload(); });
+  wait_for_end(flags, server, kept, log, [&] { proxy->reload(); });
   log.info("stopping", {});
   const std::chrono::seconds grace = flags.grace.value_or(std::chrono::seconds(30));
   acknowledge_interrupt();  // the store refuses to work while it is set
   server.stop(grace);
   proxy->flush(grace);
+  kept.save();
   log.info("stopped", {});
   return ExitCode::kDone;
 }
@@ -309,6 +363,11 @@ Action define_serve(FlagSet& app) {
       ->group(keeping);
   app.add("--share-tenants", options->share_tenants,
           "Clients with different API keys use the same stored prompts and slots")
+      ->group(keeping);
+  app.add("--page-file", options->page_file,
+          "File that keeps the list of the page with the kept prompts over restarts")
+      ->type_name("FILE")
+      ->file()
       ->group(keeping);
   const std::string access = "Access and limits";
   app.add("--api-key-file", options->api_key_file,

@@ -59,7 +59,8 @@ Result<std::optional<cache::ConvertOptions>> quantization_of(const std::string& 
 Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
                                                    const EmbeddedFlags& flags,
                                                    const std::string& model,
-                                                   const EmbeddedStore& store, serve::Log& log) {
+                                                   const EmbeddedStore& store, serve::Log& log,
+                                                   serve::PromptLedger& ledger) {
   if (!flags.chat_template.empty()) TQC_TRY(tokenizer::ChatTemplate::by_name(flags.chat_template));
   serve::EngineOptions options;
   options.model = model;
@@ -74,6 +75,7 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
   options.verify_digests = flags.verify_digests;
   options.max_waiting = static_cast<std::size_t>(flags.max_waiting);
   options.shows_text = flags.shows_text;
+  options.ledger = &ledger;
   options.on_warning = [&log](const std::string& where, const std::string& message) {
     log.warning("store", {{"where", where}, {"message", message}});
   };

@@ -49,7 +49,8 @@ struct EmbeddedStore {
 Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
                                                    const EmbeddedFlags& flags,
                                                    const std::string& model,
-                                                   const EmbeddedStore& store, serve::Log& log);
+                                                   const EmbeddedStore& store, serve::Log& log,
+                                                   serve::PromptLedger& ledger);
 
 // Keeps the store below a limit, on a thread of its own, while the engine adds to it.
 class StoreUpkeep {

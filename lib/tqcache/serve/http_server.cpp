@@ -72,7 +72,9 @@ bool equal_keys(const std::string& a, const std::string& b) {
 
 // The page for people. Browsers ask for a password there, which they then send by themselves, so it
 // opens nothing else: other pages could make a browser send requests.
-bool is_page(const Request& request) { return request.method == "GET" && request.path == "/"; }
+bool is_page(const Request& request) {
+  return request.method == "GET" && (request.path == "/" || request.path == kPagePath);
+}
 
 // The password of "USER:PASSWORD" in base64; empty if it is malformed.
 std::string password_of(std::string_view encoded) {

@@ -56,8 +56,11 @@ struct HostPort {
 };
 Result<HostPort> parse_host_port(std::string_view text);
 
-// The key that a request carries; empty if it carries none. GET / also takes it as the password of
-// "Authorization: Basic", which browsers ask for.
+// The page for people, which / is, too, where no other server answers there.
+inline constexpr const char* kPagePath = "/tqcache";
+
+// The key that a request carries; empty if it carries none. A request for the page may also carry
+// it as the password of "Authorization: Basic", which browsers ask for.
 std::string api_key_of(const Request& request);
 
 // GET /health and GET /metrics are answered by the server itself, unless a route replaces them.

@@ -258,6 +258,11 @@ Result<void> PromptKeeper::bind_format(const ServerProps& props,
   return {};
 }
 
+std::string PromptKeeper::model_name() const {
+  const std::lock_guard lock(bound_mutex_);
+  return identity_.model_name;
+}
+
 bool PromptKeeper::is_bound() const {
   const std::lock_guard lock(bound_mutex_);
   return has_model_ && has_format_;
@@ -338,6 +343,7 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(const std::filesystem::path& slot_
     TQC_TRY_ASSIGN(opened, open_slot_file(slot_file, n));
   }
   kept.n_stored = opened.cache->n_tokens();
+  kept.tokens = opened.cache->description().tokens;
   const std::lock_guard lock(put_mutex_);
   store::Library stored = library(salt_of(api_key));
   store::PutReport report;

@@ -73,6 +73,7 @@ class PromptKeeper {
   // Requires: bind_model().
   Result<void> bind_format(const ServerProps& props, const std::filesystem::path& slot_file);
   bool is_bound() const;
+  std::string model_name() const;
   void unbind();
 
   // Whether a prompt can be cut anywhere: all layers have full attention.
@@ -95,10 +96,11 @@ class PromptKeeper {
                                        const std::filesystem::path& path);
 
   struct Kept {
-    std::int64_t n_tokens = 0;     // of the slot
-    std::int64_t n_stored = 0;     // of these, in the store now
-    std::uint64_t new_bytes = 0;   // in the store
-    std::uint64_t file_bytes = 0;  // of the slot file
+    std::int64_t n_tokens = 0;              // of the slot
+    std::int64_t n_stored = 0;              // of these, in the store now
+    std::uint64_t new_bytes = 0;            // in the store
+    std::uint64_t file_bytes = 0;           // of the slot file
+    std::vector<std::int32_t> tokens = {};  // in the store now
   };
   // Puts the prompt of a slot file into the store. It is cut behind the last full token block, so
   // that tokens that would be others in a longer text (words joined at the end) do not matter.

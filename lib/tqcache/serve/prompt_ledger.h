@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/error.h"
+
 namespace tqcache::serve {
 
 // Hashes of the complete token blocks of a text: each covers all tokens up to its end.
@@ -21,7 +23,7 @@ std::vector<std::uint64_t> block_chain(std::span<const std::int32_t> tokens);
 
 struct KeptPrompt {
   std::uint64_t id = 0;
-  std::string tenant;  // as given to PromptLedger::note()
+  std::string tenant;  // a digest
   std::string model;
   std::string text = {};  // how it begins; empty unless the server may show it
   std::int64_t n_tokens = 0;
@@ -34,16 +36,10 @@ struct KeptPrompt {
   std::vector<std::uint64_t> chain = {};
 };
 
-// What happened to one prompt.
-struct PromptEvent {
+// Whose prompts they are, and of which model. The ledger keeps a digest of the tenant only.
+struct PromptOwner {
   std::string tenant;
   std::string model;
-  std::string text = {};
-  std::int64_t prompt_tokens = 0;  // of `tokens`; the rest is the answer
-  std::span<const std::int32_t> tokens;
-  std::int64_t cached_tokens = 0;
-  double saved_seconds = 0;
-  std::int64_t now = 0;  // seconds since 1970
 };
 
 // Threads: any number.
@@ -52,17 +48,28 @@ class PromptLedger {
   using Id = std::uint64_t;
   static constexpr std::size_t kMaxEntries = 1000;  // the least recently used are dropped
 
-  // Counts a hit for the entry that shares the most token blocks with the prompt, if tokens were
-  // cached. Then adds an entry, or extends the one that the text continues. Returns its id.
-  Id note(const PromptEvent& event);
+  // A prompt begins with tokens that did not have to be computed. Counts for the entry that shares
+  // the most token blocks with it, if there is one. `now`: seconds since 1970.
+  void hit(const PromptOwner& owner, std::span<const std::int32_t> prompt,
+           std::int64_t cached_tokens, double saved_seconds, std::int64_t now);
 
-  // Sets the bytes that a prompt added to the store, in addition to those of finish_bytes().
+  // These tokens are kept now. Adds an entry, or extends the one that they continue. Returns its
+  // id. `text`: how they begin, or empty.
+  Id keep(const PromptOwner& owner, std::span<const std::int32_t> tokens, std::string text,
+          std::int64_t now);
+
+  // Sets the bytes that a prompt added to the store, in addition to those of add_bytes().
   void set_bytes(Id id, std::uint64_t bytes);
   // Adds to the bytes for good, and ends set_bytes().
-  void finish_bytes(Id id, std::uint64_t bytes);
+  void add_bytes(Id id, std::uint64_t bytes);
 
   // Entries of a tenant, or of all, the most recently used first.
   std::vector<KeptPrompt> entries(std::optional<std::string_view> tenant) const;
+
+  // All entries as JSON, without their texts; and back. Entries of before stay.
+  // Errors: kCorrupt; kTooLarge. Safe for untrusted input.
+  std::string to_json() const;
+  Result<void> add_json(std::string_view text);
 
  private:
   struct Slot {
@@ -76,5 +83,9 @@ class PromptLedger {
   std::vector<Slot> slots_;
   Id next_ = 1;
 };
+
+// The ledger in a file. Errors: those of files and of add_json(); a missing file is no error.
+Result<void> load_ledger(const std::string& path, PromptLedger& ledger);
+Result<void> save_ledger(const std::string& path, const PromptLedger& ledger);
 
 }  // namespace tqcache::serve

@@ -133,6 +133,14 @@ std::string base64(ByteView bytes) {
   return text;
 }
 
+// Whether the host of a request is an address or this machine.
+bool is_address(std::string_view host) {
+  if (host.starts_with('[')) return true;
+  host = host.substr(0, host.rfind(':'));
+  if (same_word(host, "localhost")) return true;
+  return !host.empty() && host.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
 }  // namespace
 
 std::string prompt_page(const PageFacts& facts, std::span<const KeptPrompt> prompts) {
@@ -152,9 +160,8 @@ std::string prompt_page(const PageFacts& facts, std::span<const KeptPrompt> prom
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width\">"
       "<title>tqcache: kept prompts</title><style>{}</style></head>\n<body><main>\n"
-      "<h1>Kept prompts</h1>\n<p>{}, {}. Running since {} UTC; what happened before is not "
-      "counted.</p>\n",
-      kPageStyle, escape_html(facts.model), place, time_text(facts.started));
+      "<h1>Kept prompts</h1>\n<p>{}, {}.</p>\n",
+      kPageStyle, escape_html(facts.model), place);
   if (facts.is_of_one_key) out += "<p>These are the prompts of your API key.</p>\n";
   out += "<dl>" + term("Prompts", with_commas(std::ssize(prompts))) +
          term("Added to the store", size_text(bytes)) + term("Hits", with_commas(hits)) +
@@ -178,6 +185,15 @@ Response page_response(std::string page) {
                       {"Cache-Control", "no-store"}};
   response.body = std::move(page);
   return response;
+}
+
+Response answer_page(const Request& request, const PageFacts& facts, const PromptLedger& ledger,
+                     std::optional<std::string_view> tenant) {
+  if (request.api_key.empty() && !is_address(request.header("Host"))) {
+    return Response::error(403, "permission_error",
+                           "open this page by the address of the server, or with a key");
+  }
+  return page_response(prompt_page(facts, ledger.entries(tenant)));
 }
 
 }  // namespace tqcache::serve

@@ -4,8 +4,10 @@
 // Plain HTML without scripts and external files. Texts of clients are escaped.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "tqcache/serve/http_message.h"
 #include "tqcache/serve/prompt_ledger.h"
@@ -17,7 +19,6 @@ struct PageFacts {
   std::string store;           // URL without the password; empty: prompts are kept in memory only
   bool shows_text = false;     // a column with the beginning of each prompt
   bool is_of_one_key = false;  // other keys have other pages
-  std::int64_t started = 0;    // seconds since 1970
   std::int64_t now = 0;
 };
 
@@ -26,5 +27,11 @@ std::string prompt_page(const PageFacts& facts, std::span<const KeptPrompt> prom
 
 // The page with headers that forbid scripts, frames and external files.
 Response page_response(std::string page);
+
+// Answers a request for the page: prompts of `tenant`, or of all. Without a key the server must be
+// asked for by its address or as localhost: otherwise a page elsewhere could give its own name the
+// address of this server, and read the answer (DNS rebinding).
+Response answer_page(const Request& request, const PageFacts& facts, const PromptLedger& ledger,
+                     std::optional<std::string_view> tenant);
 
 }  // namespace tqcache::serve

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <ctime>
 #include <deque>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "tqcache/serve/prompt_page.h"
 #include "tqcache/serve/slot_table.h"
 
 namespace tqcache::serve {
@@ -170,6 +172,9 @@ class KeepingProxy : public Proxy {
     server.set_health([this] { return health(); });
     server.set_fallback(
         [this](const Request& request, Client& client) { return handle(request, client); });
+    if (options_.ledger == nullptr || keeper_ == nullptr) return;
+    server.route("GET", kPagePath,
+                 [this](const Request& request, Client&) { return page(request); });
   }
 
   void reload() override { must_bind_ = true; }
@@ -201,7 +206,8 @@ class KeepingProxy : public Proxy {
     std::size_t slot;
     KnownSlot now;
     std::int64_t n_restored = 0;
-    std::string tail;  // of the answer
+    std::vector<std::int32_t> restored;  // these tokens
+    std::string tail;                    // of the answer
   };
 
   std::vector<Header> own_headers() const {
@@ -216,6 +222,17 @@ class KeepingProxy : public Proxy {
     }
     const bool is_keeping = keeper_ != nullptr && keeper_->is_bound();
     return Response::json(200, fmt::format(R"({{"status":"ok","keeping":{}}})", is_keeping));
+  }
+
+  // The prompts of the client's key.
+  Response page(const Request& request) {
+    const std::string tenant = options_.keeper.share_tenants ? "" : request.api_key;
+    PageFacts facts;
+    facts.model = keeper_->is_bound() ? keeper_->model_name() : "no model yet";
+    facts.store = options_.store_name;
+    facts.is_of_one_key = !tenant.empty();
+    facts.now = std::time(nullptr);
+    return answer_page(request, facts, *options_.ledger, tenant);
   }
 
   // Logs a warning unless the same one was the last of its kind.
@@ -451,6 +468,7 @@ class KeepingProxy : public Proxy {
       return corrupt(fmt::format("{} of {} tokens were restored", *restored, n_written));
     }
     lease.n_restored = n_written;
+    lease.restored.assign(tokens.begin(), tokens.begin() + n_written);
     lease.now.n_stored = n_written;
     metrics_.add("tqcache_restores_total");
     metrics_.add("tqcache_restored_tokens_total", static_cast<double>(n_written));
@@ -474,7 +492,12 @@ class KeepingProxy : public Proxy {
         seconds_per_token_ = number_in(timings, "prompt_ms") / 1000 / n_computed;
       }
       if (lease.n_restored > 0) {
-        metrics_.add("tqcache_saved_seconds_total", n_reused * seconds_per_token_.load());
+        const double n_seconds = n_reused * seconds_per_token_.load();
+        metrics_.add("tqcache_saved_seconds_total", n_seconds);
+        if (options_.ledger != nullptr) {
+          options_.ledger->hit({lease.now.tenant, keeper_->model_name()}, lease.restored,
+                               static_cast<std::int64_t>(n_reused), n_seconds, std::time(nullptr));
+        }
         if (n_reused + static_cast<double>(kLeastGain) < static_cast<double>(lease.n_restored)) {
           warn_once("reuse", fmt::format("the upstream server used {} of {} restored tokens",
                                          n_reused, lease.n_restored));
@@ -538,6 +561,11 @@ class KeepingProxy : public Proxy {
       const auto kept = keeper_->keep(next->file.path(), next->tenant);
       if (kept) {
         clear_warning("keep");
+        if (options_.ledger != nullptr) {
+          const PromptLedger::Id id = options_.ledger->keep({next->tenant, keeper_->model_name()},
+                                                            kept->tokens, "", std::time(nullptr));
+          options_.ledger->add_bytes(id, kept->new_bytes);
+        }
         log_.info("keep", {{"slot", std::to_string(next->slot)},
                            {"reason", next->reason},
                            {"tokens", std::to_string(kept->n_stored)},

@@ -19,6 +19,7 @@
 #include "tqcache/serve/http_server.h"
 #include "tqcache/serve/operations.h"
 #include "tqcache/serve/prompt_keeper.h"
+#include "tqcache/serve/prompt_ledger.h"
 #include "tqcache/serve/upstream.h"
 #include "tqcache/store.h"
 
@@ -37,6 +38,8 @@ struct ProxyOptions {
   std::int64_t save_every = 2048;  // tokens of a conversation between two saves
   // A conversation that has rested this long is saved, too.
   std::chrono::milliseconds idle_save{30'000};
+  PromptLedger* ledger = nullptr;  // learns which prompts are kept; null: there is no page
+  std::string store_name = {};     // for the page
   // How long a request waits for a slot.
   std::chrono::milliseconds slot_timeout{600'000};
 };

@@ -251,6 +251,41 @@ class KeptPrompts(unittest.TestCase):
                     return
             time.sleep(0.1)
 
+    def test_the_page_survives_a_restart(self):
+        flags = ["--store", self.store, "--page-file", os.path.join(self.folder, "page.json")]
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hi"}]
+        with Server(*flags) as server:
+            greedy(server.client(), messages, max_tokens=2)
+        with Server(*flags) as server:
+            for path in ("/", "/tqcache"):
+                page = curl(server.url(path))
+                self.assertEqual(page.count("<tr>"), 2)
+                self.assertNotIn("librarian", page)
+            greedy(server.client(), messages, max_tokens=2)
+            hits = re.search(r"<dt>Hits</dt><dd>(\d+)</dd>", curl(server.url("/")))
+            self.assertEqual(hits[1], "1")
+            # A name that a page elsewhere has given this address.
+            self.assertIn("403", curl("-i", "-H", "Host: evil.example", server.url("/"))
+                          .splitlines()[0])
+
+    def test_sigterm_ends_a_stream_and_keeps_its_blocks(self):
+        server = Server("--store", self.store, "--grace", "1s")
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Count."}]
+        stream = greedy(server.client(), messages, stream=True, max_tokens=10_000,
+                        logit_bias={"2": -100, "0": -100})
+        next(stream)
+        server.process.send_signal(signal.SIGTERM)
+        # The stream ends without [DONE]; what the client makes of that is its own.
+        with self.assertRaises(Exception):
+            for _ in stream:
+                pass
+            raise EOFError
+        self.assertEqual(server.process.wait(60), 0)
+        self.assertIn("event=stopped", server.text())
+        with Server("--store", self.store) as again:
+            usage = greedy(again.client(), messages, max_tokens=1).usage
+            self.assertGreaterEqual(usage.prompt_tokens_details.cached_tokens, 512)
+
     def test_keys_are_tenants(self):
         keys = os.path.join(self.folder, "keys")
         with open(keys, "w", encoding="ascii", opener=lambda p, f: os.open(p, f, 0o600)) as file:

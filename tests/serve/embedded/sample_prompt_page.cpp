@@ -31,7 +31,6 @@ int main() {
                            .store = "dir:/tmp/\"<i>",
                            .shows_text = true,
                            .is_of_one_key = true,
-                           .started = 1'795'444'000,
                            .now = 1'795'444'400};
   const Response response = page_response(prompt_page(facts, prompts));
   std::string all;

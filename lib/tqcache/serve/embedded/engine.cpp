@@ -165,7 +165,7 @@ void Engine::finish_store() {
       !finished && options_.on_warning) {
     options_.on_warning("store", finished.error().message);
   }
-  ledger_.finish_bytes(entry_, store_->stored().new_bytes);
+  ledger().add_bytes(entry_, store_->stored().new_bytes);
   finished_bytes_ += store_->stored().new_bytes;
   current_bytes_ = 0;
   store_.reset();
@@ -308,21 +308,19 @@ void Engine::note_in_ledger(const GenerationRequest& request, const Answer& answ
     std::string whole = tokenizer::take_whole_characters(text);
     text = std::move(whole);
   }
-  entry_ = ledger_.note({.tenant = request.tenant,
-                         .model = model_id_,
-                         .text = std::move(text),
-                         .prompt_tokens = std::min(answer.prompt_tokens, cache.n_tokens()),
-                         .tokens = cache.tokens,
-                         .cached_tokens = answer.cached_tokens,
-                         .saved_seconds = answer.saved_seconds,
-                         .now = std::time(nullptr)});
+  const PromptOwner owner{request.tenant, model_id_};
+  const std::int64_t now = std::time(nullptr);
+  if (answer.cached_tokens > 0) {
+    ledger().hit(owner, request.prompt, answer.cached_tokens, answer.saved_seconds, now);
+  }
+  entry_ = ledger().keep(owner, cache.tokens, std::move(text), now);
   note_stored_bytes();
 }
 
 void Engine::note_stored_bytes() {
   if (!store_) return;
   current_bytes_ = store_->stored_so_far().new_bytes;
-  ledger_.set_bytes(entry_, current_bytes_);
+  ledger().set_bytes(entry_, current_bytes_);
 }
 
 void Engine::refresh_ledger() {

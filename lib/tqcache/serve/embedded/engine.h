@@ -44,6 +44,8 @@ struct EngineOptions {
   bool verify_digests = false;
   std::size_t max_waiting = 16;  // requests in the queue
   bool shows_text = false;       // the ledger keeps how each prompt begins
+  // Learns which prompts are kept, and must outlive the engine. Null: the engine has its own.
+  PromptLedger* ledger = nullptr;
   std::function<void(const std::string& where, const std::string& message)> on_warning = {};
 };
 
@@ -84,7 +86,7 @@ class Engine {
   const model::Model& model() const { return session_->model(); }
   std::int64_t context_length() const { return model().config.context_length; }
   RequestQueue& queue() { return queue_; }
-  PromptLedger& ledger() { return ledger_; }
+  PromptLedger& ledger() { return options_.ledger == nullptr ? own_ledger_ : *options_.ledger; }
   bool has_store() const { return !options_.store_url.empty(); }
   // Of the store, without the password; empty: there is none.
   const std::string& store_name() const { return store_name_; }
@@ -117,6 +119,9 @@ class Engine {
 
   // Ends the answer in progress, and all that follow, after the current token. Threads: any.
   void stop() { stopping_ = true; }
+  // Gives the store what it lacks, for at most ten seconds. Requires: nobody has a turn, and nobody
+  // asks for one any more.
+  void finish() { finish_store(); }
   bool is_stopping() const { return stopping_; }
 
  private:
@@ -150,7 +155,7 @@ class Engine {
   std::optional<session::ChatTurns> turns_;
   std::optional<Error> no_turns_;  // why there are none
   RequestQueue queue_;
-  PromptLedger ledger_;
+  PromptLedger own_ledger_;
   std::atomic<bool> stopping_ = false;
 
   // Of the conversation in memory; only for the one that has its turn.

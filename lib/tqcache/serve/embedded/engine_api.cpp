@@ -210,7 +210,9 @@ void EngineApi::add_routes(HttpServer& server) {
   server.route("GET", "/v1/models", [this](const Request&, Client&) { return models(); });
   server.route("GET", "/v1/models/" + engine_.model_id(),
                [this](const Request&, Client&) { return model(); });
-  server.route("GET", "/", [this](const Request& r, Client&) { return page(r); });
+  for (const char* path : {"/", kPagePath}) {
+    server.route("GET", path, [this](const Request& r, Client&) { return page(r); });
+  }
   server.set_health([this] { return health(); });
 }
 
@@ -441,11 +443,9 @@ Response EngineApi::page(const Request& request) {
   facts.store = engine_.store_name();
   facts.shows_text = engine_.shows_text();
   facts.is_of_one_key = options_.has_keys;
-  facts.started = started_;
   facts.now = std::time(nullptr);
-  return page_response(prompt_page(
-      facts, engine_.ledger().entries(options_.has_keys ? std::optional<std::string_view>(tenant)
-                                                        : std::nullopt)));
+  return answer_page(request, facts, engine_.ledger(),
+                     options_.has_keys ? std::optional<std::string_view>(tenant) : std::nullopt);
 }
 
 Response EngineApi::health() const {
