@@ -2,7 +2,7 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary and why tests were skipped.
 #
-# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--wheel] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
@@ -18,6 +18,7 @@
 #             cannot be had do not run
 #   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
 #             which are installed (73 MB) and then started and stopped on free ports
+#   --wheel   then build the Python wheel and test it in an empty venv (python/build_wheel.sh)
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
@@ -39,6 +40,7 @@ with_replay=false
 with_interop=false
 with_chromium=false
 with_servers=false
+with_wheel=false
 with_fuzz=false
 with_coverage=false
 fuzz_limit=-max_total_time=60
@@ -66,6 +68,7 @@ while [ $# -gt 0 ]; do
     --interop) with_interop=true ;;
     --chromium) with_chromium=true ;;
     --servers) with_servers=true ;;
+    --wheel) with_wheel=true ;;
     --fuzz) with_fuzz=true ;;
     --coverage) with_coverage=true ;;
     --jobs) want_number "$@"; jobs=$2; shift ;;
