@@ -226,6 +226,7 @@ if $with_clang || $with_asan || $with_replay; then groups+=(clang); fi
 ! $with_interop || groups+=(interop)
 ! $with_chromium || groups+=(chromium)
 ! $with_servers || groups+=(servers)
+! $with_wheel || groups+=(wheel)
 ! $with_fuzz || groups+=(fuzz)
 ! $with_coverage || groups+=(coverage)
 tools/install-deps.sh "${groups[@]}"
@@ -236,6 +237,17 @@ werror=OFF
 if $with_fuzz; then check_fuzz; fi
 if $with_coverage; then check_coverage; fi
 if $with_fuzz || $with_coverage; then exit 0; fi
+
+# The wheel takes the library of the tests, so that nothing is compiled twice.
+check_wheel() {
+  local began=$SECONDS
+  step "wheel: build"
+  cmake --install build/dev --prefix "$PWD/build/wheel/dev" > /dev/null
+  rm -rf python/dist
+  TQCACHE_PREFIX=$PWD/build/wheel/dev python/build_wheel.sh
+  step "wheel: built in $((SECONDS - began)) s; tests"
+  python/test_wheel.sh
+}
 
 # Empty when not asked for, so that a build folder forgets what an earlier run asked for.
 peers=
@@ -253,4 +265,5 @@ if $with_cuda; then
 fi
 configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVERS="$servers" \
   "${cuda[@]}"
+if $with_wheel; then check_wheel; fi
 run_tests dev
