@@ -2,7 +2,7 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary and why tests were skipped.
 #
-# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--long] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--wheel] [--long] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
@@ -18,6 +18,7 @@
 #             cannot be had do not run
 #   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
 #             which are installed (73 MB) and then started and stopped on free ports
+#   --wheel   then build the Python wheel and test it in an empty venv (python/build_wheel.sh)
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --long    before the other tests convert, verify, store and fetch a cache of 32 GiB, made with holes,
 #             in at most 512 MiB of memory (tests/long/large_files.py; ten minutes, 100 MB of disk)
@@ -42,6 +43,7 @@ with_interop=false
 with_chromium=false
 with_servers=false
 with_long=false
+with_wheel=false
 with_fuzz=false
 with_coverage=false
 fuzz_limit=-max_total_time=60
@@ -70,6 +72,7 @@ while [ $# -gt 0 ]; do
     --chromium) with_chromium=true ;;
     --servers) with_servers=true ;;
     --long) with_long=true ;;
+    --wheel) with_wheel=true ;;
     --fuzz) with_fuzz=true ;;
     --coverage) with_coverage=true ;;
     --jobs) want_number "$@"; jobs=$2; shift ;;
@@ -227,6 +230,7 @@ if $with_clang || $with_asan || $with_replay; then groups+=(clang); fi
 ! $with_interop || groups+=(interop)
 ! $with_chromium || groups+=(chromium)
 ! $with_servers || groups+=(servers)
+! $with_wheel || groups+=(wheel)
 ! $with_fuzz || groups+=(fuzz)
 ! $with_coverage || groups+=(coverage)
 tools/install-deps.sh "${groups[@]}"
@@ -237,6 +241,17 @@ werror=OFF
 if $with_fuzz; then check_fuzz; fi
 if $with_coverage; then check_coverage; fi
 if $with_fuzz || $with_coverage; then exit 0; fi
+
+# The wheel takes the library of the tests, so that nothing is compiled twice.
+check_wheel() {
+  local began=$SECONDS
+  step "wheel: build"
+  cmake --install build/dev --prefix "$PWD/build/wheel/dev" > /dev/null
+  rm -rf python/dist
+  TQCACHE_PREFIX=$PWD/build/wheel/dev python/build_wheel.sh
+  step "wheel: built in $((SECONDS - began)) s; tests"
+  python/test_wheel.sh
+}
 
 # Empty when not asked for, so that a build folder forgets what an earlier run asked for.
 peers=
@@ -258,4 +273,5 @@ if $with_long; then
   step "large files"
   python3 tests/long/large_files.py --tqcache build/dev/tools/tqcache --folder build
 fi
+if $with_wheel; then check_wheel; fi
 run_tests dev
