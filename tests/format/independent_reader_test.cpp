@@ -137,6 +137,39 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
   }
 }
 
+TEST_F(IndependentReader, ReadsCheckpoints) {
+  const auto folder = std::filesystem::path(TQCACHE_GOLDEN_FILES) / "../v2_checkpoints";
+  for (const char* name : {"hybrid.tqkv", "windows.tqkv"}) {
+    const Bytes file = read_all(folder / name);
+    const Outcome outcome = read(file);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const Json told = Json::parse(outcome.output);
+    const CacheFileInfo info = info_of(file);
+    EXPECT_EQ(told["checkpoints"], Json({96, 100, 146}));
+    EXPECT_EQ(told["content_name"], to_hex(info.content_name));
+    EXPECT_EQ(told["sections"].size(), info.sections.size());
+  }
+}
+
+TEST_F(IndependentReader, RefusesOtherCheckpoints) {
+  const auto folder = std::filesystem::path(TQCACHE_GOLDEN_FILES) / "../v2_checkpoints";
+  const Bytes file = read_all(folder / "hybrid.tqkv");
+  const auto expect_told = [&](const std::function<void(Manifest&)>& change, const char* what) {
+    const Outcome outcome = read(change_manifest(file, change));
+    EXPECT_NE(outcome.status, 0) << what;
+    EXPECT_NE(outcome.output.find(what), std::string::npos) << outcome.output;
+  };
+  expect_told([](Manifest& m) { m.checkpoints[2].n_tokens = 151; }, "number of tokens");
+  expect_told([](Manifest& m) { std::swap(m.checkpoints[0], m.checkpoints[1]); }, "order");
+  expect_told([](Manifest& m) { m.checkpoints[0].first_position = 96; }, "first position");
+  expect_told([](Manifest& m) { m.checkpoints[0].layers.pop_back(); }, "number of layers");
+  expect_told(
+      [](Manifest& m) {
+        std::get<cache::StateDesc>(m.checkpoints[1].layers[0]).arrays[0].name = "q";
+      },
+      "a checkpoint of other layers");
+}
+
 TEST_F(IndependentReader, ReadsTurboWindows) {
   for (const std::int64_t n_tokens : {0, 3, 256, 300, 600}) {
     expect_read_alike(file_of(CacheBuilder(n_tokens)

@@ -96,6 +96,22 @@ TEST(LlamaCheckpoints, StayInATqkvFile) {
   }
 }
 
+// Golden files: tests/golden/v2_checkpoints was written once, and is read the same for good.
+TEST(LlamaCheckpoints, OfGoldenFilesAreThoseOfTheSlots) {
+  const auto folder = std::filesystem::path(TQCACHE_TEST_DATA) / "../golden/v2_checkpoints";
+  const std::vector<std::pair<const char*, const char*>> goldens = {
+      {"hybrid.tqkv", "5bbe1acefeb03238ce6ab2df479a2e726a4fc4103a709cef2f42992705deb0d2"},
+      {"windows.tqkv", "4c7a369a4a2c075eea97c1e201a47c4dde8a102955f52c2677b35165abfbd8e6"}};
+  for (std::size_t i = 0; i < goldens.size(); ++i) {
+    const Bytes file = read_all(folder / goldens[i].first);
+    const auto report = must(format::verify_cache(*memory_source(file)));
+    EXPECT_TRUE(report.damage.empty());
+    EXPECT_EQ(to_hex(report.info.content_name), goldens[i].second);
+    const auto opened = must(interop::open_any(memory_source(file)));
+    EXPECT_EQ(written(*opened.cache, slots()[i].model, kSlot), llama_fixture(slots()[i].name));
+  }
+}
+
 // The state at a checkpoint is what a slot of so many tokens has.
 TEST(LlamaCheckpoints, AreStatesOfTheCache) {
   for (const Slot& slot : slots()) {

@@ -98,6 +98,58 @@ TEST(Session, KeepsTheCommonPrefixOfCacheAndPrompt) {
   EXPECT_EQ(session->cache().n_tokens(), 6);
 }
 
+// As a cache with recurrent state does, from its last context checkpoint before the prompt differs.
+TEST(Session, GoesBackToAnEarlierState) {
+  const auto session = must(Session::open({.model = kModel}));
+  const std::vector<std::int32_t> ids = encode(*session, kPrompt);
+  ASSERT_GT(ids.size(), 8u);
+  must(session->feed(ids));
+  const cache::Cache whole = session->cache();
+  std::vector<std::int64_t> asked;
+  const auto earlier = [&](std::int64_t n_tokens) -> Result<std::optional<cache::Cache>> {
+    asked.push_back(n_tokens);
+    if (n_tokens < 4) return std::optional<cache::Cache>();
+    return std::optional(must(cache::truncate(whole, 4)));
+  };
+  const auto reuse = [&](const std::vector<std::int32_t>& prompt) {
+    session->cache() = whole;
+    session->cache().layers.emplace_back(cache::StateLayer{});  // cannot go back
+    return must(session->keep_common_prefix(prompt, earlier));
+  };
+  std::vector<std::int32_t> other(ids.begin(), ids.begin() + 6);
+  other.push_back(ids[6] + 1);
+  PrefixReuse reused = reuse(other);
+  EXPECT_EQ(reused.n_common, 6);
+  EXPECT_EQ(reused.n_kept, 4);
+  EXPECT_THAT(reused.obstacle, HasSubstr("its state belongs to all of the tokens"));
+  EXPECT_EQ(session->cache().tokens, std::vector(ids.begin(), ids.begin() + 4));
+
+  // A token of the prompt remains to be computed.
+  EXPECT_EQ(reuse(std::vector(ids.begin(), ids.begin() + 5)).n_kept, 4);
+  EXPECT_EQ(reuse(ids).n_kept, 4);
+  // Nothing is asked for if the prompt continues the cache.
+  std::vector<std::int32_t> longer = ids;
+  longer.push_back(7);
+  EXPECT_EQ(reuse(longer).n_kept, std::ssize(ids));
+  EXPECT_THAT(asked, testing::ElementsAre(6, 4, std::ssize(ids) - 1));
+
+  other.resize(3);
+  other.push_back(ids[3] + 1);
+  reused = reuse(other);
+  EXPECT_EQ(reused.n_common, 3);
+  EXPECT_EQ(reused.n_kept, 0);
+
+  // A state of other tokens is not taken.
+  const auto wrong = [&](std::int64_t) -> Result<std::optional<cache::Cache>> {
+    cache::Cache cache = must(cache::truncate(whole, 2));
+    cache.tokens[1] += 1;
+    return std::optional(std::move(cache));
+  };
+  session->cache() = whole;
+  session->cache().layers.emplace_back(cache::StateLayer{});
+  EXPECT_EQ(must(session->keep_common_prefix(other, wrong)).n_kept, 0);
+}
+
 TEST(Session, NamesTheFileThatIsToBlame) {
   const TempDir dir;
   const std::string path = (dir / "alice.tqkv").string();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "store/library_fixture.h"
+#include "support/checkpoint_reader.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/store/blobs/keys.h"
@@ -240,6 +241,37 @@ TEST_F(Find, AChainThatGrowsGetsASlotLater) {
   EXPECT_FALSE(report.error.has_value());
   EXPECT_EQ(report.new_blocks, 4);
   EXPECT_EQ(found(library_, cache, and_more(cache)), 1024);
+}
+
+// Context checkpoints are states that a prompt is found by.
+TEST_F(Find, EndsAtTheLastCheckpointThatThePromptHas) {
+  const auto cache_of = [](std::int64_t n) {
+    return CacheBuilder(n).dense(kHeads).arrays().rotating({kHeads, 40, 0}).build();
+  };
+  const cache::Cache cache = cache_of(1000);
+  const CheckpointReader prompt(cache, {checkpoint_of(cache_of(100)), checkpoint_of(cache_of(300)),
+                                        checkpoint_of(cache_of(800))});
+  const Bytes file = must(format::write_cache_bytes(prompt, {}));
+  const auto check = [&](const store::PutReport& report) {
+    EXPECT_EQ(report.checkpoints, 2);
+    EXPECT_EQ(report.short_checkpoints, 1);
+    for (const auto& [n, expected] :
+         {std::pair{299, 0}, {300, 300}, {799, 300}, {800, 800}, {999, 800}, {1000, 1000}}) {
+      const auto tokens = leaving_after(cache, static_cast<std::size_t>(n));
+      store::Prefix prefix = must(library_.find(cache.identity, tokens));
+      EXPECT_EQ(prefix.n_tokens, expected) << n;
+      if (expected == 0) continue;
+      const auto fetched = must(library_.fetch(prefix));
+      ASSERT_NE(fetched, nullptr);
+      const auto first = must(cache::first_tokens(cache::borrow(prompt), expected));
+      EXPECT_EQ(name_of(file_of(load(*fetched))), name_of(file_of(must(cache::load(*first))))) << n;
+    }
+  };
+  check(must(library_.put(prompt, "from a reader")));
+  check(put(library_, file, "from a file"));
+  // What has a name is the whole cache, without its checkpoints.
+  const auto whole = must(library_.fetch(record_of(library_, "from a file")));
+  EXPECT_EQ(name_of(written(*whole)), name_of(file_of(cache)));
 }
 
 }  // namespace library_find_test
