@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "support/cache_builder.h"
+#include "support/temp_dir.h"
 #include "tqcache/cache.h"
+#include "tqcache/interop.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
@@ -87,6 +90,23 @@ TEST(ForeignCache, RefusesValuesThatAreNotFinite) {
   EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
   EXPECT_THAT(refused.error().message,
               HasSubstr("layer 0 v: kv head 1 token 266: a value is not finite"));
+}
+
+// transformers and mlx-lm have these keys in pairs.
+TEST(ForeignCache, OfGlm4IsNotExportedToPythonsPrograms) {
+  const TempDir dir;
+  ForeignCache foreign = two_layers(3);
+  foreign.identity.architecture = "glm4";
+  const auto reader = must(reader_of(std::move(foreign)));
+  const auto hf = interop::export_hf(*reader, dir / "a.safetensors", Overwrite::kRefuse);
+  ASSERT_FALSE(hf);
+  EXPECT_EQ(hf.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(hf.error().message, HasSubstr("GLM-4"));
+  const auto mlx = interop::export_mlx_lm(*reader, dir / "a.safetensors", {}, {});
+  ASSERT_FALSE(mlx);
+  EXPECT_EQ(mlx.error().code, ErrorCode::kUnsupported);
+  EXPECT_FALSE(std::filesystem::exists(dir / "a.safetensors"));
+  EXPECT_TRUE(interop::check_key_order("granite").ok());
 }
 
 TEST(ForeignCache, HasItsTokensWhenTheyAreKnown) {

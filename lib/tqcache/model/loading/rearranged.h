@@ -19,8 +19,8 @@ namespace tqcache::model {
 // MXFP4's blocks and scales) by GGUF's ffn_gate_exps, ffn_up_exps and ffn_down_exps. These are
 // copies in model.rearranged, as large as the originals.
 //
-// Errors: kCorrupt (shapes that do not fit, scales without blocks), kUnsupported (another type), each
-//         with the name of the tensor; kTooLarge: more than the memory of this process allows.
+// Errors: kCorrupt (shapes that do not fit, scales without blocks), kUnsupported (another type),
+//         each with the name of the tensor; kTooLarge: more than the memory of this process allows.
 Result<void> rearrange_experts(ModelTensors& model);
 
 }  // namespace tqcache::model
