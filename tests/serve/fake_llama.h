@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "tensors/gguf_builder.h"
 #include "tqcache/cache.h"
 #include "tqcache/interop.h"
 #include "tqcache/reader.h"
@@ -38,9 +40,8 @@ class FakeLlama {
   FakeLlama(std::filesystem::path slot_dir, std::size_t n_slots, int port = 0)
       : slot_dir_(std::move(slot_dir)),
         slots_(n_slots),
-        geometry_(*interop::read_llama_geometry(model_path())),
+        geometry_(*interop::read_llama_geometry(write_model())),
         server_({.address = "127.0.0.1:" + std::to_string(port)}, metrics_, log_) {
-    // Fewer layers would be another model; fewer tokens are enough.
     server_.set_fallback([this](const serve::Request& request, serve::Client& client) {
       return handle(request, client);
     });
@@ -48,9 +49,8 @@ class FakeLlama {
     if (!started) throw std::runtime_error(started.error().message);
   }
 
-  static std::string model_path() {
-    return std::string(TQCACHE_DEMO_MODEL) + "/tqcache-demo-17m.q8_0.gguf";
-  }
+  // A file with shapes and no weights: tqcache cannot run such a model, and keeps its prompts.
+  std::filesystem::path model_path() const { return slot_dir_.parent_path() / "model.gguf"; }
   int port() const { return server_.port(); }
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port()); }
 
@@ -92,6 +92,21 @@ class FakeLlama {
   }
 
  private:
+  std::filesystem::path write_model() const {
+    const Bytes bytes = GgufBuilder()
+                            .text("general.architecture", "qwen3")
+                            .value<std::uint32_t>("qwen3.block_count", kU32, 2)
+                            .value<std::uint32_t>("qwen3.attention.head_count", kU32, 1)
+                            .value<std::uint32_t>("qwen3.attention.head_count_kv", kU32, 1)
+                            .value<std::uint32_t>("qwen3.attention.key_length", kU32, 64)
+                            .value<std::uint32_t>("qwen3.attention.value_length", kU32, 64)
+                            .tensor("norm.weight", {8}, kTensorF32, 32)
+                            .build();
+    const auto written = write_file_atomically(model_path(), bytes, Overwrite::kAllow);
+    if (!written) throw std::runtime_error(written.error().message);
+    return model_path();
+  }
+
   static float value_of(std::int32_t token, std::size_t position, std::size_t layer,
                         std::size_t i) {
     const std::size_t mixed =
@@ -139,7 +154,7 @@ class FakeLlama {
     if (answers_garbage) return Response::text(200, "]] not JSON [[");
     const std::string& path = request.path;
     if (path == "/props") {
-      return Response::json(200, Json{{"model_path", model_path()},
+      return Response::json(200, Json{{"model_path", model_path().string()},
                                       {"total_slots", slots_.size()},
                                       {"default_generation_settings", {{"n_ctx", 4096}}}}
                                      .dump());
@@ -147,6 +162,11 @@ class FakeLlama {
     if (path == "/lora-adapters") return Response::json(200, "[]");
     if (path == "/slots") return list_slots();
     if (path.starts_with("/slots/")) return act(request);
+    constexpr std::array kPaths = {"/tokenize", "/apply-template", "/completion",
+                                   "/v1/chat/completions"};
+    if (std::find(kPaths.begin(), kPaths.end(), path) == kPaths.end()) {
+      return Response::error(404, "not_found_error", "no such path");
+    }
     const Json body = Json::parse(request.body, nullptr, false);
     if (body.is_discarded()) return Response::error(400, "invalid_request_error", "bad JSON");
     if (path == "/tokenize") {
@@ -161,10 +181,7 @@ class FakeLlama {
           body, prompt.is_string() ? tokens_of(prompt) : prompt.get<std::vector<std::int32_t>>(),
           client);
     }
-    if (path == "/v1/chat/completions") {
-      return generate(body, tokens_of(render(body.at("messages"))), client);
-    }
-    return Response::error(404, "not_found_error", "no such path");
+    return generate(body, tokens_of(render(body.at("messages"))), client);
   }
 
   serve::Response list_slots() {

@@ -292,12 +292,35 @@ Result<interop::OpenedCache> PromptKeeper::open_slot_file(
   return interop::open_any(path, hints);
 }
 
+interop::LlamaExport PromptKeeper::export_options() const {
+  interop::LlamaExport options;
+  options.kind = interop::LlamaFile::kSequence;
+  options.version = format_.version;
+  options.k_type = format_.k_type;
+  options.v_type = format_.v_type;
+  options.rotation =
+      format_.is_rotated ? interop::LlamaRotation::kOn : interop::LlamaRotation::kOff;
+  options.flash_attention = format_.flash_attention;
+  options.server_tokens = format_.server_tokens;
+  options.n_streams = format_.n_streams;
+  return options;
+}
+
+Result<void> PromptKeeper::rewrite(const std::filesystem::path& from,
+                                   const std::filesystem::path& to) const {
+  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(from, std::nullopt));
+  return interop::export_llama_state(*opened.cache, geometry_, to, export_options());
+}
+
 Result<PromptKeeper::Found> PromptKeeper::find(std::span<const std::int32_t> tokens,
                                                const std::string& api_key) {
   Found found;
   found.salt = salt_of(api_key);
   store::FindOptions options;
-  options.max_tokens = std::ssize(tokens);
+  // llama-server computes the last token of a prompt again. It can go back by one token, unless a
+  // layer cannot.
+  options.max_tokens = can_cut() ? std::ssize(tokens) : std::ssize(tokens) - 1;
+  if (options.max_tokens < 1) return found;
   options.settings = &settings_;
   store::Library stored = library(found.salt);
   TQC_TRY_ASSIGN(found.prefix, stored.find(identity_, tokens, options));
@@ -315,17 +338,7 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
   if (std::ssize(has) > std::ssize(tokens) || !std::equal(has.begin(), has.end(), tokens.begin())) {
     return corrupt("the store returned another prompt");
   }
-  interop::LlamaExport options;
-  options.kind = interop::LlamaFile::kSequence;
-  options.version = format_.version;
-  options.k_type = format_.k_type;
-  options.v_type = format_.v_type;
-  options.rotation =
-      format_.is_rotated ? interop::LlamaRotation::kOn : interop::LlamaRotation::kOff;
-  options.flash_attention = format_.flash_attention;
-  options.server_tokens = format_.server_tokens;
-  options.n_streams = format_.n_streams;
-  TQC_TRY(interop::export_llama_state(*prompt, geometry_, path, options));
+  TQC_TRY(interop::export_llama_state(*prompt, geometry_, path, export_options()));
   return std::ssize(has);
 }
 

@@ -72,6 +72,8 @@ class PromptKeeper {
   // Learns from a slot file, of at least one token, what the server's slot files look like.
   // Requires: bind_model().
   Result<void> bind_format(const ServerProps& props, const std::filesystem::path& slot_file);
+  // Reads a slot file and writes it again, as a restored one is written. Requires: bind_format().
+  Result<void> rewrite(const std::filesystem::path& from, const std::filesystem::path& to) const;
   bool is_bound() const;
   std::string model_name() const;
   void unbind();
@@ -118,6 +120,7 @@ class PromptKeeper {
   std::string salt_of(const std::string& api_key) const;
   Result<interop::OpenedCache> open_slot_file(const std::filesystem::path& path,
                                               std::optional<std::int64_t> first_tokens) const;
+  interop::LlamaExport export_options() const;
   void collect_if_needed(std::uint64_t new_bytes);
 
   store::Backend& backend_;

@@ -305,11 +305,32 @@ class KeepingProxy : public Proxy {
             "the upstream server does not save slots to {}: start it with --slot-save-path",
             options_.slot_dir.string()));
       }
-      return keeper_->bind_format(props, file.path());
+      TQC_TRY(keeper_->bind_format(props, file.path()));
+      return try_restore(slot, file);
     };
     const Result<void> written = write();
     table_.release(choice->slot, now);
     return written;
+  }
+
+  // Whether the server takes a slot file that was read and written again, and what that changes.
+  Result<void> try_restore(std::int64_t slot, const SlotFile& saved) {
+    const SlotFile ours(*folder_), again(*folder_);
+    TQC_TRY(keeper_->rewrite(saved.path(), ours.path()));
+    TQC_TRY(server_.restore(slot, ours.name(), nullptr));
+    if (!keeper_->can_cut()) return {};  // the files may have other checkpoints
+    TQC_TRY(server_.save(slot, again.name()));
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 28;
+    const auto before = read_file(saved.path(), kMost), after = read_file(again.path(), kMost);
+    if (!before || !after) return {};  // a large one, of a slot that was in use
+    if (before->size() != after->size()) {
+      return corrupt("the upstream server saves another slot file than the one it has restored");
+    }
+    std::size_t n_other = 0;
+    for (std::size_t i = 0; i < before->size(); ++i) n_other += (*before)[i] != (*after)[i];
+    log_.info("probe",
+              {{"bytes", std::to_string(before->size())}, {"changed", std::to_string(n_other)}});
+    return {};
   }
 
   // --- Requests
