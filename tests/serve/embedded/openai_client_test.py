@@ -282,6 +282,7 @@ class KeptPrompts(unittest.TestCase):
             raise EOFError
         self.assertEqual(server.process.wait(60), 0)
         self.assertIn("event=stopped", server.text())
+        server.log.close()
         with Server("--store", self.store) as again:
             usage = greedy(again.client(), messages, max_tokens=1).usage
             self.assertGreaterEqual(usage.prompt_tokens_details.cached_tokens, 512)

@@ -39,15 +39,6 @@ TEST(RequestQueue, CanBeLeftWhileWaiting) {
   EXPECT_EQ(n_asked, 3);
 }
 
-TEST(RequestQueue, AnIdleOneIsJoinedOnlyWhenEmpty) {
-  RequestQueue queue(2);
-  auto first = queue.join_if_empty();
-  ASSERT_TRUE(first);
-  EXPECT_FALSE(queue.join_if_empty());
-  first.reset();
-  EXPECT_TRUE(queue.join_if_empty());
-}
-
 TEST(RequestQueue, ServesOneAtATimeInOrder) {
   RequestQueue queue(64);
   std::vector<RequestQueue::Turn> turns;

@@ -255,6 +255,7 @@ void Engine::generate(const GenerationRequest& request, const std::function<bool
 
 Answer Engine::answer(const GenerationRequest& request, const std::function<bool()>& goes_on,
                       const OnText& on_text) {
+  const std::lock_guard lock(conversation_mutex_);
   Answer answer;
   answer.prompt_tokens = std::ssize(request.prompt);
   const auto is_wanted = [&] { return !is_stopping() && goes_on(); };
@@ -272,6 +273,9 @@ Answer Engine::answer(const GenerationRequest& request, const std::function<bool
     }
   } catch (const std::bad_alloc&) {
     answer.failure = too_large("out of memory");
+    answer.stop = session::StopReason::kFailed;
+  } catch (const std::exception& error) {
+    answer.failure = Error{ErrorCode::kIo, error.what()};
     answer.stop = session::StopReason::kFailed;
   }
   if (answer.stop == session::StopReason::kFailed) {
@@ -324,8 +328,8 @@ void Engine::note_stored_bytes() {
 }
 
 void Engine::refresh_ledger() {
-  const std::optional<RequestQueue::Turn> turn = queue_.join_if_empty();
-  if (turn) note_stored_bytes();
+  const std::unique_lock lock(conversation_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) note_stored_bytes();
 }
 
 }  // namespace tqcache::serve

@@ -158,7 +158,8 @@ class Engine {
   PromptLedger own_ledger_;
   std::atomic<bool> stopping_ = false;
 
-  // Of the conversation in memory; only for the one that has its turn.
+  // Of the conversation in memory. Held by the one that has its turn, so nobody waits for it.
+  std::mutex conversation_mutex_;
   std::string tenant_;
   std::unique_ptr<session::PromptStore> store_;    // that its blocks go to; null: none
   PromptLedger::Id entry_ = 0;                     // 0: none

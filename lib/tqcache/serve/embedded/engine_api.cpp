@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -324,7 +325,11 @@ Response EngineApi::run(Job job, Client& client) {
     // A std::function can be copied, a turn cannot.
     const auto shared = std::make_shared<RequestQueue::Turn>(std::move(*turn));
     response.stream = [this, job = std::move(job), shared, &client](Sink& sink) {
-      return stream(job, *shared, client, sink);
+      try {
+        return stream(job, *shared, client, sink);
+      } catch (const std::exception&) {
+        return false;  // nobody above catches it
+      }
     };
     return response;
   }

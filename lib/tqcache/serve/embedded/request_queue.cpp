@@ -12,13 +12,6 @@ std::optional<RequestQueue::Turn> RequestQueue::join() {
   return Turn(*this, next_++);
 }
 
-std::optional<RequestQueue::Turn> RequestQueue::join_if_empty() {
-  const std::lock_guard lock(mutex_);
-  if (!places_.empty()) return std::nullopt;
-  places_.push_back(next_);
-  return Turn(*this, next_++);
-}
-
 RequestQueue::Counts RequestQueue::counts() const {
   const std::lock_guard lock(mutex_);
   if (places_.empty()) return {};

@@ -47,8 +47,6 @@ class RequestQueue {
 
   // Takes the last place; nullopt if the queue is full.
   std::optional<Turn> join();
-  // Takes a place only if it is the first one.
-  std::optional<Turn> join_if_empty();
 
   struct Counts {
     std::size_t running = 0;  // 0 or 1
