@@ -7,6 +7,7 @@
 #include "tqcache/format/encryption.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/open_container.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/hash.h"
@@ -23,7 +24,7 @@ bool has_dead_bytes(const OpenContainer& container) {
 
 // A reader that checks content against the SHA-256 of its sections: the content digest stays the
 // same only if they match.
-class ComparedFile : public cache::CacheReader {
+class ComparedFile : public PredictedReader {
  public:
   // Both must outlive this.
   ComparedFile(const ByteSource& source, const OpenContainer& container)
@@ -40,6 +41,19 @@ class ComparedFile : public cache::CacheReader {
     if (done) done = check_digest(section, raw);
     if (!done) return in_context(block_place(i, section), std::move(done).error());
     return {};
+  }
+
+  const Prediction* prediction() const override {
+    return manifest_.prediction ? &*manifest_.prediction : nullptr;
+  }
+  Result<bool> coded(std::size_t i, Bytes& out) const override {
+    const SectionInfo& section = manifest_.sections[i];
+    if (section.compression != Compression::kPredicted) return false;
+    AlignedBytes stored;
+    Result<void> done = read_stored_section(source_, section, cipher_, stored);
+    if (!done) return in_context(block_place(i, section), std::move(done).error());
+    out.assign(stored.begin(), stored.end());
+    return true;
   }
 
  private:

@@ -35,8 +35,10 @@ inline constexpr std::uint32_t kFeatureGaps = 1u << 1;     // the manifest lists
 inline constexpr std::uint32_t kFeatureHiddenTokens = 1u << 2;  // hashes instead of token ids
 inline constexpr std::uint32_t kFeaturePlanes = 1u << 3;        // sections of planes
 inline constexpr std::uint32_t kFeatureEncrypted = 1u << 4;     // sections and manifest
-inline constexpr std::uint32_t kKnownRequiredFeatures =
-    kFeatureGrowing | kFeatureGaps | kFeatureHiddenTokens | kFeaturePlanes | kFeatureEncrypted;
+inline constexpr std::uint32_t kFeaturePredicted = 1u << 5;     // sections of residuals
+inline constexpr std::uint32_t kKnownRequiredFeatures = kFeatureGrowing | kFeatureGaps |
+                                                        kFeatureHiddenTokens | kFeaturePlanes |
+                                                        kFeatureEncrypted | kFeaturePredicted;
 
 // Limits, besides those of tqcache/cache.h and tqcache/codec_spec.h.
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;

@@ -8,9 +8,9 @@ namespace tqcache::format {
 Compression compression_of(const Manifest& manifest) {
   Compression most = Compression::kNone;
   for (const SectionInfo& section : manifest.sections) {
-    // Symbols replace zstd frames where a tensor supports them.
-    const bool is_symbols = section.compression == Compression::kSymbols;
-    most = std::max(most, is_symbols ? Compression::kZstd : section.compression);
+    // Symbols and residuals replace zstd frames where a tensor supports them.
+    most = std::max(most, section.compression >= Compression::kSymbols ? Compression::kZstd
+                                                                       : section.compression);
   }
   return most;
 }

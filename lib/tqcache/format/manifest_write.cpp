@@ -265,6 +265,14 @@ Offset<fb::Encryption> make_encryption(Builder& out, const Manifest& manifest) {
   return fb::CreateEncryption(out, writes_offset, out.CreateVectorOfStructs(seals));
 }
 
+// Absent if no section is predicted.
+Offset<fb::Prediction> make_prediction(Builder& out, const Manifest& manifest) {
+  if (!manifest.prediction) return {};
+  const fb::Sha256 profile = make_sha256(manifest.prediction->profile);
+  return fb::CreatePrediction(out, &profile, manifest.prediction->step,
+                              static_cast<std::uint16_t>(manifest.prediction->n_sinks));
+}
+
 fb::Section make_section(const SectionInfo& section) {
   constexpr std::uint8_t kReserved = 0;
   return {section.file_offset,
@@ -298,9 +306,11 @@ void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
   const auto gaps = make_gaps(out, manifest.gaps);
   const auto hidden_tokens = make_hidden_tokens(out, manifest);
   const auto encryption = make_encryption(out, manifest);
+  const auto prediction = make_prediction(out, manifest);
   const fb::Sha256 content_name = make_sha256(manifest.content_name);
-  fb::FinishManifestBuffer(out, fb::CreateManifest(out, writer, identity, tokens, layers, sections,
-                                                   &content_name, gaps, hidden_tokens, encryption));
+  fb::FinishManifestBuffer(
+      out, fb::CreateManifest(out, writer, identity, tokens, layers, sections, &content_name, gaps,
+                              hidden_tokens, encryption, prediction));
 }
 
 // A lower bound of the FlatBuffer's size, to reject what is too large before it is built: the

@@ -11,7 +11,9 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/sections/section_compressor.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
 namespace {
@@ -32,6 +34,7 @@ class SectionWriter {
                 const FileCipher* cipher, FileEnd& end)
       : manifest_(manifest),
         reader_(reader),
+        predicted_(dynamic_cast<const PredictedReader*>(&reader)),
         numbers_(numbers),
         compressor_(compressor),
         cipher_(cipher),
@@ -63,6 +66,16 @@ class SectionWriter {
     TQC_TRY_ASSIGN(prepared.raw, reader_.share(numbers_[i]));
     assert(prepared.raw.size() == info.raw_bytes);
     const cache::LayerDesc& layer = manifest_.layers[static_cast<std::size_t>(info.layer)];
+    if (predicted_ != nullptr) {
+      TQC_TRY_ASSIGN(const bool is_predicted, predicted_->coded(numbers_[i], prepared.encoded));
+      if (is_predicted) {
+        info.raw_sha256 = sha256(prepared.raw.view());
+        info.compression = Compression::kPredicted;
+        info.stored_bytes = prepared.encoded.size();
+        info.checksum = xxh3_128(prepared.encoded);
+        return cipher_ == nullptr ? Result<void>() : encrypt(i, prepared);
+      }
+    }
     compressor_.prepare(layer, prepared.raw.view(), info, prepared.encoded);
     return cipher_ == nullptr ? Result<void>() : encrypt(i, prepared);
   }
@@ -86,6 +99,7 @@ class SectionWriter {
 
   Manifest& manifest_;
   const cache::CacheReader& reader_;
+  const PredictedReader* predicted_;  // null: no section is predicted
   const std::vector<std::size_t>& numbers_;
   const SectionCompressor& compressor_;
   const FileCipher* cipher_;
@@ -112,7 +126,13 @@ Result<std::uint64_t> FileEnd::append_aligned(ByteView bytes) {
 }
 
 Manifest manifest_of(const cache::CacheReader& reader) {
-  return {reader.description(), {}, sections_of(reader), {}, {}};
+  Manifest manifest{reader.description(), {}, sections_of(reader), {}, {}};
+  const auto* const predicted = dynamic_cast<const PredictedReader*>(&reader);
+  if (predicted != nullptr && predicted->prediction() != nullptr) {
+    manifest.prediction = *predicted->prediction();
+    manifest.prediction->blocks = {};  // those of another file
+  }
+  return manifest;
 }
 
 void hide_tokens(Manifest& manifest) {
