@@ -1,6 +1,6 @@
 #pragma once
-// tqcache/predict.h: profiles of models, version 2, which predict the keys and values of a layer from
-// those of the layers before it.
+// tqcache/predict.h: profiles of models, version 2, which predict the keys and values of a layer
+// from those of the layers before it.
 //
 //   TQC_TRY_ASSIGN(const auto profile, tqcache::predict::read_profile("model.tqprofile"));
 //   tqcache::predict::add_profile(profile);  // archives that name it can now be read
@@ -48,9 +48,9 @@ struct Profile {
   Sha256 tokenizer_fingerprint{};
   std::int64_t n_layers = 0;
   cache::HeadShape shape;
-  std::int64_t depth = 0;       // earlier layers that a layer is predicted from
-  std::int64_t n_features = 0;  // of a token
-  std::int64_t vocab_size = 0;  // 0 without features
+  std::int64_t depth = 0;             // earlier layers that a layer is predicted from
+  std::int64_t n_features = 0;        // of a token
+  std::int64_t vocab_size = 0;        // 0 without features
   std::vector<std::int8_t> features;  // [vocab_size, n_features]
   std::vector<SideProfile> sides;     // keys and values of layer 0, of layer 1, ...
   std::uint64_t n_tokens = 0;         // of the calibration

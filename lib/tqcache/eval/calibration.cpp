@@ -28,16 +28,16 @@ namespace {
 using predict::SideProfile;
 using Doubles = std::vector<double>;
 
-constexpr std::int64_t kSkippedTokens = 4;       // first tokens of a window that are left out
-constexpr double kRidge = 1e-3;          // of the mean diagonal
-constexpr double kInputNoise = 0.15;     // of decoded neighbors, relative to the rms of the side
-constexpr double kMetricFloor = 0.2;     // of the mean eigenvalue
-constexpr double kMetricPower = 0.75;    // flattens metrics
-constexpr double kSidePower = 0.85;      // flattens sensitivities
+constexpr std::int64_t kSkippedTokens = 4;  // first tokens of a window that are left out
+constexpr double kRidge = 1e-3;             // of the mean diagonal
+constexpr double kInputNoise = 0.15;        // of decoded neighbors, relative to the rms of the side
+constexpr double kMetricFloor = 0.2;        // of the mean eigenvalue
+constexpr double kMetricPower = 0.75;       // flattens metrics
+constexpr double kSidePower = 0.85;         // flattens sensitivities
 constexpr double kUnitsPerDeviation = 128;
-constexpr double kNoiseShare = 0.02;     // of the variance of a side, to measure its sensitivity
+constexpr double kNoiseShare = 0.02;  // of the variance of a side, to measure its sensitivity
 constexpr std::int64_t kQueriesPerBlock = 4;
-constexpr std::int64_t kQueryBlocks = 4;   // of a window
+constexpr std::int64_t kQueryBlocks = 4;    // of a window
 constexpr std::int64_t kMetricWindows = 4;  // whose queries are read
 
 std::size_t at(std::size_t row, std::size_t col, std::size_t n) { return row * n + col; }
@@ -98,14 +98,15 @@ Result<void> make_features(const model::Model& model,
   profile.n_features = static_cast<std::int64_t>(n_features);
   profile.vocab_size = embedding.n_rows;
   profile.features.resize(to_size(embedding.n_rows) * n_features);
-  const double n_read = std::accumulate(
-      counts.begin(), counts.end(), 0.0, [](double sum, const auto& each) { return sum + each.second; });
+  const double n_read =
+      std::accumulate(counts.begin(), counts.end(), 0.0,
+                      [](double sum, const auto& each) { return sum + each.second; });
   constexpr std::size_t kRows = 256;
   const std::size_t n_jobs = (to_size(embedding.n_rows) + kRows - 1) / kRows;
   parallel_for(n_jobs, options.n_threads, [&](std::size_t job) {
     std::vector<float> row(dim);
-    for (std::size_t id = job * kRows;
-         id < std::min((job + 1) * kRows, to_size(embedding.n_rows)); ++id) {
+    for (std::size_t id = job * kRows; id < std::min((job + 1) * kRows, to_size(embedding.n_rows));
+         ++id) {
       load(static_cast<std::int64_t>(id), row);
       for (std::size_t i = 0; i < n_features; ++i) {
         double sum = 0;
@@ -138,16 +139,16 @@ class WindowColumns {
 struct Moments {
   std::size_t dim = 0, depth = 0, n_features = 0;
   double n = 0;
-  std::vector<Doubles> shift;     // [layer][2 dim] subtracted before anything is summed
-  std::vector<Doubles> sums;      // [layer][2 dim]
+  std::vector<Doubles> shift;  // [layer][2 dim] subtracted before anything is summed
+  std::vector<Doubles> sums;   // [layer][2 dim]
   std::vector<std::vector<Doubles>> products;  // [layer][distance][2 dim, 2 dim]
   std::vector<Doubles> with_features;          // [layer][2 dim, n_features]
   Doubles features;                            // [n_features, n_features]
   Doubles feature_sums;                        // [n_features]
 };
 
-Result<void> read_columns(const cache::Cache& cache, std::int64_t n_tokens,
-                          const cache::Rope& rope, const predict::Profile& profile, unsigned n_threads,
+Result<void> read_columns(const cache::Cache& cache, std::int64_t n_tokens, const cache::Rope& rope,
+                          const predict::Profile& profile, unsigned n_threads,
                           WindowColumns& columns) {
   const std::size_t dim = to_size(profile.channels());
   const std::size_t n_skipped = to_size(kSkippedTokens);
@@ -186,8 +187,8 @@ void add_product(const float* a, std::size_t m, const float* b, std::size_t n, s
   for (std::size_t i = 0; i < m * n; ++i) sum[i] += double{scratch[i]};
 }
 
-void add_window(WindowColumns& columns, std::span<const std::int32_t> ids, const predict::Profile& profile,
-                unsigned n_threads, Moments& moments) {
+void add_window(WindowColumns& columns, std::span<const std::int32_t> ids,
+                const predict::Profile& profile, unsigned n_threads, Moments& moments) {
   const std::size_t n = columns.n(), width = 2 * moments.dim, n_layers = moments.sums.size();
   const std::size_t n_features = moments.n_features;
   AlignedFloats features(n_features * n);
@@ -306,7 +307,8 @@ Result<void> add_key_metric(model::Decoder& decoder, const cache::Cache& cache,
               weights[j] = score * double{model.config.score_scale()};
               most = std::max(most, weights[j]);
             }
-            for (std::size_t j = 0; j < n_seen; ++j) total += weights[j] = std::exp(weights[j] - most);
+            for (std::size_t j = 0; j < n_seen; ++j)
+              total += weights[j] = std::exp(weights[j] - most);
             std::fill(turned.begin(), turned.end(), 0.0f);
             for (std::size_t j = to_size(kSkippedTokens); j < n_seen; ++j) {
               const double p = weights[j] / total;
@@ -335,7 +337,8 @@ HeadMetrics value_metric(const model::Model& model, std::size_t layer) {
   const std::size_t head_dim = to_size(model.config.head_dim);
   const std::size_t n_heads = to_size(model.config.n_heads), n_rows = to_size(output.n_rows);
   const std::size_t n_kv_heads = to_size(model.config.n_kv_heads);
-  AlignedFloats rows(n_rows * n_heads * head_dim), head(n_rows * head_dim), sums(head_dim * head_dim);
+  AlignedFloats rows(n_rows * n_heads * head_dim), head(n_rows * head_dim),
+      sums(head_dim * head_dim);
   model::load_rows(output, 0, output.n_rows, rows);
   HeadMetrics metrics(n_kv_heads, Doubles(head_dim * head_dim));
   for (std::size_t h = 0; h < n_heads; ++h) {
@@ -369,7 +372,8 @@ void factorize(std::size_t n, Doubles& a) {
   }
 }
 
-// Solves L L^T x = b, where row j of `upper` from its diagonal on is column j of L. Shapes: b [n, m].
+// Solves L L^T x = b, where row j of `upper` from its diagonal on is column j of L. Shapes: b [n,
+// m].
 void solve(std::size_t n, const Doubles& upper, std::size_t m, Doubles& b) {
   for (std::size_t j = 0; j < n; ++j) {
     double* const __restrict own = &b[j * m];
@@ -587,8 +591,7 @@ Doubles multiplied(const Doubles& a, const Doubles& b, std::size_t dim) {
 
 // Components are the principal directions of the residual in the metric, times `scale`.
 Result<void> fit_map(const SideWork& work, std::size_t dim, double scale, SideProfile& out) {
-  const Doubles weighted =
-      multiplied(multiplied(work.root, work.residual, dim), work.root, dim);
+  const Doubles weighted = multiplied(multiplied(work.root, work.residual, dim), work.root, dim);
   TQC_TRY_ASSIGN(const codec::SymmetricEigen eigen, codec::symmetric_eigen(dim, weighted));
   Doubles map = multiplied(eigen.vectors, work.root_back, dim);
   for (double& value : map) value /= scale;
@@ -605,9 +608,9 @@ Result<void> fit_map(const SideWork& work, std::size_t dim, double scale, SidePr
 // Adds noise to the keys, or the values, of one layer: white in the metric.
 model::KvFilter noisy(const predict::Profile& profile, const cache::Rope& rope, std::size_t side,
                       const Doubles& root_back, double amplitude) {
-  return [&profile, &rope, side, &root_back, amplitude](
-             std::int64_t layer, std::int64_t first, std::span<float> k,
-             std::span<float> v) -> Result<void> {
+  return [&profile, &rope, side, &root_back, amplitude](std::int64_t layer, std::int64_t first,
+                                                        std::span<float> k,
+                                                        std::span<float> v) -> Result<void> {
     if (to_size(layer) != side / 2) return {};
     const std::size_t dim = to_size(profile.channels()), n = k.size() / dim;
     std::minstd_rand random(static_cast<std::uint32_t>(side * 100'003 + to_size(first) + 1));
@@ -675,7 +678,8 @@ Result<Doubles> sensitivities(const model::Model& model, std::span<const std::in
   for (std::size_t side = 0; side < works.size(); ++side) {
     double spread = 0;  // squared length of noise of amplitude 1
     for (const double value : works[side].root_back) spread += value * value;
-    const double amplitude = std::sqrt(kNoiseShare * works[side].variance / std::max(spread, 1e-30));
+    const double amplitude =
+        std::sqrt(kNoiseShare * works[side].variance / std::max(spread, 1e-30));
     TQC_TRY_ASSIGN(const double kld,
                    run(noisy(profile, model.config.rope, side, works[side].root_back, amplitude)));
     all.push_back(std::max(kld, 1e-8) / (amplitude * amplitude));
@@ -688,8 +692,10 @@ Result<void> check_model(const model::Model& model, const CalibrationOptions& op
   for (std::int64_t i = 0; i < config.n_layers; ++i) {
     const model::LayerConfig layer = config.layer(i);
     if (layer.kind != model::LayerKind::kAttention || layer.window != 0) {
-      return unsupported(fmt::format("layer {} has no full attention: only models with full attention "
-                                     "in all layers are predicted", i));
+      return unsupported(
+          fmt::format("layer {} has no full attention: only models with full attention "
+                      "in all layers are predicted",
+                      i));
     }
     if (!(layer.rope == config.rope)) return unsupported("layers with different RoPE");
   }
@@ -698,8 +704,10 @@ Result<void> check_model(const model::Model& model, const CalibrationOptions& op
                                    config.n_kv_heads * config.head_dim, predict::kMaxChannels));
   }
   if (options.window < 2 * cache::kTokenBlock || options.window > config.context_length) {
-    return invalid(fmt::format("a window of {} tokens; calibration needs 512 up to the model's "
-                               "context of {}", options.window, config.context_length));
+    return invalid(
+        fmt::format("a window of {} tokens; calibration needs 512 up to the model's "
+                    "context of {}",
+                    options.window, config.context_length));
   }
   if (options.depth < 0 || options.depth > predict::kMaxDepth) {
     return invalid(fmt::format("{} earlier layers; predictors use 0 to {}", options.depth,
@@ -711,8 +719,8 @@ Result<void> check_model(const model::Model& model, const CalibrationOptions& op
 }  // namespace
 
 Result<predict::Profile> calibrate(const model::Model& model,
-                          std::span<const std::vector<std::int32_t>> texts,
-                          const CalibrationOptions& options, const Progress& progress) {
+                                   std::span<const std::vector<std::int32_t>> texts,
+                                   const CalibrationOptions& options, const Progress& progress) {
   TQC_TRY(check_model(model, options));
   TQC_TRY(model::load_blas());
   const auto windows = take_windows(texts, options);
@@ -755,7 +763,8 @@ Result<predict::Profile> calibrate(const model::Model& model,
       TQC_TRY_ASSIGN(cache::Cache cache, model::make_cache(model, Dtype::kF32));
       TQC_TRY(decoder.prefill(cache, windows[i], runs.next_run()));
       runs.finish_run(windows[i].size());
-      TQC_TRY(read_columns(cache, options.window, config.rope, profile, options.n_threads, columns));
+      TQC_TRY(
+          read_columns(cache, options.window, config.rope, profile, options.n_threads, columns));
       add_window(columns, windows[i], profile, options.n_threads, moments);
       if (i % every != 0) continue;
       TQC_TRY(add_key_metric(decoder, cache, model, options, key_metrics));
@@ -780,8 +789,7 @@ Result<predict::Profile> calibrate(const model::Model& model,
   }
   TQC_TRY(parallel_try(2 * n_layers, options.n_threads, [&](std::size_t side) -> Result<void> {
     profile.sides[side].sensitivity = static_cast<float>(sensitivity[side]);
-    const double flattened =
-        logarithms + kSidePower * (std::log(sensitivity[side]) - logarithms);
+    const double flattened = logarithms + kSidePower * (std::log(sensitivity[side]) - logarithms);
     return fit_map(works[side], dim, std::exp(flattened / 2), profile.sides[side]);
   }));
   return profile;

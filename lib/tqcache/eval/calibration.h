@@ -15,7 +15,7 @@
 namespace tqcache::eval {
 
 struct CalibrationOptions {
-  std::int64_t depth = 2;        // earlier layers that a layer is predicted from
+  std::int64_t depth = 2;         // earlier layers that a layer is predicted from
   std::int64_t n_features = 128;  // of a token; fewer if the model is narrower
   std::int64_t n_tokens = 65'536;
   std::int64_t window = 2048;

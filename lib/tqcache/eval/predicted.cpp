@@ -27,6 +27,7 @@ struct PredictedRun {
     std::copy(decoded.begin() + static_cast<std::ptrdiff_t>(first), decoded.end(),
               rows.begin() + static_cast<std::ptrdiff_t>(first));
     size.bytes += coded.size();
+    if (coder->next_side() % 2 == 0) size.value_bytes += coded.size();
     size.values += rows.size() - first;
     return {};
   }
@@ -35,8 +36,8 @@ struct PredictedRun {
                        std::span<float> v) {
     const predict::Profile& profile = predictor->profile();
     const std::size_t n = k.size() / to_size(profile.channels());
-    const std::size_t n_dense = to_size(std::clamp<std::int64_t>(n_sinks - first, 0,
-                                                                 static_cast<std::int64_t>(n)));
+    const std::size_t n_dense =
+        to_size(std::clamp<std::int64_t>(n_sinks - first, 0, static_cast<std::int64_t>(n)));
     if (layer == 0) {
       TQC_TRY(predictor->prepare_encoding(0));
       coder = std::make_unique<predict::BlockCoder>(*predictor, step,

@@ -17,7 +17,8 @@ namespace tqcache::eval {
 // The bytes of the sections that the filter has encoded, without those of sink tokens.
 struct PredictedSize {
   std::uint64_t bytes = 0;
-  std::uint64_t values = 0;
+  std::uint64_t value_bytes = 0;  // of values alone, among them
+  std::uint64_t values = 0;       // coded components of keys and values
 
   double bits_per_value() const {
     return values == 0 ? 0 : 8.0 * static_cast<double>(bytes) / static_cast<double>(values);

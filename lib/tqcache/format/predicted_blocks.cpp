@@ -109,8 +109,7 @@ Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Pred
     if (side % 2 == 0) work.rope.turn_back(rows);
     auto done = work.coder.encode(rows, coded, decoded);
     if (!done) {
-      return in_context(cache::block_place(index, source.blocks()[index]),
-                        std::move(done).error());
+      return in_context(cache::block_place(index, source.blocks()[index]), std::move(done).error());
     }
     const Bytes sinks(coded.begin(),
                       coded.begin() + static_cast<std::ptrdiff_t>(work.dense_bytes(dtype)));
@@ -181,7 +180,16 @@ Result<std::shared_ptr<const PredictedBlock>> PredictedBlocks::get(std::int64_t 
     }
     entries_.emplace(next, std::nullopt);
     lock.unlock();
-    auto made = make(next);
+    std::optional<Result<PredictedBlock>> tried;
+    try {
+      tried = make(next);
+    } catch (...) {  // no memory: another thread may try again
+      lock.lock();
+      entries_.erase(next);
+      changed_.notify_all();
+      throw;
+    }
+    Result<PredictedBlock>& made = *tried;
     lock.lock();
     if (made) {
       entries_[next] = std::make_shared<const PredictedBlock>(std::move(*made));
@@ -231,8 +239,8 @@ Result<std::shared_ptr<const PredictedReader>> predict_cache(
     std::shared_ptr<const cache::CacheReader> source, std::shared_ptr<const Predictor> predictor,
     float step, std::int64_t n_sinks) {
   TQC_TRY(predictor->prepare_encoding(0));
-  return std::shared_ptr<const PredictedReader>(std::make_shared<PredictingReader>(
-      std::move(source), std::move(predictor), step, n_sinks));
+  return std::shared_ptr<const PredictedReader>(
+      std::make_shared<PredictingReader>(std::move(source), std::move(predictor), step, n_sinks));
 }
 
 Result<void> check_predictable(const cache::CacheDesc& cache, const predict::Profile& profile) {
@@ -285,8 +293,8 @@ Result<float> choose_predicted_step(const cache::CacheReader& source,
     return 8 * (of_sample * static_cast<double>(cache.n_tokens()) + other) / n_values;
   };
   if (8 * other / n_values >= bits) {
-    return invalid(fmt::format("{} bits per value: the file takes {:.3f} without any residual", bits,
-                               8 * other / n_values));
+    return invalid(fmt::format("{} bits per value: the file takes {:.3f} without any residual",
+                               bits, 8 * other / n_values));
   }
   // A step at which components have a standard deviation of about half a step, and from there on by
   // halving the interval of its logarithm.

@@ -77,8 +77,8 @@ class PredictedReader : public cache::CacheReader {
   virtual Result<bool> coded(std::size_t block, Bytes& out) const = 0;
 };
 
-// A view of a dense cache as a predicted archive: its values are those that readers of the file will
-// decode.
+// A view of a dense cache as a predicted archive: its values are those that readers of the file
+// will decode.
 //
 // Requires: check_predictable(source).
 // Errors:   kCorrupt for a profile whose maps have no inverse.

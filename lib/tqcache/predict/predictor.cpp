@@ -174,8 +174,7 @@ void BlockCoder::finish(std::span<float> out) {
   }
   neighbors_.push_back(std::move(neighbor));
   if (neighbors_.size() > 2 * to_size(predictor_.profile().depth) + 2) neighbors_.pop_front();
-  classify_activities(std::span(sums_).subspan(n_sinks_),
-                      std::span(activities_).subspan(n_sinks_));
+  classify_activities(std::span(sums_).subspan(n_sinks_), std::span(activities_).subspan(n_sinks_));
   ++side_;
 }
 

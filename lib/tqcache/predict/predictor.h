@@ -83,14 +83,14 @@ class BlockCoder {
   std::size_t side_ = 0;
   SymbolModels models_;
   PathSearch search_;
-  Int16Rows features_;                // [n, n_features]
-  std::deque<Int16Rows> neighbors_;   // sides before, the newest last: [n, D] each
+  Int16Rows features_;                    // [n, n_features]
+  std::deque<Int16Rows> neighbors_;       // sides before, the newest last: [n, D] each
   std::vector<std::uint8_t> activities_;  // [n] classes
   std::vector<std::uint32_t> sums_;       // [n] activities of the side
   std::vector<std::uint8_t> classes_;     // [D] of the components of the side
   AlignedFloats predicted_;               // [n, D]
   Int16Rows inputs_;
-  Int16Rows levels_;    // [n, D] in rows of the map's input
+  Int16Rows levels_;  // [n, D] in rows of the map's input
   Int32Rows products_;
 };
 
@@ -111,7 +111,8 @@ class BlockRope {
   AlignedFloats sin_;
 };
 
-// Values of a token block as a file holds them, [n_kv_heads, n, head_dim], to rows [n, D], and back.
+// Values of a token block as a file holds them, [n_kv_heads, n, head_dim], to rows [n, D], and
+// back.
 void rows_of_values(cache::HeadShape shape, Dtype dtype, ByteView values, std::span<float> rows);
 void values_of_rows(cache::HeadShape shape, Dtype dtype, std::span<const float> rows,
                     std::span<std::byte> values);

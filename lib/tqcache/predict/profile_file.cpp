@@ -1,8 +1,7 @@
 // The file of a profile: a line of text with the version and the SHA-256 of the rest, a FlatBuffer.
 
-#include <profile_v2_generated.h>
-
 #include <fmt/format.h>
+#include <profile_v2_generated.h>
 
 #include <algorithm>
 #include <cmath>
@@ -65,8 +64,8 @@ template <class T>
 Result<std::vector<T>> read_vector(const flatbuffers::Vector<T>* in, std::uint64_t n,
                                    std::string_view what) {
   if (in == nullptr || in->size() != n) {
-    return corrupt(fmt::format("{}: {} values instead of {}", what, in == nullptr ? 0 : in->size(),
-                               n));
+    return corrupt(
+        fmt::format("{}: {} values instead of {}", what, in == nullptr ? 0 : in->size(), n));
   }
   return std::vector<T>(in->begin(), in->end());
 }
@@ -256,9 +255,9 @@ Result<Profile> parse_profile(ByteView file) {
   if (n_values > kMaxProfileBytes) return too_large(fmt::format("{} numbers", n_values));
   if (n_values > body.size()) return corrupt("smaller than the numbers that it states");
   if (profile.n_features > 0) {
-    TQC_TRY_ASSIGN(profile.features,
-                   read_bytes(in.features(), to_u64(profile.vocab_size * profile.n_features),
-                              "features"));
+    TQC_TRY_ASSIGN(
+        profile.features,
+        read_bytes(in.features(), to_u64(profile.vocab_size * profile.n_features), "features"));
   }
   for (std::size_t i = 0; i < in.sides()->size(); ++i) {
     auto side = read_side(*in.sides()->Get(static_cast<flatbuffers::uoffset_t>(i)),
@@ -310,16 +309,18 @@ Result<std::shared_ptr<const Predictor>> find_profile(const Sha256& digest) {
   }
   auto read = read_profile(path);
   if (!read) return in_file(path.string(), std::move(read).error());
-  if ((*read)->digest() != digest) return in_file(path.string(), corrupt("changed while it was read"));
+  if ((*read)->digest() != digest)
+    return in_file(path.string(), corrupt("changed while it was read"));
   return known().profiles.emplace(digest, std::move(*read)).first->second;
 }
 
 Result<void> check_profile(const Profile& profile, const cache::CacheDesc& cache) {
   const cache::Identity& identity = cache.identity;
   const auto differs = [](std::string_view what, const std::string& own, const std::string& other) {
-    return mismatch(fmt::format("the profile belongs to another model: {} is {}, that of the cache "
-                                "is {}",
-                                what, own, other));
+    return mismatch(
+        fmt::format("the profile belongs to another model: {} is {}, that of the cache "
+                    "is {}",
+                    what, own, other));
   };
   if (identity.weights_fingerprint == Sha256{}) {
     return mismatch("the cache does not name its model, so no profile can be matched to it");

@@ -139,7 +139,8 @@ void PathSearch::set_prices(const SymbolModels& models) {
 }
 
 float PathSearch::price(const Prices& prices, std::int32_t magnitude) const {
-  if (magnitude < static_cast<std::int32_t>(kPriced)) return prices[static_cast<std::size_t>(magnitude)];
+  if (magnitude < static_cast<std::int32_t>(kPriced))
+    return prices[static_cast<std::size_t>(magnitude)];
   const auto rest = static_cast<std::uint32_t>(magnitude - kUnarySymbols + 1);
   return prices[16] + lambda_ * static_cast<float>(2 * (std::bit_width(rest) - 1));
 }

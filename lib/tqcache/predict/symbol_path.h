@@ -1,6 +1,6 @@
 #pragma once
-// predict/symbol_path.h: the trellis of residuals: its symbols, their arithmetic code, and the search
-// for the path of least cost.
+// predict/symbol_path.h: the trellis of residuals: its symbols, their arithmetic code, and the
+// search for the path of least cost.
 //
 // Spec: docs/reference/codec.md §11.
 
