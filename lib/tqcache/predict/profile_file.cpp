@@ -4,6 +4,7 @@
 #include <profile_v2_generated.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -114,8 +115,10 @@ Sha256 to_sha256(const fb::Sha256& in) {
 }
 
 fb::Sha256 from_sha256(const Sha256& digest) {
-  return fb::Sha256(std::span<const std::uint8_t, 32>(
-      reinterpret_cast<const std::uint8_t*>(digest.data()), digest.size()));
+  std::array<std::uint8_t, 32> bytes;
+  std::ranges::transform(digest, bytes.begin(),
+                         [](std::byte byte) { return std::to_integer<std::uint8_t>(byte); });
+  return fb::Sha256(flatbuffers::make_span(bytes));
 }
 
 Result<std::int64_t> count_in(std::uint32_t value, std::int64_t low, std::int64_t high,

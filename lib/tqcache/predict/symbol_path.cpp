@@ -20,7 +20,7 @@ double bits_of(const BitModel& model, bool bit) {
 }
 
 void encode_escape(RangeEncoder& out, std::uint32_t rest) {
-  const int n_bits = std::bit_width(rest + 1) - 1;
+  const auto n_bits = static_cast<int>(std::bit_width(rest + 1)) - 1;
   for (int i = 0; i < n_bits; ++i) out.encode_even(false);
   for (int i = n_bits; i >= 0; --i) out.encode_even(((rest + 1) >> i & 1) != 0);
 }
