@@ -56,12 +56,12 @@ function(tqcache_module name)
   target_link_libraries(tqcache_${name} PRIVATE tqcache_flags ${ARG_PRIVATE})
   set_target_properties(tqcache_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   # With -O2 byte planes take twice as long, saving an archive 1.4 times, affine scores 1.9 times.
-  if(name MATCHES "^(base|cache|codec|format|model)$")
+  if(name MATCHES "^(base|cache|codec|format|model|predict)$")
     target_compile_options(tqcache_${name} PRIVATE "$<$<CONFIG:Release>:-O3>")
   endif()
   # Loops over values have no assertions of libstdc++, as they would check every index
   # (cmake/TqcacheHardening.cmake). What that would cost has not been measured.
-  if(name MATCHES "^(codec|model)$")
+  if(name MATCHES "^(codec|model|predict)$")
     set_target_properties(tqcache_${name} PROPERTIES TQCACHE_HOT_LOOPS ON)
   endif()
   tqcache_unity(tqcache_${name} ${ARG_APART})

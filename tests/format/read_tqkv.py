@@ -16,6 +16,7 @@ import struct
 import sys
 
 sys.dont_write_bytecode = True  # leaves the source folder as it is
+import decode_predicted
 import decode_symbols
 import decode_turbo
 import decrypt
@@ -35,10 +36,11 @@ DTYPES = ["f32", "f16", "bf16"]
 DTYPE_BYTES = [4, 2, 2]
 SECTION = struct.Struct("<QQQ16s32sIIBBBBI")
 GAP = struct.Struct("<QQ16s")
-GROWING, GAPS, HIDDEN, PLANES, ENCRYPTED, CHECKPOINTS = 1, 2, 4, 8, 16, 32  # required features
+GROWING, GAPS, HIDDEN, PLANES, ENCRYPTED = 1, 2, 4, 8, 16  # required features
+CHECKPOINTS, PREDICTED = 32, 64
 ENVELOPE = struct.Struct("<I12s16s32s32s16s16s")
 SEAL = struct.Struct("<II16s")
-STORED, ZSTD, IN_PLANES, SYMBOLS = range(4)  # compressions
+STORED, ZSTD, IN_PLANES, SYMBOLS, RESIDUALS = range(5)  # compressions
 ATTENTION, ARRAYS = b"tqcache.attention.v1", b"tqcache.arrays.v1"  # cache_type_id of layers
 WINDOW, TURBO_WINDOW = b"tqcache.rotating.v1", b"tqcache.rotating.v2"
 DENSE, TRELLIS = b"tqcache.dense.v1", b"tqcache.trellis.v1"  # and of sides
@@ -447,13 +449,97 @@ def check_layer(layer, rope):
             check_array(array)
 
 
+def is_predictable(layer):
+    return layer.text(0) == ATTENTION and layer.table(3).text(0) == layer.table(4).text(0) == DENSE
+
+
+def check_prediction(prediction, sections, hashes):
+    """The predicted sections are those of the first token blocks."""
+    residuals = [section["compression"] == RESIDUALS for section in sections]
+    require((prediction is not None) == any(residuals), "prediction and sections disagree")
+    if prediction is None:
+        return
+    require(hashes is None, "predicted, but hidden")
+    require(2.0**-20 <= prediction.scalar(1, "f") <= 2.0**20, "step of a prediction")
+    require(prediction.scalar(2, "H") <= BLOCK, "sinks of a prediction")
+    n_blocks = 1 + max(s["block"] for s, is_one in zip(sections, residuals) if is_one)
+    for section, is_one in zip(sections, residuals):
+        require(is_one == (section["side"] < 2 and section["block"] < n_blocks), "not predicted")
+
+
+class Residuals:
+    """Token blocks that are predicted, decoded as they are needed."""
+
+    def __init__(self, prediction, layers, sections, tokens, rope):
+        self.profile = decode_predicted.find_profile(prediction.fixed(0, 32), Table)
+        self.step, self.n_sinks = prediction.scalar(1, "f"), prediction.scalar(2, "H")
+        self.layers, self.sections, self.tokens, self.rope = layers, sections, tokens, rope
+        self.blocks = {}
+
+    def turned(self, position):
+        """R_position of a vector of all kv heads."""
+        rope, dim = self.rope, self.profile.head_dim
+        if not can_turn(rope, dim):
+            return lambda row: row
+        factors = rope.numbers(3, "f") if rope.where(3) else None
+        terms = decode_turbo.rope_terms(rope.scalar(1, "I"), rope.scalar(2, "d"), factors, position)
+        terms = [decode_turbo.f32(each) for each in terms]
+        f32 = decode_turbo.f32
+        return lambda row: sum(
+            (list(decode_turbo.turned(row[i : i + dim], terms, f32)) for i in range(0, len(row), dim)),
+            [],
+        )
+
+    def raw(self, section, stored_of):
+        """The section's bytes; stored_of(section): the stored bytes of any section."""
+        block = section["block"]
+        if block not in self.blocks:
+            self.blocks[block] = self.decode(block, stored_of)
+        return self.blocks[block][2 * section["layer"] + section["side"]]
+
+    def decode(self, block, stored_of):
+        sections = [section for section in self.sections if section["block"] == block]
+        dtypes = [self.layers[s["layer"]].table(3 + s["side"]).scalar(1, "B") for s in sections]
+        first = block * BLOCK
+        tokens, heads = self.tokens[first : first + BLOCK], self.profile.n_heads
+        turns = {}
+
+        def turned(row, t):
+            if t not in turns:
+                turns[t] = self.turned(first + t)
+            return turns[t](row)
+
+        decoded = decode_predicted.decode_block(
+            self.profile,
+            tokens,
+            [stored_of(section) for section in sections],
+            self.step,
+            self.n_sinks if block == 0 else 0,
+            [DTYPE_BYTES[dtype] for dtype in dtypes],
+            turned,
+        )
+        return [joined(*each, heads, dtype) for each, dtype in zip(decoded, dtypes)]
+
+
+def joined(rows, sinks, heads, dtype):
+    """[kv head][token][channel] of decoded rows, with the stored bytes of sink tokens in front."""
+    n_sinks, out = rows.count(None), b""
+    dim = len(rows[-1]) // heads if n_sinks < len(rows) else 0
+    for head in range(heads):
+        out += sinks[head * len(sinks) // heads : (head + 1) * len(sinks) // heads]
+        values = [x for row in rows[n_sinks:] for x in row[head * dim : (head + 1) * dim]]
+        require(DTYPES[dtype] != "bf16", "residuals of bf16 are not read here")
+        out += struct.pack("<%d%s" % (len(values), "fe"[dtype]), *values)
+    return out
+
+
 def check_section(section, layer, n_tokens):
     """Form and sizes. The section is the one that belongs at its place of the table."""
     side = None if section["side"] == 2 else layer.table(3 + section["side"])
     packed, compression = section["form"] == 1, section["compression"]
     stored_size, raw_size = section["stored_size"], section["raw_size"]
     require(section["reserved_8"] == section["reserved_32"] == 0, "reserved bytes of a section")
-    require(section["form"] <= 1 and compression <= SYMBOLS, "form or compression")
+    require(section["form"] <= 1 and compression <= RESIDUALS, "form or compression")
     if side is None or side.text(0) == DENSE:
         require(not packed, "packed, of a side that is not turbo")
     elif packed:
@@ -464,6 +550,7 @@ def check_section(section, layer, n_tokens):
         require(BLOCK * section["block"] + BLOCK >= n_tokens, "a block before the last is not packed")
     require(compression != IN_PLANES or not packed, "planes of packed codes")
     require(compression != SYMBOLS or packed and side.text(0) == TRELLIS, "symbols")
+    require(compression != RESIDUALS or is_predictable(layer), "residuals")
     fits = stored_size == raw_size if compression == STORED else 0 < stored_size < raw_size
     require(fits, "stored size")
 
@@ -606,13 +693,21 @@ def join_planes(stored, raw_size, width):
     return b"".join((word >> 1 | (word & 1) << (bits - 1)).to_bytes(width, "little") for word in turned)
 
 
-def raw_bytes(file, section, layer, cipher):
-    """The bytes of a section before compression, or None without zstandard."""
+def stored_bytes(file, section, cipher):
     stored = file[section["offset"] : section["offset"] + section["stored_size"]]
     check_xxh3_128(stored, section["checksum"], "section")
-    if cipher:
-        stored = cipher.section(section, stored)
-    if section["compression"] != STORED:
+    return cipher.section(section, stored) if cipher else stored
+
+
+def raw_bytes(file, section, layer, cipher, residuals):
+    """The bytes of a section before compression, or None without zstandard or the profile."""
+    stored = stored_bytes(file, section, cipher)
+    if section["compression"] == RESIDUALS:
+        if residuals.profile is None:
+            not_checked.add("predicted sections (no profile)")
+            return None
+        stored = residuals.raw(section, lambda other: stored_bytes(file, other, cipher))
+    elif section["compression"] != STORED:
         if zstandard is None and section["compression"] != SYMBOLS:
             not_checked.add("compressed sections (no module zstandard)")
             return None
@@ -760,6 +855,8 @@ def read(path, key=None):
     features = GAPS * (n_gaps > 0) + HIDDEN * (hashes is not None) + PLANES * in_planes
     features += ENCRYPTED * (manifest.where(8) is not None)
     features += CHECKPOINTS * (manifest.where(9) is not None)
+    prediction = manifest.table(10) if manifest.where(10) else None
+    features += PREDICTED * (prediction is not None)
     require(slot["required"] == features, "required features and manifest disagree")
     name = content_name(manifest, sections)
     if "maps (no module zstandard)" not in not_checked:
@@ -780,12 +877,15 @@ def read(path, key=None):
     require(found == planned, "other sections than the layers have")
     for section in sections:
         check_section(section, *all_layers[section["layer"]])
+    n_cache = len(planned_sections(layers, len(tokens)))
+    check_prediction(prediction, sections[:n_cache], hashes)
+    residuals = prediction and Residuals(prediction, layers, sections[:n_cache], tokens, rope)
     version, fingerprint = read_model_fingerprint(manifest.table(1))
     rows = []
     for section in sections:
         row = {key: section[key] for key in ("layer", "side", "block", "form")}
         layer, n_tokens = all_layers[section["layer"]]
-        raw = raw_bytes(file, section, layer, cipher)
+        raw = raw_bytes(file, section, layer, cipher, residuals)
         if raw is not None and section["form"] == 0:
             row["values"] = dense_values(layer, section, n_tokens, raw)
         elif raw is not None:

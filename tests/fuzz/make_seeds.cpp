@@ -35,6 +35,7 @@ void make_all(const std::filesystem::path& root) {
   make_mlx_lm({root, "mlx_lm"});
   make_model_config({root, "model_config"});
   make_npz({root, "npz"});
+  make_prediction({root, "prediction"});
   make_profile({root, "profile"});
   make_redis_answers({root, "redis_answers"});
   make_s3_answers({root, "s3_answers"});

@@ -17,6 +17,7 @@ const std::map<std::string, Tier> kTiers = {
     {"turbo", Tier::kTurbo}, {"lossless", Tier::kLossless}, {"archive", Tier::kArchive}};
 
 constexpr double kDefaultArchiveBits = 3.0;
+constexpr double kDefaultPredictedBits = 1.5;
 
 // On the bundled model four dense tokens reduce the divergence of an archive by 3%. They cost 64
 // bits per channel, in a cache of thousands of tokens.
@@ -82,9 +83,20 @@ Result<void> check_archive_flags(const TierFlags& flags) {
   return {};
 }
 
-Result<eval::Profile> read_profile(const std::string& path) {
-  TQC_TRY_ASSIGN(const Bytes bytes, read_file(path, eval::kMaxProfileBytes));
-  return eval::parse_profile(bytes);
+// A profile of either version.
+Result<void> read_profile(const std::string& path, Archive& archive) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
+  std::array<std::byte, 20> start{};
+  const std::size_t n_read = std::min<std::size_t>(start.size(), source->size());
+  TQC_TRY(source->read_at(0, std::span(start).first(n_read)));
+  if (!predict::looks_like_profile(start)) {
+    TQC_TRY_ASSIGN(const Bytes bytes, read_file(path, eval::kMaxProfileBytes));
+    TQC_TRY_ASSIGN(archive.profile, eval::parse_profile(bytes));
+    return {};
+  }
+  TQC_TRY_ASSIGN(archive.predictor, predict::read_profile(path));
+  predict::add_profile(archive.predictor);
+  return {};
 }
 
 }  // namespace
@@ -104,8 +116,10 @@ void add_tier_flag(FlagSet& app, TierFlags& flags) {
   app.add("--target-kld", flags.target_kld,
           "With --tier archive and --profile: mean KL divergence to expect, in nats")
       ->type_name("NATS");
-  app.add("--profile", flags.profile,
-          "With --tier archive: file of tqcache profile, which tells how much each layer tolerates")
+  app.add(
+         "--profile", flags.profile,
+         "With --tier archive: file of tqcache profile, which tells how much each layer tolerates; "
+         "version 2 predicts layers")
       ->type_name("FILE")
       ->file();
 }
@@ -116,7 +130,19 @@ Result<std::optional<Archive>> wanted_archive(const TierFlags& flags, const Code
   if (flags.tier != Tier::kArchive) return archive;
   archive.emplace();
   if (!flags.profile.empty()) {
-    TQC_TRY_ASSIGN(archive->profile, in_file(flags.profile, read_profile(flags.profile)));
+    TQC_TRY(in_file(flags.profile, read_profile(flags.profile, *archive)));
+  }
+  if (archive->predictor != nullptr) {
+    if (flags.target_kld || flags.target_mse) {
+      return usage_error("a profile of version 2 reaches --bits, no --target-kld or --target-mse");
+    }
+    archive->predicted_bits = codec.both.exact_bits.value_or(kDefaultPredictedBits);
+    if (!(archive->predicted_bits >= 0.1 && archive->predicted_bits <= 8)) {
+      return usage_error("--bits: not between 0.1 and 8");
+    }
+    // For what cannot be predicted.
+    archive->target.bits = std::max(archive->predicted_bits, format::kMinArchiveBits);
+    return archive;
   }
   if (flags.target_kld) {
     TQC_TRY_ASSIGN(

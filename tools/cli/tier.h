@@ -1,6 +1,7 @@
 #pragma once
 // tools/cli/tier.h: the goal of `tqcache convert`: turbo, archive or lossless.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "cli/flags.h"
 #include "tqcache/error.h"
 #include "tqcache/eval.h"
+#include "tqcache/predict.h"
 #include "tqcache/quantize.h"
 #include "tqcache/tqkv.h"
 
@@ -42,6 +44,9 @@ Result<void> apply_tier(const TierFlags& flags, const std::vector<const Flag*>& 
 struct Archive {
   format::ArchiveTarget target;
   std::optional<eval::Profile> profile = {};
+  // A profile of version 2, and the bits per value to reach with it.
+  std::shared_ptr<const predict::Predictor> predictor = {};
+  double predicted_bits = 0;
 };
 
 // Absent if no archive is made. The default is 3 bits.

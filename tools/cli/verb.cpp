@@ -53,7 +53,8 @@ Action define_verb(const Verb& verb, FlagSet& flags, Console& console) {
   if (takes_keys(verb)) {
     flags
         .add("--key-file", console.key_file,
-             "File with the keys that encrypt and decrypt .tqkv files and stores; also TQCACHE_KEY_FILE")
+             "File with the keys that encrypt and decrypt .tqkv files and stores; also "
+             "TQCACHE_KEY_FILE")
         ->type_name("FILE")
         ->file()
         ->group("Encryption");
@@ -109,7 +110,8 @@ void set_command_line(const std::vector<std::string>& args) {
   constexpr std::size_t kMaxWord = 200;  // a list of token ids may have thousands
   for (const std::string& word : args) {
     g_command_line +=
-        " " + quoted(word.size() <= kMaxWord ? word : word.substr(0, kMaxWord) + "...");
+        " " +
+        quoted(word.size() <= kMaxWord ? word : fmt::format("{}...", word.substr(0, kMaxWord)));
   }
 }
 

@@ -80,9 +80,9 @@ std::uint64_t value_count(const cache::CacheDesc& info, std::int64_t n_tokens);
 // Bits of the whole file per key or value component; absent if it has none.
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);
 
-inline constexpr std::array kCompressions = {format::Compression::kNone, format::Compression::kZstd,
-                                             format::Compression::kPlanes,
-                                             format::Compression::kSymbols};
+inline constexpr std::array kCompressions = {
+    format::Compression::kNone, format::Compression::kZstd, format::Compression::kPlanes,
+    format::Compression::kSymbols, format::Compression::kPredicted};
 
 // The number of sections with this compression.
 std::size_t compressed_count(const format::CacheFileInfo& info, format::Compression compression);

@@ -122,7 +122,9 @@ Json bytes_json(const format::CacheFileInfo& info) {
 Json compression_json(const format::CacheFileInfo& info) {
   Json json;
   for (const auto kind : kCompressions) {
-    json[compression_word(kind)] = compressed_count(info, kind);
+    const auto n = compressed_count(info, kind);
+    if (kind == format::Compression::kPredicted && n == 0) continue;  // rare
+    json[compression_word(kind)] = n;
   }
   return json;
 }
@@ -162,6 +164,11 @@ void add_v2(const format::CacheFileInfo& info, Json& json) {
   json["optional_features"] = info.optional_features;
   json["writer"] = info.writer;
   json["content_name"] = to_hex(info.content_name);
+  if (info.prediction) {
+    json["prediction"] = {{"profile", to_hex(info.prediction->profile)},
+                          {"step", info.prediction->step},
+                          {"sink_tokens", info.prediction->n_sinks}};
+  }
   if (info.encryption) json["key_id"] = to_hex(info.encryption->key_id);
   json["damage"] = info.damage;
 }

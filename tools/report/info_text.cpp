@@ -23,8 +23,14 @@ std::string head_text(const format::CacheFileInfo& info) {
   const std::string encryption =
       info.encryption ? line("encryption", "AES-256-GCM, key " + to_hex(info.encryption->key_id))
                       : std::string();
+  const std::string prediction =
+      info.prediction
+          ? line("predicted",
+                 fmt::format("step {:.4g}, {} sink tokens, profile {}", info.prediction->step,
+                             info.prediction->n_sinks, to_hex(info.prediction->profile)))
+          : std::string();
   return line("format", fmt::format("version {}, generation {}", info.version, info.generation)) +
-         encryption + line("written by", info.writer) +
+         encryption + prediction + line("written by", info.writer) +
          line("content", "sha256 " + to_hex(info.content_name));
 }
 

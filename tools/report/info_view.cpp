@@ -53,6 +53,8 @@ std::string_view compression_word(format::Compression compression) {
       return "planes";
     case format::Compression::kSymbols:
       return "symbols";
+    case format::Compression::kPredicted:
+      return "predicted";
   }
   return "unknown";
 }

@@ -22,7 +22,9 @@
 #include "cli/verb.h"
 #include "migrations/migrate_file.h"
 #include "report/info.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/section_reader.h"
+#include "tqcache/predict/predictor.h"
 #include "tqcache/quantize.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
@@ -113,7 +115,11 @@ struct Job {
   ModelFacts model;
   std::optional<Archive> archive;      // its goal
   std::optional<double> expected_kld;  // of the archive, if a profile predicts it
+  float predicted_step = 0;            // above 0: a predicted archive
 
+  std::int64_t predicted_sinks() const {
+    return std::max(options.keys.n_sinks, options.values.n_sinks);
+  }
   bool to_stdout() const { return flags.output == "-"; }
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
 };
@@ -171,7 +177,9 @@ std::vector<std::string> all_losses(const Job& job, const cache::CacheDesc& cach
 
 Json archive_json(const Job& job) {
   Json json;
-  json["configuration"] = cache::configuration_text(job.options);
+  json["configuration"] = job.predicted_step > 0 ? fmt::format("predicted:{}", job.predicted_step)
+                                                 : cache::configuration_text(job.options);
+  if (job.predicted_step > 0) json["profile"] = to_hex(job.archive->predictor->digest());
   json["expected_kld"] = job.expected_kld ? Json(*job.expected_kld) : Json(nullptr);
   return json;
 }
@@ -277,6 +285,17 @@ bool has_dense_sides(const cache::CacheDesc& manifest) {
 // Finds the quantization step of an archive, if one is made.
 Result<void> settle_archive(const Console& console, const cache::CacheReader& source, Job& job) {
   if (!job.archive || job.target != Target::kTqkv) return {};
+  if (const auto& predictor = job.archive->predictor) {
+    const auto fits = format::check_predictable(source.description(), predictor->profile());
+    if (fits) {
+      TQC_TRY_ASSIGN(job.predicted_step, format::choose_predicted_step(
+                                             source, predictor, job.predicted_sinks(),
+                                             job.archive->predicted_bits, job.options.n_threads));
+      return {};
+    }
+    if (fits.error().code != ErrorCode::kUnsupported) return fits;
+    note(console, fmt::format("{}: an archive without prediction is made", fits.error().message));
+  }
   ProgressBar bar(console, "measuring", Unit::kSides);
   if (const auto& profile = job.archive->profile) {
     const cache::CacheDesc& manifest = source.description();
@@ -290,6 +309,18 @@ Result<void> settle_archive(const Console& console, const cache::CacheReader& so
     job.expected_kld = eval::divergence_of_step(*profile, double{job.options.keys.codec.step});
   }
   return {};
+}
+
+// Writes a predicted archive. Requires: settle_archive() chose its step.
+Result<void> write_predicted(const Console& console,
+                             std::shared_ptr<const cache::CacheReader> source, const Job& job) {
+  TQC_TRY_ASSIGN(const auto predicted,
+                 format::predict_cache(std::move(source), job.archive->predictor,
+                                       job.predicted_step, job.predicted_sinks()));
+  ProgressBar bar(console, "converting", Unit::kBytes);
+  format::WriteOptions write = job.write;
+  write.n_threads = job.options.n_threads;
+  return format::write_cache_file(*predicted, job.flags.output, write, bar.callback());
 }
 
 Result<std::uint64_t> written(const std::string& name, const Job& job, const WatchedSource& watched,
@@ -341,6 +372,10 @@ Result<std::shared_ptr<const cache::CacheReader>> open_reader(const ByteSource& 
 }
 
 Result<void> convert_to_file(const Console& console, const WatchedSource& source, const Job& job) {
+  if (job.predicted_step > 0) {
+    TQC_TRY_ASSIGN(auto reader, open_reader(source, job));
+    return write_predicted(console, std::move(reader), job);
+  }
   if (job.target == Target::kTqkv && !is_unpacked(job.options)) {
     ProgressBar bar(console, "converting", Unit::kBytes);
     return format::convert_file(source, job.flags.output, job.options, job.write, bar.callback(),
@@ -360,6 +395,9 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
   if (job.archive) {
     TQC_TRY_ASSIGN(const auto reader, in_file(input.name, open_reader(*input.source, job)));
     TQC_TRY(in_file(input.name, settle_archive(console, *reader, job)));
+  }
+  if (job.predicted_step > 0 && job.to_stdout()) {
+    return usage_error("a predicted archive cannot be written to standard output");
   }
   if (job.to_stdout()) {
     TQC_TRY_ASSIGN(sizes.after, convert_to_stdout(console, input, job));
@@ -382,6 +420,12 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
 Result<std::uint64_t> convert_sections(const Console& console, const std::string& name,
                                        const cache::CacheReader& sections,
                                        const WatchedSource& watched, const Job& job) {
+  if (job.predicted_step > 0) {
+    if (job.to_stdout()) {
+      return usage_error("a predicted archive cannot be written to standard output");
+    }
+    return written(name, job, watched, write_predicted(console, cache::borrow(sections), job));
+  }
   if (job.to_stdout()) {
     ProgressBar reading(console, "reading", Unit::kBytes);
     TQC_TRY_ASSIGN(cache::Cache cache,

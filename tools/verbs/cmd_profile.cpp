@@ -3,16 +3,22 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
 #include "cli/prompt.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "cli/verb.h"
 #include "report/text_table.h"
 #include "tqcache/eval.h"
+#include "tqcache/eval/calibration.h"
 #include "tqcache/file.h"
 #include "tqcache/model.h"
+#include "tqcache/predict.h"
 
 namespace tqcache::cli {
 namespace {
@@ -22,20 +28,27 @@ constexpr const char* kProfileExamples =
 with a dense cache, and again with only the keys or only the values of one layer quantized, so that
 the result shows how much error each layer tolerates. Archives made with the profile distribute
 their bits among the layers accordingly, and can target a mean KL divergence instead of a size.
+
+With --depth the profile is of version 2: the keys and values of a layer are predicted from those of
+earlier layers, and archives made with it hold only what the prediction leaves. They take about a
+third of the bits, and cannot be read without the profile.
 docs/reference/profile.md describes the file.
 
 Examples:
   tqcache profile -m model.gguf --file sample.txt -o model.tqprofile
   tqcache profile -m hf-folder --file sample.txt -o model.tqprofile --max-windows 8
+  tqcache profile -m model.gguf --file prose.txt --file code.txt -o model.tqprofile --depth 2
   tqcache convert book.kv book.tqkv --tier archive --profile model.tqprofile --bits 3
   tqcache convert book.kv book.tqkv --tier archive --profile model.tqprofile --target-kld 0.05
 )";
 
 struct ProfileFlags {
   std::string model;
-  std::string file;
+  std::vector<std::string> files;
   std::string output;
   eval::ProfileOptions options;
+  std::optional<std::int64_t> depth;  // of a profile of version 2
+  eval::CalibrationOptions calibration;
   bool force = false;
 };
 
@@ -44,7 +57,7 @@ Result<eval::Profile> measure(const Console& console, const ProfileFlags& flags)
                  in_file(flags.model, model::load_model(flags.model)));
   // Special tokens that a text spells out are plain text.
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids,
-                 read_prompt({{}, flags.file, {}, true}, model->tokenizer));
+                 read_prompt({{}, flags.files.front(), {}, true}, model->tokenizer));
   ProgressBar bar(console, "profile", Unit::kTokens);
   TQC_TRY_ASSIGN(eval::Profile profile,
                  eval::measure_profile(*model, ids, flags.options, bar.callback()));
@@ -94,9 +107,73 @@ Json profile_json(const ProfileFlags& flags, const eval::Profile& profile) {
   return json;
 }
 
+// --- version 2
+
+eval::Table prediction_table(const predict::Profile& profile) {
+  eval::Table table{"Prediction per layer", {"layer", "k explained", "v explained"}, {}};
+  table.caption =
+      fmt::format("Explained: fraction of the variance, from {} and {}.",
+                  counted(profile.depth, "earlier layer"), counted(profile.n_features, "feature"));
+  for (std::size_t i = 0; i < profile.sides.size(); i += 2) {
+    table.rows.push_back({eval::Number{static_cast<double>(i / 2), 0},
+                          eval::Number{double{profile.sides[i].explained}, 3},
+                          eval::Number{double{profile.sides[i + 1].explained}, 3}});
+  }
+  return table;
+}
+
+Json prediction_json(const ProfileFlags& flags, const predict::Profile& profile, ByteView file) {
+  Json json;
+  json["schema"] = 1;
+  json["version"] = 2;
+  json["file"] = flags.output;
+  json["digest"] = to_hex(predict::profile_digest(file));
+  json["bytes"] = file.size();
+  json["n_tokens"] = profile.n_tokens;
+  json["depth"] = profile.depth;
+  json["features"] = profile.n_features;
+  json["layers"] = Json::array();
+  for (std::size_t i = 0; i < profile.sides.size(); i += 2) {
+    json["layers"].push_back({{"key_explained", profile.sides[i].explained},
+                              {"value_explained", profile.sides[i + 1].explained},
+                              {"key_sensitivity", profile.sides[i].sensitivity},
+                              {"value_sensitivity", profile.sides[i + 1].sensitivity}});
+  }
+  return json;
+}
+
+Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& flags) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
+                 in_file(flags.model, model::load_model(flags.model)));
+  std::vector<std::vector<std::int32_t>> texts;
+  for (const std::string& file : flags.files) {
+    TQC_TRY_ASSIGN(texts.emplace_back(), read_prompt({{}, file, {}, true}, model->tokenizer));
+  }
+  eval::CalibrationOptions options = flags.calibration;
+  options.depth = *flags.depth;
+  options.window = flags.options.window;
+  options.n_threads = flags.options.n_threads;
+  ProgressBar bar(console, "profile", Unit::kTokens);
+  TQC_TRY_ASSIGN(const predict::Profile profile,
+                 eval::calibrate(*model, texts, options, bar.callback()));
+  const Bytes file = predict::profile_bytes(profile);
+  const Overwrite overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
+  TQC_TRY(in_file(flags.output, write_file_atomically(flags.output, file, overwrite)));
+  note(console, fmt::format("{}: written, {} bytes, from {}", flags.output, grouped(file.size()),
+                            counted(static_cast<std::int64_t>(profile.n_tokens), "token")));
+  if (console.json) {
+    TQC_TRY(print_json(prediction_json(flags, profile, file)));
+  } else {
+    TQC_TRY(print(report::text_table(prediction_table(profile))));
+  }
+  return ExitCode::kDone;
+}
+
 Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
   if (flags.output == "-") return usage_error("a profile cannot be written to standard output");
   TQC_TRY(check_output(flags.output, flags.force));
+  if (flags.depth) return make_predictors(console, flags);
+  if (flags.files.size() > 1) return usage_error("several --file need --depth");
   TQC_TRY_ASSIGN(const eval::Profile profile, measure(console, flags));
   const Overwrite overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
   TQC_TRY(in_file(flags.output,
@@ -116,7 +193,8 @@ Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
 Action define_profile(FlagSet& app) {
   const auto flags = std::make_shared<ProfileFlags>();
   add_model_flag(app, flags->model, true);
-  app.add("--file", flags->file, "Sample of text, UTF-8; - is standard input")
+  app.add("--file", flags->files,
+          "Sample of text, UTF-8; - is standard input. With --depth also several times")
       ->type_name("FILE")
       ->file()
       ->required();
@@ -131,6 +209,19 @@ Action define_profile(FlagSet& app) {
       ->formerly("--windows")
       ->type_name("N")
       ->at_least(1)
+      ->show_default();
+  app.add("--depth", flags->depth,
+          "Make a profile of version 2: each layer is predicted from N earlier ones, 0 to 8")
+      ->type_name("N")
+      ->at_least(0);
+  app.add("--tokens", flags->calibration.n_tokens, "With --depth: number of tokens to read")
+      ->type_name("N")
+      ->at_least(1)
+      ->show_default();
+  app.add("--features", flags->calibration.n_features,
+          "With --depth: number of features of a token's embedding; 0: none")
+      ->type_name("N")
+      ->at_least(0)
       ->show_default();
   add_resource_flags(app, flags->options.n_threads);
   add_force_flag(app, flags->force);

@@ -2,9 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <sstream>
+#include <string_view>
 
 #include "cli/common_flags.h"
 #include "cli/prompt.h"
@@ -29,7 +34,8 @@ measurement.
 
 A configuration is a preset (turbo4, k8v4, ...; f32 is dense), a list of settings, or both:
 k=mse:4,v=mse:3,boundary=2:8,sink=4 or turbo4,center=none. In a list of configurations, a preset
-starts the next one; use semicolons before one that starts with a setting.
+starts the next one; use semicolons before one that starts with a setting. With --profile (version
+2), predicted:0.03 is a predicted archive with that step.
 
 )";
 
@@ -53,6 +59,7 @@ struct Flags {
   std::optional<std::string> file;
   std::optional<std::string> ids;
   std::string configurations = "f32,turbo4";
+  std::string profile;  // a file of version 2, or empty
   eval::PredictionOptions options;
   EvalOutput output;
 
@@ -100,7 +107,9 @@ Json errors_json(const eval::CodingErrors& errors) {
 Json way_json(const eval::PredictionCost& way) {
   Json json;
   json["name"] = way.configuration.name;
-  json["configuration"] = cache::configuration_text(way.configuration.options);
+  json["configuration"] = way.configuration.predicted_step > 0
+                              ? way.configuration.name
+                              : cache::configuration_text(way.configuration.options);
   json["bits_per_value"] = way.size.bits_per_value;
   json["bits_per_packed_value"] =
       way.configuration.is_dense() ? Json(nullptr) : Json(way.size.bits_per_packed_value);
@@ -149,16 +158,57 @@ Result<Measured> measure(const Console& console, const Flags& flags,
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_prompt(flags.text(), model.tokenizer));
   ProgressBar bar(console, "eval", Unit::kTokens);
   const auto start = std::chrono::steady_clock::now();
-  TQC_TRY_ASSIGN(measured.costs, eval::measure_predictions(model, ids, configurations,
-                                                           flags.options, bar.callback()));
+  eval::PredictionOptions options = flags.options;
+  if (!flags.profile.empty()) {
+    TQC_TRY_ASSIGN(options.predictor, in_file(flags.profile, predict::read_profile(flags.profile)));
+  }
+  TQC_TRY_ASSIGN(measured.costs,
+                 eval::measure_predictions(model, ids, configurations, options, bar.callback()));
   measured.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return measured;
 }
 
+// Configurations of predicted archives, which only these verbs know, and all others.
+Result<std::vector<cache::Configuration>> read_configurations(const Flags& flags) {
+  constexpr std::string_view kPredicted = "predicted:";
+  if (flags.configurations.find(kPredicted) == std::string::npos) {
+    return cache::parse_configurations(flags.configurations);
+  }
+  if (flags.profile.empty()) return invalid("predicted: needs --profile");
+  const char separator = flags.configurations.find(';') == std::string::npos ? ',' : ';';
+  std::vector<cache::Configuration> all;
+  std::string others;  // since the last one that is predicted
+  const auto flush = [&]() -> Result<void> {
+    if (others.empty()) return {};
+    TQC_TRY_ASSIGN(auto configurations, cache::parse_configurations(others));
+    std::ranges::move(configurations, std::back_inserter(all));
+    others.clear();
+    return {};
+  };
+  std::istringstream list(flags.configurations);
+  for (std::string part; std::getline(list, part, separator);) {
+    if (!part.starts_with(kPredicted)) {
+      if (!others.empty()) others.push_back(separator);
+      others += part;
+      continue;
+    }
+    TQC_TRY(flush());
+    float step = 0;
+    const char* const end = part.data() + part.size();
+    const auto read = std::from_chars(part.data() + kPredicted.size(), end, step);
+    if (read.ec != std::errc() || read.ptr != end || !(step >= 0x1p-20f && step <= 0x1p20f)) {
+      return invalid(fmt::format("\"{}\": not a step above 0", part));
+    }
+    all.push_back({part, {}, step});
+  }
+  TQC_TRY(flush());
+  return all;
+}
+
 Result<ExitCode> run(const Console& console, const Flags& flags, PredictionFocus focus) {
   TQC_TRY(check_text_flags(flags));
-  auto configurations = cache::parse_configurations(flags.configurations);
+  auto configurations = read_configurations(flags);
   if (!configurations) return in_context("--configs", std::move(configurations).error());
   TQC_TRY(check_eval_output(flags.output));
   TQC_TRY_ASSIGN(const Measured measured, measure(console, flags, *configurations));
@@ -197,6 +247,10 @@ Action define(FlagSet& app, PredictionFocus focus, const char* examples) {
   app.add("--configs", flags->configurations, "Configurations to compare")
       ->type_name("LIST")
       ->show_default();
+  app.add("--profile", flags->profile,
+          "Profile of version 2, for configurations predicted:STEP (tqcache profile --depth)")
+      ->type_name("FILE")
+      ->file();
   add_window_flags(app, flags->options);
   add_resource_flags(app, flags->options.n_threads);
   add_eval_output_flags(app, flags->output);

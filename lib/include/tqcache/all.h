@@ -26,6 +26,7 @@
 //   session.h       generation from a cache or a store
 //   report.h        figures and tables
 //   eval.h          what quantization costs
+//   predict.h       profiles that predict keys and values
 //   version.h       the version of the library
 
 #include "tqcache/bytes.h"
@@ -41,6 +42,7 @@
 #include "tqcache/keys.h"
 #include "tqcache/kv_codec.h"
 #include "tqcache/model.h"
+#include "tqcache/predict.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
 #include "tqcache/reader.h"

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@
 #include "tqcache/decoder.h"
 #include "tqcache/error.h"
 #include "tqcache/model.h"
+#include "tqcache/predict.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
 #include "tqcache/report.h"
@@ -88,6 +90,8 @@ struct PredictionOptions {
   // Replaces each window's first token, which only the previous window predicts.
   std::optional<std::int32_t> begin_token = {};
   unsigned n_threads = 0;  // 0: all processors
+  // For configurations with a predicted step; it belongs to the model.
+  std::shared_ptr<const predict::Predictor> predictor = {};
 };
 
 // The memory of the keys and values of a full window. Dense values count as f16, as in files. The

@@ -160,6 +160,9 @@ inline constexpr std::string_view kDenseName = "f32";
 struct Configuration {
   std::string name;  // as it was written
   ConvertOptions options = {};
+  // Above 0: keys and values are coded as in a predicted archive with this step, and the options
+  // are not used. Only eval::measure_predictions() knows such configurations.
+  float predicted_step = 0;
 
   bool is_dense() const { return options.keys.dense && options.values.dense; }
 };

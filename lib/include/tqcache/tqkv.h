@@ -34,9 +34,16 @@ namespace tqcache::format {
 
 // --- The manifest: everything but the values of the cache (docs/reference/format.md §4)
 
-// The compression of a section: none, one zstd frame, byte planes, or trellis symbols. Only dense
-// sections and arrays can have planes.
-enum class Compression : std::uint8_t { kNone = 0, kZstd = 1, kPlanes = 2, kSymbols = 3 };
+// The compression of a section: none, one zstd frame, byte planes, trellis symbols, or the residual
+// of a prediction. Only dense sections and arrays can have planes; only dense sections of attention
+// layers are predicted.
+enum class Compression : std::uint8_t {
+  kNone = 0,
+  kZstd = 1,
+  kPlanes = 2,
+  kSymbols = 3,
+  kPredicted = 4
+};
 
 using cache::BlockKey;
 using cache::TensorKind;
@@ -74,6 +81,16 @@ struct Encryption {
   std::vector<Salt> writes;  // one for each write, the newest last, whose sections are in the file
 };
 
+class PredictedBlocks;  // not for users of the library
+
+// How predicted sections were made (docs/reference/format.md §6.7).
+struct Prediction {
+  Sha256 profile{};          // digest of the profile that is needed to read them
+  float step = 0;            // of the quantization
+  std::int64_t n_sinks = 0;  // first tokens of the cache that are stored as they are
+  std::shared_ptr<PredictedBlocks> blocks = {};  // decoded blocks of the file that is being read
+};
+
 // The description of a cache, and the fields that only a file has.
 struct Manifest : cache::CacheDesc {
   std::string writer;  // program and version that wrote the file
@@ -84,6 +101,7 @@ struct Manifest : cache::CacheDesc {
   Sha256 content_name{};           // docs/reference/format.md §Content name; gaps do not count
   std::optional<Encryption> encryption = {};            // nullopt: a plain file
   std::vector<cache::CheckpointDesc> checkpoints = {};  // ascending numbers of tokens
+  std::optional<Prediction> prediction = {};            // present exactly if a section is predicted
 };
 
 // The layer that a section belongs to, and the number of tokens at which its state was kept.

@@ -16,8 +16,10 @@
 #include "tqcache/eval/distribution.h"
 #include "tqcache/eval/divergence.h"
 #include "tqcache/eval/measuring_filter.h"
+#include "tqcache/eval/predicted.h"
 #include "tqcache/eval/total_progress.h"
 #include "tqcache/model.h"
+#include "tqcache/predict/predictor.h"
 #include "tqcache/quantize.h"
 
 namespace tqcache::eval {
@@ -210,6 +212,15 @@ Result<void> check_ids(std::span<const std::int32_t> ids, std::int64_t vocab_siz
       fmt::format("token id {} is out of range; the model has {} tokens", *outside, vocab_size));
 }
 
+// First tokens of a window that stay dense where keys and values are predicted, as in archives.
+constexpr std::int64_t kPredictedSinks = 4;
+
+Result<void> check_predicted(const cache::Cache& empty, const PredictionOptions& options) {
+  if (options.as_served) return invalid("a predicted archive is not used as it is served");
+  if (options.predictor == nullptr) return invalid("a predicted configuration needs a profile");
+  return predict::check_profile(options.predictor->profile(), cache::describe(empty));
+}
+
 // The predictions of one run so far.
 struct Tally {
   double nll = 0;  // sum of negative log-likelihoods
@@ -231,6 +242,7 @@ class PredictionMeasurement {
         tallies_(costs.ways.size()) {
     for (PredictionCost& way : costs_.ways) {
       if (way.configuration.is_dense() || options.as_served) continue;
+      if (way.configuration.predicted_step > 0) continue;
       way.errors = CodingErrors(to_size(config.n_layers), to_size(config.n_kv_heads));
     }
   }
@@ -296,13 +308,24 @@ class PredictionMeasurement {
 
   Result<void> run_way(std::span<const std::int32_t> ids, const cache::Cache& dense, std::size_t i,
                        TotalProgress& progress) {
-    cache::ConvertOptions convert = costs_.ways[i].configuration.options;
+    const Configuration& configuration = costs_.ways[i].configuration;
+    cache::ConvertOptions convert = configuration.options;
     convert.n_threads = options_.n_threads;
-    TQC_TRY_ASSIGN(const cache::Cache packed,
-                   cache::convert(options_.as_served ? empty_ : dense, convert));
+    const bool is_predicted = configuration.predicted_step > 0;
+    cache::Cache packed = empty_;  // outlives the filter
+    if (!is_predicted) {
+      TQC_TRY_ASSIGN(packed, cache::convert(options_.as_served ? empty_ : dense, convert));
+    }
     cache::Cache cache = options_.as_served ? packed : empty_;
     model::KvFilter filter;
-    if (!options_.as_served) filter = measuring_filter(packed, costs_.ways[i].errors);
+    PredictedSize predicted;
+    if (is_predicted) {
+      filter =
+          predicted_filter(options_.predictor, empty_.identity.rope, configuration.predicted_step,
+                           kPredictedSinks, ids.first(ids.size() - 1), predicted);
+    } else if (!options_.as_served) {
+      filter = measuring_filter(packed, costs_.ways[i].errors);
+    }
     Tally& tally = tallies_[i];
     bool is_finite = true;
     const model::LogitsSink sink = [&](std::int64_t first, std::int64_t n,
@@ -316,7 +339,18 @@ class PredictionMeasurement {
                                         filter));
     progress.finish_run(to_u64(options_.window));
     if (!is_finite) return not_finite();
+    if (is_predicted) add_size(predicted, i);
     return {};
+  }
+
+  // The mean size over the windows, in bits of sections alone.
+  void add_size(const PredictedSize& size, std::size_t i) {
+    WindowSize& of_way = costs_.ways[i].size;
+    const double share = 1 / static_cast<double>(costs_.n_windows);
+    of_way.bits_per_value += share * size.bits_per_value();
+    of_way.bits_per_packed_value += share * size.bits_per_value();
+    of_way.k_bytes += (size.bytes - size.value_bytes) / to_u64(costs_.n_windows);
+    of_way.v_bytes += size.value_bytes / to_u64(costs_.n_windows);
   }
 
   static void add(const RowCost& row, Tally& tally) {
@@ -377,7 +411,12 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
 
   TQC_TRY_ASSIGN(const cache::Cache in_files, model::make_cache(config, identity, Dtype::kF16));
   for (const Configuration& each : configurations) {
-    TQC_TRY_ASSIGN(const WindowSize size, window_size(in_files, each, options.window));
+    WindowSize size;
+    if (each.predicted_step > 0) {
+      TQC_TRY(check_predicted(in_files, options));
+    } else {
+      TQC_TRY_ASSIGN(size, window_size(in_files, each, options.window));
+    }
     costs.ways.push_back({.configuration = each, .size = size});
   }
   TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(config, identity, Dtype::kF32));

@@ -9,6 +9,7 @@
 #include "tqcache/format/growth.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/open_container.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/section_writer.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
@@ -196,6 +197,10 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
     return state_->report(n_before, 0);
   }
   manifest.gaps = gaps_after(info, state_->container.header.slot, growth);
+  if (info.prediction && predicted_block_count(manifest) > 0) {
+    manifest.prediction = info.prediction;
+    manifest.prediction->blocks = std::make_shared<PredictedBlocks>();
+  }
   TQC_TRY_ASSIGN(auto cipher, state_->next_cipher(growth.new_sections, manifest));
   TQC_TRY(prepare_manifest(manifest, options));
   TQC_TRY(state_->write(std::move(manifest), *reader, growth.new_sections, options, progress,

@@ -8,6 +8,7 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/open_container.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/section_checks.h"
 #include "tqcache/hash.h"
@@ -83,6 +84,7 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   TQC_TRY(check_largest(blocks_of(manifest.sections), options.max_payload_bytes));
   TQC_TRY(check_largest_gap(manifest, options.max_payload_bytes));
   TQC_TRY(check_memory(report.info));
+  if (manifest.prediction) TQC_TRY(manifest.prediction->blocks->predictor(manifest));
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);
 

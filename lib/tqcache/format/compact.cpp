@@ -1,5 +1,6 @@
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "tqcache/format/encryption.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/open_container.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/tqkv.h"
 
@@ -17,6 +19,41 @@ bool has_dead_bytes(const OpenContainer& container) {
   return !container.info.gaps.empty() || container.info.trailing_bytes > 0 ||
          container.header.announced || !container.header.damage.empty();
 }
+
+// The content of a file. Sections that are predicted stay as they are.
+class KeptSections : public PredictedReader {
+ public:
+  // All must outlive this.
+  KeptSections(const ByteSource& source, const FileCipher* cipher, const SectionReader& content)
+      : source_(source), cipher_(cipher), content_(content) {}
+
+  const cache::CacheDesc& description() const override { return content_.description(); }
+  const std::vector<cache::BlockInfo>& blocks() const override { return content_.blocks(); }
+  std::span<const cache::Checkpoint> checkpoints() const override { return content_.checkpoints(); }
+  Result<void> read(std::size_t i, AlignedBytes& raw) const override {
+    return content_.read(i, raw);
+  }
+  Result<SharedBytes> share(std::size_t i) const override { return content_.share(i); }
+
+  const Prediction* prediction() const override {
+    const CacheFileInfo& info = content_.info();
+    return info.prediction ? &*info.prediction : nullptr;
+  }
+  Result<bool> coded(std::size_t i, Bytes& out) const override {
+    const SectionInfo& section = content_.info().sections[i];
+    if (section.compression != Compression::kPredicted) return false;
+    AlignedBytes stored;
+    Result<void> done = read_stored_section(source_, section, cipher_, stored);
+    if (!done) return in_context(block_place(i, section), std::move(done).error());
+    out.assign(stored.begin(), stored.end());
+    return true;
+  }
+
+ private:
+  const ByteSource& source_;
+  const FileCipher* cipher_;
+  const SectionReader& content_;
+};
 
 WriteOptions options_like(const Manifest& manifest, WriteOptions options) {
   options.compression = compression_of(manifest);
@@ -30,7 +67,8 @@ Result<CompactReport> rewrite(const ByteSource& source, const OpenContainer& con
                               AtomicFile file, const WriteOptions& options,
                               const Progress& progress) {
   // Compares sections with their SHA-256: the content digest stays the same only if they match.
-  const SectionReader content(source, container, Digests::kCompare);
+  const SectionReader compared(source, container, Digests::kCompare);
+  const KeptSections content(source, container.cipher.get(), compared);
   TQC_TRY(check_largest(blocks_of(container.info.sections), ReadOptions{}.max_payload_bytes));
   TQC_TRY(write_cache(content, file, options_like(container.info, options), progress));
   CompactReport report{container.info.file_bytes + container.info.trailing_bytes, file.size(),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -203,6 +204,22 @@ Result<Growth> compare_sections(const ByteSource& source, const Manifest& file,
     if (done) return {};
     return in_context(block_place(pair.old_number, old_section), std::move(done).error());
   }));
+
+  // Predicted sections stay together with all others of their token block.
+  std::set<std::int64_t> changed_blocks;
+  for (const Pair& pair : pairs) {
+    const SectionInfo& old_section = file.sections[pair.old_number];
+    const bool is_predicted = old_section.compression == Compression::kPredicted;
+    if (is_predicted && !pair.same) changed_blocks.insert(old_section.block);
+  }
+  for (Pair& pair : pairs) {
+    // Blocks behind a changed one are not predicted any more either.
+    const SectionInfo& old_section = file.sections[pair.old_number];
+    if (old_section.compression == Compression::kPredicted && !changed_blocks.empty() &&
+        old_section.block >= *changed_blocks.begin()) {
+      pair.same = false;
+    }
+  }
 
   Growth growth;
   std::vector<bool> stays(sections.size()), lives(file.sections.size());

@@ -13,9 +13,9 @@ Compression compression_of(const Manifest& manifest) {
   Compression most = Compression::kNone;
   const auto of_cache = std::span(manifest.sections).first(count_cache_sections(manifest));
   for (const SectionInfo& section : of_cache) {
-    // Symbols replace zstd frames where a tensor supports them.
-    const bool is_symbols = section.compression == Compression::kSymbols;
-    most = std::max(most, is_symbols ? Compression::kZstd : section.compression);
+    // Symbols and residuals replace zstd frames where a tensor supports them.
+    const bool is_zstd = section.compression >= Compression::kSymbols;
+    most = std::max(most, is_zstd ? Compression::kZstd : section.compression);
   }
   return most;
 }

@@ -21,6 +21,7 @@
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/format/type_names.h"
 
@@ -362,7 +363,7 @@ Result<SectionInfo> read_section(const fb::Section& in) {
   TQC_TRY_ASSIGN(const auto form, checked_enum(in.form(), fb::Form::packed, "form"));
   section.packed = form == fb::Form::packed;
   TQC_TRY_ASSIGN(section.compression,
-                 checked_enum(in.compression(), Compression::kSymbols, "compression"));
+                 checked_enum(in.compression(), Compression::kPredicted, "compression"));
   section.file_offset = in.offset();
   section.stored_bytes = in.stored_size();
   section.raw_bytes = in.raw_size();
@@ -478,6 +479,18 @@ Result<void> read_encryption(const fb::Manifest& root, Manifest& manifest) {
   return {};
 }
 
+Result<void> read_prediction(const fb::Manifest& root, Manifest& manifest) {
+  if (root.prediction() == nullptr) return {};
+  const fb::Prediction& in = *root.prediction();
+  if (!(in.step() >= kMinPredictedStep && in.step() <= kMaxPredictedStep)) {
+    return corrupt("prediction: a step out of range");
+  }
+  if (in.n_sinks() > cache::kTokenBlock) return corrupt("prediction: more than 256 sink tokens");
+  manifest.prediction = Prediction{to_sha256(*in.profile()), in.step(), in.n_sinks(),
+                                   std::make_shared<PredictedBlocks>()};
+  return {};
+}
+
 // A few bytes may claim many tokens. Memory for them is allocated only if the section table has the
 // length that this number of tokens implies; check_sections() checks the rest.
 Result<void> read_unknown_ids(std::int64_t n_tokens, Manifest& manifest) {
@@ -530,6 +543,7 @@ Result<Manifest> read_manifest(const fb::Manifest* root, WindowTokens window_tok
   TQC_TRY(read_tokens(*root, manifest));
   TQC_TRY(read_gaps(*root, manifest));
   TQC_TRY(read_encryption(*root, manifest));
+  TQC_TRY(read_prediction(*root, manifest));
   manifest.content_name = to_sha256(*root->content_name());
   return manifest;
 }

@@ -8,6 +8,7 @@
 #include "tqcache/cache/blocks.h"
 #include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/sections/symbol_section.h"
 
 namespace tqcache::format {
@@ -53,6 +54,12 @@ Result<void> check_sizes(const cache::LayerDesc& layer, std::int64_t n_tokens,
   if (section.compression == Compression::kSymbols &&
       !(section.packed && has_symbols(tensor_of(layer, section.side)))) {
     return corrupt("symbols, but not of mode trellis");
+  }
+  if (section.compression == Compression::kPredicted) {
+    const auto* const attention = std::get_if<cache::AttentionDesc>(&layer);
+    if (attention == nullptr || attention->k.quant || attention->v.quant) {
+      return corrupt("predicted, but not of a layer with dense full attention");
+    }
   }
   const bool fits = is_stored
                         ? section.stored_bytes == section.raw_bytes
@@ -141,6 +148,32 @@ Result<void> check_section(const std::vector<cache::LayerDesc>& layers, std::int
   return check_sizes(layer, n_tokens, section);
 }
 
+namespace {
+
+// The first token blocks are predicted with all layers, the others with none.
+Result<void> check_prediction(const Manifest& manifest) {
+  const std::size_t n_of_cache = count_cache_sections(manifest);
+  for (std::size_t i = n_of_cache; i < manifest.sections.size(); ++i) {
+    if (manifest.sections[i].compression != Compression::kPredicted) continue;
+    return in_context(block_place(i, manifest.sections[i]), corrupt("predicted, in a checkpoint"));
+  }
+  const std::int64_t n_blocks = predicted_block_count(manifest);
+  if (!manifest.prediction && n_blocks == 0) return {};
+  if (!manifest.prediction) return corrupt("predicted sections, but no prediction");
+  if (n_blocks == 0) return corrupt("a prediction, but no predicted sections");
+  if (manifest.hidden_tokens) return corrupt("predicted sections, but hidden tokens");
+  for (std::size_t i = 0; i < n_of_cache; ++i) {
+    const SectionInfo& section = manifest.sections[i];
+    const bool is_predicted = section.compression == Compression::kPredicted;
+    if (is_predicted == (section.side != TensorKind::kArray && section.block < n_blocks)) continue;
+    return in_context(block_place(i, section),
+                      corrupt("not predicted, among token blocks that are predicted"));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<void> check_section_table(const Manifest& manifest) {
   std::uint64_t expected = count_blocks(manifest.layers, manifest.n_tokens());
   for (const cache::CheckpointDesc& checkpoint : manifest.checkpoints) {
@@ -171,7 +204,7 @@ Result<void> check_section_table(const Manifest& manifest) {
   for (const cache::CheckpointDesc& checkpoint : manifest.checkpoints) {
     TQC_TRY(check_all(checkpoint.layers, checkpoint.n_tokens));
   }
-  return {};
+  return check_prediction(manifest);
 }
 
 Result<void> check_sections(const Manifest& manifest, std::uint64_t manifest_offset) {
@@ -186,7 +219,8 @@ std::uint32_t required_features(const Manifest& manifest) {
   return (manifest.gaps.empty() ? 0 : kFeatureGaps) |
          (manifest.hidden_tokens ? kFeatureHiddenTokens : 0) | (has_planes ? kFeaturePlanes : 0) |
          (manifest.encryption ? kFeatureEncrypted : 0) |
-         (manifest.checkpoints.empty() ? 0 : kFeatureCheckpoints);
+         (manifest.checkpoints.empty() ? 0 : kFeatureCheckpoints) |
+         (manifest.prediction ? kFeaturePredicted : 0);
 }
 
 Result<void> check_contents(const Manifest& manifest) {

@@ -291,6 +291,14 @@ Offset<flatbuffers::Vector<Offset<fb::Checkpoint>>> make_checkpoints(Builder& ou
   return out.CreateVector(offsets);
 }
 
+// Absent if no section is predicted.
+Offset<fb::Prediction> make_prediction(Builder& out, const Manifest& manifest) {
+  if (!manifest.prediction) return {};
+  const fb::Sha256 profile = make_sha256(manifest.prediction->profile);
+  return fb::CreatePrediction(out, &profile, manifest.prediction->step,
+                              static_cast<std::uint16_t>(manifest.prediction->n_sinks));
+}
+
 fb::Section make_section(const SectionInfo& section) {
   constexpr std::uint8_t kReserved = 0;
   return {section.file_offset,
@@ -321,10 +329,11 @@ void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
   const auto gaps = make_gaps(out, manifest.gaps);
   const auto hidden_tokens = make_hidden_tokens(out, manifest);
   const auto encryption = make_encryption(out, manifest);
+  const auto prediction = make_prediction(out, manifest);
   const fb::Sha256 content_name = make_sha256(manifest.content_name);
   fb::FinishManifestBuffer(
       out, fb::CreateManifest(out, writer, identity, tokens, layers, sections, &content_name, gaps,
-                              hidden_tokens, encryption, checkpoints));
+                              hidden_tokens, encryption, checkpoints, prediction));
 }
 
 // A lower bound of the FlatBuffer's size, to reject what is too large before it is built: the

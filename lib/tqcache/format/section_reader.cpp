@@ -9,6 +9,7 @@
 #include "tqcache/base/memory_budget.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/format/container_format.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/sections/plane_section.h"
 #include "tqcache/format/sections/symbol_section.h"
 #include "tqcache/hash.h"
@@ -40,6 +41,9 @@ Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section,
                            const Decompressor& decompressor, AlignedBytes& raw) {
   const cache::LayerDesc& layer = layer_of(manifest, section);
   TQC_TRY(memory_budget().check(section.raw_bytes, "values", stored.size(), kSmallSectionBytes));
+  if (section.compression == Compression::kPredicted) {
+    return unsupported("a predicted section is read with the others of its token block");
+  }
   if (section.compression == Compression::kPlanes) {
     const std::size_t width = number_bytes(layer, key_of(section));
     TQC_TRY(check_planes(stored, section.raw_bytes, width));
@@ -57,15 +61,26 @@ Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section,
   return decompressor.decompress(stored, raw);
 }
 
+Result<void> read_stored_section(const ByteSource& source, const SectionInfo& section,
+                                 const FileCipher* cipher, AlignedBytes& stored) {
+  stored.resize(section.stored_bytes);
+  TQC_TRY(source.read_at(section.file_offset, stored));
+  return authenticate(section, cipher, stored);
+}
+
 Result<void> read_section(const ByteSource& source, const Manifest& manifest,
                           const SectionInfo& section, const FileCipher* cipher,
                           const Decompressor& decompressor, AlignedBytes& raw) {
+  if (section.compression == Compression::kPredicted) {
+    const ReadStored read = [&](const SectionInfo& other, AlignedBytes& stored) {
+      return read_stored_section(source, other, cipher, stored);
+    };
+    return read_predicted(manifest, section, read, raw);
+  }
   const bool is_stored = section.compression == Compression::kNone;
   AlignedBytes compressed;
   AlignedBytes& stored = is_stored ? raw : compressed;
-  stored.resize(section.stored_bytes);
-  TQC_TRY(source.read_at(section.file_offset, stored));
-  TQC_TRY(authenticate(section, cipher, stored));
+  TQC_TRY(read_stored_section(source, section, cipher, stored));
   if (is_stored) return {};
   return unpack_stored(manifest, section, stored, decompressor, raw);
 }
@@ -154,6 +169,9 @@ Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> sour
   TQC_TRY_ASSIGN(OpenContainer container, open_container(*source, keys));
   TQC_TRY(check_content_name(container.info));
   TQC_TRY(check_memory(container.info));
+  if (container.info.prediction) {  // a missing profile is reported before any work
+    TQC_TRY(container.info.prediction->blocks->predictor(container.info));
+  }
   return SectionReader(std::move(source), std::move(container), digests);
 }
 

@@ -12,7 +12,9 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/sections/section_compressor.h"
+#include "tqcache/hash.h"
 
 namespace tqcache::format {
 namespace {
@@ -33,6 +35,7 @@ class SectionWriter {
                 const SectionCompressor& of_checkpoints, const FileCipher* cipher, FileEnd& end)
       : manifest_(manifest),
         reader_(reader),
+        predicted_(dynamic_cast<const PredictedReader*>(&reader)),
         numbers_(numbers),
         compressor_(compressor),
         of_checkpoints_(of_checkpoints),
@@ -65,6 +68,16 @@ class SectionWriter {
     TQC_TRY_ASSIGN(prepared.raw, cache::share_any(reader_, numbers_[i]));
     assert(prepared.raw.size() == info.raw_bytes);
     const bool is_of_cache = info.layer < std::ssize(manifest_.layers);
+    if (predicted_ != nullptr && is_of_cache) {
+      TQC_TRY_ASSIGN(const bool is_predicted, predicted_->coded(numbers_[i], prepared.encoded));
+      if (is_predicted) {
+        info.raw_sha256 = sha256(prepared.raw.view());
+        info.compression = Compression::kPredicted;
+        info.stored_bytes = prepared.encoded.size();
+        info.checksum = xxh3_128(prepared.encoded);
+        return cipher_ == nullptr ? Result<void>() : encrypt(i, prepared);
+      }
+    }
     const SectionCompressor& compressor = is_of_cache ? compressor_ : of_checkpoints_;
     compressor.prepare(layer_of(manifest_, info), prepared.raw.view(), info, prepared.encoded);
     return cipher_ == nullptr ? Result<void>() : encrypt(i, prepared);
@@ -89,6 +102,7 @@ class SectionWriter {
 
   Manifest& manifest_;
   const cache::CacheReader& reader_;
+  const PredictedReader* predicted_;  // null: no section is predicted
   const std::vector<std::size_t>& numbers_;
   const SectionCompressor& compressor_;
   const SectionCompressor& of_checkpoints_;
@@ -116,7 +130,13 @@ Result<std::uint64_t> FileEnd::append_aligned(ByteView bytes) {
 }
 
 Manifest manifest_of(const cache::CacheReader& reader) {
-  return {reader.description(), {}, sections_of(reader.blocks()), {}, {}};
+  Manifest manifest{reader.description(), {}, sections_of(reader.blocks()), {}, {}};
+  const auto* const predicted = dynamic_cast<const PredictedReader*>(&reader);
+  if (predicted != nullptr && predicted->prediction() != nullptr) {
+    manifest.prediction = *predicted->prediction();
+    manifest.prediction->blocks = {};  // those of another file
+  }
+  return manifest;
 }
 
 void add_checkpoints(const cache::CacheReader& reader, Manifest& manifest) {

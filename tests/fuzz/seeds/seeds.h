@@ -29,6 +29,7 @@ void make_llama_state(const SeedFolder& seeds);
 void make_mlx_lm(const SeedFolder& seeds);
 void make_model_config(const SeedFolder& seeds);
 void make_npz(const SeedFolder& seeds);
+void make_prediction(const SeedFolder& seeds);
 void make_profile(const SeedFolder& seeds);
 void make_redis_answers(const SeedFolder& seeds);
 void make_s3_answers(const SeedFolder& seeds);

@@ -17,9 +17,20 @@
 
 namespace tqcache::store {
 
+namespace {
+
+// The file whose sections are stored as they are; null: they are read. A store knows no profiles, so
+// predicted sections are decoded.
+const format::SectionReader* stored_file(const cache::CacheReader& reader) {
+  const auto* const file = dynamic_cast<const format::SectionReader*>(&reader);
+  return file != nullptr && file->info().prediction ? nullptr : file;
+}
+
+}  // namespace
+
 PutSource::PutSource(const cache::CacheReader& reader, SectionStorer storer)
     : reader_(&reader),
-      file_(dynamic_cast<const format::SectionReader*>(&reader)),
+      file_(stored_file(reader)),
       manifest_(file_ != nullptr ? format::Manifest(file_->info()) : format::manifest_of(reader)),
       storer_(std::move(storer)) {
   // Checkpoints are prompts of their own in a store.

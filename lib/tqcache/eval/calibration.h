@@ -1,0 +1,34 @@
+#pragma once
+// eval/calibration.h: profiles of version 2, made from text by the reference decoder.
+//
+// Spec: docs/reference/profile.md, "Version 2".
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tqcache/error.h"
+#include "tqcache/model.h"
+#include "tqcache/predict.h"
+#include "tqcache/progress.h"
+
+namespace tqcache::eval {
+
+struct CalibrationOptions {
+  std::int64_t depth = 2;         // earlier layers that a layer is predicted from
+  std::int64_t n_features = 128;  // of a token; fewer if the model is narrower
+  std::int64_t n_tokens = 65'536;
+  std::int64_t window = 2048;
+  std::int64_t n_sensitivity = 512;  // tokens by which sensitivities are measured
+  unsigned n_threads = 0;
+};
+
+// Shapes:   texts: the ids of each text, which contribute equally.
+// Progress: tokens read, over all runs.
+// Errors:   kUnsupported (layers without full attention; more than 1,024 channels),
+//           kInvalidArgument (texts shorter than a window), kInterrupted, those of the decoder.
+Result<predict::Profile> calibrate(const model::Model& model,
+                                   std::span<const std::vector<std::int32_t>> texts,
+                                   const CalibrationOptions& options, const Progress& progress);
+
+}  // namespace tqcache::eval

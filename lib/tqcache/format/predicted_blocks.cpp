@@ -1,0 +1,329 @@
+#include "tqcache/format/predicted_blocks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "tqcache/base/integers.h"
+#include "tqcache/base/threads.h"
+#include "tqcache/cache/blocks.h"
+#include "tqcache/format/container_format.h"
+#include "tqcache/format/manifest.h"
+#include "tqcache/format/section_writer.h"
+#include "tqcache/predict/predictor.h"
+
+namespace tqcache::format {
+namespace {
+
+using predict::BlockCoder;
+using predict::BlockRope;
+using predict::Predictor;
+
+Dtype dtype_of(const cache::CacheDesc& cache, std::size_t side) {
+  const auto& layer = std::get<cache::AttentionDesc>(cache.layers[side / 2]);
+  return (side % 2 == 0 ? layer.k : layer.v).dtype;
+}
+
+// A token block of a cache, on its way through the coder.
+struct BlockWork {
+  BlockWork(const Predictor& predictor, const cache::CacheDesc& cache, float step,
+            std::int64_t n_sinks, std::int64_t block)
+      : shape(predictor.profile().shape),
+        n(to_size(cache::tokens_in_block(cache.n_tokens(), block))),
+        n_dense(std::min(n, to_size(cache::sinks_in_block(n_sinks, block)))),
+        dim(to_size(predictor.profile().channels())),
+        n_sides(predictor.profile().sides.size()),
+        rope(cache.identity.rope, shape, block * cache::kTokenBlock, n),
+        coder(predictor, step,
+              std::span(cache.tokens).subspan(to_size(block * cache::kTokenBlock), n), n_dense) {}
+
+  // Bytes of the sink tokens of a section.
+  std::size_t dense_bytes(Dtype dtype) const { return n_dense * dim * dtype_size(dtype); }
+
+  cache::HeadShape shape;
+  std::size_t n;        // tokens
+  std::size_t n_dense;  // sink tokens among them
+  std::size_t dim;
+  std::size_t n_sides;
+  BlockRope rope;
+  BlockCoder coder;
+};
+
+// Rows of vectors to the bytes of a section, with the sink tokens as they were.
+void finish_section(const BlockWork& work, bool is_key, Dtype dtype, ByteView sinks,
+                    std::span<float> rows, AlignedBytes& raw) {
+  if (is_key) work.rope.turn(rows);
+  predict::rows_of_values(work.shape, dtype, sinks, rows.first(work.n_dense * work.dim));
+  raw.resize(rows.size() * dtype_size(dtype));
+  predict::values_of_rows(work.shape, dtype, rows, raw);
+}
+
+Result<PredictedBlock> decode_block(const Manifest& manifest, const Predictor& predictor,
+                                    std::int64_t block, const ReadStored& read) {
+  const Prediction& prediction = *manifest.prediction;
+  BlockWork work(predictor, manifest, prediction.step, prediction.n_sinks, block);
+  PredictedBlock result;
+  result.raw.resize(work.n_sides);
+  AlignedFloats rows(work.n * work.dim);
+  AlignedBytes stored;
+  for (std::size_t side = 0; side < work.n_sides; ++side) {
+    const std::size_t index = to_size(block) * work.n_sides + side;
+    const SectionInfo& section = manifest.sections[index];
+    const auto decode = [&]() -> Result<void> {
+      TQC_TRY(read(section, stored));
+      const Dtype dtype = dtype_of(manifest, side);
+      const std::size_t n_dense = work.dense_bytes(dtype);
+      if (stored.size() < n_dense) return corrupt("shorter than its sink tokens");
+      const ByteView bytes = stored;
+      TQC_TRY(work.coder.decode(bytes.subspan(n_dense), rows));
+      finish_section(work, side % 2 == 0, dtype, bytes.first(n_dense), rows, result.raw[side]);
+      return {};
+    };
+    if (auto done = decode(); !done) {
+      return in_context(cache::block_place(index, section), std::move(done).error());
+    }
+  }
+  return result;
+}
+
+Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Predictor& predictor,
+                                    float step, std::int64_t n_sinks, std::int64_t block) {
+  const cache::CacheDesc& cache = source.description();
+  BlockWork work(predictor, cache, step, n_sinks, block);
+  PredictedBlock result;
+  result.raw.resize(work.n_sides);
+  result.coded.resize(work.n_sides);
+  AlignedFloats rows(work.n * work.dim), decoded(work.n * work.dim);
+  AlignedFloats sink_rows(work.n_dense * work.dim);
+  for (std::size_t side = 0; side < work.n_sides; ++side) {
+    const std::size_t index = to_size(block) * work.n_sides + side;
+    const Dtype dtype = dtype_of(cache, side);
+    TQC_TRY_ASSIGN(const SharedBytes values, source.share(index));
+    predict::rows_of_values(work.shape, dtype, values.view(), rows);
+    Bytes& coded = result.coded[side];
+    coded.resize(work.dense_bytes(dtype));
+    std::copy_n(rows.begin(), sink_rows.size(), sink_rows.begin());
+    predict::values_of_rows(work.shape, dtype, sink_rows, coded);
+    if (side % 2 == 0) work.rope.turn_back(rows);
+    auto done = work.coder.encode(rows, coded, decoded);
+    if (!done) {
+      return in_context(cache::block_place(index, source.blocks()[index]), std::move(done).error());
+    }
+    const Bytes sinks(coded.begin(),
+                      coded.begin() + static_cast<std::ptrdiff_t>(work.dense_bytes(dtype)));
+    finish_section(work, side % 2 == 0, dtype, sinks, decoded, result.raw[side]);
+  }
+  return result;
+}
+
+class PredictingReader : public PredictedReader {
+ public:
+  PredictingReader(std::shared_ptr<const cache::CacheReader> source,
+                   std::shared_ptr<const Predictor> predictor, float step, std::int64_t n_sinks)
+      : source_(std::move(source)), predictor_(std::move(predictor)) {
+    prediction_.profile = predictor_->digest();
+    prediction_.step = step;
+    prediction_.n_sinks = n_sinks;
+  }
+
+  const cache::CacheDesc& description() const override { return source_->description(); }
+  const std::vector<cache::BlockInfo>& blocks() const override { return source_->blocks(); }
+  const Prediction* prediction() const override { return &prediction_; }
+
+  Result<void> read(std::size_t index, AlignedBytes& raw) const override {
+    TQC_TRY_ASSIGN(const auto block, block_of(index));
+    raw = block->raw[index % predictor_->profile().sides.size()];
+    return {};
+  }
+
+  Result<bool> coded(std::size_t index, Bytes& out) const override {
+    TQC_TRY_ASSIGN(const auto block, block_of(index));
+    out = block->coded[index % predictor_->profile().sides.size()];
+    if (out.size() < source_->blocks()[index].raw_bytes) return true;
+    return unsupported(fmt::format("{}: its code is not smaller than its values; use a larger step",
+                                   cache::block_place(index, source_->blocks()[index])));
+  }
+
+ private:
+  Result<std::shared_ptr<const PredictedBlock>> block_of(std::size_t index) const {
+    const std::int64_t n_blocks = cache::block_count(source_->n_tokens());
+    return made_.get(source_->blocks()[index].block, n_blocks, [this](std::int64_t block) {
+      return encode_block(*source_, *predictor_, prediction_.step, prediction_.n_sinks, block);
+    });
+  }
+
+  std::shared_ptr<const cache::CacheReader> source_;
+  std::shared_ptr<const Predictor> predictor_;
+  Prediction prediction_;
+  mutable PredictedBlocks made_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const PredictedBlock>> PredictedBlocks::get(std::int64_t block,
+                                                                   std::int64_t n_blocks,
+                                                                   const Make& make) {
+  const std::size_t most = thread_count(0) + 2;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    const auto found = entries_.find(block);
+    if (found != entries_.end() && found->second) return *found->second;
+    std::int64_t next = block;
+    if (found != entries_.end()) {
+      while (next < n_blocks && entries_.contains(next)) ++next;
+      if (next == n_blocks || entries_.size() >= most) {
+        changed_.wait(lock);
+        continue;
+      }
+    }
+    entries_.emplace(next, std::nullopt);
+    lock.unlock();
+    std::optional<Result<PredictedBlock>> tried;
+    try {
+      tried = make(next);
+    } catch (...) {  // no memory: another thread may try again
+      lock.lock();
+      entries_.erase(next);
+      changed_.notify_all();
+      throw;
+    }
+    Result<PredictedBlock>& made = *tried;
+    lock.lock();
+    if (made) {
+      entries_[next] = std::make_shared<const PredictedBlock>(std::move(*made));
+    } else {
+      entries_[next] = std::move(made).error();
+    }
+    // Blocks are read in ascending order, so the first ones are no longer needed.
+    for (auto each = entries_.begin(); entries_.size() > most && each != entries_.end();) {
+      const bool is_done = each->second && each->first != block && each->first != next;
+      each = is_done ? entries_.erase(each) : std::next(each);
+    }
+    changed_.notify_all();
+  }
+}
+
+Result<std::shared_ptr<const Predictor>> PredictedBlocks::predictor(const Manifest& manifest) {
+  const std::lock_guard lock(mutex_);
+  if (predictor_ != nullptr) return predictor_;
+  TQC_TRY_ASSIGN(auto predictor, predict::find_profile(manifest.prediction->profile));
+  TQC_TRY(predict::check_profile(predictor->profile(), manifest));
+  predictor_ = std::move(predictor);
+  return predictor_;
+}
+
+std::int64_t predicted_block_count(const Manifest& manifest) {
+  std::int64_t count = 0;
+  for (const SectionInfo& section :
+       std::span(manifest.sections).first(count_cache_sections(manifest))) {
+    if (section.compression == Compression::kPredicted) count = section.block + 1;
+  }
+  return count;
+}
+
+Result<void> read_predicted(const Manifest& manifest, const SectionInfo& section,
+                            const ReadStored& read, AlignedBytes& raw) {
+  PredictedBlocks& blocks = *manifest.prediction->blocks;
+  TQC_TRY_ASSIGN(const auto predictor, blocks.predictor(manifest));
+  const auto make = [&](std::int64_t block) {
+    return decode_block(manifest, *predictor, block, read);
+  };
+  TQC_TRY_ASSIGN(const auto block,
+                 blocks.get(section.block, predicted_block_count(manifest), make));
+  raw = block->raw[2 * to_size(section.layer) + static_cast<std::size_t>(section.side)];
+  return {};
+}
+
+Result<std::shared_ptr<const PredictedReader>> predict_cache(
+    std::shared_ptr<const cache::CacheReader> source, std::shared_ptr<const Predictor> predictor,
+    float step, std::int64_t n_sinks) {
+  TQC_TRY(predictor->prepare_encoding(0));
+  return std::shared_ptr<const PredictedReader>(
+      std::make_shared<PredictingReader>(std::move(source), std::move(predictor), step, n_sinks));
+}
+
+Result<void> check_predictable(const cache::CacheDesc& cache, const predict::Profile& profile) {
+  TQC_TRY(predict::check_profile(profile, cache));
+  if (cache.n_tokens() < cache::kTokenBlock) {
+    return unsupported(fmt::format("the cache has {} tokens; prediction needs at least {}",
+                                   cache.n_tokens(), cache::kTokenBlock));
+  }
+  for (const cache::LayerDesc& layer : cache.layers) {
+    const auto& attention = std::get<cache::AttentionDesc>(layer);
+    if (attention.k.quant || attention.v.quant) {
+      return unsupported("keys or values are quantized already");
+    }
+  }
+  return {};
+}
+
+Result<float> choose_predicted_step(const cache::CacheReader& source,
+                                    const std::shared_ptr<const Predictor>& predictor,
+                                    std::int64_t n_sinks, double bits, unsigned n_threads) {
+  TQC_TRY(predictor->prepare_encoding(n_threads));
+  const cache::CacheDesc& cache = source.description();
+  const std::int64_t n_full = cache.n_tokens() / cache::kTokenBlock;
+  const std::int64_t n_sample = std::min<std::int64_t>(4, n_full);
+  const double n_values = static_cast<double>(cache.n_tokens()) *
+                          static_cast<double>(predictor->profile().channels()) *
+                          static_cast<double>(predictor->profile().sides.size());
+  // Everything but coded residuals: manifest, section table, padding, sink tokens.
+  const Manifest manifest = manifest_of(source);
+  TQC_TRY_ASSIGN(const Bytes encoded, encode_manifest(manifest));
+  double other = static_cast<double>(encoded.size() + kHeaderBytes);
+  other += static_cast<double>(source.blocks().size() * kSectionAlignment) / 2;
+  for (std::size_t side = 0; side < predictor->profile().sides.size(); ++side) {
+    other += static_cast<double>(n_sinks * predictor->profile().channels()) *
+             static_cast<double>(dtype_size(dtype_of(cache, side)));
+  }
+  // Bits per value of the file for a step, from the token blocks of the sample.
+  const auto measure = [&](double step) -> Result<double> {
+    std::vector<double> bytes(to_size(n_sample));
+    TQC_TRY(parallel_try(to_size(n_sample), n_threads, [&](std::size_t i) -> Result<void> {
+      const std::int64_t block = (2 * static_cast<std::int64_t>(i) + 1) * n_full / (2 * n_sample);
+      TQC_TRY_ASSIGN(const PredictedBlock coded,
+                     encode_block(source, *predictor, static_cast<float>(step), 0, block));
+      for (const Bytes& each : coded.coded) bytes[i] += static_cast<double>(each.size());
+      return {};
+    }));
+    double sum = 0;
+    for (const double each : bytes) sum += each;
+    const double of_sample = sum / static_cast<double>(n_sample * cache::kTokenBlock);
+    return 8 * (of_sample * static_cast<double>(cache.n_tokens()) + other) / n_values;
+  };
+  if (8 * other / n_values >= bits) {
+    return invalid(fmt::format("{} bits per value: the file takes {:.3f} without any residual",
+                               bits, 8 * other / n_values));
+  }
+  // A step at which components have a standard deviation of about half a step, and from there on by
+  // halving the interval of its logarithm.
+  double deviation = 0;
+  for (const auto& side : predictor->profile().sides) {
+    for (const float each : side.deviation) deviation += double{each} * double{each};
+  }
+  const double start =
+      std::clamp(std::sqrt(deviation / (static_cast<double>(predictor->profile().sides.size()) *
+                                        static_cast<double>(predictor->profile().channels()))),
+                 double{kMinPredictedStep}, double{kMaxPredictedStep});
+  double low = 0, high = 0;  // steps with too many bits, and with few enough
+  double step = start;
+  for (int i = 0; i < 40 && (low == 0 || high == 0); ++i) {
+    TQC_TRY_ASSIGN(const double found, measure(step));
+    (found > bits ? low : high) = step;
+    step = found > bits ? step * 2 : step / 2;
+    if (step < double{kMinPredictedStep} || step > double{kMaxPredictedStep}) break;
+  }
+  if (high == 0) return invalid(fmt::format("{} bits per value: no step is large enough", bits));
+  if (low == 0) return static_cast<float>(high);
+  for (int i = 0; i < 5; ++i) {
+    const double middle = std::sqrt(low * high);
+    TQC_TRY_ASSIGN(const double found, measure(middle));
+    (found > bits ? low : high) = middle;
+  }
+  return static_cast<float>(high);
+}
+
+}  // namespace tqcache::format

@@ -1,0 +1,104 @@
+#pragma once
+// format/predicted_blocks.h: sections that hold the residual of a prediction: whole token blocks,
+// decoded or encoded together.
+//
+// The sections of a token block depend on each other: keys and values of a layer are predicted from
+// those of the layers before it. Token blocks are independent.
+//
+// Spec: docs/reference/format.md §6.7; docs/reference/codec.md §11.
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "tqcache/bytes.h"
+#include "tqcache/error.h"
+#include "tqcache/predict.h"
+#include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
+
+namespace tqcache::format {
+
+// The sections of one token block, in the order of the section table: keys and values of layer 0,
+// of layer 1, ...
+struct PredictedBlock {
+  std::vector<AlignedBytes> raw;  // as docs/reference/format.md §6.1 defines them
+  std::vector<Bytes> coded;       // as stored; only if the block was encoded
+};
+
+// The token blocks that were made last. A thread that needs a block which another one is making
+// makes one of the next blocks instead of waiting.
+//
+// Threads: any.
+class PredictedBlocks {
+ public:
+  using Make = std::function<Result<PredictedBlock>(std::int64_t block)>;
+
+  // Requires: 0 <= block < n_blocks; `make` gives the same result whoever calls it.
+  // Errors: those of `make` for this block.
+  Result<std::shared_ptr<const PredictedBlock>> get(std::int64_t block, std::int64_t n_blocks,
+                                                    const Make& make);
+
+  // find_profile() and check_profile() for this manifest, whose prediction is present; looked up
+  // once.
+  Result<std::shared_ptr<const predict::Predictor>> predictor(const Manifest& manifest);
+
+ private:
+  using Entry = std::optional<Result<std::shared_ptr<const PredictedBlock>>>;  // empty: in progress
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::int64_t, Entry> entries_;
+  std::shared_ptr<const predict::Predictor> predictor_;
+};
+
+// Number of leading token blocks of a file that are predicted; the others are not.
+std::int64_t predicted_block_count(const Manifest& manifest);
+
+// Reads the stored bytes of a section, checked or authenticated.
+using ReadStored = std::function<Result<void>(const SectionInfo& section, AlignedBytes& stored)>;
+
+// The bytes of a predicted section before compression. Threads: any.
+// Errors: kUnsupported (an unknown profile), kMismatch, kCorrupt; those of `read`.
+Result<void> read_predicted(const Manifest& manifest, const SectionInfo& section,
+                            const ReadStored& read, AlignedBytes& raw);
+
+// A reader whose sections are predicted, so that a file of it holds their coded bytes.
+class PredictedReader : public cache::CacheReader {
+ public:
+  // Null: none of the sections.
+  virtual const Prediction* prediction() const = 0;
+  // Whether the section is predicted; then its stored bytes.
+  virtual Result<bool> coded(std::size_t block, Bytes& out) const = 0;
+};
+
+// A view of a dense cache as a predicted archive: its values are those that readers of the file
+// will decode.
+//
+// Requires: check_predictable(source).
+// Errors:   kCorrupt for a profile whose maps have no inverse.
+Result<std::shared_ptr<const PredictedReader>> predict_cache(
+    std::shared_ptr<const cache::CacheReader> source,
+    std::shared_ptr<const predict::Predictor> predictor, float step, std::int64_t n_sinks);
+
+// Checks that a cache can become a predicted archive.
+// Errors: those of predict::check_profile(); kUnsupported (fewer than 256 tokens; quantized keys or
+//         values).
+Result<void> check_predictable(const cache::CacheDesc& cache, const predict::Profile& profile);
+
+// The finest step at which the file has at most this many bits per value, within a percent. Encodes
+// up to four token blocks with several steps.
+// Errors: kInvalidArgument if no step does; those of the source.
+Result<float> choose_predicted_step(const cache::CacheReader& source,
+                                    const std::shared_ptr<const predict::Predictor>& predictor,
+                                    std::int64_t n_sinks, double bits, unsigned n_threads);
+
+inline constexpr float kMinPredictedStep = 0x1p-20f;
+inline constexpr float kMaxPredictedStep = 0x1p20f;
+
+}  // namespace tqcache::format

@@ -1,0 +1,286 @@
+#include "tqcache/predict/predictor.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <utility>
+
+#include "tqcache/base/integers.h"
+#include "tqcache/base/threads.h"
+#include "tqcache/cache/rope_angles.h"
+#include "tqcache/codec/kernels/row_transform.h"
+
+namespace tqcache::predict {
+namespace {
+
+// Squared steps that a bit is worth: the slope of error by rate, for steps of 1 between levels.
+constexpr float kBitPrice = 0.31f;
+
+// Inverts [n, n] by Gauss-Jordan elimination with pivots of columns. False if it has no inverse.
+bool invert(std::size_t n, std::vector<double>& a, std::vector<double>& inverse) {
+  inverse.assign(n * n, 0);
+  for (std::size_t i = 0; i < n; ++i) inverse[i * n + i] = 1;
+  for (std::size_t col = 0; col < n; ++col) {
+    std::size_t pivot = col;
+    for (std::size_t row = col + 1; row < n; ++row) {
+      if (std::abs(a[row * n + col]) > std::abs(a[pivot * n + col])) pivot = row;
+    }
+    const double value = a[pivot * n + col];
+    if (!(std::abs(value) > 1e-30)) return false;
+    if (pivot != col) {
+      std::swap_ranges(&a[pivot * n], &a[pivot * n] + n, &a[col * n]);
+      std::swap_ranges(&inverse[pivot * n], &inverse[pivot * n] + n, &inverse[col * n]);
+    }
+    for (std::size_t j = 0; j < n; ++j) {
+      a[col * n + j] /= value;
+      inverse[col * n + j] /= value;
+    }
+    for (std::size_t row = 0; row < n; ++row) {
+      const double factor = a[row * n + col];
+      if (row == col || factor == 0) continue;
+      double* const __restrict to = &a[row * n];
+      double* const __restrict to_inverse = &inverse[row * n];
+      const double* const __restrict from = &a[col * n];
+      const double* const __restrict from_inverse = &inverse[col * n];
+      for (std::size_t j = 0; j < n; ++j) {
+        to[j] -= factor * from[j];
+        to_inverse[j] -= factor * from_inverse[j];
+      }
+    }
+  }
+  return true;
+}
+
+// Rounds to the nearest integer, ties to even, within +-limit; NaN becomes 0.
+std::int16_t rounded(float x, float limit) {
+  if (!(x == x)) return 0;
+  return static_cast<std::int16_t>(std::nearbyint(std::clamp(x, -limit, limit)));
+}
+
+}  // namespace
+
+Predictor::Predictor(Profile profile, const Sha256& digest)
+    : profile_(std::move(profile)), digest_(digest) {
+  const std::size_t dim = to_size(profile_.channels());
+  for (std::size_t i = 0; i < profile_.sides.size(); ++i) {
+    const SideProfile& from = profile_.sides[i];
+    Side side{IntegerMatrix(to_size(profile_.n_inputs(i)), dim, from.weights),
+              IntegerMatrix(dim, dim, from.map),
+              {}};
+    for (const float unit : from.unit) side.per_unit.push_back(1.0f / unit);
+    sides_.push_back(std::move(side));
+  }
+}
+
+Result<void> Predictor::prepare_encoding(unsigned n_threads) const {
+  const std::lock_guard lock(mutex_);
+  if (!inverses_.empty()) return {};
+  const std::size_t dim = to_size(profile_.channels());
+  std::vector<AlignedFloats> inverses(sides_.size());
+  TQC_TRY(parallel_try(sides_.size(), n_threads, [&](std::size_t i) -> Result<void> {
+    const SideProfile& side = profile_.sides[i];
+    std::vector<double> map(dim * dim), inverse;
+    for (std::size_t j = 0; j < map.size(); ++j) {
+      map[j] = double{side.map_scale[j % dim]} * side.map[j];
+    }
+    if (!invert(dim, map, inverse)) return corrupt("a map of the profile has no inverse");
+    inverses[i].assign(inverse.begin(), inverse.end());
+    return {};
+  }));
+  inverses_ = std::move(inverses);
+  return {};
+}
+
+BlockCoder::BlockCoder(const Predictor& predictor, float step, std::span<const std::int32_t> tokens,
+                       std::size_t n_sinks)
+    : predictor_(predictor),
+      step_(step),
+      n_(tokens.size()),
+      n_sinks_(std::min(n_sinks, tokens.size())),
+      dim_(to_size(predictor.profile().channels())),
+      search_(kBitPrice),
+      activities_(n_, 1),
+      sums_(n_),
+      classes_(dim_),
+      predicted_(n_ * dim_) {
+  const Profile& profile = predictor.profile();
+  const std::size_t n_features = to_size(profile.n_features);
+  features_.resize(n_ * n_features);
+  for (std::size_t t = 0; t < n_; ++t) {
+    const std::int8_t* const from = profile.features.data() + to_size(tokens[t]) * n_features;
+    if (n_features > 0) std::copy_n(from, n_features, features_.data() + t * n_features);
+  }
+}
+
+// Sets predicted_ and classes_ for the next side.
+void BlockCoder::predict() {
+  const Profile& profile = predictor_.profile();
+  const SideProfile& numbers = profile.sides[side_];
+  const IntegerMatrix& weights = predictor_.side(side_).weights;
+  const std::size_t stride = weights.input_stride();
+  const std::size_t n_features = to_size(profile.n_features);
+  const bool is_value = side_ % 2 == 1;
+  inputs_.assign(n_ * stride, 0);
+  std::size_t at = 0;
+  const auto put = [&](const Int16Rows& rows, std::size_t width) {
+    for (std::size_t t = 0; t < n_; ++t) {
+      std::copy_n(rows.data() + t * width, width, inputs_.data() + t * stride + at);
+    }
+    at += width;
+  };
+  // Neighbors are in the order of sides; values also have the keys of their layer, at the end.
+  const std::size_t n_before = neighbors_.size() - (is_value ? 1 : 0);
+  const std::size_t n_layers = std::min(to_size(profile.depth), side_ / 2);
+  for (std::size_t i = 1; i <= n_layers; ++i) {
+    put(neighbors_[n_before - 2 * i], dim_);
+    put(neighbors_[n_before - 2 * i + 1], dim_);
+  }
+  put(features_, n_features);
+  if (is_value) put(neighbors_.back(), dim_);
+  assert(at == weights.n_rows());
+  const std::size_t out_stride = weights.output_stride();
+  products_.resize(n_ * out_stride);
+  weights.multiply(inputs_.data(), n_, products_.data());
+  for (std::size_t t = 0; t < n_; ++t) {
+    const std::int32_t* const __restrict sums = products_.data() + t * out_stride;
+    float* const __restrict out = predicted_.data() + t * dim_;
+    const float* const __restrict scale = numbers.weight_scale.data();
+    for (std::size_t i = 0; i < dim_; ++i) out[i] = static_cast<float>(sums[i]) * scale[i];
+  }
+  for (std::size_t i = 0; i < dim_; ++i) classes_[i] = class_of(numbers.deviation[i] / step_);
+  levels_.assign(n_ * predictor_.side(side_).map.input_stride(), 0);
+}
+
+// Adds the decoded residual to the prediction, and keeps the sum as a neighbor.
+void BlockCoder::finish(std::span<float> out) {
+  const SideProfile& numbers = predictor_.profile().sides[side_];
+  const Predictor::Side& side = predictor_.side(side_);
+  const std::size_t stride = side.map.output_stride();
+  products_.resize(n_ * stride);
+  side.map.multiply(levels_.data(), n_, products_.data());
+  std::vector<float> scale(dim_);
+  for (std::size_t i = 0; i < dim_; ++i) scale[i] = numbers.map_scale[i] * step_;
+  Int16Rows neighbor(n_ * dim_);
+  std::fill_n(out.begin(), n_sinks_ * dim_, 0.0f);
+  constexpr float kLimit = kMaxInput;
+  for (std::size_t t = n_sinks_; t < n_; ++t) {
+    const std::int32_t* const sums = products_.data() + t * stride;
+    for (std::size_t i = 0; i < dim_; ++i) {
+      const float residual = static_cast<float>(sums[i]) * scale[i];
+      const float centered = predicted_[t * dim_ + i] + residual;
+      neighbor[t * dim_ + i] = rounded(centered * side.per_unit[i], kLimit);
+      out[t * dim_ + i] = centered + numbers.mean[i];
+    }
+  }
+  neighbors_.push_back(std::move(neighbor));
+  if (neighbors_.size() > 2 * to_size(predictor_.profile().depth) + 2) neighbors_.pop_front();
+  classify_activities(std::span(sums_).subspan(n_sinks_), std::span(activities_).subspan(n_sinks_));
+  ++side_;
+}
+
+Result<void> BlockCoder::decode(ByteView coded, std::span<float> out) {
+  predict();
+  RangeDecoder in(coded);
+  const std::size_t stride = predictor_.side(side_).map.input_stride();
+  for (std::size_t t = n_sinks_; t < n_; ++t) {
+    const auto levels = std::span(levels_).subspan(t * stride, dim_);
+    TQC_TRY_ASSIGN(sums_[t], decode_levels(in, models_, classes_, activities_[t], levels));
+  }
+  if (!in.is_complete()) return corrupt("symbols that do not end with the section");
+  finish(out);
+  return {};
+}
+
+Result<void> BlockCoder::encode(std::span<const float> x, Bytes& coded, std::span<float> out) {
+  for (const float value : x) {
+    if (!std::isfinite(value)) return corrupt("values that are not finite");
+  }
+  predict();
+  const SideProfile& numbers = predictor_.profile().sides[side_];
+  const std::size_t stride = predictor_.side(side_).map.input_stride();
+  AlignedFloats residual(n_ * dim_), components(n_ * dim_);
+  for (std::size_t t = n_sinks_; t < n_; ++t) {
+    for (std::size_t i = 0; i < dim_; ++i) {
+      const std::size_t at = t * dim_ + i;
+      residual[at] = x[at] - numbers.mean[i] - predicted_[at];
+    }
+  }
+  codec::multiply_rows(residual, predictor_.inverse(side_), dim_, components);
+  const float per_step = 1.0f / step_;
+  for (float& each : components) each *= per_step;
+  search_.set_prices(models_);
+  RangeEncoder to(coded);
+  std::vector<std::int16_t> symbols(dim_);
+  for (std::size_t t = n_sinks_; t < n_; ++t) {
+    const auto y = std::span<const float>(components).subspan(t * dim_, dim_);
+    search_.find(y, classes_, activities_[t], symbols,
+                 std::span(levels_).subspan(t * stride, dim_));
+    encode_symbols(to, models_, classes_, activities_[t], symbols);
+    sums_[t] = activity_of(symbols);
+  }
+  to.finish();
+  finish(out);
+  return {};
+}
+
+BlockRope::BlockRope(const cache::Rope& rope, cache::HeadShape shape, std::int64_t first,
+                     std::size_t n)
+    : shape_(shape) {
+  if (!cache::can_turn(rope, shape.head_dim)) return;
+  const std::vector<double> frequencies = cache::rope_frequencies(rope);
+  n_pairs_ = frequencies.size();
+  cos_.resize(n * n_pairs_);
+  sin_.resize(n * n_pairs_);
+  for (std::size_t t = 0; t < n; ++t) {
+    const auto position = static_cast<double>(first + static_cast<std::int64_t>(t));
+    for (std::size_t i = 0; i < n_pairs_; ++i) {
+      const cache::Phasor at = cache::phasor(position * frequencies[i]);
+      cos_[t * n_pairs_ + i] = static_cast<float>(at.cos);
+      sin_[t * n_pairs_ + i] = static_cast<float>(at.sin);
+    }
+  }
+}
+
+void BlockRope::apply(std::span<float> rows, float sign) const {
+  if (n_pairs_ == 0) return;
+  const std::size_t head_dim = to_size(shape_.head_dim);
+  const std::size_t n_heads = to_size(shape_.n_kv_heads);
+  const std::size_t n = rows.size() / (n_heads * head_dim);
+  for (std::size_t t = 0; t < n; ++t) {
+    const float* const __restrict cos = cos_.data() + t * n_pairs_;
+    const float* const __restrict sin = sin_.data() + t * n_pairs_;
+    for (std::size_t head = 0; head < n_heads; ++head) {
+      float* const __restrict low = rows.data() + (t * n_heads + head) * head_dim;
+      for (std::size_t i = 0; i < n_pairs_; ++i) {
+        const float a = low[i], b = low[i + n_pairs_], s = sign * sin[i];
+        low[i] = a * cos[i] - b * s;
+        low[i + n_pairs_] = b * cos[i] + a * s;
+      }
+    }
+  }
+}
+
+void rows_of_values(cache::HeadShape shape, Dtype dtype, ByteView values, std::span<float> rows) {
+  const std::size_t n_heads = to_size(shape.n_kv_heads), head_dim = to_size(shape.head_dim);
+  const std::size_t n = rows.size() / (n_heads * head_dim), bytes = head_dim * dtype_size(dtype);
+  for (std::size_t head = 0; head < n_heads; ++head) {
+    for (std::size_t t = 0; t < n; ++t) {
+      load_f32(dtype, values.data() + (head * n + t) * bytes,
+               rows.subspan((t * n_heads + head) * head_dim, head_dim));
+    }
+  }
+}
+
+void values_of_rows(cache::HeadShape shape, Dtype dtype, std::span<const float> rows,
+                    std::span<std::byte> values) {
+  const std::size_t n_heads = to_size(shape.n_kv_heads), head_dim = to_size(shape.head_dim);
+  const std::size_t n = rows.size() / (n_heads * head_dim), bytes = head_dim * dtype_size(dtype);
+  for (std::size_t head = 0; head < n_heads; ++head) {
+    for (std::size_t t = 0; t < n; ++t) {
+      store_f32(dtype, rows.subspan((t * n_heads + head) * head_dim, head_dim),
+                values.data() + (head * n + t) * bytes);
+    }
+  }
+}
+
+}  // namespace tqcache::predict

@@ -1,0 +1,360 @@
+// The file of a profile: a line of text with the version and the SHA-256 of the rest, a FlatBuffer.
+
+#include <fmt/format.h>
+#include <profile_v2_generated.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "tqcache/base/integers.h"
+#include "tqcache/file.h"
+#include "tqcache/predict/integer_matrix.h"
+#include "tqcache/predict/predictor.h"
+#include "tqcache/version.h"
+
+namespace tqcache::predict {
+namespace {
+
+constexpr std::string_view kFirstWord = "tqcache-profile ";
+constexpr std::string_view kVersion = "2";
+constexpr std::size_t kHashDigits = 64;
+constexpr std::size_t kLineBytes = 83;  // "tqcache-profile 2 ", the digits, a line feed
+constexpr float kLeastNumber = 1e-30f, kMostNumber = 1e30f;
+
+std::string_view text_of(ByteView bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The FlatBuffer behind the first line, whose digest has been compared.
+Result<ByteView> checked_body(ByteView file) {
+  const std::string_view text = text_of(file);
+  if (!text.starts_with(kFirstWord)) {
+    return corrupt("not a profile: the file does not begin with \"tqcache-profile\"");
+  }
+  const std::size_t space = text.find(' ', kFirstWord.size());
+  if (space == std::string_view::npos || space > kFirstWord.size() + 8) {
+    return corrupt("no version in line 1");
+  }
+  const std::string_view version = text.substr(kFirstWord.size(), space - kFirstWord.size());
+  if (version == "1") {
+    return Error{ErrorCode::kMismatch,
+                 "a profile of version 1, which has no predictors; make one with tqcache profile "
+                 "--depth"};
+  }
+  if (version != kVersion) {
+    return unsupported("unknown profile version; this program reads versions 1 and 2");
+  }
+  if (text.size() <= kLineBytes || text[kLineBytes - 1] != '\n') {
+    return corrupt("truncated in line 1");
+  }
+  const ByteView body = file.subspan(kLineBytes);
+  if (to_hex(sha256(body)) != text.substr(kLineBytes - 1 - kHashDigits, kHashDigits)) {
+    return corrupt("its SHA-256 does not match line 1");
+  }
+  return body;
+}
+
+template <class T>
+Result<std::vector<T>> read_vector(const flatbuffers::Vector<T>* in, std::uint64_t n,
+                                   std::string_view what) {
+  if (in == nullptr || in->size() != n) {
+    return corrupt(
+        fmt::format("{}: {} values instead of {}", what, in == nullptr ? 0 : in->size(), n));
+  }
+  return std::vector<T>(in->begin(), in->end());
+}
+
+Result<std::vector<std::int8_t>> read_bytes(const flatbuffers::Vector<std::int8_t>* in,
+                                            std::uint64_t n, std::string_view what) {
+  TQC_TRY_ASSIGN(auto values, read_vector(in, n, what));
+  if (std::ranges::find(values, std::int8_t{-128}) != values.end()) {
+    return corrupt(fmt::format("{}: a value of -128", what));
+  }
+  return values;
+}
+
+// Numbers within +-kMostNumber, or above 0 and within those limits.
+Result<std::vector<float>> read_floats(const flatbuffers::Vector<float>* in, std::uint64_t n,
+                                       bool is_positive, std::string_view what) {
+  TQC_TRY_ASSIGN(auto values, read_vector(in, n, what));
+  const auto is_good = [&](float x) {
+    return std::abs(x) <= kMostNumber && (!is_positive || x >= kLeastNumber);
+  };
+  if (!std::ranges::all_of(values, is_good)) {
+    return corrupt(fmt::format("{}: a number out of range", what));
+  }
+  return values;
+}
+
+Result<SideProfile> read_side(const fb::Side& in, std::uint64_t n_inputs, std::uint64_t dim) {
+  SideProfile side;
+  TQC_TRY_ASSIGN(side.mean, read_floats(in.mean(), dim, false, "mean"));
+  TQC_TRY_ASSIGN(side.unit, read_floats(in.unit(), dim, true, "unit"));
+  TQC_TRY_ASSIGN(side.weights, read_bytes(in.weights(), n_inputs * dim, "weights"));
+  TQC_TRY_ASSIGN(side.weight_scale, read_floats(in.weight_scale(), dim, false, "weight_scale"));
+  TQC_TRY_ASSIGN(side.map, read_bytes(in.map(), dim * dim, "map"));
+  TQC_TRY_ASSIGN(side.map_scale, read_floats(in.map_scale(), dim, true, "map_scale"));
+  TQC_TRY_ASSIGN(side.deviation, read_floats(in.deviation(), dim, true, "deviation"));
+  side.explained = in.explained();
+  side.sensitivity = in.sensitivity();
+  return side;
+}
+
+Sha256 to_sha256(const fb::Sha256& in) {
+  Sha256 digest;
+  std::transform(in.bytes()->begin(), in.bytes()->end(), digest.begin(),
+                 [](std::uint8_t byte) { return std::byte{byte}; });
+  return digest;
+}
+
+fb::Sha256 from_sha256(const Sha256& digest) {
+  std::array<std::uint8_t, 32> bytes;
+  std::ranges::transform(digest, bytes.begin(),
+                         [](std::byte byte) { return std::to_integer<std::uint8_t>(byte); });
+  return fb::Sha256(flatbuffers::make_span(bytes));
+}
+
+Result<std::int64_t> count_in(std::uint32_t value, std::int64_t low, std::int64_t high,
+                              std::string_view what) {
+  if (value > high) return too_large(fmt::format("{} {}", value, what));
+  if (value < low) return corrupt(fmt::format("{} {}", value, what));
+  return std::int64_t{value};
+}
+
+Result<void> read_counts(const fb::Profile& in, Profile& profile) {
+  TQC_TRY_ASSIGN(profile.n_layers, count_in(in.n_layers(), 1, cache::kMaxLayers, "layers"));
+  TQC_TRY_ASSIGN(profile.shape.n_kv_heads,
+                 count_in(in.n_kv_heads(), 1, cache::kMaxKvHeads, "kv heads"));
+  TQC_TRY_ASSIGN(profile.shape.head_dim,
+                 count_in(in.head_dim(), 1, cache::kMaxHeadDim, "components of a head vector"));
+  if (profile.channels() > kMaxChannels) {
+    return too_large(fmt::format("{} channels", profile.channels()));
+  }
+  TQC_TRY_ASSIGN(profile.depth, count_in(in.depth(), 0, kMaxDepth, "earlier layers"));
+  TQC_TRY_ASSIGN(profile.n_features, count_in(in.n_features(), 0, kMaxFeatures, "features"));
+  TQC_TRY_ASSIGN(profile.vocab_size,
+                 count_in(in.vocab_size(), profile.n_features > 0 ? 1 : 0,
+                          profile.n_features > 0 ? kMaxVocabulary : 0, "tokens with features"));
+  if (profile.n_inputs(static_cast<std::size_t>(2 * profile.n_layers - 1)) >
+      static_cast<std::int64_t>(kMaxMatrixRows)) {
+    return too_large("more than 8192 inputs of a predictor");
+  }
+  if (in.sides()->size() != static_cast<std::uint64_t>(2 * profile.n_layers)) {
+    return corrupt("sides: not two for each layer");
+  }
+  return {};
+}
+
+// The digest in the first line; nullopt if these are not the first bytes of a profile of version 2.
+std::optional<std::string_view> digest_text(std::string_view text) {
+  if (text.size() < kLineBytes || !text.starts_with(kFirstWord)) return std::nullopt;
+  if (!text.substr(kFirstWord.size()).starts_with("2 ")) return std::nullopt;
+  return text.substr(kLineBytes - 1 - kHashDigits, kHashDigits);
+}
+
+struct Known {
+  std::mutex mutex;
+  std::map<Sha256, std::shared_ptr<const Predictor>> profiles;
+};
+
+Known& known() {
+  static Known profiles;
+  return profiles;
+}
+
+// The file in the folder whose first line has this digest; empty if there is none.
+std::filesystem::path file_with(const std::filesystem::path& folder, const std::string& digest) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator each(folder, error), end; !error && each != end;
+       each.increment(error)) {
+    const auto source = open_file(each->path());
+    if (!source || (*source)->size() < kLineBytes) continue;
+    std::array<std::byte, kLineBytes> line;
+    if (!(*source)->read_at(0, line)) continue;
+    if (digest_text(text_of(line)) == digest) return each->path();
+  }
+  return {};
+}
+
+}  // namespace
+
+std::int64_t Profile::n_inputs(std::size_t side) const {
+  const auto layer = static_cast<std::int64_t>(side / 2);
+  return 2 * channels() * std::min(depth, layer) + n_features + (side % 2 == 1 ? channels() : 0);
+}
+
+Bytes profile_bytes(const Profile& profile) {
+  flatbuffers::FlatBufferBuilder out;
+  std::vector<flatbuffers::Offset<fb::Side>> sides;
+  for (const SideProfile& side : profile.sides) {
+    const auto mean = out.CreateVector(side.mean);
+    const auto unit = out.CreateVector(side.unit);
+    const auto weights = out.CreateVector(side.weights);
+    const auto weight_scale = out.CreateVector(side.weight_scale);
+    const auto map = out.CreateVector(side.map);
+    const auto map_scale = out.CreateVector(side.map_scale);
+    const auto deviation = out.CreateVector(side.deviation);
+    sides.push_back(fb::CreateSide(out, mean, unit, weights, weight_scale, map, map_scale,
+                                   deviation, side.explained, side.sensitivity));
+  }
+  const auto all_sides = out.CreateVector(sides);
+  flatbuffers::Offset<flatbuffers::Vector<std::int8_t>> features;
+  if (profile.n_features > 0) features = out.CreateVector(profile.features);
+  const auto writer = out.CreateString(fmt::format("tqcache {}", version()));
+  const auto architecture = out.CreateString(profile.architecture);
+  const auto name = out.CreateString(profile.model_name);
+  const fb::Sha256 weights = from_sha256(profile.weights_fingerprint);
+  const fb::Sha256 tokenizer = from_sha256(profile.tokenizer_fingerprint);
+  const auto count = [](std::int64_t n) { return static_cast<std::uint32_t>(n); };
+  fb::FinishProfileBuffer(
+      out, fb::CreateProfile(out, writer, architecture, name, &weights, &tokenizer,
+                             count(profile.n_layers), count(profile.shape.n_kv_heads),
+                             count(profile.shape.head_dim), count(profile.depth),
+                             count(profile.n_features), count(profile.vocab_size), features,
+                             all_sides, profile.n_tokens));
+  const ByteView body(reinterpret_cast<const std::byte*>(out.GetBufferPointer()), out.GetSize());
+  const std::string line = fmt::format("{}{} {}\n", kFirstWord, kVersion, to_hex(sha256(body)));
+  const ByteView first = as_bytes(line);
+  Bytes file(first.begin(), first.end());
+  file.insert(file.end(), body.begin(), body.end());
+  return file;
+}
+
+Result<Profile> parse_profile(ByteView file) {
+  if (file.size() > kMaxProfileBytes) {
+    return too_large(fmt::format("{} bytes: larger than any profile", file.size()));
+  }
+  TQC_TRY_ASSIGN(const ByteView unaligned, checked_body(file));
+  const AlignedBytes body(unaligned.begin(), unaligned.end());
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(body.data());
+  flatbuffers::Verifier verifier(bytes, body.size(), 8, 10'000);
+  if (body.size() < 8 || !fb::VerifyProfileBuffer(verifier)) {
+    return corrupt("not the FlatBuffer of a profile");
+  }
+  const fb::Profile& in = *fb::GetProfile(bytes);
+  Profile profile;
+  TQC_TRY(read_counts(in, profile));
+  for (const auto* text : {in.architecture(), in.model_name()}) {
+    if (text->size() > cache::kMaxTextBytes) return too_large("a name of more than 1024 bytes");
+  }
+  profile.architecture = in.architecture()->str();
+  profile.model_name = in.model_name()->str();
+  profile.weights_fingerprint = to_sha256(*in.weights_fingerprint());
+  profile.tokenizer_fingerprint = to_sha256(*in.tokenizer_fingerprint());
+  profile.n_tokens = in.n_tokens();
+  // Tables may refer to the same vector many times, so the sum is limited before copies are made.
+  const std::uint64_t dim = to_u64(profile.channels());
+  std::uint64_t n_values = to_u64(profile.vocab_size * profile.n_features);
+  for (std::size_t i = 0; i < in.sides()->size(); ++i) {
+    n_values += (to_u64(profile.n_inputs(i)) + dim) * dim;
+  }
+  if (n_values > kMaxProfileBytes) return too_large(fmt::format("{} numbers", n_values));
+  if (n_values > body.size()) return corrupt("smaller than the numbers that it states");
+  if (profile.n_features > 0) {
+    TQC_TRY_ASSIGN(
+        profile.features,
+        read_bytes(in.features(), to_u64(profile.vocab_size * profile.n_features), "features"));
+  }
+  for (std::size_t i = 0; i < in.sides()->size(); ++i) {
+    auto side = read_side(*in.sides()->Get(static_cast<flatbuffers::uoffset_t>(i)),
+                          to_u64(profile.n_inputs(i)), dim);
+    if (!side) {
+      return in_context(fmt::format("layer {} {}", i / 2, i % 2 == 0 ? "k" : "v"),
+                        std::move(side).error());
+    }
+    profile.sides.push_back(std::move(*side));
+  }
+  return profile;
+}
+
+Sha256 profile_digest(ByteView file) {
+  return sha256(file.subspan(std::min(kLineBytes, file.size())));
+}
+
+bool looks_like_profile(ByteView file) {
+  const std::string_view text = text_of(file);
+  return text.starts_with(kFirstWord) && !text.substr(kFirstWord.size()).starts_with("1 ");
+}
+
+Result<std::shared_ptr<const Predictor>> read_profile(const std::filesystem::path& path) {
+  TQC_TRY_ASSIGN(const Bytes file, read_file(path, kMaxProfileBytes));
+  TQC_TRY_ASSIGN(Profile profile, parse_profile(file));
+  return std::shared_ptr<const Predictor>(
+      std::make_shared<const Predictor>(std::move(profile), profile_digest(file)));
+}
+
+void add_profile(std::shared_ptr<const Predictor> predictor) {
+  const std::lock_guard lock(known().mutex);
+  const Sha256 digest = predictor->digest();
+  known().profiles.emplace(digest, std::move(predictor));
+}
+
+Result<std::shared_ptr<const Predictor>> find_profile(const Sha256& digest) {
+  const std::lock_guard lock(known().mutex);
+  if (const auto found = known().profiles.find(digest); found != known().profiles.end()) {
+    return found->second;
+  }
+  const std::string name = to_hex(digest);
+  const char* const folder = std::getenv("TQCACHE_PROFILES");
+  const std::filesystem::path path = folder == nullptr ? "" : file_with(folder, name);
+  if (path.empty()) {
+    return unsupported(fmt::format(
+        "the file needs the profile {}, which is not known: put it into the folder that the "
+        "environment variable TQCACHE_PROFILES names",
+        name));
+  }
+  auto read = read_profile(path);
+  if (!read) return in_file(path.string(), std::move(read).error());
+  if ((*read)->digest() != digest)
+    return in_file(path.string(), corrupt("changed while it was read"));
+  return known().profiles.emplace(digest, std::move(*read)).first->second;
+}
+
+Result<void> check_profile(const Profile& profile, const cache::CacheDesc& cache) {
+  const cache::Identity& identity = cache.identity;
+  const auto differs = [](std::string_view what, const std::string& own, const std::string& other) {
+    return mismatch(
+        fmt::format("the profile belongs to another model: {} is {}, that of the cache "
+                    "is {}",
+                    what, own, other));
+  };
+  if (identity.weights_fingerprint == Sha256{}) {
+    return mismatch("the cache does not name its model, so no profile can be matched to it");
+  }
+  if (identity.adapter_fingerprint) {
+    return mismatch("the cache belongs to a model with an adapter, the profile to one without");
+  }
+  if (profile.weights_fingerprint != identity.weights_fingerprint) {
+    return differs("the weights fingerprint", to_hex(profile.weights_fingerprint),
+                   to_hex(identity.weights_fingerprint));
+  }
+  if (profile.tokenizer_fingerprint != identity.tokenizer_fingerprint) {
+    return differs("the tokenizer fingerprint", to_hex(profile.tokenizer_fingerprint),
+                   to_hex(identity.tokenizer_fingerprint));
+  }
+  if (std::ssize(cache.layers) != profile.n_layers) {
+    return differs("the number of layers", std::to_string(profile.n_layers),
+                   std::to_string(cache.layers.size()));
+  }
+  for (const cache::LayerDesc& layer : cache.layers) {
+    const auto* const attention = std::get_if<cache::AttentionDesc>(&layer);
+    if (attention == nullptr) return unsupported("the model has layers without full attention");
+    if (attention->shape != profile.shape) return mismatch("the layers have another shape");
+  }
+  if (cache.hidden_tokens) return unsupported("the token ids are hidden");
+  for (const std::int32_t id : cache.tokens) {
+    if (profile.n_features > 0 && id >= profile.vocab_size) {
+      return mismatch(fmt::format("token {}: the profile has {} tokens", id, profile.vocab_size));
+    }
+  }
+  return {};
+}
+
+}  // namespace tqcache::predict

@@ -1,0 +1,365 @@
+// Predicted archives: the profile's file, the integer product, the arithmetic code, files, and what
+// is refused.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "file_fixture.h"
+#include "support/small_profile.h"
+#include "support/temp_dir.h"
+#include "tqcache/format/predicted_blocks.h"
+#include "tqcache/format/section_reader.h"
+#include "tqcache/format/section_writer.h"
+#include "tqcache/predict/integer_matrix.h"
+#include "tqcache/predict/predictor.h"
+#include "tqcache/predict/symbol_path.h"
+
+namespace tqcache::test {
+namespace predicted_test {
+
+using predict::Predictor;
+using testing::HasSubstr;
+
+std::shared_ptr<const Predictor> predictor_of(const predict::Profile& profile) {
+  const Bytes file = predict::profile_bytes(profile);
+  return std::make_shared<const Predictor>(must(predict::parse_profile(file)),
+                                           predict::profile_digest(file));
+}
+
+std::shared_ptr<const format::PredictedReader> predicted(const cache::Cache& cache, float step,
+                                                         const predict::Profile& profile) {
+  return must(format::predict_cache(cache::reader_of(cache), predictor_of(profile), step, 4));
+}
+
+Bytes archive_of(const cache::Cache& cache, float step = 0.2f, const KeyRing& keys = {}) {
+  predict::add_profile(predictor_of(small_profile()));
+  return must(format::write_cache_bytes(*predicted(cache, step, small_profile()), {.keys = keys}));
+}
+
+std::string refusal_of(const Bytes& profile, ErrorCode code) {
+  const auto parsed = predict::parse_profile(profile);
+  if (parsed) return "taken";
+  EXPECT_EQ(parsed.error().code, code) << parsed.error().message;
+  return parsed.error().message;
+}
+
+Bytes bytes_of(const std::string& text) {
+  const ByteView view = as_bytes(text);
+  return {view.begin(), view.end()};
+}
+
+TEST(IntegerMatrix, HasTheSameSumsOnEveryCpu) {
+  EvenNumbers numbers(3);
+  for (const std::size_t n_rows : {1u, 2u, 31u, 200u}) {
+    for (const std::size_t n_cols : {1u, 16u, 64u, 70u}) {
+      std::vector<std::int8_t> values(n_rows * n_cols);
+      for (auto& each : values) each = static_cast<std::int8_t>(numbers.next() * 127);
+      const predict::IntegerMatrix matrix(n_rows, n_cols, values);
+      constexpr std::size_t kTokens = 13;
+      predict::Int16Rows x(kTokens * matrix.input_stride());
+      for (std::size_t t = 0; t < kTokens; ++t) {
+        for (std::size_t i = 0; i < n_rows; ++i) {
+          x[t * matrix.input_stride() + i] =
+              static_cast<std::int16_t>(numbers.next() * predict::kMaxInput);
+        }
+      }
+      for (const codec::Kernels* const kernels : codec::all_kernels()) {
+        predict::Int32Rows out(kTokens * matrix.output_stride());
+        matrix.multiply(x.data(), kTokens, out.data(), kernels->isa);
+        for (std::size_t t = 0; t < kTokens; ++t) {
+          for (std::size_t j = 0; j < n_cols; ++j) {
+            std::int32_t sum = 0;
+            for (std::size_t i = 0; i < n_rows; ++i) {
+              sum += x[t * matrix.input_stride() + i] * values[i * n_cols + j];
+            }
+            ASSERT_EQ(out[t * matrix.output_stride() + j], sum) << kernels->name;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SymbolPath, DecodesWhatWasEncoded) {
+  EvenNumbers numbers(4);
+  constexpr std::size_t kDim = 50;
+  std::vector<std::uint8_t> classes;
+  for (std::size_t i = 0; i < kDim; ++i) {
+    classes.push_back(predict::class_of(40 * std::exp2(-static_cast<float>(i) / 5)));
+  }
+  predict::SymbolModels models;
+  predict::PathSearch search(0.3f);
+  Bytes out;
+  predict::RangeEncoder encoder(out);
+  std::vector<std::vector<std::int16_t>> all;
+  std::vector<std::uint32_t> sums;
+  double error = 0;
+  for (int t = 0; t < 60; ++t) {
+    std::vector<float> y(kDim);
+    for (std::size_t i = 0; i < kDim; ++i) {
+      y[i] = numbers.next() * 60 * std::exp2(-static_cast<float>(i) / 5);
+    }
+    if (t == 7) y[3] = 1e9f;  // beyond all levels
+    if (t == 8) y[0] = -1700;
+    std::vector<std::int16_t> symbols(kDim), levels(kDim);
+    search.set_prices(models);
+    search.find(y, classes, 2, symbols, levels);
+    predict::encode_symbols(encoder, models, classes, 2, symbols);
+    for (std::size_t i = 0; i < kDim && t != 7; ++i) {
+      error += std::pow(double{y[i]} - levels[i], 2) / (59 * kDim);
+    }
+    all.push_back(levels);
+    sums.push_back(predict::activity_of(symbols));
+  }
+  encoder.finish();
+  EXPECT_LT(error, 0.4);  // rounding to integers would leave 1/12, to even ones 1/3
+  predict::RangeDecoder decoder(out);
+  models = {};
+  for (std::size_t t = 0; t < all.size(); ++t) {
+    std::vector<std::int16_t> levels(kDim);
+    EXPECT_EQ(must(predict::decode_levels(decoder, models, classes, 2, levels)), sums[t]);
+    ASSERT_EQ(levels, all[t]) << t;
+  }
+  EXPECT_TRUE(decoder.is_complete());
+}
+
+TEST(SymbolPath, RefusesASymbolBeyondTheLimit) {
+  const std::vector<std::uint8_t> classes(3, 20);
+  for (const int symbol : {1000, 1001, 30000}) {
+    Bytes out;
+    predict::SymbolModels models;
+    predict::RangeEncoder encoder(out);
+    const std::vector<std::int16_t> symbols = {1, static_cast<std::int16_t>(-symbol), 2};
+    predict::encode_symbols(encoder, models, classes, 1, symbols);
+    encoder.finish();
+    predict::RangeDecoder decoder(out);
+    models = {};
+    std::vector<std::int16_t> levels(3);
+    const auto decoded = predict::decode_levels(decoder, models, classes, 1, levels);
+    EXPECT_EQ(decoded.ok(), symbol == 1000) << symbol;
+    if (decoded) {
+      EXPECT_EQ(levels[1], -2000);
+    }
+  }
+}
+
+TEST(PredictionProfile, IsReadAsItWasWritten) {
+  const predict::Profile profile = small_profile();
+  const Bytes file = predict::profile_bytes(profile);
+  const predict::Profile again = must(predict::parse_profile(file));
+  EXPECT_EQ(predict::profile_bytes(again), file);
+  EXPECT_EQ(again.sides[3].weights, profile.sides[3].weights);
+  EXPECT_EQ(again.sides[5].mean, profile.sides[5].mean);
+  EXPECT_TRUE(predict::looks_like_profile(file));
+}
+
+TEST(PredictionProfile, IsRefusedWhenItIsDamagedOrOfAnotherVersion) {
+  const Bytes good = predict::profile_bytes(small_profile());
+  Bytes damaged = good;
+  damaged[good.size() / 2] ^= std::byte{1};
+  EXPECT_THAT(refusal_of(damaged, ErrorCode::kCorrupt), HasSubstr("SHA-256"));
+  EXPECT_THAT(refusal_of(Bytes(good.begin(), good.begin() + 60), ErrorCode::kCorrupt),
+              HasSubstr("truncated"));
+  Bytes later = good;
+  later[16] = std::byte{'3'};
+  EXPECT_THAT(refusal_of(later, ErrorCode::kUnsupported), HasSubstr("version"));
+  EXPECT_THAT(refusal_of(bytes_of("tqcache-profile 1 "), ErrorCode::kMismatch),
+              HasSubstr("version 1"));
+  EXPECT_THAT(refusal_of(bytes_of("something else"), ErrorCode::kCorrupt),
+              HasSubstr("not a profile"));
+  predict::Profile wrong = small_profile();
+  wrong.sides[2].unit[5] = 0;
+  EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt),
+              HasSubstr("layer 1 k: unit"));
+  wrong = small_profile();
+  wrong.sides[1].weights.pop_back();
+  EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt),
+              HasSubstr("layer 0 v: weights"));
+  wrong = small_profile();
+  wrong.n_layers = 2;
+  EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt), HasSubstr("sides"));
+}
+
+TEST(PredictedArchive, HoldsTheValuesThatTheWriterDecoded) {
+  for (const Dtype dtype : {Dtype::kF16, Dtype::kF32}) {
+    const cache::Cache cache = predicted_model_cache(600, dtype);
+    const auto reader = predicted(cache, 0.2f, small_profile());
+    const Bytes file = archive_of(cache);
+    EXPECT_LT(file.size(), file_of(cache).size() / 3);
+    EXPECT_THAT(damage_of(file), testing::IsEmpty());
+    const CacheFileInfo info = info_of(file);
+    ASSERT_TRUE(info.prediction);
+    EXPECT_EQ(info.required_features, 1u << 6);
+    const cache::Cache loaded = must(load(file, {.verify_digests = true}));
+    const auto of_loaded = cache::reader_of(loaded), of_source = cache::reader_of(cache);
+    double error = 0, energy = 0;
+    for (std::size_t i = 0; i < info.sections.size(); ++i) {
+      EXPECT_EQ(info.sections[i].compression, Compression::kPredicted);
+      AlignedBytes decoded, told, before;
+      must(of_loaded->read(i, decoded));
+      must(reader->read(i, told));
+      must(of_source->read(i, before));
+      EXPECT_EQ(decoded, told) << i;
+      std::vector<float> a(before.size() / dtype_size(dtype)), b(a.size());
+      load_f32(dtype, before.data(), a);
+      load_f32(dtype, decoded.data(), b);
+      for (std::size_t j = 0; j < a.size(); ++j) {
+        error += std::pow(double{a[j]} - double{b[j]}, 2);
+        energy += std::pow(double{a[j]}, 2);
+      }
+      // Sink tokens are kept as they were.
+      const std::size_t n_dense = 4 * 32 * dtype_size(dtype);
+      if (info.sections[i].block == 0) {
+        EXPECT_TRUE(std::equal(before.begin(), before.begin() + static_cast<long>(n_dense),
+                               decoded.begin()));
+      }
+    }
+    EXPECT_LT(error, 0.3 * energy);
+    EXPECT_GT(error, 0);
+    // As a dense file of the same values.
+    EXPECT_EQ(info_of(file_of(loaded)).content_name, info.content_name);
+  }
+}
+
+TEST(PredictedArchive, HasFewerBitsWithALargerStep) {
+  const cache::Cache cache = predicted_model_cache(512);
+  EXPECT_LT(archive_of(cache, 0.4f).size(), archive_of(cache, 0.2f).size());
+  const auto reader = cache::reader_of(cache);
+  const auto predictor = predictor_of(small_profile());
+  const double n_values = 512 * 64 * 6;
+  for (const double bits : {4.0, 3.0}) {
+    const float step = must(format::choose_predicted_step(*reader, predictor, 4, bits, 1));
+    const double got = 8 * static_cast<double>(archive_of(cache, step).size()) / n_values;
+    EXPECT_LT(got, bits * 1.02);
+    EXPECT_GT(got, bits * 0.9);
+  }
+  EXPECT_FALSE(format::choose_predicted_step(*reader, predictor, 4, 0.01, 1));
+}
+
+TEST(PredictedArchive, IsRefusedWithoutItsProfile) {
+  predict::Profile other = small_profile();
+  other.n_tokens = 8;
+  const cache::Cache cache = predicted_model_cache(300);
+  const Bytes file = must(format::write_cache_bytes(*predicted(cache, 0.2f, other), {}));
+  const auto refused = load(file);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.error().message, HasSubstr(to_hex(predictor_of(other)->digest())));
+  EXPECT_TRUE(format::read_cache_info(*memory_source(file)));
+
+  // A folder of profiles has it.
+  const TempDir dir;
+  const Bytes bytes = predict::profile_bytes(other);
+  must(write_file_atomically(dir / "other.tqprofile", bytes, Overwrite::kRefuse));
+  must(write_file_atomically(dir / "noise.txt", bytes_of("not a profile"), Overwrite::kRefuse));
+  ::setenv("TQCACHE_PROFILES", (dir / "").c_str(), 1);
+  EXPECT_TRUE(load(file));
+  ::unsetenv("TQCACHE_PROFILES");
+}
+
+TEST(PredictedArchive, BelongsToItsModelAlone) {
+  cache::Cache cache = predicted_model_cache(300);
+  const predict::Profile profile = small_profile();
+  EXPECT_TRUE(format::check_predictable(cache::describe(cache), profile));
+  cache.identity.weights_fingerprint.fill(std::byte{1});
+  const auto other = format::check_predictable(cache::describe(cache), profile);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, ErrorCode::kMismatch);
+  const auto is_refused = [&](const cache::Cache& each, ErrorCode code) {
+    const auto checked = format::check_predictable(cache::describe(each), profile);
+    return !checked && checked.error().code == code;
+  };
+  EXPECT_TRUE(is_refused(predicted_model_cache(255), ErrorCode::kUnsupported));
+  cache = predicted_model_cache(300);
+  cache.tokens[17] = 40;
+  EXPECT_TRUE(is_refused(cache, ErrorCode::kMismatch));
+  cache = predicted_model_cache(300);
+  cache.layers.pop_back();
+  EXPECT_TRUE(is_refused(cache, ErrorCode::kMismatch));
+  EXPECT_TRUE(
+      is_refused(must(cache::convert(predicted_model_cache(300), {})), ErrorCode::kUnsupported));
+}
+
+TEST(PredictedArchive, GrowsAndIsCompacted) {
+  const TempDir dir;
+  const std::string path = (dir / "a.tqkv").string();
+  const Bytes file = archive_of(predicted_model_cache(300));
+  must(write_file_atomically(path, file, Overwrite::kRefuse));
+  auto appender = std::make_unique<format::CacheAppender>(must(format::CacheAppender::open(path)));
+  cache::Cache cache = must(appender->read({}));
+  const cache::Cache longer = predicted_model_cache(520);
+  for (std::int64_t t = 300; t < 520; ++t) {
+    for (std::size_t l = 0; l < 3; ++l) {
+      cache::AttentionLayer& layer = *cache::attention_of(cache.layers[l]);
+      const std::vector<float> row(64, static_cast<float>(t) / 100);
+      cache::append(layer.k, layer.shape, t, row);
+      cache::append(layer.v, layer.shape, t, row);
+    }
+    cache.tokens.push_back(longer.tokens[to_size(t)]);
+  }
+  must(appender->append(cache, {}));
+  appender.reset();  // and its lock
+  const auto source = must(open_file(path));
+  const CacheFileInfo info = must(format::read_cache_info(*source));
+  EXPECT_EQ(format::predicted_block_count(info), 1);
+  EXPECT_THAT(must(format::verify_cache(*source, {})).damage, testing::IsEmpty());
+  EXPECT_EQ(file_of(must(format::read_cache(*source, {}))), file_of(cache));
+  must(format::compact_file(path, {}));
+  const auto compacted = must(open_file(path));
+  const CacheFileInfo after = must(format::read_cache_info(*compacted));
+  EXPECT_TRUE(after.gaps.empty());
+  EXPECT_EQ(format::predicted_block_count(after), 1);
+  EXPECT_EQ(after.content_name, info.content_name);
+  EXPECT_THAT(must(format::verify_cache(*compacted, {})).damage, testing::IsEmpty());
+}
+
+// The other program compares the SHA-256 of what it decodes, and so every bit.
+TEST(PredictedArchive, IsReadByAnotherProgram) {
+  if (std::system("python3 --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no python3";
+  const TempDir dir;
+  must(write_file_atomically(dir / "small.tqprofile", predict::profile_bytes(small_profile()),
+                             Overwrite::kRefuse));
+  const std::string path = (dir / "a.tqkv").string();
+  for (const Dtype dtype : {Dtype::kF16, Dtype::kF32}) {
+    for (const float step : {0.3f, 0.01f}) {
+      const Bytes file = archive_of(predicted_model_cache(dtype == Dtype::kF16 ? 20 : 270, dtype),
+                                    dtype == Dtype::kF16 ? step : 1.0f);
+      must(write_file_atomically(path, file, Overwrite::kAllow));
+      const std::string told = (dir / "told").string();
+      const std::string command = "TQCACHE_PROFILES='" + dir.path().string() +
+                                  "' python3 '" TQCACHE_PYTHON_READER "' '" + path + "' > '" +
+                                  told + "' 2>&1";
+      const int status = std::system(command.c_str());
+      const Bytes output = must(read_file(told, 1 << 26));
+      const std::string text(reinterpret_cast<const char*>(output.data()), output.size());
+      ASSERT_EQ(status, 0) << text;
+      EXPECT_THAT(text, HasSubstr(to_hex(info_of(file).content_name)));
+      EXPECT_THAT(text, testing::Not(HasSubstr("no profile")));
+      if (dtype == Dtype::kF32) break;  // more than a token block takes a second
+    }
+  }
+}
+
+TEST(PredictedArchive, ReportsDamage) {
+  const Bytes good = archive_of(predicted_model_cache(520));
+  const CacheFileInfo info = info_of(good);
+  for (const std::size_t section : {0u, 7u, 17u}) {
+    Bytes bad = good;
+    const SectionInfo& each = info.sections[section];
+    bad[each.file_offset + each.stored_bytes / 2] ^= std::byte{4};
+    const auto refused = load(bad);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+    EXPECT_THAT(refused.error().message, HasSubstr("checksum mismatch"));
+    EXPECT_FALSE(damage_of(bad).empty());
+  }
+}
+
+}  // namespace predicted_test
+}  // namespace tqcache::test
