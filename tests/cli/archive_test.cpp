@@ -136,5 +136,53 @@ TEST(Profile, IsRefusedBeforeAnythingIsMeasured) {
       "the text has");
 }
 
+// A profile of version 2, an archive made with it, and what reads it.
+TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
+  const auto folder = dir_ / "profiles";
+  std::filesystem::create_directory(folder);
+  const std::string profile = (folder / "model.tqprofile").string();
+  const json calibrated =
+      json::parse(must({"profile", "-m", kModel, "--file", kBook, "--depth", "1", "--features", "8",
+                        "--tokens", "1024", "--window", "512", "-o", profile, "--json"})
+                      .out);
+  EXPECT_EQ(calibrated["version"], 2);
+  EXPECT_GT(calibrated["layers"][3]["value_explained"], 0.8);
+
+  const json result = made({"--bits", "2.2", "--profile", profile});
+  EXPECT_LE(bits_of(result), 2.2 * 1.01);
+  EXPECT_GT(bits_of(result), 2.2 * 0.9);
+  EXPECT_EQ(result["archive"]["profile"], calibrated["digest"]);
+  const json info = json::parse(must({"info", output_, "--json"}).out);
+  EXPECT_EQ(info["prediction"]["profile"], calibrated["digest"]);
+
+  expect_refusal({"verify", output_}, 21, calibrated["digest"]);
+  ::setenv("TQCACHE_PROFILES", folder.c_str(), 1);
+  must({"verify", output_, "-m", kModel});
+  const json diff = json::parse(must({"diff", dense_, output_, "--json"}).out);
+  EXPECT_LT(diff["k"]["relative_mse"], 0.1);
+  ::unsetenv("TQCACHE_PROFILES");
+
+  const auto report = json::parse(
+      must({"eval", "kld", "-m", kModel, "--file", kBook, "--window", "512", "--max-windows", "1",
+            "--profile", profile, "--configs", "turbo4;predicted:0.02", "--json"})
+          .out);
+  EXPECT_GT(report["configurations"][1]["kld"]["mean"], 0);
+  EXPECT_LT(report["configurations"][1]["bits_per_value"], 4);
+
+  expect_refusal(archive({"--target-kld", "0.1", "--profile", profile}), 2, "version 2");
+  const std::string other = (dir_ / "other.tqprofile").string();
+  std::string bytes;
+  {
+    std::ifstream in(profile, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  bytes[bytes.size() / 2] ^= 1;
+  std::ofstream(other, std::ios::binary) << bytes;
+  expect_refusal(archive({"--profile", other}), 20, "SHA-256");
+  bytes[16] = '3';
+  std::ofstream(other, std::ios::binary) << bytes;
+  expect_refusal(archive({"--profile", other}), 21, "version");
+}
+
 }  // namespace archive_test
 }  // namespace tqcache::test

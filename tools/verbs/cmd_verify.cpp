@@ -169,11 +169,13 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
                            "the tokens are hidden and cannot be recomputed; use --probe 0"};
     return {};
   }
+  // The last tokens of a predicted archive are coded, too.
+  const bool is_predicted = info.prediction.has_value();
+  const double limit = is_predicted ? std::max(flags.limit, kForeignQuantizedLimit) : flags.limit;
   if (!can_probe(cache)) return {};  // only the fingerprints can be checked
   ProgressBar bar(console, "probing", Unit::kTokens);
-  TQC_TRY_ASSIGN(findings.probe,
-                 in_file(name, probe(std::move(cache), *model, flags.n_probe, flags.limit,
-                                     flags.n_threads, bar.callback())));
+  TQC_TRY_ASSIGN(findings.probe, in_file(name, probe(std::move(cache), *model, flags.n_probe, limit,
+                                                     flags.n_threads, bar.callback())));
   if (std::optional<std::string> complaint = findings.probe->complaint()) {
     if (info.identity.source_format != "tqcache") {
       *complaint += fmt::format(
