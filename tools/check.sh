@@ -14,8 +14,9 @@
 #   --replay  of these, only the replay of the fuzz corpora and the tests of foreign containers and of
 #             the store, which is quicker
 #   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
-#             are installed in build/peers meanwhile (docs/reference/interop.md); those of what
-#             cannot be had do not run
+#             are installed in build/peers meanwhile (docs/reference/interop.md), and then those of
+#             the Python plug-ins with LMCache, vLLM and SGLang, too (python/test_plugins.sh); those
+#             of what cannot be had do not run
 #   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
 #             which are installed (73 MB) and then started and stopped on free ports
 #   --wheel   then build the Python wheel and test it in an empty venv (python/build_wheel.sh)
@@ -220,6 +221,16 @@ await_peers() {
   return $status
 }
 
+# The plug-ins of the Python package, with a wheel of what was just built.
+check_plugins() {
+  step "interop: plug-ins"
+  cmake --install build/dev --prefix build/plugins > /dev/null
+  rm -rf python/dist
+  TQCACHE_PREFIX=$PWD/build/plugins JOBS=$jobs python/build_wheel.sh > build/plugins/wheel.log 2>&1 ||
+    { tail -n 40 build/plugins/wheel.log; return 1; }
+  python/test_plugins.sh build/peers python/dist/tqcache-*.whl
+}
+
 groups=(test)
 if $with_clang || $with_asan || $with_replay; then groups+=(clang); fi
 ! $with_neon || groups+=(neon)
@@ -267,3 +278,4 @@ configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVE
   "${cuda[@]}"
 if $with_wheel; then check_wheel; fi
 run_tests dev
+if $with_interop; then check_plugins; fi

@@ -11,7 +11,8 @@
                                       with --trust, whatever its pickle makes, which can be anything
 
 Needs torch, safetensors and, for load() and pickled caches, transformers (4.45 and later).
-The schema is "tqcache-hf-1": docs/reference/interop.md of tqcache.
+The schema is "tqcache-hf-1": docs/reference/interop.md of tqcache. Paths that end in .tqkv are left
+to the package tqcache, where that is installed (docs/guide/plugins.md).
 """
 import argparse
 import json
@@ -28,6 +29,17 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 class Unsupported(ValueError):
     """A cache, or a file, that this module does not know how to keep."""
+
+
+def _package(path):
+    """The package's module, for a .tqkv file; None for another file."""
+    if not str(path).endswith(".tqkv"):
+        return None
+    try:
+        import tqcache.transformers
+    except ImportError as error:
+        raise Unsupported(f"a .tqkv file needs the package tqcache: {error}") from error
+    return tqcache.transformers
 
 
 def _tensor(tensor, what):
@@ -127,6 +139,9 @@ def save(cache, path, input_ids=None, config=None):
     cannot tell which prompt this is. `config`: of the model; its model_type and text are kept.
 
     A cache that generate() returns lacks the token generated last, so cut `input_ids` accordingly."""
+    if (package := _package(path)) is not None:
+        package.save(cache, path, config, input_ids=input_ids)
+        return
     tensors, types, windows, n_seen = {}, [], [], set()
     for i, (kind, window, parts, n_tokens) in enumerate(_layers(cache)):
         types.append(kind)
@@ -199,6 +214,8 @@ def _read(path, device="cpu"):
 
 def load(path, device="cpu"):
     """A DynamicCache with what the file holds."""
+    if (package := _package(path)) is not None:
+        return package.load(path, device=device)
     from transformers import DynamicCache
 
     metadata, tensors = _read(path, device)
@@ -222,6 +239,9 @@ def load(path, device="cpu"):
 
 def tokens(path):
     """The ids that the file holds, [n], or None."""
+    if (package := _package(path)) is not None:
+        ids = package.tokens(path)
+        return None if ids is None else ids[0]
     return _read(path)[1].get("tokens")
 
 

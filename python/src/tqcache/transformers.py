@@ -1,0 +1,467 @@
+"""Hugging Face transformers: caches in files, and a cache that stays packed while generating.
+
+    import tqcache.transformers as tq
+
+    tq.save(outputs.past_key_values, "prompt.tqkv", model, tokenizer, input_ids=ids)   # 4 bits
+    cache = tq.load("prompt.tqkv", model)                                              # DynamicCache
+    model.generate(ids, past_key_values=cache)
+
+    model.generate(ids, past_key_values=tq.TqcacheCache(bits=4))
+
+Kept are full attention, sliding windows and linear attention, of one prompt (a batch of 1).
+Needs transformers 5; docs/guide/plugins.md.
+"""
+
+import os
+
+import torch
+from transformers import cache_utils
+from transformers.cache_utils import Cache, DynamicLayer
+
+import tqcache
+from tqcache import Identity, MismatchError, Rope, UnsupportedError, codec
+
+BLOCK = 256  # tokens that are quantized together
+_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+# --- What is known of a model
+
+def _text_config(model):
+    config = getattr(model, "config", model)
+    return config.get_text_config(decoder=True)
+
+
+def _rope(config) -> Rope | None:
+    """The rotary embedding of a model, where it is the usual one."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if parameters.get("rope_type", "default") != "default" or "rope_theta" not in parameters:
+        return None
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    n_dims = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
+    return Rope(n_dims=n_dims, base=float(parameters["rope_theta"]), style="half-split")
+
+
+def identity_of(model, tokenizer=None) -> Identity:
+    """The identity of a model that transformers loaded. With fingerprints if it came from a folder
+    of a family that tqcache knows, otherwise by its type and name only."""
+    if getattr(model, "peft_config", None):
+        raise UnsupportedError("a model with adapters: its caches cannot be told from those without")
+    name = str(getattr(model, "name_or_path", "") or "")
+    if os.path.isfile(os.path.join(name, "config.json")):
+        try:
+            return Identity.of_model(name)
+        except UnsupportedError:
+            pass
+    config = _text_config(model)
+    return Identity(config.model_type, os.path.basename(name.rstrip("/")), rope=_rope(config),
+                    source_format="transformers")
+
+
+def _check_identity(found: Identity, model) -> None:
+    expected = identity_of(model)
+    # A fingerprint of zeros is an unknown one.
+    if any(found.weights_fingerprint) and any(expected.weights_fingerprint):
+        if found.weights_fingerprint != expected.weights_fingerprint:
+            raise MismatchError("the cache is of another model: its weights differ")
+    elif found.architecture and found.architecture != expected.architecture:
+        raise MismatchError(f"the cache is of a model of type {found.architecture}, "
+                            f"and not {expected.architecture}")
+
+
+# --- Saving
+
+def _on_cpu(tensor, what):
+    if tensor.dtype not in _DTYPES:
+        raise UnsupportedError(f"{what} is of {tensor.dtype}")
+    if tensor.dim() > 0 and tensor.shape[0] != 1:
+        raise UnsupportedError(f"{what} is of a batch of {tensor.shape[0]}")
+    return tensor.detach().to("cpu").contiguous()
+
+
+def _bits(tensor):
+    """A numpy view of a CPU tensor, for bf16 of its bits."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view("uint16")
+    return tensor.numpy()
+
+
+def _states(layer) -> dict:
+    arrays = {}
+    for kind in ("conv_states", "recurrent_states"):
+        for i, state in getattr(layer, kind).items():
+            if state is None or state.numel() == 0:
+                continue
+            kernel = layer.conv_kernel_size.get(i) if kind == "conv_states" else None
+            arrays[f"{kind}.{i}"] = state[..., -kernel:] if kernel else state
+    if not arrays:
+        raise UnsupportedError("a linear-attention layer that has no state yet")
+    return arrays
+
+
+def _n_tokens(cache) -> int:
+    counts = {int(layer.get_seq_length()) for layer in cache.layers
+              if hasattr(layer, "get_seq_length") and hasattr(layer, "keys")}
+    if len(counts) != 1:
+        raise UnsupportedError(f"layers of different numbers of tokens: {sorted(counts)}")
+    return counts.pop()
+
+
+def _add_layer(out, layer, n_tokens: int) -> None:
+    """Names count, and not what classes inherit: a class that is not known here may keep something
+    besides."""
+    name = type(layer).__name__
+    if name == "LinearAttentionLayer":
+        arrays = {what: _on_cpu(state, what) for what, state in _states(layer).items()}
+        bf16 = [what for what, state in arrays.items() if state.dtype == torch.bfloat16]
+        out.state({what: _bits(state) for what, state in arrays.items()}, bf16=bf16)
+        return
+    if name == "DummyLayer":
+        out.state({})
+        return
+    if name == "TqcacheLayer":
+        keys, values = layer.dense()
+    elif name in ("DynamicLayer", "StaticLayer", "DynamicSlidingWindowLayer"):
+        keys, values = layer.keys, layer.values
+    else:
+        raise UnsupportedError(f"a layer of class {name}")
+    if keys is None or keys.numel() == 0:
+        raise UnsupportedError("a layer without keys")
+    size = None
+    if name == "DynamicSlidingWindowLayer":
+        # transformers counts the token that is being computed, and keeps more while it records.
+        size = layer.sliding_window - 1
+        if size < 1:
+            raise UnsupportedError(f"a window of {layer.sliding_window}")
+        keys, values = keys[:, :, -size:], values[:, :, -size:]
+    elif name == "StaticLayer":
+        keys, values = keys[:, :, :n_tokens], values[:, :, :n_tokens]
+    keys, values = _on_cpu(keys, "the keys"), _on_cpu(values, "the values")
+    bf16 = keys.dtype == torch.bfloat16
+    if size is None:
+        out.attention(_bits(keys)[0], _bits(values)[0], bf16=bf16)
+    else:
+        out.window(_bits(keys)[0], _bits(values)[0], size, bf16=bf16)
+
+
+def save(cache, path, model=None, tokenizer=None, *, input_ids=None, config: str | None = "turbo4",
+         identity: Identity | None = None, **options) -> None:
+    """Writes a cache as a .tqkv file.
+
+    input_ids: the tokens that the cache holds, [n] or [1, n]; without them nobody can tell later
+    which prompt this is. What generate() returned has one more at its end, which is left out.
+    model, tokenizer: give the identity that load() and tqcache compare; or give `identity`.
+    config: a preset or a configuration ("turbo4": 4 bits); None keeps every number as it is.
+    options: of tqcache.Writer (compress, force, hide_tokens, key_file, threads, progress).
+
+    Errors: UnsupportedError for layers of other kinds, and for batches.
+    """
+    if type(cache).__name__ not in ("Cache", "DynamicCache", "StaticCache", "TqcacheCache"):
+        raise UnsupportedError(f"a cache of class {type(cache).__name__}")
+    n_tokens = _n_tokens(cache)
+    ids = None
+    if input_ids is not None:
+        ids = torch.as_tensor(input_ids).reshape(-1).to("cpu", torch.int64)
+        if len(ids) == n_tokens + 1:
+            ids = ids[:n_tokens]
+        if len(ids) != n_tokens:
+            raise UnsupportedError(f"{len(ids)} input_ids for a cache of {n_tokens} tokens")
+        ids = ids.numpy()
+    if identity is None:
+        identity = identity_of(model, tokenizer) if model is not None else Identity(
+            source_format="transformers")
+    with tqcache.Writer(path, tokens=ids, n_tokens=None if ids is not None else n_tokens,
+                        identity=identity, config=config, **options) as out:
+        for i, layer in enumerate(cache.layers):
+            try:
+                _add_layer(out, layer, n_tokens)
+            except UnsupportedError as error:
+                raise UnsupportedError(f"layer {i}: {error}") from None
+
+
+# --- Loading
+
+def _tensor(array, is_bf16: bool):
+    tensor = torch.from_numpy(array.copy())
+    return tensor.view(torch.bfloat16) if is_bf16 else tensor
+
+
+def _keys_and_values(layer, dtype, device, first: int = 0):
+    both = []
+    for read, stored in ((layer.keys, layer.key_dtype), (layer.values, layer.value_dtype)):
+        name = _DTYPES.get(dtype, stored) if dtype is not None else stored
+        array = read(first, dtype=name)
+        tensor = torch.from_numpy(array)
+        if name == "bf16":
+            tensor = tensor.view(torch.bfloat16)
+        both.append(tensor.unsqueeze(0).to(device))
+    return both
+
+
+def _new_layer(layer, expected):
+    """An empty layer of transformers for a layer of a file. `expected`: the one of the model's own
+    cache, or None."""
+    kind = type(expected).__name__ if expected is not None else None
+    made = None
+    if layer.kind == "attention":
+        if kind == "DynamicSlidingWindowLayer":  # another program kept all of the tokens
+            made = cache_utils.DynamicSlidingWindowLayer(sliding_window=expected.sliding_window)
+        else:
+            made = cache_utils.DynamicLayer()
+    elif layer.kind == "window":
+        if layer.keep:
+            raise UnsupportedError("a window that keeps first tokens, as those of transformers do not")
+        made = cache_utils.DynamicSlidingWindowLayer(sliding_window=layer.window + 1)
+        if kind == type(made).__name__ and expected.sliding_window != made.sliding_window:
+            raise MismatchError(f"a window of {made.sliding_window} tokens, and the model's is "
+                                f"{expected.sliding_window}")
+    else:
+        arrays = layer.arrays()
+        made = cache_utils.LinearAttentionLayer(number_of_states=1 + max(
+            int(name.rpartition(".")[2]) for name in arrays)) if arrays else cache_utils.DummyLayer()
+    if kind is not None and kind != type(made).__name__:
+        raise MismatchError(f"a layer of class {type(made).__name__}, and the model's is {kind}")
+    return made
+
+
+def _fill(made, layer, n_tokens: int, dtype, device) -> None:
+    name = type(made).__name__
+    if name == "DummyLayer":
+        return
+    if name == "LinearAttentionLayer":
+        dtypes = layer.array_dtypes()
+        for what, array in layer.arrays().items():
+            kind, _, number = what.rpartition(".")
+            if kind not in ("conv_states", "recurrent_states"):
+                raise UnsupportedError(f"array {what}: not a state as transformers has them")
+            state = _tensor(array, dtypes[what] == "bf16").to(device)
+            update = made.update_conv_state if kind == "conv_states" else made.update_recurrent_state
+            update(state, state_idx=int(number))
+        return
+    first = 0
+    if name == "DynamicSlidingWindowLayer" and layer.kind == "attention":
+        first = max(0, n_tokens - (made.sliding_window - 1))
+    made.update(*_keys_and_values(layer, dtype, device, first))
+    if name == "DynamicSlidingWindowLayer":
+        made.cumulative_length = n_tokens
+
+
+def load(path, model=None, *, device=None, dtype: torch.dtype | None = None, check: bool = True,
+         key_file=None):
+    """A DynamicCache of what the file holds: a .tqkv file, or that of any program tqcache reads.
+
+    model: a model or its config. The cache is compared with it (identity, layers, heads; without
+    its identity if check is False), and goes to its device, in its dtype. Without a model it stays
+    on the CPU, in the dtype of the file.
+
+    Errors: MismatchError for a cache of another model; those of tqcache.open().
+    """
+    is_model = isinstance(model, torch.nn.Module)
+    if is_model:
+        device = device if device is not None else model.device
+        dtype = dtype if dtype is not None else model.dtype
+    device = device if device is not None else "cpu"
+    with tqcache.open(path, key_file=key_file) as file:
+        if is_model and check:
+            _check_identity(file.identity, model)
+        expected = [None] * len(file.layers)
+        if model is not None:
+            config = _text_config(model)
+            expected = cache_utils.DynamicCache(config=config).layers
+            if len(expected) != len(file.layers):
+                raise MismatchError(f"the cache has {len(file.layers)} layers, and the model "
+                                    f"{len(expected)}")
+        cache = cache_utils.DynamicCache()
+        cache.layer_class_to_replicate = None
+        for i, (layer, of_model) in enumerate(zip(file.layers, expected)):
+            try:
+                if model is not None:
+                    _check_heads(layer, config)
+                made = _new_layer(layer, of_model)
+                _fill(made, layer, file.n_tokens, dtype, device)
+            except (MismatchError, UnsupportedError) as error:
+                raise type(error)(f"layer {i}: {error}") from None
+            cache.layers.append(made)
+        return cache
+
+
+def _check_heads(layer, config) -> None:
+    """Models whose layers differ in their heads are checked by themselves, when they are run."""
+    n_heads, head_dim = (getattr(config, name, None) for name in ("num_key_value_heads", "head_dim"))
+    if layer.kind == "state" or not isinstance(n_heads, int) or not isinstance(head_dim, int) \
+            or getattr(config, "per_layer_attributes", None):
+        return
+    if (layer.n_kv_heads, layer.head_dim) != (n_heads, head_dim):
+        raise MismatchError(f"{layer.n_kv_heads} heads of {layer.head_dim}, and the model has "
+                            f"{n_heads} of {head_dim}")
+
+
+def tokens(path):
+    """The ids of the tokens that a file holds, [1, n], or None."""
+    with tqcache.open(path) as file:
+        if file.tokens is None:
+            return None
+        return torch.from_numpy(file.tokens.astype("int64"))[None]
+
+
+# --- A cache that stays packed
+
+class TqcacheLayer(DynamicLayer):
+    """Full attention with packed keys and values. The newest tokens are dense: `recent` of them,
+    and what does not fill a block of 256. The rest is decoded for each update, in the CPU."""
+
+    is_croppable = True
+
+    def __init__(self, bits: int = 4, keys: str | None = None, values: str | None = None,
+                 recent: int = 32, rope: Rope | None = None, threads: int = 0, **kwargs):
+        super().__init__()
+        self._configs = (keys or f"mse:{bits}", values or f"mse:{bits}")
+        self._recent, self._rope, self._threads = recent, rope, threads
+        # For each row of the batch the packed (keys, values) of one span of tokens after another.
+        # Rows share them after beams were reordered: they never change.
+        self._rows: list[list[tuple[bytes, bytes]]] = []
+        self._spans: list[int] = []  # tokens of each span
+
+    @property
+    def n_packed(self) -> int:
+        return sum(self._spans)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the layer keeps. Packed spans that rows share are counted once."""
+        packed = {id(part): len(part) for row in self._rows for pair in row for part in pair}
+        dense = 0
+        if self.is_initialized:
+            dense = sum(t.numel() * t.element_size() for t in (self.keys, self.values))
+        return sum(packed.values()) + dense
+
+    def get_seq_length(self) -> int:
+        return self.n_packed + super().get_seq_length()
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.is_initialized:
+            if key_states.dtype not in _DTYPES:
+                raise UnsupportedError(f"keys of {key_states.dtype}")
+            self.lazy_initialization(key_states, value_states)
+        # The tokens of this call are used as they came, and packed afterwards.
+        self.keys = self._joined(self.keys, key_states)
+        self.values = self._joined(self.values, value_states)
+        result = self.dense()
+        n_ready = (self.keys.shape[-2] - self._recent) // BLOCK * BLOCK
+        if n_ready > 0:
+            self._pack(n_ready)
+        return result
+
+    @staticmethod
+    def _joined(old, new):
+        return new if old.numel() == 0 else torch.cat([old, new], dim=-2)
+
+    def _pack(self, n: int) -> None:
+        if not self._rows:
+            self._rows = [[] for _ in range(self.keys.shape[0])]
+        oldest = [tensor[:, :, :n].detach().to("cpu").contiguous()
+                  for tensor in (self.keys, self.values)]
+        for i, row in enumerate(self._rows):
+            row.append(tuple(
+                codec.encode(_bits(tensor[i]), config, kind=kind, bf16=tensor.dtype == torch.bfloat16,
+                             rope=self._rope if kind == "keys" else None, threads=self._threads)
+                for tensor, config, kind in zip(oldest, self._configs, ("keys", "values"))))
+        self._spans.append(n)
+        # Copies, so that the memory of the packed tokens is given back.
+        self.keys, self.values = self.keys[:, :, n:].clone(), self.values[:, :, n:].clone()
+
+    def dense(self):
+        """All keys and values, [batch, heads, tokens, head_dim], on the layer's device."""
+        if not self._spans:
+            return self.keys, self.values
+        return tuple(self._decoded(which, tail) for which, tail in enumerate((self.keys,
+                                                                               self.values)))
+
+    def _decoded(self, which: int, tail):
+        n_packed = self.n_packed
+        shape = list(tail.shape)
+        shape[2] += n_packed
+        # On another device than the CPU the tail never leaves it.
+        full = torch.empty(shape if tail.device.type == "cpu" else [*shape[:2], n_packed, shape[3]],
+                           dtype=tail.dtype)
+        bits = _bits(full)
+        for i, row in enumerate(self._rows):
+            at = 0
+            for pair, n in zip(row, self._spans, strict=True):
+                codec.decode(pair[which], out=bits[i, :, at:at + n], threads=self._threads)
+                at += n
+        if tail.device.type == "cpu":
+            full[:, :, n_packed:] = tail
+            return full
+        return torch.cat([full.to(tail.device), tail], dim=-2)
+
+    def reset(self) -> None:
+        self._rows, self._spans = [], []
+        super().reset()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if tokens_to_remove < 0 and self.is_initialized and self._spans \
+                and -tokens_to_remove >= self.keys.shape[-2]:
+            # The end is in packed tokens: those become dense again.
+            self.keys, self.values = self.dense()
+            self._rows, self._spans = [], []
+        super().crop(tokens_to_remove)
+
+    # Rows of a batch are lists of bytes that never change, so moving them copies nothing.
+    def reorder_cache(self, beam_idx) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices) -> None:
+        if not self.is_initialized:
+            return
+        if self._rows:
+            numbers = torch.arange(len(self._rows))[indices.cpu()].tolist()
+            self._rows = [list(self._rows[i]) for i in numbers]
+        indices = indices.to(self.keys.device)
+        self.keys, self.values = self.keys[indices, ...], self.values[indices, ...]
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if not self.is_initialized:
+            return
+        self._rows = [list(row) for row in self._rows for _ in range(repeats)]
+        self.keys = self.keys.repeat_interleave(repeats, dim=0)
+        self.values = self.values.repeat_interleave(repeats, dim=0)
+
+
+class TqcacheCache(Cache):
+    """A cache whose full-attention layers are TqcacheLayers.
+
+    bits: of keys and values; or give `keys` and `values`, configurations of tqcache.codec as
+    "mse:3". config: of the model; needed for models with sliding windows or linear attention, whose
+    layers stay as they are, and lets keys be centered before their rotary embedding, which makes
+    the error smaller. recent: so many newest tokens are dense at least. threads: of the codec, 0:
+    all processors.
+    """
+
+    def __init__(self, bits: int = 4, *, keys: str | None = None, values: str | None = None,
+                 config=None, recent: int = 32, threads: int = 0):
+        options = {"bits": bits, "keys": keys, "values": values, "recent": recent,
+                   "threads": threads}
+        if config is None:
+            super().__init__(layer_class_to_replicate=lambda: TqcacheLayer(**options))
+            return
+        config = _text_config(config)
+        options["rope"] = _rope(config)
+        super().__init__(layers=[
+            TqcacheLayer(**options) if type(layer) is DynamicLayer else layer
+            for layer in cache_utils.DynamicCache(config=config).layers])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all layers keep."""
+        return sum(bytes_of_layer(layer) for layer in self.layers)
+
+
+def bytes_of_layer(layer) -> int:
+    """Bytes that a layer of any class keeps."""
+    if isinstance(layer, TqcacheLayer):
+        return layer.nbytes
+    tensors = [getattr(layer, name, None) for name in ("keys", "values")]
+    for name in ("conv_states", "recurrent_states"):
+        tensors += (getattr(layer, name, None) or {}).values()
+    return sum(t.numel() * t.element_size() for t in tensors if t is not None)

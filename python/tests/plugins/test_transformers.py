@@ -1,0 +1,298 @@
+"""tqcache.transformers with transformers itself, and the demo model of this project."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.interop
+torch = pytest.importorskip("torch", reason="torch is missing")
+transformers = pytest.importorskip("transformers", reason="transformers is missing")
+from transformers import cache_utils  # noqa: E402
+
+import tqcache  # noqa: E402
+import tqcache.transformers as tq  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[3]
+DEMO = ROOT / "models/demo/hf"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return transformers.AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.bfloat16).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return transformers.AutoTokenizer.from_pretrained(DEMO)
+
+
+def alice(tokenizer, n):
+    text = (ROOT / "models/demo/alice-excerpt.txt").read_text()
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    while ids.shape[1] < n:
+        ids = torch.cat([ids, ids], dim=1)
+    return ids[:, :n]
+
+
+@torch.no_grad()
+def prefill(model, ids, cache=None):
+    return model(ids, past_key_values=cache, use_cache=True).past_key_values
+
+
+def generate(model, ids, cache, n):
+    return model.generate(ids, past_key_values=cache, max_new_tokens=n, do_sample=False,
+                          pad_token_id=0)[0, ids.shape[1]:]
+
+
+def kv(n, dtype=torch.bfloat16, heads=2, dim=64, batch=1, seed=0):
+    noise = torch.Generator().manual_seed(seed)
+    return [torch.randn((batch, heads, n, dim), generator=noise).to(dtype) for _ in range(2)]
+
+
+def same(cache, again):
+    assert [type(layer).__name__ for layer in cache.layers] == \
+        [type(layer).__name__ for layer in again.layers]
+    for a, b in zip(cache.layers, again.layers):
+        for name in ("keys", "values"):
+            if getattr(a, name, None) is not None:
+                assert getattr(a, name).dtype == getattr(b, name).dtype
+                assert torch.equal(getattr(a, name), getattr(b, name))
+        for name in ("conv_states", "recurrent_states"):
+            for i, state in (getattr(a, name, None) or {}).items():
+                assert (state is None and getattr(b, name)[i] is None) or \
+                    torch.equal(state, getattr(b, name)[i])
+        for name in ("cumulative_length", "sliding_window"):
+            assert getattr(a, name, None) == getattr(b, name, None)
+
+
+# --- Files
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("n", [1, 256, 300])
+def test_full_attention_comes_back_bit_by_bit(tmp_path, dtype, n):
+    cache = cache_utils.DynamicCache()
+    for layer in range(2):
+        cache.update(*kv(n, dtype, seed=layer), layer)
+    tq.save(cache, tmp_path / "a.tqkv", input_ids=torch.arange(n)[None], config=None)
+    same(cache, tq.load(tmp_path / "a.tqkv"))
+    assert tq.tokens(tmp_path / "a.tqkv").tolist() == [list(range(n))]
+
+
+@pytest.mark.parametrize("n", [5, 20])
+def test_sliding_windows_and_linear_attention(tmp_path, n):
+    cache = cache_utils.DynamicCache()
+    full = cache_utils.DynamicLayer()
+    sliding = cache_utils.DynamicSlidingWindowLayer(sliding_window=8)
+    linear = cache_utils.LinearAttentionLayer()
+    cache.layers = [linear, sliding, full, cache_utils.DummyLayer()]
+    for layer in (sliding, full):
+        layer.update(*kv(n))
+    linear.update_conv_state(torch.randn(1, 48, 4).to(torch.bfloat16))
+    linear.update_recurrent_state(torch.randn(1, 4, 8, 16))
+    tq.save(cache, tmp_path / "a.tqkv", config=None)
+    again = tq.load(tmp_path / "a.tqkv")
+    same(cache, again)
+    for layer, other in ((sliding, again.layers[1]), (full, again.layers[2])):
+        new = kv(3, seed=9)
+        for a, b in zip(layer.update(*new), other.update(*new)):
+            assert torch.equal(a, b)
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path):
+    batch = cache_utils.DynamicCache()
+    batch.update(*kv(4, batch=2), 0)
+    with pytest.raises(tqcache.UnsupportedError, match="layer 0: .*batch of 2"):
+        tq.save(batch, tmp_path / "a.tqkv")
+
+    class Other(cache_utils.DynamicLayer):
+        pass
+
+    other = cache_utils.DynamicCache()
+    other.layers = [Other()]
+    other.layers[0].update(*kv(4))
+    with pytest.raises(tqcache.UnsupportedError, match="class Other"):
+        tq.save(other, tmp_path / "a.tqkv")
+    one = cache_utils.DynamicCache()
+    one.update(*kv(4), 0)
+    with pytest.raises(tqcache.UnsupportedError, match="9 input_ids"):
+        tq.save(one, tmp_path / "a.tqkv", input_ids=torch.arange(9))
+    assert not (tmp_path / "a.tqkv").exists()
+
+
+def test_four_bits_and_the_same_tokens_in_another_process(tmp_path, model, tokenizer):
+    ids = alice(tokenizer, 900)
+    path = tmp_path / "alice.tqkv"
+    cache = prefill(model, ids[:, :-1])
+    tq.save(cache, path, model, tokenizer, input_ids=ids[:, :-1])
+    assert tqcache.verify(path)
+    n_bytes = sum(tq.bytes_of_layer(layer) for layer in cache.layers)
+    assert path.stat().st_size < 0.33 * n_bytes
+    here = generate(model, ids, tq.load(path, model), 24).tolist()
+    program = (
+        "import sys, torch, transformers, tqcache.transformers as tq\n"
+        "model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1],"
+        " dtype=torch.bfloat16).eval()\n"
+        "ids = torch.tensor([[int(i) for i in sys.argv[3].split(',')]])\n"
+        "out = model.generate(ids, past_key_values=tq.load(sys.argv[2], model), max_new_tokens=24,"
+        " do_sample=False, pad_token_id=0)\n"
+        "print(out[0, ids.shape[1]:].tolist())\n")
+    there = subprocess.run([sys.executable, "-c", program, str(DEMO), str(path),
+                            ",".join(map(str, ids[0].tolist()))], check=True, text=True,
+                           stdout=subprocess.PIPE).stdout
+    assert there.strip().splitlines()[-1] == str(here)
+    assert here == generate(model, ids, cache, 24).tolist()
+
+
+def test_another_model_is_refused(tmp_path, model, tokenizer):
+    path = tmp_path / "alice.tqkv"
+    tq.save(prefill(model, alice(tokenizer, 40)), path, model, tokenizer)
+    other = copy.deepcopy(model.config)
+    other.num_key_value_heads = 4
+    with pytest.raises(tqcache.MismatchError, match="heads"):
+        tq.load(path, other)
+    other.num_hidden_layers = 7
+    other.layer_types = other.layer_types[:7]
+    with pytest.raises(tqcache.MismatchError, match="8 layers"):
+        tq.load(path, other)
+    identity = tqcache.Identity("llama", "another")
+    tq.save(prefill(model, alice(tokenizer, 40)), tmp_path / "b.tqkv", identity=identity)
+    with pytest.raises(tqcache.MismatchError, match="llama"):
+        tq.load(tmp_path / "b.tqkv", model)
+    assert tq.load(tmp_path / "b.tqkv", model, check=False)
+
+
+def test_a_damaged_file_is_refused(tmp_path, model, tokenizer):
+    path = tmp_path / "alice.tqkv"
+    tq.save(prefill(model, alice(tokenizer, 300)), path, model, tokenizer)
+    whole = path.read_bytes()
+    path.chmod(0o600)
+    for at in range(len(whole) // 10, len(whole), len(whole) // 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 8]) + whole[at + 1:])
+        with pytest.raises(tqcache.Error):
+            tq.load(path, model)
+
+
+def test_the_script_uses_the_package(tmp_path, model, tokenizer):
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("tqcache_hf", ROOT / "tools/tqcache_hf.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    ids = alice(tokenizer, 300)
+    cache = prefill(model, ids)
+    script.save(cache, str(tmp_path / "a.tqkv"), ids, model.config)
+    script.save(cache, str(tmp_path / "a.safetensors"), ids, model.config)
+    assert script.tokens(str(tmp_path / "a.tqkv")).tolist() == ids[0].tolist()
+    same(cache, script.load(str(tmp_path / "a.safetensors")))
+    assert len(script.load(str(tmp_path / "a.tqkv")).layers) == len(cache.layers)
+
+
+# --- The packed cache
+
+def reference_update(layer, new):
+    layer.all = [torch.cat([old, one], 2) for old, one in zip(layer.all, new)]
+    return layer.all
+
+
+def test_the_packed_layer_holds_what_was_put_in():
+    """By its own interface, against plain concatenation, with 8 bits: small errors, right places."""
+    layer = tq.TqcacheLayer(keys="mse:8", values="mse:8", recent=32)
+    layer.all = kv(0, torch.float32)
+    seen = 0
+    for n in (700, 1, 1, 255, 300, 1):
+        new = kv(n, torch.float32, seed=n + seen)
+        for full, right in zip(layer.update(*new), reference_update(layer, new)):
+            assert full.shape == right.shape
+            assert (full - right).pow(2).mean() < 1e-3
+            assert torch.equal(full[:, :, -min(n, 32):], right[:, :, -min(n, 32):])
+        seen += n
+        assert layer.get_seq_length() == seen
+        assert layer.get_mask_sizes(5) == (seen + 5, 0)
+        assert 32 <= layer.keys.shape[2] < 32 + 256 or seen < 288
+    layer.crop(-10)
+    assert layer.get_seq_length() == seen - 10
+    layer.crop(-(layer.keys.shape[2] + 3))
+    for full, right in zip(layer.dense(), layer.all):
+        assert (full - right[:, :, :full.shape[2]]).pow(2).mean() < 1e-3
+    layer.reset()
+    assert layer.get_seq_length() == 0
+
+
+def test_rows_of_a_batch_are_moved_without_decoding():
+    layer = tq.TqcacheLayer(keys="mse:8", values="mse:8")
+    layer.update(*kv(400, torch.float32, batch=3))
+    before = layer.dense()
+    n_bytes = layer.nbytes
+    layer.reorder_cache(torch.tensor([2, 0, 0]))
+    for now, then in zip(layer.dense(), before):
+        assert torch.equal(now, then[[2, 0, 0]])
+    layer.batch_repeat_interleave(2)
+    assert layer.dense()[0].shape[0] == 6
+    layer.batch_select_indices(torch.tensor([5]))
+    for now, then in zip(layer.dense(), before):
+        assert torch.equal(now, then[[0]])
+    assert layer.nbytes < n_bytes
+
+
+@pytest.mark.parametrize("with_config", [False, True])
+def test_generation_with_the_packed_cache(model, tokenizer, with_config):
+    ids = alice(tokenizer, 1100)
+    dynamic = cache_utils.DynamicCache()
+    right = generate(model, ids, dynamic, 32)
+    cache = tq.TqcacheCache(bits=4, config=model.config if with_config else None)
+    tokens = generate(model, ids, cache, 32)
+    assert cache.get_seq_length() == dynamic.get_seq_length()
+    assert cache.layers[0].n_packed >= 1024
+    # Quantization may change a token, and all tokens behind it.
+    assert (tokens[:8] == right[:8]).all()
+    n_dynamic = sum(tq.bytes_of_layer(layer) for layer in dynamic.layers)
+    assert cache.nbytes < 0.45 * n_dynamic  # of few tokens, many are dense
+
+
+def test_beams(model, tokenizer):
+    ids = alice(tokenizer, 600)
+    options = {"max_new_tokens": 8, "num_beams": 3, "do_sample": False, "pad_token_id": 0}
+    right = model.generate(ids, past_key_values=cache_utils.DynamicCache(), **options)
+    tokens = model.generate(ids, past_key_values=tq.TqcacheCache(keys="mse:8", values="mse:8"),
+                            **options)
+    assert torch.equal(tokens, right)
+
+
+def test_a_packed_cache_can_be_saved(tmp_path, model, tokenizer):
+    ids = alice(tokenizer, 600)
+    cache = prefill(model, ids, tq.TqcacheCache(bits=4))
+    tq.save(cache, tmp_path / "a.tqkv", model, tokenizer, input_ids=ids, config=None)
+    again = tq.load(tmp_path / "a.tqkv", model)
+    for layer, other in zip(cache.layers, again.layers):
+        for a, b in zip(layer.dense(), (other.keys, other.values)):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU of NVIDIA here")
+def test_on_a_gpu(model, tokenizer):
+    gpu = copy.deepcopy(model).cuda()
+    ids = alice(tokenizer, 1100).cuda()
+    right = generate(gpu, ids, cache_utils.DynamicCache(), 16)
+    cache = tq.TqcacheCache(bits=4, config=model.config)
+    tokens = generate(gpu, ids, cache, 16)
+    assert cache.layers[0].keys.device.type == "cuda"
+    assert (tokens[:8] == right[:8]).all()
+
+
+def test_8k_tokens_take_at_most_30_percent(model, tokenizer):
+    """256 tokens behind 8K, each token of the prompt from a prefill by chunks."""
+    ids = alice(tokenizer, 8192 + 1)
+    cache, dynamic = tq.TqcacheCache(bits=4, config=model.config), cache_utils.DynamicCache()
+    for one in (cache, dynamic):
+        for begin in range(0, 8192, 1024):
+            prefill(model, ids[:, begin:begin + 1024], one)
+        # The cache grows by 256 tokens; what they are does not matter for its size.
+        for layer, (keys, values) in enumerate([kv(256, heads=2, dim=128)] * 8):
+            one.update(keys, values, layer)
+    n_dynamic = sum(tq.bytes_of_layer(layer) for layer in dynamic.layers)
+    assert cache.get_seq_length() == dynamic.get_seq_length() == 8192 + 256
+    assert cache.nbytes < 0.30 * n_dynamic
