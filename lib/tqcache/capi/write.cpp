@@ -41,7 +41,7 @@ Result<void> add_state(tqcache_writer& writer, const tqcache_array* arrays, cons
                        std::int32_t n_arrays) {
   cache::StateDesc layer;
   CallerCache::Source source;
-  if (n_arrays < 1) return invalid("a layer with recurrent state needs an array");
+  if (n_arrays < 0) return invalid("a negative number of arrays");
   for (std::int32_t i = 0; i < n_arrays; ++i) {
     // Elements are the caller's structs, of the caller's size.
     const auto* const from = reinterpret_cast<const tqcache_array*>(
