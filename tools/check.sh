@@ -22,7 +22,7 @@
 #   --wheel   then build the Python wheel and test it in an empty venv (python/build_wheel.sh)
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --long    before the other tests convert, verify, store and fetch a cache of 32 GiB, made with holes,
-#             in at most 512 MiB of memory (tests/long/large_files.py; ten minutes, 100 MB of disk)
+#             in at most 512 MiB of memory (tests/long/large_files.py; 100 MB of disk)
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
 #
