@@ -14,7 +14,7 @@ _tqcache() {
     prev=${COMP_WORDS[COMP_CWORD - 2]}
   fi
   if ((COMP_CWORD == 1)); then
-    words "prefill convert migrate compact rekey generate chat info verify diff bench advise profile eval store help version --help --version"
+    words "prefill convert migrate compact rekey generate chat serve info verify diff bench advise profile eval store help version --help --version"
     return
   fi
   case $verb in
@@ -25,7 +25,7 @@ _tqcache() {
   esac
   if ((COMP_CWORD < first)); then
     case ${COMP_WORDS[1]} in
-      help) words "prefill convert migrate compact rekey generate chat info verify diff bench advise profile eval store" ;;
+      help) words "prefill convert migrate compact rekey generate chat serve info verify diff bench advise profile eval store" ;;
       eval) words "ppl kld needle jsonl memory cache --help" ;;
       store) words "put get find ls info rm gc stats check copy --help" ;;
     esac
@@ -247,6 +247,40 @@ _tqcache() {
       esac
       if [[ $cur == -* ]]; then
         words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --map --verify-digest -f --force --key-file -q --quiet"
+        return
+      fi
+      :
+      ;;
+    "serve")
+      case $prev in
+        --upstream) :; return ;;
+        --model-id) :; return ;;
+        --template) :; return ;;
+        --queue) :; return ;;
+        --scorer) words "exact fast"; return ;;
+        -t | --threads) :; return ;;
+        --max-memory) :; return ;;
+        --listen) :; return ;;
+        --slot-dir) files -d; return ;;
+        --store) :; return ;;
+        --salt-file) files -f; return ;;
+        --config) :; return ;;
+        -m | --model) files -f; return ;;
+        --min-tokens) :; return ;;
+        --save-every) :; return ;;
+        --save-idle) :; return ;;
+        --max-bytes) :; return ;;
+        --page-file) files -f; return ;;
+        --api-key-file) files -f; return ;;
+        --upstream-key-file) files -f; return ;;
+        --max-body) :; return ;;
+        --max-connections) :; return ;;
+        --upstream-timeout) :; return ;;
+        --grace) :; return ;;
+        --key-file) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --upstream --model-id --template --queue --show-prompts --scorer --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --share-tenants --page-file --api-key-file --upstream-key-file --max-body --max-connections --upstream-timeout --grace --key-file -q --quiet"
         return
       fi
       :
