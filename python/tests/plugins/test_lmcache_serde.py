@@ -1,4 +1,4 @@
-"""The serde of tqcache.lmcache through LMCache's own wrapper, factory and L1 manager, above LMCache's
+"""The serde of tqcache.lmcache through LMCache's own wrapper, factory and L1 manager, above its
 adapter for file systems and above ours."""
 
 import select
