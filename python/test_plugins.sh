@@ -48,7 +48,11 @@ EOF
 fi
 
 case $package in
-  *.whl) rm -rf "$site/package"; pip install --target "$site/package" "$package"; package=$site/package ;;
+  *.whl)
+    rm -rf "$site/package"
+    pip install --target "$site/package" "$package"
+    package=$site/package
+    ;;
 esac
 
 path=$package:$site/modules

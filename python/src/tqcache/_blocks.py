@@ -1,4 +1,4 @@
-"""Blocks of cache engines in a store: what the plug-ins for LMCache, SGLang and vLLM have in common.
+"""Blocks of cache engines in a store: common to the plug-ins for LMCache, SGLang and vLLM.
 
 An engine's block is bytes under a key. The identity of the engine (model, geometry, dtype, ranks,
 layout) is part of the key, and is compared again when a block is read. A block of another identity,
@@ -24,7 +24,7 @@ def identity_name(identity: bytes) -> str:
 
 
 def element_size_of(dtype) -> int:
-    """Bytes of a number of this dtype (a torch.dtype or its name), or 1 where planes do not help."""
+    """Bytes of a number of a dtype (a torch.dtype or its name), or 1 where planes do not help."""
     name = str(dtype).removeprefix("torch.")
     return {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2}.get(name, 1)
 
@@ -48,7 +48,7 @@ class Blocks:
 
     def put(self, identity: bytes, key: bytes, data, extra: bytes = b"",
             element_size: int = 1) -> bool:
-        """Whether the block is in the store now. Numbers of 2 or 4 bytes are kept as byte planes."""
+        """Whether the block is in the store now. Numbers of 2 or 4 bytes become byte planes."""
         n_bytes = memoryview(data).nbytes
         values = self._whole
         if element_size > 1 and n_bytes > 0 and n_bytes % element_size == 0:

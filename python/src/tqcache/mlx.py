@@ -130,7 +130,8 @@ def load(source, model=None, *, model_path=None, kv_bits: int | None = None,
 
     Errors: MismatchError for a cache of another model.
     """
-    opened = tqcache.open(source, key_file=key_file) if not isinstance(source, tqcache.Cache) else None
+    is_path = not isinstance(source, tqcache.Cache)
+    opened = tqcache.open(source, key_file=key_file) if is_path else None
     try:
         cache = opened if opened is not None else source
         if model_path is not None:

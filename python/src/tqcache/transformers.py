@@ -2,8 +2,8 @@
 
     import tqcache.transformers as tq
 
-    tq.save(outputs.past_key_values, "prompt.tqkv", model, tokenizer, input_ids=ids)   # 4 bits
-    cache = tq.load("prompt.tqkv", model)                                              # DynamicCache
+    tq.save(out.past_key_values, "prompt.tqkv", model, tokenizer, input_ids=ids)   # 4 bits
+    cache = tq.load("prompt.tqkv", model)                                          # DynamicCache
     model.generate(ids, past_key_values=cache)
 
     model.generate(ids, past_key_values=tq.TqcacheCache(bits=4))
@@ -46,7 +46,7 @@ def identity_of(model, tokenizer=None) -> Identity:
     """The identity of a model that transformers loaded. With fingerprints if it came from a folder
     of a family that tqcache knows, otherwise by its type and name only."""
     if getattr(model, "peft_config", None):
-        raise UnsupportedError("a model with adapters: its caches cannot be told from those without")
+        raise UnsupportedError("a model with adapters: its caches look like those without")
     name = str(getattr(model, "name_or_path", "") or "")
     if os.path.isfile(os.path.join(name, "config.json")):
         try:
@@ -210,15 +210,18 @@ def _new_layer(layer, expected):
             made = cache_utils.DynamicLayer()
     elif layer.kind == "window":
         if layer.keep:
-            raise UnsupportedError("a window that keeps first tokens, as those of transformers do not")
+            raise UnsupportedError("a window that keeps first tokens: transformers has none")
         made = cache_utils.DynamicSlidingWindowLayer(sliding_window=layer.window + 1)
         if kind == type(made).__name__ and expected.sliding_window != made.sliding_window:
             raise MismatchError(f"a window of {made.sliding_window} tokens, and the model's is "
                                 f"{expected.sliding_window}")
     else:
         arrays = layer.arrays()
-        made = cache_utils.LinearAttentionLayer(number_of_states=1 + max(
-            int(name.rpartition(".")[2]) for name in arrays)) if arrays else cache_utils.DummyLayer()
+        if arrays:
+            n_states = 1 + max(int(name.rpartition(".")[2]) for name in arrays)
+            made = cache_utils.LinearAttentionLayer(number_of_states=n_states)
+        else:
+            made = cache_utils.DummyLayer()
     if kind is not None and kind != type(made).__name__:
         raise MismatchError(f"a layer of class {type(made).__name__}, and the model's is {kind}")
     return made
@@ -235,8 +238,10 @@ def _fill(made, layer, n_tokens: int, dtype, device) -> None:
             if kind not in ("conv_states", "recurrent_states"):
                 raise UnsupportedError(f"array {what}: not a state as transformers has them")
             state = _tensor(array, dtypes[what] == "bf16").to(device)
-            update = made.update_conv_state if kind == "conv_states" else made.update_recurrent_state
-            update(state, state_idx=int(number))
+            if kind == "conv_states":
+                made.update_conv_state(state, state_idx=int(number))
+            else:
+                made.update_recurrent_state(state, state_idx=int(number))
         return
     first = 0
     if name == "DynamicSlidingWindowLayer" and layer.kind == "attention":
@@ -287,7 +292,8 @@ def load(path, model=None, *, device=None, dtype: torch.dtype | None = None, che
 
 def _check_heads(layer, config) -> None:
     """Models whose layers differ in their heads are checked by themselves, when they are run."""
-    n_heads, head_dim = (getattr(config, name, None) for name in ("num_key_value_heads", "head_dim"))
+    n_heads = getattr(config, "num_key_value_heads", None)
+    head_dim = getattr(config, "head_dim", None)
     if layer.kind == "state" or not isinstance(n_heads, int) or not isinstance(head_dim, int) \
             or getattr(config, "per_layer_attributes", None):
         return
@@ -363,7 +369,8 @@ class TqcacheLayer(DynamicLayer):
                   for tensor in (self.keys, self.values)]
         for i, row in enumerate(self._rows):
             row.append(tuple(
-                codec.encode(_bits(tensor[i]), config, kind=kind, bf16=tensor.dtype == torch.bfloat16,
+                codec.encode(_bits(tensor[i]), config, kind=kind,
+                             bf16=tensor.dtype == torch.bfloat16,
                              rope=self._rope if kind == "keys" else None, threads=self._threads)
                 for tensor, config, kind in zip(oldest, self._configs, ("keys", "values"))))
         self._spans.append(n)

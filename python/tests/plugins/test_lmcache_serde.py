@@ -1,5 +1,5 @@
-"""The serde of tqcache.lmcache through LMCache's own wrapper, factory and L1 manager, above the file
-system adapter of LMCache and above ours."""
+"""The serde of tqcache.lmcache through LMCache's own wrapper, factory and L1 manager, above its
+adapter for file systems and above ours."""
 
 import select
 import time

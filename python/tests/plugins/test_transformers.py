@@ -199,7 +199,7 @@ def reference_update(layer, new):
 
 
 def test_the_packed_layer_holds_what_was_put_in():
-    """By its own interface, against plain concatenation, with 8 bits: small errors, right places."""
+    """Against plain concatenation, with 8 bits: small errors, right places."""
     layer = tq.TqcacheLayer(keys="mse:8", values="mse:8", recent=32)
     layer.all = kv(0, torch.float32)
     seen = 0
