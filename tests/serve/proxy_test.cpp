@@ -69,6 +69,7 @@ TEST_F(ProxyTest, TwoConversationsHaveTwoSlots) {
   std::int64_t n_cached = -1;
   ask({{"system", long_text(1, 1000)}, {"user", "a"}}, n_cached);
   ask({{"system", long_text(2, 1000)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_for_saves(2));
   ask({{"system", long_text(1, 1000)}, {"user", "b"}}, n_cached);
   EXPECT_GE(n_cached, 1000);
   ask({{"system", long_text(2, 1000)}, {"user", "b"}}, n_cached);

@@ -120,9 +120,14 @@ std::optional<SlotTable::Choice> SlotTable::acquire(std::string_view prompt,
 std::optional<KnownSlot> SlotTable::try_acquire(std::size_t slot) {
   const std::lock_guard lock(mutex_);
   if (slot >= slots_.size() || slots_[slot].is_used) return std::nullopt;
-  slots_[slot].is_used = true;
-  slots_[slot].change = ++change_;
-  return slots_[slot];
+  KnownSlot& it = slots_[slot];
+  const KnownSlot before = it;
+  it.is_used = true;
+  it.change = ++change_;
+  // The same prompt, and one that continues it, wait until the slot is saved.
+  it.running = it.prompt;
+  if (!it.running.empty()) it.running.pop_back();
+  return before;
 }
 
 void SlotTable::release(std::size_t slot, KnownSlot now) {
