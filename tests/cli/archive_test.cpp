@@ -164,7 +164,7 @@ TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
 
   const auto report = json::parse(
       must({"eval", "kld", "-m", kModel, "--file", kBook, "--window", "512", "--max-windows", "1",
-            "--profile", profile, "--configs", "turbo4;predicted:0.02", "--json"})
+            "--profile", profile, "--configs", "turbo4;predicted:0.05", "--json"})
           .out);
   EXPECT_GT(report["configurations"][1]["kld"]["mean"], 0);
   EXPECT_LT(report["configurations"][1]["bits_per_value"], 4);
