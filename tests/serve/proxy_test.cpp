@@ -258,14 +258,46 @@ TEST(SlotTable, NoticesRestartsAndOtherClients) {
   now.has_changed = now.has_content = true;
   table.release(choice->slot, now);
   const auto id = static_cast<std::int64_t>(choice->slot);
-  EXPECT_FALSE(table.observe({state(id, 5, 100)}));
+  EXPECT_FALSE(table.observe({state(id, 5, 100)}, table.change()));
   EXPECT_EQ(table.snapshot()[choice->slot].prompt, "prompt");
   EXPECT_EQ(table.snapshot()[choice->slot].n_tokens, 100);
   // Another client used it.
-  EXPECT_FALSE(table.observe({state(id, 7, 50)}));
+  EXPECT_FALSE(table.observe({state(id, 7, 50)}, table.change()));
   EXPECT_EQ(table.snapshot()[choice->slot].prompt, "");
-  EXPECT_TRUE(table.observe({state(id, std::nullopt, 0)}));
+  EXPECT_TRUE(table.observe({state(id, std::nullopt, 0)}, table.change()));
   EXPECT_FALSE(table.snapshot()[choice->slot].has_content);
+}
+
+TEST(SlotTable, OldNewsDoNotCount) {
+  serve::SlotTable table;
+  table.reset(1);
+  const std::uint64_t before = table.change();
+  auto choice = table.acquire("prompt", "", nullptr, std::chrono::milliseconds(0));
+  ASSERT_TRUE(choice);
+  serve::KnownSlot now = choice->before;
+  now.prompt = "prompt";
+  now.task = 5;
+  table.release(0, now);
+  EXPECT_FALSE(table.observe({state(0, std::nullopt, 0)}, before));
+  EXPECT_EQ(table.snapshot()[0].prompt, "prompt");
+}
+
+TEST(SlotTable, TheNextTurnWaitsForTheLastOne) {
+  serve::SlotTable table;
+  table.reset(2);
+  const auto first = table.acquire("turn 1", "", nullptr, std::chrono::milliseconds(0));
+  ASSERT_TRUE(first);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    serve::KnownSlot now = first->before;
+    now.prompt = "turn 1";
+    table.release(first->slot, now);
+  });
+  const auto next = table.acquire("turn 1, turn 2", "", nullptr, std::chrono::seconds(20));
+  later.join();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->slot, first->slot);
+  EXPECT_TRUE(next->is_warm);
 }
 
 TEST(SlotTable, WaitsForASlot) {

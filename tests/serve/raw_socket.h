@@ -51,7 +51,7 @@ class RawSocket {
   }
 
   // Bytes that arrive next; empty: the end, or nothing within the time.
-  std::string receive(int timeout_ms = 20'000) const {
+  std::string receive(int timeout_ms = 120'000) const {
     pollfd ready = {.fd = fd_, .events = POLLIN, .revents = 0};
     if (::poll(&ready, 1, timeout_ms) <= 0) return {};
     std::string bytes(65536, '\0');

@@ -245,7 +245,7 @@ Result<void> PromptKeeper::bind_model(const ServerProps& props) {
 Result<void> PromptKeeper::bind_format(const ServerProps& props,
                                        const std::filesystem::path& slot_file) {
   TQC_TRY_ASSIGN(SlotFileFormat format, read_slot_file_format(slot_file, geometry_));
-  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(slot_file, std::nullopt));
+  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(slot_file));
   std::shared_ptr<const cache::CacheReader> reader = opened.cache;
   if (form_) {
     TQC_TRY_ASSIGN(reader, cache::quantize(reader, *form_));
@@ -280,12 +280,10 @@ bool PromptKeeper::can_cut() const {
                      });
 }
 
-Result<interop::OpenedCache> PromptKeeper::open_slot_file(
-    const std::filesystem::path& path, std::optional<std::int64_t> first_tokens) const {
+Result<interop::OpenedCache> PromptKeeper::open_slot_file(const std::filesystem::path& path) const {
   interop::OpenHints hints;
   hints.identity = identity_;
   hints.geometry = geometry_;
-  hints.first_tokens = first_tokens;
   hints.decide_rotation = [](const cache::CacheReader&, const cache::CacheReader&) {
     return Result<interop::LlamaRotation>(interop::LlamaRotation::kOn);
   };
@@ -308,7 +306,7 @@ interop::LlamaExport PromptKeeper::export_options() const {
 
 Result<void> PromptKeeper::rewrite(const std::filesystem::path& from,
                                    const std::filesystem::path& to) const {
-  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(from, std::nullopt));
+  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(from));
   return interop::export_llama_state(*opened.cache, geometry_, to, export_options());
 }
 
@@ -344,18 +342,12 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
 
 Result<PromptKeeper::Kept> PromptKeeper::keep(const std::filesystem::path& slot_file,
                                               const std::string& api_key) {
-  TQC_TRY_ASSIGN(interop::OpenedCache opened, open_slot_file(slot_file, std::nullopt));
+  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(slot_file));
   Kept kept;
   std::error_code ignored;
   kept.file_bytes = std::filesystem::file_size(slot_file, ignored);
   kept.n_tokens = opened.cache->n_tokens();
-  // The store keeps the last 1 to 256 tokens of a prompt apart from its blocks. So one token behind
-  // the last whole block is as little as there can be.
-  if (can_cut() && kept.n_tokens > kBlock) {
-    const std::int64_t n = (kept.n_tokens - 1) / kBlock * kBlock + 1;
-    TQC_TRY_ASSIGN(opened, open_slot_file(slot_file, n));
-  }
-  kept.n_stored = opened.cache->n_tokens();
+  kept.n_stored = kept.n_tokens;
   kept.tokens = opened.cache->description().tokens;
   const std::lock_guard lock(put_mutex_);
   store::Library stored = library(salt_of(api_key));

@@ -104,9 +104,9 @@ class PromptKeeper {
     std::uint64_t file_bytes = 0;           // of the slot file
     std::vector<std::int32_t> tokens = {};  // in the store now
   };
-  // Puts the prompt of a slot file into the store. It is cut behind the last full token block, so
-  // that tokens that would be others in a longer text (words joined at the end) do not matter.
-  // Errors: those of reading and of the store.
+  // Puts the prompt of a slot file into the store. A longer prompt finds all of it if it begins
+  // with all of its tokens, otherwise its token blocks: so tokens that are others in a longer text
+  // (words joined at the end) do not matter. Errors: those of reading and of the store.
   Result<Kept> keep(const std::filesystem::path& slot_file, const std::string& api_key);
 
   // Notes for `tqcache store stats` that so much of a prompt was found.
@@ -118,8 +118,7 @@ class PromptKeeper {
 
   store::Library library(const std::string& salt) const;
   std::string salt_of(const std::string& api_key) const;
-  Result<interop::OpenedCache> open_slot_file(const std::filesystem::path& path,
-                                              std::optional<std::int64_t> first_tokens) const;
+  Result<interop::OpenedCache> open_slot_file(const std::filesystem::path& path) const;
   interop::LlamaExport export_options() const;
   void collect_if_needed(std::uint64_t new_bytes);
 

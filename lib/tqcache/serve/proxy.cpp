@@ -184,9 +184,9 @@ class KeepingProxy : public Proxy {
     if (keeper_ == nullptr || !keeper_->is_bound()) return;
     const auto deadline = Clock::now() + limit;
     put_pending(deadline);
-    if (const auto states = server_.slots()) table_.observe(*states);
+    [[maybe_unused]] const auto ignored = observe();
     for (std::size_t slot = 0; slot < table_.size() && Clock::now() < deadline; ++slot) {
-      save_if_unsaved(slot, "shutdown");
+      save_if_unsaved(slot, "shutdown", 1);
       put_pending(deadline);
     }
     const std::lock_guard lock(mutex_);
@@ -235,16 +235,16 @@ class KeepingProxy : public Proxy {
     return answer_page(request, facts, *options_.ledger, tenant);
   }
 
-  // Logs a warning unless the same one was the last of its kind.
+  // Logs a warning, and no other of its kind until something of that kind has succeeded.
   void warn_once(const std::string& what, const std::string& message) {
     metrics_.add("tqcache_store_failures_total", 1, {{"what", what}});
     const std::lock_guard lock(warned_mutex_);
-    if (!warned_.emplace(what, message).second) return;
+    if (!warned_.insert(what).second) return;
     log_.warning(what, {{"message", message}});
   }
   void clear_warning(const std::string& what) {
     const std::lock_guard lock(warned_mutex_);
-    std::erase_if(warned_, [&](const auto& each) { return each.first == what; });
+    warned_.erase(what);
   }
 
   // --- The upstream server
@@ -275,8 +275,7 @@ class KeepingProxy : public Proxy {
     TQC_TRY_ASSIGN(const ServerProps props, server_.props());
     TQC_TRY(keeper_->bind_model(props));
     table_.reset(static_cast<std::size_t>(props.n_slots));
-    TQC_TRY_ASSIGN(const std::vector<SlotState> states, server_.slots());
-    table_.observe(states);
+    TQC_TRY(observe());
     TQC_TRY(probe(props));
     log_.info("bound", {{"model", props.model_path},
                         {"slots", std::to_string(props.n_slots)},
@@ -284,6 +283,13 @@ class KeepingProxy : public Proxy {
                         {"values", keeper_->format().v_type},
                         {"version", std::to_string(keeper_->format().version)}});
     return {};
+  }
+
+  // Looks at the slots. Returns whether the server was restarted.
+  Result<bool> observe() {
+    const std::uint64_t change = table_.change();
+    TQC_TRY_ASSIGN(const std::vector<SlotState> states, server_.slots());
+    return table_.observe(states, change);
   }
 
   // Lets the server write a slot file, to see what it looks like.
@@ -368,11 +374,9 @@ class KeepingProxy : public Proxy {
       return pass_on_unchanged(request, client, "not_understood");
     }
     if (asked->is_steered) return pass_on_unchanged(request, client, "steered");
-    if (const auto states = server_.slots()) {
-      if (table_.observe(*states)) {
-        must_bind_ = true;  // the upstream server was restarted, maybe with another model
-        if (!is_ready()) return pass_on_unchanged(request, client, "not_ready");
-      }
+    if (const auto was_restarted = observe(); was_restarted && *was_restarted) {
+      must_bind_ = true;  // maybe with another model
+      if (!is_ready()) return pass_on_unchanged(request, client, "not_ready");
     }
     const std::string tenant = options_.keeper.share_tenants ? "" : request.api_key;
     metrics_.set("tqcache_requests_waiting", static_cast<double>(table_.n_waiting() + 1));
@@ -559,12 +563,13 @@ class KeepingProxy : public Proxy {
     wake_.notify_all();
   }
 
-  void save_if_unsaved(std::size_t slot, const char* reason) {
+  // Saves a slot with at least so many tokens that are not in the store.
+  void save_if_unsaved(std::size_t slot, const char* reason, std::int64_t least) {
     auto now = table_.try_acquire(slot);
     if (!now) return;
     const bool is_wanted = now->has_content && !now->prompt.empty() &&
                            now->n_tokens >= options_.min_tokens &&
-                           now->n_tokens - now->n_stored >= kLeastGain;
+                           now->n_tokens - now->n_stored >= least;
     if (is_wanted) save(slot, *now, reason);
     table_.release(slot, *std::move(now));
   }
@@ -625,8 +630,8 @@ class KeepingProxy : public Proxy {
   }
 
   void look_at_slots() {
-    const auto states = server_.slots();
-    if (!states || table_.observe(*states)) return;
+    const auto was_restarted = observe();
+    if (!was_restarted || *was_restarted) return;
     const std::vector<KnownSlot> slots = table_.snapshot();
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const KnownSlot& slot = slots[i];
@@ -634,14 +639,18 @@ class KeepingProxy : public Proxy {
       const bool is_cold = slot.n_stored == 0;
       const bool is_at_frontier =
           slot.n_tokens / options_.save_every > slot.n_stored / options_.save_every;
-      if (is_cold || is_at_frontier) save_if_unsaved(i, is_cold ? "cold" : "continued");
+      if (is_cold || is_at_frontier) {
+        save_if_unsaved(i, is_cold ? "cold" : "continued", kLeastGain);
+      }
     }
   }
 
   void save_resting() {
     const std::vector<KnownSlot> slots = table_.snapshot();
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (Clock::now() - slots[i].last_use >= options_.idle_save) save_if_unsaved(i, "idle");
+      if (Clock::now() - slots[i].last_use < options_.idle_save) continue;
+      // A short conversation is saved after each turn, a long one after a token block.
+      save_if_unsaved(i, "idle", std::min(kLeastGain, slots[i].n_tokens / 64 + 1));
     }
   }
 
@@ -668,7 +677,7 @@ class KeepingProxy : public Proxy {
   Clock::time_point next_bind_;
 
   std::mutex warned_mutex_;
-  std::set<std::pair<std::string, std::string>> warned_;
+  std::set<std::string> warned_;
   std::atomic<double> seconds_per_token_ = 0;
 
   std::mutex mutex_;  // of all below

@@ -6,6 +6,9 @@
 namespace tqcache::serve {
 namespace {
 
+// How long a prompt waits for the request that it continues.
+constexpr std::chrono::milliseconds kPatience{2000};
+
 std::size_t common_bytes(std::string_view a, std::string_view b) {
   const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
   return static_cast<std::size_t>(end - a.begin());
@@ -27,13 +30,18 @@ std::size_t SlotTable::size() const {
   return slots_.size();
 }
 
-bool SlotTable::observe(const std::vector<SlotState>& states) {
+std::uint64_t SlotTable::change() const {
+  const std::lock_guard lock(mutex_);
+  return change_;
+}
+
+bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t change) {
   const std::lock_guard lock(mutex_);
   bool was_restarted = false;
   for (const SlotState& state : states) {
     if (state.id < 0 || state.id >= std::ssize(slots_)) continue;
     KnownSlot& slot = slots_[static_cast<std::size_t>(state.id)];
-    if (slot.is_used) continue;
+    if (slot.is_used || slot.change > change) continue;
     // Numbers of tasks only grow, until a server begins again.
     was_restarted = was_restarted || (slot.task && (!state.task || *state.task < *slot.task));
     const bool is_expected =
@@ -71,20 +79,41 @@ std::optional<SlotTable::Choice> SlotTable::choose(std::string_view prompt,
   return oldest;
 }
 
+bool SlotTable::continues_running(std::string_view prompt, std::string_view tenant) const {
+  return std::any_of(slots_.begin(), slots_.end(), [&](const KnownSlot& slot) {
+    return slot.is_used && !slot.running.empty() && slot.tenant == tenant &&
+           prompt.size() > slot.running.size() && prompt.starts_with(slot.running);
+  });
+}
+
 std::optional<SlotTable::Choice> SlotTable::acquire(std::string_view prompt,
                                                     std::string_view tenant, Client* client,
                                                     std::chrono::milliseconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto start = std::chrono::steady_clock::now();
+  const auto deadline = start + limit;
+  const auto patience = start + std::min(limit, kPatience);
   std::unique_lock lock(mutex_);
   n_waiting_ += 1;
   std::optional<Choice> choice;
-  while (!(choice = choose(prompt, tenant))) {
-    if (std::chrono::steady_clock::now() >= deadline) break;
-    if (client != nullptr && client->is_gone()) break;
+  while (true) {
+    const auto now = std::chrono::steady_clock::now();
+    choice = choose(prompt, tenant);
+    const bool is_early = now < patience && continues_running(prompt, tenant);
+    if (choice && (choice->is_warm || !is_early)) break;
+    if (now >= deadline) break;
+    if (client != nullptr && client->is_gone()) {
+      choice.reset();
+      break;
+    }
     released_.wait_for(lock, std::chrono::milliseconds(50));
   }
   n_waiting_ -= 1;
-  if (choice) slots_[choice->slot].is_used = true;
+  if (!choice) return choice;
+  KnownSlot& slot = slots_[choice->slot];
+  slot.is_used = true;
+  slot.running = prompt;
+  slot.tenant = tenant;
+  slot.change = ++change_;
   return choice;
 }
 
@@ -92,6 +121,7 @@ std::optional<KnownSlot> SlotTable::try_acquire(std::size_t slot) {
   const std::lock_guard lock(mutex_);
   if (slot >= slots_.size() || slots_[slot].is_used) return std::nullopt;
   slots_[slot].is_used = true;
+  slots_[slot].change = ++change_;
   return slots_[slot];
 }
 
@@ -100,6 +130,8 @@ void SlotTable::release(std::size_t slot, KnownSlot now) {
   if (slot < slots_.size()) {
     slots_[slot] = std::move(now);
     slots_[slot].is_used = false;
+    slots_[slot].running.clear();
+    slots_[slot].change = ++change_;
   }
   released_.notify_all();
 }

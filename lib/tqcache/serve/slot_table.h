@@ -24,6 +24,8 @@ struct KnownSlot {
   std::int64_t n_tokens = 0;  // that it held when that was last asked
   std::int64_t n_stored = 0;  // of these, known to be in the store
   std::optional<std::int64_t> task;
+  std::string running;       // the prompt of the request that uses it
+  std::uint64_t change = 0;  // SlotTable::change() when it was acquired or released last
   bool is_used = false;      // by a request, or while it is saved
   bool has_changed = false;  // by a request since `task` was last read
   bool has_content = false;
@@ -40,10 +42,16 @@ class SlotTable {
   void reset(std::size_t n_slots);
   std::size_t size() const;
 
+  // Grows whenever a slot is acquired or released.
+  std::uint64_t change() const;
+
   // Takes note of what the server says about its slots. A slot that did something that this proxy
   // did not ask for, or that lost its history in a restart, has unknown content from then on.
   // Returns whether the server has been restarted.
-  bool observe(const std::vector<SlotState>& states);
+  //
+  // `change` is that of the moment before the server was asked: what it says about slots that were
+  // used since then is out of date.
+  bool observe(const std::vector<SlotState>& states, std::uint64_t change);
 
   struct Choice {
     std::size_t slot = 0;
@@ -53,6 +61,9 @@ class SlotTable {
   };
   // Takes the slot that fits best; waits while all are in use. nullopt: the client is gone, or no
   // slot became free in time.
+  //
+  // A prompt that continues the one of a running request waits for it for a moment: the next turn
+  // of a conversation often arrives before the end of the last one was seen here.
   //
   // A slot whose prompt the new one continues comes first. Otherwise a slot is taken of whose
   // prompt the new one shares at least half, then an empty one, then the one that was used least
@@ -70,11 +81,13 @@ class SlotTable {
 
  private:
   std::optional<Choice> choose(std::string_view prompt, std::string_view tenant) const;
+  bool continues_running(std::string_view prompt, std::string_view tenant) const;
 
   mutable std::mutex mutex_;
   std::condition_variable released_;
   std::vector<KnownSlot> slots_;
   std::size_t n_waiting_ = 0;
+  std::uint64_t change_ = 0;
 };
 
 }  // namespace tqcache::serve
