@@ -2,7 +2,7 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary and why tests were skipped.
 #
-# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--wheel] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
@@ -19,6 +19,7 @@
 #             of what cannot be had do not run
 #   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
 #             which are installed (73 MB) and then started and stopped on free ports
+#   --wheel   then build the Python wheel and test it in an empty venv (python/build_wheel.sh)
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
@@ -40,6 +41,7 @@ with_replay=false
 with_interop=false
 with_chromium=false
 with_servers=false
+with_wheel=false
 with_fuzz=false
 with_coverage=false
 fuzz_limit=-max_total_time=60
@@ -67,6 +69,7 @@ while [ $# -gt 0 ]; do
     --interop) with_interop=true ;;
     --chromium) with_chromium=true ;;
     --servers) with_servers=true ;;
+    --wheel) with_wheel=true ;;
     --fuzz) with_fuzz=true ;;
     --coverage) with_coverage=true ;;
     --jobs) want_number "$@"; jobs=$2; shift ;;
@@ -218,13 +221,15 @@ await_peers() {
   return $status
 }
 
-# The plug-ins of the Python package, with a wheel of what was just built.
+# The plug-ins of the Python package, with a wheel of what was just built, if there is none yet.
 check_plugins() {
   step "interop: plug-ins"
-  cmake --install build/dev --prefix build/plugins > /dev/null
-  rm -rf python/dist
-  TQCACHE_PREFIX=$PWD/build/plugins JOBS=$jobs python/build_wheel.sh > build/plugins/wheel.log 2>&1 ||
-    { tail -n 40 build/plugins/wheel.log; return 1; }
+  if ! $with_wheel; then
+    cmake --install build/dev --prefix build/plugins > /dev/null
+    rm -rf python/dist
+    TQCACHE_PREFIX=$PWD/build/plugins JOBS=$jobs python/build_wheel.sh > build/plugins/wheel.log 2>&1 ||
+      { tail -n 40 build/plugins/wheel.log; return 1; }
+  fi
   python/test_plugins.sh build/peers python/dist/tqcache-*.whl
 }
 
@@ -234,6 +239,7 @@ if $with_clang || $with_asan || $with_replay; then groups+=(clang); fi
 ! $with_interop || groups+=(interop)
 ! $with_chromium || groups+=(chromium)
 ! $with_servers || groups+=(servers)
+! $with_wheel || groups+=(wheel)
 ! $with_fuzz || groups+=(fuzz)
 ! $with_coverage || groups+=(coverage)
 tools/install-deps.sh "${groups[@]}"
@@ -244,6 +250,17 @@ werror=OFF
 if $with_fuzz; then check_fuzz; fi
 if $with_coverage; then check_coverage; fi
 if $with_fuzz || $with_coverage; then exit 0; fi
+
+# The wheel takes the library of the tests, so that nothing is compiled twice.
+check_wheel() {
+  local began=$SECONDS
+  step "wheel: build"
+  cmake --install build/dev --prefix "$PWD/build/wheel/dev" > /dev/null
+  rm -rf python/dist
+  TQCACHE_PREFIX=$PWD/build/wheel/dev python/build_wheel.sh
+  step "wheel: built in $((SECONDS - began)) s; tests"
+  python/test_wheel.sh
+}
 
 # Empty when not asked for, so that a build folder forgets what an earlier run asked for.
 peers=
@@ -261,5 +278,6 @@ if $with_cuda; then
 fi
 configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVERS="$servers" \
   "${cuda[@]}"
+if $with_wheel; then check_wheel; fi
 run_tests dev
 if $with_interop; then check_plugins; fi

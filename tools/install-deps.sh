@@ -2,13 +2,14 @@
 # Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
 # needs no rights, when all are there.
 #
-# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium] [servers]
+# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium] [servers] [wheel]
 #   test      also what the tests need
 #   clang     also clang 14
 #   neon      also a compiler for 64-bit ARM, an emulator, and googletest's sources
 #   fuzz      also clang 14, libFuzzer, and what gives its reports names and lines
 #   coverage  also gcovr
 #   interop   also what a Python environment is made with
+#   wheel     also what a Python extension is built with
 #   servers   also the engines that the store is tested with: Redis, and Ceph's S3 (73 MB to download)
 #   chromium  also a browser without a window, which looks at reports (98 MB to download)
 set -euo pipefail
@@ -33,7 +34,8 @@ for group in "$@"; do
     clang) packages+=(clang-14) ;;
     neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14) ;;
-    interop) packages+=(python3 python3-venv) ;;
+    interop) packages+=(python3 python3-dev python3-venv) ;;
+    wheel) packages+=(python3 python3-dev python3-venv) ;;
     servers) packages+=(redis-server radosgw ceph-mon ceph-osd ceph-common curl python3) ;;
     coverage) packages+=(gcovr) ;;
     chromium) packages+=(python3 chromium-headless-shell fonts-dejavu-core) ;;

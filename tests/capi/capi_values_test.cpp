@@ -135,11 +135,13 @@ TEST(CheckedValues, AnyFlippedBitOrLengthIsAMiss) {
   for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
     std::string damaged = whole;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    ASSERT_FALSE(store::open_value(as_bytes(damaged))) << bit;
+    if (bit % 9 != 0) continue;
     set_contents(path, damaged);
     ASSERT_EQ(store.get("key", "meta"), "-") << bit;
   }
   EXPECT_EQ(store.warnings.size(), 1u);
-  for (std::size_t size = 0; size < whole.size(); ++size) {
+  for (std::size_t size = 0; size < whole.size(); size += 5) {
     set_contents(path, whole.substr(0, size));
     ASSERT_EQ(store.get("key", "meta"), "-") << size;
   }

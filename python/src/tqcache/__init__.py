@@ -18,11 +18,9 @@ import threading
 import time
 import warnings
 
-import numpy as np
-
 from . import _core, codec
-from ._arrays import (BF16, F32, NAMES, NUMPY, as_array, as_bytes, buffers, code_of, rooms,
-                      token_list)
+from ._arrays import (BF16, F16, F32, NAMES, as_array, as_bytes, buffers, code_of, np,
+                      numpy_dtype, rooms, token_list)
 from ._errors import (BusyError, CorruptError, Error, Interrupted, MismatchError, NotFoundError,
                       SystemError, UnsupportedError, UsageError)
 from ._program import eval, program, run
@@ -159,7 +157,7 @@ class Layer:
         end = self.n_tokens if end is None else end
         if not 0 <= begin <= end <= self.n_tokens:
             raise UsageError(f"tokens {begin} to {end} of {self.n_tokens}")
-        array = np.empty((self.n_kv_heads, end - begin, self.head_dim), NUMPY[code])
+        array = np.empty((self.n_kv_heads, end - begin, self.head_dim), numpy_dtype(code))
         self._core.read(self.index, which, begin, array, code == BF16, 0)
         return _core.as_dlpack(array, code) if dlpack else array
 
@@ -174,7 +172,7 @@ class Layer:
     def _views(self, which):
         if self.kind == "state":
             return []
-        dtype = NUMPY[self._dtypes[which]]
+        dtype = numpy_dtype(self._dtypes[which])
         if self._n_arrays:  # a dense window
             return [self._array(which)]
         views = []
@@ -187,7 +185,7 @@ class Layer:
 
     def _array(self, index):
         _, dtype, shape = self._core.array(self.index, index)
-        return self._core.share_array(self.index, index).view(NUMPY[dtype]).reshape(shape)
+        return self._core.share_array(self.index, index).view(numpy_dtype(dtype)).reshape(shape)
 
     def arrays(self):
         """The arrays of recurrent state by name, and of a dense window "keys" and "values"."""
@@ -206,7 +204,7 @@ class Cache:
         (self.kind, self.n_tokens, n_layers, tokens, digest, self.file_bytes, self.encrypted,
          notes) = core.info()
         self._core, self.path = core, path
-        self.tokens = None if tokens is None else np.frombuffer(tokens, np.int32)
+        self._tokens = tokens
         self.identity = Identity._of(core.identity())
         self.layers = [Layer(core, i) for i in range(n_layers)]
         self.content_digest = digest or None
@@ -214,6 +212,11 @@ class Cache:
 
     def __repr__(self):
         return f"<tqcache.Cache {self.path!r}: {self.n_tokens} tokens, {len(self.layers)} layers>"
+
+    @property
+    def tokens(self):
+        """Token ids [n_tokens]; None if the file hides them or does not know them."""
+        return None if self._tokens is None else np.frombuffer(self._tokens, np.int32)
 
     def __len__(self):
         return self.n_tokens
@@ -330,7 +333,7 @@ def _state_array(array, bf16):
             return BF16, np.ascontiguousarray(array)
         if array.dtype not in (np.float32, np.float16):
             raise TypeError(f"an array of {array.dtype}: f32, f16 or bf16 is needed")
-        return NUMPY.index(array.dtype), np.ascontiguousarray(array)
+        return F32 if array.dtype == np.float32 else F16, np.ascontiguousarray(array)
     name = str(array.dtype).rsplit(".", 1)[-1]
     code = {"float32": F32, "float16": 1, "bfloat16": BF16}.get(name)
     if code is None:

@@ -112,6 +112,8 @@ class Layer:
     window: int | None
     """Maximum number of tokens held, of "window"; `keep` first tokens never leave it."""
     keep: int
+    first_token: int
+    """The first token of the newest consecutive ones that are held; 0 for full attention."""
     n_tokens: int
     """Number of tokens whose keys and values are held. Those of a window are the first min(keep, n)
     tokens, and then the newest ones; 0 for recurrent state."""
@@ -132,9 +134,7 @@ class Layer:
         counts (uint16 counts as bf16). dlpack: the result has __dlpack__ and not numpy's interface,
         and the stored dtype also for bf16: torch.from_dlpack(layer.keys(dlpack=True)).
 
-        Of an uncompressed plain file that was opened with map=True, one token block (256 tokens) of
-        dense values is a read-only view of the file: see key_views().
-        """
+        This always copies; key_views() does not, where the file is mapped."""
     def values(self, begin: int = 0, end: int | None = None, *, dtype: str | None = None,
                out: Any = None, dlpack: bool = False) -> Any:
         """As keys()."""
@@ -249,7 +249,7 @@ def convert(source: Path | Cache, out: Path, config: str | None = "turbo4", *,
 
     config: a preset or a configuration as the program knows it ("turbo4", "k8v4",
     "k=mse:4,v=mse:3,sink=4", ...: docs/reference/cli.md); "f32" makes everything dense; None keeps
-    every layer as it is. to: "tqkv", "hf", "mlx-lm", "npz", "llama-session" or "llama-sequence"
+    every layer as it is. For .tqkv files alone: other programs get decoded values. to: "tqkv", "hf", "mlx-lm", "npz", "llama-session" or "llama-sequence"
     (the last two need `model`). Bytes are those of `tqcache convert`.
     """
 
@@ -337,6 +337,9 @@ class Values:
         """Removes all values of the namespace; returns their number."""
     def total(self) -> tuple[int, int]:
         """Number and bytes of the values of the namespace."""
+    def trim(self, max_bytes: int) -> tuple[int, int]:
+        """Removes the least recently used values until at most max_bytes remain; returns number and
+        bytes of what it removed."""
     def close(self) -> None: ...
     def __enter__(self) -> "Values": ...
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,

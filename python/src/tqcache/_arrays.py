@@ -1,11 +1,30 @@
 """Arrays in and out: names of dtypes, buffers, and bf16, which numpy lacks."""
 
-import numpy as np
+
+
+class _Numpy:
+    """numpy, imported when it is first used: a conversion does not need it, and importing it takes
+    most of the time that the package adds to one."""
+
+    def __getattr__(self, name):
+        import numpy
+
+        value = getattr(numpy, name)
+        setattr(self, name, value)
+        return value
+
+
+np = _Numpy()
 
 F32, F16, BF16 = 0, 1, 2
 CODES = {"f32": F32, "f16": F16, "bf16": BF16}
 NAMES = ("f32", "f16", "bf16")
-NUMPY = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.uint16))
+_NUMPY = ("float32", "float16", "uint16")
+
+
+def numpy_dtype(code):
+    """The dtype of numpy's arrays for f32, f16 and bf16."""
+    return np.dtype(_NUMPY[code])
 
 
 def code_of(name):

@@ -8,10 +8,8 @@ anything else. It is a .tqkv file of one layer, whose other tensor is zeros. Any
 accepted: those beyond whole blocks of 256 stay dense, in the dtype of the input.
 """
 
-import numpy as np
-
 from . import _core
-from ._arrays import BF16, NAMES, NUMPY, as_array, as_bytes, buffers, code_of, rooms
+from ._arrays import BF16, NAMES, as_array, as_bytes, buffers, code_of, np, numpy_dtype, rooms
 
 __all__ = ["encode", "encode_bound", "shape", "decode", "score", "planes_encode", "planes_decode"]
 
@@ -51,7 +49,7 @@ def decode(packed, *, dtype="f32", out=None, threads=0):
     bf16 = True
     if out is None:
         size, _ = shape(packed)
-        out = np.empty(size, NUMPY[code_of(dtype)])
+        out = np.empty(size, numpy_dtype(code_of(dtype)))
         bf16 = code_of(dtype) == BF16
     _core.decode(packed, as_array(out)[0], bf16, threads)
     return out

@@ -15,14 +15,15 @@ import numpy as np
 from . import Rope
 
 def encode(array: Any, config: str = "mse:4", *, kind: str = "keys", rope: Rope | None = None,
-           first_token: int = 0, bf16: bool = False, threads: int = 0) -> bytes:
+           bf16: bool = False, threads: int = 0) -> bytes:
     """Quantizes [heads, tokens, dim] (any strides; f32, f16, bf16) to bytes.
 
     config: "mse:4", "prod:3", "mixed:3", "affine:4", or a preset ("turbo4"), or items as in the
     configurations of convert() without "k=" ("mse:4,center=none,sink=4"). kind: "keys" or "values",
     which are laid out differently and, by default, centered differently. rope: of keys that are
-    after RoPE, for centering before it; without it keys are centered as they are. first_token: the
-    position of the first token, for RoPE; a multiple of 256."""
+    after RoPE, for centering before it; without it keys are centered as they are. Positions count
+    from the first token: a block from the middle of a prompt may be encoded as if it were the
+    first, since its mean turns with it."""
 
 def encode_bound(heads: int, tokens: int, dim: int, config: str = "mse:4", *, dtype: str = "f16",
                  kind: str = "keys") -> int:

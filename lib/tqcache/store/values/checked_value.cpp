@@ -195,6 +195,8 @@ Result<CheckedValue> open_value(ByteView envelope) {
       value.data_bytes % number_bytes(value.coding) != 0) {
     return corrupt("data of an impossible length");
   }
+  TQC_TRY(
+      memory_budget().check(value.data_bytes, "the value", envelope.size(), kSmallSectionBytes));
   return value;
 }
 

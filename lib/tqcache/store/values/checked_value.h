@@ -43,7 +43,7 @@ struct CheckedValue {
 };
 
 // Views of `envelope`. Errors: kTruncated, kCorrupt, kUnsupported (a later version), kNoKey (an
-// encrypted value).
+// encrypted value), kTooLarge (more memory than such a value should take).
 Result<CheckedValue> open_value(ByteView envelope);
 
 // Decodes the data of a value into parts, which are filled one after another.
