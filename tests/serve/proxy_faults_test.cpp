@@ -188,6 +188,7 @@ TEST_F(ProxyTest, RestoresThatFailCostNothingButTime) {
   ASSERT_TRUE(wait_for_saves(1));
   start_llama();
   start_proxy();
+  ask({{"user", "the first request tries a restore"}}, n_cached);
   llama_->restores_fail_with = 400;
   ask({{"system", long_text(1, 1000)}, {"user", "b"}}, n_cached);
   EXPECT_EQ(n_cached, 0);
