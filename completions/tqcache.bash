@@ -375,11 +375,14 @@ _tqcache() {
         -o | --output) files -f; return ;;
         --window) :; return ;;
         --max-windows) :; return ;;
+        --depth) :; return ;;
+        --tokens) :; return ;;
+        --features) :; return ;;
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file -o --output --window --max-windows -t --threads --max-memory -f --force -q --quiet --json"
+        words "--help -m --model --file -o --output --window --max-windows --depth --tokens --features -t --threads --max-memory -f --force -q --quiet --json"
         return
       fi
       :
@@ -390,6 +393,7 @@ _tqcache() {
         --file) files -f; return ;;
         --ids) :; return ;;
         --configs) :; return ;;
+        --profile) files -f; return ;;
         --window) :; return ;;
         --max-windows) :; return ;;
         -t | --threads) :; return ;;
@@ -397,7 +401,7 @@ _tqcache() {
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file --ids --configs --window --max-windows --as-served -t --threads --max-memory --html -f --force -q --quiet --json"
+        words "--help -m --model --file --ids --configs --profile --window --max-windows --as-served -t --threads --max-memory --html -f --force -q --quiet --json"
         return
       fi
       :
@@ -408,6 +412,7 @@ _tqcache() {
         --file) files -f; return ;;
         --ids) :; return ;;
         --configs) :; return ;;
+        --profile) files -f; return ;;
         --window) :; return ;;
         --max-windows) :; return ;;
         -t | --threads) :; return ;;
@@ -415,7 +420,7 @@ _tqcache() {
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file --ids --configs --window --max-windows --as-served -t --threads --max-memory --html -f --force -q --quiet --json"
+        words "--help -m --model --file --ids --configs --profile --window --max-windows --as-served -t --threads --max-memory --html -f --force -q --quiet --json"
         return
       fi
       :

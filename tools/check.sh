@@ -2,7 +2,7 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary and why tests were skipped.
 #
-# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--wheel] [--long] [--jobs N]
+# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--wheel] [--plugins] [--long] [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
@@ -20,6 +20,8 @@
 #   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
 #             which are installed (73 MB) and then started and stopped on free ports
 #   --wheel   then build the Python wheel and test it in an empty venv (python/build_wheel.sh)
+#   --plugins with --interop and --wheel: then fetch LMCache, vLLM and SGLang (600 MB), and run the
+#             tests of the plug-ins with them
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --long    before the other tests convert, verify, store and fetch a cache of 32 GiB, made with holes,
 #             in at most 512 MiB of memory (tests/long/large_files.py; 100 MB of disk)
@@ -45,6 +47,7 @@ with_chromium=false
 with_servers=false
 with_long=false
 with_wheel=false
+with_plugins=false
 with_fuzz=false
 with_coverage=false
 fuzz_limit=-max_total_time=60
@@ -74,6 +77,7 @@ while [ $# -gt 0 ]; do
     --servers) with_servers=true ;;
     --long) with_long=true ;;
     --wheel) with_wheel=true ;;
+    --plugins) with_wheel=true with_plugins=true with_interop=true ;;
     --fuzz) with_fuzz=true ;;
     --coverage) with_coverage=true ;;
     --jobs) want_number "$@"; jobs=$2; shift ;;
@@ -287,5 +291,5 @@ if $with_long; then
   python3 tests/long/large_files.py --tqcache build/dev/tools/tqcache --folder build
 fi
 if $with_wheel; then check_wheel; fi
+if $with_plugins; then check_plugins; fi
 run_tests dev
-if $with_interop; then check_plugins; fi

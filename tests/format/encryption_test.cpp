@@ -189,12 +189,12 @@ TEST(PlainFile, IsReadAlsoWithKeysButNotAppendedTo) {
 
 // Programs from before encryption know bits 0 to 3, and refuse others as unsupported.
 TEST(EncryptedFile, IsRefusedByOlderReaders) {
-  constexpr std::uint32_t kKnownBefore = 15;
+  constexpr std::uint32_t kKnownBefore = 15;  // of the program before encryption
   EXPECT_NE(value_at<std::uint32_t>(sealed_file(small_cache()), kRequiredAt) & ~kKnownBefore, 0u);
   Bytes plain = file_of(small_cache());
-  patch(plain, kRequiredAt, std::uint32_t{32});
+  patch(plain, kRequiredAt, std::uint32_t{128});
   reseal_slot(plain);
-  expect_refused(plain, ErrorCode::kUnsupported, "bits 32");
+  expect_refused(plain, ErrorCode::kUnsupported, "bits 128");
 }
 
 // --- secrecy

@@ -451,8 +451,8 @@ TEST(SectionTable, RefusesSectionsInAnotherOrder) {
 TEST(SectionTable, RefusesUnknownEnumerations) {
   expect_rule(ErrorCode::kCorrupt, "section 0: unknown side 3",
               [](Manifest& m) { m.sections[0].side = static_cast<cache::TensorKind>(3); });
-  expect_rule(ErrorCode::kCorrupt, "section 0: unknown compression 4",
-              [](Manifest& m) { m.sections[0].compression = static_cast<Compression>(4); });
+  expect_rule(ErrorCode::kCorrupt, "section 0: unknown compression 5",
+              [](Manifest& m) { m.sections[0].compression = static_cast<Compression>(5); });
 }
 
 TEST(SectionTable, RefusesAPackedSectionOfASideThatIsNotTurbo) {

@@ -130,6 +130,7 @@ TEST_F(ProxyTest, GrowingConversationsAreSavedAtFrontiersAndAtTheEnd) {
 
 TEST_F(ProxyTest, QuantizedFormsAreStored) {
   for (const std::string config : {"turbo", "k8v4", "archive"}) {
+    proxy_.reset();  // it uses the backend until then
     backend_ = std::move(*store::open_backend("memory:", {}));
     options_.keeper.config = config;
     start_llama();
