@@ -87,9 +87,9 @@ struct LlamaExport {
 // Progress: bytes of sections.
 // Errors:   those of the source; kInvalidArgument (a version, a type, n_streams, a next_token below
 //           0, hidden tokens, a head_dim that the type does not divide, quantized values without
-//           flash attention, server_tokens in a session); kUnsupported (layers other than full
-//           attention); kMismatch (not of this model's shape or architecture); those of AtomicFile;
-//           kInterrupted.
+//           flash attention, server_tokens in a session); kUnsupported (windows that keep their
+//           first tokens, state that is not of a gated delta net); kMismatch (not of this model's
+//           shape or architecture); those of AtomicFile; kInterrupted.
 Result<void> export_llama_state(const cache::CacheReader& cache, const LlamaGeometry& model,
                                 const std::filesystem::path& path, const LlamaExport& options,
                                 const Progress& progress = {});
