@@ -14,14 +14,13 @@
 #   --replay  of these, only the replay of the fuzz corpora and the tests of foreign containers and of
 #             the store, which is quicker
 #   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
-#             are installed in build/peers meanwhile (docs/reference/interop.md), and then those of
-#             the Python plug-ins with LMCache, vLLM and SGLang, too (python/test_plugins.sh); those
-#             of what cannot be had do not run
+#             are installed in build/peers meanwhile (docs/reference/interop.md); those of what
+#             cannot be had do not run
 #   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
 #             which are installed (73 MB) and then started and stopped on free ports
 #   --wheel   then build the Python wheel and test it in an empty venv (python/build_wheel.sh)
 #   --plugins with --interop and --wheel: then fetch LMCache, vLLM and SGLang (600 MB), and run the
-#             tests of the plug-ins with them
+#             tests of the Python plug-ins with them (python/test_plugins.sh)
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --long    before the other tests convert, verify, store and fetch a cache of 32 GiB, made with holes,
 #             in at most 512 MiB of memory (tests/long/large_files.py; 100 MB of disk)
@@ -229,15 +228,9 @@ await_peers() {
   return $status
 }
 
-# The plug-ins of the Python package, with a wheel of what was just built, if there is none yet.
+# The plug-ins of the Python package, with the wheel that check_wheel has made.
 check_plugins() {
   step "interop: plug-ins"
-  if ! $with_wheel; then
-    cmake --install build/dev --prefix build/plugins > /dev/null
-    rm -rf python/dist
-    TQCACHE_PREFIX=$PWD/build/plugins JOBS=$jobs python/build_wheel.sh > build/plugins/wheel.log 2>&1 ||
-      { tail -n 40 build/plugins/wheel.log; return 1; }
-  fi
   python/test_plugins.sh build/peers python/dist/tqcache-*.whl
 }
 

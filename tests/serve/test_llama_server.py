@@ -209,7 +209,7 @@ class ServeTest(unittest.TestCase):
 
         self.ten_turns(self.smol(), make_request, add_answer, 10 if IS_LONG else 4, is_chat=True)
 
-    def test_ten_turns_of_a_text(self):
+    def turns_of_a_text(self, n_turns, **settings):
         text = [(OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]]
 
         def make_request(turn):
@@ -221,21 +221,13 @@ class ServeTest(unittest.TestCase):
                 text.append(answer["content"])
             return answer["content"], answer["timings"]
 
-        self.ten_turns(self.demo(), make_request, add_answer, 10)
+        self.ten_turns(self.demo(), make_request, add_answer, n_turns, **settings)
+
+    def test_ten_turns_of_a_text(self):
+        self.turns_of_a_text(10)
 
     def test_one_slot_with_a_unified_cache(self):
-        text = [(OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]]
-
-        def make_request(turn):
-            text.append(f"\n\nCHAPTER {turn}.\n")
-            return "/completion", {"prompt": "".join(text), "n_predict": 48, "temperature": 0}
-
-        def add_answer(answer, keep=True):
-            if keep:
-                text.append(answer["content"])
-            return answer["content"], answer["timings"]
-
-        self.ten_turns(self.demo(), make_request, add_answer, 3, n_slots=1)
+        self.turns_of_a_text(3, n_slots=1)
 
     def test_conversations_over_two_slots(self):
         n = 50 if IS_LONG else 8
