@@ -47,7 +47,7 @@ def put(engine, store, names, seed=0, **identity):
 def run(engine, *arguments):
     """What processes of their own print: engines.main()."""
     done = subprocess.run([sys.executable, engines.__file__, engine, *arguments],
-                          stdout=subprocess.PIPE, text=True, check=True, timeout=600)
+                          stdout=subprocess.PIPE, text=True, check=True)
     return [line for line in done.stdout.split("\n")
             if line.endswith((" right", " miss", " WRONG"))]
 
