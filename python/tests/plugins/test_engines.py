@@ -77,7 +77,7 @@ def test_blocks_leave_the_memory_of_the_engine_and_come_back(engine, store):
     names = [f"block{i}" for i in range(6)]
     assert put(engine, store, names)
     for name, data in zip(names, got(engine, store, names)):
-        assert np.array_equal(data, engines.block(name)), name
+        assert np.array_equal(data, engines.expected(engine, name)), name
 
 
 def test_a_flipped_bit_anywhere_is_a_miss_and_one_warning(engine, store, caplog):
@@ -96,7 +96,7 @@ def test_a_flipped_bit_anywhere_is_a_miss_and_one_warning(engine, store, caplog)
     path.write_bytes(whole[:-7])
     assert got(engine, store, ["a"])[0] is None
     path.write_bytes(whole)
-    assert np.array_equal(got(engine, store, ["a"])[0], engines.block("a"))
+    assert np.array_equal(got(engine, store, ["a"])[0], engines.expected(engine, "a"))
 
 
 def test_a_damaged_block_is_replaced_by_the_next_put(engine, store):
@@ -108,7 +108,7 @@ def test_a_damaged_block_is_replaced_by_the_next_put(engine, store):
     path.write_bytes(whole)
     assert got(engine, store, ["a"])[0] is None
     assert put(engine, store, ["a"])
-    assert np.array_equal(got(engine, store, ["a"])[0], engines.block("a"))
+    assert np.array_equal(got(engine, store, ["a"])[0], engines.expected(engine, "a"))
 
 
 OTHERS = {
@@ -116,12 +116,15 @@ OTHERS = {
              {"salt": "s"}],
     "sglang": [{"model": "other"}, {"dtype": "bfloat16"}, {"tp_rank": 1, "tp_size": 2},
                {"tp_size": 2}, {"layout": "page_first"}, {"salt": "s"}],
-    "lmcache": [{"model": "other"}, {"dtype": "bfloat16"}, {"shape": (2, 3, 32, 16)},
+    "lmcache": [{"model": "other"}, {"dtype": "bfloat16"}, {"shape": (2, 3, 64, 64)},
                 {"tp_rank": 1, "tp_size": 2}, {"tp_size": 2}, {"salt": "s"}, {"cache_salt": "t"}],
     "lmcache-native": [{"model": "other"}, {"tp_rank": 1, "tp_size": 2}, {"salt": "s"},
                        {"cache_salt": "t"}],
 }
 OTHERS["sglang-v1"] = OTHERS["sglang"]
+OTHERS["sglang-quantized"] = [*OTHERS["sglang"], {"layout": "page_head"}]
+OTHERS["vllm-quantized"] = [{"model": "other"}, {"dtype": "bfloat16"}, {"tp_size": 2},
+                            {"salt": "s"}, {"layout": "LBNHC"}]
 
 
 @pytest.mark.parametrize("engine, other", [(name, other) for name, others in OTHERS.items()
@@ -131,9 +134,10 @@ def test_another_identity_is_a_miss(engine, other, store):
     put(engine, store, ["a"])
     assert got(engine, store, ["a"], **other)[0] is None
     put(engine, store, ["a"], seed=1, **other)
-    assert np.array_equal(got(engine, store, ["a"], **other)[0], engines.block("a", 1))
+    theirs = engines.expected(engine, "a", 1, **other)
+    assert np.array_equal(got(engine, store, ["a"], **other)[0], theirs)
     mine, = got(engine, store, ["a"])  # LMCache keeps one of two geometries of a key
-    assert mine is None or np.array_equal(mine, engines.block("a"))
+    assert mine is None or np.array_equal(mine, engines.expected(engine, "a"))
 
 
 def test_a_block_under_another_key_is_a_miss(engine, store):
