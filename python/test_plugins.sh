@@ -5,6 +5,8 @@
 # usage: python/test_plugins.sh DIR PACKAGE [PYTEST ARGUMENT]...
 #   DIR      a folder that tests/interop/peers/setup.sh made, or will make now
 #   PACKAGE  a wheel of tqcache for DIR's Python, or a folder that has the package
+# With TQCACHE_LMCACHE_SOURCE (LMCache's sources) and TQCACHE_PREFIX (an installed tqcache) in the
+# environment, the native connector in C++ is compiled and tested, too (lmcache_connector/build.sh).
 set -euo pipefail
 
 [ $# -ge 2 ] || { sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2; exit 2; }
@@ -47,19 +49,26 @@ EOF
   done
 fi
 
+wheel=
 case $package in
   *.whl)
+    wheel=$package
     rm -rf "$site/package"
     pip install --target "$site/package" "$package"
     package=$site/package
     ;;
 esac
 
-path=$package:$site/modules
+if [ -n "${TQCACHE_LMCACHE_SOURCE:-}" ]; then
+  PKG_CONFIG_PATH=${TQCACHE_PREFIX:-/usr}/lib/pkgconfig:${PKG_CONFIG_PATH:-} \
+    "$root/python/lmcache_connector/build.sh" "$TQCACHE_LMCACHE_SOURCE" "$site/native" "$python"
+fi
+
+path=$package:$site/native:$site/modules
 for engine in lmcache sglang vllm; do path+=:$site/$engine; done
 cd "$tests"
 status=0
-PYTHONPATH=$path PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-} \
+PYTHONPATH=$path TQCACHE_WHEEL=$wheel PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-} \
   HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=WARNING \
   "$python" -m pytest -p no:cacheprovider -q -rs "$@" || status=$?
 exit "$status"

@@ -15,11 +15,11 @@
 #             the store, which is quicker
 #   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
 #             are installed in build/peers meanwhile (docs/reference/interop.md); those of what
-#             cannot be had do not run
+#             cannot be had do not run. With --wheel, whose package some of them use
 #   --servers with the tests run those of the store with real engines: Redis, a Redis Cluster, Ceph's S3,
 #             which are installed (73 MB) and then started and stopped on free ports
 #   --wheel   then build the Python wheel and test it in an empty venv (python/build_wheel.sh)
-#   --plugins with --interop and --wheel: then fetch LMCache, vLLM and SGLang (600 MB), and run the
+#   --plugins with --interop: then fetch LMCache, vLLM and SGLang (600 MB), and run the
 #             tests of the Python plug-ins with them (python/test_plugins.sh)
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --long    before the other tests convert, verify, store and fetch a cache of 32 GiB, made with holes,
@@ -71,12 +71,12 @@ while [ $# -gt 0 ]; do
     --cuda) with_cuda=true ;;
     --asan) with_asan=true ;;
     --replay) with_replay=true ;;
-    --interop) with_interop=true ;;
+    --interop) with_interop=true with_wheel=true ;;
     --chromium) with_chromium=true ;;
     --servers) with_servers=true ;;
     --long) with_long=true ;;
     --wheel) with_wheel=true ;;
-    --plugins) with_wheel=true with_plugins=true with_interop=true ;;
+    --plugins) with_plugins=true with_interop=true with_wheel=true ;;
     --fuzz) with_fuzz=true ;;
     --coverage) with_coverage=true ;;
     --jobs) want_number "$@"; jobs=$2; shift ;;
@@ -259,6 +259,10 @@ check_wheel() {
   cmake --install build/dev --prefix "$PWD/build/wheel/dev" > /dev/null
   rm -rf python/dist
   TQCACHE_PREFIX=$PWD/build/wheel/dev python/build_wheel.sh
+  # For the tests with real transformers.
+  rm -rf build/dev/python-package
+  python3 -m pip install --quiet --disable-pip-version-check --no-deps \
+    --target build/dev/python-package python/dist/tqcache-*.whl
   step "wheel: built in $((SECONDS - began)) s; tests"
   python/test_wheel.sh
 }

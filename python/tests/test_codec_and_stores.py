@@ -1,7 +1,8 @@
 """The codec for blocks, stores of prompts, and checked values."""
 
-import multiprocessing
 import os
+import signal
+import threading
 import warnings
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import tqcache
 
+from processes import patiently, run_together
 from test_cache import IDENTITY, N, values
 
 
@@ -154,33 +156,42 @@ def test_planes_of_values_are_smaller(tmp_path):
     assert store.get("a") == data.tobytes()
 
 
-def work(url, seed, failures):
+def work(url, seed):
+    """Puts, gets and deletes values, and returns the numbers of the wrong ones."""
     store = tqcache.Values(url, "many")
     rng = np.random.default_rng(seed)
+    wrong = []
     for _ in range(60):
         i = int(rng.integers(10))
         expected = bytes([i]) * (1000 + i)
-        store.put(f"key {i}", expected, b"m")
-        found = store.get(f"key {i}", b"m")
+        patiently(store.put, f"key {i}", expected, b"m")
+        found = patiently(store.get, f"key {i}", b"m")
         if found is not None and found != expected:
-            failures.put(i)
+            wrong.append(i)
         if rng.integers(8) == 0:
-            store.delete(f"key {i}")
-    failures.put(None)
+            patiently(store.delete, f"key {i}")
+    return str(wrong)
 
 
 def test_eight_processes_read_no_wrong_value(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    failures = context.Queue()
     url = f"dir:{tmp_path / 'store'}"
-    processes = [context.Process(target=work, args=(url, i, failures)) for i in range(8)]
-    for process in processes:
-        process.start()
-    ended, wrong = 0, []
-    while ended < 8:
-        found = failures.get(timeout=120)
-        ended, wrong = (ended + 1, wrong) if found is None else (ended, wrong + [found])
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
-    assert wrong == []
+    assert run_together(work, [(url, i) for i in range(8)], tmp_path) == ["[]"] * 8
+
+
+def fail_or_wait(fails):
+    if fails:
+        raise ValueError("broken on purpose")
+    threading.Event().wait()
+
+
+def test_a_process_that_fails_ends_the_others(tmp_path):
+    with pytest.raises(AssertionError, match="broken on purpose"):
+        run_together(fail_or_wait, [(i == 3,) for i in range(5)], tmp_path)
+    with pytest.raises(AssertionError, match="process 1 ended with status -9"):
+        run_together(end_or_wait, [(i == 1,) for i in range(3)], tmp_path)
+
+
+def end_or_wait(ends):
+    if ends:
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()

@@ -241,6 +241,16 @@ TQCACHE_API int tqcache_writer_new(const int32_t* tokens, int64_t n_tokens,
 // `keep` ones and then the newest, in the order of positions. `size` of the structs is checked.
 TQCACHE_API int tqcache_writer_attention(tqcache_writer* writer, const tqcache_tensor* keys,
                                          const tqcache_tensor* values, tqcache_error** error);
+// Full attention whose keys and values need not be in memory: `fill` writes tokens [begin, begin +
+// to->n_tokens) of the keys or values (`which`) to `to`, contiguous and of the dtype that `keys` or
+// `values` has; `data` and strides of these are not used. It is called for a block of 256 tokens at
+// a time, while the caches made of the writer are converted or read, by one thread at a time per
+// layer and perhaps more than once for the same tokens. A result other than 0 makes that call fail
+// with TQCACHE_FAILED.
+typedef int (*tqcache_fill)(void* user, int which, int64_t begin, const tqcache_tensor* to);
+TQCACHE_API int tqcache_writer_attention_from(tqcache_writer* writer, const tqcache_tensor* keys,
+                                              const tqcache_tensor* values, tqcache_fill fill,
+                                              void* user, tqcache_error** error);
 TQCACHE_API int tqcache_writer_window(tqcache_writer* writer, const tqcache_tensor* keys,
                                       const tqcache_tensor* values, int64_t window, int64_t keep,
                                       tqcache_error** error);

@@ -290,17 +290,33 @@ Result<void> CallerCache::read(std::size_t block, AlignedBytes& raw) const {
   const bool is_array = info.side == TensorKind::kArray;
   const bool is_keys = is_array ? info.block == 0 : info.side == TensorKind::kKeys;
   const TensorView& tensor = source.tensors[is_keys ? 0 : 1];
-  if (tensor.data == nullptr) {
+  if (tensor.data == nullptr && source.filler == nullptr) {
     std::ranges::fill(raw, std::byte{0});
     return {};
   }
   const std::int64_t first = is_array ? 0 : info.block * cache::kTokenBlock;
   const std::int64_t count =
       is_array ? tensor.n_tokens : cache::tokens_in_block(n_tokens(), info.block);
-  const std::size_t head_bytes = to_size(count * tensor.head_dim) * dtype_size(tensor.dtype);
-  for (std::int64_t head = 0; head < tensor.n_heads; ++head) {
-    read_rows(tensor, head, first, count,
-              std::span(raw).subspan(to_size(head) * head_bytes, head_bytes));
+  if (source.filler != nullptr) {
+    tqcache_tensor to = TQCACHE_INIT(tqcache_tensor);
+    to.data = raw.data();
+    to.dtype = static_cast<std::int32_t>(tensor.dtype);
+    to.n_heads = tensor.n_heads;
+    to.n_tokens = count;
+    to.head_dim = tensor.head_dim;
+    const std::scoped_lock lock(source.filler->mutex);
+    const int code = source.filler->call(source.filler->user,
+                                         is_keys ? TQCACHE_KEYS : TQCACHE_VALUES, first, &to);
+    if (code != 0) {
+      return in_context(cache::block_place(block, info),
+                        {ErrorCode::kIo, fmt::format("the caller's function returns {}", code)});
+    }
+  } else {
+    const std::size_t head_bytes = to_size(count * tensor.head_dim) * dtype_size(tensor.dtype);
+    for (std::int64_t head = 0; head < tensor.n_heads; ++head) {
+      read_rows(tensor, head, first, count,
+                std::span(raw).subspan(to_size(head) * head_bytes, head_bytes));
+    }
   }
   const cache::LayerDesc& layer = description_.layers[to_size(info.layer)];
   format::SectionInfo section;

@@ -174,9 +174,16 @@ Result<SharedBytes> share_in_place(const tqcache_cache& cache, std::size_t block
 // A cache of tensors in the caller's memory. Without token ids they are unknown.
 class CallerCache : public cache::CacheReader {
  public:
+  // A function of the caller's that writes tokens where it is told; called by one thread at a time.
+  struct Filler {
+    tqcache_fill call = nullptr;
+    void* user = nullptr;
+    std::mutex mutex = {};
+  };
   struct Source {
     std::vector<TensorView> tensors;       // keys, values; without data: zeros
     std::vector<const std::byte*> arrays;  // of recurrent state
+    std::shared_ptr<Filler> filler = {};   // has the values of `tensors`, which have no data
   };
   // Errors: those of cache::validate(CacheDesc).
   static Result<std::shared_ptr<const CallerCache>> make(cache::CacheDesc description,

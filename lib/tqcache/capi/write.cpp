@@ -202,7 +202,25 @@ int tqcache_writer_attention(tqcache_writer* writer, const tqcache_tensor* keys,
     TQC_TRY_ASSIGN(const TensorView v, to_tensor(values));
     TQC_TRY_ASSIGN(auto layer, describe_pair(k, v, writer->description.n_tokens()));
     writer->description.layers.emplace_back(std::move(layer));
-    writer->sources.push_back({{k, v}, {}});
+    writer->sources.push_back({{k, v}, {}, {}});
+    return {};
+  });
+}
+
+int tqcache_writer_attention_from(tqcache_writer* writer, const tqcache_tensor* keys,
+                                  const tqcache_tensor* values, tqcache_fill fill, void* user,
+                                  tqcache_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    TQC_TRY_ASSIGN(TensorView k, to_tensor(keys, /*needs_data=*/false));
+    TQC_TRY_ASSIGN(TensorView v, to_tensor(values, /*needs_data=*/false));
+    if (fill == nullptr) return invalid("no function that gives keys and values");
+    k.data = v.data = nullptr;
+    TQC_TRY_ASSIGN(auto layer, describe_pair(k, v, writer->description.n_tokens()));
+    writer->description.layers.emplace_back(std::move(layer));
+    auto filler = std::make_shared<CallerCache::Filler>();
+    filler->call = fill;
+    filler->user = user;
+    writer->sources.push_back({{k, v}, {}, std::move(filler)});
     return {};
   });
 }
@@ -220,7 +238,7 @@ int tqcache_writer_window(tqcache_writer* writer, const tqcache_tensor* keys,
     TQC_TRY_ASSIGN(auto layer,
                    describe_pair(k, v, cache::window_tokens(size, writer->description.n_tokens())));
     writer->description.layers.emplace_back(cache::WindowDesc{std::move(layer), size});
-    writer->sources.push_back({{k, v}, {}});
+    writer->sources.push_back({{k, v}, {}, {}});
     return {};
   });
 }

@@ -75,6 +75,27 @@ class Blocks:
             self._report("get", error)
             return None
 
+    def put_page(self, identity: bytes, key: bytes, page, codec) -> bool:
+        """The same for a page that a PageCodec quantizes. `identity` has codec.identity()."""
+        try:
+            self._whole.put(self.name(identity, key), codec.encode(page), identity)
+            return True
+        except tqcache.Error as error:
+            self._report("put", error)
+            return False
+
+    def get_page_into(self, identity: bytes, key: bytes, page, codec) -> bool:
+        """Fills the page, and returns False for a miss: then it is not changed."""
+        try:
+            packed = self._whole.get(self.name(identity, key), identity)
+            if packed is None:
+                return False
+            codec.decode(packed, page)
+            return True
+        except tqcache.Error as error:
+            self._report("get", error)
+            return False
+
     def exists(self, identity: bytes, keys) -> list[bool]:
         keys = list(keys)
         try:

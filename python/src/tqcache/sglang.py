@@ -11,6 +11,10 @@ and other weights different salts), "key_file" encrypts.
 Pages are kept without loss, as byte planes. They are read only by an engine with the same model,
 dtype, geometry, layout of the host pool and ranks. Ranks that hold the same pages (MLA) share them.
 
+"quantize": {"keys": "mse:4", "values": "mse:4"} quantizes the pages of keys and values. SGLang's pool
+for usual attention (MHATokenToKVPoolHost) says where they are; pages of other pools, such as
+recurrent states, stay without loss.
+
 Written for SGLang 0.5.23; docs/guide/plugins.md.
 """
 
@@ -29,6 +33,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 )
 
 from ._blocks import Blocks, element_size_of, identity_bytes, identity_name
+from ._pages import Layout, PageCodec
 
 _logger = logging.getLogger("tqcache.sglang")
 
@@ -49,11 +54,45 @@ def _bytes_of(page: torch.Tensor) -> memoryview:
     return memoryview(page.reshape(-1).view(torch.uint8).numpy())
 
 
+# The axes of a flat page of MHATokenToKVPoolHost.
+_PAGES = {"layer_first": "kv layers tokens heads dim", "page_first": "kv tokens layers heads dim",
+          "page_first_direct": "kv layers tokens heads dim",
+          "page_head": "kv heads tokens layers dim"}
+
+
+def _page_codec(pool, quantize: dict) -> PageCodec:
+    """Quantizes the pages of the pool of keys and values. Errors: ValueError if their layout is not
+    known."""
+    unknown = set(quantize) - {"keys", "values"}
+    if unknown:
+        raise ValueError(f'"quantize" takes "keys" and "values": {sorted(unknown)}')
+    axes = _PAGES.get(getattr(pool, "layout", None))
+    # Classes that inherit may keep something else.
+    if type(pool).__name__ != "MHATokenToKVPoolHost" or axes is None:
+        raise ValueError(f'"quantize": the layout of {type(pool).__name__} '
+                         f'({getattr(pool, "layout", None)}) is not known')
+    sizes = {"kv": 2, "layers": pool.layer_num, "tokens": pool.page_size, "heads": pool.head_num,
+             "dim": pool.head_dim}
+    names = axes.split()
+    order = ["kv", "layers", "heads", "tokens", "dim"]
+    made = PageCodec(Layout(tuple(sizes[name] for name in names),
+                            tuple(names.index(name) for name in order)),
+                     pool.dtype, str(quantize.get("keys", "mse:4")),
+                     str(quantize.get("values", "mse:4")))
+    n_bytes = _bytes_of(pool.get_dummy_flat_data_page()).nbytes
+    if made.n_bytes != n_bytes or getattr(pool, "v_head_dim", pool.head_dim) != pool.head_dim:
+        raise ValueError(f'"quantize": a page has {n_bytes} bytes, and its numbers {made.n_bytes}')
+    return made
+
+
 class _Pool:
     """The pages of one host pool."""
 
     def __init__(self, config: HiCacheStorageConfig, name: str, pool, store: str, salt: str,
-                 key_file):
+                 key_file, quantize: dict | None = None):
+        self._codec = None
+        if quantize is not None and name == str(PoolName.KV):
+            self._codec = _page_codec(pool, quantize)
         # Ranks hold the same pages of MLA's keys and values, but other recurrent states.
         is_shared = config.is_mla_model and name != str(PoolName.MAMBA)
         self.identity = identity_bytes(
@@ -62,7 +101,8 @@ class _Pool:
             pp=[config.pp_rank, config.pp_size], cp=[config.attn_cp_rank, config.attn_cp_size],
             dcp=[config.dcp_rank, config.dcp_size], is_mla=config.is_mla_model,
             split=[config.should_split_heads, config.tp_lcm_size],
-            logical_page_size=config.logical_page_size)
+            logical_page_size=config.logical_page_size,
+            **({} if self._codec is None else {"quantized": self._codec.identity()}))
         self.host = pool
         self.blocks = Blocks(store, "sglang." + identity_name(self.identity), _logger, key_file)
 
@@ -73,9 +113,15 @@ class _Pool:
             if found:
                 page.copy_(packed)
             return found
+        if self._codec is not None:
+            return self.blocks.get_page_into(self.identity, key.encode(), _bytes_of(page),
+                                             self._codec)
         return self.blocks.get_into(self.identity, key.encode(), _bytes_of(page))
 
     def write(self, key: str, page: torch.Tensor) -> bool:
+        if self._codec is not None:
+            return self.blocks.put_page(self.identity, key.encode(),
+                                        _bytes_of(page.cpu().contiguous()), self._codec)
         return self.blocks.put(self.identity, key.encode(), _bytes_of(page.cpu().contiguous()),
                                element_size=element_size_of(page.dtype))
 
@@ -109,6 +155,7 @@ class TqcacheStorage(HiCacheStorage):
         self._store = extra["store"]
         self._salt = str(extra.get("salt", ""))
         self._key_file = extra.get("key_file")
+        self._quantize = extra.get("quantize")
         self._pools: dict[str, _Pool] = {}
 
     def register_mem_pool_host(self, mem_pool_host):
@@ -124,7 +171,7 @@ class TqcacheStorage(HiCacheStorage):
         if old is not None:
             old.blocks.close()
         self._pools[name] = _Pool(self._config, name, host, self._store, self._salt,
-                                  self._key_file)
+                                  self._key_file, self._quantize)
 
     @property
     def _kv(self) -> _Pool:

@@ -146,7 +146,8 @@ def _add_layer(out, layer, n_tokens: int) -> None:
 
 def save(cache, path, model=None, tokenizer=None, *, input_ids=None, config: str | None = "turbo4",
          identity: Identity | None = None, **options) -> None:
-    """Writes a cache as a .tqkv file.
+    """Writes a cache as a .tqkv file, or, if `path` ends in .safetensors, as a file of the schema
+    tqcache-hf-1 (tqcache.hf_file), which keeps every number and takes `model` and `input_ids` only.
 
     input_ids: the tokens that the cache holds, [n] or [1, n]; without them nobody can tell later
     which prompt this is. What generate() returned has one more at its end, which is left out.
@@ -156,6 +157,11 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, config: str
 
     Errors: UnsupportedError for layers of other kinds, and for batches.
     """
+    if str(path).endswith(".safetensors"):
+        from . import hf_file
+
+        hf_file.save(cache, path, input_ids, getattr(model, "config", model))
+        return
     if type(cache).__name__ not in ("Cache", "DynamicCache", "StaticCache", "TqcacheCache"):
         raise UnsupportedError(f"a cache of class {type(cache).__name__}")
     n_tokens = _n_tokens(cache)

@@ -13,6 +13,12 @@ them. They are kept without loss, as byte planes, and need no knowledge of their
 read only by an engine with the same model, dtype, geometry, parallelism and version of vLLM, since
 the layout of a block is an internal matter of that version.
 
+They can be quantized where vLLM vouches for their layout, that is, with "canonical_layout": true in
+kv_connector_extra_config, and a model whose layers all have full attention with the same heads:
+
+    {"type": "tqcache", "store": "dir:/var/lib/prompts",
+     "quantize": {"head_dim": 128, "kv_heads": 8, "keys": "mse:4", "values": "mse:4"}}
+
 Written for vLLM 0.33; docs/guide/plugins.md.
 """
 
@@ -39,11 +45,58 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from ._blocks import Blocks, element_size_of, identity_bytes, identity_name
+from ._pages import DTYPES, Layout, PageCodec
 
 _logger = logging.getLogger("tqcache.vllm")
 
+# The axes of a canonical page of a layer. All of the layers follow one another in a chunk, each
+# with all blocks of the chunk. K and V of a head stand side by side ("packed": all backends of vLLM
+# 0.33 whose caches are [blocks, heads, tokens, 2 * head_dim]) or in halves of the page ("split").
+_PAGES = {("LBNHC", "packed"): "tokens heads kv dim", ("LBHNC", "packed"): "heads tokens kv dim",
+          ("LBNHC", "split"): "kv tokens heads dim", ("LBHNC", "split"): "kv heads tokens dim"}
 
-def _identity(offloading_spec, block_bytes: int, salt: str) -> bytes:
+
+def _page_codec(config, quantize: dict, chunk_bytes: int) -> PageCodec:
+    """Quantizes the chunks of this engine. Errors: ValueError if their layout is not known."""
+    unknown = set(quantize) - {"head_dim", "kv_heads", "keys", "values", "pages"}
+    if unknown or not {"head_dim", "kv_heads"} <= set(quantize):
+        raise ValueError('"quantize" needs "head_dim" and "kv_heads" of the model, and takes '
+                         f'"keys", "values" and "pages": {sorted(quantize)}')
+    if not (config.canonical_layout and config.parallel.is_parallelism_agnostic):
+        raise ValueError('"quantize" needs "canonical_layout": true in kv_connector_extra_config, '
+                         "and a model for which vLLM can make that layout")
+    if len(config.groups) != 1 or config.replicated_layout:
+        raise ValueError('"quantize" is for models whose layers all have full attention with keys '
+                         "and values, in one group")
+    axes = _PAGES.get((config.kv_cache_layout, quantize.get("pages", "packed")))
+    if axes is None:
+        raise ValueError(f"pages of layout {config.kv_cache_layout}, "
+                         f"{quantize.get('pages', 'packed')}: not known")
+    if config.model.dtype not in DTYPES:
+        raise ValueError(f"a cache of {config.model.dtype} cannot be quantized")
+    dtype, group = DTYPES[config.model.dtype], config.groups[0]
+    heads, dim = int(quantize["kv_heads"]), int(quantize["head_dim"])
+    n_layers, n_blocks = len(group.layer_names), config.cache.blocks_per_chunk
+    heads_per_worker = max(1, heads // config.parallel.tp_size)
+    expected = n_layers * group.tokens_per_block * heads_per_worker * 2 * dim * dtype.itemsize
+    if expected != config.worker_kv_bytes_per_block:
+        raise ValueError(
+            f"{n_layers} layers, {heads} heads of {dim} and {group.tokens_per_block} tokens are "
+            f"{expected} bytes of a worker, and vLLM has {config.worker_kv_bytes_per_block}")
+    sizes = {"layers": n_layers, "blocks": n_blocks, "tokens": group.tokens_per_block,
+             "heads": heads, "kv": 2, "dim": dim}
+    names = ["layers", "blocks", *axes.split()]
+    order = ["kv", "layers", "heads", "blocks", "tokens", "dim"]
+    made = PageCodec(Layout(tuple(sizes[name] for name in names),
+                            tuple(names.index(name) for name in order)),
+                     dtype, str(quantize.get("keys", "mse:4")),
+                     str(quantize.get("values", "mse:4")))
+    if made.n_bytes > chunk_bytes:
+        raise ValueError(f"a chunk of {chunk_bytes} bytes, and its pages take {made.n_bytes}")
+    return made
+
+
+def _identity(offloading_spec, block_bytes: int, salt: str, codec: PageCodec | None) -> bytes:
     config = offloading_spec.config
     parallel = config.parallel
     return identity_bytes(
@@ -56,7 +109,8 @@ def _identity(offloading_spec, block_bytes: int, salt: str) -> bytes:
         worker_bytes=config.worker_kv_bytes_per_block, block_bytes=block_bytes,
         ranks=[parallel.rank, parallel.world_size, parallel.tp_size, parallel.pp_size,
                parallel.pcp_size, parallel.dcp_size],
-        layout=[config.kv_cache_layout, config.canonical_layout, config.replicated_layout])
+        layout=[config.kv_cache_layout, config.canonical_layout, config.replicated_layout],
+        **({} if codec is None else {"quantized": codec.identity()}))
 
 
 class _Lookup(AsyncLookupManager):
@@ -76,12 +130,18 @@ class TqcacheTier(SecondaryTierManager):
     def __init__(self, offloading_spec, primary_kv_view: memoryview, tier_type: str, store: str,
                  salt: str = "", key_file: str | None = None, threads: int = 4,
                  enable_kv_events: bool = False, locality: str | None = None,
-                 backpressure_detector=None):
+                 quantize: dict | None = None, backpressure_detector=None):
         """store: URL (docs/reference/store.md). salt: joins the identity; give models that have the
-        same name and other weights different salts. key_file: encrypts. threads: of transfers."""
+        same name and other weights different salts. key_file: encrypts. threads: of transfers.
+        quantize: None keeps every bit; otherwise "head_dim" and "kv_heads" of the model (of all
+        workers), and optionally "keys", "values" ("mse:4") and "pages" ("packed" or "split")."""
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self.locality = Locality(locality) if locality is not None else None
-        self.identity = _identity(offloading_spec, self.block_size_bytes, salt)
+        self._codec = None
+        if quantize is not None:
+            self._codec = _page_codec(offloading_spec.config, dict(quantize),
+                                      self.block_size_bytes)
+        self.identity = _identity(offloading_spec, self.block_size_bytes, salt, self._codec)
         self._element_size = element_size_of(offloading_spec.config.model.dtype)
         self.blocks = Blocks(store, "vllm." + identity_name(self.identity), _logger, key_file)
         self._bytes = primary_kv_view.cast("B")
@@ -127,9 +187,13 @@ class TqcacheTier(SecondaryTierManager):
         self._submit(job_metadata, self._load)
 
     def _store(self, key: bytes, chunk: memoryview) -> bool:
+        if self._codec is not None:
+            return self.blocks.put_page(self.identity, key, chunk, self._codec)
         return self.blocks.put(self.identity, key, chunk, element_size=self._element_size)
 
     def _load(self, key: bytes, chunk: memoryview) -> bool:
+        if self._codec is not None:
+            return self.blocks.get_page_into(self.identity, key, chunk, self._codec)
         return self.blocks.get_into(self.identity, key, chunk)
 
     def _submit(self, job: TransferJob, transfer) -> None:

@@ -2,7 +2,6 @@
 adapter for file systems and above ours."""
 
 import select
-import time
 from pathlib import Path
 
 import engines
@@ -165,9 +164,7 @@ def test_below_lmcaches_wrapper(below, serde, tmp_path):
         return made
 
     def wait(fd, poll):
-        until = time.monotonic() + 20
         while (result := poll()) is None:
-            assert time.monotonic() < until
             select.select([fd], [], [], 0.2)
         return result
 

@@ -18,7 +18,7 @@ def versions():
 
 
 def tool(source):
-    """tools/tqcache_hf.py, which users copy beside their own code."""
+    """tools/tqcache_hf.py, which calls the Python package tqcache."""
     spec = importlib.util.spec_from_file_location("tqcache_hf", source / "tools/tqcache_hf.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

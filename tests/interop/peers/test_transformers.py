@@ -10,6 +10,7 @@ from functools import lru_cache
 import support
 
 peer = support.need("hf_peer")
+support.need("tqcache")
 import torch  # noqa: E402: after it is known to be there
 
 BOUNDS = {torch.bfloat16: 0.1, torch.float32: 0.01}

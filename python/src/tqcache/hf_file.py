@@ -1,0 +1,258 @@
+"""Files of Hugging Face transformers: safetensors of the schema "tqcache-hf-1".
+
+    from tqcache import hf_file
+    hf_file.save(outputs.past_key_values, "prompt.safetensors", input_ids, model.config)
+    past_key_values = hf_file.load("prompt.safetensors")     # a DynamicCache
+
+tqcache.transformers.save() and the script tools/tqcache_hf.py call this. Needs torch, safetensors
+and, for load() and pickled caches, transformers (4.45 and later). The schema is described in
+docs/reference/interop.md. Paths that end in .tqkv are left to tqcache.transformers.
+"""
+import argparse
+import json
+import re
+import sys
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+FORMAT = "tqcache-hf-1"
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Unsupported(ValueError):
+    """A cache, or a file, that this module does not know how to keep."""
+
+
+def _package(path):
+    """The module for .tqkv files; None for another file. It needs a newer transformers."""
+    if not str(path).endswith(".tqkv"):
+        return None
+    try:
+        from . import transformers
+    except ImportError as error:
+        raise Unsupported(f"a .tqkv file needs transformers 5: {error}") from error
+    return transformers
+
+
+def _tensor(tensor, what):
+    if tensor.dtype not in DTYPES:
+        raise Unsupported(f"{what} is of {tensor.dtype}")
+    if tensor.dim() > 0 and tensor.shape[0] != 1:
+        raise Unsupported(f"{what} is of a batch of {tensor.shape[0]}")
+    return tensor.detach().to("cpu").contiguous().clone()
+
+
+def _states(states):
+    """Conv or recurrent states by number: transformers keeps them in dicts, and once did in one tensor."""
+    if not isinstance(states, dict):
+        states = {0: states}
+    return {i: state for i, state in states.items() if state is not None and state.numel() > 0}
+
+
+def _linear_layer(layer):
+    parts = {}
+    for i, state in _states(layer.conv_states).items():
+        kernel = getattr(layer, "conv_kernel_size", None)
+        kernel = kernel.get(i) if isinstance(kernel, dict) else kernel
+        parts[f"conv_states.{i}"] = state[..., -kernel:] if kernel else state
+    for i, state in _states(layer.recurrent_states).items():
+        parts[f"recurrent_states.{i}"] = state
+    if not parts:
+        raise Unsupported("a linear-attention layer that has no state yet")
+    return "linear_attention", None, parts, None
+
+
+def _key_value_layer(layer, kind, window=None, n_tokens=None):
+    if layer.keys is None or layer.keys.numel() == 0:
+        raise Unsupported("a layer without keys")
+    keys, values = layer.keys, layer.values
+    if window is not None:  # more rows are there only while past states are recorded
+        keys, values = keys[:, :, -(window - 1):], values[:, :, -(window - 1):]
+    elif n_tokens is not None:  # the rest of a static layer is zeros
+        keys, values = keys[:, :, :n_tokens], values[:, :, :n_tokens]
+    return kind, window, {"key": keys, "value": values}, n_tokens or keys.shape[2]
+
+
+def _layer(layer):
+    """(type, window, tensors by name, tokens seen) of one layer of transformers. Names count, and not what
+    classes inherit: one that is not known here may keep something besides."""
+    name = type(layer).__name__
+    if name == "DynamicLayer":
+        return _key_value_layer(layer, "full_attention")
+    if name == "StaticLayer":
+        return _key_value_layer(layer, "full_attention", n_tokens=int(layer.get_seq_length()))
+    if name == "DynamicSlidingWindowLayer":
+        if layer.sliding_window < 2:
+            raise Unsupported(f"a window of {layer.sliding_window}")
+        return _key_value_layer(layer, "sliding_attention", layer.sliding_window, layer.cumulative_length)
+    if name == "LinearAttentionLayer":
+        return _linear_layer(layer)
+    if name == "DummyLayer":
+        return "dummy", None, {}, None
+    raise Unsupported(f"a layer of class {name}")
+
+
+class _Old:
+    """One layer of a cache that has lists instead of layers."""
+
+    def __init__(self, keys=None, values=None, conv_states=None, recurrent_states=None):
+        self.keys, self.values = keys, values
+        self.conv_states, self.recurrent_states = conv_states, recurrent_states
+
+
+def _old_layer(layer):
+    if layer.conv_states is not None or layer.recurrent_states is not None:
+        return _linear_layer(layer)
+    return _key_value_layer(layer, "full_attention")
+
+
+def _layers(cache):
+    if isinstance(cache, (tuple, list)):  # legacy: ((keys, values), ...)
+        for pair in cache:
+            is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+            if not is_pair or not all(isinstance(tensor, torch.Tensor) for tensor in pair):
+                raise Unsupported("a tuple of other things than pairs of keys and values")
+        return [_old_layer(_Old(*pair)) for pair in cache]
+    name = type(cache).__name__
+    if hasattr(cache, "layers"):
+        if name not in ("Cache", "DynamicCache", "StaticCache"):
+            raise Unsupported(f"a cache of class {name}")
+        return [_layer(layer) for layer in cache.layers]
+    if name == "DynamicCache" or name.endswith("NextDynamicCache"):  # before 4.54; Qwen3-Next in 4.57
+        none = [None] * len(cache.key_cache)
+        lists = zip(cache.key_cache, cache.value_cache, getattr(cache, "conv_states", none),
+                    getattr(cache, "recurrent_states", none))
+        return [_old_layer(_Old(*layer)) for layer in lists]
+    raise Unsupported(f"a cache of class {name}")
+
+
+def save(cache, path, input_ids=None, config=None):
+    """Writes a cache of one prompt. `input_ids`: the tokens it holds, [n] or [1, n]; without them tqcache
+    cannot tell which prompt this is. `config`: of the model; its model_type and text are kept.
+
+    A cache that generate() returns lacks the token generated last, so cut `input_ids` accordingly."""
+    if (package := _package(path)) is not None:
+        package.save(cache, path, config, input_ids=input_ids)
+        return
+    tensors, types, windows, n_seen = {}, [], [], set()
+    for i, (kind, window, parts, n_tokens) in enumerate(_layers(cache)):
+        types.append(kind)
+        windows.append(window)
+        n_seen |= {n_tokens} - {None}
+        for name, tensor in parts.items():
+            tensors[f"model.layers.{i}.{name}"] = _tensor(tensor, f"layer {i}: {name}")
+    if input_ids is not None:
+        ids = torch.as_tensor(input_ids).reshape(-1).to("cpu", torch.int64)
+        tensors["tokens"] = ids.clone()
+        n_seen.add(len(ids))
+    if len(n_seen) != 1:
+        raise Unsupported(f"layers or input_ids of different numbers of tokens: {sorted(n_seen)}")
+    metadata = {"format": FORMAT, "n_tokens": str(n_seen.pop()), "layer_types": json.dumps(types)}
+    if any(windows):
+        metadata["sliding_window"] = json.dumps(windows)
+    if config is not None:
+        metadata["model_type"] = config.get_text_config().model_type
+        metadata["config"] = json.dumps(config.to_dict(), default=str)
+    if "transformers" in sys.modules:
+        metadata["transformers_version"] = sys.modules["transformers"].__version__
+    save_file(tensors, path, metadata)
+
+
+def _batched(tensor):
+    return tensor if tensor.dim() == 4 else tensor.unsqueeze(0)
+
+
+def _load_states(layer, states):
+    for name, state in states.items():
+        kind, number = name.split(".")
+        update = layer.update_conv_state if kind == "conv_states" else layer.update_recurrent_state
+        update(state, **({"state_idx": int(number)} if int(number) > 0 else {}))
+
+
+def _make_layer(kind, window, parts, n_tokens):
+    from transformers import cache_utils
+
+    name = {"full_attention": "DynamicLayer", "sliding_attention": "DynamicSlidingWindowLayer",
+            "linear_attention": "LinearAttentionLayer", "dummy": "DummyLayer"}.get(kind)
+    if name is None:
+        raise Unsupported(f"a layer of type {kind}")
+    if not hasattr(cache_utils, name):
+        raise Unsupported(f"this transformers has no {name}")
+    known = {"linear_attention": r"(conv|recurrent)_states\.\d+", "dummy": "(?!)"}.get(kind, "key|value")
+    for part in parts:
+        if not re.fullmatch(known, part):
+            raise Unsupported(f"tensor {part} in a layer of type {kind}")
+    if kind == "dummy":
+        return cache_utils.DummyLayer()
+    if kind == "linear_attention":
+        layer = cache_utils.LinearAttentionLayer(
+            number_of_states=1 + max(int(part.split(".")[1]) for part in parts))
+        _load_states(layer, parts)
+        return layer
+    layer = getattr(cache_utils, name)(**({} if window is None else {"sliding_window": window}))
+    layer.update(_batched(parts["key"]), _batched(parts["value"]))
+    if window is not None:
+        layer.cumulative_length = n_tokens
+    return layer
+
+
+def _read(path, device="cpu"):
+    with safe_open(path, "pt", device=device) as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != FORMAT:
+            raise Unsupported(f"not a file of the schema {FORMAT}")
+        return metadata, {name: file.get_tensor(name) for name in file.keys()}
+
+
+def load(path, device="cpu"):
+    """A DynamicCache with what the file holds."""
+    if (package := _package(path)) is not None:
+        return package.load(path, device=device)
+    from transformers import DynamicCache
+
+    metadata, tensors = _read(path, device)
+    types = json.loads(metadata["layer_types"])
+    windows = json.loads(metadata.get("sliding_window", "null")) or [None] * len(types)
+    cache = DynamicCache()
+    parts = []
+    for i in range(len(types)):
+        prefix = f"model.layers.{i}."
+        parts.append({n[len(prefix):]: t for n, t in tensors.items() if n.startswith(prefix)})
+    if hasattr(cache, "layers"):
+        cache.layers = [_make_layer(*layer, int(metadata["n_tokens"]))
+                        for layer in zip(types, windows, parts)]
+    elif set(types) == {"full_attention"}:  # before 4.54
+        for i, layer in enumerate(parts):
+            cache.update(_batched(layer["key"]), _batched(layer["value"]), i)
+    else:
+        raise Unsupported("this transformers has no layers but those of full attention")
+    return cache
+
+
+def tokens(path):
+    """The ids that the file holds, [n], or None."""
+    if (package := _package(path)) is not None:
+        ids = package.tokens(path)
+        return None if ids is None else ids[0]
+    return _read(path)[1].get("tokens")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Caches of transformers as files for tqcache.")
+    parser.add_argument("file")
+    parser.add_argument("out", nargs="?")
+    parser.add_argument("--trust", action="store_true", help="run the pickle in FILE")
+    arguments = parser.parse_args()
+    try:
+        if arguments.out:
+            save(torch.load(arguments.file, map_location="cpu", weights_only=not arguments.trust), arguments.out)
+            return
+        metadata, tensors = _read(arguments.file)
+        for key, value in metadata.items():
+            print(f"{key}: {value[:200]}")
+        for name, tensor in tensors.items():
+            print(f"{name}: {list(tensor.shape)} {tensor.dtype}")
+    except Exception as error:
+        sys.exit(f"tqcache_hf.py: {arguments.file}: {error}")
