@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cli/demo.h"
 #include "support/cache_builder.h"
+#include "support/checkpoint_reader.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache::test {
@@ -47,6 +50,46 @@ TEST(WindowsFlag, PacksThem) {
   const json difference = json::parse(must({"diff", dense, packed, "--json"}).out);
   EXPECT_EQ(difference["layers"].size(), 2u);
   EXPECT_LT(difference["k"]["relative_mse"], 0.02);
+}
+
+// Context checkpoints go wherever the cache goes.
+TEST(Checkpoints, AreWrittenToStandardOutput) {
+  const TempDir dir;
+  const auto cache_of = [](std::int64_t n) {
+    return CacheBuilder(n).dense({2, 64}).rotating({{2, 64}, 40, 0}).build();
+  };
+  const cache::Cache cache = cache_of(600);
+  const CheckpointReader reader(cache,
+                                {checkpoint_of(cache_of(300)), checkpoint_of(cache_of(500))});
+  const std::string in = (dir / "in.kv").string(), out = (dir / "out.kv").string();
+  must(format::write_cache_file(reader, in, {}));
+  for (const auto& flags :
+       {std::vector<std::string>{}, {"--bits", "16"}, {"--first-tokens", "500"}}) {
+    std::vector<std::string> arguments = {"convert", in, out, "-f"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    must(arguments);
+    arguments[2] = "-";
+    const std::string written = must(arguments).out;
+    EXPECT_TRUE(std::ranges::equal(as_bytes(written), read_all(out)));
+    const json info = info_of(out);
+    EXPECT_EQ(info["checkpoints"].size(), flags.empty() || flags[1] == "16" ? 2u : 1u);
+  }
+}
+
+TEST(Checkpoints, AStoreKeepsThemAsPrompts) {
+  const TempDir dir;
+  const auto cache_of = [](std::int64_t n) {
+    return CacheBuilder(n).dense({2, 64}).rotating({{2, 64}, 40, 0}).build();
+  };
+  const CheckpointReader reader(cache_of(600), {checkpoint_of(cache_of(300))});
+  const std::string in = (dir / "in.kv").string(), out = (dir / "out.kv").string();
+  const std::string url = "dir:" + (dir / "store").string();
+  must(format::write_cache_file(reader, in, {}));
+  EXPECT_THAT(must({"store", "put", in, "--name", "book", "--store", url}).err,
+              HasSubstr("1 checkpoint stored"));
+  EXPECT_THAT(must({"store", "get", "book", "-o", out, "--store", url}).err,
+              HasSubstr("without context checkpoints"));
+  EXPECT_EQ(info_of(out)["checkpoints"].size(), 0u);
 }
 
 TEST(WindowsFlag, IsSuggestedWhereTheyStayDense) {

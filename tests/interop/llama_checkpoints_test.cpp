@@ -201,6 +201,31 @@ TEST(LlamaCheckpoints, RefuseWrongFields) {
   }
 }
 
+// llama-server writes them in the order in which it made them.
+TEST(LlamaCheckpoints, MayBeInAnyOrder) {
+  for (const Slot& slot : slots()) {
+    SCOPED_TRACE(slot.name);
+    const Bytes file = llama_fixture(slot.name);
+    const std::size_t begin = appendix(file);
+    std::vector<std::size_t> at = {begin + 12};
+    const auto n = number_at<std::uint32_t>(file, begin + 8);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      std::size_t end = at.back() + 16;
+      for (int blob = 0; blob < 3; ++blob) end += 8 + number_at<std::uint64_t>(file, end);
+      at.push_back(end);
+    }
+    ASSERT_EQ(at.back(), file.size());
+    Bytes backwards(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(at.front()));
+    for (std::size_t i = n; i > 0; --i) {
+      backwards.insert(backwards.end(), file.begin() + static_cast<std::ptrdiff_t>(at[i - 1]),
+                       file.begin() + static_cast<std::ptrdiff_t>(at[i]));
+    }
+    const auto sorted = must(open(file, slot.model)), opened = must(open(backwards, slot.model));
+    EXPECT_EQ(must(format::write_cache_bytes(*opened, {})),
+              must(format::write_cache_bytes(*sorted, {})));
+  }
+}
+
 TEST(LlamaCheckpoints, RefuseWrongCountsAndLengths) {
   for (const Slot& slot : slots()) {
     SCOPED_TRACE(slot.name);

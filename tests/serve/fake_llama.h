@@ -61,6 +61,10 @@ class FakeLlama {
   std::atomic<bool> breaks_off = false;  // in the middle of an answer
   std::atomic<bool> answers_garbage = false;
   std::atomic<int> piece_delay_ms = 0;
+  // Answers are so many times as long, and from this character on their tokens are others than
+  // those of their text, as those of a real model may be.
+  std::atomic<int> n_repeats = 1;
+  std::atomic<std::size_t> others_from = SIZE_MAX;
   std::string k_type = "f16";
   std::uint32_t n_streams = 1;
 
@@ -82,6 +86,14 @@ class FakeLlama {
     for (const char c : text) tokens.push_back(static_cast<unsigned char>(c) + 3);
     return tokens;
   }
+  // Of both kinds of tokens.
+  static std::string text_of(const std::vector<std::int32_t>& tokens) {
+    std::string text;
+    for (const std::int32_t token : tokens) {
+      text += static_cast<char>((token >= kOther ? token - kOther : token) - 3);
+    }
+    return text;
+  }
   static std::string render(const Json& messages) {
     std::string text;
     for (const Json& message : messages) {
@@ -92,6 +104,8 @@ class FakeLlama {
   }
 
  private:
+  static constexpr std::int32_t kOther = 1000;
+
   std::filesystem::path write_model() const {
     const Bytes bytes = GgufBuilder()
                             .text("general.architecture", "qwen3")
@@ -162,7 +176,7 @@ class FakeLlama {
     if (path == "/lora-adapters") return Response::json(200, "[]");
     if (path == "/slots") return list_slots();
     if (path.starts_with("/slots/")) return act(request);
-    constexpr std::array kPaths = {"/tokenize", "/apply-template", "/completion",
+    constexpr std::array kPaths = {"/tokenize", "/detokenize", "/apply-template", "/completion",
                                    "/v1/chat/completions"};
     if (std::find(kPaths.begin(), kPaths.end(), path) == kPaths.end()) {
       return Response::error(404, "not_found_error", "no such path");
@@ -171,6 +185,9 @@ class FakeLlama {
     if (body.is_discarded()) return Response::error(400, "invalid_request_error", "bad JSON");
     if (path == "/tokenize") {
       return Response::json(200, Json{{"tokens", tokens_of(body.at("content"))}}.dump());
+    }
+    if (path == "/detokenize") {
+      return Response::json(200, Json{{"content", text_of(body.at("tokens"))}}.dump());
     }
     if (path == "/apply-template") {
       return Response::json(200, Json{{"prompt", render(body.at("messages"))}}.dump());
@@ -255,12 +272,16 @@ class FakeLlama {
         std::mismatch(tokens.begin(), tokens.end(), slot.tokens.begin(), slot.tokens.end());
     const auto n_cached = static_cast<std::size_t>(end.first - tokens.begin());
     slot.task = ++last_task_;
-    const std::string text = answer_to(tokens);
+    std::string text;
+    for (int i = 0; i < n_repeats; ++i) text += answer_to(tokens);
     slot.tokens = tokens;
     const int n_predict = body.value("n_predict", 1);
     if (n_predict > 0) {
       n_generated += 1;
-      for (const std::int32_t token : tokens_of(text)) slot.tokens.push_back(token);
+      const std::vector<std::int32_t> answer = tokens_of(text);
+      for (std::size_t i = 0; i < answer.size(); ++i) {
+        slot.tokens.push_back(answer[i] + (i >= others_from ? kOther : 0));
+      }
     }
     slot.is_busy = true;
     lock.unlock();

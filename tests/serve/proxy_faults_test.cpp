@@ -2,6 +2,7 @@
 #include <random>
 
 #include "serve/proxy_fixture.h"
+#include "store/faulty_backend.h"
 
 namespace tqcache::test {
 namespace {
@@ -180,6 +181,28 @@ TEST_F(ProxyTest, ASlotFolderThatIsFull) {
   EXPECT_EQ(proxy_->n_logged("level=warning event=save"), 1u) << proxy_->logged();
 }
 
+// Neither program can write there, as if it were read-only.
+TEST_F(ProxyTest, ASlotFolderThatIsLost) {
+  start_llama();
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1000)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_for_saves(1));
+  start_llama();
+  start_proxy();
+  ask({{"user", "the first request tries a restore"}}, n_cached);
+  std::filesystem::rename(slot_dir_, dir_ / "elsewhere");
+  ask({{"system", long_text(1, 1000)}, {"user", "b"}}, n_cached);
+  EXPECT_EQ(n_cached, 0);
+  ask({{"system", long_text(2, 1000)}, {"user", "b"}}, n_cached);
+  EXPECT_EQ(n_cached, 0);
+  EXPECT_EQ(proxy_->n_logged("level=warning event=restore"), 1u) << proxy_->logged();
+  std::filesystem::rename(dir_ / "elsewhere", slot_dir_);
+  ask({{"user", "short"}}, n_cached);
+  ask({{"system", long_text(1, 1000)}, {"user", "c"}}, n_cached);
+  EXPECT_GE(n_cached, 768) << proxy_->logged();
+}
+
 TEST_F(ProxyTest, RestoresThatFailCostNothingButTime) {
   start_llama();
   start_proxy();
@@ -285,21 +308,34 @@ std::int64_t resident_bytes() {
 // Requests with faults at random. TQCACHE_SERVE_SOAK sets how many.
 TEST_F(ProxyTest, Soak) {
   const char* const wanted = std::getenv("TQCACHE_SERVE_SOAK");
-  const int n = wanted == nullptr ? 150 : std::atoi(wanted);
+  const int n = wanted == nullptr ? 300 : std::atoi(wanted);
+  auto faulty = std::make_unique<FaultyBackend>();
+  FaultyBackend* const store = faulty.get();
+  backend_ = std::move(faulty);
   start_llama();
   start_proxy();
   std::mt19937 random(7);
   const auto chance = [&](unsigned one_in) { return random() % one_in == 0; };
   std::int64_t resident_early = 0;
   int n_answers = 0;
+  bool is_folder_lost = false;
   for (int i = 0; i < n; ++i) {
-    if (chance(60)) {
+    if (chance(60) && !is_folder_lost) {
       start_llama();
       if (chance(3)) start_proxy();
     }
     llama_->saves_fail_with = chance(20) ? 500 : 0;
     llama_->restores_fail_with = chance(20) ? 400 : 0;
     llama_->breaks_off = chance(15);
+    llama_->answers_garbage = chance(50);
+    llama_->piece_delay_ms = chance(40) ? 10 : 0;
+    store->fail(chance(20) ? std::optional(Error{ErrorCode::kIo, "the store is gone"})
+                           : std::nullopt);
+    if (is_folder_lost || chance(40)) {
+      std::filesystem::rename(is_folder_lost ? dir_ / "lost" : slot_dir_,
+                              is_folder_lost ? slot_dir_ : dir_ / "lost");
+      is_folder_lost = !is_folder_lost;
+    }
     const std::vector<std::pair<std::string, std::string>> messages = {
         {"system", long_text(static_cast<int>(random() % 12), 600)},
         {"user", "n" + std::to_string(random() % 50)}};
@@ -311,18 +347,24 @@ TEST_F(ProxyTest, Soak) {
     }
     const std::string answer = send(chat(messages, stream));
     ASSERT_THAT(status_of(answer), AnyOf(Eq(200), Eq(502))) << answer;
-    if (status_of(answer) == 200 && !stream) {
+    if (llama_->answers_garbage) {
+      ASSERT_THAT(answer, HasSubstr("]] not JSON [["));
+    } else if (status_of(answer) == 200 && !stream) {
       n_answers += 1;
       ASSERT_EQ(Json::parse(body_of(answer)).at("content"),
                 FakeLlama::answer_to(
                     FakeLlama::tokens_of(FakeLlama::render(chat(messages).at("messages")))));
     }
     ASSERT_EQ(llama_->n_wrong_restores, 0);
-    if (i == n / 2) resident_early = resident_bytes();
+    if (i == n / 10) resident_early = resident_bytes();
   }
   EXPECT_GT(n_answers, n / 4);
-  // The prompts are all in the store by the middle: nothing may grow from there on.
-  if (n >= 1000) {
+  std::printf("resident after %d requests: %.1f MiB, after %d: %.1f MiB\n", n / 10,
+              static_cast<double>(resident_early) / (1 << 20), n,
+              static_cast<double>(resident_bytes()) / (1 << 20));
+  // The prompts are all in the store by then (in memory, at most some MiB), and the log, which is
+  // kept here, has about 300 bytes per request.
+  if (n >= 10'000) {
     EXPECT_LT(resident_bytes(), resident_early + (std::int64_t{64} << 20));
   }
 }

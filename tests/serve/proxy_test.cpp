@@ -169,6 +169,39 @@ TEST_F(ProxyTest, AServerWithQuantizedKeys) {
   EXPECT_EQ(n_cached, 0);
 }
 
+// What storing changes is measured with the first prompt, and told.
+TEST_F(ProxyTest, RoundingIsMeasuredOnce) {
+  const auto error_of = [&](const char* config, const char* type, const char* tensor) {
+    proxy_.reset();
+    backend_ = std::move(*store::open_backend("memory:", {}));
+    options_.keeper.config = config;
+    start_llama();
+    llama_->k_type = type;
+    start_proxy();
+    std::int64_t n_cached = -1;
+    for (int i = 0; i < 2; ++i) {
+      ask({{"system", long_text(i, 1500)}, {"user", "a"}}, n_cached);
+      EXPECT_TRUE(wait_for_saves(static_cast<std::size_t>(i) + 1)) << proxy_->logged();
+    }
+    EXPECT_LE(proxy_->n_logged("event=rounding stored="), 1u) << proxy_->logged();
+    EXPECT_EQ(proxy_->n_logged("level=warning"), 0u) << proxy_->logged();
+    return metric("tqcache_rounding_error", {{"tensor", tensor}});
+  };
+  EXPECT_EQ(error_of("lossless", "f16", "keys"), 0);
+  EXPECT_EQ(proxy_->n_logged("event=rounding"), 0u);
+  EXPECT_LT(error_of("lossless", "q8_0", "keys"), 0.002);
+  EXPECT_EQ(proxy_->n_logged("event=rounding"), 1u);
+  for (const char* const tensor : {"keys", "values"}) {
+    const double fine = error_of("k8v8", "f16", tensor), coarse = error_of("turbo", "f16", tensor);
+    EXPECT_GT(fine, 1e-4) << tensor;
+    EXPECT_LT(fine, 0.02) << tensor;
+    EXPECT_GT(coarse, 2 * fine) << tensor;
+    EXPECT_LT(coarse, 0.3) << tensor;
+  }
+  EXPECT_EQ(proxy_->n_logged("event=rounding"), 1u);
+  EXPECT_EQ(entry_names().size(), 1u);
+}
+
 TEST_F(ProxyTest, TenantsShareNothing) {
   start_llama(1);
   start_proxy();

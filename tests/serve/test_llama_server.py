@@ -42,12 +42,26 @@ def post(port, path, body, headers=()):
         return json.load(answer)
 
 
+def stream(port, body):
+    """Seconds to the first token, and to the last one, and the number of tokens."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/completion",
+                                     json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    begin, first, n = time.perf_counter(), None, 0
+    with urllib.request.urlopen(request, timeout=280) as answer:
+        for line in answer:
+            if line.startswith(b"data: ") and b'"content":' in line:
+                first = first or time.perf_counter() - begin
+                n += 1
+    return first, time.perf_counter() - begin, n
+
+
 def get(port, path):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
         return answer.read().decode()
 
 
-def wait_for(is_true, what, seconds=250):
+def wait_for(is_true, what, seconds=120):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -109,6 +123,15 @@ class Proxy:
         found = re.search(rf"^{re.escape(name)} (\S+)$", get(self.port, "/metrics"), re.M)
         return float(found[1]) if found else 0.0
 
+    def wait_for_save(self):
+        """Returns the first save. Fails at once if the proxy gave a warning: then none may come."""
+        def is_there():
+            if " level=warning " in self.log():
+                raise AssertionError(self.log())
+            return self.events("keep")
+        wait_for(is_there, "a save")
+        return self.events("keep")[0]
+
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -122,7 +145,7 @@ def system_prompt(n):
     return " ".join(f"Rule {i}: the answer to question {i} is {i * i + 7}." for i in range(n))
 
 
-class ServeTest(unittest.TestCase):
+class ServeCase(unittest.TestCase):
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="tqcache-serve-"))
         self.addCleanup(shutil.rmtree, self.folder)
@@ -149,6 +172,8 @@ class ServeTest(unittest.TestCase):
             self.skipTest(f"{SMOL} is not there")
         return path
 
+
+class ServeTest(ServeCase):
     def ten_turns(self, model, make_request, add_answer, n_turns, *flags, is_chat=False,
                   **settings):
         """Kills both servers between every two turns. Answers of a chat are always those of the
@@ -176,11 +201,10 @@ class ServeTest(unittest.TestCase):
             self.assertEqual(proxy.events("bind"), [], proxy.log())
             total["prompt"] += timings["cache_n"] + timings["prompt_n"]
             total["computed"] += timings["prompt_n"]
+            saved = int(proxy.wait_for_save()["tokens"])
             if turn == 0:
-                wait_for(lambda: proxy.events("keep"), "the first save")
-                stored = int(proxy.events("keep")[0]["tokens"])
+                stored = saved
             else:
-                wait_for(lambda: proxy.events("keep"), "the save of a turn")
                 self.assertEqual(len(restored), 1, proxy.log())
                 self.assertGreaterEqual(restored[0], stored)
                 self.assertGreaterEqual(timings["cache_n"], restored[0] - 1)
@@ -272,6 +296,79 @@ class ServeTest(unittest.TestCase):
               f"proxy", flush=True)
         self.assertGreaterEqual(proxy.metric('tqcache_prompts_total{outcome="warm"}'), 30)
 
+        # Streams: tokens per second of whole answers, in turns.
+        rates = {port: [] for port in times}
+        for _ in range(12 if IS_LONG else 2):
+            for port in rates:
+                body = {"prompt": prompt, "n_predict": 128, "temperature": 0, "ignore_eos": True,
+                        "stream": True}
+                if port == llama.port:
+                    body["id_slot"] = 0
+                first, total, n = stream(port, body)
+                rates[port].append((n - 1) / (total - first))
+        direct, through = (statistics.median(rates[p]) for p in (llama.port, proxy.port))
+        print(f"  streams: {direct:.1f} tokens/s direct, {through:.1f} through the proxy",
+              flush=True)
+
+    def test_first_token(self):
+        """From the store, and computed."""
+        llama = self.llama(self.smol() if IS_LONG else self.demo())
+        proxy = self.proxy(llama)
+        book = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
+        body = {"prompt": book[:14000 if IS_LONG else 5000], "n_predict": 4, "temperature": 0,
+                "stream": True}
+        cold = stream(proxy.port, body)[0]
+        proxy.wait_for_save()
+        warm = []
+        for _ in range(5 if IS_LONG else 1):
+            proxy.kill()
+            llama.kill()
+            llama.start()
+            proxy.start()
+            stream(proxy.port, {**body, "prompt": "x"})  # binds, and reads the model's pages
+            warm.append(stream(proxy.port, body)[0])
+            self.assertEqual(len(proxy.events("restore")), 1, proxy.log())
+        restored = proxy.events("restore")[0]
+        print(f"  first token of {restored['of']} tokens: {cold:.2f} s computed, "
+              f"{statistics.median(warm):.2f} s from the store ({restored['tokens']} tokens in "
+              f"{restored['seconds']} s)", flush=True)
+
+    def test_the_store_is_that_of_the_tool(self):
+        """Serve finds what `generate` stored, and the other way round."""
+        text = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]
+        prompt_file = self.folder / "prompt.txt"
+        prompt_file.write_text(text)
+
+        def tool(*arguments):
+            done = subprocess.run([str(OPTIONS.tqcache), *map(str, arguments)],
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout
+
+        def generate():
+            return json.loads(tool("generate", "-m", self.demo(), "--store", f"dir:{self.store}",
+                                   "--file", prompt_file, "-n", 1, "--temperature", 0, "--json"))
+
+        llama = self.llama(self.demo())
+        proxy = self.proxy(llama)
+        post(proxy.port, "/completion", {"prompt": text, "n_predict": 4, "temperature": 0})
+        n_tokens = int(proxy.wait_for_save()["tokens"])
+        stats = json.loads(tool("store", "stats", "--store", f"dir:{self.store}", "--json"))
+        self.assertGreater(stats["kinds"]["block"]["blobs"], n_tokens // 256 - 1)
+        tool("store", "check", "--read-data", "--store", f"dir:{self.store}")
+        self.assertGreaterEqual(generate()["cached_tokens"], n_tokens // 256 * 256 - 256)
+
+        proxy.kill()
+        llama.kill()
+        shutil.rmtree(self.store)
+        self.assertEqual(generate()["cached_tokens"], 0)
+        llama.start()
+        proxy.start()
+        answer = post(proxy.port, "/completion", {"prompt": text, "n_predict": 4,
+                                                  "temperature": 0})
+        self.assertEqual(len(proxy.events("restore")), 1, proxy.log())
+        self.assertGreaterEqual(answer["timings"]["cache_n"], n_tokens // 256 * 256 - 256)
+
     def test_quantized_keys_and_stored_forms(self):
         text = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:5000]
         for types, config in (({"cache_type_k": "GGML_TYPE_Q8_0", "cache_type_v": "GGML_TYPE_Q8_0"},
@@ -282,7 +379,7 @@ class ServeTest(unittest.TestCase):
                 proxy = self.proxy(llama, "--config", config)
                 body = {"prompt": text, "n_predict": 16, "temperature": 0}
                 first = post(proxy.port, "/completion", body)
-                wait_for(lambda: proxy.events("keep"), "the save")
+                proxy.wait_for_save()
                 proxy.kill()
                 llama.kill()
                 llama.start()
@@ -304,7 +401,7 @@ class ServeTest(unittest.TestCase):
         text = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
         body = {"prompt": text[:3000], "n_predict": 4, "temperature": 0}
         post(proxy.port, "/completion", body)
-        wait_for(lambda: proxy.events("keep"), "the save")
+        proxy.wait_for_save()
         body["prompt"] = text[:5000]
         post(proxy.port, "/completion", body)
         self.assertEqual(proxy.stop(), 0, proxy.log())

@@ -52,6 +52,52 @@ TEST_F(Find, TakesATailThatThePromptHasAllOf) {
   EXPECT_EQ(found(library_, cache, leaving_after(cache, 699)), 512);
 }
 
+// What a prompt has of a tail, and of the token blocks that were put as tails, too.
+TEST_F(Find, TakesAPartOfATailIfThatIsWanted) {
+  for (const cache::Cache& cache : {dense(1000), turbo(1000)}) {
+    must(library_.put_cache(cache, "", {}, {.likely_ends = {300, 257, 1000, 2000, 0, -5}}));
+    for (const std::size_t n :
+         {255U, 256U, 257U, 400U, 511U, 512U, 600U, 768U, 769U, 999U, 1000U}) {
+      const std::vector<std::int32_t> tokens = leaving_after(cache, n);
+      store::Prefix prefix = must(library_.find(cache.identity, tokens, {.parts_of_tails = true}));
+      const std::size_t expected = n / 256 == 2 ? 512 : n < 256 ? 0 : n;
+      ASSERT_EQ(prefix.n_common, static_cast<std::int64_t>(expected)) << n;
+      if (expected == 0) continue;
+      const auto fetched = must(library_.fetch(prefix));
+      ASSERT_NE(fetched, nullptr);
+      const auto first = must(cache::first_tokens(cache::borrow(*fetched), prefix.n_common));
+      const auto wanted = must(cache::first_tokens(cache::reader_of(cache), prefix.n_common));
+      EXPECT_EQ(name_of(file_of(must(cache::load(*first)))),
+                name_of(file_of(must(cache::load(*wanted)))))
+          << n;
+      // Otherwise it is found as ever, up to a whole block or a whole tail.
+      const std::int64_t whole = found(library_, cache, tokens);
+      EXPECT_EQ(whole, n == 1000 || n == 512 ? n : n / 256 * 256) << n;
+    }
+  }
+}
+
+TEST_F(Find, ALostTailLeavesTheBlocks) {
+  const cache::Cache cache = dense(700);
+  must(library_.put_cache(cache, ""));
+  store::Prefix prefix =
+      must(library_.find(cache.identity, leaving_after(cache, 650), {.parts_of_tails = true}));
+  ASSERT_EQ(prefix.n_common, 650);
+  EXPECT_EQ(prefix.tokens, cache.tokens);
+  for (const std::string& key : prefix.snapshot->data_keys) must(backend_->remove(key));
+  ASSERT_NE(must(library_.fetch(prefix)), nullptr);
+  EXPECT_EQ(prefix.n_tokens, 512);
+  EXPECT_EQ(prefix.n_common, 512);
+}
+
+TEST_F(Find, WhatCannotBeCutHasNoPartsOfTails) {
+  const cache::Cache cache = with_state(1000);
+  must(library_.put_cache(cache, "", {}, {.likely_ends = {300, 600}}));
+  const store::Prefix prefix =
+      must(library_.find(cache.identity, leaving_after(cache, 999), {.parts_of_tails = true}));
+  EXPECT_EQ(prefix.n_tokens, 0);
+}
+
 TEST_F(Find, LeavesOneTokenToBeReadUnlessAllAreWanted) {
   const cache::Cache cache = dense(512);
   put(library_, file_of(cache), "");

@@ -166,15 +166,6 @@ std::vector<std::string> hints_of(const cache::CacheDesc& info, const Job& job,
   return hints;
 }
 
-std::vector<std::string> all_losses(const Job& job, const cache::CacheDesc& cache,
-                                    std::size_t n_checkpoints) {
-  std::vector<std::string> losses = losses_of(job.target, job.flags.target, cache, n_checkpoints);
-  if (n_checkpoints > 0 && job.target == Target::kTqkv && job.to_stdout()) {
-    losses.emplace_back("context checkpoints are dropped on standard output: name a file");
-  }
-  return losses;
-}
-
 Json archive_json(const Job& job) {
   Json json;
   json["configuration"] = job.predicted_step > 0 ? fmt::format("predicted:{}", job.predicted_step)
@@ -250,6 +241,20 @@ Result<std::uint64_t> pack_to_stdout(const Console& console, const std::string& 
   TQC_TRY_ASSIGN(cache,
                  in_file(name, cache::convert(std::move(cache), job.options, packing.callback())));
   return save_cache(console, cache, "-", job.write);
+}
+
+// The same of a cache with context checkpoints, which cache::load() would leave out.
+Result<std::uint64_t> checkpoints_to_stdout(const Console& console, const std::string& name,
+                                            std::shared_ptr<const cache::CacheReader> reader,
+                                            const Job& job) {
+  ProgressBar bar(console, "converting", Unit::kBytes);
+  TQC_TRY_ASSIGN(const auto view, in_file(name, cache::quantize(std::move(reader), job.options)));
+  format::WriteOptions write = job.write;
+  write.keys = console.keys;
+  TQC_TRY_ASSIGN(const Bytes bytes,
+                 in_file(name, format::write_cache_bytes(*view, write, bar.callback())));
+  TQC_TRY(print_bytes(bytes));
+  return std::uint64_t{bytes.size()};
 }
 
 // A source that remembers whether reading failed: then an error is due to the input, otherwise to
@@ -399,7 +404,10 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
   if (job.predicted_step > 0 && job.to_stdout()) {
     return usage_error("a predicted archive cannot be written to standard output");
   }
-  if (job.to_stdout()) {
+  if (job.to_stdout() && !info.checkpoints.empty()) {
+    TQC_TRY_ASSIGN(auto reader, in_file(input.name, open_reader(*input.source, job)));
+    TQC_TRY_ASSIGN(sizes.after, checkpoints_to_stdout(console, input.name, std::move(reader), job));
+  } else if (job.to_stdout()) {
     TQC_TRY_ASSIGN(sizes.after, convert_to_stdout(console, input, job));
   } else {
     const WatchedSource watched(std::move(input.source));
@@ -411,7 +419,8 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
   TQC_TRY(tell(console, job, sizes,
                {std::string(name_of(Target::kTqkv)),
                 export_notes(job.target, job.flags.target, info, n_checkpoints),
-                all_losses(job, info, n_checkpoints), hints_of(info, job, n_tokens)}));
+                losses_of(job.target, job.flags.target, info, n_checkpoints),
+                hints_of(info, job, n_tokens)}));
   return ExitCode::kDone;
 }
 
@@ -425,6 +434,9 @@ Result<std::uint64_t> convert_sections(const Console& console, const std::string
       return usage_error("a predicted archive cannot be written to standard output");
     }
     return written(name, job, watched, write_predicted(console, cache::borrow(sections), job));
+  }
+  if (job.to_stdout() && !sections.checkpoints().empty()) {
+    return checkpoints_to_stdout(console, name, cache::borrow(sections), job);
   }
   if (job.to_stdout()) {
     ProgressBar reading(console, "reading", Unit::kBytes);
@@ -507,7 +519,7 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
   remarks.hints = hints_of(manifest, job, manifest.n_tokens());
   const std::size_t n_checkpoints = cache.checkpoints().size();
-  for (std::string& each : all_losses(job, manifest, n_checkpoints)) {
+  for (std::string& each : losses_of(job.target, job.flags.target, manifest, n_checkpoints)) {
     remarks.losses.push_back(std::move(each));
   }
   for (std::string& each : export_notes(job.target, job.flags.target, manifest, n_checkpoints)) {

@@ -234,6 +234,11 @@ Result<ExitCode> run_get(const Console& console, const GetFlags& flags) {
   note(console,
        fmt::format("{}: {}{} tokens, {} bytes", display_name(flags.output, "standard output"),
                    grouped(static_cast<std::uint64_t>(n_tokens)), of_all, grouped(bytes)));
+  if (!cache::checkpoint_layers(got.prompt->manifest().layers).empty()) {
+    note(
+        console,
+        "without context checkpoints: in a store each is a prompt of its own, found by its tokens");
+  }
   if (console.json) TQC_TRY(print_json(got_json(flags, store, got, bytes)));
   return ExitCode::kDone;
 }

@@ -290,6 +290,10 @@ struct PutOptions {
   bool replace = false;      // replaces a prompt of that name with other content
   std::int64_t created = 0;  // seconds since 1970, stored in the record
   KeyRing keys = {};         // of an encrypted file, for put_file()
+  // Numbers of tokens at which other prompts are likely to part from this one. The token block
+  // around each is stored a second time, as a snapshot, so that find() with `parts_of_tails` ends
+  // exactly where they part. Ignored unless the cache can be truncated.
+  std::vector<std::int64_t> likely_ends = {};
 };
 
 struct PutReport {
@@ -310,6 +314,9 @@ struct PutReport {
 // A prefix that was found in a store.
 struct Prefix {
   std::int64_t n_tokens = 0;
+  // Of these, the first ones that are tokens of the prompt: all, except with
+  // FindOptions::parts_of_tails. Then truncate what fetch() returns: cache::first_tokens().
+  std::int64_t n_common = 0;
   std::vector<std::int32_t> tokens;  // of the prefix
   std::string parameters_key;
   Parameters parameters;
@@ -346,6 +353,9 @@ class StoredPrompt : public cache::CacheReader {
 
 struct FindOptions {
   std::int64_t max_tokens = 0;  // limit for the prefix; 0: one less than the prompt has
+  // Of a cache that can be truncated, also find a snapshot of which only the first tokens are those
+  // of the prompt: Prefix::n_common.
+  bool parts_of_tails = false;
   // Find only chains with these quantization settings (same_settings()).
   const std::vector<cache::LayerDesc>* settings = nullptr;
   // For load_prefix(): called with the layers of what was found, before its blocks take memory. An

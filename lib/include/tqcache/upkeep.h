@@ -13,6 +13,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tqcache/error.h"
@@ -115,6 +116,11 @@ struct CollectOptions {
   bool drop_prompts =
       false;  // named prompts may be removed for max_bytes, after all unneeded blobs
   bool dry_run = false;
+  // The order in which blobs go for max_bytes: those with the longest time first. Receives a key
+  // without the part of a block ("b/000012/HEX"), and the time since its last use, which counts if
+  // this is empty. Negative times are allowed.
+  std::function<std::chrono::seconds(std::string_view name, std::chrono::seconds idle)> order_by =
+      {};
   // Receives the name of each prompt that is removed.
   std::function<void(const std::string& name)> on_prompt = {};
   // Receives the name of each prompt that was put meanwhile and lost blobs that it needs.

@@ -257,6 +257,15 @@ Result<std::vector<std::int32_t>> LlamaServer::tokenize(const std::string& promp
   return tokens.get<std::vector<std::int32_t>>();
 }
 
+Result<std::string> LlamaServer::detokenize(std::span<const std::int32_t> tokens) const {
+  const Json asked = {{"tokens", std::vector<std::int32_t>(tokens.begin(), tokens.end())}};
+  TQC_TRY_ASSIGN(const std::string body, call("POST", "/detokenize", asked.dump(), nullptr));
+  TQC_TRY_ASSIGN(const Json answer, parse_answer(body, "/detokenize"));
+  const Json& content = field(answer, "content");
+  if (!content.is_string()) return corrupt("/detokenize: the answer has no text");
+  return content.get<std::string>();
+}
+
 namespace {
 
 std::string slot_target(std::int64_t slot, std::string_view action) {

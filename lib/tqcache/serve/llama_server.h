@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,7 @@ class LlamaServer {
   // What the model would read for this request.
   Result<Asked> ask(Api api, const std::string& body, Client* client) const;
   Result<std::vector<std::int32_t>> tokenize(const std::string& text, Client* client) const;
+  Result<std::string> detokenize(std::span<const std::int32_t> tokens) const;
   // Saves to, or restores from, a file in the folder of --slot-save-path. Returns the number of
   // tokens.
   Result<std::int64_t> save(std::int64_t slot, const std::string& file) const;

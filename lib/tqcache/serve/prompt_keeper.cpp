@@ -5,17 +5,22 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/model.h"
+#include "tqcache/store/blobs/keys.h"
 #include "tqcache/upkeep.h"
 
 namespace tqcache::serve {
 namespace {
 
 constexpr std::int64_t kBlock = cache::kTokenBlock;
+
+// Of the end of a text, so many tokens may be others in a longer text.
+constexpr std::int64_t kJoinedTokens = 16;
 
 ByteView bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -106,6 +111,23 @@ Result<cache::Cache> quantized_like_a_session(const cache::CacheReader& reader,
   return made;
 }
 
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The blobs of a prefix, as store::CollectOptions::order_by names them.
+std::vector<std::string> blob_names(const store::Prefix& prefix) {
+  std::vector<std::string> names = {prefix.parameters_key};
+  for (std::size_t i = 0; i < prefix.chain.size(); ++i) {
+    names.push_back(store::block_name(prefix.chain[i], static_cast<std::int64_t>(i)));
+  }
+  if (!prefix.state_key.empty()) names.push_back(prefix.state_key);
+  if (prefix.snapshot) {
+    names.insert(names.end(), prefix.snapshot->data_keys.begin(), prefix.snapshot->data_keys.end());
+  }
+  return names;
+}
+
 bool is_dense_type(const std::string& type) {
   return type == "f32" || type == "f16" || type == "bf16";
 }
@@ -186,9 +208,17 @@ Result<std::unique_ptr<PromptKeeper>> PromptKeeper::open(store::Backend& backend
                  "Bytes of new blobs in the store.");
   metrics.define("tqcache_store_failures_total", Type::kCounter,
                  "Failed lookups, restores and saves.", false);
+  metrics.define("tqcache_rounding_error", Type::kGauge,
+                 "Relative error of values that were stored and restored, measured once.", false);
   metrics.define("tqcache_store_evicted_bytes_total", Type::kCounter,
                  "Bytes removed for --max-bytes.");
   std::unique_ptr<PromptKeeper> keeper(new PromptKeeper(backend, std::move(options), metrics, log));
+  if (!keeper->options_.scores.empty()) {
+    if (const auto loaded = load_scores(keeper->options_.scores.string(), keeper->scores_);
+        !loaded) {
+      log.warning("scores", {{"message", loaded.error().message}});
+    }
+  }
   std::string config = keeper->options_.config;
   if (config == "turbo") config = cache::kDefaultPreset;
   // The step at which the bundled model needs about 3 bits (docs/explain/quality.md).
@@ -255,6 +285,8 @@ Result<void> PromptKeeper::bind_format(const ServerProps& props,
   binding_ = binding_of(format, props, trained_context_);
   format_ = std::move(format);
   has_format_ = true;
+  // f16 and its like are stored exactly.
+  rounding_is_known_ = !form_ && is_dense_type(format_.k_type) && is_dense_type(format_.v_type);
   return {};
 }
 
@@ -320,6 +352,7 @@ Result<PromptKeeper::Found> PromptKeeper::find(std::span<const std::int32_t> tok
   options.max_tokens = can_cut() ? std::ssize(tokens) : std::ssize(tokens) - 1;
   if (options.max_tokens < 1) return found;
   options.settings = &settings_;
+  options.parts_of_tails = true;
   store::Library stored = library(found.salt);
   TQC_TRY_ASSIGN(found.prefix, stored.find(identity_, tokens, options));
   return found;
@@ -333,15 +366,23 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
   if (prompt == nullptr) return Error{ErrorCode::kNotFound, "nothing is left of the prefix"};
   metrics_.add("tqcache_store_bytes_read_total", static_cast<double>(prompt->blob_bytes()));
   const std::vector<std::int32_t>& has = prompt->description().tokens;
-  if (std::ssize(has) > std::ssize(tokens) || !std::equal(has.begin(), has.end(), tokens.begin())) {
+  const std::int64_t n_tokens = found.n_tokens();
+  if (n_tokens < 1 || n_tokens > std::ssize(tokens) || n_tokens > std::ssize(has) ||
+      !std::equal(has.begin(), has.begin() + n_tokens, tokens.begin())) {
     return corrupt("the store returned another prompt");
   }
-  TQC_TRY(interop::export_llama_state(*prompt, geometry_, path, export_options()));
-  return std::ssize(has);
+  std::shared_ptr<const cache::CacheReader> common = cache::borrow(*prompt);
+  if (n_tokens < std::ssize(has)) {
+    TQC_TRY_ASSIGN(common, cache::first_tokens(std::move(common), n_tokens));
+  }
+  TQC_TRY(interop::export_llama_state(*common, geometry_, path, export_options()));
+  scores_.hit(blob_names(found.prefix), seconds_now());
+  return n_tokens;
 }
 
 Result<PromptKeeper::Kept> PromptKeeper::keep(const std::filesystem::path& slot_file,
-                                              const std::string& api_key) {
+                                              const std::string& api_key,
+                                              const LikelyEnds& likely_ends) {
   TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(slot_file));
   Kept kept;
   std::error_code ignored;
@@ -349,20 +390,77 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(const std::filesystem::path& slot_
   kept.n_tokens = opened.cache->n_tokens();
   kept.n_stored = kept.n_tokens;
   kept.tokens = opened.cache->description().tokens;
+  store::PutOptions options;
+  if (can_cut()) {
+    options.likely_ends = {kept.n_tokens};
+    if (likely_ends) {
+      const std::vector<std::int64_t> more = likely_ends(kept.tokens);
+      options.likely_ends.insert(options.likely_ends.end(), more.begin(), more.end());
+    }
+    // Words may be joined at the end, so that the last tokens are others.
+    for (std::size_t i = options.likely_ends.size(); i > 0; --i) {
+      options.likely_ends.push_back(options.likely_ends[i - 1] - kJoinedTokens);
+    }
+  }
   const std::lock_guard lock(put_mutex_);
   store::Library stored = library(salt_of(api_key));
   store::PutReport report;
   if (form_) {
     TQC_TRY_ASSIGN(const cache::Cache made,
                    quantized_like_a_session(*opened.cache, *form_, options_.n_threads));
-    TQC_TRY_ASSIGN(report, stored.put_cache(made, ""));
+    TQC_TRY_ASSIGN(report, stored.put_cache(made, "", {}, options));
   } else {
-    TQC_TRY_ASSIGN(report, stored.put(*opened.cache, ""));
+    TQC_TRY_ASSIGN(report, stored.put(*opened.cache, "", {}, options));
+  }
+  const bool must_measure = [&] {
+    const std::lock_guard bound(bound_mutex_);
+    return !std::exchange(rounding_is_known_, true);
+  }();
+  if (must_measure && can_cut()) {
+    const std::filesystem::path scratch =
+        slot_file.parent_path() / (slot_file.stem().string() + "-again.slot");
+    if (const auto measured = measure_rounding(*opened.cache, scratch); !measured) {
+      log_.warning("rounding", {{"message", measured.error().message}});
+    }
+    std::filesystem::remove(scratch, ignored);
   }
   kept.new_bytes = report.new_bytes;
   metrics_.add("tqcache_store_bytes_written_total", static_cast<double>(report.new_bytes));
   collect_if_needed(report.new_bytes);
   return kept;
+}
+
+// What storing and restoring changes in the values of a slot: a stored form rounds them, and a
+// server with quantized keys and values rounds what comes back.
+Result<void> PromptKeeper::measure_rounding(const cache::CacheReader& slot,
+                                            const std::filesystem::path& scratch) {
+  const std::int64_t n_tokens = std::min<std::int64_t>(slot.n_tokens(), 4 * kBlock);
+  TQC_TRY_ASSIGN(const auto first, cache::first_tokens(cache::borrow(slot), n_tokens));
+  if (form_) {
+    TQC_TRY_ASSIGN(const cache::Cache made,
+                   quantized_like_a_session(*first, *form_, options_.n_threads));
+    TQC_TRY(
+        interop::export_llama_state(*cache::reader_of(made), geometry_, scratch, export_options()));
+  } else {
+    TQC_TRY(interop::export_llama_state(*first, geometry_, scratch, export_options()));
+  }
+  TQC_TRY_ASSIGN(const interop::OpenedCache again, open_slot_file(scratch));
+  TQC_TRY_ASSIGN(const cache::Cache before, cache::load(*first, {.n_threads = options_.n_threads}));
+  TQC_TRY_ASSIGN(const cache::Cache after,
+                 cache::load(*again.cache, {.n_threads = options_.n_threads}));
+  TQC_TRY_ASSIGN(const cache::CacheDifference difference,
+                 cache::diff(before, after, options_.n_threads));
+  const double keys = std::sqrt(difference.k.relative_mse);
+  const double values = std::sqrt(difference.v.relative_mse);
+  metrics_.set("tqcache_rounding_error", keys, {{"tensor", "keys"}});
+  metrics_.set("tqcache_rounding_error", values, {{"tensor", "values"}});
+  log_.info("rounding", {{"stored", options_.config},
+                         {"server_keys", format_.k_type},
+                         {"server_values", format_.v_type},
+                         {"tokens", std::to_string(n_tokens)},
+                         {"keys_error", fmt::format("{:.2g}", keys)},
+                         {"values_error", fmt::format("{:.2g}", values)}});
+  return {};
 }
 
 void PromptKeeper::collect_if_needed(std::uint64_t new_bytes) {
@@ -372,6 +470,9 @@ void PromptKeeper::collect_if_needed(std::uint64_t new_bytes) {
   store::CollectOptions options;
   options.max_bytes = options_.max_bytes;
   options.grace = std::chrono::minutes(5);
+  options.order_by = [&, now = seconds_now()](std::string_view name, std::chrono::seconds idle) {
+    return scores_.idle(name, idle, now);
+  };
   const auto report = store::collect(backend_, options);
   if (!report) {
     log_.warning("evict", {{"message", report.error().message}});
@@ -381,6 +482,11 @@ void PromptKeeper::collect_if_needed(std::uint64_t new_bytes) {
       report->bytes_before - std::min(report->bytes_after, report->bytes_before);
   metrics_.add("tqcache_store_evicted_bytes_total", static_cast<double>(n));
   log_.info("evict", {{"bytes", std::to_string(n)}});
+}
+
+Result<void> PromptKeeper::save_scores() {
+  if (options_.scores.empty() || !scores_.has_changed()) return {};
+  return serve::save_scores(options_.scores.string(), scores_);
 }
 
 void PromptKeeper::note_usage(std::int64_t n_wanted, std::int64_t n_found) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "tqcache/interop.h"
 #include "tqcache/keys.h"
 #include "tqcache/quantize.h"
+#include "tqcache/serve/hit_scores.h"
 #include "tqcache/serve/llama_server.h"
 #include "tqcache/serve/operations.h"
 #include "tqcache/store.h"
@@ -31,6 +33,7 @@ struct KeeperOptions {
   // Tenants with different API keys use the same prompts.
   bool share_tenants = false;
   std::optional<std::uint64_t> max_bytes = {};  // of the store
+  std::filesystem::path scores = {};  // file of HitScores; empty: they end with this object
   unsigned n_threads = 1;
 };
 
@@ -85,10 +88,10 @@ class PromptKeeper {
   struct Found {
     store::Prefix prefix;
     std::string salt;
-    std::int64_t n_tokens() const { return prefix.n_tokens; }
+    std::int64_t n_tokens() const { return prefix.n_common; }
   };
-  // The longest stored prefix of the tokens, for a client with this key. Only what was stored in
-  // the configured form counts. Requires: is_bound().
+  // The longest stored prefix of the tokens, for a client with this key: it may end within a stored
+  // tail. Only what was stored in the configured form counts. Requires: is_bound().
   // Errors: those of the store.
   Result<Found> find(std::span<const std::int32_t> tokens, const std::string& api_key);
   // Writes a slot file with what was found. Returns its number of tokens, which may be smaller than
@@ -104,13 +107,19 @@ class PromptKeeper {
     std::uint64_t file_bytes = 0;           // of the slot file
     std::vector<std::int32_t> tokens = {};  // in the store now
   };
-  // Puts the prompt of a slot file into the store. A longer prompt finds all of it if it begins
-  // with all of its tokens, otherwise its token blocks: so tokens that are others in a longer text
-  // (words joined at the end) do not matter. Errors: those of reading and of the store.
-  Result<Kept> keep(const std::filesystem::path& slot_file, const std::string& api_key);
+  // Numbers of tokens at which the next prompt is likely to part from these tokens.
+  using LikelyEnds = std::function<std::vector<std::int64_t>(std::span<const std::int32_t>)>;
+  // Puts the prompt of a slot file into the store. Another prompt finds the tokens that both have
+  // in common, if they part in the last tokens of this one or at a likely end. Otherwise it finds
+  // the common token blocks. Errors: those of reading and of the store.
+  Result<Kept> keep(const std::filesystem::path& slot_file, const std::string& api_key,
+                    const LikelyEnds& likely_ends = {});
 
   // Notes for `tqcache store stats` that so much of a prompt was found.
   void note_usage(std::int64_t n_wanted, std::int64_t n_found);
+
+  // Writes KeeperOptions::scores if there were hits.
+  Result<void> save_scores();
 
  private:
   PromptKeeper(store::Backend& backend, KeeperOptions options, Metrics& metrics, Log& log)
@@ -120,6 +129,8 @@ class PromptKeeper {
   std::string salt_of(const std::string& api_key) const;
   Result<interop::OpenedCache> open_slot_file(const std::filesystem::path& path) const;
   interop::LlamaExport export_options() const;
+  Result<void> measure_rounding(const cache::CacheReader& slot,
+                                const std::filesystem::path& scratch);
   void collect_if_needed(std::uint64_t new_bytes);
 
   store::Backend& backend_;
@@ -137,6 +148,8 @@ class PromptKeeper {
   std::string binding_;
   std::vector<cache::LayerDesc> settings_;  // of stored prompts
 
+  HitScores scores_;
+  bool rounding_is_known_ = false;  // of the server that was bound last
   std::mutex put_mutex_;
   std::uint64_t bytes_since_collect_ = 0;
 };

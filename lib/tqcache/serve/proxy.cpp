@@ -30,6 +30,7 @@ using std::chrono::milliseconds;
 constexpr std::int64_t kLeastGain = 256;
 constexpr std::size_t kMaxPendingFiles = 4;
 constexpr milliseconds kRetryInterval{5000};
+constexpr std::chrono::minutes kScoresInterval{1};
 constexpr std::size_t kTailBytes = std::size_t{16} << 10;
 
 double seconds_since(Clock::time_point start) {
@@ -125,6 +126,7 @@ class SlotFile {
 struct PendingFile {
   SlotFile file;
   std::size_t slot;
+  std::int64_t n_prompt;  // KnownSlot
   std::string tenant;
   std::string reason;
 };
@@ -160,8 +162,12 @@ class KeepingProxy : public Proxy {
 
   Result<void> begin() {
     if (options_.backend == nullptr) return {};
-    TQC_TRY_ASSIGN(keeper_, PromptKeeper::open(*options_.backend, options_.keeper, metrics_, log_));
     TQC_TRY_ASSIGN(folder_, SlotFolder::open(options_.slot_dir));
+    KeeperOptions keeper = options_.keeper;
+    if (keeper.max_bytes && keeper.scores.empty()) {
+      keeper.scores = folder_->path_of(".tqcache-serve.hits");
+    }
+    TQC_TRY_ASSIGN(keeper_, PromptKeeper::open(*options_.backend, keeper, metrics_, log_));
     worker_ = std::thread([this] { work(); });
     return {};
   }
@@ -181,7 +187,9 @@ class KeepingProxy : public Proxy {
 
   void flush(milliseconds limit) override {
     stop_worker();
-    if (keeper_ == nullptr || !keeper_->is_bound()) return;
+    if (keeper_ == nullptr) return;
+    save_scores();
+    if (!keeper_->is_bound()) return;
     const auto deadline = Clock::now() + limit;
     put_pending(deadline);
     [[maybe_unused]] const auto ignored = observe();
@@ -389,6 +397,7 @@ class KeepingProxy : public Proxy {
     const auto lease = std::make_shared<Lease>(*this, choice->slot, std::move(choice->before));
     prepare(*choice, *lease, *asked, tenant, server, client);
     lease->now.prompt = asked->prompt;
+    lease->now.n_prompt = 0;
     lease->now.tenant = tenant;
     lease->now.has_changed = lease->now.has_content = true;
     Response response =
@@ -513,6 +522,7 @@ class KeepingProxy : public Proxy {
       const double n_computed = number_in(timings, "prompt_n");
       metrics_.add("tqcache_reused_tokens_total", n_reused);
       metrics_.add("tqcache_computed_tokens_total", n_computed);
+      lease.now.n_prompt = static_cast<std::int64_t>(n_reused + n_computed);
       if (n_computed >= 16) {
         seconds_per_token_ = number_in(timings, "prompt_ms") / 1000 / n_computed;
       }
@@ -559,7 +569,7 @@ class KeepingProxy : public Proxy {
     metrics_.add("tqcache_saves_total", 1, {{"reason", reason}});
     now.n_stored = *saved;
     const std::lock_guard lock(mutex_);
-    pending_.push_back({std::move(file), slot, now.tenant, reason});
+    pending_.push_back({std::move(file), slot, now.n_prompt, now.tenant, reason});
     wake_.notify_all();
   }
 
@@ -574,6 +584,26 @@ class KeepingProxy : public Proxy {
     table_.release(slot, *std::move(now));
   }
 
+  // Where the next prompt is likely to part from the tokens of a slot: where the answer began,
+  // which a template may change, and where the text of these tokens has other tokens when it is
+  // read again. (A model may write other tokens than a tokenizer reads.)
+  std::vector<std::int64_t> likely_ends(std::span<const std::int32_t> tokens,
+                                        std::int64_t n_prompt) const {
+    std::vector<std::int64_t> ends;
+    if (n_prompt > 0) ends.push_back(n_prompt);
+    const auto text = server_.detokenize(tokens);
+    if (!text) return ends;
+    const auto read = server_.tokenize(*text, nullptr);
+    if (!read) return ends;
+    // The first token may be in the text already, and be added once more.
+    std::span<const std::int32_t> again(*read);
+    if (again.size() > 1 && tokens.size() > 1 && again[0] == again[1] && tokens[0] != tokens[1]) {
+      again = again.subspan(1);
+    }
+    ends.push_back(std::ranges::mismatch(tokens, again).in1 - tokens.begin());
+    return ends;
+  }
+
   void put_pending(Clock::time_point deadline) {
     while (Clock::now() < deadline) {
       std::optional<PendingFile> next;
@@ -584,7 +614,9 @@ class KeepingProxy : public Proxy {
         // It counts until it is in the store.
       }
       const auto start = Clock::now();
-      const auto kept = keeper_->keep(next->file.path(), next->tenant);
+      const auto kept = keeper_->keep(next->file.path(), next->tenant, [&](const auto& tokens) {
+        return likely_ends(tokens, next->n_prompt);
+      });
       if (kept) {
         clear_warning("keep");
         if (options_.ledger != nullptr) {
@@ -613,6 +645,7 @@ class KeepingProxy : public Proxy {
 
   // The background thread: looks at the slots after each request, and once a second.
   void work() {
+    auto next_scores = Clock::now() + kScoresInterval;
     std::unique_lock lock(mutex_);
     while (!must_stop_) {
       wake_.wait_for(lock, std::chrono::seconds(1),
@@ -625,7 +658,19 @@ class KeepingProxy : public Proxy {
       save_resting();
       put_pending(Clock::time_point::max());
       for (const auto& [n_wanted, n_found] : usage) keeper_->note_usage(n_wanted, n_found);
+      if (Clock::now() >= next_scores) {
+        save_scores();
+        next_scores = Clock::now() + kScoresInterval;
+      }
       lock.lock();
+    }
+  }
+
+  void save_scores() {
+    if (const auto saved = keeper_->save_scores(); !saved) {
+      warn_once("scores", saved.error().message);
+    } else {
+      clear_warning("scores");
     }
   }
 

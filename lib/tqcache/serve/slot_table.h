@@ -23,6 +23,7 @@ struct KnownSlot {
   std::string tenant;         // whose prompt that is
   std::int64_t n_tokens = 0;  // that it held when that was last asked
   std::int64_t n_stored = 0;  // of these, known to be in the store
+  std::int64_t n_prompt = 0;  // of the last prompt; the answer follows. 0: unknown
   std::optional<std::int64_t> task;
   std::string running;       // the prompt of the request that uses it
   std::uint64_t change = 0;  // SlotTable::change() when it was acquired or released last

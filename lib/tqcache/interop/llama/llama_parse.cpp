@@ -409,6 +409,8 @@ class Parser {
       ++n_parts_;
       body.checkpoints.push_back(std::move(checkpoint).value());
     }
+    // llama-server may go back by some tokens, and then make one before its last one.
+    std::ranges::stable_sort(body.checkpoints, std::ranges::less(), &LlamaCheckpoint::n_tokens);
     const std::uint64_t rest = cursor_.remaining();
     return rest == 0 ? Result<void>() : corrupt(text(rest) + " bytes behind the last one");
   }

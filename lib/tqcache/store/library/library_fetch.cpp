@@ -211,6 +211,7 @@ void shorten(Prefix& prefix, std::size_t n_blocks) {
   prefix.chain.resize(n_blocks);
   prefix.tokens.resize(n_blocks * kBlockTokens);
   prefix.n_tokens = std::ssize(prefix.tokens);
+  prefix.n_common = std::min(prefix.n_common, prefix.n_tokens);
   prefix.snapshot.reset();
   prefix.state_key.clear();
 }
@@ -327,7 +328,7 @@ void end_with_block(Prefix& prefix) {
   if (!prefix.snapshot || !can_be_cut(prefix.parameters.layers)) return;
   prefix.snapshot.reset();
   prefix.state_key.clear();
-  prefix.n_tokens = count(prefix.chain) * kTokenBlock;
+  prefix.n_tokens = prefix.n_common = count(prefix.chain) * kTokenBlock;
   prefix.tokens.resize(static_cast<std::size_t>(prefix.n_tokens));
 }
 

@@ -30,6 +30,7 @@ struct Chain {
   std::vector<Sha256> hashes;             // of all blocks of the prompt
   std::size_t depth = 0;                  // number of existing blocks from the first one on
   std::int64_t n_tokens = 0;              // of the longest prefix
+  std::int64_t n_common = 0;              // of these, in the prompt
   std::optional<Snapshot> snapshot = {};  // the one at its end
   std::string state_key = {};
 };
@@ -45,12 +46,13 @@ class Search {
  public:
   // `tokens`: the longest wanted prefix, at least one token block.
   Search(Backend& backend, const LibraryOptions& options, const cache::Identity& identity,
-         Tokens tokens)
+         Tokens tokens, bool parts_of_tails)
       : backend_(backend),
         reader_(backend, bad_blobs(options), options.on_warning),
         identity_(identity),
         namespace_(hash_namespace({identity, options.salt})),
-        tokens_(tokens) {}
+        tokens_(tokens),
+        parts_of_tails_(parts_of_tails) {}
 
   Result<void> find_chains(const FindOptions& options) {
     for (const Sha256& group : parameter_groups(namespace_, tokens_)) {
@@ -122,7 +124,7 @@ class Search {
     for (std::size_t i = 0; i < chains_.size(); ++i) {
       Chain& chain = chains_[i];
       if (!chain.can_be_cut || chain.depth == 0) continue;
-      chain.n_tokens = static_cast<std::int64_t>(chain.depth * kBlockTokens);
+      chain.n_tokens = chain.n_common = static_cast<std::int64_t>(chain.depth * kBlockTokens);
       if (chain.depth * kBlockTokens < tokens_.size()) add_slots(i, chain.depth - 1);
     }
     std::vector<std::string> keys;
@@ -142,8 +144,14 @@ class Search {
     if (best == nullptr) return {};
     Prefix prefix;
     prefix.n_tokens = best->n_tokens;
-    const Tokens tokens = tokens_.first(static_cast<std::size_t>(best->n_tokens));
+    prefix.n_common = best->n_common;
+    const Tokens tokens = tokens_.first(static_cast<std::size_t>(best->n_common));
     prefix.tokens.assign(tokens.begin(), tokens.end());
+    if (best->snapshot) {
+      const std::vector<std::int32_t>& tail = best->snapshot->tail;
+      prefix.tokens.insert(prefix.tokens.end(), tail.end() - (best->n_tokens - best->n_common),
+                           tail.end());
+    }
     prefix.parameters_key = best->key;
     prefix.parameters = std::move(best->parameters);
     const std::int64_t n_blocks = best->n_tokens / cache::kTokenBlock;
@@ -170,18 +178,21 @@ class Search {
     }
     TQC_TRY(join_layers(chain.parameters.layers, snapshot.layers));
     const Tokens rest = tokens_.subspan(begin);
-    if (snapshot.tail.size() > rest.size() || snapshot.n_tokens <= chain.n_tokens ||
-        !std::ranges::equal(snapshot.tail, rest.first(snapshot.tail.size()))) {
+    const auto n_equal = std::ranges::mismatch(snapshot.tail, rest).in1 - snapshot.tail.begin();
+    const std::int64_t n_common = static_cast<std::int64_t>(begin) + n_equal;
+    const bool is_whole = n_common == snapshot.n_tokens;
+    if (n_common <= chain.n_common || !(is_whole || (parts_of_tails_ && chain.can_be_cut))) {
       return {};
     }
     chain.n_tokens = snapshot.n_tokens;
+    chain.n_common = n_common;
     chain.snapshot = std::move(snapshot);
     chain.state_key = slot.key;
     return {};
   }
 
   static bool is_better(const Chain& a, const Chain& b) {
-    if (a.n_tokens != b.n_tokens) return a.n_tokens > b.n_tokens;
+    if (a.n_common != b.n_common) return a.n_common > b.n_common;
     return block_bytes(a.parameters.layers) > block_bytes(b.parameters.layers);
   }
 
@@ -190,6 +201,7 @@ class Search {
   const cache::Identity& identity_;
   Sha256 namespace_;
   Tokens tokens_;
+  bool parts_of_tails_;
   std::vector<Chain> chains_;
   std::vector<StateSlot> slots_;
 };
@@ -213,7 +225,7 @@ Result<Prefix> Library::find(const cache::Identity& identity, std::span<const st
                              const FindOptions& options) {
   const Tokens wanted = tokens.first(longest_wanted(tokens, options.max_tokens));
   if (wanted.size() < kBlockTokens) return Prefix{};
-  Search search(backend_, options_, identity, wanted);
+  Search search(backend_, options_, identity, wanted, options.parts_of_tails);
   TQC_TRY(search.find_chains(options));
   TQC_TRY(search.find_blocks());
   TQC_TRY(search.find_states());

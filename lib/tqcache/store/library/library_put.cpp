@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -56,16 +57,26 @@ Error taken(std::string_view name) {
 // Puts everything of a prompt except its record.
 class PromptPutter {
  public:
-  PromptPutter(Backend& backend, const LibraryOptions& options, const PutSource& source,
-               bool is_named)
+  // `prompt`: the reader of `source`. `likely_ends`: PutOptions.
+  PromptPutter(Backend& backend, const LibraryOptions& options, const cache::CacheReader& prompt,
+               const PutSource& source, bool is_named,
+               const std::vector<std::int64_t>& likely_ends = {})
       : backend_(backend),
         options_(options),
+        prompt_(prompt),
         source_(source),
         manifest_(source.manifest()),
         is_named_(is_named),
         n_final_(static_cast<std::size_t>(final_blocks(manifest_.n_tokens()))),
         places_(place_sections(manifest_)),
-        stored_infos_(manifest_.sections) {}
+        stored_infos_(manifest_.sections) {
+    if (!can_be_cut(manifest_.layers)) return;
+    for (const std::int64_t n_tokens : likely_ends) {
+      // The last block has the snapshot of the whole prompt.
+      const std::int64_t block = final_blocks(std::max<std::int64_t>(n_tokens, 0));
+      if (block > 0) tail_blocks_.insert(static_cast<std::size_t>(block));
+    }
+  }
 
   // May be called again when the backend dropped blocks meanwhile.
   Result<void> put(const Progress& progress) {
@@ -117,6 +128,7 @@ class PromptPutter {
     };
     const auto take = [&](std::size_t block, std::size_t slot) -> Result<void> {
       const Tokens block_tokens = tokens.subspan(block * kBlockTokens, kBlockTokens);
+      if (tail_blocks_.contains(block)) TQC_TRY(put_as_tail(writer, block_tokens));
       if (existing[block]) {
         TQC_TRY(writer.skip_block(block_tokens, existing[block]->bytes));
         reuse_existing(places_.blocks[block], *existing[block]);
@@ -243,6 +255,24 @@ class PromptPutter {
     return {};
   }
 
+  // Puts a snapshot of the prompt up to the end of the next block.
+  Result<void> put_as_tail(ChainWriter& writer, Tokens block_tokens) const {
+    const std::int64_t n_tokens = (writer.n_blocks() + 1) * cache::kTokenBlock;
+    TQC_TRY_ASSIGN(const auto shorter, cache::first_tokens(cache::borrow(prompt_), n_tokens));
+    TQC_TRY_ASSIGN(const PutSource source, PutSource::open(*shorter));
+    std::vector<StoredSection> sections;
+    for (const std::size_t i : place_sections(source.manifest()).snapshot) {
+      TQC_TRY_ASSIGN(StoredSection section, source.section(i));
+      sections.push_back(std::move(section));
+    }
+    Snapshot snapshot;
+    snapshot.n_tokens = n_tokens;
+    snapshot.tail.assign(block_tokens.begin(), block_tokens.end());
+    snapshot.layers = bare_layers(source.manifest().layers);
+    TQC_TRY(writer.put_snapshot(snapshot, std::move(sections)));
+    return {};
+  }
+
   Result<std::vector<StoredSection>> read_sections(const SectionNumbers& numbers) const {
     std::vector<StoredSection> sections;
     for (const std::size_t i : numbers) {
@@ -278,12 +308,14 @@ class PromptPutter {
 
   Backend& backend_;
   const LibraryOptions& options_;
+  const cache::CacheReader& prompt_;
   const PutSource& source_;
   const format::Manifest& manifest_;
   bool is_named_;
   std::size_t n_final_;
   SectionPlaces places_;
-  SectionInfos stored_infos_;  // of the sections that the store has at the end
+  SectionInfos stored_infos_;          // of the sections that the store has at the end
+  std::set<std::size_t> tail_blocks_;  // that are snapshots, too
 
   std::vector<std::vector<std::string>> block_keys_;  // [block][part]
   std::string parameters_key_, snapshot_key_;
@@ -368,7 +400,7 @@ Result<void> put_checkpoints(const Target& target, const cache::CacheReader& pro
     }
     TQC_TRY_ASSIGN(const auto state, cache::at_checkpoint(cache::borrow(prompt), i));
     TQC_TRY_ASSIGN(const PutSource source, PutSource::open(*state));
-    PromptPutter putter(target.backend, target.options, source, /*is_named=*/false);
+    PromptPutter putter(target.backend, target.options, *state, source, /*is_named=*/false);
     TQC_TRY(putter.put({}));
     ++report.checkpoints;
     report.new_checkpoint_bytes += putter.report().new_bytes;
@@ -376,9 +408,11 @@ Result<void> put_checkpoints(const Target& target, const cache::CacheReader& pro
   return {};
 }
 
-Result<PutReport> put_prompt(const Target& target, const PutSource& source, std::string_view name,
+Result<PutReport> put_prompt(const Target& target, const cache::CacheReader& prompt,
+                             const PutSource& source, std::string_view name,
                              const Progress& progress, const PutOptions& options) {
-  PromptPutter putter(target.backend, target.options, source, !name.empty());
+  PromptPutter putter(target.backend, target.options, prompt, source, !name.empty(),
+                      options.likely_ends);
   if (name.empty()) {
     TQC_TRY(putter.put(progress));
     return putter.report();
@@ -400,7 +434,7 @@ Result<PutReport> Library::put(const cache::CacheReader& prompt, std::string_vie
   TQC_TRY(check_source(source.manifest()));
   TQC_TRY(check_name(name));
   const Target target{backend_, options_};
-  TQC_TRY_ASSIGN(PutReport report, put_prompt(target, source, name, progress, options));
+  TQC_TRY_ASSIGN(PutReport report, put_prompt(target, prompt, source, name, progress, options));
   TQC_TRY(put_checkpoints(target, prompt, report));
   return report;
 }

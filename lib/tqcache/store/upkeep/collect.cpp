@@ -49,12 +49,13 @@ constexpr std::int64_t kDepthOfParameters = -1;
 
 struct Rank {
   Seconds idle{0};
+  Seconds order{0};  // `idle`, or CollectOptions::order_by
   std::int64_t depth = 0;
 
   bool is_unfindable() const { return depth == kUnfindable; }
   bool goes_before(const Rank& other) const {
-    const std::int64_t minutes = idle.count() / kSecondsAlike;
-    const std::int64_t others = other.idle.count() / kSecondsAlike;
+    const std::int64_t minutes = order.count() / kSecondsAlike;
+    const std::int64_t others = other.order.count() / kSecondsAlike;
     return minutes != others ? minutes > others : depth > other.depth;
   }
 };
@@ -105,7 +106,8 @@ class Planner {
   void rank_all() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const InventoryItem& item = inventory_.item(i);
-      ranks_[i] = {item.idle, depth_of(item)};
+      const Seconds order = options_.order_by ? options_.order_by(item.name, item.idle) : item.idle;
+      ranks_[i] = {item.idle, order, depth_of(item)};
     }
   }
 

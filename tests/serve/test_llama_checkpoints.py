@@ -1,0 +1,96 @@
+"""tqcache serve before a real llama-server whose model cannot go back: through context checkpoints.
+
+usage: test_llama_checkpoints.py --tqcache PROGRAM --source FOLDER [--models FOLDER] [TEST...]
+
+A conversation is killed with SIGKILL between its turns, both programs. Its answers are those of a
+llama-server that is left alone. Ends with 77 if xllamacpp is missing. Tiny models with random
+weights are made where transformers, torch and gguf are there; Gemma 3 270M is used where it is.
+TQCACHE_SERVE_LONG=1: ten turns.
+"""
+
+import random
+import sys
+from pathlib import Path
+
+import test_llama_server as serve
+
+GEMMA = "gemma-3-270m.Q4_K_M.gguf"
+N_TURNS = 10 if serve.IS_LONG else 4
+
+
+class CheckpointTest(serve.ServeCase):
+    def tiny(self, name, **settings):
+        """A tiny model of this family as a GGUF file."""
+        sys.path.insert(0, str(serve.OPTIONS.source / "tests/interop/peers"))
+        try:
+            import tiny_gguf
+            import tiny_models
+        except ImportError as error:
+            self.skipTest(f"tiny models: {error}")
+        tiny_models.FAMILIES[name][1].update(settings)
+        path = self.folder / f"{name}.gguf"
+        tiny_gguf.write(tiny_models.make(name), path)
+        return path
+
+    def turns(self, model, first, more, n_predict=24, **settings):
+        """A conversation of N_TURNS turns: `first` and `more(turn)` are lists of tokens, or texts.
+        Kills both programs after each turn."""
+        alone = serve.Llama(model, self.slots, **settings)
+        self.addCleanup(alone.kill)
+        llama = self.llama(model, **settings)
+        proxy = self.proxy(llama, "--save-idle", "1s")
+        prompt, stored, is_text = first, 0, isinstance(first, str)
+        totals = [0, 0]
+        for turn in range(N_TURNS):
+            prompt = prompt + more(turn)
+            body = {"prompt": prompt, "n_predict": n_predict, "temperature": 0,
+                    "return_tokens": True, "ignore_eos": True}
+            expected = serve.post(alone.port, "/completion", body)
+            answer = serve.post(proxy.port, "/completion", body)
+            timings, restored = answer["timings"], proxy.events("restore")
+            print(f"  turn {turn}: restored {[int(e['tokens']) for e in restored]}, "
+                  f"{timings['cache_n']} reused, {timings['prompt_n']} computed; alone "
+                  f"{expected['timings']['cache_n']} reused", flush=True)
+            # Where as much was reused, both computed the same batches.
+            if not is_text or timings["cache_n"] == expected["timings"]["cache_n"]:
+                self.assertEqual(answer["tokens"], expected["tokens"], f"turn {turn}")
+            if turn > 0:
+                # Not even the first turn's prompt is read again.
+                self.assertEqual(len(restored), 1, proxy.log())
+                self.assertGreaterEqual(int(restored[0]["tokens"]), stored)
+                self.assertGreaterEqual(timings["cache_n"], int(restored[0]["tokens"]) - 5)
+                self.assertEqual(proxy.events("reuse"), [], proxy.log())
+            totals[0] += timings["cache_n"] + timings["prompt_n"]
+            totals[1] += timings["prompt_n"]
+            stored = max(stored, min(int(proxy.wait_for_save()["tokens"]),
+                                     timings["cache_n"] + timings["prompt_n"] - 5))
+            prompt = prompt + (answer["content"] if is_text else answer["tokens"])
+            proxy.kill()
+            llama.kill()
+            llama.start()
+            proxy.start()
+        print(f"  {totals[0]} tokens of prompts, {totals[1]} computed", flush=True)
+        self.assertLess(totals[1], totals[0] / 2)
+
+    def turns_of_tokens(self, model):
+        draw = random.Random(5)
+        ids = [draw.randrange(1, 256) for _ in range(900 + 60 * N_TURNS)]
+        self.turns(model, ids[:900], lambda turn: ids[900 + 60 * turn:960 + 60 * turn])
+
+    def test_hybrid(self):
+        self.turns_of_tokens(self.tiny("qwen3_5"))
+
+    def test_sliding_windows(self):
+        self.turns_of_tokens(self.tiny("gemma3", sliding_window=64))
+
+    def test_gemma(self):
+        path = serve.OPTIONS.models / GEMMA if serve.OPTIONS.models else None
+        if path is None or not path.exists():
+            self.skipTest(f"{GEMMA} is not there")
+        text = (serve.OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
+        self.turns(path, text[:16000 if serve.IS_LONG else 5000],
+                   lambda turn: f"\n\nCHAPTER {turn + 2}\n\n", n_ctx=16384)
+
+
+if __name__ == "__main__":
+    serve.main()
