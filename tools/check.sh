@@ -279,7 +279,8 @@ servers=OFF
 cuda=(-DTQCACHE_CUDA=OFF)
 if $with_cuda; then
   nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || nvcc=
-  [ -z "$nvcc" ] || cuda=(-DTQCACHE_CUDA=ON -DTQCACHE_CUDA_FEW=ON -DCMAKE_CUDA_COMPILER="$nvcc")
+  [ -z "$nvcc" ] || cuda=(-DTQCACHE_CUDA=ON -DTQCACHE_CUDA_QUICK=ON -DCMAKE_CUDA_COMPILER="$nvcc"
+    "-DTQCACHE_CUDA_ARCHITECTURES=80-virtual;90-real")
 fi
 configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVERS="$servers" \
   "${cuda[@]}"

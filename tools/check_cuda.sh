@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
 # Builds the kernels for NVIDIA GPUs and checks them on this machine's GPU (docs/reference/cuda.md).
 #
-# usage: tools/check_cuda.sh [--programs FOLDER] [--sanitize] [--bench] [--jobs N]
-#   --programs FOLDER  run cuda_test and bench_cuda of this folder, and build nothing
+# usage: tools/check_cuda.sh [--programs FOLDER] [--sanitize] [--bench] [--jobs N] [--gpus LIST]
+#   --programs FOLDER  run the programs of this folder, and build nothing
 #   --sanitize         then tests under compute-sanitizer: memcheck, racecheck, synccheck, initcheck
 #   --bench            then run the benchmarks, also that of dense attention if python3 has torch
 #   --jobs N           processes at a time (default: all processors)
-# Without a GPU it builds everything and runs nothing.
+#   --gpus LIST        what cuda_test and bench_cuda are compiled for (default 90)
+# cuda_test_80 and cuda_test_86 have code for older GPUs, as PTX, which this GPU compiles when they run:
+# so their layouts of shared memory are tested too. Without a GPU it builds everything and runs nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-programs= sanitize=false bench=false jobs=$(nproc)
+programs='' sanitize=false bench=false jobs=$(nproc) gpus=90 older='80 86'
 while (($# > 0)); do
   case $1 in
     --programs) programs=$2 && shift ;;
     --sanitize) sanitize=true ;;
     --bench) bench=true ;;
     --jobs) jobs=$2 && shift ;;
-    *) sed -n '2,9s/^# \?//p' "$0" >&2 && exit 2 ;;
+    --gpus) gpus=$2 && shift ;;
+    *) sed -n '2,11s/^# \?//p' "$0" >&2 && exit 2 ;;
   esac
   shift
 done
@@ -26,12 +29,16 @@ if [[ -z $programs ]]; then
   export PATH=$PATH:/usr/local/cuda/bin
   build=build/cuda
   cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Release -DTQCACHE_CUDA=ON \
+    -DTQCACHE_CUDA_ARCHITECTURES="$gpus" -DTQCACHE_CUDA_TEST_ARCHITECTURES="${older// /;}" \
     -DTQCACHE_WERROR="${CI:-false}" > /dev/null
-  cmake --build $build -j "$jobs" --target cuda_test bench_cuda tqcache_cuda_shared
+  # shellcheck disable=SC2046,SC2086  # lists
+  cmake --build $build -j "$jobs" --target cuda_test bench_cuda tqcache_cuda_shared \
+    $(printf 'cuda_test_%s ' $older)
   programs=$build/programs
   mkdir -p $programs
   ln -sf ../tests/cuda/cuda_test ../bench/cuda/bench_cuda \
     ../lib/tqcache/cuda/libtqcache_cuda.so $programs/
+  for gpu in $older; do ln -sf ../tests/cuda/cuda_test_"$gpu" $programs/; done
 fi
 
 if ! nvidia-smi -L 2> /dev/null; then
@@ -39,6 +46,10 @@ if ! nvidia-smi -L 2> /dev/null; then
   exit 0
 fi
 "$programs/cuda_test" --gtest_brief=1
+for gpu in $older; do
+  echo "code for compute capability $gpu"
+  TQCACHE_CUDA_ARCHITECTURE=$gpu "$programs/cuda_test_$gpu" --gtest_brief=1
+done
 # The Python modules need nothing else of the package.
 python=$(mktemp -d)
 trap 'rm -rf "$python"' EXIT
@@ -57,6 +68,13 @@ if $sanitize; then
     echo "compute-sanitizer --tool $tool"
     compute-sanitizer --tool $tool --error-exitcode 1 "$programs/cuda_test" --gtest_brief=1 \
       --gtest_filter="$few" | grep -v '^  '
+  done
+  for gpu in $older; do
+    for tool in memcheck racecheck; do
+      echo "compute-sanitizer --tool $tool, code for compute capability $gpu"
+      compute-sanitizer --tool $tool --error-exitcode 1 "$programs/cuda_test_$gpu" \
+        --gtest_brief=1 --gtest_filter="$few" | grep -v '^  '
+    done
   done
 fi
 if $bench; then

@@ -313,6 +313,7 @@ int main(int argc, char** argv) {
   const double copy = copy_bandwidth();
   std::printf("%s, copy in device memory %.0f GB/s read and written\n", properties.name,
               copy * 1e-9);
+  std::printf("code for compute capability %.1f\n", must(cuda::attention_architecture()) / 10.0);
   if (argc == 7 && wants("one")) {
     bench_attention({std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), 8, 32,
                      std::atoi(argv[5]), std::atoi(argv[6])},

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <random>
@@ -466,6 +467,16 @@ TEST(CudaAttention, TakesPeakedScores) {
     c.n_packed = {3000};
     // A large score has a large error: what weights see of it is bounded by f16 of the factors.
     expect_right("keys of size " + std::to_string(size), c, size < 10 ? kBound : 0.1);
+  }
+}
+
+// A newer GPU can run the code of an older one: tools/check_cuda.sh says which it has built.
+TEST(CudaAttention, RunsTheCodeThatWasBuilt) {
+  const Result<int> architecture = attention_architecture();
+  ASSERT_TRUE(architecture.ok()) << architecture.error().message;
+  EXPECT_GE(*architecture, 80);
+  if (const char* const built = std::getenv("TQCACHE_CUDA_ARCHITECTURE")) {
+    EXPECT_EQ(*architecture, std::atoi(built));
   }
 }
 

@@ -85,6 +85,10 @@ struct AttentionStep {
   DenseTail tail;
 };
 
+// The compute capability that attend()'s code for the current device was compiled for: 80 for 8.0.
+// It may be less than the device's own. Errors: kIo when there is no code for the device.
+Result<int> attention_architecture();
+
 // Bytes of workspace that attend() needs. Errors: as attend().
 Result<std::size_t> attention_workspace_bytes(const AttentionStep& step);
 
@@ -92,8 +96,9 @@ Result<std::size_t> attention_workspace_bytes(const AttentionStep& step);
 // tokens gives zeros. Token i of a sequence has position i.
 //
 // Shapes: workspace [attention_workspace_bytes(step)], aligned to 16 bytes.
-// Errors: kUnsupported for a head_dim or widths of codes that have no kernel, or values whose mean
-//         turns; kInvalidArgument for arguments that do not fit; kIo when a launch fails.
+// Errors: kUnsupported for a head_dim or widths of codes that have no kernel, values whose mean
+//         turns, or code for a GPU with more shared memory than this one has; kInvalidArgument for
+//         arguments that do not fit; kIo when a launch fails.
 // Bytes:  the same on every run; products of f16 numbers added in f32.
 Result<void> attend(const AttentionStep& step, void* workspace, Stream stream);
 

@@ -1,0 +1,7 @@
+#include "tqcache/cuda/packed_attention.cuh"
+
+namespace tqcache::cuda {
+
+std::span<const Choice> choices_of_256() { return choices<256>(); }
+
+}  // namespace tqcache::cuda

@@ -1,0 +1,348 @@
+#pragma once
+// cuda/attention_parts.cuh: the kernels around attend_packed: factors of sinusoids, dense tokens,
+// and joining the splits. Of attention.cu only.
+
+#include "tqcache/cuda/attention_args.cuh"
+#include "tqcache/cuda/packed_tile.cuh"
+#include "tqcache/cuda/sinusoids.h"
+
+namespace tqcache::cuda {
+
+constexpr int kFactorHeads = 8;   // query heads of a block of make_factors
+constexpr int kFactorBlocks = 4;  // token blocks of it
+constexpr int kFactorThreads = kFactorHeads * kStepRows;
+
+// Factors of the sinusoids of four blocks of a sequence for eight query heads. Pairs of a query and
+// the mean give amplitudes, turned to the middle of each block; those of slow pairs are joined to
+// factors of polynomials (codec.md §8).
+__global__ void __launch_bounds__(kFactorThreads)
+    make_factors(const __grid_constant__ AttendArgs p) {
+  __shared__ float2 phasors[kFactorBlocks][kMostPairs];
+  // Of each pair; later of the fast pairs, and factors of two polynomials each.
+  __shared__ float2 amplitudes[kFactorBlocks][kFactorHeads][kMostPairs + 9];
+  __shared__ __align__(16) float joins[kMostPairs * kJoinRow];
+  allow_next_kernel();
+  const SinusoidArgs& w = p.sinusoids;
+  const int first_block = static_cast<int>(blockIdx.x) * kFactorBlocks;
+  const int sequence = static_cast<int>(blockIdx.z);
+  const int n_blocks =
+      min(kFactorBlocks, (p.n_packed[sequence] + kPageTokens - 1) / kPageTokens - first_block);
+  if (n_blocks <= 0) return;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int first = static_cast<int>(blockIdx.y) * kFactorHeads;
+  const int n = min(kFactorHeads, p.n_query_heads - first);
+  const int head_dim = p.head_dim;
+  const long long queries = (static_cast<long long>(sequence) * p.n_query_heads + first) * head_dim;
+  const int n_slow = w.n_pairs - w.n_fast;
+#pragma unroll 4
+  for (int i = thread; i < n_slow * kJoinRow / 4; i += kFactorThreads) {
+    reinterpret_cast<float4*>(joins)[i] = __ldg(reinterpret_cast<const float4*>(w.joins) + i);
+  }
+  static_assert(kFactorThreads / 32 == kFactorBlocks);
+  for (int pair = lane; pair < w.n_pairs; pair += 32) {
+    const double middle = (first_block + warp) * static_cast<double>(kPageTokens) + 127.5;
+    const double turns = w.turns[pair] * middle;
+    float2 at;
+    sincospif(2 * static_cast<float>(turns - rint(turns)), &at.y, &at.x);
+    phasors[warp][pair] = at;
+  }
+  __syncthreads();
+  for (int head = warp; head < n; head += kFactorThreads / 32) {
+    const float* const mean = w.mean + (first + head) / p.group * head_dim;
+    for (int pair = lane; pair < w.n_pairs; pair += 32) {
+      const long long query = queries + head * head_dim + pair;
+      const float q0 = load_value(p.queries, p.dtype, query) * p.scale;
+      const float q1 = load_value(p.queries, p.dtype, query + w.n_pairs) * p.scale;
+      const float m0 = __ldg(mean + pair), m1 = __ldg(mean + pair + w.n_pairs);
+      const float a = q0 * m0 + q1 * m1, b = q1 * m0 - q0 * m1;
+#pragma unroll
+      for (int block = 0; block < kFactorBlocks; ++block) {
+        const float2 at = phasors[block][pair];
+        amplitudes[block][head][pair] = make_float2(a * at.x + b * at.y, b * at.x - a * at.y);
+      }
+    }
+  }
+  __syncthreads();
+  const int head = thread / kStepRows, degree = thread % kStepRows;
+  float sums[kFactorBlocks] = {};
+  if (head < n) {
+    float constant = 0;
+    if (degree == 0) {  // what does not turn
+      for (int i = 2 * w.n_pairs; i < head_dim; ++i) {
+        constant += load_value(p.queries, p.dtype, queries + head * head_dim + i) * p.scale *
+                    __ldg(w.mean + (first + head) / p.group * head_dim + i);
+      }
+    }
+#pragma unroll
+    for (float& sum : sums) sum = constant;
+      // Even polynomials take the cosines' amplitudes, odd ones the sines'.
+#pragma unroll 4
+    for (int i = 0; i < n_slow; ++i) {
+      const float join = joins[i * kJoinRow + degree];
+#pragma unroll
+      for (int block = 0; block < kFactorBlocks; ++block) {
+        const float* const pair = &amplitudes[block][head][w.n_fast + i].x;
+        sums[block] = fmaf(pair[degree % 2], join, sums[block]);
+      }
+    }
+  }
+  __syncthreads();
+  if (head >= n) return;
+#pragma unroll
+  for (int block = 0; block < kFactorBlocks; ++block) {
+    (&amplitudes[block][head][w.n_fast].x)[degree] = sums[block];  // 0 for degrees 14 and 15
+  }
+  __syncwarp();
+  const int query_head = first + head, of_group = query_head % p.group;
+  const int column_head = query_head / p.group * p.n_columns + of_group / kColumns;
+  const int n_heads = p.n_kv_heads * p.n_columns;
+  // Rows 2i and 2i + 1 as two f16; a factor beyond f16 becomes the largest.
+  const auto pair_at = [&](int block, int i) {
+    if (i >= w.n_fast + kStepRows / 2) return 0u;
+    const float2 at = amplitudes[block][head][i];
+    return packed_pair(fminf(fmaxf(at.x, -65504.0f), 65504.0f),
+                       fminf(fmaxf(at.y, -65504.0f), 65504.0f));
+  };
+  for (int block = 0; block < n_blocks; ++block) {
+    uint2* const factors =
+        w.factors +
+        ((static_cast<long long>(sequence) * p.max_blocks + first_block + block) * n_heads +
+         column_head) *
+            w.n_steps * 32 +
+        of_group % kColumns * 4;
+    for (int i = thread % kStepRows; i < w.n_steps * 4; i += kStepRows) {
+      const int pair = i / 4 * (kStepRows / 2) + i % 4;
+      factors[i / 4 * 32 + i % 4] = make_uint2(pair_at(block, pair), pair_at(block, pair + 4));
+    }
+  }
+}
+// Dense tokens: 64 of the tail or of the sinks, one kv head and column group, in f32.
+template <int kDim>
+__global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ AttendArgs p) {
+  __shared__ float queries[kColumns][kDim];
+  __shared__ float scores[kColumns][kDenseChunk];
+  __shared__ float rows[2][kColumns];  // maxima, weights
+  allow_next_kernel();
+  const int chunk = static_cast<int>(blockIdx.x), column_head = static_cast<int>(blockIdx.y);
+  const int sequence = static_cast<int>(blockIdx.z), thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32, lane = thread % 32;
+  const int head = column_head / p.n_columns, column_group = column_head % p.n_columns;
+  const int columns = min(kColumns, p.group - column_group * kColumns);
+  const bool is_tail = chunk < p.n_tail_chunks;
+  const int first = (is_tail ? chunk : chunk - p.n_tail_chunks) * kDenseChunk;
+  const int n_all = is_tail ? p.tail.n_tokens[sequence] : min(p.n_sinks, p.n_packed[sequence]);
+  const int n = min(kDenseChunk, n_all - first);
+  const int n_heads = p.n_kv_heads * p.n_columns;
+  float* const split =
+      p.dense_splits +
+      (static_cast<long long>(sequence * n_heads + column_head) * p.n_dense_chunks + chunk) *
+          split_floats(kDim);
+  if (n <= 0) {
+    if (thread < columns) {
+      split[kColumns * kDim + thread] = kNoMaximum;
+      split[kColumns * kDim + kColumns + thread] = 0;
+    }
+    for (int i = thread; i < columns * kDim; i += blockDim.x) split[i] = 0;
+    wait_for_previous_kernel();  // when this kernel is done, so is that one
+    return;
+  }
+  const Dtype dtype = is_tail ? p.tail.dtype : p.sink_dtype;
+  const void *keys = p.tail.keys, *values = p.tail.values;
+  long long row =
+      ((static_cast<long long>(sequence) * p.n_kv_heads + head) * p.tail.capacity + first) * kDim;
+  if (!is_tail) {
+    const auto sinks = [&](const SideArgs& side) {
+      const long long page = side.table == nullptr
+                                 ? static_cast<long long>(sequence) * p.max_blocks
+                                 : side.table[static_cast<long long>(sequence) * p.max_blocks];
+      return side.data + page * side.page_bytes + side.scales_at + p.n_kv_heads * side.row_bytes;
+    };
+    keys = sinks(p.k);
+    values = sinks(p.v);
+    row = (static_cast<long long>(head) * p.n_sinks + first) * kDim;
+  }
+  for (int i = thread; i < columns * kDim; i += blockDim.x) {
+    const long long query = static_cast<long long>(sequence) * p.n_query_heads + head * p.group +
+                            column_group * kColumns + i / kDim;
+    queries[i / kDim][i % kDim] = load_value(p.queries, p.dtype, query * kDim + i % kDim) * p.scale;
+  }
+  __syncthreads();
+  for (int token = warp; token < n; token += 4) {
+    float x[kDim / 32];
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i) {
+      x[i] = load_value(keys, dtype, row + static_cast<long long>(token) * kDim + lane + 32 * i);
+    }
+    for (int c = 0; c < columns; ++c) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kDim / 32; ++i) sum += x[i] * queries[c][lane + 32 * i];
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      if (lane == 0) scores[c][token] = sum;
+    }
+  }
+  __syncthreads();
+  for (int c = warp; c < columns; c += 4) {
+    float most = kNoMaximum, weight = 0;
+    for (int i = lane; i < n; i += 32) most = fmaxf(most, scores[c][i]);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    }
+    for (int i = lane; i < n; i += 32) {
+      scores[c][i] = exp2_fast(scores[c][i] - most);
+      weight += scores[c][i];
+    }
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) weight += __shfl_xor_sync(~0u, weight, step);
+    if (lane == 0) rows[0][c] = most, rows[1][c] = weight;
+  }
+  __syncthreads();
+  for (int d = thread; d < kDim; d += blockDim.x) {
+    float sums[kColumns] = {};
+    for (int token = 0; token < n; ++token) {
+      const float x = load_value(values, dtype, row + static_cast<long long>(token) * kDim + d);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if (c < columns) sums[c] += scores[c][token] * x;
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      if (c < columns) split[c * kDim + d] = sums[c];
+    }
+  }
+  if (thread < columns) {
+    split[kColumns * kDim + thread] = rows[0][thread];
+    split[kColumns * kDim + kColumns + thread] = rows[1][thread];
+  }
+  wait_for_previous_kernel();  // when this kernel is done, so is that one
+}
+
+// Of the first n threads of a block.
+template <int n>
+__device__ __forceinline__ void barrier_of() {
+  asm volatile("bar.sync 1, %0;\n" ::"n"(n) : "memory");
+}
+
+// Joins the splits of one query head, and rotates the sum of values back. Threads (d, row): rows
+// share the splits.
+constexpr int kMostJoinRows = 8;
+
+template <int kDim>
+__global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ AttendArgs p) {
+  __shared__ int totals[2];  // tiles of one head: before this sequence, and of all
+  __shared__ float sums[kMostJoinRows][2][kDim];
+  __shared__ float numbers[kMostJoinRows][3];  // maximum, weights
+  const int query_head = static_cast<int>(blockIdx.x), sequence = static_cast<int>(blockIdx.y);
+  const int d = static_cast<int>(threadIdx.x), row = static_cast<int>(threadIdx.y);
+  const int n_rows = static_cast<int>(blockDim.y);
+  const int head = query_head / p.group, of_group = query_head % p.group;
+  const int column_head = head * p.n_columns + of_group / kColumns, column = of_group % kColumns;
+  const int n_heads = p.n_kv_heads * p.n_columns;
+  if (row == 0 && d < 32) {
+    int before = 0, all = 0;
+    for (int s = d; s < p.n_sequences; s += 32) {
+      const int tiles = tiles_of(p, s);
+      all += tiles;
+      if (s < sequence) before += tiles;
+    }
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      before += __shfl_xor_sync(~0u, before, step);
+      all += __shfl_xor_sync(~0u, all, step);
+    }
+    if (d == 0) totals[0] = before, totals[1] = all;
+  }
+  const int tiles = tiles_of(p, sequence);
+  float sign[3] = {1, 1, 1};  // at most three rounds
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    if (i < p.v.rounds) sign[i] = __ldg(p.v.signs + i * kDim + d);
+  }
+  const float mean = p.v.mean == nullptr ? 0.0f : __ldg(p.v.mean + head * kDim + d);
+  __syncthreads();
+  const int per_cta = tiles_of_cta(p, totals[1] * n_heads);
+  const int begin = totals[0] * n_heads + column_head * tiles;
+  const int first = begin / per_cta;
+  const int n_splits = tiles == 0 ? 0 : (begin + tiles - 1) / per_cta - first + 1;
+  const int n_all = n_splits + p.n_dense_chunks;
+  const float* const splits =
+      p.splits +
+      static_cast<long long>(first + sequence * n_heads + column_head) * split_floats(kDim);
+  const float* const dense =
+      p.dense_splits + static_cast<long long>(sequence * n_heads + column_head) * p.n_dense_chunks *
+                           split_floats(kDim);
+  const auto split_of = [&](int i) {
+    return i < n_splits ? splits + i * split_floats(kDim)
+                        : dense + (i - n_splits) * split_floats(kDim);
+  };
+  wait_for_previous_kernel();
+
+  float maximum = kNoMaximum;
+  float sum[2] = {}, weight[2] = {};  // of packed and of dense tokens
+#pragma unroll 4
+  for (int i = row; i < n_all; i += n_rows) {
+    const float* const split = split_of(i);
+    const float own = split[kColumns * kDim + column];
+    const float own_weight = split[kColumns * kDim + kColumns + column];
+    const float value = split[column * kDim + d];
+    const float before = maximum;
+    maximum = fmaxf(maximum, own);
+    const float factor = exp2_fast(own - maximum), rescale = exp2_fast(before - maximum);
+    const bool is_dense = i >= n_splits;
+    sum[0] = fmaf(sum[0], rescale, is_dense ? 0.0f : factor * value);
+    sum[1] = fmaf(sum[1], rescale, is_dense ? factor * value : 0.0f);
+    weight[0] = fmaf(weight[0], rescale, is_dense ? 0.0f : factor * own_weight);
+    weight[1] = fmaf(weight[1], rescale, is_dense ? factor * own_weight : 0.0f);
+  }
+  if (n_rows > 1) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) sums[row][i][d] = sum[i];
+    if (d == 0) {
+      numbers[row][0] = maximum;
+      numbers[row][1] = weight[0];
+      numbers[row][2] = weight[1];
+    }
+    __syncthreads();
+    if (row != 0) return;
+    for (int r = 0; r < n_rows; ++r) maximum = fmaxf(maximum, numbers[r][0]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum[i] = weight[i] = 0;
+      for (int r = 0; r < n_rows; ++r) {
+        const float factor = exp2_fast(numbers[r][0] - maximum);
+        sum[i] = fmaf(sums[r][i][d], factor, sum[i]);
+        weight[i] = fmaf(numbers[r][1 + i], factor, weight[i]);
+      }
+    }
+  }
+
+  float x = sum[0];
+#pragma unroll
+  for (int round = 2; round >= 0; --round) {
+    if (round >= p.v.rounds) continue;
+#pragma unroll
+    for (int h = 1; h < 32; h *= 2) {
+      const float other = __shfl_xor_sync(~0u, x, h);
+      x = (d & h) != 0 ? other - x : x + other;
+    }
+    float* const row_of_sums = sums[0][0];
+#pragma unroll
+    for (int h = 32; h < kDim; h *= 2) {
+      barrier_of<kDim>();
+      row_of_sums[d] = x;
+      barrier_of<kDim>();
+      const float other = row_of_sums[d ^ h];
+      x = (d & h) != 0 ? other - x : x + other;
+    }
+    x *= rsqrtf(static_cast<float>(kDim)) * sign[round];
+  }
+  x += weight[0] * mean;
+  const float total = weight[0] + weight[1];
+  const float result = total > 0 ? (x + sum[1]) / total : 0.0f;
+  store_value(p.output, p.dtype,
+              (static_cast<long long>(sequence) * p.n_query_heads + query_head) * kDim + d, result);
+}
+}  // namespace tqcache::cuda

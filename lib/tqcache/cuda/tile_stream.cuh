@@ -1,0 +1,180 @@
+#pragma once
+// cuda/tile_stream.cuh: tiles of packed codes on their way from global to shared memory.
+
+#include "tqcache/cuda/attention_args.cuh"
+#include "tqcache/cuda/copy_async.cuh"
+#include "tqcache/cuda/packed_tile.cuh"
+
+namespace tqcache::cuda {
+
+// The size for which this code is compiled. Host code asks for every size (Choice::launches).
+#ifdef __CUDA_ARCH__
+constexpr int kMemorySize = memory_size_of(__CUDA_ARCH__ / 10);
+#else
+constexpr int kMemorySize = 0;
+#endif
+
+// Shared memory of a block of threads.
+template <int kDim, int kKeyBits, int kValueBits, int kSize = kMemorySize>
+struct Shape {
+  static constexpr bool kDenseKeys = kKeyBits == kDenseBits;
+  static constexpr int kUnits = kDim / 32;
+  static constexpr int kKeyTile = kDenseKeys ? kTile * kDim * 2 : 2 * kUnits * slot_bytes(kKeyBits);
+  static constexpr int kValueTile = 2 * kUnits * slot_bytes(kValueBits);
+  static constexpr int kScales = kTile * 2;
+  static constexpr bool kIsLarge = kSize == 0;
+  static constexpr int kStage = kKeyTile + kValueTile + 2 * kScales;
+  static constexpr int kKeyEntries = kDenseKeys ? 0 : table_entries(kKeyBits);
+  static constexpr int kValueEntries = table_entries(kValueBits);
+  static constexpr int kTable =
+      (kKeyEntries > kValueEntries ? kKeyEntries : kValueEntries) * kTableRow;
+  static constexpr int kQueries = kColumns * kDim * 2;
+  static constexpr int kNumbers = 2 * kColumns * 4;  // query factors and constants
+  static constexpr int kPrefix = (kMaxSequences + 4) * 4;
+  static constexpr int kFixed = (kTable + kQueries + kNumbers + kPrefix + 127) / 128 * 128;
+  // Sums that warps pass on at the end of a piece: some columns of half of the warps. Few where
+  // memory is short.
+  static constexpr int merge_columns(int stages) { return kIsLarge && stages < 3 ? 4 : 2; }
+  static constexpr int merge_bytes(int warps, int stages) {
+    return (warps + 1) / 2 * merge_columns(stages) * kDim * 4;
+  }
+  static constexpr int shared_bytes(int warps, int stages) {
+    return kFixed + warps * (stages * kStage + 2 * kColumns * 4) + merge_bytes(warps, stages);
+  }
+  // More warps leave fewer registers to each: on smaller GPUs too few for some.
+  static constexpr int kWarpLimit = kIsLarge ? (kDim <= 128 ? 16 : 8) : (kDim <= 64 ? 12 : 8);
+  static constexpr int most_warps(int stages) {
+    for (const int warps : {16, 12, 8, 6, 4, 3, 2}) {
+      if (warps <= kWarpLimit && shared_bytes(warps, stages) <= kMemorySizes[kSize]) return warps;
+    }
+    return 1;
+  }
+  // Tiles of a warp in shared memory. Three or two where enough warps fit all the same. With one,
+  // keys are copied while values are added, and values while keys are scored.
+  static constexpr int kStages = kIsLarge ? (kDim <= 128 && kKeyTile + kValueTile <= 4096 ? 3 : 2)
+                                          : (most_warps(2) >= 8 ? 2 : 1);
+  static constexpr int kWarps = most_warps(kStages);
+  static constexpr int kMergeColumns = merge_columns(kStages);
+  static constexpr int kMaxima = 2 * kWarps * kColumns * 4;
+  static constexpr int kMerge = merge_bytes(kWarps, kStages);
+  static constexpr int kShared = shared_bytes(kWarps, kStages);
+};
+
+// One warp's stream of tiles of one segment (a kv head of a sequence), from global to shared
+// memory.
+template <int kDim, int kKeyBits, int kValueBits>
+class TileStream {
+  using S = Shape<kDim, kKeyBits, kValueBits>;
+
+ public:
+  __device__ TileStream(const AttendArgs& p, std::uint8_t* ring, int lane)
+      : p_(p), ring_(ring), lane_(lane) {}
+
+  // Begins with tiles first, first + kWarps, ... below last. Requires: nothing of the ring is
+  // needed.
+  __device__ __forceinline__ void start(int sequence, int head, int first, int last) {
+    sequence_ = sequence;
+    head_ = head;
+    first_ = first;
+    n_ = first < last ? (last - first + S::kWarps - 1) / S::kWarps : 0;
+#pragma unroll 1
+    for (int i = 0; i < S::kStages; ++i) {
+      copy_keys(i);
+      copy_values(i);
+    }
+  }
+
+  __device__ __forceinline__ int size() const { return n_; }
+  __device__ __forceinline__ int tile(int i) const { return first_ + i * S::kWarps; }
+  __device__ __forceinline__ const std::uint8_t* keys(int i) const {
+    return ring_ + (i % S::kStages) * S::kStage;
+  }
+  __device__ __forceinline__ const std::uint8_t* values(int i) const {
+    return keys(i) + S::kKeyTile;
+  }
+  __device__ __forceinline__ const __half* key_scales(int i) const {
+    return reinterpret_cast<const __half*>(values(i) + S::kValueTile);
+  }
+  __device__ __forceinline__ const __half* value_scales(int i) const {
+    return key_scales(i) + kTile;
+  }
+
+  // Begins to copy the keys of tile i. Called for i = 0, 1, 2, ...; values(i) follows each.
+  __device__ __forceinline__ void copy_keys(int i) {
+    if (i < n_) {
+      if (i % 32 == 0) look_ahead(i);
+      const std::uint8_t* const page = page_of(p_.k, key_pages_, i);
+      std::uint8_t* const to = ring_ + (i % S::kStages) * S::kStage;
+      const int place = tile(i) % kBlockTiles;
+      if constexpr (S::kDenseKeys) {
+        const std::uint8_t* const from =
+            page + (static_cast<long long>(head_) * kPageTokens + place * kTile) * kDim * 2;
+        constexpr int kRowChunks = kDim / 8;
+#pragma unroll
+        for (int c = lane_; c < kTile * kRowChunks; c += 32) {
+          const int row = c / kRowChunks, chunk = c % kRowChunks;
+          copy_async(to + row * kDim * 2 + (chunk ^ ((row >> 2 & 1) << 2)) * 16, from + c * 16);
+        }
+      } else {
+        constexpr int kSlotChunks = kKeyBits * 4;
+        constexpr int kChunks = 2 * S::kUnits * kSlotChunks;
+        const std::uint8_t* const from =
+            page + static_cast<long long>(head_) * p_.k.code_bytes + place * kChunks * 16;
+#pragma unroll
+        for (int c = lane_; c < kChunks; c += 32) {
+          copy_async(to + swizzled(c / kSlotChunks * slot_bytes(kKeyBits) + c % kSlotChunks * 16),
+                     from + c * 16);
+        }
+        copy_scales(p_.k, page, place, to + S::kKeyTile + S::kValueTile);
+      }
+    }
+    commit_copies();
+  }
+
+  __device__ __forceinline__ void copy_values(int i) {
+    if (i < n_) {
+      const std::uint8_t* const page = page_of(p_.v, value_pages_, i);
+      std::uint8_t* const to = ring_ + (i % S::kStages) * S::kStage + S::kKeyTile;
+      const int place = tile(i) % kBlockTiles;
+      constexpr int kSlotChunks = kValueBits * 4;
+      constexpr int kChunks = 2 * S::kUnits * kSlotChunks;
+      const std::uint8_t* const from =
+          page + static_cast<long long>(head_) * p_.v.code_bytes + place * kSlotChunks * 16;
+#pragma unroll
+      for (int c = lane_; c < kChunks; c += 32) {
+        const int group = c / kSlotChunks, chunk = c % kSlotChunks;
+        copy_async(to + swizzled(group * slot_bytes(kValueBits) + chunk * 16),
+                   from + (group * kBlockTiles * kSlotChunks + chunk) * 16);
+      }
+      copy_scales(p_.v, page, place, to + S::kValueTile + S::kScales);
+    }
+    commit_copies();
+  }
+
+ private:
+  // The pages of tiles i .. i + 31, one a lane.
+  __device__ __forceinline__ void look_ahead(int i) {
+    const int at = i + lane_ < n_ ? i + lane_ : n_ - 1;
+    const long long place =
+        static_cast<long long>(sequence_) * p_.max_blocks + tile(at) / kBlockTiles;
+    key_pages_ = p_.k.table == nullptr ? static_cast<int>(place) : p_.k.table[place];
+    value_pages_ = p_.v.table == nullptr ? static_cast<int>(place) : p_.v.table[place];
+  }
+  __device__ __forceinline__ const std::uint8_t* page_of(const SideArgs& side, int pages, int i) {
+    return side.data + __shfl_sync(~0u, pages, i % 32) * side.page_bytes;
+  }
+  __device__ __forceinline__ void copy_scales(const SideArgs& side, const std::uint8_t* page,
+                                              int place, std::uint8_t* to) {
+    if (lane_ >= S::kScales / 16) return;
+    copy_async(to + lane_ * 16,
+               page + side.scales_at + head_ * side.row_bytes + place * S::kScales + lane_ * 16);
+  }
+
+  const AttendArgs& p_;
+  int sequence_ = 0, head_ = 0, first_ = 0, n_ = 0;
+  std::uint8_t* ring_;
+  int lane_;
+  int key_pages_ = 0, value_pages_ = 0;
+};
+
+}  // namespace tqcache::cuda
