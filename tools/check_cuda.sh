@@ -7,8 +7,8 @@
 #   --bench            then run the benchmarks, also that of dense attention if python3 has torch
 #   --jobs N           processes at a time (default: all processors)
 #   --gpus LIST        what cuda_test and bench_cuda are compiled for (default 90)
-# cuda_test_80 and cuda_test_86 have code for older GPUs, as PTX, which this GPU compiles when they run:
-# so their layouts of shared memory are tested too. Without a GPU it builds everything and runs nothing.
+# cuda_test_80 and cuda_test_86 have code for older GPUs, as PTX, which this GPU compiles when they
+# run: so their layouts of shared memory are tested too. Without a GPU it only builds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -78,8 +78,11 @@ if $sanitize; then
   done
 fi
 if $bench; then
-  "$programs/bench_cuda"
-  if python3 -c 'import torch' 2> /dev/null; then python3 bench/cuda/dense_attention.py; fi
+  if python3 -c 'import torch' 2> /dev/null; then
+    python3 bench/cuda/tables.py "$programs"
+  else
+    "$programs/bench_cuda"
+  fi
   if python3 -c 'import torch, transformers' 2> /dev/null; then
     python3 bench/cuda/transformers_cache.py
   fi

@@ -406,10 +406,13 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
             static_cast<long long>(cta + sequence * n_heads + column_head) * split_floats(kDim);
     columns = min(kColumns, p.group - column_head % p.n_columns * kColumns);
     uint4 q[S::kUnits];
+    const auto load_queries = [&] {
 #pragma unroll
-    for (int u = 0; u < S::kUnits; ++u) {
-      q[u] = *reinterpret_cast<const uint4*>(queries + g * kDim + u * 32 + t * 8);
-    }
+      for (int u = 0; u < S::kUnits; ++u) {
+        q[u] = *reinterpret_cast<const uint4*>(queries + g * kDim + u * 32 + t * 8);
+      }
+    };
+    if constexpr (!S::kReloadsQueries) load_queries();
     const float factor[2] = {factors[2 * t], factors[2 * t + 1]};
     const float constant[2] = {constants[2 * t], constants[2 * t + 1]};
     const int n_tokens = p.n_packed[sequence];
@@ -428,6 +431,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
       }
       wait_copies<2 * S::kStages - 1>();
       __syncwarp();
+      if constexpr (S::kReloadsQueries) load_queries();
       float s[2][4] = {};
       score_tile<kDim, kKeyBits>(stream.keys(i), table, q, g, t, lane4, s);
       float scales[4] = {1, 1, 1, 1};

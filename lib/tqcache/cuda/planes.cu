@@ -7,7 +7,7 @@
 namespace tqcache::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kPlaneThreads = 256;
 constexpr int kOwn = 16;  // numbers of a thread: 16 bytes of each plane
 
 struct PlaneArgs {
@@ -52,9 +52,9 @@ __device__ __forceinline__ void join_four(const std::uint32_t* planes, std::uint
 }
 
 template <int kWidth, bool kSplits>
-__global__ void __launch_bounds__(kThreads) move_planes(const __grid_constant__ PlaneArgs p) {
+__global__ void __launch_bounds__(kPlaneThreads) move_planes(const __grid_constant__ PlaneArgs p) {
   const long long whole = p.n / kOwn;
-  const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
+  const long long i = static_cast<long long>(blockIdx.x) * kPlaneThreads + threadIdx.x;
   if (i < whole) {
     std::uint32_t numbers[kOwn * kWidth / 4], planes[kWidth][4];
     uint4* const at = p.numbers + i * kWidth;
@@ -139,11 +139,11 @@ Result<void> move(void* numbers, std::int64_t n, int width, const BytePlanes& pl
   if (!is_aligned) return invalid("planes: alignment");
   if (n == 0) return {};
   const std::int64_t items = n / kOwn + n % kOwn;
-  const auto blocks = static_cast<unsigned>((items + kThreads - 1) / kThreads);
+  const auto blocks = static_cast<unsigned>((items + kPlaneThreads - 1) / kPlaneThreads);
   if (width == 2) {
-    move_planes<2, kSplits><<<blocks, kThreads, 0, stream>>>(p);
+    move_planes<2, kSplits><<<blocks, kPlaneThreads, 0, stream>>>(p);
   } else {
-    move_planes<4, kSplits><<<blocks, kThreads, 0, stream>>>(p);
+    move_planes<4, kSplits><<<blocks, kPlaneThreads, 0, stream>>>(p);
   }
   return check_launch("planes");
 }

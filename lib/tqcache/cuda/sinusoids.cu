@@ -20,7 +20,7 @@ namespace {
 // polynomials of degree 0 to 13 leave 3e-7 of a cosine.
 constexpr double kSlowRadians = 4;
 constexpr double kHalfBlock = kPageTokens / 2;
-constexpr double kTwoPi = 2 * std::numbers::pi;
+constexpr double kFullTurn = 2 * std::numbers::pi;
 
 // Factors of T_0, T_2, ... in cos(a x), and of T_1, T_3, ... in sin(a x), in the order of degrees.
 // Gauss-Chebyshev quadrature; with so many nodes its error is below that of f64.
@@ -43,7 +43,7 @@ std::array<double, kPolynomials> expansion(double a) {
 double value_at(std::span<const double> turns, int n_fast, int row, int token) {
   const double u = token + 0.5 - kHalfBlock;
   if (row < 2 * n_fast) {
-    const double angle = kTwoPi * turns[static_cast<std::size_t>(row / 2)] * u;
+    const double angle = kFullTurn * turns[static_cast<std::size_t>(row / 2)] * u;
     return row % 2 == 0 ? std::cos(angle) : std::sin(angle);
   }
   const int degree = row - 2 * n_fast;
@@ -84,14 +84,15 @@ Result<DeviceSinusoids> DeviceSinusoids::make(std::span<const double> turns) {
   auto tables = std::make_shared<SinusoidTables>();
   // Frequencies of scaled RoPE need not descend, so the fast pairs end with the last fast one.
   std::size_t n_fast = turns.size();
-  while (n_fast > 0 && std::abs(turns[n_fast - 1]) * kTwoPi * kHalfBlock <= kSlowRadians) --n_fast;
+  while (n_fast > 0 && std::abs(turns[n_fast - 1]) * kFullTurn * kHalfBlock <= kSlowRadians)
+    --n_fast;
   tables->n_pairs = static_cast<int>(turns.size());
   tables->n_fast = static_cast<int>(n_fast);
   tables->n_steps = (2 * tables->n_fast + kPolynomials + kStepRows - 1) / kStepRows;
 
   std::vector<float> joins;
   for (const double turn : turns.subspan(n_fast)) {
-    for (const double factor : expansion(kTwoPi * turn * kHalfBlock)) {
+    for (const double factor : expansion(kFullTurn * turn * kHalfBlock)) {
       joins.push_back(static_cast<float>(factor));
     }
     joins.resize(joins.size() + kJoinRow - kPolynomials);

@@ -55,6 +55,8 @@ struct Shape {
                                           : (most_warps(2) >= 8 ? 2 : 1);
   static constexpr int kWarps = most_warps(kStages);
   static constexpr int kMergeColumns = merge_columns(kStages);
+  // For each tile: 255 registers do not hold them too. Larger GPUs spill a little instead.
+  static constexpr bool kReloadsQueries = kDim > 128 && !kIsLarge;
   static constexpr int kMaxima = 2 * kWarps * kColumns * 4;
   static constexpr int kMerge = merge_bytes(kWarps, kStages);
   static constexpr int kShared = shared_bytes(kWarps, kStages);
