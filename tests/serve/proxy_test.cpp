@@ -199,7 +199,7 @@ TEST_F(ProxyTest, RoundingIsMeasuredOnce) {
     EXPECT_LT(coarse, 0.3) << tensor;
   }
   EXPECT_EQ(proxy_->n_logged("event=rounding"), 1u);
-  EXPECT_EQ(entry_names().size(), 1u);
+  EXPECT_TRUE(wait_until([&] { return entry_names().size() == 1; }));
 }
 
 TEST_F(ProxyTest, TenantsShareNothing) {
