@@ -192,7 +192,8 @@ TEST_F(ProxyTest, RoundingIsMeasuredOnce) {
   EXPECT_LT(error_of("lossless", "q8_0", "keys"), 0.002);
   EXPECT_EQ(proxy_->n_logged("event=rounding"), 1u);
   for (const char* const tensor : {"keys", "values"}) {
-    const double fine = error_of("k8v8", "f16", tensor), coarse = error_of("turbo", "f16", tensor);
+    const double fine = error_of("k=mse:8,v=mse:8", "f16", tensor),
+                 coarse = error_of("turbo", "f16", tensor);
     EXPECT_GT(fine, 1e-4) << tensor;
     EXPECT_LT(fine, 0.02) << tensor;
     EXPECT_GT(coarse, 2 * fine) << tensor;
