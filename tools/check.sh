@@ -23,7 +23,8 @@
 #             tests of the Python plug-ins with them (python/test_plugins.sh)
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --long    before the other tests convert, verify, store and fetch a cache of 32 GiB, made with holes,
-#             in at most 512 MiB of memory (tests/long/large_files.py; 100 MB of disk)
+#             in at most 512 MiB of memory (tests/long/large_files.py; 100 MB of disk), and one of 131,072
+#             tokens of an 8B model's widths, which is resumed too (tests/long/long_prompt.py; 4 GB of disk)
 #   --jobs N  processes at a time (default: all processors)
 # With CI=true in the environment warnings are errors in every step.
 #
@@ -241,6 +242,7 @@ if $with_clang || $with_asan || $with_replay; then groups+=(clang); fi
 ! $with_chromium || groups+=(chromium)
 ! $with_servers || groups+=(servers)
 ! $with_wheel || groups+=(wheel)
+! $with_long || groups+=(long)
 ! $with_fuzz || groups+=(fuzz)
 ! $with_coverage || groups+=(coverage)
 tools/install-deps.sh "${groups[@]}"
@@ -287,6 +289,8 @@ configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVE
 if $with_long; then
   step "large files"
   python3 tests/long/large_files.py --tqcache build/dev/tools/tqcache --folder build
+  step "a long prompt"
+  /usr/bin/python3 tests/long/long_prompt.py --tqcache build/dev/tools/tqcache --folder build
 fi
 if $with_wheel; then check_wheel; fi
 if $with_plugins; then check_plugins; fi

@@ -2,7 +2,7 @@
 # Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
 # needs no rights, when all are there.
 #
-# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium] [servers] [wheel]
+# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium] [servers] [wheel] [long]
 #   test      also what the tests need
 #   clang     also clang 14
 #   neon      also a compiler for 64-bit ARM, an emulator, and googletest's sources
@@ -11,6 +11,7 @@
 #   interop   also what a Python environment is made with
 #   wheel     also what a Python extension is built with
 #   servers   also the engines that the store is tested with: Redis, and Ceph's S3 (73 MB to download)
+#   long      also what the long tests compute with
 #   chromium  also a browser without a window, which looks at reports (98 MB to download)
 set -euo pipefail
 
@@ -38,6 +39,7 @@ for group in "$@"; do
     interop) packages+=(python3 python3-dev python3-venv) ;;
     wheel) packages+=(python3 python3-dev python3-venv) ;;
     servers) packages+=(redis-server radosgw ceph-mon ceph-osd ceph-common curl python3) ;;
+    long) packages+=(python3 python3-numpy) ;;
     coverage) packages+=(gcovr) ;;
     chromium) packages+=(python3 chromium-headless-shell fonts-dejavu-core) ;;
     *) echo "tools/install-deps.sh: unknown group: $group" >&2; exit 2 ;;
