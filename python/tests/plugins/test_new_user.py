@@ -26,7 +26,7 @@ def lines_of_the_guide():
     return save, load
 
 
-@pytest.mark.skipif(not os.environ.get("TQCACHE_WHEEL"), reason="no wheel is given: test_plugins.sh")
+@pytest.mark.skipif(not os.environ.get("TQCACHE_WHEEL"), reason="test_plugins.sh gives a wheel")
 def test_ten_lines_in_an_empty_venv(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
