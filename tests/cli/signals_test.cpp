@@ -52,6 +52,28 @@ TEST(Signals, ASecondOneEndsTheProcessAtOnce) {
   EXPECT_EQ(end_with_signals(start_deaf_process(), SIGINT, SIGTERM), 130);
 }
 
+// Sends itself a signal while a model would be read, or after that.
+int status_after_signal(bool meanwhile) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    cli::install_signal_handlers();
+    {
+      const cli::EndsAtFirstSignal scope;
+      if (meanwhile) ::raise(SIGINT);
+    }
+    ::raise(SIGINT);
+    ::_exit(cli::interrupted() ? 7 : 8);
+  }
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+TEST(Signals, TheFirstOneEndsWorkThatCannotBeAskedToStop) {
+  EXPECT_EQ(status_after_signal(true), 130);
+  EXPECT_EQ(status_after_signal(false), 7);
+}
+
 TEST(Signals, TheFirstOneOnlySetsTheFlag) {
   const pid_t child = ::fork();
   if (child == 0) {

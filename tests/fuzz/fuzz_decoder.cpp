@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -82,6 +83,16 @@ cache::ConvertOptions options_of(std::size_t form) {
   return options;
 }
 
+// As it comes out of a file; nothing if it cannot be written or read.
+std::optional<cache::Cache> through_file(const cache::Cache& cache) {
+  const auto file =
+      format::write_cache_bytes(cache, {.compression = format::Compression::kNone, .n_threads = 1});
+  if (!file) return std::nullopt;
+  auto loaded = format::read_cache(*memory_source(*file), {.n_threads = 1});
+  if (!loaded) return std::nullopt;
+  return std::move(loaded).value();
+}
+
 // Of a model that is as it should be. Made once each. Nothing where a model's heads do not fit the
 // codec.
 const Result<cache::Cache>& good_cache(std::size_t which, std::size_t form, std::int64_t n) {
@@ -100,6 +111,11 @@ const Result<cache::Cache>& good_cache(std::size_t which, std::size_t form, std:
   must(decoder.prefill(cache, prompt(model.config, n)), "a prompt");
   Result<cache::Cache> result = form < 3 ? Result<cache::Cache>(std::move(cache))
                                          : cache::convert(std::move(cache), options_of(form));
+  if (result) {
+    auto loaded = through_file(*result);
+    require(loaded.has_value(), "a good cache can be loaded");
+    result = *std::move(loaded);
+  }
   return made.emplace(key, std::move(result)).first->second;
 }
 
@@ -177,12 +193,12 @@ void decode(const SmallModel& model, const model::Weights& weights, cache::Cache
   model::Decoder decoder(model.config, weights, 1);
   check(decoder.last_logits(cache));
   const std::vector<std::int32_t> ids = prompt(model.config, 5);
-  for (const std::size_t n : {1u, 1u, 3u, 1u}) {
+  for (const std::size_t n : {1u, 1u, 2u}) {
     const std::int64_t before = cache.n_tokens();
     const auto logits = decoder.prefill(cache, std::span(ids).first(n));
     check(logits);
     const auto done = cache.n_tokens() - before;
-    require(logits.ok() ? done == static_cast<std::int64_t>(n) : done >= 0 && done < 4,
+    require(logits.ok() ? done == static_cast<std::int64_t>(n) : done >= 0 && done < 3,
             "tokens are counted when they are done");
     if (!logits) return;
   }
@@ -209,19 +225,19 @@ void run(ByteView bytes) {
   const std::size_t form = input.below(kForms);
   const Result<cache::Cache>& good = good_cache(which, form, input.one_of(kTokens));
   if (!good) return;
-  cache::Cache spoiled = *good;
-  for (std::size_t n = input.below(4); n > 0; --n) {
-    spoil_layer(input, spoiled.layers[input.below(spoiled.layers.size())]);
-  }
-
   // Through a file, as hostile ones come.
-  const auto file = format::write_cache_bytes(spoiled, {.n_threads = 1});
-  if (!file) return;
-  auto loaded = format::read_cache(*memory_source(*file), {.n_threads = 1});
+  std::optional<cache::Cache> loaded = *good;
+  if (const std::size_t n = input.below(4); n > 0) {
+    for (std::size_t i = 0; i < n; ++i) {
+      spoil_layer(input, loaded->layers[input.below(loaded->layers.size())]);
+    }
+    loaded = through_file(*loaded);
+  }
   if (!loaded) return;
 
-  model::Tensors tensors = model.tensors.by_name;
   std::vector<Bytes> changed(input.below(3));
+  model::Tensors tensors;
+  if (!changed.empty()) tensors = model.tensors.by_name;
   for (Bytes& each : changed) {
     auto tensor =
         std::next(tensors.begin(), static_cast<std::ptrdiff_t>(input.below(tensors.size())));
@@ -230,10 +246,16 @@ void run(ByteView bytes) {
           each);
     tensor->second.bytes = each;
   }
-  const auto weights = model::read_weights(tensors, model.config);
-  if (!weights) return;
-  probe(model, *weights, *loaded);
-  decode(model, *weights, std::move(*loaded));
+  std::optional<model::Weights> weights;
+  if (!changed.empty()) {
+    auto read = model::read_weights(tensors, model.config);
+    if (!read) return;
+    weights = std::move(read).value();
+  }
+  const model::Weights& used = weights ? *weights : model.weights;
+  // One of the two, because each takes milliseconds.
+  if (input.flag()) return probe(model, used, *loaded);
+  decode(model, used, std::move(*loaded));
 }
 
 }  // namespace

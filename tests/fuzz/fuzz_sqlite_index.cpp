@@ -29,6 +29,11 @@ class StoreFolder {
     path_ = name;
     const auto backend = fuzz::must(store::open_backend(url(), {}), "a new store");
     fuzz::must(backend->put("b/0123", as_bytes("blob")), "a blob");
+    // Every index that is made anew looks into all folders. A store may lack the empty ones.
+    for (const auto& folder : fs::directory_iterator(path_ / "blobs")) {
+      std::error_code not_empty;
+      fs::remove(folder.path(), not_empty);
+    }
   }
   ~StoreFolder() {
     std::error_code ignored;

@@ -111,7 +111,7 @@ class HostileBackend : public store::Backend {
 cache::Cache make_prompt(std::size_t which) {
   switch (which) {
     case 0:
-      return test::CacheBuilder(520).dense(test::kHeads).arrays().build();
+      return test::CacheBuilder(520).dense({1, 8}).arrays().build();
     case 1:
       return test::CacheBuilder(600, 2).turbo(test::kHeads, 2, 2).build();
     default:

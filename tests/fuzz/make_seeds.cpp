@@ -31,6 +31,7 @@ void make_all(const std::filesystem::path& root) {
   make_gguf({root, "gguf"});
   make_tokenizer_json({root, "tokenizer_json"});
   make_hf({root, "hf"});
+  make_http({root, "http"});
   make_llama_state({root, "llama_state"});
   make_mlx_lm({root, "mlx_lm"});
   make_model_config({root, "model_config"});

@@ -3,6 +3,7 @@
 
 #include "serve/proxy_fixture.h"
 #include "store/faulty_backend.h"
+#include "tqcache/serve/llama_server.h"
 
 namespace tqcache::test {
 namespace {
@@ -111,6 +112,48 @@ TEST(ProxyFaults, AnAnswerThatIsTooShortIsNotPassedOnAsComplete) {
   const std::string answer = raw_exchange(proxy.port(), get_text("/x"));
   EXPECT_THAT(answer, HasSubstr("Content-Length: 100\r\n"));
   EXPECT_EQ(body_of(answer), "only this");
+}
+
+// A client that keeps its connection would take the rest for another answer.
+TEST(ProxyFaults, AnAnswerWithTwoLengthsIsABadGateway) {
+  for (const char* head : {"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+                           "Content-Length: 2\r\nContent-Length: 40\r\n"}) {
+    RawServer server([&](RawSocket& socket) {
+      socket.receive();
+      socket.send(std::string("HTTP/1.1 200 OK\r\n") + head +
+                  "\r\n13\r\nHTTP/1.1 200 OK\r\n\r\n\r\n0\r\n\r\n");
+    });
+    serve::ProxyOptions options;
+    options.upstream.url = "http://127.0.0.1:" + std::to_string(server.port());
+    RunningProxy proxy(options);
+    EXPECT_EQ(status_of(raw_exchange(proxy.port(), get_text("/x"))), 502) << head;
+  }
+}
+
+TEST(ProxyFaults, AHeaderWithAControlCharacterIsNotPassedOn) {
+  RawServer server([](RawSocket& socket) {
+    socket.receive();
+    socket.send(
+        "HTTP/1.1 200 OK\r\nX-Bad: a\x01\rb\r\nX Bad: c\r\nX-Good: d\r\n"
+        "Content-Length: 2\r\n\r\nOK");
+  });
+  serve::ProxyOptions options;
+  options.upstream.url = "http://127.0.0.1:" + std::to_string(server.port());
+  RunningProxy proxy(options);
+  const std::string answer = raw_exchange(proxy.port(), get_text("/x"));
+  EXPECT_EQ(body_of(answer), "OK");
+  EXPECT_THAT(answer, HasSubstr("X-Good: d\r\n"));
+  EXPECT_THAT(answer, Not(HasSubstr("Bad")));
+}
+
+// Writing and copying such a text takes a call for each level.
+TEST(ProxyFaults, DeeplyNestedJsonIsNotRead) {
+  constexpr std::size_t kDepth = 200'000;
+  const std::string deep = std::string(kDepth, '[') + std::string(kDepth, ']');
+  const std::string tools = R"({"tools":[{"name":"f","parameters":)" + deep + "}]}";
+  EXPECT_EQ(serve::as_chat(serve::Api::kResponses, tools), "");
+  EXPECT_EQ(serve::as_chat(serve::Api::kMessages, tools), "");
+  EXPECT_NE(serve::as_chat(serve::Api::kResponses, R"({"tools":[{"parameters":[[[1]]]}]})"), "");
 }
 
 TEST(ProxyFaults, AnUpstreamServerThatIsTooSlow) {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "cli/terminal.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 
 namespace tqcache::cli {
@@ -44,13 +45,17 @@ interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
 
 }  // namespace
 
+Result<std::unique_ptr<model::Model>> load_model(const std::string& path) {
+  const EndsAtFirstSignal scope;
+  if (interrupted()) return interrupted_error();
+  return in_file(path, model::load_model(path));
+}
+
 Result<ModelFacts> load_model_facts(const std::string& path) {
   ModelFacts facts;
   if (path.empty()) return facts;
-  auto model = model::load_model(path);
-  if (!model && model.error().code != ErrorCode::kUnsupported) {
-    return in_file(path, std::move(model).error());
-  }
+  auto model = load_model(path);
+  if (!model && model.error().code != ErrorCode::kUnsupported) return std::move(model).error();
   if (model) {
     facts.model = std::move(model).value();
   } else {

@@ -1,8 +1,5 @@
 #pragma once
-// tools/cli/model_facts.h: the metadata of a model that conversions need.
-//
-// Identity and the shapes of llama.cpp state files, also of models that the decoder does not
-// support.
+// tools/cli/model_facts.h: models, and the metadata of a model that conversions need.
 
 #include <memory>
 #include <optional>
@@ -14,6 +11,13 @@
 
 namespace tqcache::cli {
 
+// Reads a model. A signal meanwhile ends the process at once: hostile tokenizers take seconds.
+//
+// Errors: those of model::load_model(), with the file; kInterrupted.
+Result<std::unique_ptr<model::Model>> load_model(const std::string& path);
+
+// Identity and the shapes of llama.cpp state files, also of models that the decoder does not
+// support.
 struct ModelFacts {
   std::unique_ptr<model::Model> model;             // null: no model, or an unsupported one
   std::optional<Error> not_run;                    // why it is unsupported

@@ -1,3 +1,4 @@
+#include "cli/model_facts.h"
 #include "cli/session_flags.h"
 
 #include <fmt/format.h>
@@ -81,7 +82,7 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
                                                        GrowingFile* growing) {
   const session::SessionOptions& options = flags.options;
   TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
-                 in_file(options.model, model::load_model(options.model)));
+                 load_model(options.model));
   std::optional<cache::Cache> cache;
   if (!options.cache.empty()) {
     TQC_TRY_ASSIGN(cache, load(console, options, *model, growing));

@@ -1,3 +1,4 @@
+#include "cli/model_facts.h"
 #include "cli/store_flags.h"
 
 #include <fmt/chrono.h>
@@ -250,7 +251,7 @@ Result<void> check_selection(const StoreSelection& selection) {
 Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
                                 const StoreSelection& selection) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
-                 in_file(selection.model, model::load_model(selection.model)));
+                 load_model(selection.model));
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> tokens,
                  read_prompt(selection.prompt, model->tokenizer));
   FoundPrefix found;

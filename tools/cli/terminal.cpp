@@ -32,6 +32,7 @@ namespace {
 // Signal handlers can only access globals.
 volatile std::sig_atomic_t g_interrupted = 0;
 volatile std::sig_atomic_t g_terminated = 0;
+volatile std::sig_atomic_t g_ends_at_first = 0;
 int g_wake_pipe[2] = {-1, -1};  // holds a byte after a signal
 
 volatile std::sig_atomic_t g_first_second = 0, g_first_ms = 0;  // when the first signal came
@@ -51,7 +52,8 @@ bool is_another_signal() {
 
 void handle(int signal) {
   const int saved_errno = errno;
-  if (is_another_signal()) ::_exit(static_cast<int>(ExitCode::kInterrupted));
+  if (g_ends_at_first != 0 || is_another_signal())
+    ::_exit(static_cast<int>(ExitCode::kInterrupted));
   g_interrupted = 1;
   if (signal == SIGTERM) g_terminated = 1;
   [[maybe_unused]] const ssize_t ignored = ::write(g_wake_pipe[1], "", 1);
@@ -80,6 +82,9 @@ void forbid_core_dumps() {
   const rlimit none = {0, 0};
   [[maybe_unused]] const int ignored = ::setrlimit(RLIMIT_CORE, &none);
 }
+
+EndsAtFirstSignal::EndsAtFirstSignal() { g_ends_at_first = 1; }
+EndsAtFirstSignal::~EndsAtFirstSignal() { g_ends_at_first = 0; }
 
 bool interrupted() { return g_interrupted != 0; }
 

@@ -13,9 +13,9 @@
 
 namespace tqcache::cli {
 
-// SIGINT and SIGTERM set the flag and interrupt waiting reads; a second one ends the process at once
-// with the exit code of an interruption. SIGPIPE and SIGXFSZ are ignored: the write fails instead,
-// with an error of its own.
+// SIGINT and SIGTERM set the flag and interrupt waiting reads; a second one ends the process at
+// once with the exit code of an interruption. SIGPIPE and SIGXFSZ are ignored: the write fails
+// instead, with an error of its own.
 void install_signal_handlers();
 
 // The memory of the program holds prompts and secrets, which must not be left in a file when it
@@ -29,6 +29,16 @@ bool terminated();
 
 // Clears the flag before results are saved: only another Ctrl-C ends the saving.
 void acknowledge_interrupt();
+
+// While one exists, the first signal ends the process at once, as a second one always does. For
+// work that cannot be asked to stop, and that leaves nothing behind.
+class EndsAtFirstSignal {
+ public:
+  EndsAtFirstSignal();
+  ~EndsAtFirstSignal();
+  EndsAtFirstSignal(const EndsAtFirstSignal&) = delete;
+  EndsAtFirstSignal& operator=(const EndsAtFirstSignal&) = delete;
+};
 
 // Waits until `fd` can be read or is at its end. Returns false if interrupted, at any moment: a
 // plain read() would miss a signal that arrives just before it.

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "cli/common_flags.h"
+#include "cli/model_facts.h"
 #include "cli/prompt.h"
 #include "cli/store_flags.h"
 #include "cli/terminal.h"
@@ -67,7 +68,7 @@ struct Answer {
 
 Result<Question> ask(const AdviseFlags& flags) {
   Question question{flags, nullptr, {}, 0};
-  TQC_TRY_ASSIGN(question.model, in_file(flags.model, model::load_model(flags.model)));
+  TQC_TRY_ASSIGN(question.model, load_model(flags.model));
   // Special tokens that a text spells out are plain text.
   TQC_TRY_ASSIGN(question.ids, read_prompt({{}, flags.file, {}, true}, question.model->tokenizer));
   question.n_tokens = flags.n_tokens.value_or(question.model->config.context_length);

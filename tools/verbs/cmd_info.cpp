@@ -7,6 +7,7 @@
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
 #include "cli/foreign_input.h"
+#include "cli/model_facts.h"
 #include "cli/verb.h"
 #include "report/info.h"
 #include "tqcache/interop/llama/llama_state.h"
@@ -42,8 +43,7 @@ struct InfoFlags {
 
 // The prompt's text, decoded by the tokenizer of the cache's model.
 Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileInfo& info) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
-                 in_file(flags.foreign.model, model::load_model(flags.foreign.model)));
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.foreign.model));
   const Sha256 fingerprint = model->tokenizer.fingerprint();
   if (fingerprint != info.identity.tokenizer_fingerprint) {
     const std::string message =

@@ -7,6 +7,7 @@
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
+#include "cli/model_facts.h"
 #include "cli/prompt.h"
 #include "cli/session_flags.h"
 #include "cli/store_flags.h"
@@ -99,8 +100,7 @@ Result<std::unique_ptr<session::Session>> prefill(const Console& console,
                                                   const PrefillOptions& options,
                                                   const PromptFlags& prompt,
                                                   session::PromptStore* store, Work& work) {
-  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
-                 in_file(options.model, model::load_model(options.model)));
+  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model, load_model(options.model));
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, read_prompt(prompt, model->tokenizer));
   if (options.max_tokens > 0 && std::ssize(ids) > options.max_tokens) {
     ids.resize(static_cast<std::size_t>(options.max_tokens));

@@ -9,6 +9,7 @@
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
+#include "cli/model_facts.h"
 #include "cli/prompt.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -53,8 +54,7 @@ struct ProfileFlags {
 };
 
 Result<eval::Profile> measure(const Console& console, const ProfileFlags& flags) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
-                 in_file(flags.model, model::load_model(flags.model)));
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.model));
   // Special tokens that a text spells out are plain text.
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids,
                  read_prompt({{}, flags.files.front(), {}, true}, model->tokenizer));
@@ -143,8 +143,7 @@ Json prediction_json(const ProfileFlags& flags, const predict::Profile& profile,
 }
 
 Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& flags) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
-                 in_file(flags.model, model::load_model(flags.model)));
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.model));
   std::vector<std::vector<std::int32_t>> texts;
   for (const std::string& file : flags.files) {
     TQC_TRY_ASSIGN(texts.emplace_back(), read_prompt({{}, file, {}, true}, model->tokenizer));

@@ -9,6 +9,7 @@
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
+#include "cli/model_facts.h"
 #include "cli/probe.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -146,7 +147,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
                          const ByteSource& source, std::unique_ptr<model::Model>& model,
                          Findings& findings) {
   if (!model) {  // for the first of several files
-    TQC_TRY_ASSIGN(model, in_file(flags.model, model::load_model(flags.model)));
+    TQC_TRY_ASSIGN(model, load_model(flags.model));
   }
   // Values are read when their layers are known to be of the model.
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,

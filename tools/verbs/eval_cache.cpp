@@ -8,6 +8,7 @@
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
+#include "cli/model_facts.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
 #include "tqcache/eval.h"
@@ -96,8 +97,7 @@ Result<std::optional<AttentionErrors>> measure_attention(const Console& console,
                                                          const CacheFlags& flags,
                                                          const CachePair& pair) {
   if (flags.model.empty()) return std::optional<AttentionErrors>();
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
-                 in_file(flags.model, model::load_model(flags.model)));
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.model));
   ProgressBar bar(console, "attention", Unit::kLayers);
   TQC_TRY_ASSIGN(
       AttentionErrors errors,

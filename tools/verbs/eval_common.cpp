@@ -12,6 +12,7 @@
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
+#include "cli/model_facts.h"
 #include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
@@ -184,7 +185,7 @@ Result<Examinee> open_examinee(const AnswerFlags& flags) {
   auto configurations = cache::parse_configurations(flags.configurations);
   if (!configurations) return in_context("--configs", std::move(configurations).error());
   examinee.configurations = std::move(configurations).value();
-  TQC_TRY_ASSIGN(examinee.model, in_file(flags.model, model::load_model(flags.model)));
+  TQC_TRY_ASSIGN(examinee.model, load_model(flags.model));
   TQC_TRY(in_file(flags.model, choose_dialogue(flags.raw, examinee)));
   return examinee;
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "cli/common_flags.h"
+#include "cli/model_facts.h"
 #include "cli/prompt.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
@@ -153,7 +154,7 @@ Result<void> check_text_flags(const Flags& flags) {
 Result<Measured> measure(const Console& console, const Flags& flags,
                          std::span<const cache::Configuration> configurations) {
   Measured measured;
-  TQC_TRY_ASSIGN(measured.model, in_file(flags.model, model::load_model(flags.model)));
+  TQC_TRY_ASSIGN(measured.model, load_model(flags.model));
   const model::Model& model = *measured.model;
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_prompt(flags.text(), model.tokenizer));
   ProgressBar bar(console, "eval", Unit::kTokens);

@@ -5,6 +5,7 @@
 
 #include "cli/codec_flags.h"
 #include "cli/common_flags.h"
+#include "cli/terminal.h"
 #include "tqcache/store.h"
 #include "tqcache/tokenizer.h"
 #include "tqcache/upkeep.h"
@@ -79,6 +80,7 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
   options.on_warning = [&log](const std::string& where, const std::string& message) {
     log.warning("store", {{"where", where}, {"message", message}});
   };
+  const EndsAtFirstSignal scope;
   return serve::Engine::open(std::move(options));
 }
 

@@ -133,6 +133,10 @@ std::optional<Refusal> take_framing(Head& head) {
 
 }  // namespace
 
+bool is_well_formed(const Header& header) {
+  return is_token(header.name) && std::ranges::all_of(header.value, is_value_char);
+}
+
 bool same_word(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](char x, char y) { return lower_case(x) == lower_case(y); });

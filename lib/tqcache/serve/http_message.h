@@ -22,6 +22,9 @@ struct Header {
   friend bool operator==(const Header&, const Header&) = default;
 };
 
+// Whether the name is a word, and the value has no control character.
+bool is_well_formed(const Header& header);
+
 // Names of headers, and some values, are compared without regard to case.
 bool same_word(std::string_view a, std::string_view b);
 

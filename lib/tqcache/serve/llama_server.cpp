@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -27,8 +28,28 @@ std::string text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
+// Discarded: not JSON, or nested so deeply that writing or copying it, which takes a call for each
+// level, could overflow the stack.
+Json parse(std::string_view text) {
+  constexpr int kMaxDepth = 256;
+  bool is_deep = false;
+  const auto look = [&](int depth, Json::parse_event_t, Json&) {
+    is_deep = is_deep || depth > kMaxDepth;
+    return !is_deep;
+  };
+  Json value = Json::parse(text, look, false);
+  return is_deep ? Json(Json::value_t::discarded) : value;
+}
+
+// What a server says, in printable ASCII.
+std::string shown(std::string text) {
+  text.resize(std::min<std::size_t>(text.size(), 300));
+  for (char& c : text) c = c >= ' ' && c <= '~' ? c : '?';
+  return text;
+}
+
 Result<Json> parse_answer(const std::string& body, std::string_view target) {
-  Json answer = Json::parse(body, nullptr, false);
+  Json answer = parse(body);
   if (!answer.is_discarded()) return answer;
   return corrupt(fmt::format("{}: the answer is not JSON", target));
 }
@@ -144,7 +165,7 @@ std::string with_slot(std::string_view body, std::int64_t slot) {
 }
 
 std::string as_chat(Api api, std::string_view body) {
-  const Json asked = Json::parse(body, nullptr, false);
+  const Json asked = parse(body);
   if (!asked.is_object()) return {};
   OrderedJson chat;
   OrderedJson messages = OrderedJson::array();
@@ -173,10 +194,10 @@ Result<std::string> LlamaServer::call(std::string_view method, const std::string
   TQC_TRY_ASSIGN(Upstream::Reply reply,
                  upstream_.call(method, target, std::move(body), headers, client));
   if (reply.status == 200) return std::move(reply.body);
-  const Json answer = Json::parse(reply.body, nullptr, false);
-  const std::string message = text(field(field(answer, "error"), "message"));
-  return unsupported(fmt::format("{}: status {}{}{}", target, reply.status,
-                                 message.empty() ? "" : ": ", message.substr(0, 300)));
+  const Json answer = parse(reply.body);
+  const std::string message = shown(text(field(field(answer, "error"), "message")));
+  return unsupported(
+      fmt::format("{}: status {}{}{}", target, reply.status, message.empty() ? "" : ": ", message));
 }
 
 Result<ServerProps> LlamaServer::props() const {
@@ -193,7 +214,7 @@ Result<ServerProps> LlamaServer::props() const {
   // Keys and values depend on adapters that are applied.
   const auto adapters = call("GET", "/lora-adapters", {}, nullptr);
   if (!adapters) return props;
-  const Json list = Json::parse(*adapters, nullptr, false);
+  const Json list = parse(*adapters);
   if (!list.is_array()) return props;
   for (const Json& adapter : list) {
     const Json& scale = field(adapter, "scale");
@@ -222,7 +243,7 @@ Result<std::vector<SlotState>> LlamaServer::slots() const {
 }
 
 Result<Asked> LlamaServer::ask(Api api, const std::string& body, Client* client) const {
-  const Json request = Json::parse(body, nullptr, false);
+  const Json request = parse(body);
   if (!request.is_object()) return invalid("the body is not a JSON object");
   Asked asked;
   const Json& reuse = field(request, "cache_prompt");

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 namespace tqcache::serve {
@@ -17,6 +19,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookInterval{50};
 constexpr std::size_t kMaxHeadBytes = std::size_t{256} << 10;
 constexpr std::size_t kMaxIdleConnections = 64;
+constexpr std::uint64_t kMaxLength = std::uint64_t{1} << 60;  // of a body
 
 struct CloseEasy {
   void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
@@ -60,6 +63,7 @@ class CurlAnswer : public UpstreamAnswer {
   void header_line(std::string_view line);
   // Works until something has arrived.
   Result<void> wait(bool for_head);
+  Result<void> take_length();
   Error failure(CURLcode code) const;
 
   CurlUpstream& upstream_;
@@ -149,8 +153,9 @@ void CurlAnswer::header_line(std::string_view line) {
   }
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos) return;
-  headers.push_back(
-      {std::string(line.substr(0, colon)), std::string(trimmed_value(line.substr(colon + 1)))});
+  Header header = {std::string(line.substr(0, colon)),
+                   std::string(trimmed_value(line.substr(colon + 1)))};
+  if (is_well_formed(header)) headers.push_back(std::move(header));
 }
 
 Error CurlAnswer::failure(CURLcode code) const {
@@ -215,12 +220,25 @@ Result<void> CurlAnswer::start(std::string_view method, const std::string& url,
   }
   is_added_ = true;
   TQC_TRY(wait(true));
+  return take_length();
+}
+
+// The length that is passed on. An answer that has two is refused: the next server could read it
+// as two answers.
+Result<void> CurlAnswer::take_length() {
+  bool is_chunked = false;
   for (const auto& [name, value] : headers) {
+    if (same_word(name, "Transfer-Encoding")) is_chunked = true;
+    if (!same_word(name, "Content-Length")) continue;
     std::uint64_t n = 0;
-    if (!same_word(name, "Content-Length") || value.empty() || value.size() > 18) continue;
-    for (const char c : value) n = n * 10 + static_cast<std::uint64_t>(c - '0');
+    const auto end = value.data() + value.size();
+    const auto [stop, problem] = std::from_chars(value.data(), end, n);
+    if (problem != std::errc() || stop != end || n > kMaxLength || (length && *length != n)) {
+      return failure(CURLE_WEIRD_SERVER_REPLY);
+    }
     length = n;
   }
+  if (is_chunked && length) return failure(CURLE_WEIRD_SERVER_REPLY);
   return {};
 }
 
@@ -357,11 +375,14 @@ Response forward(Upstream& upstream, const Request& request, std::string body, C
   response.headers = end_to_end_headers(answer->headers);
   response.stream_length = answer->length;
   if (answer->status == 204 || answer->status == 304) return response;
-  response.stream = [answer](Sink& sink) {
+  response.stream = [answer, is_head = request.method == "HEAD"](Sink& sink) {
+    std::uint64_t n_bytes = 0;
     while (true) {
       const Result<std::string> piece = answer->read();
       if (!piece) return false;
-      if (piece->empty()) return true;
+      if (piece->empty()) return is_head || n_bytes == answer->length.value_or(n_bytes);
+      n_bytes += piece->size();
+      if (n_bytes > answer->length.value_or(n_bytes)) return false;
       if (!sink.write(*piece)) return false;
     }
   };

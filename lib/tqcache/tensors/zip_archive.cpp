@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 
 #include "tqcache/base/memory_budget.h"
@@ -215,7 +215,7 @@ struct ZipArchive::State {
     if (n < 0 || static_cast<std::uint64_t>(n) > limits.max_members) {
       return too_large(fmt::format("zip: {} members", n));
     }
-    std::unordered_set<std::string> names;
+    std::set<std::string> names;  // ordered: the file chooses them
     std::uint64_t n_inflated = 0;
     for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(n); ++i) {
       TQC_TRY_ASSIGN(ZipMember member, describe(i));

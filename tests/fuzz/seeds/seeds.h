@@ -25,6 +25,7 @@ class SeedFolder {
 void make_containers(const SeedFolder& files, const SeedFolder& manifests);
 void make_gguf(const SeedFolder& seeds);
 void make_hf(const SeedFolder& seeds);
+void make_http(const SeedFolder& seeds);
 void make_llama_state(const SeedFolder& seeds);
 void make_mlx_lm(const SeedFolder& seeds);
 void make_model_config(const SeedFolder& seeds);

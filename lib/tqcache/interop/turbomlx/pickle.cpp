@@ -4,7 +4,7 @@
 
 #include <bit>
 #include <cstdio>
-#include <unordered_map>
+#include <map>
 #include <utility>
 
 #include "tqcache/error.h"
@@ -368,8 +368,8 @@ class Machine {
   FileCursor in_;
   Pickle pickle_;
   std::vector<ValueId> stack_;
-  std::vector<std::size_t> marks_;  // stack sizes
-  std::unordered_map<std::uint32_t, ValueId> memo_;
+  std::vector<std::size_t> marks_;         // stack sizes
+  std::map<std::uint32_t, ValueId> memo_;  // ordered: the file chooses the keys
   std::uint64_t texts_left_ = kMaxText;
   bool done_ = false;
 };

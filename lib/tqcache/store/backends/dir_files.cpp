@@ -30,6 +30,12 @@ std::string folder_name(int i) {
   return to_hex(ByteView(&byte, 1));
 }
 
+bool is_folder_name(std::string_view name) {
+  return name.size() == 2 && std::ranges::all_of(name, [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
 // Makes the folder accessible to the owner only, because it contains prompts; an existing folder
 // too.
 Result<void> make_folder(const fs::path& folder) {
@@ -57,7 +63,7 @@ Result<void> visit_folder(const fs::path& folder,
                           const std::function<Result<void>(const DirLayout::File&)>& visit) {
   std::error_code failed;
   fs::directory_iterator entries(folder, failed);
-  // A copy of a store may lack empty folders.
+  // Removed meanwhile.
   if (failed == std::errc::no_such_file_or_directory) return {};
   for (; !failed && entries != fs::directory_iterator(); entries.increment(failed)) {
     const std::string key = key_of(entries->path().filename());
@@ -161,11 +167,17 @@ Result<void> DirLayout::check_marker() const {
   return unsupported("tqcache-store: the layout of another version");
 }
 
+// A copy of a store may lack empty folders, so the folders that are there are listed first.
 Result<void> DirLayout::visit(const std::function<Result<void>(const File&)>& visit) const {
-  for (int i = 0; i < kFolders; ++i) {
-    TQC_TRY(visit_folder(root_ / "blobs" / folder_name(i), visit));
+  std::error_code failed;
+  fs::directory_iterator folders(root_ / "blobs", failed);
+  if (failed == std::errc::no_such_file_or_directory) return {};
+  for (; !failed && folders != fs::directory_iterator(); folders.increment(failed)) {
+    if (is_folder_name(folders->path().filename().native())) {
+      TQC_TRY(visit_folder(folders->path(), visit));
+    }
   }
-  return {};
+  return failed ? io_error("folder " + (root_ / "blobs").string(), failed.value()) : Result<void>();
 }
 
 }  // namespace tqcache::store

@@ -165,6 +165,7 @@ class RedisBackend : public Backend {
       if (reply->type == REDIS_REPLY_NIL) return {};
       const Result<std::int64_t> bytes = reply_number(*reply);
       if (!bytes) return in_context(keys[i], bytes.error());
+      if (*bytes < 0) return in_context(keys[i], corrupt("a negative size"));
       sizes[i] = static_cast<std::uint64_t>(*bytes);
       return {};
     };
@@ -175,6 +176,9 @@ class RedisBackend : public Backend {
                          Entry entry{keys[i], *sizes[i], std::nullopt};
                          // Refused with maxmemory-policy *-lfu, which counts uses instead of times.
                          const Result<std::int64_t> idle = reply_number(*reply);
+                         if (idle && *idle < 0) {
+                           return in_context(keys[i], corrupt("a negative time since its use"));
+                         }
                          if (idle) entry.idle = std::chrono::seconds(*idle);
                          return sink(entry);
                        });

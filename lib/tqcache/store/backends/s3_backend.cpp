@@ -53,7 +53,7 @@ ErrorCode code_of(long status, const std::string& word) {
 }
 
 Error refused(const S3Answer& answer) {
-  const std::string word = parse_s3_error(answer.body);
+  const std::string word = parse_s3_error(answer.body.view());
   return {code_of(answer.status, word), "refused: HTTP " + std::to_string(answer.status) +
                                             (word.empty() ? "" : " " + printable(word))};
 }
@@ -128,7 +128,7 @@ class S3Backend : public Backend {
         const S3Answer answer = std::move(answers[j]);
         const Result<bool> found = is_there(answer);
         if (!found) return in_context(some[j], found.error());
-        TQC_TRY(sink(i + j, *found ? std::optional<ByteView>(answer.body) : std::nullopt));
+        TQC_TRY(sink(i + j, *found ? std::optional<ByteView>(answer.body.view()) : std::nullopt));
       }
       return {};
     });
@@ -153,7 +153,7 @@ class S3Backend : public Backend {
   // distinguish them.
   static Result<bool> is_there(const S3Answer& answer) {
     if (answer.status == 200) return true;
-    if (answer.status != 404 || parse_s3_error(answer.body) == "NoSuchBucket")
+    if (answer.status != 404 || parse_s3_error(answer.body.view()) == "NoSuchBucket")
       return refused(answer);
     return false;
   }
@@ -201,7 +201,7 @@ class S3Backend : public Backend {
       }
       TQC_TRY_ASSIGN(const S3Answer answer, run_one(list_request(prefix, token)));
       if (answer.status != 200) return refused(answer);
-      TQC_TRY_ASSIGN(const S3Listing listing, parse_s3_listing(answer.body));
+      TQC_TRY_ASSIGN(const S3Listing listing, parse_s3_listing(answer.body.view()));
       const std::time_t now = ::curl_getdate(answer.date.c_str(), nullptr);
       for (const S3Object& object : listing.objects) TQC_TRY(list_object(object, now, sink));
       if (!token.empty() && listing.next == token) {
@@ -248,7 +248,7 @@ class S3Backend : public Backend {
   // Whether the same request may succeed later. 409: another client is writing the same key, and
   // its write may fail.
   static bool may_pass(const S3Answer& answer) {
-    return code_of(answer.status, parse_s3_error(answer.body)) == ErrorCode::kBusy;
+    return code_of(answer.status, parse_s3_error(answer.body.view())) == ErrorCode::kBusy;
   }
 
   // Sends the requests that the service cannot answer now again, after pauses that double. All

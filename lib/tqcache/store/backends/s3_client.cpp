@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "tqcache/hash.h"
 #include "tqcache/store/backends/backend_support.h"
@@ -46,7 +47,7 @@ struct Transfer {
   }
   void drop_body() {
     if (bytes_of_all != nullptr) *bytes_of_all -= answer.body.size();
-    answer.body = {};
+    answer.body.clear();
   }
 };
 
@@ -63,7 +64,7 @@ std::size_t announced_bytes(const Transfer& transfer) {
 
 std::size_t take_body(char* data, std::size_t, std::size_t size, void* user) {
   Transfer& transfer = *static_cast<Transfer*>(user);
-  Bytes& body = transfer.answer.body;
+  ArrivingBytes& body = transfer.answer.body;
   if (size > transfer.request->max_answer_bytes - body.size()) {
     transfer.too_large = true;
     return 0;
@@ -76,9 +77,8 @@ std::size_t take_body(char* data, std::size_t, std::size_t size, void* user) {
     }
     *transfer.bytes_of_all += size;
   }
-  if (body.empty()) body.reserve(announced_bytes(transfer));
-  const ByteView bytes = as_bytes({data, size});
-  body.insert(body.end(), bytes.begin(), bytes.end());
+  if (body.size() == 0) body.reserve(announced_bytes(transfer));
+  body.append(as_bytes({data, size}));
   return size;
 }
 
@@ -139,7 +139,7 @@ Error transfer_error(const Transfer& transfer, CURLcode status) {
 }
 
 // Stars in the place of a secret.
-void hide(Bytes& body, std::string_view secret) {
+void hide(std::span<std::byte> body, std::string_view secret) {
   if (secret.empty()) return;
   const ByteView wanted = as_bytes(secret);
   for (auto at = body.begin();; std::fill_n(at, secret.size(), std::byte{'*'})) {
@@ -208,6 +208,28 @@ void set_signature(CURL* easy, const S3Settings& settings) {
 }
 
 }  // namespace
+
+void ArrivingBytes::reserve(std::size_t n) {
+  if (n <= capacity_) return;
+  void* const grown = std::realloc(block_.get(), n);
+  if (grown == nullptr) throw std::bad_alloc();
+  [[maybe_unused]] std::byte* const moved = block_.release();
+  block_.reset(static_cast<std::byte*>(grown));
+  capacity_ = n;
+}
+
+void ArrivingBytes::append(ByteView bytes) {
+  if (bytes.empty()) return;
+  const std::size_t needed = size_ + bytes.size();
+  if (needed > capacity_) reserve(std::max(needed, capacity_ + capacity_ / 2));
+  std::memcpy(block_.get() + size_, bytes.data(), bytes.size());
+  size_ = needed;
+}
+
+void ArrivingBytes::clear() {
+  block_.reset();
+  size_ = capacity_ = 0;
+}
 
 struct S3Client::State {
   const S3Settings& settings;
@@ -314,9 +336,9 @@ Result<std::vector<S3Answer>> S3Client::run(std::span<const S3Request> requests)
   std::vector<S3Answer> answers;
   for (Transfer& one : transfers) {
     if (one.answer.status >= 300) {
-      hide(one.answer.body, state_->settings.secret_key);
-      hide(one.answer.body, state_->settings.access_key);
-      hide(one.answer.body, state_->settings.session_token);
+      hide(one.answer.body.bytes(), state_->settings.secret_key);
+      hide(one.answer.body.bytes(), state_->settings.access_key);
+      hide(one.answer.body.bytes(), state_->settings.session_token);
     }
     answers.push_back(std::move(one.answer));
   }

@@ -8,11 +8,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tqcache/bytes.h"
@@ -31,9 +33,44 @@ struct S3Request {
   std::uint64_t max_answer_bytes = 0;
 };
 
+// Bytes that arrive piece by piece. Unlike a vector it is not in memory twice while it grows: the
+// system moves large blocks by their pages.
+class ArrivingBytes {
+ public:
+  ArrivingBytes() = default;
+  ArrivingBytes(ArrivingBytes&& other) noexcept { swap(other); }
+  ArrivingBytes& operator=(ArrivingBytes&& other) noexcept {
+    clear();
+    swap(other);
+    return *this;
+  }
+
+  // Throws std::bad_alloc.
+  void reserve(std::size_t n);
+  void append(ByteView bytes);
+  void clear();
+  void swap(ArrivingBytes& other) noexcept {
+    block_.swap(other.block_);
+    std::swap(size_, other.size_);
+    std::swap(capacity_, other.capacity_);
+  }
+
+  std::size_t size() const { return size_; }
+  std::span<std::byte> bytes() { return {block_.get(), size_}; }
+  ByteView view() const { return {block_.get(), size_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* block) const { std::free(block); }
+  };
+
+  std::unique_ptr<std::byte, Free> block_;
+  std::size_t size_ = 0, capacity_ = 0;
+};
+
 struct S3Answer {
   long status = 0;
-  Bytes body;
+  ArrivingBytes body;
   std::string date;        // the HTTP date of the server; empty if missing
   bool postponed = false;  // not taken: all answers together were too large
 };

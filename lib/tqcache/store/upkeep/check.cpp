@@ -8,7 +8,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -376,10 +375,10 @@ class Checker {
   const Inventory& inventory_;
   CheckReport report_;
   BlobChecker blobs_;
-  std::unordered_set<std::string> named_data_;  // by states and records
-  std::unordered_set<std::string> cut_off_;     // blocks without their predecessor
-  std::unordered_set<std::string> torn_;        // incomplete blocks
-  std::unordered_set<std::string> missing_;     // keys that were reported already
+  std::set<std::string> named_data_;  // by states and records
+  std::set<std::string> cut_off_;     // blocks without their predecessor
+  std::set<std::string> torn_;        // incomplete blocks
+  std::set<std::string> missing_;     // keys that were reported already
   std::string counts_key_;
   std::optional<PartCounts> counts_;  // by the last parameters
 };

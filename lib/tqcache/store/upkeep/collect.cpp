@@ -11,7 +11,6 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -337,8 +336,8 @@ class Collector {
   const CollectPlan& plan_;
   CollectReport report_;
   std::map<std::string, std::chrono::seconds> known_;  // ages of records
-  std::unordered_set<std::string> needed_;             // needed by prompts that were put meanwhile
-  std::unordered_set<std::string_view> removed_;       // names of the inventory
+  std::set<std::string> needed_;                       // needed by prompts that were put meanwhile
+  std::set<std::string_view> removed_;                 // names of the inventory
 };
 
 }  // namespace

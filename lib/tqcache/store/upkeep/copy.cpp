@@ -12,7 +12,6 @@
 #include <span>
 #include <string>
 #include <type_traits>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -98,8 +97,8 @@ class BlobCopier {
   BlobReader there_;
   WriteBatcher batcher_;
   std::uint64_t n_done_ = 0, n_expected_ = 0;
-  std::unordered_set<std::string> done_;  // names of blocks, keys of data
-  std::unordered_set<std::string> failed_blocks_;
+  std::set<std::string> done_;  // names of blocks, keys of data
+  std::set<std::string> failed_blocks_;
   std::set<std::string> failed_;
 };
 

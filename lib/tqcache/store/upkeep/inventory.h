@@ -7,10 +7,10 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "tqcache/error.h"
@@ -76,7 +76,8 @@ class Inventory {
   std::vector<InventoryItem> items_;
   std::array<KindTotal, kBlobKinds> totals_{};
   KindTotal others_;
-  std::unordered_map<std::string_view, std::uint32_t> blocks_;  // by their hash, views of names
+  // By their hash, views of names. Ordered, because a server chooses the hashes.
+  std::map<std::string_view, std::uint32_t> blocks_;
 };
 
 // --- named prompts

@@ -17,10 +17,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -84,7 +84,7 @@ class Values {
   std::string salt_;
   ValuesOptions options_;
   std::mutex warned_mutex_;
-  std::unordered_set<std::string> warned_;
+  std::set<std::string> warned_;
 };
 
 }  // namespace tqcache::store
