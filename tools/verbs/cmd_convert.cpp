@@ -127,6 +127,10 @@ struct Job {
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
 };
 
+// The step of an archive that falls back from prediction, where the bits asked for are out of
+// reach: about 3 bits per value.
+constexpr float kUsualArchiveStep = 0.25f;
+
 // Whether keys and values are to be dense (--bits 16).
 bool is_unpacked(const cache::ConvertOptions& options) {
   return !options.keep_all && options.keys.dense && options.values.dense;
@@ -359,8 +363,15 @@ Result<void> settle_archive(const Console& console, const cache::CacheReader& so
     TQC_TRY(eval::check_profile(*profile, manifest.identity, std::ssize(manifest.layers)));
     job.options.weights = profile->weights;
   }
-  TQC_TRY_ASSIGN(job.options,
-                 format::choose_step(source, job.options, job.archive->target, bar.callback()));
+  auto chosen = format::choose_step(source, job.options, job.archive->target, bar.callback());
+  if (!chosen && chosen.error().code == ErrorCode::kInvalidArgument && job.archive->may_predict()) {
+    // The bits were meant for a predicted archive.
+    note(console, fmt::format("{}: the step of about 3 bits is used", chosen.error().message));
+    format::ArchiveTarget usual;
+    usual.step = kUsualArchiveStep;
+    chosen = format::choose_step(source, job.options, usual, bar.callback());
+  }
+  TQC_TRY_ASSIGN(job.options, std::move(chosen));
   if (const auto& profile = job.archive->profile;
       profile && has_dense_sides(source.description())) {
     job.expected_kld = eval::divergence_of_step(*profile, double{job.options.keys.codec.step});
