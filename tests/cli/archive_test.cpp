@@ -4,10 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "cli/demo.h"
+#include "support/cache_builder.h"
+#include "support/small_profile.h"
+#include "tqcache/file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace archive_test {
@@ -169,7 +174,32 @@ TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
   EXPECT_GT(report["configurations"][1]["kld"]["mean"], 0);
   EXPECT_LT(report["configurations"][1]["bits_per_value"], 4);
 
-  expect_refusal(archive({"--target-kld", "0.1", "--profile", profile}), 2, "version 2");
+  // A divergence to aim at, by what the profile measured.
+  ASSERT_GE(calibrated["curve"].size(), 3u);
+  const double wanted = calibrated["curve"][1]["kld_mean"];
+  const json aimed = made({"--target-kld", std::to_string(wanted), "--profile", profile});
+  EXPECT_NEAR(aimed["archive"]["expected_kld"], wanted, wanted / 100);
+  ::setenv("TQCACHE_PROFILES", folder.c_str(), 1);
+  const json known = json::parse(must({"info", output_, "--json"}).out)["prediction"];
+  EXPECT_NEAR(known["expected_kld"], wanted, wanted / 100);
+  EXPECT_NEAR(known["step"], calibrated["curve"][1]["step"], wanted / 10);
+  ::unsetenv("TQCACHE_PROFILES");
+  EXPECT_EQ(info["prediction"]["expected_kld"], nullptr);
+  expect_refusal(archive({"--target-kld", "5", "--profile", profile, "-f"}), 2,
+                 "divergence of 5 nats");
+  expect_refusal(archive({"--target-kld", "0.1", "--bits", "2", "--profile", profile}), 2,
+                 "--bits, --target-mse and --target-kld exclude each other");
+  expect_refusal(archive({"--target-mse", "0.1", "--profile", profile}), 2, "no --target-mse");
+
+  // Of a folder the profile with the least divergence at these bits, here the one that predicts.
+  must({"profile", "-m", kModel, "--file", kBook, "--depth", "0", "--features", "0", "--tokens",
+        "1024", "--window", "512", "-o", (folder / "a.tqprofile").string()});
+  const json chosen = made({"--bits", "2.2", "--profile", folder.string()});
+  EXPECT_EQ(chosen["archive"]["profile"], calibrated["digest"]);
+  const json fewest = made({"--target-kld", std::to_string(wanted), "--profile", folder.string()});
+  EXPECT_EQ(fewest["archive"]["profile"], calibrated["digest"]);
+  EXPECT_EQ(bits_of(fewest), bits_of(aimed));
+
   const std::string other = (dir_ / "other.tqprofile").string();
   std::string bytes;
   {
@@ -182,6 +212,58 @@ TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
   bytes[16] = '3';
   std::ofstream(other, std::ios::binary) << bytes;
   expect_refusal(archive({"--profile", other}), 21, "version");
+}
+
+// Caches that a profile cannot predict become archives as they are without one, and convert says
+// so.
+TEST(PredictedArchive, FallsBackToAnArchiveWithoutPrediction) {
+  const TempDir dir;
+  const std::string profile = (dir / "small.tqprofile").string();
+  must(write_file_atomically(profile, predict::profile_bytes(small_profile()), Overwrite::kRefuse));
+  const std::string dense = (dir / "dense.kv").string(), output = (dir / "a.tqkv").string();
+  const auto convert = [&](const cache::Cache& cache, const std::string& with) {
+    must(format::write_cache_file(cache, dense, {.overwrite = Overwrite::kAllow}));
+    const Output made = must({"convert", dense, output, "--tier", "archive", "--bits", "3",
+                              "--profile", with, "--json", "-f"});
+    EXPECT_FALSE(json::parse(made.out)["archive"].contains("profile"));
+    must({"verify", output});
+    return made.err;
+  };
+  constexpr const char* kSaid = "an archive without prediction is made";
+
+  EXPECT_THAT(convert(predicted_model_cache(3), profile),
+              AllOf(HasSubstr("the cache has 3 tokens"), HasSubstr(kSaid)));
+  EXPECT_THAT(convert(predicted_model_cache(255), profile), HasSubstr(kSaid));
+
+  // Windows and recurrent state.
+  cache::Cache mixed =
+      CacheBuilder(600).dense({2, 32}).turbo_rotating({{2, 32}, 300, 0}, 8, 8).arrays().build();
+  make_dense(std::get<cache::WindowLayer>(mixed.layers[1]), 600);
+  for (cache::NamedArray& array : std::get<cache::StateLayer>(mixed.layers[2]).arrays) {
+    std::ranges::fill(array.data, std::byte{0});
+  }
+  mixed.identity = predicted_identity();
+  EXPECT_THAT(convert(mixed, profile),
+              AllOf(HasSubstr("layers without full attention"), HasSubstr(kSaid)));
+
+  // Hidden tokens.
+  cache::Cache hidden = predicted_model_cache(300);
+  cache::hide_tokens(hidden);
+  EXPECT_THAT(convert(hidden, profile),
+              AllOf(HasSubstr("the token ids are hidden"), HasSubstr(kSaid)));
+
+  // A model without a profile: a folder may lack it, a profile that is named has to fit.
+  cache::Cache other = predicted_model_cache(300);
+  other.identity.weights_fingerprint.fill(std::byte{3});
+  EXPECT_THAT(convert(other, dir.path().string()),
+              AllOf(HasSubstr("no profile in the folder"), HasSubstr(kSaid)));
+  expect_refusal({"convert", dense, output, "--tier", "archive", "--profile", profile, "-f"}, 22,
+                 "another model");
+
+  // A divergence to aim at is known for predicted archives alone.
+  const Output aimed = must({"convert", dense, output, "--tier", "archive", "--target-kld", "0.1",
+                             "--profile", dir.path().string(), "-f"});
+  EXPECT_THAT(aimed.err, HasSubstr("is made with 3 bits per value"));
 }
 
 }  // namespace archive_test

@@ -149,6 +149,36 @@ TEST(SymbolPath, RefusesASymbolBeyondTheLimit) {
   }
 }
 
+// The encoder is free to choose, but what it says it encoded is what readers get, and all kernels
+// choose alike.
+TEST(PredictedBlock, IsEncodedTheSameOnEveryKindOfCpu) {
+  constexpr std::size_t kTokens = 37, kDim = 64, kSinks = 2;
+  const auto predictor = predictor_of(small_profile());
+  must(predictor->prepare_encoding(1));
+  std::vector<std::int32_t> ids;
+  for (std::int32_t t = 0; t < 37; ++t) ids.push_back(t * 11 % 40);
+  std::vector<Bytes> expected;
+  for (const codec::Kernels* const kernels : codec::all_kernels()) {
+    predict::BlockCoder encoder(*predictor, 0.11f, ids, kSinks, *kernels);
+    predict::BlockCoder decoder(*predictor, 0.11f, ids, kSinks);
+    EvenNumbers numbers(5);
+    for (std::size_t side = 0; side < 6; ++side) {
+      AlignedFloats rows(kTokens * kDim), encoded(kTokens * kDim), decoded(kTokens * kDim);
+      for (float& each : rows) each = numbers.next() * 3;
+      if (side == 3) rows[5 * kDim + 7] = 1e6f;  // beyond all levels
+      Bytes coded;
+      must(encoder.encode(rows, coded, encoded));
+      must(decoder.decode(coded, decoded));
+      EXPECT_EQ(encoded, decoded) << kernels->name;
+      if (kernels == codec::all_kernels().front()) {
+        expected.push_back(coded);
+      } else {
+        EXPECT_EQ(coded, expected[side]) << kernels->name << " " << side;
+      }
+    }
+  }
+}
+
 TEST(PredictionProfile, IsReadAsItWasWritten) {
   const predict::Profile profile = small_profile();
   const Bytes file = predict::profile_bytes(profile);
@@ -234,10 +264,12 @@ TEST(PredictedArchive, HasFewerBitsWithALargerStep) {
   const auto predictor = predictor_of(small_profile());
   const double n_values = 512 * 64 * 6;
   for (const double bits : {4.0, 3.0}) {
-    const float step = must(format::choose_predicted_step(*reader, predictor, 4, bits, 1));
+    const auto [step, told] = must(format::choose_predicted_step(*reader, predictor, 4, bits, 1));
+    EXPECT_DOUBLE_EQ(must(format::predicted_bits_of_step(*reader, predictor, 4, step, 1)), told);
     const double got = 8 * static_cast<double>(archive_of(cache, step).size()) / n_values;
     EXPECT_LT(got, bits * 1.02);
     EXPECT_GT(got, bits * 0.9);
+    EXPECT_NEAR(told, got, 0.02 * bits);
   }
   EXPECT_FALSE(format::choose_predicted_step(*reader, predictor, 4, 0.01, 1));
 }
@@ -343,6 +375,25 @@ TEST(PredictedArchive, IsReadByAnotherProgram) {
       EXPECT_THAT(text, testing::Not(HasSubstr("no profile")));
       if (dtype == Dtype::kF32) break;  // more than a token block takes a second
     }
+  }
+}
+
+TEST(PredictedArchive, OfTheGoldenFilesIsReadByAnotherProgram) {
+  if (std::system("python3 --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no python3";
+  const TempDir dir;
+  for (const std::string name : {"f16", "f32", "bf16"}) {
+    const std::string path = TQCACHE_GOLDEN_PREDICTED "/" + name + ".tqkv";
+    const std::string told = (dir / "told").string();
+    const std::string command = "TQCACHE_PROFILES='" TQCACHE_GOLDEN_PREDICTED
+                                "' python3 '" TQCACHE_PYTHON_READER "' '" +
+                                path + "' > '" + told + "' 2>&1";
+    const int status = std::system(command.c_str());
+    const Bytes output = must(read_file(told, 1 << 26));
+    const std::string text(reinterpret_cast<const char*>(output.data()), output.size());
+    ASSERT_EQ(status, 0) << text;
+    const CacheFileInfo info = must(format::read_cache_info(*must(open_file(path))));
+    EXPECT_THAT(text, HasSubstr(to_hex(info.content_name)));
+    EXPECT_THAT(text, testing::Not(HasSubstr("no profile")));
   }
 }
 

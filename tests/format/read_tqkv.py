@@ -528,8 +528,10 @@ def joined(rows, sinks, heads, dtype):
     for head in range(heads):
         out += sinks[head * len(sinks) // heads : (head + 1) * len(sinks) // heads]
         values = [x for row in rows[n_sinks:] for x in row[head * dim : (head + 1) * dim]]
-        require(DTYPES[dtype] != "bf16", "residuals of bf16 are not read here")
-        out += struct.pack("<%d%s" % (len(values), "fe"[dtype]), *values)
+        if DTYPES[dtype] == "bf16":
+            words = struct.unpack("<%dI" % len(values), struct.pack("<%df" % len(values), *values))
+            values = [word + 0x7FFF + (word >> 16 & 1) >> 16 for word in words]
+        out += struct.pack("<%d%s" % (len(values), "feH"[dtype]), *values)
     return out
 
 

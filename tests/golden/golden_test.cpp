@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "support/temp_dir.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/format/container_format.h"
+#include "tqcache/predict/predictor.h"
 
 namespace tqcache::test {
 namespace golden_test {
@@ -184,6 +186,68 @@ TEST_P(Golden, DecodesTheSameOnEveryKindOfCpu) {
     }
   }
 }
+
+// --- Prediction: a profile, and archives that cannot be read without it
+
+class GoldenPredicted : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    predictor_ = must(predict::read_profile(folder_ / "small.tqprofile"));
+    predict::add_profile(predictor_);
+  }
+
+  const std::filesystem::path folder_ = TQCACHE_GOLDEN_PREDICTED;
+  const Bytes file_ = read_all(folder_ / (GetParam() + ".tqkv"));
+  std::shared_ptr<const predict::Predictor> predictor_;
+};
+
+TEST_P(GoldenPredicted, HoldsWhatItsTwinSays) {
+  std::ifstream in(folder_ / (GetParam() + ".json"));
+  EXPECT_EQ(golden_json(file_), Json::parse(in));
+  EXPECT_EQ(to_hex(predictor_->digest()),
+            "2b35d1fbc090cf36a38f6687cf986b4caf030b3107911a551b999f5876f40b92");
+  EXPECT_THAT(must(format::verify_cache(*memory_source(file_))).damage, testing::IsEmpty());
+}
+
+TEST_P(GoldenPredicted, DecodesTheSameOnEveryKindOfCpu) {
+  const auto info = must(format::read_cache_info(*memory_source(file_)));
+  const cache::Cache cache = must(format::read_cache(*memory_source(file_)));
+  const auto loaded = cache::reader_of(cache);
+  const format::Prediction& prediction = *info.prediction;
+  const cache::HeadShape shape = predictor_->profile().shape;
+  const auto dim = static_cast<std::size_t>(predictor_->profile().channels());
+  const std::size_t n_sides = predictor_->profile().sides.size();
+  for (const codec::Kernels* kernels : codec::all_kernels()) {
+    for (std::size_t first = 0; first < info.sections.size(); first += n_sides) {
+      const std::int64_t block = info.sections[first].block;
+      const auto n = static_cast<std::size_t>(cache::tokens_in_block(info.n_tokens(), block));
+      const std::size_t begin = static_cast<std::size_t>(block) * cache::kTokenBlock;
+      const auto n_sinks = static_cast<std::size_t>(block == 0 ? prediction.n_sinks : 0);
+      predict::BlockCoder coder(*predictor_, prediction.step,
+                                std::span(info.tokens).subspan(begin, n), n_sinks, *kernels);
+      const predict::BlockRope rope(info.identity.rope, shape, block * cache::kTokenBlock, n);
+      for (std::size_t side = 0; side < n_sides; ++side) {
+        const format::SectionInfo& section = info.sections[first + side];
+        const Dtype dtype = std::get<cache::AttentionDesc>(info.layers[side / 2]).k.dtype;
+        const std::size_t n_dense = n_sinks * dim * dtype_size(dtype);
+        AlignedFloats rows(n * dim);
+        must(coder.decode(
+            ByteView(file_).subspan(section.file_offset, section.stored_bytes).subspan(n_dense),
+            rows));
+        if (side % 2 == 0) rope.turn(rows);
+        AlignedBytes expected, found(n * dim * dtype_size(dtype));
+        must(loaded->read(first + side, expected));
+        predict::rows_of_values(shape, dtype, ByteView(file_).subspan(section.file_offset, n_dense),
+                                std::span(rows).first(n_sinks * dim));
+        predict::values_of_rows(shape, dtype, rows, found);
+        EXPECT_EQ(found, expected) << kernels->name << " section " << first + side;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(File, GoldenPredicted, testing::Values("bf16", "f16", "f32"),
+                         [](const auto& test) { return test.param; });
 
 INSTANTIATE_TEST_SUITE_P(File, Golden, testing::ValuesIn(names_ending(".tqkv")),
                          [](const auto& test) { return test.param; });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <string_view>
 
@@ -83,8 +84,12 @@ Result<void> check_archive_flags(const TierFlags& flags) {
   return {};
 }
 
-// A profile of either version.
+// A profile of either version, or a folder that is read when the cache's model is known.
 Result<void> read_profile(const std::string& path, Archive& archive) {
+  if (std::filesystem::is_directory(path)) {
+    archive.profile_folder = path;
+    return {};
+  }
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
   std::array<std::byte, 20> start{};
   const std::size_t n_read = std::min<std::size_t>(start.size(), source->size());
@@ -119,7 +124,7 @@ void add_tier_flag(FlagSet& app, TierFlags& flags) {
   app.add(
          "--profile", flags.profile,
          "With --tier archive: file of tqcache profile, which tells how much each layer tolerates; "
-         "version 2 predicts layers")
+         "version 2 predicts layers. A folder: the best of its profiles of version 2")
       ->type_name("FILE")
       ->file();
 }
@@ -132,9 +137,15 @@ Result<std::optional<Archive>> wanted_archive(const TierFlags& flags, const Code
   if (!flags.profile.empty()) {
     TQC_TRY(in_file(flags.profile, read_profile(flags.profile, *archive)));
   }
-  if (archive->predictor != nullptr) {
-    if (flags.target_kld || flags.target_mse) {
-      return usage_error("a profile of version 2 reaches --bits, no --target-kld or --target-mse");
+  if (archive->may_predict()) {
+    if (flags.target_mse) {
+      return usage_error("a profile of version 2 reaches --bits or --target-kld, no --target-mse");
+    }
+    archive->predicted_kld = flags.target_kld;
+    if (flags.target_kld) {
+      if (!(*flags.target_kld > 0)) return usage_error("--target-kld: not above 0");
+      archive->target.bits = kDefaultArchiveBits;
+      return archive;
     }
     archive->predicted_bits = codec.both.exact_bits.value_or(kDefaultPredictedBits);
     if (!(archive->predicted_bits >= 0.1 && archive->predicted_bits <= 8)) {

@@ -28,7 +28,7 @@ struct TierFlags {
   // Of kArchive, instead of bits.
   std::optional<double> target_mse;
   std::optional<double> target_kld;
-  std::string profile;  // of kArchive: a file of `tqcache profile`, or empty
+  std::string profile;  // of kArchive: a file of `tqcache profile`, a folder of them, or empty
 };
 
 void add_tier_flag(FlagSet& app, TierFlags& flags);
@@ -44,9 +44,14 @@ Result<void> apply_tier(const TierFlags& flags, const std::vector<const Flag*>& 
 struct Archive {
   format::ArchiveTarget target;
   std::optional<eval::Profile> profile = {};
-  // A profile of version 2, and the bits per value to reach with it.
+  // With a profile of version 2, or a folder of them: either bits per value, or the divergence to
+  // reach. `target` is for caches that cannot be predicted.
   std::shared_ptr<const predict::Predictor> predictor = {};
+  std::string profile_folder = {};
   double predicted_bits = 0;
+  std::optional<double> predicted_kld = {};
+
+  bool may_predict() const { return predictor != nullptr || !profile_folder.empty(); }
 };
 
 // Absent if no archive is made. The default is 3 bits.

@@ -165,8 +165,10 @@ void add_v2(const format::CacheFileInfo& info, Json& json) {
   json["writer"] = info.writer;
   json["content_name"] = to_hex(info.content_name);
   if (info.prediction) {
+    const std::optional<double> kld = expected_divergence(*info.prediction);
     json["prediction"] = {{"profile", to_hex(info.prediction->profile)},
                           {"step", info.prediction->step},
+                          {"expected_kld", kld ? Json(*kld) : Json(nullptr)},
                           {"sink_tokens", info.prediction->n_sinks}};
   }
   if (info.encryption) json["key_id"] = to_hex(info.encryption->key_id);

@@ -19,16 +19,20 @@ std::string line(std::string_view label, std::string_view value) {
   return fmt::format("{:<16}{}{}\n", label, gap, printable(value));
 }
 
+std::string prediction_text(const format::Prediction& prediction) {
+  const auto kld = expected_divergence(prediction);
+  return fmt::format("step {:.4g}, {} sink tokens, expected KLD {}, profile {}", prediction.step,
+                     prediction.n_sinks,
+                     kld ? fmt::format("{:.3g}", *kld) : "unknown without its profile",
+                     to_hex(prediction.profile));
+}
+
 std::string head_text(const format::CacheFileInfo& info) {
   const std::string encryption =
       info.encryption ? line("encryption", "AES-256-GCM, key " + to_hex(info.encryption->key_id))
                       : std::string();
   const std::string prediction =
-      info.prediction
-          ? line("predicted",
-                 fmt::format("step {:.4g}, {} sink tokens, profile {}", info.prediction->step,
-                             info.prediction->n_sinks, to_hex(info.prediction->profile)))
-          : std::string();
+      info.prediction ? line("predicted", prediction_text(*info.prediction)) : std::string();
   return line("format", fmt::format("version {}, generation {}", info.version, info.generation)) +
          encryption + prediction + line("written by", info.writer) +
          line("content", "sha256 " + to_hex(info.content_name));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -25,6 +26,7 @@
 #include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/predict/predictor.h"
+#include "tqcache/predict/rate.h"
 #include "tqcache/quantize.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
@@ -116,6 +118,7 @@ struct Job {
   std::optional<Archive> archive;      // its goal
   std::optional<double> expected_kld;  // of the archive, if a profile predicts it
   float predicted_step = 0;            // above 0: a predicted archive
+  std::shared_ptr<const predict::Predictor> predictor = {};  // of it
 
   std::int64_t predicted_sinks() const {
     return std::max(options.keys.n_sinks, options.values.n_sinks);
@@ -123,6 +126,10 @@ struct Job {
   bool to_stdout() const { return flags.output == "-"; }
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
 };
+
+// The step of an archive that falls back from prediction, where the bits asked for are out of
+// reach: about 3 bits per value.
+constexpr float kUsualArchiveStep = 0.25f;
 
 // Whether keys and values are to be dense (--bits 16).
 bool is_unpacked(const cache::ConvertOptions& options) {
@@ -170,7 +177,7 @@ Json archive_json(const Job& job) {
   Json json;
   json["configuration"] = job.predicted_step > 0 ? fmt::format("predicted:{}", job.predicted_step)
                                                  : cache::configuration_text(job.options);
-  if (job.predicted_step > 0) json["profile"] = to_hex(job.archive->predictor->digest());
+  if (job.predicted_step > 0) json["profile"] = to_hex(job.predictor->digest());
   json["expected_kld"] = job.expected_kld ? Json(*job.expected_kld) : Json(nullptr);
   return json;
 }
@@ -287,28 +294,89 @@ bool has_dense_sides(const cache::CacheDesc& manifest) {
   });
 }
 
+// The profiles that the cache can be predicted with. A profile that was named has to fit; of a
+// folder those that fit count.
+Result<std::vector<std::shared_ptr<const predict::Predictor>>> fitting_predictors(
+    const Console& console, const cache::CacheDesc& cache, const Archive& archive) {
+  std::vector<std::shared_ptr<const predict::Predictor>> all, fitting;
+  if (archive.predictor != nullptr) all.push_back(archive.predictor);
+  if (!archive.profile_folder.empty()) {
+    TQC_TRY_ASSIGN(all, predict::profiles_of_model(archive.profile_folder,
+                                                   cache.identity.weights_fingerprint));
+  }
+  std::string why = "no profile in the folder belongs to the model of the cache";
+  for (const auto& each : all) {
+    const auto fits = format::check_predictable(cache, each->profile());
+    if (fits) fitting.push_back(each);
+    if (fits) continue;
+    if (fits.error().code != ErrorCode::kUnsupported && archive.predictor != nullptr) {
+      return fits.error();
+    }
+    why = fits.error().message;
+  }
+  if (fitting.empty()) {
+    const std::string bits = archive.predicted_kld
+                                 ? fmt::format(" with {} bits per value", *archive.target.bits)
+                                 : std::string();
+    note(console, fmt::format("{}: an archive without prediction is made{}", why, bits));
+  }
+  return fitting;
+}
+
+// Chooses the profile and the step of a predicted archive: the least divergence to expect at the
+// bits that were asked for, or the fewest bits at the divergence.
+Result<void> settle_prediction(const Console& console, const cache::CacheReader& source, Job& job) {
+  const Archive& archive = *job.archive;
+  if (!archive.may_predict()) return {};
+  TQC_TRY_ASSIGN(const auto predictors, fitting_predictors(console, source.description(), archive));
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& each : predictors) {
+    float step = 0;
+    double cost = 0;
+    if (archive.predicted_kld) {
+      TQC_TRY_ASSIGN(const double found,
+                     predict::step_of_divergence(each->profile(), *archive.predicted_kld));
+      step = static_cast<float>(found);
+      if (predictors.size() > 1) {
+        TQC_TRY_ASSIGN(cost, format::predicted_bits_of_step(source, each, job.predicted_sinks(),
+                                                            step, job.options.n_threads));
+      }
+    } else {
+      TQC_TRY_ASSIGN(const format::PredictedStep found,
+                     format::choose_predicted_step(source, each, job.predicted_sinks(),
+                                                   archive.predicted_bits, job.options.n_threads));
+      step = found.step;
+      cost = predict::expected_divergence(each->profile(), double{step});
+    }
+    if (cost >= least) continue;
+    least = cost;
+    job.predictor = each;
+    job.predicted_step = step;
+    job.expected_kld = predict::expected_divergence(each->profile(), double{step});
+  }
+  return {};
+}
+
 // Finds the quantization step of an archive, if one is made.
 Result<void> settle_archive(const Console& console, const cache::CacheReader& source, Job& job) {
   if (!job.archive || job.target != Target::kTqkv) return {};
-  if (const auto& predictor = job.archive->predictor) {
-    const auto fits = format::check_predictable(source.description(), predictor->profile());
-    if (fits) {
-      TQC_TRY_ASSIGN(job.predicted_step, format::choose_predicted_step(
-                                             source, predictor, job.predicted_sinks(),
-                                             job.archive->predicted_bits, job.options.n_threads));
-      return {};
-    }
-    if (fits.error().code != ErrorCode::kUnsupported) return fits;
-    note(console, fmt::format("{}: an archive without prediction is made", fits.error().message));
-  }
+  TQC_TRY(settle_prediction(console, source, job));
+  if (job.predicted_step > 0) return {};
   ProgressBar bar(console, "measuring", Unit::kSides);
   if (const auto& profile = job.archive->profile) {
     const cache::CacheDesc& manifest = source.description();
     TQC_TRY(eval::check_profile(*profile, manifest.identity, std::ssize(manifest.layers)));
     job.options.weights = profile->weights;
   }
-  TQC_TRY_ASSIGN(job.options,
-                 format::choose_step(source, job.options, job.archive->target, bar.callback()));
+  auto chosen = format::choose_step(source, job.options, job.archive->target, bar.callback());
+  if (!chosen && chosen.error().code == ErrorCode::kInvalidArgument && job.archive->may_predict()) {
+    // The bits were meant for a predicted archive.
+    note(console, fmt::format("{}: the step of about 3 bits is used", chosen.error().message));
+    format::ArchiveTarget usual;
+    usual.step = kUsualArchiveStep;
+    chosen = format::choose_step(source, job.options, usual, bar.callback());
+  }
+  TQC_TRY_ASSIGN(job.options, std::move(chosen));
   if (const auto& profile = job.archive->profile;
       profile && has_dense_sides(source.description())) {
     job.expected_kld = eval::divergence_of_step(*profile, double{job.options.keys.codec.step});
@@ -320,8 +388,8 @@ Result<void> settle_archive(const Console& console, const cache::CacheReader& so
 Result<void> write_predicted(const Console& console,
                              std::shared_ptr<const cache::CacheReader> source, const Job& job) {
   TQC_TRY_ASSIGN(const auto predicted,
-                 format::predict_cache(std::move(source), job.archive->predictor,
-                                       job.predicted_step, job.predicted_sinks()));
+                 format::predict_cache(std::move(source), job.predictor, job.predicted_step,
+                                       job.predicted_sinks()));
   ProgressBar bar(console, "converting", Unit::kBytes);
   format::WriteOptions write = job.write;
   write.n_threads = job.options.n_threads;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "tqcache/file.h"
 #include "tqcache/model.h"
 #include "tqcache/predict.h"
+#include "tqcache/predict/rate.h"
 
 namespace tqcache::cli {
 namespace {
@@ -32,7 +34,8 @@ their bits among the layers accordingly, and can target a mean KL divergence ins
 
 With --depth the profile is of version 2: the keys and values of a layer are predicted from those of
 earlier layers, and archives made with it hold only what the prediction leaves. They take about a
-third of the bits, and cannot be read without the profile.
+third of the bits, and cannot be read without the profile. Interrupted with Ctrl-C, the same command
+goes on where it stopped: what was measured is in a file beside the output, PROFILE.partial.
 docs/reference/profile.md describes the file.
 
 Examples:
@@ -122,6 +125,17 @@ eval::Table prediction_table(const predict::Profile& profile) {
   return table;
 }
 
+eval::Table divergence_table(const predict::Profile& profile) {
+  eval::Table table{"Expected divergence", {"step", "bits", "mean KLD"}, {}};
+  table.caption = "Bits per value of residuals, and mean KL divergence, on text like the sample.";
+  for (const predict::CurvePoint& point : profile.curve) {
+    table.rows.push_back({eval::Number{double{point.step}, 4},
+                          eval::Number{predict::rate_of_step(profile, double{point.step}), 2},
+                          eval::Number{double{point.kld}, 5}});
+  }
+  return table;
+}
+
 Json prediction_json(const ProfileFlags& flags, const predict::Profile& profile, ByteView file) {
   Json json;
   json["schema"] = 1;
@@ -139,7 +153,18 @@ Json prediction_json(const ProfileFlags& flags, const predict::Profile& profile,
                               {"key_sensitivity", profile.sides[i].sensitivity},
                               {"value_sensitivity", profile.sides[i + 1].sensitivity}});
   }
+  json["curve"] = Json::array();
+  for (const predict::CurvePoint& point : profile.curve) {
+    json["curve"].push_back({{"step", point.step}, {"kld_mean", point.kld}});
+  }
   return json;
+}
+
+Result<predict::Profile> calibrate(const Console& console, const model::Model& model,
+                                   const std::vector<std::vector<std::int32_t>>& texts,
+                                   const eval::CalibrationOptions& options) {
+  ProgressBar bar(console, "profile", Unit::kTokens);
+  return eval::calibrate(model, texts, options, bar.callback());
 }
 
 Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& flags) {
@@ -152,18 +177,29 @@ Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& fla
   options.depth = *flags.depth;
   options.window = flags.options.window;
   options.n_threads = flags.options.n_threads;
-  ProgressBar bar(console, "profile", Unit::kTokens);
-  TQC_TRY_ASSIGN(const predict::Profile profile,
-                 eval::calibrate(*model, texts, options, bar.callback()));
+  options.checkpoint = flags.output + ".partial";
+  std::error_code error;
+  if (std::filesystem::exists(options.checkpoint, error)) {
+    note(console, fmt::format("{}: what was measured so far is used", options.checkpoint.string()));
+  }
+  auto calibrated = calibrate(console, *model, texts, options);
+  if (!calibrated && calibrated.error().code == ErrorCode::kInterrupted) {
+    note(console, fmt::format("{}: holds what was measured so far; the same command goes on from "
+                              "there",
+                              options.checkpoint.string()));
+  }
+  TQC_TRY_ASSIGN(const predict::Profile profile, std::move(calibrated));
   const Bytes file = predict::profile_bytes(profile);
   const Overwrite overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
   TQC_TRY(in_file(flags.output, write_file_atomically(flags.output, file, overwrite)));
+  std::filesystem::remove(options.checkpoint, error);
   note(console, fmt::format("{}: written, {} bytes, from {}", flags.output, grouped(file.size()),
                             counted(static_cast<std::int64_t>(profile.n_tokens), "token")));
   if (console.json) {
     TQC_TRY(print_json(prediction_json(flags, profile, file)));
   } else {
-    TQC_TRY(print(report::text_table(prediction_table(profile))));
+    TQC_TRY(print(report::text_table(prediction_table(profile)) + "\n" +
+                  report::text_table(divergence_table(profile))));
   }
   return ExitCode::kDone;
 }

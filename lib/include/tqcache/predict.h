@@ -9,6 +9,7 @@
 //
 // Spec: docs/reference/profile.md, "Version 2"; docs/reference/codec.md §11.
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -26,6 +27,7 @@ inline constexpr std::int64_t kMaxDepth = 8;
 inline constexpr std::int64_t kMaxFeatures = 1024;
 inline constexpr std::int64_t kMaxVocabulary = 1 << 20;
 inline constexpr std::int64_t kMaxChannels = 1024;  // n_kv_heads * head_dim
+inline constexpr std::size_t kMaxCurvePoints = 64;
 inline constexpr std::uint64_t kMaxProfileBytes = std::uint64_t{1} << 30;
 
 // Keys or values of one layer: all kv heads side by side, D channels, keys before RoPE.
@@ -41,6 +43,12 @@ struct SideProfile {
   float sensitivity = 0;             // for display
 };
 
+// A measured divergence.
+struct CurvePoint {
+  float step = 0;
+  float kld = 0;  // mean, in nats
+};
+
 struct Profile {
   std::string architecture;
   std::string model_name;
@@ -54,6 +62,7 @@ struct Profile {
   std::vector<std::int8_t> features;  // [vocab_size, n_features]
   std::vector<SideProfile> sides;     // keys and values of layer 0, of layer 1, ...
   std::uint64_t n_tokens = 0;         // of the calibration
+  std::vector<CurvePoint> curve;      // both ascending; may be empty
 
   std::int64_t channels() const { return shape.n_kv_heads * shape.head_dim; }
   // Number of inputs of the predictor of sides[side]: keys and values of up to `depth` earlier

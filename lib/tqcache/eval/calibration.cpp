@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -15,18 +17,20 @@
 #include "tqcache/codec/trellis/symmetric_eigen.h"
 #include "tqcache/decoder.h"
 #include "tqcache/eval.h"
+#include "tqcache/eval/calibration_state.h"
 #include "tqcache/eval/divergence.h"
+#include "tqcache/eval/predicted.h"
 #include "tqcache/eval/total_progress.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/matrix.h"
 #include "tqcache/model/loading/weights.h"
 #include "tqcache/predict/predictor.h"
+#include "tqcache/predict/rate.h"
 
 namespace tqcache::eval {
 namespace {
 
 using predict::SideProfile;
-using Doubles = std::vector<double>;
 
 constexpr std::int64_t kSkippedTokens = 4;  // first tokens of a window that are left out
 constexpr double kRidge = 1e-3;             // of the mean diagonal
@@ -36,6 +40,9 @@ constexpr double kMetricPower = 0.75;       // flattens metrics
 constexpr double kSidePower = 0.85;         // flattens sensitivities
 constexpr double kUnitsPerDeviation = 128;
 constexpr double kNoiseShare = 0.02;  // of the variance of a side, to measure its sensitivity
+constexpr std::array kCurve = {0.003, 0.01, 0.03, 0.1, 0.3};  // divergences to measure steps at
+constexpr int kCalibrationRevision = 1;                       // of what a checkpoint holds
+constexpr std::chrono::seconds kCheckpointPeriod(120);
 constexpr std::int64_t kQueriesPerBlock = 4;
 constexpr std::int64_t kQueryBlocks = 4;    // of a window
 constexpr std::int64_t kMetricWindows = 4;  // whose queries are read
@@ -134,17 +141,6 @@ class WindowColumns {
  private:
   std::size_t dim_, n_;
   AlignedFloats values_;
-};
-
-struct Moments {
-  std::size_t dim = 0, depth = 0, n_features = 0;
-  double n = 0;
-  std::vector<Doubles> shift;  // [layer][2 dim] subtracted before anything is summed
-  std::vector<Doubles> sums;   // [layer][2 dim]
-  std::vector<std::vector<Doubles>> products;  // [layer][distance][2 dim, 2 dim]
-  std::vector<Doubles> with_features;          // [layer][2 dim, n_features]
-  Doubles features;                            // [n_features, n_features]
-  Doubles feature_sums;                        // [n_features]
 };
 
 Result<void> read_columns(const cache::Cache& cache, std::int64_t n_tokens, const cache::Rope& rope,
@@ -261,9 +257,6 @@ void center(Moments& moments) {
 }
 
 // --- Metrics
-
-// Symmetric matrices of errors that matter: [n_kv_heads][head_dim, head_dim].
-using HeadMetrics = std::vector<Doubles>;
 
 // sum over queries i and keys j of p (1 - p) q q^T, q turned back to the position of the key.
 Result<void> add_key_metric(model::Decoder& decoder, const cache::Cache& cache,
@@ -636,56 +629,141 @@ model::KvFilter noisy(const predict::Profile& profile, const cache::Rope& rope, 
   };
 }
 
-// Mean divergence by noise in each side alone, divided by its squared amplitude.
-Result<Doubles> sensitivities(const model::Model& model, std::span<const std::int32_t> ids,
-                              const predict::Profile& profile, const std::vector<SideWork>& works,
-                              unsigned n_threads, TotalProgress& runs) {
-  const std::size_t vocab = to_size(model.config.vocab_size);
-  model::Decoder decoder(model, n_threads);
-  TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(model, Dtype::kF32));
-  AlignedFloats dense;
-  std::vector<Softmax> softmaxes;
-  const auto run = [&](const model::KvFilter& filter) -> Result<double> {
-    const bool is_dense = !filter;
-    cache::Cache cache = empty;
+// Mean divergences from the dense run of a few tokens.
+class DivergenceRuns {
+ public:
+  DivergenceRuns(const model::Model& model, std::span<const std::int32_t> ids, unsigned n_threads,
+                 TotalProgress& runs)
+      : model_(model),
+        ids_(ids),
+        n_threads_(n_threads),
+        runs_(runs),
+        decoder_(model, n_threads),
+        vocab_(to_size(model.config.vocab_size)) {}
+
+  Result<void> run_dense() {
+    const auto sink = [&](std::int64_t first, std::int64_t, std::span<const float> rows) {
+      dense_.insert(dense_.end(), rows.begin(), rows.end());
+      softmaxes_.resize(dense_.size() / vocab_);
+      parallel_for(rows.size() / vocab_, n_threads_, [&](std::size_t i) {
+        std::vector<float> scratch;
+        softmaxes_[to_size(first) + i] = softmax_of(rows.subspan(i * vocab_, vocab_), scratch);
+      });
+    };
+    return run(sink, {});
+  }
+
+  // Requires: run_dense().
+  Result<double> measure(const model::KvFilter& filter) {
     double sum = 0;
     const auto sink = [&](std::int64_t first, std::int64_t n, std::span<const float> rows) {
       std::vector<double> found(to_size(n));
-      if (is_dense) {
-        dense.insert(dense.end(), rows.begin(), rows.end());
-        softmaxes.resize(softmaxes.size() + to_size(n));
-      }
-      parallel_for(to_size(n), n_threads, [&](std::size_t i) {
+      parallel_for(to_size(n), n_threads_, [&](std::size_t i) {
         std::vector<float> scratch;
-        const auto row = rows.subspan(i * vocab, vocab);
+        const auto row = rows.subspan(i * vocab_, vocab_);
         const Softmax own = softmax_of(row, scratch);
         const std::size_t token = to_size(first) + i;
-        if (is_dense) {
-          softmaxes[token] = own;
-        } else {
-          found[i] = divergence(std::span(dense).subspan(token * vocab, vocab), softmaxes[token],
-                                row, own, scratch);
-        }
+        found[i] = divergence(std::span(dense_).subspan(token * vocab_, vocab_), softmaxes_[token],
+                              row, own, scratch);
       });
       for (const double each : found) sum += each;
     };
-    TQC_TRY(decoder.prefill_all_logits(cache, ids, sink, runs.next_run(), filter));
-    runs.finish_run(ids.size());
-    return sum / static_cast<double>(ids.size());
-  };
-  TQC_TRY(run({}));
-  Doubles all;
-  for (std::size_t side = 0; side < works.size(); ++side) {
-    double spread = 0;  // squared length of noise of amplitude 1
-    for (const double value : works[side].root_back) spread += value * value;
-    const double amplitude =
-        std::sqrt(kNoiseShare * works[side].variance / std::max(spread, 1e-30));
-    TQC_TRY_ASSIGN(const double kld,
-                   run(noisy(profile, model.config.rope, side, works[side].root_back, amplitude)));
-    all.push_back(std::max(kld, 1e-8) / (amplitude * amplitude));
+    TQC_TRY(run(sink, filter));
+    return sum / static_cast<double>(ids_.size());
   }
-  return all;
+
+ private:
+  template <class Sink>
+  Result<void> run(const Sink& sink, const model::KvFilter& filter) {
+    TQC_TRY_ASSIGN(cache::Cache cache, model::make_cache(model_, Dtype::kF32));
+    TQC_TRY(decoder_.prefill_all_logits(cache, ids_, sink, runs_.next_run(), filter));
+    runs_.finish_run(ids_.size());
+    return {};
+  }
+
+  const model::Model& model_;
+  std::span<const std::int32_t> ids_;
+  unsigned n_threads_;
+  TotalProgress& runs_;
+  model::Decoder decoder_;
+  std::size_t vocab_;
+  AlignedFloats dense_;
+  std::vector<Softmax> softmaxes_;
+};
+
+// Mean divergence by noise in one side alone, divided by its squared amplitude.
+Result<double> sensitivity_of(const model::Model& model, const predict::Profile& profile,
+                              std::size_t side, const SideWork& work, DivergenceRuns& runs) {
+  double spread = 0;  // squared length of noise of amplitude 1
+  for (const double value : work.root_back) spread += value * value;
+  const double amplitude = std::sqrt(kNoiseShare * work.variance / std::max(spread, 1e-30));
+  TQC_TRY_ASSIGN(const double kld,
+                 runs.measure(noisy(profile, model.config.rope, side, work.root_back, amplitude)));
+  return std::max(kld, 1e-8) / (amplitude * amplitude);
 }
+
+// The divergence with everything coded, at the steps that should have these ones.
+Result<std::vector<predict::CurvePoint>> measure_curve(const model::Model& model,
+                                                       const predict::Profile& profile,
+                                                       std::span<const std::int32_t> ids,
+                                                       DivergenceRuns& runs) {
+  const auto predictor = std::make_shared<const predict::Predictor>(profile, Sha256{});
+  std::vector<predict::CurvePoint> curve;
+  for (const double expected : kCurve) {
+    const auto step = predict::step_of_divergence(profile, expected);
+    if (!step) continue;
+    PredictedSize size;
+    const predict::CurvePoint before = curve.empty() ? predict::CurvePoint{} : curve.back();
+    TQC_TRY_ASSIGN(const double kld, runs.measure(predicted_filter(predictor, model.config.rope,
+                                                                   static_cast<float>(*step),
+                                                                   kSkippedTokens, ids, size)));
+    const predict::CurvePoint point{static_cast<float>(*step), static_cast<float>(kld)};
+    if (point.step > before.step && point.kld > before.kld) curve.push_back(point);
+  }
+  return curve;
+}
+
+// What the result depends on.
+Sha256 digest_of(const predict::Profile& profile, const CalibrationOptions& options,
+                 const std::vector<std::vector<std::int32_t>>& windows) {
+  Sha256Hasher hasher;
+  hasher.update(profile.weights_fingerprint);
+  hasher.update(profile.tokenizer_fingerprint);
+  hasher.update(as_bytes(fmt::format("{} {} {} {} {}\n", kCalibrationRevision, profile.depth,
+                                     profile.n_features, options.window, options.n_sensitivity)));
+  for (const auto& window : windows) hasher.update(std::as_bytes(std::span(window)));
+  return hasher.finish();
+}
+
+// The checkpoint of a calibration: written when it is interrupted, and from time to time.
+class Checkpoint {
+ public:
+  Checkpoint(const std::filesystem::path& path, const Sha256& calibration,
+             const CalibrationState& state)
+      : path_(path), calibration_(calibration), state_(state) {}
+
+  Result<void> save() {
+    saved_ = std::chrono::steady_clock::now();
+    if (path_.empty()) return {};
+    return in_file(path_.string(), save_state(path_, calibration_, state_));
+  }
+  Result<void> save_if_due() {
+    if (std::chrono::steady_clock::now() - saved_ < kCheckpointPeriod) return {};
+    return save();
+  }
+  // `done`, after saving what is there if it was interrupted.
+  template <class T>
+  Result<T> passed(Result<T> done) {
+    if (!done && done.error().code == ErrorCode::kInterrupted) TQC_TRY(save());
+    return done;
+  }
+
+ private:
+  const std::filesystem::path& path_;
+  Sha256 calibration_;
+  const CalibrationState& state_;
+  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+};
 
 Result<void> check_model(const model::Model& model, const CalibrationOptions& options) {
   const model::ModelConfig& config = model.config;
@@ -742,8 +820,10 @@ Result<predict::Profile> calibrate(const model::Model& model,
   const std::size_t n_features = to_size(profile.n_features), width = 2 * dim;
   const std::size_t n_measured = to_size(std::min(options.n_sensitivity, options.window));
   const std::size_t n_read = windows.size() * to_size(options.window);
-  TotalProgress runs(progress, n_read + (2 * n_layers + 1) * n_measured);
-  Moments moments{dim, to_size(profile.depth), n_features, 0, {}, {}, {}, {}, {}, {}};
+  TotalProgress runs(progress, n_read + (2 * n_layers + 1 + kCurve.size()) * n_measured);
+  CalibrationState state;
+  Moments& moments = state.moments;
+  moments = {dim, to_size(profile.depth), n_features, 0, {}, {}, {}, {}, {}, {}};
   moments.shift.assign(n_layers, Doubles(width));
   moments.sums.assign(n_layers, Doubles(width));
   moments.with_features.assign(n_layers, Doubles(width * n_features));
@@ -753,36 +833,58 @@ Result<predict::Profile> calibrate(const model::Model& model,
     moments.products.emplace_back(std::min(moments.depth, l) + 1, Doubles(width * width));
   }
   const std::size_t head_dim = to_size(config.head_dim);
-  std::vector<HeadMetrics> key_metrics(
-      n_layers, HeadMetrics(to_size(config.n_kv_heads), Doubles(head_dim * head_dim)));
+  std::vector<HeadMetrics>& key_metrics = state.key_metrics;
+  key_metrics.assign(n_layers,
+                     HeadMetrics(to_size(config.n_kv_heads), Doubles(head_dim * head_dim)));
+  const Sha256 calibration = digest_of(profile, options, windows);
+  if (!options.checkpoint.empty()) {
+    TQC_TRY(
+        in_file(options.checkpoint.string(), load_state(options.checkpoint, calibration, state)));
+    if (state.n_windows > windows.size() || state.sensitivities.size() > 2 * n_layers) {
+      return in_file(options.checkpoint.string(), corrupt("a checkpoint of more than there is"));
+    }
+  }
+  Checkpoint checkpoint(options.checkpoint, calibration, state);
+  for (std::size_t i = 0; i < state.n_windows; ++i) runs.finish_run(windows[i].size());
   {
     model::Decoder decoder(model, options.n_threads);
     WindowColumns columns(n_layers, dim, to_size(options.window - kSkippedTokens));
     const std::size_t every = std::max<std::size_t>(1, windows.size() / to_size(kMetricWindows));
-    for (std::size_t i = 0; i < windows.size(); ++i) {
+    for (std::size_t i = static_cast<std::size_t>(state.n_windows); i < windows.size(); ++i) {
       TQC_TRY_ASSIGN(cache::Cache cache, model::make_cache(model, Dtype::kF32));
-      TQC_TRY(decoder.prefill(cache, windows[i], runs.next_run()));
+      TQC_TRY(checkpoint.passed(decoder.prefill(cache, windows[i], runs.next_run())));
       runs.finish_run(windows[i].size());
       TQC_TRY(
           read_columns(cache, options.window, config.rope, profile, options.n_threads, columns));
       add_window(columns, windows[i], profile, options.n_threads, moments);
-      if (i % every != 0) continue;
-      TQC_TRY(add_key_metric(decoder, cache, model, options, key_metrics));
+      if (i % every == 0) TQC_TRY(add_key_metric(decoder, cache, model, options, key_metrics));
+      state.n_windows = i + 1;
+      TQC_TRY(checkpoint.save_if_due());
     }
   }
   profile.n_tokens = n_read;
-  center(moments);
+  if (state.is_centered == 0) center(moments);
+  state.is_centered = 1;
   profile.sides.resize(2 * n_layers);
   std::vector<SideWork> works(2 * n_layers);
-  TQC_TRY(parallel_try(2 * n_layers, options.n_threads, [&](std::size_t side) -> Result<void> {
-    if (!runs.report(0)) return interrupted_error();
-    fit_predictor(moments, side, profile.sides[side], works[side]);
-    return fit_root(side % 2 == 0 ? key_metrics[side / 2] : value_metric(model, side / 2), head_dim,
-                    works[side]);
-  }));
-  TQC_TRY_ASSIGN(const Doubles sensitivity,
-                 sensitivities(model, std::span(windows[windows.size() / 2]).first(n_measured),
-                               profile, works, options.n_threads, runs));
+  TQC_TRY(checkpoint.passed(
+      parallel_try(2 * n_layers, options.n_threads, [&](std::size_t side) -> Result<void> {
+        if (!runs.report(0)) return interrupted_error();
+        fit_predictor(moments, side, profile.sides[side], works[side]);
+        return fit_root(side % 2 == 0 ? key_metrics[side / 2] : value_metric(model, side / 2),
+                        head_dim, works[side]);
+      })));
+  const auto ids = std::span(windows[windows.size() / 2]).first(n_measured);
+  DivergenceRuns divergences(model, ids, options.n_threads, runs);
+  TQC_TRY(checkpoint.passed(divergences.run_dense()));
+  Doubles& sensitivity = state.sensitivities;
+  for (std::size_t side = 0; side < sensitivity.size(); ++side) runs.finish_run(n_measured);
+  for (std::size_t side = sensitivity.size(); side < works.size(); ++side) {
+    TQC_TRY_ASSIGN(const double found, checkpoint.passed(sensitivity_of(model, profile, side,
+                                                                        works[side], divergences)));
+    sensitivity.push_back(found);
+    TQC_TRY(checkpoint.save_if_due());
+  }
   double logarithms = 0;
   for (const double each : sensitivity) {
     logarithms += std::log(each) / static_cast<double>(sensitivity.size());
@@ -792,6 +894,7 @@ Result<predict::Profile> calibrate(const model::Model& model,
     const double flattened = logarithms + kSidePower * (std::log(sensitivity[side]) - logarithms);
     return fit_map(works[side], dim, std::exp(flattened / 2), profile.sides[side]);
   }));
+  TQC_TRY_ASSIGN(profile.curve, checkpoint.passed(measure_curve(model, profile, ids, divergences)));
   return profile;
 }
 

@@ -4,6 +4,7 @@
 // Spec: docs/reference/profile.md, "Version 2".
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <vector>
 
@@ -21,12 +22,17 @@ struct CalibrationOptions {
   std::int64_t window = 2048;
   std::int64_t n_sensitivity = 512;  // tokens by which sensitivities are measured
   unsigned n_threads = 0;
+  // What was measured so far, if the calibration is interrupted, and every two minutes. A
+  // calibration with the same model, texts and options goes on from there, and gives the same
+  // profile. Empty: none. The caller removes it in the end.
+  std::filesystem::path checkpoint = {};
 };
 
 // Shapes:   texts: the ids of each text, which contribute equally.
 // Progress: tokens read, over all runs.
 // Errors:   kUnsupported (layers without full attention; more than 1,024 channels),
-//           kInvalidArgument (texts shorter than a window), kInterrupted, those of the decoder.
+//           kInvalidArgument (texts shorter than a window), kInterrupted, those of the decoder
+//           and of the checkpoint (kMismatch: of another calibration).
 Result<predict::Profile> calibrate(const model::Model& model,
                                    std::span<const std::vector<std::int32_t>> texts,
                                    const CalibrationOptions& options, const Progress& progress);

@@ -22,6 +22,10 @@ using predict::BlockCoder;
 using predict::BlockRope;
 using predict::Predictor;
 
+// Of the bits that were asked for: what the search aims at, and from where on it is content.
+constexpr double kAim = 0.995;
+constexpr double kGoodEnough = 0.985;
+
 Dtype dtype_of(const cache::CacheDesc& cache, std::size_t side) {
   const auto& layer = std::get<cache::AttentionDesc>(cache.layers[side / 2]);
   return (side % 2 == 0 ? layer.k : layer.v).dtype;
@@ -89,8 +93,10 @@ Result<PredictedBlock> decode_block(const Manifest& manifest, const Predictor& p
   return result;
 }
 
+// Without raw values if only the size counts.
 Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Predictor& predictor,
-                                    float step, std::int64_t n_sinks, std::int64_t block) {
+                                    float step, std::int64_t n_sinks, std::int64_t block,
+                                    bool with_raw = true) {
   const cache::CacheDesc& cache = source.description();
   BlockWork work(predictor, cache, step, n_sinks, block);
   PredictedBlock result;
@@ -112,6 +118,7 @@ Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Pred
     if (!done) {
       return in_context(cache::block_place(index, source.blocks()[index]), std::move(done).error());
     }
+    if (!with_raw) continue;
     const Bytes sinks(coded.begin(),
                       coded.begin() + static_cast<std::ptrdiff_t>(work.dense_bytes(dtype)));
     finish_section(work, side % 2 == 0, dtype, sinks, decoded, result.raw[side]);
@@ -260,70 +267,102 @@ Result<void> check_predictable(const cache::CacheDesc& cache, const predict::Pro
   return {};
 }
 
-Result<float> choose_predicted_step(const cache::CacheReader& source,
-                                    const std::shared_ptr<const Predictor>& predictor,
-                                    std::int64_t n_sinks, double bits, unsigned n_threads) {
-  TQC_TRY(predictor->prepare_encoding(n_threads));
-  const cache::CacheDesc& cache = source.description();
-  const std::int64_t n_full = cache.n_tokens() / cache::kTokenBlock;
-  const std::int64_t n_sample = std::min<std::int64_t>(4, n_full);
-  const double n_values = static_cast<double>(cache.n_tokens()) *
-                          static_cast<double>(predictor->profile().channels()) *
-                          static_cast<double>(predictor->profile().sides.size());
-  // Everything but coded residuals: manifest, section table, padding, sink tokens.
-  const Manifest manifest = manifest_of(source);
-  TQC_TRY_ASSIGN(const Bytes encoded, encode_manifest(manifest));
-  double other = static_cast<double>(encoded.size() + kHeaderBytes);
-  other += static_cast<double>(source.blocks().size() * kSectionAlignment) / 2;
-  for (std::size_t side = 0; side < predictor->profile().sides.size(); ++side) {
-    other += static_cast<double>(n_sinks * predictor->profile().channels()) *
-             static_cast<double>(dtype_size(dtype_of(cache, side)));
+namespace {
+
+// The sizes of predicted archives of one cache, from a sample of its token blocks.
+class SizeOfSteps {
+ public:
+  SizeOfSteps(const cache::CacheReader& source, const Predictor& predictor, std::int64_t n_sinks,
+              unsigned n_threads)
+      : source_(source), predictor_(predictor), n_threads_(n_threads) {
+    const cache::CacheDesc& cache = source.description();
+    const auto n_channels = static_cast<double>(predictor.profile().channels());
+    const auto n_sides = static_cast<double>(predictor.profile().sides.size());
+    n_full_ = cache.n_tokens() / cache::kTokenBlock;
+    n_values_ = static_cast<double>(cache.n_tokens()) * n_channels * n_sides;
+    for (std::size_t side = 0; side < predictor.profile().sides.size(); ++side) {
+      other_ += static_cast<double>(n_sinks) * n_channels *
+                static_cast<double>(dtype_size(dtype_of(cache, side)));
+    }
   }
-  // Bits per value of the file for a step, from the token blocks of the sample.
-  const auto measure = [&](double step) -> Result<double> {
+
+  // Counts everything but coded residuals: manifest, section table, padding, sink tokens.
+  Result<void> count_other() {
+    TQC_TRY_ASSIGN(const Bytes encoded, encode_manifest(manifest_of(source_)));
+    other_ += static_cast<double>(encoded.size() + kHeaderBytes);
+    other_ += static_cast<double>(source_.blocks().size() * kSectionAlignment) / 2;
+    return {};
+  }
+  double other_bits() const { return 8 * other_ / n_values_; }
+  std::int64_t most_blocks() const { return std::min<std::int64_t>(4, n_full_); }
+
+  // Bits per value of the file, without those of other_bits(), from `n_sample` token blocks.
+  Result<double> measure(double step, std::int64_t n_sample) const {
     std::vector<double> bytes(to_size(n_sample));
-    TQC_TRY(parallel_try(to_size(n_sample), n_threads, [&](std::size_t i) -> Result<void> {
-      const std::int64_t block = (2 * static_cast<std::int64_t>(i) + 1) * n_full / (2 * n_sample);
+    TQC_TRY(parallel_try(to_size(n_sample), n_threads_, [&](std::size_t i) -> Result<void> {
+      const std::int64_t block = (2 * static_cast<std::int64_t>(i) + 1) * n_full_ / (2 * n_sample);
       TQC_TRY_ASSIGN(const PredictedBlock coded,
-                     encode_block(source, *predictor, static_cast<float>(step), 0, block));
+                     encode_block(source_, predictor_, static_cast<float>(step), 0, block, false));
       for (const Bytes& each : coded.coded) bytes[i] += static_cast<double>(each.size());
       return {};
     }));
     double sum = 0;
     for (const double each : bytes) sum += each;
     const double of_sample = sum / static_cast<double>(n_sample * cache::kTokenBlock);
-    return 8 * (of_sample * static_cast<double>(cache.n_tokens()) + other) / n_values;
-  };
-  if (8 * other / n_values >= bits) {
-    return invalid(fmt::format("{} bits per value: the file takes {:.3f} without any residual",
-                               bits, 8 * other / n_values));
+    return 8 * of_sample * static_cast<double>(source_.n_tokens()) / n_values_;
   }
-  // A step at which components have a standard deviation of about half a step, and from there on by
-  // halving the interval of its logarithm.
-  double deviation = 0;
-  for (const auto& side : predictor->profile().sides) {
-    for (const float each : side.deviation) deviation += double{each} * double{each};
+
+ private:
+  const cache::CacheReader& source_;
+  const Predictor& predictor_;
+  unsigned n_threads_;
+  std::int64_t n_full_ = 0;
+  double n_values_ = 0, other_ = 0;
+};
+
+}  // namespace
+
+Result<PredictedStep> choose_predicted_step(const cache::CacheReader& source,
+                                            const std::shared_ptr<const Predictor>& predictor,
+                                            std::int64_t n_sinks, double bits, unsigned n_threads) {
+  TQC_TRY(predictor->prepare_encoding(n_threads));
+  SizeOfSteps sizes(source, *predictor, n_sinks, n_threads);
+  TQC_TRY(sizes.count_other());
+  const double other = sizes.other_bits(), wanted = bits - other;
+  if (wanted <= 0) {
+    return invalid(
+        fmt::format("{} bits per value: the file takes {:.3f} without any residual", bits, other));
   }
-  const double start =
-      std::clamp(std::sqrt(deviation / (static_cast<double>(predictor->profile().sides.size()) *
-                                        static_cast<double>(predictor->profile().channels()))),
-                 double{kMinPredictedStep}, double{kMaxPredictedStep});
-  double low = 0, high = 0;  // steps with too many bits, and with few enough
-  double step = start;
-  for (int i = 0; i < 40 && (low == 0 || high == 0); ++i) {
-    TQC_TRY_ASSIGN(const double found, measure(step));
-    (found > bits ? low : high) = step;
-    step = found > bits ? step * 2 : step / 2;
-    if (step < double{kMinPredictedStep} || step > double{kMaxPredictedStep}) break;
+  // The profile says how bits fall with the step, except for a factor. It comes from two token
+  // blocks, and then from the sample.
+  const predict::Profile& profile = predictor->profile();
+  double factor = 1, best = 0, best_bits = 0;
+  std::int64_t n_sample = std::min<std::int64_t>(2, sizes.most_blocks());
+  for (int i = 0; i < 8; ++i) {
+    const double step = predict::step_of_rate(profile, kAim * wanted / factor);
+    TQC_TRY_ASSIGN(const double found, sizes.measure(step, n_sample));
+    factor = found / predict::rate_of_step(profile, step);
+    const bool is_final = n_sample == sizes.most_blocks();
+    n_sample = sizes.most_blocks();
+    if (!is_final || found > wanted) continue;
+    if (found > best_bits) {
+      best = step;
+      best_bits = found;
+    }
+    if (found >= kGoodEnough * wanted) break;
   }
-  if (high == 0) return invalid(fmt::format("{} bits per value: no step is large enough", bits));
-  if (low == 0) return static_cast<float>(high);
-  for (int i = 0; i < 5; ++i) {
-    const double middle = std::sqrt(low * high);
-    TQC_TRY_ASSIGN(const double found, measure(middle));
-    (found > bits ? low : high) = middle;
-  }
-  return static_cast<float>(high);
+  if (best == 0) return invalid(fmt::format("{} bits per value: no step is large enough", bits));
+  return PredictedStep{static_cast<float>(best), best_bits + other};
+}
+
+Result<double> predicted_bits_of_step(const cache::CacheReader& source,
+                                      const std::shared_ptr<const Predictor>& predictor,
+                                      std::int64_t n_sinks, float step, unsigned n_threads) {
+  TQC_TRY(predictor->prepare_encoding(n_threads));
+  SizeOfSteps sizes(source, *predictor, n_sinks, n_threads);
+  TQC_TRY(sizes.count_other());
+  TQC_TRY_ASSIGN(const double found, sizes.measure(double{step}, sizes.most_blocks()));
+  return found + sizes.other_bits();
 }
 
 }  // namespace tqcache::format

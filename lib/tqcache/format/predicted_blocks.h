@@ -19,6 +19,7 @@
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/predict.h"
+#include "tqcache/predict/rate.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
 
@@ -91,14 +92,25 @@ Result<std::shared_ptr<const PredictedReader>> predict_cache(
 //         values).
 Result<void> check_predictable(const cache::CacheDesc& cache, const predict::Profile& profile);
 
-// The finest step at which the file has at most this many bits per value, within a percent. Encodes
-// up to four token blocks with several steps.
-// Errors: kInvalidArgument if no step does; those of the source.
-Result<float> choose_predicted_step(const cache::CacheReader& source,
-                                    const std::shared_ptr<const predict::Predictor>& predictor,
-                                    std::int64_t n_sinks, double bits, unsigned n_threads);
+inline constexpr float kMinPredictedStep = predict::kMinStep;
+inline constexpr float kMaxPredictedStep = predict::kMaxStep;
 
-inline constexpr float kMinPredictedStep = 0x1p-20f;
-inline constexpr float kMaxPredictedStep = 0x1p20f;
+struct PredictedStep {
+  float step = 0;
+  double bits = 0;  // per value of the file, as the sample has it
+};
+
+// The finest step at which the file has at most this many bits per value, within two percent.
+// Encodes up to four token blocks with two or three steps. Errors: kInvalidArgument if no step
+// does; those of the source.
+Result<PredictedStep> choose_predicted_step(
+    const cache::CacheReader& source, const std::shared_ptr<const predict::Predictor>& predictor,
+    std::int64_t n_sinks, double bits, unsigned n_threads);
+
+// Bits per value of the file at this step, from up to four token blocks.
+// Errors: those of the source.
+Result<double> predicted_bits_of_step(const cache::CacheReader& source,
+                                      const std::shared_ptr<const predict::Predictor>& predictor,
+                                      std::int64_t n_sinks, float step, unsigned n_threads);
 
 }  // namespace tqcache::format

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/threads.h"
 #include "tqcache/cache/rope_angles.h"
 #include "tqcache/codec/kernels/row_transform.h"
 
@@ -16,41 +15,6 @@ namespace {
 // Squared steps that a bit is worth: the slope of error by rate, for steps of 1 between levels.
 constexpr float kBitPrice = 0.31f;
 
-// Inverts [n, n] by Gauss-Jordan elimination with pivots of columns. False if it has no inverse.
-bool invert(std::size_t n, std::vector<double>& a, std::vector<double>& inverse) {
-  inverse.assign(n * n, 0);
-  for (std::size_t i = 0; i < n; ++i) inverse[i * n + i] = 1;
-  for (std::size_t col = 0; col < n; ++col) {
-    std::size_t pivot = col;
-    for (std::size_t row = col + 1; row < n; ++row) {
-      if (std::abs(a[row * n + col]) > std::abs(a[pivot * n + col])) pivot = row;
-    }
-    const double value = a[pivot * n + col];
-    if (!(std::abs(value) > 1e-30)) return false;
-    if (pivot != col) {
-      std::swap_ranges(&a[pivot * n], &a[pivot * n] + n, &a[col * n]);
-      std::swap_ranges(&inverse[pivot * n], &inverse[pivot * n] + n, &inverse[col * n]);
-    }
-    for (std::size_t j = 0; j < n; ++j) {
-      a[col * n + j] /= value;
-      inverse[col * n + j] /= value;
-    }
-    for (std::size_t row = 0; row < n; ++row) {
-      const double factor = a[row * n + col];
-      if (row == col || factor == 0) continue;
-      double* const __restrict to = &a[row * n];
-      double* const __restrict to_inverse = &inverse[row * n];
-      const double* const __restrict from = &a[col * n];
-      const double* const __restrict from_inverse = &inverse[col * n];
-      for (std::size_t j = 0; j < n; ++j) {
-        to[j] -= factor * from[j];
-        to_inverse[j] -= factor * from_inverse[j];
-      }
-    }
-  }
-  return true;
-}
-
 // Rounds to the nearest integer, ties to even, within +-limit; NaN becomes 0.
 std::int16_t rounded(float x, float limit) {
   if (!(x == x)) return 0;
@@ -58,6 +22,11 @@ std::int16_t rounded(float x, float limit) {
 }
 
 }  // namespace
+
+std::int64_t Profile::n_inputs(std::size_t side) const {
+  const auto layer = static_cast<std::int64_t>(side / 2);
+  return 2 * channels() * std::min(depth, layer) + n_features + (side % 2 == 1 ? channels() : 0);
+}
 
 Predictor::Predictor(Profile profile, const Sha256& digest)
     : profile_(std::move(profile)), digest_(digest) {
@@ -72,33 +41,15 @@ Predictor::Predictor(Profile profile, const Sha256& digest)
   }
 }
 
-Result<void> Predictor::prepare_encoding(unsigned n_threads) const {
-  const std::lock_guard lock(mutex_);
-  if (!inverses_.empty()) return {};
-  const std::size_t dim = to_size(profile_.channels());
-  std::vector<AlignedFloats> inverses(sides_.size());
-  TQC_TRY(parallel_try(sides_.size(), n_threads, [&](std::size_t i) -> Result<void> {
-    const SideProfile& side = profile_.sides[i];
-    std::vector<double> map(dim * dim), inverse;
-    for (std::size_t j = 0; j < map.size(); ++j) {
-      map[j] = double{side.map_scale[j % dim]} * side.map[j];
-    }
-    if (!invert(dim, map, inverse)) return corrupt("a map of the profile has no inverse");
-    inverses[i].assign(inverse.begin(), inverse.end());
-    return {};
-  }));
-  inverses_ = std::move(inverses);
-  return {};
-}
-
 BlockCoder::BlockCoder(const Predictor& predictor, float step, std::span<const std::int32_t> tokens,
-                       std::size_t n_sinks)
+                       std::size_t n_sinks, const codec::Kernels& kernels)
     : predictor_(predictor),
+      kernels_(kernels),
       step_(step),
       n_(tokens.size()),
       n_sinks_(std::min(n_sinks, tokens.size())),
       dim_(to_size(predictor.profile().channels())),
-      search_(kBitPrice),
+      search_(kBitPrice, kernels.isa),
       activities_(n_, 1),
       sums_(n_),
       classes_(dim_),
@@ -120,7 +71,7 @@ void BlockCoder::predict() {
   const std::size_t stride = weights.input_stride();
   const std::size_t n_features = to_size(profile.n_features);
   const bool is_value = side_ % 2 == 1;
-  inputs_.assign(n_ * stride, 0);
+  inputs_.resize(n_ * stride);
   std::size_t at = 0;
   const auto put = [&](const Int16Rows& rows, std::size_t width) {
     for (std::size_t t = 0; t < n_; ++t) {
@@ -138,9 +89,10 @@ void BlockCoder::predict() {
   put(features_, n_features);
   if (is_value) put(neighbors_.back(), dim_);
   assert(at == weights.n_rows());
+  for (std::size_t t = 0; at < stride && t < n_; ++t) inputs_[t * stride + at] = 0;
   const std::size_t out_stride = weights.output_stride();
   products_.resize(n_ * out_stride);
-  weights.multiply(inputs_.data(), n_, products_.data());
+  weights.multiply(inputs_.data(), n_, products_.data(), kernels_.isa);
   for (std::size_t t = 0; t < n_; ++t) {
     const std::int32_t* const __restrict sums = products_.data() + t * out_stride;
     float* const __restrict out = predicted_.data() + t * dim_;
@@ -148,7 +100,7 @@ void BlockCoder::predict() {
     for (std::size_t i = 0; i < dim_; ++i) out[i] = static_cast<float>(sums[i]) * scale[i];
   }
   for (std::size_t i = 0; i < dim_; ++i) classes_[i] = class_of(numbers.deviation[i] / step_);
-  levels_.assign(n_ * predictor_.side(side_).map.input_stride(), 0);
+  levels_.resize(n_ * predictor_.side(side_).map.input_stride());  // of 0 where never written
 }
 
 // Adds the decoded residual to the prediction, and keeps the sum as a neighbor.
@@ -157,7 +109,7 @@ void BlockCoder::finish(std::span<float> out) {
   const Predictor::Side& side = predictor_.side(side_);
   const std::size_t stride = side.map.output_stride();
   products_.resize(n_ * stride);
-  side.map.multiply(levels_.data(), n_, products_.data());
+  side.map.multiply(levels_.data(), n_, products_.data(), kernels_.isa);
   std::vector<float> scale(dim_);
   for (std::size_t i = 0; i < dim_; ++i) scale[i] = numbers.map_scale[i] * step_;
   Int16Rows neighbor(n_ * dim_);
@@ -205,7 +157,7 @@ Result<void> BlockCoder::encode(std::span<const float> x, Bytes& coded, std::spa
       residual[at] = x[at] - numbers.mean[i] - predicted_[at];
     }
   }
-  codec::multiply_rows(residual, predictor_.inverse(side_), dim_, components);
+  codec::multiply_rows(residual, predictor_.inverse(side_), dim_, components, kernels_);
   const float per_step = 1.0f / step_;
   for (float& each : components) each *= per_step;
   search_.set_prices(models_);

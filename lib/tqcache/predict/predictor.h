@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -50,6 +51,11 @@ class Predictor {
   mutable std::vector<AlignedFloats> inverses_;
 };
 
+// The profiles of version 2 in a folder that belong to these weights, in the order of their names.
+// Errors: those of the folder, and of its profiles of version 2 or later.
+Result<std::vector<std::shared_ptr<const Predictor>>> profiles_of_model(
+    const std::filesystem::path& folder, const Sha256& weights_fingerprint);
+
 // Codes the sides of one token block one after another: keys and values of layer 0, of layer 1, ...
 // Vectors are all kv heads of a token side by side, keys before RoPE.
 //
@@ -59,7 +65,7 @@ class BlockCoder {
   // `tokens` are those of the block; the first `n_sinks` are neither coded nor predicted.
   // Requires: `predictor` outlives the coder; the tokens have features; step > 0.
   BlockCoder(const Predictor& predictor, float step, std::span<const std::int32_t> tokens,
-             std::size_t n_sinks);
+             std::size_t n_sinks, const codec::Kernels& kernels = codec::best_kernels());
 
   std::size_t next_side() const { return side_; }
 
@@ -76,6 +82,7 @@ class BlockCoder {
   void finish(std::span<float> out);
 
   const Predictor& predictor_;
+  const codec::Kernels& kernels_;
   float step_;
   std::size_t n_;  // tokens
   std::size_t n_sinks_;

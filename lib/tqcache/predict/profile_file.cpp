@@ -107,6 +107,23 @@ Result<SideProfile> read_side(const fb::Side& in, std::uint64_t n_inputs, std::u
   return side;
 }
 
+// Both ascending, above 0.
+Result<std::vector<CurvePoint>> read_curve(const flatbuffers::Vector<const fb::CurvePoint*>* in) {
+  std::vector<CurvePoint> curve;
+  if (in == nullptr) return curve;
+  if (in->size() > kMaxCurvePoints) return too_large(fmt::format("curve: {} points", in->size()));
+  CurvePoint before{kLeastNumber, kLeastNumber};
+  for (const fb::CurvePoint* each : *in) {
+    const CurvePoint point{each->step(), each->kld()};
+    if (!(point.step > before.step && point.step <= kMostNumber && point.kld > before.kld &&
+          point.kld <= kMostNumber)) {
+      return corrupt("curve: not ascending, or out of range");
+    }
+    curve.push_back(before = point);
+  }
+  return curve;
+}
+
 Sha256 to_sha256(const fb::Sha256& in) {
   Sha256 digest;
   std::transform(in.bytes()->begin(), in.bytes()->end(), digest.begin(),
@@ -185,11 +202,6 @@ std::filesystem::path file_with(const std::filesystem::path& folder, const std::
 
 }  // namespace
 
-std::int64_t Profile::n_inputs(std::size_t side) const {
-  const auto layer = static_cast<std::int64_t>(side / 2);
-  return 2 * channels() * std::min(depth, layer) + n_features + (side % 2 == 1 ? channels() : 0);
-}
-
 Bytes profile_bytes(const Profile& profile) {
   flatbuffers::FlatBufferBuilder out;
   std::vector<flatbuffers::Offset<fb::Side>> sides;
@@ -207,6 +219,10 @@ Bytes profile_bytes(const Profile& profile) {
   const auto all_sides = out.CreateVector(sides);
   flatbuffers::Offset<flatbuffers::Vector<std::int8_t>> features;
   if (profile.n_features > 0) features = out.CreateVector(profile.features);
+  std::vector<fb::CurvePoint> points;
+  for (const CurvePoint& each : profile.curve) points.emplace_back(each.step, each.kld);
+  flatbuffers::Offset<flatbuffers::Vector<const fb::CurvePoint*>> curve;
+  if (!points.empty()) curve = out.CreateVectorOfStructs(points);
   const auto writer = out.CreateString(fmt::format("tqcache {}", version()));
   const auto architecture = out.CreateString(profile.architecture);
   const auto name = out.CreateString(profile.model_name);
@@ -218,7 +234,7 @@ Bytes profile_bytes(const Profile& profile) {
                              count(profile.n_layers), count(profile.shape.n_kv_heads),
                              count(profile.shape.head_dim), count(profile.depth),
                              count(profile.n_features), count(profile.vocab_size), features,
-                             all_sides, profile.n_tokens));
+                             all_sides, profile.n_tokens, curve));
   const ByteView body(reinterpret_cast<const std::byte*>(out.GetBufferPointer()), out.GetSize());
   const std::string line = fmt::format("{}{} {}\n", kFirstWord, kVersion, to_hex(sha256(body)));
   const ByteView first = as_bytes(line);
@@ -249,6 +265,7 @@ Result<Profile> parse_profile(ByteView file) {
   profile.weights_fingerprint = to_sha256(*in.weights_fingerprint());
   profile.tokenizer_fingerprint = to_sha256(*in.tokenizer_fingerprint());
   profile.n_tokens = in.n_tokens();
+  TQC_TRY_ASSIGN(profile.curve, read_curve(in.curve()));
   // Tables may refer to the same vector many times, so the sum is limited before copies are made.
   const std::uint64_t dim = to_u64(profile.channels());
   std::uint64_t n_values = to_u64(profile.vocab_size * profile.n_features);
@@ -288,6 +305,30 @@ Result<std::shared_ptr<const Predictor>> read_profile(const std::filesystem::pat
   TQC_TRY_ASSIGN(Profile profile, parse_profile(file));
   return std::shared_ptr<const Predictor>(
       std::make_shared<const Predictor>(std::move(profile), profile_digest(file)));
+}
+
+Result<std::vector<std::shared_ptr<const Predictor>>> profiles_of_model(
+    const std::filesystem::path& folder, const Sha256& weights_fingerprint) {
+  std::vector<std::filesystem::path> paths;
+  std::error_code error;
+  std::filesystem::directory_iterator each(folder, error);
+  for (; !error && each != std::filesystem::directory_iterator(); each.increment(error)) {
+    paths.push_back(each->path());
+  }
+  if (error) return in_file(folder.string(), Error{ErrorCode::kIo, error.message()});
+  std::ranges::sort(paths);
+  std::vector<std::shared_ptr<const Predictor>> found;
+  for (const std::filesystem::path& path : paths) {
+    const auto source = open_file(path);
+    if (!source || (*source)->size() < kLineBytes) continue;
+    std::array<std::byte, kLineBytes> line;
+    if (!(*source)->read_at(0, line) || !looks_like_profile(line)) continue;
+    auto read = read_profile(path);
+    if (!read) return in_file(path.string(), std::move(read).error());
+    if ((*read)->profile().weights_fingerprint != weights_fingerprint) continue;
+    found.push_back(std::move(*read));
+  }
+  return found;
 }
 
 void add_profile(std::shared_ptr<const Predictor> predictor) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/error.h"
 #include "tqcache/predict/range_coder.h"
 
@@ -62,9 +63,12 @@ void classify_activities(std::span<const std::uint32_t> sums, std::span<std::uin
 
 // Finds paths: the symbols with the least squared error plus `lambda` times their bits, by the
 // probabilities of the time when prices() was called last.
+//
+// Bytes: every instruction set finds the same path.
 class PathSearch {
  public:
-  explicit PathSearch(float lambda) : lambda_(lambda) {}
+  explicit PathSearch(float lambda, codec::Isa isa = codec::best_kernels().isa)
+      : lambda_(lambda), isa_(isa) {}
 
   void set_prices(const SymbolModels& models);
 
@@ -72,19 +76,27 @@ class PathSearch {
   void find(std::span<const float> y, std::span<const std::uint8_t> classes, std::size_t activity,
             std::span<std::int16_t> symbols, std::span<std::int16_t> levels);
 
- private:
   static constexpr std::size_t kPriced = 18;  // magnitudes with a price of their own
-  using Prices = std::array<float, kPriced>;  // lambda times bits
-  float price(const Prices& prices, std::int32_t magnitude) const;
 
-  struct Step {
-    std::array<std::int16_t, kPathStates> symbol;
-    std::array<std::uint8_t, kPathStates> from;
+  // The cheapest symbols of a component, without their signs: from even and from odd states, each
+  // with an even and with an odd symbol.
+  struct Choice {
+    std::array<float, 4> cost;           // [2 * odd + parity]
+    std::array<std::int32_t, 4> symbol;  // likewise
   };
 
+ private:
+  using Prices = std::array<float, kPriced>;  // lambda times bits
+  float price(const Prices& prices, std::int32_t magnitude) const;
+  Choice choose(float size, std::size_t activity, std::size_t c) const;
+  std::size_t walk_scalar();  // the state that the best path ends with
+
   float lambda_;
+  codec::Isa isa_;
   std::array<std::array<std::array<Prices, 2>, kClasses>, kActivities> prices_{};
-  std::vector<Step> steps_;
+  std::vector<Choice> choices_;
+  std::vector<std::uint8_t> is_upper_;  // a bit per state: its best path came by way of the upper
+                                        // of the two states before it
 };
 
 }  // namespace tqcache::predict
