@@ -96,6 +96,23 @@ TEST(Calibration, RefusesTheCheckpointOfAnother) {
   EXPECT_EQ(with(good), ErrorCode::kInterrupted);
 }
 
+// Refused before any weight is read.
+TEST(Calibration, RefusesWhatIsTooWideByName) {
+  const auto model = must(model::load_model(TQCACHE_DEMO_MODEL "/tqcache-demo-17m.q8_0.gguf"));
+  model->config.n_kv_heads = 8;
+  model->config.head_dim = 128;
+  const auto refusal_of = [&](std::int64_t depth) {
+    eval::CalibrationOptions options = small_options();
+    options.depth = depth;
+    const auto refused = eval::calibrate(*model, {}, options, {});
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+    return refused.error().message;
+  };
+  EXPECT_THAT(refusal_of(4), HasSubstr("a predictor would have 9220 inputs, more than 8192"));
+  model->config.n_kv_heads = 9;
+  EXPECT_THAT(refusal_of(1), HasSubstr("1152 channels of keys; predictors have up to 1024"));
+}
+
 TEST(StepRate, FallsWithTheStep) {
   const predict::Profile profile = small_profile();
   for (const double rate : {0.1, 1.0, 3.0, 8.0}) {

@@ -195,6 +195,9 @@ Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& fla
   std::filesystem::remove(options.checkpoint, error);
   note(console, fmt::format("{}: written, {} bytes, from {}", flags.output, grouped(file.size()),
                             counted(static_cast<std::int64_t>(profile.n_tokens), "token")));
+  if (options.n_features > 0 && profile.n_features == 0) {
+    note(console, "no features of tokens: the model is wider than 1,024");
+  }
   if (console.json) {
     TQC_TRY(print_json(prediction_json(flags, profile, file)));
   } else {

@@ -24,6 +24,7 @@
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/matrix.h"
 #include "tqcache/model/loading/weights.h"
+#include "tqcache/predict/integer_matrix.h"
 #include "tqcache/predict/predictor.h"
 #include "tqcache/predict/rate.h"
 
@@ -790,6 +791,15 @@ Result<void> check_model(const model::Model& model, const CalibrationOptions& op
   if (options.depth < 0 || options.depth > predict::kMaxDepth) {
     return invalid(fmt::format("{} earlier layers; predictors use 0 to {}", options.depth,
                                predict::kMaxDepth));
+  }
+  const std::int64_t n_inputs =
+      config.n_kv_heads * config.head_dim * (2 * std::min(options.depth, config.n_layers - 1) + 1) +
+      std::max<std::int64_t>(options.n_features, 0);
+  if (n_inputs > static_cast<std::int64_t>(predict::kMaxMatrixRows)) {
+    return unsupported(
+        fmt::format("{} earlier layers and {} features: a predictor would have {} "
+                    "inputs, more than {}; use fewer earlier layers",
+                    options.depth, options.n_features, n_inputs, predict::kMaxMatrixRows));
   }
   return {};
 }

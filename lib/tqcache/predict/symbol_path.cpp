@@ -330,9 +330,9 @@ void PathSearch::find(std::span<const float> y, std::span<const std::uint8_t> cl
   const std::size_t d = y.size();
   choices_.resize(d);
   is_upper_.resize(d);
+  [[maybe_unused]] const bool is_wide = isa_ == codec::Isa::kAvx2 || isa_ == codec::Isa::kAvx512;
   std::size_t state = 0, first = 0;
 #ifdef TQC_PREDICT_AVX2
-  const bool is_wide = isa_ == codec::Isa::kAvx2 || isa_ == codec::Isa::kAvx512;
   if (is_wide) {
     for (; first + 8 <= d; first += 8) {
       if (choose_avx2(y.data() + first, classes.data() + first, prices_[activity][0][0].data(),
