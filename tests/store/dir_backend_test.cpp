@@ -6,6 +6,12 @@
 #include <sqlite3.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <functional>
+#include <sstream>
 
 #include "store/values.h"
 #include "support/temp_dir.h"
@@ -450,6 +456,78 @@ TEST_F(DirHostileIndex, AWaitForALockIsInterrupted) {
   const auto lock = LockedFile::open(blob_path("a"));
   ASSERT_TRUE(lock.ok());
   EXPECT_EQ((*store)->remove("a").error().code, ErrorCode::kInterrupted);
+}
+
+// --- processes that open the index at the same moment
+
+// Runs `work` in processes that begin together, and returns what they reported, "" for success.
+std::vector<std::string> together(int n, const std::function<Result<void>(int)>& work) {
+  std::array<int, 2> start{};
+  std::array<int, 2> reports{};
+  if (::pipe(start.data()) != 0 || ::pipe(reports.data()) != 0) return {"no pipes"};
+  for (int i = 0; i < n; ++i) {
+    if (::fork() != 0) continue;
+    char none = 0;
+    ::close(start[1]);
+    (void)!::read(start[0], &none, 1);  // until the parent closes its end
+    const Result<void> done = work(i);
+    const std::string report = done ? "" : std::string(done.error().message).substr(0, 200);
+    (void)!::write(reports[1], (report + '\n').c_str(), report.size() + 1);
+    ::_exit(0);
+  }
+  ::close(start[0]);
+  ::close(start[1]);
+  ::close(reports[1]);
+  std::string all;
+  std::array<char, 256> some{};
+  for (ssize_t bytes = 0; (bytes = ::read(reports[0], some.data(), some.size())) > 0;) {
+    all.append(some.data(), static_cast<std::size_t>(bytes));
+  }
+  ::close(reports[0]);
+  while (::wait(nullptr) > 0) {
+  }
+  std::vector<std::string> lines;
+  std::istringstream text(all);
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+class DirIndexRace : public DirStore {
+ protected:
+  static constexpr int kProcesses = 8;
+
+  // What the processes put is listed afterwards, whatever they found in place of an index.
+  void expect_all_put() {
+    const auto reports = together(kProcesses, [&](int i) -> Result<void> {
+      TQC_TRY_ASSIGN(const auto store, store::open_backend("dir:" + root_.string(), {}));
+      for (int k = 0; k < 3; ++k) {
+        TQC_TRY(store->put(std::to_string(i) + "." + std::to_string(k), as_bytes("value")));
+      }
+      return store->list("", [](const Entry&) -> Result<void> { return {}; });
+    });
+    EXPECT_THAT(reports, testing::SizeIs(kProcesses));
+    EXPECT_THAT(reports, testing::Each(""));
+    EXPECT_THAT(keys(*open()), testing::SizeIs(testing::Ge(3u * kProcesses)));
+  }
+};
+
+TEST_F(DirIndexRace, AMissingIndexIsMadeOnce) {
+  for (int round = 0; round < 20; ++round) {
+    open();
+    expect_all_put();
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+    std::filesystem::remove_all(root_);
+  }
+}
+
+TEST_F(DirIndexRace, ADamagedIndexIsMadeAnewOnce) {
+  for (int round = 0; round < 20; ++round) {
+    open();
+    write_all(index_, std::string(20'000, 'x'));
+    expect_all_put();
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+    std::filesystem::remove_all(root_);
+  }
 }
 
 // --- what killed writers leave

@@ -333,9 +333,13 @@ double step_of_bits(double bits) {
   return std::clamp(step, double{codec::kMinStep}, codec::kMaxStep / 8.0);
 }
 
-double first_step(const ArchiveTarget& target, const std::vector<Candidate>& sides) {
+double first_step(const ArchiveTarget& target, const Outlook& outlook) {
   if (target.step) return *target.step;
-  return target.mse ? step_of_error(*target.mse, sides) : step_of_bits(*target.bits);
+  if (target.mse) return step_of_error(*target.mse, outlook.sides);
+  // What is not quantized, as recurrent state, can take more bits than the trials span.
+  constexpr double kFew = 0.5;
+  const double other = outlook.other_bytes * 8 / outlook.n_values;
+  return step_of_bits(std::max(*target.bits - (other > kFew ? other : 0), 0.25));
 }
 
 // Chooses the transforms that reach the size with the finest step.
@@ -383,7 +387,7 @@ Result<cache::ConvertOptions> choose_step(const cache::CacheReader& source,
     return invalid("an archive leaves sliding windows as they are");
   }
   TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(source, with_step(options, 1.0)));
-  const double first = first_step(target, outlook.sides);
+  const double first = first_step(target, outlook);
   const bool has_samples = !outlook.sides.empty() && source.n_tokens() >= cache::kTokenBlock;
   if (!has_samples) return with_step(options, first);
   Trials trials(source, options.n_threads, rounded(first), target.bits ? kMostTrials : 1);

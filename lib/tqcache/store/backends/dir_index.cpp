@@ -258,17 +258,19 @@ Result<void> DirIndex::in_transaction(const Work& work) {
   });
 }
 
-// `work` may be called twice: a damaged database is rebuilt.
+// `work` may be called twice: a damaged database is rebuilt, perhaps by another process meanwhile.
 Result<void> DirIndex::with_database(const Work& work) {
   const std::lock_guard lock(mutex_);
   if (database_ && file_number(layout_.index()) != file_number_) database_.reset();
-  if (!database_) TQC_TRY(open());
+  if (!database_) TQC_TRY(open(0));
   Result<void> done = work(*database_);
   if (!done && done.error().code == ErrorCode::kBusy && wait_.interrupted && wait_.interrupted()) {
     return interrupted_error();
   }
-  if (done || done.error().code != ErrorCode::kCorrupt) return done;
-  TQC_TRY(make(file_number_));
+  const bool is_replaced = file_number(layout_.index()) != file_number_;
+  const bool is_damaged = !done && done.error().code == ErrorCode::kCorrupt;
+  if (!is_replaced && !is_damaged) return done;
+  TQC_TRY(open(is_damaged ? file_number_ : 0));
   return work(*database_);
 }
 
@@ -308,14 +310,6 @@ Result<void> DirIndex::check_tables() {
   return n_tables == 2 ? Result<void>() : corrupt("index: a table is missing");
 }
 
-Result<void> DirIndex::open() {
-  if (file_number(layout_.index()) == 0) return make(0);
-  const Result<void> opened = open_database();
-  const Result<bool> current = opened ? is_of_this_boot() : Result<bool>(opened.error());
-  if (!current && current.error().code != ErrorCode::kCorrupt) return current.error();
-  return current && *current ? Result<void>() : make(0);
-}
-
 Result<void> DirIndex::open_database() {
   database_.reset();
   TQC_TRY(check_size());
@@ -335,20 +329,27 @@ Result<bool> DirIndex::is_of_this_boot() {
   return found && !boot.empty() && fact.text(0) == boot;
 }
 
-// Runs in one process at a time; waiting processes find the work done. `damaged_file` is known to
-// be damaged, even if its first pages are intact.
-Result<void> DirIndex::make(std::uint64_t damaged_file) {
+// Opens and removes the database in one process at a time. SQLite opens a database and its journals
+// one after the other, by their names: a process that opened them while another replaced them would
+// use the database of one with the journals of the other. Waiting processes find the work done.
+//
+// `damaged_file` is known to be damaged, even if its first pages are intact; 0 for none.
+Result<void> DirIndex::open(std::uint64_t damaged_file) {
   TQC_TRY_ASSIGN(const auto lock,
                  lock_patiently(layout_.marker(), wait_.timeout, wait_.interrupted));
+  const bool is_new = file_number(layout_.index()) == 0;
   Result<void> opened = open_database();
-  Result<bool> current = opened ? is_of_this_boot() : Result<bool>(opened.error());
-  const bool is_bad =
-      file_number_ == damaged_file || (!current && current.error().code == ErrorCode::kCorrupt);
+  if (is_new && opened) return insert_files();
+  const Result<bool> current = opened ? is_of_this_boot() : Result<bool>(opened.error());
+  const bool is_bad = (damaged_file != 0 && file_number_ == damaged_file) ||
+                      (!current && current.error().code == ErrorCode::kCorrupt);
   if (!is_bad && current && *current) return {};
   if (is_bad) {
     database_.reset();
     remove_database(layout_.index());
     opened = open_database();
+  } else if (!current) {
+    return current.error();
   }
   TQC_TRY(std::move(opened));
   return insert_files();

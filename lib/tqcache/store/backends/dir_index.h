@@ -97,9 +97,9 @@ class Sqlite {
 // without a file counts as a lost blob, which is allowed at any time. The rows are rebuilt from the
 // files after a restart of the system, which may have cost the last rows, and if the database is
 // missing or damaged.
-
+//
 // An index that holds anything but these rows, such as a view, is rebuilt, too.
-
+//
 // Errors of every call: kBusy if other processes hold the database for longer than the timeout;
 //                       kInterrupted; kIo.
 // Threads: any number may call.
@@ -120,12 +120,11 @@ class DirIndex {
   using Work = std::function<Result<void>(Sqlite&)>;
   Result<void> with_database(const Work& work);
   Result<void> in_transaction(const Work& work);
-  Result<void> open();
+  Result<void> open(std::uint64_t damaged_file);
   Result<void> open_database();
   Result<void> check_size() const;
   Result<void> check_tables();
   Result<bool> is_of_this_boot();
-  Result<void> make(std::uint64_t damaged_file);
   Result<void> insert_files();
 
   const DirLayout& layout_;

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""Speed of tqcache beside llama.cpp: the same GGUF file, the same machine and threads, in one run.
+
+For each length it prefills a prompt of random tokens and decodes behind it: with llama.cpp on each
+type of keys and values that is asked for, and with tqcache on each setting. The programs take turns,
+one at a time, and figures are medians over the rounds. Prints two tables in Markdown, tokens/s.
+
+llama.cpp is the llama-server given with --llama-server (built for this processor it is fastest), or
+the one inside PyPI's package xllamacpp. Run it on an otherwise idle machine.
+
+    python3 bench/beside_llama.py -m model.gguf --tqcache build/release/tools/tqcache --threads 2
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+XLLAMACPP = """
+import json, sys, time, xllamacpp
+s = json.loads(sys.argv[1])
+p = xllamacpp.CommonParams()
+p.model.path, p.port, p.n_ctx, p.n_parallel = s["model"], s["port"], s["n_ctx"], 1
+p.cpuparams.n_threads = p.cpuparams_batch.n_threads = s["threads"]
+p.cache_type_k = p.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + s["kv"].upper())
+p.cache_ram_mib = 0
+server = xllamacpp.Server(p)
+while True: time.sleep(60)
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def llama_server(args, kv, log):
+    port = free_port()
+    n_ctx = max(args.lengths) + args.generate + 64
+    if args.llama_server:
+        command = [args.llama_server, "-m", args.model, "--port", str(port), "-c", str(n_ctx),
+                   "-np", "1", "-t", str(args.threads), "-tb", str(args.threads), "-ctk", kv,
+                   "-ctv", kv, "-fa", "auto", "--cache-ram", "0"]
+    else:
+        settings = {"model": args.model, "port": port, "n_ctx": n_ctx, "threads": args.threads,
+                    "kv": kv}
+        command = [sys.executable, "-c", XLLAMACPP, json.dumps(settings)]
+    process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        while True:
+            if process.poll() is not None:
+                sys.exit(f"llama.cpp ended with status {process.returncode}; its log: {log.name}")
+            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
+                    if answer.status == 200:
+                        break
+            time.sleep(0.1)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def ask_llama(port, tokens, n_generate):
+    """Tokens/s of prefill and decode, as the server measures them."""
+    body = {"prompt": tokens, "n_predict": n_generate, "cache_prompt": False, "ignore_eos": True,
+            "temperature": 0}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        timings = json.load(answer)["timings"]
+    assert timings["prompt_n"] == len(tokens), timings
+    return timings["prompt_per_second"], timings["predicted_per_second"]
+
+
+def ask_tqcache(args, config, n_tokens):
+    backend = ["--backend", "baseline"] if config == "f16" else \
+        ["--backend", "turbo", "--config", config]
+    command = [args.tqcache, "bench", "-m", args.model, *backend, "--prompt-tokens", str(n_tokens),
+               "--generation-tokens", str(args.generate), "--threads", str(args.threads),
+               "--warmup", "0", "--repeats", "1", "--json", "--quiet"]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    run = json.loads(answer.stdout)["backends"][0]
+    return run["prompt_tps"], run["generation_tps"]
+
+
+def measure(args, speeds, log):
+    """One round of everything. Appends to speeds[program, settings][length]."""
+    tokens = [random.randrange(1000, args.vocabulary) for _ in range(max(args.lengths))]
+    for kv in args.kv:
+        with llama_server(args, kv, log) as port:
+            ask_llama(port, tokens[:32], 2)  # reads the weights
+            for n in args.lengths:
+                speeds["llama.cpp", kv][n].append(ask_llama(port, tokens[:n], args.generate))
+    for config in args.configs:
+        for n in args.lengths:
+            # A block is quantized when it is full and the next token arrives, so a prompt of a few
+            # tokens has nothing to quantize.
+            if config != "f16" and n < 512:
+                continue
+            speeds["tqcache", config][n].append(ask_tqcache(args, config, n))
+
+
+def table(args, speeds, which, title):
+    print(f"| {title} | " + " | ".join(f"{n:,}" for n in args.lengths) + " |")
+    print("|---" * (len(args.lengths) + 1) + "|")
+    for (program, settings), runs in speeds.items():
+        cells = [f"{statistics.median(run[which] for run in runs[n]):.1f}" if runs[n] else ""
+                 for n in args.lengths]
+        print(f"| {program}, {settings} | " + " | ".join(cells) + " |")
+    ratios = []
+    for n in args.lengths:
+        best = {}
+        for (program, _), runs in speeds.items():
+            if runs[n]:
+                speed = statistics.median(run[which] for run in runs[n])
+                best[program] = max(speed, best.get(program, 0))
+        ratios.append(f"{best['tqcache'] / best['llama.cpp']:.2f}")
+    print("| fastest against fastest | " + " | ".join(ratios) + " |\n")
+
+
+def cpu_name():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.processor()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--model", required=True, help="GGUF file")
+    parser.add_argument("--tqcache", default="tqcache", help="program")
+    parser.add_argument("--llama-server", help="program; default: the package xllamacpp")
+    parser.add_argument("-t", "--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--lengths", default="1,512,2048,8192", help="tokens of the prompts")
+    parser.add_argument("--generate", type=int, default=48, help="tokens decoded behind each")
+    parser.add_argument("--kv", default="f16,q8_0,q4_0", help="types of llama.cpp")
+    parser.add_argument("--configs", default="f16,turbo4,turbo3", help="settings of tqcache")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--vocabulary", type=int, default=30000,
+                        help="token ids are below this number")
+    args = parser.parse_args()
+    args.lengths = [int(n) for n in args.lengths.split(",")]
+    args.kv, args.configs = args.kv.split(","), args.configs.split(",")
+
+    rows = [("llama.cpp", kv) for kv in args.kv] + [("tqcache", config) for config in args.configs]
+    speeds = {row: {n: [] for n in args.lengths} for row in rows}
+    random.seed(1)
+    with tempfile.NamedTemporaryFile("w", prefix="llama-", suffix=".log", delete=False) as log:
+        for done in range(args.rounds):
+            measure(args, speeds, log)
+            print(f"round {done + 1} of {args.rounds} done", file=sys.stderr)
+    os.unlink(log.name)
+    print(f"{os.path.basename(args.model)}, {args.threads} threads, {cpu_name()}, medians of "
+          f"{args.rounds} rounds, tokens/s\n")
+    table(args, speeds, 0, "prefill of")
+    table(args, speeds, 1, "decode behind")
+
+
+if __name__ == "__main__":
+    main()

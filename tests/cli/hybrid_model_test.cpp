@@ -1,0 +1,103 @@
+// A trained model with recurrent layers (models/hybrid): its answers, from memory and from files.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/demo.h"
+
+namespace tqcache::test {
+namespace hybrid_model_test {
+
+const std::string kHybrid = TQCACHE_DEMO_MODEL "/../hybrid/tqcache-hybrid-19m.q8_0.gguf";
+
+nlohmann::json answer(const std::vector<std::string>& flags) {
+  std::vector<std::string> args = {"generate", "-m", kHybrid, "--json"};
+  args.insert(args.end(), flags.begin(), flags.end());
+  return nlohmann::json::parse(must(args).out);
+}
+
+// transformers had the weights in bf16, this file has them in Q8_0. Tokens are compared as far as
+// the best was ahead of the second by more than that changes.
+class HybridReference : public testing::TestWithParam<const char*> {};
+
+TEST_P(HybridReference, GreedyTokensEqualThoseOfTransformers) {
+  std::ifstream file(TQCACHE_TEST_DATA "/hybrid_reference.json");
+  const nlohmann::json prompt = nlohmann::json::parse(file)["prompts"][GetParam()];
+  const std::vector<std::int32_t> ids = prompt["ids"];
+  std::vector<std::int32_t> expected = prompt["greedy"];
+  const std::vector<double> margins = prompt["margins"];
+  constexpr double kClear = 0.15;
+  const auto n_clear = std::ranges::find_if(margins, [](double m) { return m < kClear; });
+  expected.resize(static_cast<std::size_t>(n_clear - margins.begin()));
+  ASSERT_GE(expected.size(), 5u);
+  const TempDir dir;
+  const std::string text = (dir / "prompt.txt").string();
+  write_all(text, prompt["text"].get<std::string>());
+  const nlohmann::json answered = answer({"--file", text, "--save", (dir / "saved.tqkv").string(),
+                                          "-n", std::to_string(expected.size())});
+  EXPECT_EQ(answered["token_ids"].get<std::vector<std::int32_t>>(), expected);
+  std::vector<std::int32_t> saved = tokens_of((dir / "saved.tqkv").string());
+  ASSERT_GE(saved.size(), ids.size());
+  saved.resize(ids.size());
+  EXPECT_EQ(saved, ids) << "tokens of the prompt";
+}
+
+INSTANTIATE_TEST_SUITE_P(Prompts, HybridReference,
+                         testing::Values("alice", "chat", "handbook", "needle"),
+                         [](const auto& name) { return std::string(name.param); });
+
+// A long document with a code in its first quarter, prefilled once. The question is asked behind
+// files of it.
+class HybridFiles : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    const Bytes book = read_all(TQCACHE_TEST_DATA "/alice.txt");
+    std::string text(reinterpret_cast<const char*>(book.data()), book.size());
+    // About four characters for a token; the number of tokens is exact by --max-tokens below.
+    text.insert(text.find("\n\n", static_cast<std::size_t>(GetParam())),
+                "\n\nThe secret code of Lisbon is 52601.");
+    const std::string file = (dir_ / "document.txt").string();
+    write_all(file, "<|im_start|>user\nHere is a long document.\n\n" + text);
+    must({"prefill", "-m", kHybrid, "--file", file, "--max-tokens", std::to_string(GetParam()),
+          "-o", dense_});
+    ASSERT_EQ(info_of(dense_)["n_tokens"], GetParam());
+  }
+
+  // With the answer's tokens saved in a file that verifies.
+  std::string answer_from(const std::string& cache) {
+    const std::string question =
+        "\n<|im_end|>\n<|im_start|>assistant\nI have read it.<|im_end|>\n<|im_start|>user\n"
+        "What is the secret code of Lisbon?<|im_end|>\n<|im_start|>assistant\n";
+    const std::string saved = (dir_ / "answered.tqkv").string();
+    const nlohmann::json answered =
+        answer({"--cache", cache, "--prompt", question, "--save", saved, "--force"});
+    must({"verify", saved, "-m", kHybrid});
+    return answered["text"];
+  }
+
+  TempDir dir_;
+  const std::string dense_ = (dir_ / "dense.tqkv").string();
+  static inline const std::string kExpected = "The secret code of Lisbon is 52601.";
+};
+
+TEST_P(HybridFiles, AnswerFromADenseATurboAndAnArchivedOne) {
+  const std::string turbo = (dir_ / "turbo.tqkv").string();
+  const std::string archive = (dir_ / "archive.tqkv").string();
+  must({"convert", dense_, turbo, "--bits", "4"});
+  // The state, which is not quantized, counts: 2.3 bits per key and value of 3,072 tokens.
+  must({"convert", dense_, archive, "--tier", "archive", "--bits", "5"});
+  EXPECT_LT(std::filesystem::file_size(archive), std::filesystem::file_size(dense_) / 2);
+  for (const std::string& cache : {dense_, turbo, archive}) {
+    SCOPED_TRACE(cache);
+    EXPECT_EQ(answer_from(cache), kExpected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OfTokens, HybridFiles, testing::Values(3072, 15360),
+                         [](const auto& n) { return std::to_string(n.param); });
+
+}  // namespace hybrid_model_test
+}  // namespace tqcache::test
