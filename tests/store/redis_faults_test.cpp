@@ -218,25 +218,6 @@ TEST(RedisFaults, RefusesAListingThatIsNone) {
   }
 }
 
-TEST(RedisFaults, RefusesNegativeSizesAndTimes) {
-  const std::string scan = "*2\r\n$1\r\n0\r\n*1\r\n$9\r\ntqcache:a\r\n";
-  const auto list = [&](const std::string& size, const std::string& idle) {
-    const FakeServer server(Script{{"-ERR no cluster\r\n", scan, size, idle}});
-    std::vector<store::Entry> entries;
-    const Result<void> done = open(server)->list("", [&](const store::Entry& entry) {
-      entries.push_back(entry);
-      return Result<void>();
-    });
-    return done ? Result<std::vector<store::Entry>>(std::move(entries)) : done.error();
-  };
-  const auto good = list(":5\r\n", ":7\r\n");
-  ASSERT_TRUE(good.ok()) << good.error().message;
-  ASSERT_EQ(good->size(), 1u);
-  EXPECT_EQ(good->front().idle, std::chrono::seconds(7));
-  EXPECT_EQ(list(":-5\r\n", ":7\r\n").error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(list(":5\r\n", ":-7\r\n").error().code, ErrorCode::kCorrupt);
-}
-
 // --- servers that never end
 
 // Patient by default: no limit of time but those that a test sets.
@@ -250,6 +231,26 @@ store::BackendOptions patient() {
 std::unique_ptr<Backend> open(const FakeServer& server, const store::BackendOptions& options,
                               const std::string& login = "") {
   return std::move(store::open_backend("redis://" + login + server.address(), options)).value();
+}
+
+TEST(RedisFaults, RefusesNegativeSizesAndTimes) {
+  const std::string scan = "*2\r\n$1\r\n0\r\n*1\r\n$9\r\ntqcache:a\r\n";
+  const auto list = [&](const std::string& size, const std::string& idle) {
+    // The keys are listed on one connection, and looked at on another.
+    const FakeServer server(Script{{"-ERR no cluster\r\n", scan}, {size, idle}});
+    std::vector<store::Entry> entries;
+    const Result<void> done = open(server, patient())->list("", [&](const store::Entry& entry) {
+      entries.push_back(entry);
+      return Result<void>();
+    });
+    return done ? Result<std::vector<store::Entry>>(std::move(entries)) : done.error();
+  };
+  const auto good = list(":5\r\n", ":7\r\n");
+  ASSERT_TRUE(good.ok()) << good.error().message;
+  ASSERT_EQ(good->size(), 1u);
+  EXPECT_EQ(good->front().idle, std::chrono::seconds(7));
+  EXPECT_EQ(list(":-5\r\n", ":7\r\n").error().code, ErrorCode::kCorrupt);
+  EXPECT_EQ(list(":5\r\n", ":-7\r\n").error().code, ErrorCode::kCorrupt);
 }
 
 TEST(RedisEndless, AnAnswerThatTricklesInIsTooSlow) {
