@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "llama_export_fixture.h"
@@ -199,6 +200,24 @@ TEST(LlamaCheckpoints, RefuseWrongFields) {
                  file.begin() + static_cast<std::ptrdiff_t>(second));
     refused(changed<std::uint32_t>(twice, begin + 8, 2), "at 96 tokens, after one at 96");
   }
+}
+
+// Nobody could resume from a window that lacks tokens.
+TEST(LlamaCheckpoints, IncompleteWindowsAreLeftOut) {
+  const Bytes file = llama_fixture("slot_gemma3.ggsq");
+  const std::size_t first = appendix(file) + 12;
+  const auto n = number_at<std::int64_t>(file, first);
+  const auto checkpoints_with = [&](std::int32_t first_position) {
+    return must(open(changed(file, first + 8, first_position), gemma3()))->checkpoints().size();
+  };
+  const std::size_t n_all = must(open(file, gemma3()))->checkpoints().size();
+  EXPECT_EQ(checkpoints_with(static_cast<std::int32_t>(n - 16)), n_all);
+  EXPECT_EQ(checkpoints_with(static_cast<std::int32_t>(n - 15)), n_all - 1);
+  const LlamaImported imported =
+      must(import_bytes(changed(file, first + 8, static_cast<std::int32_t>(n - 15)), gemma3()));
+  EXPECT_TRUE(std::ranges::any_of(imported.cache.dropped_fields, [](const std::string& field) {
+    return field.find("lack their first tokens") != std::string::npos;
+  }));
 }
 
 // llama-server writes them in the order in which it made them.

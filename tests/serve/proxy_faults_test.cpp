@@ -351,7 +351,7 @@ std::int64_t resident_bytes() {
 // Requests with faults at random. TQCACHE_SERVE_SOAK sets how many.
 TEST_F(ProxyTest, Soak) {
   const char* const wanted = std::getenv("TQCACHE_SERVE_SOAK");
-  const int n = wanted == nullptr ? 300 : std::atoi(wanted);
+  const int n = wanted == nullptr ? 200 : std::atoi(wanted);
   auto faulty = std::make_unique<FaultyBackend>();
   FaultyBackend* const store = faulty.get();
   backend_ = std::move(faulty);

@@ -55,15 +55,18 @@ TEST_F(Find, TakesATailThatThePromptHasAllOf) {
 // What a prompt has of a tail, and of the token blocks that were put as tails, too.
 TEST_F(Find, TakesAPartOfATailIfThatIsWanted) {
   for (const cache::Cache& cache : {dense(1000), turbo(1000)}) {
-    must(library_.put_cache(cache, "", {}, {.likely_ends = {300, 257, 1000, 2000, 0, -5}}));
+    const std::unique_ptr<store::Backend> backend = open_store();
+    ToldLibrary told{*backend};
+    store::Library& library = told.library;
+    must(library.put_cache(cache, "", {}, {.likely_ends = {300, 257, 1000, 2000, 0, -5}}));
     for (const std::size_t n :
          {255U, 256U, 257U, 400U, 511U, 512U, 600U, 768U, 769U, 999U, 1000U}) {
       const std::vector<std::int32_t> tokens = leaving_after(cache, n);
-      store::Prefix prefix = must(library_.find(cache.identity, tokens, {.parts_of_tails = true}));
+      store::Prefix prefix = must(library.find(cache.identity, tokens, {.parts_of_tails = true}));
       const std::size_t expected = n / 256 == 2 ? 512 : n < 256 ? 0 : n;
       ASSERT_EQ(prefix.n_common, static_cast<std::int64_t>(expected)) << n;
       if (expected == 0) continue;
-      const auto fetched = must(library_.fetch(prefix));
+      const auto fetched = must(library.fetch(prefix));
       ASSERT_NE(fetched, nullptr);
       const auto first = must(cache::first_tokens(cache::borrow(*fetched), prefix.n_common));
       const auto wanted = must(cache::first_tokens(cache::reader_of(cache), prefix.n_common));
@@ -71,7 +74,7 @@ TEST_F(Find, TakesAPartOfATailIfThatIsWanted) {
                 name_of(file_of(must(cache::load(*wanted)))))
           << n;
       // Otherwise it is found as ever, up to a whole block or a whole tail.
-      const std::int64_t whole = found(library_, cache, tokens);
+      const std::int64_t whole = found(library, cache, tokens);
       EXPECT_EQ(whole, n == 1000 || n == 512 ? n : n / 256 * 256) << n;
     }
   }

@@ -82,6 +82,10 @@ class Import {
       TQC_TRY(add_recurrent(*body_.recurrent, imported_.cache.n_tokens, imported_.cache.layers));
     }
     for (std::size_t i = 0; i < body_.checkpoints.size(); ++i) {
+      if (lacks_tokens(body_.checkpoints[i])) {
+        has_incomplete_checkpoints_ = true;
+        continue;
+      }
       auto checkpoint = checkpoint_of(body_.checkpoints[i], i);
       if (!checkpoint) {
         return in_context(cache::checkpoint_place(i), std::move(checkpoint).error());
@@ -274,6 +278,13 @@ class Import {
 
   // --- checkpoints
 
+  // Whether the first tokens of a window are missing. A server that has restored exactly one window
+  // and goes back by a token makes such a checkpoint.
+  bool lacks_tokens(const LlamaCheckpoint& in) const {
+    return in.windows && in.first_position < in.n_tokens &&
+           in.first_position > std::max<std::int64_t>(0, in.n_tokens - model_.window);
+  }
+
   Result<ForeignCheckpoint> checkpoint_of(const LlamaCheckpoint& in, std::size_t number) {
     ForeignCheckpoint checkpoint{in.n_tokens, in.first_position, {}};
     if (in.n_tokens < 1 || in.n_tokens > imported_.cache.n_tokens) {
@@ -351,6 +362,10 @@ class Import {
     if (body_.has_idle_checkpoints) {
       dropped_fields.emplace_back("Context checkpoints are left out: the model needs none.");
     }
+    if (has_incomplete_checkpoints_) {
+      dropped_fields.emplace_back(
+          "Context checkpoints whose windows lack their first tokens are left out.");
+    }
     if (has_other_models_) {
       dropped_fields.emplace_back("The state of a draft model in checkpoints is left out.");
     }
@@ -370,6 +385,7 @@ class Import {
   std::vector<std::string> key_types_, value_types_;
   bool has_older_cells_ = false;
   bool has_other_models_ = false;  // in checkpoints
+  bool has_incomplete_checkpoints_ = false;
   std::int64_t n_checkpoint_tokens_ = 0;
 };
 
