@@ -7,11 +7,16 @@
 """
 
 import argparse
+import signal
 import sys
 
 from mlx_lm import server
 
 from .mlx import TqcachePromptCache
+
+
+def _interrupt(*_) -> None:
+    raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -39,6 +44,8 @@ def main() -> None:
 
     server.ResponseGenerator = with_store
     sys.argv = [sys.argv[0], *theirs]
+    # As Ctrl-C: what is not written yet is written first.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         server.main()
     finally:

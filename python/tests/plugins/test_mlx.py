@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -290,7 +289,7 @@ class Server:
                 time.sleep(0.3)
 
     def stop(self):
-        self.process.send_signal(signal.SIGINT)
+        self.process.terminate()  # SIGINT may be ignored by what runs in the background
         self.process.wait()
         return self.log.read_text()
 
