@@ -64,7 +64,7 @@ TEST(Checkpoints, AreWrittenToStandardOutput) {
   const std::string in = (dir / "in.kv").string(), out = (dir / "out.kv").string();
   must(format::write_cache_file(reader, in, {}));
   for (const auto& flags :
-       {std::vector<std::string>{}, {"--bits", "16"}, {"--first-tokens", "500"}}) {
+       {std::vector<std::string>{}, {"--bits", "16"}, {"--tokens", "500"}}) {
     std::vector<std::string> arguments = {"convert", in, out, "-f"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     must(arguments);
