@@ -359,7 +359,7 @@ Action define_serve(FlagSet& app) {
   add_duration_flag(app, "--save-idle", options->save_idle,
                     "Save a conversation that has rested this long (default: 30s)");
   add_bytes_flag(app, "--max-bytes", options->max_bytes,
-                 "Remove the least recently used data when the store has more than this")
+                 "Remove the least used data when the store has more than this")
       ->group(keeping);
   app.add("--share-tenants", options->share_tenants,
           "Clients with different API keys use the same stored prompts and slots")
