@@ -48,6 +48,20 @@ def generate(model, ids, cache, n):
                           pad_token_id=0)[0, ids.shape[1]:]
 
 
+@torch.no_grad()
+def divergence(model, ids, cache, n=16):
+    """Mean KL divergence of the next token's distribution from that of a DynamicCache. Tokens are
+    not compared: the best two are within rounding of each other now and then."""
+    plain = cache_utils.DynamicCache()
+    token, total = ids, 0.0
+    for _ in range(n):
+        right, ours = (model(token, past_key_values=each).logits[:, -1].float().log_softmax(-1)
+                       for each in (plain, cache))
+        total += (right.exp() * (right - ours)).sum(-1).mean().item()
+        token = right.argmax(-1, keepdim=True)
+    return total / n
+
+
 def kv(n, dtype=torch.bfloat16, heads=2, dim=64, batch=1, seed=0):
     noise = torch.Generator().manual_seed(seed)
     return [torch.randn((batch, heads, n, dim), generator=noise).to(dtype) for _ in range(2)]
@@ -246,9 +260,10 @@ def test_generation_with_the_packed_cache(model, tokenizer, with_config):
     cache = tq.TqcacheCache(bits=4, config=model.config if with_config else None)
     tokens = generate(model, ids, cache, 32)
     assert cache.get_seq_length() == dynamic.get_seq_length()
+    assert tokens.shape == right.shape
     assert cache.layers[0].n_packed >= 1024
-    # Quantization may change a token, and all tokens behind it.
-    assert (tokens[:8] == right[:8]).all()
+    again = tq.TqcacheCache(bits=4, config=model.config if with_config else None)
+    assert divergence(model, ids, again) < 0.01  # .0008 was measured
     n_dynamic = sum(tq.bytes_of_layer(layer) for layer in dynamic.layers)
     assert cache.nbytes < 0.45 * n_dynamic  # of few tokens, many are dense
 
@@ -276,11 +291,10 @@ def test_a_packed_cache_can_be_saved(tmp_path, model, tokenizer):
 def test_on_a_gpu(model, tokenizer):
     gpu = copy.deepcopy(model).cuda()
     ids = alice(tokenizer, 1100).cuda()
-    right = generate(gpu, ids, cache_utils.DynamicCache(), 16)
     cache = tq.TqcacheCache(bits=4, config=model.config)
-    tokens = generate(gpu, ids, cache, 16)
+    assert generate(gpu, ids, cache, 16).shape == (16,)
     assert cache.layers[0].keys.device.type == "cuda"
-    assert (tokens[:8] == right[:8]).all()
+    assert divergence(gpu, ids, tq.TqcacheCache(bits=4, config=model.config)) < 0.01
 
 
 def test_8k_tokens_take_at_most_30_percent(model, tokenizer):
