@@ -344,7 +344,7 @@ std::vector<std::int64_t> KvCodec::blocks_to_fit(OutlierPolicy policy, std::int6
   std::vector<std::int64_t> blocks = mean_blocks(n_tokens, begin);
   const bool first_decides = state_->mean.is_fixed() && state_->transforms.is_fixed() &&
                              policy == OutlierPolicy::kCalibrationVariance;
-  if (first_decides && !blocks.empty()) blocks.resize(1);
+  if (first_decides && !blocks.empty()) return {blocks.front()};
   return blocks;
 }
 

@@ -70,9 +70,10 @@ Bytes envelope_start(const Encryption& description) {
 
 Bytes associated_with(const HeaderSlot& slot, ByteView envelope_start) {
   const SlotBytes encoded = encode_slot(slot);
-  Bytes bytes(encoded.begin(), encoded.begin() + kBoundSlotBytes);
-  bytes.insert(bytes.end(), envelope_start.begin(), envelope_start.end());
-  return bytes;
+  ByteWriter out;
+  out.append(ByteView(encoded).first(kBoundSlotBytes));
+  out.append(envelope_start);
+  return std::move(out).take();
 }
 
 bool is_zero(ByteView bytes) {
