@@ -414,6 +414,7 @@ class HttpServer::Impl : private httplib::Server {
     set_exception_handler(
         [this](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
           shared_.log.error("exception", {});
+          count_answer(500);
           response.status = 500;
           response.set_content(Response::error(500, "server_error", "internal error").body,
                                "application/json; charset=utf-8");
@@ -539,7 +540,6 @@ class HttpServer::Impl : private httplib::Server {
     shared_.metrics.set("tqcache_requests_running", static_cast<double>(--n_running_));
     current_request = {};
     const auto took = std::chrono::duration<double>(Clock::now() - start).count();
-    shared_.metrics.add("tqcache_requests_total", 1, {{"status", std::to_string(status_)}});
     shared_.log.info("request", {{"method", head.request.method},
                                  {"path", head.request.path},
                                  {"status", std::to_string(status_)},
@@ -570,11 +570,18 @@ class HttpServer::Impl : private httplib::Server {
     return Response::error(status, "invalid_request_error", reason_of(status));
   }
 
+  // Counts the answer of this thread before its first byte is sent: a client that has an answer and
+  // asks for /metrics finds it there.
+  void count_answer(int status) {
+    status_ = status;
+    shared_.metrics.add("tqcache_requests_total", 1, {{"status", std::to_string(status)}});
+  }
+
   // Fills in the answer to the request of this thread.
   void answer(httplib::Response& to) {
     const Request& request = *current_request.request;
     Response response = handle(request, *current_request.connection);
-    status_ = response.status;
+    count_answer(response.status);
     to.status = response.status;
     to.reason = reason_of(response.status);
     std::string type;
