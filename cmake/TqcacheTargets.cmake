@@ -72,42 +72,6 @@ function(tqcache_module name)
   set_property(GLOBAL APPEND PROPERTY TQCACHE_PRIVATE_LIBRARIES ${ARG_PRIVATE})
 endfunction()
 
-# tqcache_unity(<target> [<file>...]): compiles the sources of a target in batches of one folder each,
-# at most TQCACHE_UNITY files in one, and the files named by themselves. Two thirds of the time that a
-# small file takes to compile goes into the headers that its neighbors include as well.
-set(TQCACHE_UNITY 12 CACHE STRING "Source files that are compiled as one; 0: each by itself")
-function(tqcache_unity target)
-  if(NOT TQCACHE_UNITY)
-    return()
-  endif()
-  get_target_property(sources ${target} SOURCES)
-  list(FILTER sources INCLUDE REGEX "\\.cpp$")
-  list(SORT sources)
-  set(folder_before "-")
-  set(n_batches 0)
-  foreach(source IN LISTS sources)
-    get_filename_component(name ${source} NAME)
-    # Kernels of one instruction set each have the same names as those of the others.
-    if(name MATCHES "_(avx2|avx512|neon|scalar)")
-      set_source_files_properties(${source} PROPERTIES
-        SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")
-      continue()
-    elseif(name IN_LIST ARGN)
-      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-      continue()
-    endif()
-    get_filename_component(folder ${source} DIRECTORY)
-    if(NOT "${folder}" STREQUAL "${folder_before}" OR n_files EQUAL TQCACHE_UNITY)
-      math(EXPR n_batches "${n_batches} + 1")
-      set(n_files 0)
-      set(folder_before "${folder}")
-    endif()
-    math(EXPR n_files "${n_files} + 1")
-    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${n_batches})
-  endforeach()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-endfunction()
-
 # tqcache_schema(<name>): the command that makes <name>_generated.h of schema/<name>.fbs in the build
 # folder `generated`, a variable that the caller gets. It takes the flatc that belongs to the installed
 # headers: they refuse any other version's.

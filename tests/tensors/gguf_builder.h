@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -64,7 +65,7 @@ class GgufBuilder {
   GgufBuilder& array(std::string_view key, std::uint32_t type, const std::vector<T>& values,
                      std::optional<std::uint64_t> count = {}) {
     begin_array(key, type, count.value_or(values.size()));
-    for (const T value : values) keys_.write<T>(value);
+    keys_.append(std::as_bytes(std::span(values)));
     return *this;
   }
 
