@@ -297,7 +297,7 @@ if $with_long; then
   step "large files"
   python3 tests/long/large_files.py --tqcache build/dev/tools/tqcache --folder build
   step "a long prompt"
-  python3 tests/long/long_prompt.py --tqcache build/dev/tools/tqcache --folder build
+  /usr/bin/python3 tests/long/long_prompt.py --tqcache build/dev/tools/tqcache --folder build
 fi
 if $with_wheel; then check_wheel; fi
 if $with_plugins; then check_plugins; fi
