@@ -37,7 +37,7 @@ class FakeLlama {
     bool is_busy = false;
   };
 
-  FakeLlama(std::filesystem::path slot_dir, std::size_t n_slots, int port = 0)
+  FakeLlama(std::filesystem::path slot_dir, std::size_t n_slots, int port)
       : slot_dir_(std::move(slot_dir)),
         slots_(n_slots),
         geometry_(*interop::read_llama_geometry(write_model())),
@@ -61,6 +61,7 @@ class FakeLlama {
   std::atomic<bool> breaks_off = false;  // in the middle of an answer
   std::atomic<bool> answers_garbage = false;
   std::atomic<int> piece_delay_ms = 0;
+  std::atomic<bool> is_endless = false;  // a stream has an end only when its client is gone
   // Answers are so many times as long, and from this character on their tokens are others than
   // those of their text, as those of a real model may be.
   std::atomic<int> n_repeats = 1;
@@ -306,7 +307,11 @@ class FakeLlama {
     response.headers = {{"Content-Type", "text/event-stream"}, {"X-Fake", "yes"}};
     response.stream = [this, text, timings, finish, &client](serve::Sink& sink) {
       bool is_sent = true;
-      for (std::size_t i = 0; i < text.size() && is_sent; i += 4) {
+      for (std::size_t i = 0; is_sent; i += 4) {
+        if (i >= text.size()) {
+          if (!is_endless) break;
+          i = 0;
+        }
         if (breaks_off && i > 4) {
           finish();
           return false;

@@ -57,11 +57,10 @@ TEST_F(ProxyTest, AnUpstreamServerThatIsGoneAndComesBack) {
   std::int64_t n_cached = -1;
   ask({{"system", long_text(1, 1000)}, {"user", "a"}}, n_cached);
   ASSERT_TRUE(wait_for_saves(1));
-  const int port = llama_->port();
   llama_.reset();
   EXPECT_EQ(status_of(send(chat({{"user", "x"}}))), 502);
   EXPECT_EQ(status_of(raw_exchange(proxy_->port(), get_text("/health"))), 503);
-  llama_ = std::make_unique<FakeLlama>(slot_dir_, 2, port);
+  start_llama();
   EXPECT_EQ(status_of(raw_exchange(proxy_->port(), get_text("/health"))), 200);
   ask({{"system", long_text(1, 1000)}, {"user", "b"}}, n_cached);
   EXPECT_GE(n_cached, 768) << proxy_->logged();
@@ -202,13 +201,13 @@ TEST(ProxyFaults, HeadersOfOneConnectionStayThere) {
 TEST_F(ProxyTest, AClientThatLeavesEndsTheWork) {
   start_llama();
   start_proxy();
-  llama_->piece_delay_ms = 50;
+  llama_->piece_delay_ms = 5;
+  llama_->is_endless = true;
   RawSocket socket = RawSocket::connect(proxy_->port());
   socket.send(post_text("/v1/chat/completions", chat({{"user", "x"}}, true).dump()));
   EXPECT_THAT(socket.receive_until("data: "), HasSubstr("200 OK"));
   socket.close();
   EXPECT_TRUE(wait_until([&] { return llama_->n_cancelled > 0; }));
-  llama_->piece_delay_ms = 0;
   std::int64_t n_cached = -1;
   ask({{"user", "y"}}, n_cached);  // its slot is free again
 }
@@ -290,6 +289,7 @@ TEST_F(ProxyTest, AStoreThatIsGone) {
   std::int64_t n_cached = -1;
   ask({{"system", long_text(1, 1000)}, {"user", "a"}}, n_cached);
   ASSERT_TRUE(wait_for_saves(1));
+  proxy_.reset();  // it writes its statistics there
   std::filesystem::remove_all(folder);
   start_llama();
   start_proxy();
@@ -306,6 +306,7 @@ TEST_F(ProxyTest, DamagedBlobsAreNotUsed) {
   std::int64_t n_cached = -1;
   ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached);
   ASSERT_TRUE(wait_for_saves(1));
+  proxy_.reset();  // it writes its statistics there
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file() || entry.path().filename().string().find("b,") != 0) continue;
     std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);

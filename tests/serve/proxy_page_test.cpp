@@ -14,6 +14,8 @@ using testing::Not;
 
 class ProxyPageTest : public ProxyTest {
  protected:
+  ~ProxyPageTest() override { proxy_.reset(); }  // it uses the ledger
+
   std::string page_of(const std::string& headers) {
     return raw_exchange(proxy_->port(), "GET /tqcache HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers +
                                             "Connection: close\r\n\r\n");

@@ -202,8 +202,8 @@ TEST_F(ProxyStoreTest, WhatWasHitOftenStaysLonger) {
       restart();
       ask(about(i), n_cached);
       EXPECT_GE(n_cached, 1500);
-      proxy_->server->stop(std::chrono::seconds(30));
-      proxy_->proxy->flush(std::chrono::seconds(30));
+      proxy_->server->stop(std::chrono::seconds(280));
+      proxy_->proxy->flush(std::chrono::seconds(280));
     }
   };
   keep_scores(1, 3);

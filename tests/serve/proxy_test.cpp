@@ -119,8 +119,8 @@ TEST_F(ProxyTest, GrowingConversationsAreSavedAtFrontiersAndAtTheEnd) {
   EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "continued"}}), 1);
   messages.emplace_back("user", long_text(6, 300));
   ask(messages, n_cached);
-  proxy_->server->stop(std::chrono::seconds(10));
-  proxy_->proxy->flush(std::chrono::seconds(30));
+  proxy_->server->stop(std::chrono::seconds(280));
+  proxy_->proxy->flush(std::chrono::seconds(280));
   EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "shutdown"}}), 1);
   start_llama();
   start_proxy();
@@ -319,7 +319,7 @@ TEST(SlotTable, OldNewsDoNotCount) {
 }
 
 TEST(SlotTable, TheNextTurnWaitsForTheLastOne) {
-  serve::SlotTable table;
+  serve::SlotTable table(std::chrono::hours(1));
   table.reset(2);
   const auto first = table.acquire("turn 1", "", nullptr, std::chrono::milliseconds(0));
   ASSERT_TRUE(first);
@@ -329,7 +329,7 @@ TEST(SlotTable, TheNextTurnWaitsForTheLastOne) {
     now.prompt = "turn 1";
     table.release(first->slot, now);
   });
-  const auto next = table.acquire("turn 1, turn 2", "", nullptr, std::chrono::seconds(20));
+  const auto next = table.acquire("turn 1, turn 2", "", nullptr, std::chrono::hours(1));
   later.join();
   ASSERT_TRUE(next);
   EXPECT_EQ(next->slot, first->slot);
@@ -343,8 +343,24 @@ TEST(SlotTable, WaitsForASlot) {
   ASSERT_TRUE(first);
   EXPECT_FALSE(table.acquire("b", "", nullptr, std::chrono::milliseconds(20)));
   std::thread later([&] { table.release(first->slot, first->before); });
-  EXPECT_TRUE(table.acquire("b", "", nullptr, std::chrono::seconds(20)));
+  EXPECT_TRUE(table.acquire("b", "", nullptr, std::chrono::hours(1)));
   later.join();
+}
+
+TEST(SlotTable, ASlotThatIsNotWantedIsNeverInUse) {
+  serve::SlotTable table;
+  table.reset(1);
+  const std::uint64_t before = table.change();
+  bool is_free = false;
+  EXPECT_FALSE(table.try_acquire(0, [&](const serve::KnownSlot& slot) {
+    is_free = !slot.is_used;
+    return false;
+  }));
+  EXPECT_TRUE(is_free);
+  EXPECT_EQ(table.change(), before);
+  EXPECT_TRUE(table.try_acquire(0, [](const serve::KnownSlot&) { return true; }));
+  EXPECT_FALSE(table.try_acquire(0, [](const serve::KnownSlot&) { return true; }));
+  EXPECT_FALSE(table.try_acquire(1, [](const serve::KnownSlot&) { return true; }));
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ class RawSocket {
   }
 
   // Bytes that arrive next; empty: the end, or nothing within the time.
-  std::string receive(int timeout_ms = 120'000) const {
+  std::string receive(int timeout_ms = 280'000) const {
     pollfd ready = {.fd = fd_, .events = POLLIN, .revents = 0};
     if (::poll(&ready, 1, timeout_ms) <= 0) return {};
     std::string bytes(65536, '\0');
@@ -130,6 +130,34 @@ inline std::string get_text(std::string_view target, std::string_view headers = 
   return "GET " + std::string(target) + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n" +
          std::string(headers) + "\r\n";
 }
+
+// A port of 127.0.0.1 that no other program is given meanwhile: a server of a test can end and
+// begin again there. Nothing listens before it does.
+class ReservedPort {
+ public:
+  ReservedPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int yes = 1;
+    ::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    ::setsockopt(fd_, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof(yes));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    if (::bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+        ::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+      throw std::runtime_error("cannot reserve a port");
+    }
+    port_ = ntohs(address.sin_port);
+  }
+  ~ReservedPort() { ::close(fd_); }
+  ReservedPort(const ReservedPort&) = delete;
+  ReservedPort& operator=(const ReservedPort&) = delete;
+  int port() const { return port_; }
+
+ private:
+  int fd_;
+  int port_ = 0;
+};
 
 // Calls `serve` for each connection, one after another.
 class RawServer {

@@ -36,7 +36,7 @@ class CheckpointTest(serve.ServeCase):
         """A conversation of N_TURNS turns: `first` and `more(turn)` are lists of tokens, or texts.
         Kills both programs after each turn."""
         alone = serve.Llama(model, self.slots, **settings)
-        self.addCleanup(alone.kill)
+        self.addCleanup(alone.end)
         llama = self.llama(model, **settings)
         proxy = self.proxy(llama, "--save-idle", "1s")
         prompt, stored, is_text = first, 0, isinstance(first, str)

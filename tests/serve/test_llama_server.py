@@ -29,10 +29,16 @@ SMOL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 OPTIONS = None
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+class ReservedPort(socket.socket):
+    """A port that no other program is given until this is closed, also while its server is killed
+    and started again. Nothing listens before the server does."""
+
+    def __init__(self):
+        super().__init__()
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self.bind(("127.0.0.1", 0))
+        self.port = self.getsockname()[1]
 
 
 def post(port, path, body, headers=()):
@@ -57,11 +63,11 @@ def stream(port, body):
 
 
 def get(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=280) as answer:
         return answer.read().decode()
 
 
-def wait_for(is_true, what, seconds=120):
+def wait_for(is_true, what, seconds=280):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -75,7 +81,8 @@ def wait_for(is_true, what, seconds=120):
 
 class Llama:
     def __init__(self, model, slots, **settings):
-        self.port = free_port()
+        self.reserved = ReservedPort()
+        self.port = self.reserved.port
         self.settings = {"model": str(model), "slots": str(slots), "port": self.port,
                          "n_ctx": 8192, "n_slots": 2, **settings}
         self.log_path = Path(slots).parent / f"llama-{self.port}.log"
@@ -96,10 +103,15 @@ class Llama:
         self.process.kill()
         self.process.wait()
 
+    def end(self):
+        self.kill()
+        self.reserved.close()
+
 
 class Proxy:
     def __init__(self, upstream, slots, store, *flags):
-        self.port = free_port()
+        self.reserved = ReservedPort()
+        self.port = self.reserved.port
         self.log_path = Path(slots).parent / "serve.log"
         self.command = [str(OPTIONS.tqcache), "serve", "--upstream",
                         f"http://127.0.0.1:{upstream}", "--slot-dir", str(slots), "--store",
@@ -136,9 +148,13 @@ class Proxy:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def end(self):
+        self.kill()
+        self.reserved.close()
+
     def stop(self):
         self.process.terminate()
-        return self.process.wait(timeout=120)
+        return self.process.wait(timeout=280)
 
 
 def system_prompt(n):
@@ -155,12 +171,12 @@ class ServeCase(unittest.TestCase):
 
     def llama(self, model, **settings):
         server = Llama(model, self.slots, **settings)
-        self.addCleanup(server.kill)
+        self.addCleanup(server.end)
         return server
 
     def proxy(self, upstream, *flags):
         server = Proxy(upstream.port, self.slots, self.store, *flags)
-        self.addCleanup(server.kill)
+        self.addCleanup(server.end)
         return server
 
     def demo(self):
@@ -181,7 +197,7 @@ class ServeTest(ServeCase):
         then the tokens behind the cut are computed again, all in one batch, and llama.cpp's
         numbers depend on the batch. So there answers are compared where as much was reused."""
         alone = Llama(model, self.slots, **settings)
-        self.addCleanup(alone.kill)
+        self.addCleanup(alone.end)
         llama = self.llama(model, **settings)
         proxy = self.proxy(llama, "--save-idle", "1s", *flags)
         total = {"prompt": 0, "computed": 0}

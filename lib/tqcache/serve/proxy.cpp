@@ -18,7 +18,6 @@
 #include <utility>
 
 #include "tqcache/serve/prompt_page.h"
-#include "tqcache/serve/slot_table.h"
 
 namespace tqcache::serve {
 namespace {
@@ -139,7 +138,8 @@ class KeepingProxy : public Proxy {
         upstream_(std::move(upstream)),
         server_(*upstream_, own_headers()),
         metrics_(metrics),
-        log_(log) {
+        log_(log),
+        table_(options.patience) {
     using Type = Metrics::Type;
     const auto counter = [&](const char* name, const char* help, bool start_at_zero = true) {
       metrics.define(name, Type::kCounter, help, start_at_zero);
@@ -575,12 +575,12 @@ class KeepingProxy : public Proxy {
 
   // Saves a slot with at least so many tokens that are not in the store.
   void save_if_unsaved(std::size_t slot, const char* reason, std::int64_t least) {
-    auto now = table_.try_acquire(slot);
+    auto now = table_.try_acquire(slot, [&](const KnownSlot& its) {
+      return its.has_content && !its.prompt.empty() && its.n_tokens >= options_.min_tokens &&
+             its.n_tokens - its.n_stored >= least;
+    });
     if (!now) return;
-    const bool is_wanted = now->has_content && !now->prompt.empty() &&
-                           now->n_tokens >= options_.min_tokens &&
-                           now->n_tokens - now->n_stored >= least;
-    if (is_wanted) save(slot, *now, reason);
+    save(slot, *now, reason);
     table_.release(slot, *std::move(now));
   }
 
@@ -676,7 +676,11 @@ class KeepingProxy : public Proxy {
 
   void look_at_slots() {
     const auto was_restarted = observe();
-    if (!was_restarted || *was_restarted) return;
+    if (!was_restarted) return;
+    if (*was_restarted) {
+      must_bind_ = true;  // maybe with another model; the next request would not see it any more
+      return;
+    }
     const std::vector<KnownSlot> slots = table_.snapshot();
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const KnownSlot& slot = slots[i];

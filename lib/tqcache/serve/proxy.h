@@ -20,6 +20,7 @@
 #include "tqcache/serve/operations.h"
 #include "tqcache/serve/prompt_keeper.h"
 #include "tqcache/serve/prompt_ledger.h"
+#include "tqcache/serve/slot_table.h"
 #include "tqcache/serve/upstream.h"
 #include "tqcache/store.h"
 
@@ -42,6 +43,9 @@ struct ProxyOptions {
   std::string store_name = {};     // for the page
   // How long a request waits for a slot.
   std::chrono::milliseconds slot_timeout{600'000};
+  // How much of that it waits for the running request that it continues, while another slot is
+  // free.
+  std::chrono::milliseconds patience = SlotTable::kPatience;
 };
 
 // Threads: any number.

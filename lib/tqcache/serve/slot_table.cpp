@@ -6,9 +6,6 @@
 namespace tqcache::serve {
 namespace {
 
-// How long a prompt waits for the request that it continues.
-constexpr std::chrono::milliseconds kPatience{2000};
-
 std::size_t common_bytes(std::string_view a, std::string_view b) {
   const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
   return static_cast<std::size_t>(end - a.begin());
@@ -91,7 +88,7 @@ std::optional<SlotTable::Choice> SlotTable::acquire(std::string_view prompt,
                                                     std::chrono::milliseconds limit) {
   const auto start = std::chrono::steady_clock::now();
   const auto deadline = start + limit;
-  const auto patience = start + std::min(limit, kPatience);
+  const auto patience = start + std::min(limit, patience_);
   std::unique_lock lock(mutex_);
   n_waiting_ += 1;
   std::optional<Choice> choice;
@@ -117,9 +114,12 @@ std::optional<SlotTable::Choice> SlotTable::acquire(std::string_view prompt,
   return choice;
 }
 
-std::optional<KnownSlot> SlotTable::try_acquire(std::size_t slot) {
+std::optional<KnownSlot> SlotTable::try_acquire(
+    std::size_t slot, const std::function<bool(const KnownSlot&)>& is_wanted) {
   const std::lock_guard lock(mutex_);
-  if (slot >= slots_.size() || slots_[slot].is_used) return std::nullopt;
+  if (slot >= slots_.size() || slots_[slot].is_used || !is_wanted(slots_[slot])) {
+    return std::nullopt;
+  }
   KnownSlot& it = slots_[slot];
   const KnownSlot before = it;
   it.is_used = true;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -38,6 +39,11 @@ struct KnownSlot {
 // Threads: any number.
 class SlotTable {
  public:
+  // How long a prompt waits for the running request that it continues.
+  static constexpr std::chrono::milliseconds kPatience{2000};
+
+  explicit SlotTable(std::chrono::milliseconds patience = kPatience) : patience_(patience) {}
+
   // Forgets everything, for instance because the upstream server was restarted. Slots in use stay
   // so until they are released.
   void reset(std::size_t n_slots);
@@ -71,8 +77,10 @@ class SlotTable {
   // recently.
   std::optional<Choice> acquire(std::string_view prompt, std::string_view tenant, Client* client,
                                 std::chrono::milliseconds limit);
-  // Takes this slot if nobody uses it.
-  std::optional<KnownSlot> try_acquire(std::size_t slot);
+  // Takes this slot if nobody uses it and its state is the wanted one. A slot that is not wanted is
+  // not in use for a moment: a request that comes then would take another one.
+  std::optional<KnownSlot> try_acquire(std::size_t slot,
+                                       const std::function<bool(const KnownSlot&)>& is_wanted);
 
   // Gives a slot back, with what is known about it now. Requires: acquired.
   void release(std::size_t slot, KnownSlot now);
@@ -84,6 +92,7 @@ class SlotTable {
   std::optional<Choice> choose(std::string_view prompt, std::string_view tenant) const;
   bool continues_running(std::string_view prompt, std::string_view tenant) const;
 
+  const std::chrono::milliseconds patience_;
   mutable std::mutex mutex_;
   std::condition_variable released_;
   std::vector<KnownSlot> slots_;
