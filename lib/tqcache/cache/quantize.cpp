@@ -1,8 +1,11 @@
 #include "tqcache/quantize.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +13,7 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/base/memory_budget.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/cache/checkpoint_views.h"
@@ -19,6 +23,11 @@
 
 namespace tqcache::cache {
 namespace {
+
+// Blocks that a codec is fitted to and that are packed later are read, decrypted and decompressed
+// once as long as they fit into this much memory.
+constexpr std::uint64_t kMostKeptBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kKeptPartOfBudget = 16;  // and into this part of the memory budget
 
 constexpr std::array<TensorKind, 2> kKeysAndValues = {TensorKind::kKeys, TensorKind::kValues};
 
@@ -176,17 +185,37 @@ class Quantized : public CacheReader {
 
   Result<void> fit(const Tensor& tensor) {
     std::vector<SharedBytes> raw(tensor.sample.size());
+    const auto origin = [&](std::size_t i) {
+      return origin_of(tensor.layer, tensor.kind, tensor.sample[i]);
+    };
     TQC_TRY(parallel_try(raw.size(), n_threads_, [&](std::size_t i) -> Result<void> {
-      TQC_TRY_ASSIGN(raw[i],
-                     source_->share(origin_of(tensor.layer, tensor.kind, tensor.sample[i])));
+      TQC_TRY_ASSIGN(raw[i], source_->share(origin(i)));
       return {};
     }));
+    for (std::size_t i = 0; i < raw.size(); ++i) keep(origin(i), raw[i]);
     std::vector<FullBlock> sample;
     for (std::size_t i = 0; i < raw.size(); ++i) {
       sample.push_back(full_block(tensor.layer, tensor.kind, tensor.sample[i], raw[i].view()));
     }
     codec_of(tensor.layer, tensor.kind)->fit(sample, tensor.policy, n_threads_);
     return {};
+  }
+
+  // Keeps a block that was read for fitting until it is packed, while there is room.
+  void keep(std::size_t origin, const SharedBytes& raw) {
+    const std::uint64_t most =
+        std::min(kMostKeptBytes, memory_budget().bytes() / kKeptPartOfBudget);
+    if (kept_bytes_ + raw.size() > most) return;
+    if (kept_.emplace(origin, raw).second) kept_bytes_ += raw.size();
+  }
+
+  // A block of the source. A kept one is given away: packing it frees it.
+  Result<SharedBytes> share_source(std::size_t origin) const {
+    {
+      const std::lock_guard lock(kept_mutex_);
+      if (auto kept = kept_.extract(origin)) return std::move(kept.mapped());
+    }
+    return source_->share(origin);
   }
 
   // Files store a dense window as arrays and a quantized one as token blocks. Windows are short, so
@@ -262,7 +291,7 @@ class Quantized : public CacheReader {
   Result<SharedBytes> pack(std::size_t origin) const {
     const BlockInfo& info = source_->blocks()[origin];
     const auto layer = to_size(info.layer);
-    TQC_TRY_ASSIGN(const SharedBytes raw, source_->share(origin));
+    TQC_TRY_ASSIGN(const SharedBytes raw, share_source(origin));
     const KvCodec& codec = *codecs_[2 * layer + static_cast<std::size_t>(info.side)];
     auto packed = codec.encode(full_block(layer, info.side, info.block, raw.view()), 1);
     if (packed) return packed;
@@ -276,6 +305,9 @@ class Quantized : public CacheReader {
   std::vector<BlockInfo> blocks_;
   std::vector<std::optional<std::size_t>> origins_;  // [n_blocks]: index in the source
   std::map<BlockKey, SharedBytes> window_blocks_;    // blocks without an origin
+  mutable std::mutex kept_mutex_;                    // for kept_, once blocks are shared
+  mutable std::map<std::size_t, SharedBytes> kept_;  // by index in the source; see keep()
+  std::uint64_t kept_bytes_ = 0;                     // all that were ever kept
   std::vector<Checkpoint> checkpoints_;
   unsigned n_threads_;
   std::int64_t first_layer_;
