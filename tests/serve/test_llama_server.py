@@ -25,6 +25,8 @@ from pathlib import Path
 
 NOT_RUN = 77
 IS_LONG = os.environ.get("TQCACHE_SERVE_LONG") == "1"
+# Tokens of an answer. A resting slot is saved after a 64th of its tokens.
+N_PREDICT = 96 if IS_LONG else 48
 SMOL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 OPTIONS = None
 
@@ -44,7 +46,7 @@ class ReservedPort(socket.socket):
 def post(port, path, body, headers=()):
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(),
                                      {"Content-Type": "application/json", **dict(headers)})
-    with urllib.request.urlopen(request, timeout=280) as answer:
+    with urllib.request.urlopen(request, timeout=3600) as answer:
         return json.load(answer)
 
 
@@ -54,7 +56,7 @@ def stream(port, body):
                                      json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
     begin, first, n = time.perf_counter(), None, 0
-    with urllib.request.urlopen(request, timeout=280) as answer:
+    with urllib.request.urlopen(request, timeout=3600) as answer:
         for line in answer:
             if line.startswith(b"data: ") and b'"content":' in line:
                 first = first or time.perf_counter() - begin
@@ -63,7 +65,7 @@ def stream(port, body):
 
 
 def get(port, path):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=280) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=3600) as answer:
         return answer.read().decode()
 
 
@@ -144,6 +146,11 @@ class Proxy:
         wait_for(is_there, "a save")
         return self.events("keep")[0]
 
+    def saves_when_idle(self, timings, n_restored):
+        """Whether a slot that rests is saved after this request."""
+        n = timings["cache_n"] + timings["prompt_n"] + timings["predicted_n"]
+        return n - n_restored > min(256, n // 64 + 1) + 2
+
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -192,8 +199,8 @@ class ServeCase(unittest.TestCase):
 class ServeTest(ServeCase):
     def ten_turns(self, model, make_request, add_answer, n_turns, *flags, is_chat=False,
                   **settings):
-        """Kills both servers between every two turns. Answers of a chat are always those of the
-        server that is left alone. Plain text may be cut into other tokens than were generated:
+        """Kills both servers between every two turns. Answers of a chat with SmolLM2 are always those
+        of the server that is left alone. Plain text may be cut into other tokens than were generated:
         then the tokens behind the cut are computed again, all in one batch, and llama.cpp's
         numbers depend on the batch. So there answers are compared where as much was reused."""
         alone = Llama(model, self.slots, **settings)
@@ -217,10 +224,11 @@ class ServeTest(ServeCase):
             self.assertEqual(proxy.events("bind"), [], proxy.log())
             total["prompt"] += timings["cache_n"] + timings["prompt_n"]
             total["computed"] += timings["prompt_n"]
-            saved = int(proxy.wait_for_save()["tokens"])
             if turn == 0:
-                stored = saved
+                stored = int(proxy.wait_for_save()["tokens"])
             else:
+                if proxy.saves_when_idle(timings, restored[0] if restored else 0):
+                    proxy.wait_for_save()
                 self.assertEqual(len(restored), 1, proxy.log())
                 self.assertGreaterEqual(restored[0], stored)
                 self.assertGreaterEqual(timings["cache_n"], restored[0] - 1)
@@ -233,13 +241,13 @@ class ServeTest(ServeCase):
         self.assertGreater(n_compared, 1)
         self.assertEqual(list(self.slots.glob("tqcache-*")), [])
 
-    def test_ten_turns_of_a_chat(self):
+    def turns_of_a_chat(self, model, n_turns):
         messages = [{"role": "system", "content": system_prompt(220 if IS_LONG else 70)}]
 
         def make_request(turn):
             messages.append({"role": "user", "content": f"What is the answer to question {turn}?"})
-            return "/v1/chat/completions", {"messages": messages, "max_tokens": 48,
-                                            "temperature": 0}
+            return "/v1/chat/completions", {"messages": messages, "max_tokens": N_PREDICT,
+                                            "temperature": 0, "ignore_eos": IS_LONG}
 
         def add_answer(answer, keep=True):
             text = answer["choices"][0]["message"]["content"]
@@ -247,14 +255,23 @@ class ServeTest(ServeCase):
                 messages.append({"role": "assistant", "content": text})
             return text, answer["timings"]
 
-        self.ten_turns(self.smol(), make_request, add_answer, 10 if IS_LONG else 4, is_chat=True)
+        self.ten_turns(model, make_request, add_answer, n_turns, is_chat=model != self.demo(),
+                       n_ctx=16384 if IS_LONG else 8192)
 
-    def turns_of_a_text(self, n_turns, **settings):
-        text = [(OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]]
+    def test_ten_turns_of_a_chat(self):
+        self.turns_of_a_chat(self.smol(), 10 if IS_LONG else 4)
+
+    def test_ten_turns_of_a_chat_with_the_bundled_model(self):
+        self.turns_of_a_chat(self.demo(), 10 if IS_LONG else 2)
+
+    def turns_of_a_text(self, n_turns, n_characters=6000, **settings):
+        book = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
+        text = [book[:n_characters]]
 
         def make_request(turn):
             text.append(f"\n\nCHAPTER {turn}.\n")
-            return "/completion", {"prompt": "".join(text), "n_predict": 48, "temperature": 0}
+            return "/completion", {"prompt": "".join(text), "n_predict": N_PREDICT,
+                                   "temperature": 0, "ignore_eos": IS_LONG}
 
         def add_answer(answer, keep=True):
             if keep:
@@ -264,7 +281,10 @@ class ServeTest(ServeCase):
         self.ten_turns(self.demo(), make_request, add_answer, n_turns, **settings)
 
     def test_ten_turns_of_a_text(self):
-        self.turns_of_a_text(10)
+        if IS_LONG:
+            self.turns_of_a_text(10, 14_000, n_ctx=16384)
+        else:
+            self.turns_of_a_text(10)
 
     def test_one_slot_with_a_unified_cache(self):
         self.turns_of_a_text(3, n_slots=1)
@@ -293,50 +313,67 @@ class ServeTest(ServeCase):
         self.assertNotEqual(proxy.events("restore"), [])
 
     def test_overhead_of_a_warm_request(self):
-        llama = self.llama(self.demo())
-        proxy = self.proxy(llama)
-        prompt = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]
-        times = {llama.port: [], proxy.port: []}
-        for i in range(40):
-            for port in times:
-                body = {"prompt": prompt, "n_predict": 1, "temperature": 0}
-                if port == llama.port:
-                    body["id_slot"] = 0
-                begin = time.perf_counter()
-                post(port, "/completion", body)
-                if i >= 10:
-                    times[port].append(time.perf_counter() - begin)
-            prompt += f" {i}"
-        direct, through = (1000 * statistics.median(times[p]) for p in (llama.port, proxy.port))
-        print(f"  median of a warm request: {direct:.1f} ms direct, {through:.1f} ms through the "
-              f"proxy", flush=True)
-        self.assertGreaterEqual(proxy.metric('tqcache_prompts_total{outcome="warm"}'), 30)
+        self.measure_overhead(self.demo())
+        if IS_LONG:
+            self.measure_overhead(self.smol())
 
-        # Streams: tokens per second of whole answers, in turns.
-        rates = {port: [] for port in times}
-        for _ in range(12 if IS_LONG else 2):
-            for port in rates:
-                body = {"prompt": prompt, "n_predict": 128, "temperature": 0, "ignore_eos": True,
-                        "stream": True}
-                if port == llama.port:
-                    body["id_slot"] = 0
-                first, total, n = stream(port, body)
-                rates[port].append((n - 1) / (total - first))
-        direct, through = (statistics.median(rates[p]) for p in (llama.port, proxy.port))
-        print(f"  streams: {direct:.1f} tokens/s direct, {through:.1f} through the proxy",
-              flush=True)
+    def measure_overhead(self, model):
+        """Pairs of requests, direct and through the proxy, in alternating order. Times are printed
+        only: what else the machine does is in them."""
+        llama = self.llama(model)
+        proxy = self.proxy(llama)
+        prompt = [(OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]]
+
+        def body_of(port, **more):
+            own = {"id_slot": 0} if port == llama.port else {}
+            return {"prompt": prompt[0], "temperature": 0, **more, **own}
+
+        def pairs(n, n_ignored, measure):
+            """The results of n pairs: direct, and through the proxy."""
+            results = {llama.port: [], proxy.port: []}
+            for i in range(n_ignored + n):
+                for port in sorted(results, reverse=i % 2 == 1):
+                    result = measure(port)
+                    if i >= n_ignored:
+                        results[port].append(result)
+                prompt[0] += f" {i}"
+            return results[llama.port], results[proxy.port]
+
+        def request(port):
+            begin = time.perf_counter()
+            post(port, "/completion", body_of(port, n_predict=1))
+            return 1000 * (time.perf_counter() - begin)
+
+        def rate(port):
+            first, total, n = stream(port, body_of(port, n_predict=128, ignore_eos=True,
+                                                   stream=True))
+            return (n - 1) / (total - first)
+
+        direct, through = pairs(200 if IS_LONG else 30, 10, request)
+        more = statistics.median(b - a for a, b in zip(direct, through))
+        print(f"  {model.name}: median of {len(direct)} warm requests: "
+              f"{statistics.median(direct):.1f} ms direct, {statistics.median(through):.1f} ms "
+              f"through the proxy; median difference {more:.1f} ms", flush=True)
+        self.assertGreaterEqual(proxy.metric('tqcache_prompts_total{outcome="warm"}'), 30)
+        direct, through = pairs(30 if IS_LONG else 2, 1, rate)
+        ratio = statistics.median(b / a for a, b in zip(direct, through))
+        print(f"  {model.name}: median of {len(direct)} streams: {statistics.median(direct):.1f} "
+              f"tokens/s direct, {statistics.median(through):.1f} through the proxy; median ratio "
+              f"{ratio:.3f}", flush=True)
+        proxy.kill()
+        llama.kill()
 
     def test_first_token(self):
         """From the store, and computed."""
         llama = self.llama(self.smol() if IS_LONG else self.demo())
         proxy = self.proxy(llama)
         book = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
-        body = {"prompt": book[:14000 if IS_LONG else 5000], "n_predict": 4, "temperature": 0,
-                "stream": True}
-        cold = stream(proxy.port, body)[0]
-        proxy.wait_for_save()
-        warm = []
-        for _ in range(5 if IS_LONG else 1):
+        cold, warm = [], []
+        for i in range(5 if IS_LONG else 1):
+            body = {"prompt": f"Copy {i}. " + book[:14000 if IS_LONG else 5000], "n_predict": 4,
+                    "temperature": 0, "stream": True}
+            cold.append(stream(proxy.port, body)[0])
+            proxy.wait_for_save()
             proxy.kill()
             llama.kill()
             llama.start()
@@ -344,10 +381,19 @@ class ServeTest(ServeCase):
             stream(proxy.port, {**body, "prompt": "x"})  # binds, and reads the model's pages
             warm.append(stream(proxy.port, body)[0])
             self.assertEqual(len(proxy.events("restore")), 1, proxy.log())
-        restored = proxy.events("restore")[0]
-        print(f"  first token of {restored['of']} tokens: {cold:.2f} s computed, "
-              f"{statistics.median(warm):.2f} s from the store ({restored['tokens']} tokens in "
-              f"{restored['seconds']} s)", flush=True)
+            restored = proxy.events("restore")[0]
+            print(f"  first token of {restored['of']} tokens: {cold[-1]:.2f} s computed, "
+                  f"{warm[-1]:.2f} s from the store ({restored['tokens']} tokens in "
+                  f"{restored['seconds']} s)", flush=True)
+            # The next cold prompt is computed by processes that have just been started, too.
+            proxy.kill()
+            llama.kill()
+            shutil.rmtree(self.store)
+            llama.start()
+            proxy.start()
+            stream(proxy.port, {**body, "prompt": "x"})
+        print(f"  medians: {statistics.median(cold):.2f} s computed, "
+              f"{statistics.median(warm):.2f} s from the store", flush=True)
 
     def test_the_store_is_that_of_the_tool(self):
         """Serve finds what `generate` stored, and the other way round."""
