@@ -199,10 +199,11 @@ class ServeCase(unittest.TestCase):
 class ServeTest(ServeCase):
     def ten_turns(self, model, make_request, add_answer, n_turns, *flags, is_chat=False,
                   **settings):
-        """Kills both servers between every two turns. Answers of a chat with SmolLM2 are always those
-        of the server that is left alone. Plain text may be cut into other tokens than were generated:
-        then the tokens behind the cut are computed again, all in one batch, and llama.cpp's
-        numbers depend on the batch. So there answers are compared where as much was reused."""
+        """Kills both servers between every two turns. Answers of a chat with SmolLM2 are always
+        those of the server that is left alone. Plain text may be cut into other tokens than were
+        generated: then the tokens behind the cut are computed again, all in one batch, and
+        llama.cpp's numbers depend on the batch. So there answers are compared where as much was
+        reused."""
         alone = Llama(model, self.slots, **settings)
         self.addCleanup(alone.end)
         llama = self.llama(model, **settings)
