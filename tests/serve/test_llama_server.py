@@ -199,10 +199,11 @@ class ServeCase(unittest.TestCase):
 class ServeTest(ServeCase):
     def ten_turns(self, model, make_request, add_answer, n_turns, *flags, is_chat=False,
                   **settings):
-        """Kills both servers between every two turns. Answers of a chat with SmolLM2 are always those
-        of the server that is left alone. Plain text may be cut into other tokens than were generated:
-        then the tokens behind the cut are computed again, all in one batch, and llama.cpp's
-        numbers depend on the batch. So there answers are compared where as much was reused."""
+        """Kills both servers between every two turns. Answers of a chat with SmolLM2 are always
+        those of the server that is left alone. Plain text may be cut into other tokens than were
+        generated: then the tokens behind the cut are computed again, all in one batch, and
+        llama.cpp's numbers depend on the batch. So there answers are compared where as much was
+        reused."""
         alone = Llama(model, self.slots, **settings)
         self.addCleanup(alone.end)
         llama = self.llama(model, **settings)
@@ -319,7 +320,7 @@ class ServeTest(ServeCase):
 
     def measure_overhead(self, model):
         """Pairs of requests, direct and through the proxy, in alternating order. Times are printed
-        only: what else the machine does is in them."""
+        only: what else the machine does is in them, but not in the processor time."""
         llama = self.llama(model)
         proxy = self.proxy(llama)
         prompt = [(OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]]
@@ -339,10 +340,19 @@ class ServeTest(ServeCase):
                 prompt[0] += f" {i}"
             return results[llama.port], results[proxy.port]
 
+        def processor_ms():
+            # The clock of another process: clock_getcpuclockid(3).
+            clocks = [~server.process.pid << 3 | 2 for server in (llama, proxy)]
+            return sum(map(time.clock_gettime_ns, clocks)) / 1e6
+
+        used = {llama.port: [], proxy.port: []}
+
         def request(port):
-            begin = time.perf_counter()
+            before, begin = processor_ms(), time.perf_counter()
             post(port, "/completion", body_of(port, n_predict=1))
-            return 1000 * (time.perf_counter() - begin)
+            took = 1000 * (time.perf_counter() - begin)
+            used[port].append(processor_ms() - before)
+            return took
 
         def rate(port):
             first, total, n = stream(port, body_of(port, n_predict=128, ignore_eos=True,
@@ -354,6 +364,9 @@ class ServeTest(ServeCase):
         print(f"  {model.name}: median of {len(direct)} warm requests: "
               f"{statistics.median(direct):.1f} ms direct, {statistics.median(through):.1f} ms "
               f"through the proxy; median difference {more:.1f} ms", flush=True)
+        direct, through = (statistics.median(used[p]) for p in (llama.port, proxy.port))
+        print(f"  {model.name}: processor time of both servers per warm request: {direct:.2f} ms "
+              f"direct, {through:.2f} ms through the proxy", flush=True)
         self.assertGreaterEqual(proxy.metric('tqcache_prompts_total{outcome="warm"}'), 30)
         direct, through = pairs(30 if IS_LONG else 2, 1, rate)
         ratio = statistics.median(b / a for a, b in zip(direct, through))
