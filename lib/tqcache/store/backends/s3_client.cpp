@@ -246,7 +246,11 @@ struct S3Client::State {
 S3Client::S3Client(const S3Settings& settings) : state_(new State{settings, nullptr, {}}) {}
 S3Client::~S3Client() = default;
 
+// A handle is used for one transfer only: libcurl 7.88 keeps a pointer to the last header line of
+// a transfer and reads it when the next one begins with a folded line. Connections are those of
+// `multi`.
 bool S3Client::State::prepare(std::size_t count) {
+  easies.clear();
   if (!multi) multi.reset(curl_multi_init());
   while (multi && easies.size() < count) {
     std::unique_ptr<CURL, EndEasy> easy(curl_easy_init());
@@ -257,7 +261,6 @@ bool S3Client::State::prepare(std::size_t count) {
 }
 
 void S3Client::State::begin(Transfer& transfer, CURL* easy, const S3Request& request) const {
-  curl_easy_reset(easy);  // its connections stay open, with `multi`
   transfer.easy = easy;
   transfer.request = &request;
   transfer.headers = make_headers(request, settings);
@@ -314,7 +317,12 @@ Result<void> S3Client::State::perform(std::vector<Transfer>& transfers) {
   std::vector<Transfer*> broken;
   TQC_TRY(perform_all(all, broken));
   if (broken.empty()) return {};
-  for (Transfer* const one : broken) one->begin_anew();
+  for (Transfer* const one : broken) {
+    one->begin_anew();
+    easies.emplace_back(curl_easy_duphandle(one->easy));
+    if (!easies.back()) return Error{ErrorCode::kIo, "no memory for a connection"};
+    one->easy = easies.back().get();
+  }
   std::vector<Transfer*> broken_again;
   TQC_TRY(perform_all(broken, broken_again));
   if (broken_again.empty()) return {};
