@@ -11,7 +11,8 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define HIDDEN __attribute__((visibility("hidden")))
+// Weak: libbsd, which libedit needs, has arc4random too.
+#define HIDDEN __attribute__((weak, visibility("hidden")))
 
 // 2.32. "Maybe several threads": libstdc++ then counts with atomic operations.
 HIDDEN char __libc_single_threaded = 0;

@@ -65,7 +65,7 @@ build onetbb -DTBB_TEST=OFF -DTBBMALLOC_BUILD=OFF -DTBB_STRICT=OFF
 # distributions have them in different places.
 build curl -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DHTTP_ONLY=ON -DCURL_USE_LIBSSH2=OFF \
   -DUSE_LIBIDN2=OFF -DCURL_DISABLE_LDAP=ON -DCURL_CA_BUNDLE=none -DCURL_CA_PATH=none -DCURL_CA_FALLBACK=ON
-(cd "$folder/source"/cpp-httplib-*/ && python3 split.py -o "$folder/build/httplib" &&
+(cd "$folder/source"/cpp-httplib-*/ && python3 ./split.py -o "$folder/build/httplib" &&
   cd "$folder/build/httplib" && c++ -O2 -fPIC -DCPPHTTPLIB_ZLIB_SUPPORT -c httplib.cc &&
   ar rcs "$folder/lib/libcpp-httplib.a" httplib.o)
 
