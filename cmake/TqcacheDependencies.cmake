@@ -120,6 +120,7 @@ endif()
 if(TQCACHE_SERVE AND NOT TQCACHE_SERVE STREQUAL "AUTO" AND NOT TQCACHE_HAS_SERVE)
   list(APPEND TQCACHE_MISSING_PACKAGES libcpp-httplib-dev libcurl4-openssl-dev)
 endif()
+find_package(Threads REQUIRED)  # a static TBB asks for it
 tqcache_package(TBB libtbb-dev)
 tqcache_package(nlohmann_json nlohmann-json3-dev)
 tqcache_package(CLI11 libcli11-dev)

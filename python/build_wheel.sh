@@ -49,7 +49,8 @@ for python in ${PYTHONS:-python3}; do
   rm -rf "$folder/raw-$tag"
   # scikit-build-core takes the tools of the venv, and CMake finds the prefix.
   PATH=$venv/bin:$PATH CMAKE_PREFIX_PATH=$prefix:${CMAKE_PREFIX_PATH:-} "$venv/bin/pip" wheel --quiet \
-    --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$folder/raw-$tag" ./python
+    --disable-pip-version-check --no-deps --no-build-isolation --config-settings=build-dir="$folder/extension-$tag" \
+    --wheel-dir "$folder/raw-$tag" ./python
   PATH=$venv/bin:$PATH "$venv/bin/auditwheel" repair --plat "$platform" --wheel-dir python/dist "$folder/raw-$tag"/*.whl \
     > "$folder/repair-$tag.log" 2>&1 || { cat "$folder/repair-$tag.log" >&2; exit 1; }
 done

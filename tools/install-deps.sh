@@ -37,7 +37,7 @@ for group in "$@"; do
     neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14) ;;
     interop) packages+=(python3 python3-dev python3-venv) ;;
-    wheel) packages+=(python3 python3-dev python3-venv) ;;
+    wheel) packages+=(python3 python3-dev python3-venv dpkg-dev) ;;
     servers) packages+=(redis-server radosgw ceph-mon ceph-osd ceph-common curl python3) ;;
     long) packages+=(python3 python3-numpy) ;;
     coverage) packages+=(gcovr) ;;
