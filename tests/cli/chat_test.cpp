@@ -398,6 +398,25 @@ TEST(Terminal, CtrlCStopsAnAnswerAndThePromptReturns) {
   EXPECT_THAT(text_of(saved), HasSubstr(user_turn("Hi")));
 }
 
+TEST(Terminal, ALineThatCtrlZInterruptedIsShownAgain) {
+  Conversation chat({"chat", "-m", kModel, "-n", "2", "--temperature", "0"},
+                    Conversation::At::kTerminal);
+  chat.wait_for("> ");
+  chat.wait_for_editor();
+  chat.type("Hel");
+  chat.wait_for("Hel");
+  chat.stop();
+  chat.send_signal(SIGCONT);
+  chat.wait_for("> ");
+  chat.wait_for("Hel");
+  chat.wait_for_editor();
+  chat.type("lo\r");
+  chat.wait_for("(stopped after 2 tokens,");
+  chat.wait_for("> ");
+  chat.type("/quit\r");
+  EXPECT_EQ(chat.finish(), 0);
+}
+
 TEST(Terminal, CtrlCWhileATurnIsReadKeepsTheChatAndWhatWasRead) {
   const TempDir dir;
   const std::string saved = (dir / "a.kv").string();

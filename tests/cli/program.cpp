@@ -20,7 +20,7 @@
 namespace tqcache::test {
 namespace {
 
-constexpr int kWaitMilliseconds = 60'000;
+constexpr int kWaitMilliseconds = 280'000;
 
 [[noreturn]] void execute(const std::vector<std::string>& args) {
   std::vector<std::string> words = {TQCACHE_PROGRAM};
@@ -163,6 +163,18 @@ void Conversation::type(const std::string& text) {
 }
 
 void Conversation::send_signal(int signal) { ::kill(pid_, signal); }
+
+void Conversation::stop() {
+  termios settings{};
+  int status = 0;
+  ::kill(pid_, SIGSTOP);
+  if (::waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status) ||
+      ::tcgetattr(write_fd_, &settings) != 0) {
+    throw std::runtime_error("not stopped");
+  }
+  settings.c_lflag |= ECHO | ICANON;
+  if (::tcsetattr(write_fd_, TCSANOW, &settings) != 0) throw std::runtime_error("not a terminal");
+}
 
 bool Conversation::read_some() {
   pollfd waiting = {read_fd_, POLLIN, 0};

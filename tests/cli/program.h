@@ -42,20 +42,22 @@ class Conversation {
 
   void type(const std::string& text);
 
-  // Reads on until `text` has been seen after what was waited for before; throws after a minute.
+  // Reads on until `text` has been seen after what was waited for before; throws after 280 s.
   void wait_for(const std::string& text);
-  // Waits until the line editor has the terminal, which is just after its prompt. Only what is typed
-  // from then on is a part of the line when Ctrl-C comes.
+  // Waits until the line editor has the terminal, which is just after its prompt. Only what is
+  // typed from then on is a part of the line when Ctrl-C comes.
   void wait_for_editor();
 
   void send_signal(int signal);
+  // Stops the program, and takes the terminal as a shell does after Ctrl-Z.
+  void stop();
 
   // Reads until the program ends, and gives its exit code.
   int finish();
 
   pid_t pid() const { return pid_; }
   bool left_core_dump() const { return left_core_dump_; }  // after finish()
-  const std::string& screen() const { return screen_; }  // all that was said, on both streams
+  const std::string& screen() const { return screen_; }    // all that was said, on both streams
 
  private:
   bool read_some();

@@ -1,5 +1,6 @@
 #include "cli/line_reader.h"
 
+#include <fmt/format.h>
 #include <histedit.h>
 #include <unistd.h>
 
@@ -56,6 +57,7 @@ struct LineReader::Editor {
     return *editor;
   }
   static char* prompt_of(EditLine* edit) { return const_cast<char*>(of(edit).prompt); }
+  void show_again() const;
   static int read_character(EditLine* edit, wchar_t* character);
   static unsigned char paste(EditLine* edit, int key);
 
@@ -78,12 +80,21 @@ LineReader::Editor::Editor()
   el_set(edit, EL_BIND, "\\e[200~", "tqcache-paste", nullptr);
 }
 
+// Takes the terminal back from the shell that had it while the program was stopped, and shows the
+// prompt and what has been typed.
+void LineReader::Editor::show_again() const {
+  el_set(edit, EL_PREP_TERM, 0);  // without this libedit believes that it has the terminal
+  el_set(edit, EL_PREP_TERM, 1);
+  if (!print(fmt::format("\r\x1b[K{}", kPasteOn))) return;  // over what the shell has left there
+  el_set(edit, EL_REFRESH);
+}
+
 // Replaces libedit's own reader, which retries after a signal and so ignores Ctrl-C.
 int LineReader::Editor::read_character(EditLine* edit, wchar_t* character) {
   Editor& editor = of(edit);
   std::mbstate_t state = {};
   for (bool is_first = true;; is_first = false) {
-    if (!editor.unread && !wait_readable(STDIN_FILENO)) {
+    if (!editor.unread && !wait_readable(STDIN_FILENO, [&] { editor.show_again(); })) {
       if (terminated() || is_line_empty(edit)) return -1;
       acknowledge_interrupt();
       *character = kCtrlU;

@@ -33,6 +33,7 @@ namespace {
 volatile std::sig_atomic_t g_interrupted = 0;
 volatile std::sig_atomic_t g_terminated = 0;
 volatile std::sig_atomic_t g_ends_at_first = 0;
+volatile std::sig_atomic_t g_continued = 0;
 int g_wake_pipe[2] = {-1, -1};  // holds a byte after a signal
 
 volatile std::sig_atomic_t g_first_second = 0, g_first_ms = 0;  // when the first signal came
@@ -60,6 +61,19 @@ void handle(int signal) {
   errno = saved_errno;
 }
 
+void handle_continued(int) {
+  const int saved_errno = errno;
+  g_continued = 1;
+  [[maybe_unused]] const ssize_t ignored = ::write(g_wake_pipe[1], "", 1);
+  errno = saved_errno;
+}
+
+void drain_wake_pipe() {
+  std::array<char, 64> woken;
+  while (::read(g_wake_pipe[0], woken.data(), woken.size()) > 0) {
+  }
+}
+
 }  // namespace
 
 void install_signal_handlers() {
@@ -69,6 +83,9 @@ void install_signal_handlers() {
   action.sa_handler = handle;  // without SA_RESTART, so that a waiting call returns
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = handle_continued;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGCONT, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
   sigaction(SIGXFSZ, &action, nullptr);
@@ -91,15 +108,20 @@ bool interrupted() { return g_interrupted != 0; }
 bool terminated() { return g_terminated != 0; }
 
 void acknowledge_interrupt() {
-  std::array<char, 64> woken;
-  while (::read(g_wake_pipe[0], woken.data(), woken.size()) > 0) {
-  }
+  drain_wake_pipe();
   g_interrupted = 0;
 }
 
-bool wait_readable(int fd) {
+bool wait_readable(int fd, const std::function<void()>& on_continued) {
   std::array<pollfd, 2> waiting = {{{fd, POLLIN, 0}, {g_wake_pipe[0], POLLIN, 0}}};
   while (!interrupted()) {
+    if (g_continued != 0) {
+      // An interrupt whose byte goes as well has set its flag before.
+      g_continued = 0;
+      drain_wake_pipe();
+      if (on_continued) on_continued();
+      continue;
+    }
     const int n = ::poll(waiting.data(), waiting.size(), -1);
     if (n < 0 && errno != EINTR) return true;  // read() will report the error
     if (n > 0 && waiting[0].revents != 0) return !interrupted();

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -14,8 +15,8 @@
 namespace tqcache::cli {
 
 // SIGINT and SIGTERM set the flag and interrupt waiting reads; a second one ends the process at
-// once with the exit code of an interruption. SIGPIPE and SIGXFSZ are ignored: the write fails
-// instead, with an error of its own.
+// once with the exit code of an interruption. SIGCONT is seen by wait_readable(). SIGPIPE and
+// SIGXFSZ are ignored: the write fails instead, with an error of its own.
 void install_signal_handlers();
 
 // The memory of the program holds prompts and secrets, which must not be left in a file when it
@@ -41,8 +42,9 @@ class EndsAtFirstSignal {
 };
 
 // Waits until `fd` can be read or is at its end. Returns false if interrupted, at any moment: a
-// plain read() would miss a signal that arrives just before it.
-bool wait_readable(int fd);
+// plain read() would miss a signal that arrives just before it. `on_continued` is called if the
+// program was stopped meanwhile (Ctrl-Z) and goes on.
+bool wait_readable(int fd, const std::function<void()>& on_continued = {});
 
 // Chooses the locale of the environment, or one with UTF-8 if that has none: containers, cron and
 // ssh often leave it unset, and terminals send UTF-8 all the same.
