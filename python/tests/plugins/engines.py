@@ -404,6 +404,11 @@ ENGINES = {"vllm": Vllm, "vllm-quantized": VllmQuantized, "sglang": Sglang,
            "lmcache-native": LmcacheNative, "lmcache-cpp": LmcacheCpp}
 
 
+def say(name: str, what: str) -> None:
+    # In one call: print() makes several where Python does not buffer, and processes share the pipe.
+    sys.stdout.write(f"{name} {what}\n")
+
+
 def child(engine: str, verb: str, store: str, *names: str) -> None:
     """One process: puts blocks, or prints which of them it gets and whether they are right."""
     made = ENGINES[engine](store)
@@ -413,8 +418,8 @@ def child(engine: str, verb: str, store: str, *names: str) -> None:
             assert made.put({name: block(name) for name in names})
         elif verb == "get":
             for name, data in zip(names, made.get(names)):
-                print(name, "miss" if data is None
-                      else "right" if np.array_equal(data, right[name]) else "WRONG")
+                say(name, "miss" if data is None
+                    else "right" if np.array_equal(data, right[name]) else "WRONG")
         elif verb == "both":  # whoever is first puts
             made.is_alone = False
             rng = np.random.default_rng(os.getpid())
@@ -427,7 +432,7 @@ def child(engine: str, verb: str, store: str, *names: str) -> None:
                     wanted = [right[name], block(name)] if engine == "vllm-quantized" \
                         else [right[name]]
                     is_right = any(np.array_equal(data, one) for one in wanted)
-                    print(name, "right" if is_right else "WRONG")
+                    say(name, "right" if is_right else "WRONG")
     finally:
         made.close()
 

@@ -28,15 +28,17 @@ def lines_of_the_guide():
 
 @pytest.mark.skipif(not os.environ.get("TQCACHE_WHEEL"), reason="test_plugins.sh gives a wheel")
 def test_ten_lines_in_an_empty_venv(tmp_path):
+    # In the folders of PYTHONPATH pip would find the package, and install nothing.
+    environment = {name: value for name, value in os.environ.items()
+                   if name not in ("PYTHONPATH", "TQCACHE_WHEEL")}
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                    "--no-index", "--no-deps", os.environ["TQCACHE_WHEEL"]], check=True)
+                    "--no-index", "--no-deps", os.environ["TQCACHE_WHEEL"]], env=environment,
+                   check=True)
     # Only what the wheel does not bring: torch, transformers and what these import.
     site, = (tmp_path / "venv").glob("lib/python*/site-packages")
     (site / "peers.pth").write_text(str(Path(torch.__file__).parents[1]) + "\n")
-    environment = {name: value for name, value in os.environ.items()
-                   if name not in ("PYTHONPATH", "TQCACHE_WHEEL")}
     (tmp_path / "hf").symlink_to(ROOT / "models/demo/hf")
     text = (ROOT / "models/demo/alice-excerpt.txt").read_text()
     (tmp_path / "prompt.txt").write_text(text[:3000])
