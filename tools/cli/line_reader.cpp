@@ -130,7 +130,9 @@ unsigned char LineReader::Editor::paste(EditLine* edit, int) {
   text.resize(text.size() - kEnd.size());
   std::ranges::replace(text, L'\r', L'\n');
   while (text.ends_with(L'\n')) text.pop_back();
-  std::erase_if(text, [](wchar_t c) { return c != L'\n' && c != L'\t' && std::iswcntrl(c) != 0; });
+  std::erase_if(text, [](wchar_t c) {
+    return c != L'\n' && c != L'\t' && std::iswcntrl(static_cast<std::wint_t>(c)) != 0;
+  });
   if (!text.empty()) el_winsertstr(edit, text.c_str());
   return kEditorDraws;
 }
