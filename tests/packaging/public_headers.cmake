@@ -20,6 +20,13 @@ if(NOT installed STREQUAL expected)
   message(FATAL_ERROR "installed are\n  ${installed}\nand not\n  ${expected}")
 endif()
 
+# clang 14 beside the compiler of the build, where it is installed.
+set(compilers ${CXX})
+find_program(clang NAMES clang++-14)
+if(clang AND NOT CXX MATCHES "clang")
+  list(APPEND compilers ${clang})
+endif()
+
 set(complaints "")
 foreach(header IN LISTS headers)
   file(STRINGS ${folder}/${header} lines REGEX "^[ \t]*#[ \t]*include")
@@ -41,16 +48,18 @@ foreach(header IN LISTS headers)
     string(APPEND complaints "\n  ${header}: its first line does not say what it is for")
   endif()
 
-  execute_process(
-    COMMAND ${CXX} -std=c++20 -Wall -Wextra -Wpedantic -Wno-pragma-once-outside-header -Werror
-            -fsyntax-only -I${PREFIX}/include -include ${PREFIX}/include/tqcache/${header}
-            -x c++ /dev/null
-    RESULT_VARIABLE status ERROR_VARIABLE messages)
-  if(NOT status EQUAL 0)
-    string(APPEND complaints "\n  ${header} does not compile alone:\n${messages}")
-  endif()
+  foreach(compiler IN LISTS compilers)
+    execute_process(
+      COMMAND ${compiler} -std=c++20 -Wall -Wextra -Wpedantic -Wno-pragma-once-outside-header -Werror
+              -fsyntax-only -I${PREFIX}/include -include ${PREFIX}/include/tqcache/${header}
+              -x c++ /dev/null
+      RESULT_VARIABLE status ERROR_VARIABLE messages)
+    if(NOT status EQUAL 0)
+      string(APPEND complaints "\n  ${header} does not compile alone with ${compiler}:\n${messages}")
+    endif()
+  endforeach()
 endforeach()
 if(complaints)
   message(FATAL_ERROR "public headers:${complaints}")
 endif()
-message(STATUS "${n_headers} public headers, each checked with ${CXX}")
+message(STATUS "${n_headers} public headers, each checked with: ${compilers}")

@@ -69,11 +69,6 @@ def alice():
     return tokenizer.encode((options().source / "models/demo/alice-excerpt.txt").read_text()).ids
 
 
-def is_long():
-    """Whether the long forms of tests are wanted: tools/check.sh --long."""
-    return os.environ.get("TQCACHE_LONG", "") not in ("", "0")
-
-
 @lru_cache
 def _shared_folder():
     return tempfile.TemporaryDirectory(prefix="tqcache-peers-")

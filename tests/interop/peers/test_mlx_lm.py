@@ -9,7 +9,6 @@ are twice that.
 import os
 import subprocess
 import sys
-import unittest
 from functools import lru_cache
 from pathlib import Path
 
@@ -68,12 +67,6 @@ class MlxLm(support.PeerTest):
         return peer.load_cache(path)
 
 
-# The files of 0.31 are what differs, and RoundTrips has them all; how it goes on does not.
-both_versions = unittest.skipIf(peer.VERSION == "0.31" and not support.is_long(),
-                                "0.31 goes on from caches in the long form only")
-
-
-@both_versions
 class FromMlxLm(MlxLm):
     def test_dense(self):
         saved = self.saved("dense", self.prefilled())
@@ -103,7 +96,6 @@ class FromMlxLm(MlxLm):
             self.assert_disagrees(rows, tokens, BOUNDS["bf16"], name)
 
 
-@both_versions
 class ToMlxLm(MlxLm):
     def prefilled_by_tqcache(self, dtype):
         path = self.folder / f"{dtype}.tqkv"

@@ -23,7 +23,7 @@ import mixed_text  # noqa: E402
 from tokenizers import pre_tokenizers  # noqa: E402
 
 N_LINES = 10_000
-N_TOKENS = 40 if support.is_long() else 20
+N_TOKENS = 40
 BOUND = 1e-3  # two tokens whose logits are nearer than this are equally good
 
 PROMPTS = [
@@ -38,7 +38,7 @@ PROMPTS = [
     "nothing to do:",
     "The three most important inventions of the nineteenth century were",
     "#include <stdio.h>\n\nint main(void) {\n",
-][:10 if support.is_long() else 4]
+]
 
 
 @lru_cache
@@ -83,7 +83,7 @@ class RealModel(support.PeerTest):
         same = sum(loss == 0 for loss in losses)
         print(f"  {name}: {same} of {len(losses)} tokens are transformers' own; "
               f"at most {max(losses):.2g} below its best logit", flush=True)
-        self.assertGreater(len(losses), len(PROMPTS) * N_TOKENS // 2)
+        self.assertGreater(len(losses), 200)
         self.assertLessEqual(max(losses), BOUND)
 
 
