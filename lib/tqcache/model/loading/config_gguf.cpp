@@ -103,6 +103,11 @@ Result<std::vector<float>> read_factors(const GgufTensors& tensors, const std::s
   return factors;
 }
 
+// Heads are checked later, and factors take 4 bytes per pair.
+bool fits_head(const ModelConfig& config) {
+  return config.rope.n_dims <= std::min(config.head_dim, cache::kMaxHeadDim);
+}
+
 void multiply_factors(double factor, cache::Rope& rope) {
   if (factor == 1) return;
   if (rope.factors.empty()) rope.factors.assign(static_cast<std::size_t>(rope.n_dims / 2), 1.0f);
@@ -159,7 +164,7 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
   TQC_TRY_ASSIGN(const std::int64_t original,
                  keys.get_int_or("rope.scaling.original_context_length", config.context_length));
   scaling.original_context = static_cast<double>(original);
-  if (!is_valid(scaling, config.rope) || config.rope.n_dims > config.head_dim) {
+  if (!is_valid(scaling, config.rope) || !fits_head(config)) {
     return corrupt("RoPE scaling \"yarn\": numbers that do not fit");
   }
   TQC_TRY_ASSIGN(const double weight, keys.get_float_or("rope.scaling.attn_factor", 1));
@@ -181,7 +186,7 @@ Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, const Archi
   TQC_TRY_ASSIGN(config.rope.factors, read_factors(tensors, "rope_freqs.weight"));
   TQC_TRY(read_longrope(keys, tensors, config));
   TQC_TRY_ASSIGN(const double factor, read_linear_factor(keys));
-  if (factor != 1 && (config.rope.n_dims < 2 || config.rope.n_dims > config.head_dim)) {
+  if (factor != 1 && (config.rope.n_dims < 2 || !fits_head(config))) {
     return corrupt("RoPE turns " + std::to_string(config.rope.n_dims) + " components");
   }
   multiply_factors(factor, config.rope);

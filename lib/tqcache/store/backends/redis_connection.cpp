@@ -370,7 +370,12 @@ Result<void> RedisConnection::log_in() {
 Result<RedisReply> RedisConnection::ask(std::span<const std::string_view> words) {
   append(words);
   TQC_TRY(send());
-  return read();
+  TQC_TRY_ASSIGN(RedisReply reply, read());
+  // read() leaves redirections as they are, to be followed. Here nothing follows them.
+  if (const auto text = refusal(*reply)) {
+    hide_password({reply->str, text->size()}, settings_->password);
+  }
+  return reply;
 }
 
 // "*2\r\n$3\r\nGET\r\n$1\r\na\r\n". Built here because hiredis would copy values twice.
