@@ -357,6 +357,12 @@ TEST(RedisPassword, IsNotShownInWhatLooksLikeARedirection) {
     EXPECT_THAT(error.message, HasSubstr("*********")) << text;
     EXPECT_THAT(error.message, testing::Not(HasSubstr("HunterTwo")));
   }
+  const FakeServer selecting(Script{{"+OK\r\n", "-MOVED 1 HunterTwo:1\r\n"}});
+  const auto second_database =
+      store::open_backend("redis://:HunterTwo@" + selecting.address() + "/1", patient());
+  const Error refused = (*second_database)->get("a").error();
+  EXPECT_THAT(refused.message, HasSubstr("*********"));
+  EXPECT_THAT(refused.message, testing::Not(HasSubstr("HunterTwo")));
   const std::string slots = "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$17\r\nHunterTwo.invalid\r\n:1\r\n";
   const FakeServer naming(
       Script{{"+OK\r\n", "-MOVED 15495 HunterTwo.invalid:1\r\n", slots, slots, slots}});

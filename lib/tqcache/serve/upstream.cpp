@@ -127,6 +127,7 @@ std::size_t CurlAnswer::take_header(char* bytes, std::size_t size, std::size_t n
   answer.head_bytes_ += size * n;
   if (answer.head_bytes_ > kMaxHeadBytes) return 0;
   answer.header_line({bytes, size * n});
+  if (answer.status > 999) return 0;  // libcurl takes any number; ends the transfer
   return size * n;
 }
 
@@ -148,7 +149,7 @@ void CurlAnswer::header_line(std::string_view line) {
     long code = 0;
     curl_easy_getinfo(channel_->easy.get(), CURLINFO_RESPONSE_CODE, &code);
     status = static_cast<int>(code);
-    has_head_ = code >= 200;
+    has_head_ = code >= 200 && code <= 999;
     return;
   }
   const std::size_t colon = line.find(':');
