@@ -26,7 +26,7 @@ TEST(Presets, HaveNamesAndADescriptionOfOneLine) {
   }
 }
 
-TEST(Presets, TheDefaultIsWhatConvertDoesUnasked) {
+TEST(Presets, TheDefaultIsThatOfConvertOptions) {
   const ConvertOptions options = preset(kDefaultPreset).value();
   EXPECT_EQ(options.keys, ConvertOptions{}.keys);
   EXPECT_EQ(options.values, ConvertOptions{}.values);
@@ -45,16 +45,16 @@ TEST(Presets, KeepLengthsBelowFourBits) {
   EXPECT_EQ(preset("k4v3").value().keys.codec.scale, codec::ScaleRule::kUnbiased);
 }
 
-TEST(Qualities, AreFiveAndSixBitsTheDefaultAndThree) {
-  const ConvertOptions high = quality("high").value();
-  EXPECT_EQ(high.keys.codec.bits, 5);
-  EXPECT_EQ(high.values.codec.bits, 6);
-  const auto expect_preset = [](std::string_view word, std::string_view name) {
-    EXPECT_EQ(quality(word).value().keys, preset(name).value().keys);
-    EXPECT_EQ(quality(word).value().values, preset(name).value().values);
+TEST(Qualities, AreSixAndFiveBitsTheDefaultAndThreeWithSinks) {
+  const auto expect_same = [](std::string_view word, std::string_view configuration) {
+    const ConvertOptions options = parse_configuration(configuration).value().options;
+    EXPECT_EQ(quality(word).value().keys, options.keys) << word;
+    EXPECT_EQ(quality(word).value().values, options.values) << word;
   };
-  expect_preset("balanced", kDefaultPreset);
-  expect_preset("small", "turbo3");
+  expect_same("high", "k=mse:6,v=mse:5,sink=4");
+  expect_same("balanced", "turbo4,sink=4");
+  expect_same("small", "turbo3,sink=4");
+  EXPECT_EQ(kDefaultConfiguration, "turbo4,sink=" + std::to_string(kDefaultSinks));
   EXPECT_THAT(quality_words(), testing::ElementsAre("high", "balanced", "small"));
 }
 

@@ -115,7 +115,7 @@ class SideFlagAdder {
              "(calibration_variance) or in all tokens (rolling_variance)");
     add("group-size", side.group_size, "With --mode affine: channels per group, 32, 64 or 128",
         "N");
-    add("sink-tokens", side.sink_tokens, "First tokens to keep dense, 0 to 256", "N");
+    add("sink-tokens", side.sink_tokens, "First tokens to keep dense, 0 to 256. Default: 4; with --preset 0", "N");
     add_word("center", side.center, cache::kCenteringWords,
              "Subtract the mean before quantizing: pre-rope, post-rope or none");
   }
@@ -397,11 +397,12 @@ Result<void> check_whole(const SideFlags& side, std::string_view prefix) {
 
 void add_codec_flags(FlagSet& app, CodecFlags& flags) {
   const std::size_t first = app.flags().size();
-  app.add("--preset", flags.preset, "Set of quantization settings to start from")
+  app.add("--preset", flags.preset,
+          "Set of quantization settings to start from, without sink tokens. Without this flag: "
+          "turbo4 and 4 sink tokens")
       ->type_name("NAME")
       ->one_of(strings_of(cache::preset_names()))
-      ->group(kBoth)
-      ->show_default();
+      ->group(kBoth);
   SideFlagAdder(app, "").add_all(flags.both);
   app.add("--boundary-layers", flags.boundary_layers,
           "Give the first and the last N layers BITS bits, 8 by default")
@@ -418,8 +419,8 @@ void add_codec_flags(FlagSet& app, CodecFlags& flags) {
   SideFlagAdder(app, "value-").add_all(flags.values);
   Flag* const quality =
       app.add("--quality", flags.quality,
-              "Goal instead of settings: high (5 bits for keys, 6 for values), balanced (4 bits) "
-              "or small (3 bits)")
+              "Goal instead of settings: high (6 bits for keys, 5 for values), balanced (4 bits, the "
+              "default) or small (3 bits)")
           ->one_of(strings_of(cache::quality_words()))
           ->type_name("WORD")
           ->group(kBoth);
@@ -442,7 +443,8 @@ Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
     return std::move(parsed)->options;
   }
   if (flags.quality) return cache::quality(*flags.quality);
-  TQC_TRY_ASSIGN(cache::ConvertOptions options, cache::preset(flags.preset));
+  TQC_TRY_ASSIGN(cache::ConvertOptions options,
+                 flags.preset ? cache::preset(*flags.preset) : cache::quality("balanced"));
   TQC_TRY(apply(SideChoices(flags.both, flags.keys, "key-"), options.keys));
   TQC_TRY(apply(SideChoices(flags.both, flags.values, "value-"), options.values));
   TQC_TRY_ASSIGN(options.boundary, parse_boundary(flags.boundary_layers));

@@ -39,7 +39,8 @@ struct SideFlags {
 struct CodecFlags {
   std::optional<std::string> configuration;  // tqcache/quantize.h; replaces all others
   std::optional<std::string> quality;        // tqcache/quantize.h; likewise
-  std::string preset{cache::kDefaultPreset};
+  std::optional<std::string> preset;         // the other flags change its settings; if absent those
+                                             // of quality("balanced")
   std::string boundary_layers;  // "N" or "N:BITS"; empty: no boundary layers
   std::string windows{cache::word_of(cache::kWindowWords, cache::WindowForm::kAsTheyAre)};
   SideFlags both;

@@ -59,7 +59,7 @@ struct Flags {
   std::string model;
   std::optional<std::string> file;
   std::optional<std::string> ids;
-  std::string configurations = "f32,turbo4";
+  std::string configurations = "f32,turbo4,sink=4";
   std::string profile;  // a file of version 2, or empty
   eval::PredictionOptions options;
   EvalOutput output;

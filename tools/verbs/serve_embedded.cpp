@@ -47,11 +47,7 @@ Result<std::optional<cache::ConvertOptions>> quantization_of(const std::string& 
     return usage_error("--config: a model cannot extend an archive; turbo is the smallest");
   }
   FormFlags form;
-  if (config == "turbo") {
-    form.bits = 4;
-  } else {
-    form.configuration = config;
-  }
+  form.configuration = config == "turbo" ? std::string(cache::kDefaultConfiguration) : config;
   return form_of(form);
 }
 

@@ -65,7 +65,7 @@ constexpr SidePlan dense() {
 }
 
 constexpr auto kPresets = std::to_array<Preset>({
-    {"turbo4", "4 bits: the default; docs/explain/quality.md has its cost", mse(4), mse(4)},
+    {"turbo4", "4 bits; the default is turbo4 with the first 4 tokens dense", mse(4), mse(4)},
     {"turbo3.5", "4 bits for a quarter of the channels, 3 for the rest", mixed(3), mixed(3)},
     {"turbo3", "3 bits", mse(3), mse(3)},
     {"turbo2.5", "3 bits for a quarter of the channels, 2 for the rest", mixed(2), mixed(2)},
@@ -86,8 +86,16 @@ struct Quality {
   SidePlan values;
 };
 
-constexpr auto kQualities = std::to_array<Quality>(
-    {{"high", mse(5), mse(6)}, {"balanced", mse(4), mse(4)}, {"small", mse(3), mse(3)}});
+constexpr SidePlan with_sinks(SidePlan side) {
+  side.n_sinks = kDefaultSinks;
+  return side;
+}
+
+constexpr auto kQualities = std::to_array<Quality>({
+    {"high", with_sinks(mse(6)), with_sinks(mse(5))},
+    {"balanced", with_sinks(mse(4)), with_sinks(mse(4))},
+    {"small", with_sinks(mse(3)), with_sinks(mse(3))},
+});
 
 const Preset* find(std::string_view name) {
   const auto found = std::ranges::find(kPresets, name, &Preset::name);

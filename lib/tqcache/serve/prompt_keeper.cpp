@@ -220,7 +220,7 @@ Result<std::unique_ptr<PromptKeeper>> PromptKeeper::open(store::Backend& backend
     }
   }
   std::string config = keeper->options_.config;
-  if (config == "turbo") config = cache::kDefaultPreset;
+  if (config == "turbo") config = cache::kDefaultConfiguration;
   // The step at which the bundled model needs about 3 bits (docs/explain/quality.md).
   if (config == "archive") config = "k=trellis:0.25,v=trellis:0.25,sink=4";
   if (config == "lossless") return keeper;

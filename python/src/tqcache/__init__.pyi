@@ -240,7 +240,7 @@ class Writer:
 
 # --- Converting and verifying
 
-def convert(source: Path | Cache, out: Path, config: str | None = "turbo4", *,
+def convert(source: Path | Cache, out: Path, config: str | None = "turbo4,sink=4", *,
             compress: str = "zstd", to: str = "tqkv", first_tokens: int | None = None,
             key_file: Path | None = None, hide_tokens: bool = False, force: bool = False,
             threads: int = 0, progress: Progress | None = None, tokens: Any = None,

@@ -144,15 +144,16 @@ def _add_layer(out, layer, n_tokens: int) -> None:
         out.window(_bits(keys)[0], _bits(values)[0], size, bf16=bf16)
 
 
-def save(cache, path, model=None, tokenizer=None, *, input_ids=None, config: str | None = "turbo4",
-         identity: Identity | None = None, **options) -> None:
+def save(cache, path, model=None, tokenizer=None, *, input_ids=None,
+         config: str | None = "turbo4,sink=4", identity: Identity | None = None, **options) -> None:
     """Writes a cache as a .tqkv file, or, if `path` ends in .safetensors, as a file of the schema
     tqcache-hf-1 (tqcache.hf_file), which keeps every number and takes `model` and `input_ids` only.
 
     input_ids: the tokens that the cache holds, [n] or [1, n]; without them nobody can tell later
     which prompt this is. What generate() returned has one more at its end, which is left out.
     model, tokenizer: give the identity that load() and tqcache compare; or give `identity`.
-    config: a preset or a configuration ("turbo4": 4 bits); None keeps every number as it is.
+    config: a preset or a configuration ("turbo4,sink=4": 4 bits, the first 4 tokens dense); None
+    keeps every number as it is.
     options: of tqcache.Writer (compress, force, hide_tokens, key_file, threads, progress).
 
     Errors: UnsupportedError for layers of other kinds, and for batches.
