@@ -54,6 +54,10 @@ BlobMemory::Room BlobMemory::take(std::size_t size) {
   return {state_->region, {begin, size}};
 }
 
+void BlobMemory::reuse() {
+  if (state_->region.use_count() == 1) state_->used = 0;
+}
+
 SharedBytes BlobMemory::copy(ByteView value) {
   const Room room = take(value.size());
   if (!value.empty()) std::memcpy(room.bytes.data(), value.data(), value.size());
@@ -100,6 +104,7 @@ struct BlobReader::Reading {
 Result<std::vector<Found>> BlobReader::read(std::span<const std::string> keys,
                                             const ContentSink& take, const ContentCheck& check) {
   Reading reading{take, check, std::vector<Found>(keys.size(), Found::kMissing)};
+  memory_.reuse();
   const bool is_alone = thread_count(n_threads_) == 1;
   const std::size_t step = is_alone ? std::max(keys.size(), kKeysAtOnce) : kKeysAtOnce;
   const std::size_t n_steps = (keys.size() + step - 1) / step;

@@ -45,6 +45,11 @@ class BlobMemory {
 
   SharedBytes copy(ByteView value);
 
+  // Takes the last region from its beginning again if nobody holds a value in it. Its pages are
+  // there already.
+  // Threads: none that held such a value may still use it; nobody else calls anything meanwhile.
+  void reuse();
+
  private:
   struct State {
     std::mutex mutex;
@@ -97,6 +102,8 @@ inline BadBlobs bad_blobs(const LibraryOptions& options) {
 }
 
 // Reads blobs in parallel. Bad blobs are reported as warnings.
+//
+// Threads: one at a time.
 class BlobReader {
  public:
   // `backend` must outlive it.
