@@ -164,7 +164,8 @@ TEST(AtomicFile, GoesOnWhereItWasCut) {
   const TempDir folder;
   AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kRefuse);
   ASSERT_TRUE(file.write(as_bytes("hello world")).ok());
-  expect_error(file.truncate(12), ErrorCode::kInvalidArgument, "byte 12: behind the end");
+  expect_error(file.truncate(12), ErrorCode::kInvalidArgument,
+               "byte 12: behind the end of the file");
   ASSERT_TRUE(file.truncate(11).ok());
   ASSERT_TRUE(file.truncate(5).ok());
   EXPECT_EQ(file.size(), 5u);

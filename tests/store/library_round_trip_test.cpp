@@ -140,7 +140,8 @@ TEST_P(RoundTrip, WritesTheSameFileOneBlobAtATime) {
       store::Library slow(*backend, one_blob_at_a_time(n_threads));
       EXPECT_EQ(fetched_file(slow, "a prompt"), file) << n;
       store::Prefix prefix = must(slow.find(cache.identity, and_more(cache)));
-      if (prefix.n_tokens > 0) EXPECT_EQ(fetched_file(slow, prefix), file) << n;
+      if (prefix.n_tokens == 0) continue;  // without a final block it has only its name
+      EXPECT_EQ(fetched_file(slow, prefix), file) << n;
     }
   }
 }
