@@ -26,9 +26,9 @@
 
 namespace tqcache::store {
 
-// Memory for many long-lived values. The first access to new memory causes a page fault per page;
-// with pages of 4 KiB that takes longer than reading the values from a file. So large values share
-// regions for which huge pages are requested.
+// Memory for many values. The first access to new memory causes a page fault per page; with pages
+// of 4 KiB that takes longer than reading the values from a file. So large values share regions for
+// which huge pages are requested, and a region in which no value lives any more is used again.
 //
 // Threads: any number may use one at once.
 class BlobMemory {
@@ -45,17 +45,16 @@ class BlobMemory {
 
   SharedBytes copy(ByteView value);
 
-  // Takes the last region from its beginning again if nobody holds a value in it. Its pages are
-  // there already.
-  // Threads: none that held such a value may still use it; nobody else calls anything meanwhile.
-  void reuse();
-
  private:
+  struct Region;
   struct State {
     std::mutex mutex;
-    std::shared_ptr<std::byte> region;
-    std::size_t used = 0;
+    std::vector<std::shared_ptr<Region>> regions;
+    std::shared_ptr<Region> filling;  // one of them
+    std::size_t used = 0;             // of it
   };
+  // A region without values.
+  static std::shared_ptr<Region> find_free(State& state);
   std::unique_ptr<State> state_;
 };
 
