@@ -126,7 +126,7 @@ TEST_F(StoreVerbs, PutAndGetTakeLittleMemory) {
     EXPECT_EQ(output.exit_code, 0) << output.err;
     return output.peak_bytes;
   };
-  EXPECT_LT(peak_of_verb({"put", file}), 240 * kMiB);
+  EXPECT_LT(peak_of_verb({"put", file}), 280 * kMiB);
   fs::remove(file);
   EXPECT_LT(peak_of_verb({"get", "long", "-o", file}), 150 * kMiB);
   must({"verify", file});
