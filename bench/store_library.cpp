@@ -147,7 +147,7 @@ void measure_rates(store::Backend& backend, const std::string& folder, std::size
     gets.push_back(seconds([&] { (void)must(library.fetch(record)); }));
     gets_to_file.push_back(seconds([&] {
       AtomicFile out = must(AtomicFile::create(copy, Overwrite::kAllow));
-      must(store::write_stored(*must(library.fetch(record)), out));
+      (void)must(library.fetch_to(out, record));
       must(out.commit());
     }));
   }

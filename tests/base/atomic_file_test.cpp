@@ -160,6 +160,25 @@ TEST(AtomicFile, CannotReadBackAStream) {
   expect_error(file.read_at(0, bytes), ErrorCode::kInvalidArgument, "a stream cannot be read back");
 }
 
+TEST(AtomicFile, GoesOnWhereItWasCut) {
+  const TempDir folder;
+  AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kRefuse);
+  ASSERT_TRUE(file.write(as_bytes("hello world")).ok());
+  expect_error(file.truncate(12), ErrorCode::kInvalidArgument,
+               "byte 12: behind the end of the file");
+  ASSERT_TRUE(file.truncate(11).ok());
+  ASSERT_TRUE(file.truncate(5).ok());
+  EXPECT_EQ(file.size(), 5u);
+  Bytes bytes(1);
+  EXPECT_EQ(file.read_at(5, bytes).error().code, ErrorCode::kTruncated);
+  ASSERT_TRUE(file.write(as_bytes("!")).ok());
+  ASSERT_TRUE(file.commit().ok());
+  EXPECT_EQ(text_of(folder / "out"), "hello!");
+  expect_error(file.truncate(0), ErrorCode::kInvalidArgument, "committed already");
+  AtomicFile stream = *AtomicFile::create("/dev/null", Overwrite::kRefuse);
+  expect_error(stream.truncate(0), ErrorCode::kInvalidArgument, "a stream cannot be shortened");
+}
+
 TEST(AtomicFile, TakesNothingMoreAfterCommit) {
   const TempDir folder;
   AtomicFile file = *AtomicFile::create(folder / "out", Overwrite::kRefuse);

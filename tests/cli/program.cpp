@@ -96,8 +96,10 @@ Output tqcache(const std::vector<std::string>& args, const RunOptions& options) 
   }
   for (const int fd : {in_fd, out_fd, err_fd}) ::close(fd);
   int status = 0;
-  ::waitpid(pid, &status, 0);
+  rusage usage{};
+  ::wait4(pid, &status, 0, &usage);
   Output output{exit_code_of(status), {}, read_text(err)};
+  output.peak_bytes = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
   if (options.out_path.empty() && !options.out_closed) output.out = read_text(out);
   return output;
 }

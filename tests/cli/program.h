@@ -13,6 +13,7 @@ struct Output {
   int exit_code = -1;
   std::string out;
   std::string err;
+  std::uint64_t peak_bytes = 0;  // of memory; at least what the test itself has
 };
 
 struct RunOptions {

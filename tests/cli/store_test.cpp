@@ -8,6 +8,7 @@
 
 #include "cli/demo.h"
 #include "store/fake_server.h"
+#include "support/long_file.h"
 
 namespace tqcache::test {
 namespace store_test {
@@ -112,6 +113,23 @@ TEST_F(StoreVerbs, PutAndGetGiveBackTheSameContent) {
     EXPECT_EQ(info_of(out)["content_name"], info_of(file)["content_name"]);
     must({"verify", out, "-m", kModel, "--probe", "0"});
   }
+}
+
+TEST_F(StoreVerbs, PutAndGetTakeLittleMemory) {
+  if (TQCACHE_IS_SANITIZED) GTEST_SKIP() << "a sanitizer takes memory of its own";
+  constexpr std::uint64_t kMiB = 1 << 20;
+  const std::string file = (dir_ / "long.tqkv").string();
+  must(write_long_file(file, 4 * 300));
+  EXPECT_GT(fs::file_size(file), 300 * kMiB);
+  const auto peak_of_verb = [this](const Args& verb) {
+    const Output output = run(verb);
+    EXPECT_EQ(output.exit_code, 0) << output.err;
+    return output.peak_bytes;
+  };
+  EXPECT_LT(peak_of_verb({"put", file}), 280 * kMiB);
+  fs::remove(file);
+  EXPECT_LT(peak_of_verb({"get", "long", "-o", file}), 150 * kMiB);
+  must({"verify", file});
 }
 
 TEST_F(StoreVerbs, PutTellsWhatIsNew) {

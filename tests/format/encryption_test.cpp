@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "append_fixture.h"
 #include "archive_fixture.h"
+#include "tqcache/format/content_name.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/section_writer.h"
 
@@ -589,18 +591,57 @@ TEST(Rekey, LeavesADamagedFileAlone) {
   EXPECT_EQ(file.bytes(), bytes);
 }
 
-TEST(StoredSections, AreEncrypted) {
-  const cache::Cache cache = mixed_cache();
-  const Bytes plain = file_of(cache, Compression::kZstd);
+// Adds all sections of a plain file to a new one. `finish` ends it with that file's manifest.
+Bytes stored_again(const Bytes& plain, const KeyRing& keys,
+                   const std::function<void(format::StoredSectionWriter&, Manifest)>& finish) {
   const CacheFileInfo info = info_of(plain);
   const TempDir dir;
   auto file = must(AtomicFile::create(dir / "a.tqkv", Overwrite::kRefuse));
-  const auto stored = [&](std::size_t i) {
-    return ByteView(plain).subspan(info.sections[i].file_offset, info.sections[i].stored_bytes);
-  };
-  must(format::write_stored_sections(info, stored, file, ring(1)));
+  auto writer = must(format::StoredSectionWriter::begin(file, keys));
+  for (const format::SectionInfo& section : info.sections) {
+    must(writer.add(section, ByteView(plain).subspan(section.file_offset, section.stored_bytes)));
+  }
+  finish(writer, info);
   must(file.commit());
-  EXPECT_EQ(difference(must(open(read_all(dir / "a.tqkv"))), cache), "");
+  return read_all(dir / "a.tqkv");
+}
+
+TEST(StoredSections, AreEncrypted) {
+  const cache::Cache cache = mixed_cache();
+  const auto finish = [](format::StoredSectionWriter& writer, Manifest manifest) {
+    must(writer.finish(std::move(manifest)));
+  };
+  const Bytes file = stored_again(file_of(cache, Compression::kZstd), ring(1), finish);
+  EXPECT_EQ(difference(must(open(file)), cache), "");
+}
+
+TEST(StoredSections, AreDroppedBeyondThoseOfTheManifest) {
+  const cache::Cache cache = small_cache();
+  const Bytes shorter = file_of(CacheBuilder(3).dense({2, 4}).build());
+  const auto finish = [](format::StoredSectionWriter& writer, Manifest manifest) {
+    manifest.layers.pop_back();
+    manifest.sections.resize(2);
+    manifest.content_name = format::content_name(manifest);
+    must(writer.finish(std::move(manifest)));
+  };
+  for (const KeyRing& keys : {KeyRing(), ring(1)}) {
+    const Bytes file = stored_again(file_of(cache), keys, finish);
+    const cache::Cache first = must(open(file, keys));
+    EXPECT_EQ(first.layers.size(), 1u);
+    EXPECT_THAT(sealed_damage(file, keys), IsEmpty());
+    const Bytes whole = stored_again(shorter, keys, [](auto& writer, const Manifest& manifest) {
+      must(writer.finish(manifest));
+    });
+    EXPECT_EQ(file.size(), whole.size());
+  }
+}
+
+TEST(StoredSections, AreOfTheContentNameThatIsExpected) {
+  const auto finish = [](format::StoredSectionWriter& writer, Manifest manifest) {
+    manifest.content_name[0] ^= std::byte{1};
+    EXPECT_EQ(writer.finish(std::move(manifest)).error().code, ErrorCode::kCorrupt);
+  };
+  (void)stored_again(file_of(small_cache()), {}, finish);
 }
 
 }  // namespace encryption_test

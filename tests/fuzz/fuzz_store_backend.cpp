@@ -235,6 +235,10 @@ void read_all(const store::StoredPrompt& stored) {
   }
 }
 
+AtomicFile file_of_nobody() {
+  return fuzz::must(AtomicFile::create("/dev/null", Overwrite::kAllow), "there is /dev/null");
+}
+
 void find_and_fetch(store::Library& library, const cache::Cache& wanted) {
   const std::vector<std::int32_t> tokens = test::and_more(wanted);
   auto prefix = library.find(wanted.identity, tokens);
@@ -242,6 +246,12 @@ void find_and_fetch(store::Library& library, const cache::Cache& wanted) {
   require(prefix->n_tokens >= 0 && prefix->n_tokens < std::ssize(tokens), "a prefix is shorter");
   require(is_prefix(prefix->tokens, tokens), "and has the same tokens");
   if (prefix->n_tokens == 0) return;
+  AtomicFile file = file_of_nobody();
+  store::Prefix of_file = *prefix;
+  const auto written = library.fetch_to(file, of_file);
+  if (written && *written) {
+    require(is_prefix((*written)->manifest.tokens, tokens), "so has what is written");
+  }
   const auto stored = library.fetch(*prefix);
   if (!stored || *stored == nullptr) return;
   require(is_prefix((*stored)->description().tokens, tokens), "so has what is fetched");
@@ -252,6 +262,9 @@ void fetch_record(store::Library& library, const char* name) {
   const auto record = library.record(name);
   if (!record || !*record) return;
   require((*record)->name == name, "a record has its name");
+  AtomicFile file = file_of_nobody();
+  const auto written = library.fetch_to(file, **record);
+  require(written.ok() || !written.error().message.empty(), "an error has a message");
   const auto stored = library.fetch(**record);
   if (stored && *stored != nullptr) read_all(**stored);
 }
@@ -268,7 +281,8 @@ void copy(HostileBackend& backend) {
 }
 
 void use(HostileBackend& backend, Input& input) {
-  store::Library library(backend, {.n_threads = 1});
+  // A file gets one blob at a time.
+  store::Library library(backend, {.n_threads = 1, .window_bytes = 1});
   const cache::Cache& wanted = prompt(input.below(3));
   switch (input.below(9)) {
     case 0:

@@ -2,13 +2,15 @@
 """Files of 32 GiB: convert, verify, open, store and take back, in bounded memory.
 
 usage: large_files.py --tqcache PROGRAM [--gib N] [--folder FOLDER] [--turbo] [--back]
+                      [--uncompressed]
 
 The input is a cache of transformers (docs/reference/interop.md) with holes: it takes a few MB on a
 disk whose file system has sparse files. Most of its values are 0; some are not, before and behind
 every boundary of 2 GiB, so that an offset that is cut to 32 bits shows. Written without losses
-(--tier lossless), the cache is small again. Two more steps need room: --turbo writes the 4-bit form
-(a quarter of the size), --back exports all values again and compares them with the input (the size
-itself, because the exporter leaves no holes).
+(--tier lossless), the cache is small again. More steps need room: --turbo writes the 4-bit form (a
+quarter of the size), --back exports all values again and compares them with the input (the size
+itself, because the exporter leaves no holes). With --uncompressed the cache has all its bytes, in
+the file, in the store and in what comes back (three times the size).
 
 Every step may take at most 512 MiB of memory of its own, an export one whole tensor more (keys or
 values of a layer: its rows are by head). Pages of mapped files do not count.
@@ -179,7 +181,8 @@ def check(options, folder):
     whole = folder / "a.tqkv"
     model = folder / "model"
     write_model(model, n_tokens)
-    run(options.tqcache, "convert", foreign, whole, "--tier", "lossless", "-m", model, "--probe", 0)
+    form = ("--bits", 16, "--compress", "none") if options.uncompressed else ("--tier", "lossless")
+    run(options.tqcache, "convert", foreign, whole, *form, "-m", model, "--probe", 0)
     # Otherwise files that claim to hold 64 times their size, or more than the machine's memory, are
     # refused before they are read.
     room = ("--max-memory", 2 * size)
@@ -219,6 +222,7 @@ def main():
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--turbo", action="store_true")
     parser.add_argument("--back", action="store_true")
+    parser.add_argument("--uncompressed", action="store_true")
     options = parser.parse_args()
     if not os.path.exists("/proc/self/status"):
         sys.exit("needs /proc")

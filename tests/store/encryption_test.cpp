@@ -53,7 +53,7 @@ TEST_F(EncryptedStore, GivesBackWhatWasPut) {
   store::Library from = library(*backend);
   const auto prompt = must(from.fetch(record_of(from, "a")));
   EXPECT_EQ(difference(load(*prompt), cache), "");
-  EXPECT_EQ(name_of(written(*prompt)), name_of(file));
+  EXPECT_EQ(name_of(fetched_file(from, "a")), name_of(file));
   auto prefix = must(from.find(cache.identity, and_more(cache)));
   EXPECT_EQ(prefix.n_tokens, 600);
   EXPECT_EQ(put_prompt(file).new_bytes, 0u);
@@ -67,9 +67,8 @@ TEST_F(EncryptedStore, TakesEncryptedFilesAndGivesThem) {
     put_prompt(file);
     const auto backend = open();
     store::Library from = library(*backend);
-    const auto prompt = must(from.fetch(record_of(from, "a")));
     AtomicFile out = must(AtomicFile::create(dir_ / "out.tqkv", Overwrite::kAllow));
-    must(store::write_stored(*prompt, out, ring(1)));
+    must(from.fetch_to(out, record_of(from, "a"), ring(1)));
     must(out.commit());
     const auto source = must(open_file(dir_ / "out.tqkv"));
     EXPECT_EQ(format::read_cache_info(*source).error().code, ErrorCode::kNoKey);

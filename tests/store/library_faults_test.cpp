@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
+#include <optional>
 
 #include "store/altered_backend.h"
 #include "store/blob_fixture.h"
 #include "store/library_fixture.h"
+#include "support/file_size_limit.h"
+#include "support/temp_dir.h"
 #include "tqcache/cache.h"
 #include "tqcache/store/blobs/chain_layout.h"
 #include "tqcache/store/blobs/keys.h"
@@ -41,12 +45,26 @@ class Faults : public testing::Test {
   }
   // Fetches what is found, and holds it against the beginning of `cache`.
   void expect_prefix(const cache::Cache& cache, std::int64_t n_tokens) {
+    expect_file(found(cache), cache, n_tokens);
     store::Prefix prefix = found(cache);
     const auto prompt = must(library_.fetch(prefix));
     EXPECT_EQ(prefix.n_tokens, n_tokens);
     EXPECT_EQ(prompt == nullptr, n_tokens == 0);
     if (prompt == nullptr) return;
     EXPECT_EQ(difference(load(*prompt), must(cache::truncate(cache, n_tokens))), "");
+  }
+  // The same for what is fetched to a file, with bad blobs read together with good ones and alone.
+  void expect_file(const store::Prefix& wanted, const cache::Cache& cache, std::int64_t n_tokens) {
+    for (const auto& options : {store::LibraryOptions(), one_blob_at_a_time()}) {
+      store::Library library(backend_, options);
+      store::Prefix prefix = wanted;
+      const std::optional<Bytes> file = fetched_file(library, prefix);
+      EXPECT_EQ(prefix.n_tokens, n_tokens);
+      EXPECT_EQ(file.has_value(), n_tokens > 0);
+      if (!file) continue;
+      const cache::Cache shorter = must(cache::truncate(cache, n_tokens));
+      EXPECT_EQ(difference(load(*file), shorter), "");
+    }
   }
   bool is_there(const std::string& key) { return must(backend_.inner().exists(key)); }
   void damage(const std::string& key) {
@@ -73,6 +91,7 @@ TEST_F(Faults, ABlockThatGoesMeanwhileMakesThePrefixShorter) {
   put_prompt(cache);
   store::Prefix prefix = found(cache);
   must(backend_.remove(key_of_block(3)));
+  expect_file(prefix, cache, 768);
   const auto prompt = must(library_.fetch(prefix));
   EXPECT_EQ(prefix.n_tokens, 768);
   EXPECT_EQ(prefix.chain.size(), 3u);
@@ -86,6 +105,7 @@ TEST_F(Faults, NothingIsLeftWithoutTheFirstBlock) {
   put_prompt(cache);
   store::Prefix prefix = found(cache);
   must(backend_.remove(key_of_block(0)));
+  expect_file(prefix, cache, 0);
   EXPECT_EQ(must(library_.fetch(prefix)), nullptr);
   EXPECT_EQ(prefix.n_tokens, 0);
   EXPECT_EQ(must(library_.fetch(prefix)), nullptr);
@@ -403,19 +423,32 @@ TEST_F(Faults, ASectionThatIsNoFrameIsAMiss) {
   EXPECT_EQ(must(cache::load(*prompt, {kAllMemory})).n_tokens(), cache::kTokenBlock);
 }
 
-TEST_F(Faults, NoFileIsWrittenOfAnotherContentName) {
+// A layer of so many bytes that a block stands in several blobs, the first of which is good.
+TEST_F(Faults, AFileEndsBeforeABlockWithABadPart) {
+  CacheBuilder builder(600);
+  for (int layer = 0; layer < 5; ++layer) builder.dense({8, 256});
+  const cache::Cache cache = builder.build();
+  put_prompt(cache);
+  damage(all_keys(backend_, "b/000001/").back());
+  expect_file(found(cache), cache, 256);
+}
+
+TEST_F(Faults, AFailureOfTheFileIsNoMiss) {
   const cache::Cache cache = dense(600);
   put_prompt(cache);
-  store::Prefix prefix = found(cache);
-  const auto prompt = must(library_.fetch(prefix));
-  format::Manifest manifest = prompt->manifest();
-  manifest.content_name[0] ^= std::byte{1};
-  std::vector<SharedBytes> stored;
-  for (std::size_t i = 0; i < manifest.sections.size(); ++i) stored.push_back(prompt->stored(i));
-  const store::StoredPrompt other(std::move(manifest), std::move(stored), 0);
   const TempDir folder;
-  AtomicFile file = must(AtomicFile::create(folder / "x.tqkv", Overwrite::kRefuse));
-  EXPECT_EQ(store::write_stored(other, file).error().code, ErrorCode::kCorrupt);
+  for (const auto& options : {store::LibraryOptions(), one_blob_at_a_time()}) {
+    for (const auto& path : {folder / "x.tqkv", std::filesystem::path("/dev/full")}) {
+      store::Library library(backend_, options);
+      store::Prefix prefix = found(cache);
+      AtomicFile file = must(AtomicFile::create(path, Overwrite::kRefuse));
+      const FileSizeLimit limit(1000);
+      EXPECT_EQ(library.fetch_to(file, prefix).error().code, ErrorCode::kIo);
+      EXPECT_EQ(prefix.n_tokens, 600);
+      EXPECT_EQ(file.write({}).error().code, ErrorCode::kIo);
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 // So that the backend drops used blobs last; where a touch is a copy, only small blobs are touched.

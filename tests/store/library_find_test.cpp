@@ -319,8 +319,7 @@ TEST_F(Find, EndsAtTheLastCheckpointThatThePromptHas) {
   check(must(library_.put(prompt, "from a reader")));
   check(put(library_, file, "from a file"));
   // What has a name is the whole cache, without its checkpoints.
-  const auto whole = must(library_.fetch(record_of(library_, "from a file")));
-  EXPECT_EQ(name_of(written(*whole)), name_of(file_of(cache)));
+  EXPECT_EQ(name_of(fetched_file(library_, "from a file")), name_of(file_of(cache)));
 }
 
 }  // namespace library_find_test

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,13 +49,33 @@ inline store::PromptRecord record_of(store::Library& library, std::string_view n
   return must(library.record(name)).value();
 }
 
-// All of it, as a file.
-inline Bytes written(const store::StoredPrompt& prompt) {
+// The file that a fetch writes; nullopt if nothing is left.
+inline std::optional<Bytes> fetched_file(store::Library& library, store::Prefix& prefix) {
   const TempDir folder;
   AtomicFile file = must(AtomicFile::create(folder / "x.tqkv", Overwrite::kRefuse));
-  must(store::write_stored(prompt, file));
+  if (!must(library.fetch_to(file, prefix))) return std::nullopt;
   must(file.commit());
   return read_all(folder / "x.tqkv");
+}
+
+inline Bytes fetched_file(store::Library& library, std::string_view name) {
+  const TempDir folder;
+  AtomicFile file = must(AtomicFile::create(folder / "x.tqkv", Overwrite::kRefuse));
+  must(library.fetch_to(file, record_of(library, name)));
+  must(file.commit());
+  return read_all(folder / "x.tqkv");
+}
+
+inline cache::Cache load(const Bytes& file) {
+  return must(format::read_cache(*memory_source(file), {.n_threads = 2}));
+}
+
+// Has one blob in memory at a time while a fetch writes a file.
+inline store::LibraryOptions one_blob_at_a_time(unsigned n_threads = 2) {
+  store::LibraryOptions options;
+  options.n_threads = n_threads;
+  options.window_bytes = 1;
+  return options;
 }
 
 // The tokens of `cache` and `n` more.

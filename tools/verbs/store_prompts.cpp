@@ -164,55 +164,71 @@ struct GetFlags {
   bool force = false;
 };
 
-struct Got {
-  std::unique_ptr<store::StoredPrompt> prompt;
-  std::int64_t n_wanted = 0;
+struct Output {
+  std::string name;
+  AtomicFile file;
 };
 
-Result<Got> fetch_prefix(const Console& console, const OpenStore& store, store::Library& library,
-                         const StoreSelection& selection) {
-  TQC_TRY_ASSIGN(FoundPrefix found, find_prefix(store, library, selection));
-  ProgressBar bar(console, "fetching", Unit::kBlobs);
-  TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
-                 store.in(library.fetch(found.prefix, bar.callback())));
-  if (prompt) return Got{std::move(prompt), found.n_wanted};
-  const Error error{ErrorCode::kNotFound, "the stored prefix was removed or is damaged"};
-  return in_file(store.name(), error);
-}
-
-Result<Got> fetch(const Console& console, const OpenStore& store, const GetFlags& flags) {
-  store::Library library = store.library(flags.n_threads);
-  if (!flags.selection.by_name()) return fetch_prefix(console, store, library, flags.selection);
-  TQC_TRY_ASSIGN(const store::PromptRecord record,
-                 find_record(store, library, flags.selection.name));
-  ProgressBar bar(console, "fetching", Unit::kBlobs);
-  TQC_TRY_ASSIGN(std::unique_ptr<store::StoredPrompt> prompt,
-                 store.in(library.fetch(record, bar.callback())));
-  return Got{std::move(prompt), record.snapshot.n_tokens};
-}
-
-Result<std::uint64_t> write(const Console& console, const store::StoredPrompt& prompt,
-                            const GetFlags& flags) {
+Result<Output> create_output(const GetFlags& flags) {
   const std::string path = flags.output == "-" ? "/dev/stdout" : flags.output;
   const std::string name = display_name(flags.output, "standard output");
   const Overwrite overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
   TQC_TRY_ASSIGN(AtomicFile file, in_file(name, AtomicFile::create(path, overwrite)));
-  TQC_TRY(in_file(name, store::write_stored(prompt, file, console.keys)));
-  const std::uint64_t bytes = file.size();
-  TQC_TRY(in_file(name, file.commit()));
-  return bytes;
+  return Output{name, std::move(file)};
 }
 
-Json got_json(const GetFlags& flags, const OpenStore& store, const Got& got, std::uint64_t bytes) {
-  const format::Manifest& manifest = got.prompt->manifest();
+// The error of a fetch, with the name of what failed: a failed file gives its error again.
+Error in_context_of(const OpenStore& store, Output& output, Error error) {
+  const Result<void> file = output.file.write({});
+  return file ? in_file(store.name(), std::move(error)) : in_file(output.name, file.error());
+}
+
+struct Got {
+  store::WrittenPrompt prompt;
+  std::int64_t n_wanted = 0;
+  std::uint64_t bytes = 0;  // of the file
+};
+
+Result<Got> commit(Output& output, store::WrittenPrompt prompt, std::int64_t n_wanted) {
+  const std::uint64_t bytes = output.file.size();
+  TQC_TRY(in_file(output.name, output.file.commit()));
+  return Got{std::move(prompt), n_wanted, bytes};
+}
+
+Result<Got> get_prefix(const Console& console, const OpenStore& store, store::Library& library,
+                       const GetFlags& flags) {
+  TQC_TRY_ASSIGN(FoundPrefix found, find_prefix(store, library, flags.selection));
+  TQC_TRY_ASSIGN(Output output, create_output(flags));
+  ProgressBar bar(console, "fetching", Unit::kBlobs);
+  auto prompt = library.fetch_to(output.file, found.prefix, console.keys, bar.callback());
+  if (!prompt) return in_context_of(store, output, std::move(prompt).error());
+  if (*prompt) return commit(output, **std::move(prompt), found.n_wanted);
+  const Error error{ErrorCode::kNotFound, "the stored prefix was removed or is damaged"};
+  return in_file(store.name(), error);
+}
+
+Result<Got> get(const Console& console, const OpenStore& store, const GetFlags& flags) {
+  store::Library library = store.library(flags.n_threads);
+  if (!flags.selection.by_name()) return get_prefix(console, store, library, flags);
+  TQC_TRY_ASSIGN(const store::PromptRecord record,
+                 find_record(store, library, flags.selection.name));
+  TQC_TRY_ASSIGN(Output output, create_output(flags));
+  ProgressBar bar(console, "fetching", Unit::kBlobs);
+  auto prompt = library.fetch_to(output.file, record, console.keys, bar.callback());
+  if (!prompt) return in_context_of(store, output, std::move(prompt).error());
+  return commit(output, *std::move(prompt), record.snapshot.n_tokens);
+}
+
+Json got_json(const GetFlags& flags, const OpenStore& store, const Got& got) {
+  const format::Manifest& manifest = got.prompt.manifest;
   Json json;
   json["schema"] = 1;
   json["store"] = store.name();
   json["file"] = flags.output;
   json["prompt_tokens"] = got.n_wanted;
   json["n_tokens"] = manifest.n_tokens();
-  json["bytes_read"] = got.prompt->blob_bytes();
-  json["bytes"] = bytes;
+  json["bytes_read"] = got.prompt.blob_bytes;
+  json["bytes"] = got.bytes;
   json["content_name"] = to_hex(manifest.content_name);
   return json;
 }
@@ -224,22 +240,22 @@ Result<ExitCode> run_get(const Console& console, const GetFlags& flags) {
   }
   TQC_TRY(check_output(flags.output, flags.force));
   TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
-  TQC_TRY_ASSIGN(const Got got, fetch(console, store, flags));
-  TQC_TRY_ASSIGN(const std::uint64_t bytes, write(console, *got.prompt, flags));
-  const std::int64_t n_tokens = got.prompt->manifest().n_tokens();
+  TQC_TRY_ASSIGN(const Got got, get(console, store, flags));
+  const format::Manifest& manifest = got.prompt.manifest;
+  const std::int64_t n_tokens = manifest.n_tokens();
   const std::string of_all =
       n_tokens == got.n_wanted
           ? ""
           : fmt::format(" of {}", grouped(static_cast<std::uint64_t>(got.n_wanted)));
   note(console,
        fmt::format("{}: {}{} tokens, {} bytes", display_name(flags.output, "standard output"),
-                   grouped(static_cast<std::uint64_t>(n_tokens)), of_all, grouped(bytes)));
-  if (!cache::checkpoint_layers(got.prompt->manifest().layers).empty()) {
+                   grouped(static_cast<std::uint64_t>(n_tokens)), of_all, grouped(got.bytes)));
+  if (!cache::checkpoint_layers(manifest.layers).empty()) {
     note(
         console,
         "without context checkpoints: in a store each is a prompt of its own, found by its tokens");
   }
-  if (console.json) TQC_TRY(print_json(got_json(flags, store, got, bytes)));
+  if (console.json) TQC_TRY(print_json(got_json(flags, store, got)));
   return ExitCode::kDone;
 }
 

@@ -143,6 +143,9 @@ class AtomicFile {
   // Reads written bytes, before commit().
   // Errors: kTruncated, kIo; kInvalidArgument if the file is written in place.
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const;
+  // Shortens the file; write() goes on at its new end.
+  // Errors: as write(); kInvalidArgument for more than size(), or if the file is written in place.
+  Result<void> truncate(std::uint64_t size);
   // Bytes written so far.
   std::uint64_t size() const;
 

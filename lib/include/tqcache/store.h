@@ -284,6 +284,8 @@ struct LibraryOptions {
   // fetch() compares all content with its SHA-256, so that a prompt is what its content digest
   // says. Without it only checksums are compared, which do not show forgery. put() always compares.
   bool verify_digests = true;
+  // Of blobs that fetch_to() has in memory at a time, about.
+  std::uint64_t window_bytes = std::uint64_t{64} << 20;
 };
 
 struct PutOptions {
@@ -351,6 +353,12 @@ class StoredPrompt : public cache::CacheReader {
   std::shared_ptr<const format::Decompressor> decompressor_;
 };
 
+// A prompt that was fetched to a file.
+struct WrittenPrompt {
+  format::Manifest manifest;     // but for places in the file and its encryption
+  std::uint64_t blob_bytes = 0;  // that were read
+};
+
 struct FindOptions {
   std::int64_t max_tokens = 0;  // limit for the prefix; 0: one less than the prompt has
   // Of a cache that can be truncated, also find a snapshot of which only the first tokens are those
@@ -413,6 +421,20 @@ class Library {
   Result<std::unique_ptr<StoredPrompt>> fetch(const PromptRecord& record,
                                               const Progress& progress = {});
 
+  // As fetch(), but the prompt goes to a .tqkv file, with its sections as they are stored, while
+  // blobs arrive: memory holds options.window_bytes of them. A stream (/dev/stdout, a pipe) is
+  // written at the end, from memory. Content and content digest are those of the prompt that was
+  // put. The first of `keys` encrypts the file.
+  //
+  // The caller commits `file`; if nothing was found or after an error, it is to be dropped.
+  //
+  // Errors: also those of AtomicFile, whose write() then gives them again.
+  Result<std::optional<WrittenPrompt>> fetch_to(AtomicFile& file, Prefix& prefix,
+                                                const KeyRing& keys = {},
+                                                const Progress& progress = {});
+  Result<WrittenPrompt> fetch_to(AtomicFile& file, const PromptRecord& record,
+                                 const KeyRing& keys = {}, const Progress& progress = {});
+
   Result<void> note_usage(const UsageNote& usage);
   // Removes the record. The next gc removes what only this prompt needed.
   Result<bool> remove(std::string_view name);
@@ -423,11 +445,6 @@ class Library {
   Backend& backend_;
   LibraryOptions options_;
 };
-
-// Writes a .tqkv file with the sections as they are stored. Its content and content digest are
-// those of the prompt that was put. The first of `keys` encrypts it.
-// Errors: kCorrupt if the content digest differs; those of AtomicFile.
-Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file, const KeyRing& keys = {});
 
 // A stored prefix as a cache that a model can continue.
 struct LoadedPrefix {

@@ -274,6 +274,14 @@ Result<Descriptor> open_stream(const Descriptor& folder, const std::string& name
   return stream;
 }
 
+// Moves the position to the new end.
+Result<void> shorten(const Descriptor& file, std::uint64_t size) {
+  const auto end = static_cast<off_t>(size);
+  const bool done = retry_interrupted([&] { return ::ftruncate(file.get(), end); }) == 0 &&
+                    ::lseek(file.get(), end, SEEK_SET) == end;
+  return done ? Result<void>() : system_error("truncate", errno);
+}
+
 Result<void> close_checked(Descriptor file) {
   if (const int error_number = file.close()) return system_error("close", error_number);
   return {};
@@ -459,6 +467,21 @@ Result<void> AtomicFile::read_at(std::uint64_t offset, std::span<std::byte> out)
   TQC_TRY(state_->may_go_on());
   if (state_->in_place()) return Error{ErrorCode::kInvalidArgument, "a stream cannot be read back"};
   return read_fully_at(state_->file(), offset, out);
+}
+
+Result<void> AtomicFile::truncate(std::uint64_t size) {
+  TQC_TRY(state_->may_go_on());
+  if (state_->in_place()) {
+    return Error{ErrorCode::kInvalidArgument, "a stream cannot be shortened"};
+  }
+  if (size > state_->size) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "byte " + std::to_string(size) + ": behind the end of the file"};
+  }
+  TQC_TRY(state_->noting(shorten(state_->file(), size)));
+  state_->size = size;
+  state_->written_back = std::min(state_->written_back, size);
+  return {};
 }
 
 std::uint64_t AtomicFile::size() const { return state_->size; }

@@ -25,51 +25,54 @@ namespace {
 struct Output {
   FileEnd::Write append;
   std::function<Result<void>(ByteView)> replace_start;  // the first bytes, once all are known
+  std::function<Result<void>(std::uint64_t size)> truncate;
 };
 
 std::string this_writer() { return "tqcache " + std::string(version()); }
 
-using WriteSections = std::function<Result<void>(FileEnd& end)>;
-
 using Cipher = std::shared_ptr<const FileCipher>;
 
 // The encryption of a new file, if there are keys.
-Result<Cipher> new_cipher(const KeyRing& keys, Manifest& manifest) {
+Result<Cipher> new_cipher(const KeyRing& keys) {
+  return keys.empty() ? Result<Cipher>(Cipher()) : FileCipher::make(keys);
+}
+
+void describe_encryption(const Cipher& cipher, Manifest& manifest) {
   manifest.encryption.reset();
-  if (keys.empty()) return Cipher();
-  TQC_TRY_ASSIGN(Cipher cipher, FileCipher::make(keys));
-  manifest.encryption = cipher->description();
-  return cipher;
+  if (cipher != nullptr) manifest.encryption = cipher->description();
 }
 
 // The header stays zero until everything else is written: without it the file is invalid.
-Result<void> write_around(Manifest& manifest, const Cipher& cipher,
-                          const WriteSections& write_sections, Output output) {
-  FileEnd end(0, std::move(output.append));
-  TQC_TRY(end.append(std::array<std::byte, kHeaderBytes>{}));
-  TQC_TRY(write_sections(end));
+Result<void> write_empty_header(FileEnd& end) {
+  return end.append(std::array<std::byte, kHeaderBytes>{});
+}
+
+Result<void> write_manifest_and_header(Manifest& manifest, const Cipher& cipher, FileEnd& end,
+                                       const Output& output) {
   TQC_TRY_ASSIGN(const HeaderSlot slot, write_manifest(manifest, 1, cipher.get(), end));
   return output.replace_start(encode_slot(slot));
 }
 
 Result<void> write_all(const cache::CacheReader& reader, const WriteOptions& options,
-                       const Progress& progress, Output output) {
+                       const Progress& progress, const Output& output) {
   Manifest manifest = manifest_of(reader);
   add_checkpoints(reader, manifest);
   manifest.writer = options.writer.empty() ? this_writer() : options.writer;
-  TQC_TRY_ASSIGN(const Cipher cipher, new_cipher(options.keys, manifest));
+  TQC_TRY_ASSIGN(const Cipher cipher, new_cipher(options.keys));
+  describe_encryption(cipher, manifest);
   TQC_TRY(prepare_manifest(manifest, options));
   std::vector<std::size_t> all(manifest.sections.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
-  const auto write = [&](FileEnd& end) {
-    return write_sections(manifest, reader, all, options, cipher.get(), end, progress);
-  };
-  return write_around(manifest, cipher, write, std::move(output));
+  FileEnd end(0, output.append);
+  TQC_TRY(write_empty_header(end));
+  TQC_TRY(write_sections(manifest, reader, all, options, cipher.get(), end, progress));
+  return write_manifest_and_header(manifest, cipher, end, output);
 }
 
 Output output_to(AtomicFile& file) {
   return {[&](std::uint64_t, ByteView bytes) { return file.write(bytes); },
-          [&](ByteView bytes) { return file.write_at(0, bytes); }};
+          [&](ByteView bytes) { return file.write_at(0, bytes); },
+          [&](std::uint64_t size) { return file.truncate(size); }};
 }
 
 Output output_to(Bytes& out) {
@@ -80,11 +83,19 @@ Output output_to(Bytes& out) {
           [&](ByteView bytes) -> Result<void> {
             std::ranges::copy(bytes, out.begin());
             return {};
+          },
+          [&](std::uint64_t size) -> Result<void> {
+            out.resize(size);
+            return {};
           }};
 }
 
 // A stream cannot be written at an offset; it is written at the end.
 bool is_stream(AtomicFile& file) { return !file.write_at(0, {}); }
+
+std::uint64_t end_of(const SectionInfo& section) {
+  return section.file_offset + section.stored_bytes;
+}
 
 }  // namespace
 
@@ -129,34 +140,64 @@ Result<Bytes> write_cache_bytes(const cache::Cache& cache, const WriteOptions& o
   return write_cache_bytes(*cache::reader_of(cache), options, progress);
 }
 
-Result<void> write_stored_sections(Manifest manifest, const StoredSections& stored,
-                                   AtomicFile& file, const KeyRing& keys) {
+struct StoredSectionWriter::State {
+  AtomicFile& file;
+  bool in_memory;
+  Cipher cipher;
+  Bytes memory = {};  // a file that goes to a stream
+  Output output = in_memory ? output_to(memory) : output_to(file);
+  FileEnd end = FileEnd(0, output.append);
+  std::vector<SectionInfo> sections = {};
+  Bytes encrypted = {};
+};
+
+StoredSectionWriter::StoredSectionWriter(std::unique_ptr<State> state) : state_(std::move(state)) {}
+StoredSectionWriter::StoredSectionWriter(StoredSectionWriter&&) noexcept = default;
+StoredSectionWriter& StoredSectionWriter::operator=(StoredSectionWriter&&) noexcept = default;
+StoredSectionWriter::~StoredSectionWriter() = default;
+
+Result<StoredSectionWriter> StoredSectionWriter::begin(AtomicFile& file, const KeyRing& keys) {
+  TQC_TRY_ASSIGN(Cipher cipher, new_cipher(keys));
+  std::unique_ptr<State> state(new State{file, is_stream(file), std::move(cipher)});
+  TQC_TRY(write_empty_header(state->end));
+  return StoredSectionWriter(std::move(state));
+}
+
+Result<void> StoredSectionWriter::add(const SectionInfo& info, ByteView stored) {
+  State& state = *state_;
+  const std::size_t number = state.sections.size();
+  SectionInfo& section = state.sections.emplace_back(info);
+  if (state.cipher != nullptr) {
+    if (stored.size() > kMaxSealedBytes) return too_large("a section of more than 64 GiB");
+    state.encrypted.resize(stored.size());
+    state.cipher->seal_section(static_cast<std::uint32_t>(number), stored, state.encrypted,
+                               section);
+    stored = state.encrypted;
+  }
+  TQC_TRY_ASSIGN(section.file_offset, state.end.append_aligned(stored));
+  return {};
+}
+
+Result<void> StoredSectionWriter::finish(Manifest manifest) {
+  State& state = *state_;
+  const std::size_t n_sections = manifest.sections.size();
+  if (n_sections < state.sections.size()) {
+    const std::uint64_t size =
+        n_sections == 0 ? kHeaderBytes : end_of(state.sections[n_sections - 1]);
+    TQC_TRY(state.output.truncate(size));
+    state.end = FileEnd(size, state.output.append);
+    state.sections.resize(n_sections);
+  }
   if (manifest.writer.empty()) manifest.writer = this_writer();
   manifest.gaps.clear();
+  manifest.sections = std::move(state.sections);
+  describe_encryption(state.cipher, manifest);
   const Sha256 expected = manifest.content_name;
-  TQC_TRY_ASSIGN(const Cipher cipher, new_cipher(keys, manifest));
-  Bytes encrypted;
-  const auto write = [&](FileEnd& end) -> Result<void> {
-    for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
-      SectionInfo& section = manifest.sections[i];
-      ByteView bytes = stored(i);
-      if (cipher != nullptr) {
-        if (bytes.size() > kMaxSealedBytes) return too_large("a section of more than 64 GiB");
-        encrypted.resize(bytes.size());
-        cipher->seal_section(static_cast<std::uint32_t>(i), bytes, encrypted, section);
-        bytes = encrypted;
-      }
-      TQC_TRY_ASSIGN(section.file_offset, end.append_aligned(bytes));
-    }
-    return {};
-  };
-  Bytes bytes;
-  const bool in_memory = is_stream(file);
-  TQC_TRY(write_around(manifest, cipher, write, in_memory ? output_to(bytes) : output_to(file)));
+  TQC_TRY(write_manifest_and_header(manifest, state.cipher, state.end, state.output));
   if (manifest.content_name != expected) {
     return Error{ErrorCode::kCorrupt, "the content name is another than it should be"};
   }
-  return in_memory ? file.write(bytes) : Result<void>();
+  return state.in_memory ? state.file.write(state.memory) : Result<void>();
 }
 
 }  // namespace tqcache::format

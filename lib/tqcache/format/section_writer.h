@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -78,14 +79,32 @@ Result<void> write_sections(Manifest& manifest, const cache::CacheReader& reader
 Result<HeaderSlot> write_manifest(Manifest& manifest, std::uint32_t generation,
                                   const FileCipher* cipher, FileEnd& end);
 
-// The stored bytes of each section, as described by its row in the section table.
-using StoredSections = std::function<ByteView(std::size_t section)>;
-
-// Writes already compressed sections to a new file, which the caller commits. Gaps and file offsets
-// of `manifest` are ignored; an empty writer means this library. The first of `keys` encrypts it.
+// A new file of sections that are compressed already. They are written as they arrive, to a stream
+// only at the end.
 //
-// Errors: kCorrupt when the content digest differs from the manifest's; kTooLarge, kIo.
-Result<void> write_stored_sections(Manifest manifest, const StoredSections& stored,
-                                   AtomicFile& file, const KeyRing& keys = {});
+// Threads: one at a time.
+class StoredSectionWriter {
+ public:
+  // The caller commits `file`, which must outlive this. The first of `keys` encrypts it.
+  static Result<StoredSectionWriter> begin(AtomicFile& file, const KeyRing& keys);
+  StoredSectionWriter(StoredSectionWriter&&) noexcept;
+  StoredSectionWriter& operator=(StoredSectionWriter&&) noexcept;
+  ~StoredSectionWriter();
+
+  // Writes the next section. `info` describes the stored bytes; its file offset is ignored.
+  // Errors: kTooLarge, kIo.
+  Result<void> add(const SectionInfo& info, ByteView stored);
+
+  // Ends the file with the manifest. Sections that were added beyond those of `manifest` are
+  // dropped. Gaps and file offsets of `manifest` are ignored; an empty writer means this library.
+  // Requires: the sections of `manifest` were added, in their order. Nothing follows.
+  // Errors:   kCorrupt when the content digest differs from the manifest's; kTooLarge, kIo.
+  Result<void> finish(Manifest manifest);
+
+ private:
+  struct State;
+  explicit StoredSectionWriter(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace tqcache::format

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <mutex>
@@ -19,7 +20,7 @@ namespace tqcache::store {
 
 namespace {
 
-constexpr std::size_t kRegionBytes = std::size_t{64} << 20;
+constexpr std::size_t kRegionBytes = std::size_t{16} << 20;
 // Smaller values are allocated one by one.
 constexpr std::size_t kLargeBytes = std::size_t{64} << 10;
 
@@ -30,7 +31,7 @@ std::shared_ptr<std::byte> allocate(std::size_t size) {
 }
 
 // Anonymous memory: pages are allocated on first access.
-std::shared_ptr<std::byte> map_region(std::size_t size) {
+std::shared_ptr<std::byte> map_memory(std::size_t size) {
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   ::madvise(memory, size, MADV_HUGEPAGE);  // a hint
@@ -39,19 +40,40 @@ std::shared_ptr<std::byte> map_region(std::size_t size) {
 
 }  // namespace
 
+struct BlobMemory::Region {
+  std::shared_ptr<std::byte> memory = map_memory(kRegionBytes);
+  std::atomic<std::size_t> n_values = 0;
+
+  // What is written next comes after all that was done with the old values.
+  bool is_free() const { return n_values.load(std::memory_order_acquire) == 0; }
+};
+
+std::shared_ptr<BlobMemory::Region> BlobMemory::find_free(State& state) {
+  const auto is_free = [](const auto& each) { return each->is_free(); };
+  const auto found = std::ranges::find_if(state.regions, is_free);
+  if (found != state.regions.end()) return *found;
+  return state.regions.emplace_back(std::make_shared<Region>());
+}
+
 BlobMemory::Room BlobMemory::take(std::size_t size) {
   if (size < kLargeBytes || size > kRegionBytes) {
-    std::shared_ptr<std::byte> owner = allocate(size);
+    std::shared_ptr<std::byte> owner = size < kLargeBytes ? allocate(size) : map_memory(size);
     return {owner, {owner.get(), size}};
   }
   const std::lock_guard lock(state_->mutex);
-  if (state_->region == nullptr || size > kRegionBytes - state_->used) {
-    state_->region = map_region(kRegionBytes);
+  if (state_->filling != nullptr && state_->filling->is_free()) state_->used = 0;
+  if (state_->filling == nullptr || size > kRegionBytes - state_->used) {
+    state_->filling = find_free(*state_);
     state_->used = 0;
   }
-  std::byte* const begin = state_->region.get() + state_->used;
+  const std::shared_ptr<Region>& region = state_->filling;
+  std::byte* const begin = region->memory.get() + state_->used;
   state_->used += align_up(size, kAlignment).value();
-  return {state_->region, {begin, size}};
+  region->n_values.fetch_add(1, std::memory_order_relaxed);
+  const auto release = [region](std::byte*) {
+    region->n_values.fetch_sub(1, std::memory_order_release);
+  };
+  return {std::shared_ptr<std::byte>(begin, release), {begin, size}};
 }
 
 SharedBytes BlobMemory::copy(ByteView value) {

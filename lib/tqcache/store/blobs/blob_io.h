@@ -26,9 +26,9 @@
 
 namespace tqcache::store {
 
-// Memory for many long-lived values. The first access to new memory causes a page fault per page;
-// with pages of 4 KiB that takes longer than reading the values from a file. So large values share
-// regions for which huge pages are requested.
+// Memory for many values. The first access to new memory causes a page fault per page; with pages
+// of 4 KiB that takes longer than reading the values from a file. So large values share regions for
+// which huge pages are requested, and a region in which no value lives any more is used again.
 //
 // Threads: any number may use one at once.
 class BlobMemory {
@@ -46,11 +46,15 @@ class BlobMemory {
   SharedBytes copy(ByteView value);
 
  private:
+  struct Region;
   struct State {
     std::mutex mutex;
-    std::shared_ptr<std::byte> region;
-    std::size_t used = 0;
+    std::vector<std::shared_ptr<Region>> regions;
+    std::shared_ptr<Region> filling;  // one of them
+    std::size_t used = 0;             // of it
   };
+  // A region without values.
+  static std::shared_ptr<Region> find_free(State& state);
   std::unique_ptr<State> state_;
 };
 
@@ -97,6 +101,8 @@ inline BadBlobs bad_blobs(const LibraryOptions& options) {
 }
 
 // Reads blobs in parallel. Bad blobs are reported as warnings.
+//
+// Threads: one at a time.
 class BlobReader {
  public:
   // `backend` must outlive it.

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tqcache/format/section_reader.h"
-#include "tqcache/format/section_writer.h"
 #include "tqcache/format/sections/compression.h"
 #include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_io.h"
@@ -87,12 +86,6 @@ Result<SharedBytes> StoredPrompt::share(std::size_t section) const {
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(stored.data()) % kAlignment == 0;
   const bool is_raw = manifest_.sections[section].compression == format::Compression::kNone;
   return is_raw && is_aligned ? Result<SharedBytes>(stored) : CacheReader::share(section);
-}
-
-Result<void> write_stored(const StoredPrompt& prompt, AtomicFile& file, const KeyRing& keys) {
-  return format::write_stored_sections(
-      prompt.manifest(), [&](std::size_t i) { return prompt.stored(i).view(); }, file,
-      keys);
 }
 
 }  // namespace tqcache::store
