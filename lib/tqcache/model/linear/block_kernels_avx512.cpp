@@ -11,7 +11,6 @@
 
 #define TQC_AVX512_TARGET gnu::target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 
-#include "tqcache/codec/kernels/lanes.h"
 #include "tqcache/model/linear/block_codes_avx512.h"
 #include "tqcache/model/linear/block_loops.h"
 #include "tqcache/model/linear/lanes_avx512.h"
@@ -207,30 +206,6 @@ TQC_AVX512_INLINE void add_rest(const std::byte* blocks, const QuantizedView<Cod
   upper = add_blocks<Form>(upper, blocks + kStepGroups * Form::kBytes, second_step(x), wanted);
 }
 
-constexpr std::size_t kRowsAtOnce = 4;  // they share what is loaded of x
-
-// The lanes of kRows rows. The rest of the last one is read from `rest`.
-template <class Form, std::size_t kRows, class Code>
-TQC_AVX512_INLINE void add_rows(const std::byte* rows, const std::byte* rest,
-                                const QuantizedView<Code>& x, std::size_t n_groups,
-                                __m512 (&lower)[kRows], __m512 (&upper)[kRows]) {
-  const std::size_t row_bytes = bytes_of_groups<Form>(n_groups);
-  TQC_UNROLL for (std::size_t r = 0; r < kRows; ++r) lower[r] = upper[r] = _mm512_setzero_ps();
-  const std::size_t n_rounds = n_groups / kRoundGroups;
-  for (std::size_t i = 0; i < n_rounds; ++i, rows += bytes_of_groups<Form>(kRoundGroups)) {
-    TQC_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      add_round<Form>(rows + r * row_bytes, loops::round_of(x, i), lower[r], upper[r]);
-    }
-  }
-  if constexpr (Form::kValues == kGroup) {
-    if (n_groups % kRoundGroups == 0) return;
-    TQC_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
-      add_rest<Form>(r + 1 == kRows ? rest : rows + r * row_bytes, loops::round_of(x, n_rounds),
-                     n_groups % kRoundGroups, lower[r], upper[r]);
-    }
-  }
-}
-
 // How far add_rest() reads behind a row.
 template <class Form>
 constexpr std::size_t bytes_behind(std::size_t n_groups) {
@@ -238,19 +213,38 @@ constexpr std::size_t bytes_behind(std::size_t n_groups) {
   return Form::kValues == kGroup ? n_absent * Form::kBytes : 0;
 }
 
+// Rows follow each other, and are fetched this many bytes ahead: a processor alone stops at the
+// border of a page.
+constexpr std::size_t kAhead = 4096;
+
+TQC_AVX512_INLINE void fetch(const std::byte* ahead, std::size_t n_bytes) {
+  for (std::size_t at = 0; at < n_bytes; at += 64) _mm_prefetch(ahead + at, _MM_HINT_T0);
+}
+
+// Sets the lanes of a row. `is_last`: less than bytes_behind() follows it.
 template <class Form, class Code>
-TQC_AVX512_INLINE float multiply_row(const std::byte* row, bool is_last,
-                                     const QuantizedView<Code>& x, std::size_t n_groups) {
-  const std::size_t rest_groups = n_groups % kRoundGroups;
-  const std::byte* rest = row + bytes_of_groups<Form>(n_groups - rest_groups);
-  std::byte copy[bytes_of_groups<Form>(kRoundGroups)] = {};
-  if (is_last && rest_groups > 0) {
-    std::memcpy(copy, rest, rest_groups * Form::kBytes);
-    rest = copy;
+TQC_AVX512_INLINE void multiply_row(const std::byte* row, bool is_last,
+                                    const QuantizedView<Code>& x, std::size_t n_groups,
+                                    __m512& lower, __m512& upper) {
+  constexpr std::size_t kRoundBytes = bytes_of_groups<Form>(kRoundGroups);
+  __m512 low = _mm512_setzero_ps(), high = low;
+  const std::size_t n_rounds = n_groups / kRoundGroups;
+  for (std::size_t i = 0; i < n_rounds; ++i, row += kRoundBytes) {
+    fetch(row + kAhead, kRoundBytes);
+    add_round<Form>(row, loops::round_of(x, i), low, high);
   }
-  __m512 lower[1], upper[1];
-  add_rows<Form>(row, rest, x, n_groups, lower, upper);
-  return fold(lower[0], upper[0]);
+  if constexpr (Form::kValues == kGroup) {
+    const std::size_t n_left = n_groups % kRoundGroups;
+    std::byte copy[kRoundBytes];
+    if (is_last) {
+      std::memset(copy, 0, kRoundBytes);
+      std::memcpy(copy, row, n_left * Form::kBytes);
+      row = copy;
+    }
+    if (n_left > 0) add_rest<Form>(row, loops::round_of(x, n_rounds), n_left, low, high);
+  }
+  lower = low;
+  upper = high;
 }
 
 template <class Form, class Code>
@@ -258,19 +252,13 @@ TQC_AVX512 void multiply_rows(const std::byte* rows, std::size_t n_rows,
                               const QuantizedView<Code>& x, std::size_t n_groups, float* y) {
   const std::size_t row_bytes = bytes_of_groups<Form>(n_groups);
   const std::size_t behind = bytes_behind<Form>(n_groups);
-  const std::size_t rest_at = bytes_of_groups<Form>(n_groups - n_groups % kRoundGroups);
-  const std::byte* const end = rows + n_rows * row_bytes;
-  const std::byte* row = rows;
-  const auto n_left = [&] { return static_cast<std::size_t>(end - row); };
-  for (; n_left() >= kRowsAtOnce * row_bytes + behind && row_bytes > 0;
-       row += kRowsAtOnce * row_bytes, y += kRowsAtOnce) {
-    __m512 lower[kRowsAtOnce], upper[kRowsAtOnce];
-    add_rows<Form>(row, row + (kRowsAtOnce - 1) * row_bytes + rest_at, x, n_groups, lower, upper);
-    _mm_storeu_ps(y, fold_four(lower, upper));
+  __m512 lower[4] = {}, upper[4] = {};  // of four rows, which are folded together
+  for (std::size_t i = 0; i < n_rows; ++i, rows += row_bytes) {
+    const bool is_last = (n_rows - i - 1) * row_bytes < behind;
+    multiply_row<Form>(rows, is_last, x, n_groups, lower[i % 4], upper[i % 4]);
+    if (i % 4 == 3) _mm_storeu_ps(y + i - 3, fold_four(lower, upper));
   }
-  for (; n_left() > 0; row += row_bytes, ++y) {
-    *y = multiply_row<Form>(row, n_left() < row_bytes + behind, x, n_groups);
-  }
+  for (std::size_t i = n_rows / 4 * 4; i < n_rows; ++i) y[i] = fold(lower[i % 4], upper[i % 4]);
 }
 
 TQC_AVX512_INLINE __m512 magnitude(__m512 x) {

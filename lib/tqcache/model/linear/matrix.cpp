@@ -23,7 +23,7 @@ using tensors::find_block_type;
 // Multiplications per task: a few microseconds, enough to pay for a task switch.
 constexpr std::int64_t kProductsPerTask = 64 * 1024;
 
-// Tasks have a multiple of the rows that kernels read at once.
+// Tasks have a multiple of the rows whose sums kernels fold together.
 constexpr std::int64_t kRowsAtOnce = 4;
 
 // Rows that multiply_matrix widens at a time.
