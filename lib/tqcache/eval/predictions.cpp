@@ -234,8 +234,9 @@ class PredictionMeasurement {
   PredictionMeasurement(const model::ModelConfig& config, const model::Weights& weights,
                         const cache::Cache& empty, const PredictionOptions& options,
                         PredictionCosts& costs)
-      : decoder_(config, weights, options.n_threads, model::Scorer::kFast,
-                 options.activations.value_or(model::ActivationBits::k16)),
+      : decoder_(config, weights, options.n_threads),
+        step_decoder_(config, weights, options.n_threads, model::Scorer::kFast,
+                      options.activations.value_or(model::ActivationBits::k16)),
         empty_(empty),
         options_(options),
         costs_(costs),
@@ -355,7 +356,7 @@ class PredictionMeasurement {
         sink(static_cast<std::int64_t>(i), n, rows);
       };
       if (!progress(i, ids.size())) return Error{ErrorCode::kInterrupted, "eval: stopped"};
-      TQC_TRY(decoder_.prefill_all_logits(cache, ids.subspan(i, 1), of_token, {}, filter));
+      TQC_TRY(step_decoder_.prefill_all_logits(cache, ids.subspan(i, 1), of_token, {}, filter));
     }
     return {};
   }
@@ -386,7 +387,8 @@ class PredictionMeasurement {
     return {ErrorCode::kCorrupt, "the model's predictions are not finite"};
   }
 
-  model::Decoder decoder_;
+  model::Decoder decoder_;       // of chunks
+  model::Decoder step_decoder_;  // token by token
   const cache::Cache& empty_;
   const PredictionOptions& options_;
   PredictionCosts& costs_;
