@@ -153,13 +153,11 @@ void score_centered(benchmark::State& state, const Kernels* kernels, Precision p
 void score_q8(benchmark::State& state, std::size_t n_keys) {
   constexpr std::size_t kRow = kDim / 32 * 34;
   AlignedBytes rows(n_keys * kRow, std::byte{0x11});
-  const model::QuantizedVector q(random_floats(kDim, 3), model::best_blocks());
-  const auto dot = model::best_blocks().dot.front();  // Q8_0 is the first of the types
+  const model::QuantizedVector<std::int16_t> q(random_floats(kDim, 3), model::best_blocks());
+  const auto multiply = model::best_blocks().words.multiply.front();  // Q8_0 is the first type
   std::vector<float> scores(n_keys);
   for (auto _ : state) {
-    for (std::size_t i = 0; i < n_keys; ++i) {
-      scores[i] = dot(rows.data() + i * kRow, q.view(), kDim / model::kGroup);
-    }
+    multiply(rows.data(), n_keys, q.view(), kDim / model::kGroup, scores.data());
     benchmark::ClobberMemory();
   }
   set_counters(state, n_keys, rows.size());

@@ -207,10 +207,11 @@ _tqcache() {
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
         --scorer) words "exact fast"; return ;;
+        --activations) words "8 16"; return ;;
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --map --verify-digest -f --force --key-file -q --quiet --json"
+        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file -q --quiet --json"
         return
       fi
       :
@@ -243,10 +244,11 @@ _tqcache() {
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
         --scorer) words "exact fast"; return ;;
+        --activations) words "8 16"; return ;;
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --map --verify-digest -f --force --key-file -q --quiet"
+        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file -q --quiet"
         return
       fi
       :
@@ -258,6 +260,7 @@ _tqcache() {
         --template) :; return ;;
         --queue) :; return ;;
         --scorer) words "exact fast"; return ;;
+        --activations) words "8 16"; return ;;
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
         --listen) :; return ;;
@@ -280,7 +283,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --upstream --model-id --template --queue --show-prompts --scorer --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --share-tenants --page-file --api-key-file --upstream-key-file --max-body --max-connections --upstream-timeout --grace --key-file -q --quiet"
+        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --share-tenants --page-file --api-key-file --upstream-key-file --max-body --max-connections --upstream-timeout --grace --key-file -q --quiet"
         return
       fi
       :
@@ -341,10 +344,11 @@ _tqcache() {
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
         --scorer) words "exact fast"; return ;;
+        --activations) words "8 16"; return ;;
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --backend --config --prompt-tokens --generation-tokens --file --seed --warmup --repeats -t --threads --max-memory --scorer --html -f --force -q --quiet --json"
+        words "--help -m --model --backend --config --prompt-tokens --generation-tokens --file --seed --warmup --repeats -t --threads --max-memory --scorer --activations --html -f --force -q --quiet --json"
         return
       fi
       :
@@ -396,12 +400,13 @@ _tqcache() {
         --profile) files -f; return ;;
         --window) :; return ;;
         --max-windows) :; return ;;
+        --activations) words "8 16"; return ;;
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file --ids --configs --profile --window --max-windows --as-served -t --threads --max-memory --html -f --force -q --quiet --json"
+        words "--help -m --model --file --ids --configs --profile --window --max-windows --as-served --activations -t --threads --max-memory --html -f --force -q --quiet --json"
         return
       fi
       :
@@ -415,12 +420,13 @@ _tqcache() {
         --profile) files -f; return ;;
         --window) :; return ;;
         --max-windows) :; return ;;
+        --activations) words "8 16"; return ;;
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file --ids --configs --profile --window --max-windows --as-served -t --threads --max-memory --html -f --force -q --quiet --json"
+        words "--help -m --model --file --ids --configs --profile --window --max-windows --as-served --activations -t --threads --max-memory --html -f --force -q --quiet --json"
         return
       fi
       :

@@ -125,6 +125,23 @@ TEST(EvalKld, GivesAllFiguresAsJson) {
   EXPECT_EQ(coded["relative_mse"]["layers"][7]["v"].size(), 2u);
 }
 
+// Token by token the dense configuration is not the dense run any more: its divergence is what the
+// activations cost.
+TEST(EvalKld, MeasuresWhatActivationsOfEightBitsCost) {
+  const auto cost = [](const std::string& bits) {
+    const Output output =
+        must(quick("kld", {"--configs", "f32", "--activations", bits, "--json", "-q"}));
+    const json result = json::parse(output.out);
+    EXPECT_EQ(std::to_string(result["activations"].get<int>()), bits);
+    return result["configurations"][0]["kld"]["mean"].get<double>();
+  };
+  const double of_words = cost("16"), of_bytes = cost("8");
+  EXPECT_GT(of_words, 0);
+  EXPECT_LT(of_words, 1e-6);
+  EXPECT_GT(of_bytes, 10 * of_words);
+  EXPECT_LT(of_bytes, 5e-3);
+}
+
 TEST(EvalPpl, MeasuresTheSame) {
   const std::vector<std::string> flags = {"--json", "--configs", "turbo3"};
   const json ppl = json::parse(must(quick("ppl", flags)).out);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>
@@ -79,9 +80,10 @@ Expected exact_product(const RandomMatrix& w, std::int64_t row, std::span<const 
 }
 
 std::vector<float> product_of_vector(const Matrix& matrix, std::span<const float> x,
-                                     unsigned n_threads) {
+                                     unsigned n_threads,
+                                     ActivationBits bits = ActivationBits::k16) {
   std::vector<float> y(static_cast<std::size_t>(matrix.n_rows));
-  multiply_vector({{&matrix, y.data()}}, x, Workers(n_threads));
+  multiply_vector({{&matrix, y.data()}}, x, bits, Workers(n_threads));
   return y;
 }
 
@@ -129,24 +131,35 @@ TEST(MultiplyVector, AgreesWithF64ForPlainTypes) {
   }
 }
 
-// The finest of the types, Q8_0, is off by a relative 5e-3 itself. What x loses is at most half a
-// code in each value, 1.5e-5 of the largest in its group.
-TEST(MultiplyVector, LosesFarLessThanTheTypesThemselves) {
+// The products of every type are within `of_magnitude` of the sizes of their terms, and together
+// within a relative `of_all`.
+void expect_small_loss(ActivationBits bits, double of_magnitude, double of_all) {
   for (const tensors::BlockType& blocks : tensors::block_types()) {
     const std::int64_t n_cols = blocks.block_values == 32 ? 416 : 512;
     const RandomMatrix w = random_matrix(blocks.type, 300, n_cols);
     const std::vector<float> x = test::GaussianSource(9).vector(static_cast<std::size_t>(n_cols));
-    const std::vector<float> y = product_of_vector(w.matrix, x, 2);
+    const std::vector<float> y = product_of_vector(w.matrix, x, 2, bits);
     double errors = 0, products = 0;
     for (std::int64_t row = 0; row < 300; ++row) {
       const Expected exact = exact_product(w, row, x);
       const double error = static_cast<double>(y[static_cast<std::size_t>(row)]) - exact.value;
-      EXPECT_LT(std::abs(error), 6e-5 * exact.magnitude);
+      EXPECT_LT(std::abs(error), of_magnitude * exact.magnitude);
       errors += error * error;
       products += exact.value * exact.value;
     }
-    EXPECT_LT(std::sqrt(errors / products), 1e-4);
+    EXPECT_LT(std::sqrt(errors / products), of_all);
   }
+}
+
+// The finest of the types, Q8_0, is off by a relative 5e-3 itself. What x loses is at most half a
+// code in each value, 1.5e-5 of the largest in its group.
+TEST(MultiplyVector, LosesFarLessThanTheTypesThemselves) {
+  expect_small_loss(ActivationBits::k16, 6e-5, 1e-4);
+}
+
+// Half a code is 3.9e-3 of the largest in its group, 257 times that of 16 bits.
+TEST(MultiplyVector, LosesOneInAHundredAtMostWithEightBits) {
+  expect_small_loss(ActivationBits::k8, 257 * 6e-5, 1e-2);
 }
 
 TEST(MultiplyVector, GivesTheSameBitsForAnyNumberOfThreads) {
@@ -156,6 +169,9 @@ TEST(MultiplyVector, GivesTheSameBitsForAnyNumberOfThreads) {
     const std::vector<float> one = product_of_vector(w.matrix, x, 1);
     EXPECT_EQ(product_of_vector(w.matrix, x, 2), one);
     EXPECT_EQ(product_of_vector(w.matrix, x, 3), one);
+    const std::vector<float> of_bytes = product_of_vector(w.matrix, x, 1, ActivationBits::k8);
+    EXPECT_EQ(product_of_vector(w.matrix, x, 3, ActivationBits::k8), of_bytes);
+    EXPECT_EQ(of_bytes == one, std::ranges::find(kPlainTypes, type) != std::end(kPlainTypes));
   }
 }
 
@@ -177,7 +193,7 @@ TEST(MultiplyVector, TakesSeveralMatricesAtOnce) {
   const std::vector<float> x = test::GaussianSource(9).vector(256);
   std::vector<float> ya(700), yb(5), yc(1500);
   multiply_vector({{&a.matrix, ya.data()}, {&b.matrix, yb.data()}, {&c.matrix, yc.data()}}, x,
-                  Workers(2));
+                  ActivationBits::k16, Workers(2));
   EXPECT_EQ(ya, product_of_vector(a.matrix, x, 1));
   EXPECT_EQ(yb, product_of_vector(b.matrix, x, 1));
   EXPECT_EQ(yc, product_of_vector(c.matrix, x, 1));

@@ -45,7 +45,9 @@ void add_memory_flag(FlagSet& flags) {
   flags
       .add_text(
           "--max-memory",
-          [](const std::string& word) { set_memory_budget(MemoryBudget::of_user(parse_bytes(word).value())); },
+          [](const std::string& word) {
+            set_memory_budget(MemoryBudget::of_user(parse_bytes(word).value()));
+          },
           "Limit for the values of caches in memory: 500MB, 8GiB. By default three quarters of the "
           "memory, and for each file 64 times its size, or 256 MiB")
       ->type_name("SIZE")
@@ -74,6 +76,19 @@ void add_scorer_flag(FlagSet& flags, model::Scorer& scorer) {
       ->type_name("HOW")
       ->one_of({"exact", "fast"})
       ->show_default("fast");
+}
+
+void add_activations_flag(FlagSet& flags, model::ActivationBits& bits) {
+  const auto take = [&bits](const std::string& word) {
+    bits = word == "8" ? model::ActivationBits::k8 : model::ActivationBits::k16;
+  };
+  flags
+      .add_text("--activations", take,
+                "Bits of the numbers that decode steps multiply with quantized weights: 16, or 8, "
+                "which is faster and less exact, also for the keys and values of these tokens")
+      ->type_name("BITS")
+      ->one_of({"8", "16"})
+      ->show_default("16");
 }
 
 void add_map_flag(FlagSet& flags, bool& map) {

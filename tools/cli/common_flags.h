@@ -22,6 +22,7 @@ void add_memory_flag(FlagSet& flags);
 // --threads and --max-memory.
 void add_resource_flags(FlagSet& flags, unsigned& n_threads);
 void add_scorer_flag(FlagSet& flags, model::Scorer& scorer);
+void add_activations_flag(FlagSet& flags, model::ActivationBits& bits);
 void add_map_flag(FlagSet& flags, bool& map);
 void add_verify_digest_flag(FlagSet& flags, bool& verify_digests);
 void add_first_tokens_flag(FlagSet& flags, std::optional<std::int64_t>& first_tokens);

@@ -1,4 +1,3 @@
-#include "cli/model_facts.h"
 #include "cli/session_flags.h"
 
 #include <fmt/format.h>
@@ -6,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/model_facts.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "report/info.h"
@@ -62,6 +62,7 @@ void add_session_flags(FlagSet& app, SessionFlags& flags) {
   add_compression_flags(app, flags.compression, "zstd");
   add_resource_flags(app, flags.options.n_threads);
   add_scorer_flag(app, flags.options.scorer);
+  add_activations_flag(app, flags.options.activations);
   add_map_flag(app, flags.options.map);
   add_verify_digest_flag(app, flags.options.verify_digests);
   add_force_flag(app, flags.force);
@@ -81,8 +82,7 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
                                                        const SessionFlags& flags,
                                                        GrowingFile* growing) {
   const session::SessionOptions& options = flags.options;
-  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
-                 load_model(options.model));
+  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model, load_model(options.model));
   std::optional<cache::Cache> cache;
   if (!options.cache.empty()) {
     TQC_TRY_ASSIGN(cache, load(console, options, *model, growing));
@@ -94,6 +94,12 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
   }
   if (started && has_cache) note_route(console, **started);
   return started;
+}
+
+void note_activations(const Console& console, const SessionFlags& flags) {
+  if (flags.options.activations == model::ActivationBits::k16) return;
+  note(console,
+       "--activations 8: the keys and values of decoded tokens are kept as computed with 8 bits");
 }
 
 Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const Console& console,

@@ -38,6 +38,9 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
                                                        const SessionFlags& flags,
                                                        GrowingFile* growing);
 
+// Says what --activations 8 does to a cache that is kept.
+void note_activations(const Console& console, const SessionFlags& flags);
+
 // Null if the command line names no store, or the store cannot be reached.
 Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const Console& console,
                                                                 const SessionFlags& flags,

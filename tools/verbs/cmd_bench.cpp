@@ -411,6 +411,7 @@ Action define_bench(FlagSet& app) {
   add_work_flags(app, *flags);
   add_resource_flags(app, flags->options.n_threads);
   add_scorer_flag(app, flags->options.scorer);
+  add_activations_flag(app, flags->options.activations);
   add_eval_output_flags(app, flags->output);
   app.footer(kBenchExamples);
   return [flags](const Console& console) { return run(console, *flags); };

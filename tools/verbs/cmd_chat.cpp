@@ -491,6 +491,7 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
                  open_session(console, flags, growing ? &*growing : nullptr));
   TQC_TRY(check_cache(flags, session->cache()));
   TQC_TRY_ASSIGN(session::ChatTurns turns, choose_turns(flags, session->model().tokenizer));
+  if (!flags.save.empty() || store) note_activations(console, flags);
   Chat chat(console, flags, *session, std::move(turns), growing, store.get());
   Result<void> conversed = chat.converse();
   const bool was_interrupted = interrupted();

@@ -304,6 +304,7 @@ Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
                  open_session(console, flags, growing ? &*growing : nullptr));
   Run run;
   const bool keeps = growing || !flags.save.empty() || !flags.store.name.empty();
+  if (keeps || store) note_activations(console, flags);
   if (Result<void> fed = feed_prompt(console, *session, flags, store.get(), run); !fed) {
     const bool by_user = fed.error().code == ErrorCode::kInterrupted;
     if (!by_user || (!keeps && !store)) return std::move(fed).error();

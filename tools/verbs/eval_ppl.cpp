@@ -135,6 +135,9 @@ Json costs_json(const Flags& flags, const Measured& measured) {
   json["windows"] = costs.n_windows;
   json["predictions"] = costs.n_predictions();
   json["as_served"] = costs.as_served;
+  json["activations"] = !costs.activations
+                            ? Json(nullptr)
+                            : Json(*costs.activations == model::ActivationBits::k8 ? 8 : 16);
   json["begin_token"] = costs.begin_token ? Json(*costs.begin_token) : Json(nullptr);
   json["dense_perplexity"] = costs.dense_perplexity;
   json["configurations"] = Json::array();
@@ -239,6 +242,15 @@ void add_window_flags(FlagSet& app, eval::PredictionOptions& options) {
       ->at_least(1);
   app.add("--as-served", options.as_served,
           "Fill a real cache, as generate does, instead of quantizing every key and value");
+  const auto take = [&options](const std::string& word) {
+    options.activations = word == "8" ? model::ActivationBits::k8 : model::ActivationBits::k16;
+  };
+  app.add_text(
+         "--activations", take,
+         "Read with every configuration token by token, as generate does, with activations of "
+         "8 or 16 bits, and compare also f32 with the dense run, which reads in chunks")
+      ->type_name("BITS")
+      ->one_of({"8", "16"});
 }
 
 Action define(FlagSet& app, PredictionFocus focus, const char* examples) {

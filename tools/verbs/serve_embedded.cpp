@@ -33,6 +33,7 @@ void add_embedded_flags(FlagSet& app, EmbeddedFlags& flags) {
   app.add("--show-prompts", flags.shows_text, "The page at / shows how each kept prompt begins")
       ->group(group);
   add_scorer_flag(app, flags.scorer);
+  add_activations_flag(app, flags.activations);
   add_verify_digest_flag(app, flags.verify_digests);
 }
 
@@ -66,6 +67,7 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
   TQC_TRY_ASSIGN(options.quantization, quantization_of(store.config));
   options.n_threads = flags.n_threads;
   options.scorer = flags.scorer;
+  options.activations = flags.activations;
   options.store_url = store.url;
   options.keys = console.keys;
   options.same_quantization = store.config_is_given;

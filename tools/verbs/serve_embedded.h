@@ -14,6 +14,7 @@ struct EmbeddedFlags {
   std::string chat_template;
   unsigned n_threads = 0;
   model::Scorer scorer = model::Scorer::kFast;
+  model::ActivationBits activations = model::ActivationBits::k16;
   std::int64_t max_waiting = 16;
   bool verify_digests = false;
   bool shows_text = false;

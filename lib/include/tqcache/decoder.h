@@ -60,6 +60,11 @@ KvFilter coding_filter(const cache::Cache& cache);
 // that is faster on the CPU (error bounds: docs/reference/codec.md, "Kernels").
 using Scorer = codec::Precision;
 
+// The integers to which a decode step rounds the inputs of products with quantized weights. 16 bits
+// cost nothing that can be measured; 8 bits are faster and cost accuracy (docs/explain/quality.md).
+// Prompts, read many tokens at once, multiply in f32.
+enum class ActivationBits { k16, k8 };
+
 // The kernels that attention uses for a cache on this CPU, for reports.
 struct KernelPath {
   // Decode steps: "dense" (no block is quantized), "packed_int8" or "packed_f32" (codes are scored
@@ -90,9 +95,10 @@ class Decoder {
   // Requires: the arguments outlive the decoder; read_weights made `weights` for `config`.
   //           n_threads 0: all processors.
   Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
-          Scorer scorer = Scorer::kFast);
-  Decoder(const Model& model, unsigned n_threads, Scorer scorer = Scorer::kFast)
-      : Decoder(model.config, *model.weights, n_threads, scorer) {}
+          Scorer scorer = Scorer::kFast, ActivationBits activations = ActivationBits::k16);
+  Decoder(const Model& model, unsigned n_threads, Scorer scorer = Scorer::kFast,
+          ActivationBits activations = ActivationBits::k16)
+      : Decoder(model.config, *model.weights, n_threads, scorer, activations) {}
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
   ~Decoder();

@@ -90,6 +90,9 @@ struct PredictionOptions {
   // Replaces each window's first token, which only the previous window predicts.
   std::optional<std::int32_t> begin_token = {};
   unsigned n_threads = 0;  // 0: all processors
+  // If set, every configuration, the dense one too, reads the window token by token, as decode
+  // steps do. The dense run that all are compared with reads it in chunks, which multiply in f32.
+  std::optional<model::ActivationBits> activations = {};
   // For configurations with a predicted step; it belongs to the model.
   std::shared_ptr<const predict::Predictor> predictor = {};
 };
@@ -135,12 +138,17 @@ struct PredictionCosts {
   std::int64_t window = 0;
   std::int64_t n_windows = 0;
   bool as_served = false;
-  std::optional<std::int32_t> begin_token;  // at the start of each window
+  std::optional<model::ActivationBits> activations = {};
+  std::optional<std::int32_t> begin_token = {};  // at the start of each window
   double dense_perplexity = 0;
   double dense_perplexity_error = 0;  // standard error, as above
   std::vector<PredictionCost> ways;   // [configurations]
 
   std::int64_t n_predictions() const { return n_windows * window; }
+  // The configuration is the dense run itself.
+  bool is_reference(const cache::Configuration& configuration) const {
+    return configuration.is_dense() && !activations;
+  }
 };
 
 // Shapes:   ids: the text. One token must follow the last window, which predicts it.

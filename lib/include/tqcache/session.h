@@ -116,6 +116,7 @@ struct SessionOptions {
   model::SamplerOptions sampling = {};
   unsigned n_threads = 0;  // 0: all processors
   model::Scorer scorer = model::Scorer::kFast;
+  model::ActivationBits activations = model::ActivationBits::k16;
   bool map = false;  // map uncompressed sections of the file into memory instead of reading them
   bool verify_digests = false;                    // of the cache: format::ReadOptions
   std::optional<std::int64_t> first_tokens = {};  // of the cache; absent: all

@@ -235,6 +235,8 @@ class PredictionMeasurement {
                         const cache::Cache& empty, const PredictionOptions& options,
                         PredictionCosts& costs)
       : decoder_(config, weights, options.n_threads),
+        step_decoder_(config, weights, options.n_threads, model::Scorer::kFast,
+                      options.activations.value_or(model::ActivationBits::k16)),
         empty_(empty),
         options_(options),
         costs_(costs),
@@ -254,7 +256,7 @@ class PredictionMeasurement {
     TQC_TRY_ASSIGN(const cache::Cache dense, run_dense(ids, packs, progress));
     for (std::size_t i = 0; i < costs_.ways.size(); ++i) {
       const Configuration& configuration = costs_.ways[i].configuration;
-      if (configuration.is_dense()) continue;
+      if (costs_.is_reference(configuration)) continue;
       if (auto done = run_way(ids, dense, i, progress); !done) {
         if (done.error().code == ErrorCode::kInterrupted) return done;
         return in_context(configuration.name, std::move(done).error());
@@ -273,7 +275,7 @@ class PredictionMeasurement {
     for (std::size_t i = 0; i < costs_.ways.size(); ++i) {
       PredictionCost& way = costs_.ways[i];
       const Tally& tally = tallies_[i];
-      const bool is_dense = way.configuration.is_dense();
+      const bool is_dense = costs_.is_reference(way.configuration);
       way.perplexity = is_dense ? costs_.dense_perplexity : std::exp(tally.nll / n);
       way.top1 = is_dense ? 1 : static_cast<double>(tally.n_same_top) / n;
       way.perplexity_error =
@@ -313,7 +315,7 @@ class PredictionMeasurement {
     convert.n_threads = options_.n_threads;
     const bool is_predicted = configuration.predicted_step > 0;
     cache::Cache packed = empty_;  // outlives the filter
-    if (!is_predicted) {
+    if (!is_predicted && !configuration.is_dense()) {
       TQC_TRY_ASSIGN(packed, cache::convert(options_.as_served ? empty_ : dense, convert));
     }
     cache::Cache cache = options_.as_served ? packed : empty_;
@@ -323,7 +325,7 @@ class PredictionMeasurement {
       filter =
           predicted_filter(options_.predictor, empty_.identity.rope, configuration.predicted_step,
                            kPredictedSinks, ids.first(ids.size() - 1), predicted);
-    } else if (!options_.as_served) {
+    } else if (!options_.as_served && !configuration.is_dense()) {
       filter = measuring_filter(packed, costs_.ways[i].errors);
     }
     Tally& tally = tallies_[i];
@@ -335,11 +337,27 @@ class PredictionMeasurement {
         if (is_finite) add(row, tally);
       }
     };
-    TQC_TRY(decoder_.prefill_all_logits(cache, ids.first(ids.size() - 1), sink, progress.next_run(),
-                                        filter));
+    TQC_TRY(read(cache, ids.first(ids.size() - 1), sink, progress.next_run(), filter));
     progress.finish_run(to_u64(options_.window));
     if (!is_finite) return not_finite();
     if (is_predicted) add_size(predicted, i);
+    return {};
+  }
+
+  // In chunks, or token by token.
+  Result<void> read(cache::Cache& cache, std::span<const std::int32_t> ids,
+                    const model::LogitsSink& sink, const Progress& progress,
+                    const model::KvFilter& filter) {
+    if (!options_.activations) {
+      return decoder_.prefill_all_logits(cache, ids, sink, progress, filter);
+    }
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto of_token = [&](std::int64_t, std::int64_t n, std::span<const float> rows) {
+        sink(static_cast<std::int64_t>(i), n, rows);
+      };
+      if (!progress(i, ids.size())) return Error{ErrorCode::kInterrupted, "eval: stopped"};
+      TQC_TRY(step_decoder_.prefill_all_logits(cache, ids.subspan(i, 1), of_token, {}, filter));
+    }
     return {};
   }
 
@@ -369,7 +387,8 @@ class PredictionMeasurement {
     return {ErrorCode::kCorrupt, "the model's predictions are not finite"};
   }
 
-  model::Decoder decoder_;
+  model::Decoder decoder_;       // of chunks
+  model::Decoder step_decoder_;  // token by token
   const cache::Cache& empty_;
   const PredictionOptions& options_;
   PredictionCosts& costs_;
@@ -395,9 +414,10 @@ Result<PredictionCosts> measure_predictions(const model::ModelConfig& config,
                                             std::span<const Configuration> configurations,
                                             const PredictionOptions& options,
                                             const Progress& progress) {
-  const auto n_packed = std::ranges::count_if(
-      configurations, [](const Configuration& each) { return !each.is_dense(); });
   PredictionCosts costs;
+  costs.activations = options.activations;
+  const auto n_packed = std::ranges::count_if(
+      configurations, [&](const Configuration& each) { return !costs.is_reference(each); });
   costs.n_tokens = std::ssize(ids);
   costs.window = options.window;
   costs.as_served = options.as_served;

@@ -26,6 +26,12 @@ Cell if_quantized(const PredictionCost& way, double value, int decimals) {
   return known_number(way.configuration.is_dense() ? kMissing : value, decimals);
 }
 
+// Empty for the dense run itself.
+Cell if_compared(const PredictionCosts& costs, const PredictionCost& way, double value,
+                 int decimals) {
+  return known_number(costs.is_reference(way.configuration) ? kMissing : value, decimals);
+}
+
 Table divergence_table(const PredictionCosts& costs) {
   Table table{"Divergence from the dense run, in nats",
               {"configuration", "bits per value", "quantized", "mean", "+-", "median", "p99", "max",
@@ -34,10 +40,10 @@ Table divergence_table(const PredictionCosts& costs) {
   for (const PredictionCost& way : costs.ways) {
     table.rows.push_back({way.configuration.name, known_number(way.size.bits_per_value, 3),
                           if_quantized(way, way.size.bits_per_packed_value, 3),
-                          known_number(way.kld_mean, 5), if_quantized(way, way.kld_error, 5),
+                          known_number(way.kld_mean, 5), if_compared(costs, way, way.kld_error, 5),
                           known_number(way.kld_median, 5), known_number(way.kld_p99, 4),
                           known_number(way.kld_max, 3), known_number(100 * way.top1, 2),
-                          if_quantized(way, 100 * way.top1_error, 2),
+                          if_compared(costs, way, 100 * way.top1_error, 2),
                           known_number(way.perplexity, 4)});
   }
   return table;
@@ -181,7 +187,13 @@ void add_error_figures(const PredictionCosts& costs, Report& report) {
 }
 
 std::vector<std::pair<std::string, std::string>> facts(const PredictionCosts& costs) {
+  const std::string reading =
+      !costs.activations ? "in chunks, products in f32"
+      : *costs.activations == model::ActivationBits::k8
+          ? "token by token, activations of 8 bits; the dense run in chunks"
+          : "token by token, activations of 16 bits; the dense run in chunks";
   return {{"text length", std::to_string(costs.n_tokens) + " tokens"},
+          {"reading", reading},
           {"windows", fmt::format("{} of {} tokens, {} predictions", costs.n_windows, costs.window,
                                   costs.n_predictions())},
           {"keys and values", costs.as_served ? "as served: quantized one token block at a time"

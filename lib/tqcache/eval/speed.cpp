@@ -46,7 +46,7 @@ class SpeedMeasurement {
         continuation_(continuation),
         options_(options),
         now_(now),
-        decoder_(model, options.n_threads, options.scorer) {}
+        decoder_(model, options.n_threads, options.scorer, options.activations) {}
 
   std::size_t n_tokens() const { return prompt_.size() + continuation_.size(); }
 

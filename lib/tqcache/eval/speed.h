@@ -47,6 +47,7 @@ struct SpeedOptions {
   int n_repeats = 3;
   unsigned n_threads = 0;  // 0: all processors
   model::Scorer scorer = model::Scorer::kFast;
+  model::ActivationBits activations = model::ActivationBits::k16;
 };
 
 // Seconds since an arbitrary fixed moment.

@@ -141,8 +141,9 @@ std::uint64_t byte_count(const std::vector<cache::StateLayer>& layers) {
 }  // namespace
 
 struct Decoder::State {
-  State(const ModelConfig& config_in, const Weights& weights, unsigned n_threads, Scorer scorer)
-      : config(config_in), transformer(config_in, weights, n_threads, scorer) {}
+  State(const ModelConfig& config_in, const Weights& weights, unsigned n_threads, Scorer scorer,
+        ActivationBits activations)
+      : config(config_in), transformer(config_in, weights, n_threads, scorer, activations) {}
 
   Result<void> check(const cache::Cache& cache, std::span<const std::int32_t> ids) const;
   Result<void> append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
@@ -160,8 +161,8 @@ struct Decoder::State {
 };
 
 Decoder::Decoder(const ModelConfig& config, const Weights& weights, unsigned n_threads,
-                 Scorer scorer)
-    : state_(std::make_unique<State>(config, weights, n_threads, scorer)) {}
+                 Scorer scorer, ActivationBits activations)
+    : state_(std::make_unique<State>(config, weights, n_threads, scorer, activations)) {}
 
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;

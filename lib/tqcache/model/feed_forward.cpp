@@ -75,7 +75,7 @@ void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<
   // A decode step must not take the memory of a chunk, and chunks must not grow it bit by bit.
   grow(gate_, (n == 1 ? 1 : cache::kTokenBlock) * d_ff);
   grow(up_, (n == 1 ? 1 : cache::kTokenBlock) * d_ff);
-  multiply_rows(n, x, {{&weights.gate, gate_.data()}, {&weights.up, up_.data()}}, workers);
+  multiply_rows(n, x, {{&weights.gate, gate_.data()}, {&weights.up, up_.data()}}, bits_, workers);
   const std::int64_t n_pieces = (n + kRowsPerPiece - 1) / kRowsPerPiece;
   workers.run(static_cast<std::size_t>(n_pieces), [&](std::size_t piece) {
     const std::int64_t first = static_cast<std::int64_t>(piece) * kRowsPerPiece;
@@ -86,7 +86,7 @@ void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<
                             gate_.data() + row * d_ff);
     }
   });
-  multiply_rows(n, gate_, {{&weights.down, out}}, workers);
+  multiply_rows(n, gate_, {{&weights.down, out}}, bits_, workers);
   add_bias(weights.down_bias, n, out);
 }
 
@@ -118,7 +118,7 @@ void Experts::run(const ExpertsWeights& weights, std::int64_t n, std::span<const
 void Experts::choose(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
                      const Workers& workers) {
   grow(scores_, n * config_.count);
-  multiply_rows(n, x, {{&weights.router, scores_.data()}}, workers);
+  multiply_rows(n, x, {{&weights.router, scores_.data()}}, bits_, workers);
   add_bias(weights.router_bias, n, scores_.data());
   uses_.resize(to_size(config_.count));
   for (std::vector<Use>& uses : uses_) uses.clear();
@@ -168,7 +168,7 @@ void Experts::add_shared(const ExpertsWeights& weights, std::int64_t n, std::spa
   grow(results_, n * d_model);
   grow(scores_, n);
   mlp_.run(weights.shared, n, x, results_.data(), workers);
-  multiply_rows(n, x, {{&weights.shared_gate, scores_.data()}}, workers);
+  multiply_rows(n, x, {{&weights.shared_gate, scores_.data()}}, bits_, workers);
   for (std::int64_t row = 0; row < n; ++row) {
     add_scaled(sigmoid(scores_[to_size(row)]), results_.data() + row * d_model, d_model,
                out.data() + row * d_model);

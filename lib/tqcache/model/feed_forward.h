@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tqcache/bytes.h"
+#include "tqcache/decoder.h"
 #include "tqcache/model.h"
 #include "tqcache/model/linear/workers.h"
 #include "tqcache/model/loading/weights.h"
@@ -21,7 +22,7 @@ void activate_and_multiply(Activation activation, const float* up, std::size_t n
 
 class GatedMlp {
  public:
-  explicit GatedMlp(Activation activation) : activation_(activation) {}
+  GatedMlp(Activation activation, ActivationBits bits) : activation_(activation), bits_(bits) {}
 
   // Shapes: x [n, d_model]; out [n, d_model].
   // Bytes:  identical for any number of threads.
@@ -32,6 +33,7 @@ class GatedMlp {
 
  private:
   Activation activation_;
+  ActivationBits bits_;
   AlignedFloats gate_;  // [n, d_ff]
   AlignedFloats up_;    // [n, d_ff]
 };
@@ -48,7 +50,8 @@ class GatedMlp {
 
 class Experts {
  public:
-  Experts(const ExpertsConfig& config, Activation activation) : config_(config), mlp_(activation) {}
+  Experts(const ExpertsConfig& config, Activation activation, ActivationBits bits)
+      : config_(config), bits_(bits), mlp_(activation, bits) {}
 
   // Shapes: x, out [n, d_model].
   // Bytes:  identical for any number of threads.
@@ -73,6 +76,7 @@ class Experts {
                   std::span<float> out, const Workers& workers);
 
   const ExpertsConfig& config_;
+  ActivationBits bits_;
   GatedMlp mlp_;
   AlignedFloats scores_;                // [n, count]
   std::vector<std::vector<Use>> uses_;  // [count]

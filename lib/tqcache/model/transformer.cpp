@@ -67,17 +67,18 @@ std::vector<RopeTable> different_ropes(const ModelConfig& config) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads,
-                         Scorer scorer)
+                         Scorer scorer, ActivationBits activations)
     : config_(config),
       weights_(weights),
       workers_(n_threads),
+      activations_(activations),
       step_attention_(config.head_shape(), config.n_heads, config.rope,
                       {config.score_scale(), config.attention_cap}, scorer),
       chunk_attention_(config.head_shape(), config.n_heads,
                        {config.score_scale(), config.attention_cap}),
-      delta_net_(config),
-      mlp_(config.activation),
-      experts_(config.experts, config.activation),
+      delta_net_(config, activations),
+      mlp_(config.activation, activations),
+      experts_(config.experts, config.activation, activations),
       ropes_(different_ropes(config)) {
   for (std::int64_t i = 0; i < config.n_layers; ++i) {
     const LayerConfig layer = config.layer(i);
@@ -258,7 +259,7 @@ Result<std::span<const float>> Transformer::logits(std::int64_t row, std::int64_
              row_of(normed_, i, config_.d_model));
   }
   logits_.resize(std::max(logits_.size(), to_size(n * config_.vocab_size)));
-  multiply_rows(n, normed_, {{&weights_.output, logits_.data()}}, workers_);
+  multiply_rows(n, normed_, {{&weights_.output, logits_.data()}}, activations_, workers_);
   const std::span<float> all = std::span(logits_).first(to_size(n * config_.vocab_size));
   for (std::int64_t i = 0; i < n; ++i) {
     if (!all_finite(row_of(logits_, i, config_.vocab_size))) {
@@ -331,7 +332,7 @@ Result<void> Transformer::check_rows(std::int64_t index, std::string_view what,
 
 // Shapes: input [n, n_cols].
 void Transformer::multiply(const AlignedFloats& input, std::initializer_list<Product> products) {
-  multiply_rows(n_, input, products, workers_);
+  multiply_rows(n_, input, products, activations_, workers_);
 }
 
 // Shapes: rows [n, bias.size()]. An empty bias adds 0.

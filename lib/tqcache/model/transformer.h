@@ -46,7 +46,8 @@ namespace tqcache::model {
 class Transformer {
  public:
   // Requires: both outlive the transformer, and read_weights made `weights` for `config`.
-  Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads, Scorer scorer);
+  Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads, Scorer scorer,
+              ActivationBits activations);
 
   // Starts a chunk of tokens at positions [first, first + ids.size()): their embeddings become x.
   // Requires: 1 to 256 valid ids, all in one token block.
@@ -112,6 +113,7 @@ class Transformer {
   const ModelConfig& config_;
   const Weights& weights_;
   Workers workers_;
+  ActivationBits activations_;
   StepAttention step_attention_;
   ChunkAttention chunk_attention_;
   GatedDeltaNet delta_net_;

@@ -111,7 +111,7 @@ Session::Session(std::unique_ptr<model::Model> model, cache::Cache cache,
       quantization_(options.quantization),
       n_threads_(options.n_threads),
       scorer_(options.scorer),
-      decoder_(*model_, options.n_threads, options.scorer),
+      decoder_(*model_, options.n_threads, options.scorer, options.activations),
       sampler_(options.sampling),
       end_tokens_(model_->tokenizer.end_tokens()) {}
 

@@ -59,7 +59,7 @@ void GatedDeltaNet::run(const DeltaNetWeights& weights, const cache::StateLayer&
     }
     heads = &ordered_;
   }
-  multiply_rows(n, *heads, {{&weights.output, out}}, workers);
+  multiply_rows(n, *heads, {{&weights.output, out}}, bits_, workers);
 }
 
 // Computes the products with the input, in our order.
@@ -71,7 +71,7 @@ void GatedDeltaNet::project(const DeltaNetWeights& weights, std::int64_t n,
   std::vector<std::int64_t> strides;
   float* at = products_.data();
   for (const Matrix& matrix : weights.inputs) {
-    multiply_rows(n, x, {{&matrix, at}}, workers);
+    multiply_rows(n, x, {{&matrix, at}}, bits_, workers);
     for (std::int64_t i = 0; i < matrix.n_rows; ++i) of_matrix.push_back(at + i);
     strides.insert(strides.end(), to_size(matrix.n_rows), matrix.n_rows);
     at += n * matrix.n_rows;

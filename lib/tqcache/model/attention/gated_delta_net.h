@@ -18,6 +18,7 @@
 
 #include "tqcache/bytes.h"
 #include "tqcache/cache.h"
+#include "tqcache/decoder.h"
 #include "tqcache/error.h"
 #include "tqcache/model.h"
 #include "tqcache/model/linear/workers.h"
@@ -27,8 +28,8 @@ namespace tqcache::model {
 
 class GatedDeltaNet {
  public:
-  explicit GatedDeltaNet(const ModelConfig& config)
-      : net_(config.delta_net), epsilon_(config.rms_norm_epsilon) {}
+  GatedDeltaNet(const ModelConfig& config, ActivationBits bits)
+      : net_(config.delta_net), epsilon_(config.rms_norm_epsilon), bits_(bits) {}
 
   // Runs n tokens from the state in `before`, and writes the resulting state to `after`.
   //
@@ -58,6 +59,7 @@ class GatedDeltaNet {
 
   DeltaNetConfig net_;
   float epsilon_;
+  ActivationBits bits_;
   AlignedFloats products_;   // [inputs, n, rows of the input]
   AlignedFloats rows_;       // [n, row_size()]: q k v, output gates, beta, alpha
   AlignedFloats convolved_;  // [n, conv_size]

@@ -131,29 +131,40 @@ TQC_AVX512_INLINE __m512i half_of_step(const std::byte* block, int step, std::si
   }
 }
 
-// One f16 of each of four GGML blocks of 32, `kAt` bytes into it, extracted from two vectors of
-// their bytes.
+// One f16 of each of four GGML blocks of 32, `kAt` bytes into it, copied to the four lanes of its
+// group; extracted from one or two vectors of their bytes.
 template <class Form, std::size_t kAt>
-TQC_AVX512_INLINE __m128 load_halves_of(const std::byte* blocks) {
+TQC_AVX512_INLINE __m512 load_halves_of(const std::byte* blocks) {
   constexpr std::size_t kSecond = std::min<std::size_t>(64, 4 * Form::kBytes - 64);
-  constexpr auto kPlace = [](std::size_t block) {
+  constexpr auto kPlaces = [](std::size_t block) {
     const std::size_t place = block * Form::kBytes + kAt;
-    return static_cast<short>(place < 64 ? place / 2 : 32 + (place - kSecond) / 2);
+    const std::uint64_t word = place + 2 <= 64 ? place / 2 : 32 + (place - kSecond) / 2;
+    return static_cast<long long>(word * 0x0001000100010001);
   };
   const __m512i places =
-      _mm512_castsi128_si512(_mm_set_epi16(0, 0, 0, 0, kPlace(3), kPlace(2), kPlace(1), kPlace(0)));
-  const __m512i found = _mm512_permutex2var_epi16(_mm512_loadu_si512(blocks), places,
-                                                  _mm512_loadu_si512(blocks + kSecond));
-  return _mm_cvtph_ps(_mm512_castsi512_si128(found));
+      _mm512_set_epi64(0, 0, 0, 0, kPlaces(3), kPlaces(2), kPlaces(1), kPlaces(0));
+  __m512i found = _mm512_loadu_si512(blocks);
+  if constexpr (3 * Form::kBytes + kAt + 2 <= 64) {
+    found = _mm512_permutexvar_epi16(places, found);
+  } else {
+    found = _mm512_permutex2var_epi16(found, places, _mm512_loadu_si512(blocks + kSecond));
+  }
+  return _mm512_cvtph_ps(_mm512_castsi512_si256(found));
 }
 
-// The scales of four GGML blocks of 32.
+// Copies each of four factors to the four lanes of its group.
+TQC_AVX512_INLINE __m512 spread(__m128 factors) {
+  const __m512i lanes = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+  return _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(factors));
+}
+
+// The scales of four GGML blocks of 32, each in the four lanes of its group.
 template <class Form>
-TQC_AVX512_INLINE __m128 scales_of_blocks(const std::byte* blocks) {
+TQC_AVX512_INLINE __m512 scales_of_blocks(const std::byte* blocks) {
   if constexpr (Form::kType == TensorType::kMXFP4) {
-    return _mm_setr_ps(Form::scale(blocks), Form::scale(blocks + Form::kBytes),
-                       Form::scale(blocks + 2 * Form::kBytes),
-                       Form::scale(blocks + 3 * Form::kBytes));
+    return spread(_mm_setr_ps(Form::scale(blocks), Form::scale(blocks + Form::kBytes),
+                              Form::scale(blocks + 2 * Form::kBytes),
+                              Form::scale(blocks + 3 * Form::kBytes)));
   } else {
     return load_halves_of<Form, 0>(blocks);
   }

@@ -7,22 +7,23 @@ namespace tqcache::model {
 namespace {
 
 // The sum of four values of a lane, from the first or the second half of a group.
-template <class Form>
-std::int32_t add_four(const std::uint8_t* code, const QuantizedView& x, std::size_t group,
+template <class Form, class Code>
+std::int32_t add_four(const std::uint8_t* code, const QuantizedView<Code>& x, std::size_t group,
                       std::size_t half, std::size_t lane) {
-  const std::int16_t* const even = x.codes + loops::code_place(group, 2 * half) + 2 * lane;
-  const std::int16_t* const odd = x.codes + loops::code_place(group, 2 * half + 1) + 2 * lane;
-  code += half * kGroup / 2 + 4 * lane;
-  const std::int32_t sum =
-      code[0] * even[0] + code[1] * odd[0] + code[2] * even[1] + code[3] * odd[1];
+  const Code* const of_x = x.codes + loops::code_place<Code>(group, 0);
+  const std::size_t first = half * kGroup / 2 + 4 * lane;
+  std::int32_t sum = 0;
+  for (std::size_t i = first; i < first + 4; ++i) {
+    sum += code[i] * of_x[loops::place_in_group<Code>(i)];
+  }
   return sum + Form::kOffset * x.minus_sums[loops::sum_place(group, half) + lane];
 }
 
 // Adds the product of group `group` of x and group `in_block` of a GGML block. Shapes: lanes [4].
-template <class Form>
+template <class Form, class Code>
 void add_group(const std::byte* block, std::size_t in_block,
                const tensors::forms::Scales<Form::kValues / Form::kRun>& scales,
-               const QuantizedView& x, std::size_t group, float* lanes) {
+               const QuantizedView<Code>& x, std::size_t group, float* lanes) {
   constexpr std::size_t kRuns = kGroup / Form::kRun;
   std::uint8_t code[kGroup];
   Form::codes(block, in_block, code);
@@ -40,8 +41,8 @@ void add_group(const std::byte* block, std::size_t in_block,
   }
 }
 
-template <class Form>
-float dot(const std::byte* row, const QuantizedView& x, std::size_t n_groups) {
+template <class Form, class Code>
+float dot(const std::byte* row, const QuantizedView<Code>& x, std::size_t n_groups) {
   constexpr std::size_t kGroups = Form::kValues / kGroup;
   float lanes[kLanes] = {};
   for (std::size_t group = 0; group < n_groups; group += kGroups, row += Form::kBytes) {
@@ -54,20 +55,32 @@ float dot(const std::byte* row, const QuantizedView& x, std::size_t n_groups) {
   return loops::fold(lanes);
 }
 
-struct Scalar {
-  template <class Form>
-  static constexpr BlockKernels::Dot* dot() {
-    return model::dot<Form>;
-  }
-};
+template <class Form, class Code>
+void multiply(const std::byte* rows, std::size_t n_rows, const QuantizedView<Code>& x,
+              std::size_t n_groups, float* y) {
+  const std::size_t row_bytes = bytes_of_groups<Form>(n_groups);
+  for (std::size_t i = 0; i < n_rows; ++i, rows += row_bytes) y[i] = dot<Form>(rows, x, n_groups);
+}
 
-void quantize(const float* x, std::size_t n_groups, std::int16_t* codes, std::int32_t* minus_sums,
+template <class Code>
+void quantize(const float* x, std::size_t n_groups, Code* codes, std::int32_t* minus_sums,
               float* scales) {
   loops::quantize(x, n_groups, codes, minus_sums, scales);
 }
 
+struct Scalar {
+  template <class Code>
+  static constexpr auto quantize() {
+    return model::quantize<Code>;
+  }
+  template <class Form, class Code>
+  static constexpr auto multiply() {
+    return model::multiply<Form, Code>;
+  }
+};
+
 }  // namespace
 
-constexpr BlockKernels kScalarBlocks = {quantize, make_dots<Scalar>(tensors::forms::All{})};
+constexpr AllBlockKernels kScalarBlocks = make_all_kernels<Scalar>();
 
 }  // namespace tqcache::model

@@ -14,20 +14,31 @@
 namespace tqcache::model::loops {
 
 // The index of a group's first code in a part, and of its first lane in one kind of sums.
+template <class Code>
 TQC_INLINE std::size_t code_place(std::size_t group, std::size_t part) {
-  return (group / kStepGroups * kStepParts + part) * kPartCodes + group % kStepGroups * 8;
+  return (group / kStepGroups * kStepParts<Code> + part) * kPartCodes<Code> +
+         group % kStepGroups * kGroupCodes<Code>;
 }
 TQC_INLINE std::size_t sum_place(std::size_t group, std::size_t kind) {
   return (group / kStepGroups * kStepSums + kind) * kStepLanes + group % kStepGroups * kGroupLanes;
 }
 
-// x from the start of a round.
-TQC_INLINE QuantizedView round_of(const QuantizedView& x, std::size_t round) {
-  const std::size_t group = round * kRoundGroups;
-  return {x.codes + code_place(group, 0), x.minus_sums + sum_place(group, 0), x.scales + group};
+// The place of value i of a group, counted from the place of its value 0.
+template <class Code>
+TQC_INLINE constexpr std::size_t place_in_group(std::size_t i) {
+  constexpr std::size_t kApart = sizeof(Code);  // values that are neighbours in a part
+  const std::size_t part = i / 16 * kApart + i % kApart;
+  return part * kPartCodes<Code> + i % 16 / kApart;
 }
 
-inline constexpr float kLargestCode = 32767.0f;
+// x from the start of a round.
+template <class Code>
+TQC_INLINE QuantizedView<Code> round_of(const QuantizedView<Code>& x, std::size_t round) {
+  const std::size_t group = round * kRoundGroups;
+  return {x.codes + code_place<Code>(group, 0), x.minus_sums + sum_place(group, 0),
+          x.scales + group};
+}
+
 inline constexpr std::uint32_t kNotFinite = 0x7f800000;  // bits of infinity; those of NaN are above
 inline constexpr std::uint32_t kTiny = 27u << 23;        // bits of 2^-100
 
@@ -37,9 +48,11 @@ struct GroupScale {
 };
 
 // `largest` holds the bits of the largest magnitude of the group.
+template <class Code>
 TQC_INLINE GroupScale group_scale(std::uint32_t largest) {
   if (largest >= kNotFinite) return {std::numeric_limits<float>::quiet_NaN(), 0.0f};
   if (largest < kTiny) return {0.0f, 0.0f};
+  constexpr float kLargestCode = std::numeric_limits<Code>::max();
   const float magnitude = std::bit_cast<float>(largest);
   return {magnitude / kLargestCode, kLargestCode / magnitude};
 }
@@ -60,18 +73,20 @@ TQC_INLINE std::int32_t round_code(float value) {
                                    std::bit_cast<std::uint32_t>(kExpRound));
 }
 
-TQC_INLINE void quantize_group(const float* x, std::size_t group, std::int16_t* codes,
+template <class Code>
+TQC_INLINE void quantize_group(const float* x, std::size_t group, Code* codes,
                                std::int32_t* minus_sums, float* scales) {
-  const GroupScale scale = group_scale(largest_magnitude(x));
+  const GroupScale scale = group_scale<Code>(largest_magnitude(x));
   scales[group] = scale.scale;
   std::int32_t code[kGroup] = {};
   if (scale.inverse != 0) {
     for (std::size_t i = 0; i < kGroup; ++i) code[i] = round_code(x[i] * scale.inverse);
   }
-  for (std::size_t part = 0; part < kStepParts; ++part) {
-    const std::int32_t* const from = code + part / 2 * (kGroup / 2) + part % 2;
-    std::int16_t* const to = codes + code_place(group, part);
-    for (std::size_t i = 0; i < 8; ++i) to[i] = static_cast<std::int16_t>(from[2 * i]);
+  constexpr std::size_t kApart = sizeof(Code);  // as in place_in_group
+  for (std::size_t part = 0; part < kStepParts<Code>; ++part) {
+    const std::int32_t* const from = code + part / kApart * (kGroup / 2) + part % kApart;
+    Code* const to = codes + code_place<Code>(group, part);
+    for (std::size_t i = 0; i < kGroupCodes<Code>; ++i) to[i] = static_cast<Code>(from[kApart * i]);
   }
   std::int32_t* const first = minus_sums + sum_place(group, 0);
   std::int32_t* const second = minus_sums + sum_place(group, 1);
@@ -85,7 +100,8 @@ TQC_INLINE void quantize_group(const float* x, std::size_t group, std::int16_t* 
   }
 }
 
-TQC_INLINE void quantize(const float* x, std::size_t n_groups, std::int16_t* codes,
+template <class Code>
+TQC_INLINE void quantize(const float* x, std::size_t n_groups, Code* codes,
                          std::int32_t* minus_sums, float* scales) {
   std::size_t group = 0;
   for (; group < n_groups; ++group) {

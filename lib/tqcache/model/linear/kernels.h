@@ -16,7 +16,7 @@ namespace tqcache::model {
 
 inline constexpr std::size_t kLanes = 32;
 
-struct BlockKernels;
+struct AllBlockKernels;
 
 struct Kernels {
   codec::Isa isa;
@@ -45,7 +45,7 @@ struct Kernels {
   // gate[i] = silu(gate[i]) * up[i], silu(x) = x / (1 + exp(-x)). Shapes: gate, up [n].
   void (*silu_multiply)(const float* up, std::size_t n, float* gate);
 
-  const BlockKernels* blocks;  // dot products with quantized weights: block_kernels.h
+  const AllBlockKernels* blocks;  // dot products with quantized weights: block_kernels.h
 };
 
 // The kernels of an instruction set; nullptr if this build or this CPU does not support it.

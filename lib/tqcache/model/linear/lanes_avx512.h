@@ -32,5 +32,22 @@ TQC_AVX512_INLINE float fold(__m512 a, __m512 b) {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
+// loops::fold of four sums at once. Shapes: a, b [4] as above; the result [4].
+TQC_AVX512_INLINE __m128 fold_four(const __m512* a, const __m512* b) {
+  // Each vector of `eight` has eight lanes of two sums; `four` has four lanes of every sum.
+  __m512 eight[2];
+  for (int i = 0; i < 2; ++i) {
+    const __m512 first = _mm512_add_ps(a[2 * i], b[2 * i]);
+    const __m512 second = _mm512_add_ps(a[2 * i + 1], b[2 * i + 1]);
+    eight[i] = _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x44),
+                             _mm512_shuffle_f32x4(first, second, 0xee));
+  }
+  const __m512 four = _mm512_add_ps(_mm512_shuffle_f32x4(eight[0], eight[1], 0x88),
+                                    _mm512_shuffle_f32x4(eight[0], eight[1], 0xdd));
+  const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
+  const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+  return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one));
+}
+
 }  // namespace
 }  // namespace tqcache::model

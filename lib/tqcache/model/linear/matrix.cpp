@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <variant>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/bytes.h"
@@ -21,6 +22,9 @@ using tensors::find_block_type;
 
 // Multiplications per task: a few microseconds, enough to pay for a task switch.
 constexpr std::int64_t kProductsPerTask = 64 * 1024;
+
+// Tasks have a multiple of the rows whose sums kernels fold together.
+constexpr std::int64_t kRowsAtOnce = 4;
 
 // Rows that multiply_matrix widens at a time.
 constexpr std::int64_t kSlabRows = 128;
@@ -56,7 +60,8 @@ struct Task {
 };
 
 std::int64_t rows_per_task(const Matrix& matrix) {
-  return std::max<std::int64_t>(1, kProductsPerTask / std::max<std::int64_t>(1, matrix.n_cols));
+  const std::int64_t rows = kProductsPerTask / std::max<std::int64_t>(1, matrix.n_cols);
+  return std::max<std::int64_t>(kRowsAtOnce, rows / kRowsAtOnce * kRowsAtOnce);
 }
 
 std::int64_t task_count(const Matrix& matrix) {
@@ -71,46 +76,52 @@ Task find_task(std::initializer_list<Product> products, std::int64_t index) {
   return {product, index * rows, std::min(rows, product->matrix->n_rows - index * rows)};
 }
 
-BlockKernels::Dot* block_dot(TensorType type) {
-  const tensors::BlockType* const first = tensors::block_types().data();
-  return best_blocks().dot[static_cast<std::size_t>(find_block_type(type) - first)];
-}
-
 // One vector as f32 and quantized; quantized only if a matrix needs it.
 struct Input {
   std::span<const float> plain;
-  QuantizedVector quantized;
+  std::variant<QuantizedVector<std::int16_t>, QuantizedVector<std::int8_t>> quantized;
 };
 
-Input make_input(std::initializer_list<Product> products, std::span<const float> x) {
+Input make_input(std::initializer_list<Product> products, std::span<const float> x,
+                 ActivationBits bits) {
+  Input input = {x, {}};
   const bool is_wanted = std::ranges::any_of(products, [](const Product& product) {
     return find_block_type(product.matrix->type) != nullptr;
   });
-  return {x, is_wanted ? QuantizedVector(x, best_blocks()) : QuantizedVector()};
+  if (!is_wanted) return input;
+  if (bits == ActivationBits::k8) {
+    input.quantized = QuantizedVector<std::int8_t>(x, best_blocks());
+  } else {
+    input.quantized = QuantizedVector<std::int16_t>(x, best_blocks());
+  }
+  return input;
 }
 
-// `dot` returns the product of one row.
-template <class Dot>
-void multiply_rows(const Task& task, const Dot& dot) {
+template <class Code>
+void multiply_blocks(const Task& task, const QuantizedVector<Code>& x, std::size_t n_groups) {
   const Matrix& matrix = *task.product->matrix;
+  const tensors::BlockType* const first = tensors::block_types().data();
+  const auto index = static_cast<std::size_t>(find_block_type(matrix.type) - first);
+  best_blocks().of<Code>().multiply[index](row_at(matrix, task.first), to_size(task.count),
+                                           x.view(), n_groups, task.product->y + task.first);
+}
+
+void multiply_plain(const Task& task, const PlainType& plain, std::span<const float> x) {
+  const Matrix& matrix = *task.product->matrix;
+  Kernels::Dot* const dot = best_kernels().*(plain.dot);
   const std::uint64_t bytes = row_bytes(matrix.type, static_cast<std::uint64_t>(matrix.n_cols));
   const std::byte* row = row_at(matrix, task.first);
   for (std::int64_t i = 0; i < task.count; ++i, row += bytes) {
-    task.product->y[task.first + i] = dot(row);
+    task.product->y[task.first + i] = dot(row, x.data(), x.size());
   }
 }
 
 void run_task(const Task& task, const Input& x) {
-  const TensorType type = task.product->matrix->type;
-  if (const PlainType* plain = find_plain_type(type)) {
-    Kernels::Dot* const dot = best_kernels().*(plain->dot);
-    return multiply_rows(
-        task, [&](const std::byte* row) { return dot(row, x.plain.data(), x.plain.size()); });
+  if (const PlainType* plain = find_plain_type(task.product->matrix->type)) {
+    return multiply_plain(task, *plain, x.plain);
   }
-  BlockKernels::Dot* const dot = block_dot(type);
-  const QuantizedView quantized = x.quantized.view();
-  const std::size_t n_groups = x.plain.size() / kGroup;
-  multiply_rows(task, [&](const std::byte* row) { return dot(row, quantized, n_groups); });
+  std::visit([&](const auto& codes) { multiply_blocks(task, codes, x.plain.size() / kGroup); },
+             x.quantized);
 }
 
 // Rows as the BLAS needs them: in place if they are aligned f32, otherwise widened to `slab`.
@@ -145,13 +156,13 @@ void load_rows(const Matrix& matrix, std::int64_t first, std::int64_t count, std
 }
 
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
-                     const Workers& workers) {
+                     ActivationBits bits, const Workers& workers) {
   std::int64_t n_tasks = 0;
   for (const Product& product : products) {
     assert(to_size(product.matrix->n_cols) == x.size());
     n_tasks += task_count(*product.matrix);
   }
-  const Input input = make_input(products, x);
+  const Input input = make_input(products, x, bits);
   workers.run(to_size(n_tasks), [&](std::size_t i) {
     run_task(find_task(products, static_cast<std::int64_t>(i)), input);
   });

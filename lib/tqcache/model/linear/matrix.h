@@ -6,6 +6,7 @@
 #include <span>
 
 #include "tqcache/bytes.h"
+#include "tqcache/decoder.h"
 #include "tqcache/model/linear/workers.h"
 #include "tqcache/tensors/tensor.h"
 
@@ -32,11 +33,11 @@ struct Product {
   float* y;  // [n, n_rows]
 };
 
-// y = W x for one x. Quantized weights multiply x as 16-bit integers. The sum of a row has a fixed
-// order (model/linear/kernels.h, model/linear/block_kernels.h): the same bits for any number of
-// threads and on any CPU. Shapes: x [n_cols]; n is 1.
+// y = W x for one x. Quantized weights multiply x as integers of `bits`. The sum of a row has a
+// fixed order (model/linear/kernels.h, model/linear/block_kernels.h): the same bits for any number
+// of threads and on any CPU. Shapes: x [n_cols]; n is 1.
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
-                     const Workers& workers);
+                     ActivationBits bits, const Workers& workers);
 
 // Y = X W^T through the BLAS. Widens W slab by slab, never as a whole. The same bits for any number
 // of threads, but not on any CPU.
@@ -49,10 +50,11 @@ void multiply_matrix(const Product& product, std::int64_t n, std::span<const flo
 // One token goes through multiply_vector, several go through the BLAS.
 // Shapes: rows [n, n_cols] at least, where n_cols is that of all matrices.
 inline void multiply_rows(std::int64_t n, std::span<const float> rows,
-                          std::initializer_list<Product> products, const Workers& workers) {
+                          std::initializer_list<Product> products, ActivationBits bits,
+                          const Workers& workers) {
   const std::int64_t n_cols = products.begin()->matrix->n_cols;
   const std::span<const float> used = rows.first(static_cast<std::size_t>(n * n_cols));
-  if (n == 1) return multiply_vector(products, used, workers);
+  if (n == 1) return multiply_vector(products, used, bits, workers);
   for (const Product& product : products) multiply_matrix(product, n, used, workers);
 }
 

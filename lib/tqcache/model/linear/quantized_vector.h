@@ -10,17 +10,19 @@
 
 namespace tqcache::model {
 
+// Code: std::int16_t or std::int8_t.
+template <class Code>
 class QuantizedVector {
  public:
   QuantizedVector() = default;
   // Shapes:   x [n].
   // Requires: n is a multiple of 32.
-  QuantizedVector(std::span<const float> x, const BlockKernels& kernels);
+  QuantizedVector(std::span<const float> x, const AllBlockKernels& kernels);
 
-  QuantizedView view() const { return {codes_.data(), minus_sums_.data(), scales_.data()}; }
+  QuantizedView<Code> view() const { return {codes_.data(), minus_sums_.data(), scales_.data()}; }
 
  private:
-  std::vector<std::int16_t, AlignedAllocator<std::int16_t>> codes_;
+  std::vector<Code, AlignedAllocator<Code>> codes_;
   std::vector<std::int32_t, AlignedAllocator<std::int32_t>> minus_sums_;
   AlignedFloats scales_;
 };

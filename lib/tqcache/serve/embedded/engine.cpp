@@ -85,7 +85,8 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   TQC_TRY_ASSIGN(engine->session_, session::Session::open({.model = its.model,
                                                            .quantization = its.quantization,
                                                            .n_threads = its.n_threads,
-                                                           .scorer = its.scorer}));
+                                                           .scorer = its.scorer,
+                                                           .activations = its.activations}));
   auto turns = session::ChatTurns::make(engine->model().tokenizer, its.chat_template,
                                         [raw = engine.get()] { return !raw->is_stopping(); });
   if (turns) {

@@ -37,6 +37,7 @@ struct EngineOptions {
   std::optional<cache::ConvertOptions> quantization = {};  // of new caches; absent: dense f16
   unsigned n_threads = 0;
   model::Scorer scorer = model::Scorer::kFast;
+  model::ActivationBits activations = model::ActivationBits::k16;
   std::string store_url = {};  // empty: prompts are kept in memory only
   KeyRing keys = {};           // of the store
   bool store_read_only = false;
