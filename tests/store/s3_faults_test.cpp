@@ -288,6 +288,23 @@ TEST_F(S3Faults, CountsTimeByTheClockOfTheService) {
   EXPECT_FALSE(entries[2].idle.has_value());
 }
 
+TEST_F(S3Faults, SkipsListedKeysWithoutThePrefix) {
+  std::string body = "<ListBucketResult>";
+  for (const char* const key : {"a", "b/1", "c/1"}) {
+    body += "<Contents><Key>" + std::string(key) +
+            "</Key><Size>7</Size><LastModified>2026-11-22T10:00:00.000Z</LastModified></Contents>";
+  }
+  const FakeServer server(Script{{http(200, body + "</ListBucketResult>")}});
+  std::vector<std::string> keys;
+  const Result<void> done =
+      open(server.address())->list("b/", [&](const Entry& entry) -> Result<void> {
+        keys.push_back(entry.key);
+        return {};
+      });
+  ASSERT_TRUE(done.ok()) << done.error().message;
+  EXPECT_EQ(keys, std::vector<std::string>{"b/1"});
+}
+
 TEST_F(S3Faults, RefusesAListingThatIsNone) {
   std::vector<Entry> entries;
   EXPECT_EQ(list("value", "", entries).error().code, ErrorCode::kCorrupt);

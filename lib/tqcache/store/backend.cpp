@@ -114,7 +114,8 @@ Result<void> Backend::list(const std::string& prefix, const EntrySink& sink) {
     if (++n_listed > options_.max_listed_keys) {
       return too_large(fmt::format("the store lists more than {} keys", options_.max_listed_keys));
     }
-    return sink(entry);
+    // A server may list what it was not asked for; such keys are skipped as foreign ones are.
+    return entry.key.starts_with(prefix) ? sink(entry) : Result<void>();
   });
 }
 

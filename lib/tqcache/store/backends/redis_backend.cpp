@@ -140,7 +140,7 @@ class RedisBackend : public Backend {
     return {};
   }
 
-  // [CURSOR, [KEY...]]. Foreign keys with the same prefix are skipped.
+  // [CURSOR, [KEY...]]. Foreign keys are skipped.
   Result<std::string> take_scanned(const redisReply& reply, std::set<std::string>& found) const {
     const Error bad{ErrorCode::kCorrupt, "SCAN: not understood"};
     if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2) return bad;
@@ -150,7 +150,8 @@ class RedisBackend : public Backend {
       return bad;
     for (std::size_t i = 0; i < keys.elements; ++i) {
       TQC_TRY_ASSIGN(const auto name, reply_value(*keys.element[i]));
-      if (!name || !text_of(*name).starts_with(place_.prefix)) return bad;
+      if (!name) return bad;
+      if (!text_of(*name).starts_with(place_.prefix)) continue;
       const std::string_view key = text_of(*name).substr(place_.prefix.size());
       if (check_key(key)) found.emplace(key);
     }
