@@ -98,7 +98,7 @@ complete -c tqcache -n '__tqcache_using convert' -l tier -x -a 'archive lossless
 complete -c tqcache -n '__tqcache_using convert' -l target-mse -x -d 'With --tier archive'
 complete -c tqcache -n '__tqcache_using convert' -l target-kld -x -d 'With --tier archive and --profile'
 complete -c tqcache -n '__tqcache_using convert' -l profile -r -F -d 'With --tier archive'
-complete -c tqcache -n '__tqcache_using convert' -l preset -x -a 'turbo4 turbo3.5 turbo3 turbo2.5 turbo2 k8v4 k4v3 kfv4 prod4 prod3 prod2 affine8 affine4' -d 'Set of quantization settings to start from'
+complete -c tqcache -n '__tqcache_using convert' -l preset -x -a 'turbo4 turbo3.5 turbo3 turbo2.5 turbo2 k8v4 k4v3 kfv4 prod4 prod3 prod2 affine8 affine4' -d 'Set of quantization settings to start from, without sink tokens'
 complete -c tqcache -n '__tqcache_using convert' -s b -l bits -x -d 'Bits per quantized value, 1 to 8'
 complete -c tqcache -n '__tqcache_using convert' -l mode -x -a 'mse prod mixed affine' -d 'Quantizer'
 complete -c tqcache -n '__tqcache_using convert' -l scale -x -a 'unbiased norm raw' -d 'Property that the scale of a vector preserves'
