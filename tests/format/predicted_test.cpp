@@ -4,15 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "file_fixture.h"
 #include "support/small_profile.h"
 #include "support/temp_dir.h"
+#include "tqcache/base/threads.h"
 #include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/format/section_writer.h"
@@ -394,6 +399,81 @@ TEST(PredictedArchive, OfTheGoldenFilesIsReadByAnotherProgram) {
     const CacheFileInfo info = must(format::read_cache_info(*must(open_file(path))));
     EXPECT_THAT(text, HasSubstr(to_hex(info.content_name)));
     EXPECT_THAT(text, testing::Not(HasSubstr("no profile")));
+  }
+}
+
+// --- Threads
+
+format::PredictedBlock block_number(std::int64_t block) {
+  format::PredictedBlock made;
+  made.raw.resize(1);
+  made.raw[0].assign(1, static_cast<std::byte>(block));
+  return made;
+}
+
+// A thread makes a block and waits until another one, which needs the same block, makes the next.
+// The limit of the wait only ends a test that fails.
+TEST(PredictedBlocks, AreMadeSideBySideBehindThoseThatWereRead) {
+  const std::int64_t first = thread_count(0) + 4, n_blocks = first + 3;
+  format::PredictedBlocks blocks;
+  for (std::int64_t block = 0; block < first; ++block) {
+    must(blocks.get(block, n_blocks, [](std::int64_t i) { return block_number(i); }));
+  }
+  std::promise<void> began_first, began_next;
+  auto is_next_begun = began_next.get_future();
+  bool is_beside = false;
+  std::thread other([&] {
+    began_first.get_future().wait();
+    const auto block = must(blocks.get(first, n_blocks, [&](std::int64_t i) {
+      if (i == first + 1) began_next.set_value();
+      return block_number(i);
+    }));
+    EXPECT_EQ(block->raw[0][0], static_cast<std::byte>(first));
+  });
+  const auto block = must(blocks.get(first, n_blocks, [&](std::int64_t i) {
+    began_first.set_value();
+    is_beside = is_next_begun.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+    return block_number(i);
+  }));
+  other.join();
+  EXPECT_EQ(block->raw[0][0], static_cast<std::byte>(first));
+  EXPECT_TRUE(is_beside);
+}
+
+TEST(PredictedBlocks, KeepsTwoMoreThanThereAreProcessors) {
+  constexpr std::int64_t kBlocks = 200;
+  format::PredictedBlocks blocks;
+  std::vector<std::weak_ptr<const format::PredictedBlock>> all;
+  const auto count = [&] {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(all, [](const auto& each) { return !each.expired(); }));
+  };
+  for (std::int64_t block = 0; block < kBlocks; ++block) {
+    all.push_back(must(blocks.get(block, kBlocks, [](std::int64_t i) { return block_number(i); })));
+    EXPECT_EQ(count(), std::min<std::size_t>(all.size(), thread_count(0) + 2));
+  }
+}
+
+// With token blocks enough that the first ones are dropped.
+TEST(PredictedArchive, IsTheSameOnAnyNumberOfThreads) {
+  const cache::Cache cache = predicted_model_cache(20 * 256 + 40);
+  predict::add_profile(predictor_of(small_profile()));
+  Bytes file, dense;
+  for (const unsigned n_threads : {1u, 2u, 4u}) {
+    const auto reader = predicted(cache, 0.3f, small_profile());
+    const Bytes archive = must(format::write_cache_bytes(*reader, {.n_threads = n_threads}));
+    const cache::Cache loaded =
+        must(load(archive, {.n_threads = n_threads, .verify_digests = true}));
+    const Bytes again = file_of(loaded);
+    if (n_threads == 1) {
+      file = archive;
+      dense = again;
+    }
+    EXPECT_EQ(archive, file) << n_threads;
+    EXPECT_EQ(again, dense) << n_threads;
+    const auto source = memory_source(archive);
+    const auto report = must(format::verify_cache(*source, {.n_threads = n_threads}));
+    EXPECT_THAT(report.damage, testing::IsEmpty());
   }
 }
 

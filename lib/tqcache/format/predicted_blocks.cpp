@@ -173,15 +173,16 @@ class PredictingReader : public PredictedReader {
 Result<std::shared_ptr<const PredictedBlock>> PredictedBlocks::get(std::int64_t block,
                                                                    std::int64_t n_blocks,
                                                                    const Make& make) {
-  const std::size_t most = thread_count(0) + 2;
   std::unique_lock lock(mutex_);
   while (true) {
     const auto found = entries_.find(block);
     if (found != entries_.end() && found->second) return *found->second;
     std::int64_t next = block;
-    if (found != entries_.end()) {
+    if (found == entries_.end()) {
+      make_room(block, n_blocks);
+    } else {
       while (next < n_blocks && entries_.contains(next)) ++next;
-      if (next == n_blocks || entries_.size() >= most) {
+      if (next == n_blocks || !make_room(block, block)) {
         changed_.wait(lock);
         continue;
       }
@@ -204,13 +205,18 @@ Result<std::shared_ptr<const PredictedBlock>> PredictedBlocks::get(std::int64_t 
     } else {
       entries_[next] = std::move(made).error();
     }
-    // Blocks are read in ascending order, so the first ones are no longer needed.
-    for (auto each = entries_.begin(); entries_.size() > most && each != entries_.end();) {
-      const bool is_done = each->second && each->first != block && each->first != next;
-      each = is_done ? entries_.erase(each) : std::next(each);
-    }
     changed_.notify_all();
   }
+}
+
+bool PredictedBlocks::make_room(std::int64_t block, std::int64_t end) {
+  const std::size_t most = thread_count(0) + 2;
+  for (auto each = entries_.begin(); entries_.size() >= most && each != entries_.end();) {
+    if (each->first >= end) break;
+    const bool is_done = each->second && each->first != block;
+    each = is_done ? entries_.erase(each) : std::next(each);
+  }
+  return entries_.size() < most;
 }
 
 Result<std::shared_ptr<const Predictor>> PredictedBlocks::predictor(const Manifest& manifest) {

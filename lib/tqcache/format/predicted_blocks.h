@@ -32,8 +32,8 @@ struct PredictedBlock {
   std::vector<Bytes> coded;       // as stored; only if the block was encoded
 };
 
-// The token blocks that were made last. A thread that needs a block which another one is making
-// makes one of the next blocks instead of waiting.
+// The token blocks that were made last: two more than there are processors. A thread that needs a
+// block which another one is making makes one of the next blocks instead of waiting.
 //
 // Threads: any.
 class PredictedBlocks {
@@ -51,6 +51,10 @@ class PredictedBlocks {
 
  private:
   using Entry = std::optional<Result<std::shared_ptr<const PredictedBlock>>>;  // empty: in progress
+
+  // Drops blocks that were made, the first ones before `end`, until one more may be made. Blocks
+  // are read in ascending order, so the first ones are no longer needed. Keeps `block`.
+  bool make_room(std::int64_t block, std::int64_t end);
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "tqcache/codec/kernels/lanes.h"
+
 #if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
 #define TQC_PREDICT_X86
 #if defined(__GNUC__) && !defined(__clang__)
@@ -57,17 +59,19 @@ __attribute__((target("avx2"))) void tile_avx2(const ProductTask& task, std::siz
   const std::int16_t* w = task.weights + group * task.n_pairs * 32;
   const std::int16_t* const x = task.x + first * 2 * task.n_pairs;
   __m256i sums[kTokens][2];
-  for (std::size_t t = 0; t < kTokens; ++t) sums[t][0] = sums[t][1] = _mm256_setzero_si256();
+  TQC_UNROLL for (std::size_t t = 0; t < kTokens; ++t) {
+    sums[t][0] = sums[t][1] = _mm256_setzero_si256();
+  }
   for (std::size_t pair = 0; pair < task.n_pairs; ++pair, w += 32) {
     const __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w));
     const __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + 16));
-    for (std::size_t t = 0; t < kTokens; ++t) {
+    TQC_UNROLL for (std::size_t t = 0; t < kTokens; ++t) {
       const __m256i a = _mm256_set1_epi32(pair_at(x + (t * task.n_pairs + pair) * 2));
       sums[t][0] = _mm256_add_epi32(sums[t][0], _mm256_madd_epi16(a, w0));
       sums[t][1] = _mm256_add_epi32(sums[t][1], _mm256_madd_epi16(a, w1));
     }
   }
-  for (std::size_t t = 0; t < kTokens; ++t) {
+  TQC_UNROLL for (std::size_t t = 0; t < kTokens; ++t) {
     std::int32_t* const out = task.out + ((first + t) * task.n_groups + group) * 16;
     _mm256_store_si256(reinterpret_cast<__m256i*>(out), sums[t][0]);
     _mm256_store_si256(reinterpret_cast<__m256i*>(out + 8), sums[t][1]);
@@ -82,29 +86,38 @@ void multiply_avx2(const ProductTask& task) {
   }
 }
 
+// Sums stay in registers only if all loops over them are unrolled and their type is that of the
+// instruction: with __m512i, GCC 12 copies each of them twice.
+using Int32Lanes = std::int32_t __attribute__((vector_size(64), may_alias));
+
 template <std::size_t kTokens, std::size_t kGroups>
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) void tile_avx512(
     const ProductTask& task, std::size_t first, std::size_t group) {
   const std::size_t size = task.n_pairs * 32;
   const std::int16_t* w = task.weights + group * size;
   const std::int16_t* const x = task.x + first * 2 * task.n_pairs;
-  __m512i sums[kTokens][kGroups];
-  for (auto& row : sums) {
-    for (auto& sum : row) sum = _mm512_setzero_si512();
+  Int32Lanes sums[kTokens][kGroups];
+  TQC_UNROLL for (std::size_t t = 0; t < kTokens; ++t) {
+    TQC_UNROLL for (std::size_t g = 0; g < kGroups; ++g) sums[t][g] = Int32Lanes{};
   }
   for (std::size_t pair = 0; pair < task.n_pairs; ++pair, w += 32) {
     __m512i of_group[kGroups];
-    for (std::size_t g = 0; g < kGroups; ++g) of_group[g] = _mm512_load_si512(w + g * size);
-    for (std::size_t t = 0; t < kTokens; ++t) {
+    TQC_UNROLL for (std::size_t g = 0; g < kGroups; ++g) {
+      of_group[g] = _mm512_load_si512(w + g * size);
+    }
+    TQC_UNROLL for (std::size_t t = 0; t < kTokens; ++t) {
       const __m512i a = _mm512_set1_epi32(pair_at(x + (t * task.n_pairs + pair) * 2));
-      for (std::size_t g = 0; g < kGroups; ++g) {
-        sums[t][g] = _mm512_dpwssd_epi32(sums[t][g], a, of_group[g]);
+      TQC_UNROLL for (std::size_t g = 0; g < kGroups; ++g) {
+        const auto sum = reinterpret_cast<__m512i>(sums[t][g]);
+        sums[t][g] = reinterpret_cast<Int32Lanes>(_mm512_dpwssd_epi32(sum, a, of_group[g]));
       }
     }
   }
-  for (std::size_t t = 0; t < kTokens; ++t) {
+  TQC_UNROLL for (std::size_t t = 0; t < kTokens; ++t) {
     std::int32_t* const out = task.out + ((first + t) * task.n_groups + group) * 16;
-    for (std::size_t g = 0; g < kGroups; ++g) _mm512_store_si512(out + g * 16, sums[t][g]);
+    TQC_UNROLL for (std::size_t g = 0; g < kGroups; ++g) {
+      _mm512_store_si512(out + g * 16, reinterpret_cast<__m512i>(sums[t][g]));
+    }
   }
 }
 
