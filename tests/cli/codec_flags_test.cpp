@@ -124,15 +124,16 @@ TEST(CodecFlags, BitsDecideWhatScalesPreserveUnlessAFlagDoes) {
   EXPECT_EQ(scale({"--preset", "turbo2", "--key-bits", "5"}), "unbiased.v1");
   EXPECT_EQ(scale({"--mode", "mixed"}), "norm.v1");
   EXPECT_EQ(scale({"--mode", "prod", "--bits", "3"}), "raw.v1");
-  EXPECT_EQ(layers_of({"--bits", "3"}), layers_of({"--preset", "turbo3"}));
+  EXPECT_EQ(layers_of({"--bits", "3"}), layers_of({"--config", "turbo3,sink=4"}));
 }
 
 TEST(CodecFlags, QualitiesAreWordsForConfigurations) {
   const json high = layers_of({"--quality", "high"})[0];
-  EXPECT_EQ(high["k"]["bits"], 5.0);
-  EXPECT_EQ(high["v"]["bits"], 6.0);
+  EXPECT_EQ(high["k"]["bits"], 6.0);
+  EXPECT_EQ(high["v"]["bits"], 5.0);
+  EXPECT_EQ(high["k"]["sink_tokens"], 4);
   EXPECT_EQ(layers_of({"--quality", "balanced"}), layers_of({}));
-  EXPECT_EQ(layers_of({"--quality", "small"}), layers_of({"--preset", "turbo3"}));
+  EXPECT_EQ(layers_of({"--quality", "small"}), layers_of({"--config", "turbo3,sink=4"}));
   expect_usage_error({"--quality", "best"}, {"--quality"});
   for (const std::string flag : {"--bits", "--value-bits", "--preset", "--config"}) {
     const std::string value = flag == "--preset" || flag == "--config" ? "turbo3" : "3";

@@ -63,8 +63,7 @@ TEST(Checkpoints, AreWrittenToStandardOutput) {
                                 {checkpoint_of(cache_of(300)), checkpoint_of(cache_of(500))});
   const std::string in = (dir / "in.kv").string(), out = (dir / "out.kv").string();
   must(format::write_cache_file(reader, in, {}));
-  for (const auto& flags :
-       {std::vector<std::string>{}, {"--bits", "16"}, {"--tokens", "500"}}) {
+  for (const auto& flags : {std::vector<std::string>{}, {"--bits", "16"}, {"--tokens", "500"}}) {
     std::vector<std::string> arguments = {"convert", in, out, "-f"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     must(arguments);
@@ -119,7 +118,7 @@ TEST(WindowsFlag, CentersTheirKeysToo) {
   const std::string by_flag = pack(dense, {"--windows", "turbo:center"});
   EXPECT_EQ(info_of(by_flag)["layers"][0]["k"]["centring"], "pre_rope.v1");
   const Bytes bytes = read_all(by_flag);
-  EXPECT_EQ(read_all(pack(dense, {"--config", "windows=turbo:center", "-f"})), bytes);
+  EXPECT_EQ(read_all(pack(dense, {"--config", "sink=4,windows=turbo:center", "-f"})), bytes);
 }
 
 TEST(WindowsFlag, IsNotForArchives) {
