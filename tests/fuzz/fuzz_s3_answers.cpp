@@ -22,20 +22,21 @@ std::string text_of(ByteView bytes) {
 }
 
 void read_xml(ByteView xml) {
-  if (const auto listing = store::parse_s3_listing(xml)) {
+  const std::string_view secrets[] = {fuzz::kSecret};
+  if (const auto listing = store::parse_s3_listing(xml, secrets)) {
     require(listing->objects.size() <= xml.size(), "an object takes bytes");
     for (const store::S3Object& object : listing->objects) {
       require(object.name.size() <= xml.size(), "a name is in the list");
     }
   } else {
-    fuzz::check_error(listing.error(), "");  // the client hides secrets before it reads the list
+    fuzz::check_error(listing.error());
   }
   require(store::parse_s3_error(xml).size() <= xml.size(), "an error's name is in the answer");
 }
 
 void read_time(const std::string& text) {
   const auto time = store::parse_s3_time(text);
-  if (!time) return fuzz::check_error(time.error(), "");
+  if (!time) return;
   constexpr std::int64_t kYear = 366 * 86400;
   require(*time > -2000 * kYear && *time < 8000 * kYear, "a time of four digits for the year");
 }

@@ -385,6 +385,22 @@ TEST(RedisPassword, IsNotShownInWhatLooksLikeARedirection) {
   EXPECT_THAT(error.message, testing::Not(HasSubstr("HunterTwo")));
 }
 
+TEST(RedisPassword, IsNotShownInARefusalInsideAnArray) {
+  for (const std::string text : {"-HunterTwo", "-MOVED 1 HunterTwo:1"}) {
+    for (const std::string& page :
+         {"*2\r\n" + text + "\r\n*0\r\n", "*2\r\n$1\r\n0\r\n*1\r\n" + text + "\r\n"}) {
+      const FakeServer server(Script{{"+OK\r\n", "-ERR no cluster\r\n", page}});
+      const auto listed =
+          open(server, patient(), kLogin)->list("", [](const store::Entry&) -> Result<void> {
+            return {};
+          });
+      ASSERT_FALSE(listed.ok());
+      EXPECT_THAT(listed.error().message, HasSubstr("*********")) << page;
+      EXPECT_THAT(listed.error().message, testing::Not(HasSubstr("HunterTwo")));
+    }
+  }
+}
+
 TEST(RedisPassword, IsNotSentWhereOnlyARedirectionLeads) {
   for (const std::string& kind : {"MOVED"s, "ASK"s}) {
     const FakeServer other(Script{{"+OK\r\n", kValue}});

@@ -387,6 +387,20 @@ TEST_F(S3Faults, ShowsNoKeyThatTheServiceRepeats) {
   ::setenv("AWS_SECRET_ACCESS_KEY", "wJalrSecret", 1);
   const Error error = error_of(http(403, error_body("No-wJalrSecret-here")));
   EXPECT_THAT(error.message, HasSubstr("HTTP 403 No-***********-here"));
+  const Error split = error_of(http(403, error_body("wJalr<!-- -->Secret wJal&#114;Secret")));
+  EXPECT_THAT(split.message, HasSubstr("HTTP 403 *********** ***********"));
+}
+
+TEST_F(S3Faults, ShowsNoKeyThatAListRepeats) {
+  ::setenv("AWS_SECRET_ACCESS_KEY", "wJalrSecret", 1);
+  for (const std::string field : {"LastModified", "Size"}) {
+    const std::string wrong = "<" + field + ">1wJalrSecret wJal&#114;Secret</" + field + ">";
+    std::vector<Entry> entries;
+    const auto listed = list(
+        "<ListBucketResult><Contents>" + wrong + "</Contents></ListBucketResult>", "", entries);
+    ASSERT_FALSE(listed.ok()) << field;
+    EXPECT_THAT(listed.error().message, HasSubstr("\"1*********** ***********\""));
+  }
 }
 
 }  // namespace s3_faults_test

@@ -51,17 +51,37 @@ Result<std::vector<PutOutcome>> put_in_batches(std::span<const Blob> blobs, std:
 
 // --- text of a server or a URL in error messages
 
+// Secrets of a user that a server knows, and may repeat. Empty ones do not count.
+using Secrets = std::span<const std::string_view>;
+
+// Puts stars in the place of secrets, also where they overlap.
+inline void hide(std::span<char> text, Secrets secrets) {
+  const std::string given(text.begin(), text.end());
+  for (const std::string_view secret : secrets) {
+    if (secret.empty()) continue;
+    for (auto at = given.find(secret); at != given.npos; at = given.find(secret, at + 1)) {
+      std::ranges::fill(text.subspan(at, secret.size()), '*');
+    }
+  }
+}
+
 // Truncates the text to 200 bytes and replaces everything but printable ASCII by '?', because the
-// text of a server is as untrusted as a file.
-inline std::string printable(std::string_view text) {
+// text of a server is as untrusted as a file. Stars replace secrets.
+inline std::string printable(std::string_view from, Secrets secrets = {}) {
   constexpr std::size_t kMaxPrintedBytes = 200;  // so that a key is shown whole
+  std::string text(from);
+  hide(text, secrets);
   std::string out;
-  for (const char c : text.substr(0, kMaxPrintedBytes)) out += c >= ' ' && c <= '~' ? c : '?';
+  for (const char c : std::string_view(text).substr(0, kMaxPrintedBytes)) {
+    out += c >= ' ' && c <= '~' ? c : '?';
+  }
   if (text.size() > kMaxPrintedBytes) out += "...";
   return out;
 }
 
 // The same, in double quotes.
-inline std::string in_quotes(std::string_view text) { return '"' + printable(text) + '"'; }
+inline std::string in_quotes(std::string_view text, Secrets secrets = {}) {
+  return '"' + printable(text, secrets) + '"';
+}
 
 }  // namespace tqcache::store

@@ -257,7 +257,7 @@ Result<std::vector<RedisClient::Pending>> RedisClient::exchange(Run& run,
     if (const auto to = redirection(*reply, one.node)) {
       redirected.emplace_back(*to, one);
     } else {
-      hide_password(*reply);
+      hide_password(*reply, settings_->password);
       TQC_TRY(run.take(one.command, std::move(reply)));
     }
   }
@@ -338,7 +338,7 @@ Result<RedisConnection*> RedisClient::connection(const RedisAddress& node) {
     lost_node_ = !opened && node != *seed_;
     if (!opened) {
       Error error = std::move(opened).error();
-      if (node != *seed_) store::hide_password(error.message, settings_->password);
+      if (node != *seed_) hide_password(error.message, settings_->password);
       return in_context(place(node), std::move(error));
     }
     found = connections_.emplace(node, std::move(opened).value()).first;
@@ -354,22 +354,15 @@ Result<RedisReply> RedisClient::ask(const RedisAddress& node,
   if (auto sent = to->send(); !sent) return in_context(place(node), sent.error());
   Result<RedisReply> reply = to->read(max_elements);
   if (!reply) return in_context(place(node), reply.error());
-  hide_password(**reply);
+  hide_password(**reply, settings_->password);
   return reply;
-}
-
-// Of a refusal that nothing follows as a redirection: its text may be shown.
-void RedisClient::hide_password(redisReply& reply) const {
-  if (reply.type == REDIS_REPLY_ERROR) {
-    store::hide_password({reply.str, reply.len}, settings_->password);
-  }
 }
 
 // The name of a node in messages. A server names the other nodes, and may name one after the
 // password.
 std::string RedisClient::place(const RedisAddress& node) const {
   std::string text = to_string(node);
-  if (node != *seed_) store::hide_password(text, settings_->password);
+  if (node != *seed_) hide_password(text, settings_->password);
   return text;
 }
 

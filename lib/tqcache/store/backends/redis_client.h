@@ -106,7 +106,6 @@ class RedisClient {
   Result<RedisReply> ask(const RedisAddress& node, std::span<const std::string_view> words,
                          std::size_t max_elements);
   bool forget_broken();
-  void hide_password(redisReply& reply) const;
   std::string place(const RedisAddress& node) const;
 
   const RedisAddress* seed_;

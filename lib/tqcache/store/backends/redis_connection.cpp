@@ -287,12 +287,12 @@ void drop(std::span<iovec>& pieces, std::size_t count) {
 }  // namespace
 
 void hide_password(std::span<char> text, std::string_view password) {
-  if (password.empty()) return;
-  const std::string_view shown(text.data(), text.size());
-  for (auto at = shown.find(password); at != shown.npos; at = shown.find(password, at)) {
-    std::ranges::fill(text.subspan(at, password.size()), '*');
-    at += password.size();
-  }
+  hide(text, std::span(&password, 1));
+}
+
+void hide_password(redisReply& reply, std::string_view password) {
+  if (reply.type == REDIS_REPLY_ERROR) hide_password({reply.str, reply.len}, password);
+  for (std::size_t i = 0; i < reply.elements; ++i) hide_password(*reply.element[i], password);
 }
 
 std::string to_string(const RedisAddress& address) {
@@ -372,9 +372,7 @@ Result<RedisReply> RedisConnection::ask(std::span<const std::string_view> words)
   TQC_TRY(send());
   TQC_TRY_ASSIGN(RedisReply reply, read());
   // read() leaves redirections as they are, to be followed. Here nothing follows them.
-  if (const auto text = refusal(*reply)) {
-    hide_password({reply->str, text->size()}, settings_->password);
-  }
+  hide_password(*reply, settings_->password);
   return reply;
 }
 
@@ -450,7 +448,7 @@ Result<RedisReply> RedisConnection::read(std::size_t max_elements) {
       RedisReply reply(static_cast<redisReply*>(parsed));
       const std::string_view shown = refusal(*reply).value_or("");
       if (!shown.starts_with("MOVED ") && !shown.starts_with("ASK ")) {
-        hide_password({reply->str, shown.size()}, settings_->password);
+        hide_password(*reply, settings_->password);
       }
       return reply;
     }

@@ -52,6 +52,8 @@ std::string to_string(const RedisAddress& address);
 
 // Puts stars in the place of the password, wherever it is in the text. No password: nothing.
 void hide_password(std::span<char> text, std::string_view password);
+// The same in a refusal, or in all refusals that are parts of an array.
+void hide_password(redisReply& reply, std::string_view password);
 
 struct RedisSettings {
   std::string user, password;  // no password: no AUTH

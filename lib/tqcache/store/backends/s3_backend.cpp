@@ -52,12 +52,6 @@ ErrorCode code_of(long status, const std::string& word) {
   }
 }
 
-Error refused(const S3Answer& answer) {
-  const std::string word = parse_s3_error(answer.body.view());
-  return {code_of(answer.status, word), "refused: HTTP " + std::to_string(answer.status) +
-                                            (word.empty() ? "" : " " + printable(word))};
-}
-
 class S3Backend : public Backend {
  public:
   S3Backend(std::string name, S3Place place, const BackendOptions& options)
@@ -69,6 +63,13 @@ class S3Backend : public Backend {
   bool touches_cheaply() const override { return false; }
 
  private:
+  Error refused(const S3Answer& answer) const {
+    const std::string word = parse_s3_error(answer.body.view());
+    const std::string shown = printable(word, place_.settings.secrets());
+    return {code_of(answer.status, word),
+            "refused: HTTP " + std::to_string(answer.status) + (word.empty() ? "" : " " + shown)};
+  }
+
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
     return put_in_batches(blobs, kValuesAtOnce, [this](std::span<const Blob> some, auto& outcomes) {
       return put_some(some, outcomes);
@@ -151,7 +152,7 @@ class S3Backend : public Backend {
 
   // A missing key is a miss, a missing bucket an error. An answer to HEAD has no body to
   // distinguish them.
-  static Result<bool> is_there(const S3Answer& answer) {
+  Result<bool> is_there(const S3Answer& answer) const {
     if (answer.status == 200) return true;
     if (answer.status != 404 || parse_s3_error(answer.body.view()) == "NoSuchBucket")
       return refused(answer);
@@ -201,7 +202,8 @@ class S3Backend : public Backend {
       }
       TQC_TRY_ASSIGN(const S3Answer answer, run_one(list_request(prefix, token)));
       if (answer.status != 200) return refused(answer);
-      TQC_TRY_ASSIGN(const S3Listing listing, parse_s3_listing(answer.body.view()));
+      TQC_TRY_ASSIGN(const S3Listing listing,
+                     parse_s3_listing(answer.body.view(), place_.settings.secrets()));
       const std::time_t now = ::curl_getdate(answer.date.c_str(), nullptr);
       for (const S3Object& object : listing.objects) TQC_TRY(list_object(object, now, sink));
       if (!token.empty() && listing.next == token) {

@@ -128,24 +128,14 @@ bool is_broken(CURLcode status) {
   }
 }
 
-Error transfer_error(const Transfer& transfer, CURLcode status) {
+Error transfer_error(const Transfer& transfer, CURLcode status, Secrets secrets) {
   if (transfer.too_large) {
     return {ErrorCode::kTooLarge,
             fmt::format("an answer of more than {} bytes", transfer.request->max_answer_bytes)};
   }
   const char* const words =
       transfer.message[0] != '\0' ? transfer.message : curl_easy_strerror(status);
-  return {ErrorCode::kIo, printable(words)};
-}
-
-// Stars in the place of a secret.
-void hide(std::span<std::byte> body, std::string_view secret) {
-  if (secret.empty()) return;
-  const ByteView wanted = as_bytes(secret);
-  for (auto at = body.begin();; std::fill_n(at, secret.size(), std::byte{'*'})) {
-    at = std::search(at, body.end(), wanted.begin(), wanted.end());
-    if (at == body.end()) return;
-  }
+  return {ErrorCode::kIo, printable(words, secrets)};
 }
 
 HeaderList make_headers(const S3Request& request, const S3Settings& settings) {
@@ -289,7 +279,7 @@ Result<std::size_t> S3Client::State::finish_some(std::vector<Transfer*>& broken)
     curl_multi_remove_handle(multi.get(), easy);
     ++n_done;
     if (status == CURLE_OK || transfer->answer.postponed) continue;
-    if (!is_broken(status)) return transfer_error(*transfer, status);
+    if (!is_broken(status)) return transfer_error(*transfer, status, settings.secrets());
     broken.push_back(transfer);
   }
   return n_done;
@@ -326,7 +316,7 @@ Result<void> S3Client::State::perform(std::vector<Transfer>& transfers) {
   std::vector<Transfer*> broken_again;
   TQC_TRY(perform_all(broken, broken_again));
   if (broken_again.empty()) return {};
-  return transfer_error(*broken_again.front(), CURLE_RECV_ERROR);
+  return transfer_error(*broken_again.front(), CURLE_RECV_ERROR, settings.secrets());
 }
 
 Result<std::vector<S3Answer>> S3Client::run(std::span<const S3Request> requests) {
@@ -342,14 +332,7 @@ Result<std::vector<S3Answer>> S3Client::run(std::span<const S3Request> requests)
   for (const Transfer& one : transfers) curl_multi_remove_handle(state_->multi.get(), one.easy);
   if (!done) return done.error();
   std::vector<S3Answer> answers;
-  for (Transfer& one : transfers) {
-    if (one.answer.status >= 300) {
-      hide(one.answer.body.bytes(), state_->settings.secret_key);
-      hide(one.answer.body.bytes(), state_->settings.access_key);
-      hide(one.answer.body.bytes(), state_->settings.session_token);
-    }
-    answers.push_back(std::move(one.answer));
-  }
+  for (Transfer& one : transfers) answers.push_back(std::move(one.answer));
   return answers;
 }
 

@@ -6,6 +6,7 @@
 //
 // Only for the sources of store.
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -56,7 +57,6 @@ class ArrivingBytes {
   }
 
   std::size_t size() const { return size_; }
-  std::span<std::byte> bytes() { return {block_.get(), size_}; }
   ByteView view() const { return {block_.get(), size_}; }
 
  private:
@@ -86,6 +86,10 @@ struct S3Settings {
   std::chrono::milliseconds time_limit{};  // BackendOptions::time_limit, and so on
   std::uint64_t least_rate = 0;
   std::function<bool()> interrupted;  // may be empty
+
+  std::array<std::string_view, 3> secrets() const {
+    return {secret_key, access_key, session_token};
+  }
 };
 
 // Keeps its connections open. Threads: one at a time.
@@ -96,9 +100,10 @@ class S3Client {
   ~S3Client();
 
   // Sends all at once; answers in the order of the requests, with any status. A request whose
-  // connection breaks is sent once more. A refusal that repeats one of the keys has stars in its
-  // place. The bodies of several answers have 64 MiB in all; those above that are postponed.
-  // Errors: kIo; kInterrupted; kTooLarge for an answer above its request's limit.
+  // connection breaks is sent once more. Bodies are as the service sent them: what is shown of
+  // them is printable(text, settings.secrets()). The bodies of several answers have 64 MiB in all;
+  // those above that are postponed. Errors: kIo; kInterrupted; kTooLarge for an answer above its
+  // request's limit.
   Result<std::vector<S3Answer>> run(std::span<const S3Request> requests);
 
  private:

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxDepth = 16;
 constexpr std::size_t kMaxTextBytes = 8192;
 
 Error bad_listing(const std::string& what) {
-  return {ErrorCode::kCorrupt, "list of objects: " + printable(what)};
+  return {ErrorCode::kCorrupt, "list of objects: " + what};
 }
 
 // Calls `end` at the end of each element with its path ("ListBucketResult/Contents/Key") and its
@@ -89,7 +89,8 @@ struct ListingFields {
   S3Object object;
   bool is_listing = false;
   bool is_cut = false;
-  std::string wrong;
+  Secrets secrets;
+  std::string wrong;  // can be shown
 
   bool take(const std::string& path, const std::string& text) {
     if (path == "ListBucketResult") return is_listing = true;
@@ -106,22 +107,23 @@ struct ListingFields {
     const auto [stop, status] =
         std::from_chars(text.data(), text.data() + text.size(), object.bytes);
     if (status == std::errc() && stop == text.data() + text.size()) return true;
-    wrong = "size " + text;
+    wrong = "size " + in_quotes(text, secrets);
     return false;
   }
 
   bool take_time(const std::string& text) {
-    const Result<std::int64_t> time = parse_s3_time(text);
+    const std::optional<std::int64_t> time = parse_s3_time(text);
     if (time) object.modified = *time;
-    if (!time) wrong = time.error().message;
-    return time.ok();
+    if (!time) wrong = "time " + in_quotes(text, secrets);
+    return time.has_value();
   }
 };
 
 }  // namespace
 
-Result<S3Listing> parse_s3_listing(ByteView xml) {
+Result<S3Listing> parse_s3_listing(ByteView xml, Secrets secrets) {
   ListingFields fields;
+  fields.secrets = secrets;
   XmlReader reader(
       [&](const std::string& path, const std::string& text) { return fields.take(path, text); });
   const bool read = reader.read(xml);
@@ -142,11 +144,11 @@ std::string parse_s3_error(ByteView xml) {
   return reader.read(xml) ? code : "";
 }
 
-Result<std::int64_t> parse_s3_time(const std::string& text) {
+std::optional<std::int64_t> parse_s3_time(const std::string& text) {
   tm parts{};
   const char* const rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
   const bool is_utc = rest != nullptr && text.ends_with('Z');
-  if (!is_utc) return corrupt("time " + in_quotes(text));
+  if (!is_utc) return std::nullopt;
   return std::int64_t{::timegm(&parts)};
 }
 

@@ -8,7 +8,10 @@
 // responses".
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tqcache/bytes.h"
@@ -27,13 +30,13 @@ struct S3Listing {
   std::string next;  // the continuation token; empty after the last page
 };
 
-// Errors: kCorrupt.
-Result<S3Listing> parse_s3_listing(ByteView xml);
+// Errors: kCorrupt, with stars in the place of secrets.
+Result<S3Listing> parse_s3_listing(ByteView xml, std::span<const std::string_view> secrets = {});
 
-// "NoSuchBucket"; empty if the answer is not an error document.
+// "NoSuchBucket", as the service wrote it; empty if the answer is not an error document.
 std::string parse_s3_error(ByteView xml);
 
-// "2026-11-22T14:55:12.000Z", as S3 writes it, in seconds since 1970. Errors: kCorrupt.
-Result<std::int64_t> parse_s3_time(const std::string& text);
+// "2026-11-22T14:55:12.000Z", as S3 writes it, in seconds since 1970; nullopt for anything else.
+std::optional<std::int64_t> parse_s3_time(const std::string& text);
 
 }  // namespace tqcache::store
