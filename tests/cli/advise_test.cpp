@@ -86,7 +86,7 @@ TEST(Advise, ShowsATableAndWritesAPage) {
   EXPECT_THAT(output.out,
               ContainsRegex("\ncommand +tqcache convert IN OUT --config k=mse:4,v=mse:4,sink=4\n"));
   EXPECT_THAT(output.out,
-              ContainsRegex("\nk=mse:4,v=mse:4,sink=4 +4.1[0-9]+ +[0-9,]+ +[0-9,]+ +[0-9,]+\n"));
+              ContainsRegex("\nk=mse:4,v=mse:4,sink=4 +4.3[0-9]+ +[0-9,]+ +[0-9,]+ +[0-9,]+\n"));
   EXPECT_THAT(output.out, ContainsRegex("\ndense, f16 +16.000 +33,554,432 "));
   EXPECT_EQ(output.err, "");
   const Bytes bytes = read_all(page);

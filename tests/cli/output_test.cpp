@@ -210,7 +210,7 @@ TEST(Pipes, CarryCachesBothWays) {
   EXPECT_EQ(converted.out,
             std::string(reinterpret_cast<const char*>(expected.data()), expected.size()));
   EXPECT_THAT(must({"info", "-"}, {.input = converted.out}).out,
-              HasSubstr("k turbo 4 bits, centering pre_rope.v1 (tail f16)"));
+              HasSubstr("k turbo 4 bits, centering pre_rope.v1, 4 sink tokens (tail f16)"));
   EXPECT_THAT(must({"verify", "-"}, {.input = converted.out}).out, HasSubstr("standard input: OK"));
 }
 
