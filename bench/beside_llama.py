@@ -5,6 +5,10 @@ For each length it prefills a prompt of random tokens and decodes behind it: wit
 type of keys and values that is asked for, and with tqcache on each setting. The programs take turns,
 one at a time, and figures are medians over the rounds. Prints two tables in Markdown, tokens/s.
 
+With --text, prompts are the first tokens of a text instead. tqcache computes them once, all programs
+restore them, and decode alone is measured: llama.cpp would read a long prompt for minutes on every
+type.
+
 llama.cpp is the llama-server given with --llama-server (built for this processor it is fastest), or
 the one inside PyPI's package xllamacpp. Run it on an otherwise idle machine.
 
@@ -18,6 +22,7 @@ import os
 import pathlib
 import platform
 import random
+import shutil
 import socket
 import statistics
 import subprocess
@@ -35,6 +40,7 @@ p.model.path, p.port, p.n_ctx, p.n_parallel = s["model"], s["port"], s["n_ctx"],
 p.cpuparams.n_threads = p.cpuparams_batch.n_threads = s["threads"]
 p.cache_type_k = p.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + s["kv"].upper())
 p.cache_ram_mib = 0
+p.slot_save_path = s["slots"] + "/"
 server = xllamacpp.Server(p)
 while True: time.sleep(60)
 """
@@ -47,16 +53,16 @@ def free_port():
 
 
 @contextlib.contextmanager
-def llama_server(args, kv, log):
+def llama_server(args, kv, log, slots):
     port = free_port()
     n_ctx = max(args.lengths) + args.generate + 64
     if args.llama_server:
         command = [args.llama_server, "-m", args.model, "--port", str(port), "-c", str(n_ctx),
                    "-np", "1", "-t", str(args.threads), "-tb", str(args.threads), "-ctk", kv,
-                   "-ctv", kv, "-fa", "auto", "--cache-ram", "0"]
+                   "-ctv", kv, "-fa", "auto", "--cache-ram", "0", "--slot-save-path", slots]
     else:
         settings = {"model": args.model, "port": port, "n_ctx": n_ctx, "threads": args.threads,
-                    "kv": kv}
+                    "kv": kv, "slots": slots}
         command = [sys.executable, "-c", XLLAMACPP, json.dumps(settings)]
     process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -74,15 +80,19 @@ def llama_server(args, kv, log):
         process.wait()
 
 
-def ask_llama(port, tokens, n_generate):
-    """Tokens/s of prefill and decode, as the server measures them."""
-    body = {"prompt": tokens, "n_predict": n_generate, "cache_prompt": False, "ignore_eos": True,
-            "temperature": 0}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", json.dumps(body).encode(),
+def post(port, path, body):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request) as answer:
-        timings = json.load(answer)["timings"]
-    assert timings["prompt_n"] == len(tokens), timings
+        return json.load(answer)
+
+
+def ask_llama(port, tokens, n_generate, n_restored=0):
+    """Tokens/s of prefill and decode, as the server measures them."""
+    timings = post(port, "/completion", {
+        "prompt": tokens, "n_predict": n_generate, "cache_prompt": n_restored > 0, "id_slot": 0,
+        "ignore_eos": True, "temperature": 0})["timings"]
+    assert timings["prompt_n"] == len(tokens) - n_restored, timings
     return timings["prompt_per_second"], timings["predicted_per_second"]
 
 
@@ -91,17 +101,57 @@ def ask_tqcache(args, config, n_tokens):
         ["--backend", "turbo", "--config", config]
     command = [args.tqcache, "bench", "-m", args.model, *backend, "--prompt-tokens", str(n_tokens),
                "--generation-tokens", str(args.generate), "--threads", str(args.threads),
-               "--warmup", "0", "--repeats", "1", "--json", "--quiet"]
+               "--activations", args.activations, "--warmup", "0", "--repeats", "1", "--json", "--quiet"]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     run = json.loads(answer.stdout)["backends"][0]
     return run["prompt_tps"], run["generation_tps"]
+
+
+def make_prompts(args, folder):
+    """The cache of each length, dense and in every form; returns {length: token ids}."""
+    def tqcache(*words):
+        return subprocess.run([args.tqcache, *map(str, words)], stdout=subprocess.PIPE,
+                              check=True).stdout
+    ids = {}
+    for n in args.lengths:
+        dense = folder / f"{n}-f16.kv"
+        tqcache("prefill", "-m", args.model, "--file", args.text, "--tokens", n, "-o", dense, "-q")
+        ids[n] = json.loads(tqcache("info", dense, "--show-text", "--json"))["token_ids"]
+        assert len(ids[n]) == n, f"the text has {len(ids[n])} tokens"
+        for kv in args.kv:
+            tqcache("convert", dense, folder / f"{n}-{kv}.slot", "-m", args.model, "--to", "llama-seq",
+                    "--llama-server-tokens", "--llama-k-type", kv, "--llama-v-type", kv, "-q")
+        for config in args.configs:
+            if config != "f16":
+                tqcache("convert", dense, folder / f"{n}-{config}.kv", "--config", config, "-q")
+    return ids
+
+
+def decode_restored(args, speeds, log, folder, ids):
+    """One round of decoding behind prompts that were computed before."""
+    for kv in args.kv:
+        with llama_server(args, kv, log, str(folder)) as port:
+            for n in args.lengths:
+                done = post(port, "/slots/0?action=restore", {"filename": f"{n}-{kv}.slot"})
+                assert done["n_restored"] == n, done
+                # The last token again, because there has to be something to read.
+                speeds["llama.cpp", kv][n].append(
+                    ask_llama(port, ids[n] + ids[n][-1:], args.generate, n))
+    for config in args.configs:
+        for n in args.lengths:
+            command = [args.tqcache, "generate", "-m", args.model, "--cache",
+                       str(folder / f"{n}-{config}.kv"), "-n", str(args.generate), "-t",
+                       str(args.threads), "--activations", args.activations, "--json", "-q"]
+            run = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+            assert run["generation_tokens"] == args.generate, "the model ended its text"
+            speeds["tqcache", config][n].append((0, run["generation_tps"]))
 
 
 def measure(args, speeds, log):
     """One round of everything. Appends to speeds[program, settings][length]."""
     tokens = [random.randrange(1000, args.vocabulary) for _ in range(max(args.lengths))]
     for kv in args.kv:
-        with llama_server(args, kv, log) as port:
+        with tempfile.TemporaryDirectory() as slots, llama_server(args, kv, log, slots) as port:
             ask_llama(port, tokens[:32], 2)  # reads the weights
             for n in args.lengths:
                 speeds["llama.cpp", kv][n].append(ask_llama(port, tokens[:n], args.generate))
@@ -150,6 +200,9 @@ def main():
     parser.add_argument("--generate", type=int, default=48, help="tokens decoded behind each")
     parser.add_argument("--kv", default="f16,q8_0,q4_0", help="types of llama.cpp")
     parser.add_argument("--configs", default="f16,turbo4,turbo3", help="settings of tqcache")
+    parser.add_argument("--activations", default="16", choices=("8", "16"),
+                        help="bits of tqcache's activations in decode steps")
+    parser.add_argument("--text", help="measure decode alone, behind the first tokens of this file")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vocabulary", type=int, default=30000,
                         help="token ids are below this number")
@@ -160,14 +213,21 @@ def main():
     rows = [("llama.cpp", kv) for kv in args.kv] + [("tqcache", config) for config in args.configs]
     speeds = {row: {n: [] for n in args.lengths} for row in rows}
     random.seed(1)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="beside-llama-"))
+    ids = make_prompts(args, folder) if args.text else None
     with tempfile.NamedTemporaryFile("w", prefix="llama-", suffix=".log", delete=False) as log:
         for done in range(args.rounds):
-            measure(args, speeds, log)
+            if args.text:
+                decode_restored(args, speeds, log, folder, ids)
+            else:
+                measure(args, speeds, log)
             print(f"round {done + 1} of {args.rounds} done", file=sys.stderr)
     os.unlink(log.name)
+    shutil.rmtree(folder)
     print(f"{os.path.basename(args.model)}, {args.threads} threads, {cpu_name()}, medians of "
           f"{args.rounds} rounds, tokens/s\n")
-    table(args, speeds, 0, "prefill of")
+    if not args.text:
+        table(args, speeds, 0, "prefill of")
     table(args, speeds, 1, "decode behind")
 
 
