@@ -16,6 +16,7 @@
 #include "verbs/serve_embedded.h"
 #ifdef TQCACHE_SERVE
 #include "tqcache/hash.h"
+#include "tqcache/serve/hit_scores.h"
 #include "tqcache/serve/http_server.h"
 #include "tqcache/serve/operations.h"
 #include "tqcache/serve/proxy.h"
@@ -125,7 +126,8 @@ Result<serve::HttpOptions> http_options(const ServeFlags& flags) {
   return options;
 }
 
-// The list of kept prompts, which --page-file keeps over restarts.
+// The list of kept prompts, and how often their blobs were used: --page-file keeps both over
+// restarts, the second in FILE.hits.
 class KeptLedger {
  public:
   KeptLedger(const std::string& path, serve::Log& log) : path_(path), log_(log) {
@@ -134,9 +136,13 @@ class KeptLedger {
       log_.warning("page-file", {{"file", path_},
                                  {"message", loaded.error().message + "; starting a new list"}});
     }
+    if (const Result<void> loaded = serve::load_scores(scores_path(), scores_); !loaded) {
+      log_.warning("page-file", {{"file", scores_path()}, {"message", loaded.error().message}});
+    }
   }
 
   serve::PromptLedger& ledger() { return ledger_; }
+  serve::HitScores& scores() { return scores_; }
 
   void save() {
     saved_ = std::chrono::steady_clock::now();
@@ -144,15 +150,22 @@ class KeptLedger {
     if (const Result<void> saved = serve::save_ledger(path_, ledger_); !saved) {
       log_.warning("page-file", {{"file", path_}, {"message", saved.error().message}});
     }
+    if (!scores_.has_changed()) return;
+    if (const Result<void> saved = serve::save_scores(scores_path(), scores_); !saved) {
+      log_.warning("page-file", {{"file", scores_path()}, {"message", saved.error().message}});
+    }
   }
   void save_now_and_then() {
     if (std::chrono::steady_clock::now() - saved_ >= std::chrono::minutes(1)) save();
   }
 
  private:
+  std::string scores_path() const { return path_ + ".hits"; }
+
   std::string path_;
   serve::Log& log_;
   serve::PromptLedger ledger_;
+  serve::HitScores scores_;
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
 
@@ -212,9 +225,10 @@ Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   serve::Metrics metrics;
   serve::Log log({}, console.quiet);
   KeptLedger kept(flags.page_file, log);
-  TQC_TRY_ASSIGN(std::unique_ptr<serve::Engine> engine,
-                 open_engine(console, flags.embedded, flags.model, store, log, kept.ledger()));
-  std::optional<StoreUpkeep> upkeep(std::in_place, console, store, *engine, log);
+  TQC_TRY_ASSIGN(
+      std::unique_ptr<serve::Engine> engine,
+      open_engine(console, flags.embedded, flags.model, store, log, kept.ledger(), kept.scores()));
+  std::optional<StoreUpkeep> upkeep(std::in_place, console, store, *engine, kept.scores(), log);
   const bool has_tenants = !options.api_keys.empty() && !flags.share_tenants;
   const auto tenant_of = [&](const serve::Request& request) {
     return has_tenants ? key_salt(salt, request.api_key) : salt;

@@ -1,6 +1,8 @@
 #include "verbs/serve_embedded.h"
 
 #include <chrono>
+#include <ctime>
+#include <string_view>
 #include <utility>
 
 #include "cli/codec_flags.h"
@@ -58,7 +60,8 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
                                                    const EmbeddedFlags& flags,
                                                    const std::string& model,
                                                    const EmbeddedStore& store, serve::Log& log,
-                                                   serve::PromptLedger& ledger) {
+                                                   serve::PromptLedger& ledger,
+                                                   serve::HitScores& scores) {
   if (!flags.chat_template.empty()) TQC_TRY(tokenizer::ChatTemplate::by_name(flags.chat_template));
   serve::EngineOptions options;
   options.model = model;
@@ -75,6 +78,7 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
   options.max_waiting = static_cast<std::size_t>(flags.max_waiting);
   options.shows_text = flags.shows_text;
   options.ledger = &ledger;
+  options.scores = &scores;
   options.on_warning = [&log](const std::string& where, const std::string& message) {
     log.warning("store", {{"where", where}, {"message", message}});
   };
@@ -83,8 +87,8 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
 }
 
 StoreUpkeep::StoreUpkeep(const Console& console, const EmbeddedStore& store, serve::Engine& engine,
-                         serve::Log& log)
-    : console_(console), store_(store), engine_(engine), log_(log) {
+                         const serve::HitScores& scores, serve::Log& log)
+    : console_(console), store_(store), engine_(engine), scores_(scores), log_(log) {
   if (!store_.url.empty() && store_.max_bytes) thread_ = std::thread([this] { work(); });
 }
 
@@ -121,9 +125,12 @@ Result<void> StoreUpkeep::collect() {
   store::BackendOptions options;
   options.keys = console_.keys;
   TQC_TRY_ASSIGN(const auto backend, store::open_backend(store_.url, options));
-  TQC_TRY_ASSIGN(
-      const store::CollectReport report,
-      store::collect(*backend, {.max_bytes = store_.max_bytes, .grace = std::chrono::minutes(5)}));
+  store::CollectOptions limits{.max_bytes = store_.max_bytes, .grace = std::chrono::minutes(5)};
+  const auto now = static_cast<double>(std::time(nullptr));
+  limits.order_by = [&](std::string_view name, std::chrono::seconds idle) {
+    return scores_.idle(name, idle, now);
+  };
+  TQC_TRY_ASSIGN(const store::CollectReport report, store::collect(*backend, limits));
   if (report.bytes_after < report.bytes_before) {
     log_.info("evict", {{"bytes", std::to_string(report.bytes_before - report.bytes_after)}});
   }

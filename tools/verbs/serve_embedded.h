@@ -51,14 +51,15 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
                                                    const EmbeddedFlags& flags,
                                                    const std::string& model,
                                                    const EmbeddedStore& store, serve::Log& log,
-                                                   serve::PromptLedger& ledger);
+                                                   serve::PromptLedger& ledger,
+                                                   serve::HitScores& scores);
 
 // Keeps the store below a limit, on a thread of its own, while the engine adds to it.
 class StoreUpkeep {
  public:
-  // Does nothing without a limit. All must outlive this.
+  // Does nothing without a limit. What has the lowest scores goes first. All must outlive this.
   StoreUpkeep(const Console& console, const EmbeddedStore& store, serve::Engine& engine,
-              serve::Log& log);
+              const serve::HitScores& scores, serve::Log& log);
   ~StoreUpkeep();
   StoreUpkeep(const StoreUpkeep&) = delete;
   StoreUpkeep& operator=(const StoreUpkeep&) = delete;
@@ -70,6 +71,7 @@ class StoreUpkeep {
   const Console& console_;
   const EmbeddedStore& store_;
   serve::Engine& engine_;
+  const serve::HitScores& scores_;
   serve::Log& log_;
   std::mutex mutex_;
   std::condition_variable stopped_;

@@ -94,6 +94,8 @@ class PromptStore {
   std::uint64_t read_bytes() const;
   // Layers of the prefix that begin() found; empty if it found no prefix.
   const std::vector<cache::LayerDesc>& found_layers() const;
+  // Its blobs, named as store::CollectOptions::order_by has them; likewise.
+  const std::vector<std::string>& found_blobs() const;
   const store::BackgroundPutReport& stored() const;  // after finish()
   // The same while blocks are being added; left_blocks is not counted.
   store::BackgroundPutReport stored_so_far() const;

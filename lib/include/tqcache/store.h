@@ -327,6 +327,9 @@ struct Prefix {
   std::string state_key;
 };
 
+// The blobs of a prefix, named as CollectOptions::order_by has them.
+std::vector<std::string> blob_names(const Prefix& prefix);
+
 // A fetched prompt: its sections in memory as they were stored. Satisfies the rules of a .tqkv
 // file.
 class StoredPrompt : public cache::CacheReader {
@@ -449,9 +452,10 @@ class Library {
 // A stored prefix as a cache that a model can continue.
 struct LoadedPrefix {
   cache::Cache cache;
-  Parameters parameters;         // of its chain
-  std::int64_t n_blocks = 0;     // that the store has as blocks
-  std::uint64_t read_bytes = 0;  // of blobs
+  Parameters parameters;           // of its chain
+  std::int64_t n_blocks = 0;       // that the store has as blocks
+  std::uint64_t read_bytes = 0;    // of blobs
+  std::vector<std::string> blobs;  // blob_names() of the prefix
 };
 
 // The longest stored prefix of `tokens` that leaves at least one token for the model; nullopt if

@@ -115,19 +115,6 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The blobs of a prefix, as store::CollectOptions::order_by names them.
-std::vector<std::string> blob_names(const store::Prefix& prefix) {
-  std::vector<std::string> names = {prefix.parameters_key};
-  for (std::size_t i = 0; i < prefix.chain.size(); ++i) {
-    names.push_back(store::block_name(prefix.chain[i], static_cast<std::int64_t>(i)));
-  }
-  if (!prefix.state_key.empty()) names.push_back(prefix.state_key);
-  if (prefix.snapshot) {
-    names.insert(names.end(), prefix.snapshot->data_keys.begin(), prefix.snapshot->data_keys.end());
-  }
-  return names;
-}
-
 bool is_dense_type(const std::string& type) {
   return type == "f32" || type == "f16" || type == "bf16";
 }
@@ -376,7 +363,7 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
     TQC_TRY_ASSIGN(common, cache::first_tokens(std::move(common), n_tokens));
   }
   TQC_TRY(interop::export_llama_state(*common, geometry_, path, export_options()));
-  scores_.hit(blob_names(found.prefix), seconds_now());
+  scores_.hit(store::blob_names(found.prefix), seconds_now());
   return n_tokens;
 }
 

@@ -143,6 +143,7 @@ struct PromptStore::State {
       usage.found_tokens = prefix.cache.n_tokens();
       usage.read_bytes = prefix.read_bytes;
       found_layers = prefix.parameters.layers;
+      found_blobs = std::move(prefix.blobs);
       if (putting) putting->begin(prefix);
       cache = std::move(prefix.cache);
     }
@@ -228,6 +229,7 @@ struct PromptStore::State {
   store::BackgroundPutReport stored;
   std::optional<store::PutReport> named;
   std::vector<cache::LayerDesc> found_layers;
+  std::vector<std::string> found_blobs;
   store::UsageNote usage;
   bool began = false;
   bool gave_up = false;
@@ -284,6 +286,8 @@ std::uint64_t PromptStore::read_bytes() const { return state_->usage.read_bytes;
 const std::vector<cache::LayerDesc>& PromptStore::found_layers() const {
   return state_->found_layers;
 }
+
+const std::vector<std::string>& PromptStore::found_blobs() const { return state_->found_blobs; }
 const store::BackgroundPutReport& PromptStore::stored() const { return state_->stored; }
 store::BackgroundPutReport PromptStore::stored_so_far() const {
   return state_->putting ? state_->putting->report() : state_->stored;

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "support/temp_dir.h"
+#include "tqcache/store.h"
+#include "tqcache/upkeep.h"
 
 namespace tqcache::serve {
 namespace {
@@ -126,6 +128,43 @@ TEST(Engine, AStoreSurvivesTheEngine) {
   const Answer parted = ask(*engine, greedy(other));
   EXPECT_EQ(parted.cached_tokens, 256);
   EXPECT_EQ(parted.text, text_of_session(other, 12));
+}
+
+// Of two prompts in a store, the one with more hits stays, although the other one was used last.
+TEST(Engine, CountsTheHitsOfWhatItTakesFromAStore) {
+  const TempDir dir;
+  const std::string url = "dir:" + (dir / "store").string();
+  HitScores scores;
+  const auto open = [&] {
+    return must(
+        Engine::open({.model = kModel, .n_threads = 1, .store_url = url, .scores = &scores}));
+  };
+  auto engine = open();
+  const Ids often = first_tokens(*engine, 600);
+  const Ids seldom(often.rbegin(), often.rend());
+  const Ids between(300, 9);
+  const auto ask_for = [&](const Ids& prompt) { return ask(*engine, greedy(prompt, 1)); };
+  for (const Ids& prompt : {often, seldom, between}) ask_for(prompt);
+  EXPECT_EQ(scores.size(), 0u);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(ask_for(often).cached_tokens, 512);
+    ask_for(between);
+  }
+  EXPECT_EQ(ask_for(seldom).source, PrefixSource::kStore);
+  engine.reset();
+  EXPECT_EQ(scores.size(), 8u);  // two blocks each, one between them, and parameters of each
+
+  const auto backend = must(store::open_backend(url, {}));
+  const std::uint64_t all = must(store::read_stats(*backend)).kinds[1].bytes;
+  store::CollectOptions limits{.max_bytes = all * 7 / 10, .grace = std::chrono::seconds(0)};
+  const auto now = static_cast<double>(std::time(nullptr));
+  limits.order_by = [&](std::string_view name, std::chrono::seconds idle) {
+    return scores.idle(name, idle, now);
+  };
+  must(store::collect(*backend, limits));
+  engine = open();
+  EXPECT_EQ(ask_for(often).cached_tokens, 512);
+  EXPECT_EQ(ask_for(seldom).cached_tokens, 0);
 }
 
 TEST(Engine, ABrokenStoreCostsOnlyTime) {

@@ -174,7 +174,12 @@ void Engine::finish_store() {
 
 Result<void> Engine::take_from_store(const GenerationRequest& request, const Progress& progress) {
   TQC_TRY_ASSIGN(store_, open_store(request.tenant));
-  return store_ ? session_->begin_from(*store_, request.prompt, progress) : Result<void>();
+  if (!store_) return {};
+  TQC_TRY(session_->begin_from(*store_, request.prompt, progress));
+  if (options_.scores != nullptr) {
+    options_.scores->hit(store_->found_blobs(), static_cast<double>(std::time(nullptr)));
+  }
+  return {};
 }
 
 // Makes a cache with the longest known prefix of the prompt, and one token less than the prompt at

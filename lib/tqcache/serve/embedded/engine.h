@@ -25,6 +25,7 @@
 #include "tqcache/quantize.h"
 #include "tqcache/serve/embedded/openai_request.h"
 #include "tqcache/serve/embedded/request_queue.h"
+#include "tqcache/serve/hit_scores.h"
 #include "tqcache/serve/prompt_ledger.h"
 #include "tqcache/session.h"
 
@@ -47,6 +48,8 @@ struct EngineOptions {
   bool shows_text = false;       // the ledger keeps how each prompt begins
   // Learns which prompts are kept, and must outlive the engine. Null: the engine has its own.
   PromptLedger* ledger = nullptr;
+  // Learns which blobs of the store are used, and must outlive the engine. Null: nobody does.
+  HitScores* scores = nullptr;
   std::function<void(const std::string& where, const std::string& message)> on_warning = {};
 };
 

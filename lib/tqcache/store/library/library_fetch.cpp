@@ -540,6 +540,18 @@ Result<FetchedPrefix> find_and_fetch(Library& library, const cache::Identity& id
 
 }  // namespace
 
+std::vector<std::string> blob_names(const Prefix& prefix) {
+  std::vector<std::string> names = {prefix.parameters_key};
+  for (std::size_t i = 0; i < prefix.chain.size(); ++i) {
+    names.push_back(block_name(prefix.chain[i], static_cast<std::int64_t>(i)));
+  }
+  if (!prefix.state_key.empty()) names.push_back(prefix.state_key);
+  if (prefix.snapshot) {
+    names.insert(names.end(), prefix.snapshot->data_keys.begin(), prefix.snapshot->data_keys.end());
+  }
+  return names;
+}
+
 Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::Identity& identity,
                                                 std::span<const std::int32_t> tokens,
                                                 const FindOptions& options, unsigned n_threads,
@@ -559,6 +571,7 @@ Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::I
     return corrupt("the store's tokens are not those of the prompt");
   }
   loaded.n_blocks = count(fetched.prefix.chain);
+  loaded.blobs = blob_names(fetched.prefix);
   loaded.parameters = std::move(fetched.prefix.parameters);
   loaded.read_bytes = fetched.stored->blob_bytes();
   return std::optional<LoadedPrefix>(std::move(loaded));
