@@ -1,12 +1,18 @@
 // A trained model with recurrent layers (models/hybrid): its answers, from memory and from files.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "cli/demo.h"
+#include "support/checkpoint_reader.h"
+#include "tqcache/decoder.h"
+#include "tqcache/model.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace hybrid_model_test {
@@ -98,6 +104,70 @@ TEST_P(HybridFiles, AnswerFromADenseATurboAndAnArchivedOne) {
 
 INSTANTIATE_TEST_SUITE_P(OfTokens, HybridFiles, testing::Values(3072, 15360),
                          [](const auto& n) { return std::to_string(n.param); });
+
+// A prompt of 300 tokens with a checkpoint behind 280, as a file of llama.cpp. The tokens behind
+// the checkpoint are computed again, and compared with keys, values and state of the file.
+class HybridProbe : public testing::Test {
+ protected:
+  // `spoil` changes the cache of all tokens, and not its checkpoint.
+  std::string write_state(const std::function<void(cache::Cache&)>& spoil = {}) {
+    const auto model = must(model::load_model(kHybrid));
+    std::vector<std::int32_t> ids(300);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(97 + 7 * i);
+    model::Decoder decoder(model->config, *model->weights, 1);
+    cache::Cache cache = must(model::make_cache(*model, Dtype::kF16));
+    must(decoder.prefill(cache, std::span(ids).first(280)));
+    cache::Checkpoint checkpoint = checkpoint_of(cache);
+    must(decoder.prefill(cache, std::span(ids).last(20)));
+    if (spoil) spoil(cache);
+    const CheckpointReader reader(std::move(cache), {std::move(checkpoint)});
+    must(format::write_cache_file(reader, tqkv_, {.overwrite = Overwrite::kAllow}));
+    const std::string state = (dir_ / "state.bin").string();
+    must({"convert", tqkv_, state, "--to", "llama-seq", "-m", kHybrid, "-f"});
+    return state;
+  }
+  Output import(const std::string& state) {
+    return tqcache({"convert", state, (dir_ / "back.tqkv").string(), "-m", kHybrid, "-f"});
+  }
+
+  TempDir dir_;
+  const std::string tqkv_ = (dir_ / "ours.tqkv").string();
+};
+
+TEST_F(HybridProbe, AcceptsAStateOfTheModel) {
+  const Output imported = import(write_state());
+  EXPECT_EQ(imported.exit_code, 0) << imported.err;
+  EXPECT_THAT(imported.err, testing::HasSubstr("its last 16 tokens, computed again, differ by"));
+  const auto verified = nlohmann::json::parse(must({"verify", tqkv_, "-m", kHybrid, "--json"}).out);
+  EXPECT_EQ(verified["probe"]["layers"].size(), 8u);
+  EXPECT_LT(verified["probe"]["layers"][0]["state_relative_error"], 0.001);
+  EXPECT_EQ(verified["probe"]["first_token"], 284);
+}
+
+TEST_F(HybridProbe, RefusesOtherKeys) {
+  const std::string state = write_state([](cache::Cache& cache) {
+    auto& layer = std::get<cache::AttentionLayer>(cache.layers[3]);
+    for (auto& block : std::get<cache::DenseSide>(layer.k).blocks) {
+      for (std::size_t i = 1; i < block.size(); i += 2) block[i] ^= std::byte{0x80};
+    }
+  });
+  const Output imported = import(state);
+  EXPECT_EQ(imported.exit_code, 22);
+  EXPECT_THAT(imported.err, testing::HasSubstr("layer 3 k: the last 16 tokens, recomputed"));
+  EXPECT_EQ(tqcache({"verify", tqkv_, "-m", kHybrid}).exit_code, 22);
+}
+
+TEST_F(HybridProbe, RefusesAnotherState) {
+  const std::string state = write_state([](cache::Cache& cache) {
+    for (cache::NamedArray& array : std::get<cache::StateLayer>(cache.layers[1]).arrays) {
+      if (array.name != "1") continue;
+      for (std::size_t i = 3; i < array.data.size(); i += 4) array.data[i] ^= std::byte{0x80};
+    }
+  });
+  const Output imported = import(state);
+  EXPECT_EQ(imported.exit_code, 22);
+  EXPECT_THAT(imported.err, testing::HasSubstr("layer 1 state: the last 16 tokens, recomputed"));
+}
 
 }  // namespace hybrid_model_test
 }  // namespace tqcache::test

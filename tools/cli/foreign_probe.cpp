@@ -104,16 +104,26 @@ Result<std::optional<std::string>> probe_foreign(const Console& console, const s
     return Found("its tokens are not known (--ids-file), so nothing says that it is of this model");
   }
   TQC_TRY_ASSIGN(cache::Cache loaded, in_file(name, load(cache, *model.model, cache.n_tokens())));
+  // Of a cache that cannot be cut shorter, the tokens behind its last context checkpoint.
+  std::optional<cache::Cache> earlier;
   if (!can_probe(loaded)) {
-    return Found("its state cannot be cut shorter, so nothing says that it is of this model");
+    const std::optional<std::int64_t> n = tokens_of_earlier_state(cache);
+    if (!n) {
+      return Found(
+          "its state cannot be cut shorter, and no context checkpoint is near its end, so nothing "
+          "says that it is of this model");
+    }
+    TQC_TRY_ASSIGN(earlier, in_file(name, load(cache, *model.model, *n)));
   }
   // The reader of the other program's file has set the source format.
   const bool is_quantized = cache.description().identity.source_format.ends_with(")");
   const double limit = foreign_limit(*model.model, is_quantized);
   ProgressBar bar(console, "probing", Unit::kTokens);
-  TQC_TRY_ASSIGN(const ProbeReport report,
-                 in_file(name, probe(std::move(loaded), *model.model, n_probe, limit, n_threads,
-                                     bar.callback())));
+  const auto made =
+      earlier ? probe_behind(*std::move(earlier), std::move(loaded), *model.model, n_probe, limit,
+                             n_threads, bar.callback())
+              : probe(std::move(loaded), *model.model, n_probe, limit, n_threads, bar.callback());
+  TQC_TRY_ASSIGN(const ProbeReport report, in_file(name, made));
   if (const std::optional<std::string> complaint = report.complaint()) {
     return Error{ErrorCode::kMismatch,
                  *complaint + "; the file is of another model, or was not read correctly", name};

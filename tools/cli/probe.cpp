@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <span>
+#include <string_view>
 
 #include "tqcache/cache.h"
 #include "tqcache/decoder.h"
+#include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/model/loading/weights.h"
 
 namespace tqcache::cli {
@@ -35,11 +38,17 @@ struct LayerRows {
   std::vector<float> v;
 };
 
+// Of recurrent state, which is to be in our layout, all values.
 std::vector<LayerRows> last_rows(const cache::Cache& cache, std::int64_t first) {
   std::vector<LayerRows> rows;
   for (const cache::Layer& any : cache.layers) {
-    const auto* layer = std::get_if<cache::AttentionLayer>(&any);
-    if (layer == nullptr) continue;
+    if (const auto* state = std::get_if<cache::StateLayer>(&any)) {
+      const auto inputs = model::convolution_inputs(*state);
+      const auto matrices = model::head_matrices(*state);
+      rows.push_back({{inputs.begin(), inputs.end()}, {matrices.begin(), matrices.end()}});
+      continue;
+    }
+    const cache::AttentionLayer* const layer = cache::attention_of(any);
     rows.push_back({last_rows(layer->k, layer->shape, cache.n_tokens(), first),
                     last_rows(layer->v, layer->shape, cache.n_tokens(), first)});
   }
@@ -105,12 +114,15 @@ std::vector<ProbeLayer> layer_limits(const cache::Cache& cache, double dense) {
   const double packed = limit_of(dense, bits);
   std::vector<ProbeLayer> layers;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
-    const auto* layer = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
-    if (layer == nullptr) continue;
+    const cache::AttentionLayer* const layer = cache::attention_of(cache.layers[i]);
+    if (layer == nullptr) {
+      layers.push_back({static_cast<std::int64_t>(i), 0, 0, true, packed, packed});
+      continue;
+    }
     const auto limit = [&](const cache::Side& side) {
       return i == 0 && last_block_is_dense(side, cache.n_tokens()) ? dense : packed;
     };
-    layers.push_back({static_cast<std::int64_t>(i), 0, 0, limit(layer->k), limit(layer->v)});
+    layers.push_back({static_cast<std::int64_t>(i), 0, 0, false, limit(layer->k), limit(layer->v)});
   }
   return layers;
 }
@@ -204,6 +216,25 @@ Result<std::optional<std::int64_t>> find_wrong_token(const cache::Cache& cache,
   return wrong;
 }
 
+// Appends those of `tokens` that the cache does not have, also beyond the context of the model.
+Result<void> compute_rest(cache::Cache& cache, std::span<const std::int32_t> tokens,
+                          const model::Model& model, unsigned n_threads, const Progress& progress) {
+  model::ModelConfig config = model.config;
+  config.context_length = std::max(config.context_length, std::ssize(tokens));
+  model::Decoder decoder(config, *model.weights, n_threads);
+  const auto rest = tokens.subspan(static_cast<std::size_t>(cache.n_tokens()));
+  TQC_TRY(decoder.prefill(cache, rest, progress));
+  return {};
+}
+
+void compare(const std::vector<LayerRows>& old_rows, const std::vector<LayerRows>& new_rows,
+             ProbeReport& report) {
+  for (std::size_t i = 0; i < old_rows.size(); ++i) {
+    report.layers[i].k_error = relative_error(old_rows[i].k, new_rows[i].k);
+    report.layers[i].v_error = relative_error(old_rows[i].v, new_rows[i].v);
+  }
+}
+
 bool is_in_blocks(const model::Matrix& matrix) {
   using tensors::TensorType;
   return matrix.n_rows > 0 && matrix.type != TensorType::kF32 && matrix.type != TensorType::kF16 &&
@@ -232,7 +263,7 @@ Result<void> check_token_ids(const cache::CacheDesc& cache, const model::ModelCo
 }
 
 std::optional<std::string> ProbeReport::complaint() const {
-  const auto tell = [&](std::int64_t layer, char side, double error, double limit) {
+  const auto tell = [&](std::int64_t layer, std::string_view side, double error, double limit) {
     if (std::isinf(error)) {
       return fmt::format(
           "layer {} {}: all values of the last {} tokens are zero: they were not computed "
@@ -246,10 +277,10 @@ std::optional<std::string> ProbeReport::complaint() const {
   for (const ProbeLayer& layer : layers) {
     // This form of the comparison also catches NaN.
     if (!(layer.k_error <= layer.k_limit)) {
-      return tell(layer.layer, 'k', layer.k_error, layer.k_limit);
+      return tell(layer.layer, layer.is_state ? "convolution" : "k", layer.k_error, layer.k_limit);
     }
     if (!(layer.v_error <= layer.v_limit)) {
-      return tell(layer.layer, 'v', layer.v_error, layer.v_limit);
+      return tell(layer.layer, layer.is_state ? "state" : "v", layer.v_error, layer.v_limit);
     }
   }
   if (wrong_token) {  // the last tokens are right
@@ -280,21 +311,43 @@ Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::in
   report.n_tokens = n_tokens - report.first_token;
   report.layers = layer_limits(cache, dense_limit);
 
-  const std::vector<std::int32_t> ids(cache.tokens.begin() + report.first_token,
-                                      cache.tokens.end());
   const std::int64_t first_in_block = report.first_token - block_first;
   const std::vector<LayerRows> old_rows = last_rows(cache, first_in_block);
   TQC_TRY_ASSIGN(report.wrong_token, find_wrong_token(cache, model, dense_limit, n_threads));
+  const std::vector<std::int32_t> tokens = cache.tokens;
   TQC_TRY_ASSIGN(cache::Cache again, cache::truncate(std::move(cache), report.first_token));
-  model::ModelConfig config = model.config;  // with room for these tokens
-  config.context_length = std::max(config.context_length, n_tokens);
-  model::Decoder decoder(config, *model.weights, n_threads);
-  TQC_TRY(decoder.prefill(again, ids, progress));
-  const std::vector<LayerRows> new_rows = last_rows(again, first_in_block);
-  for (std::size_t i = 0; i < old_rows.size(); ++i) {
-    report.layers[i].k_error = relative_error(old_rows[i].k, new_rows[i].k);
-    report.layers[i].v_error = relative_error(old_rows[i].v, new_rows[i].v);
+  TQC_TRY(compute_rest(again, tokens, model, n_threads, progress));
+  compare(old_rows, last_rows(again, first_in_block), report);
+  return report;
+}
+
+std::optional<std::int64_t> tokens_of_earlier_state(const cache::CacheReader& cache) {
+  constexpr std::int64_t kMostBehind = 4096;  // an answer, and not a long prompt
+  const std::int64_t n = cache::last_state_before(cache, cache.n_tokens() - 1);
+  if (n <= 0 || cache.n_tokens() - n > kMostBehind) return std::nullopt;
+  return n;
+}
+
+Result<ProbeReport> probe_behind(cache::Cache earlier, cache::Cache cache,
+                                 const model::Model& model, std::int64_t n_last, double dense_limit,
+                                 unsigned n_threads, const Progress& progress) {
+  const std::int64_t n_tokens = cache.n_tokens();
+  assert(earlier.n_tokens() < n_tokens);
+  const std::int64_t block_first = (cache::block_count(n_tokens) - 1) * cache::kTokenBlock;
+  ProbeReport report;
+  report.first_token = std::max({block_first, n_tokens - n_last, earlier.n_tokens()});
+  for (cache::Layer& layer : cache.layers) {
+    report.first_token = std::max(report.first_token, cache::first_token(layer, n_tokens));
+    if (auto* const state = std::get_if<cache::StateLayer>(&layer)) {
+      TQC_TRY(model::adopt_delta_state(model.config, *state));
+    }
   }
+  report.n_tokens = n_tokens - report.first_token;
+  report.layers = layer_limits(cache, dense_limit);
+  TQC_TRY_ASSIGN(report.wrong_token, find_wrong_token(cache, model, dense_limit, n_threads));
+  TQC_TRY(compute_rest(earlier, cache.tokens, model, n_threads, progress));
+  const std::int64_t first_in_block = report.first_token - block_first;
+  compare(last_rows(cache, first_in_block), last_rows(earlier, first_in_block), report);
   return report;
 }
 

@@ -14,6 +14,7 @@
 #include "tqcache/error.h"
 #include "tqcache/model.h"
 #include "tqcache/progress.h"
+#include "tqcache/reader.h"
 
 namespace tqcache::cli {
 
@@ -34,7 +35,8 @@ struct ProbeLayer {
   std::int64_t layer = 0;
   double k_error = 0;  // |new - old| / |old| over all probed head vectors
   double v_error = 0;
-  double k_limit = 0;  // errors up to this are expected
+  bool is_state = false;  // recurrent: k for the inputs of the convolution, v for the matrices
+  double k_limit = 0;     // errors up to this are expected
   double v_limit = 0;
 };
 
@@ -75,5 +77,19 @@ Result<void> check_token_ids(const cache::CacheDesc& cache, const model::ModelCo
 // Errors:   kInvalidArgument (an empty cache), those of the decoder.
 Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::int64_t n_last,
                           double dense_limit, unsigned n_threads, const Progress& progress);
+
+// The tokens of the last earlier state of a cache, such as a context checkpoint, from which
+// probe_behind() can start: at most 4,096 tokens follow it. nullopt if there is none.
+std::optional<std::int64_t> tokens_of_earlier_state(const cache::CacheReader& cache);
+
+// Probes a cache that cannot be truncated from an earlier state of it, such as a context
+// checkpoint. All tokens behind that state are computed again. Compared are keys and values of the
+// last ones, at most `n_last`, also in sliding windows, and recurrent state.
+//
+// Requires: as probe(), but for can_probe(); `earlier` has the first tokens of `cache`, and fewer.
+// Errors:   those of the decoder.
+Result<ProbeReport> probe_behind(cache::Cache earlier, cache::Cache cache,
+                                 const model::Model& model, std::int64_t n_last, double dense_limit,
+                                 unsigned n_threads, const Progress& progress);
 
 }  // namespace tqcache::cli

@@ -17,6 +17,7 @@
 #include "migrations/v1_file.h"
 #include "tqcache/cache.h"
 #include "tqcache/decoder.h"
+#include "tqcache/format/section_reader.h"
 #include "tqcache/model.h"
 
 namespace tqcache::cli {
@@ -57,10 +58,12 @@ Json probe_json(const ProbeReport& report) {
   for (const ProbeLayer& layer : report.layers) {
     Json row;
     row["layer"] = layer.layer;
-    row["k_relative_error"] = layer.k_error;
-    row["k_limit"] = layer.k_limit;
-    row["v_relative_error"] = layer.v_error;
-    row["v_limit"] = layer.v_limit;
+    const std::string k = layer.is_state ? "convolution" : "k";
+    const std::string v = layer.is_state ? "state" : "v";
+    row[k + "_relative_error"] = layer.k_error;
+    row[k + "_limit"] = layer.k_limit;
+    row[v + "_relative_error"] = layer.v_error;
+    row[v + "_limit"] = layer.v_limit;
     json["layers"].push_back(std::move(row));
   }
   return json;
@@ -173,10 +176,21 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   // The last tokens of a predicted archive are coded, too.
   const bool is_predicted = info.prediction.has_value();
   const double limit = is_predicted ? std::max(flags.limit, kForeignQuantizedLimit) : flags.limit;
-  if (!can_probe(cache)) return {};  // only the fingerprints can be checked
+  std::optional<cache::Cache> earlier;
+  if (!can_probe(cache)) {
+    TQC_TRY_ASSIGN(const auto reader,
+                   in_file(name, format::SectionReader::open(source, console.keys)));
+    const std::optional<std::int64_t> n = tokens_of_earlier_state(reader);
+    if (!n) return {};  // only the fingerprints can be checked
+    TQC_TRY_ASSIGN(const auto first, in_file(name, cache::first_tokens(cache::borrow(reader), *n)));
+    TQC_TRY_ASSIGN(earlier, in_file(name, cache::load(*first, {.n_threads = flags.n_threads})));
+  }
   ProgressBar bar(console, "probing", Unit::kTokens);
-  TQC_TRY_ASSIGN(findings.probe, in_file(name, probe(std::move(cache), *model, flags.n_probe, limit,
-                                                     flags.n_threads, bar.callback())));
+  auto made = earlier ? probe_behind(*std::move(earlier), std::move(cache), *model, flags.n_probe,
+                                     limit, flags.n_threads, bar.callback())
+                      : probe(std::move(cache), *model, flags.n_probe, limit, flags.n_threads,
+                              bar.callback());
+  TQC_TRY_ASSIGN(findings.probe, in_file(name, std::move(made)));
   if (std::optional<std::string> complaint = findings.probe->complaint()) {
     if (info.identity.source_format != "tqcache") {
       *complaint += fmt::format(
