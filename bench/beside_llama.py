@@ -23,7 +23,6 @@ import os
 import pathlib
 import platform
 import random
-import shutil
 import socket
 import statistics
 import subprocess
@@ -116,15 +115,19 @@ def make_prompts(args, folder):
     ids = {}
     for n in args.lengths:
         dense = folder / f"{n}-f16.kv"
-        tqcache("prefill", "-m", args.model, "--file", args.text, "--tokens", n, "-o", dense, "-q")
+        if not dense.exists():
+            tqcache("prefill", "-m", args.model, "--file", args.text, "--tokens", n, "-o", dense,
+                    "-q")
         ids[n] = json.loads(tqcache("info", dense, "--show-text", "--json"))["token_ids"]
         assert len(ids[n]) == n, f"the text has {len(ids[n])} tokens"
         for kv in args.kv:
             tqcache("convert", dense, folder / f"{n}-{kv}.slot", "-m", args.model, "--to", "llama-seq",
-                    "--llama-server-tokens", "--llama-k-type", kv, "--llama-v-type", kv, "-q")
+                    "--llama-server-tokens", "--llama-k-type", kv, "--llama-v-type", kv,
+                    "--llama-version", args.slot_version, "-q", "-f")
         for config in args.configs:
             if config != "f16":
-                tqcache("convert", dense, folder / f"{n}-{config}.kv", "--config", config, "-q")
+                tqcache("convert", dense, folder / f"{n}-{config}.kv", "--config", config, "-q",
+                        "-f")
     return ids
 
 
@@ -220,6 +223,11 @@ def main():
     parser.add_argument("--activations", default="16", choices=("8", "16"),
                         help="bits of tqcache's activations in decode steps")
     parser.add_argument("--text", help="measure decode alone, behind the first tokens of this file")
+    parser.add_argument("--prompts", type=pathlib.Path,
+                        help="with --text: folder that keeps the computed prompts; those that are "
+                        "there are taken as they are")
+    parser.add_argument("--slot-version", default="4",
+                        help="of llama.cpp's files of sequences; older builds read 2 or 3")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vocabulary", type=int, default=30000,
                         help="token ids are below this number")
@@ -230,7 +238,9 @@ def main():
     rows = [("llama.cpp", kv) for kv in args.kv] + [("tqcache", config) for config in args.configs]
     speeds = {row: {n: [] for n in args.lengths} for row in rows}
     random.seed(1)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="beside-llama-"))
+    temporary = tempfile.TemporaryDirectory(prefix="beside-llama-")
+    folder = args.prompts or pathlib.Path(temporary.name)
+    folder.mkdir(exist_ok=True)
     ids = make_prompts(args, folder) if args.text else None
     with tempfile.NamedTemporaryFile("w", prefix="llama-", suffix=".log", delete=False) as log:
         for done in range(args.rounds):
@@ -240,7 +250,7 @@ def main():
                 measure(args, speeds, log)
             print(f"round {done + 1} of {args.rounds} done", file=sys.stderr)
     os.unlink(log.name)
-    shutil.rmtree(folder)
+    temporary.cleanup()
     print(f"{os.path.basename(args.model)}, {args.threads} threads, {cpu_name()}, medians of "
           f"{args.rounds} rounds, tokens/s unless a table says ms\n")
     if not args.text:
