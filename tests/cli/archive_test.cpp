@@ -214,6 +214,39 @@ TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
   expect_refusal(archive({"--profile", other}), 21, "version");
 }
 
+// A store holds no profiles: what it takes and gives back are the decoded values.
+TEST(PredictedArchive, IsStoredAsItsDecodedValues) {
+  const TempDir dir;
+  const auto folder = dir / "profiles";
+  std::filesystem::create_directory(folder);
+  const std::string profile = (folder / "small.tqprofile").string();
+  must(write_file_atomically(profile, predict::profile_bytes(small_profile()), Overwrite::kRefuse));
+  const std::string dense = (dir / "dense.kv").string(), archive = (dir / "a.tqkv").string();
+  const std::string back = (dir / "back.kv").string(), url = "dir:" + (dir / "store").string();
+  must(format::write_cache_file(predicted_model_cache(600), dense));
+  must({"convert", dense, archive, "--tier", "archive", "--bits", "3", "--profile", profile});
+  const std::vector<std::string> put = {"store", "put", archive, "--store", url, "--json"};
+  expect_refusal(put, 21, "TQCACHE_PROFILES");
+
+  ::setenv("TQCACHE_PROFILES", folder.c_str(), 1);
+  const Output output = must(put);
+  ::unsetenv("TQCACHE_PROFILES");
+  EXPECT_THAT(output.err, HasSubstr("its values were stored as decoded"));
+  const json told = json::parse(output.out);
+  EXPECT_EQ(told["was_predicted"], true);
+  EXPECT_GT(told["bytes"], 2 * std::filesystem::file_size(archive));
+  must({"store", "get", "a", "--store", url, "-o", back});
+  const json info = json::parse(must({"info", back, "--json"}).out);
+  EXPECT_FALSE(info.contains("prediction"));
+  EXPECT_EQ(info["content_name"],
+            json::parse(must({"info", archive, "--json"}).out)["content_name"]);
+
+  const Output of_dense =
+      must({"store", "put", dense, "--store", "dir:" + (dir / "other").string(), "--json"});
+  EXPECT_EQ(json::parse(of_dense.out)["was_predicted"], false);
+  EXPECT_EQ(of_dense.err.find("decoded"), std::string::npos);
+}
+
 // Caches that a profile cannot predict become archives as they are without one, and convert says
 // so.
 TEST(PredictedArchive, FallsBackToAnArchiveWithoutPrediction) {

@@ -13,6 +13,7 @@
 
 #include "demo_model.h"
 #include "support/small_profile.h"
+#include "tqcache/base/memory_budget.h"
 #include "tqcache/predict/rate.h"
 
 namespace tqcache::test {
@@ -96,6 +97,27 @@ TEST(Calibration, RefusesTheCheckpointOfAnother) {
   EXPECT_EQ(with(good), ErrorCode::kInterrupted);
 }
 
+// Refused before any memory is taken for it.
+TEST(Calibration, RefusesWhatTakesTooMuchMemory) {
+  const auto model = must(model::load_model(TQCACHE_DEMO_MODEL "/tqcache-demo-17m.q8_0.gguf"));
+  const auto refusal_of = [&](std::int64_t depth) {
+    eval::CalibrationOptions options = small_options();
+    options.depth = depth;
+    const auto refused = eval::calibrate(*model, {}, options, {});
+    EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
+    return refused.error().message;
+  };
+  const MemoryBudget before = memory_budget();
+  set_memory_budget(MemoryBudget::of_user(1 << 20));
+  EXPECT_THAT(refusal_of(1), HasSubstr("the sums of the calibration: "));
+  set_memory_budget(MemoryBudget::of_user(std::uint64_t{1} << 62));
+  model->config.n_kv_heads = 16;
+  model->config.head_dim = 128;
+  model->config.n_layers = 48;
+  EXPECT_THAT(refusal_of(1), HasSubstr("use fewer earlier layers"));
+  set_memory_budget(before);
+}
+
 // Refused before any weight is read.
 TEST(Calibration, RefusesWhatIsTooWideByName) {
   const auto model = must(model::load_model(TQCACHE_DEMO_MODEL "/tqcache-demo-17m.q8_0.gguf"));
@@ -109,8 +131,8 @@ TEST(Calibration, RefusesWhatIsTooWideByName) {
     return refused.error().message;
   };
   EXPECT_THAT(refusal_of(4), HasSubstr("a predictor would have 9220 inputs, more than 8192"));
-  model->config.n_kv_heads = 9;
-  EXPECT_THAT(refusal_of(1), HasSubstr("1152 channels of keys; predictors have up to 1024"));
+  model->config.n_kv_heads = 17;
+  EXPECT_THAT(refusal_of(1), HasSubstr("2176 channels of keys; predictors have up to 2048"));
 }
 
 TEST(StepRate, FallsWithTheStep) {

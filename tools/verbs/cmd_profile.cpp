@@ -196,7 +196,7 @@ Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& fla
   note(console, fmt::format("{}: written, {} bytes, from {}", flags.output, grouped(file.size()),
                             counted(static_cast<std::int64_t>(profile.n_tokens), "token")));
   if (options.n_features > 0 && profile.n_features == 0) {
-    note(console, "no features of tokens: the model is wider than 1,024");
+    note(console, "no features of tokens: the model is wider than 8,192");
   }
   if (console.json) {
     TQC_TRY(print_json(prediction_json(flags, profile, file)));

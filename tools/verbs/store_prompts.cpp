@@ -21,7 +21,8 @@ constexpr const char* kStorePutExamples =
     R"(Blocks that the store has already, whoever put them, are not sent again: prompts with a common
 prefix share it. The prompt is kept under its name until it is removed (tqcache store rm) or expires
 (tqcache store gc --max-age). Use tqcache convert first for files of other programs, and with
---model for files of version 1, which lack the fingerprints that prompts are found by.
+--model for files of version 1, which lack the fingerprints that prompts are found by. Predicted
+archives are stored with their values as decoded, which takes more bytes than the file.
 
 Only holders of the same salt can find the prompt. The salt is read from a file, because command
 lines are visible to other users.
@@ -52,7 +53,7 @@ Result<std::string> name_of(const PutFlags& flags) {
 }
 
 Json report_json(const PutFlags& flags, const OpenStore& store, const std::string& name,
-                 const store::PutReport& report) {
+                 bool was_predicted, const store::PutReport& report) {
   Json json;
   json["schema"] = 1;
   json["file"] = flags.file;
@@ -66,16 +67,23 @@ Json report_json(const PutFlags& flags, const OpenStore& store, const std::strin
   json["new_checkpoint_bytes"] = report.new_checkpoint_bytes;
   json["bytes"] = report.bytes;
   json["new_bytes"] = report.new_bytes;
+  json["was_predicted"] = was_predicted;
   json["content_name"] = name.empty() ? Json(nullptr) : Json(to_hex(report.content_name));
   return json;
 }
 
-void tell(const Console& console, const std::string& file, const std::string& name,
-          const store::PutReport& report) {
+void tell(const Console& console, const CacheInput& input, bool was_predicted,
+          const std::string& name, const store::PutReport& report) {
+  const std::string& file = input.name;
   const std::string kept = name.empty() ? "" : fmt::format(", named {}", name);
   note(console, fmt::format("{}: {}{}; {} of {} blocks new, {} of {} bytes", file,
                             counted(report.n_tokens, "token"), kept, report.new_blocks,
                             report.blocks, grouped(report.new_bytes), grouped(report.bytes)));
+  if (was_predicted) {
+    note(console, fmt::format("{}: a predicted archive of {} bytes; its values were stored as "
+                              "decoded, and need no profile when they are read",
+                              file, grouped(input.file_bytes)));
+  }
   if (report.checkpoints > 0) {
     note(console, fmt::format("{} stored as states that prompts resume from, {} bytes new",
                               counted(report.checkpoints, "checkpoint"),
@@ -94,6 +102,8 @@ void tell(const Console& console, const std::string& file, const std::string& na
 Result<ExitCode> run(const Console& console, const PutFlags& flags) {
   TQC_TRY_ASSIGN(const std::string name, name_of(flags));
   TQC_TRY_ASSIGN(const CacheInput input, open_cache(flags.file, flags.n_threads));
+  TQC_TRY_ASSIGN(const format::CacheFileInfo info,
+                 in_file(input.name, format::read_cache_info(*input.source, console.keys)));
   TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kPut));
   store::Library library = store.library(flags.n_threads);
   ProgressBar bar(console, "storing", Unit::kBlocks);
@@ -108,8 +118,9 @@ Result<ExitCode> run(const Console& console, const PutFlags& flags) {
   }
   const store::PutReport report = std::move(put).value();
   bar.clear();
-  tell(console, input.name, name, report);
-  if (console.json) TQC_TRY(print_json(report_json(flags, store, name, report)));
+  const bool was_predicted = info.prediction.has_value();
+  tell(console, input, was_predicted, name, report);
+  if (console.json) TQC_TRY(print_json(report_json(flags, store, name, was_predicted, report)));
   return ExitCode::kDone;
 }
 

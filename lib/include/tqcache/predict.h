@@ -26,7 +26,7 @@ namespace tqcache::predict {
 inline constexpr std::int64_t kMaxDepth = 8;
 inline constexpr std::int64_t kMaxFeatures = 1024;
 inline constexpr std::int64_t kMaxVocabulary = 1 << 20;
-inline constexpr std::int64_t kMaxChannels = 1024;  // n_kv_heads * head_dim
+inline constexpr std::int64_t kMaxChannels = 2048;  // n_kv_heads * head_dim
 inline constexpr std::size_t kMaxCurvePoints = 64;
 inline constexpr std::uint64_t kMaxProfileBytes = std::uint64_t{1} << 30;
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/base/memory_budget.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/codec/trellis/symmetric_eigen.h"
@@ -20,6 +21,7 @@
 #include "tqcache/eval/calibration_state.h"
 #include "tqcache/eval/divergence.h"
 #include "tqcache/eval/predicted.h"
+#include "tqcache/eval/principal_directions.h"
 #include "tqcache/eval/total_progress.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/matrix.h"
@@ -73,13 +75,20 @@ std::vector<std::vector<std::int32_t>> take_windows(
   return windows;
 }
 
+// The covariance of wider embeddings is not computed: its eigenvectors take minutes.
+constexpr std::size_t kMostWholeWidth = 1024;
+
+bool has_features(const model::Model& model, const CalibrationOptions& options) {
+  return options.n_features > 0 && model.config.d_model <= kMaxFeatureWidth;
+}
+
 // The principal directions of the embeddings of frequent tokens, and every token along them.
 Result<void> make_features(const model::Model& model,
                            const std::vector<std::vector<std::int32_t>>& windows,
                            const CalibrationOptions& options, predict::Profile& profile) {
   const model::Matrix& embedding = model.weights->token_embedding;
   const std::size_t dim = to_size(embedding.n_cols);
-  if (options.n_features == 0 || dim > codec::kMaxEigenSize) return {};
+  if (!has_features(model, options)) return {};
   const std::size_t n_features = std::min(to_size(options.n_features), dim);
   std::map<std::int32_t, double> counts;
   for (const auto& window : windows) {
@@ -92,17 +101,24 @@ Result<void> make_features(const model::Model& model,
     const auto factor = static_cast<float>(std::sqrt(static_cast<double>(dim) / squares));
     for (float& x : row) x *= factor;
   };
-  AlignedFloats rows, sums(dim * dim);
-  for (const auto& [id, count] : counts) {
-    rows.resize(rows.size() + dim);
-    const auto row = std::span(rows).last(dim);
-    load(id, row);
-    const auto factor = static_cast<float>(std::sqrt(count));
+  const std::vector<std::pair<std::int32_t, double>> tokens(counts.begin(), counts.end());
+  const auto load_token = [&](std::size_t i, std::span<float> row) {
+    load(tokens[i].first, row);
+    const auto factor = static_cast<float>(std::sqrt(tokens[i].second));
     for (float& x : row) x *= factor;
+  };
+  codec::SymmetricEigen eigen;
+  if (dim <= kMostWholeWidth) {
+    AlignedFloats rows(tokens.size() * dim), sums(dim * dim);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      load_token(i, std::span(rows).subspan(i * dim, dim));
+    }
+    codec::multiply_columns(rows, rows, dim, sums);
+    const Doubles covariance(sums.begin(), sums.end());
+    TQC_TRY_ASSIGN(eigen, codec::symmetric_eigen(dim, covariance));
+  } else {
+    TQC_TRY_ASSIGN(eigen, principal_directions(dim, tokens.size(), load_token, n_features));
   }
-  codec::multiply_columns(rows, rows, dim, sums);
-  const Doubles covariance(sums.begin(), sums.end());
-  TQC_TRY_ASSIGN(const codec::SymmetricEigen eigen, codec::symmetric_eigen(dim, covariance));
   profile.n_features = static_cast<std::int64_t>(n_features);
   profile.vocab_size = embedding.n_rows;
   profile.features.resize(to_size(embedding.n_rows) * n_features);
@@ -804,12 +820,52 @@ Result<void> check_model(const model::Model& model, const CalibrationOptions& op
   return {};
 }
 
+// Refuses what needs more memory than there is, or gives a file that is too large, before anything
+// is read.
+Result<void> check_size(const model::Model& model, const CalibrationOptions& options) {
+  const model::ModelConfig& config = model.config;
+  predict::Profile profile;
+  profile.shape = config.head_shape();
+  profile.depth = std::min(options.depth, config.n_layers - 1);
+  if (has_features(model, options)) {
+    profile.n_features = std::min(options.n_features, config.d_model);
+    profile.vocab_size = config.vocab_size;
+  }
+  const std::uint64_t dim = to_u64(profile.channels()), square = dim * dim;
+  const std::uint64_t n_features = to_u64(profile.n_features);
+  const std::uint64_t n_threads = thread_count(options.n_threads);
+  std::uint64_t numbers = to_u64(profile.vocab_size) * n_features;  // bytes of the file
+  std::uint64_t doubles = n_features * n_features, most_inputs = 0;
+  for (std::int64_t layer = 0; layer < config.n_layers; ++layer) {
+    for (const std::size_t side : {to_size(2 * layer), to_size(2 * layer + 1)}) {
+      const std::uint64_t n_inputs = to_u64(profile.n_inputs(side));
+      numbers += (n_inputs + dim) * dim;
+      most_inputs = std::max(most_inputs, n_inputs);
+    }
+    const std::uint64_t n_before = to_u64(std::min(profile.depth, layer));
+    doubles += 4 * square * (n_before + 1) + 2 * dim * n_features;  // sums of products
+    doubles += 2 * 3 * square;  // covariance of residuals, roots of metrics
+  }
+  if (numbers > predict::kMaxProfileBytes) {
+    return too_large(
+        fmt::format("{} earlier layers: a profile of {} bytes, more than {}; use fewer "
+                    "earlier layers",
+                    options.depth, numbers, predict::kMaxProfileBytes));
+  }
+  doubles += n_threads * (2 * most_inputs * most_inputs + 3 * most_inputs * dim);  // of a predictor
+  const std::uint64_t columns =
+      to_u64(config.n_layers) * 2 * dim * to_u64(options.window) * sizeof(float);
+  return memory_budget().check(doubles * sizeof(double) + columns + numbers,
+                               "the sums of the calibration");
+}
+
 }  // namespace
 
 Result<predict::Profile> calibrate(const model::Model& model,
                                    std::span<const std::vector<std::int32_t>> texts,
                                    const CalibrationOptions& options, const Progress& progress) {
   TQC_TRY(check_model(model, options));
+  TQC_TRY(check_size(model, options));
   TQC_TRY(model::load_blas());
   const auto windows = take_windows(texts, options);
   if (windows.empty()) {

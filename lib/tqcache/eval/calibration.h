@@ -15,6 +15,9 @@
 
 namespace tqcache::eval {
 
+// Models whose embeddings are wider have no features.
+inline constexpr std::int64_t kMaxFeatureWidth = 8192;
+
 struct CalibrationOptions {
   std::int64_t depth = 2;         // earlier layers that a layer is predicted from
   std::int64_t n_features = 128;  // of a token; fewer if the model is narrower
@@ -30,9 +33,11 @@ struct CalibrationOptions {
 
 // Shapes:   texts: the ids of each text, which contribute equally.
 // Progress: tokens read, over all runs.
-// Errors:   kUnsupported (layers without full attention; more than 1,024 channels),
-//           kInvalidArgument (texts shorter than a window), kInterrupted, those of the decoder
-//           and of the checkpoint (kMismatch: of another calibration).
+// Errors:   kUnsupported (layers without full attention; more than predict::kMaxChannels),
+//           kTooLarge (its sums need more memory than the budget has, or its file would be larger
+//           than predict::kMaxProfileBytes), kInvalidArgument (texts shorter than a window),
+//           kInterrupted, those of the decoder and of the checkpoint (kMismatch: of another
+//           calibration).
 Result<predict::Profile> calibrate(const model::Model& model,
                                    std::span<const std::vector<std::int32_t>> texts,
                                    const CalibrationOptions& options, const Progress& progress);

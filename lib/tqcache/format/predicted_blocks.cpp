@@ -22,15 +22,6 @@ using predict::BlockCoder;
 using predict::BlockRope;
 using predict::Predictor;
 
-// Of the bits that were asked for: what the search aims at, and from where on it is content.
-constexpr double kAim = 0.995;
-constexpr double kGoodEnough = 0.985;
-
-Dtype dtype_of(const cache::CacheDesc& cache, std::size_t side) {
-  const auto& layer = std::get<cache::AttentionDesc>(cache.layers[side / 2]);
-  return (side % 2 == 0 ? layer.k : layer.v).dtype;
-}
-
 // A token block of a cache, on its way through the coder.
 struct BlockWork {
   BlockWork(const Predictor& predictor, const cache::CacheDesc& cache, float step,
@@ -78,7 +69,7 @@ Result<PredictedBlock> decode_block(const Manifest& manifest, const Predictor& p
     const SectionInfo& section = manifest.sections[index];
     const auto decode = [&]() -> Result<void> {
       TQC_TRY(read(section, stored));
-      const Dtype dtype = dtype_of(manifest, side);
+      const Dtype dtype = predicted_dtype(manifest, side);
       const std::size_t n_dense = work.dense_bytes(dtype);
       if (stored.size() < n_dense) return corrupt("shorter than its sink tokens");
       const ByteView bytes = stored;
@@ -93,10 +84,8 @@ Result<PredictedBlock> decode_block(const Manifest& manifest, const Predictor& p
   return result;
 }
 
-// Without raw values if only the size counts.
 Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Predictor& predictor,
-                                    float step, std::int64_t n_sinks, std::int64_t block,
-                                    bool with_raw = true) {
+                                    float step, std::int64_t n_sinks, std::int64_t block) {
   const cache::CacheDesc& cache = source.description();
   BlockWork work(predictor, cache, step, n_sinks, block);
   PredictedBlock result;
@@ -106,7 +95,7 @@ Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Pred
   AlignedFloats sink_rows(work.n_dense * work.dim);
   for (std::size_t side = 0; side < work.n_sides; ++side) {
     const std::size_t index = to_size(block) * work.n_sides + side;
-    const Dtype dtype = dtype_of(cache, side);
+    const Dtype dtype = predicted_dtype(cache, side);
     TQC_TRY_ASSIGN(const SharedBytes values, source.share(index));
     predict::rows_of_values(work.shape, dtype, values.view(), rows);
     Bytes& coded = result.coded[side];
@@ -118,7 +107,6 @@ Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Pred
     if (!done) {
       return in_context(cache::block_place(index, source.blocks()[index]), std::move(done).error());
     }
-    if (!with_raw) continue;
     const Bytes sinks(coded.begin(),
                       coded.begin() + static_cast<std::ptrdiff_t>(work.dense_bytes(dtype)));
     finish_section(work, side % 2 == 0, dtype, sinks, decoded, result.raw[side]);
@@ -169,6 +157,11 @@ class PredictingReader : public PredictedReader {
 };
 
 }  // namespace
+
+Dtype predicted_dtype(const cache::CacheDesc& cache, std::size_t side) {
+  const auto& layer = std::get<cache::AttentionDesc>(cache.layers[side / 2]);
+  return (side % 2 == 0 ? layer.k : layer.v).dtype;
+}
 
 Result<std::shared_ptr<const PredictedBlock>> PredictedBlocks::get(std::int64_t block,
                                                                    std::int64_t n_blocks,
@@ -271,104 +264,6 @@ Result<void> check_predictable(const cache::CacheDesc& cache, const predict::Pro
     }
   }
   return {};
-}
-
-namespace {
-
-// The sizes of predicted archives of one cache, from a sample of its token blocks.
-class SizeOfSteps {
- public:
-  SizeOfSteps(const cache::CacheReader& source, const Predictor& predictor, std::int64_t n_sinks,
-              unsigned n_threads)
-      : source_(source), predictor_(predictor), n_threads_(n_threads) {
-    const cache::CacheDesc& cache = source.description();
-    const auto n_channels = static_cast<double>(predictor.profile().channels());
-    const auto n_sides = static_cast<double>(predictor.profile().sides.size());
-    n_full_ = cache.n_tokens() / cache::kTokenBlock;
-    n_values_ = static_cast<double>(cache.n_tokens()) * n_channels * n_sides;
-    for (std::size_t side = 0; side < predictor.profile().sides.size(); ++side) {
-      other_ += static_cast<double>(n_sinks) * n_channels *
-                static_cast<double>(dtype_size(dtype_of(cache, side)));
-    }
-  }
-
-  // Counts everything but coded residuals: manifest, section table, padding, sink tokens.
-  Result<void> count_other() {
-    TQC_TRY_ASSIGN(const Bytes encoded, encode_manifest(manifest_of(source_)));
-    other_ += static_cast<double>(encoded.size() + kHeaderBytes);
-    other_ += static_cast<double>(source_.blocks().size() * kSectionAlignment) / 2;
-    return {};
-  }
-  double other_bits() const { return 8 * other_ / n_values_; }
-  std::int64_t most_blocks() const { return std::min<std::int64_t>(4, n_full_); }
-
-  // Bits per value of the file, without those of other_bits(), from `n_sample` token blocks.
-  Result<double> measure(double step, std::int64_t n_sample) const {
-    std::vector<double> bytes(to_size(n_sample));
-    TQC_TRY(parallel_try(to_size(n_sample), n_threads_, [&](std::size_t i) -> Result<void> {
-      const std::int64_t block = (2 * static_cast<std::int64_t>(i) + 1) * n_full_ / (2 * n_sample);
-      TQC_TRY_ASSIGN(const PredictedBlock coded,
-                     encode_block(source_, predictor_, static_cast<float>(step), 0, block, false));
-      for (const Bytes& each : coded.coded) bytes[i] += static_cast<double>(each.size());
-      return {};
-    }));
-    double sum = 0;
-    for (const double each : bytes) sum += each;
-    const double of_sample = sum / static_cast<double>(n_sample * cache::kTokenBlock);
-    return 8 * of_sample * static_cast<double>(source_.n_tokens()) / n_values_;
-  }
-
- private:
-  const cache::CacheReader& source_;
-  const Predictor& predictor_;
-  unsigned n_threads_;
-  std::int64_t n_full_ = 0;
-  double n_values_ = 0, other_ = 0;
-};
-
-}  // namespace
-
-Result<PredictedStep> choose_predicted_step(const cache::CacheReader& source,
-                                            const std::shared_ptr<const Predictor>& predictor,
-                                            std::int64_t n_sinks, double bits, unsigned n_threads) {
-  TQC_TRY(predictor->prepare_encoding(n_threads));
-  SizeOfSteps sizes(source, *predictor, n_sinks, n_threads);
-  TQC_TRY(sizes.count_other());
-  const double other = sizes.other_bits(), wanted = bits - other;
-  if (wanted <= 0) {
-    return invalid(
-        fmt::format("{} bits per value: the file takes {:.3f} without any residual", bits, other));
-  }
-  // The profile says how bits fall with the step, except for a factor. It comes from two token
-  // blocks, and then from the sample.
-  const predict::Profile& profile = predictor->profile();
-  double factor = 1, best = 0, best_bits = 0;
-  std::int64_t n_sample = std::min<std::int64_t>(2, sizes.most_blocks());
-  for (int i = 0; i < 8; ++i) {
-    const double step = predict::step_of_rate(profile, kAim * wanted / factor);
-    TQC_TRY_ASSIGN(const double found, sizes.measure(step, n_sample));
-    factor = found / predict::rate_of_step(profile, step);
-    const bool is_final = n_sample == sizes.most_blocks();
-    n_sample = sizes.most_blocks();
-    if (!is_final || found > wanted) continue;
-    if (found > best_bits) {
-      best = step;
-      best_bits = found;
-    }
-    if (found >= kGoodEnough * wanted) break;
-  }
-  if (best == 0) return invalid(fmt::format("{} bits per value: no step is large enough", bits));
-  return PredictedStep{static_cast<float>(best), best_bits + other};
-}
-
-Result<double> predicted_bits_of_step(const cache::CacheReader& source,
-                                      const std::shared_ptr<const Predictor>& predictor,
-                                      std::int64_t n_sinks, float step, unsigned n_threads) {
-  TQC_TRY(predictor->prepare_encoding(n_threads));
-  SizeOfSteps sizes(source, *predictor, n_sinks, n_threads);
-  TQC_TRY(sizes.count_other());
-  TQC_TRY_ASSIGN(const double found, sizes.measure(double{step}, sizes.most_blocks()));
-  return found + sizes.other_bits();
 }
 
 }  // namespace tqcache::format

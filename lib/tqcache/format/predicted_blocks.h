@@ -91,6 +91,10 @@ Result<std::shared_ptr<const PredictedReader>> predict_cache(
     std::shared_ptr<const cache::CacheReader> source,
     std::shared_ptr<const predict::Predictor> predictor, float step, std::int64_t n_sinks);
 
+// The dtype of side `side` of a token block: keys of layer 0, values of layer 0, keys of layer 1,
+// ...
+Dtype predicted_dtype(const cache::CacheDesc& cache, std::size_t side);
+
 // Checks that a cache can become a predicted archive.
 // Errors: those of predict::check_profile(); kUnsupported (fewer than 256 tokens; quantized keys or
 //         values).
@@ -104,14 +108,14 @@ struct PredictedStep {
   double bits = 0;  // per value of the file, as the sample has it
 };
 
-// The finest step at which the file has at most this many bits per value, within two percent.
-// Encodes up to four token blocks with two or three steps. Errors: kInvalidArgument if no step
-// does; those of the source.
+// A step at which the file has about this many bits per value: it aims at half a percent less.
+// Encodes 512 tokens from the whole cache, usually once or twice. Errors: kInvalidArgument if no
+// step has so few bits; those of the source.
 Result<PredictedStep> choose_predicted_step(
     const cache::CacheReader& source, const std::shared_ptr<const predict::Predictor>& predictor,
     std::int64_t n_sinks, double bits, unsigned n_threads);
 
-// Bits per value of the file at this step, from up to four token blocks.
+// Bits per value of the file at this step, from the same tokens.
 // Errors: those of the source.
 Result<double> predicted_bits_of_step(const cache::CacheReader& source,
                                       const std::shared_ptr<const predict::Predictor>& predictor,

@@ -1,12 +1,12 @@
 #include "tqcache/predict/predictor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/cache/rope_angles.h"
 #include "tqcache/codec/kernels/row_transform.h"
 
 namespace tqcache::predict {
@@ -15,10 +15,15 @@ namespace {
 // Squared steps that a bit is worth: the slope of error by rate, for steps of 1 between levels.
 constexpr float kBitPrice = 0.31f;
 
-// Rounds to the nearest integer, ties to even, within +-limit; NaN becomes 0.
-std::int16_t rounded(float x, float limit) {
-  if (!(x == x)) return 0;
-  return static_cast<std::int16_t>(std::nearbyint(std::clamp(x, -limit, limit)));
+// Rounds to the nearest integer, ties to even, within +-kMaxInput; NaN becomes 0.
+std::int16_t to_input(float x) {
+  constexpr float kLimit = kMaxInput;
+  // Behind this sum, the last bit of a float is 1. In contrast to nearbyint(), it is vectorized.
+  constexpr float kWhole = 0x1.8p23f;
+  const float high = x < kLimit ? x : x == x ? kLimit : 0.0f;
+  const float limited = high > -kLimit ? high : -kLimit;
+  return static_cast<std::int16_t>(std::bit_cast<std::int32_t>(limited + kWhole) -
+                                   std::bit_cast<std::int32_t>(kWhole));
 }
 
 }  // namespace
@@ -112,20 +117,28 @@ void BlockCoder::finish(std::span<float> out) {
   side.map.multiply(levels_.data(), n_, products_.data(), kernels_.isa);
   std::vector<float> scale(dim_);
   for (std::size_t i = 0; i < dim_; ++i) scale[i] = numbers.map_scale[i] * step_;
-  Int16Rows neighbor(n_ * dim_);
+  Int16Rows neighbor;
+  if (neighbors_.size() > 2 * to_size(predictor_.profile().depth) + 1) {
+    neighbor = std::move(neighbors_.front());
+    neighbors_.pop_front();
+  }
+  neighbor.resize(n_ * dim_);  // of 0 in the rows of sink tokens
   std::fill_n(out.begin(), n_sinks_ * dim_, 0.0f);
-  constexpr float kLimit = kMaxInput;
   for (std::size_t t = n_sinks_; t < n_; ++t) {
-    const std::int32_t* const sums = products_.data() + t * stride;
+    const std::int32_t* const __restrict sums = products_.data() + t * stride;
+    const float* const __restrict predicted = predicted_.data() + t * dim_;
+    const float* const __restrict factors = scale.data();
+    const float* const __restrict per_unit = side.per_unit.data();
+    const float* const __restrict mean = numbers.mean.data();
+    std::int16_t* const __restrict input = neighbor.data() + t * dim_;
+    float* const __restrict value = out.data() + t * dim_;
     for (std::size_t i = 0; i < dim_; ++i) {
-      const float residual = static_cast<float>(sums[i]) * scale[i];
-      const float centered = predicted_[t * dim_ + i] + residual;
-      neighbor[t * dim_ + i] = rounded(centered * side.per_unit[i], kLimit);
-      out[t * dim_ + i] = centered + numbers.mean[i];
+      const float centered = predicted[i] + static_cast<float>(sums[i]) * factors[i];
+      input[i] = to_input(centered * per_unit[i]);
+      value[i] = centered + mean[i];
     }
   }
   neighbors_.push_back(std::move(neighbor));
-  if (neighbors_.size() > 2 * to_size(predictor_.profile().depth) + 2) neighbors_.pop_front();
   classify_activities(std::span(sums_).subspan(n_sinks_), std::span(activities_).subspan(n_sinks_));
   ++side_;
 }
@@ -144,27 +157,32 @@ Result<void> BlockCoder::decode(ByteView coded, std::span<float> out) {
 }
 
 Result<void> BlockCoder::encode(std::span<const float> x, Bytes& coded, std::span<float> out) {
+  // Without a branch per value: the exponent of a value that is not finite has all bits set.
+  std::uint32_t n_not_finite = 0;
   for (const float value : x) {
-    if (!std::isfinite(value)) return corrupt("values that are not finite");
+    n_not_finite += (std::bit_cast<std::uint32_t>(value) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
   }
+  if (n_not_finite > 0) return corrupt("values that are not finite");
   predict();
   const SideProfile& numbers = predictor_.profile().sides[side_];
   const std::size_t stride = predictor_.side(side_).map.input_stride();
-  AlignedFloats residual(n_ * dim_), components(n_ * dim_);
+  residual_.resize(n_ * dim_);  // of 0 in the rows of sink tokens
+  components_.resize(n_ * dim_);
   for (std::size_t t = n_sinks_; t < n_; ++t) {
-    for (std::size_t i = 0; i < dim_; ++i) {
-      const std::size_t at = t * dim_ + i;
-      residual[at] = x[at] - numbers.mean[i] - predicted_[at];
-    }
+    const float* const __restrict from = x.data() + t * dim_;
+    const float* const __restrict predicted = predicted_.data() + t * dim_;
+    const float* const __restrict mean = numbers.mean.data();
+    float* const __restrict to = residual_.data() + t * dim_;
+    for (std::size_t i = 0; i < dim_; ++i) to[i] = from[i] - mean[i] - predicted[i];
   }
-  codec::multiply_rows(residual, predictor_.inverse(side_), dim_, components, kernels_);
+  codec::multiply_rows(residual_, predictor_.inverse(side_), dim_, components_, kernels_);
   const float per_step = 1.0f / step_;
-  for (float& each : components) each *= per_step;
+  for (float& each : components_) each *= per_step;
   search_.set_prices(models_);
   RangeEncoder to(coded);
   std::vector<std::int16_t> symbols(dim_);
   for (std::size_t t = n_sinks_; t < n_; ++t) {
-    const auto y = std::span<const float>(components).subspan(t * dim_, dim_);
+    const auto y = std::span<const float>(components_).subspan(t * dim_, dim_);
     search_.find(y, classes_, activities_[t], symbols,
                  std::span(levels_).subspan(t * stride, dim_));
     encode_symbols(to, models_, classes_, activities_[t], symbols);
@@ -173,66 +191,6 @@ Result<void> BlockCoder::encode(std::span<const float> x, Bytes& coded, std::spa
   to.finish();
   finish(out);
   return {};
-}
-
-BlockRope::BlockRope(const cache::Rope& rope, cache::HeadShape shape, std::int64_t first,
-                     std::size_t n)
-    : shape_(shape) {
-  if (!cache::can_turn(rope, shape.head_dim)) return;
-  const std::vector<double> frequencies = cache::rope_frequencies(rope);
-  n_pairs_ = frequencies.size();
-  cos_.resize(n * n_pairs_);
-  sin_.resize(n * n_pairs_);
-  for (std::size_t t = 0; t < n; ++t) {
-    const auto position = static_cast<double>(first + static_cast<std::int64_t>(t));
-    for (std::size_t i = 0; i < n_pairs_; ++i) {
-      const cache::Phasor at = cache::phasor(position * frequencies[i]);
-      cos_[t * n_pairs_ + i] = static_cast<float>(at.cos);
-      sin_[t * n_pairs_ + i] = static_cast<float>(at.sin);
-    }
-  }
-}
-
-void BlockRope::apply(std::span<float> rows, float sign) const {
-  if (n_pairs_ == 0) return;
-  const std::size_t head_dim = to_size(shape_.head_dim);
-  const std::size_t n_heads = to_size(shape_.n_kv_heads);
-  const std::size_t n = rows.size() / (n_heads * head_dim);
-  for (std::size_t t = 0; t < n; ++t) {
-    const float* const __restrict cos = cos_.data() + t * n_pairs_;
-    const float* const __restrict sin = sin_.data() + t * n_pairs_;
-    for (std::size_t head = 0; head < n_heads; ++head) {
-      float* const __restrict low = rows.data() + (t * n_heads + head) * head_dim;
-      for (std::size_t i = 0; i < n_pairs_; ++i) {
-        const float a = low[i], b = low[i + n_pairs_], s = sign * sin[i];
-        low[i] = a * cos[i] - b * s;
-        low[i + n_pairs_] = b * cos[i] + a * s;
-      }
-    }
-  }
-}
-
-void rows_of_values(cache::HeadShape shape, Dtype dtype, ByteView values, std::span<float> rows) {
-  const std::size_t n_heads = to_size(shape.n_kv_heads), head_dim = to_size(shape.head_dim);
-  const std::size_t n = rows.size() / (n_heads * head_dim), bytes = head_dim * dtype_size(dtype);
-  for (std::size_t head = 0; head < n_heads; ++head) {
-    for (std::size_t t = 0; t < n; ++t) {
-      load_f32(dtype, values.data() + (head * n + t) * bytes,
-               rows.subspan((t * n_heads + head) * head_dim, head_dim));
-    }
-  }
-}
-
-void values_of_rows(cache::HeadShape shape, Dtype dtype, std::span<const float> rows,
-                    std::span<std::byte> values) {
-  const std::size_t n_heads = to_size(shape.n_kv_heads), head_dim = to_size(shape.head_dim);
-  const std::size_t n = rows.size() / (n_heads * head_dim), bytes = head_dim * dtype_size(dtype);
-  for (std::size_t head = 0; head < n_heads; ++head) {
-    for (std::size_t t = 0; t < n; ++t) {
-      store_f32(dtype, rows.subspan((t * n_heads + head) * head_dim, head_dim),
-                values.data() + (head * n + t) * bytes);
-    }
-  }
 }
 
 }  // namespace tqcache::predict

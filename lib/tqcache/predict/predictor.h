@@ -96,6 +96,7 @@ class BlockCoder {
   std::vector<std::uint32_t> sums_;       // [n] activities of the side
   std::vector<std::uint8_t> classes_;     // [D] of the components of the side
   AlignedFloats predicted_;               // [n, D]
+  AlignedFloats residual_, components_;   // [n, D], of encoding
   Int16Rows inputs_;
   Int16Rows levels_;  // [n, D] in rows of the map's input
   Int32Rows products_;
@@ -105,6 +106,9 @@ class BlockCoder {
 class BlockRope {
  public:
   BlockRope(const cache::Rope& rope, cache::HeadShape shape, std::int64_t first, std::size_t n);
+  // Row t has positions[t].
+  BlockRope(const cache::Rope& rope, cache::HeadShape shape,
+            std::span<const std::int64_t> positions);
 
   void turn(std::span<float> rows) const { apply(rows, 1); }
   void turn_back(std::span<float> rows) const { apply(rows, -1); }
@@ -120,8 +124,13 @@ class BlockRope {
 
 // Values of a token block as a file holds them, [n_kv_heads, n, head_dim], to rows [n, D], and
 // back.
-void rows_of_values(cache::HeadShape shape, Dtype dtype, ByteView values, std::span<float> rows);
+void rows_of_values(cache::HeadShape shape, Dtype dtype, ByteView values, std::span<float> rows,
+                    codec::Isa isa = codec::best_kernels().isa);
+// Some tokens of the block alone. Shapes: rows [tokens.size(), D].
+void rows_of_tokens(cache::HeadShape shape, Dtype dtype, ByteView values,
+                    std::span<const std::size_t> tokens, std::span<float> rows,
+                    codec::Isa isa = codec::best_kernels().isa);
 void values_of_rows(cache::HeadShape shape, Dtype dtype, std::span<const float> rows,
-                    std::span<std::byte> values);
+                    std::span<std::byte> values, codec::Isa isa = codec::best_kernels().isa);
 
 }  // namespace tqcache::predict

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/base/memory_budget.h"
 #include "tqcache/file.h"
 #include "tqcache/predict/integer_matrix.h"
 #include "tqcache/predict/predictor.h"
@@ -301,6 +302,12 @@ bool looks_like_profile(ByteView file) {
 }
 
 Result<std::shared_ptr<const Predictor>> read_profile(const std::filesystem::path& path) {
+  // The file, its aligned copy, what is parsed, and 16-bit matrices of it.
+  std::error_code error;
+  const std::uintmax_t n_bytes = std::filesystem::file_size(path, error);
+  if (!error && n_bytes <= kMaxProfileBytes) {
+    TQC_TRY(memory_budget().check(5 * std::uint64_t{n_bytes}, "the profile"));
+  }
   TQC_TRY_ASSIGN(const Bytes file, read_file(path, kMaxProfileBytes));
   TQC_TRY_ASSIGN(Profile profile, parse_profile(file));
   return std::shared_ptr<const Predictor>(

@@ -28,24 +28,22 @@ struct BitModel {
   }
 };
 
+// Loops over symbols copy the coder and put it back. Its numbers are in registers then, provided
+// that everything is inlined.
 class RangeEncoder {
  public:
-  explicit RangeEncoder(Bytes& out) : out_(out) {}
+  explicit RangeEncoder(Bytes& out) : out_(&out) {}
 
-  void encode(BitModel& model, bool bit) {
+  [[gnu::always_inline]] void encode(BitModel& model, bool bit) {
     const std::uint32_t bound = (range_ >> kProbabilityBits) * model.zero;
-    if (bit) {
-      low_ += bound;
-      range_ -= bound;
-    } else {
-      range_ = bound;
-    }
+    low_ += bit ? bound : 0;
+    range_ = bit ? range_ - bound : bound;
     model.update(bit);
     normalize();
   }
 
   // A bit of probability one half.
-  void encode_even(bool bit) {
+  [[gnu::always_inline]] void encode_even(bool bit) {
     range_ >>= 1;
     if (bit) low_ += range_;
     normalize();
@@ -56,19 +54,19 @@ class RangeEncoder {
   }
 
  private:
-  void normalize() {
+  [[gnu::always_inline]] void normalize() {
     while (range_ < kLeastRange) {
       range_ <<= 8;
       shift();
     }
   }
 
-  void shift() {
+  [[gnu::always_inline]] void shift() {
     if (low_ < 0xff000000u || low_ > 0xffffffffu) {
       const auto carry = static_cast<std::uint8_t>(low_ >> 32);
-      if (is_begun_) out_.push_back(std::byte{static_cast<std::uint8_t>(held_ + carry)});
+      if (is_begun_) out_->push_back(std::byte{static_cast<std::uint8_t>(held_ + carry)});
       for (; n_ff_ > 0; --n_ff_) {
-        out_.push_back(std::byte{static_cast<std::uint8_t>(0xff + carry)});
+        out_->push_back(std::byte{static_cast<std::uint8_t>(0xff + carry)});
       }
       held_ = static_cast<std::uint8_t>(low_ >> 24);
       is_begun_ = true;
@@ -78,7 +76,7 @@ class RangeEncoder {
     low_ = (low_ & 0x00ffffffu) << 8;
   }
 
-  Bytes& out_;
+  Bytes* out_;
   std::uint64_t low_ = 0;
   std::uint32_t range_ = 0xffffffffu;
   std::uint64_t n_ff_ = 0;  // bytes of 0xff that a carry would change
@@ -93,7 +91,7 @@ class RangeDecoder {
     for (int i = 0; i < 4; ++i) code_ = code_ << 8 | next();
   }
 
-  bool decode(BitModel& model) {
+  [[gnu::always_inline]] bool decode(BitModel& model) {
     const std::uint32_t bound = (range_ >> kProbabilityBits) * model.zero;
     const bool bit = code_ >= bound;
     if (bit) {
@@ -107,7 +105,7 @@ class RangeDecoder {
     return bit;
   }
 
-  bool decode_even() {
+  [[gnu::always_inline]] bool decode_even() {
     range_ >>= 1;
     const bool bit = code_ >= range_;
     if (bit) code_ -= range_;
@@ -118,7 +116,7 @@ class RangeDecoder {
   bool is_complete() const { return position_ == in_.size(); }
 
  private:
-  void normalize() {
+  [[gnu::always_inline]] void normalize() {
     while (range_ < kLeastRange) {
       range_ <<= 8;
       code_ = code_ << 8 | next();

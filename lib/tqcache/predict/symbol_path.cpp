@@ -30,14 +30,14 @@ double bits_of(const BitModel& model, bool bit) {
   return -std::log2(bit ? 1 - zero : zero);
 }
 
-void encode_escape(RangeEncoder& out, std::uint32_t rest) {
+[[gnu::always_inline]] inline void encode_escape(RangeEncoder& out, std::uint32_t rest) {
   const auto n_bits = static_cast<int>(std::bit_width(rest + 1)) - 1;
   for (int i = 0; i < n_bits; ++i) out.encode_even(false);
   for (int i = n_bits; i >= 0; --i) out.encode_even(((rest + 1) >> i & 1) != 0);
 }
 
 // A number above the limit stands for all that are too large.
-std::uint32_t decode_escape(RangeDecoder& in) {
+[[gnu::always_inline]] inline std::uint32_t decode_escape(RangeDecoder& in) {
   int n_bits = 0;
   while (!in.decode_even()) {
     if (++n_bits > kMostEscapeBits) return 1u << 20;
@@ -176,8 +176,9 @@ std::uint8_t class_of(float deviation) {
       std::clamp(quarters - kFirst, 0, static_cast<std::int32_t>(kClasses) - 1));
 }
 
-void encode_symbols(RangeEncoder& out, SymbolModels& models, std::span<const std::uint8_t> classes,
+void encode_symbols(RangeEncoder& to, SymbolModels& models, std::span<const std::uint8_t> classes,
                     std::size_t activity, std::span<const std::int16_t> symbols) {
+  RangeEncoder out = to;
   std::size_t state = 0;
   for (std::size_t i = 0; i < symbols.size(); ++i) {
     const std::int32_t k = symbols[i];
@@ -197,11 +198,13 @@ void encode_symbols(RangeEncoder& out, SymbolModels& models, std::span<const std
       encode_escape(out, static_cast<std::uint32_t>(magnitude - kUnarySymbols));
     }
   }
+  to = out;
 }
 
-Result<std::uint32_t> decode_levels(RangeDecoder& in, SymbolModels& models,
+Result<std::uint32_t> decode_levels(RangeDecoder& from, SymbolModels& models,
                                     std::span<const std::uint8_t> classes, std::size_t activity,
                                     std::span<std::int16_t> levels) {
+  RangeDecoder in = from;
   std::size_t state = 0;
   std::uint32_t sum = 0;
   for (std::size_t i = 0; i < levels.size(); ++i) {
@@ -225,6 +228,7 @@ Result<std::uint32_t> decode_levels(RangeDecoder& in, SymbolModels& models,
     levels[i] = static_cast<std::int16_t>(level_of(state, k));
     state = next_state(state, k);
   }
+  from = in;
   return sum;
 }
 

@@ -44,13 +44,13 @@ struct SymbolModels {
 };
 
 // Codes the symbols of one vector. Shapes: classes, symbols [d].
-void encode_symbols(RangeEncoder& out, SymbolModels& models, std::span<const std::uint8_t> classes,
+void encode_symbols(RangeEncoder& to, SymbolModels& models, std::span<const std::uint8_t> classes,
                     std::size_t activity, std::span<const std::int16_t> symbols);
 
 // The inverse, to levels. Returns the vector's activity: the sum of magnitudes of its symbols, each
 // at most 15.
 // Errors: kCorrupt for a symbol beyond kMaxSymbol.
-Result<std::uint32_t> decode_levels(RangeDecoder& in, SymbolModels& models,
+Result<std::uint32_t> decode_levels(RangeDecoder& from, SymbolModels& models,
                                     std::span<const std::uint8_t> classes, std::size_t activity,
                                     std::span<std::int16_t> levels);
 

@@ -19,7 +19,7 @@
 
 namespace tqcache::codec {
 
-inline constexpr std::size_t kMaxEigenSize = 1024;
+inline constexpr std::size_t kMaxEigenSize = 2048;
 inline constexpr double kMaxEigenEntry = 1e300;
 
 struct SymmetricEigen {
