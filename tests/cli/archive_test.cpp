@@ -223,7 +223,7 @@ TEST(PredictedArchive, IsStoredAsItsDecodedValues) {
   must(write_file_atomically(profile, predict::profile_bytes(small_profile()), Overwrite::kRefuse));
   const std::string dense = (dir / "dense.kv").string(), archive = (dir / "a.tqkv").string();
   const std::string back = (dir / "back.kv").string(), url = "dir:" + (dir / "store").string();
-  must(format::write_cache_file(predicted_model_cache(600), dense));
+  must(format::write_cache_file(predicted_model_cache(600), dense, {}));
   must({"convert", dense, archive, "--tier", "archive", "--bits", "3", "--profile", profile});
   const std::vector<std::string> put = {"store", "put", archive, "--store", url, "--json"};
   expect_refusal(put, 21, "TQCACHE_PROFILES");

@@ -455,6 +455,27 @@ TEST(FamilyConfig, ReadsGatedDeltaNets) {
   EXPECT_TRUE(config.attention_gate);
 }
 
+// llama.cpp leaves pairs without a section for text as they are: another model.
+TEST(FamilyConfig, RefusesSectionsThatLeaveOutPairs) {
+  const auto with = [](std::vector<std::int64_t> sections) {
+    auto keys = delta_net_keys();
+    keys.push_back(set("qwen35.full_attention_interval", std::int64_t{2}));
+    keys.push_back(set("qwen35.nextn_predict_layers", std::int64_t{1}));
+    keys.push_back(set("qwen35.rope.dimension_count", std::int64_t{6}));
+    keys.push_back(set("qwen35.rope.dimension_sections", std::move(sections)));
+    return read_with("qwen35", keys);
+  };
+  EXPECT_EQ(with({2, 1, 1, 0}).value().rope.n_dims, 6);
+  EXPECT_EQ(with({2, 1, 1}).value().rope.n_dims, 6);
+  EXPECT_EQ(with({11, 11, 10, 0}).value().rope.n_dims, 6);
+  expect_refused(with({4, 0, 0, 0}), ErrorCode::kUnsupported, "pair 1 does not turn with text");
+  expect_refused(with({1, 1, 0, 1}), ErrorCode::kUnsupported, "pair 2 does not turn");
+  for (const auto& sections : std::vector<std::vector<std::int64_t>>{
+           {0, 0, 0, 0}, {-1, 2, 2, 2}, {4}, {2, 2, 2, 2, 2}, {1, std::int64_t{1} << 62, 1}}) {
+    expect_refused(with(sections), ErrorCode::kUnsupported, "qwen35.rope.dimension_sections");
+  }
+}
+
 TEST(FamilyConfig, RefusesGatedDeltaNetsThatDoNotFit) {
   const auto with = [](const char* key, std::int64_t value) {
     auto keys = delta_net_keys();

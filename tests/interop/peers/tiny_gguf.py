@@ -105,8 +105,10 @@ def _add_family(writer, config):
         writer.add_ssm_group_count(config.linear_num_key_heads)
         writer.add_uint32(f"{ARCHITECTURES[kind]}.full_attention_interval", 4)
     if kind in QWEN35:
-        # llama.cpp wants M-RoPE's sections; of text all coordinates are equal.
-        writer.add_rope_dimension_sections([_n_rot(config) // 2, 0, 0, 0])
+        # llama.cpp wants M-RoPE's sections, interleaved: of text the first three coordinates are
+        # equal, and pairs that none of them has do not turn.
+        pairs = _n_rot(config) // 2
+        writer.add_rope_dimension_sections([(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0])
     _add_rope_scaling(writer, _rope(config), config)
 
 

@@ -176,12 +176,36 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
   return {};
 }
 
+// Sections of M-RoPE: which coordinate of a position turns which pair of components. Those of text
+// are the position itself, except for the fourth one, which is 0: it would leave pairs as they are.
+// Source: ggml-org/llama.cpp ggml/src/ggml-cpu/ops.cpp, ggml_mrope_cache_init (interleaved).
+Result<void> check_sections(const Keys& keys, std::int64_t n_pairs) {
+  constexpr const char* kSections = "rope.dimension_sections";
+  const auto* sections = keys.find<std::vector<std::int64_t>>(kSections);
+  if (sections == nullptr) return {};
+  std::int64_t sum = 0;
+  for (const std::int64_t each : *sections) {
+    if (each < 0 || each > cache::kMaxHeadDim) return keys.refuse(kSections, "not supported");
+    sum += each;
+  }
+  if (sections->size() < 3 || sections->size() > 4 || sum == 0) {
+    return keys.refuse(kSections, "not supported");
+  }
+  for (std::int64_t pair = 0; pair < std::min(n_pairs, sum); ++pair) {
+    if (pair >= 3 * (*sections)[static_cast<std::size_t>(pair % 3)]) {
+      return keys.refuse(kSections, "pair " + std::to_string(pair) + " does not turn with text");
+    }
+  }
+  return {};
+}
+
 Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, const Architecture& family,
                        ModelConfig& config) {
   TQC_TRY_ASSIGN(config.rope.n_dims, keys.get_int_or("rope.dimension_count", config.head_dim));
   if (config.form.permuted_heads && !family.permuted_hf && config.rope.n_dims != config.head_dim) {
     return keys.refuse("rope.dimension_count", "RoPE over a part of heads whose rows are in pairs");
   }
+  TQC_TRY(check_sections(keys, config.rope.n_dims / 2));
   TQC_TRY_ASSIGN(config.rope.base, keys.get_float_or("rope.freq_base", kDefaultRopeBase));
   TQC_TRY_ASSIGN(config.rope.factors, read_factors(tensors, "rope_freqs.weight"));
   TQC_TRY(read_longrope(keys, tensors, config));
