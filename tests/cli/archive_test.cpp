@@ -225,11 +225,10 @@ TEST(PredictedArchive, IsStoredAsItsDecodedValues) {
   const std::string back = (dir / "back.kv").string(), url = "dir:" + (dir / "store").string();
   must(format::write_cache_file(predicted_model_cache(600), dense, {}));
   must({"convert", dense, archive, "--tier", "archive", "--bits", "3", "--profile", profile});
-  const std::vector<std::string> put = {"store", "put", archive, "--store", url, "--json"};
-  expect_refusal(put, 21, "TQCACHE_PROFILES");
+  expect_refusal({"store", "put", archive, "--store", url}, 21, "TQCACHE_PROFILES");
 
   ::setenv("TQCACHE_PROFILES", folder.c_str(), 1);
-  const Output output = must(put);
+  const Output output = must({"store", "put", archive, "--store", url, "--json"});
   ::unsetenv("TQCACHE_PROFILES");
   EXPECT_THAT(output.err, HasSubstr("its values were stored as decoded"));
   const json told = json::parse(output.out);
