@@ -38,14 +38,14 @@ function(tqcache_count_branches target)
   endif()
 endfunction()
 
-# tqcache_module(<name> [WITHOUT <regex>...] [APART <file>...] [MODULES <module>...] [PRIVATE <target>...])
+# tqcache_module(<name> [BY_FOLDER] [WITHOUT <regex>...] [APART <file>...] [MODULES <module>...] [PRIVATE <target>...])
 #
 # All .cpp files below the current folder, but those whose path matches WITHOUT. They are compiled in
-# unity batches, folder by folder; the files APART each by itself. MODULES are the modules this one may
+# unity batches (BY_FOLDER: those of each folder apart); the files APART each by itself. MODULES are the modules this one may
 # include (docs/explain/design.md holds the table); PRIVATE are libraries that users of the
 # library need not see.
 function(tqcache_module name)
-  cmake_parse_arguments(ARG "" "" "WITHOUT;APART;MODULES;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "BY_FOLDER" "" "WITHOUT;APART;MODULES;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
   foreach(pattern IN LISTS ARG_WITHOUT)
     list(FILTER sources EXCLUDE REGEX ${pattern})
@@ -64,7 +64,11 @@ function(tqcache_module name)
   if(name MATCHES "^(codec|model|predict)$")
     set_target_properties(tqcache_${name} PROPERTIES TQCACHE_HOT_LOOPS ON)
   endif()
-  tqcache_unity(tqcache_${name} ${ARG_APART})
+  set(by_folder)
+  if(ARG_BY_FOLDER)
+    set(by_folder BY_FOLDER)
+  endif()
+  tqcache_unity(tqcache_${name} ${by_folder} ${ARG_APART})
   foreach(module IN LISTS ARG_MODULES)
     add_dependencies(tqcache_${name} tqcache_${module})
   endforeach()

@@ -1,7 +1,8 @@
-# tqcache_unity(<target> [<file>...]): compiles the sources of a target in batches of one folder each,
-# at most TQCACHE_UNITY files in one, and the files named by themselves. Two thirds of the time that a
-# small file takes to compile goes into the headers that its neighbors include as well.
-set(TQCACHE_UNITY 12 CACHE STRING "Source files that are compiled as one; 0: each by itself")
+# tqcache_unity(<target> [BY_FOLDER] [<file>...]): compiles the sources of a target in batches of at
+# most TQCACHE_UNITY files, and the files named by themselves. Two thirds of the time that a small file
+# takes to compile goes into the headers that its neighbors include as well. So the files of a target
+# must not have equal names in their anonymous namespaces; with BY_FOLDER, those of one folder.
+set(TQCACHE_UNITY 20 CACHE STRING "Source files that are compiled as one; 0: each by itself")
 function(tqcache_unity target)
   if(NOT TQCACHE_UNITY)
     return()
@@ -22,7 +23,10 @@ function(tqcache_unity target)
       set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
       continue()
     endif()
-    get_filename_component(folder ${source} DIRECTORY)
+    set(folder "all")
+    if("BY_FOLDER" IN_LIST ARGN)
+      get_filename_component(folder ${source} DIRECTORY)
+    endif()
     if(NOT "${folder}" STREQUAL "${folder_before}" OR n_files EQUAL TQCACHE_UNITY)
       math(EXPR n_batches "${n_batches} + 1")
       set(n_files 0)

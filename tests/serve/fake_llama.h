@@ -57,8 +57,9 @@ class FakeLlama {
   // What a test looks at, or sets.
   std::atomic<int> n_restores = 0, n_saves = 0, n_erased = 0, n_generated = 0, n_cancelled = 0;
   std::atomic<int> n_wrong_restores = 0;  // whose values were not those of their tokens
-  std::atomic<int> saves_fail_with = 0, restores_fail_with = 0;
-  std::atomic<bool> breaks_off = false;  // in the middle of an answer
+  std::atomic<int> saves_fail_with = 0, restores_fail_with = 0, erases_fail_with = 0;
+  std::atomic<double> cache_n_says = -1;  // in place of the number of reused tokens
+  std::atomic<bool> breaks_off = false;   // in the middle of an answer
   std::atomic<bool> answers_garbage = false;
   std::atomic<int> piece_delay_ms = 0;
   std::atomic<bool> is_endless = false;  // a stream has an end only when its client is gone
@@ -223,6 +224,7 @@ class FakeLlama {
     const std::lock_guard lock(mutex_);
     Slot& it = slots_.at(slot);
     if (request.query == "action=erase") {
+      if (erases_fail_with != 0) return Response::error(erases_fail_with, "server_error", "no");
       n_erased += 1;
       it.tokens.clear();
       return Response::json(200, "{}");
@@ -277,7 +279,8 @@ class FakeLlama {
     Slot& slot = slots_.at(id);
     const auto end =
         std::mismatch(tokens.begin(), tokens.end(), slot.tokens.begin(), slot.tokens.end());
-    const auto n_cached = static_cast<std::size_t>(end.first - tokens.begin());
+    const bool may_reuse = body.value("cache_prompt", true);
+    const auto n_cached = may_reuse ? static_cast<std::size_t>(end.first - tokens.begin()) : 0;
     slot.task = ++last_task_;
     std::string text;
     for (int i = 0; i < n_repeats; ++i) text += answer_to(tokens);
@@ -292,7 +295,8 @@ class FakeLlama {
     }
     slot.is_busy = true;
     lock.unlock();
-    const Json timings = {{"cache_n", n_cached},
+    const double told = cache_n_says;
+    const Json timings = {{"cache_n", told < 0 ? Json(n_cached) : Json(told)},
                           {"prompt_n", tokens.size() - n_cached},
                           {"prompt_ms", 1.0 * static_cast<double>(tokens.size() - n_cached)}};
     const auto finish = [this, id] {

@@ -148,6 +148,39 @@ TEST_F(HttpServerTest, HeadsThatTakeTooLong) {
   EXPECT_EQ(status_of(slow_body.receive_all()), 408);
 }
 
+// Each byte comes in time, and all together too slowly.
+TEST_F(HttpServerTest, BodiesThatTrickle) {
+  options_.read_timeout = milliseconds(200);
+  const int port = start();
+  const RawSocket slow = RawSocket::connect(port);
+  slow.send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n");
+  while (slow.send("a") && slow.receive(10).empty()) {
+  }
+  // The answer was received above, in whole or in part.
+  EXPECT_EQ(metrics_.value("tqcache_requests_refused_total", {{"status", "408"}}), 1);
+}
+
+TEST_F(HttpServerTest, AnswersThatAreTakenTooSlowly) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  options_.write_timeout = milliseconds(200);
+  options_.least_bytes_per_second = std::uint64_t{1} << 40;
+  server_ = std::make_unique<HttpServer>(options_, metrics_, log_);
+  server_->route("GET", "/large", [](const Request&, Client&) {
+    return Response::text(200, std::string(kBytes, 'x'));
+  });
+  ASSERT_TRUE(server_->start());
+  const RawSocket slow = RawSocket::connect(server_->port());
+  slow.send(get_text("/large"));
+  std::size_t n_received = 0;
+  while (true) {
+    const std::size_t n = slow.receive().size();
+    n_received += n;
+    if (n == 0) break;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_LT(n_received, kBytes);
+}
+
 TEST_F(HttpServerTest, Keys) {
   options_.api_keys = {"secret", "other"};
   const int port = start();

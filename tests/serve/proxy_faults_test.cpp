@@ -171,6 +171,37 @@ TEST(ProxyFaults, AnUpstreamServerThatIsTooSlow) {
   may_end = true;
 }
 
+// A head that does not end, and a small answer that comes byte by byte.
+TEST(ProxyFaults, AnUpstreamServerThatTrickles) {
+  for (const bool in_head : {true, false}) {
+    RawServer trickle([&](RawSocket& socket) {
+      socket.receive();
+      socket.send("HTTP/1.1 200 OK\r\n");
+      if (!in_head) socket.send("Content-Length: 100000\r\n\r\n");
+      while (socket.send(in_head ? "X: y\r\n" : "x")) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    });
+    serve::ProxyOptions options;
+    options.upstream.url = "http://127.0.0.1:" + std::to_string(trickle.port());
+    options.upstream.idle_timeout = std::chrono::milliseconds(200);
+    RunningProxy proxy(options);
+    // The proxy itself asks for /health, and passes the rest on.
+    const std::string answer = raw_exchange(proxy.port(), get_text(in_head ? "/x" : "/health"));
+    EXPECT_EQ(status_of(answer), in_head ? 504 : 503);
+  }
+}
+
+TEST_F(ProxyTest, NumbersThatMakeNoSense) {
+  start_llama(1);
+  start_proxy();
+  llama_->cache_n_says = 1e300;
+  const std::string answer = send(chat({{"user", "a"}}));
+  EXPECT_EQ(status_of(answer), 200);
+  ASSERT_TRUE(wait_until([&] { return metric("tqcache_computed_tokens_total") > 0; }));
+  EXPECT_EQ(metric("tqcache_reused_tokens_total"), 0);
+}
+
 TEST(ProxyFaults, HeadersOfOneConnectionStayThere) {
   std::string seen;
   RawServer server([&](RawSocket& socket) {

@@ -226,6 +226,61 @@ TEST_F(ProxyTest, TenantsShareNothing) {
   EXPECT_GE(n_cached, 1280);
 }
 
+// A client could save the slot of another one, or see by guessing what it holds.
+TEST_F(ProxyTest, TenantsDoNotReachEachOthersSlots) {
+  start_llama(1);
+  start_proxy();
+  const std::string alice = "Authorization: Bearer alice\r\n", bob = "x-api-key: bob\r\n";
+  const auto status = [&](const std::string& request) {
+    return status_of(raw_exchange(proxy_->port(), request));
+  };
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached, alice);
+  EXPECT_EQ(status(get_text("/slots", alice)), 200);
+  EXPECT_EQ(status(get_text("/slots", bob)), 403);
+  const std::string save = R"({"filename":"mine"})";
+  EXPECT_EQ(status(post_text("/slots/0?action=save", save, bob)), 403);
+  EXPECT_EQ(status(post_text("/%73lots/0?action=restore", save, bob)), 403);
+  EXPECT_EQ(status(post_text("/prefix/slots/0?action=restore", save, bob)), 403);
+  EXPECT_FALSE(std::filesystem::exists(slot_dir_ / "mine"));
+
+  // Bob chooses the slot himself, or makes the proxy not understand him.
+  Json body = chat({{"system", long_text(1, 1500)}, {"user", "a"}});
+  body["id_slot"] = 0;
+  body["cache_prompt"] = true;
+  for (const char* path : {"/v1/chat/completions", "/%761/chat/completions", "/api/chat"}) {
+    const std::string answer = raw_exchange(proxy_->port(), post_text(path, body.dump(), bob));
+    const Json json = Json::parse(body_of(answer), nullptr, false);
+    ASSERT_FALSE(json.is_discarded()) << path << answer;
+    EXPECT_EQ(json.value("/timings/cache_n"_json_pointer, -1), 0) << path;
+  }
+  const std::string deep =
+      R"({"prompt":"x","x":)" + std::string(300, '[') + std::string(300, ']') + "}";
+  EXPECT_EQ(status(post_text("/completion", deep, bob)), 400);
+  EXPECT_EQ(status(get_text("/slots", alice)), 403);
+
+  // What Bob's request has left in the slot is not known to be Alice's.
+  body = chat({{"system", long_text(2, 1500)}, {"user", "b"}});
+  body["id_slot"] = 0;
+  ASSERT_EQ(status(post_text("/v1/chat/completions", body.dump(), bob)), 200);
+  ask({{"system", long_text(2, 1500)}, {"user", "b"}}, n_cached, alice);
+  EXPECT_EQ(n_cached, 0);
+
+  llama_->erases_fail_with = 500;
+  ask({{"system", long_text(2, 1500)}, {"user", "b"}}, n_cached, bob);
+  EXPECT_EQ(n_cached, 0);
+}
+
+TEST_F(ProxyTest, ClientsThatShareMayReachTheSlots) {
+  options_.keeper.share_tenants = options_.has_tenants = true;
+  start_llama(1);
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"user", "a"}}, n_cached, "x-api-key: alice\r\n");
+  ask({{"user", "b"}}, n_cached, "x-api-key: bob\r\n");
+  EXPECT_EQ(status_of(raw_exchange(proxy_->port(), get_text("/slots", "x-api-key: bob\r\n"))), 200);
+}
+
 TEST_F(ProxyTest, TheStoreIsKeptBelowItsLimit) {
   options_.keeper.max_bytes = 1;  // everything that is older than the grace time may go
   start_llama();
@@ -261,6 +316,20 @@ TEST(LlamaServer, TheBodyKeepsItsBytes) {
   EXPECT_EQ(serve::with_slot(R"( {"a" : 1.50, "b":"\u00e9"} )", 3),
             R"( {"id_slot":3,"cache_prompt":true,"a" : 1.50, "b":"\u00e9"} )");
   EXPECT_EQ(serve::with_slot("{ }", 0), R"({"id_slot":0,"cache_prompt":true })");
+}
+
+TEST(LlamaServer, TheLastFieldIsThatReuseIsNotWanted) {
+  EXPECT_EQ(serve::without_reuse(R"( {"cache_prompt":true} )"),
+            R"( {"cache_prompt":true,"cache_prompt":false} )");
+  EXPECT_EQ(serve::without_reuse("{ }"), R"({ "cache_prompt":false})");
+  EXPECT_EQ(serve::without_reuse("[]"), std::nullopt);
+  EXPECT_EQ(serve::without_reuse("{"), std::nullopt);
+}
+
+TEST(LlamaServer, PathsAreDecoded) {
+  EXPECT_EQ(serve::decoded_path("/%73lots/0"), "/slots/0");
+  EXPECT_EQ(serve::decoded_path("/a%2fb%"), "/a/b%");
+  EXPECT_EQ(serve::decoded_path("%zz%4"), "%zz%4");
 }
 
 TEST(LlamaServer, OtherInterfacesBecomeChats) {

@@ -15,7 +15,7 @@
 namespace tqcache::cli {
 namespace {
 
-std::string tensor_text(const cache::TensorDesc& tensor) {
+std::string setting_text(const cache::TensorDesc& tensor) {
   return tensor.quant ? codec_text(*tensor.quant) : std::string(dtype_name(tensor.dtype));
 }
 
@@ -24,8 +24,8 @@ std::string settings_text(const std::vector<cache::LayerDesc>& layers) {
   for (const cache::LayerDesc& layer : layers) {
     if (!cache::is_in_token_blocks(layer)) continue;
     const cache::AttentionDesc& attention = *cache::attention_of(layer);
-    const std::string keys = tensor_text(attention.k);
-    const std::string values = tensor_text(attention.v);
+    const std::string keys = setting_text(attention.k);
+    const std::string values = setting_text(attention.v);
     return keys == values ? keys : fmt::format("keys {}; values {}", keys, values);
   }
   return "windows";

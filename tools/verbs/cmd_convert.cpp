@@ -34,7 +34,7 @@
 namespace tqcache::cli {
 namespace {
 
-constexpr const char* kNotes =
+constexpr const char* kConvertNotes =
     R"(Only full blocks of 256 tokens are quantized; the tokens after them stay dense until their block is
 full. Conversion works block by block, so memory does not grow with the cache.
 --bits 16 makes a dense file of a quantized one. It keeps the errors of quantization, which verify -m
@@ -71,7 +71,7 @@ constexpr const char* kConvertExamples =
 )";
 
 std::string footer() {
-  std::string text = std::string(kNotes) + "Presets:\n";
+  std::string text = std::string(kConvertNotes) + "Presets:\n";
   for (const std::string_view name : cache::preset_names()) {
     text += fmt::format("  {:<9} {}\n", name, cache::preset_description(name));
   }

@@ -270,6 +270,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   serve::ProxyOptions proxy_options;
   proxy_options.ledger = &kept.ledger();
   proxy_options.upstream.url = flags.upstream;
+  proxy_options.has_tenants = options.api_keys.size() > 1;
   if (flags.upstream_timeout) proxy_options.upstream.idle_timeout = *flags.upstream_timeout;
   TQC_TRY_ASSIGN(const std::vector<std::string> upstream_keys, read_keys(flags.upstream_key_file));
   if (!upstream_keys.empty()) proxy_options.upstream_key = upstream_keys.front();

@@ -26,7 +26,7 @@ namespace {
 
 using eval::PredictionFocus;
 
-constexpr const char* kNotes =
+constexpr const char* kPplNotes =
     R"(The text is cut into windows; an incomplete last window is dropped. The model reads each window with
 an empty cache: once dense, and once per configuration with every key and value replaced by its
 quantized value, including those of recent tokens. --as-served fills a real cache instead, as
@@ -267,7 +267,7 @@ Action define(FlagSet& app, PredictionFocus focus, const char* examples) {
   add_window_flags(app, flags->options);
   add_resource_flags(app, flags->options.n_threads);
   add_eval_output_flags(app, flags->output);
-  app.footer(std::string(kNotes) + examples);
+  app.footer(std::string(kPplNotes) + examples);
   return [flags, focus](const Console& console) { return run(console, *flags, focus); };
 }
 

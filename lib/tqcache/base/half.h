@@ -15,6 +15,8 @@
 
 namespace tqcache {
 
+inline constexpr std::uint16_t kF16Infinity = 0x7c00;
+
 // `yes` or `no`, selected with masks. With ?: compilers move the floating-point sum, which could
 // trap, behind a branch, and then cannot vectorize a loop of conversions.
 inline std::uint32_t select_bits(bool condition, std::uint32_t yes, std::uint32_t no) {

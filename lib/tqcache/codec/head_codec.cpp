@@ -16,7 +16,6 @@ namespace tqcache::codec {
 
 namespace {
 
-constexpr std::uint16_t kF16Infinity = 0x7c00;
 constexpr std::uint16_t kF16Magnitude = 0x7fff;
 
 // The channels from `first` on of rows of `dim` values.

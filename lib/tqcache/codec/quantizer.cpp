@@ -21,7 +21,6 @@ namespace {
 using HeadVector = std::array<float, kMaxHeadDim>;
 using HeadCodes = std::array<std::uint8_t, kMaxHeadDim>;
 
-constexpr std::uint16_t kF16Infinity = 0x7c00;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Result<void> check_centroids(int bits, std::span<const float> centroids) {

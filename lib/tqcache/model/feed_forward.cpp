@@ -92,7 +92,6 @@ void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<
 
 namespace {
 
-float sigmoid(float x) { return 1.0f / (1.0f + loops::exp_f32(-std::max(x, -80.0f))); }
 
 // Sorts NaN first, so that the order is defined and the output becomes NaN.
 float rank(float p) { return std::isnan(p) ? std::numeric_limits<float>::infinity() : p; }
@@ -170,7 +169,7 @@ void Experts::add_shared(const ExpertsWeights& weights, std::int64_t n, std::spa
   mlp_.run(weights.shared, n, x, results_.data(), workers);
   multiply_rows(n, x, {{&weights.shared_gate, scores_.data()}}, bits_, workers);
   for (std::int64_t row = 0; row < n; ++row) {
-    add_scaled(sigmoid(scores_[to_size(row)]), results_.data() + row * d_model, d_model,
+    add_scaled(loops::sigmoid(scores_[to_size(row)]), results_.data() + row * d_model, d_model,
                out.data() + row * d_model);
   }
 }

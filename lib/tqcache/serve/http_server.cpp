@@ -119,6 +119,8 @@ class Connection : public Client {
     std::optional<Refusal> refused;
     std::size_t head_end = std::string::npos;
     if (!wait_for_request()) return Outcome::kClosed;
+    n_sent_ = 0;
+    waited_ = {};
     const auto deadline = Clock::now() + shared_.options.head_timeout;
     std::size_t searched = 0;
     while ((head_end = input_.find("\r\n\r\n", searched)) == std::string::npos) {
@@ -155,6 +157,7 @@ class Connection : public Client {
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   }
 
+  // False: the client is gone, or too slow.
   bool send(std::string_view bytes) {
     auto deadline = Clock::now() + shared_.options.write_timeout;
     while (!bytes.empty()) {
@@ -162,14 +165,19 @@ class Connection : public Client {
       const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n > 0) {
         bytes.remove_prefix(static_cast<std::size_t>(n));
+        n_sent_ += static_cast<std::uint64_t>(n);
         deadline = Clock::now() + shared_.options.write_timeout;
         continue;
       }
       if (n < 0 && errno == EINTR) continue;
       if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return false;
-      if (Clock::now() > deadline) return false;
+      const auto now = Clock::now();
+      if (now > deadline || waited_ > shared_.options.write_timeout + time_for(n_sent_)) {
+        return false;
+      }
       pollfd ready = {.fd = fd_, .events = POLLOUT, .revents = 0};
       ::poll(&ready, 1, static_cast<int>(kLookInterval.count()));
+      waited_ += Clock::now() - now;
     }
     return true;
   }
@@ -256,12 +264,14 @@ class Connection : public Client {
   }
 
   Outcome read_body(Head& head, BufferedBytes& buffered, Refusal& refusal) {
+    const auto start = Clock::now();
     ChunkDecoder chunks(shared_.options.max_body_bytes);
     std::string& body = head.request.body;
     const std::uint64_t length = head.content_length.value_or(0);
     while (head.is_chunked ? !chunks.is_complete() : body.size() < length) {
       if (input_.empty()) {
-        const ReadResult read = read_more(Clock::now() + shared_.options.read_timeout);
+        const auto latest = std::min(Clock::now(), start + time_for(body.size()));
+        const ReadResult read = read_more(latest + shared_.options.read_timeout);
         if (read == ReadResult::kEnd) return Outcome::kClosed;
         if (read == ReadResult::kTimeout) {
           refusal = {408, "the body did not arrive in time"};
@@ -288,10 +298,18 @@ class Connection : public Client {
     return Outcome::kRequest;
   }
 
+  // In which a client that is not too slow sends or takes so many bytes.
+  milliseconds time_for(std::uint64_t n_bytes) const {
+    return milliseconds(1000 * n_bytes / shared_.options.least_bytes_per_second);
+  }
+
   int fd_;
   Shared& shared_;
   std::string remote_;
   std::string input_;  // read from the socket, not yet used
+  // Of this answer.
+  std::uint64_t n_sent_ = 0;
+  Clock::duration waited_{};  // for the client to take bytes
 };
 
 // What cpp-httplib sees of a connection: a head that this file wrote, and the socket to write to.

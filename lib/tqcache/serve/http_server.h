@@ -43,6 +43,9 @@ struct HttpOptions {
   std::chrono::milliseconds head_timeout{10'000};   // for a whole head
   std::chrono::milliseconds read_timeout{30'000};   // without a byte of a body
   std::chrono::milliseconds write_timeout{60'000};  // in which the client takes no byte
+  // A client that sends a body, or takes an answer, more slowly than this holds a connection and
+  // maybe a slot: beyond the two times above, each byte gives it this much more time.
+  std::uint64_t least_bytes_per_second = 1024;
   // Keys of which a request needs one (Authorization: Bearer KEY, or x-api-key: KEY). Empty: none
   // is needed. Paths in `open_paths` never need one.
   std::vector<std::string> api_keys = {};

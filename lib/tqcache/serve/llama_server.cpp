@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -147,21 +148,55 @@ bool is_tokens(const Json& value) {
 
 Api api_of(std::string_view method, std::string_view path) {
   if (method != "POST") return Api::kNone;
-  if (path == "/v1/chat/completions" || path == "/chat/completions") return Api::kChat;
+  if (path == "/v1/chat/completions" || path == "/chat/completions" || path == "/api/chat") {
+    return Api::kChat;
+  }
   if (path == "/completion" || path == "/completions" || path == "/v1/completions") {
     return Api::kCompletion;
   }
   if (path == "/v1/responses" || path == "/responses") return Api::kResponses;
   if (path == "/v1/messages") return Api::kMessages;
+  if (path == "/infill") return Api::kInfill;
   return Api::kNone;
 }
 
+std::string decoded_path(std::string_view path) {
+  std::string text;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    int code = 0;
+    const char* const digits = path.data() + i + 1;
+    if (path[i] == '%' && path.size() - i > 2 &&
+        std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2) {
+      text += static_cast<char>(code);
+      i += 2;
+    } else {
+      text += path[i];
+    }
+  }
+  return text;
+}
+
+namespace {
+
+// What separates a field that is put in front of the others from them.
+const char* comma_before_fields(std::string_view body) {
+  const std::size_t next = body.find_first_not_of(" \t\r\n", body.find('{') + 1);
+  return next != std::string_view::npos && body[next] == '}' ? "" : ",";
+}
+
+}  // namespace
+
 std::string with_slot(std::string_view body, std::int64_t slot) {
-  const std::size_t brace = body.find('{');
-  const std::size_t next = body.find_first_not_of(" \t\r\n", brace + 1);
-  const bool is_empty = next != std::string_view::npos && body[next] == '}';
-  return fmt::format("{}\"id_slot\":{},\"cache_prompt\":true{}{}", body.substr(0, brace + 1), slot,
-                     is_empty ? "" : ",", body.substr(brace + 1));
+  const std::size_t begin = body.find('{') + 1;
+  return fmt::format("{}\"id_slot\":{},\"cache_prompt\":true{}{}", body.substr(0, begin), slot,
+                     comma_before_fields(body), body.substr(begin));
+}
+
+std::optional<std::string> without_reuse(std::string_view body) {
+  if (!parse(body).is_object()) return std::nullopt;
+  const std::size_t end = body.rfind('}');
+  return fmt::format("{}{}\"cache_prompt\":false{}", body.substr(0, end), comma_before_fields(body),
+                     body.substr(end));
 }
 
 std::string as_chat(Api api, std::string_view body) {

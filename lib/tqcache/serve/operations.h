@@ -1,6 +1,7 @@
 #pragma once
 // lib/tqcache/serve/operations.h: counters for /metrics and the log of a server.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -12,6 +13,10 @@
 #include <vector>
 
 namespace tqcache::serve {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 // Numbers in the text format of Prometheus. Each name has a type and a help line, which define()
 // sets; its values may have labels: `tqcache_requests_total{path="/v1/models",status="200"} 7`.

@@ -32,10 +32,6 @@ constexpr milliseconds kRetryInterval{5000};
 constexpr std::chrono::minutes kScoresInterval{1};
 constexpr std::size_t kTailBytes = std::size_t{16} << 10;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 // The object behind the last "timings" of an answer; null if there is none.
 nlohmann::json timings_in(std::string_view tail) {
   constexpr std::string_view kName = "\"timings\":";
@@ -49,9 +45,11 @@ nlohmann::json timings_in(std::string_view tail) {
   return object.is_object() ? object : nlohmann::json();
 }
 
+// A number of tokens or milliseconds; 0 if there is none that makes sense.
 double number_in(const nlohmann::json& object, const char* name) {
   const auto found = object.find(name);
-  return found != object.end() && found->is_number() ? found->get<double>() : 0;
+  const double n = found != object.end() && found->is_number() ? found->get<double>() : 0;
+  return n >= 0 && n <= 1e12 ? n : 0;
 }
 
 // The folder that is shared with llama-server. Its files are removed when they are not needed any
@@ -67,7 +65,7 @@ class SlotFolder {
     auto folder = std::make_unique<SlotFolder>();
     folder->path_ = path;
     const std::string lock = (path / ".tqcache-serve.lock").string();
-    folder->lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    folder->lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (folder->lock_ < 0) {
       return Error{ErrorCode::kIo, fmt::format("cannot write there: {}", std::strerror(errno)),
                    path.string()};
@@ -139,7 +137,8 @@ class KeepingProxy : public Proxy {
         server_(*upstream_, own_headers()),
         metrics_(metrics),
         log_(log),
-        table_(options.patience) {
+        table_(options.patience),
+        are_apart_(options.has_tenants && !options.keeper.share_tenants) {
     using Type = Metrics::Type;
     const auto counter = [&](const char* name, const char* help, bool start_at_zero = true) {
       metrics.define(name, Type::kCounter, help, start_at_zero);
@@ -366,25 +365,49 @@ class KeepingProxy : public Proxy {
     return response;
   }
 
-  Response pass_on_unchanged(const Request& request, Client& client, const char* why) {
+  // Passes a generating request on without choosing a slot.
+  Response pass_on_unsteered(const Request& request, Client& client, const char* why) {
     metrics_.add("tqcache_prompts_total", 1, {{"outcome", why}});
-    return pass_on(request, request.body, client);
+    if (!are_apart_) return pass_on(request, request.body, client);
+    const std::optional<std::string> body = without_reuse(request.body);
+    if (body) return pass_on(request, *body, client);
+    return Response::error(400, "invalid_request_error",
+                           "the body is not a JSON object, or is nested too deeply");
+  }
+
+  // Takes note of the key of a generating request. Whether clients have different ones, and must
+  // not notice each other.
+  bool is_apart(const Request& request, bool is_generating) {
+    if (options_.keeper.share_tenants || are_apart_) return are_apart_;
+    const std::lock_guard lock(mutex_);
+    if (is_generating && !first_key_) first_key_ = request.api_key;
+    const bool is_another = first_key_ && *first_key_ != request.api_key;
+    if (is_generating && is_another) are_apart_ = true;
+    return is_another;
   }
 
   Response handle(const Request& request, Client& client) {
-    const Api api = api_of(request.method, request.path);
-    if (api == Api::kNone || keeper_ == nullptr) return pass_on(request, request.body, client);
-    if (!is_ready()) return pass_on_unchanged(request, client, "not_ready");
+    if (keeper_ == nullptr) return pass_on(request, request.body, client);
+    const std::string path = decoded_path(request.path);
+    const Api api = api_of(request.method, path);
+    if (is_apart(request, api != Api::kNone) && path.find("/slots") != std::string::npos) {
+      return Response::error(403, "permission_error",
+                             "the slots are used by clients with other keys, too "
+                             "(--share-tenants allows it)");
+    }
+    if (api == Api::kNone) return pass_on(request, request.body, client);
+    if (api == Api::kInfill) return pass_on_unsteered(request, client, "steered");
+    if (!is_ready()) return pass_on_unsteered(request, client, "not_ready");
     const LlamaServer server(*upstream_, headers_for(request));
     const auto asked = server.ask(api, request.body, &client);
     if (!asked) {
       if (asked.error().code == ErrorCode::kInterrupted) return upstream_failure(asked.error());
-      return pass_on_unchanged(request, client, "not_understood");
+      return pass_on_unsteered(request, client, "not_understood");
     }
-    if (asked->is_steered) return pass_on_unchanged(request, client, "steered");
+    if (asked->is_steered) return pass_on_unsteered(request, client, "steered");
     if (const auto was_restarted = observe(); was_restarted && *was_restarted) {
       must_bind_ = true;  // maybe with another model
-      if (!is_ready()) return pass_on_unchanged(request, client, "not_ready");
+      if (!is_ready()) return pass_on_unsteered(request, client, "not_ready");
     }
     const std::string tenant = options_.keeper.share_tenants ? "" : request.api_key;
     metrics_.set("tqcache_requests_waiting", static_cast<double>(table_.n_waiting() + 1));
@@ -395,13 +418,14 @@ class KeepingProxy : public Proxy {
       return Response::error(503, "unavailable_error", "no slot became free in time");
     }
     const auto lease = std::make_shared<Lease>(*this, choice->slot, std::move(choice->before));
-    prepare(*choice, *lease, *asked, tenant, server, client);
+    const bool may_reuse = prepare(*choice, *lease, *asked, tenant, server, client);
     lease->now.prompt = asked->prompt;
     lease->now.n_prompt = 0;
     lease->now.tenant = tenant;
     lease->now.has_changed = lease->now.has_content = true;
-    Response response =
-        pass_on(request, with_slot(request.body, static_cast<std::int64_t>(choice->slot)), client);
+    std::string body = with_slot(request.body, static_cast<std::int64_t>(choice->slot));
+    if (!may_reuse) body = without_reuse(body).value_or(body);
+    Response response = pass_on(request, std::move(body), client);
     if (response.status != 200) lease->now.prompt.clear();
     if (response.stream) {
       response.stream = [lease, inner = std::move(response.stream)](Sink& sink) {
@@ -439,31 +463,40 @@ class KeepingProxy : public Proxy {
     std::string& tail_;
   };
 
-  // Saves what the slot would lose, and restores a stored prefix into it.
-  void prepare(const SlotTable::Choice& choice, Lease& lease, const Asked& asked,
+  // Saves what the slot would lose, and restores a stored prefix into it. Returns whether the
+  // request may reuse what the slot holds.
+  bool prepare(const SlotTable::Choice& choice, Lease& lease, const Asked& asked,
                const std::string& tenant, const LlamaServer& server, Client& client) {
     KnownSlot& now = lease.now;
     if (choice.is_warm) {
       metrics_.add("tqcache_prompts_total", 1, {{"outcome", "warm"}});
-      return;
+      return true;
     }
     if (now.has_content && now.n_tokens - now.n_stored >= options_.min_tokens &&
         !now.prompt.empty()) {
       save(choice.slot, now, "evict");
     }
-    if (now.has_content && now.tenant != tenant) {
+    now.n_stored = 0;
+    const bool is_own = now.tenant ? *now.tenant == tenant : !are_apart_;
+    if (now.has_content && !is_own) {
       // The server would reuse what two prompts have in common, and so tell one client what another
       // has sent.
       if (const auto erased = server_.erase(static_cast<std::int64_t>(choice.slot)); !erased) {
+        metrics_.add("tqcache_prompts_total", 1, {{"outcome", "cold"}});
         warn_once("erase", erased.error().message);
+        return false;
       }
+      clear_warning("erase");
     }
-    now.n_stored = 0;
     metrics_.add("tqcache_prompts_total", 1, {{"outcome", "cold"}});
-    if (asked.prompt.empty()) return;
+    if (asked.prompt.empty()) return true;
     const Result<std::int64_t> n = restore(choice, lease, asked, tenant, server, client);
-    if (!n) return warn_once("restore", n.error().message);
-    clear_warning("restore");
+    if (n) {
+      clear_warning("restore");
+    } else {
+      warn_once("restore", n.error().message);
+    }
+    return true;
   }
 
   Result<std::int64_t> restore(const SlotTable::Choice& choice, Lease& lease, const Asked& asked,
@@ -530,8 +563,9 @@ class KeepingProxy : public Proxy {
         const double n_seconds = n_reused * seconds_per_token_.load();
         metrics_.add("tqcache_saved_seconds_total", n_seconds);
         if (options_.ledger != nullptr) {
-          options_.ledger->hit({lease.now.tenant, keeper_->model_name()}, lease.restored,
-                               static_cast<std::int64_t>(n_reused), n_seconds, std::time(nullptr));
+          options_.ledger->hit({lease.now.tenant.value_or(""), keeper_->model_name()},
+                               lease.restored, static_cast<std::int64_t>(n_reused), n_seconds,
+                               std::time(nullptr));
         }
         if (n_reused + static_cast<double>(kLeastGain) < static_cast<double>(lease.n_restored)) {
           warn_once("reuse", fmt::format("the upstream server used {} of {} restored tokens",
@@ -569,7 +603,7 @@ class KeepingProxy : public Proxy {
     metrics_.add("tqcache_saves_total", 1, {{"reason", reason}});
     now.n_stored = *saved;
     const std::lock_guard lock(mutex_);
-    pending_.push_back({std::move(file), slot, now.n_prompt, now.tenant, reason});
+    pending_.push_back({std::move(file), slot, now.n_prompt, now.tenant.value_or(""), reason});
     wake_.notify_all();
   }
 
@@ -729,7 +763,10 @@ class KeepingProxy : public Proxy {
   std::set<std::string> warned_;
   std::atomic<double> seconds_per_token_ = 0;
 
+  std::atomic<bool> are_apart_;  // clients have different keys
+
   std::mutex mutex_;  // of all below
+  std::optional<std::string> first_key_;
   std::condition_variable wake_;
   std::deque<PendingFile> pending_;
   std::vector<std::pair<std::int64_t, std::int64_t>> usage_;

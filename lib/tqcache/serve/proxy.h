@@ -8,6 +8,10 @@
 // llama-server compares the tokens of a prompt with those of a slot itself. So a wrong belief of
 // the proxy, or another rendering of a prompt, costs time and never gives a wrong answer. Whatever
 // goes wrong, the request is passed on and the prompt is read as usual.
+//
+// Clients with different keys do not notice each other in the slots either: a slot is erased before
+// it is given to another client, requests to which the proxy chooses no slot reuse no tokens, and
+// /slots is refused.
 
 #include <chrono>
 #include <cstdint>
@@ -39,6 +43,9 @@ struct ProxyOptions {
   std::int64_t save_every = 2048;  // tokens of a conversation between two saves
   // A conversation that has rested this long is saved, too.
   std::chrono::milliseconds idle_save{30'000};
+  // Clients with different keys are expected (and keeper.share_tenants does not allow them to
+  // share). Otherwise that is found out when the second key comes.
+  bool has_tenants = false;
   PromptLedger* ledger = nullptr;  // learns which prompts are kept; null: there is no page
   std::string store_name = {};     // for the page
   // How long a request waits for a slot.

@@ -46,6 +46,7 @@ bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t chan
                          : state.task == slot.task;
     if (!is_expected) {
       slot.prompt.clear();
+      slot.tenant.reset();
       slot.n_stored = slot.n_prompt = 0;
     }
     slot.task = state.task;

@@ -20,11 +20,11 @@ namespace tqcache::serve {
 // A slot as the proxy believes it to be. A wrong belief costs time only: llama-server compares the
 // tokens of a prompt with those of the slot itself.
 struct KnownSlot {
-  std::string prompt;         // the last one that was sent to it; empty: unknown, or none
-  std::string tenant;         // whose prompt that is
-  std::int64_t n_tokens = 0;  // that it held when that was last asked
-  std::int64_t n_stored = 0;  // of these, known to be in the store
-  std::int64_t n_prompt = 0;  // of the last prompt; the answer follows. 0: unknown
+  std::string prompt;                 // the last one that was sent to it; empty: unknown, or none
+  std::optional<std::string> tenant;  // whose tokens it holds; absent: unknown
+  std::int64_t n_tokens = 0;          // that it held when that was last asked
+  std::int64_t n_stored = 0;          // of these, known to be in the store
+  std::int64_t n_prompt = 0;          // of the last prompt; the answer follows. 0: unknown
   std::optional<std::int64_t> task;
   std::string running;       // the prompt of the request that uses it
   std::uint64_t change = 0;  // SlotTable::change() when it was acquired or released last

@@ -83,7 +83,7 @@ class CurlAnswer : public UpstreamAnswer {
 
 class CurlUpstream : public Upstream {
  public:
-  explicit CurlUpstream(UpstreamOptions options) : options_(std::move(options)) {}
+  explicit CurlUpstream(UpstreamOptions options) : Upstream(std::move(options)) {}
 
   const UpstreamOptions& options() const { return options_; }
 
@@ -109,7 +109,6 @@ class CurlUpstream : public Upstream {
   }
 
  private:
-  UpstreamOptions options_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Channel>> idle_;
 };
@@ -138,7 +137,6 @@ std::size_t CurlAnswer::take_body(char* bytes, std::size_t size, std::size_t n, 
 }
 
 void CurlAnswer::header_line(std::string_view line) {
-  last_byte_ = Clock::now();
   if (has_head_) return;  // a trailer
   if (line.starts_with("HTTP/")) {
     headers.clear();
@@ -310,6 +308,7 @@ Result<Upstream::Reply> Upstream::call(std::string_view method, std::string_view
                                        Client* client, std::uint64_t max_bytes) {
   TQC_TRY_ASSIGN(const std::unique_ptr<UpstreamAnswer> answer,
                  send(method, target, headers, std::move(body), client));
+  const auto start = Clock::now();
   Reply reply{.status = answer->status, .body = {}};
   while (true) {
     TQC_TRY_ASSIGN(const std::string piece, answer->read());
@@ -317,6 +316,10 @@ Result<Upstream::Reply> Upstream::call(std::string_view method, std::string_view
     reply.body += piece;
     if (reply.body.size() > max_bytes) {
       return too_large(fmt::format("{}: an answer of more than {} bytes", target, max_bytes));
+    }
+    if (Clock::now() - start >
+        options_.idle_timeout + std::chrono::seconds(reply.body.size() >> 10)) {
+      return Error{ErrorCode::kIo, fmt::format("{}: the answer timed out", target)};
     }
   }
 }

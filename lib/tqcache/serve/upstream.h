@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tqcache/error.h"
@@ -17,7 +18,8 @@ namespace tqcache::serve {
 struct UpstreamOptions {
   std::string url = "http://127.0.0.1:8080";  // without a path
   std::chrono::milliseconds connect_timeout{5'000};
-  // Without a byte of an answer. A long prompt is read for minutes before the first one.
+  // Until the whole head of an answer, and then without a byte. A long prompt is read for minutes
+  // before the first one.
   std::chrono::milliseconds idle_timeout{600'000};
 };
 
@@ -52,7 +54,8 @@ class Upstream {
                                                        const std::vector<Header>& headers,
                                                        std::string body, Client* client) = 0;
 
-  // A request whose answer is small.
+  // A request whose answer is small. It has to arrive within idle_timeout and a second more for
+  // each KiB.
   // Errors: as send() and UpstreamAnswer::read(); kTooLarge.
   struct Reply {
     int status = 0;
@@ -61,6 +64,11 @@ class Upstream {
   Result<Reply> call(std::string_view method, std::string_view target, std::string body,
                      const std::vector<Header>& headers, Client* client,
                      std::uint64_t max_bytes = std::uint64_t{64} << 20);
+
+ protected:
+  explicit Upstream(UpstreamOptions options) : options_(std::move(options)) {}
+
+  const UpstreamOptions options_;
 };
 
 // The headers that a proxy passes on: without those that are about one connection only

@@ -13,7 +13,6 @@
 namespace tqcache::codec {
 namespace {
 
-constexpr std::uint16_t kF16Infinity = 0x7c00;
 constexpr float kLevelsOfUnit = 128.0f;  // the centroid of code c is (c - 128) / 128
 
 Result<void> check_scales(std::span<const std::uint16_t> scales) {

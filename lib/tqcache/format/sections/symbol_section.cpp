@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/half.h"
 #include "tqcache/bytes.h"
 #include "tqcache/codec/trellis/trellis.h"
 #include "tqcache/codec/trellis/trellis_rows.h"
@@ -20,7 +21,6 @@ namespace {
 
 constexpr std::size_t kTokens = codec::kBlockTokens;
 constexpr std::uint16_t kUnusedBits = (1u << codec::kStepScaleShift) - 1;
-constexpr std::uint16_t kF16Infinity = 0x7c00;
 
 codec::TrellisShape trellis_shape(const SymbolShape& shape) { return {shape.head_dim, kTokens}; }
 

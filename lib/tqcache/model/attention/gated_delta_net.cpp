@@ -22,8 +22,7 @@ namespace {
 constexpr std::int64_t kChannelsPerPiece = 256;
 constexpr float kLengthEpsilon = 1e-6f;  // for q and k, as in the reference
 
-float sigmoid(float x) { return 1.0f / (1.0f + loops::exp_f32(-std::max(x, -80.0f))); }
-float silu(float x) { return x * sigmoid(x); }
+float silu(float x) { return x * loops::sigmoid(x); }
 float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
 float dot(const float* a, const float* b, std::size_t n) {
@@ -136,7 +135,7 @@ void GatedDeltaNet::step(std::int64_t head, std::int64_t token, const DeltaNetWe
   normalize(k.data(), key_dim, 1.0f);
 
   const float* const gates = row(token) + net_.conv_size();
-  const float beta = sigmoid(gates[net_.value_size() + head]);
+  const float beta = loops::sigmoid(gates[net_.value_size() + head]);
   const float alpha = gates[net_.value_size() + net_.n_value_heads + head];
   const float decay =
       std::exp(weights.decay[to_size(head)] * softplus(alpha + weights.dt_bias[to_size(head)]));
@@ -168,14 +167,13 @@ namespace {
 using cache::NamedArray;
 using Shape = std::vector<std::uint64_t>;
 
-std::uint64_t to_unsigned(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
 Shape conv_shape(const DeltaNetConfig& net) {
-  return {1, to_unsigned(net.kernel - 1), to_unsigned(net.conv_size())};
+  return {1, to_u64(net.kernel - 1), to_u64(net.conv_size())};
 }
 
 Shape state_shape(const DeltaNetConfig& net) {
-  return {1, to_unsigned(net.n_value_heads), to_unsigned(net.value_dim), to_unsigned(net.key_dim)};
+  return {1, to_u64(net.n_value_heads), to_u64(net.value_dim), to_u64(net.key_dim)};
 }
 
 std::uint64_t product(const Shape& shape) {
@@ -271,10 +269,10 @@ bool is_named(const cache::StateLayer& layer, std::string_view first, std::strin
 bool adopt_as_named(const ModelConfig& config, const cache::StateLayer& from,
                     cache::StateLayer& to) {
   const DeltaNetConfig& net = config.delta_net;
-  const std::uint64_t channels = to_unsigned(net.conv_size());
-  const std::uint64_t tokens = to_unsigned(net.kernel);
-  const Shape transposed = {1, to_unsigned(net.n_value_heads), to_unsigned(net.key_dim),
-                            to_unsigned(net.value_dim)};
+  const std::uint64_t channels = to_u64(net.conv_size());
+  const std::uint64_t tokens = to_u64(net.kernel);
+  const Shape transposed = {1, to_u64(net.n_value_heads), to_u64(net.key_dim),
+                            to_u64(net.value_dim)};
   if (is_named(from, "0", "1") && is_pair(from, conv_shape(net), state_shape(net))) {
     adopt_same(from, to);
     return true;

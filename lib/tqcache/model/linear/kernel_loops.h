@@ -4,6 +4,7 @@
 // All functions are forced inline: the caller's target attribute selects their instructions, and
 // the linker finds no copy that it could use for code which must run on any CPU.
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -50,6 +51,8 @@ TQC_INLINE float exp_f32(float x) {
   const std::uint32_t keep = 0u - static_cast<std::uint32_t>(!(x < kExpLeast));
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(p * scale) & keep);
 }
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-std::max(x, -80.0f))); }
 
 // Uses lanes as a sum does, then takes the larger of two, lane by lane.
 TQC_INLINE float max_value(const float* row, std::size_t n) {

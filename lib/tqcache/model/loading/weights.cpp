@@ -30,7 +30,6 @@ Error error_at(ErrorCode code, const std::string& name, const std::string& fact)
   return {code, "tensor \"" + name + "\": " + fact};
 }
 
-std::uint64_t to_unsigned(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
 // Finds a tensor with one of two shapes. As a matrix, its number of rows is the product of all
 // dimensions but the last.
@@ -108,10 +107,10 @@ class TensorFinder {
 // Rows [first, first + count) of a matrix. Requires: the matrix has these rows, or is empty.
 Matrix rows_of(const Matrix& matrix, std::int64_t first, std::int64_t count) {
   if (matrix.n_rows == 0) return {};
-  const std::uint64_t bytes = row_bytes(matrix.type, to_unsigned(matrix.n_cols));
+  const std::uint64_t bytes = row_bytes(matrix.type, to_u64(matrix.n_cols));
   return {matrix.type, count, matrix.n_cols,
-          matrix.bytes.subspan(static_cast<std::size_t>(to_unsigned(first) * bytes),
-                               static_cast<std::size_t>(to_unsigned(count) * bytes))};
+          matrix.bytes.subspan(static_cast<std::size_t>(to_u64(first) * bytes),
+                               static_cast<std::size_t>(to_u64(count) * bytes))};
 }
 
 Matrix TensorFinder::take(const std::string& name, const Shape& shape, const Shape& other_shape) {
@@ -126,13 +125,13 @@ Matrix TensorFinder::take(const std::string& name, const Shape& shape, const Sha
 }
 
 Matrix TensorFinder::matrix(const std::string& name, std::int64_t n_rows, std::int64_t n_cols) {
-  const Shape as_vector = n_rows == 1 ? Shape{to_unsigned(n_cols)} : Shape{};
-  return take(name, {to_unsigned(n_rows), to_unsigned(n_cols)}, as_vector);
+  const Shape as_vector = n_rows == 1 ? Shape{to_u64(n_cols)} : Shape{};
+  return take(name, {to_u64(n_rows), to_u64(n_cols)}, as_vector);
 }
 
 std::vector<Matrix> TensorFinder::stack(const std::string& name, std::int64_t count,
                                         std::int64_t n_rows, std::int64_t n_cols) {
-  const Matrix all = take(name, {to_unsigned(count), to_unsigned(n_rows), to_unsigned(n_cols)});
+  const Matrix all = take(name, {to_u64(count), to_u64(n_rows), to_u64(n_cols)});
   std::vector<Matrix> matrices;
   for (std::int64_t i = 0; i < count && !failed(); ++i) {
     matrices.push_back(rows_of(all, i * n_rows, n_rows));
@@ -141,7 +140,7 @@ std::vector<Matrix> TensorFinder::stack(const std::string& name, std::int64_t co
 }
 
 AlignedFloats TensorFinder::vector(const std::string& name, std::int64_t size) {
-  const Matrix row = take(name, {to_unsigned(size)});
+  const Matrix row = take(name, {to_u64(size)});
   AlignedFloats values(static_cast<std::size_t>(row.n_cols));
   load_rows(row, 0, row.n_rows, values);
   return values;
@@ -149,7 +148,7 @@ AlignedFloats TensorFinder::vector(const std::string& name, std::int64_t size) {
 
 std::vector<AlignedFloats> TensorFinder::vectors(const std::string& name, std::int64_t count,
                                                  std::int64_t size) {
-  const Matrix matrix = take(name, {to_unsigned(count), to_unsigned(size)});
+  const Matrix matrix = take(name, {to_u64(count), to_u64(size)});
   std::vector<AlignedFloats> all(to_size(count));
   for (std::int64_t i = 0; i < matrix.n_rows; ++i) {
     all[to_size(i)].resize(to_size(size));
@@ -175,8 +174,8 @@ AlignedFloats TensorFinder::norm_if(bool wanted, const std::string& name, std::i
 
 AlignedFloats TensorFinder::channel_kernels(const std::string& name, std::int64_t n_channels,
                                             std::int64_t size) {
-  const Shape shape = {to_unsigned(n_channels), to_unsigned(size)};
-  const Matrix matrix = take(name, shape, {to_unsigned(n_channels), 1, to_unsigned(size)});
+  const Shape shape = {to_u64(n_channels), to_u64(size)};
+  const Matrix matrix = take(name, shape, {to_u64(n_channels), 1, to_u64(size)});
   AlignedFloats rows(static_cast<std::size_t>(matrix.n_rows * matrix.n_cols));
   load_rows(matrix, 0, matrix.n_rows, rows);
   AlignedFloats kernels(rows.size());

@@ -12,6 +12,7 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/cache.h"
+#include "tqcache/serve/operations.h"
 
 namespace tqcache::serve {
 namespace {
@@ -22,10 +23,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMaxGiven = 256;                         // answers that keep their tokens
 constexpr std::size_t kMaxGivenTokens = std::size_t{4} << 20;  // of them, with those before
 constexpr std::size_t kShownTextBytes = 200;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // "qwen3-4b.q8_0" of "models/qwen3-4b.q8_0.gguf", and the name of a folder.
 std::string id_from_path(const std::string& path) {

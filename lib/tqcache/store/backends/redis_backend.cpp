@@ -13,8 +13,8 @@
 namespace tqcache::store {
 namespace {
 
-constexpr std::size_t kKeysAtOnce = 512;
-constexpr Ahead kKeysAhead{kKeysAtOnce, kKeysAtOnce};
+constexpr std::size_t kKeysPerCommand = 512;
+constexpr Ahead kKeysAhead{kKeysPerCommand, kKeysPerCommand};
 constexpr Ahead kValuesToPut{8, 8};
 constexpr Ahead kValuesToGet{4, 8};
 // Of a page; COUNT is only a wish.
@@ -117,7 +117,7 @@ class RedisBackend : public Backend {
     std::uint64_t n_pages = 0;
     for (const RedisAddress& node : nodes) TQC_TRY(scan(*client, node, prefix, n_pages, found));
     const std::vector<std::string> keys(found.begin(), found.end());
-    return in_batches(std::span(keys), kKeysAtOnce,
+    return in_batches(std::span(keys), kKeysPerCommand,
                       [&](std::size_t, auto some) { return list_some(some, sink); });
   }
 
@@ -187,7 +187,7 @@ class RedisBackend : public Backend {
 
   template <class Each>
   Result<void> count_each(std::string_view verb, std::span<const std::string> keys, Each each) {
-    return in_batches(keys, kKeysAtOnce, [&](std::size_t, auto some) {
+    return in_batches(keys, kKeysPerCommand, [&](std::size_t, auto some) {
       const auto take = [&](std::size_t i, RedisReply reply) -> Result<void> {
         const Result<std::int64_t> count = reply_number(*reply);
         if (!count) return in_context(some[i], count.error());

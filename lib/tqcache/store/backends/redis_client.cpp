@@ -130,7 +130,7 @@ constexpr int kMaxRedirections = 8;
 
 // A server prepares all requested answers before it sends the first one. For large answers that
 // takes longer than the round trips that it saves.
-constexpr std::size_t kLargeBytes = 64 << 10;
+constexpr std::size_t kLargeReplyBytes = 64 << 10;
 constexpr std::size_t kLargeAnswersAhead = 2;
 
 // Of CLUSTER SLOTS: up to 16384 ranges with their nodes.
@@ -220,7 +220,7 @@ std::vector<RedisClient::Pending> RedisClient::Run::unanswered() const {
 }
 
 Result<void> RedisClient::Run::take(std::size_t command, RedisReply answer) {
-  const bool is_large = answer->type == REDIS_REPLY_STRING && answer->len > kLargeBytes;
+  const bool is_large = answer->type == REDIS_REPLY_STRING && answer->len > kLargeReplyBytes;
   ahead = std::min(most, is_large ? kLargeAnswersAhead : 2 * ahead);
   answers[command] = std::move(answer);
   while (n_told < answers.size() && answers[n_told]) {

@@ -68,11 +68,11 @@ class BlobChecker {
 };
 
 // Number of blobs that are read before the backend may be called again.
-constexpr std::size_t kKeysAtOnce = 8;
+constexpr std::size_t kCheckedAtOnce = 8;
 
 Result<void> BlobChecker::read(std::span<const std::string> keys, const ContentSink& sink) {
-  for (std::size_t first = 0; first < keys.size(); first += kKeysAtOnce) {
-    const auto some = keys.subspan(first, std::min(kKeysAtOnce, keys.size() - first));
+  for (std::size_t first = 0; first < keys.size(); first += kCheckedAtOnce) {
+    const auto some = keys.subspan(first, std::min(kCheckedAtOnce, keys.size() - first));
     std::vector<Bad> bad;
     TQC_TRY(read_blobs(backend_, some,
                        [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
