@@ -32,10 +32,10 @@ std::string text(const Json& value) {
 // Discarded: not JSON, or nested so deeply that writing or copying it, which takes a call for each
 // level, could overflow the stack.
 Json parse(std::string_view text) {
-  constexpr int kMaxDepth = 256;
+  constexpr int kDeepestJson = 256;
   bool is_deep = false;
   const auto look = [&](int depth, Json::parse_event_t, Json&) {
-    is_deep = is_deep || depth > kMaxDepth;
+    is_deep = is_deep || depth > kDeepestJson;
     return !is_deep;
   };
   Json value = Json::parse(text, look, false);
