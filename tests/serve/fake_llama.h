@@ -24,6 +24,7 @@
 #include "tqcache/interop.h"
 #include "tqcache/reader.h"
 #include "tqcache/serve/http_server.h"
+#include "tqcache/serve/llama_server.h"
 
 namespace tqcache::test {
 
@@ -168,7 +169,7 @@ class FakeLlama {
   serve::Response handle(const serve::Request& request, serve::Client& client) {
     using serve::Response;
     if (answers_garbage) return Response::text(200, "]] not JSON [[");
-    const std::string& path = request.path;
+    const std::string path = serve::decoded_path(request.path);
     if (path == "/props") {
       return Response::json(200, Json{{"model_path", model_path().string()},
                                       {"total_slots", slots_.size()},
@@ -178,8 +179,8 @@ class FakeLlama {
     if (path == "/lora-adapters") return Response::json(200, "[]");
     if (path == "/slots") return list_slots();
     if (path.starts_with("/slots/")) return act(request);
-    constexpr std::array kPaths = {"/tokenize", "/detokenize", "/apply-template", "/completion",
-                                   "/v1/chat/completions"};
+    constexpr std::array kPaths = {"/tokenize",   "/detokenize",          "/apply-template",
+                                   "/completion", "/v1/chat/completions", "/api/chat"};
     if (std::find(kPaths.begin(), kPaths.end(), path) == kPaths.end()) {
       return Response::error(404, "not_found_error", "no such path");
     }

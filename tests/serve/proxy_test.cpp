@@ -396,6 +396,7 @@ TEST(SlotTable, TheNextTurnWaitsForTheLastOne) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     serve::KnownSlot now = first->before;
     now.prompt = "turn 1";
+    now.tenant = "";
     table.release(first->slot, now);
   });
   const auto next = table.acquire("turn 1, turn 2", "", nullptr, std::chrono::hours(1));
