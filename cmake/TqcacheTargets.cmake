@@ -57,7 +57,7 @@ function(tqcache_module name)
   set_target_properties(tqcache_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   # With -O2 byte planes take twice as long, saving an archive 1.4 times, affine scores 1.9 times.
   if(name MATCHES "^(base|cache|codec|format|model|predict)$")
-    target_compile_options(tqcache_${name} PRIVATE "$<$<CONFIG:Release>:-O3>")
+    target_compile_options(tqcache_${name} PRIVATE ${TQCACHE_HOT_OPTIONS})
   endif()
   # Loops over values have no assertions of libstdc++, as they would check every index
   # (cmake/TqcacheHardening.cmake). What that would cost has not been measured.

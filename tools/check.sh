@@ -22,7 +22,8 @@
 #   --plugins with --interop: then fetch LMCache, vLLM and SGLang (600 MB), and run the
 #             tests of the Python plug-ins with them (python/test_plugins.sh)
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
-#   --long    before the other tests convert, verify, store and fetch a cache of 32 GiB, made with holes,
+#   --long    take all cases of the tests that otherwise take some (real models, two versions of mlx-lm),
+#             and before the other tests convert, verify, store and fetch a cache of 32 GiB, made with holes,
 #             in at most 512 MiB of memory (tests/long/large_files.py; 100 MB of disk), and one of 131,072
 #             tokens of an 8B model's widths, which is resumed too (tests/long/long_prompt.py; 4 GB of disk)
 #   --jobs N  processes at a time (default: all processors)
@@ -292,6 +293,7 @@ if $with_asan || $with_replay; then fuzz=OFF; fi
 configure_and_build dev "$werror" -DTQCACHE_PEERS="$peers" -DTQCACHE_STORE_SERVERS="$servers" \
   -DTQCACHE_BUILD_FUZZ="$fuzz" "${cuda[@]}"
 if $with_long; then
+  export TQCACHE_LONG_TESTS=1
   step "large files"
   python3 tests/long/large_files.py --tqcache build/dev/tools/tqcache --folder build
   step "a long prompt"

@@ -14,15 +14,8 @@
 #include <vector>
 
 #include "format/file_fixture.h"
+#include "support/sanitized.h"
 #include "support/temp_dir.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TQCACHE_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TQCACHE_TEST_SANITIZED 1
-#endif
-#endif
 
 namespace tqcache::test {
 
@@ -31,9 +24,8 @@ inline Bytes golden(std::string_view name) {
 }
 
 // Of files of version 2; of version 1 the suffix is ".tqcache".
-inline std::vector<std::string> golden_names(const std::filesystem::path& folder =
-                                                 TQCACHE_GOLDEN_FILES,
-                                             std::string_view suffix = ".tqkv") {
+inline std::vector<std::string> golden_names(
+    const std::filesystem::path& folder = TQCACHE_GOLDEN_FILES, std::string_view suffix = ".tqkv") {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() == suffix) names.push_back(entry.path().stem().string());

@@ -9,18 +9,10 @@
 #include <variant>
 
 #include "support/cache_builder.h"
+#include "support/sanitized.h"
 #include "support/scripted_reader.h"
 #include "tqcache/file.h"
 #include "tqcache/tqkv.h"
-
-// A sanitizer takes memory of its own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TQCACHE_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TQCACHE_TEST_SANITIZED 1
-#endif
-#endif
 
 namespace tqcache::test {
 

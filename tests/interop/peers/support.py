@@ -36,6 +36,10 @@ def options():
     return _command_line()[0]
 
 
+# All cases of tests that otherwise take some of theirs: tools/check.sh --long.
+IS_LONG = os.environ.get("TQCACHE_LONG_TESTS") == "1"
+
+
 def hf_folder():
     return options().source / "models/demo/hf"
 

@@ -2,7 +2,8 @@
 
 The files come from packages of PyPI (fetch_models.py). Token ids of many lines are compared, and the
 most probable tokens behind prompts: transformers reads tqcache's tokens and gives its own logits at
-each step, so that all steps are compared even if two tokens are equally good at one of them.
+each step, so that all steps are compared even if two tokens are equally good at one of them. All
+prompts are compared with tools/check.sh --long, otherwise a third.
 """
 
 import json
@@ -73,7 +74,7 @@ class RealModel(support.PeerTest):
         tokenizer = from_gguf(transformers.AutoTokenizer, path)
         model = from_gguf(transformers.AutoModelForCausalLM, path, dtype=torch.float32).eval()
         losses = []
-        for prompt in PROMPTS:
+        for prompt in PROMPTS if support.IS_LONG else PROMPTS[3::3]:
             tokens = self.tokens_of(name, prompt)
             before = ours(path, [prompt])[0]
             self.assertEqual(before[-4:], tokenizer(prompt).input_ids[-4:])
@@ -83,7 +84,7 @@ class RealModel(support.PeerTest):
         same = sum(loss == 0 for loss in losses)
         print(f"  {name}: {same} of {len(losses)} tokens are transformers' own; "
               f"at most {max(losses):.2g} below its best logit", flush=True)
-        self.assertGreater(len(losses), 200)
+        self.assertGreater(len(losses), 200 if support.IS_LONG else 60)
         self.assertLessEqual(max(losses), BOUND)
 
 
