@@ -41,9 +41,9 @@ endfunction()
 # tqcache_module(<name> [BY_FOLDER] [WITHOUT <regex>...] [APART <file>...] [MODULES <module>...] [PRIVATE <target>...])
 #
 # All .cpp files below the current folder, but those whose path matches WITHOUT. They are compiled in
-# unity batches (BY_FOLDER: those of each folder apart); the files APART each by itself. MODULES are the modules this one may
-# include (docs/explain/design.md holds the table); PRIVATE are libraries that users of the
-# library need not see.
+# unity batches (BY_FOLDER: those of each folder apart); the files APART each by itself. MODULES are
+# the modules this one may include (docs/explain/design.md holds the table); PRIVATE are libraries
+# that users of the library need not see.
 function(tqcache_module name)
   cmake_parse_arguments(ARG "BY_FOLDER" "" "WITHOUT;APART;MODULES;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)

@@ -29,7 +29,7 @@ inline float f16_to_f32(std::uint16_t half) {
   const std::uint32_t shifted = (half & 0x7fffu) << 13;  // f16 fields at f32 positions
   const std::uint32_t quiet = select_bits(shifted > 0x0f800000u, 0x00400000u, 0u);
   const std::uint32_t special = shifted | 0x7f800000u | quiet;  // infinity or NaN
-  const std::uint32_t normal = shifted + (112u << 23);  // exponent bias: f16 15, f32 127
+  const std::uint32_t normal = shifted + (112u << 23);          // exponent bias: f16 15, f32 127
   // Subnormal: 2^-14 with this mantissa, less 2^-14, which is exact.
   const float tiny = std::bit_cast<float>(shifted + (113u << 23)) - 0x1p-14f;
   const std::uint32_t finite =

@@ -24,7 +24,6 @@ using KeepGoing = std::function<bool()>;
 
 constexpr std::int64_t kLogitRowsAtOnce = 64;  // bounds memory: a vocabulary may have 150,000 ids
 
-
 // The size of the next chunk: up to the border of the token block; the last token is a chunk of its
 // own.
 std::int64_t chunk_size(std::int64_t n_tokens, std::int64_t n_left) {
@@ -219,9 +218,8 @@ Result<void> Decoder::State::append_all(cache::Cache& cache, std::span<const std
   const auto total = static_cast<std::int64_t>(ids.size());
   for (std::int64_t done = 0, n = 0; done < total; done += n) {
     n = chunk_size(cache.n_tokens(), total - done);
-    TQC_TRY(append_chunk(cache, ids.subspan(to_size(done), to_size(n)), filter, [&] {
-      return !progress || progress(to_u64(done), to_u64(total));
-    }));
+    TQC_TRY(append_chunk(cache, ids.subspan(to_size(done), to_size(n)), filter,
+                         [&] { return !progress || progress(to_u64(done), to_u64(total)); }));
     if (sink) TQC_TRY(give_logits(done, n, sink));
   }
   if (progress) progress(to_u64(total), to_u64(total));

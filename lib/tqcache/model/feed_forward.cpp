@@ -92,7 +92,6 @@ void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<
 
 namespace {
 
-
 // Sorts NaN first, so that the order is defined and the output becomes NaN.
 float rank(float p) { return std::isnan(p) ? std::numeric_limits<float>::infinity() : p; }
 

@@ -167,7 +167,6 @@ namespace {
 using cache::NamedArray;
 using Shape = std::vector<std::uint64_t>;
 
-
 Shape conv_shape(const DeltaNetConfig& net) {
   return {1, to_u64(net.kernel - 1), to_u64(net.conv_size())};
 }

@@ -30,7 +30,6 @@ Error error_at(ErrorCode code, const std::string& name, const std::string& fact)
   return {code, "tensor \"" + name + "\": " + fact};
 }
 
-
 // Finds a tensor with one of two shapes. As a matrix, its number of rows is the product of all
 // dimensions but the last.
 Result<Matrix> find(const Tensors& tensors, const std::string& name,
