@@ -56,7 +56,8 @@ constexpr const char* kModels[] = {"llama",  "llama_biased", "mistral",   "qwen2
                                    "gemma2", "gemma3",       "phi3_long", "qwen3_next", "qwen3_5"};
 constexpr std::size_t kForms = 8;  // of caches
 // Most inputs have few tokens, as the time of an input grows with them.
-constexpr std::int64_t kTokens[] = {3, 40, 255, 256, 300, 3, 40, 1, 8, 17, 3, 40, 2, 9, 24};
+constexpr std::int64_t kTokens[] = {3, 40, 255, 256, 300, 3, 40, 1, 8, 17, 3, 24, 2, 9,  24, 5,
+                                    7, 1,  2,   3,   4,   6, 8,  5, 9, 10, 2, 3,  6, 12, 4,  16};
 
 const SmallModel& model_of(std::size_t index) {
   static std::array<std::unique_ptr<SmallModel>, std::size(kModels)> models;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fuzz/fuzz.h"
+#include "fuzz/memory_files.h"
 #include "fuzz/store_calls.h"
 #include "support/temp_dir.h"
 #include "tqcache/store.h"
@@ -19,10 +20,11 @@ namespace {
 namespace fs = std::filesystem;
 using fuzz::require;
 
-// In memory where the system has such a folder: the index is written anew for every input.
+// In memory, the index too: it is written anew for every input.
 class StoreFolder {
  public:
   StoreFolder() {
+    fuzz::keep_sqlite_files_in_memory();
     const fs::path parent = fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path();
     std::string name = (parent / "tqcache-fuzz-XXXXXX").string();
     require(::mkdtemp(name.data()) != nullptr, "a folder for the store");
@@ -43,10 +45,8 @@ class StoreFolder {
   std::string url() const { return "dir:" + path_.string(); }
   fs::path index() const { return path_ / "index.sqlite"; }
   void remove_index() const {
-    for (const char* end : {"", "-wal", "-shm", "-journal"}) {
-      std::error_code ignored;
-      fs::remove(index().string() + end, ignored);
-    }
+    std::error_code ignored;
+    fs::remove(index(), ignored);  // its content goes with it
   }
 
  private:
@@ -104,7 +104,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   constexpr std::string_view kMagic = "SQLite format 3";
   const std::string text(reinterpret_cast<const char*>(data), size);
   if (text.starts_with(kMagic)) {
-    test::write_all(folder.index(), input);
+    fuzz::write_memory_file(folder.index(), input);
   } else {
     make_index(folder.index(), text);
   }

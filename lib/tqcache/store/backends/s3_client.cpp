@@ -186,8 +186,16 @@ void set_limits(CURL* easy, const S3Settings& settings) {
   if (settings.endpoint.starts_with("http://")) curl_easy_setopt(easy, CURLOPT_PROXY, "");
   if (!settings.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, settings.ca_file.c_str());
   if (!settings.ca_path.empty()) curl_easy_setopt(easy, CURLOPT_CAPATH, settings.ca_path.c_str());
-  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 512L << 10);
-  curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
+}
+
+// As large as is of use for blobs; most requests have no body, and short answers.
+void set_buffers(CURL* easy, const S3Request& request) {
+  constexpr std::uint64_t kLeast = 16 << 10, kMost = 512 << 10;
+  const auto size_for = [=](std::uint64_t bytes) {
+    return static_cast<long>(std::clamp(bytes, kLeast, kMost));
+  };
+  curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, size_for(request.max_answer_bytes));
+  curl_easy_setopt(easy, CURLOPT_UPLOAD_BUFFERSIZE, size_for(request.body.size()));
 }
 
 void set_signature(CURL* easy, const S3Settings& settings) {
@@ -262,6 +270,7 @@ void S3Client::State::begin(Transfer& transfer, CURL* easy, const S3Request& req
   set_method(easy, request);
   set_callbacks(easy, transfer);
   set_limits(easy, settings);
+  set_buffers(easy, request);
   set_signature(easy, settings);
 }
 
