@@ -15,6 +15,14 @@ target_compile_options(tqcache_flags INTERFACE
   -ffp-contract=off
   $<$<BOOL:${TQCACHE_WERROR}>:-Werror>)
 target_link_libraries(tqcache_flags INTERFACE tqcache_hardening)
+set(TQCACHE_LINKER "" CACHE STRING "The linker, e.g. lld, where it is installed; empty: the compiler's own")
+if(TQCACHE_LINKER)
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -fuse-ld=${TQCACHE_LINKER} TQCACHE_HAS_LINKER)
+  if(TQCACHE_HAS_LINKER)
+    target_link_options(tqcache_flags INTERFACE -fuse-ld=${TQCACHE_LINKER})
+  endif()
+endif()
 if(TQCACHE_SANITIZE)
   target_compile_options(tqcache_flags INTERFACE
     -fsanitize=${TQCACHE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer

@@ -26,11 +26,12 @@ for group in "$@"; do
   case $group in
     # The second reader of the file format, in Python, checks more when it has xxhash and zstandard.
     # strace makes system calls fail. dpkg-dev makes the Debian package, doxygen the reference. Products
-    # are tested with an OpenBLAS without threads, too.
+    # are tested with an OpenBLAS without threads, too. lld links the test programs in a quarter of the
+    # time.
     test)
       packages+=(
         libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace dpkg-dev doxygen
-        libopenblas0-serial
+        libopenblas0-serial lld
       )
       ;;
     clang) packages+=(clang-14) ;;

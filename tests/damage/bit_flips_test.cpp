@@ -1,9 +1,9 @@
 // Every bit of a file is held by something: whichever flips, it is found, and nothing crashes.
 
-#include <cstdlib>
 #include <functional>
 
 #include "damage.h"
+#include "support/long_tests.h"
 
 namespace tqcache::test {
 namespace bit_flips_test {
@@ -100,7 +100,7 @@ TEST_P(FlippedBitOfGolden, IsFoundInEveryByteOutsideOfSectionsAndSomeInThem) {
   const Bytes file = golden(GetParam());
   const Bits bits = fewer_in_sections(file, 31, one_bit);
   // Large files take long to load: every byte with tools/check.sh --long.
-  const bool all = std::getenv("TQCACHE_LONG_TESTS") != nullptr || file.size() < 32'000;
+  const bool all = runs_long_tests() || file.size() < 32'000;
   const std::size_t step = all ? 1 : 7;
   expect_flips_found(file, bits, [&](std::size_t i) { return i % step == 0 ? bits(i) : 0; });
 }

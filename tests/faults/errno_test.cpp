@@ -7,6 +7,7 @@
 #include <array>
 #include <tuple>
 
+#include "support/long_tests.h"
 #include "support/temp_dir.h"
 #include "victim.h"
 
@@ -41,7 +42,13 @@ class Failing : public testing::TestWithParam<std::tuple<Operation, const char*>
     for (const SystemCall& call : calls) {
       if (call.name == "pwrite64") last_pwrite_ = call.number;
     }
-    return calls;
+    // The three errors take the same way through the program.
+    if (error() == "ENOSPC") return calls;
+    std::vector<SystemCall> taken;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (test::takes_case(i, calls.size(), 4)) taken.push_back(calls[i]);
+    }
+    return taken;
   }
 
   // By which an append switches to the new state. When it fails nobody knows what is on disk, so

@@ -15,7 +15,7 @@ from pathlib import Path
 import test_llama_server as serve
 
 GEMMA = "gemma-3-270m.Q4_K_M.gguf"
-N_TURNS = 10 if serve.IS_LONG else 4
+N_TURNS = 10 if serve.IS_LONG else 3
 
 
 class CheckpointTest(serve.ServeCase):

@@ -260,7 +260,7 @@ class ServeTest(ServeCase):
                        n_ctx=16384 if IS_LONG else 8192)
 
     def test_ten_turns_of_a_chat(self):
-        self.turns_of_a_chat(self.smol(), 10 if IS_LONG else 4)
+        self.turns_of_a_chat(self.smol(), 10 if IS_LONG else 3)
 
     def test_ten_turns_of_a_chat_with_the_bundled_model(self):
         self.turns_of_a_chat(self.demo(), 10 if IS_LONG else 2)
@@ -285,7 +285,7 @@ class ServeTest(ServeCase):
         if IS_LONG:
             self.turns_of_a_text(10, 14_000, n_ctx=16384)
         else:
-            self.turns_of_a_text(10)
+            self.turns_of_a_text(5)
 
     def test_one_slot_with_a_unified_cache(self):
         self.turns_of_a_text(3, n_slots=1)

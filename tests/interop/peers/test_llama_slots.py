@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import urllib.request
+from functools import lru_cache
 
 import support
 
@@ -51,6 +52,12 @@ def restore(name):
     return "/slots/0?action=restore", {"filename": name}
 
 
+@lru_cache
+def cold(model):
+    return [serve(model, support.shared_folder(), [complete(ids, 8)])[0]["tokens"]
+            for ids in prompts()[1]]
+
+
 class Slots(support.PeerTest):
     def model(self, name):
         path = support.shared_folder() / f"{name}.gguf"
@@ -74,10 +81,6 @@ class Slots(support.PeerTest):
         return (tuple(answer["timings"]["cache_n"] for answer in answers),
                 [answer["tokens"] for answer in answers])
 
-    def cold(self, name):
-        return [serve(self.model(name), self.folder, [complete(ids, 8)])[0]["tokens"]
-                for ids in prompts()[1]]
-
     def export(self, name, tqkv, file, *flags):
         return self.convert(tqkv, file, "--to", "llama-seq", "--llama-server-tokens", "--model",
                             self.model(name), *flags)
@@ -94,7 +97,7 @@ class Slots(support.PeerTest):
                 self.assertEqual(back.read_bytes(), saved.read_bytes())
                 cached, tokens = self.reused(name, back)
                 self.assertEqual(cached, AS_SAVED[name])
-                self.assertEqual(tokens, self.cold(name))
+                self.assertEqual(tokens, cold(self.model(name)))
 
     def test_a_cache_of_ours(self):
         """llama-server resumes from what tqcache computed, without any checkpoint of its own."""
@@ -106,7 +109,7 @@ class Slots(support.PeerTest):
                              "--force")
                 cached, tokens = self.reused(name, self.export(name, tqkv, "ours.bin"))
                 self.assertEqual(cached, WITHOUT_CHECKPOINTS[name])
-                self.assertEqual(tokens, self.cold(name))
+                self.assertEqual(tokens, cold(self.model(name)))
 
     def test_resumes_from_a_checkpoint(self):
         """So does tqcache, from the last one before the prompt leaves the cache."""

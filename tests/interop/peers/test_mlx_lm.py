@@ -209,7 +209,7 @@ class RoundTrips(MlxLm):
     def test_rotating_cache_of_the_model(self):
         """It goes on as before: what mlx-lm needs of the ring is all there."""
         ids, first = support.alice()[:N], support.alice()[N]
-        for name, singly in (("wrapped", 12), ("prefilled", 0)):
+        for name, singly in (("wrapped", 12), ("prefilled", 0))[:2 if support.IS_LONG else 1]:
             with self.subTest(name):
                 before = self.saved("before", peer.prefill(model("f32"), ids, singly, 256))
                 after = self.export(self.convert(before, "between.tqkv", *DENSE))

@@ -18,7 +18,7 @@ import support
 
 transformers = support.need("transformers")
 torch = support.need("torch")
-support.need("gguf")
+gguf = support.need("gguf")
 import fetch_models  # noqa: E402: after it is known that the test runs
 import mixed_text  # noqa: E402
 from tokenizers import pre_tokenizers  # noqa: E402
@@ -42,6 +42,10 @@ PROMPTS = [
 ]
 
 
+# transformers reads a file three times, and a vocabulary of 262,144 tokens takes ten seconds each time.
+gguf.GGUFReader = lru_cache(gguf.GGUFReader)
+
+
 @lru_cache
 def path_of(name):
     try:
@@ -56,6 +60,7 @@ def lines():
     return mixed_text.lines(N_LINES, book)
 
 
+@lru_cache
 def from_gguf(kind, path, **options):
     # transformers asks for accelerate here, but needs it only to spread a model over devices.
     with unittest.mock.patch("transformers.modeling_utils.is_accelerate_available",

@@ -16,7 +16,7 @@ support.need("sentencepiece")
 import mixed_text  # noqa: E402: after it is known that the test runs
 import tokenizer_families  # noqa: E402
 
-N_LINES = 10_000
+N_LINES = 10_000 if support.IS_LONG else 2_500
 
 
 @lru_cache
