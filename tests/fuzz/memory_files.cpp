@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -20,20 +19,29 @@ namespace {
 
 constexpr sqlite3_int64 kMostBytes = 16 << 20;
 
+// Which file on disk a name stands for. File systems give the number of a removed file to the next.
+struct OnDisk {
+  ino_t inode = 0;
+  std::int64_t seconds = 0, nanoseconds = 0;  // of its last change, as nobody writes into it
+
+  bool operator==(const OnDisk&) const = default;
+};
+
+OnDisk on_disk(const char* path) {
+  struct stat info {};
+  if (::stat(path, &info) != 0) return {};
+  return {info.st_ino, info.st_ctim.tv_sec, info.st_ctim.tv_nsec};
+}
+
 struct File {
   Bytes bytes;
-  ino_t inode = 0;                             // of a database
+  OnDisk on_disk;                              // of a database
   std::vector<std::unique_ptr<Bytes>> shared;  // regions of its -shm file
 };
 
 std::map<std::string, File>& files() {
   static std::map<std::string, File> all;
   return all;
-}
-
-ino_t inode_of(const char* path) {
-  struct stat info {};
-  return ::stat(path, &info) == 0 ? info.st_ino : 0;
 }
 
 void forget(const std::string& path) {
@@ -44,7 +52,6 @@ void forget(const std::string& path) {
 struct Open {
   sqlite3_file base;
   File* file;
-  std::string* path;
   File own;  // of a temporary file
   bool keeps_wal;
 };
@@ -52,9 +59,7 @@ struct Open {
 Open& open_of(sqlite3_file* file) { return *reinterpret_cast<Open*>(file); }
 
 int close_file(sqlite3_file* file) {
-  Open& open = open_of(file);
-  delete open.path;
-  open.own.~File();
+  open_of(file).own.~File();
   return SQLITE_OK;
 }
 
@@ -155,12 +160,11 @@ int open_file(sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, int
     const int made = ::open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (made < 0) return SQLITE_CANTOPEN;
     ::close(made);
-    const ino_t inode = inode_of(name);
-    if (files()[name].inode != inode) forget(name);
-    files()[name].inode = inode;
+    const OnDisk found = on_disk(name);
+    if (files()[name].on_disk != found) forget(name);
+    files()[name].on_disk = found;
   }
   new (&open.own) File();
-  open.path = name == nullptr ? nullptr : new std::string(name);
   open.file = name == nullptr ? &open.own : &files()[name];
   open.keeps_wal = false;
   open.base.pMethods = &kMethods;
@@ -241,7 +245,7 @@ void write_memory_file(const std::filesystem::path& path, ByteView bytes) {
   forget(path);
   File& file = files()[path];
   file.bytes.assign(bytes.begin(), bytes.end());
-  file.inode = inode_of(path.c_str());
+  file.on_disk = on_disk(path.c_str());
 }
 
 }  // namespace tqcache::fuzz

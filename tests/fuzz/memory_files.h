@@ -9,7 +9,7 @@
 namespace tqcache::fuzz {
 
 // From now on SQLite keeps its files in memory. A database also has an empty file on disk, because
-// stores tell by its inode whether they still have the same one: without that file the database is
+// stores tell by it whether they still have the same one: without that file the database is
 // gone, and with another one it is empty. No two connections may have a database at a time.
 void keep_sqlite_files_in_memory();
 
