@@ -15,7 +15,8 @@ target_compile_options(tqcache_flags INTERFACE
   -ffp-contract=off
   $<$<BOOL:${TQCACHE_WERROR}>:-Werror>)
 target_link_libraries(tqcache_flags INTERFACE tqcache_hardening)
-set(TQCACHE_LINKER "" CACHE STRING "The linker, e.g. lld, where it is installed; empty: the compiler's own")
+set(TQCACHE_LINKER "" CACHE STRING
+    "The linker, e.g. lld, where it is installed; empty: the compiler's own")
 if(TQCACHE_LINKER)
   include(CheckLinkerFlag)
   check_linker_flag(CXX -fuse-ld=${TQCACHE_LINKER} TQCACHE_HAS_LINKER)

@@ -26,7 +26,7 @@ for group in "$@"; do
   case $group in
     # The second reader of the file format, in Python, checks more when it has xxhash and zstandard.
     # strace makes system calls fail. dpkg-dev makes the Debian package, doxygen the reference. Products
-    # are tested with an OpenBLAS without threads, too. lld links the test programs in a quarter of the
+    # are tested with an OpenBLAS without threads, too. lld links the test programs in a third of the
     # time.
     test)
       packages+=(

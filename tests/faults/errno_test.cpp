@@ -42,7 +42,7 @@ class Failing : public testing::TestWithParam<std::tuple<Operation, const char*>
     for (const SystemCall& call : calls) {
       if (call.name == "pwrite64") last_pwrite_ = call.number;
     }
-    // The three errors take the same way through the program.
+    // The program handles the three errors alike.
     if (error() == "ENOSPC") return calls;
     std::vector<SystemCall> taken;
     for (std::size_t i = 0; i < calls.size(); ++i) {

@@ -1,6 +1,6 @@
 #pragma once
 // fuzz/memory_files.h: files of SQLite in memory, for a target that makes and opens a database for
-// every input. SQLite makes some three hundred system calls for each, which take most of its time.
+// every input. SQLite makes some three hundred system calls for each, a third of its time.
 
 #include <filesystem>
 

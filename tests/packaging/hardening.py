@@ -54,7 +54,8 @@ def violations(program, fortified):
         yield "has no RELRO segment"
     if "BIND_NOW" not in program.dynamic and not re.search(r"Flags:.*\bNOW\b", program.dynamic):
         yield "binds functions lazily: RELRO is not full"
-    stack = re.search(r"GNU_STACK\s+(?:0x\w+\s+){5}([RWE ]+?)\s+(?:0x\w+|0)$", program.segments, re.M)
+    stack = re.search(r"GNU_STACK\s+(?:0x\w+\s+){5}([RWE ]+?)\s+(?:0x\w+|0)$",
+                      program.segments, re.M)
     if not stack or "E" in stack[1]:
         yield "has an executable stack"
     if "(TEXTREL)" in program.dynamic:

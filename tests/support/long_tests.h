@@ -1,6 +1,6 @@
 #pragma once
-// support/long_tests.h: whether tests take all of their cases, as tools/check.sh --long asks for, or
-// some of them, as every other run does.
+// support/long_tests.h: whether tests take all of their cases, as tools/check.sh --long asks for,
+// or some of them, as every other run does.
 
 #include <cstddef>
 #include <cstdlib>

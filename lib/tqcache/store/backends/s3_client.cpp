@@ -188,7 +188,7 @@ void set_limits(CURL* easy, const S3Settings& settings) {
   if (!settings.ca_path.empty()) curl_easy_setopt(easy, CURLOPT_CAPATH, settings.ca_path.c_str());
 }
 
-// As large as is of use for blobs; most requests have no body, and short answers.
+// As large as body and answer may be, and at most what speeds up blobs.
 void set_buffers(CURL* easy, const S3Request& request) {
   constexpr std::uint64_t kLeast = 16 << 10, kMost = 512 << 10;
   const auto size_for = [=](std::uint64_t bytes) {
