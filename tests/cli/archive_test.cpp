@@ -148,7 +148,7 @@ TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
   const std::string profile = (folder / "model.tqprofile").string();
   const json calibrated =
       json::parse(must({"profile", "-m", kModel, "--file", kBook, "--depth", "1", "--features", "8",
-                        "--tokens", "1024", "--window", "512", "-o", profile, "--json"})
+                        "--tokens", "512", "--window", "512", "-o", profile, "--json"})
                       .out);
   EXPECT_EQ(calibrated["version"], 2);
   EXPECT_GT(calibrated["layers"][3]["value_explained"], 0.8);
@@ -193,7 +193,7 @@ TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
 
   // Of a folder the profile with the least divergence at these bits, here the one that predicts.
   must({"profile", "-m", kModel, "--file", kBook, "--depth", "0", "--features", "0", "--tokens",
-        "1024", "--window", "512", "-o", (folder / "a.tqprofile").string()});
+        "512", "--window", "512", "-o", (folder / "a.tqprofile").string()});
   const json chosen = made({"--bits", "2.2", "--profile", folder.string()});
   EXPECT_EQ(chosen["archive"]["profile"], calibrated["digest"]);
   const json fewest = made({"--target-kld", std::to_string(wanted), "--profile", folder.string()});

@@ -10,6 +10,7 @@
 
 #include "cli/demo.h"
 #include "support/checkpoint_reader.h"
+#include "support/long_tests.h"
 #include "tqcache/decoder.h"
 #include "tqcache/model.h"
 #include "tqcache/tqkv.h"
@@ -57,19 +58,19 @@ INSTANTIATE_TEST_SUITE_P(Prompts, HybridReference,
 
 // A long document with a code in its first quarter, prefilled once. The question is asked behind
 // files of it.
-class HybridFiles : public testing::TestWithParam<int> {
+class HybridFiles : public testing::Test {
  protected:
-  void SetUp() override {
+  void prefill(int n_tokens) {
     const Bytes book = read_all(TQCACHE_TEST_DATA "/alice.txt");
     std::string text(reinterpret_cast<const char*>(book.data()), book.size());
     // About four characters for a token; the number of tokens is exact by --max-tokens below.
-    text.insert(text.find("\n\n", static_cast<std::size_t>(GetParam())),
+    text.insert(text.find("\n\n", static_cast<std::size_t>(n_tokens)),
                 "\n\nThe secret code of Lisbon is 52601.");
     const std::string file = (dir_ / "document.txt").string();
     write_all(file, "<|im_start|>user\nHere is a long document.\n\n" + text);
-    must({"prefill", "-m", kHybrid, "--file", file, "--max-tokens", std::to_string(GetParam()),
-          "-o", dense_});
-    ASSERT_EQ(info_of(dense_)["n_tokens"], GetParam());
+    must({"prefill", "-m", kHybrid, "--file", file, "--max-tokens", std::to_string(n_tokens),
+          "-o", dense_, "--force"});
+    ASSERT_EQ(info_of(dense_)["n_tokens"], n_tokens);
   }
 
   // With the answer's tokens saved in a file that verifies.
@@ -89,21 +90,24 @@ class HybridFiles : public testing::TestWithParam<int> {
   static inline const std::string kExpected = "The secret code of Lisbon is 52601.";
 };
 
-TEST_P(HybridFiles, AnswerFromADenseATurboAndAnArchivedOne) {
+TEST_F(HybridFiles, AnswerFromADenseATurboAndAnArchivedOne) {
   const std::string turbo = (dir_ / "turbo.tqkv").string();
   const std::string archive = (dir_ / "archive.tqkv").string();
-  must({"convert", dense_, turbo, "--bits", "4"});
-  // The state, which is not quantized, counts: 2.3 bits per key and value of 3,072 tokens.
-  must({"convert", dense_, archive, "--tier", "archive", "--bits", "5"});
-  EXPECT_LT(std::filesystem::file_size(archive), std::filesystem::file_size(dense_) / 2);
-  for (const std::string& cache : {dense_, turbo, archive}) {
-    SCOPED_TRACE(cache);
-    EXPECT_EQ(answer_from(cache), kExpected);
+  std::vector<int> lengths = {3072};
+  if (runs_long_tests()) lengths.push_back(15360);
+  for (const int n_tokens : lengths) {
+    SCOPED_TRACE(n_tokens);
+    prefill(n_tokens);
+    must({"convert", dense_, turbo, "--bits", "4", "--force"});
+    // The state, which is not quantized, counts: 2.3 bits per key and value of 3,072 tokens.
+    must({"convert", dense_, archive, "--tier", "archive", "--bits", "5", "--force"});
+    EXPECT_LT(std::filesystem::file_size(archive), std::filesystem::file_size(dense_) / 2);
+    for (const std::string& cache : {dense_, turbo, archive}) {
+      SCOPED_TRACE(cache);
+      EXPECT_EQ(answer_from(cache), kExpected);
+    }
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(OfTokens, HybridFiles, testing::Values(3072, 15360),
-                         [](const auto& n) { return std::to_string(n.param); });
 
 // A prompt of 300 tokens with a checkpoint behind 280, as a file of llama.cpp. The tokens behind
 // the checkpoint are computed again, and compared with keys, values and state of the file.

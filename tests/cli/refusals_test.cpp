@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -205,9 +206,11 @@ TEST(Refusals, CacheOfAModelWithAnotherConfiguration) {
   }
   // A store has nothing of the other model.
   const std::string url = "dir:" + (dir / "store").string();
+  const std::string prompt = (dir / "prompt.txt").string();
+  std::ofstream(prompt) << book_text(2000);
   const auto reused = [&](const std::string& of) -> int {
     const Output output =
-        must({"generate", "-m", of, "--file", kBook, "-n", "1", "--store", url, "--json"});
+        must({"generate", "-m", of, "--file", prompt, "-n", "1", "--store", url, "--json"});
     return nlohmann::json::parse(output.out)["store"]["reused_tokens"];
   };
   EXPECT_EQ(reused(kModel), 0);
