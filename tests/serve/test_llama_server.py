@@ -243,7 +243,7 @@ class ServeTest(ServeCase):
         self.assertEqual(list(self.slots.glob("tqcache-*")), [])
 
     def turns_of_a_chat(self, model, n_turns):
-        messages = [{"role": "system", "content": system_prompt(220 if IS_LONG else 70)}]
+        messages = [{"role": "system", "content": system_prompt(220 if IS_LONG else 30)}]
 
         def make_request(turn):
             messages.append({"role": "user", "content": f"What is the answer to question {turn}?"})
@@ -291,9 +291,9 @@ class ServeTest(ServeCase):
         self.turns_of_a_text(3, n_slots=1)
 
     def test_conversations_over_two_slots(self):
-        n = 50 if IS_LONG else 8
+        n, n_characters = (50, 4000) if IS_LONG else (5, 2500)
         book = (OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
-        prompts = [f"Reader {i}: " + book[i * 300:i * 300 + 4000] for i in range(n)]
+        prompts = [f"Reader {i}: " + book[i * 300:i * 300 + n_characters] for i in range(n)]
 
         def run(port):
             computed = 0
