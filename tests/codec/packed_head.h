@@ -21,7 +21,7 @@ using namespace tqcache::test;  // NOLINT: this namespace hides that one
 using tqcache::test::GaussianSource;
 
 #ifdef TQCACHE_TEST_EMULATED  // an emulator (tests/neon) is slow
-inline constexpr int kHeadDims[] = {64, 80, 128};
+inline constexpr int kHeadDims[] = {80, 128};
 #else
 inline constexpr int kHeadDims[] = {64, 80, 96, 112, 128, 192, 576};
 #endif

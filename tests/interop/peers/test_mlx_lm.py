@@ -258,6 +258,8 @@ class BetweenVersions(MlxLm):
 
     def test_other_version(self):
         other = "0.31" if peer.VERSION != "0.31" else "0.32"
+        if other == "0.32" and not support.IS_LONG:
+            return  # the other way round is enough
         folder = Path(sys.prefix) / "mlx-lm-0.31"
         if not folder.exists():
             self.skipTest(f"{folder} is not there")
