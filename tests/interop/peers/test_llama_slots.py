@@ -43,9 +43,9 @@ def serve(model, folder, requests):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def complete(ids, count):
+def complete(ids, count, from_cache=True):
     return "/completion", {"prompt": ids, "n_predict": count, "temperature": 0, "id_slot": 0,
-                           "cache_prompt": True, "return_tokens": True}
+                           "cache_prompt": from_cache, "return_tokens": True}
 
 
 def restore(name):
@@ -54,8 +54,10 @@ def restore(name):
 
 @lru_cache
 def cold(model):
-    return [serve(model, support.shared_folder(), [complete(ids, 8)])[0]["tokens"]
-            for ids in prompts()[1]]
+    requests = [complete(ids, 8, from_cache=False) for ids in prompts()[1]]
+    answers = serve(model, support.shared_folder(), requests)
+    assert all(answer["timings"]["cache_n"] == 0 for answer in answers)
+    return [answer["tokens"] for answer in answers]
 
 
 class Slots(support.PeerTest):

@@ -21,7 +21,7 @@ import numpy as np  # noqa: E402
 from mlx_lm.models import cache as caches  # noqa: E402
 
 BOUNDS = {"f32": 0.1, "bf16": 0.65}
-N = 600  # tokens of the prompt: two whole blocks and a part of one
+N = 600 if support.IS_LONG else 300  # tokens of the prompt: whole blocks and a part of one
 DENSE = ("--bits", 16)
 
 
