@@ -23,8 +23,7 @@
 #             tests of the Python plug-ins with them (python/test_plugins.sh)
 #   --chromium install a browser without a window (98 MB), so that the tests which look at reports run
 #   --long    take all cases of the tests that otherwise take some (real models, two versions of mlx-lm,
-#             kills and errors at every system call, every flipped bit, the quality of the codec over a
-#             whole book); and before the other tests
+#             kills and errors at every system call, every flipped bit); and before the other tests
 #             convert, verify, store and fetch a cache of 32 GiB, made with holes, in at most 512 MiB of
 #             memory (tests/long/large_files.py; 100 MB of disk), and one of 131,072 tokens of an 8B
 #             model's widths, which is resumed too (tests/long/long_prompt.py; 4 GB of disk)

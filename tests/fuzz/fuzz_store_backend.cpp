@@ -170,7 +170,7 @@ void exaggerate(const std::string& key, Bytes& blob, Input& input) {
   auto content = store::decode_blob(key, test::shared(blob));
   if (!content) return;
   if (auto* record = std::get_if<store::PromptRecord>(&*content)) {
-    const std::size_t n = many(input, 160);
+    const std::size_t n = many(input, 2000);
     if (!record->chain.empty()) record->chain.resize(n, record->chain.front());
     record->snapshot.n_tokens =
         256 * static_cast<std::int64_t>(n) + std::ssize(record->snapshot.tail);
@@ -178,13 +178,13 @@ void exaggerate(const std::string& key, Bytes& blob, Input& input) {
     record->bytes = input.take<std::uint64_t>();
     record->snapshot.data_bytes = input.take<std::uint64_t>();
   } else if (auto* parameters = std::get_if<store::Parameters>(&*content)) {
-    const std::size_t n = 1 + many(input, 160);
+    const std::size_t n = 1 + many(input, 1024);
     if (!parameters->layers.empty()) parameters->layers.resize(n, parameters->layers.front());
   } else if (auto* block = std::get_if<store::Block>(&*content)) {
     block->n_parts = static_cast<int>(1 + input.below(2048));
     block->part = static_cast<int>(input.below(2048)) % block->n_parts;
   } else if (auto* snapshot = std::get_if<store::Snapshot>(&*content)) {
-    const std::size_t n = many(input, 160);
+    const std::size_t n = many(input, 2000);
     if (!snapshot->data_keys.empty()) snapshot->data_keys.resize(n, snapshot->data_keys.front());
     snapshot->data_bytes = input.take<std::uint64_t>();
   } else {

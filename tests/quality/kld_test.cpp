@@ -1,9 +1,8 @@
-// The loss of quality by quantization, for the bundled model and the beginning of a book, compared
-// with an independent simulation of TurboQuant (tests/data/README.md). With the long tests, the
-// whole book.
+// The loss of quality by quantization, for the bundled model and a whole book, compared with an
+// independent simulation of TurboQuant (tests/data/README.md).
 //
-// TQCACHE_QUALITY_WINDOWS=N measures the first N windows, for slow builds, and compares nothing with
-// the simulation; TQCACHE_QUALITY_ALL=1 measures more ways, for comparison.
+// Bounds count over the whole book. TQCACHE_QUALITY_WINDOWS=N measures fewer windows, for slow
+// builds; TQCACHE_QUALITY_ALL=1 measures more ways, for comparison.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +18,6 @@
 
 #include "report/text_table.h"
 #include "support/cache_builder.h"
-#include "support/long_tests.h"
 #include "support/temp_dir.h"
 #include "tqcache/eval.h"
 #include "tqcache/quantize.h"
@@ -40,8 +38,7 @@ class Kld : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     std::ifstream in(TQCACHE_TEST_DATA "/reference.json");
-    const bool whole_book = test::runs_long_tests();
-    reference_ = nlohmann::json::parse(in)["ppl"][whole_book ? "alice" : "alice_beginning"];
+    reference_ = nlohmann::json::parse(in)["ppl"]["alice"];
     const auto model = must(model::load_model(TQCACHE_DEMO_MODEL "/hf"));
     const Bytes text = test::read_all(TQCACHE_TEST_DATA "/alice.txt");
     const auto ids =
@@ -49,13 +46,9 @@ class Kld : public testing::Test {
                                      tokenizer::Tokenizer::Special::kAsText));
     const char* const wanted = std::getenv("TQCACHE_QUALITY_WINDOWS");
     eval::PredictionOptions options;
-    options.max_windows = wanted != nullptr ? std::max(1, std::atoi(wanted))
-                          : whole_book      ? 0
-                                            : reference_["windows"].get<std::int64_t>();
-    has_reference_ = wanted == nullptr;
-    // Where the simulation's random signs are others, the 1% of worst predictions are others too.
-    p99_share_ = whole_book ? 0.1 : 0.2;
+    options.max_windows = wanted == nullptr ? 0 : std::max(1, std::atoi(wanted));
     costs_ = must(eval::measure_predictions(*model, ids, configurations(), options));
+    whole_book_ = costs_.n_windows == (costs_.n_tokens - 1) / costs_.window;
     std::printf("%s", report::report_text(
                           eval::predictions_report(costs_, eval::PredictionFocus::kDivergence))
                           .c_str());
@@ -87,25 +80,24 @@ class Kld : public testing::Test {
     };
     near(cost(name).kld_mean, "kld_mean", 0.05);
     near(cost(name).kld_median, "kld_median", 0.05);
-    near(cost(name).kld_p99, "kld_p99", p99_share_);
+    near(cost(name).kld_p99, "kld_p99", 0.1);
     near(cost(name).perplexity, "ppl", 0.015);
     EXPECT_NEAR(cost(name).top1, expected["top1"].get<double>(), 0.01);
   }
 
   inline static nlohmann::json reference_;
-  inline static bool has_reference_ = false;
-  inline static double p99_share_ = 0;
+  inline static bool whole_book_ = false;
   inline static eval::PredictionCosts costs_;
 };
 
 TEST_F(Kld, DensePerplexityIsThatOfTransformers) {
-  if (!has_reference_) GTEST_SKIP() << "no reference for so many windows";
+  if (!whole_book_) GTEST_SKIP() << "not the whole book";
   EXPECT_EQ(costs_.n_tokens, reference_["tokens"].get<std::int64_t>());
   EXPECT_NEAR(costs_.dense_perplexity, reference_["f32"]["ppl"].get<double>(), 0.01);
 }
 
 TEST_F(Kld, PlainCodesCostWhatTheSimulationSays) {
-  if (!has_reference_) GTEST_SKIP() << "no reference for so many windows";
+  if (!whole_book_) GTEST_SKIP() << "not the whole book";
   expect_reference("turbo4,center=none", "k4v4");
   expect_reference("kfv4,center=none", "kf_v4");
   expect_reference("turbo3,center=none,scale=unbiased", "k3v3");
@@ -119,7 +111,7 @@ TEST_F(Kld, CenteringTakesAThirdOfTheCostAwayAtNoMoreBits) {
   EXPECT_GT(centered.size.bits_per_packed_value, 4);
   EXPECT_LE(centered.size.bits_per_packed_value, 4.13);
   EXPECT_EQ(centered.size.bits_per_packed_value, plain.size.bits_per_packed_value);
-  if (!has_reference_) GTEST_SKIP() << "no reference for so many windows";
+  if (!whole_book_) GTEST_SKIP() << "not the whole book";
   EXPECT_LT(centered.kld_mean, 0.65 * reference_["k4v4"]["kld_mean"].get<double>());
 }
 

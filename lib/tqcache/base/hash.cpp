@@ -31,11 +31,8 @@ void require(bool ok) {
 }  // namespace
 
 Sha256Hasher::Sha256Hasher() : state_(std::make_unique<State>()) {
-  // Fetched once: with EVP_sha256(), each EVP_DigestInit_ex() searches the providers again, which
-  // takes as long as the digest of 256 bytes.
-  static const EVP_MD* const sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-  require(state_->context != nullptr && sha256 != nullptr);
-  require(EVP_DigestInit_ex(state_->context.get(), sha256, nullptr) == 1);
+  require(state_->context != nullptr);
+  require(EVP_DigestInit_ex(state_->context.get(), EVP_sha256(), nullptr) == 1);
 }
 
 Sha256Hasher::~Sha256Hasher() = default;
