@@ -439,6 +439,10 @@ class Library {
                                  const KeyRing& keys = {}, const Progress& progress = {});
 
   Result<void> note_usage(const UsageNote& usage);
+  // Removes the snapshot at the end of a prefix that was found, if no named prompt needs it: for
+  // those who have put a longer prompt of which that one is the beginning. The token blocks stay.
+  // Errors: those of the backend.
+  Result<void> remove_snapshot(const Prefix& prefix);
   // Removes the record. The next gc removes what only this prompt needed.
   Result<bool> remove(std::string_view name);
   // Records of this tenant, in the order of their names.

@@ -60,9 +60,11 @@ Result<cache::Identity> sampled_identity(const std::filesystem::path& path,
 
 // Quantizes token block after token block, as a session does: what the codecs learn comes from the
 // first block alone. So prompts that begin alike share their blocks, and a longer prompt shares
-// those of its shorter self.
+// those of its shorter self. `known`: the layers of a stored prompt that begins with the same
+// block, whose codecs are used then; or empty.
 Result<cache::Cache> quantized_like_a_session(const cache::CacheReader& reader,
                                               const cache::ConvertOptions& options,
+                                              const std::vector<cache::LayerDesc>& known,
                                               unsigned n_threads) {
   TQC_TRY_ASSIGN(cache::Cache dense, cache::load(reader, {.n_threads = n_threads}));
   cache::Cache empty;
@@ -78,6 +80,24 @@ Result<cache::Cache> quantized_like_a_session(const cache::CacheReader& reader,
         cache::DenseSide{cache::dense_dtype(attention->v), {}}});
   }
   TQC_TRY_ASSIGN(cache::Cache made, cache::convert(std::move(empty), options));
+  if (known.size() == made.layers.size()) {
+    const cache::KvTables tables(dense.identity.rope);
+    for (std::size_t i = 0; i < known.size(); ++i) {
+      const auto* stored = std::get_if<cache::AttentionDesc>(&known[i]);
+      auto* layer = std::get_if<cache::AttentionLayer>(&made.layers[i]);
+      if (stored == nullptr || layer == nullptr) continue;
+      const auto use = [&](const cache::TensorDesc& tensor, codec::BlockOrder order,
+                           cache::Side& side) -> Result<void> {
+        auto* turbo = std::get_if<cache::TurboSide>(&side);
+        if (turbo == nullptr || !tensor.quant) return {};
+        TQC_TRY_ASSIGN(turbo->codec,
+                       cache::KvCodec::make(tensor, layer->shape, order, tables));
+        return {};
+      };
+      TQC_TRY(use(stored->k, codec::BlockOrder::kKeys, layer->k));
+      TQC_TRY(use(stored->v, codec::BlockOrder::kValues, layer->v));
+    }
+  }
   const std::int64_t n_tokens = dense.n_tokens();
   for (std::size_t i = 0; i < dense.layers.size(); ++i) {
     const auto& from = std::get<cache::AttentionLayer>(dense.layers[i]);
@@ -121,23 +141,22 @@ bool is_dense_type(const std::string& type) {
 
 }  // namespace
 
-Result<SlotFileFormat> read_slot_file_format(const std::filesystem::path& path,
+Result<SlotFileFormat> read_slot_file_format(const ByteSource& file,
                                              const interop::LlamaGeometry& model) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> file, open_file(path));
-  TQC_TRY_ASSIGN(const auto envelope, interop::read_llama_envelope(*file));
+  TQC_TRY_ASSIGN(const auto envelope, interop::read_llama_envelope(file));
   if (!envelope || envelope->kind != interop::LlamaFile::kSequence) {
     return corrupt("not a slot file of llama-server");
   }
-  TQC_TRY_ASSIGN(const interop::LlamaTokens tokens, interop::read_llama_tokens(*file, *envelope));
+  TQC_TRY_ASSIGN(const interop::LlamaTokens tokens, interop::read_llama_tokens(file, *envelope));
   const interop::LlamaImport options;
-  const interop::LlamaParse parse{*file, tokens.end, envelope->kind, model, options};
+  const interop::LlamaParse parse{file, tokens.end, envelope->kind, model, options};
   TQC_TRY_ASSIGN(const interop::LlamaBody body, find_llama_body(parse, envelope->version));
   SlotFileFormat format;
   format.version = envelope->version;
   format.server_tokens = tokens.is_wrapped;
   if (body.profile.has_streams && !body.attention.empty()) {
     std::array<std::byte, 4> bytes{};
-    TQC_TRY(file->read_at(tokens.end, bytes));
+    TQC_TRY(file.read_at(tokens.end, bytes));
     std::memcpy(&format.n_streams, bytes.data(), bytes.size());
     if (format.n_streams < 1 || format.n_streams > 1024) return corrupt("the number of streams");
   }
@@ -260,8 +279,8 @@ Result<void> PromptKeeper::bind_model(const ServerProps& props) {
 }
 
 Result<void> PromptKeeper::bind_format(const ServerProps& props,
-                                       const std::filesystem::path& slot_file) {
-  TQC_TRY_ASSIGN(SlotFileFormat format, read_slot_file_format(slot_file, geometry_));
+                                       std::shared_ptr<const ByteSource> slot_file) {
+  TQC_TRY_ASSIGN(SlotFileFormat format, read_slot_file_format(*slot_file, geometry_));
   TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(slot_file));
   std::shared_ptr<const cache::CacheReader> reader = opened.cache;
   if (form_) {
@@ -299,14 +318,15 @@ bool PromptKeeper::can_cut() const {
                      });
 }
 
-Result<interop::OpenedCache> PromptKeeper::open_slot_file(const std::filesystem::path& path) const {
+Result<interop::OpenedCache> PromptKeeper::open_slot_file(
+    std::shared_ptr<const ByteSource> file) const {
   interop::OpenHints hints;
   hints.identity = identity_;
   hints.geometry = geometry_;
   hints.decide_rotation = [](const cache::CacheReader&, const cache::CacheReader&) {
     return Result<interop::LlamaRotation>(interop::LlamaRotation::kOn);
   };
-  return interop::open_any(path, hints);
+  return interop::open_any(std::move(file), hints);
 }
 
 interop::LlamaExport PromptKeeper::export_options() const {
@@ -323,9 +343,9 @@ interop::LlamaExport PromptKeeper::export_options() const {
   return options;
 }
 
-Result<void> PromptKeeper::rewrite(const std::filesystem::path& from,
+Result<void> PromptKeeper::rewrite(std::shared_ptr<const ByteSource> from,
                                    const std::filesystem::path& to) const {
-  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(from));
+  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(std::move(from)));
   return interop::export_llama_state(*opened.cache, geometry_, to, export_options());
 }
 
@@ -367,13 +387,15 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
   return n_tokens;
 }
 
-Result<PromptKeeper::Kept> PromptKeeper::keep(const std::filesystem::path& slot_file,
-                                              const std::string& api_key,
-                                              const LikelyEnds& likely_ends) {
+Result<PromptKeeper::Kept> PromptKeeper::keep(
+    std::shared_ptr<const ByteSource> slot_file, const std::filesystem::path& scratch,
+    const std::string& api_key,
+    const std::function<bool(std::span<const std::int32_t>)>& is_expected,
+    const LikelyEnds& likely_ends) {
   TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(slot_file));
+  if (!is_expected(opened.cache->description().tokens)) return mismatch("the slot holds others");
   Kept kept;
-  std::error_code ignored;
-  kept.file_bytes = std::filesystem::file_size(slot_file, ignored);
+  kept.file_bytes = slot_file->size();
   kept.n_tokens = opened.cache->n_tokens();
   kept.n_stored = kept.n_tokens;
   kept.tokens = opened.cache->description().tokens;
@@ -392,23 +414,35 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(const std::filesystem::path& slot_
   const std::lock_guard lock(put_mutex_);
   store::Library stored = library(salt_of(api_key));
   store::PutReport report;
+  // What the store has of these tokens: the codecs, and the last tail of a conversation that is
+  // longer now.
+  store::FindOptions longest;
+  longest.max_tokens = kept.n_tokens;
+  longest.settings = &settings_;
+  longest.parts_of_tails = true;
+  TQC_TRY_ASSIGN(const store::Prefix before, stored.find(identity_, kept.tokens, longest));
   if (form_) {
     TQC_TRY_ASSIGN(const cache::Cache made,
-                   quantized_like_a_session(*opened.cache, *form_, options_.n_threads));
+                   quantized_like_a_session(*opened.cache, *form_, before.parameters.layers,
+                                            options_.n_threads));
     TQC_TRY_ASSIGN(report, stored.put_cache(made, "", {}, options));
   } else {
     TQC_TRY_ASSIGN(report, stored.put(*opened.cache, "", {}, options));
+  }
+  if (can_cut() && before.n_tokens < kept.n_tokens && before.n_common == before.n_tokens) {
+    if (const auto removed = stored.remove_snapshot(before); !removed) {
+      log_.warning("old-tail", {{"message", removed.error().message}});
+    }
   }
   const bool must_measure = [&] {
     const std::lock_guard bound(bound_mutex_);
     return !std::exchange(rounding_is_known_, true);
   }();
   if (must_measure && can_cut()) {
-    const std::filesystem::path scratch =
-        slot_file.parent_path() / (slot_file.stem().string() + "-again.slot");
     if (const auto measured = measure_rounding(*opened.cache, scratch); !measured) {
       log_.warning("rounding", {{"message", measured.error().message}});
     }
+    std::error_code ignored;
     std::filesystem::remove(scratch, ignored);
   }
   kept.new_bytes = report.new_bytes;
@@ -425,13 +459,14 @@ Result<void> PromptKeeper::measure_rounding(const cache::CacheReader& slot,
   TQC_TRY_ASSIGN(const auto first, cache::first_tokens(cache::borrow(slot), n_tokens));
   if (form_) {
     TQC_TRY_ASSIGN(const cache::Cache made,
-                   quantized_like_a_session(*first, *form_, options_.n_threads));
+                   quantized_like_a_session(*first, *form_, {}, options_.n_threads));
     TQC_TRY(
         interop::export_llama_state(*cache::reader_of(made), geometry_, scratch, export_options()));
   } else {
     TQC_TRY(interop::export_llama_state(*first, geometry_, scratch, export_options()));
   }
-  TQC_TRY_ASSIGN(const interop::OpenedCache again, open_slot_file(scratch));
+  TQC_TRY_ASSIGN(std::shared_ptr<const ByteSource> written, open_file(scratch));
+  TQC_TRY_ASSIGN(const interop::OpenedCache again, open_slot_file(std::move(written)));
   TQC_TRY_ASSIGN(const cache::Cache before, cache::load(*first, {.n_threads = options_.n_threads}));
   TQC_TRY_ASSIGN(const cache::Cache after,
                  cache::load(*again.cache, {.n_threads = options_.n_threads}));

@@ -47,7 +47,7 @@ struct SlotFileFormat {
   std::uint32_t n_streams = 1;
 };
 // Errors: those of reading; kUnsupported (layers with different types; types of forks).
-Result<SlotFileFormat> read_slot_file_format(const std::filesystem::path& path,
+Result<SlotFileFormat> read_slot_file_format(const ByteSource& file,
                                              const interop::LlamaGeometry& model);
 
 // The salt of a client: that of the store's tenant, what the values depend on besides the model,
@@ -74,9 +74,10 @@ class PromptKeeper {
   Result<void> bind_model(const ServerProps& props);
   // Learns from a slot file, of at least one token, what the server's slot files look like.
   // Requires: bind_model().
-  Result<void> bind_format(const ServerProps& props, const std::filesystem::path& slot_file);
+  Result<void> bind_format(const ServerProps& props, std::shared_ptr<const ByteSource> slot_file);
   // Reads a slot file and writes it again, as a restored one is written. Requires: bind_format().
-  Result<void> rewrite(const std::filesystem::path& from, const std::filesystem::path& to) const;
+  Result<void> rewrite(std::shared_ptr<const ByteSource> from,
+                       const std::filesystem::path& to) const;
   bool is_bound() const;
   std::string model_name() const;
   void unbind();
@@ -109,10 +110,18 @@ class PromptKeeper {
   };
   // Numbers of tokens at which the next prompt is likely to part from these tokens.
   using LikelyEnds = std::function<std::vector<std::int64_t>(std::span<const std::int32_t>)>;
-  // Puts the prompt of a slot file into the store. Another prompt finds the tokens that both have
-  // in common, if they part in the last tokens of this one or at a likely end. Otherwise it finds
-  // the common token blocks. Errors: those of reading and of the store.
-  Result<Kept> keep(const std::filesystem::path& slot_file, const std::string& api_key,
+  // Puts the prompt of a slot file into the store, if its tokens are the expected ones. Another
+  // prompt finds the tokens that both have in common, if they part in the last tokens of this one
+  // or at a likely end. Otherwise it finds the common token blocks. `scratch`: a file that does not
+  // exist, for a moment.
+  //
+  // With a quantizing configuration, the codecs of a prompt in the store that begins with the same
+  // token block are used again. So a slot that was restored adds what is new, and no second copy.
+  //
+  // Errors: those of reading and of the store; kMismatch (other tokens).
+  Result<Kept> keep(std::shared_ptr<const ByteSource> slot_file,
+                    const std::filesystem::path& scratch, const std::string& api_key,
+                    const std::function<bool(std::span<const std::int32_t>)>& is_expected,
                     const LikelyEnds& likely_ends = {});
 
   // Notes for `tqcache store stats` that so much of a prompt was found.
@@ -127,7 +136,7 @@ class PromptKeeper {
 
   store::Library library(const std::string& salt) const;
   std::string salt_of(const std::string& api_key) const;
-  Result<interop::OpenedCache> open_slot_file(const std::filesystem::path& path) const;
+  Result<interop::OpenedCache> open_slot_file(std::shared_ptr<const ByteSource> file) const;
   interop::LlamaExport export_options() const;
   Result<void> measure_rounding(const cache::CacheReader& slot,
                                 const std::filesystem::path& scratch);

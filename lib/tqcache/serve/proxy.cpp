@@ -1,23 +1,22 @@
 #include "tqcache/serve/proxy.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <ctime>
-#include <deque>
 #include <mutex>
-#include <nlohmann/json.hpp>
-#include <random>
-#include <set>
 #include <thread>
 #include <utility>
 
+#include "tqcache/serve/llama_answer.h"
+#include "tqcache/serve/llama_request.h"
+#include "tqcache/serve/prompt_history.h"
 #include "tqcache/serve/prompt_page.h"
+#include "tqcache/serve/prompt_reuse.h"
+#include "tqcache/serve/slot_folder.h"
+#include "tqcache/serve/slot_saver.h"
 
 namespace tqcache::serve {
 namespace {
@@ -25,108 +24,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// A restore has to save the reading of more tokens than this, and a save has to keep as many.
-constexpr std::int64_t kLeastGain = 256;
-constexpr std::size_t kMaxPendingFiles = 4;
-constexpr milliseconds kRetryInterval{5000};
+// Fewer tokens than announced may be reused without a warning.
+constexpr std::int64_t kMissingTokens = 256;
+constexpr milliseconds kRetryInterval{1000};
+constexpr milliseconds kLookInterval{20};
+// How long a prompt waits until what it may begin with is in the store.
+constexpr milliseconds kPutPatience{10'000};
 constexpr std::chrono::minutes kScoresInterval{1};
 constexpr std::size_t kTailBytes = std::size_t{16} << 10;
-
-// The object behind the last "timings" of an answer; null if there is none.
-nlohmann::json timings_in(std::string_view tail) {
-  constexpr std::string_view kName = "\"timings\":";
-  const std::size_t at = tail.rfind(kName);
-  if (at == std::string_view::npos) return {};
-  const std::size_t begin = tail.find('{', at);
-  const std::size_t end = tail.find('}', at);
-  if (begin == std::string_view::npos || end == std::string_view::npos || end < begin) return {};
-  nlohmann::json object =
-      nlohmann::json::parse(tail.substr(begin, end - begin + 1), nullptr, false);
-  return object.is_object() ? object : nlohmann::json();
-}
-
-// A number of tokens or milliseconds; 0 if there is none that makes sense.
-double number_in(const nlohmann::json& object, const char* name) {
-  const auto found = object.find(name);
-  const double n = found != object.end() && found->is_number() ? found->get<double>() : 0;
-  return n >= 0 && n <= 1e12 ? n : 0;
-}
-
-// The folder that is shared with llama-server. Its files are removed when they are not needed any
-// more, those of a proxy that was killed when the next one begins.
-class SlotFolder {
- public:
-  static Result<std::unique_ptr<SlotFolder>> open(const std::filesystem::path& path) {
-    std::error_code error;
-    if (!std::filesystem::is_directory(path, error)) {
-      return Error{ErrorCode::kNotFound, "the folder of --slot-save-path does not exist",
-                   path.string()};
-    }
-    auto folder = std::make_unique<SlotFolder>();
-    folder->path_ = path;
-    const std::string lock = (path / ".tqcache-serve.lock").string();
-    folder->lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (folder->lock_ < 0) {
-      return Error{ErrorCode::kIo, fmt::format("cannot write there: {}", std::strerror(errno)),
-                   path.string()};
-    }
-    if (::flock(folder->lock_, LOCK_EX | LOCK_NB) != 0) {
-      return Error{ErrorCode::kBusy, "another tqcache serve uses this folder", path.string()};
-    }
-    for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with("tqcache-") && name.ends_with(".slot")) {
-        std::filesystem::remove(entry.path(), error);
-      }
-    }
-    std::random_device device;
-    folder->prefix_ = fmt::format("tqcache-{:08x}{:08x}", device(), device());
-    return folder;
-  }
-  ~SlotFolder() {
-    if (lock_ >= 0) ::close(lock_);
-  }
-
-  std::string new_name() { return fmt::format("{}-{}.slot", prefix_, ++n_files_); }
-  std::filesystem::path path_of(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-  std::string prefix_;
-  int lock_ = -1;
-  std::atomic<std::uint64_t> n_files_ = 0;
-};
-
-// A file in that folder, which is removed at the end.
-class SlotFile {
- public:
-  explicit SlotFile(SlotFolder& folder) : name_(folder.new_name()), path_(folder.path_of(name_)) {}
-  ~SlotFile() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove(path_, ignored);
-  }
-  SlotFile(SlotFile&& other) noexcept
-      : name_(std::move(other.name_)), path_(std::exchange(other.path_, {})) {}
-  SlotFile(const SlotFile&) = delete;
-  SlotFile& operator=(const SlotFile&) = delete;
-  SlotFile& operator=(SlotFile&&) = delete;
-
-  const std::string& name() const { return name_; }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::string name_;
-  std::filesystem::path path_;
-};
-
-// A slot file that waits to be put into the store.
-struct PendingFile {
-  SlotFile file;
-  std::size_t slot;
-  std::int64_t n_prompt;  // KnownSlot
-  std::string tenant;
-  std::string reason;
-};
 
 class KeepingProxy : public Proxy {
  public:
@@ -137,6 +42,7 @@ class KeepingProxy : public Proxy {
         server_(*upstream_, own_headers()),
         metrics_(metrics),
         log_(log),
+        warnings_(metrics, log),
         table_(options.patience),
         are_apart_(options.has_tenants && !options.keeper.share_tenants) {
     using Type = Metrics::Type;
@@ -151,10 +57,9 @@ class KeepingProxy : public Proxy {
     counter("tqcache_restores_total", "Prefixes restored into a slot.");
     counter("tqcache_restored_tokens_total", "Tokens restored into slots.");
     counter("tqcache_restore_seconds_total", "Time that restores took.");
-    counter("tqcache_reused_tokens_total", "Tokens that the upstream server did not compute.");
-    counter("tqcache_computed_tokens_total", "Tokens of prompts that it did compute.");
+    counter("tqcache_computed_tokens_total", "Tokens of prompts that the upstream server computed.");
     counter("tqcache_saved_seconds_total", "Estimated time that restores saved.");
-    counter("tqcache_saves_total", "Slots saved, by reason.", false);
+    define_reuse_metrics(metrics);
     metrics.define("tqcache_requests_waiting", Type::kGauge, "Requests that wait for a slot.");
     metrics.define("tqcache_keeping", Type::kGauge, "1: prompts are kept.");
   }
@@ -162,16 +67,26 @@ class KeepingProxy : public Proxy {
   Result<void> begin() {
     if (options_.backend == nullptr) return {};
     TQC_TRY_ASSIGN(folder_, SlotFolder::open(options_.slot_dir));
+    for (const std::string& warning : folder_->warnings()) {
+      log_.warning("slot-dir", {{"message", warning}});
+    }
     KeeperOptions keeper = options_.keeper;
     if (keeper.max_bytes && keeper.scores.empty()) {
       keeper.scores = folder_->path_of(".tqcache-serve.hits");
     }
     TQC_TRY_ASSIGN(keeper_, PromptKeeper::open(*options_.backend, keeper, metrics_, log_));
-    worker_ = std::thread([this] { work(); });
+    SlotSaver::Options saving;
+    saving.min_tokens = options_.min_tokens;
+    saving.ledger = options_.ledger;
+    saving.on_saved = [this] { wake(false); };
+    saver_ = std::make_unique<SlotSaver>(saving, *folder_, *keeper_, server_, table_, metrics_,
+                                         log_, warnings_);
+    looker_ = std::thread([this] { look(); });
+    putter_ = std::thread([this] { put(); });
     return {};
   }
 
-  ~KeepingProxy() override { stop_worker(); }
+  ~KeepingProxy() override { stop_threads(); }
 
   void attach(HttpServer& server) override {
     server.set_health([this] { return health(); });
@@ -185,36 +100,76 @@ class KeepingProxy : public Proxy {
   void reload() override { must_bind_ = true; }
 
   void flush(milliseconds limit) override {
-    stop_worker();
+    stop_threads();
     if (keeper_ == nullptr) return;
     save_scores();
     if (!keeper_->is_bound()) return;
     const auto deadline = Clock::now() + limit;
-    put_pending(deadline);
-    [[maybe_unused]] const auto ignored = observe();
-    for (std::size_t slot = 0; slot < table_.size() && Clock::now() < deadline; ++slot) {
-      save_if_unsaved(slot, "shutdown", 1);
-      put_pending(deadline);
+    saver_->put_pending(deadline);
+    // A server that sleeps has no slots any more, and is not woken for nothing.
+    if (has_unsaved([](const KnownSlot&) { return true; }) && !is_asleep()) {
+      if (Order order(table_, *this, nullptr, deadline); order) {
+        [[maybe_unused]] const auto ignored = observe();
+        saver_->save_all("shutdown");
+      }
+      saver_->put_pending(deadline);
     }
-    const std::lock_guard lock(mutex_);
-    pending_.clear();
+    saver_->drop_pending();
   }
 
  private:
+  // --- Tasks are sent one after the other (SlotTable).
+
+  // The right to send the next task. It ends with the object, or when the server has begun.
+  class Order {
+   public:
+    // `client` may be null. Without the order in time, or when the client is gone, it is false.
+    Order(SlotTable& table, KeepingProxy& proxy, Client* client, Clock::time_point deadline)
+        : table_(table) {
+      while ((number_ = table.take_order(kLookInterval)) == 0) {
+        if (Clock::now() > deadline || (client != nullptr && client->is_gone())) return;
+        // Its holder waits for its answer; the server says earlier that it has begun.
+        if (table.is_sending()) [[maybe_unused]] const auto ignored = proxy.observe();
+      }
+    }
+    ~Order() { end(); }
+    Order(Order&& other) noexcept
+        : table_(other.table_), number_(std::exchange(other.number_, 0)) {}
+    Order(const Order&) = delete;
+    Order& operator=(const Order&) = delete;
+    Order& operator=(Order&&) = delete;
+
+    explicit operator bool() const { return number_ != 0; }
+    void sending(std::optional<std::size_t> slot) { table_.sending(number_, slot); }
+    void end() { table_.end_order(std::exchange(number_, 0)); }
+
+   private:
+    SlotTable& table_;
+    std::uint64_t number_ = 0;
+  };
+
   // A slot that a request uses. The last owner gives it back.
   struct Lease {
-    Lease(KeepingProxy& proxy_in, std::size_t slot_in, KnownSlot now_in)
-        : proxy(proxy_in), slot(slot_in), now(std::move(now_in)) {}
+    Lease(KeepingProxy& proxy_in, SlotTable::Choice choice_in)
+        : proxy(proxy_in), choice(std::move(choice_in)), now(choice.before) {}
     ~Lease() { proxy.finish(*this); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
 
     KeepingProxy& proxy;
-    std::size_t slot;
+    SlotTable::Choice choice;
     KnownSlot now;
-    std::int64_t n_restored = 0;
+    PromptReuse reuse;                   // as far as it is known before the answer
     std::vector<std::int32_t> restored;  // these tokens
     std::string tail;                    // of the answer
+    bool was_sent = false;
+  };
+
+  // What is found out about a prompt before a slot is chosen for it.
+  struct Lookup {
+    std::vector<std::int32_t> tokens = {};  // empty: too short to be kept
+    std::int64_t n_tokens = 0;              // of the prompt, or a guess
+    PromptKeeper::Found found = {};
   };
 
   std::vector<Header> own_headers() const {
@@ -233,7 +188,7 @@ class KeepingProxy : public Proxy {
 
   // The prompts of the client's key.
   Response page(const Request& request) {
-    const std::string tenant = options_.keeper.share_tenants ? "" : request.api_key;
+    const std::string tenant = tenant_of(request);
     PageFacts facts;
     facts.model = keeper_->is_bound() ? keeper_->model_name() : "no model yet";
     facts.store = options_.store_name;
@@ -242,37 +197,30 @@ class KeepingProxy : public Proxy {
     return answer_page(request, facts, *options_.ledger, tenant);
   }
 
-  // Logs a warning, and no other of its kind until something of that kind has succeeded.
-  void warn_once(const std::string& what, const std::string& message) {
-    metrics_.add("tqcache_store_failures_total", 1, {{"what", what}});
-    const std::lock_guard lock(warned_mutex_);
-    if (!warned_.insert(what).second) return;
-    log_.warning(what, {{"message", message}});
-  }
-  void clear_warning(const std::string& what) {
-    const std::lock_guard lock(warned_mutex_);
-    warned_.erase(what);
+  std::string tenant_of(const Request& request) const {
+    return options_.keeper.share_tenants ? std::string() : request.api_key;
   }
 
   // --- The upstream server
 
   // Whether prompts can be kept now. Asks the upstream server who it is, at first and after it was
-  // restarted.
+  // restarted. A request waits while that is found out.
   bool is_ready() {
     if (keeper_ == nullptr) return false;
+    if (!must_bind_) return keeper_->is_bound();
     const std::lock_guard lock(bind_mutex_);
     if (!must_bind_) return keeper_->is_bound();
     if (Clock::now() < next_bind_) return false;
-    next_bind_ = Clock::now() + kRetryInterval;
     keeper_->unbind();
     const Result<void> bound = bind();
+    next_bind_ = Clock::now() + kRetryInterval;
     metrics_.set("tqcache_keeping", bound ? 1 : 0);
     if (!bound) {
       const Error& error = bound.error();
-      warn_once("bind", error.file.empty() ? error.message : error.file + ": " + error.message);
+      warnings_.add("bind", error.file.empty() ? error.message : error.file + ": " + error.message);
       return false;
     }
-    clear_warning("bind");
+    warnings_.clear("bind");
     next_bind_ = {};
     must_bind_ = false;
     return true;
@@ -280,16 +228,30 @@ class KeepingProxy : public Proxy {
 
   Result<void> bind() {
     TQC_TRY_ASSIGN(const ServerProps props, server_.props());
+    if (props.is_router) {
+      return unsupported(
+          "the upstream server is a router for several models, which has no slots: start a "
+          "tqcache serve for each of its servers; requests are passed on");
+    }
     TQC_TRY(keeper_->bind_model(props));
     table_.reset(static_cast<std::size_t>(props.n_slots));
     TQC_TRY(observe());
     TQC_TRY(probe(props));
+    set_rules();
     log_.info("bound", {{"model", props.model_path},
                         {"slots", std::to_string(props.n_slots)},
+                        {"unified", table_.rules().is_unified ? "yes" : "no"},
                         {"keys", keeper_->format().k_type},
                         {"values", keeper_->format().v_type},
                         {"version", std::to_string(keeper_->format().version)}});
     return {};
+  }
+
+  void set_rules() {
+    SlotTable::Rules rules = table_.rules();
+    rules.is_unified = table_.size() > 1 && keeper_->format().n_streams == 1;
+    rules.may_use_ram = !are_apart_;
+    table_.set_rules(rules);
   }
 
   // Looks at the slots. Returns whether the server was restarted.
@@ -299,50 +261,75 @@ class KeepingProxy : public Proxy {
     return table_.observe(states, change);
   }
 
-  // Lets the server write a slot file, to see what it looks like.
+  bool is_asleep() const {
+    const Result<bool> asleep = server_.is_sleeping();
+    return !asleep || *asleep;
+  }
+
+  // Lets the server write a slot file, to see what it looks like, and read it again.
   Result<void> probe(const ServerProps& props) {
-    TQC_TRY_ASSIGN(const std::vector<std::int32_t> tokens, server_.tokenize("a b c d", nullptr));
-    const auto choice = table_.acquire({}, {}, nullptr, milliseconds(2000));
-    if (!choice) return Error{ErrorCode::kBusy, "all slots are in use"};
-    KnownSlot now = choice->before;
-    const auto slot = static_cast<std::int64_t>(choice->slot);
-    const auto write = [&]() -> Result<void> {
-      if (!now.has_content) {
-        TQC_TRY(server_.read(slot, tokens));
-        now.has_changed = now.has_content = true;
-      }
-      const SlotFile file(*folder_);
-      TQC_TRY(server_.save(slot, file.name()));
-      if (!std::filesystem::exists(file.path())) {
-        return unsupported(fmt::format(
-            "the upstream server does not save slots to {}: start it with --slot-save-path",
-            options_.slot_dir.string()));
-      }
-      TQC_TRY(keeper_->bind_format(props, file.path()));
-      return try_restore(slot, file);
-    };
-    const Result<void> written = write();
-    table_.release(choice->slot, now);
-    return written;
+    Order order(table_, *this, nullptr, Clock::now() + milliseconds(2000));
+    // An empty slot, or the one that holds least.
+    const std::vector<KnownSlot> slots = table_.snapshot();
+    std::optional<std::size_t> least;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].is_used || slots[i].is_processing) continue;
+      if (!least || slots[i].n_tokens < slots[*least].n_tokens) least = i;
+    }
+    auto now = least && order ? table_.try_take(*least, [](const KnownSlot&) { return true; })
+                              : std::nullopt;
+    if (!now) return Error{ErrorCode::kBusy, "all slots are in use"};
+    const Result<void> written = write_probe(props, *least, *now);
+    now->prompt.clear();
+    now->has_changed = true;
+    table_.release(*least, *now);
+    if (!written) return written.error();
+    return observe() ? Result<void>() : Result<void>();
+  }
+
+  Result<void> write_probe(const ServerProps& props, std::size_t which, const KnownSlot& now) {
+    const auto slot = static_cast<std::int64_t>(which);
+    const bool was_empty = now.n_tokens == 0;
+    if (was_empty) {
+      TQC_TRY_ASSIGN(const std::vector<std::int32_t> tokens, server_.tokenize("a b c d", nullptr));
+      TQC_TRY(server_.read(slot, tokens));
+    }
+    const SlotFile saved(*folder_);
+    TQC_TRY(saved.create());
+    TQC_TRY_ASSIGN(const std::int64_t n_saved, server_.save(slot, saved.name()));
+    TQC_TRY_ASSIGN(const std::shared_ptr<const ByteSource> file, saved.open());
+    if (n_saved > 0 && file->size() == 0) {
+      return unsupported(fmt::format(
+          "the upstream server does not save slots to {}: start it with --slot-save-path",
+          options_.slot_dir.string()));
+    }
+    TQC_TRY(keeper_->bind_format(props, file));
+    const Result<void> restored = try_restore(slot, file);
+    if (was_empty) TQC_TRY(server_.erase(slot));
+    return restored;
   }
 
   // Whether the server takes a slot file that was read and written again, and what that changes.
-  Result<void> try_restore(std::int64_t slot, const SlotFile& saved) {
+  Result<void> try_restore(std::int64_t slot, const std::shared_ptr<const ByteSource>& saved) {
     const SlotFile ours(*folder_), again(*folder_);
-    TQC_TRY(keeper_->rewrite(saved.path(), ours.path()));
+    TQC_TRY(keeper_->rewrite(saved, ours.path()));
     TQC_TRY(server_.restore(slot, ours.name(), nullptr));
     if (!keeper_->can_cut()) return {};  // the files may have other checkpoints
+    TQC_TRY(again.create());
     TQC_TRY(server_.save(slot, again.name()));
     constexpr std::uint64_t kMost = std::uint64_t{1} << 28;
-    const auto before = read_file(saved.path(), kMost), after = read_file(again.path(), kMost);
-    if (!before || !after) return {};  // a large one, of a slot that was in use
-    if (before->size() != after->size()) {
+    TQC_TRY_ASSIGN(const std::shared_ptr<const ByteSource> written, again.open());
+    if (saved->size() > kMost) return {};  // of a slot that was in use
+    if (saved->size() != written->size()) {
       return corrupt("the upstream server saves another slot file than the one it has restored");
     }
+    Bytes before(static_cast<std::size_t>(saved->size())), after(before.size());
+    TQC_TRY(saved->read_at(0, before));
+    TQC_TRY(written->read_at(0, after));
     std::size_t n_other = 0;
-    for (std::size_t i = 0; i < before->size(); ++i) n_other += (*before)[i] != (*after)[i];
+    for (std::size_t i = 0; i < before.size(); ++i) n_other += before[i] != after[i];
     log_.info("probe",
-              {{"bytes", std::to_string(before->size())}, {"changed", std::to_string(n_other)}});
+              {{"bytes", std::to_string(before.size())}, {"changed", std::to_string(n_other)}});
     return {};
   }
 
@@ -365,68 +352,181 @@ class KeepingProxy : public Proxy {
     return response;
   }
 
-  // Passes a generating request on without choosing a slot.
-  Response pass_on_unsteered(const Request& request, Client& client, const char* why) {
-    metrics_.add("tqcache_prompts_total", 1, {{"outcome", why}});
-    if (!are_apart_) return pass_on(request, request.body, client);
-    const std::optional<std::string> body = without_reuse(request.body);
-    if (body) return pass_on(request, *body, client);
-    return Response::error(400, "invalid_request_error",
-                           "the body is not a JSON object, or is nested too deeply");
+  // Passes on what computes in a slot that the proxy does not choose. What the other slots hold is
+  // saved before, because the server may clear them.
+  Response pass_on_unsteered(const Request& request, const Route& route, const JsonBody& body,
+                             Client& client, const char* why) {
+    if (route.kind == RouteKind::kGenerates) {
+      metrics_.add("tqcache_prompts_total", 1, {{"outcome", why}});
+    }
+    std::string text = request.body;
+    if (are_apart_ && route.reads_slot_fields) text = without_reuse(body);
+    if (keeper_ == nullptr || !keeper_->is_bound()) {
+      return pass_on(request, std::move(text), client);
+    }
+    Order order(table_, *this, &client, Clock::now() + options_.slot_timeout);
+    if (order) {
+      [[maybe_unused]] const auto ignored = observe();
+      saver_->save_all("evict");
+      order.sending(std::nullopt);
+    }
+    struct Foreign {
+      explicit Foreign(KeepingProxy& proxy_in) : proxy(proxy_in) { proxy.table_.begin_foreign(); }
+      ~Foreign() {
+        proxy.table_.end_foreign();
+        proxy.wake(true);
+      }
+      Foreign(const Foreign&) = delete;
+      Foreign& operator=(const Foreign&) = delete;
+      KeepingProxy& proxy;
+    };
+    const auto foreign = std::make_shared<Foreign>(*this);
+    Response response = pass_on(request, std::move(text), client);
+    order.end();
+    if (response.stream) {
+      response.stream = [foreign, inner = std::move(response.stream)](Sink& sink) {
+        return inner(sink);
+      };
+    }
+    return response;
   }
 
-  // Takes note of the key of a generating request. Whether clients have different ones, and must
+  // Takes note of the key of a request that computes. Whether clients have different ones, and must
   // not notice each other.
-  bool is_apart(const Request& request, bool is_generating) {
+  bool is_apart(const Request& request, bool computes) {
     if (options_.keeper.share_tenants || are_apart_) return are_apart_;
     const std::lock_guard lock(mutex_);
-    if (is_generating && !first_key_) first_key_ = request.api_key;
+    if (computes && !first_key_) first_key_ = request.api_key;
     const bool is_another = first_key_ && *first_key_ != request.api_key;
-    if (is_generating && is_another) are_apart_ = true;
+    if (computes && is_another) {
+      are_apart_ = true;
+      if (keeper_ != nullptr) set_rules();
+    }
     return is_another;
   }
 
   Response handle(const Request& request, Client& client) {
-    if (keeper_ == nullptr) return pass_on(request, request.body, client);
-    const std::string path = decoded_path(request.path);
-    const Api api = api_of(request.method, path);
-    if (is_apart(request, api != Api::kNone) && path.find("/slots") != std::string::npos) {
-      return Response::error(403, "permission_error",
-                             "the slots are used by clients with other keys, too "
-                             "(--share-tenants allows it)");
+    Target target;
+    if (const auto refusal = read_target(request.target, target)) {
+      return Response::error(refusal->status, "invalid_request_error", refusal->message);
     }
-    if (api == Api::kNone) return pass_on(request, request.body, client);
-    if (api == Api::kInfill) return pass_on_unsteered(request, client, "steered");
-    if (!is_ready()) return pass_on_unsteered(request, client, "not_ready");
-    const LlamaServer server(*upstream_, headers_for(request));
-    const auto asked = server.ask(api, request.body, &client);
+    // What is judged here is what is sent.
+    Request judged = request;
+    judged.target = target.text;
+    judged.path = target.path;
+    judged.query = target.query;
+    const Route route = route_of(judged.method, judged.path);
+    const bool computes =
+        route.kind == RouteKind::kGenerates || route.kind == RouteKind::kComputes;
+    if (is_apart(judged, computes)) {
+      if (route.kind == RouteKind::kShared || route.kind == RouteKind::kUnknown) {
+        return Response::error(
+            403, "permission_error",
+            "clients with other keys use this server, too: slots, settings and unknown paths are "
+            "refused (--share-tenants allows them)");
+      }
+    }
+    if (!computes) {
+      Response response = pass_on(judged, judged.body, client);
+      if (route.changes_model) must_bind_ = true;
+      return response;
+    }
+    JsonBody body;
+    if (route.reads_slot_fields || route.kind == RouteKind::kGenerates) {
+      if (const auto refusal = JsonBody::read(judged.body, body)) {
+        return Response::error(refusal->status, "invalid_request_error", refusal->message);
+      }
+    }
+    if (route.kind == RouteKind::kComputes) {
+      return pass_on_unsteered(judged, route, body, client, "unsteered");
+    }
+    if (!is_ready()) return pass_on_unsteered(judged, route, body, client, "not_ready");
+    const LlamaServer server(*upstream_, headers_for(judged));
+    const auto asked = server.ask(route.api, judged.body, &client);
     if (!asked) {
       if (asked.error().code == ErrorCode::kInterrupted) return upstream_failure(asked.error());
-      return pass_on_unsteered(request, client, "not_understood");
+      return pass_on_unsteered(judged, route, body, client, "not_understood");
     }
-    if (asked->is_steered) return pass_on_unsteered(request, client, "steered");
-    if (const auto was_restarted = observe(); was_restarted && *was_restarted) {
-      must_bind_ = true;  // maybe with another model
-      if (!is_ready()) return pass_on_unsteered(request, client, "not_ready");
+    if (asked->is_steered || asked->has_adapters || asked->is_media) {
+      return pass_on_unsteered(judged, route, body, client, "steered");
     }
-    const std::string tenant = options_.keeper.share_tenants ? "" : request.api_key;
-    metrics_.set("tqcache_requests_waiting", static_cast<double>(table_.n_waiting() + 1));
-    auto choice = table_.acquire(asked->prompt, tenant, &client, options_.slot_timeout);
-    metrics_.set("tqcache_requests_waiting", static_cast<double>(table_.n_waiting()));
-    if (!choice) {
-      if (client.is_gone()) return upstream_failure(interrupted_error());
-      return Response::error(503, "unavailable_error", "no slot became free in time");
+    if (asked->prompt.empty()) {
+      return pass_on_unsteered(judged, route, body, client, "not_understood");
     }
-    const auto lease = std::make_shared<Lease>(*this, choice->slot, std::move(choice->before));
-    const bool may_reuse = prepare(*choice, *lease, *asked, tenant, server, client);
-    lease->now.prompt = asked->prompt;
-    lease->now.n_prompt = 0;
-    lease->now.tenant = tenant;
-    lease->now.has_changed = lease->now.has_content = true;
-    std::string body = with_slot(request.body, static_cast<std::int64_t>(choice->slot));
-    if (!may_reuse) body = without_reuse(body).value_or(body);
-    Response response = pass_on(request, std::move(body), client);
-    if (response.status != 200) lease->now.prompt.clear();
+    return steer(judged, route, body, *asked, server, client);
+  }
+
+  // Chooses a slot for a prompt, prepares it, and passes the request on.
+  Response steer(const Request& request, const Route& route, const JsonBody& body,
+                 const Asked& asked, const LlamaServer& server, Client& client) {
+    const std::string tenant = tenant_of(request);
+    const auto start = Clock::now();
+    const auto deadline = start + options_.slot_timeout;
+    const auto patience = start + std::min(options_.slot_timeout, table_.patience());
+    std::optional<Lookup> lookup;
+    std::shared_ptr<Lease> lease;
+    std::optional<Order> order;
+    const Waiting waiting(*this);
+    while (lease == nullptr) {
+      order.emplace(table_, *this, &client, deadline);
+      if (!*order) {
+        if (client.is_gone()) return upstream_failure(interrupted_error());
+        return Response::error(503, "unavailable_error", "no slot became free in time");
+      }
+      if (const auto was_restarted = observe(); was_restarted && *was_restarted) {
+        order.reset();
+        must_bind_ = true;  // maybe with another model
+        if (!is_ready()) return pass_on_unsteered(request, route, body, client, "not_ready");
+        lookup.reset();
+        continue;
+      }
+      auto choice = table_.take_continued(asked.prompt, tenant);
+      if (!choice && lookup) {
+        const SlotTable::Wanted wanted{asked.prompt, tenant, lookup->n_tokens,
+                                       lookup->found.n_tokens()};
+        choice = table_.take(wanted, Clock::now() < patience);
+      }
+      if (choice) {
+        lease = std::make_shared<Lease>(*this, std::move(*choice));
+        break;
+      }
+      if (!lookup) {
+        // What slots hold may be the beginning of this prompt.
+        saver_->save_all("evict");
+        order.reset();
+        lookup = look_up(asked, tenant, server, client);
+        continue;
+      }
+      order.reset();
+      table_.wait_for_release(milliseconds(50));
+    }
+    const bool may_reuse = prepare(*lease, lookup, tenant, server, client, deadline, order);
+    if (client.is_gone()) return upstream_failure(interrupted_error());
+    lease->reuse = expected_reuse(asked, tenant, *lease, lookup, server);
+    const auto slot = static_cast<std::int64_t>(lease->choice.slot);
+    const std::optional<std::string> steered = with_slot(body, slot, may_reuse);
+    if (!steered) return pass_on_unsteered(request, route, body, client, "steered");
+
+    KnownSlot& now = lease->now;
+    if (order) order->sending(lease->choice.slot);
+    lease->was_sent = true;
+    now.has_changed = true;
+    Response response = pass_on(request, *steered, client);
+    order.reset();
+    if (response.status >= 400 && response.status != 499 && response.status < 500) {
+      // Nothing was computed; what was restored stays there without a name.
+      if (lease->choice.from != SlotTable::From::kSlot) now.prompt.clear();
+      return response;
+    }
+    now.prompt = asked.prompt;
+    now.is_tokens = !asked.tokens.empty();
+    now.n_prompt = 0;
+    now.tenant = tenant;
+    now.ends = history_.parting_places(tenant, asked.prompt);
+    history_.add(tenant, asked.prompt);
+    if (options_.shows_headers) {
+      for (Header& header : reuse_headers(lease->reuse)) response.headers.push_back(header);
+    }
     if (response.stream) {
       response.stream = [lease, inner = std::move(response.stream)](Sink& sink) {
         TailSink watched(sink, lease->tail);
@@ -435,6 +535,22 @@ class KeepingProxy : public Proxy {
     }
     return response;
   }
+
+  // Counts a request that waits for a slot.
+  class Waiting {
+   public:
+    explicit Waiting(KeepingProxy& proxy) : proxy_(proxy) { change(1); }
+    ~Waiting() { change(-1); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    void change(int n) {
+      proxy_.metrics_.set("tqcache_requests_waiting",
+                          static_cast<double>(proxy_.n_waiting_.fetch_add(n) + n));
+    }
+    KeepingProxy& proxy_;
+  };
 
   // Own requests on behalf of a client have its key.
   std::vector<Header> headers_for(const Request& request) const {
@@ -463,234 +579,268 @@ class KeepingProxy : public Proxy {
     std::string& tail_;
   };
 
-  // Saves what the slot would lose, and restores a stored prefix into it. Returns whether the
-  // request may reuse what the slot holds.
-  bool prepare(const SlotTable::Choice& choice, Lease& lease, const Asked& asked,
-               const std::string& tenant, const LlamaServer& server, Client& client) {
+  // What the store has of a prompt.
+  Lookup look_up(const Asked& asked, const std::string& tenant, const LlamaServer& server,
+                 Client& client) {
+    Lookup lookup;
+    lookup.n_tokens = std::ssize(asked.prompt) / 4 + 1;
+    const auto find = [&]() -> Result<void> {
+      std::vector<std::int32_t> tokens = asked.tokens;
+      // A text with fewer bytes has fewer tokens.
+      if (tokens.empty()) {
+        if (std::ssize(asked.prompt) < options_.min_tokens) return {};
+        TQC_TRY_ASSIGN(tokens, server.tokenize(asked.prompt, &client));
+      }
+      lookup.n_tokens = std::ssize(tokens);
+      metrics_.add("tqcache_prompt_tokens_total", static_cast<double>(lookup.n_tokens));
+      if (lookup.n_tokens < options_.min_tokens) return {};
+      lookup.tokens = std::move(tokens);
+      saver_->wait_for(asked.prompt, tenant, client, kPutPatience);
+      TQC_TRY_ASSIGN(lookup.found, keeper_->find(lookup.tokens, tenant));
+      metrics_.add("tqcache_store_lookups_total");
+      if (lookup.found.n_tokens() > 0) metrics_.add("tqcache_store_hits_total");
+      const std::lock_guard lock(mutex_);
+      if (usage_.size() < 1000) usage_.emplace_back(lookup.n_tokens, lookup.found.n_tokens());
+      return {};
+    };
+    if (const Result<void> found = find(); found) {
+      warnings_.clear("lookup");
+    } else {
+      warnings_.add("lookup", found.error().message);
+    }
+    return lookup;
+  }
+
+  // Saves what the chosen slot, and others, would lose, and brings the beginning of the prompt into
+  // the slot. Returns whether the request may reuse what the slot holds. `order` is held at the
+  // end, unless another one keeps it for too long.
+  bool prepare(Lease& lease, std::optional<Lookup>& lookup, const std::string& tenant,
+               const LlamaServer& server, Client& client, Clock::time_point deadline,
+               std::optional<Order>& order) {
+    using From = SlotTable::From;
+    SlotTable::Choice& choice = lease.choice;
     KnownSlot& now = lease.now;
-    if (choice.is_warm) {
-      metrics_.add("tqcache_prompts_total", 1, {{"outcome", "warm"}});
+    const auto slot = static_cast<std::int64_t>(choice.slot);
+    const bool goes_on = choice.from == From::kSlot && !lookup;
+    if (table_.rules().is_unified) saver_->save_all("evict");
+    if (!goes_on && saver_->is_unsaved(now)) saver_->save(choice.slot, now, "evict");
+
+    constexpr std::pair<From, const char*> kOutcomes[] = {{From::kSlot, "warm"},
+                                                          {From::kRam, "ram"},
+                                                          {From::kStore, "store"},
+                                                          {From::kNothing, "cold"}};
+    const auto outcome = std::ranges::find(kOutcomes, choice.from, [](auto each) {
+      return each.first;
+    });
+    metrics_.add("tqcache_prompts_total", 1, {{"outcome", outcome->second}});
+    const bool is_own = now.tenant ? *now.tenant == tenant : !are_apart_;
+    if (choice.from == From::kSlot && is_own) {
+      now.n_stored = std::min(now.n_stored, choice.n_tokens);
       return true;
     }
-    if (now.has_content && now.n_tokens - now.n_stored >= options_.min_tokens &&
-        !now.prompt.empty()) {
-      save(choice.slot, now, "evict");
-    }
-    now.n_stored = 0;
-    const bool is_own = now.tenant ? *now.tenant == tenant : !are_apart_;
-    if (now.has_content && !is_own) {
+    now.is_doubtful = false;
+    now.n_stored = choice.from == From::kRam ? lookup->found.n_tokens() : 0;
+    now.prompt.clear();
+    if (now.n_tokens > 0 && (!is_own || (are_apart_ && choice.from != From::kSlot))) {
       // The server would reuse what two prompts have in common, and so tell one client what another
       // has sent.
-      if (const auto erased = server_.erase(static_cast<std::int64_t>(choice.slot)); !erased) {
-        metrics_.add("tqcache_prompts_total", 1, {{"outcome", "cold"}});
-        warn_once("erase", erased.error().message);
+      if (const auto erased = server_.erase(slot); !erased) {
+        warnings_.add("erase", erased.error().message);
         return false;
       }
-      clear_warning("erase");
+      warnings_.clear("erase");
     }
-    metrics_.add("tqcache_prompts_total", 1, {{"outcome", "cold"}});
-    if (asked.prompt.empty()) return true;
-    const Result<std::int64_t> n = restore(choice, lease, asked, tenant, server, client);
-    if (n) {
-      clear_warning("restore");
-    } else {
-      warn_once("restore", n.error().message);
+    if (choice.from == From::kStore) {
+      const Result<std::int64_t> n = restore(lease, *lookup, server, client, deadline, order);
+      if (n) {
+        warnings_.clear("restore");
+      } else {
+        warnings_.add("restore", n.error().message);
+        choice.from = From::kNothing;
+      }
+    } else if (choice.must_prime) {
+      // llama-server looks into its RAM only for a slot that holds something else.
+      const std::int32_t first = lookup->tokens.empty() ? 1 : lookup->tokens[0];
+      [[maybe_unused]] const auto ignored = server_.read(slot, {first == 1 ? 2 : 1});
     }
     return true;
   }
 
-  Result<std::int64_t> restore(const SlotTable::Choice& choice, Lease& lease, const Asked& asked,
-                               const std::string& tenant, const LlamaServer& server,
-                               Client& client) {
-    std::vector<std::int32_t> tokens = asked.tokens;
-    if (tokens.empty()) {
-      // A text with fewer bytes has fewer tokens.
-      if (std::ssize(asked.prompt) < options_.min_tokens) return 0;
-      TQC_TRY_ASSIGN(tokens, server.tokenize(asked.prompt, &client));
-    }
-    const std::int64_t n_wanted = std::ssize(tokens);
-    metrics_.add("tqcache_prompt_tokens_total", static_cast<double>(n_wanted));
-    if (n_wanted < options_.min_tokens) return 0;
+  // Writes the slot file without the order of tasks, since that may take a while.
+  Result<std::int64_t> restore(Lease& lease, Lookup& lookup, const LlamaServer& server,
+                               Client& client, Clock::time_point deadline,
+                               std::optional<Order>& order) {
     const auto start = Clock::now();
-    TQC_TRY_ASSIGN(PromptKeeper::Found found, keeper_->find(tokens, tenant));
-    metrics_.add("tqcache_store_lookups_total");
-    if (found.n_tokens() > 0) metrics_.add("tqcache_store_hits_total");
-    lease.now.n_stored = found.n_tokens();
-    note_usage(n_wanted, found.n_tokens());
-    // Tokens that the slot has in common with the prompt, estimated from the bytes.
-    const std::int64_t n_common = static_cast<std::int64_t>(
-        static_cast<double>(choice.n_common) / static_cast<double>(asked.prompt.size()) *
-        static_cast<double>(n_wanted));
-    if (found.n_tokens() < n_common + kLeastGain) return 0;
+    order.reset();
     const SlotFile file(*folder_);
-    TQC_TRY_ASSIGN(const std::int64_t n_written,
-                   keeper_->write_slot_file(found, tokens, file.path()));
-    const auto slot = static_cast<std::int64_t>(choice.slot);
-    const auto restored = server_.restore(slot, file.name(), &client);
-    if (!restored || *restored != n_written) {
+    const auto written = keeper_->write_slot_file(lookup.found, lookup.tokens, file.path());
+    order.emplace(table_, *this, &client, deadline);
+    if (!written) return written.error();
+    const auto slot = static_cast<std::int64_t>(lease.choice.slot);
+    const auto restored = server.restore(slot, file.name(), &client);
+    if (!restored || *restored != *written) {
       // The slot holds what nobody knows.
       [[maybe_unused]] const Result<void> ignored = server_.erase(slot);
-      lease.now.n_stored = 0;
       if (!restored) return restored.error();
-      return corrupt(fmt::format("{} of {} tokens were restored", *restored, n_written));
+      return corrupt(fmt::format("{} of {} tokens were restored", *restored, *written));
     }
-    lease.n_restored = n_written;
-    lease.restored.assign(tokens.begin(), tokens.begin() + n_written);
-    lease.now.n_stored = n_written;
+    lease.restored.assign(lookup.tokens.begin(), lookup.tokens.begin() + *written);
+    lease.now.n_stored = lease.choice.n_tokens = *written;
     metrics_.add("tqcache_restores_total");
-    metrics_.add("tqcache_restored_tokens_total", static_cast<double>(n_written));
+    metrics_.add("tqcache_restored_tokens_total", static_cast<double>(*written));
     metrics_.add("tqcache_restore_seconds_total", seconds_since(start));
     log_.info("restore", {{"slot", std::to_string(slot)},
-                          {"tokens", std::to_string(n_written)},
-                          {"of", std::to_string(n_wanted)},
+                          {"tokens", std::to_string(*written)},
+                          {"of", std::to_string(lookup.n_tokens)},
                           {"seconds", fmt::format("{:.3f}", seconds_since(start))}});
-    return n_written;
+    return *written;
+  }
+
+  // What can be said of a prompt before it is computed.
+  PromptReuse expected_reuse(const Asked& asked, const std::string& tenant, const Lease& lease,
+                             const std::optional<Lookup>& lookup, const LlamaServer& server) const {
+    using From = SlotTable::From;
+    PromptReuse reuse;
+    reuse.time = std::time(nullptr);
+    reuse.n_reused = lease.choice.n_tokens;
+    reuse.from = lease.choice.from == From::kSlot    ? ReuseSource::kSlot
+                 : lease.choice.from == From::kRam   ? ReuseSource::kRam
+                 : lease.choice.from == From::kStore ? ReuseSource::kStore
+                                                     : ReuseSource::kNothing;
+    if (!lookup) return reuse;
+    reuse.n_tokens = lookup->n_tokens;
+    const auto parting = history_.nearest(tenant, asked.prompt);
+    if (!parting || parting->at >= parting->of || parting->at >= asked.prompt.size()) return reuse;
+    const auto begin = server.tokenize(asked.prompt.substr(0, parting->at), nullptr);
+    reuse.parts_at = begin ? std::ssize(*begin) : 0;
+    const double per_byte =
+        static_cast<double>(reuse.n_tokens) / static_cast<double>(asked.prompt.size());
+    reuse.parts_of = static_cast<std::int64_t>(per_byte * static_cast<double>(parting->of));
+    if (options_.shows_prompts) {
+      reuse.here = parting->here;
+      reuse.there = parting->there;
+    }
+    return reuse;
   }
 
   // The end of a request that used a slot.
   void finish(Lease& lease) {
-    const nlohmann::json timings = timings_in(lease.tail);
-    if (timings.is_object()) {
-      const double n_reused = number_in(timings, "cache_n");
-      const double n_computed = number_in(timings, "prompt_n");
-      metrics_.add("tqcache_reused_tokens_total", n_reused);
-      metrics_.add("tqcache_computed_tokens_total", n_computed);
-      lease.now.n_prompt = static_cast<std::int64_t>(n_reused + n_computed);
-      if (n_computed >= 16) {
-        seconds_per_token_ = number_in(timings, "prompt_ms") / 1000 / n_computed;
+    using From = SlotTable::From;
+    KnownSlot& now = lease.now;
+    const AnswerEnd end = read_answer_end(lease.tail);
+    if (end.n_reused && end.n_computed) {
+      const std::int64_t n_reused = *end.n_reused, n_computed = *end.n_computed;
+      metrics_.add("tqcache_computed_tokens_total", static_cast<double>(n_computed));
+      now.n_prompt = n_reused + n_computed;
+      now.n_expected = end.n_predicted ? now.n_prompt + *end.n_predicted - 1 : 0;
+      if (n_reused == 0) now.is_doubtful = false;
+      now.is_doubtful = now.is_doubtful || end.truncated;
+      if (n_computed >= 16 && end.prompt_ms) {
+        seconds_per_token_ = *end.prompt_ms / 1000 / static_cast<double>(n_computed);
       }
-      if (lease.n_restored > 0) {
-        const double n_seconds = n_reused * seconds_per_token_.load();
+      report(lease, n_reused);
+      const std::string tenant = now.tenant.value_or("");
+      if (lease.choice.from == From::kRam) {
+        table_.note_ram(now.prompt, tenant, 2 * n_reused >= lease.choice.n_tokens);
+      }
+      if (lease.choice.from == From::kStore) {
+        const double n_seconds = static_cast<double>(n_reused) * seconds_per_token_.load();
         metrics_.add("tqcache_saved_seconds_total", n_seconds);
         if (options_.ledger != nullptr) {
-          options_.ledger->hit({lease.now.tenant.value_or(""), keeper_->model_name()},
-                               lease.restored, static_cast<std::int64_t>(n_reused), n_seconds,
+          options_.ledger->hit({tenant, keeper_->model_name()}, lease.restored, n_reused, n_seconds,
                                std::time(nullptr));
         }
-        if (n_reused + static_cast<double>(kLeastGain) < static_cast<double>(lease.n_restored)) {
-          warn_once("reuse", fmt::format("the upstream server used {} of {} restored tokens",
-                                         n_reused, lease.n_restored));
+        if (n_reused + kMissingTokens < lease.choice.n_tokens) {
+          warnings_.add("reuse", fmt::format("the upstream server used {} of {} restored tokens",
+                                             n_reused, lease.choice.n_tokens));
         }
       }
     }
-    lease.now.last_use = Clock::now();
-    table_.release(lease.slot, std::move(lease.now));
+    now.last_use = Clock::now();
+    table_.release(lease.choice.slot, std::move(now));
+    wake(lease.was_sent);
+  }
+
+  // Tells where the tokens of a prompt came from.
+  void report(Lease& lease, std::int64_t n_reused) {
+    PromptReuse& reuse = lease.reuse;
+    reuse.n_tokens = lease.now.n_prompt;
+    reuse.n_reused = n_reused;
+    if (n_reused == 0) reuse.from = ReuseSource::kNothing;
+    if (n_reused > 0 && reuse.from == ReuseSource::kNothing) reuse.from = ReuseSource::kSlot;
+    count_reuse(metrics_, reuse);
+    log_.info("prompt", reuse_fields(reuse));
+  }
+
+  // --- The background threads
+
+  void wake(bool must_look) {
     const std::lock_guard lock(mutex_);
-    must_look_ = true;
+    must_look_ = must_look_ || must_look;
     wake_.notify_all();
   }
 
-  // --- Saving
+  bool has_unsaved(const std::function<bool(const KnownSlot&)>& is_wanted) const {
+    return std::ranges::any_of(table_.snapshot(), [&](const KnownSlot& slot) {
+      return !slot.is_used && saver_->is_unsaved(slot) && is_wanted(slot);
+    });
+  }
 
-  // Lets the server write the slot into a file, which is put into the store later. Requires: the
-  // slot is acquired; `now` is its state.
-  void save(std::size_t slot, KnownSlot& now, const char* reason) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (pending_.size() >= kMaxPendingFiles) {
-        metrics_.add("tqcache_saves_total", 1, {{"reason", "dropped"}});
-        return;
+  // Looks at the slots after each request, and saves what has rested. The server is not asked
+  // without need: that would wake it.
+  void look() {
+    std::unique_lock lock(mutex_);
+    while (!must_stop_) {
+      wake_.wait_for(lock, look_interval(), [this] { return must_stop_ || must_look_; });
+      if (must_stop_) return;
+      const bool must_look = std::exchange(must_look_, false);
+      lock.unlock();
+      if (must_bind_) {
+        if (const auto asleep = server_.is_sleeping(); !asleep || !*asleep) is_ready();
+      } else if (must_look) {
+        const auto was_restarted = observe();
+        if (was_restarted && *was_restarted) {
+          must_bind_ = true;  // maybe with another model; the next request would not see it any more
+        }
       }
+      if (!must_bind_) save_resting();
+      lock.lock();
     }
-    SlotFile file(*folder_);
-    const auto saved = server_.save(static_cast<std::int64_t>(slot), file.name());
-    if (!saved) {
-      warn_once("save", saved.error().message);
-      now.n_stored = now.n_tokens;  // not again for the same tokens
+  }
+
+  // Requires: mutex_ is held.
+  milliseconds look_interval() const {
+    const milliseconds most(1000);
+    return must_bind_ ? most : std::clamp(options_.idle_save / 4, milliseconds(10), most);
+  }
+
+  void save_resting() {
+    const auto has_rested = [&](const KnownSlot& slot) {
+      return !slot.has_changed && Clock::now() - slot.last_use >= options_.idle_save;
+    };
+    if (!has_unsaved(has_rested) || is_asleep()) return;
+    Order order(table_, *this, nullptr, Clock::now() + milliseconds(1000));
+    if (!order) return;
+    const auto was_restarted = observe();
+    if (!was_restarted) return;
+    if (*was_restarted) {
+      must_bind_ = true;
       return;
     }
-    clear_warning("save");
-    metrics_.add("tqcache_saves_total", 1, {{"reason", reason}});
-    now.n_stored = *saved;
-    const std::lock_guard lock(mutex_);
-    pending_.push_back({std::move(file), slot, now.n_prompt, now.tenant.value_or(""), reason});
-    wake_.notify_all();
+    saver_->save_all("idle", has_rested);
   }
 
-  // Saves a slot with at least so many tokens that are not in the store.
-  void save_if_unsaved(std::size_t slot, const char* reason, std::int64_t least) {
-    auto now = table_.try_acquire(slot, [&](const KnownSlot& its) {
-      return its.has_content && !its.prompt.empty() && its.n_tokens >= options_.min_tokens &&
-             its.n_tokens - its.n_stored >= least;
-    });
-    if (!now) return;
-    save(slot, *now, reason);
-    table_.release(slot, *std::move(now));
-  }
-
-  // Where the next prompt is likely to part from the tokens of a slot: where the answer began,
-  // which a template may change, and where the text of these tokens has other tokens when it is
-  // read again. (A model may write other tokens than a tokenizer reads.)
-  std::vector<std::int64_t> likely_ends(std::span<const std::int32_t> tokens,
-                                        std::int64_t n_prompt) const {
-    std::vector<std::int64_t> ends;
-    if (n_prompt > 0) ends.push_back(n_prompt);
-    const auto text = server_.detokenize(tokens);
-    if (!text) return ends;
-    const auto read = server_.tokenize(*text, nullptr);
-    if (!read) return ends;
-    // The first token may be in the text already, and be added once more.
-    std::span<const std::int32_t> again(*read);
-    if (again.size() > 1 && tokens.size() > 1 && again[0] == again[1] && tokens[0] != tokens[1]) {
-      again = again.subspan(1);
-    }
-    ends.push_back(std::ranges::mismatch(tokens, again).in1 - tokens.begin());
-    return ends;
-  }
-
-  void put_pending(Clock::time_point deadline) {
-    while (Clock::now() < deadline) {
-      std::optional<PendingFile> next;
-      {
-        const std::lock_guard lock(mutex_);
-        if (pending_.empty()) return;
-        next.emplace(std::move(pending_.front()));
-        // It counts until it is in the store.
-      }
-      const auto start = Clock::now();
-      const auto kept = keeper_->keep(next->file.path(), next->tenant, [&](const auto& tokens) {
-        return likely_ends(tokens, next->n_prompt);
-      });
-      if (kept) {
-        clear_warning("keep");
-        if (options_.ledger != nullptr) {
-          const PromptLedger::Id id = options_.ledger->keep({next->tenant, keeper_->model_name()},
-                                                            kept->tokens, "", std::time(nullptr));
-          options_.ledger->add_bytes(id, kept->new_bytes);
-        }
-        log_.info("keep", {{"slot", std::to_string(next->slot)},
-                           {"reason", next->reason},
-                           {"tokens", std::to_string(kept->n_stored)},
-                           {"file_bytes", std::to_string(kept->file_bytes)},
-                           {"new_bytes", std::to_string(kept->new_bytes)},
-                           {"seconds", fmt::format("{:.3f}", seconds_since(start))}});
-      } else {
-        warn_once("keep", kept.error().message);
-      }
-      const std::lock_guard lock(mutex_);
-      pending_.pop_front();
-    }
-  }
-
-  void note_usage(std::int64_t n_wanted, std::int64_t n_found) {
-    const std::lock_guard lock(mutex_);
-    if (usage_.size() < 1000) usage_.emplace_back(n_wanted, n_found);
-  }
-
-  // The background thread: looks at the slots after each request, and once a second.
-  void work() {
+  // Puts saved slots into the store.
+  void put() {
     auto next_scores = Clock::now() + kScoresInterval;
     std::unique_lock lock(mutex_);
     while (!must_stop_) {
-      wake_.wait_for(lock, std::chrono::seconds(1),
-                     [this] { return must_stop_ || must_look_ || !pending_.empty(); });
+      wake_.wait_for(lock, milliseconds(1000),
+                     [this] { return must_stop_ || saver_->has_pending(); });
       if (must_stop_) return;
-      const bool must_look = std::exchange(must_look_, false);
       const auto usage = std::exchange(usage_, {});
       lock.unlock();
-      if (must_look && keeper_->is_bound()) look_at_slots();
-      save_resting();
-      put_pending(Clock::time_point::max());
+      saver_->put_pending(Clock::time_point::max());
       for (const auto& [n_wanted, n_found] : usage) keeper_->note_usage(n_wanted, n_found);
       if (Clock::now() >= next_scores) {
         save_scores();
@@ -702,76 +852,48 @@ class KeepingProxy : public Proxy {
 
   void save_scores() {
     if (const auto saved = keeper_->save_scores(); !saved) {
-      warn_once("scores", saved.error().message);
+      warnings_.add("scores", saved.error().message);
     } else {
-      clear_warning("scores");
+      warnings_.clear("scores");
     }
   }
 
-  void look_at_slots() {
-    const auto was_restarted = observe();
-    if (!was_restarted) return;
-    if (*was_restarted) {
-      must_bind_ = true;  // maybe with another model; the next request would not see it any more
-      return;
-    }
-    const std::vector<KnownSlot> slots = table_.snapshot();
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      const KnownSlot& slot = slots[i];
-      if (slot.is_used) continue;
-      const bool is_cold = slot.n_stored == 0;
-      const bool is_at_frontier =
-          slot.n_tokens / options_.save_every > slot.n_stored / options_.save_every;
-      if (is_cold || is_at_frontier) {
-        save_if_unsaved(i, is_cold ? "cold" : "continued", kLeastGain);
-      }
-    }
-  }
-
-  void save_resting() {
-    const std::vector<KnownSlot> slots = table_.snapshot();
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (Clock::now() - slots[i].last_use < options_.idle_save) continue;
-      // A short conversation is saved after each turn, a long one after a token block.
-      save_if_unsaved(i, "idle", std::min(kLeastGain, slots[i].n_tokens / 64 + 1));
-    }
-  }
-
-  void stop_worker() {
+  void stop_threads() {
     {
       const std::lock_guard lock(mutex_);
       must_stop_ = true;
       wake_.notify_all();
     }
-    if (worker_.joinable()) worker_.join();
+    if (looker_.joinable()) looker_.join();
+    if (putter_.joinable()) putter_.join();
   }
 
-  ProxyOptions options_;
+  const ProxyOptions options_;
   std::unique_ptr<Upstream> upstream_;
   LlamaServer server_;
   Metrics& metrics_;
   Log& log_;
+  Warnings warnings_;
   std::unique_ptr<PromptKeeper> keeper_;
   std::unique_ptr<SlotFolder> folder_;
   SlotTable table_;
+  std::unique_ptr<SlotSaver> saver_;
+  PromptHistory history_;
 
   std::mutex bind_mutex_;
   std::atomic<bool> must_bind_ = true;
   Clock::time_point next_bind_;
 
-  std::mutex warned_mutex_;
-  std::set<std::string> warned_;
   std::atomic<double> seconds_per_token_ = 0;
-
+  std::atomic<int> n_waiting_ = 0;
   std::atomic<bool> are_apart_;  // clients have different keys
 
   std::mutex mutex_;  // of all below
   std::optional<std::string> first_key_;
   std::condition_variable wake_;
-  std::deque<PendingFile> pending_;
   std::vector<std::pair<std::int64_t, std::int64_t>> usage_;
   bool must_look_ = false, must_stop_ = false;
-  std::thread worker_;
+  std::thread looker_, putter_;
 };
 
 }  // namespace

@@ -39,15 +39,17 @@ struct ProxyOptions {
   std::filesystem::path slot_dir = {};
   store::Backend* backend = nullptr;
   KeeperOptions keeper = {};
-  std::int64_t min_tokens = 512;   // shorter prompts are not kept
-  std::int64_t save_every = 2048;  // tokens of a conversation between two saves
-  // A conversation that has rested this long is saved, too.
-  std::chrono::milliseconds idle_save{30'000};
+  std::int64_t min_tokens = 256;  // shorter prompts are not kept: the store has none
+  // A conversation that has rested this long is saved; before that, if a task for another one could
+  // clear or take its slot.
+  std::chrono::milliseconds idle_save{1000};
   // Clients with different keys are expected (and keeper.share_tenants does not allow them to
   // share). Otherwise that is found out when the second key comes.
   bool has_tenants = false;
   PromptLedger* ledger = nullptr;  // learns which prompts are kept; null: there is no page
   std::string store_name = {};     // for the page
+  bool shows_headers = false;      // answers say what was reused (reuse_headers())
+  bool shows_prompts = false;      // the log may show words of prompts
   // How long a request waits for a slot.
   std::chrono::milliseconds slot_timeout{600'000};
   // How much of that it waits for the running request that it continues, while another slot is

@@ -6,9 +6,26 @@
 namespace tqcache::serve {
 namespace {
 
-std::size_t common_bytes(std::string_view a, std::string_view b) {
-  const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
-  return static_cast<std::size_t>(end - a.begin());
+// A prompt that goes on by no more bytes than this needs no look into the store.
+constexpr std::size_t kShortRest = 2048;
+// So many common tokens make it worthwhile to take over the slot of another conversation.
+constexpr std::int64_t kLeastShare = 64;
+// llama-server loads a prompt from its RAM only if at least this part of it is used.
+constexpr std::int64_t kRamLeastPart = 4;
+// Its default for --cache-ram. It drops the oldest prompts first.
+constexpr double kRamBytes = 8.0 * (1 << 30);
+constexpr std::size_t kMostInRam = 256;
+
+std::int64_t common_bytes(std::string_view a, std::string_view b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+// Tokens of the first bytes of a prompt, as far as a slot has them.
+std::int64_t tokens_in(const SlotTable::Wanted& wanted, std::int64_t n_bytes,
+                       std::int64_t n_held) {
+  const auto size = static_cast<double>(std::max<std::size_t>(wanted.prompt.size(), 1));
+  const double n = static_cast<double>(n_bytes) / size * static_cast<double>(wanted.n_tokens);
+  return std::min(n_held, static_cast<std::int64_t>(n));
 }
 
 }  // namespace
@@ -19,6 +36,9 @@ void SlotTable::reset(std::size_t n_slots) {
   for (std::size_t i = 0; i < std::min(before.size(), n_slots); ++i) {
     slots_[i].is_used = before[i].is_used;
   }
+  foreign_at_take_.assign(n_slots, 0);
+  ram_.clear();
+  ram_is_seen_ = false;
   released_.notify_all();
 }
 
@@ -27,13 +47,42 @@ std::size_t SlotTable::size() const {
   return slots_.size();
 }
 
+void SlotTable::set_rules(const Rules& rules) {
+  const std::lock_guard lock(mutex_);
+  rules_ = rules;
+}
+
+SlotTable::Rules SlotTable::rules() const {
+  const std::lock_guard lock(mutex_);
+  return rules_;
+}
+
 std::uint64_t SlotTable::change() const {
   const std::lock_guard lock(mutex_);
   return change_;
 }
 
+// llama-server drops a prompt that is a beginning of one that it saves, and the oldest ones when
+// they take too much memory.
+void SlotTable::remember_in_ram(const KnownSlot& slot) {
+  if (slot.prompt.empty() || !slot.tenant || slot.n_tokens == 0) return;
+  std::erase_if(ram_, [&](const KnownSlot& each) {
+    return each.tenant == slot.tenant && slot.prompt.starts_with(each.prompt);
+  });
+  ram_.push_back(slot);
+  double n_tokens = 0;
+  std::size_t n = 0;
+  while (n < std::min(ram_.size(), kMostInRam)) {
+    n_tokens += static_cast<double>(ram_[ram_.size() - 1 - n].n_tokens);
+    if (n_tokens * rules_.bytes_per_token > kRamBytes) break;
+    ++n;
+  }
+  ram_.erase(ram_.begin(), ram_.end() - static_cast<std::ptrdiff_t>(n));
+}
+
 bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t change) {
   const std::lock_guard lock(mutex_);
+  note_begun(states);
   bool was_restarted = false;
   for (const SlotState& state : states) {
     if (state.id < 0 || state.id >= std::ssize(slots_)) continue;
@@ -41,90 +90,205 @@ bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t chan
     if (slot.is_used || slot.change > change) continue;
     // Numbers of tasks only grow, until a server begins again.
     was_restarted = was_restarted || (slot.task && (!state.task || *state.task < *slot.task));
-    const bool is_expected =
-        slot.has_changed ? state.task.has_value() && (!slot.task || *state.task > *slot.task)
-                         : state.task == slot.task;
-    if (!is_expected) {
+    // A request that was refused has left the slot as it was.
+    const bool is_expected = state.task == slot.task ||
+                             (slot.has_changed && state.task.has_value() &&
+                              (!slot.task || *state.task > *slot.task));
+    const bool was_cleared = state.n_tokens == 0 && slot.n_tokens > 0;
+    if (is_expected && was_cleared) {
+      remember_in_ram(slot);
+      ram_is_seen_ = true;
+    }
+    if (!is_expected) remember_in_ram(slot);
+    if (!is_expected || state.n_tokens == 0) {
       slot.prompt.clear();
       slot.tenant.reset();
-      slot.n_stored = slot.n_prompt = 0;
+      slot.ends.clear();
+      slot.n_stored = slot.n_prompt = slot.n_expected = 0;
+      slot.is_doubtful = false;
     }
     slot.task = state.task;
     slot.has_changed = false;
-    slot.n_tokens = state.n_tokens;
-    slot.has_content = state.task.has_value() && state.n_tokens > 0;
+    slot.is_processing = state.is_processing;
+    slot.n_tokens = state.task ? state.n_tokens : 0;
+    if (slot.n_expected > 0 && slot.n_tokens + kSameTokens < slot.n_expected) {
+      slot.is_doubtful = true;
+    }
+    slot.n_expected = 0;
   }
   return was_restarted;
 }
 
-std::optional<SlotTable::Choice> SlotTable::choose(std::string_view prompt,
-                                                   std::string_view tenant) const {
-  std::optional<Choice> best, oldest;
+// --- The order of tasks
+
+std::uint64_t SlotTable::take_order(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  if (!released_.wait_for(lock, limit, [this] { return order_.number == 0; })) return 0;
+  order_ = {.number = ++last_order_};
+  return order_.number;
+}
+
+void SlotTable::sending(std::uint64_t order, std::optional<std::size_t> slot) {
+  const std::lock_guard lock(mutex_);
+  if (order == 0 || order_.number != order) return;
+  order_.is_sent = true;
+  order_.slot = slot;
+  if (slot && *slot < slots_.size()) order_.task = slots_[*slot].task;
+}
+
+void SlotTable::end_order(std::uint64_t order) {
+  const std::lock_guard lock(mutex_);
+  if (order == 0 || order_.number != order) return;
+  order_ = {};
+  released_.notify_all();
+}
+
+bool SlotTable::is_sending() const {
+  const std::lock_guard lock(mutex_);
+  return order_.number != 0 && order_.is_sent;
+}
+
+void SlotTable::note_begun(const std::vector<SlotState>& states) {
+  if (order_.number == 0 || !order_.is_sent) return;
+  for (const SlotState& state : states) {
+    if (state.id < 0 || state.id >= std::ssize(slots_)) continue;
+    const auto id = static_cast<std::size_t>(state.id);
+    const bool is_it = order_.slot ? *order_.slot == id : !slots_[id].is_used;
+    const bool is_new = order_.slot && state.task != order_.task;
+    if (is_it && (state.is_processing || is_new)) {
+      order_ = {};
+      released_.notify_all();
+      return;
+    }
+  }
+}
+
+// --- Choosing
+
+SlotTable::Choice SlotTable::take_slot(std::size_t slot, From from, std::int64_t n_tokens,
+                                       std::string_view prompt, std::string_view tenant) {
+  KnownSlot& it = slots_[slot];
+  Choice choice{.slot = slot, .before = it, .from = from, .n_tokens = n_tokens};
+  choice.must_prime = from == From::kRam && it.n_tokens == 0;
+  // llama-server saves what a slot holds to RAM before it computes another prompt there.
+  const bool is_replaced = from == From::kRam || from == From::kNothing;
+  if (is_replaced) remember_in_ram(it);
+  it.is_used = true;
+  it.running = prompt;
+  it.tenant = tenant;
+  it.change = ++change_;
+  foreign_at_take_[slot] = n_foreign_;
+  return choice;
+}
+
+std::optional<SlotTable::Choice> SlotTable::take_continued(std::string_view prompt,
+                                                           std::string_view tenant) {
+  const std::lock_guard lock(mutex_);
+  std::optional<std::size_t> best;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const KnownSlot& slot = slots_[i];
-    if (slot.is_used) continue;
-    Choice choice{.slot = i, .before = slot};
-    if (slot.tenant == tenant) choice.n_common = common_bytes(slot.prompt, prompt);
-    choice.is_warm = !slot.prompt.empty() && choice.n_common == slot.prompt.size();
-    if (choice.n_common > 0 && (!best || choice.n_common > best->n_common)) best = choice;
-    const bool is_unused = slot.prompt.empty() && !slot.has_content;
-    const bool is_older = !oldest || slot.last_use < oldest->before.last_use;
-    const bool oldest_is_unused =
-        oldest && oldest->before.prompt.empty() && !oldest->before.has_content;
-    if (is_unused ? !oldest_is_unused || is_older : !oldest_is_unused && is_older) oldest = choice;
+    // Of a request that was broken off it is not known how much the slot holds of the prompt.
+    const bool is_whole = slot.n_prompt > 0 && slot.n_tokens >= slot.n_prompt;
+    if (slot.is_used || slot.is_processing || slot.tenant != tenant || slot.prompt.empty() ||
+        !is_whole || !prompt.starts_with(slot.prompt) ||
+        prompt.size() - slot.prompt.size() > kShortRest) {
+      continue;
+    }
+    // Without RAM of its own for the clients llama-server would look for the prompts of others if
+    // less than half of the slot is used.
+    if (!rules_.may_use_ram && slot.n_prompt * 2 < slot.n_tokens + 2) continue;
+    if (!best || slot.prompt.size() > slots_[*best].prompt.size()) best = i;
   }
-  if (best && (best->is_warm || best->n_common * 2 >= best->before.prompt.size())) return best;
-  return oldest;
+  if (!best) return std::nullopt;
+  return take_slot(*best, From::kSlot, slots_[*best].n_prompt, prompt, tenant);
+}
+
+std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_patient) {
+  if (is_patient && continues_running(wanted.prompt, wanted.tenant)) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  // The free slot that shares most; the one that was used longest ago; an empty one; and the one
+  // used longest ago of which less than half is used, so that llama-server looks into its RAM.
+  std::optional<std::size_t> best, oldest, empty, other;
+  std::int64_t n_best = 0;
+  bool best_is_continued = false;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const KnownSlot& slot = slots_[i];
+    if (slot.is_used || slot.is_processing) continue;
+    std::int64_t n = 0;
+    bool is_continued = false;
+    if (slot.tenant == wanted.tenant && slot.n_tokens > 0) {
+      const std::int64_t n_bytes = common_bytes(slot.prompt, wanted.prompt);
+      n = tokens_in(wanted, n_bytes, slot.n_tokens);
+      is_continued = n_bytes > 0 && n_bytes == std::ssize(slot.prompt);
+    }
+    const bool half_is_used = 2 * n >= slot.n_tokens;
+    if (n > n_best && (rules_.may_use_ram || half_is_used)) {
+      best = i;
+      n_best = n;
+      best_is_continued = is_continued;
+    }
+    const auto is_older = [&](const std::optional<std::size_t>& than) {
+      return !than || slot.last_use < slots_[*than].last_use;
+    };
+    if (is_older(oldest)) oldest = i;
+    if (slot.n_tokens == 0 && is_older(empty)) empty = i;
+    if (slot.n_tokens > 0 && !half_is_used && is_older(other)) other = i;
+  }
+  if (!oldest) return std::nullopt;
+  std::int64_t n_ram = 0;
+  for (const KnownSlot& each : ram_) {
+    if (!rules_.may_use_ram || each.tenant != wanted.tenant) continue;
+    const std::int64_t n =
+        tokens_in(wanted, common_bytes(each.prompt, wanted.prompt), each.n_tokens);
+    if (n * kRamLeastPart >= each.n_tokens) n_ram = std::max(n_ram, n);
+  }
+  const auto choose = [&](std::size_t slot, From from, std::int64_t n) {
+    return take_slot(slot, from, n, wanted.prompt, wanted.tenant);
+  };
+  const std::size_t free = empty.value_or(*oldest);
+
+  if (best && n_best + kSameTokens >= std::max(n_ram, wanted.n_stored)) {
+    // Where idle slots are cleared anyway, nobody loses by it.
+    const bool is_cleared_anyway = rules_.is_unified && ram_is_seen_;
+    if (best_is_continued || is_cleared_anyway || !empty) {
+      return choose(*best, From::kSlot, n_best);
+    }
+    if (wanted.n_stored >= kSameTokens && wanted.n_stored + kSameTokens >= n_best) {
+      return choose(*empty, From::kStore, wanted.n_stored);
+    }
+    if (n_best >= kLeastShare) return choose(*best, From::kSlot, n_best);
+    return choose(*empty, From::kNothing, 0);
+  }
+  // RAM is quicker than the store, but only a belief.
+  const bool only_ram = n_ram > wanted.n_stored + kSameTokens;
+  if (only_ram || (ram_is_seen_ && n_ram > 0 && n_ram + kSameTokens >= wanted.n_stored)) {
+    if (other) return choose(*other, From::kRam, n_ram);
+    if (only_ram) return choose(free, From::kRam, n_ram);
+  }
+  if (wanted.n_stored >= kSameTokens) return choose(free, From::kStore, wanted.n_stored);
+  return choose(free, From::kNothing, 0);
 }
 
 bool SlotTable::continues_running(std::string_view prompt, std::string_view tenant) const {
+  const std::lock_guard lock(mutex_);
   return std::any_of(slots_.begin(), slots_.end(), [&](const KnownSlot& slot) {
     return slot.is_used && !slot.running.empty() && slot.tenant == tenant &&
            prompt.size() > slot.running.size() && prompt.starts_with(slot.running);
   });
 }
 
-std::optional<SlotTable::Choice> SlotTable::acquire(std::string_view prompt,
-                                                    std::string_view tenant, Client* client,
-                                                    std::chrono::milliseconds limit) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto deadline = start + limit;
-  const auto patience = start + std::min(limit, patience_);
-  std::unique_lock lock(mutex_);
-  n_waiting_ += 1;
-  std::optional<Choice> choice;
-  while (true) {
-    const auto now = std::chrono::steady_clock::now();
-    choice = choose(prompt, tenant);
-    const bool is_early = now < patience && continues_running(prompt, tenant);
-    if (choice && (choice->is_warm || !is_early)) break;
-    if (now >= deadline) break;
-    if (client != nullptr && client->is_gone()) {
-      choice.reset();
-      break;
-    }
-    released_.wait_for(lock, std::chrono::milliseconds(50));
-  }
-  n_waiting_ -= 1;
-  if (!choice) return choice;
-  KnownSlot& slot = slots_[choice->slot];
-  slot.is_used = true;
-  slot.running = prompt;
-  slot.tenant = tenant;
-  slot.change = ++change_;
-  return choice;
-}
-
-std::optional<KnownSlot> SlotTable::try_acquire(
+std::optional<KnownSlot> SlotTable::try_take(
     std::size_t slot, const std::function<bool(const KnownSlot&)>& is_wanted) {
   const std::lock_guard lock(mutex_);
-  if (slot >= slots_.size() || slots_[slot].is_used || !is_wanted(slots_[slot])) {
+  if (slot >= slots_.size() || slots_[slot].is_used || slots_[slot].is_processing ||
+      !is_wanted(slots_[slot])) {
     return std::nullopt;
   }
   KnownSlot& it = slots_[slot];
   const KnownSlot before = it;
   it.is_used = true;
   it.change = ++change_;
+  foreign_at_take_[slot] = n_foreign_;
   // The same prompt, and one that continues it, wait until the slot is saved.
   it.running = it.prompt;
   if (!it.running.empty()) it.running.pop_back();
@@ -134,6 +298,10 @@ std::optional<KnownSlot> SlotTable::try_acquire(
 void SlotTable::release(std::size_t slot, KnownSlot now) {
   const std::lock_guard lock(mutex_);
   if (slot < slots_.size()) {
+    if (now.has_changed && (n_foreign_running_ > 0 || foreign_at_take_[slot] != n_foreign_)) {
+      now.is_doubtful = true;
+      if (!rules_.may_use_ram) now.tenant.reset();
+    }
     slots_[slot] = std::move(now);
     slots_[slot].is_used = false;
     slots_[slot].running.clear();
@@ -142,14 +310,41 @@ void SlotTable::release(std::size_t slot, KnownSlot now) {
   released_.notify_all();
 }
 
+void SlotTable::wait_for_release(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  released_.wait_for(lock, limit);
+}
+
+void SlotTable::note_ram(std::string_view prompt, std::string_view tenant, bool was_there) {
+  const std::lock_guard lock(mutex_);
+  ram_is_seen_ = was_there;
+  // The one that shares most with the prompt has left the RAM. If it was not there, older ones are
+  // gone as well.
+  auto nearest = ram_.end();
+  for (auto each = ram_.begin(); each != ram_.end(); ++each) {
+    if (each->tenant != tenant) continue;
+    if (nearest == ram_.end() ||
+        common_bytes(each->prompt, prompt) > common_bytes(nearest->prompt, prompt)) {
+      nearest = each;
+    }
+  }
+  if (nearest != ram_.end()) ram_.erase(was_there ? nearest : ram_.begin(), nearest + 1);
+}
+
+void SlotTable::begin_foreign() {
+  const std::lock_guard lock(mutex_);
+  ++n_foreign_;
+  ++n_foreign_running_;
+}
+
+void SlotTable::end_foreign() {
+  const std::lock_guard lock(mutex_);
+  --n_foreign_running_;
+}
+
 std::vector<KnownSlot> SlotTable::snapshot() const {
   const std::lock_guard lock(mutex_);
   return slots_;
-}
-
-std::size_t SlotTable::n_waiting() const {
-  const std::lock_guard lock(mutex_);
-  return n_waiting_;
 }
 
 }  // namespace tqcache::serve

@@ -1,5 +1,10 @@
 #pragma once
-// lib/tqcache/serve/slot_table.h: what a proxy knows about the slots of llama-server.
+// lib/tqcache/serve/slot_table.h: what a proxy knows about the slots of llama-server, and where the
+// next prompt is best computed.
+//
+// llama-server with its default options copies idle slots to its prompt cache in RAM when a task
+// starts, and clears them (--cache-idle-slots). So a slot holds what llama-server said last, and
+// tasks are sent one after the other: the next one is decided when the last one has begun.
 
 #include <chrono>
 #include <condition_variable>
@@ -21,26 +26,34 @@ namespace tqcache::serve {
 // tokens of a prompt with those of the slot itself.
 struct KnownSlot {
   std::string prompt;                 // the last one that was sent to it; empty: unknown, or none
+  bool is_tokens = false;             // that prompt was given as tokens (Asked)
   std::optional<std::string> tenant;  // whose tokens it holds; absent: unknown
-  std::int64_t n_tokens = 0;          // that it held when that was last asked
+  std::int64_t n_tokens = 0;          // that it held when that was last asked; 0: it is empty
   std::int64_t n_stored = 0;          // of these, known to be in the store
   std::int64_t n_prompt = 0;          // of the last prompt; the answer follows. 0: unknown
+  // Tokens of the last prompt and its answer. If the slot holds fewer, its context was shifted. 0:
+  // unknown, or compared already.
+  std::int64_t n_expected = 0;
+  // Values that were computed behind tokens which have left the slot, or in another way than the
+  // prompt alone would be. The slot may go on, but is not stored.
+  bool is_doubtful = false;
+  std::vector<std::size_t> ends = {};  // bytes of the prompt where others are likely to part
   std::optional<std::int64_t> task;
-  std::string running;       // the prompt of the request that uses it
-  std::uint64_t change = 0;  // SlotTable::change() when it was acquired or released last
-  bool is_used = false;      // by a request, or while it is saved
-  bool has_changed = false;  // by a request since `task` was last read
-  bool has_content = false;
+  std::string running;         // the prompt of the request that uses it
+  std::uint64_t change = 0;    // SlotTable::change() when it was taken or released last
+  bool is_used = false;        // by a request, or while it is saved
+  bool is_processing = false;  // as llama-server says, for whomever
+  bool has_changed = false;    // by a request since `task` was last read
   std::chrono::steady_clock::time_point last_use;
 };
 
-// Chooses a slot for each request, and lets one request or one save at a time use it.
-//
 // Threads: any number.
 class SlotTable {
  public:
   // How long a prompt waits for the running request that it continues.
   static constexpr std::chrono::milliseconds kPatience{2000};
+  // Differences of so many tokens do not matter.
+  static constexpr std::int64_t kSameTokens = 16;
 
   explicit SlotTable(std::chrono::milliseconds patience = kPatience) : patience_(patience) {}
 
@@ -49,55 +62,118 @@ class SlotTable {
   void reset(std::size_t n_slots);
   std::size_t size() const;
 
-  // Grows whenever a slot is acquired or released.
+  // What decides about slots beside what they hold.
+  struct Rules {
+    // All slots share one memory, so that llama-server may clear idle ones when a task starts.
+    bool is_unified = false;
+    // Prompts in llama-server's RAM may be used: it does not know whose they are.
+    bool may_use_ram = true;
+    double bytes_per_token = 0;  // of a slot; 0: unknown
+  };
+  void set_rules(const Rules& rules);
+  Rules rules() const;
+
+  // Grows whenever a slot is taken or released.
   std::uint64_t change() const;
 
   // Takes note of what the server says about its slots. A slot that did something that this proxy
-  // did not ask for, or that lost its history in a restart, has unknown content from then on.
-  // Returns whether the server has been restarted.
+  // did not ask for, or that lost its history in a restart, has unknown content from then on. A
+  // slot that was cleared is empty, and what it held is expected in the server's RAM. Returns
+  // whether the server has been restarted.
   //
   // `change` is that of the moment before the server was asked: what it says about slots that were
   // used since then is out of date.
   bool observe(const std::vector<SlotState>& states, std::uint64_t change);
 
+  // --- The order of tasks. A task is sent only while its sender holds the order, which another
+  // one gets when the server has begun that task.
+
+  // Waits until nobody holds the order, and takes it. Returns a number for the calls below; 0: not
+  // within `limit`.
+  std::uint64_t take_order(std::chrono::milliseconds limit);
+  // The task is about to be sent; absent: to a slot that the server chooses. The order ends when
+  // observe() sees that it has begun, or with end_order().
+  void sending(std::uint64_t order, std::optional<std::size_t> slot);
+  // Ends the order, unless it has ended already.
+  void end_order(std::uint64_t order);
+  // Whether the holder waits for the server, which should be asked then.
+  bool is_sending() const;
+
+  // --- Choosing
+
+  enum class From { kSlot, kRam, kStore, kNothing };
+  // A prompt, and what the store has of it.
+  struct Wanted {
+    std::string_view prompt;
+    std::string_view tenant;
+    std::int64_t n_tokens = 0;
+    std::int64_t n_stored = 0;
+  };
   struct Choice {
     std::size_t slot = 0;
-    KnownSlot before;          // its state at that moment
-    std::size_t n_common = 0;  // bytes that its prompt and the new one have in common
-    bool is_warm = false;      // the new prompt continues the one of the slot
+    KnownSlot before = {};       // its state at that moment
+    From from = From::kNothing;  // where the beginning of the prompt is
+    std::int64_t n_tokens = 0;   // of that beginning, about
+    // The slot is empty, and llama-server looks into its RAM only for slots that are not.
+    bool must_prime = false;
   };
-  // Takes the slot that fits best; waits while all are in use. nullopt: the client is gone, or no
-  // slot became free in time.
-  //
-  // A prompt that continues the one of a running request waits for it for a moment: the next turn
-  // of a conversation often arrives before the end of the last one was seen here.
-  //
-  // A slot whose prompt the new one continues comes first. Otherwise a slot is taken of whose
-  // prompt the new one shares at least half, then an empty one, then the one that was used least
-  // recently.
-  std::optional<Choice> acquire(std::string_view prompt, std::string_view tenant, Client* client,
-                                std::chrono::milliseconds limit);
+  // Takes the free slot that holds a prompt which this one continues by little: then nothing else
+  // can be better. nullopt: there is none.
+  std::optional<Choice> take_continued(std::string_view prompt, std::string_view tenant);
+  // Takes a free slot for the way that computes the fewest tokens. A slot with another conversation
+  // is left alone while one is empty, if it keeps its content. nullopt: all slots are in use, or
+  // the prompt should wait for the running request that it continues.
+  std::optional<Choice> take(const Wanted& wanted, bool is_patient);
+  // Whether such a request runs.
+  bool continues_running(std::string_view prompt, std::string_view tenant) const;
   // Takes this slot if nobody uses it and its state is the wanted one. A slot that is not wanted is
   // not in use for a moment: a request that comes then would take another one.
-  std::optional<KnownSlot> try_acquire(std::size_t slot,
-                                       const std::function<bool(const KnownSlot&)>& is_wanted);
+  std::optional<KnownSlot> try_take(std::size_t slot,
+                                    const std::function<bool(const KnownSlot&)>& is_wanted);
 
-  // Gives a slot back, with what is known about it now. Requires: acquired.
+  // Gives a slot back, with what is known about it now. Requires: taken.
   void release(std::size_t slot, KnownSlot now);
+  // Waits until a slot is released, at most so long.
+  void wait_for_release(std::chrono::milliseconds limit);
+
+  // What came of a choice From::kRam: a prompt that was not there shows that the server has less
+  // RAM for prompts than was thought, or none.
+  void note_ram(std::string_view prompt, std::string_view tenant, bool was_there);
+
+  // A request that the proxy cannot follow begins to run. What is in use until it ends is doubtful.
+  void begin_foreign();
+  void end_foreign();
 
   std::vector<KnownSlot> snapshot() const;
-  std::size_t n_waiting() const;
+  std::chrono::milliseconds patience() const { return patience_; }
 
  private:
-  std::optional<Choice> choose(std::string_view prompt, std::string_view tenant) const;
-  bool continues_running(std::string_view prompt, std::string_view tenant) const;
+  struct Order {
+    std::uint64_t number = 0;  // 0: nobody holds it
+    bool is_sent = false;
+    std::optional<std::size_t> slot;
+    std::optional<std::int64_t> task;  // of the slot, before
+  };
+
+  Choice take_slot(std::size_t slot, From from, std::int64_t n_tokens, std::string_view prompt,
+                   std::string_view tenant);
+  void remember_in_ram(const KnownSlot& slot);
+  void note_begun(const std::vector<SlotState>& states);
 
   const std::chrono::milliseconds patience_;
   mutable std::mutex mutex_;
   std::condition_variable released_;
   std::vector<KnownSlot> slots_;
-  std::size_t n_waiting_ = 0;
+  Rules rules_;
   std::uint64_t change_ = 0;
+  Order order_;
+  std::uint64_t last_order_ = 0;
+  // What llama-server is expected to have in RAM, the oldest first.
+  std::vector<KnownSlot> ram_;
+  bool ram_is_seen_ = false;  // it was seen to clear a slot, or to find a prompt there
+  int n_foreign_running_ = 0;
+  std::uint64_t n_foreign_ = 0;
+  std::vector<std::uint64_t> foreign_at_take_;  // n_foreign_ when each slot was taken
 };
 
 }  // namespace tqcache::serve

@@ -54,6 +54,24 @@ Result<bool> Library::remove(std::string_view name) {
   return backend_.remove(record_key(options_.salt, name));
 }
 
+Result<void> Library::remove_snapshot(const Prefix& prefix) {
+  if (!prefix.snapshot || prefix.state_key.empty()) return {};
+  const Snapshot& snapshot = *prefix.snapshot;
+  // Data is named by its content, so a named prompt with the same tail has it in common.
+  TQC_TRY_ASSIGN(const std::vector<PromptRecord> named, records());
+  const auto has_it = [&](const PromptRecord& record) {
+    return record.state_key == prefix.state_key ||
+           std::ranges::any_of(snapshot.data_keys, [&](const std::string& key) {
+             return std::ranges::count(record.snapshot.data_keys, key) > 0;
+           });
+  };
+  if (std::ranges::any_of(named, has_it)) return {};
+  // A snapshot without its data would be a damaged one, so it goes first.
+  TQC_TRY(backend_.remove(prefix.state_key));
+  for (const std::string& key : snapshot.data_keys) TQC_TRY(backend_.remove(key));
+  return {};
+}
+
 Result<void> Library::note_usage(const UsageNote& usage) {
   const std::string key = usage_key(random_digest());
   TQC_TRY_ASSIGN(const Bytes blob, encode_blob(key, Content(usage)));

@@ -1,0 +1,113 @@
+#pragma once
+// lib/tqcache/serve/slot_saver.h: what the slots of llama-server hold, put into the store.
+//
+// llama-server writes a slot into a file of the slot folder, which takes a moment. The file is put
+// into the store in the background, after its tokens were compared with the prompt.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tqcache/serve/llama_server.h"
+#include "tqcache/serve/operations.h"
+#include "tqcache/serve/prompt_keeper.h"
+#include "tqcache/serve/prompt_ledger.h"
+#include "tqcache/serve/slot_folder.h"
+#include "tqcache/serve/slot_table.h"
+
+namespace tqcache::serve {
+
+// Warnings of which the log shows one until something of its kind has succeeded.
+//
+// Threads: any number.
+class Warnings {
+ public:
+  Warnings(Metrics& metrics, Log& log) : metrics_(metrics), log_(log) {}
+
+  // Counts a failure of that kind, and logs it unless that was done already.
+  void add(const std::string& kind, const std::string& message);
+  void clear(const std::string& kind);
+
+ private:
+  Metrics& metrics_;
+  Log& log_;
+  std::mutex mutex_;
+  std::set<std::string> shown_;
+};
+
+// Threads: any number.
+class SlotSaver {
+ public:
+  struct Options {
+    std::int64_t min_tokens = 256;    // shorter prompts are not kept
+    PromptLedger* ledger = nullptr;   // learns what is kept; may be null
+    // Whether so many bytes may be written now; takes them from the budget. May be empty.
+    std::function<bool(std::uint64_t bytes)> may_write = {};
+    std::function<void(std::uint64_t bytes)> wrote = {};
+    std::function<void()> on_saved = {};  // called when the queue has one more
+  };
+  // All must outlive it.
+  SlotSaver(Options options, SlotFolder& folder, PromptKeeper& keeper, const LlamaServer& server,
+            SlotTable& table, Metrics& metrics, Log& log, Warnings& warnings);
+
+  // Whether a slot holds tokens that should be in the store and are not.
+  bool is_unsaved(const KnownSlot& slot) const;
+
+  // Lets llama-server write the slot into a file, and queues it. Requires: the order of tasks is
+  // held; the slot is taken, and `now` is its state, which is updated.
+  void save(std::size_t slot, KnownSlot& now, const char* reason);
+  // The same for all free slots that are unsaved, or for those that `is_wanted` names. Requires: the
+  // order of tasks is held, and the slots were just observed.
+  void save_all(const char* reason, const std::function<bool(const KnownSlot&)>& is_wanted = {});
+
+  // Puts the files of the queue into the store.
+  void put_pending(std::chrono::steady_clock::time_point deadline);
+  bool has_pending() const;
+  // Waits until what this prompt may begin with is in the store; at most so long, and not for a
+  // client that is gone.
+  void wait_for(std::string_view prompt, std::string_view tenant, Client& client,
+                std::chrono::milliseconds limit);
+  void drop_pending();
+
+ private:
+  struct Pending {
+    SlotFile file;
+    std::size_t slot;
+    KnownSlot known;
+    std::string reason;
+  };
+
+  Result<void> put(Pending& next);
+  Result<std::vector<std::int32_t>> tokens_of(const KnownSlot& known) const;
+  std::vector<std::int64_t> likely_ends(const KnownSlot& known,
+                                        std::span<const std::int32_t> tokens) const;
+
+  const Options options_;
+  SlotFolder& folder_;
+  PromptKeeper& keeper_;
+  const LlamaServer& server_;
+  SlotTable& table_;
+  Metrics& metrics_;
+  Log& log_;
+  Warnings& warnings_;
+
+  mutable std::mutex mutex_;  // of the queue
+  std::condition_variable was_put_;
+  std::deque<Pending> pending_;  // the first one counts until it is in the store
+  std::mutex put_mutex_;         // one at a time
+};
+
+// The tokens of a prompt as text that can be compared with other prompts, and back.
+std::string text_of_tokens(std::span<const std::int32_t> tokens);
+std::vector<std::int32_t> tokens_of_text(std::string_view text);
+
+}  // namespace tqcache::serve
