@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 // Fewer tokens than announced may be reused without a warning.
 constexpr std::int64_t kMissingTokens = 256;
 constexpr milliseconds kRetryInterval{1000};
-constexpr milliseconds kLookInterval{20};
+constexpr milliseconds kOrderInterval{20};
 // How long a prompt waits until what it may begin with is in the store.
 constexpr milliseconds kPutPatience{10'000};
 constexpr std::chrono::minutes kScoresInterval{1};
@@ -126,7 +126,7 @@ class KeepingProxy : public Proxy {
     // `client` may be null. Without the order in time, or when the client is gone, it is false.
     Order(SlotTable& table, KeepingProxy& proxy, Client* client, Clock::time_point deadline)
         : table_(table) {
-      while ((number_ = table.take_order(kLookInterval)) == 0) {
+      while ((number_ = table.take_order(kOrderInterval)) == 0) {
         if (Clock::now() > deadline || (client != nullptr && client->is_gone())) return;
         // Its holder waits for its answer; the server says earlier that it has begun.
         if (table.is_sending()) [[maybe_unused]] const auto ignored = proxy.observe();

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 // Files that wait for the store; more are not written.
 constexpr std::size_t kMaxPending = 16;
 // The last tokens of a prompt may be others in the slot, because words are joined at its end.
-constexpr std::int64_t kJoinedTokens = 16;
+constexpr std::int64_t kOtherEnd = 16;
 
 }  // namespace
 
@@ -163,11 +163,11 @@ Result<void> SlotSaver::put(Pending& next) {
   bool is_it = false;
   const auto check = [&](std::span<const std::int32_t> tokens) {
     // A request that was broken off has left a part of its prompt.
-    const std::int64_t n = std::min(std::ssize(tokens), std::ssize(prompt) - kJoinedTokens);
+    const std::int64_t n = std::min(std::ssize(tokens), std::ssize(prompt) - kOtherEnd);
     is_it = n > 0 && std::equal(prompt.begin(), prompt.begin() + n, tokens.begin());
     return is_it;
   };
-  const auto kept = keeper_.keep(*file, file, next.file.path(), tenant, check,
+  const auto kept = keeper_.keep(file, next.file.path(), tenant, check,
                                  [&](const auto& tokens) { return likely_ends(known, tokens); });
   if (!kept && kept.error().code == ErrorCode::kMismatch) {
     // Somebody else used the slot, or its context was shifted.

@@ -124,7 +124,8 @@ bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t chan
 std::uint64_t SlotTable::take_order(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   if (!released_.wait_for(lock, limit, [this] { return order_.number == 0; })) return 0;
-  order_ = {.number = ++last_order_};
+  order_ = {};
+  order_.number = ++last_order_;
   return order_.number;
 }
 
