@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 namespace tqcache::serve {
@@ -32,7 +33,6 @@ std::string text(const Json& value) {
 // Discarded: not JSON, or nested so deeply that writing or copying it, which takes a call for each
 // level, could overflow the stack.
 Json parse(std::string_view text) {
-  constexpr int kDeepestJson = 256;
   bool is_deep = false;
   const auto look = [&](int depth, Json::parse_event_t, Json&) {
     is_deep = is_deep || depth > kDeepestJson;
@@ -133,6 +133,37 @@ bool append_item(const Json& item, OrderedJson& messages) {
   return true;
 }
 
+// Whether a list of content parts has one that is neither text, nor a call of a tool or its result.
+bool has_media(const Json& content) {
+  static const std::set<std::string> kOthers = {
+      "text",     "input_text",  "output_text",       "tool_use", "server_tool_use",
+      "thinking", "tool_result", "redacted_thinking", "refusal",  "reasoning_text"};
+  if (!content.is_array()) return false;
+  return std::ranges::any_of(content, [](const Json& part) {
+    return (part.is_object() && !kOthers.contains(text(field(part, "type")))) ||
+           has_media(field(part, "content"));
+  });
+}
+
+// The same for a request. A prompt that is an object has a list of media.
+bool has_media(const Json& request, Api api) {
+  if (api == Api::kCompletion) {
+    const Json& prompt = field(request, "prompt");
+    return prompt.is_object() || (prompt.is_array() && std::ranges::any_of(prompt, [](auto& each) {
+                                    return each.is_object();
+                                  }));
+  }
+  const Json& messages = field(request, api == Api::kResponses ? "input" : "messages");
+  return messages.is_array() && std::ranges::any_of(messages, [](const Json& message) {
+           const std::string type = text(field(message, "type"));
+           return type == "input_image" || type == "input_file" || type == "input_audio" ||
+                  has_media(field(message, "content")) || has_media(field(message, "output"));
+         });
+}
+
+// Whether llama-server would make several answers: it takes 2.0 for 2, too.
+bool is_more_than_one(const Json& value) { return value.is_number() && !(value.get<double>() < 2); }
+
 bool is_tokens(const Json& value) {
   if (!value.is_array() || value.empty()) return false;
   for (const Json& each : value) {
@@ -146,19 +177,7 @@ bool is_tokens(const Json& value) {
 
 }  // namespace
 
-Api api_of(std::string_view method, std::string_view path) {
-  if (method != "POST") return Api::kNone;
-  if (path == "/v1/chat/completions" || path == "/chat/completions" || path == "/api/chat") {
-    return Api::kChat;
-  }
-  if (path == "/completion" || path == "/completions" || path == "/v1/completions") {
-    return Api::kCompletion;
-  }
-  if (path == "/v1/responses" || path == "/responses") return Api::kResponses;
-  if (path == "/v1/messages") return Api::kMessages;
-  if (path == "/infill") return Api::kInfill;
-  return Api::kNone;
-}
+Api api_of(std::string_view method, std::string_view path) { return route_of(method, path).api; }
 
 std::string decoded_path(std::string_view path) {
   std::string text;
@@ -176,27 +195,16 @@ std::string decoded_path(std::string_view path) {
   return text;
 }
 
-namespace {
-
-// What separates a field that is put in front of the others from them.
-const char* comma_before_fields(std::string_view body) {
-  const std::size_t next = body.find_first_not_of(" \t\r\n", body.find('{') + 1);
-  return next != std::string_view::npos && body[next] == '}' ? "" : ",";
+std::string with_slot(std::string_view text, std::int64_t slot) {
+  JsonBody body;
+  if (JsonBody::read(std::string(text), body)) return std::string(text);
+  return with_slot(body, slot, true).value_or(std::string(text));
 }
 
-}  // namespace
-
-std::string with_slot(std::string_view body, std::int64_t slot) {
-  const std::size_t begin = body.find('{') + 1;
-  return fmt::format("{}\"id_slot\":{},\"cache_prompt\":true{}{}", body.substr(0, begin), slot,
-                     comma_before_fields(body), body.substr(begin));
-}
-
-std::optional<std::string> without_reuse(std::string_view body) {
-  if (!parse(body).is_object()) return std::nullopt;
-  const std::size_t end = body.rfind('}');
-  return fmt::format("{}{}\"cache_prompt\":false{}", body.substr(0, end), comma_before_fields(body),
-                     body.substr(end));
+std::optional<std::string> without_reuse(std::string_view text) {
+  JsonBody body;
+  if (JsonBody::read(std::string(text), body)) return std::nullopt;
+  return body.with({{"cache_prompt", "false"}});
 }
 
 std::string as_chat(Api api, std::string_view body) {
@@ -239,10 +247,16 @@ Result<ServerProps> LlamaServer::props() const {
   TQC_TRY_ASSIGN(const std::string body, call("GET", "/props", {}, nullptr));
   TQC_TRY_ASSIGN(const Json answer, parse_answer(body, "/props"));
   ServerProps props;
+  const auto is_true = [](const Json& value) { return value.is_boolean() && value.get<bool>(); };
+  props.build = text(field(answer, "build_info"));
+  props.is_router = text(field(answer, "role")) == "router";
+  if (props.is_router) return props;
+  props.is_sleeping = is_true(field(answer, "is_sleeping"));
   props.model_path = text(field(answer, "model_path"));
   props.n_slots = number(field(answer, "total_slots"));
   props.n_ctx = number(field(field(answer, "default_generation_settings"), "n_ctx"));
-  props.build = text(field(answer, "build_info"));
+  props.takes_images = is_true(field(field(answer, "modalities"), "vision"));
+  props.takes_audio = is_true(field(field(answer, "modalities"), "audio"));
   if (props.n_slots < 1 || props.n_slots > 1024) {
     return corrupt("/props: no number of slots: the server is not llama-server");
   }
@@ -272,6 +286,9 @@ Result<std::vector<SlotState>> LlamaServer::slots() const {
       slot.task = task.get<std::int64_t>();
     }
     slot.n_tokens = number(field(each, "n_prompt_tokens"));
+    slot.n_ctx = number(field(each, "n_ctx"));
+    slot.n_computed = number(field(each, "n_prompt_tokens_processed"));
+    slot.n_reused = number(field(each, "n_prompt_tokens_cache"));
     slots.push_back(slot);
   }
   return slots;
@@ -281,9 +298,21 @@ Result<Asked> LlamaServer::ask(Api api, const std::string& body, Client* client)
   const Json request = parse(body);
   if (!request.is_object()) return invalid("the body is not a JSON object");
   Asked asked;
+  const Json& slot = field(request, "id_slot");
   const Json& reuse = field(request, "cache_prompt");
-  asked.is_steered = request.contains("id_slot") || (reuse.is_boolean() && !reuse.get<bool>()) ||
-                     number(field(request, "n"), 1) > 1 || number(field(request, "n_cmpl"), 1) > 1;
+  asked.is_steered =
+      (!slot.is_null() && slot != -1) || (reuse.is_boolean() && !reuse.get<bool>()) ||
+      is_more_than_one(field(request, "n")) || is_more_than_one(field(request, "n_cmpl"));
+  const Json& adapters = field(request, "lora");
+  asked.has_adapters = !adapters.is_null() && !adapters.empty();
+  asked.is_media = has_media(request, api);
+  const Json& is_stream = field(request, "stream");
+  asked.is_stream = is_stream.is_boolean() && is_stream.get<bool>();
+  for (const char* name :
+       {"n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens"}) {
+    const Json& n = field(request, name);
+    if (!asked.n_predict && n.is_number_integer()) asked.n_predict = n.get<std::int64_t>();
+  }
   if (asked.is_steered) return asked;
   if (api == Api::kCompletion) {
     const Json& prompt = field(request, "prompt");

@@ -13,28 +13,36 @@
 
 #include "tqcache/error.h"
 #include "tqcache/serve/http_message.h"
+#include "tqcache/serve/llama_request.h"
 #include "tqcache/serve/upstream.h"
 
 namespace tqcache::serve {
 
-// What /props says about a server.
+// What /props says about a server. Asking does not wake a server that sleeps.
 struct ServerProps {
+  // It starts a llama-server for each model ("role": "router"), and has no slots itself: then only
+  // `build` is set.
+  bool is_router = false;
+  bool is_sleeping = false;  // --sleep-idle-seconds: the model is not in memory
   std::string model_path;
   std::int64_t n_slots = 0;
   std::int64_t n_ctx = 0;  // of a slot
   std::string build;
+  bool takes_images = false, takes_audio = false;
   std::string adapters;  // /lora-adapters with a scale other than 0, as JSON; empty: none
 };
 
+// What /slots says about a slot.
 struct SlotState {
   std::int64_t id = 0;
   bool is_processing = false;
   std::optional<std::int64_t> task;  // absent: it has done nothing since the server began
-  std::int64_t n_tokens = 0;         // that it holds
+  std::int64_t n_tokens = 0;         // that it holds: prompt and answer
+  std::int64_t n_ctx = 0;            // that it can hold
+  // Of the prompt that it reads now; 0 when it is idle.
+  std::int64_t n_computed = 0, n_reused = 0;
 };
 
-// The requests that generate text. The prompt of kInfill is not known.
-enum class Api { kNone, kChat, kCompletion, kResponses, kMessages, kInfill };
 Api api_of(std::string_view method, std::string_view path);
 
 // A path as llama-server reads it, with %XX decoded.
@@ -46,6 +54,10 @@ struct Asked {
   std::vector<std::int32_t> tokens;  // if the prompt was given as tokens
   // The client chooses a slot itself, wants no reuse, or several answers.
   bool is_steered = false;
+  bool has_adapters = false;  // "lora": keys and values are not those of the plain model
+  bool is_media = false;      // it has images or sound, which have no tokens
+  bool is_stream = false;
+  std::optional<std::int64_t> n_predict;  // the most tokens to generate, if the client says so
 };
 
 // The body with "id_slot" and "cache_prompt" put in front of its fields. Nothing else changes.
