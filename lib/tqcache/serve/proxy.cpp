@@ -239,7 +239,7 @@ class KeepingProxy : public Proxy {
     facts.store = options_.store_name;
     facts.is_of_one_key = !tenant.empty();
     facts.now = std::time(nullptr);
-    return answer_page(request, facts, *options_.ledger, tenant);
+    return answer_page(request, facts, *options_.ledger, tenant, options_.page_access);
   }
 
   // Logs a warning, and no other of its kind until something of that kind has succeeded.
