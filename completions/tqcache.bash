@@ -275,6 +275,7 @@ _tqcache() {
         --max-bytes) :; return ;;
         --page-file) files -f; return ;;
         --api-key-file) files -f; return ;;
+        --admin-key-file) files -f; return ;;
         --upstream-key-file) files -f; return ;;
         --max-body) :; return ;;
         --max-connections) :; return ;;
@@ -283,7 +284,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --share-tenants --page-file --api-key-file --upstream-key-file --max-body --max-connections --upstream-timeout --grace --key-file -q --quiet"
+        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --share-tenants --page-file --api-key-file --admin-key-file --page-all --upstream-key-file --max-body --max-connections --upstream-timeout --grace --key-file -q --quiet"
         return
       fi
       :

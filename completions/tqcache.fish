@@ -302,6 +302,8 @@ complete -c tqcache -n '__tqcache_using serve' -l max-bytes -x -d 'Remove the le
 complete -c tqcache -n '__tqcache_using serve' -l share-tenants -d 'Clients with different API keys use the same stored prompts and slots'
 complete -c tqcache -n '__tqcache_using serve' -l page-file -r -F -d 'File that keeps the list of the page with the kept prompts over restarts'
 complete -c tqcache -n '__tqcache_using serve' -l api-key-file -r -F -d 'File with the keys, one per line, of which every request needs one'
+complete -c tqcache -n '__tqcache_using serve' -l admin-key-file -r -F -d 'File with keys, one per line, whose page shows the sums of all keys'
+complete -c tqcache -n '__tqcache_using serve' -l page-all -d 'The page shows the sums of all keys to whoever opens it on this machine without a key'
 complete -c tqcache -n '__tqcache_using serve' -l upstream-key-file -r -F -d 'File with the key that the upstream server wants'
 complete -c tqcache -n '__tqcache_using serve' -l max-body -x -d 'Largest body of a request'
 complete -c tqcache -n '__tqcache_using serve' -l max-connections -x -d 'Connections at a time'

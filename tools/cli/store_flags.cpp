@@ -1,4 +1,3 @@
-#include "cli/model_facts.h"
 #include "cli/store_flags.h"
 
 #include <fmt/chrono.h>
@@ -16,6 +15,7 @@
 
 #include "cli/common_flags.h"
 #include "cli/console.h"
+#include "cli/model_facts.h"
 #include "cli/terminal.h"
 #include "report/info.h"
 #include "tqcache/error.h"
@@ -157,6 +157,21 @@ store::Library OpenStore::library(unsigned n_threads) const {
   return {*backend, {salt, n_threads, tell}};
 }
 
+Result<void> OpenStore::check_key() const {
+  // Every stored prompt has parameters, which are small. The first ones are enough.
+  std::string key;
+  const Result<void> listed = backend->list("p/", [&](const store::Entry& entry) -> Result<void> {
+    key = entry.key;
+    return interrupted_error();
+  });
+  if (key.empty()) return in(listed);
+  TQC_TRY_ASSIGN(const std::optional<Bytes> value, in(backend->get(key)));
+  if (!value) return {};
+  const auto content = store::decode_blob(key, SharedBytes(nullptr, ByteView(*value)));
+  if (content || content.error().code != ErrorCode::kNoKey) return {};
+  return in_file(name(), in_context(key, content.error()));
+}
+
 Result<OpenStore> open_store(const Console& console, const StoreFlags& flags, StoreUse use) {
   TQC_TRY_ASSIGN(const std::string url, store_url(flags));
   return open_store(console, url, flags.salt_file, use);
@@ -250,8 +265,7 @@ Result<void> check_selection(const StoreSelection& selection) {
 
 Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
                                 const StoreSelection& selection) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
-                 load_model(selection.model));
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(selection.model));
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> tokens,
                  read_prompt(selection.prompt, model->tokenizer));
   FoundPrefix found;
@@ -260,6 +274,7 @@ Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
   options.max_tokens = found.n_wanted;
   TQC_TRY_ASSIGN(found.prefix, store.in(library.find(model->identity, tokens, options)));
   if (found.prefix.n_tokens > 0) return found;
+  TQC_TRY(store.check_key());
   const std::string message =
       fmt::format("none of the {} tokens of the prompt is stored", found.n_wanted);
   return Error{ErrorCode::kNotFound, message, store.name()};
@@ -269,6 +284,7 @@ Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& 
                                         const std::string& name) {
   TQC_TRY_ASSIGN(std::optional<store::PromptRecord> record, store.in(library.record(name)));
   if (record) return std::move(*record);
+  TQC_TRY(store.check_key());
   const std::string message = fmt::format("no prompt has the name {}", printable(name));
   return Error{ErrorCode::kNotFound, message, store.name()};
 }

@@ -38,6 +38,10 @@ struct OpenStore {
   const std::string& name() const { return backend->name(); }
   // Prints problems as warnings.
   store::Library library(unsigned n_threads = 0) const;
+  // For a command that found nothing: with another key, prompts have other names. Looks at one
+  // value. Errors: kNoKey if its key is not given, or if it is plain and a key is given; those of
+  // the backend.
+  Result<void> check_key() const;
   // "tqcache: STORE: message"
   template <class T>
   Result<T> in(Result<T> result) const {
@@ -89,11 +93,13 @@ struct FoundPrefix {
 };
 
 // The longest stored prefix of the prompt, up to the whole prompt.
-// Errors: those of the model, the prompt and the store; kNotFound if there is no prefix.
+// Errors: those of the model, the prompt and the store; kNotFound if there is no prefix; those of
+//         OpenStore::check_key().
 Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
                                 const StoreSelection& selection);
 
-// The prompt with this name. Errors: those of the store; kNotFound.
+// The prompt with this name. Errors: those of the store; kNotFound; those of
+// OpenStore::check_key().
 Result<store::PromptRecord> find_record(const OpenStore& store, store::Library& library,
                                         const std::string& name);
 

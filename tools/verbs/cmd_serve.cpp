@@ -15,6 +15,7 @@
 #include "cli/verb.h"
 #include "verbs/serve_embedded.h"
 #ifdef TQCACHE_SERVE
+#include "tqcache/base/cipher.h"
 #include "tqcache/hash.h"
 #include "tqcache/serve/hit_scores.h"
 #include "tqcache/serve/http_server.h"
@@ -77,6 +78,8 @@ struct ServeFlags {
   bool share_tenants = false;
   std::string page_file;
   std::string api_key_file;
+  std::string admin_key_file;
+  bool page_all = false;
   std::optional<std::uint64_t> max_body;
   std::int64_t max_connections = 256;
   std::optional<std::chrono::seconds> grace;
@@ -116,13 +119,43 @@ Result<std::vector<std::string>> read_keys(const std::string& file) {
   return keys;
 }
 
-Result<serve::HttpOptions> http_options(const ServeFlags& flags) {
+// An administrator's key is a key like the others.
+Result<std::vector<std::string>> accepted_keys(const ServeFlags& flags,
+                                               const serve::PageAccess& access) {
+  TQC_TRY_ASSIGN(std::vector<std::string> keys, read_keys(flags.api_key_file));
+  if (!keys.empty()) {
+    keys.insert(keys.end(), access.admin_keys.begin(), access.admin_keys.end());
+  }
+  return keys;
+}
+
+bool is_local(const ServeFlags& flags) {
+  return flags.listen.starts_with("127.") || flags.listen.starts_with("[::1]") ||
+         flags.listen.starts_with("localhost:");
+}
+
+Result<serve::PageAccess> page_access(const ServeFlags& flags) {
+  serve::PageAccess access;
+  if (flags.page_all && !flags.api_key_file.empty()) {
+    return usage_error(
+        "--page-all is for a server without --api-key-file; --admin-key-file names keys that see "
+        "the same");
+  }
+  if (flags.page_all && !is_local(flags)) {
+    return usage_error("--page-all needs a --listen address of this machine, as 127.0.0.1:8081");
+  }
+  access.is_open = flags.page_all;
+  TQC_TRY_ASSIGN(access.admin_keys, read_keys(flags.admin_key_file));
+  return access;
+}
+
+Result<serve::HttpOptions> http_options(const ServeFlags& flags, const serve::PageAccess& access) {
   serve::HttpOptions options;
   options.address = flags.listen;
   if (flags.max_body) options.max_body_bytes = *flags.max_body;
   options.max_buffered_bytes = std::max(options.max_buffered_bytes, 2 * options.max_body_bytes);
   options.max_connections = static_cast<std::size_t>(flags.max_connections);
-  TQC_TRY_ASSIGN(options.api_keys, read_keys(flags.api_key_file));
+  TQC_TRY_ASSIGN(options.api_keys, accepted_keys(flags, access));
   return options;
 }
 
@@ -130,15 +163,20 @@ Result<serve::HttpOptions> http_options(const ServeFlags& flags) {
 // restarts, the second in FILE.hits.
 class KeptLedger {
  public:
-  KeptLedger(const std::string& path, serve::Log& log) : path_(path), log_(log) {
+  KeptLedger(const Console& console, const std::string& path, const std::string& salt,
+             serve::Log& log)
+      : path_(path), log_(log), ledger_(key_of_page(console, salt)) {
     if (path_.empty()) return;
-    if (const Result<void> loaded = serve::load_ledger(path_, ledger_); !loaded) {
+    const Result<void> loaded = serve::load_ledger(path_, ledger_);
+    if (!loaded) {
       log_.warning("page-file", {{"file", path_},
                                  {"message", loaded.error().message + "; starting a new list"}});
     }
-    if (const Result<void> loaded = serve::load_scores(scores_path(), scores_); !loaded) {
-      log_.warning("page-file", {{"file", scores_path()}, {"message", loaded.error().message}});
+    if (const auto loaded_scores = serve::load_scores(scores_path(), scores_); !loaded_scores) {
+      log_.warning("page-file",
+                   {{"file", scores_path()}, {"message", loaded_scores.error().message}});
     }
+    if (loaded) save();  // so that nothing of an older version stays in it
   }
 
   serve::PromptLedger& ledger() { return ledger_; }
@@ -162,6 +200,13 @@ class KeptLedger {
  private:
   std::string scores_path() const { return path_ + ".hits"; }
 
+  // With an encrypted store the page file alone tells nothing of the prompts.
+  static std::optional<SecretKey> key_of_page(const Console& console, const std::string& salt) {
+    if (console.keys.empty()) return std::nullopt;
+    const auto secret = console.keys.find(console.keys.first_id());
+    return derive_key(*secret, as_bytes(salt), "tqcache serve page file");
+  }
+
   std::string path_;
   serve::Log& log_;
   serve::PromptLedger ledger_;
@@ -170,8 +215,9 @@ class KeptLedger {
 };
 
 // Serves until a signal arrives.
-void wait_for_end(const ServeFlags& flags, serve::HttpServer& server, KeptLedger& kept,
-                  serve::Log& log, const std::function<void()>& reload) {
+void wait_for_end(const ServeFlags& flags, const serve::PageAccess& access,
+                  serve::HttpServer& server, KeptLedger& kept, serve::Log& log,
+                  const std::function<void()>& reload) {
   struct sigaction action = {};
   action.sa_handler = handle_hangup;
   sigaction(SIGHUP, &action, nullptr);
@@ -181,7 +227,7 @@ void wait_for_end(const ServeFlags& flags, serve::HttpServer& server, KeptLedger
     if (g_hangup == 0) continue;
     g_hangup = 0;
     reload();
-    auto keys = read_keys(flags.api_key_file);
+    auto keys = accepted_keys(flags, access);
     if (keys) {
       server.set_api_keys(std::move(*keys));
       log.info("reload", {{"what", "keys"}});
@@ -192,9 +238,7 @@ void wait_for_end(const ServeFlags& flags, serve::HttpServer& server, KeptLedger
 }
 
 void warn_if_open(const ServeFlags& flags, const serve::HttpOptions& options, serve::Log& log) {
-  const bool is_local = flags.listen.starts_with("127.") || flags.listen.starts_with("[::1]") ||
-                        flags.listen.starts_with("localhost:");
-  if (is_local || !options.api_keys.empty()) return;
+  if (is_local(flags) || !options.api_keys.empty()) return;
   log.warning("open", {{"message",
                         "other machines can use this server without a key; "
                         "--api-key-file requires one"}});
@@ -207,7 +251,8 @@ std::string key_salt(const std::string& salt, const std::string& api_key) {
 }
 
 Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
-  TQC_TRY_ASSIGN(const serve::HttpOptions options, http_options(flags));
+  TQC_TRY_ASSIGN(const serve::PageAccess access, page_access(flags));
+  TQC_TRY_ASSIGN(const serve::HttpOptions options, http_options(flags, access));
   PromptStoreFlags store_flags;
   store_flags.url = flags.store.url;
   store_flags.salt_file = flags.store.salt_file;
@@ -224,7 +269,7 @@ Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   store.max_bytes = flags.max_bytes;
   serve::Metrics metrics;
   serve::Log log({}, console.quiet);
-  KeptLedger kept(flags.page_file, log);
+  KeptLedger kept(console, flags.page_file, salt, log);
   TQC_TRY_ASSIGN(
       std::unique_ptr<serve::Engine> engine,
       open_engine(console, flags.embedded, flags.model, store, log, kept.ledger(), kept.scores()));
@@ -233,13 +278,14 @@ Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   const auto tenant_of = [&](const serve::Request& request) {
     return has_tenants ? key_salt(salt, request.api_key) : salt;
   };
-  serve::EngineApi api(*engine, {.tenant_of = tenant_of, .has_keys = has_tenants}, metrics);
+  serve::EngineApi api(
+      *engine, {.tenant_of = tenant_of, .has_keys = has_tenants, .page_access = access}, metrics);
   serve::HttpServer server(options, metrics, log);
   api.add_routes(server);
   TQC_TRY(server.start());
   log.info("listening", {{"port", std::to_string(server.port())}, {"model", engine->model_id()}});
   warn_if_open(flags, options, log);
-  wait_for_end(flags, server, kept, log, [] {});
+  wait_for_end(flags, access, server, kept, log, [] {});
   log.info("stopping", {});
   server.stop(flags.grace.value_or(std::chrono::seconds(30)));
   upkeep.reset();
@@ -263,14 +309,14 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
         "--model-id, --template and --show-prompts are for a server of its own, without "
         "--upstream");
   }
-  TQC_TRY_ASSIGN(const serve::HttpOptions options, http_options(flags));
+  TQC_TRY_ASSIGN(const serve::PageAccess access, page_access(flags));
+  TQC_TRY_ASSIGN(const serve::HttpOptions options, http_options(flags, access));
   serve::Metrics metrics;
   serve::Log log({}, console.quiet);
-  KeptLedger kept(flags.page_file, log);
   serve::ProxyOptions proxy_options;
-  proxy_options.ledger = &kept.ledger();
   proxy_options.upstream.url = flags.upstream;
-  proxy_options.has_tenants = options.api_keys.size() > 1;
+  proxy_options.has_tenants = options.api_keys.size() > 1 + access.admin_keys.size();
+  proxy_options.page_access = access;
   if (flags.upstream_timeout) proxy_options.upstream.idle_timeout = *flags.upstream_timeout;
   TQC_TRY_ASSIGN(const std::vector<std::string> upstream_keys, read_keys(flags.upstream_key_file));
   if (!upstream_keys.empty()) proxy_options.upstream_key = upstream_keys.front();
@@ -291,13 +337,15 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   } else if (!flags.store.url.empty()) {
     return usage_error("--store needs --slot-dir, the folder of llama-server's --slot-save-path");
   }
+  KeptLedger kept(console, flags.page_file, proxy_options.keeper.salt, log);
+  proxy_options.ledger = &kept.ledger();
   TQC_TRY_ASSIGN(const auto proxy, serve::Proxy::open(proxy_options, metrics, log));
   serve::HttpServer server(options, metrics, log);
   proxy->attach(server);
   TQC_TRY(server.start());
   log.info("listening", {{"port", std::to_string(server.port())}, {"upstream", flags.upstream}});
   warn_if_open(flags, options, log);
-  wait_for_end(flags, server, kept, log, [&] { proxy->reload(); });
+  wait_for_end(flags, access, server, kept, log, [&] { proxy->reload(); });
   log.info("stopping", {});
   const std::chrono::seconds grace = flags.grace.value_or(std::chrono::seconds(30));
   acknowledge_interrupt();  // the store refuses to work while it is set
@@ -389,6 +437,14 @@ Action define_serve(FlagSet& app) {
           "File with the keys, one per line, of which every request needs one")
       ->type_name("FILE")
       ->file()
+      ->group(access);
+  app.add("--admin-key-file", options->admin_key_file,
+          "File with keys, one per line, whose page shows the sums of all keys")
+      ->type_name("FILE")
+      ->file()
+      ->group(access);
+  app.add("--page-all", options->page_all,
+          "The page shows the sums of all keys to whoever opens it on this machine without a key")
       ->group(access);
   app.add(
          "--upstream-key-file", options->upstream_key_file,

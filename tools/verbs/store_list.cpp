@@ -22,7 +22,8 @@ namespace {
 
 constexpr const char* kLsExamples =
     R"(Lists the prompts of one salt by name. The size counts all blobs that a prompt needs, including shared
-ones; tqcache store stats reports what sharing saves.
+ones; tqcache store stats reports what sharing saves. Prompts that serve, generate and chat keep have no
+names: if no prompt has one, a line says how much is stored without.
 
 Examples:
   tqcache store ls --store dir:/var/lib/prompts
@@ -80,12 +81,53 @@ eval::Table table_of(const std::vector<Row>& rows) {
   return table;
 }
 
-Json list_json(const OpenStore& store, const std::vector<Row>& rows) {
+// What is stored if no prompt of the salt has a name.
+struct Unlisted {
+  std::uint64_t names = 0;  // of other salts
+  std::uint64_t blobs = 0, bytes = 0;
+};
+
+Result<Unlisted> read_unlisted(const OpenStore& store) {
+  TQC_TRY(store.check_key());
+  TQC_TRY_ASSIGN(const store::Inventory inventory,
+                 store.in(store::Inventory::take(*store.backend)));
+  Unlisted unlisted;
+  unlisted.names = inventory.total(store::BlobKind::kRecord).blobs;
+  for (const store::BlobKind kind : store::kAllKinds) {
+    if (kind == store::BlobKind::kRecord || kind == store::BlobKind::kUsage) continue;
+    unlisted.blobs += inventory.total(kind).blobs;
+    unlisted.bytes += inventory.total(kind).bytes;
+  }
+  return unlisted;
+}
+
+// "no named prompts; 51 blobs, 24.8 MiB, of prompts without a name: tqcache store stats"
+std::string unlisted_text(const Unlisted& unlisted) {
+  if (unlisted.blobs == 0) return "no named prompts; nothing is stored";
+  const std::string blobs =
+      fmt::format("{}, {},", counted(unlisted.blobs, "blob"), human_bytes(unlisted.bytes));
+  if (unlisted.names == 0) {
+    return fmt::format("no named prompts; {} of prompts without a name: tqcache store stats",
+                       blobs);
+  }
+  return fmt::format(
+      "no named prompts of this salt; {} named with other salts, and {} in all: "
+      "tqcache store stats",
+      counted(unlisted.names, "prompt"), blobs);
+}
+
+Json list_json(const OpenStore& store, const std::vector<Row>& rows,
+               const std::optional<Unlisted>& unlisted) {
   Json json;
   json["schema"] = 1;
   json["store"] = store.name();
   json["prompts"] = Json::array();
   for (const Row& row : rows) json["prompts"].push_back(row.json);
+  if (unlisted) {
+    json["unlisted"] = {{"names_of_other_salts", unlisted->names},
+                        {"blobs", unlisted->blobs},
+                        {"bytes", unlisted->bytes}};
+  }
   return json;
 }
 
@@ -97,19 +139,31 @@ struct LsFlags {
 Result<ExitCode> run_ls(const Console& console, const LsFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
   std::vector<Row> rows;
+  std::uint64_t n_others = 0;  // of other models than those that were asked for
   const auto tell = [&](const std::string& message) { warn(store.name(), message); };
   TQC_TRY(store.in(store::list_prompts(
       *store.backend, store::record_prefix(store.salt), tell,
       [&](const store::Entry& entry, const store::PromptRecord& record) -> Result<void> {
         if (interrupted()) return interrupted_error();
-        if (record.model_name.find(flags.model_name) == std::string::npos) return {};
-        rows.push_back(row_of(entry, record));
+        if (record.model_name.find(flags.model_name) == std::string::npos) {
+          ++n_others;
+        } else {
+          rows.push_back(row_of(entry, record));
+        }
         return {};
       })));
   std::ranges::sort(rows, {}, &Row::name);
+  std::optional<Unlisted> unlisted;
+  if (rows.empty() && n_others == 0) {
+    TQC_TRY_ASSIGN(unlisted, read_unlisted(store));
+  }
   if (console.json) {
-    TQC_TRY(print_json(list_json(store, rows)));
-  } else if (!rows.empty()) {
+    TQC_TRY(print_json(list_json(store, rows, unlisted)));
+  } else if (unlisted) {
+    note(console, unlisted_text(*unlisted));
+  } else if (rows.empty()) {
+    note(console, fmt::format("{} of other models", counted(n_others, "named prompt")));
+  } else {
     TQC_TRY(print(report::text_table(table_of(rows))));
   }
   return ExitCode::kDone;

@@ -383,8 +383,9 @@ namespace {
 
 constexpr const char* kStoreStatsExamples =
     R"(Covers the whole store, for all salts. Sharing saves the difference between the size of the named
-prompts stored separately and their actual size. Runs are those of generate, chat and prefill that
-looked up their prompt in this store; gc removes their statistics like other data.
+prompts stored separately and their actual size. Runs are those of generate, chat and prefill, and
+requests to serve, that looked up their prompt in this store; gc removes their statistics like other
+data.
 
 Examples:
   tqcache store stats --store dir:/var/lib/prompts
@@ -424,7 +425,7 @@ std::string stats_text(const store::StoreStats& stats) {
                                             100 * share(stats.bytes_saved(), stats.bytes_alone)));
   text += line("not needed",
                fmt::format("{} bytes, which gc may remove", grouped(stats.bytes_unneeded)));
-  if (stats.runs == 0) return text;
+  if (stats.runs == 0 && stats.read_bytes == 0 && stats.stored_bytes == 0) return text;
   text += line("runs", fmt::format("{}, {:.1f}% with a hit", grouped(stats.runs),
                                    100 * share(stats.runs_that_found, stats.runs)));
   text +=

@@ -272,6 +272,13 @@ Result<ServerProps> LlamaServer::props() const {
   return props;
 }
 
+Result<bool> LlamaServer::is_sleeping() const {
+  TQC_TRY_ASSIGN(const std::string body, call("GET", "/props", {}, nullptr));
+  TQC_TRY_ASSIGN(const Json answer, parse_answer(body, "/props"));
+  const Json& sleeps = field(answer, "is_sleeping");
+  return sleeps.is_boolean() && sleeps.get<bool>();
+}
+
 Result<std::vector<SlotState>> LlamaServer::slots() const {
   TQC_TRY_ASSIGN(const std::string body, call("GET", "/slots", {}, nullptr));
   TQC_TRY_ASSIGN(const Json answer, parse_answer(body, "/slots"));

@@ -81,6 +81,8 @@ class LlamaServer {
   // Errors of all: those of Upstream::call(); kCorrupt (an answer that is not as documented);
   // kUnsupported (the server refuses, with what it says).
   Result<ServerProps> props() const;
+  // Whether it sleeps (--sleep-idle-seconds). Asking does not wake it.
+  Result<bool> is_sleeping() const;
   Result<std::vector<SlotState>> slots() const;
   // What the model would read for this request.
   Result<Asked> ask(Api api, const std::string& body, Client* client) const;

@@ -98,7 +98,7 @@ std::string Metrics::text() const {
   return text;
 }
 
-void Log::line(LogLevel level, std::string_view event, Fields fields) {
+void Log::line(LogLevel level, std::string_view event, const Fields& fields) {
   if (quiet_ && level == LogLevel::kInfo) return;
   const auto now = std::chrono::system_clock::now();
   const auto ms =

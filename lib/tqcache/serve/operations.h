@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <string>
@@ -58,18 +57,22 @@ enum class LogLevel { kInfo, kWarning, kError };
 // Threads: any number.
 class Log {
  public:
-  using Fields = std::initializer_list<std::pair<std::string_view, std::string>>;
+  using Fields = std::vector<std::pair<std::string_view, std::string>>;
   using Write = std::function<void(std::string_view line)>;  // with its line end
 
   // Without a function lines go to standard error.
   explicit Log(Write write = {}, bool quiet = false) : write_(std::move(write)), quiet_(quiet) {}
 
-  void info(std::string_view event, Fields fields) { line(LogLevel::kInfo, event, fields); }
-  void warning(std::string_view event, Fields fields) { line(LogLevel::kWarning, event, fields); }
-  void error(std::string_view event, Fields fields) { line(LogLevel::kError, event, fields); }
+  void info(std::string_view event, const Fields& fields) { line(LogLevel::kInfo, event, fields); }
+  void warning(std::string_view event, const Fields& fields) {
+    line(LogLevel::kWarning, event, fields);
+  }
+  void error(std::string_view event, const Fields& fields) {
+    line(LogLevel::kError, event, fields);
+  }
 
  private:
-  void line(LogLevel level, std::string_view event, Fields fields);
+  void line(LogLevel level, std::string_view event, const Fields& fields);
 
   std::mutex mutex_;
   Write write_;

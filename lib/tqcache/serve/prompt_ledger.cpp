@@ -1,7 +1,16 @@
 #include "tqcache/serve/prompt_ledger.h"
 
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
 #include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+#include <map>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <utility>
 
 #include "tqcache/base/json.h"
@@ -15,19 +24,9 @@ namespace tqcache::serve {
 namespace {
 
 using Chain = std::vector<std::uint64_t>;
+using Mac = std::array<std::byte, 32>;
 
-// Tenants are salts, which are secret.
-std::string digest_of(std::string_view tenant) {
-  const std::string text = "tqcache serve tenant of a page\n" + std::string(tenant);
-  return to_hex(sha256(as_bytes(text))).substr(0, 32);
-}
-
-std::size_t n_shared_blocks(const Chain& a, const Chain& b) {
-  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-}
-
-}  // namespace
-
+// Hashes of the complete token blocks of a text, without a key.
 Chain block_chain(std::span<const std::int32_t> tokens) {
   Chain chain;
   const auto block = static_cast<std::size_t>(cache::kTokenBlock);
@@ -37,6 +36,74 @@ Chain block_chain(std::span<const std::int32_t> tokens) {
     bytes.append(std::as_bytes(tokens.first(block)));
     chain.push_back(xxh3_64(bytes.bytes()));
   }
+  return chain;
+}
+
+std::string plain_digest_of(std::string_view tenant) {
+  const std::string text = "tqcache serve tenant of a page\n" + std::string(tenant);
+  return to_hex(sha256(as_bytes(text))).substr(0, 32);
+}
+
+// The label says what the message is, so that no two kinds of messages are equal.
+Mac hmac_sha256(const SecretKey& key, std::string_view label, ByteView message) {
+  ByteWriter bytes;
+  bytes.append(as_bytes(label));
+  bytes.append(message);
+  Mac mac{};
+  unsigned n = 0;
+  const ByteView all = bytes.bytes();
+  if (::HMAC(EVP_sha256(), key.bytes().data(), static_cast<int>(key.bytes().size()),
+             reinterpret_cast<const unsigned char*>(all.data()), all.size(),
+             reinterpret_cast<unsigned char*>(mac.data()), &n) == nullptr) {
+    throw std::bad_alloc();
+  }
+  return mac;
+}
+
+std::string keyed_tenant(const SecretKey& key, const std::string& plain_digest) {
+  const Mac mac = hmac_sha256(key, "tenant\n", as_bytes(plain_digest));
+  return to_hex(ByteView(mac).first(16));
+}
+
+// Tells in a file which key it was written with, and nothing of the key.
+std::string key_check(const SecretKey& key) {
+  const Mac mac = hmac_sha256(key, "check\n", {});
+  return to_hex(ByteView(mac).first(16));
+}
+
+SecretKey random_key() {
+  std::array<std::byte, SecretKey::kBytes> bytes{};
+  if (!fill_random(bytes)) throw std::runtime_error("the system has no random bytes");
+  SecretKey key(bytes);
+  wipe_bytes(bytes);
+  return key;
+}
+
+std::size_t n_shared_blocks(const Chain& a, const Chain& b) {
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+}  // namespace
+
+PromptLedger::PromptLedger(std::optional<SecretKey> key)
+    : key_(key ? std::move(*key) : random_key()), key_is_in_file_(!key) {}
+
+std::string PromptLedger::digest_of(std::string_view tenant) const {
+  return keyed_tenant(key_, plain_digest_of(tenant));
+}
+
+std::uint64_t PromptLedger::keyed(std::uint64_t block) const {
+  ByteWriter bytes;
+  bytes.write(block);
+  const Mac mac = hmac_sha256(key_, "block\n", bytes.bytes());
+  std::uint64_t first = 0;
+  std::memcpy(&first, mac.data(), sizeof(first));
+  return first;
+}
+
+PromptLedger::Chain PromptLedger::chain_of(std::span<const std::int32_t> tokens) const {
+  Chain chain = block_chain(tokens);
+  for (std::uint64_t& block : chain) block = keyed(block);
   return chain;
 }
 
@@ -53,32 +120,59 @@ void PromptLedger::drop_oldest() {
   }));
 }
 
-void PromptLedger::hit(const PromptOwner& owner, std::span<const std::int32_t> prompt,
-                       std::int64_t cached_tokens, double saved_seconds, std::int64_t now) {
-  const std::string tenant = digest_of(owner.tenant);
-  const Chain chain = block_chain(prompt);
-  const std::lock_guard lock(mutex_);
-  Slot* source = nullptr;  // the newest of those that share the most blocks
+// The newest of those that share the most blocks; absent: none shares one.
+std::optional<std::size_t> PromptLedger::nearest_slot(const std::string& tenant,
+                                                      const std::string& model,
+                                                      const Chain& chain) const {
+  std::optional<std::size_t> nearest;
   std::size_t n_shared = 1;
-  for (Slot& slot : slots_) {
-    if (slot.prompt.tenant != tenant || slot.prompt.model != owner.model) continue;
-    const std::size_t n = n_shared_blocks(slot.prompt.chain, chain);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const KeptPrompt& prompt = slots_[i].prompt;
+    if (prompt.tenant != tenant || prompt.model != model) continue;
+    const std::size_t n = n_shared_blocks(prompt.chain, chain);
     if (n < n_shared) continue;
-    source = &slot;
+    nearest = i;
     n_shared = n;
   }
-  if (source == nullptr) return;
+  return nearest;
+}
+
+PromptLedger::Slot& PromptLedger::add_slot(std::string tenant, const std::string& model,
+                                           std::int64_t now) {
+  return slots_.emplace_back(Slot{.prompt = {.id = next_++,
+                                             .tenant = std::move(tenant),
+                                             .model = model,
+                                             .created = now,
+                                             .used = now}});
+}
+
+void PromptLedger::hit(const PromptOwner& owner, std::span<const std::int32_t> prompt,
+                       std::int64_t cached_tokens, double saved_seconds, std::int64_t now) {
+  const std::lock_guard lock(mutex_);
+  std::string tenant = digest_of(owner.tenant);
+  Chain chain = chain_of(prompt);
+  const std::optional<std::size_t> known = nearest_slot(tenant, owner.model, chain);
+  Slot* source = known ? &slots_[*known] : nullptr;
+  if (source == nullptr) {
+    const std::int64_t n_kept = std::clamp<std::int64_t>(cached_tokens, 0, std::ssize(prompt));
+    if (n_kept < cache::kTokenBlock) return;
+    chain.resize(static_cast<std::size_t>(n_kept / cache::kTokenBlock));
+    source = &add_slot(std::move(tenant), owner.model, now);
+    source->prompt.n_tokens = n_kept;
+    source->prompt.chain = std::move(chain);
+  }
   ++source->prompt.hits;
   source->prompt.hit_tokens += cached_tokens;
   source->prompt.saved_seconds += saved_seconds;
   source->prompt.used = now;
+  drop_oldest();
 }
 
 PromptLedger::Id PromptLedger::keep(const PromptOwner& owner, std::span<const std::int32_t> tokens,
                                     std::string text, std::int64_t now) {
-  std::string tenant = digest_of(owner.tenant);
-  Chain chain = block_chain(tokens);
   const std::lock_guard lock(mutex_);
+  std::string tenant = digest_of(owner.tenant);
+  Chain chain = chain_of(tokens);
   Slot* continued = nullptr;  // the longest one that the tokens continue
   for (Slot& slot : slots_) {
     const KeptPrompt& each = slot.prompt;
@@ -89,12 +183,7 @@ PromptLedger::Id PromptLedger::keep(const PromptOwner& owner, std::span<const st
       continued = &slot;
     }
   }
-  if (continued == nullptr) {
-    slots_.push_back(
-        {.prompt = {
-             .id = next_++, .tenant = std::move(tenant), .model = owner.model, .created = now}});
-    continued = &slots_.back();
-  }
+  if (continued == nullptr) continued = &add_slot(std::move(tenant), owner.model, now);
   KeptPrompt& prompt = continued->prompt;
   if (!text.empty()) prompt.text = std::move(text);
   prompt.n_tokens = std::max(prompt.n_tokens, std::ssize(tokens));
@@ -103,6 +192,17 @@ PromptLedger::Id PromptLedger::keep(const PromptOwner& owner, std::span<const st
   const Id id = prompt.id;
   drop_oldest();
   return id;
+}
+
+std::optional<PromptLedger::Nearest> PromptLedger::nearest(
+    const PromptOwner& owner, std::span<const std::int32_t> prompt) const {
+  const std::lock_guard lock(mutex_);
+  const Chain chain = chain_of(prompt);
+  const auto i = nearest_slot(digest_of(owner.tenant), owner.model, chain);
+  if (!i) return std::nullopt;
+  const KeptPrompt& its = slots_[*i].prompt;
+  const auto n = static_cast<std::int64_t>(n_shared_blocks(its.chain, chain));
+  return Nearest{n * cache::kTokenBlock, its.n_tokens};
 }
 
 void PromptLedger::set_bytes(Id id, std::uint64_t bytes) {
@@ -115,11 +215,21 @@ void PromptLedger::add_bytes(Id id, std::uint64_t bytes) {
   if (Slot* const slot = find(id)) slot->prompt.stored_bytes = slot->finished_bytes += bytes;
 }
 
+void PromptLedger::note(std::string_view tenant, PromptReuse reuse) {
+  const std::lock_guard lock(mutex_);
+  recent_.push_back({digest_of(tenant), std::move(reuse)});
+  const auto is_its = [&](const Recent& each) { return each.tenant == recent_.back().tenant; };
+  if (static_cast<std::size_t>(std::ranges::count_if(recent_, is_its)) > kMaxRecent) {
+    recent_.erase(std::ranges::find_if(recent_, is_its));
+  }
+  if (recent_.size() > kMaxAllRecent) recent_.pop_front();
+}
+
 std::vector<KeptPrompt> PromptLedger::entries(std::optional<std::string_view> tenant) const {
   std::vector<KeptPrompt> found;
-  const std::string wanted = tenant ? digest_of(*tenant) : std::string();
   {
     const std::lock_guard lock(mutex_);
+    const std::string wanted = tenant ? digest_of(*tenant) : std::string();
     for (const Slot& slot : slots_) {
       if (!tenant || slot.prompt.tenant == wanted) found.push_back(slot.prompt);
     }
@@ -127,6 +237,41 @@ std::vector<KeptPrompt> PromptLedger::entries(std::optional<std::string_view> te
   std::ranges::sort(found, std::ranges::greater(),
                     [](const KeptPrompt& each) { return std::pair(each.used, each.id); });
   return found;
+}
+
+std::vector<PromptReuse> PromptLedger::recent(std::optional<std::string_view> tenant) const {
+  std::vector<PromptReuse> found;
+  const std::lock_guard lock(mutex_);
+  const std::string wanted = tenant ? digest_of(*tenant) : std::string();
+  for (auto each = recent_.rbegin(); each != recent_.rend() && found.size() < kMaxRecent; ++each) {
+    if (!tenant || each->tenant == wanted) found.push_back(each->reuse);
+  }
+  return found;
+}
+
+std::vector<TenantTotal> PromptLedger::totals() const {
+  std::map<std::string_view, TenantTotal> by_tenant;
+  std::vector<TenantTotal> all;
+  const std::lock_guard lock(mutex_);
+  for (const Slot& slot : slots_) {
+    TenantTotal& total = by_tenant[slot.prompt.tenant];
+    ++total.n_prompts;
+    total.stored_bytes += slot.prompt.stored_bytes;
+    total.hits += slot.prompt.hits;
+    total.hit_tokens += slot.prompt.hit_tokens;
+    total.saved_seconds += slot.prompt.saved_seconds;
+    total.used = std::max(total.used, slot.prompt.used);
+  }
+  for (const auto& [tenant, total] : by_tenant) all.push_back(total);
+  std::ranges::stable_sort(all, std::ranges::greater(), &TenantTotal::used);
+  return all;
+}
+
+bool PromptLedger::has_others(std::string_view tenant) const {
+  const std::lock_guard lock(mutex_);
+  const std::string own = digest_of(tenant);
+  return std::ranges::any_of(slots_, [&](const Slot& s) { return s.prompt.tenant != own; }) ||
+         std::ranges::any_of(recent_, [&](const Recent& each) { return each.tenant != own; });
 }
 
 // --- The file
@@ -166,6 +311,20 @@ Result<KeptPrompt> read_entry(const nlohmann::json& entry) {
   return prompt;
 }
 
+std::optional<SecretKey> key_of_hex(std::string_view text) {
+  std::array<std::byte, SecretKey::kBytes> bytes{};
+  if (text.size() != 2 * bytes.size()) return std::nullopt;
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::size_t digit = kDigits.find(text[i]);
+    if (digit == std::string_view::npos) return std::nullopt;
+    bytes[i / 2] |= static_cast<std::byte>(i % 2 == 0 ? digit << 4 : digit);
+  }
+  SecretKey key(bytes);
+  wipe_bytes(bytes);
+  return key;
+}
+
 }  // namespace
 
 std::string PromptLedger::to_json() const {
@@ -184,7 +343,12 @@ std::string PromptLedger::to_json() const {
                        {"used", prompt.used},
                        {"chain", prompt.chain}});
   }
-  const nlohmann::json all = {{"tqcache_prompts", 1}, {"entries", std::move(entries)}};
+  nlohmann::json all = {{"tqcache_prompts", 2}, {"entries", std::move(entries)}};
+  if (key_is_in_file_) {
+    all["key"] = to_hex(key_.bytes());
+  } else {
+    all["key_check"] = key_check(key_);
+  }
   return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -195,7 +359,7 @@ Result<void> PromptLedger::add_json(std::string_view text) {
                                             .max_values = std::size_t{8} << 20}));
   if (!all.is_object()) return corrupt("not a list of prompts");
   TQC_TRY_ASSIGN(const std::int64_t version, get_int(all, "tqcache_prompts"));
-  if (version != 1) return unsupported("a list of prompts of a later version");
+  if (version != 1 && version != 2) return unsupported("a list of prompts of a later version");
   TQC_TRY_ASSIGN(const nlohmann::json* const entries, get_array(all, "entries"));
   std::vector<Slot> read;
   for (const nlohmann::json& entry : *entries) {
@@ -204,7 +368,27 @@ Result<void> PromptLedger::add_json(std::string_view text) {
     read.push_back({.prompt = std::move(prompt), .finished_bytes = bytes});
   }
   const std::lock_guard lock(mutex_);
+  assert(slots_.empty());
+  if (version == 2) {
+    TQC_TRY_ASSIGN(const std::string its_key, get_string_or(all, "key", ""));
+    TQC_TRY_ASSIGN(const std::string its_check, get_string_or(all, "key_check", ""));
+    if (its_key.empty() == its_check.empty()) return corrupt("expected key or key_check");
+    if (!its_key.empty()) {
+      std::optional<SecretKey> key = key_of_hex(its_key);
+      if (!key) return corrupt("key: expected 64 hexadecimal digits");
+      if (!key_is_in_file_) {
+        return Error{ErrorCode::kNoKey, "it was written by a server without the key of the store"};
+      }
+      key_ = *std::move(key);
+    } else if (key_is_in_file_ || its_check != key_check(key_)) {
+      return Error{ErrorCode::kNoKey, "it was written with another key or salt of the store"};
+    }
+  }
   for (Slot& slot : read) {
+    if (version == 1) {  // its digests had no key
+      slot.prompt.tenant = keyed_tenant(key_, slot.prompt.tenant);
+      for (std::uint64_t& block : slot.prompt.chain) block = keyed(block);
+    }
     slot.prompt.id = next_++;
     slots_.push_back(std::move(slot));
     drop_oldest();

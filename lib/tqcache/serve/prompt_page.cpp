@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <initializer_list>
 #include <utility>
+#include <vector>
 
 #include "tqcache/bytes.h"
 #include "tqcache/hash.h"
@@ -21,6 +24,8 @@ constexpr std::string_view kPageStyle = R"(
 body{margin:0 auto;max-width:70rem;padding:1.5rem 1rem;background:var(--paper);color:var(--ink);
 font:1rem/1.5 system-ui,sans-serif}
 h1{font-size:1.4rem;margin:0 0 .25rem}
+h2{font-size:1.1rem;margin:1.75rem 0 .25rem}
+a{color:inherit}
 p{margin:.25rem 0;color:var(--soft)}
 dl{display:flex;flex-wrap:wrap;gap:.5rem 2rem;margin:1.25rem 0}
 dt{color:var(--soft);font-size:.85rem}
@@ -97,31 +102,90 @@ std::string term(std::string_view name, const std::string& value) {
   return fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, value);
 }
 
-std::string row(const KeptPrompt& prompt, bool shows_text) {
-  std::string cells;
-  if (shows_text) {
-    cells = fmt::format("<td class=\"text\">{}</td>", escape_html(prompt.text));
+std::string table_head(std::initializer_list<const char*> names, const char* text_column) {
+  std::string out = "<div class=\"wide\"><table>\n<thead><tr>";
+  if (*text_column != '\0') {
+    out += fmt::format("<th scope=\"col\" class=\"text\">{}</th>", text_column);
   }
-  for (const std::string& cell :
-       {with_commas(prompt.n_tokens), size_text(prompt.stored_bytes), with_commas(prompt.hits),
-        with_commas(prompt.hit_tokens), duration_text(prompt.saved_seconds),
-        time_text(prompt.created), time_text(prompt.used)}) {
-    cells += "<td>" + cell + "</td>";
-  }
-  return "<tr>" + cells + "</tr>\n";
+  for (const char* name : names) out += fmt::format("<th scope=\"col\">{}</th>", name);
+  return out + "</tr></thead>\n<tbody>\n";
+}
+constexpr const char* kTableEnd = "</tbody>\n</table></div>\n";
+
+std::string row(const std::string& text_cell, std::initializer_list<std::string> cells) {
+  std::string out = "<tr>" + text_cell;
+  for (const std::string& cell : cells) out += "<td>" + cell + "</td>";
+  return out + "</tr>\n";
 }
 
-std::string table(std::span<const KeptPrompt> prompts, bool shows_text) {
-  if (prompts.empty()) return "<p>No prompt of 257 tokens or more has been answered yet.</p>\n";
-  std::string out = "<div class=\"wide\"><table>\n<thead><tr>";
-  if (shows_text) out += "<th scope=\"col\" class=\"text\">Begins with</th>";
-  for (const char* name : {"Tokens", "Added to the store", "Hits", "Tokens reused", "Time saved",
-                           "First seen (UTC)", "Last used (UTC)"}) {
-    out += fmt::format("<th scope=\"col\">{}</th>", name);
+std::string kept_table(std::span<const KeptPrompt> prompts, bool shows_text) {
+  if (prompts.empty()) {
+    return "<p>None yet. A prompt of 257 tokens or more is listed when it is kept, or when it "
+           "begins "
+           "with tokens that were kept before.</p>\n";
   }
-  out += "</tr></thead>\n<tbody>\n";
-  for (const KeptPrompt& prompt : prompts) out += row(prompt, shows_text);
-  return out + "</tbody>\n</table></div>\n";
+  std::string out = table_head({"Tokens", "Added to the store", "Hits", "Tokens reused",
+                                "Time saved", "First seen (UTC)", "Last used (UTC)"},
+                               shows_text ? "Begins with" : "");
+  for (const KeptPrompt& prompt : prompts) {
+    std::string text;
+    if (shows_text) text = fmt::format("<td class=\"text\">{}</td>", escape_html(prompt.text));
+    out += row(text, {with_commas(prompt.n_tokens), size_text(prompt.stored_bytes),
+                      with_commas(prompt.hits), with_commas(prompt.hit_tokens),
+                      duration_text(prompt.saved_seconds), time_text(prompt.created),
+                      time_text(prompt.used)});
+  }
+  return out + kTableEnd;
+}
+
+std::string parting_text(const PromptReuse& reuse) {
+  if (!reuse.parts_at) return "";
+  if (*reuse.parts_at == 0) return "begins like no other";
+  return fmt::format("at token {} of {}", with_commas(*reuse.parts_at),
+                     with_commas(reuse.parts_of));
+}
+
+// What was reused of the last prompts.
+std::string recent_table(std::span<const PromptReuse> recent, bool shows_text) {
+  if (recent.empty()) return "";
+  std::string out = "<h2>Last prompts</h2>\n";
+  out += table_head({"Answered (UTC)", "Tokens", "Reused", "From", "Parts from a known prompt"},
+                    shows_text ? "Has, where another has" : "");
+  for (const PromptReuse& reuse : recent) {
+    std::string words;
+    if (shows_text && !(reuse.here.empty() && reuse.there.empty())) {
+      words = fmt::format("{} <br>{}", escape_html(reuse.here), escape_html(reuse.there));
+    }
+    if (shows_text) words = "<td class=\"text\">" + words + "</td>";
+    const std::string from(reuse.n_reused > 0 ? name_of(reuse.from) : "");
+    out += row(words, {time_text(reuse.time), with_commas(reuse.n_tokens),
+                       with_commas(reuse.n_reused), from, parting_text(reuse)});
+  }
+  return out + kTableEnd;
+}
+
+std::string page_begin(const PageFacts& facts, std::string_view note) {
+  const std::string place =
+      facts.store.empty() ? "in memory only" : "in the store " + escape_html(facts.store);
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" content=\"width=device-width\">"
+      "<title>tqcache: kept prompts</title><style>{}</style></head>\n<body><main>\n"
+      "<h1>Kept prompts</h1>\n<p>{}, {}.</p>\n{}",
+      kPageStyle, escape_html(facts.model), place, note);
+}
+
+std::string page_end(const PageFacts& facts) {
+  return fmt::format("<p>{} UTC. Time saved is an estimate.</p>\n</main></body></html>\n",
+                     time_text(facts.now));
+}
+
+std::string terms(const TenantTotal& total) {
+  return term("Prompts", with_commas(total.n_prompts)) +
+         term("Added to the store", size_text(total.stored_bytes)) +
+         term("Hits", with_commas(total.hits)) +
+         term("Tokens reused", with_commas(total.hit_tokens)) +
+         term("Time saved", duration_text(total.saved_seconds));
 }
 
 std::string base64(ByteView bytes) {
@@ -143,33 +207,47 @@ bool is_address(std::string_view host) {
 
 }  // namespace
 
-std::string prompt_page(const PageFacts& facts, std::span<const KeptPrompt> prompts) {
-  std::int64_t hits = 0;
-  std::int64_t hit_tokens = 0;
-  std::uint64_t bytes = 0;
-  double saved = 0;
+std::string prompt_page(const PageFacts& facts, std::span<const KeptPrompt> prompts,
+                        std::span<const PromptReuse> recent) {
+  TenantTotal total;
   for (const KeptPrompt& prompt : prompts) {
-    hits += prompt.hits;
-    hit_tokens += prompt.hit_tokens;
-    bytes += prompt.stored_bytes;
-    saved += prompt.saved_seconds;
+    ++total.n_prompts;
+    total.hits += prompt.hits;
+    total.hit_tokens += prompt.hit_tokens;
+    total.stored_bytes += prompt.stored_bytes;
+    total.saved_seconds += prompt.saved_seconds;
   }
-  const std::string place =
-      facts.store.empty() ? "in memory only" : "in the store " + escape_html(facts.store);
-  std::string out = fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<meta name=\"viewport\" content=\"width=device-width\">"
-      "<title>tqcache: kept prompts</title><style>{}</style></head>\n<body><main>\n"
-      "<h1>Kept prompts</h1>\n<p>{}, {}.</p>\n",
-      kPageStyle, escape_html(facts.model), place);
-  if (facts.is_of_one_key) out += "<p>These are the prompts of your API key.</p>\n";
-  out += "<dl>" + term("Prompts", with_commas(std::ssize(prompts))) +
-         term("Added to the store", size_text(bytes)) + term("Hits", with_commas(hits)) +
-         term("Tokens reused", with_commas(hit_tokens)) + term("Time saved", duration_text(saved)) +
-         "</dl>\n";
-  out += table(prompts, facts.shows_text);
-  return out + fmt::format("<p>{} UTC. Time saved is an estimate.</p>\n</main></body></html>\n",
-                           time_text(facts.now));
+  std::string note;
+  if (facts.is_of_one_key) note = "<p>These are the prompts of your API key.</p>\n";
+  if (facts.has_others) {
+    note =
+        "<p>These are the prompts of clients without an API key. <a href=\"?key\">Show those of a "
+        "key</a>: your browser asks for it as a password, with any user name.</p>\n";
+  }
+  return page_begin(facts, note) + "<dl>" + terms(total) + "</dl>\n" +
+         kept_table(prompts, facts.shows_text) + recent_table(recent, facts.shows_text) +
+         page_end(facts);
+}
+
+std::string totals_page(const PageFacts& facts, std::span<const TenantTotal> totals) {
+  TenantTotal all;
+  std::string rows;
+  for (const TenantTotal& total : totals) {
+    all.n_prompts += total.n_prompts;
+    all.hits += total.hits;
+    all.hit_tokens += total.hit_tokens;
+    all.stored_bytes += total.stored_bytes;
+    all.saved_seconds += total.saved_seconds;
+    rows += row("", {with_commas(total.n_prompts), size_text(total.stored_bytes),
+                     with_commas(total.hits), with_commas(total.hit_tokens),
+                     duration_text(total.saved_seconds), time_text(total.used)});
+  }
+  return page_begin(facts, "<p>All tenants, one a row.</p>\n") + "<dl>" +
+         term("Tenants", with_commas(std::ssize(totals))) + terms(all) + "</dl>\n" +
+         table_head({"Prompts", "Added to the store", "Hits", "Tokens reused", "Time saved",
+                     "Last used (UTC)"},
+                    "") +
+         rows + kTableEnd + page_end(facts);
 }
 
 Response page_response(std::string page) {
@@ -187,13 +265,32 @@ Response page_response(std::string page) {
   return response;
 }
 
-Response answer_page(const Request& request, const PageFacts& facts, const PromptLedger& ledger,
-                     std::optional<std::string_view> tenant) {
-  if (request.api_key.empty() && !is_address(request.header("Host"))) {
+Response answer_page(const Request& request, PageFacts facts, const PromptLedger& ledger,
+                     std::optional<std::string_view> tenant, const PageAccess& access) {
+  const bool has_key = !request.api_key.empty();
+  if (!has_key && !is_address(request.header("Host"))) {
     return Response::error(403, "permission_error",
                            "open this page by the address of the server, or with a key");
   }
-  return page_response(prompt_page(facts, ledger.entries(tenant)));
+  // Digests are compared, so that the time tells nothing of a key.
+  const auto is_the_key = [&](const std::string& key) {
+    return sha256(as_bytes(key)) == sha256(as_bytes(request.api_key));
+  };
+  if (has_key ? std::ranges::any_of(access.admin_keys, is_the_key) : access.is_open) {
+    return page_response(totals_page(facts, ledger.totals()));
+  }
+  const std::vector<KeptPrompt> prompts = ledger.entries(tenant);
+  const std::vector<PromptReuse> recent = ledger.recent(tenant);
+  facts.has_others = !has_key && tenant && ledger.has_others(*tenant);
+  const bool has_own = !prompts.empty() || !recent.empty();
+  if (!has_key && (request.query == "key" || (facts.has_others && !has_own))) {
+    Response response = Response::error(401, "invalid_request_error",
+                                        "this page is of clients with an API key: open it with "
+                                        "one, as the password of any user");
+    response.headers.push_back({"WWW-Authenticate", "Basic realm=\"tqcache\", charset=\"UTF-8\""});
+    return response;
+  }
+  return page_response(prompt_page(facts, prompts, recent));
 }
 
 }  // namespace tqcache::serve

@@ -194,7 +194,7 @@ class KeepingProxy : public Proxy {
     facts.store = options_.store_name;
     facts.is_of_one_key = !tenant.empty();
     facts.now = std::time(nullptr);
-    return answer_page(request, facts, *options_.ledger, tenant);
+    return answer_page(request, facts, *options_.ledger, tenant, options_.page_access);
   }
 
   std::string tenant_of(const Request& request) const {

@@ -24,6 +24,7 @@
 #include "tqcache/serve/operations.h"
 #include "tqcache/serve/prompt_keeper.h"
 #include "tqcache/serve/prompt_ledger.h"
+#include "tqcache/serve/prompt_page.h"
 #include "tqcache/serve/slot_table.h"
 #include "tqcache/serve/upstream.h"
 #include "tqcache/store.h"
@@ -48,6 +49,7 @@ struct ProxyOptions {
   bool has_tenants = false;
   PromptLedger* ledger = nullptr;  // learns which prompts are kept; null: there is no page
   std::string store_name = {};     // for the page
+  PageAccess page_access = {};
   bool shows_headers = false;      // answers say what was reused (reuse_headers())
   bool shows_prompts = false;      // the log may show words of prompts
   // How long a request waits for a slot.

@@ -154,7 +154,7 @@ TEST(PromptLedger, RefusesABadFile) {
   };
   for (const std::string& bad :
        {std::string(), std::string("[]"), std::string("{}"), text.substr(0, text.size() / 2),
-        with("\"tqcache_prompts\":1", "\"tqcache_prompts\":2"), with("\"hits\":0", "\"hits\":-1"),
+        with("\"tqcache_prompts\":2", "\"tqcache_prompts\":3"), with("\"hits\":0", "\"hits\":-1"),
         with("\"hits\":0", "\"hits\":\"a\""), with("\"created\":5", "\"created\":99999999999999"),
         with("\"saved_seconds\":0.0", "\"saved_seconds\":-1"),
         with("\"chain\":[", "\"chain\":[-1,"), with("\"chain\":[", "\"chain\":[\"x\","),

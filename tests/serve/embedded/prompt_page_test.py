@@ -116,14 +116,14 @@ class PromptPage(unittest.TestCase):
         counter.feed(PAGE.decode("utf-8"))
         self.assertNotIn("script", counter.tags)
         self.assertNotIn("img", counter.tags)
-        self.assertEqual(counter.tags.count("tr"), 6)
+        self.assertEqual(counter.tags.count("tr"), 8)
         self.assertIn(b"Content-Security-Policy: default-src 'none'", HEAD)
 
     def test_it_fits_a_desktop_and_a_phone(self):
         for width in (1000, 390):
             found = self.measure(width)
             self.assertEqual((found["width"], found["scroll_width"]), (width, width))
-            self.assertEqual((found["n_rows"], found["n_loaded"]), (5, 0))
+            self.assertEqual((found["n_rows"], found["n_loaded"]), (6, 0))
             self.assertEqual(found["title"], "tqcache: kept prompts")
             self.assertEqual(found["texts"][0], "</style><script>document.title='owned'</script>")
             self.assertIn("&lt;b&gt;", found["texts"][2])

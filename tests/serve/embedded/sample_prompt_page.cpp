@@ -32,7 +32,15 @@ int main() {
                            .shows_text = true,
                            .is_of_one_key = true,
                            .now = 1'795'444'400};
-  const Response response = page_response(prompt_page(facts, prompts));
+  const std::vector<PromptReuse> recent = {{.n_tokens = 131'072,
+                                            .n_reused = 37,
+                                            .from = ReuseSource::kStore,
+                                            .parts_at = 37,
+                                            .parts_of = 131'000,
+                                            .here = "<b>Today is Tuesday</b>",
+                                            .there = "\xff<i>Today is Monday",
+                                            .time = 1'795'444'336}};
+  const Response response = page_response(prompt_page(facts, prompts, recent));
   std::string all;
   for (const Header& header : response.headers) all += header.name + ": " + header.value + "\n";
   all += "\n" + response.body;

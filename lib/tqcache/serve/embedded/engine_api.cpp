@@ -450,7 +450,8 @@ Response EngineApi::page(const Request& request) {
   facts.is_of_one_key = options_.has_keys;
   facts.now = std::time(nullptr);
   return answer_page(request, facts, engine_.ledger(),
-                     options_.has_keys ? std::optional<std::string_view>(tenant) : std::nullopt);
+                     options_.has_keys ? std::optional<std::string_view>(tenant) : std::nullopt,
+                     options_.page_access);
 }
 
 Response EngineApi::health() const {

@@ -10,6 +10,7 @@
 #include "tqcache/serve/http_message.h"
 #include "tqcache/serve/http_server.h"
 #include "tqcache/serve/operations.h"
+#include "tqcache/serve/prompt_page.h"
 
 namespace tqcache::serve {
 
@@ -18,6 +19,7 @@ struct EngineApiOptions {
   std::function<std::string(const Request&)> tenant_of;
   // Clients have keys: the page shows the prompts of one key. Otherwise it shows all.
   bool has_keys = false;
+  PageAccess page_access = {};
 };
 
 class EngineApi {

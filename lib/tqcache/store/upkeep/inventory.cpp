@@ -214,7 +214,7 @@ void add_prompts(const Inventory& inventory, const std::vector<NamedPrompt>& pro
 }
 
 void add_usage(const UsageNote& usage, StoreStats& stats) {
-  stats.runs += 1;
+  stats.runs += usage.wanted_tokens > 0 ? 1 : 0;
   stats.runs_that_found += usage.found_tokens > 0 ? 1 : 0;
   stats.wanted_tokens += static_cast<std::uint64_t>(usage.wanted_tokens);
   stats.found_tokens += static_cast<std::uint64_t>(usage.found_tokens);
