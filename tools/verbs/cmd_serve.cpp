@@ -71,8 +71,7 @@ struct ServeFlags {
   std::string config = "lossless";
   const Flag* config_flag = nullptr;
   std::string model;
-  std::int64_t min_tokens = 512;
-  std::int64_t save_every = 2048;
+  std::int64_t min_tokens = 256;
   std::optional<std::chrono::seconds> save_idle;
   std::optional<std::uint64_t> max_bytes;
   bool share_tenants = false;
@@ -332,7 +331,6 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
     proxy_options.keeper.share_tenants = flags.share_tenants;
     proxy_options.keeper.max_bytes = flags.max_bytes;
     proxy_options.min_tokens = flags.min_tokens;
-    proxy_options.save_every = flags.save_every;
     if (flags.save_idle) proxy_options.idle_save = *flags.save_idle;
   } else if (!flags.store.url.empty()) {
     return usage_error("--store needs --slot-dir, the folder of llama-server's --slot-save-path");
@@ -413,14 +411,8 @@ Action define_serve(FlagSet& app) {
       ->at_least(1)
       ->show_default()
       ->group(keeping);
-  app.add("--save-every", options->save_every,
-          "Save a growing conversation each time it passes a multiple of this many tokens")
-      ->type_name("N")
-      ->at_least(256)
-      ->show_default()
-      ->group(keeping);
   add_duration_flag(app, "--save-idle", options->save_idle,
-                    "Save a conversation that has rested this long (default: 30s)");
+                    "Save a conversation that has rested this long (default: 1s)");
   add_bytes_flag(app, "--max-bytes", options->max_bytes,
                  "Remove the least used data when the store has more than this")
       ->group(keeping);

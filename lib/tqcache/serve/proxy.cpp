@@ -710,6 +710,14 @@ class KeepingProxy : public Proxy {
     if (!lookup) return reuse;
     reuse.n_tokens = lookup->n_tokens;
     const auto parting = history_.nearest(tenant, asked.prompt);
+    if (!parting && options_.ledger != nullptr) {
+      // After a restart the texts are gone, and blocks of tokens can be compared.
+      const auto kept = options_.ledger->nearest({tenant, keeper_->model_name()}, lookup->tokens);
+      if (kept && kept->n_common + cache::kTokenBlock < kept->n_tokens) {
+        reuse.parts_at = kept->n_common;
+        reuse.parts_of = kept->n_tokens;
+      }
+    }
     if (!parting || parting->at >= parting->of || parting->at >= asked.prompt.size()) return reuse;
     const auto begin = server.tokenize(asked.prompt.substr(0, parting->at), nullptr);
     reuse.parts_at = begin ? std::ssize(*begin) : 0;
@@ -770,6 +778,7 @@ class KeepingProxy : public Proxy {
     if (n_reused > 0 && reuse.from == ReuseSource::kNothing) reuse.from = ReuseSource::kSlot;
     count_reuse(metrics_, reuse);
     log_.info("prompt", reuse_fields(reuse));
+    if (options_.ledger != nullptr) options_.ledger->note(lease.now.tenant.value_or(""), reuse);
   }
 
   // --- The background threads
