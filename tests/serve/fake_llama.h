@@ -67,6 +67,7 @@ class FakeLlama {
   // Answers are so many times as long, and from this character on their tokens are others than
   // those of their text, as those of a real model may be.
   std::atomic<int> n_repeats = 1;
+  std::atomic<bool> clears_idle_slots = false;  // when a task starts
   std::atomic<std::size_t> others_from = SIZE_MAX;
   std::string k_type = "f16";
   std::uint32_t n_streams = 1;
@@ -74,6 +75,10 @@ class FakeLlama {
   Slot slot(std::size_t i) {
     const std::lock_guard lock(mutex_);
     return slots_[i];
+  }
+  void put_into_slot(std::size_t i, std::vector<std::int32_t> tokens) {
+    const std::lock_guard lock(mutex_);
+    slots_[i].tokens = std::move(tokens);
   }
 
   // The answer to a prompt: what another prompt's answer would not be.
@@ -276,13 +281,27 @@ class FakeLlama {
                            serve::Client& client) {
     std::unique_lock lock(mutex_);
     std::size_t id = 0;
-    if (body.contains("id_slot")) id = body.at("id_slot").get<std::size_t>();
+    if (body.value("id_slot", -1) >= 0) {
+      id = body.at("id_slot").get<std::size_t>();
+    } else {
+      // The one that shares most, or was used longest ago.
+      const auto common = [&](const Slot& each) {
+        return std::ranges::mismatch(tokens, each.tokens).in1 - tokens.begin();
+      };
+      for (std::size_t i = 1; i < slots_.size(); ++i) {
+        const auto n = common(slots_[i]), n_best = common(slots_[id]);
+        if (n > n_best || (n == n_best && slots_[i].task < slots_[id].task)) id = i;
+      }
+    }
     Slot& slot = slots_.at(id);
     const auto end =
         std::mismatch(tokens.begin(), tokens.end(), slot.tokens.begin(), slot.tokens.end());
     const bool may_reuse = body.value("cache_prompt", true);
     const auto n_cached = may_reuse ? static_cast<std::size_t>(end.first - tokens.begin()) : 0;
     slot.task = ++last_task_;
+    for (Slot& other : slots_) {
+      if (clears_idle_slots && &other != &slot && !other.is_busy) other.tokens.clear();
+    }
     std::string text;
     for (int i = 0; i < n_repeats; ++i) text += answer_to(tokens);
     slot.tokens = tokens;

@@ -48,7 +48,7 @@ TEST_F(ProxyTest, ErrorsOfTheUpstreamServerArePassedOn) {
   const std::string bad =
       raw_exchange(proxy_->port(), post_text("/v1/chat/completions", "{not json"));
   EXPECT_EQ(status_of(bad), 400);
-  EXPECT_THAT(bad, HasSubstr("bad JSON"));
+  EXPECT_THAT(bad, HasSubstr("not one JSON object"));
 }
 
 TEST_F(ProxyTest, AnUpstreamServerThatIsGoneAndComesBack) {
@@ -216,11 +216,11 @@ TEST(ProxyFaults, HeadersOfOneConnectionStayThere) {
   RunningProxy proxy(options);
   const std::string answer = raw_exchange(
       proxy.port(),
-      "GET /a%2Fb/../c?d=e HTTP/1.1\r\nHost: outer\r\nConnection: close, X-Mine\r\nX-Mine: 1\r\n"
+      "GET /c?d=e HTTP/1.1\r\nHost: outer\r\nConnection: close, X-Mine\r\nX-Mine: 1\r\n"
       "X-Kept: 2\r\nX-Empty:\r\nAuthorization: Bearer outer\r\nAccept-Encoding: gzip\r\n\r\n");
   EXPECT_THAT(answer, HasSubstr("X-End: 2\r\nX-End: 3\r\n"));
   EXPECT_THAT(answer, Not(HasSubstr("X-Hop")));
-  EXPECT_THAT(seen, HasSubstr("GET /a%2Fb/../c?d=e HTTP/1.1\r\n"));
+  EXPECT_THAT(seen, HasSubstr("GET /c?d=e HTTP/1.1\r\n"));
   EXPECT_THAT(seen, HasSubstr("X-Kept: 2\r\n"));
   EXPECT_THAT(seen, HasSubstr("X-Empty:"));
   EXPECT_THAT(seen, HasSubstr("Accept-Encoding: gzip\r\n"));

@@ -85,6 +85,7 @@ class ProxyTest : public testing::Test {
   std::unique_ptr<FakeLlama> llama_;
   std::unique_ptr<RunningProxy> proxy_;
   serve::ProxyOptions options_;
+  std::chrono::milliseconds idle_save_{0};  // slots are saved after each answer
 
   std::filesystem::path make_folder(const char* name) {
     std::filesystem::create_directory(dir_ / name);
@@ -100,7 +101,8 @@ class ProxyTest : public testing::Test {
     options_.upstream.url = llama_->url();
     options_.slot_dir = slot_dir_;
     options_.backend = backend_.get();
-    options_.idle_save = options_.slot_timeout = options_.patience = std::chrono::hours(24 * 365);
+    options_.slot_timeout = options_.patience = std::chrono::hours(24 * 365);
+    options_.idle_save = idle_save_;
     proxy_ = std::make_unique<RunningProxy>(options_);
   }
   double metric(const char* name, const serve::Metrics::Labels& labels = {}) const {

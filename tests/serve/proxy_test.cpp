@@ -103,29 +103,78 @@ TEST_F(ProxyTest, ShortPromptsAreNotKept) {
   EXPECT_EQ(llama_->n_saves, 2);  // of the probe
 }
 
-TEST_F(ProxyTest, GrowingConversationsAreSavedAtFrontiersAndAtTheEnd) {
-  options_.save_every = 1024;
+TEST_F(ProxyTest, EachAnswerIsSaved) {
   start_llama();
   start_proxy();
   std::vector<std::pair<std::string, std::string>> messages = {{"system", long_text(1, 700)},
                                                                {"user", "a"}};
   std::int64_t n_cached = -1;
-  messages.emplace_back("assistant", ask(messages, n_cached));
-  ASSERT_TRUE(wait_for_saves(1));
-  EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "cold"}}), 1);
-  messages.emplace_back("user", long_text(5, 500));
-  messages.emplace_back("assistant", ask(messages, n_cached));
-  ASSERT_TRUE(wait_for_saves(2)) << proxy_->logged();
-  EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "continued"}}), 1);
-  messages.emplace_back("user", long_text(6, 300));
+  for (std::size_t turn = 1; turn < 4; ++turn) {
+    messages.emplace_back("assistant", ask(messages, n_cached));
+    ASSERT_TRUE(wait_for_saves(turn)) << proxy_->logged();
+    messages.emplace_back("user", "more");
+  }
+  EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "idle"}}), 3);
+  start_llama();
+  start_proxy();
   ask(messages, n_cached);
+  // All but what the last request added.
+  EXPECT_GE(n_cached, std::ssize(FakeLlama::render(chat(messages).at("messages"))) - 64);
+}
+
+TEST_F(ProxyTest, WhatHasNotRestedIsSavedAtTheEnd) {
+  idle_save_ = std::chrono::hours(24 * 365);
+  start_llama();
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1000)}, {"user", "a"}}, n_cached);
   proxy_->server->stop(std::chrono::seconds(280));
   proxy_->proxy->flush(std::chrono::seconds(280));
   EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "shutdown"}}), 1);
   start_llama();
   start_proxy();
-  ask(messages, n_cached);
-  EXPECT_GE(n_cached, 1536);
+  ask({{"system", long_text(1, 1000)}, {"user", "b"}}, n_cached);
+  EXPECT_GE(n_cached, 1000);
+}
+
+// llama-server without options clears idle slots when a task starts.
+TEST_F(ProxyTest, ClearedSlotIsRestoredFromTheStore) {
+  idle_save_ = std::chrono::hours(24 * 365);
+  start_llama(4);
+  llama_->clears_idle_slots = true;
+  start_proxy();
+  std::vector<std::pair<std::string, std::string>> a = {{"system", long_text(1, 1000)},
+                                                        {"user", "a"}},
+                                                   b = {{"system", long_text(2, 1000)},
+                                                        {"user", "b"}};
+  std::int64_t n_cached = -1;
+  for (int turn = 0; turn < 4; ++turn) {
+    for (auto* const each : {&a, &b}) {
+      const auto n_before = std::ssize(FakeLlama::render(chat(*each).at("messages")));
+      each->emplace_back("assistant", ask(*each, n_cached));
+      // The one turn in which the server is found to have no RAM for prompts computes all.
+      if (turn > 1) {
+        EXPECT_GE(n_cached, n_before - 64) << turn << proxy_->logged();
+      }
+      each->emplace_back("user", "more");
+    }
+  }
+  EXPECT_EQ(llama_->n_wrong_restores, 0);
+}
+
+TEST_F(ProxyTest, SlotThatHoldsAnotherPromptIsNotStored) {
+  idle_save_ = std::chrono::hours(24 * 365);
+  start_llama(1);
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1000)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_until([&] { return proxy_->n_logged("event=prompt ") == 1; }));
+  // The task stays the same: nothing but the tokens shows it.
+  llama_->put_into_slot(0, FakeLlama::tokens_of(long_text(7, 1400)));
+  proxy_->server->stop(std::chrono::seconds(280));
+  proxy_->proxy->flush(std::chrono::seconds(280));
+  EXPECT_EQ(proxy_->n_logged("event=keep slot="), 0u) << proxy_->logged();
+  EXPECT_EQ(proxy_->n_logged("event=drop"), 1u) << proxy_->logged();
 }
 
 TEST_F(ProxyTest, QuantizedFormsAreStored) {
@@ -312,26 +361,6 @@ TEST_F(ProxyTest, PromptsOfTokens) {
   EXPECT_GE(Json::parse(body_of(answer)).at("timings").at("cache_n"), 1280);
 }
 
-TEST(LlamaServer, TheBodyKeepsItsBytes) {
-  EXPECT_EQ(serve::with_slot(R"( {"a" : 1.50, "b":"\u00e9"} )", 3),
-            R"( {"id_slot":3,"cache_prompt":true,"a" : 1.50, "b":"\u00e9"} )");
-  EXPECT_EQ(serve::with_slot("{ }", 0), R"({"id_slot":0,"cache_prompt":true })");
-}
-
-TEST(LlamaServer, TheLastFieldIsThatReuseIsNotWanted) {
-  EXPECT_EQ(serve::without_reuse(R"( {"cache_prompt":true} )"),
-            R"( {"cache_prompt":true,"cache_prompt":false} )");
-  EXPECT_EQ(serve::without_reuse("{ }"), R"({ "cache_prompt":false})");
-  EXPECT_EQ(serve::without_reuse("[]"), std::nullopt);
-  EXPECT_EQ(serve::without_reuse("{"), std::nullopt);
-}
-
-TEST(LlamaServer, PathsAreDecoded) {
-  EXPECT_EQ(serve::decoded_path("/%73lots/0"), "/slots/0");
-  EXPECT_EQ(serve::decoded_path("/a%2fb%"), "/a/b%");
-  EXPECT_EQ(serve::decoded_path("%zz%4"), "%zz%4");
-}
-
 TEST(LlamaServer, OtherInterfacesBecomeChats) {
   EXPECT_EQ(serve::as_chat(Api::kMessages,
                            R"({"system":[{"type":"text","text":"S"}],"messages":[
@@ -347,90 +376,6 @@ TEST(LlamaServer, OtherInterfacesBecomeChats) {
             R"({"role":"tool","tool_call_id":"1","content":"R"}]})");
   EXPECT_EQ(serve::as_chat(Api::kResponses, R"({"instructions":"I","input":"U"})"),
             R"({"messages":[{"role":"system","content":"I"},{"role":"user","content":"U"}]})");
-}
-
-serve::SlotState state(std::int64_t id, std::optional<std::int64_t> task, std::int64_t n) {
-  return {.id = id, .task = task, .n_tokens = n};
-}
-
-TEST(SlotTable, NoticesRestartsAndOtherClients) {
-  serve::SlotTable table;
-  table.reset(2);
-  auto choice = table.acquire("prompt", "", nullptr, std::chrono::milliseconds(0));
-  ASSERT_TRUE(choice);
-  serve::KnownSlot now = choice->before;
-  now.prompt = "prompt";
-  now.has_changed = now.has_content = true;
-  table.release(choice->slot, now);
-  const auto id = static_cast<std::int64_t>(choice->slot);
-  EXPECT_FALSE(table.observe({state(id, 5, 100)}, table.change()));
-  EXPECT_EQ(table.snapshot()[choice->slot].prompt, "prompt");
-  EXPECT_EQ(table.snapshot()[choice->slot].n_tokens, 100);
-  // Another client used it.
-  EXPECT_FALSE(table.observe({state(id, 7, 50)}, table.change()));
-  EXPECT_EQ(table.snapshot()[choice->slot].prompt, "");
-  EXPECT_TRUE(table.observe({state(id, std::nullopt, 0)}, table.change()));
-  EXPECT_FALSE(table.snapshot()[choice->slot].has_content);
-}
-
-TEST(SlotTable, OldNewsDoNotCount) {
-  serve::SlotTable table;
-  table.reset(1);
-  const std::uint64_t before = table.change();
-  auto choice = table.acquire("prompt", "", nullptr, std::chrono::milliseconds(0));
-  ASSERT_TRUE(choice);
-  serve::KnownSlot now = choice->before;
-  now.prompt = "prompt";
-  now.task = 5;
-  table.release(0, now);
-  EXPECT_FALSE(table.observe({state(0, std::nullopt, 0)}, before));
-  EXPECT_EQ(table.snapshot()[0].prompt, "prompt");
-}
-
-TEST(SlotTable, TheNextTurnWaitsForTheLastOne) {
-  serve::SlotTable table(std::chrono::hours(1));
-  table.reset(2);
-  const auto first = table.acquire("turn 1", "", nullptr, std::chrono::milliseconds(0));
-  ASSERT_TRUE(first);
-  std::thread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    serve::KnownSlot now = first->before;
-    now.prompt = "turn 1";
-    now.tenant = "";
-    table.release(first->slot, now);
-  });
-  const auto next = table.acquire("turn 1, turn 2", "", nullptr, std::chrono::hours(1));
-  later.join();
-  ASSERT_TRUE(next);
-  EXPECT_EQ(next->slot, first->slot);
-  EXPECT_TRUE(next->is_warm);
-}
-
-TEST(SlotTable, WaitsForASlot) {
-  serve::SlotTable table;
-  table.reset(1);
-  const auto first = table.acquire("a", "", nullptr, std::chrono::milliseconds(0));
-  ASSERT_TRUE(first);
-  EXPECT_FALSE(table.acquire("b", "", nullptr, std::chrono::milliseconds(20)));
-  std::thread later([&] { table.release(first->slot, first->before); });
-  EXPECT_TRUE(table.acquire("b", "", nullptr, std::chrono::hours(1)));
-  later.join();
-}
-
-TEST(SlotTable, ASlotThatIsNotWantedIsNeverInUse) {
-  serve::SlotTable table;
-  table.reset(1);
-  const std::uint64_t before = table.change();
-  bool is_free = false;
-  EXPECT_FALSE(table.try_acquire(0, [&](const serve::KnownSlot& slot) {
-    is_free = !slot.is_used;
-    return false;
-  }));
-  EXPECT_TRUE(is_free);
-  EXPECT_EQ(table.change(), before);
-  EXPECT_TRUE(table.try_acquire(0, [](const serve::KnownSlot&) { return true; }));
-  EXPECT_FALSE(table.try_acquire(0, [](const serve::KnownSlot&) { return true; }));
-  EXPECT_FALSE(table.try_acquire(1, [](const serve::KnownSlot&) { return true; }));
 }
 
 }  // namespace

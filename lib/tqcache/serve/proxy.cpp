@@ -169,6 +169,7 @@ class KeepingProxy : public Proxy {
   struct Lookup {
     std::vector<std::int32_t> tokens = {};  // empty: too short to be kept
     std::int64_t n_tokens = 0;              // of the prompt, or a guess
+    std::int64_t common_bytes = 0, common_tokens = 0;  // SlotTable::Wanted
     PromptKeeper::Found found = {};
   };
 
@@ -213,7 +214,9 @@ class KeepingProxy : public Proxy {
     if (Clock::now() < next_bind_) return false;
     keeper_->unbind();
     const Result<void> bound = bind();
-    next_bind_ = Clock::now() + kRetryInterval;
+    // A server that cannot be reached may be there with the next request.
+    const bool may_be_soon = !bound && bound.error().code == ErrorCode::kIo;
+    next_bind_ = Clock::now() + (may_be_soon ? milliseconds(0) : kRetryInterval);
     metrics_.set("tqcache_keeping", bound ? 1 : 0);
     if (!bound) {
       const Error& error = bound.error();
@@ -258,7 +261,9 @@ class KeepingProxy : public Proxy {
   Result<bool> observe() {
     const std::uint64_t change = table_.change();
     TQC_TRY_ASSIGN(const std::vector<SlotState> states, server_.slots());
-    return table_.observe(states, change);
+    const bool was_restarted = table_.observe(states, change);
+    if (was_restarted) must_bind_ = true;  // maybe with another model
+    return was_restarted;
   }
 
   bool is_asleep() const {
@@ -475,15 +480,15 @@ class KeepingProxy : public Proxy {
       }
       if (const auto was_restarted = observe(); was_restarted && *was_restarted) {
         order.reset();
-        must_bind_ = true;  // maybe with another model
         if (!is_ready()) return pass_on_unsteered(request, route, body, client, "not_ready");
         lookup.reset();
         continue;
       }
       auto choice = table_.take_continued(asked.prompt, tenant);
       if (!choice && lookup) {
-        const SlotTable::Wanted wanted{asked.prompt, tenant, lookup->n_tokens,
-                                       lookup->found.n_tokens()};
+        const SlotTable::Wanted wanted{asked.prompt,         tenant,
+                                       lookup->n_tokens,     lookup->found.n_tokens(),
+                                       lookup->common_bytes, lookup->common_tokens};
         choice = table_.take(wanted, Clock::now() < patience);
       }
       if (choice) {
@@ -595,6 +600,15 @@ class KeepingProxy : public Proxy {
       metrics_.add("tqcache_prompt_tokens_total", static_cast<double>(lookup.n_tokens));
       if (lookup.n_tokens < options_.min_tokens) return {};
       lookup.tokens = std::move(tokens);
+      lookup.common_bytes = table_.longest_common(asked.prompt, tenant);
+      const std::string_view common =
+          std::string_view(asked.prompt).substr(0, static_cast<std::size_t>(lookup.common_bytes));
+      if (!asked.tokens.empty()) {
+        lookup.common_tokens = std::ranges::count(common, '\x01');
+      } else if (!common.empty()) {
+        TQC_TRY_ASSIGN(const auto begin, server.tokenize(std::string(common), &client));
+        lookup.common_tokens = std::ssize(begin);
+      }
       saver_->wait_for(asked.prompt, tenant, client, kPutPatience);
       TQC_TRY_ASSIGN(lookup.found, keeper_->find(lookup.tokens, tenant));
       metrics_.add("tqcache_store_lookups_total");
@@ -736,8 +750,8 @@ class KeepingProxy : public Proxy {
     using From = SlotTable::From;
     KnownSlot& now = lease.now;
     const AnswerEnd end = read_answer_end(lease.tail);
-    if (end.n_reused && end.n_computed) {
-      const std::int64_t n_reused = *end.n_reused, n_computed = *end.n_computed;
+    if (end.n_computed) {
+      const std::int64_t n_reused = end.n_reused.value_or(0), n_computed = *end.n_computed;
       metrics_.add("tqcache_computed_tokens_total", static_cast<double>(n_computed));
       now.n_prompt = n_reused + n_computed;
       now.n_expected = end.n_predicted ? now.n_prompt + *end.n_predicted - 1 : 0;
@@ -807,10 +821,7 @@ class KeepingProxy : public Proxy {
       if (must_bind_) {
         if (const auto asleep = server_.is_sleeping(); !asleep || !*asleep) is_ready();
       } else if (must_look) {
-        const auto was_restarted = observe();
-        if (was_restarted && *was_restarted) {
-          must_bind_ = true;  // maybe with another model; the next request would not see it any more
-        }
+        [[maybe_unused]] const auto ignored = observe();
       }
       if (!must_bind_) save_resting();
       lock.lock();
@@ -831,12 +842,7 @@ class KeepingProxy : public Proxy {
     Order order(table_, *this, nullptr, Clock::now() + milliseconds(1000));
     if (!order) return;
     const auto was_restarted = observe();
-    if (!was_restarted) return;
-    if (*was_restarted) {
-      must_bind_ = true;
-      return;
-    }
-    saver_->save_all("idle", has_rested);
+    if (was_restarted && !*was_restarted) saver_->save_all("idle", has_rested);
   }
 
   // Puts saved slots into the store.

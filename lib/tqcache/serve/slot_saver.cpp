@@ -167,7 +167,8 @@ Result<void> SlotSaver::put(Pending& next) {
     is_it = n > 0 && std::equal(prompt.begin(), prompt.begin() + n, tokens.begin());
     return is_it;
   };
-  const auto kept = keeper_.keep(file, next.file.path(), tenant, check,
+  const SlotFile scratch(folder_);
+  const auto kept = keeper_.keep(file, scratch.path(), tenant, check,
                                  [&](const auto& tokens) { return likely_ends(known, tokens); });
   if (!kept && kept.error().code == ErrorCode::kMismatch) {
     // Somebody else used the slot, or its context was shifted.

@@ -23,9 +23,17 @@ std::int64_t common_bytes(std::string_view a, std::string_view b) {
 // Tokens of the first bytes of a prompt, as far as a slot has them.
 std::int64_t tokens_in(const SlotTable::Wanted& wanted, std::int64_t n_bytes,
                        std::int64_t n_held) {
-  const auto size = static_cast<double>(std::max<std::size_t>(wanted.prompt.size(), 1));
-  const double n = static_cast<double>(n_bytes) / size * static_cast<double>(wanted.n_tokens);
-  return std::min(n_held, static_cast<std::int64_t>(n));
+  // Known at the beginning, at the place that was counted, and at the end; between them in
+  // proportion.
+  const bool is_behind = n_bytes > wanted.common_bytes;
+  const std::int64_t from = is_behind ? wanted.common_bytes : 0;
+  const std::int64_t to = is_behind ? std::ssize(wanted.prompt) : wanted.common_bytes;
+  const std::int64_t n_from = is_behind ? wanted.common_tokens : 0;
+  const std::int64_t n_to = is_behind ? wanted.n_tokens : wanted.common_tokens;
+  const double part = static_cast<double>(n_bytes - from) /
+                      static_cast<double>(std::max<std::int64_t>(to - from, 1));
+  const double n = static_cast<double>(n_to - n_from) * part;
+  return std::min(n_held, n_from + static_cast<std::int64_t>(n));
 }
 
 }  // namespace
@@ -268,6 +276,19 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
   }
   if (wanted.n_stored >= kSameTokens) return choose(free, From::kStore, wanted.n_stored);
   return choose(free, From::kNothing, 0);
+}
+
+std::int64_t SlotTable::longest_common(std::string_view prompt, std::string_view tenant) const {
+  const std::lock_guard lock(mutex_);
+  std::int64_t longest = 0;
+  for (const std::vector<KnownSlot>* const held : {&slots_, &ram_}) {
+    for (const KnownSlot& each : *held) {
+      if (each.tenant == tenant && each.n_tokens > 0) {
+        longest = std::max(longest, common_bytes(each.prompt, prompt));
+      }
+    }
+  }
+  return longest;
 }
 
 bool SlotTable::continues_running(std::string_view prompt, std::string_view tenant) const {

@@ -108,6 +108,9 @@ class SlotTable {
     std::string_view tenant;
     std::int64_t n_tokens = 0;
     std::int64_t n_stored = 0;
+    // The tokens of its first longest_common() bytes: those of other places are estimated.
+    std::int64_t common_bytes = 0;
+    std::int64_t common_tokens = 0;
   };
   struct Choice {
     std::size_t slot = 0;
@@ -124,6 +127,8 @@ class SlotTable {
   // is left alone while one is empty, if it keeps its content. nullopt: all slots are in use, or
   // the prompt should wait for the running request that it continues.
   std::optional<Choice> take(const Wanted& wanted, bool is_patient);
+  // The most bytes that a prompt has in common with what a slot holds, or the server's RAM.
+  std::int64_t longest_common(std::string_view prompt, std::string_view tenant) const;
   // Whether such a request runs.
   bool continues_running(std::string_view prompt, std::string_view tenant) const;
   // Takes this slot if nobody uses it and its state is the wanted one. A slot that is not wanted is
