@@ -168,6 +168,24 @@ TEST(PromptLedgerHits, WhatTheStoreGaveBecomesAnEntry) {
   EXPECT_TRUE(ledger.entries("carl").empty());
 }
 
+// The list does not count a hit for a prompt that shares the system prompt alone.
+TEST(PromptLedgerHits, TwoConversationsWithOneSystemPromptAreTwoEntries) {
+  PromptLedger ledger;
+  Ids one = tokens(0, 1500), two = tokens(0, 1500);
+  for (std::size_t i = 600; i < two.size(); ++i) two[i] = 5;
+  ledger.hit(kAnn, one, 1400, 1.0, 1);
+  ledger.hit(kAnn, two, 1300, 1.0, 2);
+  const auto entries = ledger.entries("ann");
+  ASSERT_EQ(entries.size(), 2u);
+  for (const KeptPrompt& entry : entries) EXPECT_EQ(entry.hits, 1);
+  // A third one with that system prompt counts for one that has it.
+  Ids three = tokens(0, 900);
+  for (std::size_t i = 550; i < three.size(); ++i) three[i] = 6;
+  ledger.hit(kAnn, three, 512, 1.0, 3);
+  EXPECT_EQ(ledger.entries("ann").size(), 2u);
+  EXPECT_EQ(ledger.entries("ann")[0].hits, 2);
+}
+
 TEST(PromptLedgerRecent, TheLastPromptsOfATenantAreListed) {
   PromptLedger ledger;
   for (std::int64_t i = 1; i <= 60; ++i) ledger.note("ann", {.n_tokens = i});

@@ -256,7 +256,7 @@ struct PromptRecord {
 
 struct UsageNote {
   std::int64_t created = 0;
-  std::int64_t wanted_tokens = 0;  // of the prompt
+  std::int64_t wanted_tokens = 0;  // of the prompt; 0: nothing was looked up, the bytes count alone
   std::int64_t found_tokens = 0;   // of these, found in the store
   std::uint64_t read_bytes = 0, stored_bytes = 0;
 };

@@ -151,16 +151,18 @@ void PromptLedger::hit(const PromptOwner& owner, std::span<const std::int32_t> p
   const std::lock_guard lock(mutex_);
   std::string tenant = digest_of(owner.tenant);
   Chain chain = chain_of(prompt);
-  const std::optional<std::size_t> known = nearest_slot(tenant, owner.model, chain);
-  Slot* source = known ? &slots_[*known] : nullptr;
-  if (source == nullptr) {
-    const std::int64_t n_kept = std::clamp<std::int64_t>(cached_tokens, 0, std::ssize(prompt));
-    if (n_kept < cache::kTokenBlock) return;
-    chain.resize(static_cast<std::size_t>(n_kept / cache::kTokenBlock));
+  const std::optional<std::size_t> nearest = nearest_slot(tenant, owner.model, chain);
+  Slot* source = nearest ? &slots_[*nearest] : nullptr;
+  const std::int64_t n_kept = std::clamp<std::int64_t>(cached_tokens, 0, std::ssize(prompt));
+  const auto n_blocks = static_cast<std::size_t>(n_kept / cache::kTokenBlock);
+  const std::size_t n_known = source ? n_shared_blocks(source->prompt.chain, chain) : 0;
+  if (n_known < n_blocks) {
+    chain.resize(n_blocks);
     source = &add_slot(std::move(tenant), owner.model, now);
     source->prompt.n_tokens = n_kept;
     source->prompt.chain = std::move(chain);
   }
+  if (source == nullptr) return;
   ++source->prompt.hits;
   source->prompt.hit_tokens += cached_tokens;
   source->prompt.saved_seconds += saved_seconds;

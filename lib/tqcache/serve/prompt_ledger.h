@@ -67,8 +67,8 @@ class PromptLedger {
   explicit PromptLedger(std::optional<SecretKey> key = {});
 
   // A prompt begins with tokens that did not have to be computed. Counts for the entry that shares
-  // the most token blocks with it. If there is none, these tokens become an entry: they were kept
-  // before the ledger began. `now`: seconds since 1970.
+  // the most token blocks with it. If none has all blocks of these tokens, they become an entry:
+  // they were kept before the ledger began. `now`: seconds since 1970.
   void hit(const PromptOwner& owner, std::span<const std::int32_t> prompt,
            std::int64_t cached_tokens, double saved_seconds, std::int64_t now);
 
