@@ -273,6 +273,7 @@ _tqcache() {
         --save-every) :; return ;;
         --save-idle) :; return ;;
         --max-bytes) :; return ;;
+        --max-write) :; return ;;
         --page-file) files -f; return ;;
         --api-key-file) files -f; return ;;
         --upstream-key-file) files -f; return ;;
@@ -283,7 +284,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --share-tenants --page-file --api-key-file --upstream-key-file --max-body --max-connections --upstream-timeout --grace --key-file -q --quiet"
+        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --max-write --share-tenants --page-file --api-key-file --upstream-key-file --max-body --max-connections --upstream-timeout --grace --key-file -q --quiet"
         return
       fi
       :

@@ -299,6 +299,7 @@ complete -c tqcache -n '__tqcache_using serve' -l min-tokens -x -d 'Shorter prom
 complete -c tqcache -n '__tqcache_using serve' -l save-every -x -d 'Save a growing conversation each time it passes a multiple of this many tokens'
 complete -c tqcache -n '__tqcache_using serve' -l save-idle -x -d 'Save a conversation that has rested this long'
 complete -c tqcache -n '__tqcache_using serve' -l max-bytes -x -d 'Remove the least used data when the store has more than this'
+complete -c tqcache -n '__tqcache_using serve' -l max-write -x -d 'Write no more than this, to spare an SSD'
 complete -c tqcache -n '__tqcache_using serve' -l share-tenants -d 'Clients with different API keys use the same stored prompts and slots'
 complete -c tqcache -n '__tqcache_using serve' -l page-file -r -F -d 'File that keeps the list of the page with the kept prompts over restarts'
 complete -c tqcache -n '__tqcache_using serve' -l api-key-file -r -F -d 'File with the keys, one per line, of which every request needs one'

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tqcache/error.h"
@@ -26,6 +27,7 @@
 #include "tqcache/serve/prompt_ledger.h"
 #include "tqcache/serve/slot_table.h"
 #include "tqcache/serve/upstream.h"
+#include "tqcache/serve/write_budget.h"
 #include "tqcache/store.h"
 
 namespace tqcache::serve {
@@ -39,8 +41,9 @@ struct ProxyOptions {
   std::filesystem::path slot_dir = {};
   store::Backend* backend = nullptr;
   KeeperOptions keeper = {};
-  std::int64_t min_tokens = 512;   // shorter prompts are not kept
-  std::int64_t save_every = 2048;  // tokens of a conversation between two saves
+  std::optional<WriteLimit> max_write = {};  // slot files on a disk, and new bytes of the store
+  std::int64_t min_tokens = 512;             // shorter prompts are not kept
+  std::int64_t save_every = 2048;            // tokens of a conversation between two saves
   // A conversation that has rested this long is saved, too.
   std::chrono::milliseconds idle_save{30'000};
   // Clients with different keys are expected (and keeper.share_tenants does not allow them to
