@@ -165,6 +165,7 @@ complete -c tqcache -n '__tqcache_using convert' -l llama-k-type -x -d 'With --t
 complete -c tqcache -n '__tqcache_using convert' -l llama-v-type -x -d 'With --to llama-*'
 complete -c tqcache -n '__tqcache_using convert' -l llama-flash-attention -x -a 'on off' -d 'With --to llama-*'
 complete -c tqcache -n '__tqcache_using convert' -l llama-server-tokens -d 'With --to llama-*'
+complete -c tqcache -n '__tqcache_using convert' -l llama-streams -x -d 'With --to llama-*'
 complete -c tqcache -n '__tqcache_using convert' -s t -l threads -x -d 'Number of threads'
 complete -c tqcache -n '__tqcache_using convert' -l max-memory -x -d 'Limit for the values of caches in memory'
 complete -c tqcache -n '__tqcache_using convert' -s f -l force -d 'Overwrite the output file'
