@@ -238,6 +238,7 @@ void report_fallback(const Console& console, const cache::CacheDesc& info,
     if (is_window && options.windows != cache::WindowForm::kTurboCentered) continue;
     const cache::AttentionDesc* attention = cache::attention_of(layer);
     if (attention == nullptr || attention->k.quant) continue;
+    if (keys.keep_small_heads && attention->shape.head_dim < codec::kMinHeadDim) continue;
     const auto got =
         cache::key_centering(keys.center, info.identity.rope, attention->shape.head_dim);
     if (got == keys.center) continue;
