@@ -127,12 +127,13 @@ _tqcache() {
         --llama-k-type) :; return ;;
         --llama-v-type) :; return ;;
         --llama-flash-attention) words "on off"; return ;;
+        --llama-streams) :; return ;;
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -o --output --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --outlier-policy --group-size --sink-tokens --center --boundary-layers --windows --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-outlier-policy --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-outlier-policy --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids-file --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens -t --threads --max-memory -f --force --key-file -q --quiet --json"
+        words "--help -o --output --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --outlier-policy --group-size --sink-tokens --center --boundary-layers --windows --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-outlier-policy --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-outlier-policy --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids-file --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens --llama-streams -t --threads --max-memory -f --force --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -273,6 +274,7 @@ _tqcache() {
         --save-every) :; return ;;
         --save-idle) :; return ;;
         --max-bytes) :; return ;;
+        --max-write) :; return ;;
         --page-file) files -f; return ;;
         --api-key-file) files -f; return ;;
         --admin-key-file) files -f; return ;;

@@ -187,6 +187,23 @@ TEST(PlanLayers, RefusesWhatIsOutOfRange) {
   EXPECT_THAT(errors[6].message, HasSubstr("times as wide"));
 }
 
+TEST(PlanLayers, KeepsHeadsThatAreTooSmallForACodecWhereThatIsWanted) {
+  Cache cache = test::random_cache(1, 2, Dtype::kF16, {2, 31}, 1);
+  cache.layers.push_back(test::random_cache(1, 2, Dtype::kF16, {2, 32}, 1).layers[0]);
+  ConvertOptions options;
+  const auto refused = plan_layers(describe(cache), options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().message,
+            "layer 0 k: head_dim 31: outside 32 to 1024; it can stay dense (--bits 16)");
+  options.keys.keep_small_heads = options.values.keep_small_heads = true;
+  const std::vector<SidePlan> plans = plan_layers(describe(cache), options).value();
+  EXPECT_TRUE(plans[0].dense && plans[1].dense);
+  EXPECT_FALSE(plans[2].dense || plans[3].dense);
+  options.values.keep_small_heads = false;
+  EXPECT_THAT(plan_layers(describe(cache), options).error().message, HasSubstr("layer 0 v: "));
+}
+
 TEST(PlanLayers, NamesTheLayerWhoseSizesDoNotGoTogether) {
   const auto refusal = [](auto change) {
     ConvertOptions options;

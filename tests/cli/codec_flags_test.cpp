@@ -203,6 +203,32 @@ TEST(CodecFlags, WhatTheHeadsCannotTakeNamesTheLayer) {
   EXPECT_EQ(dir.entry_count(), 1u);
 }
 
+TEST(CodecFlags, HeadsThatAreTooSmallStayDenseUnlessBitsAreAskedFor) {
+  const TempDir dir;
+  const std::string dense = (dir / "dense.kv").string();
+  ASSERT_TRUE(
+      format::write_cache_file(random_cache(1, 600, Dtype::kF16, {2, 16}, 3), dense, {}).ok());
+  const auto path = [&](const char* name) { return (dir / name).string(); };
+  EXPECT_THAT(must({"convert", dense, path("a.tqkv")}).err,
+              AllOf(HasSubstr("3 layers stayed dense: only a head_dim of 32 or more is quantized"),
+                    testing::Not(HasSubstr("RoPE"))));
+  const json diff = json::parse(must({"diff", dense, path("a.tqkv"), "--json"}).out);
+  EXPECT_EQ(diff["k"]["max_abs"], 0);
+  EXPECT_EQ(diff["v"]["max_abs"], 0);
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--bits", "4"},
+                                                {"--preset", "turbo4"},
+                                                {"--quality", "balanced"},
+                                                {"--config", "turbo4"},
+                                                {"--value-bits", "4"}}) {
+    std::vector<std::string> args = {"convert", dense, path("b.tqkv")};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const Output output = tqcache(args);
+    EXPECT_EQ(output.exit_code, 21) << flags[0];
+    EXPECT_THAT(output.err, AllOf(HasSubstr("layer 0 k: head_dim 16"), HasSubstr("--bits 16")));
+  }
+  must({"convert", dense, path("b.tqkv"), "--bits", "16"});
+}
+
 TEST(CodecFlags, SaysWhenKeysCannotBeCenteredBeforeRope) {
   const TempDir dir;
   const std::string path = (dir / "a.kv").string();

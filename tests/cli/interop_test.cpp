@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 
@@ -250,6 +252,41 @@ TEST(Chain, FromLlamaCppToMlxLmAndBackChangesNoByte) {
         "16"});
   must({"convert", path("c.tqkv"), path("d.ggsn"), "-m", kOtherModel, "--llama-version", "9"});
   EXPECT_EQ(read_all(path("d.ggsn")), read_all(original));
+}
+
+// The number of streams, a u32, is behind the list of tokens.
+std::uint32_t streams_of(const std::string& sequence_file) {
+  const Bytes bytes = read_all(sequence_file);
+  std::uint32_t n_tokens = 0, n_streams = 0;
+  std::memcpy(&n_tokens, bytes.data() + 8, 4);
+  std::memcpy(&n_streams, bytes.data() + 12 + std::size_t{4} * n_tokens, 4);
+  return n_streams;
+}
+
+TEST(LlamaFiles, HaveTheStreamsOfTheFileThatTheyCameFrom) {
+  const TempDir dir;
+  const auto path = [&](const char* name) { return (dir / name).string(); };
+  const auto convert = [&](const char* from, const char* to, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"convert", path(from), path(to), "-m", kModel});
+    return tqcache(flags);
+  };
+  std::filesystem::copy_file(prefill_book(dir, 300), path("ours.tqkv"));
+  ASSERT_EQ(convert("ours.tqkv", "one.ggsq", {}).exit_code, 0);
+  EXPECT_EQ(streams_of(path("one.ggsq")), 1u);
+  ASSERT_EQ(convert("ours.tqkv", "four.ggsq", {"--llama-streams", "4"}).exit_code, 0);
+  EXPECT_EQ(streams_of(path("four.ggsq")), 4u);
+
+  ASSERT_EQ(convert("four.ggsq", "kept.tqkv", {"--bits", "16"}).exit_code, 0);
+  EXPECT_EQ(info_of(path("kept.tqkv"))["identity"]["llama_streams"], 4);
+  EXPECT_THAT(must({"info", path("kept.tqkv")}).out, HasSubstr("llama.cpp, 4 streams"));
+  ASSERT_EQ(convert("kept.tqkv", "again.ggsq", {}).exit_code, 0);
+  EXPECT_EQ(read_all(path("again.ggsq")), read_all(path("four.ggsq")));
+  ASSERT_EQ(convert("kept.tqkv", "other.ggsq", {"--llama-streams", "1"}).exit_code, 0);
+  EXPECT_EQ(read_all(path("other.ggsq")), read_all(path("one.ggsq")));
+  for (const char* n_streams : {"0", "1025", "-1", "two"}) {
+    EXPECT_EQ(convert("ours.tqkv", "no.ggsq", {"--llama-streams", n_streams}).exit_code, 2);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("no.ggsq")));
 }
 
 // --- refusals

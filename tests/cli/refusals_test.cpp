@@ -318,6 +318,24 @@ TEST(Refusals, NumbersThatAreTooLarge) {
 }
 
 // Before any work is done: the model does not exist.
+TEST(Refusals, AWriteLimitThatIsNoSizeWithAPeriod) {
+  if (tqcache({"serve", "--help"}).out.find("--max-write") == std::string::npos) GTEST_SKIP();
+  const TempDir dir;
+  const auto serve = [&](const std::string& limit) {
+    return tqcache({"serve", "--upstream", "http://127.0.0.1:1", "--slot-dir", dir.path(),
+                    "--store", "dir:" + (dir / "store").string(), "--max-write", limit});
+  };
+  for (const std::string limit : {"40G", "40G/week", "/day", "x/day", "40G/", "40G/day/day",
+                                  "-1G/day", "40G /day", "99999999T/day"}) {
+    expect_refusal(serve(limit), 2, "--max-write: " + limit + " is not a size with a period");
+  }
+  expect_refusal(serve("0/hour"), 2, "--max-write: with 0 bytes no prompt would be kept");
+  expect_refusal(tqcache({"serve", "-m", kModel, "--max-write", "1G/day"}), 2,
+                 "--max-write needs --upstream");
+  expect_refusal(tqcache({"serve", "--upstream", "http://127.0.0.1:1", "--max-write", "1G/day"}), 2,
+                 "--max-write needs --slot-dir");
+}
+
 TEST(Refusals, ABenchThatQuantizesNothing) {
   expect_refusal(tqcache({"bench", "-m", "/nonexistent", "--prompt-tokens", "100",
                           "--generation-tokens", "4"}),

@@ -121,6 +121,13 @@ TEST(Manifest, RefusesMoreHiddenTokensThanACacheMayHave) {
                      [](Manifest& m) { m.hidden_tokens->resize(65537); });
 }
 
+TEST(Manifest, RefusesNoStreamsAndTooMany) {
+  for (const std::uint32_t n_streams : {0U, cache::kMaxLlamaStreams + 1, UINT32_MAX}) {
+    expect_rule(ErrorCode::kCorrupt, std::to_string(n_streams) + " streams of llama.cpp",
+                [&](Manifest& m) { m.identity.llama_streams = n_streams; });
+  }
+}
+
 TEST(Manifest, RefusesShapesOutOfBounds) {
   const auto expect_shape = [](ErrorCode code, cache::HeadShape shape, std::string_view part) {
     expect_rule(code, part, [&](Manifest& m) { attention_of(m, kDenseLayer).shape = shape; });

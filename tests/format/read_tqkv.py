@@ -291,6 +291,7 @@ def content_name(manifest, sections):
 def read_model_fingerprint(identity):
     """The version and the digest, or (1, None) in files of older writers."""
     version, digest = identity.scalar(7, "B"), identity.fixed(8, 32)
+    require(identity.where(9) is None or 1 <= identity.scalar(9, "I") <= 1024, "streams")
     require(version != 1 and (version == 0) == (digest is None), "model fingerprint")
     return (version, digest.hex()) if version else (1, None)
 

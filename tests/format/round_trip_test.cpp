@@ -133,6 +133,7 @@ TEST(CacheFile, KeepsTheWholeIdentity) {
   builder.identity().adapter_fingerprint = Sha256{std::byte{7}};
   builder.identity().rope = {cache::RopeStyle::kInterleaved, 12, 10000.5};
   builder.identity().source_format = "mlx-lm";
+  builder.identity().llama_streams = 4;
   const cache::Cache cache = builder.dense({1, 4}).build();
   EXPECT_EQ(difference(cache, must(load(file_of(cache)))), "");
 }
@@ -148,6 +149,20 @@ TEST(CacheFile, KeepsAModelFingerprintOfAnyVersion) {
     EXPECT_EQ(info_of(file).content_name, name);
     EXPECT_THAT(damage_of(file), testing::IsEmpty());
   }
+}
+
+// The content digest stays the same, so that readers that do not know the field agree on it.
+TEST(CacheFile, KeepsTheNumberOfStreams) {
+  cache::Cache cache = CacheBuilder(1).dense({1, 4}).build();
+  const Bytes plain = file_of(cache);
+  for (const std::uint32_t n_streams : {2U, 1024U}) {
+    cache.identity.llama_streams = n_streams;
+    const Bytes file = file_of(cache);
+    EXPECT_EQ(must(load(file)).identity.llama_streams, n_streams);
+    EXPECT_EQ(info_of(file).content_name, info_of(plain).content_name);
+    EXPECT_THAT(damage_of(file), testing::IsEmpty());
+  }
+  EXPECT_EQ(must(load(plain)).identity.llama_streams, 1u);
 }
 
 // Writing them does not check the version.

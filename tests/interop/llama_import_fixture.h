@@ -129,6 +129,7 @@ inline void expect_imported(const LlamaGeometry& model, const StateSpec& spec,
                             const LlamaImport& options = {}) {
   auto imported = import_spec(model, spec, options);
   ASSERT_TRUE(imported) << imported.error().message;
+  EXPECT_EQ(imported->cache.identity.llama_streams, spec.profile.has_streams ? spec.n_streams : 1U);
   const auto cache = read_foreign(std::move(imported->cache));
   ASSERT_TRUE(cache) << cache.error().message;
   EXPECT_EQ(cache->tokens, spec.tokens);

@@ -426,7 +426,8 @@ inline bool same_identity(const cache::Identity& a, const cache::Identity& b) {
          a.weights_fingerprint == b.weights_fingerprint &&
          a.tokenizer_fingerprint == b.tokenizer_fingerprint &&
          a.adapter_fingerprint == b.adapter_fingerprint &&
-         a.model_fingerprint == b.model_fingerprint && a.source_format == b.source_format;
+         a.model_fingerprint == b.model_fingerprint && a.source_format == b.source_format &&
+         a.llama_streams == b.llama_streams;
 }
 
 }  // namespace difference_detail

@@ -115,7 +115,8 @@ class SideFlagAdder {
              "(calibration_variance) or in all tokens (rolling_variance)");
     add("group-size", side.group_size, "With --mode affine: channels per group, 32, 64 or 128",
         "N");
-    add("sink-tokens", side.sink_tokens, "First tokens to keep dense, 0 to 256. Default: 4; with --preset 0", "N");
+    add("sink-tokens", side.sink_tokens,
+        "First tokens to keep dense, 0 to 256. Default: 4; with --preset 0", "N");
     add_word("center", side.center, cache::kCenteringWords,
              "Subtract the mean before quantizing: pre-rope, post-rope or none");
   }
@@ -449,6 +450,9 @@ Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
   TQC_TRY(apply(SideChoices(flags.both, flags.values, "value-"), options.values));
   TQC_TRY_ASSIGN(options.boundary, parse_boundary(flags.boundary_layers));
   options.windows = value_of(cache::kWindowWords, flags.windows);
+  // Who asks for no number of bits does not insist on heads that are too small for any.
+  const bool is_asked = flags.preset || flags.both.bits || flags.keys.bits || flags.values.bits;
+  options.keys.keep_small_heads = options.values.keep_small_heads = !is_asked;
   return options;
 }
 

@@ -83,6 +83,7 @@ Result<void> write_llama(interop::LlamaFile kind, const cache::CacheReader& cach
   options.rotation = rotation == "off" ? interop::LlamaRotation::kOff : interop::LlamaRotation::kOn;
   options.flash_attention = flags.llama_flash_attention == "on";
   options.server_tokens = flags.llama_server_tokens;
+  options.n_streams = flags.llama_streams.value_or(cache.description().identity.llama_streams);
   options.overwrite = overwrite;
   return interop::export_llama_state(cache, *model.geometry, output, options, progress);
 }
@@ -124,6 +125,12 @@ void add_export_flags(FlagSet& app, ExportFlags& flags) {
       ->show_default();
   app.add("--llama-server-tokens", flags.llama_server_tokens,
           "With --to llama-*: add the token list that llama-server keeps per slot");
+  app.add("--llama-streams", flags.llama_streams,
+          "With --to llama-*: streams of the context that will read the file. 1: one slot, or a "
+          "unified cache; otherwise the number of slots (-np). Default: as in the llama.cpp file "
+          "that the cache came from, or 1")
+      ->type_name("N")
+      ->range(1, cache::kMaxLlamaStreams);
 }
 
 Result<Target> target_of(const ExportFlags& flags, const std::string& output) {

@@ -28,6 +28,7 @@ struct ExportFlags {
   std::string llama_v_type = "f16";
   std::string llama_flash_attention = "on";
   bool llama_server_tokens = false;
+  std::optional<std::uint32_t> llama_streams;  // absent: as many as the cache came from
 };
 void add_export_flags(FlagSet& app, ExportFlags& flags);
 

@@ -24,6 +24,7 @@ Json identity_json(const cache::Identity& identity) {
   json["fingerprint_version"] = model ? int{model->version} : 1;
   json["model_fingerprint"] = model ? Json(to_hex(model->digest)) : Json(nullptr);
   json["source_format"] = identity.source_format;
+  if (identity.llama_streams > 1) json["llama_streams"] = identity.llama_streams;
   return json;
 }
 

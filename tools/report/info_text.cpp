@@ -80,6 +80,11 @@ std::string model_fingerprint_text(const cache::Identity& identity) {
                      identity.model_fingerprint->version);
 }
 
+std::string source_text(const cache::Identity& identity) {
+  if (identity.llama_streams == 1) return identity.source_format;
+  return fmt::format("{}, {} streams", identity.source_format, identity.llama_streams);
+}
+
 std::string identity_text(const cache::Identity& identity) {
   if (!is_of_known_origin(identity)) return line("model", "unknown");
   const std::string adapter =
@@ -88,7 +93,7 @@ std::string identity_text(const cache::Identity& identity) {
          line("weights", "sha256 " + to_hex(identity.weights_fingerprint)) +
          line("tokenizer", "sha256 " + to_hex(identity.tokenizer_fingerprint)) +
          line("config", model_fingerprint_text(identity)) + line("adapter", adapter) +
-         line("rope", rope_text(identity.rope)) + line("values from", identity.source_format);
+         line("rope", rope_text(identity.rope)) + line("values from", source_text(identity));
 }
 
 std::string tensor_text(const cache::TensorDesc& tensor) {

@@ -157,6 +157,14 @@ std::vector<std::string> hints_of(const cache::CacheDesc& info, const Job& job,
                                   std::int64_t n_tokens) {
   std::vector<std::string> hints;
   if (job.target != Target::kTqkv || job.options.keep_all || is_unpacked(job.options)) return hints;
+  const auto n_small = std::ranges::count_if(info.layers, [](const cache::LayerDesc& layer) {
+    const auto* attention = std::get_if<cache::AttentionDesc>(&layer);
+    return attention != nullptr && attention->shape.head_dim < codec::kMinHeadDim;
+  });
+  if (n_small > 0 && job.options.keys.keep_small_heads) {
+    hints.push_back(fmt::format("{} stayed dense: only a head_dim of {} or more is quantized",
+                                counted(n_small, "layer"), codec::kMinHeadDim));
+  }
   if (n_tokens < cache::kTokenBlock) {
     hints.push_back(fmt::format("nothing was quantized: only full blocks of {} tokens are",
                                 cache::kTokenBlock));
@@ -230,6 +238,7 @@ void report_fallback(const Console& console, const cache::CacheDesc& info,
     if (is_window && options.windows != cache::WindowForm::kTurboCentered) continue;
     const cache::AttentionDesc* attention = cache::attention_of(layer);
     if (attention == nullptr || attention->k.quant) continue;
+    if (keys.keep_small_heads && attention->shape.head_dim < codec::kMinHeadDim) continue;
     const auto got =
         cache::key_centering(keys.center, info.identity.rope, attention->shape.head_dim);
     if (got == keys.center) continue;

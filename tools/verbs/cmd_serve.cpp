@@ -74,6 +74,7 @@ struct ServeFlags {
   std::int64_t min_tokens = 256;
   std::optional<std::chrono::seconds> save_idle;
   std::optional<std::uint64_t> max_bytes;
+  std::string max_write;
   bool share_tenants = false;
   std::string page_file;
   std::string api_key_file;
@@ -116,6 +117,22 @@ Result<std::vector<std::string>> read_keys(const std::string& file) {
   end_line();
   if (keys.empty()) return Error{ErrorCode::kInvalidArgument, "the file has no key", file};
   return keys;
+}
+
+// "40G/day", "500MB/hour". Errors: kInvalidArgument.
+Result<serve::WriteLimit> parse_write_limit(const std::string& text) {
+  const std::string expected =
+      fmt::format("--max-write: {} is not a size with a period such as 40G/day, 500MB/hour", text);
+  const std::size_t slash = text.find('/');
+  if (slash == std::string::npos) return usage_error(expected);
+  serve::WriteLimit limit;
+  const auto bytes = parse_bytes(text.substr(0, slash));
+  const std::string period = text.substr(slash + 1);
+  if (!bytes || (period != "day" && period != "hour")) return usage_error(expected);
+  if (*bytes == 0) return usage_error("--max-write: with 0 bytes no prompt would be kept");
+  limit.bytes = *bytes;
+  limit.period = std::chrono::hours(period == "day" ? 24 : 1);
+  return limit;
 }
 
 // An administrator's key is a key like the others.
@@ -300,6 +317,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   }
   if (flags.upstream.empty()) {
     if (!flags.slot_dir.empty()) return usage_error("--slot-dir needs --upstream");
+    if (!flags.max_write.empty()) return usage_error("--max-write needs --upstream");
     return run_embedded(console, flags);
   }
   const EmbeddedFlags& own = flags.embedded;
@@ -332,8 +350,13 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
     proxy_options.keeper.max_bytes = flags.max_bytes;
     proxy_options.min_tokens = flags.min_tokens;
     if (flags.save_idle) proxy_options.idle_save = *flags.save_idle;
+    if (!flags.max_write.empty()) {
+      TQC_TRY_ASSIGN(proxy_options.max_write, parse_write_limit(flags.max_write));
+    }
   } else if (!flags.store.url.empty()) {
     return usage_error("--store needs --slot-dir, the folder of llama-server's --slot-save-path");
+  } else if (!flags.max_write.empty()) {
+    return usage_error("--max-write needs --slot-dir: without it nothing is written");
   }
   KeptLedger kept(console, flags.page_file, proxy_options.keeper.salt, log);
   proxy_options.ledger = &kept.ledger();
@@ -415,6 +438,11 @@ Action define_serve(FlagSet& app) {
                     "Save a conversation that has rested this long (default: 1s)");
   add_bytes_flag(app, "--max-bytes", options->max_bytes,
                  "Remove the least used data when the store has more than this")
+      ->group(keeping);
+  app.add("--max-write", options->max_write,
+          "Write no more than this, to spare an SSD: 40G/day, 500MB/hour; needs --upstream")
+      ->type_name("SIZE/PERIOD")
+      ->not_empty()
       ->group(keeping);
   app.add("--share-tenants", options->share_tenants,
           "Clients with different API keys use the same stored prompts and slots")

@@ -145,6 +145,7 @@ inline constexpr std::int64_t kMaxKvHeads = 1024;
 inline constexpr std::int64_t kMaxHeadDim = 1024;
 
 inline constexpr std::size_t kMaxTextBytes = 1024;        // per name
+inline constexpr std::uint32_t kMaxLlamaStreams = 1024;   // of a context of llama.cpp
 inline constexpr std::size_t kMaxDifferentParts = 1024;   // parts of all distinct codecs of a cache
 inline constexpr std::size_t kMaxMatrixValues = 8 << 20;  // in the matrices of distinct parts
 // Token blocks of all windows, keys and values together, including those that windows have left:
@@ -179,6 +180,10 @@ struct Identity {
   std::optional<Sha256> adapter_fingerprint;  // absent: no adapter
   std::string source_format;                  // where the values came from: "tqcache", "mlx-lm"
   std::optional<ModelFingerprint> model_fingerprint = {};  // absent in files of older writers
+  // Streams of the llama.cpp context that the values came from, 1 to
+  // kMaxLlamaStreams; not part of the identity.
+  // A context reads only files with as many (interop::LlamaExport).
+  std::uint32_t llama_streams = 1;
 };
 
 // Whether both have a model fingerprint of the same version. Fingerprints of other versions are not

@@ -120,7 +120,8 @@ Result<std::optional<FileKind>> detect_kind(const ByteSource& file);
 std::optional<std::string> name_of_pickle(const ByteSource& file);
 
 struct OpenHints {
-  std::optional<cache::Identity> identity = {};          // of the model; source_format is ignored
+  // Of the model; source_format and llama_streams are those of the file.
+  std::optional<cache::Identity> identity = {};
   std::optional<std::vector<std::int32_t>> tokens = {};  // for files without token ids
   std::optional<std::int64_t> first_tokens = {};         // keep only this many tokens
   std::int64_t row = 0;                                  // row of the batch (mlx-lm)

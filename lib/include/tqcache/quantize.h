@@ -36,6 +36,7 @@ struct SidePlan {
   // Mode trellis: use transforms fitted to the vectors instead of a rotation.
   bool fit_transforms = false;
   bool keep_packed = false;  // already quantized tensors stay unchanged, whatever their settings
+  bool keep_small_heads = false;  // those with a head_dim below codec::kMinHeadDim stay dense
 
   bool operator==(const SidePlan&) const = default;
 };

@@ -27,6 +27,9 @@ Result<void> check_identity_fields(const Identity& identity) {
   TQC_TRY(check_text("architecture", identity.architecture));
   TQC_TRY(check_text("model name", identity.model_name));
   TQC_TRY(check_text("source format", identity.source_format));
+  if (identity.llama_streams < 1 || identity.llama_streams > kMaxLlamaStreams) {
+    return corrupt(std::to_string(identity.llama_streams) + " streams of llama.cpp");
+  }
   const Rope& rope = identity.rope;
   if (rope.n_dims < 0 || rope.n_dims > kMaxHeadDim) {
     return too_large("rope: " + std::to_string(rope.n_dims) + " components");

@@ -141,8 +141,16 @@ Result<SidePlan> plan_side(const TensorDesc& tensor, const SidePlan& wanted, Blo
     TQC_TRY(check_form(tensor, wanted, {}));
     return dense_plan();
   }
+  const bool is_small = head_dim < codec::kMinHeadDim;
+  if (wanted.keep_small_heads && is_small && !is_quantized(tensor)) return dense_plan();
   const SidePlan plan = settled(wanted, order, head_dim, tables.rope());
-  TQC_TRY_ASSIGN(const auto parts, tables.parts(plan.codec));
+  auto made = tables.parts(plan.codec);
+  if (!made && is_small) {
+    Error error = std::move(made).error();
+    error.message += "; it can stay dense (--bits 16)";
+    return error;
+  }
+  TQC_TRY_ASSIGN(const auto parts, std::move(made));
   TQC_TRY(check_form(tensor, plan, parts));
   return plan;
 }

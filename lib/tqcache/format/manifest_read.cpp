@@ -99,6 +99,7 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
                    (in.model_fingerprint() ? " with a" : " without a") + " model fingerprint");
   }
   if (version != 0) identity.model_fingerprint = {version, to_sha256(*in.model_fingerprint())};
+  identity.llama_streams = in.llama_streams();
   return identity;
 }
 

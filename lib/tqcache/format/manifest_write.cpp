@@ -61,7 +61,8 @@ Offset<fb::Identity> make_identity(Builder& out, const cache::Identity& identity
   const fb::Sha256 model = make_sha256(own.digest);
   return fb::CreateIdentity(out, architecture, model_name, rope, &weights, &tokenizer,
                             identity.adapter_fingerprint ? &adapter : nullptr, source_format,
-                            own.version, identity.model_fingerprint ? &model : nullptr);
+                            own.version, identity.model_fingerprint ? &model : nullptr,
+                            identity.llama_streams);
 }
 
 // Remembers where a value equal to `key` was written. Keys are kept by address.

@@ -256,8 +256,10 @@ Result<ImportedCache> import_any(std::shared_ptr<const ByteSource> file, FileKin
   ForeignCache& cache = imported.cache;
   std::string source = std::move(cache.identity.source_format);
   if (cache.is_quantized && !source.ends_with(")")) source += " (quantized)";
+  const std::uint32_t llama_streams = cache.identity.llama_streams;
   if (hints.identity) cache.identity = *hints.identity;
   cache.identity.source_format = std::move(source);
+  cache.identity.llama_streams = llama_streams;
   if (hints.tokens) TQC_TRY(set_tokens(*hints.tokens, cache));
   if (hints.first_tokens) TQC_TRY(keep_first_tokens(*hints.first_tokens, cache));
   return imported;

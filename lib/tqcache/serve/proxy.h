@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tqcache/error.h"
@@ -27,6 +28,7 @@
 #include "tqcache/serve/prompt_page.h"
 #include "tqcache/serve/slot_table.h"
 #include "tqcache/serve/upstream.h"
+#include "tqcache/serve/write_budget.h"
 #include "tqcache/store.h"
 
 namespace tqcache::serve {
@@ -40,6 +42,7 @@ struct ProxyOptions {
   std::filesystem::path slot_dir = {};
   store::Backend* backend = nullptr;
   KeeperOptions keeper = {};
+  std::optional<WriteLimit> max_write = {};  // slot files on a disk, and new bytes of the store
   std::int64_t min_tokens = 256;  // shorter prompts are not kept: the store has none
   // A conversation that has rested this long is saved; before that, if a task for another one could
   // clear or take its slot.

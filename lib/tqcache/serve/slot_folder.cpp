@@ -77,6 +77,23 @@ bool is_left_over(std::string_view name) {
   return is_slot_name(written) || written.starts_with(kOwnPrefix);
 }
 
+Result<std::shared_ptr<const ByteSource>> open_regular_file(const std::filesystem::path& path) {
+  // A symbolic link is refused here. open_file() then opens the same file again, whatever has its
+  // name by now, and checks that it is a regular one.
+  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const int found = ::open(path.c_str(), kFlags);
+  if (found < 0) {
+    const std::string text = errno == ELOOP ? "is a symbolic link, which is not followed"
+                                            : fmt::format("open: {}", std::strerror(errno));
+    const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
+    return Error{code, text, path.string()};
+  }
+  auto file = in_file(path.string(), open_file(fmt::format("/proc/self/fd/{}", found)));
+  ::close(found);
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, std::move(file));
+  return std::shared_ptr<const ByteSource>(std::move(source));
+}
+
 Result<std::unique_ptr<SlotFolder>> SlotFolder::open(const std::filesystem::path& path) {
   std::unique_ptr<SlotFolder> folder(new SlotFolder(path));
   if (auto taken = folder->take(); !taken) return in_file(path.string(), std::move(taken).error());
@@ -162,20 +179,7 @@ Result<void> SlotFile::create() const {
 }
 
 Result<std::shared_ptr<const ByteSource>> SlotFile::open() const {
-  // A symbolic link is refused here. open_file() then opens the same file again, whatever has its
-  // name by now, and checks that it is a regular one.
-  constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-  const int found = ::open(path_.c_str(), kFlags);
-  if (found < 0) {
-    const std::string text = errno == ELOOP ? "is a symbolic link, which is not followed"
-                                            : fmt::format("open: {}", std::strerror(errno));
-    const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
-    return Error{code, text, path_.string()};
-  }
-  auto file = in_file(path_.string(), open_file(fmt::format("/proc/self/fd/{}", found)));
-  ::close(found);
-  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, std::move(file));
-  return std::shared_ptr<const ByteSource>(std::move(source));
+  return open_regular_file(path_);
 }
 
 }  // namespace tqcache::serve

@@ -33,6 +33,11 @@ namespace tqcache::serve {
 // temporary file of a proxy. If no proxy runs, it is left over.
 bool is_left_over(std::string_view name);
 
+// Opens a file in the slot folder, in place of open_file().
+// Errors: kNotFound; kIo (a symbolic link, which is never followed; not a regular file; no
+//         permission).
+Result<std::shared_ptr<const ByteSource>> open_regular_file(const std::filesystem::path& path);
+
 class SlotFolder {
  public:
   // Removes what a proxy that was killed has left. Until the end, no other proxy opens the folder.
@@ -90,8 +95,7 @@ class SlotFile {
   // Makes an empty file with permissions 0600, for llama-server to write into: one that it makes
   // itself, others may read. Errors: kIo (also if there is something of that name).
   Result<void> create() const;
-  // Opens what llama-server wrote. Errors: kNotFound; kIo (a symbolic link, which is never
-  // followed; not a regular file; no permission).
+  // Opens what llama-server wrote. Errors: as open_regular_file().
   Result<std::shared_ptr<const ByteSource>> open() const;
 
  private:

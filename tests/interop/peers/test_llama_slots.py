@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from functools import lru_cache
 
@@ -34,22 +35,26 @@ def prompts():
     return prompt, (prompt + more, prompt, prompt[:N - N_BACK] + other)
 
 
-def serve(model, folder, requests):
-    """The answers of a new server to requests (path, body)."""
-    command = [sys.executable, __file__, "--serve", str(model), str(folder)]
+def serve(model, folder, requests, n_slots=1):
+    """The answers of a new server to requests (path, body). Several slots have a stream each."""
+    command = [sys.executable, __file__, "--serve", str(model), str(folder), str(n_slots)]
     done = subprocess.run(command, input=json.dumps(requests), capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"llama-server: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def complete(ids, count, from_cache=True):
-    return "/completion", {"prompt": ids, "n_predict": count, "temperature": 0, "id_slot": 0,
+def complete(ids, count, from_cache=True, slot=0):
+    return "/completion", {"prompt": ids, "n_predict": count, "temperature": 0, "id_slot": slot,
                            "cache_prompt": from_cache, "return_tokens": True}
 
 
-def restore(name):
-    return "/slots/0?action=restore", {"filename": name}
+def save(name, slot=0):
+    return f"/slots/{slot}?action=save", {"filename": name}
+
+
+def restore(name, slot=0):
+    return f"/slots/{slot}?action=restore", {"filename": name}
 
 
 @lru_cache
@@ -64,15 +69,14 @@ class Slots(support.PeerTest):
     def model(self, name):
         path = support.shared_folder() / f"{name}.gguf"
         if not path.exists():
-            tiny_models.FAMILIES[name][1].update(MODELS[name])
+            tiny_models.FAMILIES[name][1].update(MODELS.get(name, {}))
             tiny_gguf.write(tiny_models.make(name), path)
         return path
 
     def saved(self, name):
         path = support.shared_folder() / f"{name}.bin"
         if not path.exists():
-            save = "/slots/0?action=save", {"filename": path.name}
-            serve(self.model(name), path.parent, [complete(prompts()[0], 0), save])
+            serve(self.model(name), path.parent, [complete(prompts()[0], 0), save(path.name)])
         return path
 
     def reused(self, name, file):
@@ -127,13 +131,56 @@ class Slots(support.PeerTest):
                 self.assertEqual(warm["cached_tokens"], 84)
                 self.assertEqual(warm["token_ids"], cold["token_ids"])
 
+    def restored(self, name, file, n_slots, slot):
+        """The number of restored tokens, or the status of the error, and what then follows."""
+        requests = [restore(file.name, slot), complete(prompts()[1][0], 8, slot=slot)]
+        first, answer = serve(self.model(name), file.parent, requests, n_slots)
+        return first.get("n_restored", first.get("status")), answer["tokens"]
 
-def run_server(model, folder):
+    def test_of_a_server_with_a_stream_for_each_slot(self):
+        """Such a server reads only files with as many streams. The number is kept."""
+        for name in ("qwen3", "gemma3"):
+            for slot in (0, 1):
+                with self.subTest(model=name, slot=slot):
+                    model, file = self.model(name), self.folder / f"{name}-{slot}.bin"
+                    serve(model, self.folder, [complete(prompts()[0], 0, slot=slot),
+                                               save(file.name, slot)], n_slots=2)
+                    tqkv = self.convert(file, "kept.tqkv", "--bits", 16, "--model", model)
+                    info = json.loads(self.tqcache("info", "--json", tqkv))
+                    self.assertEqual(info["identity"]["llama_streams"], 2)
+                    back = self.export(name, tqkv, "back.bin")
+                    tokens = cold(model)[0]
+                    self.assertEqual(self.restored(name, back, 2, 1 - slot), (N, tokens))
+                    if slot == 1:
+                        continue  # its cells are in the second stream; ours are in the first
+                    self.assertEqual(back.read_bytes(), file.read_bytes())
+                    # For a server with one slot.
+                    self.assertEqual(self.restored(name, back, 1, 0), (400, tokens))
+                    one = self.export(name, tqkv, "one.bin", "--llama-streams", 1)
+                    self.assertEqual(self.restored(name, one, 1, 0), (N, tokens))
+
+    def test_a_cache_of_ours_for_a_server_with_a_stream_for_each_slot(self):
+        for name in ("qwen3", "gemma3"):
+            with self.subTest(model=name):
+                tqkv = self.folder / "ours.tqkv"
+                ids = ",".join(str(token) for token in prompts()[0])
+                self.tqcache("prefill", "--model", self.model(name), "--ids", ids, "-o", tqkv,
+                             "--force")
+                tokens = cold(self.model(name))[0]
+                two = self.export(name, tqkv, "two.bin", "--llama-streams", 2)
+                for slot in (0, 1):
+                    self.assertEqual(self.restored(name, two, 2, slot), (N, tokens))
+                one = self.export(name, tqkv, "one.bin")
+                self.assertEqual(self.restored(name, one, 2, 0), (400, tokens))
+
+
+def run_server(model, folder, n_slots):
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = model
-    params.n_ctx, params.n_parallel, params.n_gpu_layers = 2048, 1, 0
+    params.n_ctx, params.n_parallel, params.n_gpu_layers = 2048, int(n_slots), 0
+    params.kv_unified = False
     params.slot_save_path = folder + "/"
     params.cpuparams.n_threads = 1
     params.warmup = False
@@ -142,8 +189,11 @@ def run_server(model, folder):
     for path, body in json.load(sys.stdin):
         request = urllib.request.Request(server.listening_address + path, json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request) as answer:
-            answers.append(json.load(answer))
+        try:
+            with urllib.request.urlopen(request) as answer:
+                answers.append(json.load(answer))
+        except urllib.error.HTTPError as error:
+            answers.append({"status": error.code})
     print("\n" + json.dumps(answers), flush=True)
     os._exit(0)  # the server's threads do not end
 

@@ -130,8 +130,9 @@ Result<LlamaRowTypes> check_export_options(const LlamaExport& options) {
   if (options.server_tokens && options.kind == LlamaFile::kSession) {
     return invalid("a session file with the tokens of llama-server, which writes sequences");
   }
-  if (options.n_streams < 1 || options.n_streams > 1024) {
-    return invalid(fmt::format("{} streams, only 1 to 1024 are written", options.n_streams));
+  if (options.n_streams < 1 || options.n_streams > cache::kMaxLlamaStreams) {
+    return invalid(fmt::format("{} streams, only 1 to {} are written", options.n_streams,
+                               cache::kMaxLlamaStreams));
   }
   if (options.next_token && *options.next_token < 0) {
     return invalid(fmt::format("next token {}", *options.next_token));

@@ -74,6 +74,7 @@ class Import {
     TQC_TRY_ASSIGN(imported_.cache.n_tokens, count_tokens());
     TQC_TRY(set_tokens(tokens));
     imported_.cache.identity.source_format = "llama.cpp";
+    imported_.cache.identity.llama_streams = body_.n_streams;
     imported_.rotation_is_stated = body_.profile.has_rotations;
     imported_.cache.layers.resize(model_.layers.size());
     count_transposed();
@@ -349,6 +350,7 @@ class Import {
     if (!key_types_.empty()) metadata.emplace_back("keys", joined(key_types_));
     if (!value_types_.empty()) metadata.emplace_back("values", joined(value_types_));
     metadata.emplace_back("cells", std::to_string(imported_.cache.n_tokens));
+    if (body_.n_streams > 1) metadata.emplace_back("streams", std::to_string(body_.n_streams));
     if (!imported_.cache.checkpoints.empty()) {
       metadata.emplace_back("checkpoints", checkpoint_words());
     }

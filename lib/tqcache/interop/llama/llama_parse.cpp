@@ -108,7 +108,7 @@ class Parser {
     body.profile = profile_;
     if (parse_.kind == LlamaFile::kSession) TQC_TRY(read_session_head());
     for (const auto& layers : attention_layers()) {
-      TQC_TRY_ASSIGN(LlamaAttentionSection section, read_attention(layers));
+      TQC_TRY_ASSIGN(LlamaAttentionSection section, read_attention(layers, body.n_streams));
       body.attention.push_back(std::move(section));
     }
     if (auto layers = layers_of({LlamaLayerKind::kRecurrent}); !layers.empty()) {
@@ -181,8 +181,9 @@ class Parser {
 
   // --- attention
 
-  Result<LlamaAttentionSection> read_attention(const Layers& layers) {
-    std::uint32_t n_streams = 1;
+  // Sets the number of streams, if the layout has it.
+  Result<LlamaAttentionSection> read_attention(const Layers& layers, std::uint32_t& n_streams) {
+    n_streams = 1;
     if (profile_.has_streams) {
       TQC_TRY_ASSIGN(n_streams, cursor_.read<std::uint32_t>());
       if (n_streams == 0 || n_streams > kMaxStreams) return corrupt(text(n_streams) + " streams");
@@ -438,7 +439,8 @@ class Parser {
     if (magic != kPartialStateMagic) return corrupt("not the state of a sequence");
     TQC_TRY(cursor_.skip(sizeof(std::int32_t)));  // the sequence id
     if (!windows.empty()) {
-      TQC_TRY_ASSIGN(checkpoint.windows, read_attention(windows));
+      std::uint32_t ignored = 1;
+      TQC_TRY_ASSIGN(checkpoint.windows, read_attention(windows, ignored));
     }
     if (!recurrent.empty()) {
       TQC_TRY_ASSIGN(checkpoint.recurrent, read_recurrent(recurrent));

@@ -110,6 +110,7 @@ struct LlamaCheckpoint {
 
 struct LlamaBody {
   LlamaProfile profile;
+  std::uint32_t n_streams = 1;                   // of the context
   std::vector<LlamaAttentionSection> attention;  // full attention, then windows, where present
   std::optional<LlamaRecurrentSection> recurrent;
   std::vector<LlamaCheckpoint> checkpoints;
