@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -123,7 +124,14 @@ class Proxy:
     def start(self):
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(self.command, stderr=log)
-        wait_for(lambda: get(self.port, "/health"), "tqcache serve")
+        wait_for(self.is_listening, "tqcache serve")
+
+    def is_listening(self):
+        try:
+            get(self.port, "/health")
+        except urllib.error.HTTPError:
+            pass  # llama-server is not there yet
+        return True
 
     def log(self):
         return self.log_path.read_text()
@@ -286,8 +294,11 @@ class ServeTest(ServeCase):
         else:
             self.turns_of_a_text(5)
 
-    def test_one_slot_with_a_unified_cache(self):
+    def test_one_slot(self):
         self.turns_of_a_text(3, n_parallel=1)
+
+    def test_two_slots_with_a_cache_each(self):
+        self.turns_of_a_text(3, n_parallel=2, kv_unified=False)
 
     def test_conversations_over_two_slots(self):
         n, n_characters = (50, 4000) if IS_LONG else (5, 2500)
