@@ -127,6 +127,8 @@ class Proxy:
         wait_for(self.is_listening, "tqcache serve")
 
     def is_listening(self):
+        if self.process.poll() is not None:
+            raise AssertionError(f"tqcache serve ended: {self.log()}")
         try:
             get(self.port, "/health")
         except urllib.error.HTTPError:
