@@ -37,8 +37,8 @@ from pathlib import Path
 
 import test_llama_server as serve
 
-# Largest difference of a log-probability between two ways of cutting a prompt into batches. Measured
-# with 80 prompts, each computed at once and in two pieces: 0 for half of them, 0.21 at most.
+# Largest difference of a log-probability between two ways of cutting a prompt into batches.
+# Measured with 80 prompts, each computed at once and in two pieces: 0 for half, 0.21 at most.
 NOISE = 0.5
 # The same where both sides computed the same batches: only the places of the tokens in a cache that
 # slots share differ.
