@@ -189,7 +189,7 @@ class DefaultsTest(serve.ServeCase):
         prompt = self.ids(1500)
 
         def times_woken():
-            return llama.log_path.read_text().count("exiting sleeping state")
+            return llama.log_path.read_text().count("server is exiting sleeping state")
 
         for turn in range(2):
             timings, tokens = self.ask(proxy.port, prompt)
