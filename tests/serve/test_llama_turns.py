@@ -190,7 +190,7 @@ class Run:
     def __init__(self, name, options, folder):
         self.name, self.options, self.folder = name, options, folder
         self.draw = random.Random(f"{options.seed} {name}")
-        self.failures, self.log = [], []
+        self.failures, self.log, self.n_kept = [], [], 0
         # Largest difference of a log-probability: where the same was computed, and elsewhere.
         self.largest = {True: 0.0, False: 0.0}
         self.computed = [0, 0]
@@ -257,8 +257,11 @@ class Run:
     def new_log(self):
         """What the proxy wrote since the last call."""
         log = self.proxy.log()
-        new = log[len(self.seen):] if log.startswith(self.seen) else log
-        self.seen = log
+        new, self.seen = log[len(self.seen):], log
+        if self.options.keep_logs:
+            with open(self.options.keep_logs / f"{self.name}.log", "a") as file:
+                file.write(new + "".join(f"# {line}\n" for line in self.log[self.n_kept:]))
+            self.n_kept = len(self.log)
         return new
 
     def fail(self, line):
@@ -353,11 +356,13 @@ class Run:
         for server in servers:
             server.process.send_signal(how)
             code = server.process.wait(timeout=60)
+            self.new_log()
             if server is self.proxy and how == signal.SIGTERM and code != 0:
                 self.fail(f"exit code {code} of the proxy after SIGTERM")
+        if self.proxy in servers:
+            self.seen = ""
         for server in reversed(servers):
             server.start()
-        self.seen = ""
         if who != "proxy":
             for conversation in self.conversations:
                 conversation.was_lost = conversation.was_lost or \
@@ -396,7 +401,7 @@ def parse():
     parser.add_argument("--config", action="append", choices=CONFIGS)
     parser.add_argument("--flags", default="", help="more flags of tqcache serve")
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--keep-logs", type=Path)
+    parser.add_argument("--keep-logs", type=Path, help="folder for a log of both sides")
     options = parser.parse_args()
     options.turns = options.turns or (1000 if options.long else 20)
     return options
@@ -424,9 +429,6 @@ def main():
             run.go()
         finally:
             run.end()
-            if options.keep_logs:
-                shutil.copytree(folder, options.keep_logs / name, dirs_exist_ok=True,
-                                ignore=shutil.ignore_patterns("store", "slots", "*.gguf"))
             shutil.rmtree(folder)
         n_failures += len(run.failures)
         print(f"{name}: seed {options.seed}, {run.n_turns} turns, {run.n_aborted} aborted, "
