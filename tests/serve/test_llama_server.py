@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -86,7 +87,7 @@ class Llama:
         self.reserved = ReservedPort()
         self.port = self.reserved.port
         self.settings = {"model": str(model), "slots": str(slots), "port": self.port,
-                         "n_ctx": 8192, "n_slots": 2, **settings}
+                         **settings}
         self.log_path = Path(slots).parent / f"llama-{self.port}.log"
         self.start()
 
@@ -123,7 +124,16 @@ class Proxy:
     def start(self):
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(self.command, stderr=log)
-        wait_for(lambda: get(self.port, "/health"), "tqcache serve")
+        wait_for(self.is_listening, "tqcache serve")
+
+    def is_listening(self):
+        if self.process.poll() is not None:
+            raise AssertionError(f"tqcache serve ended: {self.log()}")
+        try:
+            get(self.port, "/health")
+        except urllib.error.HTTPError:
+            pass  # llama-server is not there yet
+        return True
 
     def log(self):
         return self.log_path.read_text()
@@ -256,8 +266,7 @@ class ServeTest(ServeCase):
                 messages.append({"role": "assistant", "content": text})
             return text, answer["timings"]
 
-        self.ten_turns(model, make_request, add_answer, n_turns, is_chat=model != self.demo(),
-                       n_ctx=16384 if IS_LONG else 8192)
+        self.ten_turns(model, make_request, add_answer, n_turns, is_chat=model != self.demo())
 
     def test_ten_turns_of_a_chat(self):
         self.turns_of_a_chat(self.smol(), 10 if IS_LONG else 3)
@@ -283,12 +292,15 @@ class ServeTest(ServeCase):
 
     def test_ten_turns_of_a_text(self):
         if IS_LONG:
-            self.turns_of_a_text(10, 14_000, n_ctx=16384)
+            self.turns_of_a_text(10, 14_000)
         else:
             self.turns_of_a_text(5)
 
-    def test_one_slot_with_a_unified_cache(self):
-        self.turns_of_a_text(3, n_slots=1)
+    def test_one_slot(self):
+        self.turns_of_a_text(3, n_parallel=1)
+
+    def test_two_slots_with_a_cache_each(self):
+        self.turns_of_a_text(3, n_parallel=2, kv_unified=False)
 
     def test_conversations_over_two_slots(self):
         n, n_characters = (50, 4000) if IS_LONG else (5, 2500)
@@ -304,8 +316,9 @@ class ServeTest(ServeCase):
                     computed += answer["timings"]["prompt_n"]
             return computed
 
-        without = run(self.llama(self.demo(), cache_ram_mib=0).port)
-        llama = self.llama(self.demo(), cache_ram_mib=0)
+        settings = {"n_parallel": 2, "cache_ram_mib": 0}
+        without = run(self.llama(self.demo(), **settings).port)
+        llama = self.llama(self.demo(), **settings)
         proxy = self.proxy(llama)
         with_proxy = run(proxy.port)
         print(f"  {n} conversations, twice: {without} tokens computed without, {with_proxy} with",
