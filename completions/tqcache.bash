@@ -278,12 +278,15 @@ _tqcache() {
         --upstream-key-file) files -f; return ;;
         --max-body) :; return ;;
         --max-connections) :; return ;;
+        --max-connections-per-address) :; return ;;
+        --allow-host) :; return ;;
+        --allow-origin) :; return ;;
         --upstream-timeout) :; return ;;
         --grace) :; return ;;
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --share-tenants --page-file --api-key-file --upstream-key-file --max-body --max-connections --upstream-timeout --grace --key-file -q --quiet"
+        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --share-tenants --page-file --api-key-file --upstream-key-file --max-body --max-connections --max-connections-per-address --allow-host --allow-origin --upstream-timeout --grace --key-file -q --quiet"
         return
       fi
       :

@@ -442,12 +442,14 @@ Action define_serve(FlagSet& app) {
       ->show_default()
       ->group(access);
   app.add("--max-connections-per-address", options->max_connections_per_address,
-          "Of one address (default: a quarter of all, at least 8, and no limit for this machine)")
+          "Connections of one address (default: a quarter of all, at least 8; no limit for this "
+          "machine)")
       ->type_name("N")
       ->range(1, 4096)
       ->group(access);
   app.add("--allow-host", options->allowed_hosts,
-          "Without --api-key-file: a name, besides localhost, by which clients ask for this server")
+          "Clients may ask for a server without keys by this name, too, not only by localhost or "
+          "an address")
       ->type_name("NAME")
       ->repeats()
       ->check([](const std::string& name) -> Result<void> {
@@ -456,7 +458,9 @@ Action define_serve(FlagSet& app) {
       })
       ->group(access);
   app.add("--allow-origin", options->allowed_origins,
-          "A web page that may send requests, as https://chat.example; '*': every one (CORS)")
+          "Web pages of this origin may send requests (CORS); '*' stands for all. The form is that "
+          "of "
+          "https://chat.example:8443")
       ->type_name("ORIGIN")
       ->repeats()
       ->check([](const std::string& origin) -> Result<void> {
@@ -464,8 +468,8 @@ Action define_serve(FlagSet& app) {
         const bool has_path = origin.find('/', slashes + 3) != std::string::npos;
         if (origin == "*" || origin == "null") return {};
         if (slashes != std::string::npos && slashes > 0 && !has_path) return {};
-        return usage_error(
-            fmt::format("{}: not SCHEME://HOST[:PORT], without a path, as browsers send it", origin));
+        return usage_error(fmt::format(
+            "{}: not SCHEME://HOST[:PORT], without a path, as browsers send it", origin));
       })
       ->group(access);
   add_duration_flag(app, "--upstream-timeout", options->upstream_timeout,
