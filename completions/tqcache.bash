@@ -281,6 +281,9 @@ _tqcache() {
         --upstream-key-file) files -f; return ;;
         --max-body) :; return ;;
         --max-connections) :; return ;;
+        --max-connections-per-address) :; return ;;
+        --allow-host) :; return ;;
+        --allow-origin) :; return ;;
         --upstream-timeout) :; return ;;
         --grace) :; return ;;
         --key-file) files -f; return ;;

@@ -42,7 +42,7 @@ apt_options=(-qq -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$fo
   -o "Dir::State::lists=$folder/apt/lists" -o APT::Sandbox::User=root)
 apt-get "${apt_options[@]}" update
 (cd "$folder/source" && rm -rf ./*/ &&
-  apt-get "${apt_options[@]}" source curl fmtlib libzip onetbb cpp-httplib > "$folder/source.log" 2>&1)
+  apt-get "${apt_options[@]}" source curl fmtlib libzip onetbb > "$folder/source.log" 2>&1)
 
 launcher=()
 if command -v ccache > /dev/null; then
@@ -65,9 +65,6 @@ build onetbb -DTBB_TEST=OFF -DTBBMALLOC_BUILD=OFF -DTBB_STRICT=OFF
 # distributions have them in different places.
 build curl -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DHTTP_ONLY=ON -DCURL_USE_LIBSSH2=OFF \
   -DUSE_LIBIDN2=OFF -DCURL_DISABLE_LDAP=ON -DCURL_CA_BUNDLE=none -DCURL_CA_PATH=none -DCURL_CA_FALLBACK=ON
-(cd "$folder/source"/cpp-httplib-*/ && python3 ./split.py -o "$folder/build/httplib" &&
-  cd "$folder/build/httplib" && c++ -O2 -fPIC -DCPPHTTPLIB_ZLIB_SUPPORT -c httplib.cc &&
-  ar rcs "$folder/lib/libcpp-httplib.a" httplib.o)
 
 # library MODULE PACKAGE "LIBRARY..." [FLAGS]: copies Debian's static library, where there is none of
 # ours yet, and writes the file by which CMake finds it.
@@ -96,7 +93,6 @@ library hiredis libhiredis-dev hiredis
 library libcurl libcurl4-openssl-dev "curl ssl crypto z"
 library expat libexpat1-dev expat
 library libedit libedit-dev "edit tinfo bsd md" -I/usr/include/editline
-library cpp-httplib libcpp-httplib-dev "cpp-httplib z" -DCPPHTTPLIB_ZLIB_SUPPORT
 for package in libtbb-dev libflatbuffers-dev nlohmann-json3-dev libcli11-dev libbsd-dev \
   libmd-dev libncurses-dev libstdc++-12-dev libc6-dev; do
   cp "/usr/share/doc/$package/copyright" "$folder/licenses/$package"

@@ -20,7 +20,6 @@ packages=(
   libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas0-pthread libtbb-dev
   libzip-dev zlib1g-dev libflatbuffers-dev flatbuffers-compiler nlohmann-json3-dev libcli11-dev libfmt-dev libedit-dev
   libsqlite3-dev libhiredis-dev libcurl4-openssl-dev libexpat1-dev
-  libcpp-httplib-dev
 )
 for group in "$@"; do
   case $group in

@@ -74,15 +74,6 @@ TEST_F(AnswerPageTest, WithoutAKeyThePageHasPromptsWithoutAKeyAndAWayToTheOthers
   EXPECT_EQ(open("ann", "key").status, 200);
 }
 
-TEST_F(AnswerPageTest, AForeignNameIsRefusedBeforeAnythingIsTold) {
-  keep("ann", 1111);
-  for (const PageAccess& access : {PageAccess{}, PageAccess{.is_open = true}}) {
-    EXPECT_EQ(open("", "", access, "evil.example").status, 403);
-    EXPECT_EQ(open("", "key", access, "evil.example").status, 403);
-  }
-  EXPECT_EQ(open("ann", "", {}, "tqcache.example").status, 200);
-}
-
 TEST_F(AnswerPageTest, AnAdministratorSeesTheSumsOfAllWithoutNames) {
   keep("ann", 1111);
   keep("bob", 2222);

@@ -27,10 +27,13 @@ class RawSocket {
   RawSocket& operator=(const RawSocket&) = delete;
   RawSocket& operator=(RawSocket&&) = delete;
 
-  static RawSocket connect(int port) {
+  // From another address of this machine: `from` 2 is 127.0.0.2.
+  static RawSocket connect(int port, std::uint8_t from = 1) {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address = {};
     address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl((INADDR_LOOPBACK & 0xffffff00) | from);
+    if (from != 1) ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
     address.sin_port = htons(static_cast<std::uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
@@ -121,13 +124,13 @@ inline std::string raw_exchange(int port, std::string_view bytes) {
 // A POST with a JSON body; the connection is closed behind the answer.
 inline std::string post_text(std::string_view target, std::string_view body,
                              std::string_view headers = {}) {
-  return "POST " + std::string(target) + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n" +
+  return "POST " + std::string(target) + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
          std::string(headers) +
          "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
          "\r\n\r\n" + std::string(body);
 }
 inline std::string get_text(std::string_view target, std::string_view headers = {}) {
-  return "GET " + std::string(target) + " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n" +
+  return "GET " + std::string(target) + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
          std::string(headers) + "\r\n";
 }
 

@@ -1,7 +1,9 @@
 // tools/verbs/cmd_serve.cpp: an HTTP server that keeps prompts over restarts.
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -82,6 +84,9 @@ struct ServeFlags {
   bool page_all = false;
   std::optional<std::uint64_t> max_body;
   std::int64_t max_connections = 256;
+  std::optional<std::int64_t> max_connections_per_address;
+  std::vector<std::string> allowed_hosts;
+  std::vector<std::string> allowed_origins;
   std::optional<std::chrono::seconds> grace;
 };
 
@@ -165,12 +170,26 @@ Result<serve::PageAccess> page_access(const ServeFlags& flags) {
   return access;
 }
 
+// As many as this user may have: each connection is a file, and so is each request to the upstream
+// server.
+void allow_more_open_files() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 Result<serve::HttpOptions> http_options(const ServeFlags& flags, const serve::PageAccess& access) {
   serve::HttpOptions options;
   options.address = flags.listen;
   if (flags.max_body) options.max_body_bytes = *flags.max_body;
   options.max_buffered_bytes = std::max(options.max_buffered_bytes, 2 * options.max_body_bytes);
   options.max_connections = static_cast<std::size_t>(flags.max_connections);
+  options.max_connections_per_address =
+      static_cast<std::size_t>(flags.max_connections_per_address.value_or(0));
+  options.allowed_hosts = flags.allowed_hosts;
+  options.allowed_origins = flags.allowed_origins;
+  allow_more_open_files();
   TQC_TRY_ASSIGN(options.api_keys, accepted_keys(flags, access));
   return options;
 }
@@ -253,6 +272,21 @@ void wait_for_end(const ServeFlags& flags, const serve::PageAccess& access,
   }
 }
 
+// On a terminal, where a person looks: what to open in a browser, and what to give to clients.
+void print_addresses(const Console& console, const ServeFlags& flags, int port) {
+  if (console.quiet || ::isatty(STDERR_FILENO) == 0) return;
+  // Anybody's address is not one that a browser can open.
+  std::string host = flags.listen.substr(0, flags.listen.rfind(':'));
+  if (host == "0.0.0.0") host = "127.0.0.1";
+  if (host == "[::]") host = "[::1]";
+  const std::string server = fmt::format("http://{}:{}", host, port);
+  // A proxy that keeps nothing has no page.
+  if (flags.upstream.empty() || !flags.slot_dir.empty()) {
+    fmt::print(stderr, "Kept prompts: {}{}\n", server, serve::kPagePath);
+  }
+  fmt::print(stderr, "Base URL for clients: {}/v1\n", server);
+}
+
 void warn_if_open(const ServeFlags& flags, const serve::HttpOptions& options, serve::Log& log) {
   if (is_local(flags) || !options.api_keys.empty()) return;
   log.warning("open", {{"message",
@@ -300,6 +334,7 @@ Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   api.add_routes(server);
   TQC_TRY(server.start());
   log.info("listening", {{"port", std::to_string(server.port())}, {"model", engine->model_id()}});
+  print_addresses(console, flags, server.port());
   warn_if_open(flags, options, log);
   wait_for_end(flags, access, server, kept, log, [] {});
   log.info("stopping", {});
@@ -365,6 +400,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   proxy->attach(server);
   TQC_TRY(server.start());
   log.info("listening", {{"port", std::to_string(server.port())}, {"upstream", flags.upstream}});
+  print_addresses(console, flags, server.port());
   warn_if_open(flags, options, log);
   wait_for_end(flags, access, server, kept, log, [&] { proxy->reload(); });
   log.info("stopping", {});
@@ -380,7 +416,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
 #else
 
 Result<ExitCode> run(const Console&, const ServeFlags&) {
-  return unsupported("this program was built without serve: it needs libcpp-httplib-dev");
+  return unsupported("this program was built without serve: it needs libcurl4-openssl-dev");
 }
 
 #endif
@@ -480,6 +516,37 @@ Action define_serve(FlagSet& app) {
       ->type_name("N")
       ->range(1, 4096)
       ->show_default()
+      ->group(access);
+  app.add("--max-connections-per-address", options->max_connections_per_address,
+          "Connections of one address (default: a quarter of all, at least 8; no limit for this "
+          "machine)")
+      ->type_name("N")
+      ->range(1, 4096)
+      ->group(access);
+  app.add("--allow-host", options->allowed_hosts,
+          "Clients may ask for a server without keys by this name, too, not only by localhost or "
+          "an address")
+      ->type_name("NAME")
+      ->repeats()
+      ->check([](const std::string& name) -> Result<void> {
+        if (!name.empty() && name.find('/') == std::string::npos) return {};
+        return usage_error(fmt::format("{}: not a name such as box.example", name));
+      })
+      ->group(access);
+  app.add("--allow-origin", options->allowed_origins,
+          "Web pages of this origin may send requests (CORS); '*' stands for all. The form is that "
+          "of "
+          "https://chat.example:8443")
+      ->type_name("ORIGIN")
+      ->repeats()
+      ->check([](const std::string& origin) -> Result<void> {
+        const std::size_t slashes = origin.find("://");
+        const bool has_path = origin.find('/', slashes + 3) != std::string::npos;
+        if (origin == "*" || origin == "null") return {};
+        if (slashes != std::string::npos && slashes > 0 && !has_path) return {};
+        return usage_error(fmt::format(
+            "{}: not SCHEME://HOST[:PORT], without a path, as browsers send it", origin));
+      })
       ->group(access);
   add_duration_flag(app, "--upstream-timeout", options->upstream_timeout,
                     "Longest time without a byte from the upstream server (default: 10m)");

@@ -168,8 +168,16 @@ Response Response::error(int status, std::string_view type, std::string_view mes
 }
 
 std::string_view reason_of(int status) {
-  constexpr std::array<std::pair<int, std::string_view>, 20> kReasons = {
+  constexpr std::array<std::pair<int, std::string_view>, 28> kReasons = {
       {{200, "OK"},
+       {201, "Created"},
+       {202, "Accepted"},
+       {204, "No Content"},
+       {206, "Partial Content"},
+       {301, "Moved Permanently"},
+       {302, "Found"},
+       {304, "Not Modified"},
+       {307, "Temporary Redirect"},
        {400, "Bad Request"},
        {401, "Unauthorized"},
        {403, "Forbidden"},

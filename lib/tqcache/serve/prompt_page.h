@@ -45,10 +45,6 @@ struct PageAccess {
 //
 // Who comes without a key sees prompts of clients without a key. If there are only prompts of
 // clients with keys, or if the query is "key", a browser is asked for one (status 401).
-//
-// Without a key the server must be asked for by its address or as localhost: otherwise a page
-// elsewhere could give its own name the address of this server, and read the answer (DNS
-// rebinding).
 Response answer_page(const Request& request, PageFacts facts, const PromptLedger& ledger,
                      std::optional<std::string_view> tenant, const PageAccess& access = {});
 

@@ -183,7 +183,7 @@ class OpenAiClient(unittest.TestCase):
                            "max_tokens": 10_000})
         before = self.generated_tokens()
         with socket.create_connection(("127.0.0.1", self.server.port)) as connection:
-            connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+            connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
                                f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
             while b"content" not in connection.recv(4096):
                 pass
