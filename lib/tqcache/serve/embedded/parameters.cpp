@@ -9,8 +9,9 @@ namespace {
 constexpr std::string_view kNo = "";
 constexpr std::string_view kRead = "read";
 constexpr std::string_view kIgnored = "ignored";
+constexpr std::string_view kNoTools = "it calls no tools";
 constexpr std::string_view kKeepsNone =
-    "this server keeps no responses: send the whole conversation as input";
+    "it keeps no responses; send the whole conversation as input";
 
 constexpr Parameter kParameters[] = {
     // name, chat, completions, messages, responses
@@ -98,13 +99,13 @@ constexpr Parameter kParameters[] = {
     {"include", {kNo, kNo, kNo, R"(only [] or ["reasoning.encrypted_content"])"}},
     {"truncation", {kNo, kNo, kNo, R"(only "disabled")"}},
     // Tools.
-    {"tools", {"only []", kNo, "only []", "only []"}, "this server calls no tools"},
+    {"tools", {"only []", kNo, "only []", "only []"}, kNoTools},
     {"tool_choice",
      {R"(only "none" or "auto")", kNo, R"(only {"type": "none"} or {"type": "auto"})",
       R"(only "none" or "auto")"},
-     "this server calls no tools"},
-    {"functions", {"only []", kNo, kNo, kNo}, "this server calls no tools"},
-    {"function_call", {R"(only "none" or "auto")", kNo, kNo, kNo}, "this server calls no tools"},
+     kNoTools},
+    {"functions", {"only []", kNo, kNo, kNo}, kNoTools},
+    {"function_call", {R"(only "none" or "auto")", kNo, kNo, kNo}, kNoTools},
     {"parallel_tool_calls", {kIgnored, kIgnored, kNo, kIgnored}},
     {"max_tool_calls", {kIgnored, kIgnored, kNo, kIgnored}},
     // Responses that a server keeps.

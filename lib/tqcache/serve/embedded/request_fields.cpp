@@ -123,8 +123,10 @@ void FieldReader::finish_field(const std::string& key, const Json& value) {
     return fail(key.substr(0, kMaxNameBytes), "this server does not know it", "unknown_parameter");
   }
   if (asks_for_nothing(treatment, value)) return;
-  std::string message = fmt::format("this server does not support it: {}", treatment);
-  if (!row->reason.empty()) message += fmt::format("; {}", row->reason);
+  std::string message = treatment == "only null"
+                            ? "this server does not support it"
+                            : fmt::format("this server supports {}", treatment);
+  if (!row->reason.empty()) message += fmt::format(": {}", row->reason);
   fail(key, message, "unsupported_parameter");
 }
 
