@@ -40,7 +40,7 @@ ChatRequest read_responses(const std::string& body) {
   return request;
 }
 
-struct Refusal {
+struct RefusedBody {
   const char* body;
   const char* param;
 };
@@ -71,7 +71,7 @@ TEST(MessagesRequest, IsAConversation) {
 }
 
 TEST(MessagesRequest, RefusesByNameWhatItCannotDo) {
-  for (const Refusal& each : std::initializer_list<Refusal>{
+  for (const RefusedBody& each : std::initializer_list<RefusedBody>{
            {R"({"messages": [{"role": "user", "content": "Hi"}]})", "max_tokens"},
            {R"({"max_tokens": 1})", "messages"},
            {R"({"max_tokens": 1, "messages": []})", "messages"},
@@ -155,7 +155,7 @@ TEST(ResponsesRequest, InstructionsComeBeforeTheSystemText) {
 }
 
 TEST(ResponsesRequest, RefusesByNameWhatItCannotDo) {
-  for (const Refusal& each : std::initializer_list<Refusal>{
+  for (const RefusedBody& each : std::initializer_list<RefusedBody>{
            {R"({})", "input"},
            {R"({"input": 5})", "input"},
            {R"({"input": []})", "input"},

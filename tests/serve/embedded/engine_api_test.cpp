@@ -363,6 +363,18 @@ TEST_F(EngineApiTest, AnEffortIsAWishOfTheClient) {
   EXPECT_NE(rendered(thinks, avoided).body, rendered(thinks, "").body);
 }
 
+// Hostile JSON of this length would be refused as JSON if it was parsed.
+TEST_F(EngineApiTest, ABodyThatNoPromptNeedsIsRefusedBeforeItIsParsed) {
+  const std::string body(16 * engine_->max_text_bytes(), '[');
+  for (const Response& response :
+       {chat(body), complete(body), messages(body), responses(body),
+        api_.count_tokens(with_body(body)), api_.tokenize(with_body(body)),
+        api_.detokenize(with_body(body)), api_.apply_template(with_body(body))}) {
+    EXPECT_EQ(response.status, 413);
+    EXPECT_THAT(response.body, HasSubstr("bytes"));
+  }
+}
+
 // By its bytes: the message would count tokens if they had been made.
 TEST_F(EngineApiTest, ATextThatCannotFitIsRefusedBeforeItIsEncoded) {
   const std::string text(engine_->max_text_bytes() + 1, 'a');

@@ -123,6 +123,19 @@ void EngineApi::add_routes(HttpServer& server) {
 
 // --- Requests
 
+// Before anything is parsed: JSON has at most 6 bytes for each byte of a text (\u0061), and 12 for
+// each token id. What else a request has fits into 1 MiB.
+MaybeApiError EngineApi::check_body(const Request& request) const {
+  const auto n_context = static_cast<std::uint64_t>(engine_.context_length());
+  const std::uint64_t n_most =
+      (std::uint64_t{1} << 20) + std::max(6 * engine_.max_text_bytes(), 12 * n_context);
+  if (request.body.size() <= n_most) return std::nullopt;
+  return ApiError{.status = 413,
+                  .message = fmt::format("the body has {} bytes; a prompt for the {} tokens of the "
+                                         "model's context needs at most {} bytes",
+                                         request.body.size(), n_context, n_most)};
+}
+
 // Before anything is encoded: a text that is too long for the context is refused by its bytes.
 MaybeApiError EngineApi::check_size(std::uint64_t n_bytes, const char* field) const {
   if (n_bytes <= engine_.max_text_bytes()) return std::nullopt;
@@ -190,7 +203,8 @@ Response EngineApi::answer_chat(Dialect dialect, ChatReader read, const Request&
   {
     const std::lock_guard lock(reading_);
     ChatRequest chat;
-    MaybeApiError error = read(request.body, chat);
+    MaybeApiError error = check_body(request);
+    if (!error) error = read(request.body, chat);
     if (!error) error = encode_chat(chat, job.request.tenant, dialect, job.request.prompt);
     if (error) return error_response(*error, dialect);
     job.settings = std::move(chat.settings);
@@ -217,7 +231,8 @@ Response EngineApi::count_tokens(const Request& request) {
   const std::lock_guard lock(reading_);
   ChatRequest chat;
   session::Ids ids;
-  MaybeApiError error = read_messages_request(request.body, true, chat);
+  MaybeApiError error = check_body(request);
+  if (!error) error = read_messages_request(request.body, true, chat);
   if (!error) error = encode_chat(chat, options_.tenant_of(request), Dialect::kMessages, ids);
   if (error) return error_response(*error, Dialect::kMessages);
   return Response::json(200, dump({{"input_tokens", ids.size()}}));
@@ -230,15 +245,13 @@ Response EngineApi::completions(const Request& request, Client& client) {
   {
     const std::lock_guard lock(reading_);
     CompletionRequest completion;
-    if (const MaybeApiError error = read_completion_request(request.body, completion)) {
-      return error_response(*error);
-    }
+    MaybeApiError error = check_body(request);
+    if (!error) error = read_completion_request(request.body, completion);
+    if (!error) error = check_size(completion.text.size(), "prompt");
+    if (error) return error_response(*error);
     job.settings = std::move(completion.settings);
     job.request.prompt = std::move(completion.ids);
     if (job.request.prompt.empty()) {
-      if (const MaybeApiError error = check_size(completion.text.size(), "prompt")) {
-        return error_response(*error);
-      }
       auto ids = engine_.encode_text(completion.text);
       if (!ids) return error_response(bad_request(ids.error()));
       job.request.prompt = std::move(ids).value();
@@ -347,7 +360,8 @@ void EngineApi::count(const Answer& answer) {
 Response EngineApi::tokenize(const Request& request) {
   const std::lock_guard lock(reading_);
   TokenizeRequest wanted;
-  MaybeApiError error = read_tokenize_request(request.body, wanted);
+  MaybeApiError error = check_body(request);
+  if (!error) error = read_tokenize_request(request.body, wanted);
   if (!error) error = check_size(wanted.text.size(), "content");
   if (error) return error_response(*error);
   using tokenizer::Tokenizer;
@@ -364,18 +378,18 @@ Response EngineApi::tokenize(const Request& request) {
 Response EngineApi::detokenize(const Request& request) {
   const std::lock_guard lock(reading_);
   session::Ids ids;
-  if (const MaybeApiError error = read_detokenize_request(request.body, ids)) {
-    return error_response(*error);
-  }
+  MaybeApiError error = check_body(request);
+  if (!error) error = read_detokenize_request(request.body, ids);
+  if (error) return error_response(*error);
   return Response::json(200, dump({{"content", engine_.model().tokenizer.decode(ids)}}));
 }
 
 Response EngineApi::apply_template(const Request& request) {
   const std::lock_guard lock(reading_);
   ChatRequest chat;
-  if (const MaybeApiError error = read_chat_request(request.body, chat)) {
-    return error_response(*error);
-  }
+  MaybeApiError error = check_body(request);
+  if (!error) error = read_chat_request(request.body, chat);
+  if (error) return error_response(*error);
   const auto text = engine_.render_chat(chat);
   if (!text) return error_response(bad_request(text.error()));
   return Response::json(200, dump({{"prompt", *text}}));

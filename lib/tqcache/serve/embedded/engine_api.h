@@ -53,6 +53,7 @@ class EngineApi {
     GenerationSettings settings;
   };
 
+  MaybeApiError check_body(const Request& request) const;
   MaybeApiError check_size(std::uint64_t n_bytes, const char* field) const;
   MaybeApiError encode_chat(const ChatRequest& chat, const std::string& tenant, Dialect dialect,
                             session::Ids& ids) const;
@@ -70,7 +71,7 @@ class EngineApi {
   EngineApiOptions options_;
   Metrics& metrics_;
   std::int64_t started_;  // seconds since 1970
-  // Held while a body is parsed and its text becomes tokens, which can take many times its memory.
+  // Held while a body is parsed and its text becomes tokens, which takes many times its memory.
   std::mutex reading_;
 };
 
