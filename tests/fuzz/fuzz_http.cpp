@@ -163,10 +163,10 @@ bool accepts(MaybeApiError (*read)(std::string_view, Request&), const std::strin
 void check_fields(Dialect dialect, const std::string& body) {
   const auto object = nlohmann::json::parse(body, nullptr, false);
   require(object.is_object(), "what is accepted is an object");
-  for (const auto& [key, value] : object.items()) {
-    if (value.is_null()) continue;
+  for (const auto& field : object.items()) {
+    if (field.value().is_null()) continue;
     const auto known = [&](const Parameter& row) {
-      return row.name == key && !row.treatment(dialect).empty();
+      return row.name == field.key() && !row.treatment(dialect).empty();
     };
     require(std::ranges::any_of(parameters(), known), "a field that is accepted is known");
   }
