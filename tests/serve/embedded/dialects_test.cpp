@@ -54,7 +54,8 @@ TEST(MessagesRequest, IsAConversation) {
           "messages": [{"role": "user", "content": "Hi"},
                        {"role": "assistant", "content": [{"type": "text", "text": "Yes?"}]},
                        {"role": "user", "content": [{"type": "text", "text": "a"},
-                        {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]}]})");
+                        {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]}
+                      ]})");
   EXPECT_EQ(conversation(request), (Conversation{{ChatRole::kSystem, "Be brief."},
                                                  {ChatRole::kUser, "Hi"},
                                                  {ChatRole::kAssistant, "Yes?"},
