@@ -411,6 +411,17 @@ class KeptPrompts(unittest.TestCase):
             self.assertIn("403", curl("-i", "-H", "Host: evil.example", server.url("/"))
                           .splitlines()[0])
 
+    def test_the_page_counts_what_the_store_gave_after_a_restart(self):
+        """Without --page-file, so that the new server knows nothing of the first prompt."""
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hi"}]
+        for hits in ("0", "1"):
+            with Server("--store", self.store) as server:
+                usage = greedy(server.client(), messages, max_tokens=2).usage
+                page = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", curl(server.url("/"))))
+            self.assertEqual(page["Hits"], hits)
+            self.assertEqual(page["Tokens reused"],
+                             str(usage.prompt_tokens_details.cached_tokens))
+
     def test_sigterm_ends_a_stream_and_keeps_its_blocks(self):
         server = Server("--store", self.store, "--grace", "1s")
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Count."}]
