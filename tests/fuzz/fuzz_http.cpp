@@ -11,7 +11,7 @@
 
 #include "fuzz/fake_network.h"
 #include "fuzz/fuzz.h"
-#include "tqcache/serve/embedded/openai_request.h"
+#include "tqcache/serve/embedded/client_request.h"
 #include "tqcache/serve/http_message.h"
 #include "tqcache/serve/http_server.h"
 #include "tqcache/serve/llama_server.h"
@@ -153,11 +153,33 @@ bool accepts(MaybeApiError (*read)(std::string_view, Request&), const std::strin
   if (!error) return true;
   require(error->status >= 400 && error->status < 500, "the client is to blame");
   require(!error->message.empty(), "an error has a message");
-  require(nlohmann::json::accept(error_json(*error)), "which is written as JSON");
+  for (const Dialect dialect : {Dialect::kChat, Dialect::kMessages}) {
+    require(nlohmann::json::accept(error_json(*error, dialect)), "which is written as JSON");
+  }
   return false;
 }
 
-void read_openai_request(unsigned choice, const std::string& body) {
+// Each field at the top of a body that was accepted has a meaning in its dialect, or has none.
+void check_fields(Dialect dialect, const std::string& body) {
+  const auto object = nlohmann::json::parse(body, nullptr, false);
+  require(object.is_object(), "what is accepted is an object");
+  for (const auto& field : object.items()) {
+    if (field.value().is_null()) continue;
+    const auto known = [&](const Parameter& row) {
+      return row.name == field.key() && !row.treatment(dialect).empty();
+    };
+    require(std::ranges::any_of(parameters(), known), "a field that is accepted is known");
+  }
+}
+
+MaybeApiError read_messages(std::string_view body, ChatRequest& request) {
+  return read_messages_request(body, false, request);
+}
+MaybeApiError read_counted_messages(std::string_view body, ChatRequest& request) {
+  return read_messages_request(body, true, request);
+}
+
+void read_client_request(unsigned choice, const std::string& body) {
   ChatRequest chat;
   CompletionRequest completion;
   TokenizeRequest text;
@@ -169,23 +191,41 @@ void read_openai_request(unsigned choice, const std::string& body) {
     require(settings.max_tokens.value_or(0) >= 0, "no negative count");
     require(std::ranges::none_of(settings.stops, &std::string::empty), "no empty stop");
   };
+  const auto check_chat = [&](Dialect dialect) {
+    require(!chat.messages.empty(), "a chat has a message");
+    for (std::size_t i = 1; i < chat.messages.size(); ++i) {
+      require(chat.messages[i].role != tokenizer::ChatRole::kSystem, "a system text comes first");
+    }
+    check_settings(chat.settings);
+    check_fields(dialect, body);
+  };
+  // Later readers have numbers of their own, so that older inputs keep their meaning.
+  if (choice == 109 || choice == 110) {
+    const auto read = choice == 109 ? read_messages : read_counted_messages;
+    if (!accepts(read, body, chat)) return;
+    require(chat.messages.back().role == tokenizer::ChatRole::kUser, "the user speaks last");
+    require(choice == 110 || chat.settings.max_tokens.has_value(), "an answer has a limit");
+    return check_chat(Dialect::kMessages);
+  }
+  if (choice == 111) {
+    if (!accepts(read_responses_request, body, chat)) return;
+    return check_chat(Dialect::kResponses);
+  }
   switch (choice % 5) {
     case 0:
+    case 4:
       if (!accepts(read_chat_request, body, chat)) return;
-      require(!chat.messages.empty(), "a chat has a message");
-      return check_settings(chat.settings);
+      return check_chat(Dialect::kChat);
     case 1:
       if (!accepts(read_completion_request, body, completion)) return;
       check_ids(completion.ids);
+      check_fields(Dialect::kCompletion, body);
       return check_settings(completion.settings);
     case 2:
       accepts(read_tokenize_request, body, text);
       return;
-    case 3:
-      if (accepts(read_detokenize_request, body, ids)) check_ids(ids);
-      return;
     default:
-      accepts(read_template_request, body, chat);
+      if (accepts(read_detokenize_request, body, ids)) check_ids(ids);
   }
 }
 
@@ -291,7 +331,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else if (choice < 96) {
     serve::read_chunks(input);
   } else if (choice < 112) {
-    serve::read_openai_request(choice, serve::text_of(input.rest()));
+    serve::read_client_request(choice, serve::text_of(input.rest()));
   } else if (choice < 128) {
     serve::read_request_body(choice, serve::text_of(input.rest()));
   } else if (choice < 192) {

@@ -36,9 +36,10 @@ clients at the proxy. Every request is passed on, and every answer back, byte fo
 that generate text, the longest stored prefix of the prompt is restored into a slot before, and slots
 are saved in the background. Whatever goes wrong with that, the prompt is read as usual.
 
-With --model alone, a server of its own: the routes of OpenAI's interface, answered by the reference
-decoder, one request at a time. A prompt begins with its longest stored prefix, and new token blocks
-are added to the store in the background. Without --store only the last conversation is kept.
+With --model alone, a server of its own: the routes of OpenAI's and Anthropic's interfaces, answered
+by the reference decoder, one request at a time. A prompt begins with its longest stored prefix, and
+new token blocks are added to the store in the background. Without --store only the last conversation
+is kept.
 
 --config chooses what is stored: lossless, turbo (4 bits), archive (about 3 bits, only with
 --upstream), or a configuration as in convert. The types of llama-server's own keys and values are
@@ -302,7 +303,7 @@ std::string key_salt(const std::string& salt, const std::string& api_key) {
 
 Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   TQC_TRY_ASSIGN(const serve::PageAccess access, page_access(flags));
-  TQC_TRY_ASSIGN(const serve::HttpOptions options, http_options(flags, access));
+  TQC_TRY_ASSIGN(serve::HttpOptions options, http_options(flags, access));
   PromptStoreFlags store_flags;
   store_flags.url = flags.store.url;
   store_flags.salt_file = flags.store.salt_file;
@@ -323,6 +324,7 @@ Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   TQC_TRY_ASSIGN(
       std::unique_ptr<serve::Engine> engine,
       open_engine(console, flags.embedded, flags.model, store, log, kept.ledger(), kept.scores()));
+  if (!flags.max_body) options.max_body_bytes = default_max_body(*engine);
   std::optional<StoreUpkeep> upkeep(std::in_place, console, store, *engine, kept.scores(), log);
   const bool has_tenants = !options.api_keys.empty() && !flags.share_tenants;
   const auto tenant_of = [&](const serve::Request& request) {
@@ -509,7 +511,8 @@ Action define_serve(FlagSet& app) {
       ->file()
       ->group(access);
   add_bytes_flag(app, "--max-body", options->max_body,
-                 "Largest body of a request; larger ones get status 413 (default: 64MiB)")
+                 "Largest body of a request; larger ones get status 413 (default: 64MiB; with --model "
+                 "alone 1MiB, and 32 bytes for each token of the context)")
       ->group(access);
   app.add("--max-connections", options->max_connections,
           "Connections at a time; more get status 503")

@@ -1,5 +1,6 @@
 #include "verbs/serve_embedded.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <string_view>
@@ -84,6 +85,15 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
   };
   const EndsAtFirstSignal scope;
   return serve::Engine::open(std::move(options));
+}
+
+// In JSON, a token id has at most 8 bytes, a token of English text 4, and one of escaped characters
+// (\u4e2d) 6 to 12. What else a request has fits into the first MiB.
+std::uint64_t default_max_body(const serve::Engine& engine) {
+  constexpr std::int64_t kLeast = std::int64_t{1} << 20;
+  constexpr std::int64_t kMost = std::int64_t{64} << 20;
+  const std::int64_t n_tokens = std::min(engine.context_length(), kMost / 32);
+  return static_cast<std::uint64_t>(std::min(kLeast + 32 * n_tokens, kMost));
 }
 
 StoreUpkeep::StoreUpkeep(const Console& console, const EmbeddedStore& store, serve::Engine& engine,

@@ -54,6 +54,9 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
                                                    serve::PromptLedger& ledger,
                                                    serve::HitScores& scores);
 
+// The largest body of a request that is read unless --max-body says otherwise.
+std::uint64_t default_max_body(const serve::Engine& engine);
+
 // Keeps the store below a limit, on a thread of its own, while the engine adds to it.
 class StoreUpkeep {
  public:

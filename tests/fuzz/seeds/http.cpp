@@ -18,7 +18,8 @@ std::string answer(std::string_view body, std::string_view more = "") {
          "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + std::string(body);
 }
 
-constexpr int kHead = 0, kChunks = 64, kOpenAi = 100, kBody = 112, kPassOn = 128, kAsk = 192;
+constexpr int kHead = 0, kChunks = 64, kOpenAi = 100, kMessages = 109, kBody = 112, kPassOn = 128,
+              kAsk = 192;
 
 }  // namespace
 
@@ -50,6 +51,28 @@ void make_http(const SeedFolder& seeds) {
   seeds.add("tokenize", input(kOpenAi + 2, R"({"content":"text","add_special":true})"));
   seeds.add("detokenize", input(kOpenAi + 3, R"({"tokens":[1,2]})"));
   seeds.add("template", input(kOpenAi + 4, R"({"messages":[{"role":"user","content":"Hi"}]})"));
+  // Anthropic's and OpenAI's newer interfaces. These numbers are theirs alone.
+  seeds.add("anthropic_messages",
+            input(kMessages, R"({"model":"m","max_tokens":5,"system":[{"type":"text",)"
+                             R"("text":"Be.","cache_control":{"type":"ephemeral"}}],)"
+                             R"("messages":[{"role":"user","content":[{"type":"text",)"
+                             R"("text":"Hi"}]},{"role":"assistant","content":"Yes?"},)"
+                             R"({"role":"user","content":"No."}],"stop_sequences":["x"],)"
+                             R"("temperature":0.5,"top_k":3,"stream":true,)"
+                             R"("thinking":{"type":"disabled"}})"));
+  seeds.add("anthropic_count_tokens",
+            input(kMessages + 1, R"({"messages":[{"role":"user","content":"Hi"}],)"
+                                 R"("system":"S","tools":[]})"));
+  seeds.add("openai_responses",
+            input(kMessages + 2, R"({"model":"m","instructions":"Be.","input":[)"
+                                 R"({"role":"developer","content":"D"},{"type":"message",)"
+                                 R"("id":"msg_1","status":"completed","role":"assistant",)"
+                                 R"("content":[{"type":"output_text","text":"Yes?",)"
+                                 R"("annotations":[],"logprobs":[]}]},{"role":"user",)"
+                                 R"("content":[{"type":"input_text","text":"Hi"}]}],)"
+                                 R"("max_output_tokens":5,"reasoning":{"effort":"none"},)"
+                                 R"("text":{"format":{"type":"text"},"verbosity":"low"},)"
+                                 R"("store":false,"stream":true})"));
   seeds.add("responses", input(kBody + 2, R"({"instructions":"Be.","input":[{"type":"message",)"
                                           R"("role":"user","content":"Hi"}],"tools":[{"name":"f",)"
                                           R"("parameters":{"type":"object"}}]})"));

@@ -1,8 +1,9 @@
-"""tqcache serve --model as real clients see it: the openai package, curl, and bare sockets.
+"""tqcache serve --model as real clients see it: the packages openai and anthropic, curl, sockets.
 
 usage: openai_client_test.py TQCACHE MODEL
 
-Exits with 77, which ctest shows as skipped, where the openai package or curl is missing.
+Exits with 77, which ctest shows as skipped, where the openai package or curl is missing. Without
+the anthropic package its tests alone are skipped.
 """
 
 import http.client
@@ -29,6 +30,10 @@ try:
 except ImportError:
     print("NOT RUN: the Python package openai is not installed")
     sys.exit(SKIPPED)
+try:
+    import anthropic
+except ImportError:
+    anthropic = None
 if shutil.which("curl") is None:
     print("NOT RUN: curl is not installed")
     sys.exit(SKIPPED)
@@ -58,6 +63,14 @@ class Server:
 
     def client(self, key="none"):
         return openai.OpenAI(base_url=self.url("/v1"), api_key=key, max_retries=0, timeout=280)
+
+    def anthropic_client(self, key="none"):
+        return anthropic.Anthropic(base_url=self.url(), api_key=key, max_retries=0, timeout=280)
+
+    def peak_memory(self):
+        """In bytes."""
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
+            return 1024 * int(re.search(r"^VmHWM:\s+(\d+) kB$", file.read(), re.M)[1])
 
     def end(self, how=signal.SIGTERM):
         self.process.send_signal(how)
@@ -135,6 +148,88 @@ class OpenAiClient(unittest.TestCase):
         self.assertGreater(len(pieces), 4)
         self.assertGreater(usage.completion_tokens, 4)
 
+    def test_any_name_of_a_model_is_taken(self):
+        messages = [{"role": "user", "content": "Hi"}]
+        answer = greedy(self.client, messages, model="gpt-4", max_tokens=2)
+        self.assertEqual(answer.model, self.client.models.list().data[0].id)
+
+    def test_usage_comes_where_it_is_asked_for(self):
+        messages = [{"role": "user", "content": "Tell me about Alice."}]
+        for stream_options in (None, {"include_usage": False}, {"include_usage": True}):
+            is_asked = bool(stream_options and stream_options["include_usage"])
+            more = {} if stream_options is None else {"stream_options": stream_options}
+            chunks = list(greedy(self.client, messages, stream=True, **more))
+            self.assertTrue(all(chunk.id == chunks[0].id for chunk in chunks))
+            self.assertEqual([bool(chunk.usage) for chunk in chunks],
+                             [False] * (len(chunks) - 1) + [is_asked])
+            self.assertEqual([bool(chunk.choices) for chunk in chunks],
+                             [True] * (len(chunks) - 1) + [not is_asked])
+
+    def test_a_response_is_the_answer_of_a_chat(self):
+        text = "Tell me about Alice."
+        chat = greedy(self.client, [{"role": "user", "content": text}])
+        settings = {"model": "gpt-5", "temperature": 0, "max_output_tokens": 16}
+        whole = self.client.responses.create(input=text, **settings)
+        self.assertEqual(whole.output_text, chat.choices[0].message.content)
+        self.assertEqual(whole.usage.input_tokens, chat.usage.prompt_tokens)
+        self.assertEqual(whole.usage.total_tokens, chat.usage.total_tokens)
+        # The package puts the response together from its events, and refuses those out of order.
+        with self.client.responses.stream(input=text, **settings) as stream:
+            deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+            final = stream.get_final_response()
+        self.assertEqual("".join(deltas), whole.output_text)
+        self.assertEqual(final.output_text, whole.output_text)
+        self.assertEqual(final.status, whole.status)
+        self.assertGreater(final.usage.input_tokens_details.cached_tokens, -1)
+        # What the package gives back is sent again as it is.
+        more = self.client.responses.create(
+            input=[{"role": "user", "content": text}, *[item.model_dump() for item in whole.output],
+                   {"role": "user", "content": "Thank you."}], **settings)
+        messages = [{"role": "user", "content": text}, chat.choices[0].message.model_dump(),
+                    {"role": "user", "content": "Thank you."}]
+        self.assertEqual(more.output_text,
+                         greedy(self.client, messages).choices[0].message.content)
+        for field in ({"previous_response_id": whole.id}, {"store": True}):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.client.responses.create(input=text, **settings, **field)
+            self.assertEqual([caught.exception.param], list(field))
+
+    @unittest.skipIf(anthropic is None, "the Python package anthropic is not installed")
+    def test_anthropics_messages_are_the_answer_of_a_chat(self):
+        messages = [{"role": "user", "content": "Tell me about Alice."}]
+        chat = greedy(self.client, messages)
+        text = chat.choices[0].message.content
+        client = self.server.anthropic_client()
+        # The package sends other parameters as they are.
+        settings = {"model": "claude", "max_tokens": 16, "extra_body": {"temperature": 0}}
+        whole = client.messages.create(messages=messages, **settings)
+        self.assertEqual(whole.content[0].text, text)
+        self.assertEqual(whole.usage.input_tokens + whole.usage.cache_read_input_tokens,
+                         chat.usage.prompt_tokens)
+        self.assertEqual(whole.usage.output_tokens, chat.usage.completion_tokens)
+        with client.messages.stream(messages=messages, **settings) as stream:
+            pieces = list(stream.text_stream)
+            final = stream.get_final_message()
+        self.assertEqual("".join(pieces), text)
+        self.assertGreater(len(pieces), 4)
+        self.assertEqual(final.stop_reason, whole.stop_reason)
+        self.assertEqual(final.usage.output_tokens, whole.usage.output_tokens)
+        stopped = client.messages.create(messages=messages, stop_sequences=[text[5:12]], **settings)
+        self.assertEqual((stopped.content[0].text, stopped.stop_reason, stopped.stop_sequence),
+                         (text[:text.find(text[5:12])], "stop_sequence", text[5:12]))
+        self.assertEqual(client.messages.count_tokens(model="x", messages=messages).input_tokens,
+                         chat.usage.prompt_tokens)
+        system = [{"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}]
+        client.messages.create(messages=messages, system=system, **settings)
+        again = client.messages.create(messages=[{"role": "user", "content": "Why?"}],
+                                       system=system, **settings)
+        self.assertGreaterEqual(again.usage.cache_read_input_tokens, 512)
+        with self.assertRaises(anthropic.BadRequestError) as caught:
+            client.messages.create(messages=messages, tools=[
+                {"name": "f", "input_schema": {"type": "object"}}], **settings)
+        self.assertEqual(caught.exception.body["error"]["type"], "invalid_request_error")
+        self.assertIn("tools", caught.exception.message)
+
     def test_a_stop_string_ends_an_answer(self):
         messages = [{"role": "user", "content": "Tell me about Alice."}]
         whole = greedy(self.client, messages).choices[0].message.content
@@ -149,9 +244,6 @@ class OpenAiClient(unittest.TestCase):
 
     def test_errors_are_those_of_openai(self):
         messages = [{"role": "user", "content": "Hi"}]
-        with self.assertRaises(openai.NotFoundError) as caught:
-            greedy(self.client, messages, model="gpt-4")
-        self.assertEqual(caught.exception.code, "model_not_found")
         with self.assertRaises(openai.BadRequestError) as caught:
             greedy(self.client, messages, n=2)
         self.assertEqual(caught.exception.param, "n")
@@ -167,7 +259,8 @@ class OpenAiClient(unittest.TestCase):
         self.assertTrue(shown.endswith("data: [DONE]\n\n"))
 
     def test_hostile_bodies_get_a_status(self):
-        for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/apply-template"):
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses",
+                     "/v1/messages/count_tokens", "/tokenize", "/apply-template"):
             for body in (b"", b"{", b"[" * 200_000, b"\xff\xfe", b"{\"messages\": 1e999}", b"null",
                          b"{\"prompt\": \"a\", \"max_tokens\": 1e30}", b"{\"content\": [[]]}",
                          b"{\"messages\": [" + b"{}," * 50_000 + b"{}]}"):
@@ -220,6 +313,43 @@ class OpenAiClient(unittest.TestCase):
         self.assertTrue(all(re.fullmatch(r"200 None|429 [1-9]\d*", each) for each in statuses),
                         statuses)
         self.assertGreaterEqual(sum(status[:3] == "200" for status in statuses), 4)
+
+
+class LongBodies(unittest.TestCase):
+    def ask(self, server, body, n, path):
+        """The statuses of `n` requests at a time."""
+        statuses = []
+
+        def one():
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=280)
+            connection.request("POST", path, body)
+            statuses.append(connection.getresponse().status)
+            connection.close()
+        threads = [threading.Thread(target=one) for _ in range(n)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return statuses
+
+    def test_texts_that_cannot_fit_take_no_more_than_their_bytes(self):
+        # By default the body is refused by its length alone; the small model needs 1.5 MiB.
+        with Server() as server:
+            for size, status in ((1_400_000, 400), (1_600_000, 413)):
+                body = b'{"prompt":"' + b"a " * (size // 2) + b'"}'
+                self.assertEqual(self.ask(server, body, 1, "/v1/completions"), [status])
+        # With a larger limit they are received, but neither parsed nor made into tokens.
+        n_bytes = 45_000_000
+        text = b"a b " * (n_bytes // 4)
+        for path, body in (("/v1/completions", b'{"prompt":"' + text + b'"}'),
+                           ("/tokenize", b'{"content":"' + text + b'"}'),
+                           ("/v1/chat/completions",
+                            b'{"messages":[{"role":"user","content":"' + text + b'"}]}')):
+            with Server("--max-body", "64MiB") as server:
+                before = server.peak_memory()
+                self.assertEqual(self.ask(server, body, 3, path), [413] * 3)
+                # Three bodies at a time, in buffers that grow. Their tokens alone would be more.
+                self.assertLess(server.peak_memory() - before, 6 * n_bytes)
 
 
 class KeptPrompts(unittest.TestCase):
@@ -280,6 +410,17 @@ class KeptPrompts(unittest.TestCase):
             # A name that a page elsewhere has given this address.
             self.assertIn("403", curl("-i", "-H", "Host: evil.example", server.url("/"))
                           .splitlines()[0])
+
+    def test_the_page_counts_what_the_store_gave_after_a_restart(self):
+        """Without --page-file, so that the new server knows nothing of the first prompt."""
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hi"}]
+        for hits in ("0", "1"):
+            with Server("--store", self.store) as server:
+                usage = greedy(server.client(), messages, max_tokens=2).usage
+                page = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", curl(server.url("/"))))
+            self.assertEqual(page["Hits"], hits)
+            self.assertEqual(page["Tokens reused"],
+                             str(usage.prompt_tokens_details.cached_tokens))
 
     def test_sigterm_ends_a_stream_and_keeps_its_blocks(self):
         server = Server("--store", self.store, "--grace", "1s")

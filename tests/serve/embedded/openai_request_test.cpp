@@ -1,13 +1,13 @@
 // What clients may ask for, and what is refused.
 
-#include "tqcache/serve/embedded/openai_request.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tqcache/serve/embedded/client_request.h"
 
 namespace tqcache::serve {
 namespace {
@@ -74,7 +74,7 @@ TEST(OpenAiRequest, HasTheDefaultsOfOpenAi) {
   EXPECT_EQ(request.settings.sampling.repeat_penalty, 1);
   EXPECT_FALSE(request.settings.max_tokens);
   EXPECT_FALSE(request.settings.stream);
-  EXPECT_TRUE(request.thinks);
+  EXPECT_EQ(request.thinking, Thinking::kAllowed);
   CompletionRequest completion;
   EXPECT_FALSE(read_completion_request(R"({"prompt": "a"})", completion));
   EXPECT_EQ(completion.settings.max_tokens, 16);
@@ -94,7 +94,8 @@ TEST(OpenAiRequest, TheNewerNameOfALimitWins) {
 }
 
 TEST(OpenAiRequest, CanAskNotToThink) {
-  EXPECT_FALSE(read_chat(with_hi(R"("chat_template_kwargs": {"enable_thinking": false})")).thinks);
+  EXPECT_EQ(read_chat(with_hi(R"("chat_template_kwargs": {"enable_thinking": false})")).thinking,
+            Thinking::kForbidden);
 }
 
 struct Refusal {
@@ -202,7 +203,7 @@ TEST(OpenAiRequest, RefusesHostileBodies) {
         with_hi("\"stop\": \"\xed\xa0\x80\"")}) {
     const ApiError error = refused(body);
     EXPECT_EQ(error.status, 400) << body.substr(0, 40);
-    const auto object = nlohmann::json::parse(error_json(error));
+    const auto object = nlohmann::json::parse(error_json(error, Dialect::kChat));
     EXPECT_EQ(object["error"]["type"], "invalid_request_error");
   }
   // The names of fields are those of a stranger.
@@ -230,12 +231,13 @@ TEST(OpenAiRequest, ReadsPrompts) {
 }
 
 TEST(OpenAiRequest, ErrorsAreObjectsAsOpenAiHasThem) {
-  const auto object = nlohmann::json::parse(
-      error_json({.status = 404, .message = "no \xff model", .param = "model", .code = "x"}));
+  const auto object = nlohmann::json::parse(error_json(
+      {.status = 404, .message = "no \xff model", .param = "model", .code = "x"}, Dialect::kChat));
   EXPECT_EQ(object["error"]["message"], "no \xEF\xBF\xBD model");
   EXPECT_EQ(object["error"]["param"], "model");
   EXPECT_EQ(object["error"]["code"], "x");
-  EXPECT_TRUE(nlohmann::json::parse(error_json({.message = "m"}))["error"]["param"].is_null());
+  EXPECT_TRUE(nlohmann::json::parse(error_json({.message = "m"}, Dialect::kChat))["error"]["param"]
+                  .is_null());
 }
 
 }  // namespace

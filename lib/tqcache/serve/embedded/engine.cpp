@@ -38,6 +38,7 @@ class AnswerText {
   AnswerText(const tokenizer::Tokenizer& tokenizer, const std::vector<std::string>& stops,
              bool begins)
       : tokenizer_(tokenizer),
+        stops_(stops),
         filter_(stops),
         drops_space_(begins && tokenizer.drops_first_space()) {}
 
@@ -46,7 +47,10 @@ class AnswerText {
     std::string_view bytes = tokenizer_.token_bytes(id);
     if (drops_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
     drops_space_ = false;
-    pending_ += filter_.add(bytes);
+    const std::string passed = filter_.add(bytes);
+    held_ += bytes;
+    held_.erase(0, passed.size());
+    pending_ += passed;
     return tokenizer::take_whole_characters(pending_);
   }
 
@@ -60,11 +64,20 @@ class AnswerText {
   }
 
   bool stopped() const { return filter_.stopped(); }
+  // The stop string that was found; empty if none was.
+  std::string stop_string() const {
+    if (!stopped()) return {};
+    const auto found = std::ranges::find_if(
+        stops_, [&](const std::string& stop) { return held_.starts_with(stop); });
+    return found == stops_.end() ? std::string() : *found;
+  }
 
  private:
   const tokenizer::Tokenizer& tokenizer_;
+  const std::vector<std::string>& stops_;
   session::StopFilter filter_;
   bool drops_space_;
+  std::string held_;     // what the filter has not passed on
   std::string pending_;  // the first bytes of a character
 };
 
@@ -93,6 +106,15 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   } else {
     engine->no_turns_ = std::move(turns).error();
   }
+  if (engine->turns_) {
+    const std::vector<tokenizer::ChatMessage> any = {{tokenizer::ChatRole::kUser, "Hi"}};
+    engine->can_avoid_thinking_ = engine->turns_->conversation_text(any, false).ok();
+  }
+  std::size_t longest = 1;
+  for (std::int32_t id = 0; id < engine->model().tokenizer.vocab_size(); ++id) {
+    longest = std::max(longest, engine->model().tokenizer.token_bytes(id).size());
+  }
+  engine->max_text_bytes_ = std::uint64_t{longest} * to_size(engine->context_length());
   // A wrong URL ends the program at once, not with the first request.
   if (!its.store_url.empty()) {
     TQC_TRY_ASSIGN(const auto store, engine->open_store(""));
@@ -124,12 +146,12 @@ Result<Ids> Engine::encode_chat(const ChatRequest& request, const std::string& t
     }
     return found;
   };
-  return turns_->conversation(request.messages, request.thinks, find);
+  return turns_->conversation(request.messages, thinks(request), find);
 }
 
 Result<std::string> Engine::render_chat(const ChatRequest& request) const {
   if (!turns_) return *no_turns_;
-  return turns_->conversation_text(request.messages, request.thinks);
+  return turns_->conversation_text(request.messages, thinks(request));
 }
 
 Result<Ids> Engine::encode_text(std::string_view text) const {
@@ -245,6 +267,7 @@ void Engine::generate(const GenerationRequest& request, const std::function<bool
   answer.completion_tokens = std::ssize(made.ids);
   answer.answer_seconds = made.seconds;
   answer.stop = made.stop;
+  answer.stop_string = text.stop_string();
   answer.failure = made.failure;
   if (made.failure) return;
   if (!show(text.end())) {
@@ -257,7 +280,7 @@ void Engine::generate(const GenerationRequest& request, const std::function<bool
 }
 
 Answer Engine::answer(const GenerationRequest& request, const std::function<bool()>& goes_on,
-                      const OnText& on_text) {
+                      const OnText& on_text, const OnPrompt& on_prompt) {
   const std::lock_guard lock(conversation_mutex_);
   Answer answer;
   answer.prompt_tokens = std::ssize(request.prompt);
@@ -266,6 +289,7 @@ Answer Engine::answer(const GenerationRequest& request, const std::function<bool
   try {
     Result<void> read = session_->set_sampling(request.sampling);
     if (read) read = read_prompt(request, progress, answer);
+    if (read && on_prompt && !on_prompt(answer)) read = interrupted_error();
     if (read) {
       generate(request, is_wanted, on_text, answer);
     } else {

@@ -23,7 +23,7 @@
 #include "tqcache/error.h"
 #include "tqcache/keys.h"
 #include "tqcache/quantize.h"
-#include "tqcache/serve/embedded/openai_request.h"
+#include "tqcache/serve/embedded/client_request.h"
 #include "tqcache/serve/embedded/request_queue.h"
 #include "tqcache/serve/hit_scores.h"
 #include "tqcache/serve/prompt_ledger.h"
@@ -67,6 +67,7 @@ struct Answer {
   double answer_seconds = 0;
   double saved_seconds = 0;  // what computing the cached tokens would have taken, at a guess
   session::StopReason stop = session::StopReason::kFailed;
+  std::string stop_string = {};       // with kStopString: the one that ended the answer
   std::optional<Error> failure = {};  // with kInterrupted and kFailed
 };
 
@@ -89,6 +90,9 @@ class Engine {
   const std::string& model_id() const { return model_id_; }
   const model::Model& model() const { return session_->model(); }
   std::int64_t context_length() const { return model().config.context_length; }
+  // A longer text has more tokens than the context holds, so nothing needs to be encoded to refuse
+  // it: the context times the bytes of the longest token.
+  std::uint64_t max_text_bytes() const { return max_text_bytes_; }
   RequestQueue& queue() { return queue_; }
   PromptLedger& ledger() { return options_.ledger == nullptr ? own_ledger_ : *options_.ledger; }
   bool has_store() const { return !options_.store_url.empty(); }
@@ -108,12 +112,15 @@ class Engine {
   // Returns false when nobody wants more.
   using OnText = std::function<bool(std::string_view text)>;
 
+  // Is called once the prompt was read, before the first token.
+  using OnPrompt = std::function<bool(const Answer& so_far)>;
+
   // Answers a prompt. `goes_on` is asked before each layer and token; once it returns false the
   // answer ends with kInterrupted.
   // Requires: the caller has its turn in queue(); the prompt is not empty and shorter than the
   //           context.
   Answer answer(const GenerationRequest& request, const std::function<bool()>& goes_on,
-                const OnText& on_text);
+                const OnText& on_text, const OnPrompt& on_prompt = {});
 
   // Bytes that were added to the store so far. Threads: any.
   std::uint64_t added_bytes() const { return finished_bytes_ + current_bytes_; }
@@ -130,6 +137,10 @@ class Engine {
 
  private:
   explicit Engine(EngineOptions options);
+  bool thinks(const ChatRequest& request) const {
+    return request.thinking == Thinking::kAllowed ||
+           (request.thinking == Thinking::kAvoided && !can_avoid_thinking_);
+  }
 
   struct GivenText {
     std::string tenant;
@@ -158,6 +169,8 @@ class Engine {
   std::unique_ptr<session::Session> session_;
   std::optional<session::ChatTurns> turns_;
   std::optional<Error> no_turns_;  // why there are none
+  bool can_avoid_thinking_ = false;
+  std::uint64_t max_text_bytes_ = 0;
   RequestQueue queue_;
   PromptLedger own_ledger_;
   std::atomic<bool> stopping_ = false;

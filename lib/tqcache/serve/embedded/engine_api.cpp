@@ -10,8 +10,8 @@
 #include <random>
 #include <utility>
 
+#include "tqcache/serve/embedded/answer_writer.h"
 #include "tqcache/serve/prompt_page.h"
-#include "tqcache/version.h"
 
 namespace tqcache::serve {
 namespace {
@@ -22,8 +22,8 @@ std::string dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-Response error_response(const ApiError& error) {
-  Response response = Response::json(error.status, error_json(error));
+Response error_response(const ApiError& error, Dialect dialect = Dialect::kChat) {
+  Response response = Response::json(error.status, error_json(error, dialect));
   if (error.retry_after_s > 0) {
     response.headers.push_back({"Retry-After", std::to_string(error.retry_after_s)});
   }
@@ -55,119 +55,19 @@ std::uint64_t random_number() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-const char* finish_reason(session::StopReason stop) {
-  const bool is_cut =
-      stop == session::StopReason::kLength || stop == session::StopReason::kContextFull;
-  return is_cut ? "length" : "stop";
+// The field that a prompt comes in.
+const char* prompt_field(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::kChat:
+    case Dialect::kMessages:
+      return "messages";
+    case Dialect::kCompletion:
+      return "prompt";
+    case Dialect::kResponses:
+      return "input";
+  }
+  return "prompt";
 }
-
-OrderedJson usage_json(const Answer& answer) {
-  return {{"prompt_tokens", answer.prompt_tokens},
-          {"completion_tokens", answer.completion_tokens},
-          {"total_tokens", answer.prompt_tokens + answer.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", answer.cached_tokens}}}};
-}
-
-const char* source_name(PrefixSource source) {
-  switch (source) {
-    case PrefixSource::kNothing:
-      return "nothing";
-    case PrefixSource::kMemory:
-      return "memory";
-    case PrefixSource::kStore:
-      return "store";
-  }
-  return "nothing";
-}
-
-// As llama.cpp has them, and where the prefix came from.
-OrderedJson timings_json(const Answer& answer) {
-  return {{"cache_n", answer.cached_tokens},
-          {"cache_source", source_name(answer.source)},
-          {"cache_ms", answer.load_seconds * 1000},
-          {"prompt_n", answer.prompt_tokens - answer.cached_tokens},
-          {"prompt_ms", answer.prompt_seconds * 1000},
-          {"predicted_n", answer.completion_tokens},
-          {"predicted_ms", answer.answer_seconds * 1000}};
-}
-
-// The objects of one completion, which share an id.
-class CompletionWriter {
- public:
-  CompletionWriter(bool is_chat, std::string model)
-      : is_chat_(is_chat),
-        id_(fmt::format("{}-{:016x}", is_chat ? "chatcmpl" : "cmpl", random_number())),
-        model_(std::move(model)),
-        created_(std::time(nullptr)) {}
-
-  std::string whole(const Answer& answer) const {
-    OrderedJson choice = {{"index", 0}};
-    if (is_chat_) {
-      choice["message"] = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
-    } else {
-      choice["text"] = answer.text;
-    }
-    choice["logprobs"] = nullptr;
-    choice["finish_reason"] = finish_reason(answer.stop);
-    OrderedJson json = head(false);
-    json["choices"] = OrderedJson::array({choice});
-    json["usage"] = usage_json(answer);
-    json["timings"] = timings_json(answer);
-    return dump(json);
-  }
-
-  // The first chunk of a chat.
-  std::string role(bool with_usage) const {
-    return chunk({{"role", "assistant"}, {"content", ""}}, "", nullptr, with_usage);
-  }
-  std::string piece(std::string_view text, bool with_usage) const {
-    return chunk({{"content", text}}, text, nullptr, with_usage);
-  }
-  std::string finish(const Answer& answer, bool with_usage) const {
-    return chunk(OrderedJson::object(), "", finish_reason(answer.stop), with_usage, &answer);
-  }
-  std::string usage(const Answer& answer) const {
-    OrderedJson json = head(true);
-    json["choices"] = OrderedJson::array();
-    json["usage"] = usage_json(answer);
-    return event(dump(json));
-  }
-
-  static std::string event(const std::string& data) { return "data: " + data + "\n\n"; }
-
- private:
-  OrderedJson head(bool is_chunk) const {
-    const char* object = "text_completion";
-    if (is_chat_) object = is_chunk ? "chat.completion.chunk" : "chat.completion";
-    return {{"id", id_},
-            {"object", object},
-            {"created", created_},
-            {"model", model_},
-            {"system_fingerprint", "tqcache-" + std::string(version())}};
-  }
-
-  std::string chunk(const OrderedJson& delta, std::string_view text, const char* reason,
-                    bool with_usage, const Answer* answer = nullptr) const {
-    OrderedJson choice = {{"index", 0}};
-    if (is_chat_) {
-      choice["delta"] = delta;
-    } else {
-      choice["text"] = text;
-    }
-    choice["logprobs"] = nullptr;
-    choice["finish_reason"] = reason == nullptr ? OrderedJson() : OrderedJson(reason);
-    OrderedJson json = head(true);
-    json["choices"] = OrderedJson::array({choice});
-    if (with_usage) json["usage"] = nullptr;
-    if (answer != nullptr) json["timings"] = timings_json(*answer);
-    return event(dump(json));
-  }
-
-  bool is_chat_;
-  std::string id_;
-  std::string model_;
-  std::int64_t created_;
-};
 
 void define_metrics(Metrics& metrics) {
   using Type = Metrics::Type;
@@ -204,6 +104,10 @@ void EngineApi::add_routes(HttpServer& server) {
   };
   post("/v1/chat/completions", &EngineApi::chat_completions);
   post("/v1/completions", &EngineApi::completions);
+  post("/v1/messages", &EngineApi::messages);
+  post("/v1/responses", &EngineApi::responses);
+  server.route("POST", "/v1/messages/count_tokens",
+               [this](const Request& r, Client&) { return count_tokens(r); });
   server.route("POST", "/tokenize", [this](const Request& r, Client&) { return tokenize(r); });
   server.route("POST", "/detokenize", [this](const Request& r, Client&) { return detokenize(r); });
   server.route("POST", "/apply-template",
@@ -219,28 +123,53 @@ void EngineApi::add_routes(HttpServer& server) {
 
 // --- Requests
 
-MaybeApiError EngineApi::check_model(const std::string& name) const {
-  if (name.empty() || name == engine_.model_id()) return std::nullopt;
+// Before anything is parsed: JSON has at most 6 bytes for each byte of a text (\u0061), and 12 for
+// each token id. What else a request has fits into 1 MiB.
+MaybeApiError EngineApi::check_body(const Request& request) const {
+  const auto n_context = static_cast<std::uint64_t>(engine_.context_length());
+  const std::uint64_t n_most =
+      (std::uint64_t{1} << 20) + std::max(6 * engine_.max_text_bytes(), 12 * n_context);
+  if (request.body.size() <= n_most) return std::nullopt;
+  return ApiError{.status = 413,
+                  .message = fmt::format("the body has {} bytes; a prompt for the {} tokens of the "
+                                         "model's context needs at most {} bytes",
+                                         request.body.size(), n_context, n_most)};
+}
+
+// Before anything is encoded: a text that is too long for the context is refused by its bytes.
+MaybeApiError EngineApi::check_size(std::uint64_t n_bytes, const char* field) const {
+  if (n_bytes <= engine_.max_text_bytes()) return std::nullopt;
   return ApiError{
-      .status = 404,
-      .message = fmt::format("this server has no model {}; it has {}",
-                             dump(OrderedJson(name.substr(0, 100))), engine_.model_id()),
-      .param = "model",
-      .code = "model_not_found"};
+      .message = fmt::format("{}: a text of {} bytes; the {} tokens of the model's context are at "
+                             "most {} bytes",
+                             field, n_bytes, engine_.context_length(), engine_.max_text_bytes()),
+      .param = field,
+      .code = "context_length_exceeded"};
+}
+
+MaybeApiError EngineApi::encode_chat(const ChatRequest& chat, const std::string& tenant,
+                                     Dialect dialect, session::Ids& ids) const {
+  std::uint64_t n_bytes = 0;
+  for (const tokenizer::ChatMessage& message : chat.messages) n_bytes += message.text.size();
+  if (MaybeApiError error = check_size(n_bytes, prompt_field(dialect))) return error;
+  auto encoded = engine_.encode_chat(chat, tenant);
+  if (!encoded) return bad_request(encoded.error());
+  ids = std::move(encoded).value();
+  return std::nullopt;
 }
 
 // Checks the job against the model, and fills in what the client left open.
 MaybeApiError EngineApi::complete_job(Job& job) const {
-  if (MaybeApiError error = check_model(job.settings.model)) return error;
   GenerationRequest& request = job.request;
   const std::int64_t n_prompt = std::ssize(request.prompt);
   const std::int64_t n_context = engine_.context_length();
-  if (n_prompt == 0) return ApiError{.message = "the prompt has no tokens", .param = "prompt"};
+  const char* const field = prompt_field(job.dialect);
+  if (n_prompt == 0) return ApiError{.message = "the prompt has no tokens", .param = field};
   if (n_prompt >= n_context) {
     return ApiError{.message = fmt::format("the prompt has {} tokens; the context of the model "
                                            "holds {} tokens of prompt and answer",
                                            n_prompt, n_context),
-                    .param = request.is_chat ? "messages" : "prompt",
+                    .param = field,
                     .code = "context_length_exceeded"};
   }
   const std::int64_t n_vocabulary = engine_.model().config.vocab_size;
@@ -265,34 +194,68 @@ MaybeApiError EngineApi::complete_job(Job& job) const {
   return std::nullopt;
 }
 
-Response EngineApi::chat_completions(const Request& request, Client& client) {
-  ChatRequest chat;
-  if (const MaybeApiError error = read_chat_request(request.body, chat)) {
-    return error_response(*error);
-  }
+Response EngineApi::answer_chat(Dialect dialect, ChatReader read, const Request& request,
+                                Client& client) {
   Job job;
-  job.settings = chat.settings;
+  job.dialect = dialect;
   job.request.is_chat = true;
   job.request.tenant = options_.tenant_of(request);
-  auto ids = engine_.encode_chat(chat, job.request.tenant);
-  if (!ids) return error_response(bad_request(ids.error()));
-  job.request.prompt = std::move(ids).value();
+  {
+    const std::lock_guard lock(reading_);
+    ChatRequest chat;
+    MaybeApiError error = check_body(request);
+    if (!error) error = read(request.body, chat);
+    if (!error) error = encode_chat(chat, job.request.tenant, dialect, job.request.prompt);
+    if (error) return error_response(*error, dialect);
+    job.settings = std::move(chat.settings);
+  }
   return run(std::move(job), client);
 }
 
+Response EngineApi::chat_completions(const Request& request, Client& client) {
+  return answer_chat(Dialect::kChat, read_chat_request, request, client);
+}
+
+Response EngineApi::messages(const Request& request, Client& client) {
+  const auto read = [](std::string_view body, ChatRequest& chat) {
+    return read_messages_request(body, false, chat);
+  };
+  return answer_chat(Dialect::kMessages, read, request, client);
+}
+
+Response EngineApi::responses(const Request& request, Client& client) {
+  return answer_chat(Dialect::kResponses, read_responses_request, request, client);
+}
+
+Response EngineApi::count_tokens(const Request& request) {
+  const std::lock_guard lock(reading_);
+  ChatRequest chat;
+  session::Ids ids;
+  MaybeApiError error = check_body(request);
+  if (!error) error = read_messages_request(request.body, true, chat);
+  if (!error) error = encode_chat(chat, options_.tenant_of(request), Dialect::kMessages, ids);
+  if (error) return error_response(*error, Dialect::kMessages);
+  return Response::json(200, dump({{"input_tokens", ids.size()}}));
+}
+
 Response EngineApi::completions(const Request& request, Client& client) {
-  CompletionRequest completion;
-  if (const MaybeApiError error = read_completion_request(request.body, completion)) {
-    return error_response(*error);
-  }
   Job job;
-  job.settings = completion.settings;
+  job.dialect = Dialect::kCompletion;
   job.request.tenant = options_.tenant_of(request);
-  job.request.prompt = std::move(completion.ids);
-  if (job.request.prompt.empty()) {
-    auto ids = engine_.encode_text(completion.text);
-    if (!ids) return error_response(bad_request(ids.error()));
-    job.request.prompt = std::move(ids).value();
+  {
+    const std::lock_guard lock(reading_);
+    CompletionRequest completion;
+    MaybeApiError error = check_body(request);
+    if (!error) error = read_completion_request(request.body, completion);
+    if (!error) error = check_size(completion.text.size(), "prompt");
+    if (error) return error_response(*error);
+    job.settings = std::move(completion.settings);
+    job.request.prompt = std::move(completion.ids);
+    if (job.request.prompt.empty()) {
+      auto ids = engine_.encode_text(completion.text);
+      if (!ids) return error_response(bad_request(ids.error()));
+      job.request.prompt = std::move(ids).value();
+    }
   }
   return run(std::move(job), client);
 }
@@ -304,18 +267,20 @@ std::int64_t EngineApi::retry_after() const {
 }
 
 Response EngineApi::run(Job job, Client& client) {
-  if (const MaybeApiError error = complete_job(job)) return error_response(*error);
-  if (engine_.is_stopping()) return error_response(stopping());
+  const Dialect dialect = job.dialect;
+  if (const MaybeApiError error = complete_job(job)) return error_response(*error, dialect);
+  if (engine_.is_stopping()) return error_response(stopping(), dialect);
   std::optional<RequestQueue::Turn> turn = engine_.queue().join();
   if (!turn) {
     metrics_.add("tqcache_queue_full_total");
-    return error_response({.status = 429,
-                           .message = fmt::format("{} requests are waiting already; this server "
-                                                  "answers one at a time",
-                                                  engine_.queue().max_waiting()),
-                           .type = "rate_limit_error",
-                           .code = "queue_full",
-                           .retry_after_s = retry_after()});
+    const ApiError error{.status = 429,
+                         .message = fmt::format("{} requests are waiting already; this server "
+                                                "answers one at a time",
+                                                engine_.queue().max_waiting()),
+                         .type = "rate_limit_error",
+                         .code = "queue_full",
+                         .retry_after_s = retry_after()};
+    return error_response(error, dialect);
   }
   if (job.settings.stream) {
     Response response;
@@ -334,14 +299,17 @@ Response EngineApi::run(Job job, Client& client) {
     return response;
   }
   const Answer answer = answer_in_turn(job, *turn, client, [](std::string_view) { return true; });
-  if (answer.stop == session::StopReason::kInterrupted) return error_response(stopping());
-  if (answer.failure) return error_response(server_error(*answer.failure));
+  if (answer.failure) {
+    const bool was_stopped = answer.stop == session::StopReason::kInterrupted;
+    return error_response(was_stopped ? stopping() : server_error(*answer.failure), dialect);
+  }
+  const AnswerWriter writer = make_writer(dialect, job.settings, engine_.model_id());
   return Response::json(200,
-                        CompletionWriter(job.request.is_chat, engine_.model_id()).whole(answer));
+                        std::visit([&](const auto& its) { return its.whole(answer); }, writer));
 }
 
 Answer EngineApi::answer_in_turn(const Job& job, RequestQueue::Turn& turn, Client& client,
-                                 const Engine::OnText& on_text) {
+                                 const Engine::OnText& on_text, const Engine::OnPrompt& on_prompt) {
   const auto goes_on = [&] { return !engine_.is_stopping() && !client.is_gone(); };
   metrics_.set("tqcache_queue_waiting", static_cast<double>(engine_.queue().counts().waiting));
   const bool is_its_turn = turn.wait(goes_on);
@@ -352,33 +320,27 @@ Answer EngineApi::answer_in_turn(const Job& job, RequestQueue::Turn& turn, Clien
     none.failure = interrupted_error();
     return none;
   }
-  Answer answer = engine_.answer(job.request, goes_on, on_text);
+  Answer answer = engine_.answer(job.request, goes_on, on_text, on_prompt);
   count(answer);
   return answer;
 }
 
 bool EngineApi::stream(const Job& job, RequestQueue::Turn& turn, Client& client, Sink& sink) {
-  const CompletionWriter writer(job.request.is_chat, engine_.model_id());
-  const bool with_usage = job.settings.include_usage;
-  bool has_begun = false;
-  const auto begin = [&] {
-    if (has_begun || !job.request.is_chat) return true;
-    has_begun = true;
-    return sink.write(writer.role(with_usage));
+  AnswerWriter writer = make_writer(job.dialect, job.settings, engine_.model_id());
+  const auto write = [&](const auto& events_of) {
+    return sink.write(std::visit(events_of, writer));
   };
-  const Answer answer = answer_in_turn(job, turn, client, [&](std::string_view text) {
-    return begin() && sink.write(writer.piece(text, with_usage));
-  });
+  const Answer answer = answer_in_turn(
+      job, turn, client,
+      [&](std::string_view text) { return write([&](auto& its) { return its.piece(text); }); },
+      [&](const Answer& so_far) { return write([&](auto& its) { return its.begin(so_far); }); });
   if (answer.failure) {
     const bool was_stopped = answer.stop == session::StopReason::kInterrupted;
     const ApiError error = was_stopped ? stopping() : server_error(*answer.failure);
-    // The stream ends without [DONE], so that no client takes it for complete.
-    sink.write(CompletionWriter::event(error_json(error)));
+    write([&](auto& its) { return its.fail(answer, error); });
     return false;
   }
-  std::string end = writer.finish(answer, with_usage);
-  if (with_usage) end += writer.usage(answer);
-  return begin() && sink.write(end + "data: [DONE]\n\n");
+  return write([&](auto& its) { return its.end(answer); });
 }
 
 void EngineApi::count(const Answer& answer) {
@@ -396,10 +358,12 @@ void EngineApi::count(const Answer& answer) {
 // --- The other routes
 
 Response EngineApi::tokenize(const Request& request) {
+  const std::lock_guard lock(reading_);
   TokenizeRequest wanted;
-  if (const MaybeApiError error = read_tokenize_request(request.body, wanted)) {
-    return error_response(*error);
-  }
+  MaybeApiError error = check_body(request);
+  if (!error) error = read_tokenize_request(request.body, wanted);
+  if (!error) error = check_size(wanted.text.size(), "content");
+  if (error) return error_response(*error);
   using tokenizer::Tokenizer;
   Tokenizer::EncodeOptions options;
   options.special = wanted.parse_special ? Tokenizer::Special::kParse : Tokenizer::Special::kAsText;
@@ -407,22 +371,25 @@ Response EngineApi::tokenize(const Request& request) {
   options.keep_going = [this] { return !engine_.is_stopping(); };
   const auto ids = engine_.model().tokenizer.encode(wanted.text, options);
   if (!ids) return error_response(bad_request(ids.error()));
-  return Response::json(200, dump({{"tokens", *ids}}));
+  // Not by way of JSON values, which have many times the size of a token.
+  return Response::json(200, fmt::format(R"({{"tokens":[{}]}})", fmt::join(*ids, ",")));
 }
 
 Response EngineApi::detokenize(const Request& request) {
+  const std::lock_guard lock(reading_);
   session::Ids ids;
-  if (const MaybeApiError error = read_detokenize_request(request.body, ids)) {
-    return error_response(*error);
-  }
+  MaybeApiError error = check_body(request);
+  if (!error) error = read_detokenize_request(request.body, ids);
+  if (error) return error_response(*error);
   return Response::json(200, dump({{"content", engine_.model().tokenizer.decode(ids)}}));
 }
 
 Response EngineApi::apply_template(const Request& request) {
+  const std::lock_guard lock(reading_);
   ChatRequest chat;
-  if (const MaybeApiError error = read_template_request(request.body, chat)) {
-    return error_response(*error);
-  }
+  MaybeApiError error = check_body(request);
+  if (!error) error = read_chat_request(request.body, chat);
+  if (error) return error_response(*error);
   const auto text = engine_.render_chat(chat);
   if (!text) return error_response(bad_request(text.error()));
   return Response::json(200, dump({{"prompt", *text}}));

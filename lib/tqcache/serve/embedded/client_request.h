@@ -1,8 +1,8 @@
 #pragma once
-// serve/embedded/openai_request.h: what a client asks for, read from the JSON of OpenAI's API.
+// serve/embedded/client_request.h: what a client asks for, read from the JSON of any dialect.
 //
-// A parameter that would change the answer and is not implemented is refused by name. Parameters
-// that cannot change it are ignored. Safe for untrusted input.
+// A conversation is a ChatRequest, whoever asks for it. parameters.h decides which parameters are
+// read, ignored and refused. Safe for untrusted input.
 //
 // Spec: docs/reference/http.md.
 
@@ -12,26 +12,13 @@
 #include <string_view>
 #include <vector>
 
-#include "tqcache/error.h"
 #include "tqcache/sampler.h"
+#include "tqcache/serve/embedded/api_error.h"
 #include "tqcache/tokenizer.h"
 
 namespace tqcache::serve {
 
-// A failed request, as OpenAI's error object tells it.
-struct ApiError {
-  int status = 400;
-  std::string message;
-  std::string type = "invalid_request_error";
-  std::string param = {};          // the field to blame; empty: null
-  std::string code = {};           // empty: null
-  std::int64_t retry_after_s = 0;  // of the header Retry-After; 0: none
-};
-
-// {"error": {...}}
-std::string error_json(const ApiError& error);
-
-// How to answer, common to both kinds of completions.
+// How to answer, common to all dialects.
 struct GenerationSettings {
   std::string model;  // empty: not named
   model::SamplerOptions sampling;
@@ -39,14 +26,21 @@ struct GenerationSettings {
   std::optional<std::int64_t> max_tokens;
   std::vector<std::string> stops;  // not empty each
   bool stream = false;
-  bool include_usage = false;  // in a last chunk of the stream
+  bool include_usage = false;  // in a last chunk of OpenAI's streams
+};
+
+// Whether a reasoning model may think before it answers.
+enum class Thinking : std::uint8_t {
+  kAllowed,
+  kAvoided,    // not, if the chat template knows how to ask for that
+  kForbidden,  // not, and otherwise the request fails
 };
 
 struct ChatRequest {
   GenerationSettings settings;
   std::vector<tokenizer::ChatMessage>
       messages;  // at least one; only the first may be of the system
-  bool thinks = true;
+  Thinking thinking = Thinking::kAllowed;
 };
 
 struct CompletionRequest {
@@ -62,12 +56,12 @@ struct TokenizeRequest {
 };
 
 // Each returns the first error, and fills in the request if there is none.
-using MaybeApiError = std::optional<ApiError>;
 MaybeApiError read_chat_request(std::string_view body, ChatRequest& request);
 MaybeApiError read_completion_request(std::string_view body, CompletionRequest& request);
+// With `counts`, as /v1/messages/count_tokens: max_tokens may be missing.
+MaybeApiError read_messages_request(std::string_view body, bool counts, ChatRequest& request);
+MaybeApiError read_responses_request(std::string_view body, ChatRequest& request);
 MaybeApiError read_tokenize_request(std::string_view body, TokenizeRequest& request);
 MaybeApiError read_detokenize_request(std::string_view body, std::vector<std::int32_t>& ids);
-// Messages and the model alone: {"messages": [...]}.
-MaybeApiError read_template_request(std::string_view body, ChatRequest& request);
 
 }  // namespace tqcache::serve
