@@ -119,6 +119,15 @@ TEST(LlamaAnswer, WithoutTimingsUsageCounts) {
                  "responses");
 }
 
+TEST(LlamaAnswer, QuotesAndBracesOfATextDoNotCount) {
+  for (const char* text : {"\"{", "\"}", "{\"", "}\"", "\\\"[", "\\", "\"\\", "\\\\\"", "]\"[\"",
+                           "}\",\"id_slot\":7,\"a\":\"{"}) {
+    const Json answer = {
+        {"id_slot", 2}, {"prompt", text}, {"truncated", true}, {"timings", kTimings}};
+    EXPECT_EQ(read_answer_end(answer.dump()).slot, 2) << answer;
+  }
+}
+
 // The tail may begin in the middle of a text that looks like anything.
 TEST(LlamaAnswer, ACutAnswerSaysTheSameOrLess) {
   const std::string whole = completion(true).dump();
