@@ -318,14 +318,6 @@ TEST(LlamaServer, TheBodyKeepsItsBytes) {
   EXPECT_EQ(serve::with_slot("{ }", 0), R"({"id_slot":0,"cache_prompt":true })");
 }
 
-TEST(LlamaServer, TheLastFieldIsThatReuseIsNotWanted) {
-  EXPECT_EQ(serve::without_reuse(R"( {"cache_prompt":true} )"),
-            R"( {"cache_prompt":true,"cache_prompt":false} )");
-  EXPECT_EQ(serve::without_reuse("{ }"), R"({ "cache_prompt":false})");
-  EXPECT_EQ(serve::without_reuse("[]"), std::nullopt);
-  EXPECT_EQ(serve::without_reuse("{"), std::nullopt);
-}
-
 TEST(LlamaServer, PathsAreDecoded) {
   EXPECT_EQ(serve::decoded_path("/%73lots/0"), "/slots/0");
   EXPECT_EQ(serve::decoded_path("/a%2fb%"), "/a/b%");
