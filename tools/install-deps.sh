@@ -30,12 +30,12 @@ for group in "$@"; do
     test)
       packages+=(
         libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace dpkg-dev doxygen
-        libopenblas0-serial lld
+        libopenblas0-serial lld libcpp-httplib-dev
       )
       ;;
     clang) packages+=(clang-14) ;;
     neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
-    fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14) ;;
+    fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14 libcpp-httplib-dev) ;;
     interop) packages+=(python3 python3-dev python3-venv) ;;
     wheel) packages+=(python3 python3-dev python3-venv dpkg-dev) ;;
     servers) packages+=(redis-server radosgw ceph-mon ceph-osd ceph-common curl python3) ;;

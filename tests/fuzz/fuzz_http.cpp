@@ -231,15 +231,11 @@ void read_client_request(unsigned choice, const std::string& body) {
 
 constexpr Api kApis[] = {Api::kChat, Api::kCompletion, Api::kResponses, Api::kMessages};
 
-// As the proxy passes it on.
+// As the proxy reads its prompt.
 void read_request_body(unsigned choice, const std::string& body) {
   const std::string chat = as_chat(kApis[choice % 4], body);
   const auto accepted = nlohmann::json::parse(chat, nullptr, false);
   require(chat.empty() || accepted.is_object(), "a chat is an object");
-  if (nlohmann::json::parse(body, nullptr, false).is_object()) {
-    const auto with = nlohmann::json::parse(with_slot(body, 3), nullptr, false);
-    require(with.is_object() && with.contains("id_slot"), "a slot is put into an object");
-  }
 }
 
 // --- answers of a server
@@ -296,7 +292,8 @@ void ask_server(unsigned choice, ByteView answers) {
   switch (choice % 7) {
     case 0: {
       const auto props = server.props();
-      require(!props || (props->n_slots > 0 && props->n_slots <= 1024), "a server has slots");
+      require(!props || props->is_router || (props->n_slots > 0 && props->n_slots <= 1024),
+              "a server has slots");
       return check(props);
     }
     case 1:

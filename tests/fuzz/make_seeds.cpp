@@ -40,6 +40,7 @@ void make_all(const std::filesystem::path& root) {
   make_profile({root, "profile"});
   make_redis_answers({root, "redis_answers"});
   make_s3_answers({root, "s3_answers"});
+  make_serve_requests({root, "serve_requests"});
   make_sqlite_index({root, "sqlite_index"});
   make_store_blob({root, "store_blob"});
   make_turbomlx({root, "turbomlx"});

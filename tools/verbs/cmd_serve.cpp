@@ -79,6 +79,7 @@ struct ServeFlags {
   std::optional<std::uint64_t> max_bytes;
   std::string max_write;
   bool share_tenants = false;
+  bool shows_headers = false;
   std::string page_file;
   std::string api_key_file;
   std::string admin_key_file;
@@ -358,9 +359,9 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
     return run_embedded(console, flags);
   }
   const EmbeddedFlags& own = flags.embedded;
-  if (!own.model_id.empty() || !own.chat_template.empty() || own.shows_text) {
+  if (!own.model_id.empty() || !own.chat_template.empty()) {
     return usage_error(
-        "--model-id, --template and --show-prompts are for a server of its own, without "
+        "--model-id and --template are for a server of its own, without "
         "--upstream");
   }
   TQC_TRY_ASSIGN(const serve::PageAccess access, page_access(flags));
@@ -386,6 +387,8 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
     proxy_options.keeper.share_tenants = flags.share_tenants;
     proxy_options.keeper.max_bytes = flags.max_bytes;
     proxy_options.min_tokens = flags.min_tokens;
+    proxy_options.shows_headers = flags.shows_headers;
+    proxy_options.shows_prompts = own.shows_text;
     if (flags.save_idle) proxy_options.idle_save = *flags.save_idle;
     if (!flags.max_write.empty()) {
       TQC_TRY_ASSIGN(proxy_options.max_write, parse_write_limit(flags.max_write));
@@ -484,6 +487,10 @@ Action define_serve(FlagSet& app) {
       ->group(keeping);
   app.add("--share-tenants", options->share_tenants,
           "Clients with different API keys use the same stored prompts and slots")
+      ->group(keeping);
+  app.add("--headers", options->shows_headers,
+          "Answers say in headers how many tokens were reused, from where, and where the prompt "
+          "parts from the nearest kept one (X-Tqcache-...)")
       ->group(keeping);
   app.add("--page-file", options->page_file,
           "File that keeps the list of the page with the kept prompts over restarts")

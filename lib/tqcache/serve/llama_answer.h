@@ -12,14 +12,22 @@ namespace tqcache::serve {
 
 // Counts are at least 0, and absent where the answer does not say them.
 struct AnswerEnd {
-  std::optional<std::int64_t> slot;  // /completion only. Behind it is the prompt, so a long one
-                                     // may have moved it out of the tail
-  bool truncated = false;            // /completion only: the context was shifted, so tokens at the
-                                     // beginning of the slot are gone
-  std::optional<std::int64_t> n_reused;     // tokens of the prompt
-  std::optional<std::int64_t> n_computed;   // tokens of the prompt
-  std::optional<std::int64_t> n_predicted;  // tokens of the answer
-  std::optional<double> prompt_ms;          // to compute the prompt
+  // Of /completion only. The prompt is behind it, so a long one may have moved it out of the tail.
+  std::optional<std::int64_t> slot;
+  // Of /completion only: the context was full. Either tokens at the beginning of the slot are gone
+  // (--context-shift), or the answer ended there: see n_held().
+  bool truncated = false;
+  std::optional<std::int64_t> n_reused, n_computed;  // tokens of the prompt
+  std::optional<std::int64_t> n_predicted;           // tokens of the answer
+  std::optional<double> prompt_ms;                   // to compute the prompt
+
+  // Tokens that the slot holds afterwards: prompt and answer without its last token, which nobody
+  // has computed from. If /slots says fewer, the context was shifted: what the slot holds is then
+  // not what a model computes from these tokens.
+  std::optional<std::int64_t> n_held() const {
+    if (!n_reused || !n_computed || !n_predicted) return std::nullopt;
+    return *n_reused + *n_computed + (*n_predicted > 0 ? *n_predicted - 1 : 0);
+  }
 };
 
 // Reads the end of an answer: of one JSON object, or of a stream of events (SSE). `tail` may begin

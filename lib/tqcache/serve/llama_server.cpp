@@ -329,6 +329,7 @@ Result<Asked> LlamaServer::ask(Api api, const std::string& body, Client* client)
       // Compared with the prompts of other requests as text is.
       for (const std::int32_t token : asked.tokens) asked.prompt += fmt::format("\x01{}", token);
     }
+    asked.is_steered = prompt.is_array() && asked.tokens.empty();  // maybe several prompts
     return asked;
   }
   const std::string chat = api == Api::kChat ? body : as_chat(api, body);

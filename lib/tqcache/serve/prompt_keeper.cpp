@@ -11,6 +11,7 @@
 
 #include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/model.h"
+#include "tqcache/serve/slot_folder.h"
 #include "tqcache/store/blobs/keys.h"
 #include "tqcache/upkeep.h"
 
@@ -372,6 +373,7 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
   TQC_TRY_ASSIGN(const std::unique_ptr<store::StoredPrompt> prompt, stored.fetch(found.prefix));
   if (prompt == nullptr) return Error{ErrorCode::kNotFound, "nothing is left of the prefix"};
   metrics_.add("tqcache_store_bytes_read_total", static_cast<double>(prompt->blob_bytes()));
+  read_bytes_ += prompt->blob_bytes();
   const std::vector<std::int32_t>& has = prompt->description().tokens;
   const std::int64_t n_tokens = found.n_tokens();
   if (n_tokens < 1 || n_tokens > std::ssize(tokens) || n_tokens > std::ssize(has) ||
@@ -447,6 +449,7 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   }
   kept.new_bytes = report.new_bytes;
   metrics_.add("tqcache_store_bytes_written_total", static_cast<double>(report.new_bytes));
+  stored_bytes_ += report.new_bytes;
   collect_if_needed(report.new_bytes);
   return kept;
 }
@@ -465,7 +468,7 @@ Result<void> PromptKeeper::measure_rounding(const cache::CacheReader& slot,
   } else {
     TQC_TRY(interop::export_llama_state(*first, geometry_, scratch, export_options()));
   }
-  TQC_TRY_ASSIGN(std::shared_ptr<const ByteSource> written, open_file(scratch));
+  TQC_TRY_ASSIGN(std::shared_ptr<const ByteSource> written, open_regular_file(scratch));
   TQC_TRY_ASSIGN(const interop::OpenedCache again, open_slot_file(std::move(written)));
   TQC_TRY_ASSIGN(const cache::Cache before, cache::load(*first, {.n_threads = options_.n_threads}));
   TQC_TRY_ASSIGN(const cache::Cache after,
@@ -511,6 +514,10 @@ Result<void> PromptKeeper::save_scores() {
   return serve::save_scores(options_.scores.string(), scores_);
 }
 
+void PromptKeeper::note_rest() {
+  if (read_bytes_ != 0 || stored_bytes_ != 0) note_usage(0, 0);
+}
+
 void PromptKeeper::note_usage(std::int64_t n_wanted, std::int64_t n_found) {
   store::UsageNote note;
   note.created = std::chrono::duration_cast<std::chrono::seconds>(
@@ -518,6 +525,8 @@ void PromptKeeper::note_usage(std::int64_t n_wanted, std::int64_t n_found) {
                      .count();
   note.wanted_tokens = n_wanted;
   note.found_tokens = std::min(n_found, n_wanted);
+  note.read_bytes = read_bytes_.exchange(0);
+  note.stored_bytes = stored_bytes_.exchange(0);
   store::Library stored = library(options_.salt);
   [[maybe_unused]] const Result<void> ignored = stored.note_usage(note);
 }

@@ -2,6 +2,7 @@
 // lib/tqcache/serve/prompt_keeper.h: prompts of llama-server in a store: slot files into the store,
 // and stored prefixes back into slot files.
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -124,8 +125,11 @@ class PromptKeeper {
                     const std::function<bool(std::span<const std::int32_t>)>& is_expected,
                     const LikelyEnds& likely_ends = {});
 
-  // Notes for `tqcache store stats` that so much of a prompt was found.
+  // Notes for `tqcache store stats` that so much of a prompt was found, and the bytes that were
+  // read and stored since the last note.
   void note_usage(std::int64_t n_wanted, std::int64_t n_found);
+  // Notes the bytes that no prompt has noted, if there are any.
+  void note_rest();
 
   // Writes KeeperOptions::scores if there were hits.
   Result<void> save_scores();
@@ -159,6 +163,7 @@ class PromptKeeper {
 
   HitScores scores_;
   bool rounding_is_known_ = false;  // of the server that was bound last
+  std::atomic<std::uint64_t> read_bytes_ = 0, stored_bytes_ = 0;  // of blobs, not noted yet
   std::mutex put_mutex_;
   std::uint64_t bytes_since_collect_ = 0;
 };

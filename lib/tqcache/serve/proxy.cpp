@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <ctime>
 #include <mutex>
@@ -70,6 +71,10 @@ class KeepingProxy : public Proxy {
     for (const std::string& warning : folder_->warnings()) {
       log_.warning("slot-dir", {{"message", warning}});
     }
+    if (const AbandonedFiles swept = folder_->swept(); swept.files > 0) {
+      log_.info("swept", {{"files", std::to_string(swept.files)},
+                          {"bytes", std::to_string(swept.bytes)}});
+    }
     KeeperOptions keeper = options_.keeper;
     if (keeper.max_bytes && keeper.scores.empty()) {
       keeper.scores = folder_->path_of(".tqcache-serve.hits");
@@ -79,6 +84,14 @@ class KeepingProxy : public Proxy {
     saving.min_tokens = options_.min_tokens;
     saving.ledger = options_.ledger;
     saving.on_saved = [this] { wake(false); };
+    if (options_.max_write) {
+      budget_.emplace(*options_.max_write);
+      if (const auto loaded = budget_->load(budget_path(), seconds_now()); !loaded) {
+        log_.warning("max-write", {{"message", loaded.error().message}});
+      }
+      saving.may_write = [this](std::uint64_t bytes) { return may_write(bytes); };
+      saving.wrote = [this](std::uint64_t bytes) { budget_->spend(bytes, seconds_now()); };
+    }
     saver_ = std::make_unique<SlotSaver>(saving, *folder_, *keeper_, server_, table_, metrics_,
                                          log_, warnings_);
     looker_ = std::thread([this] { look(); });
@@ -115,9 +128,38 @@ class KeepingProxy : public Proxy {
       saver_->put_pending(deadline);
     }
     saver_->drop_pending();
+    keeper_->note_rest();
+    save_budget();
   }
 
  private:
+  static double seconds_now() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  }
+
+  std::string budget_path() const { return folder_->path_of(".tqcache-serve.written").string(); }
+
+  // Whether a slot file of about so many bytes may be written. What is in memory wears no disk.
+  bool may_write(std::uint64_t bytes) {
+    if (budget_->try_spend(folder_->is_in_memory() ? 0 : bytes, seconds_now())) {
+      warnings_.clear("max-write");
+      return true;
+    }
+    warnings_.add("max-write",
+                  fmt::format("as much was written as --max-write allows: no prompt is saved for "
+                              "the next {:.0f} minutes",
+                              std::ceil(budget_->seconds_until(bytes, seconds_now()) / 60)));
+    return false;
+  }
+
+  void save_budget() {
+    if (!budget_) return;
+    if (const auto saved = budget_->save(budget_path(), seconds_now()); !saved) {
+      warnings_.add("max-write", saved.error().message);
+    }
+  }
+
   // --- Tasks are sent one after the other (SlotTable).
 
   // The right to send the next task. It ends with the object, or when the server has begun.
@@ -194,6 +236,7 @@ class KeepingProxy : public Proxy {
     facts.model = keeper_->is_bound() ? keeper_->model_name() : "no model yet";
     facts.store = options_.store_name;
     facts.is_of_one_key = !tenant.empty();
+    facts.shows_text = options_.shows_prompts;
     facts.now = std::time(nullptr);
     return answer_page(request, facts, *options_.ledger, tenant, options_.page_access);
   }
@@ -859,6 +902,8 @@ class KeepingProxy : public Proxy {
       for (const auto& [n_wanted, n_found] : usage) keeper_->note_usage(n_wanted, n_found);
       if (Clock::now() >= next_scores) {
         save_scores();
+        save_budget();
+        keeper_->note_rest();
         next_scores = Clock::now() + kScoresInterval;
       }
       lock.lock();
@@ -893,6 +938,7 @@ class KeepingProxy : public Proxy {
   std::unique_ptr<SlotFolder> folder_;
   SlotTable table_;
   std::unique_ptr<SlotSaver> saver_;
+  std::optional<WriteBudget> budget_;
   PromptHistory history_;
 
   std::mutex bind_mutex_;

@@ -35,6 +35,7 @@ void make_profile(const SeedFolder& seeds);
 void make_redis_answers(const SeedFolder& seeds);
 void make_s3_answers(const SeedFolder& seeds);
 void make_safetensors(const SeedFolder& seeds);
+void make_serve_requests(const SeedFolder& seeds);
 void make_sqlite_index(const SeedFolder& seeds);
 void make_store_blob(const SeedFolder& seeds);
 void make_tokenizer_json(const SeedFolder& seeds);
