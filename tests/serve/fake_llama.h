@@ -174,7 +174,7 @@ class FakeLlama {
   serve::Response handle(const serve::Request& request, serve::Client& client) {
     using serve::Response;
     if (answers_garbage) return Response::text(200, "]] not JSON [[");
-    const std::string path = serve::decoded_path(request.path);
+    const std::string& path = request.path;
     if (path == "/props") {
       return Response::json(200, Json{{"model_path", model_path().string()},
                                       {"total_slots", slots_.size()},

@@ -361,21 +361,6 @@ TEST_F(ProxyTest, PromptsOfTokens) {
   EXPECT_GE(Json::parse(body_of(answer)).at("timings").at("cache_n"), 1280);
 }
 
-<<<<<<< HEAD
-=======
-TEST(LlamaServer, TheBodyKeepsItsBytes) {
-  EXPECT_EQ(serve::with_slot(R"( {"a" : 1.50, "b":"\u00e9"} )", 3),
-            R"( {"id_slot":3,"cache_prompt":true,"a" : 1.50, "b":"\u00e9"} )");
-  EXPECT_EQ(serve::with_slot("{ }", 0), R"({"id_slot":0,"cache_prompt":true })");
-}
-
-TEST(LlamaServer, PathsAreDecoded) {
-  EXPECT_EQ(serve::decoded_path("/%73lots/0"), "/slots/0");
-  EXPECT_EQ(serve::decoded_path("/a%2fb%"), "/a/b%");
-  EXPECT_EQ(serve::decoded_path("%zz%4"), "%zz%4");
-}
-
->>>>>>> wt-llama
 TEST(LlamaServer, OtherInterfacesBecomeChats) {
   EXPECT_EQ(serve::as_chat(Api::kMessages,
                            R"({"system":[{"type":"text","text":"S"}],"messages":[

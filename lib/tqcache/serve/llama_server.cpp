@@ -177,36 +177,6 @@ bool is_tokens(const Json& value) {
 
 }  // namespace
 
-Api api_of(std::string_view method, std::string_view path) { return route_of(method, path).api; }
-
-std::string decoded_path(std::string_view path) {
-  std::string text;
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    int code = 0;
-    const char* const digits = path.data() + i + 1;
-    if (path[i] == '%' && path.size() - i > 2 &&
-        std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2) {
-      text += static_cast<char>(code);
-      i += 2;
-    } else {
-      text += path[i];
-    }
-  }
-  return text;
-}
-
-std::string with_slot(std::string_view text, std::int64_t slot) {
-  JsonBody body;
-  if (JsonBody::read(std::string(text), body)) return std::string(text);
-  return with_slot(body, slot, true).value_or(std::string(text));
-}
-
-std::optional<std::string> without_reuse(std::string_view text) {
-  JsonBody body;
-  if (JsonBody::read(std::string(text), body)) return std::nullopt;
-  return body.with({{"cache_prompt", "false"}});
-}
-
 std::string as_chat(Api api, std::string_view body) {
   const Json asked = parse(body);
   if (!asked.is_object()) return {};

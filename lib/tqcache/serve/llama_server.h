@@ -43,11 +43,6 @@ struct SlotState {
   std::int64_t n_computed = 0, n_reused = 0;
 };
 
-Api api_of(std::string_view method, std::string_view path);
-
-// A path as llama-server reads it, with %XX decoded.
-std::string decoded_path(std::string_view path);
-
 // What a generating request asks for, as far as a proxy needs to know.
 struct Asked {
   std::string prompt;                // as the model reads it; empty: not known
@@ -59,14 +54,6 @@ struct Asked {
   bool is_stream = false;
   std::optional<std::int64_t> n_predict;  // the most tokens to generate, if the client says so
 };
-
-// The body with "id_slot" and "cache_prompt" put in front of its fields. Nothing else changes.
-// Requires: `body` is a JSON object.
-std::string with_slot(std::string_view body, std::int64_t slot);
-
-// The body with "cache_prompt": false behind its fields, where it wins over one that is there: no
-// token is taken from a slot. nullopt: the body is not a JSON object, or is nested too deeply.
-std::optional<std::string> without_reuse(std::string_view body);
 
 // The messages of an Anthropic or Responses request as those of a chat completion, up to the first
 // part that has no such form. As a JSON text; empty: not an object.
