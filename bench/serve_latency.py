@@ -4,8 +4,8 @@
 Beside it: llama-server alone, which restores its own slot file after the restart, and with --hearth
 the program hearth of PyPI's hearth-llm. Each has a llama-server of its own (the one inside PyPI's
 xllamacpp); they get the same requests in turn, in an order that rotates. Prints two tables in
-Markdown, medians in milliseconds. "Beyond computing" is the time of a request less what llama-server
-says it computed: prompt and answer. Run it on an otherwise idle machine.
+Markdown, medians in milliseconds. "Beyond computing" is the time of a request less the time that
+llama-server says it computed: prompt and answer. Run it on an otherwise idle machine.
 
     python3 bench/serve_latency.py -m model.gguf --tqcache build/release/tools/tqcache
 """
@@ -200,7 +200,8 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="restarts of each")
     parser.add_argument("--pairs", type=int, default=50, help="warm requests of each")
-    parser.add_argument("--wait", type=float, default=3.0, help="seconds between answer and SIGKILL")
+    parser.add_argument("--wait", type=float, default=3.0,
+                        help="seconds between answer and SIGKILL")
     parser.add_argument("--settle", type=float, default=1.0, help="seconds after the start")
     parser.add_argument("--pause", type=float, default=0.2, help="seconds between warm requests")
     args = parser.parse_args()

@@ -332,44 +332,46 @@ class ServeTest(ServeCase):
             self.measure_overhead(self.smol())
 
     def measure_overhead(self, model):
-        """Pairs of requests, direct and through the proxy, in alternating order. Times are printed
-        only: what else the machine does is in them, but not in the processor time."""
+        """Pairs of requests, to a llama-server without a proxy and through the proxy to another, in
+        alternating order. Times are printed only: what else the machine does is in them, but not
+        in the processor time."""
+        (self.folder / "other").mkdir(exist_ok=True)
+        alone = Llama(model, self.folder / "other")
+        self.addCleanup(alone.end)
         llama = self.llama(model)
         proxy = self.proxy(llama)
         prompt = [(OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()[:6000]]
 
-        def body_of(port, **more):
-            own = {"id_slot": 0} if port == llama.port else {}
-            return {"prompt": prompt[0], "temperature": 0, **more, **own}
+        def body_of(**more):
+            return {"prompt": prompt[0], "temperature": 0, **more}
 
         def pairs(n, n_ignored, measure):
             """The results of n pairs: direct, and through the proxy."""
-            results = {llama.port: [], proxy.port: []}
+            results = {alone.port: [], proxy.port: []}
             for i in range(n_ignored + n):
                 for port in sorted(results, reverse=i % 2 == 1):
                     result = measure(port)
                     if i >= n_ignored:
                         results[port].append(result)
                 prompt[0] += f" {i}"
-            return results[llama.port], results[proxy.port]
+            return results[alone.port], results[proxy.port]
 
         def processor_ms():
             # The clock of another process: clock_getcpuclockid(3).
-            clocks = [~server.process.pid << 3 | 2 for server in (llama, proxy)]
+            clocks = [~server.process.pid << 3 | 2 for server in (alone, llama, proxy)]
             return sum(map(time.clock_gettime_ns, clocks)) / 1e6
 
-        used = {llama.port: [], proxy.port: []}
+        used = {alone.port: [], proxy.port: []}
 
         def request(port):
             before, begin = processor_ms(), time.perf_counter()
-            post(port, "/completion", body_of(port, n_predict=1))
+            post(port, "/completion", body_of(n_predict=1))
             took = 1000 * (time.perf_counter() - begin)
             used[port].append(processor_ms() - before)
             return took
 
         def rate(port):
-            first, total, n = stream(port, body_of(port, n_predict=128, ignore_eos=True,
-                                                   stream=True))
+            first, total, n = stream(port, body_of(n_predict=128, ignore_eos=True, stream=True))
             return (n - 1) / (total - first)
 
         direct, through = pairs(200 if IS_LONG else 30, 10, request)
@@ -377,7 +379,7 @@ class ServeTest(ServeCase):
         print(f"  {model.name}: median of {len(direct)} warm requests: "
               f"{statistics.median(direct):.1f} ms direct, {statistics.median(through):.1f} ms "
               f"through the proxy; median difference {more:.1f} ms", flush=True)
-        direct, through = (statistics.median(used[p]) for p in (llama.port, proxy.port))
+        direct, through = (statistics.median(used[p]) for p in (alone.port, proxy.port))
         print(f"  {model.name}: processor time of both servers per warm request: {direct:.2f} ms "
               f"direct, {through:.2f} ms through the proxy", flush=True)
         self.assertGreaterEqual(proxy.metric('tqcache_prompts_total{outcome="warm"}'), 30)
@@ -386,8 +388,8 @@ class ServeTest(ServeCase):
         print(f"  {model.name}: median of {len(direct)} streams: {statistics.median(direct):.1f} "
               f"tokens/s direct, {statistics.median(through):.1f} through the proxy; median ratio "
               f"{ratio:.3f}", flush=True)
-        proxy.kill()
-        llama.kill()
+        for server in (proxy, llama, alone):
+            server.kill()
 
     def test_first_token(self):
         """From the store, and computed."""

@@ -210,7 +210,7 @@ class Run:
         if name == "windows":
             self.system = [self.draw.randrange(1, 256) for _ in range(700)]
         else:
-            self.system = "You are a careful reader. " + self.book[:2700]
+            self.system = "You are a careful reader. " + self.book[:2300]
         self.n_conversations = 0
         # Slots with a cache each: numbers do not depend on what other slots hold.
         self.is_same_system = "n_parallel" in settings
@@ -238,7 +238,7 @@ class Run:
         empty = [] if self.name == "windows" else ""
         conversation = Conversation(self.draw, number, kind, self.book,
                                     self.system if number % 2 else empty,
-                                    9000 if self.options.long else 3500)
+                                    9000 if self.options.long else 2600)
         conversation.is_shared = bool(number % 2)
         conversation.is_same = "n_parallel" in CONFIGS[self.name] and \
             (self.is_same_system or not conversation.is_shared)
