@@ -28,9 +28,8 @@ std::string prompt_page(const PageFacts& facts, std::span<const KeptPrompt> prom
 // The page with headers that forbid scripts, frames and external files.
 Response page_response(std::string page);
 
-// Answers a request for the page: prompts of `tenant`, or of all. Without a key the server must be
-// asked for by its address or as localhost: otherwise a page elsewhere could give its own name the
-// address of this server, and read the answer (DNS rebinding).
+// Answers a request for the page: prompts of `tenant`, or of all. The server has checked who asks
+// (http_access.h).
 Response answer_page(const Request& request, const PageFacts& facts, const PromptLedger& ledger,
                      std::optional<std::string_view> tenant);
 
