@@ -19,7 +19,7 @@
 #include <cstring>
 #include <list>
 #include <mutex>
-#include <system_error>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -69,15 +69,14 @@ PeerAddress read_address(const sockaddr_storage& from) {
   return peer;
 }
 
-// A connection, with the thread that serves it. The mutex of the server guards what changes.
+// A connection. The mutex of the server guards what changes.
 struct Peer {
   int fd = -1;
   PeerAddress address;
   const char* refusal = nullptr;  // why only /health and /metrics are answered
   bool is_waiting = true;         // for the client
   bool is_displaced = false;
-  bool has_ended = false;
-  std::thread thread;
+  bool is_taken = false;  // by a thread
 };
 
 struct Route {
@@ -174,14 +173,15 @@ class HttpServer::Impl {
     acceptor_.join();
     ::close(std::exchange(listen_fd_, -1));
     std::unique_lock lock(mutex_);
-    const auto have_all_ended = [this] {
-      return std::ranges::all_of(peers_, [](const Peer& peer) { return peer.has_ended; });
-    };
+    const auto have_all_ended = [this] { return peers_.empty(); };
     changed_.wait_for(lock, grace, have_all_ended);
     state_.is_cut_off = true;
     changed_.wait(lock, have_all_ended);
+    has_ended_ = true;
+    arrived_.notify_all();
     lock.unlock();
-    join_ended();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
   }
 
   void set_keys(std::vector<std::string> keys) {
@@ -216,14 +216,17 @@ class HttpServer::Impl {
 
   void accept_until_stopped() {
     while (!state_.is_stopping) {
-      join_ended();
       pollfd ready = {.fd = listen_fd_, .events = POLLIN, .revents = 0};
       ::poll(&ready, 1, static_cast<int>(kAcceptInterval.count()));
       sockaddr_storage from = {};
       socklen_t size = sizeof(from);
       const int fd = ::accept4(listen_fd_, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC);
       if (fd >= 0) {
-        admit(fd, read_address(from));
+        try {
+          admit(fd, read_address(from));
+        } catch (const std::bad_alloc&) {
+          ::close(fd);
+        }
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         wait_for_resources(errno);
       }
@@ -243,15 +246,14 @@ class HttpServer::Impl {
   }
 
   std::size_t n_in_reserve() const {
-    return static_cast<std::size_t>(std::ranges::count_if(
-        peers_, [](const Peer& peer) { return !peer.has_ended && peer.refusal != nullptr; }));
+    return static_cast<std::size_t>(
+        std::ranges::count_if(peers_, [](const Peer& peer) { return peer.refusal != nullptr; }));
   }
 
   // Closes the connection of the reserve that has waited longest for its client, if one waits.
   bool displace_oldest() {
     for (Peer& peer : peers_) {  // in the order in which they came
-      if (peer.refusal == nullptr || !peer.is_waiting || peer.has_ended) continue;
-      if (peer.is_displaced) continue;
+      if (peer.refusal == nullptr || !peer.is_waiting || peer.is_displaced) continue;
       peer.is_displaced = true;
       ::shutdown(peer.fd, SHUT_RDWR);
       return true;
@@ -264,7 +266,7 @@ class HttpServer::Impl {
     std::size_t n_all = 0;
     std::size_t n_same = 0;
     for (const Peer& peer : peers_) {
-      if (peer.has_ended || peer.refusal != nullptr) continue;
+      if (peer.refusal != nullptr) continue;
       n_all += 1;
       n_same += peer.address.network == address.network ? 1 : 0;
     }
@@ -289,24 +291,49 @@ class HttpServer::Impl {
         return;
       }
     }
-    Peer& peer = peers_.emplace_back();
-    peer.fd = fd;
-    peer.address = std::move(address);
-    peer.refusal = refusal;
-    try {
-      peer.thread = std::thread([this, &peer] { serve(peer); });
-    } catch (const std::system_error& error) {
-      log_.error("thread", {{"message", error.what()}});
-      ::close(fd);
-      peers_.pop_back();
+    const auto peer = peers_.insert(peers_.end(), Peer{});
+    peer->fd = fd;
+    peer->address = std::move(address);
+    peer->refusal = refusal;
+    metrics_.set("tqcache_connections", static_cast<double>(peers_.size()));
+    n_untaken_ += 1;
+    if (n_idle_ >= n_untaken_) {
+      arrived_.notify_one();
+      return;
     }
-    show_connections();
+    // There are never more threads than there were connections at a time.
+    try {
+      threads_.emplace_back([this] { work(); });
+    } catch (const std::exception& error) {
+      log_.error("thread", {{"message", error.what()}});
+      n_untaken_ -= 1;
+      close_connection(peer);
+    }
   }
 
-  void show_connections() {
-    metrics_.set("tqcache_connections",
-                 static_cast<double>(std::ranges::count_if(
-                     peers_, [](const Peer& peer) { return !peer.has_ended; })));
+  void close_connection(std::list<Peer>::iterator peer) {
+    ::close(peer->fd);
+    peers_.erase(peer);
+    metrics_.set("tqcache_connections", static_cast<double>(peers_.size()));
+    changed_.notify_all();
+  }
+
+  // Serves one connection after another.
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      n_idle_ += 1;
+      arrived_.wait(lock, [this] { return has_ended_ || n_untaken_ > 0; });
+      n_idle_ -= 1;
+      if (n_untaken_ == 0) return;
+      n_untaken_ -= 1;
+      const auto peer = std::ranges::find(peers_, false, &Peer::is_taken);
+      peer->is_taken = true;
+      lock.unlock();
+      serve(*peer);
+      lock.lock();
+      close_connection(peer);
+    }
   }
 
   void serve(Peer& peer) {
@@ -319,29 +346,11 @@ class HttpServer::Impl {
     } catch (const std::exception& error) {  // no memory
       log_.error("exception", {{"message", error.what()}});
     }
-    const std::lock_guard lock(mutex_);
-    ::close(peer.fd);
-    peer.has_ended = true;
-    show_connections();
-    changed_.notify_all();
   }
 
   void set_waiting(Peer& peer, bool is_waiting) {
     const std::lock_guard lock(mutex_);
     peer.is_waiting = is_waiting;
-  }
-
-  void join_ended() {
-    std::list<Peer> ended;
-    {
-      const std::lock_guard lock(mutex_);
-      for (auto peer = peers_.begin(); peer != peers_.end();) {
-        const auto next = std::next(peer);
-        if (peer->has_ended) ended.splice(ended.end(), peers_, peer);
-        peer = next;
-      }
-    }
-    for (Peer& peer : ended) peer.thread.join();
   }
 
   // --- Requests
@@ -475,7 +484,13 @@ class HttpServer::Impl {
   Clock::time_point warned_;
   std::thread acceptor_;
   std::mutex mutex_;
-  std::list<Peer> peers_;            // guarded by mutex_
+  // Guarded by mutex_.
+  std::list<Peer> peers_;  // in the order in which they came
+  std::vector<std::thread> threads_;
+  std::size_t n_untaken_ = 0;  // connections that wait for a thread
+  std::size_t n_idle_ = 0;     // threads that wait for a connection
+  bool has_ended_ = false;
+  std::condition_variable arrived_;  // a connection, or the end
   std::condition_variable changed_;  // a connection has ended
 };
 
