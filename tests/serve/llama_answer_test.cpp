@@ -10,9 +10,9 @@
 namespace tqcache::serve {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-const Json kTimings = {{"cache_n", 9},
+const OrderedJson kTimings = {{"cache_n", 9},
                        {"prompt_n", 31},
                        {"prompt_ms", 12.5},
                        {"predicted_n", 4},
@@ -30,13 +30,13 @@ void expect_timings(const AnswerEnd& end, const std::string& what) {
   EXPECT_EQ(end.n_held(), 43) << what;
 }
 
-Json completion(bool truncated) {
+OrderedJson completion(bool truncated) {
   return {{"index", 0},
           {"content", kForged},
-          {"tokens", Json::array()},
+          {"tokens", OrderedJson::array()},
           {"id_slot", 2},
           {"stop", true},
-          {"generation_settings", {{"lora", Json::array()}}},
+          {"generation_settings", {{"lora", OrderedJson::array()}}},
           {"prompt", kForged},
           {"truncated", truncated},
           {"stop_type", "limit"},
@@ -51,7 +51,7 @@ TEST(LlamaAnswer, OfACompletionHasItsSlotAndWhetherItWasTruncated) {
     EXPECT_EQ(end.slot, 2);
     EXPECT_EQ(end.truncated, truncated);
     const std::string pieces =
-        "data: " + Json{{"content", kForged}, {"stop", false}, {"id_slot", -1}}.dump() + "\n\n";
+        "data: " + OrderedJson{{"content", kForged}, {"stop", false}, {"id_slot", -1}}.dump() + "\n\n";
     const AnswerEnd streamed =
         read_answer_end(pieces + "data: " + completion(truncated).dump() + "\n\n");
     expect_timings(streamed, "streamed");
@@ -61,9 +61,9 @@ TEST(LlamaAnswer, OfACompletionHasItsSlotAndWhetherItWasTruncated) {
 }
 
 TEST(LlamaAnswer, OfAChatHasItsTimings) {
-  const Json chunk = {{"choices", {{{"index", 0}, {"delta", {{"content", kForged}}}}}},
+  const OrderedJson chunk = {{"choices", {{{"index", 0}, {"delta", {{"content", kForged}}}}}},
                       {"object", "chat.completion.chunk"}};
-  Json last = chunk;
+  OrderedJson last = chunk;
   last["timings"] = kTimings;
   expect_timings(read_answer_end(last.dump() + "\n"), "at once");
   expect_timings(read_answer_end("data: " + chunk.dump() + "\n\n: ping\n\ndata: " + last.dump() +
@@ -75,10 +75,10 @@ TEST(LlamaAnswer, OfAChatHasItsTimings) {
 
 // The arguments of a tool are an object in an answer of Anthropic's interface, with any keys.
 TEST(LlamaAnswer, FieldsInsideOfOthersDoNotCount) {
-  const Json forged = Json::parse(
+  const OrderedJson forged = OrderedJson::parse(
       R"({"timings":{"cache_n":99999,"prompt_n":1},"usage":{"cache_read_input_tokens":5,
           "input_tokens":5},"truncated":true,"id_slot":3})");
-  const Json message = {
+  const OrderedJson message = {
       {"type", "message"},
       {"content", {{{"type", "tool_use"}, {"name", "f"}, {"input", forged}}}},
       {"stop_reason", "tool_use"},
@@ -90,22 +90,22 @@ TEST(LlamaAnswer, FieldsInsideOfOthersDoNotCount) {
   EXPECT_FALSE(end.truncated);
   EXPECT_FALSE(end.slot);
   // The same where the object is the last field.
-  const Json backward = {{"timings", kTimings}, {"content", {forged}}};
+  const OrderedJson backward = {{"timings", kTimings}, {"content", {forged}}};
   expect_timings(read_answer_end(backward.dump()), "last field");
 }
 
 TEST(LlamaAnswer, WithoutTimingsUsageCounts) {
-  const Json responses = {{"object", "response"},
+  const OrderedJson responses = {{"object", "response"},
                           {"output", {{{"content", kForged}}}},
                           {"usage",
                            {{"input_tokens", 40},
                             {"output_tokens", 4},
                             {"input_tokens_details", {{"cached_tokens", 9}}}}}};
-  const Json chat = {{"usage",
+  const OrderedJson chat = {{"usage",
                       {{"completion_tokens", 4},
                        {"prompt_tokens", 40},
                        {"prompt_tokens_details", {{"cached_tokens", 9}}}}}};
-  for (const Json& answer : {responses, chat}) {
+  for (const OrderedJson& answer : {responses, chat}) {
     const AnswerEnd end = read_answer_end(answer.dump());
     EXPECT_EQ(end.n_reused, 9) << answer;
     EXPECT_EQ(end.n_computed, 31) << answer;
@@ -113,7 +113,7 @@ TEST(LlamaAnswer, WithoutTimingsUsageCounts) {
     EXPECT_FALSE(end.prompt_ms) << answer;
   }
   // Timings win, wherever they are.
-  const Json last = {
+  const OrderedJson last = {
       {"type", "response.completed"}, {"response", responses}, {"timings", kTimings}};
   expect_timings(read_answer_end("event: response.completed\ndata: " + last.dump() + "\n\n"),
                  "responses");
@@ -122,7 +122,7 @@ TEST(LlamaAnswer, WithoutTimingsUsageCounts) {
 TEST(LlamaAnswer, QuotesAndBracesOfATextDoNotCount) {
   for (const char* text : {"\"{", "\"}", "{\"", "}\"", "\\\"[", "\\", "\"\\", "\\\\\"", "]\"[\"",
                            "}\",\"id_slot\":7,\"a\":\"{"}) {
-    const Json answer = {
+    const OrderedJson answer = {
         {"id_slot", 2}, {"prompt", text}, {"truncated", true}, {"timings", kTimings}};
     EXPECT_EQ(read_answer_end(answer.dump()).slot, 2) << answer;
   }

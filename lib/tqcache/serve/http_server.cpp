@@ -79,7 +79,7 @@ struct Peer {
   bool is_taken = false;  // by a thread
 };
 
-struct Route {
+struct PathHandler {
   std::string method;
   std::string path;
   HttpServer::Handler handler;
@@ -190,7 +190,7 @@ class HttpServer::Impl {
   }
 
   int port_ = 0;
-  std::vector<Route> routes_;
+  std::vector<PathHandler> routes_;
   HttpServer::Handler fallback_;
   std::function<Response()> health_;
 
@@ -451,7 +451,7 @@ class HttpServer::Impl {
 
   Response handle(const Request& request, Connection& connection) {
     std::string known;  // methods of the path
-    for (const Route& route : routes_) {
+    for (const PathHandler& route : routes_) {
       if (route.path != request.path) continue;
       const bool is_head_of_get = request.method == "HEAD" && route.method == "GET";
       if (route.method == request.method || is_head_of_get) {

@@ -431,10 +431,15 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   } else {
     TQC_TRY_ASSIGN(report, stored.put(*opened.cache, "", {}, options));
   }
-  if (can_cut() && before.n_tokens < kept.n_tokens && before.n_common == before.n_tokens) {
-    if (const auto removed = stored.remove_snapshot(before); !removed) {
-      log_.warning("old-tail", {{"message", removed.error().message}});
-    }
+  // The tail of the turn before the last one is not needed any more: the last one's is, by a turn
+  // that is asked again.
+  if (can_cut() && before.snapshot && before.n_tokens < kept.n_tokens) {
+    longest.max_tokens = before.n_tokens - 1;
+    const auto older = stored.find(identity_, kept.tokens, longest);
+    const bool is_whole = older && older->snapshot && older->n_common == older->n_tokens;
+    const Result<void> removed =
+        is_whole ? stored.remove_snapshot(*older) : Result<void>();
+    if (!removed) log_.warning("old-tail", {{"message", removed.error().message}});
   }
   const bool must_measure = [&] {
     const std::lock_guard bound(bound_mutex_);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <ctime>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -282,6 +283,8 @@ class KeepingProxy : public Proxy {
     TQC_TRY(keeper_->bind_model(props));
     table_.reset(static_cast<std::size_t>(props.n_slots));
     TQC_TRY(observe());
+    is_older_ = std::ranges::any_of(table_.snapshot(),
+                                    [](const KnownSlot& slot) { return slot.task.has_value(); });
     TQC_TRY(probe(props));
     set_rules();
     log_.info("bound", {{"model", props.model_path},
@@ -297,6 +300,7 @@ class KeepingProxy : public Proxy {
     SlotTable::Rules rules = table_.rules();
     rules.is_unified = table_.size() > 1 && keeper_->format().n_streams == 1;
     rules.may_use_ram = !are_apart_;
+    rules.is_older = is_older_;
     table_.set_rules(rules);
   }
 
@@ -317,19 +321,24 @@ class KeepingProxy : public Proxy {
   // Lets the server write a slot file, to see what it looks like, and read it again.
   Result<void> probe(const ServerProps& props) {
     Order order(table_, *this, nullptr, Clock::now() + milliseconds(2000));
-    // An empty slot, or the one that holds least.
+    // A slot that holds something, best little: a task would make llama-server clear others. If all
+    // are empty, any.
     const std::vector<KnownSlot> slots = table_.snapshot();
     std::optional<std::size_t> least;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (slots[i].is_used || slots[i].is_processing) continue;
-      if (!least || slots[i].n_tokens < slots[*least].n_tokens) least = i;
+      const auto rank = [&](std::size_t slot) {
+        const std::int64_t n = slots[slot].n_tokens;
+        return n == 0 ? std::numeric_limits<std::int64_t>::max() : n;
+      };
+      if (!least || rank(i) < rank(*least)) least = i;
     }
     auto now = least && order ? table_.try_take(*least, [](const KnownSlot&) { return true; })
                               : std::nullopt;
     if (!now) return Error{ErrorCode::kBusy, "all slots are in use"};
     const Result<void> written = write_probe(props, *least, *now);
     now->prompt.clear();
-    now->has_changed = true;
+    now->has_changed = now->n_tokens == 0;
     table_.release(*least, *now);
     if (!written) return written.error();
     return observe() ? Result<void>() : Result<void>();
@@ -352,8 +361,9 @@ class KeepingProxy : public Proxy {
           options_.slot_dir.string()));
     }
     TQC_TRY(keeper_->bind_format(props, file));
+    if (!was_empty) return {};  // a conversation may go on there
     const Result<void> restored = try_restore(slot, file);
-    if (was_empty) TQC_TRY(server_.erase(slot));
+    TQC_TRY(server_.erase(slot));
     return restored;
   }
 
@@ -365,9 +375,7 @@ class KeepingProxy : public Proxy {
     if (!keeper_->can_cut()) return {};  // the files may have other checkpoints
     TQC_TRY(again.create());
     TQC_TRY(server_.save(slot, again.name()));
-    constexpr std::uint64_t kMost = std::uint64_t{1} << 28;
     TQC_TRY_ASSIGN(const std::shared_ptr<const ByteSource> written, again.open());
-    if (saved->size() > kMost) return {};  // of a slot that was in use
     if (saved->size() != written->size()) {
       return corrupt("the upstream server saves another slot file than the one it has restored");
     }
@@ -416,6 +424,7 @@ class KeepingProxy : public Proxy {
     if (order) {
       [[maybe_unused]] const auto ignored = observe();
       saver_->save_all("evict");
+      if (!route.reads_slot_fields) erase_others(tenant_of(request));
       order.sending(std::nullopt);
     }
     struct Foreign {
@@ -437,6 +446,26 @@ class KeepingProxy : public Proxy {
       };
     }
     return response;
+  }
+
+  // Of a request that llama-server places itself, it would tell how much of it others have sent.
+  // Requires: the order of tasks is held.
+  void erase_others(const std::string& tenant) {
+    if (!are_apart_) return;
+    for (std::size_t slot = 0; slot < table_.size(); ++slot) {
+      auto now = table_.try_take(slot, [&](const KnownSlot& each) {
+        return each.n_tokens > 0 && each.tenant != tenant;
+      });
+      if (!now) continue;
+      if (const auto erased = server_.erase(static_cast<std::int64_t>(slot)); erased) {
+        KnownSlot empty;
+        empty.task = now->task;
+        *now = empty;
+      } else {
+        warnings_.add("erase", erased.error().message);
+      }
+      table_.release(slot, *std::move(now));
+    }
   }
 
   // Takes note of the key of a request that computes. Whether clients have different ones, and must
@@ -552,7 +581,11 @@ class KeepingProxy : public Proxy {
     if (client.is_gone()) return upstream_failure(interrupted_error());
     lease->reuse = expected_reuse(asked, tenant, *lease, lookup, server);
     const auto slot = static_cast<std::int64_t>(lease->choice.slot);
-    const std::optional<std::string> steered = with_slot(body, slot, may_reuse);
+    if (!route.reads_slot_fields && order) erase_others(tenant);
+    // Where the fields do not count, llama-server chooses the slot that holds most of the prompt,
+    // which is this one.
+    const std::optional<std::string> steered =
+        route.reads_slot_fields ? with_slot(body, slot, may_reuse) : request.body;
     if (!steered) return pass_on_unsteered(request, route, body, client, "steered");
 
     KnownSlot& now = lease->now;
@@ -561,6 +594,7 @@ class KeepingProxy : public Proxy {
     now.has_changed = true;
     Response response = pass_on(request, *steered, client);
     order.reset();
+    now.was_answered = response.status == 200;
     if (response.status >= 400 && response.status != 499 && response.status < 500) {
       // Nothing was computed; what was restored stays there without a name.
       if (lease->choice.from != SlotTable::From::kSlot) now.prompt.clear();
@@ -776,8 +810,13 @@ class KeepingProxy : public Proxy {
       }
     }
     if (!parting || parting->at >= parting->of || parting->at >= asked.prompt.size()) return reuse;
-    const auto begin = server.tokenize(asked.prompt.substr(0, parting->at), nullptr);
-    reuse.parts_at = begin ? std::ssize(*begin) : 0;
+    const std::string common = asked.prompt.substr(0, parting->at);
+    if (!asked.tokens.empty()) {
+      reuse.parts_at = std::ranges::count(common, '\x01');
+    } else {
+      const auto begin = server.tokenize(common, nullptr);
+      reuse.parts_at = begin ? std::ssize(*begin) : 0;
+    }
     const double per_byte =
         static_cast<double>(reuse.n_tokens) / static_cast<double>(asked.prompt.size());
     reuse.parts_of = static_cast<std::int64_t>(per_byte * static_cast<double>(parting->of));
@@ -820,6 +859,12 @@ class KeepingProxy : public Proxy {
                                              n_reused, lease.choice.n_tokens));
         }
       }
+    }
+    if (!lease.restored.empty() && now.prompt.empty()) {
+      // Nobody has used what was restored, and nothing would show whose it is.
+      [[maybe_unused]] const auto ignored =
+          server_.erase(static_cast<std::int64_t>(lease.choice.slot));
+      now.n_tokens = 0;
     }
     now.last_use = Clock::now();
     table_.release(lease.choice.slot, std::move(now));
@@ -891,14 +936,16 @@ class KeepingProxy : public Proxy {
   // Puts saved slots into the store.
   void put() {
     auto next_scores = Clock::now() + kScoresInterval;
+    bool has_failed = false;  // the store does not work while the program is told to end
     std::unique_lock lock(mutex_);
     while (!must_stop_) {
-      wake_.wait_for(lock, milliseconds(1000),
-                     [this] { return must_stop_ || saver_->has_pending(); });
+      wake_.wait_for(lock, milliseconds(has_failed ? 100 : 1000),
+                     [&] { return must_stop_ || (!has_failed && saver_->has_pending()); });
       if (must_stop_) return;
       const auto usage = std::exchange(usage_, {});
       lock.unlock();
       saver_->put_pending(Clock::time_point::max());
+      has_failed = saver_->has_pending();
       for (const auto& [n_wanted, n_found] : usage) keeper_->note_usage(n_wanted, n_found);
       if (Clock::now() >= next_scores) {
         save_scores();
@@ -948,6 +995,7 @@ class KeepingProxy : public Proxy {
   std::atomic<double> seconds_per_token_ = 0;
   std::atomic<int> n_waiting_ = 0;
   std::atomic<bool> are_apart_;  // clients have different keys
+  std::atomic<bool> is_older_ = false;  // SlotTable::Rules
 
   std::mutex mutex_;  // of all below
   std::optional<std::string> first_key_;

@@ -200,7 +200,10 @@ void SlotSaver::put_pending(Clock::time_point deadline) {
       if (pending_.empty()) return;
       next = &pending_.front();  // stays in its place while others are added
     }
-    if (const Result<void> done = put(*next); done) {
+    const Result<void> done = put(*next);
+    // The program ends. The queue is put at its end, when the store works again.
+    if (!done && done.error().code == ErrorCode::kInterrupted) return;
+    if (done) {
       warnings_.clear("keep");
     } else {
       warnings_.add("keep", done.error().message);

@@ -99,10 +99,10 @@ bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t chan
     // Numbers of tasks only grow, until a server begins again.
     was_restarted = was_restarted || (slot.task && (!state.task || *state.task < *slot.task));
     // A request that was refused has left the slot as it was.
-    const bool is_expected = state.task == slot.task ||
-                             (slot.has_changed && state.task.has_value() &&
-                              (!slot.task || *state.task > *slot.task));
-    const bool was_cleared = state.n_tokens == 0 && slot.n_tokens > 0;
+    const bool is_expected = slot.has_changed && state.task != slot.task
+                                 ? state.task && (!slot.task || *state.task > *slot.task)
+                                 : state.task == slot.task && !slot.was_answered;
+    const bool was_cleared = state.n_tokens == 0 && slot.n_tokens > 0 && !slot.has_changed;
     if (is_expected && was_cleared) {
       remember_in_ram(slot);
       ram_is_seen_ = true;
@@ -116,7 +116,7 @@ bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t chan
       slot.is_doubtful = false;
     }
     slot.task = state.task;
-    slot.has_changed = false;
+    slot.has_changed = slot.was_answered = false;
     slot.is_processing = state.is_processing;
     slot.n_tokens = state.task ? state.n_tokens : 0;
     if (slot.n_expected > 0 && slot.n_tokens + kSameTokens < slot.n_expected) {
@@ -274,6 +274,10 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
     if (other) return choose(*other, From::kRam, n_ram);
     if (only_ram) return choose(free, From::kRam, n_ram);
   }
+  // What is not known may be in a slot or in RAM, which an empty slot would hide.
+  const bool may_be_there = rules_.is_older && rules_.may_use_ram &&
+                            2 * wanted.n_stored < wanted.n_tokens;
+  if (may_be_there) return choose(other.value_or(free), From::kRam, 0);
   if (wanted.n_stored >= kSameTokens) return choose(free, From::kStore, wanted.n_stored);
   return choose(free, From::kNothing, 0);
 }
@@ -339,6 +343,7 @@ void SlotTable::wait_for_release(std::chrono::milliseconds limit) {
 
 void SlotTable::note_ram(std::string_view prompt, std::string_view tenant, bool was_there) {
   const std::lock_guard lock(mutex_);
+  if (!was_there) rules_.is_older = false;
   ram_is_seen_ = was_there;
   // The one that shares most with the prompt has left the RAM. If it was not there, older ones are
   // gone as well.

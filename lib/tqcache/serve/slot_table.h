@@ -44,6 +44,7 @@ struct KnownSlot {
   bool is_used = false;        // by a request, or while it is saved
   bool is_processing = false;  // as llama-server says, for whomever
   bool has_changed = false;    // by a request since `task` was last read
+  bool was_answered = false;   // that request was: if `task` is the same, another slot was used
   std::chrono::steady_clock::time_point last_use;
 };
 
@@ -68,6 +69,9 @@ class SlotTable {
     bool is_unified = false;
     // Prompts in llama-server's RAM may be used: it does not know whose they are.
     bool may_use_ram = true;
+    // The server has worked before this proxy began: slots and RAM may have prompts of which
+    // nothing is known.
+    bool is_older = false;
     double bytes_per_token = 0;  // of a slot; 0: unknown
   };
   void set_rules(const Rules& rules);
