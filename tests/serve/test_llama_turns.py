@@ -72,14 +72,15 @@ def top_tokens(answer):
     return [(t["id"], {o["id"]: o["logprob"] for o in t["top_logprobs"]}) for t in tokens]
 
 
-def difference(answer, expected, noise):
+def difference(answer, expected, noise, compares_all=False):
     """(what is wrong or None, largest difference of a log-probability)."""
     largest = 0
     ours, theirs = top_tokens(answer), top_tokens(expected)
     for i, ((id_a, top_a), (id_b, top_b)) in enumerate(zip(ours, theirs)):
-        for token in (id_a, id_b):
-            if token not in top_a or token not in top_b:
-                return f"token {i}: {id_a}, expected {id_b}, is not among the likeliest", largest
+        if id_a not in top_b or id_b not in top_a:
+            return f"token {i}: {id_a}, expected {id_b}, is not among the likeliest", largest
+        # A model with random weights is always sure of one token: the others say what it has read.
+        for token in (id_a, id_b, *(top_a.keys() & top_b.keys() if compares_all else ())):
             largest = max(largest, abs(top_a[token] - top_b[token]))
             if largest > noise:
                 return (f"token {i} ({id_a}, expected {id_b}): log-probability of {token} is "
@@ -311,7 +312,10 @@ class Run:
         answer, expected = self.both(lambda port: serve.post(port, path, body))
         line = self.compare_work(conversation, "", answer["timings"], expected["timings"])
         is_same = conversation.is_same
-        wrong, largest = difference(answer, expected, SAME if is_same else NOISE)
+        # With random weights noise is 0.03, and one other token of 600 changes 0.5.
+        noise = SAME if is_same else 0.2 if self.name == "windows" else NOISE
+        wrong, largest = difference(answer, expected, noise,
+                                    self.name == "windows")
         self.largest[is_same] = max(self.largest[is_same], largest)
         if wrong:
             self.fail(f"wrong answer at {line}: {wrong}")
