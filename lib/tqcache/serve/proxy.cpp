@@ -418,6 +418,12 @@ class KeepingProxy : public Proxy {
     std::string text = request.body;
     if (are_apart_ && route.reads_slot_fields) text = without_reuse(body);
     if (keeper_ == nullptr || !keeper_->is_bound()) {
+      if (are_apart_ && !route.reads_slot_fields) {
+        return Response::error(403, "permission_error",
+                               "llama-server itself does not keep clients with different keys "
+                               "apart on this path; tqcache serve does while it keeps prompts "
+                               "(--slot-dir)");
+      }
       return pass_on(request, std::move(text), client);
     }
     Order order(table_, *this, &client, Clock::now() + options_.slot_timeout);
@@ -525,7 +531,10 @@ class KeepingProxy : public Proxy {
       return pass_on_unsteered(judged, route, body, client, "not_understood");
     }
     if (asked->is_steered || asked->has_adapters || asked->is_media) {
-      return pass_on_unsteered(judged, route, body, client, "steered");
+      const char* const why = asked->is_media       ? "media"
+                              : asked->has_adapters ? "adapter"
+                                                    : "steered";
+      return pass_on_unsteered(judged, route, body, client, why);
     }
     if (asked->prompt.empty()) {
       return pass_on_unsteered(judged, route, body, client, "not_understood");
