@@ -149,6 +149,10 @@ class AtomicFile {
   // Bytes written so far.
   std::uint64_t size() const;
 
+  // For a file that another program reads at once, and that nobody needs after a crash: commit()
+  // does not wait until it is on disk.
+  void skip_flush();
+
   // Finishes the file. Nothing can be written afterwards, even if commit() failed.
   // Errors: kIo; kInvalidArgument if another process created the file meanwhile and `overwrite` is
   // kRefuse; kBusy if it is kAllow and another process is writing the file. After an error the old

@@ -78,6 +78,8 @@ struct LlamaExport {
   std::uint32_t n_streams = 1;
   std::optional<std::int32_t> next_token = {};
   Overwrite overwrite = Overwrite::kRefuse;
+  // For a file that llama.cpp reads at once: not flushed to disk (AtomicFile::skip_flush()).
+  bool is_temporary = false;
 };
 
 // Writes the same file as llama.cpp for the same content and options. The file is either complete

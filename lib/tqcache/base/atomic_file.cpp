@@ -338,6 +338,7 @@ struct AtomicFile::State {
   std::uint64_t written_back = 0;  // the first bytes of `size`, for which writeback was started
   std::optional<Error> failed;     // why no more can be written
   bool committed = false;
+  bool skips_flush = false;
 
   bool in_place() const { return !folder.is_open(); }
   Descriptor& file() { return in_place() ? stream : temporary.file(); }
@@ -351,7 +352,7 @@ struct AtomicFile::State {
 
   // Only a hint: the flush reports failures.
   void begin_writeback() {
-    if (in_place() || size - written_back < kWritebackBytes) return;
+    if (in_place() || skips_flush || size - written_back < kWritebackBytes) return;
     ::sync_file_range(temporary.file().get(), static_cast<off_t>(written_back),
                       static_cast<off_t>(size - written_back), SYNC_FILE_RANGE_WRITE);
     written_back = size;
@@ -394,7 +395,7 @@ struct AtomicFile::State {
   }
 
   Result<void> publish() {
-    TQC_TRY(flush_with(::fsync, file()));
+    if (!skips_flush) TQC_TRY(flush_with(::fsync, file()));
     if (in_place()) return close_checked(std::move(stream));
     TQC_TRY(check_closing(temporary.file()));
     if (overwrite == Overwrite::kAllow) {
@@ -404,11 +405,12 @@ struct AtomicFile::State {
       TQC_TRY(rename_new(folder, temporary.name(), name));
     }
     temporary.mark_renamed();
-    return flush_with(::fsync, folder);
+    return skips_flush ? Result<void>() : flush_with(::fsync, folder);
   }
 };
 
 AtomicFile::AtomicFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
+void AtomicFile::skip_flush() { state_->skips_flush = true; }
 AtomicFile::AtomicFile(AtomicFile&&) noexcept = default;
 AtomicFile& AtomicFile::operator=(AtomicFile&&) noexcept = default;
 AtomicFile::~AtomicFile() = default;

@@ -23,6 +23,8 @@ constexpr std::int64_t kBlock = cache::kTokenBlock;
 // Of the end of a text, so many tokens may be others in a longer text.
 constexpr std::int64_t kJoinedTokens = 16;
 
+constexpr unsigned kRestoreThreads = 4;
+
 ByteView bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
@@ -238,10 +240,10 @@ Result<std::unique_ptr<PromptKeeper>> PromptKeeper::open(store::Backend& backend
 
 PromptKeeper::~PromptKeeper() = default;
 
-store::Library PromptKeeper::library(const std::string& salt) const {
+store::Library PromptKeeper::library(const std::string& salt, unsigned n_threads) const {
   store::LibraryOptions options;
   options.salt = salt;
-  options.n_threads = options_.n_threads;
+  options.n_threads = n_threads;
   options.remove_damaged = true;
   options.on_warning = [this](const std::string& message) {
     metrics_.add("tqcache_store_failures_total", 1, {{"what", "blob"}});
@@ -341,6 +343,7 @@ interop::LlamaExport PromptKeeper::export_options() const {
   options.flash_attention = format_.flash_attention;
   options.server_tokens = format_.server_tokens;
   options.n_streams = format_.n_streams;
+  options.is_temporary = true;
   return options;
 }
 
@@ -361,7 +364,7 @@ Result<PromptKeeper::Found> PromptKeeper::find(std::span<const std::int32_t> tok
   if (options.max_tokens < 1) return found;
   options.settings = &settings_;
   options.parts_of_tails = true;
-  store::Library stored = library(found.salt);
+  store::Library stored = library(found.salt, options_.n_threads);
   TQC_TRY_ASSIGN(found.prefix, stored.find(identity_, tokens, options));
   return found;
 }
@@ -369,7 +372,8 @@ Result<PromptKeeper::Found> PromptKeeper::find(std::span<const std::int32_t> tok
 Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
                                                    std::span<const std::int32_t> tokens,
                                                    const std::filesystem::path& path) {
-  store::Library stored = library(found.salt);
+  // A client waits for this, and the server does as well.
+  store::Library stored = library(found.salt, std::max(options_.n_threads, kRestoreThreads));
   TQC_TRY_ASSIGN(const std::unique_ptr<store::StoredPrompt> prompt, stored.fetch(found.prefix));
   if (prompt == nullptr) return Error{ErrorCode::kNotFound, "nothing is left of the prefix"};
   metrics_.add("tqcache_store_bytes_read_total", static_cast<double>(prompt->blob_bytes()));
@@ -414,7 +418,7 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
     }
   }
   const std::lock_guard lock(put_mutex_);
-  store::Library stored = library(salt_of(api_key));
+  store::Library stored = library(salt_of(api_key), options_.n_threads);
   store::PutReport report;
   // What the store has of these tokens: the codecs, and the last tail of a conversation that is
   // longer now.
@@ -435,6 +439,7 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   // that is asked again.
   if (can_cut() && before.snapshot && before.n_tokens < kept.n_tokens) {
     longest.max_tokens = before.n_tokens - 1;
+    longest.parts_of_tails = false;
     const auto older = stored.find(identity_, kept.tokens, longest);
     const bool is_whole = older && older->snapshot && older->n_common == older->n_tokens;
     const Result<void> removed =
@@ -532,7 +537,7 @@ void PromptKeeper::note_usage(std::int64_t n_wanted, std::int64_t n_found) {
   note.found_tokens = std::min(n_found, n_wanted);
   note.read_bytes = read_bytes_.exchange(0);
   note.stored_bytes = stored_bytes_.exchange(0);
-  store::Library stored = library(options_.salt);
+  store::Library stored = library(options_.salt, options_.n_threads);
   [[maybe_unused]] const Result<void> ignored = stored.note_usage(note);
 }
 

@@ -138,7 +138,7 @@ class PromptKeeper {
   PromptKeeper(store::Backend& backend, KeeperOptions options, Metrics& metrics, Log& log)
       : backend_(backend), options_(std::move(options)), metrics_(metrics), log_(log) {}
 
-  store::Library library(const std::string& salt) const;
+  store::Library library(const std::string& salt, unsigned n_threads) const;
   std::string salt_of(const std::string& api_key) const;
   Result<interop::OpenedCache> open_slot_file(std::shared_ptr<const ByteSource> file) const;
   interop::LlamaExport export_options() const;

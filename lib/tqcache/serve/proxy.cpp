@@ -85,6 +85,7 @@ class KeepingProxy : public Proxy {
     saving.min_tokens = options_.min_tokens;
     saving.ledger = options_.ledger;
     saving.on_saved = [this] { wake(false); };
+    saving.history = &history_;
     if (options_.max_write) {
       budget_.emplace(*options_.max_write);
       if (const auto loaded = budget_->load(budget_path(), seconds_now()); !loaded) {
@@ -213,6 +214,8 @@ class KeepingProxy : public Proxy {
     std::vector<std::int32_t> tokens = {};  // empty: too short to be kept
     std::int64_t n_tokens = 0;              // of the prompt, or a guess
     std::int64_t common_bytes = 0, common_tokens = 0;  // SlotTable::Wanted
+    std::optional<Parting> parting = {};  // from the nearest known prompt
+    bool has_stored = false;              // SlotTable::worth_storing()
     PromptKeeper::Found found = {};
   };
 
@@ -283,8 +286,12 @@ class KeepingProxy : public Proxy {
     TQC_TRY(keeper_->bind_model(props));
     table_.reset(static_cast<std::size_t>(props.n_slots));
     TQC_TRY(observe());
-    is_older_ = std::ranges::any_of(table_.snapshot(),
-                                    [](const KnownSlot& slot) { return slot.task.has_value(); });
+    if (!std::exchange(has_seen_server_, true)) {
+      // Later the proxy's own tasks are there.
+      is_older_ = std::ranges::any_of(
+          table_.snapshot(), [](const KnownSlot& slot) { return slot.task.has_value(); });
+      has_adapters_ = false;
+    }
     TQC_TRY(probe(props));
     set_rules();
     log_.info("bound", {{"model", props.model_path},
@@ -299,7 +306,7 @@ class KeepingProxy : public Proxy {
   void set_rules() {
     SlotTable::Rules rules = table_.rules();
     rules.is_unified = table_.size() > 1 && keeper_->format().n_streams == 1;
-    rules.may_use_ram = !are_apart_;
+    rules.may_use_ram = !are_apart_ && !has_adapters_;
     rules.is_older = is_older_;
     table_.set_rules(rules);
   }
@@ -309,7 +316,10 @@ class KeepingProxy : public Proxy {
     const std::uint64_t change = table_.change();
     TQC_TRY_ASSIGN(const std::vector<SlotState> states, server_.slots());
     const bool was_restarted = table_.observe(states, change);
-    if (was_restarted) must_bind_ = true;  // maybe with another model
+    if (was_restarted) {
+      must_bind_ = true;  // maybe with another model
+      has_seen_server_ = false;
+    }
     return was_restarted;
   }
 
@@ -404,6 +414,7 @@ class KeepingProxy : public Proxy {
       metrics_.add("tqcache_upstream_failures_total");
       log_.warning("upstream", {{"status", std::to_string(response.status)}});
       must_bind_ = true;
+      has_seen_server_ = false;
     }
     return response;
   }
@@ -530,6 +541,10 @@ class KeepingProxy : public Proxy {
       if (asked.error().code == ErrorCode::kInterrupted) return upstream_failure(asked.error());
       return pass_on_unsteered(judged, route, body, client, "not_understood");
     }
+    if (asked->has_adapters && !has_adapters_.exchange(true)) {
+      // llama-server's RAM does not know with which adapters a prompt was computed.
+      set_rules();
+    }
     if (asked->is_steered || asked->has_adapters || asked->is_media) {
       const char* const why = asked->is_media       ? "media"
                               : asked->has_adapters ? "adapter"
@@ -570,6 +585,13 @@ class KeepingProxy : public Proxy {
         const SlotTable::Wanted wanted{asked.prompt,         tenant,
                                        lookup->n_tokens,     lookup->found.n_tokens(),
                                        lookup->common_bytes, lookup->common_tokens};
+        const auto shared = table_.worth_storing(wanted);
+        if (shared && !std::exchange(lookup->has_stored, true)) {
+          saver_->save_one(*shared, "share");
+          order.reset();
+          look_up(*lookup, asked, tenant, server, client);
+          continue;
+        }
         choice = table_.take(wanted, Clock::now() < patience);
       }
       if (choice) {
@@ -577,10 +599,17 @@ class KeepingProxy : public Proxy {
         break;
       }
       if (!lookup) {
-        // What slots hold may be the beginning of this prompt.
-        saver_->save_all("evict");
+        // What slots hold may be the beginning of this prompt. It is stored with the place where
+        // this prompt parts.
+        lookup.emplace();
+        lookup->parting = history_.nearest(tenant, asked.prompt);
+        history_.add(tenant, asked.prompt);
+        saver_->save_all("share", [&](const KnownSlot& slot) {
+          const auto end = std::ranges::mismatch(slot.prompt, asked.prompt).in1;
+          return slot.tenant == tenant && end - slot.prompt.begin() >= options_.min_tokens;
+        });
         order.reset();
-        lookup = look_up(asked, tenant, server, client);
+        look_up(*lookup, asked, tenant, server, client);
         continue;
       }
       order.reset();
@@ -613,7 +642,6 @@ class KeepingProxy : public Proxy {
     now.is_tokens = !asked.tokens.empty();
     now.n_prompt = 0;
     now.tenant = tenant;
-    now.ends = history_.parting_places(tenant, asked.prompt);
     history_.add(tenant, asked.prompt);
     if (options_.shows_headers) {
       for (Header& header : reuse_headers(lease->reuse)) response.headers.push_back(header);
@@ -671,9 +699,8 @@ class KeepingProxy : public Proxy {
   };
 
   // What the store has of a prompt.
-  Lookup look_up(const Asked& asked, const std::string& tenant, const LlamaServer& server,
-                 Client& client) {
-    Lookup lookup;
+  void look_up(Lookup& lookup, const Asked& asked, const std::string& tenant,
+               const LlamaServer& server, Client& client) {
     lookup.n_tokens = std::ssize(asked.prompt) / 4 + 1;
     const auto find = [&]() -> Result<void> {
       std::vector<std::int32_t> tokens = asked.tokens;
@@ -708,7 +735,6 @@ class KeepingProxy : public Proxy {
     } else {
       warnings_.add("lookup", found.error().message);
     }
-    return lookup;
   }
 
   // Saves what the chosen slot, and others, would lose, and brings the beginning of the prompt into
@@ -741,9 +767,10 @@ class KeepingProxy : public Proxy {
     now.is_doubtful = false;
     now.n_stored = choice.from == From::kRam ? lookup->found.n_tokens() : 0;
     now.prompt.clear();
-    if (now.n_tokens > 0 && (!is_own || (are_apart_ && choice.from != From::kSlot))) {
+    const bool may_use_ram = table_.rules().may_use_ram;
+    if (now.n_tokens > 0 && (!is_own || (!may_use_ram && choice.from != From::kSlot))) {
       // The server would reuse what two prompts have in common, and so tell one client what another
-      // has sent.
+      // has sent; or look into its RAM.
       if (const auto erased = server_.erase(slot); !erased) {
         warnings_.add("erase", erased.error().message);
         return false;
@@ -809,7 +836,7 @@ class KeepingProxy : public Proxy {
                                                      : ReuseSource::kNothing;
     if (!lookup) return reuse;
     reuse.n_tokens = lookup->n_tokens;
-    const auto parting = history_.nearest(tenant, asked.prompt);
+    const std::optional<Parting>& parting = lookup->parting;
     if (!parting && options_.ledger != nullptr) {
       // After a restart the texts are gone, and blocks of tokens can be compared.
       const auto kept = options_.ledger->nearest({tenant, keeper_->model_name()}, lookup->tokens);
@@ -1004,7 +1031,9 @@ class KeepingProxy : public Proxy {
   std::atomic<double> seconds_per_token_ = 0;
   std::atomic<int> n_waiting_ = 0;
   std::atomic<bool> are_apart_;  // clients have different keys
-  std::atomic<bool> is_older_ = false;  // SlotTable::Rules
+  std::atomic<bool> is_older_ = false;        // SlotTable::Rules
+  std::atomic<bool> has_seen_server_ = false;  // since it was started, as far as is known
+  std::atomic<bool> has_adapters_ = false;     // a request since then had some
 
   std::mutex mutex_;  // of all below
   std::optional<std::string> first_key_;

@@ -100,8 +100,12 @@ void SlotSaver::save(std::size_t slot, KnownSlot& now, const char* reason) {
   warnings_.clear("save");
   metrics_.add("tqcache_saves_total", 1, {{"reason", reason}});
   {
+    std::vector<std::size_t> ends;
+    if (options_.history != nullptr) {
+      ends = options_.history->parting_places(now.tenant.value_or(""), now.prompt);
+    }
     const std::lock_guard lock(mutex_);
-    pending_.push_back({std::move(file), slot, now, reason});
+    pending_.push_back({std::move(file), slot, now, std::move(ends), reason});
   }
   if (options_.on_saved) options_.on_saved();
 }
@@ -118,6 +122,15 @@ void SlotSaver::save_all(const char* reason,
   }
 }
 
+void SlotSaver::save_one(std::size_t slot, const char* reason) {
+  auto now = table_.try_take(slot, [&](const KnownSlot& each) {
+    return !each.prompt.empty() && !each.is_doubtful && each.n_tokens >= options_.min_tokens;
+  });
+  if (!now) return;
+  save(slot, *now, reason);
+  table_.release(slot, *std::move(now));
+}
+
 Result<std::vector<std::int32_t>> SlotSaver::tokens_of(const KnownSlot& known) const {
   if (known.is_tokens) return tokens_of_text(known.prompt);
   return server_.tokenize(known.prompt, nullptr);
@@ -127,13 +140,18 @@ Result<std::vector<std::int32_t>> SlotSaver::tokens_of(const KnownSlot& known) c
 // a template may change, where the text of these tokens has other tokens when it is read again (a
 // model may write other tokens than a tokenizer reads), and where other prompts have parted from
 // this one.
-std::vector<std::int64_t> SlotSaver::likely_ends(const KnownSlot& known,
+std::vector<std::int64_t> SlotSaver::likely_ends(const Pending& next,
                                                  std::span<const std::int32_t> tokens) const {
+  const KnownSlot& known = next.known;
   std::vector<std::int64_t> ends;
   if (known.n_prompt > 0) ends.push_back(known.n_prompt);
-  for (const std::size_t end : known.ends) {
-    const auto begin = server_.tokenize(known.prompt.substr(0, end), nullptr);
-    if (begin) ends.push_back(std::ssize(*begin));
+  for (const std::size_t end : next.ends) {
+    const std::string common = known.prompt.substr(0, end);
+    if (known.is_tokens) {
+      ends.push_back(std::ranges::count(common, '\x01'));
+    } else if (const auto begin = server_.tokenize(common, nullptr)) {
+      ends.push_back(std::ssize(*begin));
+    }
   }
   const auto text = server_.detokenize(tokens);
   if (!text) return ends;
@@ -169,7 +187,7 @@ Result<void> SlotSaver::put(Pending& next) {
   };
   const SlotFile scratch(folder_);
   const auto kept = keeper_.keep(file, scratch.path(), tenant, check,
-                                 [&](const auto& tokens) { return likely_ends(known, tokens); });
+                                 [&](const auto& tokens) { return likely_ends(next, tokens); });
   if (!kept && kept.error().code == ErrorCode::kMismatch) {
     // Somebody else used the slot, or its context was shifted.
     log_.info("drop", {{"slot", std::to_string(next.slot)}, {"why", "the slot holds another prompt"}});

@@ -19,6 +19,7 @@
 
 #include "tqcache/serve/llama_server.h"
 #include "tqcache/serve/operations.h"
+#include "tqcache/serve/prompt_history.h"
 #include "tqcache/serve/prompt_keeper.h"
 #include "tqcache/serve/prompt_ledger.h"
 #include "tqcache/serve/slot_folder.h"
@@ -54,6 +55,7 @@ class SlotSaver {
     std::function<bool(std::uint64_t bytes)> may_write = {};
     std::function<void(std::uint64_t bytes)> wrote = {};
     std::function<void()> on_saved = {};  // called when the queue has one more
+    const PromptHistory* history = nullptr;  // tells where other prompts part; may be null
   };
   // All must outlive it.
   SlotSaver(Options options, SlotFolder& folder, PromptKeeper& keeper, const LlamaServer& server,
@@ -69,6 +71,10 @@ class SlotSaver {
   // order of tasks is held, and the slots were just observed.
   void save_all(const char* reason, const std::function<bool(const KnownSlot&)>& is_wanted = {});
 
+  // The same for one slot, whether it is unsaved or not: it is stored with the places where other
+  // prompts part from it.
+  void save_one(std::size_t slot, const char* reason);
+
   // Puts the files of the queue into the store.
   void put_pending(std::chrono::steady_clock::time_point deadline);
   bool has_pending() const;
@@ -83,12 +89,13 @@ class SlotSaver {
     SlotFile file;
     std::size_t slot;
     KnownSlot known;
+    std::vector<std::size_t> ends;  // bytes of the prompt where others part from it
     std::string reason;
   };
 
   Result<void> put(Pending& next);
   Result<std::vector<std::int32_t>> tokens_of(const KnownSlot& known) const;
-  std::vector<std::int64_t> likely_ends(const KnownSlot& known,
+  std::vector<std::int64_t> likely_ends(const Pending& next,
                                         std::span<const std::int32_t> tokens) const;
 
   const Options options_;

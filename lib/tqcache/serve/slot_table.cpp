@@ -111,7 +111,6 @@ bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t chan
     if (!is_expected || state.n_tokens == 0) {
       slot.prompt.clear();
       slot.tenant.reset();
-      slot.ends.clear();
       slot.n_stored = slot.n_prompt = slot.n_expected = 0;
       slot.is_doubtful = false;
     }
@@ -212,14 +211,8 @@ std::optional<SlotTable::Choice> SlotTable::take_continued(std::string_view prom
   return take_slot(*best, From::kSlot, slots_[*best].n_prompt, prompt, tenant);
 }
 
-std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_patient) {
-  if (is_patient && continues_running(wanted.prompt, wanted.tenant)) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  // The free slot that shares most; the one that was used longest ago; an empty one; and the one
-  // used longest ago of which less than half is used, so that llama-server looks into its RAM.
-  std::optional<std::size_t> best, oldest, empty, other;
-  std::int64_t n_best = 0;
-  bool best_is_continued = false;
+SlotTable::Candidates SlotTable::candidates(const Wanted& wanted) const {
+  Candidates found;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const KnownSlot& slot = slots_[i];
     if (slot.is_used || slot.is_processing) continue;
@@ -231,19 +224,33 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
       is_continued = n_bytes > 0 && n_bytes == std::ssize(slot.prompt);
     }
     const bool half_is_used = 2 * n >= slot.n_tokens;
-    if (n > n_best && (rules_.may_use_ram || half_is_used)) {
-      best = i;
-      n_best = n;
-      best_is_continued = is_continued;
+    if (n > found.n_best && (rules_.may_use_ram || half_is_used)) {
+      found.best = i;
+      found.n_best = n;
+      found.best_is_continued = is_continued;
     }
     const auto is_older = [&](const std::optional<std::size_t>& than) {
       return !than || slot.last_use < slots_[*than].last_use;
     };
-    if (is_older(oldest)) oldest = i;
-    if (slot.n_tokens == 0 && is_older(empty)) empty = i;
-    if (slot.n_tokens > 0 && !half_is_used && is_older(other)) other = i;
+    if (is_older(found.oldest)) found.oldest = i;
+    if (slot.n_tokens == 0 && is_older(found.empty)) found.empty = i;
+    if (slot.n_tokens > 0 && !half_is_used && is_older(found.other)) found.other = i;
   }
-  if (!oldest) return std::nullopt;
+  return found;
+}
+
+std::optional<std::size_t> SlotTable::worth_storing(const Wanted& wanted) const {
+  const std::lock_guard lock(mutex_);
+  const Candidates found = candidates(wanted);
+  const bool is_more = found.n_best >= kLeastShare && found.n_best > wanted.n_stored + kSameTokens;
+  return is_more && is_useful_to_others(found) ? found.best : std::nullopt;
+}
+
+std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_patient) {
+  if (is_patient && continues_running(wanted.prompt, wanted.tenant)) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  const Candidates found = candidates(wanted);
+  if (!found.oldest) return std::nullopt;
   std::int64_t n_ram = 0;
   for (const KnownSlot& each : ram_) {
     if (!rules_.may_use_ram || each.tenant != wanted.tenant) continue;
@@ -254,30 +261,26 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
   const auto choose = [&](std::size_t slot, From from, std::int64_t n) {
     return take_slot(slot, from, n, wanted.prompt, wanted.tenant);
   };
-  const std::size_t free = empty.value_or(*oldest);
+  const std::size_t free = found.empty.value_or(*found.oldest);
 
-  if (best && n_best + kSameTokens >= std::max(n_ram, wanted.n_stored)) {
-    // Where idle slots are cleared anyway, nobody loses by it.
-    const bool is_cleared_anyway = rules_.is_unified && ram_is_seen_;
-    if (best_is_continued || is_cleared_anyway || !empty) {
-      return choose(*best, From::kSlot, n_best);
+  if (found.best && found.n_best + kSameTokens >= std::max(n_ram, wanted.n_stored)) {
+    if (!is_useful_to_others(found)) return choose(*found.best, From::kSlot, found.n_best);
+    if (wanted.n_stored >= kSameTokens && wanted.n_stored + kSameTokens >= found.n_best) {
+      return choose(*found.empty, From::kStore, wanted.n_stored);
     }
-    if (wanted.n_stored >= kSameTokens && wanted.n_stored + kSameTokens >= n_best) {
-      return choose(*empty, From::kStore, wanted.n_stored);
-    }
-    if (n_best >= kLeastShare) return choose(*best, From::kSlot, n_best);
-    return choose(*empty, From::kNothing, 0);
+    if (found.n_best >= kLeastShare) return choose(*found.best, From::kSlot, found.n_best);
+    return choose(*found.empty, From::kNothing, 0);
   }
   // RAM is quicker than the store, but only a belief.
   const bool only_ram = n_ram > wanted.n_stored + kSameTokens;
   if (only_ram || (ram_is_seen_ && n_ram > 0 && n_ram + kSameTokens >= wanted.n_stored)) {
-    if (other) return choose(*other, From::kRam, n_ram);
+    if (found.other) return choose(*found.other, From::kRam, n_ram);
     if (only_ram) return choose(free, From::kRam, n_ram);
   }
   // What is not known may be in a slot or in RAM, which an empty slot would hide.
   const bool may_be_there = rules_.is_older && rules_.may_use_ram &&
                             2 * wanted.n_stored < wanted.n_tokens;
-  if (may_be_there) return choose(other.value_or(free), From::kRam, 0);
+  if (may_be_there) return choose(found.other.value_or(free), From::kRam, 0);
   if (wanted.n_stored >= kSameTokens) return choose(free, From::kStore, wanted.n_stored);
   return choose(free, From::kNothing, 0);
 }

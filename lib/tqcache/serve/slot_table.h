@@ -37,7 +37,6 @@ struct KnownSlot {
   // Values that were computed behind tokens which have left the slot, or in another way than the
   // prompt alone would be. The slot may go on, but is not stored.
   bool is_doubtful = false;
-  std::vector<std::size_t> ends = {};  // bytes of the prompt where others are likely to part
   std::optional<std::int64_t> task;
   std::string running;         // the prompt of the request that uses it
   std::uint64_t change = 0;    // SlotTable::change() when it was taken or released last
@@ -133,6 +132,9 @@ class SlotTable {
   std::optional<Choice> take(const Wanted& wanted, bool is_patient);
   // The most bytes that a prompt has in common with what a slot holds, or the server's RAM.
   std::int64_t longest_common(std::string_view prompt, std::string_view tenant) const;
+  // A free slot of another conversation, of which this prompt shares more than the store has, and
+  // which should keep its content: what it holds is to be stored first. nullopt: there is none.
+  std::optional<std::size_t> worth_storing(const Wanted& wanted) const;
   // Whether such a request runs.
   bool continues_running(std::string_view prompt, std::string_view tenant) const;
   // Takes this slot if nobody uses it and its state is the wanted one. A slot that is not wanted is
@@ -164,6 +166,22 @@ class SlotTable {
     std::optional<std::int64_t> task;  // of the slot, before
   };
 
+  // The free slots that a prompt could use.
+  struct Candidates {
+    std::optional<std::size_t> best;    // shares most with the prompt
+    std::int64_t n_best = 0;            // tokens
+    bool best_is_continued = false;     // the prompt goes on from what it holds
+    std::optional<std::size_t> oldest;  // was used longest ago
+    std::optional<std::size_t> empty;
+    // Not empty, used longest ago, and less than half of it is used: then llama-server looks into
+    // its RAM.
+    std::optional<std::size_t> other;
+  };
+  Candidates candidates(const Wanted& wanted) const;
+  // Where idle slots are cleared anyway, nobody loses by their use.
+  bool is_useful_to_others(const Candidates& found) const {
+    return !found.best_is_continued && !(rules_.is_unified && ram_is_seen_) && found.empty;
+  }
   Choice take_slot(std::size_t slot, From from, std::int64_t n_tokens, std::string_view prompt,
                    std::string_view tenant);
   void remember_in_ram(const KnownSlot& slot);

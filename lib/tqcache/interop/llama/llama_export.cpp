@@ -632,6 +632,7 @@ Result<void> export_llama_state(const cache::CacheReader& cache, const LlamaGeom
   TQC_TRY(check_export_cache(cache.description(), model, types));
   TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, options.overwrite));
+  if (options.is_temporary) file.skip_flush();
   TQC_TRY(StateWriter(*dense, model, options, types, progress, file).write());
   return file.commit();
 }
