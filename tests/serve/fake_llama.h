@@ -68,6 +68,9 @@ class FakeLlama {
   // those of their text, as those of a real model may be.
   std::atomic<int> n_repeats = 1;
   std::atomic<bool> clears_idle_slots = false;  // when a task starts
+  std::atomic<bool> shifts_context = false;     // the first half of a slot goes after an answer
+  std::atomic<bool> is_router = false, is_sleeping = false;
+  std::atomic<int> n_wakes = 0;  // requests that a server which sleeps would wake for
   std::atomic<std::size_t> others_from = SIZE_MAX;
   std::string k_type = "f16";
   std::uint32_t n_streams = 1;
@@ -175,9 +178,14 @@ class FakeLlama {
     using serve::Response;
     if (answers_garbage) return Response::text(200, "]] not JSON [[");
     const std::string& path = request.path;
+    if (path != "/props" && is_sleeping) n_wakes += 1;
+    if (path == "/props" && is_router) {
+      return Response::json(200, R"({"role":"router","build_info":"fake"})");
+    }
     if (path == "/props") {
       return Response::json(200, Json{{"model_path", model_path().string()},
                                       {"total_slots", slots_.size()},
+                                      {"is_sleeping", is_sleeping.load()},
                                       {"default_generation_settings", {{"n_ctx", 4096}}}}
                                      .dump());
     }
@@ -312,6 +320,10 @@ class FakeLlama {
       for (std::size_t i = 0; i < answer.size(); ++i) {
         slot.tokens.push_back(answer[i] + (i >= others_from ? kOther : 0));
       }
+    }
+    if (shifts_context) {
+      slot.tokens.erase(slot.tokens.begin(),
+                        slot.tokens.begin() + std::ssize(slot.tokens) / 2);
     }
     slot.is_busy = true;
     lock.unlock();

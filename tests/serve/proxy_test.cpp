@@ -162,6 +162,111 @@ TEST_F(ProxyTest, ClearedSlotIsRestoredFromTheStore) {
   EXPECT_EQ(llama_->n_wrong_restores, 0);
 }
 
+// Two agents with one long system prompt have a slot each, if slots keep their content.
+TEST_F(ProxyTest, CommonSystemPromptIsRestoredIntoAnEmptySlot) {
+  start_llama(4);
+  llama_->n_streams = 4;
+  start_proxy();
+  const std::string system = long_text(1, 1500);
+  std::vector<std::vector<std::pair<std::string, std::string>>> chats;
+  for (int i = 0; i < 2; ++i) {
+    chats.push_back({{"system", system + long_text(i + 2, 300)}, {"user", "a"}});
+  }
+  std::int64_t n_cached = -1;
+  for (int turn = 0; turn < 3; ++turn) {
+    for (auto& messages : chats) {
+      messages.emplace_back("assistant", ask(messages, n_cached));
+      messages.emplace_back("user", "more");
+      EXPECT_TRUE(turn == 0 || n_cached > 1800) << turn << proxy_->logged();
+    }
+    // The second one has begun with the tokens of the first.
+    EXPECT_EQ(llama_->n_restores, 1 + 1) << proxy_->logged();  // and one of the probe
+  }
+  EXPECT_GE(metric("tqcache_reused_tokens_total", {{"from", "store"}}), 1508);
+  EXPECT_EQ(llama_->n_wrong_restores, 0);
+}
+
+TEST_F(ProxyTest, ShiftedContextIsNotStored) {
+  start_llama(1);
+  start_proxy();
+  llama_->shifts_context = true;
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached);
+  llama_->shifts_context = false;
+  ask({{"system", long_text(2, 1500)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_for_saves(1)) << proxy_->logged();
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached);
+  EXPECT_LT(n_cached, 256);
+}
+
+TEST_F(ProxyTest, RequestWithAnAdapterIsNotStored) {
+  start_llama(1);
+  start_proxy();
+  Json body = chat({{"system", long_text(1, 1500)}, {"user", "a"}});
+  body["lora"] = {{{"id", 0}, {"scale", 5}}};
+  ASSERT_EQ(status_of(send(body)), 200);
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(2, 1500)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_for_saves(1)) << proxy_->logged();
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached);
+  EXPECT_LT(n_cached, 256);
+  EXPECT_EQ(metric("tqcache_prompts_total", {{"outcome", "adapter"}}), 1);
+}
+
+TEST_F(ProxyTest, RouterIsNamedAndItsRequestsPass) {
+  start_llama();
+  llama_->is_router = true;
+  start_proxy();
+  EXPECT_EQ(status_of(send(chat({{"user", "a"}}))), 200);
+  EXPECT_TRUE(wait_until([&] { return proxy_->n_logged("is a router for several models") > 0; }));
+  EXPECT_EQ(llama_->n_saves, 0);
+}
+
+TEST_F(ProxyTest, SleepingServerIsNotWoken) {
+  start_llama();
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_for_saves(1)) << proxy_->logged();
+  llama_->is_sleeping = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(status_of(raw_exchange(proxy_->port(), get_text("/health"))), 200);
+  proxy_->server->stop(std::chrono::seconds(280));
+  proxy_->proxy->flush(std::chrono::seconds(280));
+  EXPECT_EQ(llama_->n_wakes, 0);
+  // Nor when a proxy begins.
+  start_proxy();
+  ASSERT_TRUE(wait_until([&] { return proxy_->n_logged("event=request") == 0; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(llama_->n_wakes, 0);
+}
+
+TEST_F(ProxyTest, HeadersTellWhatIsReused) {
+  options_.shows_headers = true;
+  start_llama(1);
+  start_proxy();
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_for_saves(1));
+  const std::string answer = send(chat({{"system", long_text(1, 1500)}, {"user", "b"}}));
+  EXPECT_THAT(answer, HasSubstr("X-Tqcache-From: "));
+  EXPECT_THAT(answer, HasSubstr("X-Tqcache-Reused: "));
+  EXPECT_THAT(answer, HasSubstr("X-Tqcache-Parts-At: 1514\r\n"));
+}
+
+TEST_F(ProxyTest, NothingIsSavedBeyondTheWriteBudget) {
+  options_.max_write = serve::WriteLimit{.bytes = 1000, .period = std::chrono::hours(1)};
+  start_llama(1);
+  start_proxy();
+  std::int64_t n_cached = -1;
+  for (int i = 0; i < 3; ++i) ask({{"system", long_text(i, 1500)}, {"user", "a"}}, n_cached);
+  ASSERT_TRUE(wait_until([&] {
+    return metric("tqcache_saves_total", {{"reason", "over_budget"}}) > 0;
+  })) << proxy_->logged();
+  EXPECT_EQ(proxy_->n_logged("event=keep slot="), 1u) << proxy_->logged();
+  EXPECT_EQ(proxy_->n_logged("event=max-write"), 1u) << proxy_->logged();
+}
+
 TEST_F(ProxyTest, SlotThatHoldsAnotherPromptIsNotStored) {
   idle_save_ = std::chrono::hours(24 * 365);
   start_llama(1);

@@ -370,6 +370,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   serve::Log log({}, console.quiet);
   serve::ProxyOptions proxy_options;
   proxy_options.upstream.url = flags.upstream;
+  proxy_options.keeper.share_tenants = flags.share_tenants;
   proxy_options.has_tenants = options.api_keys.size() > 1 + access.admin_keys.size();
   proxy_options.page_access = access;
   if (flags.upstream_timeout) proxy_options.upstream.idle_timeout = *flags.upstream_timeout;
@@ -384,7 +385,6 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
     proxy_options.keeper.salt = store->salt;
     proxy_options.keeper.config = flags.config;
     proxy_options.keeper.model = flags.model;
-    proxy_options.keeper.share_tenants = flags.share_tenants;
     proxy_options.keeper.max_bytes = flags.max_bytes;
     proxy_options.min_tokens = flags.min_tokens;
     proxy_options.shows_headers = flags.shows_headers;

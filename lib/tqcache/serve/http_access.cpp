@@ -155,12 +155,12 @@ Response answer_preflight(const Request& request) {
 
 void add_cors_headers(const Request& request, const HttpOptions& options,
                       std::vector<Header>& headers) {
-  if (options.allowed_origins.empty() || is_page(request)) return;
   constexpr std::string_view kOrigin = "Access-Control-Allow-Origin";
   constexpr std::string_view kCredentials = "Access-Control-Allow-Credentials";
   std::erase_if(headers, [&](const Header& header) {
     return same_word(header.name, kOrigin) || same_word(header.name, kCredentials);
   });
+  if (options.allowed_origins.empty() || is_page(request)) return;
   headers.push_back({"Vary", "Origin"});
   const std::string_view origin = request.header("Origin");
   if (!is_allowed_origin(origin, options)) return;

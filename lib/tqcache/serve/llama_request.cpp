@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -202,21 +203,25 @@ namespace {
 
 constexpr std::size_t kMostFields = 1024;
 
-// Looks at nothing but how deep the values are nested.
-class DepthCheck : public nlohmann::json_sax<Json> {
+// A value takes many times its bytes when it is read (an empty list of lists, for instance).
+constexpr std::size_t kMostValues = std::size_t{1} << 20;
+
+// Looks at nothing but how many values there are, and how deep they are nested.
+class SizeCheck : public nlohmann::json_sax<Json> {
  public:
   bool is_too_deep() const { return depth_ > kDeepestJson; }
+  bool has_too_many() const { return n_values_ > kMostValues; }
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
+  bool null() override { return count(); }
+  bool boolean(bool) override { return count(); }
+  bool number_integer(number_integer_t) override { return count(); }
+  bool number_unsigned(number_unsigned_t) override { return count(); }
+  bool number_float(number_float_t, const string_t&) override { return count(); }
+  bool string(string_t&) override { return count(); }
+  bool binary(binary_t&) override { return count(); }
   bool key(string_t&) override { return true; }
-  bool start_object(std::size_t) override { return ++depth_ <= kDeepestJson; }
-  bool start_array(std::size_t) override { return ++depth_ <= kDeepestJson; }
+  bool start_object(std::size_t) override { return count() && ++depth_ <= kDeepestJson; }
+  bool start_array(std::size_t) override { return count() && ++depth_ <= kDeepestJson; }
   bool end_object() override { return --depth_ >= 0; }
   bool end_array() override { return --depth_ >= 0; }
   bool parse_error(std::size_t, const std::string&, const Json::exception&) override {
@@ -224,7 +229,10 @@ class DepthCheck : public nlohmann::json_sax<Json> {
   }
 
  private:
+  bool count() { return ++n_values_ <= kMostValues; }
+
   int depth_ = 0;
+  std::size_t n_values_ = 0;
 };
 
 // The functions below walk over text that is known to be JSON.
@@ -267,8 +275,11 @@ std::optional<Refusal> JsonBody::read(std::string text, JsonBody& body) {
   const std::size_t open = text.find_first_not_of(" \t\r\n");
   if (open == std::string::npos || text[open] != '{') return refused("the body is no JSON object");
   if (text.find('\0') != std::string::npos) return refused("the body has a NUL byte");
-  DepthCheck check;
+  SizeCheck check;
   if (!Json::sax_parse(text, &check)) {
+    if (check.has_too_many()) {
+      return refused(fmt::format("the body has more than {} values of JSON", kMostValues));
+    }
     return refused(check.is_too_deep()
                        ? fmt::format("the body has more than {} levels of JSON", kDeepestJson)
                        : "the body is not one JSON object in UTF-8");
@@ -325,7 +336,11 @@ std::string JsonBody::with(const std::vector<std::pair<std::string, std::string>
 
 bool chooses_slot(const JsonBody& body) {
   const auto slot = body.value("id_slot");
-  return slot && *slot != "-1" && *slot != "null";
+  if (!slot || *slot == "null") return false;
+  // As a number, however it is written: -1.0 is "any", too.
+  double number = 0;
+  const auto [end, error] = std::from_chars(slot->data(), slot->data() + slot->size(), number);
+  return error != std::errc() || end != slot->data() + slot->size() || number != -1;
 }
 
 std::optional<std::string> with_slot(const JsonBody& body, std::int64_t slot, bool may_reuse) {

@@ -252,126 +252,124 @@ store::Library PromptKeeper::library(const std::string& salt, unsigned n_threads
   return {backend_, options};
 }
 
-std::string PromptKeeper::salt_of(const std::string& api_key) const {
-  return client_salt(options_.salt, binding_, options_.share_tenants ? "" : api_key);
+std::string PromptKeeper::salt_of(const Bound& model, const std::string& api_key) const {
+  return client_salt(options_.salt, model.binding, options_.share_tenants ? "" : api_key);
 }
 
-Result<void> PromptKeeper::bind_model(const ServerProps& props) {
+Result<PromptKeeper::Bound> PromptKeeper::read_model(const ServerProps& props) const {
   const std::filesystem::path path =
       options_.model.empty() ? std::filesystem::path(props.model_path) : options_.model;
   if (path.empty()) return invalid("the upstream server does not say which model it runs: --model");
-  TQC_TRY_ASSIGN(interop::LlamaGeometry geometry,
-                 in_file(path.string(), interop::read_llama_geometry(path)));
-  cache::Identity identity;
-  std::int64_t context = 0;
+  Bound read;
+  TQC_TRY_ASSIGN(read.geometry, in_file(path.string(), interop::read_llama_geometry(path)));
   auto model = model::load_model(path);
   if (model) {
-    identity = (*model)->identity;
-    context = (*model)->config.context_length;
+    read.identity = (*model)->identity;
+    read.trained_context = (*model)->config.context_length;
   } else {
-    TQC_TRY_ASSIGN(identity, in_file(path.string(), sampled_identity(path, geometry)));
+    TQC_TRY_ASSIGN(read.identity, in_file(path.string(), sampled_identity(path, read.geometry)));
   }
-  identity.model_name = path.stem().string();
-  const std::lock_guard lock(bound_mutex_);
-  geometry_ = std::move(geometry);
-  identity_ = std::move(identity);
-  trained_context_ = context;
-  has_model_ = true;
-  has_format_ = false;
-  return {};
+  read.identity.model_name = path.stem().string();
+  return read;
 }
 
-Result<void> PromptKeeper::bind_format(const ServerProps& props,
-                                       std::shared_ptr<const ByteSource> slot_file) {
-  TQC_TRY_ASSIGN(SlotFileFormat format, read_slot_file_format(*slot_file, geometry_));
-  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(slot_file));
+Result<PromptKeeper::BoundModel> PromptKeeper::bind(Bound model, const ServerProps& props,
+                                                    std::shared_ptr<const ByteSource> slot_file) {
+  TQC_TRY_ASSIGN(model.format, read_slot_file_format(*slot_file, model.geometry));
+  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(model, slot_file));
   std::shared_ptr<const cache::CacheReader> reader = opened.cache;
   if (form_) {
     TQC_TRY_ASSIGN(reader, cache::quantize(reader, *form_));
   }
+  model.settings = reader->description().layers;
+  model.binding = binding_of(model.format, props, model.trained_context);
   const std::lock_guard lock(bound_mutex_);
-  settings_ = reader->description().layers;
-  binding_ = binding_of(format, props, trained_context_);
-  format_ = std::move(format);
-  has_format_ = true;
   // f16 and its like are stored exactly.
-  rounding_is_known_ = !form_ && is_dense_type(format_.k_type) && is_dense_type(format_.v_type);
-  return {};
+  rounding_is_known_ =
+      !form_ && is_dense_type(model.format.k_type) && is_dense_type(model.format.v_type);
+  bound_ = std::make_shared<const Bound>(std::move(model));
+  return bound_;
+}
+
+PromptKeeper::BoundModel PromptKeeper::bound() const {
+  const std::lock_guard lock(bound_mutex_);
+  return bound_;
 }
 
 std::string PromptKeeper::model_name() const {
-  const std::lock_guard lock(bound_mutex_);
-  return identity_.model_name;
-}
-
-bool PromptKeeper::is_bound() const {
-  const std::lock_guard lock(bound_mutex_);
-  return has_model_ && has_format_;
+  const BoundModel model = bound();
+  return model ? model->identity.model_name : std::string();
 }
 
 void PromptKeeper::unbind() {
   const std::lock_guard lock(bound_mutex_);
-  has_model_ = has_format_ = false;
+  bound_.reset();
 }
 
-bool PromptKeeper::can_cut() const {
-  return std::all_of(geometry_.layers.begin(), geometry_.layers.end(),
+bool PromptKeeper::Bound::can_cut() const {
+  return std::all_of(geometry.layers.begin(), geometry.layers.end(),
                      [](const interop::LlamaLayer& layer) {
                        return layer.kind == interop::LlamaLayerKind::kAttention;
                      });
 }
 
-Result<interop::OpenedCache> PromptKeeper::open_slot_file(
-    std::shared_ptr<const ByteSource> file) const {
+Result<interop::OpenedCache> PromptKeeper::open_slot_file(const Bound& model,
+                                                          std::shared_ptr<const ByteSource> file) {
   interop::OpenHints hints;
-  hints.identity = identity_;
-  hints.geometry = geometry_;
+  hints.identity = model.identity;
+  hints.geometry = model.geometry;
   hints.decide_rotation = [](const cache::CacheReader&, const cache::CacheReader&) {
     return Result<interop::LlamaRotation>(interop::LlamaRotation::kOn);
   };
   return interop::open_any(std::move(file), hints);
 }
 
-interop::LlamaExport PromptKeeper::export_options() const {
+interop::LlamaExport PromptKeeper::export_options(const Bound& model) {
+  const SlotFileFormat& format = model.format;
   interop::LlamaExport options;
   options.kind = interop::LlamaFile::kSequence;
-  options.version = format_.version;
-  options.k_type = format_.k_type;
-  options.v_type = format_.v_type;
+  options.version = format.version;
+  options.k_type = format.k_type;
+  options.v_type = format.v_type;
   options.rotation =
-      format_.is_rotated ? interop::LlamaRotation::kOn : interop::LlamaRotation::kOff;
-  options.flash_attention = format_.flash_attention;
-  options.server_tokens = format_.server_tokens;
-  options.n_streams = format_.n_streams;
+      format.is_rotated ? interop::LlamaRotation::kOn : interop::LlamaRotation::kOff;
+  options.flash_attention = format.flash_attention;
+  options.server_tokens = format.server_tokens;
+  options.n_streams = format.n_streams;
   options.is_temporary = true;
   return options;
 }
 
-Result<void> PromptKeeper::rewrite(std::shared_ptr<const ByteSource> from,
-                                   const std::filesystem::path& to) const {
-  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(std::move(from)));
-  return interop::export_llama_state(*opened.cache, geometry_, to, export_options());
+Result<void> PromptKeeper::rewrite(const Bound& model, std::shared_ptr<const ByteSource> from,
+                                   const std::filesystem::path& to) {
+  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(model, std::move(from)));
+  return interop::export_llama_state(*opened.cache, model.geometry, to, export_options(model));
 }
 
 Result<PromptKeeper::Found> PromptKeeper::find(std::span<const std::int32_t> tokens,
                                                const std::string& api_key) {
   Found found;
-  found.salt = salt_of(api_key);
+  found.model = bound();
+  if (found.model == nullptr) return found;
+  const Bound& model = *found.model;
+  found.salt = salt_of(model, api_key);
   store::FindOptions options;
   // llama-server computes the last token of a prompt again. It can go back by one token, unless a
   // layer cannot.
-  options.max_tokens = can_cut() ? std::ssize(tokens) : std::ssize(tokens) - 1;
+  options.max_tokens = model.can_cut() ? std::ssize(tokens) : std::ssize(tokens) - 1;
   if (options.max_tokens < 1) return found;
-  options.settings = &settings_;
+  options.settings = &model.settings;
   options.parts_of_tails = true;
   store::Library stored = library(found.salt, options_.n_threads);
-  TQC_TRY_ASSIGN(found.prefix, stored.find(identity_, tokens, options));
+  TQC_TRY_ASSIGN(found.prefix, stored.find(model.identity, tokens, options));
   return found;
 }
 
 Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
                                                    std::span<const std::int32_t> tokens,
                                                    const std::filesystem::path& path) {
+  if (found.model == nullptr) return Error{ErrorCode::kNotFound, "nothing was found"};
+  const Bound& model = *found.model;
   // A client waits for this, and the server does as well.
   store::Library stored = library(found.salt, std::max(options_.n_threads, kRestoreThreads));
   TQC_TRY_ASSIGN(const std::unique_ptr<store::StoredPrompt> prompt, stored.fetch(found.prefix));
@@ -388,17 +386,18 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
   if (n_tokens < std::ssize(has)) {
     TQC_TRY_ASSIGN(common, cache::first_tokens(std::move(common), n_tokens));
   }
-  TQC_TRY(interop::export_llama_state(*common, geometry_, path, export_options()));
+  TQC_TRY(interop::export_llama_state(*common, model.geometry, path, export_options(model)));
   scores_.hit(store::blob_names(found.prefix), seconds_now());
   return n_tokens;
 }
 
 Result<PromptKeeper::Kept> PromptKeeper::keep(
-    std::shared_ptr<const ByteSource> slot_file, const std::filesystem::path& scratch,
+    const BoundModel& bound_model, std::shared_ptr<const ByteSource> slot_file, const std::filesystem::path& scratch,
     const std::string& api_key,
     const std::function<bool(std::span<const std::int32_t>)>& is_expected,
     const LikelyEnds& likely_ends) {
-  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(slot_file));
+  const Bound& model = *bound_model;
+  TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(model, slot_file));
   if (!is_expected(opened.cache->description().tokens)) return mismatch("the slot holds others");
   Kept kept;
   kept.file_bytes = slot_file->size();
@@ -406,7 +405,7 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   kept.n_stored = kept.n_tokens;
   kept.tokens = opened.cache->description().tokens;
   store::PutOptions options;
-  if (can_cut()) {
+  if (model.can_cut()) {
     options.likely_ends = {kept.n_tokens};
     if (likely_ends) {
       const std::vector<std::int64_t> more = likely_ends(kept.tokens);
@@ -418,15 +417,15 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
     }
   }
   const std::lock_guard lock(put_mutex_);
-  store::Library stored = library(salt_of(api_key), options_.n_threads);
+  store::Library stored = library(salt_of(model, api_key), options_.n_threads);
   store::PutReport report;
   // What the store has of these tokens: the codecs, and the last tail of a conversation that is
   // longer now.
   store::FindOptions longest;
   longest.max_tokens = kept.n_tokens;
-  longest.settings = &settings_;
+  longest.settings = &model.settings;
   longest.parts_of_tails = true;
-  TQC_TRY_ASSIGN(const store::Prefix before, stored.find(identity_, kept.tokens, longest));
+  TQC_TRY_ASSIGN(const store::Prefix before, stored.find(model.identity, kept.tokens, longest));
   if (form_) {
     TQC_TRY_ASSIGN(const cache::Cache made,
                    quantized_like_a_session(*opened.cache, *form_, before.parameters.layers,
@@ -437,10 +436,10 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   }
   // The tail of the turn before the last one is not needed any more: the last one's is, by a turn
   // that is asked again.
-  if (can_cut() && before.snapshot && before.n_tokens < kept.n_tokens) {
+  if (model.can_cut() && before.snapshot && before.n_tokens < kept.n_tokens) {
     longest.max_tokens = before.n_tokens - 1;
     longest.parts_of_tails = false;
-    const auto older = stored.find(identity_, kept.tokens, longest);
+    const auto older = stored.find(model.identity, kept.tokens, longest);
     const bool is_whole = older && older->snapshot && older->n_common == older->n_tokens;
     const Result<void> removed =
         is_whole ? stored.remove_snapshot(*older) : Result<void>();
@@ -450,8 +449,8 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
     const std::lock_guard bound(bound_mutex_);
     return !std::exchange(rounding_is_known_, true);
   }();
-  if (must_measure && can_cut()) {
-    if (const auto measured = measure_rounding(*opened.cache, scratch); !measured) {
+  if (must_measure && model.can_cut()) {
+    if (const auto measured = measure_rounding(model, *opened.cache, scratch); !measured) {
       log_.warning("rounding", {{"message", measured.error().message}});
     }
     std::error_code ignored;
@@ -466,7 +465,7 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
 
 // What storing and restoring changes in the values of a slot: a stored form rounds them, and a
 // server with quantized keys and values rounds what comes back.
-Result<void> PromptKeeper::measure_rounding(const cache::CacheReader& slot,
+Result<void> PromptKeeper::measure_rounding(const Bound& model, const cache::CacheReader& slot,
                                             const std::filesystem::path& scratch) {
   const std::int64_t n_tokens = std::min<std::int64_t>(slot.n_tokens(), 4 * kBlock);
   TQC_TRY_ASSIGN(const auto first, cache::first_tokens(cache::borrow(slot), n_tokens));
@@ -474,12 +473,12 @@ Result<void> PromptKeeper::measure_rounding(const cache::CacheReader& slot,
     TQC_TRY_ASSIGN(const cache::Cache made,
                    quantized_like_a_session(*first, *form_, {}, options_.n_threads));
     TQC_TRY(
-        interop::export_llama_state(*cache::reader_of(made), geometry_, scratch, export_options()));
+        interop::export_llama_state(*cache::reader_of(made), model.geometry, scratch, export_options(model)));
   } else {
-    TQC_TRY(interop::export_llama_state(*first, geometry_, scratch, export_options()));
+    TQC_TRY(interop::export_llama_state(*first, model.geometry, scratch, export_options(model)));
   }
   TQC_TRY_ASSIGN(std::shared_ptr<const ByteSource> written, open_regular_file(scratch));
-  TQC_TRY_ASSIGN(const interop::OpenedCache again, open_slot_file(std::move(written)));
+  TQC_TRY_ASSIGN(const interop::OpenedCache again, open_slot_file(model, std::move(written)));
   TQC_TRY_ASSIGN(const cache::Cache before, cache::load(*first, {.n_threads = options_.n_threads}));
   TQC_TRY_ASSIGN(const cache::Cache after,
                  cache::load(*again.cache, {.n_threads = options_.n_threads}));
@@ -490,8 +489,8 @@ Result<void> PromptKeeper::measure_rounding(const cache::CacheReader& slot,
   metrics_.set("tqcache_rounding_error", keys, {{"tensor", "keys"}});
   metrics_.set("tqcache_rounding_error", values, {{"tensor", "values"}});
   log_.info("rounding", {{"stored", options_.config},
-                         {"server_keys", format_.k_type},
-                         {"server_values", format_.v_type},
+                         {"server_keys", model.format.k_type},
+                         {"server_values", model.format.v_type},
                          {"tokens", std::to_string(n_tokens)},
                          {"keys_error", fmt::format("{:.2g}", keys)},
                          {"values_error", fmt::format("{:.2g}", values)}});

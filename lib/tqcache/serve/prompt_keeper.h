@@ -70,30 +70,43 @@ class PromptKeeper {
                                                     Metrics& metrics, Log& log);
   ~PromptKeeper();
 
-  // Reads the model file: its shapes and its identity. Until then nothing is kept.
-  // Errors: those of reading; kUnsupported (layers that cannot be kept).
-  Result<void> bind_model(const ServerProps& props);
-  // Learns from a slot file, of at least one token, what the server's slot files look like.
-  // Requires: bind_model().
-  Result<void> bind_format(const ServerProps& props, std::shared_ptr<const ByteSource> slot_file);
-  // Reads a slot file and writes it again, as a restored one is written. Requires: bind_format().
-  Result<void> rewrite(std::shared_ptr<const ByteSource> from,
-                       const std::filesystem::path& to) const;
-  bool is_bound() const;
-  std::string model_name() const;
-  void unbind();
+  // The model whose prompts are kept, and what the slot files of its server look like.
+  struct Bound {
+    interop::LlamaGeometry geometry = {};
+    cache::Identity identity = {};
+    std::int64_t trained_context = 0;
+    SlotFileFormat format = {};
+    std::string binding = {};                    // binding_of()
+    std::vector<cache::LayerDesc> settings = {};  // of stored prompts
 
-  // Whether a prompt can be cut anywhere: all layers have full attention.
-  bool can_cut() const;
-  const SlotFileFormat& format() const { return format_; }
+    // Whether a prompt can be cut anywhere: all layers have full attention.
+    bool can_cut() const;
+  };
+  using BoundModel = std::shared_ptr<const Bound>;
+
+  // Reads the model file: its shapes and its identity.
+  // Errors: those of reading; kUnsupported (layers that cannot be kept).
+  Result<Bound> read_model(const ServerProps& props) const;
+  // Learns from a slot file, of at least one token, what the server's slot files look like. From
+  // then on prompts are kept.
+  Result<BoundModel> bind(Bound model, const ServerProps& props,
+                          std::shared_ptr<const ByteSource> slot_file);
+  // Reads a slot file and writes it again, as a restored one is written.
+  static Result<void> rewrite(const Bound& model, std::shared_ptr<const ByteSource> from,
+                              const std::filesystem::path& to);
+  void unbind();
+  // Null: nothing is kept now. What was found, or saved, with a model belongs to that one.
+  BoundModel bound() const;
+  std::string model_name() const;
 
   struct Found {
+    BoundModel model;
     store::Prefix prefix;
     std::string salt;
     std::int64_t n_tokens() const { return prefix.n_common; }
   };
   // The longest stored prefix of the tokens, for a client with this key: it may end within a stored
-  // tail. Only what was stored in the configured form counts. Requires: is_bound().
+  // tail. Only what was stored in the configured form counts.
   // Errors: those of the store.
   Result<Found> find(std::span<const std::int32_t> tokens, const std::string& api_key);
   // Writes a slot file with what was found. Returns its number of tokens, which may be smaller than
@@ -120,7 +133,7 @@ class PromptKeeper {
   // token block are used again. So a slot that was restored adds what is new, and no second copy.
   //
   // Errors: those of reading and of the store; kMismatch (other tokens).
-  Result<Kept> keep(std::shared_ptr<const ByteSource> slot_file,
+  Result<Kept> keep(const BoundModel& model, std::shared_ptr<const ByteSource> slot_file,
                     const std::filesystem::path& scratch, const std::string& api_key,
                     const std::function<bool(std::span<const std::int32_t>)>& is_expected,
                     const LikelyEnds& likely_ends = {});
@@ -139,10 +152,11 @@ class PromptKeeper {
       : backend_(backend), options_(std::move(options)), metrics_(metrics), log_(log) {}
 
   store::Library library(const std::string& salt, unsigned n_threads) const;
-  std::string salt_of(const std::string& api_key) const;
-  Result<interop::OpenedCache> open_slot_file(std::shared_ptr<const ByteSource> file) const;
-  interop::LlamaExport export_options() const;
-  Result<void> measure_rounding(const cache::CacheReader& slot,
+  std::string salt_of(const Bound& model, const std::string& api_key) const;
+  static Result<interop::OpenedCache> open_slot_file(const Bound& model,
+                                                     std::shared_ptr<const ByteSource> file);
+  static interop::LlamaExport export_options(const Bound& model);
+  Result<void> measure_rounding(const Bound& model, const cache::CacheReader& slot,
                                 const std::filesystem::path& scratch);
   void collect_if_needed(std::uint64_t new_bytes);
 
@@ -153,13 +167,7 @@ class PromptKeeper {
   std::optional<cache::ConvertOptions> form_;  // absent: as the values are
 
   mutable std::mutex bound_mutex_;
-  bool has_model_ = false, has_format_ = false;
-  interop::LlamaGeometry geometry_;
-  cache::Identity identity_;
-  std::int64_t trained_context_ = 0;
-  SlotFileFormat format_;
-  std::string binding_;
-  std::vector<cache::LayerDesc> settings_;  // of stored prompts
+  BoundModel bound_;
 
   HitScores scores_;
   bool rounding_is_known_ = false;  // of the server that was bound last

@@ -29,7 +29,9 @@ using std::chrono::milliseconds;
 // Fewer tokens than announced may be reused without a warning.
 constexpr std::int64_t kMissingTokens = 256;
 constexpr milliseconds kRetryInterval{1000};
+constexpr milliseconds kSoon{50};
 constexpr milliseconds kOrderInterval{20};
+constexpr milliseconds kEndPatience{2000};
 // How long a prompt waits until what it may begin with is in the store.
 constexpr milliseconds kPutPatience{10'000};
 constexpr std::chrono::minutes kScoresInterval{1};
@@ -118,16 +120,23 @@ class KeepingProxy : public Proxy {
     stop_threads();
     if (keeper_ == nullptr) return;
     save_scores();
-    if (!keeper_->is_bound()) return;
     const auto deadline = Clock::now() + limit;
-    saver_->put_pending(deadline);
-    // A server that sleeps has no slots any more, and is not woken for nothing.
+    saver_->go_on();
+    // The slots first: they end with the server, which may be told to end, too. A server that
+    // sleeps has none any more, and is not woken for nothing.
     if (has_unsaved([](const KnownSlot&) { return true; }) && !is_asleep()) {
       if (Order order(table_, *this, nullptr, deadline); order) {
-        [[maybe_unused]] const auto ignored = observe();
+        // A request that was broken off ends in the server a moment later.
+        const auto patience = std::min(deadline, Clock::now() + kEndPatience);
+        while (observe() && Clock::now() < patience &&
+               std::ranges::any_of(table_.snapshot(), &KnownSlot::is_processing)) {
+          std::this_thread::sleep_for(kOrderInterval);
+        }
         saver_->save_all("shutdown");
       }
-      saver_->put_pending(deadline);
+    }
+    while (!saver_->put_pending(deadline) && Clock::now() < deadline) {
+      std::this_thread::sleep_for(kOrderInterval);
     }
     saver_->drop_pending();
     keeper_->note_rest();
@@ -185,6 +194,7 @@ class KeepingProxy : public Proxy {
 
     explicit operator bool() const { return number_ != 0; }
     void sending(std::optional<std::size_t> slot) { table_.sending(number_, slot); }
+    std::optional<std::size_t> begun_in() const { return table_.begun_in(number_); }
     void end() { table_.end_order(std::exchange(number_, 0)); }
 
    private:
@@ -206,6 +216,7 @@ class KeepingProxy : public Proxy {
     PromptReuse reuse;                   // as far as it is known before the answer
     std::vector<std::int32_t> restored;  // these tokens
     std::string tail;                    // of the answer
+    bool was_touched = false;            // the slot holds something else than before
     bool was_sent = false;
   };
 
@@ -229,7 +240,7 @@ class KeepingProxy : public Proxy {
     if (!reply || reply->status != 200) {
       return Response::error(503, "unavailable_error", "the upstream server does not answer");
     }
-    const bool is_keeping = keeper_ != nullptr && keeper_->is_bound();
+    const bool is_keeping = keeper_ != nullptr && keeper_->bound() != nullptr;
     return Response::json(200, fmt::format(R"({{"status":"ok","keeping":{}}})", is_keeping));
   }
 
@@ -237,7 +248,7 @@ class KeepingProxy : public Proxy {
   Response page(const Request& request) {
     const std::string tenant = tenant_of(request);
     PageFacts facts;
-    facts.model = keeper_->is_bound() ? keeper_->model_name() : "no model yet";
+    facts.model = keeper_->bound() ? keeper_->model_name() : "no model yet";
     facts.store = options_.store_name;
     facts.is_of_one_key = !tenant.empty();
     facts.shows_text = options_.shows_prompts;
@@ -255,15 +266,14 @@ class KeepingProxy : public Proxy {
   // restarted. A request waits while that is found out.
   bool is_ready() {
     if (keeper_ == nullptr) return false;
-    if (!must_bind_) return keeper_->is_bound();
+    if (!must_bind_) return keeper_->bound() != nullptr;
     const std::lock_guard lock(bind_mutex_);
-    if (!must_bind_) return keeper_->is_bound();
+    if (!must_bind_) return keeper_->bound() != nullptr;
     if (Clock::now() < next_bind_) return false;
-    keeper_->unbind();
     const Result<void> bound = bind();
-    // A server that cannot be reached may be there with the next request.
+    // A server that cannot be reached may be there soon.
     const bool may_be_soon = !bound && bound.error().code == ErrorCode::kIo;
-    next_bind_ = Clock::now() + (may_be_soon ? milliseconds(0) : kRetryInterval);
+    next_bind_ = Clock::now() + (may_be_soon ? kSoon : kRetryInterval);
     metrics_.set("tqcache_keeping", bound ? 1 : 0);
     if (!bound) {
       const Error& error = bound.error();
@@ -278,34 +288,42 @@ class KeepingProxy : public Proxy {
 
   Result<void> bind() {
     TQC_TRY_ASSIGN(const ServerProps props, server_.props());
+    const bool is_same = props.model_path == props_.model_path && props.n_slots == props_.n_slots &&
+                         props.n_ctx == props_.n_ctx && props.adapters == props_.adapters;
+    // It goes on with what it was. What the slots hold is known.
+    if (is_same && has_seen_server_ && keeper_->bound() != nullptr) return {};
+    keeper_->unbind();
     if (props.is_router) {
       return unsupported(
           "the upstream server is a router for several models, which has no slots: start a "
           "tqcache serve for each of its servers; requests are passed on");
     }
-    TQC_TRY(keeper_->bind_model(props));
+    TQC_TRY_ASSIGN(PromptKeeper::Bound model, keeper_->read_model(props));
     table_.reset(static_cast<std::size_t>(props.n_slots));
     TQC_TRY(observe());
-    if (!std::exchange(has_seen_server_, true)) {
+    if (!has_seen_server_.exchange(true)) {
       // Later the proxy's own tasks are there.
       is_older_ = std::ranges::any_of(
           table_.snapshot(), [](const KnownSlot& slot) { return slot.task.has_value(); });
-      has_adapters_ = false;
     }
-    TQC_TRY(probe(props));
+    if (!props.adapters.empty()) has_adapters_ = true;
+    TQC_TRY_ASSIGN(const PromptKeeper::BoundModel bound, probe(std::move(model), props));
+    props_ = props;
     set_rules();
+    const SlotFileFormat& format = bound->format;
     log_.info("bound", {{"model", props.model_path},
                         {"slots", std::to_string(props.n_slots)},
                         {"unified", table_.rules().is_unified ? "yes" : "no"},
-                        {"keys", keeper_->format().k_type},
-                        {"values", keeper_->format().v_type},
-                        {"version", std::to_string(keeper_->format().version)}});
+                        {"keys", format.k_type},
+                        {"values", format.v_type},
+                        {"version", std::to_string(format.version)}});
     return {};
   }
 
   void set_rules() {
-    SlotTable::Rules rules = table_.rules();
-    rules.is_unified = table_.size() > 1 && keeper_->format().n_streams == 1;
+    const PromptKeeper::BoundModel bound = keeper_->bound();
+    SlotTable::Rules rules;
+    rules.is_unified = table_.size() > 1 && bound != nullptr && bound->format.n_streams == 1;
     rules.may_use_ram = !are_apart_ && !has_adapters_;
     rules.is_older = is_older_;
     table_.set_rules(rules);
@@ -318,7 +336,7 @@ class KeepingProxy : public Proxy {
     const bool was_restarted = table_.observe(states, change);
     if (was_restarted) {
       must_bind_ = true;  // maybe with another model
-      has_seen_server_ = false;
+      has_seen_server_ = has_adapters_ = false;
     }
     return was_restarted;
   }
@@ -329,7 +347,7 @@ class KeepingProxy : public Proxy {
   }
 
   // Lets the server write a slot file, to see what it looks like, and read it again.
-  Result<void> probe(const ServerProps& props) {
+  Result<PromptKeeper::BoundModel> probe(PromptKeeper::Bound model, const ServerProps& props) {
     Order order(table_, *this, nullptr, Clock::now() + milliseconds(2000));
     // A slot that holds something, best little: a task would make llama-server clear others. If all
     // are empty, any.
@@ -346,15 +364,17 @@ class KeepingProxy : public Proxy {
     auto now = least && order ? table_.try_take(*least, [](const KnownSlot&) { return true; })
                               : std::nullopt;
     if (!now) return Error{ErrorCode::kBusy, "all slots are in use"};
-    const Result<void> written = write_probe(props, *least, *now);
+    auto bound = write_probe(std::move(model), props, *least, *now);
     now->prompt.clear();
     now->has_changed = now->n_tokens == 0;
     table_.release(*least, *now);
-    if (!written) return written.error();
-    return observe() ? Result<void>() : Result<void>();
+    [[maybe_unused]] const auto ignored = observe();
+    if (!bound) keeper_->unbind();
+    return bound;
   }
 
-  Result<void> write_probe(const ServerProps& props, std::size_t which, const KnownSlot& now) {
+  Result<PromptKeeper::BoundModel> write_probe(PromptKeeper::Bound model, const ServerProps& props,
+                                               std::size_t which, const KnownSlot& now) {
     const auto slot = static_cast<std::int64_t>(which);
     const bool was_empty = now.n_tokens == 0;
     if (was_empty) {
@@ -370,19 +390,21 @@ class KeepingProxy : public Proxy {
           "the upstream server does not save slots to {}: start it with --slot-save-path",
           options_.slot_dir.string()));
     }
-    TQC_TRY(keeper_->bind_format(props, file));
-    if (!was_empty) return {};  // a conversation may go on there
-    const Result<void> restored = try_restore(slot, file);
+    TQC_TRY_ASSIGN(PromptKeeper::BoundModel bound, keeper_->bind(std::move(model), props, file));
+    if (!was_empty) return bound;  // a conversation may go on there
+    const Result<void> restored = try_restore(*bound, slot, file);
     TQC_TRY(server_.erase(slot));
-    return restored;
+    if (!restored) return restored.error();
+    return bound;
   }
 
   // Whether the server takes a slot file that was read and written again, and what that changes.
-  Result<void> try_restore(std::int64_t slot, const std::shared_ptr<const ByteSource>& saved) {
+  Result<void> try_restore(const PromptKeeper::Bound& model, std::int64_t slot,
+                           const std::shared_ptr<const ByteSource>& saved) {
     const SlotFile ours(*folder_), again(*folder_);
-    TQC_TRY(keeper_->rewrite(saved, ours.path()));
+    TQC_TRY(PromptKeeper::rewrite(model, saved, ours.path()));
     TQC_TRY(server_.restore(slot, ours.name(), nullptr));
-    if (!keeper_->can_cut()) return {};  // the files may have other checkpoints
+    if (!model.can_cut()) return {};  // the files may have other checkpoints
     TQC_TRY(again.create());
     TQC_TRY(server_.save(slot, again.name()));
     TQC_TRY_ASSIGN(const std::shared_ptr<const ByteSource> written, again.open());
@@ -413,8 +435,11 @@ class KeepingProxy : public Proxy {
     if (response.status == 502 || response.status == 504) {
       metrics_.add("tqcache_upstream_failures_total");
       log_.warning("upstream", {{"status", std::to_string(response.status)}});
-      must_bind_ = true;
-      has_seen_server_ = false;
+      // It may be another one when it answers again. One that is late is the same.
+      if (response.status == 502) {
+        must_bind_ = true;
+        has_seen_server_ = false;
+      }
     }
     return response;
   }
@@ -428,7 +453,7 @@ class KeepingProxy : public Proxy {
     }
     std::string text = request.body;
     if (are_apart_ && route.reads_slot_fields) text = without_reuse(body);
-    if (keeper_ == nullptr || !keeper_->is_bound()) {
+    if (keeper_ == nullptr || keeper_->bound() == nullptr) {
       if (are_apart_ && !route.reads_slot_fields) {
         return Response::error(403, "permission_error",
                                "llama-server itself does not keep clients with different keys "
@@ -437,26 +462,39 @@ class KeepingProxy : public Proxy {
       }
       return pass_on(request, std::move(text), client);
     }
-    Order order(table_, *this, &client, Clock::now() + options_.slot_timeout);
-    if (order) {
+    const auto deadline = Clock::now() + options_.slot_timeout;
+    std::optional<Order> order;
+    while (true) {
+      const std::uint64_t change = table_.change();
+      order.emplace(table_, *this, &client, deadline);
+      if (!*order) return not_in_time(client);
       [[maybe_unused]] const auto ignored = observe();
       saver_->save_all("evict");
-      if (!route.reads_slot_fields) erase_others(tenant_of(request));
-      order.sending(std::nullopt);
+      if (route.reads_slot_fields || erase_others(tenant_of(request))) break;
+      order.reset();
+      table_.wait_for_change(change, milliseconds(200));
     }
+    order->sending(std::nullopt);
     struct Foreign {
-      explicit Foreign(KeepingProxy& proxy_in) : proxy(proxy_in) { proxy.table_.begin_foreign(); }
+      Foreign(KeepingProxy& proxy_in, bool is_doubtful_in)
+          : proxy(proxy_in), is_doubtful(is_doubtful_in) {
+        if (is_doubtful) proxy.table_.begin_foreign();
+      }
       ~Foreign() {
-        proxy.table_.end_foreign();
+        if (is_doubtful) proxy.table_.end_foreign();
         proxy.wake(true);
       }
       Foreign(const Foreign&) = delete;
       Foreign& operator=(const Foreign&) = delete;
       KeepingProxy& proxy;
+      bool is_doubtful;
     };
-    const auto foreign = std::make_shared<Foreign>(*this);
+    // An embedding, or a prompt for a slot that the client has chosen, has the values of the plain
+    // model, and tokens that are compared.
+    const bool is_plain = route.kind == RouteKind::kComputes || why == std::string_view("steered");
+    const auto foreign = std::make_shared<Foreign>(*this, are_apart_ || !is_plain);
     Response response = pass_on(request, std::move(text), client);
-    order.end();
+    order.reset();
     if (response.stream) {
       response.stream = [foreign, inner = std::move(response.stream)](Sink& sink) {
         return inner(sink);
@@ -466,23 +504,37 @@ class KeepingProxy : public Proxy {
   }
 
   // Of a request that llama-server places itself, it would tell how much of it others have sent.
-  // Requires: the order of tasks is held.
-  void erase_others(const std::string& tenant) {
-    if (!are_apart_) return;
-    for (std::size_t slot = 0; slot < table_.size(); ++slot) {
-      auto now = table_.try_take(slot, [&](const KnownSlot& each) {
-        return each.n_tokens > 0 && each.tenant != tenant;
-      });
+  // Returns false if one of them is in use, or cannot be erased. Requires: the order of tasks is
+  // held.
+  bool erase_others(const std::string& tenant) {
+    if (!are_apart_) return true;
+    const std::vector<KnownSlot> slots = table_.snapshot();
+    for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+      const auto is_of_another = [&](const KnownSlot& each) {
+        return each.tenant != tenant && (each.n_tokens > 0 || each.has_changed || each.tenant);
+      };
+      if (slots[slot].tenant == tenant) continue;
+      if (slots[slot].is_used || slots[slot].is_processing) return false;
+      auto now = table_.try_take(slot, is_of_another);
       if (!now) continue;
-      if (const auto erased = server_.erase(static_cast<std::int64_t>(slot)); erased) {
+      const auto erased = server_.erase(static_cast<std::int64_t>(slot));
+      if (erased) {
         KnownSlot empty;
         empty.task = now->task;
+        empty.epoch = now->epoch;
         *now = empty;
       } else {
         warnings_.add("erase", erased.error().message);
       }
       table_.release(slot, *std::move(now));
+      if (!erased) return false;
     }
+    return true;
+  }
+
+  Response not_in_time(Client& client) const {
+    if (client.is_gone()) return upstream_failure(interrupted_error());
+    return Response::error(503, "unavailable_error", "no slot became free in time");
   }
 
   // Takes note of the key of a request that computes. Whether clients have different ones, and must
@@ -512,7 +564,7 @@ class KeepingProxy : public Proxy {
     const Route route = route_of(judged.method, judged.path);
     const bool computes =
         route.kind == RouteKind::kGenerates || route.kind == RouteKind::kComputes;
-    if (is_apart(judged, computes)) {
+    if (is_apart(judged, route.kind != RouteKind::kHarmless)) {
       if (route.kind == RouteKind::kShared || route.kind == RouteKind::kUnknown) {
         return Response::error(
             403, "permission_error",
@@ -522,7 +574,11 @@ class KeepingProxy : public Proxy {
     }
     if (!computes) {
       Response response = pass_on(judged, judged.body, client);
-      if (route.changes_model) must_bind_ = true;
+      if (route.changes_model) {
+        // What slots and RAM hold may be of other adapters than the next requests.
+        has_adapters_ = true;
+        must_bind_ = true;
+      }
       return response;
     }
     JsonBody body;
@@ -535,6 +591,9 @@ class KeepingProxy : public Proxy {
       return pass_on_unsteered(judged, route, body, client, "unsteered");
     }
     if (!is_ready()) return pass_on_unsteered(judged, route, body, client, "not_ready");
+    if (route.reads_slot_fields && chooses_slot(body)) {
+      return pass_on_unsteered(judged, route, body, client, "steered");
+    }
     const LlamaServer server(*upstream_, headers_for(judged));
     const auto asked = server.ask(route.api, judged.body, &client);
     if (!asked) {
@@ -567,16 +626,15 @@ class KeepingProxy : public Proxy {
     std::optional<Lookup> lookup;
     std::shared_ptr<Lease> lease;
     std::optional<Order> order;
-    const Waiting waiting(*this);
+    std::optional<Waiting> waiting(std::in_place, *this);
     while (lease == nullptr) {
+      const std::uint64_t change = table_.change();
       order.emplace(table_, *this, &client, deadline);
-      if (!*order) {
-        if (client.is_gone()) return upstream_failure(interrupted_error());
-        return Response::error(503, "unavailable_error", "no slot became free in time");
-      }
-      if (const auto was_restarted = observe(); was_restarted && *was_restarted) {
+      if (!*order) return not_in_time(client);
+      const auto was_restarted = observe();
+      if (!was_restarted || must_bind_) {
         order.reset();
-        if (!is_ready()) return pass_on_unsteered(request, route, body, client, "not_ready");
+        if (!was_restarted || !is_ready()) return pass_on_unsteered(request, route, body, client, "not_ready");
         lookup.reset();
         continue;
       }
@@ -613,26 +671,46 @@ class KeepingProxy : public Proxy {
         continue;
       }
       order.reset();
-      table_.wait_for_release(milliseconds(50));
+      table_.wait_for_change(change, milliseconds(200));
     }
+    waiting.reset();
     const bool may_reuse = prepare(*lease, lookup, tenant, server, client, deadline, order);
     if (client.is_gone()) return upstream_failure(interrupted_error());
     lease->reuse = expected_reuse(asked, tenant, *lease, lookup, server);
     const auto slot = static_cast<std::int64_t>(lease->choice.slot);
-    if (!route.reads_slot_fields && order) erase_others(tenant);
+    if (!order || !*order) return not_in_time(client);
+    if (!route.reads_slot_fields && (!may_reuse || !erase_others(tenant))) {
+      lease.reset();
+      order.reset();
+      return pass_on_unsteered(request, route, body, client, "steered");
+    }
     // Where the fields do not count, llama-server chooses the slot that holds most of the prompt,
     // which is this one.
     const std::optional<std::string> steered =
         route.reads_slot_fields ? with_slot(body, slot, may_reuse) : request.body;
-    if (!steered) return pass_on_unsteered(request, route, body, client, "steered");
+    if (!steered) {
+      lease.reset();
+      order.reset();
+      return pass_on_unsteered(request, route, body, client, "steered");
+    }
 
     KnownSlot& now = lease->now;
-    if (order) order->sending(lease->choice.slot);
-    lease->was_sent = true;
+    const bool is_placed = route.reads_slot_fields;
+    order->sending(is_placed ? std::optional(lease->choice.slot) : std::nullopt);
+    lease->was_sent = lease->was_touched = true;
     now.has_changed = true;
     Response response = pass_on(request, *steered, client);
-    order.reset();
     now.was_answered = response.status == 200;
+    if (!is_placed && now.was_answered) {
+      if (!order->begun_in()) [[maybe_unused]] const auto ignored = observe();
+      const auto used = order->begun_in();
+      if (used && *used != lease->choice.slot &&
+          table_.move(lease->choice.slot, lease->choice.before, *used)) {
+        lease->choice.slot = *used;
+        now.task.reset();
+      }
+    }
+    order.reset();
     if (response.status >= 400 && response.status != 499 && response.status < 500) {
       // Nothing was computed; what was restored stays there without a name.
       if (lease->choice.from != SlotTable::From::kSlot) now.prompt.clear();
@@ -732,7 +810,7 @@ class KeepingProxy : public Proxy {
     };
     if (const Result<void> found = find(); found) {
       warnings_.clear("lookup");
-    } else {
+    } else if (found.error().code != ErrorCode::kInterrupted) {
       warnings_.add("lookup", found.error().message);
     }
   }
@@ -749,6 +827,7 @@ class KeepingProxy : public Proxy {
     const auto slot = static_cast<std::int64_t>(choice.slot);
     const bool goes_on = choice.from == From::kSlot && !lookup;
     if (table_.rules().is_unified) saver_->save_all("evict");
+    lease.was_touched = !goes_on;
     if (!goes_on && saver_->is_unsaved(now)) saver_->save(choice.slot, now, "evict");
 
     constexpr std::pair<From, const char*> kOutcomes[] = {{From::kSlot, "warm"},
@@ -759,16 +838,17 @@ class KeepingProxy : public Proxy {
       return each.first;
     });
     metrics_.add("tqcache_prompts_total", 1, {{"outcome", outcome->second}});
-    const bool is_own = now.tenant ? *now.tenant == tenant : !are_apart_;
+    // Unknown content may be of another client, or of adapters.
+    const bool is_own = now.tenant ? *now.tenant == tenant : !are_apart_ && !has_adapters_;
     if (choice.from == From::kSlot && is_own) {
       now.n_stored = std::min(now.n_stored, choice.n_tokens);
       return true;
     }
-    now.is_doubtful = false;
+    now.is_doubtful = choice.is_doubtful;
     now.n_stored = choice.from == From::kRam ? lookup->found.n_tokens() : 0;
     now.prompt.clear();
     const bool may_use_ram = table_.rules().may_use_ram;
-    if (now.n_tokens > 0 && (!is_own || (!may_use_ram && choice.from != From::kSlot))) {
+    if (!is_own || (now.n_tokens > 0 && !may_use_ram && choice.from != From::kSlot)) {
       // The server would reuse what two prompts have in common, and so tell one client what another
       // has sent; or look into its RAM.
       if (const auto erased = server_.erase(slot); !erased) {
@@ -782,8 +862,11 @@ class KeepingProxy : public Proxy {
       if (n) {
         warnings_.clear("restore");
       } else {
-        warnings_.add("restore", n.error().message);
+        if (n.error().code != ErrorCode::kInterrupted) {
+          warnings_.add("restore", n.error().message);
+        }
         choice.from = From::kNothing;
+        choice.n_tokens = 0;
       }
     } else if (choice.must_prime) {
       // llama-server looks into its RAM only for a slot that holds something else.
@@ -802,9 +885,20 @@ class KeepingProxy : public Proxy {
     const SlotFile file(*folder_);
     const auto written = keeper_->write_slot_file(lookup.found, lookup.tokens, file.path());
     order.emplace(table_, *this, &client, deadline);
+    if (!*order) return interrupted_error();
+    // Meanwhile others may have ended, or the server was restarted with another model.
+    if (const auto was_restarted = observe(); !was_restarted || must_bind_) {
+      return Error{ErrorCode::kBusy, "the upstream server was restarted meanwhile"};
+    }
+    if (table_.rules().is_unified) saver_->save_all("evict");
     if (!written) return written.error();
     const auto slot = static_cast<std::int64_t>(lease.choice.slot);
-    const auto restored = server.restore(slot, file.name(), &client);
+    auto restored = server.restore(slot, file.name(), &client);
+    if (!restored && table_.rules().is_unified) {
+      // There may be no room beside the idle slots, which llama-server clears when a task begins.
+      [[maybe_unused]] const auto ignored = server_.read(slot, {1});
+      restored = server.restore(slot, file.name(), &client);
+    }
     if (!restored || *restored != *written) {
       // The slot holds what nobody knows.
       [[maybe_unused]] const Result<void> ignored = server_.erase(slot);
@@ -873,6 +967,10 @@ class KeepingProxy : public Proxy {
       metrics_.add("tqcache_computed_tokens_total", static_cast<double>(n_computed));
       now.n_prompt = n_reused + n_computed;
       now.n_expected = end.n_predicted ? now.n_prompt + *end.n_predicted - 1 : 0;
+      now.n_tokens = std::max(now.n_prompt, now.n_expected);  // until the server is asked
+      if (lease.choice.from == From::kNothing && n_reused > 0 && has_adapters_) {
+        now.is_doubtful = true;
+      }
       if (n_reused == 0) now.is_doubtful = false;
       now.is_doubtful = now.is_doubtful || end.truncated;
       if (n_computed >= 16 && end.prompt_ms) {
@@ -880,8 +978,11 @@ class KeepingProxy : public Proxy {
       }
       report(lease, n_reused);
       const std::string tenant = now.tenant.value_or("");
-      if (lease.choice.from == From::kRam) {
+      if (lease.choice.from == From::kRam && lease.choice.n_tokens > 0) {
         table_.note_ram(now.prompt, tenant, 2 * n_reused >= lease.choice.n_tokens);
+      } else if (lease.choice.from == From::kRam && 2 * n_reused < n_computed) {
+        table_.note_nothing_older();
+        is_older_ = false;
       }
       if (lease.choice.from == From::kStore) {
         const double n_seconds = static_cast<double>(n_reused) * seconds_per_token_.load();
@@ -896,6 +997,8 @@ class KeepingProxy : public Proxy {
         }
       }
     }
+    // Nothing has happened to the slot: the client left before.
+    if (!lease.was_touched) now = lease.choice.before;
     if (!lease.restored.empty() && now.prompt.empty()) {
       // Nobody has used what was restored, and nothing would show whose it is.
       [[maybe_unused]] const auto ignored =
@@ -972,16 +1075,15 @@ class KeepingProxy : public Proxy {
   // Puts saved slots into the store.
   void put() {
     auto next_scores = Clock::now() + kScoresInterval;
-    bool has_failed = false;  // the store does not work while the program is told to end
+    bool has_failed = false;  // the store, or the upstream server, could not be reached
     std::unique_lock lock(mutex_);
     while (!must_stop_) {
-      wake_.wait_for(lock, milliseconds(has_failed ? 100 : 1000),
+      wake_.wait_for(lock, milliseconds(1000),
                      [&] { return must_stop_ || (!has_failed && saver_->has_pending()); });
       if (must_stop_) return;
       const auto usage = std::exchange(usage_, {});
       lock.unlock();
-      saver_->put_pending(Clock::time_point::max());
-      has_failed = saver_->has_pending();
+      has_failed = !saver_->put_pending(Clock::time_point::max());
       for (const auto& [n_wanted, n_found] : usage) keeper_->note_usage(n_wanted, n_found);
       if (Clock::now() >= next_scores) {
         save_scores();
@@ -1007,6 +1109,7 @@ class KeepingProxy : public Proxy {
       must_stop_ = true;
       wake_.notify_all();
     }
+    if (saver_ != nullptr) saver_->stop();
     if (looker_.joinable()) looker_.join();
     if (putter_.joinable()) putter_.join();
   }
@@ -1027,6 +1130,7 @@ class KeepingProxy : public Proxy {
   std::mutex bind_mutex_;
   std::atomic<bool> must_bind_ = true;
   Clock::time_point next_bind_;
+  ServerProps props_;  // of the server that is bound
 
   std::atomic<double> seconds_per_token_ = 0;
   std::atomic<int> n_waiting_ = 0;

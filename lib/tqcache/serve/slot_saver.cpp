@@ -74,7 +74,7 @@ void SlotSaver::save(std::size_t slot, KnownSlot& now, const char* reason) {
   };
   {
     const std::lock_guard lock(mutex_);
-    if (pending_.size() >= kMaxPending) return drop("dropped");
+    if (pending_.size() >= kMaxPending || keeper_.bound() == nullptr) return drop("dropped");
   }
   const auto bytes = static_cast<std::uint64_t>(table_.rules().bytes_per_token *
                                                 static_cast<double>(now.n_tokens));
@@ -105,7 +105,7 @@ void SlotSaver::save(std::size_t slot, KnownSlot& now, const char* reason) {
       ends = options_.history->parting_places(now.tenant.value_or(""), now.prompt);
     }
     const std::lock_guard lock(mutex_);
-    pending_.push_back({std::move(file), slot, now, std::move(ends), reason});
+    pending_.push_back({std::move(file), slot, now, std::move(ends), keeper_.bound(), reason});
   }
   if (options_.on_saved) options_.on_saved();
 }
@@ -172,10 +172,8 @@ Result<void> SlotSaver::put(Pending& next) {
   const std::string tenant = known.tenant.value_or("");
   TQC_TRY_ASSIGN(const std::shared_ptr<const ByteSource> file, next.file.open());
   if (file->size() > 0 && known.n_tokens > 0) {
-    SlotTable::Rules rules = table_.rules();
-    rules.bytes_per_token =
-        static_cast<double>(file->size()) / static_cast<double>(known.n_tokens);
-    table_.set_rules(rules);
+    table_.set_bytes_per_token(static_cast<double>(file->size()) /
+                               static_cast<double>(known.n_tokens));
   }
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> prompt, tokens_of(known));
   bool is_it = false;
@@ -186,7 +184,7 @@ Result<void> SlotSaver::put(Pending& next) {
     return is_it;
   };
   const SlotFile scratch(folder_);
-  const auto kept = keeper_.keep(file, scratch.path(), tenant, check,
+  const auto kept = keeper_.keep(next.bound, file, scratch.path(), tenant, check,
                                  [&](const auto& tokens) { return likely_ends(next, tokens); });
   if (!kept && kept.error().code == ErrorCode::kMismatch) {
     // Somebody else used the slot, or its context was shifted.
@@ -209,27 +207,32 @@ Result<void> SlotSaver::put(Pending& next) {
   return {};
 }
 
-void SlotSaver::put_pending(Clock::time_point deadline) {
+bool SlotSaver::put_pending(Clock::time_point deadline) {
+  constexpr int kMostFailures = 30;
   const std::lock_guard one(put_mutex_);
-  while (Clock::now() < deadline) {
+  while (Clock::now() < deadline && !is_stopping_) {
     Pending* next = nullptr;
     {
       const std::lock_guard lock(mutex_);
-      if (pending_.empty()) return;
+      if (pending_.empty()) return true;
       next = &pending_.front();  // stays in its place while others are added
     }
     const Result<void> done = put(*next);
-    // The program ends. The queue is put at its end, when the store works again.
-    if (!done && done.error().code == ErrorCode::kInterrupted) return;
     if (done) {
       warnings_.clear("keep");
+    } else if (done.error().code == ErrorCode::kInterrupted) {
+      return false;  // the program ends; the queue is put at its end, when the store works again
     } else {
       warnings_.add("keep", done.error().message);
+      const bool may_be_there_later =
+          done.error().code == ErrorCode::kIo || done.error().code == ErrorCode::kBusy;
+      if (may_be_there_later && ++next->n_failed < kMostFailures) return false;
     }
     const std::lock_guard lock(mutex_);
     pending_.pop_front();
     was_put_.notify_all();
   }
+  return !has_pending();
 }
 
 bool SlotSaver::has_pending() const {

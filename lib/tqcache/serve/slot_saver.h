@@ -4,6 +4,7 @@
 // llama-server writes a slot into a file of the slot folder, which takes a moment. The file is put
 // into the store in the background, after its tokens were compared with the prompt.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -76,7 +77,12 @@ class SlotSaver {
   void save_one(std::size_t slot, const char* reason);
 
   // Puts the files of the queue into the store.
-  void put_pending(std::chrono::steady_clock::time_point deadline);
+  // Returns false if a file stays in the queue, because the store or llama-server could not be
+  // reached: it is tried again later.
+  bool put_pending(std::chrono::steady_clock::time_point deadline);
+  // Makes put_pending() return after the file that it is putting.
+  void stop() { is_stopping_ = true; }
+  void go_on() { is_stopping_ = false; }
   bool has_pending() const;
   // Waits until what this prompt may begin with is in the store; at most so long, and not for a
   // client that is gone.
@@ -90,7 +96,9 @@ class SlotSaver {
     std::size_t slot;
     KnownSlot known;
     std::vector<std::size_t> ends;  // bytes of the prompt where others part from it
+    std::shared_ptr<const PromptKeeper::Bound> bound;  // the model that has computed it
     std::string reason;
+    int n_failed = 0;
   };
 
   Result<void> put(Pending& next);
@@ -111,6 +119,7 @@ class SlotSaver {
   std::condition_variable was_put_;
   std::deque<Pending> pending_;  // the first one counts until it is in the store
   std::mutex put_mutex_;         // one at a time
+  std::atomic<bool> is_stopping_ = false;
 };
 
 // The tokens of a prompt as text that can be compared with other prompts, and back.

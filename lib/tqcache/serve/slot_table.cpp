@@ -40,6 +40,7 @@ std::int64_t tokens_in(const SlotTable::Wanted& wanted, std::int64_t n_bytes,
 
 void SlotTable::reset(std::size_t n_slots) {
   const std::lock_guard lock(mutex_);
+  ++epoch_;
   const std::vector<KnownSlot> before = std::exchange(slots_, std::vector<KnownSlot>(n_slots));
   for (std::size_t i = 0; i < std::min(before.size(), n_slots); ++i) {
     slots_[i].is_used = before[i].is_used;
@@ -57,7 +58,14 @@ std::size_t SlotTable::size() const {
 
 void SlotTable::set_rules(const Rules& rules) {
   const std::lock_guard lock(mutex_);
+  const double bytes_per_token = rules_.bytes_per_token;
   rules_ = rules;
+  rules_.bytes_per_token = bytes_per_token;
+}
+
+void SlotTable::set_bytes_per_token(double bytes) {
+  const std::lock_guard lock(mutex_);
+  rules_.bytes_per_token = bytes;
 }
 
 SlotTable::Rules SlotTable::rules() const {
@@ -102,10 +110,11 @@ bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t chan
     const bool is_expected = slot.has_changed && state.task != slot.task
                                  ? state.task && (!slot.task || *state.task > *slot.task)
                                  : state.task == slot.task && !slot.was_answered;
-    const bool was_cleared = state.n_tokens == 0 && slot.n_tokens > 0 && !slot.has_changed;
+    const bool was_cleared = state.n_tokens == 0 && slot.n_tokens > 0;
     if (is_expected && was_cleared) {
       remember_in_ram(slot);
-      ram_is_seen_ = true;
+      // A request that was broken off may have left nothing.
+      if (!slot.has_changed || slot.was_answered) ram_is_seen_ = true;
     }
     if (!is_expected) remember_in_ram(slot);
     if (!is_expected || state.n_tokens == 0) {
@@ -130,7 +139,12 @@ bool SlotTable::observe(const std::vector<SlotState>& states, std::uint64_t chan
 
 std::uint64_t SlotTable::take_order(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
-  if (!released_.wait_for(lock, limit, [this] { return order_.number == 0; })) return 0;
+  const auto is_free = [this] {
+    const bool is_late = order_.is_sent && !order_.slot &&
+                         std::chrono::steady_clock::now() - order_.sent > kSendingLimit;
+    return order_.number == 0 || is_late;
+  };
+  if (!released_.wait_for(lock, limit, is_free)) return 0;
   order_ = {};
   order_.number = ++last_order_;
   return order_.number;
@@ -141,7 +155,14 @@ void SlotTable::sending(std::uint64_t order, std::optional<std::size_t> slot) {
   if (order == 0 || order_.number != order) return;
   order_.is_sent = true;
   order_.slot = slot;
-  if (slot && *slot < slots_.size()) order_.task = slots_[*slot].task;
+  order_.sent = std::chrono::steady_clock::now();
+  if (slot && *slot < slots_.size()) slots_[*slot].is_sent = true;
+  for (const KnownSlot& each : slots_) order_.tasks.push_back(each.task);
+}
+
+std::optional<std::size_t> SlotTable::begun_in(std::uint64_t order) const {
+  const std::lock_guard lock(mutex_);
+  return order != 0 && begun_order_ == order ? std::optional(begun_slot_) : std::nullopt;
 }
 
 void SlotTable::end_order(std::uint64_t order) {
@@ -161,9 +182,14 @@ void SlotTable::note_begun(const std::vector<SlotState>& states) {
   for (const SlotState& state : states) {
     if (state.id < 0 || state.id >= std::ssize(slots_)) continue;
     const auto id = static_cast<std::size_t>(state.id);
-    const bool is_it = order_.slot ? *order_.slot == id : !slots_[id].is_used;
-    const bool is_new = order_.slot && state.task != order_.task;
-    if (is_it && (state.is_processing || is_new)) {
+    if (id >= order_.tasks.size() || (order_.slot && *order_.slot != id)) continue;
+    // The tasks of slots that others use are not known.
+    const bool is_of_another = !order_.slot && slots_[id].is_used && slots_[id].is_sent;
+    if (!is_of_another && state.task && state.task != order_.tasks[id]) {
+      if (!order_.slot) {
+        begun_order_ = order_.number;
+        begun_slot_ = id;
+      }
       order_ = {};
       released_.notify_all();
       return;
@@ -181,12 +207,31 @@ SlotTable::Choice SlotTable::take_slot(std::size_t slot, From from, std::int64_t
   // llama-server saves what a slot holds to RAM before it computes another prompt there.
   const bool is_replaced = from == From::kRam || from == From::kNothing;
   if (is_replaced) remember_in_ram(it);
-  it.is_used = true;
+  mark_in_use(slot);
   it.running = prompt;
   it.tenant = tenant;
-  it.change = ++change_;
-  foreign_at_take_[slot] = n_foreign_;
+  choice.before.epoch = epoch_;
   return choice;
+}
+
+void SlotTable::mark_in_use(std::size_t slot) {
+  slots_[slot].is_used = true;
+  slots_[slot].is_sent = false;
+  slots_[slot].change = ++change_;
+  foreign_at_take_[slot] = n_foreign_;
+}
+
+bool SlotTable::move(std::size_t from, const KnownSlot& before, std::size_t to) {
+  const std::lock_guard lock(mutex_);
+  if (from >= slots_.size() || to >= slots_.size() || slots_[to].is_used) return false;
+  KnownSlot moved = slots_[from];
+  slots_[from] = before;
+  slots_[from].is_used = false;
+  slots_[from].change = ++change_;
+  slots_[to] = moved;
+  mark_in_use(to);
+  released_.notify_all();
+  return true;
 }
 
 std::optional<SlotTable::Choice> SlotTable::take_continued(std::string_view prompt,
@@ -197,7 +242,7 @@ std::optional<SlotTable::Choice> SlotTable::take_continued(std::string_view prom
     const KnownSlot& slot = slots_[i];
     // Of a request that was broken off it is not known how much the slot holds of the prompt.
     const bool is_whole = slot.n_prompt > 0 && slot.n_tokens >= slot.n_prompt;
-    if (slot.is_used || slot.is_processing || slot.tenant != tenant || slot.prompt.empty() ||
+    if (slot.is_used || slot.is_processing || slot.has_changed || slot.tenant != tenant || slot.prompt.empty() ||
         !is_whole || !prompt.starts_with(slot.prompt) ||
         prompt.size() - slot.prompt.size() > kShortRest) {
       continue;
@@ -215,7 +260,8 @@ SlotTable::Candidates SlotTable::candidates(const Wanted& wanted) const {
   Candidates found;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const KnownSlot& slot = slots_[i];
-    if (slot.is_used || slot.is_processing) continue;
+    // What a slot holds that was not looked at since its last request is not known.
+    if (slot.is_used || slot.is_processing || slot.has_changed) continue;
     std::int64_t n = 0;
     bool is_continued = false;
     if (slot.tenant == wanted.tenant && slot.n_tokens > 0) {
@@ -252,14 +298,19 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
   const Candidates found = candidates(wanted);
   if (!found.oldest) return std::nullopt;
   std::int64_t n_ram = 0;
+  bool ram_is_doubtful = false;
   for (const KnownSlot& each : ram_) {
     if (!rules_.may_use_ram || each.tenant != wanted.tenant) continue;
     const std::int64_t n =
         tokens_in(wanted, common_bytes(each.prompt, wanted.prompt), each.n_tokens);
-    if (n * kRamLeastPart >= each.n_tokens) n_ram = std::max(n_ram, n);
+    if (n * kRamLeastPart < each.n_tokens || n <= n_ram) continue;
+    n_ram = n;
+    ram_is_doubtful = each.is_doubtful;
   }
   const auto choose = [&](std::size_t slot, From from, std::int64_t n) {
-    return take_slot(slot, from, n, wanted.prompt, wanted.tenant);
+    Choice choice = take_slot(slot, from, n, wanted.prompt, wanted.tenant);
+    choice.is_doubtful = from == From::kRam && ram_is_doubtful;
+    return choice;
   };
   const std::size_t free = found.empty.value_or(*found.oldest);
 
@@ -314,10 +365,9 @@ std::optional<KnownSlot> SlotTable::try_take(
     return std::nullopt;
   }
   KnownSlot& it = slots_[slot];
-  const KnownSlot before = it;
-  it.is_used = true;
-  it.change = ++change_;
-  foreign_at_take_[slot] = n_foreign_;
+  KnownSlot before = it;
+  before.epoch = epoch_;
+  mark_in_use(slot);
   // The same prompt, and one that continues it, wait until the slot is saved.
   it.running = it.prompt;
   if (!it.running.empty()) it.running.pop_back();
@@ -326,7 +376,11 @@ std::optional<KnownSlot> SlotTable::try_take(
 
 void SlotTable::release(std::size_t slot, KnownSlot now) {
   const std::lock_guard lock(mutex_);
-  if (slot < slots_.size()) {
+  // What was taken before everything was forgotten says nothing about the slot of now.
+  if (slot < slots_.size() && now.epoch != epoch_) {
+    slots_[slot] = {};
+    slots_[slot].change = ++change_;
+  } else if (slot < slots_.size()) {
     if (now.has_changed && (n_foreign_running_ > 0 || foreign_at_take_[slot] != n_foreign_)) {
       now.is_doubtful = true;
       if (!rules_.may_use_ram) now.tenant.reset();
@@ -339,14 +393,13 @@ void SlotTable::release(std::size_t slot, KnownSlot now) {
   released_.notify_all();
 }
 
-void SlotTable::wait_for_release(std::chrono::milliseconds limit) {
+void SlotTable::wait_for_change(std::uint64_t change, std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
-  released_.wait_for(lock, limit);
+  released_.wait_for(lock, limit, [&] { return change_ != change; });
 }
 
 void SlotTable::note_ram(std::string_view prompt, std::string_view tenant, bool was_there) {
   const std::lock_guard lock(mutex_);
-  if (!was_there) rules_.is_older = false;
   ram_is_seen_ = was_there;
   // The one that shares most with the prompt has left the RAM. If it was not there, older ones are
   // gone as well.
@@ -361,8 +414,18 @@ void SlotTable::note_ram(std::string_view prompt, std::string_view tenant, bool 
   if (nearest != ram_.end()) ram_.erase(was_there ? nearest : ram_.begin(), nearest + 1);
 }
 
+void SlotTable::note_nothing_older() {
+  const std::lock_guard lock(mutex_);
+  rules_.is_older = false;
+}
+
 void SlotTable::begin_foreign() {
   const std::lock_guard lock(mutex_);
+  for (KnownSlot& slot : slots_) {
+    if (slot.is_used || !slot.has_changed) continue;
+    slot.is_doubtful = true;
+    if (!rules_.may_use_ram) slot.tenant.reset();
+  }
   ++n_foreign_;
   ++n_foreign_running_;
 }

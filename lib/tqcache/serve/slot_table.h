@@ -40,7 +40,9 @@ struct KnownSlot {
   std::optional<std::int64_t> task;
   std::string running;         // the prompt of the request that uses it
   std::uint64_t change = 0;    // SlotTable::change() when it was taken or released last
+  std::uint64_t epoch = 0;     // number of SlotTable::reset() when it was taken
   bool is_used = false;        // by a request, or while it is saved
+  bool is_sent = false;        // the request that uses it was sent
   bool is_processing = false;  // as llama-server says, for whomever
   bool has_changed = false;    // by a request since `task` was last read
   bool was_answered = false;   // that request was: if `task` is the same, another slot was used
@@ -73,7 +75,9 @@ class SlotTable {
     bool is_older = false;
     double bytes_per_token = 0;  // of a slot; 0: unknown
   };
+  // All but bytes_per_token.
   void set_rules(const Rules& rules);
+  void set_bytes_per_token(double bytes);
   Rules rules() const;
 
   // Grows whenever a slot is taken or released.
@@ -94,9 +98,13 @@ class SlotTable {
   // Waits until nobody holds the order, and takes it. Returns a number for the calls below; 0: not
   // within `limit`.
   std::uint64_t take_order(std::chrono::milliseconds limit);
-  // The task is about to be sent; absent: to a slot that the server chooses. The order ends when
-  // observe() sees that it has begun, or with end_order().
+  // The task is about to be sent, to this slot, or to one that the server chooses. The order ends
+  // when observe() sees that it has begun, or with end_order(). If the server chooses, it ends after
+  // kSendingLimit, because the server may let the task wait for a slot.
   void sending(std::uint64_t order, std::optional<std::size_t> slot);
+  static constexpr std::chrono::milliseconds kSendingLimit{2000};
+  // The slot in which the last task began that was sent without one; absent: not seen.
+  std::optional<std::size_t> begun_in(std::uint64_t order) const;
   // Ends the order, unless it has ended already.
   void end_order(std::uint64_t order);
   // Whether the holder waits for the server, which should be asked then.
@@ -118,6 +126,7 @@ class SlotTable {
   struct Choice {
     std::size_t slot = 0;
     KnownSlot before = {};       // its state at that moment
+    bool is_doubtful = false;    // what is in RAM: KnownSlot
     From from = From::kNothing;  // where the beginning of the prompt is
     std::int64_t n_tokens = 0;   // of that beginning, about
     // The slot is empty, and llama-server looks into its RAM only for slots that are not.
@@ -144,12 +153,17 @@ class SlotTable {
 
   // Gives a slot back, with what is known about it now. Requires: taken.
   void release(std::size_t slot, KnownSlot now);
-  // Waits until a slot is released, at most so long.
-  void wait_for_release(std::chrono::milliseconds limit);
+  // Another slot than the one that was taken is used: gives the first one back as it was before.
+  // Returns false if the other one is in use.
+  bool move(std::size_t from, const KnownSlot& before, std::size_t to);
+  // Waits until a slot is taken or released after `change`, at most so long.
+  void wait_for_change(std::uint64_t change, std::chrono::milliseconds limit);
 
-  // What came of a choice From::kRam: a prompt that was not there shows that the server has less
-  // RAM for prompts than was thought, or none.
+  // What came of a choice From::kRam of a known prompt: that it was not there shows that the server
+  // has less RAM for prompts than was thought, or none.
   void note_ram(std::string_view prompt, std::string_view tenant, bool was_there);
+  // What is not known was not there either.
+  void note_nothing_older();
 
   // A request that the proxy cannot follow begins to run. What is in use until it ends is doubtful.
   void begin_foreign();
@@ -163,7 +177,8 @@ class SlotTable {
     std::uint64_t number = 0;  // 0: nobody holds it
     bool is_sent = false;
     std::optional<std::size_t> slot;
-    std::optional<std::int64_t> task;  // of the slot, before
+    std::vector<std::optional<std::int64_t>> tasks = {};  // of all slots, before
+    std::chrono::steady_clock::time_point sent = {};
   };
 
   // The free slots that a prompt could use.
@@ -179,6 +194,7 @@ class SlotTable {
   };
   Candidates candidates(const Wanted& wanted) const;
   // Where idle slots are cleared anyway, nobody loses by their use.
+  void mark_in_use(std::size_t slot);
   bool is_useful_to_others(const Candidates& found) const {
     return !found.best_is_continued && !(rules_.is_unified && ram_is_seen_) && found.empty;
   }
@@ -195,6 +211,9 @@ class SlotTable {
   std::uint64_t change_ = 0;
   Order order_;
   std::uint64_t last_order_ = 0;
+  std::uint64_t begun_order_ = 0;  // the last one without a slot that was seen to begin
+  std::size_t begun_slot_ = 0;
+  std::uint64_t epoch_ = 0;
   // What llama-server is expected to have in RAM, the oldest first.
   std::vector<KnownSlot> ram_;
   bool ram_is_seen_ = false;  // it was seen to clear a slot, or to find a prompt there
