@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 // Fewer tokens than announced may be reused without a warning.
 constexpr std::int64_t kMissingTokens = 256;
 constexpr milliseconds kRetryInterval{1000};
-constexpr milliseconds kSoon{50};
+constexpr milliseconds kQuickly{50};
 constexpr milliseconds kOrderInterval{20};
 constexpr milliseconds kEndPatience{2000};
 // How long a prompt waits until what it may begin with is in the store.
@@ -270,10 +270,12 @@ class KeepingProxy : public Proxy {
     const std::lock_guard lock(bind_mutex_);
     if (!must_bind_) return keeper_->bound() != nullptr;
     if (Clock::now() < next_bind_) return false;
+    const auto start = Clock::now();
     const Result<void> bound = bind();
-    // A server that cannot be reached may be there soon.
-    const bool may_be_soon = !bound && bound.error().code == ErrorCode::kIo;
-    next_bind_ = Clock::now() + (may_be_soon ? kSoon : kRetryInterval);
+    // A server that refuses connections may be there with the next request.
+    const bool may_be_there = !bound && bound.error().code == ErrorCode::kIo &&
+                              Clock::now() - start < kQuickly;
+    next_bind_ = Clock::now() + (may_be_there ? milliseconds(0) : kRetryInterval);
     metrics_.set("tqcache_keeping", bound ? 1 : 0);
     if (!bound) {
       const Error& error = bound.error();
