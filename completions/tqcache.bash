@@ -271,7 +271,6 @@ _tqcache() {
         --config) :; return ;;
         -m | --model) files -f; return ;;
         --min-tokens) :; return ;;
-        --save-every) :; return ;;
         --save-idle) :; return ;;
         --max-bytes) :; return ;;
         --max-write) :; return ;;
@@ -289,7 +288,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-every --save-idle --max-bytes --share-tenants --page-file --api-key-file --admin-key-file --page-all --upstream-key-file --max-body --max-connections --upstream-timeout --grace --key-file -q --quiet"
+        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-idle --max-bytes --max-write --share-tenants --headers --page-file --api-key-file --admin-key-file --page-all --upstream-key-file --max-body --max-connections --max-connections-per-address --allow-host --allow-origin --upstream-timeout --grace --key-file -q --quiet"
         return
       fi
       :
