@@ -437,13 +437,17 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   // The tail of the turn before the last one is not needed any more: the last one's is, by a turn
   // that is asked again.
   if (model.can_cut() && before.snapshot && before.n_tokens < kept.n_tokens) {
-    longest.max_tokens = before.n_tokens - 1;
     longest.parts_of_tails = false;
-    const auto older = stored.find(model.identity, kept.tokens, longest);
-    const bool is_whole = older && older->snapshot && older->n_common == older->n_tokens;
-    const Result<void> removed =
-        is_whole ? stored.remove_snapshot(*older) : Result<void>();
-    if (!removed) log_.warning("old-tail", {{"message", removed.error().message}});
+    // It is behind the same token block as the last one, or behind the one before.
+    const std::int64_t in_block = before.n_tokens - 1, before_block = in_block / kBlock * kBlock - 1;
+    for (const std::int64_t n_most : {in_block, before_block}) {
+      if (n_most <= kBlock) continue;
+      longest.max_tokens = n_most;
+      const auto older = stored.find(model.identity, kept.tokens, longest);
+      const Result<void> removed =
+          older && older->snapshot ? stored.remove_snapshot(*older) : Result<void>();
+      if (!removed) log_.warning("old-tail", {{"message", removed.error().message}});
+    }
   }
   const bool must_measure = [&] {
     const std::lock_guard bound(bound_mutex_);
