@@ -322,8 +322,7 @@ class FakeLlama {
       }
     }
     if (shifts_context) {
-      slot.tokens.erase(slot.tokens.begin(),
-                        slot.tokens.begin() + std::ssize(slot.tokens) / 2);
+      slot.tokens.erase(slot.tokens.begin(), slot.tokens.begin() + std::ssize(slot.tokens) / 2);
     }
     slot.is_busy = true;
     lock.unlock();

@@ -50,11 +50,13 @@ class SlotTableTest : public testing::Test {
   SlotTable::Wanted wanted(const std::string& prompt, std::int64_t n_stored = 0) const {
     const std::int64_t n_bytes = table_.longest_common(prompt, "");
     const std::string begin = prompt.substr(0, static_cast<std::size_t>(n_bytes));
-    return {prompt, "", std::ssize(words_of(prompt)), n_stored, n_bytes, std::ssize(words_of(begin))};
+    return {prompt,   "",      std::ssize(words_of(prompt)),
+            n_stored, n_bytes, std::ssize(words_of(begin))};
   }
   static std::vector<std::string> words_of(const std::string& text) {
     std::vector<std::string> all;
-    for (std::size_t at = 0, end = 0; (end = text.find(' ', at)) != std::string::npos; at = end + 1) {
+    for (std::size_t at = 0, end = 0; (end = text.find(' ', at)) != std::string::npos;
+         at = end + 1) {
       all.push_back(text.substr(at, end - at));
     }
     return all;

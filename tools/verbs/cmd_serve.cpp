@@ -517,9 +517,10 @@ Action define_serve(FlagSet& app) {
       ->type_name("FILE")
       ->file()
       ->group(access);
-  add_bytes_flag(app, "--max-body", options->max_body,
-                 "Largest body of a request; larger ones get status 413 (default: 64MiB; with --model "
-                 "alone 1MiB, and 32 bytes for each token of the context)")
+  add_bytes_flag(
+      app, "--max-body", options->max_body,
+      "Largest body of a request; larger ones get status 413 (default: 64MiB; with --model "
+      "alone 1MiB, and 32 bytes for each token of the context)")
       ->group(access);
   app.add("--max-connections", options->max_connections,
           "Connections at a time; more get status 503")

@@ -93,8 +93,7 @@ Result<cache::Cache> quantized_like_a_session(const cache::CacheReader& reader,
                            cache::Side& side) -> Result<void> {
         auto* turbo = std::get_if<cache::TurboSide>(&side);
         if (turbo == nullptr || !tensor.quant) return {};
-        TQC_TRY_ASSIGN(turbo->codec,
-                       cache::KvCodec::make(tensor, layer->shape, order, tables));
+        TQC_TRY_ASSIGN(turbo->codec, cache::KvCodec::make(tensor, layer->shape, order, tables));
         return {};
       };
       TQC_TRY(use(stored->k, codec::BlockOrder::kKeys, layer->k));
@@ -331,8 +330,7 @@ interop::LlamaExport PromptKeeper::export_options(const Bound& model) {
   options.version = format.version;
   options.k_type = format.k_type;
   options.v_type = format.v_type;
-  options.rotation =
-      format.is_rotated ? interop::LlamaRotation::kOn : interop::LlamaRotation::kOff;
+  options.rotation = format.is_rotated ? interop::LlamaRotation::kOn : interop::LlamaRotation::kOff;
   options.flash_attention = format.flash_attention;
   options.server_tokens = format.server_tokens;
   options.n_streams = format.n_streams;
@@ -392,8 +390,8 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
 }
 
 Result<PromptKeeper::Kept> PromptKeeper::keep(
-    const BoundModel& bound_model, std::shared_ptr<const ByteSource> slot_file, const std::filesystem::path& scratch,
-    const std::string& api_key,
+    const BoundModel& bound_model, std::shared_ptr<const ByteSource> slot_file,
+    const std::filesystem::path& scratch, const std::string& api_key,
     const std::function<bool(std::span<const std::int32_t>)>& is_expected,
     const LikelyEnds& likely_ends) {
   const Bound& model = *bound_model;
@@ -439,7 +437,8 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   if (model.can_cut() && before.snapshot && before.n_tokens < kept.n_tokens) {
     longest.parts_of_tails = false;
     // It is behind the same token block as the last one, or behind the one before.
-    const std::int64_t in_block = before.n_tokens - 1, before_block = in_block / kBlock * kBlock - 1;
+    const std::int64_t in_block = before.n_tokens - 1,
+                       before_block = in_block / kBlock * kBlock - 1;
     for (const std::int64_t n_most : {in_block, before_block}) {
       if (n_most <= kBlock) continue;
       longest.max_tokens = n_most;
@@ -476,8 +475,8 @@ Result<void> PromptKeeper::measure_rounding(const Bound& model, const cache::Cac
   if (form_) {
     TQC_TRY_ASSIGN(const cache::Cache made,
                    quantized_like_a_session(*first, *form_, {}, options_.n_threads));
-    TQC_TRY(
-        interop::export_llama_state(*cache::reader_of(made), model.geometry, scratch, export_options(model)));
+    TQC_TRY(interop::export_llama_state(*cache::reader_of(made), model.geometry, scratch,
+                                        export_options(model)));
   } else {
     TQC_TRY(interop::export_llama_state(*first, model.geometry, scratch, export_options(model)));
   }

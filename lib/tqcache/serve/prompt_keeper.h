@@ -76,7 +76,7 @@ class PromptKeeper {
     cache::Identity identity = {};
     std::int64_t trained_context = 0;
     SlotFileFormat format = {};
-    std::string binding = {};                    // binding_of()
+    std::string binding = {};                     // binding_of()
     std::vector<cache::LayerDesc> settings = {};  // of stored prompts
 
     // Whether a prompt can be cut anywhere: all layers have full attention.

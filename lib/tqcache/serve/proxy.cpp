@@ -61,7 +61,8 @@ class KeepingProxy : public Proxy {
     counter("tqcache_restores_total", "Prefixes restored into a slot.");
     counter("tqcache_restored_tokens_total", "Tokens restored into slots.");
     counter("tqcache_restore_seconds_total", "Time that restores took.");
-    counter("tqcache_computed_tokens_total", "Tokens of prompts that the upstream server computed.");
+    counter("tqcache_computed_tokens_total",
+            "Tokens of prompts that the upstream server computed.");
     counter("tqcache_saved_seconds_total", "Estimated time that restores saved.");
     define_reuse_metrics(metrics);
     metrics.define("tqcache_requests_waiting", Type::kGauge, "Requests that wait for a slot.");
@@ -75,8 +76,8 @@ class KeepingProxy : public Proxy {
       log_.warning("slot-dir", {{"message", warning}});
     }
     if (const AbandonedFiles swept = folder_->swept(); swept.files > 0) {
-      log_.info("swept", {{"files", std::to_string(swept.files)},
-                          {"bytes", std::to_string(swept.bytes)}});
+      log_.info("swept",
+                {{"files", std::to_string(swept.files)}, {"bytes", std::to_string(swept.bytes)}});
     }
     KeeperOptions keeper = options_.keeper;
     if (keeper.max_bytes && keeper.scores.empty()) {
@@ -182,7 +183,8 @@ class KeepingProxy : public Proxy {
       while ((number_ = table.take_order(kOrderInterval)) == 0) {
         if (Clock::now() > deadline || (client != nullptr && client->is_gone())) return;
         // Its holder waits for its answer; the server says earlier that it has begun.
-        if (table.is_sending()) [[maybe_unused]] const auto ignored = proxy.observe();
+        if (table.is_sending()) [[maybe_unused]]
+          const auto ignored = proxy.observe();
       }
     }
     ~Order() { end(); }
@@ -222,11 +224,11 @@ class KeepingProxy : public Proxy {
 
   // What is found out about a prompt before a slot is chosen for it.
   struct Lookup {
-    std::vector<std::int32_t> tokens = {};  // empty: too short to be kept
-    std::int64_t n_tokens = 0;              // of the prompt, or a guess
+    std::vector<std::int32_t> tokens = {};             // empty: too short to be kept
+    std::int64_t n_tokens = 0;                         // of the prompt, or a guess
     std::int64_t common_bytes = 0, common_tokens = 0;  // SlotTable::Wanted
-    std::optional<Parting> parting = {};  // from the nearest known prompt
-    bool has_stored = false;              // SlotTable::worth_storing()
+    std::optional<Parting> parting = {};               // from the nearest known prompt
+    bool has_stored = false;                           // SlotTable::worth_storing()
     PromptKeeper::Found found = {};
   };
 
@@ -273,8 +275,8 @@ class KeepingProxy : public Proxy {
     const auto start = Clock::now();
     const Result<void> bound = bind();
     // A server that refuses connections may be there with the next request.
-    const bool may_be_there = !bound && bound.error().code == ErrorCode::kIo &&
-                              Clock::now() - start < kQuickly;
+    const bool may_be_there =
+        !bound && bound.error().code == ErrorCode::kIo && Clock::now() - start < kQuickly;
     next_bind_ = Clock::now() + (may_be_there ? milliseconds(0) : kRetryInterval);
     metrics_.set("tqcache_keeping", bound ? 1 : 0);
     if (!bound) {
@@ -305,8 +307,8 @@ class KeepingProxy : public Proxy {
     TQC_TRY(observe());
     if (!has_seen_server_.exchange(true)) {
       // Later the proxy's own tasks are there.
-      is_older_ = std::ranges::any_of(
-          table_.snapshot(), [](const KnownSlot& slot) { return slot.task.has_value(); });
+      is_older_ = std::ranges::any_of(table_.snapshot(),
+                                      [](const KnownSlot& slot) { return slot.task.has_value(); });
     }
     if (!props.adapters.empty()) has_adapters_ = true;
     TQC_TRY_ASSIGN(const PromptKeeper::BoundModel bound, probe(std::move(model), props));
@@ -564,8 +566,7 @@ class KeepingProxy : public Proxy {
     judged.path = target.path;
     judged.query = target.query;
     const Route route = route_of(judged.method, judged.path);
-    const bool computes =
-        route.kind == RouteKind::kGenerates || route.kind == RouteKind::kComputes;
+    const bool computes = route.kind == RouteKind::kGenerates || route.kind == RouteKind::kComputes;
     if (is_apart(judged, route.kind != RouteKind::kHarmless)) {
       if (route.kind == RouteKind::kShared || route.kind == RouteKind::kUnknown) {
         return Response::error(
@@ -636,7 +637,8 @@ class KeepingProxy : public Proxy {
       const auto was_restarted = observe();
       if (!was_restarted || must_bind_) {
         order.reset();
-        if (!was_restarted || !is_ready()) return pass_on_unsteered(request, route, body, client, "not_ready");
+        if (!was_restarted || !is_ready())
+          return pass_on_unsteered(request, route, body, client, "not_ready");
         lookup.reset();
         continue;
       }
@@ -704,7 +706,8 @@ class KeepingProxy : public Proxy {
     Response response = pass_on(request, *steered, client);
     now.was_answered = response.status == 200;
     if (!is_placed && now.was_answered) {
-      if (!order->begun_in()) [[maybe_unused]] const auto ignored = observe();
+      if (!order->begun_in()) [[maybe_unused]]
+        const auto ignored = observe();
       const auto used = order->begun_in();
       if (used && *used != lease->choice.slot &&
           table_.move(lease->choice.slot, lease->choice.before, *used)) {
@@ -836,9 +839,8 @@ class KeepingProxy : public Proxy {
                                                           {From::kRam, "ram"},
                                                           {From::kStore, "store"},
                                                           {From::kNothing, "cold"}};
-    const auto outcome = std::ranges::find(kOutcomes, choice.from, [](auto each) {
-      return each.first;
-    });
+    const auto outcome =
+        std::ranges::find(kOutcomes, choice.from, [](auto each) { return each.first; });
     metrics_.add("tqcache_prompts_total", 1, {{"outcome", outcome->second}});
     // Unknown content may be of another client, or of adapters.
     const bool is_own = now.tenant ? *now.tenant == tenant : !are_apart_ && !has_adapters_;
@@ -1136,8 +1138,8 @@ class KeepingProxy : public Proxy {
 
   std::atomic<double> seconds_per_token_ = 0;
   std::atomic<int> n_waiting_ = 0;
-  std::atomic<bool> are_apart_;  // clients have different keys
-  std::atomic<bool> is_older_ = false;        // SlotTable::Rules
+  std::atomic<bool> are_apart_;                // clients have different keys
+  std::atomic<bool> is_older_ = false;         // SlotTable::Rules
   std::atomic<bool> has_seen_server_ = false;  // since it was started, as far as is known
   std::atomic<bool> has_adapters_ = false;     // a request since then had some
 

@@ -43,7 +43,7 @@ struct ProxyOptions {
   store::Backend* backend = nullptr;
   KeeperOptions keeper = {};
   std::optional<WriteLimit> max_write = {};  // slot files on a disk, and new bytes of the store
-  std::int64_t min_tokens = 256;  // shorter prompts are not kept: the store has none
+  std::int64_t min_tokens = 256;             // shorter prompts are not kept: the store has none
   // A conversation that has rested this long is saved; before that, if a task for another one could
   // clear or take its slot.
   std::chrono::milliseconds idle_save{1000};
@@ -53,8 +53,8 @@ struct ProxyOptions {
   PromptLedger* ledger = nullptr;  // learns which prompts are kept; null: there is no page
   std::string store_name = {};     // for the page
   PageAccess page_access = {};
-  bool shows_headers = false;      // answers say what was reused (reuse_headers())
-  bool shows_prompts = false;      // the log may show words of prompts
+  bool shows_headers = false;  // answers say what was reused (reuse_headers())
+  bool shows_prompts = false;  // the log may show words of prompts
   // How long a request waits for a slot.
   std::chrono::milliseconds slot_timeout{600'000};
   // How much of that it waits for the running request that it continues, while another slot is

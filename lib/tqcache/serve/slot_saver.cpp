@@ -188,14 +188,15 @@ Result<void> SlotSaver::put(Pending& next) {
                                  [&](const auto& tokens) { return likely_ends(next, tokens); });
   if (!kept && kept.error().code == ErrorCode::kMismatch) {
     // Somebody else used the slot, or its context was shifted.
-    log_.info("drop", {{"slot", std::to_string(next.slot)}, {"why", "the slot holds another prompt"}});
+    log_.info("drop",
+              {{"slot", std::to_string(next.slot)}, {"why", "the slot holds another prompt"}});
     return {};
   }
   if (!kept) return kept.error();
   if (options_.wrote) options_.wrote(kept->new_bytes);
   if (options_.ledger != nullptr) {
-    const PromptLedger::Id id = options_.ledger->keep({tenant, keeper_.model_name()}, kept->tokens,
-                                                      "", std::time(nullptr));
+    const PromptLedger::Id id =
+        options_.ledger->keep({tenant, keeper_.model_name()}, kept->tokens, "", std::time(nullptr));
     options_.ledger->add_bytes(id, kept->new_bytes);
   }
   log_.info("keep", {{"slot", std::to_string(next.slot)},

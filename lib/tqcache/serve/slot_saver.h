@@ -50,12 +50,12 @@ class Warnings {
 class SlotSaver {
  public:
   struct Options {
-    std::int64_t min_tokens = 256;    // shorter prompts are not kept
-    PromptLedger* ledger = nullptr;   // learns what is kept; may be null
+    std::int64_t min_tokens = 256;   // shorter prompts are not kept
+    PromptLedger* ledger = nullptr;  // learns what is kept; may be null
     // Whether so many bytes may be written now; takes them from the budget. May be empty.
     std::function<bool(std::uint64_t bytes)> may_write = {};
     std::function<void(std::uint64_t bytes)> wrote = {};
-    std::function<void()> on_saved = {};  // called when the queue has one more
+    std::function<void()> on_saved = {};     // called when the queue has one more
     const PromptHistory* history = nullptr;  // tells where other prompts part; may be null
   };
   // All must outlive it.
@@ -68,8 +68,8 @@ class SlotSaver {
   // Lets llama-server write the slot into a file, and queues it. Requires: the order of tasks is
   // held; the slot is taken, and `now` is its state, which is updated.
   void save(std::size_t slot, KnownSlot& now, const char* reason);
-  // The same for all free slots that are unsaved, or for those that `is_wanted` names. Requires: the
-  // order of tasks is held, and the slots were just observed.
+  // The same for all free slots that are unsaved, or for those that `is_wanted` names. Requires:
+  // the order of tasks is held, and the slots were just observed.
   void save_all(const char* reason, const std::function<bool(const KnownSlot&)>& is_wanted = {});
 
   // The same for one slot, whether it is unsaved or not: it is stored with the places where other

@@ -21,8 +21,7 @@ std::int64_t common_bytes(std::string_view a, std::string_view b) {
 }
 
 // Tokens of the first bytes of a prompt, as far as a slot has them.
-std::int64_t tokens_in(const SlotTable::Wanted& wanted, std::int64_t n_bytes,
-                       std::int64_t n_held) {
+std::int64_t tokens_in(const SlotTable::Wanted& wanted, std::int64_t n_bytes, std::int64_t n_held) {
   // Known at the beginning, at the place that was counted, and at the end; between them in
   // proportion.
   const bool is_behind = n_bytes > wanted.common_bytes;
@@ -242,8 +241,8 @@ std::optional<SlotTable::Choice> SlotTable::take_continued(std::string_view prom
     const KnownSlot& slot = slots_[i];
     // Of a request that was broken off it is not known how much the slot holds of the prompt.
     const bool is_whole = slot.n_prompt > 0 && slot.n_tokens >= slot.n_prompt;
-    if (slot.is_used || slot.is_processing || slot.has_changed || slot.tenant != tenant || slot.prompt.empty() ||
-        !is_whole || !prompt.starts_with(slot.prompt) ||
+    if (slot.is_used || slot.is_processing || slot.has_changed || slot.tenant != tenant ||
+        slot.prompt.empty() || !is_whole || !prompt.starts_with(slot.prompt) ||
         prompt.size() - slot.prompt.size() > kShortRest) {
       continue;
     }
@@ -329,8 +328,8 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
     if (only_ram) return choose(free, From::kRam, n_ram);
   }
   // What is not known may be in a slot or in RAM, which an empty slot would hide.
-  const bool may_be_there = rules_.is_older && rules_.may_use_ram &&
-                            2 * wanted.n_stored < wanted.n_tokens;
+  const bool may_be_there =
+      rules_.is_older && rules_.may_use_ram && 2 * wanted.n_stored < wanted.n_tokens;
   if (may_be_there) return choose(found.other.value_or(free), From::kRam, 0);
   if (wanted.n_stored >= kSameTokens) return choose(free, From::kStore, wanted.n_stored);
   return choose(free, From::kNothing, 0);

@@ -99,8 +99,8 @@ class SlotTable {
   // within `limit`.
   std::uint64_t take_order(std::chrono::milliseconds limit);
   // The task is about to be sent, to this slot, or to one that the server chooses. The order ends
-  // when observe() sees that it has begun, or with end_order(). If the server chooses, it ends after
-  // kSendingLimit, because the server may let the task wait for a slot.
+  // when observe() sees that it has begun, or with end_order(). If the server chooses, it ends
+  // after kSendingLimit, because the server may let the task wait for a slot.
   void sending(std::uint64_t order, std::optional<std::size_t> slot);
   static constexpr std::chrono::milliseconds kSendingLimit{2000};
   // The slot in which the last task began that was sent without one; absent: not seen.
