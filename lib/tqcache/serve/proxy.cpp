@@ -95,6 +95,9 @@ class KeepingProxy : public Proxy {
         log_.warning("max-write", {{"message", loaded.error().message}});
       }
       saving.may_write = [this](std::uint64_t bytes) { return may_write(bytes); };
+      saving.wrote_file = [this](std::uint64_t bytes) {
+        if (!folder_->is_in_memory()) budget_->spend(bytes, seconds_now());
+      };
       saving.wrote = [this](std::uint64_t bytes) { budget_->spend(bytes, seconds_now()); };
     }
     saver_ = std::make_unique<SlotSaver>(saving, *folder_, *keeper_, server_, table_, metrics_,

@@ -99,6 +99,12 @@ void SlotSaver::save(std::size_t slot, KnownSlot& now, const char* reason) {
   }
   warnings_.clear("save");
   metrics_.add("tqcache_saves_total", 1, {{"reason", reason}});
+  std::error_code ignored;
+  const std::uintmax_t size = std::filesystem::file_size(file.path(), ignored);
+  if (!ignored && now.n_stored > 0) {
+    table_.set_bytes_per_token(static_cast<double>(size) / static_cast<double>(now.n_stored));
+    if (size > bytes && options_.wrote_file) options_.wrote_file(size - bytes);
+  }
   {
     std::vector<std::size_t> ends;
     if (options_.history != nullptr) {
@@ -171,10 +177,6 @@ Result<void> SlotSaver::put(Pending& next) {
   const KnownSlot& known = next.known;
   const std::string tenant = known.tenant.value_or("");
   TQC_TRY_ASSIGN(const std::shared_ptr<const ByteSource> file, next.file.open());
-  if (file->size() > 0 && known.n_tokens > 0) {
-    table_.set_bytes_per_token(static_cast<double>(file->size()) /
-                               static_cast<double>(known.n_tokens));
-  }
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> prompt, tokens_of(known));
   bool is_it = false;
   const auto check = [&](std::span<const std::int32_t> tokens) {

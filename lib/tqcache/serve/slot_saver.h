@@ -54,7 +54,8 @@ class SlotSaver {
     PromptLedger* ledger = nullptr;  // learns what is kept; may be null
     // Whether so many bytes may be written now; takes them from the budget. May be empty.
     std::function<bool(std::uint64_t bytes)> may_write = {};
-    std::function<void(std::uint64_t bytes)> wrote = {};
+    std::function<void(std::uint64_t bytes)> wrote = {};       // into the store
+    std::function<void(std::uint64_t bytes)> wrote_file = {};  // more than may_write() was asked for
     std::function<void()> on_saved = {};     // called when the queue has one more
     const PromptHistory* history = nullptr;  // tells where other prompts part; may be null
   };
