@@ -14,6 +14,9 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
+// Before each token of a prompt that is given as tokens (Asked::prompt).
+constexpr char kTokenMark = '\x01';
+
 // A field of an object, or null.
 const Json& field(const Json& object, const char* name) {
   static const Json kNull;
@@ -297,7 +300,9 @@ Result<Asked> LlamaServer::ask(Api api, const std::string& body, Client* client)
     if (is_tokens(prompt)) {
       asked.tokens = prompt.get<std::vector<std::int32_t>>();
       // Compared with the prompts of other requests as text is.
-      for (const std::int32_t token : asked.tokens) asked.prompt += fmt::format("\x01{}", token);
+      for (const std::int32_t token : asked.tokens) {
+        asked.prompt += fmt::format("{}{}", kTokenMark, token);
+      }
     }
     asked.is_steered = prompt.is_array() && asked.tokens.empty();  // maybe several prompts
     return asked;
@@ -318,6 +323,21 @@ Result<std::vector<std::int32_t>> LlamaServer::tokenize(const std::string& promp
   if (tokens.is_array() && tokens.empty()) return std::vector<std::int32_t>{};
   if (!is_tokens(tokens)) return corrupt("/tokenize: the answer has no tokens");
   return tokens.get<std::vector<std::int32_t>>();
+}
+
+Result<std::vector<std::int32_t>> LlamaServer::tokens_of(const std::string& prompt, bool is_tokens,
+                                                         Client* client) const {
+  if (!is_tokens) return tokenize(prompt, client);
+  std::vector<std::int32_t> tokens;
+  const char *at = prompt.data(), *const end = at + prompt.size();
+  while (at != end && *at == kTokenMark) {
+    std::int32_t token = 0;
+    const auto [next, error] = std::from_chars(at + 1, end, token);
+    if (error != std::errc()) break;
+    tokens.push_back(token);
+    at = next;
+  }
+  return tokens;
 }
 
 Result<std::string> LlamaServer::detokenize(std::span<const std::int32_t> tokens) const {

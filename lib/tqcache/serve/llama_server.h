@@ -45,7 +45,8 @@ struct SlotState {
 
 // What a generating request asks for, as far as a proxy needs to know.
 struct Asked {
-  std::string prompt;                // as the model reads it; empty: not known
+  // As the model reads it; empty: not known. Of tokens: a text that is compared as others are.
+  std::string prompt;
   std::vector<std::int32_t> tokens;  // if the prompt was given as tokens
   // The client chooses a slot itself, wants no reuse, or several answers.
   bool is_steered = false;
@@ -74,6 +75,9 @@ class LlamaServer {
   // What the model would read for this request.
   Result<Asked> ask(Api api, const std::string& body, Client* client) const;
   Result<std::vector<std::int32_t>> tokenize(const std::string& text, Client* client) const;
+  // The tokens of Asked::prompt, or of its beginning. `is_tokens`: it was given as tokens.
+  Result<std::vector<std::int32_t>> tokens_of(const std::string& prompt, bool is_tokens,
+                                              Client* client) const;
   Result<std::string> detokenize(std::span<const std::int32_t> tokens) const;
   // Saves to, or restores from, a file in the folder of --slot-save-path. Returns the number of
   // tokens.

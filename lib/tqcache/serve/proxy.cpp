@@ -186,8 +186,9 @@ class KeepingProxy : public Proxy {
       while ((number_ = table.take_order(kOrderInterval)) == 0) {
         if (Clock::now() > deadline || (client != nullptr && client->is_gone())) return;
         // Its holder waits for its answer; the server says earlier that it has begun.
-        if (table.is_sending()) [[maybe_unused]]
-          const auto ignored = proxy.observe();
+        if (table.is_sending()) {
+          [[maybe_unused]] const auto ignored = proxy.observe();
+        }
       }
     }
     ~Order() { end(); }
@@ -544,14 +545,14 @@ class KeepingProxy : public Proxy {
     return Response::error(503, "unavailable_error", "no slot became free in time");
   }
 
-  // Takes note of the key of a request that computes. Whether clients have different ones, and must
-  // not notice each other.
-  bool is_apart(const Request& request, bool computes) {
+  // Takes note of the key of a request that counts: one that computes, or changes something.
+  // Whether clients have different keys, and must not notice each other.
+  bool is_apart(const Request& request, bool counts) {
     if (options_.keeper.share_tenants || are_apart_) return are_apart_;
     const std::lock_guard lock(mutex_);
-    if (computes && !first_key_) first_key_ = request.api_key;
+    if (counts && !first_key_) first_key_ = request.api_key;
     const bool is_another = first_key_ && *first_key_ != request.api_key;
-    if (computes && is_another) {
+    if (counts && is_another) {
       are_apart_ = true;
       if (keeper_ != nullptr) set_rules();
     }
@@ -570,7 +571,9 @@ class KeepingProxy : public Proxy {
     judged.query = target.query;
     const Route route = route_of(judged.method, judged.path);
     const bool computes = route.kind == RouteKind::kGenerates || route.kind == RouteKind::kComputes;
-    if (is_apart(judged, route.kind != RouteKind::kHarmless)) {
+    // A page or a monitor that looks without a key is not another client.
+    const bool is_look = judged.method == "GET" || judged.method == "HEAD";
+    if (is_apart(judged, route.kind != RouteKind::kHarmless && !is_look)) {
       if (route.kind == RouteKind::kShared || route.kind == RouteKind::kUnknown) {
         return Response::error(
             403, "permission_error",
@@ -640,8 +643,9 @@ class KeepingProxy : public Proxy {
       const auto was_restarted = observe();
       if (!was_restarted || must_bind_) {
         order.reset();
-        if (!was_restarted || !is_ready())
+        if (!was_restarted || !is_ready()) {
           return pass_on_unsteered(request, route, body, client, "not_ready");
+        }
         lookup.reset();
         continue;
       }
@@ -683,6 +687,11 @@ class KeepingProxy : public Proxy {
     waiting.reset();
     const bool may_reuse = prepare(*lease, lookup, tenant, server, client, deadline, order);
     if (client.is_gone()) return upstream_failure(interrupted_error());
+    const SlotTable::From from = lease->choice.from;
+    const std::string_view outcome = from == SlotTable::From::kSlot      ? "warm"
+                                     : from == SlotTable::From::kNothing ? "cold"
+                                                                         : name_of(from);
+    metrics_.add("tqcache_prompts_total", 1, {{"outcome", std::string(outcome)}});
     lease->reuse = expected_reuse(asked, tenant, *lease, lookup, server);
     const auto slot = static_cast<std::int64_t>(lease->choice.slot);
     if (!order || !*order) return not_in_time(client);
@@ -709,8 +718,9 @@ class KeepingProxy : public Proxy {
     Response response = pass_on(request, *steered, client);
     now.was_answered = response.status == 200;
     if (!is_placed && now.was_answered) {
-      if (!order->begun_in()) [[maybe_unused]]
-        const auto ignored = observe();
+      if (!order->begun_in()) {
+        [[maybe_unused]] const auto ignored = observe();
+      }
       const auto used = order->begun_in();
       if (used && *used != lease->choice.slot &&
           table_.move(lease->choice.slot, lease->choice.before, *used)) {
@@ -800,12 +810,10 @@ class KeepingProxy : public Proxy {
       if (lookup.n_tokens < options_.min_tokens) return {};
       lookup.tokens = std::move(tokens);
       lookup.common_bytes = table_.longest_common(asked.prompt, tenant);
-      const std::string_view common =
-          std::string_view(asked.prompt).substr(0, static_cast<std::size_t>(lookup.common_bytes));
-      if (!asked.tokens.empty()) {
-        lookup.common_tokens = std::ranges::count(common, '\x01');
-      } else if (!common.empty()) {
-        TQC_TRY_ASSIGN(const auto begin, server.tokenize(std::string(common), &client));
+      if (lookup.common_bytes > 0) {
+        const auto size = static_cast<std::size_t>(lookup.common_bytes);
+        TQC_TRY_ASSIGN(const auto begin, server.tokens_of(asked.prompt.substr(0, size),
+                                                          !asked.tokens.empty(), &client));
         lookup.common_tokens = std::ssize(begin);
       }
       saver_->wait_for(asked.prompt, tenant, client, kPutPatience);
@@ -838,13 +846,6 @@ class KeepingProxy : public Proxy {
     lease.was_touched = !goes_on;
     if (!goes_on && saver_->is_unsaved(now)) saver_->save(choice.slot, now, "evict");
 
-    constexpr std::pair<From, const char*> kOutcomes[] = {{From::kSlot, "warm"},
-                                                          {From::kRam, "ram"},
-                                                          {From::kStore, "store"},
-                                                          {From::kNothing, "cold"}};
-    const auto outcome =
-        std::ranges::find(kOutcomes, choice.from, [](auto each) { return each.first; });
-    metrics_.add("tqcache_prompts_total", 1, {{"outcome", outcome->second}});
     // Unknown content may be of another client, or of adapters.
     const bool is_own = now.tenant ? *now.tenant == tenant : !are_apart_ && !has_adapters_;
     if (choice.from == From::kSlot && is_own) {
@@ -927,14 +928,10 @@ class KeepingProxy : public Proxy {
   // What can be said of a prompt before it is computed.
   PromptReuse expected_reuse(const Asked& asked, const std::string& tenant, const Lease& lease,
                              const std::optional<Lookup>& lookup, const LlamaServer& server) const {
-    using From = SlotTable::From;
     PromptReuse reuse;
     reuse.time = std::time(nullptr);
     reuse.n_reused = lease.choice.n_tokens;
-    reuse.from = lease.choice.from == From::kSlot    ? ReuseSource::kSlot
-                 : lease.choice.from == From::kRam   ? ReuseSource::kRam
-                 : lease.choice.from == From::kStore ? ReuseSource::kStore
-                                                     : ReuseSource::kNothing;
+    reuse.from = lease.choice.from;
     if (!lookup) return reuse;
     reuse.n_tokens = lookup->n_tokens;
     const std::optional<Parting>& parting = lookup->parting;
@@ -947,13 +944,9 @@ class KeepingProxy : public Proxy {
       }
     }
     if (!parting || parting->at >= parting->of || parting->at >= asked.prompt.size()) return reuse;
-    const std::string common = asked.prompt.substr(0, parting->at);
-    if (!asked.tokens.empty()) {
-      reuse.parts_at = std::ranges::count(common, '\x01');
-    } else {
-      const auto begin = server.tokenize(common, nullptr);
-      reuse.parts_at = begin ? std::ssize(*begin) : 0;
-    }
+    const auto begin =
+        server.tokens_of(asked.prompt.substr(0, parting->at), !asked.tokens.empty(), nullptr);
+    reuse.parts_at = begin ? std::ssize(*begin) : 0;
     const double per_byte =
         static_cast<double>(reuse.n_tokens) / static_cast<double>(asked.prompt.size());
     reuse.parts_of = static_cast<std::int64_t>(per_byte * static_cast<double>(parting->of));

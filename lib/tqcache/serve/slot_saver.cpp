@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <ctime>
 #include <utility>
 
@@ -28,25 +27,6 @@ void Warnings::add(const std::string& kind, const std::string& message) {
 void Warnings::clear(const std::string& kind) {
   const std::lock_guard lock(mutex_);
   shown_.erase(kind);
-}
-
-std::string text_of_tokens(std::span<const std::int32_t> tokens) {
-  std::string text;
-  for (const std::int32_t token : tokens) text += fmt::format("\x01{}", token);
-  return text;
-}
-
-std::vector<std::int32_t> tokens_of_text(std::string_view text) {
-  std::vector<std::int32_t> tokens;
-  while (text.starts_with('\x01')) {
-    text.remove_prefix(1);
-    std::int32_t token = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), token);
-    if (error != std::errc()) break;
-    tokens.push_back(token);
-    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  }
-  return tokens;
 }
 
 SlotSaver::SlotSaver(Options options, SlotFolder& folder, PromptKeeper& keeper,
@@ -137,11 +117,6 @@ void SlotSaver::save_one(std::size_t slot, const char* reason) {
   table_.release(slot, *std::move(now));
 }
 
-Result<std::vector<std::int32_t>> SlotSaver::tokens_of(const KnownSlot& known) const {
-  if (known.is_tokens) return tokens_of_text(known.prompt);
-  return server_.tokenize(known.prompt, nullptr);
-}
-
 // Where the next prompt is likely to part from the tokens of a slot: where the answer began, which
 // a template may change, where the text of these tokens has other tokens when it is read again (a
 // model may write other tokens than a tokenizer reads), and where other prompts have parted from
@@ -152,12 +127,8 @@ std::vector<std::int64_t> SlotSaver::likely_ends(const Pending& next,
   std::vector<std::int64_t> ends;
   if (known.n_prompt > 0) ends.push_back(known.n_prompt);
   for (const std::size_t end : next.ends) {
-    const std::string common = known.prompt.substr(0, end);
-    if (known.is_tokens) {
-      ends.push_back(std::ranges::count(common, '\x01'));
-    } else if (const auto begin = server_.tokenize(common, nullptr)) {
-      ends.push_back(std::ssize(*begin));
-    }
+    const auto begin = server_.tokens_of(known.prompt.substr(0, end), known.is_tokens, nullptr);
+    if (begin) ends.push_back(std::ssize(*begin));
   }
   const auto text = server_.detokenize(tokens);
   if (!text) return ends;
@@ -177,7 +148,8 @@ Result<void> SlotSaver::put(Pending& next) {
   const KnownSlot& known = next.known;
   const std::string tenant = known.tenant.value_or("");
   TQC_TRY_ASSIGN(const std::shared_ptr<const ByteSource> file, next.file.open());
-  TQC_TRY_ASSIGN(const std::vector<std::int32_t> prompt, tokens_of(known));
+  TQC_TRY_ASSIGN(const std::vector<std::int32_t> prompt,
+                 server_.tokens_of(known.prompt, known.is_tokens, nullptr));
   bool is_it = false;
   const auto check = [&](std::span<const std::int32_t> tokens) {
     // A request that was broken off has left a part of its prompt.

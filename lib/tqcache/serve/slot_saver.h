@@ -54,8 +54,9 @@ class SlotSaver {
     PromptLedger* ledger = nullptr;  // learns what is kept; may be null
     // Whether so many bytes may be written now; takes them from the budget. May be empty.
     std::function<bool(std::uint64_t bytes)> may_write = {};
-    std::function<void(std::uint64_t bytes)> wrote = {};       // into the store
-    std::function<void(std::uint64_t bytes)> wrote_file = {};  // more than may_write() was asked for
+    std::function<void(std::uint64_t bytes)> wrote = {};  // into the store
+    std::function<void(std::uint64_t bytes)> wrote_file =
+        {};                                  // more than may_write() was asked for
     std::function<void()> on_saved = {};     // called when the queue has one more
     const PromptHistory* history = nullptr;  // tells where other prompts part; may be null
   };
@@ -103,7 +104,6 @@ class SlotSaver {
   };
 
   Result<void> put(Pending& next);
-  Result<std::vector<std::int32_t>> tokens_of(const KnownSlot& known) const;
   std::vector<std::int64_t> likely_ends(const Pending& next,
                                         std::span<const std::int32_t> tokens) const;
 
@@ -122,9 +122,5 @@ class SlotSaver {
   std::mutex put_mutex_;         // one at a time
   std::atomic<bool> is_stopping_ = false;
 };
-
-// The tokens of a prompt as text that can be compared with other prompts, and back.
-std::string text_of_tokens(std::span<const std::int32_t> tokens);
-std::vector<std::int32_t> tokens_of_text(std::string_view text);
 
 }  // namespace tqcache::serve

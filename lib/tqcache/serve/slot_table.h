@@ -19,6 +19,7 @@
 #include "tqcache/error.h"
 #include "tqcache/serve/http_message.h"
 #include "tqcache/serve/llama_server.h"
+#include "tqcache/serve/prompt_reuse.h"
 
 namespace tqcache::serve {
 
@@ -68,7 +69,8 @@ class SlotTable {
   struct Rules {
     // All slots share one memory, so that llama-server may clear idle ones when a task starts.
     bool is_unified = false;
-    // Prompts in llama-server's RAM may be used: it does not know whose they are.
+    // Prompts in llama-server's RAM may be used. It does not know whose they are, nor with which
+    // adapters they were computed.
     bool may_use_ram = true;
     // The server has worked before this proxy began: slots and RAM may have prompts of which
     // nothing is known.
@@ -112,7 +114,7 @@ class SlotTable {
 
   // --- Choosing
 
-  enum class From { kSlot, kRam, kStore, kNothing };
+  using From = ReuseSource;
   // A prompt, and what the store has of it.
   struct Wanted {
     std::string_view prompt;
@@ -162,7 +164,8 @@ class SlotTable {
   // What came of a choice From::kRam of a known prompt: that it was not there shows that the server
   // has less RAM for prompts than was thought, or none.
   void note_ram(std::string_view prompt, std::string_view tenant, bool was_there);
-  // What is not known was not there either.
+  // A prompt was looked for that may have been there from before this proxy began
+  // (Rules::is_older), and was not: the next ones are not looked for.
   void note_nothing_older();
 
   // A request that the proxy cannot follow begins to run. What is in use until it ends is doubtful.
