@@ -426,6 +426,21 @@ TEST_F(ProxyTest, TenantsDoNotReachEachOthersSlots) {
   EXPECT_EQ(n_cached, 0);
 }
 
+// A browser asks for an icon, and a monitor for the slots, without the key of the user's program.
+TEST_F(ProxyTest, LookingDoesNotSetClientsApart) {
+  start_llama(1);
+  start_proxy();
+  for (const char* path : {"/favicon.ico", "/slots", "/props"}) {
+    raw_exchange(proxy_->port(), get_text(path));
+  }
+  std::int64_t n_cached = -1;
+  const std::string key = "Authorization: Bearer mine\r\n";
+  ask({{"system", long_text(1, 1500)}, {"user", "a"}}, n_cached, key);
+  EXPECT_EQ(status_of(raw_exchange(proxy_->port(), get_text("/slots", key))), 200);
+  raw_exchange(proxy_->port(), get_text("/favicon.ico"));
+  EXPECT_EQ(status_of(raw_exchange(proxy_->port(), get_text("/slots", key))), 200);
+}
+
 TEST_F(ProxyTest, ClientsThatShareMayReachTheSlots) {
   options_.keeper.share_tenants = options_.has_tenants = true;
   start_llama(1);
