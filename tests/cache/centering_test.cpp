@@ -197,12 +197,16 @@ TEST(Centering, HasTheSameMeanOnAnyNumberOfThreads) {
   EXPECT_EQ(compute_mean(blocks, 0, &table, 1), compute_mean(blocks, 0, &table, 4));
 }
 
-TEST(Centering, TakesTheMeanOverAllFullBlocksOrThirtyTwoOfThem) {
-  EXPECT_TRUE(mean_blocks(0).empty());
-  EXPECT_TRUE(mean_blocks(255).empty());
-  EXPECT_EQ(mean_blocks(256 * 3 + 255), (std::vector<std::int64_t>{0, 1, 2}));
-  EXPECT_EQ(mean_blocks(256 * 32).back(), 31);
-  const std::vector<std::int64_t> of_100 = mean_blocks(256 * 100);
+TEST(Centering, TakesTheMeanOfTheFirstBlockOrOfUpToThirtyTwo) {
+  for (const Fit fit : {Fit::kFirstBlock, Fit::kPrompt}) {
+    EXPECT_TRUE(fit_blocks(fit, 0).empty());
+    EXPECT_TRUE(fit_blocks(fit, 255).empty());
+    EXPECT_EQ(fit_blocks(fit, 256), std::vector<std::int64_t>{0});
+  }
+  EXPECT_EQ(fit_blocks(Fit::kFirstBlock, 256 * 100), std::vector<std::int64_t>{0});
+  EXPECT_EQ(fit_blocks(Fit::kPrompt, 256 * 3 + 255), (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(fit_blocks(Fit::kPrompt, 256 * 32).back(), 31);
+  const std::vector<std::int64_t> of_100 = fit_blocks(Fit::kPrompt, 256 * 100);
   ASSERT_EQ(of_100.size(), 32u);
   for (std::size_t i = 0; i < 32; ++i) {
     EXPECT_EQ(of_100[i], static_cast<std::int64_t>(i * 100 / 32));
@@ -211,14 +215,16 @@ TEST(Centering, TakesTheMeanOverAllFullBlocksOrThirtyTwoOfThem) {
 
 TEST(Centering, ConvertsALongCacheWithTheMeanOfThoseBlocks) {
   const Cache dense = test::random_cache(3, 256 * 40 + 5, Dtype::kF16, {1, 32}, 1);
-  const Cache turbo = convert(dense, {}).value();
-  std::vector<FullBlock> blocks;
-  for (const std::int64_t index : mean_blocks(dense.n_tokens())) {
-    blocks.push_back(full_block(attention(dense, 0).v, {1, 32}, index));
+  for (const Fit fit : {Fit::kFirstBlock, Fit::kPrompt}) {
+    const Cache turbo = convert(dense, {.fit = fit}).value();
+    std::vector<FullBlock> blocks;
+    for (const std::int64_t index : fit_blocks(fit, dense.n_tokens())) {
+      blocks.push_back(full_block(attention(dense, 0).v, {1, 32}, index));
+    }
+    ASSERT_EQ(blocks.size(), fit == Fit::kPrompt ? 32u : 1u);
+    EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).codec.state().mean.values,
+              compute_mean(blocks, 0, nullptr, 1));
   }
-  ASSERT_EQ(blocks.size(), 32u);
-  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).codec.state().mean.values,
-            compute_mean(blocks, 0, nullptr, 1));
 }
 
 TEST(Centering, HasAZeroMeanWhenAllTokensAreSinks) {

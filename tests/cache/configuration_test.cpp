@@ -98,7 +98,7 @@ TEST(Configuration, SaysWhatASideIs) {
 TEST(Configuration, SaysWhatIsAroundTheSides) {
   const ConvertOptions options = parse(
       "k=mse:4,v=mixed:3,boundary=2:6,sink=4,center=post-rope,rounds=2,seed=7,scale=norm,"
-      "outliers=rolling_variance");
+      "fit=prompt");
   EXPECT_EQ(options.boundary.n, 2);
   EXPECT_EQ(options.boundary.bits, 6);
   for (const SidePlan& side : {options.keys, options.values}) {
@@ -108,8 +108,9 @@ TEST(Configuration, SaysWhatIsAroundTheSides) {
     EXPECT_EQ(side.codec.seed, 7u);
     EXPECT_EQ(side.codec.scale, ScaleRule::kNorm);
   }
-  EXPECT_EQ(options.values.outlier_policy, OutlierPolicy::kRollingVariance);
-  EXPECT_EQ(options.keys.outlier_policy, OutlierPolicy::kCalibrationVariance);
+  EXPECT_EQ(options.fit, Fit::kPrompt);
+  EXPECT_EQ(parse("turbo4").fit, Fit::kFirstBlock);
+  EXPECT_EQ(parse("turbo4,fit=first").fit, Fit::kFirstBlock);
   EXPECT_EQ(parse("boundary=3").boundary.bits, 8);
   EXPECT_EQ(options.windows, WindowForm::kAsTheyAre);
   EXPECT_EQ(parse("windows=keep").windows, WindowForm::kAsTheyAre);
@@ -202,10 +203,10 @@ TEST(Configuration, RefusesWhatItDoesNotKnow) {
       {"seed=18446744073709551616", {"not a number below 2^64"}},
       {"scale=peak", {"peak is none of unbiased, norm, raw"}},
       {"prod4,residual=hadamard", {"hadamard is none of gaussian, orthogonal"}},
-      {"turbo3.5,outliers=all", {"all is none of calibration_variance"}},
+      {"turbo3.5,fit=all", {"all is none of first, prompt"}},
+      {"turbo3.5,k.fit=prompt", {"k.fit=prompt: not one of", "fit"}},
       {"f32,sink=4", {"sink=4: nothing of this configuration has that"}},
       {"turbo4,residual=gaussian", {"residual=gaussian: nothing"}},
-      {"turbo4,outliers=rolling_variance", {"outliers=rolling_variance: nothing"}},
       {"affine4,rounds=2", {"rounds=2: nothing"}},
       {"kfv4,k.sink=2", {"k.sink=2: nothing"}},
   };
@@ -267,12 +268,12 @@ TEST(ConfigurationText, IsTheShortestThatMeansTheSame) {
 
 TEST(ConfigurationText, IsReadToTheSameOptions) {
   for (const std::string text :
-       {"k=mixed:3:32:5,v=affine:4:32,outliers=rolling_variance", "prod3,residual=orthogonal",
+       {"k=mixed:3:32:5,v=affine:4:32,fit=prompt", "prod3,residual=orthogonal",
         "turbo2,rotation=dense,seed=18446744073709551615", "k=mse:1,v=prod:8,scale=norm",
         "k=affine:3:128,v=dense,boundary=1024:1,windows=turbo:center",
         "k8v4,k.rounds=3,v.scale=raw,sink=256", "k=trellis:0.2333:map,v=trellis:0.5,v.rounds=2",
         "k=trellis:0.25:map,v=trellis:0.25:map,sink=4,k.weights=0.8:1.25,v.weights=1:0",
-        "k=trellis:0.25,v=dense,k.weights=0.333", "turbo2.5,k.outliers=rolling_variance,v.seed=0",
+        "k=trellis:0.25,v=dense,k.weights=0.333", "turbo2.5,fit=prompt,v.seed=0",
         "affine4,center=pre-rope", "prod4,scale=unbiased,k.center=none,v.center=post-rope"}) {
     SCOPED_TRACE(text);
     const ConvertOptions options = parse(text);

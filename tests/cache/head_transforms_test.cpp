@@ -54,7 +54,7 @@ TEST(HeadTransforms, AreOrthogonal) {
   cache::KvCodec codec = mapped_codec(Centering::kPreRope);
   const AlignedBytes values = narrow_block(kRope, 0);
   const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
-  codec.fit(std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 2);
+  codec.fit(std::span(&block, 1), 2);
   const HeadTransforms& transforms = codec.state().transforms;
   ASSERT_TRUE(transforms.is_there());
   const auto rows = transforms.rows_of(kShape, 1);
@@ -102,7 +102,7 @@ TEST(HeadTransforms, AreUndoneWhenDecoded) {
     cache::KvCodec codec = mapped_codec(kind, 0.2f);
     const AlignedBytes first = narrow_block(kRope, 0);
     const cache::FullBlock block{kShape, Dtype::kF16, 0, first};
-    codec.fit(std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 2);
+    codec.fit(std::span(&block, 1), 2);
     EXPECT_LT(error_of(codec, first, 0), 0.0130);
     EXPECT_LT(error_of(codec, narrow_block(kRope, 5), 5), 0.0130);
   }
@@ -135,7 +135,7 @@ TEST(HeadTransforms, SaveBitsBeforeRope) {
     plan.fit_transforms = is_mapped;
     cache::KvCodec codec =
         must(cache::make_codec(plan, codec::BlockOrder::kKeys, kShape, Dtype::kF16, kRope));
-    codec.fit(std::span(&block, 1), cache::OutlierPolicy::kCalibrationVariance, 1);
+    codec.fit(std::span(&block, 1), 1);
     return entropy_of(codec, values);
   };
   EXPECT_LT(bits_of(true), bits_of(false) - 1);

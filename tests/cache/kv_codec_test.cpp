@@ -39,8 +39,7 @@ constexpr codec::BlockOrder kOrders[] = {codec::BlockOrder::kKeys, codec::BlockO
 
 KvCodec fitted(codec::Mode mode, codec::BlockOrder order, const Cache& cache) {
   KvCodec codec = must(make_codec(plan_of(mode), order, kShape, Dtype::kF16, kRope));
-  codec.fit(test::full_blocks(attention(cache, 0).k, kShape, 2),
-            OutlierPolicy::kCalibrationVariance, 1);
+  codec.fit(test::full_blocks(attention(cache, 0).k, kShape, 2), 1);
   return codec;
 }
 
@@ -125,34 +124,15 @@ TEST(KvCodec, LeavesItsCopiesAloneWhenItIsFitted) {
                                   Dtype::kF16, kRope));
   const KvCodec before = codec;
   const std::vector<FullBlock> blocks = test::full_blocks(attention(cache, 0).k, kShape, 2);
-  codec.fit(blocks, OutlierPolicy::kRollingVariance, 1);
+  codec.fit(blocks, 1);
   EXPECT_TRUE(codec.is_fixed());
   EXPECT_FALSE(before.is_fixed());
   EXPECT_TRUE(before.describe().quant->mean.empty());
   EXPECT_TRUE(before.describe().quant->outliers.empty());
   EXPECT_EQ(before.parts().data(), codec.parts().data());
   const auto* const state = &codec.state();
-  codec.fit(std::span(blocks).first(1), OutlierPolicy::kCalibrationVariance, 1);
+  codec.fit(std::span(blocks).first(1), 1);
   EXPECT_EQ(&codec.state(), state);  // nothing is left to fit
-}
-
-TEST(KvCodec, SaysWhichBlocksFitNeeds) {
-  using Blocks = std::vector<std::int64_t>;
-  const auto blocks = [](const SidePlan& plan, OutlierPolicy policy) {
-    return must(make_codec(plan, codec::BlockOrder::kValues, kShape, Dtype::kF16, kRope))
-        .blocks_to_fit(policy, 700);
-  };
-  SidePlan plan = plan_of(codec::Mode::kMixed);
-  EXPECT_EQ(blocks(plan, OutlierPolicy::kCalibrationVariance), (Blocks{0, 1}));
-  plan.center = Centering::kNone;
-  EXPECT_EQ(blocks(plan, OutlierPolicy::kCalibrationVariance), (Blocks{0}));
-  EXPECT_EQ(blocks(plan, OutlierPolicy::kRollingVariance), (Blocks{0, 1}));
-  plan = plan_of(codec::Mode::kMse);
-  plan.center = Centering::kNone;
-  EXPECT_EQ(blocks(plan, OutlierPolicy::kRollingVariance), Blocks());
-  plan = plan_of(codec::Mode::kTrellis);
-  plan.center = Centering::kNone;
-  EXPECT_EQ(blocks(plan, OutlierPolicy::kCalibrationVariance), (Blocks{0, 1}));
 }
 
 // Rows of tokens 250 to 255 become what encode() and decode_block() make of them.
@@ -163,7 +143,7 @@ TEST(KvCodec, QuantizesRowsAsItDoesBlocks) {
     SCOPED_TRACE(codec::mode_word(mode));
     KvCodec codec =
         must(make_codec(plan_of(mode), codec::BlockOrder::kKeys, kShape, Dtype::kF32, kRope));
-    codec.fit(test::full_blocks(keys, kShape, 2), OutlierPolicy::kCalibrationVariance, 1);
+    codec.fit(test::full_blocks(keys, kShape, 2), 1);
     const SharedBytes packed = must(codec.encode(test::full_block(keys, kShape, 1), 1));
     constexpr std::size_t kRows = 6;
     std::vector<float> rows(kRows * 128), expected(kRows * 128), head_rows(256 * 64);

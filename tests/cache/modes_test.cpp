@@ -43,7 +43,6 @@ std::vector<Case> cases() {
   Case dense_qr{"dense rotation, orthogonal residual", preset("prod3").value()};
   for (SidePlan* const plan : {&dense_qr.options.keys, &dense_qr.options.values}) {
     plan->codec.rotation = plan->codec.residual = codec::TransformKind::kDenseQr;
-    plan->outlier_policy = OutlierPolicy::kRollingVariance;
   }
   all.push_back(dense_qr);
   return all;

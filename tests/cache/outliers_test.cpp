@@ -42,15 +42,14 @@ Side noisy_side(std::int64_t n_tokens, std::span<const Loud> loud, float bias = 
   return side;
 }
 
-Outliers choose(const Side& side, std::int64_t n_blocks, std::size_t n, std::int64_t n_sinks = 0,
-                const Mean& mean = {}) {
-  return choose_outliers(full_blocks(side, kShape, n_blocks), n_sinks, mean, n, 2);
+Outliers choose(const Side& side, std::size_t n, std::int64_t n_sinks = 0, const Mean& mean = {}) {
+  return choose_outliers(full_blocks(side, kShape, 1).front(), n_sinks, mean, n, 2);
 }
 
 TEST(Outliers, AreTheLoudestChannelsOfEachHeadAscending) {
   const Loud loud[] = {
       {0, 256, 0, 40, 9}, {0, 256, 0, 3, 5}, {0, 256, 1, 63, 5}, {0, 256, 1, 0, 4}};
-  const Outliers outliers = choose(noisy_side(256, loud), 1, 2);
+  const Outliers outliers = choose(noisy_side(256, loud), 2);
   EXPECT_THAT(outliers.channels(), ElementsAre(3, 40, 0, 63));
   EXPECT_TRUE(outliers.is_fixed());
   EXPECT_EQ(outliers.order(0)[0], 3);
@@ -59,44 +58,36 @@ TEST(Outliers, AreTheLoudestChannelsOfEachHeadAscending) {
   EXPECT_EQ(outliers.order(1).size(), 64u);
 }
 
-TEST(Outliers, AreChosenByAllBlocksGiven) {
-  const Loud loud[] = {
-      {0, 256, 0, 5, 2}, {0, 256, 1, 5, 2}, {256, 512, 0, 50, 9}, {256, 512, 1, 51, 9}};
-  const Side side = noisy_side(512, loud);
-  EXPECT_THAT(choose(side, 1, 1).channels(), ElementsAre(5, 5));
-  EXPECT_THAT(choose(side, 2, 1).channels(), ElementsAre(50, 51));
-}
-
 TEST(Outliers, AreNotMadeOfAMeanThatIsTakenOut) {
   const Loud loud[] = {{0, 256, 0, 20, 3}, {0, 256, 1, 20, 3}};
   const Side side = noisy_side(256, loud, 100);
-  EXPECT_THAT(choose(side, 1, 1).channels(), ElementsAre(9, 9));
+  EXPECT_THAT(choose(side, 1).channels(), ElementsAre(9, 9));
   Mean mean{Centering::kPostRope, compute_mean(full_blocks(side, kShape, 1), 0, nullptr, 1), {}};
-  EXPECT_THAT(choose(side, 1, 1, 0, mean).channels(), ElementsAre(20, 20));
+  EXPECT_THAT(choose(side, 1, 0, mean).channels(), ElementsAre(20, 20));
 }
 
 TEST(Outliers, AreNotMadeOfSinkTokens) {
   const Loud loud[] = {
       {0, 3, 0, 30, 1000}, {0, 3, 1, 31, 1000}, {3, 256, 0, 11, 2}, {3, 256, 1, 12, 2}};
   const Side side = noisy_side(256, loud);
-  EXPECT_THAT(choose(side, 1, 1, 0).channels(), ElementsAre(30, 31));
-  EXPECT_THAT(choose(side, 1, 1, 3).channels(), ElementsAre(11, 12));
+  EXPECT_THAT(choose(side, 1, 0).channels(), ElementsAre(30, 31));
+  EXPECT_THAT(choose(side, 1, 3).channels(), ElementsAre(11, 12));
 }
 
 TEST(Outliers, OfEqualVarianceAreTheLowerChannels) {
   Side side = DenseSide{Dtype::kF16, {}};
   append(side, kShape, 0, std::vector<float>(256 * 128, 1.0f));
-  EXPECT_THAT(choose(side, 1, 3).channels(), ElementsAre(0, 1, 2, 0, 1, 2));
+  EXPECT_THAT(choose(side, 3).channels(), ElementsAre(0, 1, 2, 0, 1, 2));
 }
 
 TEST(Outliers, AreTheSameOnAnyNumberOfThreads) {
-  const Side side = noisy_side(512, {});
-  const auto blocks = full_blocks(side, kShape, 2);
-  EXPECT_EQ(choose_outliers(blocks, 0, {}, 16, 1), choose_outliers(blocks, 0, {}, 16, 3));
+  const Side side = noisy_side(256, {});
+  const auto blocks = full_blocks(side, kShape, 1);
+  EXPECT_EQ(choose_outliers(blocks[0], 0, {}, 16, 1), choose_outliers(blocks[0], 0, {}, 16, 3));
 }
 
 TEST(Outliers, ComeBackFromTheirOutlierChannels) {
-  const Outliers outliers = choose(noisy_side(256, {}), 1, 16);
+  const Outliers outliers = choose(noisy_side(256, {}), 16);
   EXPECT_EQ(make_outliers(kShape, 16, outliers.channels()).value(), outliers);
   EXPECT_EQ(make_outliers(kShape, 0, {}).value(), (Outliers{0, 64, {}}));
 }
@@ -124,15 +115,15 @@ Cache cache_of(const Side& side, std::int64_t n_tokens) {
   return cache;
 }
 
-std::vector<std::uint16_t> loud_values(const Cache& dense, OutlierPolicy policy) {
+std::vector<std::uint16_t> loud_values(const Cache& dense, Fit fit) {
   ConvertOptions options = preset("turbo2.5").value();
   options.values.codec.outlier_channels = 8;
-  options.values.outlier_policy = policy;
+  options.fit = fit;
   const Cache turbo = convert(dense, options).value();
   return std::get<TurboSide>(attention(turbo, 0).v).codec.describe().quant->outliers;
 }
 
-TEST(Outliers, FollowThePolicyWhenACacheIsConverted) {
+TEST(Outliers, AreThoseOfTheFirstBlock) {
   std::vector<Loud> loud;
   for (std::size_t head = 0; head < 2; ++head) {
     for (std::size_t i = 0; i < 8; ++i) {
@@ -142,10 +133,8 @@ TEST(Outliers, FollowThePolicyWhenACacheIsConverted) {
   }
   const Cache dense = cache_of(noisy_side(1030, loud), 1030);
   const std::vector<std::uint16_t> early = {0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14};
-  const std::vector<std::uint16_t> late = {40, 41, 42, 43, 44, 45, 46, 47,
-                                           40, 41, 42, 43, 44, 45, 46, 47};
-  EXPECT_EQ(loud_values(dense, OutlierPolicy::kCalibrationVariance), early);
-  EXPECT_EQ(loud_values(dense, OutlierPolicy::kRollingVariance), late);
+  EXPECT_EQ(loud_values(dense, Fit::kFirstBlock), early);
+  EXPECT_EQ(loud_values(dense, Fit::kPrompt), early);
 }
 
 // What the mode is for: with a quarter of the channels loud, bits where they count. They are loud

@@ -201,11 +201,11 @@ TEST(Side, TakesTheMeanAndOutlierChannelsOnce) {
   Side first = DenseSide{Dtype::kF16, {}}, second = DenseSide{Dtype::kF16, {}};
   append(first, kShape, 0, test::random_rows(random, 256, kShape));
   append(second, kShape, 0, test::random_rows(random, 256, kShape));
-  side.codec.fit(test::full_blocks(first, kShape, 1), OutlierPolicy::kRollingVariance, 1);
+  side.codec.fit(test::full_blocks(first, kShape, 1), 1);
   const Mean mean = side.codec.state().mean;
   const Outliers outliers = side.codec.state().outliers;
   EXPECT_TRUE(mean.is_fixed() && outliers.is_fixed());
-  side.codec.fit(test::full_blocks(second, kShape, 1), OutlierPolicy::kRollingVariance, 1);
+  side.codec.fit(test::full_blocks(second, kShape, 1), 1);
   EXPECT_TRUE(side.codec.state().mean == mean);
   EXPECT_EQ(side.codec.state().outliers, outliers);
 }

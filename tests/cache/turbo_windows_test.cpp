@@ -137,12 +137,15 @@ TEST(TurboWindows, DoNotLookAtWhatTheWindowHasLeft) {
 }
 
 TEST(TurboWindows, TakeTheMeanFromWholeBlocksIfThereAreAny) {
-  EXPECT_EQ(mean_blocks(1000, 100), (std::vector<std::int64_t>{1, 2}));
-  EXPECT_EQ(mean_blocks(1000, 256), (std::vector<std::int64_t>{1, 2}));
-  EXPECT_EQ(mean_blocks(700, 300), (std::vector<std::int64_t>{1}));  // none is whole
-  EXPECT_TRUE(mean_blocks(700, 600).empty());
-  EXPECT_EQ(mean_blocks(256 * 101, 256 + 7).front(), 2);
-  EXPECT_EQ(mean_blocks(256 * 101, 256 + 7).size(), 32u);
+  EXPECT_EQ(fit_blocks(Fit::kPrompt, 1000, 100), (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(fit_blocks(Fit::kFirstBlock, 1000, 100), (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(fit_blocks(Fit::kPrompt, 1000, 256), (std::vector<std::int64_t>{1, 2}));
+  for (const Fit fit : {Fit::kFirstBlock, Fit::kPrompt}) {
+    EXPECT_EQ(fit_blocks(fit, 700, 300), (std::vector<std::int64_t>{1}));  // none is whole
+    EXPECT_TRUE(fit_blocks(fit, 700, 600).empty());
+    EXPECT_EQ(fit_blocks(fit, 256 * 101, 256 + 7).front(), 2);
+  }
+  EXPECT_EQ(fit_blocks(Fit::kPrompt, 256 * 101, 256 + 7).size(), 32u);
 }
 
 // Growing token by token, and going back to arrays.

@@ -108,7 +108,7 @@ TEST(CodecFlags, SidesAndModesApart) {
 
 TEST(CodecFlags, MixedTakesItsOwnNumbers) {
   const json keys = keys_of({"--mode", "mixed", "--outlier-channels", "40", "--outlier-high-bits",
-                             "5", "--regular-bits", "3", "--outlier-policy", "rolling_variance"});
+                             "5", "--regular-bits", "3"});
   EXPECT_EQ(keys["parts"][0]["size"], 40);
   EXPECT_EQ(keys["parts"][0]["bits"], 5);
   EXPECT_EQ(keys["parts"][1]["bits"], 3);
@@ -166,7 +166,7 @@ TEST(CodecFlags, NamesWhatDoesNotGoTogether) {
   expect_usage_error({"--mode", "mixed", "--bits", "3"}, {"--bits", "--regular-bits"});
   expect_usage_error({"--preset", "turbo2.5", "--key-bits", "3"}, {"--key-bits", "--regular-bits"});
   expect_usage_error({"--outlier-channels", "32"}, {"--outlier-channels", "--mode mixed"});
-  expect_usage_error({"--outlier-policy", "rolling_variance"}, {"--outlier-policy"});
+  expect_usage_error({"--fit", "all"}, {"--fit"});
   expect_usage_error({"--mode", "mixed", "--outlier-high-bits", "2"},
                      {"--outlier-high-bits 2", "--regular-bits 2"});
   expect_usage_error({"--mode", "affine", "--rounds", "2"}, {"--rounds", "--mode affine"});

@@ -11,7 +11,6 @@
 #include "support/long_file.h"
 #include "support/scripted_reader.h"
 #include "support/temp_dir.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/quantize.h"
 #include "tqcache/tqkv.h"
@@ -92,14 +91,13 @@ TEST(ConvertFileOptions, GiveTheFileThatConvertingInMemoryGives) {
   const Bytes file = dense_file(600);
   for (const cache::Centering center :
        {cache::Centering::kNone, cache::Centering::kPostRope, cache::Centering::kPreRope}) {
-    for (const cache::OutlierPolicy policy :
-         {cache::OutlierPolicy::kCalibrationVariance, cache::OutlierPolicy::kRollingVariance}) {
+    for (const cache::Fit fit : {cache::Fit::kFirstBlock, cache::Fit::kPrompt}) {
       ConvertOptions options = must(cache::preset("turbo2.5"));
       for (cache::SidePlan* plan : {&options.keys, &options.values}) {
         plan->center = center;
-        plan->outlier_policy = policy;
         plan->n_sinks = 5;
       }
+      options.fit = fit;
       expect_same(file, options);
     }
   }
@@ -175,48 +173,32 @@ class CountingSource : public ByteSource {
 constexpr std::int64_t kLong =
     40 * cache::kTokenBlock + 3;  // more blocks than a mean is taken over
 
-// The budget of memory, for a scope.
-class BudgetOf {
- public:
-  explicit BudgetOf(std::uint64_t bytes) { set_memory_budget(MemoryBudget::of_user(bytes)); }
-  ~BudgetOf() { set_memory_budget(before_); }
-  BudgetOf(const BudgetOf&) = delete;
-
- private:
-  MemoryBudget before_ = memory_budget();
-};
-
-// Both kinds take means over 32 blocks of 16 KiB. A sixteenth of the budget may be kept.
-TEST(ConvertFilePasses, ReadTwiceOnlyWhatTheMeansAreTakenOverAndMemoryDoesNotHold) {
+TEST(ConvertFilePasses, ReadABlockOnce) {
   const Bytes file = file_of(CacheBuilder(kLong).dense({1, 32}).build());
-  const std::vector<std::int64_t> sample = cache::mean_blocks(kLong);
-  ASSERT_EQ(sample.size(), 32u);
-  const ConvertOptions options = must(cache::preset("turbo4"));
-  const Bytes expected =
-      must(converted_in_memory(file, options, {.compression = Compression::kNone}));
-  for (const bool values_are_kept : {false, true}) {
-    const BudgetOf budget((values_are_kept ? 16 : 8) << 20);
+  for (const char* const preset : {"turbo4", "turbo2.5", "kfv4"}) {
+    SCOPED_TRACE(preset);
+    const ConvertOptions options = must(cache::preset(preset));
     const CountingSource source(file);
     const TempDir dir;
-    must(format::convert_file(source, dir / "out", options, {.compression = Compression::kNone}));
+    must(format::convert_file(source, dir / "out", options, {}));
     EXPECT_EQ(source.blocks_read(0, cache::TensorKind::kKeys, 1).size(), 41u);
-    const auto twice = source.blocks_read(0, cache::TensorKind::kValues, 2);
-    EXPECT_EQ(twice, values_are_kept ? std::vector<std::int64_t>{} : sample);
-    EXPECT_EQ(source.blocks_read(0, cache::TensorKind::kValues, 1).size(), 41 - twice.size());
-    EXPECT_TRUE(read_all(dir / "out") == expected);
+    EXPECT_EQ(source.blocks_read(0, cache::TensorKind::kValues, 1).size(), 41u);
+    EXPECT_TRUE(read_all(dir / "out") == must(converted_in_memory(file, options)));
   }
 }
 
-TEST(ConvertFilePasses, ReadNothingTwiceThatMemoryHolds) {
+TEST(ConvertFilePasses, ReadTwiceWhatCodecsOfAPromptAreFittedTo) {
   const Bytes file = file_of(CacheBuilder(kLong).dense({1, 32}).build());
+  const std::vector<std::int64_t> sample = cache::fit_blocks(cache::Fit::kPrompt, kLong);
+  ASSERT_EQ(sample.size(), 32u);
+  ConvertOptions options = must(cache::preset("kfv4"));
+  options.fit = cache::Fit::kPrompt;
   const CountingSource source(file);
-  ConvertOptions options = must(cache::preset("turbo2.5"));
-  options.keys.center = cache::Centering::kNone;  // outlier channels of the first block
-  options.values.dense = true;
   const TempDir dir;
   must(format::convert_file(source, dir / "out", options, {}));
   EXPECT_EQ(source.blocks_read(0, cache::TensorKind::kKeys, 1).size(), 41u);
-  EXPECT_EQ(source.blocks_read(0, cache::TensorKind::kValues, 1).size(), 41u);
+  EXPECT_EQ(source.blocks_read(0, cache::TensorKind::kValues, 2), sample);
+  EXPECT_EQ(source.blocks_read(0, cache::TensorKind::kValues, 1).size(), 41 - sample.size());
   EXPECT_TRUE(read_all(dir / "out") == must(converted_in_memory(file, options)));
 }
 
@@ -298,7 +280,6 @@ TEST(ConvertFileWork, TellsItsProgressInBytesOfTheSourceAndStopsWhenAsked) {
   const ConvertOptions options = must(cache::preset("turbo4"));
   std::uint64_t total = 0;
   for (const SectionInfo& section : info_of(file).sections) total += section.raw_bytes;
-  total += 2 * cache::mean_blocks(kLong).size() * (256 * 32 * sizeof(std::uint16_t));
 
   std::vector<std::uint64_t> seen;
   must(converted_by_file(file, options, {}, [&](std::uint64_t done, std::uint64_t whole) {

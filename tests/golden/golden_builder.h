@@ -131,10 +131,10 @@ class GoldenBuilder {
     };
     cache::KvCodec codec = must(cache::make_codec(plan, order, shape, dense.dtype, tables));
     std::vector<cache::FullBlock> sample;
-    for (const std::int64_t block : codec.blocks_to_fit(plan.outlier_policy, n_tokens, begin)) {
+    for (const std::int64_t block : cache::fit_blocks(cache::Fit::kPrompt, n_tokens, begin)) {
       sample.push_back(full(block));
     }
-    if (!sample.empty()) codec.fit(sample, plan.outlier_policy, 1);
+    if (!sample.empty()) codec.fit(sample, 1);
     cache::TurboSide turbo{codec, {}, {dense.dtype, {}}};
     turbo.packed.resize(static_cast<std::size_t>(n_tokens / cache::kTokenBlock));
     for (auto i = begin / cache::kTokenBlock; i < n_tokens / cache::kTokenBlock; ++i) {
@@ -174,7 +174,7 @@ class GoldenBuilder {
     }
     std::size_t n_packed = full.size();
     if (choice.keep_full_tail && n_packed == dense.blocks.size() && n_packed > 0) --n_packed;
-    if (n_packed > 0) turbo.codec.fit(full, choice.plan.outlier_policy, 1);
+    if (n_packed > 0) turbo.codec.fit(full, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
       turbo.packed.push_back(cache::make_turbo_block(turbo.codec, full[i].index,
                                                      must(turbo.codec.encode(full[i], 1))));

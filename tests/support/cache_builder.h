@@ -239,7 +239,7 @@ class CacheBuilder {
     if (plan.dense) return dense;
     cache::TurboSide side{
         must(cache::make_codec(plan, order, shape, dtype, cache_.identity.rope)), {}, {dtype, {}}};
-    pack(side, shape, std::move(dense), plan.outlier_policy);
+    pack(side, shape, std::move(dense));
     return side;
   }
 
@@ -268,15 +268,14 @@ class CacheBuilder {
   }
 
   // Packs the full blocks of `dense`, but for a full last one that is to be kept.
-  void pack(cache::TurboSide& side, cache::HeadShape shape, cache::DenseSide dense,
-            cache::OutlierPolicy policy) const {
+  void pack(cache::TurboSide& side, cache::HeadShape shape, cache::DenseSide dense) const {
     std::vector<cache::FullBlock> full;
     for (std::int64_t i = 0; i < cache_.n_tokens() / cache::kTokenBlock; ++i) {
       full.push_back({shape, dense.dtype, i, dense.blocks[static_cast<std::size_t>(i)]});
     }
     std::size_t n_packed = full.size();
     if (keep_full_tail_ && n_packed == dense.blocks.size() && n_packed > 0) --n_packed;
-    if (n_packed > 0) side.codec.fit(full, policy, 1);
+    if (n_packed > 0) side.codec.fit(full, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
       side.packed.push_back(
           cache::make_turbo_block(side.codec, full[i].index, must(side.codec.encode(full[i], 1))));

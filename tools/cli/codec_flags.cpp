@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/common_flags.h"
 #include "tqcache/cache/codec_words.h"
 #include "tqcache/error.h"
 #include "tqcache/quantize.h"
@@ -110,9 +111,6 @@ class SideFlagAdder {
     add("outlier-high-bits", side.outlier_high_bits,
         "With --mode mixed: bits of the outlier channels", "B");
     add("regular-bits", side.regular_bits, "With --mode mixed: bits of the other channels", "B");
-    add_word("outlier-policy", side.outlier_policy, cache::kOutlierPolicyWords,
-             "With --mode mixed: pick outliers by their variance in the first block "
-             "(calibration_variance) or in all tokens (rolling_variance)");
     add("group-size", side.group_size, "With --mode affine: channels per group, 32, 64 or 128",
         "N");
     add("sink-tokens", side.sink_tokens,
@@ -176,7 +174,6 @@ class SideChoices {
         {side.outlier_channels.has_value(), "outlier-channels"},
         {side.outlier_high_bits.has_value(), "outlier-high-bits"},
         {side.regular_bits.has_value(), "regular-bits"},
-        {side.outlier_policy.has_value(), "outlier-policy"},
         {side.group_size.has_value(), "group-size"},
         {side.sink_tokens.has_value(), "sink-tokens"},
         {side.center.has_value(), "center"}};
@@ -269,23 +266,19 @@ Result<void> apply_prod(const SideChoices& flags, codec::CodecSpec& spec) {
                                  flags.get(&SideFlags::mode, "mode").flag));
 }
 
-Result<void> apply_mixed(const SideChoices& flags, cache::SidePlan& plan) {
-  codec::CodecSpec& spec = plan.codec;
+Result<void> apply_mixed(const SideChoices& flags, codec::CodecSpec& spec) {
   const auto channels = flags.get(&SideFlags::outlier_channels, "outlier-channels");
   const auto high = flags.get(&SideFlags::outlier_high_bits, "outlier-high-bits");
   const auto regular = flags.get(&SideFlags::regular_bits, "regular-bits");
-  const auto policy = flags.get(&SideFlags::outlier_policy, "outlier-policy");
   TQC_TRY(check_mode(channels, Mode::kMixed, spec.mode));
   TQC_TRY(check_mode(high, Mode::kMixed, spec.mode));
   TQC_TRY(check_mode(regular, Mode::kMixed, spec.mode));
-  TQC_TRY(check_mode(policy, Mode::kMixed, spec.mode));
   TQC_TRY(check_range(channels, 0, codec::kMaxHeadDim));
   TQC_TRY(check_range(high, codec::kMinBits, codec::kMaxBits));
   TQC_TRY(check_range(regular, codec::kMinBits, codec::kMaxBits));
   if (channels) spec.outlier_channels = *channels;
   if (high) spec.outlier_bits = *high;
   if (regular) spec.bits = *regular;
-  if (policy) plan.outlier_policy = value_of(cache::kOutlierPolicyWords, *policy);
   if (spec.mode != Mode::kMixed || spec.outlier_bits > spec.bits) return {};
   return usage_error(fmt::format("{} {} is not above {} {}", high.flag, spec.outlier_bits,
                                  regular.flag, spec.bits));
@@ -350,7 +343,7 @@ Result<void> apply(const SideChoices& flags, cache::SidePlan& plan) {
   TQC_TRY(apply_bits(flags, plan.codec));
   TQC_TRY(apply_turn(flags, plan.codec));
   TQC_TRY(apply_prod(flags, plan.codec));
-  TQC_TRY(apply_mixed(flags, plan));
+  TQC_TRY(apply_mixed(flags, plan.codec));
   TQC_TRY(apply_affine(flags, plan.codec));
   apply_usual_scale(flags, plan.codec);
   return apply_surroundings(flags, plan);
@@ -416,15 +409,22 @@ void add_codec_flags(FlagSet& app, CodecFlags& flags) {
       ->one_of(words_of(cache::kWindowWords))
       ->group(kBoth)
       ->show_default();
+  app.add("--fit", flags.fit,
+          "Tokens that the means are taken of: first (the first 256: prompts that begin alike can "
+          "share blocks) or prompt (up to 8,192 of the whole prompt)")
+      ->type_name("WORD")
+      ->one_of(words_of(cache::kFitWords))
+      ->group(kBoth)
+      ->show_default();
   SideFlagAdder(app, "key-").add_all(flags.keys);
   SideFlagAdder(app, "value-").add_all(flags.values);
-  Flag* const quality =
-      app.add("--quality", flags.quality,
-              "Goal instead of settings: high (6 bits for keys, 5 for values), balanced (4 bits, the "
-              "default) or small (3 bits)")
-          ->one_of(strings_of(cache::quality_words()))
-          ->type_name("WORD")
-          ->group(kBoth);
+  Flag* const quality = app.add("--quality", flags.quality,
+                                "Goal instead of settings: high (6 bits for keys, 5 for values), "
+                                "balanced (4 bits, the "
+                                "default) or small (3 bits)")
+                            ->one_of(strings_of(cache::quality_words()))
+                            ->type_name("WORD")
+                            ->group(kBoth);
   exclude_others(app, first, quality);
   Flag* const all = app.add("--config", flags.configuration,
                             "All settings in one word, as eval takes them: "
@@ -450,6 +450,7 @@ Result<cache::ConvertOptions> convert_options(const CodecFlags& flags) {
   TQC_TRY(apply(SideChoices(flags.both, flags.values, "value-"), options.values));
   TQC_TRY_ASSIGN(options.boundary, parse_boundary(flags.boundary_layers));
   options.windows = value_of(cache::kWindowWords, flags.windows);
+  options.fit = value_of(cache::kFitWords, flags.fit);
   // Who asks for no number of bits does not insist on heads that are too small for any.
   const bool is_asked = flags.preset || flags.both.bits || flags.keys.bits || flags.values.bits;
   options.keys.keep_small_heads = options.values.keep_small_heads = !is_asked;

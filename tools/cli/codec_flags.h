@@ -19,7 +19,7 @@ namespace tqcache::cli {
 
 // Flags for K, for V, or for both. Absent: as in the preset.
 struct SideFlags {
-  std::optional<int> bits;  // 16: dense; also absent if the number is not whole
+  std::optional<int> bits;           // 16: dense; also absent if the number is not whole
   std::optional<double> exact_bits;  // as given
   std::optional<std::string> mode;
   std::optional<std::string> scale;
@@ -30,7 +30,6 @@ struct SideFlags {
   std::optional<int> outlier_channels;
   std::optional<int> outlier_high_bits;
   std::optional<int> regular_bits;
-  std::optional<std::string> outlier_policy;
   std::optional<int> group_size;
   std::optional<std::int64_t> sink_tokens;
   std::optional<std::string> center;
@@ -41,8 +40,9 @@ struct CodecFlags {
   std::optional<std::string> quality;        // tqcache/quantize.h; likewise
   std::optional<std::string> preset;         // the other flags change its settings; if absent those
                                              // of quality("balanced")
-  std::string boundary_layers;  // "N" or "N:BITS"; empty: no boundary layers
+  std::string boundary_layers;               // "N" or "N:BITS"; empty: no boundary layers
   std::string windows{cache::word_of(cache::kWindowWords, cache::WindowForm::kAsTheyAre)};
+  std::string fit{cache::word_of(cache::kFitWords, cache::Fit::kFirstBlock)};
   SideFlags both;
   SideFlags keys;
   SideFlags values;

@@ -359,6 +359,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
 bool same_bits(const codec::TransformMatrix& a, const codec::TransformMatrix& b);
 bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b);
 bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b);
+bool same_bits(const QuantSpec& a, const QuantSpec& b);
 
 // Whether both are quantized in the same way: codec, centering and sink tokens. Means, outlier
 // channels and transforms depend on the values and are ignored.

@@ -4,7 +4,7 @@
 //
 //   TQC_TRY_ASSIGN(auto codec,
 //                  KvCodec::make(layer.k, layer.shape, codec::BlockOrder::kKeys, rope));
-//   codec.fit(blocks, OutlierPolicy::kCalibrationVariance, n_threads);  // new caches only
+//   codec.fit(blocks, n_threads);  // new caches only
 //   TQC_TRY_ASSIGN(const auto packed, codec.encode(block, n_threads));
 //   const AlignedBytes values = codec.decode_block(packed.view(), block.index, kTokenBlock);
 //
@@ -56,13 +56,6 @@ struct PackedLayout {
 //           validate_shape(shape).
 PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
                            std::int64_t block);
-
-// The token blocks from which outlier channels are chosen. A cache that grows from empty has one
-// block when it is first quantized, so both values then mean the same.
-enum class OutlierPolicy : std::uint8_t {
-  kCalibrationVariance,  // the first token block
-  kRollingVariance       // the blocks from which the mean is computed: mean_blocks()
-};
 
 // Tables that the codecs of one cache share: transforms, codebooks and RoPE angles. Layers with
 // equal descriptions share one set.
@@ -117,18 +110,12 @@ class KvCodec {
   bool must_keep_decoded() const;
 
   // Computes those of mean, outlier channels and transforms that are not fixed yet: the mean and
-  // the transforms from all blocks, outlier channels as the policy says.
+  // the transforms from all blocks, outlier channels from the first one.
   //
   // Requires: full blocks in ascending order, at least one; the first token block is among them if
   //           there are sink tokens.
   // Bytes:    identical on every CPU and for any number of threads.
-  void fit(std::span<const FullBlock> blocks, OutlierPolicy policy, unsigned n_threads);
-
-  // The full token blocks that fit() needs from a cache of `n_tokens`, ascending: those from which
-  // the mean is computed (mean_blocks()), only the first of them, or an empty list. `begin`: the
-  // first token in a window.
-  std::vector<std::int64_t> blocks_to_fit(OutlierPolicy policy, std::int64_t n_tokens,
-                                          std::int64_t begin = 0) const;
+  void fit(std::span<const FullBlock> blocks, unsigned n_threads);
 
   // The layout of token block `block`. Valid while this codec or a copy of it exists.
   const PackedLayout& layout(std::int64_t block) const;

@@ -30,8 +30,7 @@ struct SidePlan {
   // head_dim comes from the layer. In mode mixed, outlier_channels 0 means a quarter of head_dim.
   codec::CodecSpec codec = {};
   Centering center =
-      Centering::kPreRope;  // key_centering() and value_centering() give the effective value
-  OutlierPolicy outlier_policy = OutlierPolicy::kCalibrationVariance;
+      Centering::kPreRope;   // key_centering() and value_centering() give the effective value
   std::int64_t n_sinks = 0;  // first tokens that stay dense, 0 to kTokenBlock
   // Mode trellis: use transforms fitted to the vectors instead of a rotation.
   bool fit_transforms = false;
@@ -71,6 +70,21 @@ enum class WindowForm {
   kTurboCentered,  // the same, with centered keys: for models with one RoPE
 };
 
+// The full token blocks that the means and transforms of codecs are fitted to.
+enum class Fit : std::uint8_t {
+  // The first one. Prompts can share token blocks only from the first one on; so all that can share
+  // any have the same codecs, however they were converted, and their blocks the same bytes.
+  kFirstBlock,
+  // At most 32 of the whole prompt, evenly spread. Slightly smaller errors
+  // (docs/explain/quality.md,
+  // "Means") for a cache that no other prompt shares.
+  kPrompt,
+};
+
+// The blocks, ascending; empty if none is full. In a sliding window that begins with token `begin`
+// only those that lie in it, or, if there are none, the full one in which it begins.
+std::vector<std::int64_t> fit_blocks(Fit fit, std::int64_t n_tokens, std::int64_t begin = 0);
+
 struct ConvertOptions {
   SidePlan keys = {};
   SidePlan values = {};
@@ -80,6 +94,7 @@ struct ConvertOptions {
   bool keep_all = false;
   StepWeights weights = {};
   WindowForm windows = WindowForm::kAsTheyAre;  // windows with keep > 0 are never quantized
+  Fit fit = Fit::kFirstBlock;
 };
 
 // What convert() does with each layer: [n_layers, 2], keys before values. Tensors that stay as they
@@ -153,10 +168,12 @@ std::vector<std::string_view> quality_words();
 //   boundary=N[:BITS]   N layers at each end get mode mse with BITS bits; default 8
 //   windows=WORD        sliding windows: keep (unchanged), turbo, or turbo:center: with centered
 //                       keys as well (WindowForm)
+//   fit=WORD            first: codecs are fitted to the first token block; prompt: to 32 blocks of
+//                       the whole prompt (Fit)
 //   sink=N              number of first tokens that stay dense
 //   center=WORD         none, post-rope, pre-rope
-//   rotation=WORD, rounds=N, seed=N, scale=WORD, residual=WORD (of mode prod), outliers=WORD (of
-//   mode mixed)         as the flags of `tqcache convert`
+//   rotation=WORD, rounds=N, seed=N, scale=WORD, residual=WORD (of mode prod)
+//                       as the flags of `tqcache convert`
 //
 // A preset may be followed by items that change it: turbo4,sink=4,center=none. Without a preset the
 // items change the default one. k= and v= replace the settings of K or V by the mode's defaults;
@@ -198,20 +215,31 @@ std::string configuration_text(const ConvertOptions& options);
 // and sink tokens are the requested ones, and is rejected otherwise: quantizing again would add
 // both errors.
 //
-// The mean of K or V is computed over mean_blocks(), outlier channels over the blocks that the
-// policy names. These token blocks are read here, and again when they are quantized. Without a full
-// block, mean and outlier channels are fixed when the first block becomes full.
+// Codecs are fitted to the blocks that options.fit names. With Fit::kFirstBlock each block is read
+// once; with Fit::kPrompt the fitted ones are read twice. Without a full block, codecs are fitted
+// when the first block becomes full.
 //
-// Memory:   the token blocks that the mean of one K or V is computed over (at most 32), and sliding
-//           windows that are quantized, in packed form.
+// Memory:   the blocks that K or V of one layer is fitted to (Fit::kPrompt: at most 32); in packed
+//           form, the first block of every layer, and sliding windows that are quantized.
 // Progress: bytes of the blocks that are read here.
-// Errors:   as plan_layers(); those of the source; kTooLarge (windows); kInterrupted. Reading a
-//           block: kCorrupt (a value that is not finite), kUnsupported (a value whose scale exceeds
-//           f16); the message names layer, K or V, token block, head and token.
+// Errors:   as plan_layers(); those of the source; kTooLarge (windows); kInterrupted. Here or when
+//           a block is read: kCorrupt (a value that is not finite), kUnsupported (a value whose
+//           scale exceeds f16); the message names layer, K or V, token block, head and token.
 // Bytes:    identical on every CPU and for any number of threads.
 Result<std::shared_ptr<const CacheReader>> quantize(std::shared_ptr<const CacheReader> source,
                                                     const ConvertOptions& options,
                                                     const Progress& progress = {});
+
+// The same with known codecs: those of `like`, layer by layer, as of a stored prompt that begins
+// with the same tokens. Values that were quantized before keep the codec that they came with in
+// this way. Codecs that are not fixed are fitted to the first full block.
+//
+// Errors: those of the source; kInvalidArgument (other layers; K or V already quantized with
+// another
+//         codec); kCorrupt, kUnsupported as KvCodec::make(). Reading a block: as above.
+Result<std::shared_ptr<const CacheReader>> quantize_like(std::shared_ptr<const CacheReader> source,
+                                                         const std::vector<LayerDesc>& like,
+                                                         unsigned n_threads = 0);
 
 // The same for a cache in memory, layer by layer: the memory of a dense layer is released when the
 // layer is quantized.

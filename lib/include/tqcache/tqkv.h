@@ -326,16 +326,13 @@ Result<CompactReport> rekey_file(const std::filesystem::path& path, const KeyRin
 // (ReadOptions::first_tokens).
 //
 // Every section is compared with its SHA-256: the result is made of what the content digest names.
-// Reads some token blocks of K and V of every layer twice: once for the mean and the outlier
-// channels (cache::mean_blocks()), and once to quantize them. `source` may be the file that `path`
-// replaces (write.overwrite): it is replaced at the end. write.keys also decrypt `source`.
-// options.n_threads is used,
-// write.n_threads is ignored.
+// Reads every token block once; with Fit::kPrompt those that codecs are fitted to are read twice.
+// `source` may be the file that `path` replaces (write.overwrite): it is replaced at the end.
+// write.keys also decrypt `source`. options.n_threads is used, write.n_threads is ignored.
 //
-// Memory:   the token blocks that the mean of one K or V is computed over (at most 32), then
-//           write.window_bytes and one token block per thread; sliding windows that are quantized,
-//           in packed form; when `path` is a stream (/dev/stdout), also the whole file.
-// Progress: bytes of the source before compression; blocks that are read twice count twice.
+// Memory:   that of cache::quantize(), then write.window_bytes and one token block per thread; when
+//           `path` is a stream (/dev/stdout), also the whole file.
+// Progress: bytes of the source before compression.
 // Errors:   as read_cache(), but max_payload_bytes applies to each section, and to all sliding
 //           windows that are quantized together; as cache::convert(), first for these windows and
 //           then in the order of the file's sections; as write_cache_file(). kInterrupted.
@@ -375,7 +372,8 @@ inline constexpr double kMinArchiveMse = 0.0001;
 inline constexpr double kMaxArchiveMse = 0.5;
 
 // The same options with the steps of keys and values set. Both get one step, which is multiplied by
-// the weights of the layers.
+// the weights of the layers. `fit` becomes Fit::kPrompt: transforms need more vectors than one
+// block has, and no other prompt shares the blocks of an archive.
 //
 // Reads at most 32 token blocks of each K or V that is quantized, one after another.
 // Requires: both plans are of mode trellis, or dense, or keep quantized data.

@@ -12,9 +12,6 @@
 namespace tqcache::cache {
 namespace {
 
-// With 8,192 tokens the mean is off by 1% of the standard deviation: 1e-4 of the residual energy.
-constexpr std::int64_t kMostMeanBlocks = 32;
-
 const RopeTable* table_of(const Mean& mean) {
   return mean.kind == Centering::kPreRope ? mean.rope.get() : nullptr;
 }
@@ -68,17 +65,6 @@ bool operator==(const Mean& a, const Mean& b) {
   const RopeTable* of_b = table_of(b);
   if (a.kind != b.kind || a.values != b.values) return false;
   return of_a == of_b || (of_a != nullptr && of_b != nullptr && of_a->rope() == of_b->rope());
-}
-
-std::vector<std::int64_t> mean_blocks(std::int64_t n_tokens, std::int64_t begin) {
-  const std::int64_t n_full = n_tokens / kTokenBlock;
-  const std::int64_t first_whole = block_count(begin);
-  const std::int64_t first = first_whole < n_full ? first_whole : begin / kTokenBlock;
-  const std::int64_t n_blocks = std::max<std::int64_t>(n_full - first, 0);
-  std::vector<std::int64_t> blocks(to_size(std::min(n_blocks, kMostMeanBlocks)));
-  const auto n = static_cast<std::int64_t>(blocks.size());
-  for (std::int64_t i = 0; i < n; ++i) blocks[to_size(i)] = first + i * n_blocks / n;
-  return blocks;
 }
 
 AlignedFloats compute_mean(std::span<const FullBlock> blocks, std::int64_t n_sinks,

@@ -48,14 +48,6 @@ inline std::span<const float> mean_of_head(const Mean& mean, HeadShape shape,
   return std::span(mean.values).subspan(static_cast<std::size_t>(kv_head) * head_dim, head_dim);
 }
 
-// The token blocks that the mean of n_tokens tokens is computed over, ascending: all full ones if
-// there are no more than 32, otherwise 32 of them, evenly spread and including the first. So
-// streaming a cache reads only a bounded part of it twice.
-//
-// In a sliding window that begins with token `begin`, the full blocks inside the window; if there
-// are none, the full block in which it begins.
-std::vector<std::int64_t> mean_blocks(std::int64_t n_tokens, std::int64_t begin = 0);
-
 // The mean of the tokens in some full blocks of K or V, without the first `n_sinks` tokens and
 // those that a window has left.
 //

@@ -40,16 +40,16 @@ inline constexpr auto kResidualWords = std::to_array<Word<codec::TransformKind>>
     {"gaussian", codec::TransformKind::kGaussian},
     {"orthogonal", codec::TransformKind::kDenseQr},
 });
-inline constexpr auto kOutlierPolicyWords = std::to_array<Word<OutlierPolicy>>({
-    {"calibration_variance", OutlierPolicy::kCalibrationVariance},
-    {"rolling_variance", OutlierPolicy::kRollingVariance},
-});
 inline constexpr auto kCenteringWords = std::to_array<Word<Centering>>({
     {"pre-rope", Centering::kPreRope},
     {"post-rope", Centering::kPostRope},
     {"none", Centering::kNone},
 });
 
+inline constexpr auto kFitWords = std::to_array<Word<Fit>>({
+    {"first", Fit::kFirstBlock},
+    {"prompt", Fit::kPrompt},
+});
 inline constexpr auto kWindowWords = std::to_array<Word<WindowForm>>({
     {"keep", WindowForm::kAsTheyAre},
     {"turbo", WindowForm::kTurbo},

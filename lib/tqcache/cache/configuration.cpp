@@ -88,7 +88,13 @@ Result<WindowForm> parse_windows(std::string_view value) {
   return invalid(std::string(value) + " is none of " + all_words(kWindowWords));
 }
 
-// Applies the items k, v, boundary and windows. False: another item.
+Result<Fit> parse_fit(std::string_view value) {
+  const auto fit = find_word(kFitWords, value);
+  if (fit) return *fit;
+  return invalid(std::string(value) + " is none of " + all_words(kFitWords));
+}
+
+// Applies the items k, v, boundary, windows and fit. False: another item.
 Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
   if (item.scope != Scope::kBoth) return false;
   if (item.name == "k") {
@@ -99,6 +105,8 @@ Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
     TQC_TRY_ASSIGN(options.boundary, parse_boundary(item.value));
   } else if (item.name == "windows") {
     TQC_TRY_ASSIGN(options.windows, parse_windows(item.value));
+  } else if (item.name == "fit") {
+    TQC_TRY_ASSIGN(options.fit, parse_fit(item.value));
   } else {
     return false;
   }
@@ -248,6 +256,9 @@ std::string text_from(std::string_view name, const ConvertOptions& base,
   }
   if (options.windows != WindowForm::kAsTheyAre) {
     items.push_back("windows=" + std::string(word_of(kWindowWords, options.windows)));
+  }
+  if (options.fit != base.fit) {
+    items.push_back("fit=" + std::string(word_of(kFitWords, options.fit)));
   }
   for (const SideItem& item : side_items()) {
     add_side_item(item, {keys, values}, {options.keys, options.values}, items);

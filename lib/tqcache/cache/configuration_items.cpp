@@ -126,7 +126,6 @@ bool turns(const SidePlan& plan) {
   return !plan.dense && plan.codec.mode != Mode::kAffine && !plan.fit_transforms;
 }
 bool is_prod(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kProd; }
-bool is_mixed(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kMixed; }
 
 // Sets `field` to the value for a word.
 template <class Table, class Value>
@@ -190,13 +189,6 @@ constexpr auto kSideItems = std::to_array<SideItem>({
      },
      [](const SidePlan& plan) {
        return std::string(word_of(kResidualWords, plan.codec.residual));
-     }},
-    {"outliers", is_mixed,
-     [](std::string_view value, SidePlan& plan) {
-       return set_word(kOutlierPolicyWords, value, plan.outlier_policy);
-     },
-     [](const SidePlan& plan) {
-       return std::string(word_of(kOutlierPolicyWords, plan.outlier_policy));
      }},
 });
 

@@ -132,6 +132,12 @@ bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::P
       a, b, [](const codec::PartSpec& x, const codec::PartSpec& y) { return same_bits(x, y); });
 }
 
+bool same_bits(const QuantSpec& a, const QuantSpec& b) {
+  return a.mode == b.mode && same_bits(a.parts, b.parts) && a.centering == b.centering &&
+         same_bits(a.mean, b.mean) && a.outliers == b.outliers && a.n_sinks == b.n_sinks &&
+         a.transforms == b.transforms;
+}
+
 bool same_form(const TensorDesc& a, const TensorDesc& b) {
   if (a.dtype != b.dtype || is_quantized(a) != is_quantized(b)) return false;
   if (!is_quantized(a)) return true;
@@ -140,21 +146,16 @@ bool same_form(const TensorDesc& a, const TensorDesc& b) {
 }
 
 bool same_form(const LayerDesc& a, const LayerDesc& b) {
-  return std::visit(
-      Overload{[](const AttentionDesc& x, const AttentionDesc& y) {
-    return same_attention(x, y); },
-               [](const WindowDesc& x, const WindowDesc& y) {
-    return x.window == y.window && same_attention(x.attention, y.attention);
-               },
-               [](const StateDesc& x, const StateDesc& y) {
-    return std::ranges::equal(x.arrays, y.arrays, same_named);
-               },
-               []<class X, class Y>(const X&, const Y&) requires(!std::is_same_v<X, Y>) {
-                 return false;
-}
-}  // namespace tqcache::cache
-,
-      a, b);
+  if (a.index() != b.index()) return false;
+  if (const auto* attention = std::get_if<AttentionDesc>(&a)) {
+    return same_attention(*attention, std::get<AttentionDesc>(b));
+  }
+  if (const auto* window = std::get_if<WindowDesc>(&a)) {
+    const auto& other = std::get<WindowDesc>(b);
+    return window->window == other.window && same_attention(window->attention, other.attention);
+  }
+  return std::ranges::equal(std::get<StateDesc>(a).arrays, std::get<StateDesc>(b).arrays,
+                            same_named);
 }
 
 }  // namespace tqcache::cache

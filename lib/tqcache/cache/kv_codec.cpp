@@ -320,7 +320,7 @@ bool KvCodec::is_fixed() const {
 
 bool KvCodec::must_keep_decoded() const { return state_->is_transformed_before_rope(); }
 
-void KvCodec::fit(std::span<const FullBlock> blocks, OutlierPolicy policy, unsigned n_threads) {
+void KvCodec::fit(std::span<const FullBlock> blocks, unsigned n_threads) {
   if (is_fixed()) return;
   State next = *state_;
   assert(!blocks.empty() && (next.n_sinks == 0 || blocks.front().index == 0));
@@ -331,21 +331,10 @@ void KvCodec::fit(std::span<const FullBlock> blocks, OutlierPolicy policy, unsig
     next.transforms = fit_head_transforms(blocks, next.n_sinks, next.mean, n_threads);
   }
   if (!next.outliers.is_fixed()) {
-    const auto deciding = policy == OutlierPolicy::kCalibrationVariance ? blocks.first(1) : blocks;
-    next.outliers =
-        choose_outliers(deciding, next.n_sinks, next.mean, next.outliers.n_channels, n_threads);
+    next.outliers = choose_outliers(blocks.front(), next.n_sinks, next.mean,
+                                    next.outliers.n_channels, n_threads);
   }
   *this = KvCodec(std::move(next));
-}
-
-std::vector<std::int64_t> KvCodec::blocks_to_fit(OutlierPolicy policy, std::int64_t n_tokens,
-                                                 std::int64_t begin) const {
-  if (is_fixed()) return {};
-  std::vector<std::int64_t> blocks = mean_blocks(n_tokens, begin);
-  const bool first_decides = state_->mean.is_fixed() && state_->transforms.is_fixed() &&
-                             policy == OutlierPolicy::kCalibrationVariance;
-  if (first_decides && !blocks.empty()) return {blocks.front()};
-  return blocks;
 }
 
 const PackedLayout& KvCodec::layout(std::int64_t block) const { return state_->layout_of(block); }

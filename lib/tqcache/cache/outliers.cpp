@@ -23,18 +23,15 @@ void add_squares(std::span<const float> rows, std::span<float> sum) {
 }
 
 // The energy of each component of one kv head's vectors, after subtracting the mean.
-std::vector<double> energies(std::span<const FullBlock> blocks, std::int64_t n_sinks,
-                             const Mean& mean, std::int64_t kv_head) {
-  const HeadShape shape = blocks.front().shape;
-  std::vector<double> sum(to_size(shape.head_dim));
-  for (const FullBlock& block : blocks) {
-    const BlockMean in_block(mean, shape, block.index, kv_head);
-    const Pieces pieces{block, kv_head, uncoded_tokens(block, n_sinks)};
-    add_pieces(pieces, in_block.center(kv_head), sum,
-               [](std::int64_t, std::span<const float> rows, std::span<float> of_piece) {
-                 add_squares(rows, of_piece);
-               });
-  }
+std::vector<double> energies(const FullBlock& block, std::int64_t n_sinks, const Mean& mean,
+                             std::int64_t kv_head) {
+  std::vector<double> sum(to_size(block.shape.head_dim));
+  const BlockMean in_block(mean, block.shape, block.index, kv_head);
+  const Pieces pieces{block, kv_head, uncoded_tokens(block, n_sinks)};
+  add_pieces(pieces, in_block.center(kv_head), sum,
+             [](std::int64_t, std::span<const float> rows, std::span<float> of_piece) {
+               add_squares(rows, of_piece);
+             });
   return sum;
 }
 
@@ -83,14 +80,14 @@ Result<Outliers> make_outliers(HeadShape shape, std::size_t n_channels,
   return outliers;
 }
 
-Outliers choose_outliers(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
+Outliers choose_outliers(const FullBlock& block, std::int64_t n_sinks, const Mean& mean,
                          std::size_t n_channels, unsigned n_threads) {
-  const HeadShape shape = blocks.front().shape;
+  const HeadShape shape = block.shape;
   assert(n_channels <= to_size(shape.head_dim) && mean.is_fixed());
   std::vector<std::vector<std::uint16_t>> loud(to_size(shape.n_kv_heads));
   parallel_for(loud.size(), n_threads, [&](std::size_t head) {
     loud[head] =
-        loudest(energies(blocks, n_sinks, mean, static_cast<std::int64_t>(head)), n_channels);
+        loudest(energies(block, n_sinks, mean, static_cast<std::int64_t>(head)), n_channels);
   });
   std::vector<std::uint16_t> all;
   for (const auto& of_head : loud) all.insert(all.end(), of_head.begin(), of_head.end());

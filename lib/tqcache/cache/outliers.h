@@ -38,14 +38,13 @@ struct Outliers {
 Result<Outliers> make_outliers(HeadShape shape, std::size_t n_channels,
                                std::span<const std::uint16_t> loud);
 
-// Chooses them from the tokens in some full blocks of K or V, without the first `n_sinks` tokens.
+// Chooses them from the tokens of a full block of K or V, without the first `n_sinks` tokens.
 //
-// Shapes:   blocks in ascending order, at least one, all of one shape and dtype. If a value is not
-//           finite the choice is meaningless: encoding then reports where.
+// If a value is not finite the choice is meaningless: encoding then reports where.
 // Requires: mean.is_fixed(); the mean is subtracted.
 // Bytes:    identical on every CPU and for any number of threads; equal variances go to the lower
 //           channel.
-Outliers choose_outliers(std::span<const FullBlock> blocks, std::int64_t n_sinks, const Mean& mean,
+Outliers choose_outliers(const FullBlock& block, std::int64_t n_sinks, const Mean& mean,
                          std::size_t n_channels, unsigned n_threads);
 
 }  // namespace tqcache::cache

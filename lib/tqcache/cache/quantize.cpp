@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/cache/checkpoint_views.h"
@@ -24,17 +22,20 @@
 namespace tqcache::cache {
 namespace {
 
-// Blocks that a codec is fitted to and that are packed later are read, decrypted and decompressed
-// once as long as they fit into this much memory.
-constexpr std::uint64_t kMostKeptBytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t kKeptPartOfBudget = 16;  // and into this part of the memory budget
-
 constexpr std::array<TensorKind, 2> kKeysAndValues = {TensorKind::kKeys, TensorKind::kValues};
+
+// Fit::kPrompt: with 8,192 tokens the mean is off by 1% of the standard deviation: 1e-4 of the
+// energy that is left.
+constexpr std::int64_t kMostFittedBlocks = 32;
+
+// The codecs of K and V of each layer, [2 n_layers]; nullopt: the tensor stays as it is.
+using Codecs = std::vector<std::optional<KvCodec>>;
 
 // The inputs of a view of some layers of a cache, besides its source.
 struct Conversion {
-  std::span<const SidePlan> plans;  // [2 n_layers] of the source
+  std::span<const std::optional<KvCodec>> codecs;  // of the source's layers, fixed or not
   KvTables tables;
+  Fit fit = Fit::kFirstBlock;
   unsigned n_threads = 0;
   std::int64_t first_layer = 0;  // number of the source's first layer, for messages
 };
@@ -45,47 +46,58 @@ class Quantized : public CacheReader {
       : source_(std::move(source)),
         index_(source_->blocks()),
         description_(source_->description()),
-        codecs_(2 * description_.layers.size()),
+        codecs_(conversion.codecs.begin(), conversion.codecs.end()),
         n_threads_(conversion.n_threads),
         first_layer_(conversion.first_layer) {}
 
-  // Reads everything that must be known before the first block can be quantized.
+  // Fixes the codecs, for which it reads the blocks that they are fitted to, and packs windows.
   Result<void> prepare(const Conversion& conversion, const Progress& progress) {
-    std::vector<DenseWindow> windows;
+    std::vector<std::size_t> windows;
     std::vector<Tensor> tensors;
     for (std::size_t i = 0; i < description_.layers.size(); ++i) {
-      const std::span<const SidePlan> plans = conversion.plans.subspan(2 * i, 2);
-      if (plans[0].dense && plans[1].dense) continue;
+      if (!codec_of(i, TensorKind::kKeys) && !codec_of(i, TensorKind::kValues)) continue;
       if (is_dense_window(i)) {
-        windows.push_back({i, plans});
+        windows.push_back(i);
         continue;
       }
       for (const TensorKind kind : kKeysAndValues) {
-        const SidePlan& plan = plans[static_cast<std::size_t>(kind)];
-        if (plan.dense) continue;
-        TQC_TRY_ASSIGN(codec_of(i, kind), make_codec_of(i, kind, plan, conversion.tables));
-        tensors.push_back(
-            {i, kind, plan.outlier_policy,
-             codec_of(i, kind)->blocks_to_fit(plan.outlier_policy, n_tokens(), begin_of(i))});
+        std::optional<KvCodec>& codec = codec_of(i, kind);
+        if (!codec) continue;
+        const TensorDesc& tensor = tensor_of(layer_of(i), kind);
+        if (tensor.quant) {
+          TQC_TRY_ASSIGN(codec,
+                         KvCodec::make(tensor, shape_of(i), order_of(kind), conversion.tables));
+        }
+        if (codec->is_fixed()) continue;
+        tensors.push_back({i, kind, fit_blocks(conversion.fit, n_tokens(), begin_of(i))});
+        if (tensors.back().sample.empty()) tensors.pop_back();
       }
     }
 
     std::uint64_t window_bytes = 0, total = 0;
-    for (const DenseWindow& window : windows) window_bytes += bytes_of(window);
+    for (const std::size_t layer : windows) window_bytes += bytes_of_window(layer);
     if (window_bytes > LoadOptions{}.max_bytes) {
       return too_large("windows of " + std::to_string(window_bytes) + " bytes");
     }
     total = window_bytes;
     for (const Tensor& tensor : tensors) total += bytes_of(tensor);
     ProgressCounter counter(progress, total);
-    for (const DenseWindow& window : windows) {
-      TQC_TRY(pack_window(window, conversion.tables));
-      TQC_TRY(counter.add(bytes_of(window)));
+    for (const std::size_t layer : windows) {
+      TQC_TRY(pack_window(layer, conversion.fit));
+      TQC_TRY(counter.add(bytes_of_window(layer)));
     }
-    for (const Tensor& tensor : tensors) {
-      if (tensor.sample.empty()) continue;
-      TQC_TRY(fit(tensor));
-      TQC_TRY(counter.add(bytes_of(tensor)));
+    // Many tensors at once where each needs a single block; else the blocks of one tensor.
+    const std::size_t at_once = conversion.fit == Fit::kPrompt ? 1 : slot_count(n_threads_);
+    for (std::size_t begin = 0; begin < tensors.size(); begin += at_once) {
+      const auto some =
+          std::span(tensors).subspan(begin, std::min(at_once, tensors.size() - begin));
+      std::vector<std::vector<std::pair<BlockKey, SharedBytes>>> packed(some.size());
+      TQC_TRY(parallel_try(some.size(), n_threads_,
+                           [&](std::size_t i) { return fit(some[i], packed[i]); }));
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        for (auto& [key, bytes] : packed[i]) made_blocks_.emplace(key, std::move(bytes));
+        TQC_TRY(counter.add(bytes_of(some[i])));
+      }
     }
     describe_target();
     return {};
@@ -105,8 +117,10 @@ class Quantized : public CacheReader {
   }
 
   Result<SharedBytes> share(std::size_t block) const override {
+    if (const auto made = made_blocks_.find(key_of(blocks_[block])); made != made_blocks_.end()) {
+      return made->second;
+    }
     const std::optional<std::size_t> origin = origins_[block];
-    if (!origin) return window_blocks_.at(key_of(blocks_[block]));
     if (source_->blocks()[*origin].packed == blocks_[block].packed) return source_->share(*origin);
     return pack(*origin);
   }
@@ -117,17 +131,10 @@ class Quantized : public CacheReader {
   }
 
  private:
-  // A dense window that is to be quantized.
-  struct DenseWindow {
-    std::size_t layer;
-    std::span<const SidePlan> plans;  // [2]
-  };
-
-  // K or V in token blocks, to be quantized or already quantized.
+  // K or V in token blocks, whose codec is not fixed yet.
   struct Tensor {
     std::size_t layer;
     TensorKind kind;
-    OutlierPolicy policy;
     std::vector<std::int64_t> sample;  // token blocks that the codec is fitted to
   };
 
@@ -158,16 +165,9 @@ class Quantized : public CacheReader {
                       std::move(error));
   }
 
-  Result<KvCodec> make_codec_of(std::size_t layer, TensorKind kind, const SidePlan& plan,
-                                const KvTables& tables) const {
-    const TensorDesc& tensor = tensor_of(layer_of(layer), kind);
-    if (tensor.quant) return KvCodec::make(tensor, shape_of(layer), order_of(kind), tables);
-    return make_codec(plan, order_of(kind), shape_of(layer), tensor.dtype, tables);
-  }
-
-  std::uint64_t bytes_of(const DenseWindow& window) const {
-    return source_->blocks()[origin_of(window.layer, TensorKind::kArray, 0)].raw_bytes +
-           source_->blocks()[origin_of(window.layer, TensorKind::kArray, 1)].raw_bytes;
+  std::uint64_t bytes_of_window(std::size_t layer) const {
+    return source_->blocks()[origin_of(layer, TensorKind::kArray, 0)].raw_bytes +
+           source_->blocks()[origin_of(layer, TensorKind::kArray, 1)].raw_bytes;
   }
   std::uint64_t bytes_of(const Tensor& tensor) const {
     std::uint64_t bytes = 0;
@@ -183,48 +183,35 @@ class Quantized : public CacheReader {
             tokens_before(begin_of(layer), block)};
   }
 
-  Result<void> fit(const Tensor& tensor) {
+  // Fits the codec of one tensor. A single block is packed at once, so that it is read only once.
+  Result<void> fit(const Tensor& tensor, std::vector<std::pair<BlockKey, SharedBytes>>& packed) {
     std::vector<SharedBytes> raw(tensor.sample.size());
-    const auto origin = [&](std::size_t i) {
-      return origin_of(tensor.layer, tensor.kind, tensor.sample[i]);
-    };
     TQC_TRY(parallel_try(raw.size(), n_threads_, [&](std::size_t i) -> Result<void> {
-      TQC_TRY_ASSIGN(raw[i], source_->share(origin(i)));
+      TQC_TRY_ASSIGN(raw[i],
+                     source_->share(origin_of(tensor.layer, tensor.kind, tensor.sample[i])));
       return {};
     }));
-    for (std::size_t i = 0; i < raw.size(); ++i) keep(origin(i), raw[i]);
     std::vector<FullBlock> sample;
     for (std::size_t i = 0; i < raw.size(); ++i) {
       sample.push_back(full_block(tensor.layer, tensor.kind, tensor.sample[i], raw[i].view()));
     }
-    codec_of(tensor.layer, tensor.kind)->fit(sample, tensor.policy, n_threads_);
-    return {};
-  }
-
-  // Keeps a block that was read for fitting until it is packed, while there is room.
-  void keep(std::size_t origin, const SharedBytes& raw) {
-    const std::uint64_t most =
-        std::min(kMostKeptBytes, memory_budget().bytes() / kKeptPartOfBudget);
-    if (kept_bytes_ + raw.size() > most) return;
-    if (kept_.emplace(origin, raw).second) kept_bytes_ += raw.size();
-  }
-
-  // A block of the source. A kept one is given away: packing it frees it.
-  Result<SharedBytes> share_source(std::size_t origin) const {
-    {
-      const std::lock_guard lock(kept_mutex_);
-      if (auto kept = kept_.extract(origin)) return std::move(kept.mapped());
+    KvCodec& codec = *codec_of(tensor.layer, tensor.kind);
+    codec.fit(sample, n_threads_);
+    if (sample.size() > 1) return {};
+    auto block = codec.encode(sample.front(), n_threads_);
+    if (!block) {
+      return in_block(tensor.layer, tensor.kind, tensor.sample.front(), std::move(block).error());
     }
-    return source_->share(origin);
+    const BlockKey key{static_cast<std::int64_t>(tensor.layer), tensor.kind, tensor.sample.front()};
+    packed.emplace_back(key, *std::move(block));
+    return {};
   }
 
   // Files store a dense window as arrays and a quantized one as token blocks. Windows are short, so
   // these blocks are made at once and kept in memory until they are read.
-  Result<void> pack_window(const DenseWindow& window, const KvTables& tables) {
-    const std::size_t layer = window.layer;
+  Result<void> pack_window(std::size_t layer, Fit fit) {
     const Window size = std::get<WindowDesc>(layer_of(layer)).window;
     for (const TensorKind kind : kKeysAndValues) {
-      const SidePlan& plan = window.plans[static_cast<std::size_t>(kind)];
       const Dtype dtype = tensor_of(layer_of(layer), kind).dtype;
       TQC_TRY_ASSIGN(
           const SharedBytes array,
@@ -234,22 +221,19 @@ class Quantized : public CacheReader {
       const auto full = [&](std::int64_t block) {
         return full_block(layer, kind, block, dense.blocks[to_size(block)]);
       };
-      if (!plan.dense) {
-        TQC_TRY_ASSIGN(KvCodec codec,
-                       make_codec(plan, order_of(kind), shape_of(layer), dtype, tables));
+      std::optional<KvCodec>& codec = codec_of(layer, kind);
+      if (codec && !codec->is_fixed()) {
         std::vector<FullBlock> sample;
-        for (const std::int64_t block :
-             codec.blocks_to_fit(plan.outlier_policy, n_tokens(), begin_of(layer))) {
+        for (const std::int64_t block : fit_blocks(fit, n_tokens(), begin_of(layer))) {
           sample.push_back(full(block));
         }
-        if (!sample.empty()) codec.fit(sample, plan.outlier_policy, n_threads_);
-        codec_of(layer, kind) = std::move(codec);
+        if (!sample.empty()) codec->fit(sample, n_threads_);
       }
       for (std::int64_t block = first_window_block(size, n_tokens());
            block < block_count(n_tokens()); ++block) {
-        SharedBytes& bytes = window_blocks_[{static_cast<std::int64_t>(layer), kind, block}];
+        SharedBytes& bytes = made_blocks_[{static_cast<std::int64_t>(layer), kind, block}];
         const std::int64_t n_valid = tokens_in_block(n_tokens(), block);
-        if (plan.dense || n_valid < kTokenBlock) {
+        if (!codec || n_valid < kTokenBlock) {
           AlignedBytes rows;
           const ByteView valid = first_rows(dense.blocks[to_size(block)], shape_of(layer), dtype,
                                             kTokenBlock, n_valid, rows);
@@ -257,7 +241,7 @@ class Quantized : public CacheReader {
           bytes = SharedBytes(std::move(rows));
           continue;
         }
-        auto packed = codec_of(layer, kind)->encode(full(block), n_threads_);
+        auto packed = codec->encode(full(block), n_threads_);
         if (!packed) return in_block(layer, kind, block, std::move(packed).error());
         bytes = *std::move(packed);
       }
@@ -291,7 +275,7 @@ class Quantized : public CacheReader {
   Result<SharedBytes> pack(std::size_t origin) const {
     const BlockInfo& info = source_->blocks()[origin];
     const auto layer = to_size(info.layer);
-    TQC_TRY_ASSIGN(const SharedBytes raw, share_source(origin));
+    TQC_TRY_ASSIGN(const SharedBytes raw, source_->share(origin));
     const KvCodec& codec = *codecs_[2 * layer + static_cast<std::size_t>(info.side)];
     auto packed = codec.encode(full_block(layer, info.side, info.block, raw.view()), 1);
     if (packed) return packed;
@@ -301,17 +285,66 @@ class Quantized : public CacheReader {
   std::shared_ptr<const CacheReader> source_;
   BlockIndex index_;  // of the source's blocks
   CacheDesc description_;
-  std::vector<std::optional<KvCodec>> codecs_;  // [2 n_layers]; for tensors quantized here
+  Codecs codecs_;
   std::vector<BlockInfo> blocks_;
   std::vector<std::optional<std::size_t>> origins_;  // [n_blocks]: index in the source
-  std::map<BlockKey, SharedBytes> window_blocks_;    // blocks without an origin
-  mutable std::mutex kept_mutex_;                    // for kept_, once blocks are shared
-  mutable std::map<std::size_t, SharedBytes> kept_;  // by index in the source; see keep()
-  std::uint64_t kept_bytes_ = 0;                     // all that were ever kept
+  // Blocks that were packed to prepare: those of windows, and those that codecs were fitted to.
+  std::map<BlockKey, SharedBytes> made_blocks_;
   std::vector<Checkpoint> checkpoints_;
   unsigned n_threads_;
   std::int64_t first_layer_;
 };
+
+// The codecs of these plans, not fixed yet.
+Result<Codecs> planned_codecs(const CacheDesc& cache, std::span<const SidePlan> plans,
+                              KvTables tables) {
+  Codecs codecs(plans.size());
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i].dense) continue;
+    const LayerDesc& layer = cache.layers[i / 2];
+    const TensorKind kind = kKeysAndValues[i % 2];
+    TQC_TRY_ASSIGN(codecs[i], make_codec(plans[i], order_of(kind), attention_of(layer)->shape,
+                                         tensor_of(layer, kind).dtype, tables));
+  }
+  return codecs;
+}
+
+// The codecs of `like`, for the dtypes of the cache.
+Result<Codecs> codecs_like(const CacheDesc& cache, const std::vector<LayerDesc>& like,
+                           KvTables tables) {
+  if (like.size() != cache.layers.size()) {
+    return invalid("the codecs are those of " + std::to_string(like.size()) +
+                   " layers, and the cache has " + std::to_string(cache.layers.size()));
+  }
+  Codecs codecs(2 * like.size());
+  for (std::size_t i = 0; i < codecs.size(); ++i) {
+    const std::size_t layer = i / 2;
+    const TensorKind kind = kKeysAndValues[i % 2];
+    const auto fail = [&](const std::string& what) {
+      return invalid("layer " + std::to_string(layer) +
+                     (kind == TensorKind::kKeys ? " k: " : " v: ") + what);
+    };
+    const AttentionDesc* const from = attention_of(like[layer]);
+    const AttentionDesc* const to = attention_of(cache.layers[layer]);
+    if ((from == nullptr) != (to == nullptr) || (from != nullptr && from->shape != to->shape)) {
+      return fail("the codec is that of another kind or shape of layer");
+    }
+    if (from == nullptr) continue;
+    const TensorDesc& wanted = tensor_of(like[layer], kind);
+    const TensorDesc& tensor = tensor_of(cache.layers[layer], kind);
+    if (!wanted.quant) {
+      if (tensor.quant) return fail("is packed already, and should be dense");
+      continue;
+    }
+    if (tensor.quant && !same_bits(*tensor.quant, *wanted.quant)) {
+      return fail("is packed already, with another codec");
+    }
+    auto made = KvCodec::make({tensor.dtype, wanted.quant}, to->shape, order_of(kind), tables);
+    if (!made) return fail(made.error().message);
+    codecs[i] = *std::move(made);
+  }
+  return codecs;
+}
 
 using ReaderResult = Result<std::shared_ptr<const CacheReader>>;
 
@@ -321,11 +354,11 @@ ReaderResult make_view(std::shared_ptr<const CacheReader> source, const Conversi
   TQC_TRY(view->prepare(conversion, progress));
   if (source->checkpoints().empty()) return ReaderResult(std::move(view));
   // Layers of checkpoints are treated as those of the cache.
-  std::vector<SidePlan> plans;
+  Codecs codecs;
   for (const std::size_t layer : checkpoint_layers(source->description().layers)) {
-    plans.insert(plans.end(), {conversion.plans[2 * layer], conversion.plans[2 * layer + 1]});
+    codecs.insert(codecs.end(), {conversion.codecs[2 * layer], conversion.codecs[2 * layer + 1]});
   }
-  const Conversion of_checkpoints{plans, conversion.tables, conversion.n_threads};
+  const Conversion of_checkpoints{codecs, conversion.tables, conversion.fit, conversion.n_threads};
   const auto make = [&](std::shared_ptr<const CacheReader> state) {
     return make_view(std::move(state), of_checkpoints, {});
   };
@@ -336,19 +369,42 @@ ReaderResult make_view(std::shared_ptr<const CacheReader> source, const Conversi
 
 }  // namespace
 
+std::vector<std::int64_t> fit_blocks(Fit fit, std::int64_t n_tokens, std::int64_t begin) {
+  const std::int64_t n_full = n_tokens / kTokenBlock;
+  const std::int64_t first_whole = block_count(begin);
+  const std::int64_t first = first_whole < n_full ? first_whole : begin / kTokenBlock;
+  const std::int64_t n_blocks = std::max<std::int64_t>(n_full - first, 0);
+  const std::int64_t n_most = fit == Fit::kPrompt ? kMostFittedBlocks : 1;
+  std::vector<std::int64_t> blocks(to_size(std::min(n_blocks, n_most)));
+  const auto n = static_cast<std::int64_t>(blocks.size());
+  for (std::int64_t i = 0; i < n; ++i) blocks[to_size(i)] = first + i * n_blocks / n;
+  return blocks;
+}
+
 ReaderResult quantize(std::shared_ptr<const CacheReader> source, const ConvertOptions& options,
                       const Progress& progress) {
   const CacheDesc& cache = source->description();
+  const KvTables tables(cache.identity.rope);
   TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(cache, options));
-  const Conversion conversion{plans, KvTables(cache.identity.rope), options.n_threads};
-  return make_view(std::move(source), conversion, progress);
+  TQC_TRY_ASSIGN(const Codecs codecs, planned_codecs(cache, plans, tables));
+  return make_view(std::move(source), {codecs, tables, options.fit, options.n_threads}, progress);
+}
+
+ReaderResult quantize_like(std::shared_ptr<const CacheReader> source,
+                           const std::vector<LayerDesc>& like, unsigned n_threads) {
+  const CacheDesc& cache = source->description();
+  const KvTables tables(cache.identity.rope);
+  TQC_TRY_ASSIGN(const Codecs codecs, codecs_like(cache, like, tables));
+  return make_view(std::move(source), {codecs, tables, Fit::kFirstBlock, n_threads}, {});
 }
 
 Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress& progress) {
   TQC_TRY(validate(cache));
   const CacheDesc description = describe(cache);
   TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(description, options));
-  Conversion conversion{{}, KvTables(cache.identity.rope), options.n_threads};
+  const KvTables tables(cache.identity.rope);
+  TQC_TRY_ASSIGN(const Codecs codecs, planned_codecs(description, plans, tables));
+  Conversion conversion{{}, tables, options.fit, options.n_threads};
   const auto plans_of = [&](std::size_t layer) { return std::span(plans).subspan(2 * layer, 2); };
   const auto is_planned = [&](std::size_t layer) {
     return !plans_of(layer)[0].dense || !plans_of(layer)[1].dense;
@@ -369,7 +425,7 @@ Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress
     one->tokens = cache.tokens;
     one->hidden_tokens = cache.hidden_tokens;
     one->layers.push_back(std::move(cache.layers[i]));
-    conversion.plans = plans_of(i);
+    conversion.codecs = std::span(codecs).subspan(2 * i, 2);
     conversion.first_layer = static_cast<std::int64_t>(i);
     TQC_TRY_ASSIGN(const auto view,
                    make_view(reader_of(std::shared_ptr<const Cache>(one)), conversion, {}));

@@ -64,7 +64,7 @@ Result<void> pack_full_tail(Side& side, std::int64_t n_tokens, unsigned n_thread
   const FullBlock block{turbo->codec.shape(), turbo->tail.dtype, index, turbo->tail.blocks.front(),
                         tokens_before(begin, index)};
   KvCodec codec = turbo->codec;
-  codec.fit(std::span(&block, 1), OutlierPolicy::kCalibrationVariance, n_threads);
+  codec.fit(std::span(&block, 1), n_threads);
   auto packed = codec.encode(block, n_threads);
   if (!packed) {
     return in_context("token block " + std::to_string(index), std::move(packed).error());

@@ -119,14 +119,14 @@ class Trials {
 
   Result<void> add(const Candidate& side) {
     const std::int64_t n_tokens = source_.n_tokens();
-    const std::vector<std::int64_t> blocks = cache::mean_blocks(n_tokens);
+    const std::vector<std::int64_t> blocks = cache::fit_blocks(cache::Fit::kPrompt, n_tokens);
     if (blocks.empty()) return {};
     TQC_TRY(read(side, blocks));
     const auto n_full = static_cast<double>(n_tokens / cache::kTokenBlock);
     for (const bool is_mapped : {false, true}) {
       TQC_TRY_ASSIGN(cache::KvCodec codec, make_codec(side, steps_.front(), is_mapped));
       const std::vector<cache::FullBlock> sample = full_blocks(side, codec.dtype(), blocks);
-      codec.fit(sample, side.plan.outlier_policy, n_threads_);
+      codec.fit(sample, n_threads_);
       TQC_TRY(code(side, codec, sample, n_full, is_mapped));
     }
     return {};
@@ -380,9 +380,11 @@ Result<void> try_all(const std::vector<Candidate>& sides, Trials& trials,
 }  // namespace
 
 Result<cache::ConvertOptions> choose_step(const cache::CacheReader& source,
-                                          const cache::ConvertOptions& options,
+                                          const cache::ConvertOptions& settings,
                                           const ArchiveTarget& target, const Progress& progress) {
   TQC_TRY(check_target(target));
+  cache::ConvertOptions options = settings;
+  options.fit = cache::Fit::kPrompt;
   if (options.windows != cache::WindowForm::kAsTheyAre) {
     return invalid("an archive leaves sliding windows as they are");
   }

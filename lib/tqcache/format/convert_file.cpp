@@ -19,17 +19,17 @@ Result<void> convert_into(AtomicFile file, const cache::CacheReader& source,
   const std::vector<cache::BlockInfo> blocks = cache::all_blocks(source);
   TQC_TRY(check_largest(blocks, ReadOptions{}.max_payload_bytes));
   const std::uint64_t source_bytes = cache::total_raw_bytes(blocks);
-  std::uint64_t read_twice = 0;
-  const auto preparing = [&](std::uint64_t done, std::uint64_t total) {
-    read_twice = total;
-    return !progress || progress(done, total + source_bytes);
+  // Fitting the codecs reads little, or blocks that are read again; it can be stopped.
+  const auto fitting = [&](std::uint64_t, std::uint64_t) {
+    return !progress || progress(0, source_bytes);
   };
   const auto writing = [&](std::uint64_t done, std::uint64_t total) {
     const double part = total == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total);
-    const auto of_source = static_cast<std::uint64_t>(part * static_cast<double>(source_bytes));
-    return !progress || progress(read_twice + of_source, read_twice + source_bytes);
+    return !progress ||
+           progress(static_cast<std::uint64_t>(part * static_cast<double>(source_bytes)),
+                    source_bytes);
   };
-  TQC_TRY_ASSIGN(const auto quantized, cache::quantize(cache::borrow(source), options, preparing));
+  TQC_TRY_ASSIGN(const auto quantized, cache::quantize(cache::borrow(source), options, fitting));
   WriteOptions on_all_threads = write;
   on_all_threads.n_threads = options.n_threads;
   TQC_TRY(write_cache(*quantized, file, on_all_threads, writing));

@@ -61,78 +61,6 @@ Result<cache::Identity> sampled_identity(const std::filesystem::path& path,
   return identity;
 }
 
-// Quantizes token block after token block, as a session does: what the codecs learn comes from the
-// first block alone. So prompts that begin alike share their blocks, and a longer prompt shares
-// those of its shorter self. `known`: the layers of a stored prompt that begins with the same
-// block, whose codecs are used then; or empty.
-Result<cache::Cache> quantized_like_a_session(const cache::CacheReader& reader,
-                                              const cache::ConvertOptions& options,
-                                              const std::vector<cache::LayerDesc>& known,
-                                              unsigned n_threads) {
-  TQC_TRY_ASSIGN(cache::Cache dense, cache::load(reader, {.n_threads = n_threads}));
-  cache::Cache empty;
-  empty.identity = dense.identity;
-  for (const cache::Layer& layer : dense.layers) {
-    const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
-    if (attention == nullptr) {
-      return unsupported(
-          "sliding windows and recurrent state are kept with --config lossless only");
-    }
-    empty.layers.emplace_back(cache::AttentionLayer{
-        attention->shape, cache::DenseSide{cache::dense_dtype(attention->k), {}},
-        cache::DenseSide{cache::dense_dtype(attention->v), {}}});
-  }
-  TQC_TRY_ASSIGN(cache::Cache made, cache::convert(std::move(empty), options));
-  if (known.size() == made.layers.size()) {
-    const cache::KvTables tables(dense.identity.rope);
-    for (std::size_t i = 0; i < known.size(); ++i) {
-      const auto* stored = std::get_if<cache::AttentionDesc>(&known[i]);
-      auto* layer = std::get_if<cache::AttentionLayer>(&made.layers[i]);
-      if (stored == nullptr || layer == nullptr) continue;
-      const auto use = [&](const cache::TensorDesc& tensor, codec::BlockOrder order,
-                           cache::Side& side) -> Result<void> {
-        auto* turbo = std::get_if<cache::TurboSide>(&side);
-        if (turbo == nullptr || !tensor.quant) return {};
-        TQC_TRY_ASSIGN(turbo->codec, cache::KvCodec::make(tensor, layer->shape, order, tables));
-        return {};
-      };
-      TQC_TRY(use(stored->k, codec::BlockOrder::kKeys, layer->k));
-      TQC_TRY(use(stored->v, codec::BlockOrder::kValues, layer->v));
-    }
-  }
-  const std::int64_t n_tokens = dense.n_tokens();
-  for (std::size_t i = 0; i < dense.layers.size(); ++i) {
-    const auto& from = std::get<cache::AttentionLayer>(dense.layers[i]);
-    auto& to = std::get<cache::AttentionLayer>(made.layers[i]);
-    const auto copy = [&](const cache::Side& source, cache::Side& target) -> Result<void> {
-      const auto heads = static_cast<std::size_t>(from.shape.n_kv_heads);
-      const auto dim = static_cast<std::size_t>(from.shape.head_dim);
-      std::vector<float> of_head, rows;
-      for (std::int64_t begin = 0; begin < n_tokens; begin += kBlock) {
-        const auto n = static_cast<std::size_t>(std::min(kBlock, n_tokens - begin));
-        rows.resize(n * heads * dim);
-        of_head.resize(n * dim);
-        for (std::size_t head = 0; head < heads; ++head) {
-          cache::read_block(source, from.shape, n_tokens, begin / kBlock,
-                            static_cast<std::int64_t>(head), of_head);
-          for (std::size_t token = 0; token < n; ++token) {
-            std::copy_n(of_head.begin() + static_cast<std::ptrdiff_t>(token * dim), dim,
-                        rows.begin() + static_cast<std::ptrdiff_t>((token * heads + head) * dim));
-          }
-        }
-        TQC_TRY(cache::pack_full_tail(target, begin, n_threads));
-        cache::append(target, from.shape, begin, rows);
-      }
-      return {};
-    };
-    TQC_TRY(copy(from.k, to.k));
-    TQC_TRY(copy(from.v, to.v));
-    dense.layers[i] = cache::AttentionLayer{from.shape, cache::DenseSide{}, cache::DenseSide{}};
-  }
-  made.tokens = std::move(dense.tokens);
-  return made;
-}
-
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -424,14 +352,15 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   longest.settings = &model.settings;
   longest.parts_of_tails = true;
   TQC_TRY_ASSIGN(const store::Prefix before, stored.find(model.identity, kept.tokens, longest));
-  if (form_) {
-    TQC_TRY_ASSIGN(const cache::Cache made,
-                   quantized_like_a_session(*opened.cache, *form_, before.parameters.layers,
-                                            options_.n_threads));
-    TQC_TRY_ASSIGN(report, stored.put_cache(made, "", {}, options));
-  } else {
-    TQC_TRY_ASSIGN(report, stored.put(*opened.cache, "", {}, options));
+  // Values that came from the store keep the codec that they were rounded with.
+  std::shared_ptr<const cache::CacheReader> reader = opened.cache;
+  if (form_ && before.parameters.layers.size() == reader->description().layers.size()) {
+    TQC_TRY_ASSIGN(reader,
+                   cache::quantize_like(reader, before.parameters.layers, options_.n_threads));
+  } else if (form_) {
+    TQC_TRY_ASSIGN(reader, cache::quantize(reader, *form_));
   }
+  TQC_TRY_ASSIGN(report, stored.put(*reader, "", {}, options));
   // The tail of the turn before the last one is not needed any more: the last one's is, by a turn
   // that is asked again.
   if (model.can_cut() && before.snapshot && before.n_tokens < kept.n_tokens) {
@@ -472,14 +401,11 @@ Result<void> PromptKeeper::measure_rounding(const Bound& model, const cache::Cac
                                             const std::filesystem::path& scratch) {
   const std::int64_t n_tokens = std::min<std::int64_t>(slot.n_tokens(), 4 * kBlock);
   TQC_TRY_ASSIGN(const auto first, cache::first_tokens(cache::borrow(slot), n_tokens));
+  std::shared_ptr<const cache::CacheReader> stored = first;
   if (form_) {
-    TQC_TRY_ASSIGN(const cache::Cache made,
-                   quantized_like_a_session(*first, *form_, {}, options_.n_threads));
-    TQC_TRY(interop::export_llama_state(*cache::reader_of(made), model.geometry, scratch,
-                                        export_options(model)));
-  } else {
-    TQC_TRY(interop::export_llama_state(*first, model.geometry, scratch, export_options(model)));
+    TQC_TRY_ASSIGN(stored, cache::quantize(first, *form_));
   }
+  TQC_TRY(interop::export_llama_state(*stored, model.geometry, scratch, export_options(model)));
   TQC_TRY_ASSIGN(std::shared_ptr<const ByteSource> written, open_regular_file(scratch));
   TQC_TRY_ASSIGN(const interop::OpenedCache again, open_slot_file(model, std::move(written)));
   TQC_TRY_ASSIGN(const cache::Cache before, cache::load(*first, {.n_threads = options_.n_threads}));
