@@ -15,6 +15,7 @@
 #include "cli/verb.h"
 #include "reference.h"
 #include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/model/linear/blas.h"
 #include "tqcache/store.h"
 
 namespace tqcache::cli {
@@ -155,9 +156,14 @@ std::string version() {
   for (const codec::Kernels* kernels : codec::all_kernels()) {
     all += (all.empty() ? "" : ", ") + std::string(kernels->name);
   }
+  const Result<void> blas = model::load_blas();
   return fmt::format("tqcache " TQCACHE_VERSION
-                     "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nstores   {}\n",
-                     codec::best_kernels().name, all, fmt::join(store::schemes(), ", "));
+                     "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nblas     {}\nstores   {}\n",
+                     codec::best_kernels().name, all,
+                     blas ? fmt::format("OpenBLAS, {} (OPENBLAS_CORETYPE chooses)",
+                                        model::blas_core())
+                          : blas.error().message,
+                     fmt::join(store::schemes(), ", "));
 }
 
 // The library ignores an unknown name; the program reports it.

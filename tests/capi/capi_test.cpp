@@ -14,6 +14,8 @@
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/eval.h"
 #include "tqcache/file.h"
+#include "tqcache/format/section_reader.h"
+#include "tqcache/quantize.h"
 #include "tqcache/tqcache.h"
 #include "tqcache/tqkv.h"
 
@@ -508,6 +510,70 @@ TEST(Blocks, ShowDamage) {
 }
 
 // --- stores
+
+// The packed token blocks of one layer of a reader: [K or V][block].
+std::array<std::vector<Bytes>, 2> packed_blocks(const cache::CacheReader& reader) {
+  std::array<std::vector<Bytes>, 2> blocks;
+  for (std::size_t i = 0; i < reader.blocks().size(); ++i) {
+    if (!reader.blocks()[i].packed) continue;
+    const SharedBytes block = must(reader.share(i));
+    blocks[static_cast<std::size_t>(reader.blocks()[i].side)].emplace_back(block.view().begin(),
+                                                                           block.view().end());
+  }
+  return blocks;
+}
+
+// Means are those of the first block by every way: a conversion, a store, a tensor alone, and a
+// cache that grows token by token as in a session.
+TEST(CInterface, EveryWayPacksTheSameBytes) {
+  const TempDir dir;
+  CallerLayers layers;
+  const CacheHandle cache = layers.cache();
+  tqcache_convert_options convert = TQCACHE_INIT(tqcache_convert_options);
+  convert.config = "turbo4,sink=4";
+  const std::string path = dir / "a.tqkv";
+  ASSERT_EQ(tqcache_convert(cache.get(), path.c_str(), &convert, nullptr), TQCACHE_OK);
+  const auto file = must(open_file(path));
+  const auto converted = must(format::SectionReader::open(*file));
+  const auto expected = packed_blocks(converted);
+  ASSERT_EQ(expected[0].size(), 2u);
+  ASSERT_EQ(expected[1].size(), 2u);
+
+  tqcache_identity rope = TQCACHE_INIT(tqcache_identity);
+  rope.rope_style = TQCACHE_ROPE_HALF_SPLIT;
+  rope.rope_dims = 64;
+  rope.rope_base = 10000;
+  for (const int which : {TQCACHE_KEYS, TQCACHE_VALUES}) {
+    const tqcache_tensor from =
+        tensor_of(which == TQCACHE_KEYS ? layers.k : layers.v, 2, kTokens, 64);
+    const auto block = made<BytesHandle>([&](auto out, auto error) {
+      return tqcache_encode(&from, which, "mse:4,sink=4", &rope, 1, out, error);
+    });
+    const std::string text = text_of(block.get());
+    const ByteView bytes = std::as_bytes(std::span(text));
+    const auto source = memory_source(Bytes(bytes.begin(), bytes.end()));
+    const auto tensor = static_cast<std::size_t>(which);
+    EXPECT_TRUE(packed_blocks(must(format::SectionReader::open(*source)))[tensor] ==
+                expected[tensor]);
+  }
+
+  cache::Cache growing;
+  growing.identity.rope = converted.description().identity.rope;
+  growing.layers.emplace_back(cache::AttentionLayer{
+      {2, 64}, cache::DenseSide{Dtype::kF32, {}}, cache::DenseSide{Dtype::kF32, {}}});
+  growing = must(
+      cache::convert(std::move(growing), must(cache::parse_configuration(convert.config)).options));
+  auto& attention = std::get<cache::AttentionLayer>(growing.layers[0]);
+  for (std::int64_t token = 0; token < kTokens; ++token) {
+    for (const auto& [side, values] :
+         {std::pair{&attention.k, &layers.k}, std::pair{&attention.v, &layers.v}}) {
+      must(cache::pack_full_tail(*side, token, 1));
+      cache::append(*side, {2, 64}, token, tokens_of(*values, token, 1));
+    }
+  }
+  growing.tokens = layers.tokens;
+  EXPECT_TRUE(packed_blocks(*cache::reader_of(growing)) == expected);
+}
 
 TEST(CInterface, KeepsPromptsInAStore) {
   const TempDir dir;

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <fstream>
+#include <thread>
+
 #include "cli/v1_files.h"
+#include "support/cache_builder.h"
 
 namespace tqcache::test {
 namespace output_test {
@@ -212,6 +216,35 @@ TEST(Pipes, CarryCachesBothWays) {
   EXPECT_THAT(must({"info", "-"}, {.input = converted.out}).out,
               HasSubstr("k turbo 4 bits, centering pre_rope.v1, 4 sink tokens (tail f16)"));
   EXPECT_THAT(must({"verify", "-"}, {.input = converted.out}).out, HasSubstr("standard input: OK"));
+}
+
+// A cache of 216 MB goes through in the memory of a window and of the packed first blocks.
+TEST(Pipes, AreConvertedInBoundedMemory) {
+  const TempDir dir;
+  const std::string dense = (dir / "dense").string(), pipe = (dir / "pipe").string(),
+                    piped = (dir / "piped").string(), packed = (dir / "packed").string();
+  {
+    cache::Cache cache = CacheBuilder(8200).dense({4, 64}).build();
+    const cache::Layer layer = cache.layers.front();
+    while (cache.layers.size() < 24) cache.layers.push_back(layer);
+    test::must(format::write_cache_file(cache, dense, {.compression = format::Compression::kNone}));
+  }
+  ASSERT_GT(std::filesystem::file_size(dense), 200u << 20);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&] {
+    std::ifstream from(dense, std::ios::binary);
+    std::ofstream to(pipe, std::ios::binary);
+    std::vector<char> piece(1 << 20);
+    while (from.read(piece.data(), std::ssize(piece)) || from.gcount() > 0) {
+      to.write(piece.data(), from.gcount());
+    }
+  });
+  const Output output = tqcache({"convert", pipe, "-"}, {.out_path = piped});
+  writer.join();
+  ASSERT_EQ(output.exit_code, 0) << output.err;
+  EXPECT_LT(output.peak_bytes, 160u << 20);
+  must({"convert", dense, packed});
+  EXPECT_TRUE(read_all(piped) == read_all(packed));
 }
 
 TEST(Pipes, CarryThePrompt) {

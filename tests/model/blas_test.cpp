@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -70,6 +72,20 @@ TEST(Blas, ProductsOfSeveralThreadsAreThoseOfOne) {
   if (const auto loaded = load_blas(); !loaded) GTEST_SKIP() << loaded.error().message;
   EXPECT_EQ(count_wrong(transposed_product), 0);
   EXPECT_EQ(count_wrong(added_product), 0);
+}
+
+// A processor of whatever model number gets the kernels of its instruction sets.
+TEST(Blas, TakesTheKernelsOfTheInstructionSets) {
+  EXPECT_STREQ(blas_core_for({}), "");
+  EXPECT_STREQ(blas_core_for({.avx2 = true}), "Haswell");
+  EXPECT_STREQ(blas_core_for({.avx2 = true, .avx512 = true}), "SkylakeX");
+#if !TQCACHE_IS_BLAS_LINKED
+  if (const auto loaded = load_blas(); !loaded) GTEST_SKIP() << loaded.error().message;
+  if (std::string(blas_core_for(instruction_sets())).empty()) GTEST_SKIP() << "an old processor";
+  const char* const chosen = std::getenv("OPENBLAS_CORETYPE");  // ours, or that of the user
+  ASSERT_NE(chosen, nullptr);
+  EXPECT_STRCASEEQ(blas_core().c_str(), chosen);
+#endif
 }
 
 }  // namespace blas_test

@@ -235,7 +235,6 @@ cache::Cache conversion(std::int64_t n_tokens, int i, std::size_t n_shared) {
   return cache;
 }
 
-// Of one final token block: no other group is left.
 TEST_F(Find, RefusesAPromptWithoutANameThatNobodyCouldFind) {
   for (int i = 0; i <= store::kCandidateSlots; ++i) {
     const auto done = library_.put_file(*memory_source(file_of(conversion(300, i, 300))), "");
@@ -256,40 +255,6 @@ TEST_F(Find, ANamedPromptNeedsNoSlot) {
   EXPECT_EQ(all_keys(*backend_, "p/").size(), 40u);
   put(library_, file_of(conversion(300, 39, 300)), "again");  // shares them
   EXPECT_EQ(all_keys(*backend_, "p/").size(), 40u);
-}
-
-// As 40 users may have one system prompt.
-TEST_F(Find, PromptsThatPartLaterHaveOtherSlots) {
-  for (int i = 0; i < 40; ++i) put(library_, file_of(conversion(1100, i, 300)), "");
-  for (int i = 0; i < 40; ++i) {
-    const cache::Cache cache = conversion(1100, i, 300);
-    store::Prefix prefix = must(library_.find(cache.identity, and_more(cache)));
-    EXPECT_EQ(prefix.n_tokens, 1100) << i;
-    EXPECT_EQ(prefix.parameters.identity.source_format, cache.identity.source_format);
-    EXPECT_EQ(difference(load(*must(library_.fetch(prefix))), cache), "");
-  }
-  // gc has removed half of the first ones: the others are found all the same.
-  const cache::Cache last = conversion(1100, 39, 300);
-  const Sha256 first = store::hash_first(store::hash_namespace({last.identity, {}}),
-                                         std::span(last.tokens).first(256));
-  for (int slot = 0; slot < 8; ++slot) {
-    EXPECT_TRUE(must(backend_->remove(store::parameters_key(first, slot))));
-  }
-  EXPECT_EQ(found(library_, last, and_more(last)), 1100);
-}
-
-// What a session puts has its first token block before the others are known.
-TEST_F(Find, AChainThatGrowsGetsASlotLater) {
-  for (int i = 0; i < store::kCandidateSlots; ++i) {
-    put(library_, file_of(conversion(300, i, 300)), "");
-  }
-  const cache::Cache cache = conversion(1100, 99, 300);
-  store::BackgroundPut putting(*backend_, {});
-  for (const std::int64_t n : {300, 520, 1100}) putting.watch(must(cache::truncate(cache, n)));
-  const auto report = putting.finish(cache, std::chrono::seconds(20), [] { return true; });
-  EXPECT_FALSE(report.error.has_value());
-  EXPECT_EQ(report.new_blocks, 4);
-  EXPECT_EQ(found(library_, cache, and_more(cache)), 1024);
 }
 
 // Context checkpoints are states that a prompt is found by.

@@ -103,5 +103,64 @@ TEST(Sharing, AHundredConversationsKeepAPackedSystemPromptOnce) {
                  "turbo");
 }
 
+// A cache as tqcache convert writes it.
+Bytes converted(const cache::Cache& dense, const cache::ConvertOptions& options) {
+  const TempDir folder;
+  must(format::convert_file(*cache::reader_of(dense), folder / "x.tqkv", options, {}));
+  return read_all(folder / "x.tqkv");
+}
+
+// Two prompts of which nine tenths are common, each converted for itself.
+TEST(Sharing, PromptsThatWereConvertedApartKeepTheirCommonBlocksOnce) {
+  const cache::Cache system = CacheBuilder(36 * 256).dense(kShape).dense(kShape).build();
+  const auto options = must(cache::parse_configuration(cache::kDefaultConfiguration)).options;
+  const auto backend = open_store();
+  ToldLibrary library(*backend);
+  std::vector<std::uint64_t> new_bytes;
+  for (const std::uint64_t seed : {1, 2}) {
+    const Bytes file = converted(continued(system, 4 * 256, seed), options);
+    new_bytes.push_back(put(library.library, file, "prompt " + std::to_string(seed)).new_bytes);
+  }
+  const double part = static_cast<double>(new_bytes[1]) / static_cast<double>(new_bytes[0]);
+  testing::Test::RecordProperty("second", std::to_string(part));
+  EXPECT_LT(part, .15);
+  EXPECT_EQ(all_keys(*backend, "p/").size(), 1u);
+  EXPECT_TRUE(library.told.empty());
+}
+
+// The last bits of a computation depend on the processor, so the means of a first block do, too.
+TEST(Sharing, PromptsThatWereComputedElsewhereAreQuantizedWithTheCodecOfTheStore) {
+  const cache::Cache system = CacheBuilder(8 * 256 + 100).dense(kShape).build();
+  const auto backend = open_store();
+  ToldLibrary library(*backend);
+  store::PutOptions options;
+  options.quantization = must(cache::preset("turbo4"));
+  for (int i = 0; i < 2 * store::kCandidateSlots; ++i) {
+    cache::Cache other = system;
+    auto& keys = std::get<cache::DenseSide>(std::get<cache::AttentionLayer>(other.layers[0]).k);
+    keys.blocks[0][static_cast<std::size_t>(2 * i)] ^= std::byte{1};
+    other.tokens.back() = i;
+    const auto report = must(library->put_cache(other, "", {}, options));
+    EXPECT_EQ(report.new_blocks, i == 0 ? 8 : 0) << i;
+    const store::Prefix found = must(library->find(other.identity, and_more(other)));
+    // A token block has room for 16 tails behind it.
+    EXPECT_EQ(found.n_tokens, i < store::kCandidateSlots ? other.n_tokens() : 8 * 256) << i;
+  }
+  EXPECT_EQ(all_keys(*backend, "p/").size(), 1u);
+  // Other settings are another chain.
+  options.quantization = must(cache::preset("turbo3"));
+  EXPECT_EQ(must(library->put_cache(system, "", {}, options)).new_blocks, 8);
+  EXPECT_EQ(all_keys(*backend, "p/").size(), 2u);
+  // And a file that is quantized with another codec keeps that.
+  const Bytes file = converted(continued(system, 300, 9),
+                               must(cache::parse_configuration("turbo3,fit=prompt")).options);
+  options.quantization = must(cache::preset("turbo3"));
+  (void)put(library.library, file, "own codec", options);
+  EXPECT_EQ(all_keys(*backend, "p/").size(), 3u);
+  EXPECT_EQ(
+      difference(load(*must(library->fetch(record_of(library.library, "own codec")))), load(file)),
+      "");
+}
+
 }  // namespace library_sharing_test
 }  // namespace tqcache::test

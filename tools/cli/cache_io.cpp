@@ -158,29 +158,62 @@ bool same_file(const std::string& a, const std::string& b) {
 
 namespace {
 
-Result<Bytes> read_stream(int fd, std::uint64_t max_bytes) {
-  Bytes bytes;
-  std::array<std::byte, 1 << 16> piece;
-  for (;;) {
+// Calls take(bytes) with all bytes that come from a descriptor.
+template <class Take>
+Result<void> read_stream(int fd, std::uint64_t max_bytes, Take take) {
+  std::vector<std::byte> piece(std::size_t{1} << 18);
+  for (std::uint64_t n_bytes = 0;;) {
     if (!wait_readable(fd)) return interrupted_error();
     const ssize_t n = ::read(fd, piece.data(), piece.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Error{ErrorCode::kIo, std::generic_category().message(errno)};
-    if (n == 0) return bytes;
-    bytes.insert(bytes.end(), piece.begin(), piece.begin() + n);
-    if (bytes.size() > max_bytes) {
+    if (n == 0) return {};
+    n_bytes += static_cast<std::uint64_t>(n);
+    if (n_bytes > max_bytes) {
       return Error{ErrorCode::kTooLarge, fmt::format("more than {} bytes", grouped(max_bytes))};
     }
+    TQC_TRY(take(ByteView(piece).first(static_cast<std::size_t>(n))));
   }
 }
 
-Result<Bytes> read_special_file(const std::string& path, std::uint64_t max_bytes) {
+// The same for standard input ("-") or the file of this name.
+template <class Take>
+Result<void> read_special_file(const std::string& path, std::uint64_t max_bytes, Take take) {
+  if (path == "-") return read_stream(STDIN_FILENO, max_bytes, take);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0 && errno == EINTR) return interrupted_error();
   if (fd < 0) return Error{ErrorCode::kIo, std::generic_category().message(errno)};
-  Result<Bytes> bytes = read_stream(fd, max_bytes);
+  Result<void> done = read_stream(fd, max_bytes, take);
   ::close(fd);
+  return done;
+}
+
+Result<Bytes> read_to_memory(const std::string& path, std::uint64_t max_bytes) {
+  Bytes bytes;
+  TQC_TRY(read_special_file(path, max_bytes, [&](ByteView piece) -> Result<void> {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+    return {};
+  }));
   return bytes;
+}
+
+// What comes from a pipe, to be read by position: large inputs are kept in a temporary file.
+Result<std::unique_ptr<ByteSource>> read_pipe(const std::string& path, std::uint64_t max_bytes) {
+  constexpr std::size_t kMostInMemory = std::size_t{16} << 20;
+  Bytes bytes;
+  std::unique_ptr<ScratchFile> file;
+  TQC_TRY(read_special_file(path, max_bytes, [&](ByteView piece) -> Result<void> {
+    if (file == nullptr && bytes.size() + piece.size() > kMostInMemory) {
+      TQC_TRY_ASSIGN(file, ScratchFile::create());
+      TQC_TRY(file->append(bytes));
+      bytes = {};
+    }
+    if (file != nullptr) return file->append(piece);
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+    return {};
+  }));
+  if (file == nullptr) return memory_source(std::move(bytes));
+  return std::unique_ptr<ByteSource>(std::move(file));
 }
 
 std::filesystem::file_type type_of(const std::string& path) {
@@ -190,23 +223,21 @@ std::filesystem::file_type type_of(const std::string& path) {
 
 }  // namespace
 
-Result<Bytes> read_stdin(std::uint64_t max_bytes) { return read_stream(STDIN_FILENO, max_bytes); }
+Result<Bytes> read_stdin(std::uint64_t max_bytes) { return read_to_memory("-", max_bytes); }
 
 Result<Bytes> read_input(const std::string& path, std::uint64_t max_bytes) {
   if (path == "-") return read_stdin(max_bytes);
   const std::filesystem::file_type type = type_of(path);
   const bool is_special =
       type == std::filesystem::file_type::fifo || type == std::filesystem::file_type::character;
-  return is_special ? read_special_file(path, max_bytes) : read_file(path, max_bytes);
+  return is_special ? read_to_memory(path, max_bytes) : read_file(path, max_bytes);
 }
 
 Result<std::unique_ptr<ByteSource>> open_source(const std::string& path) {
   if (path != "-" && type_of(path) != std::filesystem::file_type::fifo) {
     return in_file(path, open_file(path));
   }
-  TQC_TRY_ASSIGN(Bytes bytes, in_file(display_name(path, "standard input"),
-                                      read_input(path, kMaxPipedCacheBytes)));
-  return memory_source(std::move(bytes));
+  return in_file(display_name(path, "standard input"), read_pipe(path, kMaxPipedCacheBytes));
 }
 
 Result<CacheInput> open_cache(const std::string& path, unsigned n_threads) {

@@ -123,7 +123,6 @@ struct Job {
   std::int64_t predicted_sinks() const {
     return std::max(options.keys.n_sinks, options.values.n_sinks);
   }
-  bool to_stdout() const { return flags.output == "-"; }
   Overwrite overwrite() const { return flags.force ? Overwrite::kAllow : Overwrite::kRefuse; }
 };
 
@@ -249,30 +248,6 @@ void report_fallback(const Console& console, const cache::CacheDesc& info,
   }
 }
 
-// Output to standard output cannot be undone, so the file is complete before its first byte is
-// written.
-Result<std::uint64_t> pack_to_stdout(const Console& console, const std::string& name,
-                                     cache::Cache cache, const Job& job) {
-  ProgressBar packing(console, "packing", Unit::kVectors);
-  TQC_TRY_ASSIGN(cache,
-                 in_file(name, cache::convert(std::move(cache), job.options, packing.callback())));
-  return save_cache(console, cache, "-", job.write);
-}
-
-// The same of a cache with context checkpoints, which cache::load() would leave out.
-Result<std::uint64_t> checkpoints_to_stdout(const Console& console, const std::string& name,
-                                            std::shared_ptr<const cache::CacheReader> reader,
-                                            const Job& job) {
-  ProgressBar bar(console, "converting", Unit::kBytes);
-  TQC_TRY_ASSIGN(const auto view, in_file(name, cache::quantize(std::move(reader), job.options)));
-  format::WriteOptions write = job.write;
-  write.keys = console.keys;
-  TQC_TRY_ASSIGN(const Bytes bytes,
-                 in_file(name, format::write_cache_bytes(*view, write, bar.callback())));
-  TQC_TRY(print_bytes(bytes));
-  return std::uint64_t{bytes.size()};
-}
-
 // A source that remembers whether reading failed: then an error is due to the input, otherwise to
 // the output.
 class WatchedSource : public ByteSource {
@@ -393,53 +368,47 @@ Result<void> settle_archive(const Console& console, const cache::CacheReader& so
   return {};
 }
 
-// Writes a predicted archive. Requires: settle_archive() chose its step.
-Result<void> write_predicted(const Console& console,
-                             std::shared_ptr<const cache::CacheReader> source, const Job& job) {
-  TQC_TRY_ASSIGN(const auto predicted,
-                 format::predict_cache(std::move(source), job.predictor, job.predicted_step,
-                                       job.predicted_sinks()));
+// Writes a .tqkv file, and returns its size.
+Result<std::uint64_t> write_tqkv(const Console& console, const cache::CacheReader& cache,
+                                 const Job& job) {
+  const bool to_stdout = job.flags.output == "-";
+  TQC_TRY_ASSIGN(AtomicFile file,
+                 AtomicFile::create(to_stdout ? "/dev/stdout" : job.flags.output, job.overwrite()));
   ProgressBar bar(console, "converting", Unit::kBytes);
-  format::WriteOptions write = job.write;
-  write.n_threads = job.options.n_threads;
-  return format::write_cache_file(*predicted, job.flags.output, write, bar.callback());
+  if (job.predicted_step > 0) {
+    TQC_TRY_ASSIGN(const auto predicted,
+                   format::predict_cache(cache::borrow(cache), job.predictor, job.predicted_step,
+                                         job.predicted_sinks()));
+    format::WriteOptions write = job.write;
+    write.n_threads = job.options.n_threads;
+    TQC_TRY(format::write_cache(*predicted, file, write, bar.callback()));
+  } else {
+    TQC_TRY(format::convert_file(cache, file, job.options, job.write, bar.callback()));
+  }
+  const std::uint64_t size = file.size();
+  TQC_TRY(file.commit());
+  return size;
 }
 
-Result<std::uint64_t> written(const std::string& name, const Job& job, const WatchedSource& watched,
-                              Result<void> done) {
-  const std::string& output = job.flags.output;
-  const std::string& blamed = done ? output : watched.to_blame(done.error(), name, output);
-  TQC_TRY(in_file(blamed, std::move(done)));
-  return size_on_disk(output);
+Result<std::uint64_t> write_other(const Console& console, const cache::CacheReader& cache,
+                                  const Job& job) {
+  ProgressBar bar(console, "converting", Unit::kBytes);
+  TQC_TRY(write_target(job.target, cache, job.flags.output, job.flags.target,
+                       job.flags.foreign.rotation, job.model, job.overwrite(), bar.callback()));
+  return size_on_disk(job.flags.output);
 }
 
-Result<void> write_other(const Console& console, const cache::CacheReader& cache, const Job& job) {
-  ProgressBar bar(console, "converting", Unit::kBytes);
-  return write_target(job.target, cache, job.flags.output, job.flags.target,
-                      job.flags.foreign.rotation, job.model, job.overwrite(), bar.callback());
+// Writes the result, and returns its size. `name`: of the input, from which `cache` reads.
+Result<std::uint64_t> write_result(const Console& console, const std::string& name,
+                                   const cache::CacheReader& cache, const WatchedSource& watched,
+                                   const Job& job) {
+  auto size = job.target == Target::kTqkv ? write_tqkv(console, cache, job)
+                                          : write_other(console, cache, job);
+  const std::string output = display_name(job.flags.output, "standard output");
+  return in_file(size ? output : watched.to_blame(size.error(), name, output), std::move(size));
 }
 
 // --- from a .tqkv file
-
-Result<std::uint64_t> convert_to_stdout(const Console& console, const CacheInput& input,
-                                        const Job& job) {
-  format::ReadOptions read;
-  read.n_threads = job.options.n_threads;
-  read.first_tokens = job.flags.first_tokens;
-  read.verify_digests = true;
-  read.keys = console.keys;
-  ProgressBar reading(console, "reading", Unit::kBytes);
-  TQC_TRY_ASSIGN(cache::Cache cache,
-                 in_file(input.name, format::read_cache(*input.source, read, reading.callback())));
-  if (is_unpacked(job.options)) {
-    TQC_TRY_ASSIGN(
-        const auto dense,
-        in_file(input.name, cache::dequantize(cache::reader_of(
-                                std::make_shared<const cache::Cache>(std::move(cache))))));
-    TQC_TRY_ASSIGN(cache, in_file(input.name, cache::load(*dense, {}, reading.callback())));
-  }
-  return pack_to_stdout(console, input.name, std::move(cache), job);
-}
 
 // The tokens of a .tqkv file to be converted. `source` must outlive the reader.
 Result<std::shared_ptr<const cache::CacheReader>> open_reader(const ByteSource& source,
@@ -453,44 +422,15 @@ Result<std::shared_ptr<const cache::CacheReader>> open_reader(const ByteSource& 
   return cache::first_tokens(whole, job.flags.first_tokens.value_or(whole->n_tokens()));
 }
 
-Result<void> convert_to_file(const Console& console, const WatchedSource& source, const Job& job) {
-  if (job.predicted_step > 0) {
-    TQC_TRY_ASSIGN(auto reader, open_reader(source, job));
-    return write_predicted(console, std::move(reader), job);
-  }
-  if (job.target == Target::kTqkv && !is_unpacked(job.options)) {
-    ProgressBar bar(console, "converting", Unit::kBytes);
-    return format::convert_file(source, job.flags.output, job.options, job.write, bar.callback(),
-                                job.flags.first_tokens);
-  }
-  TQC_TRY_ASSIGN(const auto reader, open_reader(source, job));
-  if (job.target != Target::kTqkv) return write_other(console, *reader, job);
-  ProgressBar bar(console, "converting", Unit::kBytes);
-  return format::convert_file(*reader, job.flags.output, job.options, job.write, bar.callback());
-}
-
 Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job) {
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source, console.keys)));
   const std::int64_t n_tokens = job.flags.first_tokens.value_or(info.n_tokens());
   Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
-  if (job.archive) {
-    TQC_TRY_ASSIGN(const auto reader, in_file(input.name, open_reader(*input.source, job)));
-    TQC_TRY(in_file(input.name, settle_archive(console, *reader, job)));
-  }
-  if (job.predicted_step > 0 && job.to_stdout()) {
-    return usage_error("a predicted archive cannot be written to standard output");
-  }
-  if (job.to_stdout() && !info.checkpoints.empty()) {
-    TQC_TRY_ASSIGN(auto reader, in_file(input.name, open_reader(*input.source, job)));
-    TQC_TRY_ASSIGN(sizes.after, checkpoints_to_stdout(console, input.name, std::move(reader), job));
-  } else if (job.to_stdout()) {
-    TQC_TRY_ASSIGN(sizes.after, convert_to_stdout(console, input, job));
-  } else {
-    const WatchedSource watched(std::move(input.source));
-    TQC_TRY_ASSIGN(sizes.after,
-                   written(input.name, job, watched, convert_to_file(console, watched, job)));
-  }
+  const WatchedSource watched(std::move(input.source));
+  TQC_TRY_ASSIGN(const auto reader, in_file(input.name, open_reader(watched, job)));
+  TQC_TRY(in_file(input.name, settle_archive(console, *reader, job)));
+  TQC_TRY_ASSIGN(sizes.after, write_result(console, input.name, *reader, watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, info, job.options);
   const std::size_t n_checkpoints = info.checkpoints.size();
   TQC_TRY(tell(console, job, sizes,
@@ -502,33 +442,6 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
 }
 
 // --- from a file of another program
-
-Result<std::uint64_t> convert_sections(const Console& console, const std::string& name,
-                                       const cache::CacheReader& sections,
-                                       const WatchedSource& watched, const Job& job) {
-  if (job.predicted_step > 0) {
-    if (job.to_stdout()) {
-      return usage_error("a predicted archive cannot be written to standard output");
-    }
-    return written(name, job, watched, write_predicted(console, cache::borrow(sections), job));
-  }
-  if (job.to_stdout() && !sections.checkpoints().empty()) {
-    return checkpoints_to_stdout(console, name, cache::borrow(sections), job);
-  }
-  if (job.to_stdout()) {
-    ProgressBar reading(console, "reading", Unit::kBytes);
-    TQC_TRY_ASSIGN(cache::Cache cache,
-                   in_file(name, cache::load(sections, {}, reading.callback())));
-    return pack_to_stdout(console, name, std::move(cache), job);
-  }
-  if (job.target != Target::kTqkv) {
-    return written(name, job, watched, write_other(console, sections, job));
-  }
-  ProgressBar bar(console, "converting", Unit::kBytes);
-  return written(
-      name, job, watched,
-      format::convert_file(sections, job.flags.output, job.options, job.write, bar.callback()));
-}
 
 // Whether a flag says how K, or V, should be quantized; `group` is that of the flags for this
 // tensor only.
@@ -592,7 +505,7 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
   TQC_TRY(in_file(name, settle_archive(console, cache, job)));
-  TQC_TRY_ASSIGN(sizes.after, convert_sections(console, name, cache, *watched, job));
+  TQC_TRY_ASSIGN(sizes.after, write_result(console, name, cache, *watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
   remarks.hints = hints_of(manifest, job, manifest.n_tokens());
   const std::size_t n_checkpoints = cache.checkpoints().size();

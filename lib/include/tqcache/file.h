@@ -106,6 +106,28 @@ class LockedFile : public ByteSource {
   std::unique_ptr<State> state_;
 };
 
+// A file without a name, for bytes that are read by position later: a pipe's, for example. It is in
+// the folder for temporary files (TMPDIR, or /tmp), or in memory if that folder cannot be written,
+// and is gone when the object or the process ends.
+//
+// Threads: reading from several at once; appending one at a time.
+class ScratchFile : public ByteSource {
+ public:
+  // Errors: kIo.
+  static Result<std::unique_ptr<ScratchFile>> create();
+
+  ~ScratchFile() override;
+  std::uint64_t size() const override;
+  Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const override;
+  // Errors: kIo (disk full, ...).
+  Result<void> append(ByteView bytes);
+
+ private:
+  struct State;
+  explicit ScratchFile(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
 enum class Overwrite { kRefuse, kAllow };
 
 // A new file that appears under its name, complete and flushed, at commit(). If it is destroyed
@@ -117,7 +139,8 @@ class AtomicFile {
   // Permissions of the new file are 0600: a prompt can be read back from its cache.
   //
   // A path that names a symbolic link, a folder, a block device or a socket is refused. Two kinds
-  // of targets are written in place, not atomically:
+  // of targets are streams. What is written is kept as in a ScratchFile until commit(), which sends
+  // it, so that a stream gets a complete file or nothing:
   //   - an existing character device or named pipe (/dev/null, /dev/full, mkfifo);
   //   - a descriptor of this process under one of its well-known names (/dev/stdout, /dev/stderr,
   //     /dev/fd/N, /proc/self/fd/N), which the shell may have redirected.
@@ -138,13 +161,13 @@ class AtomicFile {
   // Appends. Errors: kIo (disk full, file too large, ...), which commit() then returns again.
   Result<void> write(ByteView bytes);
   // Overwrites bytes that were already written.
-  // Errors: as write(); kInvalidArgument beyond size(), or if the file is written in place.
+  // Errors: as write(); kInvalidArgument beyond size().
   Result<void> write_at(std::uint64_t offset, ByteView bytes);
   // Reads written bytes, before commit().
-  // Errors: kTruncated, kIo; kInvalidArgument if the file is written in place.
+  // Errors: kTruncated, kIo.
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> out) const;
   // Shortens the file; write() goes on at its new end.
-  // Errors: as write(); kInvalidArgument for more than size(), or if the file is written in place.
+  // Errors: as write(); kInvalidArgument for more than size().
   Result<void> truncate(std::uint64_t size);
   // Bytes written so far.
   std::uint64_t size() const;

@@ -38,6 +38,7 @@
 #include "tqcache/hash.h"
 #include "tqcache/keys.h"
 #include "tqcache/progress.h"
+#include "tqcache/quantize.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
 
@@ -296,6 +297,11 @@ struct PutOptions {
   // around each is stored a second time, as a snapshot, so that find() with `parts_of_tails` ends
   // exactly where they part. Ignored unless the cache can be truncated.
   std::vector<std::int64_t> likely_ends = {};
+  // Quantizes the prompt, as cache::quantize() does. If the store has a prompt with the same first
+  // token block and these settings, its codecs are used (cache::quantize_like()): so the blocks of
+  // both are shared even if another processor computed other last bits, and values that came from
+  // the store are rounded with the codec that they were rounded with before.
+  std::optional<cache::ConvertOptions> quantization = {};
 };
 
 struct PutReport {
@@ -449,6 +455,9 @@ class Library {
   Result<std::vector<PromptRecord>> records();
 
  private:
+  Result<std::shared_ptr<const cache::CacheReader>> quantized(
+      std::shared_ptr<const cache::CacheReader> prompt, const cache::ConvertOptions& options);
+
   Backend& backend_;
   LibraryOptions options_;
 };

@@ -131,8 +131,8 @@ struct WriteOptions {
 };
 
 // Writes `cache` to `path`, whole or not at all (tqcache/file.h, AtomicFile). Needs memory for a
-// few sections besides the cache; a stream (/dev/stdout) is written when everything is computed,
-// and needs memory for the whole file.
+// few sections besides the cache; a stream (/dev/stdout) gets it when everything is computed, from
+// a temporary file.
 //
 // Progress: bytes of sections before compression.
 // Errors:   kInvalidArgument (level; the file exists), kTooLarge (a limit of
@@ -330,8 +330,7 @@ Result<CompactReport> rekey_file(const std::filesystem::path& path, const KeyRin
 // `source` may be the file that `path` replaces (write.overwrite): it is replaced at the end.
 // write.keys also decrypt `source`. options.n_threads is used, write.n_threads is ignored.
 //
-// Memory:   that of cache::quantize(), then write.window_bytes and one token block per thread; when
-//           `path` is a stream (/dev/stdout), also the whole file.
+// Memory:   that of cache::quantize(), then write.window_bytes and one token block per thread.
 // Progress: bytes of the source before compression.
 // Errors:   as read_cache(), but max_payload_bytes applies to each section, and to all sliding
 //           windows that are quantized together; as cache::convert(), first for these windows and
@@ -346,6 +345,11 @@ Result<void> convert_file(const ByteSource& source, const std::filesystem::path&
 //
 // Errors: those of the reader in place of read_cache()'s.
 Result<void> convert_file(const cache::CacheReader& source, const std::filesystem::path& path,
+                          const cache::ConvertOptions& options, const WriteOptions& write,
+                          const Progress& progress = {});
+
+// The same into a new file that the caller commits. write.overwrite is ignored.
+Result<void> convert_file(const cache::CacheReader& source, AtomicFile& file,
                           const cache::ConvertOptions& options, const WriteOptions& write,
                           const Progress& progress = {});
 

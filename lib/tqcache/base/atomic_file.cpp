@@ -327,7 +327,8 @@ Result<void> rename_new(const Descriptor& folder, const std::string& from, const
 }  // namespace
 
 struct AtomicFile::State {
-  Descriptor stream;  // open if the target is written in place; then all else is unused
+  // Of a stream: the target, and what commit() sends. The rest is then unused.
+  Descriptor stream, scratch;
   Descriptor folder;
   TemporaryFile temporary;
   Descriptor replaced;  // the file that is to be replaced, locked; not open if there is none
@@ -340,19 +341,20 @@ struct AtomicFile::State {
   bool committed = false;
   bool skips_flush = false;
 
-  bool in_place() const { return !folder.is_open(); }
-  Descriptor& file() { return in_place() ? stream : temporary.file(); }
+  bool is_for_stream() const { return !folder.is_open(); }
+  Descriptor& file() { return is_for_stream() ? scratch : temporary.file(); }
 
   // Removes the temporary file unless it was renamed, and releases the locks.
   void end() {
     temporary.remove();
     replaced.close();
+    scratch.close();
     stream.close();
   }
 
   // Only a hint: the flush reports failures.
   void begin_writeback() {
-    if (in_place() || skips_flush || size - written_back < kWritebackBytes) return;
+    if (is_for_stream() || skips_flush || size - written_back < kWritebackBytes) return;
     ::sync_file_range(temporary.file().get(), static_cast<off_t>(written_back),
                       static_cast<off_t>(size - written_back), SYNC_FILE_RANGE_WRITE);
     written_back = size;
@@ -394,9 +396,23 @@ struct AtomicFile::State {
     return busy_error();
   }
 
+  Result<void> send() {
+    constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
+    Bytes piece;
+    for (std::uint64_t at = 0; at < size; at += piece.size()) {
+      piece.resize(static_cast<std::size_t>(std::min(kPiece, size - at)));
+      TQC_TRY(read_fully_at(scratch, at, piece));
+      TQC_TRY(put_all(piece, [&](ByteView rest, std::size_t) {
+        return ::write(stream.get(), rest.data(), rest.size());
+      }));
+    }
+    if (!skips_flush) TQC_TRY(flush_with(::fsync, stream));
+    return close_checked(std::move(stream));
+  }
+
   Result<void> publish() {
+    if (is_for_stream()) return send();
     if (!skips_flush) TQC_TRY(flush_with(::fsync, file()));
-    if (in_place()) return close_checked(std::move(stream));
     TQC_TRY(check_closing(temporary.file()));
     if (overwrite == Overwrite::kAllow) {
       TQC_TRY(lock_replaced());
@@ -420,6 +436,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, Overwri
   auto state = std::make_unique<State>();
   if (const std::optional<int> number = named_descriptor(path.string())) {
     TQC_TRY_ASSIGN(state->stream, duplicate(*number));
+    TQC_TRY_ASSIGN(state->scratch, open_scratch());
     return AtomicFile(std::move(state));
   }
   if (path.empty()) return Error{ErrorCode::kIo, "the file name is empty"};
@@ -430,6 +447,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, Overwri
   TQC_TRY_ASSIGN(const std::optional<mode_t> mode, mode_of(folder, name));
   if (mode && is_stream(*mode)) {
     TQC_TRY_ASSIGN(state->stream, open_stream(folder, name));
+    TQC_TRY_ASSIGN(state->scratch, open_scratch());
     return AtomicFile(std::move(state));
   }
   if (mode) TQC_TRY(check_replaceable(*mode, overwrite));
@@ -455,9 +473,6 @@ Result<void> AtomicFile::write(ByteView bytes) {
 
 Result<void> AtomicFile::write_at(std::uint64_t offset, ByteView bytes) {
   TQC_TRY(state_->may_go_on());
-  if (state_->in_place()) {
-    return Error{ErrorCode::kInvalidArgument, "a stream cannot be written over"};
-  }
   if (offset > state_->size || bytes.size() > state_->size - offset) {
     return Error{ErrorCode::kInvalidArgument,
                  "byte " + std::to_string(offset) + ": written over before it was written"};
@@ -467,15 +482,11 @@ Result<void> AtomicFile::write_at(std::uint64_t offset, ByteView bytes) {
 
 Result<void> AtomicFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
   TQC_TRY(state_->may_go_on());
-  if (state_->in_place()) return Error{ErrorCode::kInvalidArgument, "a stream cannot be read back"};
   return read_fully_at(state_->file(), offset, out);
 }
 
 Result<void> AtomicFile::truncate(std::uint64_t size) {
   TQC_TRY(state_->may_go_on());
-  if (state_->in_place()) {
-    return Error{ErrorCode::kInvalidArgument, "a stream cannot be shortened"};
-  }
   if (size > state_->size) {
     return Error{ErrorCode::kInvalidArgument,
                  "byte " + std::to_string(size) + ": behind the end of the file"};

@@ -79,6 +79,9 @@ Result<void> put_all(ByteView bytes, Put put) {
   return {};
 }
 
+// A file without a name (ScratchFile), open for reading and writing. Errors: kIo.
+Result<Descriptor> open_scratch();
+
 Result<void> write_fully_at(const Descriptor& file, std::uint64_t offset, ByteView bytes);
 
 // `sync` is fsync or fdatasync. Devices, pipes and some network file systems cannot flush; that is

@@ -33,24 +33,21 @@ Result<bool> is_keys_word(int which) {
   return invalid(fmt::format("tensor {}: neither keys nor values", which));
 }
 
-// "mse:4,sink=4" means "k=mse:4,sink=4".
-Result<cache::SidePlan> parse_plan(const char* config, bool is_keys) {
+// Those of keys or of values alone. "mse:4,sink=4" means "k=mse:4,sink=4".
+Result<cache::ConvertOptions> parse_options(const char* config, bool is_keys, unsigned threads) {
   std::string text = config == nullptr ? "mse:4" : config;
   const std::string first = text.substr(0, text.find(','));
   if (first.find(':') != std::string::npos && first.find('=') == std::string::npos) {
     text.insert(0, is_keys ? "k=" : "v=");
   }
   TQC_TRY_ASSIGN(const cache::Configuration parsed, cache::parse_configuration(text));
-  const cache::SidePlan plan = is_keys ? parsed.options.keys : parsed.options.values;
+  const cache::SidePlan& plan = is_keys ? parsed.options.keys : parsed.options.values;
   if (plan.dense) return invalid(fmt::format("'{}' quantizes nothing", text));
-  return plan;
-}
-
-cache::ConvertOptions options_for(const cache::SidePlan& plan, bool is_keys, unsigned threads) {
   cache::ConvertOptions options;
   options.keys.dense = !is_keys;
   options.values.dense = is_keys;
   (is_keys ? options.keys : options.values) = plan;
+  options.fit = parsed.options.fit;
   options.n_threads = threads;
   return options;
 }
@@ -266,10 +263,9 @@ int tqcache_encode(const tqcache_tensor* from, int which, const char* config,
   return guarded(error, [&]() -> Result<void> {
     TQC_TRY_ASSIGN(const bool is_keys, is_keys_word(which));
     TQC_TRY_ASSIGN(const TensorView view, to_tensor(from));
-    TQC_TRY_ASSIGN(const cache::SidePlan plan, parse_plan(config, is_keys));
+    TQC_TRY_ASSIGN(const auto options, parse_options(config, is_keys, threads));
     TQC_TRY_ASSIGN(const auto cache, block_cache(view, is_keys, rope));
-    TQC_TRY_ASSIGN(const auto quantized,
-                   cache::quantize(cache, options_for(plan, is_keys, threads)));
+    TQC_TRY_ASSIGN(const auto quantized, cache::quantize(cache, options));
     format::WriteOptions write;
     write.n_threads = threads;
     TQC_TRY_ASSIGN(Bytes bytes, format::write_cache_bytes(*quantized, write));
@@ -283,11 +279,10 @@ int tqcache_encode_bound(const tqcache_tensor* shape, int which, const char* con
   return guarded(error, [&]() -> Result<void> {
     TQC_TRY_ASSIGN(const bool is_keys, is_keys_word(which));
     TQC_TRY_ASSIGN(const TensorView view, to_tensor(shape, /*needs_data=*/false));
-    TQC_TRY_ASSIGN(cache::SidePlan plan, parse_plan(config, is_keys));
+    TQC_TRY_ASSIGN(const auto options, parse_options(config, is_keys, 1));
     TQC_TRY_ASSIGN(const auto cache, block_cache(view, is_keys, nullptr));
     // Without RoPE keys are centered where they are, which takes as much.
-    TQC_TRY_ASSIGN(const auto plans,
-                   cache::plan_layers(cache->description(), options_for(plan, is_keys, 1)));
+    TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(cache->description(), options));
     const cache::SidePlan& settled = plans[is_keys ? 0 : 1];
     TQC_TRY_ASSIGN(
         const cache::KvCodec codec,

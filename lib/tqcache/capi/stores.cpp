@@ -120,15 +120,12 @@ int tqcache_store_put(tqcache_store* store, const tqcache_cache* cache,
   return guarded(error, [&]() -> Result<void> {
     TQC_TRY_ASSIGN(const tqcache_put_options known, known_fields(options));
     TQC_TRY_ASSIGN(const Conversion conversion, apply_config(*cache, known.config, 0));
-    std::shared_ptr<const cache::CacheReader> reader = conversion.reader;
-    if (known.config != nullptr) {
-      TQC_TRY_ASSIGN(reader, cache::quantize(reader, conversion.options));
-    }
     store::PutOptions put;
+    if (known.config != nullptr) put.quantization = conversion.options;
     put.replace = known.replace != 0;
     put.created = known.created;
     TQC_TRY_ASSIGN(const store::PutReport done,
-                   store->library->put(*reader, known.name == nullptr ? "" : known.name,
+                   store->library->put(*conversion.reader, known.name == nullptr ? "" : known.name,
                                        to_progress(known.progress, known.user), put));
     if (report == nullptr) return {};
     tqcache_put_report result{};

@@ -90,9 +90,6 @@ Output output_to(Bytes& out) {
           }};
 }
 
-// A stream cannot be written at an offset; it is written at the end.
-bool is_stream(AtomicFile& file) { return !file.write_at(0, {}); }
-
 std::uint64_t end_of(const SectionInfo& section) {
   return section.file_offset + section.stored_bytes;
 }
@@ -101,9 +98,7 @@ std::uint64_t end_of(const SectionInfo& section) {
 
 Result<void> write_cache(const cache::CacheReader& cache, AtomicFile& file,
                          const WriteOptions& options, const Progress& progress) {
-  if (!is_stream(file)) return write_all(cache, options, progress, output_to(file));
-  TQC_TRY_ASSIGN(const Bytes bytes, write_cache_bytes(cache, options, progress));
-  return file.write(bytes);
+  return write_all(cache, options, progress, output_to(file));
 }
 
 Result<void> write_cache(const cache::Cache& cache, AtomicFile& file, const WriteOptions& options,
@@ -141,11 +136,8 @@ Result<Bytes> write_cache_bytes(const cache::Cache& cache, const WriteOptions& o
 }
 
 struct StoredSectionWriter::State {
-  AtomicFile& file;
-  bool in_memory;
   Cipher cipher;
-  Bytes memory = {};  // a file that goes to a stream
-  Output output = in_memory ? output_to(memory) : output_to(file);
+  Output output;
   FileEnd end = FileEnd(0, output.append);
   std::vector<SectionInfo> sections = {};
   Bytes encrypted = {};
@@ -158,7 +150,7 @@ StoredSectionWriter::~StoredSectionWriter() = default;
 
 Result<StoredSectionWriter> StoredSectionWriter::begin(AtomicFile& file, const KeyRing& keys) {
   TQC_TRY_ASSIGN(Cipher cipher, new_cipher(keys));
-  std::unique_ptr<State> state(new State{file, is_stream(file), std::move(cipher)});
+  std::unique_ptr<State> state(new State{std::move(cipher), output_to(file)});
   TQC_TRY(write_empty_header(state->end));
   return StoredSectionWriter(std::move(state));
 }
@@ -197,7 +189,7 @@ Result<void> StoredSectionWriter::finish(Manifest manifest) {
   if (manifest.content_name != expected) {
     return Error{ErrorCode::kCorrupt, "the content name is another than it should be"};
   }
-  return state.in_memory ? state.file.write(state.memory) : Result<void>();
+  return {};
 }
 
 }  // namespace tqcache::format

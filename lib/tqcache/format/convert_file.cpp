@@ -11,11 +11,11 @@
 #include "tqcache/tqkv.h"
 
 namespace tqcache::format {
-namespace {
 
-Result<void> convert_into(AtomicFile file, const cache::CacheReader& source,
+Result<void> convert_file(const cache::CacheReader& source, AtomicFile& file,
                           const cache::ConvertOptions& options, const WriteOptions& write,
                           const Progress& progress) {
+  TQC_TRY(Compressor::make(write.zstd_level));  // a bad level is reported before the work
   const std::vector<cache::BlockInfo> blocks = cache::all_blocks(source);
   TQC_TRY(check_largest(blocks, ReadOptions{}.max_payload_bytes));
   const std::uint64_t source_bytes = cache::total_raw_bytes(blocks);
@@ -32,18 +32,16 @@ Result<void> convert_into(AtomicFile file, const cache::CacheReader& source,
   TQC_TRY_ASSIGN(const auto quantized, cache::quantize(cache::borrow(source), options, fitting));
   WriteOptions on_all_threads = write;
   on_all_threads.n_threads = options.n_threads;
-  TQC_TRY(write_cache(*quantized, file, on_all_threads, writing));
-  return file.commit();
+  return write_cache(*quantized, file, on_all_threads, writing);
 }
-
-}  // namespace
 
 Result<void> convert_file(const cache::CacheReader& source, const std::filesystem::path& path,
                           const cache::ConvertOptions& options, const WriteOptions& write,
                           const Progress& progress) {
   TQC_TRY(Compressor::make(write.zstd_level));  // a bad level is reported before the work
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, write.overwrite));
-  return convert_into(std::move(file), source, options, write, progress);
+  TQC_TRY(convert_file(source, file, options, write, progress));
+  return file.commit();
 }
 
 Result<void> convert_file(const ByteSource& source, const std::filesystem::path& path,
@@ -52,9 +50,12 @@ Result<void> convert_file(const ByteSource& source, const std::filesystem::path&
   TQC_TRY(Compressor::make(write.zstd_level));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, write.overwrite));
   TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, write.keys));
-  if (!first_tokens) return convert_into(std::move(file), reader, options, write, progress);
-  TQC_TRY_ASSIGN(const auto first, cache::first_tokens(cache::borrow(reader), *first_tokens));
-  return convert_into(std::move(file), *first, options, write, progress);
+  std::shared_ptr<const cache::CacheReader> cache = cache::borrow(reader);
+  if (first_tokens) {
+    TQC_TRY_ASSIGN(cache, cache::first_tokens(std::move(cache), *first_tokens));
+  }
+  TQC_TRY(convert_file(*cache, file, options, write, progress));
+  return file.commit();
 }
 
 }  // namespace tqcache::format

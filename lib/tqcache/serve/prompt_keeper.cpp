@@ -345,22 +345,14 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   const std::lock_guard lock(put_mutex_);
   store::Library stored = library(salt_of(model, api_key), options_.n_threads);
   store::PutReport report;
-  // What the store has of these tokens: the codecs, and the last tail of a conversation that is
-  // longer now.
+  // The last tail of a conversation that is longer now.
   store::FindOptions longest;
   longest.max_tokens = kept.n_tokens;
   longest.settings = &model.settings;
   longest.parts_of_tails = true;
   TQC_TRY_ASSIGN(const store::Prefix before, stored.find(model.identity, kept.tokens, longest));
-  // Values that came from the store keep the codec that they were rounded with.
-  std::shared_ptr<const cache::CacheReader> reader = opened.cache;
-  if (form_ && before.parameters.layers.size() == reader->description().layers.size()) {
-    TQC_TRY_ASSIGN(reader,
-                   cache::quantize_like(reader, before.parameters.layers, options_.n_threads));
-  } else if (form_) {
-    TQC_TRY_ASSIGN(reader, cache::quantize(reader, *form_));
-  }
-  TQC_TRY_ASSIGN(report, stored.put(*reader, "", {}, options));
+  options.quantization = form_;
+  TQC_TRY_ASSIGN(report, stored.put(*opened.cache, "", {}, options));
   // The tail of the turn before the last one is not needed any more: the last one's is, by a turn
   // that is asked again.
   if (model.can_cut() && before.snapshot && before.n_tokens < kept.n_tokens) {

@@ -87,13 +87,17 @@ class CudaLayer(DynamicLayer):
         self.is_initialized = True
 
     def _choose_centers(self, keys, values):
-        """The means of the first tokens that are packed: of values, and of keys before RoPE."""
+        """The means of the first token block, without sink tokens: of values, and of keys before
+        RoPE (docs/reference/codec.md, 8)."""
+        first = slice(self.n_sinks, cuda.BLOCK)
+        keys, values = keys[:, :, first], values[:, :, first]
         mean = keys.float().mean(dim=(0, 2))
         if self.inv_freq is not None:
             # Keys are turned back in f32: positions are exact integers, angles are in f64.
             frequency = self.inv_freq.to(self.device, torch.float64)
             n = frequency.numel()
-            position = torch.arange(keys.shape[2], device=self.device, dtype=torch.float64)
+            position = torch.arange(self.n_sinks, cuda.BLOCK, device=self.device,
+                                    dtype=torch.float64)
             angle = position[:, None] * frequency
             cos, sin = angle.cos().float(), angle.sin().float()
             low, high = keys[..., :n].float(), keys[..., n:2 * n].float()

@@ -28,10 +28,12 @@ using Sgemm = void(int order, int trans_a, int trans_b, int m, int n, int k, flo
                    const float* a, int lda, const float* b, int ldb, float beta, float* y, int ldy);
 using SetThreads = void(int n_threads);
 using GetParallel = int();
+using GetCore = char*();
 
 struct Blas {
   Sgemm* sgemm = nullptr;
   SetThreads* set_threads = nullptr;
+  GetCore* get_core = nullptr;
   bool takes_turns = false;  // only one product at a time
   std::string error;         // why no BLAS is loaded
   ErrorCode code = ErrorCode::kNotFound;
@@ -54,6 +56,7 @@ Blas open_blas() {
   };
   return {sgemm,
           [](int n_threads) { openblas_set_num_threads(n_threads); },
+          [] { return openblas_get_corename(); },
           needs_turns([] { return openblas_get_parallel(); }),
           {},
           {}};
@@ -81,17 +84,22 @@ Blas open_blas() {
     auto* const sgemm = find_function<Sgemm>(library, "cblas_sgemm");
     auto* const set_threads = find_function<SetThreads>(library, "openblas_set_num_threads");
     auto* const get_parallel = find_function<GetParallel>(library, "openblas_get_parallel");
-    if (sgemm == nullptr || set_threads == nullptr || get_parallel == nullptr) {
+    auto* const get_core = find_function<GetCore>(library, "openblas_get_corename");
+    if (sgemm == nullptr || set_threads == nullptr || get_parallel == nullptr ||
+        get_core == nullptr) {
       error = std::string(file) + ": not an OpenBLAS";
       dlclose(library);
       continue;
     }
-    const Blas found = {sgemm, set_threads, needs_turns(get_parallel), {}, {}};
+    const Blas found = {sgemm, set_threads, get_core, needs_turns(get_parallel), {}, {}};
     if (!found.takes_turns) return found;
     if (slow.sgemm == nullptr) slow = found;
   }
   if (slow.sgemm != nullptr) return slow;
-  return {nullptr, nullptr, false,
+  return {nullptr,
+          nullptr,
+          nullptr,
+          false,
           "OpenBLAS cannot be loaded (" + error + "); install it: apt-get install " +
               "libopenblas0-pthread",
           ErrorCode::kNotFound};
@@ -128,11 +136,16 @@ void take_buffer(const Blas& blas) {
 Blas open_blas_in_limits() {
   const bool is_limited = address_space_is_limited();
   if (is_limited && !has_room_for_blas()) {
-    return {nullptr, nullptr, false,
+    return {nullptr,
+            nullptr,
+            nullptr,
+            false,
             "not enough memory for OpenBLAS: the address space is limited (ulimit -v)",
             ErrorCode::kIo};
   }
   if (is_limited) setenv("OPENBLAS_NUM_THREADS", "1", 1);
+  const char* const core = blas_core_for(instruction_sets());
+  if (*core != 0) setenv("OPENBLAS_CORETYPE", core, /*overwrite=*/0);
   Blas made = open_blas();
   if (made.sgemm == nullptr) return made;
   made.set_threads(1);
@@ -158,6 +171,29 @@ std::unique_lock<std::mutex> wait_for_turn() {
 int narrow(std::int64_t n) { return static_cast<int>(n); }
 
 }  // namespace
+
+InstructionSets instruction_sets() {
+  InstructionSets sets;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  sets.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  sets.avx512 = sets.avx2 && __builtin_cpu_supports("avx512f") &&
+                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+#endif
+  return sets;
+}
+
+const char* blas_core_for(const InstructionSets& sets) {
+  if (sets.avx512) return "SkylakeX";
+  return sets.avx2 ? "Haswell" : "";
+}
+
+std::string blas_core() {
+  assert(blas().get_core != nullptr);
+  const char* const name = blas().get_core();
+  return name == nullptr ? "" : name;
+}
 
 Result<void> load_blas() {
   if (blas().sgemm == nullptr) return Error{blas().code, blas().error};

@@ -6,8 +6,13 @@
 // space per thread as soon as it is loaded. That variant is still preferred: our own threads each
 // compute a part of a product, and a variant without threads can compute only one product at a
 // time. If built with TQCACHE_BLAS=link, the library is linked to OpenBLAS instead.
+//
+// OpenBLAS chooses its kernels by a list of model numbers. A processor newer than the list gets
+// those for SSE3, a quarter of the speed. So the choice is made here, by instruction sets, unless
+// the variable OPENBLAS_CORETYPE is set. (A linked OpenBLAS has chosen before our code runs.)
 
 #include <cstdint>
+#include <string>
 
 #include "tqcache/error.h"
 
@@ -22,6 +27,19 @@ struct Rows {
   float* data = nullptr;
   std::int64_t stride = 0;
 };
+
+// What a processor can do.
+struct InstructionSets {
+  bool avx2 = false;    // with FMA
+  bool avx512 = false;  // F, BW, DQ, VL and CD
+};
+InstructionSets instruction_sets();  // of this processor
+
+// The kernels for such a processor, in the words of OPENBLAS_CORETYPE; empty: OpenBLAS chooses.
+const char* blas_core_for(const InstructionSets& sets);
+
+// The kernels that OpenBLAS uses: "SkylakeX", "Haswell", ... Requires: load_blas() succeeded.
+std::string blas_core();
 
 // Loads OpenBLAS at the first call and limits it to the calling thread, for the whole process, so
 // that a product does not depend on the number of threads.

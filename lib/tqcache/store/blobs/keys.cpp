@@ -19,7 +19,6 @@ constexpr std::string_view kNamespaceDomain = "tqcache store scope 1";
 // With the fingerprint version and the model fingerprint as further fields.
 constexpr std::string_view kNamespaceDomain2 = "tqcache store scope 2";
 constexpr std::string_view kFirstDomain = "tqcache store first block 1";
-constexpr std::string_view kGroupDomain = "tqcache store first blocks 1";
 constexpr std::string_view kOwnDomain = "tqcache store own parameters 1";
 constexpr std::string_view kRootDomain = "tqcache store root 1";
 constexpr std::string_view kBlockDomain = "tqcache store block 1";
@@ -89,19 +88,8 @@ Sha256 hash_first(const Sha256& name_space, std::span<const std::int32_t> block)
   return hash_of({as_bytes(kFirstDomain), name_space, std::as_bytes(block)});
 }
 
-std::vector<Sha256> parameter_groups(const Sha256& name_space,
-                                     std::span<const std::int32_t> tokens) {
-  std::vector<Sha256> groups{
-      hash_first(name_space, tokens.first(std::min(kBlockTokens, tokens.size())))};
-  for (std::size_t n_blocks = 2; n_blocks * kBlockTokens <= tokens.size(); n_blocks *= 2) {
-    groups.push_back(hash_of({as_bytes(kGroupDomain), name_space,
-                              std::as_bytes(tokens.first(n_blocks * kBlockTokens))}));
-  }
-  return groups;
-}
-
-Sha256 own_group(std::string_view group, const Sha256& parameters, std::string_view model_name) {
-  return hash_of({as_bytes(kOwnDomain), as_bytes(group), parameters, as_bytes(model_name)});
+Sha256 hash_own(std::string_view first, const Sha256& parameters, std::string_view model_name) {
+  return hash_of({as_bytes(kOwnDomain), as_bytes(first), parameters, as_bytes(model_name)});
 }
 
 Sha256 hash_root(const Sha256& name_space, const Sha256& parameters) {

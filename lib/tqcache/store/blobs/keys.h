@@ -23,12 +23,9 @@ namespace tqcache::store {
 
 inline constexpr auto kBlockTokens = static_cast<std::size_t>(cache::kTokenBlock);
 
-// The number of keys for the parameters of one group, and for the snapshots after one token block.
+// The number of keys for the parameters of prompts with one first block (one for each quantization
+// of it), and for the snapshots after one token block.
 inline constexpr int kCandidateSlots = 16;
-
-// The next group of parameters is used if at least so many slots of a group are taken. (Not all: gc
-// may free some later, and readers have to find the next group all the same.)
-inline constexpr int kCrowdedSlots = 8;
 
 // The namespace of a tenant and a model: everything except tokens that determines who finds a
 // prompt.
@@ -46,15 +43,9 @@ Sha256 hash_namespace(const Namespace& name_space);
 // Requires: 256 tokens, or all tokens of a shorter prompt.
 Sha256 hash_first(const Sha256& name_space, std::span<const std::int32_t> block);
 
-// The groups of slots for parameters, in the order of use: the first one belongs to the first token
-// block, the others to the first 2, 4, 8, ... blocks.
-// Requires: whole token blocks, or all tokens of a shorter prompt.
-std::vector<Sha256> parameter_groups(const Sha256& name_space,
-                                     std::span<const std::int32_t> tokens);
-
-// A group for parameters that found no free slot. Only records name its keys. `group`: the first
-// one without a free slot, in hexadecimal; `parameters`: hash_parameters().
-Sha256 own_group(std::string_view group, const Sha256& parameters, std::string_view model_name);
+// The place of parameters that found no free slot. Only records name its keys. `first`:
+// hash_first(), in hexadecimal; `parameters`: hash_parameters().
+Sha256 hash_own(std::string_view first, const Sha256& parameters, std::string_view model_name);
 
 // The root of a block-hash chain. `parameters`: hash_parameters() (blob.h).
 Sha256 hash_root(const Sha256& name_space, const Sha256& parameters);

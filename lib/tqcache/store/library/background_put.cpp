@@ -64,8 +64,7 @@ class BackgroundPutter {
     layers_ = job.parameters.layers;
     hash_ = hash_parameters(job.parameters);
     const std::span<const std::int32_t> tokens(job.tokens);
-    TQC_TRY_ASSIGN(writer_,
-                   ChainWriter::open(backend_, salt_, std::move(job.parameters), {}, tokens));
+    TQC_TRY_ASSIGN(writer_, ChainWriter::open(backend_, salt_, std::move(job.parameters)));
     for (std::size_t at = 0; at < tokens.size(); at += kTokenBlock) {
       TQC_TRY(writer_->skip_block(tokens.subspan(at, kTokenBlock)));
     }

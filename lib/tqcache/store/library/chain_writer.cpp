@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <utility>
 
@@ -26,16 +25,16 @@ Error wrong_sections(std::int64_t block) {
           fmt::format("token block {}: not the sections of its layers", block)};
 }
 
-// The slot of a group that has these parameters, or gets them now; nullopt if others take all.
+// The slot of `place` that has these parameters, or gets them now; nullopt if others take all.
 Result<std::optional<CandidateSlot>> place_parameters(Backend& backend, BlobReader& reader,
-                                                      const Sha256& group,
+                                                      const Sha256& place,
                                                       const Parameters& parameters) {
   const Sha256 hash = hash_parameters(parameters);
   const auto is_same = [&](const Parameters& other) {
     return other.tokens == parameters.tokens && hash_parameters(other) == hash &&
            other.identity.model_name == parameters.identity.model_name;
   };
-  return find_or_take_slot<Parameters>(backend, reader, parameters_slot_keys(group), is_same,
+  return find_or_take_slot<Parameters>(backend, reader, parameters_slot_keys(place), is_same,
                                        Content(parameters));
 }
 
@@ -53,24 +52,7 @@ struct ChainWriter::Chain {
   std::vector<Sha256> hashes = {};
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs that bypass the write batcher
   bool is_findable = true;
-  std::vector<std::int32_t> tokens = {};  // of the blocks so far, while it is not findable
   SectionDigests digests = SectionDigests(parameters.layers);
-
-  // Called after each block. With 2, 4, 8, ... blocks there is another group.
-  Result<void> add_hash(const Sha256& hash, std::span<const std::int32_t> block_tokens) {
-    hashes.push_back(hash);
-    if (is_findable) return {};
-    tokens.insert(tokens.end(), block_tokens.begin(), block_tokens.end());
-    if (hashes.size() < 2 || !std::has_single_bit(hashes.size())) return {};
-    const Sha256 group = parameter_groups(name_space, tokens).back();
-    TQC_TRY_ASSIGN(const auto found, place_parameters(backend, reader, group, parameters));
-    if (!found) return {};
-    slot = *found;
-    is_findable = true;
-    tokens = {};
-    count(slot.bytes, slot.is_new);
-    return {};
-  }
 
   const Sha256& last() const { return hashes.empty() ? root : hashes.back(); }
   std::int64_t n_blocks() const { return static_cast<std::int64_t>(hashes.size()); }
@@ -141,23 +123,16 @@ std::uint64_t ChainWriter::new_bytes() const {
 }
 
 Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
-                                      Parameters parameters, OnWarning on_warning,
-                                      std::span<const std::int32_t> known_tokens) {
+                                      Parameters parameters, OnWarning on_warning) {
   const Sha256 name_space = hash_namespace({parameters.identity, std::string(salt)});
   const Sha256 hash = hash_parameters(parameters);
   BlobReader reader(backend, BadBlobs::kRemove, std::move(on_warning));
   const PartCounts counts(parameters.layers);
-  const auto tokens =
-      known_tokens.empty() ? std::span<const std::int32_t>(parameters.tokens) : known_tokens;
-  const std::vector<Sha256> groups = parameter_groups(name_space, tokens);
-  std::optional<CandidateSlot> slot;
-  for (const Sha256& group : groups) {
-    TQC_TRY_ASSIGN(slot, place_parameters(backend, reader, group, parameters));
-    if (slot) break;
-  }
+  const Sha256 first = hash_first(name_space, parameters.tokens);
+  TQC_TRY_ASSIGN(auto slot, place_parameters(backend, reader, first, parameters));
   const bool is_findable = slot.has_value();
   if (!slot) {
-    const Sha256 own = own_group(to_hex(groups.front()), hash, parameters.identity.model_name);
+    const Sha256 own = hash_own(to_hex(first), hash, parameters.identity.model_name);
     TQC_TRY_ASSIGN(slot, place_parameters(backend, reader, own, parameters));
   }
   if (!slot) return too_large("no slot is free for the parameters of this prompt");
@@ -196,7 +171,8 @@ Result<std::vector<bool>> ChainWriter::has(std::span<const std::int32_t> tokens)
 Result<void> ChainWriter::skip_block(std::span<const std::int32_t> block_tokens,
                                      std::uint64_t bytes) {
   chain_->count(bytes, false);
-  return chain_->add_hash(chain_->hash_next(block_tokens), block_tokens);
+  chain_->hashes.push_back(chain_->hash_next(block_tokens));
+  return {};
 }
 
 Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
@@ -225,7 +201,8 @@ Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
     begin = end;
   }
   TQC_TRY(chain_->batcher.add_block(std::move(parts)));
-  return chain_->add_hash(hash, block_tokens);
+  chain_->hashes.push_back(hash);
+  return {};
 }
 
 Result<void> ChainWriter::flush() { return chain_->batcher.flush(); }

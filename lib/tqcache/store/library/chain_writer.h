@@ -26,16 +26,14 @@ namespace tqcache::store {
 // Threads: one at a time. Several writers of one chain may work at once, also in several processes.
 class ChainWriter {
  public:
-  // Finds these parameters in a candidate slot of one of their groups, or puts them into a free
-  // one. If other parameters take all slots, they get a key that only records name, until longer
-  // tokens give them another group. Bad blobs there are reported to `on_warning` and removed.
-  // `known_tokens`: final token blocks of the prompt that are known already.
+  // Finds these parameters in a slot of their first block, or puts them into a free one. If other
+  // parameters take all slots, they get a key that only records name. Bad blobs there are reported
+  // to `on_warning` and removed.
   // Requires: parameters.tokens are the first block, or all tokens of a shorter prompt; means are
   //           fixed if there is a final block. `backend` must outlive this.
   // Errors:   those of the backend.
   static Result<ChainWriter> open(Backend& backend, std::string_view salt, Parameters parameters,
-                                  OnWarning on_warning = {},
-                                  std::span<const std::int32_t> known_tokens = {});
+                                  OnWarning on_warning = {});
 
   ChainWriter(ChainWriter&&) noexcept;
   ChainWriter& operator=(ChainWriter&&) noexcept;

@@ -55,17 +55,8 @@ class Search {
         parts_of_tails_(parts_of_tails) {}
 
   Result<void> find_chains(const FindOptions& options) {
-    for (const Sha256& group : parameter_groups(namespace_, tokens_)) {
-      TQC_TRY_ASSIGN(const std::int64_t n_taken, find_group(group, options));
-      if (n_taken < kCrowdedSlots) return {};
-    }
-    return {};
-  }
-
-  // Returns the number of slots that are taken.
-  Result<std::int64_t> find_group(const Sha256& group, const FindOptions& options) {
     const Tokens first = tokens_.first(kBlockTokens);
-    const std::vector<std::string> keys = parameters_slot_keys(group);
+    const std::vector<std::string> keys = parameters_slot_keys(hash_first(namespace_, first));
     const auto take = [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
       TQC_TRY_ASSIGN(Parameters parameters, BlobReader::take_kind<Parameters>(std::move(content)));
       if (!std::ranges::equal(parameters.tokens, first) ||
@@ -80,8 +71,8 @@ class Search {
       chains_.push_back({keys[i], std::move(parameters), cuts, hash_chain(root, tokens_)});
       return {};
     };
-    TQC_TRY_ASSIGN(const std::vector<Found> found, reader_.read(keys, take));
-    return std::ssize(found) - std::ranges::count(found, Found::kMissing);
+    TQC_TRY(reader_.read(keys, take));
+    return {};
   }
 
   // Finds how many blocks of each chain exist, and the snapshots of chains that cannot be

@@ -11,6 +11,7 @@
 #include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/error.h"
 #include "tqcache/format/content_name.h"
+#include "tqcache/quantize.h"
 #include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
 #include "tqcache/store/blobs/blob_format.h"
@@ -87,12 +88,13 @@ class PromptPutter {
     Parameters parameters{manifest_.identity, {}, manifest_.layers};
     parameters.tokens.assign(first_block.begin(), first_block.end());
     const Tokens final_tokens = tokens.first(n_final_ * kBlockTokens);
-    TQC_TRY_ASSIGN(ChainWriter writer,
-                   ChainWriter::open(backend_, options_.salt, std::move(parameters),
-                                     options_.on_warning, final_tokens));
+    TQC_TRY_ASSIGN(
+        ChainWriter writer,
+        ChainWriter::open(backend_, options_.salt, std::move(parameters), options_.on_warning));
     if (!writer.is_findable() && !is_named_) {
       return too_large(
-          "other prompts with these first tokens take all slots; a name can still find it");
+          "the store has 16 other quantizations of these first tokens, and takes no more without a "
+          "name; remove some, or put it with a name");
     }
 
     // Existing blocks are reused. They are touched so that gc does not remove them meanwhile.
@@ -428,8 +430,31 @@ Result<PutReport> put_prompt(const Target& target, const cache::CacheReader& pro
 
 }  // namespace
 
-Result<PutReport> Library::put(const cache::CacheReader& prompt, std::string_view name,
+// See PutOptions::quantization.
+Result<std::shared_ptr<const cache::CacheReader>> Library::quantized(
+    std::shared_ptr<const cache::CacheReader> prompt, const cache::ConvertOptions& options) {
+  TQC_TRY_ASSIGN(auto fitted, cache::quantize(prompt, options));
+  const cache::CacheDesc& cache = fitted->description();
+  if (final_blocks(cache.n_tokens()) == 0) return fitted;
+  FindOptions of_first_block;
+  of_first_block.max_tokens = cache::kTokenBlock;
+  of_first_block.settings = &cache.layers;
+  TQC_TRY_ASSIGN(const Prefix known, find(cache.identity, cache.tokens, of_first_block));
+  if (known.n_tokens == 0) return fitted;
+  auto as_stored =
+      cache::quantize_like(std::move(prompt), known.parameters.layers, options.n_threads);
+  // What is quantized already, with another codec, keeps that.
+  const bool is_packed = !as_stored && as_stored.error().code == ErrorCode::kInvalidArgument;
+  return is_packed ? fitted : as_stored;
+}
+
+Result<PutReport> Library::put(const cache::CacheReader& whole, std::string_view name,
                                const Progress& progress, const PutOptions& options) {
+  std::shared_ptr<const cache::CacheReader> quantized_prompt = cache::borrow(whole);
+  if (options.quantization) {
+    TQC_TRY_ASSIGN(quantized_prompt, quantized(quantized_prompt, *options.quantization));
+  }
+  const cache::CacheReader& prompt = *quantized_prompt;
   TQC_TRY_ASSIGN(const PutSource source, PutSource::open(prompt));
   TQC_TRY(check_source(source.manifest()));
   TQC_TRY(check_name(name));

@@ -289,7 +289,7 @@ class Copier {
       // As in a put: only records find it there.
       if (!slot) {
         const Sha256 own =
-            own_group(parse_key(key)->hash, hash_parameters(content), content.identity.model_name);
+            hash_own(parse_key(key)->hash, hash_parameters(content), content.identity.model_name);
         TQC_TRY_ASSIGN(slot, find_or_take_slot<Kind>(to_, reader_, parameters_slot_keys(own),
                                                      is_wanted, Content(content)));
       }

@@ -1,0 +1,62 @@
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tqcache/base/file_io.h"
+#include "tqcache/file.h"
+
+namespace tqcache {
+
+Result<Descriptor> open_scratch() {
+  std::error_code no_folder;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(no_folder);
+  if (!no_folder) {
+    constexpr mode_t kOwnerOnly = 0600;
+    Descriptor file(retry_interrupted(
+        [&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly); }));
+    if (file.is_open()) return file;
+    // Some file systems have no files without a name.
+    std::string name = (folder / "tqcache-XXXXXX").string();
+    file = Descriptor(::mkostemp(name.data(), O_CLOEXEC));
+    if (file.is_open()) {
+      ::unlink(name.c_str());
+      return file;
+    }
+  }
+  Descriptor memory(::memfd_create("tqcache", MFD_CLOEXEC));
+  if (!memory.is_open()) return system_error("a temporary file", errno);
+  return memory;
+}
+
+struct ScratchFile::State {
+  Descriptor file;
+};
+
+ScratchFile::ScratchFile(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ScratchFile::~ScratchFile() = default;
+
+Result<std::unique_ptr<ScratchFile>> ScratchFile::create() {
+  TQC_TRY_ASSIGN(Descriptor file, open_scratch());
+  return std::unique_ptr<ScratchFile>(
+      new ScratchFile(std::make_unique<State>(State{std::move(file)})));
+}
+
+std::uint64_t ScratchFile::size() const { return size_of(state_->file); }
+
+Result<void> ScratchFile::read_at(std::uint64_t offset, std::span<std::byte> out) const {
+  return read_fully_at(state_->file, offset, out);
+}
+
+Result<void> ScratchFile::append(ByteView bytes) {
+  return put_all(bytes, [&](ByteView rest, std::size_t) {
+    return ::write(state_->file.get(), rest.data(), rest.size());
+  });
+}
+
+}  // namespace tqcache
