@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -200,7 +201,10 @@ TEST(Convert, SaysWhyNothingBecameSmaller) {
   const std::string few = prefill_book(dir, 6);
   EXPECT_THAT(must({"convert", few, few + ".tqkv"}).err,
               HasSubstr("hint: nothing was quantized: only full blocks of 256 tokens are\n"));
-  EXPECT_EQ(must({"convert", few, "/dev/null", "-f"}).err.find("times"), std::string::npos);
+  // A device gets as many bytes as a file.
+  const std::string size =
+      std::to_string(std::filesystem::file_size(few + ".tqkv") % 1000) + " bytes";
+  EXPECT_THAT(must({"convert", few, "/dev/null", "-f"}).err, HasSubstr(size));
 }
 
 TEST(Pipes, CarryCachesBothWays) {
@@ -218,7 +222,7 @@ TEST(Pipes, CarryCachesBothWays) {
   EXPECT_THAT(must({"verify", "-"}, {.input = converted.out}).out, HasSubstr("standard input: OK"));
 }
 
-// A cache of 216 MB goes through in the memory of a window and of the packed first blocks.
+// A cache of 200 MB goes through in the memory of a window and of the packed first blocks.
 TEST(Pipes, AreConvertedInBoundedMemory) {
   const TempDir dir;
   const std::string dense = (dir / "dense").string(), pipe = (dir / "pipe").string(),
@@ -229,7 +233,8 @@ TEST(Pipes, AreConvertedInBoundedMemory) {
     while (cache.layers.size() < 24) cache.layers.push_back(layer);
     test::must(format::write_cache_file(cache, dense, {.compression = format::Compression::kNone}));
   }
-  ASSERT_GT(std::filesystem::file_size(dense), 200u << 20);
+  ::malloc_trim(0);  // the peak of a child is at least what its parent has
+  ASSERT_GT(std::filesystem::file_size(dense), 200'000'000u);
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   std::thread writer([&] {
     std::ifstream from(dense, std::ios::binary);
@@ -242,7 +247,7 @@ TEST(Pipes, AreConvertedInBoundedMemory) {
   const Output output = tqcache({"convert", pipe, "-"}, {.out_path = piped});
   writer.join();
   ASSERT_EQ(output.exit_code, 0) << output.err;
-  EXPECT_LT(output.peak_bytes, 160u << 20);
+  EXPECT_LT(output.peak_bytes, 100u << 20);
   must({"convert", dense, packed});
   EXPECT_TRUE(read_all(piped) == read_all(packed));
 }

@@ -66,6 +66,40 @@ TEST(Session, ResumesASavedCacheWithTheSameTokens) {
   }
 }
 
+// So prompts that begin alike share their first block, whichever of both made it. (The next blocks
+// of the session attend to quantized ones, so they have other values.)
+TEST(Session, QuantizesItsFirstBlockAsAConversionDoes) {
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += std::string(kPrompt) + " ";
+  const cache::ConvertOptions turbo =
+      must(cache::parse_configuration(cache::kDefaultConfiguration)).options;
+  const auto growing = must(Session::open({.model = kModel, .quantization = turbo}));
+  const auto dense = must(Session::open({.model = kModel}));
+  must(growing->feed(encode(*growing, text)));
+  must(dense->feed(encode(*dense, text)));
+  ASSERT_GT(dense->cache().n_tokens(), cache::kTokenBlock);
+  const cache::Cache converted = must(cache::convert(dense->cache(), turbo));
+  for (std::size_t i = 0; i < converted.layers.size(); ++i) {
+    const auto* a = cache::attention_of(growing->cache().layers[i]);
+    const auto* b = cache::attention_of(converted.layers[i]);
+    for (const auto& [x, y] : {std::pair{&a->k, &b->k}, std::pair{&a->v, &b->v}}) {
+      const ByteView first = std::get<cache::TurboSide>(*x).packed.at(0).bytes.view();
+      EXPECT_TRUE(
+          std::ranges::equal(first, std::get<cache::TurboSide>(*y).packed.at(0).bytes.view()))
+          << i;
+    }
+  }
+}
+
+TEST(Session, CannotBeFittedToAPromptThatIsToCome) {
+  const auto refused = Session::open(
+      {.model = kModel,
+       .quantization = must(cache::parse_configuration("turbo4,fit=prompt")).options});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("fit=prompt"), std::string::npos);
+}
+
 TEST(Session, StopsWhereItsSinkSays) {
   const auto session = must(Session::open({.model = kModel}));
   must(session->feed(encode(*session, kPrompt)));

@@ -161,6 +161,9 @@ Result<std::unique_ptr<PromptKeeper>> PromptKeeper::open(store::Backend& backend
   if (config == "archive") config = "k=trellis:0.25,v=trellis:0.25,sink=4";
   if (config == "lossless") return keeper;
   TQC_TRY_ASSIGN(const cache::Configuration parsed, cache::parse_configuration(config));
+  if (parsed.options.fit == cache::Fit::kPrompt) {
+    return invalid("fit=prompt: prompts that were fitted to themselves share nothing");
+  }
   if (!parsed.is_dense()) keeper->form_ = parsed.options;
   return keeper;
 }

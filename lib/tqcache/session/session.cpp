@@ -28,6 +28,11 @@ Result<cache::Cache> empty_cache(const model::Model& model,
                                  unsigned n_threads) {
   TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF16));
   if (!wanted) return empty;
+  if (wanted->fit == cache::Fit::kPrompt) {
+    return invalid(
+        "fit=prompt: a cache that grows is fitted to its first block; only a conversion "
+        "sees a whole prompt");
+  }
   cache::ConvertOptions quantization = *wanted;
   quantization.n_threads = n_threads;
   return cache::convert(std::move(empty), quantization);

@@ -435,7 +435,8 @@ Result<std::shared_ptr<const cache::CacheReader>> Library::quantized(
     std::shared_ptr<const cache::CacheReader> prompt, const cache::ConvertOptions& options) {
   TQC_TRY_ASSIGN(auto fitted, cache::quantize(prompt, options));
   const cache::CacheDesc& cache = fitted->description();
-  if (final_blocks(cache.n_tokens()) == 0) return fitted;
+  const bool is_shared = options.fit == cache::Fit::kFirstBlock;
+  if (!is_shared || final_blocks(cache.n_tokens()) == 0) return fitted;
   FindOptions of_first_block;
   of_first_block.max_tokens = cache::kTokenBlock;
   of_first_block.settings = &cache.layers;
