@@ -1,6 +1,6 @@
 #pragma once
-// serve/embedded/parameters.h: the table of parameters that clients may send, and what becomes of
-// them.
+// server/tqcache/serve/embedded/parameters.h: the table of parameters that clients may send, and
+// what becomes of them.
 //
 // Clients send the same parameters to every server. Those that cannot change an answer are ignored;
 // those that would, and are not implemented, are refused by name. This table is the only place that

@@ -1,6 +1,6 @@
 #pragma once
-// lib/tqcache/serve/http_connection.h: the socket of one client: reads requests within limits, and
-// writes answers.
+// server/tqcache/serve/http_connection.h: the socket of one client: reads requests within limits,
+// and writes answers.
 
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,6 @@
 #pragma once
-// lib/tqcache/serve/http_message.h: HTTP requests and responses, and the strict parser of a head.
+// server/tqcache/serve/http_message.h: HTTP requests and responses, and the strict parser of a
+// head.
 //
 // Two programs in a row that read one request differently can be made to see two requests (request
 // smuggling). So a head is accepted only if it has one meaning: everything else is refused.

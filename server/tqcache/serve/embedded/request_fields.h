@@ -1,6 +1,6 @@
 #pragma once
-// serve/embedded/request_fields.h: reader of the fields of a JSON object that a client sent, and of
-// the parts that dialects have in common.
+// server/tqcache/serve/embedded/request_fields.h: reader of the fields of a JSON object that a
+// client sent, and of the parts that dialects have in common.
 
 #include <cstdint>
 #include <optional>

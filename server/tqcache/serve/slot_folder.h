@@ -1,6 +1,6 @@
 #pragma once
-// lib/tqcache/serve/slot_folder.h: the folder of llama-server's --slot-save-path, and the files in
-// it that the proxy and llama-server exchange.
+// server/tqcache/serve/slot_folder.h: the folder of llama-server's --slot-save-path, and the files
+// in it that the proxy and llama-server exchange.
 //
 //   TQC_TRY_ASSIGN(const auto folder, SlotFolder::open("slots"));
 //   const SlotFile file(*folder);

@@ -1,6 +1,6 @@
 #pragma once
-// lib/tqcache/serve/http_access.h: who may send a request: API keys, names of the server, and pages
-// of other sites.
+// server/tqcache/serve/http_access.h: who may send a request: API keys, names of the server, and
+// pages of other sites.
 //
 // A browser lets every page send requests to every server that the machine can reach. A page of a
 // foreign site may do so openly, and then the browser sends the header Origin. Or its own name may

@@ -1,5 +1,6 @@
 #pragma once
-// serve/embedded/answer_writer.h: writers of an answer in each dialect, whole or as a stream.
+// server/tqcache/serve/embedded/answer_writer.h: writers of an answer in each dialect, whole or as
+// a stream.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>

@@ -1,5 +1,6 @@
 #pragma once
-// serve/prompt_history.h: the texts of recent prompts, and where a new prompt parts from them.
+// server/tqcache/serve/prompt_history.h: the texts of recent prompts, and where a new prompt parts
+// from them.
 //
 //   const auto parting = history.nearest(tenant, prompt);
 //   history.add(tenant, prompt);

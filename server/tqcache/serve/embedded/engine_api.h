@@ -1,5 +1,5 @@
 #pragma once
-// serve/embedded/engine_api.h: the routes of a server that answers from an Engine.
+// server/tqcache/serve/embedded/engine_api.h: the routes of a server that answers from an Engine.
 //
 // Spec: docs/reference/http.md.
 

@@ -1,5 +1,6 @@
 #pragma once
-// serve/embedded/client_request.h: what a client asks for, read from the JSON of any dialect.
+// server/tqcache/serve/embedded/client_request.h: what a client asks for, read from the JSON of any
+// dialect.
 //
 // A conversation is a ChatRequest, whoever asks for it. parameters.h decides which parameters are
 // read, ignored and refused. Safe for untrusted input.

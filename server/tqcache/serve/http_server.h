@@ -1,5 +1,5 @@
 #pragma once
-// lib/tqcache/serve/http_server.h: an HTTP/1.1 server with a bounded number of connections.
+// server/tqcache/serve/http_server.h: an HTTP/1.1 server with a bounded number of connections.
 //
 //   HttpServer server({.address = "127.0.0.1:8081"}, metrics, log);
 //   server.route("GET", "/v1/models", [](const Request&, Client&) {

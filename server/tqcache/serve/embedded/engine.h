@@ -1,5 +1,6 @@
 #pragma once
-// serve/embedded/engine.h: the reference decoder and a store, which answer one prompt at a time.
+// server/tqcache/serve/embedded/engine.h: the reference decoder and a store, which answer one
+// prompt at a time.
 //
 // The cache of the last conversation stays in memory. A prompt of the same tenant that continues
 // it is answered from there, as `tqcache chat` does. Any other prompt begins with the longest

@@ -1,6 +1,6 @@
 #pragma once
-// lib/tqcache/serve/prompt_keeper.h: prompts of llama-server in a store: slot files into the store,
-// and stored prefixes back into slot files.
+// server/tqcache/serve/prompt_keeper.h: prompts of llama-server in a store: slot files into the
+// store, and stored prefixes back into slot files.
 
 #include <atomic>
 #include <cstdint>

@@ -1,5 +1,6 @@
 #pragma once
-// serve/embedded/request_queue.h: a bounded queue in front of something that serves one at a time.
+// server/tqcache/serve/embedded/request_queue.h: a bounded queue in front of something that serves
+// one at a time.
 //
 //   RequestQueue queue(16);
 //   std::optional<RequestQueue::Turn> turn = queue.join();

@@ -1,6 +1,6 @@
 #pragma once
-// serve/prompt_ledger.h: the prompts that a server keeps, with their hits, for its page; and what
-// was reused of the last ones.
+// server/tqcache/serve/prompt_ledger.h: the prompts that a server keeps, with their hits, for its
+// page; and what was reused of the last ones.
 //
 // An entry is a chain of whole token blocks: a text that continues all blocks of another takes over
 // its entry, as a conversation does with each turn. Entries hold no tokens, only hashes of blocks.

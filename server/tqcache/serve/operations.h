@@ -1,5 +1,5 @@
 #pragma once
-// lib/tqcache/serve/operations.h: counters for /metrics and the log of a server.
+// server/tqcache/serve/operations.h: counters for /metrics and the log of a server.
 
 #include <chrono>
 #include <cstdint>

@@ -1,5 +1,5 @@
 #pragma once
-// lib/tqcache/serve/llama_request.h: what llama-server reads in a request: path, route and body.
+// server/tqcache/serve/llama_request.h: what llama-server reads in a request: path, route and body.
 //
 // A proxy judges a request, and llama-server acts on it. If the two read it differently, the
 // judgment is about another request. So a request is accepted only if it has one meaning, and what

@@ -1,6 +1,6 @@
 #pragma once
-// lib/tqcache/serve/slot_table.h: what a proxy knows about the slots of llama-server, and where the
-// next prompt is best computed.
+// server/tqcache/serve/slot_table.h: what a proxy knows about the slots of llama-server, and where
+// the next prompt is best computed.
 //
 // llama-server with its default options copies idle slots to its prompt cache in RAM when a task
 // starts, and clears them (--cache-idle-slots). So a slot holds what llama-server said last, and

@@ -1,5 +1,5 @@
 #pragma once
-// lib/tqcache/serve/llama_server.h: the requests of llama-server's own interface that a proxy
+// server/tqcache/serve/llama_server.h: the requests of llama-server's own interface that a proxy
 // needs.
 //
 // Source: ggml-org/llama.cpp tools/server/README.md, build b11549.

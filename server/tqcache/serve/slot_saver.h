@@ -1,5 +1,5 @@
 #pragma once
-// lib/tqcache/serve/slot_saver.h: what the slots of llama-server hold, put into the store.
+// server/tqcache/serve/slot_saver.h: what the slots of llama-server hold, put into the store.
 //
 // llama-server writes a slot into a file of the slot folder, which takes a moment. The file is put
 // into the store in the background, after its tokens were compared with the prompt.

@@ -1,6 +1,6 @@
 #pragma once
-// serve/hit_scores.h: how often blobs of a store were used, where old uses count less than new
-// ones.
+// server/tqcache/serve/hit_scores.h: how often blobs of a store were used, where old uses count
+// less than new ones.
 //
 // A use counts half after each half-life. The score of a blob is kept as a time: that of the single
 // use which would count as much. So scores need no update while time passes, and a blob that was

@@ -1,6 +1,6 @@
 #pragma once
-// serve/prompt_reuse.h: what of one prompt did not have to be computed, and why no more of it, for
-// the log, the metrics, the headers of the answer, and the page.
+// server/tqcache/serve/prompt_reuse.h: what of one prompt did not have to be computed, and why no
+// more of it, for the log, the metrics, the headers of the answer, and the page.
 
 #include <cstdint>
 #include <optional>

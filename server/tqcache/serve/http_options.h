@@ -1,5 +1,6 @@
 #pragma once
-// lib/tqcache/serve/http_options.h: the address, the limits and the access rules of an HTTP server.
+// server/tqcache/serve/http_options.h: the address, the limits and the access rules of an HTTP
+// server.
 
 #include <chrono>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
-// lib/tqcache/serve/write_budget.h: a limit for the bytes that the proxy writes to a disk, because
-// an SSD wears: so many a day, or an hour.
+// server/tqcache/serve/write_budget.h: a limit for the bytes that the proxy writes to a disk,
+// because an SSD wears: so many a day, or an hour.
 //
 //   WriteBudget budget({.bytes = 40'000'000'000, .period = std::chrono::hours(24)});
 //   TQC_TRY(budget.load(".tqcache-serve.written", now));

@@ -1,5 +1,6 @@
 #pragma once
-// serve/embedded/api_error.h: a failed request, as clients of each dialect are told of it.
+// server/tqcache/serve/embedded/api_error.h: a failed request, as clients of each dialect are told
+// of it.
 
 #include <cstdint>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
-// serve/prompt_page.h: the page that shows which prompts a server keeps, and what was reused of the
-// last ones.
+// server/tqcache/serve/prompt_page.h: the page that shows which prompts a server keeps, and what
+// was reused of the last ones.
 //
 // Plain HTML without scripts and external files. Texts of clients are escaped.
 
