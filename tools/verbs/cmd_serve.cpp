@@ -411,6 +411,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   log.info("stopping", {});
   const std::chrono::seconds grace = flags.grace.value_or(std::chrono::seconds(30));
   acknowledge_interrupt();  // the store refuses to work while it is set
+  proxy->end_calls_within(grace);
   server.stop(grace);
   proxy->flush(grace);
   kept.save();

@@ -103,9 +103,31 @@ void read_usage(const Json& usage, AnswerEnd& end) {
   end.n_computed = *n_prompt - *n_reused;
 }
 
+// The usage of the first event of a stream, if that is {"type": "message_start", "message":
+// {"usage": ...}}.
+void read_message_start(std::string_view head, AnswerEnd& end) {
+  constexpr std::string_view kData = "data: ";
+  while (!head.empty()) {
+    const std::size_t line_end = head.find('\n');
+    if (line_end == std::string_view::npos) return;  // maybe cut
+    const std::string_view line = head.substr(0, line_end);
+    head.remove_prefix(line_end + 1);
+    if (!line.starts_with(kData)) continue;  // "event: ..."
+    const Json event = Json::parse(line.substr(kData.size()), nullptr, false);
+    if (!event.is_object() || event.value("type", Json()) != "message_start") return;
+    AnswerEnd start;
+    const Json message = event.value("message", Json());
+    if (message.is_object()) read_usage(message.value("usage", Json()), start);
+    if (!start.n_reused || !start.n_computed) return;
+    end.n_reused = start.n_reused;
+    end.n_computed = start.n_computed;
+    return;
+  }
+}
+
 }  // namespace
 
-AnswerEnd read_answer_end(std::string_view tail) {
+AnswerEnd read_answer_end(std::string_view tail, std::string_view head) {
   AnswerEnd end;
   bool has_timings = false, has_usage = false;
   // An event is a line, and so is an answer at once: JSON strings have no line ends.
@@ -136,6 +158,7 @@ AnswerEnd read_answer_end(std::string_view tail) {
       read_usage(usage, end);
     }
   }
+  if (!end.n_reused && !end.n_computed) read_message_start(head, end);
   return end;
 }
 

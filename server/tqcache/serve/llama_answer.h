@@ -1,6 +1,6 @@
 #pragma once
-// lib/tqcache/serve/llama_answer.h: what llama-server says at the end of an answer: tokens that it
-// reused and computed, and the slot.
+// server/tqcache/serve/llama_answer.h: what llama-server says at the end of an answer: tokens that
+// it reused and computed, and the slot.
 //
 // Source: ggml-org/llama.cpp tools/server, build b11549.
 
@@ -34,8 +34,12 @@ struct AnswerEnd {
 // anywhere. "timings" come first; where there are none (/v1/messages, /v1/responses at once), the
 // numbers are those of "usage". What fits nowhere is left out.
 //
+// `head` is the beginning of a stream. Streams of /v1/messages have what was reused and computed in
+// their first event (message_start) alone, and the tokens of the answer in one of the last. It
+// counts where the end says neither.
+//
 // Only fields of an event's own object count, wherever its text or the arguments of a tool have
 // fields of these names: a model writes those.
-AnswerEnd read_answer_end(std::string_view tail);
+AnswerEnd read_answer_end(std::string_view tail, std::string_view head = {});
 
 }  // namespace tqcache::serve

@@ -136,6 +136,21 @@ bool append_item(const Json& item, OrderedJson& messages) {
   return true;
 }
 
+// Where the words of the user's first message are in the rendered prompt; 0: not found. They may be
+// in the system prompt, too, which comes before.
+std::int64_t find_begin(const Json& messages, std::string_view prompt) {
+  std::size_t at = 0;
+  for (const Json& message : messages) {
+    const auto words = joined_text(field(message, "content"));
+    if (!words || words->empty()) return 0;
+    const std::size_t found = prompt.find(*words, at);
+    if (found == std::string_view::npos) return 0;
+    if (text(field(message, "role")) == "user") return static_cast<std::int64_t>(found);
+    at = found + words->size();
+  }
+  return 0;
+}
+
 // Whether a list of content parts has one that is neither text, nor a call of a tool or its result.
 bool has_media(const Json& content) {
   static const std::set<std::string> kOthers = {
@@ -207,8 +222,8 @@ Result<std::string> LlamaServer::call(std::string_view method, const std::string
                                       std::string body, Client* client) const {
   std::vector<Header> headers = headers_;
   if (!body.empty()) headers.push_back({"Content-Type", "application/json"});
-  TQC_TRY_ASSIGN(Upstream::Reply reply,
-                 upstream_.call(method, target, std::move(body), headers, client));
+  TQC_TRY_ASSIGN(Upstream::Reply reply, upstream_.call(method, upstream_.prefix() + target,
+                                                       std::move(body), headers, client));
   if (reply.status == 200) return std::move(reply.body);
   const Json answer = parse(reply.body);
   const std::string message = shown(text(field(field(answer, "error"), "message")));
@@ -311,6 +326,9 @@ Result<Asked> LlamaServer::ask(Api api, const std::string& body, Client* client)
   TQC_TRY_ASSIGN(const std::string answer, call("POST", "/apply-template", chat, client));
   TQC_TRY_ASSIGN(const Json rendered, parse_answer(answer, "/apply-template"));
   asked.prompt = text(field(rendered, "prompt"));
+  const Json converted = api == Api::kChat ? Json() : parse(chat);
+  const Json& messages = field(api == Api::kChat ? request : converted, "messages");
+  asked.begin_bytes = find_begin(messages, asked.prompt);
   return asked;
 }
 

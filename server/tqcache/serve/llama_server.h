@@ -48,6 +48,9 @@ struct Asked {
   // As the model reads it; empty: not known. Of tokens: a text that is compared as others are.
   std::string prompt;
   std::vector<std::int32_t> tokens;  // if the prompt was given as tokens
+  // Of a chat: the bytes of the prompt before the words of the user's first message. Other
+  // conversations with the same system prompt and tools part here. 0: not known.
+  std::int64_t begin_bytes = 0;
   // The client chooses a slot itself, wants no reuse, or several answers.
   bool is_steered = false;
   bool has_adapters = false;  // "lora": keys and values are not those of the plain model

@@ -20,9 +20,6 @@ namespace {
 
 constexpr std::int64_t kBlock = cache::kTokenBlock;
 
-// Of the end of a text, so many tokens may be others in a longer text.
-constexpr std::int64_t kJoinedTokens = 16;
-
 constexpr unsigned kRestoreThreads = 4;
 
 ByteView bytes_of(std::string_view text) {

@@ -65,6 +65,9 @@ std::string binding_of(const SlotFileFormat& format, const ServerProps& props,
 // Threads: any number; puts take turns.
 class PromptKeeper {
  public:
+  // The last tokens of a prompt may be others when words are joined at its end.
+  static constexpr std::int64_t kJoinedTokens = 16;
+
   // `backend`, `metrics` and `log` must outlive it. Errors: kInvalidArgument (the configuration).
   static Result<std::unique_ptr<PromptKeeper>> open(store::Backend& backend, KeeperOptions options,
                                                     Metrics& metrics, Log& log);

@@ -1,5 +1,5 @@
 #pragma once
-// lib/tqcache/serve/proxy.h: a proxy before llama-server that keeps its prompts in a store.
+// server/tqcache/serve/proxy.h: a proxy before llama-server that keeps its prompts in a store.
 //
 // Everything is passed on unchanged. Requests that generate text get two more fields, id_slot and
 // cache_prompt. Before that, the longest stored prefix of their prompt is restored into a slot, if
@@ -77,8 +77,13 @@ class Proxy {
   // Asks the upstream server again who it is, with the next request.
   virtual void reload() = 0;
 
+  // The program ends: call it before the server is stopped. What the proxy itself asks the upstream
+  // server ends after this time at the latest, also if that never answers.
+  virtual void end_calls_within(std::chrono::milliseconds grace) = 0;
+
   // Saves what the slots hold and the store does not, as far as that is possible in time. Then
-  // nothing is saved any more. Requires: the server has been stopped.
+  // nothing is saved any more. An upstream server that does not answer costs a second or two.
+  // Requires: the server has been stopped.
   virtual void flush(std::chrono::milliseconds limit) = 0;
 };
 

@@ -48,6 +48,12 @@ bool SlotSaver::is_unsaved(const KnownSlot& slot) const {
          slot.n_tokens > slot.n_stored;
 }
 
+bool SlotSaver::has_unsaved(const std::function<bool(const KnownSlot&)>& is_wanted) const {
+  return std::ranges::any_of(table_.snapshot(), [&](const KnownSlot& slot) {
+    return !slot.is_used && is_unsaved(slot) && (!is_wanted || is_wanted(slot));
+  });
+}
+
 void SlotSaver::save(std::size_t slot, KnownSlot& now, const char* reason) {
   const auto drop = [&](const char* why) {
     metrics_.add("tqcache_saves_total", 1, {{"reason", why}});
@@ -73,6 +79,7 @@ void SlotSaver::save(std::size_t slot, KnownSlot& now, const char* reason) {
     }
   }
   if (!written) {
+    if (written.error().code == ErrorCode::kInterrupted) return;  // it is tried once more
     warnings_.add("save", written.error().message);
     now.n_stored = now.n_tokens;  // not again for the same tokens
     return;
@@ -90,6 +97,7 @@ void SlotSaver::save(std::size_t slot, KnownSlot& now, const char* reason) {
     if (options_.history != nullptr) {
       ends = options_.history->parting_places(now.tenant.value_or(""), now.prompt);
     }
+    if (now.begin_bytes > 0) ends.push_back(static_cast<std::size_t>(now.begin_bytes));
     const std::lock_guard lock(mutex_);
     pending_.push_back({std::move(file), slot, now, std::move(ends), keeper_.bound(), reason});
   }
@@ -117,15 +125,16 @@ void SlotSaver::save_one(std::size_t slot, const char* reason) {
   table_.release(slot, *std::move(now));
 }
 
-// Where the next prompt is likely to part from the tokens of a slot: where the answer began, which
-// a template may change, where the text of these tokens has other tokens when it is read again (a
-// model may write other tokens than a tokenizer reads), and where other prompts have parted from
-// this one.
+// Where the next prompt is likely to part from the tokens of a slot: where the first words of the
+// user begin, where the answer began, which a template may change, where the text of these tokens
+// has other tokens when it is read again (a model may write other tokens than a tokenizer reads),
+// and where other prompts have parted from this one.
 std::vector<std::int64_t> SlotSaver::likely_ends(const Pending& next,
                                                  std::span<const std::int32_t> tokens) const {
   const KnownSlot& known = next.known;
   std::vector<std::int64_t> ends;
   if (known.n_prompt > 0) ends.push_back(known.n_prompt);
+  if (known.n_parted > 0) ends.push_back(known.n_parted);
   for (const std::size_t end : next.ends) {
     const auto begin = server_.tokens_of(known.prompt.substr(0, end), known.is_tokens, nullptr);
     if (begin) ends.push_back(std::ssize(*begin));

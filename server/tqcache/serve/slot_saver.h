@@ -67,6 +67,9 @@ class SlotSaver {
   // Whether a slot holds tokens that should be in the store and are not.
   bool is_unsaved(const KnownSlot& slot) const;
 
+  // Whether nobody uses such a slot, of those that `is_wanted` names.
+  bool has_unsaved(const std::function<bool(const KnownSlot&)>& is_wanted = {}) const;
+
   // Lets llama-server write the slot into a file, and queues it. Requires: the order of tasks is
   // held; the slot is taken, and `now` is its state, which is updated.
   void save(std::size_t slot, KnownSlot& now, const char* reason);

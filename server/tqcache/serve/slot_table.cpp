@@ -297,14 +297,15 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
   const Candidates found = candidates(wanted);
   if (!found.oldest) return std::nullopt;
   std::int64_t n_ram = 0;
-  bool ram_is_doubtful = false;
+  bool ram_is_doubtful = false, ram_is_continued = false;
   for (const KnownSlot& each : ram_) {
     if (!rules_.may_use_ram || each.tenant != wanted.tenant) continue;
-    const std::int64_t n =
-        tokens_in(wanted, common_bytes(each.prompt, wanted.prompt), each.n_tokens);
+    const std::int64_t n_bytes = common_bytes(each.prompt, wanted.prompt);
+    const std::int64_t n = tokens_in(wanted, n_bytes, each.n_tokens);
     if (n * kRamLeastPart < each.n_tokens || n <= n_ram) continue;
     n_ram = n;
     ram_is_doubtful = each.is_doubtful;
+    ram_is_continued = n_bytes == std::ssize(each.prompt);
   }
   const auto choose = [&](std::size_t slot, From from, std::int64_t n) {
     Choice choice = take_slot(slot, from, n, wanted.prompt, wanted.tenant);
@@ -321,9 +322,12 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
     if (found.n_best >= kLeastShare) return choose(*found.best, From::kSlot, found.n_best);
     return choose(*found.empty, From::kNothing, 0);
   }
-  // RAM is quicker than the store, but only a belief.
+  // RAM is quicker than the store, but only a belief. Of a prompt there that goes on otherwise than
+  // this one, llama-server takes the greatest part, and not the most tokens: an older turn of the
+  // conversation, which is still there as a whole, would hide the last one.
   const bool only_ram = n_ram > wanted.n_stored + kSameTokens;
-  if (only_ram || (ram_is_seen_ && n_ram > 0 && n_ram + kSameTokens >= wanted.n_stored)) {
+  const bool has_as_much = n_ram > 0 && n_ram + kSameTokens >= wanted.n_stored;
+  if (only_ram || (ram_is_seen_ && ram_is_continued && has_as_much)) {
     if (found.other) return choose(*found.other, From::kRam, n_ram);
     if (only_ram) return choose(free, From::kRam, n_ram);
   }

@@ -28,6 +28,8 @@ namespace tqcache::serve {
 struct KnownSlot {
   std::string prompt;                 // the last one that was sent to it; empty: unknown, or none
   bool is_tokens = false;             // that prompt was given as tokens (Asked)
+  std::int64_t begin_bytes = 0;       // Asked::begin_bytes of that prompt
+  std::int64_t n_parted = 0;          // PromptLookup::n_parted() of that prompt
   std::optional<std::string> tenant;  // whose tokens it holds; absent: unknown
   std::int64_t n_tokens = 0;          // that it held when that was last asked; 0: it is empty
   std::int64_t n_stored = 0;          // of these, known to be in the store

@@ -10,6 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "tqcache/serve/llama_request.h"
+
 namespace tqcache::serve {
 namespace {
 
@@ -83,9 +85,11 @@ class CurlAnswer : public UpstreamAnswer {
 
 class CurlUpstream : public Upstream {
  public:
-  explicit CurlUpstream(UpstreamOptions options) : Upstream(std::move(options)) {}
+  CurlUpstream(UpstreamOptions options, std::string prefix)
+      : Upstream(std::move(options), std::move(prefix)) {}
 
   const UpstreamOptions& options() const { return options_; }
+  Clock::time_point calls_end() const { return calls_end_; }
 
   Result<std::unique_ptr<UpstreamAnswer>> send(std::string_view method, std::string_view target,
                                                const std::vector<Header>& headers, std::string body,
@@ -260,7 +264,9 @@ Result<void> CurlAnswer::wait(bool for_head) {
       if (for_head) return failure(CURLE_GOT_NOTHING);
       return {};
     }
-    if (client_ != nullptr && client_->is_gone()) return interrupted_error();
+    if (client_ != nullptr ? client_->is_gone() : Clock::now() > upstream_.calls_end()) {
+      return interrupted_error();
+    }
     if (Clock::now() - last_byte_ > upstream_.options().idle_timeout) {
       return failure(CURLE_OPERATION_TIMEDOUT);
     }
@@ -284,9 +290,19 @@ Result<std::string> CurlAnswer::read() {
 Result<std::unique_ptr<Upstream>> Upstream::open(const UpstreamOptions& options) {
   static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
   if (ready != CURLE_OK) return Error{ErrorCode::kIo, "libcurl cannot be started"};
-  UpstreamOptions checked = options;
-  std::string_view rest = checked.url;
+  std::string_view rest = options.url;
   while (rest.ends_with('/')) rest.remove_suffix(1);
+  UpstreamOptions checked = options;
+  Target prefix;
+  const std::size_t scheme = rest.find("://");
+  const std::size_t slash = scheme == std::string_view::npos ? scheme : rest.find('/', scheme + 3);
+  if (slash != std::string_view::npos) {
+    const auto refusal = read_target(rest.substr(slash), prefix);
+    if (refusal || prefix.path != rest.substr(slash)) {
+      return invalid(fmt::format("{}: the path is not a prefix such as /llama", options.url));
+    }
+    rest = rest.substr(0, slash);
+  }
   checked.url = rest;
   if (rest.starts_with("http://")) {
     rest.remove_prefix(7);
@@ -300,7 +316,8 @@ Result<std::unique_ptr<Upstream>> Upstream::open(const UpstreamOptions& options)
            std::string_view(".-_:[]").find(c) != std::string_view::npos;
   });
   if (!is_host) return invalid(options.url + ": not a URL such as http://127.0.0.1:8080");
-  return std::unique_ptr<Upstream>(std::make_unique<CurlUpstream>(std::move(checked)));
+  return std::unique_ptr<Upstream>(
+      std::make_unique<CurlUpstream>(std::move(checked), std::move(prefix.path)));
 }
 
 Result<Upstream::Reply> Upstream::call(std::string_view method, std::string_view target,
@@ -314,6 +331,7 @@ Result<Upstream::Reply> Upstream::call(std::string_view method, std::string_view
     TQC_TRY_ASSIGN(const std::string piece, answer->read());
     if (piece.empty()) return reply;
     reply.body += piece;
+    if (client == nullptr && Clock::now() > calls_end_.load()) return interrupted_error();
     if (reply.body.size() > max_bytes) {
       return too_large(fmt::format("{}: an answer of more than {} bytes", target, max_bytes));
     }

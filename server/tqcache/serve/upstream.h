@@ -1,6 +1,7 @@
 #pragma once
-// lib/tqcache/serve/upstream.h: an HTTP client for the server behind a proxy, over libcurl.
+// server/tqcache/serve/upstream.h: an HTTP client for the server behind a proxy, over libcurl.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -16,7 +17,8 @@
 namespace tqcache::serve {
 
 struct UpstreamOptions {
-  std::string url = "http://127.0.0.1:8080";  // without a path
+  // A path is the prefix of all routes of the server (llama-server's --api-prefix).
+  std::string url = "http://127.0.0.1:8080";
   std::chrono::milliseconds connect_timeout{5'000};
   // Until the whole head of an answer, and then without a byte. A long prompt is read for minutes
   // before the first one.
@@ -42,17 +44,24 @@ class UpstreamAnswer {
 // Threads: any number.
 class Upstream {
  public:
-  // Errors: kInvalidArgument: not a URL such as http://HOST:PORT.
+  // Errors: kInvalidArgument: not a URL such as http://HOST:PORT or http://HOST:PORT/PREFIX.
   static Result<std::unique_ptr<Upstream>> open(const UpstreamOptions& options);
   virtual ~Upstream() = default;
 
-  // Sends a request and waits for the head of its answer. `client` may be null; if it is gone, the
-  // connection is closed, which ends the work of the upstream server.
-  // Errors: kIo (no connection; an answer that is not HTTP; nothing in time), kInterrupted.
+  // What all paths of the server begin with: "/prefix", or empty.
+  const std::string& prefix() const { return prefix_; }
+
+  // Sends a request and waits for the head of its answer. `target` has the prefix. `client` may be
+  // null; if it is gone, the connection is closed, which ends the work of the upstream server.
+  // Errors: kIo (no connection; an answer that is not HTTP; nothing in time), kInterrupted (also
+  // without a client: end_calls_at()).
   virtual Result<std::unique_ptr<UpstreamAnswer>> send(std::string_view method,
                                                        std::string_view target,
                                                        const std::vector<Header>& headers,
                                                        std::string body, Client* client) = 0;
+
+  // Requests without a client, which nobody else can end, end at this time: the program ends.
+  void end_calls_at(std::chrono::steady_clock::time_point time) { calls_end_ = time; }
 
   // A request whose answer is small. It has to arrive within idle_timeout and a second more for
   // each KiB.
@@ -66,9 +75,14 @@ class Upstream {
                      std::uint64_t max_bytes = std::uint64_t{64} << 20);
 
  protected:
-  explicit Upstream(UpstreamOptions options) : options_(std::move(options)) {}
+  // The URL of `options` has no path.
+  Upstream(UpstreamOptions options, std::string prefix)
+      : options_(std::move(options)), prefix_(std::move(prefix)) {}
 
+  std::atomic<std::chrono::steady_clock::time_point> calls_end_ =
+      std::chrono::steady_clock::time_point::max();
   const UpstreamOptions options_;
+  const std::string prefix_;
 };
 
 // The headers that a proxy passes on: without those that are about one connection only
