@@ -431,7 +431,8 @@ Result<ExitCode> run(const Console&, const ServeFlags&) {
 
 Action define_serve(FlagSet& app) {
   const auto options = std::make_shared<ServeFlags>();
-  app.add("--upstream", options->upstream, "The llama-server to stand before")
+  app.add("--upstream", options->upstream,
+          "The llama-server to stand before; with the path of its --api-prefix, if it has one")
       ->type_name("URL")
       ->not_empty();
   add_embedded_flags(app, options->embedded);
