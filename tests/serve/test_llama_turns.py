@@ -57,7 +57,8 @@ NOISE = 0.5
 SAME = 1e-6
 # Tokens that may be computed above the reference's.
 SLACK = 16
-# What was answered this long before a SIGKILL is in the store.
+# What was answered this long before a SIGKILL is in the store, if the programs have the machine to
+# themselves.
 SECONDS_TO_SAVE = 3
 # --min-tokens of the proxy: shorter prompts are lost when llama-server ends.
 MIN_TOKENS = 512
@@ -424,7 +425,8 @@ class Run:
         how = self.draw.choice([signal.SIGTERM, signal.SIGKILL])
         # A proxy that is asked to end saves what it has; nothing else can be known to be saved.
         if how == signal.SIGKILL or who == "llama-server":
-            time.sleep(max(0, SECONDS_TO_SAVE - (time.monotonic() - self.last_answer)))
+            n_busy = max(1, os.getloadavg()[0] / os.cpu_count())
+            time.sleep(max(0, SECONDS_TO_SAVE * n_busy - (time.monotonic() - self.last_answer)))
         servers = {"proxy": [self.proxy], "llama-server": [self.llama],
                    "both": [self.proxy, self.llama]}[who]
         self.note(f"{how.name} of {who}")
