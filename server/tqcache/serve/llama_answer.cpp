@@ -114,10 +114,13 @@ void read_message_start(std::string_view head, AnswerEnd& end) {
     head.remove_prefix(line_end + 1);
     if (!line.starts_with(kData)) continue;  // "event: ..."
     const Json event = Json::parse(line.substr(kData.size()), nullptr, false);
-    if (!event.is_object() || event.value("type", Json()) != "message_start") return;
+    if (!event.is_object()) return;
+    const auto type = event.find("type"), message = event.find("message");
+    if (type == event.end() || *type != "message_start") return;
+    if (message == event.end() || !message->is_object()) return;
+    const auto usage = message->find("usage");
     AnswerEnd start;
-    const Json message = event.value("message", Json());
-    if (message.is_object()) read_usage(message.value("usage", Json()), start);
+    if (usage != message->end()) read_usage(*usage, start);
     if (!start.n_reused || !start.n_computed) return;
     end.n_reused = start.n_reused;
     end.n_computed = start.n_computed;
