@@ -124,6 +124,8 @@ void check_end(const AnswerEnd& end) {
 
 void read_answer(std::size_t cut, const std::string& text) {
   check_end(read_answer_end(text));
+  check_end(read_answer_end({}, text));
+  check_end(read_answer_end({}, "event: message_start\ndata: " + text + "\n\n"));
   const Json object = Json::parse(text, nullptr, false);
   if (!object.is_object() || !object.contains("timings")) return;
   const Json& timings = object.at("timings");
@@ -140,6 +142,10 @@ void read_answer(std::size_t cut, const std::string& text) {
   check_end(rest);
   require(!rest.n_reused || *rest.n_reused == right || object.contains("usage"),
           "a cut answer says the same, or less");
+  const std::string other = R"(data: {"type":"message_start","message":{"usage":)"
+                            R"({"cache_read_input_tokens":1000001,"input_tokens":1}}})"
+                            "\n\n";
+  require(read_answer_end(written, other).n_reused == right, "the end counts before the beginning");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -72,6 +73,11 @@ class FakeLlama {
   std::atomic<bool> is_router = false, is_sleeping = false;
   std::atomic<int> n_wakes = 0;  // requests that a server which sleeps would wake for
   std::atomic<std::size_t> others_from = SIZE_MAX;
+  std::function<void()> before_restore = [] {};
+  std::atomic<bool> hangs = false;  // requests have no answer while their client is there
+  std::atomic<int> n_hanging = 0;   // of these, now
+  std::atomic<int> n_saves_that_hang = 0;
+  std::string prefix;  // of all paths
   std::string k_type = "f16";
   std::uint32_t n_streams = 1;
 
@@ -177,7 +183,12 @@ class FakeLlama {
   serve::Response handle(const serve::Request& request, serve::Client& client) {
     using serve::Response;
     if (answers_garbage) return Response::text(200, "]] not JSON [[");
-    const std::string& path = request.path;
+    if (hangs) wait_for_end(client);
+    if (!request.path.starts_with(prefix)) {
+      return Response::error(404, "not_found_error", "no such path");
+    }
+    const std::string path = request.path.substr(prefix.size());
+    if (path == "/health") return Response::json(200, R"({"status":"ok"})");
     if (path != "/props" && is_sleeping) n_wakes += 1;
     if (path == "/props" && is_router) {
       return Response::json(200, R"({"role":"router","build_info":"fake"})");
@@ -191,9 +202,16 @@ class FakeLlama {
     }
     if (path == "/lora-adapters") return Response::json(200, "[]");
     if (path == "/slots") return list_slots();
-    if (path.starts_with("/slots/")) return act(request);
+    if (path.starts_with("/slots/")) {
+      if (request.query == "action=save" && n_saves_that_hang > 0) {
+        n_saves_that_hang -= 1;
+        wait_for_end(client);
+      }
+      return act(request, std::stoul(path.substr(7)));
+    }
     constexpr std::array kPaths = {"/tokenize",   "/detokenize",          "/apply-template",
-                                   "/completion", "/v1/chat/completions", "/api/chat"};
+                                   "/completion", "/v1/chat/completions", "/api/chat",
+                                   "/v1/messages"};
     if (std::find(kPaths.begin(), kPaths.end(), path) == kPaths.end()) {
       return Response::error(404, "not_found_error", "no such path");
     }
@@ -214,7 +232,23 @@ class FakeLlama {
           body, prompt.is_string() ? tokens_of(prompt) : prompt.get<std::vector<std::int32_t>>(),
           client);
     }
+    if (path == "/v1/messages") {
+      Json messages = body.at("messages");
+      if (body.contains("system")) {
+        const Json system = {{"role", "system"}, {"content", body.at("system")}};
+        messages.insert(messages.begin(), system);
+      }
+      // Fields of other routes do not count.
+      return generate({{"stream", body.value("stream", false)}, {"is_anthropic", true}},
+                      tokens_of(render(messages)), client);
+    }
     return generate(body, tokens_of(render(body.at("messages"))), client);
+  }
+
+  void wait_for_end(serve::Client& client) {
+    n_hanging += 1;
+    while (!client.is_gone()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    n_hanging -= 1;
   }
 
   serve::Response list_slots() {
@@ -231,10 +265,10 @@ class FakeLlama {
     return serve::Response::json(200, list.dump());
   }
 
-  serve::Response act(const serve::Request& request) {
+  serve::Response act(const serve::Request& request, std::size_t slot) {
     using serve::Response;
-    const std::size_t slot = std::stoul(request.path.substr(7));
     const Json body = Json::parse(request.body, nullptr, false);
+    if (request.query == "action=restore") before_restore();
     const std::lock_guard lock(mutex_);
     Slot& it = slots_.at(slot);
     if (request.query == "action=erase") {
@@ -283,6 +317,12 @@ class FakeLlama {
     n_restores += 1;
     slot.tokens = tokens;
     return serve::Response::json(200, Json{{"n_restored", tokens.size()}}.dump());
+  }
+
+  // Of a stream of /v1/messages.
+  static std::string event(const std::string& type, Json fields) {
+    fields["type"] = type;
+    return "event: " + type + "\ndata: " + fields.dump() + "\n\n";
   }
 
   serve::Response generate(const Json& body, std::vector<std::int32_t> tokens,
@@ -334,14 +374,27 @@ class FakeLlama {
       const std::lock_guard guard(mutex_);
       slots_.at(id).is_busy = false;
     };
+    const bool is_anthropic = body.value("is_anthropic", false);
+    Json usage = {{"cache_read_input_tokens", n_cached},
+                  {"input_tokens", tokens.size() - n_cached},
+                  {"output_tokens", text.size()}};
     if (!body.value("stream", false)) {
       finish();
+      if (is_anthropic) {
+        return serve::Response::json(200, Json{{"content", text}, {"usage", usage}}.dump());
+      }
       return serve::Response::json(200, Json{{"content", text}, {"timings", timings}}.dump());
     }
     serve::Response response;
     response.headers = {{"Content-Type", "text/event-stream"}, {"X-Fake", "yes"}};
-    response.stream = [this, text, timings, finish, &client](serve::Sink& sink) {
+    response.stream = [this, text, timings, finish, &client, is_anthropic,
+                       usage](serve::Sink& sink) {
       bool is_sent = true;
+      if (is_anthropic) {
+        Json start = usage;
+        start["output_tokens"] = 0;
+        is_sent = sink.write(event("message_start", {{"message", {{"usage", start}}}}));
+      }
       for (std::size_t i = 0; is_sent; i += 4) {
         if (i >= text.size()) {
           if (!is_endless) break;
@@ -357,6 +410,12 @@ class FakeLlama {
       }
       finish();
       if (!is_sent) n_cancelled += 1;
+      if (is_anthropic) {
+        return is_sent &&
+               sink.write(event("message_delta",
+                                {{"usage", {{"output_tokens", usage.at("output_tokens")}}}})) &&
+               sink.write(event("message_stop", Json::object()));
+      }
       return is_sent && sink.write("data: " + Json{{"timings", timings}}.dump() + "\n\n") &&
              sink.write("data: [DONE]\n\n");
     };

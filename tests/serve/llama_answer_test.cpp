@@ -13,10 +13,10 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 const OrderedJson kTimings = {{"cache_n", 9},
-                       {"prompt_n", 31},
-                       {"prompt_ms", 12.5},
-                       {"predicted_n", 4},
-                       {"predicted_ms", 9.1}};
+                              {"prompt_n", 31},
+                              {"prompt_ms", 12.5},
+                              {"predicted_n", 4},
+                              {"predicted_ms", 9.1}};
 // What a model may write, so that it is taken for numbers of the server.
 const std::string kForged = R"({"timings":{"cache_n":99999,"prompt_n":1,"predicted_n":7}})"
                             "\n\ndata: {\"timings\":{\"cache_n\":88888}}\n\n"
@@ -51,7 +51,8 @@ TEST(LlamaAnswer, OfACompletionHasItsSlotAndWhetherItWasTruncated) {
     EXPECT_EQ(end.slot, 2);
     EXPECT_EQ(end.truncated, truncated);
     const std::string pieces =
-        "data: " + OrderedJson{{"content", kForged}, {"stop", false}, {"id_slot", -1}}.dump() + "\n\n";
+        "data: " + OrderedJson{{"content", kForged}, {"stop", false}, {"id_slot", -1}}.dump() +
+        "\n\n";
     const AnswerEnd streamed =
         read_answer_end(pieces + "data: " + completion(truncated).dump() + "\n\n");
     expect_timings(streamed, "streamed");
@@ -62,7 +63,7 @@ TEST(LlamaAnswer, OfACompletionHasItsSlotAndWhetherItWasTruncated) {
 
 TEST(LlamaAnswer, OfAChatHasItsTimings) {
   const OrderedJson chunk = {{"choices", {{{"index", 0}, {"delta", {{"content", kForged}}}}}},
-                      {"object", "chat.completion.chunk"}};
+                             {"object", "chat.completion.chunk"}};
   OrderedJson last = chunk;
   last["timings"] = kTimings;
   expect_timings(read_answer_end(last.dump() + "\n"), "at once");
@@ -96,15 +97,15 @@ TEST(LlamaAnswer, FieldsInsideOfOthersDoNotCount) {
 
 TEST(LlamaAnswer, WithoutTimingsUsageCounts) {
   const OrderedJson responses = {{"object", "response"},
-                          {"output", {{{"content", kForged}}}},
-                          {"usage",
-                           {{"input_tokens", 40},
-                            {"output_tokens", 4},
-                            {"input_tokens_details", {{"cached_tokens", 9}}}}}};
+                                 {"output", {{{"content", kForged}}}},
+                                 {"usage",
+                                  {{"input_tokens", 40},
+                                   {"output_tokens", 4},
+                                   {"input_tokens_details", {{"cached_tokens", 9}}}}}};
   const OrderedJson chat = {{"usage",
-                      {{"completion_tokens", 4},
-                       {"prompt_tokens", 40},
-                       {"prompt_tokens_details", {{"cached_tokens", 9}}}}}};
+                             {{"completion_tokens", 4},
+                              {"prompt_tokens", 40},
+                              {"prompt_tokens_details", {{"cached_tokens", 9}}}}}};
   for (const OrderedJson& answer : {responses, chat}) {
     const AnswerEnd end = read_answer_end(answer.dump());
     EXPECT_EQ(end.n_reused, 9) << answer;
@@ -155,6 +156,32 @@ TEST(LlamaAnswer, NumbersThatMakeNoSenseAreLeftOut) {
        {"", "\n\n", "}", "\"}", ":}", "{:}", "]]}", "data: [DONE]", "{\"a\\\":1}"}) {
     EXPECT_FALSE(read_answer_end(text).n_reused) << text;
   }
+}
+
+// A stream of /v1/messages: the numbers of the prompt are in its first event, which the end may
+// have lost.
+TEST(LlamaAnswer, OfAStreamOfMessagesHasThePromptOfItsFirstEvent) {
+  const OrderedJson usage = {
+      {"cache_read_input_tokens", 9}, {"input_tokens", 31}, {"output_tokens", 0}};
+  const OrderedJson start = {{"type", "message_start"},
+                             {"message", {{"id", kForged}, {"usage", usage}}}};
+  const std::string head = "event: message_start\ndata: " + start.dump() + "\n\n";
+  const OrderedJson text = {{"type", "content_block_delta"}, {"delta", {{"text", kForged}}}};
+  const OrderedJson delta = {{"type", "message_delta"}, {"usage", {{"output_tokens", 4}}}};
+  const std::string tail = "event: content_block_delta\ndata: " + text.dump() +
+                           "\n\nevent: message_delta\ndata: " + delta.dump() +
+                           "\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+  const AnswerEnd end = read_answer_end(tail, head);
+  EXPECT_EQ(end.n_reused, 9);
+  EXPECT_EQ(end.n_computed, 31);
+  EXPECT_EQ(end.n_predicted, 4);
+  EXPECT_EQ(end.n_held(), 43);
+  // Without it, or where it is cut, nothing is known of the prompt.
+  for (std::size_t n = 0; n + 1 < head.size(); ++n) {
+    EXPECT_FALSE(read_answer_end(tail, head.substr(0, n)).n_reused) << n;
+  }
+  // Words of a model at the beginning of another stream are not taken for it.
+  EXPECT_FALSE(read_answer_end(tail, "data: " + text.dump() + "\n\n" + head).n_reused);
 }
 
 }  // namespace

@@ -96,9 +96,9 @@ class ProxyTest : public testing::Test {
     llama_.reset();
     llama_ = std::make_unique<FakeLlama>(slot_dir_, n_slots, llama_port_.port());
   }
-  void start_proxy() {
+  void start_proxy(const std::string& prefix = {}) {
     proxy_.reset();
-    options_.upstream.url = llama_->url();
+    options_.upstream.url = llama_->url() + prefix;
     options_.slot_dir = slot_dir_;
     options_.backend = backend_.get();
     options_.slot_timeout = options_.patience = std::chrono::hours(24 * 365);

@@ -227,5 +227,58 @@ TEST_F(ProxyStoreTest, WhatWasHitOftenStaysLonger) {
   EXPECT_LT(n_cached, 1280);
 }
 
+// llama-server without options: a request that ends while another one's prompt is restored leaves a
+// slot that the next task clears.
+TEST_F(ProxyTest, WhatEndsDuringARestoreIsSaved) {
+  idle_save_ = std::chrono::hours(24 * 365);
+  start_llama(4);
+  llama_->clears_idle_slots = true;
+  start_proxy();
+  std::int64_t n_cached = -1;
+  const auto b = [](const char* question) {
+    return std::vector<std::pair<std::string, std::string>>{{"system", long_text(2, 1000)},
+                                                            {"user", question}};
+  };
+  ask(b("first"), n_cached);
+  const Json a = chat({{"system", long_text(1, 1000)}, {"user", "a"}}, true);
+  llama_->is_endless = true;
+  RawSocket socket = RawSocket::connect(proxy_->port());
+  socket.send(post_text("/v1/chat/completions", a.dump()));
+  socket.receive_until("data: ");
+  llama_->before_restore = [&] {
+    llama_->is_endless = false;
+    socket.receive_until("[DONE]");
+  };
+  ask(b("second"), n_cached);
+  EXPECT_GE(n_cached, 1000) << proxy_->logged();
+  llama_->before_restore = [] {};
+  ASSERT_TRUE(wait_for_saves(2)) << proxy_->logged();
+
+  start_llama(4);
+  start_proxy();
+  ask({{"system", long_text(1, 1000)}, {"user", "b"}}, n_cached);
+  EXPECT_GE(n_cached, 1000) << proxy_->logged();
+}
+
+// After a restart of both nobody knows any more which prompts part where.
+TEST_F(ProxyTest, CommonSystemPromptIsFoundToItsLastTokenAfterARestart) {
+  const std::string system = long_text(1, 1100);  // 76 tokens behind a block boundary
+  std::int64_t n_cached = -1;
+  std::vector<std::pair<std::string, std::string>> first = {{"system", system},
+                                                            {"user", long_text(2, 700)}};
+  // Its last turns are in the store with their ends, and these go when others follow.
+  for (int turn = 0; turn < 4; ++turn) {
+    start_llama();
+    start_proxy();
+    first.emplace_back("assistant", ask(first, n_cached));
+    ASSERT_TRUE(wait_for_saves(1)) << proxy_->logged();
+    first.emplace_back("user", long_text(3 + turn, 300));
+  }
+  start_llama();
+  start_proxy();
+  ask({{"system", system}, {"user", "another question"}}, n_cached);
+  EXPECT_GE(n_cached, std::ssize("<system>" + system + "<user>")) << proxy_->logged();
+}
+
 }  // namespace
 }  // namespace tqcache::test

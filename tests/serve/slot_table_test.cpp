@@ -215,6 +215,20 @@ TEST_F(SlotTableTest, RamIsUsedWhereSlotsWereSeenToBeCleared) {
   EXPECT_EQ(turn(b, 1000).from, From::kStore);
 }
 
+// llama-server's RAM takes the prompt of which the greatest part is shared. So an older turn there,
+// shared to its end, hides a later one that a client has taken back.
+TEST_F(SlotTableTest, StoreIsUsedForAPromptThatPartsFromWhatIsInRam) {
+  begin(4, true);
+  const std::string a = words("a", 1000);
+  turn(a + words("taken back", 20));
+  turn(words("b", 1000));
+  const std::string other = a + words("instead", 20);
+  EXPECT_EQ(turn(other, 1000).from, From::kStore);
+  // Only RAM has it.
+  turn(words("c", 1000));
+  EXPECT_EQ(turn(a + words("once more", 20), 0).from, From::kRam);
+}
+
 TEST_F(SlotTableTest, WithoutAClearedSlotTheStoreIsUsed) {
   begin(1);
   const std::string a = words("a", 1000);

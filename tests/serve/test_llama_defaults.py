@@ -12,6 +12,7 @@ import random
 import signal
 import time
 import urllib.error
+import urllib.request
 
 import test_llama_server as serve
 from test_llama_turns import MIN_TOKENS, SECONDS_TO_SAVE, SLACK, abort, post_status
@@ -230,6 +231,37 @@ class DefaultsTest(serve.ServeCase):
         print(f"  MB after each turn: {' '.join(f'{size / 1e6:.2f}' for size in sizes)}; grew by "
               f"{growth:.2f} times the first save", flush=True)
         self.assertLessEqual(growth, 1.2)
+
+    def stream_messages(self, port, messages):
+        """The usage of the first event of a stream of /v1/messages, and its text."""
+        body = {"system": "You read a book. " + self.book[:4000], "messages": messages,
+                "max_tokens": 8, "temperature": 0, "stream": True}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/messages",
+                                         json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            events = [json.loads(line[6:]) for line in answer if line.startswith(b"data: {")]
+        text = "".join(e["delta"].get("text", "") for e in events
+                       if e["type"] == "content_block_delta")
+        self.assertEqual(events[0]["type"], "message_start")
+        return events[0]["message"]["usage"], text
+
+    def test_streamed_messages_tell_what_was_reused(self):
+        proxy = self.proxy(self.llama(self.demo()))
+        messages = [{"role": "user", "content": "What happens first?"}]
+        n_before = 0
+        for turn in range(3):
+            usage, text = self.stream_messages(proxy.port, messages)
+            n_prompt = usage["cache_read_input_tokens"] + usage["input_tokens"]
+            serve.wait_for(lambda: len(proxy.events("prompt")) == turn + 1, "event=prompt", 20)
+            told = proxy.events("prompt")[-1]
+            self.assertEqual((int(told["tokens"]), int(told["reused"])),
+                             (n_prompt, usage["cache_read_input_tokens"]))
+            self.assertGreaterEqual(int(told["reused"]), n_before - SLACK, proxy.log())
+            self.assertEqual(told["from"], "slot" if turn else "nothing", proxy.log())
+            n_before = n_prompt
+            messages += [{"role": "assistant", "content": text},
+                         {"role": "user", "content": f"And then, in part {turn}?"}]
 
     def test_health_says_keeping_before_any_request(self):
         llama = self.llama(self.demo())

@@ -16,6 +16,18 @@ gets the same requests in the same order. At every turn
   conversation. That finds more than equal texts would: a slot with some wrong values changes
   probabilities long before it changes the likeliest token.
 
+An answer that differs by more is judged by a third server, which is started for it: that computes
+the prompt at once, in small batches, and behind the prompt of the turn before. What agrees with one
+of these is right: a few prompts in a thousand are that sensitive, and the reference's way is not
+better than the others.
+
+In some turns two or three conversations send at once. The reference gets these requests one after
+the other. Answers are compared as always. So are computed tokens: each of these conversations has
+had a turn, so that all that it shares with others is a part of its own last prompt. That was in a
+slot, or saved, before any of the group began; and what waits for another one's slot waits, and is
+not computed again. (A conversation at its first turn would be different: the reference may reuse a
+common beginning that another one of the group has sent a moment ago.)
+
 The next turn continues with the proxy's answer on both sides. Ends with 77 if xllamacpp is missing.
 TQCACHE_LONG_TESTS=1 or --long: a thousand turns for each configuration.
 """
@@ -45,11 +57,16 @@ NOISE = 0.5
 SAME = 1e-6
 # Tokens that may be computed above the reference's.
 SLACK = 16
-# What was answered this long before a SIGKILL is in the store.
+# What was answered this long before a SIGKILL is in the store, if the programs have the machine to
+# themselves.
 SECONDS_TO_SAVE = 3
 # --min-tokens of the proxy: shorter prompts are lost when llama-server ends.
 MIN_TOKENS = 512
 MAX_PROMPT = 3000
+# Tokens of the smallest context that all slots share.
+N_CONTEXT = 4096
+# What a turn adds, at most.
+MAX_TURN = 200
 N_TOP = 8
 
 CONFIGS = {
@@ -100,6 +117,8 @@ class Conversation:
     def __init__(self, draw, number, kind, book, system, longest):
         self.draw, self.number, self.kind, self.book = draw, number, kind, book
         self.n_turns = 0
+        # The last request that was answered: path and body.
+        self.sent = None
         # Whether its prompt was too short for the store when llama-server lost it.
         self.was_lost = False
         # Tokens of prompt and answer at its last turn.
@@ -195,18 +214,18 @@ class Run:
         # Largest difference of a log-probability: where the same was computed, and elsewhere.
         self.largest = {True: 0.0, False: 0.0}
         self.computed = [0, 0]
-        self.n_turns = self.n_aborted = self.n_restarts = 0
+        self.n_turns = self.n_aborted = self.n_restarts = self.n_groups = self.n_judged = 0
         slots = folder / "slots"
         slots.mkdir()
         (folder / "other").mkdir()
         settings = CONFIGS[name]
-        model = self.model(name)
+        self.model_path = model = self.model(name)
         self.reference = serve.Llama(model, folder / "other", **settings)
         self.llama = serve.Llama(model, slots, **settings)
         self.proxy = serve.Proxy(self.llama.port, slots, folder / "store",
                                  *shlex.split(options.flags))
         self.slots = slots
-        self.pool = concurrent.futures.ThreadPoolExecutor(2)
+        self.pool = concurrent.futures.ThreadPoolExecutor(4)
         self.book = (options.source / "models/demo/alice-excerpt.txt").read_text()
         if name == "windows":
             self.system = [self.draw.randrange(1, 256) for _ in range(700)]
@@ -310,17 +329,70 @@ class Run:
         conversation.ask()
         path, body = conversation.request(self.draw.randrange(4, 20))
         answer, expected = self.both(lambda port: serve.post(port, path, body))
-        line = self.compare_work(conversation, "", answer["timings"], expected["timings"])
+        self.compare(conversation, "", (path, body), answer, expected)
+        self.new_log()
+
+    def turns_at_once(self, group):
+        """A turn of each of these conversations: the proxy gets all of them at once."""
+        self.n_groups += 1
+        self.n_turns += len(group)
+        requests = []
+        for conversation in group:
+            conversation.ask()
+            requests.append(conversation.request(self.draw.randrange(4, 20)))
+            # Slots that compute at the same time have common batches: numbers differ a little.
+            conversation.is_same = False
+            for other in self.conversations:
+                if other.is_shared and conversation.is_shared:
+                    other.is_same = self.is_same_system = False
+        tasks = [self.pool.submit(serve.post, self.proxy.port, *request) for request in requests]
+        expected = [serve.post(self.reference.port, *request) for request in requests]
+        answers = [task.result() for task in tasks]
+        self.last_answer = time.monotonic()
+        for i, conversation in enumerate(group):
+            self.compare(conversation, f" ({i + 1} of {len(group)} at once)", requests[i],
+                         answers[i], expected[i])
+        self.new_log()
+
+    def compare(self, conversation, what, request, answer, expected):
+        line = self.compare_work(conversation, what, answer["timings"], expected["timings"])
         is_same = conversation.is_same
         # With random weights noise is 0.03, and one other token of 600 changes 0.5.
         noise = SAME if is_same else 0.2 if self.name == "windows" else NOISE
-        wrong, largest = difference(answer, expected, noise,
-                                    self.name == "windows")
-        self.largest[is_same] = max(self.largest[is_same], largest)
+        wrong, largest = difference(answer, expected, noise, self.name == "windows")
+        if wrong and not is_same:
+            self.note(f"{line}: {wrong}")
+            wrong = self.judge(conversation, request, answer, expected, noise)
+        else:
+            self.largest[is_same] = max(self.largest[is_same], largest)
         if wrong:
             self.fail(f"wrong answer at {line}: {wrong}")
+        conversation.sent = request
         conversation.add(answer)
-        self.new_log()
+
+    def judge(self, conversation, request, answer, expected, noise):
+        """Compares an answer with those of a llama-server that computes the prompt in several ways.
+        Returns what is wrong, or None."""
+        self.n_judged += 1
+        ways = {"at once": ({}, [request]), "in batches of 64": ({"n_ubatch": 64}, [request])}
+        if conversation.sent:
+            ways["behind the turn before"] = ({}, [conversation.sent, request])
+        found = []
+        for way, (settings, requests) in ways.items():
+            folder = Path(tempfile.mkdtemp(prefix="judge-", dir=self.folder))
+            server = serve.Llama(self.model_path, folder, **{**CONFIGS[self.name], **settings})
+            try:
+                for each in requests:
+                    judged = serve.post(server.port, *each)
+            finally:
+                server.end()
+            wrong, _ = difference(answer, judged, noise, self.name == "windows")
+            other, _ = difference(expected, judged, noise, self.name == "windows")
+            found.append(f"{way}: {wrong or 'right'}, reference: {other or 'right'}")
+            if not wrong:
+                self.note(f"judged: {found[-1]}")
+                return None
+        return "; ".join(found)
 
     def aborted_turn(self, conversation):
         self.n_aborted += 1
@@ -353,7 +425,8 @@ class Run:
         how = self.draw.choice([signal.SIGTERM, signal.SIGKILL])
         # A proxy that is asked to end saves what it has; nothing else can be known to be saved.
         if how == signal.SIGKILL or who == "llama-server":
-            time.sleep(max(0, SECONDS_TO_SAVE - (time.monotonic() - self.last_answer)))
+            n_busy = max(1, os.getloadavg()[0] / os.cpu_count())
+            time.sleep(max(0, SECONDS_TO_SAVE * n_busy - (time.monotonic() - self.last_answer)))
         servers = {"proxy": [self.proxy], "llama-server": [self.llama],
                    "both": [self.proxy, self.llama]}[who]
         self.note(f"{how.name} of {who}")
@@ -372,10 +445,22 @@ class Run:
                 conversation.was_lost = conversation.was_lost or \
                     conversation.n_tokens < MIN_TOKENS + SLACK
 
+    def some_at_once(self):
+        """A turn of two or three conversations, as many as have had one and fit into a context."""
+        group, n_tokens = [], 0
+        for conversation in self.draw.sample(self.conversations, self.draw.choice([2, 3])):
+            n = conversation.n_tokens + MAX_TURN
+            if conversation.n_turns == 0 or n > MAX_PROMPT or n_tokens + n > N_CONTEXT:
+                continue
+            group.append(conversation)
+            n_tokens += n
+        if len(group) > 1:
+            self.turns_at_once(group)
+
     def go(self):
         while self.n_turns < self.options.turns:
             i = self.draw.randrange(4)
-            if self.conversations[i].n_tokens > MAX_PROMPT - 200:
+            if self.conversations[i].n_tokens > MAX_PROMPT - MAX_TURN:
                 self.conversations[i] = self.new_conversation()
             action = self.draw.random()
             if action < 0.08:
@@ -384,6 +469,8 @@ class Run:
                 self.other_request()
             elif action < 0.18 + self.options.restarts:
                 self.restart()
+            elif action < 0.35 + self.options.restarts:
+                self.some_at_once()
             else:
                 self.turn(self.conversations[i])
         self.proxy.stop()
@@ -436,9 +523,11 @@ def main():
             shutil.rmtree(folder)
         n_failures += len(run.failures)
         print(f"{name}: seed {options.seed}, {run.n_turns} turns, {run.n_aborted} aborted, "
-              f"{run.n_restarts} restarts: {run.computed[0]} tokens computed, reference "
+              f"{run.n_groups} groups at once, {run.n_restarts} restarts: {run.computed[0]} tokens "
+              f"computed, reference "
               f"{run.computed[1]}; log-probabilities differ by {run.largest[True]:.2g} at most "
-              f"where the same was computed, {run.largest[False]:.2g} elsewhere; "
+              f"where the same was computed, {run.largest[False]:.2g} elsewhere, {run.n_judged} "
+              f"answers were judged; "
               f"{len(run.failures)} failures; {time.monotonic() - begin:.0f} s", flush=True)
     sys.exit(1 if n_failures else 0)
 

@@ -411,6 +411,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   log.info("stopping", {});
   const std::chrono::seconds grace = flags.grace.value_or(std::chrono::seconds(30));
   acknowledge_interrupt();  // the store refuses to work while it is set
+  proxy->end_calls_within(grace);
   server.stop(grace);
   proxy->flush(grace);
   kept.save();
@@ -430,7 +431,8 @@ Result<ExitCode> run(const Console&, const ServeFlags&) {
 
 Action define_serve(FlagSet& app) {
   const auto options = std::make_shared<ServeFlags>();
-  app.add("--upstream", options->upstream, "The llama-server to stand before")
+  app.add("--upstream", options->upstream,
+          "The llama-server to stand before; with the path of its --api-prefix, if it has one")
       ->type_name("URL")
       ->not_empty();
   add_embedded_flags(app, options->embedded);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -518,6 +519,43 @@ TEST_F(EngineApiTest, HasTheSmallRoutes) {
   EXPECT_EQ(api_.detokenize(with_body(R"({"tokens": [999999]})")).status, 200);
   EXPECT_EQ(api_.apply_template(with_body("[]")).status, 400);
   EXPECT_EQ(api_.health().status, 200);
+}
+
+// A body that is read takes many times its memory, and becomes tokens by way of tables that all
+// share: so bodies are read one after the other, and what comes of them is what comes of each
+// alone.
+TEST_F(EngineApiTest, BodiesAreReadOneAfterTheOther) {
+  std::atomic<int> n_reading = 0, n_at_once = 0;
+  // Asked while the messages of a client are read.
+  const auto tenant_of = [&](const Request& request) {
+    if (++n_reading > 1) ++n_at_once;
+    for (int i = 0; i < 20; ++i) std::this_thread::yield();
+    --n_reading;
+    return request.api_key;
+  };
+  EngineApi api(*engine_, {.tenant_of = tenant_of, .has_keys = true}, metrics_);
+  const std::vector<std::function<Response()>> routes = {
+      [&] { return api.count_tokens(with_body(chat_body())); },
+      [&] { return api.tokenize(with_body(R"({"content": "What is your name, Alice?"})")); },
+      [&] { return api.detokenize(with_body(R"({"tokens": [265, 300, 411]})")); },
+      [&] { return api.apply_template(with_body(chat_body())); },
+      [&] { return api.tokenize(with_body(R"({"content": 7})")); }};
+  std::vector<std::string> alone;
+  for (const auto& route : routes) alone.push_back(route().body);
+  std::atomic<int> n_other = 0;
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::size_t i = 0; i < 100; ++i) {
+        // Every second one is the first route, whose readers are counted.
+        const std::size_t which = i % 2 == 0 ? 0 : (t + i / 2) % routes.size();
+        if (routes[which]().body != alone[which]) ++n_other;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(n_at_once, 0);
+  EXPECT_EQ(n_other, 0);
 }
 
 }  // namespace

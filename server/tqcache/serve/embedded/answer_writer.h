@@ -1,0 +1,90 @@
+#pragma once
+// server/tqcache/serve/embedded/answer_writer.h: writers of an answer in each dialect, whole or as
+// a stream.
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "tqcache/serve/embedded/client_request.h"
+#include "tqcache/serve/embedded/engine.h"
+
+namespace tqcache::serve {
+
+// "memory", "store", "nothing"
+const char* source_name(PrefixSource source);
+
+// OpenAI's chat completions, and completions.
+class CompletionWriter {
+ public:
+  CompletionWriter(bool is_chat, std::string model, bool with_usage);
+
+  std::string whole(const Answer& answer) const;
+  // A stream: begin() once the prompt was read, the pieces of text, and end() or fail().
+  std::string begin(const Answer& so_far) const;
+  std::string piece(std::string_view text) const;
+  std::string end(const Answer& answer) const;
+  std::string fail(const Answer& answer, const ApiError& error) const;
+
+ private:
+  nlohmann::ordered_json head(bool is_chunk) const;
+  std::string chunk(std::string_view text, const nlohmann::ordered_json& delta,
+                    const Answer* finished) const;
+
+  bool is_chat_;
+  std::string id_;
+  std::string model_;
+  bool with_usage_;
+  std::int64_t created_;
+};
+
+// Anthropic's messages.
+class MessagesWriter {
+ public:
+  explicit MessagesWriter(std::string model);
+
+  std::string whole(const Answer& answer) const;
+  std::string begin(const Answer& so_far) const;
+  std::string piece(std::string_view text) const;
+  std::string end(const Answer& answer) const;
+  std::string fail(const Answer& answer, const ApiError& error) const;
+
+ private:
+  nlohmann::ordered_json message(const Answer& answer) const;
+
+  std::string id_;
+  std::string model_;
+};
+
+// OpenAI's responses.
+class ResponsesWriter {
+ public:
+  ResponsesWriter(const GenerationSettings& settings, std::string model);
+
+  std::string whole(const Answer& answer) const;
+  std::string begin(const Answer& so_far);
+  std::string piece(std::string_view text);
+  std::string end(const Answer& answer);
+  std::string fail(const Answer& answer, const ApiError& error);
+
+ private:
+  nlohmann::ordered_json item(const Answer& answer, const char* status) const;
+  // `status`: "in_progress", "completed", "incomplete", "failed"
+  nlohmann::ordered_json response(const Answer& answer, const char* status) const;
+  std::string event(const char* type, const nlohmann::ordered_json& fields);
+
+  std::string id_;
+  std::string item_id_;
+  std::string model_;
+  GenerationSettings settings_;
+  std::int64_t created_;
+  std::int64_t next_event_ = 0;
+};
+
+using AnswerWriter = std::variant<CompletionWriter, MessagesWriter, ResponsesWriter>;
+// `model`: the one that answers, whatever the client has asked for.
+AnswerWriter make_writer(Dialect dialect, const GenerationSettings& settings, std::string model);
+
+}  // namespace tqcache::serve
