@@ -122,7 +122,7 @@ Result<std::optional<FileKind>> detect_kind(const ByteSource& file);
 std::optional<std::string> name_of_pickle(const ByteSource& file);
 
 struct OpenHints {
-  // Of the model; source_format and llama_streams are those of the file.
+  // Of the model; source_format, llama_streams and source_layout are those of the file.
   std::optional<cache::Identity> identity = {};
   std::optional<std::vector<std::int32_t>> tokens = {};  // for files without token ids
   std::optional<std::int64_t> first_tokens = {};         // keep only this many tokens
