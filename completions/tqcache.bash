@@ -73,12 +73,12 @@ _tqcache() {
         --outlier-channels) :; return ;;
         --outlier-high-bits) :; return ;;
         --regular-bits) :; return ;;
-        --outlier-policy) words "calibration_variance rolling_variance"; return ;;
         --group-size) :; return ;;
         --sink-tokens) :; return ;;
         --center) words "pre-rope post-rope none"; return ;;
         --boundary-layers) :; return ;;
         --windows) words "keep turbo turbo:center"; return ;;
+        --fit) words "first prompt"; return ;;
         --key-bits) :; return ;;
         --key-mode) words "mse prod mixed affine"; return ;;
         --key-scale) words "unbiased norm raw"; return ;;
@@ -89,7 +89,6 @@ _tqcache() {
         --key-outlier-channels) :; return ;;
         --key-outlier-high-bits) :; return ;;
         --key-regular-bits) :; return ;;
-        --key-outlier-policy) words "calibration_variance rolling_variance"; return ;;
         --key-group-size) :; return ;;
         --key-sink-tokens) :; return ;;
         --key-center) words "pre-rope post-rope none"; return ;;
@@ -103,7 +102,6 @@ _tqcache() {
         --value-outlier-channels) :; return ;;
         --value-outlier-high-bits) :; return ;;
         --value-regular-bits) :; return ;;
-        --value-outlier-policy) words "calibration_variance rolling_variance"; return ;;
         --value-group-size) :; return ;;
         --value-sink-tokens) :; return ;;
         --value-center) words "pre-rope post-rope none"; return ;;
@@ -133,7 +131,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -o --output --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --outlier-policy --group-size --sink-tokens --center --boundary-layers --windows --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-outlier-policy --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-outlier-policy --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids-file --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens --llama-streams -t --threads --max-memory -f --force --key-file -q --quiet --json"
+        words "--help -o --output --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --group-size --sink-tokens --center --boundary-layers --windows --fit --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids-file --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens --llama-streams -t --threads --max-memory -f --force --key-file -q --quiet --json"
         return
       fi
       files -f
