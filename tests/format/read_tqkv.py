@@ -292,6 +292,8 @@ def read_model_fingerprint(identity):
     """The version and the digest, or (1, None) in files of older writers."""
     version, digest = identity.scalar(7, "B"), identity.fixed(8, 32)
     require(identity.where(9) is None or 1 <= identity.scalar(9, "I") <= 1024, "streams")
+    require(identity.where(10) is None or 1 <= len(identity.text(10)) <= 1024, "source layout")
+    require(identity.scalar(11, "B") <= 2, "standing")
     require(version != 1 and (version == 0) == (digest is None), "model fingerprint")
     return (version, digest.hex()) if version else (1, None)
 

@@ -134,6 +134,8 @@ TEST(CacheFile, KeepsTheWholeIdentity) {
   builder.identity().rope = {cache::RopeStyle::kInterleaved, 12, 10000.5};
   builder.identity().source_format = "mlx-lm";
   builder.identity().llama_streams = 4;
+  builder.identity().source_layout = "CacheList(ArraysCache,KVCache)*24";
+  builder.identity().standing = cache::Standing::kShifted;
   const cache::Cache cache = builder.dense({1, 4}).build();
   EXPECT_EQ(difference(cache, must(load(file_of(cache)))), "");
 }
@@ -163,6 +165,20 @@ TEST(CacheFile, KeepsTheNumberOfStreams) {
     EXPECT_THAT(damage_of(file), testing::IsEmpty());
   }
   EXPECT_EQ(must(load(plain)).identity.llama_streams, 1u);
+}
+
+TEST(CacheFile, KeepsWhatIsKnownOfTheOriginOutOfTheContent) {
+  cache::Cache cache = CacheBuilder(1).dense({1, 4}).build();
+  const Bytes plain = file_of(cache);
+  cache.identity.source_layout = "CacheList(KVCache,KVCache)";
+  cache.identity.standing = cache::Standing::kUnchecked;
+  const Bytes file = file_of(cache);
+  EXPECT_EQ(must(load(file)).identity.source_layout, "CacheList(KVCache,KVCache)");
+  EXPECT_EQ(must(load(file)).identity.standing, cache::Standing::kUnchecked);
+  EXPECT_EQ(info_of(file).content_name, info_of(plain).content_name);
+  EXPECT_THAT(damage_of(file), testing::IsEmpty());
+  EXPECT_EQ(must(load(plain)).identity.source_layout, "");
+  EXPECT_EQ(must(load(plain)).identity.standing, cache::Standing::kNone);
 }
 
 // Writing them does not check the version.

@@ -317,6 +317,33 @@ TEST(LlamaImport, TellsTheTokenThatWasToComeNext) {
   EXPECT_EQ(imported->cache.tokens->size(), 6U);
 }
 
+// M-RoPE: text has its position as coordinates, or (0, 0).
+TEST(LlamaImport, ReadsPositionsOfTextAlone) {
+  LlamaGeometry model = plain_model();
+  model.has_positions_2d = true;
+  for (const std::uint32_t version : {2U, 3U, 4U}) {
+    StateSpec spec = plain_spec(model, 6);
+    spec.kind = LlamaFile::kSequence;
+    spec.version = version;
+    for (const auto& profile : llama_profiles(spec.kind, version, model)) {
+      if (profile.cell_ext == 0) continue;
+      spec.profile = profile;
+      for (const auto& [x, y] : {std::pair{0, 0}, {5, 5}}) {
+        spec.last_coordinates = {x, y};
+        expect_imported(model, spec);
+      }
+      for (const auto& [x, y] : {std::pair{3, 5}, {5, 0}, {7, 7}, {-1, -1}}) {
+        spec.last_coordinates = {x, y};
+        const auto imported = import_bytes(write_state(model, spec), model);
+        ASSERT_FALSE(imported) << x << ' ' << y;
+        EXPECT_EQ(imported.error().code, ErrorCode::kUnsupported);
+        EXPECT_EQ(imported.error().message,
+                  "positions of an image or a video (M-RoPE): only text can be converted");
+      }
+    }
+  }
+}
+
 TEST(LlamaImport, NamesItsSource) {
   const auto imported = import_spec(plain_model(), plain_spec(plain_model(), 1));
   EXPECT_EQ(imported->cache.identity.source_format, "llama.cpp");

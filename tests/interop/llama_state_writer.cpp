@@ -51,7 +51,10 @@ void write_cells(ByteWriter& out, const StateSpec& spec, std::uint64_t ext,
   for (const std::int32_t position : positions) {
     out.write(position);
     out.write(static_cast<std::uint32_t>(ids.size()));
-    if (ext >= 8) write_words(out, {position, position});
+    const bool is_last = position == positions.back();
+    const auto [x, y] =
+        spec.last_coordinates && is_last ? *spec.last_coordinates : std::pair(position, position);
+    if (ext >= 8) write_words(out, {x, y});
     if (ext >= 12) out.write(spec.tokens[static_cast<std::size_t>(position)]);
     write_words(out, ids);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tqcache/bytes.h"
@@ -31,6 +32,8 @@ struct StateSpec {
   bool transposed = false;
   std::string k_type = "f16", v_type = "f16";
   bool rotated = false;  // keys and values that are quantized
+  // Coordinates of the last cell; absent: those of text, its position twice.
+  std::optional<std::pair<std::int32_t, std::int32_t>> last_coordinates = {};
 };
 
 // n tokens in order, and what else belongs to them.

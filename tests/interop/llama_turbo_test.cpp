@@ -1,5 +1,7 @@
 // Rows of the TurboQuant fork of llama.cpp, against its quantizer as its documents describe it.
 
+#include <gmock/gmock.h>
+
 #include <bit>
 #include <cmath>
 #include <random>
@@ -23,11 +25,14 @@ constexpr std::string_view kAfter =
     "++++-++-+---+---++--+-+-+--+-+++++---+------+++-+-+++--+------++"
     "+-+----+-+-+--++-+-++-+----+--+-+-+++--+-+-++--+-+-++-+-+-----+-";
 
-std::vector<double> codebook(int bits) {
+std::vector<double> codebook(const LlamaTurbo& turbo) {
   std::vector<double> upper;
-  if (bits == 2) upper = {.039994, .133462};
-  if (bits == 3) upper = {.021460, .065717, .117832, .190685};
-  if (bits == 4) {
+  if (turbo.bits == 2) upper = {.039994, .133462};
+  if (turbo.bits == 3) upper = {.021460, .065717, .117832, .190685};
+  if (turbo.name == "turbo4-66") {
+    upper = {.011349, .034299, .058050, .083292, .111036, .143016, .182877, .241529};
+  }
+  if (turbo.name == "turbo4") {
     upper = {.006938, .020989, .035597, .051262, .068756, .089527, .117195, .173926};
   }
   std::vector<double> all;
@@ -59,14 +64,15 @@ double length(const std::vector<double>& x) {
 
 void pack(const LlamaTurbo& turbo, std::size_t i, unsigned code, Bytes& block) {
   const auto put = [&](std::size_t at, unsigned bits) { block[at] |= std::byte(bits); };
-  if (turbo.bits == 4) return put(4 + i / 2, code << (i % 2 * 4));
+  const std::size_t first = turbo.block_bytes == 68 ? 4 : 2;
+  if (turbo.bits == 4) return put(first + i / 2, code << (i % 2 * 4));
   put(2 + i / 4, (code & 3) << (i % 4 * 2));
   if (turbo.bits == 3) put(34 + i / 8, (code >> 2) << (i % 8));
 }
 
 // One block of 128 components.
 Bytes encode(const LlamaTurbo& turbo, const std::vector<double>& x) {
-  const std::vector<double> book = codebook(turbo.bits), y = rotate(x);
+  const std::vector<double> book = codebook(turbo), y = rotate(x);
   const double norm = length(x);
   Bytes block(turbo.block_bytes);
   std::vector<double> decoded;
@@ -97,10 +103,11 @@ double relative_error(const std::vector<double>& x, std::span<const float> decod
   return error / std::pow(length(x), 2);
 }
 
-TEST(LlamaTurbo, HasThreeLayouts) {
+TEST(LlamaTurbo, HasFourLayouts) {
   EXPECT_EQ(find_llama_turbo("turbo2")->block_bytes, 34U);
   EXPECT_EQ(find_llama_turbo("turbo3")->block_bytes, 50U);
   EXPECT_EQ(find_llama_turbo("turbo4")->block_bytes, 68U);
+  EXPECT_EQ(find_llama_turbo("turbo4-66")->block_bytes, 66U);
   EXPECT_EQ(find_llama_turbo("turbo5"), nullptr);
   EXPECT_EQ(turbo_row_bytes(*find_llama_turbo("turbo3"), 4, 128), 200U);
   EXPECT_EQ(turbo_row_bytes(*find_llama_turbo("turbo3"), 4, 192), 400U);
@@ -109,7 +116,7 @@ TEST(LlamaTurbo, HasThreeLayouts) {
 // The distortion of the codebooks on unit vectors, as it is computed without any file.
 TEST(LlamaTurbo, ComesBackWithTheErrorOfItsCodebook) {
   const std::pair<const char*, double> expected[] = {
-      {"turbo2", .1160}, {"turbo3", .0340}, {"turbo4", .0190}};
+      {"turbo2", .1160}, {"turbo3", .0340}, {"turbo4", .0190}, {"turbo4-66", .0095}};
   for (const auto& [name, error] : expected) {
     const LlamaTurbo& turbo = *find_llama_turbo(name);
     double sum = 0;
@@ -195,6 +202,62 @@ TEST(LlamaImport, ReadsRowsOfTheTurboQuantFork) {
     const auto& layer = std::get<cache::AttentionLayer>(cache->layers[0]);
     expect_side(layer, true, 10, .0190);
     expect_side(layer, false, 20, .0340);
+  }
+}
+
+// Keys and values of one layer, two heads of 192, three cells.
+Bytes state_of(const LlamaTurbo& turbo, std::uint32_t id) {
+  ByteWriter out;
+  for (const std::uint32_t word : {0x67677371U, 2U, 3U, 1U, 2U, 3U, 1U, 3U}) out.write(word);
+  for (std::int32_t cell = 0; cell < 3; ++cell) {
+    for (const std::int32_t word : {cell, 1, 0}) out.write(word);
+  }
+  for (const std::uint32_t word : {0U, 1U}) out.write(word);
+  write_side(out, turbo, id, 10);
+  write_side(out, turbo, id, 20);
+  const auto bytes = out.bytes();
+  return {bytes.begin(), bytes.end()};
+}
+
+// Since its build b9914 the fork has blocks of 66 bytes; beellama has the number 44 for them.
+TEST(LlamaImport, ReadsTurbo4Of66Bytes) {
+  const LlamaGeometry model = model_of({LlamaLayerKind::kAttention}, 192);
+  const LlamaTurbo& turbo = *find_llama_turbo("turbo4-66");
+  for (const std::uint32_t id : {42U, 44U, 47U}) {
+    auto imported = import_bytes(state_of(turbo, id), model,
+                                 {.rotation = LlamaRotation::kOn, .turbo_layout = "turbo4-66"});
+    ASSERT_TRUE(imported) << imported.error().message;
+    const auto cache = read_foreign(std::move(imported->cache));
+    ASSERT_TRUE(cache) << cache.error().message;
+    const auto& layer = std::get<cache::AttentionLayer>(cache->layers[0]);
+    expect_side(layer, true, 10, .0095);
+    expect_side(layer, false, 20, .0095);
+  }
+}
+
+TEST(LlamaImport, SaysWhichLayoutFitsRowsOfAFork) {
+  const LlamaGeometry model = model_of({LlamaLayerKind::kAttention}, 192);
+  const LlamaTurbo& turbo = *find_llama_turbo("turbo4-66");
+  const auto refusal_of = [&](std::uint32_t id, const char* layout) {
+    auto imported = import_bytes(state_of(turbo, id), model,
+                                 {.rotation = LlamaRotation::kOn, .turbo_layout = layout});
+    EXPECT_FALSE(imported);
+    return imported ? Error{ErrorCode::kIo, ""} : imported.error();
+  };
+  EXPECT_EQ(refusal_of(42, "turbo4").code, ErrorCode::kMismatch);
+  EXPECT_THAT(refusal_of(42, "turbo4").message,
+              testing::HasSubstr("rows of type 42 and 264 bytes are not of the layout \"turbo4\"; "
+                                 "rows of 264 bytes fit turbo4-66 (--llama-turbo-layout "
+                                 "turbo4-66)"));
+  EXPECT_EQ(refusal_of(42, "").code, ErrorCode::kUnsupported);
+  EXPECT_THAT(refusal_of(42, "").message, testing::HasSubstr("--llama-turbo-layout turbo4-66"));
+  // Numbers of other forks are named, whatever layout the caller gives.
+  for (const auto& [id, words] :
+       {std::pair{202U, "turbo-tan/llama.cpp-tq3 has turbo3, turbo4 and turbo2 as 201 to 203"},
+        {50U, "AmesianX's fork of llama.cpp"},
+        {137U, "ik_llama.cpp has types of its own"}}) {
+    EXPECT_EQ(refusal_of(id, "turbo4-66").code, ErrorCode::kUnsupported) << id;
+    EXPECT_THAT(refusal_of(id, "").message, testing::HasSubstr(words));
   }
 }
 

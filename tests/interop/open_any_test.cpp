@@ -122,6 +122,35 @@ TEST(DetectKind, RefusesPicklesByName) {
   EXPECT_THAT(kind.error().message, HasSubstr("tools/tqcache_hf.py"));
 }
 
+TEST(DetectKind, NamesTheProgramsOfOtherFiles) {
+  const auto words_of = [](const Bytes& bytes) {
+    const auto kind = kind_of(bytes);
+    EXPECT_FALSE(kind);
+    EXPECT_EQ(kind.error().code, ErrorCode::kUnsupported);
+    return kind.error().message;
+  };
+  // The header of aither-kvcache: version 1, 4 bits, heads of 128.
+  const Bytes aither = test::bytes_of(std::string("TQKV\x01\x04\x80\x00\x08\x00\x02\x00", 12));
+  EXPECT_THAT(words_of(aither), HasSubstr("of aither-kvcache, version 1"));
+  EXPECT_THAT(words_of(test::bytes_of("PKCL....")), HasSubstr("TheTom/llama-cpp-turboquant"));
+  EXPECT_THAT(words_of(test::bytes_of(std::string("LSCKPT2\0....", 12))),
+              HasSubstr("pull request 24028"));
+  EXPECT_THAT(words_of(test::bytes_of("SCKP....")), HasSubstr("llama-server"));
+  EXPECT_THAT(words_of(test::bytes_of("\x93NUMPY..")), HasSubstr("NumPy array (.npy)"));
+  const auto safetensors = [](const std::string& key, const std::string& value,
+                              const std::string& tensor) {
+    return tensors::make_safetensors_header({{tensor, "F32", {0}}}, {{key, value}});
+  };
+  EXPECT_THAT(words_of(safetensors("layout", "exact_cache_v1", "c0_k")),
+              HasSubstr("a prompt cache of mlx-vlm's prefix cache (APC, disk tier)"));
+  EXPECT_THAT(words_of(safetensors("layout", "layer_major_v2", "k0")),
+              HasSubstr("an APC block of mlx-vlm's prefix cache"));
+  EXPECT_THAT(words_of(safetensors("omlx_cache_format_version", "3", "layer_0_state_0")),
+              HasSubstr("omlx's prompt cache on disk, version \"3\""));
+  EXPECT_THAT(words_of(safetensors("format", "pt", "model.norm.weight")),
+              HasSubstr("weights of a model"));
+}
+
 TEST(NameOfPickle, SaysWhatItIs) {
   const auto name_in_file = [](const std::string& name) {
     return name_of_pickle_in(test::read_all(file_named(name)));

@@ -426,7 +426,8 @@ inline bool same_identity(const cache::Identity& a, const cache::Identity& b) {
          a.tokenizer_fingerprint == b.tokenizer_fingerprint &&
          a.adapter_fingerprint == b.adapter_fingerprint &&
          a.model_fingerprint == b.model_fingerprint && a.source_format == b.source_format &&
-         a.llama_streams == b.llama_streams;
+         a.llama_streams == b.llama_streams && a.source_layout == b.source_layout &&
+         a.standing == b.standing;
 }
 
 }  // namespace difference_detail

@@ -73,7 +73,8 @@ void add_reading_flags(FlagSet& app, ForeignFlags& flags) {
       ->type_name("N")
       ->at_least(0);
   app.add("--llama-turbo-layout", flags.turbo_layout,
-          "Layout of a file of llama.cpp's TurboQuant fork: turbo2, turbo3 or turbo4")
+          "Layout of a file of llama.cpp's TurboQuant fork: turbo2, turbo3, turbo4, or turbo4-66 "
+          "(its turbo4 since b9914)")
       ->type_name("NAME");
   app.add("--artifacts", flags.artifacts,
           "Folder with TurboMLX's codebooks and rotations; by default they are recomputed")
@@ -123,10 +124,14 @@ Result<ForeignInput> open_foreign(const Console& console, const std::string& nam
     note(console, name + ": " + rotation);
     notes.insert(notes.begin(), rotation);
   }
-  TQC_TRY_ASSIGN(
-      const std::optional<std::string> probed,
-      probe_foreign(console, name, *input.opened.cache, flags.n_probe, model, n_threads));
-  if (probed) notes.push_back(*probed);
+  TQC_TRY_ASSIGN(const ForeignFindings probed, probe_foreign(console, name, *input.opened.cache,
+                                                             flags.n_probe, model, n_threads));
+  if (probed.words) notes.push_back(*probed.words);
+  if (probed.standing != cache::Standing::kNone) {
+    cache::Identity identity = input.opened.cache->description().identity;
+    identity.standing = probed.standing;
+    input.opened.cache = cache::with_identity(input.opened.cache, std::move(identity));
+  }
   return input;
 }
 

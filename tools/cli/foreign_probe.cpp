@@ -31,16 +31,6 @@ Result<cache::Cache> load(const cache::CacheReader& reader, const model::Model& 
   return cache::load(*first);
 }
 
-double largest_error(const ProbeReport& report) {
-  double largest = 0;
-  for (const ProbeLayer& layer : report.layers) {
-    // This form of the comparison also catches NaN.
-    if (!(layer.k_error <= largest)) largest = layer.k_error;
-    if (!(layer.v_error <= largest)) largest = layer.v_error;
-  }
-  return largest;
-}
-
 // Uses only the first tokens, so that little is read.
 Result<double> error_of_first(const cache::CacheReader& reader, std::int64_t n_tokens,
                               const model::Model& model, unsigned n_threads) {
@@ -87,49 +77,100 @@ Result<RotationErrors> compare_rotations(const cache::CacheReader& on,
   return errors;
 }
 
-Result<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
-                                                 const cache::CacheReader& cache,
-                                                 std::int64_t n_probe, const ModelFacts& model,
-                                                 unsigned n_threads) {
-  using Found = std::optional<std::string>;
-  if (!model.model) return Found();
+Result<ForeignFindings> probe_foreign(const Console& console, const std::string& name,
+                                      const cache::CacheReader& cache, std::int64_t n_probe,
+                                      const ModelFacts& model, unsigned n_threads) {
+  using enum cache::Standing;
+  if (!model.model) return ForeignFindings();
   TQC_TRY(in_file(name, check_of_model(cache.description(), model.model->config)));
   const std::string& source = cache.description().identity.source_format;
   if (source.starts_with("transformers") || source.find("mlx") != std::string::npos) {
     TQC_TRY(in_file(name, interop::check_key_order(model.model->config.architecture)));
   }
   warn_if_beyond_context(name, cache.n_tokens(), model.model->config);
-  if (n_probe == 0 || cache.n_tokens() == 0) return Found();
+  if (cache.n_tokens() == 0) return ForeignFindings();
+  if (n_probe == 0) {
+    return ForeignFindings{"nothing was compared (--probe 0); its identity is stated, not checked",
+                           kUnchecked};
+  }
   if (cache.description().hidden_tokens) {
-    return Found("its tokens are not known (--ids-file), so nothing says that it is of this model");
+    return ForeignFindings{
+        "its tokens are not known (--ids-file), so nothing says that it is of this model; its "
+        "identity is stated, not checked",
+        kUnchecked};
   }
   TQC_TRY_ASSIGN(cache::Cache loaded, in_file(name, load(cache, *model.model, cache.n_tokens())));
   // Of a cache that cannot be cut shorter, the tokens behind its last context checkpoint.
   std::optional<cache::Cache> earlier;
-  if (!can_probe(loaded)) {
-    const std::optional<std::int64_t> n = tokens_of_earlier_state(cache);
-    if (!n) {
-      return Found(
-          "its state cannot be cut shorter, and no context checkpoint is near its end, so nothing "
-          "says that it is of this model");
-    }
+  const bool can_be_cut = can_probe(loaded);
+  if (const auto n = can_be_cut ? std::nullopt : tokens_of_earlier_state(cache)) {
     TQC_TRY_ASSIGN(earlier, in_file(name, load(cache, *model.model, *n)));
   }
   // The reader of the other program's file has set the source format.
-  const bool is_quantized = cache.description().identity.source_format.ends_with(")");
+  const bool is_quantized = source.ends_with(")");
   const double limit = foreign_limit(*model.model, is_quantized);
   ProgressBar bar(console, "probing", Unit::kTokens);
+  // Only llama.cpp shifts, and quantized values differ too much to tell.
+  const bool may_be_shifted = source.starts_with("llama.cpp") && !is_quantized;
+  double of_beginning = 0;
+  if (may_be_shifted && can_be_cut) {
+    TQC_TRY_ASSIGN(of_beginning,
+                   in_file(name, error_of_beginning(loaded, *model.model, n_threads)));
+  }
   const auto made =
       earlier ? probe_behind(*std::move(earlier), std::move(loaded), *model.model, n_probe, limit,
                              n_threads, bar.callback())
-              : probe(std::move(loaded), *model.model, n_probe, limit, n_threads, bar.callback());
+      : can_be_cut
+          ? probe(std::move(loaded), *model.model, n_probe, limit, n_threads, bar.callback())
+          : probe_alone(std::move(loaded), *model.model, n_probe, limit, n_threads, bar.callback());
   TQC_TRY_ASSIGN(const ProbeReport report, in_file(name, made));
+  const double largest = largest_error(report);
+  if (may_be_shifted && report.scope == ProbeScope::kWhole) of_beginning = largest;
+  // Layer 0 of a shifted cache is that of its tokens. Values that have nothing to do with one
+  // another differ by 1.4.
+  const bool is_shifted = of_beginning > std::max(kShiftedLimit, limit) && largest < kFar &&
+                          !report.wrong_token && report.layers[0].k_error <= limit &&
+                          report.layers[0].v_error <= limit;
+  if (is_shifted) {
+    return ForeignFindings{
+        fmt::format(
+            "its context was shifted: its values differ by {:.2g} from those that the model "
+            "computes from these tokens alone. It can be resumed from, and not be shared "
+            "as the beginning of other prompts",
+            of_beginning),
+        kShifted};
+  }
   if (const std::optional<std::string> complaint = report.complaint()) {
     return Error{ErrorCode::kMismatch,
                  *complaint + "; the file is of another model, or was not read correctly", name};
   }
-  return Found(fmt::format("its last {} tokens, computed again, differ by {:.2g} of their length",
-                           report.n_tokens, largest_error(report)));
+  switch (report.scope) {
+    case ProbeScope::kLastTokens:
+      return ForeignFindings{
+          fmt::format("its last {} tokens, computed again, differ by {:.2g} of their length",
+                      report.n_tokens, largest),
+          kNone};
+    case ProbeScope::kWhole:
+      return ForeignFindings{
+          fmt::format("its last {} tokens, computed again with all tokens before them, differ by "
+                      "{:.2g} of their length",
+                      report.n_tokens, largest),
+          kNone};
+    case ProbeScope::kFirstLayer:
+      return ForeignFindings{
+          fmt::format("layer 0 fits its last {} tokens; the other layers depend on tokens that are "
+                      "gone, and were not compared",
+                      report.n_tokens),
+          kNone};
+    case ProbeScope::kNothing:
+      break;
+  }
+  return ForeignFindings{
+      "its state cannot be cut shorter, no context checkpoint is near its end, and nothing in "
+      "layer "
+      "0 depends on the last tokens alone, so nothing says that it is of this model; its identity "
+      "is stated, not checked",
+      kUnchecked};
 }
 
 }  // namespace tqcache::cli

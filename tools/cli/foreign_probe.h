@@ -32,15 +32,19 @@ Result<RotationErrors> compare_rotations(const cache::CacheReader& on,
                                          const cache::CacheReader& off, const model::Model& model,
                                          unsigned n_threads);
 
-// Recomputes the last `n_probe` tokens. Returns the findings in words; nullopt without a model,
-// without a token to check, or if the probe is turned off.
+struct ForeignFindings {
+  std::optional<std::string> words = {};  // nullopt without a model, or without a token to check
+  cache::Standing standing = cache::Standing::kNone;
+};
+
+// Recomputes the last `n_probe` tokens, or what can be computed without those before them
+// (probe.h). 0 turns it off.
 //
 // Memory: the whole cache.
 // Errors: kMismatch if they differ by more than expected (probe.h); those of reading and of the
 //         decoder.
-Result<std::optional<std::string>> probe_foreign(const Console& console, const std::string& name,
-                                                 const cache::CacheReader& cache,
-                                                 std::int64_t n_probe, const ModelFacts& model,
-                                                 unsigned n_threads);
+Result<ForeignFindings> probe_foreign(const Console& console, const std::string& name,
+                                      const cache::CacheReader& cache, std::int64_t n_probe,
+                                      const ModelFacts& model, unsigned n_threads);
 
 }  // namespace tqcache::cli

@@ -145,7 +145,10 @@ class FirstLayer {
  private:
   static model::ModelConfig first_layer_of(model::ModelConfig config) {
     config.n_layers = 1;
-    if (!config.layers.empty()) config.layers.resize(1);
+    if (!config.layers.empty()) {
+      config.layers.resize(1);
+      config.layers[0].window = 0;  // keys and values do not depend on it, and none shall be lost
+    }
     config.context_length = std::max(config.context_length, cache::kTokenBlock);
     return config;
   }
@@ -154,12 +157,12 @@ class FirstLayer {
   model::Decoder decoder_;
 };
 
-// The first token of a block whose rows differ. The keys that the model made are for positions from
-// 0 on and are turned to those of the cache.
+// The first token of a block, from `first_token` on, whose rows differ. The keys that the model
+// made are for positions from 0 on and are turned to those of the cache.
 std::optional<std::int64_t> find_different(const cache::AttentionLayer& own,
                                            const cache::AttentionLayer& made, std::int64_t block,
-                                           std::int64_t n_tokens, const cache::Rope& rope,
-                                           double dense_limit) {
+                                           std::int64_t n_tokens, std::int64_t first_token,
+                                           const cache::Rope& rope, double dense_limit) {
   const std::int64_t n = cache::tokens_in_block(n_tokens, block);
   const auto head_dim = static_cast<std::size_t>(own.shape.head_dim);
   std::vector<float> own_head(static_cast<std::size_t>(n) * head_dim);
@@ -189,8 +192,10 @@ std::optional<std::int64_t> find_different(const cache::AttentionLayer& own,
       }
     }
     for (std::size_t token = 0; token < errors.size(); ++token) {
-      const bool is_zero = lengths[token] == 0;  // not computed: complaint() has words for it
-      if (is_zero || errors[token] <= limit * limit * lengths[token]) continue;
+      // Zeros were not computed: complaint() has words for it.
+      const bool is_left = block * cache::kTokenBlock + std::int64_t(token) < first_token;
+      if (is_left || lengths[token] == 0 || errors[token] <= limit * limit * lengths[token])
+        continue;
       return block * cache::kTokenBlock + static_cast<std::int64_t>(token);
     }
   }
@@ -200,20 +205,37 @@ std::optional<std::int64_t> find_different(const cache::AttentionLayer& own,
 Result<std::optional<std::int64_t>> find_wrong_token(const cache::Cache& cache,
                                                      const model::Model& model, double dense_limit,
                                                      unsigned n_threads) {
-  const auto* own = std::get_if<cache::AttentionLayer>(&cache.layers[0]);
+  const cache::AttentionLayer* const own = cache::attention_of(cache.layers[0]);
   std::optional<std::int64_t> wrong;
   if (own == nullptr || model.config.layer(0).kind != model::LayerKind::kAttention) return wrong;
   FirstLayer first(model, n_threads);
   const std::span<const std::int32_t> ids = cache.tokens;
-  for (std::int64_t block = 0; block < cache::block_count(cache.n_tokens()) && !wrong; ++block) {
+  const std::int64_t first_token = cache::first_token(cache.layers[0], cache.n_tokens());
+  for (std::int64_t block = first_token / cache::kTokenBlock;
+       block < cache::block_count(cache.n_tokens()) && !wrong; ++block) {
     TQC_TRY_ASSIGN(const cache::Cache made,
                    first.compute(ids.subspan(
                        static_cast<std::size_t>(block * cache::kTokenBlock),
                        static_cast<std::size_t>(cache::tokens_in_block(cache.n_tokens(), block)))));
     wrong = find_different(*own, std::get<cache::AttentionLayer>(made.layers[0]), block,
-                           cache.n_tokens(), model.config.layer(0).rope, dense_limit);
+                           cache.n_tokens(), first_token, model.config.layer(0).rope, dense_limit);
   }
   return wrong;
+}
+
+// The error of the inputs of the convolution in layer 0, which are those of the last tokens alone.
+// nullopt: layer 0 has none, or fewer tokens than that are there.
+Result<std::optional<double>> error_of_first_inputs(const cache::Cache& cache,
+                                                    const model::Model& model, unsigned n_threads) {
+  const auto* own = std::get_if<cache::StateLayer>(&cache.layers[0]);
+  const std::int64_t n_inputs = model.config.delta_net.kernel - 1;
+  if (own == nullptr || n_inputs < 1 || cache.n_tokens() < n_inputs) return std::optional<double>();
+  FirstLayer first(model, n_threads);
+  TQC_TRY_ASSIGN(const cache::Cache made,
+                 first.compute(std::span(cache.tokens).last(static_cast<std::size_t>(n_inputs))));
+  const auto& again = std::get<cache::StateLayer>(made.layers[0]);
+  return std::optional(
+      relative_error(model::convolution_inputs(*own), model::convolution_inputs(again)));
 }
 
 // Appends those of `tokens` that the cache does not have, also beyond the context of the model.
@@ -260,6 +282,30 @@ Result<void> check_token_ids(const cache::CacheDesc& cache, const model::ModelCo
   return Error{ErrorCode::kMismatch,
                fmt::format("token {}: id {}; the model has {} tokens", found - cache.tokens.begin(),
                            *found, config.vocab_size)};
+}
+
+std::string_view name_of(ProbeScope scope) {
+  switch (scope) {
+    case ProbeScope::kLastTokens:
+      return "last_tokens";
+    case ProbeScope::kWhole:
+      return "whole";
+    case ProbeScope::kFirstLayer:
+      return "first_layer";
+    case ProbeScope::kNothing:
+      break;
+  }
+  return "nothing";
+}
+
+double largest_error(const ProbeReport& report) {
+  double largest = 0;
+  for (const ProbeLayer& layer : report.layers) {
+    // This form of the comparison also catches NaN.
+    if (!(layer.k_error <= largest)) largest = layer.k_error;
+    if (!(layer.v_error <= largest)) largest = layer.v_error;
+  }
+  return largest;
 }
 
 std::optional<std::string> ProbeReport::complaint() const {
@@ -349,6 +395,50 @@ Result<ProbeReport> probe_behind(cache::Cache earlier, cache::Cache cache,
   const std::int64_t first_in_block = report.first_token - block_first;
   compare(last_rows(cache, first_in_block), last_rows(earlier, first_in_block), report);
   return report;
+}
+
+Result<ProbeReport> probe_alone(cache::Cache cache, const model::Model& model, std::int64_t n_last,
+                                double dense_limit, unsigned n_threads, const Progress& progress) {
+  constexpr std::int64_t kMostWhole = 1024;
+  if (cache.n_tokens() == 0) {
+    return Error{ErrorCode::kInvalidArgument, "the cache holds no token to probe"};
+  }
+  const double limit = std::max(dense_limit, std::min(4 * dense_limit, 0.5));
+  if (cache.n_tokens() <= kMostWhole) {
+    TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF32));
+    TQC_TRY_ASSIGN(ProbeReport report, probe_behind(std::move(empty), std::move(cache), model,
+                                                    n_last, limit, n_threads, progress));
+    report.scope = ProbeScope::kWhole;
+    return report;
+  }
+  ProbeReport report;
+  report.scope = ProbeScope::kNothing;
+  if (auto* const state = std::get_if<cache::StateLayer>(&cache.layers[0])) {
+    TQC_TRY(model::adopt_delta_state(model.config, *state));
+    TQC_TRY_ASSIGN(const auto error, error_of_first_inputs(cache, model, n_threads));
+    if (!error) return report;
+    report.scope = ProbeScope::kFirstLayer;
+    report.n_tokens = model.config.delta_net.kernel - 1;
+    report.layers.push_back({0, *error, 0, true, limit, limit});
+  } else if (cache::attention_of(cache.layers[0]) != nullptr) {
+    TQC_TRY_ASSIGN(report.wrong_token, find_wrong_token(cache, model, dense_limit, n_threads));
+    report.scope = ProbeScope::kFirstLayer;
+    report.n_tokens = cache.n_tokens() - cache::first_token(cache.layers[0], cache.n_tokens());
+  }
+  report.first_token = cache.n_tokens() - report.n_tokens;
+  return report;
+}
+
+Result<double> error_of_beginning(const cache::Cache& cache, const model::Model& model,
+                                  unsigned n_threads) {
+  const std::int64_t n = std::min(cache.n_tokens(), cache::kTokenBlock);
+  TQC_TRY_ASSIGN(cache::Cache first, cache::truncate(cache, n));
+  TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF32));
+  TQC_TRY(compute_rest(empty, first.tokens, model, n_threads, {}));
+  ProbeReport report;
+  report.layers.resize(first.layers.size());
+  compare(last_rows(first, 0), last_rows(empty, 0), report);
+  return largest_error(report);
 }
 
 }  // namespace tqcache::cli

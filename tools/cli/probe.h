@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tqcache/cache.h"
@@ -40,7 +41,18 @@ struct ProbeLayer {
   double v_limit = 0;
 };
 
+// What a probe could compare.
+enum class ProbeScope : std::uint8_t {
+  kLastTokens,  // all layers of the last tokens, computed behind those before them in the cache
+  kWhole,       // the same, computed behind nothing: all tokens are computed again
+  kFirstLayer,  // layer 0 alone: the others depend on tokens that are gone
+  kNothing,
+};
+// "last_tokens", "whole", "first_layer", "nothing"
+std::string_view name_of(ProbeScope scope);
+
 struct ProbeReport {
+  ProbeScope scope = ProbeScope::kLastTokens;
   std::int64_t first_token = 0;
   std::int64_t n_tokens = 0;
   std::vector<ProbeLayer> layers;
@@ -50,6 +62,9 @@ struct ProbeReport {
   // The first layer beyond its limit, or the wrong token: "layer 3 k: computed again, ...".
   std::optional<std::string> complaint() const;
 };
+
+// The largest error of all layers; NaN counts as larger than any number.
+double largest_error(const ProbeReport& report);
 
 // Whether a cache can be truncated for the probe: recurrent state, and tokens that left a sliding
 // window, cannot be restored.
@@ -64,9 +79,9 @@ Result<void> check_token_ids(const cache::CacheDesc& cache, const model::ModelCo
 // Probes the last `n_last` tokens, or those in the last token block if they are fewer. They may lie
 // beyond the context of the model.
 //
-// Token ids before them are checked by layer 0, if it has full attention: its keys and values
-// depend only on the token and its position. Those of another token are found if they differ by
-// more than four times the limit, or 1.2.
+// Token ids before them are checked by layer 0, if it has attention: its keys and values depend
+// only on the token and its position, also in a sliding window, which has the last ones. Those of
+// another token are found if they differ by more than four times the limit, or 1.2.
 //
 // `dense_limit` is the error to expect from dense values. The caller chooses it, not the file. K or
 // V quantized with b bits adds 3.3 * 2^-b, at most 1: both the compared values and those that
@@ -91,5 +106,29 @@ std::optional<std::int64_t> tokens_of_earlier_state(const cache::CacheReader& ca
 Result<ProbeReport> probe_behind(cache::Cache earlier, cache::Cache cache,
                                  const model::Model& model, std::int64_t n_last, double dense_limit,
                                  unsigned n_threads, const Progress& progress);
+
+// Probes a cache that cannot be truncated and has no such state.
+//
+// Of up to 1,024 tokens, all are computed again, and keys and values of the last ones, also in
+// windows, and recurrent state are compared; both sides have the errors of all tokens before, so
+// the limit is four times `dense_limit`, at most 0.5. Of more tokens, what depends on the last
+// tokens alone is compared: keys and values of a window in layer 0, and the inputs of a convolution
+// in layer 0. If layer 0 has neither, nothing is.
+//
+// Requires, errors: as probe(), but for can_probe(). kMismatch: recurrent state that is not of this
+//                   model's layers.
+Result<ProbeReport> probe_alone(cache::Cache cache, const model::Model& model, std::int64_t n_last,
+                                double dense_limit, unsigned n_threads, const Progress& progress);
+
+// The error of the first tokens, at most 256, against those that the model computes from these
+// tokens alone. After a context shift of llama.cpp it is large: the values were computed behind
+// tokens that are gone, though the last tokens fit them. (Measured: 0.40 in values after a shift of
+// SmolLM2, 0.05 without one.)
+//
+// Requires, errors: as probe().
+Result<double> error_of_beginning(const cache::Cache& cache, const model::Model& model,
+                                  unsigned n_threads);
+// Of dense values; half of what was measured after a shift.
+inline constexpr double kShiftedLimit = 0.2;
 
 }  // namespace tqcache::cli

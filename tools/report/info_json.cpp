@@ -25,6 +25,9 @@ Json identity_json(const cache::Identity& identity) {
   json["model_fingerprint"] = model ? Json(to_hex(model->digest)) : Json(nullptr);
   json["source_format"] = identity.source_format;
   if (identity.llama_streams > 1) json["llama_streams"] = identity.llama_streams;
+  if (!identity.source_layout.empty()) json["source_layout"] = identity.source_layout;
+  if (identity.standing == cache::Standing::kUnchecked) json["standing"] = "unchecked";
+  if (identity.standing == cache::Standing::kShifted) json["standing"] = "shifted";
   return json;
 }
 

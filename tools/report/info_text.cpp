@@ -81,8 +81,16 @@ std::string model_fingerprint_text(const cache::Identity& identity) {
 }
 
 std::string source_text(const cache::Identity& identity) {
-  if (identity.llama_streams == 1) return identity.source_format;
-  return fmt::format("{}, {} streams", identity.source_format, identity.llama_streams);
+  std::string text = identity.source_format;
+  if (identity.llama_streams > 1) text += fmt::format(", {} streams", identity.llama_streams);
+  if (!identity.source_layout.empty()) text += ", " + identity.source_layout;
+  if (identity.standing == cache::Standing::kUnchecked) {
+    text += ", identity stated, not checked";
+  }
+  if (identity.standing == cache::Standing::kShifted) {
+    text += ", context-shifted: not what the model computes from these tokens alone";
+  }
+  return text;
 }
 
 std::string identity_text(const cache::Identity& identity) {

@@ -27,8 +27,9 @@ constexpr const char* kVerifyExamples =
     R"(Checks every checksum and every rule of the format, and reports every problem found. With --model,
 compares the fingerprints, then recomputes the last tokens (--probe) and compares their keys and
 values. The limit is a relative error of 0.01 (--limit), or 0.01 + 3.3 / 2^bits for quantized tokens.
-A cache with hidden tokens cannot be probed: --probe 0 compares only the fingerprints. For caches
-with sliding windows or recurrent state, only the fingerprints are compared. Files of older versions
+A cache with hidden tokens cannot be probed: --probe 0 compares only the fingerprints. A cache with
+sliding windows or recurrent state cannot be cut shorter: up to 1,024 tokens are computed again, and
+of longer ones layer 0 is compared, where it depends on the last tokens alone. Files of older versions
 have no fingerprint of the model's configuration; verify then says so. Leftovers of an interrupted
 save behind the end of the file are not damage.
 
@@ -52,6 +53,7 @@ struct VerifyFlags {
 
 Json probe_json(const ProbeReport& report) {
   Json json;
+  json["scope"] = name_of(report.scope);
   json["first_token"] = report.first_token;
   json["n_tokens"] = report.n_tokens;
   json["layers"] = Json::array();
@@ -90,7 +92,9 @@ struct Findings {
   std::optional<ProbeReport> probe;
   // Whether the model's own version of the fingerprints was compared.
   bool compared_config = false;
-  std::optional<Error> error;  // why the cache is rejected
+  bool is_foreign = false;                            // the values came from another program
+  cache::Standing standing = cache::Standing::kNone;  // as the file says
+  std::optional<Error> error;                         // why the cache is rejected
 };
 
 Json findings_json(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
@@ -107,6 +111,11 @@ Json findings_json(const std::string& name, const VerifyFlags& flags, const Find
   json["model"] = flags.model.empty() ? Json(nullptr) : Json(flags.model);
   json["compared_config"] = findings.compared_config;
   json["probe"] = findings.probe ? probe_json(*findings.probe) : Json(nullptr);
+  const bool is_compared = findings.probe && findings.probe->scope != ProbeScope::kNothing;
+  json["identity"] = flags.model.empty() || findings.error   ? Json(nullptr)
+                     : is_compared                           ? Json("checked")
+                     : findings.is_foreign || findings.probe ? Json("stated, not checked")
+                                                             : Json("fingerprints");
   return json;
 }
 
@@ -137,10 +146,24 @@ std::string verdict(const std::string& name, const VerifyFlags& flags, const Fin
       text += " (the file has none of the configuration, which may differ)";
     }
   }
-  if (const auto& probe = findings.probe; probe) {
+  const auto& probe = findings.probe;
+  if (probe && (probe->scope == ProbeScope::kLastTokens || probe->scope == ProbeScope::kWhole)) {
     const Extremes extremes = largest(*probe);
-    text += fmt::format("; the last {} tokens, recomputed, differ by {:.2g} (limit {:.2g})",
-                        probe->n_tokens, extremes.error, extremes.limit);
+    text += fmt::format("; the last {} tokens, recomputed{}, differ by {:.2g} (limit {:.2g})",
+                        probe->n_tokens,
+                        probe->scope == ProbeScope::kWhole ? " with all tokens before them" : "",
+                        extremes.error, extremes.limit);
+  } else if (probe && probe->scope == ProbeScope::kFirstLayer) {
+    text += fmt::format(
+        "; layer 0 fits the last {} tokens, the other layers depend on tokens that are gone and "
+        "were not compared",
+        probe->n_tokens);
+  } else if (findings.is_foreign || probe) {
+    text += fmt::format("; no value was compared with the model{}: identity stated, not checked",
+                        probe ? " (the state cannot be cut shorter)" : "");
+  }
+  if (findings.standing == cache::Standing::kShifted) {
+    text += "; context-shifted: not what the model computes from these tokens alone";
   }
   return text + "\n";
 }
@@ -162,6 +185,8 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
     return {};
   }
   findings.compared_config = cache::share_model_fingerprint(info.identity, model->identity);
+  findings.standing = info.identity.standing;
+  findings.is_foreign = info.identity.source_format != "tqcache";
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
   options.verify_digests = true;  // the same content that was verified before
@@ -180,16 +205,20 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   if (!can_probe(cache)) {
     TQC_TRY_ASSIGN(const auto reader,
                    in_file(name, format::SectionReader::open(source, console.keys)));
-    const std::optional<std::int64_t> n = tokens_of_earlier_state(reader);
-    if (!n) return {};  // only the fingerprints can be checked
-    TQC_TRY_ASSIGN(const auto first, in_file(name, cache::first_tokens(cache::borrow(reader), *n)));
-    TQC_TRY_ASSIGN(earlier, in_file(name, cache::load(*first, {.n_threads = flags.n_threads})));
+    if (const auto n = tokens_of_earlier_state(reader)) {
+      TQC_TRY_ASSIGN(const auto first,
+                     in_file(name, cache::first_tokens(cache::borrow(reader), *n)));
+      TQC_TRY_ASSIGN(earlier, in_file(name, cache::load(*first, {.n_threads = flags.n_threads})));
+    }
   }
   ProgressBar bar(console, "probing", Unit::kTokens);
+  const bool can_be_cut = can_probe(cache);
   auto made = earlier ? probe_behind(*std::move(earlier), std::move(cache), *model, flags.n_probe,
                                      limit, flags.n_threads, bar.callback())
-                      : probe(std::move(cache), *model, flags.n_probe, limit, flags.n_threads,
-                              bar.callback());
+              : can_be_cut ? probe(std::move(cache), *model, flags.n_probe, limit, flags.n_threads,
+                                   bar.callback())
+                           : probe_alone(std::move(cache), *model, flags.n_probe, limit,
+                                         flags.n_threads, bar.callback());
   TQC_TRY_ASSIGN(findings.probe, in_file(name, std::move(made)));
   if (std::optional<std::string> complaint = findings.probe->complaint()) {
     if (info.identity.source_format != "tqcache") {

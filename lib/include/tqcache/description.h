@@ -169,6 +169,15 @@ struct ModelFingerprint {
   bool operator==(const ModelFingerprint&) const = default;
 };
 
+// What the import of values from another program could not make sure of.
+enum class Standing : std::uint8_t {
+  kNone = 0,       // nothing to say: values were compared with those that the model computes, or are
+                   // our own, or are of unknown origin
+  kUnchecked = 1,  // the model was stated (convert --model), and no value could be compared
+  kShifted = 2,    // computed behind tokens that are gone (a context shift of llama.cpp): right to
+                   // resume from, but not what the model computes from these tokens alone
+};
+
 // The model that a cache belongs to. A cache is usable only with exactly this model. A cache of
 // unknown origin has an empty architecture and all-zero fingerprints.
 struct Identity {
@@ -184,6 +193,11 @@ struct Identity {
   // kMaxLlamaStreams; not part of the identity.
   // A context reads only files with as many (interop::LlamaExport).
   std::uint32_t llama_streams = 1;
+  // The form of the layers in the file of another program, where the layers do not say it: the
+  // classes of mlx-lm ("CacheList(ArraysCache,KVCache)*24"). Empty: nothing to say. Not part of the
+  // identity; an export to that program uses it.
+  std::string source_layout = {};
+  Standing standing = Standing::kNone;  // of values from another program; not part of the identity
 };
 
 // Whether both have a model fingerprint of the same version. Fingerprints of other versions are not

@@ -122,7 +122,7 @@ Result<std::optional<FileKind>> detect_kind(const ByteSource& file);
 std::optional<std::string> name_of_pickle(const ByteSource& file);
 
 struct OpenHints {
-  // Of the model; source_format and llama_streams are those of the file.
+  // Of the model; source_format, llama_streams and source_layout are those of the file.
   std::optional<cache::Identity> identity = {};
   std::optional<std::vector<std::int32_t>> tokens = {};  // for files without token ids
   std::optional<std::int64_t> first_tokens = {};         // keep only this many tokens
@@ -132,8 +132,8 @@ struct OpenHints {
   // --- llama.cpp
 
   std::optional<LlamaGeometry> geometry = {};  // required: read_llama_geometry()
-  // The layout of rows with types 41 to 44: "turbo2", "turbo3" or "turbo4" of the TurboQuant fork,
-  // or several separated by commas: then each row has the layout that matches its size. Empty: such
+  // The layout of rows with types 41 to 47: "turbo2", "turbo3", "turbo4" or "turbo4-66" of forks, or
+  // several separated by commas: then each row has the layout that matches its size. Empty: such
   // types are refused.
   std::string turbo_layout = {};
 

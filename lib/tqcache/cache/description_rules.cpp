@@ -27,6 +27,7 @@ Result<void> check_identity_fields(const Identity& identity) {
   TQC_TRY(check_text("architecture", identity.architecture));
   TQC_TRY(check_text("model name", identity.model_name));
   TQC_TRY(check_text("source format", identity.source_format));
+  TQC_TRY(check_text("source layout", identity.source_layout));
   if (identity.llama_streams < 1 || identity.llama_streams > kMaxLlamaStreams) {
     return corrupt(std::to_string(identity.llama_streams) + " streams of llama.cpp");
   }

@@ -100,6 +100,14 @@ Result<cache::Identity> read_identity(const fb::Identity& in) {
   }
   if (version != 0) identity.model_fingerprint = {version, to_sha256(*in.model_fingerprint())};
   identity.llama_streams = in.llama_streams();
+  if (const auto* layout = in.source_layout()) {
+    TQC_TRY_ASSIGN(identity.source_layout, read_text(*layout));
+    if (identity.source_layout.empty()) return corrupt("a source layout, but an empty one");
+  }
+  if (in.standing() > static_cast<std::uint8_t>(cache::Standing::kShifted)) {
+    return corrupt("standing: " + std::to_string(in.standing()));
+  }
+  identity.standing = static_cast<cache::Standing>(in.standing());
   return identity;
 }
 

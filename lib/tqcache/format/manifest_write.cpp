@@ -53,6 +53,9 @@ Offset<fb::Identity> make_identity(Builder& out, const cache::Identity& identity
       fb::CreateRope(out, static_cast<fb::RopeStyle>(identity.rope.style),
                      static_cast<std::uint32_t>(identity.rope.n_dims), identity.rope.base, factors);
   const auto source_format = out.CreateString(identity.source_format);
+  const auto source_layout = identity.source_layout.empty()
+                                 ? Offset<flatbuffers::String>{}
+                                 : out.CreateString(identity.source_layout);
   const fb::Sha256 weights = make_sha256(identity.weights_fingerprint);
   const fb::Sha256 tokenizer = make_sha256(identity.tokenizer_fingerprint);
   const fb::Sha256 adapter = make_sha256(identity.adapter_fingerprint.value_or(Sha256{}));
@@ -62,7 +65,7 @@ Offset<fb::Identity> make_identity(Builder& out, const cache::Identity& identity
   return fb::CreateIdentity(out, architecture, model_name, rope, &weights, &tokenizer,
                             identity.adapter_fingerprint ? &adapter : nullptr, source_format,
                             own.version, identity.model_fingerprint ? &model : nullptr,
-                            identity.llama_streams);
+                            identity.llama_streams, source_layout, static_cast<std::uint8_t>(identity.standing));
 }
 
 // Remembers where a value equal to `key` was written. Keys are kept by address.

@@ -29,6 +29,7 @@ struct Cell {
   std::int32_t position = 0;
   std::optional<std::int32_t> sequence;  // the first one
   bool has_several = false;
+  bool is_of_image = false;
 };
 
 Result<void> check_count(std::uint32_t n, LlamaFile kind) {
@@ -50,7 +51,15 @@ Result<Cell> read_cell(FileCursor& cursor, const LlamaCellLayout& layout) {
   if (cell.position < 0) return corrupt(fmt::format("a cell at position {}", cell.position));
   TQC_TRY_ASSIGN(const auto n, cursor.read<std::uint32_t>());
   TQC_TRY(check_count(n, layout.kind));
-  TQC_TRY(cursor.skip(layout.ext_bytes));
+  // Text has the coordinates (0, 0), or its position twice.
+  std::uint64_t n_ext = layout.ext_bytes;
+  if (n_ext >= 2 * sizeof(std::int32_t)) {
+    TQC_TRY_ASSIGN(const auto x, cursor.read<std::int32_t>());
+    TQC_TRY_ASSIGN(const auto y, cursor.read<std::int32_t>());
+    cell.is_of_image = x != y || (x != 0 && x != cell.position);
+    n_ext -= 2 * sizeof(std::int32_t);
+  }
+  TQC_TRY(cursor.skip(n_ext));
   cell.has_several = n > 1;
   for (std::uint32_t i = 0; i < n; ++i) {
     TQC_TRY_ASSIGN(const std::int32_t id, read_sequence(cursor));
@@ -119,6 +128,7 @@ Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& l
       return corrupt("cells with and without a sequence");
     }
     cells.positions.push_back(cell.position);
+    cells.has_image_positions = cells.has_image_positions || cell.is_of_image;
     if (cell.has_several || cell.sequence != sequence) cells.has_several_sequences = true;
   }
   return cells;
@@ -127,6 +137,9 @@ Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& l
 Result<std::vector<std::uint32_t>> order_llama_cells(const LlamaCells& cells, std::int64_t first,
                                                      std::int64_t n) {
   if (cells.has_several_sequences) return unsupported("cells of more than one sequence");
+  if (cells.has_image_positions) {
+    return unsupported("positions of an image or a video (M-RoPE): only text can be converted");
+  }
   if (are_in_order(cells, first, n)) return std::vector<std::uint32_t>();
   std::vector<std::uint32_t> order(static_cast<std::size_t>(n), kNone);
   for (std::size_t i = 0; i < cells.positions.size(); ++i) {

@@ -62,8 +62,12 @@ Result<Words> unwrap(const Words& words) {
   return Words(words.begin() + 3, words.begin() + 3 + count);
 }
 
+// No vocabulary has so many tokens: forks have put other numbers into the list.
+constexpr std::int32_t kMaxId = 1 << 24;
+
 Result<void> check_ids(const Words& ids) {
-  const auto bad = std::ranges::find_if(ids, [](std::int32_t id) { return id < 0; });
+  const auto bad =
+      std::ranges::find_if(ids, [](std::int32_t id) { return id < 0 || id >= kMaxId; });
   if (bad == ids.end()) return {};
   return corrupt(fmt::format("token {}: {} is no id", bad - ids.begin(), *bad));
 }
@@ -74,13 +78,30 @@ constexpr std::uint32_t kMaxArchitectureBytes = 256;
 constexpr std::uint32_t kMaxRngBytes = 64 * 1024;
 constexpr std::uint32_t kMaxStreams = 256;
 constexpr std::uint32_t kMaxLayers = cache::kMaxLayers;
-constexpr std::uint32_t kForkTypesFrom = 41, kForkTypesTo = 44;
+// Numbers that forks have given to their turbo types; the number alone does not tell the type.
+constexpr std::uint32_t kForkTypesFrom = 41, kForkTypesTo = 47;
+
+// Numbers of types that are not read, and whose they are.
+struct ForkTypes {
+  std::uint32_t from, to;
+  std::string_view words;
+};
+constexpr std::array kForkTypes = {
+    ForkTypes{48, 61, "AmesianX's fork of llama.cpp has its types from 42 to 61"},
+    ForkTypes{97, 99, "ik_llama.cpp has types of its own from 97 on"},
+    ForkTypes{133, 160, "ik_llama.cpp has types of its own from 133 on"},
+    ForkTypes{200, 200, "ik_llama.cpp has types of its own from 133 on"},
+    ForkTypes{201, 203, "turbo-tan/llama.cpp-tq3 has turbo3, turbo4 and turbo2 as 201 to 203"},
+    ForkTypes{204, 400, "ik_llama.cpp has types of its own from 133 on"},
+};
 
 std::string text(std::uint64_t n) { return std::to_string(n); }
 
 std::string place_of(std::size_t layer, std::string_view side) {
   return fmt::format("layer {} {}", layer, side);
 }
+
+constexpr std::string_view kAllTurbos = "turbo2,turbo3,turbo4,turbo4-66";
 
 // The layout in `names` (separated by commas) whose rows have this size.
 const LlamaTurbo* turbo_of(std::string_view names, const LlamaLayer& layer, std::int64_t head_dim,
@@ -290,16 +311,26 @@ class Parser {
                                    std::uint64_t row) const {
     if (const LlamaRowType* plain = find_row_type(id)) return LlamaRowFormat{plain, nullptr};
     const std::string what = "rows of type " + text(id);
-    if (id < kForkTypesFrom || id > kForkTypesTo) return unsupported(what);
+    if (id < kForkTypesFrom || id > kForkTypesTo) {
+      const auto known = std::ranges::find_if(
+          kForkTypes, [&](const ForkTypes& types) { return id >= types.from && id <= types.to; });
+      if (known == kForkTypes.end()) return unsupported(what);
+      return unsupported(fmt::format("{}: {}; save the cache as f16 or q8_0", what, known->words));
+    }
     const std::string& names = parse_.options.turbo_layout;
+    const LlamaTurbo* const fitting = turbo_of(kAllTurbos, layer, head_dim, row);
+    const std::string hint =
+        fitting == nullptr ? std::string()
+                           : fmt::format("; rows of {} bytes fit {} (--llama-turbo-layout {})", row,
+                                         fitting->name, fitting->name);
     if (names.empty()) {
-      return unsupported(what + ", which differs between forks of llama.cpp");
+      return unsupported(what + ", which differs between forks of llama.cpp" + hint);
     }
     if (const LlamaTurbo* turbo = turbo_of(names, layer, head_dim, row)) {
       return LlamaRowFormat{nullptr, turbo};
     }
     return mismatch(what + " and " + text(row) + " bytes are not of the layout " +
-                    printable_name(names));
+                    printable_name(names) + hint);
   }
 
   Result<LlamaRows> read_transposed(const LlamaLayer& layer, std::int64_t head_dim,

@@ -231,13 +231,18 @@ void encode_block(std::uint32_t id, ConstValues values, std::span<std::byte> blo
 
 constexpr std::size_t kN = kTurboBlock;
 
-constexpr LlamaTurbo kLayouts[] = {{"turbo2", 2, 34}, {"turbo3", 3, 50}, {"turbo4", 4, 68}};
+// Since its build b9914 the fork has turbo4 with other centroids and without a second number.
+constexpr LlamaTurbo kLayouts[] = {
+    {"turbo2", 2, 34}, {"turbo3", 3, 50}, {"turbo4", 4, 68}, {"turbo4-66", 4, 66}};
+constexpr std::uint64_t kOldTurbo4 = 68;
 
 // The upper half of each codebook in ascending order; the lower half mirrors it.
 constexpr std::array kUpper2 = {0.039994f, 0.133462f};
 constexpr std::array kUpper3 = {0.021460f, 0.065717f, 0.117832f, 0.190685f};
 constexpr std::array kUpper4 = {0.006938f, 0.020989f, 0.035597f, 0.051262f,
                                 0.068756f, 0.089527f, 0.117195f, 0.173926f};
+constexpr std::array kUpper4New = {0.011349f, 0.034299f, 0.058050f, 0.083292f,
+                                   0.111036f, 0.143016f, 0.182877f, 0.241529f};
 
 // Components whose sign flips before and after the Walsh transform: bit i % 64 of word i / 64.
 // numpy.random.default_rng(42).choice([-1, 1], 128), drawn twice.
@@ -252,7 +257,7 @@ float look_up(const std::array<float, kCount>& upper, unsigned index) {
 
 unsigned byte_at(ByteView bytes, std::size_t i) { return std::to_integer<unsigned>(bytes[i]); }
 
-// The codes begin after a norm, and in turbo4 after two further bytes.
+// The codes begin after a norm, and in turbo4 of 68 bytes after two further bytes.
 float code2(ByteView block, std::size_t i) {
   return look_up(kUpper2, byte_at(block, 2 + i / 4) >> (2 * (i % 4)) & 3);
 }
@@ -265,9 +270,14 @@ float code4(ByteView block, std::size_t i) {
   return look_up(kUpper4, byte_at(block, 4 + i / 2) >> (4 * (i % 2)) & 15);
 }
 
-// The second number of a turbo4 block used to be the norm of the residual; it is zero today.
+float code4_new(ByteView block, std::size_t i) {
+  return look_up(kUpper4New, byte_at(block, 2 + i / 2) >> (4 * (i % 2)) & 15);
+}
+
+// The second number of a turbo4 block of 68 bytes used to be the norm of the residual; later it was
+// zero.
 bool has_residual(const LlamaTurbo& turbo, ByteView block) {
-  return turbo.bits == 4 && (byte_at(block, 2) | byte_at(block, 3)) != 0;
+  return turbo.block_bytes == kOldTurbo4 && (byte_at(block, 2) | byte_at(block, 3)) != 0;
 }
 
 void flip_signs(const std::array<std::uint64_t, 2>& signs, std::span<float, kN> x) {
@@ -291,7 +301,10 @@ void walsh(std::span<float, kN> x) {
 void decode_block(const LlamaTurbo& turbo, ByteView block, std::span<float, kN> x) {
   float norm = 0;
   load_f32(Dtype::kF16, block.data(), {&norm, 1});
-  const auto code = turbo.bits == 2 ? code2 : turbo.bits == 3 ? code3 : code4;
+  const auto code = turbo.bits == 2                   ? code2
+                    : turbo.bits == 3                 ? code3
+                    : turbo.block_bytes == kOldTurbo4 ? code4
+                                                      : code4_new;
   for (std::size_t i = 0; i < kN; ++i) x[i] = code(block, i) * norm;
   // Inverse direction: the two sign vectors swap places.
   flip_signs(kAfter, x);

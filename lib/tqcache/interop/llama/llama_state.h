@@ -34,7 +34,7 @@ Result<std::optional<LlamaEnvelope>> read_llama_envelope(const ByteSource& file)
 struct LlamaImport {
   // For files that do not state it: those before session version 11 and sequence version 4.
   LlamaRotation rotation = LlamaRotation::kOff;
-  // The layout of rows with types 41 to 44: "turbo2", "turbo3" or "turbo4" of the TurboQuant fork
+  // The layout of rows with types 41 to 47: "turbo2", "turbo3", "turbo4" or "turbo4-66" of forks
   // (docs/reference/interop.md), or several separated by commas: then each row has the layout that
   // matches its size. Empty: such types are refused.
   std::string turbo_layout = {};

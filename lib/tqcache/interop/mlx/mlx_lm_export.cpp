@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -19,7 +20,9 @@
 #include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
+#include "tqcache/interop/mlx/mlx_lm_layout.h"
 #include "tqcache/interop/mlx/mlx_lm_rows.h"
+#include "tqcache/interop/mlx/mlx_lm_state.h"
 #include "tqcache/reader.h"
 #include "tqcache/tensors/safetensors.h"
 
@@ -46,8 +49,16 @@ struct MlxNumberData {  // a number, stored as i32
   std::int64_t value = 0;
 };
 
+struct MlxTextData {  // a text, stored as the code points of its characters
+  std::string text;
+};
+
 struct MlxNoData {};  // None, stored as an array without values
-using MlxData = std::variant<MlxSideData, MlxGroupData, MlxArrayData, MlxNumberData, MlxNoData>;
+using MlxData =
+    std::variant<MlxSideData, MlxGroupData, MlxArrayData, MlxNumberData, MlxTextData, MlxNoData>;
+
+constexpr std::int64_t kBufferStep = 256;  // rows by which mlx-lm's buffers grow
+constexpr std::int64_t kMaxSlots = 256;    // beyond it, empty slots are no slots
 
 struct MlxTensor {
   tensors::NewTensor tensor;
@@ -116,17 +127,22 @@ std::vector<std::uint64_t> with_batch(std::vector<std::uint64_t> shape) {
 
 class Planner {
  public:
-  Planner(const cache::CacheDesc& cache, const MlxLmExport& options)
+  // `objects`: the caches that the layers become, in their order.
+  Planner(const cache::CacheDesc& cache, const MlxLmExport& options,
+          std::span<const MlxObject> objects)
       : cache_(cache),
         options_(options),
-        with_scalars_(options.version_major > 0 || options.version_minor >= 32) {}
+        objects_(objects),
+        with_scalars_(options.version_major > 0 || options.version_minor >= 32),
+        with_steps_(options.version_major == 0 && options.version_minor < 28) {}
 
   MlxPlan plan() {
     add_user("model", options_.model.empty() ? cache_.identity.model_name : options_.model);
     add_user("tokenizer_config", options_.tokenizer_config);
     if (with_scalars_) plan_.metadata["2.0"] = "";
-    for (layer_ = 0; layer_ < std::ssize(cache_.layers); ++layer_) {
-      add_layer(cache_.layers[static_cast<std::size_t>(layer_)]);
+    for (const MlxObject& object : objects_) {
+      object.is_list ? add_list(object) : add_one(object.members[0]);
+      ++object_;
     }
     return std::move(plan_);
   }
@@ -136,43 +152,89 @@ class Planner {
     plan_.metadata[(with_scalars_ ? "0." : "1.") + key] = value;
   }
 
-  void add_layer(const LayerDesc& layer) {
-    std::visit(Overload{[&](const AttentionDesc& attention) {
-                          options_.kv_bits == 0 ? add_kv(attention) : add_quantized(attention);
-                        },
-                        [&](const cache::WindowDesc& window) { add_rotating(window); },
-                        [&](const cache::StateDesc& state) { add_arrays(state); }},
-               layer);
+  void add_one(const MlxMember& member) {
+    class_key_ = fmt::format("{}{}", (with_scalars_ ? "1." : "2."), object_);
+    info_key_ = fmt::format("0.{}", object_);
+    prefix_ = fmt::format("{}.", object_);
+    first_slot_ = 0;
+    add_layer(member);
   }
 
-  void add_class(const char* name) {
-    plan_.metadata[fmt::format("{}{}", (with_scalars_ ? "1." : "2."), layer_)] = name;
-  }
-  // A cache without numbers has an empty text instead.
-  void add_no_numbers() {
-    if (!with_scalars_) plan_.metadata[fmt::format("0.{}", layer_)] = "";
-  }
-  void add_info(const std::vector<std::int64_t>& numbers) {
-    const std::string prefix = fmt::format("0.{}.", layer_);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      plan_.metadata[fmt::format("{}{}", prefix, i)] = std::to_string(numbers[i]);
+  // Since 0.32.0 the class of a member is a tensor. Before 0.31 its tensors follow those of the
+  // member before, and nothing says what they are.
+  void add_list(const MlxObject& list) {
+    plan_.metadata[fmt::format("{}{}", (with_scalars_ ? "1." : "2."), object_)] = "CacheList";
+    const bool is_flat = options_.version_major == 0 && options_.version_minor < 31;
+    first_slot_ = 0;
+    if (is_flat) plan_.metadata[fmt::format("0.{}", object_)] = "";
+    for (std::size_t i = 0; i < list.members.size(); ++i) {
+      prefix_ = is_flat         ? fmt::format("{}.", object_)
+                : with_scalars_ ? fmt::format("{}.{}.0.", object_, i)
+                                : fmt::format("{}.{}.", object_, i);
+      class_key_ = is_flat || with_scalars_ ? "" : fmt::format("0.{}.0.{}", object_, i);
+      info_key_ = is_flat ? "" : fmt::format("0.{}.1.{}", object_, i);
+      const int n_slots = add_layer(list.members[i]);
+      if (is_flat) first_slot_ += n_slots;
+      if (!with_scalars_) continue;
+      prefix_ = fmt::format("{}.{}.", object_, i);
+      add_scalar(1, "string", "I32", {class_name_.size()}, MlxTextData{class_name_});
     }
   }
 
-  std::string name(std::string_view slot) const {
-    return (fmt::format("{}.", layer_)).append(slot);
+  // Returns the number of tensors of arrays.
+  int add_layer(const MlxMember& member) {
+    const LayerDesc& layer = cache_.layers[static_cast<std::size_t>(layer_)];
+    const int n_slots = std::visit(Overload{[&](const AttentionDesc& attention) {
+                                              options_.kv_bits == 0 ? add_kv(attention, member)
+                                                                    : add_quantized(attention);
+                                              return 2;
+                                            },
+                                            [&](const cache::WindowDesc& window) {
+                                              add_rotating(window, member);
+                                              return 2;
+                                            },
+                                            [&](const cache::StateDesc& state) {
+                                              add_arrays(state);
+                                              return static_cast<int>(state.arrays.size());
+                                            }},
+                                   layer);
+    ++layer_;
+    return n_slots;
   }
+
+  void add_class(const char* name) {
+    class_name_ = name;
+    if (!class_key_.empty()) plan_.metadata[class_key_] = name;
+  }
+  // A cache without numbers has an empty text instead.
+  void add_no_numbers() {
+    if (!with_scalars_ && !info_key_.empty()) plan_.metadata[info_key_] = "";
+  }
+  void add_info(const std::vector<std::int64_t>& numbers) {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      plan_.metadata[fmt::format("{}.{}", info_key_, i)] = std::to_string(numbers[i]);
+    }
+  }
+
+  std::string name(std::string_view slot) const { return prefix_ + std::string(slot); }
+  // The name of tensor `number` of the object's state.
+  std::string slot(std::int64_t number) const { return std::to_string(first_slot_ + number); }
   void add_tensor(std::string_view slot, std::string type, std::vector<std::uint64_t> shape,
                   MlxData data) {
-    plan_.tensors.push_back({{name(slot), std::move(type), std::move(shape)}, data});
+    plan_.tensors.push_back({{name(slot), std::move(type), std::move(shape)}, std::move(data)});
   }
   // A tensor that represents a value other than an array.
   void add_scalar(int slot, const char* kind, std::string type, std::vector<std::uint64_t> shape,
                   MlxData data) {
+    add_scalar_named(std::to_string(slot), kind, std::move(type), std::move(shape),
+                     std::move(data));
+  }
+  void add_scalar_named(const std::string& slot, const char* kind, std::string type,
+                        std::vector<std::uint64_t> shape, MlxData data) {
     const std::string number = fmt::format("2.{}", ++n_scalars_);
-    plan_.metadata[number + ".0"] = name(std::to_string(slot));
+    plan_.metadata[number + ".0"] = name(slot);
     plan_.metadata[number + ".1"] = kind;
-    add_tensor(std::to_string(slot), std::move(type), std::move(shape), data);
+    add_tensor(slot, std::move(type), std::move(shape), std::move(data));
   }
   void add_numbers(int first_slot, const std::vector<std::int64_t>& numbers) {
     for (const std::int64_t number : numbers) {
@@ -184,13 +246,21 @@ class Planner {
     return {1, to_u64(layer.shape.n_kv_heads), to_u64(cache_.n_tokens()), to_u64(width)};
   }
 
-  void add_kv(const AttentionDesc& layer) {
-    add_class("KVCache");
+  void add_kv(const AttentionDesc& layer, const MlxMember& member) {
+    const bool is_chunked = member.class_name == "ChunkedKVCache";
+    const bool is_concatenate = member.class_name == "ConcatenateKVCache";
+    add_class(is_chunked ? "ChunkedKVCache" : is_concatenate ? "ConcatenateKVCache" : "KVCache");
     const auto shape = shape_of(layer, layer.shape.head_dim);
-    add_tensor("0", type_name(layer.k.dtype), shape, MlxSideData{layer_, TensorKind::kKeys});
-    add_tensor("1", type_name(layer.v.dtype), shape, MlxSideData{layer_, TensorKind::kValues});
+    add_tensor(slot(0), type_name(layer.k.dtype), shape, MlxSideData{layer_, TensorKind::kKeys});
+    add_tensor(slot(1), type_name(layer.v.dtype), shape, MlxSideData{layer_, TensorKind::kValues});
+    if (is_chunked) return add_chunk_numbers(member.chunk_size, 0);
     add_no_numbers();
-    if (with_scalars_) add_numbers(2, {cache_.n_tokens()});
+    if (with_scalars_ && !is_concatenate) add_numbers(2, {cache_.n_tokens()});
+  }
+
+  void add_chunk_numbers(std::int64_t chunk_size, std::int64_t start) {
+    if (with_scalars_) return add_numbers(2, {cache_.n_tokens(), chunk_size, start});
+    add_info({chunk_size, start});
   }
 
   void add_groups(const AttentionDesc& layer, const std::string& slot, Dtype dtype,
@@ -207,39 +277,49 @@ class Planner {
     add_class("QuantizedKVCache");
     add_groups(layer, "0", layer.k.dtype, {layer_, TensorKind::kKeys});
     add_groups(layer, "1", layer.v.dtype, {layer_, TensorKind::kValues});
-    const std::vector<std::int64_t> numbers = {cache_.n_tokens(), options_.group_size,
-                                               options_.kv_bits};
+    std::vector<std::int64_t> numbers = {cache_.n_tokens(), options_.group_size, options_.kv_bits};
+    if (with_steps_) numbers.insert(numbers.begin(), kBufferStep);
     with_scalars_ ? add_numbers(2, numbers) : add_info(numbers);
   }
 
   // The window is ordered by position, so the row to be written next is the one after the last:
   // mlx-lm wraps around to the oldest row if there is no room.
-  void add_rotating(const cache::WindowDesc& layer) {
-    add_class("RotatingKVCache");
+  void add_rotating(const cache::WindowDesc& layer, const MlxMember& member) {
+    const bool is_chunked = member.class_name == "ChunkedKVCache";
+    add_class(is_chunked ? "ChunkedKVCache" : "RotatingKVCache");
     const auto arrays = cache::arrays_of(layer, cache_.n_tokens());
     for (std::int64_t i = 0; i < std::ssize(arrays); ++i) {
       const cache::ArrayDesc& array = arrays[static_cast<std::size_t>(i)];
       std::vector<std::uint64_t> shape = array.shape;
       shape.insert(shape.begin(), 1);  // [1, n_kv_heads, tokens, head_dim]
-      add_tensor(std::to_string(i), type_name(array.dtype), std::move(shape),
-                 MlxArrayData{layer_, i});
+      add_tensor(slot(i), type_name(array.dtype), std::move(shape), MlxArrayData{layer_, i});
     }
     const std::int64_t offset = cache_.n_tokens();
     const auto [size, keep] = layer.window;
     const std::int64_t next = std::min(size, offset);
+    if (is_chunked) return add_chunk_numbers(member.chunk_size, offset - next);
     if (with_scalars_) {
       add_numbers(2, {offset, keep, size, next});
+    } else if (with_steps_) {
+      add_info({keep, size, kBufferStep, offset, next});
     } else {
       add_info({keep, size, offset, next});
     }
   }
 
   void add_arrays(const cache::StateDesc& layer) {
-    add_class("ArraysCache");
-    for (std::int64_t i = 0; i < std::ssize(layer.arrays); ++i) {
+    // Versions before 0.28.1 cannot make an ArraysCache from a file.
+    add_class(with_steps_ && layer.arrays.size() == 2 ? "MambaCache" : "ArraysCache");
+    std::int64_t slot_number = 0;
+    for (std::int64_t i = 0; i < std::ssize(layer.arrays); ++i, ++slot_number) {
       const cache::ArrayDesc& array = layer.arrays[static_cast<std::size_t>(i)];
-      add_tensor(fmt::format("{}{}", (with_scalars_ ? "0." : ""), i), type_name(array.dtype),
-                 with_batch(array.shape), MlxArrayData{layer_, i});
+      // An import leaves out empty slots: names are numbers of slots.
+      const std::int64_t number = mlx_number(array.name).value_or(slot_number);
+      for (; with_scalars_ && slot_number < std::min(number, kMaxSlots); ++slot_number) {
+        add_scalar_named(fmt::format("0.{}", slot_number), "none", "F32", {0}, MlxNoData{});
+      }
+      add_tensor(with_scalars_ ? fmt::format("0.{}", slot_number) : slot(slot_number),
+                 type_name(array.dtype), with_batch(array.shape), MlxArrayData{layer_, i});
     }
     add_no_numbers();
     if (!with_scalars_) return;
@@ -249,17 +329,49 @@ class Planner {
 
   const cache::CacheDesc& cache_;
   const MlxLmExport& options_;
+  std::span<const MlxObject> objects_;
   bool with_scalars_;  // 0.32.0 or later: numbers are stored as tensors
+  bool with_steps_;    // before 0.28: numbers of buffers include their step
   std::int64_t layer_ = 0;
+  std::int64_t object_ = 0;
+  // Of the object that is being added.
+  std::string class_name_;
+  std::string class_key_;  // in the metadata; empty: its class is not there
+  std::string info_key_;
+  std::string prefix_;  // of its tensors
+  int first_slot_ = 0;
   std::size_t n_scalars_ = 0;
   MlxPlan plan_;
 };
+
+// Before 0.31 a CacheList keeps no numbers of its members.
+Result<void> check_lists(std::span<const MlxObject> objects, const MlxLmExport& options) {
+  if (options.version_major > 0 || options.version_minor >= 31) return {};
+  for (const MlxObject& object : objects) {
+    for (const MlxMember& member : object.members) {
+      const bool has_numbers = member.class_name == "RotatingKVCache" || member.chunk_size > 0 ||
+                               (options.kv_bits > 0 && member.class_name != "ArraysCache");
+      if (!object.is_list || !has_numbers) continue;
+      return invalid(
+          fmt::format("a CacheList with a {}, whose numbers mlx-lm did not save before 0.31: write "
+                      "for 0.31 or later",
+                      options.kv_bits > 0 ? "QuantizedKVCache" : member.class_name));
+    }
+  }
+  return {};
+}
 
 // Requires: all K and V of `cache` are dense.
 // Errors:   kInvalidArgument (unsupported bits, group size or version; no layers or tokens).
 Result<MlxPlan> plan_mlx(const cache::CacheDesc& cache, const MlxLmExport& options) {
   TQC_TRY(check_options(cache, options));
-  return Planner(cache, options).plan();
+  const std::string& layout = cache.identity.source_layout;
+  std::vector<MlxObject> objects = plain_objects(cache.layers);
+  if (!layout.empty()) {
+    TQC_TRY_ASSIGN(objects, parse_objects(layout, cache.layers));
+    TQC_TRY(check_lists(objects, options));
+  }
+  return Planner(cache, options, objects).plan();
 }
 
 // Writes tensors in order. Memory: K or V of one layer, or one array.
@@ -379,6 +491,12 @@ class MlxWriter {
   Result<void> write_data(const MlxNumberData& number) {
     ByteWriter out;
     out.write(static_cast<std::int32_t>(number.value));
+    return file_.write(out.bytes());
+  }
+
+  Result<void> write_data(const MlxTextData& text) {
+    ByteWriter out;
+    for (const char c : text.text) out.write(static_cast<std::int32_t>(c));
     return file_.write(out.bytes());
   }
 

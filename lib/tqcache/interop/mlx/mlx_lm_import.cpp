@@ -10,6 +10,7 @@
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 #include "tqcache/interop/mlx/mlx_lm_layers.h"
+#include "tqcache/interop/mlx/mlx_lm_layout.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -23,14 +24,21 @@ constexpr std::size_t kMaxShownKeys = 32;
 // --- tokens
 
 // The number of tokens that the caller and all caches which know it agree on.
-Result<std::int64_t> count_tokens(MlxFile& file, const std::vector<MlxCache>& caches,
+Result<std::int64_t> count_tokens(MlxFile& file, const MlxCaches& caches,
                                   const MlxLmImport& options) {
   std::optional<std::int64_t> n_tokens;
   const MlxCache* first = nullptr;
-  for (const MlxCache& cache : caches) {
+  for (const MlxCache& cache : caches.list) {
     auto seen = tokens_seen(file, cache, options.row);
     if (!seen) return in_context(cache.place, std::move(seen).error());
+    const auto noted =
+        cache.layer < caches.noted_tokens.size() ? caches.noted_tokens[cache.layer] : std::nullopt;
+    if (!*seen && !cache.is_in_list) *seen = noted;
     if (!*seen) continue;
+    if (noted && !cache.is_in_list && *noted != **seen) {
+      return corrupt(fmt::format("{}: {} tokens, but the metadata notes {} for it", cache.place,
+                                 **seen, *noted));
+    }
     if (n_tokens && **seen != *n_tokens) {
       return corrupt(fmt::format("{}: {} tokens, but {} has {}", cache.place, **seen, first->place,
                                  *n_tokens));
@@ -69,11 +77,6 @@ Result<void> check_named_pairs(MlxFile& file, const std::vector<MlxCache>& cache
 
 // --- metadata for display
 
-std::string_view layout_words(MlxLayout layout) {
-  if (layout == MlxLayout::kNamedPairs) return "2024, without classes";
-  return layout == MlxLayout::kMetaState ? "before 0.32.0" : "0.32.0 or later";
-}
-
 // "12 ArraysCache, 4 KVCache"
 std::string count_classes(const std::vector<MlxCache>& caches) {
   std::map<std::string_view, std::size_t> counts;
@@ -95,7 +98,7 @@ void tell_metadata(const MlxMeta& meta, ForeignCache& cache) {
   std::string keys;
   std::size_t n_keys = 0;
   for (const auto& [key, value] : meta.user) {
-    if (key == "model" || ++n_keys > kMaxShownKeys) continue;
+    if (key == "model" || key.starts_with("__mlx_lm_offset_") || ++n_keys > kMaxShownKeys) continue;
     if (!keys.empty()) keys += ", ";
     keys += tensors::printable_name(key);
   }
@@ -105,18 +108,64 @@ void tell_metadata(const MlxMeta& meta, ForeignCache& cache) {
   cache.dropped_fields.push_back("the metadata " + keys + " is not kept");
 }
 
-void tell(const MlxFile& file, const std::vector<MlxCache>& caches, ForeignCache& cache) {
+void tell(const MlxFile& file, const MlxCaches& caches, ForeignCache& cache) {
   const std::string_view model = user_text(file.meta(), "model");
-  cache.identity.source_format = "mlx-lm";
+  cache.identity.source_format = caches.writer == "mlx-swift-lm" ? "mlx-swift-lm" : "mlx-lm";
   cache.identity.model_name = mlx_text(model, kMaxModelBytes);
   cache.metadata.emplace_back("format", "mlx-lm prompt cache");
-  cache.metadata.emplace_back("mlx-lm", layout_words(file.layout()));
+  cache.metadata.emplace_back("written by", caches.writer);
   if (!model.empty()) cache.metadata.emplace_back("model", mlx_text(model, kMaxShownBytes));
-  cache.metadata.emplace_back("classes", count_classes(caches));
+  cache.metadata.emplace_back("classes", count_classes(caches.list));
   tell_metadata(file.meta(), cache);
 }
 
 // --- layers
+
+// The objects, as an export writes them.
+std::vector<MlxObject> objects_of(const std::vector<MlxCache>& caches,
+                                  const std::vector<std::int64_t>& chunk_sizes,
+                                  const std::vector<MlxObject>& plain) {
+  std::vector<MlxObject> objects;
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    const MlxCache& cache = caches[i];
+    MlxMember member = plain[i].members[0];
+    if (cache.class_name == "ConcatenateKVCache") member.class_name = cache.class_name;
+    if (chunk_sizes[i] > 0) member = {"ChunkedKVCache", chunk_sizes[i]};
+    const bool continues = i > 0 && cache.is_in_list && caches[i - 1].layer == cache.layer;
+    if (!continues) objects.push_back({.members = {}, .is_list = cache.is_in_list});
+    objects.back().members.push_back(std::move(member));
+  }
+  return objects;
+}
+
+// Notes what the kinds of the layers do not tell.
+Result<void> note_layout(MlxFile& file, const std::vector<MlxCache>& caches, ForeignCache& cache) {
+  std::vector<std::int64_t> chunk_sizes;
+  std::vector<MlxObject> plain;
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    TQC_TRY_ASSIGN(const MlxClass kind, mlx_class(caches[i]));
+    chunk_sizes.push_back(0);
+    if (kind == MlxClass::kChunked && caches[i].number_text(MlxNumber::kChunkSize) != "None") {
+      TQC_TRY_ASSIGN(chunk_sizes.back(), state_number(file, caches[i], MlxNumber::kChunkSize, 3));
+    }
+    const char* const name = std::holds_alternative<ForeignAttention>(cache.layers[i]) ? "KVCache"
+                             : std::holds_alternative<ForeignWindow>(cache.layers[i])
+                                 ? "RotatingKVCache"
+                                 : "ArraysCache";
+    plain.push_back({.members = {{.class_name = name}}});
+  }
+  const std::vector<MlxObject> objects = objects_of(caches, chunk_sizes, plain);
+  if (objects == plain) return {};
+  std::string text = format_objects(objects);
+  if (text.size() > cache::kMaxTextBytes) {
+    cache.dropped_fields.push_back(
+        "the classes CacheList, ConcatenateKVCache and ChunkedKVCache are not kept: too many "
+        "different layers");
+    return {};
+  }
+  cache.identity.source_layout = std::move(text);
+  return {};
+}
 
 // Checks that all caches have the same batch size. Records the rows that are not imported.
 Result<void> check_batch(const MlxFile& file, const std::vector<MlxCache>& caches, std::int64_t row,
@@ -158,15 +207,17 @@ bool is_mlx_lm(const tensors::SafetensorsIndex& index) { return mlx_layout(index
 Result<ForeignCache> import_mlx_lm(std::shared_ptr<const ByteSource> file,
                                    const MlxLmImport& options) {
   TQC_TRY_ASSIGN(MlxFile opened, MlxFile::open(std::move(file)));
-  TQC_TRY_ASSIGN(const auto caches, list_caches(opened));
+  TQC_TRY_ASSIGN(const MlxCaches listed, list_caches(opened));
+  const std::vector<MlxCache>& caches = listed.list;
   ForeignCache result;
-  TQC_TRY_ASSIGN(result.n_tokens, count_tokens(opened, caches, options));
+  TQC_TRY_ASSIGN(result.n_tokens, count_tokens(opened, listed, options));
   TQC_TRY(check_named_pairs(opened, caches, result.n_tokens));
-  tell(opened, caches, result);
+  tell(opened, listed, result);
   result.is_quantized = std::ranges::any_of(
       caches, [](const MlxCache& cache) { return cache.class_name == "QuantizedKVCache"; });
   TQC_TRY(check_batch(opened, caches, options.row, result.dropped_fields));
   TQC_TRY(add_layers(opened, caches, options.row, result));
+  TQC_TRY(note_layout(opened, caches, result));
   remove_repeated(result.dropped_fields);
   return result;
 }

@@ -30,12 +30,7 @@ std::string shape_text(const MlxGrid& grid) {
   return fmt::format("{} x {} x {}", grid.n_kv_heads, grid.n_rows, grid.width);
 }
 
-// Checks that a cache has `count` numbers in the metadata, if its file stores them there.
-// Errors: kCorrupt.
-Result<void> require_info(const MlxFile& file, const MlxCache& cache, std::size_t count) {
-  if (file.layout() != MlxLayout::kMetaState || cache.info.size() == count) return {};
-  return corrupt(fmt::format("metadata: {} numbers, expected {}", cache.info.size(), count));
-}
+using enum MlxNumber;
 
 // The tensors 0 and 1 of a cache's state.
 // Errors: those of state_grid(); kCorrupt, kTooLarge, kUnsupported (different head_dim).
@@ -110,18 +105,24 @@ Result<ForeignLayer> window_layer(const MlxFile& file, const MlxPair& pair,
   return ForeignLayer(std::move(layer));
 }
 
-// K or V in affine groups: "<slot>.0" codes, "<slot>.1" scales, "<slot>.2" biases.
+// K or V in affine groups: codes, scales and biases are "<slot>.0" to "<slot>.2"; mlx-swift-lm has
+// them in one list, those of the keys first.
 struct AffineState {
   MlxGrid codes, scales, biases;
   std::int64_t head_dim = 0;
 };
 
-Result<AffineState> read_affine(MlxFile& file, const std::string& slot, AffineForm form,
+Result<AffineState> read_affine(MlxFile& file, const MlxCache& cache, int side, AffineForm form,
                                 std::int64_t row) {
+  const bool is_nested = file.has(cache.slot(0) + ".0");
+  const auto name = [&](int part) {
+    if (is_nested) return fmt::format("{}.{}", cache.slot(side), part);
+    return cache.slot(3 * side + part);
+  };
   AffineState state;
-  TQC_TRY_ASSIGN(state.codes, state_grid(file, slot + ".0", row));
-  TQC_TRY_ASSIGN(state.scales, state_grid(file, slot + ".1", row));
-  TQC_TRY_ASSIGN(state.biases, state_grid(file, slot + ".2", row));
+  TQC_TRY_ASSIGN(state.codes, state_grid(file, name(0), row));
+  TQC_TRY_ASSIGN(state.scales, state_grid(file, name(1), row));
+  TQC_TRY_ASSIGN(state.biases, state_grid(file, name(2), row));
   const MlxGrid& scales = state.scales;
   state.head_dim = scales.width * form.group_size;
   TQC_TRY(cache::validate_shape({scales.n_kv_heads, state.head_dim}));
@@ -153,13 +154,16 @@ Result<ForeignTensor> affine_side(const MlxFile& file, const AffineState& state,
 // Numbers: offset, group_size, bits, both in the metadata and in tensors.
 Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
                                      std::int64_t row, std::vector<std::string>& dropped_fields) {
-  TQC_TRY(require_info(file, cache, 3));
-  TQC_TRY_ASSIGN(const std::int64_t group_size, state_number(file, cache, 1, 3));
-  TQC_TRY_ASSIGN(const std::int64_t bits, state_number(file, cache, 2, 4));
+  TQC_TRY_ASSIGN(const std::int64_t group_size, state_number(file, cache, kGroupSize, 3));
+  TQC_TRY_ASSIGN(const std::int64_t bits, state_number(file, cache, kBits, 4));
   TQC_TRY(check_affine(bits, group_size, group_size));
+  const bool is_flat = !file.has(cache.slot(0) + ".0");
+  if (is_flat && (cache.n_slots == 4 || !file.has(cache.slot(4)))) {
+    return unsupported("groups without biases, as MLX's modes mxfp4, mxfp8 and nvfp4 have them");
+  }
   const AffineForm form{.bits = static_cast<int>(bits), .group_size = group_size};
-  TQC_TRY_ASSIGN(const AffineState k, read_affine(file, cache.slot(0), form, row));
-  TQC_TRY_ASSIGN(const AffineState v, read_affine(file, cache.slot(1), form, row));
+  TQC_TRY_ASSIGN(const AffineState k, read_affine(file, cache, 0, form, row));
+  TQC_TRY_ASSIGN(const AffineState v, read_affine(file, cache, 1, form, row));
   if (k.scales.n_kv_heads != v.scales.n_kv_heads || k.head_dim != v.head_dim) {
     return unsupported("keys " + shape_text(k.scales) + ", but values " + shape_text(v.scales));
   }
@@ -178,40 +182,55 @@ Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::
 
 Result<ForeignLayer> kv_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
                               std::int64_t row) {
-  TQC_TRY(require_info(file, cache, 0));
   TQC_TRY_ASSIGN(const MlxPair pair, read_pair(file, cache, row));
   return dense_layer(file, pair, 0, n_tokens);
 }
 
-// Numbers: keep, max_size, offset, _idx in the metadata; offset, keep, max_size, _idx in tensors.
+// Tensors: keys, values, offset, keep, max_size, _idx. After mlx-swift-lm took tokens back from a
+// full ring, it says that only the rows before _idx are live.
 Result<ForeignLayer> rotating_layer(MlxFile& file, const MlxCache& cache, std::int64_t row) {
-  TQC_TRY(require_info(file, cache, 4));
   TQC_TRY_ASSIGN(const MlxPair pair, read_pair(file, cache, row));
   MlxRing ring;
-  TQC_TRY_ASSIGN(ring.keep, state_number(file, cache, 0, 3));
-  TQC_TRY_ASSIGN(ring.max_size, state_number(file, cache, 1, 4));
-  TQC_TRY_ASSIGN(ring.offset, state_number(file, cache, 2, 2));
-  TQC_TRY_ASSIGN(ring.next, state_number(file, cache, 3, 5));
+  TQC_TRY_ASSIGN(ring.keep, state_number(file, cache, kKeep, 3));
+  TQC_TRY_ASSIGN(ring.max_size, state_number(file, cache, kMaxSize, 4));
+  TQC_TRY_ASSIGN(ring.offset, state_number(file, cache, kOffset, 2));
+  TQC_TRY_ASSIGN(ring.next, state_number(file, cache, kNext, 5));
   const cache::Window window{.size = ring.max_size, .keep = ring.keep};
   TQC_TRY(cache::validate_window(pair.shape, window));
+  const std::string_view wrapped = cache.number_text(kWrapped);
+  if (cache.has_number(kWrapped) && wrapped != "true" && wrapped != "false") {
+    return corrupt("metadata: wrapped is " + tensors::printable_name(wrapped));
+  }
+  const std::int64_t n_live = std::min(ring.next, pair.k.n_rows);
+  if (wrapped == "false" && n_live < std::min(ring.max_size, ring.offset)) {
+    return unsupported(fmt::format(
+        "a window of {} tokens with {} rows: tokens were taken back, and those before the window "
+        "are gone",
+        std::min(ring.max_size, ring.offset), n_live));
+  }
   TQC_TRY_ASSIGN(const RowRuns runs, ring_rows(ring, pair.k.n_rows));
   return window_layer(file, pair, window, runs);
 }
 
-// Chunked attention: the next decode step drops all but the newest chunk_size tokens.
-// Numbers: chunk_size, start_position in the metadata; offset, chunk_size, start_position in
-// tensors.
+// Chunked attention: the next decode step drops all but the newest chunk_size tokens. (Before
+// 0.23.2 it dropped whole chunks, so that fewer tokens are there.) Tensors: keys, values, offset,
+// chunk_size, start_position. mlx-swift-lm may have no chunk_size ("None"), and then drops nothing.
 Result<ForeignLayer> chunked_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
-                                   std::int64_t row, std::vector<std::string>& dropped_fields) {
-  TQC_TRY(require_info(file, cache, 2));
+                                   std::int64_t row) {
   TQC_TRY_ASSIGN(const MlxPair pair, read_pair(file, cache, row));
-  TQC_TRY_ASSIGN(const std::int64_t chunk_size, state_number(file, cache, 0, 3));
-  TQC_TRY_ASSIGN(const std::int64_t start, state_number(file, cache, 1, 4));
-  dropped_fields.push_back(fmt::format("attention in chunks of {} tokens is not kept", chunk_size));
+  TQC_TRY_ASSIGN(const std::int64_t start, state_number(file, cache, kStart, 4));
+  if (cache.number_text(kChunkSize) == "None" && start == 0) {
+    return dense_layer(file, pair, 0, n_tokens);
+  }
+  TQC_TRY_ASSIGN(const std::int64_t chunk_size, state_number(file, cache, kChunkSize, 3));
   if (start == 0) return dense_layer(file, pair, 0, n_tokens);
-  const cache::Window window{.size = chunk_size, .keep = 0};
-  TQC_TRY(cache::validate_window(pair.shape, window));
   const std::int64_t n_valid = n_tokens - start;
+  const cache::Window window{
+      .size = start % std::max<std::int64_t>(chunk_size, 1) == 0 && n_valid > 0
+                  ? std::min(chunk_size, n_valid)
+                  : chunk_size,
+      .keep = 0};
+  TQC_TRY(cache::validate_window(pair.shape, window));
   const std::int64_t wanted = cache::window_tokens(window, n_tokens);
   if (n_valid < wanted || n_valid > pair.k.n_rows) {
     return corrupt(fmt::format("keys {} for tokens {} to {} in chunks of {}", shape_text(pair.k),
@@ -230,12 +249,11 @@ Result<std::int64_t> left_padding(MlxFile& file, const MlxCache& cache, std::int
 
 Result<ForeignLayer> batch_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
                                  std::int64_t row) {
-  TQC_TRY(require_info(file, cache, 0));
   TQC_TRY_ASSIGN(const MlxPair pair, read_pair(file, cache, row));
   TQC_TRY_ASSIGN(const std::int64_t padding, left_padding(file, cache, row));
   std::int64_t end = pair.k.n_rows;
   if (file.layout() == MlxLayout::kScalars) {
-    TQC_TRY_ASSIGN(end, state_number(file, cache, 0, 4));
+    TQC_TRY_ASSIGN(end, state_number(file, cache, kNext, 4));
   }
   if (padding < 0 || padding > end || end - padding != n_tokens) {
     return corrupt(fmt::format("rows {} to {} for {} tokens", padding, end, n_tokens));
@@ -247,22 +265,23 @@ Result<ForeignLayer> batch_layer(MlxFile& file, const MlxCache& cache, std::int6
 // last is a text.
 Result<bool> is_rotated(MlxFile& file, const MlxCache& cache) {
   if (file.layout() == MlxLayout::kScalars) {
-    TQC_TRY_ASSIGN(const std::int64_t rotated, state_number(file, cache, 3, 7));
+    TQC_TRY_ASSIGN(const std::int64_t rotated, state_number(file, cache, kRotated, 7));
     return rotated != 0;
   }
-  if (cache.info[3] == "True") return true;
-  if (cache.info[3] == "False") return false;
-  return corrupt("metadata: rotated is " + tensors::printable_name(cache.info[3]));
+  const std::string_view text = cache.number_text(kRotated);
+  if (text == "True") return true;
+  if (text == "False") return false;
+  return corrupt("metadata: rotated is " + tensors::printable_name(text));
 }
 
 Result<ForeignLayer> batch_rotating_layer(MlxFile& file, const MlxCache& cache,
                                           std::int64_t n_tokens, std::int64_t row) {
-  TQC_TRY(require_info(file, cache, 4));
   TQC_TRY_ASSIGN(const MlxPair pair, read_pair(file, cache, row));
   MlxBatchRing ring;
-  TQC_TRY_ASSIGN(ring.max_size, state_number(file, cache, 0, 4));
-  TQC_TRY(state_number(file, cache, 1, 5));  // _offset, which only says how far the rows are filled
-  TQC_TRY_ASSIGN(ring.next, state_number(file, cache, 2, 6));
+  TQC_TRY_ASSIGN(ring.max_size, state_number(file, cache, kMaxSize, 4));
+  TQC_TRY(state_number(file, cache, kOffset,
+                       5));  // _offset, which only says how far the rows are filled
+  TQC_TRY_ASSIGN(ring.next, state_number(file, cache, kNext, 6));
   TQC_TRY_ASSIGN(ring.rotated, is_rotated(file, cache));
   TQC_TRY_ASSIGN(ring.left_padding, left_padding(file, cache, row));
   ring.offset = n_tokens;
@@ -284,7 +303,6 @@ Result<void> require_nothing(MlxFile& file, const std::string& name, std::string
 
 Result<ForeignArray> array_of(MlxFile& file, const std::string& name, std::size_t slot,
                               std::uint64_t batch, std::int64_t row) {
-  if (file.is_none(name)) return unsupported(fmt::format("slot {} is empty", slot));
   TQC_TRY_ASSIGN(const auto* whole, file.tensor(name));
   if (whole->shape.empty() || whole->shape[0] != batch) {
     return corrupt(fmt::format("slot {}: not of a batch of {}", slot, batch));
@@ -298,31 +316,74 @@ Result<ForeignArray> array_of(MlxFile& file, const std::string& name, std::size_
                       read_bytes_at(file.bytes(), part->offset)};
 }
 
-// Slots "<layer>.0", "<layer>.1", ...; since 0.32 "<layer>.0.0", "<layer>.0.1", ..., followed by
-// left_padding and lengths.
+// The slot of each tensor of an ArraysCache of mlx-swift-lm, which leaves out empty slots: "0,2".
+// Errors: kCorrupt.
+Result<std::vector<std::size_t>> present_slots(MlxFile& file, const MlxCache& cache) {
+  TQC_TRY_ASSIGN(const std::int64_t n_slots, state_number(file, cache, kNSlots, 0));
+  std::vector<std::size_t> slots;
+  std::string_view rest = cache.number_text(kPresent);
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const auto slot = mlx_number(rest.substr(0, comma));
+    const bool is_next = slot && *slot < n_slots &&
+                         (slots.empty() || *slot > static_cast<std::int64_t>(slots.back()));
+    if (!is_next) {
+      return corrupt(fmt::format("metadata: slots {} of {}",
+                                 tensors::printable_name(cache.number_text(kPresent)), n_slots));
+    }
+    slots.push_back(static_cast<std::size_t>(*slot));
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return slots;
+}
+
+// mlx-lm, and early mlx-swift-lm: slots "<layer>.0", "<layer>.1", ...; since 0.32 "<layer>.0.0",
+// "<layer>.0.1", ..., followed by left_padding and lengths. An empty slot is None, or, in early
+// mlx-swift-lm, a tensor without values; it gets no array.
 Result<ForeignLayer> arrays_layer(MlxFile& file, const MlxCache& cache, std::int64_t row) {
-  TQC_TRY(require_info(file, cache, 0));
-  const bool is_nested = file.has(cache.prefix + "0.0");
-  const std::string prefix = is_nested ? cache.prefix + "0." : cache.prefix;
+  const bool is_nested = file.has(cache.prefix + "0.0") && !cache.n_slots;
+  std::vector<std::pair<std::size_t, std::string>> slots;  // number and tensor
+  if (cache.has_number(kPresent)) {
+    TQC_TRY_ASSIGN(const auto present, present_slots(file, cache));
+    for (std::size_t i = 0; i < present.size(); ++i) {
+      slots.emplace_back(present[i], cache.slot(static_cast<int>(i)));
+    }
+    for (const MlxNumber padding : {kPadding, kLengths}) {
+      if (cache.number_text(padding).empty()) continue;
+      return unsupported(
+          fmt::format("an ArraysCache with {}", padding == kPadding ? "left_padding" : "lengths"));
+    }
+  } else {
+    const auto name = [&](int slot) {
+      return is_nested ? fmt::format("{}0.{}", cache.prefix, slot) : cache.slot(slot);
+    };
+    for (int slot = 0; slot < cache.n_slots.value_or(cache::kMaxArrays + 1); ++slot) {
+      if (!file.has(name(slot))) break;
+      slots.emplace_back(slot, name(slot));
+    }
+  }
   ForeignState layer;
-  for (std::size_t slot = 0; file.has(fmt::format("{}{}", prefix, slot)); ++slot) {
-    TQC_TRY_ASSIGN(ForeignArray array, array_of(file, fmt::format("{}{}", prefix, slot), slot,
-                                                batch_size(file, cache), row));
+  for (const auto& [slot, name] : slots) {
+    TQC_TRY_ASSIGN(const auto* place, file.tensor(name));
+    const bool is_placeholder = cache.has_number(kNothing) && place->bytes == 0;
+    if (file.is_none(name) || is_placeholder) continue;
+    TQC_TRY_ASSIGN(ForeignArray array, array_of(file, name, slot, batch_size(file, cache), row));
     layer.arrays.push_back(std::move(array));
   }
   if (is_nested) {
     TQC_TRY(require_nothing(file, cache.prefix + "1", "left_padding"));
     TQC_TRY(require_nothing(file, cache.prefix + "2", "lengths"));
   }
-  if (layer.arrays.empty()) return corrupt("no tensor of its state");
-  return ForeignLayer(std::move(layer));
+  if (!layer.arrays.empty()) return ForeignLayer(std::move(layer));
+  if (slots.empty()) return corrupt("no tensor of its state");
+  return unsupported("an ArraysCache with empty slots alone: no token was computed");
 }
 
 }  // namespace
 
 Result<ForeignLayer> make_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
                                 std::int64_t row, std::vector<std::string>& dropped_fields) {
-  TQC_TRY_ASSIGN(const MlxClass kind, mlx_class(cache.class_name));
+  TQC_TRY_ASSIGN(const MlxClass kind, mlx_class(cache));
   switch (kind) {
     case MlxClass::kQuantized:
       return quantized_layer(file, cache, n_tokens, row, dropped_fields);
@@ -331,7 +392,7 @@ Result<ForeignLayer> make_layer(MlxFile& file, const MlxCache& cache, std::int64
     case MlxClass::kArrays:
       return arrays_layer(file, cache, row);
     case MlxClass::kChunked:
-      return chunked_layer(file, cache, n_tokens, row, dropped_fields);
+      return chunked_layer(file, cache, n_tokens, row);
     case MlxClass::kBatch:
       return batch_layer(file, cache, n_tokens, row);
     case MlxClass::kBatchRotating:

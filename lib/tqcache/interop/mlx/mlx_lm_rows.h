@@ -40,7 +40,7 @@ struct MlxRing {
   std::int64_t keep = 0;
   std::int64_t max_size = 0;  // tokens that a query can see
   std::int64_t offset = 0;    // tokens seen
-  std::int64_t next = 0;  // "_idx": next row to write; past the end it counts as n_rows
+  std::int64_t next = 0;      // "_idx": next row to write; past the end it counts as n_rows
 };
 
 // Rows of the min(max_size, offset) tokens of the window. A buffer of `n_rows` may hold further

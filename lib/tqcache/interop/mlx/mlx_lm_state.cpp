@@ -114,10 +114,12 @@ Result<std::int64_t> bounded(std::int64_t number) {
   return too_large(fmt::format("a number of {}", number));
 }
 
-Result<std::int64_t> info_number(const MlxCache& cache, std::size_t info) {
-  const auto number = info < cache.info.size() ? mlx_number(cache.info[info]) : std::nullopt;
-  if (!number) return corrupt(fmt::format("metadata: no number {}", info));
-  return bounded(*number);
+Result<std::int64_t> info_number(const MlxCache& cache, MlxNumber name) {
+  const std::string_view text = cache.number_text(name);
+  const auto number = mlx_number(text);
+  if (number) return bounded(*number);
+  const auto at = std::ranges::find(cache.numbers, name) - cache.numbers.begin();
+  return corrupt(fmt::format("metadata: number {} is {}", at, printable_name(text)));
 }
 
 Result<std::int64_t> to_dimension(std::uint64_t size) {
@@ -177,6 +179,15 @@ std::string mlx_text(std::string_view text, std::size_t max_bytes) {
   const auto is_strange = [](char c) { return c < ' ' || c > '~'; };
   std::ranges::replace_if(out, is_strange, '?');
   return out;
+}
+
+bool MlxCache::has_number(MlxNumber number) const {
+  return std::ranges::find(numbers, number) != numbers.end();
+}
+
+std::string_view MlxCache::number_text(MlxNumber number) const {
+  const auto at = static_cast<std::size_t>(std::ranges::find(numbers, number) - numbers.begin());
+  return at < info.size() && at < numbers.size() ? info[at] : std::string_view();
 }
 
 std::string MlxCache::slot(int number) const {
@@ -264,12 +275,12 @@ Result<void> MlxFile::check_all_used() const {
   return {};
 }
 
-Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, std::size_t info,
+Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, MlxNumber number,
                                   int slot) {
-  if (file.layout() != MlxLayout::kScalars) return info_number(cache, info);
+  if (file.layout() != MlxLayout::kScalars) return info_number(cache, number);
   const std::string name = cache.slot(slot);
-  TQC_TRY_ASSIGN(const std::int64_t number, file.number(name));
-  auto checked = bounded(number);
+  TQC_TRY_ASSIGN(const std::int64_t found, file.number(name));
+  auto checked = bounded(found);
   if (!checked) return in_context(tensor_place(name), std::move(checked).error());
   return checked;
 }
@@ -287,11 +298,17 @@ Result<TensorPlace> batch_row(const TensorPlace& place, std::int64_t row) {
 }
 
 std::uint64_t batch_size(const MlxFile& file, const MlxCache& cache) {
-  const TensorPlace* place = file.find(cache.slot(0));
-  if (file.is_none(cache.slot(0))) return 1;
-  if (place == nullptr) place = file.find(cache.slot(0) + ".0");
-  if (place == nullptr || place->shape.empty() || file.is_none(cache.slot(0) + ".0")) return 1;
-  return place->shape[0];
+  // Slots may be empty: the first tensor with values says it.
+  const int n_slots = cache.n_slots.value_or(4);
+  for (int slot = 0; slot < n_slots; ++slot) {
+    const std::string name = cache.slot(slot);
+    for (const std::string& each : {name, name + ".0", fmt::format("{}0.{}", cache.prefix, slot)}) {
+      const TensorPlace* place = file.find(each);
+      if (place == nullptr || place->shape.size() < 2 || place->bytes == 0) continue;
+      if (!file.is_none(each)) return place->shape[0];
+    }
+  }
+  return 1;
 }
 
 Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t row) {

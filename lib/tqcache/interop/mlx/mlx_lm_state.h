@@ -102,22 +102,52 @@ class MlxFile {
   std::set<std::string> used_;
 };
 
+// A number of a cache's state, by the attribute of its class in mlx-lm or mlx-swift-lm.
+enum class MlxNumber : std::uint8_t {
+  kKeep,
+  kMaxSize,
+  kStep,  // rows by which buffers grow: of no use in a file
+  kOffset,
+  kNext,  // _idx
+  kGroupSize,
+  kBits,
+  kChunkSize,
+  kStart,  // start_position
+  kRotated,
+  kNothing,  // mlx-swift-lm: an empty text for a cache without numbers
+  kOrigin,   // mlx-swift-lm: "modelNative", "requested"
+  kWrapped,  // mlx-swift-lm: "true", "false"
+  kNSlots,   // mlx-swift-lm: of an ArraysCache
+  kPresent,  // mlx-swift-lm: the slots that have a tensor, "0,1"
+  kPadding,  // mlx-swift-lm: left padding of each row of a batch, or nothing
+  kLengths,  // mlx-swift-lm: tokens of each row of a batch
+};
+
 // One cache object.
 struct MlxCache {
   std::string place;                   // "layer 3", "layer 3 cache 1": for messages
   std::string class_name;              // as in the file, known or not
   std::string prefix;                  // of its tensor names: "3.", "3.1.0."
+  std::size_t layer = 0;               // of the list in the file
+  bool is_in_list = false;             // a member of a CacheList
   int first_slot = 0;                  // number of its first tensor
+  std::optional<int> n_slots = {};     // number of its tensors, where another cache's follow
   bool is_named = false;               // its tensors are "keys" and "values" instead of 0 and 1
   std::vector<std::string_view> info;  // kMetaState: its numbers as texts
+  std::span<const MlxNumber> numbers = {};  // kMetaState: what they are
+
+  // Whether its metadata has this number.
+  bool has_number(MlxNumber number) const;
+  // The text of a number; empty: it has none.
+  std::string_view number_text(MlxNumber number) const;
 
   // The name of one of its state tensors.
   std::string slot(int number) const;
 };
 
-// A number of a cache's state: entry `info` of the metadata, or the tensor `slot`.
+// A number of a cache's state, from the metadata or from the tensor `slot`.
 // Errors: as MlxFile::number(); kTooLarge beyond cache::kMaxTokens.
-Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, std::size_t info, int slot);
+Result<std::int64_t> state_number(MlxFile& file, const MlxCache& cache, MlxNumber number, int slot);
 
 // One batch row of a tensor [batch, n_kv_heads, n_rows, width].
 struct MlxGrid {
@@ -138,7 +168,7 @@ Result<MlxGrid> state_grid(MlxFile& file, const std::string& name, std::int64_t 
 // Requires: the tensor has a dimension. Errors: kInvalidArgument.
 Result<tensors::TensorPlace> batch_row(const tensors::TensorPlace& place, std::int64_t row);
 
-// The batch size of a cache, taken from its first tensor.
+// The batch size of a cache, taken from its first tensor that has values; 1 without one.
 std::uint64_t batch_size(const MlxFile& file, const MlxCache& cache);
 
 // Errors: kUnsupported (not f32, f16 or bf16).
