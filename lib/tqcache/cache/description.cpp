@@ -3,6 +3,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "tqcache/base/integers.h"
+
 namespace tqcache::cache {
 namespace {
 

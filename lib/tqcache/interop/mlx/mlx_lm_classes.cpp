@@ -21,7 +21,6 @@ constexpr std::string_view kCacheList = "CacheList";
 constexpr std::string_view kStateMark = "__mlx_lm_state_v1__:";
 constexpr std::string_view kStateKey = "__mlx_lm_state_";
 constexpr std::string_view kOffsetKey = "__mlx_lm_offset_";
-constexpr std::uint64_t kMaxBatch = 65'536;
 
 struct ClassName {
   std::string_view name;

@@ -18,6 +18,9 @@
 
 namespace tqcache::interop {
 
+// Rows of a batch that are read.
+inline constexpr std::uint64_t kMaxBatch = 65'536;
+
 enum class MlxClass : std::uint8_t {
   kKv,             // KVCache
   kConcatenate,    // ConcatenateKVCache: like KVCache, without a number of tokens
