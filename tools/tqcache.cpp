@@ -157,13 +157,13 @@ std::string version() {
     all += (all.empty() ? "" : ", ") + std::string(kernels->name);
   }
   const Result<void> blas = model::load_blas();
-  return fmt::format("tqcache " TQCACHE_VERSION
-                     "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nblas     {}\nstores   {}\n",
-                     codec::best_kernels().name, all,
-                     blas ? fmt::format("OpenBLAS, {} (OPENBLAS_CORETYPE chooses)",
-                                        model::blas_core())
-                          : blas.error().message,
-                     fmt::join(store::schemes(), ", "));
+  return fmt::format(
+      "tqcache " TQCACHE_VERSION
+      "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nblas     {}\nstores   {}\n",
+      codec::best_kernels().name, all,
+      blas ? fmt::format("OpenBLAS, {} (OPENBLAS_CORETYPE chooses)", model::blas_core())
+           : blas.error().message,
+      fmt::join(store::schemes(), ", "));
 }
 
 // The library ignores an unknown name; the program reports it.

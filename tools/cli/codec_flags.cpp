@@ -420,8 +420,7 @@ void add_codec_flags(FlagSet& app, CodecFlags& flags) {
   SideFlagAdder(app, "value-").add_all(flags.values);
   Flag* const quality = app.add("--quality", flags.quality,
                                 "Goal instead of settings: high (6 bits for keys, 5 for values), "
-                                "balanced (4 bits, the "
-                                "default) or small (3 bits)")
+                                "balanced (4 bits, the default) or small (3 bits)")
                             ->one_of(strings_of(cache::quality_words()))
                             ->type_name("WORD")
                             ->group(kBoth);

@@ -171,8 +171,8 @@ struct ModelFingerprint {
 
 // What the import of values from another program could not make sure of.
 enum class Standing : std::uint8_t {
-  kNone = 0,       // nothing to say: values were compared with those that the model computes, or are
-                   // our own, or are of unknown origin
+  kNone = 0,       // nothing to say: compared with what the model computes, or our own values, or
+                   // of unknown origin
   kUnchecked = 1,  // the model was stated (convert --model), and no value could be compared
   kShifted = 2,    // computed behind tokens that are gone (a context shift of llama.cpp): right to
                    // resume from, but not what the model computes from these tokens alone

@@ -132,8 +132,8 @@ struct OpenHints {
   // --- llama.cpp
 
   std::optional<LlamaGeometry> geometry = {};  // required: read_llama_geometry()
-  // The layout of rows with types 41 to 47: "turbo2", "turbo3", "turbo4" or "turbo4-66" of forks, or
-  // several separated by commas: then each row has the layout that matches its size. Empty: such
+  // The layout of rows with types 41 to 47: "turbo2", "turbo3", "turbo4" or "turbo4-66" of forks,
+  // or several separated by commas: then each row has the layout that matches its size. Empty: such
   // types are refused.
   std::string turbo_layout = {};
 

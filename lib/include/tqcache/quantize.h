@@ -29,8 +29,8 @@ struct SidePlan {
   bool dense = false;  // stays dense; the other fields are ignored
   // head_dim comes from the layer. In mode mixed, outlier_channels 0 means a quarter of head_dim.
   codec::CodecSpec codec = {};
-  Centering center =
-      Centering::kPreRope;   // key_centering() and value_centering() give the effective value
+  // key_centering() and value_centering() give the effective value.
+  Centering center = Centering::kPreRope;
   std::int64_t n_sinks = 0;  // first tokens that stay dense, 0 to kTokenBlock
   // Mode trellis: use transforms fitted to the vectors instead of a rotation.
   bool fit_transforms = false;
@@ -75,9 +75,8 @@ enum class Fit : std::uint8_t {
   // The first one. Prompts can share token blocks only from the first one on; so all that can share
   // any have the same codecs, however they were converted, and their blocks the same bytes.
   kFirstBlock,
-  // At most 32 of the whole prompt, evenly spread. Slightly smaller errors
-  // (docs/explain/quality.md,
-  // "Means") for a cache that no other prompt shares.
+  // At most 32 of the whole prompt, evenly spread, for a cache that no other prompt shares. Errors
+  // are slightly smaller: docs/explain/quality.md, "Means".
   kPrompt,
 };
 
@@ -234,9 +233,9 @@ Result<std::shared_ptr<const CacheReader>> quantize(std::shared_ptr<const CacheR
 // with the same tokens. Values that were quantized before keep the codec that they came with in
 // this way. Codecs that are not fixed are fitted to the first full block.
 //
-// Errors: those of the source; kInvalidArgument (other layers; K or V already quantized with
-// another
-//         codec); kCorrupt, kUnsupported as KvCodec::make(). Reading a block: as above.
+// Errors: those of the source; kInvalidArgument (other layers; K or V that is already quantized
+//         with another codec); kCorrupt, kUnsupported as KvCodec::make(). Reading a block: as
+//         above.
 Result<std::shared_ptr<const CacheReader>> quantize_like(std::shared_ptr<const CacheReader> source,
                                                          const std::vector<LayerDesc>& like,
                                                          unsigned n_threads = 0);

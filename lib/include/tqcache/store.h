@@ -297,9 +297,9 @@ struct PutOptions {
   // around each is stored a second time, as a snapshot, so that find() with `parts_of_tails` ends
   // exactly where they part. Ignored unless the cache can be truncated.
   std::vector<std::int64_t> likely_ends = {};
-  // Quantizes the prompt, as cache::quantize() does. If the store has a prompt with the same first
-  // token block and these settings (with Fit::kFirstBlock), its codecs are used (cache::quantize_like()): so the blocks of
-  // both are shared even if another processor computed other last bits, and values that came from
+  // Quantizes the prompt, as cache::quantize() does. With Fit::kFirstBlock, if the store has a
+  // prompt with the same first token block and settings, its codecs are used (quantize_like()): so
+  // both share blocks even if another processor computed other last bits, and values that came from
   // the store are rounded with the codec that they were rounded with before.
   std::optional<cache::ConvertOptions> quantization = {};
 };
@@ -431,8 +431,8 @@ class Library {
                                               const Progress& progress = {});
 
   // As fetch(), but the prompt goes to a .tqkv file, with its sections as they are stored, while
-  // blobs arrive: memory holds options.window_bytes of them. Content and content digest are those of
-  // the prompt that was put. The first of `keys` encrypts the file.
+  // blobs arrive: memory holds options.window_bytes of them. Content and content digest are those
+  // of the prompt that was put. The first of `keys` encrypts the file.
   //
   // The caller commits `file`; if nothing was found or after an error, it is to be dropped.
   //

@@ -65,7 +65,8 @@ Offset<fb::Identity> make_identity(Builder& out, const cache::Identity& identity
   return fb::CreateIdentity(out, architecture, model_name, rope, &weights, &tokenizer,
                             identity.adapter_fingerprint ? &adapter : nullptr, source_format,
                             own.version, identity.model_fingerprint ? &model : nullptr,
-                            identity.llama_streams, source_layout, static_cast<std::uint8_t>(identity.standing));
+                            identity.llama_streams, source_layout,
+                            static_cast<std::uint8_t>(identity.standing));
 }
 
 // Remembers where a value equal to `key` was written. Keys are kept by address.

@@ -96,13 +96,9 @@ Blas open_blas() {
     if (slow.sgemm == nullptr) slow = found;
   }
   if (slow.sgemm != nullptr) return slow;
-  return {nullptr,
-          nullptr,
-          nullptr,
-          false,
-          "OpenBLAS cannot be loaded (" + error + "); install it: apt-get install " +
-              "libopenblas0-pthread",
-          ErrorCode::kNotFound};
+  return {.error = "OpenBLAS cannot be loaded (" + error + "); install it: apt-get install " +
+                   "libopenblas0-pthread",
+          .code = ErrorCode::kNotFound};
 }
 
 #endif
@@ -136,12 +132,8 @@ void take_buffer(const Blas& blas) {
 Blas open_blas_in_limits() {
   const bool is_limited = address_space_is_limited();
   if (is_limited && !has_room_for_blas()) {
-    return {nullptr,
-            nullptr,
-            nullptr,
-            false,
-            "not enough memory for OpenBLAS: the address space is limited (ulimit -v)",
-            ErrorCode::kIo};
+    return {.error = "not enough memory for OpenBLAS: the address space is limited (ulimit -v)",
+            .code = ErrorCode::kIo};
   }
   if (is_limited) setenv("OPENBLAS_NUM_THREADS", "1", 1);
   const char* const core = blas_core_for(instruction_sets());

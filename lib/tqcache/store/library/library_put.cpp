@@ -93,8 +93,9 @@ class PromptPutter {
         ChainWriter::open(backend_, options_.salt, std::move(parameters), options_.on_warning));
     if (!writer.is_findable() && !is_named_) {
       return too_large(
-          "the store has 16 other quantizations of these first tokens, and takes no more without a "
-          "name; remove some, or put it with a name");
+          fmt::format("the store has {} other quantizations of these first tokens, and takes no "
+                      "more without a name; remove some, or put it with a name",
+                      kCandidateSlots));
     }
 
     // Existing blocks are reused. They are touched so that gc does not remove them meanwhile.
