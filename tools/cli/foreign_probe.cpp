@@ -133,11 +133,10 @@ Result<ForeignFindings> probe_foreign(const Console& console, const std::string&
                           report.layers[0].v_error <= limit;
   if (is_shifted) {
     return ForeignFindings{
-        fmt::format(
-            "its context was shifted: its values differ by {:.2g} from those that the model "
-            "computes from these tokens alone. It can be resumed from, and not be shared "
-            "as the beginning of other prompts",
-            of_beginning),
+        fmt::format("its context was shifted: its values differ by {:.2g} from those that the "
+                    "model computes from these tokens alone; a model can go on from it, but it is "
+                    "not the beginning of other prompts",
+                    of_beginning),
         kShifted};
   }
   if (const std::optional<std::string> complaint = report.complaint()) {
@@ -167,9 +166,8 @@ Result<ForeignFindings> probe_foreign(const Console& console, const std::string&
   }
   return ForeignFindings{
       "its state cannot be cut shorter, no context checkpoint is near its end, and nothing in "
-      "layer "
-      "0 depends on the last tokens alone, so nothing says that it is of this model; its identity "
-      "is stated, not checked",
+      "layer 0 depends on the last tokens alone, so nothing says that it is of this model; its "
+      "identity is stated, not checked",
       kUnchecked};
 }
 
