@@ -8,8 +8,9 @@
 // time. If built with TQCACHE_BLAS=link, the library is linked to OpenBLAS instead.
 //
 // OpenBLAS chooses its kernels by a list of model numbers. A processor newer than the list gets
-// those for SSE3, a quarter of the speed. So the choice is made here, by instruction sets, unless
-// the variable OPENBLAS_CORETYPE is set. (A linked OpenBLAS has chosen before our code runs.)
+// those for SSE3, which are much slower (docs/reference/weights.md). So the choice is made here, by
+// instruction sets, unless the variable OPENBLAS_CORETYPE is set. (A linked OpenBLAS has chosen
+// before our code runs.)
 
 #include <cstdint>
 #include <string>
