@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -17,9 +18,8 @@ Result<Descriptor> open_scratch() {
   std::error_code no_folder;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(no_folder);
   if (!no_folder) {
-    constexpr mode_t kOwnerOnly = 0600;
     Descriptor file(retry_interrupted(
-        [&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly); }));
+        [&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR); }));
     if (file.is_open()) return file;
     // Some file systems have no files without a name.
     std::string name = (folder / "tqcache-XXXXXX").string();
