@@ -88,8 +88,10 @@ TEST(GgufConfig, RefusesOtherArithmetic) {
        set("qwen3.attention.value_length", std::int64_t{4})},
       {ErrorCode::kUnsupported, "qwen3.attention.key_length_swa",
        set("qwen3.attention.key_length_swa", std::int64_t{4})},
-      {ErrorCode::kUnsupported, "different numbers of kv heads",
+      {ErrorCode::kUnsupported, "layers with different numbers (1 and 2)",
        set("qwen3.attention.head_count_kv", std::vector<std::int64_t>{1, 2})},
+      {ErrorCode::kUnsupported, "feed_forward_length\": layers with different numbers",
+       set("qwen3.feed_forward_length", std::vector<std::int64_t>{8, 16})},
   });
 }
 
@@ -98,9 +100,12 @@ TEST(GgufConfig, TakesWhatChangesNothing) {
   set("qwen3.rope.scaling.type", std::string("none"))(file);
   set("qwen3.rope.scaling.factor", 4.0)(file);  // of a scaling that is switched off
   set("qwen3.attention.head_count_kv", std::vector<std::int64_t>{1, 1})(file);
+  const std::int64_t d_ff = read_gguf_config(file)->d_ff;
+  set("qwen3.feed_forward_length", std::vector<std::int64_t>{d_ff, d_ff})(file);
   set("qwen3.attention.sliding_window", std::int64_t{0})(file);
   const ModelConfig config = read_gguf_config(file).value();
   EXPECT_EQ(config.n_kv_heads, 1);
+  EXPECT_EQ(config.d_ff, d_ff);
   EXPECT_TRUE(config.tied_embeddings);
   file.tensors["output.weight"] = {};
   EXPECT_FALSE(read_gguf_config(file)->tied_embeddings);
@@ -269,6 +274,22 @@ TEST(HfConfig, TakesTheRopeOfOldAndNewTransformers) {
   new_form.erase("rope_theta");
   new_form["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e6}};
   EXPECT_EQ(from_json(new_form)->rope.base, 5e6);
+}
+
+TEST(HfConfig, RefusesTwoRopesThatDisagree) {
+  Json root = tiny::config();
+  root["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  root["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e6}};
+  EXPECT_TRUE(from_json(root).ok()) << from_json(root).error().message;
+  root["rope_parameters"]["factor"] = 4.0;
+  auto config = from_json(root);
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(config.error().message, HasSubstr("\"factor\" is \"2.0\", and \"4.0\" in"));
+  root["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 2.0}, {"rope_theta", 5e6}};
+  config = from_json(root);
+  ASSERT_FALSE(config.ok());
+  EXPECT_THAT(config.error().message, HasSubstr("\"type\" is"));
 }
 
 TEST(HfConfig, FillsInWhatTransformersFillsIn) {

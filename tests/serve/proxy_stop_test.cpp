@@ -31,6 +31,17 @@ TEST_F(ProxyTest, EndsAlthoughTheServerHangs) {
   EXPECT_EQ(metric("tqcache_saves_total", {{"reason", "shutdown"}}), 0);
 }
 
+// As where its port is taken: it was opened, and nothing is served.
+TEST_F(ProxyTest, WithoutAFlushEndsAlthoughTheServerHangs) {
+  options_.upstream.idle_timeout = kYear;
+  start_llama();
+  llama_->hangs = true;
+  start_proxy();
+  EXPECT_TRUE(wait_until([&] { return llama_->n_hanging >= 1; }));
+  proxy_.reset();
+  EXPECT_TRUE(wait_until([&] { return llama_->n_hanging == 0; }));
+}
+
 TEST_F(ProxyTest, SaveThatWasBrokenOffAtTheEndIsMadeOnceMore) {
   options_.upstream.idle_timeout = kYear;
   start_llama();

@@ -153,9 +153,27 @@ TEST(GgufMetadata, RefusesBoolThatIsNeither0Nor1) {
                  "key \"k\": element 1: bool of value 255");
 }
 
-TEST(GgufMetadata, RefusesU64BeyondI64) {
-  expect_refused(GgufBuilder().value<std::uint64_t>("k", test::kU64, 1ull << 63),
-                 ErrorCode::kUnsupported, "key \"k\": 9223372036854775808 is beyond 63 bits");
+TEST(GgufMetadata, KeepsU64BeyondI64AsAFloat) {
+  const Bytes file = GgufBuilder()
+                         .value<std::uint64_t>("k", test::kU64, 1ull << 63)
+                         .value<std::uint64_t>("below", test::kU64, (1ull << 63) - 1)
+                         .array<std::uint64_t>("wide", test::kU64, {1, ~0ull})
+                         .array<std::uint64_t>("narrow", test::kU64, {1, 2})
+                         .build();
+  const auto gguf = read_gguf(file);
+  ASSERT_TRUE(gguf.ok()) << gguf.error().message;
+  EXPECT_EQ(gguf->get_float("k").value(), 0x1p63);
+  EXPECT_EQ(gguf->get_int("k").error().message, "key \"k\": not an integer");
+  EXPECT_EQ(gguf->get_int("below").value(), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(std::get<std::vector<double>>(gguf->metadata.at("wide")),
+            (std::vector<double>{1, 0x1p64}));
+  EXPECT_EQ(*gguf->get_ints("narrow").value(), (std::vector<std::int64_t>{1, 2}));
+}
+
+TEST(GgufMetadata, RefusesAnArrayOfU64BeyondTheEndOfTheFile) {
+  Bytes file = GgufBuilder().array<std::uint64_t>("k", test::kU64, {~0ull, 2}).build();
+  file.resize(file.size() - 1);
+  EXPECT_EQ(read_gguf(file).error().code, ErrorCode::kTruncated);
 }
 
 TEST(GgufMetadata, RefusesStringBeyondEndOfFile) {

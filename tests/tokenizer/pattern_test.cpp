@@ -149,5 +149,56 @@ TEST(TranslatePattern, LeavesEverythingElseAsItIs) {
   EXPECT_EQ(translate_pattern(pattern).value(), pattern);
 }
 
+TEST(TranslatePattern, ListsNewCharacters) {
+  EXPECT_THAT(translate_pattern("\\p{Sm}", true).value(), "[\\p{Sm}\\x{10d8e}-\\x{10d8f}]");
+  EXPECT_THAT(translate_pattern("\\P{sm}", true).value(), "[^\\p{Sm}\\x{10d8e}-\\x{10d8f}]");
+  EXPECT_THAT(translate_pattern("[^a\\p{Sm}]", true).value(), "[^a\\p{Sm}\\x{10d8e}-\\x{10d8f}]");
+  for (const char* same : {"\\p{Zs}", "\\p{C}", "[\\P{L}]", "[\\D]", "\\s"}) {
+    EXPECT_EQ(translate_pattern(same, true).value(), translate_pattern(same).value());
+  }
+}
+
+// Of Unicode 15.0, 15.1 and 16.0, one of each category that has new characters. The categories are
+// those of the Unicode Standard.
+TEST(Pretokenizer, KnowsCharactersOfUnicode15And16) {
+  const std::vector<std::pair<const char*, const char*>> characters = {
+      {"So", "\xf0\x9f\xa9\xb7"},  // U+1FA77 pink heart, 15.0
+      {"So", "\xf0\x9f\xab\xa8"},  // U+1FAE8 shaking face, 15.0
+      {"So", "\xf0\x9f\xab\xa9"},  // U+1FAE9 face with bags under eyes, 16.0
+      {"So", "\xe2\xbf\xbc"},      // U+2FFC, 15.1
+      {"Lo", "\xf0\xae\xaf\xb0"},  // U+2EBF0, a Chinese character, 15.1
+      {"Lu", "\xea\x9f\x8b"},      // U+A7CB, 16.0
+      {"Ll", "\xe1\xb2\x8a"},      // U+1C8A, 16.0
+      {"Lm", "\xf0\x9e\x80\xb0"},  // U+1E030, 15.0
+      {"Mn", "\xe0\xa2\x97"},      // U+0897, 16.0
+      {"Mc", "\xe0\xb3\xb3"},      // U+0CF3, 15.0
+      {"Nd", "\xf0\x90\xb5\x80"},  // U+10D40, 16.0
+      {"Po", "\xe1\xad\x8e"},      // U+1B4E, 16.0
+  };
+  for (const auto& [category, character] : characters) {
+    const std::string text = std::string("\n").append(character).append("\n");
+    const std::string name = std::string("{").append(category) + "}";
+    const std::string group = std::string("{").append(category, 1) + "}";
+    for (const std::string& pattern : {"\\p" + name, "\\p" + group, "[\\p" + name + "]"}) {
+      EXPECT_THAT(split(pattern, text), ElementsAre("\n", character, "\n")) << pattern;
+    }
+    EXPECT_THAT(split("\\P" + group + "+", std::string(character) + "\n" + character),
+                ElementsAre(character, "\n", character));
+  }
+  EXPECT_THAT(split("\\p{L}+",
+                    "\xe1\xb2\x8a"
+                    "b-"),
+              ElementsAre("\xe1\xb2\x8a"
+                          "b",
+                          "-"));
+  EXPECT_THAT(split("\\d+|\\D",
+                    "\xf0\x90\xb5\x80"
+                    "1"),
+              ElementsAre("\xf0\x90\xb5\x80"
+                          "1"));
+  // A text without them is split as before, and after one with them.
+  EXPECT_THAT(split(kGpt2Pattern, "a \xf0\x9f\xa9\xb7!"), ElementsAre("a", " \xf0\x9f\xa9\xb7!"));
+}
+
 }  // namespace pattern_test
 }  // namespace tqcache::tokenizer

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "cli/console.h"
 #include "cli/terminal.h"
 #include "tqcache/interop/llama/llama_geometry.h"
 
@@ -48,7 +49,14 @@ interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
 Result<std::unique_ptr<model::Model>> load_model(const std::string& path) {
   const EndsAtFirstSignal scope;
   if (interrupted()) return interrupted_error();
-  return in_file(path, model::load_model(path));
+  TQC_TRY_ASSIGN(auto model, in_file(path, model::load_model(path)));
+  if (model->tokenizer.guesses_words()) {
+    warn(path,
+         "the file names no pre-tokenizer (tokenizer.ggml.pre): texts are cut into words as "
+         "llama.cpp cuts them then, which may not be as the model learned them; a newer "
+         "conversion of the model has the name");
+  }
+  return model;
 }
 
 Result<ModelFacts> load_model_facts(const std::string& path) {

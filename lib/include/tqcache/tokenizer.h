@@ -87,6 +87,10 @@ class Tokenizer {
   // has no token for one of its bytes. Some byte-level vocabularies lack control characters.
   std::optional<std::size_t> find_left_out(std::string_view text) const;
 
+  // Whether the file names no pre-tokenizer. Texts are then cut as llama.cpp cuts them by default,
+  // which may not be how the texts were cut that the model was trained on.
+  bool guesses_words() const;
+
   // The bytes of one token, which may be a part of a character. For special tokens, their name. Ids
   // outside the vocabulary have no bytes: a model's matrices may have spare rows.
   const std::string& token_bytes(std::int32_t id) const;

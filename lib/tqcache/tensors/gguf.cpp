@@ -44,10 +44,24 @@ struct ValueType {
 template <class T>
 Result<std::int64_t> read_integer(ByteReader& in) {
   TQC_TRY_ASSIGN(const T value, in.read<T>());
-  if (!std::in_range<std::int64_t>(value)) {
-    return unsupported(fmt::format("{} is beyond 63 bits", value));
-  }
   return static_cast<std::int64_t>(value);
+}
+
+// Bits 0 to 62 are an i64. Otherwise the caller reads the value once more as f64.
+constexpr std::uint32_t kTypeU64 = 10;
+
+Result<double> read_u64_as_float(ByteReader& in) {
+  TQC_TRY_ASSIGN(const auto value, in.read<std::uint64_t>());
+  return static_cast<double>(value);
+}
+
+// Whether one of the next `count` u64 is beyond i64. Requires: they are there.
+Result<bool> has_wide(ByteReader in, std::uint64_t count) {
+  for (std::uint64_t i = 0; i < count; ++i) {
+    TQC_TRY_ASSIGN(const auto value, in.read<std::uint64_t>());
+    if (!std::in_range<std::int64_t>(value)) return true;
+  }
+  return false;
 }
 
 template <class T>
@@ -86,7 +100,7 @@ constexpr std::array kValueTypes = {
     ValueType{6, 4, read_float<float>},
     ValueType{7, 1, read_bool},
     ValueType{8, 8, read_text},  // an empty string has only its length
-    ValueType{10, 8, read_integer<std::uint64_t>},
+    ValueType{kTypeU64, 8, read_integer<std::uint64_t>},
     ValueType{11, 8, read_integer<std::int64_t>},
     ValueType{12, 8, read_float<double>},
 };
@@ -123,12 +137,23 @@ Result<GgufValue> read_array(ByteReader& in, std::uint64_t& elements_left) {
                  fmt::format("array of {} elements in {} bytes", count, in.remaining())};
   }
   elements_left -= count;
+  if (id == kTypeU64) {
+    TQC_TRY_ASSIGN(const bool is_wide, has_wide(in, count));
+    if (is_wide) return read_elements<double>(in, count, read_u64_as_float);
+  }
   return std::visit([&](auto read_one) { return read_elements(in, count, read_one); }, type->read);
 }
 
 Result<GgufValue> read_value(ByteReader& in, std::uint32_t id, std::uint64_t& elements_left) {
   if (id == kTypeArray) return read_array(in, elements_left);
   TQC_TRY_ASSIGN(const ValueType* type, find_value_type(id));
+  if (id == kTypeU64) {
+    TQC_TRY_ASSIGN(const bool is_wide, has_wide(in, 1));
+    if (is_wide) {
+      TQC_TRY_ASSIGN(const double value, read_u64_as_float(in));
+      return GgufValue(value);
+    }
+  }
   return std::visit(
       [&](auto read_one) -> Result<GgufValue> {
         TQC_TRY_ASSIGN(auto value, read_one(in));
@@ -175,7 +200,7 @@ Result<const T*> find_as(const Gguf& file, const std::string& key, const char* k
 // The next `count` pairs. Requires: the caller has limited `count`.
 // Errors: kTruncated, kCorrupt (a duplicate or empty key, or one with a NUL; a bool that is neither
 //         0 nor 1; general.alignment not a u32), kTooLarge, kUnsupported (value types, nested
-//         arrays, u64 values beyond i64).
+//         arrays).
 Result<std::map<std::string, GgufValue>> read_gguf_metadata(ByteReader& in, std::uint64_t count) {
   std::map<std::string, GgufValue> metadata;
   std::uint64_t elements_left = kMaxArrayElements;
@@ -247,8 +272,10 @@ Result<std::uint64_t> find_alignment(const Gguf& file) {
   if (!file.has("general.alignment")) return std::uint64_t{kDefaultAlignment};
   TQC_TRY_ASSIGN(const std::int64_t alignment, file.get_int("general.alignment"));
   const auto value = static_cast<std::uint64_t>(alignment);  // it was a u32
+  // ggml's specification allows multiples of 8, its reader powers of two alone.
   if (!std::has_single_bit(value)) {
-    return corrupt(fmt::format("key \"general.alignment\": {} is not a power of two", value));
+    return unsupported(fmt::format(
+        "key \"general.alignment\": {}, only powers of two are read (by llama.cpp, too)", value));
   }
   if (alignment > kMaxAlignment) {
     return too_large(

@@ -20,8 +20,9 @@
 
 namespace tqcache::tensors {
 
-// A metadata value. All integer types become i64 (a u64 beyond its range is an error), f32 becomes
-// f64; arrays hold one type, and may be empty.
+// A metadata value. All integer types become i64, f32 becomes f64; arrays hold one type, and may be
+// empty. A u64 beyond i64 becomes f64, and so does an array with one: no key that is read here has
+// such a number, and a key that is not read must not matter.
 using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
                                std::vector<double>, std::vector<bool>, std::vector<std::string>>;
 

@@ -1,17 +1,20 @@
 #include "tqcache/tokenizer/pretokenizer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <fmt/format.h>
 #include <pcre2.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <new>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "tqcache/tensors/printable_name.h"
+#include "tqcache/tokenizer/new_characters.h"
 #include "tqcache/tokenizer/normalizer.h"
 #include "tqcache/tokenizer/utf8.h"
 
@@ -124,6 +127,32 @@ std::string message(int code) {
 
 PCRE2_SPTR as_subject(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
+Result<CodePtr> compile_translated(const std::string& pattern) {
+  int error = 0;
+  std::size_t place = 0;
+  CodePtr code(pcre2_compile(as_subject(pattern), pattern.size(),
+                             PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT, &error, &place,
+                             nullptr));
+  if (!code) return Error{ErrorCode::kCorrupt, "pattern: " + message(error)};
+  // Without a JIT, or without executable memory, the interpreter gives the same result.
+  static_cast<void>(pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE));
+  return code;
+}
+
+// The first of the new characters has three bytes in UTF-8.
+bool has_new_characters(std::string_view text) {
+  constexpr unsigned char kLeadOfThree = 0xe0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (static_cast<unsigned char>(text[i]) < kLeadOfThree) continue;
+    const char32_t c = first_character(text.substr(i)).code_point;
+    const auto after = std::ranges::upper_bound(kNewCharacters, c, {}, &NewCharacters::first);
+    if (after != kNewCharacters.begin() && c <= std::prev(after)->last) {
+      return true;
+    }
+  }
+  return false;
+}
+
 template <class Pointer>
 Pointer require_memory(Pointer pointer) {
   if (!pointer) throw std::bad_alloc();
@@ -134,6 +163,7 @@ Pointer require_memory(Pointer pointer) {
 
 struct Pretokenizer::State {
   CodePtr code;
+  CodePtr code_for_new;  // for texts with new characters: has_new_characters()
 };
 
 Pretokenizer::Pretokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -146,19 +176,19 @@ Result<Pretokenizer> Pretokenizer::compile(std::string_view pattern) {
     return Error{ErrorCode::kTooLarge, "pattern: " + std::to_string(pattern.size()) + " bytes"};
   }
   TQC_TRY_ASSIGN(const std::string translated, translate_pattern(pattern));
-  int error = 0;
-  std::size_t place = 0;
-  CodePtr code(pcre2_compile(as_subject(translated), translated.size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT, &error, &place,
-                             nullptr));
-  if (!code) return Error{ErrorCode::kCorrupt, "pattern: " + message(error)};
-  // Without a JIT, or without executable memory, the interpreter gives the same result.
-  static_cast<void>(pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE));
-  return Pretokenizer(std::make_unique<State>(State{std::move(code)}));
+  TQC_TRY_ASSIGN(CodePtr code, compile_translated(translated));
+  // Long classes take time at each character, so most texts are matched without them.
+  TQC_TRY_ASSIGN(const std::string with_new, translate_pattern(pattern, true));
+  CodePtr code_for_new;
+  if (with_new != translated) {
+    TQC_TRY_ASSIGN(code_for_new, compile_translated(with_new));
+  }
+  return Pretokenizer(std::make_unique<State>(State{std::move(code), std::move(code_for_new)}));
 }
 
 struct Pretokenizer::Matcher::State {
-  const pcre2_code* code;
+  const Pretokenizer::State* patterns;
+  const pcre2_code* code;  // for the text at hand
   MatchDataPtr data;
   ContextPtr context;
   JitStackPtr jit_stack;
@@ -167,7 +197,9 @@ struct Pretokenizer::Matcher::State {
 Pretokenizer::Matcher::Matcher(const Pretokenizer& pretokenizer) {
   const pcre2_code* code = pretokenizer.state_->code.get();
   state_ = std::make_unique<State>(
-      State{code, require_memory(MatchDataPtr(pcre2_match_data_create_from_pattern(code, nullptr))),
+      State{pretokenizer.state_.get(), code,
+            // Groups are the same in both.
+            require_memory(MatchDataPtr(pcre2_match_data_create_from_pattern(code, nullptr))),
             require_memory(ContextPtr(pcre2_match_context_create(nullptr))),
             JitStackPtr(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr))});
   pcre2_match_context* context = state_->context.get();
@@ -220,6 +252,9 @@ Result<void> Pretokenizer::Matcher::split(
   const auto emit = [&](std::size_t begin, std::size_t end) {
     return begin < end ? piece(text.substr(begin, end - begin)) : Result<void>();
   };
+  const Pretokenizer::State& patterns = *state_->patterns;
+  const bool needs_new = patterns.code_for_new && has_new_characters(text);
+  state_->code = (needs_new ? patterns.code_for_new : patterns.code).get();
   std::size_t done = 0;    // the text before is split
   std::size_t search = 0;  // where the next match may begin
   while (search < text.size()) {
@@ -268,6 +303,10 @@ constexpr std::string_view kMiniCpm5Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// llama.cpp's, for files that name no pre-tokenizer. Older versions of its converter wrote none.
+constexpr KnownPretokenizer kDefault = {
+    {}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}, false, false};
+
 // The families of expressions. The names of models whose tokenizers are equal share one.
 constexpr KnownPretokenizer kGpt2 = {{}, {kGpt2Pattern}, false, false};
 constexpr KnownPretokenizer kQwen2 = {{}, {kQwen2Pattern}, false, false};
@@ -290,7 +329,10 @@ constexpr KnownPretokenizer named(std::string_view name, KnownPretokenizer famil
   return family;
 }
 
+// One name a line:
+// clang-format off
 constexpr std::array kKnown = {
+    named("default", kDefault),
     named("gpt-2", kGpt2),
     named("a.x-4.0", kGpt2),
     named("granite-docling", kGpt2),
@@ -321,6 +363,7 @@ constexpr std::array kKnown = {
     named("minicpm5", kMiniCpm5),
     named("deepseek-coder", kDeepSeekCoder),
 };
+// clang-format on
 
 }  // namespace
 
@@ -340,11 +383,25 @@ constexpr std::string_view kSpaces =
 constexpr std::string_view kControlEscapes = "rntf";
 constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ";
 
+// The new characters of a category such as Lu, or L for all whose category begins so, as a part of
+// a class.
+std::string new_characters_of(std::string_view category) {
+  std::string ranges;
+  for (const NewCharacters& n : kNewCharacters) {
+    const bool is_cased = n.category == "Lu" || n.category == "Ll" || n.category == "Lt";
+    if (category == "LC" ? is_cased : n.category.starts_with(category)) {
+      ranges += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", static_cast<std::uint32_t>(n.first),
+                            static_cast<std::uint32_t>(n.last));
+    }
+  }
+  return ranges;
+}
+
 bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
 
 class Translator {
  public:
-  explicit Translator(std::string_view pattern) : in_(pattern) {}
+  Translator(std::string_view pattern, bool lists_new) : in_(pattern), lists_new_(lists_new) {}
 
   Result<std::string> run() {
     while (at_ < in_.size()) TQC_TRY(take_one());
@@ -413,7 +470,11 @@ class Translator {
     const char c = in_[at_ + 1];
     if (c == 's' || c == 'S') return take_space(c == 'S');
     if (c == 'p' || c == 'P') return take_property();
-    if (c == 'd' || c == 'D' || kControlEscapes.find(c) != std::string_view::npos ||
+    if (c == 'd' || c == 'D') {
+      take_category(2, "Nd", c == 'D');
+      return {};
+    }
+    if (kControlEscapes.find(c) != std::string_view::npos ||
         kPunctuation.find(c) != std::string_view::npos) {
       copy(2);
       return {};
@@ -437,11 +498,35 @@ class Translator {
     const std::size_t n_letters = end - at_ - 3;
     const bool in_braces = in_.substr(at_ + 2, 1) == "{" && in_.substr(end, 1) == "}";
     if (!in_braces || n_letters < 1 || n_letters > 2) return refuse(in_.substr(at_, 12));
-    copy(end + 1 - at_);
+    std::string category(in_.substr(at_ + 3, n_letters));
+    if (category != "LC") {
+      for (char& c : category) c = static_cast<char>(c | ('a' ^ 'A'));
+      category[0] = static_cast<char>(category[0] & ~('a' ^ 'A'));
+    }
+    take_category(end + 1 - at_, category, in_[at_ + 1] == 'P');
     return {};
   }
 
+  // Copies `size` bytes that stand for the characters of a category, or for all others. Categories
+  // of what has no character (C, Cn) and negated ones in a class would have to lose the new
+  // characters; they stay as the tables of PCRE2 have them.
+  void take_category(std::size_t size, std::string_view category, bool is_negated) {
+    const bool loses = category[0] == 'C' || (in_class_ && is_negated);
+    const std::string more = lists_new_ && !loses ? new_characters_of(category) : std::string();
+    if (more.empty()) return copy(size);
+    if (in_class_) {
+      copy(size);
+      out_ += more;
+      return;
+    }
+    out_ += is_negated ? "[^" : "[";
+    out_ += category == "Nd" && size == 2 ? "\\d" : fmt::format("\\p{{{}}}", category);
+    out_ += more + "]";
+    at_ += size;
+  }
+
   std::string_view in_;
+  bool lists_new_;
   std::size_t at_ = 0;
   bool in_class_ = false;
   std::string out_;
@@ -449,8 +534,8 @@ class Translator {
 
 }  // namespace
 
-Result<std::string> translate_pattern(std::string_view pattern) {
-  return Translator(pattern).run();
+Result<std::string> translate_pattern(std::string_view pattern, bool lists_new) {
+  return Translator(pattern, lists_new).run();
 }
 
 }  // namespace tqcache::tokenizer

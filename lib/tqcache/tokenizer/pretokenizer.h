@@ -52,8 +52,8 @@ Result<void> split_words(const WordRules& rules, std::string_view text, bool beg
 //
 // The expressions were written for Oniguruma, but PCRE2 runs them here. Constructs that the two
 // interpret differently are translated or refused: a tokenizer that is nearly right is wrong. The
-// version of Unicode remains: PCRE2 10.42 (Unicode 14) does not recognize letters added later, all
-// in rare scripts.
+// characters of Unicode 15 and 16, which PCRE2 10.42 does not know, are listed
+// (tokenizer/new_characters.h).
 class Pretokenizer {
  public:
   // Errors: kCorrupt (not a regular expression), kUnsupported (a construct that PCRE2 and Oniguruma
@@ -96,9 +96,10 @@ class Pretokenizer {
   std::unique_ptr<State> state_;
 };
 
-// Returns the expression in PCRE2's dialect. Errors: kUnsupported, kCorrupt (ends inside a
-// construct).
-Result<std::string> translate_pattern(std::string_view pattern);
+// Returns the expression in PCRE2's dialect. `lists_new`: categories have the characters of Unicode
+// 15 and 16, whatever the tables of PCRE2 have.
+// Errors: kUnsupported, kCorrupt (ends inside a construct).
+Result<std::string> translate_pattern(std::string_view pattern, bool lists_new = false);
 
 // Pre-tokenizers that GGUF files name without their expressions.
 //

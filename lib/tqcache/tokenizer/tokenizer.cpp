@@ -194,6 +194,7 @@ Result<Tokenizer> Tokenizer::build(TokenizerSpec spec) {
                                                  spec.adds_begin && begin,
                                                  added_end,
                                                  spec.drops_first_space,
+                                                 spec.guesses_words,
                                                  std::move(ends),
                                                  std::move(spec.chat_template),
                                                  fingerprint,
@@ -243,6 +244,8 @@ std::optional<std::size_t> Tokenizer::find_left_out(std::string_view text) const
   while (at > 0 && (text[at] & 0xc0) == 0x80) --at;  // to the first byte of the character
   return at;
 }
+
+bool Tokenizer::guesses_words() const { return state_->guesses_words; }
 
 std::int64_t Tokenizer::vocab_size() const { return state_->vocabulary.size(); }
 

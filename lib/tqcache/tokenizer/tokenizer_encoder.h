@@ -43,6 +43,7 @@ struct Tokenizer::State {
   bool adds_begin;
   std::optional<std::int32_t> added_end;
   bool drops_first_space;
+  bool guesses_words;
   std::vector<std::int32_t> end_tokens;
   std::string chat_template;
   Sha256 fingerprint;

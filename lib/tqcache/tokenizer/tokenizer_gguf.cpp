@@ -31,11 +31,14 @@ Result<bool> get_flag_or(const Gguf& file, const char* key, bool fallback) {
   return file.has(key) ? file.get_bool(key) : Result<bool>(fallback);
 }
 
+// A number that is no token's, such as the 2^32 - 1 that some writers mean by "none", counts as
+// absent. Requires: the tokens are read.
 Result<std::optional<std::int64_t>> get_id(const Gguf& file, const char* key,
+                                           const TokenizerSpec& spec,
                                            std::optional<std::int64_t> fallback) {
   if (!file.has(key)) return fallback;
   TQC_TRY_ASSIGN(const std::int64_t id, file.get_int(key));
-  return std::optional(id);
+  return id >= 0 && std::cmp_less(id, spec.tokens.size()) ? std::optional(id) : fallback;
 }
 
 // The kinds of tokenizer.ggml.model, and their defaults.
@@ -63,11 +66,16 @@ Result<Kind> read_kind(const Gguf& file) {
 
 Result<void> read_pretokenizer(const Gguf& file, Kind& kind, TokenizerSpec& spec) {
   constexpr const char* kKey = "tokenizer.ggml.pre";
-  TQC_TRY_ASSIGN(const std::string name, file.get_string(kKey));
+  // Files that are older than the key have none.
+  std::string name = "default";
+  if (file.has(kKey)) {
+    TQC_TRY_ASSIGN(name, file.get_string(kKey));
+  }
   const KnownPretokenizer* known = find_pretokenizer(name);
   if (known == nullptr) {
     return unsupported(kKey, "pre-tokenizer " + printable_name(name) + " is not known");
   }
+  spec.guesses_words = known->name == "default";
   spec.pattern = known->patterns[0];
   for (const std::string_view later : std::span(known->patterns).subspan(1)) {
     if (!later.empty()) spec.later_patterns.emplace_back(later);
@@ -128,18 +136,88 @@ Result<Token> read_token(const std::string& text, std::int64_t type, std::int64_
   return Error{ErrorCode::kCorrupt, place + printable_name(text) + " is no byte"};
 }
 
+// Tokens that llama.cpp makes control tokens by their names, whatever the file says: those that end
+// an answer, or separate the parts of a program's text.
+constexpr std::array<std::string_view, 52> kControlNames = {
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<｜fim▁begin｜>",
+    "<PRE>",
+    "▁<PRE>",
+    "<|code_prefix|>",
+    "<|prefix|>",
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<｜fim▁hole｜>",
+    "<SUF>",
+    "▁<SUF>",
+    "<|code_suffix|>",
+    "<|suffix|>",
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<｜fim▁end｜>",
+    "<MID>",
+    "▁<MID>",
+    "<|code_middle|>",
+    "<|middle|>",
+    "<|fim_pad|>",
+    "<fim_pad>",
+    "<PAD>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+};
+
+// The type of a token in a file that lists no types: an ordinary one, unless its name says more.
+std::int64_t type_of_name(const std::string& text, const TokenizerSpec& spec) {
+  if (std::ranges::find(kControlNames, text) != kControlNames.end()) return 3;
+  const bool is_byte =
+      spec.algorithm != Algorithm::kByteLevel && piece_token(text, true).kind == TokenKind::kByte;
+  return is_byte ? 6 : 1;
+}
+
 Result<void> read_tokens(const Gguf& file, TokenizerSpec& spec) {
+  constexpr const char* kTypesKey = "tokenizer.ggml.token_type";
   TQC_TRY_ASSIGN(const auto* texts, file.get_strings("tokenizer.ggml.tokens"));
-  TQC_TRY_ASSIGN(const auto* types, file.get_ints("tokenizer.ggml.token_type"));
-  if (types->size() != texts->size()) {
-    return Error{ErrorCode::kCorrupt,
-                 "key \"tokenizer.ggml.token_type\": " + std::to_string(types->size()) +
-                     " types for " + std::to_string(texts->size()) + " tokens"};
+  const std::vector<std::int64_t>* types = nullptr;
+  if (file.has(kTypesKey)) {
+    TQC_TRY_ASSIGN(types, file.get_ints(kTypesKey));
+    if (types->size() < texts->size()) {
+      return Error{ErrorCode::kCorrupt, "key \"" + std::string(kTypesKey) +
+                                            "\": " + std::to_string(types->size()) + " types for " +
+                                            std::to_string(texts->size()) + " tokens"};
+    }
   }
   spec.tokens.reserve(texts->size());
   for (std::size_t id = 0; id < texts->size(); ++id) {
-    TQC_TRY_ASSIGN(Token token,
-                   read_token((*texts)[id], (*types)[id], static_cast<std::int64_t>(id), spec));
+    const std::string& text = (*texts)[id];
+    const std::int64_t type = types != nullptr ? (*types)[id] : type_of_name(text, spec);
+    TQC_TRY_ASSIGN(Token token, read_token(text, type, static_cast<std::int64_t>(id), spec));
     spec.bytes_for_unknown |= token.kind == TokenKind::kByte;
     spec.tokens.push_back(std::move(token));
   }
@@ -158,27 +236,33 @@ Result<void> read_merges(const Gguf& file, TokenizerSpec& spec) {
 
 Result<void> read_scores(const Gguf& file, TokenizerSpec& spec) {
   const auto found = file.metadata.find(kScoresKey);
-  const auto* scores =
-      found == file.metadata.end() ? nullptr : std::get_if<std::vector<double>>(&found->second);
-  if (scores == nullptr || scores->empty()) {
+  if (found != file.metadata.end()) {
+    if (const auto* scores = std::get_if<std::vector<double>>(&found->second)) {
+      spec.scores = *scores;
+    } else if (const auto* whole = std::get_if<std::vector<std::int64_t>>(&found->second)) {
+      spec.scores.assign(whole->begin(), whole->end());
+    }
+  }
+  if (spec.scores.empty()) {
     return Error{ErrorCode::kCorrupt,
                  "key \"" + std::string(kScoresKey) + "\": missing, or no list of numbers"};
   }
-  spec.scores = *scores;
+  if (spec.scores.size() > spec.tokens.size()) spec.scores.resize(spec.tokens.size());
   return {};
 }
 
 Result<void> read_ends(const Gguf& file, const Kind& kind, TokenizerSpec& spec) {
-  TQC_TRY_ASSIGN(spec.begin_id, get_id(file, "tokenizer.ggml.bos_token_id", kind.begin_id));
+  TQC_TRY_ASSIGN(spec.begin_id, get_id(file, "tokenizer.ggml.bos_token_id", spec, kind.begin_id));
   TQC_TRY_ASSIGN(spec.adds_begin,
                  get_flag_or(file, "tokenizer.ggml.add_bos_token", kind.adds_begin));
   TQC_TRY_ASSIGN(const bool adds_end,
                  get_flag_or(file, "tokenizer.ggml.add_eos_token", kind.adds_end));
   if (adds_end) {
-    TQC_TRY_ASSIGN(spec.added_end_id, get_id(file, "tokenizer.ggml.eos_token_id", std::nullopt));
+    TQC_TRY_ASSIGN(spec.added_end_id,
+                   get_id(file, "tokenizer.ggml.eos_token_id", spec, std::nullopt));
   }
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
-    TQC_TRY_ASSIGN(const auto id, get_id(file, key, std::nullopt));
+    TQC_TRY_ASSIGN(const auto id, get_id(file, key, spec, std::nullopt));
     if (id) spec.end_ids.push_back(*id);
   }
   return {};
@@ -211,7 +295,7 @@ Result<TokenizerSpec> read_gguf_tokenizer(const Gguf& file) {
   TQC_TRY(by_bytes ? read_merges(file, spec) : read_scores(file, spec));
   if (!by_bytes) {
     TQC_TRY_ASSIGN(spec.unknown_id,
-                   get_id(file, "tokenizer.ggml.unknown_token_id", kind.unknown_id));
+                   get_id(file, "tokenizer.ggml.unknown_token_id", spec, kind.unknown_id));
     spec.joins_unknown = true;
   }
   TQC_TRY(read_ends(file, kind, spec));

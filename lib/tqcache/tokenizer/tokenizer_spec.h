@@ -34,6 +34,7 @@ struct TokenizerSpec {
   std::string pattern;                      // pre-tokenizer pattern of kByteLevel
   std::vector<std::string> later_patterns;  // each splits what the one before leaves
   WordRules words;                          // for the other algorithms
+  bool guesses_words = false;               // the file does not say which pattern it needs
   bool ignore_merges = false;               // a piece that is itself a token is not merged
 
   bool bytes_for_unknown = false;  // a character without a token becomes its bytes

@@ -33,6 +33,11 @@ std::vector<std::pair<std::int64_t, std::int64_t>> take_usage(ProxyState& state)
 
 }  // namespace
 
+BackgroundSaves::~BackgroundSaves() {
+  state_.upstream->end_calls_at(Clock::now());
+  stop_threads();
+}
+
 void BackgroundSaves::begin() {
   const ProxyOptions& options = state_.options;
   SlotSaver::Options saving;

@@ -22,7 +22,8 @@ class BackgroundSaves {
  public:
   // Both must outlive it.
   BackgroundSaves(ProxyState& state, BoundServer& bound) : state_(state), bound_(bound) {}
-  ~BackgroundSaves() { stop_threads(); }
+  // Ends what waits for the server. Without flush() before, what is not saved is lost.
+  ~BackgroundSaves();
   BackgroundSaves(const BackgroundSaves&) = delete;
   BackgroundSaves& operator=(const BackgroundSaves&) = delete;
 

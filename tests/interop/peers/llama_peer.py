@@ -63,6 +63,8 @@ _SIGNATURES = {
     "llama_model_load_from_file": (c_void_p, c_char_p, ModelParams),
     "llama_model_get_vocab": (c_void_p, c_void_p),
     "llama_vocab_n_tokens": (c_int32, c_void_p),
+    "llama_tokenize": (
+        c_int32, c_void_p, c_char_p, c_int32, POINTER(c_int32), c_int32, c_bool, c_bool),
     "llama_init_from_model": (c_void_p, c_void_p, ContextParams),
     "llama_free": (None, c_void_p),
     "llama_batch_init": (Batch, c_int32, c_int32, c_int32),
@@ -111,6 +113,17 @@ class Model:
         if not self.handle:
             raise RuntimeError(f"llama.cpp does not load {path}: {last_log()}")
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.handle))
+
+
+    def tokenize(self, text):
+        """The ids of a text that may spell out special tokens, with what the file adds at its ends."""
+        data = text.encode()
+        ids = (c_int32 * (len(data) + 16))()
+        vocab = self.lib.llama_model_get_vocab(self.handle)
+        n = self.lib.llama_tokenize(vocab, data, len(data), ids, len(ids), True, True)
+        if n < 0:
+            raise RuntimeError(f"llama_tokenize: {n}")
+        return list(ids[:n])
 
 
 class Context:

@@ -8,6 +8,7 @@ import json
 import subprocess
 import unicodedata
 from functools import lru_cache
+from pathlib import Path
 
 import support
 
@@ -135,6 +136,109 @@ class SentencePiece(Tokenizers):
                 self.assert_same([pair[0] for pair in answer["texts"]],
                                  self.expected_of_gguf(family, texts), texts,
                                  f"{family.name}, GGUF")
+
+
+class LlamaCpp(Tokenizers):
+    """GGUF files without keys that older converters did not write: llama.cpp's ids."""
+
+    @classmethod
+    def setUpClass(cls):
+        support.need("gguf")
+        support.need("xllamacpp")
+        import llama_peer
+        cls.peer, cls.lib = llama_peer, llama_peer.library()
+
+    def write(self, keys, path):
+        """A model of one layer, with zeros: llama.cpp reads no vocabulary alone."""
+        import gguf
+        import numpy as np
+        n_tokens = len(keys["tokenizer.ggml.tokens"])
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_block_count(1)
+        writer.add_context_length(256)
+        writer.add_embedding_length(32)
+        writer.add_feed_forward_length(32)
+        writer.add_head_count(1)
+        writer.add_layer_norm_rms_eps(1e-5)
+        for key, value in keys.items():
+            if key == "general.architecture":
+                continue
+            add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string,
+                   list: writer.add_array}[type(value)]
+            add(key, value)
+        for name, *shape in (("token_embd", n_tokens, 32), ("output_norm", 32),
+                             *((f"blk.0.{name}", 32) for name in ("attn_norm", "ffn_norm")),
+                             *((f"blk.0.{name}", 32, 32) for name in (
+                                 "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up",
+                                 "ffn_down"))):
+            writer.add_tensor(f"{name}.weight", np.zeros(shape, dtype=np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def compare_without(self, family, absent, changed=()):
+        keys = {key: value for key, value in family.gguf.items() if key not in absent}
+        keys.update(changed)
+        path = Path(support.shared_folder()) / f"{family.name}-old.gguf"
+        self.write(keys, path)
+        texts = [text for text in lines()[:500] if "\0" not in text]
+        answer = ours(path, texts)
+        model = self.peer.Model(self.lib, path)
+        self.assert_same([pair[0] for pair in answer["texts"]], [model.tokenize(t) for t in texts],
+                         texts, f"{family.name} without {', '.join(absent)}, llama.cpp")
+
+    def test_byte_level(self):
+        """No pre-tokenizer, no types; the name of an end token makes it one."""
+        family = tokenizer_families.gpt2(corpus())
+        for absent in (["tokenizer.ggml.pre"], ["tokenizer.ggml.pre", "tokenizer.ggml.token_type"]):
+            with self.subTest(absent=absent):
+                self.compare_without(family, absent)
+
+    def test_sentencepiece(self):
+        """No types; whole numbers as scores; a number that is no token's."""
+        family = tokenizer_families.llama2(support.shared_folder(), corpus())
+        self.compare_without(family, ["tokenizer.ggml.pre", "tokenizer.ggml.token_type"],
+                             {"tokenizer.ggml.eos_token_id": 2 ** 32 - 1})
+        scores = [round(score) for score in family.gguf["tokenizer.ggml.scores"]]
+        self.compare_without(family, ["tokenizer.ggml.token_type"],
+                             {"tokenizer.ggml.scores": scores})
+
+
+class Categories(support.PeerTest):
+    def test_every_character_has_the_category_that_tokenizers_gives_it(self):
+        """A character is split off where it has the category. Otherwise it and the letter behind it
+        are one piece, whose last byte and letter are merged."""
+        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        vocab = {letter: i for i, letter in enumerate(alphabet)}
+        # All bytes that end a character of several bytes.
+        tails = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+                 .pre_tokenize_str(chr(0x80 + i))[0][0][-1] for i in range(64)]
+        merges = [(tail, "a") for tail in tails]
+        for left, right in merges:
+            vocab[left + right] = len(vocab)
+        characters = [c for c in range(0x80, 0x32000) if not 0xD800 <= c < 0xE000]
+        text = "".join(f"{chr(c)}a\n" for c in characters)
+        for category in ("L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mc", "N", "Nd", "Nl", "No", "P",
+                         "Pd", "Po", "S", "Sm", "Sc", "Sk", "So", "Z", "Zs"):
+            with self.subTest(category=category):
+                tokenizer = Tokenizer(models.BPE(vocab, merges))
+                tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+                    pre_tokenizers.Split(Regex(r"\n"), "isolated"),
+                    pre_tokenizers.Split(Regex(r"\p{%s}" % category), "isolated"),
+                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+                tokenizer.decoder = decoders.ByteLevel()
+                folder = Path(support.shared_folder()) / f"category-{category}"
+                folder.mkdir()
+                tokenizer.save(str(folder / "tokenizer.json"))
+                expected = tokenizer.encode(text).ids
+                got = ours(folder, [text])["texts"][0][0]
+                # Each character that is not split off has one id less.
+                n_split = len(expected) - len(text.encode()) + len(characters)
+                self.assertGreater(n_split, 0)
+                self.assertEqual(len(got), len(expected))
+                self.assertTrue(got == expected, "another character is split off")
 
 
 if __name__ == "__main__":

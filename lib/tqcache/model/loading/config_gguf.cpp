@@ -50,7 +50,7 @@ class Keys {
     return static_cast<float>(value);
   }
 
-  // One number, or a list with one per layer. Layers without attention have 0; all others must have
+  // One number, or a list with one per layer. Layers without the thing have 0; all others must have
   // the same number.
   Result<std::int64_t> get_same_int(const char* name) const {
     const auto* values = find<std::vector<std::int64_t>>(name);
@@ -59,7 +59,8 @@ class Keys {
     for (const std::int64_t value : *values) {
       if (value == 0) continue;
       if (same != 0 && value != same) {
-        return refuse(name, "layers with different numbers of kv heads");
+        return refuse(name, "layers with different numbers (" + std::to_string(same) + " and " +
+                                std::to_string(value) + ")");
       }
       same = value;
     }
@@ -308,8 +309,8 @@ Result<void> read_experts(const Keys& keys, const Architecture& family, ModelCon
   TQC_TRY_ASSIGN(experts.used, keys.get_int("expert_used_count"));
   const bool is_common =
       family.expert_width == "intermediate_size" && !keys.has("expert_feed_forward_length");
-  TQC_TRY_ASSIGN(experts.d_ff,
-                 keys.get_int(is_common ? "feed_forward_length" : "expert_feed_forward_length"));
+  TQC_TRY_ASSIGN(experts.d_ff, keys.get_same_int(is_common ? "feed_forward_length"
+                                                           : "expert_feed_forward_length"));
   TQC_TRY_ASSIGN(experts.shared_d_ff, keys.get_int_or("expert_shared_feed_forward_length", 0));
   TQC_TRY_ASSIGN(experts.normalized,
                  keys.get_bool_or("expert_weights_norm", family.gguf_normalized));
@@ -350,9 +351,9 @@ Result<void> read_shapes(const Keys& keys, ModelConfig& config) {
   TQC_TRY(read_layer_count(keys, config));
   TQC_TRY_ASSIGN(config.d_model, keys.get_int("embedding_length"));
   if (config.experts.count == 0 || keys.has("feed_forward_length")) {
-    TQC_TRY_ASSIGN(config.d_ff, keys.get_int("feed_forward_length"));
+    TQC_TRY_ASSIGN(config.d_ff, keys.get_same_int("feed_forward_length"));
   }
-  TQC_TRY_ASSIGN(config.n_heads, keys.get_int("attention.head_count"));
+  TQC_TRY_ASSIGN(config.n_heads, keys.get_same_int("attention.head_count"));
   TQC_TRY_ASSIGN(config.n_kv_heads, keys.get_same_int("attention.head_count_kv"));
   TQC_TRY(read_head_dim(keys, config));
   TQC_TRY_ASSIGN(config.context_length, keys.get_int("context_length"));

@@ -36,14 +36,29 @@ struct RopeFields {
 };
 
 // "rope_scaling" up to transformers 4, "rope_parameters" since 5; the latter may contain an object
-// for each layer kind.
+// for each layer kind. Errors: kUnsupported if a file has both, with different numbers: its writer
+// meant one of them, and nothing says which.
 Result<const Json*> find_object(const Json& root, const char* kind) {
   const Json* found = nullptr;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (find_value(root, key) == nullptr) continue;
+    const Json* const before = found;
     TQC_TRY_ASSIGN(found, get_object(root, key));
-    if (find_value(*found, kind) == nullptr) continue;
-    TQC_TRY_ASSIGN(found, get_object(*found, kind));
+    if (find_value(*found, kind) != nullptr) {
+      TQC_TRY_ASSIGN(found, get_object(*found, kind));
+    }
+    // Formerly there was one object, of the layers with full attention.
+    if (before == nullptr || std::string_view(kind) != "full_attention") continue;
+    for (const auto& [name, value] : before->items()) {
+      const bool is_type = name == "type" && find_value(*found, "rope_type") != nullptr;
+      const Json* const other = find_value(*found, is_type ? "rope_type" : name.c_str());
+      if (other != nullptr && *other != value) {
+        return unsupported("key \"rope_scaling\": \"" + name + "\" is " +
+                           tensors::printable_name(value.dump()) + ", and " +
+                           tensors::printable_name(other->dump()) +
+                           " in \"rope_parameters\"; correct config.json");
+      }
+    }
   }
   return found;
 }
