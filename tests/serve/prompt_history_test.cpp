@@ -1,12 +1,10 @@
-// The history of prompts knows the nearest one, and where others part.
+// The history of prompts knows the nearest one.
 
 #include "tqcache/serve/prompt_history.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <random>
 #include <string>
 #include <thread>
@@ -14,9 +12,6 @@
 
 namespace tqcache::serve {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 TEST(PromptHistory, TellsWhereAPromptPartsFromTheNearestOne) {
   PromptHistory history;
@@ -56,7 +51,6 @@ TEST(PromptHistory, TenantsAreApart) {
   history.add("ann", "a secret of ann");
   history.add("ann", "a secret of all");
   EXPECT_FALSE(history.nearest("bob", "a secret of ann"));
-  EXPECT_THAT(history.parting_places("bob", "a secret of ann"), IsEmpty());
 }
 
 TEST(PromptHistory, PartsBetweenCharacters) {
@@ -67,29 +61,9 @@ TEST(PromptHistory, PartsBetweenCharacters) {
   ASSERT_TRUE(parting);
   EXPECT_EQ(parting->at, 3u);
   EXPECT_EQ(parting->here, "caf\xc3\xa8");
-  EXPECT_THAT(history.parting_places("ann", "caf\xc3\xa8"), ElementsAre(3));
   // Bytes that are no text are compared as bytes.
   history.add("bob", std::string(8, '\x80') + "1");
   EXPECT_EQ(history.nearest("bob", std::string(8, '\x80') + "2")->at, 8u);
-}
-
-TEST(PromptHistory, PartingPlacesAreThoseOfMostPrompts) {
-  PromptHistory history;
-  const std::string text = "system. tools. question one. end";
-  for (const char* each : {"system. x", "system. y", "system. z",   // after 8 bytes
-                           "system. tools. a", "system. tools. b",  // 15
-                           "system. tools. question two",           // 24
-                           "system. tools. question one. more",     // 29
-                           "sys", "other"}) {
-    history.add("ann", each);
-  }
-  EXPECT_THAT(history.parting_places("ann", text), ElementsAre(8, 15, 24, 29));
-  EXPECT_THAT(history.parting_places("ann", text, 3), ElementsAre(8, 15, 29));
-  EXPECT_THAT(history.parting_places("ann", text, 1), ElementsAre(8));
-  history.add("ann", text);  // not a place of its own
-  EXPECT_THAT(history.parting_places("ann", text), ElementsAre(8, 15, 24, 29));
-  // Neither is the end of a text that is continued.
-  EXPECT_THAT(history.parting_places("ann", "system. "), IsEmpty());
 }
 
 // Against a list that compares every text with every other.
@@ -106,19 +80,14 @@ TEST(PromptHistory, AgreesWithALookAtAllPrompts) {
     for (int i = 0; i < 40; ++i) {
       const std::string asked = text();
       std::size_t longest = 0;
-      std::map<std::size_t, int> places;
       for (const std::string& each : all) {
         std::size_t n = 0;
         while (n < asked.size() && n < each.size() && asked[n] == each[n]) ++n;
         longest = std::max(longest, n);
-        if (n > 0 && n < asked.size() && n < each.size()) ++places[n];
       }
       const auto nearest = history.nearest("ann", asked);
       ASSERT_EQ(nearest.has_value(), !all.empty());
       ASSERT_EQ(nearest ? nearest->at : 0, longest) << asked;
-      std::vector<std::size_t> found = history.parting_places("ann", asked, 100);
-      ASSERT_EQ(found.size(), places.size()) << asked;
-      for (const std::size_t place : found) ASSERT_TRUE(places.contains(place));
 
       history.add("ann", asked);
       const auto begins = [&](const std::string& each) { return each.starts_with(asked); };
@@ -166,7 +135,6 @@ TEST(PromptHistory, ThreadsMayShareIt) {
         const std::string text = "system " + std::to_string(i % 37) + " of " + std::to_string(t);
         history.add("ann", text);
         EXPECT_GE(history.nearest("ann", text)->at, 7u);
-        EXPECT_LE(history.parting_places("ann", text).size(), 4u);
       }
     });
   }

@@ -229,6 +229,35 @@ TEST_F(SlotTableTest, StoreIsUsedForAPromptThatPartsFromWhatIsInRam) {
   EXPECT_EQ(turn(a + words("once more", 20), 0).from, From::kRam);
 }
 
+// With windows or recurrent state llama-server goes back to a checkpoint, of which nothing is known.
+TEST_F(SlotTableTest, WhatCannotBeCutIsTakenFromTheStoreWhereItParts) {
+  begin(4);
+  table_.set_rules({.can_cut = false});
+  const std::string a = words("a", 1000);
+  turn(a + words("taken back", 20));
+  turn(words("b", 3));
+  const std::string other = a + words("instead", 20);
+  EXPECT_EQ(turn(other, 300).from, From::kStore);
+  // Where the store has nothing, there may be a checkpoint.
+  EXPECT_EQ(turn(a + words("once more", 20), 0).from, From::kSlot);
+}
+
+TEST_F(SlotTableTest, OfWhatCannotBeCutRamHasThePromptAndNotTheAnswer) {
+  for (const bool can_cut : {true, false}) {
+    server_.clear();
+    begin(1);
+    table_.set_rules({.can_cut = can_cut});
+    const std::string a = words("a", 1000);
+    const auto first = turn(a);
+    server_[first.slot].n_tokens = 1500;  // with its answer
+    look();
+    turn(words("b", 3));
+    const auto again = turn(a + words("answer", 500) + "more ", 1500);
+    EXPECT_EQ(again.from, From::kStore) << can_cut;
+    EXPECT_EQ(again.n_tokens, 1500);
+  }
+}
+
 TEST_F(SlotTableTest, WithoutAClearedSlotTheStoreIsUsed) {
   begin(1);
   const std::string a = words("a", 1000);

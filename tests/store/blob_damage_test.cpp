@@ -96,7 +96,8 @@ TEST_P(AnyBlob, WithAChangedDescriptionIsReadOrRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, AnyBlob,
-                         testing::Values("parameters", "block", "state", "data", "record", "usage"),
+                         testing::Values("parameters", "block", "state", "data", "record", "usage",
+                                         "next"),
                          [](const auto& each) { return std::string(each.param); });
 
 class DamagedBlob : public testing::Test {
@@ -126,11 +127,11 @@ TEST_F(DamagedBlob, ThereIsNoVersion0) {
   expect_corrupt("version 0");
 }
 
-TEST_F(DamagedBlob, ThereAreSixKinds) {
+TEST_F(DamagedBlob, ThereAreSevenKinds) {
   put_number(blob_, 12, std::uint32_t{0});
   expect_corrupt("kind 0");
-  put_number(blob_, 12, std::uint32_t{7});
-  expect_corrupt("kind 7");
+  put_number(blob_, 12, std::uint32_t{8});
+  expect_corrupt("kind 8");
 }
 
 TEST_F(DamagedBlob, ReservedBytesAreZero) {

@@ -236,6 +236,14 @@ TEST(BlobRules, UsageFindsNoMoreTokensThanWanted) {
   rule([](UsageNote& u) { u.wanted_tokens = (16 << 20) + 1; }, "tokens", ErrorCode::kTooLarge);
 }
 
+TEST(BlobRules, ABlockBehindAnotherHas256Tokens) {
+  const std::string& key = sample("next").key;
+  EXPECT_TRUE(store::encode_blob(key, store::Next{sample_tokens(256)}));
+  for (const std::int64_t n : {0, 255, 257}) {
+    expect_refused(key, store::Next{sample_tokens(n)}, ErrorCode::kCorrupt, "tokens");
+  }
+}
+
 TEST(BlobRules, KeysOfDataAreDigests) {
   EXPECT_TRUE(store::is_data_key(sample_data_key()));
   EXPECT_FALSE(store::is_data_key("d/0"));

@@ -182,7 +182,8 @@ inline std::vector<SampleBlob> sample_blobs() {
           {"state", store::state_key(chain[1], 15), sample_state()},
           {"data", sample_data_key(), sample_data()},
           {"record", store::record_key("a tenant", "a prompt"), sample_record()},
-          {"usage", store::usage_key(filled_hash(0x77)), sample_usage()}};
+          {"usage", store::usage_key(filled_hash(0x77)), sample_usage()},
+          {"next", store::next_key(chain[0], 3), store::Next{sample_tokens(256)}}};
 }
 
 }  // namespace tqcache::test

@@ -116,6 +116,11 @@ TEST(Blob, UsageComesBack) {
   EXPECT_EQ(usage.stored_bytes, 100U);
 }
 
+TEST(Blob, NextComesBack) {
+  const auto& [name, key, content] = sample("next");
+  EXPECT_EQ(decode_as<store::Next>(key, sample_bytes(name)).tokens, sample_tokens(256));
+}
+
 // A prompt of few tokens has no final block, but parameters and a record.
 TEST(Blob, AShortPromptComesBack) {
   Parameters parameters = sample_parameters();

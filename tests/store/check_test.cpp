@@ -61,7 +61,7 @@ TEST_F(Check, ReportsWhatAPromptLacks) {
   must(library_->put_cache(trunk_, "kept"));
   const auto all = backend_.values;
   for (const auto& [key, value] : all) {
-    if (key.starts_with("n/")) continue;
+    if (key.starts_with("n/") || key.starts_with("c/")) continue;
     SCOPED_TRACE(key);
     backend_.values = all;
     backend_.values.erase(key);
@@ -106,7 +106,8 @@ TEST_F(Check, ReadingFindsDamage) {
     EXPECT_EQ(findings_[0].key, key);
     EXPECT_FALSE(findings_[0].repaired);
     EXPECT_EQ(backend_.values.size(), all.size());
-    const bool is_needed = !key.starts_with("n/") && !key.starts_with("u/");
+    const bool is_needed =
+        !key.starts_with("n/") && !key.starts_with("u/") && !key.starts_with("c/");
     EXPECT_EQ(report.prompts_damaged, is_needed ? 1u : 0u);
     if (is_needed) {
       EXPECT_EQ(findings_[1].prompt, "kept");
@@ -168,7 +169,7 @@ TEST_F(Check, UnfindableBlobsAreNoDamage) {
   backend_.values.erase(key_of("s/"));        // and nobody names the data
   const store::CheckReport report = check({.read_data = true});
   EXPECT_TRUE(report.is_whole());
-  EXPECT_EQ(report.unfindable.blobs, 1 + backend_.count("d/"));
+  EXPECT_EQ(report.unfindable.blobs, 1 + backend_.count("d/") + backend_.count("c/"));
   EXPECT_GT(report.unfindable.bytes, 0u);
 }
 

@@ -463,7 +463,8 @@ TEST_F(Faults, TouchesUsedBlobs) {
     return backend_.touched;
   };
   std::vector<std::string> all = all_keys(backend_);
-  std::erase_if(all, [](const std::string& key) { return key[0] == 'n'; });
+  // What stands behind a block is as old as the block: gc.
+  std::erase_if(all, [](const std::string& key) { return key[0] == 'n' || key[0] == 'c'; });
   EXPECT_EQ(touched(), all);
   backend_.is_touched_cheaply = false;
   EXPECT_EQ(touched(), all_keys(backend_, "s/"));

@@ -52,22 +52,26 @@ TEST_F(Find, TakesATailThatThePromptHasAllOf) {
   EXPECT_EQ(found(library_, cache, leaving_after(cache, 699)), 512);
 }
 
-// What a prompt has of a tail, and of the token blocks that were put as tails, too.
-TEST_F(Find, TakesAPartOfATailIfThatIsWanted) {
+// What a prompt has of a tail, and of a token block that goes on otherwise.
+TEST_F(Find, TakesAPartOfABlockOrTailIfThatIsWanted) {
   for (const cache::Cache& cache : {dense(1000), turbo(1000)}) {
     const std::unique_ptr<store::Backend> backend = open_store();
     ToldLibrary told{*backend};
     store::Library& library = told.library;
-    must(library.put_cache(cache, "", {}, {.likely_ends = {300, 257, 1000, 2000, 0, -5}}));
+    must(library.put_cache(cache, ""));
+    EXPECT_EQ(all_keys(*backend, "c/").size(), 2u);  // of 3 blocks; the first is found otherwise
     for (const std::size_t n :
-         {255U, 256U, 257U, 400U, 511U, 512U, 600U, 768U, 769U, 999U, 1000U}) {
+         {255U, 256U, 257U, 400U, 511U, 512U, 600U, 767U, 768U, 769U, 999U, 1000U}) {
       const std::vector<std::int32_t> tokens = leaving_after(cache, n);
-      store::Prefix prefix = must(library.find(cache.identity, tokens, {.parts_of_tails = true}));
-      const std::size_t expected = n / 256 == 2 ? 512 : n < 256 ? 0 : n;
+      store::Prefix prefix = must(library.find(cache.identity, tokens, {.finds_parts = true}));
+      const std::size_t expected = n < 256 ? 0 : n;
       ASSERT_EQ(prefix.n_common, static_cast<std::int64_t>(expected)) << n;
       if (expected == 0) continue;
+      EXPECT_TRUE(std::equal(prefix.tokens.begin(), prefix.tokens.end(), cache.tokens.begin()));
+      EXPECT_EQ(std::ssize(prefix.tokens), prefix.n_tokens);
       const auto fetched = must(library.fetch(prefix));
       ASSERT_NE(fetched, nullptr);
+      EXPECT_EQ(prefix.n_common, static_cast<std::int64_t>(expected));
       const auto first = must(cache::first_tokens(cache::borrow(*fetched), prefix.n_common));
       const auto wanted = must(cache::first_tokens(cache::reader_of(cache), prefix.n_common));
       EXPECT_EQ(name_of(file_of(must(cache::load(*first)))),
@@ -80,11 +84,58 @@ TEST_F(Find, TakesAPartOfATailIfThatIsWanted) {
   }
 }
 
+TEST_F(Find, TakesTheBlockThatHasMostOfThePrompt) {
+  const cache::Cache first = dense(1000);
+  must(library_.put_cache(first, ""));
+  for (const std::size_t n : {300U, 450U, 350U}) {
+    cache::Cache other = first;
+    for (std::size_t i = n; i < other.tokens.size(); ++i) other.tokens[i] = static_cast<int>(n);
+    must(library_.put_cache(other, ""));
+    must(library_.put_cache(other, ""));  // once more: nothing new
+  }
+  EXPECT_EQ(all_keys(*backend_, "c/").size(), 2u + 3 * 2);
+  const auto common = [&](std::size_t n, std::int32_t next) {
+    std::vector<std::int32_t> tokens(first.tokens.begin(),
+                                     first.tokens.begin() + static_cast<std::ptrdiff_t>(n));
+    tokens.resize(600, next);
+    const store::FindOptions options{.max_tokens = 600, .finds_parts = true};
+    return must(library_.find(first.identity, tokens, options)).n_common;
+  };
+  EXPECT_EQ(common(500, 7), 500);
+  EXPECT_EQ(common(450, 450), 600);  // goes on with that one
+  EXPECT_EQ(common(300, 7), 300);
+  // Further ones than there are slots for are in the store, and found by their own tokens.
+  for (int i = 0; i < 20; ++i) {
+    cache::Cache other = first;
+    for (std::size_t at = 400; at < other.tokens.size(); ++at) other.tokens[at] = 1000 + i;
+    must(library_.put_cache(other, ""));
+    EXPECT_EQ(found(library_, other, other.tokens, {.max_tokens = 1000}), 1000) << i;
+  }
+  EXPECT_EQ(common(400, 7), 400);
+}
+
+// A block may be collected before what names it.
+TEST_F(Find, DoesNotRelyOnANamedBlock) {
+  const cache::Cache cache = dense(1000);
+  must(library_.put_cache(cache, ""));
+  const store::Prefix whole = must(library_.find(cache.identity, leaving_after(cache, 768)));
+  ASSERT_EQ(whole.chain.size(), 3u);
+  must(backend_->remove(store::block_key(whole.chain[1], 1, 0)));
+  const std::vector<std::int32_t> tokens = leaving_after(cache, 400);
+  EXPECT_EQ(must(library_.find(cache.identity, tokens, {.finds_parts = true})).n_common, 256);
+  // And one that names another block is not believed: its hash is that of its tokens.
+  for (const std::string& key : all_keys(*backend_, "c/")) {
+    must(backend_->remove(key));
+    must(backend_->put(key, Bytes(100)));
+  }
+  EXPECT_EQ(must(library_.find(cache.identity, tokens, {.finds_parts = true})).n_common, 256);
+}
+
 TEST_F(Find, ALostTailLeavesTheBlocks) {
   const cache::Cache cache = dense(700);
   must(library_.put_cache(cache, ""));
   store::Prefix prefix =
-      must(library_.find(cache.identity, leaving_after(cache, 650), {.parts_of_tails = true}));
+      must(library_.find(cache.identity, leaving_after(cache, 650), {.finds_parts = true}));
   ASSERT_EQ(prefix.n_common, 650);
   EXPECT_EQ(prefix.tokens, cache.tokens);
   for (const std::string& key : prefix.snapshot->data_keys) must(backend_->remove(key));
@@ -93,11 +144,12 @@ TEST_F(Find, ALostTailLeavesTheBlocks) {
   EXPECT_EQ(prefix.n_common, 512);
 }
 
-TEST_F(Find, WhatCannotBeCutHasNoPartsOfTails) {
+TEST_F(Find, WhatCannotBeCutHasNoParts) {
   const cache::Cache cache = with_state(1000);
-  must(library_.put_cache(cache, "", {}, {.likely_ends = {300, 600}}));
+  must(library_.put_cache(cache, ""));
+  EXPECT_TRUE(all_keys(*backend_, "c/").empty());
   const store::Prefix prefix =
-      must(library_.find(cache.identity, leaving_after(cache, 999), {.parts_of_tails = true}));
+      must(library_.find(cache.identity, leaving_after(cache, 999), {.finds_parts = true}));
   EXPECT_EQ(prefix.n_tokens, 0);
 }
 

@@ -215,14 +215,14 @@ using OnWarning = std::function<void(const std::string& message)>;
 // --- Records
 
 // The kinds of blobs: docs/reference/store.md, "Blobs".
-enum class BlobKind : std::uint32_t { kParameters, kBlock, kState, kData, kRecord, kUsage };
-inline constexpr std::uint32_t kBlobKinds = 6;
+enum class BlobKind : std::uint32_t { kParameters, kBlock, kState, kData, kRecord, kUsage, kNext };
+inline constexpr std::uint32_t kBlobKinds = 7;
 
-inline constexpr std::array kAllKinds = {BlobKind::kParameters, BlobKind::kBlock,
-                                         BlobKind::kState,      BlobKind::kData,
-                                         BlobKind::kRecord,     BlobKind::kUsage};
+inline constexpr std::array kAllKinds = {BlobKind::kParameters, BlobKind::kBlock,  BlobKind::kState,
+                                         BlobKind::kData,       BlobKind::kRecord, BlobKind::kUsage,
+                                         BlobKind::kNext};
 
-// "parameters", "block", "state", "data", "record", "usage"
+// "parameters", "block", "state", "data", "record", "usage", "next"
 std::string_view name_of(BlobKind kind);
 
 // Prompts without a complete token block have parameters, too.
@@ -293,10 +293,6 @@ struct PutOptions {
   bool replace = false;      // replaces a prompt of that name with other content
   std::int64_t created = 0;  // seconds since 1970, stored in the record
   KeyRing keys = {};         // of an encrypted file, for put_file()
-  // Numbers of tokens at which other prompts are likely to part from this one. The token block
-  // around each is stored a second time, as a snapshot, so that find() with `parts_of_tails` ends
-  // exactly where they part. Ignored unless the cache can be truncated.
-  std::vector<std::int64_t> likely_ends = {};
   // Quantizes the prompt, as cache::quantize() does. With Fit::kFirstBlock, if the store has a
   // prompt with the same first token block and settings, its codecs are used (quantize_like()): so
   // both share blocks even if another processor computed other last bits, and values that came from
@@ -323,7 +319,7 @@ struct PutReport {
 struct Prefix {
   std::int64_t n_tokens = 0;
   // Of these, the first ones that are tokens of the prompt: all, except with
-  // FindOptions::parts_of_tails. Then truncate what fetch() returns: cache::first_tokens().
+  // FindOptions::finds_parts. Then truncate what fetch() returns: cache::first_tokens().
   std::int64_t n_common = 0;
   std::vector<std::int32_t> tokens;  // of the prefix
   std::string parameters_key;
@@ -370,9 +366,9 @@ struct WrittenPrompt {
 
 struct FindOptions {
   std::int64_t max_tokens = 0;  // limit for the prefix; 0: one less than the prompt has
-  // Of a cache that can be truncated, also find a snapshot of which only the first tokens are those
-  // of the prompt: Prefix::n_common.
-  bool parts_of_tails = false;
+  // Of a cache that can be truncated, also find a token block or a snapshot of which only the first
+  // tokens are those of the prompt: Prefix::n_common.
+  bool finds_parts = false;
   // Find only chains with these quantization settings (same_settings()).
   const std::vector<cache::LayerDesc>* settings = nullptr;
   // For load_prefix(): called with the layers of what was found, before its blocks take memory. An

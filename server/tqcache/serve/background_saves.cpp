@@ -44,7 +44,6 @@ void BackgroundSaves::begin() {
   saving.min_tokens = options.min_tokens;
   saving.ledger = options.ledger;
   saving.on_saved = [this] { wake(false); };
-  saving.history = &state_.history;
   if (options.max_write) {
     budget_.emplace(*options.max_write);
     if (const auto loaded = budget_->load(budget_path(), seconds_now()); !loaded) {

@@ -84,6 +84,7 @@ void BoundServer::set_rules() {
   SlotTable::Rules rules;
   rules.is_unified = state_.table.size() > 1 && bound != nullptr && bound->format.n_streams == 1;
   rules.may_use_ram = !state_.are_apart && !has_adapters_;
+  rules.can_cut = bound == nullptr || bound->can_cut();
   rules.is_older = is_older_;
   state_.table.set_rules(rules);
 }

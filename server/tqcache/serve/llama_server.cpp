@@ -136,21 +136,6 @@ bool append_item(const Json& item, OrderedJson& messages) {
   return true;
 }
 
-// Where the words of the user's first message are in the rendered prompt; 0: not found. They may be
-// in the system prompt, too, which comes before.
-std::int64_t find_begin(const Json& messages, std::string_view prompt) {
-  std::size_t at = 0;
-  for (const Json& message : messages) {
-    const auto words = joined_text(field(message, "content"));
-    if (!words || words->empty()) return 0;
-    const std::size_t found = prompt.find(*words, at);
-    if (found == std::string_view::npos) return 0;
-    if (text(field(message, "role")) == "user") return static_cast<std::int64_t>(found);
-    at = found + words->size();
-  }
-  return 0;
-}
-
 // Whether a list of content parts has one that is neither text, nor a call of a tool or its result.
 bool has_media(const Json& content) {
   static const std::set<std::string> kOthers = {
@@ -326,9 +311,6 @@ Result<Asked> LlamaServer::ask(Api api, const std::string& body, Client* client)
   TQC_TRY_ASSIGN(const std::string answer, call("POST", "/apply-template", chat, client));
   TQC_TRY_ASSIGN(const Json rendered, parse_answer(answer, "/apply-template"));
   asked.prompt = text(field(rendered, "prompt"));
-  const Json converted = api == Api::kChat ? Json() : parse(chat);
-  const Json& messages = field(api == Api::kChat ? request : converted, "messages");
-  asked.begin_bytes = find_begin(messages, asked.prompt);
   return asked;
 }
 
@@ -356,15 +338,6 @@ Result<std::vector<std::int32_t>> LlamaServer::tokens_of(const std::string& prom
     at = next;
   }
   return tokens;
-}
-
-Result<std::string> LlamaServer::detokenize(std::span<const std::int32_t> tokens) const {
-  const Json asked = {{"tokens", std::vector<std::int32_t>(tokens.begin(), tokens.end())}};
-  TQC_TRY_ASSIGN(const std::string body, call("POST", "/detokenize", asked.dump(), nullptr));
-  TQC_TRY_ASSIGN(const Json answer, parse_answer(body, "/detokenize"));
-  const Json& content = field(answer, "content");
-  if (!content.is_string()) return corrupt("/detokenize: the answer has no text");
-  return content.get<std::string>();
 }
 
 namespace {

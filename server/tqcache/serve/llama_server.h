@@ -48,9 +48,6 @@ struct Asked {
   // As the model reads it; empty: not known. Of tokens: a text that is compared as others are.
   std::string prompt;
   std::vector<std::int32_t> tokens;  // if the prompt was given as tokens
-  // Of a chat: the bytes of the prompt before the words of the user's first message. Other
-  // conversations with the same system prompt and tools part here. 0: not known.
-  std::int64_t begin_bytes = 0;
   // The client chooses a slot itself, wants no reuse, or several answers.
   bool is_steered = false;
   bool has_adapters = false;  // "lora": keys and values are not those of the plain model
@@ -81,7 +78,6 @@ class LlamaServer {
   // The tokens of Asked::prompt, or of its beginning. `is_tokens`: it was given as tokens.
   Result<std::vector<std::int32_t>> tokens_of(const std::string& prompt, bool is_tokens,
                                               Client* client) const;
-  Result<std::string> detokenize(std::span<const std::int32_t> tokens) const;
   // Saves to, or restores from, a file in the folder of --slot-save-path. Returns the number of
   // tokens.
   Result<std::int64_t> save(std::int64_t slot, const std::string& file) const;

@@ -63,56 +63,9 @@ std::optional<Parting> PromptHistory::nearest(std::string_view tenant,
   return Parting{begin, nearest->text.size(), around(text, begin), around(nearest->text, begin)};
 }
 
-std::vector<std::size_t> PromptHistory::parting_places(std::string_view tenant,
-                                                       std::string_view text,
-                                                       std::size_t at_most) const {
-  std::map<std::size_t, std::size_t> n_parting;  // prompts that part there, by place
-  {
-    const std::lock_guard lock(mutex_);
-    const Prompts* const prompts = find(tenant);
-    if (prompts == nullptr) return {};
-    const auto note = [&](const Prompt& prompt, std::size_t n) {
-      const bool ends_there = n == text.size() || n == prompt.text.size();
-      if (n > 0 && !ends_there) ++n_parting[character_begin(text, n)];
-    };
-    // What the text shares with the neighbors, and they with theirs, is all that has to be known:
-    // the first bytes that two entries of a sorted list share are shared by all between them.
-    const auto after = std::ranges::lower_bound(*prompts, text, {}, &Prompt::text);
-    if (after != prompts->end()) {
-      std::size_t n = n_common(text, after->text);
-      note(*after, n);
-      for (auto each = std::next(after); each != prompts->end() && n > 0; ++each) {
-        n = std::min(n, each->n_shared);
-        note(*each, n);
-      }
-    }
-    if (after != prompts->begin()) {
-      auto each = std::prev(after);
-      std::size_t n = n_common(text, each->text);
-      note(*each, n);
-      for (; each != prompts->begin() && n > 0; --each) {
-        n = std::min(n, each->n_shared);
-        note(*std::prev(each), n);
-      }
-    }
-  }
-  n_parting.erase(0);
-  std::vector<std::pair<std::size_t, std::size_t>> ranked;  // prompts, place
-  for (const auto& [place, n] : n_parting) ranked.emplace_back(n, place);
-  std::ranges::sort(ranked, std::ranges::greater());
-  if (ranked.size() > at_most) ranked.resize(at_most);
-  std::vector<std::size_t> places;
-  for (const auto& [n, place] : ranked) places.push_back(place);
-  std::ranges::sort(places);
-  return places;
-}
-
 void PromptHistory::erase(Prompts& prompts, std::size_t i) {
   n_bytes_ -= prompts[i].text.size() + kEntryBytes;
   --n_prompts_;
-  if (i + 1 < prompts.size()) {
-    prompts[i + 1].n_shared = std::min(prompts[i].n_shared, prompts[i + 1].n_shared);
-  }
   prompts.erase(prompts.begin() + static_cast<std::ptrdiff_t>(i));
 }
 
@@ -131,10 +84,8 @@ void PromptHistory::add(std::string_view tenant, std::string_view text) {
   // A beginning of the text can only be right before it: what is between them would begin with it,
   // too, and have replaced it.
   if (i > 0 && text.starts_with(prompts[i - 1].text)) erase(prompts, --i);
-  Prompt added{std::string(text), 0, ++now_};
-  if (i > 0) added.n_shared = n_common(prompts[i - 1].text, text);
-  if (i < prompts.size()) prompts[i].n_shared = n_common(text, prompts[i].text);
-  prompts.insert(prompts.begin() + static_cast<std::ptrdiff_t>(i), std::move(added));
+  prompts.insert(prompts.begin() + static_cast<std::ptrdiff_t>(i),
+                 Prompt{std::string(text), ++now_});
   n_bytes_ += text.size() + kEntryBytes;
   ++n_prompts_;
   while (n_bytes_ > limits_.max_bytes || n_prompts_ > limits_.max_prompts) drop_oldest();

@@ -47,11 +47,6 @@ class PromptHistory {
   // beginning of it.
   std::optional<Parting> nearest(std::string_view tenant, std::string_view text) const;
 
-  // Bytes of `text` after which other prompts of the tenant go on otherwise, in ascending order: of
-  // all such places those at which most prompts part, and of equal ones the last.
-  std::vector<std::size_t> parting_places(std::string_view tenant, std::string_view text,
-                                          std::size_t at_most = 4) const;
-
   // Remembers a prompt. It replaces one that it continues; a beginning of a known prompt is not
   // added. The prompts that were not used for the longest time go when a limit is reached.
   void add(std::string_view tenant, std::string_view text);
@@ -62,8 +57,7 @@ class PromptHistory {
  private:
   struct Prompt {
     std::string text;
-    std::size_t n_shared = 0;  // first bytes that are those of the prompt before it
-    std::uint64_t used = 0;    // number of the last add()
+    std::uint64_t used = 0;  // number of the last add()
   };
   using Prompts = std::vector<Prompt>;  // sorted; none begins with another one
 

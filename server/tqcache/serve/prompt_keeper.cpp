@@ -285,7 +285,7 @@ Result<PromptKeeper::Found> PromptKeeper::find(std::span<const std::int32_t> tok
   options.max_tokens = model.can_cut() ? std::ssize(tokens) : std::ssize(tokens) - 1;
   if (options.max_tokens < 1) return found;
   options.settings = &model.settings;
-  options.parts_of_tails = true;
+  options.finds_parts = true;
   store::Library stored = library(found.salt, options_.n_threads);
   TQC_TRY_ASSIGN(found.prefix, stored.find(model.identity, tokens, options));
   return found;
@@ -320,8 +320,7 @@ Result<std::int64_t> PromptKeeper::write_slot_file(Found& found,
 Result<PromptKeeper::Kept> PromptKeeper::keep(
     const BoundModel& bound_model, std::shared_ptr<const ByteSource> slot_file,
     const std::filesystem::path& scratch, const std::string& api_key,
-    const std::function<bool(std::span<const std::int32_t>)>& is_expected,
-    const LikelyEnds& likely_ends) {
+    const std::function<bool(std::span<const std::int32_t>)>& is_expected) {
   const Bound& model = *bound_model;
   TQC_TRY_ASSIGN(const interop::OpenedCache opened, open_slot_file(model, slot_file));
   if (!is_expected(opened.cache->description().tokens)) return mismatch("the slot holds others");
@@ -331,17 +330,6 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   kept.n_stored = kept.n_tokens;
   kept.tokens = opened.cache->description().tokens;
   store::PutOptions options;
-  if (model.can_cut()) {
-    options.likely_ends = {kept.n_tokens};
-    if (likely_ends) {
-      const std::vector<std::int64_t> more = likely_ends(kept.tokens);
-      options.likely_ends.insert(options.likely_ends.end(), more.begin(), more.end());
-    }
-    // Words may be joined at the end, so that the last tokens are others.
-    for (std::size_t i = options.likely_ends.size(); i > 0; --i) {
-      options.likely_ends.push_back(options.likely_ends[i - 1] - kJoinedTokens);
-    }
-  }
   const std::lock_guard lock(put_mutex_);
   store::Library stored = library(salt_of(model, api_key), options_.n_threads);
   store::PutReport report;
@@ -349,14 +337,14 @@ Result<PromptKeeper::Kept> PromptKeeper::keep(
   store::FindOptions longest;
   longest.max_tokens = kept.n_tokens;
   longest.settings = &model.settings;
-  longest.parts_of_tails = true;
+  longest.finds_parts = true;
   TQC_TRY_ASSIGN(const store::Prefix before, stored.find(model.identity, kept.tokens, longest));
   options.quantization = form_;
   TQC_TRY_ASSIGN(report, stored.put(*opened.cache, "", {}, options));
   // The tail of the turn before the last one is not needed any more: the last one's is, by a turn
   // that is asked again.
   if (model.can_cut() && before.snapshot && before.n_tokens < kept.n_tokens) {
-    longest.parts_of_tails = false;
+    longest.finds_parts = false;
     // It is behind the same token block as the last one, or behind the one before.
     const std::int64_t in_block = before.n_tokens - 1,
                        before_block = in_block / kBlock * kBlock - 1;

@@ -65,9 +65,6 @@ std::string binding_of(const SlotFileFormat& format, const ServerProps& props,
 // Threads: any number; puts take turns.
 class PromptKeeper {
  public:
-  // The last tokens of a prompt may be others when words are joined at its end.
-  static constexpr std::int64_t kJoinedTokens = 16;
-
   // `backend`, `metrics` and `log` must outlive it. Errors: kInvalidArgument (the configuration).
   static Result<std::unique_ptr<PromptKeeper>> open(store::Backend& backend, KeeperOptions options,
                                                     Metrics& metrics, Log& log);
@@ -109,7 +106,7 @@ class PromptKeeper {
     std::int64_t n_tokens() const { return prefix.n_common; }
   };
   // The longest stored prefix of the tokens, for a client with this key: it may end within a stored
-  // tail. Only what was stored in the configured form counts.
+  // block or tail. Only what was stored in the configured form counts.
   // Errors: those of the store.
   Result<Found> find(std::span<const std::int32_t> tokens, const std::string& api_key);
   // Writes a slot file with what was found. Returns its number of tokens, which may be smaller than
@@ -125,12 +122,9 @@ class PromptKeeper {
     std::uint64_t file_bytes = 0;           // of the slot file
     std::vector<std::int32_t> tokens = {};  // in the store now
   };
-  // Numbers of tokens at which the next prompt is likely to part from these tokens.
-  using LikelyEnds = std::function<std::vector<std::int64_t>(std::span<const std::int32_t>)>;
   // Puts the prompt of a slot file into the store, if its tokens are the expected ones. Another
-  // prompt finds the tokens that both have in common, if they part in the last tokens of this one
-  // or at a likely end. Otherwise it finds the common token blocks. `scratch`: a file that does not
-  // exist, for a moment.
+  // prompt finds the tokens that both have in common. `scratch`: a file that does not exist, for a
+  // moment.
   //
   // With a quantizing configuration, the codecs of a prompt in the store that begins with the same
   // token block are used again. So a slot that was restored adds what is new, and no second copy.
@@ -138,8 +132,7 @@ class PromptKeeper {
   // Errors: those of reading and of the store; kMismatch (other tokens).
   Result<Kept> keep(const BoundModel& model, std::shared_ptr<const ByteSource> slot_file,
                     const std::filesystem::path& scratch, const std::string& api_key,
-                    const std::function<bool(std::span<const std::int32_t>)>& is_expected,
-                    const LikelyEnds& likely_ends = {});
+                    const std::function<bool(std::span<const std::int32_t>)>& is_expected);
 
   // Notes for `tqcache store stats` that so much of a prompt was found, and the bytes that were
   // read and stored since the last note.

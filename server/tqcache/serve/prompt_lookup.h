@@ -21,15 +21,7 @@ struct PromptLookup {
   std::int64_t n_tokens = 0;                         // of the prompt, or a guess
   std::int64_t common_bytes = 0, common_tokens = 0;  // SlotTable::Wanted
   std::optional<Parting> parting = {};               // from the nearest known prompt
-  bool has_stored = false;                           // SlotTable::worth_storing()
   PromptKeeper::Found found = {};
-
-  // The tokens after which the prompt goes on otherwise than a stored one; 0: it continues that
-  // one, or its last words are joined otherwise.
-  std::int64_t n_parted() const {
-    const store::Prefix& prefix = found.prefix;
-    return prefix.n_common + PromptKeeper::kJoinedTokens < prefix.n_tokens ? prefix.n_common : 0;
-  }
 };
 
 // Asks the server for the tokens, and the store for their longest prefix, when what waits for the

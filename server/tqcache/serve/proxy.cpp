@@ -306,13 +306,6 @@ class KeepingProxy : public Proxy {
         const SlotTable::Wanted wanted{asked.prompt,         tenant,
                                        lookup->n_tokens,     lookup->found.n_tokens(),
                                        lookup->common_bytes, lookup->common_tokens};
-        const auto shared = state_.table.worth_storing(wanted);
-        if (shared && !std::exchange(lookup->has_stored, true)) {
-          state_.saver->save_one(*shared, "share");
-          order.reset();
-          look_up(state_, *lookup, asked, tenant, server, client);
-          continue;
-        }
         choice = state_.table.take(wanted, Clock::now() < patience);
       }
       if (choice) {
@@ -320,8 +313,7 @@ class KeepingProxy : public Proxy {
         break;
       }
       if (!lookup) {
-        // What slots hold may be the beginning of this prompt. It is stored with the place where
-        // this prompt parts.
+        // What slots hold may be the beginning of this prompt.
         lookup.emplace();
         lookup->parting = state_.history.nearest(tenant, asked.prompt);
         state_.history.add(tenant, asked.prompt);
@@ -394,8 +386,6 @@ class KeepingProxy : public Proxy {
     }
     now.prompt = asked.prompt;
     now.is_tokens = !asked.tokens.empty();
-    now.begin_bytes = asked.begin_bytes;
-    if (lookup) now.n_parted = lookup->n_parted();
     now.n_prompt = 0;
     now.tenant = tenant;
     state_.history.add(tenant, asked.prompt);

@@ -93,13 +93,8 @@ void SlotSaver::save(std::size_t slot, KnownSlot& now, const char* reason) {
     if (size > bytes && options_.wrote_file) options_.wrote_file(size - bytes);
   }
   {
-    std::vector<std::size_t> ends;
-    if (options_.history != nullptr) {
-      ends = options_.history->parting_places(now.tenant.value_or(""), now.prompt);
-    }
-    if (now.begin_bytes > 0) ends.push_back(static_cast<std::size_t>(now.begin_bytes));
     const std::lock_guard lock(mutex_);
-    pending_.push_back({std::move(file), slot, now, std::move(ends), keeper_.bound(), reason});
+    pending_.push_back({std::move(file), slot, now, keeper_.bound(), reason});
   }
   if (options_.on_saved) options_.on_saved();
 }
@@ -114,42 +109,6 @@ void SlotSaver::save_all(const char* reason,
     save(slot, *now, reason);
     table_.release(slot, *std::move(now));
   }
-}
-
-void SlotSaver::save_one(std::size_t slot, const char* reason) {
-  auto now = table_.try_take(slot, [&](const KnownSlot& each) {
-    return !each.prompt.empty() && !each.is_doubtful && each.n_tokens >= options_.min_tokens;
-  });
-  if (!now) return;
-  save(slot, *now, reason);
-  table_.release(slot, *std::move(now));
-}
-
-// Where the next prompt is likely to part from the tokens of a slot: where the first words of the
-// user begin, where the answer began, which a template may change, where the text of these tokens
-// has other tokens when it is read again (a model may write other tokens than a tokenizer reads),
-// and where other prompts have parted from this one.
-std::vector<std::int64_t> SlotSaver::likely_ends(const Pending& next,
-                                                 std::span<const std::int32_t> tokens) const {
-  const KnownSlot& known = next.known;
-  std::vector<std::int64_t> ends;
-  if (known.n_prompt > 0) ends.push_back(known.n_prompt);
-  if (known.n_parted > 0) ends.push_back(known.n_parted);
-  for (const std::size_t end : next.ends) {
-    const auto begin = server_.tokens_of(known.prompt.substr(0, end), known.is_tokens, nullptr);
-    if (begin) ends.push_back(std::ssize(*begin));
-  }
-  const auto text = server_.detokenize(tokens);
-  if (!text) return ends;
-  const auto read = server_.tokenize(*text, nullptr);
-  if (!read) return ends;
-  // The first token may be in the text already, and be added once more.
-  std::span<const std::int32_t> again(*read);
-  if (again.size() > 1 && tokens.size() > 1 && again[0] == again[1] && tokens[0] != tokens[1]) {
-    again = again.subspan(1);
-  }
-  ends.push_back(std::ranges::mismatch(tokens, again).in1 - tokens.begin());
-  return ends;
 }
 
 Result<void> SlotSaver::put(Pending& next) {
@@ -167,8 +126,7 @@ Result<void> SlotSaver::put(Pending& next) {
     return is_it;
   };
   const SlotFile scratch(folder_);
-  const auto kept = keeper_.keep(next.bound, file, scratch.path(), tenant, check,
-                                 [&](const auto& tokens) { return likely_ends(next, tokens); });
+  const auto kept = keeper_.keep(next.bound, file, scratch.path(), tenant, check);
   if (!kept && kept.error().code == ErrorCode::kMismatch) {
     // Somebody else used the slot, or its context was shifted.
     log_.info("drop",

@@ -20,7 +20,6 @@
 
 #include "tqcache/serve/llama_server.h"
 #include "tqcache/serve/operations.h"
-#include "tqcache/serve/prompt_history.h"
 #include "tqcache/serve/prompt_keeper.h"
 #include "tqcache/serve/prompt_ledger.h"
 #include "tqcache/serve/slot_folder.h"
@@ -56,9 +55,8 @@ class SlotSaver {
     std::function<bool(std::uint64_t bytes)> may_write = {};
     std::function<void(std::uint64_t bytes)> wrote = {};  // into the store
     std::function<void(std::uint64_t bytes)> wrote_file =
-        {};                                  // more than may_write() was asked for
-    std::function<void()> on_saved = {};     // called when the queue has one more
-    const PromptHistory* history = nullptr;  // tells where other prompts part; may be null
+        {};                               // more than may_write() was asked for
+    std::function<void()> on_saved = {};  // called when the queue has one more
   };
   // All must outlive it.
   SlotSaver(Options options, SlotFolder& folder, PromptKeeper& keeper, const LlamaServer& server,
@@ -76,10 +74,6 @@ class SlotSaver {
   // The same for all free slots that are unsaved, or for those that `is_wanted` names. Requires:
   // the order of tasks is held, and the slots were just observed.
   void save_all(const char* reason, const std::function<bool(const KnownSlot&)>& is_wanted = {});
-
-  // The same for one slot, whether it is unsaved or not: it is stored with the places where other
-  // prompts part from it.
-  void save_one(std::size_t slot, const char* reason);
 
   // Puts the files of the queue into the store.
   // Returns false if a file stays in the queue, because the store or llama-server could not be
@@ -100,15 +94,12 @@ class SlotSaver {
     SlotFile file;
     std::size_t slot;
     KnownSlot known;
-    std::vector<std::size_t> ends;  // bytes of the prompt where others part from it
     std::shared_ptr<const PromptKeeper::Bound> bound;  // the model that has computed it
     std::string reason;
     int n_failed = 0;
   };
 
   Result<void> put(Pending& next);
-  std::vector<std::int64_t> likely_ends(const Pending& next,
-                                        std::span<const std::int32_t> tokens) const;
 
   const Options options_;
   SlotFolder& folder_;

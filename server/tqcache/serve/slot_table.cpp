@@ -284,28 +284,34 @@ SlotTable::Candidates SlotTable::candidates(const Wanted& wanted) const {
   return found;
 }
 
-std::optional<std::size_t> SlotTable::worth_storing(const Wanted& wanted) const {
-  const std::lock_guard lock(mutex_);
-  const Candidates found = candidates(wanted);
-  const bool is_more = found.n_best >= kLeastShare && found.n_best > wanted.n_stored + kSameTokens;
-  return is_more && is_useful_to_others(found) ? found.best : std::nullopt;
-}
-
 std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_patient) {
   if (is_patient && continues_running(wanted.prompt, wanted.tenant)) return std::nullopt;
   const std::lock_guard lock(mutex_);
-  const Candidates found = candidates(wanted);
+  Candidates found = candidates(wanted);
   if (!found.oldest) return std::nullopt;
+  // Of what cannot be cut and goes on otherwise, the store knows better what can be used.
+  const bool only_continued = !rules_.can_cut && wanted.n_stored >= kSameTokens;
+  if (only_continued && !found.best_is_continued) {
+    found.best.reset();
+    found.n_best = 0;
+  }
   std::int64_t n_ram = 0;
   bool ram_is_doubtful = false, ram_is_continued = false;
   for (const KnownSlot& each : ram_) {
     if (!rules_.may_use_ram || each.tenant != wanted.tenant) continue;
     const std::int64_t n_bytes = common_bytes(each.prompt, wanted.prompt);
-    const std::int64_t n = tokens_in(wanted, n_bytes, each.n_tokens);
+    const bool is_continued = n_bytes == std::ssize(each.prompt);
+    std::int64_t n = tokens_in(wanted, n_bytes, each.n_tokens);
+    if (only_continued) {
+      // The last checkpoint is before the answer. Of a request that was broken off it is not known
+      // where that began.
+      if (!is_continued || each.n_prompt == 0) continue;
+      n = std::min(n, each.n_prompt);
+    }
     if (n * kRamLeastPart < each.n_tokens || n <= n_ram) continue;
     n_ram = n;
     ram_is_doubtful = each.is_doubtful;
-    ram_is_continued = n_bytes == std::ssize(each.prompt);
+    ram_is_continued = is_continued;
   }
   const auto choose = [&](std::size_t slot, From from, std::int64_t n) {
     Choice choice = take_slot(slot, from, n, wanted.prompt, wanted.tenant);

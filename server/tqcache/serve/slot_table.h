@@ -28,8 +28,6 @@ namespace tqcache::serve {
 struct KnownSlot {
   std::string prompt;                 // the last one that was sent to it; empty: unknown, or none
   bool is_tokens = false;             // that prompt was given as tokens (Asked)
-  std::int64_t begin_bytes = 0;       // Asked::begin_bytes of that prompt
-  std::int64_t n_parted = 0;          // PromptLookup::n_parted() of that prompt
   std::optional<std::string> tenant;  // whose tokens it holds; absent: unknown
   std::int64_t n_tokens = 0;          // that it held when that was last asked; 0: it is empty
   std::int64_t n_stored = 0;          // of these, known to be in the store
@@ -74,6 +72,10 @@ class SlotTable {
     // Prompts in llama-server's RAM may be used. It does not know whose they are, nor with which
     // adapters they were computed.
     bool may_use_ram = true;
+    // A prompt can be cut anywhere: all layers have full attention. Otherwise llama-server goes
+    // back to a checkpoint where a prompt goes on otherwise than a slot, and nothing is known of
+    // those.
+    bool can_cut = true;
     // The server has worked before this proxy began: slots and RAM may have prompts of which
     // nothing is known.
     bool is_older = false;
@@ -145,9 +147,6 @@ class SlotTable {
   std::optional<Choice> take(const Wanted& wanted, bool is_patient);
   // The most bytes that a prompt has in common with what a slot holds, or the server's RAM.
   std::int64_t longest_common(std::string_view prompt, std::string_view tenant) const;
-  // A free slot of another conversation, of which this prompt shares more than the store has, and
-  // which should keep its content: what it holds is to be stored first. nullopt: there is none.
-  std::optional<std::size_t> worth_storing(const Wanted& wanted) const;
   // Whether such a request runs.
   bool continues_running(std::string_view prompt, std::string_view tenant) const;
   // Takes this slot if nobody uses it and its state is the wanted one. A slot that is not wanted is

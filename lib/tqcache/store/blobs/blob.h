@@ -9,6 +9,7 @@
 //   data        d/  sections of a snapshot
 //   record      n/  a named prompt
 //   usage       u/  hit statistics of one run
+//   next        c/  the token ids of a block that follows another one
 //
 // A blob contains its own key, so that a value under a wrong key is detected.
 //
@@ -43,16 +44,21 @@ struct Block {
   Sha256 parent{};  // the previous hash of the chain; the root for block 0
   std::int64_t index = 0;
   int part = 0, n_parts = 1;
-  std::vector<std::int32_t> tokens;  // 256
-  std::vector<StoredSection>
-      sections;  // in order; parts 0, 1, ... together have the whole block
+  std::vector<std::int32_t> tokens;     // 256
+  std::vector<StoredSection> sections;  // in order; parts 0, 1, ... together have the whole block
 };
 
 struct Data {
   std::vector<StoredSection> sections;
 };
 
-using Content = std::variant<Parameters, Block, Snapshot, Data, PromptRecord, UsageNote>;
+// A block names the one before it, and not those behind it. This is one of those, under the hash of
+// the one before: so a prompt that parts within a block finds it.
+struct Next {
+  std::vector<std::int32_t> tokens;  // 256
+};
+
+using Content = std::variant<Parameters, Block, Snapshot, Data, PromptRecord, UsageNote, Next>;
 
 // Drops what parameters have: K and V of attention layers become dense f16, and those of quantized
 // windows keep only their codecs. This leaves kinds, shapes of heads and windows, and arrays with

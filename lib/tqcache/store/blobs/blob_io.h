@@ -166,8 +166,8 @@ class BlobReader {
 Result<std::optional<PromptRecord>> read_record(BlobReader& reader, const std::string& key,
                                                 std::string_view name);
 
-// --- Candidate slots: the possible keys of the parameters of a first token block, or of the
-// snapshots after a block
+// --- Candidate slots: the possible keys of the parameters of a first token block, and of the
+// snapshots and blocks after a block
 
 // The contents of these keys; nullopt for missing and bad ones. Errors: those of the backend.
 template <class Kind>
@@ -179,6 +179,13 @@ Result<std::vector<std::optional<Kind>>> read_slots(BlobReader& reader,
     return {};
   }));
   return slots;
+}
+
+// Whether there may be more slots behind these: see kStateSlots.
+template <class Kind>
+bool are_half_taken(const std::vector<std::optional<Kind>>& slots) {
+  const auto n = std::ranges::count_if(slots, [](const auto& slot) { return slot.has_value(); });
+  return 2 * n >= std::ssize(slots);
 }
 
 struct CandidateSlot {

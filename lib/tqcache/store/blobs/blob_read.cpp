@@ -310,6 +310,10 @@ Result<Content> read_content(const fb::Description& root, BlobKind kind, format:
       TQC_TRY_ASSIGN(const UsageNote usage, read_usage(*root.usage()));
       return Content(usage);
     }
+    case BlobKind::kNext:
+      if (!sections.empty() || !manifest.layers.empty())
+        return corrupt("manifest: more than tokens");
+      return Content(Next{std::move(manifest.tokens)});
     case BlobKind::kState:
     case BlobKind::kRecord:
       break;

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kHexDigits = 2 * sizeof(Sha256);
 
 // "p", "b", ...: in the order of BlobKind.
-constexpr std::string_view kFirstWords = "pbsdnu";
+constexpr std::string_view kFirstWords = "pbsdnuc";
 
 char first_word(BlobKind kind) { return kFirstWords[static_cast<std::size_t>(kind)]; }
 
@@ -190,6 +190,13 @@ Result<void> check_usage(std::string_view, const UsageNote& usage) {
   return corrupt("more tokens found than wanted");
 }
 
+Result<void> check_next(std::string_view, const Next& next) {
+  if (std::ssize(next.tokens) != cache::kTokenBlock) {
+    return corrupt(std::to_string(next.tokens.size()) + " tokens");
+  }
+  return check_tokens(next.tokens);
+}
+
 }  // namespace
 
 bool is_key_of(BlobKind kind, std::string_view key) {
@@ -221,6 +228,7 @@ Result<void> check_content(std::string_view key, const Content& content) {
     Result<void> operator()(const Data& each) const { return check_data(key, each); }
     Result<void> operator()(const PromptRecord& each) const { return check_record(key, each); }
     Result<void> operator()(const UsageNote& each) const { return check_usage(key, each); }
+    Result<void> operator()(const Next& each) const { return check_next(key, each); }
   };
   return std::visit(Rules{key}, content);
 }

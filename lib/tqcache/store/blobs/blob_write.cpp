@@ -64,6 +64,12 @@ format::Manifest manifest_of(const Snapshot& snapshot) {
   return manifest;
 }
 
+format::Manifest manifest_of(const Next& next) {
+  format::Manifest manifest;
+  manifest.tokens = next.tokens;
+  return manifest;
+}
+
 Result<Bytes> manifest_bytes(const UsageNote&) { return Bytes{}; }
 // Parameters do not depend on the number of tokens: shapes of windows are left out.
 Result<Bytes> manifest_bytes(const Parameters& parameters) {
@@ -93,6 +99,7 @@ Offset<fb::State> make_state(Builder& out, const Snapshot& snapshot) {
 
 Tables make_tables(Builder&, const Parameters&) { return {}; }
 Tables make_tables(Builder&, const Data&) { return {}; }
+Tables make_tables(Builder&, const Next&) { return {}; }
 Tables make_tables(Builder& out, const Block& block) {
   const fb::Sha256 parent = make_sha256(block.parent);
   return {.block = fb::CreateBlock(out, &parent, static_cast<std::uint32_t>(block.index),

@@ -136,6 +136,10 @@ std::string record_key(std::string_view salt, std::string_view name) {
 
 std::string usage_key(const Sha256& random) { return "u/" + to_hex(random); }
 
+std::string next_key(const Sha256& hash, int slot) {
+  return "c/" + to_hex(hash) + "/" + std::to_string(slot);
+}
+
 namespace {
 
 constexpr std::size_t kHashDigits = 64;
@@ -187,7 +191,8 @@ std::optional<KeyParts> parse_block(std::string_view key, const Words& words) {
 std::optional<KeyParts> parse_slot(BlobKind kind, std::string_view key, const Words& words) {
   if (words.count != 3 || !is_hex(words.word[1], kHashDigits)) return std::nullopt;
   const std::optional<int> slot = number_of(words.word[2]);
-  if (!slot || *slot >= kCandidateSlots) return std::nullopt;
+  const int n_slots = kind == BlobKind::kState ? kStateSlots : kCandidateSlots;
+  if (!slot || *slot >= n_slots) return std::nullopt;
   return KeyParts{kind, words.word[1], 0, *slot, key};
 }
 
@@ -205,8 +210,8 @@ std::optional<KeyParts> parse_record(std::string_view key, const Words& words) {
 }  // namespace
 
 std::string_view name_of(BlobKind kind) {
-  constexpr std::array<std::string_view, kBlobKinds> kNames = {"parameters", "block",  "state",
-                                                               "data",       "record", "usage"};
+  constexpr std::array<std::string_view, kBlobKinds> kNames = {
+      "parameters", "block", "state", "data", "record", "usage", "next"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -216,6 +221,8 @@ std::optional<KeyParts> parse_key(std::string_view key) {
   switch (words->word[0].front()) {
     case 'b':
       return parse_block(key, *words);
+    case 'c':
+      return parse_slot(BlobKind::kNext, key, *words);
     case 'd':
       return parse_single(BlobKind::kData, key, *words);
     case 'n':
@@ -246,9 +253,15 @@ std::vector<std::string> parameters_slot_keys(const Sha256& first) {
   return keys;
 }
 
-std::vector<std::string> state_slot_keys(const Sha256& hash) {
+std::vector<std::string> next_slot_keys(const Sha256& hash) {
   std::vector<std::string> keys;
-  for (int slot = 0; slot < kCandidateSlots; ++slot) keys.push_back(state_key(hash, slot));
+  for (int slot = 0; slot < kCandidateSlots; ++slot) keys.push_back(next_key(hash, slot));
+  return keys;
+}
+
+std::vector<std::string> state_slot_keys(const Sha256& hash, int first) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < kCandidateSlots; ++i) keys.push_back(state_key(hash, first + i));
   return keys;
 }
 

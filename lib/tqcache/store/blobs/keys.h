@@ -24,8 +24,11 @@ namespace tqcache::store {
 inline constexpr auto kBlockTokens = static_cast<std::size_t>(cache::kTokenBlock);
 
 // The number of keys for the parameters of prompts with one first block (one for each quantization
-// of it), and for the snapshots after one token block.
+// of it), and for the blocks that follow one token block.
 inline constexpr int kCandidateSlots = 16;
+// The number of keys for the snapshots after one token block. They are looked at kCandidateSlots at
+// a time, as long as at least half of these exist.
+inline constexpr int kStateSlots = 256;
 
 // The namespace of a tenant and a model: everything except tokens that determines who finds a
 // prompt.
@@ -64,10 +67,13 @@ std::string block_key(const Sha256& hash, std::int64_t index, int part);  // "b/
 std::string state_key(const Sha256& hash, int slot);                      // "s/HEX/0"
 std::string data_key(const Sha256& name_space, ByteView content);         // "d/HEX"
 std::string usage_key(const Sha256& random);                              // "u/HEX"
+std::string next_key(const Sha256& hash, int slot);                       // "c/HEX/0"
 
 // The keys of all candidate slots.
 std::vector<std::string> parameters_slot_keys(const Sha256& first);
-std::vector<std::string> state_slot_keys(const Sha256& hash);
+std::vector<std::string> next_slot_keys(const Sha256& hash);
+// kCandidateSlots of them, from `first` on.
+std::vector<std::string> state_slot_keys(const Sha256& hash, int first = 0);
 
 // --- parsing keys, safe for untrusted input
 
@@ -76,7 +82,7 @@ struct KeyParts {
   BlobKind kind = BlobKind::kBlock;
   std::string_view hash;   // hexadecimal; of a record: the hash of its name
   std::int64_t index = 0;  // of a block
-  int number = 0;          // the part of a block; the slot of parameters and snapshots
+  int number = 0;          // the part of a block; the slot of other kinds
   std::string_view name;   // of a block without its part: "b/000012/HEX"; otherwise the key
 };
 

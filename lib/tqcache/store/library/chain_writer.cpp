@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "tqcache/store/blobs/blob_format.h"
@@ -50,6 +51,7 @@ struct ChainWriter::Chain {
   WriteBatcher batcher;
   BlobMemory memory = {};
   std::vector<Sha256> hashes = {};
+  std::set<std::size_t> put = {};          // the blocks that put_block() has put
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs that bypass the write batcher
   bool is_findable = true;
   SectionDigests digests = SectionDigests(parameters.layers);
@@ -91,15 +93,18 @@ struct ChainWriter::Chain {
 
   // A snapshot with the same tail whose data is there and whole. Otherwise it is removed.
   Result<std::optional<KnownState>> known_state(const Snapshot& wanted) {
-    const std::vector<std::string> keys = state_slot_keys(last());
-    TQC_TRY_ASSIGN(auto slots, read_slots<Snapshot>(reader, keys));
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (!slots[i] || slots[i]->tail != wanted.tail) continue;
-      TQC_TRY_ASSIGN(const bool is_whole, are_good(slots[i]->data_keys));
-      if (is_whole) {
-        return std::optional(KnownState{keys[i], *std::move(slots[i])});
+    for (int first = 0; first < kStateSlots; first += kCandidateSlots) {
+      const std::vector<std::string> keys = state_slot_keys(last(), first);
+      TQC_TRY_ASSIGN(auto slots, read_slots<Snapshot>(reader, keys));
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        if (!slots[i] || slots[i]->tail != wanted.tail) continue;
+        TQC_TRY_ASSIGN(const bool is_whole, are_good(slots[i]->data_keys));
+        if (is_whole) {
+          return std::optional(KnownState{keys[i], *std::move(slots[i])});
+        }
+        TQC_TRY(backend.remove(keys[i]));
       }
-      TQC_TRY(backend.remove(keys[i]));
+      if (!are_half_taken(slots)) break;
     }
     return std::optional<KnownState>();
   }
@@ -201,6 +206,7 @@ Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
     begin = end;
   }
   TQC_TRY(chain_->batcher.add_block(std::move(parts)));
+  chain_->put.insert(chain_->hashes.size());
   chain_->hashes.push_back(hash);
   return {};
 }
@@ -248,13 +254,64 @@ Result<std::string> ChainWriter::put_snapshot(Snapshot& snapshot,
     return known->key;
   }
   const auto has_tail = [&](const Snapshot& other) { return other.tail == snapshot.tail; };
-  TQC_TRY_ASSIGN(
-      const std::optional<CandidateSlot> slot,
-      find_or_take_slot<Snapshot>(chain_->backend, chain_->reader, state_slot_keys(chain_->last()),
-                                  has_tail, Content(snapshot)));
-  if (!slot) return std::string();
-  chain_->count(slot->bytes, slot->is_new);
-  return slot->key;
+  for (int first = 0; first < kStateSlots; first += kCandidateSlots) {
+    TQC_TRY_ASSIGN(const std::optional<CandidateSlot> slot,
+                   find_or_take_slot<Snapshot>(chain_->backend, chain_->reader,
+                                               state_slot_keys(chain_->last(), first), has_tail,
+                                               Content(snapshot)));
+    if (!slot) continue;  // others take all of these
+    chain_->count(slot->bytes, slot->is_new);
+    return slot->key;
+  }
+  return std::string();
+}
+
+Result<void> ChainWriter::put_nexts(std::span<const std::int32_t> tokens) {
+  if (!can_be_cut(chain_->parameters.layers)) return {};
+  // Behind a block that is new, the first slot is free, unless somebody else is as quick.
+  std::vector<std::string> keys;
+  std::vector<Bytes> values;
+  std::vector<std::size_t> blocks;
+  const auto tokens_of = [&](std::size_t block) {
+    const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(block * kBlockTokens);
+    return Next{{begin, begin + kBlockTokens}};
+  };
+  for (const std::size_t block : chain_->put) {
+    if (block == 0) continue;  // the parameters have its tokens
+    if (!chain_->put.contains(block - 1)) {
+      blocks.push_back(block);
+      continue;
+    }
+    keys.push_back(next_key(chain_->hashes[block - 1], 0));
+    TQC_TRY_ASSIGN(values.emplace_back(), encode_blob(keys.back(), Content(tokens_of(block))));
+  }
+  std::vector<Blob> blobs;
+  for (std::size_t i = 0; i < keys.size(); ++i) blobs.push_back({keys[i], values[i]});
+  std::vector<PutOutcome> outcomes;
+  if (!blobs.empty()) {
+    TQC_TRY_ASSIGN(outcomes, chain_->backend.put(blobs));
+  }
+  std::size_t i = 0;
+  for (const std::size_t block : chain_->put) {
+    if (block == 0 || !chain_->put.contains(block - 1)) continue;
+    if (outcomes[i] == PutOutcome::kExisted) {
+      blocks.push_back(block);
+    } else {
+      chain_->new_bytes += values[i].size();
+    }
+    ++i;
+  }
+  for (const std::size_t block : blocks) {
+    const Next next = tokens_of(block);
+    const auto is_same = [&](const Next& other) { return other.tokens == next.tokens; };
+    TQC_TRY_ASSIGN(
+        const std::optional<CandidateSlot> slot,
+        find_or_take_slot<Next>(chain_->backend, chain_->reader,
+                                next_slot_keys(chain_->hashes[block - 1]), is_same, Content(next)));
+    // If 16 others are known there, a prompt that parts within this block finds one of those.
+    if (slot && slot->is_new) chain_->new_bytes += slot->bytes;
+  }
+  return {};
 }
 
 }  // namespace tqcache::store

@@ -80,6 +80,11 @@ class ChainWriter {
   // Returns when all blobs are acknowledged.
   Result<void> flush();
 
+  // Notes which blocks were put behind which, so that prompts that part within one find it. Nothing
+  // if the cache cannot be truncated.
+  // Requires: flush(); `tokens` are those of all n_blocks() blocks.
+  Result<void> put_nexts(std::span<const std::int32_t> tokens);
+
   // Puts the sections of a snapshot as data blobs, and sets its data_keys and data_bytes. Existing
   // blobs are compared, and not sent again if they are whole.
   Result<void> put_data(Snapshot& snapshot, std::vector<StoredSection> sections);

@@ -1,7 +1,8 @@
 // Library::find(): a search for the longest stored prefix, usually in three batches: parameters,
-// blocks, snapshots.
+// blocks, snapshots; with FindOptions::finds_parts also what follows the last block.
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -33,10 +34,12 @@ struct Chain {
   std::int64_t n_common = 0;              // of these, in the prompt
   std::optional<Snapshot> snapshot = {};  // the one at its end
   std::string state_key = {};
+  std::vector<std::int32_t> next =
+      {};  // tokens of a block at its end, of which n_common are wanted
 };
 
-// A slot after a block of a chain, which may hold a snapshot.
-struct StateSlot {
+// A slot after a block of a chain, which may hold a snapshot, or the tokens of a further block.
+struct Slot {
   std::size_t chain = 0;
   std::size_t block = 0;
   std::string key;
@@ -46,13 +49,13 @@ class Search {
  public:
   // `tokens`: the longest wanted prefix, at least one token block.
   Search(Backend& backend, const LibraryOptions& options, const cache::Identity& identity,
-         Tokens tokens, bool parts_of_tails)
+         Tokens tokens, bool finds_parts)
       : backend_(backend),
         reader_(backend, bad_blobs(options), options.on_warning),
         identity_(identity),
         namespace_(hash_namespace({identity, options.salt})),
         tokens_(tokens),
-        parts_of_tails_(parts_of_tails) {}
+        finds_parts_(finds_parts) {}
 
   Result<void> find_chains(const FindOptions& options) {
     const Tokens first = tokens_.first(kBlockTokens);
@@ -83,7 +86,7 @@ class Search {
     const std::size_t n_blocks = tokens_.size() / kBlockTokens;
     std::vector<std::size_t> going_on(chains_.size());
     std::iota(going_on.begin(), going_on.end(), std::size_t{0});
-    std::vector<StateSlot> found;
+    std::vector<Slot> found;
     for (std::size_t first = 0, end = 0; first < n_blocks && !going_on.empty(); first = end) {
       end = std::min(n_blocks, first + std::max<std::size_t>(16, kBlocksAtOnce / going_on.size()));
       std::vector<std::string> keys;
@@ -91,10 +94,10 @@ class Search {
       for (const std::size_t i : going_on) {
         for (std::size_t block = first; block < end; ++block) {
           keys.push_back(block_key(chains_[i].hashes[block], static_cast<std::int64_t>(block), 0));
-          if (!chains_[i].can_be_cut) add_slots(i, block);
+          if (!chains_[i].can_be_cut) add_states(i, block, 0);
         }
       }
-      for (const StateSlot& slot : slots_) keys.push_back(slot.key);
+      for (const Slot& slot : slots_) keys.push_back(slot.key);
       TQC_TRY_ASSIGN(const std::vector<bool> there, backend_.exists(keys));
       auto at = there.begin();
       for (const std::size_t i : going_on) {
@@ -102,7 +105,7 @@ class Search {
         chains_[i].depth = first + static_cast<std::size_t>(std::find(at, next, false) - at);
         at = next;
       }
-      for (StateSlot& slot : slots_) {
+      for (Slot& slot : slots_) {
         if (*at++ && slot.block < chains_[slot.chain].depth) found.push_back(std::move(slot));
       }
       std::erase_if(going_on, [&](std::size_t i) { return chains_[i].depth < end; });
@@ -116,14 +119,67 @@ class Search {
       Chain& chain = chains_[i];
       if (!chain.can_be_cut || chain.depth == 0) continue;
       chain.n_tokens = chain.n_common = static_cast<std::int64_t>(chain.depth * kBlockTokens);
-      if (chain.depth * kBlockTokens < tokens_.size()) add_slots(i, chain.depth - 1);
+      if (chain.depth * kBlockTokens < tokens_.size()) add_states(i, chain.depth - 1, 0);
+    }
+    // The first slots of each place, and more where many of these are taken.
+    for (int first = 0; !slots_.empty() && first < kStateSlots; first += kCandidateSlots) {
+      std::map<std::pair<std::size_t, std::size_t>, int> n_taken;  // by chain and block
+      std::vector<std::string> keys;
+      for (const Slot& slot : slots_) keys.push_back(slot.key);
+      TQC_TRY(
+          reader_.read(keys, [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
+            TQC_TRY_ASSIGN(Snapshot snapshot, BlobReader::take_kind<Snapshot>(std::move(content)));
+            n_taken[{slots_[i].chain, slots_[i].block}] += 1;
+            return take_state(slots_[i], std::move(snapshot));
+          }));
+      slots_.clear();
+      for (const auto& [place, n] : n_taken) {
+        if (2 * n >= kCandidateSlots)
+          add_states(place.first, place.second, first + kCandidateSlots);
+      }
+    }
+    return {};
+  }
+
+  // Blocks behind the last one that exists of each chain, of which the first tokens are wanted.
+  Result<void> find_nexts() {
+    std::vector<Slot> slots;
+    for (std::size_t i = 0; i < chains_.size(); ++i) {
+      const Chain& chain = chains_[i];
+      const bool may_be_more = chain.depth * kBlockTokens < tokens_.size();
+      if (!finds_parts_ || !chain.can_be_cut || chain.depth == 0 || !may_be_more) continue;
+      for (std::string& key : next_slot_keys(chain.hashes[chain.depth - 1])) {
+        slots.push_back({i, chain.depth, std::move(key)});
+      }
     }
     std::vector<std::string> keys;
-    for (const StateSlot& slot : slots_) keys.push_back(slot.key);
+    for (const Slot& slot : slots) keys.push_back(slot.key);
+    std::vector<std::pair<const Slot*, Next>> found;
     TQC_TRY(reader_.read(keys, [&](std::size_t i, Content content, std::uint64_t) -> Result<void> {
-      TQC_TRY_ASSIGN(Snapshot snapshot, BlobReader::take_kind<Snapshot>(std::move(content)));
-      return take_state(slots_[i], std::move(snapshot));
+      TQC_TRY_ASSIGN(Next next, BlobReader::take_kind<Next>(std::move(content)));
+      found.emplace_back(&slots[i], std::move(next));
+      return {};
     }));
+    for (auto& [slot, next] : found) {
+      Chain& chain = chains_[slot->chain];
+      const std::size_t begin = chain.depth * kBlockTokens;
+      const auto rest = tokens_.subspan(begin);
+      const auto n_equal = std::ranges::mismatch(next.tokens, rest).in1 - next.tokens.begin();
+      const std::int64_t n_common = static_cast<std::int64_t>(begin) + n_equal;
+      if (n_common <= chain.n_common) continue;
+      // It may be gone, and what names it still there.
+      const Sha256 hash = hash_chain(chain.hashes[chain.depth - 1], next.tokens).front();
+      TQC_TRY_ASSIGN(const bool is_there,
+                     backend_.exists(block_key(hash, static_cast<std::int64_t>(chain.depth), 0)));
+      if (!is_there) continue;
+      chain.hashes.resize(chain.depth);
+      chain.hashes.push_back(hash);
+      chain.n_tokens = static_cast<std::int64_t>(begin + kBlockTokens);
+      chain.n_common = n_common;
+      chain.next = std::move(next.tokens);
+      chain.snapshot.reset();
+      chain.state_key.clear();
+    }
     return {};
   }
 
@@ -138,8 +194,8 @@ class Search {
     prefix.n_common = best->n_common;
     const Tokens tokens = tokens_.first(static_cast<std::size_t>(best->n_common));
     prefix.tokens.assign(tokens.begin(), tokens.end());
-    if (best->snapshot) {
-      const std::vector<std::int32_t>& tail = best->snapshot->tail;
+    if (best->snapshot || !best->next.empty()) {
+      const std::vector<std::int32_t>& tail = best->snapshot ? best->snapshot->tail : best->next;
       prefix.tokens.insert(prefix.tokens.end(), tail.end() - (best->n_tokens - best->n_common),
                            tail.end());
     }
@@ -155,13 +211,13 @@ class Search {
   }
 
  private:
-  void add_slots(std::size_t chain, std::size_t block) {
-    for (std::string& key : state_slot_keys(chains_[chain].hashes[block])) {
+  void add_states(std::size_t chain, std::size_t block, int first) {
+    for (std::string& key : state_slot_keys(chains_[chain].hashes[block], first)) {
       slots_.push_back({chain, block, std::move(key)});
     }
   }
 
-  Result<void> take_state(const StateSlot& slot, Snapshot snapshot) {
+  Result<void> take_state(const Slot& slot, Snapshot snapshot) {
     Chain& chain = chains_[slot.chain];
     const std::size_t begin = (slot.block + 1) * kBlockTokens;
     if (snapshot.n_tokens != static_cast<std::int64_t>(begin + snapshot.tail.size())) {
@@ -172,7 +228,7 @@ class Search {
     const auto n_equal = std::ranges::mismatch(snapshot.tail, rest).in1 - snapshot.tail.begin();
     const std::int64_t n_common = static_cast<std::int64_t>(begin) + n_equal;
     const bool is_whole = n_common == snapshot.n_tokens;
-    if (n_common <= chain.n_common || !(is_whole || (parts_of_tails_ && chain.can_be_cut))) {
+    if (n_common <= chain.n_common || !(is_whole || (finds_parts_ && chain.can_be_cut))) {
       return {};
     }
     chain.n_tokens = snapshot.n_tokens;
@@ -192,9 +248,9 @@ class Search {
   const cache::Identity& identity_;
   Sha256 namespace_;
   Tokens tokens_;
-  bool parts_of_tails_;
+  bool finds_parts_;
   std::vector<Chain> chains_;
-  std::vector<StateSlot> slots_;
+  std::vector<Slot> slots_;
 };
 
 // The maximum length of the prefix.
@@ -216,10 +272,11 @@ Result<Prefix> Library::find(const cache::Identity& identity, std::span<const st
                              const FindOptions& options) {
   const Tokens wanted = tokens.first(longest_wanted(tokens, options.max_tokens));
   if (wanted.size() < kBlockTokens) return Prefix{};
-  Search search(backend_, options_, identity, wanted, options.parts_of_tails);
+  Search search(backend_, options_, identity, wanted, options.finds_parts);
   TQC_TRY(search.find_chains(options));
   TQC_TRY(search.find_blocks());
   TQC_TRY(search.find_states());
+  TQC_TRY(search.find_nexts());
   return search.longest();
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -58,26 +57,16 @@ Error taken(std::string_view name) {
 // Puts everything of a prompt except its record.
 class PromptPutter {
  public:
-  // `prompt`: the reader of `source`. `likely_ends`: PutOptions.
-  PromptPutter(Backend& backend, const LibraryOptions& options, const cache::CacheReader& prompt,
-               const PutSource& source, bool is_named,
-               const std::vector<std::int64_t>& likely_ends = {})
+  PromptPutter(Backend& backend, const LibraryOptions& options, const PutSource& source,
+               bool is_named)
       : backend_(backend),
         options_(options),
-        prompt_(prompt),
         source_(source),
         manifest_(source.manifest()),
         is_named_(is_named),
         n_final_(static_cast<std::size_t>(final_blocks(manifest_.n_tokens()))),
         places_(place_sections(manifest_)),
-        stored_infos_(manifest_.sections) {
-    if (!can_be_cut(manifest_.layers)) return;
-    for (const std::int64_t n_tokens : likely_ends) {
-      // The last block has the snapshot of the whole prompt.
-      const std::int64_t block = final_blocks(std::max<std::int64_t>(n_tokens, 0));
-      if (block > 0) tail_blocks_.insert(static_cast<std::size_t>(block));
-    }
-  }
+        stored_infos_(manifest_.sections) {}
 
   // May be called again when the backend dropped blocks meanwhile.
   Result<void> put(const Progress& progress) {
@@ -131,7 +120,6 @@ class PromptPutter {
     };
     const auto take = [&](std::size_t block, std::size_t slot) -> Result<void> {
       const Tokens block_tokens = tokens.subspan(block * kBlockTokens, kBlockTokens);
-      if (tail_blocks_.contains(block)) TQC_TRY(put_as_tail(writer, block_tokens));
       if (existing[block]) {
         TQC_TRY(writer.skip_block(block_tokens, existing[block]->bytes));
         reuse_existing(places_.blocks[block], *existing[block]);
@@ -148,6 +136,7 @@ class PromptPutter {
                           .window_bytes = kWindowBytes},
                          options_.n_threads));
     TQC_TRY(writer.flush());
+    TQC_TRY(writer.put_nexts(final_tokens));
 
     // Snapshot: the tail, windows and arrays. Without a final block it has no slot, and only a
     // record needs it.
@@ -258,24 +247,6 @@ class PromptPutter {
     return {};
   }
 
-  // Puts a snapshot of the prompt up to the end of the next block.
-  Result<void> put_as_tail(ChainWriter& writer, Tokens block_tokens) const {
-    const std::int64_t n_tokens = (writer.n_blocks() + 1) * cache::kTokenBlock;
-    TQC_TRY_ASSIGN(const auto shorter, cache::first_tokens(cache::borrow(prompt_), n_tokens));
-    TQC_TRY_ASSIGN(const PutSource source, PutSource::open(*shorter));
-    std::vector<StoredSection> sections;
-    for (const std::size_t i : place_sections(source.manifest()).snapshot) {
-      TQC_TRY_ASSIGN(StoredSection section, source.section(i));
-      sections.push_back(std::move(section));
-    }
-    Snapshot snapshot;
-    snapshot.n_tokens = n_tokens;
-    snapshot.tail.assign(block_tokens.begin(), block_tokens.end());
-    snapshot.layers = bare_layers(source.manifest().layers);
-    TQC_TRY(writer.put_snapshot(snapshot, std::move(sections)));
-    return {};
-  }
-
   Result<std::vector<StoredSection>> read_sections(const SectionNumbers& numbers) const {
     std::vector<StoredSection> sections;
     for (const std::size_t i : numbers) {
@@ -311,14 +282,12 @@ class PromptPutter {
 
   Backend& backend_;
   const LibraryOptions& options_;
-  const cache::CacheReader& prompt_;
   const PutSource& source_;
   const format::Manifest& manifest_;
   bool is_named_;
   std::size_t n_final_;
   SectionPlaces places_;
-  SectionInfos stored_infos_;          // of the sections that the store has at the end
-  std::set<std::size_t> tail_blocks_;  // that are snapshots, too
+  SectionInfos stored_infos_;  // of the sections that the store has at the end
 
   std::vector<std::vector<std::string>> block_keys_;  // [block][part]
   std::string parameters_key_, snapshot_key_;
@@ -403,7 +372,7 @@ Result<void> put_checkpoints(const Target& target, const cache::CacheReader& pro
     }
     TQC_TRY_ASSIGN(const auto state, cache::at_checkpoint(cache::borrow(prompt), i));
     TQC_TRY_ASSIGN(const PutSource source, PutSource::open(*state));
-    PromptPutter putter(target.backend, target.options, *state, source, /*is_named=*/false);
+    PromptPutter putter(target.backend, target.options, source, /*is_named=*/false);
     TQC_TRY(putter.put({}));
     ++report.checkpoints;
     report.new_checkpoint_bytes += putter.report().new_bytes;
@@ -411,11 +380,9 @@ Result<void> put_checkpoints(const Target& target, const cache::CacheReader& pro
   return {};
 }
 
-Result<PutReport> put_prompt(const Target& target, const cache::CacheReader& prompt,
-                             const PutSource& source, std::string_view name,
+Result<PutReport> put_prompt(const Target& target, const PutSource& source, std::string_view name,
                              const Progress& progress, const PutOptions& options) {
-  PromptPutter putter(target.backend, target.options, prompt, source, !name.empty(),
-                      options.likely_ends);
+  PromptPutter putter(target.backend, target.options, source, !name.empty());
   if (name.empty()) {
     TQC_TRY(putter.put(progress));
     return putter.report();
@@ -461,7 +428,7 @@ Result<PutReport> Library::put(const cache::CacheReader& whole, std::string_view
   TQC_TRY(check_source(source.manifest()));
   TQC_TRY(check_name(name));
   const Target target{backend_, options_};
-  TQC_TRY_ASSIGN(PutReport report, put_prompt(target, prompt, source, name, progress, options));
+  TQC_TRY_ASSIGN(PutReport report, put_prompt(target, source, name, progress, options));
   TQC_TRY(put_checkpoints(target, prompt, report));
   return report;
 }

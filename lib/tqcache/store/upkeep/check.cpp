@@ -354,6 +354,7 @@ class Checker {
       case BlobKind::kBlock:
         return !has_part(item, 0) || cut_off_.contains(item.name);
       case BlobKind::kState:
+      case BlobKind::kNext:
         return !inventory_.find_block(parse_key(item.name)->hash);
       case BlobKind::kData:
         return options_.read_data && !named_data_.contains(item.name);

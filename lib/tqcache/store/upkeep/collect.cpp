@@ -44,6 +44,7 @@ constexpr std::int64_t kUnfindable = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kDepthOfUsage = kUnfindable - 1;
 constexpr std::int64_t kDepthOfState = kUnfindable - 2;
 constexpr std::int64_t kDepthOfData = kUnfindable - 3;
+constexpr std::int64_t kDepthOfNext = kUnfindable - 4;
 constexpr std::int64_t kDepthOfParameters = -1;
 
 struct Rank {
@@ -91,6 +92,8 @@ class Planner {
         return has_part(item, 0) ? item.index : kUnfindable;
       case BlobKind::kState:
         return inventory_.find_block(parse_key(item.name)->hash) ? kDepthOfState : kUnfindable;
+      case BlobKind::kNext:
+        return block_before(item) ? kDepthOfNext : kUnfindable;
       case BlobKind::kData:
         return kDepthOfData;
       case BlobKind::kUsage:
@@ -102,11 +105,31 @@ class Planner {
     return kDepthOfParameters;
   }
 
+  // The block behind which stands what this names.
+  std::optional<std::uint32_t> block_before(const InventoryItem& next) const {
+    return inventory_.find_block(parse_key(next.name)->hash);
+  }
+
+  // It stays as long as the block that it stands behind, and is as old.
+  bool is_needed(std::uint32_t i) const {
+    if (inventory_.item(i).kind != BlobKind::kNext) return n_needing_[i] > 0;
+    const auto block = block_before(inventory_.item(i));
+    return block && n_needing_[*block] > 0;
+  }
+
   void rank_all() {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const InventoryItem& item = inventory_.item(i);
-      const Seconds order = options_.order_by ? options_.order_by(item.name, item.idle) : item.idle;
-      ranks_[i] = {item.idle, order, depth_of(item)};
+      const InventoryItem* used = &item;
+      if (item.kind == BlobKind::kNext) {
+        if (const auto block = block_before(item)) {
+          used = &inventory_.item(*block);
+          nexts_.emplace(*block, static_cast<std::uint32_t>(i));
+        }
+      }
+      const Seconds order =
+          options_.order_by ? options_.order_by(used->name, used->idle) : used->idle;
+      ranks_[i] = {used->idle, order, depth_of(item)};
     }
   }
 
@@ -139,7 +162,7 @@ class Planner {
   // Removes as many of these as necessary, in their order.
   void remove_unneeded(std::vector<std::uint32_t> items) {
     std::erase_if(items, [&](std::uint32_t i) {
-      return n_needing_[i] > 0 || gone_[i] || in_grace(ranks_[i].idle);
+      return is_needed(i) || gone_[i] || in_grace(ranks_[i].idle);
     });
     std::ranges::stable_sort(
         items, [&](std::uint32_t a, std::uint32_t b) { return ranks_[a].goes_before(ranks_[b]); });
@@ -163,17 +186,22 @@ class Planner {
       if (!above_limit()) return;
       if (gone_[prompts_[i].record] || in_grace(idle_of(i))) continue;
       drop(i);
-      remove_unneeded(prompts_[i].needs);
+      std::vector<std::uint32_t> items = prompts_[i].needs;
+      for (const std::uint32_t item : prompts_[i].needs) {
+        const auto nexts = nexts_.equal_range(item);
+        for (auto next = nexts.first; next != nexts.second; ++next) items.push_back(next->second);
+      }
+      remove_unneeded(std::move(items));
     }
   }
 
   void count_what_stays() {
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    for (std::uint32_t i = 0; i < ranks_.size(); ++i) {
       if (gone_[i]) continue;
       const InventoryItem& item = inventory_.item(i);
-      const bool is_needed = item.kind == BlobKind::kRecord || n_needing_[i] > 0;
-      if (is_needed) plan_.bytes_needed += item.bytes;
-      if (!is_needed && in_grace(ranks_[i].idle)) plan_.bytes_in_grace += item.bytes;
+      const bool stays = item.kind == BlobKind::kRecord || is_needed(i);
+      if (stays) plan_.bytes_needed += item.bytes;
+      if (!stays && in_grace(ranks_[i].idle)) plan_.bytes_in_grace += item.bytes;
     }
   }
 
@@ -183,6 +211,7 @@ class Planner {
   std::vector<Rank> ranks_;               // by item
   std::vector<std::uint32_t> n_needing_;  // number of named prompts, by item
   std::vector<bool> gone_;
+  std::multimap<std::uint32_t, std::uint32_t> nexts_;  // by the block that they stand behind
   CollectPlan plan_;
 };
 

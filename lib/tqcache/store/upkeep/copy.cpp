@@ -204,10 +204,10 @@ void BlobCopier::count_existing(std::uint64_t bytes) {
 // Number of records and snapshots in memory at a time.
 constexpr std::size_t kAtOnce = 8;
 
-std::vector<std::string> slots_of(const std::string& key) {
+std::vector<std::string> slots_of(const std::string& key, int first) {
   std::vector<std::string> keys;
-  for (int slot = 0; slot < kCandidateSlots; ++slot) {
-    keys.push_back(key.substr(0, key.rfind('/') + 1) + std::to_string(slot));
+  for (int i = 0; i < kCandidateSlots; ++i) {
+    keys.push_back(key.substr(0, key.rfind('/') + 1) + std::to_string(first + i));
   }
   return keys;
 }
@@ -244,6 +244,9 @@ class Copier {
                            [&](const std::string& key, const Snapshot& snapshot) {
                              return copy_state(key, snapshot);
                            }));
+    TQC_TRY(
+        each<Next>(inventory.names(BlobKind::kNext), true,
+                   [&](const std::string& key, const Next& next) { return copy_next(key, next); }));
     return copy_prompts(inventory.names(BlobKind::kRecord), true);
   }
 
@@ -282,9 +285,12 @@ class Copier {
   template <class Kind>
   Result<bool> place(const std::string& key, const Kind& content,
                      const std::function<bool(const Kind&)>& is_wanted) {
-    TQC_TRY_ASSIGN(
-        std::optional<CandidateSlot> slot,
-        find_or_take_slot<Kind>(to_, reader_, slots_of(key), is_wanted, Content(content)));
+    constexpr int kSlots = std::is_same_v<Kind, Snapshot> ? kStateSlots : kCandidateSlots;
+    std::optional<CandidateSlot> slot;
+    for (int first = 0; !slot && first < kSlots; first += kCandidateSlots) {
+      TQC_TRY_ASSIGN(slot, find_or_take_slot<Kind>(to_, reader_, slots_of(key, first), is_wanted,
+                                                   Content(content)));
+    }
     if constexpr (std::is_same_v<Kind, Parameters>) {
       // As in a put: only records find it there.
       if (!slot) {
@@ -294,6 +300,7 @@ class Copier {
                                                      is_wanted, Content(content)));
       }
     }
+    if (!slot && std::is_same_v<Kind, Next>) return false;  // as in a put
     if (!slot) {
       blobs_.fail(key, "other content takes all slots there");
       return false;
@@ -381,7 +388,22 @@ class Copier {
     }
     keys.push_back(placed_[record.parameters_key]);
     TQC_TRY(blobs_.flush());
+    for (std::size_t i = 1; i < record.chain.size(); ++i) {
+      const Sha256 &before = record.chain[i - 1], &block = record.chain[i];
+      TQC_TRY(each<Next>(next_slot_keys(before), true,
+                         [&](const std::string& key, const Next& next) -> Result<void> {
+                           const bool is_it = hash_chain(before, next.tokens).front() == block;
+                           return is_it ? copy_next(key, next) : Result<void>();
+                         }));
+    }
     return all_there(keys);
+  }
+
+  // Where 16 others are known, this one is left out, as in a put.
+  Result<void> copy_next(const std::string& key, const Next& next) {
+    if (placed_.contains(key)) return {};
+    TQC_TRY(place<Next>(key, next, [&](const Next& other) { return other.tokens == next.tokens; }));
+    return {};
   }
 
   // Copies the content of a slot, unless already done.

@@ -209,6 +209,11 @@ void add_prompts(const Inventory& inventory, const std::vector<NamedPrompt>& pro
   for (std::size_t i = 0; i < is_needed.size(); ++i) {
     const InventoryItem& item = inventory.item(i);
     if (item.kind == BlobKind::kUsage) continue;
+    if (item.kind == BlobKind::kNext) {  // belongs to the block before
+      const auto block = inventory.find_block(parse_key(item.name)->hash);
+      if (!block || !is_needed[*block]) stats.bytes_unneeded += item.bytes;
+      continue;
+    }
     (is_needed[i] ? stats.bytes_needed : stats.bytes_unneeded) += item.bytes;
   }
 }
