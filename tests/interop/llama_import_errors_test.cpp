@@ -190,13 +190,6 @@ TEST(LlamaImport, RefusesFewerLayersOfStateThanTheModelHas) {
   }
 }
 
-TEST(LlamaImport, RefusesModelsWhoseKeysAndValuesDiffer) {
-  LlamaGeometry model = plain_model();
-  model.layers[1].v_head_dim = 16;
-  EXPECT_TRUE(
-      is_refused(import_spec(model, plain_spec(model, 3)), ErrorCode::kUnsupported, "layer 1"));
-}
-
 TEST(LlamaImport, RefusesModelsBeyondTheLimits) {
   const Bytes file = write_state(plain_model(), plain_spec(plain_model(), 3));
   LlamaGeometry model = plain_model();
