@@ -49,7 +49,7 @@ TEST(LlamaImport, ReadsEveryLayout) {
 TEST(LlamaImport, ReadsKeysAndValuesOfDifferentSizes) {
   LlamaGeometry plain = plain_model(), windows = window_model();
   plain.layers[1].v_head_dim = 16;
-  for (LlamaLayer& layer : windows.layers) layer.k_head_dim = 48;
+  for (interop::LlamaLayer& layer : windows.layers) layer.k_head_dim = 48;
   for (const LlamaGeometry& model : {plain, windows}) {
     for (const StateSpec& spec : all_layouts(model, 300)) expect_imported(model, spec);
     StateSpec transposed = plain_spec(model, 300);

@@ -117,7 +117,7 @@ TEST(MlxImport, ReadsLatents) {
       file.infos({0, 10, 300, 10});
     }
     const interop::ForeignCache cache = must_import(file);
-    const auto description = must(interop::reader_of(cache))->description();
+    const cache::CacheDesc description = test::must(interop::reader_of(cache))->description();
     const cache::AttentionDesc& latent = std::get<cache::AttentionDesc>(description.layers[0]);
     EXPECT_EQ(latent.shape, (cache::HeadShape{1, 512}));
     EXPECT_EQ(latent.value_shape(), (cache::HeadShape{1, 64}));
@@ -247,8 +247,12 @@ TEST(MlxImport, RefusesGroupsOfAnotherForm) {
       "mlx-lm or mlx-swift-lm that is known writes");
   MlxBuilder uneven(MlxLayout::kMetaState);
   add_groups(uneven.layer("QuantizedKVCache"), "0", 4, 64, {2, 128}, 5);
-  add_groups(uneven, "1", 4, 64, {2, 64}, 5).infos({5, 64, 4});
-  expect_refused(uneven, ErrorCode::kUnsupported, "layer 0: keys 2 x 5 x 2, but values 2 x 5 x 1");
+  add_groups(uneven, "1", 4, 64, {1, 128}, 5).infos({5, 64, 4});
+  expect_refused(uneven, ErrorCode::kCorrupt, "layer 0: keys 2 x 5 x 2, but values 1 x 5 x 2");
+  MlxBuilder latent(MlxLayout::kMetaState);
+  add_groups(latent.layer("QuantizedKVCache"), "0", 4, 64, {1, 128}, 5);
+  add_groups(latent, "1", 4, 64, {1, 64}, 5).infos({5, 64, 4});
+  EXPECT_EQ(std::get<ForeignAttention>(must_import(latent).layers[0]).value_dim, 64);
 }
 
 // --- windows
