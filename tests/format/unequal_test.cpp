@@ -44,9 +44,9 @@ TEST(UnequalFile, NamesTheKindsThatOlderReadersRefuse) {
   const CacheFileInfo info = info_of(file_of(latents(300)));
   std::vector<std::string_view> types;
   for (const cache::LayerDesc& layer : info.layers) types.push_back(format::type_name(layer));
-  EXPECT_EQ(types, (std::vector<std::string_view>{
-                       "tqcache.attention.v2", "tqcache.attention.v2", "tqcache.attention.v2",
-                       "tqcache.rotating.v3", "tqcache.rotating.v4", "tqcache.attention.v1"}));
+  EXPECT_EQ(types, (std::vector<std::string_view>{"tqcache.attention.v2", "tqcache.attention.v2",
+                                                  "tqcache.attention.v2", "tqcache.rotating.v3",
+                                                  "tqcache.rotating.v4", "tqcache.attention.v1"}));
   EXPECT_EQ(cache::attention_of(info.layers[0])->value_shape(), (cache::HeadShape{1, 64}));
 }
 
@@ -55,8 +55,8 @@ TEST(UnequalFile, IsOfNoOtherKind) {
       file_of(CacheBuilder(3).unequal({1, 8}, 4, Dtype::kF16, 16, Dtype::kF16, 16).build());
   expect_refused(change_text(latent, "tqcache.attention.v2", "tqcache.attention.v1"),
                  ErrorCode::kCorrupt, "layer 0: values of a size of another kind");
-  expect_refused(change_text(file_of(CacheBuilder(3).dense({1, 8}).build()),
-                             "tqcache.attention.v1", "tqcache.attention.v2"),
+  expect_refused(change_text(file_of(CacheBuilder(3).dense({1, 8}).build()), "tqcache.attention.v1",
+                             "tqcache.attention.v2"),
                  ErrorCode::kCorrupt, "layer 0: values of a size of another kind");
   const Bytes window = file_of(CacheBuilder(9).rotating({{1, 8}, 4, 0, 6}).build());
   expect_refused(change_text(window, "tqcache.rotating.v3", "tqcache.rotating.v1"),

@@ -130,8 +130,7 @@ class GoldenBuilder {
                    codec::BlockOrder order, const cache::KvTables& tables) {
     if (plan.dense) return;
     const bool is_keys = order == codec::BlockOrder::kKeys;
-    const cache::HeadShape shape =
-        is_keys ? layer.attention.shape : layer.attention.value_shape();
+    const cache::HeadShape shape = is_keys ? layer.attention.shape : layer.attention.value_shape();
     const std::int64_t n_tokens = cache_.n_tokens();
     const std::int64_t begin = cache::window_begin(layer.window, n_tokens);
     auto dense = std::get<cache::DenseSide>(std::move(side));

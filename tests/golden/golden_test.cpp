@@ -181,8 +181,8 @@ TEST_P(Golden, DecodesTheSameOnEveryKindOfCpu) {
           side == &attention->k ? attention->shape : attention->value_shape();
       const std::vector<float> expected = decoded_by(scalar, *turbo, shape);
       for (const codec::Kernels* kernels : codec::all_kernels()) {
-        EXPECT_TRUE(std::ranges::equal(
-            object_bytes(expected), object_bytes(decoded_by(*kernels, *turbo, shape))))
+        EXPECT_TRUE(std::ranges::equal(object_bytes(expected),
+                                       object_bytes(decoded_by(*kernels, *turbo, shape))))
             << kernels->name;
       }
     }

@@ -251,7 +251,8 @@ TEST(Hf, KeysAndValuesMayHaveDifferentSizes) {
 
 // Recurrent state beside attention: Falcon-H1. The cache has two layers for each.
 TEST(Hf, HybridLayersAreTwoAndGoBackAsOne) {
-  cache::Cache cache = CacheBuilder(300).dense({2, 32}).rotating({{2, 32}, 63, 0}).dense({1, 8}).build();
+  cache::Cache cache =
+      CacheBuilder(300).dense({2, 32}).rotating({{2, 32}, 63, 0}).dense({1, 8}).build();
   cache::StateLayer states;
   states.arrays.push_back(state("conv_states.0", Dtype::kBF16, {1, 5, 3}));
   states.arrays.push_back(state("recurrent_states.0", Dtype::kF32, {1, 2, 3, 4}));
@@ -276,8 +277,8 @@ TEST(Hf, HybridLayersAreTwoAndGoBackAsOne) {
 TEST(Hf, ALayoutOfOtherLayersIsNotWritten) {
   cache::Cache cache = hybrid_cache();
   cache.identity.source_format = "transformers";
-  for (const char* layout : {"hybrid*3", "hybrid,hybrid,dummy", "full_attention*5,hybrid", "hybrid*0",
-                             "*3", "hybrid*99999999", "full_attention*4"}) {
+  for (const char* layout : {"hybrid*3", "hybrid,hybrid,dummy", "full_attention*5,hybrid",
+                             "hybrid*0", "*3", "hybrid*99999999", "full_attention*4"}) {
     cache.identity.source_layout = layout;
     EXPECT_EQ(try_export(cache).error().code, ErrorCode::kCorrupt) << layout;
   }
@@ -314,9 +315,9 @@ TEST(Hf, NumbersOfEightBitsAreReadExactly) {
     if (exponent == 15 && fraction == 7) {
       EXPECT_TRUE(std::isnan(e4m3));
     } else {
-      const float magnitude =
-          exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
-                        : std::ldexp(static_cast<float>(8 + fraction), static_cast<int>(exponent) - 10);
+      const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
+                                            : std::ldexp(static_cast<float>(8 + fraction),
+                                                         static_cast<int>(exponent) - 10);
       EXPECT_EQ(e4m3, bits < 128 ? magnitude : -magnitude) << bits;
     }
     const unsigned wide = bits >> 2 & 31, two = bits & 3;

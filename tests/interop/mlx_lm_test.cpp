@@ -108,9 +108,13 @@ TEST(MlxImport, RefusesLayersThatDisagree) {
 TEST(MlxImport, ReadsLatents) {
   for (const MlxLayout layout : {MlxLayout::kMetaState, MlxLayout::kScalars}) {
     MlxBuilder file(layout);
-    file.layer("KVCache").rows("0", {1, 512}, positions(300), 0).rows("1", {1, 64}, positions(300), 1);
+    file.layer("KVCache")
+        .rows("0", {1, 512}, positions(300), 0)
+        .rows("1", {1, 64}, positions(300), 1);
     file.has_scalars() ? file.number("2", 300) : file.no_info();
-    file.layer("RotatingKVCache").rows("0", {2, 6}, positions(290, 300)).rows("1", {2, 4}, positions(290, 300), 1);
+    file.layer("RotatingKVCache")
+        .rows("0", {2, 6}, positions(290, 300))
+        .rows("1", {2, 4}, positions(290, 300), 1);
     if (file.has_scalars()) {
       file.number("2", 300).number("3", 0).number("4", 10).number("5", 10);
     } else {

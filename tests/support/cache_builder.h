@@ -192,8 +192,7 @@ class CacheBuilder {
     cache::Side k = side(shape, key_dtype, plan_of_bits(key_bits), codec::BlockOrder::kKeys);
     cache::Side v =
         side(of_values, value_dtype, plan_of_bits(value_bits), codec::BlockOrder::kValues);
-    cache_.layers.emplace_back(
-        cache::AttentionLayer{shape, std::move(k), std::move(v), value_dim});
+    cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(k), std::move(v), value_dim});
     return *this;
   }
   // A convolution state [3, 20] of bf16 and a recurrent state [2, 5, 7] of f32.
@@ -209,8 +208,7 @@ class CacheBuilder {
   CacheBuilder& rotating(const TestWindow& window, Dtype keys = Dtype::kF16,
                          Dtype values = Dtype::kF16) {
     const std::int64_t n = cache_.n_tokens();
-    const cache::NamedArray k =
-        array(std::string(cache::kWindowKeys), keys, window.array_shape(n));
+    const cache::NamedArray k = array(std::string(cache::kWindowKeys), keys, window.array_shape(n));
     const cache::NamedArray v =
         array(std::string(cache::kWindowValues), values, window.value_array_shape(n));
     cache_.layers.emplace_back(window_layer(window, k, v, cache_.n_tokens()));

@@ -119,8 +119,8 @@ std::string heads_text(const cache::AttentionDesc& attention) {
 }
 
 std::string attention_text(std::string_view kind, const cache::AttentionDesc& attention) {
-  return fmt::format("{}, {}: k {}, v {}", kind, heads_text(attention),
-                     tensor_text(attention.k), tensor_text(attention.v));
+  return fmt::format("{}, {}: k {}, v {}", kind, heads_text(attention), tensor_text(attention.k),
+                     tensor_text(attention.v));
 }
 
 std::string arrays_text(const std::vector<cache::ArrayDesc>& arrays) {

@@ -181,10 +181,10 @@ std::string line(std::string_view label, std::string_view value) {
 
 std::string record_text(const OpenStore& store, const store::PromptRecord& record) {
   return line("name", record.name) + line("store", store.name()) +
-         line("model", fmt::format("{} ({}){}", record.model_name, record.architecture,
-                                   record.standing == cache::Standing::kUnchecked
-                                       ? ", stated, not checked"
-                                       : "")) +
+         line("model",
+              fmt::format(
+                  "{} ({}){}", record.model_name, record.architecture,
+                  record.standing == cache::Standing::kUnchecked ? ", stated, not checked" : "")) +
          line("content", "sha256 " + to_hex(record.snapshot.content_name)) +
          line("tokens", grouped(n_tokens_of(record))) +
          line("blocks", grouped(record.chain.size())) + line("bytes", grouped(record.bytes)) +

@@ -408,9 +408,9 @@ class Library {
   //
   // Progress: blocks.
   // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin, a
-  //           context shift, an unchecked cache without a name); kInvalidArgument (no tokens; a name
-  //           of more than 512 bytes, or one that is in use for another prompt); kTooLarge if the
-  //           backend drops blocks as they are put.
+  //           context shift, an unchecked cache without a name); kInvalidArgument (no tokens; a
+  //           name of more than 512 bytes, or one that is in use for another prompt); kTooLarge if
+  //           the backend drops blocks as they are put.
   Result<PutReport> put(const cache::CacheReader& prompt, std::string_view name,
                         const Progress& progress = {}, const PutOptions& options = {});
   // options.keys decrypt the file.

@@ -91,7 +91,8 @@ Result<void> validate_shape(HeadShape shape) {
 Result<void> validate_shapes(HeadShape shape, std::int64_t value_dim) {
   TQC_TRY(validate_shape(shape));
   if (value_dim == 0) return {};
-  if (value_dim == shape.head_dim) return corrupt("values of a size of their own, that of the keys");
+  if (value_dim == shape.head_dim)
+    return corrupt("values of a size of their own, that of the keys");
   return validate_shape({shape.n_kv_heads, value_dim});
 }
 

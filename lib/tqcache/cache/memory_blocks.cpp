@@ -117,9 +117,8 @@ class RoomMaker {
   Result<AttentionLayer> make(const AttentionDesc& layer, std::size_t index) {
     TQC_TRY_ASSIGN(Side k,
                    make(layer.shape, layer.k, codec::BlockOrder::kKeys, n_packed_[index][0]));
-    TQC_TRY_ASSIGN(Side v,
-                   make(layer.value_shape(), layer.v, codec::BlockOrder::kValues,
-                        n_packed_[index][1]));
+    TQC_TRY_ASSIGN(Side v, make(layer.value_shape(), layer.v, codec::BlockOrder::kValues,
+                                n_packed_[index][1]));
     return AttentionLayer{layer.shape, std::move(k), std::move(v), layer.value_dim};
   }
 

@@ -65,8 +65,8 @@ class Quantized : public CacheReader {
         if (!codec) continue;
         const TensorDesc& tensor = tensor_of(layer_of(i), kind);
         if (tensor.quant) {
-          TQC_TRY_ASSIGN(codec,
-                         KvCodec::make(tensor, shape_of(i, kind), order_of(kind), conversion.tables));
+          TQC_TRY_ASSIGN(
+              codec, KvCodec::make(tensor, shape_of(i, kind), order_of(kind), conversion.tables));
         }
         if (codec->is_fixed()) continue;
         tensors.push_back({i, kind, fit_blocks(conversion.fit, n_tokens(), begin_of(i))});
@@ -237,8 +237,8 @@ class Quantized : public CacheReader {
         const std::int64_t n_valid = tokens_in_block(n_tokens(), block);
         if (!codec || n_valid < kTokenBlock) {
           AlignedBytes rows;
-          const ByteView valid = first_rows(dense.blocks[to_size(block)], shape_of(layer, kind), dtype,
-                                            kTokenBlock, n_valid, rows);
+          const ByteView valid = first_rows(dense.blocks[to_size(block)], shape_of(layer, kind),
+                                            dtype, kTokenBlock, n_valid, rows);
           if (rows.empty()) rows.assign(valid.begin(), valid.end());
           bytes = SharedBytes(std::move(rows));
           continue;

@@ -175,7 +175,8 @@ class FirstTokens : public CacheReader {
     TQC_TRY_ASSIGN(const SharedBytes whole, source_->share(block));
     const LayerDesc& layer = description_.layers[to_size(in_source.layer)];
     first_rows(whole.view(), shape_of(layer, in_source.side),
-               tensor_of(layer, in_source.side).dtype, tokens_in_block(source_->n_tokens(), in_source.block), n_kept_, raw);
+               tensor_of(layer, in_source.side).dtype,
+               tokens_in_block(source_->n_tokens(), in_source.block), n_kept_, raw);
     return {};
   }
 

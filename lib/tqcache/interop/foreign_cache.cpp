@@ -45,8 +45,10 @@ Result<LayerDesc> describe(const ForeignWindow& layer, std::int64_t n_tokens) {
   LayerDesc described = cache::WindowDesc{
       {layer.shape, {layer.k.dtype, {}}, {layer.v.dtype, {}}, layer.value_dim}, layer.window};
   const std::vector<cache::ArrayDesc> expected = cache::arrays_of(described, n_tokens);
-  if (layer.k.shape != expected[0].shape) return corrupt(layer.k.name + ": not of the window's shape");
-  if (layer.v.shape != expected[1].shape) return corrupt(layer.v.name + ": not of the window's shape");
+  if (layer.k.shape != expected[0].shape)
+    return corrupt(layer.k.name + ": not of the window's shape");
+  if (layer.v.shape != expected[1].shape)
+    return corrupt(layer.v.name + ": not of the window's shape");
   return described;
 }
 

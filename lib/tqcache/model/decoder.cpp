@@ -306,16 +306,15 @@ struct LayerShape {
 template <class Attention, class Window, class State, class Layer>
 LayerShape shape_of_any(const Layer& layer) {
   using Kind = LayerShape::Kind;
-  return std::visit(
-      Overload{[](const Attention& full) {
-                 return LayerShape{Kind::kFull, full.shape, full.value_dim, {}};
-               },
-               [](const Window& window) {
-                 return LayerShape{Kind::kWindow, window.attention.shape, window.attention.value_dim,
-                                   window.window};
-               },
-               [](const State&) { return LayerShape{}; }},
-      layer);
+  return std::visit(Overload{[](const Attention& full) {
+                               return LayerShape{Kind::kFull, full.shape, full.value_dim, {}};
+                             },
+                             [](const Window& window) {
+                               return LayerShape{Kind::kWindow, window.attention.shape,
+                                                 window.attention.value_dim, window.window};
+                             },
+                             [](const State&) { return LayerShape{}; }},
+                    layer);
 }
 
 LayerShape shape_of(const cache::Layer& layer) {

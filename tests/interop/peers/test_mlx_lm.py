@@ -264,13 +264,16 @@ class Shapes(RoundTrips):
                 np.testing.assert_equal(*same)
                 rows = [peer.logits_along(tiny, peer.load_cache(path), [5, 9, 11])
                         for path in (before, after)]
-                np.testing.assert_array_equal(*rows)
+                # A ring comes back in the order of positions, and a sum over it in another order.
+                has_rings = any(type(layer).__name__ == "RotatingKVCache"
+                                for layer in peer.load_cache(before))
+                np.testing.assert_allclose(*rows, rtol=0, atol=1e-4 if has_rings else 0)
 
     @NEWEST_OR_LONG
     def test_latents_are_quantized_by_their_own_sizes(self):
         tiny = mlx_shapes.make("deepseek_v3")
         before = self.saved("before", peer.prefill(tiny, self.IDS))
-        tqkv = self.convert(before, "packed.tqkv", "--preset", "turbo4")
+        tqkv = self.convert(before, "packed.tqkv")
         self.tqcache("verify", tqkv)
         layers = json.loads(self.tqcache("info", tqkv, "--json"))["layers"]
         self.assertEqual([(layer["head_dim"], layer["value_dim"]) for layer in layers], [(48, 16)])

@@ -227,8 +227,7 @@ class HfReader {
   }
 
   ForeignTensor foreign_side(const SidePlace& side) const {
-    return {side.dtype,
-            rows_of(side.values, side.shape, n_tokens, dtype_size(side.dtype))};
+    return {side.dtype, rows_of(side.values, side.shape, n_tokens, dtype_size(side.dtype))};
   }
 
   ForeignArray foreign_array(std::string name, Dtype dtype, std::vector<std::uint64_t> shape,
@@ -239,9 +238,8 @@ class HfReader {
 
   Result<ForeignLayer> read_full(const std::string& prefix) {
     TQC_TRY_ASSIGN(const BothSides sides, read_both(prefix, n_tokens));
-    return ForeignLayer(
-        ForeignAttention{sides.k.shape, foreign_side(sides.k), foreign_side(sides.v),
-                                         sides.value_dim});
+    return ForeignLayer(ForeignAttention{sides.k.shape, foreign_side(sides.k),
+                                         foreign_side(sides.v), sides.value_dim});
   }
 
   Result<ForeignLayer> read_sliding(const std::string& prefix, std::int64_t n_kept) {

@@ -150,9 +150,9 @@ class Import {
       if (!whole) {
         TQC_TRY_ASSIGN(whole, order_of(section, 0, imported_.cache.n_tokens));
       }
-      imported_.cache.layers[layer] = ForeignAttention{
-          shape_of(layer, true), side_of(section, i, true, whole),
-          side_of(section, i, false, whole), value_dim_of(layer)};
+      imported_.cache.layers[layer] =
+          ForeignAttention{shape_of(layer, true), side_of(section, i, true, whole),
+                           side_of(section, i, false, whole), value_dim_of(layer)};
     }
     return {};
   }

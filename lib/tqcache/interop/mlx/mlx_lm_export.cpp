@@ -91,15 +91,14 @@ Result<void> check_groups(const AttentionDesc& layer, const MlxLmExport& options
 }
 
 Result<void> check_layer(const LayerDesc& layer, const MlxLmExport& options) {
-  return std::visit(Overload{[&](const AttentionDesc& attention) {
-                               return check_groups(attention, options);
-                             },
-                             [](const cache::WindowDesc&) -> Result<void> { return {}; },
-                             [](const cache::StateDesc& state) -> Result<void> {
-                               if (!state.arrays.empty()) return {};
-                               return invalid("without arrays: mlx-lm has no such cache");
-                             }},
-                    layer);
+  return std::visit(
+      Overload{[&](const AttentionDesc& attention) { return check_groups(attention, options); },
+               [](const cache::WindowDesc&) -> Result<void> { return {}; },
+               [](const cache::StateDesc& state) -> Result<void> {
+                 if (!state.arrays.empty()) return {};
+                 return invalid("without arrays: mlx-lm has no such cache");
+               }},
+      layer);
 }
 
 Result<void> check_form(const MlxLmExport& options) {

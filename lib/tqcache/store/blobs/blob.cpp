@@ -159,8 +159,7 @@ Sha256 hash_parameters(const Parameters& parameters) {
   const ByteView fields[] = {as_bytes(kParametersDomain), content};
   if (parameters.identity.standing == cache::Standing::kNone) return hash_fields(fields);
   const auto standing = static_cast<std::byte>(parameters.identity.standing);
-  const ByteView with_standing[] = {as_bytes(kParametersDomain2), content,
-                                    ByteView(&standing, 1)};
+  const ByteView with_standing[] = {as_bytes(kParametersDomain2), content, ByteView(&standing, 1)};
   return hash_fields(with_standing);
 }
 
