@@ -58,6 +58,22 @@ TEST(LlamaImport, ReadsKeysAndValuesOfDifferentSizes) {
   }
 }
 
+// Cells of a ring are where they were written, and not in the order of positions.
+TEST(LlamaImport, ReadsRingsOutOfOrder) {
+  for (const LlamaGeometry& model : {plain_model(), window_model()}) {
+    for (StateSpec spec : all_layouts(model, 40)) {
+      std::ranges::rotate(spec.positions, spec.positions.begin() + 13);
+      std::ranges::rotate(spec.window_positions, spec.window_positions.begin() + 3);
+      expect_imported(model, spec);
+      std::ranges::reverse(spec.positions);
+      std::ranges::reverse(spec.window_positions);
+      expect_imported(model, spec);
+      spec.transposed = true;
+      expect_imported(model, spec);
+    }
+  }
+}
+
 TEST(LlamaImport, SaysWhichLayoutItFound) {
   for (const LlamaGeometry& model : {plain_model(), window_model()}) {
     for (const StateSpec& spec : all_layouts(model, 3)) {

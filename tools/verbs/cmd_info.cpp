@@ -109,11 +109,12 @@ Result<void> show_foreign(const Console& console, const std::string& name,
   return show(console, view, json);
 }
 
-// A file that tqcache does not read: which program wrote it, and what to do instead.
+// A file that tqcache does not read: which program wrote it, and what to do instead. The refusal may
+// say more: what a pickle would run, and in which layer a class is.
 Result<void> show_named(const Console& console, const std::string& name, const ByteSource& file,
-                        const interop::NamedFile& named, Json& json) {
+                        const interop::NamedFile& named, const Error& refusal, Json& json) {
   const std::string version = named.version.empty() ? "" : ", version " + named.version;
-  const ForeignView view{name,
+  ForeignView view{name,
                          "file of another program",
                          file.size(),
                          {{"written by", named.program + version},
@@ -123,6 +124,7 @@ Result<void> show_named(const Console& console, const std::string& name, const B
                          {},
                          {named.advice},
                          {}};
+  if (refusal.message != named.words()) view.notes.push_back(refusal.message);
   return show(console, view, json);
 }
 
@@ -153,7 +155,7 @@ Result<void> describe(const Console& console, const InfoFlags& flags, Json& json
   Result<void> shown = describe_any(console, flags, name, source, json);
   if (shown || shown.error().code != ErrorCode::kUnsupported) return shown;
   TQC_TRY_ASSIGN(const auto named, in_file(name, interop::name_file(*source)));
-  return named ? show_named(console, name, *source, *named, json) : shown;
+  return named ? show_named(console, name, *source, *named, shown.error(), json) : shown;
 }
 
 Result<ExitCode> run(const Console& console, InfoFlags& flags) {
