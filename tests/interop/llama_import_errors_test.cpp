@@ -419,8 +419,8 @@ TEST(LlamaImport, RefusesRotationsOfAnotherLayersHeads) {
             "layer 1 k: rotated in runs of 128 components, expected runs of 64");
 }
 
-// Pull requests of llama.cpp wrap tokens and state as payloads of bytes, each behind its type and its
-// size, under the numbers of versions that are read: no layout fits such a file by accident.
+// Pull requests of llama.cpp wrap tokens and state as payloads of bytes, each behind its type and
+// its size, under the numbers of versions that are read: no layout fits such a file by accident.
 TEST(LlamaImport, RefusesPayloadsOfBytes) {
   for (const std::uint32_t version : {2U, 3U, 4U}) {
     for (const std::uint64_t n_bytes : {0U, 8U, 64U, 4096U}) {
