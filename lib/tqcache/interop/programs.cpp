@@ -134,7 +134,7 @@ std::optional<NamedFile> name_raw_state(ByteView start) {
 
 bool contains(ByteView bytes, std::string_view text) {
   const ByteView wanted = as_bytes(text);
-  return !std::ranges::search(bytes, wanted).empty();
+  return std::search(bytes.begin(), bytes.end(), wanted.begin(), wanted.end()) != bytes.end();
 }
 
 }  // namespace
