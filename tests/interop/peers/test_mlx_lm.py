@@ -254,6 +254,9 @@ class Shapes(RoundTrips):
             tiny = mlx_shapes.make(name)
             if tiny is None:
                 continue
+            # Before 0.32 its indexer has keys and values of width 0, which are refused.
+            if name == "deepseek_v32" and support.options().mlx_lm == "0.31":
+                continue
             with self.subTest(name):
                 before = self.saved("before", peer.prefill(tiny, self.IDS, 3))
                 tqkv = self.convert(before, "between.tqkv", *DENSE)

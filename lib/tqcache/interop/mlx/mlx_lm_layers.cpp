@@ -47,6 +47,11 @@ Result<MlxPair> read_pair(MlxFile& file, const MlxCache& cache, std::int64_t row
     return corrupt(
         fmt::format("keys of a batch of {}, but values of {}", pair.k.batch, pair.v.batch));
   }
+  if (pair.k.width < 1 || pair.v.width < 1) {
+    return unsupported(
+        fmt::format("keys of head_dim {} and values of {}: one of them has no values", pair.k.width,
+                    pair.v.width));
+  }
   pair.shape = {pair.k.n_kv_heads, pair.k.width};
   pair.v_shape = {pair.v.n_kv_heads, pair.v.width};
   TQC_TRY(cache::validate_shapes(pair.shape, pair.value_dim()));
