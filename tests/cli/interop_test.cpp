@@ -421,10 +421,30 @@ TEST(Pickles, AreRefusedWithAWayOut) {
   const std::string path = (dir / "cache.pkl").string();
   write_all(path, std::string_view("\x80\x02"
                                    "cos\nsystem\n."));
-  const Output refused = tqcache({"info", path});
+  const Output refused = tqcache({"convert", path, (dir / "out.tqkv").string()});
   EXPECT_EQ(refused.exit_code, 21) << refused.err;
   EXPECT_THAT(refused.err, HasSubstr("os.system"));
   EXPECT_THAT(refused.err, HasSubstr("tools/tqcache_hf.py"));
+  const Output info = tqcache({"info", path});
+  EXPECT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_THAT(info.out, HasSubstr("os.system"));
+  EXPECT_THAT(info.out, HasSubstr("tools/tqcache_hf.py"));
+}
+
+TEST(InfoOfOtherPrograms, NamesThemWithWhatToDo) {
+  const TempDir dir;
+  const std::string path = (dir / "cache.tqkv").string();
+  write_all(path, std::string_view("TQKV\x01\x04\x80\x00\x08\x00\x02\x00", 12));
+  const Output info = tqcache({"info", path});
+  EXPECT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_THAT(info.out, HasSubstr("written by      aither-kvcache, version 1\n"));
+  EXPECT_THAT(info.out, HasSubstr("note            decompress it there\n"));
+  const auto told = nlohmann::json::parse(must({"info", path, "--json"}).out);
+  EXPECT_EQ(told["facts"][0]["value"], "aither-kvcache, version 1");
+  EXPECT_EQ(tqcache({"convert", path, (dir / "out.tqkv").string()}).exit_code, 21);
+  // Together with others, and as a part of a count.
+  write_all(dir / "text", std::string_view("neither"));
+  EXPECT_EQ(tqcache({"info", path, (dir / "text").string()}).exit_code, 3);
 }
 
 TEST(FileThatIsNoCache, IsReportedAsSuchWhateverTheFlags) {

@@ -11,6 +11,7 @@
 #include "cli/demo.h"
 #include "store/fake_server.h"
 #include "support/long_file.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::test {
 namespace store_test {
@@ -227,6 +228,28 @@ TEST_F(StoreVerbs, ListsWhatIsKept) {
               AllOf(HasSubstr("name"), HasSubstr("600"), HasSubstr("tqcache"), HasSubstr(" MiB ")));
   EXPECT_EQ(json_of({"ls", "--model-name", "tqcache"})["prompts"].size(), 2u);
   EXPECT_TRUE(json_of({"ls", "--model-name", "another"})["prompts"].empty());
+}
+
+TEST_F(StoreVerbs, SayWhatWasNotChecked) {
+  cache::Cache cache = format::read_cache(*open_file(dense_).value()).value();
+  const auto with = [&](cache::Standing standing, const std::string& name) {
+    cache.identity.standing = standing;
+    const std::string path = (*files_ / name).string();
+    EXPECT_TRUE(format::write_cache_file(cache, path, {}));
+    return path;
+  };
+  const Output shifted = run({"put", with(cache::Standing::kShifted, "shifted.tqkv")});
+  EXPECT_EQ(shifted.exit_code, 21);
+  EXPECT_THAT(shifted.err, HasSubstr("its context was shifted"));
+  const std::string unchecked = with(cache::Standing::kUnchecked, "unchecked.tqkv");
+  EXPECT_EQ(run({"put", unchecked}, {"--no-name"}).exit_code, 21);
+  put(unchecked);
+  EXPECT_THAT(run({"ls"}).out, HasSubstr("(not checked)"));
+  EXPECT_THAT(run({"info", "unchecked"}).out, HasSubstr("stated, not checked"));
+  EXPECT_EQ(json_of({"ls"})["prompts"][0]["standing"], "unchecked");
+  const std::string again = (*files_ / "again.tqkv").string();
+  ASSERT_EQ(run({"get", "unchecked", "-o", again}).exit_code, 0);
+  EXPECT_THAT(tqcache({"info", again}).out, HasSubstr("identity stated, not checked"));
 }
 
 TEST_F(StoreVerbs, ListsSayWhatHasNoName) {

@@ -43,6 +43,24 @@ SEAL = struct.Struct("<II16s")
 STORED, ZSTD, IN_PLANES, SYMBOLS, RESIDUALS = range(5)  # compressions
 ATTENTION, ARRAYS = b"tqcache.attention.v1", b"tqcache.arrays.v1"  # cache_type_id of layers
 WINDOW, TURBO_WINDOW = b"tqcache.rotating.v1", b"tqcache.rotating.v2"
+UNEQUAL = {  # those whose values have a size of their own
+    b"tqcache.attention.v2": ATTENTION,
+    b"tqcache.rotating.v3": WINDOW,
+    b"tqcache.rotating.v4": TURBO_WINDOW,
+}
+
+
+def kind(layer):
+    """cache_type_id, without regard to the size of values."""
+    return UNEQUAL.get(layer.text(0), layer.text(0))
+
+
+def shape_of(layer, side):
+    """Heads and components of K (side 0) or V."""
+    heads, dim, value_dim = (layer.scalar(field, "I") for field in (1, 2, 8))
+    return heads, value_dim if side == 1 and value_dim else dim
+
+
 DENSE, TRELLIS = b"tqcache.dense.v1", b"tqcache.trellis.v1"  # and of sides
 MODES = {b"tqcache.turbo_mse.v1": "mse", b"tqcache.turbo_prod.v1": "prod", TRELLIS: "trellis"}
 MODES |= {b"tqcache.turbo_mixed.v1": "mixed", b"tqcache.affine.v1": "affine"}
@@ -239,14 +257,17 @@ def name_side(side, shape):
 
 def name_layer(layer):
     parts = sized(layer.text(0))
-    if layer.text(0) in (b"tqcache.attention.v1", b"tqcache.rotating.v2"):
-        parts += u64(layer.scalar(1, "I")) + u64(layer.scalar(2, "I"))
-        shape = layer.scalar(1, "I"), layer.scalar(2, "I")
-        if layer.text(0) == b"tqcache.rotating.v2":
+    heads = u64(layer.scalar(1, "I")) + u64(layer.scalar(2, "I"))
+    if layer.text(0) in UNEQUAL:
+        heads += u64(layer.scalar(8, "I"))
+    if kind(layer) in (ATTENTION, TURBO_WINDOW):
+        parts += heads
+        if kind(layer) == TURBO_WINDOW:
             parts += u64(layer.scalar(6, "I"))
-        return parts + name_side(layer.table(3), shape) + name_side(layer.table(4), shape)
-    if layer.text(0) == b"tqcache.rotating.v1":
-        parts += b"".join(u64(layer.scalar(field, "I")) for field in (1, 2, 6, 7))
+        sides = name_side(layer.table(3), shape_of(layer, 0))
+        return parts + sides + name_side(layer.table(4), shape_of(layer, 1))
+    if kind(layer) == WINDOW:
+        parts += heads + b"".join(u64(layer.scalar(field, "I")) for field in (6, 7))
     arrays = layer.tables(5)
     parts += u64(len(arrays))
     for array in arrays:
@@ -433,8 +454,10 @@ def check_array(array):
 
 
 def check_layer(layer, rope):
-    name, has_sides = layer.text(0), layer.where(3) is not None
-    heads, dim, window, keep = (layer.scalar(field, "I") for field in (1, 2, 6, 7))
+    name, has_sides = kind(layer), layer.where(3) is not None
+    heads, dim, window, keep, value_dim = (layer.scalar(field, "I") for field in (1, 2, 6, 7, 8))
+    require((layer.text(0) in UNEQUAL) == (value_dim != 0), "values of a size of another kind")
+    require(value_dim <= 1024 and (value_dim == 0 or value_dim != dim), "size of values")
     require(name in (ATTENTION, ARRAYS, WINDOW, TURBO_WINDOW), "an unknown cache_type_id")
     require(has_sides == (layer.where(4) is not None), "one side of two")
     require(has_sides == (layer.where(5) is None), "sides or arrays")
@@ -444,8 +467,8 @@ def check_layer(layer, rope):
     require(name in (WINDOW, TURBO_WINDOW) or window == keep == 0, "a window")
     require(window <= MOST_TOKENS, "a large window")
     if has_sides:
-        check_side(layer.table(3), (heads, dim), True, rope)
-        check_side(layer.table(4), (heads, dim), False, rope)
+        check_side(layer.table(3), shape_of(layer, 0), True, rope)
+        check_side(layer.table(4), shape_of(layer, 1), False, rope)
     else:
         require(len(layer.tables(5)) <= 64, "number of arrays")
         for array in layer.tables(5):
@@ -562,12 +585,13 @@ def check_section(section, layer, n_tokens):
 
 def check_window(layer, n_tokens):
     """A rotating layer: keys and values of the tokens in its window."""
-    heads, dim, window, keep = (layer.scalar(field, "I") for field in (1, 2, 6, 7))
+    window, keep = layer.scalar(6, "I"), layer.scalar(7, "I")
     require(0 <= keep < window, "a window that is none")
     arrays = layer.tables(5)
     require([array.text(0) for array in arrays] == [b"keys", b"values"], "arrays of a window")
-    shape = [heads, min(window, n_tokens), dim]
-    require(all(array.numbers(2, "Q") == shape for array in arrays), "shape of a window")
+    for side, array in enumerate(arrays):
+        heads, dim = shape_of(layer, side)
+        require(array.numbers(2, "Q") == [heads, min(window, n_tokens), dim], "shape of a window")
 
 
 def check_turbo_window(layer):
@@ -595,9 +619,9 @@ def planned_sections(layers, n_tokens):
 
 def is_same_kind(layer, kept):
     """Whether a checkpoint's layer is one of the cache's windows, or its recurrent state."""
-    names = (WINDOW, TURBO_WINDOW) if layer.text(0) in (WINDOW, TURBO_WINDOW) else (ARRAYS,)
-    fields = [each.scalar(field, "I") for each in (layer, kept) for field in (1, 2, 6, 7)]
-    if kept.text(0) not in names or fields[:4] != fields[4:]:
+    names = (WINDOW, TURBO_WINDOW) if kind(layer) in (WINDOW, TURBO_WINDOW) else (ARRAYS,)
+    fields = [each.scalar(field, "I") for each in (layer, kept) for field in (1, 2, 6, 7, 8)]
+    if kind(kept) not in names or fields[:5] != fields[5:]:
         return False
     of_array = lambda array: (array.text(0), array.scalar(1, "B"), array.numbers(2, "Q"))
     return names != (ARRAYS,) or [*map(of_array, layer.tables(5))] == [*map(of_array, kept.tables(5))]
@@ -608,7 +632,7 @@ def read_checkpoints(manifest, layers, n_tokens, rope):
     if manifest.where(9) is None:
         return []
     last, total, states = 0, 0, []
-    fixed = [layer for layer in layers if layer.text(0) != ATTENTION]
+    fixed = [layer for layer in layers if kind(layer) != ATTENTION]
     require(fixed, "checkpoints of a cache that can go back")
     for checkpoint in manifest.tables(9):
         count, kept = checkpoint.scalar(0, "I"), checkpoint.tables(2)
@@ -669,7 +693,7 @@ def unframed(frame, size):
 
 
 def from_symbols(stored, layer, section):
-    heads, dim = layer.scalar(1, "I"), layer.scalar(2, "I")
+    heads, dim = shape_of(layer, section["side"])
     side = layer.table(3 + section["side"])
     n_sinks = side.scalar(6, "H") if section["block"] == 0 else 0
     n_sink_bytes = heads * n_sinks * dim * DTYPE_BYTES[side.scalar(1, "B")]
@@ -743,7 +767,7 @@ def dense_values(layer, section, n_tokens, raw):
     else:
         dtype = layer.table(3 + section["side"]).scalar(1, "B")
         tokens = min(BLOCK, n_tokens - BLOCK * section["block"])
-        count = layer.scalar(1, "I") * tokens * layer.scalar(2, "I")
+        count = tokens * math.prod(shape_of(layer, section["side"]))
     require(section["raw_size"] == count * DTYPE_BYTES[dtype], "raw size and shape disagree")
     return numbers(raw, dtype)
 
@@ -801,7 +825,7 @@ def maps_of(side, shape):
 def packed_values(rope, layer, section, raw):
     """Values of a packed section [n_kv_heads, 256, head_dim], as a flat list."""
     side = layer.table(3 + section["side"])
-    shape = layer.scalar(1, "I"), layer.scalar(2, "I")
+    shape = shape_of(layer, section["side"])
     dim = shape[1]
     maps = maps_of(side, shape)
     if side.where(7) and maps is None:
@@ -871,9 +895,9 @@ def read(path, key=None):
     planned, all_layers = [], []  # layers with the number of tokens that they belong to
     for state, n_tokens in [(layers, len(tokens)), *checkpoints]:
         for layer in state:
-            if layer.text(0) == WINDOW:
+            if kind(layer) == WINDOW:
                 check_window(layer, n_tokens)
-            if layer.text(0) == TURBO_WINDOW:
+            if kind(layer) == TURBO_WINDOW:
                 check_turbo_window(layer)
         first = len(all_layers)
         planned += [(first + i, side, block) for i, side, block in planned_sections(state, n_tokens)]

@@ -30,12 +30,14 @@ inline std::vector<float> dense_values(const cache::Cache& cache, const cache::C
 inline std::vector<float> packed_values(const cache::Cache& cache,
                                         const format::SectionInfo& section) {
   const auto& layer = *cache::attention_of(cache.layers[static_cast<std::size_t>(section.layer)]);
-  const cache::Side& side = section.side == cache::TensorKind::kKeys ? layer.k : layer.v;
-  const auto head_values = static_cast<std::size_t>(cache::kTokenBlock * layer.shape.head_dim);
-  std::vector<float> values(static_cast<std::size_t>(layer.shape.n_kv_heads) * head_values);
-  for (std::int64_t head = 0; head < layer.shape.n_kv_heads; ++head) {
+  const bool keys = section.side == cache::TensorKind::kKeys;
+  const cache::Side& side = keys ? layer.k : layer.v;
+  const auto shape = keys ? layer.shape : layer.value_shape();
+  const auto head_values = static_cast<std::size_t>(cache::kTokenBlock * shape.head_dim);
+  std::vector<float> values(static_cast<std::size_t>(shape.n_kv_heads) * head_values);
+  for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     cache::read_block(
-        side, layer.shape, cache.n_tokens(), section.block, head,
+        side, shape, cache.n_tokens(), section.block, head,
         std::span(values).subspan(static_cast<std::size_t>(head) * head_values, head_values));
   }
   return values;

@@ -70,6 +70,15 @@ class GoldenBuilder {
     return *this;
   }
 
+  GoldenBuilder& unequal(cache::HeadShape shape, std::int64_t value_dim, const SideChoice& k,
+                         const SideChoice& v) {
+    cache::Side keys = side(shape, k, codec::BlockOrder::kKeys);
+    cache::Side values = side({shape.n_kv_heads, value_dim}, v, codec::BlockOrder::kValues);
+    cache_.layers.emplace_back(
+        cache::AttentionLayer{shape, std::move(keys), std::move(values), value_dim});
+    return *this;
+  }
+
   GoldenBuilder& arrays() {
     cache::StateLayer layer;
     layer.arrays.push_back(array("conv", Dtype::kBF16, {3, 20}));
@@ -82,9 +91,9 @@ class GoldenBuilder {
   }
 
   GoldenBuilder& rotating(const TestWindow& window, Dtype keys, Dtype values) {
-    const auto shape = window.array_shape(cache_.n_tokens());
-    const cache::NamedArray k = array("keys", keys, shape);
-    const cache::NamedArray v = array("values", values, shape);
+    const std::int64_t n = cache_.n_tokens();
+    const cache::NamedArray k = array("keys", keys, window.array_shape(n));
+    const cache::NamedArray v = array("values", values, window.value_array_shape(n));
     cache_.layers.emplace_back(window_layer(window, k, v, cache_.n_tokens()));
     return *this;
   }
@@ -92,10 +101,10 @@ class GoldenBuilder {
   // Requires: the window keeps no first tokens, and one of the sides is coded, without sink tokens.
   GoldenBuilder& turbo_rotating(const TestWindow& window, const SideChoice& k,
                                 const SideChoice& v) {
-    cache::DenseSide keys = window_rows(window, k.dtype);
-    cache::DenseSide values = window_rows(window, v.dtype);
-    cache_.layers.emplace_back(
-        cache::WindowLayer{{window.shape, std::move(keys), std::move(values)}, window.window()});
+    cache::DenseSide keys = window_rows(window, window.shape, k.dtype);
+    cache::DenseSide values = window_rows(window, window.value_shape(), v.dtype);
+    cache_.layers.emplace_back(cache::WindowLayer{
+        {window.shape, std::move(keys), std::move(values), window.value_dim}, window.window()});
     auto& layer = std::get<cache::WindowLayer>(cache_.layers.back());
     const cache::KvTables tables(cache_.identity.rope);
     pack_window(layer, layer.attention.k, k.plan, codec::BlockOrder::kKeys, tables);
@@ -120,7 +129,8 @@ class GoldenBuilder {
   void pack_window(const cache::WindowLayer& layer, cache::Side& side, const cache::SidePlan& plan,
                    codec::BlockOrder order, const cache::KvTables& tables) {
     if (plan.dense) return;
-    const cache::HeadShape shape = layer.attention.shape;
+    const bool is_keys = order == codec::BlockOrder::kKeys;
+    const cache::HeadShape shape = is_keys ? layer.attention.shape : layer.attention.value_shape();
     const std::int64_t n_tokens = cache_.n_tokens();
     const std::int64_t begin = cache::window_begin(layer.window, n_tokens);
     auto dense = std::get<cache::DenseSide>(std::move(side));
@@ -148,8 +158,8 @@ class GoldenBuilder {
   }
 
   // What stands before the window in its first block stays there.
-  cache::DenseSide window_rows(const TestWindow& window, Dtype dtype) {
-    cache::DenseSide rows = dense_side(window.shape, dtype);
+  cache::DenseSide window_rows(const TestWindow& window, cache::HeadShape shape, Dtype dtype) {
+    cache::DenseSide rows = dense_side(shape, dtype);
     const std::int64_t n_left = cache::first_window_block(window.window(), cache_.n_tokens());
     for (std::int64_t i = 0; i < n_left; ++i) rows.blocks[static_cast<std::size_t>(i)].clear();
     return rows;

@@ -221,6 +221,20 @@ cache::Cache turbo_rotating() {
       .build();
 }
 
+// Keys and values of different sizes: a latent and its rotated part, shorter values, and windows.
+cache::Cache unequal() {
+  return GoldenBuilder(22, 530)
+      .unequal({1, 64}, 8, dense_as(Dtype::kBF16), dense_as(Dtype::kF32))
+      .unequal({2, 48}, 32, coded(mse(2), Centering::kPreRope), coded(mse(3), Centering::kPostRope))
+      .unequal({1, 4}, 40, dense_as(Dtype::kF16),
+               coded({.mode = Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3}))
+      .rotating({{2, 6}, 24, 4, 5}, Dtype::kF16, Dtype::kBF16)
+      .turbo_rotating({{1, 32}, 300, 0, 64}, coded(mse(2)), coded(mse(3), Centering::kPostRope))
+      .turbo_rotating({{1, 5}, 100, 0, 32}, dense_as(Dtype::kBF16),
+                      coded({.mode = Mode::kAffine, .bits = 4, .group_size = 32}))
+      .build();
+}
+
 cache::Cache appended() {
   return GoldenBuilder(17, 520)
       .attention({1, 32}, coded(mse(2), Centering::kPreRope), dense_as(Dtype::kF16))
@@ -253,6 +267,7 @@ std::vector<GoldenCase> golden_cases() {
       {"archive", Compression::kZstd, archive},
       {"matrix", Compression::kNone, matrix},
       {"turbo_rotating", Compression::kNone, turbo_rotating},
+      {"unequal", Compression::kPlanes, unequal},
   };
 }
 

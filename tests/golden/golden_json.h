@@ -139,9 +139,10 @@ inline Json window_side(const cache::TensorDesc& info, const cache::WindowLayer&
   return json;
 }
 
-inline void add_heads(cache::HeadShape shape, Json& json) {
-  json["n_kv_heads"] = shape.n_kv_heads;
-  json["head_dim"] = shape.head_dim;
+inline void add_heads(const cache::AttentionDesc& layer, Json& json) {
+  json["n_kv_heads"] = layer.shape.n_kv_heads;
+  json["head_dim"] = layer.shape.head_dim;
+  if (layer.value_dim != 0) json["value_dim"] = layer.value_dim;
 }
 
 inline void add_array(const std::string& name, Dtype dtype, const std::vector<std::uint64_t>& shape,
@@ -154,7 +155,7 @@ inline void add_array(const std::string& name, Dtype dtype, const std::vector<st
 
 inline void add_window(const cache::WindowDesc& info, const cache::WindowLayer& layer,
                        std::int64_t n_tokens, Json& json) {
-  add_heads(info.attention.shape, json);
+  add_heads(info.attention, json);
   json["window"] = info.window.size;
   const cache::AttentionLayer& attention = layer.attention;
   if (cache::is_quantized(attention)) {
@@ -163,10 +164,12 @@ inline void add_window(const cache::WindowDesc& info, const cache::WindowLayer& 
     return;
   }
   json["keep"] = info.window.keep;
-  const auto shape = cache::window_array_shape(info.attention.shape, info.window, n_tokens);
-  add_array("keys", info.attention.k.dtype, shape,
+  const auto shape = [&](cache::HeadShape heads) {
+    return cache::window_array_shape(heads, info.window, n_tokens);
+  };
+  add_array("keys", info.attention.k.dtype, shape(info.attention.shape),
             cache::gather_window(layer, attention.k, n_tokens), json);
-  add_array("values", info.attention.v.dtype, shape,
+  add_array("values", info.attention.v.dtype, shape(info.attention.value_shape()),
             cache::gather_window(layer, attention.v, n_tokens), json);
 }
 
@@ -175,9 +178,9 @@ inline Json layer(const cache::LayerDesc& info, const cache::Layer& layer, std::
   json["cache_type_id"] = format::type_name(info);
   std::visit(Overload{[&](const cache::AttentionLayer& attention) {
                         const auto& desc = std::get<cache::AttentionDesc>(info);
-                        add_heads(desc.shape, json);
+                        add_heads(desc, json);
                         json["k"] = side(desc.k, attention.k, desc.shape, n_tokens);
-                        json["v"] = side(desc.v, attention.v, desc.shape, n_tokens);
+                        json["v"] = side(desc.v, attention.v, desc.value_shape(), n_tokens);
                       },
                       [&](const cache::WindowLayer& window) {
                         add_window(std::get<cache::WindowDesc>(info), window, n_tokens, json);

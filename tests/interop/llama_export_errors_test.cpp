@@ -73,7 +73,8 @@ TEST(LlamaExport, RefusesAnotherModel) {
                       &interop::LlamaLayer::v_head_dim}) {
     model = geometry_of(cache);
     model.layers[1].*number = 32;
-    expect_refused(cache, model, {}, ErrorCode::kMismatch, "layer 1: 2 kv heads of 64, the model");
+    expect_refused(cache, model, {}, ErrorCode::kMismatch,
+                   "layer 1: 2 kv heads with keys of 64 and values of 64, the model");
   }
 }
 

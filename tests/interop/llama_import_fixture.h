@@ -38,7 +38,8 @@ inline Result<LlamaImported> import_spec(const LlamaGeometry& model, const State
 // What a row of a side is once it is read: all heads.
 inline std::vector<float> expected_row(const LlamaGeometry& model, const StateSpec& spec,
                                        std::size_t layer, bool is_key, std::int64_t position) {
-  const auto n = static_cast<std::size_t>(model.layers[layer].k_head_dim);
+  const interop::LlamaLayer& shape = model.layers[layer];
+  const auto n = static_cast<std::size_t>(is_key ? shape.k_head_dim : shape.v_head_dim);
   std::vector<float> values(static_cast<std::size_t>(model.layers[layer].n_kv_heads) * n);
   const auto* type = interop::find_row_type(is_key ? spec.k_type : spec.v_type);
   interop::decode_row(*type, state_row(model, spec, layer, is_key, position), values);
@@ -55,7 +56,8 @@ inline std::vector<float> expected_row(const LlamaGeometry& model, const StateSp
 inline std::vector<float> expected_side(const LlamaGeometry& model, const StateSpec& spec,
                                         std::size_t layer, bool is_key, std::int64_t first,
                                         std::int64_t n) {
-  const auto head_dim = static_cast<std::size_t>(model.layers[layer].k_head_dim);
+  const interop::LlamaLayer& shape = model.layers[layer];
+  const auto head_dim = static_cast<std::size_t>(is_key ? shape.k_head_dim : shape.v_head_dim);
   std::vector<std::vector<float>> rows;
   for (std::int64_t i = 0; i < n; ++i) {
     rows.push_back(expected_row(model, spec, layer, is_key, first + i));
@@ -94,7 +96,9 @@ inline void expect_layer(const cache::AttentionLayer& layer, const LlamaGeometry
                          const StateSpec& spec, std::size_t i) {
   const auto n = static_cast<std::int64_t>(spec.positions.size());
   EXPECT_EQ(side_values(layer.k, layer.shape, n), expected_side(model, spec, i, true, 0, n)) << i;
-  EXPECT_EQ(side_values(layer.v, layer.shape, n), expected_side(model, spec, i, false, 0, n)) << i;
+  EXPECT_EQ(side_values(layer.v, layer.value_shape(), n),
+            expected_side(model, spec, i, false, 0, n))
+      << i;
 }
 
 inline void expect_layer(const cache::WindowLayer& layer, const LlamaGeometry& model,

@@ -46,6 +46,35 @@ TEST(LlamaImport, ReadsEveryLayout) {
   }
 }
 
+TEST(LlamaImport, ReadsKeysAndValuesOfDifferentSizes) {
+  LlamaGeometry plain = plain_model(), windows = window_model();
+  plain.layers[1].v_head_dim = 16;
+  for (interop::LlamaLayer& layer : windows.layers) layer.k_head_dim = 48;
+  for (const LlamaGeometry& model : {plain, windows}) {
+    for (const StateSpec& spec : all_layouts(model, 300)) expect_imported(model, spec);
+    StateSpec transposed = plain_spec(model, 300);
+    transposed.transposed = true;
+    expect_imported(model, transposed);
+  }
+}
+
+// Cells of a ring are where they were written, and not in the order of positions.
+TEST(LlamaImport, ReadsRingsOutOfOrder) {
+  for (const LlamaGeometry& model : {plain_model(), window_model()}) {
+    for (StateSpec spec : all_layouts(model, 40)) {
+      for (auto* cells : {&spec.positions, &spec.window_positions}) {
+        std::ranges::rotate(*cells, cells->begin() + std::ssize(*cells) / 3);
+      }
+      expect_imported(model, spec);
+      std::ranges::reverse(spec.positions);
+      std::ranges::reverse(spec.window_positions);
+      expect_imported(model, spec);
+      spec.transposed = true;
+      expect_imported(model, spec);
+    }
+  }
+}
+
 TEST(LlamaImport, SaysWhichLayoutItFound) {
   for (const LlamaGeometry& model : {plain_model(), window_model()}) {
     for (const StateSpec& spec : all_layouts(model, 3)) {

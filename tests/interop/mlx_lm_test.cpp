@@ -104,12 +104,39 @@ TEST(MlxImport, RefusesLayersThatDisagree) {
                  "layer 1: 8 tokens, but layer 0 has 7");
 }
 
+// DeepSeek V3, Kimi and GLM: the latent of a token, and its rotated part.
+TEST(MlxImport, ReadsLatents) {
+  for (const MlxLayout layout : {MlxLayout::kMetaState, MlxLayout::kScalars}) {
+    MlxBuilder file(layout);
+    file.layer("KVCache")
+        .rows("0", {1, 512}, positions(300), 0)
+        .rows("1", {1, 64}, positions(300), 1);
+    file.has_scalars() ? file.number("2", 300) : file.no_info();
+    file.layer("RotatingKVCache")
+        .rows("0", {2, 6}, positions(290, 300))
+        .rows("1", {2, 4}, positions(290, 300), 1);
+    if (file.has_scalars()) {
+      file.number("2", 300).number("3", 0).number("4", 10).number("5", 10);
+    } else {
+      file.infos({0, 10, 300, 10});
+    }
+    const interop::ForeignCache cache = must_import(file);
+    const cache::CacheDesc description = test::must(interop::reader_of(cache))->description();
+    const cache::AttentionDesc& latent = std::get<cache::AttentionDesc>(description.layers[0]);
+    EXPECT_EQ(latent.shape, (cache::HeadShape{1, 512}));
+    EXPECT_EQ(latent.value_shape(), (cache::HeadShape{1, 64}));
+    using enum cache::TensorKind;
+    EXPECT_EQ(section_values(cache, 0, kKeys, 1), head_values({1, 512}, positions(256, 300), 0));
+    EXPECT_EQ(section_values(cache, 0, kValues, 1), head_values({1, 64}, positions(256, 300), 1));
+    EXPECT_EQ(section_values(cache, 1, kArray, 0), head_values({2, 6}, positions(290, 300), 0));
+    EXPECT_EQ(section_values(cache, 1, kArray, 1), head_values({2, 4}, positions(290, 300), 1));
+  }
+}
+
 TEST(MlxImport, RefusesKeysAndValuesThatAreNoPair) {
-  MlxBuilder mla(MlxLayout::kMetaState);
-  mla.layer("KVCache").rows("0", {1, 512}, positions(3)).rows("1", {1, 64}, positions(3));
-  expect_refused(mla, ErrorCode::kUnsupported,
-                 "layer 0: keys of head_dim 512 and values of 64, as latent attention (MLA) has "
-                 "them");
+  MlxBuilder heads(MlxLayout::kMetaState);
+  heads.layer("KVCache").rows("0", {1, 64}, positions(3)).rows("1", {2, 64}, positions(3));
+  expect_refused(heads, ErrorCode::kCorrupt, "layer 0: keys 1 x 3 x 64, but values 2 x 3 x 64");
   MlxBuilder uneven(MlxLayout::kMetaState);
   uneven.layer("KVCache").rows("0", kShape, positions(3)).rows("1", kShape, positions(4));
   expect_refused(uneven, ErrorCode::kCorrupt, "layer 0: keys 2 x 3 x 64, but values 2 x 4 x 64");
@@ -224,8 +251,12 @@ TEST(MlxImport, RefusesGroupsOfAnotherForm) {
       "mlx-lm or mlx-swift-lm that is known writes");
   MlxBuilder uneven(MlxLayout::kMetaState);
   add_groups(uneven.layer("QuantizedKVCache"), "0", 4, 64, {2, 128}, 5);
-  add_groups(uneven, "1", 4, 64, {2, 64}, 5).infos({5, 64, 4});
-  expect_refused(uneven, ErrorCode::kUnsupported, "layer 0: keys 2 x 5 x 2, but values 2 x 5 x 1");
+  add_groups(uneven, "1", 4, 64, {1, 128}, 5).infos({5, 64, 4});
+  expect_refused(uneven, ErrorCode::kCorrupt, "layer 0: keys 2 x 5 x 2, but values 1 x 5 x 2");
+  MlxBuilder latent(MlxLayout::kMetaState);
+  add_groups(latent.layer("QuantizedKVCache"), "0", 4, 64, {1, 128}, 5);
+  add_groups(latent, "1", 4, 64, {1, 64}, 5).infos({5, 64, 4});
+  EXPECT_EQ(std::get<ForeignAttention>(must_import(latent).layers[0]).value_dim, 64);
 }
 
 // --- windows

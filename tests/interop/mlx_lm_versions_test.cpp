@@ -354,15 +354,17 @@ TEST(MlxPrograms, NamesTheProgramOfAClass) {
     EXPECT_EQ(cache.error().code, ErrorCode::kUnsupported);
     return cache.error().message;
   };
-  EXPECT_EQ(refusal_of("TurboQuantKVCache", 5),
-            "layer 0: class \"TurboQuantKVCache\", of mlx-swift-lm: its quantized state is not "
-            "read; save a cache without TurboQuant");
+  EXPECT_EQ(
+      refusal_of("TurboQuantKVCache", 5),
+      "layer 0: class \"TurboQuantKVCache\", of mlx-swift-lm: not read; its quantized state has "
+      "a form of its own: save a cache without TurboQuant");
   EXPECT_THAT(refusal_of("TurboQuantKVCache", 7), testing::HasSubstr("of Rapid-MLX:"));
   EXPECT_THAT(refusal_of("TurboQuantKVCache", 3), testing::HasSubstr("of mlx-vlm, omlx,"));
   for (const char* name : {"BufferedRotatingKVCache", "BatchQuantizedKVCache", "PoolingCache",
                            "StaticPrefixKVCache"}) {
     EXPECT_EQ(refusal_of(name, 1),
-              std::string("layer 0: class \"") + name + "\", of mlx-vlm: not read");
+              std::string("layer 0: class \"") + name +
+                  "\", of mlx-vlm: not read; save the cache with classes of mlx-lm");
   }
   EXPECT_THAT(refusal_of("QuantizedRotatingKVCache", 5), testing::HasSubstr("pull request 968"));
   EXPECT_EQ(refusal_of("NewCache", 2), "layer 0: class \"NewCache\" is unknown");

@@ -87,7 +87,8 @@ TEST(Npz, ReadsWhatNumpyWrote) {
     EXPECT_EQ(f16_to_f32(number_at<std::uint16_t>(block, 2 * ((256 + 2) * 4))), 28.0f);
     const auto& window = std::get<cache::WindowLayer>(cache.layers[1]);
     EXPECT_EQ(window.window, (cache::Window{3, 1}));
-    const auto& [window_shape, k, v] = window.attention;
+    const auto& [window_shape, k, v, value_dim] = window.attention;
+    EXPECT_EQ(value_dim, 0);
     EXPECT_EQ(window_shape, (cache::HeadShape{2, 4}));
     EXPECT_EQ(cache::dense_dtype(k), Dtype::kBF16);
     const AlignedBytes keys = cache::gather_window(window, k, cache.n_tokens());
@@ -331,7 +332,7 @@ TEST(Npz, RefusesBadArrays) {
   EXPECT_EQ(error_with_key(File::array("<f8", {1, 2, 4}, 64)), ErrorCode::kUnsupported);
   EXPECT_EQ(error_with_key(File::array("<f2", {2, 4}, 16)), ErrorCode::kCorrupt);
   EXPECT_EQ(error_with_key(File::array("<f2", {1, 3, 4}, 24)), ErrorCode::kCorrupt);
-  EXPECT_EQ(error_with_key(File::array("<f2", {2, 2, 4}, 32)), ErrorCode::kUnsupported);
+  EXPECT_EQ(error_with_key(File::array("<f2", {2, 2, 4}, 32)), ErrorCode::kCorrupt);
   EXPECT_EQ(error_with_key(File::array("<f2", {1025, 2, 4}, 16'400)), ErrorCode::kTooLarge);
   EXPECT_EQ(error_with_key(File::array("<f2", {1, 2, 1025}, 4'100)), ErrorCode::kTooLarge);
   File file;

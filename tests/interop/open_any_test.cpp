@@ -136,19 +136,20 @@ TEST(DetectKind, NamesTheProgramsOfOtherFiles) {
   EXPECT_THAT(words_of(test::bytes_of(std::string("LSCKPT2\0....", 12))),
               HasSubstr("pull request 24028"));
   EXPECT_THAT(words_of(test::bytes_of("SCKP....")), HasSubstr("llama-server"));
-  EXPECT_THAT(words_of(test::bytes_of("\x93NUMPY..")), HasSubstr("NumPy array (.npy)"));
+  EXPECT_THAT(words_of(test::bytes_of("\x93NUMPY..")),
+              HasSubstr("a single array (.npy), of NumPy"));
   const auto safetensors = [](const std::string& key, const std::string& value,
                               const std::string& tensor) {
     return tensors::make_safetensors_header({{tensor, "F32", {0}}}, {{key, value}});
   };
   EXPECT_THAT(words_of(safetensors("layout", "exact_cache_v1", "c0_k")),
-              HasSubstr("a prompt cache of mlx-vlm's prefix cache (APC, disk tier)"));
+              HasSubstr("a prompt of its prefix cache (APC, disk tier), of mlx-vlm"));
   EXPECT_THAT(words_of(safetensors("layout", "layer_major_v2", "k0")),
-              HasSubstr("an APC block of mlx-vlm's prefix cache"));
+              HasSubstr("blocks of its prefix cache (APC, disk tier), of mlx-vlm"));
   EXPECT_THAT(words_of(safetensors("omlx_cache_format_version", "3", "layer_0_state_0")),
-              HasSubstr("omlx's prompt cache on disk, version \"3\""));
+              HasSubstr("on disk, of omlx, version \"3\""));
   EXPECT_THAT(words_of(safetensors("format", "pt", "model.norm.weight")),
-              HasSubstr("weights of a model"));
+              HasSubstr("weights (safetensors), and not a cache, of a model"));
 }
 
 TEST(NameOfPickle, SaysWhatItIs) {

@@ -242,6 +242,8 @@ TEST(HashParameters, CountsAllButTokensAndShapesOfArrays) {
   EXPECT_NE(changed([](Parameters& p) { p.identity.source_format = "mlx-lm"; }), hash);
   EXPECT_NE(changed([](Parameters& p) { p.identity.model_name = "other"; }), hash);
   EXPECT_EQ(changed([](Parameters& p) { p.tokens[5] = 1; }), hash);
+  EXPECT_NE(changed([](Parameters& p) { p.identity.standing = cache::Standing::kUnchecked; }),
+            hash);
   EXPECT_EQ(changed([](Parameters& p) { p.layers = sample_layers(); }), hash);
 }
 

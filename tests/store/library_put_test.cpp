@@ -270,6 +270,72 @@ TEST_F(Put, NotesUsageUnderAKeyOfItsOwn) {
   EXPECT_EQ(all_keys(backend_, "u/").size(), 2u);
 }
 
+// --- Standing: what nobody could make sure of
+
+TEST_F(Put, RefusesAShiftedContext) {
+  cache::Cache cache = dense(700);
+  cache.identity.standing = cache::Standing::kShifted;
+  for (const char* name : {"a", ""}) {
+    const auto put = try_put(cache, name);
+    ASSERT_FALSE(put);
+    EXPECT_EQ(put.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(put.error().message.find("its context was shifted"), std::string::npos);
+  }
+  EXPECT_TRUE(all_keys(backend_).empty());
+}
+
+TEST_F(Put, GivesBackAnUncheckedPromptByItsNameAlone) {
+  cache::Cache cache = dense(700);
+  cache.identity.standing = cache::Standing::kUnchecked;
+  EXPECT_EQ(refusal(cache, ""), ErrorCode::kUnsupported);
+  must(try_put(cache, "a"));
+  EXPECT_EQ(record_of(library_, "a").standing, cache::Standing::kUnchecked);
+  EXPECT_EQ(must(library_.find(cache.identity, and_more(cache))).n_tokens, 0);
+  const cache::Cache again = fetched("a");
+  EXPECT_EQ(again.identity.standing, cache::Standing::kUnchecked);
+  EXPECT_EQ(difference(again, cache), "");
+  EXPECT_EQ(load(fetched_file(library_, "a")).identity.standing, cache::Standing::kUnchecked);
+  EXPECT_TRUE(told_.told.empty());
+}
+
+// Other values under the same token ids: neither takes the place of the other.
+TEST_F(Put, AnUncheckedPromptSharesNothingWithACheckedOne) {
+  const cache::Cache checked = dense(700);
+  cache::Cache unchecked = computed_elsewhere(checked);
+  unchecked.identity.standing = cache::Standing::kUnchecked;
+  for (const bool first : {false, true}) {
+    const std::string before = first ? "b" : "a", after = first ? "d" : "c";
+    const auto one = must(try_put(first ? unchecked : checked, before));
+    const auto two = must(try_put(first ? checked : unchecked, after));
+    EXPECT_EQ(one.other_blocks + two.other_blocks, 0);
+    EXPECT_EQ(difference(fetched(first ? before : after), unchecked), "");
+    EXPECT_EQ(difference(fetched(first ? after : before), checked), "");
+  }
+  store::Prefix prefix = must(library_.find(checked.identity, and_more(checked)));
+  EXPECT_EQ(prefix.n_tokens, 700);
+  EXPECT_EQ(prefix.parameters.identity.standing, cache::Standing::kNone);
+  EXPECT_EQ(difference(load(*must(library_.fetch(prefix))), checked), "");
+}
+
+// A record is that of the prompt that it names, so a check finds it whole.
+TEST_F(Put, AnUncheckedPromptWithoutAFinalBlockKeepsItsStanding) {
+  cache::Cache cache = dense(40);
+  cache.identity.standing = cache::Standing::kUnchecked;
+  must(try_put(cache, "short"));
+  EXPECT_EQ(fetched("short").identity.standing, cache::Standing::kUnchecked);
+}
+
+TEST_F(Put, KeepsLatents) {
+  const cache::Cache cache = CacheBuilder(700)
+                                 .unequal({1, 512}, 64, Dtype::kBF16, 16, Dtype::kBF16, 16)
+                                 .unequal({2, 96}, 64, Dtype::kF16, 4, Dtype::kF16, 3)
+                                 .rotating({{1, 8}, 100, 0, 6})
+                                 .build();
+  must(try_put(cache, "a"));
+  EXPECT_EQ(difference(fetched("a"), cache), "");
+  EXPECT_EQ(must(library_.find(cache.identity, and_more(cache))).n_tokens, 700);
+}
+
 TEST_F(Put, StopsWhenItIsAskedTo) {
   const auto stop = [](std::uint64_t, std::uint64_t) { return false; };
   const auto done = library_.put_file(*memory_source(file_of(dense(700))), "a", stop);

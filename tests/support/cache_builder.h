@@ -81,20 +81,28 @@ struct TestWindow {
   cache::HeadShape shape;
   std::int64_t size = 0;
   std::int64_t keep = 0;
+  std::int64_t value_dim = 0;  // of AttentionDesc
 
   cache::Window window() const { return {size, keep}; }
+  cache::HeadShape value_shape() const {
+    return {shape.n_kv_heads, value_dim == 0 ? shape.head_dim : value_dim};
+  }
   std::vector<std::uint64_t> array_shape(std::int64_t n_tokens) const {
     return cache::window_array_shape(shape, window(), n_tokens);
+  }
+  std::vector<std::uint64_t> value_array_shape(std::int64_t n_tokens) const {
+    return cache::window_array_shape(value_shape(), window(), n_tokens);
   }
 };
 
 // A dense window of these arrays.
 inline cache::WindowLayer window_layer(const TestWindow& window, const cache::NamedArray& k,
                                        const cache::NamedArray& v, std::int64_t n_tokens) {
-  const auto side = [&](const cache::NamedArray& array) {
-    return cache::scatter_window(window.shape, window.window(), array.dtype, array.data, n_tokens);
+  const auto side = [&](cache::HeadShape shape, const cache::NamedArray& array) {
+    return cache::scatter_window(shape, window.window(), array.dtype, array.data, n_tokens);
   };
-  return {{window.shape, side(k), side(v)}, window.window()};
+  return {{window.shape, side(window.shape, k), side(window.value_shape(), v), window.value_dim},
+          window.window()};
 }
 
 // K or V of a window changed as the array that files have: change(bytes, dtype). It is dense then.
@@ -104,7 +112,9 @@ void change_window(cache::WindowLayer& layer, cache::Side& side, std::int64_t n_
   const Dtype dtype = cache::dense_dtype(side);
   AlignedBytes array = cache::gather_window(layer, side, n_tokens);
   change(array, dtype);
-  side = cache::scatter_window(layer.attention.shape, layer.window, dtype, array, n_tokens);
+  const bool is_keys = &side == &layer.attention.k;
+  side = cache::scatter_window(is_keys ? layer.attention.shape : layer.attention.value_shape(),
+                               layer.window, dtype, array, n_tokens);
 }
 
 // The same window with what its packed blocks decode to.
@@ -175,6 +185,16 @@ class CacheBuilder {
     cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(k), std::move(v)});
     return *this;
   }
+  // Values of another size than the keys. 16 bits: that side is dense.
+  CacheBuilder& unequal(cache::HeadShape shape, std::int64_t value_dim, Dtype key_dtype,
+                        int key_bits, Dtype value_dtype, int value_bits) {
+    const cache::HeadShape of_values{shape.n_kv_heads, value_dim};
+    cache::Side k = side(shape, key_dtype, plan_of_bits(key_bits), codec::BlockOrder::kKeys);
+    cache::Side v =
+        side(of_values, value_dtype, plan_of_bits(value_bits), codec::BlockOrder::kValues);
+    cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(k), std::move(v), value_dim});
+    return *this;
+  }
   // A convolution state [3, 20] of bf16 and a recurrent state [2, 5, 7] of f32.
   CacheBuilder& arrays() {
     cache::StateLayer layer;
@@ -187,9 +207,10 @@ class CacheBuilder {
   // Random state of a sliding window.
   CacheBuilder& rotating(const TestWindow& window, Dtype keys = Dtype::kF16,
                          Dtype values = Dtype::kF16) {
-    const auto shape = window.array_shape(cache_.n_tokens());
-    const cache::NamedArray k = array(std::string(cache::kWindowKeys), keys, shape);
-    const cache::NamedArray v = array(std::string(cache::kWindowValues), values, shape);
+    const std::int64_t n = cache_.n_tokens();
+    const cache::NamedArray k = array(std::string(cache::kWindowKeys), keys, window.array_shape(n));
+    const cache::NamedArray v =
+        array(std::string(cache::kWindowValues), values, window.value_array_shape(n));
     cache_.layers.emplace_back(window_layer(window, k, v, cache_.n_tokens()));
     return *this;
   }
@@ -381,10 +402,10 @@ inline std::string of_side(const cache::Side& a, const cache::Side& b, cache::He
 
 inline std::string of_rows(const cache::AttentionLayer& a, const cache::AttentionLayer& b,
                            std::int64_t n_tokens) {
-  if (!(a.shape == b.shape)) return "head shape";
+  if (!cache::same_shapes(a, b)) return "head shape";
   const std::string k = of_side(a.k, b.k, a.shape, n_tokens);
   if (!k.empty()) return "k: " + k;
-  const std::string v = of_side(a.v, b.v, a.shape, n_tokens);
+  const std::string v = of_side(a.v, b.v, a.value_shape(), n_tokens);
   return v.empty() ? v : "v: " + v;
 }
 
@@ -395,7 +416,7 @@ inline std::string of_window(const cache::WindowLayer& a, const cache::WindowLay
   const bool is_turbo = cache::is_quantized(a.attention);
   if (is_turbo != cache::is_quantized(b.attention)) return "kind of window";
   if (is_turbo) return of_rows(a.attention, b.attention, n_tokens);
-  if (a.attention.shape != b.attention.shape) return "head shape";
+  if (!cache::same_shapes(a.attention, b.attention)) return "head shape";
   const auto same = [&](const cache::Side& x, const cache::Side& y) {
     return cache::dense_dtype(x) == cache::dense_dtype(y) &&
            cache::gather_window(a, x, n_tokens) == cache::gather_window(b, y, n_tokens);

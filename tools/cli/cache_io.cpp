@@ -245,7 +245,7 @@ Result<CacheInput> open_cache(const std::string& path, unsigned n_threads) {
   return cache_input(display_name(path, "standard input"), std::move(source), n_threads);
 }
 
-Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
+Result<CacheInput> cache_input(std::string name, std::shared_ptr<const ByteSource> source,
                                unsigned n_threads) {
   CacheInput input{std::move(name), 0, std::move(source), {}};
   TQC_TRY(in_file(input.name, refuse_foreign(*input.source)));

@@ -61,17 +61,18 @@ Result<void> refuse_foreign(const ByteSource& source);
 
 // A cache file of any version.
 struct CacheInput {
-  std::string name;                    // for messages
-  std::uint64_t file_bytes = 0;        // of the original file
-  std::unique_ptr<ByteSource> source;  // in version 2; older versions are migrated in memory
-  std::optional<V1Summary> v1;         // of a file of version 1
+  std::string name;              // for messages
+  std::uint64_t file_bytes = 0;  // of the original file
+  // In version 2; older versions are migrated in memory.
+  std::shared_ptr<const ByteSource> source;
+  std::optional<V1Summary> v1;  // of a file of version 1
 };
 
 // Opens a cache file, with a warning if it is of an older version or if a newer state may be lost.
 // Errors: kUnsupported for a file of another program, which `tqcache convert` reads.
 Result<CacheInput> open_cache(const std::string& path, unsigned n_threads);
 // As above, for an open file.
-Result<CacheInput> cache_input(std::string name, std::unique_ptr<ByteSource> source,
+Result<CacheInput> cache_input(std::string name, std::shared_ptr<const ByteSource> source,
                                unsigned n_threads);
 
 // Reads a cache with the keys of the console. options.keys is ignored.

@@ -50,7 +50,7 @@ std::vector<LayerRows> last_rows(const cache::Cache& cache, std::int64_t first) 
     }
     const cache::AttentionLayer* const layer = cache::attention_of(any);
     rows.push_back({last_rows(layer->k, layer->shape, cache.n_tokens(), first),
-                    last_rows(layer->v, layer->shape, cache.n_tokens(), first)});
+                    last_rows(layer->v, layer->value_shape(), cache.n_tokens(), first)});
   }
   return rows;
 }

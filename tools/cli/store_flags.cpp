@@ -311,6 +311,7 @@ Json record_json(const store::PromptRecord& record) {
   json["bytes"] = record.bytes;
   json["created"] = record.created;
   json["content_name"] = to_hex(record.snapshot.content_name);
+  if (record.standing == cache::Standing::kUnchecked) json["standing"] = "unchecked";
   return json;
 }
 

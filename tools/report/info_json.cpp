@@ -82,6 +82,7 @@ Json layer_json(const LayerGroup& group, std::optional<std::int64_t> n_tokens) {
   if (const cache::AttentionDesc* attention = cache::attention_of(layer)) {
     json["n_kv_heads"] = attention->shape.n_kv_heads;
     json["head_dim"] = attention->shape.head_dim;
+    if (attention->value_dim != 0) json["value_dim"] = attention->value_dim;
   }
   if (const auto* window = std::get_if<cache::WindowDesc>(&layer)) {
     json["window"] = window->window.size;

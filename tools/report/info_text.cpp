@@ -110,13 +110,17 @@ std::string tensor_text(const cache::TensorDesc& tensor) {
   return fmt::format("{} (tail {})", codec_text(*tensor.quant), dtype);
 }
 
-std::string heads_text(cache::HeadShape shape) {
-  return fmt::format("{} of {}", counted(shape.n_kv_heads, "KV head"), shape.head_dim);
+// "2 KV heads of 64", "1 KV head of 512 (k) and 64 (v)"
+std::string heads_text(const cache::AttentionDesc& attention) {
+  const auto [n_kv_heads, head_dim] = attention.shape;
+  std::string text = fmt::format("{} of {}", counted(n_kv_heads, "KV head"), head_dim);
+  if (attention.value_dim != 0) text += fmt::format(" (k) and {} (v)", attention.value_dim);
+  return text;
 }
 
 std::string attention_text(std::string_view kind, const cache::AttentionDesc& attention) {
-  return fmt::format("{}, {}: k {}, v {}", kind, heads_text(attention.shape),
-                     tensor_text(attention.k), tensor_text(attention.v));
+  return fmt::format("{}, {}: k {}, v {}", kind, heads_text(attention), tensor_text(attention.k),
+                     tensor_text(attention.v));
 }
 
 std::string arrays_text(const std::vector<cache::ArrayDesc>& arrays) {
@@ -142,7 +146,7 @@ std::string state_text(const cache::LayerDesc& layer, std::optional<std::int64_t
               return attention_text(kind, window.attention);
             }
             return fmt::format("{} ({} kept permanently), {}: {}", kind, keep,
-                               heads_text(window.attention.shape),
+                               heads_text(window.attention),
                                arrays_text(cache::arrays_of(layer, n_tokens)));
           },
           [](const cache::StateDesc& state) { return "arrays: " + arrays_text(state.arrays); }},

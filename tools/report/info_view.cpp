@@ -160,8 +160,8 @@ std::uint64_t value_count(const cache::CacheDesc& info, std::int64_t n_tokens) {
   for (const cache::LayerDesc& layer : info.layers) {
     const cache::AttentionDesc* attention = cache::attention_of(layer);
     if (attention == nullptr) continue;
-    const auto [n_kv_heads, head_dim] = attention->shape;
-    n_values += 2 * n_kv_heads * head_dim * cache::tokens_held(layer, n_tokens);
+    const std::int64_t of_head = attention->shape.head_dim + attention->value_shape().head_dim;
+    n_values += attention->shape.n_kv_heads * of_head * cache::tokens_held(layer, n_tokens);
   }
   return static_cast<std::uint64_t>(n_values);
 }

@@ -158,7 +158,8 @@ std::vector<std::string> hints_of(const cache::CacheDesc& info, const Job& job,
   if (job.target != Target::kTqkv || job.options.keep_all || is_unpacked(job.options)) return hints;
   const auto n_small = std::ranges::count_if(info.layers, [](const cache::LayerDesc& layer) {
     const auto* attention = std::get_if<cache::AttentionDesc>(&layer);
-    return attention != nullptr && attention->shape.head_dim < codec::kMinHeadDim;
+    return attention != nullptr && std::min(attention->shape.head_dim,
+                                            attention->value_shape().head_dim) < codec::kMinHeadDim;
   });
   if (n_small > 0 && job.options.keys.keep_small_heads) {
     hints.push_back(fmt::format("{} stayed dense: only a head_dim of {} or more is quantized",

@@ -11,6 +11,7 @@
 #include "cli/verb.h"
 #include "report/info.h"
 #include "tqcache/interop/llama/llama_state.h"
+#include "tqcache/interop/programs.h"
 #include "tqcache/model.h"
 
 namespace tqcache::cli {
@@ -22,7 +23,8 @@ holds no tokenizer. Use tqcache verify to check the file for damage. Dead bytes 
 saves no longer use; tqcache compact reclaims it.
 
 Files of mlx-lm, llama.cpp, transformers (tools/tqcache_hf.py), NumPy and TurboMLX are recognized by
-their content. A llama.cpp file does not describe its layers; --model shows them.
+their content. A llama.cpp file does not describe its layers; --model shows them. Files of programs
+that tqcache does not read are named, with what to do instead: docs/reference/programs.md.
 
 Examples:
   tqcache info book.tqkv
@@ -65,7 +67,8 @@ Result<ForeignView> envelope_view(const std::string& name, const ByteSource& fil
   TQC_TRY_ASSIGN(const auto envelope, in_file(name, interop::read_llama_envelope(file)));
   ForeignView view{name, name_of(FileKind::kLlama), file.size(), {}, nullptr, {}, {}, {}};
   const bool is_session = envelope->kind == interop::LlamaFile::kSession;
-  view.facts = {{"kind", is_session ? "session" : "sequence"},
+  view.facts = {{"tqcache", std::string(interop::what_can_be_done(FileKind::kLlama))},
+                {"kind", is_session ? "session" : "sequence"},
                 {"version", std::to_string(envelope->version)},
                 {"token words", std::to_string(envelope->n_u32)}};
   view.notes = {"the file does not describe its layers; --model M.gguf shows them"};
@@ -93,10 +96,12 @@ Result<void> show_foreign(const Console& console, const std::string& name,
   TQC_TRY_ASSIGN(const ModelFacts model, load_model_facts(flags.foreign.model));
   TQC_TRY_ASSIGN(ForeignInput input, open_foreign(console, name, std::move(file), kind,
                                                   flags.foreign, model, std::nullopt, 0));
+  auto facts = std::move(input.opened.metadata);
+  facts.emplace_back("tqcache", interop::what_can_be_done(kind));
   const ForeignView view{name,
                          name_of(kind),
                          input.file_bytes,
-                         input.opened.metadata,
+                         std::move(facts),
                          &input.opened.cache->description(),
                          checkpoints_of(*input.opened.cache),
                          std::move(input.opened.notes),
@@ -104,15 +109,33 @@ Result<void> show_foreign(const Console& console, const std::string& name,
   return show(console, view, json);
 }
 
-Result<void> describe(const Console& console, const InfoFlags& flags, Json& json) {
-  const std::string name = display_name(flags.file, "standard input");
-  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(flags.file));
+// A file that tqcache does not read: which program wrote it, and what to do instead. The refusal may
+// say more: what a pickle would run, and in which layer a class is.
+Result<void> show_named(const Console& console, const std::string& name, const ByteSource& file,
+                        const interop::NamedFile& named, const Error& refusal, Json& json) {
+  const std::string version = named.version.empty() ? "" : ", version " + named.version;
+  ForeignView view{name,
+                         "file of another program",
+                         file.size(),
+                         {{"written by", named.program + version},
+                          {"holds", named.holds},
+                          {"tqcache", "does not read it"}},
+                         nullptr,
+                         {},
+                         {named.advice},
+                         {}};
+  if (refusal.message != named.words()) view.notes.push_back(refusal.message);
+  return show(console, view, json);
+}
+
+Result<void> describe_any(const Console& console, const InfoFlags& flags, const std::string& name,
+                          const std::shared_ptr<const ByteSource>& source, Json& json) {
   TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(name, foreign_kind(*source)));
-  if (kind) return show_foreign(console, name, std::move(source), *kind, flags, json);
+  if (kind) return show_foreign(console, name, source, *kind, flags, json);
   if (!flags.foreign.model.empty() && !flags.show_text) {
     return usage_error("--model needs --show-text");
   }
-  TQC_TRY_ASSIGN(const CacheInput input, cache_input(name, std::move(source), 0));
+  TQC_TRY_ASSIGN(const CacheInput input, cache_input(name, source, 0));
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source, console.keys)));
   if (flags.show_text && info.hidden_tokens) {
@@ -123,6 +146,16 @@ Result<void> describe(const Console& console, const InfoFlags& flags, Json& json
     TQC_TRY_ASSIGN(view.text, prompt_text(flags, info));
   }
   return show(console, view, json);
+}
+
+Result<void> describe(const Console& console, const InfoFlags& flags, Json& json) {
+  const std::string name = display_name(flags.file, "standard input");
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> opened, open_source(flags.file));
+  const std::shared_ptr<const ByteSource> source = std::move(opened);
+  Result<void> shown = describe_any(console, flags, name, source, json);
+  if (shown || shown.error().code != ErrorCode::kUnsupported) return shown;
+  TQC_TRY_ASSIGN(const auto named, in_file(name, interop::name_file(*source)));
+  return named ? show_named(console, name, *source, *named, shown.error(), json) : shown;
 }
 
 Result<ExitCode> run(const Console& console, InfoFlags& flags) {

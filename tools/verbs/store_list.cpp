@@ -54,7 +54,7 @@ std::uint64_t n_tokens_of(const store::PromptRecord& record) {
 
 // The fields of a record that a list shows; its tokens are not kept.
 struct Row {
-  std::string name, model_name;
+  std::string name, model_name;  // the latter with a word on its standing
   Json json;
   std::uint64_t n_tokens = 0;
   std::uint64_t bytes = 0;
@@ -65,6 +65,7 @@ struct Row {
 Row row_of(const store::Entry& entry, const store::PromptRecord& record) {
   Row row{record.name,  record.model_name, record_json(record), n_tokens_of(record),
           record.bytes, record.created,    entry.idle};
+  if (record.standing == cache::Standing::kUnchecked) row.model_name += " (not checked)";
   row.json["idle_seconds"] = entry.idle ? Json(entry.idle->count()) : Json(nullptr);
   return row;
 }
@@ -180,7 +181,10 @@ std::string line(std::string_view label, std::string_view value) {
 
 std::string record_text(const OpenStore& store, const store::PromptRecord& record) {
   return line("name", record.name) + line("store", store.name()) +
-         line("model", fmt::format("{} ({})", record.model_name, record.architecture)) +
+         line("model",
+              fmt::format(
+                  "{} ({}){}", record.model_name, record.architecture,
+                  record.standing == cache::Standing::kUnchecked ? ", stated, not checked" : "")) +
          line("content", "sha256 " + to_hex(record.snapshot.content_name)) +
          line("tokens", grouped(n_tokens_of(record))) +
          line("blocks", grouped(record.chain.size())) + line("bytes", grouped(record.bytes)) +

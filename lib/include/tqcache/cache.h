@@ -115,9 +115,14 @@ ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens);
 // Full attention: a key and a value for every token. Keys are stored after RoPE, with components in
 // half-split order (component i is rotated with i + head_dim / 2).
 struct AttentionLayer {
-  HeadShape shape;
+  HeadShape shape;  // of K
   Side k;
   Side v;
+  std::int64_t value_dim = 0;  // AttentionDesc::value_dim
+
+  HeadShape value_shape() const {
+    return {shape.n_kv_heads, value_dim == 0 ? shape.head_dim : value_dim};
+  }
 };
 
 // Sliding-window attention: keys and values of the window's tokens only. Token blocks are numbered

@@ -229,11 +229,30 @@ struct TensorDesc {
 
 // Full attention: a key and a value for every token. Keys are stored after RoPE, with components in
 // half-split order (component i is rotated with i + head_dim / 2).
+//
+// Keys and values have as many components each, except in some models: those that keep latents
+// (MLA: K is the latent of a token, V its rotated part), and those whose values are shorter.
 struct AttentionDesc {
-  HeadShape shape;
+  HeadShape shape;  // of K
   TensorDesc k;
   TensorDesc v;
+  std::int64_t value_dim = 0;  // components of a value; 0: as many as a key has, never said twice
+
+  HeadShape value_shape() const {
+    return {shape.n_kv_heads, value_dim == 0 ? shape.head_dim : value_dim};
+  }
 };
+
+// AttentionDesc::value_dim of such K and V.
+constexpr std::int64_t value_dim_of(std::int64_t k_head_dim, std::int64_t v_head_dim) {
+  return k_head_dim == v_head_dim ? 0 : v_head_dim;
+}
+
+// Whether K and V of both have the same shapes: of two descriptions, or of two layers in memory.
+template <class A, class B>
+bool same_shapes(const A& a, const B& b) {
+  return a.shape == b.shape && a.value_dim == b.value_dim;
+}
 
 // The size of a sliding window. A layer that has seen n tokens holds min(n, size) of them: the
 // first `keep` tokens, which never leave, and the newest ones.
@@ -321,13 +340,13 @@ inline bool holds_block(const Window& window, std::int64_t n_tokens, std::int64_
 // --- Arrays
 //
 // Files and exporters store a dense window as two arrays, "keys" and "values", each
-// [n_kv_heads, window_tokens, head_dim] with tokens in position order. A quantized window is
-// stored in token blocks, as full attention is.
+// [n_kv_heads, window_tokens, head_dim], each with its own head_dim, with tokens in position order.
+// A quantized window is stored in token blocks, as full attention is.
 
 inline constexpr std::string_view kWindowKeys = "keys";
 inline constexpr std::string_view kWindowValues = "values";
 
-// The shape of both arrays of a window, outermost first.
+// The shape of an array of a window, outermost first; `shape` is that of its K or V.
 std::vector<std::uint64_t> window_array_shape(HeadShape shape, const Window& window,
                                               std::int64_t n_tokens);
 
@@ -347,6 +366,7 @@ std::vector<ArrayDesc> arrays_of(const LayerDesc& layer, std::optional<std::int6
 Result<void> validate_tokens(std::span<const std::int32_t> tokens,
                              const std::optional<std::vector<Sha256>>& hidden_tokens);
 Result<void> validate_shape(HeadShape shape);
+Result<void> validate_shapes(HeadShape shape, std::int64_t value_dim);  // of K and V
 Result<void> validate_window(HeadShape shape, const Window& window);
 // Layers of a cache of `n_tokens`: limits, and fields that must agree. Also kUnsupported.
 Result<void> validate_layers(const std::vector<LayerDesc>& layers, const Rope& rope,

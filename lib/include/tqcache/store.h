@@ -253,6 +253,8 @@ struct PromptRecord {
   std::string state_key;      // its own blob; empty: no final block, or no free slot
   std::int64_t created = 0;   // seconds since 1970, by the clock of the writer
   std::uint64_t bytes = 0;    // size of all its blobs, also shared ones
+  // kUnchecked: nothing was compared with what the model computes from these tokens.
+  cache::Standing standing = cache::Standing::kNone;
 };
 
 struct UsageNote {
@@ -395,10 +397,16 @@ class Library {
   // Context checkpoints of the reader become prompts without a name, so that find() finds the state
   // of each at its number of tokens. A prompt that is fetched has none.
   //
+  // A cache whose model or tokens were stated and not checked (cache::Standing::kUnchecked) shares
+  // no blocks with checked ones, and find() does not find it: it needs a name, by which it is got
+  // with its standing. A cache behind a context shift is refused: it is not what the model computes
+  // from its tokens.
+  //
   // Progress: blocks.
-  // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin);
-  //           kInvalidArgument (no tokens; a name of more than 512 bytes, or one that is in use
-  //           for another prompt); kTooLarge if the backend drops blocks as they are put.
+  // Errors:   those of the backend and the source; kUnsupported (hidden tokens, unknown origin, a
+  //           context shift, an unchecked cache without a name); kInvalidArgument (no tokens; a
+  //           name of more than 512 bytes, or one that is in use for another prompt); kTooLarge if
+  //           the backend drops blocks as they are put.
   Result<PutReport> put(const cache::CacheReader& prompt, std::string_view name,
                         const Progress& progress = {}, const PutOptions& options = {});
   // options.keys decrypt the file.

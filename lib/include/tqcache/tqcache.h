@@ -183,12 +183,13 @@ typedef struct {
   int32_t kind;
   int32_t key_dtype, value_dtype;  // of values that are not quantized
   int32_t n_arrays;                // of recurrent state, or of a dense window: keys, values
-  int64_t n_kv_heads, head_dim;    // 0 for recurrent state
+  int64_t n_kv_heads, head_dim;    // 0 for recurrent state; head_dim is that of keys
   int64_t n_tokens;                // whose keys and values are held
   int64_t first_token;             // of the newest consecutive ones
   int64_t window, keep;            // of TQCACHE_WINDOW
   const char* key_codec;           // "dense", "mse:4", ...; "" for recurrent state
   const char* value_codec;
+  int64_t value_dim;  // components of a value: head_dim, or of another size (MLA); 0 as head_dim
 } tqcache_layer;
 
 TQCACHE_API int tqcache_get_layer(const tqcache_cache* cache, int64_t layer, tqcache_layer* info,

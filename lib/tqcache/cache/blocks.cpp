@@ -16,7 +16,7 @@ std::uint64_t array_bytes(const ArrayDesc& array) {
 }
 
 std::uint64_t dense_bytes(const LayerDesc& layer, TensorKind side, std::int64_t n_tokens) {
-  const HeadShape shape = attention_of(layer)->shape;
+  const HeadShape shape = shape_of(layer, side);
   return to_u64(shape.n_kv_heads * n_tokens * shape.head_dim) *
          dtype_size(tensor_of(layer, side).dtype);
 }
@@ -98,7 +98,7 @@ std::uint64_t raw_bytes(const LayerDesc& layer, const BlockKey& key, bool packed
                         std::int64_t n_tokens) {
   if (key.side == TensorKind::kArray) return array_bytes(layer, key.block, n_tokens);
   if (packed) {
-    return packed_layout(tensor_of(layer, key.side), attention_of(layer)->shape, order_of(key.side),
+    return packed_layout(tensor_of(layer, key.side), shape_of(layer, key.side), order_of(key.side),
                          key.block)
         .bytes();
   }
@@ -128,6 +128,12 @@ const TensorDesc& tensor_of(const LayerDesc& layer, TensorKind side) {
   assert(side != TensorKind::kArray);
   const AttentionDesc& attention = *attention_of(layer);
   return side == TensorKind::kKeys ? attention.k : attention.v;
+}
+
+HeadShape shape_of(const LayerDesc& layer, TensorKind side) {
+  assert(side != TensorKind::kArray);
+  const AttentionDesc& attention = *attention_of(layer);
+  return side == TensorKind::kKeys ? attention.shape : attention.value_shape();
 }
 
 TensorDesc& tensor_of(LayerDesc& layer, TensorKind side) {

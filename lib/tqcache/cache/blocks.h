@@ -28,6 +28,9 @@ std::vector<BlockKey> plan_blocks(const std::vector<LayerDesc>& layers, std::int
 const TensorDesc& tensor_of(const LayerDesc& layer, TensorKind side);
 TensorDesc& tensor_of(LayerDesc& layer, TensorKind side);
 
+// The shape of K or V of a layer. Requires: kKeys or kValues.
+HeadShape shape_of(const LayerDesc& layer, TensorKind side);
+
 // The order in which codes of K or V are packed.
 inline codec::BlockOrder order_of(TensorKind side) {
   return side == TensorKind::kKeys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;

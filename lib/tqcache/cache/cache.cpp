@@ -118,11 +118,11 @@ Result<void> validate_side(const Side& side, const SideContext& context) {
 }
 
 Result<void> validate_layer(const AttentionLayer& layer, std::int64_t n_tokens, const Rope& rope) {
-  TQC_TRY(validate_shape(layer.shape));
+  TQC_TRY(validate_shapes(layer.shape, layer.value_dim));
   if (auto k = validate_side(layer.k, {layer.shape, n_tokens, rope, true}); !k) {
     return in_context("k", std::move(k).error());
   }
-  if (auto v = validate_side(layer.v, {layer.shape, n_tokens, rope, false}); !v) {
+  if (auto v = validate_side(layer.v, {layer.value_shape(), n_tokens, rope, false}); !v) {
     return in_context("v", std::move(v).error());
   }
   return {};
@@ -156,11 +156,12 @@ Result<void> validate_window_side(const Side& side, const Window& window,
 
 Result<void> validate_layer(const WindowLayer& layer, std::int64_t n_tokens, const Rope& rope) {
   const AttentionLayer& attention = layer.attention;
+  TQC_TRY(validate_shapes(attention.shape, attention.value_dim));
   TQC_TRY(validate_window(attention.shape, layer.window));
   const auto check = [&](const Side& side, bool is_keys) {
-    return validate_window_side(
-        side, layer.window,
-        {attention.shape, n_tokens, rope, is_keys, first_window_block(layer.window, n_tokens)});
+    return validate_window_side(side, layer.window,
+                                {is_keys ? attention.shape : attention.value_shape(), n_tokens,
+                                 rope, is_keys, first_window_block(layer.window, n_tokens)});
   };
   if (auto k = check(attention.k, true); !k) return in_context("k", std::move(k).error());
   if (auto v = check(attention.v, false); !v) return in_context("v", std::move(v).error());
@@ -180,7 +181,7 @@ Result<void> validate_layer(const StateLayer& layer, std::int64_t, const Rope&) 
 
 ByteCount byte_count(const AttentionLayer& layer, std::int64_t n_tokens) {
   ByteCount bytes = byte_count(layer.k, layer.shape, n_tokens);
-  bytes += byte_count(layer.v, layer.shape, n_tokens);
+  bytes += byte_count(layer.v, layer.value_shape(), n_tokens);
   return bytes;
 }
 
@@ -189,13 +190,13 @@ ByteCount byte_count(const WindowLayer& layer, std::int64_t n_tokens) {
   const AttentionLayer& attention = layer.attention;
   ByteCount bytes = byte_count(attention, n_tokens);
   const std::int64_t n_outside = n_tokens - window_tokens(layer.window, n_tokens);
-  const auto n_values =
-      static_cast<std::uint64_t>(n_outside * attention.shape.n_kv_heads * attention.shape.head_dim);
-  for (const Side* side : {&attention.k, &attention.v}) {
-    if (std::holds_alternative<DenseSide>(*side)) {
-      bytes.used -= n_values * dtype_size(dense_dtype(*side));
-    }
-  }
+  const auto subtract = [&](const Side& side, HeadShape shape) {
+    if (!std::holds_alternative<DenseSide>(side)) return;
+    bytes.used -= static_cast<std::uint64_t>(n_outside * shape.n_kv_heads * shape.head_dim) *
+                  dtype_size(dense_dtype(side));
+  };
+  subtract(attention.k, attention.shape);
+  subtract(attention.v, attention.value_shape());
   return bytes;
 }
 

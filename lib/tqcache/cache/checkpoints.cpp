@@ -38,7 +38,7 @@ Result<void> check_kind(const LayerDesc& of_cache, const LayerDesc& of_checkpoin
   if (const auto* window = std::get_if<WindowDesc>(&of_cache)) {
     const auto* other = std::get_if<WindowDesc>(&of_checkpoint);
     const bool is_same = other != nullptr && other->window == window->window &&
-                         other->attention.shape == window->attention.shape;
+                         same_shapes(other->attention, window->attention);
     return is_same ? Result<void>() : corrupt("not the sliding window of the cache");
   }
   const auto* other = std::get_if<StateDesc>(&of_checkpoint);

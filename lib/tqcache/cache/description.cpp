@@ -13,7 +13,7 @@ bool same_named(const ArrayDesc& a, const ArrayDesc& b) {
 }
 
 bool same_attention(const AttentionDesc& a, const AttentionDesc& b) {
-  return a.shape == b.shape && same_form(a.k, b.k) && same_form(a.v, b.v);
+  return same_shapes(a, b) && same_form(a.k, b.k) && same_form(a.v, b.v);
 }
 
 }  // namespace
@@ -68,11 +68,13 @@ std::vector<ArrayDesc> arrays_of(const LayerDesc& layer, std::optional<std::int6
                [&](const WindowDesc& window) {
                  const AttentionDesc& attention = window.attention;
                  if (is_quantized(attention)) return Arrays{};
-                 std::vector<std::uint64_t> shape;
-                 if (n_tokens)
-                   shape = window_array_shape(attention.shape, window.window, *n_tokens);
-                 return Arrays{{std::string(kWindowKeys), attention.k.dtype, shape},
-                               {std::string(kWindowValues), attention.v.dtype, shape}};
+                 std::vector<std::uint64_t> k_shape, v_shape;
+                 if (n_tokens) {
+                   k_shape = window_array_shape(attention.shape, window.window, *n_tokens);
+                   v_shape = window_array_shape(attention.value_shape(), window.window, *n_tokens);
+                 }
+                 return Arrays{{std::string(kWindowKeys), attention.k.dtype, k_shape},
+                               {std::string(kWindowValues), attention.v.dtype, v_shape}};
                },
                [](const StateDesc& state) { return state.arrays; }},
       layer);
@@ -84,6 +86,14 @@ Result<void> validate_shape(HeadShape shape) {
   if (n_kv_heads > kMaxKvHeads) return too_large(std::to_string(n_kv_heads) + " kv heads");
   if (head_dim > kMaxHeadDim) return too_large("head_dim " + std::to_string(head_dim));
   return {};
+}
+
+Result<void> validate_shapes(HeadShape shape, std::int64_t value_dim) {
+  TQC_TRY(validate_shape(shape));
+  if (value_dim == 0) return {};
+  if (value_dim == shape.head_dim)
+    return corrupt("values of a size of their own, that of the keys");
+  return validate_shape({shape.n_kv_heads, value_dim});
 }
 
 Result<void> validate_window(HeadShape shape, const Window& window) {

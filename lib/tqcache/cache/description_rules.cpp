@@ -139,14 +139,14 @@ Result<void> check_sides(const AttentionDesc& layer, const Rope& rope) {
   if (auto k = check_side(layer.k, TensorKind::kKeys, layer.shape, rope); !k) {
     return in_context("k", std::move(k).error());
   }
-  if (auto v = check_side(layer.v, TensorKind::kValues, layer.shape, rope); !v) {
+  if (auto v = check_side(layer.v, TensorKind::kValues, layer.value_shape(), rope); !v) {
     return in_context("v", std::move(v).error());
   }
   return {};
 }
 
 Result<void> check_attention(const AttentionDesc& layer, const Rope& rope) {
-  TQC_TRY(validate_shape(layer.shape));
+  TQC_TRY(validate_shapes(layer.shape, layer.value_dim));
   return check_sides(layer, rope);
 }
 
@@ -154,6 +154,7 @@ bool has_sinks(const TensorDesc& tensor) { return tensor.quant && tensor.quant->
 
 Result<void> check_window(const WindowDesc& layer, const Rope& rope) {
   const AttentionDesc& attention = layer.attention;
+  TQC_TRY(validate_shapes(attention.shape, attention.value_dim));
   TQC_TRY(validate_window(attention.shape, layer.window));
   if (!is_quantized(attention)) return {};
   if (layer.window.keep != 0) return corrupt("a turbo window that keeps first tokens");

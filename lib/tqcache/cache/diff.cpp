@@ -178,13 +178,13 @@ std::optional<RowsPair> find_rows(const Layer& a, std::int64_t n_a, const Layer&
 Result<void> check_layer(const Layer& a, const Layer& b) {
   if (a.index() != b.index()) return mismatch("of another kind");
   return std::visit(Overload{[&](const AttentionLayer& attention) -> Result<void> {
-                               if (attention.shape == attention_of(b)->shape) return {};
+                               if (same_shapes(attention, *attention_of(b))) return {};
                                return mismatch("of another shape");
                              },
                              [&](const WindowLayer& window) -> Result<void> {
                                const auto& other = std::get<WindowLayer>(b);
                                if (window.window == other.window &&
-                                   window.attention.shape == other.attention.shape) {
+                                   same_shapes(window.attention, other.attention)) {
                                  return {};
                                }
                                return mismatch("of another window");
@@ -257,12 +257,12 @@ Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads)
       result.arrays_equal &= same_values(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
       continue;
     }
-    const auto compare_pair = [&](const Side& of_a, const Side& of_b) {
-      return compare_sides({of_a, a.n_tokens()}, {of_b, b.n_tokens()}, rows->a->shape, rows->range,
+    const auto compare_pair = [&](const Side& of_a, const Side& of_b, HeadShape shape) {
+      return compare_sides({of_a, a.n_tokens()}, {of_b, b.n_tokens()}, shape, rows->range,
                            n_threads);
     };
-    const std::vector<Sums> k = compare_pair(rows->a->k, rows->b->k);
-    const std::vector<Sums> v = compare_pair(rows->a->v, rows->b->v);
+    const std::vector<Sums> k = compare_pair(rows->a->k, rows->b->k, rows->a->shape);
+    const std::vector<Sums> v = compare_pair(rows->a->v, rows->b->v, rows->a->value_shape());
     all_k.add(total(k));
     all_v.add(total(v));
     result.layers.push_back({static_cast<std::int64_t>(i), difference_of(total(k)),

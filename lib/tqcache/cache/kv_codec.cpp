@@ -404,18 +404,18 @@ Result<std::vector<LayerCodecs>> make_codecs(std::span<const LayerDesc> layers, 
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const AttentionDesc* const layer = attention_of(layers[i]);
     if (layer == nullptr) continue;
-    const auto make = [&](const TensorDesc& tensor, codec::BlockOrder order, const char* name,
-                          std::optional<KvCodec>& codec) -> Result<void> {
+    const auto make = [&](const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
+                          const char* name, std::optional<KvCodec>& codec) -> Result<void> {
       if (!tensor.quant) return {};
-      auto made = KvCodec::make(tensor, layer->shape, order, tables);
+      auto made = KvCodec::make(tensor, shape, order, tables);
       if (!made) {
         return in_context("layer " + std::to_string(i) + name, std::move(made).error());
       }
       codec = std::move(made).value();
       return {};
     };
-    TQC_TRY(make(layer->k, codec::BlockOrder::kKeys, " k", codecs[i].k));
-    TQC_TRY(make(layer->v, codec::BlockOrder::kValues, " v", codecs[i].v));
+    TQC_TRY(make(layer->k, layer->shape, codec::BlockOrder::kKeys, " k", codecs[i].k));
+    TQC_TRY(make(layer->v, layer->value_shape(), codec::BlockOrder::kValues, " v", codecs[i].v));
   }
   return codecs;
 }

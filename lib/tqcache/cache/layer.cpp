@@ -11,7 +11,7 @@ TensorDesc describe(const Side& side) {
 }
 
 AttentionDesc describe(const AttentionLayer& layer) {
-  return {layer.shape, describe(layer.k), describe(layer.v)};
+  return {layer.shape, describe(layer.k), describe(layer.v), layer.value_dim};
 }
 
 StateDesc describe(const StateLayer& layer) {

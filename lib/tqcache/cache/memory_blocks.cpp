@@ -20,11 +20,18 @@ namespace {
 
 // K or V that a block belongs to; for an array, K or V of its window. Works for Cache& and const
 // Cache&.
+bool is_of_keys(const BlockInfo& block) {
+  return block.side == TensorKind::kArray ? block.block == 0 : block.side == TensorKind::kKeys;
+}
+
 auto& side_of(auto& cache, const BlockInfo& block) {
   auto& layer = *attention_of(cache.layers[to_size(block.layer)]);
-  const bool is_keys =
-      block.side == TensorKind::kArray ? block.block == 0 : block.side == TensorKind::kKeys;
-  return is_keys ? layer.k : layer.v;
+  return is_of_keys(block) ? layer.k : layer.v;
+}
+
+HeadShape shape_of(const Cache& cache, const BlockInfo& block) {
+  const AttentionLayer& layer = *attention_of(cache.layers[to_size(block.layer)]);
+  return is_of_keys(block) ? layer.shape : layer.value_shape();
 }
 
 // The rows of a dense block, kv head by kv head. In memory each head has room for 256 tokens, while
@@ -38,7 +45,7 @@ struct DenseRows {
 };
 
 DenseRows dense_rows(const Cache& cache, const BlockInfo& block) {
-  const HeadShape shape = attention_of(cache.layers[to_size(block.layer)])->shape;
+  const HeadShape shape = shape_of(cache, block);
   const std::size_t row = to_size(shape.head_dim) * dtype_size(dense_dtype(side_of(cache, block)));
   return {to_size(shape.n_kv_heads), to_size(kTokenBlock) * row,
           to_size(tokens_in_block(cache.n_tokens(), block.block)) * row};
@@ -52,7 +59,7 @@ void place_array(const BlockInfo& block, AlignedBytes raw, Cache& cache) {
   Layer& layer = cache.layers[to_size(block.layer)];
   if (auto* window = std::get_if<WindowLayer>(&layer)) {
     Side& side = side_of(cache, block);
-    side = scatter_window(window->attention.shape, window->window, dense_dtype(side), raw,
+    side = scatter_window(shape_of(cache, block), window->window, dense_dtype(side), raw,
                           cache.n_tokens());
     return;
   }
@@ -110,9 +117,9 @@ class RoomMaker {
   Result<AttentionLayer> make(const AttentionDesc& layer, std::size_t index) {
     TQC_TRY_ASSIGN(Side k,
                    make(layer.shape, layer.k, codec::BlockOrder::kKeys, n_packed_[index][0]));
-    TQC_TRY_ASSIGN(Side v,
-                   make(layer.shape, layer.v, codec::BlockOrder::kValues, n_packed_[index][1]));
-    return AttentionLayer{layer.shape, std::move(k), std::move(v)};
+    TQC_TRY_ASSIGN(Side v, make(layer.value_shape(), layer.v, codec::BlockOrder::kValues,
+                                n_packed_[index][1]));
+    return AttentionLayer{layer.shape, std::move(k), std::move(v), layer.value_dim};
   }
 
  private:
@@ -196,8 +203,7 @@ ByteView block_bytes(const Cache& cache, const BlockInfo& block, AlignedBytes& s
   }
   const Side& side = side_of(cache, block);
   if (block.packed) return std::get<TurboSide>(side).packed[to_size(block.block)].bytes.view();
-  return first_rows(dense_block(side, block.block),
-                    attention_of(cache.layers[to_size(block.layer)])->shape, dense_dtype(side),
+  return first_rows(dense_block(side, block.block), shape_of(cache, block), dense_dtype(side),
                     kTokenBlock, tokens_in_block(cache.n_tokens(), block.block), scratch);
 }
 

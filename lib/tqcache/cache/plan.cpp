@@ -213,8 +213,9 @@ class LayerPlanner {
       if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
       // There are no vectors to fit transforms to, and the request cannot be stored.
       if (cache_.n_tokens() < kTokenBlock) plan.fit_transforms = false;
-      auto planned =
-          plan_side(*tensors[s], plan, kSideOrders[s], layer->attention->shape.head_dim, tables_);
+      const AttentionDesc& attention = *layer->attention;
+      const HeadShape shape = s == 0 ? attention.shape : attention.value_shape();
+      auto planned = plan_side(*tensors[s], plan, kSideOrders[s], shape.head_dim, tables_);
       if (!planned) {
         return in_context("layer " + std::to_string(index) + std::string(kSideNames[s]),
                           std::move(planned).error());

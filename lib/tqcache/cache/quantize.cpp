@@ -65,8 +65,8 @@ class Quantized : public CacheReader {
         if (!codec) continue;
         const TensorDesc& tensor = tensor_of(layer_of(i), kind);
         if (tensor.quant) {
-          TQC_TRY_ASSIGN(codec,
-                         KvCodec::make(tensor, shape_of(i), order_of(kind), conversion.tables));
+          TQC_TRY_ASSIGN(
+              codec, KvCodec::make(tensor, shape_of(i, kind), order_of(kind), conversion.tables));
         }
         if (codec->is_fixed()) continue;
         tensors.push_back({i, kind, fit_blocks(conversion.fit, n_tokens(), begin_of(i))});
@@ -144,7 +144,9 @@ class Quantized : public CacheReader {
   const LayerDesc& layer_of(std::size_t layer) const {
     return source_->description().layers[layer];
   }
-  HeadShape shape_of(std::size_t layer) const { return attention_of(layer_of(layer))->shape; }
+  HeadShape shape_of(std::size_t layer, TensorKind kind) const {
+    return cache::shape_of(layer_of(layer), kind);
+  }
   std::int64_t begin_of(std::size_t layer) const {
     const auto* window = std::get_if<WindowDesc>(&layer_of(layer));
     return window == nullptr ? 0 : window_begin(window->window, n_tokens());
@@ -179,7 +181,7 @@ class Quantized : public CacheReader {
 
   FullBlock full_block(std::size_t layer, TensorKind kind, std::int64_t block,
                        ByteView values) const {
-    return {shape_of(layer), tensor_of(layer_of(layer), kind).dtype, block, values,
+    return {shape_of(layer, kind), tensor_of(layer_of(layer), kind).dtype, block, values,
             tokens_before(begin_of(layer), block)};
   }
 
@@ -217,7 +219,7 @@ class Quantized : public CacheReader {
           const SharedBytes array,
           source_->share(origin_of(layer, TensorKind::kArray, static_cast<std::int64_t>(kind))));
       const DenseSide dense =
-          scatter_window(shape_of(layer), size, dtype, array.view(), n_tokens());
+          scatter_window(shape_of(layer, kind), size, dtype, array.view(), n_tokens());
       const auto full = [&](std::int64_t block) {
         return full_block(layer, kind, block, dense.blocks[to_size(block)]);
       };
@@ -235,8 +237,8 @@ class Quantized : public CacheReader {
         const std::int64_t n_valid = tokens_in_block(n_tokens(), block);
         if (!codec || n_valid < kTokenBlock) {
           AlignedBytes rows;
-          const ByteView valid = first_rows(dense.blocks[to_size(block)], shape_of(layer), dtype,
-                                            kTokenBlock, n_valid, rows);
+          const ByteView valid = first_rows(dense.blocks[to_size(block)], shape_of(layer, kind),
+                                            dtype, kTokenBlock, n_valid, rows);
           if (rows.empty()) rows.assign(valid.begin(), valid.end());
           bytes = SharedBytes(std::move(rows));
           continue;
@@ -303,7 +305,7 @@ Result<Codecs> planned_codecs(const CacheDesc& cache, std::span<const SidePlan> 
     if (plans[i].dense) continue;
     const LayerDesc& layer = cache.layers[i / 2];
     const TensorKind kind = kKeysAndValues[i % 2];
-    TQC_TRY_ASSIGN(codecs[i], make_codec(plans[i], order_of(kind), attention_of(layer)->shape,
+    TQC_TRY_ASSIGN(codecs[i], make_codec(plans[i], order_of(kind), shape_of(layer, kind),
                                          tensor_of(layer, kind).dtype, tables));
   }
   return codecs;
@@ -326,7 +328,7 @@ Result<Codecs> codecs_like(const CacheDesc& cache, const std::vector<LayerDesc>&
     };
     const AttentionDesc* const from = attention_of(like[layer]);
     const AttentionDesc* const to = attention_of(cache.layers[layer]);
-    if ((from == nullptr) != (to == nullptr) || (from != nullptr && from->shape != to->shape)) {
+    if ((from == nullptr) != (to == nullptr) || (from != nullptr && !same_shapes(*from, *to))) {
       return fail("the codec is that of another kind or shape of layer");
     }
     if (from == nullptr) continue;
@@ -339,7 +341,8 @@ Result<Codecs> codecs_like(const CacheDesc& cache, const std::vector<LayerDesc>&
     if (tensor.quant && !same_bits(*tensor.quant, *wanted.quant)) {
       return fail("is packed already, with another codec");
     }
-    auto made = KvCodec::make({tensor.dtype, wanted.quant}, to->shape, order_of(kind), tables);
+    auto made = KvCodec::make({tensor.dtype, wanted.quant}, shape_of(cache.layers[layer], kind),
+                              order_of(kind), tables);
     if (!made) return fail(made.error().message);
     codecs[i] = *std::move(made);
   }

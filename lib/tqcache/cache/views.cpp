@@ -102,8 +102,10 @@ class Dequantized : public CacheReader {
   Result<void> read_window(std::size_t block, AlignedBytes& raw) const {
     const BlockInfo& info = blocks_[block];
     const auto& window = std::get<WindowDesc>(description_.layers[to_size(info.layer)]);
-    const HeadShape shape = window.attention.shape;
-    const Dtype dtype = (info.block == 0 ? window.attention.k : window.attention.v).dtype;
+    const bool is_keys = info.block == 0;
+    const AttentionDesc& attention = window.attention;
+    const HeadShape shape = is_keys ? attention.shape : attention.value_shape();
+    const Dtype dtype = (is_keys ? attention.k : attention.v).dtype;
     const std::int64_t begin = window_begin(window.window, n_tokens());
     const auto bytes_of = [&](std::int64_t n) {
       return to_size(n * shape.head_dim) * dtype_size(dtype);
@@ -172,7 +174,8 @@ class FirstTokens : public CacheReader {
     }
     TQC_TRY_ASSIGN(const SharedBytes whole, source_->share(block));
     const LayerDesc& layer = description_.layers[to_size(in_source.layer)];
-    first_rows(whole.view(), attention_of(layer)->shape, tensor_of(layer, in_source.side).dtype,
+    first_rows(whole.view(), shape_of(layer, in_source.side),
+               tensor_of(layer, in_source.side).dtype,
                tokens_in_block(source_->n_tokens(), in_source.block), n_kept_, raw);
     return {};
   }

@@ -79,7 +79,8 @@ void advance_window(WindowLayer& layer, std::int64_t n_tokens) {
 }
 
 AlignedBytes gather_window(const WindowLayer& layer, const Side& side, std::int64_t n_tokens) {
-  const HeadShape shape = layer.attention.shape;
+  const bool is_keys = &side == &layer.attention.k;
+  const HeadShape shape = is_keys ? layer.attention.shape : layer.attention.value_shape();
   const Dtype dtype = dense_dtype(side);
   const std::int64_t n_rows = shape.n_kv_heads * window_tokens(layer.window, n_tokens);
   AlignedBytes bytes(to_size(n_rows * shape.head_dim) * dtype_size(dtype));

@@ -199,10 +199,11 @@ Result<void> read_tensor(const tqcache_cache& cache, std::int64_t layer, int whi
   const std::int64_t n_tokens = cache.reader->n_tokens();
   const cache::LayerDesc& desc = cache.reader->description().layers[to_size(layer)];
   const std::int64_t held = cache::tokens_held(desc, n_tokens);
-  if (view.n_heads != attention->shape.n_kv_heads || view.head_dim != attention->shape.head_dim) {
+  const cache::HeadShape shape =
+      kind == TensorKind::kKeys ? attention->shape : attention->value_shape();
+  if (view.n_heads != shape.n_kv_heads || view.head_dim != shape.head_dim) {
     return invalid(fmt::format("layer {} has {} heads of {} components, not {} of {}", layer,
-                               attention->shape.n_kv_heads, attention->shape.head_dim, view.n_heads,
-                               view.head_dim));
+                               shape.n_kv_heads, shape.head_dim, view.n_heads, view.head_dim));
   }
   if (begin < 0 || begin > held || view.n_tokens > held - begin) {
     return invalid(fmt::format("tokens {} to {} of {} that layer {} holds", begin,
@@ -245,6 +246,7 @@ nlohmann::ordered_json layer_json(const tqcache_cache& cache, std::size_t i) {
   if (const cache::AttentionDesc* attention = cache::attention_of(layer)) {
     json["n_kv_heads"] = attention->shape.n_kv_heads;
     json["head_dim"] = attention->shape.head_dim;
+    if (attention->value_dim != 0) json["value_dim"] = attention->value_dim;
     json["n_tokens"] = cache::tokens_held(layer, description.n_tokens());
     json["key_dtype"] = dtype_name(attention->k.dtype);
     json["value_dtype"] = dtype_name(attention->v.dtype);
@@ -375,6 +377,7 @@ int tqcache_get_layer(const tqcache_cache* cache, int64_t layer, tqcache_layer* 
       known.value_dtype = static_cast<std::int32_t>(attention->v.dtype);
       known.n_kv_heads = attention->shape.n_kv_heads;
       known.head_dim = attention->shape.head_dim;
+      known.value_dim = attention->value_shape().head_dim;
     }
     if (const auto* window = std::get_if<cache::WindowDesc>(&desc)) {
       known.window = window->window.size;

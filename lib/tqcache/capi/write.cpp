@@ -24,14 +24,15 @@ namespace {
 // The description of a layer's keys and values. Errors: kInvalidArgument.
 Result<cache::AttentionDesc> describe_pair(const TensorView& k, const TensorView& v,
                                            std::int64_t n_tokens) {
-  if (k.n_heads != v.n_heads || k.head_dim != v.head_dim || k.n_tokens != v.n_tokens) {
-    return invalid("keys and values of different shapes");
+  if (k.n_heads != v.n_heads || k.n_tokens != v.n_tokens) {
+    return invalid("keys and values of different numbers of heads or tokens");
   }
   if (k.n_tokens != n_tokens) {
     return invalid(fmt::format("keys of {} tokens, where {} are held", k.n_tokens, n_tokens));
   }
   cache::AttentionDesc layer;
   layer.shape = {k.n_heads, k.head_dim};
+  layer.value_dim = cache::value_dim_of(k.head_dim, v.head_dim);
   layer.k.dtype = k.dtype;
   layer.v.dtype = v.dtype;
   return layer;

@@ -255,9 +255,9 @@ void count_values(const cache::CacheDesc& cache, Outlook& outlook) {
   for (const cache::LayerDesc& layer : cache.layers) {
     const auto* attention = std::get_if<cache::AttentionDesc>(&layer);
     if (attention == nullptr) continue;
-    const cache::HeadShape shape = attention->shape;
+    const std::int64_t of_token = attention->shape.head_dim + attention->value_shape().head_dim;
     outlook.n_values +=
-        2.0 * static_cast<double>(shape.n_kv_heads * shape.head_dim * cache.n_tokens());
+        static_cast<double>(attention->shape.n_kv_heads * of_token * cache.n_tokens());
   }
 }
 
@@ -286,7 +286,7 @@ Result<Outlook> look_ahead(const cache::CacheReader& source, const cache::Conver
       const cache::SidePlan& plan = plans[2 * i + static_cast<std::size_t>(name)];
       if (plan.dense || tensor_of(manifest.layers[i], name).quant) continue;
       outlook.sides.push_back(
-          {i, name, plan, cache::attention_of(manifest.layers[i])->shape, double{plan.codec.step}});
+          {i, name, plan, shape_of(manifest.layers[i], name), double{plan.codec.step}});
     }
   }
   count_values(manifest, outlook);

@@ -108,9 +108,11 @@ void add_tokens(Serialization& out, const Manifest& manifest) {
   for (const Sha256& hash : *manifest.hidden_tokens) out.fixed(hash);
 }
 
-void add_shape(Serialization& out, cache::HeadShape shape) {
-  out.number(shape.n_kv_heads);
-  out.number(shape.head_dim);
+// The name of the kind of layer says whether the size of values follows.
+void add_shape(Serialization& out, const cache::AttentionDesc& attention) {
+  out.number(attention.shape.n_kv_heads);
+  out.number(attention.shape.head_dim);
+  if (attention.value_dim != 0) out.number(attention.value_dim);
 }
 
 void add_arrays(Serialization& out, const std::vector<cache::ArrayDesc>& arrays) {
@@ -125,7 +127,7 @@ void add_arrays(Serialization& out, const std::vector<cache::ArrayDesc>& arrays)
 void add_window(Serialization& out, const cache::WindowDesc& window, WindowTokens window_tokens,
                 MatrixDigests& digests) {
   const cache::AttentionDesc& attention = window.attention;
-  add_shape(out, attention.shape);
+  add_shape(out, attention);
   out.number(window.window.size);
   if (cache::is_quantized(attention)) {
     add_tensor(out, attention.k, digests);
@@ -140,7 +142,7 @@ void add_layer(Serialization& out, const cache::LayerDesc& layer, WindowTokens w
                MatrixDigests& digests) {
   out.text(type_name(layer));
   std::visit(Overload{[&](const cache::AttentionDesc& attention) {
-                        add_shape(out, attention.shape);
+                        add_shape(out, attention);
                         add_tensor(out, attention.k, digests);
                         add_tensor(out, attention.v, digests);
                       },

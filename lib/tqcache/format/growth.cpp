@@ -47,7 +47,7 @@ Result<void> check_tensor(const TensorDesc& file, const TensorDesc& grown) {
 }
 
 Result<void> check_attention(const AttentionDesc& file, const AttentionDesc& grown) {
-  if (grown.shape != file.shape) return mismatch("another shape");
+  if (!cache::same_shapes(grown, file)) return mismatch("another shape");
   if (auto k = check_tensor(file.k, grown.k); !k) return in_context("k", std::move(k).error());
   if (auto v = check_tensor(file.v, grown.v); !v) return in_context("v", std::move(v).error());
   return {};
@@ -55,7 +55,7 @@ Result<void> check_attention(const AttentionDesc& file, const AttentionDesc& gro
 
 // Arrays of a dense window grow with the cache until the window is full.
 Result<void> check_window(const WindowDesc& file, const WindowDesc& grown) {
-  if (grown.attention.shape != file.attention.shape) return mismatch("another shape");
+  if (!cache::same_shapes(grown.attention, file.attention)) return mismatch("another shape");
   if (grown.window != file.window) return mismatch("another window");
   if (cache::is_quantized(file.attention)) return check_attention(file.attention, grown.attention);
   const bool is_same = file.attention.k.dtype == grown.attention.k.dtype &&

@@ -277,10 +277,14 @@ Result<cache::TensorDesc> read_tensor_at(std::string_view place, const fb::Side&
 }
 
 Result<cache::AttentionDesc> read_attention(const fb::Layer& in, Budget& budget) {
-  cache::AttentionDesc attention{{in.n_kv_heads(), in.head_dim()}, {}, {}};
-  const std::uint64_t n_channels = std::uint64_t{in.n_kv_heads()} * in.head_dim();
-  TQC_TRY_ASSIGN(attention.k, read_tensor_at("k", *in.k(), n_channels, budget));
-  TQC_TRY_ASSIGN(attention.v, read_tensor_at("v", *in.v(), n_channels, budget));
+  cache::AttentionDesc attention{{in.n_kv_heads(), in.head_dim()}, {}, {}, in.value_dim()};
+  const auto n_channels = [](cache::HeadShape shape) {
+    return static_cast<std::uint64_t>(shape.n_kv_heads) *
+           static_cast<std::uint64_t>(shape.head_dim);
+  };
+  TQC_TRY_ASSIGN(attention.k, read_tensor_at("k", *in.k(), n_channels(attention.shape), budget));
+  TQC_TRY_ASSIGN(attention.v,
+                 read_tensor_at("v", *in.v(), n_channels(attention.value_shape()), budget));
   return attention;
 }
 
@@ -306,21 +310,25 @@ Result<std::vector<cache::ArrayDesc>> read_arrays(const fb::Layer& in) {
 
 // A dense window is stored as two arrays, which follow from the window.
 Result<LayerDesc> read_dense_window(const fb::Layer& in, WindowTokens window_tokens) {
-  const cache::HeadShape shape = {in.n_kv_heads(), in.head_dim()};
+  cache::AttentionDesc attention{{in.n_kv_heads(), in.head_dim()}, {}, {}, in.value_dim()};
   const cache::Window window = {in.window(), in.keep()};
-  TQC_TRY(cache::validate_window(shape, window));
+  TQC_TRY(cache::validate_shapes(attention.shape, attention.value_dim));
+  TQC_TRY(cache::validate_window(attention.shape, window));
   TQC_TRY_ASSIGN(const std::vector<cache::ArrayDesc> arrays, read_arrays(in));
   if (arrays.size() != 2 || arrays[0].name != cache::kWindowKeys ||
       arrays[1].name != cache::kWindowValues) {
     return corrupt("a rotating layer with other arrays than keys and values");
   }
-  std::vector<std::uint64_t> expected;
-  if (window_tokens) expected = cache::window_array_shape(shape, window, *window_tokens);
-  for (const cache::ArrayDesc& array : arrays) {
-    if (array.shape != expected) return corrupt(array.name + ": not of the window's shape");
+  attention.k.dtype = arrays[0].dtype;
+  attention.v.dtype = arrays[1].dtype;
+  LayerDesc layer = cache::WindowDesc{std::move(attention), window};
+  const std::vector<cache::ArrayDesc> expected = cache::arrays_of(layer, window_tokens);
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    if (arrays[i].shape != expected[i].shape) {
+      return corrupt(arrays[i].name + ": not of the window's shape");
+    }
   }
-  return LayerDesc(
-      cache::WindowDesc{{shape, {arrays[0].dtype, {}}, {arrays[1].dtype, {}}}, window});
+  return layer;
 }
 
 Result<LayerDesc> read_turbo_window(const fb::Layer& in, Budget& budget) {
@@ -340,17 +348,21 @@ Result<LayerDesc> read_layer(const fb::Layer& in, WindowTokens window_tokens, Bu
     return corrupt("neither k and v alone nor arrays alone");
   }
   const bool has_arrays = in.arrays() != nullptr;
-  if (type == kAttentionType) {
+  const bool is_unequal = type == kUnequalAttentionType || type == kUnequalRotatingType ||
+                          type == kUnequalTurboRotatingType;
+  // Before any field of a kind is used whose values have the size of the keys.
+  if (is_unequal != (in.value_dim() != 0)) return corrupt("values of a size of another kind");
+  if (type == kAttentionType || type == kUnequalAttentionType) {
     if (has_window(in)) return corrupt("an attention layer with a window");
     if (has_arrays) return corrupt("an attention layer with arrays");
     TQC_TRY_ASSIGN(cache::AttentionDesc attention, read_attention(in, budget));
     return LayerDesc(std::move(attention));
   }
-  if (type == kRotatingType) {
+  if (type == kRotatingType || type == kUnequalRotatingType) {
     if (!has_arrays) return corrupt("arrays beside k or v");
     return read_dense_window(in, window_tokens);
   }
-  if (type == kTurboRotatingType) {
+  if (type == kTurboRotatingType || type == kUnequalTurboRotatingType) {
     if (has_arrays) return corrupt("a turbo window with arrays");
     return read_turbo_window(in, budget);
   }

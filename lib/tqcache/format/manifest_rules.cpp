@@ -57,7 +57,8 @@ Result<void> check_sizes(const cache::LayerDesc& layer, std::int64_t n_tokens,
   }
   if (section.compression == Compression::kPredicted) {
     const auto* const attention = std::get_if<cache::AttentionDesc>(&layer);
-    if (attention == nullptr || attention->k.quant || attention->v.quant) {
+    if (attention == nullptr || attention->k.quant || attention->v.quant ||
+        attention->value_dim != 0) {
       return corrupt("predicted, but not of a layer with dense full attention");
     }
   }

@@ -179,6 +179,7 @@ ArrayOffsets make_arrays(Builder& out, const std::vector<cache::ArrayDesc>& arra
 
 struct LayerFields {
   cache::HeadShape shape = {};
+  std::int64_t value_dim = 0;
   Offset<fb::Side> k = {}, v = {};
   ArrayOffsets arrays = {};
   cache::Window window = {};
@@ -187,6 +188,7 @@ struct LayerFields {
 LayerFields make_fields(SideWriter& sides, const cache::AttentionDesc& attention) {
   LayerFields fields;
   fields.shape = attention.shape;
+  fields.value_dim = attention.value_dim;
   fields.k = sides.make(attention.k);
   fields.v = sides.make(attention.v);
   return fields;
@@ -200,6 +202,7 @@ LayerFields make_fields(Builder& out, SideWriter& sides, const cache::WindowDesc
     fields = make_fields(sides, window.attention);
   } else {
     fields.shape = window.attention.shape;
+    fields.value_dim = window.attention.value_dim;
     fields.arrays = make_arrays(out, cache::arrays_of(window, window_tokens));
   }
   fields.window = window.window;
@@ -221,7 +224,8 @@ Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const cache::Layer
   return fb::CreateLayer(out, type, static_cast<std::uint32_t>(fields.shape.n_kv_heads),
                          static_cast<std::uint32_t>(fields.shape.head_dim), fields.k, fields.v,
                          fields.arrays, static_cast<std::uint32_t>(fields.window.size),
-                         static_cast<std::uint32_t>(fields.window.keep));
+                         static_cast<std::uint32_t>(fields.window.keep),
+                         static_cast<std::uint32_t>(fields.value_dim));
 }
 
 // Absent if there are no gaps.

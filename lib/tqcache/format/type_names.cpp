@@ -10,9 +10,15 @@ std::string_view type_name(const cache::TensorDesc& tensor) {
 
 std::string_view type_name(const cache::LayerDesc& layer) {
   return std::visit(
-      Overload{[](const cache::AttentionDesc&) { return kAttentionType; },
+      Overload{[](const cache::AttentionDesc& attention) {
+                 return attention.value_dim == 0 ? kAttentionType : kUnequalAttentionType;
+               },
                [](const cache::WindowDesc& window) {
-                 return cache::is_quantized(window.attention) ? kTurboRotatingType : kRotatingType;
+                 const bool is_equal = window.attention.value_dim == 0;
+                 if (cache::is_quantized(window.attention)) {
+                   return is_equal ? kTurboRotatingType : kUnequalTurboRotatingType;
+                 }
+                 return is_equal ? kRotatingType : kUnequalRotatingType;
                },
                [](const cache::StateDesc&) { return kArraysType; }},
       layer);

@@ -21,6 +21,12 @@ inline constexpr std::string_view kArraysType = "tqcache.arrays.v1";
 inline constexpr std::string_view kRotatingType = "tqcache.rotating.v1";       // dense, as arrays
 inline constexpr std::string_view kTurboRotatingType = "tqcache.rotating.v2";  // in token blocks
 
+// The same three with values of another size than the keys. Readers that do not know the names
+// refuse such layers, so none takes the values for others.
+inline constexpr std::string_view kUnequalAttentionType = "tqcache.attention.v2";
+inline constexpr std::string_view kUnequalRotatingType = "tqcache.rotating.v3";
+inline constexpr std::string_view kUnequalTurboRotatingType = "tqcache.rotating.v4";
+
 // K and V of attention layers and of windows in token blocks: dense, or quantized in some mode.
 inline constexpr std::string_view kDenseType = "tqcache.dense.v1";
 

@@ -33,19 +33,23 @@ Result<TensorDesc> describe(const ForeignTensor& side, cache::HeadShape shape) {
 Result<LayerDesc> describe(const ForeignAttention& layer) {
   auto k = describe(layer.k, layer.shape);
   if (!k) return in_context("k", std::move(k).error());
-  auto v = describe(layer.v, layer.shape);
+  cache::AttentionDesc attention{layer.shape, std::move(k).value(), {}, layer.value_dim};
+  auto v = describe(layer.v, attention.value_shape());
   if (!v) return in_context("v", std::move(v).error());
-  return LayerDesc(cache::AttentionDesc{layer.shape, std::move(k).value(), std::move(v).value()});
+  attention.v = std::move(v).value();
+  return LayerDesc(std::move(attention));
 }
 
 Result<LayerDesc> describe(const ForeignWindow& layer, std::int64_t n_tokens) {
   TQC_TRY(cache::validate_window(layer.shape, layer.window));
-  const auto expected = cache::window_array_shape(layer.shape, layer.window, n_tokens);
-  for (const ForeignArray* array : {&layer.k, &layer.v}) {
-    if (array->shape != expected) return corrupt(array->name + ": not of the window's shape");
-  }
-  return LayerDesc(
-      cache::WindowDesc{{layer.shape, {layer.k.dtype, {}}, {layer.v.dtype, {}}}, layer.window});
+  LayerDesc described = cache::WindowDesc{
+      {layer.shape, {layer.k.dtype, {}}, {layer.v.dtype, {}}, layer.value_dim}, layer.window};
+  const std::vector<cache::ArrayDesc> expected = cache::arrays_of(described, n_tokens);
+  if (layer.k.shape != expected[0].shape)
+    return corrupt(layer.k.name + ": not of the window's shape");
+  if (layer.v.shape != expected[1].shape)
+    return corrupt(layer.v.name + ": not of the window's shape");
+  return described;
 }
 
 LayerDesc describe(const ForeignState& layer) {
@@ -171,7 +175,9 @@ class ForeignReader : public cache::CacheReader {
                                  const ForeignTensor& tensor =
                                      block.side == TensorKind::kKeys ? attention.k : attention.v;
                                  if (block.packed) return tensor.packed->read(block.block, raw);
-                                 return read_dense(tensor, attention.shape, block.block, raw);
+                                 const LayerDesc& layer = description_.layers[to_size(block.layer)];
+                                 return read_dense(tensor, cache::shape_of(layer, block.side),
+                                                   block.block, raw);
                                },
                                [&](const ForeignWindow& window) {
                                  return (block.block == 0 ? window.k : window.v).read(raw);

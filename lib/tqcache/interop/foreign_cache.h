@@ -55,8 +55,9 @@ struct ForeignTensor {
 Result<void> check_key_order(const std::string& architecture);
 
 struct ForeignAttention {
-  cache::HeadShape shape;
+  cache::HeadShape shape;  // of K
   ForeignTensor k, v;
+  std::int64_t value_dim = 0;  // cache::AttentionDesc::value_dim
 };
 
 // Fills `out` with all bytes of an array. Threads and errors as ReadRows.
@@ -71,9 +72,10 @@ struct ForeignArray {
 
 // A dense sliding window: arrays of cache::window_array_shape(), tokens ordered by position.
 struct ForeignWindow {
-  cache::HeadShape shape;
+  cache::HeadShape shape;  // of K
   cache::Window window;
   ForeignArray k, v;
+  std::int64_t value_dim = 0;  // cache::AttentionDesc::value_dim
 };
 
 // Recurrent state.

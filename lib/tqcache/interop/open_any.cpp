@@ -14,6 +14,7 @@
 #include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/npz/npz_cache.h"
+#include "tqcache/interop/programs.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tensors/safetensors.h"
@@ -76,68 +77,6 @@ Result<bool> begins_as_safetensors(const ByteSource& file) {
          std::ranges::all_of(ByteView(start).subspan(5, 3), is_zero);
 }
 
-// Files of other programs that are known by their first bytes, and not read.
-struct KnownStart {
-  std::string_view bytes;
-  std::string_view words;
-};
-
-using namespace std::string_view_literals;
-
-constexpr std::array kKnownStarts = {
-    KnownStart{"TQKV\x01"sv,
-               "a .tqkv file of aither-kvcache, version 1, which has the extension of our files "
-               "and nothing "
-               "else in common with them: decompress it there"},
-    KnownStart{"PKCL"sv,
-               "context checkpoints of TheTom/llama-cpp-turboquant, beside a slot file (.ckpt): "
-               "convert the slot file"},
-    KnownStart{"LSCKPT2\x00"sv,
-               "context checkpoints of llama.cpp's pull request 24028, beside a slot file: convert "
-               "the slot file"},
-    KnownStart{"SCKP"sv,
-               "context checkpoints of llama-server without the slot file they belong behind"},
-    KnownStart{"\x93NUMPY"sv, "a single NumPy array (.npy): only .npz files of tqcache are read"},
-};
-
-Result<std::optional<std::string>> name_by_first_bytes(const ByteSource& file) {
-  TQC_TRY_ASSIGN(const Bytes start, first_bytes(file, 8));
-  for (const KnownStart& known : kKnownStarts) {
-    if (start.size() < known.bytes.size()) continue;
-    if (!std::ranges::equal(ByteView(start).first(known.bytes.size()), as_bytes(known.bytes))) {
-      continue;
-    }
-    return std::optional(std::string(known.words));
-  }
-  return std::optional<std::string>();
-}
-
-// What a safetensors file is that is no cache of mlx-lm and none of ours.
-std::string name_of_safetensors(const tensors::SafetensorsIndex& index) {
-  const auto text = [&](const char* key) {
-    const auto found = index.metadata.find(key);
-    return found == index.metadata.end() ? std::string() : found->second;
-  };
-  const std::string layout = text("layout");
-  if (layout == "exact_cache_v1") {
-    return "a prompt cache of mlx-vlm's prefix cache (APC, disk tier): not read; save it with "
-           "mlx-lm's save_prompt_cache";
-  }
-  if (layout.starts_with("layer_major_v") || layout.starts_with("token_major_v")) {
-    return "an APC block of mlx-vlm's prefix cache (disk tier): a part of a prompt, not read";
-  }
-  if (const std::string version = text("omlx_cache_format_version"); !version.empty()) {
-    return fmt::format(
-        "a block of omlx's prompt cache on disk, version {}: a part of a prompt, not read",
-        tensors::printable_name(version));
-  }
-  const auto is_weight = [](const auto& entry) { return entry.first.ends_with(".weight"); };
-  if (std::ranges::any_of(index.tensors, is_weight)) {
-    return "weights of a model (safetensors), not a cache: give its folder with --model";
-  }
-  return "a safetensors file, but neither a cache of mlx-lm nor one that tools/tqcache_hf.py saved";
-}
-
 Result<std::optional<FileKind>> safetensors_kind(const ByteSource& file) {
   TQC_TRY_ASSIGN(const bool is_safetensors, begins_as_safetensors(file));
   if (!is_safetensors) return std::optional<FileKind>();
@@ -145,7 +84,9 @@ Result<std::optional<FileKind>> safetensors_kind(const ByteSource& file) {
   if (!index) return in_context("safetensors", std::move(index).error());
   if (is_hf(*index)) return std::optional(FileKind::kHf);
   if (is_mlx_lm(*index)) return std::optional(FileKind::kMlxLm);
-  return unsupported(name_of_safetensors(*index));
+  if (const auto named = name_safetensors(*index)) return unsupported(named->words());
+  return unsupported(
+      "a safetensors file, but neither a cache of mlx-lm nor one that tools/tqcache_hf.py saved");
 }
 
 // --- import
@@ -300,8 +241,8 @@ Result<ForeignCache> import_turbomlx(std::shared_ptr<const ByteSource>, const Tu
 
 Result<std::optional<FileKind>> detect_kind(const ByteSource& file) {
   using Kind = std::optional<FileKind>;
-  TQC_TRY_ASSIGN(const auto known, name_by_first_bytes(file));
-  if (known) return unsupported(*known);
+  TQC_TRY_ASSIGN(const auto known, name_by_start(file));
+  if (known) return unsupported(known->words());
   if (format::looks_like_cache_file(file)) return Kind(FileKind::kTqkv);
   TQC_TRY_ASSIGN(const bool is_old, is_version_1(file));
   if (is_old) return Kind(FileKind::kTqkvVersion1);

@@ -43,6 +43,43 @@ ReadTensor tensor_at(std::shared_ptr<const ByteSource> file, std::uint64_t begin
   };
 }
 
+std::uint16_t f8_e4m3_to_f16(std::uint8_t bits) {
+  const unsigned sign = (bits & 0x80u) << 8;
+  unsigned exponent = (bits >> 3) & 0xfu, fraction = bits & 7u;
+  if (exponent == 0xf && fraction == 7) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  if (exponent == 0) {
+    if (fraction == 0) return static_cast<std::uint16_t>(sign);
+    // fraction * 2^-9, a normal number of f16: its first bit becomes the implicit one.
+    exponent = 1;
+    while ((fraction & 8u) == 0) {
+      fraction <<= 1;
+      --exponent;  // wraps below 0, and the bias brings it back
+    }
+    fraction &= 7u;
+  }
+  return static_cast<std::uint16_t>(sign | ((exponent + 15 - 7) << 10) | (fraction << 7));
+}
+
+ReadTensor wide_tensor_at(std::shared_ptr<const ByteSource> file, std::uint64_t begin,
+                          tensors::TensorType type) {
+  if (float_dtype(type)) return tensor_at(std::move(file), begin);
+  const bool is_e4m3 = type == tensors::TensorType::kF8E4M3;
+  return [file = std::move(file), begin, is_e4m3](std::uint64_t offset,
+                                                  std::span<std::byte> out) -> Result<void> {
+    // The bytes are read to the upper half and widened from the front: a number is read before the
+    // place that it stood at is written.
+    const std::size_t n = out.size() / sizeof(std::uint16_t);
+    const std::span<std::byte> bytes = out.last(n);
+    TQC_TRY(file->read_at(begin + offset / sizeof(std::uint16_t), bytes));
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto bits = static_cast<std::uint8_t>(bytes[i]);
+      const std::uint16_t half = is_e4m3 ? f8_e4m3_to_f16(bits) : f8_e5m2_to_f16(bits);
+      std::memcpy(out.data() + i * sizeof(half), &half, sizeof(half));
+    }
+    return {};
+  };
+}
+
 ReadRows rows_of(ReadTensor tensor, cache::HeadShape shape, std::int64_t n_tokens,
                  std::size_t value_bytes) {
   const std::size_t row_bytes = static_cast<std::size_t>(shape.head_dim) * value_bytes;
@@ -84,7 +121,7 @@ Result<void> WholeTensors::read_section(std::size_t section, AlignedBytes& raw) 
 Result<void> WholeTensors::read_side(std::size_t layer, TensorKind side, AlignedBytes& out) {
   const std::int64_t n_tokens = source_.n_tokens();
   const cache::LayerDesc& desc = source_.description().layers[layer];
-  const cache::HeadShape shape = cache::attention_of(desc)->shape;
+  const cache::HeadShape shape = cache::shape_of(desc, side);
   const std::size_t row_bytes =
       to_size(shape.head_dim) * dtype_size(cache::tensor_of(desc, side).dtype);
   const std::size_t head_bytes = to_size(n_tokens) * row_bytes;

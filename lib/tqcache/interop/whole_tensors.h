@@ -42,11 +42,28 @@ constexpr std::optional<Dtype> float_dtype(tensors::TensorType type) {
 // Errors: kCorrupt (another number of dimensions or of rows), kTooLarge.
 Result<cache::HeadShape> head_shape_of(std::span<const std::uint64_t> shape, std::int64_t n_rows);
 
+// As float_dtype(), and f16 for numbers of 8 bits: it holds each of them exactly.
+constexpr std::optional<Dtype> wide_dtype(tensors::TensorType type) {
+  const bool is_f8 = type == tensors::TensorType::kF8E4M3 || type == tensors::TensorType::kF8E5M2;
+  return is_f8 ? Dtype::kF16 : float_dtype(type);
+}
+
+// The f16 of the same value; NaN becomes NaN.
+std::uint16_t f8_e4m3_to_f16(std::uint8_t bits);
+constexpr std::uint16_t f8_e5m2_to_f16(std::uint8_t bits) {
+  return static_cast<std::uint16_t>(bits << 8);
+}
+
 // Fills `out` from byte `offset` of a tensor on.
 using ReadTensor = std::function<Result<void>(std::uint64_t offset, std::span<std::byte> out)>;
 
 // The tensor that begins at byte `begin` of a file.
 ReadTensor tensor_at(std::shared_ptr<const ByteSource> file, std::uint64_t begin);
+
+// The same for a tensor of this type, read as wide_dtype() of it. Requires: wide_dtype() has a
+// value; offsets and sizes are those of whole numbers.
+ReadTensor wide_tensor_at(std::shared_ptr<const ByteSource> file, std::uint64_t begin,
+                          tensors::TensorType type);
 
 // Rows of a tensor [n_kv_heads, n_tokens, head_dim].
 // Requires: the tensor has the number of bytes that this shape needs.

@@ -283,7 +283,12 @@ std::uint64_t Decoder::scratch_bytes() const {
 
 namespace {
 
-Result<void> check_shape(cache::HeadShape own, cache::HeadShape model) {
+Result<void> check_shape(cache::HeadShape own, std::int64_t value_dim, cache::HeadShape model) {
+  if (value_dim != 0) {
+    return mismatch("keys of " + std::to_string(own.head_dim) + " components and values of " +
+                    std::to_string(value_dim) + "; those of the model have " +
+                    std::to_string(model.head_dim) + " each");
+  }
   if (own == model) return {};
   return mismatch(std::to_string(own.n_kv_heads) + " kv heads of " + std::to_string(own.head_dim) +
                   " components; the model has " + std::to_string(model.n_kv_heads) + " of " +
@@ -294,21 +299,22 @@ Result<void> check_shape(cache::HeadShape own, cache::HeadShape model) {
 struct LayerShape {
   enum class Kind { kFull, kWindow, kState } kind = Kind::kState;
   cache::HeadShape shape = {};
+  std::int64_t value_dim = 0;  // cache::AttentionDesc::value_dim
   cache::Window window = {};
 };
 
 template <class Attention, class Window, class State, class Layer>
 LayerShape shape_of_any(const Layer& layer) {
   using Kind = LayerShape::Kind;
-  return std::visit(
-      Overload{[](const Attention& full) {
-                 return LayerShape{Kind::kFull, full.shape, {}};
-               },
-               [](const Window& window) {
-                 return LayerShape{Kind::kWindow, window.attention.shape, window.window};
-               },
-               [](const State&) { return LayerShape{}; }},
-      layer);
+  return std::visit(Overload{[](const Attention& full) {
+                               return LayerShape{Kind::kFull, full.shape, full.value_dim, {}};
+                             },
+                             [](const Window& window) {
+                               return LayerShape{Kind::kWindow, window.attention.shape,
+                                                 window.attention.value_dim, window.window};
+                             },
+                             [](const State&) { return LayerShape{}; }},
+                    layer);
 }
 
 LayerShape shape_of(const cache::Layer& layer) {
@@ -319,7 +325,9 @@ LayerShape shape_of(const cache::LayerDesc& layer) {
 }
 
 Result<void> check_full(const LayerShape& layer, const ModelConfig& config) {
-  if (layer.kind == LayerShape::Kind::kFull) return check_shape(layer.shape, config.head_shape());
+  if (layer.kind == LayerShape::Kind::kFull) {
+    return check_shape(layer.shape, layer.value_dim, config.head_shape());
+  }
   const bool is_window = layer.kind == LayerShape::Kind::kWindow;
   return invalid(std::string(is_window ? "a rotating" : "an arrays") +
                  " layer, which this model does not have");
@@ -334,7 +342,7 @@ Result<void> check_window(const LayerShape& layer, std::int64_t size, const Mode
                     "; the model has a window of " + std::to_string(size) + " tokens");
   }
   const cache::Window& window = layer.window;
-  TQC_TRY(check_shape(layer.shape, config.head_shape()));
+  TQC_TRY(check_shape(layer.shape, layer.value_dim, config.head_shape()));
   if (window.keep == 0 && (window.size == size || window.size + 1 == size)) return {};
   return mismatch("a window of " + std::to_string(window.size) + " tokens, " +
                   std::to_string(window.keep) + " of them the first ones; the model has one of " +

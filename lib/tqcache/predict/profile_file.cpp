@@ -394,7 +394,9 @@ Result<void> check_profile(const Profile& profile, const cache::CacheDesc& cache
   for (const cache::LayerDesc& layer : cache.layers) {
     const auto* const attention = std::get_if<cache::AttentionDesc>(&layer);
     if (attention == nullptr) return unsupported("the model has layers without full attention");
-    if (attention->shape != profile.shape) return mismatch("the layers have another shape");
+    if (attention->shape != profile.shape || attention->value_dim != 0) {
+      return mismatch("the layers have another shape");
+    }
   }
   if (cache.hidden_tokens) return unsupported("the token ids are hidden");
   for (const std::int32_t id : cache.tokens) {

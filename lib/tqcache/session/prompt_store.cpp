@@ -132,7 +132,13 @@ struct PromptStore::State {
     TQC_TRY(check_name());
     began = true;
     usage.wanted_tokens = std::ssize(prompt);
-    if (!options.read_only) {
+    if (cache.identity.standing != cache::Standing::kNone) {
+      // Library::put() has the rules for a name.
+      warn("tokens are not shared: the cache that they follow is " +
+           std::string(cache.identity.standing == cache::Standing::kShifted
+                           ? "context-shifted"
+                           : "of a model that was stated and not checked"));
+    } else if (!options.read_only) {
       putting.emplace(*backend, store::BackgroundPutOptions{.salt = options.salt});
     }
     auto found = look_up_in_memory(model, prompt, cache, progress);

@@ -24,6 +24,8 @@ enum class TensorType : std::uint8_t {
   kU32,
   kU64,
   kBool,
+  kF8E4M3,  // 1 sign, 4 exponent, 3 fraction bits; no infinity, one NaN of each sign
+  kF8E5M2,  // the upper half of an f16
   // GGUF's quantized GGML blocks (tensors/block_types.h).
   kQ8_0,
   kQ4_0,

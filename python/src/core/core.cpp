@@ -343,7 +343,7 @@ class Cache {
     return std::tuple(layer.kind, layer.key_dtype, layer.value_dtype, layer.n_arrays,
                       layer.n_kv_heads, layer.head_dim, layer.n_tokens, layer.first_token,
                       layer.window, layer.keep, std::string(layer.key_codec),
-                      std::string(layer.value_codec));
+                      std::string(layer.value_codec), layer.value_dim);
   }
 
   void read(std::int64_t layer, int which, std::int64_t begin, const Output& out, bool bf16,

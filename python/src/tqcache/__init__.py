@@ -122,7 +122,7 @@ class Layer:
     def __init__(self, core, index):
         (kind, key_dtype, value_dtype, self._n_arrays, self.n_kv_heads, self.head_dim,
          self.n_tokens, self.first_token, window, self.keep, self.key_codec,
-         self.value_codec) = core.layer(index)
+         self.value_codec, self.value_dim) = core.layer(index)
         self._core, self.index, self.kind = core, index, _KINDS[kind]
         self.window = window if self.kind == "window" else None
         self._dtypes = (key_dtype, value_dtype)
@@ -140,8 +140,11 @@ class Layer:
         return self._read(_KEYS, begin, end, dtype, out, dlpack)
 
     def values(self, begin=0, end=None, *, dtype=None, out=None, dlpack=False):
-        """The values of the held tokens [begin, end), as [n_kv_heads, tokens, head_dim]."""
+        """The values of the held tokens [begin, end), as [n_kv_heads, tokens, value_dim]."""
         return self._read(_VALUES, begin, end, dtype, out, dlpack)
+
+    def _dim(self, which):
+        return self.head_dim if which == _KEYS else self.value_dim
 
     def _read(self, which, begin, end, dtype, out, dlpack):
         if self.kind == "state":
@@ -157,7 +160,7 @@ class Layer:
         end = self.n_tokens if end is None else end
         if not 0 <= begin <= end <= self.n_tokens:
             raise UsageError(f"tokens {begin} to {end} of {self.n_tokens}")
-        array = np.empty((self.n_kv_heads, end - begin, self.head_dim), numpy_dtype(code))
+        array = np.empty((self.n_kv_heads, end - begin, self._dim(which)), numpy_dtype(code))
         self._core.read(self.index, which, begin, array, code == BF16, 0)
         return _core.as_dlpack(array, code) if dlpack else array
 
@@ -180,7 +183,7 @@ class Layer:
         for block in range(self.first_token // _BLOCK, -(-last // _BLOCK)):
             raw, n = self._core.share_block(self.index, which, block)
             if raw is not None:
-                views.append(raw.view(dtype).reshape(self.n_kv_heads, n, self.head_dim))
+                views.append(raw.view(dtype).reshape(self.n_kv_heads, n, self._dim(which)))
         return views
 
     def _array(self, index):

@@ -108,7 +108,9 @@ class Layer:
     "state" (recurrent state: arrays that are only valid after the cache's last token)."""
     n_kv_heads: int
     head_dim: int
-    """0 for recurrent state."""
+    """Of keys; 0 for recurrent state."""
+    value_dim: int
+    """Of values: head_dim, or another size, where a model keeps latents (MLA)."""
     window: int | None
     """Maximum number of tokens held, of "window"; `keep` first tokens never leave it."""
     keep: int

@@ -19,6 +19,9 @@ from safetensors.torch import save_file
 
 FORMAT = "tqcache-hf-1"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+F8_DTYPES = tuple(getattr(torch, name) for name in ("float8_e4m3fn", "float8_e5m2")
+                  if hasattr(torch, name))  # tqcache reads them as f16
+CACHES = ("Cache", "DynamicCache", "StaticCache", "QuantizedCache", "MiniMaxCache")
 
 
 class Unsupported(ValueError):
@@ -36,11 +39,15 @@ def _package(path):
     return transformers
 
 
-def _tensor(tensor, what):
-    if tensor.dtype not in DTYPES:
+def _tensor(tensor, what, row=None):
+    if tensor.dtype not in DTYPES + F8_DTYPES:
         raise Unsupported(f"{what} is of {tensor.dtype}")
+    if row is not None:
+        if not 0 <= row < tensor.shape[0]:
+            raise Unsupported(f"{what} is of a batch of {tensor.shape[0]}, which has no row {row}")
+        tensor = tensor[row:row + 1]
     if tensor.dim() > 0 and tensor.shape[0] != 1:
-        raise Unsupported(f"{what} is of a batch of {tensor.shape[0]}")
+        raise Unsupported(f"{what} is of a batch of {tensor.shape[0]}: save one of its prompts, row=N")
     return tensor.detach().to("cpu").contiguous().clone()
 
 
@@ -67,7 +74,10 @@ def _linear_layer(layer):
 def _key_value_layer(layer, kind, window=None, n_tokens=None):
     if layer.keys is None or layer.keys.numel() == 0:
         raise Unsupported("a layer without keys")
-    keys, values = layer.keys, layer.values
+    return _key_values(layer.keys, layer.values, kind, window, n_tokens)
+
+
+def _key_values(keys, values, kind, window=None, n_tokens=None):
     if window is not None:  # more rows are there only while past states are recorded
         keys, values = keys[:, :, -(window - 1):], values[:, :, -(window - 1):]
     elif n_tokens is not None:  # the rest of a static layer is zeros
@@ -75,10 +85,60 @@ def _key_value_layer(layer, kind, window=None, n_tokens=None):
     return kind, window, {"key": keys, "value": values}, n_tokens or keys.shape[2]
 
 
-def _layer(layer):
+def _static_window_layer(layer, window):
+    """The ring of a StaticSlidingWindowLayer is in the order of positions; behind the tokens it is empty."""
+    n_tokens = int(layer.get_seq_length())
+    if window is None:
+        window = layer.max_cache_len
+    if layer.max_cache_len < min(n_tokens, window - 1):
+        raise Unsupported(f"a window of {window} of which {layer.max_cache_len} tokens are kept")
+    n_held = min(n_tokens, layer.max_cache_len)
+    if window < 2:
+        raise Unsupported(f"a window of {window}")
+    if layer.keys is None or layer.keys.numel() == 0:
+        raise Unsupported("a layer without keys")
+    return _key_values(layer.keys[:, :, :n_held], layer.values[:, :, :n_held], "sliding_attention", window,
+                       n_tokens)
+
+
+def _quantized_layer(layer):
+    """What the layer gives to attention: its codes decoded, and the newest tokens."""
+    if getattr(layer, "_pending_beam_idx", None) is not None:
+        raise Unsupported("a quantized layer whose beams are reordered at its next update")
+    parts = []
+    for codes, newest in ((layer._quantized_keys, layer.keys), (layer._quantized_values, layer.values)):
+        if codes is None:
+            raise Unsupported("a layer without keys")
+        decoded = layer._dequantize(codes)
+        has_newest = newest is not None and newest.numel() > 0
+        parts.append(torch.cat([decoded, newest], dim=-2) if has_newest else decoded)
+    return _key_values(*parts, "full_attention")
+
+
+def _hybrid_layer(layer, attention):
+    """A layer with recurrent state beside its attention."""
+    kind, window, parts, n_tokens = attention
+    kinds = {"full_attention": "hybrid", "sliding_attention": "hybrid_sliding"}
+    return kinds[kind], window, {**_linear_layer(layer)[2], **parts}, n_tokens
+
+
+def layer_of(layer, window=None):
     """(type, window, tensors by name, tokens seen) of one layer of transformers. Names count, and not what
-    classes inherit: one that is not known here may keep something besides."""
+    classes inherit: one that is not known here may keep something besides. `window`: of the model's config,
+    for layers that do not say it."""
     name = type(layer).__name__
+    if name.startswith("LinearAttentionAnd"):
+        attention = {"FullAttentionLayer": "DynamicLayer",
+                     "SlidingWindowAttentionLayer": "DynamicSlidingWindowLayer",
+                     "StaticFullAttentionLayer": "StaticLayer",
+                     "StaticSlidingWindowAttentionLayer": "StaticSlidingWindowLayer"}.get(name[18:])
+        if attention is None:
+            raise Unsupported(f"a layer of class {name}")
+        return _hybrid_layer(layer, _attention_layer(layer, attention, window))
+    return _attention_layer(layer, name, window)
+
+
+def _attention_layer(layer, name, window):
     if name == "DynamicLayer":
         return _key_value_layer(layer, "full_attention")
     if name == "StaticLayer":
@@ -87,11 +147,37 @@ def _layer(layer):
         if layer.sliding_window < 2:
             raise Unsupported(f"a window of {layer.sliding_window}")
         return _key_value_layer(layer, "sliding_attention", layer.sliding_window, layer.cumulative_length)
+    if name == "StaticSlidingWindowLayer":
+        return _static_window_layer(layer, window)
+    if name in ("Fp8QuantizedLayer", "QuantoQuantizedLayer", "HQQQuantizedLayer"):
+        return _quantized_layer(layer)
     if name == "LinearAttentionLayer":
         return _linear_layer(layer)
     if name == "DummyLayer":
         return "dummy", None, {}, None
     raise Unsupported(f"a layer of class {name}")
+
+
+def _minimax_layers(cache):
+    """A MiniMaxCache has its recurrent states in a list beside the layers."""
+    layers = []
+    for i in range(len(cache)):
+        state = cache.linear_cache[i] if i < len(cache.linear_cache) else []
+        if isinstance(state, torch.Tensor):
+            layers.append(("linear_attention", None, {"recurrent_states.0": state}, None))
+        else:
+            layers.append(layer_of(cache.layers[i]))
+    return layers
+
+
+def window_of(config, i):
+    """The window of layer i in a config of transformers; None: unknown."""
+    text = config.get_text_config() if config is not None else None
+    types = getattr(text, "layer_types", None)
+    chunk = getattr(text, "attention_chunk_size", None)
+    if types is not None and i < len(types) and types[i] == "chunked_attention":
+        return chunk
+    return getattr(text, "sliding_window", None)
 
 
 class _Old:
@@ -108,7 +194,7 @@ def _old_layer(layer):
     return _key_value_layer(layer, "full_attention")
 
 
-def _layers(cache):
+def _layers(cache, config=None):
     if isinstance(cache, (tuple, list)):  # legacy: ((keys, values), ...)
         for pair in cache:
             is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
@@ -117,9 +203,11 @@ def _layers(cache):
         return [_old_layer(_Old(*pair)) for pair in cache]
     name = type(cache).__name__
     if hasattr(cache, "layers"):
-        if name not in ("Cache", "DynamicCache", "StaticCache"):
+        if name not in CACHES:
             raise Unsupported(f"a cache of class {name}")
-        return [_layer(layer) for layer in cache.layers]
+        if name == "MiniMaxCache":
+            return _minimax_layers(cache)
+        return [layer_of(layer, window_of(config, i)) for i, layer in enumerate(cache.layers)]
     if name == "DynamicCache" or name.endswith("NextDynamicCache"):  # before 4.54; Qwen3-Next in 4.57
         none = [None] * len(cache.key_cache)
         lists = zip(cache.key_cache, cache.value_cache, getattr(cache, "conv_states", none),
@@ -128,23 +216,49 @@ def _layers(cache):
     raise Unsupported(f"a cache of class {name}")
 
 
-def save(cache, path, input_ids=None, config=None):
-    """Writes a cache of one prompt. `input_ids`: the tokens it holds, [n] or [1, n]; without them tqcache
-    cannot tell which prompt this is. `config`: of the model; its model_type and text are kept.
+def _padding(attention_mask, row):
+    """Tokens before the first real one of a row: batches of generate() are padded on the left."""
+    if attention_mask is None:
+        return 0
+    mask = torch.as_tensor(attention_mask)[row].to("cpu", torch.bool)
+    n_pad = int((~mask).sum())
+    if bool(mask[:n_pad].any()):
+        raise Unsupported(f"row {row} is padded elsewhere than on the left")
+    return n_pad
 
-    A cache that generate() returns lacks the token generated last, so cut `input_ids` accordingly."""
+
+def save(cache, path, input_ids=None, config=None, row=None, attention_mask=None):
+    """Writes a cache of one prompt. `input_ids`: the tokens it holds, [n] or [1, n]; without them tqcache
+    cannot tell which prompt this is. `config`: of the model; its model_type and text are kept, and its
+    window for a StaticCache.
+
+    `row`: of a batch, counted from 0; `input_ids` may then be those of the batch, [batch, n].
+    `attention_mask` [batch, n] tells which tokens are padding, on the left; these are left out.
+
+    Values of a QuantizedCache are saved decoded. A cache that generate() returns lacks the token generated
+    last, so cut `input_ids` accordingly."""
     if (package := _package(path)) is not None:
+        if row is not None:
+            raise Unsupported("a row of a batch goes to a .safetensors file; tqcache convert makes a .tqkv of it")
         package.save(cache, path, config, input_ids=input_ids)
         return
+    n_pad = _padding(attention_mask, row or 0)
     tensors, types, windows, n_seen = {}, [], [], set()
-    for i, (kind, window, parts, n_tokens) in enumerate(_layers(cache)):
+    for i, (kind, window, parts, n_tokens) in enumerate(_layers(cache, config)):
         types.append(kind)
         windows.append(window)
-        n_seen |= {n_tokens} - {None}
+        if n_tokens is not None:
+            n_seen.add(n_tokens - n_pad)
         for name, tensor in parts.items():
-            tensors[f"model.layers.{i}.{name}"] = _tensor(tensor, f"layer {i}: {name}")
+            if n_pad > 0 and name in ("key", "value"):  # a window may have left the padding
+                n_real = min(n_tokens - n_pad, tensor.shape[2])
+                tensor = tensor[:, :, tensor.shape[2] - n_real:]
+            tensors[f"model.layers.{i}.{name}"] = _tensor(tensor, f"layer {i}: {name}", row)
     if input_ids is not None:
-        ids = torch.as_tensor(input_ids).reshape(-1).to("cpu", torch.int64)
+        ids = torch.as_tensor(input_ids).to("cpu", torch.int64)
+        if row is not None and ids.dim() == 2:
+            ids = ids[row]
+        ids = ids.reshape(-1)[n_pad:]
         tensors["tokens"] = ids.clone()
         n_seen.add(len(ids))
     if len(n_seen) != 1:
@@ -152,6 +266,8 @@ def save(cache, path, input_ids=None, config=None):
     metadata = {"format": FORMAT, "n_tokens": str(n_seen.pop()), "layer_types": json.dumps(types)}
     if any(windows):
         metadata["sliding_window"] = json.dumps(windows)
+    if type(cache).__name__ == "MiniMaxCache":
+        metadata["model_type"] = "minimax"  # load() makes the same class
     if config is not None:
         metadata["model_type"] = config.get_text_config().model_type
         metadata["config"] = json.dumps(config.to_dict(), default=str)
@@ -175,12 +291,16 @@ def _make_layer(kind, window, parts, n_tokens):
     from transformers import cache_utils
 
     name = {"full_attention": "DynamicLayer", "sliding_attention": "DynamicSlidingWindowLayer",
-            "linear_attention": "LinearAttentionLayer", "dummy": "DummyLayer"}.get(kind)
+            "linear_attention": "LinearAttentionLayer", "dummy": "DummyLayer",
+            "hybrid": "LinearAttentionAndFullAttentionLayer",
+            "hybrid_sliding": "LinearAttentionAndSlidingWindowAttentionLayer"}.get(kind)
     if name is None:
         raise Unsupported(f"a layer of type {kind}")
     if not hasattr(cache_utils, name):
         raise Unsupported(f"this transformers has no {name}")
-    known = {"linear_attention": r"(conv|recurrent)_states\.\d+", "dummy": "(?!)"}.get(kind, "key|value")
+    states = r"(conv|recurrent)_states\.\d+"
+    known = {"linear_attention": states, "dummy": "(?!)", "hybrid": states + "|key|value",
+             "hybrid_sliding": states + "|key|value"}.get(kind, "key|value")
     for part in parts:
         if not re.fullmatch(known, part):
             raise Unsupported(f"tensor {part} in a layer of type {kind}")
@@ -191,11 +311,32 @@ def _make_layer(kind, window, parts, n_tokens):
             number_of_states=1 + max(int(part.split(".")[1]) for part in parts))
         _load_states(layer, parts)
         return layer
-    layer = getattr(cache_utils, name)(**({} if window is None else {"sliding_window": window}))
+    options = {} if window is None else {"sliding_window": window}
+    states = {part: tensor for part, tensor in parts.items() if part not in ("key", "value")}
+    if states:
+        options["number_of_states"] = 1 + max(int(part.split(".")[1]) for part in states)
+    layer = getattr(cache_utils, name)(**options)
+    _load_states(layer, states)
     layer.update(_batched(parts["key"]), _batched(parts["value"]))
     if window is not None:
         layer.cumulative_length = n_tokens
     return layer
+
+
+def _make_minimax(types, parts):
+    """MiniMax keeps its recurrent states in a list of its own."""
+    from transformers.models.minimax.modeling_minimax import MiniMaxCache
+
+    cache = MiniMaxCache()
+    for i, (kind, tensors) in enumerate(zip(types, parts)):
+        if kind == "linear_attention" and set(tensors) == {"recurrent_states.0"}:
+            cache.set_linear_cache(i, tensors["recurrent_states.0"])
+        elif kind == "full_attention":
+            cache.set_linear_cache(i, [])
+            cache.update(_batched(tensors["key"]), _batched(tensors["value"]), i)
+        else:
+            raise Unsupported(f"a layer of type {kind} in a cache of MiniMax")
+    return cache
 
 
 def _read(path, device="cpu"):
@@ -220,6 +361,8 @@ def load(path, device="cpu"):
     for i in range(len(types)):
         prefix = f"model.layers.{i}."
         parts.append({n[len(prefix):]: t for n, t in tensors.items() if n.startswith(prefix)})
+    if metadata.get("model_type") == "minimax" and "linear_attention" in types:
+        return _make_minimax(types, parts)
     if hasattr(cache, "layers"):
         cache.layers = [_make_layer(*layer, int(metadata["n_tokens"]))
                         for layer in zip(types, windows, parts)]

@@ -19,7 +19,7 @@ from transformers import cache_utils
 from transformers.cache_utils import Cache, DynamicLayer
 
 import tqcache
-from tqcache import Identity, MismatchError, Rope, UnsupportedError, codec
+from tqcache import Identity, MismatchError, Rope, UnsupportedError, codec, hf_file
 
 BLOCK = 256  # tokens that are quantized together
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -72,6 +72,8 @@ def _check_identity(found: Identity, model) -> None:
 # --- Saving
 
 def _on_cpu(tensor, what):
+    if tensor.dtype in hf_file.F8_DTYPES:
+        tensor = tensor.to(torch.float16)  # which holds each number of 8 bits
     if tensor.dtype not in _DTYPES:
         raise UnsupportedError(f"{what} is of {tensor.dtype}")
     if tensor.dim() > 0 and tensor.shape[0] != 1:
@@ -86,19 +88,6 @@ def _bits(tensor):
     return tensor.numpy()
 
 
-def _states(layer) -> dict:
-    arrays = {}
-    for kind in ("conv_states", "recurrent_states"):
-        for i, state in getattr(layer, kind).items():
-            if state is None or state.numel() == 0:
-                continue
-            kernel = layer.conv_kernel_size.get(i) if kind == "conv_states" else None
-            arrays[f"{kind}.{i}"] = state[..., -kernel:] if kernel else state
-    if not arrays:
-        raise UnsupportedError("a linear-attention layer that has no state yet")
-    return arrays
-
-
 def _n_tokens(cache) -> int:
     counts = {int(layer.get_seq_length()) for layer in cache.layers
               if hasattr(layer, "get_seq_length") and hasattr(layer, "keys")}
@@ -107,41 +96,34 @@ def _n_tokens(cache) -> int:
     return counts.pop()
 
 
-def _add_layer(out, layer, n_tokens: int) -> None:
-    """Names count, and not what classes inherit: a class that is not known here may keep something
-    besides."""
-    name = type(layer).__name__
-    if name == "LinearAttentionLayer":
-        arrays = {what: _on_cpu(state, what) for what, state in _states(layer).items()}
-        bf16 = [what for what, state in arrays.items() if state.dtype == torch.bfloat16]
-        out.state({what: _bits(state) for what, state in arrays.items()}, bf16=bf16)
-        return
-    if name == "DummyLayer":
-        out.state({})
-        return
-    if name == "TqcacheLayer":
-        keys, values = layer.dense()
-    elif name in ("DynamicLayer", "StaticLayer", "DynamicSlidingWindowLayer"):
-        keys, values = layer.keys, layer.values
+def _add_layer(out, layer, window) -> None:
+    """What a layer holds is known in hf_file alone. `window`: of the model, where the layer does not
+    say it."""
+    if type(layer).__name__ == "TqcacheLayer":
+        kind, (keys, values) = "full_attention", layer.dense()
+        if keys is None or keys.numel() == 0:
+            raise UnsupportedError("a layer without keys")
+        parts = {"key": keys, "value": values}
     else:
-        raise UnsupportedError(f"a layer of class {name}")
-    if keys is None or keys.numel() == 0:
-        raise UnsupportedError("a layer without keys")
-    size = None
-    if name == "DynamicSlidingWindowLayer":
-        # transformers counts the token that is being computed, and keeps more while it records.
-        size = layer.sliding_window - 1
-        if size < 1:
-            raise UnsupportedError(f"a window of {layer.sliding_window}")
-        keys, values = keys[:, :, -size:], values[:, :, -size:]
-    elif name == "StaticLayer":
-        keys, values = keys[:, :, :n_tokens], values[:, :, :n_tokens]
-    keys, values = _on_cpu(keys, "the keys"), _on_cpu(values, "the values")
+        try:
+            kind, window, parts, _ = hf_file.layer_of(layer, window)
+        except hf_file.Unsupported as error:
+            raise UnsupportedError(str(error)) from None
+    if kind in ("hybrid", "hybrid_sliding"):
+        raise UnsupportedError(f"a layer of class {type(layer).__name__}, which is two of a .tqkv file: save "
+                               "to a .safetensors file, which tqcache convert makes a .tqkv file of")
+    parts = {name: _on_cpu(tensor, {"key": "the keys", "value": "the values"}.get(name, name))
+             for name, tensor in parts.items()}
+    if kind in ("linear_attention", "dummy"):
+        bf16 = [name for name, state in parts.items() if state.dtype == torch.bfloat16]
+        out.state({name: _bits(state) for name, state in parts.items()}, bf16=bf16)
+        return
+    keys, values = parts["key"], parts["value"]
     bf16 = keys.dtype == torch.bfloat16
-    if size is None:
+    if kind == "full_attention":
         out.attention(_bits(keys)[0], _bits(values)[0], bf16=bf16)
-    else:
-        out.window(_bits(keys)[0], _bits(values)[0], size, bf16=bf16)
+    else:  # transformers counts the token that is being computed
+        out.window(_bits(keys)[0], _bits(values)[0], window - 1, bf16=bf16)
 
 
 def save(cache, path, model=None, tokenizer=None, *, input_ids=None,
@@ -159,11 +141,10 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None,
     Errors: UnsupportedError for layers of other kinds, and for batches.
     """
     if str(path).endswith(".safetensors"):
-        from . import hf_file
-
         hf_file.save(cache, path, input_ids, getattr(model, "config", model))
         return
-    if type(cache).__name__ not in ("Cache", "DynamicCache", "StaticCache", "TqcacheCache"):
+    known = ("Cache", "DynamicCache", "StaticCache", "QuantizedCache", "TqcacheCache")
+    if type(cache).__name__ not in known:
         raise UnsupportedError(f"a cache of class {type(cache).__name__}")
     n_tokens = _n_tokens(cache)
     ids = None
@@ -181,7 +162,7 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None,
                         identity=identity, config=config, **options) as out:
         for i, layer in enumerate(cache.layers):
             try:
-                _add_layer(out, layer, n_tokens)
+                _add_layer(out, layer, hf_file.window_of(getattr(model, "config", model), i))
             except UnsupportedError as error:
                 raise UnsupportedError(f"layer {i}: {error}") from None
 
@@ -303,6 +284,8 @@ def _check_heads(layer, config) -> None:
     head_dim = getattr(config, "head_dim", None)
     if layer.kind == "state" or not isinstance(n_heads, int) or not isinstance(head_dim, int) \
             or getattr(config, "per_layer_attributes", None):
+        return
+    if layer.value_dim not in (0, layer.head_dim):  # latents: the config has no such sizes
         return
     if (layer.n_kv_heads, layer.head_dim) != (n_heads, head_dim):
         raise MismatchError(f"{layer.n_kv_heads} heads of {layer.head_dim}, and the model has "

@@ -97,7 +97,7 @@ Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& secti
 
 Result<void> check_packed(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
   const cache::TensorDesc& tensor = tensor_of(layer, section.side);
-  const cache::HeadShape shape = cache::attention_of(layer)->shape;
+  const cache::HeadShape shape = shape_of(layer, section.side);
   const cache::PackedLayout layout =
       cache::packed_layout(tensor, shape, order_of(section.side), section.block);
   for (std::size_t head = 0; head < layout.n_heads; ++head) {
@@ -123,8 +123,7 @@ Result<void> check_values(const cache::LayerDesc& layer, const SectionInfo& sect
   assert(raw.size() == section.raw_bytes);
   if (section.side == TensorKind::kArray) return {};
   if (section.packed) return check_packed(layer, section, raw);
-  return check_dense_rows(cache::attention_of(layer)->shape, tensor_of(layer, section.side).dtype,
-                          raw);
+  return check_dense_rows(shape_of(layer, section.side), tensor_of(layer, section.side).dtype, raw);
 }
 
 }  // namespace tqcache::format

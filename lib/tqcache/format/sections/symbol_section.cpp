@@ -222,7 +222,7 @@ bool has_symbols(const cache::TensorDesc& tensor) {
 }
 
 SymbolShape symbol_shape(const cache::LayerDesc& layer, const SectionInfo& section) {
-  const cache::HeadShape shape = cache::attention_of(layer)->shape;
+  const cache::HeadShape shape = shape_of(layer, section.side);
   return {static_cast<std::size_t>(shape.n_kv_heads), static_cast<std::size_t>(shape.head_dim),
           order_of(section.side),
           cache::packed_layout(tensor_of(layer, section.side), shape, order_of(section.side),

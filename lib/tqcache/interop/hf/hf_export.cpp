@@ -54,7 +54,10 @@ struct Part {
 // The tensors of a file, and the metadata that describe its layers.
 class HfPlan {
  public:
-  Result<void> add_layer(std::size_t number, const LayerDesc& layer, std::int64_t n_tokens) {
+  // Layer `index` of the cache becomes a part of layer `number` of transformers.
+  Result<void> add_layer(std::size_t number, std::size_t index, const LayerDesc& layer,
+                         std::int64_t n_tokens) {
+    index_ = index;
     return std::visit(
         Overload{
             [&](const cache::AttentionDesc& attention) {
@@ -63,6 +66,13 @@ class HfPlan {
             [&](const cache::WindowDesc& window) { return add_sliding(number, window, n_tokens); },
             [&](const cache::StateDesc& state) { return add_linear(number, state); }},
         layer);
+  }
+
+  // The last two layers are one of transformers.
+  void join_last(std::string_view type) {
+    types_.erase(types_.end() - 1);
+    windows_.erase(windows_.end() - 2);
+    types_.back() = type;
   }
 
   // Wide values first, so that every tensor begins at a multiple of its value size: torch requires
@@ -107,7 +117,7 @@ class HfPlan {
                 std::vector<std::uint64_t> shape, TensorKind side, std::size_t array = 0) {
     parts_.push_back(
         {{hf_layer_prefix(layer) + std::string(name), type_name(dtype), std::move(shape)},
-         layer,
+         index_,
          side,
          array,
          dtype == Dtype::kF32});
@@ -116,10 +126,12 @@ class HfPlan {
   Result<void> add_full(std::size_t number, const cache::AttentionDesc& layer,
                         std::int64_t n_tokens) {
     add_type(kHfFull);
-    const std::vector<std::uint64_t> shape = {1, to_u64(layer.shape.n_kv_heads), to_u64(n_tokens),
-                                              to_u64(layer.shape.head_dim)};
-    add_part(number, "key", layer.k.dtype, shape, TensorKind::kKeys);
-    add_part(number, "value", layer.v.dtype, shape, TensorKind::kValues);
+    const auto dims = [&](cache::HeadShape shape) {
+      return std::vector{std::uint64_t{1}, to_u64(shape.n_kv_heads), to_u64(n_tokens),
+                         to_u64(shape.head_dim)};
+    };
+    add_part(number, "key", layer.k.dtype, dims(layer.shape), TensorKind::kKeys);
+    add_part(number, "value", layer.v.dtype, dims(layer.value_shape()), TensorKind::kValues);
     return {};
   }
 
@@ -133,11 +145,14 @@ class HfPlan {
     // The window of transformers includes the token that is being computed.
     add_type(kHfSliding, layer.window.size + 1);
     const cache::AttentionDesc& attention = layer.attention;
-    std::vector<std::uint64_t> shape =
-        cache::window_array_shape(attention.shape, layer.window, n_tokens);
-    shape.insert(shape.begin(), 1);
-    add_part(number, "key", attention.k.dtype, shape, TensorKind::kArray, 0);
-    add_part(number, "value", attention.v.dtype, shape, TensorKind::kArray, 1);
+    const auto dims = [&](cache::HeadShape heads) {
+      std::vector<std::uint64_t> shape = cache::window_array_shape(heads, layer.window, n_tokens);
+      shape.insert(shape.begin(), 1);
+      return shape;
+    };
+    add_part(number, "key", attention.k.dtype, dims(attention.shape), TensorKind::kArray, 0);
+    add_part(number, "value", attention.v.dtype, dims(attention.value_shape()), TensorKind::kArray,
+             1);
     return {};
   }
 
@@ -159,16 +174,51 @@ class HfPlan {
   }
 
   std::vector<Part> parts_;
+  std::size_t index_ = 0;  // of the layer that is being added
   nlohmann::json types_ = nlohmann::json::array();
   nlohmann::json windows_ = nlohmann::json::array();
   bool has_windows_ = false;
 };
 
+// The types of hybrid layers by their number in transformers; empty: the cache has none.
+// Errors: kCorrupt (a source layout that is not of these layers).
+Result<std::vector<std::string>> types_with_hybrids(const CacheDesc& manifest) {
+  const std::string& layout = manifest.identity.source_layout;
+  if (layout.empty() || !manifest.identity.source_format.starts_with("transformers")) {
+    return std::vector<std::string>();
+  }
+  const auto wrong = [&] {
+    return corrupt(fmt::format("source layout {}: not of these {} layers",
+                               tensors::printable_name(layout), manifest.layers.size()));
+  };
+  auto types = parse_hf_types(layout, manifest.layers.size());
+  if (!types) return wrong();
+  std::size_t n = 0;  // layers of the cache
+  for (const std::string& type : *types) {
+    n += hf_is_hybrid(type) ? 2 : 1;
+    if (n > manifest.layers.size()) return wrong();
+    if (!hf_is_hybrid(type)) continue;
+    const bool is_window = std::holds_alternative<cache::WindowDesc>(manifest.layers[n - 1]);
+    const bool is_full = std::holds_alternative<cache::AttentionDesc>(manifest.layers[n - 1]);
+    const bool is_state = std::holds_alternative<cache::StateDesc>(manifest.layers[n - 2]);
+    if (!is_state || !(type == kHfHybrid ? is_full : is_window)) return wrong();
+  }
+  if (n != manifest.layers.size()) return wrong();
+  return *std::move(types);
+}
+
 Result<HfPlan> make_plan(const CacheDesc& manifest) {
+  TQC_TRY_ASSIGN(const std::vector<std::string> types, types_with_hybrids(manifest));
   HfPlan plan;
-  for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    auto added = plan.add_layer(i, manifest.layers[i], manifest.n_tokens());
-    if (!added) return in_context(fmt::format("layer {}", i), std::move(added).error());
+  for (std::size_t i = 0, number = 0; i < manifest.layers.size(); ++i, ++number) {
+    const bool is_hybrid = !types.empty() && hf_is_hybrid(types[number]);
+    const std::size_t end = i + (is_hybrid ? 2 : 1);
+    for (std::size_t index = i; index < end; ++index) {
+      auto added = plan.add_layer(number, index, manifest.layers[index], manifest.n_tokens());
+      if (!added) return in_context(fmt::format("layer {}", index), std::move(added).error());
+    }
+    if (is_hybrid) plan.join_last(types[number]);
+    i = end - 1;
   }
   plan.sort();
   return plan;

@@ -86,14 +86,14 @@ Result<std::vector<std::string>> read_layer_types(const SafetensorsIndex& index)
 Result<std::vector<std::int64_t>> read_windows(const SafetensorsIndex& index,
                                                const std::vector<std::string>& types) {
   std::vector<std::int64_t> windows(types.size());
-  if (!std::ranges::count(types, kHfSliding)) return windows;
+  if (std::ranges::none_of(types, hf_has_window)) return windows;
   TQC_TRY_ASSIGN(const nlohmann::json list, read_list(index, kHfWindowKey));
   if (list.size() != types.size()) {
     return corrupt(fmt::format("metadata \"sliding_window\": {} entries for {} layers", list.size(),
                                types.size()));
   }
   for (std::size_t i = 0; i < types.size(); ++i) {
-    if (types[i] != kHfSliding) continue;
+    if (!hf_has_window(types[i])) continue;
     // A window of 1 would keep no tokens, and transformers then keeps all of them.
     if (!list[i].is_number_unsigned() || list[i].get<std::uint64_t>() < 2) {
       return corrupt(
@@ -108,7 +108,7 @@ Result<std::vector<std::int64_t>> read_windows(const SafetensorsIndex& index,
 }
 
 Result<Dtype> dtype_of(const TensorPlace& place) {
-  if (const auto dtype = float_dtype(place.type)) return *dtype;
+  if (const auto dtype = wide_dtype(place.type)) return *dtype;
   return unsupported("values of type " + place.type_name);
 }
 
@@ -120,14 +120,31 @@ class HfReader {
 
   const SafetensorsIndex& index() const { return index_; }
 
-  Result<ForeignLayer> read_layer(std::size_t layer, std::string_view type, std::int64_t window) {
+  // Adds a layer of transformers: a hybrid one is two, the recurrent state first.
+  Result<void> read_layer(std::size_t layer, std::string_view type, std::int64_t window,
+                          std::vector<ForeignLayer>& layers) {
     const std::string prefix = hf_layer_prefix(layer);
-    if (type == kHfFull) return read_full(prefix);
-    if (type == kHfSliding) return read_sliding(prefix, window - 1);
-    if (type == kHfLinear) return read_linear(prefix);
-    if (type == kHfDummy) return ForeignLayer(ForeignState{});
-    return unsupported("a layer of type " + printable_name(type));
+    const bool is_known = type == kHfFull || type == kHfSliding || type == kHfLinear ||
+                          type == kHfDummy || hf_is_hybrid(type);
+    if (!is_known) return unsupported("a layer of type " + printable_name(type));
+    if (type == kHfDummy) layers.emplace_back(ForeignState{});
+    if (type == kHfLinear || hf_is_hybrid(type)) {
+      TQC_TRY_ASSIGN(ForeignLayer state, read_linear(prefix));
+      layers.push_back(std::move(state));
+    }
+    if (type == kHfFull || type == kHfHybrid) {
+      TQC_TRY_ASSIGN(ForeignLayer full, read_full(prefix));
+      layers.push_back(std::move(full));
+    }
+    if (hf_has_window(type)) {
+      TQC_TRY_ASSIGN(ForeignLayer sliding, read_sliding(prefix, window - 1));
+      layers.push_back(std::move(sliding));
+    }
+    return {};
   }
+
+  // Whether a tensor that was read has numbers of 8 bits.
+  bool has_f8() const { return has_f8_; }
 
   Result<std::optional<std::vector<std::int32_t>>> read_tokens() {
     const auto place = find(std::string(kHfTokens));
@@ -157,7 +174,7 @@ class HfReader {
   struct SidePlace {
     cache::HeadShape shape;
     Dtype dtype = Dtype::kF16;
-    std::uint64_t offset = 0;
+    ReadTensor values;
   };
 
   const TensorPlace* find(const std::string& name) {
@@ -175,19 +192,29 @@ class HfReader {
     return side;
   }
 
-  static Result<SidePlace> side_of(const TensorPlace& place, std::int64_t n_rows) {
+  // The values of a tensor, as dtype_of() it.
+  ReadTensor values_of(const TensorPlace& place) {
+    has_f8_ = has_f8_ || !float_dtype(place.type);
+    return wide_tensor_at(file_, place.offset, place.type);
+  }
+
+  Result<SidePlace> side_of(const TensorPlace& place, std::int64_t n_rows) {
     TQC_TRY_ASSIGN(const Dtype dtype, dtype_of(place));
     std::span<const std::uint64_t> shape(place.shape);
     if (shape.size() == 4) {
-      if (shape[0] != 1) return unsupported(fmt::format("a batch of {}", shape[0]));
+      if (shape[0] != 1) {
+        return unsupported(
+            fmt::format("a batch of {}: save one of its prompts, save(..., row=N)", shape[0]));
+      }
       shape = shape.subspan(1);
     }
     TQC_TRY_ASSIGN(const cache::HeadShape heads, head_shape_of(shape, n_rows));
-    return SidePlace{heads, dtype, place.offset};
+    return SidePlace{heads, dtype, values_of(place)};
   }
 
   struct BothSides {
     SidePlace k, v;
+    std::int64_t value_dim = 0;  // cache::AttentionDesc::value_dim
   };
   Result<BothSides> read_both(const std::string& prefix, std::int64_t n_rows) {
     TQC_TRY_ASSIGN(const SidePlace k, read_side(prefix + "key", n_rows));
@@ -196,39 +223,34 @@ class HfReader {
       return corrupt(
           fmt::format("{} heads of keys and {} of values", k.shape.n_kv_heads, v.shape.n_kv_heads));
     }
-    if (k.shape.head_dim != v.shape.head_dim) {
-      return unsupported(fmt::format("keys of {} components and values of {}", k.shape.head_dim,
-                                     v.shape.head_dim));
-    }
-    return BothSides{k, v};
+    return BothSides{k, v, cache::value_dim_of(k.shape.head_dim, v.shape.head_dim)};
   }
 
   ForeignTensor foreign_side(const SidePlace& side) const {
-    return {side.dtype,
-            rows_of(tensor_at(file_, side.offset), side.shape, n_tokens, dtype_size(side.dtype))};
+    return {side.dtype, rows_of(side.values, side.shape, n_tokens, dtype_size(side.dtype))};
   }
 
   ForeignArray foreign_array(std::string name, Dtype dtype, std::vector<std::uint64_t> shape,
-                             std::uint64_t offset) const {
-    return {
-        std::move(name), dtype, std::move(shape),
-        [file = file_, offset](std::span<std::byte> out) { return file->read_at(offset, out); }};
+                             ReadTensor values) const {
+    return {std::move(name), dtype, std::move(shape),
+            [values = std::move(values)](std::span<std::byte> out) { return values(0, out); }};
   }
 
   Result<ForeignLayer> read_full(const std::string& prefix) {
     TQC_TRY_ASSIGN(const BothSides sides, read_both(prefix, n_tokens));
-    return ForeignLayer(
-        ForeignAttention{sides.k.shape, foreign_side(sides.k), foreign_side(sides.v)});
+    return ForeignLayer(ForeignAttention{sides.k.shape, foreign_side(sides.k),
+                                         foreign_side(sides.v), sides.value_dim});
   }
 
   Result<ForeignLayer> read_sliding(const std::string& prefix, std::int64_t n_kept) {
     TQC_TRY_ASSIGN(const BothSides sides, read_both(prefix, std::min(n_kept, n_tokens)));
     const cache::Window window{n_kept, 0};
-    const auto shape = cache::window_array_shape(sides.k.shape, window, n_tokens);
-    return ForeignLayer(ForeignWindow{
-        sides.k.shape, window,
-        foreign_array(std::string(cache::kWindowKeys), sides.k.dtype, shape, sides.k.offset),
-        foreign_array(std::string(cache::kWindowValues), sides.v.dtype, shape, sides.v.offset)});
+    const auto array = [&](std::string_view name, const SidePlace& side) {
+      return foreign_array(std::string(name), side.dtype,
+                           cache::window_array_shape(side.shape, window, n_tokens), side.values);
+    };
+    return ForeignLayer(ForeignWindow{sides.k.shape, window, array(cache::kWindowKeys, sides.k),
+                                      array(cache::kWindowValues, sides.v), sides.value_dim});
   }
 
   Result<ForeignLayer> read_linear(const std::string& prefix) {
@@ -246,7 +268,7 @@ class HfReader {
       auto dtype = dtype_of(place);
       if (!dtype) return in_context("tensor " + printable_name(name), std::move(dtype).error());
       layer.arrays.push_back(
-          foreign_array(name.substr(prefix.size()), *dtype, place.shape, place.offset));
+          foreign_array(name.substr(prefix.size()), *dtype, place.shape, values_of(place)));
     }
     return ForeignLayer(std::move(layer));
   }
@@ -275,6 +297,7 @@ class HfReader {
   std::shared_ptr<const ByteSource> file_;
   SafetensorsIndex index_;
   std::set<std::string, std::less<>> taken_;
+  bool has_f8_ = false;
 };
 
 std::string text_or_none(const SafetensorsIndex& index, std::string_view key) {
@@ -302,14 +325,47 @@ Result<void> read_layers(HfReader& reader, ForeignCache& cache) {
   TQC_TRY_ASSIGN(const std::vector<std::string> types, read_layer_types(reader.index()));
   TQC_TRY_ASSIGN(const std::vector<std::int64_t> windows, read_windows(reader.index(), types));
   for (std::size_t i = 0; i < types.size(); ++i) {
-    auto layer = reader.read_layer(i, types[i], windows[i]);
-    if (!layer) return in_context(fmt::format("layer {}", i), std::move(layer).error());
-    cache.layers.push_back(std::move(layer).value());
+    auto read = reader.read_layer(i, types[i], windows[i], cache.layers);
+    if (!read) return in_context(fmt::format("layer {}", i), std::move(read).error());
   }
+  if (reader.has_f8()) {
+    cache.dropped_fields.emplace_back("numbers of 8 bits become f16, which holds each of them");
+  }
+  if (std::ranges::none_of(types, hf_is_hybrid)) return {};
+  cache.identity.source_layout = format_hf_types(types);
+  if (cache.identity.source_layout.size() <= cache::kMaxTextBytes) return {};
+  cache.identity.source_layout.clear();
+  cache.dropped_fields.emplace_back("which layers are hybrid is not kept: too many changes");
   return {};
 }
 
 }  // namespace
+
+std::string format_hf_types(std::span<const std::string> types) {
+  std::string text;
+  for (std::size_t i = 0; i < types.size();) {
+    std::size_t end = i + 1;
+    while (end < types.size() && types[end] == types[i]) ++end;
+    text += (i == 0 ? "" : ",") + types[i];
+    if (end - i > 1) text += fmt::format("*{}", end - i);
+    i = end;
+  }
+  return text;
+}
+
+std::optional<std::vector<std::string>> parse_hf_types(std::string_view text, std::size_t most) {
+  std::vector<std::string> types;
+  while (true) {
+    const std::string_view item = text.substr(0, text.find(','));
+    const std::string_view name = item.substr(0, item.find('*'));
+    const auto count = name.size() == item.size() ? std::optional<std::size_t>(1)
+                                                  : number_of(item.substr(name.size() + 1));
+    if (name.empty() || !count || *count == 0 || *count > most - types.size()) return std::nullopt;
+    types.insert(types.end(), *count, std::string(name));
+    if (item.size() == text.size()) return types;
+    text.remove_prefix(item.size() + 1);
+  }
+}
 
 std::optional<HfState> hf_state_of(std::string_view name) {
   const bool is_recurrent = name.starts_with(kHfRecurrentStates);

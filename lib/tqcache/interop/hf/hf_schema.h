@@ -6,8 +6,10 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tqcache::interop {
 
@@ -28,10 +30,26 @@ inline constexpr std::string_view kHfFull = "full_attention";
 inline constexpr std::string_view kHfSliding = "sliding_attention";
 inline constexpr std::string_view kHfLinear = "linear_attention";
 inline constexpr std::string_view kHfDummy = "dummy";
+// Layers with both: a .tqkv file has two layers for each, the recurrent state first.
+inline constexpr std::string_view kHfHybrid = "hybrid";
+inline constexpr std::string_view kHfHybridSliding = "hybrid_sliding";
+
+inline bool hf_has_window(std::string_view type) {
+  return type == kHfSliding || type == kHfHybridSliding;
+}
+inline bool hf_is_hybrid(std::string_view type) {
+  return type == kHfHybrid || type == kHfHybridSliding;
+}
 
 inline constexpr std::string_view kHfTokens = "tokens";
 inline constexpr std::string_view kHfConvStates = "conv_states.";
 inline constexpr std::string_view kHfRecurrentStates = "recurrent_states.";
+
+// The types of the layers of a file with hybrid ones, as a .tqkv file keeps them (source_layout):
+// "hybrid*24", "hybrid*3,full_attention".
+std::string format_hf_types(std::span<const std::string> types);
+// The inverse; nullopt for other texts, and for more than `most` layers. Safe for untrusted input.
+std::optional<std::vector<std::string>> parse_hf_types(std::string_view text, std::size_t most);
 
 // "model.layers.3."
 inline std::string hf_layer_prefix(std::size_t layer) {

@@ -84,14 +84,16 @@ Result<void> check_window(const LlamaGeometry& model, const cache::WindowDesc& l
                               model.window));
 }
 
-Result<void> check_shape(const LlamaLayer& of_model, cache::HeadShape shape) {
-  if (of_model.n_kv_heads == shape.n_kv_heads && of_model.k_head_dim == shape.head_dim &&
-      of_model.v_head_dim == shape.head_dim) {
+Result<void> check_shape(const LlamaLayer& of_model, const cache::AttentionDesc& layer) {
+  const std::int64_t n_kv_heads = layer.shape.n_kv_heads;
+  const std::int64_t k_dim = layer.shape.head_dim, v_dim = layer.value_shape().head_dim;
+  if (of_model.n_kv_heads == n_kv_heads && of_model.k_head_dim == k_dim &&
+      of_model.v_head_dim == v_dim) {
     return {};
   }
   return mismatch(fmt::format(
-      "{} kv heads of {}, the model has {} with keys of {} and values of {}", shape.n_kv_heads,
-      shape.head_dim, of_model.n_kv_heads, of_model.k_head_dim, of_model.v_head_dim));
+      "{} kv heads with keys of {} and values of {}, the model has {} with {} and {}", n_kv_heads,
+      k_dim, v_dim, of_model.n_kv_heads, of_model.k_head_dim, of_model.v_head_dim));
 }
 
 Result<void> check_layer(const LlamaGeometry& model, const LlamaLayer& of_model,
@@ -106,10 +108,10 @@ Result<void> check_layer(const LlamaGeometry& model, const LlamaLayer& of_model,
   if (const auto* window = std::get_if<cache::WindowDesc>(&layer)) {
     TQC_TRY(check_window(model, *window));
   }
-  const cache::HeadShape shape = cache::attention_of(layer)->shape;
-  TQC_TRY(check_shape(of_model, shape));
-  TQC_TRY(check_blocks(*types.k, shape.head_dim));
-  return check_blocks(*types.v, shape.head_dim);
+  const cache::AttentionDesc& attention = *cache::attention_of(layer);
+  TQC_TRY(check_shape(of_model, attention));
+  TQC_TRY(check_blocks(*types.k, attention.shape.head_dim));
+  return check_blocks(*types.v, attention.value_shape().head_dim);
 }
 
 Result<void> check_architecture(const std::string& of_cache, const std::string& of_model) {
@@ -418,7 +420,7 @@ class StateWriter {
     const cache::LayerDesc& desc = source.reader.description().layers[layer];
     const bool is_keys = name == TensorKind::kKeys;
     LlamaRowPlan side;
-    side.shape = cache::attention_of(desc)->shape;
+    side.shape = cache::shape_of(desc, name);
     side.dtype = cache::tensor_of(desc, name).dtype;
     side.type = is_keys ? types_.k : types_.v;
     if (is_keys && model_.interleaved_keys) side.n_rot = model_.n_rot;

@@ -26,11 +26,8 @@ using Order = std::shared_ptr<const std::vector<std::uint32_t>>;
 
 Result<void> check_layer(const LlamaGeometry& model, const LlamaLayer& layer) {
   if (layer.kind == LlamaLayerKind::kRecurrent) return {};
-  if (layer.k_head_dim != layer.v_head_dim) {
-    return unsupported(
-        fmt::format("keys of {} components and values of {}", layer.k_head_dim, layer.v_head_dim));
-  }
-  TQC_TRY(cache::validate_shape({layer.n_kv_heads, layer.k_head_dim}));
+  TQC_TRY(cache::validate_shapes({layer.n_kv_heads, layer.k_head_dim},
+                                 cache::value_dim_of(layer.k_head_dim, layer.v_head_dim)));
   const bool has_pairs =
       model.n_rot >= 0 && model.n_rot <= layer.k_head_dim && model.n_rot % 2 == 0;
   if (has_pairs || !model.interleaved_keys) return {};
@@ -153,8 +150,9 @@ class Import {
       if (!whole) {
         TQC_TRY_ASSIGN(whole, order_of(section, 0, imported_.cache.n_tokens));
       }
-      imported_.cache.layers[layer] = ForeignAttention{
-          shape_of(layer), side_of(section, i, true, whole), side_of(section, i, false, whole)};
+      imported_.cache.layers[layer] =
+          ForeignAttention{shape_of(layer, true), side_of(section, i, true, whole),
+                           side_of(section, i, false, whole), value_dim_of(layer)};
     }
     return {};
   }
@@ -166,8 +164,12 @@ class Import {
     return Order(std::make_shared<const std::vector<std::uint32_t>>(std::move(order)));
   }
 
-  cache::HeadShape shape_of(std::size_t layer) const {
-    return {model_.layers[layer].n_kv_heads, model_.layers[layer].k_head_dim};
+  cache::HeadShape shape_of(std::size_t layer, bool is_key) const {
+    const LlamaLayer& of_model = model_.layers[layer];
+    return {of_model.n_kv_heads, is_key ? of_model.k_head_dim : of_model.v_head_dim};
+  }
+  std::int64_t value_dim_of(std::size_t layer) const {
+    return cache::value_dim_of(model_.layers[layer].k_head_dim, model_.layers[layer].v_head_dim);
   }
 
   ForeignTensor side_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
@@ -178,7 +180,7 @@ class Import {
     side.rows = is_key ? section.k[i] : section.v[i];
     side.n_cells = section.cells.positions.size();
     side.cells = order;
-    side.shape = shape_of(section.layers[i]);
+    side.shape = shape_of(section.layers[i], is_key);
     if (is_key && model_.interleaved_keys) side.n_rot = model_.n_rot;
     side.rotation = rotation_of(side, is_key);
     if (side.rows.is_transposed) side.transposed_bytes = kTransposedBytes / n_transposed_;
@@ -212,7 +214,7 @@ class Import {
   Result<ForeignLayer> window_of(const LlamaAttentionSection& section, std::size_t i,
                                  std::int64_t n_tokens) {
     const std::size_t layer = section.layers[i];
-    const cache::HeadShape shape = shape_of(layer);
+    const cache::HeadShape shape = shape_of(layer, true);
     const cache::Window window{model_.window, 0};
     TQC_TRY(cache::validate_window(shape, window));
     const std::int64_t n = cache::window_tokens(window, n_tokens);
@@ -222,14 +224,15 @@ class Import {
                         std::move(order).error());
     }
     if (n_cells(section.cells) > n) has_older_cells_ = true;
-    const auto array_of = [&](std::string_view name, const ForeignTensor& side) {
+    const auto array_of = [&](std::string_view name, bool is_key) {
+      const ForeignTensor side = side_of(section, i, is_key, *order);
+      const cache::HeadShape heads = shape_of(layer, is_key);
       return ForeignArray{std::string(name), side.dtype,
-                          cache::window_array_shape(shape, window, n_tokens),
-                          whole_of(side, shape, n)};
+                          cache::window_array_shape(heads, window, n_tokens),
+                          whole_of(side, heads, n)};
     };
-    return ForeignLayer(ForeignWindow{
-        shape, window, array_of(cache::kWindowKeys, side_of(section, i, true, *order)),
-        array_of(cache::kWindowValues, side_of(section, i, false, *order))});
+    return ForeignLayer(ForeignWindow{shape, window, array_of(cache::kWindowKeys, true),
+                                      array_of(cache::kWindowValues, false), value_dim_of(layer)});
   }
 
   // Reads [n_kv_heads, n, head_dim] token block by token block.

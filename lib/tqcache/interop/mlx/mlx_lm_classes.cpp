@@ -9,6 +9,7 @@
 
 #include "tqcache/cache.h"
 #include "tqcache/error.h"
+#include "tqcache/interop/programs.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {
@@ -39,42 +40,6 @@ constexpr std::array kClasses = {
     ClassName{"BatchKVCache", MlxClass::kBatch},
     ClassName{"BatchRotatingKVCache", MlxClass::kBatchRotating},
 };
-
-// Classes that are not read, and whose they are.
-struct ForeignClass {
-  std::string_view name;
-  std::string_view program;
-};
-
-constexpr std::array kForeignClasses = {
-    ForeignClass{"BufferedRotatingKVCache", "mlx-vlm"},
-    ForeignClass{"BatchQuantizedKVCache", "mlx-vlm"},
-    ForeignClass{"BatchPoolingCache", "mlx-vlm"},
-    ForeignClass{"PoolingCache", "mlx-vlm"},
-    ForeignClass{"SimpleKVCache", "mlx-vlm"},
-    ForeignClass{"StaticPrefixKVCache", "mlx-vlm"},
-    ForeignClass{"RingSlidingKVCache", "mlx-vlm"},
-    ForeignClass{"MiniMaxM3KVCache", "mlx-vlm"},
-    ForeignClass{"MiniMaxM3BatchKVCache", "mlx-vlm"},
-    ForeignClass{"HyV4KVCache", "mlx-vlm"},
-    ForeignClass{"QSAKVCache", "mlx-vlm"},
-    ForeignClass{"QSAQuantizedKVCache", "mlx-vlm"},
-    ForeignClass{"BatchQSAKVCache", "mlx-vlm"},
-    ForeignClass{"QuantizedRotatingKVCache", "mlx-lm pull request 968"},
-    ForeignClass{"VarianceNormalizedKVCache", "mlx-swift-lm"},
-    ForeignClass{"DeepSeekV4Cache", "mlx-swift-lm"},
-    ForeignClass{"SSMStateCache", "ekryski/mlx-swift-lm"},
-    ForeignClass{"AffineQuantizedKVCache", "ekryski/mlx-swift-lm"},
-};
-
-// Five programs have a class of this name, each with tensors and numbers of its own.
-constexpr std::string_view kTurboQuant = "TurboQuantKVCache";
-
-std::string_view program_of_turboquant(std::size_t n_numbers) {
-  if (n_numbers == 5) return "mlx-swift-lm";
-  if (n_numbers == 7) return "Rapid-MLX";
-  return "mlx-vlm, omlx, Rapid-MLX and mlx-swift-lm, which differ";
-}
 
 // --- versions
 
@@ -377,15 +342,9 @@ Result<MlxClass> mlx_class(const MlxCache& cache) {
     if (known.name == name) return known.kind;
   }
   const std::string printable = printable_name(name);
-  if (name == kTurboQuant) {
+  if (const auto named = name_class(name, cache.info.size())) {
     return unsupported(
-        fmt::format("class {}, of {}: its quantized state is not read; save a cache "
-                    "without TurboQuant",
-                    printable, program_of_turboquant(cache.info.size())));
-  }
-  for (const ForeignClass& foreign : kForeignClasses) {
-    if (foreign.name != name) continue;
-    return unsupported(fmt::format("class {}, of {}: not read", printable, foreign.program));
+        fmt::format("class {}, of {}: not read; {}", printable, named->program, named->advice));
   }
   return unsupported("class " + printable + " is unknown");
 }

@@ -81,21 +81,24 @@ std::string type_name(Dtype dtype) {
   return dtype == Dtype::kF16 ? "F16" : "BF16";
 }
 
-Result<void> check_groups(cache::HeadShape shape, const MlxLmExport& options) {
-  if (options.kv_bits == 0 || shape.head_dim % options.group_size == 0) return {};
-  return invalid(fmt::format("groups of {} in head_dim {}", options.group_size, shape.head_dim));
+Result<void> check_groups(const AttentionDesc& layer, const MlxLmExport& options) {
+  if (options.kv_bits == 0) return {};
+  for (const std::int64_t head_dim : {layer.shape.head_dim, layer.value_shape().head_dim}) {
+    if (head_dim % options.group_size == 0) continue;
+    return invalid(fmt::format("groups of {} in head_dim {}", options.group_size, head_dim));
+  }
+  return {};
 }
 
 Result<void> check_layer(const LayerDesc& layer, const MlxLmExport& options) {
-  return std::visit(Overload{[&](const AttentionDesc& attention) {
-                               return check_groups(attention.shape, options);
-                             },
-                             [](const cache::WindowDesc&) -> Result<void> { return {}; },
-                             [](const cache::StateDesc& state) -> Result<void> {
-                               if (!state.arrays.empty()) return {};
-                               return invalid("without arrays: mlx-lm has no such cache");
-                             }},
-                    layer);
+  return std::visit(
+      Overload{[&](const AttentionDesc& attention) { return check_groups(attention, options); },
+               [](const cache::WindowDesc&) -> Result<void> { return {}; },
+               [](const cache::StateDesc& state) -> Result<void> {
+                 if (!state.arrays.empty()) return {};
+                 return invalid("without arrays: mlx-lm has no such cache");
+               }},
+      layer);
 }
 
 Result<void> check_form(const MlxLmExport& options) {
@@ -242,6 +245,7 @@ class Planner {
     }
   }
 
+  // [1, n_kv_heads, tokens, width]
   std::vector<std::uint64_t> shape_of(const AttentionDesc& layer, std::int64_t width) const {
     return {1, to_u64(layer.shape.n_kv_heads), to_u64(cache_.n_tokens()), to_u64(width)};
   }
@@ -250,9 +254,10 @@ class Planner {
     const bool is_chunked = member.class_name == "ChunkedKVCache";
     const bool is_concatenate = member.class_name == "ConcatenateKVCache";
     add_class(is_chunked ? "ChunkedKVCache" : is_concatenate ? "ConcatenateKVCache" : "KVCache");
-    const auto shape = shape_of(layer, layer.shape.head_dim);
-    add_tensor(slot(0), type_name(layer.k.dtype), shape, MlxSideData{layer_, TensorKind::kKeys});
-    add_tensor(slot(1), type_name(layer.v.dtype), shape, MlxSideData{layer_, TensorKind::kValues});
+    add_tensor(slot(0), type_name(layer.k.dtype), shape_of(layer, layer.shape.head_dim),
+               MlxSideData{layer_, TensorKind::kKeys});
+    add_tensor(slot(1), type_name(layer.v.dtype), shape_of(layer, layer.value_shape().head_dim),
+               MlxSideData{layer_, TensorKind::kValues});
     if (is_chunked) return add_chunk_numbers(member.chunk_size, 0);
     add_no_numbers();
     if (with_scalars_ && !is_concatenate) add_numbers(2, {cache_.n_tokens()});
@@ -265,8 +270,10 @@ class Planner {
 
   void add_groups(const AttentionDesc& layer, const std::string& slot, Dtype dtype,
                   MlxSideData side) {
-    const std::int64_t n_u32 = layer.shape.head_dim * options_.kv_bits / 32;
-    const auto groups = shape_of(layer, layer.shape.head_dim / options_.group_size);
+    const bool is_keys = side.side == TensorKind::kKeys;
+    const std::int64_t head_dim = (is_keys ? layer.shape : layer.value_shape()).head_dim;
+    const std::int64_t n_u32 = head_dim * options_.kv_bits / 32;
+    const auto groups = shape_of(layer, head_dim / options_.group_size);
     add_tensor(slot + ".0", "U32", shape_of(layer, n_u32),
                MlxGroupData{side, MlxGroupData::kCodes});
     add_tensor(slot + ".1", type_name(dtype), groups, MlxGroupData{side, MlxGroupData::kScales});
@@ -367,7 +374,8 @@ Result<MlxPlan> plan_mlx(const cache::CacheDesc& cache, const MlxLmExport& optio
   TQC_TRY(check_options(cache, options));
   const std::string& layout = cache.identity.source_layout;
   std::vector<MlxObject> objects = plain_objects(cache.layers);
-  if (!layout.empty()) {
+  // Layouts of transformers are another text.
+  if (!layout.empty() && cache.identity.source_format.starts_with("mlx")) {
     TQC_TRY_ASSIGN(objects, parse_objects(layout, cache.layers));
     TQC_TRY(check_lists(objects, options));
   }
@@ -395,7 +403,7 @@ class MlxWriter {
  private:
   const cache::CacheDesc& description() const { return cache_.description(); }
   cache::HeadShape shape_of(const MlxSideData& side) const {
-    return cache::attention_of(description().layers[to_size(side.layer)])->shape;
+    return cache::shape_of(description().layers[to_size(side.layer)], side.side);
   }
   Dtype dtype_of(const MlxSideData& side) const {
     return cache::tensor_of(description().layers[to_size(side.layer)], side.side).dtype;

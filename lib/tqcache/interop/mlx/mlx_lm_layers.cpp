@@ -22,7 +22,9 @@ namespace {
 
 struct MlxPair {
   MlxGrid k, v;
-  cache::HeadShape shape;
+  cache::HeadShape shape, v_shape;
+
+  std::int64_t value_dim() const { return cache::value_dim_of(shape.head_dim, v_shape.head_dim); }
 };
 
 // "2 x 300 x 64" for messages.
@@ -33,7 +35,7 @@ std::string shape_text(const MlxGrid& grid) {
 using enum MlxNumber;
 
 // The tensors 0 and 1 of a cache's state.
-// Errors: those of state_grid(); kCorrupt, kTooLarge, kUnsupported (different head_dim).
+// Errors: those of state_grid(); kCorrupt, kTooLarge.
 Result<MlxPair> read_pair(MlxFile& file, const MlxCache& cache, std::int64_t row) {
   MlxPair pair;
   TQC_TRY_ASSIGN(pair.k, state_grid(file, cache.slot(0), row));
@@ -45,13 +47,14 @@ Result<MlxPair> read_pair(MlxFile& file, const MlxCache& cache, std::int64_t row
     return corrupt(
         fmt::format("keys of a batch of {}, but values of {}", pair.k.batch, pair.v.batch));
   }
-  if (pair.k.width != pair.v.width) {
+  if (pair.k.width < 1 || pair.v.width < 1) {
     return unsupported(
-        fmt::format("keys of head_dim {} and values of {}, as latent attention (MLA) has them",
-                    pair.k.width, pair.v.width));
+        fmt::format("keys of head_dim {} and values of {}: one of them has no values", pair.k.width,
+                    pair.v.width));
   }
   pair.shape = {pair.k.n_kv_heads, pair.k.width};
-  TQC_TRY(cache::validate_shape(pair.shape));
+  pair.v_shape = {pair.v.n_kv_heads, pair.v.width};
+  TQC_TRY(cache::validate_shapes(pair.shape, pair.value_dim()));
   return pair;
 }
 
@@ -89,8 +92,9 @@ Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::
   }
   ForeignAttention layer;
   layer.shape = pair.shape;
+  layer.value_dim = pair.value_dim();
   TQC_TRY_ASSIGN(layer.k, dense_side(file, pair.k, pair.shape, first));
-  TQC_TRY_ASSIGN(layer.v, dense_side(file, pair.v, pair.shape, first));
+  TQC_TRY_ASSIGN(layer.v, dense_side(file, pair.v, pair.v_shape, first));
   return ForeignLayer(std::move(layer));
 }
 
@@ -98,10 +102,10 @@ Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::
 // Requires: as many rows as the window holds.
 Result<ForeignLayer> window_layer(const MlxFile& file, const MlxPair& pair,
                                   const cache::Window& window, const RowRuns& runs) {
-  ForeignWindow layer{pair.shape, window, {}, {}};
+  ForeignWindow layer{pair.shape, window, {}, {}, pair.value_dim()};
   TQC_TRY_ASSIGN(layer.k, window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
   TQC_TRY_ASSIGN(layer.v,
-                 window_array(file, pair.v, cache::kWindowValues, pair.shape, window, runs));
+                 window_array(file, pair.v, cache::kWindowValues, pair.v_shape, window, runs));
   return ForeignLayer(std::move(layer));
 }
 
@@ -164,8 +168,8 @@ Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::
   const AffineForm form{.bits = static_cast<int>(bits), .group_size = group_size};
   TQC_TRY_ASSIGN(const AffineState k, read_affine(file, cache, 0, form, row));
   TQC_TRY_ASSIGN(const AffineState v, read_affine(file, cache, 1, form, row));
-  if (k.scales.n_kv_heads != v.scales.n_kv_heads || k.head_dim != v.head_dim) {
-    return unsupported("keys " + shape_text(k.scales) + ", but values " + shape_text(v.scales));
+  if (k.scales.n_kv_heads != v.scales.n_kv_heads) {
+    return corrupt("keys " + shape_text(k.scales) + ", but values " + shape_text(v.scales));
   }
   if (k.scales.batch != v.scales.batch || k.scales.n_rows != v.scales.n_rows ||
       k.scales.n_rows < n_tokens) {
@@ -175,6 +179,7 @@ Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::
   dropped_fields.push_back(fmt::format("groups of {} bits are decoded to f32", bits));
   ForeignAttention layer;
   layer.shape = {k.scales.n_kv_heads, k.head_dim};
+  layer.value_dim = cache::value_dim_of(k.head_dim, v.head_dim);
   TQC_TRY_ASSIGN(layer.k, affine_side(file, k, form));
   TQC_TRY_ASSIGN(layer.v, affine_side(file, v, form));
   return ForeignLayer(std::move(layer));

@@ -86,11 +86,14 @@ class NpzPlan {
   }
 
   void add_attention(std::size_t number, const cache::AttentionDesc& layer, std::int64_t n_tokens) {
-    const std::vector<std::uint64_t> shape = {to_u64(layer.shape.n_kv_heads), to_u64(n_tokens),
-                                              to_u64(layer.shape.head_dim)};
-    add_part({npz_side_name(number, kNpzKey), layer.k.dtype, shape, number, TensorKind::kKeys},
+    const auto dims = [&](cache::HeadShape shape) {
+      return std::vector{to_u64(shape.n_kv_heads), to_u64(n_tokens), to_u64(shape.head_dim)};
+    };
+    add_part({npz_side_name(number, kNpzKey), layer.k.dtype, dims(layer.shape), number,
+              TensorKind::kKeys},
              kNpzKey);
-    add_part({npz_side_name(number, kNpzValue), layer.v.dtype, shape, number, TensorKind::kValues},
+    add_part({npz_side_name(number, kNpzValue), layer.v.dtype, dims(layer.value_shape()), number,
+              TensorKind::kValues},
              kNpzValue);
   }
 

@@ -19,6 +19,9 @@ namespace tqcache::store {
 namespace {
 
 constexpr std::string_view kParametersDomain = "tqcache store parameters 1";
+// With the standing as a further field, so that values that nobody compared with the model are
+// never taken for others.
+constexpr std::string_view kParametersDomain2 = "tqcache store parameters 2";
 
 // A quantized window must stay quantized, so it keeps its codecs.
 void drop_data(cache::TensorDesc& tensor) {
@@ -50,12 +53,12 @@ Result<void> join_layer(std::size_t index, const cache::LayerDesc& bare, cache::
   };
   return std::visit(
       Overload{[&](const cache::AttentionDesc& attention) {
-                 return check(std::get<cache::AttentionDesc>(bare).shape == attention.shape,
+                 return check(same_shapes(std::get<cache::AttentionDesc>(bare), attention),
                               "of another kind or shape");
                },
                [&](const cache::WindowDesc& window) -> Result<void> {
                  const auto& other = std::get<cache::WindowDesc>(bare);
-                 const bool is_same = other.attention.shape == window.attention.shape &&
+                 const bool is_same = same_shapes(other.attention, window.attention) &&
                                       other.window == window.window;
                  TQC_TRY(check(is_same, "of another kind or shape"));
                  return check(same_arrays(cache::arrays_of(bare, {}), cache::arrays_of(layer, {})),
@@ -154,7 +157,10 @@ Sha256 hash_parameters(const Parameters& parameters) {
   manifest.layers = without_array_shapes(parameters.layers);
   const Sha256 content = format::content_name(manifest, /*window_tokens=*/{});
   const ByteView fields[] = {as_bytes(kParametersDomain), content};
-  return hash_fields(fields);
+  if (parameters.identity.standing == cache::Standing::kNone) return hash_fields(fields);
+  const auto standing = static_cast<std::byte>(parameters.identity.standing);
+  const ByteView with_standing[] = {as_bytes(kParametersDomain2), content, ByteView(&standing, 1)};
+  return hash_fields(with_standing);
 }
 
 std::vector<std::size_t> cut_into_parts(std::span<const std::uint64_t> raw_bytes) {

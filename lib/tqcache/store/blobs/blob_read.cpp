@@ -278,6 +278,10 @@ Result<PromptRecord> read_record(const fb::Record& in, Snapshot snapshot) {
   record.snapshot = std::move(snapshot);
   TQC_TRY_ASSIGN(record.state_key, read_text(*in.state_key(), kMaxKeyBytes));
   record.created = in.created();
+  if (in.standing() > static_cast<std::uint8_t>(cache::Standing::kUnchecked)) {
+    return corrupt("standing: " + std::to_string(in.standing()));
+  }
+  record.standing = static_cast<cache::Standing>(in.standing());
   record.bytes = in.bytes();
   return record;
 }

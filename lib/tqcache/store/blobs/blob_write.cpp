@@ -121,7 +121,8 @@ Tables make_tables(Builder& out, const PromptRecord& record) {
   const auto hashes = out.CreateVectorOfStructs(chain);
   const auto state_key = out.CreateString(record.state_key);
   const auto made = fb::CreateRecord(out, name, model_name, architecture, tokens, parameters_key,
-                                     hashes, state_key, record.created, record.bytes);
+                                     hashes, state_key, record.created, record.bytes,
+                                     static_cast<std::uint8_t>(record.standing));
   return {.snapshot = make_state(out, record.snapshot), .record = made};
 }
 Tables make_tables(Builder& out, const UsageNote& usage) {

@@ -134,7 +134,11 @@ Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
   BlobReader reader(backend, BadBlobs::kRemove, std::move(on_warning));
   const PartCounts counts(parameters.layers);
   const Sha256 first = hash_first(name_space, parameters.tokens);
-  TQC_TRY_ASSIGN(auto slot, place_parameters(backend, reader, first, parameters));
+  // What was not checked has no slot that a search by tokens reads.
+  std::optional<CandidateSlot> slot;
+  if (parameters.identity.standing == cache::Standing::kNone) {
+    TQC_TRY_ASSIGN(slot, place_parameters(backend, reader, first, parameters));
+  }
   const bool is_findable = slot.has_value();
   if (!slot) {
     const Sha256 own = hash_own(to_hex(first), hash, parameters.identity.model_name);

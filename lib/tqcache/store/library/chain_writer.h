@@ -27,8 +27,8 @@ namespace tqcache::store {
 class ChainWriter {
  public:
   // Finds these parameters in a slot of their first block, or puts them into a free one. If other
-  // parameters take all slots, they get a key that only records name. Bad blobs there are reported
-  // to `on_warning` and removed.
+  // parameters take all slots, or if their identity was not checked, they get a key that only
+  // records name. Bad blobs there are reported to `on_warning` and removed.
   // Requires: parameters.tokens are the first block, or all tokens of a shorter prompt; means are
   //           fixed if there is a final block. `backend` must outlive this.
   // Errors:   those of the backend.

@@ -31,7 +31,7 @@ constexpr std::uint64_t kWindowBytes = std::uint64_t{32} << 20;
 
 bool is_zero(const Sha256& digest) { return digest == Sha256{}; }
 
-Result<void> check_source(const format::Manifest& manifest) {
+Result<void> check_source(const format::Manifest& manifest, bool is_named) {
   if (manifest.hidden_tokens) {
     return unsupported("its tokens are hidden, and a store finds prompts by their tokens");
   }
@@ -40,6 +40,16 @@ Result<void> check_source(const format::Manifest& manifest) {
     return unsupported("its origin is unknown, so no model could find it");
   }
   if (manifest.tokens.empty()) return invalid("it holds no tokens");
+  if (identity.standing == cache::Standing::kShifted) {
+    return unsupported(
+        "its context was shifted: it is not what the model computes from its tokens, so no other "
+        "prompt may begin with it; keep it as a file, or put what prefill makes of the tokens");
+  }
+  if (identity.standing == cache::Standing::kUnchecked && !is_named) {
+    return unsupported(
+        "its model was stated and not checked, so it is found by a name alone; give it one, or "
+        "convert it again with the model and its token ids");
+  }
   return {};
 }
 
@@ -188,6 +198,7 @@ class PromptPutter {
     record.state_key = snapshot_key_;
     record.created = created;
     record.bytes = bytes_;
+    record.standing = manifest_.identity.standing;
     return record;
   }
 
@@ -425,10 +436,12 @@ Result<PutReport> Library::put(const cache::CacheReader& whole, std::string_view
   }
   const cache::CacheReader& prompt = *quantized_prompt;
   TQC_TRY_ASSIGN(const PutSource source, PutSource::open(prompt));
-  TQC_TRY(check_source(source.manifest()));
+  TQC_TRY(check_source(source.manifest(), !name.empty()));
   TQC_TRY(check_name(name));
   const Target target{backend_, options_};
   TQC_TRY_ASSIGN(PutReport report, put_prompt(target, source, name, progress, options));
+  // Checkpoints have no names.
+  if (source.manifest().identity.standing != cache::Standing::kNone) return report;
   TQC_TRY(put_checkpoints(target, prompt, report));
   return report;
 }
