@@ -22,12 +22,13 @@ constexpr std::array<float, 7> kCurveSteps = {0.09f, 0.125f, 0.18f, 0.25f, 0.36f
 // The default of the archive tier.
 constexpr std::int64_t kSinks = 4;
 
+// As archives are quantized (format::choose_step()): one block has too few vectors for transforms.
 cache::ConvertOptions quantized(float step) {
   cache::SidePlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
   plan.fit_transforms = true;
   plan.n_sinks = kSinks;
-  return {.keys = plan, .values = plan};
+  return {.keys = plan, .values = plan, .fit = cache::Fit::kPrompt};
 }
 
 Configuration named(cache::ConvertOptions options) {
