@@ -82,6 +82,18 @@ TEST(UnequalFile, EachSideHasItsOwnLimits) {
 }
 
 // What is quantized is quantized by its own size: a rotated part of 16 stays dense.
+// A layer of keys alone, as mlx-lm 0.31 keeps those of DeepSeek V3.2's indexer, has no values to
+// give back: 0 would mean values as wide as the keys.
+TEST(UnequalFile, ValuesOfSize0AreRefused) {
+  EXPECT_EQ(cache::value_dim_of(64, 64), 0);
+  EXPECT_EQ(cache::value_dim_of(64, 32), 32);
+  cache::Cache cache =
+      CacheBuilder(300).unequal({1, 64}, 32, Dtype::kF16, 16, Dtype::kF16, 16).build();
+  EXPECT_TRUE(cache::validate(cache));
+  std::get<cache::AttentionLayer>(cache.layers[0]).value_dim = cache::value_dim_of(64, 0);
+  EXPECT_FALSE(cache::validate(cache));
+}
+
 TEST(UnequalFile, QuantizesKeysAndValuesByTheirOwnSizes) {
   const cache::Cache cache = CacheBuilder(600)
                                  .unequal({1, 512}, 64, Dtype::kBF16, 16, Dtype::kBF16, 16)

@@ -243,9 +243,10 @@ struct AttentionDesc {
   }
 };
 
-// AttentionDesc::value_dim of such K and V.
+// AttentionDesc::value_dim of such K and V; values of size 0 get -1, which no layer may have.
 constexpr std::int64_t value_dim_of(std::int64_t k_head_dim, std::int64_t v_head_dim) {
-  return k_head_dim == v_head_dim ? 0 : v_head_dim;
+  if (k_head_dim == v_head_dim) return 0;
+  return v_head_dim == 0 ? -1 : v_head_dim;
 }
 
 // Whether K and V of both have the same shapes: of two descriptions, or of two layers in memory.
