@@ -81,17 +81,17 @@ TEST(SafetensorsReader, SizesEveryKnownDtype) {
     std::uint64_t bytes_of_four;
     TensorType type;
   } dtypes[] = {
-      {"BOOL", 4, TensorType::kBool},     {"F4", 2, TensorType::kOther},
-      {"F6_E2M3", 3, TensorType::kOther}, {"F6_E3M2", 3, TensorType::kOther},
-      {"U8", 4, TensorType::kU8},         {"I8", 4, TensorType::kI8},
-      {"F8_E5M2", 4, TensorType::kOther}, {"F8_E4M3", 4, TensorType::kOther},
-      {"F8_E8M0", 4, TensorType::kOther}, {"F8_E4M3FNUZ", 4, TensorType::kOther},
-      {"I16", 8, TensorType::kI16},       {"F8_E5M2FNUZ", 4, TensorType::kOther},
-      {"U16", 8, TensorType::kU16},       {"F16", 8, TensorType::kF16},
-      {"BF16", 8, TensorType::kBF16},     {"I32", 16, TensorType::kI32},
-      {"U32", 16, TensorType::kU32},      {"F32", 16, TensorType::kF32},
-      {"C64", 32, TensorType::kOther},    {"F64", 32, TensorType::kF64},
-      {"I64", 32, TensorType::kI64},      {"U64", 32, TensorType::kU64},
+      {"BOOL", 4, TensorType::kBool},      {"F4", 2, TensorType::kOther},
+      {"F6_E2M3", 3, TensorType::kOther},  {"F6_E3M2", 3, TensorType::kOther},
+      {"U8", 4, TensorType::kU8},          {"I8", 4, TensorType::kI8},
+      {"F8_E5M2", 4, TensorType::kF8E5M2}, {"F8_E4M3", 4, TensorType::kF8E4M3},
+      {"F8_E8M0", 4, TensorType::kOther},  {"F8_E4M3FNUZ", 4, TensorType::kOther},
+      {"I16", 8, TensorType::kI16},        {"F8_E5M2FNUZ", 4, TensorType::kOther},
+      {"U16", 8, TensorType::kU16},        {"F16", 8, TensorType::kF16},
+      {"BF16", 8, TensorType::kBF16},      {"I32", 16, TensorType::kI32},
+      {"U32", 16, TensorType::kU32},       {"F32", 16, TensorType::kF32},
+      {"C64", 32, TensorType::kOther},     {"F64", 32, TensorType::kF64},
+      {"I64", 32, TensorType::kI64},       {"U64", 32, TensorType::kU64},
   };
   for (const auto& dtype : dtypes) {
     const Bytes file =
