@@ -136,9 +136,10 @@ Result<Token> read_token(const std::string& text, std::int64_t type, std::int64_
   return Error{ErrorCode::kCorrupt, place + printable_name(text) + " is no byte"};
 }
 
-// Tokens that llama.cpp makes control tokens by their names, whatever the file says: those that end
-// an answer, or separate the parts of a program's text.
-constexpr std::array<std::string_view, 52> kControlNames = {
+// Tokens that llama.cpp makes control tokens by their names: those that end an answer, or separate
+// the parts of a program's text. Here they count where a file lists no types; another name that is
+// not known is an ordinary token, as there.
+constexpr std::array<std::string_view, 57> kControlNames = {
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -186,10 +187,15 @@ constexpr std::array<std::string_view, 52> kControlNames = {
     "<|code_middle|>",
     "<|middle|>",
     "<|fim_pad|>",
+    "<fim-pad>",
     "<fim_pad>",
     "<PAD>",
+    "[PAD]",
     "<|fim_repo|>",
     "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
     "<|file_sep|>",
 };
 

@@ -197,8 +197,8 @@ class SlotTable {
     std::optional<std::size_t> other;
   };
   Candidates candidates(const Wanted& wanted) const;
-  // Where idle slots are cleared anyway, nobody loses by their use.
   void mark_in_use(std::size_t slot);
+  // Where idle slots are cleared anyway, nobody loses by their use.
   bool is_useful_to_others(const Candidates& found) const {
     return !found.best_is_continued && !(rules_.is_unified && ram_is_seen_) && found.empty;
   }
