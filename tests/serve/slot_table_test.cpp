@@ -258,6 +258,23 @@ TEST_F(SlotTableTest, OfWhatCannotBeCutRamHasThePromptAndNotTheAnswer) {
   }
 }
 
+// The client has dropped the answer: RAM must go back, and may have no checkpoint near the prompt.
+TEST_F(SlotTableTest, OfWhatCannotBeCutTheStoreIsSurerThanRamBehindADroppedAnswer) {
+  for (const bool is_stored : {true, false}) {
+    server_.clear();
+    begin(2, true);
+    table_.set_rules({.is_unified = true, .can_cut = false});
+    const std::string a = words("a", 1000);
+    const auto first = turn(a);
+    server_[first.slot].n_tokens = 1400;  // with its answer
+    look();
+    server_[first.slot].n_tokens = 0;  // llama-server has cleared it
+    turn(words("b", 1000));
+    EXPECT_EQ(turn(a + words("else", 60), is_stored ? 992 : 0).from,
+              is_stored ? From::kStore : From::kRam);
+  }
+}
+
 TEST_F(SlotTableTest, WithoutAClearedSlotTheStoreIsUsed) {
   begin(1);
   const std::string a = words("a", 1000);

@@ -84,6 +84,45 @@ class CheckpointTest(serve.ServeCase):
                    lambda turn: f"\n\nCHAPTER {turn + 2}\n\n",
                    n_predict=96 if serve.IS_LONG else 24, n_ctx=16384)
 
+    def shared_beginning(self, model, **settings):
+        """Three conversations with the same first 900 tokens. Kills both programs before the last
+        one, which goes on from there: the second one has left a state where it parts."""
+        alone = serve.Llama(model, self.slots, **settings)
+        self.addCleanup(alone.end)
+        llama = self.llama(model, **settings)
+        proxy = self.proxy(llama, "--save-idle", "1s")
+        draw = random.Random(6)
+        common = [draw.randrange(1, 256) for _ in range(900)]
+        n_computed = []
+        for n in range(3):
+            body = {"prompt": common + [draw.randrange(1, 256) for _ in range(700)],
+                    "n_predict": 8, "temperature": 0, "return_tokens": True, "ignore_eos": True}
+            expected = serve.post(alone.port, "/completion", {**body, "cache_prompt": False})
+            answer = serve.post(proxy.port, "/completion", body)
+            self.assertEqual(answer["tokens"], expected["tokens"], f"conversation {n}")
+            timings = answer["timings"]
+            # What was computed ahead of the prompt looks reused to llama-server.
+            n_computed.append(timings["prompt_n"] + proxy.metric("tqcache_common_tokens_total"))
+            event = proxy.events("prompt")[-1]
+            self.assertEqual(int(event["reused"]), 1600 - n_computed[-1], proxy.log())
+            serve.wait_for(lambda: any(int(e["tokens"]) >= 1600 for e in proxy.events("keep")),
+                           "a save", 60)
+            proxy.kill()
+            llama.kill()
+            llama.start()
+            proxy.start()
+        print(f"  {n_computed} tokens computed of 1600", flush=True)
+        self.assertEqual(n_computed[0], 1600)
+        self.assertLessEqual(n_computed[1], 1600)
+        self.assertLessEqual(n_computed[2], 1600 - 768 + 16)
+
+    def test_hybrid_shares_a_beginning(self):
+        self.shared_beginning(
+            serve.OPTIONS.source / "models/hybrid/tqcache-hybrid-19m.q8_0.gguf")
+
+    def test_windows_share_a_beginning(self):
+        self.shared_beginning(self.tiny("gemma3", sliding_window=64))
+
     def test_trained_hybrid(self):
         self.turns_of_a_text(serve.OPTIONS.source / "models/hybrid/tqcache-hybrid-19m.q8_0.gguf")
 

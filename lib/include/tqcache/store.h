@@ -323,6 +323,9 @@ struct Prefix {
   // Of these, the first ones that are tokens of the prompt: all, except with
   // FindOptions::finds_parts. Then truncate what fetch() returns: cache::first_tokens().
   std::int64_t n_common = 0;
+  // First tokens of the prompt that are those of stored blocks, also where nothing can go on from
+  // them: layers that cannot be cut have no state there.
+  std::int64_t n_known = 0;
   std::vector<std::int32_t> tokens;  // of the prefix
   std::string parameters_key;
   Parameters parameters;

@@ -141,7 +141,7 @@ Result<PromptKeeper::BoundModel> BoundServer::write_probe(PromptKeeper::Bound mo
   if (was_empty) {
     TQC_TRY_ASSIGN(const std::vector<std::int32_t> tokens,
                    state_.server.tokenize("a b c d", nullptr));
-    TQC_TRY(state_.server.read(slot, tokens));
+    TQC_TRY(state_.server.read(slot, tokens, nullptr));
   }
   const SlotFile saved(*state_.folder);
   TQC_TRY(saved.create());

@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "tqcache/serve/llama_answer.h"
+
 namespace tqcache::serve {
 namespace {
 
@@ -370,11 +372,12 @@ Result<void> LlamaServer::erase(std::int64_t slot) const {
   return {};
 }
 
-Result<void> LlamaServer::read(std::int64_t slot, const std::vector<std::int32_t>& tokens) const {
+Result<std::int64_t> LlamaServer::read(std::int64_t slot, std::span<const std::int32_t> tokens,
+                                       Client* client) const {
   const OrderedJson asked = {
       {"prompt", tokens}, {"n_predict", 0}, {"id_slot", slot}, {"cache_prompt", true}};
-  TQC_TRY(call("POST", "/completion", dumped(asked), nullptr));
-  return {};
+  TQC_TRY_ASSIGN(const std::string answer, call("POST", "/completion", dumped(asked), client));
+  return read_answer_end(answer, "").n_computed.value_or(std::ssize(tokens));
 }
 
 }  // namespace tqcache::serve

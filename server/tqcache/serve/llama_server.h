@@ -83,8 +83,9 @@ class LlamaServer {
   Result<std::int64_t> save(std::int64_t slot, const std::string& file) const;
   Result<std::int64_t> restore(std::int64_t slot, const std::string& file, Client* client) const;
   Result<void> erase(std::int64_t slot) const;
-  // Reads a few tokens into a slot, so that there is something to save.
-  Result<void> read(std::int64_t slot, const std::vector<std::int32_t>& tokens) const;
+  // Computes these tokens in a slot, and nothing behind them. Returns how many were not there.
+  Result<std::int64_t> read(std::int64_t slot, std::span<const std::int32_t> tokens,
+                            Client* client) const;
 
  private:
   Result<std::string> call(std::string_view method, const std::string& target, std::string body,

@@ -38,6 +38,9 @@ void define_proxy_metrics(Metrics& metrics) {
   counter("tqcache_restored_tokens_total", "Tokens restored into slots.");
   counter("tqcache_restore_seconds_total", "Time that restores took.");
   counter("tqcache_computed_tokens_total", "Tokens of prompts that the upstream server computed.");
+  counter("tqcache_common_tokens_total",
+          "Of the computed tokens, those that were computed and saved before the rest of a prompt, "
+          "because others begin with them.");
   counter("tqcache_saved_seconds_total", "Estimated time that restores saved.");
   define_reuse_metrics(metrics);
   metrics.define("tqcache_requests_waiting", Type::kGauge, "Requests that wait for a slot.");
@@ -330,6 +333,9 @@ class KeepingProxy : public Proxy {
     }
     waiting.reset();
     const bool may_reuse = lease->prepare(lookup, tenant, server, client, deadline, order);
+    if (lookup && may_reuse && route.reads_slot_fields && order && *order) {
+      lease->compute_common(*lookup, asked, tenant, server, client, deadline, order);
+    }
     if (client.is_gone()) return upstream_failure(interrupted_error());
     const SlotTable::From from = lease->choice.from;
     const std::string_view outcome = from == SlotTable::From::kSlot      ? "warm"

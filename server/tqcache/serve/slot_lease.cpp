@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 // Fewer tokens than announced may be reused without a warning.
 constexpr std::int64_t kMissingTokens = 256;
+// It is worth a file to compute so many tokens never again.
+constexpr std::int64_t kLeastCommon = 256;
 constexpr std::size_t kTailBytes = std::size_t{16} << 10;
 // Of a stream whose first event says what was reused.
 constexpr std::size_t kHeadBytes = std::size_t{4} << 10;
@@ -100,10 +103,63 @@ bool SlotLease::prepare(std::optional<PromptLookup>& lookup, const std::string& 
     }
   } else if (choice.must_prime) {
     // llama-server looks into its RAM only for a slot that holds something else.
-    const std::int32_t first = lookup->tokens.empty() ? 1 : lookup->tokens[0];
-    [[maybe_unused]] const auto ignored = state_.server.read(slot, {first == 1 ? 2 : 1});
+    read_another(lookup->tokens);
   }
   return true;
+}
+
+// Computes a token that the prompt does not begin with.
+void SlotLease::read_another(std::span<const std::int32_t> prompt) {
+  const std::array<std::int32_t, 1> token = {!prompt.empty() && prompt[0] == 1 ? 2 : 1};
+  [[maybe_unused]] const auto ignored =
+      state_.server.read(static_cast<std::int64_t>(choice.slot), token, nullptr);
+}
+
+void SlotLease::compute_common(const PromptLookup& lookup, const Asked& asked,
+                               const std::string& tenant, const LlamaServer& server, Client& client,
+                               Clock::time_point deadline, std::optional<TaskOrder>& order) {
+  const std::int64_t n = std::min(lookup.found.prefix.n_known, std::ssize(lookup.tokens) - 1);
+  const std::int64_t n_there = std::max(
+      lookup.found.n_tokens(), choice.from == SlotTable::From::kNothing ? 0 : choice.n_tokens);
+  if (state_.table.rules().can_cut ||
+      n < std::max(state_.options.min_tokens, n_there + kLeastCommon)) {
+    return;
+  }
+  const auto slot = static_cast<std::int64_t>(choice.slot);
+  order->sending(choice.slot);
+  note_sent();
+  now.prompt.clear();
+  const auto computed =
+      server.read(slot, std::span(lookup.tokens).first(static_cast<std::size_t>(n)), &client);
+  if (!computed) {
+    if (computed.error().code != ErrorCode::kInterrupted) {
+      state_.warnings.add("common", computed.error().message);
+    }
+    return;
+  }
+  n_ahead_ = *computed;
+  state_.metrics.add("tqcache_computed_tokens_total", static_cast<double>(n_ahead_));
+  state_.metrics.add("tqcache_common_tokens_total", static_cast<double>(n_ahead_));
+  order.emplace(state_.table, bound_, &client, deadline);
+  if (!*order) return;
+  // Meanwhile the server may have been restarted, or another task has begun and cleared the slot.
+  if (const auto was_restarted = bound_.observe(); !was_restarted || bound_.must_bind()) return;
+  const auto states = state_.server.slots();
+  if (!states) return;
+  const auto state = std::ranges::find(*states, slot, &SlotState::id);
+  if (state == states->end() || !state->task) return;
+  now.task = state->task;
+  now.n_tokens = state->n_tokens;
+  now.n_stored = 0;
+  state_.table.note_task(choice.slot, *now.task);
+  if (now.n_tokens == 0) return read_another(lookup.tokens);  // llama-server has it in its RAM
+  KnownSlot common = now;
+  common.prompt = asked.prompt;
+  common.is_tokens = !asked.tokens.empty();
+  common.tenant = tenant;
+  common.is_doubtful = false;
+  state_.saver->save(choice.slot, common, "common");
+  now.n_stored = common.n_stored;
 }
 
 // Writes the slot file without the order of tasks, since that may take a while.
@@ -126,7 +182,7 @@ Result<std::int64_t> SlotLease::restore(PromptLookup& lookup, const LlamaServer&
   auto restored = server.restore(slot, file.name(), &client);
   if (!restored && state_.table.rules().is_unified) {
     // There may be no room beside the idle slots, which llama-server clears when a task begins.
-    [[maybe_unused]] const auto ignored = state_.server.read(slot, {1});
+    read_another({});
     restored = server.restore(slot, file.name(), &client);
   }
   if (!restored || *restored != *written) {
@@ -163,9 +219,10 @@ void SlotLease::read_answer() {
   using From = SlotTable::From;
   const AnswerEnd end = read_answer_end(tail_, head_);
   if (!end.n_computed) return;
-  const std::int64_t n_reused = end.n_reused.value_or(0), n_computed = *end.n_computed;
+  const std::int64_t n_computed = *end.n_computed;
+  const std::int64_t n_reused = std::max<std::int64_t>(end.n_reused.value_or(0) - n_ahead_, 0);
   state_.metrics.add("tqcache_computed_tokens_total", static_cast<double>(n_computed));
-  now.n_prompt = n_reused + n_computed;
+  now.n_prompt = end.n_reused.value_or(0) + n_computed;
   now.n_expected = end.n_predicted ? now.n_prompt + *end.n_predicted - 1 : 0;
   now.n_tokens = std::max(now.n_prompt, now.n_expected);  // until the server is asked
   if (choice.from == From::kNothing && n_reused > 0 && bound_.has_adapters()) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,16 @@ class SlotLease {
                const LlamaServer& server, Client& client,
                std::chrono::steady_clock::time_point deadline, std::optional<TaskOrder>& order);
 
+  // With windows or recurrent state a prompt can only go on from a state that was stored. Computes
+  // the blocks that the prompt has in common with a stored one before the rest, and saves that
+  // state: the next prompt that begins alike, as with the same system prompt, goes on from there.
+  // Requires: prepare() has said that the request may reuse what the slot holds; llama-server takes
+  // the slot that it is told. `order` as in prepare().
+  void compute_common(const PromptLookup& lookup, const Asked& asked, const std::string& tenant,
+                      const LlamaServer& server, Client& client,
+                      std::chrono::steady_clock::time_point deadline,
+                      std::optional<TaskOrder>& order);
+
   // The request goes to the server: from now on the slot holds something else.
   void note_sent();
 
@@ -54,6 +65,7 @@ class SlotLease {
   Result<std::int64_t> restore(PromptLookup& lookup, const LlamaServer& server, Client& client,
                                std::chrono::steady_clock::time_point deadline,
                                std::optional<TaskOrder>& order);
+  void read_another(std::span<const std::int32_t> prompt);
   void read_answer();
   void report(std::int64_t n_reused);
 
@@ -61,6 +73,7 @@ class SlotLease {
   BoundServer& bound_;
   std::vector<std::int32_t> restored_;  // these tokens
   std::string head_, tail_;             // of the answer
+  std::int64_t n_ahead_ = 0;            // tokens that compute_common() has computed
   bool was_touched_ = false;            // the slot holds something else than before
   bool was_sent_ = false;
 };

@@ -300,13 +300,15 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
   for (const KnownSlot& each : ram_) {
     if (!rules_.may_use_ram || each.tenant != wanted.tenant) continue;
     const std::int64_t n_bytes = common_bytes(each.prompt, wanted.prompt);
-    const bool is_continued = n_bytes == std::ssize(each.prompt);
+    bool is_continued = n_bytes == std::ssize(each.prompt);
     std::int64_t n = tokens_in(wanted, n_bytes, each.n_tokens);
     if (only_continued) {
-      // The last checkpoint is before the answer. Of a request that was broken off it is not known
-      // where that began.
+      // The last checkpoint is before the answer, if there is one at all behind a short rest of a
+      // prompt. Of a request that was broken off it is not known where its answer began.
       if (!is_continued || each.n_prompt == 0) continue;
       n = std::min(n, each.n_prompt);
+      // What was stored of prompt and answer shows whether this prompt goes on from both.
+      is_continued = wanted.n_stored + kSameTokens >= each.n_tokens;
     }
     if (n * kRamLeastPart < each.n_tokens || n <= n_ram) continue;
     n_ram = n;
@@ -381,6 +383,11 @@ std::optional<KnownSlot> SlotTable::try_take(
   it.running = it.prompt;
   if (!it.running.empty()) it.running.pop_back();
   return before;
+}
+
+void SlotTable::note_task(std::size_t slot, std::int64_t task) {
+  const std::lock_guard lock(mutex_);
+  if (slot < slots_.size()) slots_[slot].task = task;
 }
 
 void SlotTable::release(std::size_t slot, KnownSlot now) {

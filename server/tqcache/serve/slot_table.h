@@ -154,6 +154,8 @@ class SlotTable {
   std::optional<KnownSlot> try_take(std::size_t slot,
                                     const std::function<bool(const KnownSlot&)>& is_wanted);
 
+  // The last task of a slot that its taker uses for more than one.
+  void note_task(std::size_t slot, std::int64_t task);
   // Gives a slot back, with what is known about it now. Requires: taken.
   void release(std::size_t slot, KnownSlot now);
   // Another slot than the one that was taken is used: gives the first one back as it was before.

@@ -188,8 +188,12 @@ class Search {
     for (Chain& chain : chains_) {
       if (chain.n_tokens > 0 && (best == nullptr || is_better(chain, *best))) best = &chain;
     }
-    if (best == nullptr) return {};
     Prefix prefix;
+    for (const Chain& chain : chains_) {
+      const auto n_in_blocks = static_cast<std::int64_t>(chain.depth * kBlockTokens);
+      prefix.n_known = std::max({prefix.n_known, n_in_blocks, chain.n_common});
+    }
+    if (best == nullptr) return prefix;
     prefix.n_tokens = best->n_tokens;
     prefix.n_common = best->n_common;
     const Tokens tokens = tokens_.first(static_cast<std::size_t>(best->n_common));
