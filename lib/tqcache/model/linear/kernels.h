@@ -17,6 +17,7 @@ namespace tqcache::model {
 inline constexpr std::size_t kLanes = 32;
 
 struct AllBlockKernels;
+struct ChunkKernels;
 
 struct Kernels {
   codec::Isa isa;
@@ -46,6 +47,7 @@ struct Kernels {
   void (*silu_multiply)(const float* up, std::size_t n, float* gate);
 
   const AllBlockKernels* blocks;  // dot products with quantized weights: block_kernels.h
+  const ChunkKernels* chunks;     // products of many vectors with them: chunk_kernels.h
 };
 
 // The kernels of an instruction set; nullptr if this build or this CPU does not support it.

@@ -4,11 +4,13 @@
 #include <array>
 #include <cassert>
 #include <variant>
+#include <vector>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/bytes.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/chunk_kernels.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/quantized_vector.h"
 #include "tqcache/tensors/block_types.h"
@@ -26,8 +28,11 @@ constexpr std::int64_t kProductsPerTask = 64 * 1024;
 // Tasks have a multiple of the rows whose sums kernels fold together.
 constexpr std::int64_t kRowsAtOnce = 4;
 
-// Rows that multiply_matrix widens at a time.
+// Rows of plain weights that multiply_chunk widens at a time.
 constexpr std::int64_t kSlabRows = 128;
+
+// Vectors that multiply_chunk quantizes per task.
+constexpr std::int64_t kVectorsPerTask = 16;
 
 // Plain types, whose values are stored one by one.
 struct PlainType {
@@ -124,6 +129,24 @@ void run_task(const Task& task, const Input& x) {
              x.quantized);
 }
 
+// The pieces of a matrix that multiply_chunk unpacks or widens.
+std::int64_t piece_rows(const Matrix& matrix) {
+  return find_block_type(matrix.type) != nullptr ? static_cast<std::int64_t>(kPanelRows)
+                                                 : kSlabRows;
+}
+
+std::int64_t piece_count(const Matrix& matrix) {
+  return (matrix.n_rows + piece_rows(matrix) - 1) / piece_rows(matrix);
+}
+
+// Memory of a thread for one piece: f32 of plain weights, or a panel (PanelView).
+struct Piece {
+  AlignedFloats plain;
+  std::vector<std::int8_t, AlignedAllocator<std::int8_t>> codes;
+  AlignedFloats scales;
+  AlignedFloats minima;
+};
+
 // Rows as the BLAS needs them: in place if they are aligned f32, otherwise widened to `slab`.
 const float* f32_rows(const Matrix& matrix, std::int64_t first, std::int64_t count,
                       AlignedFloats& slab) {
@@ -135,6 +158,36 @@ const float* f32_rows(const Matrix& matrix, std::int64_t first, std::int64_t cou
   slab.resize(to_size(count * matrix.n_cols));
   load_rows(matrix, first, count, slab);
   return slab.data();
+}
+
+// Rows [first, first + count) of plain weights.
+void multiply_plain_piece(const Product& product, std::int64_t first, std::int64_t count,
+                          std::int64_t n, std::span<const float> x, Piece& piece) {
+  const Matrix& matrix = *product.matrix;
+  multiply_transposed(n, count, matrix.n_cols, 1.0f, {x.data(), matrix.n_cols},
+                      {f32_rows(matrix, first, count, piece.plain), matrix.n_cols},
+                      {product.y + first, matrix.n_rows});
+}
+
+// Rows [first, first + count) of quantized weights, of which a panel has room for 16.
+void multiply_quantized_piece(const Product& product, std::int64_t first, std::int64_t count,
+                              const ChunkView& x, Piece& piece) {
+  const Matrix& matrix = *product.matrix;
+  const tensors::BlockType* const types = tensors::block_types().data();
+  const auto type = static_cast<std::size_t>(find_block_type(matrix.type) - types);
+  const RunShape shape = run_shapes()[type];
+  const std::size_t n_cols = to_size(matrix.n_cols);
+  const std::size_t n_scales = n_cols / shape.run * kPanelRows;
+  piece.codes.resize(n_cols * kPanelRows);
+  piece.scales.resize(n_scales);
+  piece.minima.resize(shape.has_minimum ? n_scales : 0);
+  const ChunkKernels& kernels = *best_kernels().chunks;
+  kernels.pack[type](row_at(matrix, first), to_size(count), n_cols / kGroup, piece.codes.data(),
+                     piece.scales.data(), piece.minima.data());
+  const PanelView panel = {
+      piece.codes.data(), piece.scales.data(), shape.has_minimum ? piece.minima.data() : nullptr,
+      shape.run,          n_cols / kGroup,     to_size(count)};
+  kernels.multiply(panel, x, product.y + first, to_size(matrix.n_rows));
 }
 
 }  // namespace
@@ -168,18 +221,41 @@ void multiply_vector(std::initializer_list<Product> products, std::span<const fl
   });
 }
 
-void multiply_matrix(const Product& product, std::int64_t n, std::span<const float> x,
-                     const Workers& workers) {
-  const Matrix& matrix = *product.matrix;
-  assert(x.size() == to_size(n * matrix.n_cols));
-  const std::int64_t n_slabs = (matrix.n_rows + kSlabRows - 1) / kSlabRows;
-  workers.run(to_size(n_slabs), [&](std::size_t i) {
-    const std::int64_t first = static_cast<std::int64_t>(i) * kSlabRows;
-    const std::int64_t count = std::min(kSlabRows, matrix.n_rows - first);
-    AlignedFloats slab;
-    multiply_transposed(n, count, matrix.n_cols, 1.0f, {x.data(), matrix.n_cols},
-                        {f32_rows(matrix, first, count, slab), matrix.n_cols},
-                        {product.y + first, matrix.n_rows});
+void multiply_chunk(std::initializer_list<Product> products, std::int64_t n,
+                    std::span<const float> x, const Workers& workers) {
+  const std::int64_t n_cols = products.begin()->matrix->n_cols;
+  assert(x.size() == to_size(n * n_cols));
+  const bool has_blocks = std::ranges::any_of(products, [](const Product& product) {
+    return find_block_type(product.matrix->type) != nullptr;
+  });
+  QuantizedChunk quantized(has_blocks ? to_size(n) : 0, has_blocks ? to_size(n_cols) : 0);
+  if (has_blocks) {
+    workers.run(to_size((n + kVectorsPerTask - 1) / kVectorsPerTask), [&](std::size_t task) {
+      const std::int64_t first = static_cast<std::int64_t>(task) * kVectorsPerTask;
+      for (std::int64_t i = first; i < std::min(first + kVectorsPerTask, n); ++i) {
+        quantized.set(to_size(i), x.data() + i * n_cols, best_blocks());
+      }
+    });
+  }
+  std::int64_t n_pieces = 0;
+  for (const Product& product : products) {
+    assert(product.matrix->n_cols == n_cols);
+    n_pieces += piece_count(*product.matrix);
+  }
+  std::vector<Piece> pieces(workers.count());
+  workers.run_in_slots(to_size(n_pieces), [&](std::size_t i, std::size_t slot) {
+    const Product* product = products.begin();
+    auto index = static_cast<std::int64_t>(i);
+    for (; index >= piece_count(*product->matrix); ++product)
+      index -= piece_count(*product->matrix);
+    const std::int64_t rows = piece_rows(*product->matrix);
+    const std::int64_t first = index * rows;
+    const std::int64_t count = std::min(rows, product->matrix->n_rows - first);
+    if (find_block_type(product->matrix->type) != nullptr) {
+      multiply_quantized_piece(*product, first, count, quantized.view(), pieces[slot]);
+    } else {
+      multiply_plain_piece(*product, first, count, n, x, pieces[slot]);
+    }
   });
 }
 
