@@ -10,7 +10,7 @@ namespace {
 template <class Form>
 void pack_panel(const std::byte* rows, std::size_t n_rows, std::size_t n_groups, std::int8_t* codes,
                 float* scales, float* minima) {
-  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima);
+  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima, loops::widen_panel);
 }
 
 // The sum of the products of one run: quads [first, first + n) of a group. Shapes: sums [16].

@@ -15,10 +15,17 @@ namespace {
 constexpr std::size_t kFourVectors = 4;  // of x, whose sums stay in registers
 constexpr std::size_t kRowsOfHalf = kPanelRows / 2;
 
+TQC_AVX2_INLINE void widen_in_256(const std::uint16_t* halves, float* values) {
+  for (std::size_t i = 0; i < kPanelRows; i += 8) {
+    const __m128i eight = _mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + i));
+    _mm256_storeu_ps(values + i, _mm256_cvtph_ps(eight));
+  }
+}
+
 template <class Form>
 TQC_AVX2 void pack_in_256(const std::byte* rows, std::size_t n_rows, std::size_t n_groups,
                           std::int8_t* codes, float* scales, float* minima) {
-  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima);
+  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima, widen_in_256);
 }
 
 TQC_AVX2_INLINE __m256i pair_of_codes(const std::int16_t* codes) {

@@ -16,10 +16,15 @@ namespace {
 
 constexpr std::size_t kChunkVectors = 8;  // sums of x that stay in registers
 
+TQC_AVX512_INLINE void widen_in_512(const std::uint16_t* halves, float* values) {
+  const __m256i sixteen = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
+  _mm512_storeu_ps(values, _mm512_cvtph_ps(sixteen));
+}
+
 template <class Form>
 TQC_AVX512 void pack_in_512(const std::byte* rows, std::size_t n_rows, std::size_t n_groups,
                             std::int8_t* codes, float* scales, float* minima) {
-  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima);
+  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima, widen_in_512);
 }
 
 TQC_AVX512_INLINE __m512i two_codes(const std::int16_t* codes) {

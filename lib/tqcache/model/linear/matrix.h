@@ -39,12 +39,12 @@ struct Product {
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
                      ActivationBits bits, const Workers& workers);
 
-// Y = X W^T for several x. Quantized weights multiply x as integers of 16 bits, in the order of
-// model/linear/chunk_kernels.h: the same bits for any number of threads and on any CPU. Plain
-// weights go through the BLAS: the same bits for any number of threads. W is unpacked or widened
-// piece by piece, never as a whole.
-// Shapes:   x [n, n_cols].
-// Requires: load_blas() succeeded, if a matrix has plain weights.
+// Y = X W^T for several x: in AMX (model/linear/tiles.h) if best_tiles() has it. Otherwise
+// quantized weights multiply x as integers of 16 bits, in the order of
+// model/linear/chunk_kernels.h, with the same bits on any CPU, and plain weights go through the
+// BLAS. The same bits for any number of threads. W is unpacked, widened or split piece by piece,
+// never as a whole. Shapes:   x [n, n_cols]. Requires: load_blas() succeeded, if a matrix has plain
+// weights and there is no AMX.
 void multiply_chunk(std::initializer_list<Product> products, std::int64_t n,
                     std::span<const float> x, const Workers& workers);
 
