@@ -16,6 +16,7 @@
 #include "reference.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/model/linear/blas.h"
+#include "tqcache/model/linear/tiles.h"
 #include "tqcache/store.h"
 
 namespace tqcache::cli {
@@ -159,8 +160,11 @@ std::string version() {
   const Result<void> blas = model::load_blas();
   return fmt::format(
       "tqcache " TQCACHE_VERSION
-      "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nblas     {}\nstores   {}\n",
+      "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nprompts  {}\nblas     {}\nstores   {}\n",
       codec::best_kernels().name, all,
+      model::best_tiles() != nullptr
+          ? "AMX (not if TQCACHE_ISA is set)"
+          : "quantized weights by these kernels, other products by the BLAS",
       blas ? fmt::format("OpenBLAS, {} (OPENBLAS_CORETYPE chooses)", model::blas_core())
            : blas.error().message,
       fmt::join(store::schemes(), ", "));

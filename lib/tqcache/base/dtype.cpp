@@ -10,25 +10,31 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kNames = {"f32", "f16", "bf16"};
 
-// Values are copied in chunks to aligned memory, because `packed` may have any alignment.
+// Values are copied in chunks to aligned memory, because `packed` may have any alignment. Whole
+// chunks are converted, whatever is wanted of the last one: compilers make vector code of a loop
+// with a fixed number of rounds.
 constexpr std::size_t kChunk = 64;
 
 template <class Widen>
 void load_halves(const std::byte* packed, std::span<float> values, Widen widen) {
-  std::array<std::uint16_t, kChunk> halves;
+  std::array<std::uint16_t, kChunk> halves = {};
+  std::array<float, kChunk> wide;
   for (std::size_t begin = 0; begin < values.size(); begin += kChunk) {
     const std::size_t count = std::min(kChunk, values.size() - begin);
     std::memcpy(halves.data(), packed + 2 * begin, 2 * count);
-    for (std::size_t i = 0; i < count; ++i) values[begin + i] = widen(halves[i]);
+    for (std::size_t i = 0; i < kChunk; ++i) wide[i] = widen(halves[i]);
+    std::copy_n(wide.data(), count, values.data() + begin);
   }
 }
 
 template <class Round>
 void store_halves(std::span<const float> values, std::byte* packed, Round round) {
   std::array<std::uint16_t, kChunk> halves;
+  std::array<float, kChunk> wide = {};
   for (std::size_t begin = 0; begin < values.size(); begin += kChunk) {
     const std::size_t count = std::min(kChunk, values.size() - begin);
-    for (std::size_t i = 0; i < count; ++i) halves[i] = round(values[begin + i]);
+    std::copy_n(values.data() + begin, count, wide.data());
+    for (std::size_t i = 0; i < kChunk; ++i) halves[i] = round(wide[i]);
     std::memcpy(packed + 2 * begin, halves.data(), 2 * count);
   }
 }
@@ -74,9 +80,9 @@ void load_f32(Dtype dtype, const std::byte* packed, std::span<float> values) {
       if (!values.empty()) std::memcpy(values.data(), packed, values.size_bytes());
       return;
     case Dtype::kF16:
-      return load_halves(packed, values, f16_to_f32);
+      return load_halves(packed, values, [](std::uint16_t half) { return f16_to_f32(half); });
     case Dtype::kBF16:
-      return load_halves(packed, values, bf16_to_f32);
+      return load_halves(packed, values, [](std::uint16_t half) { return bf16_to_f32(half); });
   }
 }
 
@@ -92,9 +98,9 @@ void store_f32(Dtype dtype, std::span<const float> values, std::byte* packed) {
       if (!values.empty()) std::memcpy(packed, values.data(), values.size_bytes());
       return;
     case Dtype::kF16:
-      return store_halves(values, packed, f32_to_f16);
+      return store_halves(values, packed, [](float value) { return f32_to_f16(value); });
     case Dtype::kBF16:
-      return store_halves(values, packed, f32_to_bf16);
+      return store_halves(values, packed, [](float value) { return f32_to_bf16(value); });
   }
 }
 

@@ -13,6 +13,7 @@
 #include "tqcache/error.h"
 #include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/model/linear/blas.h"
+#include "tqcache/model/linear/tiles.h"
 #include "tqcache/model/transformer.h"
 
 namespace tqcache::model {
@@ -23,6 +24,12 @@ using cache::kTokenBlock;
 using KeepGoing = std::function<bool()>;
 
 constexpr std::int64_t kLogitRowsAtOnce = 64;  // bounds memory: a vocabulary may have 150,000 ids
+
+// What the products of several tokens need.
+Result<void> prepare_chunks() {
+  if (best_tiles() != nullptr) return {};
+  return load_blas();
+}
 
 // The size of the next chunk: up to the border of the token block; the last token is a chunk of its
 // own.
@@ -177,7 +184,7 @@ Result<void> Decoder::State::check(const cache::Cache& cache,
 // Appends tokens of one token block, to all layers or to none.
 Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
                                           const KvFilter& filter, const KeepGoing& keep_going) {
-  if (ids.size() > 1) TQC_TRY(load_blas());
+  if (ids.size() > 1) TQC_TRY(prepare_chunks());
   after.resize(cache.layers.size());
   AppendGuard guard(cache, config, after);
   TQC_TRY(pack_full_tails(cache, transformer.workers().count()));
@@ -253,7 +260,7 @@ Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t f
   TQC_TRY(check_layers(cache, config));
   TQC_TRY(check_can_run_again(cache, first, config));
   TQC_TRY(check_ids(ids, config));
-  if (n > 1) TQC_TRY(load_blas());
+  if (n > 1) TQC_TRY(prepare_chunks());
   transformer.begin(ids, first);
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     // check_can_run_again() has refused recurrent state.

@@ -1,5 +1,8 @@
 #include "tqcache/model/linear/blas.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -172,6 +175,11 @@ InstructionSets instruction_sets() {
   sets.avx512 = sets.avx2 && __builtin_cpu_supports("avx512f") &&
                 __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+  // __builtin_cpu_supports of clang 14 does not know AMX. Intel's manual, CPUID, leaf 7: EDX.
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  sets.amx_bf16 = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kBf16) != 0 &&
+                  (edx & kTile) != 0;
 #endif
   return sets;
 }

@@ -33,6 +33,8 @@ struct Rows {
 struct InstructionSets {
   bool avx2 = false;    // with FMA
   bool avx512 = false;  // F, BW, DQ, VL and CD
+  bool amx_bf16 =
+      false;  // with tiles; whether the system lets a process use them is another matter
 };
 InstructionSets instruction_sets();  // of this processor
 

@@ -7,6 +7,7 @@
 #include "tqcache/base/half.h"
 #include "tqcache/codec/kernels/lanes.h"
 #include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/chunk_kernels.h"
 #include "tqcache/model/linear/kernel_loops.h"
 
 namespace tqcache::model {
@@ -60,7 +61,7 @@ void silu_multiply(const float* up, std::size_t n, float* gate) {
 
 constexpr Kernels kScalar = {
     codec::Isa::kScalar, dot<F32>,  dot<F16>, dot<BF16>,     add_scaled<F32>, add_scaled<F16>,
-    add_scaled<BF16>,    max_value, exp_sum,  silu_multiply, &kScalarBlocks};
+    add_scaled<BF16>,    max_value, exp_sum,  silu_multiply, &kScalarBlocks,  &kScalarChunks};
 
 bool has_isa(codec::Isa isa) {
   return std::ranges::any_of(codec::all_kernels(),

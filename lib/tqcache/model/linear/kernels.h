@@ -3,7 +3,8 @@
 // softmax; model/linear/block_kernels.h has those with quantized weights.
 //
 // The scalar functions define every result. A faster set repeats their sums in the same order, so
-// all sets give the same bits, and a cache depends on the CPU that filled it only through the BLAS.
+// all sets give the same bits, and a cache depends on the CPU that filled it only through the BLAS
+// and AMX.
 //
 // A sum has 32 lanes: lane l adds the terms l, l + 32, l + 64, ... in turn; then the upper half of
 // the lanes is added to the lower half until one is left.
@@ -17,6 +18,7 @@ namespace tqcache::model {
 inline constexpr std::size_t kLanes = 32;
 
 struct AllBlockKernels;
+struct ChunkKernels;
 
 struct Kernels {
   codec::Isa isa;
@@ -46,6 +48,7 @@ struct Kernels {
   void (*silu_multiply)(const float* up, std::size_t n, float* gate);
 
   const AllBlockKernels* blocks;  // dot products with quantized weights: block_kernels.h
+  const ChunkKernels* chunks;     // products of many vectors with them: chunk_kernels.h
 };
 
 // The kernels of an instruction set; nullptr if this build or this CPU does not support it.

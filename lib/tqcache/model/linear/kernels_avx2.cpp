@@ -12,6 +12,7 @@
 
 #include "tqcache/codec/kernels/lanes.h"
 #include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/chunk_kernels.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/lanes_avx2.h"
 
@@ -179,9 +180,9 @@ TQC_AVX2 void silu_multiply(const float* up, std::size_t n, float* gate) {
 
 }  // namespace
 
-constexpr Kernels kAvx2Kernels = {codec::Isa::kAvx2, dot<F32>,        dot<F16>,         dot<BF16>,
-                                  add_scaled<F32>,   add_scaled<F16>, add_scaled<BF16>, max_value,
-                                  exp_sum,           silu_multiply,   &kAvx2Blocks};
+constexpr Kernels kAvx2Kernels = {
+    codec::Isa::kAvx2, dot<F32>,  dot<F16>, dot<BF16>,     add_scaled<F32>, add_scaled<F16>,
+    add_scaled<BF16>,  max_value, exp_sum,  silu_multiply, &kAvx2Blocks,    &kAvx2Chunks};
 
 }  // namespace tqcache::model
 

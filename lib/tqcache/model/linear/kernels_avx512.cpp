@@ -11,6 +11,7 @@
 
 #include "tqcache/codec/kernels/lanes.h"
 #include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/chunk_kernels.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/lanes_avx512.h"
 
@@ -179,7 +180,7 @@ TQC_AVX512 void silu_multiply(const float* up, std::size_t n, float* gate) {
 
 constexpr Kernels kAvx512Kernels = {
     codec::Isa::kAvx512, dot<F32>,  dot<F16>, dot<BF16>,     add_scaled<F32>, add_scaled<F16>,
-    add_scaled<BF16>,    max_value, exp_sum,  silu_multiply, &kAvx512Blocks};
+    add_scaled<BF16>,    max_value, exp_sum,  silu_multiply, &kAvx512Blocks,  &kAvx512Chunks};
 
 }  // namespace tqcache::model
 

@@ -3,6 +3,7 @@
 
 #include "tqcache/codec/kernels/registers_neon.h"
 #include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/chunk_kernels.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/lanes_neon.h"
@@ -67,7 +68,8 @@ constexpr Kernels kNeonKernels = {codec::Isa::kNeon,
                                   max_value,
                                   exp_sum,
                                   silu_multiply,
-                                  &kNeonBlocks};
+                                  &kNeonBlocks,
+                                  &kScalarChunks};
 
 }  // namespace tqcache::model
 

@@ -4,13 +4,16 @@
 #include <array>
 #include <cassert>
 #include <variant>
+#include <vector>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/bytes.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/block_kernels.h"
+#include "tqcache/model/linear/chunk_kernels.h"
 #include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/quantized_vector.h"
+#include "tqcache/model/linear/tiles.h"
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::model {
@@ -26,8 +29,11 @@ constexpr std::int64_t kProductsPerTask = 64 * 1024;
 // Tasks have a multiple of the rows whose sums kernels fold together.
 constexpr std::int64_t kRowsAtOnce = 4;
 
-// Rows that multiply_matrix widens at a time.
+// Rows of plain weights that multiply_chunk widens for the BLAS at a time.
 constexpr std::int64_t kSlabRows = 128;
+
+// Vectors that multiply_chunk quantizes or splits per task: two tiles.
+constexpr std::int64_t kVectorsPerTask = 32;
 
 // Plain types, whose values are stored one by one.
 struct PlainType {
@@ -124,6 +130,47 @@ void run_task(const Task& task, const Input& x) {
              x.quantized);
 }
 
+// Rows of a matrix that multiply_chunk unpacks, widens or splits at a time.
+std::int64_t piece_rows(const Matrix& matrix) {
+  if (best_tiles() != nullptr) return kTilesAtOnce * kTileRows;
+  return find_block_type(matrix.type) != nullptr ? static_cast<std::int64_t>(kPanelRows)
+                                                 : kSlabRows;
+}
+
+std::int64_t piece_count(const Matrix& matrix) {
+  return (matrix.n_rows + piece_rows(matrix) - 1) / piece_rows(matrix);
+}
+
+// Fetches the rows of a piece that this thread will probably take later: the first use of weights
+// in a chunk waits for memory.
+void fetch_rows(const Matrix& matrix, std::int64_t first) {
+  if (first >= matrix.n_rows) return;
+  const std::int64_t count = std::min(piece_rows(matrix), matrix.n_rows - first);
+  const std::byte* const rows = row_at(matrix, first);
+  const std::size_t n_bytes = static_cast<std::size_t>(row_at(matrix, first + count) - rows);
+  for (std::size_t at = 0; at < n_bytes; at += 64) __builtin_prefetch(rows + at, 0, 2);
+}
+
+// Memory of a thread for such rows: f32 of plain weights, or a panel (PanelView); and their parts.
+struct Piece {
+  AlignedFloats plain;
+  std::vector<std::int8_t, AlignedAllocator<std::int8_t>> codes;
+  AlignedFloats scales;
+  AlignedFloats minima;
+  Parts parts;
+};
+
+// The vectors of a chunk [n, n_cols], in the forms that kernels multiply; only those that are
+// needed.
+struct ChunkInput {
+  std::int64_t n;
+  std::int64_t n_cols;
+  const float* plain;
+  QuantizedChunk quantized;
+  Parts two_parts;
+  Parts three_parts;
+};
+
 // Rows as the BLAS needs them: in place if they are aligned f32, otherwise widened to `slab`.
 const float* f32_rows(const Matrix& matrix, std::int64_t first, std::int64_t count,
                       AlignedFloats& slab) {
@@ -135,6 +182,109 @@ const float* f32_rows(const Matrix& matrix, std::int64_t first, std::int64_t cou
   slab.resize(to_size(count * matrix.n_cols));
   load_rows(matrix, first, count, slab);
   return slab.data();
+}
+
+// Unpacks up to 16 rows of quantized weights from row `first` on.
+PanelView unpack_panel(const Matrix& matrix, std::int64_t first, std::int64_t count, Piece& piece) {
+  const tensors::BlockType* const types = tensors::block_types().data();
+  const auto type = static_cast<std::size_t>(find_block_type(matrix.type) - types);
+  const RunShape shape = run_shapes()[type];
+  const std::size_t n_cols = to_size(matrix.n_cols);
+  const std::size_t n_scales = n_cols / shape.run * kPanelRows;
+  piece.codes.resize(n_cols * kPanelRows);
+  piece.scales.resize(n_scales);
+  piece.minima.resize(shape.has_minimum ? n_scales : 0);
+  best_kernels().chunks->pack[type](row_at(matrix, first), to_size(count), n_cols / kGroup,
+                                    piece.codes.data(), piece.scales.data(), piece.minima.data());
+  return {
+      piece.codes.data(), piece.scales.data(), shape.has_minimum ? piece.minima.data() : nullptr,
+      shape.run,          n_cols / kGroup,     to_size(count)};
+}
+
+// Parts that a plain type needs: bf16 has 8 bits of mantissa, f16 11, f32 24.
+std::size_t parts_of_plain(TensorType type) {
+  if (type == TensorType::kBF16) return 1;
+  return type == TensorType::kF16 ? 2 : 3;
+}
+
+// Rows [first, first + count) of a product, at most 32, in tiles.
+void multiply_in_tiles(const TileKernels& tiles, const Product& product, std::int64_t first,
+                       std::int64_t count, const ChunkInput& x, Piece& piece) {
+  const Matrix& matrix = *product.matrix;
+  const std::size_t n_cols = to_size(matrix.n_cols);
+  const bool is_plain = find_block_type(matrix.type) == nullptr;
+  const std::size_t n_parts = is_plain ? parts_of_plain(matrix.type) : 2;
+  piece.parts.resize(split_size(kTilesAtOnce * kTileRows, n_cols, n_parts));
+  if (is_plain) {
+    const float* const rows = f32_rows(matrix, first, count, piece.plain);
+    tiles.split_right({rows, matrix.n_cols}, to_size(count), n_cols, n_parts, piece.parts.data());
+  } else {
+    constexpr auto kRows = static_cast<std::int64_t>(kPanelRows);
+    for (std::int64_t at = 0; at < count; at += kRows) {
+      const PanelView panel = unpack_panel(matrix, first + at, std::min(kRows, count - at), piece);
+      tiles.split_panel(panel, piece.parts.data() + to_size(at) * n_cols * n_parts);
+    }
+  }
+  const SplitView left = is_plain ? SplitView{x.three_parts.data(), n_cols, 3}
+                                  : SplitView{x.two_parts.data(), n_cols, 2};
+  tiles.multiply(left, {piece.parts.data(), n_cols, n_parts}, to_size(x.n), to_size(count), n_cols,
+                 product.y + first, to_size(matrix.n_rows));
+}
+
+// Rows [first, first + count) of a product, as many as piece_rows().
+void multiply_piece(const Product& product, std::int64_t first, std::int64_t count,
+                    const ChunkInput& x, Piece& piece) {
+  if (const TileKernels* tiles = best_tiles()) {
+    return multiply_in_tiles(*tiles, product, first, count, x, piece);
+  }
+  const Matrix& matrix = *product.matrix;
+  if (find_block_type(matrix.type) != nullptr) {
+    return best_kernels().chunks->multiply(unpack_panel(matrix, first, count, piece),
+                                           x.quantized.view(), product.y + first,
+                                           to_size(matrix.n_rows));
+  }
+  multiply_transposed(x.n, count, x.n_cols, 1.0f, {x.plain, x.n_cols},
+                      {f32_rows(matrix, first, count, piece.plain), x.n_cols},
+                      {product.y + first, matrix.n_rows});
+}
+
+ChunkInput make_chunk_input(std::initializer_list<Product> products, std::int64_t n,
+                            std::span<const float> x, const Workers& workers) {
+  const std::int64_t n_cols = products.begin()->matrix->n_cols;
+  const auto is_quantized = [](const Product& product) {
+    return find_block_type(product.matrix->type) != nullptr;
+  };
+  const bool has_blocks = std::ranges::any_of(products, is_quantized);
+  const bool has_plain = !std::ranges::all_of(products, is_quantized);
+  const TileKernels* const tiles = best_tiles();
+  const bool in_integers = has_blocks && tiles == nullptr;
+  ChunkInput input = {
+      n,        n_cols,
+      x.data(), QuantizedChunk(in_integers ? to_size(n) : 0, in_integers ? to_size(n_cols) : 0),
+      {},       {}};
+  if (!in_integers && tiles == nullptr) return input;
+  const auto size = [&](std::size_t parts) {
+    return split_size(to_size(n), to_size(n_cols), parts);
+  };
+  if (tiles != nullptr && has_blocks) input.two_parts.resize(size(2));
+  if (tiles != nullptr && has_plain) input.three_parts.resize(size(3));
+  workers.run(to_size((n + kVectorsPerTask - 1) / kVectorsPerTask), [&](std::size_t task) {
+    const std::int64_t first = static_cast<std::int64_t>(task) * kVectorsPerTask;
+    const std::int64_t count = std::min(kVectorsPerTask, n - first);
+    const ConstRows rows = {x.data() + first * n_cols, n_cols};
+    const auto split = [&](Parts& to, std::size_t parts) {
+      if (to.empty()) return;
+      tiles->split_left(rows, to_size(count), to_size(n_cols), 1.0f, parts,
+                        to.data() + split_size(to_size(first), to_size(n_cols), parts));
+    };
+    split(input.two_parts, 2);
+    split(input.three_parts, 3);
+    if (!in_integers) return;
+    for (std::int64_t i = first; i < first + count; ++i) {
+      input.quantized.set(to_size(i), x.data() + i * n_cols, best_blocks());
+    }
+  });
+  return input;
 }
 
 }  // namespace
@@ -168,18 +318,26 @@ void multiply_vector(std::initializer_list<Product> products, std::span<const fl
   });
 }
 
-void multiply_matrix(const Product& product, std::int64_t n, std::span<const float> x,
-                     const Workers& workers) {
-  const Matrix& matrix = *product.matrix;
-  assert(x.size() == to_size(n * matrix.n_cols));
-  const std::int64_t n_slabs = (matrix.n_rows + kSlabRows - 1) / kSlabRows;
-  workers.run(to_size(n_slabs), [&](std::size_t i) {
-    const std::int64_t first = static_cast<std::int64_t>(i) * kSlabRows;
-    const std::int64_t count = std::min(kSlabRows, matrix.n_rows - first);
-    AlignedFloats slab;
-    multiply_transposed(n, count, matrix.n_cols, 1.0f, {x.data(), matrix.n_cols},
-                        {f32_rows(matrix, first, count, slab), matrix.n_cols},
-                        {product.y + first, matrix.n_rows});
+void multiply_chunk(std::initializer_list<Product> products, std::int64_t n,
+                    std::span<const float> x, const Workers& workers) {
+  const ChunkInput input = make_chunk_input(products, n, x, workers);
+  assert(x.size() == to_size(n * input.n_cols));
+  std::int64_t n_pieces = 0;
+  for (const Product& product : products) {
+    assert(product.matrix->n_cols == input.n_cols);
+    n_pieces += piece_count(*product.matrix);
+  }
+  std::vector<Piece> pieces(workers.count());
+  workers.run_in_slots(to_size(n_pieces), [&](std::size_t i, std::size_t slot) {
+    auto index = static_cast<std::int64_t>(i);
+    const Product* product = products.begin();
+    while (index >= piece_count(*product->matrix)) index -= piece_count(*product++->matrix);
+    const std::int64_t first = index * piece_rows(*product->matrix);
+    const std::int64_t count =
+        std::min(piece_rows(*product->matrix), product->matrix->n_rows - first);
+    const std::int64_t n_threads = static_cast<std::int64_t>(workers.count());
+    fetch_rows(*product->matrix, first + n_threads * piece_rows(*product->matrix));
+    multiply_piece(*product, first, count, input, pieces[slot]);
   });
 }
 

@@ -39,15 +39,18 @@ struct Product {
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
                      ActivationBits bits, const Workers& workers);
 
-// Y = X W^T through the BLAS. Widens W slab by slab, never as a whole. The same bits for any number
-// of threads, but not on any CPU.
-// Shapes: x [n, n_cols].
-void multiply_matrix(const Product& product, std::int64_t n, std::span<const float> x,
-                     const Workers& workers);
+// Y = X W^T for several x: in AMX (model/linear/tiles.h) if best_tiles() has it. Otherwise
+// quantized weights multiply x as integers of 16 bits, in the order of
+// model/linear/chunk_kernels.h, with the same bits on any CPU, and plain weights go through the
+// BLAS. The same bits for any number of threads. W is unpacked, widened or split piece by piece,
+// never as a whole. Shapes:   x [n, n_cols]. Requires: load_blas() succeeded, if a matrix has plain
+// weights and there is no AMX.
+void multiply_chunk(std::initializer_list<Product> products, std::int64_t n,
+                    std::span<const float> x, const Workers& workers);
 
 // Products of the rows of some tokens with matrices, by the method that suits their number.
 //
-// One token goes through multiply_vector, several go through the BLAS.
+// One token goes through multiply_vector, several go through multiply_chunk.
 // Shapes: rows [n, n_cols] at least, where n_cols is that of all matrices.
 inline void multiply_rows(std::int64_t n, std::span<const float> rows,
                           std::initializer_list<Product> products, ActivationBits bits,
@@ -55,7 +58,7 @@ inline void multiply_rows(std::int64_t n, std::span<const float> rows,
   const std::int64_t n_cols = products.begin()->matrix->n_cols;
   const std::span<const float> used = rows.first(static_cast<std::size_t>(n * n_cols));
   if (n == 1) return multiply_vector(products, used, bits, workers);
-  for (const Product& product : products) multiply_matrix(product, n, used, workers);
+  multiply_chunk(products, n, used, workers);
 }
 
 }  // namespace tqcache::model
