@@ -59,7 +59,7 @@ Json tensor_json(const cache::TensorDesc& tensor) {
   json["layout"] = format::kLayoutName;
   json["parts"] = Json::array();
   for (const codec::PartSpec& part : quant.parts) json["parts"].push_back(part_json(part));
-  json["centring"] = name_of(format::kCenteringNames, quant.centering);
+  json["centring"] = format::centering_name(quant);
   json["sink_tokens"] = quant.n_sinks;
   return json;
 }
