@@ -159,6 +159,8 @@ TEST_F(Archive, NeedsMoreThanFactorsOfKeysAndTurboDoesNot) {
     const json info = info_of(output_);
     EXPECT_EQ(info["layers"][0]["k"]["centring"], "pre_rope.v2");
     EXPECT_EQ(info["layers"][0]["v"]["centring"], "post_rope.v1");
+    EXPECT_EQ(info["key_factors_sha256"].get<std::string>().size(), 64u);
+    EXPECT_FALSE(info_of(plain).contains("key_factors_sha256"));
     must({"verify", output_});
     EXPECT_NE(read_all(output_), read_all(plain));
     // The same by a configuration, and by a folder that also holds what does not fit.
