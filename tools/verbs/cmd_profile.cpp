@@ -36,7 +36,7 @@ with a dense cache, and again with only the keys or only the values of one layer
 the result shows how much error each layer tolerates. Archives made with the profile distribute
 their bits among the layers accordingly, and can target a mean KL divergence instead of a size.
 
-Every profile of version 1 also has a factor for each pair of components of the keys, which lower
+Every profile of version 1 also has a factor for each pair of components of the keys, which lowers
 the divergence of a turbo cache where keys are uneven, at the same size: convert --profile FILE, or
 the item profile=FILE of a configuration. --quick makes these factors alone, in one pass over the
 windows; --from makes them from dense caches of any program, for models that tqcache cannot run.
