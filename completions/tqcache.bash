@@ -198,6 +198,7 @@ _tqcache() {
         --stop) :; return ;;
         -b | --bits) :; return ;;
         --config) :; return ;;
+        --profile) files -f; return ;;
         --store) :; return ;;
         --store-name) :; return ;;
         --salt-file) files -f; return ;;
@@ -210,7 +211,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file -q --quiet --json"
+        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file -q --quiet --json"
         return
       fi
       :
@@ -235,6 +236,7 @@ _tqcache() {
         --stop) :; return ;;
         -b | --bits) :; return ;;
         --config) :; return ;;
+        --profile) files -f; return ;;
         --store) :; return ;;
         --store-name) :; return ;;
         --salt-file) files -f; return ;;
@@ -247,7 +249,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file -q --quiet"
+        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file -q --quiet"
         return
       fi
       :
@@ -379,6 +381,7 @@ _tqcache() {
       case $prev in
         -m | --model) files -f; return ;;
         --file) files -f; return ;;
+        --from) files -f; return ;;
         -o | --output) files -f; return ;;
         --window) :; return ;;
         --max-windows) :; return ;;
@@ -389,7 +392,7 @@ _tqcache() {
         --max-memory) :; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --file -o --output --window --max-windows --depth --tokens --features -t --threads --max-memory -f --force -q --quiet --json"
+        words "--help -m --model --file --quick --from -o --output --window --max-windows --depth --tokens --features -t --threads --max-memory -f --force -q --quiet --json"
         return
       fi
       :

@@ -46,6 +46,66 @@ TEST(PlanLayers, SettlesHeadDimAndCenteringOfKeysAndValues) {
   EXPECT_EQ(plans[3].center, Centering::kPostRope);
 }
 
+// Layers 1 and 3 have attention, and one kv head fewer than two would give them 128 factors.
+Calibration calibration_of(std::size_t n) {
+  Calibration calibration;
+  calibration.key_factors = {
+      {}, std::vector<std::int8_t>(n, 4), {}, std::vector<std::int8_t>(n, 5)};
+  return calibration;
+}
+
+ConvertOptions calibrated(std::string_view configuration, Calibration calibration) {
+  ConvertOptions options = parse_configuration(configuration).value().options;
+  options.calibration = std::make_shared<const Calibration>(std::move(calibration));
+  return options;
+}
+
+TEST(PlanLayers, TakesTheFactorsOfACalibrationForKeysAlone) {
+  const CacheDesc cache = describe(hybrid_cache(2));
+  for (const char* const word : {"turbo4", "prod3", "turbo2.5", "center=post-rope"}) {
+    const auto plans = plan_layers(cache, calibrated(word, calibration_of(128))).value();
+    EXPECT_EQ(plans[2].factors, std::vector<std::int8_t>(128, 4)) << word;
+    EXPECT_EQ(plans[6].factors, std::vector<std::int8_t>(128, 5)) << word;
+    EXPECT_TRUE(plans[3].factors.empty() && plans[7].factors.empty());
+  }
+  for (const char* const word : {"affine4", "center=none", "k=trellis:0.25"}) {
+    const auto plans = plan_layers(cache, calibrated(word, calibration_of(128))).value();
+    EXPECT_TRUE(plans[2].factors.empty()) << word;
+  }
+}
+
+TEST(PlanLayers, RefusesACalibrationOfAnotherModel) {
+  const CacheDesc cache = describe(hybrid_cache(2));
+  const auto expect_refused = [](const CacheDesc& of, const Calibration& by, const char* words) {
+    const auto plans = plan_layers(of, calibrated("turbo4", by));
+    ASSERT_FALSE(plans.ok());
+    EXPECT_EQ(plans.error().code, ErrorCode::kMismatch);
+    EXPECT_THAT(plans.error().message, HasSubstr(words));
+  };
+  expect_refused(cache, calibration_of(64), "layer 1 of the cache has other heads");
+  expect_refused(describe(hybrid_cache(1)), calibration_of(128), "it has 4 layers");
+  Calibration named = calibration_of(128);
+  named.weights_fingerprint.fill(std::byte{3});
+  CacheDesc other = cache;
+  other.identity.weights_fingerprint.fill(std::byte{4});
+  expect_refused(other, named, "the weights fingerprint is 0303");
+  // What a cache does not say is not compared.
+  other.identity.weights_fingerprint = {};
+  EXPECT_TRUE(plan_layers(other, calibrated("turbo4", named)).ok());
+}
+
+TEST(PlanLayers, KeepsPackedKeysWithTheirFactorsAlone) {
+  Cache cache = hybrid_cache(2, 256);
+  const auto with = calibrated("turbo4", calibration_of(128));
+  const Cache packed = convert(cache, with).value();
+  EXPECT_TRUE(plan_layers(describe(packed), with).ok());
+  const auto without = plan_layers(describe(packed), preset("turbo4").value());
+  ASSERT_FALSE(without.ok());
+  EXPECT_THAT(without.error().message, HasSubstr("packed already"));
+  EXPECT_NE(factors_digest(describe(packed).layers), Sha256{});
+  EXPECT_EQ(factors_digest(describe(cache).layers), Sha256{});
+}
+
 TEST(PlanLayers, SaysWhenKeysCannotBeCenteredBeforeRope) {
   Cache cache = hybrid_cache(1);
   cache.identity.rope.style = RopeStyle::kNone;

@@ -100,7 +100,7 @@ TEST_F(Archive, RefusesFlagsThatDoNotGoTogether) {
   expect_refusal(archive({"--bits", "0.5"}), 2, "");
   expect_refusal(archive({"--target-mse", "0.9"}), 2, "not between 0.0001 and 0.5");
   expect_refusal(archive({"--target-kld", "90", "--profile", kProfile}), 2, "the profile knows");
-  expect_refusal({"convert", dense_, output_, "--profile", kProfile}, 2, "needs --tier archive");
+  expect_refusal({"convert", dense_, output_, "--profile", kProfile}, 2, "without factors of keys");
   expect_refusal({"convert", dense_, output_, "--target-mse", "0.1"}, 2, "needs --tier archive");
   expect_refusal({"convert", dense_, output_, "--target-kld", "0.1", "--profile", kProfile}, 2,
                  "needs --tier archive");
@@ -142,6 +142,52 @@ TEST(Profile, IsRefusedBeforeAnythingIsMeasured) {
 }
 
 // A profile of version 2, an archive made with it, and what reads it.
+// --- factors of keys, for tier turbo
+
+TEST_F(Archive, NeedsMoreThanFactorsOfKeysAndTurboDoesNot) {
+  const std::string profile = (dir_ / "quick.tqprofile").string();
+  const std::string again = (dir_ / "from.tqprofile").string();
+  must({"profile", "-m", kModel, "--file", kBook, "--quick", "--window", "512", "--max-windows",
+        "1", "-o", profile});
+  const Output from = must({"profile", "--from", dense_, "-o", again, "--json"});
+  EXPECT_EQ(json::parse(from.out)["key_factors"].size(), 8u);
+  expect_refusal(archive({"--profile", profile}), 2, "archives need one that tqcache profile made");
+  const std::string plain = pack(dense_);
+  for (const std::string& each : {profile, again}) {
+    const Output converted = must({"convert", dense_, output_, "-f", "--profile", each});
+    EXPECT_THAT(converted.err, HasSubstr("factors of keys from " + each));
+    const json info = info_of(output_);
+    EXPECT_EQ(info["layers"][0]["k"]["centring"], "pre_rope.v2");
+    EXPECT_EQ(info["layers"][0]["v"]["centring"], "post_rope.v1");
+    EXPECT_EQ(info["key_factors_sha256"].get<std::string>().size(), 64u);
+    EXPECT_FALSE(info_of(plain).contains("key_factors_sha256"));
+    must({"verify", output_});
+    EXPECT_NE(read_all(output_), read_all(plain));
+    // The same by a configuration, and by a folder that also holds what does not fit.
+    const std::string other = (dir_ / "other.tqkv").string();
+    must({"convert", dense_, other, "-f", "--config", "turbo4,sink=4,profile=" + each});
+    EXPECT_EQ(read_all(other), read_all(output_));
+    EXPECT_EQ(generate({"--cache", other, "--prompt", " The", "--max-new-tokens", "4"})["text"],
+              generate({"--cache", dense_, "--prompt", " The", "--max-new-tokens", "4"})["text"]);
+  }
+  const std::string folder = (dir_ / "profiles").string();
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/a.tqprofile") << "no profile";
+  const Output none = must({"convert", dense_, output_, "-f", "--profile", folder});
+  EXPECT_THAT(none.err, HasSubstr("none is used"));
+  EXPECT_EQ(read_all(output_), read_all(plain));
+  std::filesystem::copy(profile, folder + "/b.tqprofile");
+  EXPECT_THAT(must({"convert", dense_, output_, "-f", "--profile", folder}).err,
+              HasSubstr("factors of keys from " + folder + "/b.tqprofile"));
+  EXPECT_EQ(info_of(output_)["layers"][0]["k"]["centring"], "pre_rope.v2");
+  expect_refusal({"convert", dense_, output_, "-f", "--profile", kProfile}, 2,
+                 "without factors of keys");
+  expect_refusal({"convert", dense_, output_, "-f", "--tier", "lossless", "--profile", profile}, 2,
+                 "does not go with --tier lossless");
+  expect_refusal({"profile", "--from", plain, "-o", again, "-f"}, 2, "a dense cache is wanted");
+  expect_refusal({"profile", "-o", again, "-f"}, 2, "or --from with caches");
+}
+
 TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
   const auto folder = dir_ / "profiles";
   std::filesystem::create_directory(folder);
@@ -209,7 +255,7 @@ TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
   bytes[bytes.size() / 2] ^= 1;
   std::ofstream(other, std::ios::binary) << bytes;
   expect_refusal(archive({"--profile", other}), 20, "SHA-256");
-  bytes[16] = '3';
+  bytes[16] = '4';
   std::ofstream(other, std::ios::binary) << bytes;
   expect_refusal(archive({"--profile", other}), 21, "version");
 }

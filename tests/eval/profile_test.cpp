@@ -100,13 +100,57 @@ TEST(ProfileFile, RefusesWhatIsNone) {
   expect_refused("tqcache-profile", ErrorCode::kCorrupt, "not a profile");
   expect_refused("tqcache-profile 1", ErrorCode::kCorrupt, "no version");
   expect_refused("tqcache-profile 1234567890 ", ErrorCode::kCorrupt, "no version");
-  expect_refused("tqcache-profile 2 ", ErrorCode::kUnsupported, "unknown profile version");
+  expect_refused("tqcache-profile 2 ", ErrorCode::kUnsupported, "of version 2, which predicts");
+  expect_refused("tqcache-profile 4 ", ErrorCode::kUnsupported, "unknown profile version");
   expect_refused("tqcache-profile 1 abc\n{}", ErrorCode::kCorrupt, "truncated in line 1");
   expect_refused(sealed(""), ErrorCode::kCorrupt, "not JSON");
   expect_refused(sealed("[]"), ErrorCode::kCorrupt, "not an object");
   expect_refused(sealed("{}"), ErrorCode::kCorrupt, "missing");
   expect_refused(sealed(std::string(40, '[')), ErrorCode::kTooLarge, "nested");
   expect_refused(std::string(kMaxProfileBytes + 1, ' '), ErrorCode::kTooLarge, "bytes");
+}
+
+TEST(ProfileFile, HasFactorsOfKeysOrNothingElse) {
+  Profile profile = small_profile();
+  profile.key_factors = {{-127, 0, 127}, {}};
+  EXPECT_EQ(must(parse_profile(view(file_of(profile)))), profile);
+  EXPECT_THAT(file_of(profile), testing::StartsWith("tqcache-profile 1 "));
+  // Older programs, which do not know factors, read the rest: it is what it was.
+  std::string body = file_of(profile);
+  body.erase(0, body.find('\n') + 1);
+  const std::size_t first = body.find(" \"key_factors\""), end = body.find("\n ],\n", first) + 5;
+  EXPECT_EQ(sealed(body.erase(first, end - first)), file_of(small_profile()));
+
+  Profile quick;
+  quick.architecture = "qwen3";
+  quick.window = 1024;
+  quick.n_windows = 3;
+  quick.n_sinks = 4;
+  quick.key_factors = {{}, {3, -5}};
+  EXPECT_FALSE(quick.is_measured());
+  EXPECT_EQ(quick.n_layers(), 2);
+  EXPECT_EQ(must(parse_profile(view(file_of(quick)))), quick);
+  EXPECT_THAT(file_of(quick), testing::StartsWith("tqcache-profile 3 "));
+}
+
+TEST(ProfileFile, RefusesFactorsThatAreNone) {
+  Profile quick;
+  quick.window = quick.n_windows = 1;
+  quick.key_factors = {{3}};
+  const auto expect_body = [&](const std::string& from, const std::string& to) {
+    std::string body = file_of(quick);
+    body.erase(0, body.find('\n') + 1);
+    const std::size_t at = body.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    body.replace(at, from.size(), to);
+    expect_refused("tqcache-profile 3 " + to_hex(sha256(view(body))) + "\n" + body,
+                   ErrorCode::kCorrupt, "key_factors");
+  };
+  for (const char* const wrong : {"[128]", "[-128]", "[1.5]", "[true]", "[\"3\"]", "[[3]]", "3",
+                                  "[3],\n [3]", "[1e99]", "[99999999999999999999]"}) {
+    expect_body("[3]", wrong);
+  }
+  expect_body("key_factors", "key_factor");
 }
 
 TEST(ProfileFile, RefusesFieldsOutOfRange) {
@@ -272,6 +316,85 @@ TEST(MeasureProfile, IsOfTheModelAndGrowsWithTheStep) {
   const auto costs = must(measure_predictions(model, spread_windows(ids, 256, 1),
                                               std::span(ways).subspan(3, 1), {.window = 256}));
   EXPECT_NEAR(costs.ways[0].kld_mean, profile.curve[3].kld, 1e-4 * profile.curve[3].kld);
+}
+
+// --- factors of keys
+
+KeyMoments two_heads() {
+  KeyMoments moments;
+  moments.shapes = {{2, 4}, {}};
+  moments.left = {{1, 1, 1, 1, 256, 1, 256, 1}, {}};
+  moments.weight = {std::vector<double>(8, 0.0), {}};
+  moments.n_pairs = 2;
+  return moments;
+}
+
+TEST(KeyFactors, AreTheFourthRootOfWeightByVariance) {
+  KeyMoments moments = two_heads();
+  auto factors = key_factors(moments);
+  ASSERT_EQ(factors.size(), 2u);
+  EXPECT_TRUE(factors[1].empty());
+  ASSERT_EQ(factors[0].size(), 8u);
+  EXPECT_THAT(std::vector<std::int8_t>(factors[0].begin(), factors[0].begin() + 4),
+              ElementsAre(0, 0, 0, 0));
+  // 256 by 1, but for the floor: (2 + .01) by (1 / 128 + .01), a root of 3.26, 13.6 eighths.
+  EXPECT_EQ(factors[0][4], factors[0][6]);
+  EXPECT_EQ(factors[0][5], factors[0][7]);
+  EXPECT_NEAR(factors[0][5] - factors[0][4], 13.6, 1);
+  // Queries that look at one pair 16 times as much as at the other: twice the factor, less a floor.
+  moments.weight[0] = {16, 1, 16, 1, 1, 1, 1, 1};
+  factors = key_factors(moments);
+  EXPECT_NEAR(factors[0][0] - factors[0][1], 7.05, 1);
+  EXPECT_NEAR(factors[0][5] - factors[0][4], 13.6, 1);
+}
+
+// What a pair loses turns with the position, so only its sum counts.
+TEST(KeyFactors, DoNotDependOnHowFarAPairTurned) {
+  KeyMoments moments = two_heads();
+  const auto straight = key_factors(moments);
+  moments.left[0] = {1, 1, 1, 1, 500, 1, 12, 1};
+  EXPECT_EQ(key_factors(moments), straight);
+}
+
+TEST(QuickProfile, IsOfTheModelAndOfItsCaches) {
+  const model::Model& model = test::demo_model();
+  const auto ids = test::encode(test::excerpt_text());
+  const Profile profile = must(quick_profile(model, ids, {.window = 512, .max_windows = 1}));
+  EXPECT_EQ(profile.n_windows, 1);
+  EXPECT_EQ(profile.weights_fingerprint, model.identity.weights_fingerprint);
+  ASSERT_EQ(profile.n_layers(), model.config.n_layers);
+  for (const auto& factors : profile.key_factors) {
+    ASSERT_EQ(factors.size(), 256u);
+    for (std::size_t i = 0; i < 256; ++i) EXPECT_EQ(factors[i], factors[i ^ 64]) << i;
+  }
+  EXPECT_EQ(must(quick_profile(model, ids, {.window = 512, .max_windows = 1, .n_threads = 1})),
+            profile);
+  // Its own factors are a better codec than none, for text that they did not see.
+  cache::Configuration with = must(cache::parse_configuration("turbo3,sink=4"));
+  const cache::Configuration without = with;
+  cache::Calibration calibration;
+  calibration.key_factors = profile.key_factors;
+  with.options.calibration = std::make_shared<const cache::Calibration>(calibration);
+  const std::vector<cache::Configuration> ways = {without, with};
+  const auto later = std::span(ids).subspan(2000, 513);
+  const auto costs = must(measure_predictions(model, later, ways, {.window = 512}));
+  EXPECT_EQ(costs.ways[0].size.k_bytes, costs.ways[1].size.k_bytes);
+  EXPECT_LT(costs.ways[1].errors.total(0).relative(), 2 * costs.ways[0].errors.total(0).relative());
+}
+
+TEST(AddKeys, RefusesWhatHasNoDenseBlock) {
+  KeyMoments moments;
+  const auto expect_words = [&](const cache::Cache& cache, const char* words) {
+    const auto added = add_keys(*cache::reader_of(cache), moments, 1);
+    ASSERT_FALSE(added.ok());
+    EXPECT_EQ(added.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(added.error().message, HasSubstr(words));
+  };
+  cache::Cache cache = test::CacheBuilder(300).dense({2, 64}, Dtype::kF16).build();
+  expect_words(test::CacheBuilder(255).dense({2, 64}, Dtype::kF16).build(), "at least 256");
+  expect_words(must(cache::convert(cache, {})), "quantized; a dense cache is wanted");
+  EXPECT_TRUE(add_keys(*cache::reader_of(cache), moments, 1));
+  expect_words(test::CacheBuilder(300).dense({1, 64}, Dtype::kF16).build(), "different models");
 }
 
 TEST(MeasureProfile, RefusesATextThatIsTooShort) {

@@ -131,6 +131,12 @@ TEST_F(Mismatch, OfHowASideIsKept) {
   expect_mismatch(make({.bits = 3}), "layer 1: k: another codec");
   expect_mismatch(make({.center = cache::Centering::kNone}), "layer 1: k: other centering");
   expect_mismatch(make({.n_sinks = 3}), "layer 1: k: another number of sink tokens");
+  other = cache_;
+  cache::KvCodec& codec = turbo_keys(other, 1).codec;
+  codec = must(remade(codec, other.identity.rope, [&](cache::QuantSpec& quant) {
+    quant.factors.assign(quant.mean.size(), 8);
+  }));
+  expect_mismatch(other, "layer 1: k: other factors of keys");
 }
 
 TEST_F(Mismatch, OfWhatTheFirstPackedBlockFixed) {

@@ -254,6 +254,17 @@ def turned(x, terms, rounded):
     return first + second + x[2 * half :]
 
 
+# --- factors of keys: codec.md 8
+
+EIGHTHS = f32(2 ** (j / 8) for j in range(8))
+
+
+def without_factors(vectors, eighths):
+    """Every vector with its components divided by their factors 2^(f / 8): multiplied by 2^(-f / 8)."""
+    inverses = [EIGHTHS[-f % 8] * 2.0 ** (-f // 8) for f in eighths]
+    return [f32(x * each for x, each in zip(vector, inverses)) for vector in vectors]
+
+
 # --- maps of kv heads: codec.md 10
 
 

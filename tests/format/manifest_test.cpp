@@ -306,6 +306,24 @@ TEST(Manifest, RefusesPackedSectionsWithoutTheirOutlierChannels) {
                    [](Manifest& m) { v_of(m, kMixedLayer).outliers.clear(); });
 }
 
+TEST(Manifest, RefusesFactorsThatAreNone) {
+  const auto with = [](std::size_t n) { return std::vector<std::int8_t>(n, 3); };
+  for (const std::size_t layer : {kMseLayer, kProdLayer, kMixedLayer}) {
+    const std::string place = "layer " + std::to_string(layer) + ": k: ";
+    expect_mode_rule(ErrorCode::kCorrupt, place + "127 factors where 128 belong",
+                     [&](Manifest& m) { k_of(m, layer).factors = with(127); });
+    expect_mode_rule(ErrorCode::kCorrupt, "more factors than channels",
+                     [&](Manifest& m) { k_of(m, layer).factors = with(129); });
+    expect_mode_rule(ErrorCode::kCorrupt, place + "a factor of 2^-16", [&](Manifest& m) {
+      k_of(m, layer).factors = with(128);
+      k_of(m, layer).factors[77] = -128;
+    });
+    expect_mode_rule(ErrorCode::kCorrupt,
+                     "layer " + std::to_string(layer) + ": v: factors of a codec that has none",
+                     [&](Manifest& m) { v_of(m, layer).factors = with(128); });
+  }
+}
+
 TEST(Manifest, RefusesMoreSinkTokensThanABlockHas) {
   for (const std::int64_t n : {257, 65535}) {
     expect_mode_rule(ErrorCode::kCorrupt, "layer 0: k: " + std::to_string(n) + " sink tokens",

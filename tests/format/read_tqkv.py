@@ -67,7 +67,8 @@ MODES |= {b"tqcache.turbo_mixed.v1": "mixed", b"tqcache.affine.v1": "affine"}
 HADAMARD = b"hartley_hadamard.v1"
 ROTATIONS = [HADAMARD, b"dense_qr.v1", b"gaussian.v1", b"none.v1", b"matrix.v1"]
 SCALES = [b"unbiased.v1", b"norm.v1", b"raw.v1", b"peak.v1", b"step.v1"]
-CENTERINGS = [b"none", b"post_rope.v1", b"pre_rope.v1"]
+WITH_FACTORS = [b"post_rope.v2", b"pre_rope.v2"]
+CENTERINGS = [b"none", b"post_rope.v1", b"pre_rope.v1", *WITH_FACTORS]
 MOST_TOKENS = 1 << 24
 MOST_CHECKPOINTS, MOST_CHECKPOINT_TOKENS = 1024, 1 << 26
 not_checked = set()
@@ -244,6 +245,8 @@ def name_side(side, shape):
         name += b"".join(name_part(part) for part in codec.tables(1))
         name += sized(side.text(3)) + sized(side.vector(4, 4)[0] if side.where(4) else b"")
         name += sized(side.vector(5, 2)[0] if side.where(5) else b"") + u64(side.scalar(6, "H"))
+        if side.text(3) in WITH_FACTORS:
+            name += sized(side.vector(8, 1)[0])
     if side.text(0) == b"tqcache.trellis.v1":
         heads, dim = shape
         stored = side.vector(7, 1)[0] if side.where(7) else b""
@@ -416,7 +419,7 @@ def check_side(side, shape, is_keys, rope):
     mean, outliers, maps = (side.where(field) is not None for field in (4, 5, 7))
     require(side.scalar(1, "B") <= 2, "dtype")
     if name == DENSE:
-        has_more = n_sinks or mean or outliers or maps or side.where(2) or side.where(3)
+        has_more = n_sinks or mean or outliers or maps or any(side.where(i) for i in (2, 3, 8))
         require(not has_more, "a dense side with what belongs to a codec")
         return
     require(name in MODES, "an unknown cache_type_id of a side")
@@ -429,12 +432,17 @@ def check_side(side, shape, is_keys, rope):
     require(is_of_mode(MODES[name], parts, dim), "parts that are not of the mode")
     require(side.text(3) in CENTERINGS, "unknown centering")
     require(n_sinks <= BLOCK, "sink tokens")
-    if side.text(3) == b"pre_rope.v1":
+    if side.text(3).startswith(b"pre_rope."):
         require(is_keys and can_turn(rope, dim), "centering before RoPE where there is none")
     if mean:
         values = side.numbers(4, "f")
         require(side.text(3) != b"none" and len(values) == heads * dim, "size of a mean")
         require(all(map(math.isfinite, values)), "a mean that is not finite")
+    require((side.text(3) in WITH_FACTORS) == (side.where(8) is not None), "factors and centering")
+    if side.where(8) is not None:
+        factors = side.numbers(8, "b")
+        require(is_keys and MODES[name] in ("mse", "prod", "mixed"), "factors of a codec without any")
+        require(len(factors) == heads * dim and min(factors) >= -127, "factors")
     if outliers:
         n, channels = parts[0].scalar(1, "I"), side.numbers(5, "H")
         require(MODES[name] == "mixed" and len(channels) == heads * n, "number of outliers")
@@ -839,13 +847,16 @@ def packed_values(rope, layer, section, raw):
             order = loud + [i for i in range(dim) if i not in loud]
             decoded = [[x for _, x in sorted(zip(order, vector))] for vector in decoded]
         turns = None
-        if side.text(3) == b"pre_rope.v1":
+        if side.text(3).startswith(b"pre_rope."):
             factors = rope.numbers(3, "f") if rope.where(3) else None
             turns = rope.scalar(1, "I"), rope.scalar(2, "d"), factors
         if maps:
             rows = decode_turbo.map_rows(maps[dim * dim * head : dim * dim * (head + 1)], dim)
             position = BLOCK * section["block"]
             decoded = decode_turbo.unmapped(decoded, rows, turns, position)
+        if side.text(3) in WITH_FACTORS:
+            eighths = side.numbers(8, "b")[dim * head : dim * (head + 1)]
+            decoded = decode_turbo.without_factors(decoded, eighths)
         if side.text(3) != b"none":
             mean = side.numbers(4, "f")[dim * head : dim * (head + 1)]
             decoded = decode_turbo.with_mean(decoded, mean, turns, BLOCK * section["block"])

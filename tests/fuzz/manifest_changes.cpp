@@ -220,6 +220,7 @@ void change_tensor(Chance& chance, TensorDesc& tensor, cache::HeadShape shape) {
       side.n_sinks = static_cast<std::int64_t>(chance.below(260));
       return;
     case 8:
+      if (chance.one_in(2)) return change_numbers(chance, side.factors);
       return change_maps(chance, side, shape);
     default:
       if (side.parts.empty()) return replace_codec(chance, tensor, shape.head_dim);

@@ -235,6 +235,37 @@ cache::Cache unequal() {
       .build();
 }
 
+// Factors of keys before and after RoPE, for each mode that may have them: equal in the two
+// components of a pair, and other ones from component to component; the least one.
+cache::Cache factors() {
+  const auto with = [](SideChoice side, std::size_t n, int step) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const int number = static_cast<int>(i) % (step > 0 ? 16 : 31);
+      side.plan.factors.push_back(
+          static_cast<std::int8_t>(step > 0 ? step * (number - 7) : number - 15));
+    }
+    return side;
+  };
+  GoldenBuilder builder(29, 520);
+  builder.identity().rope = {cache::RopeStyle::kHalfSplit, 32, 10000};
+  SideChoice extremes = with(coded(mse(4), Centering::kPreRope, 2), 32, 1);
+  extremes.plan.factors[3] = 64;
+  extremes.plan.factors[4] = -127;
+  return builder
+      .attention({2, 32}, with(coded(mse(3), Centering::kPreRope, 4), 64, 3),
+                 coded(mse(2), Centering::kPostRope))
+      .attention({1, 32}, extremes, coded(mse(2), Centering::kNone))
+      .attention(
+          {2, 32},
+          with(coded({.mode = Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3},
+                     Centering::kPostRope),
+               64, 0),
+          dense_as(Dtype::kF16))
+      .attention({1, 32}, with(coded({.mode = Mode::kProd, .bits = 3}, Centering::kPreRope), 32, 2),
+                 dense_as(Dtype::kF16))
+      .build();
+}
+
 cache::Cache appended() {
   return GoldenBuilder(17, 520)
       .attention({1, 32}, coded(mse(2), Centering::kPreRope), dense_as(Dtype::kF16))
@@ -268,6 +299,7 @@ std::vector<GoldenCase> golden_cases() {
       {"matrix", Compression::kNone, matrix},
       {"turbo_rotating", Compression::kNone, turbo_rotating},
       {"unequal", Compression::kPlanes, unequal},
+      {"factors", Compression::kNone, factors},
   };
 }
 

@@ -90,7 +90,8 @@ inline Json part(const codec::PartSpec& part) {
 
 inline void add_codec(const cache::QuantSpec& info, Json& json) {
   for (const codec::PartSpec& each : info.parts) json["parts"].push_back(part(each));
-  json["centring"] = format::name_of(format::kCenteringNames, info.centering);
+  json["centring"] = format::centering_name(info);
+  if (!info.factors.empty()) json["factors"] = info.factors;
   if (!info.mean.empty()) json["mean_sha256"] = digest(info.mean);
   if (!info.outliers.empty()) json["outliers"] = info.outliers;
   if (!info.transforms.empty()) json["maps_sha256"] = digest(info.transforms);

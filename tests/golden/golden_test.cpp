@@ -88,7 +88,7 @@ TEST(GoldenFiles, HaveEveryNameAndNumberOfTheFormat) {
       for (const cache::TensorDesc* tensor : {&attention.k, &attention.v}) {
         have.emplace(format::type_name(*tensor));
         if (!tensor->quant) continue;
-        have.emplace(format::name_of(format::kCenteringNames, tensor->quant->centering));
+        have.emplace(format::centering_name(*tensor->quant));
         for (const codec::PartSpec& part : tensor->quant->parts) {
           const codec::QuantizerSpec& spec = part.quantizer;
           bits.insert(spec.bits);
@@ -122,7 +122,9 @@ TEST(GoldenFiles, HaveEveryNameAndNumberOfTheFormat) {
                                            "peak.v1",
                                            "none",
                                            "post_rope.v1",
-                                           "pre_rope.v1"}));
+                                           "pre_rope.v1",
+                                           "post_rope.v2",
+                                           "pre_rope.v2"}));
 }
 
 class Golden : public testing::TestWithParam<std::string> {

@@ -52,6 +52,15 @@ cache::SidePlan mapped_plan(cache::Centering center) {
   return plan;
 }
 
+// Keys have factors from 2^-1.5 to 2^1.5; values have none.
+cache::SidePlan factor_plan(cache::Centering center) {
+  cache::SidePlan plan = turbo_plan(4, center);
+  for (int i = 0; i < kShape.n_kv_heads * kShape.head_dim; ++i) {
+    plan.factors.push_back(static_cast<std::int8_t>(i * 7 % 25 - 12));
+  }
+  return plan;
+}
+
 // One plan for each mode of the codec.
 std::vector<cache::SidePlan> all_modes() {
   const auto plan = [](codec::CodecSpec spec) {
@@ -65,7 +74,9 @@ std::vector<cache::SidePlan> all_modes() {
           plan({.mode = codec::Mode::kAffine, .bits = 4, .group_size = 32}),
           plan({.mode = codec::Mode::kTrellis, .step = 0.3f}),
           mapped_plan(cache::Centering::kPreRope),
-          mapped_plan(cache::Centering::kPostRope)};
+          mapped_plan(cache::Centering::kPostRope),
+          factor_plan(cache::Centering::kPreRope),
+          factor_plan(cache::Centering::kPostRope)};
 }
 
 // Random keys and values, converted.

@@ -465,6 +465,12 @@ void add_form_flags(FlagSet& app, FormFlags& flags) {
           "Settings of the new cache: turbo4, k=mse:4,v=mse:3, ...; f32 is dense")
       ->type_name("TEXT")
       ->group(group);
+  app.add("--profile", flags.profile,
+          "Use the factors of keys in this file of tqcache profile; without other flags with the "
+          "default of convert")
+      ->type_name("FILE")
+      ->file()
+      ->group(group);
 }
 
 Result<std::optional<cache::ConvertOptions>> form_of(const FormFlags& flags) {
@@ -476,6 +482,13 @@ Result<std::optional<cache::ConvertOptions>> form_of(const FormFlags& flags) {
   codec.both.bits = flags.bits;
   codec.configuration = flags.configuration;
   TQC_TRY_ASSIGN(cache::ConvertOptions options, convert_options(codec));
+  if (!flags.profile.empty()) {
+    if (options.calibration) return usage_error("--profile and profile= exclude each other");
+    TQC_TRY_ASSIGN(cache::Calibration calibration,
+                   in_file(flags.profile, cache::read_calibration(flags.profile)));
+    options.calibration = std::make_shared<const cache::Calibration>(std::move(calibration));
+    options.calibration_path = flags.profile;
+  }
   return std::optional(std::move(options));
 }
 

@@ -56,8 +56,9 @@ Result<cache::ConvertOptions> convert_options(const CodecFlags& flags);
 struct FormFlags {
   std::optional<int> bits;
   std::optional<std::string> configuration;
+  std::string profile;  // file with factors of keys
 
-  bool given() const { return bits || configuration; }
+  bool given() const { return bits || configuration || !profile.empty(); }
 };
 
 void add_form_flags(FlagSet& app, FormFlags& flags);

@@ -80,7 +80,9 @@ Result<void> check_archive_flags(const TierFlags& flags) {
   if (flags.tier == Tier::kArchive) return {};
   if (flags.target_mse) return usage_error("--target-mse needs --tier archive");
   if (flags.target_kld) return usage_error("--target-kld needs --tier archive");
-  if (!flags.profile.empty()) return usage_error("--profile needs --tier archive");
+  if (!flags.profile.empty() && flags.tier == Tier::kLossless) {
+    return usage_error("--profile does not go with --tier lossless, which quantizes nothing");
+  }
   return {};
 }
 
@@ -97,7 +99,10 @@ Result<void> read_profile(const std::string& path, Archive& archive) {
   if (!predict::looks_like_profile(start)) {
     TQC_TRY_ASSIGN(const Bytes bytes, read_file(path, eval::kMaxProfileBytes));
     TQC_TRY_ASSIGN(archive.profile, eval::parse_profile(bytes));
-    return {};
+    if (archive.profile->is_measured()) return {};
+    return invalid(
+        "a profile of factors of keys, for tier turbo; archives need one that tqcache "
+        "profile made without --quick and --from");
   }
   TQC_TRY_ASSIGN(archive.predictor, predict::read_profile(path));
   predict::add_profile(archive.predictor);
@@ -123,8 +128,9 @@ void add_tier_flag(FlagSet& app, TierFlags& flags) {
       ->type_name("NATS");
   app.add(
          "--profile", flags.profile,
-         "With --tier archive: file of tqcache profile, which tells how much each layer tolerates; "
-         "version 2 predicts layers. A folder: the best of its profiles of version 2")
+         "File of tqcache profile: its factors of keys lower the error of tier turbo. With --tier "
+         "archive it tells how much each layer tolerates; version 2 predicts layers. A folder: the "
+         "profile in it that fits the model of the cache")
       ->type_name("FILE")
       ->file();
 }

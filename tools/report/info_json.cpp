@@ -4,6 +4,7 @@
 #include "tqcache/bytes.h"
 #include "tqcache/format/type_names.h"
 #include "tqcache/hash.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::cli {
 namespace {
@@ -59,7 +60,7 @@ Json tensor_json(const cache::TensorDesc& tensor) {
   json["layout"] = format::kLayoutName;
   json["parts"] = Json::array();
   for (const codec::PartSpec& part : quant.parts) json["parts"].push_back(part_json(part));
-  json["centring"] = name_of(format::kCenteringNames, quant.centering);
+  json["centring"] = format::centering_name(quant);
   json["sink_tokens"] = quant.n_sinks;
   return json;
 }
@@ -189,6 +190,9 @@ void add_cache(const cache::CacheDesc& info, std::uint64_t file_bytes, Json& jso
   json["token_hashes"] = info.hidden_tokens ? Json(info.hidden_tokens->size()) : Json(nullptr);
   json["n_layers"] = info.layers.size();
   json["layers"] = layers_json(info.layers, info.n_tokens());
+  if (const Sha256 factors = cache::factors_digest(info.layers); factors != Sha256{}) {
+    json["key_factors_sha256"] = to_hex(factors);
+  }
   json["n_values"] = n_values;
   json["bits_per_value"] = bits ? Json(*bits) : Json(nullptr);
 }

@@ -126,7 +126,8 @@ std::string turn_text(const codec::PartSpec& part) {
 
 std::string codec_text(const cache::QuantSpec& quant) {
   std::string text = mode_text(quant) + turn_text(quant.parts.front());
-  text += fmt::format(", centering {}", name_of(format::kCenteringNames, quant.centering));
+  text += fmt::format(", centering {}", format::centering_name(quant));
+  if (!quant.factors.empty()) text += ", factors of keys";
   if (quant.n_sinks > 0) text += fmt::format(", {} sink tokens", quant.n_sinks);
   return text;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -59,6 +60,7 @@ constexpr const char* kConvertExamples =
   tqcache convert book.tqkv dense.kv --bits 16         dense again
   tqcache convert book.kv book.tqkv --boundary-layers 2 --sink-tokens 4
   tqcache convert book.kv book.tqkv --mode mixed --outlier-channels 32
+  tqcache convert book.kv book.tqkv --profile m.tqprofile   less error at the same size
   tqcache convert book.kv book.tqkv --tier lossless
   tqcache convert book.kv book.tqkv --tier archive --bits 2.8
   tqcache convert book.kv book.tqkv --tier archive --profile m.tqprofile --target-kld 0.05
@@ -369,6 +371,52 @@ Result<void> settle_archive(const Console& console, const cache::CacheReader& so
   return {};
 }
 
+// Takes the factors of keys of --profile, if turbo codes are made. Of a folder the first profile,
+// by name, that belongs to the model of the cache counts.
+Result<void> settle_calibration(const Console& console, const cache::CacheDesc& cache, Job& job) {
+  const std::string& path = job.flags.tier.profile;
+  if (path.empty() || job.archive || job.target != Target::kTqkv) return {};
+  if (job.options.calibration != nullptr) {
+    return usage_error("--profile and profile= in --config exclude each other");
+  }
+  std::string chosen = path;
+  if (std::filesystem::is_directory(path)) {
+    chosen.clear();
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+      const std::string name = entry.path().string();
+      if (entry.path().extension() != ".tqprofile") continue;
+      const auto found = cache::read_calibration(name);
+      const bool fits = found && found->weights_fingerprint != Sha256{} &&
+                        found->weights_fingerprint == cache.identity.weights_fingerprint;
+      if (fits && (chosen.empty() || name < chosen)) chosen = name;
+    }
+    if (chosen.empty()) {
+      note(console, fmt::format("{}: no profile with factors of keys belongs to the model of the "
+                                "cache; none is used",
+                                path));
+      return {};
+    }
+  }
+  TQC_TRY_ASSIGN(cache::Calibration calibration, in_file(chosen, cache::read_calibration(chosen)));
+  job.options.calibration = std::make_shared<const cache::Calibration>(std::move(calibration));
+  job.options.calibration_path = chosen;
+  return {};
+}
+
+// Says which factors the file has: they are part of its bytes.
+void report_factors(const Console& console, const cache::CacheDesc& cache, const Job& job) {
+  if (job.options.calibration == nullptr || job.target != Target::kTqkv) return;
+  const auto plans = cache::plan_layers(cache, job.options);
+  const bool has_any = plans && std::ranges::any_of(*plans, [](const cache::SidePlan& plan) {
+                         return !plan.dense && !plan.factors.empty();
+                       });
+  note(console, has_any ? fmt::format("factors of keys from {}", job.options.calibration_path)
+                        : fmt::format("{}: not used: no keys are quantized in a way that has "
+                                      "factors",
+                                      job.options.calibration_path));
+}
+
 // Writes a .tqkv file, and returns its size.
 Result<std::uint64_t> write_tqkv(const Console& console, const cache::CacheReader& cache,
                                  const Job& job) {
@@ -430,9 +478,11 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
   Sizes sizes{input.file_bytes, 0, n_tokens, value_count(info, n_tokens)};
   const WatchedSource watched(std::move(input.source));
   TQC_TRY_ASSIGN(const auto reader, in_file(input.name, open_reader(watched, job)));
+  TQC_TRY(settle_calibration(console, reader->description(), job));
   TQC_TRY(in_file(input.name, settle_archive(console, *reader, job)));
   TQC_TRY_ASSIGN(sizes.after, write_result(console, input.name, *reader, watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, info, job.options);
+  report_factors(console, info, job);
   const std::size_t n_checkpoints = info.checkpoints.size();
   TQC_TRY(tell(console, job, sizes,
                {std::string(name_of(Target::kTqkv)),
@@ -505,9 +555,11 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   const cache::CacheDesc& manifest = cache.description();
   TQC_TRY(in_file(name, check_kept_codes(manifest, job)));
   Sizes sizes{input.file_bytes, 0, manifest.n_tokens(), value_count(manifest, manifest.n_tokens())};
+  TQC_TRY(settle_calibration(console, manifest, job));
   TQC_TRY(in_file(name, settle_archive(console, cache, job)));
   TQC_TRY_ASSIGN(sizes.after, write_result(console, name, cache, *watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
+  report_factors(console, manifest, job);
   remarks.hints = hints_of(manifest, job, manifest.n_tokens());
   const std::size_t n_checkpoints = cache.checkpoints().size();
   for (std::string& each : losses_of(job.target, job.flags.target, manifest, n_checkpoints)) {

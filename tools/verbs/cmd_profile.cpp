@@ -1,7 +1,9 @@
-// tools/verbs/cmd_profile.cpp: the profile of a model, for archives.
+// tools/verbs/cmd_profile.cpp: the profile of a model, for archives and for codes in memory.
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -10,6 +12,7 @@
 
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
+#include "cli/foreign_input.h"
 #include "cli/model_facts.h"
 #include "cli/prompt.h"
 #include "cli/terminal.h"
@@ -19,6 +22,7 @@
 #include "tqcache/eval.h"
 #include "tqcache/eval/calibration.h"
 #include "tqcache/file.h"
+#include "tqcache/format/section_reader.h"
 #include "tqcache/model.h"
 #include "tqcache/predict.h"
 #include "tqcache/predict/rate.h"
@@ -32,6 +36,11 @@ with a dense cache, and again with only the keys or only the values of one layer
 the result shows how much error each layer tolerates. Archives made with the profile distribute
 their bits among the layers accordingly, and can target a mean KL divergence instead of a size.
 
+Every profile of version 1 also has a factor for each pair of components of the keys, which lowers
+the divergence of a turbo cache where keys are uneven, at the same size: convert --profile FILE, or
+the item profile=FILE of a configuration. --quick makes these factors alone, in one pass over the
+windows; --from makes them from dense caches of any program, for models that tqcache cannot run.
+
 With --depth the profile is of version 2: the keys and values of a layer are predicted from those of
 earlier layers, and archives made with it hold only what the prediction leaves. They take about a
 third of the bits, and cannot be read without the profile. Interrupted with Ctrl-C, the same command
@@ -40,6 +49,9 @@ docs/reference/profile.md describes the file.
 
 Examples:
   tqcache profile -m model.gguf --file sample.txt -o model.tqprofile
+  tqcache profile -m model.gguf --file sample.txt -o model.tqprofile --quick
+  tqcache profile --from a.kv --from b.safetensors -o model.tqprofile
+  tqcache convert book.kv book.tqkv --profile model.tqprofile
   tqcache profile -m hf-folder --file sample.txt -o model.tqprofile --max-windows 8
   tqcache profile -m model.gguf --file prose.txt --file code.txt -o model.tqprofile --depth 2
   tqcache convert book.kv book.tqkv --tier archive --profile model.tqprofile --bits 3
@@ -52,6 +64,8 @@ struct ProfileFlags {
   std::string output;
   eval::ProfileOptions options;
   std::optional<std::int64_t> depth;  // of a profile of version 2
+  bool quick = false;
+  std::vector<std::string> caches;  // of --from
   eval::CalibrationOptions calibration;
   bool force = false;
 };
@@ -62,9 +76,66 @@ Result<eval::Profile> measure(const Console& console, const ProfileFlags& flags)
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids,
                  read_prompt({{}, flags.files.front(), {}, true}, model->tokenizer));
   ProgressBar bar(console, "profile", Unit::kTokens);
+  if (flags.quick) return eval::quick_profile(*model, ids, flags.options, bar.callback());
   TQC_TRY_ASSIGN(eval::Profile profile,
                  eval::measure_profile(*model, ids, flags.options, bar.callback()));
   return profile;
+}
+
+// Factors of the keys of dense caches.
+Result<eval::Profile> profile_of_caches(const Console& console, const ProfileFlags& flags) {
+  eval::Profile profile;
+  eval::KeyMoments moments;
+  ForeignFlags foreign;
+  foreign.model = flags.model;
+  foreign.n_probe = 0;
+  TQC_TRY_ASSIGN(const ModelFacts model, load_model_facts(flags.model));
+  for (const std::string& path : flags.caches) {
+    const auto add = [&](const cache::CacheReader& cache) -> Result<void> {
+      const cache::Identity& identity = cache.description().identity;
+      if (moments.n_tokens > 0 && identity.weights_fingerprint != profile.weights_fingerprint) {
+        return Error{ErrorCode::kMismatch, "a cache of another model than " + flags.caches.front()};
+      }
+      profile.architecture = identity.architecture;
+      profile.model_name = identity.model_name.substr(0, 128);
+      profile.weights_fingerprint = identity.weights_fingerprint;
+      profile.tokenizer_fingerprint = identity.tokenizer_fingerprint;
+      profile.window = std::max(profile.window, cache.n_tokens());
+      return eval::add_keys(cache, moments, flags.options.n_threads);
+    };
+    TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(path));
+    TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(path, foreign_kind(*source)));
+    if (kind) {
+      TQC_TRY_ASSIGN(const ForeignInput input,
+                     open_foreign(console, path, std::move(source), *kind, foreign, model,
+                                  std::nullopt, flags.options.n_threads));
+      TQC_TRY(in_file(path, add(*input.opened.cache)));
+    } else {
+      TQC_TRY_ASSIGN(const CacheInput input,
+                     cache_input(path, std::move(source), flags.options.n_threads));
+      TQC_TRY_ASSIGN(const auto reader,
+                     in_file(path, format::SectionReader::open(*input.source, console.keys)));
+      TQC_TRY(in_file(path, add(reader)));
+    }
+  }
+  profile.n_windows = static_cast<std::int64_t>(flags.caches.size());
+  profile.key_factors = eval::key_factors(moments);
+  return profile;
+}
+
+// The factors of each layer: the least and the largest of any component.
+eval::Table factor_table(const eval::Profile& profile) {
+  eval::Table table{"Factors of keys per layer", {"layer", "least", "largest"}, {}};
+  table.caption = "Codes have these multiples of the components of keys.";
+  for (std::size_t i = 0; i < profile.key_factors.size(); ++i) {
+    const auto& factors = profile.key_factors[i];
+    if (factors.empty()) continue;
+    const auto [least, most] = std::ranges::minmax(factors);
+    table.rows.push_back({eval::Number{static_cast<double>(i), 0},
+                          eval::Number{std::exp2(least / 8.0), 3},
+                          eval::Number{std::exp2(most / 8.0), 3}});
+  }
+  return table;
 }
 
 eval::Table layer_table(const eval::Profile& profile) {
@@ -95,6 +166,8 @@ Json profile_json(const ProfileFlags& flags, const eval::Profile& profile) {
   json["file"] = flags.output;
   json["window"] = profile.window;
   json["windows"] = profile.n_windows;
+  if (!profile.key_factors.empty()) json["key_factors"] = profile.key_factors;
+  if (!profile.is_measured()) return json;
   json["step"] = profile.step;
   json["layers"] = Json::array();
   for (std::size_t i = 0; i < profile.weights.keys.size(); ++i) {
@@ -210,15 +283,26 @@ Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& fla
 Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
   if (flags.output == "-") return usage_error("a profile cannot be written to standard output");
   TQC_TRY(check_output(flags.output, flags.force));
+  const bool is_from_caches = !flags.caches.empty();
+  if (is_from_caches && (!flags.files.empty() || flags.quick || flags.depth)) {
+    return usage_error("--from reads caches alone: no --file, --quick or --depth");
+  }
+  if (!is_from_caches && (flags.model.empty() || flags.files.empty())) {
+    return usage_error("--model and --file are required, or --from with caches");
+  }
+  if (flags.quick && flags.depth) return usage_error("--quick and --depth exclude each other");
   if (flags.depth) return make_predictors(console, flags);
   if (flags.files.size() > 1) return usage_error("several --file need --depth");
-  TQC_TRY_ASSIGN(const eval::Profile profile, measure(console, flags));
+  TQC_TRY_ASSIGN(const eval::Profile profile,
+                 is_from_caches ? profile_of_caches(console, flags) : measure(console, flags));
   const Overwrite overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
   TQC_TRY(in_file(flags.output,
                   write_file_atomically(flags.output, eval::profile_bytes(profile), overwrite)));
   note(console, fmt::format("{}: written", flags.output));
   if (console.json) {
     TQC_TRY(print_json(profile_json(flags, profile)));
+  } else if (!profile.is_measured()) {
+    TQC_TRY(print(report::text_table(factor_table(profile))));
   } else {
     TQC_TRY(print(report::text_table(layer_table(profile)) + "\n" +
                   report::text_table(curve_table(profile))));
@@ -230,12 +314,18 @@ Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
 
 Action define_profile(FlagSet& app) {
   const auto flags = std::make_shared<ProfileFlags>();
-  add_model_flag(app, flags->model, true);
+  add_model_flag(app, flags->model, false);
   app.add("--file", flags->files,
           "Sample of text, UTF-8; - is standard input. With --depth also several times")
       ->type_name("FILE")
-      ->file()
-      ->required();
+      ->file();
+  app.add("--quick", flags->quick,
+          "Only factors of keys, for caches in memory: one pass, and no archives");
+  app.add("--from", flags->caches,
+          "Make factors of keys from this dense cache of any program, without a model; several "
+          "times")
+      ->type_name("FILE")
+      ->file();
   app.add("-o,--output", flags->output, "Profile to write")->type_name("FILE")->file()->required();
   app.add("--window", flags->options.window,
           "Tokens per window; each window starts with an empty cache")

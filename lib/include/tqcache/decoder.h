@@ -122,10 +122,11 @@ class Decoder {
                                          const Progress& progress = {});
 
   // As prefill(), but passes the logits of every token to `sink`, for evaluation. If a filter is
-  // given, it changes keys and values before the cache stores them; its errors are returned.
+  // given, it changes keys and values before the cache stores them; its errors are returned. So are
+  // those of `queries`, which gets the queries of each layer with full attention.
   Result<void> prefill_all_logits(cache::Cache& cache, std::span<const std::int32_t> ids,
                                   const LogitsSink& sink, const Progress& progress = {},
-                                  const KvFilter& filter = {});
+                                  const KvFilter& filter = {}, const QuerySink& queries = {});
 
   // Appends one token. Result, requirements and errors as prefill().
   Result<std::span<const float>> decode_step(cache::Cache& cache, std::int32_t id);

@@ -219,6 +219,10 @@ struct QuantSpec {
   std::vector<std::uint16_t> outliers = {};  // [n_kv_heads, n]: channels with more bits
   std::int64_t n_sinks = 0;                  // first tokens that stay dense
   std::vector<std::int8_t> transforms = {};  // [n_kv_heads, head_dim, head_dim], in 64ths
+  // Keys alone: what is left of a component without the mean is multiplied by 2^(factor / 8) before
+  // it is coded, and divided when it is decoded (docs/reference/codec.md §8, "Factors"). They come
+  // from a calibration of the model. [n_kv_heads, head_dim], or empty: none.
+  std::vector<std::int8_t> factors = {};
 };
 
 // K or V of a layer.
@@ -396,8 +400,8 @@ bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b);
 bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b);
 bool same_bits(const QuantSpec& a, const QuantSpec& b);
 
-// Whether both are quantized in the same way: codec, centering and sink tokens. Means, outlier
-// channels and transforms depend on the values and are ignored.
+// Whether both are quantized in the same way: codec, centering, factors and sink tokens. Means,
+// outlier channels and transforms depend on the values and are ignored.
 bool same_form(const TensorDesc& a, const TensorDesc& b);
 // The same for a whole layer. Shapes of recurrent state are ignored.
 bool same_form(const LayerDesc& a, const LayerDesc& b);

@@ -241,7 +241,7 @@ Report cache_report(const cache::CacheDifference& diff,
 // Spec: docs/reference/profile.md.
 
 // Limits. A larger file is rejected without reading it.
-inline constexpr std::uint64_t kMaxProfileBytes = 1 << 20;
+inline constexpr std::uint64_t kMaxProfileBytes = 16 << 20;
 inline constexpr std::size_t kMaxCurvePoints = 64;
 
 // A quantization step, and the mean divergence in nats when every tensor is quantized with this
@@ -269,12 +269,19 @@ struct Profile {
   std::vector<double> value_sensitivity;
   cache::StepWeights weights;     // [n_layers] each
   std::vector<CurvePoint> curve;  // two or more, ascending in both
+  // Factors of keys for codes in memory, cache::Calibration::key_factors. Empty: older files.
+  std::vector<std::vector<std::int8_t>> key_factors;
 
-  std::int64_t n_layers() const { return static_cast<std::int64_t>(weights.keys.size()); }
+  // Whether archives can use it: a profile of only factors has no sensitivities and no curve.
+  bool is_measured() const { return !curve.empty(); }
+  std::int64_t n_layers() const {
+    return static_cast<std::int64_t>(is_measured() ? weights.keys.size() : key_factors.size());
+  }
   bool operator==(const Profile&) const = default;
 };
 
-// The bytes of a file. Equal profiles give equal bytes.
+// The bytes of a file: version 1, or version 3 if it holds only factors. Equal profiles give equal
+// bytes.
 Bytes profile_bytes(const Profile& profile);
 
 // Safe for untrusted input.
@@ -305,6 +312,45 @@ cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
 
 inline constexpr double kLeastWeight = 0.5;
 inline constexpr double kMostWeight = 2.0;
+
+struct ProfileOptions;
+
+// --- Factors of keys (docs/reference/codec.md §8, "Factors")
+
+// What the factors of a model's keys follow from: sums over the tokens that were read, for each
+// component of each kv head. [n_layers, n_kv_heads * head_dim]; empty for layers without full
+// attention.
+struct KeyMoments {
+  std::vector<cache::HeadShape> shapes;     // [n_layers]
+  std::vector<std::vector<double>> left;    // squares of what the mean of the first block leaves
+  std::vector<std::vector<double>> weight;  // squares of the queries that look at a kv head
+  std::int64_t n_pairs = -1;  // components i and i + n_pairs turn together; below 0: not known yet
+  std::int64_t n_tokens = 0;
+};
+
+// Adds the keys of a cache, without those of its last block, if it is not full, and the first four
+// tokens. The weights stay as they are: a cache has no queries.
+//
+// Errors: kInvalidArgument (fewer than 256 tokens; keys that are quantized; no layer with full
+//         attention; other layers than before), those of the reader.
+Result<void> add_keys(const cache::CacheReader& cache, KeyMoments& moments, unsigned n_threads);
+
+// Adds the keys and queries of the model for one text, read from an empty cache.
+//
+// Progress: tokens read. Errors: those of the decoder and of add_keys().
+Result<void> add_text(const model::Model& model, std::span<const std::int32_t> ids,
+                      KeyMoments& moments, unsigned n_threads, const Progress& progress = {});
+
+// The factors, as in cache::Calibration. c^4 is the weight of a pair of components by what the mean
+// leaves of it, which makes the weighted error least; without queries all weights are equal.
+std::vector<std::vector<std::int8_t>> key_factors(const KeyMoments& moments);
+
+// A profile of only factors, for codes in memory: one pass over some windows of the text.
+//
+// Progress: tokens read. Errors: those of add_text(); kInvalidArgument for a text shorter than a
+// window, or windows below 256 tokens.
+Result<Profile> quick_profile(const model::Model& model, std::span<const std::int32_t> ids,
+                              const ProfileOptions& options, const Progress& progress = {});
 
 // --- Measurement of a model's profile on a sample of text
 //

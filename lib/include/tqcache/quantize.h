@@ -36,6 +36,8 @@ struct SidePlan {
   bool fit_transforms = false;
   bool keep_packed = false;  // already quantized tensors stay unchanged, whatever their settings
   bool keep_small_heads = false;  // those with a head_dim below codec::kMinHeadDim stay dense
+  // Of a calibration, QuantSpec::factors. plan_layers() sets them from ConvertOptions::calibration.
+  std::vector<std::int8_t> factors = {};
 
   bool operator==(const SidePlan&) const = default;
 };
@@ -60,6 +62,37 @@ struct StepWeights {
 
 inline constexpr float kMinStepWeight = 1.0f / 8;  // of nonzero weights
 inline constexpr float kMaxStepWeight = 8;
+
+// What a calibration of a model says of the codec of its caches: the part of a profile
+// (docs/reference/profile.md) that codes in memory use.
+//
+//   TQC_TRY_ASSIGN(const Calibration calibration, read_calibration("model.tqprofile"));
+//   options.calibration = std::make_shared<const Calibration>(calibration);
+//
+// A codec without centering, or of mode affine or trellis, has no factors, whatever stands here.
+struct Calibration {
+  Sha256 weights_fingerprint{};    // of the model; 0: unknown, then only shapes are compared
+  Sha256 tokenizer_fingerprint{};  // likewise
+  // [n_layers]; of each [n_kv_heads, head_dim] as QuantSpec::factors, or empty: no factors, as of
+  // layers without attention.
+  std::vector<std::vector<std::int8_t>> key_factors = {};
+
+  bool operator==(const Calibration&) const = default;
+};
+
+// Factors are 2^(f / 8), -kMostFactor <= f <= kMostFactor.
+inline constexpr std::int8_t kMostFactor = 127;
+
+// The calibration in a file of `tqcache profile`. Safe for untrusted input.
+// Errors: kNotFound, kIo; kCorrupt (damaged, or not a profile), kUnsupported (an unknown version,
+// or
+//         version 2, which is for archives), kInvalidArgument (a profile without factors of keys),
+//         kTooLarge.
+Result<Calibration> read_calibration(const std::string& path);
+
+// The digest by which users tell calibrations apart: of the factors of keys of these layers, in
+// their order. Zero if no layer has any.
+Sha256 factors_digest(const std::vector<LayerDesc>& layers);
 
 // The treatment of sliding windows. An already quantized window stays quantized in any case.
 enum class WindowForm {
@@ -94,6 +127,8 @@ struct ConvertOptions {
   StepWeights weights = {};
   WindowForm windows = WindowForm::kAsTheyAre;  // windows with keep > 0 are never quantized
   Fit fit = Fit::kFirstBlock;
+  std::shared_ptr<const Calibration> calibration = {};  // of the model; null: none
+  std::string calibration_path = {};                    // of its file, for configuration_text()
 };
 
 // What convert() does with each layer: [n_layers, 2], keys before values. Tensors that stay as they
@@ -101,7 +136,8 @@ struct ConvertOptions {
 // of outlier channels, and the effective centering of K or V.
 //
 // Errors: kInvalidArgument (bits, sinks, boundary layers or weights out of range; weights for
-//         another number of layers; K or V already quantized with different settings),
+//         another number of layers; K or V already quantized with different settings), kMismatch
+//         (a calibration of another model or of other shapes),
 //         kUnsupported (as codec::make_parts: an incompatible head_dim, number of outlier channels
 //         or group size). The message names the layer and K or V if the error belongs to one.
 Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options);
@@ -169,6 +205,8 @@ std::vector<std::string_view> quality_words();
 //                       keys as well (WindowForm)
 //   fit=WORD            first: codecs are fitted to the first token block; prompt: to 32 blocks of
 //                       the whole prompt (Fit)
+//   profile=FILE        the calibration in this file of `tqcache profile`: factors of keys. FILE
+//                       has no comma and no semicolon
 //   sink=N              number of first tokens that stay dense
 //   center=WORD         none, post-rope, pre-rope
 //   rotation=WORD, rounds=N, seed=N, scale=WORD, residual=WORD (of mode prod)

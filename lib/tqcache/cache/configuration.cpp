@@ -52,7 +52,7 @@ Item read_item(std::string_view text) {
 std::string all_names() {
   std::string all = "k, v, boundary";
   for (const SideItem& each : side_items()) all += ", " + std::string(each.name);
-  return all + ", k.weights, v.weights, windows";
+  return all + ", k.weights, v.weights, windows, fit, profile";
 }
 
 // "2" or "2:8".
@@ -107,6 +107,10 @@ Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
     TQC_TRY_ASSIGN(options.windows, parse_windows(item.value));
   } else if (item.name == "fit") {
     TQC_TRY_ASSIGN(options.fit, parse_fit(item.value));
+  } else if (item.name == "profile") {
+    options.calibration_path = item.value;
+    TQC_TRY_ASSIGN(Calibration calibration, read_calibration(options.calibration_path));
+    options.calibration = std::make_shared<const Calibration>(std::move(calibration));
   } else {
     return false;
   }
@@ -260,6 +264,7 @@ std::string text_from(std::string_view name, const ConvertOptions& base,
   if (options.fit != base.fit) {
     items.push_back("fit=" + std::string(word_of(kFitWords, options.fit)));
   }
+  if (options.calibration != nullptr) items.push_back("profile=" + options.calibration_path);
   for (const SideItem& item : side_items()) {
     add_side_item(item, {keys, values}, {options.keys, options.values}, items);
   }

@@ -147,14 +147,15 @@ bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::P
 bool same_bits(const QuantSpec& a, const QuantSpec& b) {
   return a.mode == b.mode && same_bits(a.parts, b.parts) && a.centering == b.centering &&
          same_bits(a.mean, b.mean) && a.outliers == b.outliers && a.n_sinks == b.n_sinks &&
-         a.transforms == b.transforms;
+         a.transforms == b.transforms && a.factors == b.factors;
 }
 
 bool same_form(const TensorDesc& a, const TensorDesc& b) {
   if (a.dtype != b.dtype || is_quantized(a) != is_quantized(b)) return false;
   if (!is_quantized(a)) return true;
   return a.quant->mode == b.quant->mode && same_bits(a.quant->parts, b.quant->parts) &&
-         a.quant->centering == b.quant->centering && a.quant->n_sinks == b.quant->n_sinks;
+         a.quant->centering == b.quant->centering && a.quant->n_sinks == b.quant->n_sinks &&
+         a.quant->factors == b.quant->factors;
 }
 
 bool same_form(const LayerDesc& a, const LayerDesc& b) {

@@ -11,6 +11,7 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/key_factors.h"
 #include "tqcache/cache/outliers.h"
 #include "tqcache/description.h"
 #include "tqcache/error.h"
@@ -121,6 +122,15 @@ Result<void> check_maps(const QuantSpec& quant, HeadShape shape) {
                  std::to_string(expected) + " belong");
 }
 
+Result<void> check_factors(const QuantSpec& quant, TensorKind name, HeadShape shape) {
+  if (quant.factors.empty()) return {};
+  if (name != TensorKind::kKeys || quant.centering == Centering::kNone ||
+      !may_have_factors(quant.mode)) {
+    return corrupt("factors of a codec that has none");
+  }
+  return check_factor_values(quant.factors, shape);
+}
+
 Result<void> check_side(const TensorDesc& tensor, TensorKind name, HeadShape shape,
                         const Rope& rope) {
   if (!tensor.quant) return {};
@@ -129,6 +139,7 @@ Result<void> check_side(const TensorDesc& tensor, TensorKind name, HeadShape sha
   TQC_TRY(check_centering(quant, name, shape, rope));
   TQC_TRY(check_outliers(quant, shape));
   TQC_TRY(check_maps(quant, shape));
+  TQC_TRY(check_factors(quant, name, shape));
   if (quant.n_sinks < 0 || quant.n_sinks > kTokenBlock) {
     return corrupt(std::to_string(quant.n_sinks) + " sink tokens");
   }

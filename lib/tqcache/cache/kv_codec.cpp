@@ -78,7 +78,7 @@ codec::Center center_from(codec::Center center, std::int64_t place) {
 }
 
 // Encodes and decodes the head vectors of one kv head in one token block, including everything
-// before the codes: centering, RoPE, transform.
+// before the codes: centering, RoPE, factors or a transform.
 //
 // Spec: docs/reference/codec.md §8 and §10.
 class HeadCoder {
@@ -98,6 +98,15 @@ class HeadCoder {
     const codec::HeadCodec& codec = state_.codec;
     const codec::Center center = center_from(mean_.center(kv_head_), first);
     const codec::ChannelOrder order = state_.outliers.order(kv_head_);
+    if (state_.factors.is_there()) {
+      codec::RowBuffer scaled(n_tokens, codec.head_dim());
+      codec.kernels().center_rows(x, n_tokens, codec.head_dim(), center, /*first_token=*/0,
+                                  scaled.data());
+      scale_rows(state_.factors.of_head(state_.shape, kv_head_), scaled.all());
+      const auto bytes = std::as_bytes(scaled.all());
+      return codec.encode({Dtype::kF32, bytes.data(), codec.head_dim() * sizeof(float)}, {}, order,
+                          n_tokens, n_skipped, codes, scales);
+    }
     if (!state_.transforms.is_there()) {
       return codec.encode(x, center, order, n_tokens, n_skipped, codes, scales);
     }
@@ -122,6 +131,9 @@ class HeadCoder {
     const codec::Center center = mean_.center(kv_head_);
     codec::RowBuffer decoded(n_tokens, dim);
     codec.decode(head, state_.outliers.order(kv_head_), n_tokens, decoded.all());
+    if (state_.factors.is_there()) {
+      scale_rows(state_.factors.inverse_of_head(state_.shape, kv_head_), decoded.all());
+    }
     if (!state_.transforms.is_there()) {
       return codec.kernels().restore_rows({decoded.data(), n_tokens, dim, /*turns=*/false}, center,
                                           to_size(first), out);
@@ -279,6 +291,13 @@ Result<KvCodec> KvCodec::make(const TensorDesc& tensor, HeadShape shape, codec::
   if (!quant.transforms.empty()) {
     TQC_TRY_ASSIGN(transforms, make_head_transforms(shape, quant.transforms));
   }
+  if (!quant.factors.empty()) {
+    if (order != codec::BlockOrder::kKeys || !may_have_factors(codec.mode()) ||
+        quant.centering == Centering::kNone) {
+      return corrupt("factors of a codec that has none");
+    }
+    TQC_TRY(check_factor_values(quant.factors, shape));
+  }
   Mean mean{quant.centering, {quant.mean.begin(), quant.mean.end()}, {}};
   if (quant.centering == Centering::kPreRope) {
     if (shared.rope_table == nullptr) {
@@ -287,7 +306,7 @@ Result<KvCodec> KvCodec::make(const TensorDesc& tensor, HeadShape shape, codec::
     mean.rope = shared.rope_table;
   }
   return KvCodec(State{shape, tensor.dtype, std::move(codec), std::move(mean), std::move(outliers),
-                       quant.n_sinks, std::move(transforms)});
+                       quant.n_sinks, std::move(transforms), make_key_factors(quant.factors)});
 }
 
 TensorDesc KvCodec::describe() const {
@@ -297,7 +316,8 @@ TensorDesc KvCodec::describe() const {
                                    {state_->mean.values.begin(), state_->mean.values.end()},
                                    state_->outliers.channels(),
                                    state_->n_sinks,
-                                   state_->transforms.entries}};
+                                   state_->transforms.entries,
+                                   state_->factors.eighths}};
 }
 
 HeadShape KvCodec::shape() const { return state_->shape; }
@@ -311,6 +331,7 @@ std::int64_t KvCodec::n_sinks() const { return state_->n_sinks; }
 std::uint64_t KvCodec::bytes() const {
   return state_->mean.values.size() * sizeof(float) +
          state_->outliers.orders.size() * sizeof(std::uint16_t) +
+         state_->factors.eighths.size() * (1 + 2 * sizeof(float)) +
          state_->transforms.entries.size() + 2 * state_->transforms.rows.size() * sizeof(float);
 }
 
@@ -332,7 +353,7 @@ void KvCodec::fit(std::span<const FullBlock> blocks, unsigned n_threads) {
   }
   if (!next.outliers.is_fixed()) {
     next.outliers = choose_outliers(blocks.front(), next.n_sinks, next.mean,
-                                    next.outliers.n_channels, n_threads);
+                                    next.outliers.n_channels, n_threads, next.factors.values);
   }
   *this = KvCodec(std::move(next));
 }

@@ -7,6 +7,7 @@
 #include "tqcache/bytes.h"
 #include "tqcache/cache/centering.h"
 #include "tqcache/cache/head_transforms.h"
+#include "tqcache/cache/key_factors.h"
 #include "tqcache/cache/outliers.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/description.h"
@@ -22,6 +23,7 @@ struct KvCodec::State {
   Outliers outliers = {};
   std::int64_t n_sinks = 0;
   HeadTransforms transforms = {};
+  KeyFactors factors = {};
   // For token block 0 and for all others. KvCodec's constructor sets both.
   PackedLayout first_layout = {};
   PackedLayout layout = {};

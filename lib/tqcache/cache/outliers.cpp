@@ -81,13 +81,18 @@ Result<Outliers> make_outliers(HeadShape shape, std::size_t n_channels,
 }
 
 Outliers choose_outliers(const FullBlock& block, std::int64_t n_sinks, const Mean& mean,
-                         std::size_t n_channels, unsigned n_threads) {
+                         std::size_t n_channels, unsigned n_threads,
+                         std::span<const float> factors) {
   const HeadShape shape = block.shape;
   assert(n_channels <= to_size(shape.head_dim) && mean.is_fixed());
   std::vector<std::vector<std::uint16_t>> loud(to_size(shape.n_kv_heads));
   parallel_for(loud.size(), n_threads, [&](std::size_t head) {
-    loud[head] =
-        loudest(energies(block, n_sinks, mean, static_cast<std::int64_t>(head)), n_channels);
+    auto energy = energies(block, n_sinks, mean, static_cast<std::int64_t>(head));
+    for (std::size_t i = 0; i < energy.size() && !factors.empty(); ++i) {
+      const double factor{factors[head * energy.size() + i]};
+      energy[i] *= factor * factor;
+    }
+    loud[head] = loudest(energy, n_channels);
   });
   std::vector<std::uint16_t> all;
   for (const auto& of_head : loud) all.insert(all.end(), of_head.begin(), of_head.end());

@@ -41,10 +41,12 @@ Result<Outliers> make_outliers(HeadShape shape, std::size_t n_channels,
 // Chooses them from the tokens of a full block of K or V, without the first `n_sinks` tokens.
 //
 // If a value is not finite the choice is meaningless: encoding then reports where.
-// Requires: mean.is_fixed(); the mean is subtracted.
+// Requires: mean.is_fixed(); the mean is subtracted, and what is left multiplied by the factors:
+//           [n_kv_heads, head_dim], or empty.
 // Bytes:    identical on every CPU and for any number of threads; equal variances go to the lower
 //           channel.
 Outliers choose_outliers(const FullBlock& block, std::int64_t n_sinks, const Mean& mean,
-                         std::size_t n_channels, unsigned n_threads);
+                         std::size_t n_channels, unsigned n_threads,
+                         std::span<const float> factors = {});
 
 }  // namespace tqcache::cache

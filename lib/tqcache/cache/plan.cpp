@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tqcache/cache/centering.h"
+#include "tqcache/cache/key_factors.h"
 #include "tqcache/error.h"
 #include "tqcache/quantize.h"
 
@@ -102,6 +103,9 @@ SidePlan settled(SidePlan plan, BlockOrder order, std::int64_t head_dim, const R
   if (plan.fit_transforms) plan.codec.rotation = codec::TransformKind::kNone;
   plan.center = order == BlockOrder::kKeys ? key_centering(plan.center, rope, head_dim)
                                            : value_centering(plan.center);
+  const bool has_factors = order == BlockOrder::kKeys && plan.center != Centering::kNone &&
+                           may_have_factors(plan.codec.mode);
+  if (!has_factors) plan.factors.clear();
   return plan;
 }
 
@@ -118,6 +122,7 @@ std::string form_of(const QuantSpec& quant) {
   }
   form += ", " + std::string(words(quant.centering));
   if (quant.n_sinks != 0) form += ", " + std::to_string(quant.n_sinks) + " sink tokens";
+  if (!quant.factors.empty()) form += ", with factors of keys";
   return form;
 }
 
@@ -127,7 +132,7 @@ Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
   if (!tensor.quant) return {};
   const QuantSpec& quant = *tensor.quant;
   if (!plan.dense && quant.parts == parts && quant.centering == plan.center &&
-      quant.n_sinks == plan.n_sinks) {
+      quant.n_sinks == plan.n_sinks && quant.factors == plan.factors) {
     return {};
   }
   return invalid("is packed already, in " + form_of(quant) +
@@ -186,6 +191,39 @@ SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
   return plan;
 }
 
+// Whether the calibration is of the model of the cache. A fingerprint that either does not know is
+// not compared.
+Result<void> check_calibration(const Calibration& calibration, const CacheDesc& cache) {
+  const auto mismatch = [](const std::string& what) {
+    return Error{ErrorCode::kMismatch, "the profile belongs to another model: " + what};
+  };
+  const auto differ = [](const Sha256& a, const Sha256& b) {
+    return a != Sha256{} && b != Sha256{} && a != b;
+  };
+  const Identity& identity = cache.identity;
+  if (differ(calibration.weights_fingerprint, identity.weights_fingerprint)) {
+    return mismatch("the weights fingerprint is " + to_hex(calibration.weights_fingerprint) +
+                    ", that of the cache is " + to_hex(identity.weights_fingerprint));
+  }
+  if (differ(calibration.tokenizer_fingerprint, identity.tokenizer_fingerprint)) {
+    return mismatch("the tokenizer fingerprint is " + to_hex(calibration.tokenizer_fingerprint) +
+                    ", that of the cache is " + to_hex(identity.tokenizer_fingerprint));
+  }
+  if (calibration.key_factors.size() != cache.layers.size()) {
+    return mismatch("it has " + std::to_string(calibration.key_factors.size()) +
+                    " layers, the cache has " + std::to_string(cache.layers.size()));
+  }
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    const auto& factors = calibration.key_factors[i];
+    if (factors.empty()) continue;
+    const AttentionDesc* const layer = attention_of(cache.layers[i]);
+    if (layer == nullptr || !check_factor_values(factors, layer->shape)) {
+      return mismatch("layer " + std::to_string(i) + " of the cache has other heads");
+    }
+  }
+  return {};
+}
+
 // Plans K and V of layer `index`. Its number among the quantized layers decides whether it is a
 // boundary layer.
 class LayerPlanner {
@@ -210,6 +248,9 @@ class LayerPlanner {
     const std::array<const TensorDesc*, 2> tensors = {&layer->attention->k, &layer->attention->v};
     for (std::size_t s = 0; s < 2; ++s) {
       SidePlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
+      if (s == 0 && options_.calibration != nullptr) {
+        plan.factors = options_.calibration->key_factors[index];
+      }
       if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
       // There are no vectors to fit transforms to, and the request cannot be stored.
       if (cache_.n_tokens() < kTokenBlock) plan.fit_transforms = false;
@@ -240,6 +281,7 @@ Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertO
   if (options.keep_all) return plans;
   TQC_TRY(check_options(options));
   TQC_TRY(check_weights(options.weights, cache.layers.size()));
+  if (options.calibration != nullptr) TQC_TRY(check_calibration(*options.calibration, cache));
   LayerPlanner planner(cache, options);
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     TQC_TRY(planner.plan(i, std::span(plans).subspan(2 * i, 2)));
@@ -254,6 +296,7 @@ Result<KvCodec> make_codec(const SidePlan& wanted, BlockOrder order, HeadShape s
   quant.mode = plan.codec.mode;
   quant.centering = plan.center;
   quant.n_sinks = plan.n_sinks;
+  quant.factors = plan.factors;
   TQC_TRY_ASSIGN(quant.parts, tables.parts(plan.codec));
   return KvCodec::make({dtype, std::move(quant)}, shape, order, tables, plan.fit_transforms);
 }

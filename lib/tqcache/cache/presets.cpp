@@ -17,13 +17,13 @@ struct Preset {
   SidePlan values;
 };
 
-constexpr SidePlan plan(const CodecSpec& spec) {
+SidePlan plan(const CodecSpec& spec) {
   SidePlan side;
   side.codec = spec;
   return side;
 }
 
-constexpr SidePlan mse(int bits) {
+SidePlan mse(int bits) {
   CodecSpec spec;
   spec.bits = bits;
   spec.scale = usual_scale(bits);
@@ -31,7 +31,7 @@ constexpr SidePlan mse(int bits) {
 }
 
 // A quarter of the channels gets one more bit.
-constexpr SidePlan mixed(int bits) {
+SidePlan mixed(int bits) {
   CodecSpec spec;
   spec.mode = Mode::kMixed;
   spec.bits = bits;
@@ -40,7 +40,7 @@ constexpr SidePlan mixed(int bits) {
   return plan(spec);
 }
 
-constexpr SidePlan prod(int bits) {
+SidePlan prod(int bits) {
   CodecSpec spec;
   spec.mode = Mode::kProd;
   spec.bits = bits;
@@ -49,7 +49,7 @@ constexpr SidePlan prod(int bits) {
 }
 
 // As in other programs, so no mean is removed.
-constexpr SidePlan affine(int bits) {
+SidePlan affine(int bits) {
   CodecSpec spec;
   spec.mode = Mode::kAffine;
   spec.bits = bits;
@@ -58,13 +58,13 @@ constexpr SidePlan affine(int bits) {
   return side;
 }
 
-constexpr SidePlan dense() {
+SidePlan dense() {
   SidePlan side;
   side.dense = true;
   return side;
 }
 
-constexpr auto kPresets = std::to_array<Preset>({
+const auto kPresets = std::to_array<Preset>({
     {"turbo4", "4 bits; the default is turbo4 with the first 4 tokens dense", mse(4), mse(4)},
     {"turbo3.5", "4 bits for a quarter of the channels, 3 for the rest", mixed(3), mixed(3)},
     {"turbo3", "3 bits", mse(3), mse(3)},
@@ -86,12 +86,12 @@ struct Quality {
   SidePlan values;
 };
 
-constexpr SidePlan with_sinks(SidePlan side) {
+SidePlan with_sinks(SidePlan side) {
   side.n_sinks = kDefaultSinks;
   return side;
 }
 
-constexpr auto kQualities = std::to_array<Quality>({
+const auto kQualities = std::to_array<Quality>({
     {"high", with_sinks(mse(6)), with_sinks(mse(5))},
     {"balanced", with_sinks(mse(4)), with_sinks(mse(4))},
     {"small", with_sinks(mse(3)), with_sinks(mse(3))},

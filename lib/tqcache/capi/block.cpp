@@ -169,6 +169,11 @@ Result<void> score_head(const OpenBlock& block, const cache::KvCodec* codec,
       codec::multiply_rows(queries, state->transforms.columns_of(shape, job.kv_head), dim, mapped);
       queries = mapped;
     }
+    if (state->factors.is_there()) {
+      mapped.assign(queries.begin(), queries.end());
+      cache::scale_rows(state->factors.inverse_of_head(shape, job.kv_head), mapped);
+      queries = mapped;
+    }
     packed.set(state->codec, state->outliers.order(job.kv_head), queries);
     if (state->mean.kind != cache::Centering::kNone) {
       const bool turns = state->mean.kind == cache::Centering::kPreRope;
@@ -293,7 +298,7 @@ int tqcache_encode_bound(const tqcache_tensor* shape, int which, const char* con
     std::size_t total = 16384 + 128 * to_size(2 * cache::block_count(view.n_tokens));
     for (std::int64_t i = 0; i < full; ++i) total += codec.packed_bytes(i) + 64;
     total += to_size(view.n_tokens % kTokenBlock) * values * dtype_size(view.dtype) + 64;
-    total += values * (sizeof(float) + sizeof(std::uint16_t));  // mean, outlier channels
+    total += values * (sizeof(float) + sizeof(std::uint16_t) + 1);  // mean, outliers, factors
     if (settled.fit_transforms) total += values * to_size(view.head_dim);
     for (const codec::PartSpec& part : codec.parts()) {
       total += 256 + part.centroids.size() * sizeof(float);

@@ -268,6 +268,10 @@ int tqcache_profile_load(const char* path, tqcache_profile** profile, tqcache_er
   return guarded(error, [&]() -> Result<void> {
     TQC_TRY_ASSIGN(const Bytes bytes, in_file(path, read_file(path, eval::kMaxProfileBytes)));
     TQC_TRY_ASSIGN(eval::Profile parsed, in_file(path, eval::parse_profile(bytes)));
+    if (!parsed.is_measured()) {
+      return in_file(path, Result<void>(invalid("a profile of factors of keys alone: it belongs "
+                                                "into a configuration, profile=FILE")));
+    }
     *profile = new tqcache_profile{std::move(parsed)};
     return {};
   });

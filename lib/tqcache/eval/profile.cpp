@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tqcache/base/json.h"
+#include "tqcache/cache/profile_text.h"
 #include "tqcache/error.h"
 #include "tqcache/eval.h"
 
@@ -108,17 +109,8 @@ cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
 
 namespace {
 
-constexpr std::string_view kFirstWord = "tqcache-profile ";
-constexpr std::string_view kVersion = "1";
-constexpr std::size_t kHashDigits = 64;
 constexpr std::size_t kMaxNameBytes = 256;
 constexpr double kMostDivergence = 1000;  // nats: above that of any vocabulary
-
-std::string_view text_of(ByteView bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-ByteView bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 // --- writing
 
@@ -141,6 +133,10 @@ Json body_of(const Profile& profile) {
   body["windows"] = profile.n_windows;
   body["sink_tokens"] = profile.n_sinks;
   body["layers"] = profile.n_layers();
+  if (!profile.key_factors.empty()) {
+    body["key_factors"] = cache::factors_json(profile.key_factors);
+  }
+  if (!profile.is_measured()) return body;
   body["step"] = profile.step;
   body["key_sensitivity"] = profile.key_sensitivity;
   body["value_sensitivity"] = profile.value_sensitivity;
@@ -153,49 +149,10 @@ Json body_of(const Profile& profile) {
 
 // --- reading
 
-// The text after the first line, which holds the text's SHA-256.
-Result<std::string_view> checked_body(std::string_view text) {
-  if (!text.starts_with(kFirstWord))
-    return corrupt("not a profile: the file does not begin with \"tqcache-profile\"");
-  text.remove_prefix(kFirstWord.size());
-  const std::size_t space = text.find(' ');
-  if (space == std::string_view::npos || space > 8) return corrupt("no version in line 1");
-  if (text.substr(0, space) != kVersion) {
-    return unsupported("unknown profile version; this program reads version 1");
-  }
-  text.remove_prefix(space + 1);
-  if (text.size() <= kHashDigits || text[kHashDigits] != '\n')
-    return corrupt("truncated in line 1");
-  const std::string_view body = text.substr(kHashDigits + 1);
-  if (to_hex(sha256(bytes_of(body))) != text.substr(0, kHashDigits)) {
-    return corrupt("its SHA-256 does not match line 1");
-  }
-  return body;
-}
-
 Result<std::string> get_name(const Json& body, const char* key) {
   TQC_TRY_ASSIGN(std::string text, get_string(body, key));
   if (text.size() > kMaxNameBytes) return corrupt(std::string(key) + ": too long");
   return text;
-}
-
-std::optional<std::uint8_t> digit_of(char c) {
-  if (c >= '0' && c <= '9') return static_cast<std::uint8_t>(c - '0');
-  if (c >= 'a' && c <= 'f') return static_cast<std::uint8_t>(c - 'a' + 10);
-  return std::nullopt;
-}
-
-Result<Sha256> get_fingerprint(const Json& body, const char* key) {
-  TQC_TRY_ASSIGN(const std::string text, get_string(body, key));
-  Sha256 fingerprint{};
-  bool is_good = text.size() == kHashDigits;
-  for (std::size_t i = 0; is_good && i < kHashDigits; i += 2) {
-    const auto high = digit_of(text[i]), low = digit_of(text[i + 1]);
-    is_good = high && low;
-    if (is_good) fingerprint[i / 2] = static_cast<std::byte>(*high << 4 | *low);
-  }
-  if (!is_good) return corrupt(std::string(key) + ": not 64 hexadecimal digits");
-  return fingerprint;
 }
 
 Result<std::int64_t> get_count(const Json& body, const char* key, std::int64_t low,
@@ -258,11 +215,15 @@ Result<std::vector<CurvePoint>> get_curve(const Json& body) {
   return curve;
 }
 
-Result<void> read_measured(const Json& body, Profile& profile) {
-  TQC_TRY_ASSIGN(const std::int64_t n, get_count(body, "layers", 1, cache::kMaxLayers));
+Result<void> read_sample(const Json& body, Profile& profile) {
   TQC_TRY_ASSIGN(profile.window, get_count(body, "window", 1, cache::kMaxTokens));
   TQC_TRY_ASSIGN(profile.n_windows, get_count(body, "windows", 1, cache::kMaxTokens));
   TQC_TRY_ASSIGN(profile.n_sinks, get_count(body, "sink_tokens", 0, cache::kTokenBlock));
+  return {};
+}
+
+Result<void> read_measured(const Json& body, Profile& profile) {
+  TQC_TRY_ASSIGN(const std::int64_t n, get_count(body, "layers", 1, cache::kMaxLayers));
   TQC_TRY_ASSIGN(profile.step, get_number_or(body, "step", 0));
   if (profile.step < codec::kMinStep || profile.step > codec::kMaxStep) {
     return corrupt("step: missing or out of range");
@@ -280,28 +241,21 @@ Result<void> read_measured(const Json& body, Profile& profile) {
 }  // namespace
 
 Bytes profile_bytes(const Profile& profile) {
-  // Names come from model files and may not be UTF-8.
-  const std::string body =
-      body_of(profile).dump(1, ' ', true, Json::error_handler_t::replace) + "\n";
-  const std::string text = std::string(kFirstWord) + std::string(kVersion) + " " +
-                           to_hex(sha256(bytes_of(body))) + "\n" + body;
-  const ByteView bytes = bytes_of(text);
-  return {bytes.begin(), bytes.end()};
+  return cache::profile_text(profile.is_measured() ? 1 : 3, body_of(profile));
 }
 
 Result<Profile> parse_profile(ByteView file) {
-  if (file.size() > kMaxProfileBytes) {
-    return Error{ErrorCode::kTooLarge,
-                 std::to_string(file.size()) + " bytes: larger than any profile"};
-  }
-  TQC_TRY_ASSIGN(const std::string_view text, checked_body(text_of(file)));
-  TQC_TRY_ASSIGN(const Json body, parse_json_object(bytes_of(text)));
+  TQC_TRY_ASSIGN(const cache::ProfileText text, cache::parse_profile_text(file));
+  const Json& body = text.body;
   Profile profile;
   TQC_TRY_ASSIGN(profile.architecture, get_name(body, "architecture"));
   TQC_TRY_ASSIGN(profile.model_name, get_name(body, "model_name"));
-  TQC_TRY_ASSIGN(profile.weights_fingerprint, get_fingerprint(body, "weights_fingerprint"));
-  TQC_TRY_ASSIGN(profile.tokenizer_fingerprint, get_fingerprint(body, "tokenizer_fingerprint"));
-  TQC_TRY(read_measured(body, profile));
+  TQC_TRY_ASSIGN(cache::Calibration calibration, cache::calibration_of(text));
+  profile.weights_fingerprint = calibration.weights_fingerprint;
+  profile.tokenizer_fingerprint = calibration.tokenizer_fingerprint;
+  profile.key_factors = std::move(calibration.key_factors);
+  TQC_TRY(read_sample(body, profile));
+  if (text.version == 1) TQC_TRY(read_measured(body, profile));
   return profile;
 }
 

@@ -91,11 +91,13 @@ void add_tensor(Serialization& out, const cache::TensorDesc& tensor, MatrixDiges
   out.text(kLayoutName);
   out.number(std::uint64_t{quant.parts.size()});
   for (const codec::PartSpec& part : quant.parts) add_part(out, part, digests);
-  out.text(name_of(kCenteringNames, quant.centering));
+  out.text(centering_name(quant));
   out.bytes(object_bytes(quant.mean));
   out.bytes(object_bytes(quant.outliers));
   out.number(quant.n_sinks);
   if (quant.mode == codec::Mode::kTrellis) out.bytes(object_bytes(quant.transforms));
+  // The name of the centering says whether factors follow.
+  if (!quant.factors.empty()) out.bytes(object_bytes(quant.factors));
 }
 
 // The length of the ids in bytes is always below kHidden, so this number says whether ids or hashes

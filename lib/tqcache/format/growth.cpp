@@ -41,6 +41,7 @@ Result<void> check_tensor(const TensorDesc& file, const TensorDesc& grown) {
   if (now.n_sinks != old.n_sinks) return mismatch("another number of sink tokens");
   if (!old.mean.empty() && !cache::same_bits(now.mean, old.mean)) return mismatch("another mean");
   if (now.transforms != old.transforms) return mismatch("other maps");
+  if (now.factors != old.factors) return mismatch("other factors of keys");
   if (!old.outliers.empty() && now.outliers != old.outliers)
     return mismatch("other outlier channels");
   return {};

@@ -235,7 +235,21 @@ Result<cache::QuantSpec> read_quant(const fb::Side& in, codec::Mode mode, std::u
   quant.mode = mode;
   TQC_TRY_ASSIGN(quant.parts, read_codec(*in.codec(), budget));
   if (in.centring() == nullptr) return corrupt("a codec without centering");
-  TQC_TRY_ASSIGN(quant.centering, read_kind(kCenteringNames, "centering", *in.centring()));
+  TQC_TRY_ASSIGN(const std::string centering, read_text(*in.centring()));
+  const bool has_factors = is_centering_with_factors(centering);
+  TQC_TRY_ASSIGN(quant.centering, centering_of(centering));
+  if (has_factors != (in.factors() != nullptr)) {
+    return corrupt(has_factors ? "centering with factors, without them"
+                               : "factors of no centering");
+  }
+  if (has_factors) {
+    if (in.factors()->size() == 0) return corrupt("factors of no values");
+    if (in.factors()->size() > n_channels) return corrupt("more factors than channels");
+    TQC_TRY(check_count(n_channels, budget.ordered_channels,
+                        "channels with factors or outliers, beyond those of all sides"));
+    budget.ordered_channels -= n_channels;
+    quant.factors = to_vector(*in.factors());
+  }
   if (in.mean() != nullptr) {
     TQC_TRY_ASSIGN(quant.mean, read_mean(*in.mean(), budget));
   }
@@ -258,7 +272,8 @@ Result<cache::TensorDesc> read_tensor(const fb::Side& in, std::uint64_t n_channe
   TQC_TRY_ASSIGN(tensor.dtype, to_dtype(in.dtype()));
   if (type == kDenseType) {
     if (in.codec() != nullptr) return corrupt("a dense side with a codec");
-    if (in.centring() || in.mean() || in.outliers() || in.n_sinks() != 0 || in.maps()) {
+    if (in.centring() || in.mean() || in.outliers() || in.n_sinks() != 0 || in.maps() ||
+        in.factors()) {
       return corrupt("what belongs to a codec without one");
     }
     return tensor;

@@ -101,11 +101,12 @@ class SideWriter {
     const cache::QuantSpec& quant = *tensor.quant;
     const auto codec =
         codecs_.get(quant.parts, [&](const auto& parts) { return make_codec(parts); });
-    const auto centering = text(name_of(kCenteringNames, quant.centering));
+    const auto centering = text(centering_name(quant));
     const auto mean = quant.mean.empty() ? 0 : out_.CreateVector(quant.mean);
     const auto outliers = quant.outliers.empty() ? 0 : out_.CreateVector(quant.outliers);
     return fb::CreateSide(out_, type, make_dtype(tensor.dtype), codec, centering, mean, outliers,
-                          static_cast<std::uint16_t>(quant.n_sinks), make_maps(quant.transforms));
+                          static_cast<std::uint16_t>(quant.n_sinks), make_maps(quant.transforms),
+                          quant.factors.empty() ? 0 : out_.CreateVector(quant.factors));
   }
 
   Offset<flatbuffers::String> text(std::string_view value) {

@@ -24,6 +24,20 @@ std::string_view type_name(const cache::LayerDesc& layer) {
       layer);
 }
 
+std::string_view centering_name(const cache::QuantSpec& quant) {
+  return quant.factors.empty() ? name_of(kCenteringNames, quant.centering)
+                               : name_of(kFactorCenteringNames, quant.centering);
+}
+
+bool is_centering_with_factors(std::string_view name) {
+  return kind_of(kFactorCenteringNames, "centering", name).ok();
+}
+
+Result<cache::Centering> centering_of(std::string_view name) {
+  if (const auto found = kind_of(kFactorCenteringNames, "centering", name)) return *found;
+  return kind_of(kCenteringNames, "centering", name);
+}
+
 Error unknown_name(std::string_view what, std::string_view name) {
   constexpr std::size_t kShown = 64;
   std::string text = std::string(what) + " \"";

@@ -69,6 +69,20 @@ inline constexpr std::array<KindName<cache::Centering>, 3> kCenteringNames = {{
     {cache::Centering::kPreRope, "pre_rope.v1"},
 }};
 
+// The same with factors of keys, which older readers would not apply.
+inline constexpr std::array<KindName<cache::Centering>, 2> kFactorCenteringNames = {{
+    {cache::Centering::kPostRope, "post_rope.v2"},
+    {cache::Centering::kPreRope, "pre_rope.v2"},
+}};
+
+// The name of the centering of a codec, with or without factors.
+std::string_view centering_name(const cache::QuantSpec& quant);
+
+bool is_centering_with_factors(std::string_view name);
+
+// Errors: kUnsupported, as unknown_name().
+Result<cache::Centering> centering_of(std::string_view name);
+
 // Requires: the kind is in the table.
 template <class Kind, std::size_t n>
 constexpr std::string_view name_of(const std::array<KindName<Kind>, n>& table, Kind kind) {

@@ -152,9 +152,11 @@ struct Decoder::State {
 
   Result<void> check(const cache::Cache& cache, std::span<const std::int32_t> ids) const;
   Result<void> append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
-                            const KvFilter& filter, const KeepGoing& keep_going);
+                            const KvFilter& filter, const QuerySink& queries,
+                            const KeepGoing& keep_going);
   Result<void> append_all(cache::Cache& cache, std::span<const std::int32_t> ids,
-                          const LogitsSink& sink, const KvFilter& filter, const Progress& progress);
+                          const LogitsSink& sink, const KvFilter& filter, const QuerySink& queries,
+                          const Progress& progress);
   Result<void> run_again(const cache::Cache& cache, std::int64_t first, std::int64_t n,
                          const QuerySink& sink);
   Result<void> run_layer(std::size_t index, cache::Layer& layer, const KvFilter& filter);
@@ -183,7 +185,8 @@ Result<void> Decoder::State::check(const cache::Cache& cache,
 
 // Appends tokens of one token block, to all layers or to none.
 Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
-                                          const KvFilter& filter, const KeepGoing& keep_going) {
+                                          const KvFilter& filter, const QuerySink& queries,
+                                          const KeepGoing& keep_going) {
   if (ids.size() > 1) TQC_TRY(prepare_chunks());
   after.resize(cache.layers.size());
   AppendGuard guard(cache, config, after);
@@ -192,6 +195,8 @@ Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const s
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     if (!keep_going()) return Error{ErrorCode::kInterrupted, "prefill: stopped"};
     TQC_TRY(run_layer(i, cache.layers[i], filter));
+    const bool is_full = std::holds_alternative<cache::AttentionLayer>(cache.layers[i]);
+    if (queries && is_full) TQC_TRY(queries(static_cast<std::int64_t>(i), transformer.queries()));
   }
   TQC_TRY(transformer.finish());
   guard.commit(ids);
@@ -219,13 +224,13 @@ Result<void> Decoder::State::give_logits(std::int64_t first, std::int64_t n,
 
 Result<void> Decoder::State::append_all(cache::Cache& cache, std::span<const std::int32_t> ids,
                                         const LogitsSink& sink, const KvFilter& filter,
-                                        const Progress& progress) {
+                                        const QuerySink& queries, const Progress& progress) {
   TQC_TRY(check(cache, ids));
   TQC_TRY(adopt_states(cache, config));
   const auto total = static_cast<std::int64_t>(ids.size());
   for (std::int64_t done = 0, n = 0; done < total; done += n) {
     n = chunk_size(cache.n_tokens(), total - done);
-    TQC_TRY(append_chunk(cache, ids.subspan(to_size(done), to_size(n)), filter,
+    TQC_TRY(append_chunk(cache, ids.subspan(to_size(done), to_size(n)), filter, queries,
                          [&] { return !progress || progress(to_u64(done), to_u64(total)); }));
     if (sink) TQC_TRY(give_logits(done, n, sink));
   }
@@ -237,15 +242,15 @@ Result<std::span<const float>> Decoder::prefill(cache::Cache& cache,
                                                 std::span<const std::int32_t> ids,
                                                 const Progress& progress) {
   assert(!ids.empty());
-  TQC_TRY(state_->append_all(cache, ids, {}, {}, progress));
+  TQC_TRY(state_->append_all(cache, ids, {}, {}, {}, progress));
   return state_->transformer.logits(0, 1);
 }
 
 Result<void> Decoder::prefill_all_logits(cache::Cache& cache, std::span<const std::int32_t> ids,
                                          const LogitsSink& sink, const Progress& progress,
-                                         const KvFilter& filter) {
+                                         const KvFilter& filter, const QuerySink& queries) {
   assert(!ids.empty());
-  return state_->append_all(cache, ids, sink, filter, progress);
+  return state_->append_all(cache, ids, sink, filter, queries, progress);
 }
 
 Result<std::span<const float>> Decoder::decode_step(cache::Cache& cache, std::int32_t id) {

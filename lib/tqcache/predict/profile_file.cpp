@@ -298,7 +298,9 @@ Sha256 profile_digest(ByteView file) {
 
 bool looks_like_profile(ByteView file) {
   const std::string_view text = text_of(file);
-  return text.starts_with(kFirstWord) && !text.substr(kFirstWord.size()).starts_with("1 ");
+  if (!text.starts_with(kFirstWord)) return false;
+  const std::string_view version = text.substr(kFirstWord.size());
+  return !version.starts_with("1 ") && !version.starts_with("3 ");  // those are text
 }
 
 Result<std::shared_ptr<const Predictor>> read_profile(const std::filesystem::path& path) {

@@ -168,6 +168,11 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_
                          to_size(shape_.head_dim), queries.mapped);
     scaled = queries.mapped;
   }
+  if (codec.factors.is_there()) {
+    queries.mapped.assign(queries.scaled.begin(), queries.scaled.end());
+    cache::scale_rows(codec.factors.inverse_of_head(shape_, kv_head), queries.mapped);
+    scaled = queries.mapped;
+  }
   queries.packed.set(codec.codec, codec.outliers.order(kv_head), scaled);
   if (codec.mean.kind == cache::Centering::kNone) return;
   const bool turns = codec.mean.kind == cache::Centering::kPreRope;

@@ -30,6 +30,7 @@ void drop_data(cache::TensorDesc& tensor) {
   tensor.quant->mean.clear();
   tensor.quant->outliers.clear();
   tensor.quant->transforms.clear();
+  tensor.quant->factors.clear();
 }
 
 Error layer_mismatch(std::size_t layer, std::string message) {

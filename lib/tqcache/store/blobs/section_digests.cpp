@@ -28,6 +28,7 @@ void drop_values(cache::TensorDesc& tensor) {
   tensor.quant->mean.clear();
   tensor.quant->outliers.clear();
   tensor.quant->transforms.clear();
+  tensor.quant->factors.clear();
 }
 
 bool may_be_symbols(const cache::LayerDesc& layer) {
