@@ -275,6 +275,21 @@ TEST_F(SlotTableTest, OfWhatCannotBeCutTheStoreIsSurerThanRamBehindADroppedAnswe
   }
 }
 
+// A server that has worked before the proxy began may have more than the store, which an empty slot
+// would hide; but what the store has is sure.
+TEST_F(SlotTableTest, WhatIsNotKnownIsLookedForWhereTheStoreHasLittle) {
+  for (const bool can_cut : {true, false}) {
+    for (const std::int64_t n_stored : {0, 300, 700}) {
+      server_.clear();
+      begin(2);
+      table_.set_rules({.can_cut = can_cut, .is_older = true});
+      const bool is_enough = can_cut ? n_stored == 700 : n_stored > 0;
+      EXPECT_EQ(turn(words("a", 1000), n_stored).from, is_enough ? From::kStore : From::kRam)
+          << can_cut << " " << n_stored;
+    }
+  }
+}
+
 TEST_F(SlotTableTest, WithoutAClearedSlotTheStoreIsUsed) {
   begin(1);
   const std::string a = words("a", 1000);
