@@ -231,6 +231,66 @@ def test_the_writer_keeps_its_arrays(layers):
     np.testing.assert_array_equal(cache.layers[0].keys(), layers["k"])
 
 
+def test_strides_of_zero_read_and_write_nothing_beside_an_array(tmp_path, layers):
+    one = np.broadcast_to(np.float32(1), (2, N, 64))
+    with tqcache.Writer(None, n_tokens=N) as writer:
+        with pytest.raises(ValueError, match="strides of 0"):
+            writer.attention(one, one)
+        # A number for each head is read as such.
+        heads = np.broadcast_to(np.arange(2, dtype=np.float32)[:, None, None], (2, N, 64))
+        writer.attention(heads, heads)
+        np.testing.assert_array_equal(writer.cache().layers[0].keys(), heads)
+    write(tmp_path / "a.tqkv", layers)
+    with tqcache.open(tmp_path / "a.tqkv") as cache:
+        memory = np.zeros(N * 64 + 64, np.float16)
+        overlapping = [np.lib.stride_tricks.as_strided(memory, (2, N, 64), strides)
+                       for strides in ((0, 0, 0), (0, 128, 2), (128, 128, 2), (2, 128, 2))]
+        for out in overlapping:
+            with pytest.raises(ValueError, match="overlaps itself"):
+                cache.layers[0].keys(out=out)
+        assert not memory.any()
+        # Axes in another order, and backwards, have memory of their own.
+        out = np.zeros((64, N, 2), np.float16).transpose(2, 1, 0)[:, ::-1]
+        np.testing.assert_array_equal(cache.layers[0].keys(out=out), layers["k"])
+
+
+def test_threads_take_turns_with_a_writer(layers):
+    for _ in range(5):
+        writer = tqcache.Writer(None, n_tokens=N)
+
+        def add():
+            for _ in range(50):
+                writer.attention(layers["k"], layers["v"])
+                writer.cache()
+
+        threads = [threading.Thread(target=add) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        cache = writer.cache()
+        assert len(cache.layers) == 200
+        np.testing.assert_array_equal(cache.layers[199].keys(), layers["k"])
+
+
+def test_arguments_that_would_be_cut(tmp_path, layers):
+    for ids in ([1.5, 2], np.array([1.0, 2.0]), ["1"]):
+        with pytest.raises(TypeError):
+            tqcache.Writer(None, tokens=ids)
+    with pytest.raises(ValueError, match="32 bits"):
+        tqcache.Writer(None, tokens=[1, 2**31])
+    write(tmp_path / "a.tqkv", layers)
+    with pytest.raises(ValueError, match="null character"):
+        tqcache.open(f"{tmp_path}/a.tqkv\0.other")
+    with tqcache.Writer(None, n_tokens=N) as writer:
+        with pytest.raises(ValueError, match="null character"):
+            writer.state({"a\0b": layers["conv"]})
+    with tqcache.Store(f"dir:{tmp_path}/store") as store:
+        with tqcache.open(tmp_path / "a.tqkv") as cache:
+            with pytest.raises(ValueError, match="null character"):
+                store.put(cache, "a\0b")
+
+
 def test_encryption(tmp_path, layers):
     key = tmp_path / "key"
     key.write_text("c" * 64 + "\n")

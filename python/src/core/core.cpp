@@ -10,11 +10,11 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -34,7 +34,13 @@ using Input = nb::ndarray<nb::ro, nb::device::cpu>;
 using Output = nb::ndarray<nb::device::cpu>;
 using Bytes = std::unique_ptr<tqcache_bytes, decltype(&tqcache_bytes_free)>;
 
-const char* c_text(const Text& text) { return text ? text->c_str() : nullptr; }
+// A text for the C interface, which would take it to its first NUL: another name, or another file.
+const char* c_text(const std::string& text) {
+  if (text.find('\0') != std::string::npos) throw nb::value_error("embedded null character");
+  return text.c_str();
+}
+
+const char* c_text(const Text& text) { return text ? c_text(*text) : nullptr; }
 
 // --- errors
 
@@ -151,7 +157,33 @@ tqcache_tensor to_tensor(const Array& array, bool bf16) {
   tensor.head_stride = array.stride(skipped);
   tensor.token_stride = array.stride(skipped + 1);
   tensor.component_stride = array.stride(skipped + 2);
+  // To the C interface three strides of 0 are those of a contiguous array, and here they are one
+  // number that was broadcast.
+  const bool is_one_number =
+      tensor.head_stride == 0 && tensor.token_stride == 0 && tensor.component_stride == 0;
+  if (is_one_number && array.size() > 1) {
+    throw nb::value_error(
+        "an array with strides of 0 on all axes, as broadcast_to() or expand() make them: pass a "
+        "contiguous copy");
+  }
   return tensor;
+}
+
+// Likewise for an array that is written. Every element needs memory of its own.
+template <class Array>
+tqcache_tensor to_output(const Array& array, bool bf16) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> axes;  // stride and size
+  for (std::size_t i = 0; i < array.ndim(); ++i) {
+    const std::int64_t stride = array.stride(i);
+    if (array.shape(i) > 1) axes.emplace_back(stride < 0 ? 0 - stride : stride, array.shape(i));
+  }
+  std::sort(axes.begin(), axes.end());
+  std::uint64_t extent = 1;  // of the axes so far, in elements
+  for (const auto& [stride, size] : axes) {
+    if (stride < extent) throw nb::value_error("`out` overlaps itself: pass an array of its own");
+    extent += stride * (size - 1);
+  }
+  return to_tensor(array, bf16);
 }
 
 // Bytes in contiguous arrays of any type.
@@ -210,9 +242,9 @@ class IdentityArgument {
   explicit IdentityArgument(IdentityTuple fields) : fields_(std::move(fields)) {
     auto& [architecture, model_name, source, weights, tokenizer, adapter, model, version, style,
            dims, base, factors] = fields_;
-    c_.architecture = architecture.c_str();
-    c_.model_name = model_name.c_str();
-    c_.source_format = source.c_str();
+    c_.architecture = c_text(architecture);
+    c_.model_name = c_text(model_name);
+    c_.source_format = c_text(source);
     c_.weights_fingerprint = digest(weights);
     c_.tokenizer_fingerprint = digest(tokenizer);
     c_.adapter_fingerprint = digest(adapter);
@@ -272,7 +304,7 @@ IdentityTuple from_identity(const tqcache_identity& from) {
 
 IdentityTuple identify_model(const std::string& path) {
   tqcache_model* model = nullptr;
-  run([&](auto error) { return tqcache_model_identify(path.c_str(), &model, error); });
+  run([&](auto error) { return tqcache_model_identify(c_text(path), &model, error); });
   const std::unique_ptr<tqcache_model, decltype(&tqcache_model_free)> owner(model,
                                                                             &tqcache_model_free);
   tqcache_identity identity = TQCACHE_INIT(tqcache_identity);
@@ -349,7 +381,7 @@ class Cache {
   void read(std::int64_t layer, int which, std::int64_t begin, const Output& out, bool bf16,
             unsigned threads) const {
     const auto cache = get();
-    const tqcache_tensor to = to_tensor(out, bf16);
+    const tqcache_tensor to = to_output(out, bf16);
     run([&](auto error) {
       return tqcache_read(cache.get(), layer, which, begin, &to, threads, error);
     });
@@ -398,7 +430,7 @@ class Cache {
     Progress progress(std::move(callback));
     const tqcache_convert_options options = arguments.c(progress);
     progress.run(
-        [&](auto error) { return tqcache_convert(cache.get(), path.c_str(), &options, error); });
+        [&](auto error) { return tqcache_convert(cache.get(), c_text(path), &options, error); });
   }
 
   nb::bytes convert_bytes(const Text& config, const Text& compress, unsigned threads) const {
@@ -433,7 +465,7 @@ Cache open_cache(const std::string& path, const Text& key_file, bool map, bool t
   if (identity) options.identity = argument.emplace(*identity).get();
   options.model = c_text(model);
   tqcache_cache* cache = nullptr;
-  run([&](auto error) { return tqcache_open(path.c_str(), &options, &cache, error); });
+  run([&](auto error) { return tqcache_open(c_text(path), &options, &cache, error); });
   return Cache(cache);
 }
 
@@ -485,7 +517,7 @@ class Writer {
     std::vector<const void*> data;
     for (const auto& [name, dtype, array] : arrays) {
       tqcache_array each = TQCACHE_INIT(tqcache_array);
-      each.name = name.c_str();
+      each.name = c_text(name);
       each.dtype = dtype;
       each.rank = static_cast<std::int32_t>(array.ndim());
       if (array.ndim() > 8) throw nb::value_error("an array of more than 8 dimensions");
@@ -525,7 +557,7 @@ auto verify(const std::string& path, const Text& key_file, unsigned threads,
   options.user = &progress;
   tqcache_verified verified = TQCACHE_INIT(tqcache_verified);
   progress.run(
-      [&](auto error) { return tqcache_verify(path.c_str(), &options, &verified, error); });
+      [&](auto error) { return tqcache_verify(c_text(path), &options, &verified, error); });
   const Bytes damage(verified.damage, &tqcache_bytes_free);
   const std::string lines(static_cast<const char*>(tqcache_bytes_data(damage.get())),
                           tqcache_bytes_size(damage.get()));
@@ -581,7 +613,7 @@ auto block_shape(const Input& packed) {
 
 void decode(const Input& packed, const Output& out, bool bf16, unsigned threads) {
   const tqcache_part part = to_parts(std::vector{packed})[0];
-  const tqcache_tensor to = to_tensor(out, bf16);
+  const tqcache_tensor to = to_output(out, bf16);
   run([&](auto error) { return tqcache_decode(part.data, part.size, &to, threads, error); });
 }
 
@@ -631,12 +663,12 @@ class Store {
       : warnings_(std::make_unique<Warnings>(std::move(on_warning))) {
     tqcache_store_options options = TQCACHE_INIT(tqcache_store_options);
     options.key_file = c_text(key_file);
-    options.salt = salt.c_str();
+    options.salt = c_text(salt);
     options.threads = threads;
     options.warning = &Warnings::call;
     options.user = warnings_.get();
     tqcache_store* store = nullptr;
-    run([&](auto error) { return tqcache_store_open(url.c_str(), &options, &store, error); });
+    run([&](auto error) { return tqcache_store_open(c_text(url), &options, &store, error); });
     store_.reset(store);
   }
 
@@ -688,7 +720,7 @@ class Store {
     Progress progress(std::move(callback));
     tqcache_cache* cache = nullptr;
     progress.run([&](auto error) {
-      return tqcache_store_get_named(store_.get(), name.c_str(), &Progress::call, &progress, &cache,
+      return tqcache_store_get_named(store_.get(), c_text(name), &Progress::call, &progress, &cache,
                                      error);
     });
     return cache == nullptr ? std::nullopt : std::optional(Cache(cache));
@@ -704,7 +736,7 @@ class Store {
   bool remove(const std::string& name) {
     int existed = 0;
     run([&](auto error) {
-      return tqcache_store_remove(store_.get(), name.c_str(), &existed, error);
+      return tqcache_store_remove(store_.get(), c_text(name), &existed, error);
     });
     return existed != 0;
   }
@@ -728,7 +760,7 @@ class Values {
     options.user = warnings_.get();
     tqcache_values* values = nullptr;
     run([&](auto error) {
-      return tqcache_values_open(url.c_str(), name_space.c_str(), &options, &values, error);
+      return tqcache_values_open(c_text(url), c_text(name_space), &options, &values, error);
     });
     values_.reset(values);
   }
@@ -737,7 +769,7 @@ class Values {
     const std::vector<tqcache_part> parts = to_parts(data);
     int stored = 0;
     run([&](auto error) {
-      return tqcache_values_put(values_.get(), key.c_str(), meta.c_str(), meta.size(), parts.data(),
+      return tqcache_values_put(values_.get(), c_text(key), meta.c_str(), meta.size(), parts.data(),
                                 parts.size(), &stored, error);
     });
     return stored != 0;
@@ -747,7 +779,7 @@ class Values {
     const std::vector<tqcache_part> parts = to_parts(out);
     int found = 0;
     run([&](auto error) {
-      return tqcache_values_read(values_.get(), key.c_str(), meta.c_str(), meta.size(),
+      return tqcache_values_read(values_.get(), c_text(key), meta.c_str(), meta.size(),
                                  parts.data(), parts.size(), &found, error);
     });
     return found != 0;
@@ -756,7 +788,7 @@ class Values {
   std::optional<nb::bytes> get(const std::string& key, const nb::bytes& meta) {
     tqcache_bytes* bytes = nullptr;
     run([&](auto error) {
-      return tqcache_values_get(values_.get(), key.c_str(), meta.c_str(), meta.size(), &bytes,
+      return tqcache_values_get(values_.get(), c_text(key), meta.c_str(), meta.size(), &bytes,
                                 error);
     });
     if (bytes == nullptr) return std::nullopt;
@@ -766,7 +798,7 @@ class Values {
 
   std::vector<bool> exists(const std::vector<std::string>& keys) {
     std::vector<const char*> texts;
-    for (const std::string& key : keys) texts.push_back(key.c_str());
+    for (const std::string& key : keys) texts.push_back(c_text(key));
     std::vector<std::uint8_t> found(keys.size());
     run([&](auto error) {
       return tqcache_values_exist(values_.get(), texts.data(), texts.size(), found.data(), error);
@@ -777,7 +809,7 @@ class Values {
   bool remove(const std::string& key) {
     int existed = 0;
     run([&](auto error) {
-      return tqcache_values_remove(values_.get(), key.c_str(), &existed, error);
+      return tqcache_values_remove(values_.get(), c_text(key), &existed, error);
     });
     return existed != 0;
   }

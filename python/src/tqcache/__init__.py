@@ -279,6 +279,7 @@ class Writer:
             raise UsageError(f"{len(tokens)} token ids for {n_tokens} tokens")
         self.path, self.n_tokens = _path(path), len(tokens) if tokens is not None else int(n_tokens)
         self._writer = _core.Writer(tokens, self.n_tokens, _fields_of(identity))
+        self._lock = threading.Lock()
         self._config, self._compress = config, compress
         self._save = dict(compress=compress, force=force, hide_tokens=hide_tokens,
                           key_file=key_file, threads=threads, progress=progress)
@@ -286,17 +287,21 @@ class Writer:
     def attention(self, keys, values, *, bf16=False):
         """Adds a layer of full attention: [n_kv_heads, n_tokens, head_dim] each."""
         (keys, k16), (values, v16) = as_array(keys, bf16), as_array(values, bf16)
-        self._open().attention(keys, values, k16 or v16)
+        with self._lock:
+            self._open().attention(keys, values, k16 or v16)
 
     def window(self, keys, values, size, keep=0, *, bf16=False):
         """Adds a layer with a sliding window of `size` tokens, of which it holds the newest."""
         (keys, k16), (values, v16) = as_array(keys, bf16), as_array(values, bf16)
-        self._open().window(keys, values, size, keep, k16 or v16)
+        with self._lock:
+            self._open().window(keys, values, size, keep, k16 or v16)
 
     def state(self, arrays, *, bf16=()):
         """Adds a layer with recurrent state: named arrays, kept bit by bit."""
         items = arrays.items() if hasattr(arrays, "items") else arrays
-        self._open().state([(name, *_state_array(array, name in bf16)) for name, array in items])
+        described = [(name, *_state_array(array, name in bf16)) for name, array in items]
+        with self._lock:
+            self._open().state(described)
 
     def close(self):
         """Quantizes, compresses and writes. The file is complete or absent."""
@@ -306,8 +311,9 @@ class Writer:
 
     def cache(self):
         """What was added so far, as a cache that is read from memory."""
-        cache = Cache(self._open().cache())
-        cache._keep = self._writer  # the arrays that it reads
+        with self._lock:
+            cache = Cache(self._open().cache())
+            cache._keep = self._writer  # the arrays that it reads
         return cache
 
     def to_bytes(self):

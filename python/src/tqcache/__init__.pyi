@@ -210,7 +210,7 @@ class Writer:
 
     Arrays have any strides, in dtype f32, f16 or bf16 (uint16 with bf16=True), on the CPU; a leading
     dimension of 1 is ignored. They are not copied: keep them unchanged until close(). Leaving the
-    block with an exception writes nothing.
+    block with an exception writes nothing. Threads: any number; they take turns.
     """
     def __init__(self, path: Path | None, *, tokens: Any = None, n_tokens: int | None = None,
                  identity: Identity | None = None, config: str | None = None,

@@ -1,5 +1,7 @@
 """Arrays in and out: names of dtypes, buffers, and bf16, which numpy lacks."""
 
+import operator
+
 
 
 class _Numpy:
@@ -95,4 +97,8 @@ def token_list(tokens):
     tokens = list(tokens)
     if len(tokens) == 1 and isinstance(tokens[0], (list, tuple)):  # [1, n]
         tokens = list(tokens[0])
-    return [int(each) for each in tokens]
+    # Not int(), which would cut 1.5 to 1.
+    ids = [operator.index(each) for each in tokens]
+    if ids and not -2**31 <= min(ids) <= max(ids) < 2**31:
+        raise ValueError(f"token ids have 32 bits: {min(ids)} to {max(ids)}")
+    return ids
