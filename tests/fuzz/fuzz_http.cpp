@@ -3,6 +3,7 @@
 // on is as long as its head says.
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -312,7 +313,7 @@ void ask_server(unsigned choice, ByteView answers) {
     case 5:
       return check(server.restore(0, "file", nullptr));
     default:
-      return check(server.read(0, {1, 2}));
+      return check(server.read(0, std::array<std::int32_t, 2>{1, 2}, nullptr));
   }
 }
 
