@@ -211,6 +211,7 @@ Result<Profile> quick_profile(const model::Model& model, std::span<const std::in
     if (begin_token) part[0] = *begin_token;
     TQC_TRY(add_text(model, part, moments, options.n_threads, runs.next_run()));
     runs.finish_run(window);
+    if (!runs.report(0)) return interrupted_error();
   }
   Profile profile;
   profile.architecture = model.identity.architecture;

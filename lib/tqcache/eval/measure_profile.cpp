@@ -135,7 +135,10 @@ Result<Profile> measure_profile(const model::Model& model, std::span<const std::
                                         : spread_windows(ids, options.window, options.max_windows);
   const auto sides = sensitivity_configurations(model.config.n_layers);
   const auto n_read = taken.empty() ? 0 : taken.size() - 1;
-  const std::uint64_t total = n_read * (sides.size() + kCurveSteps.size() + 3);
+  // Windows without a full block, and models without full attention, have no factors.
+  const bool has_factors = options.window >= cache::kTokenBlock && has_full_attention(model.config);
+  const std::uint64_t total =
+      n_read * (sides.size() + kCurveSteps.size() + 2 + (has_factors ? 1 : 0));
   TotalProgress runs(progress, total);
   Profile profile = profile_of(model);
   TQC_TRY_ASSIGN(const PredictionCosts alone,
@@ -149,8 +152,7 @@ Result<Profile> measure_profile(const model::Model& model, std::span<const std::
                  measure_predictions(model, taken, curve, measure, runs.next_run()));
   TQC_TRY(take_curve(together, profile));
   runs.finish_run(n_read * (curve.size() + 1));
-  // Windows without a full block, and models without full attention, have no factors.
-  if (options.window < cache::kTokenBlock || !has_full_attention(model.config)) return profile;
+  if (!has_factors) return profile;
   TQC_TRY_ASSIGN(Profile quick, quick_profile(model, ids, options, runs.next_run()));
   profile.key_factors = std::move(quick.key_factors);
   return profile;
