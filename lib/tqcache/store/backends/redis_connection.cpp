@@ -33,7 +33,7 @@ ErrorCode refusal_code(std::string_view word) {
        {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY"}) {
     if (word == later) return ErrorCode::kBusy;
   }
-  if (word == "OOM") return ErrorCode::kTooLarge;
+  if (word == "OOM") return ErrorCode::kIo;  // as a full disk
   // The server refuses this user, whatever the command says.
   if (word == "WRONGPASS" || word == "NOAUTH" || word == "NOPERM") return ErrorCode::kIo;
   return ErrorCode::kInvalidArgument;
