@@ -139,7 +139,7 @@ std::string checked_text(const Findings& findings) {
 }
 
 std::string verdict(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
-  std::string text = fmt::format("{}: OK, {}", name, checked_text(findings));
+  std::string text = fmt::format("{}: OK, {}", printable(name), checked_text(findings));
   if (!flags.model.empty()) {
     text += ". Model: fingerprints match";
     if (!findings.compared_config) {
