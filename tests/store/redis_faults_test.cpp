@@ -157,6 +157,8 @@ TEST(RedisFaults, TellsWhyItWasRefused) {
   EXPECT_EQ(error_of("-CLUSTERDOWN no slot\r\n").code, ErrorCode::kBusy);
   EXPECT_EQ(error_of("-OOM command not allowed\r\n").code, ErrorCode::kIo);
   EXPECT_EQ(error_of("-NOAUTH Authentication required.\r\n").code, ErrorCode::kIo);
+  EXPECT_THAT(error_of("-NOAUTH Authentication required.\r\n").message,
+              HasSubstr("required. The password goes into the URL or into REDISCLI_AUTH"));
   EXPECT_EQ(error_of("-WRONGPASS invalid username-password pair\r\n").code, ErrorCode::kIo);
   EXPECT_EQ(error_of("-NOPERM no permissions to run get\r\n").code, ErrorCode::kIo);
   EXPECT_EQ(error_of("-ERR unknown command `GET`\r\n").code, ErrorCode::kUnsupported);
