@@ -131,7 +131,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -o --output --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --group-size --sink-tokens --center --boundary-layers --windows --fit --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids-file --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens --llama-streams -t --threads --max-memory -f --force --key-file -q --quiet --json"
+        words "--help -o --output --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --group-size --sink-tokens --center --boundary-layers --windows --fit --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids-file --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens --llama-streams -t --threads --max-memory -f --force --key-file --require-encrypted -q --quiet --json"
         return
       fi
       files -f
@@ -158,13 +158,14 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --level -t --threads --max-memory --key-file -q --quiet --json"
+        words "--help --level -t --threads --max-memory --key-file --require-encrypted -q --quiet --json"
         return
       fi
       files -f
       ;;
     "rekey")
       case $prev in
+        -o | --output) files -f; return ;;
         --old-key-file) files -f; return ;;
         --level) :; return ;;
         -t | --threads) :; return ;;
@@ -172,7 +173,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --old-key-file --decrypt --level -t --threads --max-memory -f --force --key-file -q --quiet --json"
+        words "--help -o --output --old-key-file --decrypt --level -t --threads --max-memory -f --force --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -211,7 +212,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file -q --quiet --json"
+        words "--help -m --model -c --cache -p --prompt --file --ids --no-special -n --max-new-tokens --save --reuse --append --tokens --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file --require-encrypted -q --quiet --json"
         return
       fi
       :
@@ -249,7 +250,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file -q --quiet"
+        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file --require-encrypted -q --quiet"
         return
       fi
       :
@@ -302,7 +303,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --sections --show-text -m --model --row --llama-turbo-layout --artifacts --key-file -q --quiet --json"
+        words "--help --sections --show-text -m --model --row --llama-turbo-layout --artifacts --key-file --require-encrypted -q --quiet --json"
         return
       fi
       files -f
@@ -317,7 +318,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --probe --limit -t --threads --max-memory --key-file -q --quiet --json"
+        words "--help -m --model --probe --limit -t --threads --max-memory --key-file --require-encrypted -q --quiet --json"
         return
       fi
       files -f
@@ -330,7 +331,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --tokens -t --threads --max-memory --key-file -q --quiet --json"
+        words "--help --tokens -t --threads --max-memory --key-file --require-encrypted -q --quiet --json"
         return
       fi
       files -f
@@ -508,7 +509,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --tokens -t --threads --max-memory -m --model --queries --html -f --force --key-file -q --quiet --json"
+        words "--help --tokens -t --threads --max-memory -m --model --queries --html -f --force --key-file --require-encrypted -q --quiet --json"
         return
       fi
       files -f
@@ -523,7 +524,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --store --salt-file --name --no-name --replace -t --threads --max-memory --key-file -q --quiet --json"
+        words "--help --store --salt-file --name --no-name --replace -t --threads --max-memory --key-file --require-encrypted -q --quiet --json"
         return
       fi
       files -f

@@ -137,6 +137,87 @@ TEST_F(Encryption, KeysAreChangedAndTakenAway) {
   EXPECT_EQ(tqcache({"rekey", file, "--decrypt"}).exit_code, 2);
 }
 
+// Whoever can write can exchange an encrypted file for a plain one.
+TEST_F(Encryption, TellsOfAPlainFileWhereAKeyIsGiven) {
+  const std::string plain = path("plain.tqkv");
+  must({"prefill", "-m", kModel, "-p", "Once upon a time there was", "-o", plain});
+  const std::string sealed = prefill("sealed.tqkv");
+  const auto verbs = [&](const std::string& file, const std::string& store) {
+    return std::vector<std::vector<std::string>>{
+        {"generate", "-m", kModel, "--cache", file, "-n", "2", "-q"},
+        {"generate", "-m", kModel, "--cache", file, "-n", "2", "--map"},
+        {"chat", "-m", kModel, "--cache", file},
+        {"verify", file},
+        {"verify", file, "-m", kModel},
+        {"info", file},
+        {"convert", file, path("out.tqkv"), "-f"},
+        {"diff", file, file},
+        {"compact", file},
+        {"eval", "cache", file, file},
+        {"store", "put", file, "--store", "dir:" + path(store), "--name", "a"}};
+  };
+  const std::string told = "tqcache: warning: " + plain + ": not encrypted, though a key is given";
+  for (const auto& verb : verbs(plain, "plain")) {
+    SCOPED_TRACE(verb[0]);
+    const Output warned = tqcache(with_key(verb));
+    EXPECT_EQ(warned.exit_code, 0) << warned.err;
+    EXPECT_THAT(warned.err, HasSubstr(told));
+    auto strict = with_key(verb);
+    strict.push_back("--require-encrypted");
+    const Output refused = tqcache(strict);
+    EXPECT_EQ(refused.exit_code, 22) << refused.err;
+    EXPECT_EQ(refused.err,
+              "tqcache: " + plain + ": not encrypted, and --require-encrypted is given\n");
+    EXPECT_EQ(refused.out, "");
+  }
+  for (const auto& verb : verbs(sealed, "sealed")) {
+    SCOPED_TRACE(verb[0]);
+    auto strict = with_key(verb);
+    strict.push_back("--require-encrypted");
+    const Output output = tqcache(strict);
+    EXPECT_EQ(output.exit_code, 0) << output.err;
+    EXPECT_THAT(output.err, Not(HasSubstr("not encrypted")));
+  }
+  for (const auto& verb : verbs(plain, "none")) {
+    EXPECT_THAT(tqcache(verb).err, Not(HasSubstr("not encrypted"))) << verb[0];
+  }
+  const Output no_key = tqcache({"info", sealed, "--require-encrypted"});
+  EXPECT_EQ(no_key.exit_code, 2);
+  EXPECT_THAT(no_key.err, HasSubstr("--key-file"));
+}
+
+// A file of another program is plain by its nature: it is refused on demand, and no warning.
+TEST_F(Encryption, IsNotAskedOfFilesOfOtherPrograms) {
+  const std::string slot = path("slot.ggsq");
+  must({"prefill", "-m", kModel, "-p", "Once upon a time there was", "-o", path("plain.tqkv")});
+  must({"convert", path("plain.tqkv"), slot, "-m", kModel});
+  EXPECT_THAT(must(with_key({"info", slot})).err, Not(HasSubstr("not encrypted")));
+  for (const std::vector<std::string>& verb : std::vector<std::vector<std::string>>{
+           {"info", slot}, {"convert", slot, path("out.tqkv"), "-m", kModel}}) {
+    auto strict = with_key(verb);
+    strict.push_back("--require-encrypted");
+    EXPECT_EQ(tqcache(strict).exit_code, 22) << verb[0];
+  }
+}
+
+TEST_F(Encryption, RekeyNamesTheFileThatExists) {
+  const std::string file = prefill("a.tqkv");
+  const std::string out = path("out.tqkv");
+  write_all(out, "precious");
+  const std::vector<std::string> verb = with_key({"rekey", file, "-o", out, "--decrypt"});
+  const Output output = tqcache(verb);
+  EXPECT_EQ(output.exit_code, 2);
+  EXPECT_EQ(output.err, "tqcache: " + out + ": exists already; -f overwrites it\n");
+  EXPECT_EQ(read_all(out).size(), 8u);
+  auto forced = verb;
+  forced.push_back("-f");
+  must(forced);
+  must({"verify", out});
+  must(with_key({"rekey", out}));  // in place, without -f
+  EXPECT_EQ(tqcache({"verify", out}).exit_code, 22);
+  EXPECT_EQ(tqcache(with_key({"rekey", file, path("b.tqkv"), "-o", path("c.tqkv")})).exit_code, 2);
+}
+
 TEST_F(Encryption, DoesNotAppendPlainly) {
   const std::string plain = path("plain.tqkv");
   must({"prefill", "-m", kModel, "-p", "Once upon a time", "-o", plain});

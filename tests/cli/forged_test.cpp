@@ -44,6 +44,7 @@ std::string ForgedFile::honest_, ForgedFile::forged_;
 TEST_F(ForgedFile, HasTheContentDigestOfTheTrueOne) {
   EXPECT_EQ(info_of(forged_)["content_name"], info_of(honest_)["content_name"]);
   expect_refused({"verify", forged_});
+  expect_refused({"compact", forged_});
 }
 
 TEST_F(ForgedFile, IsNotConverted) {

@@ -473,6 +473,29 @@ TEST(Refusals, ControlCharactersInANameAreEscaped) {
   expect_refusal(tqcache({"info", "/tmp/\xc3\xa9\xe4\xb8\xad"}), 10, "/tmp/\xc3\xa9\xe4\xb8\xad: ");
 }
 
+TEST(Refusals, ControlCharactersAreEscapedInGoodNewsToo) {
+  const TempDir dir;
+  const std::string cache = write_cache(dir / "a\n\x1b[31m.kv");
+  EXPECT_THAT(must({"verify", cache}).out, HasSubstr("a\\x0a\\x1b[31m.kv: OK"));
+  EXPECT_THAT(must({"compact", cache}).err, HasSubstr("a\\x0a\\x1b[31m.kv: no dead space"));
+}
+
+// They would be .tqkv files that the other program refuses.
+TEST(Refusals, NamesOfOtherProgramsFilesAsOutput) {
+  const TempDir dir;
+  const std::string cache = write_cache(dir / "a.kv");
+  for (const std::string name : {"x.bin", "x.gguf", "x.pt", "x.pth", "x.safetensors"}) {
+    const std::string out = (dir / name).string();
+    const Output output = tqcache({"convert", cache, out});
+    EXPECT_EQ(output.exit_code, 2);
+    EXPECT_THAT(output.err, HasSubstr(out + ": "));
+    EXPECT_THAT(output.err, HasSubstr("--to "));
+    EXPECT_FALSE(fs::exists(out));
+  }
+  must({"convert", cache, (dir / "x.bin").string(), "--to", "tqkv"});
+  must({"verify", (dir / "x.bin").string()});
+}
+
 TEST(Refusals, AreJsonObjectsWhenAsked) {
   const auto error_of = [](const std::vector<std::string>& args) {
     return nlohmann::json::parse(tqcache(args).err);  // and nothing else

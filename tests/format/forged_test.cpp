@@ -128,6 +128,13 @@ TEST_P(Forged, IsNotCompacted) {
   EXPECT_EQ(left.bytes(), announced);
 }
 
+TEST_P(Forged, IsNotCalledCompact) {
+  const CacheOnDisk file(forged_);
+  expect_error(dropped(format::compact_file(file.path(), {})), ErrorCode::kCorrupt, kRefusal);
+  EXPECT_EQ(file.bytes(), forged_);
+  EXPECT_FALSE(must(format::compact_file(CacheOnDisk(honest_).path(), {})).rewritten);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Forged, testing::ValuesIn(kCompressions),
                          [](const auto& test) { return name_of(test.param); });
 

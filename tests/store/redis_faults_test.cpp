@@ -119,7 +119,7 @@ TEST(RedisFaults, EndsAPutAtTheFirstRefusal) {
   const std::vector<store::Blob> blobs = {{"a", {}}, {"b", {}}, {"c", {}}};
   const auto outcomes = open(server)->put(blobs);
   ASSERT_FALSE(outcomes.ok());
-  EXPECT_EQ(outcomes.error().code, ErrorCode::kTooLarge);
+  EXPECT_EQ(outcomes.error().code, ErrorCode::kIo);
   EXPECT_THAT(outcomes.error().message, HasSubstr("b: refused: OOM"));
 }
 
@@ -155,13 +155,22 @@ TEST(RedisFaults, TakesNoValueThatNoPromptHas) {
 TEST(RedisFaults, TellsWhyItWasRefused) {
   EXPECT_EQ(error_of("-LOADING the dataset\r\n").code, ErrorCode::kBusy);
   EXPECT_EQ(error_of("-CLUSTERDOWN no slot\r\n").code, ErrorCode::kBusy);
-  EXPECT_EQ(error_of("-OOM command not allowed\r\n").code, ErrorCode::kTooLarge);
+  EXPECT_EQ(error_of("-OOM command not allowed\r\n").code, ErrorCode::kIo);
   EXPECT_EQ(error_of("-NOAUTH Authentication required.\r\n").code, ErrorCode::kIo);
+  EXPECT_THAT(error_of("-NOAUTH Authentication required.\r\n").message,
+              HasSubstr("required. The password goes into the URL or into REDISCLI_AUTH"));
   EXPECT_EQ(error_of("-WRONGPASS invalid username-password pair\r\n").code, ErrorCode::kIo);
   EXPECT_EQ(error_of("-NOPERM no permissions to run get\r\n").code, ErrorCode::kIo);
-  EXPECT_EQ(error_of("-WRONGTYPE not a string\r\n").code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of("-ERR unknown command `GET`\r\n").code, ErrorCode::kUnsupported);
   EXPECT_THAT(error_of("-NOPERM \x1b[31m\x07\r\n").message, HasSubstr("refused: NOPERM ?[31m?"));
+}
+
+// A damaged blob without bytes; everything else about it is told.
+TEST(RedisFaults, TakesAValueOfAnotherKindForAnEmptyOne) {
+  const FakeServer server(Script{{"-WRONGTYPE Operation against a key\r\n"}});
+  const auto value = open(server)->get("a");
+  ASSERT_TRUE(value.ok()) << value.error().message;
+  EXPECT_EQ(*value, Bytes());
 }
 
 TEST(RedisFaults, FollowsARedirection) {

@@ -4,9 +4,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <hiredis/hiredis.h>
 
 #include <thread>
 
+#include "store/no_blobs.h"
 #include "store/server_url.h"
 #include "store/values.h"
 
@@ -52,8 +54,24 @@ TEST_F(RedisServer, SaysThatItIsFull) {
   for (int i = 1; i < 20 && outcome; ++i)
     outcome = store->put("k/" + std::to_string(i), Bytes(1 << 20));
   ASSERT_FALSE(outcome.ok());
-  EXPECT_EQ(outcome.error().code, ErrorCode::kTooLarge);
+  EXPECT_EQ(outcome.error().code, ErrorCode::kIo);  // as a full disk
   EXPECT_TRUE(store->get("k/0")->has_value());
+}
+
+TEST_F(RedisServer, HoldsADamagedBlobWhereAKeyIsOfAnotherKind) {
+  start();
+  const auto store = open();
+  redisContext* const context = ::redisConnectUnix(socket_.c_str());
+  ASSERT_TRUE(context != nullptr && context->err == 0);
+  expect_no_blob_is_damage(*store, [&](const std::string& key) {
+    const std::string name = "tqcache:" + key;
+    for (const char* command : {"DEL %s", "HSET %s field value"}) {
+      void* const reply = ::redisCommand(context, command, name.c_str());
+      ASSERT_TRUE(reply != nullptr && context->err == 0);
+      ::freeReplyObject(reply);
+    }
+  });
+  ::redisFree(context);
 }
 
 TEST_F(RedisServer, MayDropWhatItLikes) {

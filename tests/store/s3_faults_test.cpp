@@ -139,8 +139,8 @@ TEST_F(S3Faults, TellsWhyItWasRefused) {
   EXPECT_THAT(denied.message, HasSubstr("HTTP 403 AccessDenied"));
   EXPECT_EQ(error_of(http(404, error_body("NoSuchBucket"))).code, ErrorCode::kNotFound);
   EXPECT_EQ(error_of(http(503, error_body("SlowDown"))).code, ErrorCode::kBusy);
-  EXPECT_EQ(error_of(http(403, error_body("QuotaExceeded"))).code, ErrorCode::kTooLarge);
-  EXPECT_EQ(error_of(http(507)).code, ErrorCode::kTooLarge);
+  EXPECT_EQ(error_of(http(403, error_body("QuotaExceeded"))).code, ErrorCode::kIo);
+  EXPECT_EQ(error_of(http(507)).code, ErrorCode::kIo);
   EXPECT_EQ(error_of(http(301, error_body("PermanentRedirect"))).code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of(http(405)).code, ErrorCode::kUnsupported);
   EXPECT_THAT(error_of(http(403, error_body("\x7f\n"))).message, HasSubstr("HTTP 403 ??"));

@@ -19,6 +19,7 @@
 #include "migrations/migrate_file.h"
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
+#include "tqcache/format/container_format.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
 #include "tqcache/format/section_reader.h"
@@ -240,15 +241,33 @@ Result<std::unique_ptr<ByteSource>> open_source(const std::string& path) {
   return in_file(display_name(path, "standard input"), read_pipe(path, kMaxPipedCacheBytes));
 }
 
-Result<CacheInput> open_cache(const std::string& path, unsigned n_threads) {
-  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(path));
-  return cache_input(display_name(path, "standard input"), std::move(source), n_threads);
+Result<void> check_encrypted(const Console& console, const std::string& name,
+                             const ByteSource& source) {
+  if (console.keys.empty()) return {};
+  const Result<format::Header> header = format::read_header(source);
+  if (header && (header->slot.required_features & format::kFeatureEncrypted) != 0) return {};
+  if (!header && format::has_magic(source)) return {};  // the reader refuses it, and says why
+  if (console.require_encrypted) {
+    return Error{ErrorCode::kNoKey, "not encrypted, and --require-encrypted is given", name};
+  }
+  if (migrations::is_cache_of_any_version(source)) {
+    warn(name,
+         "not encrypted, though a key is given: it may stand in the place of an encrypted file. "
+         "--require-encrypted refuses such files");
+  }
+  return {};
 }
 
-Result<CacheInput> cache_input(std::string name, std::shared_ptr<const ByteSource> source,
-                               unsigned n_threads) {
+Result<CacheInput> open_cache(const Console& console, const std::string& path, unsigned n_threads) {
+  TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(path));
+  return cache_input(console, display_name(path, "standard input"), std::move(source), n_threads);
+}
+
+Result<CacheInput> cache_input(const Console& console, std::string name,
+                               std::shared_ptr<const ByteSource> source, unsigned n_threads) {
   CacheInput input{std::move(name), 0, std::move(source), {}};
   TQC_TRY(in_file(input.name, refuse_foreign(*input.source)));
+  TQC_TRY(check_encrypted(console, input.name, *input.source));
   input.file_bytes = input.source->size();
   if (migrations::looks_like_v1(*input.source)) {
     TQC_TRY_ASSIGN(V1Input old, read_v1_input(*input.source, input.name, n_threads));
@@ -261,7 +280,7 @@ Result<CacheInput> cache_input(std::string name, std::shared_ptr<const ByteSourc
 
 Result<cache::Cache> load_cache(const Console& console, const std::string& path,
                                 const format::ReadOptions& options) {
-  TQC_TRY_ASSIGN(const CacheInput input, open_cache(path, options.n_threads));
+  TQC_TRY_ASSIGN(const CacheInput input, open_cache(console, path, options.n_threads));
   ProgressBar bar(console, "reading", Unit::kBytes);
   format::ReadOptions read = options;
   read.keys = console.keys;
@@ -270,11 +289,13 @@ Result<cache::Cache> load_cache(const Console& console, const std::string& path,
 
 Result<cache::Cache> map_cache(const Console& console, const std::string& path,
                                const format::ReadOptions& options) {
-  if (path == "-") return load_cache(console, path, options);
+  // An encrypted file is never mapped; and this opens the file a second time.
+  if (path == "-" || console.require_encrypted) return load_cache(console, path, options);
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_source(path));
     if (migrations::looks_like_v1(*source)) return load_cache(console, path, options);
     TQC_TRY(in_file(path, refuse_foreign(*source)));
+    TQC_TRY(check_encrypted(console, path, *source));
     warn_of_lost_state(path, *source);
   }
   ProgressBar bar(console, "checking", Unit::kBytes);
@@ -289,7 +310,7 @@ Result<std::optional<cache::Cache>> load_state_before(const Console& console,
                                                       const format::ReadOptions& options) {
   using State = std::optional<cache::Cache>;
   if (path == "-") return State();
-  TQC_TRY_ASSIGN(const CacheInput input, open_cache(path, options.n_threads));
+  TQC_TRY_ASSIGN(const CacheInput input, open_cache(console, path, options.n_threads));
   format::ReadOptions read = options;
   {
     TQC_TRY_ASSIGN(const auto reader,
@@ -347,6 +368,7 @@ Result<GrowingFile> GrowingFile::open(const Console& console, const std::string&
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
   if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
   TQC_TRY(in_file(path, refuse_foreign(*source)));
+  // With a key this refuses a plain file.
   TQC_TRY_ASSIGN(format::CacheAppender appender,
                  in_file(path, format::CacheAppender::open(path, console.keys)));
   for (const std::string& damage : appender.info().damage) {

@@ -59,6 +59,13 @@ Result<std::unique_ptr<ByteSource>> open_source(const std::string& path);
 // Errors: kUnsupported for a cache of another program; the message names the verb that reads it.
 Result<void> refuse_foreign(const ByteSource& source);
 
+// Tells of a file that is not encrypted though a key is given: whoever could write it could put it
+// in the place of an encrypted one. To be called for every cache file that a verb reads, with the
+// source that it reads, so that it is the same file. Without keys it does nothing.
+// Errors: kNoKey with --require-encrypted, for files of other programs too, which get no warning.
+Result<void> check_encrypted(const Console& console, const std::string& name,
+                             const ByteSource& source);
+
 // A cache file of any version.
 struct CacheInput {
   std::string name;              // for messages
@@ -69,11 +76,12 @@ struct CacheInput {
 };
 
 // Opens a cache file, with a warning if it is of an older version or if a newer state may be lost.
-// Errors: kUnsupported for a file of another program, which `tqcache convert` reads.
-Result<CacheInput> open_cache(const std::string& path, unsigned n_threads);
+// Errors: kUnsupported for a file of another program, which `tqcache convert` reads; those of
+//         check_encrypted().
+Result<CacheInput> open_cache(const Console& console, const std::string& path, unsigned n_threads);
 // As above, for an open file.
-Result<CacheInput> cache_input(std::string name, std::shared_ptr<const ByteSource> source,
-                               unsigned n_threads);
+Result<CacheInput> cache_input(const Console& console, std::string name,
+                               std::shared_ptr<const ByteSource> source, unsigned n_threads);
 
 // Reads a cache with the keys of the console. options.keys is ignored.
 Result<cache::Cache> load_cache(const Console& console, const std::string& path,

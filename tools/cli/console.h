@@ -39,6 +39,7 @@ struct Console {
   bool json = false;     // results and errors as JSON objects
   std::string key_file;  // --key-file
   KeyRing keys;          // of the key file; empty: files are plain
+  bool require_encrypted = false;  // --require-encrypted; then there are keys
 };
 
 // Writes to standard output at once, without a buffer that could be lost.

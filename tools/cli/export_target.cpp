@@ -141,6 +141,13 @@ Result<Target> target_of(const ExportFlags& flags, const std::string& output) {
                                                   ": .safetensors is ambiguous; use --to mlx-lm or "
                                                   "--to hf"};
   }
+  // Other programs' files, which a .tqkv file under such a name would be taken for.
+  if (extension == ".bin" || extension == ".gguf" || extension == ".pt" || extension == ".pth") {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("{}: {} files are of other programs; name the format: --to tqkv, or "
+                             "--to llama-seq for a slot of llama-server",
+                             output, extension)};
+  }
   const auto found = std::ranges::find(kTargets, extension, &TargetName::extension);
   return extension.empty() || found == kTargets.end() ? Target::kTqkv : found->target;
 }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "cli/common_flags.h"
 #include "cli/terminal.h"
 
 namespace tqcache::cli {
@@ -23,6 +24,14 @@ constexpr std::array<std::string_view, 7> kWithoutKeys = {
 
 bool takes_keys(const Verb& verb) {
   return std::ranges::find(kWithoutKeys, verb.name) == kWithoutKeys.end();
+}
+
+// The verbs that read cache files: check_encrypted() looks at each of them.
+constexpr std::array<std::string_view, 9> kReadFiles = {
+    "chat", "compact", "convert", "diff", "eval cache", "generate", "info", "store put", "verify"};
+
+bool reads_files(const Verb& verb) {
+  return std::ranges::find(kReadFiles, verb.name) != kReadFiles.end();
 }
 
 // The keys of --key-file, or else of TQCACHE_KEY_FILE.
@@ -59,6 +68,12 @@ Action define_verb(const Verb& verb, FlagSet& flags, Console& console) {
         ->file()
         ->group("Encryption");
   }
+  if (reads_files(verb)) {
+    flags
+        .add("--require-encrypted", console.require_encrypted,
+             "Refuse files that are not encrypted; with a key they are told in a warning otherwise")
+        ->group("Encryption");
+  }
   flags.add("-q,--quiet", console.quiet, "Print no progress and no summary on standard error")
       ->group("Output");
   if (verb.has_json) {
@@ -82,6 +97,10 @@ ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
   if (takes_keys(verb)) {
     if (const Result<void> read = read_keys(console); !read) {
       return report(read.error(), console.json);
+    }
+    if (console.require_encrypted && console.keys.empty()) {
+      return report(usage_error("--require-encrypted needs --key-file or TQCACHE_KEY_FILE"),
+                    console.json);
     }
   }
   const Result<ExitCode> outcome = action(console);

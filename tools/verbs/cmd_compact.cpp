@@ -19,7 +19,8 @@ namespace {
 constexpr const char* kCompactExamples =
     R"(generate --append, and chat --save into its own --cache, leave dead bytes in a file; tqcache info
 shows how many. compact writes a new file without them and replaces the old one once the new file is
-safely on disk. The content stays the same. Leftovers of an interrupted save are removed too.
+safely on disk. The content stays the same. Leftovers of an interrupted save are removed too. The
+content is compared with its SHA-256 first, also that of a file without dead space.
 
 A bad file is reported, and the others are still compacted. The exit code is 3 when some files
 failed, and that of the first failure when all did.
@@ -41,6 +42,7 @@ Result<format::CompactReport> compact(const Console& console, const CompactFlags
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
     if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
     TQC_TRY(in_file(path, refuse_foreign(*source)));
+    TQC_TRY(check_encrypted(console, path, *source));
   }
   format::WriteOptions options;
   options.zstd_level = flags.level;

@@ -617,8 +617,9 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   const bool is_own = migrations::is_cache_of_any_version(*source);
   TQC_TRY(check_flags(flags, target, !is_own, console.json));
   TQC_TRY_ASSIGN(job.model, load_model_facts(flags.foreign.model));
+  if (kind) TQC_TRY(check_encrypted(console, name, *source));
   if (kind) return convert_foreign(console, name, std::move(source), *kind, job);
-  TQC_TRY_ASSIGN(CacheInput input, cache_input(name, std::move(source), flags.n_threads));
+  TQC_TRY_ASSIGN(CacheInput input, cache_input(console, name, std::move(source), flags.n_threads));
   return convert_own(console, std::move(input), job);
 }
 

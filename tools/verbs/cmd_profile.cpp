@@ -112,7 +112,7 @@ Result<eval::Profile> profile_of_caches(const Console& console, const ProfileFla
       TQC_TRY(in_file(path, add(*input.opened.cache)));
     } else {
       TQC_TRY_ASSIGN(const CacheInput input,
-                     cache_input(path, std::move(source), flags.options.n_threads));
+                     cache_input(console, path, std::move(source), flags.options.n_threads));
       TQC_TRY_ASSIGN(const auto reader,
                      in_file(path, format::SectionReader::open(*input.source, console.keys)));
       TQC_TRY(in_file(path, add(reader)));

@@ -39,7 +39,8 @@ Examples:
 
 struct RekeyFlags {
   std::string input;
-  std::string output;  // empty: the same file
+  std::string output;        // empty: the same file
+  std::string named_output;  // -o: the same
   std::string old_key_file;
   bool decrypt = false;
   bool force = false;
@@ -57,7 +58,8 @@ Result<ExitCode> run(const Console& console, const RekeyFlags& flags) {
                    in_file(flags.old_key_file, KeyRing::read_file(flags.old_key_file)));
     keys = old.with(keys);
   }
-  const std::string& output = flags.output.empty() ? flags.input : flags.output;
+  const std::string& given = flags.output.empty() ? flags.named_output : flags.output;
+  const std::string& output = given.empty() ? flags.input : given;
   if (flags.input == "-" || output == "-") return usage_error("rekey needs files, not streams");
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source,
@@ -65,6 +67,7 @@ Result<ExitCode> run(const Console& console, const RekeyFlags& flags) {
     if (migrations::looks_like_v1(*source)) return in_file(flags.input, v1_is_read_only());
     TQC_TRY(in_file(flags.input, refuse_foreign(*source)));
   }
+  if (!same_file(flags.input, output)) TQC_TRY(check_output(output, flags.force));
   format::WriteOptions write;
   write.zstd_level = flags.level;
   write.n_threads = flags.n_threads;
@@ -94,9 +97,12 @@ Result<ExitCode> run(const Console& console, const RekeyFlags& flags) {
 Action define_rekey(FlagSet& app) {
   const auto flags = std::make_shared<RekeyFlags>();
   app.add("in", flags->input, "Cache file")->type_name("")->file()->required();
-  app.add("out", flags->output, "Cache file to write; by default IN is replaced")
-      ->type_name("")
-      ->file();
+  Flag* const out = app.add("out", flags->output, "Cache file to write; by default IN is replaced");
+  out->type_name("")->file();
+  app.add("-o,--output", flags->named_output, "Another way to name OUT")
+      ->type_name("FILE")
+      ->file()
+      ->excludes(out);
   app.add("--old-key-file", flags->old_key_file, "File with the key that IN has now")
       ->type_name("FILE")
       ->file()

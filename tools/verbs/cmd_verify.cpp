@@ -139,7 +139,7 @@ std::string checked_text(const Findings& findings) {
 }
 
 std::string verdict(const std::string& name, const VerifyFlags& flags, const Findings& findings) {
-  std::string text = fmt::format("{}: OK, {}", name, checked_text(findings));
+  std::string text = fmt::format("{}: OK, {}", printable(name), checked_text(findings));
   if (!flags.model.empty()) {
     text += ". Model: fingerprints match";
     if (!findings.compared_config) {
@@ -235,6 +235,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
 // Checks the file itself. `source` has version 2 afterwards.
 Result<void> check_file(const Console& console, const VerifyFlags& flags, const std::string& name,
                         std::unique_ptr<ByteSource>& source, Findings& findings) {
+  TQC_TRY(check_encrypted(console, name, *source));
   if (migrations::looks_like_v1(*source)) {
     findings.file.bytes_checked = source->size();
     TQC_TRY_ASSIGN(V1Input old, read_v1_input(*source, name, flags.n_threads, true));

@@ -101,7 +101,7 @@ void tell(const Console& console, const CacheInput& input, bool was_predicted,
 
 Result<ExitCode> run(const Console& console, const PutFlags& flags) {
   TQC_TRY_ASSIGN(const std::string name, name_of(flags));
-  TQC_TRY_ASSIGN(const CacheInput input, open_cache(flags.file, flags.n_threads));
+  TQC_TRY_ASSIGN(const CacheInput input, open_cache(console, flags.file, flags.n_threads));
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source, console.keys)));
   TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kPut));

@@ -86,7 +86,15 @@ Result<CompactReport> compact_file(const std::filesystem::path& path, const Writ
   const CacheFileInfo& info = container.info;
   TQC_TRY(check_content_name(info));
   const std::uint64_t bytes_before = info.file_bytes + info.trailing_bytes;
-  if (!has_dead_bytes(container)) return CompactReport{bytes_before, bytes_before, false};
+  if (!has_dead_bytes(container)) {
+    // Compared as a rewriting compares it: no file is called compact that could not be rewritten.
+    ReadOptions read;
+    read.n_threads = options.n_threads;
+    read.keys = options.keys;
+    TQC_TRY_ASSIGN(const VerifyReport found, verify_cache(*locked, read, progress));
+    if (!found.damage.empty()) return corrupt(found.damage.front());
+    return CompactReport{bytes_before, bytes_before, false};
+  }
 
   WriteOptions write = options;
   write.keys = info.encryption ? options.keys.only(info.encryption->key_id) : KeyRing();

@@ -75,13 +75,13 @@ class DirBackend : public Backend {
     if (!back.empty()) (void)index_.add(back).ok();
   }
 
-  // nullopt: there is no file. What cannot be looked at is as large as its row says.
+  // nullopt: there is nothing. What cannot be looked at is as large as its row says.
   std::optional<std::uint64_t> size_of_file(const Entry& row) const {
     struct stat info {};
     if (::lstat(layout_.blob(row.key).c_str(), &info) != 0) {
       return errno == ENOENT || errno == ENOTDIR ? std::nullopt : std::optional(row.bytes);
     }
-    return S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : row.bytes;
+    return S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : 0;
   }
 
   // A written file that is flushed while others are written.
@@ -119,7 +119,11 @@ class DirBackend : public Backend {
   }
 
   Result<std::optional<AtomicFile>> write_file(const Blob& blob) {
-    Result<AtomicFile> file = AtomicFile::create(layout_.blob(blob.key), Overwrite::kRefuse);
+    const std::filesystem::path path = layout_.blob(blob.key);
+    if (is_no_file(path)) return std::optional<AtomicFile>();  // a link would be followed
+    if (auto made = layout_.make_folder_of(blob.key); !made)
+      return in_context(blob.key, made.error());
+    Result<AtomicFile> file = AtomicFile::create(path, Overwrite::kRefuse);
     if (!file && says_exists(file.error())) return std::optional<AtomicFile>();
     if (!file) return in_context(blob.key, std::move(file).error());
     if (auto written = file->write(blob.value); !written)
@@ -143,10 +147,13 @@ class DirBackend : public Backend {
   Result<void> do_replace(const Blob& blob) override {
     const Entry row{blob.key, blob.value.size(), {}};
     TQC_TRY(index_.add(std::span(&row, 1)));
+    const std::filesystem::path path = layout_.blob(blob.key);
+    Result<void> made = layout_.make_folder_of(blob.key);
+    if (made && is_no_file(path)) made = remove_no_file(path);
+    if (!made) return in_context(blob.key, made.error());
     constexpr std::chrono::milliseconds kPause{10};
     for (auto waited = std::chrono::milliseconds(0);; waited += kPause) {
-      const Result<void> done =
-          write_file_atomically(layout_.blob(blob.key), blob.value, Overwrite::kAllow);
+      const Result<void> done = write_file_atomically(path, blob.value, Overwrite::kAllow);
       const bool is_busy = !done && done.error().code == ErrorCode::kBusy;
       if (!is_busy || waited >= options().idle_timeout) {
         if (!done) return in_context(blob.key, done.error());
@@ -175,7 +182,10 @@ class DirBackend : public Backend {
 
   // Returns false if the blob does not exist.
   Result<bool> read_blob(const std::string& key, Bytes& value) const {
-    const Result<std::unique_ptr<ByteSource>> file = open_file(layout_.blob(key));
+    const std::filesystem::path path = layout_.blob(key);
+    value.clear();
+    if (is_no_file(path)) return true;
+    const Result<std::unique_ptr<ByteSource>> file = open_file(path);
     if (!file && file.error().code == ErrorCode::kNotFound) return false;
     if (!file) return file.error();
     const std::uint64_t size = (*file)->size();
@@ -191,7 +201,8 @@ class DirBackend : public Backend {
     std::vector<bool> found;
     for (const std::string& key : keys) {
       if (found.size() % kRowsAtOnce == 0) TQC_TRY(check_interrupted());
-      found.push_back(::access(layout_.blob(key).c_str(), F_OK) == 0);
+      struct stat info {};
+      found.push_back(::lstat(layout_.blob(key).c_str(), &info) == 0);
     }
     return found;
   }
@@ -200,6 +211,11 @@ class DirBackend : public Backend {
   // and the removed file is the compared one: a new file of that name is another file.
   Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
     const std::filesystem::path path = layout_.blob(key);
+    if (is_no_file(path)) {
+      if (only && !only->empty()) return false;
+      if (auto removed = remove_no_file(path); !removed) return in_context(key, removed.error());
+      return forget(key, true);
+    }
     const auto file = lock_patiently(path, options().idle_timeout, options().interrupted);
     if (!file && file.error().code == ErrorCode::kNotFound) return forget(key, false);
     if (!file) return in_context(key, file.error());

@@ -70,8 +70,8 @@ Result<void> visit_folder(const fs::path& folder,
     struct stat info {};
     // Files may have been removed since they were listed.
     if (!check_key(key) || ::lstat(entries->path().c_str(), &info) != 0) continue;
-    if (!S_ISREG(info.st_mode)) continue;
-    TQC_TRY(visit({key, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec}));
+    const auto bytes = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : 0;
+    TQC_TRY(visit({key, bytes, info.st_mtim.tv_sec}));
   }
   return failed ? io_error("folder " + folder.string(), failed.value()) : Result<void>();
 }
@@ -85,9 +85,21 @@ bool is_in_memory(int fd) {
 
 }  // namespace
 
+bool is_no_file(const fs::path& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+}
+
+Result<void> remove_no_file(const fs::path& path) {
+  std::error_code failed;
+  fs::remove_all(path, failed);  // follows no links
+  return failed ? io_error("remove", failed.value()) : Result<void>();
+}
+
 void announce_reading(const fs::path& path) {
   constexpr off_t kBytes = 4 << 20;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (is_no_file(path)) return;  // a pipe would wake its writer
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0) return;
   if (!is_in_memory(fd)) (void)::posix_fadvise(fd, 0, kBytes, POSIX_FADV_WILLNEED);
   ::close(fd);
@@ -111,6 +123,17 @@ fs::path DirLayout::index() const { return root_ / "index.sqlite"; }
 fs::path DirLayout::blob(const std::string& key) const {
   const Sha256 digest = sha256(as_bytes(key));
   return root_ / "blobs" / to_hex(ByteView(digest).first(1)) / file_name(key);
+}
+
+Result<void> DirLayout::make_folder_of(const std::string& key) const {
+  const fs::path folder = blob(key).parent_path();
+  struct stat info {};
+  if (::stat(folder.c_str(), &info) == 0) return {};
+  const fs::path blobs = folder.parent_path();
+  TQC_TRY(make_folder(blobs));
+  TQC_TRY(make_folder(folder));
+  TQC_TRY(flush_folder(blobs));
+  return flush_folder(root_);
 }
 
 Result<DirLayout> DirLayout::open(const fs::path& root, bool create) {

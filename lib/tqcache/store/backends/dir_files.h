@@ -32,10 +32,12 @@ class DirLayout {
   std::filesystem::path marker() const;
   std::filesystem::path index() const;
   std::filesystem::path blob(const std::string& key) const;  // Requires: a checked key
+  // Makes the folder of this blob again where it is lost. Errors: kIo.
+  Result<void> make_folder_of(const std::string& key) const;
 
   struct File {
     std::string key;
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = 0;    // 0 of what is no file, as is_no_file() says
     std::int64_t modified = 0;  // seconds since 1970
   };
   // Every existing blob, in no order. Files whose names are not keys are skipped.
@@ -57,6 +59,13 @@ class DirLayout {
 Result<std::unique_ptr<LockedFile>> lock_patiently(const std::filesystem::path& path,
                                                    std::chrono::milliseconds timeout,
                                                    const std::function<bool()>& interrupted);
+
+// Whether something that is no regular file has this name: a pipe, a symbolic link, a folder. In
+// the place of a blob it counts as a damaged one, without bytes, and is neither read nor followed.
+bool is_no_file(const std::filesystem::path& path);
+
+// Removes it; a folder with all that is in it. Errors: kIo.
+Result<void> remove_no_file(const std::filesystem::path& path);
 
 // Asks the system to read the start of a file, up to the size of a blob, in the background. Errors
 // appear when the file is read.

@@ -73,6 +73,7 @@ ByteView opened(const KeyRing& keys, std::string_view key, ByteView stored, Byte
     room = header_of(kind, kBlobHeaderBytes, {});
     return ByteView(room);
   };
+  if (stored.empty()) return stored;  // of no kind: damaged, with a key and without
   if (!is_whole(stored, kSealedBlobVersion)) {
     return stand_in(is_whole(stored, kBlobVersion) ? SealedKind::kPlain : SealedKind::kForged);
   }

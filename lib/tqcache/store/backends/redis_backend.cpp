@@ -20,9 +20,14 @@ constexpr Ahead kValuesToGet{4, 8};
 // Of a page; COUNT is only a wish.
 constexpr std::size_t kMaxScanElements = 100'000;
 
-// One atomic step, so that a value that was put meanwhile is kept.
+// One atomic step, so that a value that was put meanwhile is kept. GET would end the script at a
+// key of another kind, which counts as an empty value.
 constexpr std::string_view kRemoveIfSame =
-    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('UNLINK', KEYS[1]) end "
+    "local kind = redis.call('TYPE', KEYS[1]).ok "
+    "local value = '' "
+    "if kind == 'none' then return 0 end "
+    "if kind == 'string' then value = redis.call('GET', KEYS[1]) end "
+    "if value == ARGV[1] then return redis.call('UNLINK', KEYS[1]) end "
     "return 0";
 
 struct RedisPlace {
@@ -78,6 +83,11 @@ class RedisBackend : public Backend {
   Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) override {
     return run_on_each({"GET"}, keys, kValuesToGet,
                        [&](std::size_t i, RedisReply reply) -> Result<void> {
+                         // A hash, a list: something is stored, but no blob.
+                         const auto refused = refusal(*reply);
+                         if (refused && refused->starts_with("WRONGTYPE ")) {
+                           return sink(i, ByteView());
+                         }
                          const auto value = reply_value(*reply);
                          if (!value) return in_context(keys[i], value.error());
                          return sink(i, *value);

@@ -33,7 +33,7 @@ ErrorCode refusal_code(std::string_view word) {
        {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY"}) {
     if (word == later) return ErrorCode::kBusy;
   }
-  if (word == "OOM") return ErrorCode::kTooLarge;
+  if (word == "OOM") return ErrorCode::kIo;  // as a full disk
   // The server refuses this user, whatever the command says.
   if (word == "WRONGPASS" || word == "NOAUTH" || word == "NOPERM") return ErrorCode::kIo;
   return ErrorCode::kInvalidArgument;
@@ -54,7 +54,10 @@ std::optional<std::string_view> refusal(const redisReply& reply) {
 }
 
 Error refusal_error(std::string_view text) {
-  const std::string message = "refused: " + printable(text);
+  std::string message = "refused: " + printable(text);
+  if (text.starts_with("NOAUTH ")) {
+    message += " The password goes into the URL or into REDISCLI_AUTH";
+  }
   if (text.starts_with("ERR unknown command")) return {ErrorCode::kUnsupported, message};
   return {refusal_code(text.substr(0, text.find(' '))), message};
 }

@@ -30,7 +30,7 @@ using RedisReply = std::unique_ptr<redisReply, FreeRedisReply>;
 // The text of a refusal; nullopt for every other answer.
 std::optional<std::string_view> refusal(const redisReply& reply);
 
-// kBusy, kTooLarge, kInvalidArgument or kUnsupported, by the refusal's first word.
+// kBusy, kIo, kInvalidArgument or kUnsupported, by the refusal's first word.
 Error refusal_error(std::string_view text);
 
 // The answer as the command's result type. Errors: refusal_error(); kCorrupt for another type.

@@ -30,7 +30,8 @@ struct S3Place {
 };
 
 ErrorCode code_of(long status, const std::string& word) {
-  if (word == "QuotaExceeded" || word == "EntityTooLarge") return ErrorCode::kTooLarge;
+  if (word == "QuotaExceeded") return ErrorCode::kIo;  // as a full disk
+  if (word == "EntityTooLarge") return ErrorCode::kTooLarge;
   switch (status) {
     case 404:
       return ErrorCode::kNotFound;
@@ -44,8 +45,9 @@ ErrorCode code_of(long status, const std::string& word) {
     case 405:
     case 501:
       return ErrorCode::kUnsupported;
-    case 413:
     case 507:
+      return ErrorCode::kIo;
+    case 413:
       return ErrorCode::kTooLarge;
     default:
       return status >= 300 && status < 500 ? ErrorCode::kInvalidArgument : ErrorCode::kCorrupt;

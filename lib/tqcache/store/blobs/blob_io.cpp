@@ -115,7 +115,8 @@ struct BlobReader::Reading {
 
   void add_bad(const std::string& key, const SharedBytes& value, Error error) {
     bad_bytes += value.size();
-    bad.push_back({key, bad_bytes <= kMaxBadBytes ? value : SharedBytes(), std::move(error)});
+    const bool is_kept = bad_bytes <= kMaxBadBytes;
+    bad.push_back({key, is_kept ? std::optional(value) : std::nullopt, std::move(error)});
   }
 };
 
@@ -164,8 +165,8 @@ Result<void> BlobReader::settle(const std::vector<Bad>& all) {
   bool removes = bad_blobs_ == BadBlobs::kRemove;
   for (const Bad& bad : all) {
     warn(bad.key + ": " + bad.error.message);
-    if (!removes || !is_damage(bad.error.code) || bad.value.size() == 0) continue;
-    const Result<bool> removed = backend_->remove_if_same(bad.key, bad.value.view());
+    if (!removes || !is_damage(bad.error.code) || !bad.value) continue;
+    const Result<bool> removed = backend_->remove_if_same(bad.key, bad.value->view());
     if (removed) continue;
     if (removed.error().code == ErrorCode::kInterrupted) return removed.error();
     // The next removal would probably fail in the same way, perhaps after as long a wait.

@@ -146,7 +146,7 @@ class BlobReader {
  private:
   struct Bad {
     std::string key;
-    SharedBytes value;
+    std::optional<SharedBytes> value;  // nullopt: not kept, because there were too many
     Error error;
   };
   struct Reading;

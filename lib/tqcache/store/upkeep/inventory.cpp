@@ -153,7 +153,9 @@ Result<std::vector<NamedPrompt>> read_named_prompts(Backend& backend, const Inve
   TQC_TRY(
       read_blobs(backend, keys, [&](std::size_t i, std::optional<ReadBlob> blob) -> Result<void> {
         TQC_TRY(report_progress(progress, i, keys.size()));
-        if (!blob) return {};  // a blob that was removed meanwhile needs no others
+        // Removed meanwhile; or empty, as what another kind of value or file counts for, so that no
+        // reading will ever tell its needs. check() finds it.
+        if (!blob || blob->bytes.empty()) return {};
         TQC_TRY_ASSIGN(const PromptRecord record,
                        content_of<PromptRecord>(keys[i], std::move(*blob)));
         NamedPrompt prompt{static_cast<std::uint32_t>(first + i),
