@@ -131,6 +131,8 @@ void SlotLease::compute_common(const PromptLookup& lookup, const Asked& asked,
   now.prompt.clear();
   const auto computed =
       server.read(slot, std::span(lookup.tokens).first(static_cast<std::size_t>(n)), &client);
+  // Others could take the order when that task had begun.
+  order.emplace(state_.table, bound_, &client, deadline);
   if (!computed) {
     if (computed.error().code != ErrorCode::kInterrupted) {
       state_.warnings.add("common", computed.error().message);
@@ -140,7 +142,6 @@ void SlotLease::compute_common(const PromptLookup& lookup, const Asked& asked,
   n_ahead_ = *computed;
   state_.metrics.add("tqcache_computed_tokens_total", static_cast<double>(n_ahead_));
   state_.metrics.add("tqcache_common_tokens_total", static_cast<double>(n_ahead_));
-  order.emplace(state_.table, bound_, &client, deadline);
   if (!*order) return;
   // Meanwhile the server may have been restarted, or another task has begun and cleared the slot.
   if (const auto was_restarted = bound_.observe(); !was_restarted || bound_.must_bind()) return;
