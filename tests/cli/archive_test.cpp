@@ -180,6 +180,11 @@ TEST_F(Archive, NeedsMoreThanFactorsOfKeysAndTurboDoesNot) {
   EXPECT_THAT(must({"convert", dense_, output_, "-f", "--profile", folder}).err,
               HasSubstr("factors of keys from " + folder + "/b.tqprofile"));
   EXPECT_EQ(info_of(output_)["layers"][0]["k"]["centring"], "pre_rope.v2");
+  // A damaged one may be the one that is wanted.
+  Bytes damaged = read_all(profile);
+  damaged[damaged.size() / 2] ^= std::byte{1};
+  write_all(folder + "/c", damaged);
+  expect_refusal({"convert", dense_, output_, "-f", "--profile", folder}, 20, "c: its SHA-256");
   expect_refusal({"convert", dense_, output_, "-f", "--profile", kProfile}, 2,
                  "without factors of keys");
   expect_refusal({"convert", dense_, output_, "-f", "--tier", "lossless", "--profile", profile}, 2,

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -24,6 +28,7 @@
 #include "cli/verb.h"
 #include "migrations/migrate_file.h"
 #include "report/info.h"
+#include "tqcache/file.h"
 #include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/predict/predictor.h"
@@ -371,6 +376,14 @@ Result<void> settle_archive(const Console& console, const cache::CacheReader& so
   return {};
 }
 
+bool begins_as_profile(const std::string& path) {
+  constexpr std::string_view kWord = "tqcache-profile ";
+  std::array<std::byte, kWord.size()> begin;
+  const auto file = open_file(path);
+  return file && (*file)->size() >= begin.size() && (*file)->read_at(0, begin) &&
+         std::ranges::equal(begin, std::as_bytes(std::span(kWord)));
+}
+
 // Takes the factors of keys of --profile, if turbo codes are made. Of a folder the first profile,
 // by name, that belongs to the model of the cache counts.
 Result<void> settle_calibration(const Console& console, const cache::CacheDesc& cache, Job& job) {
@@ -380,16 +393,26 @@ Result<void> settle_calibration(const Console& console, const cache::CacheDesc& 
     return usage_error("--profile and profile= in --config exclude each other");
   }
   std::string chosen = path;
-  if (std::filesystem::is_directory(path)) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    std::vector<std::string> names;
+    std::filesystem::directory_iterator each(path, error);
+    for (; !error && each != std::filesystem::directory_iterator(); each.increment(error)) {
+      names.push_back(each->path().string());
+    }
+    if (error) return Error{ErrorCode::kIo, error.message(), path};
+    std::ranges::sort(names);
     chosen.clear();
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
-      const std::string name = entry.path().string();
-      if (entry.path().extension() != ".tqprofile") continue;
+    for (const std::string& name : names) {
+      // Other files, and profiles that have no factors, are passed over. Damaged ones are not: the
+      // file would have other bytes than with a whole one.
       const auto found = cache::read_calibration(name);
+      if (!found && found.error().code == ErrorCode::kCorrupt && begins_as_profile(name)) {
+        return in_file(name, Error{found.error()});
+      }
       const bool fits = found && found->weights_fingerprint != Sha256{} &&
                         found->weights_fingerprint == cache.identity.weights_fingerprint;
-      if (fits && (chosen.empty() || name < chosen)) chosen = name;
+      if (fits && chosen.empty()) chosen = name;
     }
     if (chosen.empty()) {
       note(console, fmt::format("{}: no profile with factors of keys belongs to the model of the "

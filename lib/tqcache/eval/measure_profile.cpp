@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -80,7 +82,6 @@ Profile profile_of(const model::Model& model) {
   profile.weights_fingerprint = model.identity.weights_fingerprint;
   profile.tokenizer_fingerprint = model.identity.tokenizer_fingerprint;
   profile.n_sinks = kSinks;
-  profile.step = rounded(double{kReferenceStep});
   return profile;
 }
 
@@ -126,6 +127,36 @@ std::vector<Configuration> curve_configurations(const cache::StepWeights& weight
   return all;
 }
 
+Result<Profile> quick_profile(const model::Model& model, std::span<const std::int32_t> ids,
+                              const ProfileOptions& options, const Progress& progress) {
+  if (options.window < cache::kTokenBlock) {
+    return invalid(fmt::format("a window of {} tokens: keys are quantized in blocks of {}",
+                               options.window, cache::kTokenBlock));
+  }
+  if (std::ssize(ids) <= options.window) {
+    return invalid(fmt::format("a text of {} tokens is shorter than a window of {} and one more",
+                               ids.size(), options.window));
+  }
+  const auto begin_token = begin_token_of(model.tokenizer, ids);
+  std::vector<std::int32_t> taken = spread_windows(ids, options.window, options.max_windows);
+  const std::size_t window = to_size(options.window);
+  const std::size_t n_windows = (taken.size() - 1) / window;
+  TotalProgress runs(progress, n_windows * window);
+  KeyMoments moments;
+  for (std::size_t i = 0; i < n_windows; ++i) {
+    const auto part = std::span(taken).subspan(i * window, window);
+    if (begin_token) part[0] = *begin_token;
+    TQC_TRY(add_text(model, part, moments, options.n_threads, runs.next_run()));
+    runs.finish_run(window);
+    if (!runs.report(0)) return interrupted_error();
+  }
+  Profile profile = profile_of(model);
+  profile.window = options.window;
+  profile.n_windows = static_cast<std::int64_t>(n_windows);
+  profile.key_factors = key_factors(moments);
+  return profile;
+}
+
 Result<Profile> measure_profile(const model::Model& model, std::span<const std::int32_t> ids,
                                 const ProfileOptions& options, const Progress& progress) {
   const PredictionOptions measure{.window = options.window,
@@ -141,6 +172,7 @@ Result<Profile> measure_profile(const model::Model& model, std::span<const std::
       n_read * (sides.size() + kCurveSteps.size() + 2 + (has_factors ? 1 : 0));
   TotalProgress runs(progress, total);
   Profile profile = profile_of(model);
+  profile.step = rounded(double{kReferenceStep});
   TQC_TRY_ASSIGN(const PredictionCosts alone,
                  measure_predictions(model, taken, sides, measure, runs.next_run()));
   runs.finish_run(n_read * (sides.size() + 1));
