@@ -113,13 +113,17 @@ TEST(ProfileFile, RefusesWhatIsNone) {
 TEST(ProfileFile, HasFactorsOfKeysOrNothingElse) {
   Profile profile = small_profile();
   profile.key_factors = {{-127, 0, 127}, {}};
+  profile.key_losses = {.0123, 0};
   EXPECT_EQ(must(parse_profile(view(file_of(profile)))), profile);
   EXPECT_THAT(file_of(profile), testing::StartsWith("tqcache-profile 1 "));
   // Older programs, which do not know factors, read the rest: it is what it was.
   std::string body = file_of(profile);
   body.erase(0, body.find('\n') + 1);
-  const std::size_t first = body.find(" \"key_factors\""), end = body.find("\n ],\n", first) + 5;
-  EXPECT_EQ(sealed(body.erase(first, end - first)), file_of(small_profile()));
+  for (const char* key : {" \"key_factors\"", " \"key_losses\""}) {
+    const std::size_t first = body.find(key), end = body.find("\n ],\n", first) + 5;
+    body.erase(first, end - first);
+  }
+  EXPECT_EQ(sealed(body), file_of(small_profile()));
 
   Profile quick;
   quick.architecture = "qwen3";
@@ -250,6 +254,26 @@ TEST(Curve, SaysNothingBeyondItsEnds) {
   }
   EXPECT_FALSE(divergence_of_step(small_profile(), 0.12));
   EXPECT_FALSE(divergence_of_step(small_profile(), 0.51));
+}
+
+TEST(AscendingCurve, JoinsPointsThatDoNotAscend) {
+  const std::vector<eval::CurvePoint> good = {{.1, .001}, {.2, .004}, {.4, .03}};
+  const auto same = eval::ascending_curve(good);
+  ASSERT_EQ(same.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(same[i].step, good[i].step, 1e-12);
+    EXPECT_NEAR(same[i].kld, good[i].kld, 1e-12);
+  }
+  // .008 and .002 become sqrt(.008 * .002) = .004 at sqrt(.1 * .4) = .2.
+  const auto joined = eval::ascending_curve(
+      std::vector<eval::CurvePoint>{{.05, .001}, {.1, .008}, {.4, .002}, {.8, .03}});
+  ASSERT_EQ(joined.size(), 3u);
+  EXPECT_NEAR(joined[1].step, .2, 1e-12);
+  EXPECT_NEAR(joined[1].kld, .004, 1e-12);
+  // A curve that falls all the way is a single point, which no profile may have.
+  EXPECT_EQ(
+      eval::ascending_curve(std::vector<eval::CurvePoint>{{.1, .3}, {.2, .2}, {.4, .1}}).size(),
+      1u);
 }
 
 TEST(WeightsOf, AreOneOverTheRootOfSensitivity) {

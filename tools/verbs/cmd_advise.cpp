@@ -227,6 +227,19 @@ Result<ExitCode> report_too_large(const Console& console, const Question& questi
   return ExitCode::kFailed;
 }
 
+// A model that loses much even at 4 bits and more has keys or values that quantize badly.
+void warn_of_bad_model(const AdviseFlags& flags, const eval::Advice& advice) {
+  constexpr double kMuch = 0.1;
+  for (const eval::PredictionCost& way : advice.costs.ways) {
+    if (way.size.bits_per_packed_value < 4 || way.kld_mean <= kMuch) continue;
+    warn(flags.model,
+         fmt::format("quantizes badly: {} has a mean KL divergence of {:.2g}, where .01 to .03 is "
+                     "usual at 4 bits; tqcache profile -m MODEL --file SAMPLE says which layers",
+                     way.configuration.name, way.kld_mean));
+    return;
+  }
+}
+
 Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
   if (flags.max_bytes == 0u) return usage_error("--max-bytes: nothing fits in 0 bytes");
   TQC_TRY(check_eval_output(flags.output));
@@ -236,6 +249,7 @@ Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
   Answer answer{std::move(*found), {}};
   TQC_TRY_ASSIGN(answer.sizes, sizes_of(question, answer.advice));
   TQC_TRY(give(console, question, answer));
+  warn_of_bad_model(flags, answer.advice);
   if (answer.advice.choice) return ExitCode::kDone;
   const eval::PredictionCost& largest = answer.advice.costs.ways.back();
   complain(

@@ -188,6 +188,60 @@ std::vector<std::string> hints_of(const cache::CacheDesc& info, const Job& job,
   return hints;
 }
 
+// Keys or values that the model will hardly work with, and what could help. Empty: none.
+std::string bad_tensors_text(const cache::CacheDesc& cache, const Job& job,
+                             cache::TensorKind kind) {
+  std::string layers;
+  double share = 0;
+  std::int64_t n = 0;
+  for (const cache::TensorLoss& loss : job.options.losses->losses()) {
+    if (loss.kind != kind || loss.share <= cache::kHeavyLoss) continue;
+    if (++n <= 8) layers += fmt::format("{}{}", n > 1 ? ", " : "", loss.layer);
+    share = std::max(share, loss.share);
+  }
+  if (n == 0) return {};
+  if (n > 8) layers += fmt::format(" and {} more", n - 8);
+  const bool is_key = kind == cache::TensorKind::kKeys;
+  const std::string word = is_key ? "key" : "value";
+  const cache::Centering center = is_key ? job.options.keys.center : job.options.values.center;
+  std::string help = job.archive ? "more bits, or tier turbo with a profile of the model, help"
+                                 : fmt::format(
+                                       "more bits (--{}-bits 8) or dense ones "
+                                       "(--{}-bits 16) help",
+                                       word, word);
+  if (center == cache::Centering::kNone) {
+    help = "they are not centered; without center=none the common part is not coded";
+  } else if (is_key && cache.identity.rope == cache::Rope{}) {
+    help = "the RoPE of the model is not known; with -m MODEL keys are centered before it";
+  } else if (is_key && job.options.calibration == nullptr && !job.archive) {
+    help = "a profile of the model (tqcache profile, then --profile), or " + help;
+  }
+  return fmt::format(
+      "the {}s of {} {} quantize badly: the error has {:.1f} times the energy of what tells tokens "
+      "apart, in half of a head; {}",
+      word, n == 1 ? "layer" : "layers", layers, share, help);
+}
+
+void warn_of_losses(const cache::CacheDesc& cache, const Job& job) {
+  if (job.target != Target::kTqkv || job.options.losses == nullptr) return;
+  const std::string output = display_name(job.flags.output, "standard output");
+  for (const auto kind : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
+    const std::string text = bad_tensors_text(cache, job, kind);
+    if (!text.empty()) warn(output, text);
+  }
+}
+
+Json bad_tensors_json(const Job& job) {
+  Json list = Json::array();
+  for (const cache::TensorLoss& loss : job.options.losses->losses()) {
+    if (loss.share <= cache::kHeavyLoss) continue;
+    list.push_back({{"layer", loss.layer},
+                    {"tensor", loss.kind == cache::TensorKind::kKeys ? "k" : "v"},
+                    {"lost", loss.share}});
+  }
+  return list;
+}
+
 Json archive_json(const Job& job) {
   Json json;
   json["configuration"] = job.predicted_step > 0 ? fmt::format("predicted:{}", job.predicted_step)
@@ -232,6 +286,7 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
   if (job.archive) object["archive"] = archive_json(job);
   object["notes"] = remarks.notes;
   object["losses"] = remarks.losses;
+  object["badly_quantized"] = bad_tensors_json(job);
   return print_json(object);
 }
 
@@ -506,6 +561,7 @@ Result<ExitCode> convert_own(const Console& console, CacheInput input, Job& job)
   TQC_TRY_ASSIGN(sizes.after, write_result(console, input.name, *reader, watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, info, job.options);
   report_factors(console, info, job);
+  warn_of_losses(info, job);
   const std::size_t n_checkpoints = info.checkpoints.size();
   TQC_TRY(tell(console, job, sizes,
                {std::string(name_of(Target::kTqkv)),
@@ -583,6 +639,7 @@ Result<ExitCode> convert_foreign(const Console& console, const std::string& name
   TQC_TRY_ASSIGN(sizes.after, write_result(console, name, cache, *watched, job));
   if (job.target == Target::kTqkv) report_fallback(console, manifest, job.options);
   report_factors(console, manifest, job);
+  warn_of_losses(manifest, job);
   remarks.hints = hints_of(manifest, job, manifest.n_tokens());
   const std::size_t n_checkpoints = cache.checkpoints().size();
   for (std::string& each : losses_of(job.target, job.flags.target, manifest, n_checkpoints)) {
@@ -626,6 +683,7 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   if (job.archive) codec.both.bits = codec.both.exact_bits = {};  // it applies to the whole file
   TQC_TRY_ASSIGN(job.options, convert_options(codec));
   job.options.n_threads = flags.n_threads;
+  job.options.losses = std::make_shared<cache::LossLog>();
   CompressionFlags compression = flags.compression;
   TQC_TRY(apply_tier(flags.tier, flags.of_codec, job.options, compression));
   TQC_TRY_ASSIGN(job.write, write_options(compression, flags.n_threads, flags.force));

@@ -120,20 +120,25 @@ Result<eval::Profile> profile_of_caches(const Console& console, const ProfileFla
   }
   profile.n_windows = static_cast<std::int64_t>(flags.caches.size());
   profile.key_factors = eval::key_factors(moments);
+  profile.key_losses = eval::key_losses(moments);
   return profile;
 }
 
 // The factors of each layer: the least and the largest of any component.
 eval::Table factor_table(const eval::Profile& profile) {
-  eval::Table table{"Factors of keys per layer", {"layer", "least", "largest"}, {}};
-  table.caption = "Codes have these multiples of the components of keys.";
+  eval::Table table{"Factors of keys per layer", {"layer", "least", "largest", "lost"}, {}};
+  table.caption =
+      "Codes have these multiples of the components of keys. Lost: what 4 bits without them take "
+      "of what tells tokens apart; .01 is usual.";
   for (std::size_t i = 0; i < profile.key_factors.size(); ++i) {
     const auto& factors = profile.key_factors[i];
     if (factors.empty()) continue;
     const auto [least, most] = std::ranges::minmax(factors);
     table.rows.push_back({eval::Number{static_cast<double>(i), 0},
                           eval::Number{std::exp2(least / 8.0), 3},
-                          eval::Number{std::exp2(most / 8.0), 3}});
+                          eval::Number{std::exp2(most / 8.0), 3},
+                          i < profile.key_losses.size() ? eval::Number{profile.key_losses[i], 3}
+                                                        : eval::Number{0, 3}});
   }
   return table;
 }
@@ -160,6 +165,25 @@ eval::Table curve_table(const eval::Profile& profile) {
   return table;
 }
 
+// Names the layers whose keys quantize badly without the factors that the profile has.
+void warn_of_losses(const ProfileFlags& flags, const eval::Profile& profile) {
+  std::string layers;
+  double most = 0;
+  for (std::size_t i = 0; i < profile.key_losses.size(); ++i) {
+    if (profile.key_losses[i] <= cache::kHeavyLoss) continue;
+    layers += fmt::format("{}{}", layers.empty() ? "" : ", ", i);
+    most = std::max(most, profile.key_losses[i]);
+  }
+  if (layers.empty()) return;
+  warn(
+      flags.output,
+      fmt::format("without these factors the keys of layers {} quantize badly: the error of 4 bits "
+                  "has up to {:.1f} times the energy of what tells tokens apart, in half of a "
+                  "head; so use this profile (convert, chat, generate --profile), or keep keys "
+                  "dense (--key-bits 16)",
+                  layers, most));
+}
+
 Json profile_json(const ProfileFlags& flags, const eval::Profile& profile) {
   Json json;
   json["schema"] = 1;
@@ -167,6 +191,7 @@ Json profile_json(const ProfileFlags& flags, const eval::Profile& profile) {
   json["window"] = profile.window;
   json["windows"] = profile.n_windows;
   if (!profile.key_factors.empty()) json["key_factors"] = profile.key_factors;
+  if (!profile.key_losses.empty()) json["key_losses"] = profile.key_losses;
   if (!profile.is_measured()) return json;
   json["step"] = profile.step;
   json["layers"] = Json::array();
@@ -299,6 +324,7 @@ Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
   TQC_TRY(in_file(flags.output,
                   write_file_atomically(flags.output, eval::profile_bytes(profile), overwrite)));
   note(console, fmt::format("{}: written", flags.output));
+  warn_of_losses(flags, profile);
   if (console.json) {
     TQC_TRY(print_json(profile_json(flags, profile)));
   } else if (!profile.is_measured()) {

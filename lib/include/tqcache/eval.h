@@ -271,6 +271,9 @@ struct Profile {
   std::vector<CurvePoint> curve;  // two or more, ascending in both
   // Factors of keys for codes in memory, cache::Calibration::key_factors. Empty: older files.
   std::vector<std::vector<std::int8_t>> key_factors;
+  // What 4 bits without factors are expected to take from the keys of each layer, as
+  // cache::TensorLoss; 0 for layers without factors. [n_layers], or empty: not known (older files).
+  std::vector<double> key_losses;
 
   // Whether archives can use it: a profile of only factors has no sensitivities and no curve.
   bool is_measured() const { return !curve.empty(); }
@@ -294,6 +297,10 @@ Result<Profile> parse_profile(ByteView file);
 // model.
 Result<void> check_profile(const Profile& profile, const cache::Identity& identity,
                            std::int64_t n_layers);
+
+// A curve of these measurements, of ascending steps. Few predictions have noise: neighbors whose
+// divergences do not ascend become one point, with the geometric means of both numbers.
+std::vector<CurvePoint> ascending_curve(std::span<const CurvePoint> measured);
 
 // The step whose expected divergence is `kld`, interpolated linearly in the logarithms between two
 // points of the curve.
@@ -340,6 +347,11 @@ Result<void> add_keys(const cache::CacheReader& cache, KeyMoments& moments, unsi
 // Progress: tokens read. Errors: those of the decoder and of add_keys().
 Result<void> add_text(const model::Model& model, std::span<const std::int32_t> ids,
                       KeyMoments& moments, unsigned n_threads, const Progress& progress = {});
+
+// What 4 bits without factors take from the keys of each layer: [n_layers], as Profile::key_losses.
+// The error of a rotation is the same in all components of a head, so the share is .0095 times the
+// mean of what the first block's mean leaves, by the median over pairs.
+std::vector<double> key_losses(const KeyMoments& moments);
 
 // The factors, as in cache::Calibration. c^4 is the weight of a pair of components by what the mean
 // leaves of it, which makes the weighted error least; without queries all weights are equal.

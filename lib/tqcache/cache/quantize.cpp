@@ -16,6 +16,8 @@
 #include "tqcache/cache/blocks.h"
 #include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/cache/memory_blocks.h"
+#include "tqcache/cache/rope_angles.h"
+#include "tqcache/cache/tensor_loss.h"
 #include "tqcache/cache/window.h"
 #include "tqcache/kv_codec.h"
 
@@ -38,6 +40,7 @@ struct Conversion {
   Fit fit = Fit::kFirstBlock;
   unsigned n_threads = 0;
   std::int64_t first_layer = 0;  // number of the source's first layer, for messages
+  std::shared_ptr<LossLog> losses = {};
 };
 
 class Quantized : public CacheReader {
@@ -48,7 +51,17 @@ class Quantized : public CacheReader {
         description_(source_->description()),
         codecs_(conversion.codecs.begin(), conversion.codecs.end()),
         n_threads_(conversion.n_threads),
-        first_layer_(conversion.first_layer) {}
+        first_layer_(conversion.first_layer),
+        losses_(conversion.losses) {
+    const Rope& rope = description_.identity.rope;
+    if (!losses_) return;
+    for (const LayerDesc& layer : description_.layers) {
+      const auto* const attention = std::get_if<AttentionDesc>(&layer);
+      if (attention == nullptr || !can_turn(rope, attention->shape.head_dim)) continue;
+      rope_ = std::make_shared<const RopeTable>(rope);
+      break;
+    }
+  }
 
   // Fixes the codecs, for which it reads the blocks that they are fitted to, and packs windows.
   Result<void> prepare(const Conversion& conversion, const Progress& progress) {
@@ -204,6 +217,7 @@ class Quantized : public CacheReader {
     if (!block) {
       return in_block(tensor.layer, tensor.kind, tensor.sample.front(), std::move(block).error());
     }
+    log_loss(tensor.layer, tensor.kind, sample.front(), block->view());
     const BlockKey key{static_cast<std::int64_t>(tensor.layer), tensor.kind, tensor.sample.front()};
     packed.emplace_back(key, *std::move(block));
     return {};
@@ -245,10 +259,28 @@ class Quantized : public CacheReader {
         }
         auto packed = codec->encode(full(block), n_threads_);
         if (!packed) return in_block(layer, kind, block, std::move(packed).error());
+        log_loss(layer, kind, full(block), packed->view());
         bytes = *std::move(packed);
       }
     }
     return {};
+  }
+
+  // Measures the loss of the first, the middle and the last full block.
+  void log_loss(std::size_t layer, TensorKind kind, const FullBlock& block, ByteView packed) const {
+    if (!losses_) return;
+    const std::int64_t first = fit_blocks(Fit::kFirstBlock, n_tokens(), begin_of(layer)).front();
+    const std::int64_t last = n_tokens() / kTokenBlock - 1;
+    if (block.index != first && block.index != (first + last) / 2 && block.index != last) return;
+    // The RoPE of windows may be another than that of the cache (Gemma 3).
+    const bool has_rope = kind == TensorKind::kKeys &&
+                          std::holds_alternative<AttentionDesc>(description_.layers[layer]) &&
+                          can_turn(description_.identity.rope, block.shape.head_dim);
+    TensorLoss loss = measure_loss(*codecs_[2 * layer + static_cast<std::size_t>(kind)], block,
+                                   packed, has_rope ? rope_ : nullptr);
+    loss.layer = first_layer_ + static_cast<std::int64_t>(layer);
+    loss.kind = kind;
+    losses_->add(loss);
   }
 
   // Sets the description and blocks once all codecs are known.
@@ -279,7 +311,9 @@ class Quantized : public CacheReader {
     const auto layer = to_size(info.layer);
     TQC_TRY_ASSIGN(const SharedBytes raw, source_->share(origin));
     const KvCodec& codec = *codecs_[2 * layer + static_cast<std::size_t>(info.side)];
-    auto packed = codec.encode(full_block(layer, info.side, info.block, raw.view()), 1);
+    const FullBlock block = full_block(layer, info.side, info.block, raw.view());
+    auto packed = codec.encode(block, 1);
+    if (packed) log_loss(layer, info.side, block, packed->view());
     if (packed) return packed;
     return in_block(layer, info.side, info.block, std::move(packed).error());
   }
@@ -295,6 +329,8 @@ class Quantized : public CacheReader {
   std::vector<Checkpoint> checkpoints_;
   unsigned n_threads_;
   std::int64_t first_layer_;
+  std::shared_ptr<LossLog> losses_;
+  std::shared_ptr<const RopeTable> rope_;  // for losses
 };
 
 // The codecs of these plans, not fixed yet.
@@ -390,7 +426,8 @@ ReaderResult quantize(std::shared_ptr<const CacheReader> source, const ConvertOp
   const KvTables tables(cache.identity.rope);
   TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(cache, options));
   TQC_TRY_ASSIGN(const Codecs codecs, planned_codecs(cache, plans, tables));
-  return make_view(std::move(source), {codecs, tables, options.fit, options.n_threads}, progress);
+  return make_view(std::move(source),
+                   {codecs, tables, options.fit, options.n_threads, 0, options.losses}, progress);
 }
 
 ReaderResult quantize_like(std::shared_ptr<const CacheReader> source,
@@ -407,7 +444,7 @@ Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress
   TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(description, options));
   const KvTables tables(cache.identity.rope);
   TQC_TRY_ASSIGN(const Codecs codecs, planned_codecs(description, plans, tables));
-  Conversion conversion{{}, tables, options.fit, options.n_threads};
+  Conversion conversion{{}, tables, options.fit, options.n_threads, 0, options.losses};
   const auto plans_of = [&](std::size_t layer) { return std::span(plans).subspan(2 * layer, 2); };
   const auto is_planned = [&](std::size_t layer) {
     return !plans_of(layer)[0].dense || !plans_of(layer)[1].dense;

@@ -19,10 +19,35 @@ namespace {
 
 constexpr std::int64_t kDenseTokens = 4;  // the sink tokens of the default configuration
 
-// Added to what is left of each component, and to its weight, as shares of their means: a component
-// that hardly varies, or that no query of the sample looks at, gets no extreme factor.
+// Added to what is left of each component, as a share of the median, and to its weight, as a share
+// of the mean: a component that hardly varies, or that no query of the sample looks at, gets no
+// extreme factor. (A share of the mean of what is left would keep the factors of a head small in
+// which a few components have nearly all energy, which needs them most.)
 constexpr double kLeftFloor = 0.01;
 constexpr double kWeightFloor = 0.05;
+
+// At least this share of the mean counts as the median.
+constexpr double kLeastMedian = 1e-6;
+
+// The error of 4 bits, as a share of the energy that was coded.
+constexpr double kErrorOf4Bits = 0.0095;
+
+// What is left of component i; both components of a pair count as one, so that it does not matter
+// by how much it turned.
+double of_pair(std::span<const double> x, std::size_t i, std::size_t n_pairs) {
+  if (i >= 2 * n_pairs) return x[i];
+  const std::size_t low = i % n_pairs;
+  return (x[low] + x[low + n_pairs]) / 2;
+}
+
+// Shapes: left [head_dim].
+double median_of_pairs(std::span<const double> left, std::size_t n_pairs) {
+  std::vector<double> pairs(left.size());
+  for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i] = of_pair(left, i, n_pairs);
+  const auto middle = pairs.begin() + std::ssize(pairs) / 2;
+  std::ranges::nth_element(pairs, middle);
+  return *middle;
+}
 
 // Sums the squares of what the mean of the first full block leaves of the keys of one layer.
 Result<void> add_layer(const cache::CacheReader& cache, std::size_t layer, std::size_t first_block,
@@ -160,32 +185,47 @@ std::vector<std::vector<std::int8_t>> key_factors(const KeyMoments& moments) {
     for (std::size_t at = 0; at < all[layer].size(); at += dim) {
       const std::span<const double> left = std::span(moments.left[layer]).subspan(at, dim);
       const std::span<const double> weight = std::span(moments.weight[layer]).subspan(at, dim);
-      // Both components of a pair count as one, so that it does not matter by how much it turned.
-      const auto of_pair = [&](std::span<const double> x, std::size_t i) {
-        if (i >= 2 * n_pairs) return x[i];
-        const std::size_t low = i % n_pairs;
-        return (x[low] + x[low + n_pairs]) / 2;
-      };
       double mean_left = 0, mean_weight = 0;
       for (std::size_t i = 0; i < dim; ++i) {
         mean_left += left[i] / static_cast<double>(dim);
         mean_weight += weight[i] / static_cast<double>(dim);
       }
       if (!(mean_left > 0)) continue;  // keys that are all alike need no factors
+      const double floor =
+          kLeftFloor * std::max(median_of_pairs(left, n_pairs) / mean_left, kLeastMedian);
       const bool has_queries = mean_weight > 0;
       std::vector<double> factor(dim);
       double energy = 0;  // of what is left, after the factors
       for (std::size_t i = 0; i < dim; ++i) {
-        const double w =
-            has_queries ? of_pair(weight, i) / mean_weight + kWeightFloor : 1 + kWeightFloor;
-        const double s = of_pair(left, i) / mean_left + kLeftFloor;
+        const double w = has_queries ? of_pair(weight, i, n_pairs) / mean_weight + kWeightFloor
+                                     : 1 + kWeightFloor;
+        const double s = of_pair(left, i, n_pairs) / mean_left + floor;
         factor[i] = std::sqrt(std::sqrt(w / s));
         energy += factor[i] * factor[i] * s / static_cast<double>(dim);
       }
       // Lengths stay as they are on average, so that scales stay in the range of f16.
-      const double scale = std::sqrt((1 + kLeftFloor) / energy);
+      const double scale = std::sqrt((1 + floor) / energy);
       for (std::size_t i = 0; i < dim; ++i) all[layer][at + i] = eighths_of(factor[i] * scale);
     }
+  }
+  return all;
+}
+
+std::vector<double> key_losses(const KeyMoments& moments) {
+  std::vector<double> all(moments.left.size());
+  for (std::size_t layer = 0; layer < all.size(); ++layer) {
+    if (moments.left[layer].empty()) continue;
+    const std::size_t dim = to_size(moments.shapes[layer].head_dim);
+    for (std::size_t at = 0; at < moments.left[layer].size(); at += dim) {
+      const std::span<const double> left = std::span(moments.left[layer]).subspan(at, dim);
+      double mean = 0;
+      for (const double x : left) mean += x / static_cast<double>(dim);
+      if (!(mean > 0)) continue;
+      const double median =
+          std::max(median_of_pairs(left, to_size(moments.n_pairs)), kLeastMedian * mean);
+      all[layer] = std::max(all[layer], kErrorOf4Bits * mean / median);
+    }
+    all[layer] = std::round(all[layer] * 1e4) / 1e4;  // further digits depend on the CPU
   }
   return all;
 }

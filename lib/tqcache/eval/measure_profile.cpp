@@ -56,15 +56,18 @@ void take_sensitivity(const PredictionCosts& costs, Profile& profile) {
 }
 
 Result<void> take_curve(const PredictionCosts& costs, Profile& profile) {
+  std::vector<CurvePoint> measured;
   for (std::size_t i = 0; i < costs.ways.size(); ++i) {
-    const CurvePoint point{rounded(double{kCurveSteps[i]}), rounded(costs.ways[i].kld_mean)};
-    const double before = profile.curve.empty() ? 0 : profile.curve.back().kld;
-    if (!(point.kld > before)) {
-      return Error{ErrorCode::kCorrupt,
-                   "the divergence of the model's predictions does not grow "
-                   "with the error of its keys and values"};
-    }
-    profile.curve.push_back(point);
+    measured.push_back({double{kCurveSteps[i]}, costs.ways[i].kld_mean});
+  }
+  profile.curve = ascending_curve(measured);
+  if (profile.curve.size() < 2) {
+    return Error{ErrorCode::kCorrupt,
+                 "the divergence of the model's predictions does not grow with the error of its "
+                 "keys and values; read more of the text (--max-windows, --window)"};
+  }
+  for (CurvePoint& point : profile.curve) {
+    point = {rounded(point.step), rounded(point.kld)};
   }
   return {};
 }
@@ -154,6 +157,7 @@ Result<Profile> quick_profile(const model::Model& model, std::span<const std::in
   profile.window = options.window;
   profile.n_windows = static_cast<std::int64_t>(n_windows);
   profile.key_factors = key_factors(moments);
+  profile.key_losses = key_losses(moments);
   return profile;
 }
 
@@ -187,6 +191,7 @@ Result<Profile> measure_profile(const model::Model& model, std::span<const std::
   if (!has_factors) return profile;
   TQC_TRY_ASSIGN(Profile quick, quick_profile(model, ids, options, runs.next_run()));
   profile.key_factors = std::move(quick.key_factors);
+  profile.key_losses = std::move(quick.key_losses);
   return profile;
 }
 

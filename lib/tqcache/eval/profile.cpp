@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -65,6 +66,29 @@ Result<void> check_profile(const Profile& profile, const cache::Identity& identi
   return {};
 }
 
+std::vector<CurvePoint> ascending_curve(std::span<const CurvePoint> measured) {
+  struct Pool {
+    double log_step = 0, log_kld = 0, n = 0;  // sums
+    CurvePoint point() const { return {std::exp(log_step / n), std::exp(log_kld / n)}; }
+  };
+  // A profile keeps five digits, so a tenth of a per mille is no ascent.
+  constexpr double kAscent = 1.0001;
+  std::vector<Pool> pools;
+  for (const CurvePoint& each : measured) {
+    pools.push_back({std::log(each.step), std::log(std::max(each.kld, 1e-12)), 1});
+    while (pools.size() > 1 &&
+           pools.back().point().kld < kAscent * pools[pools.size() - 2].point().kld) {
+      const Pool last = pools.back();
+      pools.pop_back();
+      Pool& pool = pools.back();
+      pool = {pool.log_step + last.log_step, pool.log_kld + last.log_kld, pool.n + last.n};
+    }
+  }
+  std::vector<CurvePoint> curve;
+  for (const Pool& pool : pools) curve.push_back(pool.point());
+  return curve;
+}
+
 Result<double> step_for_divergence(const Profile& profile, double kld) {
   const std::vector<CurvePoint>& curve = profile.curve;
   for (std::size_t i = 1; i < curve.size(); ++i) {
@@ -110,6 +134,7 @@ cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
+constexpr double kMostLoss = 1e6;
 constexpr double kMostDivergence = 1000;  // nats: above that of any vocabulary
 
 // --- writing
@@ -136,6 +161,7 @@ Json body_of(const Profile& profile) {
   if (!profile.key_factors.empty()) {
     body["key_factors"] = cache::factors_json(profile.key_factors);
   }
+  if (!profile.key_losses.empty()) body["key_losses"] = profile.key_losses;
   if (!profile.is_measured()) return body;
   body["step"] = profile.step;
   body["key_sensitivity"] = profile.key_sensitivity;
@@ -254,6 +280,10 @@ Result<Profile> parse_profile(ByteView file) {
   profile.weights_fingerprint = calibration.weights_fingerprint;
   profile.tokenizer_fingerprint = calibration.tokenizer_fingerprint;
   profile.key_factors = std::move(calibration.key_factors);
+  if (find_value(body, "key_losses") != nullptr) {
+    TQC_TRY_ASSIGN(profile.key_losses,
+                   get_numbers(body, "key_losses", std::ssize(profile.key_factors), 0, kMostLoss));
+  }
   TQC_TRY(read_sample(body, profile));
   if (text.version == 1) TQC_TRY(read_measured(body, profile));
   return profile;
