@@ -210,8 +210,8 @@ Result<void> read_tensor(const tqcache_cache& cache, std::int64_t layer, int whi
                                shape.n_kv_heads, shape.head_dim, view.n_heads, view.head_dim));
   }
   if (begin < 0 || begin > held || view.n_tokens > held - begin) {
-    return invalid(fmt::format("tokens {} to {} of {} that layer {} holds", begin,
-                               begin + view.n_tokens, held, layer));
+    return invalid(fmt::format("{} tokens from token {} on, of {} that layer {} holds",
+                               view.n_tokens, begin, held, layer));
   }
   if (view.n_tokens == 0) return {};
   if (!cache::is_in_token_blocks(desc)) {
