@@ -27,7 +27,7 @@ _tqcache() {
     case ${COMP_WORDS[1]} in
       help) words "prefill convert migrate compact rekey generate chat serve info verify diff bench advise profile eval store" ;;
       eval) words "ppl kld needle jsonl memory cache --help" ;;
-      store) words "put get find ls info rm gc stats check copy --help" ;;
+      store) words "put get find ls info rm gc stats check forget copy --help" ;;
     esac
     return
   fi
@@ -634,6 +634,19 @@ _tqcache() {
       esac
       if [[ $cur == -* ]]; then
         words "--help --store --read-data --repair --max-memory --key-file -q --quiet --json"
+        return
+      fi
+      :
+      ;;
+    "store forget")
+      case $prev in
+        --store) :; return ;;
+        --salt-file) files -f; return ;;
+        --api-key-file) files -f; return ;;
+        --key-file) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --store --salt-file --api-key-file --dry-run --key-file -q --quiet --json"
         return
       fi
       :

@@ -47,6 +47,7 @@ constexpr std::array kStoreVerbs = {
     Verb{"store gc", "Remove unreachable, old or least recently used data", define_store_gc},
     Verb{"store stats", "Report sizes, savings from sharing, and hit rates", define_store_stats},
     Verb{"store check", "Check that a store is complete and undamaged", define_store_check},
+    Verb{"store forget", "Remove everything that one tenant has stored", define_store_forget},
     Verb{"store copy", "Copy prompts, or everything, to another store", define_store_copy},
 };
 

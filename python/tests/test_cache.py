@@ -97,10 +97,35 @@ def test_dtypes_and_outputs(tmp_path, layers):
         assert not room[:, :, 1::2].any()
         shared = layer.keys(dlpack=True)
         assert shared.__dlpack_device__()[0] == 1
+        layer.keys(out=room.transpose(1, 0, 2)[:, :, ::2])
+        fixed = room[:, :, ::2].copy()
+        fixed.setflags(write=False)
+        with pytest.raises(ValueError, match="read-only"):
+            layer.keys(out=fixed.transpose(1, 0, 2))
         with pytest.raises(TypeError):
             layer.keys(out=np.zeros((2, 100, 64)))  # f64
         with pytest.raises(ValueError):
             layer.keys(dtype="f64")
+
+
+def test_dlpack_of_every_version(tmp_path, layers):
+    """As numpy and torch ask for it: old and versioned capsules, a device, a copy."""
+    path = tmp_path / "a.tqkv"
+    with tqcache.Writer(path, n_tokens=N) as out:
+        out.attention(layers["k"], layers["v"])
+    with tqcache.open(path) as cache:
+        shared = cache.layers[0].keys(dlpack=True)
+        for options in ({}, {"stream": None}, {"max_version": (1, 0)}, {"dl_device": (1, 0)},
+                        {"copy": False}, {"copy": True, "max_version": (1, 0), "stream": None}):
+            assert "dltensor" in repr(shared.__dlpack__(**options)), options
+        first, second = np.from_dlpack(shared), np.from_dlpack(shared)
+        np.testing.assert_array_equal(first, layers["k"])
+        first[:] = 0  # the same memory
+        assert not second.any()
+        if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
+            copied = np.from_dlpack(shared, copy=True)
+            copied[:] = 1
+            assert not second.any()
 
 
 def test_inputs_with_strides_and_a_batch_dimension(tmp_path, layers):

@@ -89,6 +89,52 @@ def test_prompts_in_a_store(tmp_path):
         store.names()
 
 
+def in_a_child(work):
+    """Runs it in a forked process; 0 is success. A hang ends after 30 s."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001
+            print(f"child: {error!r}", flush=True)
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_process_opens_its_own_store(tmp_path):
+    """Of one connection or one SQLite database, two processes would read each other's answers."""
+    path, url = tmp_path / "a.tqkv", f"dir:{tmp_path}/store"
+    identity = tqcache.Identity("qwen3", weights_fingerprint=b"w" * 32,
+                                tokenizer_fingerprint=b"t" * 32)
+    with tqcache.Writer(path, tokens=range(600), identity=identity) as out:
+        out.attention(np.ones((1, 600, 32), np.float16), np.ones((1, 600, 32), np.float16))
+    with tqcache.Store(url) as store, tqcache.Values(url, "mine") as values:
+        store.put(path, "one")
+        values.put("key", b"value")
+
+        def use():
+            store.put(path, "two")
+            assert sorted(store.names()) == ["one", "two"]
+            assert values.get("key") == b"value"
+            values.put("child", b"more")
+
+        holder = store._lock  # as a thread that works at the moment of the fork
+        with holder:
+            assert in_a_child(use) == 0
+        assert sorted(store.names()) == ["one", "two"]
+        assert values.get("child") == b"more"
+
+        def use_as_it_is():
+            with pytest.raises(tqcache.UsageError, match="opened before fork"):
+                store._store.names()
+
+        assert in_a_child(use_as_it_is) == 0
+    with pytest.raises(tqcache.UsageError):
+        store.names()
+
+
 def test_values(tmp_path):
     url = f"dir:{tmp_path / 'store'}"
     with tqcache.Values(url, "vllm") as store:

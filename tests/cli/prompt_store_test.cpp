@@ -257,6 +257,33 @@ TEST_F(PromptStore, MayBeGone) {
   }
 }
 
+// Prompts have other names with another key: nothing is found, and nothing is added beside them.
+TEST_F(PromptStore, OfAnotherKeyIsNotUsed) {
+  const auto key_file = [&](const char* name, char digit) {
+    const std::filesystem::path path = dir_ / name;
+    write_all(path.string(), std::string(64, digit) + "\n");
+    std::filesystem::permissions(path, std::filesystem::perms(0600));
+    return path.string();
+  };
+  const std::string one = key_file("one.key", '1'), two = key_file("two.key", '2');
+  const auto first = from_store(first_ids(700), {"--key-file", one});
+  const std::size_t n = blobs("").size();
+  for (const std::vector<std::string>& key :
+       std::vector<std::vector<std::string>>{{}, {"--key-file", two}}) {
+    std::vector<std::string> command{"generate", "-m",           kModel, "--store", store_,
+                                     "--ids",    first_ids(700), "-n",   "8",       "--json"};
+    command.insert(command.end(), key.begin(), key.end());
+    const Output output = tqcache(command);
+    EXPECT_EQ(output.exit_code, 0) << output.err;
+    EXPECT_THAT(output.err, HasSubstr("which is not given; continuing without it"));
+    EXPECT_EQ(nlohmann::json::parse(output.out)["token_ids"], first["token_ids"]);
+    EXPECT_EQ(blobs("").size(), n);
+    command.insert(command.end(), {"--store-name", "mine"});
+    EXPECT_EQ(tqcache(command).exit_code, 22);
+  }
+  EXPECT_EQ(from_store(first_ids(700), {"--key-file", one})["store"]["reused_tokens"], 512);
+}
+
 TEST_F(PromptStore, FailsOnlyWhereANameWasPromised) {
   const std::string file = (dir_ / "file").string();
   write_all(file, "no folder");

@@ -305,7 +305,12 @@ TEST_F(StoreVerbs, AStoreOfAnotherKeyDoesNotLookEmpty) {
                                             {"get", "book", "-o", out},
                                             {"info", "book"},
                                             {"find", "book"},
-                                            {"find", "-m", kModel, "--ids", ids}}) {
+                                            {"find", "-m", kModel, "--ids", ids},
+                                            {"check"},
+                                            {"stats"},
+                                            {"gc"},
+                                            {"rm", "other"},
+                                            {"put", dense_, "--name", "plain"}}) {
     for (const Args& key : {Args{}, Args{"--key-file", two}}) {
       SCOPED_TRACE(testing::PrintToString(verb + key));
       const Output output = run(verb + key);
@@ -313,9 +318,16 @@ TEST_F(StoreVerbs, AStoreOfAnotherKeyDoesNotLookEmpty) {
       EXPECT_THAT(output.err,
                   AllOf(HasSubstr("encrypted with the key "), HasSubstr("which is not given")));
     }
-    if (verb[0] == "get") continue;
+    if (verb[0] == "get" || verb[0] == "rm") continue;
     EXPECT_EQ(run(verb + Args{"--key-file", one}).exit_code, 0);
   }
+  EXPECT_EQ(run({"rm", "other", "--key-file", one}).exit_code, 10);
+  // A plain store and a key.
+  must({"store", "put", dense_, "--no-name", "--store", "dir:" + (dir_ / "plain").string()});
+  const Output output = tqcache({"store", "put", dense_, "--no-name", "--store",
+                                 "dir:" + (dir_ / "plain").string(), "--key-file", one});
+  EXPECT_EQ(output.exit_code, 22);
+  EXPECT_THAT(output.err, HasSubstr("not encrypted, though a key is given"));
   EXPECT_EQ(run({"find", "other", "--key-file", one}).exit_code, 10);
   EXPECT_FALSE(fs::exists(out));
 }
@@ -340,6 +352,44 @@ TEST_F(StoreVerbs, WhatIsRemovedIsFoundByItsTokensUntilGc) {
   EXPECT_EQ(run({"gc", "--max-bytes", "0", "--grace", "0s"}).exit_code, 0);
   EXPECT_EQ(run({"find", "-m", kModel, "--ids", ids}).exit_code, 10);
   EXPECT_THAT(blobs(""), IsEmpty());
+}
+
+TEST_F(StoreVerbs, ForgetRemovesAllOfOneTenant) {
+  const auto file_of_text = [&](const std::string& name, const std::string& text) {
+    const fs::path path = dir_ / name;
+    write_all(path.string(), text);
+    fs::permissions(path, fs::perms(0600));
+    return path.string();
+  };
+  const std::string alice = file_of_text("alice.salt", "alice\n");
+  put(dense_, {"--name", "book"});
+  put(dense_, {"--name", "book", "--salt-file", alice});
+  put(turbo_, {"--no-name", "--salt-file", alice});
+  const std::size_t n = blobs("").size();
+  const Output usage = run({"forget"});
+  EXPECT_EQ(usage.exit_code, 2);
+  EXPECT_THAT(usage.err, HasSubstr("no tenant: --salt-file or --api-key-file is required"));
+  const Output dry = run({"forget", "--salt-file", alice, "--dry-run"});
+  EXPECT_EQ(dry.exit_code, 0);
+  EXPECT_THAT(dry.out, AllOf(HasSubstr("would be removed"), HasSubstr("1 prompt with a name")));
+  EXPECT_EQ(blobs("").size(), n);
+  const json report = json_of({"forget", "--salt-file", alice});
+  EXPECT_EQ(report["prompts_removed"], 1);
+  EXPECT_EQ(report["unread"], 0);
+  EXPECT_LT(blobs("").size(), n);
+  EXPECT_EQ(run({"forget", "--salt-file", alice}).exit_code, 10);
+  EXPECT_THAT(json_of({"ls", "--salt-file", alice})["prompts"], IsEmpty());
+  EXPECT_EQ(json_of({"ls"})["prompts"].size(), 1u);
+  EXPECT_EQ(run({"check", "--read-data"}).exit_code, 0);
+  // Clients of serve: the keys of http.md, of this store without a salt.
+  const std::string salt = std::string("\0serve client\0", 14) + to_hex(sha256(as_bytes("k1")));
+  const auto backend = must(store::open_backend(url_, {}));
+  store::Library library(*backend, {.salt = salt});
+  must(library.put_file(*memory_source(read_all(dense_)), "", {}, {}));
+  const std::string keys = file_of_text("keys", "k2\nk1\n");
+  EXPECT_EQ(run({"forget", "--api-key-file", keys}).exit_code, 0);
+  EXPECT_EQ(run({"forget", "--api-key-file", keys}).exit_code, 10);
+  EXPECT_EQ(json_of({"ls"})["prompts"].size(), 1u);
 }
 
 TEST_F(StoreVerbs, RmOfSeveralTellsWhichWereNotThere) {

@@ -114,6 +114,63 @@ TEST(Checkpoints, AreWhereACacheCanBeCut) {
   EXPECT_THAT(counts_of(*at_300), ElementsAre(3));
 }
 
+// --- opaque layers
+
+Checkpoint with_opaque(Checkpoint checkpoint, const std::vector<std::uint64_t>& words) {
+  return {std::make_shared<const WithOpaqueLayer>(std::move(checkpoint.state), words),
+          checkpoint.first_position};
+}
+
+std::shared_ptr<const cache::CacheReader> reader_with_opaque_layers() {
+  return std::make_shared<const CheckpointReader>(
+      cache_of(600), std::vector<Checkpoint>{with_opaque(checkpoint_of(cache_of(3)), {2, 9}),
+                                             with_opaque(checkpoint_of(cache_of(300)), {3, 0})});
+}
+
+TEST(Checkpoints, KeepAnOpaqueLayer) {
+  const auto expected = reader_with_opaque_layers();
+  const KeyRing keys = must(KeyRing::parse(Bytes(32, std::byte{1})));
+  for (const Compression compression : kCompressions) {
+    const Bytes file =
+        must(format::write_cache_bytes(*expected, {.compression = compression, .n_threads = 1}));
+    const format::SectionReader reader = open(file);
+    EXPECT_EQ(all_values(reader), all_values(*expected));
+    EXPECT_TRUE(damage_of(file).empty());
+    for (const Checkpoint& checkpoint : reader.checkpoints()) {
+      const auto& layers = checkpoint.state->description().layers;
+      ASSERT_EQ(layers.size(), 4u);
+      EXPECT_EQ(cache::opaque_layer(layers), &std::get<cache::StateDesc>(layers.back()));
+    }
+    // Where the cache is cut, it is left out.
+    EXPECT_EQ(file_of(must(load(file, {.first_tokens = 300}))), file_of(cache_of(300)));
+    EXPECT_NE(reader.info().content_name, info_of(file_with_checkpoints()).content_name);
+  }
+  // Views of other values keep it, too.
+  const auto dense = must(cache::dequantize(expected));
+  EXPECT_NE(cache::opaque_layer(dense->checkpoints()[1].state->description().layers), nullptr);
+}
+
+TEST(Checkpoints, HaveAnOpaqueLayerInAllOfThemOrNone) {
+  const CheckpointReader some(
+      cache_of(600), {checkpoint_of(cache_of(3)), with_opaque(checkpoint_of(cache_of(300)), {1})});
+  const auto file = format::write_cache_bytes(some, {.n_threads = 1});
+  // Whether the writer or the reader refuses it.
+  const auto info = file ? dropped(format::SectionReader::open(
+                               std::shared_ptr<const ByteSource>(memory_source(*file))))
+                         : dropped(file);
+  expect_error(info, ErrorCode::kCorrupt, "an opaque layer in some checkpoints alone");
+}
+
+TEST(Checkpoints, AloneHaveOpaqueLayers) {
+  const WithOpaqueLayer cache(cache::reader_of(std::make_shared<const cache::Cache>(cache_of(3))),
+                              {2});
+  const auto file = format::write_cache_bytes(cache, {.n_threads = 1});
+  const auto opened = file ? dropped(format::SectionReader::open(
+                                 std::shared_ptr<const ByteSource>(memory_source(*file))))
+                           : dropped(file);
+  expect_error(opened, ErrorCode::kCorrupt, "an opaque layer of the cache itself");
+}
+
 TEST(Checkpoints, ChangeTheContentDigest) {
   const CacheFileInfo plain = info_of(file_of(cache_of(600)));
   const CacheFileInfo with = info_of(file_with_checkpoints());

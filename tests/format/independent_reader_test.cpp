@@ -139,7 +139,7 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
 
 TEST_F(IndependentReader, ReadsCheckpoints) {
   const auto folder = std::filesystem::path(TQCACHE_GOLDEN_FILES) / "../v2_checkpoints";
-  for (const char* name : {"hybrid.tqkv", "windows.tqkv"}) {
+  for (const char* name : {"hybrid.tqkv", "windows.tqkv", "draft.tqkv"}) {
     const Bytes file = read_all(folder / name);
     const Outcome outcome = read(file);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
@@ -168,6 +168,24 @@ TEST_F(IndependentReader, RefusesOtherCheckpoints) {
         std::get<cache::StateDesc>(m.checkpoints[1].layers[0]).arrays[0].name = "q";
       },
       "a checkpoint of other layers");
+}
+
+TEST_F(IndependentReader, RefusesOpaqueLayersElsewhere) {
+  const auto folder = std::filesystem::path(TQCACHE_GOLDEN_FILES) / "../v2_checkpoints";
+  const Bytes file = read_all(folder / "draft.tqkv");
+  const auto expect_told = [&](const std::function<void(Manifest&)>& change, const char* what) {
+    const Outcome outcome = read(change_manifest(file, change));
+    EXPECT_NE(outcome.status, 0) << what;
+    EXPECT_NE(outcome.output.find(what), std::string::npos) << outcome.output;
+  };
+  expect_told([](Manifest& m) { std::get<cache::StateDesc>(m.layers[0]).is_opaque = true; },
+              "an opaque layer of the cache itself");
+  expect_told([](Manifest& m) { m.checkpoints[1].layers.pop_back(); }, "opaque layers in some");
+  expect_told(
+      [](Manifest& m) {
+        std::get<cache::StateDesc>(m.checkpoints[1].layers[3]).arrays[0].dtype = Dtype::kF16;
+      },
+      "an opaque array");
 }
 
 TEST_F(IndependentReader, ReadsTurboWindows) {

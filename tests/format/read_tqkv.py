@@ -42,6 +42,7 @@ ENVELOPE = struct.Struct("<I12s16s32s32s16s16s")
 SEAL = struct.Struct("<II16s")
 STORED, ZSTD, IN_PLANES, SYMBOLS, RESIDUALS = range(5)  # compressions
 ATTENTION, ARRAYS = b"tqcache.attention.v1", b"tqcache.arrays.v1"  # cache_type_id of layers
+OPAQUE = b"tqcache.opaque.v1"  # behind the layers of checkpoints alone
 WINDOW, TURBO_WINDOW = b"tqcache.rotating.v1", b"tqcache.rotating.v2"
 UNEQUAL = {  # those whose values have a size of their own
     b"tqcache.attention.v2": ATTENTION,
@@ -461,17 +462,18 @@ def check_array(array):
     require(len(shape) <= 8 and math.prod(shape) * DTYPE_BYTES[dtype] <= 1 << 40, "a large array")
 
 
-def check_layer(layer, rope):
+def check_layer(layer, rope, is_behind=False):
     name, has_sides = kind(layer), layer.where(3) is not None
     heads, dim, window, keep, value_dim = (layer.scalar(field, "I") for field in (1, 2, 6, 7, 8))
     require((layer.text(0) in UNEQUAL) == (value_dim != 0), "values of a size of another kind")
     require(value_dim <= 1024 and (value_dim == 0 or value_dim != dim), "size of values")
-    require(name in (ATTENTION, ARRAYS, WINDOW, TURBO_WINDOW), "an unknown cache_type_id")
+    require(name in (ATTENTION, ARRAYS, OPAQUE, WINDOW, TURBO_WINDOW), "an unknown cache_type_id")
+    require(name != OPAQUE or is_behind, "an opaque layer of the cache itself")
     require(has_sides == (layer.where(4) is not None), "one side of two")
     require(has_sides == (layer.where(5) is None), "sides or arrays")
     require(has_sides == (name in (ATTENTION, TURBO_WINDOW)), "sides and arrays of the type")
     sized = 1 <= heads <= 1024 and 1 <= dim <= 1024
-    require(heads == dim == 0 if name == ARRAYS else sized, "heads of a layer")
+    require(heads == dim == 0 if name in (ARRAYS, OPAQUE) else sized, "heads of a layer")
     require(name in (WINDOW, TURBO_WINDOW) or window == keep == 0, "a window")
     require(window <= MOST_TOKENS, "a large window")
     if has_sides:
@@ -481,6 +483,8 @@ def check_layer(layer, rope):
         require(len(layer.tables(5)) <= 64, "number of arrays")
         for array in layer.tables(5):
             check_array(array)
+            is_words = array.scalar(1, "B") == 0 and len(array.numbers(2, "Q")) == 1
+            require(name != OPAQUE or is_words, "an opaque array")
 
 
 def is_predictable(layer):
@@ -646,10 +650,12 @@ def read_checkpoints(manifest, layers, n_tokens, rope):
         count, kept = checkpoint.scalar(0, "I"), checkpoint.tables(2)
         require(last < count <= n_tokens, "order or number of tokens of checkpoints")
         require(checkpoint.scalar(1, "I") < count, "first position of a checkpoint")
-        require(len(kept) == len(fixed), "number of layers of a checkpoint")
+        opaque = len(kept) > 0 and kind(kept[-1]) == OPAQUE
+        require(len(kept) - opaque == len(fixed), "number of layers of a checkpoint")
+        require(not states or len(kept) == len(states[0][0]), "opaque layers in some checkpoints")
         require(all(map(is_same_kind, fixed, kept)), "a checkpoint of other layers")
-        for layer in kept:
-            check_layer(layer, rope)
+        for i, layer in enumerate(kept):
+            check_layer(layer, rope, is_behind=i == len(fixed))
         last, total = count, total + count
         states.append((kept, count))
     require(1 <= len(states) <= MOST_CHECKPOINTS, "number of checkpoints")

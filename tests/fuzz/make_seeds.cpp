@@ -44,7 +44,8 @@ void make_all(const std::filesystem::path& root) {
   make_sqlite_index({root, "sqlite_index"});
   make_store_blob({root, "store_blob"});
   make_turbomlx({root, "turbomlx"});
-  for (const char* target : {"decoder", "kernels_agree", "store_backend", "write_read_equal"}) {
+  for (const char* target :
+       {"c_interface", "decoder", "kernels_agree", "store_backend", "write_read_equal"}) {
     make_numbers({root, target});
   }
 }

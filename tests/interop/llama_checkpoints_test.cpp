@@ -97,6 +97,41 @@ TEST(LlamaCheckpoints, StayInATqkvFile) {
   }
 }
 
+template <class T>
+Bytes changed(Bytes file, std::size_t at, T value) {
+  std::memcpy(file.data() + at, &value, sizeof(value));
+  return file;
+}
+
+// Where the appendix begins: the last "SCKP".
+std::size_t appendix(const Bytes& file) {
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  return text.rfind("SCKP");
+}
+
+// The state of a draft model and of speculative decoding (5 and 8 bytes in the second checkpoint,
+// none in the others), and the number of the slot.
+Bytes with_draft(const Bytes& file) {
+  std::size_t at = appendix(file) + 12;
+  const auto partial = [&] { return number_at<std::uint64_t>(file, at + 16); };
+  at += 24 + partial() + 16;  // the second checkpoint
+  Bytes changed_file = changed<std::int32_t>(file, at + 24 + 4, 3);
+  const std::size_t draft = at + 24 + partial();
+  Bytes others;
+  const auto append_bytes = [&](std::uint64_t n, std::byte value) {
+    const auto length = std::as_bytes(std::span(&n, 1));
+    others.insert(others.end(), length.begin(), length.end());
+    others.insert(others.end(), n, value);
+  };
+  append_bytes(5, std::byte{9});
+  append_bytes(8, std::byte{7});
+  const auto begin = changed_file.begin() + static_cast<std::ptrdiff_t>(draft);
+  changed_file.erase(begin, begin + 16);
+  changed_file.insert(changed_file.begin() + static_cast<std::ptrdiff_t>(draft), others.begin(),
+                      others.end());
+  return changed_file;
+}
+
 // Golden files: tests/golden/v2_checkpoints was written once, and is read the same for good.
 TEST(LlamaCheckpoints, OfGoldenFilesAreThoseOfTheSlots) {
   const auto folder = std::filesystem::path(TQCACHE_TEST_DATA) / "../golden/v2_checkpoints";
@@ -111,6 +146,11 @@ TEST(LlamaCheckpoints, OfGoldenFilesAreThoseOfTheSlots) {
     const auto opened = must(interop::open_any(memory_source(file)));
     EXPECT_EQ(written(*opened.cache, slots()[i].model, kSlot), llama_fixture(slots()[i].name));
   }
+  const Bytes slot = with_draft(llama_fixture("slot_qwen35.ggsq"));
+  const Bytes draft = read_all(folder / "draft.tqkv");
+  EXPECT_TRUE(must(format::verify_cache(*memory_source(draft))).damage.empty());
+  const auto opened = must(interop::open_any(memory_source(draft)));
+  EXPECT_EQ(written(*opened.cache, qwen35(), kSlot), slot);
 }
 
 // The state at a checkpoint is what a slot of so many tokens has.
@@ -155,18 +195,6 @@ TEST(LlamaCheckpoints, CutTheCacheWhenItIsOpened) {
 }
 
 // --- files with one field changed
-
-// Where the appendix begins: the last "SCKP".
-std::size_t appendix(const Bytes& file) {
-  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
-  return text.rfind("SCKP");
-}
-
-template <class T>
-Bytes changed(Bytes file, std::size_t at, T value) {
-  std::memcpy(file.data() + at, &value, sizeof(value));
-  return file;
-}
 
 TEST(LlamaCheckpoints, RefuseWrongFields) {
   for (const Slot& slot : slots()) {
@@ -272,17 +300,43 @@ TEST(LlamaCheckpoints, RefuseWrongCountsAndLengths) {
   }
 }
 
-TEST(LlamaCheckpoints, LeaveOutTheStateOfADraftModel) {
-  const Bytes file = llama_fixture("slot_qwen35.ggsq");
-  const std::size_t begin = appendix(file);
-  const std::size_t draft =
-      begin + 12 + 24 + number_at<std::uint64_t>(file, begin + 12 + 16);  // its length
-  Bytes with_draft = changed<std::uint64_t>(file, draft, 5);
-  with_draft.insert(with_draft.begin() + static_cast<std::ptrdiff_t>(draft + 8), 5, std::byte{9});
-  LlamaImported imported = must(import_bytes(with_draft, qwen35()));
-  ASSERT_EQ(imported.cache.dropped_fields.size(), 1u);
-  EXPECT_NE(imported.cache.dropped_fields[0].find("draft model"), std::string::npos);
-  EXPECT_EQ(written(*must(interop::reader_of(std::move(imported.cache))), qwen35(), kSlot), file);
+TEST(LlamaCheckpoints, KeepTheStateOfADraftModel) {
+  const Bytes file = with_draft(llama_fixture("slot_qwen35.ggsq"));
+  LlamaImported imported = must(import_bytes(file, qwen35()));
+  EXPECT_TRUE(imported.cache.dropped_fields.empty());
+  const auto cache = must(interop::reader_of(std::move(imported.cache)));
+  EXPECT_EQ(written(*cache, qwen35(), kSlot), file);
+  for (const cache::Checkpoint& checkpoint : cache->checkpoints()) {
+    EXPECT_EQ(checkpoint.state->description().layers.size(), 4u);
+    EXPECT_NE(cache::opaque_layer(checkpoint.state->description().layers), nullptr);
+  }
+  const auto turbo = must(cache::quantize(cache, must(cache::preset("turbo4"))));
+  for (const auto& reader : {cache, turbo}) {
+    const Bytes tqkv = must(format::write_cache_bytes(*reader, {}));
+    EXPECT_TRUE(must(format::verify_cache(*memory_source(tqkv))).damage.empty());
+    const auto opened = must(interop::open_any(memory_source(tqkv)));
+    const Bytes again = written(*opened.cache, qwen35(), kSlot);
+    // The whole slot; of the quantized one at least everything behind keys and values.
+    if (reader == cache) {
+      EXPECT_EQ(again, file);
+    }
+    ASSERT_EQ(again.size(), file.size());
+    const auto begin = static_cast<std::ptrdiff_t>(appendix(file));
+    EXPECT_TRUE(std::equal(again.begin() + begin, again.end(), file.begin() + begin));
+    // At a checkpoint it is a cache without an opaque layer.
+    const auto earlier = must(cache::first_tokens(opened.cache, 100));
+    EXPECT_EQ(earlier->description().layers.size(), 4u);
+    EXPECT_EQ(counts_of(*earlier), std::vector<std::int64_t>{96});
+    must(cache::load(*earlier));
+  }
+}
+
+// Where no state of a draft model is, nothing is added to what older readers know.
+TEST(LlamaCheckpoints, HaveNoOpaqueLayerWithoutADraftModel) {
+  const auto cache = must(open(llama_fixture("slot_qwen35.ggsq"), qwen35()));
+  for (const cache::Checkpoint& checkpoint : cache->checkpoints()) {
+    EXPECT_EQ(cache::opaque_layer(checkpoint.state->description().layers), nullptr);
+  }
 }
 
 // --- files of caches without checkpoints
@@ -349,6 +403,87 @@ TEST(LlamaCheckpoints, CanBeQuantized) {
   EXPECT_EQ(counts_of(*opened.cache), counts_of(*cache));
   EXPECT_EQ(must(open(written(*opened.cache, gemma3(), kSlot), gemma3()))->checkpoints().size(),
             3u);
+}
+
+// --- latent attention
+
+LlamaGeometry deepseek2() {
+  LlamaGeometry model;
+  model.architecture = "deepseek2";
+  model.n_rot = 64;
+  for (int i = 0; i < 2; ++i) model.layers.push_back({kAttention, 1, 128, 64, 0, 0, true});
+  return model;
+}
+
+// Rows of llama.cpp are the latent, then the part that turns; K is the latent, V the other.
+TEST(LlamaLatents, AreReadAndWrittenByteForByte) {
+  const Bytes file = llama_fixture("slot_deepseek2_f16.ggsq");
+  const auto cache = must(open(file, deepseek2()));
+  const auto& layer = std::get<cache::AttentionDesc>(cache->description().layers[1]);
+  EXPECT_EQ(layer.shape, (cache::HeadShape{1, 128}));
+  EXPECT_EQ(layer.value_dim, 64);
+  EXPECT_EQ(written(*cache, deepseek2(), kSlot), file);
+
+  // Behind the tokens: streams, cells, then of layer 0 type, bytes of a row, rows.
+  const std::size_t begin = 12 + 4 * 44 + 8 + 40 * 12 + 16;
+  ASSERT_EQ(number_at<std::uint64_t>(file, begin + 4), 384u);
+  const ByteView rows = ByteView(file).subspan(begin + 12, 40 * 384);
+  AlignedBytes k, v;
+  must(cache->read(0, k));
+  must(cache->read(1, v));
+  for (std::size_t token = 0; token < 40; ++token) {
+    const ByteView row = rows.subspan(token * 384, 384);
+    EXPECT_TRUE(std::ranges::equal(row.first(256), std::span(k).subspan(token * 256, 256)));
+    EXPECT_TRUE(std::ranges::equal(row.last(128), std::span(v).subspan(token * 128, 128)));
+  }
+
+  const Bytes tqkv = must(format::write_cache_bytes(*cache, {}));
+  const auto opened = must(interop::open_any(memory_source(tqkv)));
+  EXPECT_EQ(written(*opened.cache, deepseek2(), kSlot), file);
+}
+
+TEST(LlamaLatents, AreReadFromQuantizedRows) {
+  LlamaExport q8 = kSlot;
+  q8.k_type = q8.v_type = "q8_0";
+  const Bytes file = llama_fixture("slot_deepseek2_q8_0.ggsq");
+  const auto cache = must(open(file, deepseek2()));
+  EXPECT_EQ(written(*cache, deepseek2(), q8), file);
+  // Layer 0 depends on nothing but tokens and positions, and the rotation is undone.
+  const cache::Cache a =
+      must(read_sections(*must(open(llama_fixture("slot_deepseek2_f16.ggsq"), deepseek2()))));
+  const cache::Cache b = must(read_sections(*cache));
+  const auto difference = must(cache::diff(a, b, 1));
+  EXPECT_LT(difference.layers[0].k.relative_mse, 1e-4);
+  EXPECT_LT(difference.layers[0].v.relative_mse, 1e-4);
+}
+
+// Without flash attention llama.cpp says that values are transposed, and has none all the same.
+TEST(LlamaLatents, HaveNoColumns) {
+  LlamaExport columns = kSlot;
+  columns.flash_attention = false;
+  const Bytes file = llama_fixture("slot_deepseek2_f16.ggsq");
+  const std::size_t flag = 12 + 4 * 44 + 8 + 40 * 12;
+  const Bytes off = changed<std::uint32_t>(file, flag, 1);
+  EXPECT_EQ(written(*must(open(off, deepseek2())), deepseek2(), columns), off);
+}
+
+TEST(LlamaLatents, OfAnotherModelAreRefused) {
+  const Bytes file = llama_fixture("slot_deepseek2_f16.ggsq");
+  LlamaGeometry other = deepseek2();
+  for (auto& layer : other.layers) layer.k_head_dim = 64;
+  EXPECT_EQ(open(file, other).error().code, ErrorCode::kMismatch);
+  other = deepseek2();
+  for (auto& layer : other.layers) layer.is_latent = false;
+  EXPECT_EQ(open(file, other).error().code, ErrorCode::kMismatch);
+  // A run of rotated values, of which there are none.
+  const std::size_t run = 12 + 4 * 44 + 8 + 40 * 12 + 12;
+  EXPECT_EQ(open(changed<std::uint32_t>(file, run, 64), deepseek2()).error().code,
+            ErrorCode::kUnsupported);
+  const TempDir dir;
+  const cache::Cache plain = CacheBuilder(3).dense({1, 128}).dense({1, 128}).build();
+  EXPECT_EQ(
+      interop::export_llama_state(*sections_of(plain), deepseek2(), dir / "a", kSlot).error().code,
+      ErrorCode::kMismatch);
 }
 
 // --- states of other programs

@@ -125,13 +125,40 @@ TEST(LlamaGeometry, RefusesArchitecturesThatItDoesNotKnow) {
 }
 
 TEST(LlamaGeometry, NamesOtherAttention) {
+  expect_error(Model("glm-dsa").set_int("attention.kv_lora_rank", 512), ErrorCode::kUnsupported,
+               "key \"glm-dsa.attention.kv_lora_rank\": multi-head latent attention");
   expect_error(Model("deepseek2").set_int("attention.kv_lora_rank", 512), ErrorCode::kUnsupported,
-               "key \"deepseek2.attention.kv_lora_rank\": multi-head latent attention");
+               "key \"deepseek2.attention.key_length_mla\": missing");
   expect_error(Model("qwen3").set_int("attention.shared_kv_layers", 2), ErrorCode::kUnsupported,
                "share keys and values");
   for (const char* key : {"attention.key_length_swa", "attention.value_length_swa"}) {
     expect_error(Model("gemma3").set_int(key, 64), ErrorCode::kUnsupported, "two sizes");
   }
+}
+
+Model deepseek() {
+  Model model("deepseek2");
+  model.set_int("attention.head_count", 128).set_int("attention.head_count_kv", 1);
+  model.set_int("attention.key_length", 576).set_int("attention.value_length", 512);
+  model.set_int("attention.key_length_mla", 192).set_int("attention.value_length_mla", 128);
+  model.set_int("attention.kv_lora_rank", 512).set_int("rope.dimension_count", 64);
+  return model.set_int("nextn_predict_layers", 1);
+}
+
+TEST(LlamaGeometry, SplitsLatents) {
+  const LlamaGeometry geometry = must(deepseek().geometry());
+  ASSERT_EQ(geometry.layers.size(), 7u);
+  for (const auto& layer : geometry.layers) {
+    EXPECT_TRUE(layer.is_latent);
+    EXPECT_EQ(layer.n_kv_heads, 1);
+    EXPECT_EQ(layer.k_head_dim, 512);
+    EXPECT_EQ(layer.v_head_dim, 64);
+  }
+  EXPECT_FALSE(geometry.interleaved_keys);
+  expect_error(deepseek().set_int("attention.kv_lora_rank", 500), ErrorCode::kCorrupt,
+               "expected one latent of 500 with 64 that turn");
+  expect_error(deepseek().set_int("attention.head_count_kv", 128), ErrorCode::kCorrupt,
+               "128 kv heads");
 }
 
 TEST(LlamaGeometry, HasTwoPositionsForMRope) {

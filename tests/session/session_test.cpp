@@ -70,7 +70,7 @@ TEST(Session, ResumesASavedCacheWithTheSameTokens) {
 // of the session attend to quantized ones, so they have other values.)
 TEST(Session, QuantizesItsFirstBlockAsAConversionDoes) {
   std::string text;
-  for (int i = 0; i < 30; ++i) text += std::string(kPrompt) + " ";
+  for (int i = 0; i < 30; ++i) text.append(kPrompt).append(" ");
   const cache::ConvertOptions turbo =
       must(cache::parse_configuration(cache::kDefaultConfiguration)).options;
   const auto growing = must(Session::open({.model = kModel, .quantization = turbo}));

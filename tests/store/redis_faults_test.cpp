@@ -71,6 +71,17 @@ TEST(RedisFaults, AsksAgainWhenAConnectionBreaksInTheMiddleOfAValue) {
   EXPECT_EQ(**value, Bytes(as_bytes("value").begin(), as_bytes("value").end()));
 }
 
+// As a server with `timeout` does it between two calls: nobody notices, whatever comes next.
+TEST(RedisFaults, IsReachedAgainWhenItHasClosedAnIdleConnection) {
+  const FakeServer server(Script{{"+OK\r\n"}, {kValue}, {":1\r\n"}, {"+OK\r\n"}});
+  const auto store = open(server);
+  EXPECT_TRUE(store->put("a", as_bytes("value")).ok());
+  EXPECT_TRUE(store->get("a").ok());
+  EXPECT_TRUE(store->exists("a").ok());
+  EXPECT_TRUE(store->put("b", as_bytes("value")).ok());
+  EXPECT_EQ(server.n_connections(), 4);
+}
+
 TEST(RedisFaults, GivesUpWhenASecondConnectionBreaks) {
   const FakeServer server(Script{{"$5\r\nval"}});
   EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kIo);

@@ -166,6 +166,41 @@ TEST_F(S3Faults, RemembersThatThereAreNoConditions) {
   EXPECT_EQ(*backend->put("a", {}), PutOutcome::kExisted);  // by HEAD alone
 }
 
+// Some services answer 400 to a condition that they do not know.
+TEST_F(S3Faults, LooksBeforeItPutsWhereConditionsAreABadRequest) {
+  const FakeServer server(Script{{http(400, error_body("NotImplemented")), http(404), http(200)}});
+  EXPECT_EQ(*open(server.address())->put("a", {}), PutOutcome::kStored);
+  const FakeServer other(Script{{http(400, error_body("InvalidRequest"))}});
+  EXPECT_EQ(open(other.address())->put("a", {}).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(S3Faults, SaysThatAServiceWantsTheBucketAsHost) {
+  for (const char* word : {"SecondLevelDomainForbidden", "PathStyleDomainForbidden"}) {
+    EXPECT_THAT(error_of(http(403, error_body(word))).message,
+                HasSubstr("this service wants style=host in the URL of the store"));
+  }
+}
+
+TEST_F(S3Faults, NamesTheBucketInTheHostOrInThePath) {
+  const FakeServer by_path(Script{{http(200, "value")}});
+  EXPECT_TRUE(open(by_path.address())->get("a").ok());
+  EXPECT_THAT(by_path.asked(), HasSubstr("GET /bucket/a HTTP"));
+  // bucket.localhost is this machine for libcurl.
+  const FakeServer by_host(Script{{http(200, "value")}});
+  const std::string port = by_host.address().substr(by_host.address().rfind(':'));
+  EXPECT_TRUE(open("localhost" + port, "&style=host")->get("a").ok());
+  EXPECT_THAT(by_host.asked(), HasSubstr("GET /a HTTP"));
+  EXPECT_THAT(by_host.asked(), HasSubstr("Host: bucket.localhost" + port));
+  const FakeServer listing(Script{{http(200, "<ListBucketResult></ListBucketResult>"), http(200)}});
+  const auto host = open(listing.address().replace(0, 9, "localhost"), "&style=host");
+  EXPECT_TRUE(host->list("", [](const Entry&) -> Result<void> { return {}; }).ok());
+  const std::string key = "a";
+  EXPECT_TRUE(host->touch(std::span(&key, 1)).ok());
+  EXPECT_THAT(listing.asked(), HasSubstr("GET /?"));
+  EXPECT_THAT(listing.asked(), HasSubstr("x-amz-copy-source: /bucket/a"));
+  EXPECT_FALSE(store::open_backend("s3://bucket?style=dns", {}).ok());
+}
+
 TEST_F(S3Faults, PutsAgainWhatAnotherWasPutting) {
   const FakeServer server(Script{{http(409), http(412)}});
   EXPECT_EQ(*open(server.address())->put("a", {}), PutOutcome::kExisted);

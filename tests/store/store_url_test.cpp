@@ -59,13 +59,21 @@ TEST(OpenBackend, RefusesWhatItDoesNotKnow) {
         "redis://h?ttl=0", "redis://h?ttl=soon", "redis://h?prefix=a*",
         "redis+unix:", "redis+unix://host/path", "s3://", "s3://b", "s3://bucket?endpoint=ftp://x",
         "s3://bucket?endpoint=http://", "s3://bucket?region=a/b", "s3://bucket/A",
-        "s3://bucket?conditional=maybe"}) {
+        "s3://bucket?conditional=maybe", "s3://bucket?style=dns"}) {
     const auto backend = open_backend(text, {});
     ASSERT_FALSE(backend.ok()) << text;
     const bool is_left_out = backend.error().code == ErrorCode::kUnsupported;
     EXPECT_TRUE(is_left_out || backend.error().code == ErrorCode::kInvalidArgument)
         << text << ": " << backend.error().message;
   }
+}
+
+TEST(OpenBackend, SaysWhatToDoWithoutTls) {
+  const auto backend = open_backend("rediss://user:secret@host", {});
+  ASSERT_FALSE(backend.ok());
+  EXPECT_EQ(backend.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(backend.error().message.find("stunnel"), std::string::npos);
+  EXPECT_EQ(backend.error().message.find("secret"), std::string::npos);
 }
 
 TEST(OpenBackend, NeverShowsAPassword) {

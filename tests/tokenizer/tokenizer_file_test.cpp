@@ -169,6 +169,21 @@ TEST(TokenizerJson, AddsNothingThatTheConfigAloneSays) {
   EXPECT_EQ(tokenizer->fingerprint(), from_json(root)->fingerprint());
 }
 
+// transformers 5 writes extra_special_tokens as a list, 4 as an object, and older ones
+// additional_special_tokens. Which tokens are special, tokenizer.json alone says.
+TEST(TokenizerJson, IgnoresSpecialTokensOfTheConfigInEveryForm) {
+  const Json root = tiny::tokenizer();
+  for (const char* config : {R"({"extra_special_tokens":["<|im_start|>","<image>"]})",
+                             R"({"extra_special_tokens":{"image_token":"<image>"}})",
+                             R"({"additional_special_tokens":["<tool>"],
+                                 "extra_special_tokens":[]})"}) {
+    const auto tokenizer = Tokenizer::from_json(as_bytes(root.dump()), as_bytes(config));
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    EXPECT_EQ(tokenizer->fingerprint(), from_json(root)->fingerprint()) << config;
+    EXPECT_EQ(tokenizer->find_token("<image>"), std::nullopt);
+  }
+}
+
 TEST(TokenizerJson, TakesTheBeginTokenFromTheTemplateInTheFirstPlace) {
   Json root = tiny::tokenizer();
   root["post_processor"] = tiny::template_processing({"<tool>", "$A"});

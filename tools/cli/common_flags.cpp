@@ -1,6 +1,7 @@
 #include "cli/common_flags.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <charconv>
 #include <system_error>
@@ -195,6 +196,33 @@ Result<void> check_sampling(const SamplingFlags& flags) {
     return usage_error("--" + valid.error().message);
   }
   return {};
+}
+
+Result<std::vector<std::string>> read_api_keys(const std::string& file) {
+  std::vector<std::string> keys;
+  if (file.empty()) return keys;
+  struct stat info = {};
+  if (::stat(file.c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
+    warn(file, "other users can use this file: chmod 600");
+  }
+  TQC_TRY_ASSIGN(const Bytes bytes, in_file(file, read_file(file, std::uint64_t{1} << 20)));
+  std::string line;
+  const auto end_line = [&] {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (!line.empty()) keys.push_back(line);
+    line.clear();
+  };
+  for (const std::byte byte : bytes) {
+    const char c = static_cast<char>(byte);
+    if (c == '\n') {
+      end_line();
+    } else {
+      line += c;
+    }
+  }
+  end_line();
+  if (keys.empty()) return Error{ErrorCode::kInvalidArgument, "the file has no key", file};
+  return keys;
 }
 
 }  // namespace tqcache::cli

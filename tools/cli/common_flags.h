@@ -51,4 +51,8 @@ void add_sampling_flags(FlagSet& flags, SamplingFlags& sampling);
 // Errors: kInvalidArgument, naming the flag.
 Result<void> check_sampling(const SamplingFlags& flags);
 
+// The keys of clients of tqcache serve in a file, one on a line. None without a file. Warns if
+// others can use the file. Errors: those of reading; kInvalidArgument (no key).
+Result<std::vector<std::string>> read_api_keys(const std::string& file);
+
 }  // namespace tqcache::cli

@@ -21,6 +21,7 @@
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 #include "tqcache/model.h"
+#include "tqcache/store/backends/encrypted_backend.h"
 #include "tqcache/store/blobs/blob.h"
 
 namespace tqcache::cli {
@@ -157,20 +158,7 @@ store::Library OpenStore::library(unsigned n_threads) const {
   return {*backend, {salt, n_threads, tell}};
 }
 
-Result<void> OpenStore::check_key() const {
-  // Every stored prompt has parameters, which are small. The first ones are enough.
-  std::string key;
-  const Result<void> listed = backend->list("p/", [&](const store::Entry& entry) -> Result<void> {
-    key = entry.key;
-    return interrupted_error();
-  });
-  if (key.empty()) return in(listed);
-  TQC_TRY_ASSIGN(const std::optional<Bytes> value, in(backend->get(key)));
-  if (!value) return {};
-  const auto content = store::decode_blob(key, SharedBytes(nullptr, ByteView(*value)));
-  if (content || content.error().code != ErrorCode::kNoKey) return {};
-  return in_file(name(), in_context(key, content.error()));
-}
+Result<void> OpenStore::check_key() const { return in(store::check_store_key(*backend)); }
 
 Result<OpenStore> open_store(const Console& console, const StoreFlags& flags, StoreUse use) {
   TQC_TRY_ASSIGN(const std::string url, store_url(flags));
@@ -202,6 +190,8 @@ Result<OpenStore> open_store(const Console& console, const std::string& url,
   options.interrupted = interrupted;
   options.keys = console.keys;
   TQC_TRY_ASSIGN(opened.backend, in_file(display_url(url), store::open_backend(url, options)));
+  // Prompts of two keys in one store hide each other, and gc stops.
+  if (use == StoreUse::kPut && !url.starts_with("redis")) TQC_TRY(opened.check_key());
   return opened;
 }
 

@@ -38,9 +38,7 @@ struct OpenStore {
   const std::string& name() const { return backend->name(); }
   // Prints problems as warnings.
   store::Library library(unsigned n_threads = 0) const;
-  // For a command that found nothing: with another key, prompts have other names. Looks at one
-  // value. Errors: kNoKey if its key is not given, or if it is plain and a key is given; those of
-  // the backend.
+  // store::check_store_key().
   Result<void> check_key() const;
   // "tqcache: STORE: message"
   template <class T>
@@ -51,7 +49,8 @@ struct OpenStore {
 };
 
 // Errors: kInvalidArgument (no store is named, an invalid URL), kUnsupported (a backend that is not
-//         built in), those of the salt and of opening.
+//         built in), those of the salt and of opening; kNoKey for kPut into a store of another key
+//         (not looked for in Redis).
 Result<OpenStore> open_store(const Console& console, const StoreFlags& flags, StoreUse use);
 // For a URL of the command line; `salt_file` as in StoreFlags.
 Result<OpenStore> open_store(const Console& console, const std::string& url,

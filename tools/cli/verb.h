@@ -79,5 +79,6 @@ Action define_store_gc(FlagSet& flags);
 Action define_store_stats(FlagSet& flags);
 Action define_store_check(FlagSet& flags);
 Action define_store_copy(FlagSet& flags);
+Action define_store_forget(FlagSet& flags);
 
 }  // namespace tqcache::cli

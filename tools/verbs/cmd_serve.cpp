@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -97,35 +96,6 @@ struct ServeFlags {
 volatile std::sig_atomic_t g_hangup = 0;
 void handle_hangup(int) { g_hangup = 1; }
 
-// The lines of a file, one key each. Empty without a file.
-// Errors: those of reading; kInvalidArgument (no key).
-Result<std::vector<std::string>> read_keys(const std::string& file) {
-  std::vector<std::string> keys;
-  if (file.empty()) return keys;
-  struct stat info = {};
-  if (::stat(file.c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
-    warn(file, "other users can use this file: chmod 600");
-  }
-  TQC_TRY_ASSIGN(const Bytes bytes, in_file(file, read_file(file, std::uint64_t{1} << 20)));
-  std::string line;
-  const auto end_line = [&] {
-    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
-    if (!line.empty()) keys.push_back(line);
-    line.clear();
-  };
-  for (const std::byte byte : bytes) {
-    const char c = static_cast<char>(byte);
-    if (c == '\n') {
-      end_line();
-    } else {
-      line += c;
-    }
-  }
-  end_line();
-  if (keys.empty()) return Error{ErrorCode::kInvalidArgument, "the file has no key", file};
-  return keys;
-}
-
 // "40G/day", "500MB/hour". Errors: kInvalidArgument.
 Result<serve::WriteLimit> parse_write_limit(const std::string& text) {
   const std::string expected =
@@ -145,7 +115,7 @@ Result<serve::WriteLimit> parse_write_limit(const std::string& text) {
 // An administrator's key is a key like the others.
 Result<std::vector<std::string>> accepted_keys(const ServeFlags& flags,
                                                const serve::PageAccess& access) {
-  TQC_TRY_ASSIGN(std::vector<std::string> keys, read_keys(flags.api_key_file));
+  TQC_TRY_ASSIGN(std::vector<std::string> keys, read_api_keys(flags.api_key_file));
   if (!keys.empty()) {
     keys.insert(keys.end(), access.admin_keys.begin(), access.admin_keys.end());
   }
@@ -168,7 +138,7 @@ Result<serve::PageAccess> page_access(const ServeFlags& flags) {
     return usage_error("--page-all needs a --listen address of this machine, as 127.0.0.1:8081");
   }
   access.is_open = flags.page_all;
-  TQC_TRY_ASSIGN(access.admin_keys, read_keys(flags.admin_key_file));
+  TQC_TRY_ASSIGN(access.admin_keys, read_api_keys(flags.admin_key_file));
   return access;
 }
 
@@ -296,12 +266,6 @@ void warn_if_open(const ServeFlags& flags, const serve::HttpOptions& options, se
                         "--api-key-file requires one"}});
 }
 
-// The salt of a client with this key, as the proxy has it.
-std::string key_salt(const std::string& salt, const std::string& api_key) {
-  if (api_key.empty()) return salt;
-  return salt + std::string("\0serve client\0", 14) + to_hex(sha256(as_bytes(api_key)));
-}
-
 Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   TQC_TRY_ASSIGN(const serve::PageAccess access, page_access(flags));
   TQC_TRY_ASSIGN(serve::HttpOptions options, http_options(flags, access));
@@ -329,7 +293,7 @@ Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   std::optional<StoreUpkeep> upkeep(std::in_place, console, store, *engine, kept.scores(), log);
   const bool has_tenants = !options.api_keys.empty() && !flags.share_tenants;
   const auto tenant_of = [&](const serve::Request& request) {
-    return has_tenants ? key_salt(salt, request.api_key) : salt;
+    return has_tenants ? serve::client_salt(salt, "", request.api_key) : salt;
   };
   serve::EngineApi api(
       *engine, {.tenant_of = tenant_of, .has_keys = has_tenants, .page_access = access}, metrics);
@@ -374,7 +338,8 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
   proxy_options.has_tenants = options.api_keys.size() > 1 + access.admin_keys.size();
   proxy_options.page_access = access;
   if (flags.upstream_timeout) proxy_options.upstream.idle_timeout = *flags.upstream_timeout;
-  TQC_TRY_ASSIGN(const std::vector<std::string> upstream_keys, read_keys(flags.upstream_key_file));
+  TQC_TRY_ASSIGN(const std::vector<std::string> upstream_keys,
+                 read_api_keys(flags.upstream_key_file));
   if (!upstream_keys.empty()) proxy_options.upstream_key = upstream_keys.front();
   std::optional<OpenStore> store;
   if (!flags.slot_dir.empty()) {

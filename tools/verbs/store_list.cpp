@@ -226,6 +226,7 @@ Result<ExitCode> run_rm(const Console& console, const RmFlags& flags) {
       removed.push_back(name);
       note(console, fmt::format("{}: removed", printable(name)));
     } else {
+      if (removed.empty() && tally.n_failed() == 0) TQC_TRY(store.check_key());
       const std::string message = fmt::format("no prompt has the name {}", printable(name));
       tally.failed(Error{ErrorCode::kNotFound, message, store.name()});
     }

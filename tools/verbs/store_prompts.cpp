@@ -120,6 +120,11 @@ Result<ExitCode> run(const Console& console, const PutFlags& flags) {
   bar.clear();
   const bool was_predicted = info.prediction.has_value();
   tell(console, input, was_predicted, name, report);
+  if (!info.checkpoints.empty() && cache::opaque_layer(info.checkpoints.front().layers)) {
+    warn(input.name,
+         "what llama-server keeps of a draft model is left out: a store has no place "
+         "for it");
+  }
   if (console.json) TQC_TRY(print_json(report_json(flags, store, name, was_predicted, report)));
   return ExitCode::kDone;
 }

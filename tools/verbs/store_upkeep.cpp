@@ -1,15 +1,22 @@
-// tools/verbs/store_upkeep.cpp: upkeep of a store: gc, check, copy, stats.
+// tools/verbs/store_upkeep.cpp: upkeep of a store: gc, check, copy, forget, stats.
 
 #include <fmt/format.h>
 
+#include <array>
+#include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "cli/common_flags.h"
 #include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
 #include "report/text_table.h"
+#ifdef TQCACHE_SERVE
+#include "tqcache/serve/prompt_keeper.h"
+#endif
 #include "tqcache/store/blobs/keys.h"
 #include "tqcache/store/upkeep/inventory.h"
 #include "tqcache/upkeep.h"
@@ -61,10 +68,10 @@ std::string leftovers_text(const store::Backend::Leftovers& leftovers, std::stri
                      grouped(leftovers.files), grouped(leftovers.bytes), what);
 }
 
-Json removed_json(const store::CollectReport& report) {
+Json removed_json(const std::array<store::KindTotal, store::kBlobKinds>& removed) {
   Json json;
   for (const store::BlobKind kind : store::kAllKinds) {
-    const store::KindTotal& total = report.removed[static_cast<std::size_t>(kind)];
+    const store::KindTotal& total = removed[static_cast<std::size_t>(kind)];
     json[store::name_of(kind)] = {{"blobs", total.blobs}, {"bytes", total.bytes}};
   }
   return json;
@@ -84,7 +91,7 @@ Json report_json(const OpenStore& store, const GcFlags& flags, const store::Coll
   json["above_limit"] = report.above_limit;
   json["prompts_before"] = report.prompts;
   json["prompts_removed"] = prompts;
-  json["removed"] = removed_json(report);
+  json["removed"] = removed_json(report.removed);
   json["leftovers"] = leftovers_json(report.leftovers);
   return json;
 }
@@ -376,6 +383,120 @@ Action define_store_copy(FlagSet& app) {
           "Overwrite names that other prompts have in the target store");
   add_memory_flag(app);
   app.footer(kStoreCopyExamples);
+  return [flags](const Console& console) { return run(console, *flags); };
+}
+
+namespace {
+
+constexpr const char* kStoreForgetExamples =
+    R"(A tenant is a salt: that of --salt-file, or with --api-key-file the clients of tqcache serve with
+these keys (one per line), below that salt. Everything that they have stored goes: named prompts, and
+what serve, generate and chat kept without a name. Other tenants keep theirs. Nothing can be
+undone; --dry-run shows what would go.
+
+Reads a blob of everything in the store, since nobody can tell whose a blob is without the salt. End
+what still writes for the tenant first: a prompt that is put meanwhile may stay. The keys of
+clients of the proxy (serve --upstream) also depend on LoRA adapters, and on a context beyond the
+trained one, of the server behind it: what was kept from such servers is not found.
+
+Examples:
+  tqcache store forget --store dir:/var/lib/prompts --salt-file alice.salt --dry-run
+  tqcache store forget --store dir:/var/lib/prompts --api-key-file alice.keys
+)";
+
+struct ForgetFlags {
+  StoreFlags store;
+  std::string api_key_file;
+  bool dry_run = false;
+};
+
+#ifdef TQCACHE_SERVE
+
+// The salts of a client of tqcache serve, with and without a llama-server behind it.
+std::vector<std::string> client_salts(const KeyRing& keys, const std::string& salt,
+                                      const std::string& api_key) {
+  std::vector<std::string> salts{store::secret_salt(keys, serve::client_salt(salt, "", api_key))};
+  const std::string of_store = store::secret_salt(keys, salt);
+  for (const std::string& binding : serve::bindings_by_types()) {
+    salts.push_back(serve::client_salt(of_store, binding, api_key));
+  }
+  return salts;
+}
+
+#else
+
+std::vector<std::string> client_salts(const KeyRing&, const std::string&, const std::string&) {
+  return {};
+}
+
+#endif
+
+Result<std::vector<std::string>> salts_of(const Console& console, const OpenStore& store,
+                                          const ForgetFlags& flags) {
+  if (flags.api_key_file.empty()) return std::vector<std::string>{store.salt};
+  TQC_TRY_ASSIGN(const std::string salt, tenant_salt(flags.store.salt_file));
+  TQC_TRY_ASSIGN(const std::vector<std::string> keys, read_api_keys(flags.api_key_file));
+  std::vector<std::string> salts;
+  for (const std::string& key : keys) {
+    for (std::string& each : client_salts(console.keys, salt, key)) {
+      salts.push_back(std::move(each));
+    }
+  }
+  return salts;
+}
+
+Result<ExitCode> run(const Console& console, const ForgetFlags& flags) {
+  const char* const variable = std::getenv("TQCACHE_STORE_SALT");
+  const bool has_salt = !flags.store.salt_file.empty() || (variable != nullptr && *variable != 0);
+  if (!has_salt && flags.api_key_file.empty()) {
+    return usage_error("no tenant: --salt-file or --api-key-file is required");
+  }
+  TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
+  TQC_TRY_ASSIGN(const std::vector<std::string> salts, salts_of(console, store, flags));
+  ProgressBar bar(console, "reading", Unit::kBlobs);
+  TQC_TRY_ASSIGN(const store::ForgetReport report,
+                 store.in(store::forget(*store.backend, salts, flags.dry_run, bar.callback())));
+  bar.clear();
+  store::KindTotal sum;
+  for (const store::KindTotal& total : report.removed) {
+    sum.blobs += total.blobs;
+    sum.bytes += total.bytes;
+  }
+  if (sum.blobs == 0) TQC_TRY(store.check_key());
+  if (report.unread > 0) {
+    warn(store.name(), fmt::format("{} damaged: nobody can tell whose they are; tqcache store "
+                                   "check --read-data --repair removes them",
+                                   counted(report.unread, "blob")));
+  }
+  if (console.json) {
+    Json json{{"schema", 1},
+              {"store", store.name()},
+              {"dry_run", flags.dry_run},
+              {"prompts_removed", report.prompts},
+              {"unread", report.unread}};
+    json["removed"] = removed_json(report.removed);
+    TQC_TRY(print_json(json));
+  } else {
+    TQC_TRY(print(fmt::format("{} of {} bytes {}, {} with a name\n", counted(sum.blobs, "blob"),
+                              grouped(sum.bytes), flags.dry_run ? "would be removed" : "removed",
+                              counted(report.prompts, "prompt"))));
+  }
+  if (sum.blobs == 0) return ExitCode::kNotFound;
+  return report.unread > 0 ? ExitCode::kDoneInPart : ExitCode::kDone;
+}
+
+}  // namespace
+
+Action define_store_forget(FlagSet& app) {
+  const auto flags = std::make_shared<ForgetFlags>();
+  add_store_flag(app, flags->store);
+  add_salt_flag(app, flags->store);
+  app.add("--api-key-file", flags->api_key_file,
+          "File with keys of clients of tqcache serve, one per line")
+      ->type_name("FILE")
+      ->file();
+  app.add("--dry-run", flags->dry_run, "Only show what would be removed");
+  app.footer(kStoreForgetExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }
 

@@ -284,8 +284,13 @@ struct ArrayDesc {
 
 // Recurrent state of a layer without attention (linear attention, convolution, SSM). It is valid
 // only for exactly the cache's token count and cannot be truncated.
+//
+// Opaque: bytes that only the program which made them understands, such as what llama-server keeps
+// of a draft model. They stand behind the layers of a checkpoint and nowhere else
+// (docs/reference/format.md §4.7).
 struct StateDesc {
   std::vector<ArrayDesc> arrays;
+  bool is_opaque = false;
 };
 
 // A closed set: visit it with Overload.
@@ -305,8 +310,9 @@ struct CacheDesc {
 // A context checkpoint, an earlier state of the layers that cannot go back to fewer tokens.
 struct CheckpointDesc {
   std::int64_t n_tokens = 0;
-  std::int64_t first_position = 0;     // docs/reference/format.md §4.7
-  std::vector<LayerDesc> layers = {};  // sliding windows and recurrent state, in the cache's order
+  std::int64_t first_position = 0;  // docs/reference/format.md §4.7
+  // Sliding windows and recurrent state, in the cache's order; then an opaque layer, or none.
+  std::vector<LayerDesc> layers = {};
 };
 
 inline bool is_quantized(const TensorDesc& tensor) { return tensor.quant.has_value(); }
@@ -387,6 +393,9 @@ Result<void> validate_checkpoints(const CacheDesc& cache,
 
 // The layers that a checkpoint of this cache has: indices of sliding windows and recurrent state.
 std::vector<std::size_t> checkpoint_layers(const std::vector<LayerDesc>& layers);
+
+// The opaque layer of a checkpoint: its last one. Null: it has none.
+const StateDesc* opaque_layer(const std::vector<LayerDesc>& layers);
 
 // A checkpoint as a cache of its own: hidden tokens without hashes.
 CacheDesc describe(const CacheDesc& cache, const CheckpointDesc& checkpoint);

@@ -43,6 +43,7 @@ struct LlamaLayer {
   std::int64_t v_head_dim = 0;
   std::uint64_t r_values = 0;  // of the two rows of a recurrent layer
   std::uint64_t s_values = 0;
+  bool is_latent = false;  // MLA: a row of keys is K (the latent), then V (the rotated part)
 };
 
 struct LlamaGeometry {

@@ -64,7 +64,8 @@ class CacheReader;
 // values of the other layers it is the whole cache at that number of tokens: first_tokens().
 struct Checkpoint {
   // A cache of its own, with these layers alone, in the cache's order, and hidden tokens without
-  // hashes. It holds as many tokens as the cache did.
+  // hashes. It holds as many tokens as the cache did. Its last layer may be an opaque one, which is
+  // no layer of the cache.
   std::shared_ptr<const CacheReader> state;
   // The first position that the program which made the checkpoint still held, for its own use.
   std::int64_t first_position = 0;

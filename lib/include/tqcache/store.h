@@ -114,7 +114,8 @@ using EntrySink = std::function<Result<void>(const Entry& entry)>;
 // A broken connection is opened again once, and the request is repeated. A put that was done the
 // first time then returns kExisted, and a removal returns false.
 //
-// Threads: any number may call at once. Other processes may use the same store at the same time.
+// Threads: any number may call at once. Other processes may use the same store at the same time;
+// one that was forked opens it again (kInvalidArgument).
 // Ignore SIGPIPE to get broken connections as kIo.
 class Backend {
  public:
@@ -171,11 +172,13 @@ class Backend {
   virtual Result<Leftovers> leftovers(std::chrono::seconds min_age, bool remove);
 
  protected:
-  Backend(std::string name, const BackendOptions& options)
-      : name_(std::move(name)), options_(options) {}
+  Backend(std::string name, const BackendOptions& options);
   const BackendOptions& options() const { return options_; }
 
  private:
+  Result<void> check_process() const;
+  Result<void> check_keys(std::span<const std::string> keys) const;
+
   // The implementations of the calls above, with checked keys and sizes.
   virtual Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) = 0;
   virtual Result<void> do_get(std::span<const std::string> keys, const ValueSink& sink) = 0;
@@ -188,6 +191,7 @@ class Backend {
 
   std::string name_;
   BackendOptions options_;
+  long process_;  // that opened it
 };
 
 // Opens a store by its URL (docs/reference/store.md):

@@ -4,14 +4,15 @@
 //   tqcache::store::CollectOptions options{.max_bytes = std::uint64_t{20} << 30};
 //   TQC_TRY_ASSIGN(const auto report, tqcache::store::collect(*backend, options));
 //
-// Spec: docs/reference/store.md, "What a store holds", "Checking", "Keeping it small" and
-// "Copying".
+// Spec: docs/reference/store.md, "What a store holds", "Checking", "Keeping it small", "Forgetting
+// a tenant" and "Copying".
 
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -148,6 +149,24 @@ struct CollectReport {
 //         removed.
 Result<CollectReport> collect(Backend& backend, const CollectOptions& options,
                               const Progress& progress = {});
+
+// --- Removal of everything that one tenant has stored
+
+struct ForgetReport {
+  std::uint64_t prompts = 0;                    // named ones
+  std::array<KindTotal, kBlobKinds> removed{};  // by BlobKind; in a dry run, what would be removed
+  std::uint64_t unread = 0;  // damaged blobs, of which nobody can tell whose they are
+};
+
+// Removes every blob that belongs to one of these salts (LibraryOptions::salt), named or not, with
+// no regard to its age. Reads a blob of everything that the store has, because keys tell nobody
+// whose they are. What is put meanwhile may stay: end the writers first.
+//
+// Progress: in blobs read; the total is unknown (0).
+// Errors:   those of the backend; kNoKey (an encrypted store without its key). kInterrupted: some
+//           blobs may have been removed, and the rest is found the next time.
+Result<ForgetReport> forget(Backend& backend, std::span<const std::string> salts, bool dry_run,
+                            const Progress& progress = {});
 
 // --- Copies from one store to another
 

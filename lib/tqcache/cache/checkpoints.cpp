@@ -1,6 +1,7 @@
 // Context checkpoints: their rules, and the view of a cache at one of them.
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,13 +43,15 @@ Result<void> check_kind(const LayerDesc& of_cache, const LayerDesc& of_checkpoin
     return is_same ? Result<void>() : corrupt("not the sliding window of the cache");
   }
   const auto* other = std::get_if<StateDesc>(&of_checkpoint);
-  const bool is_same = other != nullptr && other->arrays == std::get<StateDesc>(of_cache).arrays;
+  const bool is_same = other != nullptr && !other->is_opaque &&
+                       other->arrays == std::get<StateDesc>(of_cache).arrays;
   return is_same ? Result<void>() : corrupt("not the recurrent state of the cache");
 }
 
 Result<void> check_layers(const CacheDesc& cache, const std::vector<std::size_t>& numbers,
                           const CheckpointDesc& checkpoint) {
-  if (checkpoint.layers.size() != numbers.size()) {
+  const std::size_t n_opaque = opaque_layer(checkpoint.layers) != nullptr ? 1 : 0;
+  if (checkpoint.layers.size() - n_opaque != numbers.size()) {
     return corrupt(std::to_string(checkpoint.layers.size()) + " layers, the cache has " +
                    std::to_string(numbers.size()) + " that cannot go back");
   }
@@ -172,6 +175,11 @@ std::vector<std::size_t> checkpoint_layers(const std::vector<LayerDesc>& layers)
   return numbers;
 }
 
+const StateDesc* opaque_layer(const std::vector<LayerDesc>& layers) {
+  const auto* last = layers.empty() ? nullptr : std::get_if<StateDesc>(&layers.back());
+  return last != nullptr && last->is_opaque ? last : nullptr;
+}
+
 CacheDesc describe(const CacheDesc& cache, const CheckpointDesc& checkpoint) {
   CacheDesc description;
   description.identity = cache.identity;
@@ -198,6 +206,9 @@ Result<void> validate_checkpoints(const CacheDesc& cache,
   for (std::size_t i = 0; i < checkpoints.size(); ++i) {
     Result<void> checked = check_counts(cache, checkpoints[i], previous);
     if (checked) checked = check_layers(cache, numbers, checkpoints[i]);
+    if (checked && checkpoints[i].layers.size() != checkpoints[0].layers.size()) {
+      checked = corrupt("an opaque layer in some checkpoints alone");
+    }
     if (!checked) return in_context(checkpoint_place(i), std::move(checked).error());
     previous = checkpoints[i].n_tokens;
     total += previous;
@@ -259,6 +270,11 @@ Result<std::shared_ptr<const CacheReader>> at_checkpoint(std::shared_ptr<const C
   const Checkpoint& checkpoint = source->checkpoints()[number];
   const std::vector<LayerDesc>& layers = source->description().layers;
   Joined::Part state{checkpoint.state, checkpoint_layers(layers)};
+  if (opaque_layer(checkpoint.state->description().layers) != nullptr) {
+    std::vector<std::size_t> of_cache(state.layers.size());
+    std::iota(of_cache.begin(), of_cache.end(), std::size_t{0});
+    state.reader = some_layers(checkpoint.state, of_cache);
+  }
   Joined::Part attention;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (is_attention(layers[i])) attention.layers.push_back(i);

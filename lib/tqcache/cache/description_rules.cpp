@@ -193,6 +193,10 @@ Result<void> check_state(const StateDesc& layer) {
     if (auto array = check_array(layer.arrays[i]); !array) {
       return in_context("array " + std::to_string(i), std::move(array).error());
     }
+    const ArrayDesc& array = layer.arrays[i];
+    if (layer.is_opaque && (array.dtype != Dtype::kF32 || array.shape.size() != 1)) {
+      return corrupt("array " + std::to_string(i) + ": opaque, and not words of one dimension");
+    }
   }
   return {};
 }

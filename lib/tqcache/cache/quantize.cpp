@@ -397,6 +397,8 @@ ReaderResult make_view(std::shared_ptr<const CacheReader> source, const Conversi
   for (const std::size_t layer : checkpoint_layers(source->description().layers)) {
     codecs.insert(codecs.end(), {conversion.codecs[2 * layer], conversion.codecs[2 * layer + 1]});
   }
+  const CacheDesc& first = source->checkpoints().front().state->description();
+  codecs.resize(2 * first.layers.size());  // none for an opaque layer
   const Conversion of_checkpoints{codecs, conversion.tables, conversion.fit, conversion.n_threads};
   const auto make = [&](std::shared_ptr<const CacheReader> state) {
     return make_view(std::move(state), of_checkpoints, {});

@@ -108,7 +108,11 @@ Result<std::unique_ptr<tqcache_cache>> open_source(std::shared_ptr<const ByteSou
   cache.kind = kind_word(opened.kind);
   cache.reader = std::move(opened.cache);
   if (opened.kind == FileKind::kTqkv && hints.identity) {
-    cache.reader = cache::with_identity(cache.reader, *hints.identity);
+    cache::Identity identity = *hints.identity;
+    const cache::Identity& of_file = cache.reader->description().identity;
+    identity.llama_streams = of_file.llama_streams;
+    identity.source_layout = of_file.source_layout;
+    cache.reader = cache::with_identity(cache.reader, std::move(identity));
   }
   for (const auto* list : {&opened.notes, &opened.dropped_fields}) {
     for (const std::string& line : *list) cache.notes += line + "\n";
@@ -206,8 +210,8 @@ Result<void> read_tensor(const tqcache_cache& cache, std::int64_t layer, int whi
                                shape.n_kv_heads, shape.head_dim, view.n_heads, view.head_dim));
   }
   if (begin < 0 || begin > held || view.n_tokens > held - begin) {
-    return invalid(fmt::format("tokens {} to {} of {} that layer {} holds", begin,
-                               begin + view.n_tokens, held, layer));
+    return invalid(fmt::format("{} tokens from token {} on, of {} that layer {} holds",
+                               view.n_tokens, begin, held, layer));
   }
   if (view.n_tokens == 0) return {};
   if (!cache::is_in_token_blocks(desc)) {
@@ -278,6 +282,7 @@ std::string describe_json(const tqcache_cache& cache) {
   json["architecture"] = identity.architecture;
   json["model_name"] = identity.model_name;
   json["source_format"] = identity.source_format;
+  if (!identity.source_layout.empty()) json["source_layout"] = identity.source_layout;
   json["weights_fingerprint"] = to_hex(identity.weights_fingerprint);
   json["tokenizer_fingerprint"] = to_hex(identity.tokenizer_fingerprint);
   json["layers"] = nlohmann::ordered_json::array();

@@ -381,12 +381,13 @@ Result<LayerDesc> read_layer(const fb::Layer& in, WindowTokens window_tokens, Bu
     if (has_arrays) return corrupt("a turbo window with arrays");
     return read_turbo_window(in, budget);
   }
-  if (type != kArraysType) return unknown_name("cache type", type);
+  if (type != kArraysType && type != kOpaqueType) return unknown_name("cache type", type);
   if (in.n_kv_heads() != 0 || in.head_dim() != 0) return corrupt("an arrays layer with heads");
   if (has_window(in)) return corrupt("an arrays layer with a window");
   if (!has_arrays) return corrupt("arrays beside k or v");
   cache::StateDesc state;
   TQC_TRY_ASSIGN(state.arrays, read_arrays(in));
+  state.is_opaque = type == kOpaqueType;
   return LayerDesc(std::move(state));
 }
 
@@ -574,6 +575,10 @@ Result<Manifest> read_manifest(const fb::Manifest* root, WindowTokens window_tok
   TQC_TRY_ASSIGN(manifest.identity, read_identity(*root->identity()));
   Budget budget;
   TQC_TRY_ASSIGN(manifest.layers, read_layers(*root->layers(), window_tokens, budget));
+  for (const LayerDesc& layer : manifest.layers) {
+    const auto* state = std::get_if<cache::StateDesc>(&layer);
+    if (state != nullptr && state->is_opaque) return corrupt("an opaque layer of the cache itself");
+  }
   TQC_TRY(read_checkpoints(*root, budget, manifest));
   TQC_TRY(read_sections(*root, manifest));
   TQC_TRY(read_tokens(*root, manifest));

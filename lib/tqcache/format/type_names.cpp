@@ -20,7 +20,9 @@ std::string_view type_name(const cache::LayerDesc& layer) {
                  }
                  return is_equal ? kRotatingType : kUnequalRotatingType;
                },
-               [](const cache::StateDesc&) { return kArraysType; }},
+               [](const cache::StateDesc& state) {
+                 return state.is_opaque ? kOpaqueType : kArraysType;
+               }},
       layer);
 }
 

@@ -18,7 +18,8 @@ namespace tqcache::format {
 // Layers.
 inline constexpr std::string_view kAttentionType = "tqcache.attention.v1";
 inline constexpr std::string_view kArraysType = "tqcache.arrays.v1";
-inline constexpr std::string_view kRotatingType = "tqcache.rotating.v1";       // dense, as arrays
+inline constexpr std::string_view kOpaqueType = "tqcache.opaque.v1";      // in checkpoints alone
+inline constexpr std::string_view kRotatingType = "tqcache.rotating.v1";  // dense, as arrays
 inline constexpr std::string_view kTurboRotatingType = "tqcache.rotating.v2";  // in token blocks
 
 // The same three with values of another size than the keys. Readers that do not know the names

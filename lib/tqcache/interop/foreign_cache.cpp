@@ -54,6 +54,7 @@ Result<LayerDesc> describe(const ForeignWindow& layer, std::int64_t n_tokens) {
 
 LayerDesc describe(const ForeignState& layer) {
   cache::StateDesc state;
+  state.is_opaque = layer.is_opaque;
   for (const ForeignArray& array : layer.arrays) {
     state.arrays.push_back({array.name, array.dtype, array.shape});
   }

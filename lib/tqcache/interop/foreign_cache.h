@@ -78,9 +78,10 @@ struct ForeignWindow {
   std::int64_t value_dim = 0;  // cache::AttentionDesc::value_dim
 };
 
-// Recurrent state.
+// Recurrent state; or, behind the layers of a checkpoint, bytes that only the program understands.
 struct ForeignState {
   std::vector<ForeignArray> arrays;
+  bool is_opaque = false;
 };
 
 using ForeignLayer = std::variant<ForeignAttention, ForeignWindow, ForeignState>;
@@ -89,7 +90,7 @@ using ForeignLayer = std::variant<ForeignAttention, ForeignWindow, ForeignState>
 struct ForeignCheckpoint {
   std::int64_t n_tokens = 0;
   std::int64_t first_position = 0;
-  std::vector<ForeignLayer> layers;  // in the order of the cache
+  std::vector<ForeignLayer> layers;  // in the order of the cache, then an opaque one, or none
 };
 
 struct ForeignCache {

@@ -11,6 +11,7 @@
 #include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/session.h"
 #include "tqcache/store.h"
+#include "tqcache/store/backends/encrypted_backend.h"
 #include "tqcache/store/library/background_put.h"
 
 namespace tqcache::session {
@@ -144,6 +145,7 @@ struct PromptStore::State {
     auto found = look_up_in_memory(model, prompt, cache, progress);
     if (!found && found.error().code == ErrorCode::kInterrupted) return std::move(found).error();
     if (!found) give_up(found.error());
+    if (found && !*found) TQC_TRY(check_key());
     if (found && *found) {
       store::LoadedPrefix& prefix = **found;
       usage.found_tokens = prefix.cache.n_tokens();
@@ -159,6 +161,18 @@ struct PromptStore::State {
           fmt::format("{}{}; missing tokens are computed", library_warnings.front(),
                       n_more > 0 ? fmt::format(" (and {} more problems)", n_more) : std::string()));
     }
+    return {};
+  }
+
+  // With another key, prompts have other names: nothing is found, and what is put hides from those
+  // who have the key. (In Redis this may take a look at every key, and is left out.)
+  Result<void> check_key() {
+    if (options.url.starts_with("redis")) return {};
+    const Result<void> checked = store::check_store_key(*backend);
+    if (checked || checked.error().code != ErrorCode::kNoKey) return {};
+    if (!options.name.empty()) return in_file("store " + backend->name(), checked.error());
+    putting.reset();
+    give_up(checked.error());
     return {};
   }
 

@@ -1,9 +1,11 @@
 // The common part of all backends: checks of keys and sizes.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
+
 namespace tqcache::store {
 namespace {
 
@@ -27,11 +29,6 @@ Error no_key(std::string_view what, std::string_view text) {
                                            ": 1 to 200 of a-z 0-9 / _ . - are allowed, in words"};
 }
 
-Result<void> check_keys(std::span<const std::string> keys) {
-  for (const std::string& key : keys) TQC_TRY(check_key(key));
-  return {};
-}
-
 Result<void> check_size(const std::string& key, std::uint64_t size, std::uint64_t limit) {
   if (size <= limit) return {};
   return too_large(fmt::format("{}: {} bytes, at most {} are allowed", key, size, limit));
@@ -44,6 +41,21 @@ Result<void> check_key(std::string_view key) {
   return no_key("key", key);
 }
 
+Backend::Backend(std::string name, const BackendOptions& options)
+    : name_(std::move(name)), options_(options), process_(::getpid()) {}
+
+// Of one connection, two processes would read each other's answers.
+Result<void> Backend::check_process() const {
+  if (process_ == ::getpid()) return {};
+  return invalid("the store was opened before fork(): open it again in this process");
+}
+
+Result<void> Backend::check_keys(std::span<const std::string> keys) const {
+  TQC_TRY(check_process());
+  for (const std::string& key : keys) TQC_TRY(check_key(key));
+  return {};
+}
+
 Result<PutOutcome> Backend::put(const std::string& key, ByteView value) {
   const Blob blob{key, value};
   TQC_TRY_ASSIGN(const std::vector<PutOutcome> outcomes, put(std::span(&blob, 1)));
@@ -51,6 +63,7 @@ Result<PutOutcome> Backend::put(const std::string& key, ByteView value) {
 }
 
 Result<std::vector<PutOutcome>> Backend::put(std::span<const Blob> blobs) {
+  TQC_TRY(check_process());
   for (const Blob& blob : blobs) {
     TQC_TRY(check_key(blob.key));
     TQC_TRY(check_size(blob.key, blob.value.size(), options_.max_value_bytes));
@@ -59,6 +72,7 @@ Result<std::vector<PutOutcome>> Backend::put(std::span<const Blob> blobs) {
 }
 
 Result<void> Backend::replace(const std::string& key, ByteView value) {
+  TQC_TRY(check_process());
   TQC_TRY(check_key(key));
   TQC_TRY(check_size(key, value.size(), options_.max_value_bytes));
   return do_replace({key, value});
@@ -98,16 +112,19 @@ Result<std::vector<bool>> Backend::exists(std::span<const std::string> keys) {
 }
 
 Result<bool> Backend::remove(const std::string& key) {
+  TQC_TRY(check_process());
   TQC_TRY(check_key(key));
   return do_remove(key, std::nullopt);
 }
 
 Result<bool> Backend::remove_if_same(const std::string& key, ByteView value) {
+  TQC_TRY(check_process());
   TQC_TRY(check_key(key));
   return do_remove(key, value);
 }
 
 Result<void> Backend::list(const std::string& prefix, const EntrySink& sink) {
+  TQC_TRY(check_process());
   if (prefix.size() > kMaxKeyBytes || !is_words(prefix, true)) return no_key("prefix", prefix);
   std::uint64_t n_listed = 0;
   return do_list(prefix, [&](const Entry& entry) -> Result<void> {

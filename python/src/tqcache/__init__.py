@@ -116,6 +116,22 @@ def _fields_of(identity):
 # --- reading
 
 
+class _Shared:
+    """Keys or values for from_dlpack(): with __dlpack__ and not numpy's interface, since numpy has
+    no bf16."""
+
+    def __init__(self, array, code):
+        self._array, self._code = array, code
+
+    def __dlpack_device__(self):
+        return _core.as_dlpack(self._array, self._code).__dlpack_device__()
+
+    def __dlpack__(self, *, copy=None, **options):
+        array = self._array.copy() if copy else self._array
+        options = {name: value for name, value in options.items() if value is not None}
+        return _core.as_dlpack(array, self._code).__dlpack__(**options)
+
+
 class Layer:
     """One layer of a cache that is read."""
 
@@ -150,6 +166,8 @@ class Layer:
         if self.kind == "state":
             raise UsageError(f"layer {self.index} has recurrent state: arrays()")
         if out is not None:
+            if getattr(getattr(out, "flags", None), "writeable", True) is False:
+                raise ValueError("`out` is read-only")
             self._core.read(self.index, which, begin, as_array(out)[0], True, 0)
             return out
         stored = self._dtypes[which]
@@ -162,7 +180,7 @@ class Layer:
             raise UsageError(f"tokens {begin} to {end} of {self.n_tokens}")
         array = np.empty((self.n_kv_heads, end - begin, self._dim(which)), numpy_dtype(code))
         self._core.read(self.index, which, begin, array, code == BF16, 0)
-        return _core.as_dlpack(array, code) if dlpack else array
+        return _Shared(array, code) if dlpack else array
 
     def key_views(self):
         """The dense token blocks of the keys, as read-only arrays without a copy where possible."""
@@ -408,12 +426,28 @@ def _warn(message):
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
+# What a process had open when it was forked: the child must neither use nor close it.
+_of_parents = []
+
+
 class Store:
-    """A library of prompts that are found by their longest prefix."""
+    """A library of prompts that are found by their longest prefix. A process that is forked opens
+    the store anew when it uses it."""
 
     def __init__(self, url, *, key_file=None, salt="", threads=0, on_warning=None):
-        self._store = _core.Store(url, _path(key_file), salt, threads, on_warning or _warn)
-        self._lock = threading.Lock()
+        self._arguments = (url, _path(key_file), salt, threads, on_warning or _warn)
+        self._store = _core.Store(*self._arguments)
+        self._mutex, self._process = threading.Lock(), os.getpid()
+
+    @property
+    def _lock(self):
+        if self._process != os.getpid():
+            # Another thread may have had the lock.
+            self._mutex, self._process = threading.Lock(), os.getpid()
+            _of_parents.append(self._store)
+            if self._store is not None:
+                self._store = _core.Store(*self._arguments)
+        return self._mutex
 
     def _open(self):
         if self._store is None:
@@ -481,9 +515,15 @@ class Values:
         if compress not in ("none", "planes") or element_size not in (2, 4):
             raise UsageError("compress: none or planes; element_size: 2 or 4")
         planes = element_size if compress == "planes" else 0
-        self._values = _core.Values(url, namespace, _path(key_file), planes, 0, on_warning or _warn)
+        self._arguments = (url, namespace, _path(key_file), planes, 0, on_warning or _warn)
+        self._values, self._process = _core.Values(*self._arguments), os.getpid()
 
     def _open(self):
+        if self._process != os.getpid():  # forked: see Store
+            _of_parents.append(self._values)
+            self._process = os.getpid()
+            if self._values is not None:
+                self._values = _core.Values(*self._arguments)
         values = self._values
         if values is None:
             raise UsageError("the store is closed")

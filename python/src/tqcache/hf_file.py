@@ -238,9 +238,7 @@ def save(cache, path, input_ids=None, config=None, row=None, attention_mask=None
     Values of a QuantizedCache are saved decoded. A cache that generate() returns lacks the token generated
     last, so cut `input_ids` accordingly."""
     if (package := _package(path)) is not None:
-        if row is not None:
-            raise Unsupported("a row of a batch goes to a .safetensors file; tqcache convert makes a .tqkv of it")
-        package.save(cache, path, config, input_ids=input_ids)
+        package.save(cache, path, config, input_ids=input_ids, row=row, attention_mask=attention_mask)
         return
     n_pad = _padding(attention_mask, row or 0)
     tensors, types, windows, n_seen = {}, [], [], set()

@@ -12,7 +12,9 @@ Kept are full attention, sliding windows and linear attention, of one prompt (a 
 Needs transformers 5; docs/guide/plugins.md.
 """
 
+import contextlib
 import os
+import tempfile
 
 import torch
 from transformers import cache_utils
@@ -109,9 +111,6 @@ def _add_layer(out, layer, window) -> None:
             kind, window, parts, _ = hf_file.layer_of(layer, window)
         except hf_file.Unsupported as error:
             raise UnsupportedError(str(error)) from None
-    if kind in ("hybrid", "hybrid_sliding"):
-        raise UnsupportedError(f"a layer of class {type(layer).__name__}, which is two of a .tqkv file: save "
-                               "to a .safetensors file, which tqcache convert makes a .tqkv file of")
     parts = {name: _on_cpu(tensor, {"key": "the keys", "value": "the values"}.get(name, name))
              for name, tensor in parts.items()}
     if kind in ("linear_attention", "dummy"):
@@ -126,26 +125,67 @@ def _add_layer(out, layer, window) -> None:
         out.window(_bits(keys)[0], _bits(values)[0], window - 1, bf16=bf16)
 
 
-def save(cache, path, model=None, tokenizer=None, *, input_ids=None,
+def _is_hybrid(cache) -> bool:
+    """Whether a layer of the cache is two of a .tqkv file, or beside its layers."""
+    names = [type(layer).__name__ for layer in getattr(cache, "layers", ())]
+    return type(cache).__name__ == "MiniMaxCache" or any(
+        name.startswith("LinearAttentionAnd") for name in names)
+
+
+@contextlib.contextmanager
+def _beside(path):
+    """The name of a .safetensors file in a private folder beside `path`, which is removed."""
+    folder = os.path.dirname(os.path.abspath(path))
+    with tempfile.TemporaryDirectory(prefix=".tqcache-", dir=folder) as own:
+        yield os.path.join(own, "cache.safetensors")
+
+
+def _save_by_file(cache, path, model, input_ids, row, attention_mask, config, identity, options):
+    """By way of a file of the schema tqcache-hf-1, which tqcache knows to be of hybrid layers."""
+    ids = None if input_ids is None else torch.as_tensor(input_ids)
+    for i, layer in enumerate(cache.layers):
+        if type(layer).__name__ == "TqcacheLayer":
+            raise UnsupportedError(f"layer {i}: a TqcacheLayer in a batch or a hybrid cache")
+    try:
+        with _beside(path) as file:
+            hf_file.save(cache, file, ids, getattr(model, "config", model), row, attention_mask)
+            tqcache.convert(file, path, config, identity=identity, **options)
+    except hf_file.Unsupported as error:
+        raise UnsupportedError(str(error)) from None
+
+
+def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, attention_mask=None,
          config: str | None = "turbo4,sink=4", identity: Identity | None = None, **options) -> None:
     """Writes a cache as a .tqkv file, or, if `path` ends in .safetensors, as a file of the schema
-    tqcache-hf-1 (tqcache.hf_file), which keeps every number and takes `model` and `input_ids` only.
+    tqcache-hf-1 (tqcache.hf_file), which keeps every number and takes `model`, `input_ids`, `row`
+    and `attention_mask` only.
 
     input_ids: the tokens that the cache holds, [n] or [1, n]; without them nobody can tell later
     which prompt this is. What generate() returned has one more at its end, which is left out.
+    row, attention_mask: one prompt of a batch, counted from 0, and which of its tokens are padding,
+    on the left: [batch, n]. `input_ids` may then be those of the batch.
     model, tokenizer: give the identity that load() and tqcache compare; or give `identity`.
     config: a preset or a configuration ("turbo4,sink=4": 4 bits, the first 4 tokens dense); None
     keeps every number as it is.
     options: of tqcache.Writer (compress, force, hide_tokens, key_file, threads, progress).
 
-    Errors: UnsupportedError for layers of other kinds, and for batches.
+    A row of a batch, hybrid layers (Falcon-H1) and MiniMax's caches are written by way of a file of
+    the schema tqcache-hf-1 in a private folder beside `path`.
+
+    Errors: UnsupportedError for layers of other kinds, and for batches without `row`.
     """
     if str(path).endswith(".safetensors"):
-        hf_file.save(cache, path, input_ids, getattr(model, "config", model))
+        hf_file.save(cache, path, input_ids, getattr(model, "config", model), row, attention_mask)
         return
-    known = ("Cache", "DynamicCache", "StaticCache", "QuantizedCache", "TqcacheCache")
+    known = ("Cache", "DynamicCache", "StaticCache", "QuantizedCache", "TqcacheCache", "MiniMaxCache")
     if type(cache).__name__ not in known:
         raise UnsupportedError(f"a cache of class {type(cache).__name__}")
+    if identity is None:
+        identity = identity_of(model, tokenizer) if model is not None else Identity(
+            source_format="transformers")
+    if row is not None or attention_mask is not None or _is_hybrid(cache):
+        _save_by_file(cache, path, model, input_ids, row, attention_mask, config, identity, options)
+        return
     n_tokens = _n_tokens(cache)
     ids = None
     if input_ids is not None:
@@ -155,9 +195,6 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None,
         if len(ids) != n_tokens:
             raise UnsupportedError(f"{len(ids)} input_ids for a cache of {n_tokens} tokens")
         ids = ids.numpy()
-    if identity is None:
-        identity = identity_of(model, tokenizer) if model is not None else Identity(
-            source_format="transformers")
     with tqcache.Writer(path, tokens=ids, n_tokens=None if ids is not None else n_tokens,
                         identity=identity, config=config, **options) as out:
         for i, layer in enumerate(cache.layers):
@@ -257,6 +294,8 @@ def load(path, model=None, *, device=None, dtype: torch.dtype | None = None, che
     with tqcache.open(path, key_file=key_file) as file:
         if is_model and check:
             _check_identity(file.identity, model)
+        if _came_from_hybrid(file):
+            return _load_by_file(file, path, model, device, dtype)
         expected = [None] * len(file.layers)
         if model is not None:
             config = _text_config(model)
@@ -276,6 +315,28 @@ def load(path, model=None, *, device=None, dtype: torch.dtype | None = None, che
                 raise type(error)(f"layer {i}: {error}") from None
             cache.layers.append(made)
         return cache
+
+
+def _came_from_hybrid(file) -> bool:
+    if file.info().get("source_layout", "").startswith("hybrid"):
+        return True
+    return file.identity.architecture == "minimax" and any(
+        layer.kind == "state" for layer in file.layers)
+
+
+def _load_by_file(file, path, model, device, dtype):
+    """As _save_by_file(), the other way round."""
+    with _beside(path) as beside:
+        tqcache.convert(file, beside, None, to="hf")
+        cache = hf_file.load(beside, device=device)
+    if model is not None:
+        n_layers = len(cache_utils.DynamicCache(config=_text_config(model)).layers)
+        if n_layers != len(cache.layers):
+            raise MismatchError(f"the cache has {len(cache.layers)} layers, and the model {n_layers}")
+    for layer in cache.layers:
+        if dtype is not None and getattr(layer, "keys", None) is not None:
+            layer.keys, layer.values = layer.keys.to(dtype), layer.values.to(dtype)
+    return cache
 
 
 def _check_heads(layer, config) -> None:

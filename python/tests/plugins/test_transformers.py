@@ -116,6 +116,60 @@ def test_sliding_windows_and_linear_attention(tmp_path, n):
             assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("window", [None, 8])
+def test_hybrid_layers(tmp_path, window):
+    """A layer of Falcon-H1 is two of a .tqkv file, and comes back as one."""
+    kind = "FullAttentionLayer" if window is None else "SlidingWindowAttentionLayer"
+    make = getattr(cache_utils, f"LinearAttentionAnd{kind}", None)
+    if make is None:
+        pytest.skip(f"this transformers has no LinearAttentionAnd{kind}")
+    cache = cache_utils.DynamicCache()
+    cache.layers = [make(**({} if window is None else {"sliding_window": window}))
+                    for _ in range(2)]
+    for i, layer in enumerate(cache.layers):
+        layer.update_conv_state(torch.randn(1, 48, 4).to(torch.bfloat16))
+        layer.update_recurrent_state(torch.randn(1, 4, 8, 16))
+        layer.update(*kv(20, seed=i))
+    tq.save(cache, tmp_path / "a.tqkv", input_ids=torch.arange(20), config=None)
+    assert os.listdir(tmp_path) == ["a.tqkv"]
+    again = tq.load(tmp_path / "a.tqkv")
+    same(cache, again)
+    assert tq.tokens(tmp_path / "a.tqkv").tolist() == [list(range(20))]
+    with pytest.raises(tqcache.Error):  # it exists, and nothing is left beside it
+        tq.save(cache, tmp_path / "a.tqkv", config=None)
+    assert os.listdir(tmp_path) == ["a.tqkv"]
+
+
+def test_minimax(tmp_path):
+    minimax = pytest.importorskip("transformers.models.minimax.modeling_minimax")
+    cache = minimax.MiniMaxCache()
+    cache.set_linear_cache(0, torch.randn(1, 4, 16, 16))
+    cache.set_linear_cache(1, [])
+    cache.update(*kv(20), 1)
+    tq.save(cache, tmp_path / "a.tqkv", input_ids=torch.arange(20), config=None,
+            identity=tqcache.Identity("minimax"))
+    again = tq.load(tmp_path / "a.tqkv")
+    assert type(again) is minimax.MiniMaxCache
+    assert torch.equal(again.linear_cache[0], cache.linear_cache[0])
+    assert torch.equal(again.layers[1].keys, cache.layers[1].keys)
+
+
+def test_a_row_of_a_batch(tmp_path):
+    batch = cache_utils.DynamicCache()
+    keys, values = kv(9, batch=3)
+    batch.update(keys, values, 0)
+    ids = torch.arange(27).reshape(3, 9)
+    mask = torch.ones(3, 9, dtype=torch.int64)
+    mask[1, :2] = 0
+    tq.save(batch, tmp_path / "a.tqkv", input_ids=ids, row=1, attention_mask=mask, config=None)
+    again = tq.load(tmp_path / "a.tqkv")
+    assert torch.equal(again.layers[0].keys, keys[1:2, :, 2:])
+    assert torch.equal(again.layers[0].values, values[1:2, :, 2:])
+    assert tq.tokens(tmp_path / "a.tqkv").tolist() == [list(range(11, 18))]
+    with pytest.raises(tqcache.UnsupportedError, match="no row 3"):
+        tq.save(batch, tmp_path / "b.tqkv", row=3)
+
+
 def test_what_cannot_be_kept_is_refused(tmp_path):
     batch = cache_utils.DynamicCache()
     batch.update(*kv(4, batch=2), 0)

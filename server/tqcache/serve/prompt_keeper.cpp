@@ -118,6 +118,22 @@ std::string client_salt(const std::string& salt, const std::string& binding,
   return all;
 }
 
+std::vector<std::string> bindings_by_types() {
+  constexpr std::array kTypes = {"f32",  "f16",  "bf16", "q8_0",  "q4_0",
+                                 "q4_1", "q5_0", "q5_1", "iq4_nl"};
+  std::vector<std::string> bindings{""};
+  for (const char* const k : kTypes) {
+    for (const char* const v : kTypes) {
+      SlotFileFormat format;
+      format.k_type = k;
+      format.v_type = v;
+      std::string binding = binding_of(format, {}, 0);
+      if (!binding.empty()) bindings.push_back(std::move(binding));
+    }
+  }
+  return bindings;
+}
+
 std::string binding_of(const SlotFileFormat& format, const ServerProps& props,
                        std::int64_t trained_context) {
   std::string binding;

@@ -62,6 +62,9 @@ std::string client_salt(const std::string& salt, const std::string& binding,
 std::string binding_of(const SlotFileFormat& format, const ServerProps& props,
                        std::int64_t trained_context);
 
+// Every binding that differs in types alone: none, and each pair of types of keys and values.
+std::vector<std::string> bindings_by_types();
+
 // Threads: any number; puts take turns.
 class PromptKeeper {
  public:

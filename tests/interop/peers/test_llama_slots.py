@@ -13,11 +13,14 @@ import urllib.error
 import urllib.request
 from functools import lru_cache
 
+import numpy as np
+
 import support
 
 support.need("xllamacpp")
 tiny_gguf = support.need("tiny_gguf")
 tiny_models = support.need("tiny_models")
+latent_gguf = support.need("latent_gguf")
 
 N, N_MORE, N_BACK = 600, 50, 10
 MODELS = {"qwen3_5": {}, "gemma3": {"sliding_window": 64}}
@@ -68,7 +71,9 @@ def cold(model):
 class Slots(support.PeerTest):
     def model(self, name):
         path = support.shared_folder() / f"{name}.gguf"
-        if not path.exists():
+        if not path.exists() and name == "deepseek2":
+            latent_gguf.write(path)
+        elif not path.exists():
             tiny_models.FAMILIES[name][1].update(MODELS.get(name, {}))
             tiny_gguf.write(tiny_models.make(name), path)
         return path
@@ -158,6 +163,22 @@ class Slots(support.PeerTest):
                     self.assertEqual(self.restored(name, back, 1, 0), (400, tokens))
                     one = self.export(name, tqkv, "one.bin", "--llama-streams", 1)
                     self.assertEqual(self.restored(name, one, 1, 0), (N, tokens))
+
+    def test_latents(self):
+        """A row of llama.cpp is the latent, then the part that turns; it has no values."""
+        model, saved = self.model("deepseek2"), self.saved("deepseek2")
+        tqkv = self.convert(saved, "kept.tqkv", "--bits", 16, "--model", model)
+        self.tqcache("verify", tqkv)
+        back = self.export("deepseek2", tqkv, "back.bin")
+        self.assertEqual(back.read_bytes(), saved.read_bytes())
+        # K of layer 0 is the latent, which tokens alone give.
+        arrays = np.load(self.convert(tqkv, "kept.npz"))
+        expected = latent_gguf.latents_of_layer_0(model, prompts()[0])
+        self.assertLess(np.abs(arrays["layer_0_key"][0] - expected).max(), 0.01)
+        turbo = self.convert(tqkv, "turbo.tqkv", "--preset", "turbo4")
+        self.export("deepseek2", turbo, "turbo.bin")
+        tokens = cold(model)[0]
+        self.assertEqual(self.restored("deepseek2", back, 1, 0), (N, tokens))
 
     def test_a_cache_of_ours_for_a_server_with_a_stream_for_each_slot(self):
         for name in ("qwen3", "gemma3"):

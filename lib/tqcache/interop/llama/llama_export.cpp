@@ -110,6 +110,12 @@ Result<void> check_layer(const LlamaGeometry& model, const LlamaLayer& of_model,
   }
   const cache::AttentionDesc& attention = *cache::attention_of(layer);
   TQC_TRY(check_shape(of_model, attention));
+  if (of_model.is_latent) {
+    if (attention.k.dtype != attention.v.dtype) {
+      return unsupported("a latent and its rotated part of two types, llama.cpp has one row");
+    }
+    return check_blocks(*types.k, key_row_dim(of_model));
+  }
   TQC_TRY(check_blocks(*types.k, attention.shape.head_dim));
   return check_blocks(*types.v, attention.value_shape().head_dim);
 }
@@ -374,6 +380,7 @@ class StateWriter {
       TQC_TRY(write_rows(source, layer, TensorKind::kKeys, first));
     }
     for (const std::size_t layer : layers) {
+      if (is_latent(source, layer)) continue;
       TQC_TRY(options_.flash_attention ? write_rows(source, layer, TensorKind::kValues, first)
                                        : write_columns(source, layer, first));
     }
@@ -408,12 +415,21 @@ class StateWriter {
     head.write(static_cast<std::uint32_t>(layers.size()));
     if (has_rotations()) {
       for (const TensorKind kind : {TensorKind::kKeys, TensorKind::kValues}) {
-        const std::int64_t run =
-            layers.empty() ? 0 : side_of(source, layers.front(), kind).rotation;
+        const std::int64_t run = layers.empty() ? 0 : stated_rotation(source, layers.front(), kind);
         head.write(static_cast<std::uint32_t>(run));
       }
     }
     return put(head.bytes());
+  }
+
+  // llama.cpp states a run for latents as well, which it does not rotate.
+  std::int64_t stated_rotation(const LlamaSource& source, std::size_t layer,
+                               TensorKind name) const {
+    const LlamaRowPlan side = side_of(source, layer, name);
+    if (!is_latent(source, layer)) return side.rotation;
+    const bool is_rotated =
+        name == TensorKind::kKeys && !side.type->dense && options_.rotation != LlamaRotation::kOff;
+    return is_rotated ? key_rotation_size(side.shape.head_dim) : 0;
   }
 
   LlamaRowPlan side_of(const LlamaSource& source, std::size_t layer, TensorKind name) const {
@@ -424,6 +440,9 @@ class StateWriter {
     side.dtype = cache::tensor_of(desc, name).dtype;
     side.type = is_keys ? types_.k : types_.v;
     if (is_keys && model_.interleaved_keys) side.n_rot = model_.n_rot;
+    const LlamaLayer& of_model = model_.layers[source.layers[layer]];
+    if (is_keys) side.shape.head_dim = key_row_dim(of_model);
+    if (of_model.is_latent) return side;  // not rotated; V is a part of the rows of K
     if (side.type->dense || options_.rotation == LlamaRotation::kOff) return side;
     const std::int64_t head_dim = side.shape.head_dim;
     side.rotation = is_keys ? key_rotation_size(head_dim) : value_rotation_size(head_dim);
@@ -456,10 +475,31 @@ class StateWriter {
       const std::int64_t n =
           is_window ? n_tokens - first : cache::tokens_in_block(n_tokens, block.block);
       TQC_TRY(read(source, i));
+      if (is_latent(source, layer)) TQC_TRY(join_latents(source, i, n));
       rows_.resize(to_size(n) * maker.row_size());
       maker.make(block_, n, rows_);
       TQC_TRY(use(to_size(begin), to_size(n)));
     }
+    return {};
+  }
+
+  bool is_latent(const LlamaSource& source, std::size_t layer) const {
+    return model_.layers[source.layers[layer]].is_latent;
+  }
+
+  // block_ holds block `keys`, the latents of n tokens: puts their rotated parts, which are the
+  // next block, behind them.
+  Result<void> join_latents(const LlamaSource& source, std::size_t keys, std::int64_t n) {
+    AlignedBytes latents;
+    std::swap(latents, block_);
+    TQC_TRY(read(source, keys + 1));
+    const std::size_t k = latents.size() / to_size(n), v = block_.size() / to_size(n);
+    AlignedBytes rows(to_size(n) * (k + v));
+    for (std::size_t token = 0; token < to_size(n); ++token) {
+      std::memcpy(rows.data() + token * (k + v), latents.data() + token * k, k);
+      std::memcpy(rows.data() + token * (k + v) + k, block_.data() + token * v, v);
+    }
+    block_ = std::move(rows);
     return {};
   }
 
@@ -595,17 +635,46 @@ class StateWriter {
     head.write(counted_);
     TQC_TRY(put(head.bytes()));
     TQC_TRY(write_partial_state(source));
-    // Neither a draft model nor speculative decoding.
-    ByteWriter others;
-    others.write(std::uint64_t{0});
-    others.write(std::uint64_t{0});
-    return put(others.bytes());
+    for (const std::string_view name : {kOpaqueDraft, kOpaqueSpeculative}) {
+      TQC_TRY_ASSIGN(const Bytes bytes, read_opaque(source, name));
+      ByteWriter length;
+      length.write(std::uint64_t{bytes.size()});
+      TQC_TRY(put(length.bytes()));
+      TQC_TRY(put(bytes));
+    }
+    return {};
+  }
+
+  // The bytes of an array of the opaque layer; none without such an array.
+  Result<Bytes> read_opaque(const LlamaSource& source, std::string_view name) {
+    const std::vector<cache::LayerDesc>& layers = source.reader.description().layers;
+    const cache::StateDesc* opaque = cache::opaque_layer(layers);
+    if (opaque == nullptr) return Bytes();
+    const std::vector<cache::BlockInfo>& blocks = source.reader.blocks();
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (blocks[i].layer + 1 != std::ssize(layers)) continue;
+      if (opaque->arrays[to_size(blocks[i].block)].name != name) continue;
+      TQC_TRY(read(source, i));
+      const std::uint64_t room = block_.size();
+      if (room < sizeof(room)) return corrupt("opaque array without its length");
+      const auto size = number_at<std::uint64_t>(block_, 0);
+      if (size > room - sizeof(size)) return corrupt("opaque array shorter than it says");
+      const auto begin = block_.begin() + sizeof(size);
+      return Bytes(begin, begin + static_cast<std::ptrdiff_t>(size));
+    }
+    return Bytes();
   }
 
   Result<void> write_partial_state(const LlamaSource& source) {
     ByteWriter head;
     head.write(kPartialStateMagic);
-    head.write(std::int32_t{0});  // the sequence id
+    if (is_counting_) {
+      head.write(std::int32_t{0});
+    } else {
+      TQC_TRY_ASSIGN(Bytes sequence, read_opaque(source, kOpaqueSequence));
+      sequence.resize(sizeof(std::int32_t));  // 0 where it is not kept
+      head.append(sequence);
+    }
     TQC_TRY(put(head.bytes()));
     return write_memory(source);
   }

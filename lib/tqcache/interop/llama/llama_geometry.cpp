@@ -24,6 +24,8 @@ using enum LlamaRope;
 // including future ones, are refused rather than guessed.
 constexpr std::array kArchitectures = {
     LlamaArchitecture{"llama", kPairs},
+    // Latent attention. The rotated part stays in pairs, as mlx-lm has it.
+    LlamaArchitecture{"deepseek2"},
     LlamaArchitecture{"dots1"},
     LlamaArchitecture{"exaone"},
     LlamaArchitecture{"falcon"},
@@ -178,10 +180,20 @@ Result<const LlamaArchitecture*> find_architecture(const std::string& name) {
   return found;
 }
 
+// Files of before May 2025 lack these keys: llama.cpp then keeps keys and values of every head.
+bool has_latents(const Keys& keys) {
+  return keys.has("attention.key_length_mla") && keys.has("attention.value_length_mla");
+}
+
 // Attention without exactly one key and one value per token, which a .tqkv cache cannot hold.
-Result<void> refuse_other_attention(const Keys& keys) {
-  if (keys.has("attention.kv_lora_rank")) {
+Result<void> refuse_other_attention(const Keys& keys, std::string_view architecture) {
+  if (keys.has("attention.kv_lora_rank") && architecture != "deepseek2") {
     return keys.refuse("attention.kv_lora_rank", "multi-head latent attention");
+  }
+  if (architecture == "deepseek2" && !has_latents(keys)) {
+    return keys.refuse("attention.key_length_mla",
+                       "missing: llama.cpp keeps no latents for such a file; convert the model "
+                       "to GGUF again with a converter of 2025 or later");
   }
   if (keys.has("attention.shared_kv_layers")) {
     return keys.refuse("attention.shared_kv_layers", "layers that share keys and values");
@@ -253,6 +265,25 @@ Result<void> read_rope(const Keys& keys, LlamaRope rope, LlamaGeometry& geometry
   }
   geometry.interleaved_keys = rope == LlamaRope::kPairs;
   geometry.has_positions_2d = rope == LlamaRope::kHalfSplitWith2d;
+  return {};
+}
+
+// llama.cpp keeps one row for each token: the latent, then the rotated part; and no values.
+Result<void> read_latents(const Keys& keys, LlamaGeometry& geometry) {
+  TQC_TRY_ASSIGN(const std::int64_t rank,
+                 keys.get("attention.kv_lora_rank", {1, cache::kMaxHeadDim}));
+  for (std::size_t i = 0; i < geometry.layers.size(); ++i) {
+    LlamaLayer& layer = geometry.layers[i];
+    if (layer.n_kv_heads != 1 || layer.k_head_dim != rank + geometry.n_rot) {
+      return corrupt(fmt::format(
+          "{}: {} kv heads of {} components, expected one latent of {} with "
+          "{} that turn",
+          missing_layer_name(i), layer.n_kv_heads, layer.k_head_dim, rank, geometry.n_rot));
+    }
+    layer.k_head_dim = rank;
+    layer.v_head_dim = geometry.n_rot;
+    layer.is_latent = true;
+  }
   return {};
 }
 
@@ -339,12 +370,13 @@ Result<LlamaGeometry> read_llama_geometry(const Gguf& model) {
   LlamaGeometry geometry;
   TQC_TRY_ASSIGN(geometry.architecture, model.get_string("general.architecture"));
   const Keys keys(model, geometry.architecture);
-  TQC_TRY(refuse_other_attention(keys));
+  TQC_TRY(refuse_other_attention(keys, geometry.architecture));
   TQC_TRY_ASSIGN(const LlamaArchitecture* architecture, find_architecture(geometry.architecture));
   TQC_TRY_ASSIGN(const auto n_layers, keys.get("block_count", {1, cache::kMaxLayers}));
   geometry.layers.resize(static_cast<std::size_t>(n_layers));
   TQC_TRY(read_attention(keys, geometry));
   TQC_TRY(read_rope(keys, architecture->rope, geometry));
+  if (keys.has("attention.kv_lora_rank")) TQC_TRY(read_latents(keys, geometry));
   TQC_TRY(read_windows(keys, architecture->windows, geometry));
   if (architecture->has_recurrent_layers) TQC_TRY(read_recurrent_layers(keys, geometry));
   TQC_TRY(drop_extra_layers(keys, geometry));

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,6 +80,9 @@ class Import {
     if (body_.recurrent) {
       TQC_TRY(add_recurrent(*body_.recurrent, imported_.cache.n_tokens, imported_.cache.layers));
     }
+    has_other_models_ = std::ranges::any_of(body_.checkpoints, [&](const LlamaCheckpoint& each) {
+      return !lacks_tokens(each) && (each.draft.size > 0 || each.speculative.size > 0);
+    });
     for (std::size_t i = 0; i < body_.checkpoints.size(); ++i) {
       if (lacks_tokens(body_.checkpoints[i])) {
         has_incomplete_checkpoints_ = true;
@@ -174,6 +178,31 @@ class Import {
 
   ForeignTensor side_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
                         const Order& order) {
+    const LlamaLayer& layer = model_.layers[section.layers[i]];
+    if (!layer.is_latent) return rows_of(section, i, is_key, order);
+    // A row of keys is K, then V.
+    ForeignTensor both = rows_of(section, i, true, order);
+    const std::size_t size = dtype_size(both.dtype);
+    const std::size_t row = static_cast<std::size_t>(key_row_dim(layer)) * size;
+    const std::size_t begin = is_key ? 0 : static_cast<std::size_t>(layer.k_head_dim) * size;
+    const std::size_t end = is_key ? static_cast<std::size_t>(layer.k_head_dim) * size : row;
+    ReadRows read = [whole = std::move(both.read), buffers = buffers_, row, begin, end](
+                        std::int64_t first, std::int64_t n,
+                        std::span<std::byte> out) -> Result<void> {
+      const auto rows = buffers->borrow([] { return std::make_unique<AlignedBytes>(); });
+      rows->resize(static_cast<std::size_t>(n) * row);
+      TQC_TRY(whole(first, n, *rows));
+      for (std::size_t token = 0; token < static_cast<std::size_t>(n); ++token) {
+        const auto part = std::span(*rows).subspan(token * row + begin, end - begin);
+        std::ranges::copy(part, out.subspan(token * (end - begin)).begin());
+      }
+      return {};
+    };
+    return {both.dtype, std::move(read)};
+  }
+
+  ForeignTensor rows_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
+                        const Order& order) {
     LlamaSide side;
     side.file = file_;
     side.buffers = buffers_;
@@ -181,20 +210,21 @@ class Import {
     side.n_cells = section.cells.positions.size();
     side.cells = order;
     side.shape = shape_of(section.layers[i], is_key);
+    if (is_key) side.shape.head_dim = key_row_dim(model_.layers[section.layers[i]]);
     if (is_key && model_.interleaved_keys) side.n_rot = model_.n_rot;
-    side.rotation = rotation_of(side, is_key);
+    side.rotation = rotation_of(side, is_key, model_.layers[section.layers[i]].is_latent);
     if (side.rows.is_transposed) side.transposed_bytes = kTransposedBytes / n_transposed_;
     note_type(side.rows, is_key ? key_types_ : value_types_);
     const Dtype dtype = dense_dtype(side.rows.format);
     return {dtype, read_llama_side(std::move(side))};
   }
 
-  // Rows of the fork's types have their own rotation.
-  std::int64_t rotation_of(const LlamaSide& side, bool is_key) {
+  // Rows of the fork's types have their own rotation, and latents have none.
+  std::int64_t rotation_of(const LlamaSide& side, bool is_key, bool is_latent) {
     const LlamaRowType* plain = side.rows.format.plain;
     if (plain != nullptr && plain->dense) return 0;
     imported_.cache.is_quantized = true;
-    if (plain == nullptr) return 0;
+    if (plain == nullptr || is_latent) return 0;
     imported_.may_be_rotated = true;
     if (side.rows.rotation) return *side.rows.rotation;
     if (options_.rotation == LlamaRotation::kOff) return 0;
@@ -320,8 +350,25 @@ class Import {
       if (model_.layers[i].kind == LlamaLayerKind::kAttention) continue;
       checkpoint.layers.push_back(std::move(layers[i]));
     }
-    has_other_models_ = has_other_models_ || in.has_other_models;
+    if (has_other_models_) {
+      checkpoint.layers.emplace_back(
+          ForeignState{{opaque_of(kOpaqueSequence, in.sequence), opaque_of(kOpaqueDraft, in.draft),
+                        opaque_of(kOpaqueSpeculative, in.speculative)},
+                       true});
+    }
     return checkpoint;
+  }
+
+  // Bytes of the file as an array of an opaque layer: their number, the bytes, zeros up to a word.
+  ForeignArray opaque_of(std::string_view name, LlamaBytes bytes) const {
+    const std::uint64_t n_words = (sizeof(bytes.size) + bytes.size + 3) / 4;
+    ReadArray read = [file = file_, bytes](std::span<std::byte> out) {
+      std::memcpy(out.data(), &bytes.size, sizeof(bytes.size));
+      const auto rest = out.subspan(sizeof(bytes.size));
+      std::ranges::fill(rest.last(std::min<std::size_t>(rest.size(), 4)), std::byte{0});
+      return file->read_at(bytes.offset, rest.first(static_cast<std::size_t>(bytes.size)));
+    };
+    return {std::string(name), Dtype::kF32, {n_words}, std::move(read)};
   }
 
   ForeignArray array_of(std::string name, std::uint64_t n_values, std::uint64_t offset) const {
@@ -371,9 +418,6 @@ class Import {
       dropped_fields.emplace_back(
           "Context checkpoints whose windows lack their first tokens are left out.");
     }
-    if (has_other_models_) {
-      dropped_fields.emplace_back("The state of a draft model in checkpoints is left out.");
-    }
     if (has_older_cells_) {
       dropped_fields.emplace_back(
           "Tokens of sliding-window layers that are behind the window are left out.");
@@ -389,7 +433,7 @@ class Import {
   std::uint64_t n_transposed_ = 0;
   std::vector<std::string> key_types_, value_types_;
   bool has_older_cells_ = false;
-  bool has_other_models_ = false;  // in checkpoints
+  bool has_other_models_ = false;  // a checkpoint that is kept has state of a draft model
   bool has_incomplete_checkpoints_ = false;
   std::int64_t n_checkpoint_tokens_ = 0;
 };

@@ -256,11 +256,16 @@ class Parser {
                             std::vector<LlamaRows>& sides) const {
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const LlamaLayer& layer = layer_of(layers[i]);
-      const std::int64_t expected =
-          side == "k" ? key_rotation_size(layer.k_head_dim) : value_rotation_size(layer.v_head_dim);
+      if (layer.is_latent && side == "v") {
+        if (run == 0) continue;
+        return in_context(place_of(layers[i], side), unsupported("rotated, and not in the file"));
+      }
+      const std::int64_t expected = side == "k" ? key_rotation_size(key_row_dim(layer))
+                                                : value_rotation_size(layer.v_head_dim);
       auto done = check_rotation(sides[i].format, run, expected);
       if (!done) return in_context(place_of(layers[i], side), std::move(done).error());
-      sides[i].rotation = run;
+      // llama.cpp states a run for latents, too, and does not rotate them.
+      sides[i].rotation = layer.is_latent ? 0 : run;
     }
     return {};
   }
@@ -281,7 +286,12 @@ class Parser {
                                             bool transposed, std::uint64_t n_cells) {
     std::vector<LlamaRows> sides;
     for (const std::size_t i : layers) {
-      const std::int64_t head_dim = side == "k" ? layer_of(i).k_head_dim : layer_of(i).v_head_dim;
+      const bool is_key = side == "k";
+      if (layer_of(i).is_latent && !is_key) {  // a part of the rows of K
+        sides.emplace_back();
+        continue;
+      }
+      const std::int64_t head_dim = is_key ? key_row_dim(layer_of(i)) : layer_of(i).v_head_dim;
       auto rows = transposed ? read_transposed(layer_of(i), head_dim, n_cells)
                              : read_rows(layer_of(i), head_dim, n_cells);
       if (!rows) return in_context(place_of(i, side), std::move(rows).error());
@@ -468,7 +478,8 @@ class Parser {
     const std::uint64_t end = cursor_.position() + bytes;
     TQC_TRY_ASSIGN(const auto magic, cursor_.read<std::uint32_t>());
     if (magic != kPartialStateMagic) return corrupt("not the state of a sequence");
-    TQC_TRY(cursor_.skip(sizeof(std::int32_t)));  // the sequence id
+    checkpoint.sequence = {cursor_.position(), sizeof(std::int32_t)};
+    TQC_TRY(cursor_.skip(checkpoint.sequence.size));
     if (!windows.empty()) {
       std::uint32_t ignored = 1;
       TQC_TRY_ASSIGN(checkpoint.windows, read_attention(windows, ignored));
@@ -480,10 +491,10 @@ class Parser {
       return corrupt(fmt::format("a state of {} bytes, its sections have {}", bytes,
                                  bytes + cursor_.position() - end));
     }
-    for (int i = 0; i < 2; ++i) {  // of a draft model, of speculative decoding
-      TQC_TRY_ASSIGN(const auto n, cursor_.read<std::uint64_t>());
-      checkpoint.has_other_models = checkpoint.has_other_models || n > 0;
-      TQC_TRY(cursor_.skip(n));
+    for (LlamaBytes* bytes_of : {&checkpoint.draft, &checkpoint.speculative}) {
+      TQC_TRY_ASSIGN(bytes_of->size, cursor_.read<std::uint64_t>());
+      bytes_of->offset = cursor_.position();
+      TQC_TRY(cursor_.skip(bytes_of->size));
     }
     return checkpoint;
   }

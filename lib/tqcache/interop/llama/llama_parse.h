@@ -31,6 +31,11 @@ inline constexpr std::uint32_t kCheckpointsMagic = 0x504b4353;  // "SCKP"
 inline constexpr std::uint32_t kCheckpointsVersion = 1;
 inline constexpr std::uint32_t kPartialStateMagic = 0xaf143cd8;  // begins a checkpoint's state
 
+// The arrays of a checkpoint's opaque layer: what only llama-server understands.
+inline constexpr std::string_view kOpaqueSequence = "llama.sequence";
+inline constexpr std::string_view kOpaqueDraft = "llama.draft";
+inline constexpr std::string_view kOpaqueSpeculative = "llama.speculative";
+
 struct LlamaTokens {
   std::vector<std::int32_t> ids;
   bool is_wrapped = false;  // llama-server's variant of the list
@@ -72,6 +77,11 @@ struct LlamaRowFormat {
   bool operator==(const LlamaRowFormat&) const = default;
 };
 
+// Components of a head in a row of keys.
+constexpr std::int64_t key_row_dim(const LlamaLayer& layer) {
+  return layer.k_head_dim + (layer.is_latent ? layer.v_head_dim : 0);
+}
+
 // Bytes of a row of head vectors; nullopt: the GGML blocks do not divide it.
 std::optional<std::uint64_t> row_bytes_of(const LlamaRowFormat& format, std::int64_t n_heads,
                                           std::int64_t head_dim);
@@ -98,14 +108,20 @@ struct LlamaRecurrentSection {
   std::vector<std::uint64_t> r, s;  // offsets of the rows of each layer
 };
 
+// Bytes of the file.
+struct LlamaBytes {
+  std::uint64_t offset = 0, size = 0;
+};
+
 // An earlier state of the windows or the recurrent state, which llama-server writes behind a
 // sequence so that it can go back to it.
 struct LlamaCheckpoint {
   std::int64_t n_tokens = 0;
   std::int32_t first_position = 0, last_position = 0;  // of llama.cpp's memory at that time
+  LlamaBytes sequence;                                 // its i32 id
   std::optional<LlamaAttentionSection> windows;
   std::optional<LlamaRecurrentSection> recurrent;
-  bool has_other_models = false;  // state of a draft model, or of speculative decoding
+  LlamaBytes draft, speculative;  // states of a draft model, and of speculative decoding; or empty
 };
 
 struct LlamaBody {

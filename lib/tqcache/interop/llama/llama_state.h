@@ -59,7 +59,7 @@ struct LlamaImported {
 //         calls.
 // Errors: kTruncated, kIo, kCorrupt (no layout fits; more than one does), kTooLarge; kUnsupported
 //         (versions, ik_llama.cpp's files, row types, rotations, media tokens, missing positions,
-//         several sequences, incomplete windows, models whose keys and values differ in size),
+//         several sequences, incomplete windows),
 //         kMismatch (shapes or an architecture that differ from the model's); kInvalidArgument
 //         (unknown turbo_layout).
 Result<LlamaImported> import_llama_state(std::shared_ptr<const ByteSource> file,

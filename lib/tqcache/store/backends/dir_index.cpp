@@ -86,7 +86,9 @@ std::int64_t SqliteStatement::number(int column) const {
   return sqlite3_column_int64(statement_.get(), column);
 }
 
-void Sqlite::Close::operator()(sqlite3* database) const { sqlite3_close_v2(database); }
+void Sqlite::Close::operator()(sqlite3* database) const {
+  if (process == ::getpid()) sqlite3_close_v2(database);
+}
 
 namespace {
 

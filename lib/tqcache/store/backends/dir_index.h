@@ -3,6 +3,8 @@
 //
 // Only for the sources of store.
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -73,7 +75,10 @@ class Sqlite {
   Result<SqliteStatement> prepare(std::string_view statement);
 
  private:
+  // A process that was forked must not touch the connection of the one before: it stays open.
   struct Close {
+    Close() : process(::getpid()) {}
+    long process;
     void operator()(sqlite3* database) const;
   };
   // A wait for a lock.

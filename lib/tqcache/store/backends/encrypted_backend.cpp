@@ -9,6 +9,7 @@
 #include "tqcache/base/cipher.h"
 #include "tqcache/hash.h"
 #include "tqcache/store/backends/backend_support.h"
+#include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_format.h"
 
 namespace tqcache::store {
@@ -206,6 +207,20 @@ std::string secret_salt(const KeyRing& keys, std::string_view salt) {
   const SecretKey names = derive_key(*keys.find(keys.first_id()), as_bytes(salt), kNamesLabel);
   return "\xff" +
          std::string(reinterpret_cast<const char*>(names.bytes().data()), names.bytes().size());
+}
+
+Result<void> check_store_key(Backend& backend) {
+  std::string key;
+  const Result<void> listed = backend.list("p/", [&](const Entry& entry) -> Result<void> {
+    key = entry.key;
+    return interrupted_error();
+  });
+  if (key.empty()) return listed;
+  TQC_TRY_ASSIGN(const std::optional<Bytes> value, backend.get(key));
+  if (!value) return {};
+  const auto content = decode_blob(key, SharedBytes(nullptr, ByteView(*value)));
+  if (content || content.error().code != ErrorCode::kNoKey) return {};
+  return in_context(key, content.error());
 }
 
 }  // namespace tqcache::store

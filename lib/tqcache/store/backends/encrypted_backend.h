@@ -30,4 +30,10 @@ Result<Bytes> seal_value(const KeyRing& keys, std::string_view key, ByteView val
 // that cannot be used. Requires: a header with the right magic and checksum.
 Error sealed_value_error(ByteView header);
 
+// For a command that found nothing: with another key, prompts have other names. Looks at the
+// parameters of one prompt, which are small. In Redis it may have to look at every key.
+// Errors: kNoKey if their key is not given, or if they are plain and a key is given; the message
+//         begins with the blob. Those of the backend.
+Result<void> check_store_key(Backend& backend);
+
 }  // namespace tqcache::store

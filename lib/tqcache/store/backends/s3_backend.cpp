@@ -25,8 +25,11 @@ constexpr std::uint64_t kMaxErrorBytes = 64 << 10;
 struct S3Place {
   S3Settings settings;
   std::string bucket;
-  std::string prefix;       // empty, or ending with '/'
-  bool conditional = true;  // whether the service knows If-None-Match
+  std::string prefix;           // empty, or ending with '/'
+  bool conditional = true;      // whether the service knows If-None-Match
+  bool bucket_is_host = false;  // https://BUCKET.HOST/KEY, and not https://HOST/BUCKET/KEY
+
+  std::string root() const { return bucket_is_host ? "/" : "/" + bucket + "/"; }
 };
 
 ErrorCode code_of(long status, const std::string& word) {
@@ -68,8 +71,13 @@ class S3Backend : public Backend {
   Error refused(const S3Answer& answer) const {
     const std::string word = parse_s3_error(answer.body.view());
     const std::string shown = printable(word, place_.settings.secrets());
-    return {code_of(answer.status, word),
-            "refused: HTTP " + std::to_string(answer.status) + (word.empty() ? "" : " " + shown)};
+    std::string message =
+        "refused: HTTP " + std::to_string(answer.status) + (word.empty() ? "" : " " + shown);
+    // Alibaba's OSS and Tencent's COS.
+    if (word == "SecondLevelDomainForbidden" || word == "PathStyleDomainForbidden") {
+      message += ": this service wants style=host in the URL of the store";
+    }
+    return {code_of(answer.status, word), std::move(message)};
   }
 
   Result<std::vector<PutOutcome>> do_put(std::span<const Blob> blobs) override {
@@ -85,7 +93,10 @@ class S3Backend : public Backend {
     TQC_TRY_ASSIGN(const std::vector<S3Answer> answers, run(requests));
     for (std::size_t i = 0; i < blobs.size(); ++i) {
       const S3Answer& answer = answers[i];
-      if (answer.status == 501) {
+      const bool is_unknown =
+          answer.status == 501 ||
+          (answer.status == 400 && parse_s3_error(answer.body.view()) == "NotImplemented");
+      if (is_unknown) {
         conditional_ = false;
         return put_after_looking(blobs.subspan(i), outcomes);
       }
@@ -186,7 +197,8 @@ class S3Backend : public Backend {
                      run_one({S3Method::kPut,
                               path,
                               "",
-                              {"x-amz-copy-source: " + path, "x-amz-metadata-directive: REPLACE"},
+                              {"x-amz-copy-source: /" + place_.bucket + "/" + place_.prefix + key,
+                               "x-amz-metadata-directive: REPLACE"},
                               {},
                               kMaxErrorBytes}));
       if (const Result<bool> found = is_there(answer); !found)
@@ -219,7 +231,8 @@ class S3Backend : public Backend {
   S3Request list_request(const std::string& prefix, const std::string& token) const {
     std::string query = token.empty() ? "" : "continuation-token=" + url_encoded(token) + "&";
     query += "list-type=2&max-keys=1000&prefix=" + url_encoded(place_.prefix + prefix);
-    return {S3Method::kGet, "/" + place_.bucket, query, {}, {}, kMaxListingBytes};
+    const std::string path = place_.bucket_is_host ? "/" : "/" + place_.bucket;
+    return {S3Method::kGet, path, query, {}, {}, kMaxListingBytes};
   }
 
   // Foreign objects are skipped.
@@ -233,9 +246,7 @@ class S3Backend : public Backend {
     return sink(entry);
   }
 
-  std::string path_of(const std::string& key) const {
-    return "/" + place_.bucket + "/" + place_.prefix + key;
-  }
+  std::string path_of(const std::string& key) const { return place_.root() + place_.prefix + key; }
 
   Result<std::vector<S3Answer>> run_on_each(const S3Request& like,
                                             std::span<const std::string> keys) {
@@ -376,6 +387,16 @@ Result<void> take_conditional(StoreUrl& url, S3Place& place) {
   return bad_url("conditional=on or conditional=off");
 }
 
+Result<void> take_style(StoreUrl& url, S3Place& place) {
+  const std::string style = url.take("style", "path");
+  if (style == "path") return {};
+  if (style != "host") return bad_url("style=path or style=host");
+  place.bucket_is_host = true;
+  const std::size_t host = place.settings.endpoint.find("://") + 3;
+  place.settings.endpoint.insert(host, place.bucket + ".");
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOptions& options) {
@@ -384,6 +405,7 @@ Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOpti
   TQC_TRY(take_region(url, place));
   TQC_TRY(take_endpoint(url, place));
   TQC_TRY(take_conditional(url, place));
+  TQC_TRY(take_style(url, place));
   TQC_TRY(check_all_taken(url));
   TQC_TRY_ASSIGN(place.settings.access_key, from_environment("AWS_ACCESS_KEY_ID"));
   TQC_TRY_ASSIGN(place.settings.secret_key, from_environment("AWS_SECRET_ACCESS_KEY"));

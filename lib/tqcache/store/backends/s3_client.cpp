@@ -5,6 +5,7 @@
 
 #include <curl/curl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -19,8 +20,12 @@ namespace {
 struct EndEasy {
   void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
 };
+// A process that was forked must not end the TLS connections of the one before: they stay open.
 struct EndMulti {
-  void operator()(CURLM* multi) const { curl_multi_cleanup(multi); }
+  long process = ::getpid();
+  void operator()(CURLM* multi) const {
+    if (process == ::getpid()) curl_multi_cleanup(multi);
+  }
 };
 
 struct FreeList {

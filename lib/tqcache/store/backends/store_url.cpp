@@ -190,6 +190,11 @@ Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
     }
     return unsupported("store URL: " + url.scheme + ": is not built into this tqcache");
   }
+  if (url.scheme == "rediss") {
+    return unsupported(
+        "store URL: rediss: Redis is reached without TLS: use redis+unix, a private network, or "
+        "redis to a stunnel on this machine");
+  }
   return invalid("store URL: unknown scheme " + in_quotes(url.scheme) +
                  ": dir, redis, redis+unix, s3, memory");
 }
