@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -195,6 +196,42 @@ TEST(HugeBiases, OfKeysAreSavedByCentering) {
   EXPECT_LT(key_error(dense, "turbo4,sink=4"), 1.1 * without_bias);
   // What centering saves them from: 800 times the variance of what is left.
   EXPECT_GT(key_error(dense, "turbo4,center=none"), 1000 * without_bias);
+}
+
+double key_loss(const cache::Cache& dense, const char* configuration) {
+  auto options = must(cache::parse_configuration(configuration)).options;
+  options.losses = std::make_shared<cache::LossLog>();
+  must(cache::convert(dense, options));
+  for (const cache::TensorLoss& loss : options.losses->losses()) {
+    if (loss.kind == cache::TensorKind::kKeys) return loss.share;
+  }
+  return -1;
+}
+
+TEST(TensorLoss, IsThatOfTheCodeUnlessTheMeanStays) {
+  const cache::Cache dense = biased_cache(600);
+  // Independent components lose what 4 and 2 bits lose of anything.
+  EXPECT_NEAR(key_loss(dense, "turbo4"), .0095, .002);
+  EXPECT_NEAR(key_loss(dense, "turbo2"), .117, .02);
+  EXPECT_GT(key_loss(dense, "turbo4,center=none"), cache::kHeavyLoss);
+  EXPECT_EQ(key_loss(dense, "kfv4"), -1);  // dense keys lose nothing
+}
+
+// Components that are zero in every token tell nothing apart, whatever error they have.
+TEST(TensorLoss, LeavesOutPaddedComponents) {
+  cache::Cache dense = biased_cache(0);
+  auto& side = std::get<cache::DenseSide>(std::get<cache::AttentionLayer>(dense.layers[0]).k);
+  for (AlignedBytes& block : side.blocks) {
+    std::vector<float> rows(block.size() / sizeof(float));
+    load_f32(Dtype::kF32, block.data(), rows);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (i % (kDim / 2) >= 8) rows[i] = 0;  // whole pairs of RoPE
+    }
+    store_f32(Dtype::kF32, rows, block.data());
+  }
+  const double loss = key_loss(dense, "turbo4");
+  EXPECT_GT(loss, 0);
+  EXPECT_LT(loss, .02);
 }
 
 // A mean is f32 and not rounded to f16.

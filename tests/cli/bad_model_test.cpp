@@ -77,6 +77,8 @@ TEST(BadModel, IsNamedByWhatMeetsIt) {
   EXPECT_THAT(bad.err, HasSubstr("--profile"));
   EXPECT_THAT(bad.err, Not(HasSubstr("the values of")));
   const json listed = json::parse(bad.out)["badly_quantized"];
+  EXPECT_GT(json::parse(bad.out)["lost"]["k"], 10);
+  EXPECT_LT(json::parse(bad.out)["lost"]["v"], 0.1);
   ASSERT_EQ(listed.size(), 8u);
   EXPECT_EQ(listed[0]["tensor"], "k");
   EXPECT_GT(listed[0]["lost"], 10);

@@ -27,8 +27,12 @@ class CheckpointTest(serve.ServeCase):
             import tiny_models
         except ImportError as error:
             self.skipTest(f"tiny models: {error}")
-        tiny_models.FAMILIES[name][1].update(settings)
         path = self.folder / f"{name}.gguf"
+        if name == "deepseek2":
+            import latent_gguf
+            latent_gguf.write(path)
+            return path
+        tiny_models.FAMILIES[name][1].update(settings)
         tiny_gguf.write(tiny_models.make(name), path)
         return path
 
@@ -131,6 +135,10 @@ class CheckpointTest(serve.ServeCase):
 
     def test_sliding_windows(self):
         self.turns_of_tokens(self.tiny("gemma3", sliding_window=64))
+
+    def test_latent_attention(self):
+        """No checkpoints, but rows of keys alone."""
+        self.turns_of_tokens(self.tiny("deepseek2"))
 
     def test_gemma(self):
         path = serve.OPTIONS.models / GEMMA if serve.OPTIONS.models else None

@@ -231,6 +231,16 @@ void warn_of_losses(const cache::CacheDesc& cache, const Job& job) {
   }
 }
 
+// The largest loss of all keys, and of all values; null: none was quantized.
+Json lost_json(const Job& job) {
+  Json lost{{"k", nullptr}, {"v", nullptr}};
+  for (const cache::TensorLoss& loss : job.options.losses->losses()) {
+    Json& most = lost[loss.kind == cache::TensorKind::kKeys ? "k" : "v"];
+    if (most.is_null() || most.get<double>() < loss.share) most = loss.share;
+  }
+  return lost;
+}
+
 Json bad_tensors_json(const Job& job) {
   Json list = Json::array();
   for (const cache::TensorLoss& loss : job.options.losses->losses()) {
@@ -286,6 +296,7 @@ Result<void> tell(const Console& console, const Job& job, const Sizes& sizes,
   if (job.archive) object["archive"] = archive_json(job);
   object["notes"] = remarks.notes;
   object["losses"] = remarks.losses;
+  object["lost"] = lost_json(job);
   object["badly_quantized"] = bad_tensors_json(job);
   return print_json(object);
 }

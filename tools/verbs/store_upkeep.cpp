@@ -413,8 +413,8 @@ struct ForgetFlags {
 #ifdef TQCACHE_SERVE
 
 // The salts of a client of tqcache serve, with and without a llama-server behind it.
-std::vector<std::string> client_salts(const KeyRing& keys, const std::string& salt,
-                                      const std::string& api_key) {
+Result<std::vector<std::string>> client_salts(const KeyRing& keys, const std::string& salt,
+                                              const std::string& api_key) {
   std::vector<std::string> salts{store::secret_salt(keys, serve::client_salt(salt, "", api_key))};
   const std::string of_store = store::secret_salt(keys, salt);
   for (const std::string& binding : serve::bindings_by_types()) {
@@ -425,8 +425,10 @@ std::vector<std::string> client_salts(const KeyRing& keys, const std::string& sa
 
 #else
 
-std::vector<std::string> client_salts(const KeyRing&, const std::string&, const std::string&) {
-  return {};
+Result<std::vector<std::string>> client_salts(const KeyRing&, const std::string&,
+                                              const std::string&) {
+  return Error{ErrorCode::kUnsupported,
+               "--api-key-file: clients of tqcache serve, which is not built into this tqcache"};
 }
 
 #endif
@@ -438,9 +440,8 @@ Result<std::vector<std::string>> salts_of(const Console& console, const OpenStor
   TQC_TRY_ASSIGN(const std::vector<std::string> keys, read_api_keys(flags.api_key_file));
   std::vector<std::string> salts;
   for (const std::string& key : keys) {
-    for (std::string& each : client_salts(console.keys, salt, key)) {
-      salts.push_back(std::move(each));
-    }
+    TQC_TRY_ASSIGN(const auto of_key, client_salts(console.keys, salt, key));
+    salts.insert(salts.end(), of_key.begin(), of_key.end());
   }
   return salts;
 }

@@ -42,12 +42,14 @@ TensorLoss measure_loss(const KvCodec& codec, const FullBlock& block, ByteView p
       error[at] += e * e;
       signal[at] += double{left[i]} * double{left[i]};
     }
-    // Some components hardly vary in any model, so the median says how the head fares.
+    // Some components hardly vary in any model, so the median says how the head fares. Those that
+    // never vary, as the zeros of padded heads, tell nothing apart.
     std::vector<double> shares;
     for (std::size_t i = 0; i < dim; ++i) {
-      if (i >= n_pairs && i < 2 * n_pairs) continue;
-      shares.push_back(error[i] == 0 ? 0 : error[i] / std::max(signal[i], 1e-3 * error[i]));
+      if (signal[i] == 0 || (i >= n_pairs && i < 2 * n_pairs)) continue;
+      shares.push_back(error[i] / std::max(signal[i], 1e-3 * error[i]));
     }
+    if (shares.empty()) continue;
     const auto middle = shares.begin() + std::ssize(shares) / 2;
     std::ranges::nth_element(shares, middle);
     loss.share = std::max(loss.share, *middle);

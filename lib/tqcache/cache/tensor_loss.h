@@ -1,9 +1,11 @@
 #pragma once
 // cache/tensor_loss.h: how much of what tells tokens apart a codec takes from K or V.
 //
-//   const TensorLoss loss = measure_loss(codec, block, packed, rope.get());
+//   const TensorLoss loss = measure_loss(codec, block, packed, rope);
 //
 // Spec: docs/explain/quality.md, "Tensors that quantize badly".
+
+#include <memory>
 
 #include "tqcache/bytes.h"
 #include "tqcache/cache/rope_angles.h"

@@ -40,10 +40,13 @@ double of_pair(std::span<const double> x, std::size_t i, std::size_t n_pairs) {
   return (x[low] + x[low + n_pairs]) / 2;
 }
 
-// Shapes: left [head_dim].
+// Of those that vary at all: heads may be padded with zeros.
+// Shapes: left [head_dim]. Requires: one of them varies.
 double median_of_pairs(std::span<const double> left, std::size_t n_pairs) {
-  std::vector<double> pairs(left.size());
-  for (std::size_t i = 0; i < pairs.size(); ++i) pairs[i] = of_pair(left, i, n_pairs);
+  std::vector<double> pairs;
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (const double pair = of_pair(left, i, n_pairs); pair > 0) pairs.push_back(pair);
+  }
   const auto middle = pairs.begin() + std::ssize(pairs) / 2;
   std::ranges::nth_element(pairs, middle);
   return *middle;

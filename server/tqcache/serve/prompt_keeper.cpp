@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tqcache/interop/llama/llama_parse.h"
+#include "tqcache/interop/llama/llama_rows.h"
 #include "tqcache/model.h"
 #include "tqcache/serve/slot_folder.h"
 #include "tqcache/store/blobs/keys.h"
@@ -89,7 +90,9 @@ Result<SlotFileFormat> read_slot_file_format(const ByteSource& file,
   }
   for (const interop::LlamaAttentionSection& section : body.attention) {
     for (std::size_t i = 0; i < section.k.size(); ++i) {
-      const auto &k = section.k[i], &v = section.v[i];
+      // The values of latent attention are a part of the rows of keys, which are not rotated.
+      const bool is_latent = model.layers[section.layers[i]].is_latent;
+      const auto &k = section.k[i], &v = is_latent ? k : section.v[i];
       if (k.format.plain == nullptr || v.format.plain == nullptr) {
         return unsupported("keys or values have a type of a fork of llama.cpp");
       }
@@ -97,12 +100,13 @@ Result<SlotFileFormat> read_slot_file_format(const ByteSource& file,
       if (format.k_type.empty()) {
         format.k_type = k_type;
         format.v_type = v_type;
-        format.flash_attention = !v.is_transposed;
+        format.flash_attention = !section.v[i].is_transposed;
       } else if (format.k_type != k_type || format.v_type != v_type) {
         return unsupported("the layers have keys or values of different types");
       }
       const bool is_quantized = !is_dense_type(k_type) || !is_dense_type(v_type);
-      if (is_quantized && k.rotation.value_or(1) == 0 && v.rotation.value_or(1) == 0) {
+      if (is_quantized && !is_latent && k.rotation.value_or(1) == 0 &&
+          v.rotation.value_or(1) == 0) {
         format.is_rotated = false;
       }
     }
@@ -119,14 +123,12 @@ std::string client_salt(const std::string& salt, const std::string& binding,
 }
 
 std::vector<std::string> bindings_by_types() {
-  constexpr std::array kTypes = {"f32",  "f16",  "bf16", "q8_0",  "q4_0",
-                                 "q4_1", "q5_0", "q5_1", "iq4_nl"};
   std::vector<std::string> bindings{""};
-  for (const char* const k : kTypes) {
-    for (const char* const v : kTypes) {
+  for (const interop::LlamaRowType& k : interop::row_types()) {
+    for (const interop::LlamaRowType& v : interop::row_types()) {
       SlotFileFormat format;
-      format.k_type = k;
-      format.v_type = v;
+      format.k_type = k.name;
+      format.v_type = v.name;
       std::string binding = binding_of(format, {}, 0);
       if (!binding.empty()) bindings.push_back(std::move(binding));
     }

@@ -288,7 +288,7 @@ class Parser {
     for (const std::size_t i : layers) {
       const bool is_key = side == "k";
       if (layer_of(i).is_latent && !is_key) {  // a part of the rows of K
-        sides.emplace_back();
+        sides.emplace_back().is_transposed = transposed;
         continue;
       }
       const std::int64_t head_dim = is_key ? key_row_dim(layer_of(i)) : layer_of(i).v_head_dim;

@@ -315,6 +315,8 @@ void decode_block(const LlamaTurbo& turbo, ByteView block, std::span<float, kN> 
 
 }  // namespace
 
+std::span<const LlamaRowType> row_types() { return kRowTypes; }
+
 const LlamaRowType* find_row_type(std::uint32_t id) {
   const auto found = std::ranges::find(kRowTypes, id, &LlamaRowType::id);
   return found == kRowTypes.end() ? nullptr : &*found;

@@ -31,6 +31,7 @@ struct LlamaRowType {
 // nullptr: unknown type. Type ids of forks are not known here.
 const LlamaRowType* find_row_type(std::uint32_t id);
 const LlamaRowType* find_row_type(std::string_view name);
+std::span<const LlamaRowType> row_types();  // all that are known
 
 // Bytes of `n_values`. Requires: block_values divides them.
 std::uint64_t row_bytes(const LlamaRowType& type, std::uint64_t n_values);
