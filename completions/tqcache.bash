@@ -224,7 +224,8 @@ _tqcache() {
         --system) :; return ;;
         --system-file) files -f; return ;;
         -n | --max-new-tokens) :; return ;;
-        --template) :; return ;;
+        --template) files -f; return ;;
+        --date) :; return ;;
         --save) files -f; return ;;
         --temperature) :; return ;;
         --top-k) :; return ;;
@@ -250,7 +251,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file --require-encrypted -q --quiet"
+        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --date --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file --require-encrypted -q --quiet"
         return
       fi
       :
@@ -259,7 +260,8 @@ _tqcache() {
       case $prev in
         --upstream) :; return ;;
         --model-id) :; return ;;
-        --template) :; return ;;
+        --template) files -f; return ;;
+        --date) :; return ;;
         --queue) :; return ;;
         --scorer) words "exact fast"; return ;;
         --activations) words "8 16"; return ;;
@@ -289,7 +291,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-idle --max-bytes --max-write --share-tenants --headers --page-file --api-key-file --admin-key-file --page-all --upstream-key-file --max-body --max-connections --max-connections-per-address --allow-host --allow-origin --upstream-timeout --grace --key-file -q --quiet"
+        words "--help --upstream --model-id --template --date --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-idle --max-bytes --max-write --share-tenants --headers --page-file --api-key-file --admin-key-file --page-all --upstream-key-file --max-body --max-connections --max-connections-per-address --allow-host --allow-origin --upstream-timeout --grace --key-file -q --quiet"
         return
       fi
       :
