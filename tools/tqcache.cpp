@@ -67,7 +67,7 @@ constexpr std::array kVerbs = {
     Verb{"bench", "Measure speed and memory with dense and quantized caches", define_bench},
     Verb{"advise", "Find the smallest configuration that is good enough for a model",
          define_advise},
-    Verb{"profile", "Measure a model once for convert --tier archive", define_profile},
+    Verb{"profile", "Measure a model once for convert --config archive", define_profile},
     Verb{"eval", "Measure what quantizing the cache costs a model", nullptr, true, kEvalVerbs},
     Verb{"store", "Share prompt caches through a folder, Redis or S3", nullptr, true, kStoreVerbs},
 };
