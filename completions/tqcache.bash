@@ -14,11 +14,11 @@ _tqcache() {
     prev=${COMP_WORDS[COMP_CWORD - 2]}
   fi
   if ((COMP_CWORD == 1)); then
-    words "prefill convert migrate compact rekey generate chat serve info verify diff bench advise profile eval store help version --help --version"
+    words "prefill convert migrate compact rekey generate chat serve info verify diff bench advise profile eval store help version completion --help --version"
     return
   fi
   case $verb in
-    help | eval | store)
+    help | completion | eval | store)
       first=3
       verb+=" ${COMP_WORDS[2]}"
       ;;
@@ -26,6 +26,7 @@ _tqcache() {
   if ((COMP_CWORD < first)); then
     case ${COMP_WORDS[1]} in
       help) words "prefill convert migrate compact rekey generate chat serve info verify diff bench advise profile eval store" ;;
+      completion) words "bash zsh fish" ;;
       eval) words "ppl kld needle jsonl memory cache --help" ;;
       store) words "put get find ls info rm gc stats check forget copy --help" ;;
     esac

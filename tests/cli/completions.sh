@@ -27,7 +27,8 @@ expect() {
 }
 
 source ./tqcache.bash
-expect "compact convert" tqcache co
+expect "compact completion convert" tqcache co
+expect "bash" tqcache completion b
 expect "store" tqcache st
 expect "help" tqcache he
 expect "compact convert" tqcache help co

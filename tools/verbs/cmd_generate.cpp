@@ -80,6 +80,7 @@ struct Run {
 Json generate_json(const session::Session& session, const GenerateFlags& flags,
                    const session::PromptStore* store, const Run& run, const std::string& text) {
   Json json;
+  json["schema"] = 1;
   json["text"] = text;
   json["token_ids"] = run.generation.ids;
   add_speed_fields({.prompt_tokens = run.prompt_tokens,
