@@ -38,7 +38,8 @@ PACKAGES = {
     "turboquant-torch": "turboquant-torch==0.4.0 scipy",
     "mlx": "",  # QuantizedKVCache of mlx-lm is mx.quantize
 }
-OF_TQCACHE = ["turbo4", "turbo4,sink=4", "affine4", "prod4", "turbo3", "turbo2"]
+OF_TQCACHE = ["turbo4", "turbo4,sink=0", "affine4,sink=0", "prod4,sink=0", "turbo3,sink=0",
+              "turbo2,sink=0"]
 ARCHIVES = ["4.0", "3.0", "2.0"]
 
 

@@ -61,10 +61,11 @@ endmacro()
 # threads is tried first, then TQCACHE_BLAS_LIBRARY, the file that was found here, then what the
 # dynamic linker finds. A variant without threads is the last choice: its products take turns. Only
 # the file is needed, no header. TQCACHE_BLAS=link: it is linked with the library, as a self-contained
-# package wants it.
+# package wants it. TQCACHE_BLAS=none: the model multiplies by itself
+# (model/linear/plain_products.h), as it does if there is none at run time.
 macro(tqcache_blas)
-  set(TQCACHE_BLAS load CACHE STRING "How OpenBLAS is reached: load (at run time) or link")
-  set_property(CACHE TQCACHE_BLAS PROPERTY STRINGS load link)
+  set(TQCACHE_BLAS load CACHE STRING "How OpenBLAS is reached: load (at run time), link or none")
+  set_property(CACHE TQCACHE_BLAS PROPERTY STRINGS load link none)
   if(TQCACHE_BLAS STREQUAL "link")
     tqcache_library_pkg(OPENBLAS openblas libopenblas-dev)
     set(TQCACHE_BLAS_LIBRARIES PkgConfig::OPENBLAS)
@@ -84,8 +85,11 @@ macro(tqcache_blas)
       libopenblasp.so.0 libopenblas.so.0)
     list(JOIN blas_files "\",\"" blas_files)
     set(TQCACHE_BLAS_DEFINITIONS TQCACHE_BLAS_FILES="${blas_files}")
+  elseif(TQCACHE_BLAS STREQUAL "none")
+    set(TQCACHE_BLAS_LIBRARIES "")
+    set(TQCACHE_BLAS_DEFINITIONS "")
   else()
-    message(FATAL_ERROR "TQCACHE_BLAS is ${TQCACHE_BLAS}; it has to be load or link")
+    message(FATAL_ERROR "TQCACHE_BLAS is ${TQCACHE_BLAS}; it has to be load, link or none")
   endif()
 endmacro()
 
@@ -105,7 +109,12 @@ tqcache_library_pkg(FMT fmt libfmt-dev)
 tqcache_library_pkg(SQLITE sqlite3 libsqlite3-dev)
 tqcache_store_engine_pkg(REDIS HIREDIS hiredis libhiredis-dev)
 tqcache_store_engine_pkg(S3 CURL libcurl libcurl4-openssl-dev EXPAT expat libexpat1-dev)
-tqcache_pkg(LIBEDIT libedit libedit-dev)
+# Lines typed at a terminal are edited with libedit, in `chat`. Without it the terminal's own keys
+# remain.
+set(TQCACHE_LINE_EDITING ON CACHE BOOL "Edit typed lines with libedit")
+if(TQCACHE_LINE_EDITING)
+  tqcache_pkg(LIBEDIT libedit libedit-dev)
+endif()
 # `tqcache serve` is a part of the program, not of the library. libcurl is its client.
 set(TQCACHE_SERVE AUTO CACHE STRING "Build `tqcache serve`: AUTO, ON or OFF")
 set_property(CACHE TQCACHE_SERVE PROPERTY STRINGS AUTO ON OFF)

@@ -14,19 +14,18 @@ _tqcache() {
     prev=${COMP_WORDS[COMP_CWORD - 2]}
   fi
   if ((COMP_CWORD == 1)); then
-    words "prefill convert migrate compact rekey generate chat serve info verify diff bench advise profile eval store help version completion --help --version"
+    words "prefill convert migrate compact rekey generate chat serve info verify diff selftest bench advise profile eval store help version --help --version"
     return
   fi
   case $verb in
-    help | completion | eval | store)
+    help | eval | store)
       first=3
       verb+=" ${COMP_WORDS[2]}"
       ;;
   esac
   if ((COMP_CWORD < first)); then
     case ${COMP_WORDS[1]} in
-      help) words "prefill convert migrate compact rekey generate chat serve info verify diff bench advise profile eval store" ;;
-      completion) words "bash zsh fish" ;;
+      help) words "prefill convert migrate compact rekey generate chat serve info verify diff selftest bench advise profile eval store" ;;
       eval) words "ppl kld needle jsonl memory cache --help" ;;
       store) words "put get find ls info rm gc stats check forget copy --help" ;;
     esac
@@ -336,6 +335,16 @@ _tqcache() {
         return
       fi
       files -f
+      ;;
+    "selftest")
+      case $prev in
+        --key-file) files -f; return ;;
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help --key-file -q --quiet --json"
+        return
+      fi
+      :
       ;;
     "bench")
       case $prev in

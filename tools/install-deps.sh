@@ -2,7 +2,7 @@
 # Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
 # needs no rights, when all are there.
 #
-# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium] [servers] [wheel] [long]
+# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium] [servers] [wheel] [release] [long]
 #   test      also what the tests need
 #   clang     also clang 14
 #   neon      also a compiler for 64-bit ARM, an emulator, and googletest's sources
@@ -10,6 +10,7 @@
 #   coverage  also gcovr
 #   interop   also what a Python environment is made with
 #   wheel     also what a Python extension is built with
+#   release   also what programs for other systems are made with
 #   servers   also the engines that the store is tested with: Redis, and Ceph's S3 (73 MB to download)
 #   long      also what the long tests compute with
 #   chromium  also a browser without a window, which looks at reports (98 MB to download)
@@ -38,6 +39,7 @@ for group in "$@"; do
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14 libcpp-httplib-dev) ;;
     interop) packages+=(python3 python3-dev python3-venv) ;;
     wheel) packages+=(python3 python3-dev python3-venv dpkg-dev) ;;
+    release) packages+=(python3 python3-venv dpkg-dev tcl perl xz-utils) ;;
     servers) packages+=(redis-server radosgw ceph-mon ceph-osd ceph-common curl python3) ;;
     long) packages+=(python3 python3-numpy) ;;
     coverage) packages+=(gcovr) ;;

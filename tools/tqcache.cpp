@@ -65,10 +65,11 @@ constexpr std::array kVerbs = {
     Verb{"info", "Describe a cache file", define_info},
     Verb{"verify", "Check a cache file for damage, and that it belongs to a model", define_verify},
     Verb{"diff", "Compare two caches of the same prompt", define_diff},
+    Verb{"selftest", "Check that this program works on this machine", define_selftest},
     Verb{"bench", "Measure speed and memory with dense and quantized caches", define_bench},
     Verb{"advise", "Find the smallest configuration that is good enough for a model",
          define_advise},
-    Verb{"profile", "Measure a model once for convert --tier archive", define_profile},
+    Verb{"profile", "Measure a model once for convert --config archive", define_profile},
     Verb{"eval", "Measure what quantizing the cache costs a model", nullptr, true, kEvalVerbs},
     Verb{"store", "Share prompt caches through a folder, Redis or S3", nullptr, true, kStoreVerbs},
 };
@@ -156,13 +157,21 @@ ExitCode run_group(const Verb& group, const std::vector<std::string>& args) {
 }
 
 Json version_json() {
-  const Result<void> blas = model::load_blas();
+  const bool has_blas = model::load_blas().ok() && model::why_no_blas().empty();
   return {{"schema", 1},
           {"version", TQCACHE_VERSION},
           {"kernels", codec::best_kernels().name},
           {"amx", model::best_tiles() != nullptr},
-          {"blas", blas ? Json(model::blas_core()) : Json(nullptr)},
+          {"blas", has_blas ? Json(model::blas_core()) : Json(nullptr)},
           {"stores", store::schemes()}};
+}
+
+std::string blas_text() {
+  if (const Result<void> loaded = model::load_blas(); !loaded) return loaded.error().message;
+  const std::string why_none = model::why_no_blas();
+  return why_none.empty()
+             ? fmt::format("OpenBLAS, {} (OPENBLAS_CORETYPE chooses)", model::blas_core())
+             : fmt::format("own products instead of OpenBLAS: {}", why_none);
 }
 
 // The program's version, and the kernels that it uses on this CPU.
@@ -171,7 +180,6 @@ std::string version() {
   for (const codec::Kernels* kernels : codec::all_kernels()) {
     all += (all.empty() ? "" : ", ") + std::string(kernels->name);
   }
-  const Result<void> blas = model::load_blas();
   return fmt::format(
       "tqcache " TQCACHE_VERSION
       "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nprompts  {}\nblas     {}\nstores   {}\n",
@@ -179,9 +187,7 @@ std::string version() {
       model::best_tiles() != nullptr
           ? "AMX (not if TQCACHE_ISA is set)"
           : "quantized weights by these kernels, other products by the BLAS",
-      blas ? fmt::format("OpenBLAS, {} (OPENBLAS_CORETYPE chooses)", model::blas_core())
-           : blas.error().message,
-      fmt::join(store::schemes(), ", "));
+      blas_text(), fmt::join(store::schemes(), ", "));
 }
 
 // The library ignores an unknown name; the program reports it.

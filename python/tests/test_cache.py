@@ -382,7 +382,7 @@ def test_the_program_is_there(tmp_path, layers):
     assert done.stdout.startswith("tqcache " + tqcache.__version__)
     # The same bytes as the program's.
     tqcache.convert(tmp_path / "a.tqkv", tmp_path / "b.tqkv", "k4v3")
-    subprocess.run([script, "convert", tmp_path / "a.tqkv", tmp_path / "c.tqkv", "--preset", "k4v3",
+    subprocess.run([script, "convert", tmp_path / "a.tqkv", tmp_path / "c.tqkv", "--config", "k4v3",
                     "--quiet"], check=True)
     assert (tmp_path / "b.tqkv").read_bytes() == (tmp_path / "c.tqkv").read_bytes()
 

@@ -1,7 +1,9 @@
 #include "cli/line_reader.h"
 
 #include <fmt/format.h>
+#ifdef TQCACHE_LINE_EDITING
 #include <histedit.h>
+#endif
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,12 @@ namespace {
 constexpr std::string_view kQuotes = "\"\"\"";
 constexpr const char* kPrompt = "> ";
 constexpr const char* kMorePrompt = ". ";  // of the further lines of a turn
+
+}  // namespace
+
+#ifdef TQCACHE_LINE_EDITING
+
+namespace {
 
 // With bracketed paste, the terminal marks pasted text, so that its line ends are not the key
 // Enter.
@@ -48,6 +56,11 @@ struct LineReader::Editor {
     el_end(edit);
     history_end(past);
   }
+  // Null where the terminal's own editing has to do.
+  static std::unique_ptr<Editor> make();
+  void remember(const std::string& turn) const;
+  Result<std::optional<std::string>> read_line(const char* with_prompt);
+
   Editor(const Editor&) = delete;
   Editor& operator=(const Editor&) = delete;
 
@@ -137,12 +150,52 @@ unsigned char LineReader::Editor::paste(EditLine* edit, int) {
   return kEditorDraws;
 }
 
+// Without UTF-8, libedit would drop characters; the terminal's own editing keeps all bytes.
+std::unique_ptr<LineReader::Editor> LineReader::Editor::make() {
+  return can_redraw(STDIN_FILENO) && has_utf8() ? std::make_unique<Editor>() : nullptr;
+}
+
+void LineReader::Editor::remember(const std::string& turn) const {
+  HistEvent event;
+  history(past, &event, H_ENTER, turn.c_str());
+}
+
+Result<std::optional<std::string>> LineReader::Editor::read_line(const char* with_prompt) {
+  prompt = with_prompt;
+  TQC_TRY(print(kPasteOn));
+  int n = 0;
+  const wchar_t* typed = el_wgets(edit, &n);
+  TQC_TRY(print(kPasteOff));
+  if (typed == nullptr || n <= 0) {
+    TQC_TRY(print("\n"));  // ends the line of the prompt
+    if (interrupted()) return interrupted_error();
+    return std::optional<std::string>();
+  }
+  std::wstring_view line(typed, static_cast<std::size_t>(n));
+  if (line.ends_with(L'\n')) line.remove_suffix(1);
+  std::string bytes;
+  std::array<char, MB_LEN_MAX> character;
+  std::mbstate_t state = {};
+  for (const wchar_t each : line) {
+    const std::size_t size = std::wcrtomb(character.data(), each, &state);
+    if (size != static_cast<std::size_t>(-1)) bytes.append(character.data(), size);
+  }
+  return std::optional(std::move(bytes));
+}
+
+#else  // without libedit
+
+struct LineReader::Editor {
+  static std::unique_ptr<Editor> make() { return nullptr; }
+  void remember(const std::string&) const {}
+  Result<std::optional<std::string>> read_line(const char*) { return std::optional<std::string>(); }
+};
+
+#endif  // TQCACHE_LINE_EDITING
+
 LineReader::LineReader()
     : is_interactive_(is_terminal(STDIN_FILENO) && is_terminal(STDOUT_FILENO)) {
-  // Without UTF-8, libedit would drop characters; the terminal's own editing keeps all bytes.
-  if (is_interactive_ && can_redraw(STDIN_FILENO) && has_utf8()) {
-    editor_ = std::make_unique<Editor>();
-  }
+  if (is_interactive_) editor_ = Editor::make();
 }
 
 LineReader::~LineReader() = default;
@@ -152,10 +205,7 @@ Result<std::optional<std::string>> LineReader::next_turn() {
   if (!turn) return turn;
   TQC_TRY_ASSIGN(const bool is_kept, continue_turn(*turn));
   if (!is_kept) return std::optional(std::string());
-  if (editor_ && !turn->empty()) {
-    HistEvent event;
-    history(editor_->past, &event, H_ENTER, turn->c_str());
-  }
+  if (editor_ && !turn->empty()) editor_->remember(*turn);
   return turn;
 }
 
@@ -185,30 +235,9 @@ Result<bool> LineReader::continue_turn(std::string& turn) {
 }
 
 Result<std::optional<std::string>> LineReader::next_line(const char* prompt) {
-  if (!editor_) {
-    if (is_interactive_) TQC_TRY(print(prompt));
-    return read_line();
-  }
-  editor_->prompt = prompt;
-  TQC_TRY(print(kPasteOn));
-  int n = 0;
-  const wchar_t* typed = el_wgets(editor_->edit, &n);
-  TQC_TRY(print(kPasteOff));
-  if (typed == nullptr || n <= 0) {
-    TQC_TRY(print("\n"));  // ends the line of the prompt
-    if (interrupted()) return interrupted_error();
-    return std::optional<std::string>();
-  }
-  std::wstring_view line(typed, static_cast<std::size_t>(n));
-  if (line.ends_with(L'\n')) line.remove_suffix(1);
-  std::string bytes;
-  std::array<char, MB_LEN_MAX> character;
-  std::mbstate_t state = {};
-  for (const wchar_t each : line) {
-    const std::size_t size = std::wcrtomb(character.data(), each, &state);
-    if (size != static_cast<std::size_t>(-1)) bytes.append(character.data(), size);
-  }
-  return std::optional(std::move(bytes));
+  if (editor_) return editor_->read_line(prompt);
+  if (is_interactive_) TQC_TRY(print(prompt));
+  return read_line();
 }
 
 Result<std::optional<std::string>> LineReader::read_line() {

@@ -20,6 +20,7 @@
 #include <ctime>
 
 #include "cli/text.h"
+#include "tqcache/base/system.h"
 #include "tqcache/tokenizer/utf8.h"
 
 namespace tqcache::cli {
@@ -78,7 +79,7 @@ void drain_wake_pipe() {
 
 void install_signal_handlers() {
   // Without a pipe, poll() ignores the negative descriptor, and only the flag remains.
-  [[maybe_unused]] const int ignored = ::pipe2(g_wake_pipe, O_CLOEXEC | O_NONBLOCK);
+  [[maybe_unused]] const int ignored = open_pipe(g_wake_pipe);
   struct sigaction action = {};
   action.sa_handler = handle;  // without SA_RESTART, so that a waiting call returns
   sigaction(SIGINT, &action, nullptr);

@@ -1,20 +1,9 @@
 #include "report/speed_fields.h"
 
-#include <sys/resource.h>
-
+#include "tqcache/base/system.h"
 #include "tqcache/file.h"
 
 namespace tqcache::cli {
-namespace {
-
-std::uint64_t peak_memory_bytes() {
-  rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
-}
-
-}  // namespace
-
 void add_speed_fields(const SpeedFields& fields, Json& json) {
   json["prompt_tokens"] = fields.prompt_tokens;
   json["cached_tokens"] = fields.cached_tokens;
@@ -23,7 +12,7 @@ void add_speed_fields(const SpeedFields& fields, Json& json) {
   json["prompt_tps"] = rate(fields.prompt_tokens, fields.prompt_seconds);
   json["generation_tps"] = rate(fields.timed_tokens, fields.generation_seconds);
   json["generation_wall_time_s"] = fields.generation_seconds;
-  json["peak_memory_bytes"] = peak_memory_bytes();
+  json["peak_memory_bytes"] = peak_memory();
   json["cache_bytes"] = {{"allocated", fields.cache_bytes.allocated},
                          {"used", fields.cache_bytes.used}};
   json["native_working_set_bytes"] = fields.working_set_bytes;

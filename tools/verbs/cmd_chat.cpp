@@ -510,7 +510,7 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(finish_session_flags(flags));
   TQC_TRY(read_system_file(flags));
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
-                 open_prompt_store(console, flags, flags.form.given()));
+                 open_prompt_store(console, flags, flags.codec.given()));
   std::optional<GrowingFile> growing;
   if (flags.grows()) {
     TQC_TRY_ASSIGN(growing, GrowingFile::open(console, flags.options.cache));
@@ -559,6 +559,9 @@ Action define_chat(FlagSet& app) {
       ->type_name("FILE")
       ->file();
   add_session_flags(app, *flags);
+  app.usual({"--model", "--cache", "--system", "--save", "--max-new-tokens", "--temperature",
+             "--top-p", "--seed", "--no-think", "--template", "--bits", "--config", "--store",
+             "--threads", "--force"});
   app.footer(kChatExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

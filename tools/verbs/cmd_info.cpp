@@ -130,13 +130,15 @@ Result<void> show_named(const Console& console, const std::string& name, const B
 
 Result<void> describe_any(const Console& console, const InfoFlags& flags, const std::string& name,
                           const std::shared_ptr<const ByteSource>& source, Json& json) {
-  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(name, foreign_kind(*source)));
-  if (kind) TQC_TRY(check_encrypted(console, name, *source));
-  if (kind) return show_foreign(console, name, source, *kind, flags, json);
+  TQC_TRY_ASSIGN(const FileKind kind, in_file(name, kind_of_cache(*source)));
+  if (kind != FileKind::kTqkv && kind != FileKind::kTqkvVersion1) {
+    TQC_TRY(check_encrypted(console, name, *source));
+    return show_foreign(console, name, source, kind, flags, json);
+  }
   if (!flags.foreign.model.empty() && !flags.show_text) {
     return usage_error("--model needs --show-text");
   }
-  TQC_TRY_ASSIGN(const CacheInput input, cache_input(console, name, source, 0));
+  TQC_TRY_ASSIGN(const CacheInput input, cache_input(console, name, kind, source, 0));
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source, console.keys)));
   if (flags.show_text && info.hidden_tokens) {

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <ctime>
-#include <fstream>
 #include <thread>
 
 #include "cli/cache_io.h"
@@ -18,6 +17,7 @@
 #include "cli/verb.h"
 #include "report/html_page.h"
 #include "report/text_table.h"
+#include "tqcache/base/system.h"
 #include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/file.h"
@@ -59,21 +59,6 @@ Result<void> give_report(const Console& console, const EvalOutput& output,
       is_terminal(STDOUT_FILENO) ? std::max<std::size_t>(terminal_columns(STDOUT_FILENO), 40) : 100;
   return console.json ? print_json(json) : print(report::report_text(report, columns));
 }
-
-namespace {
-
-// "AMD EPYC 9R14"; empty if the system does not tell.
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("model name")) continue;
-    const std::size_t at = line.find_first_not_of(" \t", line.find(':') + 1);
-    return at == std::string::npos ? std::string() : line.substr(at);
-  }
-  return {};
-}
-
-}  // namespace
 
 void add_run_facts(unsigned n_threads, const model::Model* model, eval::Report& report) {
   auto& facts = report.facts;

@@ -111,11 +111,11 @@ class Decoder {
   // Requires: ids not empty; the cache passed cache::check_identity with this model.
   // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, with the
   //           number that fits), kUnsupported (hidden tokens), those of check_layers() and
-  //           adopt_delta_state(), kInterrupted, kNotFound (several tokens, and no OpenBLAS is
-  //           installed), those of cache::pack_full_tail, kCorrupt (hidden states, queries, keys,
-  //           values or logits that are not finite, because values of the cache or of the weights
-  //           overflow; the message names layer and token). After an error the cache is valid and
-  //           holds the tokens of the finished chunks.
+  //           adopt_delta_state(), kInterrupted, kIo (several tokens, and OpenBLAS does not fit the
+  //           limit of the address space), those of cache::pack_full_tail, kCorrupt (hidden states,
+  //           queries, keys, values or logits that are not finite, because values of the cache or
+  //           of the weights overflow; the message names layer and token). After an error the cache
+  //           is valid and holds the tokens of the finished chunks.
   // Threads:  one call at a time.
   // Bytes:    identical for any number of threads on the same kind of CPU.
   Result<std::span<const float>> prefill(cache::Cache& cache, std::span<const std::int32_t> ids,
@@ -144,8 +144,8 @@ class Decoder {
   // Requires: the cache holds these tokens, in one token block; there are at least two, or it is
   //           the last token of the cache. Only layers with full attention report their queries.
   // Errors:   kUnsupported (hidden tokens), those of check_layers() and check_can_run_again(),
-  //           kInvalidArgument (an id out of range), kNotFound (no OpenBLAS), kCorrupt as
-  //           prefill(), those of `sink`.
+  //           kInvalidArgument (an id out of range), kIo and kCorrupt as prefill(), those of
+  //           `sink`.
   Result<void> queries(const cache::Cache& cache, std::int64_t first, std::int64_t n,
                        const QuerySink& sink);
 

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "tqcache/base/file_io.h"
+#include "tqcache/base/system.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 
@@ -156,7 +158,7 @@ AbandonedFiles find_abandoned(const std::filesystem::path& folder, std::chrono::
     struct stat info {};
     const Descriptor file(::openat(opened.get(), name.c_str(), kOpenToSweep));
     if (!file.is_open() || ::fstat(file.get(), &info) != 0) continue;
-    if (now - info.st_mtim.tv_sec < min_age.count() || !is_left_behind(file)) continue;
+    if (now - info.st_mtime < min_age.count() || !is_left_behind(file)) continue;
     if (remove && ::unlinkat(opened.get(), name.c_str(), 0) != 0) continue;
     found.files += 1;
     found.bytes += static_cast<std::uint64_t>(info.st_size);
@@ -314,8 +316,9 @@ Result<void> rename_over(const Descriptor& folder, const std::string& from, cons
 // Fails if `to` exists, even if it was created a moment ago.
 Result<void> rename_new(const Descriptor& folder, const std::string& from, const std::string& to) {
   const int at = folder.get();
-  if (::renameat2(at, from.c_str(), at, to.c_str(), RENAME_NOREPLACE) == 0) return {};
-  if (errno == EINVAL || errno == ENOSYS) {  // not every file system knows the flag
+  if (rename_exclusively(at, from.c_str(), to.c_str()) == 0) return {};
+  // Not every file system can do that in one step.
+  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) {
     if (::linkat(at, from.c_str(), at, to.c_str(), 0) == 0) {
       ::unlinkat(at, from.c_str(), 0);
       return {};
@@ -355,8 +358,7 @@ struct AtomicFile::State {
   // Only a hint: the flush reports failures.
   void begin_writeback() {
     if (is_for_stream() || skips_flush || size - written_back < kWritebackBytes) return;
-    ::sync_file_range(temporary.file().get(), static_cast<off_t>(written_back),
-                      static_cast<off_t>(size - written_back), SYNC_FILE_RANGE_WRITE);
+    start_writeback(temporary.file().get(), written_back, size - written_back);
     written_back = size;
   }
 
@@ -406,13 +408,13 @@ struct AtomicFile::State {
         return ::write(stream.get(), rest.data(), rest.size());
       }));
     }
-    if (!skips_flush) TQC_TRY(flush_with(::fsync, stream));
+    if (!skips_flush) TQC_TRY(flush_with(flush_file, stream));
     return close_checked(std::move(stream));
   }
 
   Result<void> publish() {
     if (is_for_stream()) return send();
-    if (!skips_flush) TQC_TRY(flush_with(::fsync, file()));
+    if (!skips_flush) TQC_TRY(flush_with(flush_file, file()));
     TQC_TRY(check_closing(temporary.file()));
     if (overwrite == Overwrite::kAllow) {
       TQC_TRY(lock_replaced());
@@ -421,7 +423,7 @@ struct AtomicFile::State {
       TQC_TRY(rename_new(folder, temporary.name(), name));
     }
     temporary.mark_renamed();
-    return skips_flush ? Result<void>() : flush_with(::fsync, folder);
+    return skips_flush ? Result<void>() : flush_with(flush_file, folder);
   }
 };
 
@@ -509,7 +511,7 @@ Result<void> AtomicFile::commit() {
 
 Result<void> flush_folder(const std::filesystem::path& folder) {
   TQC_TRY_ASSIGN(const Descriptor opened, open_folder(folder));
-  return flush_with(::fsync, opened);
+  return flush_with(flush_file, opened);
 }
 
 Result<void> write_file_atomically(const std::filesystem::path& path, ByteView bytes,

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tqcache/base/file_io.h"
+#include "tqcache/base/system.h"
 
 namespace tqcache {
 
@@ -172,8 +173,8 @@ Result<void> LockedFile::truncate(std::uint64_t size) {
   return system_error("truncate", errno);
 }
 
-// fdatasync also flushes a changed size; the times are not needed.
-Result<void> LockedFile::flush() { return flush_with(::fdatasync, state_->file); }
+// It also flushes a changed size; the times are not needed.
+Result<void> LockedFile::flush() { return flush_with(flush_data, state_->file); }
 
 Result<bool> LockedFile::is_named(int folder, const std::string& name) const {
   return tqcache::is_named(state_->file, folder, name);

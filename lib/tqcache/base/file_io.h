@@ -84,8 +84,8 @@ Result<Descriptor> open_scratch();
 
 Result<void> write_fully_at(const Descriptor& file, std::uint64_t offset, ByteView bytes);
 
-// `sync` is fsync or fdatasync. Devices, pipes and some network file systems cannot flush; that is
-// not an error.
+// `sync` is flush_file or flush_data (base/system.h). Devices, pipes and some network file systems
+// cannot flush; that is not an error.
 Result<void> flush_with(int (*sync)(int), const Descriptor& file);
 
 inline Error busy_error() { return {ErrorCode::kBusy, "another process is writing it"}; }

@@ -1,7 +1,5 @@
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "tqcache/base/file_io.h"
+#include "tqcache/base/system.h"
 #include "tqcache/file.h"
 
 namespace tqcache {
@@ -18,8 +17,7 @@ Result<Descriptor> open_scratch() {
   std::error_code no_folder;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(no_folder);
   if (!no_folder) {
-    Descriptor file(retry_interrupted(
-        [&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR); }));
+    Descriptor file(retry_interrupted([&] { return open_nameless(folder.c_str()); }));
     if (file.is_open()) return file;
     // Some file systems have no files without a name.
     std::string name = (folder / "tqcache-XXXXXX").string();
@@ -29,7 +27,7 @@ Result<Descriptor> open_scratch() {
       return file;
     }
   }
-  Descriptor memory(::memfd_create("tqcache", MFD_CLOEXEC));
+  Descriptor memory(open_in_memory());
   if (!memory.is_open()) return system_error("a temporary file", errno);
   return memory;
 }

@@ -387,7 +387,7 @@ def _state_array(array, bf16):
 # --- converting and verifying
 
 
-def convert(source, out, config="turbo4,sink=4", *, compress="zstd", to="tqkv", first_tokens=None,
+def convert(source, out, config="turbo4", *, compress="zstd", to="tqkv", first_tokens=None,
             key_file=None, hide_tokens=False, force=False, threads=0, progress=None, tokens=None,
             identity=None, model=None):
     """Converts a cache file to another one, in bounded memory."""

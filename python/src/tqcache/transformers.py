@@ -156,7 +156,7 @@ def _save_by_file(cache, path, model, input_ids, row, attention_mask, config, id
 
 
 def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, attention_mask=None,
-         config: str | None = "turbo4,sink=4", identity: Identity | None = None, **options) -> None:
+         config: str | None = "turbo4", identity: Identity | None = None, **options) -> None:
     """Writes a cache as a .tqkv file, or, if `path` ends in .safetensors, as a file of the schema
     tqcache-hf-1 (tqcache.hf_file), which keeps every number and takes `model`, `input_ids`, `row`
     and `attention_mask` only.
@@ -166,7 +166,7 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     row, attention_mask: one prompt of a batch, counted from 0, and which of its tokens are padding,
     on the left: [batch, n]. `input_ids` may then be those of the batch.
     model, tokenizer: give the identity that load() and tqcache compare; or give `identity`.
-    config: a preset or a configuration ("turbo4,sink=4": 4 bits, the first 4 tokens dense); None
+    config: a preset or a configuration ("turbo4": 4 bits, the first 4 tokens dense); None
     keeps every number as it is.
     options: of tqcache.Writer (compress, force, hide_tokens, key_file, threads, progress).
 

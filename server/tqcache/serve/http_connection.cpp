@@ -10,6 +10,8 @@
 #include <optional>
 #include <utility>
 
+#include "tqcache/base/system.h"
+
 namespace tqcache::serve {
 namespace {
 
@@ -191,17 +193,16 @@ Connection::Outcome Connection::read_body(Head& head, BufferedBytes& buffered, R
 bool Connection::is_gone() {
   const std::lock_guard lock(mutex_);
   if (state_.is_cut_off) return true;
-  pollfd now = {.fd = fd_, .events = POLLRDHUP, .revents = 0};
-  ::poll(&now, 1, 0);
-  if ((now.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) return true;
-  if ((now.revents & POLLRDHUP) == 0) {
+  const PeerState state = peer_state(fd_);
+  if (state == PeerState::kGone) return true;
+  if (state == PeerState::kOpen) {
     const bool is_late = !held_.empty() && Clock::now() - held_since_ > kHoldHead;
     return is_late && !send_locked({});
   }
   if (is_half_closed_) return false;
   if (n_sent_ > 0 || minor_version_ == 0) return true;
   is_half_closed_ = true;
-  return ::send(fd_, kContinue.data(), kContinue.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+  return ::send(fd_, kContinue.data(), kContinue.size(), kNoSignal | MSG_DONTWAIT) !=
          static_cast<ssize_t>(kContinue.size());
 }
 
@@ -220,7 +221,7 @@ bool Connection::send_locked(std::string_view bytes) {
   auto deadline = Clock::now() + options_.write_timeout;
   while (!bytes.empty()) {
     if (state_.is_cut_off) return false;
-    const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = ::send(fd_, bytes.data(), bytes.size(), kNoSignal | MSG_DONTWAIT);
     if (n > 0) {
       bytes.remove_prefix(static_cast<std::size_t>(n));
       n_sent_ += static_cast<std::uint64_t>(n);

@@ -23,6 +23,7 @@
 #include <thread>
 #include <utility>
 
+#include "tqcache/base/system.h"
 #include "tqcache/serve/http_connection.h"
 
 namespace tqcache::serve {
@@ -89,14 +90,10 @@ bool is_read(const Request& request) { return request.method == "GET" || request
 
 // Listens on the first address of the host that can be bound. Errors: kIo.
 Result<int> listen_on(const HostPort& at, const std::string& name) {
-  const addrinfo wanted = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV,
-                           .ai_family = AF_UNSPEC,
-                           .ai_socktype = SOCK_STREAM,
-                           .ai_protocol = 0,
-                           .ai_addrlen = 0,
-                           .ai_addr = nullptr,
-                           .ai_canonname = nullptr,
-                           .ai_next = nullptr};
+  addrinfo wanted{};
+  wanted.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  wanted.ai_family = AF_UNSPEC;
+  wanted.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const int failure =
       ::getaddrinfo(at.host.c_str(), std::to_string(at.port).c_str(), &wanted, &found);
@@ -107,7 +104,7 @@ Result<int> listen_on(const HostPort& at, const std::string& name) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
   int error = EADDRNOTAVAIL;
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const int fd = ::socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int fd = open_socket(each->ai_family);
     if (fd < 0) {
       error = errno;
       continue;
@@ -220,7 +217,7 @@ class HttpServer::Impl {
       ::poll(&ready, 1, static_cast<int>(kAcceptInterval.count()));
       sockaddr_storage from = {};
       socklen_t size = sizeof(from);
-      const int fd = ::accept4(listen_fd_, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC);
+      const int fd = accept_connection(listen_fd_, reinterpret_cast<sockaddr*>(&from), &size);
       if (fd >= 0) {
         try {
           admit(fd, read_address(from));

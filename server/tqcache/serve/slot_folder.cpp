@@ -2,10 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +14,8 @@
 #include <random>
 #include <system_error>
 #include <utility>
+
+#include "tqcache/base/system.h"
 
 namespace tqcache::serve {
 namespace {
@@ -88,7 +88,7 @@ Result<std::shared_ptr<const ByteSource>> open_regular_file(const std::filesyste
     const ErrorCode code = errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo;
     return Error{code, text, path.string()};
   }
-  auto file = in_file(path.string(), open_file(fmt::format("/proc/self/fd/{}", found)));
+  auto file = in_file(path.string(), open_file(path_of_descriptor(found)));
   ::close(found);
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, std::move(file));
   return std::shared_ptr<const ByteSource>(std::move(source));
@@ -141,7 +141,7 @@ void SlotFolder::sweep(std::chrono::seconds min_age) {
   for (const auto& path : files_in(path_, is_left_over)) {
     struct stat info {};
     if (::lstat(path.c_str(), &info) != 0) continue;
-    if (min_age.count() > 0 && now - info.st_mtim.tv_sec < min_age.count()) continue;
+    if (min_age.count() > 0 && now - info.st_mtime < min_age.count()) continue;
     if (::unlink(path.c_str()) != 0) continue;
     swept_.files += 1;
     swept_.bytes += S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : 0;
@@ -153,12 +153,7 @@ std::string SlotFolder::new_name() {
   return fmt::format("{}{:08x}{:08x}-{}{}", kPrefix, device(), device(), ++n_files_, kSuffix);
 }
 
-bool SlotFolder::is_in_memory() const {
-  struct statfs info {};
-  if (::statfs(path_.c_str(), &info) != 0) return false;
-  const auto type = static_cast<std::uint32_t>(info.f_type);
-  return type == TMPFS_MAGIC || type == RAMFS_MAGIC;
-}
+bool SlotFolder::is_in_memory() const { return tqcache::is_in_memory(path_.c_str()); }
 
 SlotFile::~SlotFile() {
   if (path_.empty()) return;

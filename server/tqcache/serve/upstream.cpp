@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <mutex>
 #include <system_error>
 #include <utility>
 
+#include "tqcache/base/system.h"
 #include "tqcache/serve/llama_request.h"
 
 namespace tqcache::serve {
@@ -197,6 +199,11 @@ Result<void> CurlAnswer::start(std::string_view method, const std::string& url,
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   curl_easy_setopt(easy, CURLOPT_PROXY, "");
+  // With a variable libcurl finds certificates by itself. Otherwise it knows one system's place.
+  if (std::getenv("SSL_CERT_FILE") == nullptr && std::getenv("SSL_CERT_DIR") == nullptr) {
+    const std::string file = certificate_file();
+    if (!file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, file.c_str());
+  }
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
                    static_cast<long>(upstream_.options().connect_timeout.count()));

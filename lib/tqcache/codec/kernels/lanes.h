@@ -2,9 +2,9 @@
 // codec/kernels/lanes.h: common parts of the kernels: the instruction sets of this build, their
 // functions, and helpers for loops over registers.
 
-#include <cfloat>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"
@@ -78,10 +78,12 @@ inline constexpr int kMostTimesInt16 = 8191;
 inline float int16_step(float largest, float sum) {
   // Below 2^31 / kMostTimesInt16 for a thousand factors, with half a step each for rounding.
   constexpr float kMostSteps = 261000.0f;
-  if (!(sum <= FLT_MAX)) return __builtin_nanf("");
+  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr float kLeast = std::numeric_limits<float>::min();
+  if (!(sum <= kMost)) return __builtin_nanf("");
   const float of_factor = largest / 32767.0f, of_sum = sum / kMostSteps;
   const float step = of_factor > of_sum ? of_factor : of_sum;
-  return step > FLT_MIN ? step : FLT_MIN;
+  return step > kLeast ? step : kLeast;
 }
 
 }  // namespace tqcache::codec

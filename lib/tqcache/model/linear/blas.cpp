@@ -12,13 +12,15 @@
 #include <string>
 #include <vector>
 
-#ifdef TQCACHE_BLAS_LINKED
+#if defined(TQCACHE_BLAS_LINKED)
 #include <cblas.h>
-#else
+#elif defined(TQCACHE_BLAS_FILES)
 #include <dlfcn.h>
 
 #include <array>
 #endif
+
+#include "tqcache/model/linear/plain_products.h"
 
 namespace tqcache::model {
 namespace {
@@ -38,16 +40,16 @@ struct Blas {
   SetThreads* set_threads = nullptr;
   GetCore* get_core = nullptr;
   bool takes_turns = false;  // only one product at a time
-  std::string error;         // why no BLAS is loaded
-  ErrorCode code = ErrorCode::kNotFound;
+  std::string why_none;      // why no BLAS is loaded, if there is none
+  std::string error;         // why there can be no products
 };
 
 // An OpenBLAS built without threads assigns the buffers of its products without a lock, unless it
 // was built with USE_LOCKING, which Debian's is not. Two concurrent products can get the same
 // buffer, and both results are wrong.
-bool needs_turns(GetParallel* get_parallel) { return get_parallel() == 0; }
+[[maybe_unused]] bool needs_turns(GetParallel* get_parallel) { return get_parallel() == 0; }
 
-#ifdef TQCACHE_BLAS_LINKED
+#if defined(TQCACHE_BLAS_LINKED)
 
 Blas open_blas() {
   const auto sgemm = [](int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
@@ -64,6 +66,10 @@ Blas open_blas() {
           {},
           {}};
 }
+
+#elif !defined(TQCACHE_BLAS_FILES)
+
+Blas open_blas() { return {.why_none = "built without it", .error = {}}; }
 
 #else
 
@@ -99,9 +105,9 @@ Blas open_blas() {
     if (slow.sgemm == nullptr) slow = found;
   }
   if (slow.sgemm != nullptr) return slow;
-  return {.error = "OpenBLAS cannot be loaded (" + error + "); install it: apt-get install " +
-                   "libopenblas0-pthread",
-          .code = ErrorCode::kNotFound};
+  return {.why_none = "it cannot be loaded (" + error +
+                      "); install it: apt-get install libopenblas0-pthread",
+          .error = {}};
 }
 
 #endif
@@ -135,8 +141,8 @@ void take_buffer(const Blas& blas) {
 Blas open_blas_in_limits() {
   const bool is_limited = address_space_is_limited();
   if (is_limited && !has_room_for_blas()) {
-    return {.error = "not enough memory for OpenBLAS: the address space is limited (ulimit -v)",
-            .code = ErrorCode::kIo};
+    return {.why_none = {},
+            .error = "not enough memory for OpenBLAS: the address space is limited (ulimit -v)"};
   }
   if (is_limited) setenv("OPENBLAS_NUM_THREADS", "1", 1);
   const char* const core = blas_core_for(instruction_sets());
@@ -159,7 +165,6 @@ const Blas& blas() {
 // Locks the product mutex if products must run one at a time.
 std::unique_lock<std::mutex> wait_for_turn() {
   static std::mutex turn;
-  assert(blas().sgemm != nullptr);
   return blas().takes_turns ? std::unique_lock(turn) : std::unique_lock<std::mutex>();
 }
 
@@ -190,18 +195,23 @@ const char* blas_core_for(const InstructionSets& sets) {
 }
 
 std::string blas_core() {
-  assert(blas().get_core != nullptr);
+  if (blas().get_core == nullptr) return "";
   const char* const name = blas().get_core();
   return name == nullptr ? "" : name;
 }
 
+std::string why_no_blas() { return blas().why_none; }
+
 Result<void> load_blas() {
-  if (blas().sgemm == nullptr) return Error{blas().code, blas().error};
+  if (!blas().error.empty()) return Error{ErrorCode::kIo, blas().error};
   return {};
 }
 
 void multiply_transposed(std::int64_t m, std::int64_t n, std::int64_t k, float factor, ConstRows a,
                          ConstRows b, Rows y) {
+  if (blas().sgemm == nullptr) {
+    return plain_multiply_transposed(codec::best_kernels().isa, m, n, k, factor, a, b, y);
+  }
   const auto turn = wait_for_turn();
   blas().sgemm(kRowMajor, kNoTrans, kTrans, narrow(m), narrow(n), narrow(k), factor, a.data,
                narrow(a.stride), b.data, narrow(b.stride), 0.0f, y.data, narrow(y.stride));
@@ -209,6 +219,9 @@ void multiply_transposed(std::int64_t m, std::int64_t n, std::int64_t k, float f
 
 void multiply_add(std::int64_t m, std::int64_t n, std::int64_t k, ConstRows a, ConstRows b,
                   Rows y) {
+  if (blas().sgemm == nullptr) {
+    return plain_multiply_add(codec::best_kernels().isa, m, n, k, a, b, y);
+  }
   const auto turn = wait_for_turn();
   blas().sgemm(kRowMajor, kNoTrans, kNoTrans, narrow(m), narrow(n), narrow(k), 1.0f, a.data,
                narrow(a.stride), b.data, narrow(b.stride), 1.0f, y.data, narrow(y.stride));

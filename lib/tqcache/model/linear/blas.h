@@ -5,7 +5,8 @@
 // multiply no matrices do not pay for it: Debian's variant with threads takes 128 MiB of address
 // space per thread as soon as it is loaded. That variant is still preferred: our own threads each
 // compute a part of a product, and a variant without threads can compute only one product at a
-// time. If built with TQCACHE_BLAS=link, the library is linked to OpenBLAS instead.
+// time. If built with TQCACHE_BLAS=link, the library is linked to OpenBLAS instead. Where there is
+// none, and with TQCACHE_BLAS=none, products are those of model/linear/plain_products.h.
 //
 // OpenBLAS chooses its kernels by a list of model numbers. A processor newer than the list gets
 // those for SSE3, which are much slower (docs/reference/weights.md). So the choice is made here, by
@@ -41,14 +42,17 @@ InstructionSets instruction_sets();  // of this processor
 // The kernels for such a processor, in the words of OPENBLAS_CORETYPE; empty: OpenBLAS chooses.
 const char* blas_core_for(const InstructionSets& sets);
 
-// The kernels that OpenBLAS uses: "SkylakeX", "Haswell", ... Requires: load_blas() succeeded.
+// The kernels that OpenBLAS uses: "SkylakeX", "Haswell", ...; empty if there is none. Requires:
+// load_blas() succeeded.
 std::string blas_core();
+
+// Why no OpenBLAS is used, and what to do; empty if one is. Requires: load_blas() succeeded.
+std::string why_no_blas();
 
 // Loads OpenBLAS at the first call and limits it to the calling thread, for the whole process, so
 // that a product does not depend on the number of threads.
-// Errors:  kNotFound (no OpenBLAS is installed; the message names the package to install); kIo when
-//          the address space is limited and has no room for the buffer of OpenBLAS, which would try
-//          to get it forever. The same at every call.
+// Errors:  kIo when the address space is limited and has no room for the buffer of OpenBLAS, which
+//          would try to get it forever. The same at every call. That none is installed is no error.
 // Threads: safe to call concurrently, but not during a product of a linked OpenBLAS.
 Result<void> load_blas();
 

@@ -2,13 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <system_error>
 #include <thread>
 
+#include "tqcache/base/system.h"
 #include "tqcache/bytes.h"
 #include "tqcache/hash.h"
 #include "tqcache/store.h"
@@ -71,16 +71,9 @@ Result<void> visit_folder(const fs::path& folder,
     // Files may have been removed since they were listed.
     if (!check_key(key) || ::lstat(entries->path().c_str(), &info) != 0) continue;
     const auto bytes = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : 0;
-    TQC_TRY(visit({key, bytes, info.st_mtim.tv_sec}));
+    TQC_TRY(visit({key, bytes, info.st_mtime}));
   }
   return failed ? io_error("folder " + folder.string(), failed.value()) : Result<void>();
-}
-
-// Whether the first byte is in memory. Asking for all bytes is slow even if they are.
-bool is_in_memory(int fd) {
-  std::byte first{};
-  iovec one{&first, 1};
-  return ::preadv2(fd, &one, 1, 0, RWF_NOWAIT) >= 0;
 }
 
 }  // namespace
@@ -97,11 +90,11 @@ Result<void> remove_no_file(const fs::path& path) {
 }
 
 void announce_reading(const fs::path& path) {
-  constexpr off_t kBytes = 4 << 20;
+  constexpr std::size_t kBytes = 4 << 20;
   if (is_no_file(path)) return;  // a pipe would wake its writer
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0) return;
-  if (!is_in_memory(fd)) (void)::posix_fadvise(fd, 0, kBytes, POSIX_FADV_WILLNEED);
+  read_ahead(fd, kBytes);
   ::close(fd);
 }
 

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <system_error>
 #include <thread>
 
+#include "tqcache/base/system.h"
 #include "tqcache/file.h"
 #include "tqcache/store/backends/backend_support.h"
 
@@ -184,13 +184,6 @@ constexpr const char* kTouch =
 constexpr const char* kList =
     "SELECT key, bytes, CAST(strftime('%s', 'now') AS INTEGER) - used FROM blob"
     " WHERE key > ?1 AND key >= ?2 AND key < ?2 || '~' ORDER BY key LIMIT ?3";
-
-// The name of this start of the system; empty if unknown.
-std::string boot_name() {
-  std::string name;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> name;
-  return name;
-}
 
 std::uint64_t file_number(const std::filesystem::path& path) {
   struct stat info {};

@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "tqcache/base/system.h"
 #include "tqcache/store/backends/backend_support.h"
 
 namespace tqcache::store {
@@ -224,7 +225,7 @@ Result<std::shared_ptr<Lookup>> look_up(const RedisAddress& address, const Redis
 // Errors: kIo, kInterrupted.
 Result<Socket> connect_socket(int family, const sockaddr* address, socklen_t size,
                               const RedisSettings& settings, Clock::time_point end) {
-  Socket socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Socket socket(open_socket(family));
   if (socket.get() < 0) return connect_error(std::generic_category().message(errno));
   int status = ::connect(socket.get(), address, size) == 0 ? 0 : errno;
   while (status == EINPROGRESS || status == EINTR || status == EAGAIN) {
@@ -404,7 +405,7 @@ Result<void> RedisConnection::send() {
     msghdr message{};
     message.msg_iov = rest.data();
     message.msg_iovlen = std::min(rest.size(), kPiecesAtOnce);
-    const ssize_t sent = ::sendmsg(state_->socket.get(), &message, MSG_NOSIGNAL);
+    const ssize_t sent = ::sendmsg(state_->socket.get(), &message, kNoSignal);
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       TQC_TRY(patience.wait(state_->socket.get(), POLLOUT));
       continue;

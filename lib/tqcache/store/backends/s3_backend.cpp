@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tqcache/base/pool.h"
+#include "tqcache/base/system.h"
 #include "tqcache/store/backends/backend_support.h"
 #include "tqcache/store/backends/s3_client.h"
 #include "tqcache/store/backends/s3_listing.h"
@@ -412,6 +413,9 @@ Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOpti
   TQC_TRY_ASSIGN(place.settings.session_token, session_token());
   place.settings.ca_file = any_of_environment({"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"});
   place.settings.ca_path = any_of_environment({"SSL_CERT_DIR"});
+  if (place.settings.ca_file.empty() && place.settings.ca_path.empty()) {
+    place.settings.ca_file = certificate_file();
+  }
   place.settings.connect_timeout = options.connect_timeout;
   place.settings.idle_timeout = options.idle_timeout;
   place.settings.time_limit = options.time_limit;

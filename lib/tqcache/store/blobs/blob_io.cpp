@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/base/system.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/bytes.h"
 
@@ -34,7 +35,7 @@ std::shared_ptr<std::byte> allocate(std::size_t size) {
 std::shared_ptr<std::byte> map_memory(std::size_t size) {
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
-  ::madvise(memory, size, MADV_HUGEPAGE);  // a hint
+  use_huge_pages(memory, size);
   return {static_cast<std::byte*>(memory), [size](std::byte* p) { ::munmap(p, size); }};
 }
 

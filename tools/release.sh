@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Builds the program for another system, or for any Linux, as one file that needs no libraries.
+#
+# usage: [JOBS=N] tools/release.sh TARGET...
+#   linux-x86_64, linux-aarch64  static programs: any distribution, kernel 3.2 or later
+#   macos-arm64                  macOS 11 or later on Apple silicon
+#   windows-x86_64               not yet: docs/support.md says what is missing
+#
+# Makes build/release-TARGET/tqcache-VERSION-TARGET.tar.xz, with the program, its manual pages,
+# completions and all licenses, and adds its SHA-256 to build/SHA256SUMS. The same commit gives the
+# same bytes. The first build of a target compiles its libraries (tools/release/libraries.sh), with
+# a compiler from PyPI (tools/release/zig.sh).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || { sed -n '/^# usage: /,/^#$/{s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+
+tools/install-deps.sh release
+version=$(sed -n 's/^project(tqcache VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+# Files in the archive have the time of the commit.
+epoch=$(git log -1 --format=%ct 2> /dev/null || echo 0)
+launcher=()
+if command -v ccache > /dev/null; then
+  launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_COMPILERTYPE=clang
+fi
+
+for target in "$@"; do
+  folder=$PWD/build/release-$target
+  static=$folder/static
+  name=tqcache-$version-$target
+  tools/release/libraries.sh "$target" "$static"
+
+  # Header files of Debian's package, because they have to be of the same version as flatc.
+  cp -r /usr/include/flatbuffers "$static/include"
+  cp /usr/share/doc/libflatbuffers-dev/copyright "$static/licenses/flatbuffers"
+
+  # Stacks of threads: musl gives 128 KiB unless the program asks for more.
+  options=(-DTQCACHE_BLAS=none)
+  link=
+  case $target in
+    linux-*) link="-s -static -Wl,-z,stack-size=8388608 -Wl,--gc-sections" ;;
+    macos-*)
+      link="-s -Wl,-dead_strip"
+      options=(-DTQCACHE_BLAS=load
+        -DTQCACHE_BLAS_LIBRARY=/opt/homebrew/opt/openblas/lib/libopenblas.0.dylib)
+      ;;
+  esac
+  flags="-ffunction-sections -fdata-sections -ffile-prefix-map=$PWD=."
+  PKG_CONFIG_LIBDIR=$static/lib/pkgconfig cmake -S . -B "$folder/build" -G Ninja \
+    -DCMAKE_TOOLCHAIN_FILE="$static/toolchain.cmake" -DCMAKE_PREFIX_PATH="$static" \
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_EXE_LINKER_FLAGS="$link" \
+    -DCMAKE_INSTALL_PREFIX=/ -DCMAKE_INSTALL_LIBDIR=lib -DTQCACHE_BUILD_TESTS=OFF \
+    -DTQCACHE_BUILD_EXAMPLES=OFF -DTQCACHE_C_LIBRARY=OFF -DTQCACHE_LINE_EDITING=OFF \
+    -DTQCACHE_STORE_REDIS=ON -DTQCACHE_STORE_S3=ON -DTQCACHE_SERVE=ON -DTQCACHE_DOCS=OFF \
+    -DFLATBUFFERS_INCLUDE_DIR="$static/include" "${launcher[@]}" "${options[@]}" \
+    > "$folder/configure.log" || { tail -30 "$folder/configure.log" >&2; exit 1; }
+  cmake --build "$folder/build" --parallel "${JOBS:-$(nproc)}" --target tqcache_cli
+
+  # What a user unpacks: a folder with the program at its top.
+  rm -rf "${folder:?}/$name"
+  mkdir -p "$folder/$name/licenses" "$folder/$name/man" "$folder/$name/completions"
+  cp "$folder/build/tools/tqcache" "$folder/$name"
+  cp README.md CHANGELOG.md NOTICE "$folder/$name"
+  cp LICENSE "$folder/$name/licenses/tqcache"
+  cp "$static"/licenses/* "$folder/$name/licenses"
+  cp man/*.1 "$folder/$name/man"
+  cp completions/* "$folder/$name/completions"
+  tar --create --directory "$folder" --sort=name --owner=0 --group=0 --numeric-owner \
+    --mode='u=rwX,go=rX' --mtime="@$epoch" "$name" | xz -9e --threads=1 > "$folder/$name.tar.xz"
+  touch build/SHA256SUMS
+  sed -i "/ $name.tar.xz$/d" build/SHA256SUMS
+  (cd "$folder" && sha256sum "$name.tar.xz") >> build/SHA256SUMS
+  stat -c '%n: %s bytes' "$folder/$name/tqcache" "$folder/$name.tar.xz"
+done
