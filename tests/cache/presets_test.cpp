@@ -65,8 +65,7 @@ TEST(Goals, AreSettingsOfPresets) {
   expect_same("small", "turbo3");
   expect_same("turbo", "turbo4,sink=4");
   expect_same("archive", "k=trellis:0.25,v=trellis:0.25");
-  EXPECT_THAT(goal_names(),
-              testing::ElementsAre("high", "balanced", "small", "turbo", "archive"));
+  EXPECT_THAT(goal_names(), testing::ElementsAre("high", "balanced", "small", "turbo", "archive"));
 }
 
 TEST(Presets, RefuseANameThatIsNotKnownAndTellThoseThatAre) {

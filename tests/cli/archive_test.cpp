@@ -188,8 +188,8 @@ TEST_F(Archive, NeedsMoreThanFactorsOfKeysAndTurboDoesNot) {
   expect_refusal({"convert", dense_, output_, "-f", "--profile", folder}, 20, "c: its SHA-256");
   expect_refusal({"convert", dense_, output_, "-f", "--profile", kProfile}, 2,
                  "without factors of keys");
-  expect_refusal({"convert", dense_, output_, "-f", "--config", "lossless", "--profile", profile}, 2,
-                 "does not go with --config lossless");
+  expect_refusal({"convert", dense_, output_, "-f", "--config", "lossless", "--profile", profile},
+                 2, "does not go with --config lossless");
   expect_refusal({"profile", "--from", plain, "-o", again, "-f"}, 2, "a dense cache is wanted");
   expect_refusal({"profile", "-o", again, "-f"}, 2, "or --from with caches");
 }

@@ -112,8 +112,7 @@ TEST(CodecFlags, TwoAndAHalfBitsAreAQuarterOfTheChannelsAtThree) {
 }
 
 TEST(CodecFlags, ModesOfKeysAndValuesApart) {
-  const json layer =
-      layers_of({"--config", "k=prod:3,k.residual=orthogonal,v=affine:8:32"})[0];
+  const json layer = layers_of({"--config", "k=prod:3,k.residual=orthogonal,v=affine:8:32"})[0];
   EXPECT_EQ(layer["k"]["cache_type_id"], "tqcache.turbo_prod.v1");
   EXPECT_EQ(layer["k"]["parts"][1]["rotation"], "dense_qr.v1");
   EXPECT_EQ(layer["k"]["parts"][0]["scale"], "raw.v1");
@@ -143,8 +142,8 @@ TEST(CodecFlags, BitsDecideWhatScalesPreserveUnlessTheConfigurationDoes) {
 }
 
 TEST(CodecFlags, RotationScaleSeedAndCentering) {
-  const json keys = keys_of(
-      {"--config", "rounds=3,scale=norm,seed=7,center=none,v.rotation=dense,v.rounds=1"});
+  const json keys =
+      keys_of({"--config", "rounds=3,scale=norm,seed=7,center=none,v.rotation=dense,v.rounds=1"});
   EXPECT_EQ(keys["parts"][0]["rounds"], 3);
   EXPECT_EQ(keys["parts"][0]["scale"], "norm.v1");
   EXPECT_EQ(keys["parts"][0]["seed"], "0000000000000007");
@@ -189,8 +188,8 @@ TEST(CodecFlags, NumbersAndWordsOutOfRange) {
 TEST(CodecFlags, WhatTheHeadsCannotTakeNamesTheLayer) {
   const TempDir dir;
   const std::string dense = write_dense(dir);
-  const Output output = tqcache({"convert", dense, (dir / "out.tqkv").string(), "--config",
-                                 "k=mixed:2:125:3"});
+  const Output output =
+      tqcache({"convert", dense, (dir / "out.tqkv").string(), "--config", "k=mixed:2:125:3"});
   EXPECT_NE(output.exit_code, 0);
   EXPECT_THAT(output.err, AllOf(HasSubstr("layer 0 k"), HasSubstr("125")));
   EXPECT_EQ(dir.entry_count(), 1u);

@@ -68,8 +68,8 @@ class HybridFiles : public testing::Test {
                 "\n\nThe secret code of Lisbon is 52601.");
     const std::string file = (dir_ / "document.txt").string();
     write_all(file, "<|im_start|>user\nHere is a long document.\n\n" + text);
-    must({"prefill", "-m", kHybrid, "--file", file, "--max-tokens", std::to_string(n_tokens),
-          "-o", dense_, "--force"});
+    must({"prefill", "-m", kHybrid, "--file", file, "--max-tokens", std::to_string(n_tokens), "-o",
+          dense_, "--force"});
     ASSERT_EQ(info_of(dense_)["n_tokens"], n_tokens);
   }
 

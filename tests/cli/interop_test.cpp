@@ -562,8 +562,9 @@ TEST_F(TurboMlx, OtherBitsAreRefused) {
     flags.insert(flags.begin(), {"convert", file(), target(), "--force"});
     const Output refused = tqcache(flags);
     EXPECT_NE(refused.exit_code, 0);
-    EXPECT_THAT(refused.err, HasSubstr("layer 0 k: is packed already, in codes that are kept without "
-                                       "--bits and --config; --bits 16 decodes them"));
+    EXPECT_THAT(refused.err,
+                HasSubstr("layer 0 k: is packed already, in codes that are kept without "
+                          "--bits and --config; --bits 16 decodes them"));
   }
 }
 

@@ -33,8 +33,8 @@ TEST(Interrupt, ConvertLeavesNoFile) {
     const TempDir dir;
     const std::string large = (dir / "large.kv").string();
     write_large_file(large);
-    Conversation run({"convert", large, (dir / "small.kv").string(), "--config", "archive", "--bits",
-                      "3", "-t", "1"},
+    Conversation run({"convert", large, (dir / "small.kv").string(), "--config", "archive",
+                      "--bits", "3", "-t", "1"},
                      Conversation::At::kTerminal);
     run.wait_for("converting");
     run.send_signal(signal);

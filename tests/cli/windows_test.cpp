@@ -95,8 +95,9 @@ TEST(WindowsFlag, IsSuggestedWhereTheyStayDense) {
   const TempDir dir;
   const std::string dense = write_windows(dir);
   const std::string packed = (dir / "packed").string();
-  EXPECT_THAT(must({"convert", dense, packed}).err,
-              HasSubstr("hint: 1 sliding-window layer stayed dense; --config windows=turbo quantizes it"));
+  EXPECT_THAT(
+      must({"convert", dense, packed}).err,
+      HasSubstr("hint: 1 sliding-window layer stayed dense; --config windows=turbo quantizes it"));
   EXPECT_EQ(must({"convert", dense, packed, "-f", "--config", "windows=turbo"}).err.find("hint"),
             std::string::npos);
 }
@@ -123,15 +124,16 @@ TEST(WindowsFlag, CentersTheirKeysToo) {
 
 TEST(WindowsFlag, IsNotForArchives) {
   const TempDir dir;
-  const Output output = tqcache({"convert", write_windows(dir), (dir / "a.tqkv").string(), "--config", "archive,windows=turbo"});
+  const Output output = tqcache({"convert", write_windows(dir), (dir / "a.tqkv").string(),
+                                 "--config", "archive,windows=turbo"});
   EXPECT_EQ(output.exit_code, 2);
   EXPECT_THAT(output.err, HasSubstr("--config archive takes sink= and center= alone"));
 }
 
 TEST(WindowsFlag, HasThreeWords) {
   const TempDir dir;
-  const Output output =
-      tqcache({"convert", write_windows(dir), (dir / "a.tqkv").string(), "--config", "windows=dense"});
+  const Output output = tqcache(
+      {"convert", write_windows(dir), (dir / "a.tqkv").string(), "--config", "windows=dense"});
   EXPECT_EQ(output.exit_code, 2);
 }
 

@@ -6,7 +6,7 @@
 
 #include "store/library_fixture.h"
 #include "tqcache/cache.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::test {
 namespace library_sharing_test {

@@ -2,13 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <filesystem>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include "tqcache/cache/codec_words.h"
+#include "cli/common_flags.h"
+#include "cli/terminal.h"
 #include "tqcache/error.h"
+#include "tqcache/file.h"
 #include "tqcache/quantize.h"
 
 namespace tqcache::cli {
@@ -110,6 +117,65 @@ Result<cache::Configuration> configuration_of(const CodecFlags& flags) {
   if (!options.keys.dense || is_for_dense) TQC_TRY(set_bits(key_bits, options.keys));
   if (!options.values.dense || is_for_dense) TQC_TRY(set_bits(value_bits, options.values));
   return configuration;
+}
+
+namespace {
+
+bool begins_as_profile(const std::string& path) {
+  constexpr std::string_view kWord = "tqcache-profile ";
+  std::array<std::byte, kWord.size()> begin;
+  const auto file = open_file(path);
+  return file && (*file)->size() >= begin.size() && (*file)->read_at(0, begin) &&
+         std::ranges::equal(begin, std::as_bytes(std::span(kWord)));
+}
+
+// The first profile in the folder, by name, that belongs to the model of the cache; empty: none.
+Result<std::string> profile_in(const std::string& folder, const cache::CacheDesc& cache) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator each(folder, error);
+  for (; !error && each != std::filesystem::directory_iterator(); each.increment(error)) {
+    names.push_back(each->path().string());
+  }
+  if (error) return Error{ErrorCode::kIo, error.message(), folder};
+  std::ranges::sort(names);
+  std::string chosen;
+  for (const std::string& name : names) {
+    // Other files, and profiles that have no factors, are passed over. Damaged ones are not: the
+    // file would have other bytes than with a whole one.
+    const auto found = cache::read_calibration(name);
+    if (!found && found.error().code == ErrorCode::kCorrupt && begins_as_profile(name)) {
+      return in_file(name, Error{found.error()});
+    }
+    const bool fits = found && found->weights_fingerprint != Sha256{} &&
+                      found->weights_fingerprint == cache.identity.weights_fingerprint;
+    if (fits && chosen.empty()) chosen = name;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Result<void> add_calibration(const Console& console, const std::string& profile,
+                             const cache::CacheDesc& cache, cache::ConvertOptions& options) {
+  if (options.calibration != nullptr) {
+    return usage_error("--profile and profile= in --config exclude each other");
+  }
+  std::string path = profile;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(profile, ignored)) {
+    TQC_TRY_ASSIGN(path, profile_in(profile, cache));
+    if (path.empty()) {
+      note(console, fmt::format("{}: no profile with factors of keys belongs to the model of the "
+                                "cache; none is used",
+                                profile));
+      return {};
+    }
+  }
+  TQC_TRY_ASSIGN(cache::Calibration calibration, in_file(path, cache::read_calibration(path)));
+  options.calibration = std::make_shared<const cache::Calibration>(std::move(calibration));
+  options.calibration_path = path;
+  return {};
 }
 
 Result<std::optional<cache::ConvertOptions>> options_in_memory(const CodecFlags& flags) {

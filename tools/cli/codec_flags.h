@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/console.h"
 #include "cli/flags.h"
 #include "tqcache/error.h"
 #include "tqcache/quantize.h"
@@ -30,6 +31,12 @@ void add_codec_flags(FlagSet& app, CodecFlags& flags);
 // replaces that of the configuration. --profile is not read.
 // Errors: kInvalidArgument, naming the flag.
 Result<cache::Configuration> configuration_of(const CodecFlags& flags);
+
+// Puts the factors of keys in a profile into the options; of a folder those of the first profile,
+// by name, that belongs to the model of the cache, and none, with a note, if there is none. Errors:
+// kInvalidArgument (the options have a calibration), those of the profile's file.
+Result<void> add_calibration(const Console& console, const std::string& profile,
+                             const cache::CacheDesc& cache, cache::ConvertOptions& options);
 
 // The options for a cache in memory, with the calibration of --profile; nullopt: no flag is given.
 // Errors: kInvalidArgument (archives cannot be continued), those of the profile's file.

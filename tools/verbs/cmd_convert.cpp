@@ -29,75 +29,10 @@
 #include "tqcache/quantize.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
+#include "verbs/convert_help.h"
 
 namespace tqcache::cli {
 namespace {
-
-constexpr const char* kConvertNotes =
-    R"(Only full blocks of 256 tokens are quantized; the tokens after them stay dense until their block is
-full. Conversion works block by block, so memory does not grow with the cache.
---bits 16 makes a dense file of a quantized one. It keeps the errors of quantization, which verify -m
-then takes for those of another model (--probe 0 compares only the fingerprints).
-
-The format of IN is detected from its content: a .tqkv file, or a cache of mlx-lm, llama.cpp,
-transformers (tools/tqcache_hf.py), NumPy or TurboMLX. Files of other programs do not identify their
-model: pass --model, which also recomputes a few tokens to check it (--probe; exit code 22 if they
-differ). --ids-file supplies token ids that a file lacks; without them generation cannot resume.
-docs/reference/interop.md lists what each format loses. Quantized values of TurboMLX are kept
-unless --bits or --config is given; --bits 16 decodes them.
-
-)";
-
-constexpr const char* kConvertExamples =
-    R"(Examples:
-  tqcache convert book.kv book.tqkv                    4 bits
-  tqcache convert book.kv book.tqkv --bits 3
-  tqcache convert book.kv book.tqkv --bits 4,3         keys 4 bits, values 3
-  tqcache convert book.kv book.tqkv --bits 16,4        keys stay dense
-  tqcache convert book.tqkv dense.kv --bits 16         dense again
-  tqcache convert book.kv book.tqkv --config high      or small, k8v4, ...
-  tqcache convert book.kv book.tqkv --config boundary=2,sink=8
-  tqcache convert book.kv book.tqkv --config k=mixed:3:32:4,v=mse:4
-  tqcache convert book.kv book.tqkv --profile m.tqprofile   less error at the same size
-  tqcache convert book.kv book.tqkv --config lossless
-  tqcache convert book.kv book.tqkv --config archive --bits 2.8
-  tqcache convert book.kv book.tqkv --config archive --profile m.tqprofile --target-kld 0.05
-  tqcache convert book.kv chapter.tqkv --tokens 4096
-  tqcache convert - - < book.kv > book.tqkv
-  tqcache convert mlx.safetensors book.tqkv -m hf-folder --ids-file book.json
-  tqcache convert slot.bin book.tqkv -m model.gguf --bits 16
-  tqcache convert book.tqkv book.safetensors --to mlx-lm
-  tqcache convert book.tqkv book.ggsn --to llama-session -m model.gguf
-)";
-
-// What --config takes: names, then items that change them.
-constexpr const char* kConfigItems =
-    R"(  NAME,ITEM,...   turbo3,sink=0   changes the settings of a name; without a name those of turbo4
-  k=, v=          mse:4, affine:4:32 (group of 32), mixed:3:32:4 (32 channels of 4 bits), prod:3,
-                  trellis:0.25, dense: mode and bits of keys or values
-  boundary=N:B    B bits, by default 8, for the first and the last N layers
-  windows=WORD    sliding windows: keep (dense), turbo, or turbo:center (models with one RoPE)
-  fit=WORD        means of the first 256 tokens (first), or of up to 8,192 of the prompt (prompt)
-  sink=N          first tokens that stay dense, 0 to 256; 4 unless given
-  center=WORD     the mean that is subtracted: pre-rope, post-rope, none
-  scale=, rotation=, rounds=, seed=, residual=    docs/reference/codec.md
-  k.ITEM, v.ITEM  an item for keys or values alone: k.center=none
-  profile=FILE    as --profile
-
-)";
-
-std::string footer() {
-  std::string text = std::string(kConvertNotes) + "Configurations (--config):\n";
-  const auto add = [&text](std::string_view name, std::string_view description) {
-    text += fmt::format("  {:<9} {}\n", name, description);
-  };
-  for (const auto& names : {cache::goal_names(), cache::preset_names()}) {
-    for (const std::string_view name : names) add(name, cache::preset_description(name));
-  }
-  add(cache::kLosslessName, "values unchanged, only compressed (--compress planes)");
-  add(cache::kDenseName, "dense, as --bits 16");
-  return text + kConfigItems + kConvertExamples;
-}
 
 struct ConvertFlags {
   std::string input;
@@ -128,58 +63,6 @@ struct Job {
   ModelFacts model;
   std::optional<ArchiveGoal> archive;
 };
-
-bool begins_as_profile(const std::string& path) {
-  constexpr std::string_view kWord = "tqcache-profile ";
-  std::array<std::byte, kWord.size()> begin;
-  const auto file = open_file(path);
-  return file && (*file)->size() >= begin.size() && (*file)->read_at(0, begin) &&
-         std::ranges::equal(begin, std::as_bytes(std::span(kWord)));
-}
-
-// Takes the factors of keys of --profile, if turbo codes are made. Of a folder the first profile,
-// by name, that belongs to the model of the cache counts.
-Result<void> settle_calibration(const Console& console, const cache::CacheDesc& cache, Job& job) {
-  const ConvertFlags& flags = job.flags;
-  const std::string& path = flags.codec.profile;
-  if (path.empty() || job.archive || job.target != Target::kTqkv) return {};
-  if (job.options.calibration != nullptr) {
-    return usage_error("--profile and profile= in --config exclude each other");
-  }
-  std::string chosen = path;
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    std::vector<std::string> names;
-    std::filesystem::directory_iterator each(path, error);
-    for (; !error && each != std::filesystem::directory_iterator(); each.increment(error)) {
-      names.push_back(each->path().string());
-    }
-    if (error) return Error{ErrorCode::kIo, error.message(), path};
-    std::ranges::sort(names);
-    chosen.clear();
-    for (const std::string& name : names) {
-      // Other files, and profiles that have no factors, are passed over. Damaged ones are not: the
-      // file would have other bytes than with a whole one.
-      const auto found = cache::read_calibration(name);
-      if (!found && found.error().code == ErrorCode::kCorrupt && begins_as_profile(name)) {
-        return in_file(name, Error{found.error()});
-      }
-      const bool fits = found && found->weights_fingerprint != Sha256{} &&
-                        found->weights_fingerprint == cache.identity.weights_fingerprint;
-      if (fits && chosen.empty()) chosen = name;
-    }
-    if (chosen.empty()) {
-      note(console, fmt::format("{}: no profile with factors of keys belongs to the model of the "
-                                "cache; none is used",
-                                path));
-      return {};
-    }
-  }
-  TQC_TRY_ASSIGN(cache::Calibration calibration, in_file(chosen, cache::read_calibration(chosen)));
-  job.options.calibration = std::make_shared<const cache::Calibration>(std::move(calibration));
-  job.options.calibration_path = chosen;
-  return {};
-}
 
 // Rejects K or V whose stored bit width differs from the requested one.
 Result<void> check_kept_codes(const cache::CacheDesc& manifest,
@@ -265,7 +148,9 @@ Result<ExitCode> convert(const Console& console, const InputFile& file, Job& job
   const cache::CacheReader& cache = *input.cache;
   const cache::CacheDesc& description = cache.description();
   if (file.is_foreign()) TQC_TRY(in_file(file.name, check_kept_codes(description, job.options)));
-  TQC_TRY(settle_calibration(console, description, job));
+  if (!flags.codec.profile.empty() && !job.archive && job.target == Target::kTqkv) {
+    TQC_TRY(add_calibration(console, flags.codec.profile, description, job.options));
+  }
 
   ArchivePlan plan{job.options, std::nullopt};
   if (job.archive && job.target == Target::kTqkv) {
@@ -437,7 +322,7 @@ Action define_convert(FlagSet& app) {
   add_force_flag(app, flags->force);
   app.usual({"in", "out", "--bits", "--config", "--profile", "--tokens", "--model", "--to",
              "--ids-file", "--threads", "--force", "--json"});
-  app.footer(footer());
+  app.footer(convert_help());
   return [flags](const Console& console) -> Result<ExitCode> {
     if (flags->output.empty()) flags->output = flags->named_output;
     if (flags->output.empty()) return usage_error("no output: name the file as OUT or with -o");

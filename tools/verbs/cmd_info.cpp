@@ -109,21 +109,21 @@ Result<void> show_foreign(const Console& console, const std::string& name,
   return show(console, view, json);
 }
 
-// A file that tqcache does not read: which program wrote it, and what to do instead. The refusal may
-// say more: what a pickle would run, and in which layer a class is.
+// A file that tqcache does not read: which program wrote it, and what to do instead. The refusal
+// may say more: what a pickle would run, and in which layer a class is.
 Result<void> show_named(const Console& console, const std::string& name, const ByteSource& file,
                         const interop::NamedFile& named, const Error& refusal, Json& json) {
   const std::string version = named.version.empty() ? "" : ", version " + named.version;
   ForeignView view{name,
-                         "file of another program",
-                         file.size(),
-                         {{"written by", named.program + version},
-                          {"holds", named.holds},
-                          {"tqcache", "does not read it"}},
-                         nullptr,
-                         {},
-                         {named.advice},
-                         {}};
+                   "file of another program",
+                   file.size(),
+                   {{"written by", named.program + version},
+                    {"holds", named.holds},
+                    {"tqcache", "does not read it"}},
+                   nullptr,
+                   {},
+                   {named.advice},
+                   {}};
   if (refusal.message != named.words()) view.notes.push_back(refusal.message);
   return show(console, view, json);
 }

@@ -33,7 +33,8 @@ void add_embedded_flags(FlagSet& app, EmbeddedFlags& flags) {
       ->range(0, 4096)
       ->show_default()
       ->group(group);
-  app.add("--show-prompts", flags.shows_text, "The page shows how each kept prompt begins; with --upstream, words where prompts part")
+  app.add("--show-prompts", flags.shows_text,
+          "The page shows how each kept prompt begins; with --upstream, words where prompts part")
       ->group(group);
   add_scorer_flag(app, flags.scorer);
   add_activations_flag(app, flags.activations);

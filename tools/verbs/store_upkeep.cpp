@@ -17,7 +17,7 @@
 #ifdef TQCACHE_SERVE
 #include "tqcache/serve/prompt_keeper.h"
 #endif
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/store/upkeep/inventory.h"
 #include "tqcache/upkeep.h"
 

@@ -33,8 +33,8 @@ Result<bool> is_keys_word(int which) {
   return invalid(fmt::format("tensor {}: neither keys nor values", which));
 }
 
-// Those of keys or of values alone. "mse:4,sink=4" means "k=mse:4,sink=4". A block may be any part of
-// a prompt, so no first tokens stay dense unless the text says so.
+// Those of keys or of values alone. "mse:4,sink=4" means "k=mse:4,sink=4". A block may be any part
+// of a prompt, so no first tokens stay dense unless the text says so.
 Result<cache::ConvertOptions> parse_options(const char* config, bool is_keys, unsigned threads) {
   std::string text = config == nullptr ? "mse:4" : config;
   const std::string first = text.substr(0, text.find(','));

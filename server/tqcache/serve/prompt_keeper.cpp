@@ -13,7 +13,7 @@
 #include "tqcache/interop/llama/llama_rows.h"
 #include "tqcache/model.h"
 #include "tqcache/serve/slot_folder.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/upkeep.h"
 
 namespace tqcache::serve {
