@@ -9,6 +9,7 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "report/info.h"
+#include "tqcache/cache/centering.h"
 #include "tqcache/codec_spec.h"
 
 namespace tqcache::cli {
