@@ -61,8 +61,8 @@ class Page:
                 block = None
             elif block is not None:
                 block.lines.append(line)
-            elif comment is not None or line.startswith("<!--"):
-                comment = f"{comment}\n{line}" if comment is not None else line
+            elif comment is not None or line.lstrip().startswith("<!--"):
+                comment = f"{comment}\n{line}" if comment is not None else line.strip()
                 if not line.endswith("-->"):
                     continue
                 name, _, value = comment[4:-3].strip().partition(":")
