@@ -63,6 +63,10 @@ for target in "$@"; do
   cp README.md CHANGELOG.md NOTICE "$folder/$name"
   cp LICENSE "$folder/$name/licenses/tqcache"
   cp "$static"/licenses/* "$folder/$name/licenses"
+  zig=$(echo build/zig/lib/python3*/site-packages/ziglang)
+  cp "$zig/LICENSE" "$folder/$name/licenses/zig"
+  cp "$zig/lib/libunwind/LICENSE.TXT" "$folder/$name/licenses/llvm-libc++"
+  [[ $target != linux-* ]] || cp "$zig/lib/libc/musl/COPYRIGHT" "$folder/$name/licenses/musl"
   cp man/*.1 "$folder/$name/man"
   cp completions/* "$folder/$name/completions"
   tar --create --directory "$folder" --sort=name --owner=0 --group=0 --numeric-owner \

@@ -15,6 +15,7 @@
 
 #ifdef __linux__
 #include <linux/magic.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
 #endif
@@ -42,7 +43,8 @@ int open_nameless(const char* folder) {
 int open_in_memory() { return ::memfd_create("tqcache", MFD_CLOEXEC); }
 
 int rename_exclusively(int folder, const char* from, const char* to) {
-  return ::renameat2(folder, from, folder, to, RENAME_NOREPLACE);
+  constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE: musl has neither it nor renameat2()
+  return static_cast<int>(::syscall(SYS_renameat2, folder, from, folder, to, kNoReplace));
 }
 
 // Asking for all bytes would be slow even if they are in memory, so the first byte answers for all.
