@@ -20,7 +20,7 @@
 #include "tqcache/codec/block_codec.h"
 #include "tqcache/codec/kernels/head_queries.h"
 #include "tqcache/model/linear/block_kernels.h"
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 #include "tqcache/model/linear/quantized_vector.h"
 
 namespace {

@@ -28,7 +28,7 @@ def main():
     parser.add_argument("--prompts", type=int, default=4, help="different system prompts")
     parser.add_argument("--prompt-tokens", type=int, default=1500, help="of a system prompt, about")
     parser.add_argument("--tokens", type=int, default=600, help="of a conversation of its own, about")
-    parser.add_argument("--config", default="turbo4,sink=4")
+    parser.add_argument("--config", default="turbo4")
     options = parser.parse_args()
     # About four characters a token in English.
     text = Path(options.text).read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ namespace tqcache::bench {
 namespace {
 
 constexpr const char* kConfigurations =
-    "turbo4,center=none;turbo4,center=post-rope;turbo4;turbo4,rounds=2;turbo4,sink=4;"
+    "turbo4,center=none;turbo4,center=post-rope;turbo4;turbo4,rounds=2;turbo4,sink=0;"
     "turbo4,scale=norm;k=mse:5,v=mse:3;k=mse:3,v=mse:5;k8v4,center=none;turbo3.5;"
     "turbo3;turbo3,scale=unbiased;turbo3,rounds=2;"
     "turbo2;turbo2,scale=unbiased;turbo2,rounds=2;turbo2.5;affine4";

@@ -21,6 +21,8 @@ complete -c tqcache -f
 complete -c tqcache -n __tqcache_at -l version -d 'Show the version'
 complete -c tqcache -n __tqcache_at -a version -d 'Show the version'
 complete -c tqcache -n __tqcache_at -a help -d 'Describe a verb'
+complete -c tqcache -n __tqcache_at -a completion -d 'Write the completions of a shell'
+complete -c tqcache -n '__tqcache_at completion' -a 'bash zsh fish'
 complete -c tqcache -l help -d 'Show the help'
 complete -c tqcache -n __tqcache_at -a prefill -d 'Run a model over a prompt and save its cache'
 complete -c tqcache -n '__tqcache_at help' -a prefill -d 'Run a model over a prompt and save its cache'

@@ -3,6 +3,7 @@
 # own summary and why tests were skipped.
 #
 # usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--wheel] [--plugins] [--long] [--jobs N]
+#        tools/check.sh --tsan | --python-asan [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
@@ -34,6 +35,10 @@
 #   --fuzz-seconds N each for N seconds (default: 60)
 #   --fuzz-runs N    each until it has run N inputs, however long that takes
 #   --fuzz-target N  this one alone; may be given several times
+#   --tsan           run the tests of threads, stores, servers, sessions and the C interface under
+#                    ThreadSanitizer, instead of all tests
+#   --python-asan    run the tests of the Python package with an extension that is compiled for
+#                    AddressSanitizer and UndefinedBehaviorSanitizer, instead (python/test_asan.sh)
 #   --coverage       tell which branches of the file formats' readers and writers the tests take
 #                    (docs/develop/coverage.md), instead of running all tests
 set -euo pipefail
@@ -52,6 +57,8 @@ with_wheel=false
 with_plugins=false
 with_fuzz=false
 with_coverage=false
+with_tsan=false
+with_python_asan=false
 fuzz_limit=-max_total_time=60
 fuzz_targets=()
 jobs=$(nproc)
@@ -82,6 +89,8 @@ while [ $# -gt 0 ]; do
     --plugins) with_plugins=true with_interop=true with_wheel=true ;;
     --fuzz) with_fuzz=true ;;
     --coverage) with_coverage=true ;;
+    --tsan) with_tsan=true ;;
+    --python-asan) with_python_asan=true ;;
     --jobs) want_number "$@"; jobs=$2; shift ;;
     --fuzz-seconds) want_number "$@"; fuzz_limit=-max_total_time=$2; shift ;;
     --fuzz-runs) want_number "$@"; fuzz_limit=-runs=$2; shift ;;
@@ -202,6 +211,25 @@ check_fuzz() {
   fuzz_all "${fuzz_targets[@]}"
 }
 
+# What threads share. A test that forks goes on in a child of one thread.
+check_tsan() {
+  local tests=(base_test store_test store_library_test store_upkeep_test serve_test generating_test
+    session_test capi_test)
+  local targets=()
+  for test in "${tests[@]}"; do targets+=(--target "$test"); done
+  configure_and_build tsan "$werror" -DTQCACHE_CUDA=OFF
+  TSAN_OPTIONS=die_after_fork=0:second_deadlock_stack=1 run_tests tsan \
+    --tests-regex "^($(IFS='|' && echo "${tests[*]}"))\\."
+}
+
+# The library and the C interface below it are compiled as the asan preset has them.
+check_python_asan() {
+  local targets=(--target tqcache)
+  configure_and_build asan "$werror"
+  step "python: AddressSanitizer"
+  python/test_asan.sh build/asan
+}
+
 # The tests of what is measured, and the replay of the fuzz corpora. docs/develop/coverage.md tells
 # what counts.
 check_coverage() {
@@ -242,7 +270,8 @@ check_plugins() {
 }
 
 groups=(test)
-if $with_clang || $with_asan || $with_replay; then groups+=(clang); fi
+if $with_clang || $with_asan || $with_replay || $with_python_asan; then groups+=(clang); fi
+! $with_python_asan || groups+=(wheel)
 ! $with_neon || groups+=(neon)
 ! $with_interop || groups+=(interop)
 ! $with_chromium || groups+=(chromium)
@@ -258,7 +287,9 @@ werror=OFF
 
 if $with_fuzz; then check_fuzz; fi
 if $with_coverage; then check_coverage; fi
-if $with_fuzz || $with_coverage; then exit 0; fi
+if $with_tsan; then check_tsan; fi
+if $with_python_asan; then check_python_asan; fi
+if $with_fuzz || $with_coverage || $with_tsan || $with_python_asan; then exit 0; fi
 
 # The wheel takes the library of the tests, so that nothing is compiled twice.
 check_wheel() {

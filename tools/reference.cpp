@@ -147,6 +147,14 @@ std::string markdown(const std::vector<std::unique_ptr<Page>>& pages) {
       "The memory of the program holds prompts. So it leaves no core dump when it crashes, and "
       "debuggers cannot attach to it. `tqcache --core-dumps VERB` allows both.",
       kColumns);
+  text += "\n";
+  text += fold(
+      "`tqcache completion bash` writes the completions of a shell (bash, zsh, fish): put "
+      "`source <(tqcache completion bash)` into `~/.bashrc`. An installation has them, and a "
+      "manual "
+      "page of each verb (`man tqcache-convert`), where shells and `man` look. "
+      "[output.schema.json](output.schema.json) describes what each verb prints with `--json`.",
+      kColumns);
   text += "\n| Exit code | Meaning |\n|---|---|\n";
   constexpr std::pair<int, std::string_view> kCodes[] = {
       {0, "success"},
@@ -240,6 +248,8 @@ std::string main_man_page(const std::vector<std::unique_ptr<Page>>& pages) {
       ".SH SYNOPSIS\n.B tqcache\n.RB [ \\-\\-core\\-dumps ]\n.I VERB\n.RI [ FLAGS ]\n"
       ".SH OPTIONS\n.TP\n.B \\-\\-core\\-dumps\n"
       "Allow a core dump, which holds prompts, when the program crashes, and debuggers.\n"
+      ".TP\n.B completion \\fISHELL\\fP\nWrite the completions for bash, zsh or fish to standard "
+      "output.\n"
       ".SH VERBS\n";
   for (const auto& page : pages) {
     text += fmt::format(".TP\n.B {}\n{}. See\n.BR tqcache\\-{} (1).\n", roff(page->name),
@@ -315,8 +325,9 @@ std::string bash_completion(const std::vector<std::unique_ptr<Page>>& pages) {
   std::string groups;
   std::string sub_verbs;
   const std::string verbs = fmt::format("{}", fmt::join(verb_names(all_verbs()), " "));
-  groups = "help";
-  sub_verbs = fmt::format("      help) words \"{}\" ;;\n", verbs);
+  groups = "help | completion";
+  sub_verbs = fmt::format(
+      "      help) words \"{}\" ;;\n      completion) words \"bash zsh fish\" ;;\n", verbs);
   for (const Verb& verb : all_verbs()) {
     if (verb.verbs.empty()) continue;
     groups += (groups.empty() ? "" : " | ") + std::string(verb.name);
@@ -334,7 +345,8 @@ std::string bash_completion(const std::vector<std::unique_ptr<Page>>& pages) {
       "  # bash takes --flag=value apart.\n"
       "  if [[ $cur == = ]]; then\n    cur=\"\"\n"
       "  elif [[ $prev == = ]]; then\n    prev=${{COMP_WORDS[COMP_CWORD - 2]}}\n  fi\n"
-      "  if ((COMP_CWORD == 1)); then\n    words \"{} help version --help --version\"\n    "
+      "  if ((COMP_CWORD == 1)); then\n    words \"{} help version completion --help --version\"\n "
+      "   "
       "return\n  fi\n"
       "  case $verb in\n    {})\n"
       "      first=3\n      verb+=\" ${{COMP_WORDS[2]}}\"\n      ;;\n  esac\n"
@@ -398,11 +410,14 @@ std::string zsh_completion(const std::vector<std::unique_ptr<Page>>& pages) {
       "  if (( CURRENT == 2 )); then\n",
       kGenerated);
   text += zsh_list("verbs", all_verbs(),
-                   "    'help:Describe a verb'\n    'version:Show the version'\n");
+                   "    'help:Describe a verb'\n    'version:Show the version'\n"
+                   "    'completion:Write the completions of a shell'\n");
   text += "    _describe verb verbs\n    return\n  fi\n  verb=$words[2]\n";
   text += "  if [[ $verb == help ]]; then\n";
   text += zsh_list("verbs", all_verbs());
   text += "    (( CURRENT == 3 )) && _describe verb verbs\n    return\n  fi\n";
+  text +=
+      "  if [[ $verb == completion ]]; then\n    _values shell bash zsh fish\n    return\n  fi\n";
   for (const Verb& verb : all_verbs()) {
     if (verb.verbs.empty()) continue;
     text +=
@@ -438,6 +453,8 @@ std::string fish_completion(const std::vector<std::unique_ptr<Page>>& pages) {
       "complete -c tqcache -n __tqcache_at -l version -d 'Show the version'\n"
       "complete -c tqcache -n __tqcache_at -a version -d 'Show the version'\n"
       "complete -c tqcache -n __tqcache_at -a help -d 'Describe a verb'\n"
+      "complete -c tqcache -n __tqcache_at -a completion -d 'Write the completions of a shell'\n"
+      "complete -c tqcache -n '__tqcache_at completion' -a 'bash zsh fish'\n"
       "complete -c tqcache -l help -d 'Show the help'\n",
       kGenerated);
   for (const Verb& verb : all_verbs()) {
@@ -485,6 +502,14 @@ Result<void> write(const std::filesystem::path& path, const std::string& text) {
 }
 
 }  // namespace
+
+Result<std::string> completion_script(const std::string& shell) {
+  if (shell == "bash") return bash_completion(all_pages());
+  if (shell == "zsh") return zsh_completion(all_pages());
+  if (shell == "fish") return fish_completion(all_pages());
+  return usage_error(
+      fmt::format("completions for {}: there are some for bash, zsh and fish", shell));
+}
 
 Result<void> write_reference(const std::filesystem::path& folder) {
   const std::vector<std::unique_ptr<Page>> pages = all_pages();

@@ -1,7 +1,8 @@
 #pragma once
-// tools/reference.h: the pages that are generated from the flags of the verbs.
+// tools/reference.h: pages and completions that are generated from the flags of the verbs.
 
 #include <filesystem>
+#include <string>
 
 #include "tqcache/error.h"
 
@@ -11,5 +12,9 @@ namespace tqcache::cli {
 // `folder`, and replaces existing ones.
 // Errors: kIo.
 Result<void> write_reference(const std::filesystem::path& folder);
+
+// The completions for "bash", "zsh" or "fish", which completions/ has, too.
+// Errors: kInvalidArgument for another shell.
+Result<std::string> completion_script(const std::string& shell);
 
 }  // namespace tqcache::cli

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/common_flags.h"
+#include "cli/console.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
 #include "reference.h"
@@ -68,7 +69,7 @@ constexpr std::array kVerbs = {
     Verb{"bench", "Measure speed and memory with dense and quantized caches", define_bench},
     Verb{"advise", "Find the smallest configuration that is good enough for a model",
          define_advise},
-    Verb{"profile", "Measure a model once for convert --tier archive", define_profile},
+    Verb{"profile", "Measure a model once for convert --config archive", define_profile},
     Verb{"eval", "Measure what quantizing the cache costs a model", nullptr, true, kEvalVerbs},
     Verb{"store", "Share prompt caches through a folder, Redis or S3", nullptr, true, kStoreVerbs},
 };
@@ -99,6 +100,7 @@ std::string help() {
          "  tqcache verify book.tqkv -m model.gguf\n"
          "  tqcache generate -m model.gguf --cache book.tqkv -n 100\n"
          "\ntqcache help VERB lists the flags of a verb, tqcache --version the version.\n"
+         "tqcache completion SHELL writes the completions for bash, zsh or fish.\n"
          "tqcache --core-dumps VERB allows a core dump, which holds prompts, and debuggers.\n"
          "A file name of - means standard input or standard output. The variable TQCACHE_ISA\n"
          "(scalar, avx2, avx512 or neon) chooses the instruction set.\n"
@@ -118,7 +120,8 @@ ExitCode fail(const std::string& message, const std::vector<std::string>& args) 
 ExitCode refuse_verb(const std::string& word, std::span<const Verb> verbs,
                      const std::string& program, const std::vector<std::string>& args) {
   std::vector<std::string> names = {"--help"};
-  if (program == "tqcache") names.insert(names.end(), {"--version", "version", "help"});
+  if (program == "tqcache")
+    names.insert(names.end(), {"--version", "version", "help", "completion"});
   for (const Verb& verb : verbs) names.emplace_back(last_word(verb));
   const std::string meant = closest_word(word, names);
   const std::string hint =
@@ -151,6 +154,16 @@ ExitCode run_group(const Verb& group, const std::vector<std::string>& args) {
     if (last_word(verb) == word) return run_verb(verb, {args.begin() + 1, args.end()});
   }
   return refuse_verb(word, group.verbs, program, args);
+}
+
+Json version_json() {
+  const bool has_blas = model::load_blas().ok() && model::why_no_blas().empty();
+  return {{"schema", 1},
+          {"version", TQCACHE_VERSION},
+          {"kernels", codec::best_kernels().name},
+          {"amx", model::best_tiles() != nullptr},
+          {"blas", has_blas ? Json(model::blas_core()) : Json(nullptr)},
+          {"stores", store::schemes()}};
 }
 
 std::string blas_text() {
@@ -201,7 +214,14 @@ ExitCode run(const std::vector<std::string>& args) {
     if (!asked.front().starts_with('-')) asked.emplace_back("--help");
     return run(asked);
   }
-  if (word == "--version" || word == "-V" || word == "version") return finish(print(version()));
+  if (word == "--version" || word == "-V" || word == "version") {
+    return finish(asks_for_json(args) ? print_json(version_json()) : print(version()));
+  }
+  if (word == "completion") {
+    if (args.size() != 2) return fail("completion needs one of bash, zsh, fish", args);
+    const Result<std::string> script = completion_script(args[1]);
+    return script ? finish(print(*script)) : report(script.error(), asks_for_json(args));
+  }
   // For the build: tests/cli keeps the generated pages in step with the flags.
   if (word == "--write-reference" && args.size() == 2) return finish(write_reference(args[1]));
   for (const Verb& verb : kVerbs) {

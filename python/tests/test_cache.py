@@ -223,7 +223,7 @@ def test_errors_have_a_class_for_each_code(tmp_path, layers):
     found = tqcache.verify(path, check=False)
     assert not found and len(found.damage) >= 1
     path.write_bytes(b"GGUF" + bytes(100))
-    with pytest.raises(tqcache.UnsupportedError):
+    with pytest.raises(tqcache.UnsupportedError, match="GGUF file, which holds a model"):
         tqcache.open(path)
     with pytest.raises(tqcache.UsageError):
         tqcache.Writer(None)
@@ -233,6 +233,18 @@ def test_errors_have_a_class_for_each_code(tmp_path, layers):
         tqcache.Writer(None, n_tokens=1).attention(np.zeros((1, 1, 64)), np.zeros((1, 1, 64)))
     with pytest.raises(tqcache.UsageError):
         tqcache.Writer(None, n_tokens=2).attention(layers["k"], layers["v"])
+    for call in (lambda: tqcache.open(None), lambda: tqcache.verify(None),
+                 lambda: tqcache.convert(tmp_path / "none", None)):
+        with pytest.raises(TypeError, match="a path is needed"):
+            call()
+    with pytest.raises(TypeError, match="config: a text"):
+        write(tmp_path / "b.tqkv", layers, config=4)
+    write(tmp_path / "c.tqkv", layers)
+    with tqcache.open(tmp_path / "c.tqkv") as cache:
+        with pytest.raises(IndexError, match=f"of {N}"):
+            cache.layers[0].values(99999)
+    with pytest.raises(tqcache.NotFoundError):
+        tqcache.verify(tmp_path / "c.tqkv", model=tmp_path / "no.gguf")
     broken = layers["k"].copy()
     broken[0, 3, 5] = np.nan
     with pytest.raises(tqcache.CorruptError, match="finite"):
@@ -370,7 +382,7 @@ def test_the_program_is_there(tmp_path, layers):
     assert done.stdout.startswith("tqcache " + tqcache.__version__)
     # The same bytes as the program's.
     tqcache.convert(tmp_path / "a.tqkv", tmp_path / "b.tqkv", "k4v3")
-    subprocess.run([script, "convert", tmp_path / "a.tqkv", tmp_path / "c.tqkv", "--preset", "k4v3",
+    subprocess.run([script, "convert", tmp_path / "a.tqkv", tmp_path / "c.tqkv", "--config", "k4v3",
                     "--quiet"], check=True)
     assert (tmp_path / "b.tqkv").read_bytes() == (tmp_path / "c.tqkv").read_bytes()
 

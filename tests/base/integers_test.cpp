@@ -1,9 +1,9 @@
+#include "tqcache/base/integers.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <vector>
-
-#include "tqcache/base/integers.h"
 
 namespace tqcache {
 namespace shape_test {

@@ -124,7 +124,7 @@ TEST(Configuration, ChangesOneSide) {
   const ConvertOptions options = parse("turbo4,k.center=none,v.sink=8");
   EXPECT_EQ(options.keys.center, Centering::kNone);
   EXPECT_EQ(options.values.center, Centering::kPreRope);
-  EXPECT_EQ(options.keys.n_sinks, 0);
+  EXPECT_EQ(options.keys.n_sinks, kDefaultSinks);
   EXPECT_EQ(options.values.n_sinks, 8);
 }
 
@@ -150,8 +150,8 @@ TEST(Configuration, RefusesWhatItDoesNotKnow) {
       {"", {"without a word"}},
       {"turbo5", {"\"turbo5\"", "turbo4", "f32"}},
       {"turbo4,", {"\"\"", "NAME=VALUE"}},
-      {"sink=4,turbo4", {"\"turbo4\"", "a preset stands first"}},
-      {"turbo4,turbo3", {"\"turbo3\"", "a preset stands first"}},
+      {"sink=4,turbo4", {"\"turbo4\"", "a name stands first"}},
+      {"turbo4,turbo3", {"\"turbo3\"", "a name stands first"}},
       {"turbo4;turbo3", {"turbo4;turbo3", "several"}},
       {"skin=4", {"skin=4: not one of k, v, boundary, sink"}},
       {"k.boundary=2", {"k.boundary=2: not one of"}},
@@ -249,20 +249,26 @@ TEST(Configurations, RefuseEveryWrongOne) {
 }
 
 TEST(ConfigurationText, IsTheShortestThatMeansTheSame) {
-  expect_text({}, "turbo4");
+  expect_text({}, "sink=0");
+  expect_text(parse("turbo4"), "turbo4");
+  expect_text(parse("turbo"), "turbo4");
+  expect_text(parse("high"), "k=mse:6,v=mse:5");
+  expect_text(parse("archive"), "k=trellis:0.25,v=trellis:0.25");
+  EXPECT_EQ(configuration_text(parse("lossless")), "lossless");
   expect_text(parse("turbo4,v=mse:3"), "k4v3");
   expect_text(parse("k=mse:3,v=mse:3"), "turbo3");
   expect_text(parse("k=mse:3,v=mse:3,scale=unbiased"), "turbo3,scale=unbiased");
   expect_text(parse("k=mixed:2,v=mixed:2"), "turbo2.5");
   expect_text(parse("k=dense"), "kfv4");
   expect_text(parse("k=mse:4,v=dense"), "v=dense");
-  expect_text(parse("turbo4,k.sink=4,v.sink=4"), "sink=4");
+  expect_text(parse("turbo4,k.sink=0,v.sink=0"), "sink=0");
+  expect_text(parse("turbo4,k.sink=4,v.sink=4"), "turbo4");
   expect_text(parse("kfv4,center=none"), "kfv4,center=none");
   expect_text(parse("turbo3,center=none,boundary=2"), "turbo3,boundary=2,center=none");
   expect_text(parse("boundary=1:6"), "boundary=1:6");
   expect_text(parse("boundary=0:6"), "turbo4");
   expect_text(parse("windows=keep"), "turbo4");
-  expect_text(parse("turbo4,sink=4,windows=turbo"), "windows=turbo,sink=4");
+  expect_text(parse("turbo4,sink=3,windows=turbo"), "windows=turbo,sink=3");
   expect_text(parse("turbo4,k.center=none"), "k.center=none");
 }
 

@@ -85,6 +85,7 @@ std::size_t bytes_of(const cache::Side& side) {
 Row measure(std::string_view preset) {
   cache::ConvertOptions options = cache::preset(preset).value();
   options.keys.center = options.values.center = cache::Centering::kNone;
+  options.keys.n_sinks = options.values.n_sinks = 0;
   const cache::Cache dense = isotropic_cache();
   const cache::Cache packed = cache::convert(isotropic_cache(), options).value();
   const std::size_t bytes = bytes_of(attention(packed, 0).k) + bytes_of(attention(packed, 0).v);

@@ -26,10 +26,18 @@ TEST(Presets, HaveNamesAndADescriptionOfOneLine) {
   }
 }
 
-TEST(Presets, TheDefaultIsThatOfConvertOptions) {
-  const ConvertOptions options = preset(kDefaultPreset).value();
-  EXPECT_EQ(options.keys, ConvertOptions{}.keys);
-  EXPECT_EQ(options.values, ConvertOptions{}.values);
+TEST(Presets, KeepTheFirstTokensDense) {
+  for (const auto& names : {preset_names(), goal_names()}) {
+    for (const std::string_view name : names) {
+      const ConvertOptions options = preset(name).value();
+      for (const SidePlan& plan : {options.keys, options.values}) {
+        EXPECT_TRUE(plan.dense || plan.n_sinks == kDefaultSinks) << name;
+      }
+    }
+  }
+  SidePlan bare = preset(kDefaultPreset).value().keys;
+  bare.n_sinks = 0;
+  EXPECT_EQ(bare, ConvertOptions{}.keys);
 }
 
 // Below 4 bits a scale that keeps inner products unbiased costs more than it gives.
@@ -45,31 +53,27 @@ TEST(Presets, KeepLengthsBelowFourBits) {
   EXPECT_EQ(preset("k4v3").value().keys.codec.scale, codec::ScaleRule::kUnbiased);
 }
 
-TEST(Qualities, AreSixAndFiveBitsTheDefaultAndThreeWithSinks) {
+TEST(Goals, AreSettingsOfPresets) {
   const auto expect_same = [](std::string_view word, std::string_view configuration) {
     const ConvertOptions options = parse_configuration(configuration).value().options;
-    EXPECT_EQ(quality(word).value().keys, options.keys) << word;
-    EXPECT_EQ(quality(word).value().values, options.values) << word;
+    EXPECT_EQ(preset(word).value().keys, options.keys) << word;
+    EXPECT_EQ(preset(word).value().values, options.values) << word;
+    EXPECT_EQ(parse_configuration(word).value().is_archive, word == "archive");
   };
-  expect_same("high", "k=mse:6,v=mse:5,sink=4");
-  expect_same("balanced", "turbo4,sink=4");
-  expect_same("small", "turbo3,sink=4");
-  EXPECT_EQ(kDefaultConfiguration, "turbo4,sink=" + std::to_string(kDefaultSinks));
-  EXPECT_THAT(quality_words(), testing::ElementsAre("high", "balanced", "small"));
-}
-
-TEST(Qualities, RefuseAWordThatIsNotKnownAndTellThoseThatAre) {
-  const auto found = quality("best");
-  ASSERT_FALSE(found);
-  EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(found.error().message, "quality \"best\": not one of high, balanced, small");
+  expect_same("high", "k=mse:6,v=mse:5");
+  expect_same("balanced", "turbo4");
+  expect_same("small", "turbo3");
+  expect_same("turbo", "turbo4,sink=4");
+  expect_same("archive", "k=trellis:0.25,v=trellis:0.25");
+  EXPECT_THAT(goal_names(), testing::ElementsAre("high", "balanced", "small", "turbo", "archive"));
 }
 
 TEST(Presets, RefuseANameThatIsNotKnownAndTellThoseThatAre) {
   const auto found = preset("turbo5");
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(found.error().message, testing::HasSubstr("\"turbo5\": not one of turbo4, "));
+  EXPECT_THAT(found.error().message, testing::HasSubstr("\"turbo5\": not one of high, "));
+  EXPECT_THAT(found.error().message, testing::HasSubstr(", turbo4, "));
   EXPECT_EQ(preset_description("turbo5"), "");
 }
 
@@ -91,7 +95,9 @@ TEST(Presets, TakeTheBitsThatTheyAreNamedFor) {
   const Cache dense = test::random_cache(1, 300, Dtype::kF16, kShape, 1);
   ASSERT_EQ(expected.size(), preset_names().size());
   for (const auto& [name, bits] : expected) {
-    const Cache turbo = convert(dense, preset(name).value()).value();
+    ConvertOptions options = preset(name).value();
+    options.keys.n_sinks = options.values.n_sinks = 0;
+    const Cache turbo = convert(dense, options).value();
     EXPECT_EQ(bits_of(attention(turbo, 0).k), bits.first) << name;
     EXPECT_EQ(bits_of(attention(turbo, 0).v), bits.second) << name;
   }

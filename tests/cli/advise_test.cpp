@@ -81,17 +81,17 @@ TEST(Advise, ShowsATableAndWritesAPage) {
   EXPECT_THAT(output.out, StartsWith("model "));
   EXPECT_THAT(output.out, ContainsRegex("\nasked for +keys and values of 16,384 tokens in "
                                         "36,000,000 bytes\n"));
-  EXPECT_THAT(output.out, ContainsRegex("\nadvice +k=mse:4,v=mse:4,sink=4\n"));
-  EXPECT_THAT(output.out, ContainsRegex("\nk=mse:4,v=mse:4,sink=4 \\(advised\\) +4.[0-9]+ "));
+  EXPECT_THAT(output.out, ContainsRegex("\nadvice +k=mse:4,v=mse:4\n"));
+  EXPECT_THAT(output.out, ContainsRegex("\nk=mse:4,v=mse:4 \\(advised\\) +4.[0-9]+ "));
   EXPECT_THAT(output.out,
-              ContainsRegex("\ncommand +tqcache convert IN OUT --config k=mse:4,v=mse:4,sink=4\n"));
+              ContainsRegex("\ncommand +tqcache convert IN OUT --config k=mse:4,v=mse:4\n"));
   EXPECT_THAT(output.out,
-              ContainsRegex("\nk=mse:4,v=mse:4,sink=4 +4.3[0-9]+ +[0-9,]+ +[0-9,]+ +[0-9,]+\n"));
+              ContainsRegex("\nk=mse:4,v=mse:4 +4.3[0-9]+ +[0-9,]+ +[0-9,]+ +[0-9,]+\n"));
   EXPECT_THAT(output.out, ContainsRegex("\ndense, f16 +16.000 +33,554,432 "));
   EXPECT_EQ(output.err, "");
   const Bytes bytes = read_all(page);
   const std::string html(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  EXPECT_THAT(html, AllOf(HasSubstr("<svg"), HasSubstr("k=mse:4,v=mse:4,sink=4 (advised)")));
+  EXPECT_THAT(html, AllOf(HasSubstr("<svg"), HasSubstr("k=mse:4,v=mse:4 (advised)")));
 }
 
 TEST(Advise, SaysWhatWasMeasuredWhereNothingIsGoodEnough) {
@@ -99,14 +99,14 @@ TEST(Advise, SaysWhatWasMeasuredWhereNothingIsGoodEnough) {
   EXPECT_EQ(output.exit_code, 1);
   EXPECT_THAT(output.out, ContainsRegex("\nadvice +none of those measured\n"));
   EXPECT_THAT(output.err,
-              StartsWith("tqcache: no configuration is good enough: k=mse:8,v=mse:8,sink=4 has"));
+              StartsWith("tqcache: no configuration is good enough: k=mse:8,v=mse:8 has"));
   EXPECT_THAT(output.err, EndsWith(", the limit is 1e-09\n"));
 }
 
 TEST(Advise, RefusesASizeThatNothingFitsBeforeItMeasures) {
   expect_refusal(quick({"--max-bytes", "1000000"}), 1,
                  "no configuration fits: 16,384 tokens take 17,858,560 bytes in the smallest one, "
-                 "k=mse:2,v=mse:2,sink=4");
+                 "k=mse:2,v=mse:2");
   const Output output = tqcache(quick({"--max-bytes", "1000000", "--json"}));
   EXPECT_EQ(output.exit_code, 1);
   const json result = json::parse(output.out);

@@ -139,7 +139,7 @@ TEST(Convert, PacksALongCacheBelowFourAndAThirdBitsAValue) {
 
 TEST(Convert, KeepsASideDenseAt16Bits) {
   const TempDir dir;
-  const std::string turbo = pack(prefill_book(dir, 300), {"--key-bits", "16", "--value-bits", "3"});
+  const std::string turbo = pack(prefill_book(dir, 300), {"--bits", "16,3"});
   const nlohmann::json layer =
       nlohmann::json::parse(must({"info", turbo, "--json"}).out)["layers"][0];
   EXPECT_EQ(layer["k"]["cache_type_id"], "tqcache.dense.v1");
@@ -164,15 +164,15 @@ TEST(Convert, CentersKeysUnlessToldNotTo) {
         .get<double>();
   };
   const double centered = error_of_keys(pack(dense));
-  const double plain = error_of_keys(pack(dense, {"--center", "none", "-f"}));
+  const double plain = error_of_keys(pack(dense, {"--config", "center=none", "-f"}));
   EXPECT_LT(centered, 0.5 * plain);  // of this model's keys before RoPE, most is their mean
-  EXPECT_EQ(tqcache({"convert", dense, dense + "x", "--center", "sideways"}).exit_code, 2);
+  EXPECT_EQ(tqcache({"convert", dense, dense + "x", "--config", "center=sideways"}).exit_code, 2);
 }
 
 TEST(Diff, TellsTheErrorOfTheCodec) {
   const TempDir dir;
   const std::string dense = prefill_book(dir, 512);
-  const std::string turbo = pack(dense, {"--center", "none"});
+  const std::string turbo = pack(dense, {"--config", "center=none"});
   const nlohmann::json json = nlohmann::json::parse(must({"diff", dense, turbo, "--json"}).out);
   EXPECT_EQ(json["n_tokens"], 512);
   EXPECT_EQ(json["layers"].size(), 8u);

@@ -1,4 +1,4 @@
-// `convert --tier archive` and `tqcache profile`: a file of the size, the error or the divergence
+// `convert --config archive` and `tqcache profile`: a file of the size, the error or the divergence
 // that was asked for, and what is refused.
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ const std::string kProfile = TQCACHE_DEMO_MODEL "/tqcache-demo-17m.q8_0.tqprofil
 class Archive : public testing::Test {
  protected:
   std::vector<std::string> archive(const std::vector<std::string>& flags) const {
-    std::vector<std::string> args = {"convert", dense_, output_, "--tier", "archive"};
+    std::vector<std::string> args = {"convert", dense_, output_, "--config", "archive"};
     args.insert(args.end(), flags.begin(), flags.end());
     return args;
   }
@@ -85,7 +85,7 @@ TEST_F(Archive, TellsTheDivergenceToExpect) {
 TEST_F(Archive, OfAnotherModelThanTheProfileIsRefused) {
   const std::string other = (dir_ / "other.kv").string();
   must({"prefill", "-m", kOtherModel, "--file", kBook, "--max-tokens", "300", "-o", other});
-  expect_refusal({"convert", other, output_, "--tier", "archive", "--profile", kProfile}, 22,
+  expect_refusal({"convert", other, output_, "--config", "archive", "--profile", kProfile}, 22,
                  "the profile belongs to another model");
   EXPECT_FALSE(is_written());
 }
@@ -95,15 +95,16 @@ TEST_F(Archive, RefusesFlagsThatDoNotGoTogether) {
   expect_refusal(archive({"--bits", "3", "--target-kld", "0.1", "--profile", kProfile}), 2,
                  "exclude each other");
   expect_refusal(archive({"--target-kld", "0.1"}), 2, "needs a --profile");
-  expect_refusal(archive({"--mode", "mse"}), 2, "--mode does not go with --tier archive");
+  expect_refusal({"convert", dense_, output_, "--config", "archive,k=mse:4"}, 2,
+                 "--config archive takes sink= and center= alone");
   expect_refusal(archive({"--compress", "none"}), 2, "--compress none");
   expect_refusal(archive({"--bits", "0.5"}), 2, "");
   expect_refusal(archive({"--target-mse", "0.9"}), 2, "not between 0.0001 and 0.5");
   expect_refusal(archive({"--target-kld", "90", "--profile", kProfile}), 2, "the profile knows");
   expect_refusal({"convert", dense_, output_, "--profile", kProfile}, 2, "without factors of keys");
-  expect_refusal({"convert", dense_, output_, "--target-mse", "0.1"}, 2, "needs --tier archive");
+  expect_refusal({"convert", dense_, output_, "--target-mse", "0.1"}, 2, "needs --config archive");
   expect_refusal({"convert", dense_, output_, "--target-kld", "0.1", "--profile", kProfile}, 2,
-                 "needs --tier archive");
+                 "needs --config archive");
   EXPECT_FALSE(is_written());
 }
 
@@ -187,8 +188,8 @@ TEST_F(Archive, NeedsMoreThanFactorsOfKeysAndTurboDoesNot) {
   expect_refusal({"convert", dense_, output_, "-f", "--profile", folder}, 20, "c: its SHA-256");
   expect_refusal({"convert", dense_, output_, "-f", "--profile", kProfile}, 2,
                  "without factors of keys");
-  expect_refusal({"convert", dense_, output_, "-f", "--tier", "lossless", "--profile", profile}, 2,
-                 "does not go with --tier lossless");
+  expect_refusal({"convert", dense_, output_, "-f", "--config", "lossless", "--profile", profile},
+                 2, "does not go with --config lossless");
   expect_refusal({"profile", "--from", plain, "-o", again, "-f"}, 2, "a dense cache is wanted");
   expect_refusal({"profile", "-o", again, "-f"}, 2, "or --from with caches");
 }
@@ -203,6 +204,14 @@ TEST_F(Archive, IsPredictedWithAProfileOfVersion2) {
                       .out);
   EXPECT_EQ(calibrated["version"], 2);
   EXPECT_GT(calibrated["layers"][3]["value_explained"], 0.8);
+
+  // The same profile serves codes in memory, alone and out of a folder.
+  EXPECT_EQ(calibrated["key_factors"].size(), 8u);
+  for (const std::string& each : {profile, folder.string()}) {
+    const Output converted = must({"convert", dense_, output_, "-f", "--profile", each});
+    EXPECT_THAT(converted.err, HasSubstr("factors of keys from " + profile));
+    EXPECT_EQ(info_of(output_)["layers"][0]["k"]["centring"], "pre_rope.v2");
+  }
 
   const json result = made({"--bits", "2.2", "--profile", profile});
   EXPECT_LE(bits_of(result), 2.2 * 1.01);
@@ -275,7 +284,7 @@ TEST(PredictedArchive, IsStoredAsItsDecodedValues) {
   const std::string dense = (dir / "dense.kv").string(), archive = (dir / "a.tqkv").string();
   const std::string back = (dir / "back.kv").string(), url = "dir:" + (dir / "store").string();
   must(format::write_cache_file(predicted_model_cache(600), dense, {}));
-  must({"convert", dense, archive, "--tier", "archive", "--bits", "3", "--profile", profile});
+  must({"convert", dense, archive, "--config", "archive", "--bits", "3", "--profile", profile});
   expect_refusal({"store", "put", archive, "--store", url}, 21, "TQCACHE_PROFILES");
 
   ::setenv("TQCACHE_PROFILES", folder.c_str(), 1);
@@ -306,7 +315,7 @@ TEST(PredictedArchive, FallsBackToAnArchiveWithoutPrediction) {
   const std::string dense = (dir / "dense.kv").string(), output = (dir / "a.tqkv").string();
   const auto convert = [&](const cache::Cache& cache, const std::string& with) {
     must(format::write_cache_file(cache, dense, {.overwrite = Overwrite::kAllow}));
-    const Output made = must({"convert", dense, output, "--tier", "archive", "--bits", "3",
+    const Output made = must({"convert", dense, output, "--config", "archive", "--bits", "3",
                               "--profile", with, "--json", "-f"});
     EXPECT_FALSE(json::parse(made.out)["archive"].contains("profile"));
     must({"verify", output});
@@ -340,11 +349,11 @@ TEST(PredictedArchive, FallsBackToAnArchiveWithoutPrediction) {
   other.identity.weights_fingerprint.fill(std::byte{3});
   EXPECT_THAT(convert(other, dir.path().string()),
               AllOf(HasSubstr("no profile in the folder"), HasSubstr(kSaid)));
-  expect_refusal({"convert", dense, output, "--tier", "archive", "--profile", profile, "-f"}, 22,
+  expect_refusal({"convert", dense, output, "--config", "archive", "--profile", profile, "-f"}, 22,
                  "another model");
 
   // A divergence to aim at is known for predicted archives alone.
-  const Output aimed = must({"convert", dense, output, "--tier", "archive", "--target-kld", "0.1",
+  const Output aimed = must({"convert", dense, output, "--config", "archive", "--target-kld", "0.1",
                              "--profile", dir.path().string(), "-f"});
   EXPECT_THAT(aimed.err, HasSubstr("is made with 3 bits per value"));
 }

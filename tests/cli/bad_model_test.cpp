@@ -91,11 +91,11 @@ TEST(BadModel, IsNamedByWhatMeetsIt) {
   EXPECT_THAT(helped.err, Not(HasSubstr("quantize badly")));
   EXPECT_EQ(json::parse(helped.out)["badly_quantized"], json::array());
   // Keys that stay dense lose nothing.
-  EXPECT_THAT(must({"convert", dense, output, "-f", "--key-bits", "16"}).err,
+  EXPECT_THAT(must({"convert", dense, output, "-f", "--bits", "16,4"}).err,
               Not(HasSubstr("quantize badly")));
 
   // The transforms of an archive keep what has most energy, and lose the rest.
-  EXPECT_THAT(must({"convert", dense, output, "-f", "--tier", "archive"}).err,
+  EXPECT_THAT(must({"convert", dense, output, "-f", "--config", "archive"}).err,
               HasSubstr("more bits"));
 
   const Output advice = tqcache({"advise", "-m", model, "--file", kBook, "--window", "512",

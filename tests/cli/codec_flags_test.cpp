@@ -59,33 +59,50 @@ TEST(CodecFlags, DefaultIsFourBitsWithTheMeanTakenOutBeforeRope) {
   EXPECT_EQ(layers[0]["v"]["centring"], "post_rope.v1");
 }
 
-TEST(CodecFlags, EveryPresetConverts) {
-  for (const std::string_view name : cache::preset_names()) {
-    SCOPED_TRACE(name);
-    const json layers = layers_of({"--preset", std::string(name)});
-    EXPECT_EQ(layers.size(), 1u);
+TEST(CodecFlags, EveryNameConverts) {
+  for (const auto& names : {cache::preset_names(), cache::goal_names()}) {
+    for (const std::string_view name : names) {
+      SCOPED_TRACE(name);
+      const json layers = layers_of({"--config", std::string(name)});
+      EXPECT_EQ(layers.size(), 1u);
+    }
   }
 }
 
-TEST(CodecFlags, PresetsWithDifferentSides) {
-  const json k8v4 = layers_of({"--preset", "k8v4"})[0];
-  EXPECT_EQ(k8v4["k"]["bits"], 8.0);
-  EXPECT_EQ(k8v4["v"]["bits"], 4.0);
-  const json kfv4 = layers_of({"--preset", "kfv4"})[0];
-  EXPECT_EQ(kfv4["k"]["cache_type_id"], "tqcache.dense.v1");
-  EXPECT_EQ(kfv4["v"]["bits"], 4.0);
+TEST(CodecFlags, TheDefaultIsTurbo4AndBits4AndBalanced) {
+  const json usual = layers_of({});
+  EXPECT_EQ(usual[0]["k"]["sink_tokens"], 4);
+  for (const char* name : {"turbo4", "turbo", "balanced", "k=mse:4", "sink=4"}) {
+    EXPECT_EQ(layers_of({"--config", name}), usual) << name;
+  }
+  EXPECT_EQ(layers_of({"--bits", "4"}), usual);
+  EXPECT_EQ(layers_of({"--bits", "4,4"}), usual);
+  EXPECT_EQ(layers_of({"--config", "small"}), layers_of({"--bits", "3"}));
+  EXPECT_EQ(layers_of({"--config", "high"}), layers_of({"--bits", "6,5"}));
+  EXPECT_EQ(layers_of({"--config", "turbo4,sink=0"})[0]["k"]["sink_tokens"], 0);
 }
 
-TEST(CodecFlags, APresetsDenseSideStaysDenseUnlessItIsMeantItself) {
-  const json both = layers_of({"--preset", "kfv4", "--bits", "3"})[0];
+TEST(CodecFlags, BitsOfKeysAndValuesApart) {
+  const json k8v4 = layers_of({"--config", "k8v4"})[0];
+  EXPECT_EQ(k8v4["k"]["bits"], 8.0);
+  EXPECT_EQ(k8v4["v"]["bits"], 4.0);
+  EXPECT_EQ(layers_of({"--bits", "8,4"})[0], k8v4);
+  const json kfv4 = layers_of({"--config", "kfv4"})[0];
+  EXPECT_EQ(kfv4["k"]["cache_type_id"], "tqcache.dense.v1");
+  EXPECT_EQ(kfv4["v"]["bits"], 4.0);
+  EXPECT_EQ(layers_of({"--bits", "16,4"})[0], kfv4);
+}
+
+TEST(CodecFlags, OneNumberOfBitsLeavesWhatTheConfigurationKeepsDense) {
+  const json both = layers_of({"--config", "kfv4", "--bits", "3"})[0];
   EXPECT_EQ(both["k"]["cache_type_id"], "tqcache.dense.v1");
   EXPECT_EQ(both["v"]["bits"], 3.0);
-  const json own = layers_of({"--preset", "kfv4", "--key-bits", "6"})[0];
+  const json own = layers_of({"--config", "kfv4", "--bits", "6,4"})[0];
   EXPECT_EQ(own["k"]["bits"], 6.0);
 }
 
 TEST(CodecFlags, TwoAndAHalfBitsAreAQuarterOfTheChannelsAtThree) {
-  const json keys = keys_of({"--preset", "turbo2.5"});
+  const json keys = keys_of({"--config", "turbo2.5"});
   EXPECT_EQ(keys["cache_type_id"], "tqcache.turbo_mixed.v1");
   ASSERT_EQ(keys["parts"].size(), 2u);
   EXPECT_EQ(keys["parts"][0]["size"], 32);
@@ -94,10 +111,8 @@ TEST(CodecFlags, TwoAndAHalfBitsAreAQuarterOfTheChannelsAtThree) {
   EXPECT_EQ(keys["parts"][1]["bits"], 2);
 }
 
-TEST(CodecFlags, SidesAndModesApart) {
-  const json layer =
-      layers_of({"--key-mode", "prod", "--key-bits", "3", "--key-residual", "orthogonal",
-                 "--value-mode", "affine", "--value-group-size", "32", "--value-bits", "8"})[0];
+TEST(CodecFlags, ModesOfKeysAndValuesApart) {
+  const json layer = layers_of({"--config", "k=prod:3,k.residual=orthogonal,v=affine:8:32"})[0];
   EXPECT_EQ(layer["k"]["cache_type_id"], "tqcache.turbo_prod.v1");
   EXPECT_EQ(layer["k"]["parts"][1]["rotation"], "dense_qr.v1");
   EXPECT_EQ(layer["k"]["parts"][0]["scale"], "raw.v1");
@@ -107,43 +122,28 @@ TEST(CodecFlags, SidesAndModesApart) {
 }
 
 TEST(CodecFlags, MixedTakesItsOwnNumbers) {
-  const json keys = keys_of({"--mode", "mixed", "--outlier-channels", "40", "--outlier-high-bits",
-                             "5", "--regular-bits", "3"});
+  const json keys = keys_of({"--config", "k=mixed:3:40:5"});
   EXPECT_EQ(keys["parts"][0]["size"], 40);
   EXPECT_EQ(keys["parts"][0]["bits"], 5);
   EXPECT_EQ(keys["parts"][1]["bits"], 3);
 }
 
-TEST(CodecFlags, BitsDecideWhatScalesPreserveUnlessAFlagDoes) {
+TEST(CodecFlags, BitsDecideWhatScalesPreserveUnlessTheConfigurationDoes) {
   const auto scale = [](const std::vector<std::string>& flags) -> std::string {
     return keys_of(flags)["parts"][0]["scale"];
   };
   EXPECT_EQ(scale({"--bits", "4"}), "unbiased.v1");
   EXPECT_EQ(scale({"--bits", "3"}), "norm.v1");
-  EXPECT_EQ(scale({"--bits", "3", "--scale", "unbiased"}), "unbiased.v1");
-  EXPECT_EQ(scale({"--preset", "turbo2", "--key-bits", "5"}), "unbiased.v1");
-  EXPECT_EQ(scale({"--mode", "mixed"}), "norm.v1");
-  EXPECT_EQ(scale({"--mode", "prod", "--bits", "3"}), "raw.v1");
-  EXPECT_EQ(layers_of({"--bits", "3"}), layers_of({"--config", "turbo3,sink=4"}));
-}
-
-TEST(CodecFlags, QualitiesAreWordsForConfigurations) {
-  const json high = layers_of({"--quality", "high"})[0];
-  EXPECT_EQ(high["k"]["bits"], 6.0);
-  EXPECT_EQ(high["v"]["bits"], 5.0);
-  EXPECT_EQ(high["k"]["sink_tokens"], 4);
-  EXPECT_EQ(layers_of({"--quality", "balanced"}), layers_of({}));
-  EXPECT_EQ(layers_of({"--quality", "small"}), layers_of({"--config", "turbo3,sink=4"}));
-  expect_usage_error({"--quality", "best"}, {"--quality"});
-  for (const std::string flag : {"--bits", "--value-bits", "--preset", "--config"}) {
-    const std::string value = flag == "--preset" || flag == "--config" ? "turbo3" : "3";
-    expect_usage_error({"--quality", "high", flag, value}, {"--quality"});
-  }
+  EXPECT_EQ(scale({"--bits", "3", "--config", "scale=raw"}), "raw.v1");
+  EXPECT_EQ(scale({"--config", "turbo3,scale=unbiased"}), "unbiased.v1");
+  EXPECT_EQ(scale({"--config", "turbo2", "--bits", "5"}), "unbiased.v1");
+  EXPECT_EQ(scale({"--config", "k=mixed:2"}), "norm.v1");
+  EXPECT_EQ(scale({"--config", "k=prod:3"}), "raw.v1");
 }
 
 TEST(CodecFlags, RotationScaleSeedAndCentering) {
-  const json keys = keys_of({"--rounds", "3", "--scale", "norm", "--seed", "7", "--center", "none",
-                             "--value-rotation", "dense", "--value-rounds", "1"});
+  const json keys =
+      keys_of({"--config", "rounds=3,scale=norm,seed=7,center=none,v.rotation=dense,v.rounds=1"});
   EXPECT_EQ(keys["parts"][0]["rounds"], 3);
   EXPECT_EQ(keys["parts"][0]["scale"], "norm.v1");
   EXPECT_EQ(keys["parts"][0]["seed"], "0000000000000007");
@@ -151,53 +151,45 @@ TEST(CodecFlags, RotationScaleSeedAndCentering) {
 }
 
 TEST(CodecFlags, BoundaryLayersAndSinkTokens) {
-  const json layers = layers_of({"--boundary-layers", "1:6", "--sink-tokens", "4"});
+  const json layers = layers_of({"--config", "boundary=1:6,sink=7"});
   ASSERT_EQ(layers.size(), 3u);
   EXPECT_EQ(layers[0]["k"]["bits"], 6.0);
   EXPECT_EQ(layers[1]["v"]["bits"], 4.0);
   EXPECT_EQ(layers[2]["v"]["bits"], 6.0);
-  for (const json& layer : layers) EXPECT_EQ(layer["k"]["sink_tokens"], 4);
-  EXPECT_EQ(layers_of({"--boundary-layers", "1"})[0]["k"]["bits"], 8.0);
+  for (const json& layer : layers) EXPECT_EQ(layer["k"]["sink_tokens"], 7);
+  EXPECT_EQ(layers_of({"--config", "boundary=1"})[0]["k"]["bits"], 8.0);
 }
 
 TEST(CodecFlags, NamesWhatDoesNotGoTogether) {
-  expect_usage_error({"--mode", "prod", "--bits", "1"}, {"--bits 1", "--mode prod"});
-  expect_usage_error({"--key-mode", "prod", "--key-bits", "1"}, {"--key-bits 1", "--key-mode"});
-  expect_usage_error({"--mode", "mixed", "--bits", "3"}, {"--bits", "--regular-bits"});
-  expect_usage_error({"--preset", "turbo2.5", "--key-bits", "3"}, {"--key-bits", "--regular-bits"});
-  expect_usage_error({"--outlier-channels", "32"}, {"--outlier-channels", "--mode mixed"});
-  expect_usage_error({"--fit", "all"}, {"--fit"});
-  expect_usage_error({"--mode", "mixed", "--outlier-high-bits", "2"},
-                     {"--outlier-high-bits 2", "--regular-bits 2"});
-  expect_usage_error({"--mode", "affine", "--rounds", "2"}, {"--rounds", "--mode affine"});
-  expect_usage_error({"--mode", "affine", "--key-scale", "raw"}, {"--key-scale", "affine"});
-  expect_usage_error({"--group-size", "32"}, {"--group-size", "--mode affine"});
-  expect_usage_error({"--residual", "gaussian"}, {"--residual", "--mode prod"});
-  expect_usage_error({"--rotation", "dense", "--rounds", "2"}, {"--rounds", "--rotation dense"});
-  expect_usage_error({"--bits", "16", "--mode", "prod"}, {"--mode", "--bits 16"});
-  expect_usage_error({"--key-bits", "16", "--key-sink-tokens", "4"},
-                     {"--key-sink-tokens", "--key-bits 16"});
-  expect_usage_error({"--bits", "16", "--value-mode", "prod"}, {"--value-mode", "--bits 16"});
+  expect_usage_error({"--config", "k=prod:4", "--bits", "1"}, {"--bits 1", "prod"});
+  expect_usage_error({"--config", "k=mixed:3", "--bits", "3"}, {"--bits", "mode mixed"});
+  expect_usage_error({"--config", "k=trellis:0.25", "--bits", "3"}, {"--bits", "mode trellis"});
+  expect_usage_error({"--config", "k=affine:4,v=affine:4,rounds=2"}, {"rounds=2"});
+  expect_usage_error({"--config", "residual=gaussian"}, {"residual=gaussian"});
+  expect_usage_error({"--config", "rotation=dense,rounds=2"}, {"rotation=dense"});
+  expect_usage_error({"--config", "turbo3,turbo4"}, {"turbo4", "a name stands first"});
 }
 
 TEST(CodecFlags, NumbersAndWordsOutOfRange) {
   expect_usage_error({"--bits", "9"}, {"--bits", "9"});
-  expect_usage_error({"--value-bits", "0"}, {"--value-bits"});
-  expect_usage_error({"--rounds", "4"}, {"--rounds"});
-  expect_usage_error({"--mode", "affine", "--group-size", "48"}, {"--group-size", "48"});
-  expect_usage_error({"--sink-tokens", "257"}, {"--sink-tokens"});
-  expect_usage_error({"--boundary-layers", "two"}, {"--boundary-layers", "two"});
-  expect_usage_error({"--boundary-layers", "2:16"}, {"--boundary-layers"});
-  expect_usage_error({"--boundary-layers", "-1"}, {"--boundary-layers"});
-  expect_usage_error({"--mode", "best"}, {"--mode", "best"});
-  expect_usage_error({"--preset", "turbo9"}, {"--preset", "turbo9"});
+  expect_usage_error({"--bits", "4,0"}, {"--bits", "0"});
+  expect_usage_error({"--bits", "4,3,2"}, {"--bits", "3,2"});
+  expect_usage_error({"--bits", "2.5"}, {"--bits", "2.5", "--config archive"});
+  expect_usage_error({"--bits", ""}, {"--bits"});
+  expect_usage_error({"--config", "rounds=4"}, {"rounds=4"});
+  expect_usage_error({"--config", "k=affine:4:48"}, {"affine:4:48"});
+  expect_usage_error({"--config", "sink=257"}, {"sink=257"});
+  expect_usage_error({"--config", "boundary=two"}, {"boundary=two"});
+  expect_usage_error({"--config", "boundary=2:16"}, {"boundary=2:16"});
+  expect_usage_error({"--config", "fit=all"}, {"fit=all"});
+  expect_usage_error({"--config", "turbo9"}, {"--config", "turbo9", "turbo4", "archive", "f32"});
 }
 
 TEST(CodecFlags, WhatTheHeadsCannotTakeNamesTheLayer) {
   const TempDir dir;
   const std::string dense = write_dense(dir);
-  const Output output = tqcache({"convert", dense, (dir / "out.tqkv").string(), "--mode", "mixed",
-                                 "--outlier-channels", "125"});
+  const Output output =
+      tqcache({"convert", dense, (dir / "out.tqkv").string(), "--config", "k=mixed:2:125:3"});
   EXPECT_NE(output.exit_code, 0);
   EXPECT_THAT(output.err, AllOf(HasSubstr("layer 0 k"), HasSubstr("125")));
   EXPECT_EQ(dir.entry_count(), 1u);
@@ -216,10 +208,9 @@ TEST(CodecFlags, HeadsThatAreTooSmallStayDenseUnlessBitsAreAskedFor) {
   EXPECT_EQ(diff["k"]["max_abs"], 0);
   EXPECT_EQ(diff["v"]["max_abs"], 0);
   for (const std::vector<std::string>& flags : {std::vector<std::string>{"--bits", "4"},
-                                                {"--preset", "turbo4"},
-                                                {"--quality", "balanced"},
                                                 {"--config", "turbo4"},
-                                                {"--value-bits", "4"}}) {
+                                                {"--config", "balanced"},
+                                                {"--bits", "16,4"}}) {
     std::vector<std::string> args = {"convert", dense, path("b.tqkv")};
     args.insert(args.end(), flags.begin(), flags.end());
     const Output output = tqcache(args);

@@ -27,15 +27,16 @@ expect() {
 }
 
 source ./tqcache.bash
-expect "compact convert" tqcache co
+expect "compact completion convert" tqcache co
+expect "bash" tqcache completion b
 expect "store" tqcache st
 expect "help" tqcache he
 expect "compact convert" tqcache help co
 expect "--max-windows" tqcache advise --max-w
 expect "put" tqcache store p
-expect "--quality --quiet" tqcache convert --qu
-expect "archive" tqcache convert --tier a
-expect "archive" tqcache convert --tier = a
+expect "--quiet" tqcache convert --qu
+expect "zstd" tqcache convert --compress z
+expect "zstd" tqcache convert --compress = z
 expect "none" tqcache prefill --compress n
 expect "tqcache.bash tqcache.fish" tqcache convert tqcache.
 expect "tqcache.bash tqcache.fish" tqcache generate -m tqcache.
@@ -49,8 +50,8 @@ if command -v zsh > /dev/null; then
 fi
 if command -v fish > /dev/null; then
   fish --no-execute ./tqcache.fish || n_failed=$((n_failed + 1))
-  got=$(fish --no-config -c "source ./tqcache.fish; complete -C 'tqcache convert --tier '" | cut -f1 | tr '\n' ' ')
-  [[ $got == *"archive lossless turbo"* ]] || { echo "fish: '$got'" >&2; n_failed=$((n_failed + 1)); }
+  got=$(fish --no-config -c "source ./tqcache.fish; complete -C 'tqcache convert --compress '" | cut -f1 | tr '\n' ' ')
+  [[ $got == *"none planes zstd"* ]] || { echo "fish: '$got'" >&2; n_failed=$((n_failed + 1)); }
 fi
 if command -v groff > /dev/null; then
   for page in ../man/*.1; do

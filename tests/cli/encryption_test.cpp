@@ -60,7 +60,7 @@ TEST_F(Encryption, HoldsForEveryVerb) {
       {"verify", file},
       {"verify", file, "-m", kModel},
       {"convert", file, path("c.tqkv")},
-      {"convert", file, path("d.tqkv"), "--tier", "lossless"},
+      {"convert", file, path("d.tqkv"), "--config", "lossless"},
       {"diff", file, file},
       {"compact", file},
       {"generate", "-m", kModel, "--cache", file, "-n", "3"},

@@ -229,25 +229,18 @@ TEST(EvalPpl, StopsAtCtrlC) {
   EXPECT_THAT(run.screen(), Not(HasSubstr("perplexity")));
 }
 
-TEST(ConvertConfig, SaysAllFlagsInOneWord) {
+TEST(ConvertConfig, SaysTheSameAsBits) {
   const TempDir dir;
   const std::string dense = prefill_book(dir, 300);
-  const std::string by_flags = (dir / "a.tqkv").string();
+  const std::string by_bits = (dir / "a.tqkv").string();
   const std::string by_word = (dir / "b.tqkv").string();
-  must({"convert", dense, by_flags, "--key-bits", "4", "--value-bits", "3", "--boundary-layers",
-        "2:6", "--sink-tokens", "4", "--center", "none"});
-  must({"convert", dense, by_word, "--config", "k=mse:4,v=mse:3,boundary=2:6,sink=4,center=none"});
-  EXPECT_EQ(read_all(by_flags), read_all(by_word));
+  must({"convert", dense, by_bits, "--bits", "4,3", "--config", "boundary=2:6"});
+  must({"convert", dense, by_word, "--config", "k=mse:4,v=mse:3,boundary=2:6,sink=4"});
+  EXPECT_EQ(read_all(by_bits), read_all(by_word));
 }
 
-TEST(ConvertConfig, GoesWithNoOtherFlagOfTheCodec) {
-  const std::vector<std::string> flags = {"--bits", "--key-bits", "--preset", "--value-center"};
-  for (const std::string& flag : flags) {
-    const std::string value =
-        flag == "--preset" ? "turbo3" : (flag == "--value-center" ? "none" : "3");
-    expect_refusal({"convert", "a", "b", "--config", "turbo4", flag, value}, 2, "--config");
-  }
-  expect_refusal({"convert", "a", "b", "--config", "turbo9"}, 2, "--config: preset \"turbo9\"");
+TEST(ConvertConfig, RefusesUnknownNamesAndSeveral) {
+  expect_refusal({"convert", "a", "b", "--config", "turbo9"}, 2, "--config: \"turbo9\"");
   expect_refusal({"convert", "a", "b", "--config", "turbo4;turbo3"}, 2, "several");
 }
 

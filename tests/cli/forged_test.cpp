@@ -49,9 +49,9 @@ TEST_F(ForgedFile, HasTheContentDigestOfTheTrueOne) {
 
 TEST_F(ForgedFile, IsNotConverted) {
   const std::string out = path("out");
-  for (const Args& flags : {Args{"--bits", "4"}, Args{"--bits", "16"}, Args{"--tier", "lossless"},
-                            Args{"--tier", "archive", "--target-mse", "0.01"}, Args{"--tokens", "256"},
-                            Args{"--to", "mlx-lm"}, Args{"--to", "npz"}}) {
+  for (const Args& flags : {Args{"--bits", "4"}, Args{"--bits", "16"}, Args{"--config", "lossless"},
+                            Args{"--config", "archive", "--target-mse", "0.01"},
+                            Args{"--tokens", "256"}, Args{"--to", "mlx-lm"}, Args{"--to", "npz"}}) {
     Args args = {"convert", forged_, out};
     args.insert(args.end(), flags.begin(), flags.end());
     SCOPED_TRACE(flags[1]);

@@ -68,8 +68,8 @@ class HybridFiles : public testing::Test {
                 "\n\nThe secret code of Lisbon is 52601.");
     const std::string file = (dir_ / "document.txt").string();
     write_all(file, "<|im_start|>user\nHere is a long document.\n\n" + text);
-    must({"prefill", "-m", kHybrid, "--file", file, "--max-tokens", std::to_string(n_tokens),
-          "-o", dense_, "--force"});
+    must({"prefill", "-m", kHybrid, "--file", file, "--max-tokens", std::to_string(n_tokens), "-o",
+          dense_, "--force"});
     ASSERT_EQ(info_of(dense_)["n_tokens"], n_tokens);
   }
 
@@ -100,7 +100,7 @@ TEST_F(HybridFiles, AnswerFromADenseATurboAndAnArchivedOne) {
     prefill(n_tokens);
     must({"convert", dense_, turbo, "--bits", "4", "--force"});
     // The state, which is not quantized, counts: 2.3 bits per key and value of 3,072 tokens.
-    must({"convert", dense_, archive, "--tier", "archive", "--bits", "5", "--force"});
+    must({"convert", dense_, archive, "--config", "archive", "--bits", "5", "--force"});
     EXPECT_LT(std::filesystem::file_size(archive), std::filesystem::file_size(dense_) / 2);
     for (const std::string& cache : {dense_, turbo, archive}) {
       SCOPED_TRACE(cache);

@@ -550,20 +550,21 @@ TEST_F(TurboMlx, CodesAreKeptIfNobodyAsksForOthers) {
 }
 
 TEST_F(TurboMlx, FlagsForValuesLeaveKeysAlone) {
-  must({"convert", file(), target(), "--value-bits", "16"});
+  must({"convert", file(), target(), "--config", "v=dense"});
   EXPECT_EQ(info_of(target())["layers"][0]["k"]["parts"][0]["rotation"], "matrix.v1");
   EXPECT_EQ(info_of(target())["layers"][0]["v"]["cache_type_id"], "tqcache.dense.v1");
 }
 
 TEST_F(TurboMlx, OtherBitsAreRefused) {
   const std::vector<std::vector<std::string>> asked = {
-      {"--bits", "4"}, {"--key-bits", "3"}, {"--preset", "turbo4"}, {"--boundary-layers", "1"}};
+      {"--bits", "4"}, {"--config", "k=mse:3"}, {"--config", "turbo4"}, {"--config", "boundary=1"}};
   for (std::vector<std::string> flags : asked) {
     flags.insert(flags.begin(), {"convert", file(), target(), "--force"});
     const Output refused = tqcache(flags);
     EXPECT_NE(refused.exit_code, 0);
-    EXPECT_THAT(refused.err, HasSubstr("layer 0 k: is packed already, in codes that are kept if no "
-                                       "flag asks for others; --key-bits 16 decodes them"));
+    EXPECT_THAT(refused.err,
+                HasSubstr("layer 0 k: is packed already, in codes that are kept without "
+                          "--bits and --config; --bits 16 decodes them"));
   }
 }
 

@@ -33,8 +33,8 @@ TEST(Interrupt, ConvertLeavesNoFile) {
     const TempDir dir;
     const std::string large = (dir / "large.kv").string();
     write_large_file(large);
-    Conversation run({"convert", large, (dir / "small.kv").string(), "--tier", "archive", "--bits",
-                      "3", "-t", "1"},
+    Conversation run({"convert", large, (dir / "small.kv").string(), "--config", "archive",
+                      "--bits", "3", "-t", "1"},
                      Conversation::At::kTerminal);
     run.wait_for("converting");
     run.send_signal(signal);
@@ -52,7 +52,7 @@ TEST(Interrupt, ConvertKeepsTheOldFile) {
   write_large_file(large);
   must(write_long_file(old, 2));
   const Bytes before = read_all(old);
-  Conversation run({"convert", large, old, "-f", "--tier", "archive", "--bits", "3", "-t", "1"},
+  Conversation run({"convert", large, old, "-f", "--config", "archive", "--bits", "3", "-t", "1"},
                    Conversation::At::kTerminal);
   run.wait_for("converting");
   run.send_signal(SIGINT);

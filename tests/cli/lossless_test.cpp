@@ -1,4 +1,4 @@
-// `convert --tier lossless` and `--compress planes`: a smaller file with every bit as it was.
+// `convert --config lossless` and `--compress planes`: a smaller file with every bit as it was.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::string prefill(const TempDir& dir, const std::string& dtype, int n_tokens =
 
 std::string lossless(const std::string& cache) {
   const std::string path = cache + ".lossless";
-  must({"convert", cache, path, "--tier", "lossless"});
+  must({"convert", cache, path, "--config", "lossless"});
   return path;
 }
 
@@ -75,7 +75,7 @@ TEST(LosslessFile, CanBeResumedAndAppendedTo) {
 
 TEST(LosslessFile, OfATurboCacheStaysTurbo) {
   const TempDir dir;
-  const std::string packed = pack(prefill(dir, "f16"), {"--key-bits", "16"});
+  const std::string packed = pack(prefill(dir, "f16"), {"--bits", "16,4"});
   const std::string small = lossless(packed);
   EXPECT_EQ(info_of(small)["layers"], info_of(packed)["layers"]);
   EXPECT_EQ(info_of(small)["content_name"], info_of(packed)["content_name"]);
@@ -87,7 +87,7 @@ TEST(LosslessFile, IsAlsoWrittenToStandardOutput) {
   const TempDir dir;
   const std::string cache = prefill(dir, "f16");
   const std::string small = (dir / "out.tqkv").string();
-  must({"convert", cache, "-", "--tier", "lossless"}, {.out_path = small});
+  must({"convert", cache, "-", "--config", "lossless"}, {.out_path = small});
   EXPECT_EQ(info_of(small)["content_name"], info_of(cache)["content_name"]);
   EXPECT_GT(info_of(small)["compression"]["planes"], 0);
 }
@@ -109,40 +109,26 @@ TEST(LosslessFile, TellsHowEachSectionIsCompressed) {
   EXPECT_THAT(must({"info", small, "--sections"}).out, HasSubstr(" planes "));
 }
 
-TEST(Tier, IsTurboUnlessToldOtherwise) {
-  const TempDir dir;
-  const std::string cache = prefill(dir, "f16");
-  const std::string a = (dir / "a.tqkv").string();
-  const std::string b = (dir / "b.tqkv").string();
-  must({"convert", cache, a, "--bits", "3"});
-  must({"convert", cache, b, "--bits", "3", "--tier", "turbo"});
-  EXPECT_EQ(read_all(a), read_all(b));
-}
-
-TEST(Tier, RefusesFlagsThatSayHowToPackWhenNothingIsPacked) {
+TEST(LosslessFile, RefusesSettingsOfCodes) {
   const TempDir dir;
   const std::string out = (dir / "out.tqkv").string();
-  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--bits", "4"},
-                                                {"--preset", "turbo4"},
-                                                {"--key-mode", "mse"},
-                                                {"--boundary-layers", "2"}}) {
-    std::vector<std::string> args = {"convert", "in.kv", out, "--tier", "lossless"};
-    args.insert(args.end(), flags.begin(), flags.end());
-    const Output output = tqcache(args);
-    EXPECT_EQ(output.exit_code, 2) << output.err;
-    EXPECT_THAT(output.err, HasSubstr(flags[0] + " does not go with --tier lossless"));
-  }
-  EXPECT_EQ(tqcache({"convert", "in.kv", out, "--tier", "best"}).exit_code, 2);
+  const Output bits = tqcache({"convert", "in.kv", out, "--config", "lossless", "--bits", "4"});
+  EXPECT_EQ(bits.exit_code, 2) << bits.err;
+  EXPECT_THAT(bits.err, HasSubstr("--bits does not go with --config lossless"));
+  const Output sinks = tqcache({"convert", "in.kv", out, "--config", "lossless,sink=4"});
+  EXPECT_EQ(sinks.exit_code, 2) << sinks.err;
+  EXPECT_THAT(sinks.err, HasSubstr("sink=4: lossless has no settings"));
+  EXPECT_EQ(tqcache({"convert", "in.kv", out, "--config", "best"}).exit_code, 2);
   const Output method = tqcache({"convert", "in.kv", out, "--compress", "gzip"});
   EXPECT_EQ(method.exit_code, 2);
   EXPECT_THAT(method.err, HasSubstr("--compress: gzip is not one of zstd, planes, none"));
 }
 
-TEST(Tier, LeavesCompressionToWhoSaysIt) {
+TEST(LosslessFile, LeavesCompressionToWhoSaysIt) {
   const TempDir dir;
   const std::string cache = prefill(dir, "f16");
   const std::string out = (dir / "out.tqkv").string();
-  must({"convert", cache, out, "--tier", "lossless", "--compress", "zstd"});
+  must({"convert", cache, out, "--config", "lossless", "--compress", "zstd"});
   EXPECT_EQ(info_of(out)["compression"]["planes"], 0);
   EXPECT_EQ(info_of(out)["content_name"], info_of(cache)["content_name"]);
 }

@@ -46,10 +46,10 @@ TEST(Program, ShowsRareFlagsOnlyWhenAsked) {
   const std::string all = must({"convert", "--help-all"}).out;
   EXPECT_THAT(usual, Not(HasSubstr("--llama-k-type")));
   EXPECT_THAT(usual, HasSubstr("tqcache convert --help-all shows all flags"));
-  for (const char* flag : {"--bits", "--preset", "--quality", "--windows", "--to", "--force"}) {
+  for (const char* flag : {"--bits", "--config", "--to", "--force"}) {
     EXPECT_THAT(usual, HasSubstr(flag));
   }
-  for (const char* flag : {"--llama-k-type", "--key-bits", "--mode"}) {
+  for (const char* flag : {"--llama-k-type", "--target-kld", "--level"}) {
     EXPECT_THAT(all, HasSubstr(flag));
   }
   for (std::size_t at = 0; at < all.size(); at = all.find('\n', at) + 1) {

@@ -1,6 +1,7 @@
 #include "cli/program.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
@@ -15,6 +16,7 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "cli/json_schema.h"
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
@@ -101,6 +103,8 @@ Output tqcache(const std::vector<std::string>& args, const RunOptions& options) 
   Output output{exit_code_of(status), {}, read_text(err)};
   output.peak_bytes = static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
   if (options.out_path.empty() && !options.out_closed) output.out = read_text(out);
+  const std::string wrong = json_mismatch(args, output.out, output.err, output.exit_code);
+  EXPECT_EQ(wrong, "") << joined(args);
   return output;
 }
 

@@ -313,7 +313,7 @@ TEST(Refusals, NumbersThatAreTooLarge) {
                  "--max-new-tokens: 99999999999999999999 is not a whole number");
   const TempDir dir;
   const std::string cache = write_cache(dir / "a.kv");
-  expect_refusal(tqcache({"convert", cache, "b.kv", "--tier", "archive", "--bits", "20"}), 2,
+  expect_refusal(tqcache({"convert", cache, "b.kv", "--config", "archive", "--bits", "20"}), 2,
                  cache + ": 20 bits per value is not between 1 and 8\n");
 }
 
@@ -352,7 +352,7 @@ TEST(Refusals, ValueOutOfRange) {
   const std::vector<std::vector<std::string>> lines = {
       {"convert", "a", "b", "--bits", "9"},
       {"convert", "a", "b", "--bits", "0"},
-      {"convert", "a", "b", "--key-bits", "12"},
+      {"convert", "a", "b", "--bits", "12,4"},
       {"convert", "a", "b", "--bits", "four"},
       {"convert", "a", "b", "--level", "20"},
       {"convert", "a", "b", "--compress", "gzip"},

@@ -67,11 +67,11 @@ TEST(ResumeOnce, OfEveryModeEqualsTurboInMemory) {
   const TempDir dir;
   const std::string dense = prefill_book(dir, 510);
   const std::vector<std::vector<std::string>> codecs = {
-      {"--preset", "k8v4", "--sink-tokens", "3"},
-      {"--preset", "turbo2.5", "--boundary-layers", "1:5"},
-      {"--preset", "prod3"},
-      {"--preset", "affine4", "--center", "none"},
-      {"--preset", "kfv4", "--value-rotation", "dense", "--value-scale", "norm"}};
+      {"--config", "k8v4,sink=3"},
+      {"--config", "turbo2.5,boundary=1:5"},
+      {"--config", "prod3"},
+      {"--config", "affine4,sink=0"},
+      {"--config", "kfv4,rotation=dense,scale=norm"}};
   for (const std::vector<std::string>& codec : codecs) {
     SCOPED_TRACE(codec[1]);
     const std::string cache = pack(dense, codec);

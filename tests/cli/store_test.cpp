@@ -322,6 +322,13 @@ TEST_F(StoreVerbs, AStoreOfAnotherKeyDoesNotLookEmpty) {
     EXPECT_EQ(run(verb + Args{"--key-file", one}).exit_code, 0);
   }
   EXPECT_EQ(run({"rm", "other", "--key-file", one}).exit_code, 10);
+  // Without names, too.
+  EXPECT_EQ(run({"rm", "book", "--key-file", one}).exit_code, 0);
+  for (const Args& verb : std::vector<Args>{{"check"}, {"stats"}, {"gc"}}) {
+    EXPECT_EQ(run(verb).exit_code, 22) << verb[0];
+    EXPECT_EQ(run(verb + Args{"--key-file", two}).exit_code, 22) << verb[0];
+    EXPECT_EQ(run(verb + Args{"--key-file", one}).exit_code, 0) << verb[0];
+  }
   // A plain store and a key.
   must({"store", "put", dense_, "--no-name", "--store", "dir:" + (dir_ / "plain").string()});
   const Output output = tqcache({"store", "put", dense_, "--no-name", "--store",

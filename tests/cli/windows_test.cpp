@@ -37,7 +37,7 @@ TEST(WindowsFlag, LeavesWindowsAsTheyAreByDefault) {
 TEST(WindowsFlag, PacksThem) {
   const TempDir dir;
   const std::string dense = write_windows(dir);
-  const std::string packed = pack(dense, {"--windows", "turbo"});
+  const std::string packed = pack(dense, {"--config", "windows=turbo"});
   must({"verify", packed});
   const json layers = info_of(packed)["layers"];
   EXPECT_EQ(layers[0]["cache_type_id"], "tqcache.rotating.v2");
@@ -95,16 +95,17 @@ TEST(WindowsFlag, IsSuggestedWhereTheyStayDense) {
   const TempDir dir;
   const std::string dense = write_windows(dir);
   const std::string packed = (dir / "packed").string();
-  EXPECT_THAT(must({"convert", dense, packed}).err,
-              HasSubstr("hint: 1 sliding-window layer stayed dense; --windows turbo quantizes it"));
-  EXPECT_EQ(must({"convert", dense, packed, "-f", "--windows", "turbo"}).err.find("hint"),
+  EXPECT_THAT(
+      must({"convert", dense, packed}).err,
+      HasSubstr("hint: 1 sliding-window layer stayed dense; --config windows=turbo quantizes it"));
+  EXPECT_EQ(must({"convert", dense, packed, "-f", "--config", "windows=turbo"}).err.find("hint"),
             std::string::npos);
 }
 
 TEST(WindowsFlag, GoesBackWithSixteenBits) {
   const TempDir dir;
   const std::string dense = write_windows(dir);
-  const std::string packed = pack(dense, {"--windows", "turbo"});
+  const std::string packed = pack(dense, {"--config", "windows=turbo"});
   const std::string again = (dir / "again").string();
   must({"convert", packed, again, "--bits", "16"});
   EXPECT_EQ(info_of(again)["layers"][0]["cache_type_id"], "tqcache.rotating.v1");
@@ -115,7 +116,7 @@ TEST(WindowsFlag, GoesBackWithSixteenBits) {
 TEST(WindowsFlag, CentersTheirKeysToo) {
   const TempDir dir;
   const std::string dense = write_windows(dir);
-  const std::string by_flag = pack(dense, {"--windows", "turbo:center"});
+  const std::string by_flag = pack(dense, {"--config", "windows=turbo:center"});
   EXPECT_EQ(info_of(by_flag)["layers"][0]["k"]["centring"], "pre_rope.v1");
   const Bytes bytes = read_all(by_flag);
   EXPECT_EQ(read_all(pack(dense, {"--config", "sink=4,windows=turbo:center", "-f"})), bytes);
@@ -123,25 +124,25 @@ TEST(WindowsFlag, CentersTheirKeysToo) {
 
 TEST(WindowsFlag, IsNotForArchives) {
   const TempDir dir;
-  const Output output = tqcache({"convert", write_windows(dir), (dir / "a.tqkv").string(), "--tier",
-                                 "archive", "--windows", "turbo"});
+  const Output output = tqcache({"convert", write_windows(dir), (dir / "a.tqkv").string(),
+                                 "--config", "archive,windows=turbo"});
   EXPECT_EQ(output.exit_code, 2);
-  EXPECT_THAT(output.err, HasSubstr("--windows does not go with --tier archive"));
+  EXPECT_THAT(output.err, HasSubstr("--config archive takes sink= and center= alone"));
 }
 
 TEST(WindowsFlag, HasThreeWords) {
   const TempDir dir;
-  const Output output =
-      tqcache({"convert", write_windows(dir), (dir / "a.tqkv").string(), "--windows", "dense"});
+  const Output output = tqcache(
+      {"convert", write_windows(dir), (dir / "a.tqkv").string(), "--config", "windows=dense"});
   EXPECT_EQ(output.exit_code, 2);
 }
 
 TEST(TurboWindow, IsWrittenForOtherProgramsAsItDecodes) {
   const TempDir dir;
-  const std::string packed = pack(write_windows(dir), {"--windows", "turbo"});
+  const std::string packed = pack(write_windows(dir), {"--config", "windows=turbo"});
   const std::string npz = (dir / "a.npz").string(), back = (dir / "back.kv").string();
   EXPECT_THAT(must({"convert", packed, npz}).err, HasSubstr("written decoded"));
-  must({"convert", npz, back, "--key-bits", "16", "--value-bits", "16"});
+  must({"convert", npz, back, "--bits", "16"});
   EXPECT_EQ(info_of(back)["layers"][0]["cache_type_id"], "tqcache.rotating.v1");
   const json difference = json::parse(must({"diff", packed, back, "--json"}).out);
   EXPECT_LT(difference["k"]["relative_mse"], 1e-6);  // what f16 rounds

@@ -312,8 +312,8 @@ TEST(SpreadWindows, TakesAllWhereThereAreNoMore) {
 TEST(SensitivityConfigurations, CodeOneSideOfOneLayer) {
   const auto all = sensitivity_configurations(3);
   ASSERT_EQ(all.size(), 6u);
-  EXPECT_EQ(all[2].name, "f32,k=trellis:0.25:map,fit=prompt,sink=4,k.weights=0:1:0");
-  EXPECT_EQ(all[5].name, "f32,v=trellis:0.25:map,fit=prompt,sink=4,v.weights=0:0:1");
+  EXPECT_EQ(all[2].name, "f32,k=trellis:0.25:map,fit=prompt,k.weights=0:1:0");
+  EXPECT_EQ(all[5].name, "f32,v=trellis:0.25:map,fit=prompt,v.weights=0:0:1");
 }
 
 TEST(MeasureProfile, IsOfTheModelAndGrowsWithTheStep) {

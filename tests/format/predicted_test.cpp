@@ -25,6 +25,7 @@
 #include "tqcache/predict/integer_matrix.h"
 #include "tqcache/predict/predictor.h"
 #include "tqcache/predict/symbol_path.h"
+#include "tqcache/quantize.h"
 
 namespace tqcache::test {
 namespace predicted_test {
@@ -347,6 +348,54 @@ TEST(PredictionProfile, IsReadAsItWasWritten) {
   EXPECT_EQ(again.sides[3].weights, profile.sides[3].weights);
   EXPECT_EQ(again.sides[5].mean, profile.sides[5].mean);
   EXPECT_TRUE(predict::looks_like_profile(file));
+}
+
+TEST(PredictionProfile, KeepsFactorsOfKeysForCodesInMemory) {
+  TempDir dir;
+  const std::string path = (dir.path() / "both.tqprofile").string();
+  const auto calibration_in = [&](const predict::Profile& profile) {
+    const Bytes file = predict::profile_bytes(profile);
+    write_all(path, file);
+    return cache::read_calibration(path);
+  };
+  predict::Profile profile = small_profile();
+  EXPECT_THAT(calibration_in(profile).error().message, HasSubstr("without factors of keys"));
+  profile.key_factors.assign(3, std::vector<std::int8_t>(64, 5));
+  profile.key_factors[0][63] = -127;
+  profile.key_factors[1].clear();
+  profile.key_losses = {1.5f, 0, 0.01f};
+  const cache::Calibration calibration = must(calibration_in(profile));
+  EXPECT_EQ(calibration.key_factors, profile.key_factors);
+  EXPECT_EQ(calibration.weights_fingerprint, profile.weights_fingerprint);
+  EXPECT_EQ(calibration.tokenizer_fingerprint, profile.tokenizer_fingerprint);
+  const Bytes file = predict::profile_bytes(profile);
+  const predict::Profile again = must(predict::parse_profile(file));
+  EXPECT_EQ(again.key_factors, profile.key_factors);
+  EXPECT_EQ(again.key_losses, profile.key_losses);
+
+  predict::Profile wrong = profile;
+  wrong.key_factors[2][7] = -128;
+  EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt), HasSubstr("-128"));
+  EXPECT_EQ(calibration_in(wrong).error().code, ErrorCode::kCorrupt);
+  wrong = profile;
+  wrong.key_factors.pop_back();
+  EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt),
+              HasSubstr("key_factors: not one list for each layer"));
+  EXPECT_EQ(calibration_in(wrong).error().code, ErrorCode::kCorrupt);
+  wrong = profile;
+  wrong.key_factors[0].pop_back();
+  EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt),
+              HasSubstr("key_factors: 63 values instead of 64"));
+  wrong = profile;
+  wrong.key_losses.pop_back();
+  EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt),
+              HasSubstr("key_losses: 2 values instead of 3"));
+  Bytes damaged = file;
+  damaged[damaged.size() - 1] ^= std::byte{1};
+  write_all(path, damaged);
+  EXPECT_THAT(cache::read_calibration(path).error().message, HasSubstr("SHA-256"));
+  write_all(path, Bytes(file.begin(), file.begin() + 60));
+  EXPECT_THAT(cache::read_calibration(path).error().message, HasSubstr("truncated"));
 }
 
 TEST(PredictionProfile, IsRefusedWhenItIsDamagedOrOfAnotherVersion) {

@@ -48,8 +48,8 @@ Result<Json> read(const std::string& path, std::vector<float>& all) {
   const auto add = [&](const cache::Cache& state, const cache::CacheDesc& description,
                        std::span<const format::SectionInfo> sections, std::int64_t first_layer) {
     for (format::SectionInfo section : sections) {
-      json["sections"].push_back({section.layer, static_cast<int>(section.side), section.block,
-                                  int{section.packed}, 0});
+      json["sections"].push_back(
+          {section.layer, static_cast<int>(section.side), section.block, int{section.packed}, 0});
       section.layer -= first_layer;
       const std::vector<float> values = section.packed
                                             ? test::packed_values(state, section)

@@ -1,6 +1,6 @@
-// Any bytes as a profile of version 2, as what stands behind its first line, and as the sections of a
-// token block that a small profile predicts. What is taken is within its limits; a profile is written
-// as what reads the same, and decoded values are finite.
+// Any bytes as a profile of version 2, as what stands behind its first line, and as the sections of
+// a token block that a small profile predicts. What is taken is within its limits; a profile is
+// written as what reads the same, and decoded values are finite.
 
 #include <algorithm>
 #include <cmath>
@@ -31,8 +31,7 @@ void decode(const Predictor& predictor, ByteView coded, bool is_finite) {
   for (std::size_t i = 0; i < n_sides; ++i) {
     const auto done = coder.decode(coded.subspan(i * size, size), out);
     if (!done) return require(done.error().code == ErrorCode::kCorrupt, "bad symbols are corrupt");
-    const bool all_finite =
-        std::ranges::all_of(out, [](float x) { return std::isfinite(x); });
+    const bool all_finite = std::ranges::all_of(out, [](float x) { return std::isfinite(x); });
     require(all_finite || !is_finite, "decoded values are finite");
   }
 }

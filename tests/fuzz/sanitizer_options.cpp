@@ -1,6 +1,6 @@
-// What the sanitizers do in a fuzz target, unless ASAN_OPTIONS says otherwise. A quarantine that stays
-// in the processor's cache, new memory that is filled at its beginning only, and no backtraces of
-// allocations make a run up to twice as fast; to look into a find, run it again with
+// What the sanitizers do in a fuzz target, unless ASAN_OPTIONS says otherwise. A quarantine that
+// stays in the processor's cache, new memory that is filled at its beginning only, and no
+// backtraces of allocations make a run up to twice as fast; to look into a find, run it again with
 // ASAN_OPTIONS=malloc_context_size=30:quarantine_size_mb=256.
 
 extern "C" const char* __asan_default_options();

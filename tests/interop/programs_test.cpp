@@ -73,7 +73,8 @@ TEST(Programs, LlamaCppPython) {
   EXPECT_EQ(named("SQLite format 3\0\x10\x00"s).program, "llama-cpp-python");
   // pickle.dumps(LlamaState(...)), protocol 4: a frame, and the class by its name.
   const NamedFile file = named(
-      "\x80\x04\x95\x40\x00\x00\x00\x00\x00\x00\x00\x8c\x0fllama_cpp.llama\x94\x8c\x0aLlamaState\x94\x93."s);
+      "\x80\x04\x95\x40\x00\x00\x00\x00\x00\x00\x00"
+      "\x8c\x0fllama_cpp.llama\x94\x8c\x0aLlamaState\x94\x93."s);
   EXPECT_EQ(file.program, "llama-cpp-python");
   EXPECT_THAT(file.holds, HasSubstr("LlamaState"));
 }

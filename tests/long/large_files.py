@@ -7,7 +7,7 @@ usage: large_files.py --tqcache PROGRAM [--gib N] [--folder FOLDER] [--turbo] [-
 The input is a cache of transformers (docs/reference/interop.md) with holes: it takes a few MB on a
 disk whose file system has sparse files. Most of its values are 0; some are not, before and behind
 every boundary of 2 GiB, so that an offset that is cut to 32 bits shows. Written without losses
-(--tier lossless), the cache is small again. More steps need room: --turbo writes the 4-bit form (a
+(--config lossless), the cache is small again. More steps need room: --turbo writes the 4-bit form (a
 quarter of the size), --back exports all values again and compares them with the input (the size
 itself, because the exporter leaves no holes). With --uncompressed the cache has all its bytes, in
 the file, in the store and in what comes back (three times the size).
@@ -181,7 +181,7 @@ def check(options, folder):
     whole = folder / "a.tqkv"
     model = folder / "model"
     write_model(model, n_tokens)
-    form = ("--bits", 16, "--compress", "none") if options.uncompressed else ("--tier", "lossless")
+    form = ("--bits", 16, "--compress", "none") if options.uncompressed else ("--config", "lossless")
     run(options.tqcache, "convert", foreign, whole, *form, "-m", model, "--probe", 0)
     # Otherwise files that claim to hold 64 times their size, or more than the machine's memory, are
     # refused before they are read.

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "tqcache/cache/window.h"
 #include "migrations/v1_to_v2.h"
 #include "support/v1_builder.h"
+#include "tqcache/cache/window.h"
 
 namespace tqcache::test {
 namespace v1_ring_test {

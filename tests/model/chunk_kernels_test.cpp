@@ -10,7 +10,7 @@
 #include "support/gaussian.h"
 #include "support/random_blocks.h"
 #include "tqcache/model/linear/block_loops.h"
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::model {

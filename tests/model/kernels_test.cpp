@@ -1,4 +1,4 @@
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/codec/kernels/kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "support/gaussian.h"
 #include "tqcache/base/half.h"
 #include "tqcache/bytes.h"
-#include "tqcache/codec/kernels/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::model {
 namespace kernels_test {

@@ -327,8 +327,8 @@ TEST(LlamaAsked, AChoiceOfASlotAndSeveralAnswersAreNotSteered) {
     EXPECT_TRUE(ask_completion("{\"prompt\":\"x\"," + std::string(more) + "}").is_steered) << more;
   }
   EXPECT_TRUE(ask_completion(R"({"prompt":["a","b"]})").is_steered) << "two prompts";
-  for (const char* more : {R"("id_slot":-1)", R"("id_slot":-1.0)", R"("id_slot":null)", R"("cache_prompt":true)",
-                           R"("n":1)", R"("n":null)"}) {
+  for (const char* more : {R"("id_slot":-1)", R"("id_slot":-1.0)", R"("id_slot":null)",
+                           R"("cache_prompt":true)", R"("n":1)", R"("n":null)"}) {
     EXPECT_FALSE(ask_completion("{\"prompt\":\"x\"," + std::string(more) + "}").is_steered) << more;
   }
 }

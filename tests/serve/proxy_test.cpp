@@ -263,7 +263,7 @@ TEST_F(ProxyTest, NothingIsSavedBeyondTheWriteBudget) {
   ASSERT_TRUE(wait_until([&] {
     return metric("tqcache_saves_total", {{"reason", "over_budget"}}) > 0;
   })) << proxy_->logged();
-  ASSERT_TRUE(wait_for_saves(1)) << proxy_->logged();  // the first, which was put meanwhile
+  ASSERT_TRUE(wait_for_saves(1)) << proxy_->logged();     // the first, which was put meanwhile
   EXPECT_EQ(llama_->n_saves, 2 + 1) << proxy_->logged();  // and those of the probe
   EXPECT_EQ(proxy_->n_logged("event=max-write"), 1u) << proxy_->logged();
 }

@@ -229,7 +229,8 @@ TEST_F(SlotTableTest, StoreIsUsedForAPromptThatPartsFromWhatIsInRam) {
   EXPECT_EQ(turn(a + words("once more", 20), 0).from, From::kRam);
 }
 
-// With windows or recurrent state llama-server goes back to a checkpoint, of which nothing is known.
+// With windows or recurrent state llama-server goes back to a checkpoint, of which nothing is
+// known.
 TEST_F(SlotTableTest, WhatCannotBeCutIsTakenFromTheStoreWhereItParts) {
   begin(4);
   table_.set_rules({.can_cut = false});

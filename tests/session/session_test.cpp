@@ -72,7 +72,7 @@ TEST(Session, QuantizesItsFirstBlockAsAConversionDoes) {
   std::string text;
   for (int i = 0; i < 30; ++i) text.append(kPrompt).append(" ");
   const cache::ConvertOptions turbo =
-      must(cache::parse_configuration(cache::kDefaultConfiguration)).options;
+      must(cache::parse_configuration(cache::kDefaultPreset)).options;
   const auto growing = must(Session::open({.model = kModel, .quantization = turbo}));
   const auto dense = must(Session::open({.model = kModel}));
   must(growing->feed(encode(*growing, text)));

@@ -11,7 +11,7 @@
 
 #include "tqcache/format/type_names.h"
 #include "tqcache/store/blobs/blob.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::test {
 

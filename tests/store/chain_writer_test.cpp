@@ -9,7 +9,7 @@
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/format/sections/section_compressor.h"
 #include "tqcache/reader.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::test {
 namespace chain_writer_test {

@@ -18,7 +18,7 @@
 #include "tqcache/store.h"
 #include "tqcache/store/backends/dir_files.h"
 #include "tqcache/store/backends/dir_index.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/upkeep.h"
 
 namespace tqcache::test {

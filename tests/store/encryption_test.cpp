@@ -8,7 +8,7 @@
 #include "library_fixture.h"
 #include "tqcache/hash.h"
 #include "tqcache/store/backends/encrypted_backend.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/upkeep.h"
 
 namespace tqcache::test {

@@ -8,7 +8,7 @@
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/upkeep.h"
 
 namespace tqcache::test {

@@ -11,7 +11,7 @@
 #include "store/faulty_backend.h"
 #include "tqcache/cache.h"
 #include "tqcache/quantize.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::store {
 namespace generating_test {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::store {
 namespace key_parts_test {

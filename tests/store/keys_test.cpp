@@ -1,5 +1,3 @@
-#include "tqcache/store/blobs/keys.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 
 #include "store/blob_samples.h"
 #include "tqcache/store.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::test {
 namespace keys_test {

@@ -12,8 +12,8 @@
 #include "support/file_size_limit.h"
 #include "support/temp_dir.h"
 #include "tqcache/cache.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/store/blobs/chain_layout.h"
-#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::test {
 namespace library_faults_test {

@@ -6,7 +6,7 @@
 #include "support/checkpoint_reader.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/memory_blocks.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/store/library/background_put.h"
 
 namespace tqcache::test {

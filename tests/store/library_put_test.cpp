@@ -9,7 +9,7 @@
 #include "store/altered_backend.h"
 #include "store/library_fixture.h"
 #include "tqcache/cache.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/store/library/chain_writer.h"
 
 namespace tqcache::test {

@@ -6,7 +6,7 @@
 
 #include "store/library_fixture.h"
 #include "tqcache/cache.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::test {
 namespace library_sharing_test {
@@ -113,7 +113,7 @@ Bytes converted(const cache::Cache& dense, const cache::ConvertOptions& options)
 // Two prompts of which nine tenths are common, each converted for itself.
 TEST(Sharing, PromptsThatWereConvertedApartKeepTheirCommonBlocksOnce) {
   const cache::Cache system = CacheBuilder(36 * 256).dense(kShape).dense(kShape).build();
-  const auto options = must(cache::parse_configuration(cache::kDefaultConfiguration)).options;
+  const auto options = must(cache::parse_configuration(cache::kDefaultPreset)).options;
   const auto backend = open_store();
   ToldLibrary library(*backend);
   std::vector<std::uint64_t> new_bytes;

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/foreign_json.h"
 
 namespace tqcache::tensors {
 namespace json_limits_test {

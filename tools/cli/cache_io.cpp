@@ -128,7 +128,7 @@ bool is_text(std::string_view bytes) {
 
 // A file that is clearly something else is not a damaged cache.
 Result<void> refuse_other(const ByteSource& source) {
-  if (source.size() == 0 || migrations::is_cache_of_any_version(source)) return {};
+  if (source.size() == 0) return {};
   std::string head(static_cast<std::size_t>(std::min<std::uint64_t>(source.size(), 512)), '\0');
   TQC_TRY(source.read_at(0, std::as_writable_bytes(std::span(head))));
   for (const Magic& each : kOtherFiles) {
@@ -141,11 +141,18 @@ Result<void> refuse_other(const ByteSource& source) {
 
 }  // namespace
 
-Result<void> refuse_foreign(const ByteSource& source) {
-  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, foreign_kind(source));
-  if (!kind) return refuse_other(source);
+Result<FileKind> kind_of_cache(const ByteSource& source) {
+  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, interop::detect_kind(source));
+  if (kind) return *kind;
+  TQC_TRY(refuse_other(source));
+  return FileKind::kTqkv;
+}
+
+Result<FileKind> own_kind(const ByteSource& source) {
+  TQC_TRY_ASSIGN(const FileKind kind, kind_of_cache(source));
+  if (kind == FileKind::kTqkv || kind == FileKind::kTqkvVersion1) return kind;
   return Error{ErrorCode::kUnsupported,
-               fmt::format("this is a {}; use tqcache convert first", name_of(*kind))};
+               fmt::format("this is a {}; use tqcache convert first", name_of(kind))};
 }
 
 std::string display_name(const std::string& path, std::string_view dash_means) {
@@ -250,7 +257,7 @@ Result<void> check_encrypted(const Console& console, const std::string& name,
   if (console.require_encrypted) {
     return Error{ErrorCode::kNoKey, "not encrypted, and --require-encrypted is given", name};
   }
-  if (migrations::is_cache_of_any_version(source)) {
+  if (header || migrations::looks_like_v1(source)) {
     warn(name,
          "not encrypted, though a key is given: it may stand in the place of an encrypted file. "
          "--require-encrypted refuses such files");
@@ -260,19 +267,21 @@ Result<void> check_encrypted(const Console& console, const std::string& name,
 
 Result<CacheInput> open_cache(const Console& console, const std::string& path, unsigned n_threads) {
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(path));
-  return cache_input(console, display_name(path, "standard input"), std::move(source), n_threads);
+  const std::string name = display_name(path, "standard input");
+  TQC_TRY_ASSIGN(const FileKind kind, in_file(name, own_kind(*source)));
+  return cache_input(console, name, kind, std::move(source), n_threads);
 }
 
-Result<CacheInput> cache_input(const Console& console, std::string name,
+Result<CacheInput> cache_input(const Console& console, std::string name, FileKind kind,
                                std::shared_ptr<const ByteSource> source, unsigned n_threads) {
   CacheInput input{std::move(name), 0, std::move(source), {}};
-  TQC_TRY(in_file(input.name, refuse_foreign(*input.source)));
   TQC_TRY(check_encrypted(console, input.name, *input.source));
   input.file_bytes = input.source->size();
-  if (migrations::looks_like_v1(*input.source)) {
+  if (kind == FileKind::kTqkvVersion1) {
     TQC_TRY_ASSIGN(V1Input old, read_v1_input(*input.source, input.name, n_threads));
     input.source = std::move(old.source);
     input.v1 = std::move(old.summary);
+    return input;
   }
   warn_of_lost_state(input.name, *input.source);
   return input;
@@ -293,8 +302,8 @@ Result<cache::Cache> map_cache(const Console& console, const std::string& path,
   if (path == "-" || console.require_encrypted) return load_cache(console, path, options);
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_source(path));
-    if (migrations::looks_like_v1(*source)) return load_cache(console, path, options);
-    TQC_TRY(in_file(path, refuse_foreign(*source)));
+    TQC_TRY_ASSIGN(const FileKind kind, in_file(path, own_kind(*source)));
+    if (kind == FileKind::kTqkvVersion1) return load_cache(console, path, options);
     TQC_TRY(check_encrypted(console, path, *source));
     warn_of_lost_state(path, *source);
   }
@@ -366,8 +375,8 @@ Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cac
 
 Result<GrowingFile> GrowingFile::open(const Console& console, const std::string& path) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
-  if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
-  TQC_TRY(in_file(path, refuse_foreign(*source)));
+  TQC_TRY_ASSIGN(const FileKind kind, in_file(path, own_kind(*source)));
+  if (kind == FileKind::kTqkvVersion1) return in_file(path, v1_is_read_only());
   // With a key this refuses a plain file.
   TQC_TRY_ASSIGN(format::CacheAppender appender,
                  in_file(path, format::CacheAppender::open(path, console.keys)));

@@ -14,9 +14,12 @@
 #include "tqcache/cache.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
+#include "tqcache/interop.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
+
+using interop::FileKind;
 
 // Metadata of a file of version 1.
 struct V1Summary {
@@ -56,8 +59,15 @@ Result<Bytes> read_input(const std::string& path, std::uint64_t max_bytes);
 // A file of any kind with random access; standard input and pipes are first read completely.
 Result<std::unique_ptr<ByteSource>> open_source(const std::string& path);
 
-// Errors: kUnsupported for a cache of another program; the message names the verb that reads it.
-Result<void> refuse_foreign(const ByteSource& source);
+// The kind of a cache file of any program, by its content. A file of unknown content counts as a
+// .tqkv file, whose reader says what is wrong.
+// Errors: kUnsupported for what is clearly no cache; those of interop::detect_kind().
+Result<FileKind> kind_of_cache(const ByteSource& source);
+
+// The same where only .tqkv files are read: kTqkv or kTqkvVersion1.
+// Errors: also kUnsupported for a cache of another program; the message names the verb that reads
+//         it.
+Result<FileKind> own_kind(const ByteSource& source);
 
 // Tells of a file that is not encrypted though a key is given: whoever could write it could put it
 // in the place of an encrypted one. To be called for every cache file that a verb reads, with the
@@ -79,8 +89,8 @@ struct CacheInput {
 // Errors: kUnsupported for a file of another program, which `tqcache convert` reads; those of
 //         check_encrypted().
 Result<CacheInput> open_cache(const Console& console, const std::string& path, unsigned n_threads);
-// As above, for an open file.
-Result<CacheInput> cache_input(const Console& console, std::string name,
+// As above, for an open file whose kind is known.
+Result<CacheInput> cache_input(const Console& console, std::string name, FileKind kind,
                                std::shared_ptr<const ByteSource> source, unsigned n_threads);
 
 // Reads a cache with the keys of the console. options.keys is ignored.

@@ -35,10 +35,10 @@ std::string_view error_word(ErrorCode code);
 using Json = nlohmann::ordered_json;
 
 struct Console {
-  bool quiet = false;    // no progress, no summary
-  bool json = false;     // results and errors as JSON objects
-  std::string key_file;  // --key-file
-  KeyRing keys;          // of the key file; empty: files are plain
+  bool quiet = false;              // no progress, no summary
+  bool json = false;               // results and errors as JSON objects
+  std::string key_file;            // --key-file
+  KeyRing keys;                    // of the key file; empty: files are plain
   bool require_encrypted = false;  // --require-encrypted; then there are keys
 };
 

@@ -53,11 +53,6 @@ std::string number_text(T number) {
   return fmt::format("{}", number);
 }
 
-bool has_rare_flags(const FlagSet& flags) {
-  return std::ranges::any_of(flags.flags(),
-                             [](const auto& flag) { return flag->description().is_rare; });
-}
-
 std::vector<std::string> all_names(const FlagSet& flags) {
   std::vector<std::string> names = {"--help"};
   for (const auto& flag : flags.flags()) {
@@ -214,19 +209,9 @@ Flag* Flag::show_default(std::string text) {
   return this;
 }
 
-Flag* Flag::brief() {
-  description_.is_brief = true;
-  return this;
-}
-
 Flag* Flag::formerly(const std::string& name) {
   std::erase(description_.names, name);
   description_.old_names.push_back(name);
-  return this;
-}
-
-Flag* Flag::rare() {
-  description_.is_rare = true;
   return this;
 }
 
@@ -442,6 +427,8 @@ Flag* FlagSet::add_text(const std::string& names, std::function<void(const std::
   });
 }
 
+void FlagSet::usual(std::vector<std::string> names) { usual_ = std::move(names); }
+
 void FlagSet::footer(std::string_view text) {
   constexpr std::string_view kExamples = "Examples:\n";
   const std::size_t at = text.find(kExamples);
@@ -522,27 +509,29 @@ std::vector<std::string> groups_of(const FlagSet& flags) {
 
 std::string help_text(const FlagSet& flags, std::size_t columns, bool all) {
   std::string text = fold(flags.summary() + ".", columns) + "\nUsage: " + usage_line(flags) + "\n";
-  const auto is_shown = [&](const Flag::Description& about) { return all || !about.is_rare; };
+  const std::vector<std::string>& usual = flags.usual_flags();
+  const bool is_short = !all && !usual.empty();
+  const auto is_shown = [&](const Flag& flag) {
+    return !is_short || std::ranges::find(usual, flag.name()) != usual.end();
+  };
   for (const std::string& group : groups_of(flags)) {
-    const bool is_empty = std::ranges::none_of(flags.flags(), [&](const auto& flag) {
-      return flag->description().group == group && is_shown(flag->description());
-    });
-    if (is_empty) continue;
-    text += fmt::format("\n{}:\n", group);
-    std::string brief;
+    std::string shown;
     for (const auto& flag : flags.flags()) {
-      const Flag::Description& about = flag->description();
-      if (about.group != group || !is_shown(about)) continue;
-      if (about.is_brief) {
-        brief += (brief.empty() ? "" : ", ") + about.names.back();
-      } else {
-        text += flag_text(about, columns);
-      }
+      if (flag->description().group != group || !is_shown(*flag)) continue;
+      shown += flag_text(flag->description(), columns);
     }
-    if (!brief.empty()) text += fold(brief, columns, 2);
+    if (!shown.empty()) text += fmt::format("\n{}:\n{}", group, shown);
   }
-  if (!all && has_rare_flags(flags)) {
-    text += fmt::format("\n{} --help-all shows all flags.\n", flags.program());
+  if (is_short) {
+    constexpr std::size_t kExamples = 8;
+    std::size_t end = 0;
+    const std::string& examples = flags.example_lines();
+    for (std::size_t i = 0; i < kExamples && end < examples.size(); ++i) {
+      end = std::min(examples.find('\n', end), examples.size() - 1) + 1;
+    }
+    if (end > 0) text += "\nExamples:\n" + examples.substr(0, end);
+    return text +
+           fmt::format("\n{} --help-all has all flags, and explains them.\n", flags.program());
   }
   if (!flags.prose().empty()) text += "\n" + fold(flags.prose(), columns);
   if (!flags.example_lines().empty()) text += "\nExamples:\n" + flags.example_lines();

@@ -38,12 +38,8 @@ class Flag {
   // Shows the variable's current value, or this text, as the default.
   Flag* show_default();
   Flag* show_default(std::string text);
-  // --help shows only the name, because another flag explains it.
-  Flag* brief();
   // An old name, which the flag still has. Requires: it is one of the flag's names.
   Flag* formerly(const std::string& name);
-  // Only --help-all shows it.
-  Flag* rare();
 
   // Checks of the value. at_least() and range() are for whole numbers.
   Flag* one_of(std::vector<std::string> words);
@@ -77,8 +73,6 @@ class Flag {
     bool is_positional = false;
     bool is_required = false;
     bool is_list = false;
-    bool is_brief = false;
-    bool is_rare = false;
   };
   const Description& description() const { return description_; }
 
@@ -122,6 +116,10 @@ class FlagSet {
   // lines that begin with a space stay unchanged.
   void footer(std::string_view text);
 
+  // The flags that most users need, for verbs with many. --help then shows these and the first
+  // examples, and --help-all everything.
+  void usual(std::vector<std::string> names);
+
   // Errors: kInvalidArgument, with the flag and a hint.
   Result<void> parse(const std::vector<std::string>& args);
   // Whether parse() met --help or --help-all.
@@ -133,6 +131,7 @@ class FlagSet {
   const std::string& prose() const { return prose_; }
   const std::string& example_lines() const { return examples_; }
   const std::vector<std::unique_ptr<Flag>>& flags() const { return flags_; }
+  const std::vector<std::string>& usual_flags() const { return usual_; }
 
  private:
   using Take = std::function<bool(const std::string&)>;  // false: not a value of the flag's type
@@ -147,6 +146,7 @@ class FlagSet {
   std::string summary_;
   std::string prose_;
   std::string examples_;
+  std::vector<std::string> usual_;
   std::unique_ptr<CLI::App> app_;
   std::vector<std::unique_ptr<Flag>> flags_;
   bool help_wanted_ = false;

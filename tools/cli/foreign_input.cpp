@@ -62,12 +62,6 @@ Result<interop::OpenHints> hints_of(const ForeignFlags& flags, const ModelFacts&
 
 }  // namespace
 
-Result<std::optional<FileKind>> foreign_kind(const ByteSource& file) {
-  TQC_TRY_ASSIGN(std::optional<FileKind> kind, interop::detect_kind(file));
-  if (kind == FileKind::kTqkv || kind == FileKind::kTqkvVersion1) kind.reset();
-  return kind;
-}
-
 void add_reading_flags(FlagSet& app, ForeignFlags& flags) {
   app.add("--row", flags.row, "mlx-lm: which prompt of a batched cache to read")
       ->type_name("N")

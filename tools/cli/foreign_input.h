@@ -18,10 +18,6 @@ namespace tqcache::cli {
 using interop::FileKind;
 using interop::name_of;  // "mlx-lm prompt cache"
 
-// The kind of a file of another program; nullopt if it is unknown, or a .tqkv file of any version.
-// Errors: those of interop::detect_kind().
-Result<std::optional<FileKind>> foreign_kind(const ByteSource& file);
-
 // Flags for what such files leave out.
 struct ForeignFlags {
   std::string model;
@@ -31,7 +27,7 @@ struct ForeignFlags {
   std::string turbo_layout;       // of the rows of the TurboQuant fork
   std::string artifacts;          // of TurboMLX
   std::int64_t n_probe = 16;      // tokens to recompute; 0: no probe
-  // Set by the program: decode codes even if they could be kept.
+  // Set by the program: decode quantized keys or values even if they could be kept.
   bool decode_keys = false;
   bool decode_values = false;
 };

@@ -56,7 +56,7 @@ Result<cache::Cache> load(const Console& console, const session::SessionOptions&
 
 void add_session_flags(FlagSet& app, SessionFlags& flags) {
   add_sampling_flags(app, flags.sampling);
-  add_form_flags(app, flags.form);
+  add_codec_flags(app, flags.codec);
   add_prompt_store_flags(app, flags.store, StoreNames::kWithName);
   add_no_tokens_flag(app, flags.no_tokens);
   add_compression_flags(app, flags.compression, "zstd");
@@ -70,11 +70,11 @@ void add_session_flags(FlagSet& app, SessionFlags& flags) {
 
 Result<void> finish_session_flags(SessionFlags& flags) {
   TQC_TRY(check_sampling(flags.sampling));
-  if (flags.form.given() && !flags.options.cache.empty()) {
+  if (flags.codec.given() && !flags.options.cache.empty()) {
     return usage_error("--bits and --config apply to a new cache and exclude --cache");
   }
   flags.options.sampling = flags.sampling.options;
-  TQC_TRY_ASSIGN(flags.options.quantization, form_of(flags.form));
+  TQC_TRY_ASSIGN(flags.options.quantization, options_in_memory(flags.codec));
   return {};
 }
 

@@ -19,7 +19,7 @@ namespace tqcache::cli {
 struct SessionFlags {
   session::SessionOptions options;
   SamplingFlags sampling;
-  FormFlags form;
+  CodecFlags codec;
   PromptStoreFlags store;
   CompressionFlags compression;
   bool no_tokens = false;

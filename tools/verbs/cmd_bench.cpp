@@ -239,7 +239,7 @@ Examples:
   tqcache bench -m model.gguf
   tqcache bench -m model.gguf --backend baseline,affine,turbo --prompt-tokens 4096
   tqcache bench -m model.gguf --backend baseline,turbo --config k8v4
-  tqcache bench -m model.gguf --backend turbo --config k=mse:4,v=mse:3,sink=4 --json
+  tqcache bench -m model.gguf --backend turbo --config k=mse:4,v=mse:3 --json
   tqcache bench -m model.gguf --file book.txt --html bench.html
 )";
 
@@ -406,7 +406,7 @@ Action define_bench(FlagSet& app) {
       ->show_default("baseline,turbo");
   app.add("--config", flags->configuration,
           "Settings of the backend beside baseline: a preset, or "
-          "k=mse:4,v=mse:3,boundary=2:8,sink=4")
+          "k=mse:4,v=mse:3,boundary=2:8")
       ->type_name("TEXT");
   add_work_flags(app, *flags);
   add_resource_flags(app, flags->options.n_threads);

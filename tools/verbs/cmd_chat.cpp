@@ -23,18 +23,21 @@
 namespace tqcache::cli {
 namespace {
 
+// Shown by --help and by /help.
+#define TQC_CHAT_COMMANDS                                                           \
+  "  /save [FILE]  save the conversation; without FILE, under the name of --save\n" \
+  "  /retry        answer the last turn again\n"                                    \
+  "  /undo         take back the last turn and its answer\n"                        \
+  "  /clear        forget the conversation, except for the system text\n"           \
+  "  /info         show tokens, memory in use and the speed of the last turn\n"     \
+  "  /help         show this list\n"                                                \
+  "  /quit         end the chat, as Ctrl-D does\n"
+
 constexpr const char* kChatExamples =
     R"(Each line is one turn. A line that ends with a backslash continues on the next one, a text between
 """ and """ may have several lines, and text pasted into a terminal is one turn. Lines that begin
 with / are commands; a space before the / makes them text:
-  /save [FILE]  save the conversation; without FILE, under the name of --save
-  /retry        answer the last turn again
-  /undo         take back the last turn and its answer
-  /clear        forget the conversation, except for the system text
-  /info         show tokens, memory in use and the speed of the last turn
-  /help         show this list
-  /quit         end the chat, as Ctrl-D does
-
+)" TQC_CHAT_COMMANDS R"(
 Ctrl-C ends an answer or the reading of a turn, and the prompt returns; at an empty prompt it ends
 the chat. A turn that was not read to its end is not part of the conversation.
 
@@ -65,8 +68,10 @@ Examples:
   echo "What is the name of my parrot?" | tqcache chat -m model.gguf --cache talk.tqkv
 )";
 
-constexpr std::string_view kCommands =
-    "/save [FILE]  /retry  /undo  /clear  /info  /help  /quit (or Ctrl-D)";
+constexpr std::string_view kHelp = TQC_CHAT_COMMANDS
+    "A line that ends with \\ continues on the next one, a text between \"\"\" and \"\"\" may "
+    "have\n"
+    "several lines, and pasted text is one turn. Ctrl-C stops an answer.\n";
 
 constexpr std::uint64_t kMaxSystemBytes = std::uint64_t{64} << 20;
 
@@ -142,6 +147,7 @@ class Chat {
   };
 
   Result<void> say(const std::string& text);
+  Result<std::int64_t> keep_common(std::vector<std::int32_t>& ids);
   Result<void> read(std::vector<std::int32_t> ids);
   Result<void> answer();
   Result<void> undo();
@@ -182,11 +188,12 @@ class Chat {
 
 void Chat::greet() const {
   if (!reader_.interactive()) return;
-  note(console_, fmt::format("{}{}. Ctrl-C stops an answer. {}", session_.model().config.name,
+  note(console_, fmt::format("{}{}. Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists "
+                             "commands.",
+                             session_.model().config.name,
                              n_kept_ > 0 ? fmt::format(", resuming after {} tokens",
                                                        grouped(static_cast<std::uint64_t>(n_kept_)))
-                                         : "",
-                             kCommands));
+                                         : ""));
 }
 
 Result<void> Chat::converse() {
@@ -231,6 +238,20 @@ Error Chat::context_full(std::int64_t n_needed) const {
                       grouped(static_cast<std::uint64_t>(context())))};
 }
 
+// Of a turn that was not read to its end, the cache keeps what `ids` begin with, which is taken off
+// them: with the same system text that is most of it. Returns the number of tokens kept.
+Result<std::int64_t> Chat::keep_common(std::vector<std::int32_t>& ids) {
+  const auto unfinished =
+      std::span(session_.cache().tokens).subspan(static_cast<std::size_t>(n_kept_));
+  const std::int64_t n_common =
+      std::min(session::common_prefix(unfinished, ids), std::ssize(ids) - 1);
+  if (n_common < std::ssize(unfinished)) {
+    TQC_TRY(n_kept_ + n_common == 0 ? session_.clear() : session_.truncate(n_kept_ + n_common));
+  }
+  ids.erase(ids.begin(), ids.begin() + n_common);
+  return n_common;
+}
+
 Result<void> Chat::say(const std::string& text) {
   const auto kept = std::span(session_.cache().tokens).first(static_cast<std::size_t>(n_kept_));
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
@@ -240,12 +261,7 @@ Result<void> Chat::say(const std::string& text) {
   warn_if_left_out(tokenizer, "this turn", text);
   const Turn turn{n_kept_, text};
   if (n_kept_ + std::ssize(ids) > context()) return context_full(std::ssize(ids));
-  // An unfinished turn may have begun alike, with the same system text.
-  const auto unfinished = std::span(session_.cache().tokens).subspan(kept.size());
-  const std::int64_t n_common =
-      std::min(session::common_prefix(unfinished, ids), std::ssize(ids) - 1);
-  if (n_common < std::ssize(unfinished)) TQC_TRY(session_.truncate(n_kept_ + n_common));
-  ids.erase(ids.begin(), ids.begin() + n_common);
+  TQC_TRY_ASSIGN(const std::int64_t n_common, keep_common(ids));
   const std::int64_t n_all = n_kept_ + n_common + std::ssize(ids);
   if (Result<void> fed = read(std::move(ids)); !fed) {
     const std::int64_t n_read = session_.cache().n_tokens();
@@ -300,16 +316,24 @@ Result<void> Chat::drop_unfinished() {
 
 Result<void> Chat::read_system() {
   if (n_kept_ > 0 || flags_.system.empty()) return {};
-  TQC_TRY(drop_unfinished());
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, turns_.open_system(flags_.system));
   if (std::ssize(ids) > context()) return context_full(std::ssize(ids));
+  TQC_TRY_ASSIGN(const std::int64_t n_common, keep_common(ids));
+  if (reader_.interactive()) {
+    note(console_, fmt::format("reading the system text, to save it: {} of {} tokens are left; "
+                               "Ctrl-C leaves it out",
+                               grouped(ids.size()),
+                               grouped(ids.size() + static_cast<std::size_t>(n_common))));
+  }
   return read(std::move(ids));
 }
 
 Result<void> Chat::check_going_back(std::int64_t n_tokens) const {
   if (n_tokens < n_fixed_) {
-    return usage_error(fmt::format("{} has this already, and appending cannot shorten a file",
-                                   flags_.options.cache));
+    return usage_error(
+        fmt::format("{} has this already, and appending cannot shorten a file; to "
+                    "do without it, start a chat with another --save",
+                    flags_.options.cache));
   }
   return {};
 }
@@ -377,16 +401,20 @@ Result<void> Chat::command(const std::string& line) {
   } else if (word == "/retry") {
     return retry();
   } else if (word == "/undo") {
-    return undo();
+    TQC_TRY(undo());
+    note(console_,
+         fmt::format("taken back; {} of this chat left", counted(std::ssize(said_), "turn")));
   } else if (word == "/clear") {
     return clear();
   } else if (word == "/info") {
     tell();
   } else if (word == "/help") {
-    note(console_, kCommands);
+    for (std::size_t at = 0; at < kHelp.size(); at = kHelp.find('\n', at) + 1) {
+      note(console_, kHelp.substr(at, kHelp.find('\n', at) - at));
+    }
   } else {
     return usage_error(
-        fmt::format("unknown command {}; {}; a space before the / makes it text", word, kCommands));
+        fmt::format("unknown command {}, see /help; a space before the / makes it text", word));
   }
   return {};
 }
@@ -482,7 +510,7 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(finish_session_flags(flags));
   TQC_TRY(read_system_file(flags));
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
-                 open_prompt_store(console, flags, flags.form.given()));
+                 open_prompt_store(console, flags, flags.codec.given()));
   std::optional<GrowingFile> growing;
   if (flags.grows()) {
     TQC_TRY_ASSIGN(growing, GrowingFile::open(console, flags.options.cache));
@@ -531,6 +559,9 @@ Action define_chat(FlagSet& app) {
       ->type_name("FILE")
       ->file();
   add_session_flags(app, *flags);
+  app.usual({"--model", "--cache", "--system", "--save", "--max-new-tokens", "--temperature",
+             "--top-p", "--seed", "--no-think", "--template", "--bits", "--config", "--store",
+             "--threads", "--force"});
   app.footer(kChatExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

@@ -40,8 +40,8 @@ Result<format::CompactReport> compact(const Console& console, const CompactFlags
                                       const std::string& path) {
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, in_file(path, open_file(path)));
-    if (migrations::looks_like_v1(*source)) return in_file(path, v1_is_read_only());
-    TQC_TRY(in_file(path, refuse_foreign(*source)));
+    TQC_TRY_ASSIGN(const FileKind kind, in_file(path, own_kind(*source)));
+    if (kind == FileKind::kTqkvVersion1) return in_file(path, v1_is_read_only());
     TQC_TRY(check_encrypted(console, path, *source));
   }
   format::WriteOptions options;

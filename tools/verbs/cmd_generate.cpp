@@ -80,6 +80,7 @@ struct Run {
 Json generate_json(const session::Session& session, const GenerateFlags& flags,
                    const session::PromptStore* store, const Run& run, const std::string& text) {
   Json json;
+  json["schema"] = 1;
   json["text"] = text;
   json["token_ids"] = run.generation.ids;
   add_speed_fields({.prompt_tokens = run.prompt_tokens,
@@ -294,7 +295,7 @@ Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
   TQC_TRY(finish_session_flags(flags));
   if (!flags.save.empty()) TQC_TRY(check_output(flags.save, flags.force));
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
-                 open_prompt_store(console, flags, flags.form.given()));
+                 open_prompt_store(console, flags, flags.codec.given()));
   std::optional<GrowingFile> growing;
   if (flags.append) {
     TQC_TRY_ASSIGN(growing, GrowingFile::open(console, flags.options.cache));
@@ -349,6 +350,9 @@ Action define_generate(FlagSet& app) {
   app.add("--append", flags->append, "Append the new tokens to the cache file in place");
   add_first_tokens_flag(app, flags->options.first_tokens);
   add_session_flags(app, *flags);
+  app.usual({"--model", "--cache", "--max-new-tokens", "--save", "--append", "--prompt", "--file",
+             "--temperature", "--top-p", "--seed", "--stop", "--bits", "--config", "--store",
+             "--threads", "--force", "--json"});
   app.footer(kGenerateExamples);
   return [flags](const Console& console) { return run(console, *flags); };
 }

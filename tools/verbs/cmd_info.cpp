@@ -109,34 +109,36 @@ Result<void> show_foreign(const Console& console, const std::string& name,
   return show(console, view, json);
 }
 
-// A file that tqcache does not read: which program wrote it, and what to do instead. The refusal may
-// say more: what a pickle would run, and in which layer a class is.
+// A file that tqcache does not read: which program wrote it, and what to do instead. The refusal
+// may say more: what a pickle would run, and in which layer a class is.
 Result<void> show_named(const Console& console, const std::string& name, const ByteSource& file,
                         const interop::NamedFile& named, const Error& refusal, Json& json) {
   const std::string version = named.version.empty() ? "" : ", version " + named.version;
   ForeignView view{name,
-                         "file of another program",
-                         file.size(),
-                         {{"written by", named.program + version},
-                          {"holds", named.holds},
-                          {"tqcache", "does not read it"}},
-                         nullptr,
-                         {},
-                         {named.advice},
-                         {}};
+                   "file of another program",
+                   file.size(),
+                   {{"written by", named.program + version},
+                    {"holds", named.holds},
+                    {"tqcache", "does not read it"}},
+                   nullptr,
+                   {},
+                   {named.advice},
+                   {}};
   if (refusal.message != named.words()) view.notes.push_back(refusal.message);
   return show(console, view, json);
 }
 
 Result<void> describe_any(const Console& console, const InfoFlags& flags, const std::string& name,
                           const std::shared_ptr<const ByteSource>& source, Json& json) {
-  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(name, foreign_kind(*source)));
-  if (kind) TQC_TRY(check_encrypted(console, name, *source));
-  if (kind) return show_foreign(console, name, source, *kind, flags, json);
+  TQC_TRY_ASSIGN(const FileKind kind, in_file(name, kind_of_cache(*source)));
+  if (kind != FileKind::kTqkv && kind != FileKind::kTqkvVersion1) {
+    TQC_TRY(check_encrypted(console, name, *source));
+    return show_foreign(console, name, source, kind, flags, json);
+  }
   if (!flags.foreign.model.empty() && !flags.show_text) {
     return usage_error("--model needs --show-text");
   }
-  TQC_TRY_ASSIGN(const CacheInput input, cache_input(console, name, source, 0));
+  TQC_TRY_ASSIGN(const CacheInput input, cache_input(console, name, kind, source, 0));
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
                  in_file(input.name, format::read_cache_info(*input.source, console.keys)));
   if (flags.show_text && info.hidden_tokens) {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/any_input.h"
 #include "cli/cache_io.h"
 #include "cli/common_flags.h"
-#include "cli/foreign_input.h"
 #include "cli/model_facts.h"
 #include "cli/prompt.h"
 #include "cli/terminal.h"
@@ -22,7 +22,6 @@
 #include "tqcache/eval.h"
 #include "tqcache/eval/calibration.h"
 #include "tqcache/file.h"
-#include "tqcache/format/section_reader.h"
 #include "tqcache/model.h"
 #include "tqcache/predict.h"
 #include "tqcache/predict/rate.h"
@@ -36,10 +35,10 @@ with a dense cache, and again with only the keys or only the values of one layer
 the result shows how much error each layer tolerates. Archives made with the profile distribute
 their bits among the layers accordingly, and can target a mean KL divergence instead of a size.
 
-Every profile of version 1 also has a factor for each pair of components of the keys, which lowers
-the divergence of a turbo cache where keys are uneven, at the same size: convert --profile FILE, or
-the item profile=FILE of a configuration. --quick makes these factors alone, in one pass over the
-windows; --from makes them from dense caches of any program, for models that tqcache cannot run.
+Every profile also has a factor for each pair of components of the keys, which lowers the divergence
+of a turbo cache where keys are uneven, at the same size: convert --profile FILE, or the item
+profile=FILE of a configuration. --quick makes these factors alone, in one pass over the windows;
+--from makes them from dense caches of any program, for models that tqcache cannot run.
 
 With --depth the profile is of version 2: the keys and values of a layer are predicted from those of
 earlier layers, and archives made with it hold only what the prediction leaves. They take about a
@@ -54,8 +53,8 @@ Examples:
   tqcache convert book.kv book.tqkv --profile model.tqprofile
   tqcache profile -m hf-folder --file sample.txt -o model.tqprofile --max-windows 8
   tqcache profile -m model.gguf --file prose.txt --file code.txt -o model.tqprofile --depth 2
-  tqcache convert book.kv book.tqkv --tier archive --profile model.tqprofile --bits 3
-  tqcache convert book.kv book.tqkv --tier archive --profile model.tqprofile --target-kld 0.05
+  tqcache convert book.kv book.tqkv --config archive --profile model.tqprofile --bits 3
+  tqcache convert book.kv book.tqkv --config archive --profile model.tqprofile --target-kld 0.05
 )";
 
 struct ProfileFlags {
@@ -103,20 +102,10 @@ Result<eval::Profile> profile_of_caches(const Console& console, const ProfileFla
       profile.window = std::max(profile.window, cache.n_tokens());
       return eval::add_keys(cache, moments, flags.options.n_threads);
     };
-    TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(path));
-    TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(path, foreign_kind(*source)));
-    if (kind) {
-      TQC_TRY_ASSIGN(const ForeignInput input,
-                     open_foreign(console, path, std::move(source), *kind, foreign, model,
-                                  std::nullopt, flags.options.n_threads));
-      TQC_TRY(in_file(path, add(*input.opened.cache)));
-    } else {
-      TQC_TRY_ASSIGN(const CacheInput input,
-                     cache_input(console, path, std::move(source), flags.options.n_threads));
-      TQC_TRY_ASSIGN(const auto reader,
-                     in_file(path, format::SectionReader::open(*input.source, console.keys)));
-      TQC_TRY(in_file(path, add(reader)));
-    }
+    TQC_TRY_ASSIGN(const InputFile file, open_input_file(path));
+    TQC_TRY_ASSIGN(const AnyInput input, open_any_input(console, file, foreign, model, std::nullopt,
+                                                        flags.options.n_threads));
+    TQC_TRY(in_file(path, add(*input.cache)));
   }
   profile.n_windows = static_cast<std::int64_t>(flags.caches.size());
   profile.key_factors = eval::key_factors(moments);
@@ -166,13 +155,13 @@ eval::Table curve_table(const eval::Profile& profile) {
 }
 
 // Names the layers whose keys quantize badly without the factors that the profile has.
-void warn_of_losses(const ProfileFlags& flags, const eval::Profile& profile) {
+void warn_of_losses(const ProfileFlags& flags, std::span<const double> key_losses) {
   std::string layers;
   double most = 0;
-  for (std::size_t i = 0; i < profile.key_losses.size(); ++i) {
-    if (profile.key_losses[i] <= cache::kHeavyLoss) continue;
+  for (std::size_t i = 0; i < key_losses.size(); ++i) {
+    if (key_losses[i] <= cache::kHeavyLoss) continue;
     layers += fmt::format("{}{}", layers.empty() ? "" : ", ", i);
-    most = std::max(most, profile.key_losses[i]);
+    most = std::max(most, key_losses[i]);
   }
   if (layers.empty()) return;
   warn(
@@ -180,7 +169,7 @@ void warn_of_losses(const ProfileFlags& flags, const eval::Profile& profile) {
       fmt::format("without these factors the keys of layers {} quantize badly: the error of 4 bits "
                   "has up to {:.1f} times the energy of what tells tokens apart, in half of a "
                   "head; so use this profile (convert, chat, generate --profile), or keep keys "
-                  "dense (--key-bits 16)",
+                  "dense (--bits 16,4)",
                   layers, most));
 }
 
@@ -244,6 +233,8 @@ Json prediction_json(const ProfileFlags& flags, const predict::Profile& profile,
   json["n_tokens"] = profile.n_tokens;
   json["depth"] = profile.depth;
   json["features"] = profile.n_features;
+  json["key_factors"] = profile.key_factors;
+  json["key_losses"] = profile.key_losses;
   json["layers"] = Json::array();
   for (std::size_t i = 0; i < profile.sides.size(); i += 2) {
     json["layers"].push_back({{"key_explained", profile.sides[i].explained},
@@ -265,12 +256,27 @@ Result<predict::Profile> calibrate(const Console& console, const model::Model& m
   return eval::calibrate(model, texts, options, bar.callback());
 }
 
+Result<eval::Profile> measure_factors(const Console& console, const model::Model& model,
+                                      std::span<const std::int32_t> ids,
+                                      const eval::ProfileOptions& options) {
+  ProgressBar bar(console, "factors of keys", Unit::kTokens);
+  return eval::quick_profile(model, ids, options, bar.callback());
+}
+
 Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& flags) {
   TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.model));
   std::vector<std::vector<std::int32_t>> texts;
   for (const std::string& file : flags.files) {
     TQC_TRY_ASSIGN(texts.emplace_back(), read_prompt({{}, file, {}, true}, model->tokenizer));
   }
+  // Factors of keys from some windows of all texts, so that one profile serves archives and codes
+  // in memory. The last token of a text is predicted alone.
+  std::vector<std::int32_t> all;
+  for (const auto& text : texts) all.insert(all.end(), text.begin(), text.end());
+  eval::ProfileOptions for_factors = flags.options;
+  for_factors.window = std::min(for_factors.window, std::ssize(all) - 1);
+  TQC_TRY_ASSIGN(eval::Profile factors, measure_factors(console, *model, all, for_factors));
+
   eval::CalibrationOptions options = flags.calibration;
   options.depth = *flags.depth;
   options.window = flags.options.window;
@@ -286,13 +292,16 @@ Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& fla
                               "there",
                               options.checkpoint.string()));
   }
-  TQC_TRY_ASSIGN(const predict::Profile profile, std::move(calibrated));
+  TQC_TRY_ASSIGN(predict::Profile profile, std::move(calibrated));
+  profile.key_losses.assign(factors.key_losses.begin(), factors.key_losses.end());
+  profile.key_factors = std::move(factors.key_factors);
   const Bytes file = predict::profile_bytes(profile);
   const Overwrite overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
   TQC_TRY(in_file(flags.output, write_file_atomically(flags.output, file, overwrite)));
   std::filesystem::remove(options.checkpoint, error);
   note(console, fmt::format("{}: written, {} bytes, from {}", flags.output, grouped(file.size()),
                             counted(static_cast<std::int64_t>(profile.n_tokens), "token")));
+  warn_of_losses(flags, factors.key_losses);
   if (options.n_features > 0 && profile.n_features == 0) {
     note(console, "no features of tokens: the model is wider than 8,192");
   }
@@ -324,7 +333,7 @@ Result<ExitCode> run(const Console& console, const ProfileFlags& flags) {
   TQC_TRY(in_file(flags.output,
                   write_file_atomically(flags.output, eval::profile_bytes(profile), overwrite)));
   note(console, fmt::format("{}: written", flags.output));
-  warn_of_losses(flags, profile);
+  warn_of_losses(flags, profile.key_losses);
   if (console.json) {
     TQC_TRY(print_json(profile_json(flags, profile)));
   } else if (!profile.is_measured()) {

@@ -64,8 +64,8 @@ Result<ExitCode> run(const Console& console, const RekeyFlags& flags) {
   {
     TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source,
                    in_file(flags.input, open_file(flags.input)));
-    if (migrations::looks_like_v1(*source)) return in_file(flags.input, v1_is_read_only());
-    TQC_TRY(in_file(flags.input, refuse_foreign(*source)));
+    TQC_TRY_ASSIGN(const FileKind kind, in_file(flags.input, own_kind(*source)));
+    if (kind == FileKind::kTqkvVersion1) return in_file(flags.input, v1_is_read_only());
   }
   if (!same_file(flags.input, output)) TQC_TRY(check_output(output, flags.force));
   format::WriteOptions write;

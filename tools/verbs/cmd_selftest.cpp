@@ -21,8 +21,8 @@
 #include "tqcache/file.h"
 #include "tqcache/hash.h"
 #include "tqcache/interop.h"
-#include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/plain_products.h"
+#include "tqcache/model/linear/product_kernels.h"
 #include "tqcache/quantize.h"
 #include "tqcache/store.h"
 #include "tqcache/tqkv.h"
@@ -323,7 +323,7 @@ Result<std::filesystem::path> make_folder() {
 
 Result<ExitCode> run(const Console& console) {
   TQC_TRY_ASSIGN(const Cache sample, make_sample());
-  TQC_TRY_ASSIGN(const auto options, cache::parse_configuration(cache::kDefaultConfiguration));
+  TQC_TRY_ASSIGN(const auto options, cache::parse_configuration(cache::kDefaultPreset));
   TQC_TRY_ASSIGN(const Cache quantized, cache::convert(sample, options.options));
   Scratch folder;
   TQC_TRY_ASSIGN(folder.path, make_folder());

@@ -72,6 +72,7 @@ struct ServeFlags {
   StoreFlags store;
   std::string config = "lossless";
   const Flag* config_flag = nullptr;
+  std::string profile;  // file with factors of keys
   std::string model;
   std::int64_t min_tokens = 256;
   std::optional<std::chrono::seconds> save_idle;
@@ -266,6 +267,16 @@ void warn_if_open(const ServeFlags& flags, const serve::HttpOptions& options, se
                         "--api-key-file requires one"}});
 }
 
+// The configuration of what is stored, with the calibration of --profile.
+Result<std::string> stored_configuration(const ServeFlags& flags) {
+  if (flags.profile.empty()) return flags.config;
+  if (flags.profile.find_first_of(",;") != std::string::npos) {
+    return usage_error("--profile: a name without comma and semicolon is wanted");
+  }
+  const std::string base = flags.config_flag->is_given() ? flags.config : "turbo";
+  return base + ",profile=" + flags.profile;
+}
+
 Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
   TQC_TRY_ASSIGN(const serve::PageAccess access, page_access(flags));
   TQC_TRY_ASSIGN(serve::HttpOptions options, http_options(flags, access));
@@ -280,8 +291,8 @@ Result<ExitCode> run_embedded(const Console& console, const ServeFlags& flags) {
     store.url = choice->url;
     salt = choice->salt;
   }
-  store.config = flags.config;
-  store.config_is_given = flags.config_flag->is_given();
+  TQC_TRY_ASSIGN(store.config, stored_configuration(flags));
+  store.config_is_given = flags.config_flag->is_given() || !flags.profile.empty();
   store.max_bytes = flags.max_bytes;
   serve::Metrics metrics;
   serve::Log log({}, console.quiet);
@@ -348,7 +359,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
     proxy_options.backend = store->backend.get();
     proxy_options.store_name = store->name();
     proxy_options.keeper.salt = store->salt;
-    proxy_options.keeper.config = flags.config;
+    TQC_TRY_ASSIGN(proxy_options.keeper.config, stored_configuration(flags));
     proxy_options.keeper.model = flags.model;
     proxy_options.keeper.max_bytes = flags.max_bytes;
     proxy_options.min_tokens = flags.min_tokens;
@@ -429,6 +440,11 @@ Action define_serve(FlagSet& app) {
           ->not_empty()
           ->show_default()
           ->group(keeping);
+  app.add("--profile", options->profile,
+          "Use the factors of keys in this file of tqcache profile; without --config with turbo")
+      ->type_name("FILE")
+      ->file()
+      ->group(keeping);
   app.add(
          "-m,--model", options->model,
          "Without --upstream: the model to answer with, a GGUF file or a Hugging Face folder. With "
@@ -530,6 +546,9 @@ Action define_serve(FlagSet& app) {
                     "Longest time without a byte from the upstream server (default: 10m)");
   add_duration_flag(app, "--grace", options->grace,
                     "Longest time that running requests get when the server ends (default: 30s)");
+  app.usual({"--upstream", "--model", "--slot-dir", "--store", "--config", "--listen",
+             "--max-bytes", "--api-key-file", "--key-file", "--page-file", "--template",
+             "--threads"});
   app.footer(kServeExamples);
   return [options](const Console& console) { return run(console, *options); };
 }

@@ -234,9 +234,9 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
 
 // Checks the file itself. `source` has version 2 afterwards.
 Result<void> check_file(const Console& console, const VerifyFlags& flags, const std::string& name,
-                        std::unique_ptr<ByteSource>& source, Findings& findings) {
+                        FileKind kind, std::unique_ptr<ByteSource>& source, Findings& findings) {
   TQC_TRY(check_encrypted(console, name, *source));
-  if (migrations::looks_like_v1(*source)) {
+  if (kind == FileKind::kTqkvVersion1) {
     findings.file.bytes_checked = source->size();
     TQC_TRY_ASSIGN(V1Input old, read_v1_input(*source, name, flags.n_threads, true));
     source = std::move(old.source);
@@ -258,9 +258,9 @@ Result<void> verify(const Console& console, const VerifyFlags& flags, const std:
                     std::unique_ptr<model::Model>& model, Json& json) {
   const std::string name = display_name(file, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(file));
-  TQC_TRY(in_file(name, refuse_foreign(*source)));
+  TQC_TRY_ASSIGN(const FileKind kind, in_file(name, own_kind(*source)));
   Findings findings;
-  TQC_TRY(check_file(console, flags, name, source, findings));
+  TQC_TRY(check_file(console, flags, name, kind, source, findings));
   const std::vector<std::string>& damage = findings.file.damage;
   if (!damage.empty()) {
     for (const std::string& line : damage) complain(name, line);

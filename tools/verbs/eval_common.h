@@ -43,7 +43,7 @@ void add_run_facts(unsigned n_threads, const model::Model* model, eval::Report& 
 
 struct AnswerFlags {
   std::string model;
-  std::string configurations = "f32,turbo4,sink=4";
+  std::string configurations = "f32,turbo4";
   std::int64_t max_tokens = 32;
   bool raw = false;
   unsigned n_threads = 0;

@@ -34,7 +34,7 @@ generate does: the last, incomplete token block stays dense. docs/reference/eval
 measurement.
 
 A configuration is a preset (turbo4, k8v4, ...; f32 is dense), a list of settings, or both:
-k=mse:4,v=mse:3,boundary=2:8,sink=4 or turbo4,center=none. In a list of configurations, a preset
+k=mse:4,v=mse:3,boundary=2:8 or turbo4,center=none. In a list of configurations, a preset
 starts the next one; use semicolons before one that starts with a setting. With --profile (version
 2), predicted:0.03 is a predicted archive with that step.
 
@@ -59,7 +59,7 @@ struct Flags {
   std::string model;
   std::optional<std::string> file;
   std::optional<std::string> ids;
-  std::string configurations = "f32,turbo4,sink=4";
+  std::string configurations = "f32,turbo4";
   std::string profile;  // a file of version 2, or empty
   eval::PredictionOptions options;
   EvalOutput output;
@@ -204,7 +204,7 @@ Result<std::vector<cache::Configuration>> read_configurations(const Flags& flags
     if (read.ec != std::errc() || read.ptr != end || !(step >= 0x1p-20f && step <= 0x1p20f)) {
       return invalid(fmt::format("\"{}\": not a step above 0", part));
     }
-    all.push_back({part, {}, step});
+    all.push_back({.name = part, .predicted_step = step});
   }
   TQC_TRY(flush());
   return all;

@@ -33,7 +33,8 @@ void add_embedded_flags(FlagSet& app, EmbeddedFlags& flags) {
       ->range(0, 4096)
       ->show_default()
       ->group(group);
-  app.add("--show-prompts", flags.shows_text, "The page shows how each kept prompt begins; with --upstream, words where prompts part")
+  app.add("--show-prompts", flags.shows_text,
+          "The page shows how each kept prompt begins; with --upstream, words where prompts part")
       ->group(group);
   add_scorer_flag(app, flags.scorer);
   add_activations_flag(app, flags.activations);
@@ -46,13 +47,13 @@ namespace {
 
 // Errors: kInvalidArgument.
 Result<std::optional<cache::ConvertOptions>> quantization_of(const std::string& config) {
-  if (config == "lossless") return std::optional<cache::ConvertOptions>();
-  if (config == "archive") {
-    return usage_error("--config: a model cannot extend an archive; turbo is the smallest");
+  auto parsed = cache::parse_configuration(config);
+  if (!parsed) return in_context("--config", std::move(parsed).error());
+  if (parsed->options.keep_all) return std::optional<cache::ConvertOptions>();
+  if (parsed->is_archive) {
+    return usage_error("--config: a model cannot extend an archive; turbo2 is the smallest");
   }
-  FormFlags form;
-  form.configuration = config == "turbo" ? std::string(cache::kDefaultConfiguration) : config;
-  return form_of(form);
+  return std::optional(std::move(parsed->options));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 #ifdef TQCACHE_SERVE
 #include "tqcache/serve/prompt_keeper.h"
 #endif
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/store/upkeep/inventory.h"
 #include "tqcache/upkeep.h"
 
@@ -116,6 +116,8 @@ Result<ExitCode> run(const Console& console, const GcFlags& flags) {
     return usage_error("--drop-prompts needs --max-bytes");
   }
   TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
+  // Named prompts tell by themselves; a store without any would look like one of no prompts.
+  TQC_TRY(store.check_key());
   std::vector<std::string> prompts;
   store::CollectOptions options;
   options.max_bytes = flags.max_bytes;
@@ -255,6 +257,7 @@ Error damage(const store::CheckReport& report) {
 
 Result<ExitCode> run(const Console& console, const CheckFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kLook));
+  TQC_TRY(store.check_key());
   Json findings = Json::array();
   ProgressBar bar(console, "checking", Unit::kBlobs);
   store::CheckOptions options{flags.read_data, flags.repair};
@@ -585,6 +588,7 @@ Json stats_json(const OpenStore& store, const store::StoreStats& stats) {
 
 Result<ExitCode> run(const Console& console, const StoreFlags& flags) {
   TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags, StoreUse::kLook));
+  TQC_TRY(store.check_key());
   ProgressBar bar(console, "reading", Unit::kBlobs);
   TQC_TRY_ASSIGN(const store::StoreStats stats,
                  store.in(store::read_stats(*store.backend, bar.callback())));

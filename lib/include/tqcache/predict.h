@@ -63,6 +63,10 @@ struct Profile {
   std::vector<SideProfile> sides;     // keys and values of layer 0, of layer 1, ...
   std::uint64_t n_tokens = 0;         // of the calibration
   std::vector<CurvePoint> curve;      // both ascending; may be empty
+  // For codes in memory; archives do not use them. cache::read_calibration() reads them, too.
+  // Empty: older profiles.
+  std::vector<std::vector<std::int8_t>> key_factors;  // [n_layers], cache::Calibration::key_factors
+  std::vector<float> key_losses;                      // [n_layers], eval::Profile::key_losses
 
   std::int64_t channels() const { return shape.n_kv_heads * shape.head_dim; }
   // Number of inputs of the predictor of sides[side]: keys and values of up to `depth` earlier

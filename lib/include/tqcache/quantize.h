@@ -87,10 +87,8 @@ struct Calibration {
 inline constexpr std::int8_t kMostFactor = 127;
 
 // The calibration in a file of `tqcache profile`. Safe for untrusted input.
-// Errors: kNotFound, kIo; kCorrupt (damaged, or not a profile), kUnsupported (an unknown version,
-// or
-//         version 2, which is for archives), kInvalidArgument (a profile without factors of keys),
-//         kTooLarge.
+// Errors: kNotFound, kIo; kCorrupt (damaged, or not a profile), kUnsupported (an unknown version),
+//         kInvalidArgument (a profile without factors of keys), kTooLarge.
 Result<Calibration> read_calibration(const std::string& path);
 
 // The digest by which users tell calibrations apart: of the factors of keys of these layers, in
@@ -182,26 +180,34 @@ Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertO
 Result<KvCodec> make_codec(const SidePlan& plan, codec::BlockOrder order, HeadShape shape,
                            Dtype dtype, KvTables tables);
 
-// --- Presets
+// --- Presets: names of settings of K and V
 //
-//   turbo4 turbo3 turbo2   4, 3 or 2 bits for keys and values
+//   turbo4 turbo3 turbo2   4, 3 or 2 bits for keys and values; turbo4 is the default
+//   k8v4 k4v3 kfv4         different bits for keys and values; f: dense
 //   turbo3.5 turbo2.5      one more bit for a quarter of the channels, the outliers: 3.25 and 2.25
 //                          bits per code, and twice as many scales
-//   k8v4 k4v3 kfv4         different bits for keys and values; f: dense
 //   prod4 prod3 prod2      unbiased inner products by a 1-bit residual, as in TurboQuant
 //   affine8 affine4        groups of 64 channels with scale and bias, neither transformed nor
 //                          centered: the usual baseline
+//
+// and names of goals, which are the best at their sizes (docs/explain/quality.md, "Three
+// qualities"):
+//
+//   high balanced small    6 and 5 bits, turbo4, turbo3
+//   turbo                  turbo4
+//   archive                mode trellis with a step of .25, about 3 bits in a file; where
+//                          format::choose_step() is used, as in `tqcache convert`, it replaces the
+//                          step
+//
+// Each keeps the first kDefaultSinks tokens dense.
 
-// What a configuration starts from that names no preset.
+// What a configuration starts from that names no preset: the same as no configuration at all.
 inline constexpr std::string_view kDefaultPreset = "turbo4";
 
-// The first tokens that conversions keep dense unless told otherwise. Queries of many models look
-// at them most: dense, they halve the KL divergence of 4 bits on SmolLM2 (docs/explain/quality.md,
-// "Sink tokens"). Presets and configurations keep none but those that they name.
+// The first tokens that stay dense unless told otherwise. Queries of many models look at them most:
+// dense, they halve the KL divergence of 4 bits on SmolLM2 (docs/explain/quality.md, "Sink
+// tokens").
 inline constexpr std::int64_t kDefaultSinks = 4;
-
-// The configuration of a conversion for which nothing was chosen; quality("balanced") is the same.
-inline constexpr std::string_view kDefaultConfiguration = "turbo4,sink=4";
 
 // What a scale preserves by default in modes mse and mixed: below 4 bits (of regular channels) the
 // length of a vector, since unbiased inner products cost too much there; from 4 bits on, inner
@@ -213,22 +219,18 @@ constexpr codec::ScaleRule usual_scale(int bits) {
 // Errors: kInvalidArgument for an unknown name; the message lists the known ones.
 Result<ConvertOptions> preset(std::string_view name);
 
-// All preset names, the default first.
+// The names of presets, the default first, and those of goals.
 std::vector<std::string_view> preset_names();
+std::vector<std::string_view> goal_names();
 
 // One line of description. Empty for an unknown name.
 std::string_view preset_description(std::string_view name);
 
-// Three configurations by purpose: "high", "balanced" (kDefaultConfiguration) and "small", the best
-// at their sizes (docs/explain/quality.md, "Three qualities").
-// Errors: kInvalidArgument for another word.
-Result<ConvertOptions> quality(std::string_view word);
-std::vector<std::string_view> quality_words();
-
 // --- Configurations: the settings of a conversion on one line
 //
-//   a preset            turbo4, k8v4, kfv4, ... (preset()), or f32: everything stays dense
-//   items, by commas    k=mse:4,v=mse:3,boundary=2:8,sink=4
+//   a name              turbo4, k8v4, archive, ... (preset()); f32: everything dense; lossless: K
+//                       and V stay as they are
+//   items, by commas    k=mse:4,v=mse:3,boundary=2:8,sink=0
 //
 //   k=MODE:BITS, v=...  mse:4, prod:3, mixed:3 (mixed:3:32:4 sets outlier channels and their bits),
 //                       affine:4 (affine:4:32 gives the group size), dense; trellis:0.25, the
@@ -242,23 +244,28 @@ std::vector<std::string_view> quality_words();
 //                       the whole prompt (Fit)
 //   profile=FILE        the calibration in this file of `tqcache profile`: factors of keys. FILE
 //                       has no comma and no semicolon
-//   sink=N              number of first tokens that stay dense
-//   center=WORD         none, post-rope, pre-rope
-//   rotation=WORD, rounds=N, seed=N, scale=WORD, residual=WORD (of mode prod)
-//                       as the flags of `tqcache convert`
+//   sink=N              number of first tokens that stay dense, 0 to 256; default kDefaultSinks
+//   center=WORD         the mean that is subtracted: none, post-rope, pre-rope (the default)
+//   rotation=WORD       the transform before quantizing: hadamard, or dense (slow, as in the paper)
+//   rounds=N, seed=N    rounds of random signs and Hadamard transform, 1 to 3; seed of the signs
+//   scale=WORD          what the scale of a vector preserves: unbiased (inner products), norm (the
+//                       length), raw (neither)
+//   residual=WORD       the matrix of mode prod: gaussian, orthogonal
 //
-// A preset may be followed by items that change it: turbo4,sink=4,center=none. Without a preset the
-// items change the default one. k= and v= replace the settings of K or V by the mode's defaults;
+// A name may be followed by items that change it: turbo3,sink=0,center=none. Without a name the
+// items change the default preset. k= and v= replace the settings of K or V by the mode's defaults;
 // the other items change these, in any order. Items from `sink` on apply to K and V where their
 // mode supports them; the prefix k. or v. limits an item to one of them: k.center=none.
 
-// The name of the configuration that leaves everything dense.
+// The names of the configurations that leave everything dense, and everything as it is.
 inline constexpr std::string_view kDenseName = "f32";
+inline constexpr std::string_view kLosslessName = "lossless";
 
-// Settings that the text does not give have the defaults of `convert`.
 struct Configuration {
   std::string name;  // as it was written
   ConvertOptions options = {};
+  // The text begins with "archive", so a step may be chosen in place of the usual one.
+  bool is_archive = false;
   // Above 0: keys and values are coded as in a predicted archive with this step, and the options
   // are not used. Only eval::measure_predictions() knows such configurations.
   float predicted_step = 0;

@@ -280,7 +280,7 @@ TQCACHE_API void tqcache_profile_free(tqcache_profile* profile);
 
 typedef struct {
   size_t size;
-  // A preset or a configuration as the program knows it: "turbo4", "k=mse:4,v=mse:3,sink=4"; "f32"
+  // A preset or a configuration as the program knows it: "turbo4", "k=mse:4,v=mse:3,sink=0"; "f32"
   // makes everything dense. Null keeps every layer as it is.
   const char* config;
   // Instead of config, an archive of this size, error or expected divergence (with a profile);

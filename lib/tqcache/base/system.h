@@ -59,8 +59,8 @@ bool is_in_memory(const char* folder);
 // A path that opens an open file again.
 std::string path_of_descriptor(int fd);
 
-// The file with the certificates that this system trusts, for TLS: distributions have it in different
-// places. Empty if there is none.
+// The file with the certificates that this system trusts, for TLS: distributions have it in
+// different places. Empty if there is none.
 std::string certificate_file();
 
 // A name of this start of the system; empty if unknown.

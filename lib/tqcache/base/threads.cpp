@@ -9,11 +9,15 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
+
+#include "tqcache/base/thread_sanitizer.h"
 
 namespace tqcache {
 
@@ -24,6 +28,39 @@ namespace {
 std::size_t thread_limit() {
   return tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism);
 }
+
+#if TQC_THREAD_SANITIZER
+// Debian's TBB is not compiled for ThreadSanitizer, which does not see that its tasks wait for each
+// other, and would call all of them races. It sees these threads.
+void run_loop(std::size_t count, std::size_t n_threads,
+              const std::function<void(std::size_t)>& body) {
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    try {
+      for (std::size_t i = next++; i < count; i = next++) body(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+      next = count;
+    }
+  };
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < n_threads; ++i) others.emplace_back(work);
+  work();
+  for (std::thread& other : others) other.join();
+  if (failure) std::rethrow_exception(failure);
+}
+#else
+void run_loop(std::size_t count, std::size_t n_threads,
+              const std::function<void(std::size_t)>& body) {
+  // A separate arena also keeps a thread that waits here from running unrelated tasks, which could
+  // need a lock that its caller holds.
+  tbb::task_arena arena(static_cast<int>(n_threads));
+  arena.execute([&] { tbb::parallel_for(std::size_t{0}, count, body); });
+}
+#endif
 
 // The error of the smallest index that has failed so far.
 class FirstError {
@@ -67,10 +104,7 @@ void parallel_for(std::size_t count, unsigned n_threads,
     for (std::size_t i = 0; i < count; ++i) body(i);
     return;
   }
-  // A separate arena also keeps a thread that waits here from running unrelated tasks, which could
-  // need a lock that its caller holds.
-  tbb::task_arena arena(static_cast<int>(threads));
-  arena.execute([&] { tbb::parallel_for(std::size_t{0}, count, body); });
+  run_loop(count, threads, body);
 }
 
 Result<void> parallel_try(std::size_t count, unsigned n_threads,

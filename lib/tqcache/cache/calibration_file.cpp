@@ -1,9 +1,13 @@
+#include <profile_v2_generated.h>
+
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/profile_text.h"
 #include "tqcache/file.h"
 
@@ -74,8 +78,8 @@ Result<ProfileText> parse_profile_text(ByteView file) {
   const std::string_view version = text.substr(0, space);
   if (version == "2") {
     return unsupported(
-        "a profile of version 2, which predicts layers for archives; versions 1 and "
-        "3 are wanted (tqcache profile without --depth)");
+        "a profile of version 2, which predicts layers for archives; versions 1 and 3 are wanted "
+        "(tqcache profile without --depth)");
   }
   if (version != "1" && version != "3") {
     return unsupported("unknown profile version; this program reads versions 1 to 3");
@@ -138,10 +142,73 @@ Json factors_json(const std::vector<std::vector<std::int8_t>>& key_factors) {
   return all;
 }
 
+namespace {
+
+// Version 2 is for archives and large, and may have factors, too.
+constexpr std::string_view kPredictedWord = "tqcache-profile 2 ";
+constexpr std::uint64_t kMaxPredictedBytes = std::uint64_t{1} << 30;
+
+// The factors in a profile of version 2. predict::parse_profile() checks the rest.
+Result<Calibration> calibration_of_predicted(ByteView file) {
+  const std::size_t line_bytes = kPredictedWord.size() + kDigestDigits + 1;
+  if (file.size() < line_bytes || as_text(file)[line_bytes - 1] != '\n') {
+    return corrupt("truncated in line 1");
+  }
+  const AlignedBytes body(file.begin() + static_cast<std::ptrdiff_t>(line_bytes), file.end());
+  if (to_hex(sha256(body)) != as_text(file).substr(kPredictedWord.size(), kDigestDigits)) {
+    return corrupt("its SHA-256 does not match line 1");
+  }
+  namespace fb = predict::fb;
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(body.data());
+  flatbuffers::Verifier verifier(bytes, body.size(), 8, 10'000);
+  if (body.size() < 8 || !fb::VerifyProfileBuffer(verifier)) {
+    return corrupt("not the FlatBuffer of a profile");
+  }
+  const fb::Profile& in = *fb::GetProfile(bytes);
+  const auto digest_of = [](const fb::Sha256& from) {
+    Sha256 digest;
+    std::ranges::transform(*from.bytes(), digest.begin(),
+                           [](std::uint8_t byte) { return std::byte{byte}; });
+    return digest;
+  };
+  Calibration calibration;
+  calibration.weights_fingerprint = digest_of(*in.weights_fingerprint());
+  calibration.tokenizer_fingerprint = digest_of(*in.tokenizer_fingerprint());
+  if (in.key_factors() == nullptr) return calibration;
+  if (in.key_factors()->size() != in.n_layers() || in.n_layers() > kMaxLayers) {
+    return corrupt("key_factors: not one list for each layer");
+  }
+  for (const fb::KeyFactors* const layer : *in.key_factors()) {
+    auto& factors = calibration.key_factors.emplace_back();
+    if (layer->eighths() == nullptr) continue;
+    if (layer->eighths()->size() > to_size(kMaxKvHeads * kMaxHeadDim)) {
+      return corrupt("key_factors: more than heads have components");
+    }
+    factors.assign(layer->eighths()->begin(), layer->eighths()->end());
+    if (std::ranges::find(factors, std::int8_t{-128}) != factors.end()) {
+      return corrupt("key_factors: not a whole number from -127 to 127");
+    }
+  }
+  return calibration;
+}
+
+}  // namespace
+
 Result<Calibration> read_calibration(const std::string& path) {
-  TQC_TRY_ASSIGN(const Bytes file, read_file(path, kMaxProfileTextBytes));
-  TQC_TRY_ASSIGN(const ProfileText profile, parse_profile_text(file));
-  TQC_TRY_ASSIGN(Calibration calibration, calibration_of(profile));
+  TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
+  std::array<std::byte, kPredictedWord.size()> start{};
+  TQC_TRY(source->read_at(0, std::span(start).first(static_cast<std::size_t>(
+                                 std::min<std::uint64_t>(start.size(), source->size())))));
+  const bool is_predicted = as_text(start) == kPredictedWord;
+  TQC_TRY_ASSIGN(const Bytes file,
+                 read_file(path, is_predicted ? kMaxPredictedBytes : kMaxProfileTextBytes));
+  Calibration calibration;
+  if (is_predicted) {
+    TQC_TRY_ASSIGN(calibration, calibration_of_predicted(file));
+  } else {
+    TQC_TRY_ASSIGN(const ProfileText profile, parse_profile_text(file));
+    TQC_TRY_ASSIGN(calibration, calibration_of(profile));
+  }
   if (calibration.key_factors.empty()) {
     return invalid(
         "a profile of an older version, without factors of keys; tqcache profile makes "

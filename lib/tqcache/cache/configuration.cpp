@@ -22,9 +22,11 @@ ConvertOptions dense_options() {
 // Errors: kInvalidArgument for an unknown name.
 Result<ConvertOptions> named_options(std::string_view name) {
   if (name == kDenseName) return dense_options();
+  if (name == kLosslessName) return ConvertOptions{.keep_all = true};
   auto found = preset(name);
   if (found) return found;
-  return invalid(found.error().message + ", " + std::string(kDenseName));
+  return invalid(found.error().message + ", " + std::string(kDenseName) + ", " +
+                 std::string(kLosslessName));
 }
 
 // --- reading
@@ -179,11 +181,15 @@ Result<ConvertOptions> parse_options(std::string_view text) {
     } else if (begin == 0) {
       TQC_TRY_ASSIGN(options, named_options(part));
     } else {
-      return invalid("\"" + std::string(part) + "\": not NAME=VALUE; a preset stands first");
+      return invalid("\"" + std::string(part) + "\": not NAME=VALUE; a name stands first");
     }
     begin += part.size() + 1;
   }
   TQC_TRY(check_repeats(items));
+  if (options.keep_all && !items.empty()) {
+    return invalid(std::string(items.front().text) +
+                   ": lossless has no settings, because nothing is quantized");
+  }
   TQC_TRY(apply_items(items, options));
   return options;
 }
@@ -284,7 +290,8 @@ Result<Configuration> parse_configuration(std::string_view text) {
                    "\": one configuration is wanted, and these are several");
   }
   TQC_TRY_ASSIGN(ConvertOptions options, parse_options(text));
-  return Configuration{std::string(text), std::move(options)};
+  const bool is_archive = text.substr(0, text.find(',')) == "archive";
+  return Configuration{std::string(text), std::move(options), is_archive};
 }
 
 Result<std::vector<Configuration>> parse_configurations(std::string_view text) {
@@ -297,6 +304,7 @@ Result<std::vector<Configuration>> parse_configurations(std::string_view text) {
 }
 
 std::string configuration_text(const ConvertOptions& options) {
+  if (options.keep_all) return std::string(kLosslessName);
   std::string shortest = text_from(kDenseName, dense_options(), options);
   const auto consider = [&](std::string_view name, const ConvertOptions& base) {
     std::string text = text_from(name, base, options);
@@ -305,7 +313,7 @@ std::string configuration_text(const ConvertOptions& options) {
   for (const std::string_view name : preset_names()) {
     if (const auto base = preset(name)) consider(name, *base);
   }
-  consider("", ConvertOptions{});
+  if (const auto base = preset(kDefaultPreset)) consider("", *base);
   return shortest;
 }
 

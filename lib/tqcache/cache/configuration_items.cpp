@@ -104,6 +104,7 @@ std::string float_text(float number) {
 std::optional<SidePlan> read_trellis(std::span<const std::string_view> parts) {
   if (parts.size() < 2 || parts.size() > 3) return std::nullopt;
   SidePlan plan;
+  plan.n_sinks = kDefaultSinks;
   const auto step = parse_float(parts[1]);
   if (!step || !(*step >= codec::kMinStep && *step <= codec::kMaxStep)) return std::nullopt;
   if (parts.size() == 3 && parts[2] != "map") return std::nullopt;
@@ -210,6 +211,7 @@ Result<SidePlan> parse_side(std::string_view value) {
   SidePlan plan;
   plan.dense = value == "dense";
   if (plan.dense) return plan;
+  plan.n_sinks = kDefaultSinks;
   const std::vector<std::string_view> parts = split(value, ':');
   if (parts[0] == kTrellisWord) {
     const auto trellis = read_trellis(parts);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 
 #include "tqcache/quantize.h"
@@ -20,6 +21,7 @@ struct Preset {
 SidePlan plan(const CodecSpec& spec) {
   SidePlan side;
   side.codec = spec;
+  side.n_sinks = kDefaultSinks;
   return side;
 }
 
@@ -64,42 +66,57 @@ SidePlan dense() {
   return side;
 }
 
+// About 3 bits per value in a file.
+SidePlan trellis() {
+  CodecSpec spec;
+  spec.mode = Mode::kTrellis;
+  spec.step = 0.25f;
+  return plan(spec);
+}
+
 const auto kPresets = std::to_array<Preset>({
-    {"turbo4", "4 bits; the default is turbo4 with the first 4 tokens dense", mse(4), mse(4)},
-    {"turbo3.5", "4 bits for a quarter of the channels, 3 for the rest", mixed(3), mixed(3)},
+    {"turbo4", "4 bits: the default", mse(4), mse(4)},
     {"turbo3", "3 bits", mse(3), mse(3)},
-    {"turbo2.5", "3 bits for a quarter of the channels, 2 for the rest", mixed(2), mixed(2)},
     {"turbo2", "2 bits: smallest", mse(2), mse(2)},
     {"k8v4", "keys 8 bits, values 4", mse(8), mse(4)},
     {"k4v3", "keys 4 bits, values 3", mse(4), mse(3)},
     {"kfv4", "keys dense, values 4 bits", dense(), mse(4)},
-    {"prod4", "3 bits and a residual of 1 bit for unbiased inner products", prod(4), prod(4)},
-    {"prod3", "2 bits and a residual of 1 bit", prod(3), prod(3)},
-    {"prod2", "1 bit and a residual of 1 bit", prod(2), prod(2)},
+    {"turbo3.5", "4 bits for a quarter of the channels, 3 for the rest; for research", mixed(3),
+     mixed(3)},
+    {"turbo2.5", "3 bits for a quarter of the channels, 2 for the rest; for research", mixed(2),
+     mixed(2)},
+    {"prod4", "3 bits and a residual of 1 bit for unbiased inner products; for research", prod(4),
+     prod(4)},
+    {"prod3", "2 bits and a residual of 1 bit; for research", prod(3), prod(3)},
+    {"prod2", "1 bit and a residual of 1 bit; for research", prod(2), prod(2)},
     {"affine8", "8 bits in groups of 64 with scale and bias, for comparison", affine(8), affine(8)},
     {"affine4", "4 bits in groups of 64 with scale and bias, for comparison", affine(4), affine(4)},
 });
 
-struct Quality {
-  std::string_view word;
-  SidePlan keys;
-  SidePlan values;
-};
-
-SidePlan with_sinks(SidePlan side) {
-  side.n_sinks = kDefaultSinks;
-  return side;
-}
-
-const auto kQualities = std::to_array<Quality>({
-    {"high", with_sinks(mse(6)), with_sinks(mse(5))},
-    {"balanced", with_sinks(mse(4)), with_sinks(mse(4))},
-    {"small", with_sinks(mse(3)), with_sinks(mse(3))},
+// Names of goals. configuration_text() does not use them.
+const auto kGoals = std::to_array<Preset>({
+    {"high", "keys 6 bits, values 5", mse(6), mse(5)},
+    {"balanced", "4 bits, as turbo4", mse(4), mse(4)},
+    {"small", "3 bits, as turbo3", mse(3), mse(3)},
+    {"turbo", "4 bits, as turbo4", mse(4), mse(4)},
+    {"archive", "smallest on disk, about 3 bits, or --bits with fractions; not for memory",
+     trellis(), trellis()},
 });
 
+const Preset* find_in(std::span<const Preset> all, std::string_view name) {
+  const auto found = std::ranges::find(all, name, &Preset::name);
+  return found == all.end() ? nullptr : &*found;
+}
+
 const Preset* find(std::string_view name) {
-  const auto found = std::ranges::find(kPresets, name, &Preset::name);
-  return found == kPresets.end() ? nullptr : &*found;
+  const Preset* const found = find_in(kPresets, name);
+  return found != nullptr ? found : find_in(kGoals, name);
+}
+
+std::vector<std::string_view> names_of(std::span<const Preset> all) {
+  std::vector<std::string_view> names;
+  for (const Preset& each : all) names.push_back(each.name);
+  return names;
 }
 
 }  // namespace
@@ -107,33 +124,19 @@ const Preset* find(std::string_view name) {
 Result<ConvertOptions> preset(std::string_view name) {
   if (const Preset* found = find(name)) return ConvertOptions{found->keys, found->values, {}, 0};
   std::string known;
-  for (const Preset& each : kPresets) known += (known.empty() ? "" : ", ") + std::string(each.name);
+  for (const auto& names : {names_of(kGoals), names_of(kPresets)}) {
+    for (const std::string_view each : names) known += std::string(each) + ", ";
+  }
   return Error{ErrorCode::kInvalidArgument,
-               "preset \"" + std::string(name) + "\": not one of " + known};
+               "\"" + std::string(name) + "\": not one of " + known.substr(0, known.size() - 2)};
 }
 
-std::vector<std::string_view> preset_names() {
-  std::vector<std::string_view> names;
-  for (const Preset& each : kPresets) names.push_back(each.name);
-  return names;
-}
+std::vector<std::string_view> preset_names() { return names_of(kPresets); }
+std::vector<std::string_view> goal_names() { return names_of(kGoals); }
 
 std::string_view preset_description(std::string_view name) {
   const Preset* const found = find(name);
   return found ? found->description : std::string_view();
-}
-
-Result<ConvertOptions> quality(std::string_view word) {
-  const auto found = std::ranges::find(kQualities, word, &Quality::word);
-  if (found != kQualities.end()) return ConvertOptions{found->keys, found->values, {}, 0};
-  return Error{ErrorCode::kInvalidArgument,
-               "quality \"" + std::string(word) + "\": not one of high, balanced, small"};
-}
-
-std::vector<std::string_view> quality_words() {
-  std::vector<std::string_view> words;
-  for (const Quality& each : kQualities) words.push_back(each.word);
-  return words;
 }
 
 }  // namespace tqcache::cache

@@ -33,7 +33,8 @@ Result<bool> is_keys_word(int which) {
   return invalid(fmt::format("tensor {}: neither keys nor values", which));
 }
 
-// Those of keys or of values alone. "mse:4,sink=4" means "k=mse:4,sink=4".
+// Those of keys or of values alone. "mse:4,sink=4" means "k=mse:4,sink=4". A block may be any part
+// of a prompt, so no first tokens stay dense unless the text says so.
 Result<cache::ConvertOptions> parse_options(const char* config, bool is_keys, unsigned threads) {
   std::string text = config == nullptr ? "mse:4" : config;
   const std::string first = text.substr(0, text.find(','));
@@ -46,7 +47,9 @@ Result<cache::ConvertOptions> parse_options(const char* config, bool is_keys, un
   cache::ConvertOptions options;
   options.keys.dense = !is_keys;
   options.values.dense = is_keys;
-  (is_keys ? options.keys : options.values) = plan;
+  cache::SidePlan& own = is_keys ? options.keys : options.values;
+  own = plan;
+  if (text.find("sink=") == std::string::npos) own.n_sinks = 0;
   options.fit = parsed.options.fit;
   options.n_threads = threads;
   return options;

@@ -86,8 +86,7 @@ std::vector<std::size_t> spread(std::size_t first, std::size_t last) {
 std::vector<Rung> advice_ladder() {
   const auto way = [](int key_bits, int value_bits) {
     const std::string text =
-        "k=mse:" + std::to_string(key_bits) + ",v=mse:" + std::to_string(value_bits) +
-        ",sink=" + std::to_string(cache::kDefaultSinks);
+        "k=mse:" + std::to_string(key_bits) + ",v=mse:" + std::to_string(value_bits);
     return cache::parse_configuration(text).value();
   };
   return {{way(2, 2)},

@@ -11,7 +11,7 @@
 #include "tqcache/decoder.h"
 #include "tqcache/eval.h"
 #include "tqcache/eval/attention_error.h"
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::eval {
 namespace {

@@ -6,7 +6,7 @@
 #include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/eval.h"
 #include "tqcache/eval/measuring_filter.h"
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::eval {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::eval {
 

@@ -9,21 +9,21 @@ std::string_view type_name(const cache::TensorDesc& tensor) {
 }
 
 std::string_view type_name(const cache::LayerDesc& layer) {
-  return std::visit(
-      Overload{[](const cache::AttentionDesc& attention) {
-                 return attention.value_dim == 0 ? kAttentionType : kUnequalAttentionType;
-               },
-               [](const cache::WindowDesc& window) {
-                 const bool is_equal = window.attention.value_dim == 0;
-                 if (cache::is_quantized(window.attention)) {
-                   return is_equal ? kTurboRotatingType : kUnequalTurboRotatingType;
-                 }
-                 return is_equal ? kRotatingType : kUnequalRotatingType;
-               },
-               [](const cache::StateDesc& state) {
-                 return state.is_opaque ? kOpaqueType : kArraysType;
-               }},
-      layer);
+  return std::visit(Overload{[](const cache::AttentionDesc& attention) {
+                               return attention.value_dim == 0 ? kAttentionType
+                                                               : kUnequalAttentionType;
+                             },
+                             [](const cache::WindowDesc& window) {
+                               const bool is_equal = window.attention.value_dim == 0;
+                               if (cache::is_quantized(window.attention)) {
+                                 return is_equal ? kTurboRotatingType : kUnequalTurboRotatingType;
+                               }
+                               return is_equal ? kRotatingType : kUnequalRotatingType;
+                             },
+                             [](const cache::StateDesc& state) {
+                               return state.is_opaque ? kOpaqueType : kArraysType;
+                             }},
+                    layer);
 }
 
 std::string_view centering_name(const cache::QuantSpec& quant) {

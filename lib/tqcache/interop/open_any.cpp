@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -281,7 +282,13 @@ Result<OpenedCache> open_any(const std::filesystem::path& path, const OpenHints&
 
 Result<OpenedCache> open_any(std::shared_ptr<const ByteSource> file, const OpenHints& hints) {
   TQC_TRY_ASSIGN(const std::optional<FileKind> kind, detect_kind(*file));
-  if (!kind) return unsupported("not a cache file of any known kind");
+  if (!kind) {
+    std::array<std::byte, 4> head{};
+    if (file->size() >= head.size()) TQC_TRY(file->read_at(0, head));
+    const bool is_model = std::memcmp(head.data(), "GGUF", head.size()) == 0;
+    return unsupported(is_model ? "a GGUF file, which holds a model and no cache"
+                                : "not a cache file of any known kind");
+  }
   if (*kind == FileKind::kTqkvVersion1) {
     return unsupported("a .tqkv file of version 1: migrate it first (tqcache migrate)");
   }

@@ -13,8 +13,8 @@
 // output, norms of what is added to x, soft caps, windows, multipliers; some models lack norms or
 // RoPE. Weights are empty where a model lacks a part.
 //
-// One token goes through matrix-vector products with a fixed order of sums, several go through those
-// of model/linear/matrix.h for chunks.
+// One token goes through matrix-vector products with a fixed order of sums, several go through
+// those of model/linear/matrix.h for chunks.
 //
 // Source: names and order of operations as in huggingface/transformers models/*/modeling_*.py.
 

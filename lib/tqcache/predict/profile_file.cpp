@@ -125,6 +125,23 @@ Result<std::vector<CurvePoint>> read_curve(const flatbuffers::Vector<const fb::C
   return curve;
 }
 
+// Factors of keys for codes in memory, and what is lost without them.
+Result<void> read_factors(const fb::Profile& in, Profile& profile) {
+  const auto n_layers = to_u64(profile.n_layers);
+  if (const auto* const layers = in.key_factors()) {
+    if (layers->size() != n_layers) return corrupt("key_factors: not one list for each layer");
+    for (const fb::KeyFactors* const layer : *layers) {
+      auto& factors = profile.key_factors.emplace_back();
+      if (layer->eighths() == nullptr) continue;
+      TQC_TRY_ASSIGN(factors,
+                     read_bytes(layer->eighths(), to_u64(profile.channels()), "key_factors"));
+    }
+  }
+  if (in.key_losses() == nullptr) return {};
+  TQC_TRY_ASSIGN(profile.key_losses, read_floats(in.key_losses(), n_layers, false, "key_losses"));
+  return {};
+}
+
 Sha256 to_sha256(const fb::Sha256& in) {
   Sha256 digest;
   std::transform(in.bytes()->begin(), in.bytes()->end(), digest.begin(),
@@ -224,6 +241,16 @@ Bytes profile_bytes(const Profile& profile) {
   for (const CurvePoint& each : profile.curve) points.emplace_back(each.step, each.kld);
   flatbuffers::Offset<flatbuffers::Vector<const fb::CurvePoint*>> curve;
   if (!points.empty()) curve = out.CreateVectorOfStructs(points);
+  std::vector<flatbuffers::Offset<fb::KeyFactors>> of_layers;
+  for (const std::vector<std::int8_t>& layer : profile.key_factors) {
+    flatbuffers::Offset<flatbuffers::Vector<std::int8_t>> eighths;
+    if (!layer.empty()) eighths = out.CreateVector(layer);
+    of_layers.push_back(fb::CreateKeyFactors(out, eighths));
+  }
+  flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<fb::KeyFactors>>> key_factors;
+  if (!of_layers.empty()) key_factors = out.CreateVector(of_layers);
+  flatbuffers::Offset<flatbuffers::Vector<float>> key_losses;
+  if (!profile.key_losses.empty()) key_losses = out.CreateVector(profile.key_losses);
   const auto writer = out.CreateString(fmt::format("tqcache {}", version()));
   const auto architecture = out.CreateString(profile.architecture);
   const auto name = out.CreateString(profile.model_name);
@@ -235,7 +262,7 @@ Bytes profile_bytes(const Profile& profile) {
                              count(profile.n_layers), count(profile.shape.n_kv_heads),
                              count(profile.shape.head_dim), count(profile.depth),
                              count(profile.n_features), count(profile.vocab_size), features,
-                             all_sides, profile.n_tokens, curve));
+                             all_sides, profile.n_tokens, curve, key_factors, key_losses));
   const ByteView body(reinterpret_cast<const std::byte*>(out.GetBufferPointer()), out.GetSize());
   const std::string line = fmt::format("{}{} {}\n", kFirstWord, kVersion, to_hex(sha256(body)));
   const ByteView first = as_bytes(line);
@@ -267,6 +294,7 @@ Result<Profile> parse_profile(ByteView file) {
   profile.tokenizer_fingerprint = to_sha256(*in.tokenizer_fingerprint());
   profile.n_tokens = in.n_tokens();
   TQC_TRY_ASSIGN(profile.curve, read_curve(in.curve()));
+  TQC_TRY(read_factors(in, profile));
   // Tables may refer to the same vector many times, so the sum is limited before copies are made.
   const std::uint64_t dim = to_u64(profile.channels());
   std::uint64_t n_values = to_u64(profile.vocab_size * profile.n_features);

@@ -41,6 +41,22 @@ def _path(path):
     return None if path is None else os.fsdecode(os.fspath(path))
 
 
+def _needed_path(path, name):
+    if path is None:
+        raise TypeError(f"{name}: a path is needed, not None")
+    return _path(path)
+
+
+def _config_text(config):
+    if config is not None and not isinstance(config, str):
+        raise TypeError(f"config: a text such as 'turbo4', not {config!r}")
+    return config
+
+
+class _OutOfRange(UsageError, IndexError):
+    """Tokens that a layer does not hold."""
+
+
 # --- descriptions
 
 
@@ -177,7 +193,7 @@ class Layer:
             code = F32 if stored == BF16 and not dlpack else stored
         end = self.n_tokens if end is None else end
         if not 0 <= begin <= end <= self.n_tokens:
-            raise UsageError(f"tokens {begin} to {end} of {self.n_tokens}")
+            raise _OutOfRange(f"tokens {begin} to {end} of {self.n_tokens}")
         array = np.empty((self.n_kv_heads, end - begin, self._dim(which)), numpy_dtype(code))
         self._core.read(self.index, which, begin, array, code == BF16, 0)
         return _Shared(array, code) if dlpack else array
@@ -255,12 +271,12 @@ class Cache:
     def save(self, path, config=None, *, compress="zstd", force=False, hide_tokens=False,
              key_file=None, threads=0, progress=None):
         """Writes the cache to a .tqkv file."""
-        self._core.convert(_path(path), config, compress, "tqkv", None, _path(key_file),
-                           hide_tokens, force, threads, progress)
+        self._core.convert(_needed_path(path, "path"), _config_text(config), compress, "tqkv", None,
+                           _path(key_file), hide_tokens, force, threads, progress)
 
     def to_bytes(self, config=None, *, compress="zstd"):
         """The bytes of the .tqkv file that save() writes."""
-        return self._core.convert_bytes(config, compress, 0)
+        return self._core.convert_bytes(_config_text(config), compress, 0)
 
     def close(self):
         """Frees the file. Arrays that were read stay."""
@@ -270,7 +286,7 @@ class Cache:
 def open(path, *, key_file=None, map=False, first_tokens=None, tokens=None, identity=None,
          model=None, verify=True):
     """Opens a cache of any known kind."""
-    path = _path(path)
+    path = _needed_path(path, "path")
     core = _core.open(path, _path(key_file), map, map and not verify, first_tokens or 0,
                       token_list(tokens), _fields_of(identity), _path(model))
     return Cache(core, path)
@@ -298,7 +314,7 @@ class Writer:
         self.path, self.n_tokens = _path(path), len(tokens) if tokens is not None else int(n_tokens)
         self._writer = _core.Writer(tokens, self.n_tokens, _fields_of(identity))
         self._lock = threading.Lock()
-        self._config, self._compress = config, compress
+        self._config, self._compress = _config_text(config), compress
         self._save = dict(compress=compress, force=force, hide_tokens=hide_tokens,
                           key_file=key_file, threads=threads, progress=progress)
 
@@ -371,18 +387,19 @@ def _state_array(array, bf16):
 # --- converting and verifying
 
 
-def convert(source, out, config="turbo4,sink=4", *, compress="zstd", to="tqkv", first_tokens=None,
+def convert(source, out, config="turbo4", *, compress="zstd", to="tqkv", first_tokens=None,
             key_file=None, hide_tokens=False, force=False, threads=0, progress=None, tokens=None,
             identity=None, model=None):
     """Converts a cache file to another one, in bounded memory."""
-    own = None
+    own, out = None, _needed_path(out, "out")
+    config = _config_text(config)
     if not isinstance(source, Cache):
         source = own = open(source, key_file=key_file, first_tokens=first_tokens, tokens=tokens,
                             identity=identity, model=model)
     elif first_tokens is not None or tokens is not None or identity is not None:
         raise UsageError("first_tokens, tokens and identity are for open(), of a file")
     try:
-        source._core.convert(_path(out), config if to == "tqkv" else None, compress, to,
+        source._core.convert(out, config if to == "tqkv" else None, compress, to,
                              _path(model), _path(key_file), hide_tokens, force, threads, progress)
     finally:
         if own is not None:
@@ -404,13 +421,17 @@ class Verified:
         return f"<{self.sections} sections, {self.bytes} bytes, {found}>"
 
 
-def verify(path, *, key_file=None, check=True, threads=0, max_bytes=0, progress=None):
-    """Checks every byte of a .tqkv file. With check, damage raises CorruptError."""
-    path = _path(path)
+def verify(path, *, model=None, key_file=None, check=True, threads=0, max_bytes=0, progress=None):
+    """Checks every byte of a .tqkv file. With check, damage raises CorruptError. With a model, its
+    fingerprints are compared, and the last tokens are computed again: MismatchError."""
+    path = _needed_path(path, "path")
     *found, damage = _core.verify(path, _path(key_file), threads, max_bytes, progress)
     verified = Verified(*found, damage.splitlines())
     if check and verified.damage:
         raise CorruptError("; ".join(verified.damage[:3]), path)
+    if model is not None and not verified.damage:
+        key = [] if key_file is None else ["--key-file", key_file]
+        run("verify", path, "-m", model, *key)
     return verified
 
 
@@ -461,7 +482,7 @@ class Store:
             cache = own = open(cache)
         try:
             with self._lock:
-                report = self._open().put(cache._core, name or None, replace, config,
+                report = self._open().put(cache._core, name or None, replace, _config_text(config),
                                           int(time.time()), progress)
         finally:
             if own is not None:

@@ -103,12 +103,12 @@ class _File:
 
 
 def save(path, cache, tokens=None, *, model_path=None, adapter_path=None,
-         config: str | None = "turbo4,sink=4", identity: Identity | None = None, **options) -> None:
+         config: str | None = "turbo4", identity: Identity | None = None, **options) -> None:
     """Writes a prompt cache of mlx-lm, of any class but with one prompt, as a .tqkv file.
 
     tokens: those that the cache holds; without them nobody can tell later which prompt this is.
     model_path, adapter_path: folders that give the identity. config: a preset or a configuration
-    ("turbo4,sink=4": 4 bits, the first 4 tokens dense); None keeps every number as it is. options:
+    ("turbo4": 4 bits, the first 4 tokens dense); None keeps every number as it is. options:
     of tqcache.convert().
     """
     tokens = _check_tokens(cache, tokens)
@@ -199,13 +199,13 @@ class TqcachePromptCache(LRUPromptCache):
     the store where that has a longer prefix of at least `least_gain` tokens. A store that fails and
     damaged blocks mean that less is found there, and are logged.
 
-    store: URL. config: of the stored caches ("turbo4,sink=4"), or None for all bits.
+    store: URL. config: of the stored caches ("turbo4"), or None for all bits.
     model_provider: of mlx_lm.server; its model says which classes its caches have. Prompts with
     images and caches with those of a draft model stay in memory only.
     """
 
     def __init__(self, store: str, model_provider, max_size: int = 10, max_bytes: int = 1 << 63, *,
-                 config: str | None = "turbo4,sink=4", least_tokens: int = 256,
+                 config: str | None = "turbo4", least_tokens: int = 256,
                  least_gain: int = 64, key_file=None, salt: str = ""):
         super().__init__(max_size, max_bytes)
         # One to read and one to write, so that a request does not wait for the writing of another.

@@ -1,6 +1,6 @@
 """mlx_lm.server with a store of tqcache below its prompt caches, which survives a restart.
 
-    python -m tqcache.mlx_server --store dir:prompts [--store-config turbo4,sink=4] [--store-key FILE]
+    python -m tqcache.mlx_server --store dir:prompts [--store-config turbo4] [--store-key FILE]
                                  ARGUMENTS OF mlx_lm.server
 
 --store-config none keeps every bit. docs/guide/plugins.md.
@@ -22,7 +22,7 @@ def _interrupt(*_) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--store", required=True, help="URL of the store, as dir:prompts")
-    parser.add_argument("--store-config", default="turbo4,sink=4",
+    parser.add_argument("--store-config", default="turbo4",
                         help="preset or configuration, or none")
     parser.add_argument("--store-key", help="file with the key that encrypts the store")
     if any(argument in ("-h", "--help") for argument in sys.argv[1:]):

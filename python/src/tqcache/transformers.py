@@ -21,7 +21,8 @@ from transformers import cache_utils
 from transformers.cache_utils import Cache, DynamicLayer
 
 import tqcache
-from tqcache import Identity, MismatchError, Rope, UnsupportedError, codec, hf_file
+from tqcache import (Identity, MismatchError, Rope, UnsupportedError, UsageError, codec,
+                     hf_file)
 
 BLOCK = 256  # tokens that are quantized together
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -155,7 +156,7 @@ def _save_by_file(cache, path, model, input_ids, row, attention_mask, config, id
 
 
 def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, attention_mask=None,
-         config: str | None = "turbo4,sink=4", identity: Identity | None = None, **options) -> None:
+         config: str | None = "turbo4", identity: Identity | None = None, **options) -> None:
     """Writes a cache as a .tqkv file, or, if `path` ends in .safetensors, as a file of the schema
     tqcache-hf-1 (tqcache.hf_file), which keeps every number and takes `model`, `input_ids`, `row`
     and `attention_mask` only.
@@ -165,7 +166,7 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     row, attention_mask: one prompt of a batch, counted from 0, and which of its tokens are padding,
     on the left: [batch, n]. `input_ids` may then be those of the batch.
     model, tokenizer: give the identity that load() and tqcache compare; or give `identity`.
-    config: a preset or a configuration ("turbo4,sink=4": 4 bits, the first 4 tokens dense); None
+    config: a preset or a configuration ("turbo4": 4 bits, the first 4 tokens dense); None
     keeps every number as it is.
     options: of tqcache.Writer (compress, force, hide_tokens, key_file, threads, progress).
 
@@ -189,11 +190,14 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     n_tokens = _n_tokens(cache)
     ids = None
     if input_ids is not None:
-        ids = torch.as_tensor(input_ids).reshape(-1).to("cpu", torch.int64)
+        ids = torch.as_tensor(input_ids)
+        if ids.dim() > 1 and ids.shape[0] != 1:
+            raise UsageError(f"input_ids of a batch of {ids.shape[0]}: row= chooses one prompt")
+        ids = ids.reshape(-1).to("cpu", torch.int64)
         if len(ids) == n_tokens + 1:
             ids = ids[:n_tokens]
         if len(ids) != n_tokens:
-            raise UnsupportedError(f"{len(ids)} input_ids for a cache of {n_tokens} tokens")
+            raise UsageError(f"{len(ids)} input_ids for a cache of {n_tokens} tokens")
         ids = ids.numpy()
     with tqcache.Writer(path, tokens=ids, n_tokens=None if ids is not None else n_tokens,
                         identity=identity, config=config, **options) as out:
@@ -286,6 +290,8 @@ def load(path, model=None, *, device=None, dtype: torch.dtype | None = None, che
 
     Errors: MismatchError for a cache of another model; those of tqcache.open().
     """
+    if isinstance(model, (str, bytes, os.PathLike)):
+        raise TypeError(f"model: a model or its config, not the path {model!r}")
     is_model = isinstance(model, torch.nn.Module)
     if is_model:
         device = device if device is not None else model.device
@@ -363,6 +369,11 @@ def tokens(path):
 
 # --- A cache that stays packed
 
+def _check_bits(bits) -> None:
+    if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 8:
+        raise ValueError(f"bits: {bits!r} is no whole number from 1 to 8")
+
+
 class TqcacheLayer(DynamicLayer):
     """Full attention with packed keys and values. The newest tokens are dense: `recent` of them,
     and what does not fill a block of 256. The rest is decoded for each update, in the CPU."""
@@ -372,6 +383,7 @@ class TqcacheLayer(DynamicLayer):
     def __init__(self, bits: int = 4, keys: str | None = None, values: str | None = None,
                  recent: int = 32, rope: Rope | None = None, threads: int = 0, **kwargs):
         super().__init__()
+        _check_bits(bits)
         self._configs = (keys or f"mse:{bits}", values or f"mse:{bits}")
         self._recent, self._rope, self._threads = recent, rope, threads
         # For each row of the batch the packed (keys, values) of one span of tokens after another.
@@ -498,6 +510,7 @@ class TqcacheCache(Cache):
 
     def __init__(self, bits: int = 4, *, keys: str | None = None, values: str | None = None,
                  config=None, recent: int = 32, threads: int = 0):
+        _check_bits(bits)
         options = {"bits": bits, "keys": keys, "values": values, "recent": recent,
                    "threads": threads}
         if config is None:

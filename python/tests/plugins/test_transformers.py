@@ -186,8 +186,15 @@ def test_what_cannot_be_kept_is_refused(tmp_path):
         tq.save(other, tmp_path / "a.tqkv")
     one = cache_utils.DynamicCache()
     one.update(*kv(4), 0)
-    with pytest.raises(tqcache.UnsupportedError, match="9 input_ids"):
+    with pytest.raises(tqcache.UsageError, match="9 input_ids"):
         tq.save(one, tmp_path / "a.tqkv", input_ids=torch.arange(9))
+    with pytest.raises(tqcache.UsageError, match="batch of 2: row="):
+        tq.save(one, tmp_path / "a.tqkv", input_ids=torch.zeros(2, 4))
+    with pytest.raises(TypeError, match="model: a model or its config"):
+        tq.load(tmp_path / "a.tqkv", "hf")
+    for bits in ("x", 0, 9, 3.5, -1, True):
+        with pytest.raises(ValueError, match="whole number from 1 to 8"):
+            tq.TqcacheCache(bits=bits)
     assert not (tmp_path / "a.tqkv").exists()
 
 

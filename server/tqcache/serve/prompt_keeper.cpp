@@ -13,7 +13,7 @@
 #include "tqcache/interop/llama/llama_rows.h"
 #include "tqcache/model.h"
 #include "tqcache/serve/slot_folder.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/upkeep.h"
 
 namespace tqcache::serve {
@@ -170,12 +170,9 @@ Result<std::unique_ptr<PromptKeeper>> PromptKeeper::open(store::Backend& backend
       log.warning("scores", {{"message", loaded.error().message}});
     }
   }
-  std::string config = keeper->options_.config;
-  if (config == "turbo") config = cache::kDefaultConfiguration;
-  // The step at which the bundled model needs about 3 bits (docs/explain/quality.md).
-  if (config == "archive") config = "k=trellis:0.25,v=trellis:0.25,sink=4";
-  if (config == "lossless") return keeper;
-  TQC_TRY_ASSIGN(const cache::Configuration parsed, cache::parse_configuration(config));
+  TQC_TRY_ASSIGN(const cache::Configuration parsed,
+                 cache::parse_configuration(keeper->options_.config));
+  if (parsed.options.keep_all) return keeper;
   if (parsed.options.fit == cache::Fit::kPrompt) {
     return invalid("fit=prompt: prompts that were fitted to themselves share nothing");
   }

@@ -18,7 +18,7 @@
 #include "tqcache/description.h"
 #include "tqcache/file.h"
 #include "tqcache/hash.h"
-#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/foreign_json.h"
 
 namespace tqcache::serve {
 namespace {

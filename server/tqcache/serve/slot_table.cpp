@@ -341,8 +341,8 @@ std::optional<SlotTable::Choice> SlotTable::take(const Wanted& wanted, bool is_p
   }
   // What is not known may be in a slot or in RAM, which an empty slot would hide. Of what cannot be
   // cut the store often has the beginning alone, as of a system prompt.
-  const bool has_enough = rules_.can_cut ? 2 * wanted.n_stored >= wanted.n_tokens
-                                         : wanted.n_stored >= kSameTokens;
+  const bool has_enough =
+      rules_.can_cut ? 2 * wanted.n_stored >= wanted.n_tokens : wanted.n_stored >= kSameTokens;
   const bool may_be_there = rules_.is_older && rules_.may_use_ram && !has_enough;
   if (may_be_there) return choose(found.other.value_or(free), From::kRam, 0);
   if (wanted.n_stored >= kSameTokens) return choose(free, From::kStore, wanted.n_stored);

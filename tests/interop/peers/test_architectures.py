@@ -142,7 +142,7 @@ class Architectures(Logits):
         def check(name, path):
             saved, packed, again = (self.folder / f"{each}.tqkv" for each in ("a", "b", "c"))
             self.logits(path, prefill=ids[:515], save=saved)
-            self.tqcache("convert", saved, packed, "--force", "--bits", 8, "--windows", "turbo")
+            self.tqcache("convert", saved, packed, "--force", "--bits", 8, "--config", "windows=turbo")
             self.tqcache("verify", packed)
             through = self.logits(path, prefill=ids[515:518], steps=ids[518:540], cache=packed, save=again)
             after = self.logits(path, steps=ids[518:540], cache=again)

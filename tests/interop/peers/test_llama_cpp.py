@@ -123,7 +123,7 @@ class ToLlamaCpp(LlamaCpp):
                     self.assert_continues(kind, exported, again, bound, layout, f"{kind}, {name}")
 
     def test_turbo(self):
-        packed = self.convert(self.prefilled(), "turbo.tqkv", "--preset", "turbo4")
+        packed = self.convert(self.prefilled(), "turbo.tqkv", "--config", "turbo4")
         exported = self.export(packed, "llama-session")
         self.assert_continues("llama-session", exported, self.import_(exported),
                               LAYOUTS["f16"][2], LAYOUTS["f16"][0], "turbo4")

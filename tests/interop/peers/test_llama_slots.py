@@ -175,7 +175,7 @@ class Slots(support.PeerTest):
         arrays = np.load(self.convert(tqkv, "kept.npz"))
         expected = latent_gguf.latents_of_layer_0(model, prompts()[0])
         self.assertLess(np.abs(arrays["layer_0_key"][0] - expected).max(), 0.01)
-        turbo = self.convert(tqkv, "turbo.tqkv", "--preset", "turbo4")
+        turbo = self.convert(tqkv, "turbo.tqkv", "--config", "turbo4")
         self.export("deepseek2", turbo, "turbo.bin")
         tokens = cold(model)[0]
         self.assertEqual(self.restored("deepseek2", back, 1, 0), (N, tokens))

@@ -123,7 +123,7 @@ class ToMlxLm(MlxLm):
 
     @NEWEST_OR_LONG
     def test_turbo(self):
-        packed = self.convert(self.prefilled_by_tqcache("bf16"), "turbo.tqkv", "--preset", "turbo4")
+        packed = self.convert(self.prefilled_by_tqcache("bf16"), "turbo.tqkv", "--config", "turbo4")
         exported = self.export(packed)
         dense = self.convert(exported, "dense.tqkv", *DENSE, "--model", support.hf_folder(),
                              "--ids", self.ids_file(support.alice()[:N]), "--probe", 0)

@@ -92,7 +92,7 @@ class ToTransformers(Transformers):
                 self.assert_continues(exported, tqkv, bound, f"a cache of {dtype}")
 
     def test_turbo(self):
-        packed = self.convert(self.prefilled("bf16"), "turbo.tqkv", "--preset", "turbo4")
+        packed = self.convert(self.prefilled("bf16"), "turbo.tqkv", "--config", "turbo4")
         exported = self.export(packed)
         dense = self.import_(exported, "--model", support.hf_folder(), "--probe", 0)
         self.assert_continues(exported, dense, BOUNDS[torch.bfloat16], "turbo4")

@@ -50,8 +50,9 @@ Weighted weigh(int head_dim, std::span<const float> centroids) {
 
 // The root mean square error of rounding to multiples of `step`, relative to the centroids.
 double rounding_error(const Weighted& book, double step) {
-  // A double of this size has no fraction, so adding it rounds to the nearest integer, ties to even,
-  // as std::nearbyint() does. That is a call of a function, and this runs 131,072 times for 8 bits.
+  // A double of this size has no fraction, so adding it rounds to the nearest integer, ties to
+  // even, as std::nearbyint() does. That is a call of a function, and this runs 131,072 times for 8
+  // bits.
   constexpr double kNoFraction = 0x1.8p52;
   double sum = 0.0;
   for (std::size_t i = 0; i < book.centroids.size(); ++i) {

@@ -173,7 +173,7 @@ enum class Unsigned { kCentroids, kFactors };
 // Adds the products of half a line of centroids with four factors of each row.
 template <Unsigned kUnsigned, std::size_t kRows, class Byte>
 TQC_LANES void add_line(__m256i centroids, std::size_t k, const Byte* factors, std::size_t stride,
-                       __m256i (&sums)[kRows][byte_chains(kRows)]) {
+                        __m256i (&sums)[kRows][byte_chains(kRows)]) {
   const __m256i ones = _mm256_set1_epi16(1);
   TQC_UNROLL for (std::size_t r = 0; r < kRows; ++r) {
     int four;
@@ -192,8 +192,9 @@ TQC_LANES void add_line(__m256i centroids, std::size_t k, const Byte* factors, s
 
 // The same for all lines of a unit, up to 4 bits per code.
 template <Unsigned kUnsigned, int kBits, std::size_t kRows, class Byte>
-TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table, const Byte* factors,
-                       std::size_t stride, __m256i (&sums)[kRows][byte_chains(kRows)]) {
+TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table,
+                        const Byte* factors, std::size_t stride,
+                        __m256i (&sums)[kRows][byte_chains(kRows)]) {
   if constexpr (kBits == 3) {
     __m256i fields[4];
     load_sixes(unit, fields);
@@ -240,7 +241,7 @@ TQC_LANES __m256 column_scales(const LinePass& pass, std::size_t first) {
 // Stores the sums of eight columns in one output row, or adds them. Masked stores are slow on some
 // CPUs, so only the last columns use them.
 TQC_LANES void put_columns(const LinePass& pass, std::size_t first, std::size_t row, bool add,
-                          __m256 sums) {
+                           __m256 sums) {
   float* const out = pass.out.values + row * pass.out.stride + first;
   const std::size_t left = pass.n_columns - first;
   if (left >= kWidth) {

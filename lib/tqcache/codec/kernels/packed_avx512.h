@@ -23,10 +23,10 @@ namespace tqcache::codec {
 namespace {
 
 // 0 to 63.
-constexpr std::uint8_t kIota[64] = {
-    0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
-    22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
-    44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+constexpr std::uint8_t kIota[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                    16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                    32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                    48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
 constexpr std::size_t kUnit = kUnitLines;
 
@@ -187,7 +187,7 @@ TQC_LANES __m512i look_up(const ByteTable<kBits>& table, __m512i codes) {
 
 template <int kBits>
 TQC_LANES void look_up_unit(const std::uint8_t* unit, const ByteTable<kBits>& table,
-                             __m512i (&values)[kUnit]) {
+                            __m512i (&values)[kUnit]) {
   if constexpr (kBits == 2) {
     TQC_UNROLL for (int g = 0; g < 2; ++g) {
       const __m512i line = load(unit + 64 * g);
@@ -241,7 +241,7 @@ TQC_LANES __m512 column_scales(const LinePass& pass, std::size_t group) {
 
 // Stores one group's sums in the columns of one output row, or adds them.
 TQC_LANES void put_columns(const LinePass& pass, std::size_t group, std::size_t row, bool add,
-                            __m512 sums) {
+                           __m512 sums) {
   const std::size_t first = group * kLanes;
   const __mmask16 lanes = part_of(pass.n_columns - first);
   float* const out = pass.out.values + row * pass.out.stride + first;

@@ -320,8 +320,8 @@ using RoundToBytes = void (*)(const float* values, float step, std::int8_t* high
 // Prepares queries first to first + n - 1. Returns whether bytes were requested and can represent
 // the weights: not for NaN and infinity, nor if a step would be too small for f32.
 bool prepare_weights(const PackedBlock& block, const WeightRows& weights, std::size_t first,
-                            std::size_t n, bool bytes, ScaleWeights scale, RoundToBytes round,
-                            PreparedWeights& prepared) {
+                     std::size_t n, bool bytes, ScaleWeights scale, RoundToBytes round,
+                     PreparedWeights& prepared) {
   constexpr float kLeast = 0x1p-100f, kMost = 0x1p100f;
   for (std::size_t q = 0; q < n; ++q) {
     const float* const row = weights.values + (first + q) * weights.stride;
@@ -403,23 +403,23 @@ void accumulate(const PackedBlock& block, const CodeTables& tables, const Weight
 }  // namespace
 
 void neon::score_exact(const PackedBlock& block, const CodeTables& tables, const QueryRows& queries,
-                 OutputRows scores) {
+                       OutputRows scores) {
   run(key_pass(block, scores), tables, FloatRows{queries.values, queries.stride},
       queries.n_queries);
 }
 
 void neon::score_fast(const PackedBlock& block, const CodeTables& tables, const QueryRows& queries,
-                OutputRows scores) {
+                      OutputRows scores) {
   run(key_pass(block, scores), tables, byte_rows(queries), queries.n_queries * queries.n_levels);
 }
 
-void neon::accumulate_exact(const PackedBlock& block, const CodeTables& tables, const WeightRows& weights,
-                      OutputRows out) {
+void neon::accumulate_exact(const PackedBlock& block, const CodeTables& tables,
+                            const WeightRows& weights, OutputRows out) {
   accumulate(block, tables, weights, out, /*fast=*/false);
 }
 
-void neon::accumulate_fast(const PackedBlock& block, const CodeTables& tables, const WeightRows& weights,
-                     OutputRows out) {
+void neon::accumulate_fast(const PackedBlock& block, const CodeTables& tables,
+                           const WeightRows& weights, OutputRows out) {
   accumulate(block, tables, weights, out, /*fast=*/true);
 }
 

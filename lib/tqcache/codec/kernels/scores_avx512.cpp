@@ -10,8 +10,8 @@ namespace {
 
 template <int kBits, std::size_t kRows>
 TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table,
-                         const std::int8_t* factors, std::size_t stride,
-                         __m512i (&sums)[kRows][chains(kRows)]) {
+                        const std::int8_t* factors, std::size_t stride,
+                        __m512i (&sums)[kRows][chains(kRows)]) {
   __m512i values[kUnit];
   look_up_unit<kBits>(unit, table, values);
   TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) {
@@ -26,9 +26,8 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table,
 
 // Processes kRows rows of the factors from first_row on. `adds`: to the previous content.
 template <int kBits, std::size_t kRows>
-TQC_LANES_FUNCTION void byte_pass(const LinePass& pass, const std::uint8_t* table_bytes,
-                                   float step, const ByteRows& rows, std::size_t first_row,
-                                   bool adds) {
+TQC_LANES_FUNCTION void byte_pass(const LinePass& pass, const std::uint8_t* table_bytes, float step,
+                                  const ByteRows& rows, std::size_t first_row, bool adds) {
   constexpr std::size_t kChains = chains(kRows);
   constexpr std::size_t kUnitBytes = unit_lines(kBits) * kLineBytes;
   const ByteTable<kBits> table = load_table<kBits>(table_bytes);
@@ -96,8 +95,8 @@ void byte_passes(const LinePass& pass, const CodeTables& tables, const ByteRows&
 
 template <int kBits, std::size_t kRows>
 TQC_LANES void add_unit(const std::uint8_t* unit, const FloatTable<kBits>& table,
-                         const float* factors, std::size_t stride,
-                         __m512 (&sums)[kRows][chains(kRows)]) {
+                        const float* factors, std::size_t stride,
+                        __m512 (&sums)[kRows][chains(kRows)]) {
   __m512i codes[kUnit];
   load_codes<kBits>(unit, codes);
   TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) {
@@ -115,7 +114,7 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const FloatTable<kBits>& table
 
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void float_pass(const LinePass& pass, const float* table_values,
-                                    const FloatRows& rows, std::size_t first_row) {
+                                   const FloatRows& rows, std::size_t first_row) {
   constexpr std::size_t kChains = chains(kRows);
   constexpr std::size_t kUnitBytes = kBits * kLineBytes;
   const FloatTable<kBits> table = load_table<kBits>(table_values);

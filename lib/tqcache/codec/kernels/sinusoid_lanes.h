@@ -32,7 +32,6 @@ struct SinusoidRows {
   float multipliers[kSinusoidGroup];
 };
 
-
 constexpr std::size_t kVectors = kSinusoidHalf / kWidth;  // per half block
 
 // make_sinusoid_factors() for kQueries queries, which share the loads of the phasors and joins.
@@ -189,9 +188,8 @@ void add_fast(const SinusoidTable& table, const Sinusoids& sinusoids, std::size_
 using AddSinusoidGroup = void (*)(const SinusoidTable&, const Sinusoids&, std::size_t first,
                                   OutputRows);
 
-void add_in_groups(const AddSinusoidGroup (&groups)[kSinusoidGroup],
-                          const SinusoidTable& table, const Sinusoids& sinusoids,
-                          OutputRows scores) {
+void add_in_groups(const AddSinusoidGroup (&groups)[kSinusoidGroup], const SinusoidTable& table,
+                   const Sinusoids& sinusoids, OutputRows scores) {
   for (std::size_t first = 0; first < sinusoids.n_queries; first += kSinusoidGroup) {
     const std::size_t left = sinusoids.n_queries - first;
     const std::size_t n = left < kSinusoidGroup ? left : kSinusoidGroup;

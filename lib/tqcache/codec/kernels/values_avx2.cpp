@@ -18,7 +18,7 @@ constexpr std::size_t kVectors = kBlockTokens / kWidth;
 
 // Weights times scales, zero beyond the tokens.
 TQC_LANES_FUNCTION void scale_weights(const PackedBlock& block, const float* weights,
-                                     float* scaled) {
+                                      float* scaled) {
   for (std::size_t t = 0; t < kBlockTokens; t += kWidth) {
     __m256 product = _mm256_setzero_ps();
     if (t + kWidth <= block.n_tokens) {
@@ -57,7 +57,7 @@ TQC_LANES __m256i round_eight(const float* scaled, __m256 inverse, std::size_t t
 }
 
 TQC_LANES_FUNCTION void round_to_bytes(const float* scaled, float step, std::uint8_t* bytes,
-                                      std::uint32_t* outliers) {
+                                       std::uint32_t* outliers) {
   const __m256 inverse = _mm256_set1_ps(1.0f / step);
   const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   for (std::size_t t = 0; t < kBlockTokens; t += 32) {
@@ -71,7 +71,7 @@ TQC_LANES_FUNCTION void round_to_bytes(const float* scaled, float step, std::uin
     _mm256_store_si256(reinterpret_cast<__m256i*>(bytes + t),
                        _mm256_permutevar8x32_epi32(packed, in_order));
     outliers[t / 32] = static_cast<std::uint32_t>(beyond[0] | beyond[1] << 8 | beyond[2] << 16) |
-                   static_cast<std::uint32_t>(beyond[3]) << 24;
+                       static_cast<std::uint32_t>(beyond[3]) << 24;
   }
 }
 
@@ -103,7 +103,7 @@ TQC_LANES ByteTable<kBits> load_signed_table(const std::uint8_t* bytes) {
 // Adds the sums of kRows queries from `first` on.
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void weight_pass(const LinePass& pass, const CodeTables& tables,
-                                   const WeightBytes& weights, std::size_t first) {
+                                    const WeightBytes& weights, std::size_t first) {
   constexpr std::size_t kChains = byte_chains(kRows);
   const ByteTable<kBits> table = load_signed_table<kBits>(tables.narrow);
   for (std::size_t half = 0; half * kWidth < pass.n_columns; ++half) {
@@ -139,7 +139,7 @@ void add_values(const LinePass& pass, const CodeTables& tables, const WeightByte
 // Adds the remainders of the outlier tokens to one query's sums.
 template <int kBits>
 TQC_LANES_FUNCTION void add_outliers(const LinePass& pass, const float* values,
-                                    const OutlierTokens& outliers, std::size_t query) {
+                                     const OutlierTokens& outliers, std::size_t query) {
   const FloatTable<kBits> table = load_table<kBits>(values);
   for (std::size_t half = 0; half * kWidth < pass.n_columns; ++half) {
     const std::uint8_t* const lines = lines_of_half(pass, half);

@@ -23,7 +23,7 @@ struct ScaledWeights {
 
 // Queries `first` to first + n - 1.
 TQC_LANES_FUNCTION void scale_weights(const PackedBlock& block, const WeightRows& weights,
-                                       std::size_t first, std::size_t n, ScaledWeights& scaled) {
+                                      std::size_t first, std::size_t n, ScaledWeights& scaled) {
   const float* const rows = weights.values + first * weights.stride;
   for (std::size_t t = 0; t < kBlockTokens; t += kLanes) {
     const __mmask16 lanes = part_of(t < block.n_tokens ? block.n_tokens - t : 0);
@@ -50,7 +50,7 @@ TQC_LANES_FUNCTION float find_step(const float* scaled) {
 }
 
 TQC_LANES_FUNCTION void round_to_bytes(const float* scaled, float step, std::uint8_t* bytes,
-                                        std::uint32_t* outliers) {
+                                       std::uint32_t* outliers) {
   const __m512 inverse = _mm512_set1_ps(1.0f / step), most = _mm512_set1_ps(kMostSteps);
   TQC_UNROLL for (std::size_t v = 0; v < kVectors; v += 2) {
     std::uint32_t beyond[2];
@@ -89,7 +89,7 @@ TQC_LANES ByteTable<kBits> load_signed_table(const std::uint8_t* bytes) {
 
 template <int kBits, std::size_t kRows>
 TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table,
-                         const std::uint8_t* weights, __m512i (&sums)[kRows][chains(kRows)]) {
+                        const std::uint8_t* weights, __m512i (&sums)[kRows][chains(kRows)]) {
   __m512i values[kUnit];
   look_up_unit<kBits>(unit, table, values);
   TQC_UNROLL for (std::size_t k = 0; k < kUnit; ++k) {
@@ -106,7 +106,7 @@ TQC_LANES void add_unit(const std::uint8_t* unit, const ByteTable<kBits>& table,
 // Adds the sums of kRows queries from `first` on.
 template <int kBits, std::size_t kRows>
 TQC_LANES_FUNCTION void weight_pass(const LinePass& pass, const std::uint8_t* table_bytes,
-                                     float step, const WeightBytes& weights, std::size_t first) {
+                                    float step, const WeightBytes& weights, std::size_t first) {
   constexpr std::size_t kChains = chains(kRows);
   const ByteTable<kBits> table = load_signed_table<kBits>(table_bytes);
   for (std::size_t g = 0; g < pass.n_groups; ++g) {
@@ -146,7 +146,7 @@ void weight_passes(const LinePass& pass, const std::uint8_t* bytes, float step,
 // Adds the remainders of the outlier tokens to one query's sums.
 template <int kBits>
 TQC_LANES_FUNCTION void add_outliers(const LinePass& pass, const float* values,
-                                      const OutlierTokens& outliers, std::size_t query) {
+                                     const OutlierTokens& outliers, std::size_t query) {
   const FloatTable<kBits> table = load_table<kBits>(values);
   const std::uint8_t* lines = pass.lines;
   for (std::size_t g = 0; g < pass.n_groups; ++g, lines += pass.group_bytes) {

@@ -16,7 +16,7 @@
 #include "tqcache/interop/hf/hf_schema.h"
 #include "tqcache/interop/whole_tensors.h"
 #include "tqcache/reader.h"
-#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/foreign_json.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {

@@ -12,7 +12,7 @@
 #include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/whole_tensors.h"
 #include "tqcache/reader.h"
-#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/foreign_json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tensors/zip_writer.h"

@@ -13,7 +13,7 @@
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
 #include "tqcache/interop/whole_tensors.h"
-#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/foreign_json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 

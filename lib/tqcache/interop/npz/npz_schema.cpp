@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/foreign_json.h"
 #include "tqcache/tensors/npy.h"
 #include "tqcache/tensors/printable_name.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "tqcache/error.h"
-#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/foreign_json.h"
 #include "tqcache/tensors/printable_name.h"
 
 namespace tqcache::interop {

@@ -9,7 +9,7 @@
 #include "tqcache/bytes.h"
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/kernel_loops.h"
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::model {
 namespace {

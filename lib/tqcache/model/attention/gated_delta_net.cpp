@@ -12,8 +12,8 @@
 #include "tqcache/bytes.h"
 #include "tqcache/model/feed_forward.h"
 #include "tqcache/model/linear/kernel_loops.h"
-#include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/matrix.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::model {
 

@@ -10,7 +10,7 @@
 #include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/model/linear/kernel_loops.h"
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::model {
 namespace {

@@ -5,10 +5,10 @@
 // 32. The rounding error of 16 bits is a hundredth of f16's. The products of both with the codes of
 // weights are exact in 32 bits.
 //
-// As in model/linear/kernels.h, the scalar functions define every result, and a sum has 32 lanes.
-// Group g uses four of them: lane 4 (g % 8) + l takes values 4 l to 4 l + 3 of the group's first
-// half and of its second half. For each set of these values that shares a scale (all eight, or four
-// and four), the lane adds
+// As in model/linear/product_kernels.h, the scalar functions define every result, and a sum has 32
+// lanes. Group g uses four of them: lane 4 (g % 8) + l takes values 4 l to 4 l + 3 of the group's
+// first half and of its second half. For each set of these values that shares a scale (all eight,
+// or four and four), the lane adds
 //
 //   f32(the sum of (code - offset) * x's code) * (scale * x's scale)
 //   f32(the sum of x's codes) * (-minimum * x's scale)    in types that have a minimum
@@ -20,7 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 #include "tqcache/tensors/block_forms.h"
 
 namespace tqcache::model {

@@ -11,7 +11,7 @@
 #include <iterator>
 #include <limits>
 
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 #define TQC_INLINE [[gnu::always_inline]] inline
 

@@ -2,7 +2,7 @@
 // functions that are forced inline: otherwise the linker could keep the AVX2 copy of a shared
 // inline function for all callers.
 
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 #if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
 

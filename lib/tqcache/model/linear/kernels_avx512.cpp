@@ -1,7 +1,7 @@
 // The kernels in AVX-512: the 32 lanes of a sum are two vectors, and the remainder is masked. As in
 // kernels_avx2.cpp, only functions with the target attribute use AVX-512.
 
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 #if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
 

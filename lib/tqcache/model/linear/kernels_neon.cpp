@@ -5,8 +5,8 @@
 #include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/chunk_kernels.h"
 #include "tqcache/model/linear/kernel_loops.h"
-#include "tqcache/model/linear/kernels.h"
 #include "tqcache/model/linear/lanes_neon.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 #ifdef TQCACHE_NEON
 

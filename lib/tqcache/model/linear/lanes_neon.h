@@ -5,7 +5,7 @@
 
 #ifdef TQCACHE_NEON
 
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::model {
 namespace {

@@ -11,7 +11,7 @@
 #include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/chunk_kernels.h"
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 #include "tqcache/model/linear/quantized_vector.h"
 #include "tqcache/model/linear/tiles.h"
 #include "tqcache/tensors/block_types.h"

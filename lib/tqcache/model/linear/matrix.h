@@ -34,8 +34,8 @@ struct Product {
 };
 
 // y = W x for one x. Quantized weights multiply x as integers of `bits`. The sum of a row has a
-// fixed order (model/linear/kernels.h, model/linear/block_kernels.h): the same bits for any number
-// of threads and on any CPU. Shapes: x [n_cols]; n is 1.
+// fixed order (model/linear/product_kernels.h, model/linear/block_kernels.h): the same bits for any
+// number of threads and on any CPU. Shapes: x [n_cols]; n is 1.
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
                      ActivationBits bits, const Workers& workers);
 

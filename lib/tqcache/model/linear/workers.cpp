@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "tqcache/base/thread_sanitizer.h"
 #include "tqcache/base/threads.h"
 
 namespace tqcache::model {
@@ -37,11 +38,14 @@ void Workers::run_in_slots(std::size_t n,
   // Each slot takes the next chunk of work, so that a thread that waits for its processor does not
   // delay the others.
   std::atomic<std::size_t> next = 0;
-  arena_->arena.execute([&] {
-    tbb::parallel_for(std::size_t{0}, n_slots, [&](std::size_t slot) {
-      for (std::size_t i = next++; i < n; i = next++) body(i, slot);
-    });
-  });
+  const auto work = [&](std::size_t slot) {
+    for (std::size_t i = next++; i < n; i = next++) body(i, slot);
+  };
+#if TQC_THREAD_SANITIZER
+  parallel_for(n_slots, static_cast<unsigned>(count_), work);  // see base/threads.cpp
+#else
+  arena_->arena.execute([&] { tbb::parallel_for(std::size_t{0}, n_slots, work); });
+#endif
 }
 
 }  // namespace tqcache::model

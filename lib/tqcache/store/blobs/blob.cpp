@@ -13,7 +13,7 @@
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/format/type_names.h"
 #include "tqcache/store/blobs/blob_format.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::store {
 namespace {

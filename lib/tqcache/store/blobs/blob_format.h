@@ -15,7 +15,7 @@
 #include "tqcache/hash.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::store {
 

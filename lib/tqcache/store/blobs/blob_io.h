@@ -22,7 +22,7 @@
 #include "tqcache/hash.h"
 #include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::store {
 

@@ -15,7 +15,7 @@
 #include "tqcache/store/backends/encrypted_backend.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_format.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::store {
 

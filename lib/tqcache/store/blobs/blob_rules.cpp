@@ -10,8 +10,8 @@
 #include "tqcache/format/manifest_rules.h"
 #include "tqcache/store.h"
 #include "tqcache/store/blobs/blob_format.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/store/blobs/chain_layout.h"
-#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "tqcache/cache/blocks.h"
 #include "tqcache/store/blobs/blob_format.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::store {
 namespace {

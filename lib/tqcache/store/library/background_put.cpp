@@ -11,7 +11,7 @@
 #include <utility>
 #include <variant>
 
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/store/library/chain_writer.h"
 #include "tqcache/store/library/put_source.h"
 

@@ -16,7 +16,7 @@
 #include "tqcache/error.h"
 #include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::store {
 

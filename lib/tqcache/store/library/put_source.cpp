@@ -12,15 +12,15 @@
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/format/section_writer.h"
 #include "tqcache/format/sections/symbol_section.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/store/blobs/chain_layout.h"
-#include "tqcache/store/blobs/keys.h"
 
 namespace tqcache::store {
 
 namespace {
 
-// The file whose sections are stored as they are; null: they are read. A store knows no profiles, so
-// predicted sections are decoded.
+// The file whose sections are stored as they are; null: they are read. A store knows no profiles,
+// so predicted sections are decoded.
 const format::SectionReader* stored_file(const cache::CacheReader& reader) {
   const auto* const file = dynamic_cast<const format::SectionReader*>(&reader);
   return file != nullptr && file->info().prediction ? nullptr : file;

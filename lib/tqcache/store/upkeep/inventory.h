@@ -17,7 +17,7 @@
 #include "tqcache/progress.h"
 #include "tqcache/store.h"
 #include "tqcache/store/blobs/blob.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/upkeep.h"
 
 namespace tqcache::store {

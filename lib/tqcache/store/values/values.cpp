@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tqcache/hash.h"
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 namespace tqcache::store {
 namespace {

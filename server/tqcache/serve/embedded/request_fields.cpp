@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/foreign_json.h"
 
 namespace tqcache::serve {
 namespace {

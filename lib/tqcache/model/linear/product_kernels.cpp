@@ -1,4 +1,4 @@
-#include "tqcache/model/linear/kernels.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 #include <algorithm>
 #include <cstdint>

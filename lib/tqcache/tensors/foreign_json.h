@@ -1,5 +1,6 @@
 #pragma once
-// tensors/json.h: parser, with limits, for JSON texts in foreign files. Safe for untrusted input.
+// tensors/foreign_json.h: parser, with limits, for JSON texts in foreign files. Safe for untrusted
+// input.
 
 #include <cstddef>
 #include <nlohmann/json.hpp>

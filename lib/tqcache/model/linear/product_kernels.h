@@ -1,6 +1,6 @@
 #pragma once
-// model/linear/kernels.h: the inner loops of the decoder: dot products with plain weights, and
-// softmax; model/linear/block_kernels.h has those with quantized weights.
+// model/linear/product_kernels.h: the inner loops of the decoder: dot products with plain weights,
+// and softmax; model/linear/block_kernels.h has those with quantized weights.
 //
 // The scalar functions define every result. A faster set repeats their sums in the same order, so
 // all sets give the same bits, and a cache depends on the CPU that filled it only through the BLAS

@@ -1,4 +1,4 @@
-#include "tqcache/tensors/json.h"
+#include "tqcache/tensors/foreign_json.h"
 
 #include <fmt/format.h>
 

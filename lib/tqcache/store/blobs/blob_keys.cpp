@@ -1,5 +1,5 @@
 
-#include "tqcache/store/blobs/keys.h"
+#include "tqcache/store/blobs/blob_keys.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 #pragma once
-// store/blobs/keys.h: the keys of a store.
+// store/blobs/blob_keys.h: the keys of a store.
 //
 // A prompt is divided into token blocks of 256. The key of a block is a hash over everything that
 // determines its content: the model, the tenant, the quantization settings and parameters, and
