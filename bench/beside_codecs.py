@@ -195,7 +195,7 @@ def main():
         layers = read_layers(dense, options.layers)
         n_values = sum(2 * keys.size for keys, _ in read_layers(dense, 1))
         forms = [(name, ["--config", name]) for name in OF_TQCACHE]
-        forms += [(f"archive, --bits {bits}", ["--tier", "archive", "--bits", bits])
+        forms += [(f"archive, --bits {bits}", ["--config", "archive", "--bits", bits])
                   for bits in ARCHIVES]
         for name, flags in forms:
             packed, again = folder / "packed.tqkv", folder / "again.npz"

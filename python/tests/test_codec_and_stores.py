@@ -120,7 +120,7 @@ def test_a_forked_process_opens_its_own_store(tmp_path):
             assert values.get("key") == b"value"
             values.put("child", b"more")
 
-        holder = store._lock  # as a thread that works at the moment of the fork
+        holder = store._handle.lock  # as a thread that works at the moment of the fork
         with holder:
             assert in_a_child(use) == 0
         assert sorted(store.names()) == ["one", "two"]
@@ -128,7 +128,7 @@ def test_a_forked_process_opens_its_own_store(tmp_path):
 
         def use_as_it_is():
             with pytest.raises(tqcache.UsageError, match="opened before fork"):
-                store._store.names()
+                store._handle._opened.names()
 
         assert in_a_child(use_as_it_is) == 0
     with pytest.raises(tqcache.UsageError):

@@ -70,7 +70,8 @@ TEST(Generate, AppendsThePromptToTheCache) {
 
 TEST(Generate, ReportsWhatAMeasurementNeeds) {
   const nlohmann::json json = generate({"-p", parrot_prompt(), "-n", "40"});
-  const std::vector<std::string> expected = {"text",
+  const std::vector<std::string> expected = {"schema",
+                                             "text",
                                              "token_ids",
                                              "prompt_tokens",
                                              "cached_tokens",

@@ -112,8 +112,9 @@ TEST(Chat, ObeysCommands) {
                                        "\n/info\n/help\n/nonsense\n/quit\nnever read\n"});
   EXPECT_THAT(text_of(saved), HasSubstr("Clara"));
   EXPECT_THAT(output.err, HasSubstr(" of 16,384 tokens"));
-  EXPECT_THAT(output.err, HasSubstr("/save [FILE]"));
-  EXPECT_THAT(output.err, HasSubstr("unknown command /nonsense"));
+  EXPECT_THAT(output.err, HasSubstr("\n  /undo         take back the last turn and its answer\n"));
+  EXPECT_THAT(output.err, HasSubstr("pasted text is one turn. Ctrl-C stops an answer.\n"));
+  EXPECT_THAT(output.err, HasSubstr("unknown command /nonsense, see /help"));
   EXPECT_EQ(std::count(output.out.begin(), output.out.end(), '\n'), 1);
 }
 
@@ -326,6 +327,7 @@ TEST(Chat, TakesTurnsBackAndAnswersThemAgain) {
   const Output output =
       talk(saved, "/undo\nHi\nBye\n/undo\n/retry\nHow are you?\n/retry\n/clear\n/undo\n");
   EXPECT_THAT(output.err, HasSubstr("this chat has no turn to take back"));
+  EXPECT_THAT(output.err, HasSubstr("taken back; 1 turn of this chat left"));
   EXPECT_EQ(std::count(output.out.begin(), output.out.end(), '\n'), 5);
   EXPECT_FALSE(std::filesystem::exists(saved));  // cleared
 
@@ -453,6 +455,36 @@ TEST(Terminal, CtrlCWhileATurnIsReadKeepsTheChatAndWhatWasRead) {
   args.push_back(plain);
   must(args, {.input = "Bye\n"});
   EXPECT_EQ(tokens_of(saved), tokens_of(plain));
+}
+
+TEST(Terminal, ASystemTextIsReadOnToBeSaved) {
+  const TempDir dir;
+  const std::string saved = (dir / "a.kv").string();
+  write_all(dir / "rules.txt", book_text(12000));
+  Conversation chat({"chat", "-m", kModel, "--system-file", (dir / "rules.txt").string(), "-t", "1",
+                     "--save", saved},
+                    Conversation::At::kTerminal);
+  chat.wait_for("> ");
+  chat.type("Hi\r");
+  chat.wait_for("prefill ");
+  chat.type("\x03");
+  chat.wait_for("interrupted: ");
+  chat.wait_for("> ");
+  chat.type("/quit\r");
+  EXPECT_EQ(chat.finish(), 0);
+  // The number behind `text`.
+  const auto number_behind = [&](const std::string& text) {
+    const std::size_t begin = chat.screen().find(text) + text.size();
+    std::string digits = chat.screen().substr(begin, chat.screen().find(' ', begin) - begin);
+    std::erase(digits, ',');
+    return std::stoi(digits);
+  };
+  const int n_read = number_behind("interrupted: ");
+  const int n_left = number_behind("reading the system text, to save it: ");
+  const int n_system = static_cast<int>(tokens_of(saved).size());
+  EXPECT_EQ(n_left, n_system - std::min(n_read, n_system - 1));
+  EXPECT_THAT(text_of(saved), testing::StartsWith("<|im_start|>system\n"));
+  EXPECT_EQ(text_of(saved).find("Hi<|im_end|>"), std::string::npos);
 }
 
 TEST(Chat, SaysThatAnInterruptedFirstTurnIsNotSaved) {

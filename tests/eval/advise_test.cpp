@@ -183,7 +183,7 @@ class AdviceSizes : public testing::Test {
 };
 
 TEST_F(AdviceSizes, CountPackedBlocksAndADenseEnd) {
-  const CacheBytes size = of("k4v3", 600);
+  const CacheBytes size = of("k4v3,sink=0", 600);
   EXPECT_EQ(size.n_tokens, 600);
   EXPECT_EQ(size.dense_bytes, 600u * 512);
   const std::uint64_t packed_token = 4 * (16 + 2 + 12 + 2);  // codes and scales of k and v
@@ -194,14 +194,14 @@ TEST_F(AdviceSizes, CountPackedBlocksAndADenseEnd) {
 TEST_F(AdviceSizes, CountSlidingWindows) {
   model_.config.layers.resize(2);
   model_.config.layers[1].window = 300;
-  const CacheBytes dense = of("turbo4", 600);
+  const CacheBytes dense = of("turbo4,sink=0", 600);
   EXPECT_EQ(dense.dense_bytes, (600u + 300) * 256);
   const std::uint64_t packed_token = 2 * 2 * (16 + 2);
   EXPECT_EQ(dense.bytes, 512 * packed_token + 88 * 256 + 300 * 256);
-  const CacheBytes turbo = of("turbo4,windows=turbo", 600);
+  const CacheBytes turbo = of("turbo4,windows=turbo,sink=0", 600);
   EXPECT_EQ(turbo.dense_bytes, dense.dense_bytes);
   EXPECT_EQ(turbo.bytes, 512 * packed_token + 88 * 256 + 256 * packed_token + 44 * 256);
-  EXPECT_EQ(of("turbo4", 200).dense_bytes, 2u * 200 * 256);
+  EXPECT_EQ(of("turbo4,sink=0", 200).dense_bytes, 2u * 200 * 256);
 }
 
 TEST_F(AdviceSizes, RefuseWhatTheModelDoesNotAllow) {
@@ -217,22 +217,23 @@ TEST_F(AdviceSizes, EqualTheSizeOfAConvertedCache) {
   model::Decoder decoder(model_.config, model_.weights, 1);
   must(decoder.prefill(cache, model_.prompt(600)));
   const auto turbo =
-      must(cache::convert(cache, must(cache::parse_configuration("turbo3")).options));
-  EXPECT_EQ(cache::byte_count(turbo).used, of("turbo3", 600).bytes + 2 * 2 * 2 * 32 * 4);
+      must(cache::convert(cache, must(cache::parse_configuration("turbo3,sink=0")).options));
+  EXPECT_EQ(cache::byte_count(turbo).used, of("turbo3,sink=0", 600).bytes + 2 * 2 * 2 * 32 * 4);
 }
 
 TEST_F(AdviceSizes, AppearInTheReportWithTheChoice) {
   Advice advice;
-  advice.costs.ways = {{.configuration = must(cache::parse_configuration("turbo3"))},
-                       {.configuration = must(cache::parse_configuration("turbo4"))}};
+  advice.costs.ways = {{.configuration = must(cache::parse_configuration("turbo3,sink=0"))},
+                       {.configuration = must(cache::parse_configuration("turbo4,sink=0"))}};
   advice.costs.ways[0].size.bits_per_packed_value = 3.5;
   advice.choice = 1;
-  const std::vector<std::vector<CacheBytes>> sizes = {{of("turbo3", 256), of("turbo3", 512)},
-                                                      {of("turbo4", 256), of("turbo4", 512)}};
+  const std::vector<std::vector<CacheBytes>> sizes = {
+      {of("turbo3,sink=0", 256), of("turbo3,sink=0", 512)},
+      {of("turbo4,sink=0", 256), of("turbo4,sink=0", 512)}};
   const std::string text = report::report_text(advice_report(advice, sizes));
-  EXPECT_THAT(text, ContainsRegex("\nadvice +turbo4\n"));
+  EXPECT_THAT(text, ContainsRegex("\nadvice +turbo4,sink=0\n"));
   EXPECT_THAT(text, ContainsRegex("\nconfiguration +bits per value +256 tokens +512 tokens\n"));
-  EXPECT_THAT(text, ContainsRegex("\nturbo3 +3.500 +28,672 +57,344\n"));
+  EXPECT_THAT(text, ContainsRegex("\nturbo3,sink=0 +3.500 +28,672 +57,344\n"));
   EXPECT_THAT(text, ContainsRegex("\ndense, f16 +16.000 +131,072 +262,144\n"));
   advice.choice.reset();
   EXPECT_THAT(report::report_text(advice_report(advice, sizes)),

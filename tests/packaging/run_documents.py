@@ -14,6 +14,7 @@ import json
 import os
 import queue
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,10 @@ class Block:
 class Page:
     def __init__(self, text):
         self.blocks, self.modules, self.takes_long = [], [], False
+        port = re.search(r"<!-- page has port: (\d+) -->\n", text)
+        if port:  # others may use this one
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                text = text.replace(port[0], "").replace(port[1], str(free.getsockname()[1]))
         block, comment, marks = None, None, {}
         for number, line in enumerate(text.splitlines(), 1):
             fence = re.match(r"\s*```(\w*)", line)
@@ -56,8 +61,8 @@ class Page:
                 block = None
             elif block is not None:
                 block.lines.append(line)
-            elif comment is not None or line.startswith("<!--"):
-                comment = f"{comment}\n{line}" if comment is not None else line
+            elif comment is not None or line.lstrip().startswith("<!--"):
+                comment = f"{comment}\n{line}" if comment is not None else line.strip()
                 if not line.endswith("-->"):
                     continue
                 name, _, value = comment[4:-3].strip().partition(":")
@@ -367,7 +372,7 @@ def main():
     parser.add_argument("--python")
     parser.add_argument("--package", type=Path)
     parser.add_argument("pages", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     source = options.source.resolve()
     python = options.python if options.python and Path(options.python).exists() else None
     runner = Runner(source, options.tqcache.resolve(), python, options.package)

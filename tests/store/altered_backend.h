@@ -1,6 +1,7 @@
 #pragma once
 // A store in memory that can be made to lose things, to give other bytes, and to fail.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,8 +29,9 @@ class AlteredBackend : public store::Backend {
   std::function<void(const std::vector<std::string>&)> before_put, before_exists, before_get;
   Result<void> all_fail = {}, removals_fail = {};
   bool is_touched_cheaply = true;
-  std::size_t n_gets = 0, n_exists = 0, n_removals = 0;  // calls
-  std::vector<std::vector<std::string>> puts;            // keys of each call
+  std::atomic<std::size_t> n_gets = 0, n_exists = 0;  // calls, of any thread
+  std::size_t n_removals = 0;
+  std::vector<std::vector<std::string>> puts;  // keys of each call
   std::vector<std::string> touched;
 
   bool touches_cheaply() const override { return is_touched_cheaply; }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -174,7 +175,7 @@ TEST_F(Faults, ARecordReadsNoMoreThanIsThere) {
   backend_.n_gets = 0;
   EXPECT_EQ(library_.fetch(record).error().code, ErrorCode::kCorrupt);
   record.bytes = std::uint64_t{1} << 60;
-  std::size_t n_keys = 0;
+  std::atomic<std::size_t> n_keys = 0;  // of any thread
   backend_.before_get = [&](const std::vector<std::string>& keys) { n_keys += keys.size(); };
   EXPECT_FALSE(library_.fetch(record).ok());
   EXPECT_LT(n_keys, 10'000u);
@@ -476,7 +477,8 @@ TEST_F(Faults, TouchesUsedBlobs) {
 TEST_F(Faults, FindsInThreeBatches) {
   const cache::Cache cache = dense(5000);
   put_prompt(cache);
-  backend_.n_gets = backend_.n_exists = 0;
+  backend_.n_gets = 0;
+  backend_.n_exists = 0;
   EXPECT_EQ(found(cache).n_tokens, 5000);
   EXPECT_EQ(backend_.n_gets, 2u);
   EXPECT_EQ(backend_.n_exists, 1u);

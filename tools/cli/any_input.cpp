@@ -12,7 +12,7 @@ namespace {
 Result<AnyInput> open_own(const Console& console, const InputFile& file, const ForeignFlags& flags,
                           std::optional<std::int64_t> first_tokens, unsigned n_threads) {
   TQC_TRY_ASSIGN(const CacheInput own,
-                 cache_input(console, file.name, file.kind, file.source, n_threads));
+                 cache_input(console, file.name, file.kind(), file.source, n_threads));
   TQC_TRY_ASSIGN(auto reader,
                  in_file(file.name, format::SectionReader::open(own.source, console.keys)));
   std::shared_ptr<const cache::CacheReader> cache =
@@ -32,7 +32,7 @@ Result<AnyInput> open_own(const Console& console, const InputFile& file, const F
 Result<InputFile> open_input_file(const std::string& path) {
   const std::string name = display_name(path, "standard input");
   TQC_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open_source(path));
-  TQC_TRY_ASSIGN(const FileKind kind, in_file(name, kind_of_cache(*source)));
+  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, in_file(name, known_kind(*source)));
   return InputFile{name, kind, std::make_shared<const WatchedSource>(std::move(source))};
 }
 
@@ -41,8 +41,8 @@ Result<AnyInput> open_any_input(const Console& console, const InputFile& file,
                                 std::optional<std::int64_t> first_tokens, unsigned n_threads) {
   if (!file.is_foreign()) return open_own(console, file, flags, first_tokens, n_threads);
   TQC_TRY(check_encrypted(console, file.name, *file.source));
-  TQC_TRY_ASSIGN(ForeignInput input, open_foreign(console, file.name, file.source, file.kind, flags,
-                                                  model, first_tokens, n_threads));
+  TQC_TRY_ASSIGN(ForeignInput input, open_foreign(console, file.name, file.source, file.kind(),
+                                                  flags, model, first_tokens, n_threads));
   const cache::CacheDesc& cache = input.opened.cache->description();
   AnyInput any{input.file_bytes, value_count(cache, cache.n_tokens()), input.opened.cache,
                std::move(input.opened.notes), std::move(input.opened.dropped_fields)};

@@ -46,11 +46,14 @@ class WatchedSource : public ByteSource {
 
 // A file whose kind is known by its content.
 struct InputFile {
-  std::string name;  // for messages
-  FileKind kind = FileKind::kTqkv;
+  std::string name;               // for messages
+  std::optional<FileKind> known;  // nullopt: no file of any program that is known
   std::shared_ptr<const WatchedSource> source;
 
-  bool is_foreign() const { return kind != FileKind::kTqkv && kind != FileKind::kTqkvVersion1; }
+  // Of an unknown file the reader of .tqkv files says what is wrong.
+  FileKind kind() const { return known.value_or(FileKind::kTqkv); }
+  bool is_own() const { return known == FileKind::kTqkv || known == FileKind::kTqkvVersion1; }
+  bool is_foreign() const { return known && !is_own(); }
 };
 
 // "-" is standard input. Errors: kUnsupported (not a cache), those of interop::detect_kind().

@@ -141,11 +141,15 @@ Result<void> refuse_other(const ByteSource& source) {
 
 }  // namespace
 
-Result<FileKind> kind_of_cache(const ByteSource& source) {
+Result<std::optional<FileKind>> known_kind(const ByteSource& source) {
   TQC_TRY_ASSIGN(const std::optional<FileKind> kind, interop::detect_kind(source));
-  if (kind) return *kind;
-  TQC_TRY(refuse_other(source));
-  return FileKind::kTqkv;
+  if (!kind) TQC_TRY(refuse_other(source));
+  return kind;
+}
+
+Result<FileKind> kind_of_cache(const ByteSource& source) {
+  TQC_TRY_ASSIGN(const std::optional<FileKind> kind, known_kind(source));
+  return kind.value_or(FileKind::kTqkv);
 }
 
 Result<FileKind> own_kind(const ByteSource& source) {

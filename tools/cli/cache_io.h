@@ -59,9 +59,12 @@ Result<Bytes> read_input(const std::string& path, std::uint64_t max_bytes);
 // A file of any kind with random access; standard input and pipes are first read completely.
 Result<std::unique_ptr<ByteSource>> open_source(const std::string& path);
 
-// The kind of a cache file of any program, by its content. A file of unknown content counts as a
-// .tqkv file, whose reader says what is wrong.
+// The kind of a cache file of any program, by its content; nullopt: unknown.
 // Errors: kUnsupported for what is clearly no cache; those of interop::detect_kind().
+Result<std::optional<FileKind>> known_kind(const ByteSource& source);
+
+// The same, where a file of unknown content counts as a .tqkv file, whose reader says what is
+// wrong.
 Result<FileKind> kind_of_cache(const ByteSource& source);
 
 // The same where only .tqkv files are read: kTqkv or kTqkvVersion1.

@@ -165,7 +165,7 @@ Result<ExitCode> convert(const Console& console, const InputFile& file, Job& job
   }
 
   ConvertReport report{.output = flags.output,
-                       .from = std::string(name_of(file.kind)),
+                       .from = std::string(name_of(file.kind())),
                        .to = std::string(name_of(job.target)),
                        .is_tqkv = job.target == Target::kTqkv,
                        .is_cut = flags.first_tokens.has_value(),
@@ -273,7 +273,7 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY(check_flags(flags, target, true, console.json));
   TQC_TRY(check_output(flags.output, flags.force));
   TQC_TRY_ASSIGN(const InputFile file, open_input_file(flags.input));
-  TQC_TRY(check_flags(flags, target, file.is_foreign(), console.json));
+  TQC_TRY(check_flags(flags, target, !file.is_own(), console.json));
   TQC_TRY_ASSIGN(job.model, load_model_facts(flags.foreign.model));
   return convert(console, file, job);
 }

@@ -451,29 +451,45 @@ def _warn(message):
 _of_parents = []
 
 
+class _Handle:
+    """What make() opened. A process that is forked opens it anew when it uses it, with a lock of
+    its own: another thread of its parent may have had the lock."""
+
+    def __init__(self, make):
+        self._make, self._opened = make, make()
+        self._lock, self._process = threading.Lock(), os.getpid()
+
+    def _renew(self):
+        if self._process == os.getpid():
+            return
+        self._lock, self._process = threading.Lock(), os.getpid()
+        _of_parents.append(self._opened)
+        if self._opened is not None:
+            self._opened = self._make()
+
+    @property
+    def lock(self):
+        self._renew()
+        return self._lock
+
+    def get(self):
+        self._renew()
+        opened = self._opened
+        if opened is None:
+            raise UsageError("the store is closed")
+        return opened
+
+    def close(self):
+        self._opened = None
+
+
 class Store:
     """A library of prompts that are found by their longest prefix. A process that is forked opens
     the store anew when it uses it."""
 
     def __init__(self, url, *, key_file=None, salt="", threads=0, on_warning=None):
-        self._arguments = (url, _path(key_file), salt, threads, on_warning or _warn)
-        self._store = _core.Store(*self._arguments)
-        self._mutex, self._process = threading.Lock(), os.getpid()
-
-    @property
-    def _lock(self):
-        if self._process != os.getpid():
-            # Another thread may have had the lock.
-            self._mutex, self._process = threading.Lock(), os.getpid()
-            _of_parents.append(self._store)
-            if self._store is not None:
-                self._store = _core.Store(*self._arguments)
-        return self._mutex
-
-    def _open(self):
-        if self._store is None:
-            raise UsageError("the store is closed")
-        return self._store
+        arguments = (url, _path(key_file), salt, threads, on_warning or _warn)
+        self._handle = _Handle(lambda: _core.Store(*arguments))
 
     def put(self, cache, name="", *, replace=False, config=None, progress=None):
         """Puts a prompt; without a name it is found by its tokens only."""
@@ -481,9 +497,9 @@ class Store:
         if not isinstance(cache, Cache):
             cache = own = open(cache)
         try:
-            with self._lock:
-                report = self._open().put(cache._core, name or None, replace, _config_text(config),
-                                          int(time.time()), progress)
+            with self._handle.lock:
+                report = self._handle.get().put(cache._core, name or None, replace,
+                                                _config_text(config), int(time.time()), progress)
         finally:
             if own is not None:
                 own.close()
@@ -491,35 +507,36 @@ class Store:
 
     def find(self, identity, tokens, *, max_tokens=0):
         """Number of tokens of the longest stored prefix, 0 if there is none."""
-        with self._lock:
-            return self._open().find(identity._fields(), token_list(tokens), max_tokens)
+        with self._handle.lock:
+            return self._handle.get().find(identity._fields(), token_list(tokens), max_tokens)
 
     def get(self, identity, tokens, *, max_tokens=0, progress=None):
         """The longest stored prefix as a cache; None if there is none."""
-        with self._lock:
-            core = self._open().get(identity._fields(), token_list(tokens), max_tokens, progress)
+        with self._handle.lock:
+            core = self._handle.get().get(identity._fields(), token_list(tokens), max_tokens,
+                                          progress)
         return None if core is None else Cache(core)
 
     def get_named(self, name, *, progress=None):
         """The prompt of that name; None if there is none."""
-        with self._lock:
-            core = self._open().get_named(name, progress)
+        with self._handle.lock:
+            core = self._handle.get().get_named(name, progress)
         return None if core is None else Cache(core)
 
     def names(self):
         """The names of the prompts."""
-        with self._lock:
-            return json.loads(self._open().names())
+        with self._handle.lock:
+            return json.loads(self._handle.get().names())
 
     def remove(self, name):
         """Forgets a name; gc then removes what only this prompt needed."""
-        with self._lock:
-            return self._open().remove(name)
+        with self._handle.lock:
+            return self._handle.get().remove(name)
 
     def close(self):
         """Closes the store."""
-        with self._lock:
-            self._store = None
+        with self._handle.lock:
+            self._handle.close()
 
     def __enter__(self):
         return self
@@ -536,23 +553,12 @@ class Values:
         if compress not in ("none", "planes") or element_size not in (2, 4):
             raise UsageError("compress: none or planes; element_size: 2 or 4")
         planes = element_size if compress == "planes" else 0
-        self._arguments = (url, namespace, _path(key_file), planes, 0, on_warning or _warn)
-        self._values, self._process = _core.Values(*self._arguments), os.getpid()
-
-    def _open(self):
-        if self._process != os.getpid():  # forked: see Store
-            _of_parents.append(self._values)
-            self._process = os.getpid()
-            if self._values is not None:
-                self._values = _core.Values(*self._arguments)
-        values = self._values
-        if values is None:
-            raise UsageError("the store is closed")
-        return values
+        arguments = (url, namespace, _path(key_file), planes, 0, on_warning or _warn)
+        self._handle = _Handle(lambda: _core.Values(*arguments))
 
     def put(self, key, data, meta=b""):
         """Stores one buffer, or a list of buffers joined. False: the value existed."""
-        return self._open().put(key, bytes(meta), buffers(data))
+        return self._handle.get().put(key, bytes(meta), buffers(data))
 
     def put_many(self, keys, data, meta=b""):
         """put() for each key."""
@@ -561,9 +567,9 @@ class Values:
     def get(self, key, meta=b"", out=None):
         """The value, or with `out` its length; None is a miss."""
         if out is None:
-            return self._open().get(key, bytes(meta))
+            return self._handle.get().get(key, bytes(meta))
         room = rooms(out)
-        if not self._open().read(key, bytes(meta), room):
+        if not self._handle.get().read(key, bytes(meta), room):
             return None
         return builtins.sum(each.nbytes if hasattr(each, "nbytes") else memoryview(each).nbytes
                             for each in room)
@@ -575,28 +581,28 @@ class Values:
 
     def exists(self, keys):
         """Whether there are values under the keys, without reading them."""
-        return self._open().exists(list(keys))
+        return self._handle.get().exists(list(keys))
 
     def delete(self, key):
         """Removes a value; returns whether there was one."""
-        return self._open().remove(key)
+        return self._handle.get().remove(key)
 
     def clear(self):
         """Removes all values of the namespace; returns their number."""
-        return self._open().trim(0)[0]
+        return self._handle.get().trim(0)[0]
 
     def total(self):
         """(number, bytes) of the values of the namespace."""
-        return self._open().total()
+        return self._handle.get().total()
 
     def trim(self, max_bytes):
         """Removes the least recently used values until at most max_bytes remain; returns (number,
         bytes) of what it removed."""
-        return self._open().trim(max_bytes)
+        return self._handle.get().trim(max_bytes)
 
     def close(self):
         """Closes the store."""
-        self._values = None
+        self._handle.close()
 
     def __enter__(self):
         return self
