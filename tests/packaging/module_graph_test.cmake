@@ -27,7 +27,7 @@ expect_violation(lib/tqcache/codec/a.cpp "#include \"tqcache/cache.h\"" "codec m
 expect_violation(lib/tqcache/format/a.h "#  include <tqcache/model.h>" "format may not include")
 expect_violation(lib/tqcache/format/a.h "#include <zstd.h>" "no header may show this")
 expect_violation(lib/tqcache/format/a.h "#include \"cache_v2_generated.h\"" "no header may show this")
-expect_violation(lib/tqcache/cache/a.cpp "#include <store_v1_generated.h>" "cache may not see FlatBuffers")
+expect_violation(lib/tqcache/codec/a.cpp "#include <store_v1_generated.h>" "codec may not see FlatBuffers")
 expect_violation(lib/tqcache/store/a.h "#include <hiredis/hiredis.h>" "no header may show this")
 expect_violation(lib/tqcache/store/a.h "#include <curl/curl.h>" "no header may show this")
 expect_violation(lib/tqcache/format/a.cpp "#include \"migrations/v1_file.h\"" "format may not include")
