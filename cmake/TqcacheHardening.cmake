@@ -20,9 +20,10 @@ endif()
 
 # Bounds of operator[] and the like, in all modules but those of loops over values.
 target_compile_definitions(tqcache_hardening INTERFACE
-  $<$<NOT:$<BOOL:$<TARGET_PROPERTY:TQCACHE_HOT_LOOPS>>>:_GLIBCXX_ASSERTIONS>
-  # The same of libc++, which released programs are linked with.
-  $<$<AND:$<CXX_COMPILER_ID:Clang>,$<NOT:$<BOOL:$<TARGET_PROPERTY:TQCACHE_HOT_LOOPS>>>>:_LIBCPP_HARDENING_MODE=_LIBCPP_HARDENING_MODE_FAST>)
+  $<$<NOT:$<BOOL:$<TARGET_PROPERTY:TQCACHE_HOT_LOOPS>>>:_GLIBCXX_ASSERTIONS>)
+# The same of libc++, which released programs are linked with. zig sets it, too.
+target_compile_options(tqcache_hardening INTERFACE
+  $<$<AND:$<CXX_COMPILER_ID:Clang>,$<NOT:$<BOOL:$<TARGET_PROPERTY:TQCACHE_HOT_LOOPS>>>>:SHELL:-U_LIBCPP_HARDENING_MODE -D_LIBCPP_HARDENING_MODE=_LIBCPP_HARDENING_MODE_FAST>)
 
 foreach(flag -fstack-protector-strong -fstack-clash-protection -fcf-protection=full)
   string(MAKE_C_IDENTIFIER "TQCACHE_HAS${flag}" has_flag)

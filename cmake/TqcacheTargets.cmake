@@ -11,6 +11,8 @@ target_compile_options(tqcache_flags INTERFACE
   # business (-Wsubobject-linkage).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-stringop-overflow;-Wno-maybe-uninitialized>
   $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
+  # __COUNTER__ (tqcache/error.h) is older than the standard that it will be a part of.
+  $<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,22>>:-Wno-c2y-extensions>
   # Fused multiply-adds would make the bytes of an encoded cache depend on the compiler and CPU.
   -ffp-contract=off
   $<$<BOOL:${TQCACHE_WERROR}>:-Werror>)

@@ -14,11 +14,11 @@ _tqcache() {
     prev=${COMP_WORDS[COMP_CWORD - 2]}
   fi
   if ((COMP_CWORD == 1)); then
-    words "prefill convert migrate compact rekey generate chat serve info verify diff selftest bench advise profile eval store help version completion --help --version"
+    words "prefill convert migrate compact rekey generate chat serve info verify diff selftest bench advise profile eval store help version --help --version"
     return
   fi
   case $verb in
-    help | completion | eval | store)
+    help | eval | store)
       first=3
       verb+=" ${COMP_WORDS[2]}"
       ;;
@@ -26,7 +26,6 @@ _tqcache() {
   if ((COMP_CWORD < first)); then
     case ${COMP_WORDS[1]} in
       help) words "prefill convert migrate compact rekey generate chat serve info verify diff selftest bench advise profile eval store" ;;
-      completion) words "bash zsh fish" ;;
       eval) words "ppl kld needle jsonl memory cache --help" ;;
       store) words "put get find ls info rm gc stats check forget copy --help" ;;
     esac
@@ -59,11 +58,55 @@ _tqcache() {
     "convert")
       case $prev in
         -o | --output) files -f; return ;;
-        -b | --bits) :; return ;;
-        --config) :; return ;;
-        --profile) files -f; return ;;
+        --tier) words "archive lossless turbo"; return ;;
         --target-mse) :; return ;;
         --target-kld) :; return ;;
+        --profile) files -f; return ;;
+        --preset) words "turbo4 turbo3.5 turbo3 turbo2.5 turbo2 k8v4 k4v3 kfv4 prod4 prod3 prod2 affine8 affine4"; return ;;
+        -b | --bits) :; return ;;
+        --mode) words "mse prod mixed affine"; return ;;
+        --scale) words "unbiased norm raw"; return ;;
+        --rotation) words "hadamard dense"; return ;;
+        --rounds) :; return ;;
+        --seed) :; return ;;
+        --residual) words "gaussian orthogonal"; return ;;
+        --outlier-channels) :; return ;;
+        --outlier-high-bits) :; return ;;
+        --regular-bits) :; return ;;
+        --group-size) :; return ;;
+        --sink-tokens) :; return ;;
+        --center) words "pre-rope post-rope none"; return ;;
+        --boundary-layers) :; return ;;
+        --windows) words "keep turbo turbo:center"; return ;;
+        --fit) words "first prompt"; return ;;
+        --key-bits) :; return ;;
+        --key-mode) words "mse prod mixed affine"; return ;;
+        --key-scale) words "unbiased norm raw"; return ;;
+        --key-rotation) words "hadamard dense"; return ;;
+        --key-rounds) :; return ;;
+        --key-seed) :; return ;;
+        --key-residual) words "gaussian orthogonal"; return ;;
+        --key-outlier-channels) :; return ;;
+        --key-outlier-high-bits) :; return ;;
+        --key-regular-bits) :; return ;;
+        --key-group-size) :; return ;;
+        --key-sink-tokens) :; return ;;
+        --key-center) words "pre-rope post-rope none"; return ;;
+        --value-bits) :; return ;;
+        --value-mode) words "mse prod mixed affine"; return ;;
+        --value-scale) words "unbiased norm raw"; return ;;
+        --value-rotation) words "hadamard dense"; return ;;
+        --value-rounds) :; return ;;
+        --value-seed) :; return ;;
+        --value-residual) words "gaussian orthogonal"; return ;;
+        --value-outlier-channels) :; return ;;
+        --value-outlier-high-bits) :; return ;;
+        --value-regular-bits) :; return ;;
+        --value-group-size) :; return ;;
+        --value-sink-tokens) :; return ;;
+        --value-center) words "pre-rope post-rope none"; return ;;
+        --quality) words "high balanced small"; return ;;
+        --config) :; return ;;
         --compress) words "zstd planes none"; return ;;
         --level) :; return ;;
         --tokens) :; return ;;
@@ -88,7 +131,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -o --output -b --bits --config --profile --target-mse --target-kld --no-tokens --compress --level --tokens -m --model --ids-file --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens --llama-streams -t --threads --max-memory -f --force --key-file --require-encrypted -q --quiet --json"
+        words "--help -o --output --tier --target-mse --target-kld --profile --preset -b --bits --mode --scale --rotation --rounds --seed --residual --outlier-channels --outlier-high-bits --regular-bits --group-size --sink-tokens --center --boundary-layers --windows --fit --key-bits --key-mode --key-scale --key-rotation --key-rounds --key-seed --key-residual --key-outlier-channels --key-outlier-high-bits --key-regular-bits --key-group-size --key-sink-tokens --key-center --value-bits --value-mode --value-scale --value-rotation --value-rounds --value-seed --value-residual --value-outlier-channels --value-outlier-high-bits --value-regular-bits --value-group-size --value-sink-tokens --value-center --quality --config --no-tokens --compress --level --tokens -m --model --ids-file --llama-rotation --probe --row --llama-turbo-layout --artifacts --to --mlx-lm-version --kv-bits --kv-group-size --llama-version --llama-k-type --llama-v-type --llama-flash-attention --llama-server-tokens --llama-streams -t --threads --max-memory -f --force --key-file --require-encrypted -q --quiet --json"
         return
       fi
       files -f
@@ -181,7 +224,8 @@ _tqcache() {
         --system) :; return ;;
         --system-file) files -f; return ;;
         -n | --max-new-tokens) :; return ;;
-        --template) :; return ;;
+        --template) files -f; return ;;
+        --date) :; return ;;
         --save) files -f; return ;;
         --temperature) :; return ;;
         --top-k) :; return ;;
@@ -207,7 +251,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file --require-encrypted -q --quiet"
+        words "--help -m --model -c --cache --system --system-file -n --max-new-tokens --template --date --no-think --save --temperature --top-k --top-p --min-p --repeat-penalty --repeat-last-n --logit-bias --seed --stop -b --bits --config --profile --store --no-store --store-read-only --store-name --salt-file --no-tokens --compress --level -t --threads --max-memory --scorer --activations --map --verify-digest -f --force --key-file --require-encrypted -q --quiet"
         return
       fi
       :
@@ -216,7 +260,8 @@ _tqcache() {
       case $prev in
         --upstream) :; return ;;
         --model-id) :; return ;;
-        --template) :; return ;;
+        --template) files -f; return ;;
+        --date) :; return ;;
         --queue) :; return ;;
         --scorer) words "exact fast"; return ;;
         --activations) words "8 16"; return ;;
@@ -227,7 +272,6 @@ _tqcache() {
         --store) :; return ;;
         --salt-file) files -f; return ;;
         --config) :; return ;;
-        --profile) files -f; return ;;
         -m | --model) files -f; return ;;
         --min-tokens) :; return ;;
         --save-idle) :; return ;;
@@ -247,7 +291,7 @@ _tqcache() {
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --upstream --model-id --template --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config --profile -m --model --min-tokens --save-idle --max-bytes --max-write --share-tenants --headers --page-file --api-key-file --admin-key-file --page-all --upstream-key-file --max-body --max-connections --max-connections-per-address --allow-host --allow-origin --upstream-timeout --grace --key-file -q --quiet"
+        words "--help --upstream --model-id --template --date --queue --show-prompts --scorer --activations --verify-digest -t --threads --max-memory --listen --slot-dir --store --salt-file --config -m --model --min-tokens --save-idle --max-bytes --max-write --share-tenants --headers --page-file --api-key-file --admin-key-file --page-all --upstream-key-file --max-body --max-connections --max-connections-per-address --allow-host --allow-origin --upstream-timeout --grace --key-file -q --quiet"
         return
       fi
       :

@@ -2,9 +2,9 @@
 # Builds the program for another system, or for any Linux, as one file that needs no libraries.
 #
 # usage: [JOBS=N] tools/release.sh TARGET...
-#   linux-x86_64, linux-aarch64  static programs: any distribution, kernel 3.2 or later
-#   macos-arm64                  macOS 11 or later on Apple silicon
-#   windows-x86_64               not yet: docs/support.md says what is missing
+#   linux-x86_64    a static program: any distribution
+#   linux-aarch64   the same for ARM; has not been built to its end yet
+#   macos-arm64     macOS 11 or later on Apple silicon; has not been built to its end yet
 #
 # Makes build/release-TARGET/tqcache-VERSION-TARGET.tar.xz, with the program, its manual pages,
 # completions and all licenses, and adds its SHA-256 to build/SHA256SUMS. The same commit gives the
@@ -63,6 +63,10 @@ for target in "$@"; do
   cp README.md CHANGELOG.md NOTICE "$folder/$name"
   cp LICENSE "$folder/$name/licenses/tqcache"
   cp "$static"/licenses/* "$folder/$name/licenses"
+  zig=$(echo build/zig/lib/python3*/site-packages/ziglang)
+  cp "$zig/LICENSE" "$folder/$name/licenses/zig"
+  cp "$zig/lib/libunwind/LICENSE.TXT" "$folder/$name/licenses/llvm-libc++"
+  [[ $target != linux-* ]] || cp "$zig/lib/libc/musl/COPYRIGHT" "$folder/$name/licenses/musl"
   cp man/*.1 "$folder/$name/man"
   cp completions/* "$folder/$name/completions"
   tar --create --directory "$folder" --sort=name --owner=0 --group=0 --numeric-owner \

@@ -60,6 +60,15 @@ class OtherNames {
   TempDir dir_;
 };
 
+// The system text begins the first turn of the user, who needs a turn.
+constexpr const char* kTurns = R"({{ bos_token }}
+{%- set first = messages[0].content + '\n\n' if messages[0].role == 'system' else '' %}
+{%- for message in messages if message.role != 'system' %}
+    {{- '<start_of_turn>' + ('model' if message.role == 'assistant' else 'user') + '\n' }}
+    {{- (first if loop.first else '') + message.content | trim + '<end_of_turn>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %})";
+
 std::string saved_text(const OtherNames& model, const std::string& cache) {
   return info_of(cache, {"--show-text", "-m", model.path()})["text"];
 }
@@ -107,7 +116,7 @@ TEST(BeginToken, BeginsEachWindowOfAnEvaluation) {
 
 TEST(ChatForms, AreThoseOfTheModelsTemplate) {
   OtherNames model("<start_of_turn>", "<end_of_turn>");
-  model.write("chat_template.jinja", "{{ bos_token }}{{ '<start_of_turn>' + role + '\\n' }}");
+  model.write("chat_template.jinja", kTurns);
   const std::string saved = model.file("a.kv");
   must({"chat", "-m", model.path(), "-n", "2", "--system", "Be kind.", "--save", saved},
        {.input = " Hi \nBye\n"});
@@ -121,7 +130,7 @@ TEST(ChatForms, AreThoseOfTheModelsTemplate) {
 // Such a text begins the first turn of the user, which stays open.
 TEST(ChatForms, KeepASystemTextThatHasNoTurnOfItsOwn) {
   OtherNames model("<start_of_turn>", "<end_of_turn>");
-  model.write("chat_template.jinja", "{{ bos_token }}{{ '<start_of_turn>' + role + '\\n' }}");
+  model.write("chat_template.jinja", kTurns);
   const std::string alone = model.file("alone.kv");
   const std::string after = model.file("after.kv");
   must({"chat", "-m", model.path(), "--system", "Be kind.", "--save", alone});
@@ -134,28 +143,52 @@ TEST(ChatForms, KeepASystemTextThatHasNoTurnOfItsOwn) {
   EXPECT_THAT(saved_text(model, after), HasSubstr("<start_of_turn>user\nBye<end_of_turn>\n"));
 }
 
-TEST(ChatForms, AreChosenByName) {
+TEST(ChatForms, AreChosenByAFile) {
   OtherNames model("<start_of_turn>", "<end_of_turn>");
-  model.write("chat_template.jinja", "{{ something else }}");
-  const Output unknown = tqcache({"chat", "-m", model.path()}, {.input = "Hi\n"});
-  EXPECT_EQ(unknown.exit_code, 21);
-  EXPECT_THAT(unknown.err, HasSubstr("the model's chat template is none of chatml, gemma, "));
-  EXPECT_THAT(unknown.err, HasSubstr("(--template NAME)"));
+  model.write("chat_template.jinja", "{{ messages | batch(2) }}");
+  const Output refused = tqcache({"chat", "-m", model.path()}, {.input = "Hi\n"});
+  EXPECT_EQ(refused.exit_code, 21);
+  EXPECT_THAT(refused.err,
+              HasSubstr("chat template: line 1: the filter \"batch\" is not supported"));
+  EXPECT_THAT(refused.err, HasSubstr("(--template)"));
 
   const std::string saved = model.file("a.kv");
-  must({"chat", "-m", model.path(), "--template", "gemma", "-n", "1", "--save", saved},
+  model.write("turns.jinja", kTurns);
+  must({"chat", "-m", model.path(), "--template", model.file("turns.jinja"), "-n", "1", "--save",
+        saved},
        {.input = "Hi\n"});
   EXPECT_THAT(saved_text(model, saved), StartsWith("<|endoftext|><start_of_turn>user\nHi"));
+  model.write("turns.jinja", "\n{% if %}");
+  const Output bad =
+      tqcache({"chat", "-m", model.path(), "--template", model.file("turns.jinja")}, {.input = ""});
+  EXPECT_EQ(bad.exit_code, 21);
+  EXPECT_THAT(bad.err, HasSubstr("turns.jinja: chat template: line 2: expected a value, found %}"));
+}
+
+TEST(ChatForms, WriteTheDateThatIsGiven) {
+  OtherNames model("<start_of_turn>", "<end_of_turn>");
+  model.write("chat_template.jinja",
+              "{{ strftime_now('%d %b %Y') }}{% for m in messages %}<start_of_turn>{{ m.content }}"
+              "<end_of_turn>{% endfor %}");
+  const std::string saved = model.file("a.kv");
+  must({"chat", "-m", model.path(), "-n", "1", "--date", "2026-11-29", "--save", saved},
+       {.input = "Hi\n"});
+  EXPECT_THAT(saved_text(model, saved), StartsWith("29 Nov 2026<start_of_turn>Hi"));
+  for (const char* date : {"2026-13-01", "2026-02-30", "today", "2026-1-1", "2026-11-29T"}) {
+    const Output bad = tqcache({"chat", "-m", model.path(), "--date", date}, {.input = ""});
+    EXPECT_EQ(bad.exit_code, 2) << date;
+    EXPECT_THAT(bad.err, HasSubstr("--date: expected a day")) << date;
+  }
 }
 
 TEST(ChatForms, NeedTheirTokens) {
-  const Output none = tqcache({"chat", "-m", kModel, "--template", "llama3"}, {.input = "Hi\n"});
+  const OtherNames other("<a>", "<b>");
+  const Output none =
+      tqcache({"chat", "-m", other.path(), "--template", "chatml"}, {.input = "Hi\n"});
   EXPECT_EQ(none.exit_code, 21);
-  EXPECT_THAT(none.err,
-              HasSubstr("chat template llama3: the model has no token <|start_header_id|>"));
+  EXPECT_THAT(none.err, HasSubstr("chat template chatml: the model has no token <|im_start|>"));
   const Output unknown = tqcache({"chat", "-m", kModel, "--template", "x"}, {.input = "Hi\n"});
-  EXPECT_EQ(unknown.exit_code, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("chat template \"x\": none of chatml, gemma, "));
+  EXPECT_THAT(unknown.err, HasSubstr("no template has this name: chatml"));
 }
 
 TEST(ChatForms, SayWhenThereIsNoWayNotToThink) {

@@ -25,6 +25,7 @@ void make_numbers(const SeedFolder& seeds) {
 }
 
 void make_all(const std::filesystem::path& root) {
+  make_chat_template({root, "chat_template"});
   make_containers({root, "container"}, {root, "manifest"});
   make_v1({root, "v1"}, {root, "migrate"});
   make_safetensors({root, "safetensors"});

@@ -457,7 +457,10 @@ PROGRAMS = [
     "{% for x in items %}{{ x }}{% set last = x %}{% endfor %}{{ last is defined }}",
     "{% for x in items recursive_ %}{% endfor %}",
     "{% set x = missing %}{{ x is defined }}{% set x = none %}{{ x is defined }}",
+    "{% macro f(a, b, c=3) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ f(*[1, 2]) }}{{ f(1, *[2], **{'c': 5}) }}{{ f(*items) }}",
+    "{% for x in none | selectattr('a') %}x{% else %}e{% endfor %}{{ none | map(attribute='a') | list }}{{ 0 | select | list }}",
     # Errors there and here.
+    "{{ d[1:] }}", "{{ nothing[:2] }}", "{{ missing[1:] }}", "{{ n[1:] }}",
     "{{ missing.x }}", "{{ missing['x'] }}", "{{ missing() }}", "{{ missing + 1 }}", "{{ 'a' + 1 }}",
     "{{ 1 + none }}", "{{ name.append(1) }}", "{{ items.append(1) }}", "{{ d.update({}) }}", "{{ d.pop('a') }}",
     "{{ nothing.x.y }}", "{{ none + 'a' }}", "{{ n < 'a' }}", "{{ missing < 1 }}", "{{ 1 / 0 }}", "{{ 1 % 0 }}",
@@ -478,7 +481,7 @@ PROGRAMS = [
 REFUSED = [
     "{{ 2 ** 3 }}", "{% include 'x' ignore missing %}", "{{ joiner(',') }}", "{{ items | batch(2) | list }}",
     "{% for x in items recursive %}{% endfor %}", "{{ name.encode('utf-8') }}", "{{ name.swapcase() }}",
-    "{{ 'ß' | upper }}", "{{ d.items() }}", "{{ name is filter }}", "{{ name | escape }}", "{{ f(*items) if false }}", "{{ '%x' % 5 }}",
+    "{{ 'ß' | upper }}", "{{ d.items() }}", "{{ name is filter }}", "{{ name | escape }}", "{{ '%x' % 5 }}",
     "{{ '%5s' % 'a' }}", "{{ '{:>5}'.format('a') }}", "{{ 9223372036854775807 + 1 }}", "{{ 99999999999999999999 }}",
     "{{ items | map('int', base=2) | list }}", "{{ namespace }}", "{{ items | reverse }}", "{{ ('a' | safe) + '<' }}",
     "{% macro f() %}{{ varargs }}{% endmacro %}{{ f() }}", "{{ strftime_now('%U') }}", "{{ '²'.isdigit() }}",

@@ -9,8 +9,8 @@
 #            zlib, and the headers cli11 and nlohmann-json3; default: all
 #
 # FOLDER gets include, lib, licenses, and toolchain.cmake if TARGET is not native. What is there
-# already is kept. Sources lie in build/sources. Needs dpkg-dev, perl, tcl, and where the sources
-# come from: what apt takes the system's packages from.
+# already is kept: to get newer versions, remove FOLDER and build/sources, where the sources lie.
+# Needs dpkg-dev, perl, tcl, and the places that apt takes the system's packages from.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [ $# -ge 2 ] || { sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2; exit 2; }

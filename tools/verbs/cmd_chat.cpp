@@ -14,6 +14,7 @@
 #include "cli/prompt.h"
 #include "cli/session_flags.h"
 #include "cli/store_flags.h"
+#include "cli/template_flags.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/verb.h"
@@ -41,7 +42,10 @@ with / are commands; a space before the / makes them text:
 Ctrl-C ends an answer or the reading of a turn, and the prompt returns; at an empty prompt it ends
 the chat. A turn that was not read to its end is not part of the conversation.
 
-The chat template of the model is recognized, not executed. --template overrides it.
+The chat template of the model's files is run for each turn, and only what it writes behind the last
+answer is read: earlier turns stay as they are. --template overrides it with another one, a file in
+Jinja or chatml. Some templates write the date of today, so that a conversation begins otherwise
+tomorrow and finds nothing in a store; --date keeps one.
 
 --cache resumes a saved conversation, or any other cache. --save writes the conversation when the
 chat ends, also after Ctrl-C. If both name the same file, new tokens are appended in place: no -f is
@@ -86,7 +90,9 @@ struct ChatFlags : SessionFlags {
 
   std::string system;
   std::string system_file;
-  std::string chat_template;
+  TemplateFlags templates;
+  session::ChatOptions chat;
+  std::string program;  // of --template: as of session::ChatTurns::make()
   bool no_think = false;
   std::string save;
   std::int64_t n = 512;
@@ -254,8 +260,7 @@ Result<std::int64_t> Chat::keep_common(std::vector<std::int32_t>& ids) {
 
 Result<void> Chat::say(const std::string& text) {
   const auto kept = std::span(session_.cache().tokens).first(static_cast<std::size_t>(n_kept_));
-  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids,
-                 turns_.ask(kept, flags_.system, text, !flags_.no_think));
+  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, turns_.ask(kept, flags_.system, text, flags_.chat));
   const tokenizer::Tokenizer& tokenizer = session_.model().tokenizer;
   if (kept.empty()) warn_if_left_out(tokenizer, "--system", flags_.system);
   warn_if_left_out(tokenizer, "this turn", text);
@@ -316,7 +321,7 @@ Result<void> Chat::drop_unfinished() {
 
 Result<void> Chat::read_system() {
   if (n_kept_ > 0 || flags_.system.empty()) return {};
-  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, turns_.open_system(flags_.system));
+  TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, turns_.open_system(flags_.system, flags_.chat));
   if (std::ssize(ids) > context()) return context_full(std::ssize(ids));
   TQC_TRY_ASSIGN(const std::int64_t n_common, keep_common(ids));
   if (reader_.interactive()) {
@@ -464,7 +469,6 @@ Result<void> check_flags(const ChatFlags& flags) {
   if (flags.system_file == "-") {
     return usage_error("--system-file: standard input is used for the conversation");
   }
-  if (!flags.chat_template.empty()) TQC_TRY(tokenizer::ChatTemplate::by_name(flags.chat_template));
   if (flags.grows() && flags.no_tokens) return no_tokens_in_growing_file();
   if (!flags.save.empty() && !flags.grows()) TQC_TRY(check_output(flags.save, flags.force));
   return {};
@@ -497,11 +501,10 @@ Result<void> check_cache(const ChatFlags& flags, const cache::Cache& cache) {
 
 Result<session::ChatTurns> choose_turns(const ChatFlags& flags,
                                         const tokenizer::Tokenizer& tokenizer) {
-  auto turns =
-      session::ChatTurns::make(tokenizer, flags.chat_template, [] { return !interrupted(); });
+  auto turns = session::ChatTurns::make(tokenizer, flags.program, [] { return !interrupted(); });
   if (turns) return std::move(turns).value();
   Error error = std::move(turns).error();
-  if (flags.chat_template.empty()) error.message += " (--template NAME)";
+  if (flags.program.empty()) error.message += " (--template)";
   return in_file(flags.options.model, std::move(error));
 }
 
@@ -509,6 +512,10 @@ Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY(finish_session_flags(flags));
   TQC_TRY(read_system_file(flags));
+  TQC_TRY_ASSIGN(flags.program, read_template(flags.templates));
+  TQC_TRY_ASSIGN(flags.chat.now, read_date(flags.templates));
+  if (!flags.chat.now) flags.chat.now = local_time();
+  flags.chat.thinks = !flags.no_think;
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
                  open_prompt_store(console, flags, flags.codec.given()));
   std::optional<GrowingFile> growing;
@@ -549,12 +556,9 @@ Action define_chat(FlagSet& app) {
       ->type_name("N")
       ->at_least(1)
       ->show_default();
-  app.add("--template", flags->chat_template,
-          "Chat template to use instead of the one in the model: " +
-              tokenizer::ChatTemplate::names())
-      ->type_name("NAME");
+  add_template_flags(app, flags->templates);
   app.add("--no-think", flags->no_think,
-          "Tell a reasoning model (Qwen3) to answer without thinking first");
+          "Tell a reasoning model to answer without thinking first, if its template knows how");
   app.add("--save", flags->save, "Save the conversation to this file when the chat ends")
       ->type_name("FILE")
       ->file();

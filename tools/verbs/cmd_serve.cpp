@@ -334,9 +334,9 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
     return run_embedded(console, flags);
   }
   const EmbeddedFlags& own = flags.embedded;
-  if (!own.model_id.empty() || !own.chat_template.empty()) {
+  if (!own.model_id.empty() || !own.templates.chosen.empty() || !own.templates.date.empty()) {
     return usage_error(
-        "--model-id and --template are for a server of its own, without "
+        "--model-id, --template and --date are for a server of its own, without "
         "--upstream");
   }
   TQC_TRY_ASSIGN(const serve::PageAccess access, page_access(flags));

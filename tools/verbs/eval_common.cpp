@@ -82,11 +82,12 @@ constexpr std::uint64_t kMaxTextBytes = std::uint64_t{256} << 20;
 constexpr std::size_t kMaxNumbers = 100;
 constexpr int kDefaultSteps = 4;  // of a range without a number of steps
 
-Result<eval::Dialogue> chat_dialogue(const session::ChatTurns& chatml) {
+Result<eval::Dialogue> chatml_dialogue(const tokenizer::Tokenizer& tokenizer) {
+  constexpr auto kParse = tokenizer::Tokenizer::Special::kParse;
   eval::Dialogue dialogue;
-  TQC_TRY_ASSIGN(dialogue.open_user, chatml.open_turn(tokenizer::ChatRole::kUser));
-  TQC_TRY_ASSIGN(dialogue.open_assistant, chatml.open_turn(tokenizer::ChatRole::kAssistant));
-  TQC_TRY_ASSIGN(dialogue.close_user, chatml.closing(dialogue.open_user));
+  TQC_TRY_ASSIGN(dialogue.open_user, tokenizer.encode("<|im_start|>user\n", kParse));
+  TQC_TRY_ASSIGN(dialogue.open_assistant, tokenizer.encode("<|im_start|>assistant\n", kParse));
+  TQC_TRY_ASSIGN(dialogue.close_user, tokenizer.encode("<|im_end|>\n", kParse));
   dialogue.close_assistant = dialogue.close_user;
   return dialogue;
 }
@@ -97,9 +98,10 @@ Result<void> choose_dialogue(bool raw, Examinee& examinee) {
     return {};
   }
   const tokenizer::Tokenizer& tokenizer = examinee.model->tokenizer;
-  const Result<session::ChatTurns> chatml = session::ChatTurns::make(tokenizer, "chatml");
-  examinee.turns = chatml ? "ChatML" : "plain";
-  auto dialogue = chatml ? chat_dialogue(*chatml) : eval::plain_dialogue(tokenizer);
+  const bool has_chatml =
+      tokenizer.find_token("<|im_start|>") && tokenizer.find_token("<|im_end|>");
+  examinee.turns = has_chatml ? "ChatML" : "plain";
+  auto dialogue = has_chatml ? chatml_dialogue(tokenizer) : eval::plain_dialogue(tokenizer);
   TQC_TRY_ASSIGN(examinee.dialogue, std::move(dialogue));
   return {};
 }

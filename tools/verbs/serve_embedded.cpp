@@ -22,11 +22,7 @@ void add_embedded_flags(FlagSet& app, EmbeddedFlags& flags) {
       ->type_name("NAME")
       ->not_empty()
       ->group(group);
-  app.add("--template", flags.chat_template,
-          "Chat template to use instead of the one in the model: " +
-              tokenizer::ChatTemplate::names())
-      ->type_name("NAME")
-      ->group(group);
+  add_template_flags(app, flags.templates, group);
   app.add("--queue", flags.max_waiting,
           "Requests that may wait while one is answered; more get status 429")
       ->type_name("N")
@@ -64,11 +60,11 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
                                                    const EmbeddedStore& store, serve::Log& log,
                                                    serve::PromptLedger& ledger,
                                                    serve::HitScores& scores) {
-  if (!flags.chat_template.empty()) TQC_TRY(tokenizer::ChatTemplate::by_name(flags.chat_template));
   serve::EngineOptions options;
   options.model = model;
   options.model_id = flags.model_id;
-  options.chat_template = flags.chat_template;
+  TQC_TRY_ASSIGN(options.chat_template, read_template(flags.templates));
+  TQC_TRY_ASSIGN(options.date, read_date(flags.templates));
   TQC_TRY_ASSIGN(options.quantization, quantization_of(store.config));
   options.n_threads = flags.n_threads;
   options.scorer = flags.scorer;

@@ -5,13 +5,14 @@
 #include <string>
 
 #include "cli/flags.h"
+#include "cli/template_flags.h"
 #include "tqcache/decoder.h"
 
 namespace tqcache::cli {
 
 struct EmbeddedFlags {
   std::string model_id;
-  std::string chat_template;
+  TemplateFlags templates;
   unsigned n_threads = 0;
   model::Scorer scorer = model::Scorer::kFast;
   model::ActivationBits activations = model::ActivationBits::k16;

@@ -256,95 +256,108 @@ std::uint64_t working_set_bytes(const model::Model& model, const cache::ByteCoun
 
 // --- Turns of a conversation as token ids, each to be appended to the previous ones
 //
-// Only the chat format's own markup becomes special tokens. User text is always plain text, even if
-// it spells <|im_end|>: users cannot close their turn and speak for the model.
+// A template writes whole conversations. Here it writes what follows the tokens of a cache: the
+// text behind the last answer. So earlier turns keep their tokens, also where a template would
+// write them otherwise in a longer conversation, as those that leave out earlier thoughts do.
+//
+// Only the template's own text becomes special tokens. Messages are always plain text, even if they
+// spell <|im_end|>: users cannot close their turn and speak for the model.
 
 using Ids = std::vector<std::int32_t>;
 
-// An answer that the model gave: the tokens before it, and its own with the end token, if it has
-// one.
-struct GivenAnswer {
-  Ids before;
-  Ids ids;
+struct ChatOptions {
+  bool thinks = true;                            // it may think first, if it supports that
+  std::string tools = {};                        // a JSON list in OpenAI's form; empty: none
+  std::optional<tokenizer::CivilTime> now = {};  // absent: the template learns no date
 };
-// Returns the answers that had exactly this text.
-using FindAnswers =
-    std::function<std::vector<std::shared_ptr<const GivenAnswer>>(const std::string& text)>;
+
+// A conversation's first messages, with the tokens that they have: the last of the messages is an
+// answer, and its tokens are those that the model chose, with the end token if it has one.
+struct KnownMessages {
+  std::size_t n_messages = 0;
+  Ids tokens = {};
+};
 
 class ChatTurns {
  public:
-  // The chat format of this name. If the name is empty, the model's own: the one of the template in
-  // its files, or ChatML if there is no template and the tokenizer has ChatML's tokens.
+  // The chat template: "chatml", or a program in Jinja; empty: the one of the model's files.
   // Requires: `tokenizer` outlives this.
-  // Errors:   kUnsupported when there is no such format, or the tokenizer lacks its special tokens.
+  // Errors:   kUnsupported (there is none, or one with parts that are not supported; the tokenizer
+  //           lacks the special tokens of chatml).
   // `keep_going` may be empty; when it returns false, ask() and the like end with kInterrupted.
-  static Result<ChatTurns> make(const tokenizer::Tokenizer& tokenizer, std::string_view name,
+  static Result<ChatTurns> make(const tokenizer::Tokenizer& tokenizer, std::string_view chosen,
                                 std::function<bool()> keep_going = {});
 
-  std::string_view name() const { return template_.format().name; }
+  bool can_avoid_thinking() const { return template_.can_avoid_thinking(); }
 
   // The tokens to append to `tokens` so that the model answers `text`. `system` is used only if
   // `tokens` is empty.
-  // Errors: those of Tokenizer::encode and ChatTemplate::render.
+  // Errors: those of Tokenizer::encode and ChatTemplate::render; kUnsupported (the template does
+  //         not write a conversation's earlier answers).
   Result<Ids> ask(std::span<const std::int32_t> tokens, const std::string& system,
-                  const std::string& text, bool thinks) const;
+                  const std::string& text, const ChatOptions& options) const;
 
-  // The tokens of a whole conversation, so that the model answers next. An assistant message that
-  // `find_answers` knows behind the same tokens keeps the tokens that the model chose, because
-  // encoding its text may give others. Then the result is that of ask() turn by turn.
-  // `find_answers` may be empty.
+  // The tokens of a whole conversation, so that the model answers next. Messages that are known
+  // keep their tokens, because encoding the text of an answer may give others.
   // Errors: those of Tokenizer::encode and ChatTemplate::render.
-  Result<Ids> conversation(std::span<const tokenizer::ChatMessage> messages, bool thinks,
-                           const FindAnswers& find_answers = {}) const;
+  Result<Ids> conversation(std::span<const tokenizer::ChatMessage> messages,
+                           const ChatOptions& options, KnownMessages known = {}) const;
 
   // The text of a whole conversation, as conversation() encodes it.
   // Errors: those of ChatTemplate::render.
   Result<std::string> conversation_text(std::span<const tokenizer::ChatMessage> messages,
-                                        bool thinks) const;
+                                        const ChatOptions& options) const;
 
   // The tokens of a conversation that has only a system text so far. ask() continues it.
   // Errors: as ask().
-  Result<Ids> open_system(const std::string& system) const;
-
-  // The tokens that open a turn of the user or the model, without those that begin a conversation.
-  Result<Ids> open_turn(tokenizer::ChatRole role) const;
-
-  // The tokens that close the last turn of `tokens`; empty after a closed turn or a text without
-  // turns.
-  Result<Ids> closing(std::span<const std::int32_t> tokens) const;
+  Result<Ids> open_system(const std::string& system, const ChatOptions& options) const;
 
  private:
-  ChatTurns(const tokenizer::Tokenizer& tokenizer, tokenizer::ChatTemplate chat_template,
-            std::int32_t end, std::function<bool()> keep_going)
+  ChatTurns(const tokenizer::Tokenizer& tokenizer, tokenizer::ChatTemplate plain,
+            tokenizer::ChatTemplate for_tools, std::function<bool()> keep_going)
       : tokenizer_(&tokenizer),
-        template_(std::move(chat_template)),
-        end_(end),
+        template_(std::move(plain)),
+        tool_template_(std::move(for_tools)),
         keep_going_(std::move(keep_going)) {}
 
-  // The text that closes the last turn, starting with the end token, which may already be present.
-  struct Closing {
-    std::string text;
-    bool has_end;
+  // A system text as the template places it before a user's text.
+  struct SystemPlace {
+    std::string before;  // the text before it
+    std::string alone;   // the text behind it, as long as there is no user's text; may be empty
+    std::string behind;  // the text between it and the user's
   };
-  Closing find_closing(std::span<const std::int32_t> tokens) const;
-  // The text after the last end token.
-  std::string open_text(std::span<const std::int32_t> tokens) const;
-  // Whether `tokens` ends with a system text inside a user turn that is still open.
-  bool ends_with_system(std::span<const std::int32_t> tokens) const;
-  tokenizer::ChatTemplate::RenderOptions render_options(bool begins) const;
-  // `tokens`, these messages, and the text after which the model answers.
-  Result<Ids> add_messages(Ids tokens, std::span<const tokenizer::ChatMessage> messages,
-                           bool thinks) const;
 
+  Result<tokenizer::ChatText> render(std::span<const tokenizer::ChatMessage> messages,
+                                     const ChatOptions& options, bool asks,
+                                     std::optional<std::size_t> seek = {}) const;
   Result<Ids> encode(const tokenizer::ChatText& text, bool at_beginning) const;
-  // Closes the last turn of `tokens` and continues with `text`. Both are encoded together, as one
-  // text.
-  Result<Ids> encode_behind(std::span<const std::int32_t> tokens,
-                            const tokenizer::ChatText& text) const;
+  Result<SystemPlace> find_system_place(const std::string& system, const std::string& text,
+                                        const ChatOptions& options) const;
+  // Where the text before a message has its first special token, which closes the turn before it,
+  // and where that token ends. Nothing, if there is none or if it opens the message's own turn.
+  struct Closing {
+    std::int32_t id = 0;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+  Result<std::optional<Closing>> find_closing(std::string_view text) const;
+  bool ends_answer(std::int32_t id) const;
+  // What stands between a user's text and the answer, behind the end of the user's turn, without
+  // white space: tokenizers differ in the spaces around special tokens.
+  Result<std::string> request_mark(const ChatOptions& options) const;
+  // ask(), if `tokens` are a system text alone, as open_system() gives them; otherwise nothing.
+  Result<std::optional<Ids>> ask_behind_system(std::span<const std::int32_t> tokens,
+                                               const std::string& text,
+                                               const ChatOptions& options) const;
+  // Whether the last answer of `tokens` has no end yet.
+  Result<bool> is_open(std::span<const std::int32_t> tokens, const ChatOptions& options) const;
+  // `rest`, the template's text behind an answer, as tokens to append to `tokens`.
+  Result<Ids> encode_behind(std::span<const std::int32_t> tokens, tokenizer::ChatText rest,
+                            const ChatOptions& options) const;
 
   const tokenizer::Tokenizer* tokenizer_;
   tokenizer::ChatTemplate template_;
-  std::int32_t end_;  // the token that ends an answer
+  tokenizer::ChatTemplate tool_template_;
   std::function<bool()> keep_going_;
 };
 

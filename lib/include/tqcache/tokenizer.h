@@ -1,5 +1,5 @@
 #pragma once
-// tqcache/tokenizer.h: text to token ids and back, and the chat formats of models.
+// tqcache/tokenizer.h: text to token ids and back, and the chat templates of models.
 //
 //   TQC_TRY_ASSIGN(const auto ids, model.tokenizer.encode("Alice was", {}));
 //   std::string text = model.tokenizer.decode(ids);
@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tqcache/bytes.h"
@@ -40,8 +41,8 @@ class Tokenizer {
   //         that would change ids and is not implemented), kCorrupt, kTooLarge.
   static Result<Tokenizer> from_gguf(const tensors::Gguf& file);
 
-  // The two configurations name the end tokens; tokenizer_config.json also defines the chat format,
-  // unless chat_template.jinja does. Pass empty text for a missing file.
+  // The two configurations name the end tokens; tokenizer_config.json also has the chat template,
+  // unless chat_template.jinja is it. Pass empty text for a missing file.
   // Errors: as from_gguf(); the message names the file.
   static Result<Tokenizer> from_json(ByteView tokenizer_json, ByteView tokenizer_config_json,
                                      ByteView generation_config_json = {},
@@ -112,8 +113,12 @@ class Tokenizer {
   bool adds_begin_token() const;
   // Returns whether decode() drops a leading space.
   bool drops_first_space() const;
-  // The chat template of the model's files, in Jinja; empty if absent.
-  const std::string& chat_template() const;
+  // The chat template of the model's files, in Jinja; empty if absent. `for_tools`: the one for
+  // conversations with tools, if the files have one of its own.
+  const std::string& chat_template(bool for_tools = false) const;
+  // The special tokens that the model's files name, as chat templates call them: {"bos_token",
+  // "<s>"}.
+  const std::vector<std::pair<std::string, std::string>>& named_tokens() const;
   // The tokens that end generation, ascending.
   std::vector<std::int32_t> end_tokens() const;
   // A digest of everything that determines ids. Spec: docs/reference/format.md §Fingerprints.
@@ -132,86 +137,75 @@ class Tokenizer {
 // become a character are returned as U+FFFD.
 std::string take_whole_characters(std::string& pending);
 
-// --- Chat formats
+// --- Chat templates
 //
-// A model's files hold its template as a Jinja program, which is never run: the known families
-// differ in a few markers and spaces, so the program is recognized by its contents, and the
-// built-in format of the family is used (docs/reference/tokenizers.md). An unknown template is
-// refused; a format can be chosen by name instead.
+// A model's files hold its template as a program in Jinja. It is run, by an interpreter of this
+// library, with the meaning that it has in transformers; what the interpreter lacks is refused by
+// name (docs/reference/tokenizers.md).
 
-enum class ChatRole { kSystem, kUser, kAssistant };
+enum class ChatRole { kSystem, kUser, kAssistant, kTool };
 
 struct ChatMessage {
   ChatRole role;
   std::string text;
+  // Other fields, for the template: a JSON object like {"tool_calls": [...]}. Empty: none.
+  std::string fields = {};
 };
 
-// A text, and the ranges of it that a person wrote. Special tokens spelled out there are plain
-// text, so no user can close their own turn and speak for the model.
+// A text, and the ranges of it that are not the template's own. Special tokens spelled out there
+// are plain text, so no user can close their own turn and speak for the model.
 struct ChatText {
   std::string text;
   std::vector<Tokenizer::TextRange> plain;
+  std::optional<Tokenizer::TextRange> sought = {};  // of the message that was sought
 };
 
-// The texts around turns in a family of models. They contain end tokens, like </s>, by name.
-struct ChatFormat {
-  std::string name;
-  bool begins_with_token = false;  // the tokenizer's begin token
-  std::string system_open;
-  std::string system_close;
-  bool system_in_user = false;  // no separate turn: the system text starts the first user turn
-  bool has_system = true;
-  bool always_system = false;  // write a system turn even if it is empty
-  std::string user_open;
-  std::string user_close;
-  std::string assistant_open;  // before a given answer
-  std::string assistant_close;
-  std::string asks;         // the text after which the model answers
-  std::string asks_silent;  // the same, without thinking first; empty: not possible
-  std::string end_token;    // the token that ends an answer
-  std::string turn_mark;    // a text in every turn, by which an open turn is recognized
-  bool trims = false;       // strip white space around texts of user and model
-  bool trims_system = false;
-  std::string default_system;  // used if there is no system message
+// A date and a time of day, for templates that write them.
+struct CivilTime {
+  int year = 1970;
+  int month = 1;  // 1 to 12
+  int day = 1;    // 1 to 31
+  int hour = 0;
+  int minute = 0;
+  int second = 0;
 };
 
 class ChatTemplate {
  public:
+  // Safe for untrusted input.
+  // Errors: kUnsupported, with the line: not a program in Jinja, or one with parts that are not
+  //         supported; kTooLarge.
+  static Result<ChatTemplate> parse(std::string_view jinja);
   // Errors: kInvalidArgument; the message lists the known names.
   static Result<ChatTemplate> by_name(std::string_view name);
-  // Safe for untrusted input. Errors: kUnsupported; the message lists the known names.
-  static Result<ChatTemplate> recognize(std::string_view jinja);
-
-  // "chatml, gemma, ..."
+  static bool is_name(std::string_view name);
+  // "chatml"
   static std::string names();
 
-  const ChatFormat& format() const { return format_; }
+  // Whether the template can ask for an answer without thinking first.
+  bool can_avoid_thinking() const;
 
   struct RenderOptions {
-    bool begins = true;         // a new conversation begins; false: one continues
-    bool asks = true;           // the model shall answer
-    bool thinks = true;         // it may think first, if it supports that
-    bool in_user_turn = false;  // the first message, of the user, continues an open turn
-    std::string begin_token{};  // name of the tokenizer's begin token; empty if it has none
+    bool asks = true;    // the model shall answer
+    bool thinks = true;  // it may think first, if it supports that
+    // Of the tokenizer: Tokenizer::named_tokens().
+    std::vector<std::pair<std::string, std::string>> named_tokens{};
+    std::string tools{};                // a JSON list of tools in OpenAI's form; empty: none
+    std::optional<CivilTime> now{};     // absent: the template learns no date
+    std::optional<std::size_t> seek{};  // the message whose place in the text is wanted
   };
 
-  // A system message without others opens the first user turn, if the family puts it there.
-  //
-  // Errors: kUnsupported when the family does not support a given system message, or cannot be
-  //         asked not to think; kInvalidArgument when a system message is not the first message.
+  // Threads: safe to call concurrently. Safe for untrusted messages: steps and memory are bounded.
+  // Errors: kInvalidArgument (the template refuses the messages), kUnsupported (it cannot ask for
+  //         an answer without thinking, or does what is not supported; with the line), kCorrupt
+  //         (`tools` or `fields` is not JSON, or a text is not UTF-8), kTooLarge.
   Result<ChatText> render(std::span<const ChatMessage> messages,
                           const RenderOptions& options) const;
 
  private:
-  explicit ChatTemplate(ChatFormat format) : format_(std::move(format)) {}
-
-  ChatFormat format_;
+  struct State;
+  explicit ChatTemplate(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  std::shared_ptr<const State> state_;
 };
-
-// The known chat formats, as listed in docs/reference/tokenizers.md.
-std::vector<ChatFormat> chat_formats();
-
-// Recognizes the format of a Jinja template; nullopt when it is unknown. Safe for untrusted input.
-std::optional<ChatFormat> recognize_chat_format(std::string_view jinja);
 
 }  // namespace tqcache::tokenizer

@@ -15,6 +15,7 @@
 
 #ifdef __linux__
 #include <linux/magic.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
 #endif
@@ -42,7 +43,13 @@ int open_nameless(const char* folder) {
 int open_in_memory() { return ::memfd_create("tqcache", MFD_CLOEXEC); }
 
 int rename_exclusively(int folder, const char* from, const char* to) {
+#ifdef __GLIBC__
   return ::renameat2(folder, from, folder, to, RENAME_NOREPLACE);
+#else
+  // musl before 1.2.6 has neither the function nor the flag.
+  constexpr unsigned kNoReplace = 1;
+  return static_cast<int>(::syscall(SYS_renameat2, folder, from, folder, to, kNoReplace));
+#endif
 }
 
 // Asking for all bytes would be slow even if they are in memory, so the first byte answers for all.

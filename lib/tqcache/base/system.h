@@ -1,8 +1,8 @@
 #pragma once
 // base/system.h: system calls whose names or meaning differ between Linux and macOS.
 //
-// The rest of the project calls POSIX, and includes no header of one system. What is here for macOS
-// has been compiled and linked, and not been run (docs/support.md).
+// The rest of the project calls POSIX. What is here for macOS has been compiled, and not been run
+// (docs/support.md).
 
 #include <sys/socket.h>
 #include <sys/types.h>

@@ -19,10 +19,10 @@ constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
 
 constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
 
-// Tokens that end a turn or a text in the known families: a model may generate any of them, and not
-// all files list them.
-constexpr const char* kKnownEnds[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>",
-                                      "<|eom_id|>", "<end_of_turn>", "<|end|>"};
+// Tokens that end an answer or a text in the known families: a model may generate any of them, and
+// not all files list them.
+constexpr const char* kKnownEnds[] = {"<|im_end|>",    "<|endoftext|>", "<|eot_id|>", "<|eom_id|>",
+                                      "<end_of_turn>", "<|end|>",       "<|return|>", "<|call|>"};
 
 // The names to split off before the normalizer runs; or those after it, in normalized spelling.
 Result<SpecialSplitter> make_splitter(const Vocabulary& vocabulary, bool normalized,
@@ -71,7 +71,11 @@ Result<std::vector<std::int32_t>> find_end_tokens(const TokenizerSpec& spec,
     }
     ends.insert(*id);
   }
+  // In gpt-oss's vocabulary <|end|> ends one channel of an answer, and others follow.
+  const bool has_channels =
+      vocabulary.find_added("<|return|>") && vocabulary.find_added("<|channel|>");
   for (const char* name : kKnownEnds) {
+    if (has_channels && std::string_view(name) == "<|end|>") continue;
     const std::optional<std::int32_t> id = vocabulary.find_added(name);
     if (id && vocabulary.token(*id).kind == TokenKind::kControl) ends.insert(*id);
   }
@@ -158,6 +162,7 @@ Result<Tokenizer> Tokenizer::from_json(ByteView tokenizer_json, ByteView tokeniz
   if (!chat_template_jinja.empty()) {
     spec.chat_template.assign(reinterpret_cast<const char*>(chat_template_jinja.data()),
                               chat_template_jinja.size());
+    spec.tool_template.clear();
   }
   return build(std::move(spec));
 }
@@ -197,6 +202,8 @@ Result<Tokenizer> Tokenizer::build(TokenizerSpec spec) {
                                                  spec.guesses_words,
                                                  std::move(ends),
                                                  std::move(spec.chat_template),
+                                                 std::move(spec.tool_template),
+                                                 std::move(spec.named_tokens),
                                                  fingerprint,
                                                  {}}));
 }
@@ -270,7 +277,14 @@ bool Tokenizer::adds_begin_token() const { return state_->adds_begin; }
 
 bool Tokenizer::drops_first_space() const { return state_->drops_first_space; }
 
-const std::string& Tokenizer::chat_template() const { return state_->chat_template; }
+const std::string& Tokenizer::chat_template(bool for_tools) const {
+  const bool is_other = for_tools && !state_->tool_template.empty();
+  return is_other ? state_->tool_template : state_->chat_template;
+}
+
+const std::vector<std::pair<std::string, std::string>>& Tokenizer::named_tokens() const {
+  return state_->named_tokens;
+}
 
 std::vector<std::int32_t> Tokenizer::end_tokens() const { return state_->end_tokens; }
 

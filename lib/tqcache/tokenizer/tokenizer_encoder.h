@@ -46,6 +46,8 @@ struct Tokenizer::State {
   bool guesses_words;
   std::vector<std::int32_t> end_tokens;
   std::string chat_template;
+  std::string tool_template;
+  std::vector<std::pair<std::string, std::string>> named_tokens;
   Sha256 fingerprint;
   std::string no_bytes;  // for ids outside the vocabulary
 };

@@ -267,9 +267,20 @@ Result<void> read_ends(const Gguf& file, const Kind& kind, TokenizerSpec& spec) 
     TQC_TRY_ASSIGN(spec.added_end_id,
                    get_id(file, "tokenizer.ggml.eos_token_id", spec, std::nullopt));
   }
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                          "tokenizer.ggml.eom_token_id"}) {
     TQC_TRY_ASSIGN(const auto id, get_id(file, key, spec, std::nullopt));
     if (id) spec.end_ids.push_back(*id);
+  }
+  // What templates call them.
+  static constexpr std::pair<const char*, const char*> kNamed[] = {
+      {"bos_token", "tokenizer.ggml.bos_token_id"},
+      {"eos_token", "tokenizer.ggml.eos_token_id"},
+      {"unk_token", "tokenizer.ggml.unknown_token_id"},
+      {"pad_token", "tokenizer.ggml.padding_token_id"}};
+  for (const auto& [name, key] : kNamed) {
+    TQC_TRY_ASSIGN(const auto id, get_id(file, key, spec, std::nullopt));
+    if (id) spec.named_tokens.emplace_back(name, spec.tokens[static_cast<std::size_t>(*id)].name());
   }
   return {};
 }
@@ -308,6 +319,10 @@ Result<TokenizerSpec> read_gguf_tokenizer(const Gguf& file) {
   TQC_TRY(set_known_strips(file, spec));
   if (file.has("tokenizer.chat_template")) {
     TQC_TRY_ASSIGN(spec.chat_template, file.get_string("tokenizer.chat_template"));
+  }
+  constexpr const char* kForTools = "tokenizer.chat_template.tool_use";
+  if (file.has(kForTools)) {
+    TQC_TRY_ASSIGN(spec.tool_template, file.get_string(kForTools));
   }
   return spec;
 }

@@ -343,7 +343,17 @@ Result<void> read_config_ends(const Json& root, TokenizerSpec& spec) {
   return {};
 }
 
-// "chat_template": a text, or several named texts, of which "default" is used.
+// What templates call "bos_token" and the like.
+void read_named_tokens(const Json& root, TokenizerSpec& spec) {
+  for (const auto& [key, value] : root.items()) {
+    const Json* const name = value.is_object() ? find_value(value, "content") : &value;
+    if (!key.ends_with("_token") || name == nullptr || !name->is_string()) continue;
+    spec.named_tokens.emplace_back(key, name->get<std::string>());
+  }
+}
+
+// "chat_template": a text, or several named texts: "default", and "tool_use" for conversations with
+// tools.
 Result<void> read_chat_template(const Json& root, TokenizerSpec& spec) {
   const Json* value = find_value(root, "chat_template");
   if (value == nullptr) return {};
@@ -353,8 +363,9 @@ Result<void> read_chat_template(const Json& root, TokenizerSpec& spec) {
   }
   for (const Json& entry : *value) {
     TQC_TRY_ASSIGN(const std::string name, get_string(entry, "name"));
-    if (name != "default") continue;
-    TQC_TRY_ASSIGN(spec.chat_template, get_string(entry, "template"));
+    if (name != "default" && name != "tool_use") continue;
+    std::string& text = name == "default" ? spec.chat_template : spec.tool_template;
+    TQC_TRY_ASSIGN(text, get_string(entry, "template"));
   }
   return {};
 }
@@ -362,6 +373,7 @@ Result<void> read_chat_template(const Json& root, TokenizerSpec& spec) {
 Result<void> read_tokenizer_config(ByteView text, TokenizerSpec& spec) {
   TQC_TRY_ASSIGN(const Json root, parse_json_object(text));
   TQC_TRY(read_config_ends(root, spec));
+  read_named_tokens(root, spec);
   return read_chat_template(root, spec);
 }
 

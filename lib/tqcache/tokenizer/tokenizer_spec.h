@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tqcache/error.h"
@@ -49,6 +50,8 @@ struct TokenizerSpec {
   std::vector<std::int64_t> end_ids;  // generation ends there, and at the token end_name
   std::string end_name;               // empty: not given
   std::string chat_template;          // Jinja, as in the file; empty: none
+  std::string tool_template;          // the one for conversations with tools; empty: the same
+  std::vector<std::pair<std::string, std::string>> named_tokens;  // {"bos_token", "<s>"}
 };
 
 // Errors: those of Tokenizer::from_gguf() and from_json().

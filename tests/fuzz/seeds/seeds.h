@@ -22,6 +22,7 @@ class SeedFolder {
   std::filesystem::path folder_;
 };
 
+void make_chat_template(const SeedFolder& seeds);
 void make_containers(const SeedFolder& files, const SeedFolder& manifests);
 void make_gguf(const SeedFolder& seeds);
 void make_hf(const SeedFolder& seeds);

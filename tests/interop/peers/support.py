@@ -25,7 +25,7 @@ def _command_line():
     parser.add_argument("--source", type=Path, required=True, help="the project's sources")
     parser.add_argument("--tensors-test", type=Path, help="the tests of lib/tqcache/tensors")
     parser.add_argument("--tokenize-lines", type=Path, help="the library's tokenizers, for many texts")
-    parser.add_argument("--render-chats", type=Path, help="the library's chat templates")
+    parser.add_argument("--run-templates", type=Path, help="the library's chat templates")
     parser.add_argument("--logits", type=Path, help="the program of logits.cpp")
     parser.add_argument("--models", type=Path, help="folder of real models, filled when needed")
     parser.add_argument("--mlx-lm", default="", help="version of mlx-lm that is wanted, as 0.31")

@@ -1,16 +1,21 @@
-"""Conversations as text against transformers, which runs the template that we recognize.
+"""Conversations as text against transformers: both run the same templates.
 
-The templates are those of the families' models, without tools.
+The templates are those below, those of tests/data/chat_templates, and all that are found in the
+peers' own packages: files named *.jinja, and texts in Python files.
 """
 
+import ast
+import datetime
 import json
 import subprocess
+import sysconfig
+from pathlib import Path
 
 import support
 
-transformers = support.need("transformers")
+support.need("transformers")
 support.need("jinja2")
-from tokenizers import Tokenizer, models  # noqa: E402: after it is known to be there
+from transformers.utils import chat_template_utils  # noqa: E402: after it is known to be there
 
 CHATML = """{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content']
  + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
@@ -175,75 +180,143 @@ message['content'] + '<|end|>\n'}}{% elif message['role'] == 'assistant' %}{{'<|
 message['content'] + '<|end|>\n'}}{% endif %}{% endfor %}{% if add_generation_prompt %}{{
 '<|assistant|>\n' }}{% endif %}"""
 
-# name: template, form, whether it has a place for the system
 TEMPLATES = {
-    "chatml": (CHATML, "chatml", True),
-    "qwen2": (QWEN2, "chatml", True),
-    "qwen2.5": (QWEN25, "chatml", True),
-    "qwen3": (QWEN3, "chatml", True),
-    "qwen3.5": (QWEN35, "chatml", True),
-    "llama2": (LLAMA2, "llama2", True),
-    "llama3": (LLAMA3, "llama3", True),
-    "llama3.1": (LLAMA31, "llama3", True),
-    "gemma2": (GEMMA2, "gemma", False),
-    "gemma3": (GEMMA3, "gemma", True),
-    "mistral 0.1": (MISTRAL_01, "mistral", False),
-    "mistral 0.2": (MISTRAL, "mistral", False),
-    "mistral v1": (MISTRAL_V1, "mistral-v1", True),
-    "mistral v3": (MISTRAL_V3, "mistral-v3", True),
-    "mistral tekken": (MISTRAL_TEKKEN, "mistral-tekken", True),
-    "phi3, first": (PHI3_FIRST, "phi3", False),
-    "phi3": (PHI3, "phi3", True),
+    "chatml": CHATML, "qwen2": QWEN2, "qwen2.5": QWEN25, "qwen3": QWEN3, "qwen3.5": QWEN35,
+    "llama2": LLAMA2, "llama3": LLAMA3, "llama3.1": LLAMA31, "gemma2": GEMMA2, "gemma3": GEMMA3,
+    "mistral 0.1": MISTRAL_01, "mistral 0.2": MISTRAL, "mistral v1": MISTRAL_V1,
+    "mistral v3": MISTRAL_V3, "mistral tekken": MISTRAL_TEKKEN, "phi3, first": PHI3_FIRST,
+    "phi3": PHI3,
 }
 
-TALK = [{"role": "user", "content": "What is a cache?"},
-        {"role": "assistant", "content": "What is kept,\nnearby."},
-        {"role": "user", "content": "Why? \U0001F600\n\nTell me."}]
 SYSTEM = {"role": "system", "content": "Answer in one sentence."}
+HI = {"role": "user", "content": "What is a cache?"}
+ANSWER = {"role": "assistant", "content": "What is kept,\nnearby."}
+WHY = {"role": "user", "content": "  Why? \U0001F600\n\nTell <|im_end|> me.\n"}
+THOUGHT = {"role": "assistant", "content": "<think>\nLet me see.\n</think>\n\nBecause."}
+REASONED = {"role": "assistant", "content": "Because.", "reasoning_content": "Let me see.\n",
+            "thinking": "Let me see.\n"}
+PARTS = {"role": "user", "content": [{"type": "text", "text": "In "}, {"type": "text", "text": "parts"}]}
+CALL = {"role": "assistant", "content": "", "tool_calls": [
+    {"id": "call12345", "type": "function",
+     "function": {"name": "get_weather", "arguments": {"city": "Bür\"gen", "days": 2}}}]}
+CALL_NONE = {**CALL, "content": None}
+TWO_CALLS = {**CALL, "tool_calls": [*CALL["tool_calls"], {
+    "id": "call54321", "type": "function", "function": {"name": "now", "arguments": {}}}]}
+RESULT = {"role": "tool", "content": '{"sun": true}', "name": "get_weather", "tool_call_id": "call12345"}
+RESULT_OBJECT = {**RESULT, "content": {"sun": True, "t": 21.5}}
+
+TOOLS = [
+    {"type": "function", "function": {
+        "name": "get_weather", "description": "The weather of a city & its <region>.",
+        "parameters": {"type": "object", "required": ["city"], "properties": {
+            "city": {"type": "string", "description": "Name, e.g. \"Bern\""},
+            "days": {"type": "integer", "default": 3, "minimum": 0.5},
+            "units": {"type": "string", "enum": ["°C", "°F"]},
+            "tags": {"type": "array", "items": {"type": "string"}, "nullable": True}}}}},
+    {"type": "function", "function": {"name": "now", "description": "The time.",
+                                      "parameters": {"type": "object", "properties": {}}}}]
+
+CONVERSATIONS = [
+    [HI], [SYSTEM, HI], [HI, ANSWER], [HI, ANSWER, WHY], [SYSTEM, HI, ANSWER, WHY], [WHY],
+    [SYSTEM], [HI, HI], [ANSWER], [HI, THOUGHT, WHY], [HI, THOUGHT], [SYSTEM, HI, REASONED, WHY],
+    [HI, REASONED], [HI, ANSWER, SYSTEM, WHY], [PARTS], [SYSTEM, PARTS, ANSWER, HI],
+    [HI, CALL, RESULT], [SYSTEM, HI, CALL, RESULT, ANSWER, WHY], [HI, CALL_NONE, RESULT, ANSWER],
+    [HI, TWO_CALLS, RESULT, RESULT], [HI, CALL], [HI, CALL, RESULT_OBJECT],
+    [HI, {**REASONED, "tool_calls": CALL["tool_calls"]}, RESULT, REASONED, HI], [],
+]
+# What differs between the calls: the request for an answer, tools, and the switch for thoughts.
+SETTINGS = [{"add_generation_prompt": True, "tools": None},
+            {"add_generation_prompt": False, "tools": None},
+            {"add_generation_prompt": True, "tools": TOOLS},
+            {"add_generation_prompt": True, "tools": None, "enable_thinking": False, "thinking": False}]
+ALWAYS = {"documents": None, "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>",
+          "unk_token": "<unk>"}
+NOW = datetime.datetime(2026, 11, 29, 8, 5, 0)
 
 
-def chats(has_system):
-    yield TALK[:1]
-    yield TALK
-    if has_system:
-        yield [SYSTEM, *TALK[:1]]
-        yield [SYSTEM, *TALK]
+class FixedTime(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return NOW
+
+
+def is_template(text):
+    return "{%" in text and "messages" in text and "{% extends" not in text
+
+
+def found_in_packages():
+    """Texts of the peers' packages that look like templates, by where they are."""
+    for path in sorted(Path(sysconfig.get_paths()["purelib"]).rglob("*")):
+        if path.suffix in (".jinja", ".jinja2") and is_template(path.read_text(errors="replace")):
+            yield path.name, path.read_text()
+        if path.suffix != ".py" or not path.is_file():
+            continue
+        source = path.read_bytes()
+        if b"{%" not in source or b"messages" not in source:
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_template(node.value):
+                yield f"{path.name}:{node.lineno}", node.value
 
 
 class ChatTemplates(support.PeerTest):
-    @classmethod
-    def setUpClass(cls):
-        cls.tokenizer = transformers.PreTrainedTokenizerFast(
-            tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>")
-
     def ours(self, requests):
-        done = subprocess.run([str(support.options().render_chats)], input=json.dumps(requests),
-                              capture_output=True, text=True)
+        done = subprocess.run([str(support.options().run_templates)], capture_output=True, text=True,
+                              input="\n".join(json.dumps(request) for request in requests))
         self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)
+        return [json.loads(line) for line in done.stdout.split("\n")[:-1]]
 
-    def theirs(self, jinja, messages, thinks=True):
-        more = {} if thinks else {"enable_thinking": False}
-        return self.tokenizer.apply_chat_template(messages, chat_template=jinja, tokenize=False,
-                                                  add_generation_prompt=True, **more)
+    def theirs(self, compiled, variables):
+        try:
+            return {"text": compiled.render(**variables)}
+        except Exception as error:  # whatever Python raises
+            return {"error": f"{type(error).__name__}: {error}"}
 
-    def compare(self, name, jinja, form, messages, thinks=True):
-        request = {"template": jinja, "messages": messages, "begin_token": "<s>", "asks": True,
-                   "thinks": thinks}
-        ((recognized, text),) = self.ours([request])
-        self.assertEqual(recognized, form, name)
-        self.assertEqual(text, self.theirs(jinja, messages, thinks), name)
+    def compare(self, name, jinja):
+        """How many conversations both wrote, and refused. Fails if one did what the other did not."""
+        try:
+            compiled = chat_template_utils._compile_jinja_template(jinja)
+        except Exception:
+            return None  # not a template
+        cases = [{"messages": messages, **settings, **ALWAYS}
+                 for messages in CONVERSATIONS for settings in SETTINGS]
+        answers = self.ours([{"template": jinja, "variables": case, "date": NOW.isoformat()}
+                             for case in cases])
+        counts = {"text": 0, "error": 0}
+        for case, answer in zip(cases, answers, strict=True):
+            expected = self.theirs(compiled, case)
+            (kind,) = expected
+            counts[kind] += 1
+            what = f"{name}: {[m['role'] for m in case['messages']]}: {answer} instead of {expected}"
+            if kind == "text":
+                self.assertEqual(answer.get("text"), expected["text"], what)
+            else:
+                self.assertIn("error", answer, what)
+        return counts
 
-    def test_same_text(self):
-        for name, (jinja, form, has_system) in TEMPLATES.items():
-            for messages in chats(has_system):
-                with self.subTest(template=name, messages=len(messages)):
-                    self.compare(name, jinja, form, messages)
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(setattr, chat_template_utils, "datetime", chat_template_utils.datetime)
+        chat_template_utils.datetime = FixedTime
 
-    def test_same_text_without_thinking(self):
-        for name in ("qwen3", "qwen3.5"):
+    def test_same_text_for_the_families(self):
+        templates = dict(TEMPLATES)
+        for path in sorted((support.options().source / "tests/data/chat_templates").glob("*.jinja")):
+            templates[path.name] = path.read_text()
+        self.assertGreater(len(templates), 25)
+        for name, jinja in templates.items():
             with self.subTest(template=name):
-                self.compare(name, *TEMPLATES[name][:2], TALK, thinks=False)
+                counts = self.compare(name, jinja)
+                self.assertGreater(counts["text"], 3, name)
+
+    def test_same_text_for_templates_in_packages(self):
+        n_templates = n_texts = 0
+        for name, jinja in found_in_packages():
+            with self.subTest(template=name):
+                counts = self.compare(name, jinja)
+                n_templates += counts is not None
+                n_texts += counts["text"] if counts else 0
+        print(f"{n_templates} templates in packages, {n_texts} texts")
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ TEST(Engine, AConversationIsThatOfChat) {
   for (const char* text : {"What is your name?", "And <|im_end|> mine?", "Good bye."}) {
     const Ids asked =
         must(turns.ask(session->cache().tokens,
-                       session->cache().n_tokens() == 0 ? "You are a parrot." : "", text, true));
+                       session->cache().n_tokens() == 0 ? "You are a parrot." : "", text, {}));
     const std::int64_t n_before = session->cache().n_tokens();
     must(session->feed(asked));
     std::string expected;
@@ -213,7 +213,7 @@ TEST(Engine, AConversationIsThatOfChat) {
 
     chat.messages.push_back({ChatRole::kUser, text});
     GenerationRequest request = greedy(must(engine->encode_chat(chat, "")), 30);
-    request.is_chat = true;
+    request.conversation = conversation_digest(chat);
     EXPECT_EQ(std::ssize(request.prompt), n_before + std::ssize(asked)) << text;
     const Answer answer = ask(*engine, request);
     EXPECT_EQ(answer.text, expected);
@@ -228,7 +228,7 @@ TEST(Engine, AnswersOfOthersAreOrdinaryText) {
   ChatRequest chat;
   chat.messages.push_back({ChatRole::kUser, "Hello"});
   GenerationRequest request = greedy(must(engine->encode_chat(chat, "one")), 8);
-  request.is_chat = true;
+  request.conversation = conversation_digest(chat);
   request.tenant = "one";
   // An answer that no tokenizer would cut this way: characters, one token each.
   const tokenizer::Tokenizer& tokenizer = engine->model().tokenizer;

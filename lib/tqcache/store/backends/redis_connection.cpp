@@ -404,7 +404,8 @@ Result<void> RedisConnection::send() {
   while (drop_empty(rest), !rest.empty()) {
     msghdr message{};
     message.msg_iov = rest.data();
-    message.msg_iovlen = std::min(rest.size(), kPiecesAtOnce);
+    message.msg_iovlen =
+        static_cast<decltype(message.msg_iovlen)>(std::min(rest.size(), kPiecesAtOnce));
     const ssize_t sent = ::sendmsg(state_->socket.get(), &message, kNoSignal);
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       TQC_TRY(patience.wait(state_->socket.get(), POLLOUT));

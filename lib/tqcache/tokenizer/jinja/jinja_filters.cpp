@@ -302,6 +302,7 @@ const Row* find_filter(std::string_view name) {
 Value apply_to_items(Heap& heap, std::string_view name, const Value& value,
                      const Arguments& given) {
   List* const result = heap.list(List::Kind::kIterator);
+  if (!is_true(value)) return result;  // also of none
   const bool is_map = name == "map", has_attribute = name.ends_with("attr");
   Arguments rest{given.values, given.named};
   std::optional<Value> attribute, otherwise;

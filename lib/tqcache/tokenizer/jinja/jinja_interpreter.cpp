@@ -285,8 +285,9 @@ class Interpreter {
     if (value.undefined() != nullptr) return heap_.fail_undefined(*value.undefined());
     if (value.text() != nullptr) return heap_.text(slice(heap_, *value.text(), slice_bounds));
     const List* const list = value.list();
-    if (list == nullptr || !list->has_indices())
-      return Undefined{"a slice of a " + type_name(value)};
+    if (list == nullptr || !list->has_indices()) {
+      return heap_.fail("a slice of a " + type_name(value));
+    }
     List* const selected = heap_.list(list->kind);
     for (const std::size_t at : slice_positions(heap_, std::ssize(list->items), slice_bounds)) {
       selected->items.push_back(list->items[at]);
@@ -301,10 +302,18 @@ class Interpreter {
     const std::size_t first_named = expression.parts.size() - expression.words.size();
     for (std::size_t i = 1; i < expression.parts.size(); ++i) {
       Value value = evaluate(*expression.parts[i], scope);
-      if (i < first_named) {
+      const std::string name = i < first_named ? "" : expression.words[i - first_named];
+      if (name == "*") {
+        for (Value& each : items_of(heap_, value)) arguments.values.push_back(std::move(each));
+      } else if (name == "**") {
+        if (value.dict() == nullptr) heap_.fail("** of a " + type_name(value));
+        for (const Value& key : items_of(heap_, value)) {
+          arguments.named.emplace_back(text_of(heap_, key).bytes, get_item(heap_, value, key));
+        }
+      } else if (name.empty()) {
         arguments.values.push_back(std::move(value));
       } else {
-        arguments.named.emplace_back(expression.words[i - first_named], std::move(value));
+        arguments.named.emplace_back(name, std::move(value));
       }
     }
     return arguments;

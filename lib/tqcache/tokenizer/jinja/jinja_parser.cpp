@@ -428,12 +428,15 @@ class Parser {
     return node;
   }
 
-  // (a, b, name=c)
+  // (a, b, name=c, *d, **e)
   void read_arguments(Expression& node) {
     expect("(");
     for (bool is_first = true; goes_on(")", is_first); is_first = false) {
-      if (is_operator("*") || is_operator("**"))
-        fail(now().line, "arguments with * are not supported");
+      if (is_operator("*") || is_operator("**")) {
+        node.words.push_back(take().text);
+        add(node, read_expression());
+        continue;
+      }
       if (now().kind == Token::Kind::kName && next().text == "=" &&
           next().kind == Token::Kind::kOperator) {
         node.words.push_back(take().text);

@@ -20,19 +20,10 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/tokenizer.h"
 #include "tqcache/tokenizer/jinja/jinja_value.h"
 
 namespace tqcache::tokenizer::jinja {
-
-// What strftime_now() writes.
-struct CivilTime {
-  int year = 1970;
-  int month = 1;  // 1 to 12
-  int day = 1;    // 1 to 31
-  int hour = 0;
-  int minute = 0;
-  int second = 0;
-};
 
 class Program {
  public:

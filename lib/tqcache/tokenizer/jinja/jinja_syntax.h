@@ -46,7 +46,7 @@ struct Expression {
   Value constant = {};
   std::vector<ExpressionPtr> parts = {};
   // The arguments of a call, filter or test are the parts behind the first one. The last of them
-  // have these names.
+  // have these names; "*" and "**" are a list and a dictionary of arguments.
   std::vector<std::string> words = {};
 };
 

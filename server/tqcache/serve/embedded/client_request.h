@@ -42,6 +42,7 @@ struct ChatRequest {
   std::vector<tokenizer::ChatMessage>
       messages;  // at least one; only the first may be of the system
   Thinking thinking = Thinking::kAllowed;
+  std::string tools = {};  // a JSON list in OpenAI's form; empty: none
 };
 
 struct CompletionRequest {

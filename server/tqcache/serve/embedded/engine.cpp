@@ -81,7 +81,36 @@ class AnswerText {
   std::string pending_;  // the first bytes of a character
 };
 
+Sha256 digest_of_tools(const std::string& tools) { return sha256(as_bytes(tools)); }
+
+// Of the messages before, and one more.
+Sha256 next_digest(const Sha256& before, const tokenizer::ChatMessage& message) {
+  Sha256Hasher hasher;
+  hasher.update(before);
+  const auto add = [&](const std::string& part) {
+    hasher.update(as_bytes(std::to_string(part.size()) + " "));
+    hasher.update(as_bytes(part));
+  };
+  add(std::to_string(static_cast<int>(message.role)));
+  add(message.text);
+  add(message.fields);
+  return hasher.finish();
+}
+
+tokenizer::CivilTime civil_time(std::time_t seconds) {
+  std::tm local = {};
+  if (localtime_r(&seconds, &local) == nullptr) return {};
+  return {local.tm_year + 1900, local.tm_mon + 1, local.tm_mday,
+          local.tm_hour,        local.tm_min,     std::min(local.tm_sec, 59)};
+}
+
 }  // namespace
+
+Sha256 conversation_digest(const ChatRequest& request) {
+  Sha256 digest = digest_of_tools(request.tools);
+  for (const tokenizer::ChatMessage& each : request.messages) digest = next_digest(digest, each);
+  return digest;
+}
 
 Engine::Engine(EngineOptions options) : options_(std::move(options)), queue_(options_.max_waiting) {
   model_id_ = options_.model_id.empty() ? id_from_path(options_.model) : options_.model_id;
@@ -105,10 +134,6 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
     return std::move(turns).error();
   } else {
     engine->no_turns_ = std::move(turns).error();
-  }
-  if (engine->turns_) {
-    const std::vector<tokenizer::ChatMessage> any = {{tokenizer::ChatRole::kUser, "Hi"}};
-    engine->can_avoid_thinking_ = engine->turns_->conversation_text(any, false).ok();
   }
   std::size_t longest = 1;
   for (std::int32_t id = 0; id < engine->model().tokenizer.vocab_size(); ++id) {
@@ -136,22 +161,35 @@ Result<std::unique_ptr<session::PromptStore>> Engine::open_store(const std::stri
   return session::PromptStore::open(std::move(store));
 }
 
+session::ChatOptions Engine::chat_options(const ChatRequest& request) const {
+  const bool avoids = request.thinking == Thinking::kForbidden ||
+                      (request.thinking == Thinking::kAvoided && turns_->can_avoid_thinking());
+  return {.thinks = !avoids,
+          .tools = request.tools,
+          .now = options_.date ? *options_.date : civil_time(std::time(nullptr))};
+}
+
 Result<Ids> Engine::encode_chat(const ChatRequest& request, const std::string& tenant) const {
   if (!turns_) return *no_turns_;
-  const auto find = [&](const std::string& text) {
-    std::vector<std::shared_ptr<const session::GivenAnswer>> found;
+  session::KnownMessages known;
+  Sha256 digest = digest_of_tools(request.tools);
+  {
     const std::lock_guard lock(given_mutex_);
-    for (const GivenText& each : given_) {
-      if (each.text == text && each.tenant == tenant) found.push_back(each.answer);
+    for (std::size_t i = 0; i < request.messages.size() && !given_.empty(); ++i) {
+      digest = next_digest(digest, request.messages[i]);
+      if (request.messages[i].role != tokenizer::ChatRole::kAssistant) continue;
+      for (const GivenAnswer& each : given_) {
+        const bool is_same = each.conversation == digest && each.tenant == tenant;
+        if (is_same) known = {i + 1, each.tokens};
+      }
     }
-    return found;
-  };
-  return turns_->conversation(request.messages, thinks(request), find);
+  }
+  return turns_->conversation(request.messages, chat_options(request), std::move(known));
 }
 
 Result<std::string> Engine::render_chat(const ChatRequest& request) const {
   if (!turns_) return *no_turns_;
-  return turns_->conversation_text(request.messages, thinks(request));
+  return turns_->conversation_text(request.messages, chat_options(request));
 }
 
 Result<Ids> Engine::encode_text(std::string_view text) const {
@@ -254,7 +292,7 @@ Result<void> Engine::read_prompt(const GenerationRequest& request, const Progres
 
 void Engine::generate(const GenerationRequest& request, const std::function<bool()>& goes_on,
                       const OnText& on_text, Answer& answer) {
-  AnswerText text(model().tokenizer, request.stops, request.is_chat);
+  AnswerText text(model().tokenizer, request.stops, request.conversation.has_value());
   const auto show = [&](const std::string& piece) {
     answer.text += piece;
     return piece.empty() || on_text(piece);
@@ -316,14 +354,15 @@ Answer Engine::answer(const GenerationRequest& request, const std::function<bool
 }
 
 void Engine::remember(const GenerationRequest& request, const std::string& text, const Ids& ids) {
-  if (!request.is_chat) return;
+  if (!request.conversation) return;
+  GivenAnswer given{request.tenant, *request.conversation, request.prompt};
+  given.conversation = next_digest(given.conversation, {tokenizer::ChatRole::kAssistant, text});
+  session::append_ids(given.tokens, ids);
   const std::lock_guard lock(given_mutex_);
-  given_.push_back({request.tenant, text,
-                    std::make_shared<session::GivenAnswer>(
-                        session::GivenAnswer{.before = request.prompt, .ids = ids})});
-  given_tokens_ += request.prompt.size() + ids.size();
+  given_tokens_ += given.tokens.size();
+  given_.push_back(std::move(given));
   while (given_.size() > kMaxGiven || (given_.size() > 1 && given_tokens_ > kMaxGivenTokens)) {
-    given_tokens_ -= given_.front().answer->before.size() + given_.front().answer->ids.size();
+    given_tokens_ -= given_.front().tokens.size();
     given_.pop_front();
   }
 }

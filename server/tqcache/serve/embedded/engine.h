@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "tqcache/error.h"
+#include "tqcache/hash.h"
 #include "tqcache/keys.h"
 #include "tqcache/quantize.h"
 #include "tqcache/serve/embedded/client_request.h"
@@ -33,9 +34,10 @@
 namespace tqcache::serve {
 
 struct EngineOptions {
-  std::string model;                                       // GGUF file, or Hugging Face folder
-  std::string model_id = {};                               // for clients; empty: from the file name
-  std::string chat_template = {};                          // a name; empty: that of the model
+  std::string model;                              // GGUF file, or Hugging Face folder
+  std::string model_id = {};                      // for clients; empty: from the file name
+  std::string chat_template = {};                 // as of session::ChatTurns::make()
+  std::optional<tokenizer::CivilTime> date = {};  // that templates learn; absent: the time of day
   std::optional<cache::ConvertOptions> quantization = {};  // of new caches; absent: dense f16
   unsigned n_threads = 0;
   model::Scorer scorer = model::Scorer::kFast;
@@ -78,13 +80,16 @@ struct GenerationRequest {
   model::SamplerOptions sampling;
   std::int64_t max_tokens = 0;
   std::vector<std::string> stops;
-  bool is_chat = false;
+  std::optional<Sha256> conversation = {};  // that the prompt is: conversation_digest()
 };
+
+// Identifies the messages of a conversation, and its tools.
+Sha256 conversation_digest(const ChatRequest& request);
 
 class Engine {
  public:
   // Loads the model.
-  // Errors: those of session::Session::open() and ChatTemplate::by_name().
+  // Errors: those of session::Session::open() and session::ChatTurns::make().
   static Result<std::unique_ptr<Engine>> open(EngineOptions options);
   ~Engine();  // waits up to ten seconds for the store
 
@@ -138,15 +143,13 @@ class Engine {
 
  private:
   explicit Engine(EngineOptions options);
-  bool thinks(const ChatRequest& request) const {
-    return request.thinking == Thinking::kAllowed ||
-           (request.thinking == Thinking::kAvoided && !can_avoid_thinking_);
-  }
+  session::ChatOptions chat_options(const ChatRequest& request) const;
 
-  struct GivenText {
+  // An answer, and all before it: the tokens of the prompt, and those of the answer.
+  struct GivenAnswer {
     std::string tenant;
-    std::string text;
-    std::shared_ptr<const session::GivenAnswer> answer;
+    Sha256 conversation;  // with the answer
+    session::Ids tokens;
   };
 
   Result<void> take_prefix(const GenerationRequest& request, const Progress& progress,
@@ -170,7 +173,6 @@ class Engine {
   std::unique_ptr<session::Session> session_;
   std::optional<session::ChatTurns> turns_;
   std::optional<Error> no_turns_;  // why there are none
-  bool can_avoid_thinking_ = false;
   std::uint64_t max_text_bytes_ = 0;
   RequestQueue queue_;
   PromptLedger own_ledger_;
@@ -187,7 +189,7 @@ class Engine {
   double computed_seconds_ = 0;
 
   mutable std::mutex given_mutex_;
-  std::deque<GivenText> given_;  // newest last
+  std::deque<GivenAnswer> given_;  // newest last
   std::size_t given_tokens_ = 0;
 };
 

@@ -150,7 +150,10 @@ MaybeApiError EngineApi::check_size(std::uint64_t n_bytes, const char* field) co
 MaybeApiError EngineApi::encode_chat(const ChatRequest& chat, const std::string& tenant,
                                      Dialect dialect, session::Ids& ids) const {
   std::uint64_t n_bytes = 0;
-  for (const tokenizer::ChatMessage& message : chat.messages) n_bytes += message.text.size();
+  for (const tokenizer::ChatMessage& message : chat.messages) {
+    n_bytes += message.text.size() + message.fields.size();
+  }
+  n_bytes += chat.tools.size();
   if (MaybeApiError error = check_size(n_bytes, prompt_field(dialect))) return error;
   auto encoded = engine_.encode_chat(chat, tenant);
   if (!encoded) return bad_request(encoded.error());
@@ -198,7 +201,6 @@ Response EngineApi::answer_chat(Dialect dialect, ChatReader read, const Request&
                                 Client& client) {
   Job job;
   job.dialect = dialect;
-  job.request.is_chat = true;
   job.request.tenant = options_.tenant_of(request);
   {
     const std::lock_guard lock(reading_);
@@ -207,6 +209,7 @@ Response EngineApi::answer_chat(Dialect dialect, ChatReader read, const Request&
     if (!error) error = read(request.body, chat);
     if (!error) error = encode_chat(chat, job.request.tenant, dialect, job.request.prompt);
     if (error) return error_response(*error, dialect);
+    job.request.conversation = conversation_digest(chat);
     job.settings = std::move(chat.settings);
   }
   return run(std::move(job), client);
