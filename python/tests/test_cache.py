@@ -243,8 +243,6 @@ def test_errors_have_a_class_for_each_code(tmp_path, layers):
     with tqcache.open(tmp_path / "c.tqkv") as cache:
         with pytest.raises(IndexError, match=f"of {N}"):
             cache.layers[0].values(99999)
-    with pytest.raises(tqcache.NotFoundError):
-        tqcache.verify(tmp_path / "c.tqkv", model=tmp_path / "no.gguf")
     broken = layers["k"].copy()
     broken[0, 3, 5] = np.nan
     with pytest.raises(tqcache.CorruptError, match="finite"):
@@ -377,6 +375,8 @@ def test_the_program_is_there(tmp_path, layers):
     assert report
     with pytest.raises(tqcache.NotFoundError):
         tqcache.run("info", tmp_path / "none")
+    with pytest.raises(tqcache.NotFoundError):
+        tqcache.verify(tmp_path / "a.tqkv", model=tmp_path / "no.gguf")
     script = os.path.join(os.path.dirname(sys.executable), "tqcache")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("tqcache " + tqcache.__version__)

@@ -112,8 +112,9 @@ std::string json_mismatch(const std::vector<std::string>& args, const std::strin
   const std::string verb = verb_of(args);
   if (std::ranges::find(args, "--json") == args.end() || verb.empty()) return {};
   const json& schemas = output_schema()["$defs"];
-  if (!schemas.contains(verb)) return "no schema of " + verb;
-  if (!out.empty()) {
+  const bool is_unknown = !schemas.contains(verb);
+  if (is_unknown && exit_code != 2) return "no schema of " + verb;
+  if (!out.empty() && !is_unknown) {
     const json value = json::parse(out, nullptr, false);
     if (value.is_discarded()) return verb + ": standard output is no JSON: " + out.substr(0, 80);
     std::string wrong = mismatch(schemas[verb], value);
