@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Compiles the libraries that tqcache is linked with, as static ones, from Debian's source packages.
 # So a version and its security fixes are those of the Debian that this runs on, and no list of
-# versions has to be kept. tools/release.sh and python/portable_libraries.sh call it.
+# versions has to be kept. tools/release.sh calls it. (python/portable_libraries.sh, which is older,
+# has its own way for four of them, since it takes the compiler and the other libraries of Debian.)
 #
 # usage: tools/release/libraries.sh TARGET FOLDER [LIBRARY...]
-#   TARGET   native (the compiler of this machine), or a target of tools/release/zig.sh
+#   TARGET   a target of tools/release/zig.sh
 #   LIBRARY  curl expat fmtlib hiredis libzip libzstd onetbb openssl pcre2 sqlite3 utf8proc xxhash
 #            zlib, and the headers cli11 and nlohmann-json3; default: all
 #
-# FOLDER gets include, lib, licenses, and toolchain.cmake if TARGET is not native. What is there
-# already is kept: to get newer versions, remove FOLDER and build/sources, where the sources lie.
+# FOLDER gets include, lib, licenses and toolchain.cmake. What is there already is kept: to get newer
+# versions, remove FOLDER and build/sources, where the sources lie.
 # Needs dpkg-dev, perl, tcl, and the places that apt takes the system's packages from.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -31,16 +32,11 @@ mkdir -p "$folder"/{include,lib/pkgconfig,licenses,done,build} "$sources"/{parts
 flags="-O2 -fPIC -ffunction-sections -fdata-sections -DNDEBUG"
 launcher=()
 if command -v ccache > /dev/null; then launcher=(ccache); fi
-if [ "$target" = native ]; then
-  cc=("${launcher[@]}" cc) ar=ar ranlib=ranlib
-  cmake_options=()
-else
-  tools/release/zig.sh "$target" "$folder"
-  cc=("${launcher[@]}" "$folder/bin/cc") ar=$folder/bin/ar ranlib=$folder/bin/ranlib
-  cmake_options=(-DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake")
-  export CCACHE_COMPILERTYPE=clang
-fi
-cmake_options+=(-DCMAKE_PREFIX_PATH="$folder" ${launcher:+-DCMAKE_C_COMPILER_LAUNCHER=ccache}
+tools/release/zig.sh "$target" "$folder"
+cc=("${launcher[@]}" "$folder/bin/cc") ar=$folder/bin/ar ranlib=$folder/bin/ranlib
+export CCACHE_COMPILERTYPE=clang
+cmake_options=(-DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" -DCMAKE_PREFIX_PATH="$folder"
+  ${launcher:+-DCMAKE_C_COMPILER_LAUNCHER=ccache}
   ${launcher:+-DCMAKE_CXX_COMPILER_LAUNCHER=ccache})
 
 # Paths of this machine stay out of the files.
