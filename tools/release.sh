@@ -2,7 +2,7 @@
 # Builds the program for another system, or for any Linux, as one file that needs no libraries.
 #
 # usage: [JOBS=N] tools/release.sh TARGET...
-#   linux-x86_64    a static program: any distribution
+#   linux-x86_64    a static program: any distribution; its last step, the link, was tried by hand
 #   linux-aarch64   the same for ARM; has not been built to its end yet
 #   macos-arm64     macOS 11 or later on Apple silicon; has not been built to its end yet
 #

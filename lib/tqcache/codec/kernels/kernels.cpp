@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "tqcache/base/processor.h"
 #include "tqcache/codec/kernels/lanes.h"
 
 #ifdef TQCACHE_X86
@@ -38,7 +39,10 @@ struct Available {
   void add(const Kernels& kernels) { tables[count++] = &kernels; }
 };
 
-#ifdef TQCACHE_X86
+#if defined(TQCACHE_X86) && defined(TQCACHE_ASKS_PROCESSOR)
+bool has_avx2() { return find_processor().avx2; }
+bool has_avx512() { return find_processor().avx512_vbmi; }
+#elif defined(TQCACHE_X86)
 // __builtin_cpu_supports of clang 14 does not know F16C.
 bool has_f16c() {
   unsigned eax, ebx, ecx, edx;

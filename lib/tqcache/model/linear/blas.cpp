@@ -20,6 +20,7 @@
 #include <array>
 #endif
 
+#include "tqcache/base/processor.h"
 #include "tqcache/model/linear/plain_products.h"
 
 namespace tqcache::model {
@@ -175,11 +176,17 @@ int narrow(std::int64_t n) { return static_cast<int>(n); }
 InstructionSets instruction_sets() {
   InstructionSets sets;
 #if defined(__x86_64__)
+#ifdef TQCACHE_ASKS_PROCESSOR
+  const Processor processor = find_processor();
+  sets.avx2 = processor.avx2;
+  sets.avx512 = processor.avx512;
+#else
   __builtin_cpu_init();
   sets.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   sets.avx512 = sets.avx2 && __builtin_cpu_supports("avx512f") &&
                 __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+#endif
   // __builtin_cpu_supports of clang 14 does not know AMX. Intel's manual, CPUID, leaf 7: EDX.
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
