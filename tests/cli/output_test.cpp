@@ -45,7 +45,7 @@ TEST(Program, ShowsRareFlagsOnlyWhenAsked) {
   const std::string usual = must({"convert", "--help"}).out;
   const std::string all = must({"convert", "--help-all"}).out;
   EXPECT_THAT(usual, Not(HasSubstr("--llama-k-type")));
-  EXPECT_THAT(usual, HasSubstr("tqcache convert --help-all shows all flags"));
+  EXPECT_THAT(usual, HasSubstr("tqcache convert --help-all has all flags"));
   for (const char* flag : {"--bits", "--config", "--to", "--force"}) {
     EXPECT_THAT(usual, HasSubstr(flag));
   }

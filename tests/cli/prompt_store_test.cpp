@@ -309,7 +309,7 @@ TEST_F(PromptStore, RefusesWhatCannotBeMeant) {
   refused({"-p", "x", "--store-read-only"}, "--store");
   refused({"-p", "x", "--store", store_, "--store-name", "a", "--store-read-only"}, "read-only");
   refused({"--cache", cache, "--bits", "4"}, "--bits");
-  refused({"-p", "x", "--bits", "4", "--config", "turbo4"}, "--config");
+  refused({"-p", "x", "--config", "archive", "--bits", "4"}, "--config archive");
   refused({"-p", "x", "--bits", "9"}, "--bits");
 }
 

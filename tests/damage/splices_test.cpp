@@ -8,10 +8,10 @@
 namespace tqcache::test {
 namespace splices_test {
 
-// Two layers of 900 tokens, whose sections have sizes in common: four token blocks, the last one
+// Two layers of 600 tokens, whose sections have sizes in common: three token blocks, the last one
 // dense.
 cache::Cache cache_of(std::uint64_t seed) {
-  return CacheBuilder(900, seed).preset({1, 32}, "turbo4").dense({1, 32}).build();
+  return CacheBuilder(600, seed).preset({1, 32}, "turbo4").dense({1, 32}).build();
 }
 
 class Splice : public testing::TestWithParam<Compression> {

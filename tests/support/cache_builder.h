@@ -173,8 +173,10 @@ class CacheBuilder {
                       int value_bits) {
     return sides(shape, key_dtype, plan_of_bits(key_bits), value_dtype, plan_of_bits(value_bits));
   }
+  // Without sink tokens, so that all packed blocks are alike.
   CacheBuilder& preset(cache::HeadShape shape, std::string_view name, Dtype dtype = Dtype::kF16) {
-    const cache::ConvertOptions options = must(cache::preset(name));
+    cache::ConvertOptions options = must(cache::preset(name));
+    options.keys.n_sinks = options.values.n_sinks = 0;
     return sides(shape, dtype, options.keys, dtype, options.values);
   }
   // The plans' own centering counts, not center().

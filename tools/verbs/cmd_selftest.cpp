@@ -210,10 +210,10 @@ Result<std::string> check_quantization(const Cache& sample) {
   constexpr Expected kExpected[] = {
       {"f32", "980620a3e7f0c2d418c598f7fadecafbcfa656411b050a9a7420d1cd24a1ef2b"},
       {"turbo4,sink=4", "b73df3a3beedb7c15f9f7cae774a4d73f80211cdcd16328441e376a1ec5233d1"},
-      {"turbo2.5", "8cef61723560e1db75a4c56c93fc8fbd81c7a23aeba2247731c1d0b8cdfcdc7e"},
-      {"prod3", "807dd7d05c0e17704f9773cfc1513faa6a98a776cffb0d94787ccf189b5defb9"},
-      {"affine4", "2d20b4c3c803f9ea1945a120e897d1880289ee63bd4bc4d2b004da8cd7396f7b"},
-      {"k=trellis:0.25:map,v=trellis:0.5",
+      {"turbo2.5,sink=0", "8cef61723560e1db75a4c56c93fc8fbd81c7a23aeba2247731c1d0b8cdfcdc7e"},
+      {"prod3,sink=0", "807dd7d05c0e17704f9773cfc1513faa6a98a776cffb0d94787ccf189b5defb9"},
+      {"affine4,sink=0", "2d20b4c3c803f9ea1945a120e897d1880289ee63bd4bc4d2b004da8cd7396f7b"},
+      {"k=trellis:0.25:map,v=trellis:0.5,sink=0",
        "28dcc7b5e2749b3a27594cada1d53965576819d2a63764cf5e067f588d4bb1e7"},
   };
   std::string wrong;
