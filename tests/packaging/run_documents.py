@@ -260,10 +260,13 @@ class Runner:
         environment = self.environment(folder)
         shell = Shell(folder, environment)
         interpreter = Interpreter(self.python, folder, environment) if self.python else None
+        # Every block of Python in the guides uses the package.
+        no_package = self.lacks(["tqcache"]) if any(
+            block.language in PYTHON for block in page.blocks) else None
         for block in page.blocks:
             reason = lacking or block.not_run
-            if block.language in PYTHON and not interpreter:
-                reason = reason or "needs the Python packages of TQCACHE_PEERS"
+            if block.language in PYTHON:
+                reason = reason or no_package
             if block.language == "json":
                 self.check_json(name, block)
             elif block.language == "text":
