@@ -100,6 +100,8 @@ struct ForeignCache {
   std::int64_t n_tokens = 0;
   std::optional<std::vector<std::int32_t>> tokens;  // n_tokens ids; nullopt: the file has no ids
   std::vector<ForeignLayer> layers;
+  // Their tokens have placeholders in `tokens`, or any other ids: reader_of() replaces them.
+  std::vector<cache::MediaSpan> media = {};
   std::vector<ForeignCheckpoint> checkpoints = {};  // ascending numbers of tokens
   // The file holds quantized keys or values, so they only approximate what the model computed.
   bool is_quantized = false;

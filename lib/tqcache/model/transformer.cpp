@@ -120,12 +120,13 @@ void Transformer::for_rows(const std::function<void(std::int64_t)>& body) const 
   });
 }
 
-void Transformer::begin(std::span<const std::int32_t> ids, std::int64_t first) {
+void Transformer::begin(std::span<const std::int32_t> ids, std::int64_t first,
+                        std::int64_t position) {
   first_ = first;
   n_ = static_cast<std::int64_t>(ids.size());
   assert(n_ >= 1 && first_ % cache::kTokenBlock + n_ <= cache::kTokenBlock);
   reserve_rows(n_);
-  for (RopeTable& rope : ropes_) rope.set_positions(first_, n_);
+  for (RopeTable& rope : ropes_) rope.set_positions(position, n_);
   for_rows([&](std::int64_t row) {
     const std::span<float> x = row_of(x_, row, config_.d_model);
     load_rows(weights_.token_embedding, ids[to_size(row)], 1, x);

@@ -114,7 +114,7 @@ def make(name, seed=7):
                                                           attn_implementation="eager")
     with torch.no_grad():
         for key, tensor in model.named_parameters():
-            _fill(key, tensor)
+            fill(key, tensor)
             if name in MXFP4 and key.endswith(("experts.gate_up_proj", "experts.down_proj")):
                 round_to_mxfp4(tensor)
     return model.eval()
@@ -156,7 +156,7 @@ def save_mxfp4(folder):
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
-def _fill(key, tensor):
+def fill(key, tensor):
     if key.endswith("A_log"):
         tensor.copy_(torch.rand_like(tensor) * 3 - 2)
     elif key.endswith(("dt_bias", ".bias", "_bias", "sinks")):

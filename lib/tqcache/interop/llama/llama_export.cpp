@@ -153,6 +153,10 @@ Result<LlamaRowTypes> check_export_options(const LlamaExport& options) {
 Result<void> check_export_cache(const cache::CacheDesc& manifest, const LlamaGeometry& model,
                                 const LlamaRowTypes& types) {
   if (manifest.hidden_tokens) return invalid("the cache hides its tokens, which llama.cpp needs");
+  if (!manifest.media.empty()) {
+    return unsupported("the cache holds images, sounds or videos: llama-server keeps the encoder's "
+                       "input with them, which a cache does not have");
+  }
   TQC_TRY(check_architecture(manifest.identity.architecture, model.architecture));
   if (manifest.layers.size() != model.layers.size()) {
     return mismatch(
