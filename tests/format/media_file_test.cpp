@@ -41,13 +41,13 @@ TEST(MediaFile, IsRefusedByNameByOlderReaders) {
   Bytes file = file_of(CacheBuilder(3).dense({2, 4}).build());
   format::HeaderSlot slot = header_of(file).slot;
   slot.required_features |= 1u << 8;
-  put_slot(file, format::encode_slot(slot));
+  put_slot(file, slot);
   EXPECT_EQ(load(file).error().code, ErrorCode::kUnsupported);
   // And what this one does without the bit.
   file = file_of(cache_with_media());
   slot = header_of(file).slot;
   slot.required_features = 0;
-  put_slot(file, format::encode_slot(slot));
+  put_slot(file, slot);
   EXPECT_EQ(load(file).error().code, ErrorCode::kCorrupt);
 }
 
