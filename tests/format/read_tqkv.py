@@ -163,7 +163,7 @@ def read_header(file):
     states = [slot for slot in slots if slot and not is_growing(slot)]
     require(states, "not a .tqkv file")
     slot = max(states, key=lambda each: each["generation"])
-    require(slot["version"] == 2 and slot["required"] | 127 == 127, "not a version that this program reads")
+    require(slot["version"] == 2 and slot["required"] | 255 == 255, "not a version that this program reads")
     i = 1 - slots.index(slot)
     growing = bool(slots[i] and is_growing(slots[i]))
     damaged = not announces(slots[i], slot) if growing else not slots[i] and any(file[64 * i : 64 * i + 64])
