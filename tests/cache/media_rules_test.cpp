@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
+#include "support/matchers.h"
 #include "support/media.h"
 #include "tqcache/quantize.h"
 
@@ -123,10 +124,7 @@ TEST(MediaRules, RefuseWhatDoesNotAgree) {
             [&](Cache& cache) { first(cache).kind = static_cast<MediaKind>(3); }}}) {
     Cache cache = two_media();
     each.spoil(cache);
-    const auto checked = validate(cache);
-    ASSERT_FALSE(checked) << each.part;
-    EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(checked.error().message, HasSubstr(each.part));
+    EXPECT_THAT(validate(cache), test::FailsWith(ErrorCode::kCorrupt, HasSubstr(each.part)));
   }
 }
 

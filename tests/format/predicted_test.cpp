@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "file_fixture.h"
+#include "support/matchers.h"
 #include "support/small_profile.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/threads.h"
@@ -492,10 +493,8 @@ TEST(PredictedArchive, IsRefusedWithoutItsProfile) {
   const cache::Cache cache = predicted_model_cache(300);
   const Bytes file =
       must(format::write_cache_bytes(*predicted(cache, 0.2f, other), {.keep_stored = true}));
-  const auto refused = load(file);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr(to_hex(predictor_of(other)->digest())));
+  EXPECT_THAT(load(file), test::FailsWith(ErrorCode::kUnsupported,
+                                          HasSubstr(to_hex(predictor_of(other)->digest()))));
   EXPECT_TRUE(format::read_cache_info(*memory_source(file)));
 
   // A folder of profiles has it.
@@ -715,10 +714,7 @@ TEST(PredictedArchive, ReportsDamage) {
     Bytes bad = good;
     const SectionInfo& each = info.sections[section];
     bad[each.file_offset + each.stored_bytes / 2] ^= std::byte{4};
-    const auto refused = load(bad);
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(refused.error().message, HasSubstr("checksum mismatch"));
+    EXPECT_THAT(load(bad), test::FailsWith(ErrorCode::kCorrupt, HasSubstr("checksum mismatch")));
     EXPECT_FALSE(damage_of(bad).empty());
   }
 }

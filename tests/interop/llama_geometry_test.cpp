@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
+#include "support/matchers.h"
 #include "tqcache/file.h"
 
 namespace tqcache::test {
@@ -55,10 +56,7 @@ class Model {
 };
 
 void expect_error(const Model& model, ErrorCode code, const std::string& part) {
-  const auto geometry = model.geometry();
-  ASSERT_FALSE(geometry.ok()) << part;
-  EXPECT_EQ(geometry.error().code, code) << geometry.error().message;
-  EXPECT_NE(geometry.error().message.find(part), std::string::npos) << geometry.error().message;
+  EXPECT_THAT(model.geometry(), test::FailsWith(code, testing::HasSubstr(part)));
 }
 
 // 'a', 's', 'r': of each layer its kind.

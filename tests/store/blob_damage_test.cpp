@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "store/blob_fixture.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 
 namespace tqcache::test {
@@ -14,10 +15,7 @@ namespace blob_damage_test {
 using testing::HasSubstr;
 
 void expect_error(const std::string& key, ByteView blob, ErrorCode code, std::string_view message) {
-  const auto decoded = decode(key, blob);
-  ASSERT_FALSE(decoded.ok()) << message;
-  EXPECT_EQ(decoded.error().code, code) << decoded.error().message;
-  EXPECT_THAT(decoded.error().message, HasSubstr(message));
+  EXPECT_THAT(decode(key, blob), test::FailsWith(code, HasSubstr(message)));
 }
 
 class AnyBlob : public testing::TestWithParam<const char*> {

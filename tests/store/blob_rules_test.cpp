@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "store/blob_fixture.h"
+#include "support/matchers.h"
 #include "tqcache/store/blobs/blob_format.h"
 
 namespace tqcache::test {
@@ -21,15 +22,11 @@ using testing::HasSubstr;
 
 void expect_refused(const std::string& key, const store::Content& content, ErrorCode code,
                     std::string_view message) {
-  const auto encoded = store::encode_blob(key, content);
-  ASSERT_FALSE(encoded.ok()) << message;
-  EXPECT_EQ(encoded.error().code,
-            code == ErrorCode::kTooLarge ? code : ErrorCode::kInvalidArgument);
-  EXPECT_THAT(encoded.error().message, HasSubstr(message));
-  const auto decoded = decode(key, must(store::make_blob(key, content)));
-  ASSERT_FALSE(decoded.ok()) << message;
-  EXPECT_EQ(decoded.error().code, code) << decoded.error().message;
-  EXPECT_THAT(decoded.error().message, HasSubstr(message));
+  EXPECT_THAT(store::encode_blob(key, content),
+              test::FailsWith(code == ErrorCode::kTooLarge ? code : ErrorCode::kInvalidArgument,
+                              HasSubstr(message)));
+  EXPECT_THAT(decode(key, must(store::make_blob(key, content))),
+              test::FailsWith(code, HasSubstr(message)));
 }
 
 // A rule that the sample of this kind breaks once it is changed.
@@ -87,10 +84,8 @@ TEST(BlobRules, ParametersHaveNoShapesOfArrays) {
   Parameters parameters = sample_parameters();
   parameters.layers = sample_layers();
   const std::string& key = sample("parameters").key;
-  const auto decoded = decode(key, must(store::make_blob(key, parameters)));
-  ASSERT_FALSE(decoded.ok());
-  EXPECT_EQ(decoded.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(decoded.error().message, HasSubstr("an array with a shape"));
+  EXPECT_THAT(decode(key, must(store::make_blob(key, parameters))),
+              test::FailsWith(ErrorCode::kCorrupt, HasSubstr("an array with a shape")));
 }
 
 TEST(BlobRules, ABlockHasItsTokensAndPlace) {
@@ -154,10 +149,9 @@ TEST(BlobRules, DataMayHaveTheTokenBlocksOfAWindow) {
 TEST(BlobRules, SectionsHaveAsManyBytesAsTheirRowsSay) {
   Data data = sample_data();
   data.sections[0].stored = data.sections[0].stored.part(0, 191);
-  const auto encoded = store::encode_blob(sample("data").key, data);
-  ASSERT_FALSE(encoded.ok());
-  EXPECT_EQ(encoded.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(encoded.error().message, HasSubstr("the number of bytes is not its stored size"));
+  EXPECT_THAT(store::encode_blob(sample("data").key, data),
+              test::FailsWith(ErrorCode::kInvalidArgument,
+                              HasSubstr("the number of bytes is not its stored size")));
 }
 
 TEST(BlobRules, AStateHasItsTail) {

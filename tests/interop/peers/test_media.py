@@ -18,7 +18,7 @@ import tqcache.transformers as tq  # noqa: E402
 import transformers  # noqa: E402
 
 IMAGE, VIDEO = 301, 302
-SHAPE = dict(vocab_size=tiny_models.N_VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+SHAPE = dict(vocab_size=tiny_models.N_VOCAB, hidden_size=128, intermediate_size=96, num_hidden_layers=4,
              num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096,
              rms_norm_eps=1e-5, pad_token_id=0, bos_token_id=0, eos_token_id=0)
 N_BEHIND = 6  # tokens of text that come after the saved cache
@@ -32,8 +32,8 @@ def text_ids(count, seed):
 def qwen():
     """Qwen2.5-VL, whose images have rows and columns (M-RoPE)."""
     text = dict(SHAPE, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
-                                            mrope_section=[2, 3, 3]))
-    vision = dict(depth=2, hidden_size=32, intermediate_size=64, num_heads=2, out_hidden_size=64,
+                                            mrope_section=[4, 6, 6]))
+    vision = dict(depth=2, hidden_size=32, intermediate_size=64, num_heads=2, out_hidden_size=128,
                   patch_size=4, spatial_merge_size=2, temporal_patch_size=2, in_channels=3,
                   window_size=16, fullatt_block_indexes=[1])
     config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, image_token_id=IMAGE,
@@ -179,7 +179,7 @@ class Media(support.PeerTest):
                 prompt = make(n_text)
                 expected = read(model(), prompt).logits[0, -N_BEHIND:].numpy()
                 steps = prompt["input_ids"][0, -N_BEHIND:].tolist()
-                for config, bound in ((None, 1e-4), ("mse:8", 0.1)):
+                for config, bound in ((None, 1e-4), ("k=mse:8,v=mse:8,sink=0", 0.1)):
                     path, _ = self.saved(name, model, prompt, config)
                     rows = self.logits(name, path, steps)
                     self.assert_near(rows, expected, bound, f"{name}, {n_text} tokens, {config}")
