@@ -289,6 +289,7 @@ class ChatTurns {
                                 std::function<bool()> keep_going = {});
 
   bool can_avoid_thinking() const { return template_.can_avoid_thinking(); }
+  bool takes_tools() const { return tool_template_.takes_tools(); }
 
   // The tokens to append to `tokens` so that the model answers `text`. `system` is used only if
   // `tokens` is empty.
