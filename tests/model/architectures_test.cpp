@@ -156,7 +156,8 @@ class Windows : public testing::TestWithParam<std::string> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Families, Windows,
-                         testing::Values("mistral", "gemma2", "gemma3", "gpt_oss"));
+                         testing::Values("mistral", "gemma2", "gemma3", "gpt_oss", "olmo3",
+                                         "cohere2", "ministral", "cwm", "exaone4", "vaultgemma"));
 
 std::int64_t first_window(const ModelConfig& config) {
   for (const LayerConfig& layer : config.layers) {

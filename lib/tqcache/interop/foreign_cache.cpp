@@ -245,8 +245,13 @@ Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache) 
 }
 
 Result<void> check_key_order(const std::string& architecture) {
-  if (architecture != "glm4") return {};
-  return unsupported("keys of GLM-4: transformers and mlx-lm have them in another order");
+  for (const std::string_view each :
+       {"glm4", "chatglm", "ernie4_5", "command-r", "cohere2", "helium"}) {
+    if (architecture != each) continue;
+    return unsupported("keys of " + architecture +
+                       ": transformers and mlx-lm have them in another order");
+  }
+  return {};
 }
 
 }  // namespace tqcache::interop

@@ -50,8 +50,8 @@ struct ForeignTensor {
   std::optional<ForeignPacked> packed = {};
 };
 
-// Python's programs keep the keys of GLM-4 in pairs (0, 1), (2, 3), ..., not in half-split order.
-// Errors: kUnsupported for a cache of this architecture.
+// Python's programs keep the keys of GLM-4, ERNIE, Cohere and Helium in pairs (0, 1), (2, 3), ...,
+// not in half-split order. Errors: kUnsupported for a cache of this architecture.
 Result<void> check_key_order(const std::string& architecture);
 
 struct ForeignAttention {

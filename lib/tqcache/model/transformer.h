@@ -10,8 +10,8 @@
 //   logits = W_output norm(x)
 //
 // ModelConfig describes how a model differs from this. Optional parts: a gate on attention's
-// output, norms of what is added to x, soft caps, windows, multipliers; some models lack norms or
-// RoPE. Weights are empty where a model lacks a part.
+// output, norms of what is added to x, soft caps, windows, multipliers, attention and feed-forward
+// side by side; some models lack norms or RoPE. Weights are empty where a model lacks a part.
 //
 // One token goes through matrix-vector products with a fixed order of sums, several go through
 // those of model/linear/matrix.h for chunks.
@@ -103,6 +103,7 @@ class Transformer {
   AlignedFloats& query_products() { return config_.attention_gate ? q_and_gates_ : q_; }
   Result<void> prepare_queries(std::int64_t index);
   void prepare_keys(const AttentionWeights& weights, const RopeTable& rope);
+  void grow_queries();
   void split_gate();
   void apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm,
                               const RopeTable& rope);
