@@ -117,6 +117,10 @@ Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& ste
   side.scales_at = tables.code_bytes * step.n_kv_heads;
   side.row_bytes = tables.n_scale_rows * kPageTokens * 2;
   if (!turns) side.mean = pages.center.mean;
+  if (pages.center.inverses != nullptr && is_values) {
+    return unsupported("attention: factors of values");
+  }
+  side.inverses = pages.center.inverses;
   return side;
 }
 

@@ -65,6 +65,34 @@ struct DenseTail {
   const std::int32_t* n_tokens = nullptr;  // [n_sequences], each at most capacity
 };
 
+// A token of each sequence that is to be put behind its tail.
+struct NewToken {
+  // [n_sequences, n_kv_heads, head_dim]; components are contiguous, strides count elements.
+  struct Rows {
+    const void* data = nullptr;
+    std::int64_t sequence_stride = 0;
+    std::int64_t head_stride = 0;
+  };
+  int n_sequences = 0;
+  int n_kv_heads = 0;
+  int head_dim = 0;
+  Rows keys;
+  Rows values;
+  void* tail_keys = nullptr;  // as DenseTail
+  void* tail_values = nullptr;
+  Dtype dtype = Dtype::kF16;  // of all of them
+  int capacity = 0;
+  std::int32_t* n_tokens = nullptr;  // [n_sequences]
+};
+
+// Copies the rows to place n_tokens[s] of each sequence's tail and counts one more. The numbers of
+// tokens are read on the GPU, so that one captured graph serves all steps. A full tail stays as it
+// is: attend() would not see the token, so the caller has to pack blocks in time.
+//
+// Errors: kInvalidArgument for rows, strides or tails that are no multiples of 16 bytes; kIo when
+//         the launch fails.
+Result<void> append(const NewToken& token, Stream stream);
+
 struct AttentionStep {
   int n_sequences = 0;
   int n_query_heads = 0;

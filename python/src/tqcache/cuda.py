@@ -50,7 +50,7 @@ class _Spec(Structure):
 class _Centering(Structure):
     _fields_ = [
         ("mean", c_void_p), ("n_pairs", c_int), ("turns", c_void_p), ("cos", c_void_p),
-        ("sin", c_void_p),
+        ("sin", c_void_p), ("factors", c_void_p), ("inverses", c_void_p),
     ]
 
 
@@ -74,7 +74,7 @@ class _Run(Structure):
 class _AttentionPages(Structure):
     _fields_ = [
         ("codec", c_void_p), ("data", c_void_p), ("page_bytes", c_int64), ("page_table", c_void_p),
-        ("mean", c_void_p), ("n_pairs", c_int), ("sinusoids", c_void_p),
+        ("mean", c_void_p), ("n_pairs", c_int), ("sinusoids", c_void_p), ("inverses", c_void_p),
     ]
 
 
