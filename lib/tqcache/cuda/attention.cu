@@ -273,6 +273,27 @@ Result<int> attention_architecture() {
   return device->architecture;
 }
 
+Result<DeviceInfo> describe_device() {
+  DeviceInfo info;
+  int n = 0, device = 0;
+  TQC_TRY(check(cudaDriverGetVersion(&info.driver), "cudaDriverGetVersion"));
+  TQC_TRY(check(cudaRuntimeGetVersion(&info.runtime), "cudaRuntimeGetVersion"));
+  if (info.driver == 0) return unsupported("no driver for NVIDIA GPUs");
+  if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) return unsupported("no NVIDIA GPU");
+  TQC_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
+  cudaDeviceProp properties = {};
+  TQC_TRY(check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
+  info.name = properties.name;
+  info.capability = 10 * properties.major + properties.minor;
+  const auto code = attention_architecture();
+  if (!code) {
+    return unsupported(info.name + " of compute capability " + capability(info.capability) +
+                       ": no kernel runs on it (" + code.error().message + ")");
+  }
+  info.code = *code;
+  return info;
+}
+
 Result<std::size_t> attention_workspace_bytes(const AttentionStep& step) {
   TQC_TRY_ASSIGN(const Plan plan, make_plan(step));
   return plan.split_bytes + plan.dense_bytes + plan.factor_bytes;

@@ -160,6 +160,19 @@ extern "C" {
 
 const char* tqcache_cuda_error(void) { return last_message().c_str(); }
 
+int tqcache_cuda_device(tqcache_cuda_device_info* info) {
+  return guarded([&]() -> Result<void> {
+    TQC_TRY_ASSIGN(const DeviceInfo found, describe_device());
+    *info = {};
+    found.name.copy(info->name, sizeof info->name - 1);
+    info->capability = found.capability;
+    info->code = found.code;
+    info->driver = found.driver;
+    info->runtime = found.runtime;
+    return {};
+  });
+}
+
 int tqcache_cuda_codec_new(const tqcache_cuda_codec_spec* spec, tqcache_cuda_codec** codec) {
   *codec = nullptr;
   return guarded([&]() -> Result<void> {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "tqcache/bytes.h"
 #include "tqcache/cuda/cuda_codec.h"
@@ -116,6 +117,19 @@ struct AttentionStep {
 // The compute capability that attend()'s code for the current device was compiled for: 80 for 8.0.
 // It may be less than the device's own. Errors: kIo when there is no code for the device.
 Result<int> attention_architecture();
+
+// The current device, for people who ask what was found.
+struct DeviceInfo {
+  std::string name;
+  int capability = 0;  // 90 for 9.0
+  int code = 0;        // attention_architecture()
+  int driver = 0;      // the newest CUDA that the driver knows: 13020 for 13.2; 0: no driver
+  int runtime = 0;     // the CUDA of this library, likewise
+};
+
+// Errors: kUnsupported where there is no driver or no GPU, and where no code fits the GPU; kIo for
+//         other errors of the CUDA runtime.
+Result<DeviceInfo> describe_device();
 
 // Bytes of workspace that attend() needs. Errors: as attend().
 Result<std::size_t> attention_workspace_bytes(const AttentionStep& step);

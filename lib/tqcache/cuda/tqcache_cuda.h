@@ -40,6 +40,18 @@ typedef enum {
   TQCACHE_CUDA_BF16 = 2
 } tqcache_cuda_dtype;
 
+/* The current device, and whether there are kernels for it. Versions are those of CUDA: 13020 for
+ * 13.2. Fails with TQCACHE_CUDA_UNSUPPORTED where there is no GPU, or none that the kernels run on.
+ */
+typedef struct {
+  char name[256];
+  int capability; /* 90 for 9.0 */
+  int code;       /* the capability that the kernels were compiled for */
+  int driver, runtime;
+} tqcache_cuda_device_info;
+
+int tqcache_cuda_device(tqcache_cuda_device_info* info);
+
 /* --- Codecs: docs/reference/codec.md §1 */
 
 typedef struct tqcache_cuda_codec tqcache_cuda_codec;
