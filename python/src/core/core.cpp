@@ -976,8 +976,8 @@ NB_MODULE(_core, m) {
            nb::arg().none())
       .def("convert_bytes", &Cache::convert_bytes, nb::arg().none(), nb::arg().none(), nb::arg());
   nb::class_<Codec>(m, "Codec")
-      .def(nb::init<std::int64_t, std::int64_t, int, const Text&, int,
-                    std::optional<IdentityTuple>, std::int64_t>(),
+      .def(nb::init<std::int64_t, std::int64_t, int, const Text&, int, std::optional<IdentityTuple>,
+                    std::int64_t>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
            nb::arg())
       .def("fit", &Codec::fit)
