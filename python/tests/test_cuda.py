@@ -1,6 +1,7 @@
-"""tqcache.cuda and tqcache.cuda_cache on a GPU, with torch and transformers."""
+"""tqcache.cuda, and tqcache.transformers' packed cache on a GPU, with torch and transformers."""
 
 import math
+import os
 
 import pytest
 
@@ -9,10 +10,23 @@ if not torch.cuda.is_available():
     pytest.skip("no GPU", allow_module_level=True)
 transformers = pytest.importorskip("transformers")
 
+import tqcache  # noqa: E402
+import tqcache.transformers as tq  # noqa: E402
 from tqcache import cuda  # noqa: E402
-from tqcache.cuda_cache import CudaCache, CudaLayer, register_attention  # noqa: E402
+from tqcache.packed_cache import register_attention  # noqa: E402
+
+PROFILE = os.environ.get("TQCACHE_TEST_PROFILE")  # of a model with 2 kv heads of 128, with factors
 
 register_attention()
+
+
+def test_what_was_found_is_told():
+    found = cuda.status()
+    assert found["available"] and cuda.available() and found["reason"] is None
+    assert found["device"] == torch.cuda.get_device_name()
+    major, minor = torch.cuda.get_device_capability()
+    assert found["capability"] == f"{major}.{minor}" and found["code"] <= found["capability"]
+    assert found["driver"].count(".") == 1 and found["library"].endswith(".so")
 
 
 def bytes_on_gpu(*shape):
@@ -109,22 +123,66 @@ def test_tensors_of_other_libraries_come_through_dlpack():
 # --- One layer
 
 
-def make_layer(n_tokens, *, batch=2, heads=2, head_dim=128, dtype=torch.float16, center=True,
-               **more):
-    torch.manual_seed(n_tokens)
-    inv_freq = 10000.0 ** -(torch.arange(0, head_dim, 2).double() / head_dim) if center else None
-    layer = CudaLayer(inv_freq=inv_freq, is_packed_read=lambda: True, **more)
+def kv(n_tokens, *, batch=1, heads=2, head_dim=128, dtype=torch.bfloat16, seed=0):
+    noise = torch.Generator().manual_seed(seed)
     shape = (batch, heads, n_tokens, head_dim)
-    keys, values = (torch.randn(shape, device="cuda").to(dtype) for _ in range(2))
+    return [(torch.randn(shape, generator=noise) + torch.randn(shape[:2] + (1, head_dim),
+                                                               generator=noise)).to(dtype)
+            for _ in range(2)]
+
+
+def empty_layer(*, rope=True, head_dim=128, **more):
+    layer = tq.TqcacheLayer(rope=tqcache.Rope(n_dims=head_dim, base=10000.0) if rope else None, **more)
+    return layer
+
+
+def make_layer(n_tokens, *, batch=2, heads=2, head_dim=128, dtype=torch.float16, **more):
+    layer = empty_layer(head_dim=head_dim, **more)
+    keys, values = (x.cuda() for x in kv(n_tokens, batch=batch, heads=heads, head_dim=head_dim,
+                                         dtype=dtype, seed=n_tokens))
     layer.update(keys, values)
+    assert layer.is_on_gpu
     return layer, keys, values
 
 
-@pytest.mark.parametrize("n_tokens", [1, 4, 255, 256, 257, 700, 1025])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("more", [
+    {}, {"rope": False}, {"bits": 8}, {"bits": 3}, {"bits": 2}, {"bits": 5}, {"head_dim": 64},
+    {"head_dim": 256, "heads": 1}, {"head_dim": 96}, {"keys": "mse:8", "values": "mse:4"},
+    {"keys": "mse:4,sink=0", "values": "mse:4,sink=0"}, {"keys": "mse:4,rounds=2,seed=5"},
+    {"keys": "mse:4,center=none", "values": "mse:4,scale=norm"},
+    *([{"keys": f"mse:4,profile={PROFILE}"}] if PROFILE else [])])
+def test_blocks_are_those_of_the_cpu(dtype, more):
+    more = dict(more)
+    shape = {name: more.pop(name) for name in ("head_dim", "heads") if name in more}
+    keys, values = kv(900, batch=2, dtype=dtype, **shape)
+    layers = [empty_layer(head_dim=shape.get("head_dim", 128), **more) for _ in range(2)]
+    for layer, device in zip(layers, ("cuda", "cpu")):
+        layer.update(keys[:, :, :700].to(device), values[:, :, :700].to(device))
+        layer.update(keys[:, :, 700:].to(device), values[:, :, 700:].to(device))
+    gpu, cpu = layers
+    assert gpu.is_on_gpu and not cpu.is_on_gpu and gpu.n_packed == cpu.n_packed == 768
+    for row in range(2):
+        assert gpu.blocks.packed(row) == cpu.blocks.packed(row)
+    for ours, theirs, exact in zip(gpu.dense(), cpu.dense(), (keys, values)):
+        assert torch.equal(ours.cpu(), theirs)
+        assert relative_error(theirs, exact) < 0.37
+
+
+def test_codecs_without_kernels_are_computed_by_the_cpu():
+    for keys, head_dim in [("affine:4", 128), ("mse:4", 20), ("mixed:3", 128)]:
+        layer = empty_layer(keys=keys, head_dim=head_dim)
+        k, v = (x.cuda() for x in kv(600, head_dim=head_dim))
+        layer.update(k, v)
+        assert not layer.is_on_gpu and layer.n_packed == 512
+        assert relative_error(layer.dense()[0], k) < 0.3 and layer.dense()[0].is_cuda
+
+
+@pytest.mark.parametrize("n_tokens", [1, 4, 255, 256, 287, 288, 289, 700, 1025])
 def test_recent_and_sink_tokens_are_dense(n_tokens):
     layer, keys, values = make_layer(n_tokens)
     assert layer.get_seq_length() == n_tokens
-    assert 1 <= layer.n_tail <= 256 and layer.n_packed % 256 == 0
+    assert 1 <= layer.n_tail < 288 and layer.n_packed % 256 == 0
     for dense, exact in zip(layer.dense(), (keys, values)):
         assert torch.equal(dense[:, :, layer.n_packed:], exact[:, :, layer.n_packed:])
         assert torch.equal(dense[:, :, :4], exact[:, :, :4])
@@ -132,35 +190,36 @@ def test_recent_and_sink_tokens_are_dense(n_tokens):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("more", [{}, {"center": False}, {"bits": 8}, {"bits": 3}, {"bits": 2},
-                                  {"bits": 8, "value_bits": 4}, {"n_sinks": 0},
-                                  {"head_dim": 64}, {"head_dim": 256, "heads": 1}])
+@pytest.mark.parametrize("more", [
+    {}, {"rope": False}, {"bits": 8}, {"bits": 3}, {"bits": 2}, {"keys": "mse:8", "values": "mse:4"},
+    {"keys": "mse:4,sink=0", "values": "mse:4,sink=0"}, {"head_dim": 64},
+    {"head_dim": 256, "heads": 1}, *([{"keys": f"mse:4,profile={PROFILE}"}] if PROFILE else [])])
 def test_attention_on_codes_is_attention_on_what_they_decode_to(dtype, more):
     layer, _, _ = make_layer(900, dtype=dtype, **more)
-    heads = layer.n_kv_heads
-    queries = torch.randn(2, 4 * heads, 1, layer.head_dim, device="cuda").to(dtype)
+    heads, dim = layer._tail[0].shape[1], layer._tail[0].shape[3]
+    queries = torch.randn(2, 4 * heads, 1, dim, device="cuda").to(dtype)
     # f32 decodes without rounding: what the kernel is to be compared with.
-    keys, values = (x.double() for x in layer.dense())
-    keys, values = (x.repeat_interleave(4, dim=1) for x in (keys, values))
-    weights = (queries.double() @ keys.transpose(2, 3) / math.sqrt(layer.head_dim)).softmax(-1)
+    keys, values = (x.double().repeat_interleave(4, dim=1) for x in layer.dense())
+    weights = (queries.double() @ keys.transpose(2, 3) / math.sqrt(dim)).softmax(-1)
     assert relative_error(layer.attend(queries), weights @ values) < 0.01
 
 
 def test_tokens_one_by_one_are_those_of_a_prompt():
-    _, keys, values = make_layer(600)
-    steps = CudaLayer(is_packed_read=lambda: True)
+    _, keys, values = make_layer(700)
+    whole, steps = empty_layer(), empty_layer()
+    whole.update(keys[:, :, :690], values[:, :, :690])
     steps.update(keys[:, :, :300], values[:, :, :300])
-    for t in range(300, 600):
+    for t in range(300, 690):
         steps.update(keys[:, :, t:t + 1], values[:, :, t:t + 1])
-    assert (steps.n_packed, steps.n_tail) == (512, 88)
-    for dense, exact in zip(steps.dense(), (keys, values)):
-        assert relative_error(dense, exact) < 0.11
-        assert torch.equal(dense[:, :, 512:], exact[:, :, 512:])
+    assert (steps.n_packed, steps.n_tail) == (512, 178) == (whole.n_packed, whole.n_tail)
+    assert steps._n_tail.tolist() == [178, 178]
+    for a, b in zip(steps.dense(), whole.dense()):
+        assert torch.equal(a, b)
 
 
 def test_prompts_in_parts_return_all_tokens():
     _, keys, values = make_layer(1000)
-    layer = CudaLayer(bits=8, is_packed_read=lambda: True)
+    layer = empty_layer(bits=8)
     layer.update(keys[:, :, :450], values[:, :, :450])
     got = layer.update(keys[:, :, 450:], values[:, :, 450:])
     assert torch.equal(got[0][:, :, 450:], keys[:, :, 450:])
@@ -168,30 +227,72 @@ def test_prompts_in_parts_return_all_tokens():
     assert layer.get_seq_length() == 1000
 
 
-def test_beams_move_with_their_tokens():
-    layer, keys, _ = make_layer(600, batch=3, bits=8)
+def test_rows_move_with_their_tokens():
+    layer, keys, _ = make_layer(1400, batch=3, bits=8)
     before = layer.dense()
     layer.reorder_cache(torch.tensor([2, 2, 0]))
     for dense, old in zip(layer.dense(), before):
         assert torch.equal(dense, old[[2, 2, 0]])
-    assert relative_error(layer.dense()[0], keys[[2, 2, 0]]) < 0.02
-    empty = CudaLayer()
-    empty.reorder_cache(torch.tensor([0]))
-    empty.update(keys[:, :, :5], keys[:, :, :5])
-    empty.reorder_cache(torch.tensor([1, 0, 2]))
-    assert torch.equal(empty.dense()[0], keys[[1, 0, 2], :, :5])
+    layer.batch_repeat_interleave(2)
+    layer.batch_select_indices(torch.tensor([0, 5]))
+    for dense, old in zip(layer.dense(), before):
+        assert torch.equal(dense, old[[2, 0]])
+    more = [x.cuda() for x in kv(400, batch=2, dtype=torch.float16, seed=3)]
+    layer.update(*more)
+    assert relative_error(layer.dense()[0], torch.cat([keys[[2, 0]], more[0]], 2)) < 0.02
+    queries = torch.randn(2, 8, 1, 128, device="cuda").half()
+    assert relative_error(layer.attend(queries), reference(layer, queries)) < 0.01
 
 
-def test_what_packed_tokens_cannot_do_is_refused():
+def reference(layer, queries):
+    keys, values = (x.double().repeat_interleave(4, dim=1) for x in layer.dense())
+    return (queries.double() @ keys.transpose(2, 3) / math.sqrt(128)).softmax(-1) @ values
+
+
+@pytest.mark.parametrize("n_removed", [1, 100, 300, 520, 1100, 1399, 1400])
+def test_a_cut_keeps_what_is_before_it(n_removed):
+    layer, keys, values = make_layer(1400, bits=8)
+    before = layer.dense()
+    layer.crop(-n_removed)
+    n = 1400 - n_removed
+    assert layer.get_seq_length() == n and layer.n_packed <= n
+    for dense, old in zip(layer.dense(), before):
+        assert torch.equal(dense, old[:, :, :n])
+    layer.update(keys[:, :, n:], values[:, :, n:])
+    assert relative_error(layer.dense()[0], keys) < 0.02
+    queries = torch.randn(2, 8, 1, 128, device="cuda").half()
+    assert relative_error(layer.attend(queries), reference(layer, queries)) < 0.01
+
+
+def test_wrong_uses_of_a_layer_are_refused():
     layer, keys, values = make_layer(300)
-    with pytest.raises(NotImplementedError, match="to_dynamic_cache"):
-        layer.crop(10)
-    with pytest.raises(ValueError, match="number of sequences"):
+    with pytest.raises(tqcache.UnsupportedError, match="1 rows, where the cache has 2"):
         layer.update(keys[:1], values[:1])
-    with pytest.raises(ValueError, match="not on a GPU"):
-        CudaLayer().update(keys.cpu(), values.cpu())
+    with pytest.raises(ValueError, match="negative"):
+        layer.crop(10)
     layer.reset()
     assert layer.get_seq_length() == 0
+    nan = keys.clone()
+    nan[0, 0, 5, 3] = math.nan
+    layer.update(nan, values)
+    with pytest.raises(cuda.CudaError, match="token 5"):
+        layer.dense()
+
+
+def test_the_same_file_from_gpu_cpu_and_a_dense_cache(tmp_path):
+    layers = [kv(700, seed=1), kv(700, seed=2)]
+    config = transformers.AutoConfig.for_model(
+        "llama", hidden_size=256, num_attention_heads=2, num_key_value_heads=2, head_dim=128,
+        num_hidden_layers=2)
+    for name, cache, device in [("gpu", tq.TqcacheCache(config=config), "cuda"),
+                                ("cpu", tq.TqcacheCache(config=config), "cpu"),
+                                ("dense", transformers.DynamicCache(config=config), "cpu")]:
+        for i, pair in enumerate(layers):
+            cache.update(*(x.to(device) for x in pair), i)
+        tq.save(cache, tmp_path / name, input_ids=torch.arange(700),
+                identity=tqcache.Identity("llama", rope=tq.TqcacheCache(config=config).rope))
+    assert (tmp_path / "gpu").read_bytes() == (tmp_path / "cpu").read_bytes()
+    assert (tmp_path / "gpu").read_bytes() == (tmp_path / "dense").read_bytes()
 
 
 # --- Models
@@ -229,36 +330,36 @@ def kl(p, q):
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen2"])
 def test_steps_on_codes_are_steps_on_decoded_keys(family):
     """The same cache, read packed and read densely; then both against a cache without loss."""
-    model = make_model("tqcache", family)
+    model = make_model("sdpa", family)
     ids = torch.randint(1, 512, (2, 640), device="cuda")
-    packed = logits_of(model, ids, 600, CudaCache(model.config, bits=4))
-    plain = make_model("sdpa", family)
-    dense = logits_of(plain, ids, 600, CudaCache(plain.config, bits=4))
+    packed = logits_of(model, ids, 600, tq.TqcacheCache(bits=4, config=model.config))
+    plain = make_model("eager", family)
+    dense = logits_of(plain, ids, 600, tq.TqcacheCache(bits=4, config=plain.config))
     exact = logits_of(plain, ids, 600, transformers.DynamicCache(config=plain.config))
     assert kl(exact, dense) > 1e-5, "nothing was packed"
     assert kl(dense, packed) < 0.02 * kl(exact, dense)
     assert kl(exact, packed) < 1.1 * kl(exact, dense)
-    finer = logits_of(model, ids, 600, CudaCache(model.config, bits=8))
+    finer = logits_of(model, ids, 600, tq.TqcacheCache(bits=8, config=model.config))
     assert kl(exact, finer) < 0.1 * kl(exact, packed)
 
 
 def test_padding_on_the_left_is_masked():
-    model = make_model("tqcache")
+    model = make_model("sdpa")
     ids = torch.randint(1, 512, (2, 620), device="cuda")
     mask = torch.ones_like(ids)
     mask[1, :90] = 0
     ids[1, :90] = 0
     exact = logits_of(model, ids, 600, transformers.DynamicCache(config=model.config), mask)
-    packed = logits_of(model, ids, 600, CudaCache(model.config, bits=8), mask)
-    unmasked = logits_of(model, ids, 600, CudaCache(model.config, bits=8))
+    packed = logits_of(model, ids, 600, tq.TqcacheCache(bits=8, config=model.config), mask)
+    unmasked = logits_of(model, ids, 600, tq.TqcacheCache(bits=8, config=model.config))
     assert kl(exact, packed) < 0.1 * kl(exact, unmasked)
 
 
 def test_windows_stay_as_they_are_and_generation_goes_on():
-    model = make_model("tqcache", "qwen2", use_sliding_window=True, sliding_window=64,
+    model = make_model("sdpa", "qwen2", use_sliding_window=True, sliding_window=64,
                        max_window_layers=1, num_hidden_layers=2)
-    cache = CudaCache(model.config, bits=8)
-    kinds = [isinstance(layer, CudaLayer) for layer in cache.layers]
+    cache = tq.TqcacheCache(bits=8, config=model.config)
+    kinds = [isinstance(layer, tq.TqcacheLayer) for layer in cache.layers]
     assert kinds == [True, False]
     ids = torch.randint(1, 512, (1, 600), device="cuda")
     exact = logits_of(model, ids, 500, transformers.DynamicCache(config=model.config))
@@ -266,33 +367,67 @@ def test_windows_stay_as_they_are_and_generation_goes_on():
 
 
 def test_generate_takes_the_cache_with_beams_too():
-    model = make_model("tqcache")
+    model = make_model("sdpa")
     ids = torch.randint(1, 512, (1, 530), device="cuda")
     for beams in (1, 3):
-        cache = CudaCache(model.config, bits=8)
+        cache = tq.TqcacheCache(bits=8, config=model.config)
         out = model.generate(ids, past_key_values=cache, max_new_tokens=20, min_new_tokens=20,
                              num_beams=beams, do_sample=False)
         assert out.shape[1] == 550 and cache.get_seq_length() == 549
-    plain = cache.to_dynamic_cache()
-    assert plain.get_seq_length() == 549 and plain.layers[0].keys.shape[2] == 549
 
 
 def test_a_cache_of_8192_tokens_takes_less_than_30_percent():
-    model = make_model("tqcache", head_dim=128, num_hidden_layers=1)
-    cache = CudaCache(model.config, bits=4)
+    model = make_model("sdpa", head_dim=128, num_hidden_layers=1)
+    cache = tq.TqcacheCache(bits=4, config=model.config)
     ids = torch.randint(1, 512, (1, 8192), device="cuda")
     model.generate(ids, past_key_values=cache, max_new_tokens=256, min_new_tokens=256)
     assert cache.nbytes < 0.30 * 2 * 2 * 128 * 2 * cache.get_seq_length()
 
 
-def test_a_model_that_changes_keys_behind_the_cache_is_refused():
-    model = make_model("tqcache")
-    cache = CudaCache(model.config, bits=8)
-    ids = torch.randint(1, 512, (1, 300), device="cuda")
-    logits_of(model, ids, 290, cache)
-    layer = cache.layers[0]
-    key, _ = layer.update(*(torch.zeros(1, 2, 1, 64, device="cuda", dtype=torch.float16),) * 2)
-    with pytest.raises(RuntimeError, match="another attn_implementation"):
-        from tqcache.cuda_cache import attention_forward
+def test_without_a_config_too():
+    model = make_model("sdpa")
+    ids = torch.randint(1, 512, (1, 640), device="cuda")
+    cache = tq.TqcacheCache(bits=8)
+    exact = logits_of(model, ids, 600, transformers.DynamicCache(config=model.config))
+    assert kl(exact, logits_of(model, ids, 600, cache)) < 1e-3
+    assert all(layer.is_on_gpu and layer._is_seen for layer in cache.layers)
 
-        attention_forward(model, torch.zeros(1, 8, 1, 64, device="cuda"), key * 1, key * 1, None)
+
+def test_other_attention_behind_a_step_is_refused():
+    model = make_model("sdpa")
+    ids = torch.randint(1, 512, (1, 300), device="cuda")
+    cache = tq.TqcacheCache(bits=8, config=model.config)
+    logits_of(model, ids, 290, cache)
+    model.set_attn_implementation("eager")
+    with pytest.raises(RuntimeError, match="attention implementation was changed"):
+        logits_of(model, ids[:, :3], 1, cache)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_steps_by_graphs_are_the_same_steps(batch):
+    model = make_model("sdpa")
+    ids = torch.randint(1, 512, (batch, 1200), device="cuda")
+    usual = logits_of(model, ids, 600, tq.TqcacheCache(bits=4, config=model.config))
+    cache = tq.TqcacheCache(bits=4, config=model.config)
+    with tq.step_graphs(model) as graphs:
+        captured = logits_of(model, ids, 600, cache)
+    assert graphs.n_replayed > 580
+    assert cache.get_seq_length() == 1200
+    assert cache.layers[0]._n_tail.tolist() == [cache.layers[0].n_tail] * batch
+    assert relative_error(captured, usual) < 1e-3
+    assert "forward" not in vars(model)
+
+
+def test_generation_by_graphs_gives_the_same_tokens():
+    model = make_model("sdpa")
+    ids = torch.randint(1, 512, (1, 530), device="cuda")
+    options = dict(max_new_tokens=600, min_new_tokens=600, do_sample=False)
+    right = model.generate(ids, past_key_values=tq.TqcacheCache(bits=8, config=model.config),
+                           **options)
+    with tq.step_graphs(model) as graphs:
+        tokens = model.generate(ids, past_key_values=tq.TqcacheCache(bits=8, config=model.config),
+                                **options)
+        # Calls that are no steps of a packed cache are as before.
+        plain = model.generate(ids, max_new_tokens=4, do_sample=False)
+    assert graphs.n_replayed > 580 and plain.shape == (1, 534)
+    assert torch.equal(tokens, right)

@@ -168,8 +168,8 @@ TEST(CudaCInterface, AttendsAsTheCppInterface) {
   step.head_dim = kDim, step.max_blocks = 1, step.scale = 0.1f;
   step.queries = queries.get(), step.output = got.get();
   step.n_packed = n_packed.get();
-  step.keys = {k, pages.get(), page_bytes, nullptr, means.get(), kDim / 2, sinusoids};
-  step.values = {v, pages.get(), page_bytes, nullptr, nullptr, 0, nullptr};
+  step.keys = {k, pages.get(), page_bytes, nullptr, means.get(), kDim / 2, sinusoids, nullptr};
+  step.values = {v, pages.get(), page_bytes, nullptr, nullptr, 0, nullptr, nullptr};
   std::size_t size = 0;
   ASSERT_EQ(TQCACHE_CUDA_OK, tqcache_cuda_attention_workspace_bytes(&step, &size))
       << tqcache_cuda_error();

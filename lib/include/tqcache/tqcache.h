@@ -378,6 +378,64 @@ TQCACHE_API int tqcache_score(const void* block, size_t size, const float* queri
                               int64_t n_query_heads, float* scores, unsigned threads,
                               tqcache_error** error);
 
+// --- The codec of a cache that grows
+//
+// The codec of the keys or values of one layer, for caches in a program's own memory. Full blocks
+// of 256 tokens are packed as in files (docs/reference/format.md, 6.2), all with the mean of the
+// first one. It holds no values. Threads: any number at once, but for tqcache_codec_fit().
+
+typedef struct tqcache_codec tqcache_codec;
+
+// `shape`: heads, head_dim and dtype. config, rope: as of tqcache_encode(); the first tokens stay
+// dense as "sink=N" says. `layer`: which one of a profile's, where the configuration names a
+// profile.
+TQCACHE_API int tqcache_codec_new(const tqcache_tensor* shape, int which, const char* config,
+                                  const tqcache_identity* rope, int64_t layer,
+                                  tqcache_codec** codec, tqcache_error** error);
+TQCACHE_API void tqcache_codec_free(tqcache_codec* codec);
+// Computes the mean, from the first block: 256 tokens. With `n` tensors from those of n prompts. A
+// codec that has its mean, or none, stays as it is.
+TQCACHE_API int tqcache_codec_fit(tqcache_codec* codec, const tqcache_tensor* first_blocks,
+                                  int64_t n, unsigned threads, tqcache_error** error);
+// Bytes of packed block `block`: the first one has the dense tokens as well.
+TQCACHE_API size_t tqcache_codec_block_bytes(const tqcache_codec* codec, int64_t block);
+// Packs whole blocks, `block` being the number of the first: one behind the other to `out`.
+TQCACHE_API int tqcache_codec_encode(const tqcache_codec* codec, const tqcache_tensor* from,
+                                     int64_t block, void* out, size_t size, unsigned threads,
+                                     tqcache_error** error);
+// The inverse, to a tensor of any dtype.
+TQCACHE_API int tqcache_codec_decode(const tqcache_codec* codec, const void* packed, size_t size,
+                                     int64_t block, const tqcache_tensor* to, unsigned threads,
+                                     tqcache_error** error);
+
+// What a codec consists of, for code that computes the same elsewhere (tqcache_cuda.h). Pointers
+// are valid until the codec is fitted or freed; null: none, or not fitted yet.
+typedef struct {
+  size_t size;
+  int32_t mode;  // 0 mse, 1 prod, 2 mixed, 3 affine, 4 trellis
+  int32_t bits, rotation, rounds, scale, residual, outlier_channels, outlier_bits, group_size;
+  int32_t n_sinks;
+  uint64_t seed;
+  const float* mean;      // [n_heads, head_dim]
+  int64_t n_pairs;        // that turn with the position; 0: the mean does not turn
+  const double* turns;    // [n_pairs]: full turns for each token
+  const float* cos;       // [256, n_pairs]
+  const float* sin;       // likewise
+  const float* factors;   // [n_heads, head_dim], of keys
+  const float* inverses;  // likewise
+} tqcache_codec_tables;
+TQCACHE_API int tqcache_codec_read_tables(const tqcache_codec* codec, tqcache_codec_tables* tables,
+                                          tqcache_error** error);
+
+// Adds a layer of full attention that is packed already: n_tokens / 256 blocks of keys and of
+// values, and the dense tokens behind them. Memory is not copied, codecs are. The cache is
+// converted with no configuration, or with the one that the codecs came from.
+TQCACHE_API int tqcache_writer_packed(tqcache_writer* writer, const tqcache_codec* key_codec,
+                                      const void* keys, size_t key_bytes,
+                                      const tqcache_codec* value_codec, const void* values,
+                                      size_t value_bytes, const tqcache_tensor* key_tail,
+                                      const tqcache_tensor* value_tail, tqcache_error** error);
+
 // --- Stores of prompts (docs/reference/store.md)
 
 typedef struct tqcache_store tqcache_store;

@@ -19,23 +19,10 @@ using namespace tqcache;        // NOLINT(google-build-using-namespace)
 using namespace tqcache::capi;  // NOLINT(google-build-using-namespace)
 
 namespace tqcache::capi {
-namespace {
 
-using cache::kTokenBlock;
-using cache::TensorKind;
-
-// Says in a block's description which of its tensors was encoded.
-constexpr std::string_view kKeysMark = "tqcache block keys";
-constexpr std::string_view kValuesMark = "tqcache block values";
-
-Result<bool> is_keys_word(int which) {
-  if (which == TQCACHE_KEYS || which == TQCACHE_VALUES) return which == TQCACHE_KEYS;
-  return invalid(fmt::format("tensor {}: neither keys nor values", which));
-}
-
-// Those of keys or of values alone. "mse:4,sink=4" means "k=mse:4,sink=4". A block may be any part
-// of a prompt, so no first tokens stay dense unless the text says so.
-Result<cache::ConvertOptions> parse_options(const char* config, bool is_keys, unsigned threads) {
+// A block may be any part of a prompt, so no first tokens stay dense unless the text says so.
+Result<cache::ConvertOptions> parse_block_options(const char* config, bool is_keys,
+                                                  unsigned threads) {
   std::string text = config == nullptr ? "mse:4" : config;
   const std::string first = text.substr(0, text.find(','));
   if (first.find(':') != std::string::npos && first.find('=') == std::string::npos) {
@@ -51,8 +38,23 @@ Result<cache::ConvertOptions> parse_options(const char* config, bool is_keys, un
   own = plan;
   if (text.find("sink=") == std::string::npos) own.n_sinks = 0;
   options.fit = parsed.options.fit;
+  options.calibration = is_keys ? parsed.options.calibration : nullptr;
   options.n_threads = threads;
   return options;
+}
+
+namespace {
+
+using cache::kTokenBlock;
+using cache::TensorKind;
+
+// Says in a block's description which of its tensors was encoded.
+constexpr std::string_view kKeysMark = "tqcache block keys";
+constexpr std::string_view kValuesMark = "tqcache block values";
+
+Result<bool> is_keys_word(int which) {
+  if (which == TQCACHE_KEYS || which == TQCACHE_VALUES) return which == TQCACHE_KEYS;
+  return invalid(fmt::format("tensor {}: neither keys nor values", which));
 }
 
 // The cache of one layer whose other tensor is zeros.
@@ -271,7 +273,8 @@ int tqcache_encode(const tqcache_tensor* from, int which, const char* config,
   return guarded(error, [&]() -> Result<void> {
     TQC_TRY_ASSIGN(const bool is_keys, is_keys_word(which));
     TQC_TRY_ASSIGN(const TensorView view, to_tensor(from));
-    TQC_TRY_ASSIGN(const auto options, parse_options(config, is_keys, threads));
+    TQC_TRY_ASSIGN(auto options, parse_block_options(config, is_keys, threads));
+    options.calibration = nullptr;  // it may be of any layer
     TQC_TRY_ASSIGN(const auto cache, block_cache(view, is_keys, rope));
     TQC_TRY_ASSIGN(const auto quantized, cache::quantize(cache, options));
     format::WriteOptions write;
@@ -287,7 +290,8 @@ int tqcache_encode_bound(const tqcache_tensor* shape, int which, const char* con
   return guarded(error, [&]() -> Result<void> {
     TQC_TRY_ASSIGN(const bool is_keys, is_keys_word(which));
     TQC_TRY_ASSIGN(const TensorView view, to_tensor(shape, /*needs_data=*/false));
-    TQC_TRY_ASSIGN(const auto options, parse_options(config, is_keys, 1));
+    TQC_TRY_ASSIGN(auto options, parse_block_options(config, is_keys, 1));
+    options.calibration = nullptr;
     TQC_TRY_ASSIGN(const auto cache, block_cache(view, is_keys, nullptr));
     // Without RoPE keys are centered where they are, which takes as much.
     TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(cache->description(), options));

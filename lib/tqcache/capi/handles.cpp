@@ -273,7 +273,11 @@ Result<std::shared_ptr<const CallerCache>> CallerCache::make(cache::CacheDesc de
   made->sources_ = std::move(sources);
   for (const cache::BlockKey& key :
        cache::plan_blocks(made->description_.layers, made->description_.n_tokens())) {
-    made->blocks_.push_back(cache::make_block(made->description_, key, /*packed=*/false));
+    const bool is_tensor = key.side != TensorKind::kArray;
+    const auto& packed = made->sources_[to_size(key.layer)].packed;
+    const bool is_packed = is_tensor && !packed.empty() &&
+                           (key.block + 1) * cache::kTokenBlock <= made->description_.n_tokens();
+    made->blocks_.push_back(cache::make_block(made->description_, key, is_packed));
   }
   return std::shared_ptr<const CallerCache>(std::move(made));
 }
@@ -286,6 +290,14 @@ Result<void> CallerCache::read(std::size_t block, AlignedBytes& raw) const {
     if (!raw.empty()) std::memcpy(raw.data(), source.arrays[to_size(info.block)], raw.size());
     return {};
   }
+  if (info.packed) {
+    const ByteView blocks = source.packed[info.side == TensorKind::kKeys ? 0 : 1];
+    // The first block is larger than the others, if it has sink tokens.
+    const std::int64_t behind = n_tokens() / cache::kTokenBlock - info.block;
+    const std::size_t at = info.block == 0 ? 0 : blocks.size() - to_size(behind) * raw.size();
+    std::memcpy(raw.data(), blocks.data() + at, raw.size());
+    return {};
+  }
   // Token blocks of keys and values; or a window's two arrays, which are its tensors.
   const bool is_array = info.side == TensorKind::kArray;
   const bool is_keys = is_array ? info.block == 0 : info.side == TensorKind::kKeys;
@@ -294,7 +306,8 @@ Result<void> CallerCache::read(std::size_t block, AlignedBytes& raw) const {
     std::ranges::fill(raw, std::byte{0});
     return {};
   }
-  const std::int64_t first = is_array ? 0 : info.block * cache::kTokenBlock;
+  const bool is_tail = !source.packed.empty();
+  const std::int64_t first = is_array || is_tail ? 0 : info.block * cache::kTokenBlock;
   const std::int64_t count =
       is_array ? tensor.n_tokens : cache::tokens_in_block(n_tokens(), info.block);
   if (source.filler != nullptr) {

@@ -25,6 +25,7 @@
 #include "tqcache/keys.h"
 #include "tqcache/kv_codec.h"
 #include "tqcache/progress.h"
+#include "tqcache/quantize.h"
 #include "tqcache/reader.h"
 #include "tqcache/store.h"
 #include "tqcache/store/values/values.h"
@@ -41,6 +42,12 @@ struct tqcache_bytes {
   tqcache::Bytes own;           // or these
 
   tqcache::ByteView view() const { return shared.size() > 0 ? shared.view() : own; }
+};
+
+struct tqcache_codec {
+  tqcache::cache::KvCodec codec;
+  tqcache::codec::CodecSpec spec;
+  std::vector<double> turns = {};  // of keys whose mean turns
 };
 
 struct tqcache_model {
@@ -171,6 +178,11 @@ Result<const std::vector<cache::LayerCodecs>*> codecs_of(const tqcache_cache& ca
 // Errors: those of the reader.
 Result<SharedBytes> share_in_place(const tqcache_cache& cache, std::size_t block);
 
+// The options of one tensor: "mse:4,sink=4" means "k=mse:4,sink=4". No first tokens stay dense
+// unless the text says so. Errors: kInvalidArgument, also where it quantizes nothing.
+Result<cache::ConvertOptions> parse_block_options(const char* config, bool is_keys,
+                                                  unsigned threads);
+
 // A cache of tensors in the caller's memory. Without token ids they are unknown.
 class CallerCache : public cache::CacheReader {
  public:
@@ -184,6 +196,9 @@ class CallerCache : public cache::CacheReader {
     std::vector<TensorView> tensors;       // keys, values; without data: zeros
     std::vector<const std::byte*> arrays;  // of recurrent state
     std::shared_ptr<Filler> filler = {};   // has the values of `tensors`, which have no data
+    // Packed blocks of keys and of values, one behind the other; `tensors` are the tokens behind
+    // them. Empty: nothing is packed.
+    std::vector<ByteView> packed = {};
   };
   // Errors: those of cache::validate(CacheDesc).
   static Result<std::shared_ptr<const CallerCache>> make(cache::CacheDesc description,

@@ -5,18 +5,13 @@
 #include <algorithm>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/capi/handles.h"
+#include "tqcache/capi/writer.h"
 #include "tqcache/interop.h"
 #include "tqcache/quantize.h"
 #include "tqcache/tqkv.h"
 
 using namespace tqcache;        // NOLINT(google-build-using-namespace)
 using namespace tqcache::capi;  // NOLINT(google-build-using-namespace)
-
-struct tqcache_writer {
-  cache::CacheDesc description;
-  std::vector<CallerCache::Source> sources;
-};
 
 namespace tqcache::capi {
 namespace {

@@ -117,6 +117,10 @@ Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& ste
   side.scales_at = tables.code_bytes * step.n_kv_heads;
   side.row_bytes = tables.n_scale_rows * kPageTokens * 2;
   if (!turns) side.mean = pages.center.mean;
+  if (pages.center.inverses != nullptr && is_values) {
+    return unsupported("attention: factors of values");
+  }
+  side.inverses = pages.center.inverses;
   return side;
 }
 
@@ -267,6 +271,27 @@ Result<void> launch_rest(const AttendArgs& p, cudaStream_t stream) {
 Result<int> attention_architecture() {
   TQC_TRY_ASSIGN(const Device* const device, find_device());
   return device->architecture;
+}
+
+Result<DeviceInfo> describe_device() {
+  DeviceInfo info;
+  int n = 0, device = 0;
+  TQC_TRY(check(cudaDriverGetVersion(&info.driver), "cudaDriverGetVersion"));
+  TQC_TRY(check(cudaRuntimeGetVersion(&info.runtime), "cudaRuntimeGetVersion"));
+  if (info.driver == 0) return unsupported("no driver for NVIDIA GPUs");
+  if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) return unsupported("no NVIDIA GPU");
+  TQC_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
+  cudaDeviceProp properties = {};
+  TQC_TRY(check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
+  info.name = properties.name;
+  info.capability = 10 * properties.major + properties.minor;
+  const auto code = attention_architecture();
+  if (!code) {
+    return unsupported(info.name + " of compute capability " + capability(info.capability) +
+                       ": no kernel runs on it (" + code.error().message + ")");
+  }
+  info.code = *code;
+  return info;
 }
 
 Result<std::size_t> attention_workspace_bytes(const AttentionStep& step) {

@@ -32,6 +32,8 @@ struct SideArgs {
   int scales_at = 0;             // byte of the first scale in a page
   int row_bytes = 0;             // of the scales of a kv head
   const float* mean = nullptr;   // [n_kv_heads, head_dim]; null: none, or it turns
+  // Of keys with factors: what queries are multiplied by, [n_kv_heads, head_dim]; null: none.
+  const float* inverses = nullptr;
 };
 
 // The sinusoids that give scores a mean back that turns with RoPE.

@@ -85,7 +85,8 @@ Result<codec::CodecSpec> to_spec(const tqcache_cuda_codec_spec& from) {
 
 Centering to_centering(const tqcache_cuda_centering* from) {
   if (from == nullptr) return {};
-  return {from->mean, from->n_pairs, from->turns, from->cos, from->sin};
+  return {from->mean, from->n_pairs, from->turns,   from->cos,
+          from->sin,  from->factors, from->inverses};
 }
 
 TokenRun to_run(const tqcache_cuda_run& from) {
@@ -109,6 +110,7 @@ AttentionPages to_attention_pages(const tqcache_cuda_attention_pages& from) {
   pages.page_table = from.page_table;
   pages.center.mean = from.mean;
   pages.center.n_pairs = from.n_pairs;
+  pages.center.inverses = from.inverses;
   if (from.sinusoids != nullptr) pages.sinusoids = &from.sinusoids->sinusoids;
   return pages;
 }
@@ -157,6 +159,19 @@ using namespace tqcache::cuda;  // NOLINT(google-build-using-namespace)
 extern "C" {
 
 const char* tqcache_cuda_error(void) { return last_message().c_str(); }
+
+int tqcache_cuda_device(tqcache_cuda_device_info* info) {
+  return guarded([&]() -> Result<void> {
+    TQC_TRY_ASSIGN(const DeviceInfo found, describe_device());
+    *info = {};
+    found.name.copy(info->name, sizeof info->name - 1);
+    info->capability = found.capability;
+    info->code = found.code;
+    info->driver = found.driver;
+    info->runtime = found.runtime;
+    return {};
+  });
+}
 
 int tqcache_cuda_codec_new(const tqcache_cuda_codec_spec* spec, tqcache_cuda_codec** codec) {
   *codec = nullptr;
@@ -237,6 +252,23 @@ int tqcache_cuda_attend(const tqcache_cuda_attention* step, void* workspace, voi
   return guarded([&]() -> Result<void> {
     TQC_TRY_ASSIGN(const AttentionStep from, to_step(*step));
     return attend(from, workspace, to_stream(stream));
+  });
+}
+
+int tqcache_cuda_append(const tqcache_cuda_token* token, void* stream) {
+  return guarded([&]() -> Result<void> {
+    NewToken to;
+    to.n_sequences = token->n_sequences;
+    to.n_kv_heads = token->n_kv_heads;
+    to.head_dim = token->head_dim;
+    to.keys = {token->keys, token->key_sequence_stride, token->key_head_stride};
+    to.values = {token->values, token->value_sequence_stride, token->value_head_stride};
+    to.tail_keys = token->tail_keys;
+    to.tail_values = token->tail_values;
+    TQC_TRY_ASSIGN(to.dtype, to_dtype(token->tail_dtype));
+    to.capacity = token->tail_capacity;
+    to.n_tokens = token->tail_tokens;
+    return append(to, to_stream(stream));
   });
 }
 

@@ -101,6 +101,10 @@ Result<CodecArgs> make_args(const DeviceCodec& codec, const DenseRows& rows, con
        (center.turns == nullptr || center.cos == nullptr || center.sin == nullptr))) {
     return invalid("codec: pairs of a mean that turns");
   }
+  if ((center.factors == nullptr) != (center.inverses == nullptr) || !is_aligned(center.factors) ||
+      !is_aligned(center.inverses)) {
+    return invalid("codec: factors without their inverses, or not aligned to 16 bytes");
+  }
   CodecArgs p;
   p.part0 = tables.part0;
   p.parts = tables.parts;
@@ -123,6 +127,8 @@ Result<CodecArgs> make_args(const DeviceCodec& codec, const DenseRows& rows, con
   p.n_pairs = center.mean == nullptr ? 0 : center.n_pairs;
   p.cos = center.cos;
   p.sin = center.sin;
+  p.factors = center.factors;
+  p.inverses = center.inverses;
   p.pages = reinterpret_cast<std::uint8_t*>(pages.data);
   p.page_bytes = pages.page_bytes;
   p.page_ids = pages.page_ids;

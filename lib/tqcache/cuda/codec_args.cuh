@@ -42,6 +42,8 @@ struct CodecArgs {
   int n_pairs = 0;
   const float* cos = nullptr;
   const float* sin = nullptr;
+  const float* factors = nullptr;   // [n_kv_heads, head_dim]; null: none
+  const float* inverses = nullptr;  // likewise
 
   std::uint8_t* pages = nullptr;
   long long page_bytes = 0;

@@ -106,6 +106,18 @@ __device__ __forceinline__ void load_own(float (&x)[kDim / 4], const float* row,
   }
 }
 
+// x[i] *= this thread's components of a row in global memory.
+template <int kDim, int kRun>
+__device__ __forceinline__ void multiply_own(float (&x)[kDim / 4], const float* row, int t) {
+#pragma unroll
+  for (int i = 0; i < kDim / 4; i += 4) {
+    const float4 by =
+        __ldg(reinterpret_cast<const float4*>(row + i / kRun * 4 * kRun + kRun * t + i % kRun));
+    x[i] = __fmul_rn(x[i], by.x), x[i + 1] = __fmul_rn(x[i + 1], by.y);
+    x[i + 2] = __fmul_rn(x[i + 2], by.z), x[i + 3] = __fmul_rn(x[i + 3], by.w);
+  }
+}
+
 // apply(i, component i of the mean at this token).
 template <int kDim, int kRun, class Apply>
 __device__ __forceinline__ void for_mean(const float* mean, const float* cos, const float* sin,
@@ -281,6 +293,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
       hadamard<kDim, kRun>(x, t);
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) x[i] = __fmul_rn(x[i], first_signs[i]);
+      if (p.inverses != nullptr) multiply_own<kDim, kRun>(x, p.inverses + at.head * kDim, t);
       if (p.mean != nullptr) {
         const float* const cos = p.n_pairs == 0 ? nullptr : angles + token * angle_row(kDim, kRun);
         for_mean<kDim, kRun>(own_mean, cos, cos + kTileTokens * angle_row(kDim, kRun), t,
@@ -431,6 +444,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         for_mean<kDim, kRun>(own_mean, cos, cos + kTileTokens * angle_row(kDim, kRun), t,
                              [&](int i, float m) { x[i] = __fsub_rn(x[i], m); });
       }
+      if (p.factors != nullptr) multiply_own<kDim, kRun>(x, p.factors + at.head * kDim, t);
 
       // Sums begin with their first product: adding it to 0 would change at most the sign of a
       // zero.

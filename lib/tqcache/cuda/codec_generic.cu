@@ -270,6 +270,9 @@ __device__ void encode_token(const CodecArgs& p, const TilePlace& at, int token,
       if (p.mean != nullptr) {
         value = __fsub_rn(value, mean_at(p, mean_of(p, at), at.first + token, channel));
       }
+      if (p.factors != nullptr) {
+        value = __fmul_rn(value, p.factors[at.head * p.head_dim + channel]);
+      }
       is_finite = is_finite && isfinite(value);
     }
     x[i] = value;
@@ -362,6 +365,9 @@ __global__ void __launch_bounds__(kThreads) decode_any(const __grid_constant__ C
     for (int i = lane; i < p.head_dim; i += 32) {
       const int channel = order == nullptr ? i : order[i];
       float value = x[i];
+      if (p.inverses != nullptr) {
+        value = __fmul_rn(value, p.inverses[at.head * p.head_dim + channel]);
+      }
       if (p.mean != nullptr) {
         value = __fadd_rn(value, mean_at(p, mean_of(p, at), at.first + token, channel));
       }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "tqcache/bytes.h"
 #include "tqcache/cuda/cuda_codec.h"
@@ -65,6 +66,34 @@ struct DenseTail {
   const std::int32_t* n_tokens = nullptr;  // [n_sequences], each at most capacity
 };
 
+// A token of each sequence that is to be put behind its tail.
+struct NewToken {
+  // [n_sequences, n_kv_heads, head_dim]; components are contiguous, strides count elements.
+  struct Rows {
+    const void* data = nullptr;
+    std::int64_t sequence_stride = 0;
+    std::int64_t head_stride = 0;
+  };
+  int n_sequences = 0;
+  int n_kv_heads = 0;
+  int head_dim = 0;
+  Rows keys;
+  Rows values;
+  void* tail_keys = nullptr;  // as DenseTail
+  void* tail_values = nullptr;
+  Dtype dtype = Dtype::kF16;  // of all of them
+  int capacity = 0;
+  std::int32_t* n_tokens = nullptr;  // [n_sequences]
+};
+
+// Copies the rows to place n_tokens[s] of each sequence's tail and counts one more. The numbers of
+// tokens are read on the GPU, so that one captured graph serves all steps. A full tail stays as it
+// is: attend() would not see the token, so the caller has to pack blocks in time.
+//
+// Errors: kInvalidArgument for rows, strides or tails that are no multiples of 16 bytes; kIo when
+//         the launch fails.
+Result<void> append(const NewToken& token, Stream stream);
+
 struct AttentionStep {
   int n_sequences = 0;
   int n_query_heads = 0;
@@ -88,6 +117,19 @@ struct AttentionStep {
 // The compute capability that attend()'s code for the current device was compiled for: 80 for 8.0.
 // It may be less than the device's own. Errors: kIo when there is no code for the device.
 Result<int> attention_architecture();
+
+// The current device, for people who ask what was found.
+struct DeviceInfo {
+  std::string name;
+  int capability = 0;  // 90 for 9.0
+  int code = 0;        // attention_architecture()
+  int driver = 0;      // the newest CUDA that the driver knows: 13020 for 13.2; 0: no driver
+  int runtime = 0;     // the CUDA of this library, likewise
+};
+
+// Errors: kUnsupported where there is no driver or no GPU, and where no code fits the GPU; kIo for
+//         other errors of the CUDA runtime.
+Result<DeviceInfo> describe_device();
 
 // Bytes of workspace that attend() needs. Errors: as attend().
 Result<std::size_t> attention_workspace_bytes(const AttentionStep& step);

@@ -50,13 +50,18 @@ class DeviceCodec {
   std::shared_ptr<const CodecTables> tables_;
 };
 
-// The mean that is subtracted from K or V before encoding (docs/reference/codec.md §8).
+// The mean that is subtracted from K or V before encoding (docs/reference/codec.md §8), and the
+// factors of what is left.
 struct Centering {
   const float* mean = nullptr;    // [n_kv_heads, head_dim]; null: none
   int n_pairs = 0;                // pairs of components that RoPE turns; 0: the mean does not turn
   const double* turns = nullptr;  // [n_pairs]: full turns per token
   const float* cos = nullptr;     // [256, n_pairs], by place in the token block
   const float* sin = nullptr;     // likewise
+  // Of keys whose codec has factors (docs/reference/codec.md §8, "Factors"): what a component is
+  // multiplied by before it is coded, and the inverse. [n_kv_heads, head_dim]; null: none.
+  const float* factors = nullptr;
+  const float* inverses = nullptr;
 };
 
 // Dense head vectors. Components of a vector are contiguous; strides count elements.

@@ -233,6 +233,10 @@ __device__ __forceinline__ void prepare_queries(const AttendArgs& p, int sequenc
       if (p.k.mean != nullptr) constant += x[i] * __ldg(p.k.mean + head * kDim + lane * kOwn + i);
     }
     if constexpr (!kIsDense) {
+      if (p.k.inverses != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) x[i] *= __ldg(p.k.inverses + head * kDim + lane * kOwn + i);
+      }
       for (int round = 0; round < p.k.rounds; ++round) {
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) x[i] *= __ldg(p.k.signs + round * kDim + lane * kOwn + i);

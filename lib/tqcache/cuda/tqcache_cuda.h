@@ -40,6 +40,18 @@ typedef enum {
   TQCACHE_CUDA_BF16 = 2
 } tqcache_cuda_dtype;
 
+/* The current device, and whether there are kernels for it. Versions are those of CUDA: 13020 for
+ * 13.2. Fails with TQCACHE_CUDA_UNSUPPORTED where there is no GPU, or none that the kernels run on.
+ */
+typedef struct {
+  char name[256];
+  int capability; /* 90 for 9.0 */
+  int code;       /* the capability that the kernels were compiled for */
+  int driver, runtime;
+} tqcache_cuda_device_info;
+
+int tqcache_cuda_device(tqcache_cuda_device_info* info);
+
 /* --- Codecs: docs/reference/codec.md §1 */
 
 typedef struct tqcache_cuda_codec tqcache_cuda_codec;
@@ -71,6 +83,8 @@ typedef struct {
   const double* turns;
   const float* cos;
   const float* sin;
+  const float* factors; /* of keys, with their inverses, or null: [n_kv_heads, head_dim] */
+  const float* inverses;
 } tqcache_cuda_centering;
 
 typedef struct {
@@ -122,6 +136,7 @@ typedef struct {
   const float* mean;         /* or null */
   int n_pairs;               /* of keys whose mean turns; then with sinusoids */
   const tqcache_cuda_sinusoids* sinusoids;
+  const float* inverses; /* of the factors of keys, or null */
 } tqcache_cuda_attention_pages;
 
 typedef struct {
@@ -141,6 +156,23 @@ typedef struct {
 
 int tqcache_cuda_attention_workspace_bytes(const tqcache_cuda_attention* step, size_t* bytes);
 int tqcache_cuda_attend(const tqcache_cuda_attention* step, void* workspace, void* stream);
+
+/* Puts a token of each sequence behind its tail: keys and values [n_sequences, n_kv_heads,
+ * head_dim] of tail_dtype, whose components are contiguous and whose strides are in elements. Then
+ * n_tokens[s] is one more. A tail that is full stays as it is. Rows are multiples of 16 bytes. */
+typedef struct {
+  int n_sequences, n_kv_heads, head_dim;
+  const void* keys;
+  const void* values;
+  int64_t key_sequence_stride, key_head_stride;
+  int64_t value_sequence_stride, value_head_stride;
+  void* tail_keys;
+  void* tail_values;
+  int tail_dtype, tail_capacity;
+  int32_t* tail_tokens;
+} tqcache_cuda_token;
+
+int tqcache_cuda_append(const tqcache_cuda_token* token, void* stream);
 
 /* --- Planes of bytes: docs/reference/format.md §6.5 */
 

@@ -480,6 +480,97 @@ Cache open_bytes(const Input& data, const Text& key_file) {
   return Cache(cache);
 }
 
+// The codec of the keys or values of a layer that grows.
+class Codec {
+ public:
+  Codec(std::int64_t heads, std::int64_t dim, int dtype, const Text& config, int which,
+        std::optional<IdentityTuple> rope, std::int64_t layer) {
+    tqcache_tensor shape = TQCACHE_INIT(tqcache_tensor);
+    shape.n_heads = heads;
+    shape.head_dim = dim;
+    shape.dtype = dtype;
+    std::optional<IdentityArgument> argument;
+    if (rope) argument.emplace(*rope);
+    tqcache_codec* codec = nullptr;
+    run([&](auto error) {
+      return tqcache_codec_new(&shape, which, c_text(config), argument ? argument->get() : nullptr,
+                               layer, &codec, error);
+    });
+    codec_.reset(codec);
+    heads_ = heads;
+    dim_ = dim;
+  }
+
+  void fit(const std::vector<Input>& blocks, bool bf16, unsigned threads) {
+    std::vector<tqcache_tensor> tensors;
+    for (const Input& each : blocks) tensors.push_back(to_tensor(each, bf16));
+    run([&](auto error) {
+      return tqcache_codec_fit(codec_.get(), tensors.data(),
+                               static_cast<std::int64_t>(tensors.size()), threads, error);
+    });
+  }
+
+  std::size_t block_bytes(std::int64_t block) const {
+    return tqcache_codec_block_bytes(codec_.get(), block);
+  }
+
+  nb::bytes encode(const Input& array, std::int64_t block, bool bf16, unsigned threads) const {
+    const tqcache_tensor from = to_tensor(array, bf16);
+    const std::size_t n = from.n_tokens / 256;
+    std::size_t size = 0;
+    if (n > 0) size = block_bytes(block) + (n - 1) * block_bytes(block + 1);
+    std::vector<char> out(size);
+    run([&](auto error) {
+      return tqcache_codec_encode(codec_.get(), &from, block, out.data(), size, threads, error);
+    });
+    return nb::bytes(out.data(), size);
+  }
+
+  void decode(const Input& packed, std::int64_t block, const Output& out, bool bf16,
+              unsigned threads) const {
+    const tqcache_part part = to_parts(std::vector{packed})[0];
+    const tqcache_tensor to = to_output(out, bf16);
+    run([&](auto error) {
+      return tqcache_codec_decode(codec_.get(), part.data, part.size, block, &to, threads, error);
+    });
+  }
+
+  // Numbers, and bytes of f32 and f64 arrays; None where there is none.
+  nb::dict tables() const {
+    tqcache_codec_tables t = TQCACHE_INIT(tqcache_codec_tables);
+    run([&](auto error) { return tqcache_codec_read_tables(codec_.get(), &t, error); });
+    const auto bytes = [](const void* data, std::size_t size) -> nb::object {
+      if (data == nullptr) return nb::none();
+      return nb::bytes(static_cast<const char*>(data), size);
+    };
+    const auto vectors = static_cast<std::size_t>(heads_ * dim_) * sizeof(float);
+    const auto pairs = static_cast<std::size_t>(t.n_pairs);
+    nb::dict d;
+    d["mode"] = t.mode;
+    d["bits"] = t.bits;
+    d["rotation"] = t.rotation;
+    d["rounds"] = t.rounds;
+    d["scale"] = t.scale;
+    d["n_sinks"] = t.n_sinks;
+    d["seed"] = t.seed;
+    d["n_pairs"] = t.n_pairs;
+    d["mean"] = bytes(t.mean, vectors);
+    d["turns"] = bytes(t.turns, pairs * sizeof(double));
+    d["cos"] = bytes(t.cos, 256 * pairs * sizeof(float));
+    d["sin"] = bytes(t.sin, 256 * pairs * sizeof(float));
+    d["factors"] = bytes(t.factors, vectors);
+    d["inverses"] = bytes(t.inverses, vectors);
+    return d;
+  }
+
+  const tqcache_codec* get() const { return codec_.get(); }
+
+ private:
+  std::unique_ptr<tqcache_codec, decltype(&tqcache_codec_free)> codec_{nullptr,
+                                                                       &tqcache_codec_free};
+  std::int64_t heads_ = 0, dim_ = 0;
+};
+
 class Writer {
  public:
   Writer(std::optional<std::vector<std::int32_t>> tokens, std::int64_t n_tokens,
@@ -500,6 +591,19 @@ class Writer {
     const tqcache_tensor v = to_tensor(values, bf16);
     run([&](auto error) { return tqcache_writer_attention(writer_.get(), &k, &v, error); });
     keep_.insert(keep_.end(), {keys, values});
+  }
+
+  void packed(const Codec& key_codec, const Input& keys, const Codec& value_codec,
+              const Input& values, const Input& key_tail, const Input& value_tail, bool bf16) {
+    const tqcache_part k = to_parts(std::vector{keys})[0];
+    const tqcache_part v = to_parts(std::vector{values})[0];
+    const tqcache_tensor tail_k = to_tensor(key_tail, bf16);
+    const tqcache_tensor tail_v = to_tensor(value_tail, bf16);
+    run([&](auto error) {
+      return tqcache_writer_packed(writer_.get(), key_codec.get(), k.data, k.size,
+                                   value_codec.get(), v.data, v.size, &tail_k, &tail_v, error);
+    });
+    keep_.insert(keep_.end(), {keys, values, key_tail, value_tail});
   }
 
   void window(const Input& keys, const Input& values, std::int64_t size, std::int64_t keep,
@@ -891,11 +995,22 @@ NB_MODULE(_core, m) {
            nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg().none())
       .def("convert_bytes", &Cache::convert_bytes, nb::arg().none(), nb::arg().none(), nb::arg());
+  nb::class_<Codec>(m, "Codec")
+      .def(nb::init<std::int64_t, std::int64_t, int, const Text&, int, std::optional<IdentityTuple>,
+                    std::int64_t>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
+           nb::arg())
+      .def("fit", &Codec::fit)
+      .def("block_bytes", &Codec::block_bytes)
+      .def("encode", &Codec::encode)
+      .def("decode", &Codec::decode)
+      .def("tables", &Codec::tables);
   nb::class_<Writer>(m, "Writer")
       .def(nb::init<std::optional<std::vector<std::int32_t>>, std::int64_t,
                     std::optional<IdentityTuple>>(),
            nb::arg().none(), nb::arg(), nb::arg().none())
       .def("attention", &Writer::attention)
+      .def("packed", &Writer::packed)
       .def("window", &Writer::window)
       .def("media", &Writer::media)
       .def("state", &Writer::state)

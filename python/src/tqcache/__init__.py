@@ -357,6 +357,13 @@ class Writer:
         with self._lock:
             self._open().attention(keys, values, k16 or v16)
 
+    def packed(self, key_codec, keys, value_codec, values, key_tail, value_tail):
+        """Adds a layer of full attention that codec.Codec packed already."""
+        tails = [as_array(tail, True)[0] for tail in (key_tail, value_tail)]
+        with self._lock:
+            self._open().packed(key_codec._core, as_bytes(keys), value_codec._core,
+                                as_bytes(values), *tails, True)
+
     def window(self, keys, values, size, keep=0, *, bf16=False):
         """Adds a layer with a sliding window of `size` tokens, of which it holds the newest."""
         (keys, k16), (values, v16) = as_array(keys, bf16), as_array(values, bf16)

@@ -11,7 +11,7 @@ accepted: those beyond whole blocks of 256 stay dense, in the dtype of the input
 from . import _core
 from ._arrays import BF16, NAMES, as_array, as_bytes, buffers, code_of, np, numpy_dtype, rooms
 
-__all__ = ["encode", "encode_bound", "shape", "decode", "score", "planes_encode", "planes_decode"]
+__all__ = ["encode", "encode_bound", "shape", "decode", "score", "Codec", "planes_encode", "planes_decode"]
 
 _KINDS = {"keys": 0, "values": 1}
 
@@ -66,6 +66,50 @@ def score(packed, queries, *, threads=0):
     if scores.size:
         _core.score(packed, queries, scores, threads)
     return scores
+
+
+class Codec:
+    """The codec of the keys or values of one layer that grows."""
+
+    def __init__(self, heads, dim, config="mse:4,sink=4", *, kind="keys", rope=None, dtype="f16",
+                 layer=0):
+        from . import Identity
+
+        fields = None if rope is None else Identity(rope=rope)._fields()
+        self.heads, self.dim, self.kind, self.dtype = heads, dim, kind, dtype
+        self.config, self.is_fitted = config, False
+        self._core = _core.Codec(heads, dim, code_of(dtype), config, _which(kind), fields, layer)
+
+    def fit(self, first_blocks, *, threads=0):
+        """Computes the mean, once."""
+        arrays = first_blocks if isinstance(first_blocks, (list, tuple)) else [first_blocks]
+        self._core.fit([as_array(each, True)[0] for each in arrays], True, threads)
+        self.is_fitted = True
+
+    def block_bytes(self, block=0):
+        """Bytes of packed block `block`."""
+        return self._core.block_bytes(block)
+
+    def encode(self, array, block=0, *, threads=0):
+        """Packs whole blocks [heads, n * 256, dim], the first of which has the number `block`."""
+        return self._core.encode(as_array(array, True)[0], block, True, threads)
+
+    def decode(self, packed, block=0, *, out, threads=0):
+        """Fills `out` [heads, n * 256, dim]."""
+        self._core.decode(as_bytes(packed), block, as_array(out)[0], True, threads)
+        return out
+
+    def tables(self):
+        """What the codec consists of: numbers, and arrays of the mean and its angles."""
+        t = self._core.tables()
+        shapes = {"mean": ("f4", (self.heads, self.dim)), "turns": ("f8", (-1,)),
+                  "cos": ("f4", (256, t["n_pairs"])), "sin": ("f4", (256, t["n_pairs"])),
+                  "factors": ("f4", (self.heads, self.dim)),
+                  "inverses": ("f4", (self.heads, self.dim))}
+        for name, (dtype, shape) in shapes.items():
+            if t[name] is not None:
+                t[name] = np.frombuffer(t[name], dtype).reshape(shape)
+        return t
 
 
 def planes_encode(data, element_size=2):

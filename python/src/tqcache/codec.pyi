@@ -42,6 +42,40 @@ def score(packed: Any, queries: Any, *, threads: int = 0) -> np.ndarray:
     head h belongs to kv head h // r. Not scaled, no softmax. Equal to those with decode(packed) but
     for rounding."""
 
+class Codec:
+    """The codec of the keys or values of one layer that grows, for caches in a program's memory.
+
+    Whole blocks of 256 tokens are packed as in a .tqkv file (docs/reference/format.md, 6.2), all
+    with the mean of the first one; Writer.packed() writes them as they are. rope, kind: as of
+    encode(). config: as of encode(); the first tokens stay dense as "sink=N" says. dtype: of the
+    arrays, and of dense tokens. layer: which one of a profile's ("mse:4,profile=FILE")."""
+
+    heads: int
+    dim: int
+    kind: str
+    dtype: str
+    config: str
+    is_fitted: bool
+    def __init__(self, heads: int, dim: int, config: str = "mse:4,sink=4", *, kind: str = "keys",
+                 rope: Rope | None = None, dtype: str = "f16", layer: int = 0) -> None: ...
+    def fit(self, first_blocks: Any, *, threads: int = 0) -> None:
+        """Computes the mean from a first block [heads, 256, dim], or from those of several prompts,
+        a list. Later calls change nothing."""
+
+    def block_bytes(self, block: int = 0) -> int:
+        """Bytes of a packed block: the first one has the dense tokens as well."""
+
+    def encode(self, array: Any, block: int = 0, *, threads: int = 0) -> bytes:
+        """Packs whole blocks [heads, n * 256, dim], the first of which has the number `block`."""
+
+    def decode(self, packed: Any, block: int = 0, *, out: Any, threads: int = 0) -> Any:
+        """Fills `out` [heads, n * 256, dim] (any dtype) and returns it."""
+
+    def tables(self) -> dict[str, Any]:
+        """What the codec consists of, for code that computes the same elsewhere: bits, rounds,
+        scale, seed, n_sinks; mean, factors and inverses [heads, dim]; turns [n_pairs], cos and sin
+        [256, n_pairs] of a mean that turns with the position. None: there is none."""
+
 def planes_encode(data: Any, element_size: int = 2) -> bytes:
     """Lossless: numbers of 2 or 4 bytes as byte planes, each compressed by zstd, with a checksum. The
     length of `data` (any buffer or a list of them, joined) is a multiple of element_size."""

@@ -8,11 +8,12 @@
 
 Token blocks of 256 tokens are encoded, decoded and scored on the GPU; nothing is copied to the CPU.
 The bytes are those of the file format: a page is a packed section of a .tqkv file
-(docs/reference/cuda.md, "Pages"). tqcache.cuda_cache builds a cache for transformers on this.
+(docs/reference/cuda.md, "Pages"). tqcache.transformers.TqcacheCache uses this.
 
-Needs libtqcache_cuda.so (cmake -DTQCACHE_CUDA=ON, target tqcache_cuda_shared). It is looked for in
-the environment variable TQCACHE_CUDA_LIBRARY, beside this file, and where the system looks. Tensors
-are any objects with __dlpack__ on a GPU; this file imports no torch.
+The kernels are in the wheel tqcache-cuda (python/build_cuda_wheel.sh). status() says whether they
+and a GPU were found. libtqcache_cuda.so is looked for in the environment variable
+TQCACHE_CUDA_LIBRARY, in that wheel, beside this file, and where the system looks. Tensors are any
+objects with __dlpack__ on a GPU; this file imports no torch.
 """
 
 import ctypes
@@ -50,7 +51,7 @@ class _Spec(Structure):
 class _Centering(Structure):
     _fields_ = [
         ("mean", c_void_p), ("n_pairs", c_int), ("turns", c_void_p), ("cos", c_void_p),
-        ("sin", c_void_p),
+        ("sin", c_void_p), ("factors", c_void_p), ("inverses", c_void_p),
     ]
 
 
@@ -74,7 +75,7 @@ class _Run(Structure):
 class _AttentionPages(Structure):
     _fields_ = [
         ("codec", c_void_p), ("data", c_void_p), ("page_bytes", c_int64), ("page_table", c_void_p),
-        ("mean", c_void_p), ("n_pairs", c_int), ("sinusoids", c_void_p),
+        ("mean", c_void_p), ("n_pairs", c_int), ("sinusoids", c_void_p), ("inverses", c_void_p),
     ]
 
 
@@ -89,8 +90,33 @@ class _Attention(Structure):
     ]
 
 
+class _Token(Structure):
+    _fields_ = [
+        ("n_sequences", c_int), ("n_kv_heads", c_int), ("head_dim", c_int), ("keys", c_void_p),
+        ("values", c_void_p), ("key_sequence_stride", c_int64), ("key_head_stride", c_int64),
+        ("value_sequence_stride", c_int64), ("value_head_stride", c_int64),
+        ("tail_keys", c_void_p), ("tail_values", c_void_p), ("tail_dtype", c_int),
+        ("tail_capacity", c_int), ("tail_tokens", c_void_p),
+    ]
+
+
+class _Device(Structure):
+    _fields_ = [("name", ctypes.c_char * 256), ("capability", c_int), ("code", c_int),
+                ("driver", c_int), ("runtime", c_int)]
+
+
 _library = None
 _library_lock = threading.Lock()
+
+
+def _installed_library():
+    """The library of the wheel tqcache-cuda, or one beside this file, or None."""
+    try:
+        import tqcache_cuda
+    except ImportError:
+        beside = Path(__file__).with_name("libtqcache_cuda.so")
+        return beside if beside.exists() else None
+    return tqcache_cuda.LIBRARY
 
 
 def library():
@@ -99,14 +125,13 @@ def library():
     with _library_lock:
         if _library is not None:
             return _library
-        beside = Path(__file__).with_name("libtqcache_cuda.so")
-        path = os.environ.get("TQCACHE_CUDA_LIBRARY") or (beside if beside.exists() else None)
+        path = os.environ.get("TQCACHE_CUDA_LIBRARY") or _installed_library()
         try:
             loaded = ctypes.CDLL(str(path or "libtqcache_cuda.so"))
         except OSError as error:
             raise OSError(
-                f"libtqcache_cuda.so cannot be loaded ({error}). Build it with cmake "
-                "-DTQCACHE_CUDA=ON, and name it in TQCACHE_CUDA_LIBRARY"
+                f"libtqcache_cuda.so cannot be loaded ({error}). It comes with the wheel "
+                "tqcache-cuda; one that you built yourself is named in TQCACHE_CUDA_LIBRARY"
             ) from None
         loaded.tqcache_cuda_error.restype = ctypes.c_char_p
         loaded.tqcache_cuda_page_bytes.restype = c_int64
@@ -123,6 +148,8 @@ def library():
             "sinusoids_new": [POINTER(c_double), c_int, POINTER(c_void_p)],
             "attention_workspace_bytes": [POINTER(_Attention), POINTER(c_size_t)],
             "attend": [POINTER(_Attention), c_void_p, c_void_p],
+            "append": [POINTER(_Token), c_void_p],
+            "device": [POINTER(_Device)],
         }.items():
             getattr(loaded, f"tqcache_cuda_{name}").argtypes = arguments
         for name in ("codec_free", "sinusoids_free"):
@@ -130,6 +157,36 @@ def library():
             function.argtypes, function.restype = [c_void_p], None
         _library = loaded
         return loaded
+
+
+def status():
+    """What was found: {"available", "library", "device", "capability", "code", "driver", "runtime",
+    "reason"}. code: the compute capability that the kernels for this GPU were compiled for. reason:
+    why the kernels cannot be used, or None. Waits for nothing; makes the CUDA context."""
+    found = dict.fromkeys(("library", "device", "capability", "code", "driver", "runtime",
+                           "reason"))
+    found = {"available": False, **found}
+    try:
+        loaded = library()
+    except OSError as error:
+        return found | {"reason": str(error)}
+    found["library"] = str(loaded._name)
+    device = _Device()
+    if loaded.tqcache_cuda_device(byref(device)) != 0:
+        return found | {"reason": loaded.tqcache_cuda_error().decode(errors="replace")}
+
+    def dotted(number, unit):  # of 90 or 13020
+        return f"{number // unit}.{number % unit // (1 if unit == 10 else 10)}"
+
+    return found | {
+        "available": True, "device": device.name.decode(errors="replace"),
+        "capability": dotted(device.capability, 10), "code": dotted(device.code, 10),
+        "driver": dotted(device.driver, 1000), "runtime": dotted(device.runtime, 1000)}
+
+
+def available():
+    """Whether kernels and a GPU that runs them were found; status() says why not."""
+    return status()["available"]
 
 
 def _check(status):
@@ -220,11 +277,13 @@ class Centering:
 
     mean: f32 [n_kv_heads, head_dim]. With turns, f64 [n_pairs], the full turns per token of each
     pair of components (RoPE's frequency / (2 pi)), the mean is one of keys before RoPE, and turns
-    with them; cos and sin, f32 [256, n_pairs], are of 2 pi j turns for place j of a block.
+    with them; cos and sin, f32 [256, n_pairs], are of 2 pi j turns for place j of a block. factors
+    and inverses, f32 [n_kv_heads, head_dim], are those of keys with factors (the same section).
     """
 
-    def __init__(self, mean, turns=None, cos=None, sin=None):
+    def __init__(self, mean, turns=None, cos=None, sin=None, factors=None, inverses=None):
         self.mean, self.turns, self.cos, self.sin = mean, turns, cos, sin
+        self.factors, self.inverses = factors, inverses
         self.n_pairs = 0 if turns is None else int(turns.shape[0])
         self.sinusoids = None
         if self.n_pairs:
@@ -244,23 +303,26 @@ class Centering:
             _address(self.turns, stream, "turns", (n,), _F64),
             _address(self.cos, stream, "cos", (BLOCK, n), _F32),
             _address(self.sin, stream, "sin", (BLOCK, n), _F32),
+            _address(self.factors, stream, "factors", (n_kv_heads, head_dim), _F32),
+            _address(self.inverses, stream, "inverses", (n_kv_heads, head_dim), _F32),
         )
 
 
 class Codec:
     """The tables of one codec on the current GPU: mode mse, Hadamard rotation.
 
-    side: "keys" or "values" (the order of the codes differs). Making one waits for the GPU. It has
+    side: "keys" or "values" (the order of the codes differs). scale: what it preserves, 0 inner
+    products, 1 the length (tqcache's choice below 4 bits), 2 neither. Making one waits for the GPU. It has
     to live until the work that uses it is done.
     """
 
-    def __init__(self, head_dim, bits, side, *, rounds=1, seed=0):
+    def __init__(self, head_dim, bits, side, *, rounds=1, seed=0, scale=0):
         if side not in ("keys", "values"):
             raise ValueError('side: "keys" or "values"')
         self.head_dim, self.bits, self.side = head_dim, bits, side
         self.handle = c_void_p()
         spec = _Spec(head_dim=head_dim, bits=bits, is_values=side == "values", rounds=rounds,
-                     seed=seed)
+                     seed=seed, scale=scale)
         _check(library().tqcache_cuda_codec_new(byref(spec), byref(self.handle)))
 
     def __del__(self):
@@ -336,74 +398,101 @@ def check_status(word):
     _check(library().tqcache_cuda_encode_status(int(word) & 0xFFFFFFFF))
 
 
+def append(keys, values, tail_keys, tail_values, n_tail, stream=0):
+    """Puts a token of each sequence, [n_sequences, n_kv_heads, head_dim], behind its tail
+    [n_sequences, n_kv_heads, capacity, head_dim]; n_tail, i32 [n_sequences], is one more then."""
+    token, keep = prepare_append(tail_keys, tail_values, n_tail, stream)
+    append_prepared(token, keys, values, stream)
+    del keep
+
+
+def prepare_append(tail_keys, tail_values, n_tail, stream=0):
+    """The struct of append() without the token, and what has to live as long."""
+    tail = _View(tail_keys, stream, "tail keys")
+    if len(tail.shape) != 4:
+        raise ValueError("tail keys: [n_sequences, n_kv_heads, capacity, head_dim] is needed")
+    other = _View(tail_values, stream, "tail values")
+    n_sequences, n_heads, capacity, dim = tail.shape
+    token = _Token(n_sequences=n_sequences, n_kv_heads=n_heads, head_dim=dim,
+                   tail_keys=tail.expect("tail keys", tail.shape),
+                   tail_values=other.expect("tail values", tail.shape, tail.kind),
+                   tail_dtype=tail.dtype("tail keys"), tail_capacity=capacity,
+                   tail_tokens=_address(n_tail, stream, "tail tokens", (n_sequences,), _I32))
+    return token, (tail, other, n_tail)
+
+
+def append_prepared(token, keys, values, stream=0):
+    """append() of tensors of torch, as prepare_append() prepared it. Nothing is checked but what the
+    kernel cannot take."""
+    token.keys, token.values = keys.data_ptr(), values.data_ptr()
+    token.key_sequence_stride, token.key_head_stride = keys.stride(0), keys.stride(1)
+    token.value_sequence_stride, token.value_head_stride = values.stride(0), values.stride(1)
+    _check(library().tqcache_cuda_append(byref(token), stream))
+
+
 class Side:
-    """K or V of one layer for attend(): codec, pages [n, page_bytes], centering or None."""
+    """K or V of one layer for Step: codec, pages [n, page_bytes], centering or None, and page_table,
+    i32 [n_sequences, max_blocks]: the page of each block, counted from the first of `pages`."""
 
-    def __init__(self, codec, pages, centering=None):
+    def __init__(self, codec, pages, centering, page_table):
         self.codec, self.pages, self.centering = codec, pages, centering
+        self.page_table = page_table
 
 
-class Attention:
-    """Attention of one decode step: softmax(scale * queries keys^T) values.
+class Step:
+    """Attention of a decode step, softmax(scale * queries keys^T) values, prepared once for all steps
+    whose tensors stay where they are.
 
-    Arguments of the call: queries and output [n_sequences, n_query_heads, head_dim];
-    keys, values: Side; page_table: i32 [n_sequences, max_blocks]; n_packed: i32 [n_sequences],
-    tokens in pages; tail: (keys, values, n_tokens), dense [n_sequences, n_kv_heads, capacity,
-    head_dim] and i32 [n_sequences], or None; n_sinks: sink tokens at the end of first pages.
-    Token i of a sequence has position i.
+    queries: [n_sequences, n_query_heads, head_dim], for their shape and dtype. n_packed: i32
+    [n_sequences], tokens in pages; tail: (keys, values), dense [n_sequences, n_kv_heads, capacity,
+    head_dim], and n_tail, i32 [n_sequences], behind them. n_sinks: dense tokens at the end of first
+    pages, of the tail's dtype. Token i of a sequence has position i.
     """
 
-    def __init__(self, allocate):
-        """allocate(n_bytes): gives a tensor of bytes on the GPU, for the workspace."""
-        self.allocate, self.workspace = allocate, None
-
-    def __call__(self, queries, output, keys, values, *, page_table, n_packed, tail=None,
-                 n_sinks=0, sink_dtype=1, scale=None, stream=0):
-        q = _View(queries, stream, "queries")
+    def __init__(self, queries, keys, values, *, n_packed, tail, n_tail, n_sinks=0, scale=None):
+        q = _View(queries, 0, "queries")
         if len(q.shape) != 3:
             raise ValueError("queries: [n_sequences, n_query_heads, head_dim] is needed")
-        q.expect("queries", q.shape)
-        out = _View(output, stream, "output")
-        table = _View(page_table, stream, "page_table")
         n_sequences, n_query_heads, head_dim = q.shape
-        if tail is None:
-            raise ValueError("tail: dense tokens behind the packed ones are needed")
-        tail_keys = _View(tail[0], stream, "tail keys")
+        tail_keys = _View(tail[0], 0, "tail keys")
         shape = tail_keys.shape
         if len(shape) != 4 or shape[0] != n_sequences or shape[3] != head_dim:
             raise ValueError("tail keys: [n_sequences, n_kv_heads, capacity, head_dim] is needed")
-        tail_keys.expect("tail keys", shape)
-        n_kv_heads, capacity = shape[1], shape[2]
+        n_kv_heads, max_blocks = shape[1], int(keys.page_table.shape[1])
 
         def pages(side):
-            view = _View(side.pages, stream, "pages")
+            view, center = _View(side.pages, 0, "pages"), side.centering
             view.expect("pages", view.shape, _U8)
-            struct = _AttentionPages(side.codec.handle, view.address, view.shape[1],
-                                     table.expect("page_table", (n_sequences, table.shape[1]),
-                                                  _I32))
-            if side.centering is not None:
-                struct.mean = _address(side.centering.mean, stream, "mean", (n_kv_heads, head_dim),
-                                       _F32)
-                struct.n_pairs = side.centering.n_pairs
-                struct.sinusoids = side.centering.sinusoids
+            struct = _AttentionPages(
+                side.codec.handle, view.address, view.shape[1],
+                _address(side.page_table, 0, "page_table", (n_sequences, max_blocks), _I32))
+            if center is not None:
+                heads = (n_kv_heads, head_dim)
+                struct.mean = _address(center.mean, 0, "mean", heads, _F32)
+                struct.n_pairs, struct.sinusoids = center.n_pairs, center.sinusoids
+                struct.inverses = _address(center.inverses, 0, "inverses", heads, _F32)
             return struct
 
-        step = _Attention(
+        dtype = tail_keys.dtype("tail keys")
+        self.struct = _Attention(
             n_sequences=n_sequences, n_query_heads=n_query_heads, n_kv_heads=n_kv_heads,
-            head_dim=head_dim, max_blocks=table.shape[1],
-            scale=1 / math.sqrt(head_dim) if scale is None else scale,
-            queries=q.address, output=out.expect("output", q.shape, q.kind),
-            dtype=q.dtype("queries"),
-            n_packed=_address(n_packed, stream, "n_packed", (n_sequences,), _I32),
-            n_sinks=n_sinks, sink_dtype=sink_dtype, keys=pages(keys), values=pages(values),
-            tail_keys=tail_keys.address,
-            tail_values=_address(tail[1], stream, "tail values", shape, tail_keys.kind),
-            tail_dtype=tail_keys.dtype("tail keys"), tail_capacity=capacity,
-            tail_tokens=_address(tail[2], stream, "tail tokens", (n_sequences,), _I32))
+            head_dim=head_dim, max_blocks=max_blocks,
+            scale=1 / math.sqrt(head_dim) if scale is None else scale, dtype=q.dtype("queries"),
+            n_packed=_address(n_packed, 0, "n_packed", (n_sequences,), _I32), n_sinks=n_sinks,
+            sink_dtype=dtype, keys=pages(keys), values=pages(values),
+            tail_keys=tail_keys.expect("tail keys", shape),
+            tail_values=_address(tail[1], 0, "tail values", shape, tail_keys.kind),
+            tail_dtype=dtype, tail_capacity=shape[2],
+            tail_tokens=_address(n_tail, 0, "tail tokens", (n_sequences,), _I32))
+        self._keep = (keys, values, n_packed, tail, n_tail)
+        self._by_reference, self._library = byref(self.struct), library()
         need = c_size_t()
-        _check(library().tqcache_cuda_attention_workspace_bytes(byref(step), byref(need)))
-        if self.workspace is None or self.workspace.shape[0] < need.value:
-            self.workspace = self.allocate(max(need.value, 16))
-        work = _View(self.workspace, stream, "workspace")
-        _check(library().tqcache_cuda_attend(byref(step), work.address, stream))
-        return output
+        _check(self._library.tqcache_cuda_attention_workspace_bytes(self._by_reference,
+                                                                    byref(need)))
+        self.workspace_bytes = max(need.value, 16)
+
+    def __call__(self, queries, output, workspace, stream=0):
+        """queries, output: addresses of tensors like the first queries; workspace: that of
+        workspace_bytes bytes, which calls on one stream may share."""
+        self.struct.queries, self.struct.output = queries, output
+        _check(self._library.tqcache_cuda_attend(self._by_reference, workspace, stream))

@@ -20,32 +20,20 @@ import tempfile
 
 import torch
 from transformers import cache_utils
-from transformers.cache_utils import Cache, DynamicLayer
 
 import tqcache
-from tqcache import (Identity, MediaSpan, MismatchError, Rope, UnsupportedError, UsageError, codec,
-                     hf_file)
+from tqcache import Identity, MediaSpan, MismatchError, UnsupportedError, UsageError, hf_file
+from tqcache.packed_cache import DTYPES as _DTYPES
+from tqcache.packed_cache import TqcacheCache, TqcacheLayer, bytes_of_layer
+from tqcache.packed_cache import rope_of as _rope
+from tqcache.packed_cache import text_config as _text_config
+from tqcache.step_graphs import step_graphs
 
-BLOCK = 256  # tokens that are quantized together
-_DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+__all__ = ["TqcacheCache", "TqcacheLayer", "bytes_of_layer", "identity_of", "load", "media_of",
+           "positions", "save", "step_graphs", "tokens"]
 
 
 # --- What is known of a model
-
-def _text_config(model):
-    config = getattr(model, "config", model)
-    return config.get_text_config(decoder=True)
-
-
-def _rope(config) -> Rope | None:
-    """The rotary embedding of a model, where it is the usual one."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    if parameters.get("rope_type", "default") != "default" or "rope_theta" not in parameters:
-        return None
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    n_dims = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
-    return Rope(n_dims=n_dims, base=float(parameters["rope_theta"]), style="half-split")
-
 
 def identity_of(model, tokenizer=None) -> Identity:
     """The identity of a model that transformers loaded. With fingerprints if it came from a folder
@@ -208,16 +196,13 @@ def _n_tokens(cache) -> int:
 def _add_layer(out, layer, window) -> None:
     """What a layer holds is known in hf_file alone. `window`: of the model, where the layer does not
     say it."""
-    if type(layer).__name__ == "TqcacheLayer":
-        kind, (keys, values) = "full_attention", layer.dense()
-        if keys is None or keys.numel() == 0:
-            raise UnsupportedError("a layer without keys")
-        parts = {"key": keys, "value": values}
-    else:
-        try:
-            kind, window, parts, _ = hf_file.layer_of(layer, window)
-        except hf_file.Unsupported as error:
-            raise UnsupportedError(str(error)) from None
+    if isinstance(layer, TqcacheLayer):
+        layer.write_to(out)
+        return
+    try:
+        kind, window, parts, _ = hf_file.layer_of(layer, window)
+    except hf_file.Unsupported as error:
+        raise UnsupportedError(str(error)) from None
     parts = {name: _on_cpu(tensor, {"key": "the keys", "value": "the values"}.get(name, name))
              for name, tensor in parts.items()}
     if kind in ("linear_attention", "dummy"):
@@ -252,7 +237,7 @@ def _save_by_file(cache, path, model, input_ids, row, attention_mask, config, id
     """By way of a file of the schema tqcache-hf-1, which tqcache knows to be of hybrid layers."""
     ids = None if input_ids is None else torch.as_tensor(input_ids)
     for i, layer in enumerate(cache.layers):
-        if type(layer).__name__ == "TqcacheLayer":
+        if isinstance(layer, TqcacheLayer):
             raise UnsupportedError(f"layer {i}: a TqcacheLayer in a batch or a hybrid cache")
     try:
         with _beside(path) as file:
@@ -275,7 +260,8 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     on the left: [batch, n]. `input_ids` may then be those of the batch.
     model, tokenizer: give the identity that load() and tqcache compare; or give `identity`.
     config: a preset or a configuration ("turbo4": 4 bits, the first 4 tokens dense); None
-    keeps every number as it is.
+    keeps every number as it is. A TqcacheCache is written as it is packed, without another loss:
+    TqcacheCache(bits=4, config=...) gives the file that a DynamicCache gives with "turbo4".
     media: what is no text among the tokens, as media_of() finds it. Without it a cache that has seen
     an image says that it is of a text of placeholders.
     options: of tqcache.Writer (compress, force, hide_tokens, key_file, threads, progress).
@@ -291,9 +277,10 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     known = ("Cache", "DynamicCache", "StaticCache", "QuantizedCache", "TqcacheCache", "MiniMaxCache")
     if type(cache).__name__ not in known:
         raise UnsupportedError(f"a cache of class {type(cache).__name__}")
+    packed = isinstance(cache, TqcacheCache)
     if identity is None:
         identity = identity_of(model, tokenizer) if model is not None else Identity(
-            source_format="transformers")
+            source_format="transformers", rope=cache.rope if packed else None)
     if row is not None or attention_mask is not None or _is_hybrid(cache):
         _save_by_file(cache, path, model, input_ids, row, attention_mask, config, identity, media,
                       options)
@@ -311,7 +298,7 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
             raise UsageError(f"{len(ids)} input_ids for a cache of {n_tokens} tokens")
         ids = ids.numpy()
     with tqcache.Writer(path, tokens=ids, n_tokens=None if ids is not None else n_tokens,
-                        identity=identity, config=config, **options) as out:
+                        identity=identity, config=None if packed else config, **options) as out:
         for span in media:
             out.media(span)
         for i, layer in enumerate(cache.layers):
@@ -489,174 +476,3 @@ def positions(path, n: int):
     with tqcache.open(path) as file:
         first = file.next_position
     return torch.arange(first, first + n)[None, None].expand(3, 1, n)
-
-
-# --- A cache that stays packed
-
-def _check_bits(bits) -> None:
-    if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 8:
-        raise ValueError(f"bits: {bits!r} is no whole number from 1 to 8")
-
-
-class TqcacheLayer(DynamicLayer):
-    """Full attention with packed keys and values. The newest tokens are dense: `recent` of them,
-    and what does not fill a block of 256. The rest is decoded for each update, in the CPU."""
-
-    is_croppable = True
-
-    def __init__(self, bits: int = 4, keys: str | None = None, values: str | None = None,
-                 recent: int = 32, rope: Rope | None = None, threads: int = 0, **kwargs):
-        super().__init__()
-        _check_bits(bits)
-        self._configs = (keys or f"mse:{bits}", values or f"mse:{bits}")
-        self._recent, self._rope, self._threads = recent, rope, threads
-        # For each row of the batch the packed (keys, values) of one span of tokens after another.
-        # Rows share them after beams were reordered: they never change.
-        self._rows: list[list[tuple[bytes, bytes]]] = []
-        self._spans: list[int] = []  # tokens of each span
-
-    @property
-    def n_packed(self) -> int:
-        return sum(self._spans)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the layer keeps. Packed spans that rows share are counted once."""
-        packed = {id(part): len(part) for row in self._rows for pair in row for part in pair}
-        dense = 0
-        if self.is_initialized:
-            dense = sum(t.numel() * t.element_size() for t in (self.keys, self.values))
-        return sum(packed.values()) + dense
-
-    def get_seq_length(self) -> int:
-        return self.n_packed + super().get_seq_length()
-
-    def update(self, key_states, value_states, *args, **kwargs):
-        if not self.is_initialized:
-            if key_states.dtype not in _DTYPES:
-                raise UnsupportedError(f"keys of {key_states.dtype}")
-            self.lazy_initialization(key_states, value_states)
-        # The tokens of this call are used as they came, and packed afterwards.
-        self.keys = self._joined(self.keys, key_states)
-        self.values = self._joined(self.values, value_states)
-        result = self.dense()
-        n_ready = (self.keys.shape[-2] - self._recent) // BLOCK * BLOCK
-        if n_ready > 0:
-            self._pack(n_ready)
-        return result
-
-    @staticmethod
-    def _joined(old, new):
-        return new if old.numel() == 0 else torch.cat([old, new], dim=-2)
-
-    def _pack(self, n: int) -> None:
-        if not self._rows:
-            self._rows = [[] for _ in range(self.keys.shape[0])]
-        oldest = [tensor[:, :, :n].detach().to("cpu").contiguous()
-                  for tensor in (self.keys, self.values)]
-        for i, row in enumerate(self._rows):
-            row.append(tuple(
-                codec.encode(_bits(tensor[i]), config, kind=kind,
-                             bf16=tensor.dtype == torch.bfloat16,
-                             rope=self._rope if kind == "keys" else None, threads=self._threads)
-                for tensor, config, kind in zip(oldest, self._configs, ("keys", "values"))))
-        self._spans.append(n)
-        # Copies, so that the memory of the packed tokens is given back.
-        self.keys, self.values = self.keys[:, :, n:].clone(), self.values[:, :, n:].clone()
-
-    def dense(self):
-        """All keys and values, [batch, heads, tokens, head_dim], on the layer's device."""
-        if not self._spans:
-            return self.keys, self.values
-        return tuple(self._decoded(which, tail) for which, tail in enumerate((self.keys,
-                                                                               self.values)))
-
-    def _decoded(self, which: int, tail):
-        n_packed = self.n_packed
-        shape = list(tail.shape)
-        shape[2] += n_packed
-        # On another device than the CPU the tail never leaves it.
-        full = torch.empty(shape if tail.device.type == "cpu" else [*shape[:2], n_packed, shape[3]],
-                           dtype=tail.dtype)
-        bits = _bits(full)
-        for i, row in enumerate(self._rows):
-            at = 0
-            for pair, n in zip(row, self._spans, strict=True):
-                codec.decode(pair[which], out=bits[i, :, at:at + n], threads=self._threads)
-                at += n
-        if tail.device.type == "cpu":
-            full[:, :, n_packed:] = tail
-            return full
-        return torch.cat([full.to(tail.device), tail], dim=-2)
-
-    def reset(self) -> None:
-        self._rows, self._spans = [], []
-        super().reset()
-
-    def crop(self, tokens_to_remove: int) -> None:
-        if tokens_to_remove < 0 and self.is_initialized and self._spans \
-                and -tokens_to_remove >= self.keys.shape[-2]:
-            # The end is in packed tokens: those become dense again.
-            self.keys, self.values = self.dense()
-            self._rows, self._spans = [], []
-        super().crop(tokens_to_remove)
-
-    # Rows of a batch are lists of bytes that never change, so moving them copies nothing.
-    def reorder_cache(self, beam_idx) -> None:
-        self.batch_select_indices(beam_idx)
-
-    def batch_select_indices(self, indices) -> None:
-        if not self.is_initialized:
-            return
-        if self._rows:
-            numbers = torch.arange(len(self._rows))[indices.cpu()].tolist()
-            self._rows = [list(self._rows[i]) for i in numbers]
-        indices = indices.to(self.keys.device)
-        self.keys, self.values = self.keys[indices, ...], self.values[indices, ...]
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        if not self.is_initialized:
-            return
-        self._rows = [list(row) for row in self._rows for _ in range(repeats)]
-        self.keys = self.keys.repeat_interleave(repeats, dim=0)
-        self.values = self.values.repeat_interleave(repeats, dim=0)
-
-
-class TqcacheCache(Cache):
-    """A cache whose full-attention layers are TqcacheLayers.
-
-    bits: of keys and values; or give `keys` and `values`, configurations of tqcache.codec as
-    "mse:3". config: of the model; needed for models with sliding windows or linear attention, whose
-    layers stay as they are, and lets keys be centered before their rotary embedding, which makes
-    the error smaller. recent: so many newest tokens are dense at least. threads: of the codec, 0:
-    all processors.
-    """
-
-    def __init__(self, bits: int = 4, *, keys: str | None = None, values: str | None = None,
-                 config=None, recent: int = 32, threads: int = 0):
-        _check_bits(bits)
-        options = {"bits": bits, "keys": keys, "values": values, "recent": recent,
-                   "threads": threads}
-        if config is None:
-            super().__init__(layer_class_to_replicate=lambda: TqcacheLayer(**options))
-            return
-        config = _text_config(config)
-        options["rope"] = _rope(config)
-        super().__init__(layers=[
-            TqcacheLayer(**options) if type(layer) is DynamicLayer else layer
-            for layer in cache_utils.DynamicCache(config=config).layers])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that all layers keep."""
-        return sum(bytes_of_layer(layer) for layer in self.layers)
-
-
-def bytes_of_layer(layer) -> int:
-    """Bytes that a layer of any class keeps."""
-    if isinstance(layer, TqcacheLayer):
-        return layer.nbytes
-    tensors = [getattr(layer, name, None) for name in ("keys", "values")]
-    for name in ("conv_states", "recurrent_states"):
-        tensors += (getattr(layer, name, None) or {}).values()
-    return sum(t.numel() * t.element_size() for t in tensors if t is not None)

@@ -1,0 +1,400 @@
+"""A cache for transformers that stays packed while a model generates.
+
+    import tqcache.transformers as tq
+
+    model.generate(ids, past_key_values=tq.TqcacheCache(bits=4))
+
+Layers of full attention hold packed blocks of 256 tokens, and 32 to 288 recent tokens densely. On
+the CPU blocks are decoded for each update. On a GPU of NVIDIA they are packed there, and a decode
+step attends to the packed codes: with the kernels of the wheel tqcache-cuda (tqcache.cuda.status())
+and transformers' attention "sdpa". What the kernels do not know (padding on the left, softcap, other
+attention implementations) is done on decoded keys and values, which is right and slower. Without the
+kernels blocks are packed and decoded by the CPU. The bytes are the same in all cases.
+"""
+
+import torch
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from . import Rope, UnsupportedError, codec, cuda
+from ._packed_blocks import BLOCK, CpuBlocks, GpuBlocks
+
+DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+def text_config(model):
+    config = getattr(model, "config", model)
+    return config.get_text_config(decoder=True)
+
+
+def rope_of(config) -> Rope | None:
+    """The rotary embedding of a model, where it is the usual one."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if parameters.get("rope_type", "default") != "default" or "rope_theta" not in parameters:
+        return None
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    n_dims = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
+    return Rope(n_dims=n_dims, base=float(parameters["rope_theta"]), style="half-split")
+
+
+def check_bits(bits) -> None:
+    if not isinstance(bits, int) or isinstance(bits, bool) or not 1 <= bits <= 8:
+        raise ValueError(f"bits: {bits!r} is no whole number from 1 to 8")
+
+
+class Workspace:
+    """Memory of a GPU that the layers of a cache share, one after the other."""
+
+    def __init__(self):
+        self._memory = None
+
+    def address(self, n_bytes, device):
+        if self._memory is None or self._memory.numel() < n_bytes or self._memory.device != device:
+            self._memory = torch.empty(n_bytes, dtype=torch.uint8, device=device)
+        return self._memory.data_ptr()
+
+
+class TqcacheLayer(DynamicLayer):
+    """Full attention with packed keys and values. The newest tokens are dense: `recent` of them, and
+    what does not fill a block of 256; the first 4 are, too, unless `keys` and `values` say "sink=".
+    """
+
+    is_croppable = True
+
+    def __init__(self, bits: int = 4, keys: str | None = None, values: str | None = None,
+                 recent: int = 32, rope: Rope | None = None, threads: int = 0, layer: int = 0,
+                 workspace: Workspace | None = None, **kwargs):
+        check_bits(bits)
+        self._configs = tuple(text if "sink=" in text else text + ",sink=4"
+                              for text in (keys or f"mse:{bits}", values or f"mse:{bits}"))
+        self._recent, self._rope, self._threads, self._layer = recent, rope, threads, layer
+        self._room = recent + BLOCK
+        self._workspace = workspace or Workspace()
+        super().__init__()
+        self._clear()
+
+    def _clear(self):
+        self.blocks = self.codecs = self._tail = None
+        self.n_tail, self._spare = 0, None
+        self.is_initialized = False
+        # Whether attention_forward() is what follows: it saw keys of this layer. And whether it has
+        # yet to see those of a step, which are one token alone.
+        self._is_seen = self._is_due = False
+
+    # --- Sizes
+
+    @property
+    def keys(self):
+        """The dense keys behind the packed ones."""
+        return None if self._tail is None else self._tail[0][:, :, :self.n_tail]
+
+    @property
+    def values(self):
+        return None if self._tail is None else self._tail[1][:, :, :self.n_tail]
+
+    @keys.setter
+    def keys(self, keys):
+        self._refuse_assignment(keys)
+
+    @values.setter
+    def values(self, values):
+        self._refuse_assignment(values)
+
+    @staticmethod
+    def _refuse_assignment(tensor):
+        if tensor is not None:
+            raise UnsupportedError("keys and values of a TqcacheLayer cannot be replaced")
+
+    @property
+    def n_packed(self) -> int:
+        return 0 if self.blocks is None else self.blocks.n_blocks * BLOCK
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the layer keeps."""
+        if not self.is_initialized:
+            return 0
+        return self.blocks.nbytes + sum(t.numel() * t.element_size() for t in self._tail)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether blocks are packed in the memory of a GPU."""
+        return isinstance(self.blocks, GpuBlocks)
+
+    def get_seq_length(self) -> int:
+        return self.n_packed + self.n_tail
+
+    # --- Making
+
+    def lazy_initialization(self, key_states, value_states):
+        if key_states.dtype not in DTYPES or value_states.dtype != key_states.dtype:
+            raise UnsupportedError(f"keys of {key_states.dtype}, values of {value_states.dtype}")
+        self.dtype, self.device = key_states.dtype, key_states.device
+        batch, heads = key_states.shape[:2]
+        shapes = [t.shape for t in (key_states, value_states)]
+        self.codecs = tuple(
+            codec.Codec(heads, shape[3], config, kind=kind, dtype=DTYPES[self.dtype],
+                        rope=self._rope if kind == "keys" else None, layer=self._layer)
+            for shape, config, kind in zip(shapes, self._configs, ("keys", "values")))
+        self.blocks = None
+        row_bytes = [shape[3] * key_states.element_size() for shape in shapes]
+        if self.device.type == "cuda" and all(n % 16 == 0 for n in row_bytes):
+            self.blocks = self._gpu_blocks(batch)
+        if self.blocks is None:
+            self.blocks = CpuBlocks(self.codecs, self._threads)
+        # On a GPU the tail stays where it is, with room for all that it may become.
+        self._tail = [torch.zeros((*shape[:2], self._room if self.is_on_gpu else 0, shape[3]),
+                                  dtype=self.dtype, device=self.device) for shape in shapes]
+        self.is_initialized = True
+
+    def _gpu_blocks(self, batch):
+        """None where there are no kernels for this GPU or for the codecs."""
+        with torch.cuda.device(self.device):
+            if not cuda.available():
+                return None
+            try:
+                blocks = GpuBlocks(self.codecs, batch, self.dtype, self.device)
+            except cuda.CudaError as error:
+                if error.status != 2:
+                    raise
+                return None
+        self._n_tail = torch.zeros(batch, dtype=torch.int32, device=self.device)
+        self._token = None
+        register_attention()
+        return blocks
+
+    # --- Tokens
+
+    @torch.no_grad()
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if key_states.shape[0] != self._tail[0].shape[0]:
+            raise UnsupportedError(f"{key_states.shape[0]} rows, where the cache has "
+                                   f"{self._tail[0].shape[0]}")
+        if self._is_due:
+            self._is_due = False
+            raise RuntimeError("the attention implementation was changed while a cache was in use: "
+                               "the last step saw one token alone")
+        keys, values = key_states.detach(), value_states.detach()
+        if keys.shape[2] == 1:
+            return self._add_token(keys, values)
+        # The tokens of this call are used as they came, and packed afterwards.
+        is_first = self.get_seq_length() == 0
+        result = (keys, values) if is_first else self._dense_with(keys, values)
+        self._add_tokens(keys, values)
+        return self._shown(result)
+
+    def _add_tokens(self, keys, values):
+        """Packs whole blocks of the tail and these tokens; what is recent becomes the tail."""
+        if self.n_tail > 0:
+            keys, values = (torch.cat([tail[:, :, :self.n_tail], new], dim=2)
+                            for tail, new in zip(self._tail, (keys, values)))
+        n = max(0, keys.shape[2] - self._recent) // BLOCK * BLOCK
+        if n > 0:
+            self.blocks.append(keys[:, :, :n], values[:, :, :n])
+        self._set_tail(keys[:, :, n:], values[:, :, n:])
+
+    def _set_tail(self, keys, values):
+        self.n_tail = keys.shape[2]
+        if not self.is_on_gpu:  # copies, so that the memory of packed tokens is given back
+            self._tail = [keys.clone(), values.clone()]
+            return
+        for tail, new in zip(self._tail, (keys, values)):
+            tail[:, :, :self.n_tail] = new
+        self._n_tail.fill_(self.n_tail)
+
+    def make_room(self):
+        """Packs the oldest block of a full tail, so that a token can be added."""
+        if self.n_tail < self._room:
+            return
+        self.blocks.append(*(tail[:, :, :BLOCK] for tail in self._tail))
+        self._set_tail(*(tail[:, :, BLOCK:].clone() for tail in self._tail))
+
+    def _add_token(self, keys, values):
+        self.make_room()
+        if self.is_on_gpu:
+            if self._token is None:
+                self._token = cuda.prepare_append(*self._tail, self._n_tail)
+            cuda.append_prepared(self._token[0], keys.to(self.dtype), values.to(self.dtype),
+                                 torch.cuda.current_stream(self.device).cuda_stream)
+            self.n_tail += 1
+        else:
+            self._set_tail(*(torch.cat([tail, new.to(self.dtype)], dim=2)
+                             for tail, new in zip(self._tail, (keys, values))))
+        if self._is_seen:
+            self._is_due = True
+            keys.tqcache_layer = self
+            return keys, values
+        return self._shown(self.dense())
+
+    def _shown(self, result):
+        """Keys and values of all tokens, by whose attention it becomes known which one it is."""
+        if self.is_on_gpu and self.blocks.can_attend():
+            result[0].tqcache_layer = self
+        return result
+
+    def dense(self):
+        """All keys and values, [batch, heads, tokens, head_dim], on the layer's device. Raises
+        tqcache.cuda.CudaError if a packed number on a GPU is not finite."""
+        if not self.is_initialized:
+            return None, None
+        return self._dense_with(*(tail[:, :, :0] for tail in self._tail))
+
+    def _dense_with(self, keys, values):
+        """All keys and values and then these, written once."""
+        n, n_all = self.n_packed, self.get_seq_length()
+        out = tuple(torch.empty((*tail.shape[:2], n_all + keys.shape[2], tail.shape[3]),
+                                dtype=self.dtype, device=self.device) for tail in self._tail)
+        if n > 0:
+            self.blocks.decode(*(each[:, :, :n] for each in out))
+        for each, tail, new in zip(out, self._tail, (keys, values)):
+            each[:, :, n:n_all] = tail[:, :, :self.n_tail]
+            each[:, :, n_all:] = new
+        return out
+
+    def attend(self, queries, scaling=None):
+        """Attention of one decode step: queries [batch, query heads, 1, head_dim], on a GPU."""
+        q = queries[:, :, 0].detach().to(self.dtype).contiguous()
+        out = self.blocks.attend(q, scaling, self._tail, self._n_tail, self._workspace)
+        return out.to(queries.dtype)[:, :, None]
+
+    def write_to(self, writer):
+        """Adds the layer to a tqcache.Writer: blocks as they are packed, of a batch of 1."""
+        if self.get_seq_length() == 0 or self._tail[0].shape[0] != 1:
+            raise UnsupportedError("a TqcacheLayer without tokens, or of a batch")
+        packed = list(self.blocks.packed(0))
+        tails = [tail[0, :, :self.n_tail].to("cpu").contiguous() for tail in self._tail]
+        # In a file every full block is packed, also the recent one.
+        n = self.n_tail // BLOCK * BLOCK
+        for i, (each, tail) in enumerate(zip(self.codecs, tails)):
+            if n > 0:
+                if not each.is_fitted:
+                    each.fit(tail[:, :BLOCK].contiguous())
+                packed[i] += each.encode(tail[:, :n].contiguous(), self.blocks.n_blocks)
+        writer.packed(self.codecs[0], packed[0], self.codecs[1], packed[1],
+                      *(tail[:, n:].contiguous() for tail in tails))
+
+    # --- What transformers calls
+
+    def reset(self) -> None:
+        self._clear()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Whole blocks before the cut stay packed; the rest of the block that is cut becomes
+        dense."""
+        if tokens_to_remove > 0:
+            raise ValueError(f"crop: {tokens_to_remove}, where a negative number is expected, of "
+                             "tokens to remove")
+        if tokens_to_remove == 0 or not self.is_initialized:
+            return
+        n = max(0, self.get_seq_length() + tokens_to_remove)
+        if n >= self.n_packed:
+            self._set_tail(*(tail[:, :, :n - self.n_packed].clone() for tail in self._tail))
+            return
+        n_blocks = n // BLOCK
+        rest = [each[:, :, n_blocks * BLOCK:n].clone() for each in self.dense()]
+        self.blocks.truncate(n_blocks)
+        self._set_tail(*rest)
+
+    def reorder_cache(self, beam_idx) -> None:
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices) -> None:
+        if not self.is_initialized:
+            return
+        rows = torch.arange(self._tail[0].shape[0])[indices.cpu()]
+        self.blocks.select(rows)
+        self._tail = [tail[rows.to(self.device)] for tail in self._tail]
+        if self.is_on_gpu:
+            self._n_tail = torch.full((len(rows),), self.n_tail, dtype=torch.int32,
+                                      device=self.device)
+            self._token = None
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.is_initialized:
+            rows = torch.arange(self._tail[0].shape[0])
+            self.batch_select_indices(rows.repeat_interleave(repeats))
+
+    def offload(self):
+        raise UnsupportedError("a TqcacheLayer is not moved to another device")
+
+    prefetch = offload
+
+
+class TqcacheCache(Cache):
+    """A cache whose full-attention layers are TqcacheLayers.
+
+    bits: of keys and values; or give `keys` and `values`, configurations of tqcache.codec as
+    "mse:3". config: of the model; needed for models with sliding windows or linear attention, whose
+    layers stay as they are, and lets keys be centered before their rotary embedding, which makes
+    the error smaller. recent: so many newest tokens are dense at least. threads: of the codec on the
+    CPU, 0: all processors.
+    """
+
+    def __init__(self, bits: int = 4, *, keys: str | None = None, values: str | None = None,
+                 config=None, recent: int = 32, threads: int = 0):
+        check_bits(bits)
+        options = {"bits": bits, "keys": keys, "values": values, "recent": recent,
+                   "threads": threads, "workspace": Workspace()}
+        self.rope = None
+        if config is None:
+            super().__init__(layer_class_to_replicate=lambda: TqcacheLayer(
+                **options, layer=len(self.layers)))
+            return
+        config = text_config(config)
+        self.rope = options["rope"] = rope_of(config)
+        super().__init__(layers=[
+            TqcacheLayer(**options, layer=i) if type(layer) is DynamicLayer else layer
+            for i, layer in enumerate(DynamicCache(config=config).layers)])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all layers keep."""
+        return sum(bytes_of_layer(layer) for layer in self.layers)
+
+
+def bytes_of_layer(layer) -> int:
+    """Bytes that a layer of any class keeps."""
+    if isinstance(layer, TqcacheLayer):
+        return layer.nbytes
+    tensors = [getattr(layer, name, None) for name in ("keys", "values")]
+    for name in ("conv_states", "recurrent_states"):
+        tensors += (getattr(layer, name, None) or {}).values()
+    return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
+
+# --- Attention on a GPU
+
+_sdpa = None  # what transformers did for "sdpa"
+
+
+def register_attention():
+    """Makes transformers' attention "sdpa" attend to packed blocks where keys are of a TqcacheLayer
+    on a GPU, and do what it did before with all others. The first such layer calls it."""
+    global _sdpa
+    if _sdpa is None:
+        _sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        AttentionInterface.register("sdpa", attention_forward)
+
+
+def attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None,
+                      **kwargs):
+    layer = getattr(key, "tqcache_layer", None)
+    if layer is not None:
+        layer._is_seen = True
+        if layer._is_due:
+            layer._is_due = False
+            is_plain = attention_mask is None and not any(
+                kwargs.get(name) is not None
+                for name in ("softcap", "s_aux", "sliding_window", "position_bias"))
+            if is_plain:
+                try:
+                    return layer.attend(query, scaling).transpose(1, 2), None
+                except cuda.CudaError as error:
+                    if error.status != 2:  # 2: no kernel for these widths or this GPU
+                        raise
+            key, value = layer.dense()
+    return _sdpa(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
+                 **kwargs)
