@@ -162,6 +162,7 @@ inline constexpr std::int32_t kUnknownToken = -1;
 
 inline constexpr std::size_t kMaxMediaSpans = 4096;  // of a cache
 inline constexpr std::size_t kMaxMediaIdBytes = 256;
+inline constexpr std::size_t kMaxMediaSourceBytes = 1 << 16;
 
 // A digest of everything in a model that changes values, docs/reference/format.md §Fingerprints.
 struct ModelFingerprint {
@@ -325,13 +326,16 @@ struct MediaSpan {
   std::int64_t next_position = 0;  // of the text behind it
   // The token id that programs write in its place: "<|image_pad|>". kUnknownToken: none.
   std::int32_t placeholder = kUnknownToken;
+  // What the program that made the cache keeps of the medium, for giving it back to that program:
+  // the chunk of llama-server's slots. At most kMaxMediaSourceBytes. Not part of the content.
+  Bytes source = {};
 
   bool operator==(const MediaSpan&) const = default;
   std::int64_t end() const { return begin + n_tokens; }
 };
 
 // The ids of the span's tokens, all of them, below kUnknownToken. They depend on everything but the
-// placeholder; positions count from that of the first token.
+// placeholder and the source; positions count from that of the first token.
 std::vector<std::int32_t> media_tokens(const MediaSpan& span, std::int64_t first_position);
 
 // The position of token `index`, which is text or behind the last token. Spans with coordinates

@@ -61,7 +61,10 @@ void hide_tokens(Cache& cache) {
   if (!tokens_known(cache)) return;
   cache.hidden_tokens = hash_tokens(cache.tokens);
   std::ranges::fill(cache.tokens, kUnknownToken);
-  for (MediaSpan& span : cache.media) span.id.clear();
+  for (MediaSpan& span : cache.media) {
+    span.id.clear();
+    span.source.clear();  // may name it, too
+  }
 }
 
 Result<void> reveal_tokens(Cache& cache, std::span<const std::int32_t> tokens) {

@@ -41,6 +41,9 @@ Result<void> check_span(const MediaSpan& span, std::int64_t first_position, bool
     return corrupt(fmt::format("position {} behind it", span.next_position));
   }
   if (span.placeholder < kUnknownToken) return corrupt("a placeholder below -1");
+  if (span.source.size() > kMaxMediaSourceBytes) {
+    return too_large(fmt::format("{} bytes of its program", span.source.size()));
+  }
   if (span.coordinates.empty()) {
     if (span.next_position == first_position + span.n_tokens) return {};
     return corrupt(fmt::format("position {} behind {} tokens from position {} on",

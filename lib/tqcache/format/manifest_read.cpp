@@ -548,6 +548,12 @@ Result<void> read_media(const fb::Manifest& root, Manifest& manifest) {
     }
     span.next_position = in->next_position();
     span.placeholder = in->placeholder();
+    if (in->source() != nullptr) {
+      if (in->source()->size() == 0) return corrupt(place + ": a source of no bytes");
+      TQC_TRY(check_count(in->source()->size(), cache::kMaxMediaSourceBytes, "bytes of source"));
+      const auto bytes = std::as_bytes(std::span(in->source()->data(), in->source()->size()));
+      span.source.assign(bytes.begin(), bytes.end());
+    }
   }
   return {};
 }

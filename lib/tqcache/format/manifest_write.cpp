@@ -332,10 +332,15 @@ Offset<flatbuffers::Vector<Offset<fb::Media>>> make_media(Builder& out, const Ma
     const auto id = out.CreateString(span.id);
     const auto coordinates = span.coordinates.empty() ? Offset<flatbuffers::Vector<std::int32_t>>()
                                                       : out.CreateVector(span.coordinates);
+    const auto source =
+        span.source.empty()
+            ? Offset<flatbuffers::Vector<std::uint8_t>>()
+            : out.CreateVector(reinterpret_cast<const std::uint8_t*>(span.source.data()),
+                               span.source.size());
     offsets.push_back(fb::CreateMedia(
         out, static_cast<fb::MediaKind>(span.kind), static_cast<std::uint32_t>(span.begin),
         static_cast<std::uint32_t>(span.n_tokens), id, coordinates,
-        static_cast<std::uint32_t>(span.next_position), span.placeholder));
+        static_cast<std::uint32_t>(span.next_position), span.placeholder, source));
   }
   return out.CreateVector(offsets);
 }
@@ -374,7 +379,7 @@ std::uint64_t least_size(const Manifest& manifest) {
   size += manifest.hidden_tokens ? manifest.hidden_tokens->size() * sizeof(Sha256)
                                  : manifest.tokens.size() * sizeof(std::int32_t);
   for (const cache::MediaSpan& span : manifest.media) {
-    size += span.id.size() + span.coordinates.size() * sizeof(std::int32_t);
+    size += span.id.size() + span.coordinates.size() * sizeof(std::int32_t) + span.source.size();
   }
   for (const cache::LayerDesc& layer : manifest.layers) {
     const cache::AttentionDesc* attention = cache::attention_of(layer);

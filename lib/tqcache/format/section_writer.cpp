@@ -153,7 +153,10 @@ void hide_tokens(Manifest& manifest) {
   if (manifest.hidden_tokens) return;
   manifest.hidden_tokens = cache::hash_tokens(manifest.tokens);
   manifest.tokens.assign(manifest.tokens.size(), cache::kUnknownToken);
-  for (cache::MediaSpan& span : manifest.media) span.id.clear();
+  for (cache::MediaSpan& span : manifest.media) {
+    span.id.clear();
+    span.source.clear();  // may name it, too
+  }
 }
 
 Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options) {
