@@ -365,9 +365,8 @@ TEST(LlamaImport, ReadsPositionsOfTextAlone) {
       for (const auto& [x, y] : {std::pair{3, 5}, {5, 0}, {7, 7}, {-1, -1}}) {
         spec.last_coordinates = {x, y};
         EXPECT_THAT(import_bytes(write_state(model, spec), model),
-                    test::FailsWith(
-                        ErrorCode::kUnsupported,
-                        "positions of an image or a video (M-RoPE): only text can be converted"));
+                    test::FailsWith(ErrorCode::kUnsupported,
+                                    "positions of an image, which the list does not name"));
       }
     }
   }

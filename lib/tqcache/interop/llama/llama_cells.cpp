@@ -59,7 +59,6 @@ Result<Cell> read_cell(FileCursor& cursor, const LlamaCellLayout& layout) {
   if (n_ext >= 2 * sizeof(std::int32_t)) {
     TQC_TRY_ASSIGN(const auto x, cursor.read<std::int32_t>());
     TQC_TRY_ASSIGN(const auto y, cursor.read<std::int32_t>());
-    if (x < 0 || y < 0) return corrupt(fmt::format("a cell at row {}, column {}", y, x));
     cell.row = y;
     cell.column = x;
     cell.is_of_image = x != y || (x != 0 && x != cell.position);
