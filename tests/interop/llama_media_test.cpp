@@ -43,7 +43,7 @@ StateSpec slot(const LlamaGeometry& model) {
   spec.wrapped = true;
   spec.n_media = 2;
   spec.media = {{2, chunk_of(1, kDigest)}, {10, chunk_of(2, "none")}};
-  for (const std::size_t i : {2, 3, 4, 5, 6, 7, 10, 11}) spec.tokens[i] = -1;
+  for (const std::size_t i : {2U, 3U, 4U, 5U, 6U, 7U, 10U, 11U}) spec.tokens[i] = -1;
   if (!model.has_positions_2d) return spec;
   // The image takes 3 positions, the sound 2.
   spec.cells = {{0, 0, 0}, {1, 1, 1}, {2, 2, 2}, {2, 3, 2}, {2, 4, 2}, {2, 2, 3},

@@ -61,9 +61,9 @@ TEST_P(AnyBlob, UnderAnotherKeyIsAMismatch) {
 // Whatever else a later version changes, its magic and the checksum of its header stand where they
 // do now.
 TEST_P(AnyBlob, OfALaterVersionIsUnsupported) {
-  put_number(blob_, 8, std::uint32_t{3});
+  put_number(blob_, 8, std::uint32_t{4});
   reseal(blob_);
-  expect_error(key_, blob_, ErrorCode::kUnsupported, "version 3 is newer than version 2");
+  expect_error(key_, blob_, ErrorCode::kUnsupported, "version 4 is newer than version 3");
 }
 
 // Digests that fit are no reason to trust: kinds, sizes and offsets are looked at for themselves.

@@ -62,7 +62,7 @@ TEST(BlobRules, ParametersHaveFirstTokens) {
   };
   rule([](Parameters& p) { p.tokens.clear(); }, "0 first tokens");
   rule([](Parameters& p) { p.tokens.push_back(1); }, "257 first tokens");
-  rule([](Parameters& p) { p.tokens[3] = -1; }, "a token id below 0");
+  rule([](Parameters& p) { p.tokens[3] = -1; }, "a token id of -1");
 }
 
 TEST(BlobRules, ParametersAreThoseOfACache) {
@@ -94,7 +94,7 @@ TEST(BlobRules, ABlockHasItsTokensAndPlace) {
     expect_rule<Block>("block", change, message, code);
   };
   rule([](Block& b) { b.tokens.pop_back(); }, "255 tokens");
-  rule([](Block& b) { b.tokens[255] = -2; }, "a token id below 0");
+  rule([](Block& b) { b.tokens[255] = -1; }, "a token id of -1");
   rule([](Block& b) { b.index = 65536; }, "token block 65536", ErrorCode::kTooLarge);
   rule([](Block& b) { b.part = 1; }, "part 1 of 1");
   rule([](Block& b) { b.n_parts = 0; }, "part 0 of 0");
@@ -162,7 +162,7 @@ TEST(BlobRules, AStateHasItsTail) {
   rule([](Snapshot& s) { s.n_tokens = 0; }, "0 tokens", ErrorCode::kTooLarge);
   rule([](Snapshot& s) { s.n_tokens = (16 << 20) + 1; }, "tokens", ErrorCode::kTooLarge);
   rule([](Snapshot& s) { s.n_tokens = 512; }, "a tail of 3 tokens where 256 belong");
-  rule([](Snapshot& s) { s.tail[0] = -1; }, "a token id below 0");
+  rule([](Snapshot& s) { s.tail[0] = -1; }, "a token id of -1");
   rule([](Snapshot& s) { s.data_keys[0].back() = 'g'; }, "an invalid data key");
   rule([](Snapshot& s) { s.data_keys[0] += "0"; }, "an invalid data key");
   rule([](Snapshot& s) { s.data_keys[0][0] = 'b'; }, "an invalid data key");
@@ -190,7 +190,7 @@ TEST(BlobRules, ARecordAgreesWithItself) {
   rule([](PromptRecord& r) { r.model_name.assign(1025, 'n'); }, "1025 bytes", ErrorCode::kTooLarge);
   rule([](PromptRecord& r) { r.architecture.assign(1025, 'n'); }, "1025 bytes",
        ErrorCode::kTooLarge);
-  rule([](PromptRecord& r) { r.tokens[7] = -1; }, "a token id below 0");
+  rule([](PromptRecord& r) { r.tokens[7] = -1; }, "a token id of -1");
   rule([](PromptRecord& r) { r.tokens.pop_back(); }, "the snapshot has other tokens");
   rule([](PromptRecord& r) { r.tokens.back() += 1; }, "the tail has other tokens");
   rule([](PromptRecord& r) { r.chain.pop_back(); }, "1 blocks");
