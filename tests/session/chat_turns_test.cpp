@@ -107,10 +107,8 @@ std::string shown(const Family& family, const std::string& text) {
   const tokenizer::Tokenizer tokenizer = tokenizer_of(family);
   ShownAnswer answer(tokenizer);
   std::string all;
-  for (const std::int32_t id :
-       tokenizer.encode(text, tokenizer::Tokenizer::Special::kParse).value()) {
-    all += answer.add(id);
-  }
+  const Ids ids = tokenizer.encode(text, tokenizer::Tokenizer::Special::kParse).value();
+  for (const std::int32_t id : ids) all += answer.add(id);
   return all;
 }
 
