@@ -13,6 +13,7 @@
 #include "fuzz/fake_network.h"
 #include "fuzz/fuzz.h"
 #include "tqcache/serve/embedded/client_request.h"
+#include "tqcache/serve/embedded/tool_calls.h"
 #include "tqcache/serve/http_message.h"
 #include "tqcache/serve/http_server.h"
 #include "tqcache/serve/llama_server.h"
@@ -180,6 +181,36 @@ MaybeApiError read_counted_messages(std::string_view body, ChatRequest& request)
   return read_messages_request(body, true, request);
 }
 
+// A body as the text of an answer, in which calls of tools are looked for.
+void take_calls(const std::string& text) {
+  const auto take = [&](std::size_t size, ToolCallReader& reader) {
+    std::string shown;
+    for (std::size_t at = 0; at < text.size(); at += size)
+      shown += reader.add(text.substr(at, size));
+    return shown + reader.end();
+  };
+  ToolCallReader whole, in_pieces;
+  const std::string shown = take(std::max<std::size_t>(text.size(), 1), whole);
+  require(take(7, in_pieces) == shown, "pieces are the same text");
+  require(in_pieces.calls().size() == whole.calls().size(), "with the same calls");
+  require(!whole.calls().empty() || shown == text, "a text without calls stays as it is");
+  for (const ToolCall& call : whole.calls()) {
+    require(text.find(call.arguments) != std::string::npos, "arguments are the model's");
+    require(nlohmann::json::parse(call.arguments).is_object(), "and an object");
+  }
+}
+
+// What the chat template gets beside the texts.
+void check_template_fields(const ChatRequest& chat, const std::string& body) {
+  for (const tokenizer::ChatMessage& message : chat.messages) {
+    if (message.fields.empty()) continue;
+    require(nlohmann::json::parse(message.fields).is_object(), "fields are an object");
+  }
+  if (chat.tools.empty()) return;
+  require(nlohmann::json::parse(chat.tools) == nlohmann::json::parse(body)["tools"],
+          "tools are those of the body");
+}
+
 void read_client_request(unsigned choice, const std::string& body) {
   ChatRequest chat;
   CompletionRequest completion;
@@ -215,7 +246,9 @@ void read_client_request(unsigned choice, const std::string& body) {
   switch (choice % 5) {
     case 0:
     case 4:
+      take_calls(body);
       if (!accepts(read_chat_request, body, chat)) return;
+      check_template_fields(chat, body);
       return check_chat(Dialect::kChat);
     case 1:
       if (!accepts(read_completion_request, body, completion)) return;

@@ -104,6 +104,15 @@ TEST(ForeignCache, OfGlm4IsNotExportedToPythonsPrograms) {
   EXPECT_EQ(mlx.error().code, ErrorCode::kUnsupported);
   EXPECT_FALSE(std::filesystem::exists(dir / "a.safetensors"));
   EXPECT_TRUE(interop::check_key_order("granite").ok());
+  // Other families in pairs go through as they came, but not from the decoder's order to theirs.
+  for (const char* architecture : {"chatglm", "ernie4_5", "command-r", "cohere2", "helium"}) {
+    EXPECT_FALSE(interop::check_key_order(architecture).ok());
+    EXPECT_FALSE(interop::check_key_order(architecture, "tqcache").ok());
+    EXPECT_FALSE(interop::check_key_order(architecture, "llama.cpp").ok());
+    EXPECT_TRUE(interop::check_key_order(architecture, "transformers 5.23").ok());
+    EXPECT_TRUE(interop::check_key_order(architecture, "mlx-lm").ok());
+  }
+  EXPECT_FALSE(interop::check_key_order("glm4", "transformers").ok());
 }
 
 TEST(ForeignCache, HasItsTokensWhenTheyAreKnown) {

@@ -241,14 +241,21 @@ Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache) 
       std::move(cache), std::move(description), std::move(checkpoints)));
 }
 
-Result<void> check_key_order(const std::string& architecture) {
-  for (const std::string_view each :
-       {"glm4", "chatglm", "ernie4_5", "command-r", "cohere2", "helium"}) {
-    if (architecture != each) continue;
-    return unsupported("keys of " + architecture +
-                       ": transformers and mlx-lm have them in another order");
-  }
-  return {};
+Result<void> check_key_order(const std::string& architecture, std::string_view source_format) {
+  struct Family {
+    std::string_view word, name;
+  };
+  static constexpr Family kInPairs[] = {{"glm4", "GLM-4"},         {"chatglm", "GLM-4-9B"},
+                                        {"ernie4_5", "ERNIE 4.5"}, {"command-r", "Command R"},
+                                        {"cohere2", "Cohere2"},    {"helium", "Helium"}};
+  const auto* const found = std::ranges::find(kInPairs, architecture, &Family::word);
+  if (found == std::end(kInPairs)) return {};
+  // Caches of these programs have kept their order, unless they were converted with a model.
+  const bool is_theirs =
+      source_format.starts_with("transformers") || source_format.find("mlx") != source_format.npos;
+  if (is_theirs && architecture != "glm4") return {};
+  return unsupported("keys of " + std::string(found->name) +
+                     ": transformers and mlx-lm have them in another order");
 }
 
 }  // namespace tqcache::interop

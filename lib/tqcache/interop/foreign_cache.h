@@ -51,8 +51,10 @@ struct ForeignTensor {
 };
 
 // Python's programs keep the keys of GLM-4, ERNIE, Cohere and Helium in pairs (0, 1), (2, 3), ...,
-// not in half-split order. Errors: kUnsupported for a cache of this architecture.
-Result<void> check_key_order(const std::string& architecture);
+// the decoder in half-split order. `source_format`: of a cache that goes to another of these
+// programs, as it is; empty: the decoder will use it. Errors: kUnsupported for a cache of this
+// architecture.
+Result<void> check_key_order(const std::string& architecture, std::string_view source_format = {});
 
 struct ForeignAttention {
   cache::HeadShape shape;  // of K

@@ -77,6 +77,11 @@ class Rope:
         return f"Rope(n_dims={self.n_dims}, base={self.base}, style={self.style!r})"
 
 
+# Model types whose keys transformers and mlx-lm have in pairs (0, 1), (2, 3), ..., and the decoder of
+# tqcache in halves: caches of the one are not caches of the other.
+KEYS_IN_PAIRS = frozenset({"glm4", "glm", "ernie4_5", "cohere", "cohere2", "helium"})
+
+
 class Identity:
     """The model that a cache belongs to."""
 

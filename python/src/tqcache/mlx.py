@@ -56,13 +56,14 @@ def identity_of(model_path, adapter_path=None) -> Identity:
     if not (folder / "config.json").is_file():
         raise UnsupportedError(f"{model_path}: no folder with config.json")
     adapter = _folder_fingerprint(adapter_path) if adapter_path else None
-    try:
-        identity = Identity.of_model(folder)
-        identity.adapter_fingerprint = adapter
-        return identity
-    except UnsupportedError:
-        pass
     model_type = json.loads((folder / "config.json").read_text()).get("model_type", "unknown")
+    if model_type not in tqcache.KEYS_IN_PAIRS:
+        try:
+            identity = Identity.of_model(folder)
+            identity.adapter_fingerprint = adapter
+            return identity
+        except UnsupportedError:
+            pass
     return Identity(f"mlx-{model_type}", folder.resolve().name, adapter_fingerprint=adapter,
                     weights_fingerprint=_folder_fingerprint(folder), source_format="mlx-lm")
 

@@ -41,18 +41,23 @@ def identity_of(model, tokenizer=None) -> Identity:
     if getattr(model, "peft_config", None):
         raise UnsupportedError("a model with adapters: its caches look like those without")
     name = str(getattr(model, "name_or_path", "") or "")
-    if os.path.isfile(os.path.join(name, "config.json")):
+    config = _text_config(model)
+    is_same = config.model_type not in tqcache.KEYS_IN_PAIRS
+    if is_same and os.path.isfile(os.path.join(name, "config.json")):
         try:
             return Identity.of_model(name)
         except UnsupportedError:
             pass
-    config = _text_config(model)
     return Identity(config.model_type, os.path.basename(name.rstrip("/")), rope=_rope(config),
                     source_format="transformers")
 
 
 def _check_identity(found: Identity, model) -> None:
     expected = identity_of(model)
+    if (expected.architecture in tqcache.KEYS_IN_PAIRS
+            and not found.source_format.startswith("transformers")):
+        raise MismatchError(f"the cache was made by {found.source_format or 'another program'}, where "
+                            f"the keys of {expected.architecture} have another order")
     # A fingerprint of zeros is an unknown one.
     if any(found.weights_fingerprint) and any(expected.weights_fingerprint):
         if found.weights_fingerprint != expected.weights_fingerprint:

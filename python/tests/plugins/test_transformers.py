@@ -222,6 +222,26 @@ def test_four_bits_and_the_same_tokens_in_another_process(tmp_path, model, token
     assert here == generate(model, ids, cache, 24).tolist()
 
 
+def test_keys_in_pairs_are_not_those_of_the_decoder(tmp_path):
+    """The folder is one that the decoder runs, with its keys in another order."""
+    config = transformers.CohereConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=40, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, pad_token_id=0, bos_token_id=0,
+        eos_token_id=0)
+    transformers.CohereForCausalLM(config).save_pretrained(tmp_path / "model")
+    cohere = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    ids = torch.arange(1, 20)[None]
+    cache = prefill(cohere, ids)
+    tq.save(cache, tmp_path / "a.tqkv", cohere, input_ids=ids)
+    identity = tq.identity_of(cohere)
+    assert identity.architecture == "cohere" and not any(identity.weights_fingerprint)
+    same(cache, tq.load(tmp_path / "a.tqkv", cohere))
+    made_elsewhere = tqcache.Identity("cohere", "model", source_format="tqcache")
+    tq.save(cache, tmp_path / "b.tqkv", identity=made_elsewhere)
+    with pytest.raises(tqcache.MismatchError, match="another order"):
+        tq.load(tmp_path / "b.tqkv", cohere)
+
+
 def test_another_model_is_refused(tmp_path, model, tokenizer):
     path = tmp_path / "alice.tqkv"
     tq.save(prefill(model, alice(tokenizer, 40)), path, model, tokenizer)

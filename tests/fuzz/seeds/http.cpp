@@ -50,6 +50,17 @@ void make_http(const SeedFolder& seeds) {
                                              R"("logit_bias":{"5":-100},"n":1})"));
   seeds.add("tokenize", input(kOpenAi + 2, R"({"content":"text","add_special":true})"));
   seeds.add("detokenize", input(kOpenAi + 3, R"({"tokens":[1,2]})"));
+  seeds.add(
+      "tools",
+      input(kOpenAi, R"({"messages":[{"role":"user","content":"Hi"},{"role":"assistant",)"
+                     R"("content":null,"reasoning_content":"Hm.","tool_calls":[{"id":"c",)"
+                     R"("type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},)"
+                     R"({"role":"tool","tool_call_id":"c","content":"2"}],"tool_choice":)"
+                     R"("auto","tools":[{"type":"function","function":{"name":"f",)"
+                     R"("parameters":{"type":"object"}}}]})"));
+  seeds.add("call", input(kOpenAi,
+                          "So.\n<tool_call>\n{\"name\": \"f\", \"arguments\": "
+                          "{\"a\": 1}}\n</tool_call>\n<tool_call>"));
   seeds.add("template", input(kOpenAi + 4, R"({"messages":[{"role":"user","content":"Hi"}]})"));
   // Anthropic's and OpenAI's newer interfaces. These numbers are theirs alone.
   seeds.add("anthropic_messages",

@@ -185,10 +185,11 @@ class StatesOfLlamaCpp(Logits):
         except (ImportError, OSError, RuntimeError) as error:
             raise unittest.SkipTest(str(error)) from error
         ids = ids_of(N_TOKENS)
+        # Not exaone4: llama.cpp gives windows to models of 64 layers alone.
         for name in ("gemma", "olmo2", "smollm3", "granite", "mixtral", "qwen2_moe", "glm4",
                      "gpt_oss_mxfp4", "olmo3", "olmoe", "granite4", "granitemoe", "glm", "cohere",
-                     "cohere2", "seed_oss", "ernie4_5", "hunyuan", "ministral3", "exaone4",
-                     "qwen3_vl", "qwen2_5_vl"):
+                     "cohere2", "seed_oss", "ernie4_5", "hunyuan", "ministral3", "qwen3_vl",
+                     "qwen2_5_vl"):
             with self.subTest(name=name):
                 path, state = gguf_file(name), self.folder / "state.ggsn"
                 with llama.Context(llama.Model(library, path)) as context:

@@ -249,7 +249,8 @@ Result<void> write_tokens(const CacheDesc& manifest, AtomicFile& file) {
 
 Result<void> export_hf(const cache::CacheReader& cache, const std::filesystem::path& path,
                        Overwrite overwrite, const Progress& progress) {
-  TQC_TRY(check_key_order(cache.description().identity.architecture));
+  const cache::Identity& identity = cache.description().identity;
+  TQC_TRY(check_key_order(identity.architecture, identity.source_format));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, overwrite));
   TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
   TQC_TRY_ASSIGN(const HfPlan plan, make_plan(dense->description()));

@@ -387,7 +387,7 @@ Result<ForeignCache> import_hf(std::shared_ptr<const ByteSource> file) {
                            ? "format " + printable_name(format) + " is newer than this reader"
                            : "not of the schema " + std::string(kHfFormat));
   }
-  TQC_TRY(check_key_order(text_or_none(index, kHfModelTypeKey)));
+  TQC_TRY(check_key_order(text_or_none(index, kHfModelTypeKey), "transformers"));
   HfReader reader(std::move(file), std::move(index));
   TQC_TRY_ASSIGN(reader.n_tokens, read_n_tokens(reader.index()));
   ForeignCache cache;

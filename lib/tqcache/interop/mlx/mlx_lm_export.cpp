@@ -525,7 +525,8 @@ class MlxWriter {
 
 Result<void> export_mlx_lm(const cache::CacheReader& cache, const std::filesystem::path& path,
                            const MlxLmExport& options, const Progress& progress) {
-  TQC_TRY(check_key_order(cache.description().identity.architecture));
+  const cache::Identity& identity = cache.description().identity;
+  TQC_TRY(check_key_order(identity.architecture, identity.source_format));
   TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
   TQC_TRY_ASSIGN(const MlxPlan plan, plan_mlx(dense->description(), options));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, options.overwrite));
