@@ -170,7 +170,7 @@ def test_blocks_are_those_of_the_cpu(dtype, more):
 
 
 def test_codecs_without_kernels_are_computed_by_the_cpu():
-    for keys, head_dim in [("affine:4", 128), ("mse:4", 20), ("mixed:3", 128)]:
+    for keys, head_dim in [("affine:4", 128), ("mse:4", 36), ("mixed:3", 128)]:
         layer = empty_layer(keys=keys, head_dim=head_dim)
         k, v = (x.cuda() for x in kv(600, head_dim=head_dim))
         layer.update(k, v)
@@ -393,14 +393,21 @@ def test_without_a_config_too():
     assert all(layer.is_on_gpu and layer._is_seen for layer in cache.layers)
 
 
-def test_other_attention_behind_a_step_is_refused():
+def test_other_attention_behind_a_cache_is_noticed():
     model = make_model("sdpa")
     ids = torch.randint(1, 512, (1, 300), device="cuda")
-    cache = tq.TqcacheCache(bits=8, config=model.config)
-    logits_of(model, ids, 290, cache)
+    right = logits_of(model, ids, 290, tq.TqcacheCache(bits=8, config=model.config))
+    caches = [tq.TqcacheCache(bits=8, config=config) for config in (model.config, None)]
+    for cache in caches:
+        before = logits_of(model, ids[:, :295], 290, cache)
     model.set_attn_implementation("eager")
-    with pytest.raises(RuntimeError, match="attention implementation was changed"):
-        logits_of(model, ids[:, :3], 1, cache)
+    # The config tells what the model does now; without it keys of one token meet the wrong attention.
+    after = [model(ids[:, t:t + 1], past_key_values=caches[0]).logits[:, -1].float()
+             for t in range(295, 300)]
+    assert kl(right, torch.cat([before, torch.stack(after)])) < 1e-3
+    with pytest.raises(RuntimeError):
+        for t in range(295, 300):
+            model(ids[:, t:t + 1], past_key_values=caches[1])
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -64,13 +64,13 @@ class TqcacheLayer(DynamicLayer):
 
     def __init__(self, bits: int = 4, keys: str | None = None, values: str | None = None,
                  recent: int = 32, rope: Rope | None = None, threads: int = 0, layer: int = 0,
-                 workspace: Workspace | None = None, **kwargs):
+                 workspace: Workspace | None = None, config=None, **kwargs):
         check_bits(bits)
         self._configs = tuple(text if "sink=" in text else text + ",sink=4"
                               for text in (keys or f"mse:{bits}", values or f"mse:{bits}"))
         self._recent, self._rope, self._threads, self._layer = recent, rope, threads, layer
         self._room = recent + BLOCK
-        self._workspace = workspace or Workspace()
+        self._workspace, self._config = workspace or Workspace(), config
         super().__init__()
         self._clear()
 
@@ -79,8 +79,9 @@ class TqcacheLayer(DynamicLayer):
         self.n_tail, self._spare = 0, None
         self.is_initialized = False
         # Whether attention_forward() is what follows: it saw keys of this layer. And whether it has
-        # yet to see those of a step, which are one token alone.
-        self._is_seen = self._is_due = False
+        # yet to see those of a step, which are one token alone. is_unmasked: every token sees all
+        # tokens before it, whatever mask transformers makes (it makes one while it is captured).
+        self._is_seen = self._is_due = self.is_unmasked = False
 
     # --- Sizes
 
@@ -223,7 +224,8 @@ class TqcacheLayer(DynamicLayer):
         else:
             self._set_tail(*(torch.cat([tail, new.to(self.dtype)], dim=2)
                              for tail, new in zip(self._tail, (keys, values))))
-        if self._is_seen:
+        # The model's config tells when its attention is changed meanwhile.
+        if self._is_seen and getattr(self._config, "_attn_implementation", "sdpa") == "sdpa":
             self._is_due = True
             keys.tqcache_layer = self
             return keys, values
@@ -345,6 +347,7 @@ class TqcacheCache(Cache):
             return
         config = text_config(config)
         self.rope = options["rope"] = rope_of(config)
+        options["config"] = config
         super().__init__(layers=[
             TqcacheLayer(**options, layer=i) if type(layer) is DynamicLayer else layer
             for i, layer in enumerate(DynamicCache(config=config).layers)])
@@ -386,7 +389,7 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
         layer._is_seen = True
         if layer._is_due:
             layer._is_due = False
-            is_plain = attention_mask is None and not any(
+            is_plain = (attention_mask is None or layer.is_unmasked) and not any(
                 kwargs.get(name) is not None
                 for name in ("softcap", "s_aux", "sliding_window", "position_bias"))
             if is_plain:
