@@ -7,9 +7,9 @@
 #   macos-arm64     macOS 11 or later on Apple silicon; has not been built to its end yet
 #
 # Makes build/release-TARGET/tqcache-VERSION-TARGET.tar.xz, with the program, its manual pages,
-# completions and all licenses, and adds its SHA-256 to build/SHA256SUMS. The same commit gives the
-# same bytes. The first build of a target compiles its libraries (tools/release/libraries.sh), with
-# a compiler from PyPI (tools/release/zig.sh).
+# completions and all licenses; beside it an SBOM (SPDX in JSON); and in build/SHA256SUMS the sums of
+# both. The same commit gives the same bytes. The first build of a target compiles its libraries
+# (tools/release/libraries.sh), with a compiler from PyPI (tools/release/zig.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || { sed -n '/^# usage: /,/^#$/{s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
@@ -33,6 +33,7 @@ for target in "$@"; do
   # Header files of Debian's package, because they have to be of the same version as flatc.
   cp -r /usr/include/flatbuffers "$static/include"
   cp /usr/share/doc/libflatbuffers-dev/copyright "$static/licenses/flatbuffers"
+  dpkg-query -W -f '${Version}\n' libflatbuffers-dev > "$static/done/flatbuffers"
 
   # Stacks of threads: musl gives 128 KiB unless the program asks for more.
   options=(-DTQCACHE_BLAS=none)
@@ -45,10 +46,12 @@ for target in "$@"; do
         -DTQCACHE_BLAS_LIBRARY=/opt/homebrew/opt/openblas/lib/libopenblas.0.dylib)
       ;;
   esac
+  # Modules with loops over values keep their -O3 (cmake/TqcacheTargets.cmake).
   flags="-ffunction-sections -fdata-sections -ffile-prefix-map=$PWD=."
   PKG_CONFIG_LIBDIR=$static/lib/pkgconfig cmake -S . -B "$folder/build" -G Ninja \
     -DCMAKE_TOOLCHAIN_FILE="$static/toolchain.cmake" -DCMAKE_PREFIX_PATH="$static" \
-    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_EXE_LINKER_FLAGS="$link" \
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS="$flags" \
+    -DCMAKE_CXX_FLAGS_RELEASE="-Os -DNDEBUG" -DCMAKE_EXE_LINKER_FLAGS="$link" \
     -DCMAKE_INSTALL_PREFIX=/ -DCMAKE_INSTALL_LIBDIR=lib -DTQCACHE_BUILD_TESTS=OFF \
     -DTQCACHE_BUILD_EXAMPLES=OFF -DTQCACHE_C_LIBRARY=OFF -DTQCACHE_LINE_EDITING=OFF \
     -DTQCACHE_STORE_REDIS=ON -DTQCACHE_STORE_S3=ON -DTQCACHE_SERVE=ON -DTQCACHE_DOCS=OFF \
@@ -64,6 +67,7 @@ for target in "$@"; do
   cp LICENSE "$folder/$name/licenses/tqcache"
   cp "$static"/licenses/* "$folder/$name/licenses"
   zig=$(echo build/zig/lib/python3*/site-packages/ziglang)
+  zig_version=$("$zig/zig" version)
   cp "$zig/LICENSE" "$folder/$name/licenses/zig"
   cp "$zig/lib/libunwind/LICENSE.TXT" "$folder/$name/licenses/llvm-libc++"
   [[ $target != linux-* ]] || cp "$zig/lib/libc/musl/COPYRIGHT" "$folder/$name/licenses/musl"
@@ -71,8 +75,12 @@ for target in "$@"; do
   cp completions/* "$folder/$name/completions"
   tar --create --directory "$folder" --sort=name --owner=0 --group=0 --numeric-owner \
     --mode='u=rwX,go=rX' --mtime="@$epoch" "$name" | xz -9e --threads=1 > "$folder/$name.tar.xz"
+  own=("libc++=zig $zig_version" "compiler-rt=zig $zig_version")
+  [[ $target != linux-* ]] || own+=("musl=zig $zig_version")
+  tools/release/sbom.py "$name" "$version" "$epoch" "$static/done" "${own[@]}" \
+    > "$folder/$name.spdx.json"
   touch build/SHA256SUMS
-  sed -i "/ $name.tar.xz$/d" build/SHA256SUMS
-  (cd "$folder" && sha256sum "$name.tar.xz") >> build/SHA256SUMS
+  sed -i "/ $name\./d" build/SHA256SUMS
+  (cd "$folder" && sha256sum "$name.tar.xz" "$name.spdx.json") >> build/SHA256SUMS
   stat -c '%n: %s bytes' "$folder/$name/tqcache" "$folder/$name.tar.xz"
 done

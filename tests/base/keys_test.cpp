@@ -10,6 +10,7 @@
 #include <array>
 #include <string>
 
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/cipher.h"
 #include "tqcache/hash.h"
@@ -110,10 +111,8 @@ TEST(KeyRing, RefusesOtherTextsWithoutRepeatingThem) {
   for (const std::string& text :
        {std::string(), std::string("\n\n"), std::string("secret"), std::string(63, 'a'),
         std::string(65, 'a'), std::string(63, 'a') + "g", std::string(33, '\0')}) {
-    const auto parsed = KeyRing::parse(as_bytes(text));
-    ASSERT_FALSE(parsed.ok()) << text;
-    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(parsed.error().message, testing::Not(HasSubstr("secret")));
+    EXPECT_THAT(KeyRing::parse(as_bytes(text)),
+                test::FailsWith(ErrorCode::kInvalidArgument, testing::Not(HasSubstr("secret"))));
   }
   std::string many;
   for (int i = 0; i < 100; ++i) many += std::string(62, 'c') + std::to_string(10 + i % 90) + "\n";
@@ -126,10 +125,8 @@ TEST(KeyRing, RefusesAFileThatOthersMayRead) {
   write_all(path, as_bytes(kHexA));
   for (const ::mode_t mode : {0640, 0604, 0620, 0644}) {
     ASSERT_EQ(::chmod(path.c_str(), mode), 0);
-    const auto read = KeyRing::read_file(path);
-    ASSERT_FALSE(read.ok()) << mode;
-    EXPECT_EQ(read.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(read.error().message, HasSubstr("chmod 600"));
+    EXPECT_THAT(KeyRing::read_file(path),
+                test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr("chmod 600")));
   }
   for (const ::mode_t mode : {0600, 0400}) {
     ASSERT_EQ(::chmod(path.c_str(), mode), 0);

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "cache/random_cache.h"
+#include "support/matchers.h"
 #include "tqcache/quantize.h"
 
 namespace tqcache::cache {
@@ -154,10 +155,8 @@ TEST(CacheValidate, RefusesPackedBlocksWithoutOutlierChannels) {
   ASSERT_TRUE(validate(cache));
   test::edit_codec(std::get<TurboSide>(attention(cache, 0).k).codec,
                    [](auto& state) { state.outliers.orders.clear(); });
-  const auto checked = validate(cache);
-  ASSERT_FALSE(checked);
-  EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(checked.error().message, HasSubstr("without its outlier channels"));
+  EXPECT_THAT(validate(cache),
+              test::FailsWith(ErrorCode::kCorrupt, HasSubstr("without its outlier channels")));
 }
 
 TEST(KvCodec, RefusesOutlierChannelsThatDoNotFit) {
@@ -201,10 +200,7 @@ void expect_window_refused(ErrorCode code, std::string_view part,
   Cache cache = with_window();
   ASSERT_TRUE(validate(cache));
   change(std::get<WindowLayer>(cache.layers[2]));
-  const auto checked = validate(cache);
-  ASSERT_FALSE(checked) << part;
-  EXPECT_EQ(checked.error().code, code);
-  EXPECT_THAT(checked.error().message, HasSubstr("layer 2: " + std::string(part)));
+  EXPECT_THAT(validate(cache), test::FailsWith(code, HasSubstr("layer 2: " + std::string(part))));
 }
 
 TEST(CacheValidate, RefusesAWindowThatIsNone) {
@@ -239,10 +235,7 @@ TEST(Cache, HoldsOfAWindowThatIsNotFullWhatThereIs) {
 void expect_tokens_refused(std::string_view part, const std::function<void(Cache&)>& change) {
   Cache cache = random_cache(1, 300);
   change(cache);
-  const auto checked = validate(cache);
-  ASSERT_FALSE(checked) << part;
-  EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(checked.error().message, HasSubstr(part));
+  EXPECT_THAT(validate(cache), test::FailsWith(ErrorCode::kCorrupt, HasSubstr(part)));
 }
 
 TEST(CacheValidate, RefusesTokensThatAreNeitherKnownNorHidden) {
@@ -339,10 +332,9 @@ TEST(CacheIdentity, ComparesModelFingerprintsOfTheSameVersion) {
 }
 
 TEST(CacheIdentity, FitsNoModelWhenTheCacheIsOfUnknownOrigin) {
-  const auto checked = check_identity(Cache{}, Identity{});
-  ASSERT_FALSE(checked);
-  EXPECT_EQ(checked.error().code, ErrorCode::kMismatch);
-  EXPECT_THAT(checked.error().message, HasSubstr("does not say which model it belongs to"));
+  EXPECT_THAT(
+      check_identity(Cache{}, Identity{}),
+      test::FailsWith(ErrorCode::kMismatch, HasSubstr("does not say which model it belongs to")));
 }
 
 TEST(Cache, CountsBytesOfAllLayers) {

@@ -9,6 +9,7 @@
 
 #include "cache/random_cache.h"
 #include "support/gaussian.h"
+#include "support/matchers.h"
 #include "tqcache/quantize.h"
 
 namespace tqcache::cache {
@@ -416,10 +417,7 @@ TEST(Validate, RefusesAMeanThatDoesNotFit) {
       test::edit_codec(std::get<TurboSide>(layer.v).codec,
                        [&](KvCodec::State& v) { change(k.mean, v.mean, cache); });
     });
-    const auto checked = validate(cache);
-    ASSERT_FALSE(checked) << part;
-    EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(checked.error().message, testing::HasSubstr(part));
+    EXPECT_THAT(validate(cache), test::FailsWith(ErrorCode::kCorrupt, testing::HasSubstr(part)));
   };
   expect_refused("layer 0: k: packed, but without its mean",
                  [](Mean& k, Mean&, Cache&) { k.values.clear(); });
@@ -435,10 +433,8 @@ TEST(KvCodec, RefusesAMeanThatDoesNotFit) {
   const Cache good = convert(biased_cache(300, 1), {}).value();
   const auto expect_refused = [&](std::string_view message, const Side& side, const Rope& rope,
                                   auto change) {
-    const auto made = test::remade(std::get<TurboSide>(side).codec, rope, change);
-    ASSERT_FALSE(made.ok()) << message;
-    EXPECT_EQ(made.error().code, ErrorCode::kCorrupt);
-    EXPECT_EQ(made.error().message, message);
+    EXPECT_THAT(test::remade(std::get<TurboSide>(side).codec, rope, change),
+                test::FailsWith(ErrorCode::kCorrupt, message));
   };
   const Side& k = attention(good, 0).k;
   const Side& v = attention(good, 0).v;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "cache/random_cache.h"
+#include "support/matchers.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/quantize.h"
@@ -101,20 +102,18 @@ TEST(Convert, RefusesToPackAgainInAnotherForm) {
   other_seed.keys.codec.seed = 1;
   for (const ConvertOptions& options :
        {options_of_bits(3, 4), options_of_bits(16, 4), with_sinks, prod, other_seed}) {
-    const auto again = convert(turbo, options);
-    ASSERT_FALSE(again);
-    EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(again.error().message, HasSubstr("layer 0 k"));
+    EXPECT_THAT(convert(turbo, options),
+                test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr("layer 0 k")));
   }
 }
 
 TEST(Convert, RefusesToPackAgainWithOtherCentering) {
   const Cache turbo = convert(random_cache(1, 300), centered(Centering::kNone)).value();
-  const auto again = convert(turbo, {});
-  ASSERT_FALSE(again);
-  EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(again.error().message,
-              HasSubstr("layer 0 k: is packed already, in mode mse with 4 bits, no centering"));
+  EXPECT_THAT(
+      convert(turbo, {}),
+      test::FailsWith(
+          ErrorCode::kInvalidArgument,
+          HasSubstr("layer 0 k: is packed already, in mode mse with 4 bits, no centering")));
 }
 
 TEST(Convert, AgainWithTheSameBitsChangesNothingButAFullTail) {
@@ -134,10 +133,9 @@ TEST(Convert, NamesThePlaceOfAValueThatIsNotFinite) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   auto& block = std::get<DenseSide>(attention(cache, 1).v).blocks[1];
   std::memcpy(block.data() + (256 + 7) * 64 * sizeof nan, &nan, sizeof nan);
-  const auto converted = convert(std::move(cache), {.n_threads = 2});
-  ASSERT_FALSE(converted);
-  EXPECT_EQ(converted.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(converted.error().message, HasSubstr("layer 1 v: token block 1: head 1 token 7"));
+  EXPECT_THAT(
+      convert(std::move(cache), {.n_threads = 2}),
+      test::FailsWith(ErrorCode::kCorrupt, HasSubstr("layer 1 v: token block 1: head 1 token 7")));
 }
 
 TEST(Convert, NamesThePlaceOfASinkTokenThatIsNotFinite) {
@@ -147,18 +145,15 @@ TEST(Convert, NamesThePlaceOfASinkTokenThatIsNotFinite) {
   std::memcpy(block.data() + ((256 + 2) * 64 + 5) * sizeof nan, &nan, sizeof nan);
   ConvertOptions options;
   options.keys.n_sinks = 3;
-  const auto converted = convert(std::move(cache), options);
-  ASSERT_FALSE(converted);
-  EXPECT_EQ(converted.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(converted.error().message,
-              HasSubstr("layer 1 k: token block 0: head 1 token 2: component 5: not finite"));
+  EXPECT_THAT(convert(std::move(cache), options),
+              test::FailsWith(
+                  ErrorCode::kCorrupt,
+                  HasSubstr("layer 1 k: token block 0: head 1 token 2: component 5: not finite")));
 }
 
 TEST(Convert, RefusesAHeadDimBeyondTheCodec) {
-  const auto converted = convert(random_cache(1, 256, Dtype::kF16, {1, 24}), {});
-  ASSERT_FALSE(converted);
-  EXPECT_EQ(converted.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(converted.error().message, HasSubstr("layer 0 k"));
+  EXPECT_THAT(convert(random_cache(1, 256, Dtype::kF16, {1, 24}), {}),
+              test::FailsWith(ErrorCode::kUnsupported, HasSubstr("layer 0 k")));
 }
 
 TEST(Convert, LeavesStateLayersAlone) {

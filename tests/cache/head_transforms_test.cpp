@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
+#include "support/matchers.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache/kv_codec_state.h"
 
@@ -171,17 +172,13 @@ TEST(HeadTransforms, RefuseRowsThatDependOnEachOther) {
   EXPECT_TRUE(cache::make_head_transforms(kShape, entries).ok());
   std::fill_n(entries.begin() + kDim * kDim + 5 * kDim, kDim, std::int8_t{0});
   entries[kDim * kDim + 5 * kDim + 4] = 64;
-  const auto refused = cache::make_head_transforms(kShape, entries);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(refused.error().message, "map of head 1: its rows depend on each other");
+  EXPECT_THAT(cache::make_head_transforms(kShape, entries),
+              test::FailsWith(ErrorCode::kCorrupt, "map of head 1: its rows depend on each other"));
 }
 
 TEST(HeadTransforms, RefuseAnotherNumberOfEntries) {
-  const auto refused = cache::make_head_transforms(kShape, std::vector<std::int8_t>(7));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(refused.error().message, "maps of 7 entries where 2048 belong");
+  EXPECT_THAT(cache::make_head_transforms(kShape, std::vector<std::int8_t>(7)),
+              test::FailsWith(ErrorCode::kCorrupt, "maps of 7 entries where 2048 belong"));
 }
 
 }  // namespace head_maps_test

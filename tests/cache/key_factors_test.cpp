@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
+#include "support/matchers.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/quantize.h"
@@ -139,10 +140,8 @@ TEST(KeyFactors, AreRefusedWhereTheyDoNotBelong) {
   const auto expect_refused = [](const auto& change, codec::BlockOrder order) {
     cache::TensorDesc tensor = codec_with(right_factors()).describe();
     change(*tensor.quant);
-    const auto made = cache::KvCodec::make(tensor, kShape, order, cache::KvTables(kRope));
-    ASSERT_FALSE(made.ok());
-    EXPECT_EQ(made.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(made.error().message, HasSubstr("factor"));
+    EXPECT_THAT(cache::KvCodec::make(tensor, kShape, order, cache::KvTables(kRope)),
+                test::FailsWith(ErrorCode::kCorrupt, HasSubstr("factor")));
   };
   expect_refused([](auto& quant) { quant.factors.pop_back(); }, codec::BlockOrder::kKeys);
   expect_refused([](auto& quant) { quant.factors[9] = -128; }, codec::BlockOrder::kKeys);
@@ -238,10 +237,8 @@ TEST(TensorLoss, LeavesOutPaddedComponents) {
 TEST(HugeBiases, BeyondF16AreSavedByCentering) {
   EXPECT_LT(key_error(biased_cache(1e6f), "turbo4"), 1.5 * key_error(biased_cache(0), "turbo4"));
   const auto options = must(cache::parse_configuration("turbo4,center=none")).options;
-  const auto refused = cache::convert(biased_cache(1e6f), options);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("beyond f16"));
+  EXPECT_THAT(cache::convert(biased_cache(1e6f), options),
+              test::FailsWith(ErrorCode::kUnsupported, HasSubstr("beyond f16")));
 }
 
 }  // namespace key_factors_test

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cache/random_cache.h"
+#include "support/matchers.h"
 #include "tqcache/quantize.h"
 
 namespace tqcache::cache {
@@ -179,10 +180,8 @@ TEST(MakeCodecs, MakesOneForEachQuantizedTensor) {
   EXPECT_EQ(codecs[3].k->order(), codec::BlockOrder::kKeys);
 
   std::get<AttentionDesc>(desc.layers[3]).k.quant->mean.pop_back();
-  const auto refused = make_codecs(desc.layers, kRope);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(refused.error().message, "layer 3 k: a mean of 127 values");
+  EXPECT_THAT(make_codecs(desc.layers, kRope),
+              test::FailsWith(ErrorCode::kCorrupt, "layer 3 k: a mean of 127 values"));
 }
 
 }  // namespace kv_codec_test

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cache/random_cache.h"
+#include "support/matchers.h"
 #include "tqcache/quantize.h"
 
 namespace tqcache::cache {
@@ -77,10 +78,8 @@ TEST(PlanLayers, TakesTheFactorsOfACalibrationForKeysAlone) {
 TEST(PlanLayers, RefusesACalibrationOfAnotherModel) {
   const CacheDesc cache = describe(hybrid_cache(2));
   const auto expect_refused = [](const CacheDesc& of, const Calibration& by, const char* words) {
-    const auto plans = plan_layers(of, calibrated("turbo4", by));
-    ASSERT_FALSE(plans.ok());
-    EXPECT_EQ(plans.error().code, ErrorCode::kMismatch);
-    EXPECT_THAT(plans.error().message, HasSubstr(words));
+    EXPECT_THAT(plan_layers(of, calibrated("turbo4", by)),
+                test::FailsWith(ErrorCode::kMismatch, HasSubstr(words)));
   };
   expect_refused(cache, calibration_of(64), "layer 1 of the cache has other heads");
   expect_refused(describe(hybrid_cache(1)), calibration_of(128), "it has 4 layers");
@@ -251,11 +250,10 @@ TEST(PlanLayers, KeepsHeadsThatAreTooSmallForACodecWhereThatIsWanted) {
   Cache cache = test::random_cache(1, 2, Dtype::kF16, {2, 31}, 1);
   cache.layers.push_back(test::random_cache(1, 2, Dtype::kF16, {2, 32}, 1).layers[0]);
   ConvertOptions options;
-  const auto refused = plan_layers(describe(cache), options);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(refused.error().message,
-            "layer 0 k: head_dim 31: outside 32 to 1024; it can stay dense (--bits 16)");
+  EXPECT_THAT(
+      plan_layers(describe(cache), options),
+      test::FailsWith(ErrorCode::kUnsupported,
+                      "layer 0 k: head_dim 31: outside 32 to 1024; it can stay dense (--bits 16)"));
   options.keys.keep_small_heads = options.values.keep_small_heads = true;
   const std::vector<SidePlan> plans = plan_layers(describe(cache), options).value();
   EXPECT_TRUE(plans[0].dense && plans[1].dense);

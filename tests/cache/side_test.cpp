@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "cache/random_cache.h"
+#include "support/matchers.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache.h"
 
@@ -124,11 +125,8 @@ TEST(Side, RefusesToPackNanAndKeepsTheTail) {
   rows[(17 * 2 + 1) * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
   Side side = turbo_side(4, Dtype::kF32);
   append(side, kShape, 0, rows);
-  const auto packed = pack_full_tail(side, 256, 2);
-  ASSERT_FALSE(packed);
-  EXPECT_EQ(packed.error().code, ErrorCode::kCorrupt);
-  EXPECT_NE(packed.error().message.find("head 1 token 17"), std::string::npos)
-      << packed.error().message;
+  EXPECT_THAT(pack_full_tail(side, 256, 2),
+              test::FailsWith(ErrorCode::kCorrupt, testing::HasSubstr("head 1 token 17")));
   EXPECT_EQ(packed_block_count(side), 0);
   EXPECT_EQ(std::get<TurboSide>(side).tail.blocks.size(), 1u);
 }

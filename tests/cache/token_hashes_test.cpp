@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cache/random_cache.h"
+#include "support/matchers.h"
 #include "tqcache/cache.h"
 
 namespace tqcache::cache {
@@ -98,10 +99,7 @@ TEST(RevealTokens, TakesTheFirstIdsOfThePromptThatWasHashed) {
 void expect_not_revealed(Cache cache, const std::vector<std::int32_t>& ids, ErrorCode code,
                          std::string_view part) {
   const Cache before = cache;
-  const auto revealed = reveal_tokens(cache, ids);
-  ASSERT_FALSE(revealed) << part;
-  EXPECT_EQ(revealed.error().code, code);
-  EXPECT_THAT(revealed.error().message, HasSubstr(part));
+  EXPECT_THAT(reveal_tokens(cache, ids), test::FailsWith(code, HasSubstr(part)));
   EXPECT_EQ(cache.tokens, before.tokens);
   EXPECT_EQ(cache.hidden_tokens, before.hidden_tokens);
 }

@@ -7,6 +7,7 @@
 
 #include "cache/random_cache.h"
 #include "support/cache_builder.h"
+#include "support/matchers.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
 
@@ -58,10 +59,9 @@ TEST(TurboWindows, StayTurboWhenTheOthersArePacked) {
     const Cache again = must(convert(cache, packing(windows)));
     EXPECT_EQ(test::difference(again, cache), "");
   }
-  const auto refused = convert(cache, packing(WindowForm::kTurboCentered));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refused.error().message, HasSubstr("layer 0 k: is packed already"));
+  EXPECT_THAT(
+      convert(cache, packing(WindowForm::kTurboCentered)),
+      test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr("layer 0 k: is packed already")));
 }
 
 TEST(TurboWindows, HaveKeysCenteredOnDemandAndValuesAlways) {

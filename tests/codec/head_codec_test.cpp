@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "codec/packed_head.h"
+#include "support/matchers.h"
 #include "tqcache/base/half.h"
 #include "tqcache/codec/block_layout.h"
 
@@ -352,10 +353,8 @@ TEST(HeadCodec, RefusesPartsThatDoNotFitTogether) {
   std::vector<PartSpec> parts = make_parts({.head_dim = 64, .bits = 4}).value();
   EXPECT_FALSE(HeadCodec::make(128, parts, BlockOrder::kKeys).ok());
   parts[0].centroids[3] = parts[0].centroids[4];
-  const auto codec = HeadCodec::make(64, parts, BlockOrder::kKeys);
-  ASSERT_FALSE(codec.ok());
-  EXPECT_EQ(codec.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(codec.error().message, testing::HasSubstr("centroid"));
+  EXPECT_THAT(HeadCodec::make(64, parts, BlockOrder::kKeys),
+              test::FailsWith(ErrorCode::kCorrupt, testing::HasSubstr("centroid")));
 }
 
 }  // namespace head_codec_test

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "support/gaussian.h"
+#include "support/matchers.h"
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/codec/rotation.h"
 #include "tqcache/codec_spec.h"
@@ -29,10 +30,8 @@ TEST(TransformMatrix, RefusesValuesThatAreNotFiniteOrTooLarge) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), kInfinity, -kInfinity, 16.001f, -16.001f}) {
-    const auto matrix = TransformMatrix::make({1, 2, bad, 3});
-    ASSERT_FALSE(matrix.ok()) << bad;
-    EXPECT_EQ(matrix.error().code, ErrorCode::kCorrupt);
-    EXPECT_EQ(matrix.error().message, "matrix: value 2 outside -16 to 16");
+    EXPECT_THAT(TransformMatrix::make({1, 2, bad, 3}),
+                test::FailsWith(ErrorCode::kCorrupt, "matrix: value 2 outside -16 to 16"));
   }
   EXPECT_TRUE(TransformMatrix::make({16, -16}).ok());
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "packed_head.h"
+#include "support/matchers.h"
 #include "tqcache/base/half.h"
 #include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/codec/trellis/trellis.h"
@@ -171,22 +172,18 @@ TEST(TrellisRows, RefuseALengthBeyondF16) {
   std::vector<float> rows = gaussian_rows(4, 128);
   std::fill_n(rows.begin() + 2 * 128, 128, 3000.0f);
   Packed packed(make_codec(kSpec));
-  const auto refused =
-      make_codec(kSpec).encode(view_of(rows, 128), {}, {}, 4, 0, packed.codes, packed.scales);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(refused.error().message, "token 2: scale beyond f16");
+  EXPECT_THAT(
+      make_codec(kSpec).encode(view_of(rows, 128), {}, {}, 4, 0, packed.codes, packed.scales),
+      test::FailsWith(ErrorCode::kUnsupported, "token 2: scale beyond f16"));
 }
 
 TEST(TrellisRows, RefuseWhatIsNotFinite) {
   std::vector<float> rows = gaussian_rows(4, 128);
   rows[3 * 128 + 5] = INFINITY;
   Packed packed(make_codec(kSpec));
-  const auto refused =
-      make_codec(kSpec).encode(view_of(rows, 128), {}, {}, 4, 0, packed.codes, packed.scales);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(refused.error().message, "token 3: component 5: not finite");
+  EXPECT_THAT(
+      make_codec(kSpec).encode(view_of(rows, 128), {}, {}, 4, 0, packed.codes, packed.scales),
+      test::FailsWith(ErrorCode::kCorrupt, "token 3: component 5: not finite"));
 }
 
 TEST(TrellisSpec, RefusesStepsOutOfRange) {
@@ -204,10 +201,7 @@ TEST(TrellisSpec, KnowsItsParts) {
 }
 
 void expect_no_mode(std::vector<PartSpec> parts, std::string_view message) {
-  const auto mode = mode_of(128, parts);
-  ASSERT_FALSE(mode.ok()) << message;
-  EXPECT_EQ(mode.error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(mode.error().message, message);
+  EXPECT_THAT(mode_of(128, parts), test::FailsWith(ErrorCode::kCorrupt, message));
 }
 
 TEST(TrellisSpec, RefusesPartsThatAreNone) {

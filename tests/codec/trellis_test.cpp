@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "support/gaussian.h"
+#include "support/matchers.h"
 
 namespace tqcache::codec {
 namespace trellis_test {
@@ -213,11 +214,9 @@ TEST(TrellisSearch, RefusesWhatIsNotFinite) {
       y.back() = bad;
       for (const Kernels* kernels : all_kernels()) {
         Paths paths(shape);
-        const auto result = encode_trellis(shape, y, {paths.symbols, {}, {}}, *kernels);
-        ASSERT_FALSE(result.ok());
-        EXPECT_EQ(result.error().code, ErrorCode::kCorrupt);
-        EXPECT_EQ(result.error().message,
-                  "vector " + std::to_string(vector) + ": a component is not finite");
+        EXPECT_THAT(encode_trellis(shape, y, {paths.symbols, {}, {}}, *kernels),
+                    test::FailsWith(ErrorCode::kCorrupt, "vector " + std::to_string(vector) +
+                                                             ": a component is not finite"));
       }
     }
   }

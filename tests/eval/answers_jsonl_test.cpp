@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "eval/demo_model.h"
+#include "support/matchers.h"
 
 namespace tqcache::eval {
 namespace answers_jsonl_test {
@@ -94,10 +95,8 @@ TEST(Rows, AreLimitedInNumber) {
   wanted.limit = 1;
   EXPECT_EQ(must(check_rows(demo_model(), *source, chat_dialogue(), wanted)).n_rows, 1);
   wanted.limit = 0;
-  const auto all = check_rows(demo_model(), *source, chat_dialogue(), wanted);
-  ASSERT_FALSE(all);
-  EXPECT_EQ(all.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(all.error().message, StartsWith("line 2: "));
+  EXPECT_THAT(check_rows(demo_model(), *source, chat_dialogue(), wanted),
+              test::FailsWith(ErrorCode::kCorrupt, StartsWith("line 2: ")));
 }
 
 TEST(Rows, RefuseAnEmptyFile) {

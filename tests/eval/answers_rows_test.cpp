@@ -5,6 +5,7 @@
 
 #include "support/cache_builder.h"
 #include "support/failing_source.h"
+#include "support/matchers.h"
 #include "tqcache/eval/answers_jsonl.h"
 
 namespace tqcache::eval {
@@ -96,20 +97,14 @@ TEST(AnswerRows, NameTheLineOfABadOne) {
   const auto source = source_of("{\"prompt\": \"a\", \"answer\": \"x\"}\n\n{}\n");
   AnswerRows rows(*source);
   must(rows.next());
-  const auto bad = rows.next();
-  ASSERT_FALSE(bad);
-  EXPECT_EQ(bad.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(bad.error().message, testing::StartsWith("line 3: "));
+  EXPECT_THAT(rows.next(), test::FailsWith(ErrorCode::kCorrupt, testing::StartsWith("line 3: ")));
 }
 
 TEST(AnswerRows, ReportADiskThatFails) {
   const ByteView line = as_bytes("{\"prompt\": \"a\", \"answer\": \"x\"}\n");
   const test::FailingSource source(Bytes(line.begin(), line.end()), 0);
   AnswerRows rows(source);
-  const auto row = rows.next();
-  ASSERT_FALSE(row);
-  EXPECT_EQ(row.error().code, ErrorCode::kIo);
-  EXPECT_THAT(row.error().message, HasSubstr("the disk went bad"));
+  EXPECT_THAT(rows.next(), test::FailsWith(ErrorCode::kIo, HasSubstr("the disk went bad")));
 }
 
 // An endless source. The reader must not keep more of it than the limit.

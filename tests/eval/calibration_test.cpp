@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "demo_model.h"
+#include "support/matchers.h"
 #include "support/small_profile.h"
 #include "tqcache/base/memory_budget.h"
 #include "tqcache/predict/rate.h"
@@ -163,20 +164,16 @@ TEST(StepDivergence, GoesThroughThePointsOfTheCurve) {
   EXPECT_GT(predict::expected_divergence(profile, 0.15), 0.05);
   EXPECT_LT(predict::expected_divergence(profile, 0.15), 0.3);
   EXPECT_TRUE(predict::step_of_divergence(profile, 0.005));
-  const auto refused = predict::step_of_divergence(profile, 2);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refused.error().message, HasSubstr("2 nats"));
+  EXPECT_THAT(predict::step_of_divergence(profile, 2),
+              test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr("2 nats")));
   const predict::Profile again = must(predict::parse_profile(predict::profile_bytes(profile)));
   ASSERT_EQ(again.curve.size(), 3u);
   EXPECT_EQ(again.curve[1].kld, 0.05f);
 
   for (const predict::CurvePoint wrong : {predict::CurvePoint{0.05f, 0.2f}, {0.15f, 0.01f}}) {
     profile.curve[1] = wrong;
-    const auto parsed = predict::parse_profile(predict::profile_bytes(profile));
-    ASSERT_FALSE(parsed);
-    EXPECT_EQ(parsed.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(parsed.error().message, HasSubstr("curve"));
+    EXPECT_THAT(predict::parse_profile(predict::profile_bytes(profile)),
+                test::FailsWith(ErrorCode::kCorrupt, HasSubstr("curve")));
   }
 }
 

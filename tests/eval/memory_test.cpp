@@ -6,6 +6,7 @@
 #include <set>
 
 #include "eval/demo_model.h"
+#include "support/matchers.h"
 #include "tqcache/eval/answers.h"
 
 namespace tqcache::eval {
@@ -166,10 +167,9 @@ TEST(Memory, RefusesWhatDoesNotFitIntoTheContext) {
   const test::TempDir dir;
   MemoryOptions wanted = options(dir);
   wanted.n_tokens = 16384;
-  const auto longer = check_memory(demo_model(), chat_dialogue(), wanted);
-  ASSERT_FALSE(longer);
-  EXPECT_EQ(longer.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(longer.error().message, HasSubstr("the model's context has only 16384"));
+  EXPECT_THAT(check_memory(demo_model(), chat_dialogue(), wanted),
+              test::FailsWith(ErrorCode::kInvalidArgument,
+                              HasSubstr("the model's context has only 16384")));
   wanted = options(dir);
   wanted.turns = {400};
   EXPECT_THAT(check_memory(demo_model(), chat_dialogue(), wanted).error().message,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "eval/demo_model.h"
+#include "support/matchers.h"
 #include "tqcache/eval/needle.h"
 
 namespace tqcache::eval {
@@ -80,10 +81,9 @@ TEST(Needles, RefuseLengthsBeyondTheContext) {
   wanted.lengths = {400, 16384};
   const Haystack large = must(Haystack::make(
       test::excerpt_text() + test::excerpt_text() + test::excerpt_text(), demo_model().tokenizer));
-  const auto checked = check_needles(demo_model(), large, chat_dialogue(), wanted);
-  ASSERT_FALSE(checked);
-  EXPECT_EQ(checked.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(checked.error().message, HasSubstr("16384 tokens and the answer up to 24"));
+  EXPECT_THAT(check_needles(demo_model(), large, chat_dialogue(), wanted),
+              test::FailsWith(ErrorCode::kInvalidArgument,
+                              HasSubstr("16384 tokens and the answer up to 24")));
 }
 
 TEST(Needles, RefuseAHaystackThatIsTooShort) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/tiny_model.h"
+#include "support/matchers.h"
 #include "tqcache/decoder.h"
 #include "tqcache/eval.h"
 #include "tqcache/eval/divergence.h"
@@ -39,10 +40,8 @@ class Predictions : public testing::Test {
   }
   void expect_refusal(const std::string& configurations, const PredictionOptions& options,
                       std::int64_t n_tokens, ErrorCode code, const std::string& words) {
-    const auto measured = try_measure(configurations, options, n_tokens);
-    ASSERT_FALSE(measured) << words;
-    EXPECT_EQ(measured.error().code, code);
-    EXPECT_THAT(measured.error().message, HasSubstr(words));
+    EXPECT_THAT(try_measure(configurations, options, n_tokens),
+                test::FailsWith(code, HasSubstr(words)));
   }
 
   // All logits of some tokens, [n, vocab_size].
@@ -301,12 +300,10 @@ TEST_F(Predictions, RefuseTokensThatAreNotTheModels) {
   for (const std::int32_t id : {-1, 100}) {
     std::vector<std::int32_t> ids = model_.prompt(301);
     ids.back() = id;
-    const auto measured =
+    EXPECT_THAT(
         measure_predictions(model_.config, model_.weights, identity_, ids,
-                            must(cache::parse_configurations("f32")), {.window = 300});
-    ASSERT_FALSE(measured);
-    EXPECT_EQ(measured.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(measured.error().message, HasSubstr("token id " + std::to_string(id)));
+                            must(cache::parse_configurations("f32")), {.window = 300}),
+        test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr("token id " + std::to_string(id))));
     expect_refusal("f32", {.window = 300, .begin_token = id}, 301, ErrorCode::kInvalidArgument,
                    "token id " + std::to_string(id));
   }

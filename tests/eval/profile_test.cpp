@@ -7,6 +7,7 @@
 #include <string>
 
 #include "eval/demo_model.h"
+#include "support/matchers.h"
 #include "tqcache/eval.h"
 
 namespace tqcache::eval {
@@ -57,10 +58,7 @@ std::string changed(const std::string& from, const std::string& to) {
 }
 
 void expect_refused(const std::string& file, ErrorCode code, const std::string& words) {
-  const auto read = parse_profile(view(file));
-  ASSERT_FALSE(read.ok()) << words;
-  EXPECT_EQ(read.error().code, code) << read.error().message;
-  EXPECT_THAT(read.error().message, HasSubstr(words));
+  EXPECT_THAT(parse_profile(view(file)), test::FailsWith(code, HasSubstr(words)));
 }
 
 TEST(ProfileFile, GivesBackWhatWasWritten) {
@@ -212,10 +210,8 @@ cache::Identity identity_of(const Profile& profile) {
 
 void expect_mismatch(const cache::Identity& identity, std::int64_t n_layers,
                      const std::string& words) {
-  const auto checked = check_profile(small_profile(), identity, n_layers);
-  ASSERT_FALSE(checked.ok());
-  EXPECT_EQ(checked.error().code, ErrorCode::kMismatch);
-  EXPECT_THAT(checked.error().message, HasSubstr(words));
+  EXPECT_THAT(check_profile(small_profile(), identity, n_layers),
+              test::FailsWith(ErrorCode::kMismatch, HasSubstr(words)));
 }
 
 TEST(CheckProfile, TakesCachesOfItsModelAlone) {
@@ -247,10 +243,9 @@ TEST(Curve, GoesStraightBetweenItsPointsInLogarithms) {
 
 TEST(Curve, SaysNothingBeyondItsEnds) {
   for (const double kld : {0.0, -1.0, 0.009, 0.33, std::nan("")}) {
-    const auto step = step_for_divergence(small_profile(), kld);
-    ASSERT_FALSE(step.ok());
-    EXPECT_EQ(step.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(step.error().message, HasSubstr("the profile knows 0.010000 to 0.320000"));
+    EXPECT_THAT(step_for_divergence(small_profile(), kld),
+                test::FailsWith(ErrorCode::kInvalidArgument,
+                                HasSubstr("the profile knows 0.010000 to 0.320000")));
   }
   EXPECT_FALSE(divergence_of_step(small_profile(), 0.12));
   EXPECT_FALSE(divergence_of_step(small_profile(), 0.51));
@@ -409,10 +404,8 @@ TEST(QuickProfile, IsOfTheModelAndOfItsCaches) {
 TEST(AddKeys, RefusesWhatHasNoDenseBlock) {
   KeyMoments moments;
   const auto expect_words = [&](const cache::Cache& cache, const char* words) {
-    const auto added = add_keys(*cache::reader_of(cache), moments, 1);
-    ASSERT_FALSE(added.ok());
-    EXPECT_EQ(added.error().code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(added.error().message, HasSubstr(words));
+    EXPECT_THAT(add_keys(*cache::reader_of(cache), moments, 1),
+                test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr(words)));
   };
   cache::Cache cache = test::CacheBuilder(300).dense({2, 64}, Dtype::kF16).build();
   expect_words(test::CacheBuilder(255).dense({2, 64}, Dtype::kF16).build(), "at least 256");

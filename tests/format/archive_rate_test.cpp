@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "archive_fixture.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/tqkv.h"
@@ -97,19 +98,16 @@ TEST(ArchiveRate, TakesAStepAsItIs) {
 }
 
 void expect_target_refused(const ArchiveTarget& target, std::string_view part) {
-  const auto refused = chosen(dense_cache(), target);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refused.error().message, testing::HasSubstr(part));
+  EXPECT_THAT(chosen(dense_cache(), target),
+              test::FailsWith(ErrorCode::kInvalidArgument, testing::HasSubstr(part)));
 }
 
 TEST(ArchiveRate, LeavesWindowsAsTheyAre) {
   cache::ConvertOptions from = options();
   from.windows = cache::WindowForm::kTurbo;
-  const auto refused = chosen(dense_cache(), {{}, {}, 0.3}, from);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refused.error().message, testing::HasSubstr("leaves sliding windows as they are"));
+  EXPECT_THAT(chosen(dense_cache(), {{}, {}, 0.3}, from),
+              test::FailsWith(ErrorCode::kInvalidArgument,
+                              testing::HasSubstr("leaves sliding windows as they are")));
 }
 
 TEST(ArchiveRate, RefusesTargetsOutOfRange) {

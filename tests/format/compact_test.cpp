@@ -121,6 +121,27 @@ TEST_P(Compact, KeepsWhatTheFileIs) {
 INSTANTIATE_TEST_SUITE_P(Of, Compact, testing::ValuesIn(kCompressions),
                          [](const auto& test) { return name_of(test.param); });
 
+// Sections of three kinds, of which none is compressed again.
+TEST(CompactedFile, HasTheSectionsAsTheyWereStored) {
+  const cache::Cache cache = CacheBuilder(250).turbo({1, 32}, 4, 3).dense({1, 4}).build();
+  const cache::Cache longer = grown(cache, 300), longest = grown(longer, 300);
+  const CacheOnDisk file(cache);
+  must(file.append(longer, {.compression = Compression::kPlanes}));
+  must(file.append(longest, {.compression = Compression::kZstd}));
+  const auto stored_of = [](const Bytes& bytes) {
+    std::vector<std::pair<Compression, Checksum128>> stored;
+    for (const SectionInfo& section : info_of(bytes).sections) {
+      stored.emplace_back(section.compression, section.checksum);
+    }
+    return stored;
+  };
+  const auto before = stored_of(file.bytes());
+  EXPECT_TRUE(must(compact_file(file.path(), {})).rewritten);
+  EXPECT_EQ(stored_of(file.bytes()), before);
+  EXPECT_THAT(damage_of(file.bytes()), IsEmpty());
+  EXPECT_EQ(file_of(must(load(file.bytes(), {}))), file_of(longest));
+}
+
 TEST(CompactedFile, CanBeAppendedTo) {
   cache::Cache cache = CacheBuilder(250).turbo({1, 32}, 4, 3).build();
   const CacheOnDisk file(cache);

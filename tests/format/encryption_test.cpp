@@ -194,9 +194,9 @@ TEST(EncryptedFile, IsRefusedByOlderReaders) {
   constexpr std::uint32_t kKnownBefore = 15;  // of the program before encryption
   EXPECT_NE(value_at<std::uint32_t>(sealed_file(small_cache()), kRequiredAt) & ~kKnownBefore, 0u);
   Bytes plain = file_of(small_cache());
-  patch(plain, kRequiredAt, std::uint32_t{128});
+  patch(plain, kRequiredAt, std::uint32_t{256});
   reseal_slot(plain);
-  expect_refused(plain, ErrorCode::kUnsupported, "bits 128");
+  expect_refused(plain, ErrorCode::kUnsupported, "bits 256");
 }
 
 // --- secrecy

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "file_fixture.h"
+#include "support/matchers.h"
 #include "support/small_profile.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/threads.h"
@@ -39,14 +40,15 @@ std::shared_ptr<const Predictor> predictor_of(const predict::Profile& profile) {
                                            predict::profile_digest(file));
 }
 
-std::shared_ptr<const format::PredictedReader> predicted(const cache::Cache& cache, float step,
-                                                         const predict::Profile& profile) {
+std::shared_ptr<const cache::CacheReader> predicted(const cache::Cache& cache, float step,
+                                                    const predict::Profile& profile) {
   return must(format::predict_cache(cache::reader_of(cache), predictor_of(profile), step, 4));
 }
 
 Bytes archive_of(const cache::Cache& cache, float step = 0.2f, const KeyRing& keys = {}) {
   predict::add_profile(predictor_of(small_profile()));
-  return must(format::write_cache_bytes(*predicted(cache, step, small_profile()), {.keys = keys}));
+  return must(format::write_cache_bytes(*predicted(cache, step, small_profile()),
+                                        {.keep_stored = true, .keys = keys}));
 }
 
 std::string refusal_of(const Bytes& profile, ErrorCode code) {
@@ -489,11 +491,10 @@ TEST(PredictedArchive, IsRefusedWithoutItsProfile) {
   predict::Profile other = small_profile();
   other.n_tokens = 8;
   const cache::Cache cache = predicted_model_cache(300);
-  const Bytes file = must(format::write_cache_bytes(*predicted(cache, 0.2f, other), {}));
-  const auto refused = load(file);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr(to_hex(predictor_of(other)->digest())));
+  const Bytes file =
+      must(format::write_cache_bytes(*predicted(cache, 0.2f, other), {.keep_stored = true}));
+  EXPECT_THAT(load(file), test::FailsWith(ErrorCode::kUnsupported,
+                                          HasSubstr(to_hex(predictor_of(other)->digest()))));
   EXPECT_TRUE(format::read_cache_info(*memory_source(file)));
 
   // A folder of profiles has it.
@@ -560,6 +561,28 @@ TEST(PredictedArchive, GrowsAndIsCompacted) {
   EXPECT_EQ(format::predicted_block_count(after), 1);
   EXPECT_EQ(after.content_name, info.content_name);
   EXPECT_THAT(must(format::verify_cache(*compacted, {})).damage, testing::IsEmpty());
+}
+
+TEST(PredictedArchive, StaysOneInViewsThatKeepItsBlocks) {
+  const cache::Cache cache = predicted_model_cache(600);
+  const Bytes file = archive_of(cache);
+  const auto reader = std::make_shared<const format::SectionReader>(
+      must(format::SectionReader::open(std::shared_ptr(memory_source(file)))));
+  const cache::Cache whole = must(load(file, {}));
+  for (const std::int64_t n_tokens : {512, 400, 256}) {
+    const auto cut = must(cache::first_tokens(reader, n_tokens));
+    const Bytes kept = must(format::write_cache_bytes(*cut, {.keep_stored = true}));
+    EXPECT_EQ(format::predicted_block_count(info_of(kept)), n_tokens / 256);
+    EXPECT_THAT(damage_of(kept), testing::IsEmpty());
+    EXPECT_EQ(file_of(must(load(kept, {}))), file_of(must(cache::truncate(whole, n_tokens))));
+    // Without the option everything is written anew, so it is dense.
+    const Bytes anew = must(format::write_cache_bytes(*cut, {}));
+    EXPECT_FALSE(info_of(anew).prediction);
+    EXPECT_EQ(info_of(anew).content_name, info_of(kept).content_name);
+  }
+  // Nothing is left that is predicted.
+  const auto little = must(cache::first_tokens(reader, 255));
+  EXPECT_FALSE(info_of(must(format::write_cache_bytes(*little, {.keep_stored = true}))).prediction);
 }
 
 // The other program compares the SHA-256 of what it decodes, and so every bit.
@@ -667,7 +690,8 @@ TEST(PredictedArchive, IsTheSameOnAnyNumberOfThreads) {
   Bytes file, dense;
   for (const unsigned n_threads : {1u, 2u, 4u}) {
     const auto reader = predicted(cache, 0.3f, small_profile());
-    const Bytes archive = must(format::write_cache_bytes(*reader, {.n_threads = n_threads}));
+    const Bytes archive =
+        must(format::write_cache_bytes(*reader, {.keep_stored = true, .n_threads = n_threads}));
     const cache::Cache loaded =
         must(load(archive, {.n_threads = n_threads, .verify_digests = true}));
     const Bytes again = file_of(loaded);
@@ -690,10 +714,7 @@ TEST(PredictedArchive, ReportsDamage) {
     Bytes bad = good;
     const SectionInfo& each = info.sections[section];
     bad[each.file_offset + each.stored_bytes / 2] ^= std::byte{4};
-    const auto refused = load(bad);
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(refused.error().message, HasSubstr("checksum mismatch"));
+    EXPECT_THAT(load(bad), test::FailsWith(ErrorCode::kCorrupt, HasSubstr("checksum mismatch")));
     EXPECT_FALSE(damage_of(bad).empty());
   }
 }

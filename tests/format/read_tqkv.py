@@ -37,7 +37,7 @@ DTYPE_BYTES = [4, 2, 2]
 SECTION = struct.Struct("<QQQ16s32sIIBBBBI")
 GAP = struct.Struct("<QQ16s")
 GROWING, GAPS, HIDDEN, PLANES, ENCRYPTED = 1, 2, 4, 8, 16  # required features
-CHECKPOINTS, PREDICTED = 32, 64
+CHECKPOINTS, PREDICTED, MEDIA = 32, 64, 128
 ENVELOPE = struct.Struct("<I12s16s32s32s16s16s")
 SEAL = struct.Struct("<II16s")
 STORED, ZSTD, IN_PLANES, SYMBOLS, RESIDUALS = range(5)  # compressions
@@ -163,7 +163,7 @@ def read_header(file):
     states = [slot for slot in slots if slot and not is_growing(slot)]
     require(states, "not a .tqkv file")
     slot = max(states, key=lambda each: each["generation"])
-    require(slot["version"] == 2 and slot["required"] | 127 == 127, "not a version that this program reads")
+    require(slot["version"] == 2 and slot["required"] | 255 == 255, "not a version that this program reads")
     i = 1 - slots.index(slot)
     growing = bool(slots[i] and is_growing(slots[i]))
     damaged = not announces(slots[i], slot) if growing else not slots[i] and any(file[64 * i : 64 * i + 64])
@@ -346,13 +346,68 @@ def read_sections(manifest, file, manifest_offset):
     return sections, len(gaps)
 
 
+def media_ids(span, position):
+    """The token ids of a span that begins at a position."""
+    content = b"tqcache media 1" + struct.pack("<BQ", span["kind"], len(span["id"])) + span["id"]
+    content += struct.pack("<QQ", span["n_tokens"], len(span["coordinates"]))
+    content += b"".join(struct.pack("<q", each - position) for each in span["coordinates"])
+    content += struct.pack("<q", span["next_position"] - position)
+    digest = hashlib.sha256(content).digest()
+    ids = []
+    for part in range((span["n_tokens"] + 7) // 8):
+        words = struct.unpack("<8I", hashlib.sha256(digest + struct.pack("<Q", part)).digest())
+        ids += [-2 - word % 2147483646 for word in words]
+    return ids[: span["n_tokens"]]
+
+
+def read_media(manifest, tokens, hidden):
+    """The spans as dictionaries, after checking them and the token ids."""
+    if not manifest.where(11):
+        require(hidden or all(token >= 0 for token in tokens), "a token id below 0")
+        return []
+    tables, spans, text = manifest.tables(11), [], []
+    require(1 <= len(tables) <= 4096, "number of media")
+    end = position = 0
+    for table in tables:
+        span = {
+            "kind": table.scalar(0, "B"),
+            "begin": table.scalar(1, "I"),
+            "n_tokens": table.scalar(2, "I"),
+            "id": table.text(3),
+            "coordinates": table.numbers(4, "i") if table.where(4) else [],
+            "next_position": table.scalar(5, "I"),
+            "placeholder": table.scalar(6, "i") if table.where(6) else -1,
+        }
+        require(span["kind"] <= 2 and 1 <= span["n_tokens"] <= MOST_TOKENS, "kind or size of a medium")
+        require(end <= span["begin"] < len(tokens), "begin of a medium")
+        require(not hidden or not span["id"], "an id though tokens are hidden")
+        require(hidden or 1 <= len(span["id"]) <= 256, "size of an id")
+        require(all(0x21 <= byte <= 0x7E for byte in span["id"]), "characters of an id")
+        require(span["placeholder"] >= -1, "placeholder of a medium")
+        text += tokens[end : span["begin"]]
+        position += span["begin"] - end
+        if table.where(4):
+            require(len(span["coordinates"]) == 3 * span["n_tokens"], "number of coordinates")
+            require(all(0 <= each <= MOST_TOKENS for each in span["coordinates"]), "coordinates")
+            require(span["next_position"] <= MOST_TOKENS, "position behind a medium")
+        else:
+            require(span["next_position"] == position + span["n_tokens"], "position behind a medium")
+        end = span["begin"] + span["n_tokens"]
+        own = tokens[span["begin"] : end]
+        require(hidden or own == media_ids(span, position)[: len(own)], "token ids of a medium")
+        position = span["next_position"]
+        spans.append(span)
+        require(end <= len(tokens) or len(spans) == len(tables), "a medium behind a cut one")
+    text += tokens[end:]
+    require(hidden or all(token >= 0 for token in text), "a token id below 0")
+    return [{**span, "id": span["id"].decode("ascii")} for span in spans]
+
+
 def read_tokens(manifest):
     """The ids and the hashes of token blocks in hexadecimal; one of them is None."""
     hidden = manifest.table(7)
     if not hidden:
-        tokens = manifest.numbers(2, "i")
-        require(all(token >= 0 for token in tokens), "a token id below 0")
-        return tokens, None
+        return manifest.numbers(2, "i"), None
     count, hashes = hidden.scalar(0, "I"), hidden.vector(1, 32)[0]
     require(count <= MOST_TOKENS, "number of tokens")
     require(not manifest.vector(2, 4)[0], "hidden tokens that are there")
@@ -903,7 +958,10 @@ def read(path, key=None):
     features += CHECKPOINTS * (manifest.where(9) is not None)
     prediction = manifest.table(10) if manifest.where(10) else None
     features += PREDICTED * (prediction is not None)
+    features += MEDIA * (manifest.where(11) is not None)
     require(slot["required"] == features, "required features and manifest disagree")
+    media = read_media(manifest, tokens, hashes is not None)
+    require(not media or prediction is None, "media and a prediction")
     name = content_name(manifest, sections)
     if "maps (no module zstandard)" not in not_checked:
         require(name == manifest.fixed(5, 32).hex(), "content name mismatch")
@@ -951,6 +1009,7 @@ def read(path, key=None):
         "n_gaps": n_gaps,
         "tokens": tokens,
         "token_block_hashes": hashes,
+        "media": media,
         "checkpoints": [n_tokens for _, n_tokens in checkpoints],
         "layer_types": [layer.text(0).decode("utf-8", "replace") for layer in layers],
         "sections": rows,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "file_fixture.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tqcache/format/type_names.h"
 
@@ -186,10 +187,8 @@ TEST(CacheFile, RefusesAModelFingerprintOfVersion1OrOfNone) {
   cache::Cache cache = CacheBuilder(1).dense({1, 4}).build();
   for (const std::uint8_t version : std::initializer_list<std::uint8_t>{0, 1}) {
     cache.identity.model_fingerprint = {version, Sha256{std::byte{7}}};
-    const auto refused = load(file_of(cache));
-    ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(refused.error().message, testing::HasSubstr("fingerprint version"));
+    EXPECT_THAT(load(file_of(cache)),
+                test::FailsWith(ErrorCode::kCorrupt, testing::HasSubstr("fingerprint version")));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "append_fixture.h"
+#include "support/matchers.h"
 #include "support/scripted_reader.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/cache/window.h"
@@ -83,10 +84,9 @@ TEST(TurboWindowFile, KeepsItsTokensHidden) {
 }
 
 TEST(TurboWindowFile, CannotBeCutShorter) {
-  const auto cut = load(windowed_file(600), {.first_tokens = 500});
-  ASSERT_FALSE(cut.ok());
-  EXPECT_EQ(cut.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(cut.error().message, HasSubstr("layer 0 keeps a sliding window"));
+  EXPECT_THAT(
+      load(windowed_file(600), {.first_tokens = 500}),
+      test::FailsWith(ErrorCode::kUnsupported, HasSubstr("layer 0 keeps a sliding window")));
 }
 
 TEST(TurboWindowFile, IsMapped) {
@@ -170,11 +170,11 @@ TEST(TurboWindowFile, IsNotAppendedToByADenseWindow) {
   const CacheOnDisk file(windowed_file(300));
   cache::Cache other = must(load(file.bytes()));
   make_dense(std::get<cache::WindowLayer>(other.layers[0]), 300);
-  const auto appended = file.append(other);
-  ASSERT_FALSE(appended.ok());
-  EXPECT_EQ(appended.error().code, ErrorCode::kMismatch);
-  EXPECT_THAT(appended.error().message,
-              HasSubstr("layer 0: tqcache.rotating.v1 where the file has tqcache.rotating.v2"));
+  EXPECT_THAT(
+      file.append(other),
+      test::FailsWith(
+          ErrorCode::kMismatch,
+          HasSubstr("layer 0: tqcache.rotating.v1 where the file has tqcache.rotating.v2")));
 }
 
 // --- from file to file

@@ -47,8 +47,8 @@ void make(const std::filesystem::path& folder) {
     const cache::Cache cache = predicted_model_cache(each.n_tokens, each.dtype);
     const auto reader =
         must(format::predict_cache(cache::reader_of(cache), predictor, each.step, 4));
-    const Bytes file =
-        must(format::write_cache_bytes(*reader, {.n_threads = 1, .writer = "tqcache golden"}));
+    const Bytes file = must(format::write_cache_bytes(
+        *reader, {.keep_stored = true, .n_threads = 1, .writer = "tqcache golden"}));
     write_new(path, file);
     write_new(folder / (each.name + ".json"), as_bytes(golden_json(file).dump(1) + "\n"));
     std::printf("%s: %zu bytes\n", each.name.c_str(), file.size());

@@ -9,6 +9,7 @@
 #include "llama_export_fixture.h"
 #include "llama_import_fixture.h"
 #include "support/checkpoint_reader.h"
+#include "support/matchers.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/quantize.h"
@@ -176,10 +177,9 @@ TEST(LlamaCheckpoints, AreStatesOfTheCache) {
     EXPECT_EQ(cache::last_state_before(*cache, 99), 96);
     EXPECT_EQ(cache::last_state_before(*cache, 95), 0);
     EXPECT_EQ(cache::last_state_before(*cache, 150), 150);
-    const auto between = cache::first_tokens(cache, 101);
-    ASSERT_FALSE(between);
-    EXPECT_EQ(between.error().code, ErrorCode::kUnsupported);
-    EXPECT_NE(between.error().message.find("checkpoints at 96, 100, 146"), std::string::npos);
+    EXPECT_THAT(cache::first_tokens(cache, 101),
+                test::FailsWith(ErrorCode::kUnsupported,
+                                testing::HasSubstr("checkpoints at 96, 100, 146")));
   }
 }
 
@@ -205,10 +205,8 @@ TEST(LlamaCheckpoints, RefuseWrongFields) {
     const auto state_bytes = number_at<std::uint64_t>(file, first + 16);
     const std::size_t second = first + 24 + state_bytes + 16;
     const auto refused = [&](const Bytes& bad, const char* part) {
-      const auto cache = open(bad, slot.model);
-      ASSERT_FALSE(cache) << part;
-      EXPECT_EQ(cache.error().code, ErrorCode::kCorrupt) << cache.error().message;
-      EXPECT_NE(cache.error().message.find(part), std::string::npos) << cache.error().message;
+      EXPECT_THAT(open(bad, slot.model),
+                  test::FailsWith(ErrorCode::kCorrupt, testing::HasSubstr(part)));
     };
     refused(changed<std::int64_t>(file, first, 0), "at 0 tokens of 150");
     refused(changed<std::int64_t>(file, first, -1), "at -1 tokens of 150");
@@ -531,12 +529,9 @@ TEST(LlamaStates, OfOtherSizesAreRefused) {
   model.architecture = cache.identity.architecture;
   model.layers = {{kRecurrent, 0, 0, 0, 24, 20}, {kAttention, 1, 32, 32}};
   const TempDir dir;
-  const auto done = interop::export_llama_state(*sections_of(cache), model, dir / "a", {});
-  ASSERT_FALSE(done.ok());
-  EXPECT_EQ(done.error().code, ErrorCode::kMismatch);
-  EXPECT_NE(done.error().message.find("layer 0: recurrent state of 24 and 16 values"),
-            std::string::npos)
-      << done.error().message;
+  EXPECT_THAT(interop::export_llama_state(*sections_of(cache), model, dir / "a", {}),
+              test::FailsWith(ErrorCode::kMismatch,
+                              testing::HasSubstr("layer 0: recurrent state of 24 and 16 values")));
   EXPECT_EQ(dir.entry_count(), 0u);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "llama_export_fixture.h"
+#include "support/matchers.h"
 #include "support/scripted_reader.h"
 
 namespace tqcache::test {
@@ -13,10 +14,8 @@ using interop::LlamaLayerKind;
 void expect_refused(const cache::Cache& cache, const LlamaGeometry& model,
                     const LlamaExport& options, ErrorCode code, const std::string& part) {
   const TempDir dir;
-  const auto done = interop::export_llama_state(*sections_of(cache), model, dir / "a", options);
-  ASSERT_FALSE(done.ok()) << part;
-  EXPECT_EQ(done.error().code, code) << done.error().message;
-  EXPECT_NE(done.error().message.find(part), std::string::npos) << done.error().message;
+  EXPECT_THAT(interop::export_llama_state(*sections_of(cache), model, dir / "a", options),
+              test::FailsWith(code, testing::HasSubstr(part)));
   EXPECT_EQ(dir.entry_count(), 0u);
 }
 

@@ -106,11 +106,11 @@ TEST(LlamaImport, RefusesTokensThatAreNoIds) {
   EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kCorrupt, "token 1: -5"));
 }
 
-TEST(LlamaImport, RefusesMedia) {
+TEST(LlamaImport, RefusesMediaThatAreNotThere) {
   StateSpec spec = plain_spec(plain_model(), 3);
   spec.wrapped = true;
   spec.n_media = 1;
-  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kUnsupported, "images"));
+  EXPECT_TRUE(is_refused(import_spec(plain_model(), spec), ErrorCode::kCorrupt, "too short"));
 }
 
 TEST(LlamaImport, RefusesBrokenWrappers) {

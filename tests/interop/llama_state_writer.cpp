@@ -22,10 +22,19 @@ void write_words(ByteWriter& out, const std::vector<std::int32_t>& words) {
 
 void write_tokens(ByteWriter& out, const StateSpec& spec) {
   const auto n = static_cast<std::uint32_t>(spec.tokens.size());
-  out.write<std::uint32_t>(spec.wrapped ? n + 4 : n);
+  ByteWriter media;
+  for (const auto& [first, chunk] : spec.media) media.write(first);
+  for (const auto& [first, chunk] : spec.media) {
+    media.write(static_cast<std::uint32_t>(chunk.size()));
+    media.append(as_bytes(chunk));
+  }
+  while (media.bytes().size() % 4 != 0) media.write(std::uint8_t{0});
+  const auto n_words = static_cast<std::uint32_t>(media.bytes().size() / 4);
+  out.write<std::uint32_t>(spec.wrapped ? n + 4 + n_words : n);
   if (spec.wrapped) write_words(out, {-1, 1, static_cast<std::int32_t>(n)});
   write_words(out, spec.tokens);
   if (spec.wrapped) out.write(spec.n_media);
+  out.append(media.bytes());
 }
 
 void write_head(ByteWriter& out, const StateSpec& spec) {
@@ -48,6 +57,15 @@ void write_head(ByteWriter& out, const StateSpec& spec) {
 void write_cells(ByteWriter& out, const StateSpec& spec, std::uint64_t ext,
                  const std::vector<std::int32_t>& positions, std::vector<std::int32_t> ids) {
   out.write(static_cast<std::uint32_t>(positions.size()));
+  for (std::size_t i = 0; i < spec.cells.size(); ++i) {
+    const auto& [position, column, row] = spec.cells[i];
+    out.write(position);
+    out.write(static_cast<std::uint32_t>(ids.size()));
+    if (ext >= 8) write_words(out, {column, row});
+    if (ext >= 12) out.write(spec.tokens[i]);
+    write_words(out, ids);
+  }
+  if (!spec.cells.empty()) return;
   for (const std::int32_t position : positions) {
     out.write(position);
     out.write(static_cast<std::uint32_t>(ids.size()));

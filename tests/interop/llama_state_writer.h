@@ -2,6 +2,7 @@
 // tests/interop/llama_state_writer.h: state files of llama.cpp in every layout they have had, also
 // such as llama.cpp itself would not write. Values follow from their place.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,6 +23,10 @@ struct StateSpec {
   std::vector<std::int32_t> tokens;
   bool wrapped = false;      // the tokens, as llama-server does
   std::int32_t n_media = 0;  // in the wrapper
+  // First tokens and chunks in the wrapper; then n_media is how many.
+  std::vector<std::pair<std::int32_t, std::string>> media = {};
+  // Position, column and row of each cell; empty: those of `positions`.
+  std::vector<std::array<std::int32_t, 3>> cells = {};
   std::string architecture = "test";
   interop::LlamaProfile profile;
   std::uint32_t n_streams = 1;                 // of which the last one is filled

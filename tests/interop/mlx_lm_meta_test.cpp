@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "support/matchers.h"
 #include "tqcache/interop/mlx/mlx_lm_state.h"
 
 namespace tqcache::interop {
@@ -16,10 +17,7 @@ SafetensorsIndex index_of(std::map<std::string, std::string> metadata,
 }
 
 void expect_refused(const SafetensorsIndex& index, ErrorCode code, const std::string& message) {
-  const auto meta = read_mlx_meta(index);
-  ASSERT_FALSE(meta.ok()) << message;
-  EXPECT_EQ(meta.error().code, code);
-  EXPECT_EQ(meta.error().message, message);
+  EXPECT_THAT(read_mlx_meta(index), test::FailsWith(code, message));
 }
 
 TEST(MlxMeta, TellsTheLayoutsApart) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "interop/mlx_lm_builder.h"
+#include "support/matchers.h"
 #include "tqcache/codec/block_layout.h"
 
 namespace tqcache::interop {
@@ -21,10 +22,7 @@ constexpr MlxLayout kAges[] = {MlxLayout::kMetaState, MlxLayout::kScalars};
 
 void expect_refused(const MlxBuilder& file, ErrorCode code, const std::string& message,
                     const MlxLmImport& options = {}) {
-  const auto cache = test::import_mlx(file.build(), options);
-  ASSERT_FALSE(cache.ok()) << message;
-  EXPECT_EQ(cache.error().message, message);
-  EXPECT_EQ(cache.error().code, code) << message;
+  EXPECT_THAT(test::import_mlx(file.build(), options), test::FailsWith(code, message));
 }
 
 // Keys and values of an attention layer of fewer than 257 tokens.
@@ -623,10 +621,8 @@ TEST(MlxImport, BoundsWhatItTells) {
 
 TEST(MlxImport, RefusesOtherFiles) {
   const Bytes other = tensors::make_safetensors_header({}, {{"format", "pt"}});
-  const auto cache = test::import_mlx(other);
-  ASSERT_FALSE(cache.ok());
-  EXPECT_EQ(cache.error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(cache.error().message, "not a prompt cache of mlx-lm");
+  EXPECT_THAT(test::import_mlx(other),
+              test::FailsWith(ErrorCode::kCorrupt, "not a prompt cache of mlx-lm"));
   EXPECT_FALSE(is_mlx_lm(test::must(tensors::index_safetensors(*memory_source(other)))));
   MlxBuilder file(MlxLayout::kScalars);
   EXPECT_TRUE(

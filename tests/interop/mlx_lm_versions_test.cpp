@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "interop/mlx_lm_builder.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tqcache/interop.h"
 #include "tqcache/interop/mlx/mlx_lm_layout.h"
@@ -25,10 +26,7 @@ using test::section_values;
 constexpr HeadShape kShape{2, 64};
 
 void expect_refused(const MlxBuilder& file, ErrorCode code, const std::string& message) {
-  const auto cache = test::import_mlx(file.build());
-  ASSERT_FALSE(cache.ok()) << message;
-  EXPECT_EQ(cache.error().message, message);
-  EXPECT_EQ(cache.error().code, code) << message;
+  EXPECT_THAT(test::import_mlx(file.build()), test::FailsWith(code, message));
 }
 
 std::string metadata_of(const ForeignCache& cache, const std::string& key) {
@@ -374,10 +372,9 @@ TEST(MlxPrograms, NamesTheFirstClassThatIsNotRead) {
   MlxBuilder file(MlxLayout::kMetaState);
   for (int i = 0; i < 2; ++i) file.layer("TurboQuantKVCache").pair(kShape, positions(7));
   add_kv(file, 8);
-  const auto cache = test::import_mlx(file.build());
-  ASSERT_FALSE(cache.ok());
-  EXPECT_EQ(cache.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(cache.error().message, testing::StartsWith("layer 0: class \"TurboQuantKVCache\""));
+  EXPECT_THAT(test::import_mlx(file.build()),
+              test::FailsWith(ErrorCode::kUnsupported,
+                              testing::StartsWith("layer 0: class \"TurboQuantKVCache\"")));
 }
 
 // --- the text of a layout

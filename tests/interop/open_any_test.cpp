@@ -11,6 +11,7 @@
 #include "interop/mlx_lm_small_files.h"
 #include "interop/zip_builder.h"
 #include "support/cache_builder.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tqcache/interop.h"
 #include "tqcache/interop/hf/hf.h"
@@ -116,10 +117,8 @@ TEST(DetectKind, IsNulloptForOtherFiles) {
 }
 
 TEST(DetectKind, RefusesPicklesByName) {
-  const auto kind = kind_of(test::read_all(file_named("torch.pt")));
-  ASSERT_FALSE(kind);
-  EXPECT_EQ(kind.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(kind.error().message, HasSubstr("tools/tqcache_hf.py"));
+  EXPECT_THAT(kind_of(test::read_all(file_named("torch.pt"))),
+              test::FailsWith(ErrorCode::kUnsupported, HasSubstr("tools/tqcache_hf.py")));
 }
 
 TEST(DetectKind, NamesTheProgramsOfOtherFiles) {

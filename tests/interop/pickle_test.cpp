@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "interop/turbomlx_files.h"
+#include "support/matchers.h"
 
 namespace tqcache::interop {
 namespace pickle_test {
@@ -27,10 +28,7 @@ Result<Pickle> read(const std::string& text) {
 const std::string kStart = code("\x80\x04");
 
 void expect_error(const std::string& text, ErrorCode error, const std::string& message) {
-  const auto pickle = read(text);
-  ASSERT_FALSE(pickle.ok()) << message;
-  EXPECT_EQ(pickle.error().code, error) << pickle.error().message;
-  EXPECT_THAT(pickle.error().message, HasSubstr(message));
+  EXPECT_THAT(read(text), test::FailsWith(error, HasSubstr(message)));
 }
 
 // One value, by the opcodes that push it.

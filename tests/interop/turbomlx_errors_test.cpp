@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "interop/turbomlx_files.h"
+#include "support/matchers.h"
 #include "tqcache/interop/turbomlx/turbomlx_file.h"
 #include "tqcache/interop/turbomlx/value_tree.h"
 
@@ -44,10 +45,7 @@ struct V3 {
 };
 
 void expect_error(const V3& file, ErrorCode code, const std::string& message) {
-  const auto cache = test::import_bytes(file.bytes());
-  ASSERT_FALSE(cache.ok()) << message;
-  EXPECT_EQ(cache.error().code, code) << cache.error().message;
-  EXPECT_THAT(cache.error().message, HasSubstr(message));
+  EXPECT_THAT(test::import_bytes(file.bytes()), test::FailsWith(code, HasSubstr(message)));
 }
 
 struct Change {
@@ -321,10 +319,8 @@ TEST(TurboMlxErrors, PicklesOfOtherVersionsAreRefused) {
   const auto at = std::search(file.begin(), file.end(), as_bytes(key).begin(), as_bytes(key).end());
   ASSERT_NE(at, file.end());
   *(at + 16) = std::byte{3};  // after MEMOIZE and BININT1
-  const auto cache = test::import_bytes(file);
-  ASSERT_FALSE(cache.ok());
-  EXPECT_EQ(cache.error().code, kUnsupported);
-  EXPECT_EQ(cache.error().message, "schema_version 3 in a pickle");
+  EXPECT_THAT(test::import_bytes(file),
+              test::FailsWith(kUnsupported, "schema_version 3 in a pickle"));
 }
 
 TEST(TurboMlxErrors, OtherFilesAreNone) {

@@ -11,6 +11,7 @@
 #include "interop/turbomlx_builder.h"
 #include "interop/turbomlx_files.h"
 #include "support/failing_source.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache.h"
@@ -542,10 +543,9 @@ TEST(TurboMlxPacked, AFileThatChangesMeanwhileIsRefused) {
   }
   source->bytes = builder.file();
   AlignedBytes raw;
-  const auto read = sections->read(0, raw);
-  ASSERT_FALSE(read.ok());
-  EXPECT_EQ(read.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(read.error().message, HasSubstr("layer 0 k: head 0: a scale or bias beyond f16"));
+  EXPECT_THAT(sections->read(0, raw),
+              test::FailsWith(ErrorCode::kCorrupt,
+                              HasSubstr("layer 0 k: head 0: a scale or bias beyond f16")));
 }
 
 }  // namespace turbomlx_packed_test

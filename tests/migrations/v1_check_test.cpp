@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "migrations/v1_to_v2.h"
+#include "support/matchers.h"
 #include "support/v1_builder.h"
 #include "tqcache/cache.h"
 
@@ -52,10 +53,8 @@ void expect_noticed(const std::string& message, const std::function<void(Cache&)
   auto migration = must(v1_to_v2(file));
   must(check_migrated(file, migration.cache, 2));
   change(migration.cache);
-  const auto checked = check_migrated(file, migration.cache, 2);
-  ASSERT_FALSE(checked.ok());
-  EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(checked.error().message, HasSubstr(message));
+  EXPECT_THAT(check_migrated(file, migration.cache, 2),
+              test::FailsWith(ErrorCode::kCorrupt, HasSubstr(message)));
 }
 
 TEST(CheckMigrated, NoticesASingleCode) {

@@ -12,6 +12,7 @@
 
 #include "migrations/v1_to_v2.h"
 #include "support/any_memory.h"
+#include "support/matchers.h"
 #include "support/v1_builder.h"
 #include "support/v1_writer.h"
 
@@ -27,10 +28,7 @@ using testing::HasSubstr;
 Result<V1File> read(const Bytes& bytes) { return read_v1(*memory_source(bytes)); }
 
 void expect_refused(const Bytes& bytes, ErrorCode code, const std::string& message) {
-  const auto file = read(bytes);
-  ASSERT_FALSE(file.ok());
-  EXPECT_EQ(file.error().code, code) << file.error().message;
-  EXPECT_THAT(file.error().message, HasSubstr(message));
+  EXPECT_THAT(read(bytes), test::FailsWith(code, HasSubstr(message)));
 }
 
 V1File some_file() {
@@ -254,10 +252,9 @@ TEST(V1File, RefusesShapesBeyondMemory) {
 TEST(V1File, IsReadWithinTheMemoryThatTheCallerAllows) {
   const Bytes bytes = write_v1(file_of(words(1000)));
   EXPECT_TRUE(read_v1(*memory_source(bytes), {.max_payload_bytes = 4000}).ok());
-  const auto file = read_v1(*memory_source(bytes), {.max_payload_bytes = 3999});
-  ASSERT_FALSE(file.ok());
-  EXPECT_EQ(file.error().code, ErrorCode::kTooLarge);
-  EXPECT_THAT(file.error().message, HasSubstr("layer 0: tensor \"a\": 4000 bytes"));
+  EXPECT_THAT(
+      read_v1(*memory_source(bytes), {.max_payload_bytes = 3999}),
+      test::FailsWith(ErrorCode::kTooLarge, HasSubstr("layer 0: tensor \"a\": 4000 bytes")));
 }
 
 // Tables may point to the same bytes: a small file would ask for much memory.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "migrations/v1_metadata.h"
+#include "support/matchers.h"
 #include "support/v1_builder.h"
 
 namespace tqcache::test {
@@ -23,10 +24,7 @@ using testing::IsEmpty;
 json good(const V1Turbo& options = {}) { return json::parse(v1_turbo_meta({2, 64}, 7, options)); }
 
 void expect_refused(const json& meta, ErrorCode code, const std::string& message) {
-  const auto read = read_turbo_meta(meta.dump());
-  ASSERT_FALSE(read.ok()) << meta.dump();
-  EXPECT_EQ(read.error().code, code) << read.error().message;
-  EXPECT_THAT(read.error().message, HasSubstr(message));
+  EXPECT_THAT(read_turbo_meta(meta.dump()), test::FailsWith(code, HasSubstr(message)));
 }
 
 TEST(V1Meta, IsRead) {
@@ -168,10 +166,8 @@ TEST(V1Numbers, AreNothingElse) {
   for (const char* text : {"{}", "1", "[-1]", "[1.5]", "[\"\"]", "[\" 1\"]", "[\"1x\"]", "[null]",
                            "[16777217]", "[\"99999999999\"]", "\"x\"", "[18446744073709551615]",
                            "[9223372036854775808]", "[true]", "[\"-1\"]", "[[1]]"}) {
-    const auto numbers = read_numbers(text);
-    ASSERT_FALSE(numbers.ok()) << text;
-    EXPECT_EQ(numbers.error().code, ErrorCode::kCorrupt);
-    EXPECT_THAT(numbers.error().message, HasSubstr("meta_state: "));
+    EXPECT_THAT(read_numbers(text),
+                test::FailsWith(ErrorCode::kCorrupt, HasSubstr("meta_state: ")));
   }
 }
 

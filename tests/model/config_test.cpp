@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/tiny_files.h"
+#include "support/matchers.h"
 #include "tqcache/file.h"
 #include "tqcache/model/loading/config_readers.h"
 
@@ -55,10 +56,7 @@ void expect_refused(const std::vector<GgufCase>& cases) {
   for (const GgufCase& one : cases) {
     Gguf file = tiny::gguf();
     one.change(file);
-    const auto config = read_gguf_config(file);
-    ASSERT_FALSE(config.ok()) << one.message;
-    EXPECT_THAT(config.error().message, HasSubstr(one.message));
-    EXPECT_EQ(config.error().code, one.code) << config.error().message;
+    EXPECT_THAT(read_gguf_config(file), test::FailsWith(one.code, HasSubstr(one.message)));
   }
 }
 
@@ -169,10 +167,8 @@ TEST(HfConfig, NeedsEveryNumber) {
         "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size"}) {
     Json root = tiny::config();
     root.erase(key);
-    const auto config = from_json(root);
-    ASSERT_FALSE(config.ok()) << key;
-    EXPECT_EQ(config.error().message, "key \"" + std::string(key) + "\": missing");
-    EXPECT_EQ(config.error().code, ErrorCode::kCorrupt);
+    EXPECT_THAT(from_json(root),
+                test::FailsWith(ErrorCode::kCorrupt, "key \"" + std::string(key) + "\": missing"));
     root[key] = Json::array();
     EXPECT_EQ(from_json(root).error().code, ErrorCode::kCorrupt);
   }

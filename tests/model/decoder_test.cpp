@@ -11,6 +11,7 @@
 
 #include "model/tiny_model.h"
 #include "support/cache_builder.h"
+#include "support/matchers.h"
 #include "tqcache/base/half.h"
 #include "tqcache/cache.h"
 #include "tqcache/quantize.h"
@@ -234,10 +235,7 @@ class DecoderErrors : public DecoderTest {
   void expect_refused(const std::vector<std::int32_t>& ids, ErrorCode code,
                       const std::string& message) {
     const cache::Cache before = cache_;
-    const auto result = decoder_.prefill(cache_, ids);
-    ASSERT_FALSE(result.ok());
-    EXPECT_EQ(result.error().code, code);
-    EXPECT_THAT(result.error().message, HasSubstr(message));
+    EXPECT_THAT(decoder_.prefill(cache_, ids), test::FailsWith(code, HasSubstr(message)));
     EXPECT_EQ(test::difference(cache_, before), "");
   }
 
@@ -350,10 +348,8 @@ TEST_F(DecoderErrors, KeepsAValidCacheWhenABlockCannotBePacked) {
   std::memcpy(std::get<cache::TurboSide>(layer.v).tail.blocks.front().data(), &infinity,
               sizeof(infinity));
 
-  const auto result = decoder_.decode_step(cache_, 2);
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(result.error().message, HasSubstr("layer 1 v: token block 1"));
+  EXPECT_THAT(decoder_.decode_step(cache_, 2),
+              test::FailsWith(ErrorCode::kCorrupt, HasSubstr("layer 1 v: token block 1")));
   EXPECT_EQ(cache_.n_tokens(), 512);
   must(cache::validate(cache_));
 }

@@ -65,9 +65,14 @@ struct FixtureModel {
 };
 
 inline const std::vector<std::string> kFixtures = {
-    "llama",     "llama_biased", "mistral", "qwen2",   "qwen3_moe",    "gemma2",  "gemma3",
-    "phi3_long", "qwen3_next",   "qwen3_5", "gemma",   "olmo2",        "smollm3", "granite",
-    "mixtral",   "qwen2_moe",    "glm4",    "gpt_oss", "gpt_oss_mxfp4"};
+    "llama",     "llama_biased", "mistral",   "qwen2",           "qwen3_moe",
+    "gemma2",    "gemma3",       "phi3_long", "qwen3_next",      "qwen3_5",
+    "gemma",     "olmo2",        "smollm3",   "granite",         "mixtral",
+    "qwen2_moe", "glm4",         "gpt_oss",   "gpt_oss_mxfp4",   "llama_mlp_bias",
+    "olmo3",     "seed_oss",     "ernie4_5",  "ernie4_5_biased", "hunyuan",
+    "granite4",  "granitemoe",   "cohere",    "cohere2",         "ministral3",
+    "ministral", "cwm",          "exaone4",   "helium",          "glm",
+    "olmoe",     "vaultgemma",   "qwen3_vl",  "qwen2_5_vl"};
 
 // The largest error of a row, as a part of the row's length.
 inline double relative_error(std::span<const float> rows, std::span<const float> reference,

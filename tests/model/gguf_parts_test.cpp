@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/tiny_files.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tensors/gguf_builder.h"
 #include "tqcache/model.h"
@@ -82,10 +83,7 @@ class GgufParts : public testing::Test {
   }
   void expect_refused(ErrorCode code, const std::string& message,
                       const std::string& file = name(0)) {
-    const auto model = load_model(dir_ / file);
-    ASSERT_FALSE(model.ok()) << message;
-    EXPECT_THAT(model.error().message, HasSubstr(message));
-    EXPECT_EQ(model.error().code, code) << model.error().message;
+    EXPECT_THAT(load_model(dir_ / file), test::FailsWith(code, HasSubstr(message)));
   }
 
   TempDir dir_;

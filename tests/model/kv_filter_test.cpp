@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "support/cache_builder.h"
+#include "support/matchers.h"
 #include "tqcache/decoder.h"
 #include "tqcache/quantize.h"
 
@@ -118,20 +119,18 @@ TEST(CodingFilter, NamesWhatItCannotCode) {
   const cache::Cache turbo = must(cache::convert(dense, {.n_threads = 1}));
   std::vector<float> k(3 * kRow, 1.0f), v(3 * kRow, 1.0f);
   v[kRow + 64] = std::numeric_limits<float>::infinity();
-  const Result<void> refused = coding_filter(turbo)(0, 7, k, v);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(refused.error().message, HasSubstr("layer 0 v: head 1, from token 7 on: token 1"));
+  EXPECT_THAT(coding_filter(turbo)(0, 7, k, v),
+              test::FailsWith(ErrorCode::kCorrupt,
+                              HasSubstr("layer 0 v: head 1, from token 7 on: token 1")));
 }
 
 TEST(CodingFilter, RefusesASideWhoseMeanIsNotKnown) {
   const cache::Cache dense = test::CacheBuilder(100).dense(kShape, Dtype::kF32).build();
   const cache::Cache turbo = must(cache::convert(dense, {.n_threads = 1}));
   std::vector<float> k(kRow, 1.0f), v(kRow, 1.0f);
-  const Result<void> refused = coding_filter(turbo)(0, 0, k, v);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(refused.error().message, HasSubstr("layer 0 k: nothing is packed"));
+  EXPECT_THAT(
+      coding_filter(turbo)(0, 0, k, v),
+      test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr("layer 0 k: nothing is packed")));
 }
 
 }  // namespace kv_filter_test

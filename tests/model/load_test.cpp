@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/tiny_files.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tqcache/decoder.h"
 #include "tqcache/model.h"
@@ -26,10 +27,7 @@ using tiny::Shapes;
 const std::string kDemo = TQCACHE_DEMO_MODEL;
 
 void expect_refused(const std::filesystem::path& path, ErrorCode code, std::string_view message) {
-  const auto model = load_model(path);
-  ASSERT_FALSE(model.ok()) << message;
-  EXPECT_THAT(model.error().message, HasSubstr(message));
-  EXPECT_EQ(model.error().code, code) << model.error().message;
+  EXPECT_THAT(load_model(path), test::FailsWith(code, HasSubstr(message)));
 }
 
 TEST(LoadModel, LoadsTheDemoFromAFileAndFromAFolder) {

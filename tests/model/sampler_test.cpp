@@ -7,6 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "support/matchers.h"
+
 namespace tqcache::model {
 namespace sampler_test {
 
@@ -130,10 +132,7 @@ TEST(Sampler, GivesTheTokensThatItsSeedStandsFor) {
 }
 
 void expect_invalid(const SamplerOptions& options, const std::string& name) {
-  const Result<void> result = validate(options);
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(result.error().message, HasSubstr(name));
+  EXPECT_THAT(validate(options), test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr(name)));
 }
 
 TEST(SamplerOptions, RefusesNumbersOutOfRange) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "model/tiny_model.h"
+#include "support/matchers.h"
 #include "tqcache/model/loading/model_files.h"
 
 namespace tqcache::model {
@@ -18,10 +19,7 @@ class ReadWeights : public testing::Test {
  protected:
   tensors::TensorView& tensor(const std::string& name) { return set_.tensors.at(name); }
   void expect_refused(ErrorCode code, const std::string& message) {
-    const Result<Weights> result = read_weights(set_.tensors, config_);
-    ASSERT_FALSE(result.ok());
-    EXPECT_EQ(result.error().code, code);
-    EXPECT_THAT(result.error().message, HasSubstr(message));
+    EXPECT_THAT(read_weights(set_.tensors, config_), test::FailsWith(code, HasSubstr(message)));
   }
 
   ModelConfig config_ = test::tiny_config();

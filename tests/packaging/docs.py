@@ -12,6 +12,7 @@ from pathlib import Path
 
 MAX_README_LINES = 119
 MAX_COLUMNS = 100
+MAX_PARAGRAPH_LINES = 8
 SHELL = {"sh", "console", "bash"}
 
 
@@ -34,6 +35,20 @@ def long_lines(text):
             continue
         if len(line) > MAX_COLUMNS and " " in line.strip().lstrip("-*0123456789. "):
             yield number, f"{len(line)} columns"
+
+
+def long_paragraphs(text):
+    """Paragraphs and list items of more lines than one reads at a glance. Tables and indented text are
+    none."""
+    start, size = 0, 0
+    for number, line, language in [*lines_with_kind(text), (0, "", None)]:
+        is_prose = not language and line.strip() and not line.startswith(("|", "    ", "<!--", "#"))
+        if size and (not is_prose or re.match(r"\s*([-*]|\d+\.)\s", line)):
+            if size > MAX_PARAGRAPH_LINES:
+                yield start, f"a paragraph of {size} lines"
+            size = 0
+        if is_prose:
+            start, size = (start, size + 1) if size else (number, 1)
 
 
 def anchors(text):
@@ -166,6 +181,7 @@ def complaints(root, path, program):
     if path == root / "README.md":
         yield from bad_packages(root, text)
     yield from long_lines(text)
+    yield from long_paragraphs(text)
     yield from bad_links(path, text)
     for number, words in commands(text):
         bad = bad_command(program, words)
@@ -195,10 +211,13 @@ def self_test():
 
     def found(text):
         bad = [bad_command(program, words) for _, words in commands(text)]
-        return len(list(long_lines(text))) + sum(message is not None for message in bad)
+        shapes = [*long_lines(text), *long_paragraphs(text)]
+        return len(shapes) + sum(message is not None for message in bad)
 
     fence = "```sh\n{}\n```\n".format
     cases = {
+        "word\n" * 8: 0, "word\n" * 9: 1, "- word\n" * 9: 0, "- " + "word\n" * 9: 1,
+        "word\n" * 5 + "\n" + "word\n" * 5: 0, "```\n" + "word\n" * 9 + "```\n": 0,
         "word " * 20: 0, "word " * 21: 1, "| word " * 30: 0, fence("word " * 30): 0,
         fence("tqcache info -m x y"): 0, fence("tqcache inf y"): 1, fence("tqcache info --modl x"): 1,
         fence("tqcache store put a --name b | tqcache info -"): 0, fence("tqcache store get a"): 1,

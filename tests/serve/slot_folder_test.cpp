@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/child_process.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 
 namespace tqcache::serve {
@@ -125,10 +126,8 @@ TEST(SlotFolder, ThatDoesNotExistIsRefused) {
 TEST(SlotFolder, DoesNotFollowALinkAsItsLock) {
   const TempDir dir;
   fs::create_symlink(dir / "elsewhere", dir / ".tqcache-serve.lock");
-  const auto folder = SlotFolder::open(dir.path());
-  ASSERT_FALSE(folder.ok());
-  EXPECT_EQ(folder.error().code, ErrorCode::kIo);
-  EXPECT_THAT(folder.error().message, HasSubstr("symbolic link"));
+  EXPECT_THAT(SlotFolder::open(dir.path()),
+              test::FailsWith(ErrorCode::kIo, HasSubstr("symbolic link")));
   EXPECT_FALSE(fs::exists(dir / "elsewhere"));
 }
 

@@ -103,6 +103,39 @@ class Talk {
   Ids tokens_;
 };
 
+std::string shown(const Family& family, const std::string& text) {
+  const tokenizer::Tokenizer tokenizer = tokenizer_of(family);
+  ShownAnswer answer(tokenizer);
+  std::string all;
+  for (const std::int32_t id :
+       tokenizer.encode(text, tokenizer::Tokenizer::Special::kParse).value()) {
+    all += answer.add(id);
+  }
+  return all;
+}
+
+TEST(ShownAnswer, ShowsTheFinalChannelAndThoughtsBeforeIt) {
+  const Family oss = families()[6];
+  ASSERT_EQ(oss.name, "gpt-oss");
+  const std::string start = "<|start|>assistant", final = "<|channel|>final<|message|>";
+  EXPECT_EQ(shown(oss, final + "Yes."), "Yes.");
+  EXPECT_EQ(
+      shown(oss, "<|channel|>analysis<|message|>Hm.<|end|>" + start + final + "Yes.<|return|>"),
+      "<think>\nHm.\n</think>\n\nYes.<|return|>");
+  EXPECT_EQ(
+      shown(oss, "<|channel|>analysis<|message|>Hm.<|end|>" + start +
+                     "<|channel|>commentary to=x<|message|>So.<|end|>" + start + final + "Yes."),
+      "<think>\nHm.So.\n</think>\n\nYes.");
+  // What is cut off, or in no channel.
+  EXPECT_EQ(shown(oss, "<|channel|>analysis<|message|>Hm"), "<think>\nHm");
+  EXPECT_EQ(shown(oss, "<|channel|>anal"), "");
+  EXPECT_EQ(shown(oss, "Yes, analysis."), "Yes, analysis.");
+  EXPECT_EQ(shown(oss, "<|message|>Yes."), "Yes.");
+  // A vocabulary without channels.
+  EXPECT_EQ(shown(families()[0], "<|channel|>final<|message|>Yes."),
+            "<|channel|>final<|message|>Yes.");
+}
+
 // Where the template repeats an answer as the model gave it, the tokens of all turns are the text
 // of the whole conversation.
 TEST(ChatTurns, AreTheConversationAsAWhole) {

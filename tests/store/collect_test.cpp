@@ -8,6 +8,7 @@
 
 #include "store/aged_backend.h"
 #include "store/library_fixture.h"
+#include "support/matchers.h"
 #include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/upkeep.h"
 
@@ -314,10 +315,8 @@ TEST_F(Collect, RefusesWhileARecordIsDamaged) {
   backend_.damage(store::record_key("", "kept"));
   backend_.age_all(1000h);
   const std::size_t before = backend_.values.size();
-  const auto report = store::collect(backend_, {.max_bytes = kNothing});
-  ASSERT_FALSE(report);
-  EXPECT_EQ(report.error().code, ErrorCode::kCorrupt);
-  EXPECT_THAT(report.error().message, testing::StartsWith("n/"));
+  EXPECT_THAT(store::collect(backend_, {.max_bytes = kNothing}),
+              test::FailsWith(ErrorCode::kCorrupt, testing::StartsWith("n/")));
   EXPECT_EQ(backend_.values.size(), before);
 }
 

@@ -11,6 +11,7 @@
 #include "store/blob_fixture.h"
 #include "store/library_fixture.h"
 #include "support/file_size_limit.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tqcache/cache.h"
 #include "tqcache/store/blobs/blob_keys.h"
@@ -367,10 +368,8 @@ TEST_F(Faults, ARecordIsAllOrAnError) {
   const std::string key = key_of_block(1);
   const Bytes value = backend_.value(key);
   must(backend_.remove(key));
-  const auto missing = library_.fetch(record);
-  ASSERT_FALSE(missing.ok());
-  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
-  EXPECT_NE(missing.error().message.find(key), std::string::npos);
+  EXPECT_THAT(library_.fetch(record),
+              test::FailsWith(ErrorCode::kNotFound, testing::HasSubstr(key)));
   Bytes bad = value;
   bad.back() ^= std::byte{1};
   backend_.give(key, bad);

@@ -8,6 +8,7 @@
 
 #include "store/altered_backend.h"
 #include "store/library_fixture.h"
+#include "support/matchers.h"
 #include "tqcache/cache.h"
 #include "tqcache/store/blobs/blob_keys.h"
 #include "tqcache/store/library/chain_writer.h"
@@ -276,10 +277,9 @@ TEST_F(Put, RefusesAShiftedContext) {
   cache::Cache cache = dense(700);
   cache.identity.standing = cache::Standing::kShifted;
   for (const char* name : {"a", ""}) {
-    const auto put = try_put(cache, name);
-    ASSERT_FALSE(put);
-    EXPECT_EQ(put.error().code, ErrorCode::kUnsupported);
-    EXPECT_NE(put.error().message.find("its context was shifted"), std::string::npos);
+    EXPECT_THAT(
+        try_put(cache, name),
+        test::FailsWith(ErrorCode::kUnsupported, testing::HasSubstr("its context was shifted")));
   }
   EXPECT_TRUE(all_keys(backend_).empty());
 }

@@ -4,6 +4,7 @@
 
 #include "store/library_fixture.h"
 #include "support/long_file.h"
+#include "support/media.h"
 
 namespace tqcache::test {
 namespace library_round_trip_test {
@@ -82,6 +83,15 @@ cache::Cache all_windows(std::int64_t n) {
       .rotating(kWindow)
       .build();
 }
+// As many media as there is room for: in a block, over a border, in the tail, at the end.
+cache::Cache media(std::int64_t n) {
+  std::vector<cache::MediaSpan> spans;
+  for (const std::int64_t begin : {3, 250, 270, 505, 700}) {
+    if (begin >= n) break;
+    spans.push_back({cache::MediaKind::kAudio, begin, 12, "medium-" + std::to_string(begin)});
+  }
+  return with_media(CacheBuilder(n).turbo(kTwoHeads, 4, 4).arrays().build(), spans);
+}
 cache::Cache arrays(std::int64_t n) { return CacheBuilder(n).arrays().build(); }
 
 const std::vector<Kind> kKinds = {
@@ -102,6 +112,7 @@ const std::vector<Kind> kKinds = {
     {"windows_alone", windows_alone},
     {"all_windows", all_windows},
     {"arrays", arrays},
+    {"media", media},
 };
 
 class RoundTrip : public testing::TestWithParam<Kind> {};

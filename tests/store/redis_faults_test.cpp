@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "store/fake_server.h"
+#include "support/matchers.h"
 #include "tqcache/store.h"
 
 namespace tqcache::test {
@@ -128,10 +129,8 @@ TEST(RedisFaults, FindsWhatItPutBeforeTheConnectionBroke) {
 TEST(RedisFaults, EndsAPutAtTheFirstRefusal) {
   const FakeServer server(Script{{"+OK\r\n-OOM full\r\n+OK\r\n"}});
   const std::vector<store::Blob> blobs = {{"a", {}}, {"b", {}}, {"c", {}}};
-  const auto outcomes = open(server)->put(blobs);
-  ASSERT_FALSE(outcomes.ok());
-  EXPECT_EQ(outcomes.error().code, ErrorCode::kIo);
-  EXPECT_THAT(outcomes.error().message, HasSubstr("b: refused: OOM"));
+  EXPECT_THAT(open(server)->put(blobs),
+              test::FailsWith(ErrorCode::kIo, HasSubstr("b: refused: OOM")));
 }
 
 TEST(RedisFaults, GoesOnWithANewConnectionAfterAnError) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "support/matchers.h"
 #include "tensors/gguf_builder.h"
 #include "tensors/refusal.h"
 
@@ -361,10 +362,9 @@ TEST(GgufReader, RefusesFileThatEndsBeforeItsData) {
   file.tensor("t", {1}, kTensorF32, 0);
   Bytes bytes = file.build();
   bytes.pop_back();  // inside the padding before the data
-  const auto gguf = read_gguf(test::ExactCopy(bytes).bytes());
-  ASSERT_FALSE(gguf.ok());
-  EXPECT_EQ(gguf.error().code, ErrorCode::kTruncated);
-  EXPECT_EQ(gguf.error().message, "byte 57: the file ends before its tensor data");
+  EXPECT_THAT(
+      read_gguf(test::ExactCopy(bytes).bytes()),
+      test::FailsWith(ErrorCode::kTruncated, "byte 57: the file ends before its tensor data"));
 }
 
 }  // namespace gguf_test

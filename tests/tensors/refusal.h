@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "support/matchers.h"
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 
@@ -30,10 +31,7 @@ class ExactCopy {
 template <class Reader>
 void expect_refused(Reader read, const Bytes& file, ErrorCode code, const std::string& message) {
   const ExactCopy whole(file);
-  const auto result = read(whole.bytes());
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.error().message, message);
-  EXPECT_EQ(result.error().code, code) << message;
+  EXPECT_THAT(read(whole.bytes()), test::FailsWith(code, message));
   const ExactCopy cut(ByteView(file).first(file.size() - 1));
   EXPECT_FALSE(read(cut.bytes()).ok()) << message;
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "support/matchers.h"
 #include "tqcache/tokenizer/jinja/jinja_program.h"
 
 namespace tqcache::tokenizer::jinja {
@@ -70,11 +71,9 @@ TEST(Jinja, NamesTheLineOfAnError) {
 }
 
 TEST(Jinja, TellsAConversationThatTheTemplateRefuses) {
-  const Result<Text> refused = run("{{ raise_exception('No system\x1b role') }}");
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
-  EXPECT_EQ(refused.error().message,
-            "line 1: the template refuses the conversation: No system? role");
+  EXPECT_THAT(run("{{ raise_exception('No system\x1b role') }}"),
+              test::FailsWith(ErrorCode::kInvalidArgument,
+                              "line 1: the template refuses the conversation: No system? role"));
 }
 
 // The bytes of a text that are a message's.
@@ -151,10 +150,7 @@ TEST(Jinja, RefusesProgramsThatAreNestedTooDeep) {
   };
   for (const std::string& source : {blocks, "{{ " + sum + " }}", bracketed('(', ')'),
                                     bracketed('[', ']'), "{{ " + std::string(5000, '-') + "1 }}"}) {
-    const Result<Text> text = run(source);
-    ASSERT_FALSE(text.ok());
-    EXPECT_EQ(text.error().code, ErrorCode::kTooLarge) << text.error().message;
-    EXPECT_THAT(text.error().message, HasSubstr("deep"));
+    EXPECT_THAT(run(source), test::FailsWith(ErrorCode::kTooLarge, HasSubstr("deep")));
   }
   EXPECT_EQ(Program::parse(std::string(2 << 20, 'a')).error().code, ErrorCode::kTooLarge);
   EXPECT_EQ(Program::parse("a\xff").error().code, ErrorCode::kUnsupported);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support/matchers.h"
 #include "tokenizer/tiny_pieces.h"
 #include "tqcache/tokenizer.h"
 
@@ -28,10 +29,8 @@ void expect_refused(const Json& original, const std::vector<JsonCase>& cases) {
   for (const JsonCase& one : cases) {
     Json root = original;
     one.change(root);
-    const auto tokenizer = Tokenizer::from_json(as_bytes(root.dump()), {});
-    ASSERT_FALSE(tokenizer.ok()) << one.message;
-    EXPECT_THAT(tokenizer.error().message, HasSubstr(one.message));
-    EXPECT_EQ(tokenizer.error().code, one.code) << tokenizer.error().message;
+    EXPECT_THAT(Tokenizer::from_json(as_bytes(root.dump()), {}),
+                test::FailsWith(one.code, HasSubstr(one.message)));
   }
 }
 
@@ -202,10 +201,7 @@ TEST(PiecesGguf, RefusesBadFiles) {
   for (const GgufCase& one : cases) {
     Gguf file = pieces_gguf();
     one.change(file);
-    const auto tokenizer = Tokenizer::from_gguf(file);
-    ASSERT_FALSE(tokenizer.ok()) << one.message;
-    EXPECT_THAT(tokenizer.error().message, HasSubstr(one.message));
-    EXPECT_EQ(tokenizer.error().code, one.code) << tokenizer.error().message;
+    EXPECT_THAT(Tokenizer::from_gguf(file), test::FailsWith(one.code, HasSubstr(one.message)));
   }
 }
 

@@ -276,7 +276,10 @@ double foreign_limit(const model::Model& model, bool is_quantized) {
 
 Result<void> check_token_ids(const cache::CacheDesc& cache, const model::ModelConfig& config) {
   if (cache.hidden_tokens) return {};
-  const auto is_beyond = [&](std::int32_t id) { return id < 0 || id >= config.vocab_size; };
+  // Tokens of media have no ids of the vocabulary.
+  const auto is_beyond = [&](std::int32_t id) {
+    return id >= config.vocab_size || id == cache::kUnknownToken;
+  };
   const auto found = std::ranges::find_if(cache.tokens, is_beyond);
   if (found == cache.tokens.end()) return {};
   return Error{ErrorCode::kMismatch,
@@ -353,13 +356,23 @@ Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::in
   if (n_tokens == 0) return Error{ErrorCode::kInvalidArgument, "the cache holds no token to probe"};
   const std::int64_t block_first = (cache::block_count(n_tokens) - 1) * cache::kTokenBlock;
   ProbeReport report;
+  if (!cache.media.empty()) {  // only the text behind them can be computed
+    n_last = std::min(n_last, n_tokens - cache.media.back().end());
+    if (n_last <= 0) {
+      report.scope = ProbeScope::kNothing;
+      report.first_token = n_tokens;
+      return report;
+    }
+  }
   report.first_token = std::max(block_first, n_tokens - n_last);
   report.n_tokens = n_tokens - report.first_token;
   report.layers = layer_limits(cache, dense_limit);
 
   const std::int64_t first_in_block = report.first_token - block_first;
   const std::vector<LayerRows> old_rows = last_rows(cache, first_in_block);
-  TQC_TRY_ASSIGN(report.wrong_token, find_wrong_token(cache, model, dense_limit, n_threads));
+  if (cache.media.empty()) {
+    TQC_TRY_ASSIGN(report.wrong_token, find_wrong_token(cache, model, dense_limit, n_threads));
+  }
   const std::vector<std::int32_t> tokens = cache.tokens;
   TQC_TRY_ASSIGN(cache::Cache again, cache::truncate(std::move(cache), report.first_token));
   TQC_TRY(compute_rest(again, tokens, model, n_threads, progress));
@@ -404,6 +417,12 @@ Result<ProbeReport> probe_alone(cache::Cache cache, const model::Model& model, s
     return Error{ErrorCode::kInvalidArgument, "the cache holds no token to probe"};
   }
   const double limit = std::max(dense_limit, std::min(4 * dense_limit, 0.5));
+  if (!cache.media.empty()) {
+    ProbeReport report;
+    report.scope = ProbeScope::kNothing;
+    report.first_token = cache.n_tokens();
+    return report;
+  }
   if (cache.n_tokens() <= kMostWhole) {
     TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF32));
     TQC_TRY_ASSIGN(ProbeReport report, probe_behind(std::move(empty), std::move(cache), model,

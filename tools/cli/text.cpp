@@ -36,10 +36,13 @@ TextStream::TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::s
       filter_(std::move(stops)),
       show_(show),
       terminal_(is_terminal(STDOUT_FILENO)),
-      drops_space_(begins && tokenizer.drops_first_space()) {}
+      drops_space_(begins && tokenizer.drops_first_space()) {
+  if (begins) answer_.emplace(tokenizer);
+}
 
 Result<bool> TextStream::add(std::int32_t id) {
-  std::string_view bytes = tokenizer_.token_bytes(id);
+  const std::string shown = answer_ ? answer_->add(id) : tokenizer_.token_bytes(id);
+  std::string_view bytes = shown;
   if (drops_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
   drops_space_ = false;
   take(filter_.add(bytes));

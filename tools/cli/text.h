@@ -2,6 +2,7 @@
 // tools/cli/text.h: readable numbers, and generated text shown as it arrives.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +31,8 @@ std::string human_bytes(std::uint64_t bytes);
 class TextStream {
  public:
   // With `show`, prints to standard output; on a terminal without control characters. A text that
-  // `begins` here is shown as decode() returns it: without the space that some tokenizers add.
+  // `begins` here is an answer: it is shown as decode() returns it, without the space that some
+  // tokenizers add, and channels as ShownAnswer shows them.
   // Requires: no stop string is empty.
   TextStream(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops, bool show,
              bool begins = false);
@@ -48,6 +50,7 @@ class TextStream {
   Result<void> show(const std::string& text) const;
 
   const tokenizer::Tokenizer& tokenizer_;
+  std::optional<session::ShownAnswer> answer_;
   session::StopFilter filter_;
   bool show_;
   bool terminal_;

@@ -7,10 +7,11 @@
 # usage: tools/release/libraries.sh TARGET FOLDER [LIBRARY...]
 #   TARGET   a target of tools/release/zig.sh
 #   LIBRARY  curl expat fmtlib hiredis libzip libzstd onetbb openssl pcre2 sqlite3 utf8proc xxhash
-#            zlib, and the headers cli11 and nlohmann-json3; default: all
+#            zlib, and the headers cli11 and nlohmann-json3; default: all of these. googletest, for tests
 #
-# FOLDER gets include, lib, licenses and toolchain.cmake. What is there already is kept: to get newer
-# versions, remove FOLDER and build/sources, where the sources lie.
+# FOLDER gets include, lib, licenses, toolchain.cmake, and done, where each library has a file with its
+# version. What is there already is kept: to get newer versions, remove FOLDER and build/sources, where
+# the sources lie.
 # Needs dpkg-dev, perl, tcl, and the places that apt takes the system's packages from.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -98,6 +99,10 @@ with_cc() {
 
 build() {
   local source=$2
+  # What no loop over a cache runs through is compiled for size.
+  case $1 in
+    curl | expat | hiredis | libzip | openssl | sqlite3 | utf8proc) flags=${flags/-O2/-Os} ;;
+  esac
   case $1 in
     zlib)
       CPPFLAGS="-D_LARGEFILE64_SOURCE -DHAVE_UNISTD_H" with_cc z "$source"/{adler32,crc32,deflate}.c \
@@ -205,6 +210,7 @@ build() {
         -DTBB_DISABLE_HWLOC_AUTOMATIC_SEARCH=ON
       ;;
     nlohmann-json3) with_cmake json "$source" -DJSON_BuildTests=OFF ;;
+    googletest) with_cmake googletest "$source" ;;
     cli11) with_cmake cli11 "$source" -DCLI11_BUILD_{TESTS,EXAMPLES,DOCS}=OFF ;;
     *) echo "tools/release/libraries.sh: unknown library: $1" >&2; return 2 ;;
   esac
@@ -224,5 +230,5 @@ for library in "$@"; do
     exit $status
   fi
   cp "$source/debian/copyright" "$folder/licenses/$library"
-  touch "$folder/done/$library"
+  dpkg-parsechangelog -l "$source/debian/changelog" -S Version > "$folder/done/$library"
 done

@@ -188,6 +188,17 @@ void add_cache(const cache::CacheDesc& info, std::uint64_t file_bytes, Json& jso
       is_of_known_origin(info.identity) ? identity_json(info.identity) : Json(nullptr);
   json["n_tokens"] = info.tokens.size();
   json["token_hashes"] = info.hidden_tokens ? Json(info.hidden_tokens->size()) : Json(nullptr);
+  if (!info.media.empty()) {
+    for (const cache::MediaSpan& span : info.media) {
+      json["media"].push_back({{"kind", name_of(span.kind)},
+                               {"begin", span.begin},
+                               {"n_tokens", span.n_tokens},
+                               {"id", span.id},
+                               {"has_coordinates", !span.coordinates.empty()},
+                               {"next_position", span.next_position}});
+    }
+    json["next_position"] = cache::position_of(info.media, info.n_tokens());
+  }
   json["n_layers"] = info.layers.size();
   json["layers"] = layers_json(info.layers, info.n_tokens());
   if (const Sha256 factors = cache::factors_digest(info.layers); factors != Sha256{}) {

@@ -159,6 +159,20 @@ std::string layer_text(const LayerGroup& group, std::optional<std::int64_t> n_to
   return line("layers " + range_text(first, last), state_text(*group.layer, n_tokens));
 }
 
+// "media   image, tokens 5 to 68, id sha256:..."
+std::string media_text(const cache::CacheDesc& info) {
+  std::string text;
+  for (const cache::MediaSpan& span : info.media) {
+    const std::string id = span.id.empty() ? "" : ", id " + span.id;
+    text += line("media", fmt::format("{}, tokens {} to {}{}", name_of(span.kind),
+                                      grouped(static_cast<std::uint64_t>(span.begin)),
+                                      grouped(static_cast<std::uint64_t>(span.end() - 1)), id));
+  }
+  const std::int64_t next = cache::position_of(info.media, info.n_tokens());
+  if (next == info.n_tokens()) return text;
+  return text + line("next position", grouped(static_cast<std::uint64_t>(next)));
+}
+
 std::string tokens_text(const cache::CacheDesc& info) {
   const std::string count = grouped(info.tokens.size());
   if (!info.hidden_tokens) return line("tokens", count);
@@ -244,7 +258,7 @@ std::string info_text(const InfoView& view) {
   const std::optional<V1Summary>& v1 = view.input.v1;
   std::string text = line("file", view.input.name) +
                      (v1 ? v1_text(*v1, view.show_prompt) : head_text(info)) +
-                     identity_text(info.identity) + tokens_text(info);
+                     identity_text(info.identity) + tokens_text(info) + media_text(info);
   text += layers_text(info.layers, info.n_tokens());
   text += checkpoints_text(checkpoints_of(info));
   const std::uint64_t n_values = value_count(info, info.n_tokens());
@@ -269,7 +283,7 @@ std::string info_text(const ForeignView& view) {
   }
   text += line("bytes", grouped(view.file_bytes));
   if (const cache::CacheDesc* cache = view.manifest) {
-    text += tokens_text(*cache);
+    text += tokens_text(*cache) + media_text(*cache);
     text += layers_text(cache->layers, cache->n_tokens());
     text += checkpoints_text(view.checkpoints);
     const std::uint64_t n_values = value_count(*cache, cache->n_tokens());

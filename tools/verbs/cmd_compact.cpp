@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kCompactExamples =
     R"(generate --append, and chat --save into its own --cache, leave dead bytes in a file; tqcache info
 shows how many. compact writes a new file without them and replaces the old one once the new file is
-safely on disk. The content stays the same. Leftovers of an interrupted save are removed too. The
+safely on disk. Sections stay as they are stored; `convert --compress` changes that. Leftovers of an interrupted save are removed too. The
 content is compared with its SHA-256 first, also that of a file without dead space.
 
 A bad file is reported, and the others are still compacted. The exit code is 3 when some files
@@ -33,7 +33,6 @@ Examples:
 struct CompactFlags {
   std::vector<std::string> files;
   unsigned n_threads = 0;
-  int level = 1;
 };
 
 Result<format::CompactReport> compact(const Console& console, const CompactFlags& flags,
@@ -45,7 +44,6 @@ Result<format::CompactReport> compact(const Console& console, const CompactFlags
     TQC_TRY(check_encrypted(console, path, *source));
   }
   format::WriteOptions options;
-  options.zstd_level = flags.level;
   options.n_threads = flags.n_threads;
   options.keys = console.keys;
   ProgressBar bar(console, "compacting", Unit::kBytes);
@@ -96,10 +94,6 @@ Result<ExitCode> run(const Console& console, const CompactFlags& flags) {
 Action define_compact(FlagSet& app) {
   const auto flags = std::make_shared<CompactFlags>();
   app.add("file", flags->files, "Cache files")->type_name("")->file()->required();
-  app.add("--level", flags->level, "Level of zstd, 1 to 19, for sections that were compressed")
-      ->type_name("N")
-      ->range(1, 19)
-      ->show_default();
   add_resource_flags(app, flags->n_threads);
   app.footer(kCompactExamples);
   return [flags](const Console& console) { return run(console, *flags); };

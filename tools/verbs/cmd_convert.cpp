@@ -101,7 +101,9 @@ Result<std::uint64_t> write_result(const Console& console, const cache::CacheRea
     const std::int64_t n_sinks = std::max(plan.options.keys.n_sinks, plan.options.values.n_sinks);
     TQC_TRY_ASSIGN(const auto predicted, format::predict_cache(cache::borrow(cache), plan.predictor,
                                                                plan.predicted_step, n_sinks));
-    TQC_TRY(format::write_cache(*predicted, file, job.write, bar.callback()));
+    format::WriteOptions write = job.write;
+    write.keep_stored = true;
+    TQC_TRY(format::write_cache(*predicted, file, write, bar.callback()));
   } else {
     TQC_TRY(format::convert_file(cache, file, plan.options, job.write, bar.callback()));
   }

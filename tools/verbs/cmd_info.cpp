@@ -53,13 +53,16 @@ Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileI
                     to_hex(info.identity.tokenizer_fingerprint), to_hex(fingerprint));
     return Error{ErrorCode::kMismatch, message, flags.file};
   }
+  std::vector<std::int32_t> text;  // without media
   for (const std::int32_t id : info.tokens) {
+    if (id < cache::kUnknownToken) continue;
+    text.push_back(id);
     if (id < 0 || id >= model->tokenizer.vocab_size()) {
       const std::string message = fmt::format("token {}: not in the vocabulary", id);
       return Error{ErrorCode::kCorrupt, message, flags.file};
     }
   }
-  return model->tokenizer.decode(info.tokens);
+  return model->tokenizer.decode(text);
 }
 
 // The header of a llama.cpp file, because the rest cannot be shown without a model.

@@ -45,7 +45,6 @@ struct RekeyFlags {
   bool decrypt = false;
   bool force = false;
   unsigned n_threads = 0;
-  int level = 1;
 };
 
 Result<ExitCode> run(const Console& console, const RekeyFlags& flags) {
@@ -69,7 +68,6 @@ Result<ExitCode> run(const Console& console, const RekeyFlags& flags) {
   }
   if (!same_file(flags.input, output)) TQC_TRY(check_output(output, flags.force));
   format::WriteOptions write;
-  write.zstd_level = flags.level;
   write.n_threads = flags.n_threads;
   write.overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
   if (!flags.decrypt) write.keys = console.keys;
@@ -108,10 +106,6 @@ Action define_rekey(FlagSet& app) {
       ->file()
       ->group("Encryption");
   app.add("--decrypt", flags->decrypt, "Write a plain file")->group("Encryption");
-  app.add("--level", flags->level, "Level of zstd, 1 to 19, for sections that were compressed")
-      ->type_name("N")
-      ->range(1, 19)
-      ->show_default();
   add_resource_flags(app, flags->n_threads);
   add_force_flag(app, flags->force);
   app.footer(kRekeyExamples);

@@ -92,6 +92,15 @@ Result<eval::Dialogue> chatml_dialogue(const tokenizer::Tokenizer& tokenizer) {
   return dialogue;
 }
 
+// Whether both have the same tokens for the same conversations.
+bool is_same(const eval::Dialogue& a, const eval::Dialogue& b) {
+  return a.begin == b.begin && a.open_user == b.open_user &&
+         a.close_assistant == b.close_assistant &&
+         eval::join({a.close_user, a.open_assistant}) ==
+             eval::join({b.close_user, b.open_assistant}) &&
+         eval::join({a.close_user, a.open_answer()}) == eval::join({b.close_user, b.open_answer()});
+}
+
 Result<void> choose_dialogue(bool raw, Examinee& examinee) {
   if (raw) {
     examinee.turns = "raw";
@@ -103,6 +112,19 @@ Result<void> choose_dialogue(bool raw, Examinee& examinee) {
   examinee.turns = has_chatml ? "ChatML" : "plain";
   auto dialogue = has_chatml ? chatml_dialogue(tokenizer) : eval::plain_dialogue(tokenizer);
   TQC_TRY_ASSIGN(examinee.dialogue, std::move(dialogue));
+  if (tokenizer.chat_template().empty()) return {};
+  const auto of_template = [&]() -> Result<eval::Dialogue> {
+    TQC_TRY_ASSIGN(const auto program, tokenizer::ChatTemplate::parse(tokenizer.chat_template()));
+    return eval::template_dialogue(tokenizer, program);
+  }();
+  if (!of_template) {
+    Error error = of_template.error();
+    error.message += " (--raw puts questions without chat turns)";
+    return error;
+  }
+  if (has_chatml && is_same(*of_template, examinee.dialogue)) return {};
+  examinee.turns = "template";
+  examinee.dialogue = *of_template;
   return {};
 }
 

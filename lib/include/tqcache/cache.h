@@ -172,6 +172,7 @@ struct Cache {
   // this has one hash per token block, or is empty if the hashes are unknown too.
   std::optional<std::vector<Sha256>> hidden_tokens = {};
   std::vector<Layer> layers;
+  std::vector<MediaSpan> media = {};  // CacheDesc::media
 
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
 };

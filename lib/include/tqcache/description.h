@@ -160,6 +160,10 @@ inline constexpr std::int64_t kMaxCheckpointTokens = 4 * kMaxTokens;  // of all 
 // The id of a token whose id is unknown (tqcache/cache.h).
 inline constexpr std::int32_t kUnknownToken = -1;
 
+inline constexpr std::size_t kMaxMediaSpans = 4096;  // of a cache
+inline constexpr std::size_t kMaxMediaIdBytes = 256;
+inline constexpr std::size_t kMaxMediaSourceBytes = 1 << 16;
+
 // A digest of everything in a model that changes values, docs/reference/format.md §Fingerprints.
 struct ModelFingerprint {
   static constexpr std::uint8_t kVersion = 2;  // that models get when they are loaded
@@ -296,6 +300,56 @@ struct StateDesc {
 // A closed set: visit it with Overload.
 using LayerDesc = std::variant<AttentionDesc, WindowDesc, StateDesc>;
 
+// --- Media: images, sounds and videos between the text
+//
+// The positions of a medium hold what an encoder made of it, not the embedding of a token. What was
+// shown is not kept, only an id of it. In `tokens` these positions have ids below kUnknownToken,
+// which are made of a digest: so two prompts are equal there exactly if both show the same, and
+// all that compares tokens (prefixes, stores, hashes of hidden tokens) needs to know no more.
+// Spec: docs/reference/format.md §4.8.
+
+enum class MediaKind : std::uint8_t { kImage = 0, kAudio = 1, kVideo = 2 };
+
+// "image", "audio", "video"
+std::string_view name_of(MediaKind kind);
+
+struct MediaSpan {
+  MediaKind kind = MediaKind::kImage;
+  std::int64_t begin = 0;     // its first token
+  std::int64_t n_tokens = 0;  // at least 1; of the last span, some may be missing in the cache
+  // What names the medium where the cache was made, such as a digest of the file: 1 to
+  // kMaxMediaIdBytes printable ASCII characters without spaces. Empty if the tokens are hidden.
+  std::string id;
+  // Positions for M-RoPE: time, row and column of every token, [3, n_tokens]. Empty: each token has
+  // the position behind the one before, as text has.
+  std::vector<std::int32_t> coordinates = {};
+  std::int64_t next_position = 0;  // of the text behind it
+  // The token id that programs write in its place: "<|image_pad|>". kUnknownToken: none.
+  std::int32_t placeholder = kUnknownToken;
+  // What the program that made the cache keeps of the medium, for giving it back to that program:
+  // the chunk of llama-server's slots. At most kMaxMediaSourceBytes. Not part of the content.
+  Bytes source = {};
+
+  bool operator==(const MediaSpan&) const = default;
+  std::int64_t end() const { return begin + n_tokens; }
+};
+
+// The ids of the span's tokens, all of them, below kUnknownToken. They depend on everything but the
+// placeholder and the source; positions count from that of the first token.
+std::vector<std::int32_t> media_tokens(const MediaSpan& span, std::int64_t first_position);
+
+// The position of token `index`, which is text or behind the last token. Spans with coordinates
+// take other positions than they have tokens; without such spans it is `index`.
+std::int64_t position_of(std::span<const MediaSpan> media, std::int64_t index);
+
+// The ids with those of media replaced by placeholders, as other programs have them.
+std::vector<std::int32_t> with_placeholders(std::span<const std::int32_t> tokens,
+                                            std::span<const MediaSpan> media);
+
+// Spans that begin at tokens [begin, end).
+std::vector<MediaSpan> media_in(std::span<const MediaSpan> media, std::int64_t begin,
+                                std::int64_t end);
+
 struct CacheDesc {
   Identity identity;
   std::vector<std::int32_t> tokens;  // all kUnknownToken if they are hidden
@@ -303,6 +357,7 @@ struct CacheDesc {
   // hashes are known.
   std::optional<std::vector<Sha256>> hidden_tokens = {};
   std::vector<LayerDesc> layers;
+  std::vector<MediaSpan> media = {};  // ascending
 
   std::int64_t n_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
 };
@@ -375,7 +430,8 @@ std::vector<ArrayDesc> arrays_of(const LayerDesc& layer, std::optional<std::int6
 //
 // Errors: kCorrupt, kTooLarge.
 Result<void> validate_tokens(std::span<const std::int32_t> tokens,
-                             const std::optional<std::vector<Sha256>>& hidden_tokens);
+                             const std::optional<std::vector<Sha256>>& hidden_tokens,
+                             std::span<const MediaSpan> media);
 Result<void> validate_shape(HeadShape shape);
 Result<void> validate_shapes(HeadShape shape, std::int64_t value_dim);  // of K and V
 Result<void> validate_window(HeadShape shape, const Window& window);

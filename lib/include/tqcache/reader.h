@@ -13,6 +13,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,7 @@
 #include "tqcache/cache.h"
 #include "tqcache/description.h"
 #include "tqcache/error.h"
+#include "tqcache/hash.h"
 #include "tqcache/progress.h"
 
 namespace tqcache::cache {
@@ -56,6 +58,34 @@ inline BlockKey key_of(const BlockInfo& block) { return {block.layer, block.side
 
 // The name of a block in messages, such as "section 12 (layer 3 k, block 0)" for block 12.
 std::string block_place(std::size_t index, const BlockInfo& block);
+
+// The compression of a stored block: none, one zstd frame, byte planes, trellis symbols, or the
+// residual of a prediction. Only dense blocks and arrays can have planes; only dense blocks of
+// attention layers are predicted. The numbers are those in files.
+enum class Compression : std::uint8_t {
+  kNone = 0,
+  kZstd = 1,
+  kPlanes = 2,
+  kSymbols = 3,
+  kPredicted = 4
+};
+
+// How predicted blocks were made (docs/reference/format.md §6.7).
+struct Prediction {
+  Sha256 profile{};          // digest of the profile that is needed to read them
+  float step = 0;            // of the quantization
+  std::int64_t n_sinks = 0;  // first tokens of the cache that are stored as they are
+};
+
+// What a file or a store says of the bytes that it has of a block.
+struct StoredBlock {
+  Compression compression = Compression::kNone;
+  Checksum128 checksum;  // of the stored bytes
+  Sha256 raw_sha256{};   // of the bytes before compression
+};
+
+// Memory for this many bytes, which the caller owns.
+using Room = std::function<std::span<std::byte>(std::size_t n_bytes)>;
 
 class CacheReader;
 
@@ -98,6 +128,16 @@ class CacheReader {
 
   // The same bytes, shared with the reader if it has them in memory, aligned to 64 bytes.
   virtual Result<SharedBytes> share(std::size_t block) const;
+
+  // A block as the source stores it, so that a copy can keep it as it is: the stored bytes,
+  // checked, or for an encrypted source decrypted, go where `room` says. nullopt, without a call of
+  // `room`: the source has no stored bytes of it. Predicted ones have prediction().
+  //
+  // Errors: those of the source, as read().
+  virtual Result<std::optional<StoredBlock>> stored(std::size_t block, const Room& room) const;
+
+  // How predicted blocks were made; nullopt: none is predicted.
+  virtual std::optional<Prediction> prediction() const { return {}; }
 
   // Earlier states of the cache, in ascending order of tokens. Satisfy validate_checkpoints(). Most
   // readers have none. They live as long as the reader.

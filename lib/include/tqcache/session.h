@@ -289,6 +289,7 @@ class ChatTurns {
                                 std::function<bool()> keep_going = {});
 
   bool can_avoid_thinking() const { return template_.can_avoid_thinking(); }
+  bool takes_tools() const { return tool_template_.takes_tools(); }
 
   // The tokens to append to `tokens` so that the model answers `text`. `system` is used only if
   // `tokens` is empty.
@@ -363,6 +364,32 @@ class ChatTurns {
 
 // Appends `more` to `ids`.
 void append_ids(Ids& ids, const Ids& more);
+
+// The text of an answer as it is read, token by token. gpt-oss writes its answers into channels:
+//
+//   <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.
+//
+// The final channel is shown as it is, and what comes before it like the thoughts of other models:
+// "<think>\nHm.\n</think>\n\nYes.". With other vocabularies every token is shown as it is.
+class ShownAnswer {
+ public:
+  // Requires: `tokenizer` outlives this.
+  explicit ShownAnswer(const tokenizer::Tokenizer& tokenizer);
+
+  // What to show of the next token.
+  std::string add(std::int32_t id);
+
+ private:
+  std::string begin_message();
+
+  enum class Place { kText, kChannel, kRole };
+
+  const tokenizer::Tokenizer* tokenizer_;
+  std::optional<std::int32_t> start_, channel_, message_, end_;
+  Place place_ = Place::kText;
+  std::string name_;  // of the channel
+  bool thinks_ = false;
+};
 
 // --- Stop strings, found wherever token boundaries lie
 

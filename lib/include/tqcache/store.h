@@ -238,12 +238,13 @@ struct Parameters {
 };
 
 struct Snapshot {
-  std::int64_t n_tokens = 0;             // of the whole prompt
-  std::vector<std::int32_t> tail;        // its last 1 to 256 tokens
-  std::vector<cache::LayerDesc> layers;  // bare_layers() of the whole prompt
-  std::vector<std::string> data_keys;    // in the order of their sections
-  std::uint64_t data_bytes = 0;          // size of these blobs
-  Sha256 content_name{};                 // content digest of the whole prompt
+  std::int64_t n_tokens = 0;                 // of the whole prompt
+  std::vector<std::int32_t> tail;            // its last 1 to 256 tokens
+  std::vector<cache::LayerDesc> layers;      // bare_layers() of the whole prompt
+  std::vector<std::string> data_keys;        // in the order of their sections
+  std::uint64_t data_bytes = 0;              // size of these blobs
+  Sha256 content_name{};                     // content digest of the whole prompt
+  std::vector<cache::MediaSpan> media = {};  // that begin in the tail
 };
 
 struct PromptRecord {

@@ -184,6 +184,8 @@ class ChatTemplate {
 
   // Whether the template can ask for an answer without thinking first.
   bool can_avoid_thinking() const;
+  // Whether the template tells the model of tools.
+  bool takes_tools() const;
 
   struct RenderOptions {
     bool asks = true;    // the model shall answer

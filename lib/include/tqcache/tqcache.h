@@ -259,6 +259,24 @@ TQCACHE_API int tqcache_writer_window(tqcache_writer* writer, const tqcache_tens
 TQCACHE_API int tqcache_writer_state(tqcache_writer* writer, const tqcache_array* arrays,
                                      const void* const* data, int32_t n_arrays,
                                      tqcache_error** error);
+// Tokens that hold an image, a sound or a video in place of text. Spans are added in ascending order;
+// their tokens get ids below -1, which are made of everything but the placeholder
+// (docs/reference/format.md, "Media"). Needs the token ids of the text.
+enum { TQCACHE_IMAGE = 0, TQCACHE_AUDIO = 1, TQCACHE_VIDEO = 2 };
+
+typedef struct {
+  size_t size;
+  int32_t kind;
+  int32_t placeholder;      // the token id that programs write in its place; -1: none
+  int64_t begin, n_tokens;  // of the cache
+  const char* id;           // names what was shown: 1 to 256 printable ASCII characters
+  // Positions for M-RoPE, [3, n_tokens]: time, row, column. Null: they count on by one.
+  const int32_t* coordinates;
+  int64_t next_position;  // of the text behind it; without coordinates it is not used
+} tqcache_media;
+
+TQCACHE_API int tqcache_writer_media(tqcache_writer* writer, const tqcache_media* media,
+                                     tqcache_error** error);
 // The layers so far as a cache, for tqcache_convert() and tqcache_store_put().
 TQCACHE_API int tqcache_writer_cache(const tqcache_writer* writer, tqcache_cache** cache,
                                      tqcache_error** error);

@@ -34,18 +34,9 @@ namespace tqcache::format {
 
 // --- The manifest: everything but the values of the cache (docs/reference/format.md §4)
 
-// The compression of a section: none, one zstd frame, byte planes, trellis symbols, or the residual
-// of a prediction. Only dense sections and arrays can have planes; only dense sections of attention
-// layers are predicted.
-enum class Compression : std::uint8_t {
-  kNone = 0,
-  kZstd = 1,
-  kPlanes = 2,
-  kSymbols = 3,
-  kPredicted = 4
-};
-
 using cache::BlockKey;
+using cache::Compression;
+using cache::Prediction;
 using cache::TensorKind;
 
 // 32 random bytes.
@@ -83,14 +74,6 @@ struct Encryption {
 
 class PredictedBlocks;  // not for users of the library
 
-// How predicted sections were made (docs/reference/format.md §6.7).
-struct Prediction {
-  Sha256 profile{};          // digest of the profile that is needed to read them
-  float step = 0;            // of the quantization
-  std::int64_t n_sinks = 0;  // first tokens of the cache that are stored as they are
-  std::shared_ptr<PredictedBlocks> blocks = {};  // decoded blocks of the file that is being read
-};
-
 // The description of a cache, and the fields that only a file has.
 struct Manifest : cache::CacheDesc {
   std::string writer;  // program and version that wrote the file
@@ -102,6 +85,7 @@ struct Manifest : cache::CacheDesc {
   std::optional<Encryption> encryption = {};            // nullopt: a plain file
   std::vector<cache::CheckpointDesc> checkpoints = {};  // ascending numbers of tokens
   std::optional<Prediction> prediction = {};            // present exactly if a section is predicted
+  std::shared_ptr<PredictedBlocks> predicted = {};      // decoded blocks of the file that is read
 };
 
 // The layer that a section belongs to, and the number of tokens at which its state was kept.
@@ -117,6 +101,9 @@ struct WriteOptions {
   // A section that does not shrink is stored uncompressed. kPlanes separates the bytes of dense
   // values; packed sections then become zstd frames.
   Compression compression = Compression::kZstd;
+  // Blocks that the reader has stored (CacheReader::stored()) stay as they are stored, predicted
+  // ones too. Otherwise all are compressed anew, and predicted blocks become dense.
+  bool keep_stored = false;
   int zstd_level = 1;      // 1 to 19; packed codes gain nothing above 1
   unsigned n_threads = 0;  // 0: all processors
   // Maximum bytes, before compression, of sections held in memory between being made and being
@@ -299,10 +286,9 @@ struct CompactReport {
 };
 
 // Rewrites the file without dead space, and replaces the old one when the new one is complete on
-// disk. Sections keep their content; they are compressed again if any of them was. The content
-// digest stays the same. options.overwrite, compression, writer and hide_tokens are ignored. An
-// encrypted file stays encrypted with its own key, which options.keys has to contain; a plain one
-// stays plain.
+// disk. Sections stay as they are stored. The content digest stays the same. options.overwrite,
+// compression, writer and hide_tokens are ignored. An encrypted file stays encrypted with its own
+// key, which options.keys has to contain; a plain one stays plain.
 //
 // Memory:   options.window_bytes and one section per thread.
 // Progress: bytes of sections before compression.

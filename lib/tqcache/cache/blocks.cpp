@@ -167,6 +167,11 @@ std::optional<std::size_t> BlockIndex::find(const BlockKey& key) const {
   return found->second;
 }
 
+Result<std::optional<StoredBlock>> CacheReader::stored(std::size_t /*block*/,
+                                                       const Room& /*room*/) const {
+  return std::optional<StoredBlock>();
+}
+
 Result<SharedBytes> CacheReader::share(std::size_t block) const {
   AlignedBytes raw;
   TQC_TRY(read(block, raw));

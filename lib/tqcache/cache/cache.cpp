@@ -244,7 +244,7 @@ Result<Cache> make_cache(Identity identity, std::span<const LayerPlan> layers) {
 }
 
 Result<void> validate(const Cache& cache) {
-  TQC_TRY(validate_tokens(cache.tokens, cache.hidden_tokens));
+  TQC_TRY(validate_tokens(cache.tokens, cache.hidden_tokens, cache.media));
   if (static_cast<std::int64_t>(cache.layers.size()) > kMaxLayers) {
     return too_large(std::to_string(cache.layers.size()) + " layers");
   }
@@ -298,7 +298,7 @@ Result<void> check_identity(const Identity& own, const Identity& model) {
 }
 
 CacheDesc describe(const Cache& cache) {
-  CacheDesc desc{cache.identity, cache.tokens, cache.hidden_tokens, {}};
+  CacheDesc desc{cache.identity, cache.tokens, cache.hidden_tokens, {}, cache.media};
   for (const Layer& layer : cache.layers) desc.layers.push_back(describe(layer));
   return desc;
 }

@@ -22,8 +22,10 @@ CheckpointDesc describe(const Checkpoint& checkpoint);
 // the cache and of earlier checkpoints: the order in a file (docs/reference/format.md §4.7).
 std::vector<BlockInfo> all_blocks(const CacheReader& reader);
 
-// The bytes of one of all_blocks().
+// share() and stored() of one of all_blocks().
 Result<SharedBytes> share_any(const CacheReader& reader, std::size_t block);
+Result<std::optional<StoredBlock>> stored_any(const CacheReader& reader, std::size_t block,
+                                              const Room& room);
 
 // The whole cache as it was at a checkpoint. Earlier checkpoints remain.
 // Errors: as first_tokens().

@@ -88,6 +88,9 @@ class SomeLayers : public CacheReader {
   Result<SharedBytes> share(std::size_t block) const override {
     return source_->share(origins_[block]);
   }
+  Result<std::optional<StoredBlock>> stored(std::size_t block, const Room& room) const override {
+    return source_->stored(origins_[block], room);
+  }
 
  private:
   std::shared_ptr<const CacheReader> source_;
@@ -137,6 +140,9 @@ class Joined : public CacheReader {
   Result<SharedBytes> share(std::size_t block) const override {
     return origins_[block].first->share(origins_[block].second);
   }
+  Result<std::optional<StoredBlock>> stored(std::size_t block, const Room& room) const override {
+    return origins_[block].first->stored(origins_[block].second, room);
+  }
   std::span<const Checkpoint> checkpoints() const override { return checkpoints_; }
 
  private:
@@ -158,6 +164,10 @@ class WithoutCheckpoints : public CacheReader {
     return source_->read(block, raw);
   }
   Result<SharedBytes> share(std::size_t block) const override { return source_->share(block); }
+  Result<std::optional<StoredBlock>> stored(std::size_t block, const Room& room) const override {
+    return source_->stored(block, room);
+  }
+  std::optional<Prediction> prediction() const override { return source_->prediction(); }
 
  private:
   std::shared_ptr<const CacheReader> source_;
@@ -230,20 +240,38 @@ std::vector<BlockInfo> all_blocks(const CacheReader& reader) {
   return blocks;
 }
 
-Result<SharedBytes> share_any(const CacheReader& reader, std::size_t block) {
-  if (block < reader.blocks().size()) return reader.share(block);
+namespace {
+
+// `of`(reader, block) for the reader that one of all_blocks() belongs to: the cache or a
+// checkpoint.
+template <class Function>
+auto for_any(const CacheReader& reader, std::size_t block, Function of)
+    -> decltype(of(reader, block)) {
+  if (block < reader.blocks().size()) return of(reader, block);
   block -= reader.blocks().size();
   const auto checkpoints = reader.checkpoints();
   for (std::size_t i = 0; i < checkpoints.size(); ++i) {
     const CacheReader& state = *checkpoints[i].state;
     if (block < state.blocks().size()) {
-      auto bytes = state.share(block);
-      if (bytes) return bytes;
-      return in_context(checkpoint_place(i), std::move(bytes).error());
+      auto result = of(state, block);
+      if (result) return result;
+      return in_context(checkpoint_place(i), std::move(result).error());
     }
     block -= state.blocks().size();
   }
   return invalid("no such block");
+}
+
+}  // namespace
+
+Result<SharedBytes> share_any(const CacheReader& reader, std::size_t block) {
+  return for_any(reader, block, [](const CacheReader& of, std::size_t i) { return of.share(i); });
+}
+
+Result<std::optional<StoredBlock>> stored_any(const CacheReader& reader, std::size_t block,
+                                              const Room& room) {
+  return for_any(reader, block,
+                 [&](const CacheReader& of, std::size_t i) { return of.stored(i, room); });
 }
 
 std::shared_ptr<const CacheReader> some_layers(std::shared_ptr<const CacheReader> source,

@@ -109,24 +109,6 @@ Result<void> validate_window(HeadShape shape, const Window& window) {
   return {};
 }
 
-Result<void> validate_tokens(std::span<const std::int32_t> tokens,
-                             const std::optional<std::vector<Sha256>>& hidden) {
-  const std::int64_t n_tokens = std::ssize(tokens);
-  if (n_tokens > kMaxTokens) return too_large(std::to_string(n_tokens) + " tokens");
-  if (!hidden) {
-    const auto is_negative = [](std::int32_t token) { return token < 0; };
-    if (std::ranges::any_of(tokens, is_negative)) return corrupt("a token id below 0");
-    return {};
-  }
-  const auto is_known = [](std::int32_t token) { return token != kUnknownToken; };
-  if (std::ranges::any_of(tokens, is_known)) return corrupt("a token id that is not hidden");
-  if (!hidden->empty() && std::ssize(*hidden) != block_count(n_tokens)) {
-    return corrupt(std::to_string(hidden->size()) + " hashes for " + std::to_string(n_tokens) +
-                   " tokens");
-  }
-  return {};
-}
-
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

@@ -295,7 +295,7 @@ Result<void> validate(const CacheDesc& cache) {
   if (auto identity = check_identity_fields(cache.identity); !identity) {
     return in_context("identity", std::move(identity).error());
   }
-  TQC_TRY(validate_tokens(cache.tokens, cache.hidden_tokens));
+  TQC_TRY(validate_tokens(cache.tokens, cache.hidden_tokens, cache.media));
   return validate_layers(cache.layers, cache.identity.rope, cache.n_tokens());
 }
 

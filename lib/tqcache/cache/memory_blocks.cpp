@@ -231,7 +231,8 @@ SharedBytes copy_block(const Cache& cache, const BlockInfo& block) {
 }
 
 Result<Cache> make_room(const CacheDesc& description, const std::vector<BlockInfo>& blocks) {
-  Cache cache{description.identity, description.tokens, description.hidden_tokens, {}};
+  Cache cache{
+      description.identity, description.tokens, description.hidden_tokens, {}, description.media};
   TQC_TRY(check_window_blocks(description));
   RoomMaker maker(description, blocks);
   for (std::size_t i = 0; i < description.layers.size(); ++i) {

@@ -466,6 +466,7 @@ Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress
     one->identity = cache.identity;
     one->tokens = cache.tokens;
     one->hidden_tokens = cache.hidden_tokens;
+    one->media = cache.media;
     one->layers.push_back(std::move(cache.layers[i]));
     conversion.codecs = std::span(codecs).subspan(2 * i, 2);
     conversion.first_layer = static_cast<std::int64_t>(i);

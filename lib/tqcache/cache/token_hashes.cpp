@@ -61,6 +61,10 @@ void hide_tokens(Cache& cache) {
   if (!tokens_known(cache)) return;
   cache.hidden_tokens = hash_tokens(cache.tokens);
   std::ranges::fill(cache.tokens, kUnknownToken);
+  for (MediaSpan& span : cache.media) {
+    span.id.clear();
+    span.source.clear();  // may name it, too
+  }
 }
 
 Result<void> reveal_tokens(Cache& cache, std::span<const std::int32_t> tokens) {
@@ -71,6 +75,10 @@ Result<void> reveal_tokens(Cache& cache, std::span<const std::int32_t> tokens) {
   const auto ids = tokens.first(cache.tokens.size());
   if (tokens_known(cache)) return compare_ids(cache, ids);
   TQC_TRY(compare_hashes(*cache.hidden_tokens, ids));
+  // Ids of media are digests: they do not tell what the hidden ids of the spans were.
+  if (!cache.media.empty()) {
+    return unsupported("tokens of a cache with media are compared, but cannot be revealed");
+  }
   std::ranges::copy(ids, cache.tokens.begin());
   cache.hidden_tokens.reset();
   return {};

@@ -66,6 +66,7 @@ Result<Cache> truncate(Cache cache, std::int64_t n_tokens) {
     truncate_side(attention.v, n_tokens);
   }
   cache.tokens.resize(static_cast<std::size_t>(n_tokens));
+  cache.media = media_in(cache.media, 0, n_tokens);
   if (has_hashes(cache)) {
     cache.hidden_tokens->resize(static_cast<std::size_t>(block_count(n_tokens)));
   }

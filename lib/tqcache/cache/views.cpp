@@ -148,6 +148,7 @@ class FirstTokens : public CacheReader {
         description_(source_->description()),
         n_kept_(n_tokens % kTokenBlock) {
     description_.tokens.resize(to_size(n_tokens));
+    description_.media = media_in(description_.media, 0, n_tokens);
     if (description_.hidden_tokens && !description_.hidden_tokens->empty()) {
       description_.hidden_tokens->resize(to_size(block_count(n_tokens)));
     }
@@ -184,6 +185,15 @@ class FirstTokens : public CacheReader {
     return block < first_cut_ ? source_->share(block) : CacheReader::share(block);
   }
 
+  Result<std::optional<StoredBlock>> stored(std::size_t block, const Room& room) const override {
+    return block < first_cut_ ? source_->stored(block, room) : CacheReader::stored(block, room);
+  }
+
+  // That of whole token blocks: without one, nothing is predicted.
+  std::optional<Prediction> prediction() const override {
+    return n_tokens() < kTokenBlock ? std::nullopt : source_->prediction();
+  }
+
  private:
   std::shared_ptr<const CacheReader> source_;
   std::vector<LayerCodecs> codecs_;
@@ -212,6 +222,10 @@ class WithIdentity : public CacheReader {
     return source_->read(block, raw);
   }
   Result<SharedBytes> share(std::size_t block) const override { return source_->share(block); }
+  Result<std::optional<StoredBlock>> stored(std::size_t block, const Room& room) const override {
+    return source_->stored(block, room);
+  }
+  std::optional<Prediction> prediction() const override { return source_->prediction(); }
   std::span<const Checkpoint> checkpoints() const override { return checkpoints_; }
 
  private:

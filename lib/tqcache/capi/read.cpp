@@ -10,6 +10,7 @@
 #include "tqcache/base/threads.h"
 #include "tqcache/capi/handles.h"
 #include "tqcache/interop.h"
+#include "tqcache/interop/hf/hf_media.h"
 #include "tqcache/model.h"
 #include "tqcache/tqkv.h"
 
@@ -285,6 +286,8 @@ std::string describe_json(const tqcache_cache& cache) {
   if (!identity.source_layout.empty()) json["source_layout"] = identity.source_layout;
   json["weights_fingerprint"] = to_hex(identity.weights_fingerprint);
   json["tokenizer_fingerprint"] = to_hex(identity.tokenizer_fingerprint);
+  if (!description.media.empty()) json["media"] = interop::media_json(description.media);
+  json["next_position"] = cache::position_of(description.media, description.n_tokens());
   json["layers"] = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < description.layers.size(); ++i) {
     json["layers"].push_back(layer_json(cache, i));

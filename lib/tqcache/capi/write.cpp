@@ -244,6 +244,40 @@ int tqcache_writer_state(tqcache_writer* writer, const tqcache_array* arrays,
   return guarded(error, [&] { return add_state(*writer, arrays, data, n_arrays); });
 }
 
+int tqcache_writer_media(tqcache_writer* writer, const tqcache_media* media,
+                         tqcache_error** error) {
+  return guarded(error, [&]() -> Result<void> {
+    TQC_TRY_ASSIGN(const tqcache_media known, known_fields(media));
+    cache::CacheDesc& cache = writer->description;
+    if (cache.hidden_tokens) return invalid("media among tokens whose ids are not known");
+    const std::int64_t end = cache.media.empty() ? 0 : cache.media.back().end();
+    if (known.begin < end || known.n_tokens < 1 || known.begin > cache.n_tokens() ||
+        known.n_tokens > cache.n_tokens() - known.begin) {
+      return invalid(fmt::format("media of {} tokens from token {} on, behind {} of {} tokens",
+                                 known.n_tokens, known.begin, end, cache.n_tokens()));
+    }
+    if (known.kind < TQCACHE_IMAGE || known.kind > TQCACHE_VIDEO || known.id == nullptr) {
+      return invalid("media of an unknown kind, or without an id");
+    }
+    cache::MediaSpan span;
+    span.kind = static_cast<cache::MediaKind>(known.kind);
+    span.begin = known.begin;
+    span.n_tokens = known.n_tokens;
+    span.id = known.id;
+    span.placeholder = known.placeholder;
+    const std::int64_t position = cache::position_of(cache.media, known.begin);
+    span.next_position = position + known.n_tokens;
+    if (known.coordinates != nullptr) {
+      span.coordinates.assign(known.coordinates, known.coordinates + 3 * known.n_tokens);
+      span.next_position = known.next_position;
+    }
+    std::ranges::copy(cache::media_tokens(span, position),
+                      cache.tokens.begin() + static_cast<std::ptrdiff_t>(span.begin));
+    cache.media.push_back(std::move(span));
+    return {};
+  });
+}
+
 int tqcache_writer_cache(const tqcache_writer* writer, tqcache_cache** cache,
                          tqcache_error** error) {
   return guarded(error, [&]() -> Result<void> {

@@ -170,8 +170,8 @@ Result<RowPrompt> row_prompt(const AnswerRow& row, const tokenizer::Tokenizer& t
                  encode_text(tokenizer, one_text ? row.texts[0] : read, keep_going));
   TQC_TRY_ASSIGN(const Ids last,
                  encode_text(tokenizer, one_text ? "" : row.texts.back(), keep_going));
-  RowPrompt prompt = {join({dialogue.open_user, first}),
-                      join({last, dialogue.close_user, dialogue.open_assistant})};
+  RowPrompt prompt = {join({dialogue.begin, dialogue.open_user, first}),
+                      join({last, dialogue.close_user, dialogue.open_answer()})};
   if (prompt.asked.empty()) {
     // Without chat turns the end of the text is the question.
     prompt.asked.push_back(prompt.cached.back());

@@ -237,7 +237,7 @@ class MemoryMeasurement {
     TQC_TRY_ASSIGN(const Ids expected,
                    encode_text(model_.tokenizer, std::string(dialogue_.answer_start) + fact.answer,
                                keep_going));
-    const Ids asked = join({dialogue_.user(question), dialogue_.open_assistant});
+    const Ids asked = join({dialogue_.user(question), dialogue_.open_answer()});
     TQC_TRY_ASSIGN(const Ids ids,
                    greedy_answer(decoder_, cache, asked, options_.max_tokens, ends_, keep_going));
     TQC_TRY_ASSIGN(const Forced forced,
@@ -269,7 +269,7 @@ Result<Conversation> make_conversation(const tokenizer::Tokenizer& tokenizer,
                                        const Dialogue& dialogue, const MemoryOptions& options,
                                        std::int64_t trial) {
   const std::uint64_t seed = seed_of({options.seed, static_cast<std::uint64_t>(trial)});
-  Conversation conversation = {draw_story(seed), {}, {}};
+  Conversation conversation = {draw_story(seed), dialogue.begin, {}};
   SmallTalk talk(seed_of({seed, 1}), conversation.story.facts[1].value);
   const auto say = [&](const Turn& turn) -> Result<void> {
     TQC_TRY_ASSIGN(const Ids ids, turn_ids(tokenizer, dialogue, turn));

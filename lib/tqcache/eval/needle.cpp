@@ -90,9 +90,9 @@ Result<Frame> make_frame(const tokenizer::Tokenizer& tokenizer, const Dialogue& 
   TQC_TRY_ASSIGN(const Ids statement, encode(needle.statement + std::string(kParagraphEnd)));
   TQC_TRY_ASSIGN(const Ids read, encode(kRead));
   TQC_TRY_ASSIGN(const Ids question, encode(needle.question));
-  return Frame{join({dialogue.open_user, introduction}), statement,
+  return Frame{join({dialogue.begin, dialogue.open_user, introduction}), statement,
                join({dialogue.close_user, dialogue.assistant(read)}),
-               join({dialogue.user(question), dialogue.open_assistant})};
+               join({dialogue.user(question), dialogue.open_answer()})};
 }
 
 Result<void> check_room(const Haystack& haystack, const Frame& frame, std::int64_t n,

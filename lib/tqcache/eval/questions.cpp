@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,53 @@ Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view 
   options.special = tokenizer::Tokenizer::Special::kAsText;
   options.keep_going = keep_going;
   return tokenizer.encode(text, options);
+}
+
+Result<Dialogue> template_dialogue(const tokenizer::Tokenizer& tokenizer,
+                                   const tokenizer::ChatTemplate& chat_template) {
+  using tokenizer::ChatRole;
+  const tokenizer::ChatMessage messages[] = {
+      {ChatRole::kUser, "x"}, {ChatRole::kAssistant, "x"}, {ChatRole::kUser, "x"}};
+  // What stands between the texts.
+  std::vector<Ids> between;
+  std::size_t end = 0;
+  std::string text;
+  const auto add = [&](std::size_t to) -> Result<void> {
+    tokenizer::Tokenizer::EncodeOptions options;
+    options.at_beginning = end == 0;
+    TQC_TRY_ASSIGN(Ids ids,
+                   tokenizer.encode(std::string_view(text).substr(end, to - end), options));
+    between.push_back(std::move(ids));
+    return {};
+  };
+  for (std::size_t i = 0; i < std::size(messages); ++i) {
+    TQC_TRY_ASSIGN(
+        tokenizer::ChatText whole,
+        chat_template.render(messages, {.named_tokens = tokenizer.named_tokens(), .seek = i}));
+    if (!whole.sought || whole.sought->begin < end) {
+      return unsupported("the chat template does not write all texts of a conversation");
+    }
+    text = std::move(whole.text);
+    TQC_TRY(add(whole.sought->begin));
+    end = whole.sought->end;
+  }
+  TQC_TRY(add(text.size()));
+
+  // A user's turn begins as the second one does, as far as the first one does, too.
+  Dialogue dialogue;
+  Ids& first = between[0];
+  Ids& second = between[2];
+  const auto [at_first, at_second] =
+      std::mismatch(first.rbegin(), first.rend(), second.rbegin(), second.rend());
+  dialogue.begin.assign(first.begin(), at_first.base());
+  dialogue.open_user.assign(at_first.base(), first.end());
+  dialogue.close_assistant.assign(second.begin(), at_second.base());
+  if (dialogue.open_user.empty()) {
+    return unsupported("the chat template writes a user's first turn otherwise than others");
+  }
+  dialogue.open_assistant = std::move(between[1]);
+  dialogue.ask = std::move(between[3]);
+  return dialogue;
 }
 
 Result<Dialogue> plain_dialogue(const tokenizer::Tokenizer& tokenizer) {

@@ -23,11 +23,14 @@ using Ids = std::vector<std::int32_t>;
 // The ids before and after the text of a turn. Stored as ids and not text, because a chat's markup
 // consists of special tokens that no text can spell.
 struct Dialogue {
+  Ids begin = {};  // before the first turn
   Ids open_user, close_user;
   Ids open_assistant, close_assistant;
+  Ids ask = {};           // opens the answer that is asked for; empty: as open_assistant
   bool one_line = false;  // an answer also ends with its line, not only at an end token
   std::string_view answer_start = {};  // expected answers begin with it: " ", or empty
 
+  const Ids& open_answer() const { return ask.empty() ? open_assistant : ask; }
   Ids user(const Ids& text) const;
   Ids assistant(const Ids& text) const;
 };
@@ -39,6 +42,12 @@ using KeepGoing = std::function<bool()>;
 // The ids of a text; special tokens in it count as plain text.
 Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view text,
                         const KeepGoing& keep_going = {});
+
+// The turns that a chat template writes: what stands around the texts of a conversation.
+// Errors: those of Tokenizer::encode and ChatTemplate::render; kUnsupported (the template does not
+//         write all texts of a conversation, or writes a user's first turn otherwise than others).
+Result<Dialogue> template_dialogue(const tokenizer::Tokenizer& tokenizer,
+                                   const tokenizer::ChatTemplate& chat_template);
 
 // For a model without chat turns: the question, then "Answer:".
 // Errors: those of Tokenizer::encode.

@@ -199,7 +199,7 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
   manifest.gaps = gaps_after(info, state_->container.header.slot, growth);
   if (info.prediction && predicted_block_count(manifest) > 0) {
     manifest.prediction = info.prediction;
-    manifest.prediction->blocks = std::make_shared<PredictedBlocks>();
+    manifest.predicted = std::make_shared<PredictedBlocks>();
   }
   TQC_TRY_ASSIGN(auto cipher, state_->next_cipher(growth.new_sections, manifest));
   TQC_TRY(prepare_manifest(manifest, options));

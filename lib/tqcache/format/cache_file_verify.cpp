@@ -84,7 +84,7 @@ Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& o
   TQC_TRY(check_largest(blocks_of(manifest.sections), options.max_payload_bytes));
   TQC_TRY(check_largest_gap(manifest, options.max_payload_bytes));
   TQC_TRY(check_memory(report.info));
-  if (manifest.prediction) TQC_TRY(manifest.prediction->blocks->predictor(manifest));
+  if (manifest.prediction) TQC_TRY(manifest.predicted->predictor(manifest));
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);
 

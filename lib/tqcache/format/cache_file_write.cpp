@@ -57,6 +57,7 @@ Result<void> write_all(const cache::CacheReader& reader, const WriteOptions& opt
                        const Progress& progress, const Output& output) {
   Manifest manifest = manifest_of(reader);
   add_checkpoints(reader, manifest);
+  if (options.keep_stored) manifest.prediction = reader.prediction();
   manifest.writer = options.writer.empty() ? this_writer() : options.writer;
   TQC_TRY_ASSIGN(const Cipher cipher, new_cipher(options.keys));
   describe_encryption(cipher, manifest);

@@ -37,9 +37,10 @@ inline constexpr std::uint32_t kFeaturePlanes = 1u << 3;        // sections of p
 inline constexpr std::uint32_t kFeatureEncrypted = 1u << 4;     // sections and manifest
 inline constexpr std::uint32_t kFeatureCheckpoints = 1u << 5;   // earlier states of the cache
 inline constexpr std::uint32_t kFeaturePredicted = 1u << 6;     // sections of residuals
+inline constexpr std::uint32_t kFeatureMedia = 1u << 7;         // media between the text
 inline constexpr std::uint32_t kKnownRequiredFeatures =
     kFeatureGrowing | kFeatureGaps | kFeatureHiddenTokens | kFeaturePlanes | kFeatureEncrypted |
-    kFeatureCheckpoints | kFeaturePredicted;
+    kFeatureCheckpoints | kFeaturePredicted | kFeatureMedia;
 
 // Limits, besides those of tqcache/cache.h and tqcache/codec_spec.h.
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;

@@ -523,8 +523,38 @@ Result<void> read_prediction(const fb::Manifest& root, Manifest& manifest) {
     return corrupt("prediction: a step out of range");
   }
   if (in.n_sinks() > cache::kTokenBlock) return corrupt("prediction: more than 256 sink tokens");
-  manifest.prediction = Prediction{to_sha256(*in.profile()), in.step(), in.n_sinks(),
-                                   std::make_shared<PredictedBlocks>()};
+  manifest.prediction = Prediction{to_sha256(*in.profile()), in.step(), in.n_sinks()};
+  manifest.predicted = std::make_shared<PredictedBlocks>();
+  return {};
+}
+
+// Ranges alone; cache::validate_tokens() checks the rest.
+Result<void> read_media(const fb::Manifest& root, Manifest& manifest) {
+  if (root.media() == nullptr) return {};
+  if (root.media()->size() == 0) return corrupt("a list of no media");
+  TQC_TRY(check_count(root.media()->size(), cache::kMaxMediaSpans, "media"));
+  for (const fb::Media* in : *root.media()) {
+    const std::string place = "media " + std::to_string(manifest.media.size());
+    cache::MediaSpan& span = manifest.media.emplace_back();
+    if (in->kind() > fb::MediaKind::MAX) return corrupt(place + ": an unknown kind");
+    span.kind = static_cast<cache::MediaKind>(in->kind());
+    span.begin = in->begin();
+    span.n_tokens = in->n_tokens();
+    TQC_TRY(check_count(in->n_tokens(), cache::kMaxTokens, "tokens of a medium"));
+    TQC_TRY_ASSIGN(span.id, read_text(*in->id()));
+    if (in->coordinates() != nullptr) {
+      if (in->coordinates()->size() == 0) return corrupt(place + ": a list of no coordinates");
+      span.coordinates = to_vector(*in->coordinates());
+    }
+    span.next_position = in->next_position();
+    span.placeholder = in->placeholder();
+    if (in->source() != nullptr) {
+      if (in->source()->size() == 0) return corrupt(place + ": a source of no bytes");
+      TQC_TRY(check_count(in->source()->size(), cache::kMaxMediaSourceBytes, "bytes of source"));
+      const auto bytes = std::as_bytes(std::span(in->source()->data(), in->source()->size()));
+      span.source.assign(bytes.begin(), bytes.end());
+    }
+  }
   return {};
 }
 
@@ -582,6 +612,7 @@ Result<Manifest> read_manifest(const fb::Manifest* root, WindowTokens window_tok
   TQC_TRY(read_checkpoints(*root, budget, manifest));
   TQC_TRY(read_sections(*root, manifest));
   TQC_TRY(read_tokens(*root, manifest));
+  TQC_TRY(read_media(*root, manifest));
   TQC_TRY(read_gaps(*root, manifest));
   TQC_TRY(read_encryption(*root, manifest));
   TQC_TRY(read_prediction(*root, manifest));

@@ -163,6 +163,7 @@ Result<void> check_prediction(const Manifest& manifest) {
   if (!manifest.prediction) return corrupt("predicted sections, but no prediction");
   if (n_blocks == 0) return corrupt("a prediction, but no predicted sections");
   if (manifest.hidden_tokens) return corrupt("predicted sections, but hidden tokens");
+  if (!manifest.media.empty()) return corrupt("predicted sections, but media");
   for (std::size_t i = 0; i < n_of_cache; ++i) {
     const SectionInfo& section = manifest.sections[i];
     const bool is_predicted = section.compression == Compression::kPredicted;
@@ -221,7 +222,8 @@ std::uint32_t required_features(const Manifest& manifest) {
          (manifest.hidden_tokens ? kFeatureHiddenTokens : 0) | (has_planes ? kFeaturePlanes : 0) |
          (manifest.encryption ? kFeatureEncrypted : 0) |
          (manifest.checkpoints.empty() ? 0 : kFeatureCheckpoints) |
-         (manifest.prediction ? kFeaturePredicted : 0);
+         (manifest.prediction ? kFeaturePredicted : 0) |
+         (manifest.media.empty() ? 0 : kFeatureMedia);
 }
 
 Result<void> check_contents(const Manifest& manifest) {

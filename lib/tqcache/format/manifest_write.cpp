@@ -325,6 +325,26 @@ fb::Section make_section(const SectionInfo& section) {
           kReserved};
 }
 
+Offset<flatbuffers::Vector<Offset<fb::Media>>> make_media(Builder& out, const Manifest& manifest) {
+  if (manifest.media.empty()) return {};
+  std::vector<Offset<fb::Media>> offsets;
+  for (const cache::MediaSpan& span : manifest.media) {
+    const auto id = out.CreateString(span.id);
+    const auto coordinates = span.coordinates.empty() ? Offset<flatbuffers::Vector<std::int32_t>>()
+                                                      : out.CreateVector(span.coordinates);
+    const auto source =
+        span.source.empty()
+            ? Offset<flatbuffers::Vector<std::uint8_t>>()
+            : out.CreateVector(reinterpret_cast<const std::uint8_t*>(span.source.data()),
+                               span.source.size());
+    offsets.push_back(fb::CreateMedia(
+        out, static_cast<fb::MediaKind>(span.kind), static_cast<std::uint32_t>(span.begin),
+        static_cast<std::uint32_t>(span.n_tokens), id, coordinates,
+        static_cast<std::uint32_t>(span.next_position), span.placeholder, source));
+  }
+  return out.CreateVector(offsets);
+}
+
 void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
   const auto writer = out.CreateString(manifest.writer);
   const auto identity = make_identity(out, manifest.identity);
@@ -340,10 +360,11 @@ void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
   const auto hidden_tokens = make_hidden_tokens(out, manifest);
   const auto encryption = make_encryption(out, manifest);
   const auto prediction = make_prediction(out, manifest);
+  const auto media = make_media(out, manifest);
   const fb::Sha256 content_name = make_sha256(manifest.content_name);
   fb::FinishManifestBuffer(
       out, fb::CreateManifest(out, writer, identity, tokens, layers, sections, &content_name, gaps,
-                              hidden_tokens, encryption, checkpoints, prediction));
+                              hidden_tokens, encryption, checkpoints, prediction, media));
 }
 
 // A lower bound of the FlatBuffer's size, to reject what is too large before it is built: the
@@ -357,6 +378,9 @@ std::uint64_t least_size(const Manifest& manifest) {
   }
   size += manifest.hidden_tokens ? manifest.hidden_tokens->size() * sizeof(Sha256)
                                  : manifest.tokens.size() * sizeof(std::int32_t);
+  for (const cache::MediaSpan& span : manifest.media) {
+    size += span.id.size() + span.coordinates.size() * sizeof(std::int32_t) + span.source.size();
+  }
   for (const cache::LayerDesc& layer : manifest.layers) {
     const cache::AttentionDesc* attention = cache::attention_of(layer);
     if (attention == nullptr) continue;

@@ -12,7 +12,7 @@
 #include "tqcache/cache/blocks.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/format/section_writer.h"
+#include "tqcache/hash.h"
 #include "tqcache/predict/predictor.h"
 
 namespace tqcache::format {
@@ -114,7 +114,7 @@ Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Pred
   return result;
 }
 
-class PredictingReader : public PredictedReader {
+class PredictingReader : public cache::CacheReader {
  public:
   PredictingReader(std::shared_ptr<const cache::CacheReader> source,
                    std::shared_ptr<const Predictor> predictor, float step, std::int64_t n_sinks)
@@ -126,7 +126,7 @@ class PredictingReader : public PredictedReader {
 
   const cache::CacheDesc& description() const override { return source_->description(); }
   const std::vector<cache::BlockInfo>& blocks() const override { return source_->blocks(); }
-  const Prediction* prediction() const override { return &prediction_; }
+  std::optional<Prediction> prediction() const override { return prediction_; }
 
   Result<void> read(std::size_t index, AlignedBytes& raw) const override {
     TQC_TRY_ASSIGN(const auto block, block_of(index));
@@ -134,12 +134,19 @@ class PredictingReader : public PredictedReader {
     return {};
   }
 
-  Result<bool> coded(std::size_t index, Bytes& out) const override {
+  Result<std::optional<cache::StoredBlock>> stored(std::size_t index,
+                                                   const cache::Room& room) const override {
     TQC_TRY_ASSIGN(const auto block, block_of(index));
-    out = block->coded[index % predictor_->profile().sides.size()];
-    if (out.size() < source_->blocks()[index].raw_bytes) return true;
-    return unsupported(fmt::format("{}: its code is not smaller than its values; use a larger step",
-                                   cache::block_place(index, source_->blocks()[index])));
+    const std::size_t side = index % predictor_->profile().sides.size();
+    const Bytes& coded = block->coded[side];
+    if (coded.size() >= source_->blocks()[index].raw_bytes) {
+      return unsupported(
+          fmt::format("{}: its code is not smaller than its values; use a larger step",
+                      cache::block_place(index, source_->blocks()[index])));
+    }
+    std::ranges::copy(coded, room(coded.size()).begin());
+    return std::optional(
+        cache::StoredBlock{Compression::kPredicted, xxh3_128(coded), sha256(block->raw[side])});
   }
 
  private:
@@ -232,7 +239,7 @@ std::int64_t predicted_block_count(const Manifest& manifest) {
 
 Result<void> read_predicted(const Manifest& manifest, const SectionInfo& section,
                             const ReadStored& read, AlignedBytes& raw) {
-  PredictedBlocks& blocks = *manifest.prediction->blocks;
+  PredictedBlocks& blocks = *manifest.predicted;
   TQC_TRY_ASSIGN(const auto predictor, blocks.predictor(manifest));
   const auto make = [&](std::int64_t block) {
     return decode_block(manifest, *predictor, block, read);
@@ -243,11 +250,11 @@ Result<void> read_predicted(const Manifest& manifest, const SectionInfo& section
   return {};
 }
 
-Result<std::shared_ptr<const PredictedReader>> predict_cache(
+Result<std::shared_ptr<const cache::CacheReader>> predict_cache(
     std::shared_ptr<const cache::CacheReader> source, std::shared_ptr<const Predictor> predictor,
     float step, std::int64_t n_sinks) {
   TQC_TRY(predictor->prepare_encoding(0));
-  return std::shared_ptr<const PredictedReader>(
+  return std::shared_ptr<const cache::CacheReader>(
       std::make_shared<PredictingReader>(std::move(source), std::move(predictor), step, n_sinks));
 }
 

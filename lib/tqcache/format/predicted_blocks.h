@@ -73,21 +73,12 @@ using ReadStored = std::function<Result<void>(const SectionInfo& section, Aligne
 Result<void> read_predicted(const Manifest& manifest, const SectionInfo& section,
                             const ReadStored& read, AlignedBytes& raw);
 
-// A reader whose sections are predicted, so that a file of it holds their coded bytes.
-class PredictedReader : public cache::CacheReader {
- public:
-  // Null: none of the sections.
-  virtual const Prediction* prediction() const = 0;
-  // Whether the section is predicted; then its stored bytes.
-  virtual Result<bool> coded(std::size_t block, Bytes& out) const = 0;
-};
-
 // A view of a dense cache as a predicted archive: its values are those that readers of the file
-// will decode.
+// will decode, and stored() gives the code.
 //
 // Requires: check_predictable(source).
 // Errors:   kCorrupt for a profile whose maps have no inverse.
-Result<std::shared_ptr<const PredictedReader>> predict_cache(
+Result<std::shared_ptr<const cache::CacheReader>> predict_cache(
     std::shared_ptr<const cache::CacheReader> source,
     std::shared_ptr<const predict::Predictor> predictor, float step, std::int64_t n_sinks);
 

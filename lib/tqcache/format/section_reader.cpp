@@ -129,6 +129,10 @@ class SectionReader::OfCheckpoint : public cache::CacheReader {
     const std::size_t in_file = first_section_ + index;
     return file_->is_in_place(in_file) ? file_->share(in_file) : CacheReader::share(index);
   }
+  Result<std::optional<cache::StoredBlock>> stored(std::size_t index,
+                                                   const cache::Room& room) const override {
+    return file_->stored(first_section_ + index, room);
+  }
 
  private:
   std::shared_ptr<const File> file_;
@@ -170,7 +174,7 @@ Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> sour
   TQC_TRY(check_content_name(container.info));
   TQC_TRY(check_memory(container.info));
   if (container.info.prediction) {  // a missing profile is reported before any work
-    TQC_TRY(container.info.prediction->blocks->predictor(container.info));
+    TQC_TRY(container.info.predicted->predictor(container.info));
   }
   return SectionReader(std::move(source), std::move(container), digests);
 }
@@ -216,11 +220,29 @@ Result<SharedBytes> SectionReader::File::share(std::size_t index) const {
   return stored;
 }
 
+Result<std::optional<cache::StoredBlock>> SectionReader::File::stored(
+    std::size_t index, const cache::Room& room) const {
+  const SectionInfo& section = info.sections[index];
+  const std::span<std::byte> bytes = room(section.stored_bytes);
+  Result<void> done = source->read_at(section.file_offset, bytes);
+  if (done) done = authenticate(section, cipher.get(), bytes);
+  if (done && digests == Digests::kCompare) done = compare_stored(section, bytes);
+  if (!done) return in_context(block_place(index, section), std::move(done).error());
+  cache::StoredBlock stored{section.compression, section.checksum, section.raw_sha256};
+  // The checksum of an encrypted file is that of the encrypted bytes.
+  if (cipher != nullptr) stored.checksum = xxh3_128(bytes);
+  return std::optional(stored);
+}
+
 Result<void> SectionReader::File::compare_stored(const SectionInfo& section,
                                                  ByteView stored) const {
   if (section.compression == Compression::kNone) return check_digest(section, stored);
   AlignedBytes raw;
-  TQC_TRY(unpack_stored(info, section, stored, decompressor, raw));
+  if (section.compression == Compression::kPredicted) {  // decoded with the rest of its token block
+    TQC_TRY(read_section(*source, info, section, cipher.get(), decompressor, raw));
+  } else {
+    TQC_TRY(unpack_stored(info, section, stored, decompressor, raw));
+  }
   return check_digest(section, raw);
 }
 
@@ -232,13 +254,9 @@ Result<SharedBytes> SectionReader::share(std::size_t index) const {
   return file_->is_in_place(index) ? file_->share(index) : CacheReader::share(index);
 }
 
-Result<void> SectionReader::read_stored(std::size_t index, std::span<std::byte> stored) const {
-  const SectionInfo& section = file_->info.sections[index];
-  Result<void> done = file_->source->read_at(section.file_offset, stored);
-  if (done) done = authenticate(section, file_->cipher.get(), stored);
-  if (done && file_->digests == Digests::kCompare) done = file_->compare_stored(section, stored);
-  if (!done) return in_context(block_place(index, section), std::move(done).error());
-  return {};
+Result<std::optional<cache::StoredBlock>> SectionReader::stored(std::size_t index,
+                                                                const cache::Room& room) const {
+  return file_->stored(index, room);
 }
 
 }  // namespace tqcache::format

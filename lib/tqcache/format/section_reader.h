@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -102,10 +103,10 @@ class SectionReader : public cache::CacheReader {
   Result<void> read(std::size_t index, AlignedBytes& raw) const override;
   Result<SharedBytes> share(std::size_t index) const override;
 
-  // The stored bytes of a section, checked against their checksum, or decrypted and authenticated;
-  // with kCompare they are also decompressed and compared with their SHA-256.
-  // Shapes: stored [info().sections[index].stored_bytes]. Errors: as read.
-  Result<void> read_stored(std::size_t index, std::span<std::byte> stored) const;
+  // With kCompare the stored bytes are also decompressed and compared with their SHA-256.
+  Result<std::optional<cache::StoredBlock>> stored(std::size_t index,
+                                                   const cache::Room& room) const override;
+  std::optional<Prediction> prediction() const override { return file_->info.prediction; }
 
  private:
   // The readers of checkpoints share it.
@@ -128,6 +129,8 @@ class SectionReader : public cache::CacheReader {
     bool is_in_place(std::size_t index) const;
     // Requires: is_in_place().
     Result<SharedBytes> share(std::size_t index) const;
+    Result<std::optional<cache::StoredBlock>> stored(std::size_t index,
+                                                     const cache::Room& room) const;
     Result<void> compare(const SectionInfo& section, ByteView raw) const {
       return digests == Digests::kCompare ? check_digest(section, raw) : Result<void>();
     }

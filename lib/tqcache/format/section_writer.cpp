@@ -12,7 +12,6 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
-#include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/sections/section_compressor.h"
 #include "tqcache/hash.h"
 
@@ -22,7 +21,7 @@ namespace {
 // One section before it is written to the file.
 struct PreparedSection {
   SharedBytes raw;
-  Bytes encoded;  // compressed, encrypted or both; empty: stored as it is
+  Bytes encoded;  // compressed, encrypted or both; empty: stored as it is (`raw`)
 
   ByteView stored() const { return encoded.empty() ? raw.view() : ByteView(encoded); }
 };
@@ -32,13 +31,14 @@ class SectionWriter {
   // The arguments must outlive this.
   SectionWriter(Manifest& manifest, const cache::CacheReader& reader,
                 const std::vector<std::size_t>& numbers, const SectionCompressor& compressor,
-                const SectionCompressor& of_checkpoints, const FileCipher* cipher, FileEnd& end)
+                const SectionCompressor& of_checkpoints, bool keep_stored, const FileCipher* cipher,
+                FileEnd& end)
       : manifest_(manifest),
         reader_(reader),
-        predicted_(dynamic_cast<const PredictedReader*>(&reader)),
         numbers_(numbers),
         compressor_(compressor),
         of_checkpoints_(of_checkpoints),
+        keep_stored_(keep_stored),
         cipher_(cipher),
         end_(end) {}
 
@@ -65,30 +65,39 @@ class SectionWriter {
   // Fills in the digests and the compression of a section.
   Result<void> prepare(std::size_t i, PreparedSection& prepared) {
     SectionInfo& info = section(i);
+    TQC_TRY_ASSIGN(const bool is_kept, keep(i, prepared));
+    if (is_kept) return cipher_ == nullptr ? Result<void>() : encrypt(i, prepared);
     TQC_TRY_ASSIGN(prepared.raw, cache::share_any(reader_, numbers_[i]));
     assert(prepared.raw.size() == info.raw_bytes);
     const bool is_of_cache = info.layer < std::ssize(manifest_.layers);
-    if (predicted_ != nullptr && is_of_cache) {
-      TQC_TRY_ASSIGN(const bool is_predicted, predicted_->coded(numbers_[i], prepared.encoded));
-      if (is_predicted) {
-        info.raw_sha256 = sha256(prepared.raw.view());
-        info.compression = Compression::kPredicted;
-        info.stored_bytes = prepared.encoded.size();
-        info.checksum = xxh3_128(prepared.encoded);
-        return cipher_ == nullptr ? Result<void>() : encrypt(i, prepared);
-      }
-    }
     const SectionCompressor& compressor = is_of_cache ? compressor_ : of_checkpoints_;
     compressor.prepare(layer_of(manifest_, info), prepared.raw.view(), info, prepared.encoded);
     return cipher_ == nullptr ? Result<void>() : encrypt(i, prepared);
   }
 
-  // In the buffer of the compressed bytes, if there is one.
+  // Whether the section is stored as the reader has it.
+  Result<bool> keep(std::size_t i, PreparedSection& prepared) {
+    if (!keep_stored_) return false;
+    SectionInfo& info = section(i);
+    const cache::Room room = [&](std::size_t n_bytes) {
+      prepared.encoded.resize(n_bytes);
+      return std::span<std::byte>(prepared.encoded);
+    };
+    TQC_TRY_ASSIGN(const auto stored, cache::stored_any(reader_, numbers_[i], room));
+    if (!stored) return false;
+    info.compression = stored->compression;
+    info.stored_bytes = prepared.encoded.size();
+    info.checksum = stored->checksum;
+    info.raw_sha256 = stored->raw_sha256;
+    return true;
+  }
+
+  // In the buffer of the stored bytes, if there is one.
   Result<void> encrypt(std::size_t i, PreparedSection& prepared) {
     SectionInfo& info = section(i);
     if (info.stored_bytes > kMaxSealedBytes) return too_large("a section of more than 64 GiB");
-    prepared.encoded.resize(info.stored_bytes);  // no change if it holds compressed bytes
-    const bool is_raw = info.compression == Compression::kNone;
+    const bool is_raw = prepared.encoded.empty();
+    prepared.encoded.resize(info.stored_bytes);  // no change if it holds them
     const ByteView stored = is_raw ? prepared.raw.view() : ByteView(prepared.encoded);
     cipher_->seal_section(static_cast<std::uint32_t>(numbers_[i]), stored, prepared.encoded, info);
     return {};
@@ -102,10 +111,10 @@ class SectionWriter {
 
   Manifest& manifest_;
   const cache::CacheReader& reader_;
-  const PredictedReader* predicted_;  // null: no section is predicted
   const std::vector<std::size_t>& numbers_;
   const SectionCompressor& compressor_;
   const SectionCompressor& of_checkpoints_;
+  bool keep_stored_;
   const FileCipher* cipher_;
   FileEnd& end_;
   std::vector<PreparedSection> slots_;
@@ -130,13 +139,7 @@ Result<std::uint64_t> FileEnd::append_aligned(ByteView bytes) {
 }
 
 Manifest manifest_of(const cache::CacheReader& reader) {
-  Manifest manifest{reader.description(), {}, sections_of(reader.blocks()), {}, {}};
-  const auto* const predicted = dynamic_cast<const PredictedReader*>(&reader);
-  if (predicted != nullptr && predicted->prediction() != nullptr) {
-    manifest.prediction = *predicted->prediction();
-    manifest.prediction->blocks = {};  // those of another file
-  }
-  return manifest;
+  return {reader.description(), {}, sections_of(reader.blocks()), {}, {}};
 }
 
 void add_checkpoints(const cache::CacheReader& reader, Manifest& manifest) {
@@ -150,6 +153,10 @@ void hide_tokens(Manifest& manifest) {
   if (manifest.hidden_tokens) return;
   manifest.hidden_tokens = cache::hash_tokens(manifest.tokens);
   manifest.tokens.assign(manifest.tokens.size(), cache::kUnknownToken);
+  for (cache::MediaSpan& span : manifest.media) {
+    span.id.clear();
+    span.source.clear();  // may name it, too
+  }
 }
 
 Result<void> prepare_manifest(Manifest& manifest, const WriteOptions& options) {
@@ -171,7 +178,8 @@ Result<void> write_sections(Manifest& manifest, const cache::CacheReader& reader
   TQC_TRY_ASSIGN(const SectionCompressor of_checkpoints,
                  SectionCompressor::make(is_raw ? Compression::kNone : Compression::kPlanes,
                                          options.zstd_level));
-  return SectionWriter(manifest, reader, numbers, compressor, of_checkpoints, cipher, end)
+  return SectionWriter(manifest, reader, numbers, compressor, of_checkpoints, options.keep_stored,
+                       cipher, end)
       .write_all(options, progress);
 }
 

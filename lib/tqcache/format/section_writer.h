@@ -43,7 +43,8 @@ class FileEnd {
   Write write_;
 };
 
-// The manifest of a reader's cache, without checkpoints, gaps, and offsets and digests of sections.
+// The manifest of a reader's cache, without checkpoints, gaps, prediction, and offsets and digests
+// of sections.
 Manifest manifest_of(const cache::CacheReader& reader);
 
 // Adds the checkpoints of the reader and their sections. Requires: manifest_of(reader).

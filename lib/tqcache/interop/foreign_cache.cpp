@@ -74,6 +74,7 @@ Result<void> set_tokens(const ForeignCache& cache, CacheDesc& description) {
     return too_large(fmt::format("{} tokens", cache.n_tokens));
   }
   if (!cache.tokens) {
+    if (!cache.media.empty()) return corrupt("media, but no token ids");
     description.tokens.assign(static_cast<std::size_t>(cache.n_tokens), cache::kUnknownToken);
     description.hidden_tokens.emplace();
     return {};
@@ -82,6 +83,21 @@ Result<void> set_tokens(const ForeignCache& cache, CacheDesc& description) {
     return corrupt(fmt::format("{} token ids for {} tokens", cache.tokens->size(), cache.n_tokens));
   }
   description.tokens = *cache.tokens;
+  for (cache::MediaSpan span : cache.media) {
+    const std::int64_t position = cache::position_of(description.media, span.begin);
+    if (span.begin < 0 || span.begin >= cache.n_tokens || span.n_tokens < 1 ||
+        span.n_tokens > cache::kMaxTokens) {
+      return corrupt(fmt::format("media of {} tokens from token {} on, of {}", span.n_tokens,
+                                 span.begin, cache.n_tokens));
+    }
+    const auto first = description.tokens.begin() + span.begin;
+    if (span.placeholder == cache::kUnknownToken && *first >= 0) span.placeholder = *first;
+    std::vector<std::int32_t> ids = cache::media_tokens(span, position);
+    ids.resize(
+        std::min<std::size_t>(ids.size(), static_cast<std::size_t>(cache.n_tokens - span.begin)));
+    std::ranges::copy(ids, first);
+    description.media.push_back(std::move(span));
+  }
   return {};
 }
 
@@ -229,8 +245,13 @@ Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache) 
 }
 
 Result<void> check_key_order(const std::string& architecture) {
-  if (architecture != "glm4") return {};
-  return unsupported("keys of GLM-4: transformers and mlx-lm have them in another order");
+  for (const std::string_view each :
+       {"glm4", "chatglm", "ernie4_5", "command-r", "cohere2", "helium"}) {
+    if (architecture != each) continue;
+    return unsupported("keys of " + architecture +
+                       ": transformers and mlx-lm have them in another order");
+  }
+  return {};
 }
 
 }  // namespace tqcache::interop

@@ -50,8 +50,8 @@ struct ForeignTensor {
   std::optional<ForeignPacked> packed = {};
 };
 
-// Python's programs keep the keys of GLM-4 in pairs (0, 1), (2, 3), ..., not in half-split order.
-// Errors: kUnsupported for a cache of this architecture.
+// Python's programs keep the keys of GLM-4, ERNIE, Cohere and Helium in pairs (0, 1), (2, 3), ...,
+// not in half-split order. Errors: kUnsupported for a cache of this architecture.
 Result<void> check_key_order(const std::string& architecture);
 
 struct ForeignAttention {
@@ -100,6 +100,8 @@ struct ForeignCache {
   std::int64_t n_tokens = 0;
   std::optional<std::vector<std::int32_t>> tokens;  // n_tokens ids; nullopt: the file has no ids
   std::vector<ForeignLayer> layers;
+  // Their tokens have placeholders in `tokens`, or any other ids: reader_of() replaces them.
+  std::vector<cache::MediaSpan> media = {};
   std::vector<ForeignCheckpoint> checkpoints = {};  // ascending numbers of tokens
   // The file holds quantized keys or values, so they only approximate what the model computed.
   bool is_quantized = false;

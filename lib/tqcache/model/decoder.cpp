@@ -47,6 +47,9 @@ Result<void> check_tokens_known(const cache::Cache& cache) {
 
 Result<void> check_ids(std::span<const std::int32_t> ids, const ModelConfig& config) {
   for (const std::int32_t id : ids) {
+    if (id < cache::kUnknownToken) {
+      return unsupported("a token of an image, a sound or a video: only text can be computed");
+    }
     if (id < 0 || id >= config.vocab_size) {
       return Error{ErrorCode::kInvalidArgument, "token id " + std::to_string(id) +
                                                     " is not one of the model's " +
@@ -58,7 +61,8 @@ Result<void> check_ids(std::span<const std::int32_t> ids, const ModelConfig& con
 
 Result<void> check_context(const cache::Cache& cache, std::int64_t n_new,
                            const ModelConfig& config) {
-  const std::int64_t n_free = config.context_length - cache.n_tokens();
+  const std::int64_t n_free =
+      config.context_length - cache::position_of(cache.media, cache.n_tokens());
   if (n_new <= n_free) return {};
   return Error{ErrorCode::kInvalidArgument, "context: " + std::to_string(n_new) +
                                                 " tokens to append, room for " +
@@ -178,6 +182,9 @@ Decoder::~Decoder() = default;
 Result<void> Decoder::State::check(const cache::Cache& cache,
                                    std::span<const std::int32_t> ids) const {
   TQC_TRY(check_tokens_known(cache));
+  if (!cache.media.empty() && cache.media.back().end() > cache.n_tokens()) {
+    return unsupported("the cache ends within an image, a sound or a video");
+  }
   TQC_TRY(check_layers(cache, config));
   TQC_TRY(check_ids(ids, config));
   return check_context(cache, static_cast<std::int64_t>(ids.size()), config);
@@ -191,7 +198,7 @@ Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const s
   after.resize(cache.layers.size());
   AppendGuard guard(cache, config, after);
   TQC_TRY(pack_full_tails(cache, transformer.workers().count()));
-  transformer.begin(ids, cache.n_tokens());
+  transformer.begin(ids, cache.n_tokens(), cache::position_of(cache.media, cache.n_tokens()));
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     if (!keep_going()) return Error{ErrorCode::kInterrupted, "prefill: stopped"};
     TQC_TRY(run_layer(i, cache.layers[i], filter));
@@ -266,7 +273,7 @@ Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t f
   TQC_TRY(check_can_run_again(cache, first, config));
   TQC_TRY(check_ids(ids, config));
   if (n > 1) TQC_TRY(prepare_chunks());
-  transformer.begin(ids, first);
+  transformer.begin(ids, first, cache::position_of(cache.media, first));
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     // check_can_run_again() has refused recurrent state.
     TQC_TRY(transformer.rerun_attention(static_cast<std::int64_t>(i),

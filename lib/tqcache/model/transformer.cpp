@@ -43,6 +43,22 @@ float rms_norm(std::span<const float> x, std::span<const float> weight, float ep
   return squares;
 }
 
+// The same of x less its mean. Returns the sum of x^2, too.
+float layer_norm(std::span<const float> x, std::span<const float> weight, float epsilon,
+                 std::span<float> y) {
+  const auto n = static_cast<double>(x.size());
+  double mean = 0, variance = 0;
+  for (const float value : x) mean += value;
+  mean /= n;
+  for (const float value : x) variance += (value - mean) * (value - mean);
+  const double factor = 1 / std::sqrt(variance / n + double{epsilon});
+  const float squares = sum_of_squares(x);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    y[i] = static_cast<float>((x[i] - mean) * factor) * weight[i];
+  }
+  return squares;
+}
+
 // Reorders pairs (0, 1), (2, 3), ... to half-split order: components i and i + n / 2 become a pair.
 // Shapes: head [n]; scratch, at least [n].
 void split_pairs(std::span<float> head, std::span<float> scratch) {
@@ -59,7 +75,9 @@ std::vector<RopeTable> different_ropes(const ModelConfig& config) {
   for (std::int64_t i = 0; i < config.n_layers; ++i) {
     const cache::Rope rope = config.layer(i).rope;
     if (std::ranges::find(ropes, rope, &RopeTable::rope) != ropes.end()) continue;
-    ropes.emplace_back(rope, config.rope_magnitude);
+    // Windows may have a RoPE of their own, which is not scaled.
+    const bool is_scaled = rope.factors == config.rope.factors;
+    ropes.emplace_back(rope, is_scaled ? config.rope_magnitude : 1);
   }
   return ropes;
 }
@@ -120,12 +138,13 @@ void Transformer::for_rows(const std::function<void(std::int64_t)>& body) const 
   });
 }
 
-void Transformer::begin(std::span<const std::int32_t> ids, std::int64_t first) {
+void Transformer::begin(std::span<const std::int32_t> ids, std::int64_t first,
+                        std::int64_t position) {
   first_ = first;
   n_ = static_cast<std::int64_t>(ids.size());
   assert(n_ >= 1 && first_ % cache::kTokenBlock + n_ <= cache::kTokenBlock);
   reserve_rows(n_);
-  for (RopeTable& rope : ropes_) rope.set_positions(first_, n_);
+  for (RopeTable& rope : ropes_) rope.set_positions(position, n_);
   for_rows([&](std::int64_t row) {
     const std::span<float> x = row_of(x_, row, config_.d_model);
     load_rows(weights_.token_embedding, ids[to_size(row)], 1, x);
@@ -187,6 +206,7 @@ Result<void> Transformer::prepare_queries(std::int64_t index) {
   add_bias(weights.q_bias, query_products());
   if (config_.attention_gate) split_gate();
   apply_qk_norm_and_rope(q_, config_.n_heads, weights.q_norm, rope_of(index));
+  if (config_.query_growth > 0) grow_queries();
   return check_rows(index, "its queries", q_, config_.n_heads * config_.head_dim,
                     largest_of(Dtype::kF32));
 }
@@ -195,6 +215,17 @@ Result<void> Transformer::prepare_queries(std::int64_t index) {
 void Transformer::prepare_keys(const AttentionWeights& weights, const RopeTable& rope) {
   add_bias(weights.k_bias, k_);
   apply_qk_norm_and_rope(k_, config_.n_kv_heads, weights.k_norm, rope);
+}
+
+// Source: huggingface/transformers models/ministral3, get_llama_4_attn_scale.
+void Transformer::grow_queries() {
+  for_rows([&](std::int64_t row) {
+    const auto n_steps = static_cast<double>((first_ + row) / config_.query_growth_step);
+    const double factor = 1 + double{config_.query_growth} * std::log1p(n_steps);
+    for (float& value : row_of(q_, row, config_.n_heads * config_.head_dim)) {
+      value *= static_cast<float>(factor);
+    }
+  });
 }
 
 // Separates the queries from the gates, which follow the queries of each head.
@@ -236,7 +267,11 @@ void Transformer::attend(std::int64_t index, const cache::AttentionLayer& layer)
 
 Result<void> Transformer::feed_forward(std::int64_t index) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
-  normalize(weights.ffn_norm);
+  if (config_.parallel_blocks) {
+    measure(x_, config_.d_model);  // normed_ is still the input of attention
+  } else {
+    normalize(weights.ffn_norm);
+  }
   TQC_TRY(check_hidden("layer " + std::to_string(index)));
   const std::size_t n_values = to_size(n_ * config_.d_model);
   if (config_.experts.count > 0) {
@@ -254,9 +289,10 @@ Result<void> Transformer::finish() {
 }
 
 Result<std::span<const float>> Transformer::logits(std::int64_t row, std::int64_t n) {
+  const auto norm = config_.layer_norms ? layer_norm : rms_norm;
   for (std::int64_t i = 0; i < n; ++i) {
-    rms_norm(row_of(x_, row + i, config_.d_model), weights_.output_norm, config_.rms_norm_epsilon,
-             row_of(normed_, i, config_.d_model));
+    norm(row_of(x_, row + i, config_.d_model), weights_.output_norm, config_.rms_norm_epsilon,
+         row_of(normed_, i, config_.d_model));
   }
   logits_.resize(std::max(logits_.size(), to_size(n * config_.vocab_size)));
   multiply_rows(n, normed_, {{&weights_.output, logits_.data()}}, activations_, workers_);
@@ -273,9 +309,10 @@ Result<std::span<const float>> Transformer::logits(std::int64_t row, std::int64_
   return std::span<const float>(all);
 }
 
-// normed = rms_norm(x), row by row, or x without a weight. Sets squares_ to the sums of squares of
-// x.
+// normed = the norm of x, row by row, or x without a weight. Sets squares_ to the sums of squares
+// of x.
 void Transformer::normalize(const AlignedFloats& weight) {
+  const auto norm = config_.layer_norms ? layer_norm : rms_norm;
   for_rows([&](std::int64_t row) {
     const std::span<float> x = row_of(x_, row, config_.d_model);
     const std::span<float> normed = row_of(normed_, row, config_.d_model);
@@ -283,7 +320,7 @@ void Transformer::normalize(const AlignedFloats& weight) {
       squares_[to_size(row)] = sum_of_squares(x);
       std::ranges::copy(x, normed.begin());
     } else {
-      squares_[to_size(row)] = rms_norm(x, weight, config_.rms_norm_epsilon, normed);
+      squares_[to_size(row)] = norm(x, weight, config_.rms_norm_epsilon, normed);
     }
   });
 }
@@ -359,10 +396,11 @@ void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_hea
     for (std::int64_t head = 0; head < n_heads; ++head) {
       const std::span<float> vector = row_of(rows, row * n_heads + head, config_.head_dim);
       if (n_paired > 0) split_pairs(vector.first(n_paired), scratch);
+      if (config_.norms_after_rope) rope.rotate(row, vector);
       if (!norm.empty() && !config_.wide_qk_norms) {
         rms_norm(vector, norm, config_.rms_norm_epsilon, vector);
       }
-      rope.rotate(row, vector);
+      if (!config_.norms_after_rope) rope.rotate(row, vector);
     }
   });
 }

@@ -10,8 +10,8 @@
 //   logits = W_output norm(x)
 //
 // ModelConfig describes how a model differs from this. Optional parts: a gate on attention's
-// output, norms of what is added to x, soft caps, windows, multipliers; some models lack norms or
-// RoPE. Weights are empty where a model lacks a part.
+// output, norms of what is added to x, soft caps, windows, multipliers, attention and feed-forward
+// side by side; some models lack norms or RoPE. Weights are empty where a model lacks a part.
 //
 // One token goes through matrix-vector products with a fixed order of sums, several go through
 // those of model/linear/matrix.h for chunks.
@@ -49,9 +49,10 @@ class Transformer {
   Transformer(const ModelConfig& config, const Weights& weights, unsigned n_threads, Scorer scorer,
               ActivationBits activations);
 
-  // Starts a chunk of tokens at positions [first, first + ids.size()): their embeddings become x.
+  // Starts a chunk of tokens [first, first + ids.size()) of the cache, at positions from `position`
+  // on: their embeddings become x.
   // Requires: 1 to 256 valid ids, all in one token block.
-  void begin(std::span<const std::int32_t> ids, std::int64_t first);
+  void begin(std::span<const std::int32_t> ids, std::int64_t first, std::int64_t position);
 
   // Runs attention layer `index` over x, and appends the tokens' keys and values to its cache,
   // after the filter, if given, has changed them.
@@ -102,6 +103,7 @@ class Transformer {
   AlignedFloats& query_products() { return config_.attention_gate ? q_and_gates_ : q_; }
   Result<void> prepare_queries(std::int64_t index);
   void prepare_keys(const AttentionWeights& weights, const RopeTable& rope);
+  void grow_queries();
   void split_gate();
   void apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm,
                               const RopeTable& rope);
@@ -123,7 +125,7 @@ class Transformer {
   std::vector<std::size_t> rope_of_layer_;  // [n_layers]
   std::vector<std::int64_t> windows_;       // [n_layers]
 
-  std::int64_t first_ = 0;     // position of the first token of the chunk
+  std::int64_t first_ = 0;     // index of the first token of the chunk in the cache
   std::int64_t n_ = 0;         // number of tokens in the chunk
   std::int64_t capacity_ = 0;  // number of tokens for which the buffers below have room
   AlignedFloats x_;            // [capacity, d_model] residual stream

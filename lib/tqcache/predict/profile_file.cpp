@@ -429,6 +429,7 @@ Result<void> check_profile(const Profile& profile, const cache::CacheDesc& cache
     }
   }
   if (cache.hidden_tokens) return unsupported("the token ids are hidden");
+  if (!cache.media.empty()) return unsupported("it holds media, which no profile predicts");
   for (const std::int32_t id : cache.tokens) {
     if (profile.n_features > 0 && id >= profile.vocab_size) {
       return mismatch(fmt::format("token {}: the profile has {} tokens", id, profile.vocab_size));

@@ -163,7 +163,13 @@ Result<Ids> ChatTurns::encode_behind(std::span<const std::int32_t> tokens, ChatT
                                      const ChatOptions& options) const {
   const std::size_t n_before = rest.plain.empty() ? rest.text.size() : rest.plain[0].begin;
   const std::string before = rest.text.substr(0, n_before);
-  TQC_TRY_ASSIGN(const std::optional<Closing> closing, find_closing(before));
+  TQC_TRY_ASSIGN(std::optional<Closing> closing, find_closing(before));
+  // An answer that calls tools ends behind the marks of its calls, which may be special, too.
+  if (closing && closing->id != tokens.back() && ends_answer(tokens.back())) {
+    const std::string& end = tokenizer_->token_bytes(tokens.back());
+    const std::size_t begin = before.find(end, closing->end);
+    if (begin != std::string::npos) closing = {tokens.back(), begin, begin + end.size()};
+  }
   const bool is_closed = closing && tokens.back() == closing->id;
   const bool is_ended = is_closed || ends_answer(tokens.back());
   bool drops_first = false;

@@ -48,7 +48,7 @@ Result<Value> value_of(Heap& heap, const ChatMessage& message, Mark mark) {
   set_item(heap, *dict, heap.text("role"), heap.text(name_of(message.role)));
   set_item(heap, *dict, heap.text("content"), content.value());
   if (message.fields.empty()) return Value(dict);
-  TQC_TRY_ASSIGN(const Value fields, value_of_json(heap, message.fields, Mark::kMessage));
+  TQC_TRY_ASSIGN(const Value fields, value_of_json(heap, message.fields, mark));
   if (fields.dict() == nullptr) return corrupt("the fields of a message are not a JSON object");
   for (const auto& [key, value] : fields.dict()->items) set_item(heap, *dict, key, value);
   return Value(dict);
@@ -96,6 +96,8 @@ bool ChatTemplate::can_avoid_thinking() const {
   return std::ranges::any_of(kThinking,
                              [&](const char* name) { return state_->program.uses(name); });
 }
+
+bool ChatTemplate::takes_tools() const { return state_->program.uses("tools"); }
 
 Result<ChatText> ChatTemplate::render(std::span<const ChatMessage> messages,
                                       const RenderOptions& options) const {

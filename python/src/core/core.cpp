@@ -616,6 +616,26 @@ class Writer {
     keep_.insert(keep_.end(), {keys, values});
   }
 
+  void media(int kind, std::int64_t begin, std::int64_t n_tokens, const std::string& id,
+             const std::optional<std::vector<std::int32_t>>& coordinates,
+             std::int64_t next_position, std::int32_t placeholder) {
+    tqcache_media span = TQCACHE_INIT(tqcache_media);
+    span.kind = kind;
+    span.placeholder = placeholder;
+    span.begin = begin;
+    span.n_tokens = n_tokens;
+    span.id = c_text(id);
+    span.next_position = next_position;
+    if (coordinates) {
+      if (static_cast<std::int64_t>(coordinates->size()) / 3 != n_tokens ||
+          coordinates->size() % 3 != 0) {
+        throw nb::value_error("coordinates: [3, n_tokens] is needed");
+      }
+      span.coordinates = coordinates->data();
+    }
+    run([&](auto error) { return tqcache_writer_media(writer_.get(), &span, error); });
+  }
+
   void state(const std::vector<std::tuple<std::string, int, Input>>& arrays) {
     std::vector<tqcache_array> described;
     std::vector<const void*> data;
@@ -992,6 +1012,7 @@ NB_MODULE(_core, m) {
       .def("attention", &Writer::attention)
       .def("packed", &Writer::packed)
       .def("window", &Writer::window)
+      .def("media", &Writer::media)
       .def("state", &Writer::state)
       .def("cache", &Writer::cache);
   nb::class_<Store>(m, "Store")

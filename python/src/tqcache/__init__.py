@@ -12,6 +12,7 @@ come out as numpy arrays. The types and the full description of every function a
 """
 
 import builtins
+import dataclasses
 import json
 import os
 import threading
@@ -27,7 +28,7 @@ from ._program import eval, program, run
 
 __version__ = _core.__version__
 __all__ = ["BusyError", "Cache", "CorruptError", "Error", "Identity", "Interrupted", "Layer",
-           "MismatchError", "NotFoundError", "Rope", "Store", "SystemError", "UnsupportedError",
+           "MediaSpan", "MismatchError", "NotFoundError", "Rope", "Store", "SystemError", "UnsupportedError",
            "UsageError", "Values", "Verified", "Writer", "codec", "convert", "eval", "open",
            "open_bytes", "presets", "program", "run", "tqdm_progress", "verify"]
 
@@ -130,6 +131,28 @@ def _fields_of(identity):
 
 
 # --- reading
+
+
+@dataclasses.dataclass
+class MediaSpan:
+    """Tokens that hold an image, a sound or a video in place of text."""
+    kind: str
+    begin: int
+    n_tokens: int
+    id: str
+    coordinates: np.ndarray | None = None
+    next_position: int | None = None
+    placeholder: int = -1
+
+    @classmethod
+    def _of(cls, fields):
+        coordinates = np.array(fields["coordinates"], np.int32).reshape(3, -1)
+        return cls(fields["kind"], fields["begin"], fields["n_tokens"], fields["id"],
+                   coordinates if coordinates.size else None, fields["next_position"],
+                   fields["placeholder"])
+
+
+_MEDIA_KINDS = ("image", "audio", "video")
 
 
 class _Shared:
@@ -255,6 +278,16 @@ class Cache:
         """Token ids [n_tokens]; None if the file hides them or does not know them."""
         return None if self._tokens is None else np.frombuffer(self._tokens, np.int32)
 
+    @property
+    def media(self):
+        """The images, sounds and videos, in order."""
+        return [MediaSpan._of(fields) for fields in self.info().get("media", ())]
+
+    @property
+    def next_position(self):
+        """The position of the next token: n_tokens, but behind media with coordinates."""
+        return self.info()["next_position"]
+
     def __len__(self):
         return self.n_tokens
 
@@ -343,6 +376,23 @@ class Writer:
         described = [(name, *_state_array(array, name in bf16)) for name, array in items]
         with self._lock:
             self._open().state(described)
+
+    def media(self, span):
+        """Marks tokens as those of an image, a sound or a video (MediaSpan), in ascending order."""
+        if span.kind not in _MEDIA_KINDS:
+            raise UsageError(f"kind {span.kind!r}: image, audio or video")
+        coordinates = span.coordinates
+        if coordinates is not None:
+            coordinates = np.asarray(coordinates, np.int32)
+            if coordinates.shape != (3, span.n_tokens):
+                raise UsageError(f"coordinates {list(coordinates.shape)} of {span.n_tokens} tokens: "
+                                 "[3, n_tokens] is needed")
+            if span.next_position is None:
+                raise UsageError("coordinates without next_position")
+            coordinates = coordinates.reshape(-1).tolist()
+        with self._lock:
+            self._open().media(_MEDIA_KINDS.index(span.kind), span.begin, span.n_tokens, span.id,
+                               coordinates, span.next_position or 0, span.placeholder)
 
     def close(self):
         """Quantizes, compresses and writes. The file is complete or absent."""

@@ -13,6 +13,7 @@ uint16 with the same bits, or, with dlpack=True, as an object for torch.from_dlp
 The GIL is released while a call works. Nothing here imports torch.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -164,6 +165,12 @@ class Cache:
     """Token ids [n_tokens] int32; None if the file hides them or does not know them."""
     identity: Identity
     layers: Sequence[Layer]
+    @property
+    def media(self) -> list[MediaSpan]:
+        """The images, sounds and videos, in order. Their tokens have ids below -1 in `tokens`."""
+    @property
+    def next_position(self) -> int:
+        """The position of the next token: n_tokens, but behind media with coordinates (M-RoPE)."""
     content_digest: str | None
     """Of a .tqkv file, in hexadecimal."""
     encrypted: bool
@@ -201,6 +208,22 @@ def open_bytes(data: Any, *, key_file: Path | None = None) -> Cache:
 
 # --- Writing
 
+@dataclasses.dataclass
+class MediaSpan:
+    """Tokens that hold an image, a sound or a video in place of text: what an encoder made of it.
+
+    id: names what was shown, such as a digest: 1 to 256 printable ASCII characters. coordinates:
+    positions for M-RoPE, [3, n_tokens]: time, row, column; None: they count on by one.
+    next_position: of the text behind it, needed with coordinates. placeholder: the token id that
+    programs write in its place; -1: none. Spans of caches have all fields."""
+    kind: str  # "image", "audio" or "video"
+    begin: int
+    n_tokens: int
+    id: str
+    coordinates: Array | None = None
+    next_position: int | None = None
+    placeholder: int = -1
+
 class Writer:
     """Makes a cache from arrays, layer by layer, and writes it as a .tqkv file.
 
@@ -230,6 +253,9 @@ class Writer:
               bf16: Iterable[str] = ()) -> None:
         """Adds a layer with recurrent state: named arrays of any shape, kept bit by bit. `bf16`: the
         names of uint16 arrays that are bf16."""
+    def media(self, span: MediaSpan) -> None:
+        """Marks tokens as those of an image, a sound or a video, in ascending order. Needs the ids
+        of the text."""
     def close(self) -> None:
         """Quantizes, compresses and writes. The file is complete or absent."""
     def cache(self) -> Cache:

@@ -227,7 +227,7 @@ def _padding(attention_mask, row):
     return n_pad
 
 
-def save(cache, path, input_ids=None, config=None, row=None, attention_mask=None):
+def save(cache, path, input_ids=None, config=None, row=None, attention_mask=None, media=()):
     """Writes a cache of one prompt. `input_ids`: the tokens it holds, [n] or [1, n]; without them tqcache
     cannot tell which prompt this is. `config`: of the model; its model_type and text are kept, and its
     window for a StaticCache.
@@ -235,10 +235,14 @@ def save(cache, path, input_ids=None, config=None, row=None, attention_mask=None
     `row`: of a batch, counted from 0; `input_ids` may then be those of the batch, [batch, n].
     `attention_mask` [batch, n] tells which tokens are padding, on the left; these are left out.
 
+    `media`: what is no text among the tokens, tqcache.MediaSpan each, as tqcache.transformers.media_of()
+    finds it; needs `input_ids`.
+
     Values of a QuantizedCache are saved decoded. A cache that generate() returns lacks the token generated
     last, so cut `input_ids` accordingly."""
     if (package := _package(path)) is not None:
-        package.save(cache, path, config, input_ids=input_ids, row=row, attention_mask=attention_mask)
+        package.save(cache, path, config, input_ids=input_ids, row=row, attention_mask=attention_mask,
+                     media=media)
         return
     n_pad = _padding(attention_mask, row or 0)
     tensors, types, windows, n_seen = {}, [], [], set()
@@ -262,6 +266,13 @@ def save(cache, path, input_ids=None, config=None, row=None, attention_mask=None
     if len(n_seen) != 1:
         raise Unsupported(f"layers or input_ids of different numbers of tokens: {sorted(n_seen)}")
     metadata = {"format": FORMAT, "n_tokens": str(n_seen.pop()), "layer_types": json.dumps(types)}
+    if media:
+        if n_pad > 0:
+            raise Unsupported("media in a row that is padded")
+        metadata["media"] = json.dumps([
+            {"kind": span.kind, "begin": span.begin, "n_tokens": span.n_tokens, "id": span.id,
+             "coordinates": [] if span.coordinates is None else span.coordinates.reshape(-1).tolist(),
+             "next_position": span.next_position, "placeholder": span.placeholder} for span in media])
     if any(windows):
         metadata["sliding_window"] = json.dumps(windows)
     if type(cache).__name__ == "MiniMaxCache":

@@ -13,6 +13,8 @@ Needs transformers 5; docs/guide/plugins.md.
 """
 
 import contextlib
+import hashlib
+import inspect
 import os
 import tempfile
 
@@ -20,15 +22,15 @@ import torch
 from transformers import cache_utils
 
 import tqcache
-from tqcache import Identity, MismatchError, UnsupportedError, UsageError, hf_file
+from tqcache import Identity, MediaSpan, MismatchError, UnsupportedError, UsageError, hf_file
 from tqcache.packed_cache import DTYPES as _DTYPES
 from tqcache.packed_cache import TqcacheCache, TqcacheLayer, bytes_of_layer
 from tqcache.packed_cache import rope_of as _rope
 from tqcache.packed_cache import text_config as _text_config
 from tqcache.step_graphs import step_graphs
 
-__all__ = ["TqcacheCache", "TqcacheLayer", "bytes_of_layer", "identity_of", "load", "save",
-           "step_graphs", "tokens"]
+__all__ = ["TqcacheCache", "TqcacheLayer", "bytes_of_layer", "identity_of", "load", "media_of",
+           "positions", "save", "step_graphs", "tokens"]
 
 
 # --- What is known of a model
@@ -58,6 +60,110 @@ def _check_identity(found: Identity, model) -> None:
     elif found.architecture and found.architecture != expected.architecture:
         raise MismatchError(f"the cache is of a model of type {found.architecture}, "
                             f"and not {expected.architecture}")
+
+
+# --- Media
+
+def _digest(tensor) -> str:
+    """Of pixels or features as the processor gives them."""
+    bits = tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes()
+    return "sha256:" + hashlib.sha256(bits).hexdigest()
+
+
+def _parts(inputs, kind, n):
+    """The processor's output for each of `n` media of a kind, which their digests are made of; None
+    if it does not tell them apart."""
+    values, grid = {"image": ("pixel_values", "image_grid_thw"),
+                    "video": ("pixel_values_videos", "video_grid_thw"),
+                    "audio": ("input_features", None)}[kind]
+    values = inputs.get(values)
+    grid = inputs.get(grid) if grid else None
+    if values is None:
+        return None
+    parts = list(values)
+    if grid is not None:  # rows of all media one behind another
+        parts = torch.split(values, grid.prod(-1).tolist())
+        parts = [torch.cat([part.reshape(-1).float(), size.reshape(-1).float()])
+                 for part, size in zip(parts, grid)]
+    return parts if len(parts) == n else None
+
+
+def _runs(config, tokens):
+    """[kind, begin, end, placeholder] of each run of the config's image, video or audio tokens."""
+    kinds = {}
+    for kind, names in (("image", ("image_token_id", "image_token_index")),
+                        ("video", ("video_token_id",)), ("audio", ("audio_token_id",))):
+        for name in names:
+            if isinstance(getattr(config, name, None), int):
+                kinds[getattr(config, name)] = kind
+    runs = []
+    for i, token in enumerate(tokens):
+        if runs and runs[-1][2:] == [i, token]:
+            runs[-1][2] = i + 1
+        elif token in kinds:
+            runs.append([kinds[token], i, i + 1, token])
+    return runs
+
+
+def media_of(model, inputs, *, position_ids=None, ids=None) -> list[MediaSpan]:
+    """The images, sounds and videos among the tokens of a prompt, for save().
+
+    inputs: what the model's processor returned for one prompt. Runs of the config's image, video
+    and audio tokens are media. position_ids: those of the prompt, [3, n] or [3, 1, n], for models
+    with M-RoPE; without them the model's get_rope_index() makes them, if it has one.
+    ids: names of the media in their order, such as digests of their files; without them, digests
+    of what the processor made of them.
+
+    Errors: UsageError if there are no names and the parts of `inputs` cannot be told apart.
+    """
+    tokens = torch.as_tensor(inputs["input_ids"]).reshape(-1).tolist()
+    runs = _runs(getattr(model, "config", model), tokens)
+    if ids is None:
+        ids = [None] * len(runs)
+        for kind in {run[0] for run in runs}:
+            numbers = [i for i, run in enumerate(runs) if run[0] == kind]
+            parts = _parts(inputs, kind, len(numbers))
+            if parts is None:
+                raise UsageError(f"{len(numbers)} runs of {kind} tokens, and inputs do not tell what "
+                                 "each shows: name them, ids=[...]")
+            for i, part in zip(numbers, parts):
+                ids[i] = _digest(part)
+    if len(ids) != len(runs):
+        raise UsageError(f"{len(ids)} ids of {len(runs)} media")
+    coordinates = _coordinates(model, inputs, position_ids) if runs else None
+    spans = []
+    for (kind, begin, end, token), name in zip(runs, ids):
+        span = MediaSpan(kind, begin, end - begin, name, placeholder=token)
+        if coordinates is not None:
+            span.coordinates = coordinates[:, begin:end]
+            # That of the text behind it; at the end of the prompt, the one that it would have.
+            span.next_position = int(coordinates[0, end] if end < len(tokens)
+                                     else span.coordinates.max() + 1)
+        spans.append(span)
+    return spans
+
+
+def _coordinates(model, inputs, position_ids):
+    """Time, row and column of each token, [3, n]; None for models that count tokens."""
+    if position_ids is None:
+        find = getattr(getattr(model, "model", model), "get_rope_index", None)
+        if find is None:
+            return None
+        known = inspect.signature(find).parameters
+        given = {name: inputs[name] for name in known if name in inputs}
+        if "mm_token_type_ids" in known and "mm_token_type_ids" not in given:
+            ids = torch.as_tensor(inputs["input_ids"])
+            kinds = torch.zeros_like(ids, dtype=torch.int32)
+            for kind, begin, end, _ in _runs(model.config, ids.reshape(-1).tolist()):
+                kinds.view(-1)[begin:end] = {"image": 1, "video": 2, "audio": 3}[kind]
+            given["mm_token_type_ids"] = kinds
+        position_ids, _ = find(**given)
+    position_ids = torch.as_tensor(position_ids)
+    if position_ids.dim() == 3:
+        position_ids = position_ids[:, 0]
+    if position_ids.dim() != 2 or position_ids.shape[0] < 3:
+        return None
+    return position_ids[-3:].to("cpu", torch.int32).numpy()
 
 
 # --- Saving
@@ -126,7 +232,8 @@ def _beside(path):
         yield os.path.join(own, "cache.safetensors")
 
 
-def _save_by_file(cache, path, model, input_ids, row, attention_mask, config, identity, options):
+def _save_by_file(cache, path, model, input_ids, row, attention_mask, config, identity, media,
+                  options):
     """By way of a file of the schema tqcache-hf-1, which tqcache knows to be of hybrid layers."""
     ids = None if input_ids is None else torch.as_tensor(input_ids)
     for i, layer in enumerate(cache.layers):
@@ -134,14 +241,15 @@ def _save_by_file(cache, path, model, input_ids, row, attention_mask, config, id
             raise UnsupportedError(f"layer {i}: a TqcacheLayer in a batch or a hybrid cache")
     try:
         with _beside(path) as file:
-            hf_file.save(cache, file, ids, getattr(model, "config", model), row, attention_mask)
+            hf_file.save(cache, file, ids, getattr(model, "config", model), row, attention_mask, media)
             tqcache.convert(file, path, config, identity=identity, **options)
     except hf_file.Unsupported as error:
         raise UnsupportedError(str(error)) from None
 
 
 def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, attention_mask=None,
-         config: str | None = "turbo4", identity: Identity | None = None, **options) -> None:
+         config: str | None = "turbo4", identity: Identity | None = None, media=(),
+         **options) -> None:
     """Writes a cache as a .tqkv file, or, if `path` ends in .safetensors, as a file of the schema
     tqcache-hf-1 (tqcache.hf_file), which keeps every number and takes `model`, `input_ids`, `row`
     and `attention_mask` only.
@@ -154,6 +262,8 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     config: a preset or a configuration ("turbo4": 4 bits, the first 4 tokens dense); None
     keeps every number as it is. A TqcacheCache is written as it is packed, without another loss:
     TqcacheCache(bits=4, config=...) gives the file that a DynamicCache gives with "turbo4".
+    media: what is no text among the tokens, as media_of() finds it. Without it a cache that has seen
+    an image says that it is of a text of placeholders.
     options: of tqcache.Writer (compress, force, hide_tokens, key_file, threads, progress).
 
     A row of a batch, hybrid layers (Falcon-H1) and MiniMax's caches are written by way of a file of
@@ -162,7 +272,7 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     Errors: UnsupportedError for layers of other kinds, and for batches without `row`.
     """
     if str(path).endswith(".safetensors"):
-        hf_file.save(cache, path, input_ids, getattr(model, "config", model), row, attention_mask)
+        hf_file.save(cache, path, input_ids, getattr(model, "config", model), row, attention_mask, media)
         return
     known = ("Cache", "DynamicCache", "StaticCache", "QuantizedCache", "TqcacheCache", "MiniMaxCache")
     if type(cache).__name__ not in known:
@@ -172,7 +282,8 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
         identity = identity_of(model, tokenizer) if model is not None else Identity(
             source_format="transformers", rope=cache.rope if packed else None)
     if row is not None or attention_mask is not None or _is_hybrid(cache):
-        _save_by_file(cache, path, model, input_ids, row, attention_mask, config, identity, options)
+        _save_by_file(cache, path, model, input_ids, row, attention_mask, config, identity, media,
+                      options)
         return
     n_tokens = _n_tokens(cache)
     ids = None
@@ -188,6 +299,8 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
         ids = ids.numpy()
     with tqcache.Writer(path, tokens=ids, n_tokens=None if ids is not None else n_tokens,
                         identity=identity, config=None if packed else config, **options) as out:
+        for span in media:
+            out.media(span)
         for i, layer in enumerate(cache.layers):
             try:
                 _add_layer(out, layer, hf_file.window_of(getattr(model, "config", model), i))
@@ -347,8 +460,19 @@ def _check_heads(layer, config) -> None:
 
 
 def tokens(path):
-    """The ids of the tokens that a file holds, [1, n], or None."""
+    """The ids of the tokens that a file holds, [1, n], or None. Media have their placeholders."""
     with tqcache.open(path) as file:
         if file.tokens is None:
             return None
-        return torch.from_numpy(file.tokens.astype("int64"))[None]
+        ids = file.tokens.astype("int64")
+        for span in file.media:
+            ids[span.begin:span.begin + span.n_tokens] = span.placeholder
+        return torch.from_numpy(ids)[None]
+
+
+def positions(path, n: int):
+    """The positions of `n` tokens of text behind a file, [3, 1, n]: what forward() of models with
+    M-RoPE takes as position_ids. A model finds them by itself only if it has read the media."""
+    with tqcache.open(path) as file:
+        first = file.next_position
+    return torch.arange(first, first + n)[None, None].expand(3, 1, n)

@@ -24,6 +24,8 @@ SMALL_EXPERTS = dict(num_experts=4, moe_intermediate_size=16)
 SMALL_LINEAR = dict(linear_key_head_dim=16, linear_value_head_dim=24,
                     layer_types=["linear_attention", "full_attention"])
 
+SMALL_WINDOW = dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"])
+
 CHANGES = {
     "llama": {},
     "llama_biased": {},
@@ -52,6 +54,30 @@ CHANGES = {
     "gpt_oss": dict(num_local_experts=4, intermediate_size=16, sliding_window=9),
     "gpt_oss_mxfp4": dict(num_local_experts=4, intermediate_size=32,
                           sliding_window=9),
+    "llama_mlp_bias": {},
+    "olmo3": dict(SMALL_WINDOW, rope_parameters=dict(
+        full_attention=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
+                            original_max_position_embeddings=16),
+        sliding_attention=dict(rope_type="default", rope_theta=10000.0))),
+    "seed_oss": {},
+    "ernie4_5": {},
+    "ernie4_5_biased": {},
+    "hunyuan": {},
+    "granite4": dict(shared_intermediate_size=40, layer_types=["full_attention"] * 2),
+    "granitemoe": dict(num_local_experts=4, intermediate_size=16),
+    "cohere": dict(hidden_size=64, num_attention_heads=2, num_key_value_heads=1),
+    "cohere2": dict(SMALL_WINDOW, hidden_size=128),
+    "ministral3": {},
+    "ministral": SMALL_WINDOW,
+    "cwm": SMALL_WINDOW,
+    "exaone4": SMALL_WINDOW,
+    "helium": dict(hidden_size=64, num_attention_heads=2, num_key_value_heads=1),
+    "glm": {},
+    "olmoe": dict(num_experts=4, intermediate_size=16, hidden_size=64, num_attention_heads=2,
+                  num_key_value_heads=1),
+    "vaultgemma": SMALL_WINDOW,
+    "qwen3_vl": {},
+    "qwen2_5_vl": dict(hidden_size=64, num_attention_heads=2, num_key_value_heads=1),
 }
 
 
@@ -69,8 +95,8 @@ def write(name, root):
     (folder / "generation_config.json").unlink(missing_ok=True)
     (folder / "model.safetensors").chmod(0o644)
     # As saved: to() rounds what is no weight, too.
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
-                                                              attn_implementation="eager").eval()
+    model = tiny_models.auto_class(name).from_pretrained(folder, dtype=torch.float32,
+                                                         attn_implementation="eager").eval()
     if name in tiny_models.MXFP4:
         tiny_models.save_mxfp4(folder)
     logits = model(torch.tensor([ids()])).logits[0].numpy()

@@ -20,17 +20,28 @@ ARCHITECTURES = {
     "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
     "gemma": "gemma", "olmo2": "olmo2", "smollm3": "smollm3", "granite": "granite",
     "mixtral": "llama", "qwen2_moe": "qwen2moe", "glm4": "glm4", "gpt_oss": "gpt-oss",
+    "olmo3": "olmo2", "seed_oss": "seed_oss", "ernie4_5": "ernie4_5",
+    "hunyuan_v1_dense": "hunyuan-dense", "granitemoehybrid": "granite", "granitemoe": "granitemoe",
+    "cohere": "command-r", "cohere2": "cohere2", "ministral3": "mistral3", "exaone4": "exaone4",
+    "glm": "chatglm", "olmoe": "olmoe", "qwen3_vl_text": "qwen3vl", "qwen2_5_vl_text": "qwen2vl",
 }
-IN_PAIRS = {"llama", "mistral", "mixtral", "smollm3", "granite"}
+# transformers has the rows in halves. Those of GLM, ERNIE and Cohere are in pairs there, too.
+IN_PAIRS = {"llama", "mistral", "mixtral", "smollm3", "granite", "granitemoehybrid", "granitemoe",
+            "ministral3"}
+COHERE = {"cohere", "cohere2"}
+LISTED_WINDOWS = {"olmo3", "exaone4"}
 QWEN35 = {"qwen3_5_text", "qwen3_5_moe_text"}
 HYBRID = {"qwen3_next", *QWEN35}
 ZERO_CENTRED = {"gemma", "gemma2", "gemma3_text", *HYBRID}
-EXPERTS = {"qwen3_moe", "qwen3_next", "qwen3_5_moe_text", "qwen2_moe", "mixtral", "gpt_oss"}
+EXPERTS = {"qwen3_moe", "qwen3_next", "qwen3_5_moe_text", "qwen2_moe", "mixtral", "gpt_oss",
+           "granitemoe", "olmoe"}
+# Without a width of their own: it is that of the feed-forward.
+COMMON_WIDTH = {"mixtral", "granitemoe", "olmoe"}
 
 
 def write(model, path, mxfp4=False):
     """With `mxfp4`, experts are written as MXFP4 blocks."""
-    config = model.config
+    config = model.config.get_text_config()
     writer = gguf.GGUFWriter(path, ARCHITECTURES[config.model_type])
     _add_shape(writer, config)
     _add_family(writer, config)
@@ -68,9 +79,13 @@ def _add_shape(writer, config):
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(_n_rot(config))
-    writer.add_rope_freq_base(_rope(config)["rope_theta"])
+    if config.model_type in COHERE:
+        writer.add_layer_norm_eps(config.layer_norm_eps)
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    n_rot, rope = _n_rot(config), _rope(config)
+    writer.add_rope_dimension_count(n_rot)
+    writer.add_rope_freq_base(rope["rope_theta"] * rope.get("alpha", 1) ** (n_rot / (n_rot - 2)))
 
 
 def _add_family(writer, config):
@@ -78,6 +93,9 @@ def _add_family(writer, config):
     window = getattr(config, "sliding_window", None)
     if window:
         writer.add_sliding_window(window)
+    if kind in LISTED_WINDOWS:
+        writer.add_sliding_window_pattern([each == "sliding_attention"
+                                           for each in config.layer_types])
     if kind == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
@@ -87,10 +105,14 @@ def _add_family(writer, config):
     if kind in EXPERTS:
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-        if kind != "mixtral":
+        if kind not in COMMON_WIDTH:
             writer.add_expert_feed_forward_length(
                 config.intermediate_size if kind == "gpt_oss" else config.moe_intermediate_size)
-    if kind == "granite":
+    if kind in COHERE:
+        writer.add_logit_scale(config.logit_scale)
+    if kind in ("qwen3_vl_text", "qwen2_5_vl_text"):
+        writer.add_rope_dimension_sections([*_rope(config)["mrope_section"], 0])
+    if kind in ("granite", "granitemoe", "granitemoehybrid"):
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
@@ -120,6 +142,9 @@ def _add_rope_scaling(writer, rope, config):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if "llama_4_scaling_beta" in rope:
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if rope["rope_type"] == "longrope":
         original = rope["original_max_position_embeddings"]
         stretch = config.max_position_embeddings / original
@@ -153,15 +178,16 @@ def _llama3_factors(rope, n_rot):
 
 
 def _tensors(model):
-    config = model.config
+    config = model.config.get_text_config()
     architecture = gguf.MODEL_ARCH_NAMES
     (arch,) = [each for each, word in architecture.items()
                if word == ARCHITECTURES[config.model_type]]
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    tied = config.tie_word_embeddings
+    tied = model.config.tie_word_embeddings
     for name, tensor in model.state_dict().items():
-        if tied and name == "lm_head.weight":
+        if (tied and name == "lm_head.weight") or name.startswith("model.visual."):
             continue
+        name = name.replace("model.language_model.", "model.")
         for new_name, values in _converted(name, tensor.float(), config):
             yield _gguf_name(names, new_name), values.numpy()
     rope = _rope(config)
@@ -208,6 +234,15 @@ def _converted(name, tensor, config):
         return _converted_linear(name, tensor, config)
     if kind == "gpt_oss":
         return _converted_gpt_oss(name, tensor)
+    if kind == "granitemoe":
+        name = name.replace("block_sparse_moe.router", "block_sparse_moe.gate").replace(
+            "block_sparse_moe.experts", "mlp.experts")
+    if name.endswith("shared_mlp.input_linear.weight"):
+        base = name.replace("shared_mlp.input_linear.weight", "mlp.")
+        gate, up = tensor.chunk(2)
+        return [(base + "gate_proj.weight", gate), (base + "up_proj.weight", up)]
+    if name.endswith("shared_mlp.output_linear.weight"):
+        name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
     if name.endswith("experts.gate_up_proj"):
         base = name.removesuffix("gate_up_proj")
         gate, up = tensor.chunk(2, dim=1)

@@ -92,29 +92,96 @@ FAMILIES |= {
                                            sliding_window=20, rope_parameters=GPT_OSS_ROPE)),
 }
 
+MINISTRAL_ROPE = dict(rope_type="yarn", rope_theta=1e6, factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                      mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
+                      original_max_position_embeddings=16)
+
+# Vision models around a text model. The tower is there, and nothing runs it.
+QWEN3_VL_TOWER = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2,
+                      spatial_merge_size=1, temporal_patch_size=1, num_position_embeddings=4,
+                      deepstack_visual_indexes=[0])
+QWEN2_VL_TOWER = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2,
+                      spatial_merge_size=1, temporal_patch_size=1, fullatt_block_indexes=[0],
+                      window_size=4)
+TOWERS = {"qwen3_vl": QWEN3_VL_TOWER, "qwen2_5_vl": QWEN2_VL_TOWER}
+
+FAMILIES |= {
+    "llama_mlp_bias": ("LlamaConfig", dict(mlp_bias=True)),
+    "olmo3": ("Olmo3Config", dict(hidden_size=128, sliding_window=20, rope_parameters=dict(
+        full_attention=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
+                            original_max_position_embeddings=64),
+        sliding_attention=dict(rope_type="default", rope_theta=10000.0)), **NO_SPECIAL)),
+    "seed_oss": ("SeedOssConfig", dict(NO_SPECIAL)),
+    "seed_oss_biased": ("SeedOssConfig", dict(attention_out_bias=True, mlp_bias=True,
+                                              **NO_SPECIAL)),
+    "ernie4_5": ("Ernie4_5Config", dict(NO_SPECIAL)),
+    "ernie4_5_biased": ("Ernie4_5Config", dict(use_bias=True, **NO_SPECIAL)),
+    "hunyuan": ("HunYuanDenseV1Config", dict(rope_parameters=dict(
+        rope_type="dynamic", alpha=50.0, factor=1.0, rope_theta=10000.0), **NO_SPECIAL)),
+    "granite4": ("GraniteMoeHybridConfig", dict(
+        hidden_size=128, num_local_experts=0, shared_intermediate_size=96, mamba_n_heads=8,
+        layer_types=["full_attention"] * 4, position_embedding_type="rope",
+        attention_multiplier=0.05, embedding_multiplier=3.0, residual_multiplier=0.4,
+        logits_scaling=2.5)),
+    "granitemoe": ("GraniteMoeConfig", dict(
+        hidden_size=128, num_local_experts=6, num_experts_per_tok=2, attention_multiplier=0.05,
+        embedding_multiplier=3.0, residual_multiplier=0.4, logits_scaling=2.5)),
+    "cohere": ("CohereConfig", dict(hidden_size=128, **NO_SPECIAL)),
+    "cohere2": ("Cohere2Config", dict(hidden_size=128, sliding_window=20, logit_scale=0.3,
+                                      **NO_SPECIAL)),
+    "ministral3": ("Ministral3Config", dict(rope_parameters=MINISTRAL_ROPE, **NO_SPECIAL)),
+    "ministral": ("MinistralConfig", dict(sliding_window=20, layer_types=[
+        "full_attention", "sliding_attention"] * 2, **NO_SPECIAL)),
+    "cwm": ("CwmConfig", dict(sliding_window=20, rope_parameters=LLAMA3, **NO_SPECIAL)),
+    "exaone4": ("Exaone4Config", dict(sliding_window=20, **NO_SPECIAL)),
+    "helium": ("HeliumConfig", dict(hidden_size=128, **NO_SPECIAL)),
+    "glm": ("GlmConfig", dict(hidden_size=128, **NO_SPECIAL)),
+    "olmoe": ("OlmoeConfig", dict(hidden_size=128, num_experts=6, num_experts_per_tok=2,
+                                  **NO_SPECIAL)),
+    "vaultgemma": ("VaultGemmaConfig", dict(sliding_window=20, query_pre_attn_scalar=24,
+                                            attn_logit_softcapping=2.0,
+                                            final_logit_softcapping=30.0, **NO_SPECIAL)),
+    "qwen3_vl": ("Qwen3VLConfig", dict(rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, mrope_section=[6, 5, 5],
+        mrope_interleaved=True))),
+    "qwen2_5_vl": ("Qwen2_5_VLConfig", dict(hidden_size=128, rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, mrope_section=[4, 6, 6]), **NO_SPECIAL)),
+}
+
 # Experts have the values of MXFP4 blocks, and are stored as such.
 MXFP4 = {"gpt_oss_mxfp4"}
 
 # Not in a GGUF file: llama.cpp has no key for it, or the family has none.
 # llama.cpp rounds YaRN's bounds to whole pairs, and never normalizes the experts of Qwen2-MoE.
 HF_ONLY = {"qwen2_window", "qwen2_yarn", "smollm3_list", "qwen2_moe_normed", "gpt_oss",
-           "gpt_oss_all"}
+           "gpt_oss_all", "seed_oss_biased", "ernie4_5_biased", "ministral", "cwm", "helium",
+           "vaultgemma"}
 
-WINDOWED = {"mistral", "qwen2_window", "gemma2", "gemma3", "phi3", "gpt_oss"}
+WINDOWED = {"mistral", "qwen2_window", "gemma2", "gemma3", "phi3", "gpt_oss", "olmo3", "cohere2",
+            "ministral", "cwm", "exaone4", "vaultgemma"}
 HYBRID = {"qwen3_next", "qwen3_5", "qwen3_5_moe"}
+
+
+def auto_class(name):
+    is_wrapped = name in TOWERS
+    return transformers.AutoModelForImageTextToText if is_wrapped else \
+        transformers.AutoModelForCausalLM
 
 
 def make(name, seed=7):
     """A model in f32, on the path through its code that has every step in it."""
     class_name, arguments = FAMILIES[name]
-    config = getattr(transformers, class_name)(**{**SHAPE, **arguments})
+    shape = {**SHAPE, **arguments}
+    if name in TOWERS:
+        shape = dict(text_config=shape, vision_config=dict(
+            TOWERS[name], out_hidden_size=shape["hidden_size"]))
+    config = getattr(transformers, class_name)(**shape)
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32,
-                                                          attn_implementation="eager")
+    model = auto_class(name).from_config(config, dtype=torch.float32, attn_implementation="eager")
     with torch.no_grad():
         for key, tensor in model.named_parameters():
-            _fill(key, tensor)
+            fill(key, tensor)
             if name in MXFP4 and key.endswith(("experts.gate_up_proj", "experts.down_proj")):
                 round_to_mxfp4(tensor)
     return model.eval()
@@ -156,7 +223,7 @@ def save_mxfp4(folder):
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
-def _fill(key, tensor):
+def fill(key, tensor):
     if key.endswith("A_log"):
         tensor.copy_(torch.rand_like(tensor) * 3 - 2)
     elif key.endswith(("dt_bias", ".bias", "_bias", "sinks")):

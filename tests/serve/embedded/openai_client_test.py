@@ -249,6 +249,10 @@ class OpenAiClient(unittest.TestCase):
         self.assertEqual(caught.exception.param, "n")
         with self.assertRaises(openai.BadRequestError):
             greedy(self.client, [])
+        with self.assertRaises(openai.BadRequestError) as caught:  # its template knows no tools
+            greedy(self.client, messages, tools=[
+                {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}])
+        self.assertEqual(caught.exception.param, "tools")
         with self.assertRaises(openai.BadRequestError):
             greedy(self.client, [{"role": "user", "content": "word " * 40_000}])
 

@@ -111,8 +111,9 @@ TEST(OpenAiRequest, RefusesByNameWhatItCannotDo) {
            {R"("presence_penalty": -1)", "presence_penalty"},
            {R"("logprobs": true)", "logprobs"},
            {R"("top_logprobs": 3)", "top_logprobs"},
-           {R"("tools": [{"type": "function"}])", "tools"},
+           {R"("tools": [{"type": "web_search"}])", "tools[0].type"},
            {R"("tool_choice": "required")", "tool_choice"},
+           {R"("tool_choice": {"type": "function", "function": {"name": "f"}})", "tool_choice"},
            {R"("functions": [{}])", "functions"},
            {R"("response_format": {"type": "json_object"})", "response_format"},
            {R"("modalities": ["text", "audio"])", "modalities"},
@@ -174,7 +175,16 @@ TEST(OpenAiRequest, RefusesWrongMessages) {
            {R"({"messages": [{"role": "user"}]})", "messages[0].content"},
            {R"({"messages": [{"role": "user", "content": 5}]})", "messages[0].content"},
            {R"({"messages": [{"role": "user", "content": []}]})", "messages[0].content"},
-           {R"({"messages": [{"role": "tool", "content": "x"}]})", "messages[0].role"},
+           {R"({"messages": [{"role": "robot", "content": "x"}]})", "messages[0].role"},
+           {R"({"messages": [{"role": "tool", "content": "x"}]})", "messages[0].tool_call_id"},
+           {R"({"messages": [{"role": "tool", "content": null, "tool_call_id": "a"}]})",
+            "messages[0].content"},
+           {R"({"messages": [{"role": "user", "content": "x", "tool_call_id": "a"}]})",
+            "messages[0].tool_call_id"},
+           {R"({"messages": [{"role": "user", "content": "x", "reasoning_content": "a"}]})",
+            "messages[0].reasoning_content"},
+           {R"({"messages": [{"role": "assistant", "content": null}]})", "messages[0].content"},
+           {R"({"messages": [{"role": "assistant", "tool_calls": []}]})", "messages[0].content"},
            {R"({"messages": [{"role": "user", "content": "x", "name": "Eve"}]})",
             "messages[0].name"},
            {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
@@ -182,7 +192,24 @@ TEST(OpenAiRequest, RefusesWrongMessages) {
            {R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
             "messages[0].content[0].text"},
            {R"({"messages": [{"role": "assistant", "content": "x", "tool_calls": [1]}]})",
+            "messages[0].tool_calls[0]"},
+           {R"({"messages": [{"role": "assistant", "tool_calls": {"id": "a"}}]})",
             "messages[0].tool_calls"},
+           {R"({"messages": [{"role": "user", "content": "x", "tool_calls": [{"id": "a"}]}]})",
+            "messages[0].tool_calls"},
+           {R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "type": "x"}]}]})",
+            "messages[0].tool_calls[0].type"},
+           {R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]})",
+            "messages[0].tool_calls[0].function"},
+           {R"({"messages": [{"role": "assistant", "tool_calls":
+                [{"id": "a", "function": {"name": "f", "arguments": "{\"a\": "}}]}]})",
+            "messages[0].tool_calls[0].function.arguments"},
+           {R"({"messages": [{"role": "assistant", "tool_calls":
+                [{"id": "a", "function": {"name": "f", "arguments": {}}}]}]})",
+            "messages[0].tool_calls[0].function.arguments"},
+           {R"({"messages": [{"role": "assistant", "tool_calls":
+                [{"id": "a", "function": {"name": "f", "arguments": "[1]"}}]}]})",
+            "messages[0].tool_calls[0].function.arguments"},
            {R"({"messages": [{"role": "user", "content": "x"},
                              {"role": "system", "content": "y"}]})",
             "messages[1].role"}}) {
@@ -209,6 +236,54 @@ TEST(OpenAiRequest, RefusesHostileBodies) {
   // The names of fields are those of a stranger.
   const ApiError odd = refused(with_hi("\"" + std::string(10'000, 'x') + "\": 1"));
   EXPECT_LT(odd.message.size(), 200u);
+}
+
+TEST(OpenAiRequest, ReadsToolsAsTheyAreWritten) {
+  const std::string list =
+      R"([{"type": "function", "function": {"strict": true, "name": "look_up",
+          "parameters": {"type": "object", "properties": {"z": {}, "a": {"default": 1.50}}}}}])";
+  const ChatRequest request =
+      read_chat(with_hi(R"("to\u006fls" : )" + list + R"(, "tool_choice": "auto")"));
+  EXPECT_EQ(request.tools, list);
+  EXPECT_FALSE(request.settings.one_call);
+  // A model that may not call tools is not told of them.
+  EXPECT_EQ(read_chat(with_hi(R"("tool_choice": "none", "tools": )" + list)).tools, "");
+  EXPECT_EQ(read_chat(with_hi(R"("tools": [])")).tools, "");
+  EXPECT_TRUE(
+      read_chat(with_hi(R"("parallel_tool_calls": false, "tools": )" + list)).settings.one_call);
+  for (const Refusal& each : std::initializer_list<Refusal>{
+           {R"("tools": {"type": "function"})", "tools"},
+           {R"("tools": [7])", "tools[0]"},
+           {R"("tools": [{"type": "function"}])", "tools[0].function"},
+           {R"("tools": [{"type": "function", "function": "f"}])", "tools[0].function"},
+           {R"("tools": [{"type": "function", "function": {}}])", "tools[0].function.name"},
+           {R"("tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}])",
+            "tools[0].function.parameters"},
+           {R"("tools": [{"type": "function", "function": {"name": "f", "x": 1}}])",
+            "tools[0].function.x"},
+           {R"("tool_choice": 5)", "tool_choice"}}) {
+    EXPECT_EQ(refused(with_hi(each.fields)).param, each.param) << each.fields;
+  }
+}
+
+TEST(OpenAiRequest, ReadsCallsAndTheirResults) {
+  const ChatRequest request = read_chat(
+      R"({"messages": [{"role": "user", "content": "Hi"},
+          {"role": "assistant", "content": null, "reasoning_content": "Hm.", "tool_calls":
+            [{"id": "c1", "index": 0, "type": "function",
+              "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": \"\\n\"}"}}]},
+          {"role": "tool", "tool_call_id": "c1", "name": "f", "content": "42"},
+          {"role": "assistant", "content": "It is 42.", "tool_calls": []}]})");
+  ASSERT_EQ(request.messages.size(), 4u);
+  EXPECT_EQ(request.messages[1].text, "");
+  EXPECT_EQ(request.messages[1].fields,
+            R"({"content":null,"reasoning_content":"Hm.","tool_calls":[{"id":"c1",)"
+            R"("type":"function","function":{"name":"f","arguments":{"z": 1, "a": "\n"}}}]})");
+  EXPECT_EQ(request.messages[2].role, ChatRole::kTool);
+  EXPECT_EQ(request.messages[2].text, "42");
+  EXPECT_EQ(nlohmann::json::parse(request.messages[2].fields),
+            (nlohmann::json{{"tool_call_id", "c1"}, {"name", "f"}}));
+  EXPECT_EQ(request.messages[3].fields, "");
 }
 
 TEST(OpenAiRequest, ReadsPrompts) {

@@ -41,8 +41,13 @@ json smallest(Dialect dialect) {
   const json parts = json::parse(R"([{"type": "text", "text": "Hi"}])");
   const json messages = json::array({json::object({{"role", "user"}, {"content", parts}})});
   switch (dialect) {
-    case Dialect::kChat:
-      return {{"messages", messages}};
+    case Dialect::kChat: {
+      json call = json::parse(R"({"id": "a", "function": {"name": "f", "arguments": "{}"}})");
+      json answer = json::object({{"role", "assistant"}, {"content", parts}});
+      answer["tool_calls"] = json::array({call});
+      const json tool = json::parse(R"({"type": "function", "function": {"name": "f"}})");
+      return {{"messages", json::array({answer})}, {"tools", json::array({tool})}};
+    }
     case Dialect::kCompletion:
       return {{"prompt", "Hi"}};
     case Dialect::kMessages:

@@ -13,6 +13,7 @@
 #include "tqcache/error.h"
 #include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/hf/hf.h"
+#include "tqcache/interop/hf/hf_media.h"
 #include "tqcache/interop/hf/hf_schema.h"
 #include "tqcache/interop/whole_tensors.h"
 #include "tqcache/reader.h"
@@ -102,6 +103,7 @@ class HfPlan {
     set(kHfTokensKey, std::to_string(manifest.n_tokens()));
     set(kHfLayerTypesKey, types_.dump());
     if (has_windows_) set(kHfWindowKey, windows_.dump());
+    if (!manifest.media.empty()) set(kHfMediaKey, media_json(manifest.media).dump());
     const std::string& model_type = manifest.identity.architecture;
     if (!model_type.empty() && tensors::is_plain_text(model_type)) set(kHfModelTypeKey, model_type);
     return metadata;
@@ -238,7 +240,8 @@ Result<void> write_values(const cache::CacheReader& cache, const std::vector<Par
 
 Result<void> write_tokens(const CacheDesc& manifest, AtomicFile& file) {
   if (manifest.hidden_tokens) return {};
-  const std::vector<std::int64_t> ids(manifest.tokens.begin(), manifest.tokens.end());
+  const auto text = cache::with_placeholders(manifest.tokens, manifest.media);
+  const std::vector<std::int64_t> ids(text.begin(), text.end());
   return file.write(object_bytes(ids));
 }
 

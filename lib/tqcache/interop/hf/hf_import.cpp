@@ -12,6 +12,7 @@
 #include "tqcache/cache.h"
 #include "tqcache/error.h"
 #include "tqcache/interop/hf/hf.h"
+#include "tqcache/interop/hf/hf_media.h"
 #include "tqcache/interop/hf/hf_schema.h"
 #include "tqcache/interop/whole_tensors.h"
 #include "tqcache/tensors/foreign_json.h"
@@ -286,7 +287,7 @@ class HfReader {
     TQC_TRY(file_->read_at(offset + tokens.size() * sizeof(std::int64_t),
                            std::as_writable_bytes(std::span(ids).first(n))));
     for (const std::int64_t id : std::span(ids).first(n)) {
-      if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
+      if (id < cache::kUnknownToken || id > std::numeric_limits<std::int32_t>::max()) {
         return corrupt(fmt::format("token {}: id {}", tokens.size(), id));
       }
       tokens.push_back(static_cast<std::int32_t>(id));
@@ -393,6 +394,11 @@ Result<ForeignCache> import_hf(std::shared_ptr<const ByteSource> file) {
   cache.n_tokens = reader.n_tokens;
   TQC_TRY(read_layers(reader, cache));
   TQC_TRY_ASSIGN(cache.tokens, reader.read_tokens());
+  if (const std::string media = text_or_none(reader.index(), kHfMediaKey); !media.empty()) {
+    auto spans = parse_media(media);
+    if (!spans) return in_context("metadata \"media\"", std::move(spans).error());
+    cache.media = *std::move(spans);
+  }
   TQC_TRY(reader.check_all_taken());
   describe(reader.index(), cache);
   return cache;

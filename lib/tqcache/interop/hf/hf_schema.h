@@ -24,6 +24,7 @@ inline constexpr std::string_view kHfWindowKey = "sliding_window";
 inline constexpr std::string_view kHfModelTypeKey = "model_type";
 inline constexpr std::string_view kHfVersionKey = "transformers_version";
 inline constexpr std::string_view kHfConfigKey = "config";
+inline constexpr std::string_view kHfMediaKey = "media";
 
 // Layer types; all except "dummy" as in the configs of transformers.
 inline constexpr std::string_view kHfFull = "full_attention";

@@ -9,8 +9,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,7 @@ struct Cell {
   std::int32_t position = 0;
   std::optional<std::int32_t> sequence;  // the first one
   bool has_several = false;
+  std::int32_t row = 0, column = 0;
   bool is_of_image = false;
 };
 
@@ -56,6 +59,8 @@ Result<Cell> read_cell(FileCursor& cursor, const LlamaCellLayout& layout) {
   if (n_ext >= 2 * sizeof(std::int32_t)) {
     TQC_TRY_ASSIGN(const auto x, cursor.read<std::int32_t>());
     TQC_TRY_ASSIGN(const auto y, cursor.read<std::int32_t>());
+    cell.row = y;
+    cell.column = x;
     cell.is_of_image = x != y || (x != 0 && x != cell.position);
     n_ext -= 2 * sizeof(std::int32_t);
   }
@@ -112,6 +117,26 @@ void for_each_pair_place(std::size_t n_rot, Move move) {
 
 }  // namespace
 
+namespace {
+
+Result<std::vector<std::uint32_t>> order_of_images(const LlamaCells& cells, std::int64_t first,
+                                                   std::int64_t n) {
+  if (first != 0 || std::ssize(cells.positions) != n) {
+    return unsupported("a part of the cells, with positions of images (M-RoPE)");
+  }
+  const auto place = [&](std::uint32_t cell) {
+    return std::tuple(cells.positions[cell], cells.rows[cell], cells.columns[cell]);
+  };
+  std::vector<std::uint32_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), 0u);
+  std::ranges::sort(order, {}, place);
+  const auto twice = std::ranges::adjacent_find(order, {}, place);
+  if (twice == order.end()) return order;
+  return unsupported(fmt::format("two cells at position {}", cells.positions[*twice]));
+}
+
+}  // namespace
+
 Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& layout) {
   TQC_TRY_ASSIGN(const auto n, cursor.read<std::uint32_t>());
   if (n > cache::kMaxTokens) return too_large(fmt::format("{} cells", n));
@@ -121,6 +146,7 @@ Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& l
   LlamaCells cells;
   cells.positions.reserve(n);
   std::optional<std::int32_t> sequence;
+  bool has_images = false;
   for (std::uint32_t i = 0; i < n; ++i) {
     TQC_TRY_ASSIGN(const Cell cell, read_cell(cursor, layout));
     if (i == 0) sequence = cell.sequence;
@@ -128,8 +154,16 @@ Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& l
       return corrupt("cells with and without a sequence");
     }
     cells.positions.push_back(cell.position);
-    cells.has_image_positions = cells.has_image_positions || cell.is_of_image;
+    has_images = has_images || cell.is_of_image;
+    if (layout.ext_bytes >= 2 * sizeof(std::int32_t)) {
+      cells.rows.push_back(cell.row);
+      cells.columns.push_back(cell.column);
+    }
     if (cell.has_several || cell.sequence != sequence) cells.has_several_sequences = true;
+  }
+  if (!has_images) {
+    cells.rows.clear();
+    cells.columns.clear();
   }
   return cells;
 }
@@ -137,9 +171,7 @@ Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& l
 Result<std::vector<std::uint32_t>> order_llama_cells(const LlamaCells& cells, std::int64_t first,
                                                      std::int64_t n) {
   if (cells.has_several_sequences) return unsupported("cells of more than one sequence");
-  if (cells.has_image_positions) {
-    return unsupported("positions of an image or a video (M-RoPE): only text can be converted");
-  }
+  if (!cells.rows.empty()) return order_of_images(cells, first, n);
   if (are_in_order(cells, first, n)) return std::vector<std::uint32_t>();
   std::vector<std::uint32_t> order(static_cast<std::size_t>(n), kNone);
   for (std::size_t i = 0; i < cells.positions.size(); ++i) {

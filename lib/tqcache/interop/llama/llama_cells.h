@@ -14,7 +14,8 @@ namespace tqcache::interop {
 struct LlamaCells {
   std::vector<std::int32_t> positions;  // in file order
   bool has_several_sequences = false;
-  bool has_image_positions = false;  // coordinates that are not those of text (M-RoPE)
+  // Rows and columns, if some are not those of text (M-RoPE); otherwise empty.
+  std::vector<std::int32_t> rows = {}, columns = {};
 };
 
 struct LlamaCellLayout {
@@ -30,7 +31,10 @@ Result<LlamaCells> read_llama_cells(FileCursor& cursor, const LlamaCellLayout& l
 // earlier positions are left out. An empty result means that cell i has position first + i and that
 // there are no other cells.
 //
-// Errors: kUnsupported (several sequences; positions of an image; a missing or repeated position),
+// With coordinates of images, all cells in the order of their positions, rows and columns; then
+// `first` has to be 0.
+//
+// Errors: kUnsupported (several sequences; a missing or repeated position; images with first > 0),
 //         kCorrupt (positions after the last one).
 Result<std::vector<std::uint32_t>> order_llama_cells(const LlamaCells& cells, std::int64_t first,
                                                      std::int64_t n);

@@ -151,8 +151,22 @@ Result<LlamaRowTypes> check_export_options(const LlamaExport& options) {
 // Checks that the cache belongs to this model and contains all that llama.cpp would keep. Errors:
 // kInvalidArgument, kUnsupported, kMismatch, as export_llama_state().
 Result<void> check_export_cache(const cache::CacheDesc& manifest, const LlamaGeometry& model,
-                                const LlamaRowTypes& types) {
+                                const LlamaRowTypes& types, bool has_server_tokens) {
   if (manifest.hidden_tokens) return invalid("the cache hides its tokens, which llama.cpp needs");
+  for (const cache::MediaSpan& span : manifest.media) {
+    if (span.source.empty() || !manifest.identity.source_format.starts_with("llama.cpp")) {
+      return unsupported(
+          "the cache holds media of another program, of which llama-server needs to "
+          "know more than the cache does");
+    }
+    if (!has_server_tokens) {
+      return unsupported("only the token list of llama-server names media (--llama-server-tokens)");
+    }
+    if (span.coordinates.empty() == model.has_positions_2d) {
+      return mismatch("coordinates of media that are not those of the model's positions");
+    }
+    if (span.end() > manifest.n_tokens()) return unsupported("the cache ends within a medium");
+  }
   TQC_TRY(check_architecture(manifest.identity.architecture, model.architecture));
   if (manifest.layers.size() != model.layers.size()) {
     return mismatch(
@@ -271,7 +285,10 @@ class StateWriter {
         types_(types),
         progress_(progress),
         file_(file),
-        total_(cache::total_raw_bytes(cache::all_blocks(source))) {}
+        ids_(source.description().tokens),
+        total_(cache::total_raw_bytes(cache::all_blocks(source))) {
+    for (std::int32_t& id : ids_) id = std::max(id, cache::kUnknownToken);  // media have -1
+  }
 
   Result<void> write() {
     TQC_TRY(write_head());
@@ -313,18 +330,29 @@ class StateWriter {
   Result<void> write_tokens() {
     const auto n =
         static_cast<std::uint32_t>(description().tokens.size() + (options_.next_token ? 1 : 0));
+    const std::vector<cache::MediaSpan>& media = description().media;
+    ByteWriter chunks;
+    for (const cache::MediaSpan& span : media) chunks.write(static_cast<std::int32_t>(span.begin));
+    for (const cache::MediaSpan& span : media) {
+      chunks.write(static_cast<std::uint32_t>(span.source.size()));
+      chunks.append(span.source);
+    }
+    while (chunks.bytes().size() % sizeof(std::int32_t) != 0) chunks.write(std::uint8_t{0});
+    const auto n_chunk_words =
+        static_cast<std::uint32_t>(chunks.bytes().size() / sizeof(std::int32_t));
     ByteWriter before;
-    before.write(options_.server_tokens ? n + 4 : n);
+    before.write(options_.server_tokens ? n + 4 + n_chunk_words : n);
     if (options_.server_tokens) {
       before.write(kWrapperMark);
       before.write(kExportWrapperVersion);
       before.write(n);
     }
     TQC_TRY(put(before.bytes()));
-    TQC_TRY(put(object_bytes(description().tokens)));
+    TQC_TRY(put(object_bytes(ids_)));
     ByteWriter after;
     if (options_.next_token) after.write(*options_.next_token);
-    if (options_.server_tokens) after.write(std::uint32_t{0});
+    if (options_.server_tokens) after.write(static_cast<std::uint32_t>(media.size()));
+    after.append(chunks.bytes());
     return put(after.bytes());
   }
 
@@ -398,13 +426,28 @@ class StateWriter {
   }
 
   void append_cell(std::int64_t token, ByteWriter& out) const {
-    const auto position = static_cast<std::int32_t>(token);
+    const std::vector<cache::MediaSpan>& media = description().media;
+    // For text, row and column are the position.
+    auto position = static_cast<std::int32_t>(cache::position_of(media, token));
+    std::int32_t row = position, column = position;
+    for (const cache::MediaSpan& span : media) {
+      if (token < span.begin || token >= span.end()) continue;
+      const std::size_t at = to_size(token - span.begin), n = to_size(span.n_tokens);
+      if (span.coordinates.empty()) {
+        position =
+            static_cast<std::int32_t>(cache::position_of(media, span.begin) + token - span.begin);
+      } else {
+        position = span.coordinates[at];
+        row = span.coordinates[n + at];
+        column = span.coordinates[2 * n + at];
+      }
+    }
     out.write(position);
     out.write(std::uint32_t{1});  // number of sequences of the cell
     if (model_.has_positions_2d) {
-      out.write(position);  // for text, both coordinates are the position
-      out.write(position);
-      if (has_token_ids()) out.write(description().tokens[to_size(token)]);
+      out.write(column);
+      out.write(row);
+      if (has_token_ids()) out.write(ids_[to_size(token)]);
     }
     out.write(std::int32_t{0});  // the sequence id
   }
@@ -553,7 +596,8 @@ class StateWriter {
   Result<void> write_recurrent(const LlamaSource& source, const Layers& layers) {
     ByteWriter head;
     head.write(std::uint32_t{1});
-    head.write(static_cast<std::int32_t>(source.reader.n_tokens() - 1));
+    head.write(static_cast<std::int32_t>(
+        cache::position_of(description().media, source.reader.n_tokens()) - 1));
     head.write(std::uint32_t{is_session() ? 1u : 0u});
     if (is_session()) head.write(std::int32_t{0});
     head.write(std::uint32_t{0});
@@ -685,6 +729,7 @@ class StateWriter {
   const LlamaRowTypes& types_;
   const Progress& progress_;
   AtomicFile& file_;
+  std::vector<std::int32_t> ids_;
   AlignedBytes block_;  // [n_kv_heads, n, head_dim], or an array
   Bytes rows_;          // [n, row_size]
   Bytes columns_;       // [n_kv_heads * head_dim, n_tokens]
@@ -700,7 +745,7 @@ Result<void> export_llama_state(const cache::CacheReader& cache, const LlamaGeom
                                 const std::filesystem::path& path, const LlamaExport& options,
                                 const Progress& progress) {
   TQC_TRY_ASSIGN(const LlamaRowTypes types, check_export_options(options));
-  TQC_TRY(check_export_cache(cache.description(), model, types));
+  TQC_TRY(check_export_cache(cache.description(), model, types, options.server_tokens));
   TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, options.overwrite));
   if (options.is_temporary) file.skip_flush();

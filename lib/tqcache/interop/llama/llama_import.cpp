@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/error.h"
+#include "tqcache/hash.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_parse.h"
 #include "tqcache/interop/llama/llama_side.h"
@@ -62,6 +65,31 @@ Result<void> check_options(const LlamaImport& options) {
 std::int64_t n_cells(const LlamaCells& cells) { return std::ssize(cells.positions); }
 
 // Makes the cache of a file that has been parsed.
+// The kind and the name of a medium, of a chunk of any version: u64 version, u32 kind (1 image, 2
+// sound), and somewhere behind them the SHA-256 of the file that was shown, in hexadecimal. Without
+// one, that of the chunk names it.
+cache::MediaSpan media_of_chunk(const Bytes& chunk) {
+  constexpr std::size_t kKindAt = 8, kHeadBytes = 12, kDigits = 64;
+  constexpr std::uint32_t kSound = 2;
+  cache::MediaSpan span;
+  span.source = chunk;
+  if (chunk.size() >= kHeadBytes && number_at<std::uint32_t>(chunk, kKindAt) == kSound) {
+    span.kind = cache::MediaKind::kAudio;
+  }
+  std::string digits;
+  for (std::size_t i = kHeadBytes; i < chunk.size() && digits.size() < kDigits; ++i) {
+    const char c = static_cast<char>(chunk[i]);
+    const bool is_digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+    if (is_digit) {
+      digits += c;
+    } else {
+      digits.clear();
+    }
+  }
+  span.id = digits.size() == kDigits ? "sha256:" + digits : "chunk:" + to_hex(sha256(chunk));
+  return span;
+}
+
 class Import {
  public:
   Import(std::shared_ptr<const ByteSource> file, const LlamaGeometry& model,
@@ -71,6 +99,7 @@ class Import {
   Result<LlamaImported> run(const LlamaTokens& tokens) {
     TQC_TRY_ASSIGN(imported_.cache.n_tokens, count_tokens());
     TQC_TRY(set_tokens(tokens));
+    TQC_TRY(set_media(tokens));
     imported_.cache.identity.source_format = "llama.cpp";
     imported_.cache.identity.llama_streams = body_.n_streams;
     imported_.rotation_is_stated = body_.profile.has_rotations;
@@ -125,6 +154,55 @@ class Import {
       ids.pop_back();
     }
     imported_.cache.tokens = std::move(ids);
+    return {};
+  }
+
+  // Spans of the media in the list, with the coordinates that the cells of M-RoPE have.
+  Result<void> set_media(const LlamaTokens& tokens) {
+    if (body_.attention.empty()) {
+      return tokens.media.empty() ? Result<void>() : unsupported("media, but no attention");
+    }
+    const LlamaCells& cells = body_.attention.front().cells;
+    if (tokens.media.empty()) {
+      return cells.rows.empty()
+                 ? Result<void>()
+                 : unsupported("positions of an image, which the list does not name");
+    }
+    const std::int64_t n_tokens = imported_.cache.n_tokens;
+    TQC_TRY_ASSIGN(std::vector<std::uint32_t> order, order_llama_cells(cells, 0, n_tokens));
+    if (order.empty()) {
+      order.resize(to_size(n_tokens));
+      std::iota(order.begin(), order.end(), 0u);
+    }
+    const std::vector<std::int32_t>& ids = *imported_.cache.tokens;
+    std::vector<cache::MediaSpan>& media = imported_.cache.media;
+    for (std::size_t i = 0; i < tokens.media.size(); ++i) {
+      const std::int64_t begin = tokens.media[i].first;
+      std::int64_t end = i + 1 < tokens.media.size() ? tokens.media[i + 1].first : n_tokens;
+      end = std::find_if(ids.begin() + begin, ids.begin() + std::min(end, n_tokens),
+                         [](std::int32_t id) { return id >= 0; }) -
+            ids.begin();
+      cache::MediaSpan span = media_of_chunk(tokens.media[i].chunk);
+      span.begin = begin;
+      span.n_tokens = end - begin;
+      span.next_position = cache::position_of(media, begin) + span.n_tokens;
+      if (!cells.rows.empty()) {
+        for (const auto* axis : {&cells.positions, &cells.rows, &cells.columns}) {
+          for (std::int64_t at = begin; at < end; ++at) {
+            span.coordinates.push_back((*axis)[order[to_size(at)]]);
+          }
+        }
+        span.next_position = std::int64_t{std::ranges::max(span.coordinates)} + 1;
+        if (end < n_tokens) span.next_position = cells.positions[order[to_size(end)]];
+      }
+      media.push_back(std::move(span));
+    }
+    for (std::int64_t at = 0; at < n_tokens; ++at) {
+      if (ids[to_size(at)] < 0) continue;
+      if (cells.positions[order[to_size(at)]] == cache::position_of(media, at)) continue;
+      return unsupported(fmt::format("positions with gaps behind media: token {} at position {}",
+                                     at, cells.positions[order[to_size(at)]]));
+    }
     return {};
   }
 
@@ -296,7 +374,8 @@ class Import {
     if (n_cells(cells) != 1 || cells.has_several_sequences) {
       return unsupported(fmt::format("recurrent state of {} cells", n_cells(cells)));
     }
-    if (std::int64_t{cells.positions.front()} + 1 != n_tokens) {
+    if (std::int64_t{cells.positions.front()} + 1 !=
+        cache::position_of(imported_.cache.media, n_tokens)) {
       return unsupported(fmt::format("recurrent state at position {} of {} tokens",
                                      cells.positions.front(), n_tokens));
     }

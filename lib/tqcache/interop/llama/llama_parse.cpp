@@ -18,16 +18,19 @@
 namespace tqcache::interop {
 namespace {
 
-// llama-server's list: marker, version, count, ids, count of media, zero padding to a whole word.
+// llama-server's list: marker, version, count, ids, count of media, the first token of each, then
+// the size and the bytes of each, and zero padding to a whole word.
 constexpr std::int32_t kWrapperMarker = -1;
 constexpr std::int32_t kWrapperVersion = 1;
-constexpr std::size_t kWrapperWords = 4;  // all except the ids
+constexpr std::int32_t kMediaId = -1;
+constexpr std::size_t kWrapperWords = 4;  // all except the ids, without media
+constexpr std::size_t kMaxMediaWords = 1 << 22;
 
 using Words = std::vector<std::int32_t>;
 
 Result<Words> read_words(const ByteSource& file, const LlamaEnvelope& envelope) {
   const std::uint64_t n = envelope.n_u32;
-  if (n > static_cast<std::uint64_t>(cache::kMaxTokens) + kWrapperWords) {
+  if (n > static_cast<std::uint64_t>(cache::kMaxTokens) + kWrapperWords + kMaxMediaWords) {
     return too_large(fmt::format("token list: {} words", n));
   }
   const std::uint64_t size = file.size();
@@ -42,7 +45,48 @@ Result<Words> read_words(const ByteSource& file, const LlamaEnvelope& envelope) 
 
 bool is_wrapped(const Words& words) { return !words.empty() && words[0] == kWrapperMarker; }
 
-Result<Words> unwrap(const Words& words) {
+// The media behind the ids: their number, their first tokens, their chunks.
+Result<std::vector<LlamaMedia>> read_media(std::span<const std::int32_t> words) {
+  const auto n_media = static_cast<std::uint32_t>(words[0]);
+  if (n_media > cache::kMaxMediaSpans) {
+    return too_large(fmt::format("token list of llama-server: {} media", n_media));
+  }
+  if (n_media >= words.size()) return corrupt("token list of llama-server: too short");
+  std::vector<LlamaMedia> media(n_media);
+  for (std::size_t i = 0; i < n_media; ++i) media[i].first = words[1 + i];
+  ByteView bytes = std::as_bytes(words.subspan(1 + n_media));
+  for (LlamaMedia& each : media) {
+    if (bytes.size() < sizeof(std::uint32_t)) return corrupt("media: no size");
+    const auto size = number_at<std::uint32_t>(bytes, 0);
+    bytes = bytes.subspan(sizeof(std::uint32_t));
+    if (size == 0 || size > bytes.size() || size > cache::kMaxMediaSourceBytes) {
+      return corrupt(fmt::format("media of {} bytes", size));
+    }
+    each.chunk.assign(bytes.begin(), bytes.begin() + size);
+    bytes = bytes.subspan(size);
+  }
+  const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+  if (bytes.size() < sizeof(std::int32_t) && std::ranges::all_of(bytes, is_zero)) return media;
+  return corrupt("token list of llama-server: numbers after its end");
+}
+
+// Checks that the ids of media are -1, and all others are not.
+Result<void> check_media(const Words& ids, const std::vector<LlamaMedia>& media) {
+  std::int64_t end = 0;  // of the -1 of the medium before
+  for (std::size_t i = 0; i < media.size(); ++i) {
+    const std::int64_t first = media[i].first;
+    if (first < end || first >= std::ssize(ids) || ids[to_size(first)] != kMediaId) {
+      return corrupt(fmt::format("media {}: it begins at token {}", i, first));
+    }
+    end = i + 1 < media.size() ? std::min(media[i + 1].first, std::ssize(ids)) : std::ssize(ids);
+    const auto text = std::find_if(ids.begin() + first, ids.begin() + std::max(first, end),
+                                   [](std::int32_t id) { return id != kMediaId; });
+    end = text - ids.begin();
+  }
+  return {};
+}
+
+Result<LlamaTokens> unwrap(const Words& words) {
   if (words.size() < kWrapperWords) return corrupt("token list of llama-server: too short");
   if (words[1] != kWrapperVersion) {
     return unsupported(fmt::format("token list of llama-server: version {}", words[1]));
@@ -52,24 +96,30 @@ Result<Words> unwrap(const Words& words) {
     return corrupt(
         fmt::format("token list of llama-server: {} tokens in {} words", count, words.size()));
   }
-  const std::int32_t n_media = words[3 + count];
-  if (n_media != 0) {
-    return unsupported("token list of llama-server: images or audio");
-  }
-  if (count != words.size() - kWrapperWords) {
-    return corrupt("token list of llama-server: numbers after its end");
-  }
-  return Words(words.begin() + 3, words.begin() + 3 + count);
+  LlamaTokens tokens;
+  tokens.ids.assign(words.begin() + 3, words.begin() + 3 + count);
+  TQC_TRY_ASSIGN(tokens.media, read_media(std::span(words).subspan(3 + count)));
+  TQC_TRY(check_media(tokens.ids, tokens.media));
+  return tokens;
 }
 
 // No vocabulary has so many tokens: forks have put other numbers into the list.
 constexpr std::int32_t kMaxId = 1 << 24;
 
-Result<void> check_ids(const Words& ids) {
-  const auto bad =
-      std::ranges::find_if(ids, [](std::int32_t id) { return id < 0 || id >= kMaxId; });
-  if (bad == ids.end()) return {};
-  return corrupt(fmt::format("token {}: {} is no id", bad - ids.begin(), *bad));
+Result<void> check_ids(const LlamaTokens& tokens) {
+  std::size_t medium = 0;
+  for (std::size_t i = 0; i < tokens.ids.size(); ++i) {
+    while (medium < tokens.media.size() &&
+           tokens.media[medium].first <= static_cast<std::int64_t>(i))
+      ++medium;
+    const std::int32_t id = tokens.ids[i];
+    const bool is_of_media = medium > 0 && id == kMediaId &&
+                             (tokens.media[medium - 1].first == static_cast<std::int64_t>(i) ||
+                              tokens.ids[i - 1] == kMediaId);
+    if (is_of_media || (id >= 0 && id < kMaxId)) continue;
+    return corrupt(fmt::format("token {}: {} is no id", i, id));
+  }
+  return {};
 }
 
 using tensors::printable_name;
@@ -530,13 +580,15 @@ Result<LlamaTokens> read_llama_tokens(const ByteSource& file, const LlamaEnvelop
   TQC_TRY_ASSIGN(Words words, read_words(file, envelope));
   LlamaTokens tokens;
   tokens.end = kEnvelopeBytes + words.size() * sizeof(std::int32_t);
-  tokens.is_wrapped = is_wrapped(words);
-  if (tokens.is_wrapped) {
-    TQC_TRY_ASSIGN(tokens.ids, unwrap(words));
+  if (is_wrapped(words)) {
+    TQC_TRY_ASSIGN(LlamaTokens unwrapped, unwrap(words));
+    tokens.ids = std::move(unwrapped.ids);
+    tokens.media = std::move(unwrapped.media);
+    tokens.is_wrapped = true;
   } else {
     tokens.ids = std::move(words);
   }
-  TQC_TRY(check_ids(tokens.ids));
+  TQC_TRY(check_ids(tokens));
   return tokens;
 }
 

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 #include "tqcache/interop/llama/llama_cells.h"
@@ -36,14 +37,21 @@ inline constexpr std::string_view kOpaqueSequence = "llama.sequence";
 inline constexpr std::string_view kOpaqueDraft = "llama.draft";
 inline constexpr std::string_view kOpaqueSpeculative = "llama.speculative";
 
+// An image, a sound or a video in llama-server's list.
+struct LlamaMedia {
+  std::int64_t first = 0;  // index of its first token in the list
+  Bytes chunk;             // what mtmd_input_chunk_save() wrote of it, without pixels
+};
+
 struct LlamaTokens {
-  std::vector<std::int32_t> ids;
-  bool is_wrapped = false;  // llama-server's variant of the list
-  std::uint64_t end = 0;    // end of the list in the file: the state begins here
+  std::vector<std::int32_t> ids;       // -1 for tokens of media
+  std::vector<LlamaMedia> media = {};  // ascending
+  bool is_wrapped = false;             // llama-server's variant of the list
+  std::uint64_t end = 0;               // end of the list in the file: the state begins here
 };
 
 // Requires: `envelope` is the result of read_llama_envelope() for the file.
-// Errors:   kTruncated, kIo, kCorrupt, kTooLarge, kUnsupported (media).
+// Errors:   kTruncated, kIo, kCorrupt, kTooLarge, kUnsupported (a version).
 Result<LlamaTokens> read_llama_tokens(const ByteSource& file, const LlamaEnvelope& envelope);
 
 // The part of a session between the name of the architecture and the cells.

@@ -145,7 +145,8 @@ Result<void> add_member(tensors::ZipWriter& zip, std::string_view name, ByteView
 
 Result<void> add_tokens(tensors::ZipWriter& zip, const CacheDesc& manifest) {
   if (manifest.hidden_tokens) return {};
-  const std::vector<std::int64_t> ids(manifest.tokens.begin(), manifest.tokens.end());
+  const auto text = cache::with_placeholders(manifest.tokens, manifest.media);
+  const std::vector<std::int64_t> ids(text.begin(), text.end());
   return add_member(zip, kNpzTokens, tensors::make_npy_header("<i8", {to_u64(manifest.n_tokens())}),
                     object_bytes(ids));
 }

@@ -58,6 +58,107 @@ constexpr Architecture gemma3() {
   return row;
 }
 
+constexpr Architecture vaultgemma() {
+  Architecture row = gemma2();
+  row.word = row.hf_type = "vaultgemma";
+  row.hf_class = "VaultGemmaForCausalLM";
+  row.post_norms = false;
+  row.after_attention = "ffn_norm.weight";
+  row.wide_scale_layers = 0;
+  return row;
+}
+
+// Granite 3 and its mixtures of experts; Granite 4 without state space layers is the same model
+// with other names of weights.
+constexpr Architecture granite(std::string_view word, std::string_view hf_type,
+                               std::string_view hf_class) {
+  return {.word = word,
+          .hf_type = hf_type,
+          .hf_class = hf_class,
+          .reads_mlp_bias = hf_type == "granite",
+          .permuted_gguf = true,
+          .has_experts = word == "granitemoe",
+          .has_multipliers = true,
+          .expert_width = "intermediate_size",
+          .default_normalized = true};
+}
+
+constexpr Architecture granite4() {
+  Architecture row = granite("granite", "granitemoehybrid", "GraniteMoeHybridForCausalLM");
+  row.fused_gate_up = row.shared_mlp = true;
+  return row;
+}
+
+constexpr Architecture cohere(std::string_view word, std::string_view hf_type,
+                              std::string_view hf_class) {
+  return {.word = word,
+          .hf_type = hf_type,
+          .hf_class = hf_class,
+          .permuted_gguf = true,
+          .permuted_hf = true,
+          .layer_norms = true,
+          .parallel_blocks = true,
+          .default_logit_scale = 0.0625,
+          .default_epsilon = 1e-5,
+          .default_tied = true};
+}
+
+constexpr Architecture command_r() {
+  Architecture row = cohere("command-r", "cohere", "CohereForCausalLM");
+  row.default_rope_base = 500'000;
+  return row;
+}
+
+constexpr Architecture cohere2() {
+  Architecture row = cohere("cohere2", "cohere2", "Cohere2ForCausalLM");
+  row.full_without_rope = true;
+  row.windows = WindowRule::kPeriod;
+  row.window_period = 4;
+  return row;
+}
+
+// OLMo 2, and OLMo 3, which has windows. GGUF has one word for both.
+constexpr Architecture olmo2() {
+  return {.word = "olmo2",
+          .hf_type = "olmo2",
+          .hf_class = "Olmo2ForCausalLM",
+          .qk_norms = true,
+          .wide_qk_norms = true,
+          .pre_norms = false,
+          .post_norms = true,
+          .after_attention = "post_attention_norm.weight",
+          .default_epsilon = 1e-5};
+}
+
+constexpr Architecture olmo3() {
+  Architecture row = olmo2();
+  row.hf_type = "olmo3";
+  row.hf_class = "Olmo3ForCausalLM";
+  row.windows = WindowRule::kPeriod;
+  row.window_period = 4;
+  row.default_rope_base = row.default_local_base = 500'000;
+  row.local_base_key = "rope_theta";
+  return row;
+}
+
+// GLM-4 9B and its successor, which has norms behind attention and feed-forward.
+constexpr Architecture glm(std::string_view word, std::string_view hf_type,
+                           std::string_view hf_class, bool post_norms) {
+  return {.word = word,
+          .hf_type = hf_type,
+          .hf_class = hf_class,
+          .default_biases = true,
+          .no_output_bias = true,
+          .permuted_gguf = true,
+          .permuted_hf = true,
+          .fused_gate_up = true,
+          .post_norms = post_norms,
+          .default_head_dim = 128,
+          .default_epsilon = 1.5625e-7,
+          .default_rotary_share = 0.5,
+          .partial_rotary = true};
+}
+
 // Qwen3-Next and Qwen3.5: gated delta nets between layers with full attention.
 constexpr Architecture qwen_hybrid(std::string_view word, std::string_view hf_type,
                                    std::string_view hf_class, bool has_experts,
@@ -87,8 +188,11 @@ constexpr std::array kArchitectures = {
                  .hf_class = "MistralForCausalLM",
                  .permuted_gguf = true,
                  .windows = WindowRule::kAll},
-    Architecture{
-        .word = "llama", .hf_type = "llama", .hf_class = "LlamaForCausalLM", .permuted_gguf = true},
+    Architecture{.word = "llama",
+                 .hf_type = "llama",
+                 .hf_class = "LlamaForCausalLM",
+                 .reads_mlp_bias = true,
+                 .permuted_gguf = true},
     Architecture{.word = "llama",
                  .hf_type = "mixtral",
                  .hf_class = "MixtralForCausalLM",
@@ -125,6 +229,7 @@ constexpr std::array kArchitectures = {
     gemma(),
     gemma2(),
     gemma3(),
+    vaultgemma(),
     Architecture{.word = "phi3",
                  .hf_type = "phi3",
                  .hf_class = "Phi3ForCausalLM",
@@ -133,40 +238,114 @@ constexpr std::array kArchitectures = {
                  .default_epsilon = 1e-5,
                  .partial_rotary = true,
                  .only_longrope = true},
-    Architecture{.word = "olmo2",
-                 .hf_type = "olmo2",
-                 .hf_class = "Olmo2ForCausalLM",
+    olmo3(),
+    olmo2(),
+    Architecture{.word = "olmoe",
+                 .hf_type = "olmoe",
+                 .hf_class = "OlmoeForCausalLM",
                  .qk_norms = true,
                  .wide_qk_norms = true,
-                 .pre_norms = false,
-                 .post_norms = true,
-                 .after_attention = "post_attention_norm.weight",
-                 .default_epsilon = 1e-5},
+                 .has_experts = true,
+                 .default_epsilon = 1e-5,
+                 .expert_width = "intermediate_size",
+                 .gguf_normalized = false},
     Architecture{.word = "smollm3",
                  .hf_type = "smollm3",
                  .hf_class = "SmolLM3ForCausalLM",
+                 .reads_mlp_bias = true,
                  .permuted_gguf = true,
                  .no_rope_interval = 4,
                  .default_rope_base = 2'000'000,
                  .default_tied = true},
-    Architecture{.word = "granite",
-                 .hf_type = "granite",
-                 .hf_class = "GraniteForCausalLM",
-                 .permuted_gguf = true,
-                 .has_multipliers = true},
-    Architecture{.word = "glm4",
-                 .hf_type = "glm4",
-                 .hf_class = "Glm4ForCausalLM",
+    granite("granite", "granite", "GraniteForCausalLM"),
+    granite4(),
+    granite("granitemoe", "granitemoe", "GraniteMoeForCausalLM"),
+    glm("glm4", "glm4", "Glm4ForCausalLM", true),
+    glm("chatglm", "glm", "GlmForCausalLM", false),
+    command_r(),
+    cohere2(),
+    Architecture{.word = "seed_oss",
+                 .hf_type = "seed_oss",
+                 .hf_class = "SeedOssForCausalLM",
                  .default_biases = true,
                  .no_output_bias = true,
+                 .reads_mlp_bias = true,
+                 .reads_out_bias = true,
+                 .ffn_norm = "post_attention_norm.weight",
+                 .after_attention = "post_attention_norm.weight",
+                 .default_head_dim = 128},
+    Architecture{.word = "ernie4_5",
+                 .hf_type = "ernie4_5",
+                 .hf_class = "Ernie4_5ForCausalLM",
+                 .bias_key = "use_bias",
                  .permuted_gguf = true,
                  .permuted_hf = true,
-                 .fused_gate_up = true,
-                 .post_norms = true,
                  .default_head_dim = 128,
-                 .default_epsilon = 1.5625e-7,
-                 .default_rotary_share = 0.5,
-                 .partial_rotary = true},
+                 .default_epsilon = 1e-5,
+                 .default_rope_base = 500'000,
+                 .default_tied = true},
+    Architecture{.word = "hunyuan-dense",
+                 .hf_type = "hunyuan_v1_dense",
+                 .hf_class = "HunYuanDenseV1ForCausalLM",
+                 .qk_norms = true,
+                 .norms_after_rope = true,
+                 .ntk_alpha = true,
+                 .default_epsilon = 1e-5},
+    Architecture{.word = "mistral3",
+                 .hf_type = "ministral3",
+                 .hf_class = "Ministral3ForCausalLM",
+                 .permuted_gguf = true,
+                 .grows_queries = true,
+                 .windows = WindowRule::kAll,
+                 .default_head_dim = 128,
+                 .default_epsilon = 1e-5},
+    Architecture{.word = "ministral",
+                 .hf_type = "ministral",
+                 .hf_class = "MinistralForCausalLM",
+                 .windows = WindowRule::kListed},
+    Architecture{.word = "cwm",
+                 .hf_type = "cwm",
+                 .hf_class = "CwmForCausalLM",
+                 .windows = WindowRule::kListed,
+                 .default_head_dim = 128,
+                 .default_epsilon = 1e-5,
+                 .default_rope_base = 1'000'000},
+    Architecture{.word = "helium",
+                 .hf_type = "helium",
+                 .hf_class = "HeliumForCausalLM",
+                 .reads_mlp_bias = true,
+                 .permuted_gguf = true,
+                 .permuted_hf = true,
+                 .default_head_dim = 128,
+                 .default_epsilon = 1e-8,
+                 .default_rope_base = 100'000},
+    Architecture{.word = "exaone4",
+                 .hf_type = "exaone4",
+                 .hf_class = "Exaone4ForCausalLM",
+                 .qk_norms = true,
+                 .pre_norms = false,
+                 .post_norms = true,
+                 .after_attention = "post_attention_norm.weight",
+                 .full_without_rope = true,
+                 .windows = WindowRule::kPeriod,
+                 .window_period = 4,
+                 .default_epsilon = 1e-5},
+    Architecture{.word = "qwen3vl",
+                 .hf_type = "qwen3_vl_text",
+                 .hf_class = "Qwen3VLForConditionalGeneration",
+                 .qk_norms = true,
+                 .text_positions = true,
+                 .default_head_dim = 128,
+                 .default_rope_base = 500'000},
+    Architecture{.word = "qwen2vl",
+                 .hf_type = "qwen2_5_vl_text",
+                 .hf_class = "Qwen2_5_VLForConditionalGeneration",
+                 .qkv_biases = true,
+                 .text_positions = true,
+                 .sections_in_runs = true,
+                 .windows = WindowRule::kIfAsked,
+                 .default_epsilon = 1e-5,
+                 .default_rope_base = 1'000'000},
     Architecture{.word = "gpt-oss",
                  .hf_type = "gpt_oss",
                  .hf_class = "GptOssForCausalLM",
@@ -205,7 +384,9 @@ std::string list_of(Name name) {
 
 Error unknown(Name name, const std::string& wanted, const char* what) {
   return {ErrorCode::kUnsupported, std::string(what) + " " + tensors::printable_name(wanted) +
-                                       ", only " + list_of(name) + " are read"};
+                                       ", only " + list_of(name) +
+                                       " are run; caches of other models can be converted, stored "
+                                       "and exported all the same, without the model"};
 }
 
 }  // namespace

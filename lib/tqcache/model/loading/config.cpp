@@ -115,6 +115,9 @@ Result<void> validate_factors(const ModelConfig& config) {
       !is_factor(config.logit_divisor)) {
     return corrupt("a multiplier: not a number above 0");
   }
+  if (!is_cap(config.query_growth) || (config.query_growth > 0 && config.query_growth_step < 1)) {
+    return corrupt("the growth of queries: not a number above 0");
+  }
   if (!is_factor(config.rope_magnitude)) return corrupt("RoPE's magnitude: not a number above 0");
   return {};
 }

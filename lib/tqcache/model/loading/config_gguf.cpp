@@ -154,8 +154,11 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
   if (type != "yarn") return {};
   if (!config.rope.factors.empty()) return keys.refuse(kType, "YaRN and factors of pairs");
   // YaRN scales lengths, in all layers; windows with their own RoPE are not scaled.
-  if (family.default_local_base != 0) return keys.refuse(kType, "YaRN in this family");
-  TQC_TRY(keys.refuse_unless("rope.scaling.yarn_log_multiplier", {0}));
+  const bool has_plain_windows = family.local_base_key == "rope_theta";
+  if (family.default_local_base != 0 && !has_plain_windows) {
+    return keys.refuse(kType, "YaRN in this family");
+  }
+  if (!family.grows_queries) TQC_TRY(keys.refuse_unless("rope.scaling.yarn_log_multiplier", {0}));
   TQC_TRY(keys.refuse_unless("rope.scaling.yarn_ext_factor", {1, -1}));
   TQC_TRY(keys.refuse_unless("rope.scaling.yarn_attn_factor", {1, -1}));
   YarnScaling scaling;
@@ -169,7 +172,9 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
     return corrupt("RoPE scaling \"yarn\": numbers that do not fit");
   }
   TQC_TRY_ASSIGN(const double weight, keys.get_float_or("rope.scaling.attn_factor", 1));
-  config.rope_magnitude = static_cast<float>(weight * yarn_magnitude(scaling.factor));
+  TQC_TRY_ASSIGN(const double all_dims, keys.get_float_or("rope.scaling.yarn_log_multiplier", 0));
+  const double divisor = all_dims == 0 ? 1 : yarn_magnitude(scaling.factor, all_dims);
+  config.rope_magnitude = static_cast<float>(weight * yarn_magnitude(scaling.factor) / divisor);
   config.rope.factors = yarn_factors(config.rope, scaling);
   const double stretched =
       std::min(scaling.factor * scaling.original_context, static_cast<double>(cache::kMaxTokens));
@@ -180,7 +185,8 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
 // Sections of M-RoPE: which coordinate of a position turns which pair of components. Those of text
 // are the position itself, except for the fourth one, which is 0: it would leave pairs as they are.
 // Source: ggml-org/llama.cpp ggml/src/ggml-cpu/ops.cpp, ggml_mrope_cache_init (interleaved).
-Result<void> check_sections(const Keys& keys, std::int64_t n_pairs) {
+// `in_runs`: those of one coordinate follow each other.
+Result<void> check_sections(const Keys& keys, std::int64_t n_pairs, bool in_runs) {
   constexpr const char* kSections = "rope.dimension_sections";
   const auto* sections = keys.find<std::vector<std::int64_t>>(kSections);
   if (sections == nullptr) return {};
@@ -193,7 +199,9 @@ Result<void> check_sections(const Keys& keys, std::int64_t n_pairs) {
     return keys.refuse(kSections, "not supported");
   }
   for (std::int64_t pair = 0; pair < std::min(n_pairs, sum); ++pair) {
-    if (pair >= 3 * (*sections)[static_cast<std::size_t>(pair % 3)]) {
+    const std::int64_t end = in_runs ? sum - (sections->size() == 4 ? sections->back() : 0)
+                                     : 3 * (*sections)[static_cast<std::size_t>(pair % 3)];
+    if (pair >= end) {
       return keys.refuse(kSections, "pair " + std::to_string(pair) + " does not turn with text");
     }
   }
@@ -206,7 +214,7 @@ Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, const Archi
   if (config.form.permuted_heads && !family.permuted_hf && config.rope.n_dims != config.head_dim) {
     return keys.refuse("rope.dimension_count", "RoPE over a part of heads whose rows are in pairs");
   }
-  TQC_TRY(check_sections(keys, config.rope.n_dims / 2));
+  TQC_TRY(check_sections(keys, config.rope.n_dims / 2, family.sections_in_runs));
   TQC_TRY_ASSIGN(config.rope.base, keys.get_float_or("rope.freq_base", kDefaultRopeBase));
   TQC_TRY_ASSIGN(config.rope.factors, read_factors(tensors, "rope_freqs.weight"));
   TQC_TRY(read_longrope(keys, tensors, config));
@@ -224,7 +232,9 @@ Result<cache::Rope> read_local_rope(const Keys& keys, const Architecture& family
   if (family.default_local_base == 0) return config.rope;
   cache::Rope rope = config.rope;
   rope.factors.clear();
-  TQC_TRY_ASSIGN(rope.base, keys.get_float_or("rope.freq_base_swa", family.default_local_base));
+  const bool is_same = family.local_base_key == "rope_theta";
+  TQC_TRY_ASSIGN(rope.base, keys.get_float_or("rope.freq_base_swa",
+                                              is_same ? rope.base : family.default_local_base));
   return rope;
 }
 
@@ -256,9 +266,11 @@ Result<void> read_windows(const Keys& keys, const Architecture& family, ModelCon
   if (!has_rule) return keys.refuse(kWindow, "not supported");
   TQC_TRY_ASSIGN(const auto has_window, read_window_layers(keys, family, config.n_layers));
   TQC_TRY_ASSIGN(const cache::Rope local, read_local_rope(keys, family, config));
+  cache::Rope full = config.rope;
+  if (family.full_without_rope) full.style = cache::RopeStyle::kNone;
   for (const bool is_local : has_window) {
     config.layers.push_back(is_local ? LayerConfig{.window = window, .rope = local}
-                                     : LayerConfig{.rope = config.rope});
+                                     : LayerConfig{.rope = full});
   }
   return {};
 }
@@ -378,7 +390,9 @@ Result<void> read_multipliers(const Keys& keys, ModelConfig& config) {
 }
 
 Result<void> read_scales(const Keys& keys, const Architecture& family, ModelConfig& config) {
-  TQC_TRY_ASSIGN(const double epsilon, keys.get_float("attention.layer_norm_rms_epsilon"));
+  TQC_TRY_ASSIGN(const double epsilon,
+                 keys.get_float(family.layer_norms ? "attention.layer_norm_epsilon"
+                                                   : "attention.layer_norm_rms_epsilon"));
   config.rms_norm_epsilon = static_cast<float>(epsilon);
   TQC_TRY_ASSIGN(config.attention_cap,
                  keys.get_f32_or("attn_logit_softcapping", family.default_attention_cap));
@@ -393,6 +407,18 @@ Result<void> read_scales(const Keys& keys, const Architecture& family, ModelConf
   if (family.scaled_embedding) {
     config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
   }
+  if (family.default_logit_scale > 0) {
+    TQC_TRY_ASSIGN(const double logit_scale, keys.get_float_or("logit_scale", 1));
+    if (!(logit_scale > 0)) return corrupt("logit_scale: not above 0");
+    config.logit_divisor = static_cast<float>(1 / logit_scale);
+  }
+  if (family.grows_queries) {
+    TQC_TRY_ASSIGN(config.query_growth, keys.get_f32_or("attention.temperature_scale", 0));
+    if (config.query_growth != 0) {
+      TQC_TRY_ASSIGN(config.query_growth_step,
+                     keys.get_int("rope.scaling.original_context_length"));
+    }
+  }
   return family.has_multipliers ? read_multipliers(keys, config) : Result<void>();
 }
 
@@ -401,9 +427,13 @@ void set_family(const Architecture& family, const GgufTensors& tensors, ModelCon
   config.qk_norms = family.qk_norms;
   config.qkv_biases = family.qkv_biases || tensors.contains("blk.0.attn_q.bias");
   config.output_bias = tensors.contains("blk.0.attn_output.bias");
+  config.mlp_biases = tensors.contains("blk.0.ffn_down.bias");
   config.wide_qk_norms = family.wide_qk_norms;
   config.pre_norms = family.pre_norms;
   config.post_norms = family.post_norms;
+  config.layer_norms = family.layer_norms;
+  config.norms_after_rope = family.norms_after_rope;
+  config.parallel_blocks = family.parallel_blocks;
   config.attention_gate = family.attention_gate;
   config.attention_sinks = family.attention_sinks;
   config.activation = family.activation;

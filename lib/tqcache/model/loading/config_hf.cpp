@@ -66,7 +66,8 @@ Result<const Json*> find_object(const Json& root, const char* kind) {
 // The kind was formerly called "type".
 Result<std::string> kind_of(const Json& object, const Architecture& family) {
   const bool is_old = find_value(object, "type") && !find_value(object, "rope_type");
-  if (is_old && family.default_local_base != 0 && object["type"] != "default") {
+  if (is_old && family.default_local_base != 0 && object["type"] != "default" &&
+      family.local_base_key != "rope_theta") {
     return unsupported(
         "RoPE scaling \"type\": transformers ignores it in this family, which has "
         "\"rope_type\"");
@@ -159,6 +160,24 @@ Result<void> read_longrope(const RopeFields& fields, ModelConfig& config) {
   return {};
 }
 
+// Queries that see many tokens are longer, and so their scores differ more.
+Result<void> read_query_growth(const RopeFields& fields, ModelConfig& config) {
+  TQC_TRY_ASSIGN(const double growth, fields.own_number_or("llama_4_scaling_beta", 0));
+  config.query_growth = static_cast<float>(growth);
+  if (growth == 0) return {};
+  TQC_TRY_ASSIGN(config.query_growth_step,
+                 get_int(*fields.object, "original_max_position_embeddings"));
+  return {};
+}
+
+// A base that is stretched once and for all: "dynamic" by name, but not by the length of the text.
+Result<void> read_ntk_alpha(double alpha, ModelConfig& config) {
+  const auto n_dims = static_cast<double>(config.rope.n_dims);
+  if (!(alpha > 0) || config.rope.n_dims <= 2) return corrupt("key \"alpha\": not above 0");
+  config.rope.base *= std::pow(alpha, n_dims / (n_dims - 2));
+  return {};
+}
+
 Result<void> read_scaling(const RopeFields& fields, const Architecture& family,
                           ModelConfig& config) {
   if (fields.object == nullptr) return {};
@@ -166,16 +185,21 @@ Result<void> read_scaling(const RopeFields& fields, const Architecture& family,
   // Original names of LongRoPE in Phi-3.
   const bool has_factors = find_value(*fields.object, "short_factor") != nullptr;
   if ((kind == "su" || kind == "yarn") && has_factors) kind = "longrope";
-  if (kind == "default") return {};
+  if (kind == "default" || (kind == "mrope" && family.text_positions)) return {};
   if (family.only_longrope && kind != "longrope") {
     return unsupported("RoPE scaling " + tensors::printable_name(kind) + " in this family");
   }
   // Dynamic scaling changes the base beyond the context of the file, with every token, and leaves
   // the keys of earlier tokens as they are. Within it, it changes nothing: the context ends there.
-  if (kind == "dynamic") return {};
+  if (kind == "dynamic") {
+    TQC_TRY_ASSIGN(const double alpha, fields.own_number_or("alpha", 0));
+    return alpha != 0 && family.ntk_alpha ? read_ntk_alpha(alpha, config) : Result<void>();
+  }
   if (kind == "linear") return read_linear(fields, config);
   // These scale lengths, in all layers; windows with their own RoPE are not scaled.
-  if (family.default_local_base != 0 && (kind == "yarn" || kind == "longrope")) {
+  const bool has_plain_windows = family.local_base_key == "rope_theta";
+  if (family.default_local_base != 0 && !has_plain_windows &&
+      (kind == "yarn" || kind == "longrope")) {
     return unsupported("RoPE scaling " + tensors::printable_name(kind) + " in this family");
   }
   if (kind == "yarn") return read_yarn(fields, config);
@@ -209,6 +233,7 @@ Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelCon
     return corrupt(fmt::format("RoPE turns {:.0f} components, or its base is below 1", n_dims));
   }
   config.rope.n_dims = static_cast<std::int64_t>(n_dims);
+  if (family.grows_queries && object != nullptr) TQC_TRY(read_query_growth(fields, config));
   return read_scaling(fields, family, config);
 }
 
@@ -219,7 +244,8 @@ Result<cache::Rope> read_hf_local_rope(const Json& root, const Architecture& fam
   TQC_TRY_ASSIGN(const Json* object, find_object(root, "sliding_attention"));
   cache::Rope rope = config.rope;
   rope.factors.clear();
-  TQC_TRY_ASSIGN(rope.base, get_number_or(root, "rope_local_base_freq", family.default_local_base));
+  TQC_TRY_ASSIGN(rope.base, get_number_or(root, std::string(family.local_base_key).c_str(),
+                                          family.default_local_base));
   const Json* parameters = find_value(root, "rope_parameters");
   const bool is_own =
       parameters != nullptr && find_value(*parameters, "sliding_attention") == object;
@@ -270,6 +296,13 @@ struct OtherKey {
 constexpr bool has_caps(const Architecture& family) { return family.has_query_scalar; }
 constexpr bool has_experts(const Architecture& family) { return family.has_experts; }
 constexpr bool has_multipliers(const Architecture& family) { return family.has_multipliers; }
+constexpr bool has_logit_scale(const Architecture& family) {
+  return family.default_logit_scale > 0;
+}
+constexpr bool reads_mlp_bias(const Architecture& family) { return family.reads_mlp_bias; }
+constexpr bool reads_use_bias(const Architecture& family) { return family.bias_key == "use_bias"; }
+constexpr bool reads_attention_bias(const Architecture& family) { return !reads_use_bias(family); }
+constexpr bool reads_out_bias(const Architecture& family) { return family.reads_out_bias; }
 constexpr bool has_no_rope_layers(const Architecture& family) {
   return family.no_rope_interval > 0;
 }
@@ -284,15 +317,17 @@ constexpr bool ignores_qkv_bias(const Architecture& family) {
 }
 
 constexpr std::array kOtherKeys = {
+    OtherKey{"attention_bias", "false", reads_attention_bias},
     OtherKey{"attention_multiplier", "null", has_multipliers},  // Granite
+    OtherKey{"attention_out_bias", "false", reads_out_bias},    // Seed-OSS
     OtherKey{"attn_logit_softcapping", "null", has_caps},
     OtherKey{"clip_qkv", "null", nullptr},  // OLMo
     OtherKey{"embedding_multiplier", "1", has_multipliers},
     OtherKey{"final_logit_softcapping", "null", has_caps},
     OtherKey{"is_causal", "true", nullptr},
-    OtherKey{"logit_scale", "1", nullptr},  // Cohere
+    OtherKey{"logit_scale", "1", has_logit_scale},  // Cohere
     OtherKey{"logits_scaling", "1", has_multipliers},
-    OtherKey{"mlp_bias", "false", nullptr},
+    OtherKey{"mlp_bias", "false", reads_mlp_bias},
     OtherKey{"moe_num_experts", "0", nullptr},             // ERNIE
     OtherKey{"no_rope_layers", "[]", has_no_rope_layers},  // SmolLM3
     OtherKey{"num_experts", "0", has_experts},
@@ -303,7 +338,7 @@ constexpr std::array kOtherKeys = {
     OtherKey{"residual_multiplier", "1", has_multipliers},
     OtherKey{"swiglu_alpha", "1.702", nullptr},  // gpt-oss
     OtherKey{"swiglu_limit", "7.0", nullptr},
-    OtherKey{"use_bias", "false", nullptr},  // ERNIE
+    OtherKey{"use_bias", "false", reads_use_bias},  // ERNIE
     OtherKey{"use_bidirectional_attention", "false", nullptr},
     OtherKey{"use_parallel_residual", "false", nullptr},
     OtherKey{"use_qk_norm", "false", nullptr},  // Cohere
@@ -322,7 +357,8 @@ Result<void> refuse_other_arithmetic(const Json& root, const Architecture& famil
     if (method != "mxfp4") return unsupported_key("quantization_config");
   }
   // The experts of these families are always normalized.
-  if (family.hf_type == "qwen3_5_moe_text" || family.expert_width == "intermediate_size") {
+  const bool is_common = family.expert_width == "intermediate_size" && family.default_normalized;
+  if (family.hf_type == "qwen3_5_moe_text" || (family.has_experts && is_common)) {
     TQC_TRY_ASSIGN(const bool normalized, get_bool_or(root, "norm_topk_prob", true));
     if (!normalized) return unsupported_key("norm_topk_prob");
   }
@@ -347,12 +383,20 @@ Result<Activation> read_activation(const Json& root, const Architecture& family)
   return unsupported("activation " + printable_name(word) + " in this family");
 }
 
+// Granite 4 with state space layers, or without RoPE.
+Result<void> refuse_other_granite(const Json& root) {
+  TQC_TRY_ASSIGN(const std::string positions, get_string_or(root, "position_embedding_type", ""));
+  if (positions != "rope") return unsupported_key("position_embedding_type");
+  if (find_value(root, "layer_types") == nullptr) return unsupported_key("layer_types");
+  return {};
+}
+
 // --- layer kinds
 
 enum class LayerType { kFull, kWindow, kLinear };
 
 Result<LayerType> layer_type(const Json& word) {
-  if (word == "full_attention") return LayerType::kFull;
+  if (word == "full_attention" || word == "attention") return LayerType::kFull;
   if (word == "sliding_attention") return LayerType::kWindow;
   if (word == "linear_attention") return LayerType::kLinear;
   return unsupported_key("layer_types");
@@ -377,6 +421,8 @@ Result<LayerType> default_layer_type(const Json& root, const Architecture& famil
                      get_int_or(root, "max_window_layers", kDefaultWindowedFrom));
       return index >= from ? LayerType::kWindow : LayerType::kFull;
     }
+    case WindowRule::kListed:
+      return corrupt("key \"layer_types\": missing");
     case WindowRule::kPeriod:
       break;
   }
@@ -408,6 +454,11 @@ Result<LayerConfig> make_layer(LayerType type, std::int64_t window, const Archit
     return LayerConfig{LayerKind::kDeltaNet, 0, full};
   }
   const bool has_window = type == LayerType::kWindow && window > 0;
+  if (type == LayerType::kFull && window > 0 && family.full_without_rope) {
+    cache::Rope none = full;
+    none.style = cache::RopeStyle::kNone;
+    return LayerConfig{LayerKind::kAttention, 0, std::move(none)};
+  }
   return LayerConfig{LayerKind::kAttention, has_window ? window : 0, has_window ? local : full};
 }
 
@@ -492,8 +543,9 @@ Result<void> read_experts(const Json& root, const Architecture& family, ExpertsC
 Result<void> read_shapes(const Json& root, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(config.n_layers, get_int(root, "num_hidden_layers"));
   TQC_TRY_ASSIGN(config.d_model, get_int(root, "hidden_size"));
-  if (!family.has_experts || find_value(root, "intermediate_size") != nullptr) {
-    TQC_TRY_ASSIGN(config.d_ff, get_int(root, "intermediate_size"));
+  const char* const width = family.shared_mlp ? "shared_intermediate_size" : "intermediate_size";
+  if (!family.has_experts || find_value(root, width) != nullptr) {
+    TQC_TRY_ASSIGN(config.d_ff, get_int(root, width));
   }
   TQC_TRY_ASSIGN(config.n_heads, get_int(root, "num_attention_heads"));
   TQC_TRY_ASSIGN(config.n_kv_heads, get_int(root, "num_key_value_heads"));
@@ -532,12 +584,19 @@ Result<void> read_multipliers(const Json& root, ModelConfig& config) {
 }
 
 Result<void> read_scales(const Json& root, const Architecture& family, ModelConfig& config) {
-  TQC_TRY_ASSIGN(const double epsilon, get_number_or(root, "rms_norm_eps", family.default_epsilon));
+  const char* const epsilon_key = family.layer_norms ? "layer_norm_eps" : "rms_norm_eps";
+  TQC_TRY_ASSIGN(const double epsilon, get_number_or(root, epsilon_key, family.default_epsilon));
   config.rms_norm_epsilon = static_cast<float>(epsilon);
   if (family.scaled_embedding) {
     config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
   }
   if (family.has_multipliers) return read_multipliers(root, config);
+  if (family.default_logit_scale > 0) {
+    TQC_TRY_ASSIGN(const double scale,
+                   get_number_or(root, "logit_scale", family.default_logit_scale));
+    if (!(scale > 0)) return corrupt("key \"logit_scale\": not above 0");
+    config.logit_divisor = static_cast<float>(1 / scale);
+  }
   if (!family.has_query_scalar) return {};
   TQC_TRY_ASSIGN(const double scalar,
                  get_number_or(root, "query_pre_attn_scalar", kDefaultQueryScalar));
@@ -551,9 +610,17 @@ Result<void> read_scales(const Json& root, const Architecture& family, ModelConf
 }
 
 Result<void> read_biases(const Json& root, const Architecture& family, ModelConfig& config) {
-  TQC_TRY_ASSIGN(const bool all, get_bool_or(root, "attention_bias", family.default_biases));
+  TQC_TRY_ASSIGN(const bool all,
+                 get_bool_or(root, std::string(family.bias_key).c_str(), family.default_biases));
   config.qkv_biases = all || family.qkv_biases;
   config.output_bias = all && !family.no_output_bias;
+  config.mlp_biases = all && reads_use_bias(family);
+  if (family.reads_out_bias) {
+    TQC_TRY_ASSIGN(config.output_bias, get_bool_or(root, "attention_out_bias", false));
+  }
+  if (family.reads_mlp_bias) {
+    TQC_TRY_ASSIGN(config.mlp_biases, get_bool_or(root, "mlp_bias", false));
+  }
   return {};
 }
 
@@ -564,6 +631,9 @@ void set_family(const Architecture& family, ModelConfig& config) {
   config.wide_qk_norms = family.wide_qk_norms;
   config.pre_norms = family.pre_norms;
   config.post_norms = family.post_norms;
+  config.layer_norms = family.layer_norms;
+  config.norms_after_rope = family.norms_after_rope;
+  config.parallel_blocks = family.parallel_blocks;
   config.attention_gate = family.attention_gate;
   config.attention_sinks = family.attention_sinks;
   config.form.permuted_heads = family.permuted_hf;
@@ -584,6 +654,7 @@ Result<ModelConfig> read_hf_config(ByteView config_json) {
   const Json& root = *text;
   TQC_TRY_ASSIGN(const Architecture* family, read_family(root));
   TQC_TRY(refuse_other_arithmetic(root, *family));
+  if (family->shared_mlp) TQC_TRY(refuse_other_granite(root));
 
   ModelConfig config;
   set_family(*family, config);

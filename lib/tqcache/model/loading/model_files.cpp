@@ -266,6 +266,8 @@ constexpr auto kLayerNames = std::to_array<NamePair>({
     {"self_attn.o_proj.bias", "attn_output.bias"},
     {"self_attn.q_norm.weight", "attn_q_norm.weight"},
     {"self_attn.k_norm.weight", "attn_k_norm.weight"},
+    {"self_attn.query_layernorm.weight", "attn_q_norm.weight"},  // Hunyuan
+    {"self_attn.key_layernorm.weight", "attn_k_norm.weight"},
     {"self_attn.sinks", "attn_sinks.weight"},
     {"linear_attn.in_proj_qkvz.weight", "ssm_in.weight"},
     {"linear_attn.in_proj_qkv.weight", "attn_qkv.weight"},
@@ -285,9 +287,17 @@ constexpr auto kLayerNames = std::to_array<NamePair>({
     {"mlp.gate_proj.weight", "ffn_gate.weight"},
     {"mlp.up_proj.weight", "ffn_up.weight"},
     {"mlp.gate_up_proj.weight", "ffn_up.weight"},
+    {"shared_mlp.input_linear.weight", "ffn_up.weight"},  // Granite 4
+    {"shared_mlp.output_linear.weight", "ffn_down.weight"},
+    {"mlp.gate_proj.bias", "ffn_gate.bias"},
+    {"mlp.up_proj.bias", "ffn_up.bias"},
+    {"mlp.down_proj.bias", "ffn_down.bias"},
     {"mlp.down_proj.weight", "ffn_down.weight"},
     {"mlp.gate.weight", "ffn_gate_inp.weight"},
     {"block_sparse_moe.gate.weight", "ffn_gate_inp.weight"},
+    {"block_sparse_moe.router.layer.weight", "ffn_gate_inp.weight"},  // Granite
+    {"block_sparse_moe.input_linear.weight", "ffn_gate_up_exps.weight"},
+    {"block_sparse_moe.output_linear.weight", "ffn_down_exps.weight"},
     {"mlp.router.weight", "ffn_gate_inp.weight"},
     {"mlp.router.bias", "ffn_gate_inp.bias"},
     {"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},

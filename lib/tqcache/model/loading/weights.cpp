@@ -400,7 +400,11 @@ FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block,
                             const ModelConfig& config) {
   const std::int64_t d_ff = config.d_ff;
   if (!config.form.fused_projections && !config.form.fused_gate_up) {
-    return read_ffn(finder, block, ".weight", d_ff, config.d_model);
+    FeedForwardWeights ffn = read_ffn(finder, block, ".weight", d_ff, config.d_model);
+    ffn.gate_bias = finder.vector_if(config.mlp_biases, block + "ffn_gate.bias", d_ff);
+    ffn.up_bias = finder.vector_if(config.mlp_biases, block + "ffn_up.bias", d_ff);
+    ffn.down_bias = finder.vector_if(config.mlp_biases, block + "ffn_down.bias", config.d_model);
+    return ffn;
   }
   const Matrix both = finder.matrix(block + "ffn_up.weight", 2 * d_ff, config.d_model);
   return {rows_of(both, 0, d_ff),
@@ -476,8 +480,8 @@ LayerWeights read_layer(TensorFinder& finder, std::int64_t index, const ModelCon
   } else {
     layer.attention = read_attention(finder, block, config);
   }
-  layer.ffn_norm =
-      finder.norm_if(config.pre_norms, block + std::string(config.form.ffn_norm), d_model);
+  layer.ffn_norm = finder.norm_if(config.pre_norms && !config.parallel_blocks,
+                                  block + std::string(config.form.ffn_norm), d_model);
   if (config.experts.count > 0) {
     layer.experts = read_experts(finder, block, config);
   } else {
@@ -608,6 +612,7 @@ class ConfigBytes {
     }
     real(form.norm_offset);
     add_later_fields(config);
+    add_newest_fields(config);
   }
 
   const Bytes& bytes() const { return out_.bytes(); }
@@ -635,6 +640,17 @@ class ConfigBytes {
     out_.append_sized(as_bytes("more"));
     for (const bool flag : flags) number(flag ? 1 : 0);
     for (const float factor : factors) real(factor);
+  }
+
+  // Likewise, of families that came later.
+  void add_newest_fields(const ModelConfig& config) {
+    const std::array flags = {config.layer_norms, config.norms_after_rope, config.parallel_blocks,
+                              config.mlp_biases};
+    if (std::ranges::none_of(flags, std::identity()) && config.query_growth == 0) return;
+    out_.append_sized(as_bytes("more 2"));
+    for (const bool flag : flags) number(flag ? 1 : 0);
+    real(config.query_growth);
+    number(config.query_growth_step);
   }
 
   ByteWriter out_;

@@ -76,7 +76,8 @@ ByteView opened(const KeyRing& keys, std::string_view key, ByteView stored, Byte
   };
   if (stored.empty()) return stored;  // of no kind: damaged, with a key and without
   if (!is_whole(stored, kSealedBlobVersion)) {
-    return stand_in(is_whole(stored, kBlobVersion) ? SealedKind::kPlain : SealedKind::kForged);
+    const bool is_plain = is_whole(stored, kBlobVersion) || is_whole(stored, kMediaBlobVersion);
+    return stand_in(is_plain ? SealedKind::kPlain : SealedKind::kForged);
   }
   if (number_at<std::uint32_t>(stored, 12) != static_cast<std::uint32_t>(SealedKind::kSealed)) {
     return stand_in(SealedKind::kOtherScheme);

@@ -46,6 +46,7 @@ struct Block {
   int part = 0, n_parts = 1;
   std::vector<std::int32_t> tokens;     // 256
   std::vector<StoredSection> sections;  // in order; parts 0, 1, ... together have the whole block
+  std::vector<cache::MediaSpan> media = {};  // that begin in it
 };
 
 struct Data {

@@ -25,7 +25,8 @@ inline constexpr std::array<std::byte, 8> kBlobMagic = {
     std::byte{'\r'}, std::byte{'\n'}, std::byte{0x1a}, std::byte{'\n'}};
 
 inline constexpr std::uint32_t kBlobVersion = 1;
-inline constexpr std::uint32_t kSealedBlobVersion = 2;  // an encrypted blob of version 1
+inline constexpr std::uint32_t kSealedBlobVersion = 2;  // an encrypted blob
+inline constexpr std::uint32_t kMediaBlobVersion = 3;   // with tokens of media; otherwise as 1
 inline constexpr std::size_t kBlobHeaderBytes = 64;
 
 // The record of the longest prompt has 64 MiB of tokens and 2 MiB of hashes.
@@ -36,6 +37,7 @@ struct BlobHeader {
   std::uint64_t blob_bytes = 0;
   std::uint64_t description_bytes = 0;
   Checksum128 description_checksum;
+  bool has_media = false;
 };
 
 // The offset of the first section. Requires: description_bytes within the limit.
@@ -51,6 +53,9 @@ Result<BlobHeader> read_blob_header(ByteView blob);
 inline constexpr std::size_t kMaxNameBytes = 512;                          // of a record
 inline constexpr std::size_t kMaxDataKeys = 1 << 16;                       // of a state
 inline constexpr int kMaxParts = 2 * static_cast<int>(cache::kMaxLayers);  // of a block
+
+// Whether some of its tokens are those of media.
+bool has_media(const Content& content);
 
 inline BlobKind kind_of(const Content& content) { return static_cast<BlobKind>(content.index()); }
 

@@ -39,10 +39,10 @@ Result<void> check_whole(ByteView blob) {
 }
 
 Result<void> check_version(std::uint32_t version) {
-  if (version == kBlobVersion) return {};
+  if (version == kBlobVersion || version == kMediaBlobVersion) return {};
   const std::string what = "version " + std::to_string(version);
   if (version < kBlobVersion) return corrupt(what);
-  return unsupported(fmt::format("{} is newer than version {}", what, kSealedBlobVersion));
+  return unsupported(fmt::format("{} is newer than version {}", what, kMediaBlobVersion));
 }
 
 Result<void> check_sizes(const BlobHeader& header, std::uint64_t size) {
@@ -69,7 +69,7 @@ std::uint64_t sections_at(const BlobHeader& header) {
 Bytes encode_blob_header(const BlobHeader& header) {
   ByteWriter out;
   out.append(kBlobMagic);
-  out.write(kBlobVersion);
+  out.write(header.has_media ? kMediaBlobVersion : kBlobVersion);
   out.write(static_cast<std::uint32_t>(header.kind) + 1);
   out.write(header.blob_bytes);
   out.write(header.description_bytes);
@@ -90,6 +90,7 @@ Result<BlobHeader> read_blob_header(ByteView blob) {
   if (number_at<std::uint64_t>(blob, 48) != 0) return corrupt("header: reserved bytes");
   BlobHeader header;
   header.kind = static_cast<BlobKind>(kind - 1);
+  header.has_media = version == kMediaBlobVersion;
   header.blob_bytes = number_at<std::uint64_t>(blob, 16);
   header.description_bytes = number_at<std::uint64_t>(blob, 24);
   header.description_checksum =
@@ -241,6 +242,7 @@ Result<Block> read_block(const fb::Block& in, format::Manifest manifest,
   block.n_parts = static_cast<int>(in.n_parts());
   block.tokens = std::move(manifest.tokens);
   block.sections = std::move(sections);
+  block.media = std::move(manifest.media);
   return block;
 }
 
@@ -249,6 +251,7 @@ Result<Snapshot> read_state(const fb::State& in, format::Manifest manifest) {
   Snapshot snapshot;
   snapshot.n_tokens = in.n_tokens();
   snapshot.tail = std::move(manifest.tokens);
+  snapshot.media = std::move(manifest.media);
   snapshot.layers = bare_layers(std::move(manifest.layers));
   snapshot.content_name = manifest.content_name;
   snapshot.data_bytes = in.data_bytes();
@@ -340,6 +343,9 @@ Result<Content> decode_blob(std::string_view key, const SharedBytes& blob) {
   TQC_TRY_ASSIGN(Content content,
                  read_content(*root, parts.header.kind, std::move(manifest), std::move(sections)));
   TQC_TRY(check_content(key, content));
+  if (has_media(content) != parts.header.has_media) {
+    return corrupt(parts.header.has_media ? "version 3 without media" : "media in version 1");
+  }
   return content;
 }
 

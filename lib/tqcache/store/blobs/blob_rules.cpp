@@ -28,8 +28,27 @@ Result<void> check_text(std::string_view what, std::string_view text, std::size_
   return too_large(fmt::format("{} of {} bytes", what, text.size()));
 }
 
+// A blob has a part of a prompt: media may have begun before. The whole prompt is checked when it
+// is fetched.
 Result<void> check_tokens(std::span<const std::int32_t> tokens) {
-  return cache::validate_tokens(tokens, std::nullopt);
+  if (std::ssize(tokens) > cache::kMaxTokens) {
+    return too_large(fmt::format("{} tokens", tokens.size()));
+  }
+  return std::ranges::count(tokens, cache::kUnknownToken) == 0 ? Result<void>()
+                                                               : corrupt("a token id of -1");
+}
+
+// Media of a part of a prompt, which has `n_tokens` tokens from token `first` on.
+Result<void> check_media(std::span<const cache::MediaSpan> media, std::int64_t first,
+                         std::int64_t n_tokens) {
+  std::int64_t end = first;
+  for (const cache::MediaSpan& span : media) {
+    if (span.begin < end || span.begin >= first + n_tokens) {
+      return corrupt(fmt::format("a medium from token {} on", span.begin));
+    }
+    end = span.end();
+  }
+  return {};
 }
 
 bool has_array_shapes(const std::vector<cache::LayerDesc>& layers) {
@@ -47,8 +66,8 @@ Result<void> check_parameters(std::string_view, const Parameters& parameters) {
   if (has_array_shapes(parameters.layers)) return corrupt("an array with a shape");
   format::Manifest manifest;
   manifest.identity = parameters.identity;
-  manifest.tokens = parameters.tokens;
   TQC_TRY(format::check_contents(manifest));
+  TQC_TRY(check_tokens(parameters.tokens));
   return cache::validate_layers(parameters.layers, parameters.identity.rope, 1);
 }
 
@@ -102,6 +121,7 @@ Result<void> check_block_content(std::string_view key, const Block& block) {
   if (block.part < 0 || block.part >= block.n_parts) {
     return corrupt(fmt::format("part {} of {}", block.part, block.n_parts));
   }
+  TQC_TRY(check_media(block.media, block.index * cache::kTokenBlock, cache::kTokenBlock));
   TQC_TRY(check_block_key(key, block));
   const auto is_other = [&](const StoredSection& section) {
     return section.info.side == cache::TensorKind::kArray || section.info.block != block.index;
@@ -127,6 +147,7 @@ Result<void> check_state(std::string_view, const Snapshot& snapshot) {
         fmt::format("a tail of {} tokens where {} belong", snapshot.tail.size(), n_tail));
   }
   TQC_TRY(check_tokens(snapshot.tail));
+  TQC_TRY(check_media(snapshot.media, snapshot.n_tokens - n_tail, n_tail));
   TQC_TRY(check_data_keys(snapshot.data_keys));
   return cache::validate_layers(snapshot.layers, cache::Rope{}, snapshot.n_tokens);
 }
@@ -216,6 +237,18 @@ std::vector<cache::LayerDesc> without_array_shapes(std::vector<cache::LayerDesc>
     for (cache::ArrayDesc& array : state->arrays) array.shape.clear();
   }
   return layers;
+}
+
+bool has_media(const Content& content) {
+  const auto tokens = std::visit(
+      Overload{[](const Parameters& parameters) { return std::span(parameters.tokens); },
+               [](const Block& block) { return std::span(block.tokens); },
+               [](const Snapshot& snapshot) { return std::span(snapshot.tail); },
+               [](const PromptRecord& record) { return std::span(record.snapshot.tail); },
+               [](const Next& next) { return std::span(next.tokens); },
+               [](const auto&) { return std::span<const std::int32_t>(); }},
+      content);
+  return std::ranges::any_of(tokens, [](std::int32_t id) { return id < cache::kUnknownToken; });
 }
 
 Result<void> check_content(std::string_view key, const Content& content) {

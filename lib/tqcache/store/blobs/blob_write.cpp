@@ -48,6 +48,7 @@ format::Manifest manifest_of(const Parameters& parameters) {
 format::Manifest manifest_of(const Block& block) {
   format::Manifest manifest;
   manifest.tokens = block.tokens;
+  manifest.media = block.media;
   manifest.sections = section_rows(block.sections);
   return manifest;
 }
@@ -59,6 +60,7 @@ format::Manifest manifest_of(const Data& data) {
 format::Manifest manifest_of(const Snapshot& snapshot) {
   format::Manifest manifest;
   manifest.tokens = snapshot.tail;
+  manifest.media = snapshot.media;
   manifest.layers = snapshot.layers;
   manifest.content_name = snapshot.content_name;
   return manifest;
@@ -176,6 +178,7 @@ Result<Pieces> make_pieces(std::string_view key, const Content& content) {
   pieces.sections = sections_of(content);
   BlobHeader& header = pieces.header;
   header.kind = kind_of(content);
+  header.has_media = has_media(content);
   header.description_bytes = pieces.description.size();
   header.description_checksum = xxh3_128(pieces.description);
   header.blob_bytes = sections_at(header) + sections_end(pieces.sections);

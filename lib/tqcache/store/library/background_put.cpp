@@ -30,6 +30,7 @@ struct OpenJob {
 struct BlockJob {
   Ids tokens;
   std::vector<RawSection> sections;
+  std::vector<cache::MediaSpan> media;
 };
 
 using Job = std::variant<OpenJob, BlockJob, StatePieces>;
@@ -73,7 +74,8 @@ class BackgroundPutter {
 
   // Flushes each block immediately, so that the end of a session waits for at most one block.
   Result<void> put(BlockJob job) {
-    TQC_TRY(writer_->put_block(job.tokens, store_all(std::move(job.sections))));
+    TQC_TRY(
+        writer_->put_block(job.tokens, store_all(std::move(job.sections)), std::move(job.media)));
     TQC_TRY(writer_->flush());
     n_blocks_ = writer_->n_blocks();
     return {};
@@ -283,8 +285,9 @@ void BackgroundPut::open_chain(const cache::Cache& cache) {
 void BackgroundPut::collect_block(const cache::Cache& cache) {
   open_chain(cache);
   const auto first = cache.tokens.begin() + next_block_ * kTokenBlock;
-  worker_->give(BlockJob{Ids(first, first + kTokenBlock),
-                         block_pieces(cache, parameters_->layers, next_block_)});
+  worker_->give(BlockJob{
+      Ids(first, first + kTokenBlock), block_pieces(cache, parameters_->layers, next_block_),
+      cache::media_in(cache.media, next_block_ * kTokenBlock, (next_block_ + 1) * kTokenBlock)});
   ++next_block_;
 }
 

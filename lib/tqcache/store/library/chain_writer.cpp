@@ -185,7 +185,8 @@ Result<void> ChainWriter::skip_block(std::span<const std::int32_t> block_tokens,
 }
 
 Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
-                                    std::vector<StoredSection> sections) {
+                                    std::vector<StoredSection> sections,
+                                    std::vector<cache::MediaSpan> media) {
   const std::int64_t index = n_blocks();
   const Sha256 hash = chain_->hash_next(block_tokens);
   const std::vector<std::size_t> ends = block_parts(chain_->parameters.layers, index);
@@ -195,7 +196,8 @@ Result<void> ChainWriter::put_block(std::span<const std::int32_t> block_tokens,
               0,
               static_cast<int>(ends.size()),
               {block_tokens.begin(), block_tokens.end()},
-              {}};
+              {},
+              std::move(media)};
   std::vector<WriteBatcher::Value> parts;
   std::size_t begin = 0;
   for (const std::size_t end : ends) {

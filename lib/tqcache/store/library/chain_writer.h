@@ -70,12 +70,13 @@ class ChainWriter {
   // Errors: those of the backend.
   Result<void> skip_block(std::span<const std::int32_t> block_tokens, std::uint64_t bytes = 0);
 
-  // Puts the next block.
+  // Puts the next block. `media`: the spans that begin in it.
   // Requires: 256 tokens.
   // Errors:   kInvalidArgument if these are not exactly the sections of the block, in their order;
   //           those of the backend.
   Result<void> put_block(std::span<const std::int32_t> block_tokens,
-                         std::vector<StoredSection> sections);
+                         std::vector<StoredSection> sections,
+                         std::vector<cache::MediaSpan> media = {});
 
   // Returns when all blobs are acknowledged.
   Result<void> flush();

@@ -85,6 +85,7 @@ class Fetch {
         namespace_(hash_namespace({prefix.parameters.identity, options.salt})),
         root_(hash_root(namespace_, hash_parameters(prefix.parameters))),
         tokens_(prefix.chain.size()),
+        media_(prefix.chain.size()),
         ends_(prefix.chain.size()) {
     if (options.verify_digests) digests_.emplace(prefix.parameters.layers);
     const std::uint64_t of_block = block_bytes(prefix.parameters.layers) / counts_.of(1);
@@ -150,6 +151,12 @@ class Fetch {
     format::Manifest manifest;
     manifest.identity = prefix.parameters.identity;
     manifest.tokens = prefix.tokens;
+    for (std::size_t block = 0; block < prefix.chain.size(); ++block) {
+      std::ranges::copy(media_[block], std::back_inserter(manifest.media));
+    }
+    if (prefix.snapshot) {
+      std::ranges::copy(prefix.snapshot->media, std::back_inserter(manifest.media));
+    }
     manifest.layers = prefix.parameters.layers;
     if (prefix.snapshot) {
       TQC_TRY_ASSIGN(manifest.layers,
@@ -262,6 +269,7 @@ class Fetch {
     TQC_TRY(check_block(prefix_.parameters, block));
     sections = std::move(block.sections);
     tokens_[part.block] = std::move(block.tokens);
+    media_[part.block] = std::move(block.media);
     return {};
   }
 
@@ -294,8 +302,9 @@ class Fetch {
   Part next_;                                      // to be read
   std::vector<Part> parts_;                        // by key of `blocks_`
   std::vector<std::vector<std::int32_t>> tokens_;  // by block
-  std::vector<format::SectionInfo> infos_;         // of the sections that were given away
-  std::vector<std::size_t> ends_;                  // of the sections of a block, in `infos_`
+  std::vector<std::vector<cache::MediaSpan>> media_;
+  std::vector<format::SectionInfo> infos_;  // of the sections that were given away
+  std::vector<std::size_t> ends_;           // of the sections of a block, in `infos_`
 };
 
 // Shortens a prefix to `n_blocks` token blocks, or to length 0 if it cannot be truncated.

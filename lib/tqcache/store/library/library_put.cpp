@@ -135,7 +135,10 @@ class PromptPutter {
         reuse_existing(places_.blocks[block], *existing[block]);
       } else {
         keep_infos(places_.blocks[block], slots[slot]);
-        TQC_TRY(writer.put_block(block_tokens, std::exchange(slots[slot], {})));
+        const auto begin = static_cast<std::int64_t>(block * kBlockTokens);
+        TQC_TRY(
+            writer.put_block(block_tokens, std::exchange(slots[slot], {}),
+                             cache::media_in(manifest_.media, begin, begin + cache::kTokenBlock)));
       }
       return report_progress(progress, block + 1, n_final_);
     };
@@ -156,6 +159,8 @@ class PromptPutter {
     snapshot_ = {};
     snapshot_.n_tokens = manifest_.n_tokens();
     snapshot_.tail.assign(tail.begin(), tail.end());
+    snapshot_.media = cache::media_in(manifest_.media, manifest_.n_tokens() - std::ssize(tail),
+                                      manifest_.n_tokens());
     snapshot_.layers = bare_layers(manifest_.layers);
     if (is_named_) snapshot_.content_name = content_digest();
     if (n_final_ > 0) {
@@ -286,6 +291,7 @@ class PromptPutter {
     format::Manifest manifest;
     manifest.identity = manifest_.identity;
     manifest.tokens = manifest_.tokens;
+    manifest.media = manifest_.media;
     manifest.layers = manifest_.layers;
     manifest.sections = stored_infos_;
     return format::content_name(manifest);

@@ -17,56 +17,43 @@
 
 namespace tqcache::store {
 
-namespace {
-
-// The file whose sections are stored as they are; null: they are read. A store knows no profiles,
-// so predicted sections are decoded.
-const format::SectionReader* stored_file(const cache::CacheReader& reader) {
-  const auto* const file = dynamic_cast<const format::SectionReader*>(&reader);
-  return file != nullptr && file->info().prediction ? nullptr : file;
-}
-
-}  // namespace
-
 PutSource::PutSource(const cache::CacheReader& reader, SectionStorer storer)
-    : reader_(&reader),
-      file_(stored_file(reader)),
-      manifest_(file_ != nullptr ? format::Manifest(file_->info()) : format::manifest_of(reader)),
-      storer_(std::move(storer)) {
-  // Checkpoints are prompts of their own in a store.
-  manifest_.sections.resize(format::count_cache_sections(manifest_));
-  manifest_.checkpoints.clear();
-}
+    : reader_(&reader), manifest_(format::manifest_of(reader)), storer_(std::move(storer)) {}
 
 Result<PutSource> PutSource::open(const cache::CacheReader& reader) {
   TQC_TRY_ASSIGN(SectionStorer storer, SectionStorer::make());
   return PutSource(reader, std::move(storer));
 }
 
+Result<std::optional<StoredSection>> PutSource::as_stored(std::size_t i) const {
+  if (reader_->prediction()) return std::optional<StoredSection>();
+  BlobMemory::Room room;
+  TQC_TRY_ASSIGN(const auto stored, reader_->stored(i, [&](std::size_t n_bytes) {
+    room = memory_->take(n_bytes);
+    return room.bytes;
+  }));
+  if (!stored) return std::optional<StoredSection>();
+  StoredSection section{manifest_.sections[i], room.shared()};
+  section.info.compression = stored->compression;
+  section.info.stored_bytes = room.bytes.size();
+  section.info.checksum = stored->checksum;
+  section.info.raw_sha256 = stored->raw_sha256;
+  return std::optional(std::move(section));
+}
+
 Result<Sha256> PutSource::digest(std::size_t i) const {
-  if (file_ != nullptr) {  // what the file says counts only once it was compared
-    AlignedBytes raw;
-    TQC_TRY(file_->read(i, raw));
-    return manifest_.sections[i].raw_sha256;
-  }
+  TQC_TRY_ASSIGN(const auto stored, as_stored(i));
+  if (stored) return stored->info.raw_sha256;
   TQC_TRY_ASSIGN(const SharedBytes raw, reader_->share(i));
   return sha256(raw.view());
 }
 
 Result<StoredSection> PutSource::section(std::size_t i) const {
-  const format::SectionInfo& info = manifest_.sections[i];
-  if (file_ != nullptr) {
-    const BlobMemory::Room room = memory_->take(info.stored_bytes);
-    TQC_TRY(file_->read_stored(i, room.bytes));
-    StoredSection section{info, room.shared()};
-    // The checksum of an encrypted file is that of the encrypted bytes.
-    if (manifest_.encryption) section.info.checksum = xxh3_128(room.bytes);
-    section.info.seal = {};
-    return section;
-  }
+  TQC_TRY_ASSIGN(auto stored, as_stored(i));
+  if (stored) return *std::move(stored);
   TQC_TRY_ASSIGN(SharedBytes raw, reader_->share(i));
-  const cache::LayerDesc& layer = manifest_.layers[to_size(info.layer)];
-  return storer_.store(layer, info, std::move(raw));
+  const format::SectionInfo& info = manifest_.sections[i];
+  return storer_.store(manifest_.layers[to_size(info.layer)], info, std::move(raw));
 }
 
 namespace {
@@ -156,6 +143,7 @@ StatePieces state_pieces(const cache::Cache& cache) {
   }
   pieces.snapshot.n_tokens = cache.n_tokens();
   pieces.snapshot.tail.assign(cache.tokens.begin() + n_final * kTokenBlock, cache.tokens.end());
+  pieces.snapshot.media = cache::media_in(cache.media, n_final * kTokenBlock, cache.n_tokens());
   pieces.snapshot.layers = std::move(manifest.layers);
   return pieces;
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,6 @@
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 #include "tqcache/format/manifest.h"
-#include "tqcache/format/section_reader.h"
 #include "tqcache/format/sections/section_compressor.h"
 #include "tqcache/reader.h"
 #include "tqcache/store/blobs/blob.h"
@@ -44,14 +44,14 @@ class SectionStorer {
 
 // A prompt to be put, section by section as a store keeps it.
 //
-// The sections of a .tqkv file are used unchanged after a check of their checksums; those of any
-// other reader are compressed by SectionStorer.
+// What the reader has stored is used unchanged; everything else is compressed by SectionStorer. A
+// store knows no profiles, so predicted sections are decoded.
 class PutSource {
  public:
   // `reader` must outlive it.
   static Result<PutSource> open(const cache::CacheReader& reader);
 
-  // Has digests of sections only if the reader is a .tqkv file.
+  // Without digests of sections.
   const format::Manifest& manifest() const { return manifest_; }
   // SHA-256 of a section before compression. Threads: any number at once. Errors: as section().
   Result<Sha256> digest(std::size_t i) const;
@@ -60,9 +60,10 @@ class PutSource {
 
  private:
   PutSource(const cache::CacheReader& reader, SectionStorer storer);
+  // The section as the reader has it stored; nullopt: it has not.
+  Result<std::optional<StoredSection>> as_stored(std::size_t i) const;
 
   const cache::CacheReader* reader_;
-  const format::SectionReader* file_;  // the reader, if it is a .tqkv file
   format::Manifest manifest_;
   SectionStorer storer_;
   std::unique_ptr<BlobMemory> memory_ = std::make_unique<BlobMemory>();

@@ -84,7 +84,16 @@ OrderedJson completion_usage(const Answer& answer) {
           {"prompt_tokens_details", {{"cached_tokens", answer.cached_tokens}}}};
 }
 
-const char* finish_reason(const Answer& answer) { return is_cut(answer) ? "length" : "stop"; }
+const char* finish_reason(const Answer& answer) {
+  if (is_cut(answer)) return "length";
+  return answer.calls.empty() ? "stop" : "tool_calls";
+}
+
+OrderedJson call_json(const ToolCall& call) {
+  return {{"id", call.id},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+}
 
 }  // namespace
 
@@ -109,6 +118,10 @@ std::string CompletionWriter::whole(const Answer& answer) const {
   OrderedJson choice = {{"index", 0}};
   if (is_chat_) {
     choice["message"] = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
+    if (!answer.calls.empty() && answer.text.empty()) choice["message"]["content"] = nullptr;
+    for (const ToolCall& call : answer.calls) {
+      choice["message"]["tool_calls"].push_back(call_json(call));
+    }
   } else {
     choice["text"] = answer.text;
   }
@@ -149,7 +162,13 @@ std::string CompletionWriter::piece(std::string_view text) const {
 }
 
 std::string CompletionWriter::end(const Answer& answer) const {
-  std::string events = chunk("", OrderedJson::object(), &answer);
+  std::string events;
+  for (std::size_t i = 0; i < answer.calls.size(); ++i) {
+    OrderedJson call = {{"index", i}};
+    call.update(call_json(answer.calls[i]));
+    events += chunk("", {{"tool_calls", OrderedJson::array({call})}}, nullptr);
+  }
+  events += chunk("", OrderedJson::object(), &answer);
   if (with_usage_) {
     OrderedJson json = head(true);
     json["choices"] = OrderedJson::array();

@@ -28,6 +28,7 @@ struct GenerationSettings {
   std::vector<std::string> stops;  // not empty each
   bool stream = false;
   bool include_usage = false;  // in a last chunk of OpenAI's streams
+  bool one_call = false;       // the answer ends with its first call of a tool
 };
 
 // Whether a reasoning model may think before it answers.

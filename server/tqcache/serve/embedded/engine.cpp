@@ -130,6 +130,10 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
                                         [raw = engine.get()] { return !raw->is_stopping(); });
   if (turns) {
     engine->turns_ = std::move(turns).value();
+    const std::string& program = its.chat_template.empty()
+                                     ? engine->model().tokenizer.chat_template(true)
+                                     : its.chat_template;
+    engine->writes_calls_ = program.find("<tool_call>") != std::string::npos;
   } else if (!its.chat_template.empty()) {
     return std::move(turns).error();
   } else {
@@ -293,14 +297,17 @@ Result<void> Engine::read_prompt(const GenerationRequest& request, const Progres
 void Engine::generate(const GenerationRequest& request, const std::function<bool()>& goes_on,
                       const OnText& on_text, Answer& answer) {
   AnswerText text(model().tokenizer, request.stops, request.conversation.has_value());
-  const auto show = [&](const std::string& piece) {
+  ToolCallReader calls;
+  const bool has_calls = request.has_tools && writes_calls_;
+  const auto show = [&](std::string piece) {
+    if (has_calls) piece = calls.add(piece);
     answer.text += piece;
     return piece.empty() || on_text(piece);
   };
   const session::Generation made =
       session_->generate(request.max_tokens, true, [&](std::int32_t id) -> Result<bool> {
         if (!show(text.add(id)) || !goes_on()) return interrupted_error();
-        return !text.stopped();
+        return !text.stopped() && !(request.one_call && !calls.calls().empty());
       });
   answer.completion_tokens = std::ssize(made.ids);
   answer.answer_seconds = made.seconds;
@@ -308,13 +315,19 @@ void Engine::generate(const GenerationRequest& request, const std::function<bool
   answer.stop_string = text.stop_string();
   answer.failure = made.failure;
   if (made.failure) return;
-  if (!show(text.end())) {
+  bool is_wanted = show(text.end());
+  if (const std::string rest = calls.end(); is_wanted && !rest.empty()) {
+    answer.text += rest;
+    is_wanted = on_text(rest);
+  }
+  answer.calls = calls.calls();
+  if (!is_wanted) {
     answer.stop = session::StopReason::kInterrupted;
     answer.failure = interrupted_error();
     return;
   }
   // What was cut off at a stop string is not in the text.
-  if (made.stop != session::StopReason::kStopString) remember(request, answer.text, made.ids);
+  if (made.stop != session::StopReason::kStopString) remember(request, answer, made.ids);
 }
 
 Answer Engine::answer(const GenerationRequest& request, const std::function<bool()>& goes_on,
@@ -353,10 +366,13 @@ Answer Engine::answer(const GenerationRequest& request, const std::function<bool
   return answer;
 }
 
-void Engine::remember(const GenerationRequest& request, const std::string& text, const Ids& ids) {
+void Engine::remember(const GenerationRequest& request, const Answer& answer, const Ids& ids) {
   if (!request.conversation) return;
   GivenAnswer given{request.tenant, *request.conversation, request.prompt};
-  given.conversation = next_digest(given.conversation, {tokenizer::ChatRole::kAssistant, text});
+  // The message that a client makes of the answer.
+  std::string fields = assistant_fields(!answer.text.empty(), answer.calls, {});
+  given.conversation = next_digest(
+      given.conversation, {tokenizer::ChatRole::kAssistant, answer.text, std::move(fields)});
   session::append_ids(given.tokens, ids);
   const std::lock_guard lock(given_mutex_);
   given_tokens_ += given.tokens.size();

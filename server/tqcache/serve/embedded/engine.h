@@ -27,6 +27,7 @@
 #include "tqcache/quantize.h"
 #include "tqcache/serve/embedded/client_request.h"
 #include "tqcache/serve/embedded/request_queue.h"
+#include "tqcache/serve/embedded/tool_calls.h"
 #include "tqcache/serve/hit_scores.h"
 #include "tqcache/serve/prompt_ledger.h"
 #include "tqcache/session.h"
@@ -60,7 +61,8 @@ struct EngineOptions {
 enum class PrefixSource { kNothing, kMemory, kStore };
 
 struct Answer {
-  std::string text;
+  std::string text;                  // without the calls
+  std::vector<ToolCall> calls = {};  // of tools
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;  // of the prompt, that were not computed
   PrefixSource source = PrefixSource::kNothing;
@@ -80,6 +82,8 @@ struct GenerationRequest {
   model::SamplerOptions sampling;
   std::int64_t max_tokens = 0;
   std::vector<std::string> stops;
+  bool has_tools = false;                   // the answer may have calls
+  bool one_call = false;                    // and ends with the first one
   std::optional<Sha256> conversation = {};  // that the prompt is: conversation_digest()
 };
 
@@ -105,6 +109,8 @@ class Engine {
   // Of the store, without the password; empty: there is none.
   const std::string& store_name() const { return store_name_; }
   bool shows_text() const { return options_.shows_text; }
+  // Whether the chat template tells the model of tools.
+  bool takes_tools() const { return turns_ && turns_->takes_tools(); }
 
   // The tokens of a conversation. Answers of this engine to the same tenant keep their tokens.
   // Threads: any number. Errors: kUnsupported (the model has no chat template), those of
@@ -163,7 +169,7 @@ class Engine {
                            Answer& answer);
   void generate(const GenerationRequest& request, const std::function<bool()>& goes_on,
                 const OnText& on_text, Answer& answer);
-  void remember(const GenerationRequest& request, const std::string& text, const session::Ids& ids);
+  void remember(const GenerationRequest& request, const Answer& answer, const session::Ids& ids);
   void note_in_ledger(const GenerationRequest& request, const Answer& answer);
   Result<std::unique_ptr<session::PromptStore>> open_store(const std::string& tenant) const;
 
@@ -173,6 +179,7 @@ class Engine {
   std::unique_ptr<session::Session> session_;
   std::optional<session::ChatTurns> turns_;
   std::optional<Error> no_turns_;  // why there are none
+  bool writes_calls_ = false;      // the chat template knows calls as ToolCallReader does
   std::uint64_t max_text_bytes_ = 0;
   RequestQueue queue_;
   PromptLedger own_ledger_;

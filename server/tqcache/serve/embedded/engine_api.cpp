@@ -147,6 +147,16 @@ MaybeApiError EngineApi::check_size(std::uint64_t n_bytes, const char* field) co
       .code = "context_length_exceeded"};
 }
 
+// A template that knows no tools would leave them out without a word.
+MaybeApiError EngineApi::check_tools(const ChatRequest& chat) const {
+  if (chat.tools.empty() || engine_.takes_tools()) return std::nullopt;
+  return ApiError{.message =
+                      "tools: the chat template of this model knows no tools; send none, or "
+                      "serve it with another template (--template)",
+                  .param = "tools",
+                  .code = "unsupported_parameter"};
+}
+
 MaybeApiError EngineApi::encode_chat(const ChatRequest& chat, const std::string& tenant,
                                      Dialect dialect, session::Ids& ids) const {
   std::uint64_t n_bytes = 0;
@@ -155,6 +165,7 @@ MaybeApiError EngineApi::encode_chat(const ChatRequest& chat, const std::string&
   }
   n_bytes += chat.tools.size();
   if (MaybeApiError error = check_size(n_bytes, prompt_field(dialect))) return error;
+  if (MaybeApiError error = check_tools(chat)) return error;
   auto encoded = engine_.encode_chat(chat, tenant);
   if (!encoded) return bad_request(encoded.error());
   ids = std::move(encoded).value();
@@ -194,6 +205,7 @@ MaybeApiError EngineApi::complete_job(Job& job) const {
   if (!job.settings.has_seed) request.sampling.seed = random_number();
   request.max_tokens = job.settings.max_tokens.value_or(n_context);
   request.stops = job.settings.stops;
+  request.one_call = request.has_tools && job.settings.one_call;
   return std::nullopt;
 }
 
@@ -210,6 +222,7 @@ Response EngineApi::answer_chat(Dialect dialect, ChatReader read, const Request&
     if (!error) error = encode_chat(chat, job.request.tenant, dialect, job.request.prompt);
     if (error) return error_response(*error, dialect);
     job.request.conversation = conversation_digest(chat);
+    job.request.has_tools = !chat.tools.empty();
     job.settings = std::move(chat.settings);
   }
   return run(std::move(job), client);
@@ -392,6 +405,7 @@ Response EngineApi::apply_template(const Request& request) {
   ChatRequest chat;
   MaybeApiError error = check_body(request);
   if (!error) error = read_chat_request(request.body, chat);
+  if (!error) error = check_tools(chat);
   if (error) return error_response(*error);
   const auto text = engine_.render_chat(chat);
   if (!text) return error_response(bad_request(text.error()));

@@ -57,6 +57,7 @@ class EngineApi {
 
   MaybeApiError check_body(const Request& request) const;
   MaybeApiError check_size(std::uint64_t n_bytes, const char* field) const;
+  MaybeApiError check_tools(const ChatRequest& chat) const;
   MaybeApiError encode_chat(const ChatRequest& chat, const std::string& tenant, Dialect dialect,
                             session::Ids& ids) const;
   using ChatReader = MaybeApiError (*)(std::string_view body, ChatRequest& chat);

@@ -1,7 +1,10 @@
 // OpenAI's chat completions and completions, and llama-server's small routes.
 
+#include <fmt/format.h>
+
 #include "tqcache/serve/embedded/client_request.h"
 #include "tqcache/serve/embedded/request_fields.h"
+#include "tqcache/serve/embedded/tool_calls.h"
 
 namespace tqcache::serve {
 namespace {
@@ -29,6 +32,59 @@ void read_prompt(FieldReader& fields, CompletionRequest& request) {
   read_ids(fields, "prompt", *value, request.ids);
 }
 
+// {"type": "function", "function": {"name", "description", "parameters"}}
+void read_tool(FieldReader& tool) {
+  if (tool.text("type", "") != "function") {
+    return tool.fail("type", "this server knows tools of type function only",
+                     "unsupported_parameter");
+  }
+  const Json* const function = tool.find("function");
+  if (function == nullptr) return tool.fail("function", "missing");
+  if (!function->is_object()) return tool.fail("function", "expected an object");
+  FieldReader fields = tool.inside(*function, "function");
+  if (fields.text("name", "").empty()) fields.fail("name", "missing");
+  fields.text("description", "");
+  const Json* const parameters = fields.find("parameters");
+  if (parameters != nullptr && !parameters->is_object()) {
+    fields.fail("parameters", "expected an object: a JSON schema");
+  }
+  fields.finish();
+  tool.adopt(fields);
+  tool.finish();
+}
+
+// Whether the model may call tools.
+bool read_tool_choice(FieldReader& fields) {
+  const Json* const choice = fields.find("tool_choice");
+  if (choice == nullptr || *choice == "auto") return true;
+  if (*choice == "none") return false;
+  if (!choice->is_string() && !choice->is_object()) {
+    fields.fail("tool_choice", "expected \"none\" or \"auto\"");
+    return false;
+  }
+  fields.fail("tool_choice", "this server supports \"none\" and \"auto\": it cannot force a call",
+              "unsupported_parameter");
+  return false;
+}
+
+// `body`: the text of the request.
+void read_tools(FieldReader& fields, std::string_view body, ChatRequest& request) {
+  const bool may_call = read_tool_choice(fields);
+  request.settings.one_call = !fields.flag("parallel_tool_calls", true);
+  const Json* const list = fields.find("tools");
+  if (list == nullptr) return;
+  if (!list->is_array()) return fields.fail("tools", "expected a list");
+  for (std::size_t i = 0; i < list->size() && !fields.failed(); ++i) {
+    const std::string name = fmt::format("tools[{}]", i);
+    if (!(*list)[i].is_object()) return fields.fail(name, "expected an object");
+    FieldReader tool = fields.inside((*list)[i], name);
+    read_tool(tool);
+    fields.adopt(tool);
+  }
+  // As they are written: templates show them to the model, in the order of the client's keys.
+  if (may_call && !list->empty()) request.tools = raw_member(body, "tools").value_or("");
+}
+
 }  // namespace
 
 MaybeApiError read_chat_request(std::string_view body, ChatRequest& request) {
@@ -37,6 +93,7 @@ MaybeApiError read_chat_request(std::string_view body, ChatRequest& request) {
   FieldReader fields(json, Dialect::kChat, "");
   read_messages(fields, "messages", request.messages);
   read_settings(fields, request.settings);
+  read_tools(fields, body, request);
   request.thinking = read_thinking(fields);
   fields.finish();
   return fields.take_error();

@@ -9,7 +9,8 @@ namespace {
 constexpr std::string_view kNo = "";
 constexpr std::string_view kRead = "read";
 constexpr std::string_view kIgnored = "ignored";
-constexpr std::string_view kNoTools = "it calls no tools";
+constexpr std::string_view kNoTools = "it calls tools in /v1/chat/completions only";
+constexpr std::string_view kUseTools = "send tools and tool_choice";
 constexpr std::string_view kKeepsNone =
     "it keeps no responses; send the whole conversation as input";
 
@@ -26,7 +27,16 @@ constexpr Parameter kParameters[] = {
     {"messages[].content[].citations", {kNo, kNo, "only []", kNo}},
     {"messages[].cache_control", {kIgnored, kNo, kIgnored, kNo}},
     // What the answers of OpenAI's own clients carry along. Absent values are null there.
-    {"messages[].tool_calls", {"only []", kNo, kNo, kNo}},
+    {"messages[].name", {kRead, kNo, kNo, kNo}},
+    {"messages[].tool_call_id", {kRead, kNo, kNo, kNo}},
+    {"messages[].reasoning_content", {kRead, kNo, kNo, kNo}},
+    {"messages[].tool_calls", {kRead, kNo, kNo, kNo}},
+    {"messages[].tool_calls[].id", {kRead, kNo, kNo, kNo}},
+    {"messages[].tool_calls[].index", {kIgnored, kNo, kNo, kNo}},
+    {"messages[].tool_calls[].type", {kRead, kNo, kNo, kNo}},
+    {"messages[].tool_calls[].function", {kRead, kNo, kNo, kNo}},
+    {"messages[].tool_calls[].function.name", {kRead, kNo, kNo, kNo}},
+    {"messages[].tool_calls[].function.arguments", {kRead, kNo, kNo, kNo}},
     {"messages[].annotations", {"only []", kNo, kNo, kNo}},
     {"messages[].refusal", {"only null", kNo, kNo, kNo}},
     {"messages[].audio", {"only null", kNo, kNo, kNo}},
@@ -99,14 +109,20 @@ constexpr Parameter kParameters[] = {
     {"include", {kNo, kNo, kNo, R"(only [] or ["reasoning.encrypted_content"])"}},
     {"truncation", {kNo, kNo, kNo, R"(only "disabled")"}},
     // Tools.
-    {"tools", {"only []", kNo, "only []", "only []"}, kNoTools},
+    {"tools", {kRead, kNo, "only []", "only []"}, kNoTools},
+    {"tools[].type", {kRead, kNo, kNo, kNo}},
+    {"tools[].function", {kRead, kNo, kNo, kNo}},
+    {"tools[].function.name", {kRead, kNo, kNo, kNo}},
+    {"tools[].function.description", {kRead, kNo, kNo, kNo}},
+    {"tools[].function.parameters", {kRead, kNo, kNo, kNo}},
+    {"tools[].function.strict", {kIgnored, kNo, kNo, kNo}},
+    {"tools[].cache_control", {kIgnored, kNo, kNo, kNo}},
     {"tool_choice",
-     {R"(only "none" or "auto")", kNo, R"(only {"type": "none"} or {"type": "auto"})",
-      R"(only "none" or "auto")"},
+     {kRead, kNo, R"(only {"type": "none"} or {"type": "auto"})", R"(only "none" or "auto")"},
      kNoTools},
-    {"functions", {"only []", kNo, kNo, kNo}, kNoTools},
-    {"function_call", {R"(only "none" or "auto")", kNo, kNo, kNo}, kNoTools},
-    {"parallel_tool_calls", {kIgnored, kIgnored, kNo, kIgnored}},
+    {"functions", {"only []", kNo, kNo, kNo}, kUseTools},
+    {"function_call", {R"(only "none" or "auto")", kNo, kNo, kNo}, kUseTools},
+    {"parallel_tool_calls", {kRead, kIgnored, kNo, kIgnored}},
     {"max_tool_calls", {kIgnored, kIgnored, kNo, kIgnored}},
     // Responses that a server keeps.
     {"store", {kIgnored, kIgnored, kNo, "only false"}, kKeepsNone},

@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "tqcache/serve/embedded/tool_calls.h"
 #include "tqcache/tensors/foreign_json.h"
 
 namespace tqcache::serve {
@@ -18,7 +19,7 @@ using tokenizer::ChatMessage;
 using tokenizer::ChatRole;
 
 constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
-constexpr int kMaxDepth = 16;
+constexpr int kMaxDepth = 32;
 constexpr std::size_t kMaxNameBytes = 64;  // of an unknown field in a message
 constexpr std::size_t kMaxStops = 16;
 constexpr std::size_t kMaxStopBytes = 512;
@@ -298,9 +299,87 @@ namespace {
 std::optional<ChatRole> role_named(std::string_view name, std::optional<Dialect> dialect) {
   if (name == "user") return ChatRole::kUser;
   if (name == "assistant") return ChatRole::kAssistant;
+  if (name == "tool" && dialect == Dialect::kChat) return ChatRole::kTool;
   const bool is_system = name == "system" || name == "developer";
   if (is_system && dialect != Dialect::kMessages) return ChatRole::kSystem;
   return std::nullopt;
+}
+
+// {"id", "type": "function", "function": {"name", "arguments": "{...}"}}
+ToolCall read_call(FieldReader& fields) {
+  ToolCall call;
+  call.id = fields.text("id", "");
+  if (call.id.empty()) fields.fail("id", "missing");
+  if (fields.text("type", "function") != "function") {
+    fields.fail("type", "this server knows calls of type function only");
+  }
+  const Json* const function = fields.find("function");
+  if (function == nullptr || !function->is_object()) {
+    fields.fail("function", "expected an object");
+    return call;
+  }
+  FieldReader inner = fields.inside(*function, "function");
+  call.name = inner.text("name", "");
+  if (call.name.empty()) inner.fail("name", "missing");
+  call.arguments = inner.text("arguments", "");
+  const auto parsed =
+      tensors::parse_json(call.arguments, {.max_bytes = kMaxBodyBytes, .max_depth = kMaxDepth});
+  if (!parsed || !parsed->is_object()) {
+    inner.fail("arguments", "expected a string with the text of a JSON object");
+  }
+  inner.finish();
+  fields.adopt(inner);
+  fields.finish();
+  return call;
+}
+
+std::vector<ToolCall> read_calls(FieldReader& fields) {
+  const Json* const list = fields.find("tool_calls");
+  std::vector<ToolCall> calls;
+  if (list == nullptr) return calls;
+  if (!list->is_array()) return fields.fail("tool_calls", "expected a list"), calls;
+  for (std::size_t i = 0; i < list->size() && !fields.failed(); ++i) {
+    const std::string name = fmt::format("tool_calls[{}]", i);
+    if (!(*list)[i].is_object()) return fields.fail(name, "expected an object"), calls;
+    FieldReader call = fields.inside((*list)[i], name);
+    calls.push_back(read_call(call));
+    fields.adopt(call);
+  }
+  return calls;
+}
+
+// A call that is given back must have been made, and a result belongs to one.
+void refuse_fields_of_other_roles(FieldReader& fields, ChatRole role) {
+  constexpr std::pair<const char*, ChatRole> kOwned[] = {
+      {"tool_calls", ChatRole::kAssistant},
+      {"reasoning_content", ChatRole::kAssistant},
+      {"tool_call_id", ChatRole::kTool},
+      {"name", ChatRole::kTool},
+  };
+  for (const auto& [key, owner] : kOwned) {
+    const Json* const value = fields.find(key);
+    const bool is_empty = value == nullptr || (value->is_array() && value->empty());
+    if (is_empty || role == owner) continue;
+    fields.fail(key, owner == ChatRole::kTool ? "only messages with role tool have it"
+                                              : "only messages with role assistant have it");
+  }
+}
+
+// The fields of a message that are neither its role nor its text, for the chat template.
+std::string read_more(FieldReader& fields, ChatRole role, bool has_text) {
+  refuse_fields_of_other_roles(fields, role);
+  if (role == ChatRole::kAssistant) {
+    std::optional<std::string> reasoning;
+    if (std::string thoughts = fields.text("reasoning_content", ""); !thoughts.empty()) {
+      reasoning = std::move(thoughts);
+    }
+    return assistant_fields(has_text, read_calls(fields), reasoning);
+  }
+  if (role != ChatRole::kTool) return {};
+  Json more = {{"tool_call_id", fields.text("tool_call_id", "")}};
+  if (more["tool_call_id"] == "") fields.fail("tool_call_id", "missing");
+  if (fields.find("name") != nullptr) more["name"] = fields.text("name", "");
+  return more.dump();
 }
 
 void read_message(FieldReader& fields, std::vector<ChatMessage>& messages) {
@@ -309,16 +388,23 @@ void read_message(FieldReader& fields, std::vector<ChatMessage>& messages) {
   }
   const std::optional<ChatRole> role = role_named(fields.text("role", ""), fields.dialect());
   if (!role) {
-    return fields.fail("role", fields.dialect() == Dialect::kMessages
-                                   ? "expected user or assistant"
+    return fields.fail("role", fields.dialect() == Dialect::kMessages ? "expected user or assistant"
+                               : fields.dialect() == Dialect::kChat
+                                   ? "expected system, developer, user, assistant or tool"
                                    : "expected system, developer, user or assistant");
   }
   if (*role == ChatRole::kSystem && !messages.empty()) {
     return fields.fail("role", "a system message can only be the first one");
   }
-  std::string text = read_text_parts(fields, "content");
+  const Json* const calls = fields.find("tool_calls");
+  const bool may_lack_text = *role == ChatRole::kAssistant && calls != nullptr && !calls->empty();
+  std::string text;
+  if (!may_lack_text || fields.find("content") != nullptr) {
+    text = read_text_parts(fields, "content");
+  }
+  std::string more = read_more(fields, *role, !may_lack_text || !text.empty());
   fields.finish();
-  messages.push_back({*role, std::move(text)});
+  messages.push_back({*role, std::move(text), std::move(more)});
 }
 
 }  // namespace

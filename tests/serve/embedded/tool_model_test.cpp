@@ -1,0 +1,262 @@
+// Calls of tools through the routes: a model whose weights say, for each token, the one that
+// follows, so that it always gives the same answer with two calls.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/tiny_files.h"
+#include "support/temp_dir.h"
+#include "tqcache/serve/embedded/engine_api.h"
+
+namespace tqcache::serve {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// The tokens of the answer. It follows the line end that the template writes last.
+const std::vector<std::string> kAnswer = {
+    "I look.\n",
+    "<tool_call>",
+    "\n{\"name\": \"look_up\", \"arguments\": {\"b\": \"é\", ",
+    "\"a\": 2.50}}\n",
+    "</tool_call>",
+    "\n<tool_call>{\"name\": \"list\", \"arguments\": {}}</tool_call>",
+    "<|im_end|>"};
+
+constexpr std::size_t kFirstId = 261;  // behind those of tiny::tokenizer()
+constexpr std::size_t kWidth = 16;     // of the residual stream: a component for each token above
+
+// A model whose only layer adds nothing: a token's embedding says which one comes next.
+void write_answering_model(const std::filesystem::path& folder) {
+  json tokens = tiny::tokenizer();
+  tokens["added_tokens"] = json::array({tiny::added_token(kFirstId, "<|im_start|>", true)});
+  for (std::size_t i = 0; i < kAnswer.size(); ++i) {
+    const bool is_special = kAnswer[i] == "<|im_end|>";
+    tokens["added_tokens"].push_back(
+        tiny::added_token(static_cast<std::int64_t>(kFirstId + 1 + i), kAnswer[i], is_special));
+  }
+  const std::size_t n_vocabulary = kFirstId + 1 + kAnswer.size();
+  json config = tiny::config();
+  config["model_type"] = "llama";
+  config["architectures"] = {"LlamaForCausalLM"};
+  config["num_hidden_layers"] = 1;
+  config["hidden_size"] = kWidth;
+  config["vocab_size"] = n_vocabulary;
+  config["tie_word_embeddings"] = false;
+  config["max_position_embeddings"] = 4096;
+
+  std::map<std::string, std::pair<std::vector<std::size_t>, std::vector<float>>> weights;
+  const auto add = [&](const std::string& name, std::vector<std::size_t> shape, float value) {
+    std::size_t n = 1;
+    for (const std::size_t size : shape) n *= size;
+    weights[name] = {std::move(shape), std::vector<float>(n, value)};
+  };
+  add("model.embed_tokens.weight", {n_vocabulary, kWidth}, 0);
+  add("lm_head.weight", {n_vocabulary, kWidth}, 0);
+  add("model.norm.weight", {kWidth}, 1);
+  const std::string layer = "model.layers.0.";
+  add(layer + "input_layernorm.weight", {kWidth}, 1);
+  add(layer + "post_attention_layernorm.weight", {kWidth}, 1);
+  add(layer + "self_attn.q_proj.weight", {12, kWidth}, 0);
+  for (const char* each : {"self_attn.k_proj.weight", "self_attn.v_proj.weight"}) {
+    add(layer + each, {6, kWidth}, 0);
+  }
+  add(layer + "self_attn.o_proj.weight", {kWidth, 12}, 0);
+  for (const char* each : {"mlp.gate_proj.weight", "mlp.up_proj.weight"}) {
+    add(layer + each, {12, kWidth}, 0);
+  }
+  add(layer + "mlp.down_proj.weight", {kWidth, 12}, 0);
+  std::vector<float>& embedding = weights["model.embed_tokens.weight"].second;
+  std::vector<float>& output = weights["lm_head.weight"].second;
+  for (std::size_t id = 0; id < n_vocabulary; ++id) embedding[id * kWidth + kWidth - 1] = 1;
+  std::size_t before = '\n';
+  for (std::size_t i = 0; i < kAnswer.size(); ++i) {
+    embedding[before * kWidth + kWidth - 1] = 0;
+    embedding[before * kWidth + i] = 1;
+    before = kFirstId + 1 + i;
+    output[before * kWidth + i] = 1;
+  }
+
+  json header = json::object();
+  ByteWriter data;
+  for (const auto& [name, weight] : weights) {
+    const std::size_t begin = data.bytes().size();
+    for (const float value : weight.second) data.write(value);
+    header[name] = {
+        {"dtype", "F32"}, {"shape", weight.first}, {"data_offsets", {begin, data.bytes().size()}}};
+  }
+  ByteWriter file;
+  file.append_sized(as_bytes(header.dump()));
+  file.append(data.bytes());
+  test::write_all(folder / "config.json", config.dump());
+  test::write_all(folder / "tokenizer.json", tokens.dump());
+  test::write_all(folder / "model.safetensors", std::move(file).take());
+}
+
+class NoClient : public Client {
+ public:
+  bool is_gone() override { return false; }
+};
+
+class TextSink : public Sink {
+ public:
+  bool write(std::string_view bytes) override {
+    all += bytes;
+    return true;
+  }
+  std::string all;
+};
+
+const json kTools = json::parse(
+    R"([{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}])");
+
+class ToolModel : public testing::Test {
+ protected:
+  ToolModel() {
+    write_answering_model(folder_.path());
+    std::ifstream file(TQCACHE_TEST_DATA "/chat_templates/qwen-3.jinja");
+    open({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+  }
+
+  void open(const std::string& chat_template) {
+    auto opened = Engine::open(
+        {.model = folder_.path().string(), .chat_template = chat_template, .n_threads = 1});
+    if (!opened) throw std::runtime_error(opened.error().message);
+    engine_ = std::move(opened).value();
+    api_.emplace(*engine_,
+                 EngineApiOptions{.tenant_of = [](const Request&) { return std::string(); }},
+                 metrics_);
+  }
+
+  Response post(json body) {
+    body["temperature"] = 0;
+    Request request;
+    request.body = body.dump();
+    return api_->chat_completions(request, client_);
+  }
+  json ask(const json& body) {
+    const Response response = post(body);
+    EXPECT_EQ(response.status, 200) << response.body;
+    return json::parse(response.body);
+  }
+
+  const json hi_ = json::array({json{{"role", "user"}, {"content", "Hi"}}});
+  test::TempDir folder_;
+  Metrics metrics_;
+  NoClient client_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<EngineApi> api_;
+};
+
+TEST_F(ToolModel, CallsTools) {
+  const json answer = ask({{"messages", hi_}, {"tools", kTools}});
+  const json& choice = answer["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], "I look.");
+  const json& calls = choice["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0]["type"], "function");
+  EXPECT_EQ(calls[0]["function"],
+            (json{{"name", "look_up"}, {"arguments", "{\"b\": \"é\", \"a\": 2.50}"}}));
+  EXPECT_EQ(calls[1]["function"], (json{{"name", "list"}, {"arguments", "{}"}}));
+  EXPECT_THAT(calls[0]["id"].get<std::string>(), testing::StartsWith("call_"));
+  EXPECT_NE(calls[0]["id"], calls[1]["id"]);
+}
+
+TEST_F(ToolModel, StreamsTheSameCalls) {
+  TextSink sink;
+  ASSERT_TRUE(post({{"messages", hi_}, {"tools", kTools}, {"stream", true}}).stream(sink));
+  std::string text;
+  json calls = json::array();
+  json finish_reason;
+  std::istringstream lines(sink.all);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("data: {")) continue;
+    const json choice = json::parse(line.substr(6))["choices"][0];
+    EXPECT_TRUE(finish_reason.is_null());
+    finish_reason = choice["finish_reason"];
+    text += choice["delta"].value("content", "");
+    for (const json& call : choice["delta"].value("tool_calls", json::array()))
+      calls.push_back(call);
+  }
+  EXPECT_EQ(finish_reason, "tool_calls");
+  EXPECT_EQ(text, "I look.");
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0]["index"], 0);
+  EXPECT_EQ(calls[1]["index"], 1);
+  EXPECT_EQ(calls[0]["function"]["arguments"], "{\"b\": \"é\", \"a\": 2.50}");
+  EXPECT_EQ(calls[1]["function"]["name"], "list");
+  EXPECT_THAT(sink.all, testing::Not(HasSubstr("tool_call>")));
+}
+
+// The template would write 2.5 for the model's 2.50, and both calls in another form.
+TEST_F(ToolModel, AnswersWithCallsKeepTheirTokens) {
+  const json answer = ask({{"messages", hi_}, {"tools", kTools}});
+  json messages = hi_;
+  messages.push_back(answer["choices"][0]["message"]);
+  for (const json& call : answer["choices"][0]["message"]["tool_calls"]) {
+    messages.push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", "42"}});
+  }
+  const json next = ask({{"messages", messages}, {"tools", kTools}});
+  EXPECT_EQ(next["usage"]["prompt_tokens_details"]["cached_tokens"],
+            answer["usage"]["total_tokens"]);
+  EXPECT_EQ(next["choices"][0]["message"]["content"], "I look.");
+  // The results, as the template writes them behind the answer.
+  const std::string behind =
+      "\n<|im_start|>user\n<tool_response>\n42\n</tool_response>\n<tool_response>\n42\n"
+      "</tool_response><|im_end|>\n<|im_start|>assistant\n";
+  const auto expected =
+      engine_->model().tokenizer.encode(behind, tokenizer::Tokenizer::Special::kParse);
+  EXPECT_EQ(next["timings"]["prompt_n"], expected.value().size());
+}
+
+TEST_F(ToolModel, EndsWithOneCallWhereMoreAreNotWanted) {
+  const json answer = ask({{"messages", hi_}, {"tools", kTools}, {"parallel_tool_calls", false}});
+  EXPECT_EQ(answer["choices"][0]["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 5);
+}
+
+TEST_F(ToolModel, WithoutToolsACallIsText) {
+  std::string text;
+  for (std::size_t i = 0; i + 1 < kAnswer.size(); ++i) text += kAnswer[i];
+  for (const json& more : {json::object(), json{{"tools", kTools}, {"tool_choice", "none"}}}) {
+    json body = {{"messages", hi_}};
+    body.update(more);
+    const json choice = ask(body)["choices"][0];
+    EXPECT_EQ(choice["message"]["content"], text);
+    EXPECT_FALSE(choice["message"].contains("tool_calls"));
+    EXPECT_EQ(choice["finish_reason"], "stop");
+  }
+}
+
+TEST_F(ToolModel, ACallThatIsCutOffIsText) {
+  const json choice = ask({{"messages", hi_}, {"tools", kTools}, {"max_tokens", 3}})["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], kAnswer[0] + kAnswer[1] + kAnswer[2]);
+  EXPECT_EQ(choice["finish_reason"], "length");
+}
+
+TEST_F(ToolModel, RefusesToolsThatTheTemplateLeavesOut) {
+  open("chatml");
+  const Response response = post({{"messages", hi_}, {"tools", kTools}});
+  EXPECT_EQ(response.status, 400);
+  EXPECT_EQ(json::parse(response.body)["error"]["param"], "tools");
+  EXPECT_THAT(response.body, HasSubstr("--template"));
+}
+
+TEST_F(ToolModel, OtherFormsOfCallsAreText) {
+  open("{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}{{ '\\n' }}");
+  const json choice = ask({{"messages", hi_}, {"tools", kTools}})["choices"][0];
+  EXPECT_THAT(choice["message"]["content"].get<std::string>(), HasSubstr("<tool_call>"));
+  EXPECT_EQ(choice["finish_reason"], "stop");
+}
+
+}  // namespace
+}  // namespace tqcache::serve
