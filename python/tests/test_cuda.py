@@ -343,6 +343,51 @@ def test_steps_on_codes_are_steps_on_decoded_keys(family):
     assert kl(exact, finer) < 0.1 * kl(exact, packed)
 
 
+@torch.no_grad()
+def logits_in_parts(model, ids, sizes, cache, mask=None):
+    """Logits of a prompt that comes in parts."""
+    out, at = [], 0
+    for n in sizes:
+        out.append(model(ids[:, at:at + n], past_key_values=cache,
+                         attention_mask=None if mask is None else mask[:, :at + n]).logits.float())
+        at += n
+    assert at == ids.shape[1]
+    return torch.cat(out, dim=1)
+
+
+@pytest.mark.parametrize("head_dim, batch", [(64, 2), (128, 1), (256, 1)])
+def test_prompts_in_parts_attend_to_some_blocks_after_the_other(head_dim, batch, monkeypatch):
+    from tqcache import packed_cache
+    n_calls, attend = [], packed_cache.TqcacheLayer.attend_prompt
+    monkeypatch.setattr(packed_cache.TqcacheLayer, "attend_prompt",
+                        lambda *args: n_calls.append(1) or attend(*args))
+    monkeypatch.setattr(packed_cache, "PIECE", 2)
+    sizes = [700, 5, 800, 295]
+    ids = torch.randint(1, 512, (batch, sum(sizes)), device="cuda")
+    plain, model = (make_model(attention, head_dim=head_dim) for attention in ("eager", "sdpa"))
+    dense = logits_in_parts(plain, ids, sizes, tq.TqcacheCache(bits=4, config=plain.config))
+    assert not n_calls
+    cache = tq.TqcacheCache(bits=4, config=model.config)
+    packed = logits_in_parts(model, ids, sizes, cache)
+    assert len(n_calls) == 3 * 3 and cache.layers[0].n_packed == 1536
+    exact = logits_in_parts(plain, ids, sizes, transformers.DynamicCache(config=plain.config))
+    assert kl(exact[:, 700:], dense[:, 700:]) > 1e-5, "nothing was packed"
+    assert kl(dense[:, 700:], packed[:, 700:]) < 0.02 * kl(exact[:, 700:], dense[:, 700:])
+
+
+def test_prompts_in_parts_with_padding_are_masked():
+    model = make_model("sdpa")
+    sizes = [600, 400]
+    ids = torch.randint(1, 512, (2, 1000), device="cuda")
+    mask = torch.ones_like(ids)
+    mask[1, :90] = 0
+    exact = logits_in_parts(model, ids, sizes, transformers.DynamicCache(config=model.config), mask)
+    packed, unmasked = (
+        logits_in_parts(model, ids, sizes, tq.TqcacheCache(bits=8, config=model.config), each)
+        for each in (mask, None))
+    assert kl(exact[:, 600:], packed[:, 600:]) < 0.1 * kl(exact[:, 600:], unmasked[:, 600:])
+
+
 def test_padding_on_the_left_is_masked():
     model = make_model("sdpa")
     ids = torch.randint(1, 512, (2, 620), device="cuda")
