@@ -119,6 +119,13 @@ __global__ void __launch_bounds__(kFactorThreads)
     }
   }
 }
+
+// When a kernel is done, so is the one before it: one of its blocks of threads waits. The others
+// leave their places on multiprocessors that the kernel before does not need.
+__device__ __forceinline__ void end_behind_previous_kernel() {
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) wait_for_previous_kernel();
+}
+
 // Dense tokens: 64 of the tail or of the sinks, one kv head and column group, in f32.
 template <int kDim>
 __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ AttendArgs p) {
@@ -146,7 +153,7 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
       split[kColumns * kDim + kColumns + thread] = 0;
     }
     for (int i = thread; i < columns * kDim; i += blockDim.x) split[i] = 0;
-    wait_for_previous_kernel();  // when this kernel is done, so is that one
+    end_behind_previous_kernel();
     return;
   }
   const Dtype dtype = is_tail ? p.tail.dtype : p.sink_dtype;
@@ -255,7 +262,7 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
     split[kColumns * kDim + thread] = rows[0][thread];
     split[kColumns * kDim + kColumns + thread] = rows[1][thread];
   }
-  wait_for_previous_kernel();  // when this kernel is done, so is that one
+  end_behind_previous_kernel();
 }
 
 // Of the first n threads of a block.
