@@ -7,10 +7,10 @@
 Layers of full attention hold packed blocks of 256 tokens, and 32 to 288 recent tokens densely. On
 the CPU blocks are decoded for each update. On a GPU of NVIDIA they are packed there, and a decode
 step attends to the packed codes: with the kernels of the wheel tqcache-cuda (tqcache.cuda.status())
-and transformers' attention "sdpa"; a prompt that comes in parts attends to some decoded blocks after the other. What
-the kernels do not know (padding on the left, softcap, other
-attention implementations) is done on decoded keys and values, which is right and slower. Without the
-kernels blocks are packed and decoded by the CPU. The bytes are the same in all cases.
+and transformers' attention "sdpa". A prompt that comes in parts attends to some decoded blocks
+after the other. What the kernels do not know (padding on the left, softcap, other attention
+implementations) is done on decoded keys and values, which is right and slower. Without the kernels
+blocks are packed and decoded by the CPU. The bytes are the same in all cases.
 """
 
 import weakref
@@ -93,9 +93,9 @@ class TqcacheLayer(DynamicLayer):
         self.n_tail, self._spare = 0, None
         self.is_initialized = False
         # Whether attention_forward() is what follows: it saw keys of this layer. And whether it has
-        # yet to see those of a call, which are the new tokens alone; of several tokens _past is what
-        # came before: a number of blocks, and dense keys and values. is_unmasked: every token sees all
-        # tokens before it, whatever mask transformers makes (it makes one while it is captured).
+        # yet to see those of a call, which are the new tokens alone; of several tokens _past is
+        # what came before: a number of blocks, and dense keys and values. is_unmasked: every token
+        # sees all before it, whatever mask transformers makes (it makes one while it is captured).
         self._is_seen = self._is_due = self.is_unmasked = False
         self._past = None
 
@@ -293,8 +293,8 @@ class TqcacheLayer(DynamicLayer):
         return out.to(queries.dtype)[:, :, None]
 
     def attend_prompt(self, queries, keys, values, past, scaling=None):
-        """Attention of several new tokens to themselves and to the past, which is never decoded as a
-        whole. Parts are joined by the sums of their weights, in f32."""
+        """Attention of several new tokens to themselves and to the past, which is never decoded as
+        a whole. Parts are joined by the sums of their weights, in f32."""
         n_blocks, tails = past
 
         def parts():
