@@ -109,13 +109,12 @@ _tqcache() {
       ;;
     "compact")
       case $prev in
-        --level) :; return ;;
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --level -t --threads --max-memory --key-file --require-encrypted -q --quiet --json"
+        words "--help -t --threads --max-memory --key-file --require-encrypted -q --quiet --json"
         return
       fi
       files -f
@@ -124,13 +123,12 @@ _tqcache() {
       case $prev in
         -o | --output) files -f; return ;;
         --old-key-file) files -f; return ;;
-        --level) :; return ;;
         -t | --threads) :; return ;;
         --max-memory) :; return ;;
         --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -o --output --old-key-file --decrypt --level -t --threads --max-memory -f --force --key-file -q --quiet --json"
+        words "--help -o --output --old-key-file --decrypt -t --threads --max-memory -f --force --key-file -q --quiet --json"
         return
       fi
       files -f
@@ -298,10 +296,9 @@ _tqcache() {
       ;;
     "selftest")
       case $prev in
-        --key-file) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help --key-file -q --quiet --json"
+        words "--help -q --quiet --json"
         return
       fi
       :

@@ -147,7 +147,6 @@ complete -c tqcache -n '__tqcache_using migrate' -l key-file -r -F -d 'File with
 complete -c tqcache -n '__tqcache_using migrate' -s q -l quiet -d 'Print no progress and no summary on standard error'
 complete -c tqcache -n '__tqcache_using migrate' -l json -d 'Print the result, and an error, as a JSON object'
 complete -c tqcache -n '__tqcache_using compact' -F
-complete -c tqcache -n '__tqcache_using compact' -l level -x -d 'Level of zstd, 1 to 19, for sections that were compressed'
 complete -c tqcache -n '__tqcache_using compact' -s t -l threads -x -d 'Number of threads'
 complete -c tqcache -n '__tqcache_using compact' -l max-memory -x -d 'Limit for the values of caches in memory'
 complete -c tqcache -n '__tqcache_using compact' -l key-file -r -F -d 'File with the keys that encrypt and decrypt'
@@ -159,7 +158,6 @@ complete -c tqcache -n '__tqcache_using rekey' -F
 complete -c tqcache -n '__tqcache_using rekey' -s o -l output -r -F -d 'Another way to name OUT'
 complete -c tqcache -n '__tqcache_using rekey' -l old-key-file -r -F -d 'File with the key that IN has now'
 complete -c tqcache -n '__tqcache_using rekey' -l decrypt -d 'Write a plain file'
-complete -c tqcache -n '__tqcache_using rekey' -l level -x -d 'Level of zstd, 1 to 19, for sections that were compressed'
 complete -c tqcache -n '__tqcache_using rekey' -s t -l threads -x -d 'Number of threads'
 complete -c tqcache -n '__tqcache_using rekey' -l max-memory -x -d 'Limit for the values of caches in memory'
 complete -c tqcache -n '__tqcache_using rekey' -s f -l force -d 'Overwrite the output file'
@@ -315,7 +313,6 @@ complete -c tqcache -n '__tqcache_using diff' -l key-file -r -F -d 'File with th
 complete -c tqcache -n '__tqcache_using diff' -l require-encrypted -d 'Refuse files that are not encrypted'
 complete -c tqcache -n '__tqcache_using diff' -s q -l quiet -d 'Print no progress and no summary on standard error'
 complete -c tqcache -n '__tqcache_using diff' -l json -d 'Print the result, and an error, as a JSON object'
-complete -c tqcache -n '__tqcache_using selftest' -l key-file -r -F -d 'File with the keys that encrypt and decrypt'
 complete -c tqcache -n '__tqcache_using selftest' -s q -l quiet -d 'Print no progress and no summary on standard error'
 complete -c tqcache -n '__tqcache_using selftest' -l json -d 'Print the result, and an error, as a JSON object'
 complete -c tqcache -n '__tqcache_using bench' -s m -l model -r -F -d 'GGUF file, or Hugging Face folder'

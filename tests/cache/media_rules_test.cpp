@@ -30,13 +30,13 @@ Cache two_media() {
 
 TEST(MediaTokens, AreThoseOfTheirContent) {
   const MediaSpan span = image_of(10, 3, 4, 10, "x");
-  const auto ids = media_tokens(span, 10);
+  const auto ids = media_tokens(span, 10, 100);
   ASSERT_EQ(ids.size(), 12u);
   EXPECT_THAT(ids, Each(Lt(kUnknownToken)));
   // Not of the place, and not of the placeholder.
   MediaSpan moved = image_of(50, 3, 4, 30, "x");
   moved.placeholder = 99;
-  EXPECT_EQ(media_tokens(moved, 30), ids);
+  EXPECT_EQ(media_tokens(moved, 30, 100), ids);
   for (const auto& change : std::vector<std::function<void(MediaSpan&)>>{
            [](MediaSpan& each) { each.id = "y"; },
            [](MediaSpan& each) { each.kind = MediaKind::kVideo; },
@@ -45,7 +45,7 @@ TEST(MediaTokens, AreThoseOfTheirContent) {
            [](MediaSpan& each) { each.coordinates.clear(); }}) {
     MediaSpan other = span;
     change(other);
-    const auto of_other = media_tokens(other, 10);
+    const auto of_other = media_tokens(other, 10, 100);
     for (std::size_t i = 0; i < ids.size(); ++i) EXPECT_NE(of_other[i], ids[i]) << i;
   }
 }
@@ -59,6 +59,15 @@ TEST(MediaPositions, FollowThoseOfMedia) {
   EXPECT_EQ(position_of(cache.media, 26), 21);
   EXPECT_EQ(position_of(cache.media, 40), 35);
   EXPECT_EQ(position_of({}, 40), 40);
+  const auto all = all_positions(cache.media, 40);
+  ASSERT_EQ(all.size(), 40u);
+  for (const std::int64_t text : {0, 2, 13, 19, 26, 39}) {
+    EXPECT_EQ(all[static_cast<std::size_t>(text)], position_of(cache.media, text)) << text;
+  }
+  EXPECT_EQ(all[3], 3);  // an image has the time of its first token
+  EXPECT_EQ(all[12], 3);
+  EXPECT_EQ(all[22], 17);  // a sound counts on
+  EXPECT_EQ(all_positions(cache.media, 5), (std::vector<std::int32_t>{0, 1, 2, 3, 3}));
 }
 
 TEST(Media, AreCutWithTheTokens) {

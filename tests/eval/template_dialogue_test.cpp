@@ -43,7 +43,9 @@ void expect_turns_of(const Tokenizer& tokenizer, const std::string& program) {
   const std::vector<tokenizer::ChatMessage> messages = {
       {ChatRole::kUser, "One."}, {ChatRole::kAssistant, "Two."}, {ChatRole::kUser, "Three."}};
   const tokenizer::ChatText whole =
-      chat_template.render(messages, {.named_tokens = tokenizer.named_tokens()}).value();
+      chat_template
+          .render(messages, {.named_tokens = tokenizer.named_tokens(), .now = kTemplateDay})
+          .value();
   const Ids ids = join({found->begin, found->user(encoded(tokenizer, "One.")),
                         found->assistant(encoded(tokenizer, "Two.")),
                         found->user(encoded(tokenizer, "Three.")), found->open_answer()});

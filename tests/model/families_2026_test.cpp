@@ -185,6 +185,21 @@ TEST(Families2026, SectionsOfQwen2VlFollowEachOther) {
   EXPECT_THAT(refused.error().message, HasSubstr("pair 2 does not turn with text"));
 }
 
+TEST(Families2026, TextOfQwenVlMayBeAtTheTopLevel) {
+  const Json rope = {{"rope_scaling", {{"type", "mrope"}, {"mrope_section", {1, 1, 1}}}},
+                     {"rope_theta", 1e6}};
+  const ModelConfig flat = read(hf_of("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", rope));
+  EXPECT_TRUE(flat.qkv_biases);
+  EXPECT_TRUE(flat.rope.factors.empty());
+  Json text = hf_of("qwen2_5_vl_text", "", rope);
+  text.erase("architectures");
+  Json nested = {{"model_type", "qwen2_5_vl"},
+                 {"architectures", {"Qwen2_5_VLForConditionalGeneration"}},
+                 {"text_config", text}};
+  EXPECT_EQ(read(nested).rope, flat.rope);
+  expect_refused(hf_of("qwen3", "Qwen3ForCausalLM", rope), ErrorCode::kUnsupported, "\"mrope\"");
+}
+
 TEST(Families2026, WhatIsNotRunCanStillBeConverted) {
   expect_refused(hf_of("gemma4_text", "Gemma4ForCausalLM"), ErrorCode::kUnsupported,
                  "model type \"gemma4_text\", only ");

@@ -31,8 +31,7 @@ using test::must;
 const std::vector<std::string> kChosen = {"turbo4,sink=0", "turbo4,center=none,sink=0",
                                           "kfv4,center=none,sink=0",
                                           "turbo3,center=none,scale=unbiased,sink=0"};
-const std::vector<std::string> kOthers = {"v=dense,center=none,sink=0",
-                                          "k8v4,center=none,sink=0",
+const std::vector<std::string> kOthers = {"v=dense,center=none,sink=0", "k8v4,center=none,sink=0",
                                           "k4v3,center=none,scale=unbiased,sink=0",
                                           "turbo2,center=none,scale=unbiased,sink=0"};
 

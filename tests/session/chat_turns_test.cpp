@@ -105,12 +105,10 @@ class Talk {
 
 std::string shown(const Family& family, const std::string& text) {
   const tokenizer::Tokenizer tokenizer = tokenizer_of(family);
+  const Ids ids = tokenizer.encode(text, tokenizer::Tokenizer::Special::kParse).value();
   ShownAnswer answer(tokenizer);
   std::string all;
-  for (const std::int32_t id :
-       tokenizer.encode(text, tokenizer::Tokenizer::Special::kParse).value()) {
-    all += answer.add(id);
-  }
+  for (const std::int32_t id : ids) all += answer.add(id);
   return all;
 }
 

@@ -14,10 +14,8 @@ inline cache::Cache with_media(cache::Cache cache, std::vector<cache::MediaSpan>
   for (cache::MediaSpan& span : media) {
     const std::int64_t position = cache::position_of(cache.media, span.begin);
     if (span.coordinates.empty()) span.next_position = position + span.n_tokens;
-    std::vector<std::int32_t> ids = cache::media_tokens(span, position);
-    const auto held = static_cast<std::size_t>(cache.n_tokens() - span.begin);
-    ids.resize(std::min(ids.size(), held));
-    std::ranges::copy(ids, cache.tokens.begin() + span.begin);
+    std::ranges::copy(cache::media_tokens(span, position, cache.n_tokens()),
+                      cache.tokens.begin() + span.begin);
     cache.media.push_back(std::move(span));
   }
   return cache;

@@ -257,6 +257,14 @@ void compare(const std::vector<LayerRows>& old_rows, const std::vector<LayerRows
   }
 }
 
+// Of a cache whose last tokens cannot be computed again: those of media.
+ProbeReport nothing_compared(const cache::Cache& cache) {
+  ProbeReport report;
+  report.scope = ProbeScope::kNothing;
+  report.first_token = cache.n_tokens();
+  return report;
+}
+
 bool is_in_blocks(const model::Matrix& matrix) {
   using tensors::TensorType;
   return matrix.n_rows > 0 && matrix.type != TensorType::kF32 && matrix.type != TensorType::kF16 &&
@@ -358,11 +366,7 @@ Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::in
   ProbeReport report;
   if (!cache.media.empty()) {  // only the text behind them can be computed
     n_last = std::min(n_last, n_tokens - cache.media.back().end());
-    if (n_last <= 0) {
-      report.scope = ProbeScope::kNothing;
-      report.first_token = n_tokens;
-      return report;
-    }
+    if (n_last <= 0) return nothing_compared(cache);
   }
   report.first_token = std::max(block_first, n_tokens - n_last);
   report.n_tokens = n_tokens - report.first_token;
@@ -392,6 +396,9 @@ Result<ProbeReport> probe_behind(cache::Cache earlier, cache::Cache cache,
                                  unsigned n_threads, const Progress& progress) {
   const std::int64_t n_tokens = cache.n_tokens();
   assert(earlier.n_tokens() < n_tokens);
+  if (!cache.media.empty() && cache.media.back().end() > earlier.n_tokens()) {
+    return nothing_compared(cache);
+  }
   const std::int64_t block_first = (cache::block_count(n_tokens) - 1) * cache::kTokenBlock;
   ProbeReport report;
   report.first_token = std::max({block_first, n_tokens - n_last, earlier.n_tokens()});
@@ -403,7 +410,9 @@ Result<ProbeReport> probe_behind(cache::Cache earlier, cache::Cache cache,
   }
   report.n_tokens = n_tokens - report.first_token;
   report.layers = layer_limits(cache, dense_limit);
-  TQC_TRY_ASSIGN(report.wrong_token, find_wrong_token(cache, model, dense_limit, n_threads));
+  if (cache.media.empty()) {
+    TQC_TRY_ASSIGN(report.wrong_token, find_wrong_token(cache, model, dense_limit, n_threads));
+  }
   TQC_TRY(compute_rest(earlier, cache.tokens, model, n_threads, progress));
   const std::int64_t first_in_block = report.first_token - block_first;
   compare(last_rows(cache, first_in_block), last_rows(earlier, first_in_block), report);
@@ -417,12 +426,7 @@ Result<ProbeReport> probe_alone(cache::Cache cache, const model::Model& model, s
     return Error{ErrorCode::kInvalidArgument, "the cache holds no token to probe"};
   }
   const double limit = std::max(dense_limit, std::min(4 * dense_limit, 0.5));
-  if (!cache.media.empty()) {
-    ProbeReport report;
-    report.scope = ProbeScope::kNothing;
-    report.first_token = cache.n_tokens();
-    return report;
-  }
+  if (!cache.media.empty()) return nothing_compared(cache);
   if (cache.n_tokens() <= kMostWhole) {
     TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF32));
     TQC_TRY_ASSIGN(ProbeReport report, probe_behind(std::move(empty), std::move(cache), model,
@@ -450,7 +454,9 @@ Result<ProbeReport> probe_alone(cache::Cache cache, const model::Model& model, s
 
 Result<double> error_of_beginning(const cache::Cache& cache, const model::Model& model,
                                   unsigned n_threads) {
-  const std::int64_t n = std::min(cache.n_tokens(), cache::kTokenBlock);
+  std::int64_t n = std::min(cache.n_tokens(), cache::kTokenBlock);
+  if (!cache.media.empty()) n = std::min(n, cache.media.front().begin);
+  if (n == 0) return 0.0;
   TQC_TRY_ASSIGN(cache::Cache first, cache::truncate(cache, n));
   TQC_TRY_ASSIGN(cache::Cache empty, model::make_cache(model, Dtype::kF32));
   TQC_TRY(compute_rest(empty, first.tokens, model, n_threads, {}));

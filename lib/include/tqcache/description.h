@@ -334,13 +334,18 @@ struct MediaSpan {
   std::int64_t end() const { return begin + n_tokens; }
 };
 
-// The ids of the span's tokens, all of them, below kUnknownToken. They depend on everything but the
-// placeholder and the source; positions count from that of the first token.
-std::vector<std::int32_t> media_tokens(const MediaSpan& span, std::int64_t first_position);
+// The ids of the span's tokens among the first `n_tokens` of the cache, below kUnknownToken. They
+// depend on everything but the placeholder and the source; positions count from that of the first
+// token.
+std::vector<std::int32_t> media_tokens(const MediaSpan& span, std::int64_t first_position,
+                                       std::int64_t n_tokens);
 
 // The position of token `index`, which is text or behind the last token. Spans with coordinates
 // take other positions than they have tokens; without such spans it is `index`.
 std::int64_t position_of(std::span<const MediaSpan> media, std::int64_t index);
+
+// The positions of the first `n_tokens` tokens; with coordinates, their times.
+std::vector<std::int32_t> all_positions(std::span<const MediaSpan> media, std::int64_t n_tokens);
 
 // The ids with those of media replaced by placeholders, as other programs have them.
 std::vector<std::int32_t> with_placeholders(std::span<const std::int32_t> tokens,

@@ -356,8 +356,8 @@ class StoredPrompt : public cache::CacheReader {
   const std::vector<cache::BlockInfo>& blocks() const override { return blocks_; }
   Result<void> read(std::size_t section, AlignedBytes& raw) const override;
   Result<SharedBytes> share(std::size_t section) const override;
-  // The stored bytes of a section. manifest() has their checksum.
-  const SharedBytes& stored(std::size_t section) const { return stored_[section]; }
+  Result<std::optional<cache::StoredBlock>> stored(std::size_t section,
+                                                   const cache::Room& room) const override;
   std::uint64_t blob_bytes() const { return blob_bytes_; }  // that were read
 
  private:

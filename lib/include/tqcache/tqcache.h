@@ -259,8 +259,8 @@ TQCACHE_API int tqcache_writer_window(tqcache_writer* writer, const tqcache_tens
 TQCACHE_API int tqcache_writer_state(tqcache_writer* writer, const tqcache_array* arrays,
                                      const void* const* data, int32_t n_arrays,
                                      tqcache_error** error);
-// Tokens that hold an image, a sound or a video in place of text. Spans are added in ascending order;
-// their tokens get ids below -1, which are made of everything but the placeholder
+// Tokens that hold an image, a sound or a video in place of text. Spans are added in ascending
+// order; their tokens get ids below -1, which are made of everything but the placeholder
 // (docs/reference/format.md, "Media"). Needs the token ids of the text.
 enum { TQCACHE_IMAGE = 0, TQCACHE_AUDIO = 1, TQCACHE_VIDEO = 2 };
 

@@ -83,9 +83,8 @@ Result<void> validate_media(std::span<const std::int32_t> tokens, bool is_hidden
       return corrupt(place_of(i) + ": it reaches past the tokens, and others follow");
     }
     if (!is_hidden) {
-      std::vector<std::int32_t> ids = media_tokens(span, position);
+      const auto ids = media_tokens(span, position, std::ssize(tokens));
       const auto own = tokens.subspan(to_size(span.begin));
-      ids.resize(std::min(ids.size(), own.size()));
       if (!std::ranges::equal(ids, own.first(ids.size()))) {
         return corrupt(place_of(i) + ": its token ids are not those of its digest");
       }
@@ -103,7 +102,8 @@ std::string_view name_of(MediaKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-std::vector<std::int32_t> media_tokens(const MediaSpan& span, std::int64_t first_position) {
+std::vector<std::int32_t> media_tokens(const MediaSpan& span, std::int64_t first_position,
+                                       std::int64_t n_tokens) {
   ByteWriter content;
   content.append(as_bytes(kMediaLabel));
   content.write(static_cast<std::uint8_t>(span.kind));
@@ -116,14 +116,15 @@ std::vector<std::int32_t> media_tokens(const MediaSpan& span, std::int64_t first
   }
   content.write(span.next_position - first_position);
   const Sha256 of_content = sha256(content.bytes());
+  const std::int64_t n = std::min(span.n_tokens, n_tokens - span.begin);
   std::vector<std::int32_t> ids;
-  ids.reserve(to_size(span.n_tokens));
-  for (std::int64_t part = 0; std::ssize(ids) < span.n_tokens; ++part) {
+  ids.reserve(to_size(n));
+  for (std::int64_t part = 0; std::ssize(ids) < n; ++part) {
     ByteWriter numbered;
     numbered.append(of_content);
     numbered.write(static_cast<std::uint64_t>(part));
     const Sha256 digest = sha256(numbered.bytes());
-    for (std::int64_t i = 0; i < kIdsPerDigest && std::ssize(ids) < span.n_tokens; ++i) {
+    for (std::int64_t i = 0; i < kIdsPerDigest && std::ssize(ids) < n; ++i) {
       const auto word = number_at<std::uint32_t>(digest, to_size(4 * i));
       ids.push_back(-2 - static_cast<std::int32_t>(word % 0x7ffffffe));
     }
@@ -138,6 +139,27 @@ std::int64_t position_of(std::span<const MediaSpan> media, std::int64_t index) {
     position = span.next_position + index - span.end();
   }
   return position;
+}
+
+std::vector<std::int32_t> all_positions(std::span<const MediaSpan> media, std::int64_t n_tokens) {
+  std::vector<std::int32_t> positions;
+  positions.reserve(to_size(n_tokens));
+  std::int64_t next = 0;
+  const auto count_to = [&](std::int64_t end) {
+    while (std::ssize(positions) < std::min(end, n_tokens)) {
+      positions.push_back(static_cast<std::int32_t>(next++));
+    }
+  };
+  for (const MediaSpan& span : media) {
+    count_to(span.begin);
+    if (span.coordinates.empty()) count_to(span.end());
+    for (std::int64_t i = 0; std::ssize(positions) < std::min(span.end(), n_tokens); ++i) {
+      positions.push_back(span.coordinates[to_size(i)]);
+    }
+    next = span.next_position;
+  }
+  count_to(n_tokens);
+  return positions;
 }
 
 std::vector<std::int32_t> with_placeholders(std::span<const std::int32_t> tokens,

@@ -271,7 +271,7 @@ int tqcache_writer_media(tqcache_writer* writer, const tqcache_media* media,
       span.coordinates.assign(known.coordinates, known.coordinates + 3 * known.n_tokens);
       span.next_position = known.next_position;
     }
-    std::ranges::copy(cache::media_tokens(span, position),
+    std::ranges::copy(cache::media_tokens(span, position, cache.n_tokens()),
                       cache.tokens.begin() + static_cast<std::ptrdiff_t>(span.begin));
     cache.media.push_back(std::move(span));
     return {};

@@ -47,7 +47,8 @@ Result<Dialogue> template_dialogue(const tokenizer::Tokenizer& tokenizer,
   for (std::size_t i = 0; i < std::size(messages); ++i) {
     TQC_TRY_ASSIGN(
         tokenizer::ChatText whole,
-        chat_template.render(messages, {.named_tokens = tokenizer.named_tokens(), .seek = i}));
+        chat_template.render(
+            messages, {.named_tokens = tokenizer.named_tokens(), .now = kTemplateDay, .seek = i}));
     if (!whole.sought || whole.sought->begin < end) {
       return unsupported("the chat template does not write all texts of a conversation");
     }

@@ -43,6 +43,9 @@ using KeepGoing = std::function<bool()>;
 Result<Ids> encode_text(const tokenizer::Tokenizer& tokenizer, std::string_view text,
                         const KeepGoing& keep_going = {});
 
+// The day that a template learns if it writes one: results can be repeated on other days.
+inline constexpr tokenizer::CivilTime kTemplateDay = {2026, 1, 1};
+
 // The turns that a chat template writes: what stands around the texts of a conversation.
 // Errors: those of Tokenizer::encode and ChatTemplate::render; kUnsupported (the template does not
 //         write all texts of a conversation, or writes a user's first turn otherwise than others).

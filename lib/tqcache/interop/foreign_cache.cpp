@@ -92,10 +92,7 @@ Result<void> set_tokens(const ForeignCache& cache, CacheDesc& description) {
     }
     const auto first = description.tokens.begin() + span.begin;
     if (span.placeholder == cache::kUnknownToken && *first >= 0) span.placeholder = *first;
-    std::vector<std::int32_t> ids = cache::media_tokens(span, position);
-    ids.resize(
-        std::min<std::size_t>(ids.size(), static_cast<std::size_t>(cache.n_tokens - span.begin)));
-    std::ranges::copy(ids, first);
+    std::ranges::copy(cache::media_tokens(span, position, cache.n_tokens), first);
     description.media.push_back(std::move(span));
   }
   return {};

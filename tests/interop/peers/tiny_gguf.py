@@ -103,7 +103,7 @@ def _add_family(writer, config):
         writer.add_float32(f"{ARCHITECTURES[kind]}.attention.scale",
                            config.query_pre_attn_scalar ** -0.5)
     if kind in EXPERTS:
-        writer.add_expert_count(config.num_experts)
+        writer.add_expert_count(getattr(config, "num_experts", None) or config.num_local_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         if kind not in COMMON_WIDTH:
             writer.add_expert_feed_forward_length(

@@ -133,11 +133,12 @@ FAMILIES |= {
     "ministral": ("MinistralConfig", dict(sliding_window=20, layer_types=[
         "full_attention", "sliding_attention"] * 2, **NO_SPECIAL)),
     "cwm": ("CwmConfig", dict(sliding_window=20, rope_parameters=LLAMA3, **NO_SPECIAL)),
-    "exaone4": ("Exaone4Config", dict(sliding_window=20, **NO_SPECIAL)),
+    "exaone4": ("Exaone4Config", dict(hidden_size=128, sliding_window=20, **NO_SPECIAL)),
     "helium": ("HeliumConfig", dict(hidden_size=128, **NO_SPECIAL)),
     "glm": ("GlmConfig", dict(hidden_size=128, **NO_SPECIAL)),
-    "olmoe": ("OlmoeConfig", dict(hidden_size=128, num_experts=6, num_experts_per_tok=2,
-                                  **NO_SPECIAL)),
+    # llama.cpp takes norms of keys as wide as those of queries.
+    "olmoe": ("OlmoeConfig", dict(hidden_size=128, num_key_value_heads=4, num_experts=6,
+                                  num_experts_per_tok=2, **NO_SPECIAL)),
     "vaultgemma": ("VaultGemmaConfig", dict(sliding_window=20, query_pre_attn_scalar=24,
                                             attn_logit_softcapping=2.0,
                                             final_logit_softcapping=30.0, **NO_SPECIAL)),

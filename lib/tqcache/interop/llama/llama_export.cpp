@@ -286,6 +286,7 @@ class StateWriter {
         progress_(progress),
         file_(file),
         ids_(source.description().tokens),
+        positions_(cache::all_positions(source.description().media, source.n_tokens())),
         total_(cache::total_raw_bytes(cache::all_blocks(source))) {
     for (std::int32_t& id : ids_) id = std::max(id, cache::kUnknownToken);  // media have -1
   }
@@ -426,18 +427,15 @@ class StateWriter {
   }
 
   void append_cell(std::int64_t token, ByteWriter& out) const {
-    const std::vector<cache::MediaSpan>& media = description().media;
     // For text, row and column are the position.
-    auto position = static_cast<std::int32_t>(cache::position_of(media, token));
+    const std::int32_t position = positions_[to_size(token)];
     std::int32_t row = position, column = position;
-    for (const cache::MediaSpan& span : media) {
-      if (token < span.begin || token >= span.end()) continue;
-      const std::size_t at = to_size(token - span.begin), n = to_size(span.n_tokens);
-      if (span.coordinates.empty()) {
-        position =
-            static_cast<std::int32_t>(cache::position_of(media, span.begin) + token - span.begin);
-      } else {
-        position = span.coordinates[at];
+    const std::vector<cache::MediaSpan>& media = description().media;
+    const auto behind = std::ranges::upper_bound(media, token, {}, &cache::MediaSpan::begin);
+    if (behind != media.begin()) {
+      const cache::MediaSpan& span = *std::prev(behind);
+      if (token < span.end() && !span.coordinates.empty()) {
+        const std::size_t at = to_size(token - span.begin), n = to_size(span.n_tokens);
         row = span.coordinates[n + at];
         column = span.coordinates[2 * n + at];
       }
@@ -729,10 +727,10 @@ class StateWriter {
   const LlamaRowTypes& types_;
   const Progress& progress_;
   AtomicFile& file_;
-  std::vector<std::int32_t> ids_;
-  AlignedBytes block_;  // [n_kv_heads, n, head_dim], or an array
-  Bytes rows_;          // [n, row_size]
-  Bytes columns_;       // [n_kv_heads * head_dim, n_tokens]
+  std::vector<std::int32_t> ids_, positions_;  // of all tokens
+  AlignedBytes block_;                         // [n_kv_heads, n, head_dim], or an array
+  Bytes rows_;                                 // [n, row_size]
+  Bytes columns_;                              // [n_kv_heads * head_dim, n_tokens]
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
   bool is_counting_ = false;

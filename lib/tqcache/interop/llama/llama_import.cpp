@@ -197,9 +197,9 @@ class Import {
       }
       media.push_back(std::move(span));
     }
+    const std::vector<std::int32_t> expected = cache::all_positions(media, n_tokens);
     for (std::int64_t at = 0; at < n_tokens; ++at) {
-      if (ids[to_size(at)] < 0) continue;
-      if (cells.positions[order[to_size(at)]] == cache::position_of(media, at)) continue;
+      if (cells.positions[order[to_size(at)]] == expected[to_size(at)]) continue;
       return unsupported(fmt::format("positions with gaps behind media: token {} at position {}",
                                      at, cells.positions[order[to_size(at)]]));
     }

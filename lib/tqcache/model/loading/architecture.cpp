@@ -180,6 +180,19 @@ constexpr Architecture qwen_hybrid(std::string_view word, std::string_view hf_ty
           .default_normalized = has_experts};
 }
 
+// The text of Qwen2-VL and Qwen2.5-VL. Their first files have its settings at the top level.
+constexpr Architecture qwen2_vl(std::string_view hf_type, std::string_view hf_class) {
+  return {.word = "qwen2vl",
+          .hf_type = hf_type,
+          .hf_class = hf_class,
+          .qkv_biases = true,
+          .text_positions = true,
+          .sections_in_runs = true,
+          .windows = WindowRule::kIfAsked,
+          .default_epsilon = 1e-5,
+          .default_rope_base = 1'000'000};
+}
+
 // Of rows with the same word, the first is used for GGUF, or the first with experts: GGUF has no
 // words for Mistral and Mixtral, whose files look like those of Llama and may name a window.
 constexpr std::array kArchitectures = {
@@ -337,15 +350,10 @@ constexpr std::array kArchitectures = {
                  .text_positions = true,
                  .default_head_dim = 128,
                  .default_rope_base = 500'000},
-    Architecture{.word = "qwen2vl",
-                 .hf_type = "qwen2_5_vl_text",
-                 .hf_class = "Qwen2_5_VLForConditionalGeneration",
-                 .qkv_biases = true,
-                 .text_positions = true,
-                 .sections_in_runs = true,
-                 .windows = WindowRule::kIfAsked,
-                 .default_epsilon = 1e-5,
-                 .default_rope_base = 1'000'000},
+    qwen2_vl("qwen2_5_vl_text", "Qwen2_5_VLForConditionalGeneration"),
+    qwen2_vl("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
+    qwen2_vl("qwen2_vl_text", "Qwen2VLForConditionalGeneration"),
+    qwen2_vl("qwen2_vl", "Qwen2VLForConditionalGeneration"),
     Architecture{.word = "gpt-oss",
                  .hf_type = "gpt_oss",
                  .hf_class = "GptOssForCausalLM",

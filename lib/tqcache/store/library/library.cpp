@@ -99,6 +99,14 @@ Result<void> StoredPrompt::read(std::size_t section, AlignedBytes& raw) const {
   return in_context(cache::block_place(section, info), std::move(unpacked).error());
 }
 
+Result<std::optional<cache::StoredBlock>> StoredPrompt::stored(std::size_t section,
+                                                               const cache::Room& room) const {
+  const format::SectionInfo& info = manifest_.sections[section];
+  const ByteView bytes = stored_[section].view();
+  std::ranges::copy(bytes, room(bytes.size()).begin());
+  return std::optional(cache::StoredBlock{info.compression, info.checksum, info.raw_sha256});
+}
+
 Result<SharedBytes> StoredPrompt::share(std::size_t section) const {
   const SharedBytes& stored = stored_[section];
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(stored.data()) % kAlignment == 0;
