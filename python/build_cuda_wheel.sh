@@ -37,10 +37,10 @@ compile() {
   if [ -e "$object" ] && [ -z "$(find lib -newer "$object" -print -quit)" ]; then return; fi
   case $1 in
     *.cu)
-      "$nvcc" "${common[@]}" "${gpus[@]}" --threads 0 -Xcompiler=-fPIC,-O2,-fvisibility=hidden \
+      "$nvcc" "${common[@]}" "${gpus[@]}" --threads 0 -Xcompiler=-fPIC,-O2 \
         "${hardening[@]/#/-Xcompiler=}" -c "$1" -o "$object.part" ;;
     *)
-      g++ "${common[@]}" "${hardening[@]}" -fPIC -fvisibility=hidden -ffp-contract=off -ffunction-sections \
+      g++ "${common[@]}" "${hardening[@]}" -fPIC -ffp-contract=off -ffunction-sections \
         -c "$1" -o "$object.part" ;;
   esac
   mv "$object.part" "$object"
@@ -62,6 +62,11 @@ g++ -shared -static-libstdc++ -static-libgcc -Wl,--gc-sections -Wl,--as-needed -
   "$(find -L "$toolkit" -name libcudart_static.a -print -quit)" -lrt -lpthread -ldl
 strip "$folder/libtqcache_cuda.so"
 ls -l "$folder/libtqcache_cuda.so"
+for name in $(grep -o '^[a-z].*tqcache_cuda_[a-z_]*(' lib/tqcache/cuda/tqcache_cuda.h |
+              grep -o 'tqcache_cuda_[a-z_]*(' | tr -d '('); do
+  nm -D --defined-only "$folder/libtqcache_cuda.so" | grep " T $name@" > /dev/null ||
+    { echo "python/build_cuda_wheel.sh: $name is not in the library" >&2; exit 1; }
+done
 ! $is_library || exit 0
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' python/pyproject.toml)

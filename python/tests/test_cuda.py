@@ -170,7 +170,7 @@ def test_blocks_are_those_of_the_cpu(dtype, more):
 
 
 def test_codecs_without_kernels_are_computed_by_the_cpu():
-    for keys, head_dim in [("affine:4", 128), ("mse:4", 20), ("mixed:3", 128)]:
+    for keys, head_dim in [("affine:4", 128), ("mse:4", 36), ("mixed:3", 128)]:
         layer = empty_layer(keys=keys, head_dim=head_dim)
         k, v = (x.cuda() for x in kv(600, head_dim=head_dim))
         layer.update(k, v)
@@ -343,6 +343,51 @@ def test_steps_on_codes_are_steps_on_decoded_keys(family):
     assert kl(exact, finer) < 0.1 * kl(exact, packed)
 
 
+@torch.no_grad()
+def logits_in_parts(model, ids, sizes, cache, mask=None):
+    """Logits of a prompt that comes in parts."""
+    out, at = [], 0
+    for n in sizes:
+        out.append(model(ids[:, at:at + n], past_key_values=cache,
+                         attention_mask=None if mask is None else mask[:, :at + n]).logits.float())
+        at += n
+    assert at == ids.shape[1]
+    return torch.cat(out, dim=1)
+
+
+@pytest.mark.parametrize("head_dim, batch", [(64, 2), (128, 1), (256, 1)])
+def test_prompts_in_parts_attend_to_some_blocks_after_the_other(head_dim, batch, monkeypatch):
+    from tqcache import packed_cache
+    n_calls, attend = [], packed_cache.TqcacheLayer.attend_prompt
+    monkeypatch.setattr(packed_cache.TqcacheLayer, "attend_prompt",
+                        lambda *args: n_calls.append(1) or attend(*args))
+    monkeypatch.setattr(packed_cache, "PIECE", 2)
+    sizes = [700, 5, 800, 295]
+    ids = torch.randint(1, 512, (batch, sum(sizes)), device="cuda")
+    plain, model = (make_model(attention, head_dim=head_dim) for attention in ("eager", "sdpa"))
+    dense = logits_in_parts(plain, ids, sizes, tq.TqcacheCache(bits=4, config=plain.config))
+    assert not n_calls
+    cache = tq.TqcacheCache(bits=4, config=model.config)
+    packed = logits_in_parts(model, ids, sizes, cache)
+    assert len(n_calls) == 3 * 3 and cache.layers[0].n_packed == 1536
+    exact = logits_in_parts(plain, ids, sizes, transformers.DynamicCache(config=plain.config))
+    assert kl(exact[:, 700:], dense[:, 700:]) > 1e-5, "nothing was packed"
+    assert kl(dense[:, 700:], packed[:, 700:]) < 0.02 * kl(exact[:, 700:], dense[:, 700:])
+
+
+def test_prompts_in_parts_with_padding_are_masked():
+    model = make_model("sdpa")
+    sizes = [600, 400]
+    ids = torch.randint(1, 512, (2, 1000), device="cuda")
+    mask = torch.ones_like(ids)
+    mask[1, :90] = 0
+    exact = logits_in_parts(model, ids, sizes, transformers.DynamicCache(config=model.config), mask)
+    packed, unmasked = (
+        logits_in_parts(model, ids, sizes, tq.TqcacheCache(bits=8, config=model.config), each)
+        for each in (mask, None))
+    assert kl(exact[:, 600:], packed[:, 600:]) < 0.1 * kl(exact[:, 600:], unmasked[:, 600:])
+
+
 def test_padding_on_the_left_is_masked():
     model = make_model("sdpa")
     ids = torch.randint(1, 512, (2, 620), device="cuda")
@@ -393,14 +438,21 @@ def test_without_a_config_too():
     assert all(layer.is_on_gpu and layer._is_seen for layer in cache.layers)
 
 
-def test_other_attention_behind_a_step_is_refused():
+def test_other_attention_behind_a_cache_is_noticed():
     model = make_model("sdpa")
     ids = torch.randint(1, 512, (1, 300), device="cuda")
-    cache = tq.TqcacheCache(bits=8, config=model.config)
-    logits_of(model, ids, 290, cache)
+    right = logits_of(model, ids, 290, tq.TqcacheCache(bits=8, config=model.config))
+    caches = [tq.TqcacheCache(bits=8, config=config) for config in (model.config, None)]
+    for cache in caches:
+        before = logits_of(model, ids[:, :295], 290, cache)
     model.set_attn_implementation("eager")
-    with pytest.raises(RuntimeError, match="attention implementation was changed"):
-        logits_of(model, ids[:, :3], 1, cache)
+    # The config tells what the model does now; without it keys of one token meet the wrong attention.
+    after = [model(ids[:, t:t + 1], past_key_values=caches[0]).logits[:, -1].float()
+             for t in range(295, 300)]
+    assert kl(right, torch.cat([before, torch.stack(after)])) < 1e-3
+    with pytest.raises(RuntimeError):
+        for t in range(295, 300):
+            model(ids[:, t:t + 1], past_key_values=caches[1])
 
 
 @pytest.mark.parametrize("batch", [1, 3])

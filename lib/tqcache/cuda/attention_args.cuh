@@ -82,6 +82,21 @@ __device__ __forceinline__ float load_value(const void* data, Dtype dtype, long 
   if (dtype == Dtype::kF16) return __half2float(static_cast<const __half*>(data)[i]);
   return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
 }
+__device__ __forceinline__ float as_float(float x) { return x; }
+__device__ __forceinline__ float as_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float as_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+// Calls `body` with a pointer of the type. Within it many numbers are on their way at once, where
+// the branch of load_value() waits for each.
+template <typename Body>
+__device__ __forceinline__ void with_type(const void* data, Dtype dtype, const Body& body) {
+  if (dtype == Dtype::kF32) {
+    body(static_cast<const float*>(data));
+  } else if (dtype == Dtype::kF16) {
+    body(static_cast<const __half*>(data));
+  } else {
+    body(static_cast<const __nv_bfloat16*>(data));
+  }
+}
 __device__ __forceinline__ void store_value(void* data, Dtype dtype, long long i, float value) {
   if (dtype == Dtype::kF32) {
     static_cast<float*>(data)[i] = value;

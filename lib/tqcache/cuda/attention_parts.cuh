@@ -47,21 +47,24 @@ __global__ void __launch_bounds__(kFactorThreads)
     phasors[warp][pair] = at;
   }
   __syncthreads();
-  for (int head = warp; head < n; head += kFactorThreads / 32) {
-    const float* const mean = w.mean + (first + head) / p.group * head_dim;
-    for (int pair = lane; pair < w.n_pairs; pair += 32) {
-      const long long query = queries + head * head_dim + pair;
-      const float q0 = load_value(p.queries, p.dtype, query) * p.scale;
-      const float q1 = load_value(p.queries, p.dtype, query + w.n_pairs) * p.scale;
-      const float m0 = __ldg(mean + pair), m1 = __ldg(mean + pair + w.n_pairs);
-      const float a = q0 * m0 + q1 * m1, b = q1 * m0 - q0 * m1;
+  with_type(p.queries, p.dtype, [&](const auto* all_queries) {
+    for (int head = warp; head < n; head += kFactorThreads / 32) {
+      const float* const mean = w.mean + (first + head) / p.group * head_dim;
+      const auto* const query = all_queries + queries + head * head_dim;
+#pragma unroll 2
+      for (int pair = lane; pair < w.n_pairs; pair += 32) {
+        const float q0 = as_float(query[pair]) * p.scale;
+        const float q1 = as_float(query[pair + w.n_pairs]) * p.scale;
+        const float m0 = __ldg(mean + pair), m1 = __ldg(mean + pair + w.n_pairs);
+        const float a = q0 * m0 + q1 * m1, b = q1 * m0 - q0 * m1;
 #pragma unroll
-      for (int block = 0; block < kFactorBlocks; ++block) {
-        const float2 at = phasors[block][pair];
-        amplitudes[block][head][pair] = make_float2(a * at.x + b * at.y, b * at.x - a * at.y);
+        for (int block = 0; block < kFactorBlocks; ++block) {
+          const float2 at = phasors[block][pair];
+          amplitudes[block][head][pair] = make_float2(a * at.x + b * at.y, b * at.x - a * at.y);
+        }
       }
     }
-  }
+  });
   __syncthreads();
   const int head = thread / kStepRows, degree = thread % kStepRows;
   float sums[kFactorBlocks] = {};
@@ -116,6 +119,13 @@ __global__ void __launch_bounds__(kFactorThreads)
     }
   }
 }
+
+// When a kernel is done, so is the one before it: one of its blocks of threads waits. The others
+// leave their places on multiprocessors that the kernel before does not need.
+__device__ __forceinline__ void end_behind_previous_kernel() {
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) wait_for_previous_kernel();
+}
+
 // Dense tokens: 64 of the tail or of the sinks, one kv head and column group, in f32.
 template <int kDim>
 __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ AttendArgs p) {
@@ -143,7 +153,7 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
       split[kColumns * kDim + kColumns + thread] = 0;
     }
     for (int i = thread; i < columns * kDim; i += blockDim.x) split[i] = 0;
-    wait_for_previous_kernel();  // when this kernel is done, so is that one
+    end_behind_previous_kernel();
     return;
   }
   const Dtype dtype = is_tail ? p.tail.dtype : p.sink_dtype;
@@ -161,27 +171,51 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
     values = sinks(p.v);
     row = (static_cast<long long>(head) * p.n_sinks + first) * kDim;
   }
-  for (int i = thread; i < columns * kDim; i += blockDim.x) {
-    const long long query = static_cast<long long>(sequence) * p.n_query_heads + head * p.group +
-                            column_group * kColumns + i / kDim;
-    queries[i / kDim][i % kDim] = load_value(p.queries, p.dtype, query * kDim + i % kDim) * p.scale;
-  }
+  with_type(p.queries, p.dtype, [&](const auto* all) {
+    const long long first_query = (static_cast<long long>(sequence) * p.n_query_heads +
+                                   head * p.group + column_group * kColumns) *
+                                  kDim;
+#pragma unroll
+    for (int i = 0; i < kColumns * kDim / 128; ++i) {
+      const int at = i * 128 + thread;
+      if (at < columns * kDim) {
+        queries[at / kDim][at % kDim] = as_float(all[first_query + at]) * p.scale;
+      }
+    }
+  });
   __syncthreads();
-  for (int token = warp; token < n; token += 4) {
-    float x[kDim / 32];
+  with_type(keys, dtype, [&](const auto* all) {
+    constexpr int kAtOnce = kDim <= 128 ? 8 : 4;  // tokens of a warp
+    for (int token = warp * kAtOnce; token < n; token += 4 * kAtOnce) {
+      float x[kAtOnce][kDim / 32];
 #pragma unroll
-    for (int i = 0; i < kDim / 32; ++i) {
-      x[i] = load_value(keys, dtype, row + static_cast<long long>(token) * kDim + lane + 32 * i);
+      for (int j = 0; j < kAtOnce; ++j) {
+        const long long at = row + static_cast<long long>(min(token + j, n - 1)) * kDim + lane;
+#pragma unroll
+        for (int i = 0; i < kDim / 32; ++i) x[j][i] = as_float(all[at + 32 * i]);
+      }
+      for (int c = 0; c < columns; ++c) {
+        float sums[kAtOnce] = {};
+#pragma unroll
+        for (int i = 0; i < kDim / 32; ++i) {
+          const float query = queries[c][lane + 32 * i];
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) sums[j] += x[j][i] * query;
+        }
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) sums[j] += __shfl_xor_sync(~0u, sums[j], step);
+        }
+        if (lane == 0) {
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) {
+            if (token + j < n) scores[c][token + j] = sums[j];
+          }
+        }
+      }
     }
-    for (int c = 0; c < columns; ++c) {
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < kDim / 32; ++i) sum += x[i] * queries[c][lane + 32 * i];
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-      if (lane == 0) scores[c][token] = sum;
-    }
-  }
+  });
   __syncthreads();
   for (int c = warp; c < columns; c += 4) {
     float most = kNoMaximum, weight = 0;
@@ -199,25 +233,36 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
     if (lane == 0) rows[0][c] = most, rows[1][c] = weight;
   }
   __syncthreads();
-  for (int d = thread; d < kDim; d += blockDim.x) {
-    float sums[kColumns] = {};
-    for (int token = 0; token < n; ++token) {
-      const float x = load_value(values, dtype, row + static_cast<long long>(token) * kDim + d);
+  with_type(values, dtype, [&](const auto* all) {
+    constexpr int kAtOnce = 16;  // tokens
+    for (int d = thread; d < kDim; d += blockDim.x) {
+      float sums[kColumns] = {};
+      for (int token = 0; token < n; token += kAtOnce) {
+        float x[kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          x[j] = as_float(all[row + static_cast<long long>(min(token + j, n - 1)) * kDim + d]);
+        }
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (token + j >= n) break;
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) {
+            if (c < columns) sums[c] += scores[c][token + j] * x[j];
+          }
+        }
+      }
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        if (c < columns) sums[c] += scores[c][token] * x;
+        if (c < columns) split[c * kDim + d] = sums[c];
       }
     }
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      if (c < columns) split[c * kDim + d] = sums[c];
-    }
-  }
+  });
   if (thread < columns) {
     split[kColumns * kDim + thread] = rows[0][thread];
     split[kColumns * kDim + kColumns + thread] = rows[1][thread];
   }
-  wait_for_previous_kernel();  // when this kernel is done, so is that one
+  end_behind_previous_kernel();
 }
 
 // Of the first n threads of a block.

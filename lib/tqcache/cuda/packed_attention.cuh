@@ -227,9 +227,14 @@ __device__ __forceinline__ void prepare_queries(const AttendArgs& p, int sequenc
     float constant = 0;
     const long long row =
         (static_cast<long long>(sequence) * p.n_query_heads + head * p.group + of_group) * kDim;
+    with_type(p.queries, p.dtype, [&](const auto* all) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        x[i] = is_there ? as_float(all[row + lane * kOwn + i]) * p.scale : 0.0f;
+      }
+    });
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      x[i] = is_there ? load_value(p.queries, p.dtype, row + lane * kOwn + i) * p.scale : 0.0f;
       if (p.k.mean != nullptr) constant += x[i] * __ldg(p.k.mean + head * kDim + lane * kOwn + i);
     }
     if constexpr (!kIsDense) {

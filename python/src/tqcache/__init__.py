@@ -145,7 +145,7 @@ class MediaSpan:
     begin: int
     n_tokens: int
     id: str
-    coordinates: np.ndarray | None = None
+    coordinates: "np.ndarray | None" = None  # numpy is imported late
     next_position: int | None = None
     placeholder: int = -1
 

@@ -246,6 +246,11 @@ class Writer:
         to_bytes() are used."""
     def attention(self, keys: Any, values: Any, *, bf16: bool = False) -> None:
         """Adds a layer of full attention: [n_kv_heads, n_tokens, head_dim] each."""
+    def packed(self, key_codec: codec.Codec, keys: Any, value_codec: codec.Codec, values: Any,
+               key_tail: Any, value_tail: Any) -> None:
+        """Adds a layer of full attention that codecs packed: the bytes of whole blocks of 256 tokens,
+        and the dense tokens behind them, [n_kv_heads, n, head_dim] (uint16 is bf16). The identity has
+        the Rope of the codec of the keys; config is None."""
     def window(self, keys: Any, values: Any, size: int, keep: int = 0, *, bf16: bool = False) -> None:
         """Adds a layer with a sliding window of `size` tokens: the min(n_tokens, size) tokens that it
         holds, the first `keep` of the cache and then the newest, in the order of positions."""

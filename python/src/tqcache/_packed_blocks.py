@@ -216,21 +216,22 @@ class GpuBlocks:
         """Waits for the GPU, and raises CudaError if a packed value was not finite."""
         cuda.check_status(self.status.item())
 
-    def decode(self, keys, values):
-        """Fills both, which have room for all blocks."""
-        if self.n_blocks == 0:
+    def decode(self, keys, values, first=0):
+        """Fills both, from the first of the blocks on for which they have room."""
+        n = keys.shape[2] // BLOCK
+        if n == 0:
             return
         self.check()
-        n = self.n_blocks
         with torch.cuda.device(self.device):
             for which, (side, out) in enumerate(zip(self.sides, (keys, values))):
                 stream, work = self._work(side, n * BLOCK)
                 for row in range(self.batch):
                     side.on_gpu.decode(
                         side.chunks[0].view(-1, side.page_bytes), out[row], workspace=work,
-                        page_ids=self.tables[which, row, :n].contiguous(), stream=stream,
-                        centering=side.centering, n_skipped=self.n_sinks)
-                    if side.sink_bytes > 0:
+                        page_ids=self.tables[which, row, first:first + n].contiguous(),
+                        centering=side.centering, first_block=first, stream=stream,
+                        n_skipped=self.n_sinks if first == 0 else 0)
+                    if first == 0 and side.sink_bytes > 0:
                         sinks = side.sinks(row).view(self.dtype)
                         out[row, :, :self.n_sinks] = sinks.view(side.codec.heads, self.n_sinks, -1)
 

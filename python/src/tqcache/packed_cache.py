@@ -7,10 +7,13 @@
 Layers of full attention hold packed blocks of 256 tokens, and 32 to 288 recent tokens densely. On
 the CPU blocks are decoded for each update. On a GPU of NVIDIA they are packed there, and a decode
 step attends to the packed codes: with the kernels of the wheel tqcache-cuda (tqcache.cuda.status())
-and transformers' attention "sdpa". What the kernels do not know (padding on the left, softcap, other
-attention implementations) is done on decoded keys and values, which is right and slower. Without the
-kernels blocks are packed and decoded by the CPU. The bytes are the same in all cases.
+and transformers' attention "sdpa". A prompt that comes in parts attends to some decoded blocks
+after the other. What the kernels do not know (padding on the left, softcap, other attention
+implementations) is done on decoded keys and values, which is right and slower. Without the kernels
+blocks are packed and decoded by the CPU. The bytes are the same in all cases.
 """
+
+import weakref
 
 import torch
 from transformers import AttentionInterface
@@ -20,6 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from . import Rope, UnsupportedError, codec, cuda
 from ._packed_blocks import BLOCK, CpuBlocks, GpuBlocks
 
+PIECE = 32  # blocks that are decoded at a time for a prompt
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
@@ -47,12 +51,22 @@ class Workspace:
     """Memory of a GPU that the layers of a cache share, one after the other."""
 
     def __init__(self):
-        self._memory = None
+        self._memory = self._mask = None
 
     def address(self, n_bytes, device):
         if self._memory is None or self._memory.numel() < n_bytes or self._memory.device != device:
             self._memory = torch.empty(n_bytes, dtype=torch.uint8, device=device)
         return self._memory.data_ptr()
+
+    def is_causal(self, mask):
+        """Whether by transformers' mask, [..., queries, keys], each of the last tokens sees all
+        before it. The layers of a call have the same mask."""
+        if self._mask is None or self._mask() is not mask:
+            self._mask, n = weakref.ref(mask), mask.shape[-2]
+            self._is_causal = (
+                mask.dtype == torch.bool and mask.shape[-1] >= n and bool(mask[..., :-n].all())
+                and torch.equal(mask[..., -n:], torch.ones_like(mask[..., -n:]).tril()))
+        return self._is_causal
 
 
 class TqcacheLayer(DynamicLayer):
@@ -64,13 +78,13 @@ class TqcacheLayer(DynamicLayer):
 
     def __init__(self, bits: int = 4, keys: str | None = None, values: str | None = None,
                  recent: int = 32, rope: Rope | None = None, threads: int = 0, layer: int = 0,
-                 workspace: Workspace | None = None, **kwargs):
+                 workspace: Workspace | None = None, config=None, **kwargs):
         check_bits(bits)
         self._configs = tuple(text if "sink=" in text else text + ",sink=4"
                               for text in (keys or f"mse:{bits}", values or f"mse:{bits}"))
         self._recent, self._rope, self._threads, self._layer = recent, rope, threads, layer
         self._room = recent + BLOCK
-        self._workspace = workspace or Workspace()
+        self._workspace, self._config = workspace or Workspace(), config
         super().__init__()
         self._clear()
 
@@ -79,8 +93,11 @@ class TqcacheLayer(DynamicLayer):
         self.n_tail, self._spare = 0, None
         self.is_initialized = False
         # Whether attention_forward() is what follows: it saw keys of this layer. And whether it has
-        # yet to see those of a step, which are one token alone.
-        self._is_seen = self._is_due = False
+        # yet to see those of a call, which are the new tokens alone; of several tokens _past is
+        # what came before: a number of blocks, and dense keys and values. is_unmasked: every token
+        # sees all before it, whatever mask transformers makes (it makes one while it is captured).
+        self._is_seen = self._is_due = self.is_unmasked = False
+        self._past = None
 
     # --- Sizes
 
@@ -176,12 +193,18 @@ class TqcacheLayer(DynamicLayer):
         if self._is_due:
             self._is_due = False
             raise RuntimeError("the attention implementation was changed while a cache was in use: "
-                               "the last step saw one token alone")
+                               "the last call saw its own tokens alone")
         keys, values = key_states.detach(), value_states.detach()
         if keys.shape[2] == 1:
             return self._add_token(keys, values)
         # The tokens of this call are used as they came, and packed afterwards.
         is_first = self.get_seq_length() == 0
+        if self._can_be_due() and self.n_packed > 0 and self.dtype != torch.float32 \
+                and keys.dtype == self.dtype and self.blocks.can_attend():
+            self._past = (self.blocks.n_blocks,
+                          [tail[:, :, :self.n_tail].clone() for tail in self._tail])
+            self._add_tokens(keys, values)
+            return self._due(keys, values)
         result = (keys, values) if is_first else self._dense_with(keys, values)
         self._add_tokens(keys, values)
         return self._shown(result)
@@ -223,11 +246,18 @@ class TqcacheLayer(DynamicLayer):
         else:
             self._set_tail(*(torch.cat([tail, new.to(self.dtype)], dim=2)
                              for tail, new in zip(self._tail, (keys, values))))
-        if self._is_seen:
-            self._is_due = True
-            keys.tqcache_layer = self
-            return keys, values
+        if self._can_be_due():
+            return self._due(keys, values)
         return self._shown(self.dense())
+
+    def _can_be_due(self):
+        """Whether attention_forward() follows. The model's config tells when that was changed."""
+        return self._is_seen and getattr(self._config, "_attn_implementation", "sdpa") == "sdpa"
+
+    def _due(self, keys, values):
+        self._is_due = True
+        keys.tqcache_layer = self
+        return keys, values
 
     def _shown(self, result):
         """Keys and values of all tokens, by whose attention it becomes known which one it is."""
@@ -242,15 +272,17 @@ class TqcacheLayer(DynamicLayer):
             return None, None
         return self._dense_with(*(tail[:, :, :0] for tail in self._tail))
 
-    def _dense_with(self, keys, values):
-        """All keys and values and then these, written once."""
-        n, n_all = self.n_packed, self.get_seq_length()
+    def _dense_with(self, keys, values, past=None):
+        """All keys and values, or those of the past, and then these, written once."""
+        n_blocks, tails = past or (self.n_packed // BLOCK,
+                                   [tail[:, :, :self.n_tail] for tail in self._tail])
+        n, n_all = n_blocks * BLOCK, n_blocks * BLOCK + tails[0].shape[2]
         out = tuple(torch.empty((*tail.shape[:2], n_all + keys.shape[2], tail.shape[3]),
-                                dtype=self.dtype, device=self.device) for tail in self._tail)
+                                dtype=self.dtype, device=self.device) for tail in tails)
         if n > 0:
             self.blocks.decode(*(each[:, :, :n] for each in out))
-        for each, tail, new in zip(out, self._tail, (keys, values)):
-            each[:, :, n:n_all] = tail[:, :, :self.n_tail]
+        for each, tail, new in zip(out, tails, (keys, values)):
+            each[:, :, n:n_all] = tail
             each[:, :, n_all:] = new
         return out
 
@@ -259,6 +291,30 @@ class TqcacheLayer(DynamicLayer):
         q = queries[:, :, 0].detach().to(self.dtype).contiguous()
         out = self.blocks.attend(q, scaling, self._tail, self._n_tail, self._workspace)
         return out.to(queries.dtype)[:, :, None]
+
+    def attend_prompt(self, queries, keys, values, past, scaling=None):
+        """Attention of several new tokens to themselves and to the past, which is never decoded as
+        a whole. Parts are joined by the sums of their weights, in f32."""
+        n_blocks, tails = past
+
+        def parts():
+            if tails[0].shape[2] > 0:
+                yield tails
+            for first in range(0, n_blocks, PIECE):
+                n = min(PIECE, n_blocks - first) * BLOCK
+                room = [keys.new_empty((*x.shape[:2], n, x.shape[3])) for x in (keys, values)]
+                self.blocks.decode(*room, first)
+                yield room
+
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        q = queries.detach().to(self.dtype)
+        out, sums = flash(q, keys, values, 0.0, True, scale=scaling)[:2]
+        out = out.float()
+        for part in parts():
+            other, weights = flash(q, *part, 0.0, False, scale=scaling)[:2]
+            out.lerp_(other.float(), torch.sigmoid(weights - sums)[..., None])
+            sums = torch.logaddexp(sums, weights)
+        return out.to(queries.dtype)
 
     def write_to(self, writer):
         """Adds the layer to a tqcache.Writer: blocks as they are packed, of a batch of 1."""
@@ -345,6 +401,7 @@ class TqcacheCache(Cache):
             return
         config = text_config(config)
         self.rope = options["rope"] = rope_of(config)
+        options["config"] = config
         super().__init__(layers=[
             TqcacheLayer(**options, layer=i) if type(layer) is DynamicLayer else layer
             for i, layer in enumerate(DynamicCache(config=config).layers)])
@@ -386,15 +443,24 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
         layer._is_seen = True
         if layer._is_due:
             layer._is_due = False
-            is_plain = attention_mask is None and not any(
+            is_plain = not dropout and not any(
                 kwargs.get(name) is not None
                 for name in ("softcap", "s_aux", "sliding_window", "position_bias"))
-            if is_plain:
+            if layer._past is not None:
+                past, layer._past = layer._past, None
+                if is_plain and attention_mask is not None \
+                        and layer._workspace.is_causal(attention_mask):
+                    return layer.attend_prompt(query, key, value, past,
+                                               scaling).transpose(1, 2).contiguous(), None
+                key, value = layer._dense_with(key, value, past)
+            elif is_plain and (attention_mask is None or layer.is_unmasked):
                 try:
                     return layer.attend(query, scaling).transpose(1, 2), None
                 except cuda.CudaError as error:
                     if error.status != 2:  # 2: no kernel for these widths or this GPU
                         raise
-            key, value = layer.dense()
+                    key, value = layer.dense()
+            else:
+                key, value = layer.dense()
     return _sdpa(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
                  **kwargs)

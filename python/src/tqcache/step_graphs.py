@@ -72,9 +72,15 @@ class _StepGraphs:
         self._graph = torch.cuda.CUDAGraph()
         self._ids = input_ids.clone()
         self._position = torch.full_like(self._ids, position)
-        with torch.no_grad(), torch.cuda.graph(self._graph):
-            self._out = self._forward(input_ids=self._ids, position_ids=self._position,
-                                      past_key_values=cache, **options)
+        for layer in cache.layers:
+            layer.is_unmasked = True
+        try:
+            with torch.no_grad(), torch.cuda.graph(self._graph):
+                self._out = self._forward(input_ids=self._ids, position_ids=self._position,
+                                          past_key_values=cache, **options)
+        finally:
+            for layer in cache.layers:
+                layer.is_unmasked = False
 
 
 def _is_step(input_ids, attention_mask, position_ids, cache, options):

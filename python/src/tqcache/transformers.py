@@ -274,7 +274,8 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     A row of a batch, hybrid layers (Falcon-H1) and MiniMax's caches are written by way of a file of
     the schema tqcache-hf-1 in a private folder beside `path`.
 
-    Errors: UnsupportedError for layers of other kinds, and for batches without `row`.
+    Errors: UnsupportedError for layers of other kinds, and for batches without `row`; UsageError
+    for a TqcacheCache that was made with the config of a model with another rotary embedding.
     """
     if str(path).endswith(".safetensors"):
         hf_file.save(cache, path, input_ids, getattr(model, "config", model), row, attention_mask, media)
@@ -286,6 +287,9 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     if identity is None:
         identity = identity_of(model, tokenizer) if model is not None else Identity(
             source_format="transformers", rope=cache.rope if packed else None)
+    if packed and cache.rope is not None and identity.rope != cache.rope:
+        raise UsageError(f"the keys were packed with {cache.rope}, and the model has "
+                         f"{identity.rope}: make the TqcacheCache with the config of this model")
     if row is not None or attention_mask is not None or _is_hybrid(cache):
         _save_by_file(cache, path, model, input_ids, row, attention_mask, config, identity, media,
                       options)
