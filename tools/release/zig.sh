@@ -40,15 +40,15 @@ for tool in ar ranlib; do
 done
 # link COMPILER ARGUMENT...: the compiler tells how it calls lld, which then does it again with options
 # that zig does not pass on. They fold functions with equal code, and pack the table of addresses that
-# a program which may be loaded anywhere corrects when it starts: 16.0 MB become 14.7.
+# a program which may be loaded anywhere corrects when it starts: 16.1 MB become 14.9. (--no-warnings:
+# lld says of each object of C that it does not know which of its functions have addresses.)
 cat > "$folder/bin/link.new" << END
 #!/bin/sh
 set -f
-command=\$("\$@" '-###' 2>&1) || { echo "\$command" >&2; exit 1; }
-case \$command in
-  "ld.lld "*) exec $program \$command --icf=safe --pack-dyn-relocs=relr ;;
-  *) echo "tools/release/zig.sh: expected a call of ld.lld, found: \$command" >&2; exit 1 ;;
-esac
+said=\$("\$@" '-###' 2>&1) || { echo "\$said" >&2; exit 1; }
+command=\$(echo "\$said" | sed -n 's/^ld.lld //p')
+[ -n "\$command" ] || { echo "link: expected a call of ld.lld, found: \$said" >&2; exit 1; }
+exec $program ld.lld \$command --icf=safe --pack-dyn-relocs=relr --no-warnings
 END
 # A file that stays the same keeps its time, which ccache looks at.
 for tool in cc c++ ar ranlib link; do
