@@ -18,22 +18,6 @@ namespace {
 constexpr std::size_t kMaxColumns = 100;
 constexpr std::size_t kMinColumns = 60;
 
-// The verbs that neither read nor write cache files or stores.
-constexpr std::array<std::string_view, 7> kWithoutKeys = {
-    "bench", "advise", "profile", "eval ppl", "eval kld", "eval needle", "eval jsonl"};
-
-bool takes_keys(const Verb& verb) {
-  return std::ranges::find(kWithoutKeys, verb.name) == kWithoutKeys.end();
-}
-
-// The verbs that read cache files: check_encrypted() looks at each of them.
-constexpr std::array<std::string_view, 9> kReadFiles = {
-    "chat", "compact", "convert", "diff", "eval cache", "generate", "info", "store put", "verify"};
-
-bool reads_files(const Verb& verb) {
-  return std::ranges::find(kReadFiles, verb.name) != kReadFiles.end();
-}
-
 // The keys of --key-file, or else of TQCACHE_KEY_FILE.
 Result<void> read_keys(Console& console) {
   std::string path = console.key_file;
@@ -59,7 +43,7 @@ std::string_view last_word(const Verb& verb) {
 
 Action define_verb(const Verb& verb, FlagSet& flags, Console& console) {
   Action action = verb.define(flags);
-  if (takes_keys(verb)) {
+  if (verb.keys != Keys::kNone) {
     flags
         .add("--key-file", console.key_file,
              "File with the keys that encrypt and decrypt .tqkv files and stores; also "
@@ -68,7 +52,7 @@ Action define_verb(const Verb& verb, FlagSet& flags, Console& console) {
         ->file()
         ->group("Encryption");
   }
-  if (reads_files(verb)) {
+  if (verb.keys == Keys::kDemandable) {
     flags
         .add("--require-encrypted", console.require_encrypted,
              "Refuse files that are not encrypted; with a key they are told in a warning otherwise")
@@ -94,7 +78,7 @@ ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
     const Result<void> printed = print(help_text(flags, help_columns(), flags.all_help_wanted()));
     return printed ? ExitCode::kDone : report(printed.error(), false);
   }
-  if (takes_keys(verb)) {
+  if (verb.keys != Keys::kNone) {
     if (const Result<void> read = read_keys(console); !read) {
       return report(read.error(), console.json);
     }

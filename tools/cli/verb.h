@@ -15,12 +15,20 @@ namespace tqcache::cli {
 // Runs a verb after its flags have been parsed.
 using Action = std::function<Result<ExitCode>(const Console&)>;
 
+// What a verb has to do with keys of encryption.
+enum class Keys {
+  kNone,       // reads and writes nothing that can be encrypted
+  kTaken,      // takes --key-file
+  kDemandable  // also takes --require-encrypted, for the cache files that it reads
+};
+
 // A verb or a group of verbs. `define` adds the flags and returns the action, which holds the
 // options that parsing fills in.
 struct Verb {
   std::string_view name;  // "convert", "store put"
   std::string_view summary;
   Action (*define)(FlagSet& flags);
+  Keys keys = Keys::kTaken;
   bool has_json = true;              // whether it takes --json
   std::span<const Verb> verbs = {};  // of a word that groups others; it has no flags itself
 };
