@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Builds the program for another system, or for any Linux, as one file that needs no libraries.
 #
-# usage: [JOBS=N] tools/release.sh TARGET...
-#   linux-x86_64    a static program: any distribution; its last step, the link, was tried by hand
-#   linux-aarch64   the same for ARM; has not been built to its end yet
-#   macos-arm64     macOS 11 or later on Apple silicon; has not been built to its end yet
+# usage: [JOBS=N] tools/release.sh [--tests] TARGET...
+#   linux-x86_64    a static program: any distribution
+#   linux-aarch64   the same for ARM
+#   macos-arm64     macOS 11 or later on Apple silicon
+#   --tests         compile and run the tests as well, in the same way. On another processor than the
+#                   target's an emulator has to run its programs (Debian: qemu-user-binfmt)
 #
 # Makes build/release-TARGET/tqcache-VERSION-TARGET.tar.xz, with the program, its manual pages,
 # completions and all licenses; beside it an SBOM (SPDX in JSON); and in build/SHA256SUMS the sums of
@@ -12,6 +14,11 @@
 # (tools/release/libraries.sh), with a compiler from PyPI (tools/release/zig.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+with_tests=OFF
+if [ "${1:-}" = --tests ]; then
+  with_tests=ON
+  shift
+fi
 [ $# -gt 0 ] || { sed -n '/^# usage: /,/^#$/{s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 
 tools/install-deps.sh release
@@ -29,6 +36,8 @@ for target in "$@"; do
   static=$folder/static
   name=tqcache-$version-$target
   tools/release/libraries.sh "$target" "$static"
+  # Not in the folder of what ends up in the program, and in its SBOM.
+  [ $with_tests = OFF ] || tools/release/libraries.sh "$target" "$folder/googletest" googletest
 
   # Header files of Debian's package, because they have to be of the same version as flatc.
   cp -r /usr/include/flatbuffers "$static/include"
@@ -39,7 +48,11 @@ for target in "$@"; do
   options=(-DTQCACHE_BLAS=none)
   link=
   case $target in
-    linux-*) link="-s -static -Wl,-z,stack-size=8388608 -Wl,--gc-sections" ;;
+    linux-*)
+      # -O2 also chooses zig's fast memcpy and memset; with -Os they copy byte by byte.
+      link="-O2 -s -static -Wl,-z,stack-size=8388608 -Wl,--gc-sections"
+      options+=(-DCMAKE_CXX_LINKER_LAUNCHER="$static/bin/link")
+      ;;
     macos-*)
       link="-s -Wl,-dead_strip"
       options=(-DTQCACHE_BLAS=load
@@ -52,11 +65,19 @@ for target in "$@"; do
     -DCMAKE_TOOLCHAIN_FILE="$static/toolchain.cmake" -DCMAKE_PREFIX_PATH="$static" \
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS="$flags" \
     -DCMAKE_CXX_FLAGS_RELEASE="-Os -DNDEBUG" -DCMAKE_EXE_LINKER_FLAGS="$link" \
-    -DCMAKE_INSTALL_PREFIX=/ -DCMAKE_INSTALL_LIBDIR=lib -DTQCACHE_BUILD_TESTS=OFF \
+    -DCMAKE_SKIP_RPATH=ON -DCMAKE_INSTALL_PREFIX=/ -DCMAKE_INSTALL_LIBDIR=lib \
+    -DTQCACHE_BUILD_TESTS=$with_tests -DTQCACHE_BUILD_FUZZ=OFF \
     -DTQCACHE_BUILD_EXAMPLES=OFF -DTQCACHE_C_LIBRARY=OFF -DTQCACHE_LINE_EDITING=OFF \
     -DTQCACHE_STORE_REDIS=ON -DTQCACHE_STORE_S3=ON -DTQCACHE_SERVE=ON -DTQCACHE_DOCS=OFF \
-    -DFLATBUFFERS_INCLUDE_DIR="$static/include" "${launcher[@]}" "${options[@]}" \
+    -DFLATBUFFERS_INCLUDE_DIR="$static/include" \
+    -DGTest_DIR="$folder/googletest/lib/cmake/GTest" \
+    "${launcher[@]}" "${options[@]}" \
     > "$folder/configure.log" || { tail -30 "$folder/configure.log" >&2; exit 1; }
+  if [ $with_tests = ON ]; then
+    cmake --build "$folder/build" --parallel "${JOBS:-$(nproc)}"
+    ctest --test-dir "$folder/build" --parallel "${JOBS:-$(nproc)}" --output-on-failure
+    continue
+  fi
   cmake --build "$folder/build" --parallel "${JOBS:-$(nproc)}" --target tqcache_cli
 
   # What a user unpacks: a folder with the program at its top.

@@ -26,10 +26,10 @@ void add_template_flags(FlagSet& app, TemplateFlags& flags, const std::string& g
 }
 
 Result<std::string> read_template(const TemplateFlags& flags) {
-  constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kMaxTemplate = std::uint64_t{1} << 20;
   if (flags.chosen.empty() || tokenizer::ChatTemplate::is_name(flags.chosen)) return flags.chosen;
   if (flags.chosen == "-") return usage_error("--template: standard input is used otherwise");
-  auto bytes = read_input(flags.chosen, kMaxBytes);
+  auto bytes = read_input(flags.chosen, kMaxTemplate);
   if (!bytes) {
     Error error = std::move(bytes).error();
     if (error.code == ErrorCode::kNotFound) {

@@ -139,7 +139,11 @@ build() {
           no-sm4 no-siphash no-gost no-ct no-nextprotoneg no-rfc3779 no-psk no-ui-console no-ocsp \
           no-stdio no-autoload-config no-des no-rmd160 no-srtp no-scrypt no-siv no-tls1 no-tls1_1 \
           $flags &&
-        make -j"$jobs" build_generated && make -j"$jobs" libcrypto.a libssl.a &&
+        make -j"$jobs" build_generated &&
+        # It would hold the time, and where the compiler lies.
+        SOURCE_DATE_EPOCH=$(dpkg-parsechangelog -l "$source/debian/changelog" -S Timestamp) \
+          perl "$source/util/mkbuildinf.pl" "zig cc" "$system" > crypto/buildinf.h &&
+        make -j"$jobs" libcrypto.a libssl.a &&
         cp libcrypto.a libssl.a "$folder/lib" && cp -r include/openssl "$folder/include")
       cp -r "$source/include/openssl" "$folder/include"
       pkg libcrypto -lcrypto

@@ -5,8 +5,8 @@
 # usage: tools/release/zig.sh TARGET FOLDER
 #   TARGET  linux-x86_64, linux-aarch64 (musl: programs that need nothing of a system but its kernel),
 #           macos-arm64, windows-x86_64
-# FOLDER gets bin/cc, bin/c++, bin/ar, bin/ranlib, and toolchain.cmake for CMake. zig itself lies in
-# build/zig.
+# FOLDER gets bin/cc, bin/c++, bin/ar, bin/ranlib, and toolchain.cmake for CMake; and bin/link, which
+# makes a program smaller than bin/c++ would. zig itself lies in build/zig.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [ $# -eq 2 ] || { echo "usage: tools/release/zig.sh TARGET FOLDER" >&2; exit 2; }
@@ -38,8 +38,20 @@ done
 for tool in ar ranlib; do
   printf '%s\n' '#!/bin/sh' "exec $program $tool \"\$@\"" > "$folder/bin/$tool.new"
 done
+# link COMPILER ARGUMENT...: the compiler tells how it calls lld, which then does it again with options
+# that zig does not pass on. They fold functions with equal code, and pack the table of addresses that
+# a program which may be loaded anywhere corrects when it starts: 16.1 MB become 14.9. (--no-warnings:
+# lld says of each object of C that it does not know which of its functions have addresses.)
+cat > "$folder/bin/link.new" << END
+#!/bin/sh
+set -f
+said=\$("\$@" '-###' 2>&1) || { echo "\$said" >&2; exit 1; }
+command=\$(echo "\$said" | sed -n 's/^ld.lld //p')
+[ -n "\$command" ] || { echo "link: expected a call of ld.lld, found: \$said" >&2; exit 1; }
+exec $program ld.lld \$command --icf=safe --pack-dyn-relocs=relr --no-warnings
+END
 # A file that stays the same keeps its time, which ccache looks at.
-for tool in cc c++ ar ranlib; do
+for tool in cc c++ ar ranlib link; do
   chmod +x "$folder/bin/$tool.new"
   if cmp -s "$folder/bin/$tool.new" "$folder/bin/$tool"; then rm "$folder/bin/$tool.new"
   else mv "$folder/bin/$tool.new" "$folder/bin/$tool"; fi
