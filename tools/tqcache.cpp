@@ -195,7 +195,7 @@ std::string version() {
       codec::best_kernels().name, all,
       model::best_tiles() != nullptr
           ? "AMX (not if TQCACHE_ISA is set)"
-          : "quantized weights by these kernels, other products by the BLAS",
+          : "quantized weights by these kernels, other weights as blas says",
       blas_text(), fmt::join(store::schemes(), ", "));
 }
 
