@@ -46,7 +46,7 @@ cat > "$folder/bin/link.new" << END
 #!/bin/sh
 set -f
 said=\$("\$@" '-###' 2>&1) || { echo "\$said" >&2; exit 1; }
-command=\$(echo "\$said" | sed -n 's/^ld.lld //p')
+command=\$(echo "\$said" | sed -n 's/^ld.lld //p' | tail -n 1)  # calls before it make objects
 [ -n "\$command" ] || { echo "link: expected a call of ld.lld, found: \$said" >&2; exit 1; }
 exec $program ld.lld \$command --icf=safe --pack-dyn-relocs=relr --no-warnings
 END
