@@ -10,7 +10,7 @@
 #include "tqcache/base/threads.h"
 #include "tqcache/capi/handles.h"
 #include "tqcache/interop.h"
-#include "tqcache/interop/hf/hf_media.h"
+#include "tqcache/interop/media_json.h"
 #include "tqcache/model.h"
 #include "tqcache/tqkv.h"
 

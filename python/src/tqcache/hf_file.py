@@ -269,10 +269,9 @@ def save(cache, path, input_ids=None, config=None, row=None, attention_mask=None
     if media:
         if n_pad > 0:
             raise Unsupported("media in a row that is padded")
-        metadata["media"] = json.dumps([
-            {"kind": span.kind, "begin": span.begin, "n_tokens": span.n_tokens, "id": span.id,
-             "coordinates": [] if span.coordinates is None else span.coordinates.reshape(-1).tolist(),
-             "next_position": span.next_position, "placeholder": span.placeholder} for span in media])
+        from tqcache import _media  # the rest of this module needs no tqcache
+
+        metadata["media"] = _media.as_json(media)
     if any(windows):
         metadata["sliding_window"] = json.dumps(windows)
     if type(cache).__name__ == "MiniMaxCache":

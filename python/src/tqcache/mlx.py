@@ -1,4 +1,4 @@
-"""mlx-lm: prompt caches in files, and a disk tier for its server.
+"""mlx-lm and mlx-vlm: prompt caches in files, and a disk tier for the server of mlx-lm.
 
     import tqcache.mlx as tq
 
@@ -7,11 +7,12 @@
 
 The server: python -m tqcache.mlx_server --store dir:prompts --model hf
 
-Both ways go through files of mlx-lm, which tqcache reads and writes in C++. Needs mlx-lm 0.32;
-docs/guide/plugins.md.
+Images, with mlx-vlm: media=tq.media_of(model, inputs) in save(). Both ways go through files of
+mlx-lm, which tqcache reads and writes in C++. Needs mlx-lm 0.32; docs/guide/plugins.md.
 """
 
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -21,11 +22,12 @@ import threading
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.models import cache as caches
 from mlx_lm.models.cache import LRUPromptCache
 
 import tqcache
-from tqcache import Identity, MismatchError, UnsupportedError
+from tqcache import Identity, MediaSpan, MismatchError, UnsupportedError, UsageError, _media
 
 _logger = logging.getLogger("tqcache.mlx")
 
@@ -92,6 +94,59 @@ def _check_tokens(cache, tokens) -> list[int] | None:
     return tokens
 
 
+def _is_of_mlx_vlm(thing) -> bool:
+    return type(thing).__module__.split(".")[0] == "mlx_vlm"
+
+
+# mlx-vlm has classes of its own with the names and the arrays of those of mlx-lm, and another state.
+_ATTRIBUTES = {"KVCache": (), "RotatingKVCache": ("max_size", "keep"),
+               "QuantizedKVCache": ("group_size", "bits")}
+
+
+def _copied(layer, i: int, module):
+    """The same cache as a class of another module."""
+    name = type(layer).__name__
+    if name not in _ATTRIBUTES:
+        raise UnsupportedError(f"layer {i}: a {name} of mlx-vlm; those which go from mlx-vlm to mlx-lm "
+                               f"and back are {', '.join(_ATTRIBUTES)}")
+    made = getattr(module, name)(*(getattr(layer, of) for of in _ATTRIBUTES[name]))
+    for of in ("keys", "values", "offset", "_idx"):
+        if hasattr(layer, of):
+            setattr(made, of, getattr(layer, of))
+    return made
+
+
+# --- Media
+
+def _as_array(values):
+    if isinstance(values, mx.array):
+        values = values.astype(mx.float32)
+    return np.array(values, dtype=np.float32)
+
+
+def media_of(model, inputs, *, ids=None) -> list[MediaSpan]:
+    """The images, sounds and videos among the tokens of a prompt of mlx-vlm, for save().
+
+    inputs: what prepare_inputs() of mlx-vlm returned for one prompt. ids: names of the media in their
+    order, such as digests of their files; without them, digests of what the processor made of them.
+    The same as tqcache.transformers.media_of(), with the same names for the same pixels.
+
+    Errors: UsageError if there are no names and the parts of `inputs` cannot be told apart.
+    """
+    return _media.spans(model.config, inputs, _as_array, lambda: _coordinates(model, inputs), ids)
+
+
+def _coordinates(model, inputs):
+    """Time, row and column of each token, [3, n]; None for models that count tokens."""
+    find = getattr(getattr(model, "language_model", model), "get_rope_index", None)
+    grids = [inputs.get(name) for name in ("image_grid_thw", "video_grid_thw")]
+    if find is None or all(grid is None for grid in grids):
+        return None
+    grids = [grid if grid is None else mx.array(grid) for grid in grids]
+    positions, _ = find(mx.array(inputs["input_ids"]).reshape(1, -1), *grids)
+    return np.array(positions[:, 0]).astype(np.int32)
+
+
 class _File:
     """A file of mlx-lm that is removed at the end."""
 
@@ -104,10 +159,13 @@ class _File:
 
 
 def save(path, cache, tokens=None, *, model_path=None, adapter_path=None,
-         config: str | None = "turbo4", identity: Identity | None = None, **options) -> None:
-    """Writes a prompt cache of mlx-lm, of any class but with one prompt, as a .tqkv file.
+         config: str | None = "turbo4", identity: Identity | None = None, media=(),
+         **options) -> None:
+    """Writes a prompt cache of mlx-lm, of any class but with one prompt, as a .tqkv file; or one of
+    mlx-vlm with the classes KVCache, RotatingKVCache and QuantizedKVCache.
 
     tokens: those that the cache holds; without them nobody can tell later which prompt this is.
+    media: what is no text among them, as media_of() finds it.
     model_path, adapter_path: folders that give the identity. config: a preset or a configuration
     ("turbo4": 4 bits, the first 4 tokens dense); None keeps every number as it is. options:
     of tqcache.convert().
@@ -115,8 +173,12 @@ def save(path, cache, tokens=None, *, model_path=None, adapter_path=None,
     tokens = _check_tokens(cache, tokens)
     if identity is None and model_path is not None:
         identity = identity_of(model_path, adapter_path)
+    if media and tokens is None:
+        raise UsageError("media, but no tokens")
+    cache = [_copied(layer, i, caches) if _is_of_mlx_vlm(layer) else layer
+             for i, layer in enumerate(cache)]
     with _File() as file:
-        caches.save_prompt_cache(file, cache)
+        caches.save_prompt_cache(file, cache, {"tqcache.media": _media.as_json(media)} if media else None)
         with tqcache.open(file, tokens=tokens, identity=identity) as opened:
             opened.save(path, config, **options)
 
@@ -126,7 +188,8 @@ def load(source, model=None, *, model_path=None, kv_bits: int | None = None,
     """A list of caches as mlx-lm has them, from a file of any program that tqcache reads, or from a
     tqcache.Cache.
 
-    model: its layers are compared, and caches that belong together become a CacheList again.
+    model: its layers are compared, and caches that belong together become a CacheList again; a
+    language_model of mlx-vlm gets that program's classes.
     model_path: the folder whose identity is compared. kv_bits: keys and values of full attention
     are quantized as mlx-lm does it.
 
@@ -153,6 +216,9 @@ def load(source, model=None, *, model_path=None, kv_bits: int | None = None,
     if kv_bits is not None:
         made = [layer.to_quantized(group_size=kv_group_size, bits=kv_bits)
                 if type(layer) is caches.KVCache else layer for layer in made]
+    if model is not None and _is_of_mlx_vlm(model):
+        module = importlib.import_module("mlx_vlm.models.cache")
+        made = [_copied(layer, i, module) for i, layer in enumerate(made)]
     return made
 
 
@@ -161,6 +227,8 @@ def _as_in_model(flat: list, model) -> list:
     rest = list(flat)
     made = []
     for i, wanted in enumerate(caches.make_prompt_cache(model)):
+        if _is_of_mlx_vlm(wanted):
+            wanted = _copied(wanted, i, caches)
         parts = wanted.caches if isinstance(wanted, caches.CacheList) else [wanted]
         if len(rest) < len(parts):
             raise MismatchError(f"the cache has {len(flat)} layers, and the model more")

@@ -13,7 +13,6 @@ Needs transformers 5; docs/guide/plugins.md.
 """
 
 import contextlib
-import hashlib
 import inspect
 import os
 import tempfile
@@ -22,7 +21,7 @@ import torch
 from transformers import cache_utils
 
 import tqcache
-from tqcache import Identity, MediaSpan, MismatchError, UnsupportedError, UsageError, hf_file
+from tqcache import Identity, MediaSpan, MismatchError, UnsupportedError, UsageError, _media, hf_file
 from tqcache.packed_cache import DTYPES as _DTYPES
 from tqcache.packed_cache import TqcacheCache, TqcacheLayer, bytes_of_layer
 from tqcache.packed_cache import rope_of as _rope
@@ -69,45 +68,8 @@ def _check_identity(found: Identity, model) -> None:
 
 # --- Media
 
-def _digest(tensor) -> str:
-    """Of pixels or features as the processor gives them."""
-    bits = tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes()
-    return "sha256:" + hashlib.sha256(bits).hexdigest()
-
-
-def _parts(inputs, kind, n):
-    """The processor's output for each of `n` media of a kind, which their digests are made of; None
-    if it does not tell them apart."""
-    values, grid = {"image": ("pixel_values", "image_grid_thw"),
-                    "video": ("pixel_values_videos", "video_grid_thw"),
-                    "audio": ("input_features", None)}[kind]
-    values = inputs.get(values)
-    grid = inputs.get(grid) if grid else None
-    if values is None:
-        return None
-    parts = list(values)
-    if grid is not None:  # rows of all media one behind another
-        parts = torch.split(values, grid.prod(-1).tolist())
-        parts = [torch.cat([part.reshape(-1).float(), size.reshape(-1).float()])
-                 for part, size in zip(parts, grid)]
-    return parts if len(parts) == n else None
-
-
-def _runs(config, tokens):
-    """[kind, begin, end, placeholder] of each run of the config's image, video or audio tokens."""
-    kinds = {}
-    for kind, names in (("image", ("image_token_id", "image_token_index")),
-                        ("video", ("video_token_id",)), ("audio", ("audio_token_id",))):
-        for name in names:
-            if isinstance(getattr(config, name, None), int):
-                kinds[getattr(config, name)] = kind
-    runs = []
-    for i, token in enumerate(tokens):
-        if runs and runs[-1][2:] == [i, token]:
-            runs[-1][2] = i + 1
-        elif token in kinds:
-            runs.append([kinds[token], i, i + 1, token])
-    return runs
+def _as_array(tensor):
+    return torch.as_tensor(tensor).detach().to("cpu", torch.float32).numpy()
 
 
 def media_of(model, inputs, *, position_ids=None, ids=None) -> list[MediaSpan]:
@@ -121,31 +83,8 @@ def media_of(model, inputs, *, position_ids=None, ids=None) -> list[MediaSpan]:
 
     Errors: UsageError if there are no names and the parts of `inputs` cannot be told apart.
     """
-    tokens = torch.as_tensor(inputs["input_ids"]).reshape(-1).tolist()
-    runs = _runs(getattr(model, "config", model), tokens)
-    if ids is None:
-        ids = [None] * len(runs)
-        for kind in {run[0] for run in runs}:
-            numbers = [i for i, run in enumerate(runs) if run[0] == kind]
-            parts = _parts(inputs, kind, len(numbers))
-            if parts is None:
-                raise UsageError(f"{len(numbers)} runs of {kind} tokens, and inputs do not tell what "
-                                 "each shows: name them, ids=[...]")
-            for i, part in zip(numbers, parts):
-                ids[i] = _digest(part)
-    if len(ids) != len(runs):
-        raise UsageError(f"{len(ids)} ids of {len(runs)} media")
-    coordinates = _coordinates(model, inputs, position_ids) if runs else None
-    spans = []
-    for (kind, begin, end, token), name in zip(runs, ids):
-        span = MediaSpan(kind, begin, end - begin, name, placeholder=token)
-        if coordinates is not None:
-            span.coordinates = coordinates[:, begin:end]
-            # That of the text behind it; at the end of the prompt, the one that it would have.
-            span.next_position = int(coordinates[0, end] if end < len(tokens)
-                                     else span.coordinates.max() + 1)
-        spans.append(span)
-    return spans
+    return _media.spans(getattr(model, "config", model), inputs, _as_array,
+                        lambda: _coordinates(model, inputs, position_ids), ids)
 
 
 def _coordinates(model, inputs, position_ids):
@@ -159,7 +98,7 @@ def _coordinates(model, inputs, position_ids):
         if "mm_token_type_ids" in known and "mm_token_type_ids" not in given:
             ids = torch.as_tensor(inputs["input_ids"])
             kinds = torch.zeros_like(ids, dtype=torch.int32)
-            for kind, begin, end, _ in _runs(model.config, ids.reshape(-1).tolist()):
+            for kind, begin, end, _ in _media.runs(model.config, ids.reshape(-1).tolist()):
                 kinds.view(-1)[begin:end] = {"image": 1, "video": 2, "audio": 3}[kind]
             given["mm_token_type_ids"] = kinds
         position_ids, _ = find(**given)

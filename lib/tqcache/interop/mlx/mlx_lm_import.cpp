@@ -7,6 +7,7 @@
 
 #include "tqcache/cache.h"
 #include "tqcache/error.h"
+#include "tqcache/interop/media_json.h"
 #include "tqcache/interop/mlx/mlx_lm.h"
 #include "tqcache/interop/mlx/mlx_lm_classes.h"
 #include "tqcache/interop/mlx/mlx_lm_layers.h"
@@ -20,6 +21,8 @@ namespace {
 constexpr std::size_t kMaxModelBytes = 1024;  // limit of a text in a .tqkv file
 constexpr std::size_t kMaxShownBytes = 256;
 constexpr std::size_t kMaxShownKeys = 32;
+// What tqcache.mlx notes of images. mlx-lm keeps no token ids, so a file alone has no use for them.
+constexpr std::string_view kMediaKey = "tqcache.media";
 
 // --- tokens
 
@@ -98,7 +101,8 @@ void tell_metadata(const MlxMeta& meta, ForeignCache& cache) {
   std::string keys;
   std::size_t n_keys = 0;
   for (const auto& [key, value] : meta.user) {
-    if (key == "model" || key.starts_with("__mlx_lm_offset_") || ++n_keys > kMaxShownKeys) continue;
+    if (key == "model" || key == kMediaKey || key.starts_with("__mlx_lm_offset_")) continue;
+    if (++n_keys > kMaxShownKeys) continue;
     if (!keys.empty()) keys += ", ";
     keys += tensors::printable_name(key);
   }
@@ -213,6 +217,11 @@ Result<ForeignCache> import_mlx_lm(std::shared_ptr<const ByteSource> file,
   TQC_TRY_ASSIGN(result.n_tokens, count_tokens(opened, listed, options));
   TQC_TRY(check_named_pairs(opened, caches, result.n_tokens));
   tell(opened, listed, result);
+  if (const std::string_view media = user_text(opened.meta(), kMediaKey); !media.empty()) {
+    auto spans = parse_media(media);
+    if (!spans) return in_context("metadata \"tqcache.media\"", std::move(spans).error());
+    result.media = *std::move(spans);
+  }
   result.is_quantized = std::ranges::any_of(
       caches, [](const MlxCache& cache) { return cache.class_name == "QuantizedKVCache"; });
   TQC_TRY(check_batch(opened, caches, options.row, result.dropped_fields));

@@ -1,5 +1,5 @@
 #pragma once
-// interop/hf/hf_media.h: images, sounds and videos of a cache as a JSON list.
+// interop/media_json.h: images, sounds and videos of a cache as a JSON list.
 //
 // Spec: docs/reference/interop.md, "Media".
 

@@ -1,4 +1,4 @@
-#include "tqcache/interop/hf/hf_media.h"
+#include "tqcache/interop/media_json.h"
 
 #include <fmt/format.h>
 
