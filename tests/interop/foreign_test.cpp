@@ -98,7 +98,7 @@ TEST(ForeignCache, OfGlm4IsNotExportedToPythonsPrograms) {
   foreign.identity.architecture = "glm4";
   const auto reader = must(reader_of(std::move(foreign)));
   EXPECT_THAT(interop::export_hf(*reader, dir / "a.safetensors", Overwrite::kRefuse),
-              test::FailsWith(ErrorCode::kUnsupported, HasSubstr("keys of glm4")));
+              test::FailsWith(ErrorCode::kUnsupported, HasSubstr("keys of GLM-4")));
   const auto mlx = interop::export_mlx_lm(*reader, dir / "a.safetensors", {}, {});
   ASSERT_FALSE(mlx);
   EXPECT_EQ(mlx.error().code, ErrorCode::kUnsupported);

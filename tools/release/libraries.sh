@@ -105,7 +105,8 @@ build() {
   esac
   case $1 in
     zlib)
-      CPPFLAGS="-D_LARGEFILE64_SOURCE -DHAVE_UNISTD_H" with_cc z "$source"/{adler32,crc32,deflate}.c \
+      # zlib of 2022 takes macOS for a system without fdopen, unless that is a macro.
+      CPPFLAGS="-D_LARGEFILE64_SOURCE -DHAVE_UNISTD_H -Dfdopen=fdopen" with_cc z "$source"/{adler32,crc32,deflate}.c \
         "$source"/{infback,inffast,inflate,inftrees,trees,zutil,compress,uncompr}.c \
         "$source"/gz{close,lib,read,write}.c
       cp "$source"/{zlib,zconf}.h "$folder/include"
