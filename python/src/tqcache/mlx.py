@@ -224,7 +224,7 @@ def load(source, model=None, *, model_path=None, kv_bits: int | None = None,
 
 def _as_in_model(flat: list, model) -> list:
     """The same caches, in the structure and the classes of a model's own."""
-    rest = list(flat)
+    rest = _flat(flat)  # a file says which caches belong together, or not
     made = []
     for i, wanted in enumerate(caches.make_prompt_cache(model)):
         if _is_of_mlx_vlm(wanted):
