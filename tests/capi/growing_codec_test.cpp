@@ -193,5 +193,31 @@ TEST(CInterfaceCodec, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(write(k, 2 * room.size(), tail).code, TQCACHE_OK);
 }
 
+TEST(CInterfaceCodec, NullIsRefused) {
+  std::vector<float> keys = numbers(6);
+  const CodecHandle k = codec(TQCACHE_KEYS, "mse:4"), v = codec(TQCACHE_VALUES, "mse:4");
+  const tqcache_tensor block = tokens_of(keys, 0, kBlock), tail = tokens_of(keys, 512, 88);
+  const std::size_t size = tqcache_codec_block_bytes(k.get(), 0);
+  const auto code = [](const auto& call) { return failure_of(call).code; };
+  EXPECT_EQ(code([&](auto error) { return tqcache_codec_fit(k.get(), nullptr, 1, 1, error); }),
+            TQCACHE_USAGE);
+  ASSERT_EQ(tqcache_codec_fit(k.get(), &block, 1, 1, nullptr), TQCACHE_OK);
+  ASSERT_EQ(tqcache_codec_fit(v.get(), &block, 1, 1, nullptr), TQCACHE_OK);
+  EXPECT_EQ(code([&](auto error) {
+              return tqcache_codec_encode(k.get(), &block, 0, nullptr, size, 1, error);
+            }),
+            TQCACHE_USAGE);
+  EXPECT_EQ(code([&](auto error) {
+              return tqcache_codec_decode(k.get(), nullptr, size, 0, &block, 1, error);
+            }),
+            TQCACHE_USAGE);
+  const WriterHandle to = writer();
+  EXPECT_EQ(code([&](auto error) {
+              return tqcache_writer_packed(to.get(), k.get(), nullptr, 2 * size, v.get(), nullptr,
+                                           2 * size, &tail, &tail, error);
+            }),
+            TQCACHE_USAGE);
+}
+
 }  // namespace
 }  // namespace tqcache::test::growing_codec

@@ -5,6 +5,9 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "support/cache_builder.h"
 #include "support/matchers.h"
@@ -12,6 +15,7 @@
 #include "tqcache/cache.h"
 #include "tqcache/interop.h"
 #include "tqcache/interop/foreign_cache.h"
+#include "tqcache/model/loading/architecture.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
 
@@ -113,6 +117,30 @@ TEST(ForeignCache, OfGlm4IsNotExportedToPythonsPrograms) {
     EXPECT_TRUE(interop::check_key_order(architecture, "mlx-lm").ok());
   }
   EXPECT_FALSE(interop::check_key_order("glm4", "transformers").ok());
+}
+
+// The decoder's table of families, the importers and the Python package have to agree on whose keys
+// are in pairs: a family that one of them forgets would be continued with keys in the wrong order.
+TEST(ForeignCache, KeysInPairsAreThoseOfTheDecodersTable) {
+  const std::filesystem::path data = TQCACHE_TEST_DATA;
+  std::ifstream python(data / "../../python/src/tqcache/__init__.py");
+  std::string listed;  // KEYS_IN_PAIRS = frozenset({"glm4", ...})
+  while (std::getline(python, listed) && !listed.starts_with("KEYS_IN_PAIRS = ")) {
+  }
+  ASSERT_NE(listed, "");
+  int n_in_pairs = 0;
+  for (const auto& family : std::filesystem::directory_iterator(data / "architectures")) {
+    std::ifstream file(family.path() / "config.json");
+    const auto config = nlohmann::json::parse(file);
+    const std::string type = config.at("model_type");
+    const auto found = model::find_hf_architecture(type);
+    ASSERT_TRUE(found) << type;
+    const bool in_pairs = (*found)->permuted_hf;
+    n_in_pairs += in_pairs ? 1 : 0;
+    EXPECT_EQ(interop::check_key_order(std::string((*found)->word)).ok(), !in_pairs) << type;
+    EXPECT_EQ(listed.find('"' + type + '"') != listed.npos, in_pairs) << type;
+  }
+  EXPECT_GE(n_in_pairs, 6);
 }
 
 TEST(ForeignCache, HasItsTokensWhenTheyAreKnown) {

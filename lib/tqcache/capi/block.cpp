@@ -20,6 +20,11 @@ using namespace tqcache::capi;  // NOLINT(google-build-using-namespace)
 
 namespace tqcache::capi {
 
+Result<bool> is_keys_word(int which) {
+  if (which == TQCACHE_KEYS || which == TQCACHE_VALUES) return which == TQCACHE_KEYS;
+  return invalid(fmt::format("tensor {}: neither keys nor values", which));
+}
+
 // A block may be any part of a prompt, so no first tokens stay dense unless the text says so.
 Result<cache::ConvertOptions> parse_block_options(const char* config, bool is_keys,
                                                   unsigned threads) {
@@ -51,11 +56,6 @@ using cache::TensorKind;
 // Says in a block's description which of its tensors was encoded.
 constexpr std::string_view kKeysMark = "tqcache block keys";
 constexpr std::string_view kValuesMark = "tqcache block values";
-
-Result<bool> is_keys_word(int which) {
-  if (which == TQCACHE_KEYS || which == TQCACHE_VALUES) return which == TQCACHE_KEYS;
-  return invalid(fmt::format("tensor {}: neither keys nor values", which));
-}
 
 // The cache of one layer whose other tensor is zeros.
 Result<std::shared_ptr<const CallerCache>> block_cache(const TensorView& from, bool is_keys,

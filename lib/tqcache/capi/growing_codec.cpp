@@ -61,10 +61,7 @@ Result<std::unique_ptr<tqcache_codec>> make_growing(const tqcache_tensor* shape,
                                                     const char* config,
                                                     const tqcache_identity* rope,
                                                     std::int64_t layer) {
-  if (which != TQCACHE_KEYS && which != TQCACHE_VALUES) {
-    return invalid(fmt::format("tensor {}: neither keys nor values", which));
-  }
-  const bool is_keys = which == TQCACHE_KEYS;
+  TQC_TRY_ASSIGN(const bool is_keys, is_keys_word(which));
   TQC_TRY_ASSIGN(const TensorView view, to_tensor(shape, /*needs_data=*/false));
   TQC_TRY_ASSIGN(cache::ConvertOptions options, parse_block_options(config, is_keys, 1));
   cache::CacheDesc description;
@@ -111,6 +108,7 @@ Result<void> encode_blocks(const cache::KvCodec& codec, const TensorView& view, 
     return invalid(fmt::format("room for {} bytes, where {} are packed", out.size(),
                                bytes_of(codec, block, n)));
   }
+  if (n > 0 && out.data() == nullptr) return invalid("no room for packed blocks");
   return parallel_try(to_size(n), threads, [&](std::size_t i) -> Result<void> {
     const auto number = static_cast<std::int64_t>(i);
     const AlignedBytes values = contiguous_block(view, number);
@@ -130,6 +128,7 @@ Result<void> decode_blocks(const cache::KvCodec& codec, ByteView packed, std::in
     return invalid(fmt::format("{} bytes, where blocks of {} are asked for", packed.size(),
                                bytes_of(codec, block, n)));
   }
+  if (n > 0 && packed.data() == nullptr) return invalid("no packed blocks");
   return parallel_try(to_size(n), threads, [&](std::size_t i) -> Result<void> {
     const auto number = static_cast<std::int64_t>(i);
     // A copy, since packed blocks begin at multiples of 64 bytes.
@@ -168,6 +167,7 @@ int tqcache_codec_fit(tqcache_codec* codec, const tqcache_tensor* first_blocks, 
                       unsigned threads, tqcache_error** error) {
   return guarded(error, [&]() -> Result<void> {
     if (n < 1 || n > 65536) return invalid(fmt::format("{} first blocks", n));
+    if (first_blocks == nullptr) return invalid("no first blocks");
     std::vector<AlignedBytes> values;
     std::vector<cache::FullBlock> blocks;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -272,6 +272,9 @@ int tqcache_writer_packed(tqcache_writer* writer, const tqcache_codec* key_codec
       return invalid(fmt::format("{} and {} bytes of packed blocks, where {} and {} are expected",
                                  key_bytes, value_bytes, bytes_of(of_keys, 0, n_blocks),
                                  bytes_of(of_values, 0, n_blocks)));
+    }
+    if (n_blocks > 0 && (keys == nullptr || values == nullptr)) {
+      return invalid("no packed blocks");
     }
     if (n_blocks > 0 && !(of_keys.is_fixed() && of_values.is_fixed())) {
       return invalid("codecs that were not fitted to a first block yet");

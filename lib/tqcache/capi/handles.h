@@ -178,6 +178,9 @@ Result<const std::vector<cache::LayerCodecs>*> codecs_of(const tqcache_cache& ca
 // Errors: those of the reader.
 Result<SharedBytes> share_in_place(const tqcache_cache& cache, std::size_t block);
 
+// Whether TQCACHE_KEYS or TQCACHE_VALUES. Errors: kInvalidArgument for anything else.
+Result<bool> is_keys_word(int which);
+
 // The options of one tensor: "mse:4,sink=4" means "k=mse:4,sink=4". No first tokens stay dense
 // unless the text says so. Errors: kInvalidArgument, also where it quantizes nothing.
 Result<cache::ConvertOptions> parse_block_options(const char* config, bool is_keys,

@@ -144,7 +144,9 @@ def _coordinates(model, inputs):
         return None
     grids = [grid if grid is None else mx.array(grid) for grid in grids]
     positions, _ = find(mx.array(inputs["input_ids"]).reshape(1, -1), *grids)
-    return np.array(positions[:, 0]).astype(np.int32)
+    if positions.ndim != 3 or positions.shape[0] < 3:
+        return None
+    return np.array(positions[-3:, 0]).astype(np.int32)
 
 
 class _File:
@@ -165,7 +167,8 @@ def save(path, cache, tokens=None, *, model_path=None, adapter_path=None,
     mlx-vlm with the classes KVCache, RotatingKVCache and QuantizedKVCache.
 
     tokens: those that the cache holds; without them nobody can tell later which prompt this is.
-    media: what is no text among them, as media_of() finds it.
+    media: what is no text among them, as media_of() finds it. Without it a cache that has seen an
+    image says that it is of a text of placeholders.
     model_path, adapter_path: folders that give the identity. config: a preset or a configuration
     ("turbo4": 4 bits, the first 4 tokens dense); None keeps every number as it is. options:
     of tqcache.convert().

@@ -47,8 +47,9 @@ def qwen():
 
 
 def arrays(prompt):
-    return {name: mx.array(prompt[name].numpy()) for name in ("input_ids", "pixel_values",
-                                                              "image_grid_thw")}
+    """As prepare_inputs() of mlx-vlm gives them."""
+    return {name: mx.array(prompt[name].numpy()) for name in ("input_ids", "attention_mask",
+                                                              "pixel_values", "image_grid_thw")}
 
 
 def read(prompt):
