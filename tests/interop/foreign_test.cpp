@@ -132,7 +132,8 @@ TEST(ForeignCache, KeysInPairsAreThoseOfTheDecodersTable) {
   for (const auto& family : std::filesystem::directory_iterator(data / "architectures")) {
     std::ifstream file(family.path() / "config.json");
     const auto config = nlohmann::json::parse(file);
-    const std::string type = config.at("model_type");
+    // Of models that see images, the text's.
+    const std::string type = config.value("text_config", config).at("model_type");
     const auto found = model::find_hf_architecture(type);
     ASSERT_TRUE(found) << type;
     const bool in_pairs = (*found)->permuted_hf;
