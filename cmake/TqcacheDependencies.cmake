@@ -55,44 +55,6 @@ macro(tqcache_store_engine_pkg engine)
   endwhile()
 endmacro()
 
-# tqcache_blas(): how the model gets its BLAS, OpenBLAS.
-#
-# TQCACHE_BLAS=load: at run time, when a model first reads a prompt. Debian's variant with POSIX
-# threads is tried first, then TQCACHE_BLAS_LIBRARY, the file that was found here, then what the
-# dynamic linker finds. A variant without threads is the last choice: its products take turns. Only
-# the file is needed, no header. TQCACHE_BLAS=link: it is linked with the library, as a self-contained
-# package wants it. TQCACHE_BLAS=none: the model multiplies by itself
-# (model/linear/plain_products.h), as it does if there is none at run time.
-macro(tqcache_blas)
-  set(TQCACHE_BLAS load CACHE STRING "How OpenBLAS is reached: load (at run time), link or none")
-  set_property(CACHE TQCACHE_BLAS PROPERTY STRINGS load link none)
-  if(TQCACHE_BLAS STREQUAL "link")
-    tqcache_library_pkg(OPENBLAS openblas libopenblas-dev)
-    set(TQCACHE_BLAS_LIBRARIES PkgConfig::OPENBLAS)
-    set(TQCACHE_BLAS_DEFINITIONS TQCACHE_BLAS_LINKED)
-  elseif(TQCACHE_BLAS STREQUAL "load")
-    set(blas_dir /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
-    find_file(TQCACHE_BLAS_LIBRARY NAMES libopenblasp.so.0 libopenblas.so.0 libopenblas.dylib
-      PATHS ${blas_dir}/openblas-pthread ${blas_dir}/openblas-openmp ${blas_dir} /usr/lib64 /usr/lib
-            /usr/local/lib /opt/homebrew/opt/openblas/lib ${blas_dir}/openblas-serial
-      DOC "The OpenBLAS that is loaded at run time" NO_DEFAULT_PATH)
-    mark_as_advanced(TQCACHE_BLAS_LIBRARY)
-    if(NOT TQCACHE_BLAS_LIBRARY)
-      list(APPEND TQCACHE_MISSING_PACKAGES libopenblas0-pthread)
-    endif()
-    set(TQCACHE_BLAS_LIBRARIES ${CMAKE_DL_LIBS})
-    set(blas_files ${blas_dir}/openblas-pthread/libopenblas.so.0 ${TQCACHE_BLAS_LIBRARY}
-      libopenblasp.so.0 libopenblas.so.0)
-    list(JOIN blas_files "\",\"" blas_files)
-    set(TQCACHE_BLAS_DEFINITIONS TQCACHE_BLAS_FILES="${blas_files}")
-  elseif(TQCACHE_BLAS STREQUAL "none")
-    set(TQCACHE_BLAS_LIBRARIES "")
-    set(TQCACHE_BLAS_DEFINITIONS "")
-  else()
-    message(FATAL_ERROR "TQCACHE_BLAS is ${TQCACHE_BLAS}; it has to be load, link or none")
-  endif()
-endmacro()
-
 find_package(PkgConfig QUIET)
 if(NOT PkgConfig_FOUND)
   list(APPEND TQCACHE_MISSING_PACKAGES pkg-config)
@@ -102,7 +64,6 @@ tqcache_library_pkg(XXHASH libxxhash libxxhash-dev)
 tqcache_library_pkg(CRYPTO libcrypto libssl-dev)
 tqcache_library_pkg(PCRE2 libpcre2-8 libpcre2-dev)
 tqcache_library_pkg(UTF8PROC libutf8proc libutf8proc-dev)
-tqcache_blas()
 tqcache_library_pkg(LIBZIP libzip libzip-dev)
 tqcache_library_pkg(ZLIB zlib zlib1g-dev)
 tqcache_library_pkg(FMT fmt libfmt-dev)

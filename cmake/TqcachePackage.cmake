@@ -18,13 +18,9 @@ set(CPACK_STRIP_FILES ON)
 
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION utils)
-# dpkg-shlibdeps finds the libraries that the program is linked with. A BLAS that is loaded at run
-# time is not among them.
+# dpkg-shlibdeps finds the libraries that the program is linked with.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/lib/tqcache)
-if(TQCACHE_BLAS STREQUAL "load")
-  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libopenblas0-pthread | libopenblas0")
-endif()
 if(library_type STREQUAL "STATIC_LIBRARY")
   # A program that links the static library links what the library uses as well.
   list(JOIN TQCACHE_LIBRARY_PACKAGES ", " CPACK_DEBIAN_PACKAGE_SUGGESTS)

@@ -18,20 +18,19 @@ set -euo pipefail
 
 packages=(
   g++ cmake ninja-build pkg-config
-  libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas0-pthread libtbb-dev
+  libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libtbb-dev
   libzip-dev zlib1g-dev libflatbuffers-dev flatbuffers-compiler nlohmann-json3-dev libcli11-dev libfmt-dev libedit-dev
   libsqlite3-dev libhiredis-dev libcurl4-openssl-dev libexpat1-dev
 )
 for group in "$@"; do
   case $group in
     # The second reader of the file format, in Python, checks more when it has xxhash and zstandard.
-    # strace makes system calls fail. dpkg-dev makes the Debian package, doxygen the reference. Products
-    # are tested with an OpenBLAS without threads, too. lld links the test programs in a third of the
-    # time.
+    # strace makes system calls fail. dpkg-dev makes the Debian package, doxygen the reference. lld links
+    # the test programs in a third of the time.
     test)
       packages+=(
         libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace dpkg-dev doxygen
-        libopenblas0-serial lld libcpp-httplib-dev
+        lld libcpp-httplib-dev
       )
       ;;
     clang) packages+=(clang-14) ;;

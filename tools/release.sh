@@ -45,7 +45,7 @@ for target in "$@"; do
   dpkg-query -W -f '${Version}\n' libflatbuffers-dev > "$static/done/flatbuffers"
 
   # Stacks of threads: musl gives 128 KiB unless the program asks for more.
-  options=(-DTQCACHE_BLAS=none)
+  options=()
   link=
   case $target in
     linux-*)
@@ -55,8 +55,6 @@ for target in "$@"; do
       ;;
     macos-*)
       link="-s -Wl,-dead_strip"
-      options=(-DTQCACHE_BLAS=load
-        -DTQCACHE_BLAS_LIBRARY=/opt/homebrew/opt/openblas/lib/libopenblas.0.dylib)
       ;;
   esac
   # Modules with loops over values keep their -O3 (cmake/TqcacheTargets.cmake).

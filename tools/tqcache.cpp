@@ -16,7 +16,6 @@
 #include "cli/verb.h"
 #include "reference.h"
 #include "tqcache/codec/kernels/kernels.h"
-#include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/tiles.h"
 #include "tqcache/store.h"
 
@@ -166,21 +165,11 @@ ExitCode run_group(const Verb& group, const std::vector<std::string>& args) {
 }
 
 Json version_json() {
-  const bool has_blas = model::load_blas().ok() && model::why_no_blas().empty();
   return {{"schema", 1},
           {"version", TQCACHE_VERSION},
           {"kernels", codec::best_kernels().name},
           {"amx", model::best_tiles() != nullptr},
-          {"blas", has_blas ? Json(model::blas_core()) : Json(nullptr)},
           {"stores", store::schemes()}};
-}
-
-std::string blas_text() {
-  if (const Result<void> loaded = model::load_blas(); !loaded) return loaded.error().message;
-  const std::string why_none = model::why_no_blas();
-  return why_none.empty()
-             ? fmt::format("OpenBLAS, {} (OPENBLAS_CORETYPE chooses)", model::blas_core())
-             : fmt::format("own products instead of OpenBLAS: {}", why_none);
 }
 
 // The program's version, and the kernels that it uses on this CPU.
@@ -189,14 +178,12 @@ std::string version() {
   for (const codec::Kernels* kernels : codec::all_kernels()) {
     all += (all.empty() ? "" : ", ") + std::string(kernels->name);
   }
-  return fmt::format(
-      "tqcache " TQCACHE_VERSION
-      "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nprompts  {}\nblas     {}\nstores   {}\n",
-      codec::best_kernels().name, all,
-      model::best_tiles() != nullptr
-          ? "AMX (not if TQCACHE_ISA is set)"
-          : "quantized weights by these kernels, other weights as blas says",
-      blas_text(), fmt::join(store::schemes(), ", "));
+  return fmt::format("tqcache " TQCACHE_VERSION
+                     "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nprompts  {}\nstores   {}\n",
+                     codec::best_kernels().name, all,
+                     model::best_tiles() != nullptr ? "AMX (not if TQCACHE_ISA is set)"
+                                                    : "these kernels (no AMX is used)",
+                     fmt::join(store::schemes(), ", "));
 }
 
 // The library ignores an unknown name; the program reports it.

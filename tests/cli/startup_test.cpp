@@ -25,13 +25,6 @@ using testing::Not;
 
 const std::string kGolden = TQCACHE_GOLDEN_V2_FILES;
 
-// What `tqcache ARGS...` loads, as the dynamic linker reports it.
-std::string loaded_by(const std::vector<std::string>& args) {
-  RunOptions options;
-  options.environment = {"LD_DEBUG=files"};
-  return must(args, options).err;
-}
-
 TEST(Startup, InfoWorksInALittleAddressSpace) {
 #if TQCACHE_IS_SANITIZED
   GTEST_SKIP() << "sanitizers map terabytes";
@@ -43,19 +36,9 @@ TEST(Startup, InfoWorksInALittleAddressSpace) {
 #endif
 }
 
-// The variable that names the kernels used here anyway, and so turns off AMX, which needs no BLAS.
-std::string without_amx() {
-  std::istringstream version(must({"--version"}).out);
-  std::string word;
-  while (version >> word && word != "kernels") continue;
-  version >> word;
-  return "TQCACHE_ISA=" + word;
-}
-
-// OpenBLAS asks forever for a buffer that it cannot get: then these would not end.
 TEST(Startup, EveryLimitOfMemoryEndsWithAResultOrAMessage) {
-#if TQCACHE_IS_SANITIZED || TQCACHE_IS_BLAS_LINKED
-  GTEST_SKIP() << "sanitizers map terabytes; a linked OpenBLAS starts before the program";
+#if TQCACHE_IS_SANITIZED
+  GTEST_SKIP() << "sanitizers map terabytes";
 #else
   const TempDir dir;
   const std::string cache = prefill_book(dir, 300);
@@ -71,7 +54,6 @@ TEST(Startup, EveryLimitOfMemoryEndsWithAResultOrAMessage) {
       SCOPED_TRACE(fmt::format("{} at {} KB", args.front(), limit));
       RunOptions options;
       options.address_space = limit * 1024;
-      options.environment = {without_amx()};
       const Output output = tqcache(args, options);
       if (output.exit_code == 0) {
         ++n_done;
@@ -84,27 +66,6 @@ TEST(Startup, EveryLimitOfMemoryEndsWithAResultOrAMessage) {
   }
   EXPECT_GT(n_refused, 0);
   EXPECT_GE(n_done, 15);
-#endif
-}
-
-TEST(Startup, InfoLoadsNoBlas) {
-  const std::string loaded = loaded_by({"info", kGolden + "/planes.tqkv"});
-  EXPECT_THAT(loaded, HasSubstr("libzstd"));  // the linker has reported
-#if !TQCACHE_IS_BLAS_LINKED
-  EXPECT_THAT(loaded, Not(HasSubstr("openblas")));
-#endif
-}
-
-// AMX computes all products of a prompt.
-TEST(Startup, APromptLoadsTheBlasUnlessThereIsAmx) {
-  const TempDir dir;
-  const std::string loaded =
-      loaded_by({"prefill", "-m", kModel, "-p", "Once upon a time", "-o", (dir / "a.kv").string()});
-#if TQCACHE_IS_BLAS_LINKED
-  EXPECT_THAT(loaded, HasSubstr("openblas"));
-#else
-  const bool has_amx = tqcache({"--version"}).out.find("prompts  AMX") != std::string::npos;
-  EXPECT_EQ(loaded.find("openblas") == std::string::npos, has_amx);
 #endif
 }
 

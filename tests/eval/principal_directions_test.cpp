@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "support/small_profile.h"
-#include "tqcache/model/linear/blas.h"
 
 namespace tqcache::test {
 namespace principal_directions_test {
@@ -37,7 +36,6 @@ std::vector<float> some_vectors() {
 }
 
 TEST(PrincipalDirections, AreThoseOfTheWholeCovariance) {
-  must(model::load_blas());
   const std::vector<float> vectors = some_vectors();
   const auto load = [&](std::size_t i, std::span<float> out) {
     std::copy_n(vectors.data() + i * kDim, kDim, out.begin());
@@ -67,7 +65,6 @@ TEST(PrincipalDirections, AreThoseOfTheWholeCovariance) {
 }
 
 TEST(PrincipalDirections, BeyondTheRankAreZero) {
-  must(model::load_blas());
   const std::vector<float> vectors = some_vectors();
   const auto load = [&](std::size_t i, std::span<float> out) {
     std::copy_n(vectors.data() + i * kDim, kDim, out.begin());

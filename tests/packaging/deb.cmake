@@ -27,7 +27,7 @@ endfunction()
 
 expect_field(Package "^tqcache\n")
 expect_field(Version "^${VERSION}\n")
-expect_field(Depends libzstd1 libssl3 libopenblas0 libstdc)
+expect_field(Depends libzstd1 libssl3 libstdc)
 expect_field(Description "prompt caches")
 
 set(root ${WORK_DIR}/root)

@@ -22,11 +22,10 @@ expect_missing(libtbb-dev ${CMAKE_COMMAND} -DCMAKE_DISABLE_FIND_PACKAGE_TBB=ON)
 expect_missing("libtbb-dev libcli11-dev" ${CMAKE_COMMAND}
   -DCMAKE_DISABLE_FIND_PACKAGE_TBB=ON -DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON)
 expect_missing(
-  "libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas-dev libzip-dev zlib1g-dev libfmt-dev libsqlite3-dev libedit-dev"
-  ${CMAKE_COMMAND} -E env PKG_CONFIG_LIBDIR=${WORK_DIR}/nowhere ${CMAKE_COMMAND}
-  -DTQCACHE_BLAS=link)
+  "libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libzip-dev zlib1g-dev libfmt-dev libsqlite3-dev libedit-dev"
+  ${CMAKE_COMMAND} -E env PKG_CONFIG_LIBDIR=${WORK_DIR}/nowhere ${CMAKE_COMMAND})
 # Engines of the store are left out where their libraries are missing, unless they are asked for.
 expect_missing(
-  "libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libopenblas-dev libzip-dev zlib1g-dev libfmt-dev libsqlite3-dev libhiredis-dev libcurl4-openssl-dev libexpat1-dev libedit-dev"
+  "libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libzip-dev zlib1g-dev libfmt-dev libsqlite3-dev libhiredis-dev libcurl4-openssl-dev libexpat1-dev libedit-dev"
   ${CMAKE_COMMAND} -E env PKG_CONFIG_LIBDIR=${WORK_DIR}/nowhere ${CMAKE_COMMAND}
-  -DTQCACHE_BLAS=link -DTQCACHE_STORE_REDIS=ON -DTQCACHE_STORE_S3=ON)
+  -DTQCACHE_STORE_REDIS=ON -DTQCACHE_STORE_S3=ON)

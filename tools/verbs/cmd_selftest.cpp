@@ -21,8 +21,8 @@
 #include "tqcache/file.h"
 #include "tqcache/hash.h"
 #include "tqcache/interop.h"
-#include "tqcache/model/linear/plain_products.h"
 #include "tqcache/model/linear/product_kernels.h"
+#include "tqcache/model/linear/products.h"
 #include "tqcache/quantize.h"
 #include "tqcache/store.h"
 #include "tqcache/tqkv.h"
@@ -184,10 +184,14 @@ Result<std::string> check_products(const codec::Kernels& kernels) {
   Random random(3);
   const std::vector<float> a = random.bells(m * k), b = random.bells(n * k);
   std::vector<float> y(m * n), scalar(m * n);
-  model::plain_multiply_transposed(kernels.isa, m, n, k, 1, {a.data(), k}, {b.data(), k},
-                                   {y.data(), n});
-  model::plain_multiply_transposed(codec::Isa::kScalar, m, n, k, 1, {a.data(), k}, {b.data(), k},
-                                   {scalar.data(), n});
+  const auto multiply = [&](const model::MatrixProducts& products, std::vector<float>& to) {
+    AlignedBytes packed(products.size(n, k, 1));
+    products.pack_right({b.data(), k}, n, k, 1, packed.data());
+    products.multiply({std::as_bytes(std::span(a)).data(), k, 1}, {packed.data(), k, 1}, m, n, k,
+                      to.data(), n);
+  };
+  multiply(*model::products_of(kernels.isa), y);
+  multiply(*model::products_of(codec::Isa::kScalar), scalar);
   if (y != scalar) return failure("a product of matrices is not that of the scalar kernels");
   const auto* const row = std::as_bytes(std::span(a)).data();
   for (const auto dot : {&model::Kernels::dot_f32, &model::Kernels::dot_f16}) {

@@ -111,11 +111,10 @@ class Decoder {
   // Requires: ids not empty; the cache passed cache::check_identity with this model.
   // Errors:   kInvalidArgument (an id out of range; more tokens than the context holds, with the
   //           number that fits), kUnsupported (hidden tokens), those of check_layers() and
-  //           adopt_delta_state(), kInterrupted, kIo (several tokens, and OpenBLAS does not fit the
-  //           limit of the address space), those of cache::pack_full_tail, kCorrupt (hidden states,
-  //           queries, keys, values or logits that are not finite, because values of the cache or
-  //           of the weights overflow; the message names layer and token). After an error the cache
-  //           is valid and holds the tokens of the finished chunks.
+  //           adopt_delta_state(), kInterrupted, those of cache::pack_full_tail, kCorrupt (hidden
+  //           states, queries, keys, values or logits that are not finite, because values of the
+  //           cache or of the weights overflow; the message names layer and token). After an error
+  //           the cache is valid and holds the tokens of the finished chunks.
   // Threads:  one call at a time.
   // Bytes:    identical for any number of threads on the same kind of CPU.
   Result<std::span<const float>> prefill(cache::Cache& cache, std::span<const std::int32_t> ids,

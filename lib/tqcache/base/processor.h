@@ -1,49 +1,80 @@
 #pragma once
-// base/processor.h: what an x86-64 processor can do, where __builtin_cpu_supports() does not know.
+// base/processor.h: what an x86-64 processor can do, as it says itself.
 //
-// The compiler's own library answers that function, and that of zig, which released programs are
-// linked with, says no to everything. So this asks the processor: Intel's manual, CPUID, leaves 1
-// and 7, and XGETBV for the registers that the system saves.
+// Kernels are chosen by instruction sets, never by model numbers, so that a processor that nobody
+// knows yet gets the fastest ones that it can run. __builtin_cpu_supports() is not asked: that of
+// clang 14 does not know F16C and AMX, and that of zig says no to everything.
+//
+// Source: Intel's manual, CPUID, leaves 1 and 7, and XGETBV for the registers that the system
+// saves.
+
+#include <cstdint>
 
 #if defined(__x86_64__)
-
 #include <cpuid.h>
-
-#include <cstdlib>  // __GLIBC__
-
-// Whether the compiler's library cannot be asked.
-#if defined(__clang__) && defined(__linux__) && !defined(__GLIBC__)
-#define TQCACHE_ASKS_PROCESSOR 1
 #endif
 
 namespace tqcache {
 
 struct Processor {
-  bool avx2 = false;         // with FMA and F16C
-  bool avx512 = false;       // and F, CD, BW, DQ and VL
-  bool avx512_vbmi = false;  // and VBMI and VNNI
+  bool avx2 = false;      // with FMA and F16C
+  bool avx512 = false;    // and F, CD, BW, DQ, VL, VBMI and VNNI
+  bool amx_bf16 = false;  // and tiles; whether the system lets a process use them is another matter
 };
 
-inline Processor find_processor() {
+// What a processor answers; zero where it has no such leaf.
+struct CpuidAnswers {
+  std::uint32_t leaf1_ecx = 0;
+  std::uint32_t leaf7_ebx = 0;
+  std::uint32_t leaf7_ecx = 0;
+  std::uint32_t leaf7_edx = 0;
+  std::uint32_t saved_registers = 0;  // XCR0
+};
+
+constexpr Processor processor_of(const CpuidAnswers& answers) {
+  const auto has = [](std::uint32_t flags, std::uint32_t wanted) {
+    return (flags & wanted) == wanted;
+  };
+  constexpr std::uint32_t kFma = 1u << 12, kSavesRegisters = 1u << 27, kAvx = 1u << 28,
+                          kF16c = 1u << 29;
+  constexpr std::uint32_t kAvx2 = 1u << 5;
+  constexpr std::uint32_t kAvx512F = 1u << 16, kDq = 1u << 17, kCd = 1u << 28, kBw = 1u << 30,
+                          kVl = 1u << 31;
+  constexpr std::uint32_t kVbmi = 1u << 1, kVnni = 1u << 11;
+  constexpr std::uint32_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  constexpr std::uint32_t kSavesYmm = 0x6, kSavesZmm = 0xe6, kSavesTiles = 0x60000;
   Processor found;
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kFma = 1u << 12, kSavesRegisters = 1u << 27, kAvx = 1u << 28, kF16c = 1u << 29;
-  constexpr unsigned kFirst = kFma | kSavesRegisters | kAvx | kF16c;
-  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & kFirst) != kFirst) return found;
-  unsigned saved = 0, saved_high = 0;
-  __asm__ volatile("xgetbv" : "=a"(saved), "=d"(saved_high) : "c"(0));
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return found;
-  constexpr unsigned kSavesYmm = 0x6, kSavesZmm = 0xe6;
-  constexpr unsigned kAvx2 = 1u << 5;
-  found.avx2 = (saved & kSavesYmm) == kSavesYmm && (ebx & kAvx2) != 0;
-  // F, DQ, CD, BW, VL
-  constexpr unsigned kAvx512 = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
-  found.avx512 = found.avx2 && (saved & kSavesZmm) == kSavesZmm && (ebx & kAvx512) == kAvx512;
-  constexpr unsigned kVbmiVnni = 1u << 1 | 1u << 11;
-  found.avx512_vbmi = found.avx512 && (ecx & kVbmiVnni) == kVbmiVnni;
+  found.avx2 = has(answers.leaf1_ecx, kFma | kSavesRegisters | kAvx | kF16c) &&
+               has(answers.leaf7_ebx, kAvx2) && has(answers.saved_registers, kSavesYmm);
+  found.avx512 = found.avx2 && has(answers.leaf7_ebx, kAvx512F | kDq | kCd | kBw | kVl) &&
+                 has(answers.leaf7_ecx, kVbmi | kVnni) && has(answers.saved_registers, kSavesZmm);
+  found.amx_bf16 = found.avx512 && has(answers.leaf7_edx, kAmxBf16 | kAmxTile) &&
+                   has(answers.saved_registers, kSavesTiles);
   return found;
 }
 
-}  // namespace tqcache
+#if defined(__x86_64__)
 
-#endif  // __x86_64__
+inline CpuidAnswers ask_processor() {
+  CpuidAnswers answers;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return answers;
+  answers.leaf1_ecx = ecx;
+  constexpr unsigned kSavesRegisters = 1u << 27;  // XGETBV may be executed
+  if ((ecx & kSavesRegisters) != 0) {
+    unsigned high = 0;
+    __asm__ volatile("xgetbv" : "=a"(answers.saved_registers), "=d"(high) : "c"(0));
+  }
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return answers;
+  answers.leaf7_ebx = ebx;
+  answers.leaf7_ecx = ecx;
+  answers.leaf7_edx = edx;
+  return answers;
+}
+
+// This processor.
+inline Processor find_processor() { return processor_of(ask_processor()); }
+
+#endif
+
+}  // namespace tqcache

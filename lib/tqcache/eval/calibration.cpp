@@ -23,8 +23,8 @@
 #include "tqcache/eval/predicted.h"
 #include "tqcache/eval/principal_directions.h"
 #include "tqcache/eval/total_progress.h"
-#include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/matrix.h"
+#include "tqcache/model/linear/products.h"
 #include "tqcache/model/loading/weights.h"
 #include "tqcache/predict/integer_matrix.h"
 #include "tqcache/predict/predictor.h"
@@ -195,7 +195,7 @@ void add_product(const float* a, std::size_t m, const float* b, std::size_t n, s
                  Doubles& sum, AlignedFloats& scratch) {
   const auto as_int = [](std::size_t x) { return static_cast<std::int64_t>(x); };
   grow(scratch, m * n);
-  model::multiply_transposed(as_int(m), as_int(n), as_int(k), 1, {a, as_int(k)}, {b, as_int(k)},
+  model::multiply_transposed(as_int(m), as_int(n), as_int(k), {a, as_int(k)}, {b, as_int(k)},
                              {scratch.data(), as_int(n)});
   for (std::size_t i = 0; i < m * n; ++i) sum[i] += double{scratch[i]};
 }
@@ -866,7 +866,6 @@ Result<predict::Profile> calibrate(const model::Model& model,
                                    const CalibrationOptions& options, const Progress& progress) {
   TQC_TRY(check_model(model, options));
   TQC_TRY(check_size(model, options));
-  TQC_TRY(model::load_blas());
   const auto windows = take_windows(texts, options);
   if (windows.empty()) {
     return invalid(fmt::format("no text has {} tokens, the size of a window", options.window));

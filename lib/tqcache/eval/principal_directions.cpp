@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tqcache/bytes.h"
-#include "tqcache/model/linear/blas.h"
+#include "tqcache/model/linear/products.h"
 
 namespace tqcache::eval {
 namespace {
@@ -54,12 +54,10 @@ std::vector<double> multiplied(std::size_t dim, std::size_t n, const LoadVector&
     for (std::size_t i = 0; i < count; ++i) {
       load(first + i, std::span(chunk).subspan(i * dim, dim));
     }
-    model::multiply_transposed(as_int(k), as_int(count), as_int(dim), 1,
-                               {narrow.data(), as_int(dim)}, {chunk.data(), as_int(dim)},
-                               {shares.data(), as_int(count)});
-    std::fill(part.begin(), part.end(), 0.0f);
-    model::multiply_add(as_int(k), as_int(dim), as_int(count), {shares.data(), as_int(count)},
-                        {chunk.data(), as_int(dim)}, {part.data(), as_int(dim)});
+    model::multiply_transposed(as_int(k), as_int(count), as_int(dim), {narrow.data(), as_int(dim)},
+                               {chunk.data(), as_int(dim)}, {shares.data(), as_int(count)});
+    model::multiply_matrices(as_int(k), as_int(dim), as_int(count), {shares.data(), as_int(count)},
+                             {chunk.data(), as_int(dim)}, {part.data(), as_int(dim)});
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += double{part[i]};
   }
   return sum;

@@ -22,7 +22,7 @@ using LoadVector = std::function<void(std::size_t index, std::span<float> out)>;
 // the rank of the sum is 0, as its eigenvalue.
 //
 // Shapes:   vectors of the result [n_wanted, dim].
-// Requires: model::load_blas(); n_wanted <= dim. Memory: 20 (n_wanted + 16) dim bytes.
+// Requires: n_wanted <= dim. Memory: 20 (n_wanted + 16) dim bytes.
 // Errors:   those of codec::symmetric_eigen().
 Result<codec::SymmetricEigen> principal_directions(std::size_t dim, std::size_t n,
                                                    const LoadVector& load, std::size_t n_wanted);

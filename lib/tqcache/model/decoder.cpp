@@ -12,8 +12,6 @@
 #include "tqcache/cache/window.h"
 #include "tqcache/error.h"
 #include "tqcache/model/attention/gated_delta_net.h"
-#include "tqcache/model/linear/blas.h"
-#include "tqcache/model/linear/tiles.h"
 #include "tqcache/model/transformer.h"
 
 namespace tqcache::model {
@@ -24,12 +22,6 @@ using cache::kTokenBlock;
 using KeepGoing = std::function<bool()>;
 
 constexpr std::int64_t kLogitRowsAtOnce = 64;  // bounds memory: a vocabulary may have 150,000 ids
-
-// What the products of several tokens need.
-Result<void> prepare_chunks() {
-  if (best_tiles() != nullptr) return {};
-  return load_blas();
-}
 
 // The size of the next chunk: up to the border of the token block; the last token is a chunk of its
 // own.
@@ -194,7 +186,6 @@ Result<void> Decoder::State::check(const cache::Cache& cache,
 Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const std::int32_t> ids,
                                           const KvFilter& filter, const QuerySink& queries,
                                           const KeepGoing& keep_going) {
-  if (ids.size() > 1) TQC_TRY(prepare_chunks());
   after.resize(cache.layers.size());
   AppendGuard guard(cache, config, after);
   TQC_TRY(pack_full_tails(cache, transformer.workers().count()));
@@ -272,7 +263,6 @@ Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t f
   TQC_TRY(check_layers(cache, config));
   TQC_TRY(check_can_run_again(cache, first, config));
   TQC_TRY(check_ids(ids, config));
-  if (n > 1) TQC_TRY(prepare_chunks());
   transformer.begin(ids, first, cache::position_of(cache.media, first));
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     // check_can_run_again() has refused recurrent state.

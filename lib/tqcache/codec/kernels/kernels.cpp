@@ -7,10 +7,6 @@
 #include "tqcache/base/processor.h"
 #include "tqcache/codec/kernels/lanes.h"
 
-#ifdef TQCACHE_X86
-#include <cpuid.h>
-#endif
-
 namespace tqcache::codec {
 namespace {
 
@@ -39,27 +35,6 @@ struct Available {
   void add(const Kernels& kernels) { tables[count++] = &kernels; }
 };
 
-#if defined(TQCACHE_X86) && defined(TQCACHE_ASKS_PROCESSOR)
-bool has_avx2() { return find_processor().avx2; }
-bool has_avx512() { return find_processor().avx512_vbmi; }
-#elif defined(TQCACHE_X86)
-// __builtin_cpu_supports of clang 14 does not know F16C.
-bool has_f16c() {
-  unsigned eax, ebx, ecx, edx;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-}
-
-bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
-}
-#endif
-
 Available find_available() {
   Available found;
   found.add(scalar_kernels());
@@ -68,11 +43,11 @@ Available find_available() {
   found.add(neon);  // every CPU of this architecture has it
 #endif
 #ifdef TQCACHE_X86
-  __builtin_cpu_init();
   static const Kernels avx2 = TQC_KERNELS(kAvx2, avx2, fast, fast);
   static const Kernels avx512 = TQC_KERNELS(kAvx512, avx512, fast, fast);
-  if (has_avx2()) found.add(avx2);
-  if (has_avx2() && has_avx512()) found.add(avx512);
+  const Processor processor = find_processor();
+  if (processor.avx2) found.add(avx2);
+  if (processor.avx512) found.add(avx512);
 #endif
   return found;
 }

@@ -8,12 +8,11 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/bytes.h"
-#include "tqcache/model/linear/blas.h"
 #include "tqcache/model/linear/block_kernels.h"
 #include "tqcache/model/linear/chunk_kernels.h"
 #include "tqcache/model/linear/product_kernels.h"
+#include "tqcache/model/linear/products.h"
 #include "tqcache/model/linear/quantized_vector.h"
-#include "tqcache/model/linear/tiles.h"
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::model {
@@ -29,11 +28,8 @@ constexpr std::int64_t kProductsPerTask = 64 * 1024;
 // Tasks have a multiple of the rows whose sums kernels fold together.
 constexpr std::int64_t kRowsAtOnce = 4;
 
-// Rows of plain weights that multiply_chunk widens for the BLAS at a time.
-constexpr std::int64_t kSlabRows = 128;
-
-// Vectors that multiply_chunk quantizes or splits per task: two tiles.
-constexpr std::int64_t kVectorsPerTask = 32;
+// Vectors that multiply_chunk quantizes or packs per task.
+constexpr std::int64_t kVectorsPerTask = kProductRows;
 
 // Plain types, whose values are stored one by one.
 struct PlainType {
@@ -130,11 +126,15 @@ void run_task(const Task& task, const Input& x) {
              x.quantized);
 }
 
-// Rows of a matrix that multiply_chunk unpacks, widens or splits at a time.
+// Whether multiply_chunk multiplies a matrix as integers (model/linear/chunk_kernels.h), not by
+// best_products().
+bool goes_in_integers(const Matrix& matrix) {
+  return best_products().pack_panel == nullptr && find_block_type(matrix.type) != nullptr;
+}
+
+// Rows of a matrix that multiply_chunk unpacks or packs at a time.
 std::int64_t piece_rows(const Matrix& matrix) {
-  if (best_tiles() != nullptr) return kTilesAtOnce * kTileRows;
-  return find_block_type(matrix.type) != nullptr ? static_cast<std::int64_t>(kPanelRows)
-                                                 : kSlabRows;
+  return static_cast<std::int64_t>(goes_in_integers(matrix) ? kPanelRows : kProductRows);
 }
 
 std::int64_t piece_count(const Matrix& matrix) {
@@ -151,37 +151,41 @@ void fetch_rows(const Matrix& matrix, std::int64_t first) {
   for (std::size_t at = 0; at < n_bytes; at += 64) __builtin_prefetch(rows + at, 0, 2);
 }
 
-// Memory of a thread for such rows: f32 of plain weights, or a panel (PanelView); and their parts.
+// Memory of a thread for such rows: f32 of plain weights, or a panel (PanelView); and packed ones.
 struct Piece {
   AlignedFloats plain;
   std::vector<std::int8_t, AlignedAllocator<std::int8_t>> codes;
   AlignedFloats scales;
   AlignedFloats minima;
-  Parts parts;
+  AlignedBytes packed;
 };
+
+// Parts of the vectors, and of quantized weights, in AMX: the table in model/linear/tiles.h.
+constexpr std::size_t kPartsForPlain = 3, kPartsForBlocks = 2;
 
 // The vectors of a chunk [n, n_cols], in the forms that kernels multiply; only those that are
 // needed.
 struct ChunkInput {
   std::int64_t n;
   std::int64_t n_cols;
-  const float* plain;
   QuantizedChunk quantized;
-  Parts two_parts;
-  Parts three_parts;
+  PackedView for_plain;
+  PackedView for_blocks;
+  AlignedBytes memory_for_plain;
+  AlignedBytes memory_for_blocks;
 };
 
-// Rows as the BLAS needs them: in place if they are aligned f32, otherwise widened to `slab`.
+// Rows as f32: in place if they are aligned f32, otherwise widened to `wide`.
 const float* f32_rows(const Matrix& matrix, std::int64_t first, std::int64_t count,
-                      AlignedFloats& slab) {
+                      AlignedFloats& wide) {
   const std::byte* bytes = row_at(matrix, first);
   if (matrix.type == TensorType::kF32 &&
       reinterpret_cast<std::uintptr_t>(bytes) % alignof(float) == 0) {
     return reinterpret_cast<const float*>(bytes);
   }
-  slab.resize(to_size(count * matrix.n_cols));
-  load_rows(matrix, first, count, slab);
-  return slab.data();
+  wide.resize(to_size(count * matrix.n_cols));
+  load_rows(matrix, first, count, wide);
+  return wide.data();
 }
 
 // Unpacks up to 16 rows of quantized weights from row `first` on.
@@ -207,45 +211,35 @@ std::size_t parts_of_plain(TensorType type) {
   return type == TensorType::kF16 ? 2 : 3;
 }
 
-// Rows [first, first + count) of a product, at most 32, in tiles.
-void multiply_in_tiles(const TileKernels& tiles, const Product& product, std::int64_t first,
-                       std::int64_t count, const ChunkInput& x, Piece& piece) {
-  const Matrix& matrix = *product.matrix;
-  const std::size_t n_cols = to_size(matrix.n_cols);
-  const bool is_plain = find_block_type(matrix.type) == nullptr;
-  const std::size_t n_parts = is_plain ? parts_of_plain(matrix.type) : 2;
-  piece.parts.resize(split_size(kTilesAtOnce * kTileRows, n_cols, n_parts));
-  if (is_plain) {
-    const float* const rows = f32_rows(matrix, first, count, piece.plain);
-    tiles.split_right({rows, matrix.n_cols}, to_size(count), n_cols, n_parts, piece.parts.data());
-  } else {
-    constexpr auto kRows = static_cast<std::int64_t>(kPanelRows);
-    for (std::int64_t at = 0; at < count; at += kRows) {
-      const PanelView panel = unpack_panel(matrix, first + at, std::min(kRows, count - at), piece);
-      tiles.split_panel(panel, piece.parts.data() + to_size(at) * n_cols * n_parts);
-    }
-  }
-  const SplitView left = is_plain ? SplitView{x.three_parts.data(), n_cols, 3}
-                                  : SplitView{x.two_parts.data(), n_cols, 2};
-  tiles.multiply(left, {piece.parts.data(), n_cols, n_parts}, to_size(x.n), to_size(count), n_cols,
-                 product.y + first, to_size(matrix.n_rows));
-}
-
 // Rows [first, first + count) of a product, as many as piece_rows().
 void multiply_piece(const Product& product, std::int64_t first, std::int64_t count,
                     const ChunkInput& x, Piece& piece) {
-  if (const TileKernels* tiles = best_tiles()) {
-    return multiply_in_tiles(*tiles, product, first, count, x, piece);
-  }
   const Matrix& matrix = *product.matrix;
-  if (find_block_type(matrix.type) != nullptr) {
+  if (goes_in_integers(matrix)) {
     return best_kernels().chunks->multiply(unpack_panel(matrix, first, count, piece),
                                            x.quantized.view(), product.y + first,
                                            to_size(matrix.n_rows));
   }
-  multiply_transposed(x.n, count, x.n_cols, 1.0f, {x.plain, x.n_cols},
-                      {f32_rows(matrix, first, count, piece.plain), x.n_cols},
-                      {product.y + first, matrix.n_rows});
+  const MatrixProducts& products = best_products();
+  const std::size_t n_cols = to_size(matrix.n_cols);
+  const bool is_plain = find_block_type(matrix.type) == nullptr;
+  const std::size_t n_parts = is_plain ? parts_of_plain(matrix.type) : kPartsForBlocks;
+  piece.packed.resize(products.size(kProductRows, n_cols, n_parts));
+  if (is_plain) {
+    const float* const rows = f32_rows(matrix, first, count, piece.plain);
+    products.pack_right({rows, matrix.n_cols}, to_size(count), n_cols, n_parts,
+                        piece.packed.data());
+  } else {
+    constexpr auto kRows = static_cast<std::int64_t>(kPanelRows);
+    for (std::int64_t at = 0; at < count; at += kRows) {
+      const PanelView panel = unpack_panel(matrix, first + at, std::min(kRows, count - at), piece);
+      products.pack_panel(panel,
+                          piece.packed.data() + piece.packed.size() / 2 * to_size(at / kRows));
+    }
+  }
+  products.multiply(is_plain ? x.for_plain : x.for_blocks, {piece.packed.data(), n_cols, n_parts},
+                    to_size(x.n), to_size(count), n_cols, product.y + first,
+                    to_size(matrix.n_rows));
 }
 
 ChunkInput make_chunk_input(std::initializer_list<Product> products, std::int64_t n,
@@ -256,29 +250,38 @@ ChunkInput make_chunk_input(std::initializer_list<Product> products, std::int64_
   };
   const bool has_blocks = std::ranges::any_of(products, is_quantized);
   const bool has_plain = !std::ranges::all_of(products, is_quantized);
-  const TileKernels* const tiles = best_tiles();
-  const bool in_integers = has_blocks && tiles == nullptr;
+  const MatrixProducts& kernels = best_products();
+  const bool in_integers = has_blocks && kernels.pack_panel == nullptr;
   ChunkInput input = {
-      n,        n_cols,
-      x.data(), QuantizedChunk(in_integers ? to_size(n) : 0, in_integers ? to_size(n_cols) : 0),
-      {},       {}};
-  if (!in_integers && tiles == nullptr) return input;
-  const auto size = [&](std::size_t parts) {
-    return split_size(to_size(n), to_size(n_cols), parts);
+      n,  n_cols, QuantizedChunk(in_integers ? to_size(n) : 0, in_integers ? to_size(n_cols) : 0),
+      {}, {},     {},
+      {}};
+  const auto make_room = [&](std::size_t n_parts, AlignedBytes& memory) {
+    memory.resize(kernels.size(to_size(n), to_size(n_cols), n_parts));
+    return PackedView{memory.data(), to_size(n_cols), n_parts};
   };
-  if (tiles != nullptr && has_blocks) input.two_parts.resize(size(2));
-  if (tiles != nullptr && has_plain) input.three_parts.resize(size(3));
+  if (has_plain && kernels.takes_rows) {
+    input.for_plain = {reinterpret_cast<const std::byte*>(x.data()), to_size(n_cols),
+                       kPartsForPlain};
+  } else if (has_plain) {
+    input.for_plain = make_room(kPartsForPlain, input.memory_for_plain);
+  }
+  if (has_blocks && !in_integers) {
+    input.for_blocks = make_room(kPartsForBlocks, input.memory_for_blocks);
+  }
+  if (!in_integers && kernels.takes_rows) return input;
   workers.run(to_size((n + kVectorsPerTask - 1) / kVectorsPerTask), [&](std::size_t task) {
     const std::int64_t first = static_cast<std::int64_t>(task) * kVectorsPerTask;
     const std::int64_t count = std::min(kVectorsPerTask, n - first);
     const ConstRows rows = {x.data() + first * n_cols, n_cols};
-    const auto split = [&](Parts& to, std::size_t parts) {
-      if (to.empty()) return;
-      tiles->split_left(rows, to_size(count), to_size(n_cols), 1.0f, parts,
-                        to.data() + split_size(to_size(first), to_size(n_cols), parts));
+    const auto pack = [&](AlignedBytes& memory, std::size_t n_parts) {
+      if (memory.empty()) return;
+      kernels.pack_left(
+          rows, to_size(count), to_size(n_cols), 1.0f, n_parts,
+          memory.data() + kernels.left_place(to_size(first), 0, to_size(n_cols), n_parts));
     };
-    split(input.two_parts, 2);
-    split(input.three_parts, 3);
+    pack(input.memory_for_plain, kPartsForPlain);
+    pack(input.memory_for_blocks, kPartsForBlocks);
     if (!in_integers) return;
     for (std::int64_t i = first; i < first + count; ++i) {
       input.quantized.set(to_size(i), x.data() + i * n_cols, best_blocks());

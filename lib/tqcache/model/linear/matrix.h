@@ -39,12 +39,11 @@ struct Product {
 void multiply_vector(std::initializer_list<Product> products, std::span<const float> x,
                      ActivationBits bits, const Workers& workers);
 
-// Y = X W^T for several x: in AMX (model/linear/tiles.h) if best_tiles() has it. Otherwise
-// quantized weights multiply x as integers of 16 bits, in the order of
-// model/linear/chunk_kernels.h, with the same bits on any CPU, and plain weights go through the
-// BLAS. The same bits for any number of threads. W is unpacked, widened or split piece by piece,
-// never as a whole. Shapes:   x [n, n_cols]. Requires: load_blas() succeeded, if a matrix has plain
-// weights and there is no AMX.
+// Y = X W^T for several x, by best_products() (model/linear/products.h). Quantized weights multiply
+// x there only in AMX; without, as integers of 16 bits, in the order of
+// model/linear/chunk_kernels.h. The same bits for any number of threads, and without AMX on any
+// CPU. W is unpacked, widened or packed piece by piece, never as a whole.
+// Shapes: x [n, n_cols].
 void multiply_chunk(std::initializer_list<Product> products, std::int64_t n,
                     std::span<const float> x, const Workers& workers);
 

@@ -23,6 +23,33 @@
 namespace tqcache::model {
 namespace {
 
+constexpr std::size_t kTileRows = 16;   // of the left factor; columns of the right one
+constexpr std::size_t kTileDepth = 32;  // values of each
+constexpr std::size_t kTileParts = kTileRows * kTileDepth;
+constexpr std::size_t kTilesAtOnce = 2;  // a kernel multiplies two by two
+static_assert(kTilesAtOnce * kTileRows == kProductRows && kTileDepth == kProductRows);
+
+// Numbers of bf16 in a split factor: rows are filled up to whole pairs of tiles, depth to tiles.
+constexpr std::size_t split_size(std::size_t n_rows, std::size_t depth, std::size_t n_parts) {
+  return (n_rows + kProductRows - 1) / kProductRows * kProductRows *
+         ((depth + kTileDepth - 1) / kTileDepth) * kTileDepth * n_parts;
+}
+
+std::size_t split_bytes(std::size_t n_rows, std::size_t depth, std::size_t n_parts) {
+  return split_size(n_rows, depth, n_parts) * sizeof(std::uint16_t);
+}
+
+// The same for both factors.
+std::size_t place_in_split(std::size_t row, std::size_t at, std::size_t depth,
+                           std::size_t n_parts) {
+  return (split_size(row, depth, n_parts) + at * kTileRows * n_parts) * sizeof(std::uint16_t);
+}
+
+std::uint16_t* numbers(std::byte* bytes) { return reinterpret_cast<std::uint16_t*>(bytes); }
+const std::uint16_t* numbers(const std::byte* bytes) {
+  return reinterpret_cast<const std::uint16_t*>(bytes);
+}
+
 // The numbers rounded to bf16, in the upper halves; the lower ones are to be ignored.
 TQC_AVX512_INLINE __m512i round_to_bf16(__m512 x) {
   return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
@@ -85,7 +112,8 @@ constexpr std::size_t depth_tiles(std::size_t depth) {
 
 // [tiles of rows, tiles of depth, parts, 16 rows, 32]
 TQC_AVX512 void split_left_rows(ConstRows x, std::size_t n, std::size_t depth, float factor,
-                                std::size_t n_parts, std::uint16_t* to) {
+                                std::size_t n_parts, std::byte* bytes) {
+  std::uint16_t* to = numbers(bytes);
   const std::size_t n_deep = depth_tiles(depth);
   const __m512 factors = _mm512_set1_ps(factor);
   for (std::size_t row = 0; row < whole_tiles(n) * kTileRows; ++row) {
@@ -136,7 +164,8 @@ TQC_AVX512_INLINE void transpose(__m512i* r) {
 
 // [tiles of rows, tiles of depth, parts, 16 pairs, 16 rows, 2]
 TQC_AVX512 void split_right_rows(ConstRows b, std::size_t n, std::size_t depth, std::size_t n_parts,
-                                 std::uint16_t* to) {
+                                 std::byte* bytes) {
+  std::uint16_t* to = numbers(bytes);
   const std::size_t n_deep = depth_tiles(depth);
   for (std::size_t tile = 0; tile < whole_tiles(n); ++tile) {
     for (std::size_t i = 0; i < n_deep; ++i, to += n_parts * kTileParts) {
@@ -167,7 +196,8 @@ TQC_AVX512 void split_right_rows(ConstRows b, std::size_t n, std::size_t depth, 
 }
 
 TQC_AVX512 void split_right_columns(ConstRows b, std::size_t n, std::size_t depth,
-                                    std::size_t n_parts, std::uint16_t* to) {
+                                    std::size_t n_parts, std::byte* bytes) {
+  std::uint16_t* to = numbers(bytes);
   const std::size_t n_deep = depth_tiles(depth);
   for (std::size_t tile = 0; tile < whole_tiles(n); ++tile) {
     const std::size_t first = tile * kTileRows;
@@ -193,7 +223,8 @@ TQC_AVX512_INLINE __m512 weights_of(__m512i quad, __m512 scale, __m512 minimum) 
   return _mm512_sub_ps(_mm512_mul_ps(scale, _mm512_cvtepi32_ps(code)), minimum);
 }
 
-TQC_AVX512 void split_quantized_panel(const PanelView& panel, std::uint16_t* to) {
+TQC_AVX512 void split_quantized_panel(const PanelView& panel, std::byte* bytes) {
+  std::uint16_t* to = numbers(bytes);
   constexpr std::size_t kTwo = 2;
   const std::size_t n_in_group = kGroup / panel.run;
   for (std::size_t group = 0; group < panel.n_groups; ++group, to += kTwo * kTileParts) {
@@ -252,20 +283,20 @@ template <std::size_t kPartsA, std::size_t kPartsB>
 }
 
 template <std::size_t kPartsA, std::size_t kPartsB>
-TQC_AMX void multiply_split(const SplitView& left, const SplitView& right, std::size_t m,
+TQC_AMX void multiply_split(const PackedView& left, const PackedView& right, std::size_t m,
                             std::size_t n, std::size_t depth, float* y, std::size_t stride) {
   asm volatile("" ::: "memory");  // g++ 12 does not know that loads of tiles read memory
   static const TileConfig kConfig;
   _tile_loadconfig(&kConfig);
-  constexpr std::size_t kAtOnce = kTilesAtOnce * kTileRows;
+  constexpr std::size_t kAtOnce = kProductRows;
   const std::size_t n_deep = depth_tiles(depth);
   const std::size_t next_a = depth_tiles(left.depth) * kPartsA * kTileParts;
   const std::size_t next_b = depth_tiles(right.depth) * kPartsB * kTileParts;
   for (std::size_t column = 0; column < n; column += kAtOnce) {
-    const std::uint16_t* const of_b = right.data + column / kTileRows * next_b;
+    const std::uint16_t* const of_b = numbers(right.data) + column / kTileRows * next_b;
     for (std::size_t row = 0; row < m; row += kAtOnce) {
-      multiply_deep<kPartsA, kPartsB>(left.data + row / kTileRows * next_a, of_b, n_deep, next_a,
-                                      next_b);
+      multiply_deep<kPartsA, kPartsB>(numbers(left.data) + row / kTileRows * next_a, of_b, n_deep,
+                                      next_a, next_b);
       const std::size_t n_rows = std::min(kAtOnce, m - row);
       const std::size_t n_columns = std::min(kAtOnce, n - column);
       float* const to = y + row * stride + column;
@@ -291,7 +322,7 @@ TQC_AMX void multiply_split(const SplitView& left, const SplitView& right, std::
   _tile_release();
 }
 
-void multiply_parts(const SplitView& a, const SplitView& b, std::size_t m, std::size_t n,
+void multiply_parts(const PackedView& a, const PackedView& b, std::size_t m, std::size_t n,
                     std::size_t depth, float* y, std::size_t stride) {
   if (a.n_parts == 2) return multiply_split<2, 2>(a, b, m, n, depth, y, stride);
   if (b.n_parts == 1) return multiply_split<3, 1>(a, b, m, n, depth, y, stride);
@@ -299,8 +330,16 @@ void multiply_parts(const SplitView& a, const SplitView& b, std::size_t m, std::
   multiply_split<3, 3>(a, b, m, n, depth, y, stride);
 }
 
-constexpr TileKernels kTiles = {split_left_rows, split_right_rows, split_right_columns,
-                                split_quantized_panel, multiply_parts};
+constexpr MatrixProducts kTiles = {"amx",
+                                   /*takes_rows=*/false,
+                                   split_bytes,
+                                   split_left_rows,
+                                   split_right_rows,
+                                   split_right_columns,
+                                   split_quantized_panel,
+                                   place_in_split,
+                                   place_in_split,
+                                   multiply_parts};
 
 // The system keeps the tiles of a thread only if the process has asked for them. (The number of
 // the call and of the feature: Linux, Documentation/arch/x86/xstate.rst.)
@@ -311,9 +350,9 @@ bool may_use_tiles() {
 
 }  // namespace
 
-const TileKernels* best_tiles() {
+const MatrixProducts* best_tiles() {
   static const bool takes =
-      takes_tiles(instruction_sets(), best_kernels().isa, std::getenv("TQCACHE_ISA")) &&
+      takes_tiles(find_processor(), codec::best_kernels().isa, std::getenv("TQCACHE_ISA")) &&
       may_use_tiles();
   return takes ? &kTiles : nullptr;
 }
@@ -324,7 +363,7 @@ const TileKernels* best_tiles() {
 
 namespace tqcache::model {
 
-const TileKernels* best_tiles() { return nullptr; }
+const MatrixProducts* best_tiles() { return nullptr; }
 
 }  // namespace tqcache::model
 
@@ -332,9 +371,9 @@ const TileKernels* best_tiles() { return nullptr; }
 
 namespace tqcache::model {
 
-bool takes_tiles(const InstructionSets& sets, codec::Isa isa, const char* wanted) {
+bool takes_tiles(const Processor& processor, codec::Isa isa, const char* wanted) {
   const bool is_named = wanted != nullptr && *wanted != 0;
-  return sets.amx_bf16 && isa == codec::Isa::kAvx512 && !is_named;
+  return processor.amx_bf16 && isa == codec::Isa::kAvx512 && !is_named;
 }
 
 }  // namespace tqcache::model
