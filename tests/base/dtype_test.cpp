@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "tqcache/base/half.h"
@@ -55,6 +57,30 @@ TEST(Dtype, RoundsEveryValueOfARunAtAnyAddress) {
         }
       }
     }
+  }
+}
+
+// Runs are converted by instructions where a processor has them: the bits are those of half.h.
+TEST(Dtype, ConvertsRunsOfF16AsOneByOne) {
+  std::vector<std::uint16_t> halves(1u << 16);
+  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> wide(halves.size());
+  load_f32(Dtype::kF16, std::as_bytes(std::span(halves)).data(), wide);
+  std::vector<float> values;  // those of f16, halfway to the next, and beside all of these
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]),
+              std::bit_cast<std::uint32_t>(f16_to_f32(halves[i])))
+        << i;
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(wide[i]);
+    for (const std::uint32_t step : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x1fffu}) {
+      values.push_back(std::bit_cast<float>(bits + step));
+    }
+    values.push_back(wide[i] * 0x1p-13f);  // subnormal f16 in every place, and what rounds to zero
+  }
+  std::vector<std::uint16_t> stored(values.size());
+  store_f32(Dtype::kF16, values, std::as_writable_bytes(std::span(stored)).data());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(stored[i], f32_to_f16(values[i])) << std::bit_cast<std::uint32_t>(values[i]);
   }
 }
 

@@ -120,9 +120,9 @@ class FastChunks : public testing::TestWithParam<codec::Isa> {
   const ChunkKernels& fast() const { return *kernels_of(GetParam())->chunks; }
 };
 
-// NEON has the scalar functions, compiled for it.
-constexpr const char* kChunkSets[] = {"avx2", "avx512"};
-INSTANTIATE_TEST_SUITE_P(Sets, FastChunks, testing::Values(codec::Isa::kAvx2, codec::Isa::kAvx512),
+constexpr const char* kChunkSets[] = {"avx2", "avx512", "neon"};
+INSTANTIATE_TEST_SUITE_P(Sets, FastChunks,
+                         testing::Values(codec::Isa::kAvx2, codec::Isa::kAvx512, codec::Isa::kNeon),
                          [](const auto& set) { return kChunkSets[set.index]; });
 
 void expect_same(const ChunkKernels& fast, std::size_t type, const Bytes& rows, std::size_t n_rows,

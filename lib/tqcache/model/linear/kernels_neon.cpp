@@ -56,20 +56,29 @@ void silu_multiply(const float* up, std::size_t n, float* gate) {
   loops::silu_multiply(up, n, gate);
 }
 
+constexpr Kernels make_kernels(const ChunkKernels& chunks) {
+  return {codec::Isa::kNeon,
+          dot<Dtype::kF32>,
+          dot<Dtype::kF16>,
+          dot<Dtype::kBF16>,
+          add_scaled<Dtype::kF32>,
+          add_scaled<Dtype::kF16>,
+          add_scaled<Dtype::kBF16>,
+          max_value,
+          exp_sum,
+          silu_multiply,
+          &kNeonBlocks,
+          &chunks};
+}
+
 }  // namespace
 
-constexpr Kernels kNeonKernels = {codec::Isa::kNeon,
-                                  dot<Dtype::kF32>,
-                                  dot<Dtype::kF16>,
-                                  dot<Dtype::kBF16>,
-                                  add_scaled<Dtype::kF32>,
-                                  add_scaled<Dtype::kF16>,
-                                  add_scaled<Dtype::kBF16>,
-                                  max_value,
-                                  exp_sum,
-                                  silu_multiply,
-                                  &kNeonBlocks,
-                                  &kScalarChunks};
+const Kernels& neon_kernels() {
+  static constexpr Kernels kPlain = make_kernels(kNeonChunks);
+  static constexpr Kernels kWithDots = make_kernels(kNeonDotChunks);
+  static const bool has_dots = has_dot_products();
+  return has_dots ? kWithDots : kPlain;
+}
 
 }  // namespace tqcache::model
 

@@ -77,7 +77,7 @@ const Kernels* kernels_of(codec::Isa isa) {
   if (isa == codec::Isa::kAvx512) return &kAvx512Kernels;
 #endif
 #ifdef TQCACHE_NEON
-  if (isa == codec::Isa::kNeon) return &kNeonKernels;
+  if (isa == codec::Isa::kNeon) return &neon_kernels();
 #endif
   return &kScalar;
 }
