@@ -388,7 +388,6 @@ class Reordered {
   tensors::TensorView view_;
 };
 
-// Step by step: the BLAS adds a row's products in an order that depends on where the row stands.
 TEST(WeightForms, ReadsHeadsWhoseRowsAreInPairs) {
   for (const char* name : {"llama", "llama_biased"}) {
     FixtureModel model{name};

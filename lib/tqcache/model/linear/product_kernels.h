@@ -3,8 +3,7 @@
 // and softmax; model/linear/block_kernels.h has those with quantized weights.
 //
 // The scalar functions define every result. A faster set repeats their sums in the same order, so
-// all sets give the same bits, and a cache depends on the CPU that filled it only through the BLAS
-// and AMX.
+// all sets give the same bits.
 //
 // A sum has 32 lanes: lane l adds the terms l, l + 32, l + 64, ... in turn; then the upper half of
 // the lanes is added to the lower half until one is left.
