@@ -21,29 +21,32 @@ struct Case {
 
 constexpr Case kCases[] = {
     {"nothing at all", {}, {}},
-    {"SSE4 (Nehalem)", {1u << 19, 0, 0, 0, kSse}, {}},
-    {"AVX without AVX2 (Sandy Bridge)", {1u << 27 | 1u << 28, 0, 0, 0, kYmm}, {}},
-    {"AVX2 (Haswell, Zen 1 to 3)", {kAvxFmaF16c, kAvx2, 0, 0, kYmm}, {.avx2 = true}},
+    {"SSE4 (Nehalem)", {1u << 19, 0, 0, 0, 0, kSse}, {}},
+    {"AVX without AVX2 (Sandy Bridge)", {1u << 27 | 1u << 28, 0, 0, 0, 0, kYmm}, {}},
+    {"AVX2 (Haswell, Zen 1 to 3)", {kAvxFmaF16c, kAvx2, 0, 0, 0, kYmm}, {.avx2 = true}},
+    {"AVX2 with VNNI (Alder Lake)",
+     {kAvxFmaF16c, kAvx2, 0, 0, 1u << 4, kYmm},
+     {.avx2 = true, .avx_vnni = true}},
     {"AVX-512 without VBMI and VNNI (Skylake)",
-     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, 0, 0, kZmm},
+     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, 0, 0, 0, kZmm},
      {.avx2 = true}},
     {"AVX-512 (Ice Lake, Zen 4 and 5)",
-     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, kVbmiVnni, 0, kZmm},
+     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, kVbmiVnni, 0, 0, kZmm},
      {.avx2 = true, .avx512 = true}},
     {"AMX (Sapphire Rapids)",
-     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, kVbmiVnni, kAmx, kTiles},
+     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, kVbmiVnni, kAmx, 0, kTiles},
      {.avx2 = true, .avx512 = true, .amx_bf16 = true}},
     {"all flags there are",
-     {~0u, ~0u, ~0u, ~0u, ~0u},
-     {.avx2 = true, .avx512 = true, .amx_bf16 = true}},
+     {~0u, ~0u, ~0u, ~0u, ~0u, ~0u},
+     {.avx2 = true, .avx_vnni = true, .avx512 = true, .amx_bf16 = true}},
     {"AVX-512 that the system does not save",
-     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, kVbmiVnni, kAmx, kYmm},
+     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, kVbmiVnni, kAmx, 0, kYmm},
      {.avx2 = true}},
     {"tiles that the system does not save",
-     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, kVbmiVnni, kAmx, kZmm},
+     {kAvxFmaF16c, kAvx2 | kAvx512Skylake, kVbmiVnni, kAmx, 0, kZmm},
      {.avx2 = true, .avx512 = true}},
     {"AVX2 whose registers the system does not save",
-     {kAvxFmaF16c & ~(1u << 27), kAvx2, 0, 0, 0},
+     {kAvxFmaF16c & ~(1u << 27), kAvx2, 0, 0, 0, 0},
      {}},
 };
 
@@ -51,6 +54,7 @@ TEST(Processor, IsKnownByItsInstructionSets) {
   for (const Case& each : kCases) {
     const Processor found = processor_of(each.answers);
     EXPECT_EQ(found.avx2, each.expected.avx2) << each.name;
+    EXPECT_EQ(found.avx_vnni, each.expected.avx_vnni) << each.name;
     EXPECT_EQ(found.avx512, each.expected.avx512) << each.name;
     EXPECT_EQ(found.amx_bf16, each.expected.amx_bf16) << each.name;
   }

@@ -9,6 +9,8 @@
 
 #include "support/gaussian.h"
 #include "support/random_blocks.h"
+#include "tqcache/base/processor.h"
+#include "tqcache/codec/kernels/lanes.h"
 #include "tqcache/model/linear/block_loops.h"
 #include "tqcache/model/linear/product_kernels.h"
 #include "tqcache/tensors/block_types.h"
@@ -112,18 +114,37 @@ void expect_as_stated(tensors::forms::List<Form...>) {
 
 TEST(ChunkKernels, AddUpInTheStatedOrder) { expect_as_stated(tensors::forms::All{}); }
 
-class FastChunks : public testing::TestWithParam<codec::Isa> {
- protected:
-  void SetUp() override {
-    if (kernels_of(GetParam()) == nullptr) GTEST_SKIP() << "this CPU or build has no such kernels";
-  }
-  const ChunkKernels& fast() const { return *kernels_of(GetParam())->chunks; }
+struct ChunkSet {
+  const char* name;
+  const ChunkKernels* kernels;
+  bool is_there;  // this CPU has the instructions
 };
 
-constexpr const char* kChunkSets[] = {"avx2", "avx512", "neon"};
-INSTANTIATE_TEST_SUITE_P(Sets, FastChunks,
-                         testing::Values(codec::Isa::kAvx2, codec::Isa::kAvx512, codec::Isa::kNeon),
-                         [](const auto& set) { return kChunkSets[set.index]; });
+// Those that best_kernels() would not take are tested too.
+std::vector<ChunkSet> chunk_sets() {
+  [[maybe_unused]] const auto has = [](codec::Isa isa) { return kernels_of(isa) != nullptr; };
+#if defined(TQCACHE_X86)
+  return {{"avx2", &kAvx2Chunks, has(codec::Isa::kAvx2)},
+          {"avx2_vnni", &kAvx2VnniChunks, find_processor().avx_vnni},
+          {"avx512", &kAvx512Chunks, has(codec::Isa::kAvx512)}};
+#elif defined(TQCACHE_NEON)
+  return {{"neon", &kNeonChunks, true}, {"neon_dot", &kNeonDotChunks, has_dot_products()}};
+#else
+  return {};
+#endif
+}
+
+class FastChunks : public testing::TestWithParam<ChunkSet> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().is_there) GTEST_SKIP() << "this CPU has no such instructions";
+  }
+  const ChunkKernels& fast() const { return *GetParam().kernels; }
+};
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FastChunks);
+INSTANTIATE_TEST_SUITE_P(Sets, FastChunks, testing::ValuesIn(chunk_sets()),
+                         [](const auto& set) { return set.param.name; });
 
 void expect_same(const ChunkKernels& fast, std::size_t type, const Bytes& rows, std::size_t n_rows,
                  const QuantizedChunk& chunk, std::size_t n_groups) {

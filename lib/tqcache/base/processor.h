@@ -18,6 +18,7 @@ namespace tqcache {
 
 struct Processor {
   bool avx2 = false;      // with FMA and F16C
+  bool avx_vnni = false;  // and AVX-VNNI, which processors without AVX-512 may have
   bool avx512 = false;    // and F, CD, BW, DQ, VL, VBMI and VNNI
   bool amx_bf16 = false;  // and tiles; whether the system lets a process use them is another matter
 };
@@ -28,6 +29,7 @@ struct CpuidAnswers {
   std::uint32_t leaf7_ebx = 0;
   std::uint32_t leaf7_ecx = 0;
   std::uint32_t leaf7_edx = 0;
+  std::uint32_t leaf7_1_eax = 0;      // of its second part
   std::uint32_t saved_registers = 0;  // XCR0
 };
 
@@ -37,7 +39,7 @@ constexpr Processor processor_of(const CpuidAnswers& answers) {
   };
   constexpr std::uint32_t kFma = 1u << 12, kSavesRegisters = 1u << 27, kAvx = 1u << 28,
                           kF16c = 1u << 29;
-  constexpr std::uint32_t kAvx2 = 1u << 5;
+  constexpr std::uint32_t kAvx2 = 1u << 5, kAvxVnni = 1u << 4;
   constexpr std::uint32_t kAvx512F = 1u << 16, kDq = 1u << 17, kCd = 1u << 28, kBw = 1u << 30,
                           kVl = 1u << 31;
   constexpr std::uint32_t kVbmi = 1u << 1, kVnni = 1u << 11;
@@ -46,6 +48,7 @@ constexpr Processor processor_of(const CpuidAnswers& answers) {
   Processor found;
   found.avx2 = has(answers.leaf1_ecx, kFma | kSavesRegisters | kAvx | kF16c) &&
                has(answers.leaf7_ebx, kAvx2) && has(answers.saved_registers, kSavesYmm);
+  found.avx_vnni = found.avx2 && has(answers.leaf7_1_eax, kAvxVnni);
   found.avx512 = found.avx2 && has(answers.leaf7_ebx, kAvx512F | kDq | kCd | kBw | kVl) &&
                  has(answers.leaf7_ecx, kVbmi | kVnni) && has(answers.saved_registers, kSavesZmm);
   found.amx_bf16 = found.avx512 && has(answers.leaf7_edx, kAmxBf16 | kAmxTile) &&
@@ -69,6 +72,9 @@ inline CpuidAnswers ask_processor() {
   answers.leaf7_ebx = ebx;
   answers.leaf7_ecx = ecx;
   answers.leaf7_edx = edx;
+  if (eax < 1) return answers;
+  __cpuid_count(7, 1, eax, ebx, ecx, edx);
+  answers.leaf7_1_eax = eax;
   return answers;
 }
 

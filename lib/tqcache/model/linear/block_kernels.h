@@ -112,8 +112,9 @@ extern const AllBlockKernels kScalarBlocks;
 // The kernels of the other instruction sets that this build has; kernels_of() selects those that
 // the CPU supports.
 extern const AllBlockKernels kAvx2Blocks, kAvx512Blocks, kNeonBlocks;
-extern const Kernels kAvx2Kernels, kAvx512Kernels;
-const Kernels& neon_kernels();  // those for this CPU: with or without products of four bytes
+extern const Kernels kAvx512Kernels;
+const Kernels& avx2_kernels();  // those for this CPU: with or without AVX-VNNI
+const Kernels& neon_kernels();  // likewise: with or without products of four bytes
 
 inline const AllBlockKernels& best_blocks() { return *best_kernels().blocks; }
 

@@ -5,6 +5,7 @@
 
 #if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -71,69 +72,110 @@ TQC_AVX2_INLINE __m256i add_offset(__m256i sums, __m256i minus_sums) {
   }
 }
 
-// Scales and minima of the runs of a round, multiplied by x's scales.
+// Scales and minima of the runs of a round, multiplied by x's scales: of 8 runs, or of 16.
+template <class Form>
 struct Factors {
-  float scale[16];
-  float minimum[16];
+  static constexpr std::size_t kVectors = 32 / Form::kRun;
+  __m256 scale[kVectors];
+  __m256 minimum[kVectors];  // only if Form has one
 };
+
+// Factors of runs a and b of a vector, four lanes each.
+TQC_AVX2_INLINE __m256 two_runs(__m256 factors, int a, int b) {
+  return _mm256_permutevar8x32_ps(factors, _mm256_setr_epi32(a, a, a, a, b, b, b, b));
+}
+
+TQC_AVX2_INLINE __m256 multiply_add(__m256 lanes, __m256i sums, __m256 factors) {
+  return _mm256_add_ps(lanes, _mm256_mul_ps(_mm256_cvtepi32_ps(sums), factors));
+}
 
 // Adds the products of a pair that share a factor, and the minima of the same values, which
 // multiply the negated sums of x. The factors of the two groups are those of runs a and b.
 template <class Form, class Code>
-TQC_AVX2_INLINE __m256 add_runs(__m256 lanes, __m256i products, const Factors& factors,
-                                std::size_t a, std::size_t b, __m256i minus_sums) {
-  const __m256 scales =
-      _mm256_set_m128(_mm_set1_ps(factors.scale[b]), _mm_set1_ps(factors.scale[a]));
+TQC_AVX2_INLINE __m256 add_runs(__m256 lanes, __m256i products, const Factors<Form>& factors,
+                                std::size_t vector, int a, int b, __m256i minus_sums) {
   const __m256i sums = add_offset<Form, Code>(products, minus_sums);
-  lanes = _mm256_add_ps(lanes, _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales));
+  lanes = multiply_add(lanes, sums, two_runs(factors.scale[vector], a, b));
   if constexpr (Form::kHasMinimum) {
-    const __m256 minima =
-        _mm256_set_m128(_mm_set1_ps(factors.minimum[b]), _mm_set1_ps(factors.minimum[a]));
-    lanes = _mm256_add_ps(lanes, _mm256_mul_ps(_mm256_cvtepi32_ps(minus_sums), minima));
+    lanes = multiply_add(lanes, minus_sums, two_runs(factors.minimum[vector], a, b));
   }
   return lanes;
 }
 
 // Adds the groups of a pair, given their codes.
 template <class Form, class Code>
-TQC_AVX2_INLINE __m256 add_pair(__m256 lanes, const Codes& codes, const Factors& factors,
+TQC_AVX2_INLINE __m256 add_pair(__m256 lanes, const Codes& codes, const Factors<Form>& factors,
                                 const QuantizedView<Code>& x, int pair) {
-  const auto group = static_cast<std::size_t>(2 * pair);
   const __m256i first = multiply_half<Form>(codes.first, x, pair, 0);
   const __m256i second = multiply_half<Form>(codes.second, x, pair, 1);
   if constexpr (Form::kRun == 32) {
     const __m256i both = _mm256_add_epi32(first, second);
-    return add_runs<Form, Code>(lanes, both, factors, group, group + 1, sums_of_x(x, pair, 2));
+    return add_runs<Form, Code>(lanes, both, factors, 0, 2 * pair, 2 * pair + 1,
+                                sums_of_x(x, pair, 2));
   }
-  const std::size_t run = 2 * group;
-  lanes = add_runs<Form, Code>(lanes, first, factors, run, run + 2, sums_of_x(x, pair, 0));
-  return add_runs<Form, Code>(lanes, second, factors, run + 1, run + 3, sums_of_x(x, pair, 1));
+  const auto vector = static_cast<std::size_t>(pair) / 2;
+  const int run = pair % 2 * 4;
+  lanes = add_runs<Form, Code>(lanes, first, factors, vector, run, run + 2, sums_of_x(x, pair, 0));
+  return add_runs<Form, Code>(lanes, second, factors, vector, run + 1, run + 3,
+                              sums_of_x(x, pair, 1));
 }
 
 TQC_AVX2_INLINE float load_half(const std::byte* bytes) {
   return _cvtsh_ss(forms::load<std::uint16_t>(bytes));
 }
 
-// The scale of a GGML block of 32.
+// Numbers of f16, one of each of eight GGML blocks.
 template <class Form>
-TQC_AVX2_INLINE float scale_of_block(const std::byte* block) {
-  if constexpr (Form::kType == TensorType::kMXFP4) {
-    return Form::scale(block);
-  } else {
-    return load_half(block);
-  }
+TQC_AVX2_INLINE __m256 load_halves(const std::byte* at) {
+  __m128i halves = _mm_setzero_si128();
+  const auto half = [&](int i) { return forms::load<std::uint16_t>(at + i * int{Form::kBytes}); };
+  halves = _mm_insert_epi16(halves, half(0), 0);
+  halves = _mm_insert_epi16(halves, half(1), 1);
+  halves = _mm_insert_epi16(halves, half(2), 2);
+  halves = _mm_insert_epi16(halves, half(3), 3);
+  halves = _mm_insert_epi16(halves, half(4), 4);
+  halves = _mm_insert_epi16(halves, half(5), 5);
+  halves = _mm_insert_epi16(halves, half(6), 6);
+  halves = _mm_insert_epi16(halves, half(7), 7);
+  return _mm256_cvtph_ps(halves);
 }
 
-// Scales and minima of n <= 8 GGML blocks of 32; those of the next one are zero. The file stores
-// the minimum with the other sign.
+// The two numbers of f16 with which each of eight GGML blocks begins.
+struct HalfPairs {
+  __m256 first;
+  __m256 second;
+};
 template <class Form>
-TQC_AVX2_INLINE Factors factors_of_blocks(const std::byte* blocks, const float* of_x,
-                                          std::size_t n) {
-  Factors factors;
-  factors.scale[n] = factors.minimum[n] = 0;
-  for (std::size_t i = 0; i < n; ++i, blocks += Form::kBytes) {
-    factors.scale[i] = scale_of_block<Form>(blocks) * of_x[i];
-    if constexpr (Form::kHasMinimum) factors.minimum[i] = -load_half(blocks + 2) * of_x[i];
+TQC_AVX2_INLINE HalfPairs load_half_pairs(const std::byte* at) {
+  const auto pair = [&](int i) { return forms::load<std::int32_t>(at + i * int{Form::kBytes}); };
+  const __m128i low = _mm_setr_epi32(pair(0), pair(1), pair(4), pair(5));
+  const __m128i high = _mm_setr_epi32(pair(2), pair(3), pair(6), pair(7));
+  const __m256 a = _mm256_cvtph_ps(low), b = _mm256_cvtph_ps(high);
+  return {_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd)};
+}
+
+// Scales and minima of eight GGML blocks of 32, of which the first n count; the factors of the
+// others are zero. The file stores the minimum with the other sign.
+template <class Form>
+TQC_AVX2_INLINE Factors<Form> factors_of_blocks(const std::byte* blocks, const float* of_x, int n) {
+  const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256 wanted = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), places));
+  const __m256 scales_of_x = _mm256_loadu_ps(of_x);
+  Factors<Form> factors;
+  if constexpr (Form::kHasMinimum) {
+    const HalfPairs halves = load_half_pairs<Form>(blocks);
+    const __m256 minus_x = _mm256_xor_ps(scales_of_x, _mm256_set1_ps(-0.0f));
+    factors.scale[0] = _mm256_and_ps(_mm256_mul_ps(halves.first, scales_of_x), wanted);
+    factors.minimum[0] = _mm256_and_ps(_mm256_mul_ps(halves.second, minus_x), wanted);
+  } else if constexpr (Form::kType == TensorType::kMXFP4) {
+    float scale[kRoundGroups];
+    for (std::size_t i = 0; i < kRoundGroups; ++i) {
+      scale[i] = Form::scale(blocks + i * Form::kBytes);
+    }
+    factors.scale[0] = _mm256_and_ps(_mm256_mul_ps(_mm256_loadu_ps(scale), scales_of_x), wanted);
+  } else {
+    const __m256 scales = load_halves<Form>(blocks);
+    factors.scale[0] = _mm256_and_ps(_mm256_mul_ps(scales, scales_of_x), wanted);
   }
   return factors;
 }
@@ -145,29 +187,27 @@ TQC_AVX2_INLINE __m256 multiply_steps(std::uint64_t steps, __m256 half, __m256 o
 }
 
 template <std::size_t kRun>
-TQC_AVX2_INLINE void store_factors(const std::uint64_t* steps, const std::byte* half,
-                                   const float* scales_of_x, float* factors) {
+TQC_AVX2_INLINE void set_factors(const std::uint64_t* steps, const std::byte* half,
+                                 const float* scales_of_x, __m256* factors) {
   const __m256 factor = _mm256_set1_ps(load_half(half)), of_x = _mm256_loadu_ps(scales_of_x);
   if constexpr (kRun == 32) {
-    _mm256_storeu_ps(factors, multiply_steps(steps[0], factor, of_x));
-    return;
+    factors[0] = multiply_steps(steps[0], factor, of_x);
+  } else {
+    const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);  // one group has two runs
+    const __m256i upper = _mm256_add_epi32(twice, _mm256_set1_epi32(4));
+    factors[0] = multiply_steps(steps[0], factor, _mm256_permutevar8x32_ps(of_x, twice));
+    factors[1] = multiply_steps(steps[1], factor, _mm256_permutevar8x32_ps(of_x, upper));
   }
-  const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);  // one group has two runs
-  const __m256i upper = _mm256_add_epi32(twice, _mm256_set1_epi32(4));
-  const __m256 low_x = _mm256_permutevar8x32_ps(of_x, twice);
-  const __m256 high_x = _mm256_permutevar8x32_ps(of_x, upper);
-  _mm256_storeu_ps(factors, multiply_steps(steps[0], factor, low_x));
-  _mm256_storeu_ps(factors + 8, multiply_steps(steps[1], factor, high_x));
 }
 
 // Scales and minima of a GGML block of 256.
 template <class Form>
-TQC_AVX2_INLINE Factors factors_of_runs(const std::byte* block, const float* of_x) {
+TQC_AVX2_INLINE Factors<Form> factors_of_runs(const std::byte* block, const float* of_x) {
   const auto steps = Form::steps(block);
-  Factors factors;
-  store_factors<Form::kRun>(steps.scale, block + Form::kScaleAt, of_x, factors.scale);
+  Factors<Form> factors;
+  set_factors<Form::kRun>(steps.scale, block + Form::kScaleAt, of_x, factors.scale);
   if constexpr (Form::kHasMinimum) {
-    store_factors<Form::kRun>(steps.minimum, block + Form::kMinimumAt, of_x, factors.minimum);
+    set_factors<Form::kRun>(steps.minimum, block + Form::kMinimumAt, of_x, factors.minimum);
   }
   return factors;
 }
@@ -177,12 +217,12 @@ template <class Form, class Code>
 TQC_AVX2_INLINE void add_round(const std::byte* blocks, const QuantizedView<Code>& x,
                                __m256 (&lanes)[kPairs]) {
   if constexpr (Form::kValues == kGroup) {
-    const Factors factors = factors_of_blocks<Form>(blocks, x.scales, kRoundGroups);
+    const Factors<Form> factors = factors_of_blocks<Form>(blocks, x.scales, kRoundGroups);
     TQC_UNROLL for (int pair = 0; pair < int{kPairs}; ++pair, blocks += 2 * Form::kBytes) {
       lanes[pair] = add_pair<Form>(lanes[pair], codes_of_blocks<Form>(blocks), factors, x, pair);
     }
   } else {
-    const Factors factors = factors_of_runs<Form>(blocks, x.scales);
+    const Factors<Form> factors = factors_of_runs<Form>(blocks, x.scales);
     TQC_UNROLL for (int pair = 0; pair < int{kPairs}; ++pair) {
       const Codes codes = {half_of_pair<Form>(blocks, pair, 0),
                            half_of_pair<Form>(blocks, pair, 16)};
@@ -191,47 +231,90 @@ TQC_AVX2_INLINE void add_round(const std::byte* blocks, const QuantizedView<Code
   }
 }
 
-// Adds the last n_groups < 8 groups of a row, of GGML blocks of 32. Reads whole pairs: behind the
+// Adds the last n_groups < 8 groups of a row, of GGML blocks of 32. Reads a whole round: behind the
 // row, whatever follows it.
 template <class Form, class Code>
 TQC_AVX2_INLINE void add_rest(const std::byte* blocks, const QuantizedView<Code>& x,
                               std::size_t n_groups, __m256 (&lanes)[kPairs]) {
-  const Factors factors = factors_of_blocks<Form>(blocks, x.scales, n_groups);
+  const Factors<Form> factors =
+      factors_of_blocks<Form>(blocks, x.scales, static_cast<int>(n_groups));
   TQC_UNROLL for (int pair = 0; pair < int{kPairs}; ++pair, blocks += 2 * Form::kBytes) {
     if (static_cast<std::size_t>(2 * pair) >= n_groups) break;
     lanes[pair] = add_pair<Form>(lanes[pair], codes_of_blocks<Form>(blocks), factors, x, pair);
   }
 }
 
-// `is_last`: nothing follows the row.
+// How far add_rest() reads behind a row.
+template <class Form>
+constexpr std::size_t bytes_behind(std::size_t n_groups) {
+  const std::size_t n_absent = (kRoundGroups - n_groups % kRoundGroups) % kRoundGroups;
+  return Form::kValues == kGroup ? n_absent * Form::kBytes : 0;
+}
+
+// Rows follow each other, and are fetched this many bytes ahead: a processor alone stops at the
+// border of a page.
+constexpr std::size_t kAhead = 4096;
+
+TQC_AVX2_INLINE void fetch(const std::byte* ahead, std::size_t n_bytes) {
+  for (std::size_t at = 0; at < n_bytes; at += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + at), _MM_HINT_T0);
+  }
+}
+
+// The sum of a row's lanes but for the last three foldings. `is_last`: less than bytes_behind()
+// follows the row.
 template <class Form, class Code>
-TQC_AVX2_INLINE float multiply_row(const std::byte* row, bool is_last, const QuantizedView<Code>& x,
-                                   std::size_t n_groups) {
+TQC_AVX2_INLINE __m256 multiply_row(const std::byte* row, bool is_last,
+                                    const QuantizedView<Code>& x, std::size_t n_groups) {
+  constexpr std::size_t kRoundBytes = bytes_of_groups<Form>(kRoundGroups);
   const __m256 zero = _mm256_setzero_ps();
   __m256 lanes[kPairs] = {zero, zero, zero, zero};
   const std::size_t n_rounds = n_groups / kRoundGroups;
-  for (std::size_t i = 0; i < n_rounds; ++i, row += bytes_of_groups<Form>(kRoundGroups)) {
+  for (std::size_t i = 0; i < n_rounds; ++i, row += kRoundBytes) {
+    fetch(row + kAhead, kRoundBytes);
     add_round<Form>(row, loops::round_of(x, i), lanes);
   }
   if constexpr (Form::kValues == kGroup) {
     const std::size_t n_left = n_groups % kRoundGroups;
-    std::byte copy[bytes_of_groups<Form>(kRoundGroups)] = {};
-    if (is_last && n_left % 2 != 0) {
+    std::byte copy[kRoundBytes];
+    if (is_last) {
+      std::memset(copy, 0, kRoundBytes);
       std::memcpy(copy, row, n_left * Form::kBytes);
       row = copy;
     }
     if (n_left > 0) add_rest<Form>(row, loops::round_of(x, n_rounds), n_left, lanes);
   }
-  return fold(lanes[0], lanes[1], lanes[2], lanes[3]);
+  return _mm256_add_ps(_mm256_add_ps(lanes[0], lanes[2]), _mm256_add_ps(lanes[1], lanes[3]));
+}
+
+// loops::fold of the eight lanes that are left of four rows.
+TQC_AVX2_INLINE void fold_four(const __m256* rows, float* y) {
+  const __m256 a = _mm256_add_ps(_mm256_permute2f128_ps(rows[0], rows[2], 0x20),
+                                 _mm256_permute2f128_ps(rows[0], rows[2], 0x31));
+  const __m256 b = _mm256_add_ps(_mm256_permute2f128_ps(rows[1], rows[3], 0x20),
+                                 _mm256_permute2f128_ps(rows[1], rows[3], 0x31));
+  // Two lanes of each row: those of rows 0 and 1, then those of rows 2 and 3.
+  const __m256 two = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+  const __m256 one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
+  const __m256 in_front = _mm256_permutevar8x32_ps(one, _mm256_setr_epi32(0, 2, 4, 6, 0, 0, 0, 0));
+  _mm_storeu_ps(y, _mm256_castps256_ps128(in_front));
 }
 
 template <class Form, class Code>
 TQC_AVX2 void multiply_rows(const std::byte* rows, std::size_t n_rows, const QuantizedView<Code>& x,
                             std::size_t n_groups, float* y) {
   const std::size_t row_bytes = bytes_of_groups<Form>(n_groups);
+  const std::size_t behind = bytes_behind<Form>(n_groups);
+  __m256 lanes[4] = {};  // of four rows, which are folded together
   for (std::size_t i = 0; i < n_rows; ++i, rows += row_bytes) {
-    y[i] = multiply_row<Form>(rows, i + 1 == n_rows, x, n_groups);
+    const bool is_last = (n_rows - i - 1) * row_bytes < behind;
+    lanes[i % 4] = multiply_row<Form>(rows, is_last, x, n_groups);
+    if (i % 4 == 3) fold_four(lanes, y + i - 3);
   }
+  if (n_rows % 4 == 0) return;
+  float last[4];
+  fold_four(lanes, last);
+  std::copy_n(last, n_rows % 4, y + n_rows / 4 * 4);
 }
 
 template <class Code>

@@ -70,7 +70,7 @@ constexpr auto make_packs(tensors::forms::List<Form...>) {
 extern const ChunkKernels kScalarChunks;
 
 // Those of the other instruction sets that this build has; Kernels::chunks selects.
-extern const ChunkKernels kAvx2Chunks, kAvx512Chunks, kNeonChunks, kNeonDotChunks;
+extern const ChunkKernels kAvx2Chunks, kAvx2VnniChunks, kAvx512Chunks, kNeonChunks, kNeonDotChunks;
 
 // Whether this ARM CPU has the instructions of kNeonDotChunks (FEAT_DotProd).
 bool has_dot_products();

@@ -2,6 +2,7 @@
 // functions that are forced inline: otherwise the linker could keep the AVX2 copy of a shared
 // inline function for all callers.
 
+#include "tqcache/base/processor.h"
 #include "tqcache/model/linear/product_kernels.h"
 
 #if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
@@ -178,11 +179,19 @@ TQC_AVX2 void silu_multiply(const float* up, std::size_t n, float* gate) {
   }
 }
 
+constexpr Kernels make_kernels(const ChunkKernels& chunks) {
+  return {codec::Isa::kAvx2, dot<F32>,  dot<F16>, dot<BF16>,     add_scaled<F32>, add_scaled<F16>,
+          add_scaled<BF16>,  max_value, exp_sum,  silu_multiply, &kAvx2Blocks,    &chunks};
+}
+
 }  // namespace
 
-constexpr Kernels kAvx2Kernels = {
-    codec::Isa::kAvx2, dot<F32>,  dot<F16>, dot<BF16>,     add_scaled<F32>, add_scaled<F16>,
-    add_scaled<BF16>,  max_value, exp_sum,  silu_multiply, &kAvx2Blocks,    &kAvx2Chunks};
+const Kernels& avx2_kernels() {
+  static constexpr Kernels kPlain = make_kernels(kAvx2Chunks);
+  static constexpr Kernels kWithVnni = make_kernels(kAvx2VnniChunks);
+  static const bool has_vnni = find_processor().avx_vnni;
+  return has_vnni ? kWithVnni : kPlain;
+}
 
 }  // namespace tqcache::model
 

@@ -73,7 +73,7 @@ bool has_isa(codec::Isa isa) {
 const Kernels* kernels_of(codec::Isa isa) {
   if (!has_isa(isa)) return nullptr;
 #ifdef TQCACHE_X86
-  if (isa == codec::Isa::kAvx2) return &kAvx2Kernels;
+  if (isa == codec::Isa::kAvx2) return &avx2_kernels();
   if (isa == codec::Isa::kAvx512) return &kAvx512Kernels;
 #endif
 #ifdef TQCACHE_NEON
