@@ -38,7 +38,7 @@
 #   --tsan           run the tests of threads, stores, servers, sessions and the C interface under
 #                    ThreadSanitizer, instead of all tests
 #   --python-asan    run the tests of the Python package with an extension that is compiled for
-#                    AddressSanitizer and UndefinedBehaviorSanitizer, instead (python/test_asan.sh)
+#                    AddressSanitizer and UndefinedBehaviorSanitizer, instead (python/test_sanitized.sh)
 #   --coverage       tell which branches of the file formats' readers and writers the tests take
 #                    (docs/develop/coverage.md), instead of running all tests
 set -euo pipefail
@@ -214,7 +214,7 @@ check_fuzz() {
 # What threads share. A test that forks goes on in a child of one thread.
 check_tsan() {
   local tests=(base_test store_test store_library_test store_upkeep_test serve_test generating_test
-    session_test capi_test)
+    session_test capi_test serve_embedded_test)
   local targets=()
   for test in "${tests[@]}"; do targets+=(--target "$test"); done
   configure_and_build tsan "$werror" -DTQCACHE_CUDA=OFF
@@ -224,10 +224,10 @@ check_tsan() {
 
 # The library and the C interface below it are compiled as the asan preset has them.
 check_python_asan() {
-  local targets=(--target tqcache)
+  local targets=(--target tqcache --target tqcache_cli)
   configure_and_build asan "$werror"
   step "python: AddressSanitizer"
-  python/test_asan.sh build/asan
+  python/test_sanitized.sh build/asan
 }
 
 # The tests of what is measured, and the replay of the fuzz corpora. docs/develop/coverage.md tells

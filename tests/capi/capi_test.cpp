@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -328,6 +329,31 @@ TEST(CInterface, NamesErrorsByTheCodesOfTheProgram) {
             TQCACHE_CORRUPT);
 }
 
+TEST(CInterface, RefusesArraysWithoutTheirBytes) {
+  const auto writer = made<WriterHandle>(
+      [](auto out, auto error) { return tqcache_writer_new(nullptr, 5, nullptr, out, error); });
+  const std::array<float, 6> numbers{};
+  const auto failure = [&](std::vector<std::int64_t> shape, std::uint64_t n_bytes,
+                           const void* data) {
+    tqcache_array array = TQCACHE_INIT(tqcache_array);
+    array.name = "state";
+    array.dtype = TQCACHE_F32;
+    array.rank = static_cast<std::int32_t>(shape.size());
+    std::ranges::copy(shape, array.shape);
+    array.n_bytes = n_bytes;
+    return failure_of(
+        [&](auto error) { return tqcache_writer_state(writer.get(), &array, &data, 1, error); });
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(failure({2, 3}, 0, nullptr).message, HasSubstr("array 0: no data"));
+  EXPECT_THAT(failure({2, 3}, 23, numbers.data()).message,
+              HasSubstr("array 0: 23 bytes, where its shape has 24"));
+  EXPECT_THAT(failure({std::int64_t{1} << 60, std::int64_t{1} << 60}, 0, numbers.data()).message,
+              HasSubstr("its shape has more than 2^64"));
+  EXPECT_EQ(failure({2, 3}, 24, numbers.data()).code, TQCACHE_OK);
+  EXPECT_EQ(failure({2, 0}, 0, nullptr).code, TQCACHE_OK);
+}
+
 TEST(CInterface, VerifiesAndFindsDamage) {
   const TempDir dir;
   CallerLayers layers;
@@ -629,6 +655,19 @@ TEST(CInterface, KeepsPromptsInAStore) {
   EXPECT_EQ(read_layer(named.get(), 0, TQCACHE_VALUES, 512, 88), tokens_of(layers.v, 512, 88));
   EXPECT_EQ(read_layer(named.get(), 0, TQCACHE_KEYS, 0, 256),
             read_layer(prefix.get(), 0, TQCACHE_KEYS, 0, 256));
+
+  // With a key its name is another one, beside what others put.
+  const std::string key_file = dir / "key";
+  must(write_file_atomically(key_file, as_bytes(std::string(64, 'a') + "\n"), Overwrite::kRefuse));
+  tqcache_store_options with_key = TQCACHE_INIT(tqcache_store_options);
+  with_key.key_file = key_file.c_str();
+  const auto other = made<StoreHandle>(
+      [&](auto out, auto error) { return tqcache_store_open(url.c_str(), &with_key, out, error); });
+  const Failure of_key = failure_of([&](auto error) {
+    return tqcache_store_put(other.get(), cache.get(), &put, nullptr, error);
+  });
+  EXPECT_EQ(of_key.code, TQCACHE_MISMATCH);
+  EXPECT_THAT(of_key.message, testing::HasSubstr("not encrypted, though a key is given"));
 
   const auto names = made<BytesHandle>(
       [&](auto out, auto error) { return tqcache_store_names(store.get(), out, error); });

@@ -28,6 +28,13 @@ constexpr std::size_t kMostCalls = 24;
 constexpr std::size_t kMostHandles = 4;
 constexpr unsigned char kCanary = 0xa7;
 
+// Of the C interface that can fail; told at the end.
+struct Calls {
+  ~Calls() { std::fprintf(stderr, "%llu calls of the C interface\n", n); }
+  void operator++() { ++n; }
+  unsigned long long n = 0;
+} n_calls;
+
 template <class T, void (*kFree)(T*)>
 struct FreeWith {
   void operator()(T* handle) const { kFree(handle); }
@@ -36,6 +43,7 @@ template <class T, void (*kFree)(T*)>
 using Owned = std::unique_ptr<T, FreeWith<T, kFree>>;
 using OwnedCache = Owned<tqcache_cache, tqcache_close>;
 using OwnedBytes = Owned<tqcache_bytes, tqcache_bytes_free>;
+using OwnedCodec = Owned<tqcache_codec, tqcache_codec_free>;
 
 // A tensor in memory of its own, which begins and ends with its elements.
 struct Room {
@@ -57,6 +65,7 @@ class Machine {
  private:
   // Checks the code, and that an error goes with it.
   bool done(int code, tqcache_error*& error) {
+    ++n_calls;
     const bool is_ok = code == TQCACHE_OK;
     require(is_ok == (error == nullptr), "an error exactly when the call fails");
     if (error != nullptr) {
@@ -180,7 +189,8 @@ class Machine {
   }
 
   void step() {
-    switch (in_.below(20)) {
+    const auto kind = in_.take<std::uint8_t>();
+    switch (kind < 240 ? kind % 20 : kind) {
       case 0:
       case 1:
         return begin_writer();
@@ -210,8 +220,12 @@ class Machine {
         return use_store();
       case 18:
         return use_values();
-      default:
+      case 19:
         return use_planes();
+      case 240:
+        return add_media();
+      default:
+        return grow();
     }
   }
 
@@ -298,6 +312,92 @@ class Machine {
     tqcache_error* error = nullptr;
     done(tqcache_writer_state(writer, arrays.data(), data.data(), static_cast<std::int32_t>(n),
                               &error),
+         error);
+  }
+
+  void add_media() {
+    if (writers_.empty()) return begin_writer();
+    tqcache_media media = TQCACHE_INIT(tqcache_media);
+    media.kind = static_cast<std::int32_t>(in_.below(5)) - 1;
+    media.begin = size(static_cast<std::int64_t>(in_.below(300)));
+    media.n_tokens = size(1 + static_cast<std::int64_t>(in_.below(100)));
+    media.next_position = size(100);
+    const std::string id = text({"sha256:00", "cat", "", "two words"});
+    if (in_.below(8) != 0) media.id = id.c_str();
+    media.placeholder = static_cast<std::int32_t>(in_.below(300)) - 2;
+    std::vector<std::int32_t> coordinates;
+    if (in_.flag() && media.n_tokens >= 0 && media.n_tokens <= 2000) {
+      coordinates.resize(3 * static_cast<std::size_t>(media.n_tokens));
+      for (std::int32_t& each : coordinates) each = in_.take<std::int8_t>();
+      if (!coordinates.empty()) media.coordinates = coordinates.data();
+    }
+    tqcache_error* error = nullptr;
+    done(tqcache_writer_media(writers_.back().get(), &media, &error), error);
+  }
+
+  // --- the codec of a layer that grows
+
+  // Any size but the right one, now and then.
+  std::size_t near(std::size_t right) {
+    return in_.below(8) == 0 ? std::min(right, in_.below(65536)) : right;
+  }
+
+  void grow() {
+    const auto heads = 1 + static_cast<std::int64_t>(in_.below(2));
+    const std::int64_t dim = in_.one_of<std::int64_t>({32, 64, 33, 128});
+    const std::int64_t n_blocks = 1 + static_cast<std::int64_t>(in_.below(2));
+    const tqcache_identity rope = identity();
+    const char* const chosen = config();
+    std::array<OwnedCodec, 2> codecs;
+    std::array<std::vector<unsigned char>, 2> packed;
+    for (const std::size_t which : {std::size_t{0}, std::size_t{1}}) {
+      Room first = make_room(heads, 256, dim);
+      const Room shape = in_.below(8) == 0 ? make_room(heads, 0, dim) : Room{{}, first.tensor};
+      tqcache_codec* made = nullptr;
+      tqcache_error* error = nullptr;
+      if (!done(tqcache_codec_new(&shape.tensor, static_cast<int>(in_.below(12) == 0 ? 2 : which),
+                                  chosen == nullptr ? "mse:4" : chosen,
+                                  in_.flag() ? &rope : nullptr, size(0), &made, &error),
+                error)) {
+        return;
+      }
+      codecs[which].reset(made);
+      if (in_.below(8) != 0) {
+        error = nullptr;
+        done(tqcache_codec_fit(made, &first.tensor, 1, threads(), &error), error);
+      }
+      tqcache_codec_tables tables = TQCACHE_INIT(tqcache_codec_tables);
+      error = nullptr;
+      done(tqcache_codec_read_tables(made, &tables, &error), error);
+      const std::int64_t number = size(0);
+      std::size_t bytes = 0;
+      for (std::int64_t i = 0; i < n_blocks && number == 0; ++i)
+        bytes += tqcache_codec_block_bytes(made, i);
+      packed[which].resize(near(bytes));
+      Room from = make_room(heads, 256 * n_blocks, dim);
+      error = nullptr;
+      const bool has_encoded =
+          done(tqcache_codec_encode(made, &from.tensor, number, packed[which].data(),
+                                    packed[which].size(), threads(), &error),
+               error);
+      if (has_encoded && in_.flag()) {
+        Room to = make_room(heads, 256 * n_blocks, dim);
+        error = nullptr;
+        done(tqcache_codec_decode(made, packed[which].data(), packed[which].size(), number,
+                                  &to.tensor, threads(), &error),
+             error);
+      }
+    }
+    if (writers_.empty()) return begin_writer();
+    rooms_.push_back(make_room(heads, std::max<std::int64_t>(n_tokens_, 0) % 256, dim));
+    rooms_.push_back(make_room(heads, std::max<std::int64_t>(n_tokens_, 0) % 256, dim));
+    for (auto& each : packed) states_.push_back(std::move(each));
+    const auto& keys = states_[states_.size() - 2];
+    const auto& values = states_.back();
+    tqcache_error* error = nullptr;
+    done(tqcache_writer_packed(writers_.back().get(), codecs[0].get(), keys.data(), keys.size(),
+                               codecs[1].get(), values.data(), values.size(),
+                               &rooms_[rooms_.size() - 2].tensor, &rooms_.back().tensor, &error),
          error);
   }
 

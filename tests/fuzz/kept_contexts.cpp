@@ -6,6 +6,8 @@
 
 #include <zstd.h>
 
+#include <atomic>
+
 extern "C" {
 
 ZSTD_CCtx* __real_ZSTD_createCCtx(void);
@@ -13,31 +15,32 @@ ZSTD_DCtx* __real_ZSTD_createDCtx(void);
 size_t __real_ZSTD_freeCCtx(ZSTD_CCtx* context);
 size_t __real_ZSTD_freeDCtx(ZSTD_DCtx* context);
 
-static ZSTD_CCtx* free_cctx = nullptr;
-static ZSTD_DCtx* free_dctx = nullptr;
+// Taken and given back by any thread.
+static std::atomic<ZSTD_CCtx*> free_cctx = nullptr;
+static std::atomic<ZSTD_DCtx*> free_dctx = nullptr;
 
 ZSTD_CCtx* __wrap_ZSTD_createCCtx(void) {
-  ZSTD_CCtx* const kept = free_cctx;
-  free_cctx = nullptr;
+  ZSTD_CCtx* const kept = free_cctx.exchange(nullptr);
   return kept != nullptr ? kept : __real_ZSTD_createCCtx();
 }
 
 ZSTD_DCtx* __wrap_ZSTD_createDCtx(void) {
-  ZSTD_DCtx* const kept = free_dctx;
-  free_dctx = nullptr;
+  ZSTD_DCtx* const kept = free_dctx.exchange(nullptr);
   return kept != nullptr ? kept : __real_ZSTD_createDCtx();
 }
 
 size_t __wrap_ZSTD_freeCCtx(ZSTD_CCtx* context) {
-  if (context == nullptr || free_cctx != nullptr) return __real_ZSTD_freeCCtx(context);
-  free_cctx = context;
-  return ZSTD_CCtx_reset(context, ZSTD_reset_session_and_parameters);
+  if (context == nullptr) return 0;
+  ZSTD_CCtx_reset(context, ZSTD_reset_session_and_parameters);
+  ZSTD_CCtx* const before = free_cctx.exchange(context);
+  return before == nullptr ? 0 : __real_ZSTD_freeCCtx(before);
 }
 
 size_t __wrap_ZSTD_freeDCtx(ZSTD_DCtx* context) {
-  if (context == nullptr || free_dctx != nullptr) return __real_ZSTD_freeDCtx(context);
-  free_dctx = context;
-  return ZSTD_DCtx_reset(context, ZSTD_reset_session_and_parameters);
+  if (context == nullptr) return 0;
+  ZSTD_DCtx_reset(context, ZSTD_reset_session_and_parameters);
+  ZSTD_DCtx* const before = free_dctx.exchange(context);
+  return before == nullptr ? 0 : __real_ZSTD_freeDCtx(before);
 }
 
 }  // extern "C"

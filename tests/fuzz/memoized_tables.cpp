@@ -2,7 +2,8 @@
 // would otherwise spend a millisecond or more on each, always for the same few codecs.
 //
 // The linker puts these functions in the place of the library's (--wrap in CMakeLists.txt), which
-// they call: what they give is the same, and what asks for it does not know.
+// they call: what they give is the same, and what asks for it does not know. Each thread keeps its
+// own.
 
 #include <cstddef>
 #include <cstdint>
@@ -58,24 +59,24 @@ const Value& kept(std::map<Key, Value>& all, const Key& key, Make make) {
 }  // namespace
 
 CodeTables kept_code_tables(int head_dim, int bits, std::span<const float> centroids) {
-  static std::map<std::tuple<int, int, std::vector<float>>, CodeTables> all;
+  thread_local std::map<std::tuple<int, int, std::vector<float>>, CodeTables> all;
   const std::tuple key(head_dim, bits, std::vector<float>(centroids.begin(), centroids.end()));
   return kept(all, key, [&] { return real_code_tables(head_dim, bits, centroids); });
 }
 
 std::vector<float> kept_centroids(int head_dim, int bits) {
-  static std::map<std::pair<int, int>, std::vector<float>> all;
+  thread_local std::map<std::pair<int, int>, std::vector<float>> all;
   return kept(all, std::pair(head_dim, bits), [&] { return real_centroids(head_dim, bits); });
 }
 
 AlignedFloats kept_gaussian(std::size_t n, std::uint64_t seed) {
-  static std::map<std::pair<std::size_t, std::uint64_t>, AlignedFloats> all;
+  thread_local std::map<std::pair<std::size_t, std::uint64_t>, AlignedFloats> all;
   if (n > kMostKeptDim) return real_gaussian(n, seed);
   return kept(all, std::pair(n, seed), [&] { return real_gaussian(n, seed); });
 }
 
 AlignedFloats kept_orthogonal(std::size_t n, std::uint64_t seed) {
-  static std::map<std::pair<std::size_t, std::uint64_t>, AlignedFloats> all;
+  thread_local std::map<std::pair<std::size_t, std::uint64_t>, AlignedFloats> all;
   if (n > kMostKeptDim) return real_orthogonal(n, seed);
   return kept(all, std::pair(n, seed), [&] { return real_orthogonal(n, seed); });
 }
@@ -99,7 +100,7 @@ void copy_kept(CenteringTable* table, const Rope& rope) {
       CenteringTable table;
     };
   };
-  static std::vector<std::unique_ptr<Kept>> all;
+  thread_local std::vector<std::unique_ptr<Kept>> all;
   for (const auto& kept : all) {
     if (kept->rope == rope) {
       new (table) CenteringTable(kept->table);

@@ -1,19 +1,24 @@
 """The commands of the README and the guides, run as a reader would, and their outputs compared.
 
-usage: run_documents.py SOURCE_DIR TQCACHE [--python PYTHON] [--package DIR] [PAGE...]
+usage: run_documents.py SOURCE_DIR TQCACHE [--python PYTHON] [--package DIR]
+                        [--only-peers | --without-peers] [PAGE...]
        run_documents.py --self-test
 
 Blocks of shell (sh, console) and of Python are taken from the Markdown itself; CONTRIBUTING.md says
 which comments steer this. Each page runs in a folder that looks like the root of the repository,
 guides after the quick start. With --python its interpreter runs the Python blocks (DIR has the
-package tqcache); without it they are counted as not run.
+package tqcache), and llama-server is that of its package xllamacpp; without it they are counted as
+not run. --only-peers takes the pages that need Python or llama-server, also those that take long;
+--without-peers takes the others.
 """
 import argparse
 import collections
+import contextlib
 import json
 import os
 import queue
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -38,6 +43,7 @@ class Block:
         self.lines = []
         self.hidden = False  # a comment: `run:`, `run python:`
         self.not_run = None  # the reason
+        self.modules = []  # that Python has to have
         self.numbers_vary = False
         self.claim = None  # what the text behind the block says that it prints
 
@@ -45,16 +51,16 @@ class Block:
 class Page:
     def __init__(self, text):
         self.blocks, self.modules, self.takes_long = [], [], False
-        port = re.search(r"<!-- page has port: (\d+) -->\n", text)
-        if port:  # others may use this one
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                text = text.replace(port[0], "").replace(port[1], str(free.getsockname()[1]))
+        for comment, port in re.findall(r"(<!-- page has port: (\d+) -->\n)", text):
+            with socket.create_server(("127.0.0.1", 0)) as free:  # others may use this one
+                text = text.replace(comment, "").replace(port, str(free.getsockname()[1]))
         block, comment, marks = None, None, {}
         for number, line in enumerate(text.splitlines(), 1):
             fence = re.match(r"\s*```(\w*)", line)
             if fence and block is None:
                 block = Block(fence[1], number)
                 block.not_run, block.numbers_vary = marks.get("not run"), "numbers vary" in marks
+                block.modules = marks.get("needs", "").split()
                 marks = {}
             elif fence:
                 self.blocks.append(block)
@@ -70,6 +76,7 @@ class Page:
                 if name in {"run", "run python"}:
                     hidden = Block("sh" if name == "run" else "python", number)
                     hidden.lines, hidden.hidden = value.strip().splitlines(), True
+                    hidden.modules = marks.pop("needs", "").split()
                     self.blocks.append(hidden)
                 elif name == "page needs":
                     self.modules += value.split()
@@ -81,6 +88,10 @@ class Page:
                 self.blocks[-1].claim = claim[1]
         if marks or block is not None or comment is not None:
             raise ValueError("a comment without a block, or something that does not end")
+
+    def needs_peers(self):
+        return bool(self.modules) or any(
+            block.modules or block.language in PYTHON for block in self.blocks)
 
 
 def console_commands(lines):
@@ -140,7 +151,8 @@ class Session:
     def __init__(self, command, folder, environment):
         self.folder, self.n_runs, self.answers = folder, 0, queue.Queue()
         self.process = subprocess.Popen(command, cwd=folder, env=environment, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        start_new_session=True)
         threading.Thread(target=self.listen, daemon=True).start()
 
     def listen(self):
@@ -169,6 +181,8 @@ class Session:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self.process.kill()
+        with contextlib.suppress(ProcessLookupError):  # servers that the page has started
+            os.killpg(self.process.pid, signal.SIGTERM)
 
 
 class Shell(Session):
@@ -208,6 +222,17 @@ for order in sys.stdin:
         return f"{script}\t{out}"
 
 
+# What the guides start as `llama-server`: the package xllamacpp has the server, and no program.
+LLAMA_SERVER = """#!{python}
+import json, os, sys
+names = {{"-m": "model", "-c": "n_ctx", "--port": "port", "--slot-save-path": "slots"}}
+settings = {{names[flag]: int(value) if value.isdigit() else value
+            for flag, value in zip(sys.argv[1::2], sys.argv[2::2])}}
+program = "{source}/tests/serve/llama_server_process.py"
+os.execv(sys.executable, [sys.executable, program, json.dumps(settings)])
+"""
+
+
 class Runner:
     def __init__(self, source, program, python, package):
         self.source, self.program, self.python, self.package = source, program, python, package
@@ -220,6 +245,10 @@ class Runner:
         folder = parent / name.replace("/", "-").removesuffix(".md")
         (folder / "build/release/tools").mkdir(parents=True)
         (folder / "build/release/tools/tqcache").symlink_to(self.program)
+        if self.python:
+            server = folder / "build/release/tools/llama-server"
+            server.write_text(LLAMA_SERVER.format(python=self.python, source=self.source))
+            server.chmod(0o755)
         for entry in self.source.iterdir():
             if entry.name != "build" and not entry.name.startswith("."):
                 (folder / entry.name).symlink_to(entry)
@@ -264,7 +293,7 @@ class Runner:
         no_package = self.lacks(["tqcache"]) if any(
             block.language in PYTHON for block in page.blocks) else None
         for block in page.blocks:
-            reason = lacking or block.not_run
+            reason = lacking or block.not_run or self.lacks(block.modules)
             if block.language in PYTHON:
                 reason = reason or no_package
             if block.language == "json":
@@ -325,7 +354,16 @@ class Runner:
 
 def documents(source):
     guides = sorted(str(path.relative_to(source)) for path in (source / "docs/guide").glob("*.md"))
-    return [QUICK_START, "README.md"] + [name for name in guides if name != QUICK_START]
+    return ([QUICK_START, "README.md", "python/README.md"]
+            + [name for name in guides if name != QUICK_START])
+
+
+def choose(source, names, options):
+    """The quick start always runs: others begin with what it leaves."""
+    if not options.only_peers and not options.without_peers:
+        return names
+    return [name for name in names if name == QUICK_START or options.only_peers ==
+            Page((source / name).read_text(encoding="utf-8")).needs_peers()]
 
 
 def self_test():
@@ -374,14 +412,18 @@ def main():
     parser.add_argument("tqcache", type=Path)
     parser.add_argument("--python")
     parser.add_argument("--package", type=Path)
+    parser.add_argument("--only-peers", action="store_true")
+    parser.add_argument("--without-peers", action="store_true")
     parser.add_argument("pages", nargs="*")
     options = parser.parse_intermixed_args()
     source = options.source.resolve()
     python = options.python if options.python and Path(options.python).exists() else None
     runner = Runner(source, options.tqcache.resolve(), python, options.package)
+    runner.with_long |= options.only_peers
     pages = [QUICK_START] + [page for page in options.pages if page != QUICK_START]
+    pages = choose(source, pages if options.pages else documents(source), options)
     with tempfile.TemporaryDirectory(prefix="tqcache-documents-") as parent:
-        for name in pages if options.pages else documents(source):
+        for name in pages:
             runner.run_page(Path(parent), name)
     for complaint in runner.complaints:
         print(complaint)

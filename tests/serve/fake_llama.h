@@ -70,7 +70,7 @@ class FakeLlama {
   std::atomic<int> n_repeats = 1;
   std::atomic<bool> clears_idle_slots = false;  // when a task starts
   std::atomic<bool> shifts_context = false;     // the first half of a slot goes after an answer
-  std::atomic<bool> is_router = false, is_sleeping = false;
+  std::atomic<bool> is_router = false, is_sleeping = false, is_loading = false;
   std::atomic<int> n_wakes = 0;  // requests that a server which sleeps would wake for
   std::atomic<std::size_t> others_from = SIZE_MAX;
   std::function<void()> before_restore = [] {};
@@ -188,6 +188,7 @@ class FakeLlama {
       return Response::error(404, "not_found_error", "no such path");
     }
     const std::string path = request.path.substr(prefix.size());
+    if (is_loading) return Response::error(503, "unavailable_error", "Loading model");
     if (path == "/health") return Response::json(200, R"({"status":"ok"})");
     if (path != "/props" && is_sleeping) n_wakes += 1;
     if (path == "/props" && is_router) {

@@ -66,6 +66,18 @@ TEST_F(ProxyTest, AnUpstreamServerThatIsGoneAndComesBack) {
   EXPECT_GE(n_cached, 768) << proxy_->logged();
 }
 
+// Both programs were started at once: the first prompt is kept, too.
+TEST_F(ProxyTest, AnUpstreamServerThatHasJustLoadedItsModel) {
+  start_llama();
+  llama_->is_loading = true;
+  start_proxy();
+  EXPECT_EQ(status_of(send(chat({{"user", "x"}}))), 503);
+  llama_->is_loading = false;
+  std::int64_t n_cached = -1;
+  ask({{"system", long_text(1, 1000)}, {"user", "a"}}, n_cached);
+  EXPECT_TRUE(wait_for_saves(1)) << proxy_->logged();
+}
+
 TEST_F(ProxyTest, AnUpstreamServerThatBreaksOff) {
   start_llama();
   start_proxy();

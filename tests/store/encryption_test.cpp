@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "library_fixture.h"
+#include "support/matchers.h"
 #include "tqcache/hash.h"
 #include "tqcache/store/backends/encrypted_backend.h"
 #include "tqcache/store/blobs/blob_keys.h"
@@ -224,6 +225,132 @@ TEST_F(EncryptedStore, IsCopiedToAnother) {
   must(store::copy_store(*from, *to, {}));
   store::Library copied = library(*to);
   EXPECT_EQ(difference(load(*must(copied.fetch(record_of(copied, "a")))), cache), "");
+}
+
+// As Redis: a list looks at every key. Several look at one store.
+class LooksAtEveryKey : public store::Backend {
+ public:
+  LooksAtEveryKey(store::Backend& inner, int& n_lists)
+      : Backend("store", {}), inner_(inner), n_lists_(n_lists) {}
+  bool lists_cheaply() const override { return false; }
+
+ private:
+  Result<std::vector<store::PutOutcome>> do_put(std::span<const store::Blob> blobs) override {
+    return inner_.put(blobs);
+  }
+  Result<void> do_get(std::span<const std::string> keys, const store::ValueSink& sink) override {
+    return inner_.get(keys, sink);
+  }
+  Result<std::vector<bool>> do_exists(std::span<const std::string> keys) override {
+    return inner_.exists(keys);
+  }
+  Result<bool> do_remove(const std::string& key, std::optional<ByteView> only) override {
+    return only ? inner_.remove_if_same(key, *only) : inner_.remove(key);
+  }
+  Result<void> do_list(const std::string& prefix, const store::EntrySink& sink) override {
+    ++n_lists_;
+    return inner_.list(prefix, sink);
+  }
+  Result<void> do_touch(std::span<const std::string> keys) override { return inner_.touch(keys); }
+  Result<void> do_replace(const store::Blob& blob) override {
+    return inner_.replace(blob.key, blob.value);
+  }
+
+  store::Backend& inner_;
+  int& n_lists_;
+};
+
+class KeyCheck : public testing::Test {
+ protected:
+  std::unique_ptr<store::Backend> open(const KeyRing& keys) {
+    auto plain = std::make_unique<LooksAtEveryKey>(*inner_, n_lists_);
+    return keys.empty() ? std::move(plain) : store::encrypted_backend(std::move(plain), keys, {});
+  }
+  Result<void> check(const KeyRing& keys, store::BeforePut before_put = store::BeforePut::kYes) {
+    n_lists_ = 0;
+    return store::check_store_key(*open(keys), before_put);
+  }
+  void put_prompt(const KeyRing& keys) {
+    const auto backend = open(keys);
+    store::Library to(*backend, {.salt = store::secret_salt(keys, ""), .n_threads = 1});
+    put(to, file_of(prompt_of(600)), "a", {});
+  }
+
+  const std::string key_ = "k/check";
+  std::unique_ptr<store::Backend> inner_ = must(store::open_backend("memory:", {}));
+  int n_lists_ = 0;
+};
+
+TEST_F(KeyCheck, IsPutOnceAndThenNoListIsNeeded) {
+  for (const KeyRing& keys : {ring(1), KeyRing{}}) {
+    inner_ = must(store::open_backend("memory:", {}));
+    must(check(keys, store::BeforePut::kNo));
+    EXPECT_FALSE(must(inner_->exists(key_)));  // who only looks writes nothing
+    must(check(keys));
+    EXPECT_EQ(n_lists_, 1);
+    const Bytes value = *must(inner_->get(key_));
+    EXPECT_EQ(value.size(), keys.empty() ? 64u : 192u);  // store.md, 19
+    put_prompt(keys);
+    must(check(keys));
+    EXPECT_EQ(n_lists_, 0);
+    EXPECT_EQ(*must(inner_->get(key_)), value);
+  }
+}
+
+TEST_F(KeyCheck, OfAnotherKeyIsAnError) {
+  const std::vector<KeyRing> all = {KeyRing{}, ring(1), ring(2)};
+  for (std::size_t owner = 0; owner < all.size(); ++owner) {
+    inner_ = must(store::open_backend("memory:", {}));
+    must(check(all[owner]));
+    put_prompt(all[owner]);
+    for (std::size_t other = 0; other < all.size(); ++other) {
+      for (const auto before_put : {store::BeforePut::kNo, store::BeforePut::kYes}) {
+        const Result<void> checked = check(all[other], before_put);
+        if (other == owner) {
+          EXPECT_TRUE(checked.ok());
+        } else {
+          EXPECT_THAT(checked, FailsWith(ErrorCode::kNoKey, testing::StartsWith(key_)));
+        }
+      }
+    }
+  }
+}
+
+// A store that programs before it made, one that dropped it, and one where it was damaged.
+TEST_F(KeyCheck, MayBeMissingOrDamaged) {
+  put_prompt(ring(1));
+  EXPECT_THAT(check(ring(2)), FailsWith(ErrorCode::kNoKey, testing::StartsWith("p/")));
+  EXPECT_FALSE(must(inner_->exists(key_)));
+  for (const Bytes& damaged :
+       {Bytes{}, Bytes(64), store::seal_value(ring(1), "k/other", {}).value()}) {
+    must(check(ring(1)));
+    must(inner_->replace(key_, damaged));
+    EXPECT_THAT(check(ring(2)), FailsWith(ErrorCode::kNoKey, testing::_));
+    must(check(ring(1)));
+    EXPECT_EQ(n_lists_, 1);
+    must(check(ring(1)));
+    EXPECT_EQ(n_lists_, 0);
+  }
+}
+
+TEST_F(KeyCheck, OfAStoreThatWasEmptiedIsReplaced) {
+  must(check(ring(1)));
+  must(check(ring(2)));
+  put_prompt(ring(2));
+  must(check(ring(2)));
+  EXPECT_EQ(n_lists_, 0);
+  EXPECT_THAT(check(ring(1)), FailsWith(ErrorCode::kNoKey, testing::StartsWith(key_)));
+}
+
+TEST_F(KeyCheck, IsNoBlobOfAPrompt) {
+  must(check(ring(1)));
+  put_prompt(ring(1));
+  const auto backend = open(ring(1));
+  EXPECT_EQ(must(store::read_stats(*backend)).others.blobs, 0u);
+  const auto report = must(store::check(*backend, {.read_data = true}));
+  EXPECT_EQ(report.others.blobs, 0u);
+  (void)must(store::collect(*backend, {.max_bytes = 0, .grace = {}, .drop_prompts = true}));
+  EXPECT_TRUE(must(inner_->exists(key_)));
 }
 
 }  // namespace store_encryption_test

@@ -11,6 +11,9 @@
 #include "store/no_blobs.h"
 #include "store/server_url.h"
 #include "store/values.h"
+#include "support/matchers.h"
+#include "tqcache/keys.h"
+#include "tqcache/store/backends/encrypted_backend.h"
 
 namespace tqcache::test {
 namespace redis_server_test {
@@ -110,6 +113,27 @@ TEST_F(RedisServer, KeepsStoresOfDifferentDatabasesAndPrefixesApart) {
   EXPECT_TRUE(open("?db=1&prefix=x:")->get("a")->has_value());
   EXPECT_FALSE(open("?db=2&prefix=x:")->get("a")->has_value());
   EXPECT_FALSE(open("?db=1&prefix=y:")->get("a")->has_value());
+}
+
+// store.md, 19. The value of k/check, which the first put writes, is what tells.
+TEST_F(RedisServer, IsOfOneKey) {
+  start();
+  const auto check = [&](int key, store::BeforePut before_put) {
+    store::BackendOptions options;
+    if (key > 0) options.keys = KeyRing::parse(Bytes(32, std::byte(key))).value();
+    const auto store = std::move(store::open_backend(url(), options)).value();
+    return store::check_store_key(*store, before_put);
+  };
+  EXPECT_TRUE(check(1, store::BeforePut::kNo).ok());
+  EXPECT_FALSE(*open()->exists("k/check"));
+  EXPECT_TRUE(check(1, store::BeforePut::kYes).ok());
+  EXPECT_EQ((**open()->get("k/check")).size(), 192u);
+  ASSERT_TRUE(open()->put("p/0000000000000000", as_bytes("anything")).ok());
+  for (const auto before_put : {store::BeforePut::kNo, store::BeforePut::kYes}) {
+    EXPECT_TRUE(check(1, before_put).ok());
+    for (const int other : {0, 2})
+      EXPECT_THAT(check(other, before_put), FailsWith(ErrorCode::kNoKey, testing::HasSubstr("k/")));
+  }
 }
 
 TEST_F(RedisServer, IsNotAskedByTheWrongUser) {

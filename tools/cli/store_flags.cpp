@@ -158,7 +158,9 @@ store::Library OpenStore::library(unsigned n_threads) const {
   return {*backend, {salt, n_threads, tell}};
 }
 
-Result<void> OpenStore::check_key() const { return in(store::check_store_key(*backend)); }
+Result<void> OpenStore::check_key() const {
+  return in(store::check_store_key(*backend, store::BeforePut::kNo));
+}
 
 Result<OpenStore> open_store(const Console& console, const StoreFlags& flags, StoreUse use) {
   TQC_TRY_ASSIGN(const std::string url, store_url(flags));
@@ -191,7 +193,9 @@ Result<OpenStore> open_store(const Console& console, const std::string& url,
   options.keys = console.keys;
   TQC_TRY_ASSIGN(opened.backend, in_file(display_url(url), store::open_backend(url, options)));
   // Prompts of two keys in one store hide each other, and gc stops.
-  if (use == StoreUse::kPut && !url.starts_with("redis")) TQC_TRY(opened.check_key());
+  if (use == StoreUse::kPut) {
+    TQC_TRY(opened.in(store::check_store_key(*opened.backend, store::BeforePut::kYes)));
+  }
   return opened;
 }
 

@@ -162,6 +162,8 @@ class Backend {
   Result<void> touch(std::span<const std::string> keys);
   // Whether touch() is cheap. Otherwise only the most important keys should be touched.
   virtual bool touches_cheaply() const { return true; }
+  // Whether list() looks only at keys with the prefix. Redis looks at every key of the database.
+  virtual bool lists_cheaply() const { return true; }
 
   // What killed writers left behind, which is no blob: temporary files of a folder.
   struct Leftovers {

@@ -255,7 +255,8 @@ TQCACHE_API int tqcache_writer_attention_from(tqcache_writer* writer, const tqca
 TQCACHE_API int tqcache_writer_window(tqcache_writer* writer, const tqcache_tensor* keys,
                                       const tqcache_tensor* values, int64_t window, int64_t keep,
                                       tqcache_error** error);
-// data[i] has the bytes of arrays[i], contiguous. No arrays: a layer that keeps nothing of its own.
+// data[i] has the bytes of arrays[i], contiguous; n_bytes may be 0, or is their number. No arrays:
+// a layer that keeps nothing of its own.
 TQCACHE_API int tqcache_writer_state(tqcache_writer* writer, const tqcache_array* arrays,
                                      const void* const* data, int32_t n_arrays,
                                      tqcache_error** error);

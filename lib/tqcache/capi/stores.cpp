@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/capi/handles.h"
 #include "tqcache/quantize.h"
 #include "tqcache/store.h"
+#include "tqcache/store/backends/encrypted_backend.h"
 
 using namespace tqcache;        // NOLINT(google-build-using-namespace)
 using namespace tqcache::capi;  // NOLINT(google-build-using-namespace)
@@ -16,6 +18,7 @@ using namespace tqcache::capi;  // NOLINT(google-build-using-namespace)
 struct tqcache_store {
   std::unique_ptr<store::Backend> backend;
   std::unique_ptr<store::Library> library;
+  std::atomic<bool> has_checked_key = false;
 };
 
 struct tqcache_values {
@@ -124,6 +127,10 @@ int tqcache_store_put(tqcache_store* store, const tqcache_cache* cache,
     if (known.config != nullptr) put.quantization = conversion.options;
     put.replace = known.replace != 0;
     put.created = known.created;
+    if (!store->has_checked_key) {
+      TQC_TRY(store::check_store_key(*store->backend, store::BeforePut::kYes));
+      store->has_checked_key = true;
+    }
     TQC_TRY_ASSIGN(const store::PutReport done,
                    store->library->put(*conversion.reader, known.name == nullptr ? "" : known.name,
                                        to_progress(known.progress, known.user), put));

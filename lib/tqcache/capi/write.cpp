@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/capi/writer.h"
@@ -47,10 +48,17 @@ Result<void> add_state(tqcache_writer& writer, const tqcache_array* arrays, cons
                           known.dtype >= TQCACHE_F32 && known.dtype <= TQCACHE_BF16;
     if (!is_valid) return invalid(fmt::format("array {}", i));
     cache::ArrayDesc array{known.name, static_cast<Dtype>(known.dtype), {}};
+    std::optional<std::uint64_t> n_bytes = dtype_size(array.dtype);
     for (std::int32_t d = 0; d < known.rank; ++d) {
       if (known.shape[d] < 0) return invalid(fmt::format("array {}: a negative dimension", i));
       array.shape.push_back(to_u64(known.shape[d]));
+      if (n_bytes) n_bytes = checked_mul(*n_bytes, array.shape.back());
     }
+    if (!n_bytes || (known.n_bytes != 0 && known.n_bytes != *n_bytes)) {
+      return invalid(fmt::format("array {}: {} bytes, where its shape has {}", i, known.n_bytes,
+                                 n_bytes ? fmt::to_string(*n_bytes) : "more than 2^64"));
+    }
+    if (data[i] == nullptr && *n_bytes > 0) return invalid(fmt::format("array {}: no data", i));
     layer.arrays.push_back(std::move(array));
     source.arrays.push_back(static_cast<const std::byte*>(data[i]));
   }

@@ -165,10 +165,10 @@ struct PromptStore::State {
   }
 
   // With another key, prompts have other names: nothing is found, and what is put hides from those
-  // who have the key. (In Redis this may take a look at every key, and is left out.)
+  // who have the key.
   Result<void> check_key() {
-    if (options.url.starts_with("redis")) return {};
-    const Result<void> checked = store::check_store_key(*backend);
+    const Result<void> checked =
+        store::check_store_key(*backend, putting ? store::BeforePut::kYes : store::BeforePut::kNo);
     if (checked || checked.error().code != ErrorCode::kNoKey) return {};
     if (!options.name.empty()) return in_file("store " + backend->name(), checked.error());
     putting.reset();

@@ -320,7 +320,8 @@ class Store:
     def put(self, cache: Cache | Path, name: str = "", *, replace: bool = False,
             config: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
         """Puts a prompt; without a name it is found by its tokens only. config: quantizes it first.
-        Returns "n_tokens", "blocks", "new_blocks", "bytes", "new_bytes"."""
+        Returns "n_tokens", "blocks", "new_blocks", "bytes", "new_bytes". MismatchError if the store
+        has prompts of another key, or plain ones although there is a key."""
     def find(self, identity: Identity, tokens: Any, *, max_tokens: int = 0) -> int:
         """Number of tokens of the longest stored prefix, 0 if there is none."""
     def get(self, identity: Identity, tokens: Any, *, max_tokens: int = 0,

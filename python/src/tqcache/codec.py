@@ -8,6 +8,8 @@ anything else. It is a .tqkv file of one layer, whose other tensor is zeros. Any
 accepted: those beyond whole blocks of 256 stay dense, in the dtype of the input.
 """
 
+import copy
+
 from . import _core
 from ._arrays import BF16, NAMES, as_array, as_bytes, buffers, code_of, np, numpy_dtype, rooms
 
@@ -78,7 +80,14 @@ class Codec:
         fields = None if rope is None else Identity(rope=rope)._fields()
         self.heads, self.dim, self.kind, self.dtype = heads, dim, kind, dtype
         self.config, self.is_fitted = config, False
-        self._core = _core.Codec(heads, dim, code_of(dtype), config, _which(kind), fields, layer)
+        self._arguments = heads, dim, code_of(dtype), config, _which(kind), fields, layer
+        self._core = _core.Codec(*self._arguments)
+
+    def __deepcopy__(self, memo):
+        copied = copy.copy(self)
+        if not self.is_fitted:  # a fitted one does not change any more
+            copied._core = _core.Codec(*self._arguments)
+        return copied
 
     def fit(self, first_blocks, *, threads=0):
         """Computes the mean, once."""

@@ -13,6 +13,7 @@ implementations) is done on decoded keys and values, which is right and slower. 
 blocks are packed and decoded by the CPU. The bytes are the same in all cases.
 """
 
+import copy
 import weakref
 
 import torch
@@ -87,6 +88,14 @@ class TqcacheLayer(DynamicLayer):
         self._workspace, self._config = workspace or Workspace(), config
         super().__init__()
         self._clear()
+
+    def __deepcopy__(self, memo):
+        if self.is_on_gpu:
+            raise NotImplementedError("a packed cache on a GPU cannot be copied")
+        copied = memo[id(self)] = copy.copy(self)
+        for name, value in vars(self).items():
+            copied.__dict__[name] = copy.deepcopy(value, memo)
+        return copied
 
     def _clear(self):
         self.blocks = self.codecs = self._tail = None

@@ -113,6 +113,8 @@ def _coordinates(model, inputs, position_ids):
 # --- Saving
 
 def _on_cpu(tensor, what):
+    if tensor.is_meta:
+        raise UnsupportedError(f"{what} is on the device meta, which holds no numbers")
     if tensor.dtype in hf_file.F8_DTYPES:
         tensor = tensor.to(torch.float16)  # which holds each number of 8 bits
     if tensor.dtype not in _DTYPES:

@@ -170,6 +170,52 @@ def test_a_row_of_a_batch(tmp_path):
         tq.save(batch, tmp_path / "b.tqkv", row=3)
 
 
+def test_a_cache_with_gradients(tmp_path, model, tokenizer):
+    ids = alice(tokenizer, 20)
+    cache = model(ids, use_cache=True).past_key_values  # without torch.no_grad()
+    assert cache.layers[0].keys.requires_grad
+    tq.save(cache, tmp_path / "a.tqkv", model, input_ids=ids, config=None)
+    again = tq.load(tmp_path / "a.tqkv", model)
+    assert not again.layers[0].keys.requires_grad
+    same(again, prefill(model, ids))
+
+
+def test_a_static_cache_is_as_long_as_its_prompt(tmp_path, model, tokenizer):
+    ids = alice(tokenizer, 20)
+    cache = prefill(model, ids, cache_utils.StaticCache(config=model.config, max_cache_len=512))
+    tq.save(cache, tmp_path / "a.tqkv", model, input_ids=ids, config=None)
+    with tqcache.open(tmp_path / "a.tqkv") as file:
+        assert file.n_tokens == 20 and file.layers[0].n_tokens == 20
+
+
+def test_tensors_without_numbers_are_refused(tmp_path):
+    tensor = torch.empty((1, 2, 4, 64), device="meta")
+    cache = cache_utils.DynamicCache()
+    cache.update(tensor, tensor, 0)
+    with pytest.raises(tqcache.UnsupportedError, match="device meta"):
+        tq.save(cache, tmp_path / "a.tqkv", config=None)
+    assert not (tmp_path / "a.tqkv").exists()
+
+
+def test_numbers_of_8_bits_become_f16(tmp_path):
+    keys, values = (tensor.to(torch.float8_e4m3fn) for tensor in kv(4, torch.float32))
+    cache = cache_utils.DynamicCache()
+    cache.update(keys, values, 0)
+    tq.save(cache, tmp_path / "a.tqkv", config=None)
+    with tqcache.open(tmp_path / "a.tqkv") as file:
+        assert torch.equal(torch.from_numpy(file.layers[0].keys()), keys[0].to(torch.float16))
+
+
+def test_a_copy_is_a_cache_of_its_own(model, tokenizer):
+    ids = alice(tokenizer, 600)
+    for cache in (prefill(model, ids), tq.TqcacheCache(bits=4)):
+        if not cache.get_seq_length():
+            prefill(model, ids, cache)
+        copied = copy.deepcopy(cache)
+        right = generate(model, torch.cat([ids, ids[:, :1]], 1), cache, 4)
+        assert torch.equal(generate(model, torch.cat([ids, ids[:, :1]], 1), copied, 4), right)
+
+
 def test_what_cannot_be_kept_is_refused(tmp_path):
     batch = cache_utils.DynamicCache()
     batch.update(*kv(4, batch=2), 0)

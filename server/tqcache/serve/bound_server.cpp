@@ -28,9 +28,10 @@ bool BoundServer::is_ready() {
   if (Clock::now() < next_bind_) return false;
   const auto start = Clock::now();
   const Result<void> bound = bind();
-  // A server that refuses connections may be there with the next request.
-  const bool may_be_there =
-      !bound && bound.error().code == ErrorCode::kIo && Clock::now() - start < kQuickly;
+  // A server that refuses connections, or loads its model, may be there with the next request.
+  const auto failed_with = [&](ErrorCode code) { return !bound && bound.error().code == code; };
+  const bool may_be_there = failed_with(ErrorCode::kBusy) ||
+                            (failed_with(ErrorCode::kIo) && Clock::now() - start < kQuickly);
   next_bind_ = Clock::now() + (may_be_there ? milliseconds(0) : kRetryInterval);
   state_.metrics.set("tqcache_keeping", bound ? 1 : 0);
   if (!bound) {

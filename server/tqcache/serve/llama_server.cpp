@@ -214,8 +214,9 @@ Result<std::string> LlamaServer::call(std::string_view method, const std::string
   if (reply.status == 200) return std::move(reply.body);
   const Json answer = parse(reply.body);
   const std::string message = shown(text(field(field(answer, "error"), "message")));
-  return unsupported(
-      fmt::format("{}: status {}{}{}", target, reply.status, message.empty() ? "" : ": ", message));
+  const ErrorCode code = reply.status == 503 ? ErrorCode::kBusy : ErrorCode::kUnsupported;
+  return Error{code, fmt::format("{}: status {}{}{}", target, reply.status,
+                                 message.empty() ? "" : ": ", message)};
 }
 
 Result<ServerProps> LlamaServer::props() const {

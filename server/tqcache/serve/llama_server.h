@@ -67,7 +67,7 @@ class LlamaServer {
       : upstream_(upstream), headers_(std::move(headers)) {}
 
   // Errors of all: those of Upstream::call(); kCorrupt (an answer that is not as documented);
-  // kUnsupported (the server refuses, with what it says).
+  // kBusy (status 503: it loads its model, ...), kUnsupported (it refuses, with what it says).
   Result<ServerProps> props() const;
   // Whether it sleeps (--sleep-idle-seconds). Asking does not wake it.
   Result<bool> is_sleeping() const;

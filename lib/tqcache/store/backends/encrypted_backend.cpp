@@ -109,6 +109,7 @@ class EncryptedBackend : public Backend {
       : Backend(inner->name(), options), inner_(std::move(inner)), keys_(keys) {}
 
   bool touches_cheaply() const override { return inner_->touches_cheaply(); }
+  bool lists_cheaply() const override { return inner_->lists_cheaply(); }
   Result<Leftovers> leftovers(std::chrono::seconds min_age, bool remove) override {
     return inner_->leftovers(min_age, remove);
   }
@@ -210,18 +211,86 @@ std::string secret_salt(const KeyRing& keys, std::string_view salt) {
          std::string(reinterpret_cast<const char*>(names.bytes().data()), names.bytes().size());
 }
 
-Result<void> check_store_key(Backend& backend) {
-  std::string key;
+namespace {
+
+// The value of kKeyCheck, before encryption: a header without a blob.
+Bytes key_check() {
+  ByteWriter out;
+  out.append(kBlobMagic);
+  out.write(kBlobVersion);
+  out.write(std::uint32_t{0});
+  out.write(std::uint64_t{kBlobHeaderBytes});
+  out.append(std::array<std::byte, 32>{});
+  out.write(xxh3_64(out.bytes()));
+  return std::move(out).take();
+}
+
+enum class KeyCheckState { kAbsent, kGood, kDamaged };
+
+// Errors: kNoKey and kUnsupported, for a value of another key or a later kind; those of the
+// backend.
+Result<KeyCheckState> read_key_check(Backend& backend) {
+  TQC_TRY_ASSIGN(const std::optional<Bytes> value, backend.get(std::string(kKeyCheck)));
+  if (!value) return KeyCheckState::kAbsent;
+  if (*value == key_check()) return KeyCheckState::kGood;
+  if (!is_whole(*value, kSealedBlobVersion)) return KeyCheckState::kDamaged;
+  Error error = sealed_value_error(*value);
+  if (error.code == ErrorCode::kCorrupt) return KeyCheckState::kDamaged;
+  return in_context(std::string(kKeyCheck), std::move(error));
+}
+
+// The key of the first parameters, if there are any.
+Result<std::optional<std::string>> first_parameters(Backend& backend) {
+  std::optional<std::string> key;
   const Result<void> listed = backend.list("p/", [&](const Entry& entry) -> Result<void> {
     key = entry.key;
     return interrupted_error();
   });
-  if (key.empty()) return listed;
+  if (!key && !listed) return listed.error();
+  return key;
+}
+
+Result<void> check_parameters(Backend& backend, const std::string& key) {
   TQC_TRY_ASSIGN(const std::optional<Bytes> value, backend.get(key));
   if (!value) return {};
   const auto content = decode_blob(key, SharedBytes(nullptr, ByteView(*value)));
   if (content || content.error().code != ErrorCode::kNoKey) return {};
   return in_context(key, content.error());
+}
+
+Result<void> check_by_listing(Backend& backend) {
+  TQC_TRY_ASSIGN(const std::optional<std::string> key, first_parameters(backend));
+  return key ? check_parameters(backend, *key) : Result<void>();
+}
+
+Result<void> check_by_value(Backend& backend, BeforePut before_put) {
+  const Result<KeyCheckState> state = read_key_check(backend);
+  if (state && *state == KeyCheckState::kGood) return {};
+  if (!state && state.error().code != ErrorCode::kNoKey) return state.error();
+  TQC_TRY_ASSIGN(const std::optional<std::string> key, first_parameters(backend));
+  if (key && !state) return state.error();
+  if (key) TQC_TRY(check_parameters(backend, *key));
+  if (before_put == BeforePut::kNo) return {};
+  // What another key left when the store was emptied is in nobody's way.
+  const bool is_taken = !state || *state == KeyCheckState::kDamaged;
+  if (is_taken) return backend.replace(std::string(kKeyCheck), key_check());
+  TQC_TRY_ASSIGN(const PutOutcome put, backend.put(std::string(kKeyCheck), key_check()));
+  if (put == PutOutcome::kStored) return {};
+  // Another process was first, perhaps with another key.
+  const Result<KeyCheckState> others = read_key_check(backend);
+  return others ? Result<void>() : others.error();
+}
+
+}  // namespace
+
+Result<void> check_store_key(Backend& backend, BeforePut before_put) {
+  Result<void> checked =
+      backend.lists_cheaply() ? check_by_listing(backend) : check_by_value(backend, before_put);
+  if (checked || before_put == BeforePut::kNo) return checked;
+  const ErrorCode code = checked.error().code;
+  const bool is_final = code == ErrorCode::kNoKey || code == ErrorCode::kUnsupported ||
+                        code == ErrorCode::kInterrupted;
+  return is_final ? checked : Result<void>();
 }
 
 }  // namespace tqcache::store

@@ -30,10 +30,19 @@ Result<Bytes> seal_value(const KeyRing& keys, std::string_view key, ByteView val
 // that cannot be used. Requires: a header with the right magic and checksum.
 Error sealed_value_error(ByteView header);
 
-// For a command that found nothing: with another key, prompts have other names. Looks at the
-// parameters of one prompt, which are small. In Redis it may have to look at every key.
-// Errors: kNoKey if their key is not given, or if they are plain and a key is given; the message
-//         begins with the blob. Those of the backend.
-Result<void> check_store_key(Backend& backend);
+// The value that stands under this key of a store whose list() looks at every key. It is not one of
+// a prompt's blobs, and programs before it leave it alone.
+inline constexpr std::string_view kKeyCheck = "k/check";
+
+enum class BeforePut { kNo, kYes };
+
+// Whether the keys of this backend, or none, are those of the store: with another key, prompts have
+// other names, so that a store looks empty, and what is put hides from those who have its key.
+// Looks at the parameters of one prompt, which are small. Where list() looks at every key, reads
+// kKeyCheck instead; if that is missing or damaged, lists, and with kYes puts it, once for a store.
+// Errors: kNoKey if the key is not given, or if values are plain and a key is given; the message
+//         begins with the blob. Those of the backend: with kYes only kUnsupported and kInterrupted,
+//         because the put that follows tells the others.
+Result<void> check_store_key(Backend& backend, BeforePut before_put);
 
 }  // namespace tqcache::store

@@ -46,6 +46,8 @@ class RedisBackend : public Backend {
   RedisBackend(std::string name, RedisPlace place, const BackendOptions& options)
       : Backend(std::move(name), options), place_(std::move(place)) {}
 
+  bool lists_cheaply() const override { return false; }
+
  private:
   using Client = Pool<RedisClient>::Lease;
 

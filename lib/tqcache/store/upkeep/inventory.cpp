@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tqcache/error.h"
+#include "tqcache/store/backends/encrypted_backend.h"
 #include "tqcache/store/blobs/blob.h"
 #include "tqcache/store/blobs/blob_io.h"
 
@@ -47,6 +48,7 @@ Result<Inventory> Inventory::take(Backend& backend, const Progress& progress) {
 }
 
 Result<void> Inventory::add(const Entry& entry) {
+  if (entry.key == kKeyCheck) return {};
   const std::optional<KeyParts> key = parse_key(entry.key);
   KindTotal& total = key ? totals_[static_cast<std::size_t>(key->kind)] : others_;
   total.blobs += 1;
