@@ -195,6 +195,7 @@ class Exchange(Logits):
                 with self.subTest(name=name, bits=bits):
                     saved = self.folder / "saved.tqkv"
                     self.logits(folder(name), prefill=ids[:297], save=saved)
+                    self.tqcache("verify", saved, "--model", folder(name))
                     packed = self.convert(saved, "packed.tqkv", "--bits", bits)
                     back = self.convert(packed, "back.safetensors", "--to", "hf")
                     cache = tool.load(str(back))

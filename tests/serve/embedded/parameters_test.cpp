@@ -184,7 +184,9 @@ TEST(Parameters, EachIsTreatedAsItsRowSays) {
       EXPECT_EQ(error->status, 400);
       if (treatment.empty()) {
         // An object may be refused as a whole.
-        if (error->param != outer) EXPECT_EQ(error->code, "unknown_parameter");
+        if (error->param != outer) {
+          EXPECT_EQ(error->code, "unknown_parameter");
+        }
       } else if (treatment == "read") {
         EXPECT_EQ(error->code, "");
         EXPECT_TRUE(place_of(error->param).starts_with(name)) << error->param;
