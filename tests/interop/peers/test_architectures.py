@@ -131,7 +131,7 @@ class Architectures(Logits):
             rows = self.logits(path, prefill=ids)
             return self.assert_near(rows, expected(name, 600), 2 * BOUND)
         self.for_all(["gemma2", "gemma3", "mistral", "qwen3_5", "gpt_oss", "smollm3", "olmo3",
-                      "cohere2", "exaone4", "ministral3", "hunyuan"], check)
+                      "cohere2", "exaone4", "ministral3", "hunyuan", "deepseek_v3", "glm4_moe"], check)
 
     def test_conversion(self):
         """Full attention is packed, everything else stays as it is."""
