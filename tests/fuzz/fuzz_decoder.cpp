@@ -41,7 +41,7 @@ struct SmallModel {
   explicit SmallModel(const std::string& name) {
     const auto folder = std::filesystem::path(TQCACHE_TEST_DATA) / "architectures" / name;
     config = must(model::read_hf_config(test::read_all(folder / "config.json")), "a good config");
-    tensors = must(model::map_hf_tensors(folder, config.form.after_attention), "good weights");
+    tensors = must(model::map_hf_tensors(folder, config), "good weights");
     config.context_length = 1024;  // more tokens than some of them were made for
     if (config.tied_embeddings) tensors.by_name.erase("output.weight");
     weights = must(model::read_weights(tensors.by_name, config), "good weights");

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "support/cache_builder.h"
@@ -142,6 +144,33 @@ TEST(ForeignCache, KeysInPairsAreThoseOfTheDecodersTable) {
     EXPECT_EQ(listed.find('"' + type + '"') != listed.npos, in_pairs) << type;
   }
   EXPECT_GE(n_in_pairs, 6);
+}
+
+TEST(ForeignCache, TurnedPartsOfDeepSeekV3AreInHalvesInTransformersAlone) {
+  const cache::Rope neighbors = {cache::RopeStyle::kInterleaved, 0, 0};
+  cache::Identity file, decoder;
+  file.architecture = decoder.architecture = "deepseek_v3";
+  decoder.rope = neighbors;
+  EXPECT_TRUE(interop::has_halves_in_v(file, decoder));
+  EXPECT_FALSE(interop::has_halves_in_v(decoder, decoder));
+  file.architecture = "deepseek_v2";
+  EXPECT_FALSE(interop::has_halves_in_v(file, decoder));
+  file.architecture = "";
+  EXPECT_TRUE(interop::has_halves_in_v(file, decoder));
+  EXPECT_TRUE(interop::wants_halves_in_v(decoder).value());
+  EXPECT_FALSE(interop::wants_halves_in_v(file).value());
+  decoder.architecture = "deepseek_v2";
+  EXPECT_FALSE(interop::wants_halves_in_v(decoder).value());
+  decoder.architecture = "deepseek2";
+  EXPECT_EQ(interop::wants_halves_in_v(decoder).error().code, ErrorCode::kUnsupported);
+
+  std::array<std::uint16_t, 12> rows = {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15};
+  const auto before = rows;
+  const auto bytes = std::as_writable_bytes(std::span(rows));
+  interop::halves_to_neighbors(6, 2, bytes);
+  EXPECT_EQ(rows, (std::array<std::uint16_t, 12>{0, 3, 1, 4, 2, 5, 10, 13, 11, 14, 12, 15}));
+  interop::neighbors_to_halves(6, 2, bytes);
+  EXPECT_EQ(rows, before);
 }
 
 TEST(ForeignCache, HasItsTokensWhenTheyAreKnown) {

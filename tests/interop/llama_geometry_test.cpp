@@ -90,9 +90,9 @@ TEST(LlamaGeometry, HasPairsSideBySideForLlamaAlone) {
   EXPECT_TRUE(llama.interleaved_keys);
   EXPECT_EQ(llama.n_rot, 32);
   for (const char* name :
-       {"qwen2", "qwen2moe", "qwen3", "qwen3moe", "gemma", "phi2", "phi3", "phimoe", "starcoder2",
-        "stablelm", "olmoe", "gptneox", "falcon", "nemotron", "exaone", "dots1", "hunyuan-moe",
-        "hunyuan-dense", "seed_oss"}) {
+       {"qwen2",  "qwen2moe",   "qwen3",    "qwen3moe",    "gemma",         "phi2",    "phi3",
+        "phimoe", "starcoder2", "stablelm", "olmoe",       "gptneox",       "falcon",  "nemotron",
+        "exaone", "dots1",      "glm4moe",  "hunyuan-moe", "hunyuan-dense", "seed_oss"}) {
     const LlamaGeometry geometry = must(Model(name).geometry());
     EXPECT_FALSE(geometry.interleaved_keys) << name;
     EXPECT_FALSE(geometry.has_positions_2d) << name;

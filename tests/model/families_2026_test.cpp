@@ -9,7 +9,9 @@
 #include <string>
 
 #include "model/tiny_files.h"
+#include "support/temp_dir.h"
 #include "tqcache/model/loading/config_readers.h"
+#include "tqcache/model/loading/model_files.h"
 
 namespace tqcache::model {
 namespace families_2026_test {
@@ -55,6 +57,139 @@ TEST(Families2026, BiasesAreThoseThatTheFamilyReads) {
   EXPECT_TRUE(ernie.qkv_biases && ernie.output_bias && ernie.mlp_biases);
   expect_refused(hf_of("ernie4_5", "Ernie4_5ForCausalLM", {{"attention_bias", true}}),
                  ErrorCode::kUnsupported, "attention_bias");
+}
+
+// GLM-4.5, whose experts are chosen as in DeepSeek V3.
+Json glm4_moe(const Json& more = {}) {
+  Json root = hf_of("glm4_moe", "Glm4MoeForCausalLM",
+                    {{"head_dim", 8},
+                     {"n_routed_experts", 8},
+                     {"n_shared_experts", 2},
+                     {"num_experts_per_tok", 3},
+                     {"moe_intermediate_size", 8},
+                     {"first_k_dense_replace", 1},
+                     {"routed_scaling_factor", 1.5},
+                     {"n_group", 4},
+                     {"topk_group", 2}});
+  if (!more.is_null()) root.update(more);
+  return root;
+}
+
+TEST(Families2026, ExpertsOfGlmAreChosenFromGroups) {
+  const ModelConfig config = read(glm4_moe({{"use_qk_norm", true}}));
+  EXPECT_TRUE(config.qk_norms);
+  EXPECT_FALSE(read(glm4_moe()).qk_norms);
+  const ExpertsConfig& experts = config.experts;
+  EXPECT_EQ(experts.shared_d_ff, 16);
+  EXPECT_EQ(experts.groups, 4);
+  EXPECT_EQ(experts.used_groups, 2);
+  EXPECT_TRUE(experts.sigmoid && experts.choice_bias && experts.normalized);
+  EXPECT_FALSE(experts.shared_gate);
+  EXPECT_FLOAT_EQ(experts.scale, 1.5f);
+  EXPECT_FALSE(config.has_experts(0));
+  EXPECT_TRUE(config.has_experts(1));
+  EXPECT_EQ(config.rope.n_dims, config.head_dim / 2);
+}
+
+TEST(Families2026, LayersThatPredictFurtherTokensAreLeftOut) {
+  const test::TempDir dir;
+  test::write_all(dir / "model.safetensors",
+                  tiny::safetensors({{"model.layers.0.mlp.up_proj.weight", {2, 2}},
+                                     {"model.layers.3.eh_proj.weight", {2, 2}},
+                                     {"model.layers.3.mlp.up_proj.weight", {2, 2}}}));
+  ModelConfig config = read(glm4_moe({{"num_nextn_predict_layers", 1}}));
+  config.n_layers = 3;
+  const auto tensors = map_hf_tensors(dir.path(), config).value();
+  EXPECT_EQ(tensors.by_name.size(), 1u);
+  EXPECT_TRUE(tensors.by_name.contains("blk.0.ffn_up.weight"));
+  config.form.n_extra_layers = 0;
+  EXPECT_EQ(map_hf_tensors(dir.path(), config).error().code, ErrorCode::kUnsupported);
+  expect_refused(glm4_moe({{"num_nextn_predict_layers", -1}}), ErrorCode::kCorrupt,
+                 "num_nextn_predict_layers");
+}
+
+TEST(Families2026, GroupsThatDoNotFitAreRefused) {
+  expect_refused(glm4_moe({{"n_group", 3}}), ErrorCode::kCorrupt, "no multiple of 3 groups");
+  expect_refused(glm4_moe({{"topk_group", 5}}), ErrorCode::kTooLarge, "groups of experts used");
+  expect_refused(glm4_moe({{"topk_group", 1}}), ErrorCode::kCorrupt, "1 groups of 2 experts");
+  expect_refused(glm4_moe({{"n_group", 8}, {"topk_group", 4}}), ErrorCode::kCorrupt,
+                 "4 groups of 1 experts");
+  expect_refused(glm4_moe({{"routed_scaling_factor", 0}}), ErrorCode::kCorrupt, "scale of experts");
+  expect_refused(glm4_moe({{"routed_scaling_factor", nullptr}}), ErrorCode::kCorrupt, "missing");
+  expect_refused(glm4_moe({{"first_k_dense_replace", 99}}), ErrorCode::kTooLarge,
+                 "layers before those with experts");
+  expect_refused(glm4_moe({{"scoring_func", "softmax"}}), ErrorCode::kUnsupported, "scoring_func");
+  expect_refused(glm4_moe({{"topk_method", "greedy"}}), ErrorCode::kUnsupported, "topk_method");
+  expect_refused(glm4_moe({{"moe_layer_freq", 2}}), ErrorCode::kUnsupported, "moe_layer_freq");
+  expect_refused(hf_of("qwen3", "Qwen3ForCausalLM", {{"n_routed_experts", 8}}),
+                 ErrorCode::kUnsupported, "n_routed_experts");
+}
+
+Json deepseek(const std::string& version, const Json& more = {}) {
+  Json root = glm4_moe({{"kv_lora_rank", 32},
+                        {"q_lora_rank", 16},
+                        {"qk_rope_head_dim", 8},
+                        {"qk_nope_head_dim", 12},
+                        {"v_head_dim", 10},
+                        {"rms_norm_eps", 1e-5}});
+  root["model_type"] = "deepseek_v" + version;
+  root["architectures"] = {"DeepseekV" + version + "ForCausalLM"};
+  if (!more.is_null()) root.update(more);
+  return root;
+}
+
+TEST(Families2026, DeepSeekHasLatents) {
+  const ModelConfig config = read(deepseek("3"));
+  EXPECT_EQ(config.head_shape(), (cache::HeadShape{1, 32}));
+  EXPECT_EQ(config.value_dim(), 8);
+  EXPECT_EQ(config.rope.n_dims, 8);
+  EXPECT_EQ(config.key_rope().style, cache::RopeStyle::kInterleaved);
+  EXPECT_FALSE(cache::can_turn(config.key_rope(), 32));
+  EXPECT_EQ(config.latent.query_rank, 16);
+  EXPECT_FLOAT_EQ(config.latent.epsilon, 1e-6f);  // not rms_norm_eps
+  EXPECT_FLOAT_EQ(config.score_scale(), 1 / std::sqrt(20.0f));
+  EXPECT_EQ(read(deepseek("3", {{"q_lora_rank", nullptr}})).latent.query_rank, 0);
+  EXPECT_EQ(read(deepseek("3", {{"kv_lora_rank", 8}})).value_dim(), 0);  // as large as K
+}
+
+TEST(Families2026, DeepSeekMakesUpForLengthsThatYarnScales) {
+  const Json rope = {{"rope_type", "yarn"}, {"factor", 8.0},
+                     {"rope_theta", 1e4},   {"original_max_position_embeddings", 64},
+                     {"mscale", 1.0},       {"mscale_all_dim", 1.0}};
+  const ModelConfig config = read(deepseek("3", {{"rope_parameters", rope}}));
+  const double magnitude = 0.1 * std::log(8.0) + 1;
+  EXPECT_NEAR(config.score_scale(), magnitude * magnitude / std::sqrt(20.0), 1e-6);
+  EXPECT_EQ(config.rope_magnitude, 1);
+}
+
+TEST(Families2026, DeepSeekV2ChoosesExpertsOfASoftmax) {
+  const ExpertsConfig plain = read(deepseek("2", {{"norm_topk_prob", false}})).experts;
+  EXPECT_FALSE(plain.sigmoid || plain.choice_bias || plain.normalized);
+  EXPECT_EQ(plain.groups, 1);  // "greedy"
+  const ExpertsConfig groups =
+      read(deepseek("2", {{"topk_method", "group_limited_greedy"}})).experts;
+  EXPECT_EQ(groups.groups, 4);
+  EXPECT_FALSE(groups.group_pairs);
+  expect_refused(deepseek("2", {{"norm_topk_prob", true}}), ErrorCode::kUnsupported,
+                 "norm_topk_prob");
+}
+
+TEST(Families2026, LatentsThatDoNotFitAreRefused) {
+  for (const char* key : {"kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"}) {
+    Json root = deepseek("3");
+    root[key] = 4000;
+    expect_refused(root, ErrorCode::kTooLarge, "is above 1024");
+    root[key] = -1;
+    expect_refused(root, ErrorCode::kCorrupt, ": -1");
+    root.erase(key);
+    expect_refused(root, ErrorCode::kCorrupt, key);
+  }
+  expect_refused(deepseek("3", {{"qk_rope_head_dim", 7}}), ErrorCode::kCorrupt, "RoPE turns 7");
+  expect_refused(deepseek("3", {{"rope_interleave", false}}), ErrorCode::kUnsupported,
+                 "rope_interleave");
+  expect_refused(deepseek("3", {{"attention_bias", true}}), ErrorCode::kUnsupported,
+                 "attention_bias");
+  expect_refused(glm4_moe({{"kv_lora_rank", 32}}), ErrorCode::kUnsupported, "kv_lora_rank");
 }
 
 TEST(Families2026, LogitsOfCohereAreScaled) {

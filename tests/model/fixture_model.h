@@ -23,8 +23,7 @@ struct FixtureModel {
   explicit FixtureModel(const std::string& name)
       : folder(std::filesystem::path(TQCACHE_TEST_DATA) / "architectures" / name),
         config(must(model::read_hf_config(read_all(folder / "config.json")))),
-        tensors(must(model::map_hf_tensors(folder, config.form.after_attention,
-                                           config.form.transposed_experts))) {
+        tensors(must(model::map_hf_tensors(folder, config))) {
     if (config.tied_embeddings) tensors.by_name.erase("output.weight");
     weights = must(model::read_weights(tensors.by_name, config));
   }
@@ -34,7 +33,7 @@ struct FixtureModel {
   }
   cache::Cache make_cache(Dtype dtype = Dtype::kF32) const {
     cache::Identity identity;
-    identity.rope = config.rope;
+    identity.rope = config.key_rope();
     return must(model::make_cache(config, std::move(identity), dtype));
   }
 

@@ -18,9 +18,10 @@ interop::LlamaLayer recurrent_layer(const model::DeltaNetConfig& net) {
 // The shapes that llama.cpp would use for the model of a Hugging Face folder.
 interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
   interop::LlamaGeometry geometry;
-  geometry.architecture = config.architecture;
+  const bool has_latents = config.latent.rank > 0;
+  geometry.architecture = has_latents ? "deepseek2" : config.architecture;
   geometry.n_rot = config.rope.n_dims;
-  const auto* known = interop::find_llama_architecture(config.architecture);
+  const auto* known = interop::find_llama_architecture(geometry.architecture);
   const bool has_windows = known != nullptr && known->windows.period > 0;
   if (known != nullptr) {
     geometry.interleaved_keys = known->rope == interop::LlamaRope::kPairs;
@@ -35,6 +36,8 @@ interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
     interop::LlamaLayer layer;
     layer.n_kv_heads = config.n_kv_heads;
     layer.k_head_dim = layer.v_head_dim = config.head_dim;
+    if (has_latents) layer.v_head_dim = config.latent.turned;
+    layer.is_latent = has_latents;
     if (wanted.window > 0 && has_windows) {
       layer.kind = interop::LlamaLayerKind::kSlidingWindow;
       geometry.window = wanted.window;

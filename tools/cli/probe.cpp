@@ -10,6 +10,7 @@
 
 #include "tqcache/cache.h"
 #include "tqcache/decoder.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/model/attention/gated_delta_net.h"
 #include "tqcache/model/loading/weights.h"
 
@@ -157,20 +158,37 @@ class FirstLayer {
   model::Decoder decoder_;
 };
 
+// Turns a row that the model made for a position by `by` tokens. In latent attention V turns, with
+// components that turn together as neighbors, and K does not.
+void turn_row(const model::ModelConfig& config, bool is_keys, std::int64_t by,
+              std::span<float> row) {
+  const cache::Rope rope = config.layer(0).rope;
+  if (config.latent.rank == 0) {
+    if (is_keys) cache::turn(rope, by, row);
+    return;
+  }
+  if (is_keys) return;
+  const auto bytes = std::as_writable_bytes(row);
+  interop::neighbors_to_halves(row.size(), sizeof(float), bytes);
+  cache::turn(rope, by, row);
+  interop::halves_to_neighbors(row.size(), sizeof(float), bytes);
+}
+
 // The first token of a block, from `first_token` on, whose rows differ. The keys that the model
 // made are for positions from 0 on and are turned to those of the cache.
 std::optional<std::int64_t> find_different(const cache::AttentionLayer& own,
                                            const cache::AttentionLayer& made, std::int64_t block,
                                            std::int64_t n_tokens, std::int64_t first_token,
-                                           const cache::Rope& rope, double dense_limit) {
+                                           const model::ModelConfig& config, double dense_limit) {
   const std::int64_t n = cache::tokens_in_block(n_tokens, block);
-  const auto head_dim = static_cast<std::size_t>(own.shape.head_dim);
-  std::vector<float> own_head(static_cast<std::size_t>(n) * head_dim);
-  std::vector<float> made_head(own_head.size());
   std::vector<double> errors(static_cast<std::size_t>(n));
   std::vector<double> lengths(errors.size());
   for (const bool is_keys : {true, false}) {
     const cache::Side& side = is_keys ? own.k : own.v;
+    const cache::HeadShape shape = is_keys ? own.shape : own.value_shape();
+    const auto head_dim = static_cast<std::size_t>(shape.head_dim);
+    std::vector<float> own_head(static_cast<std::size_t>(n) * head_dim);
+    std::vector<float> made_head(own_head.size());
     const auto* turbo = std::get_if<cache::TurboSide>(&side);
     const bool is_packed = block < cache::packed_block_count(side);
     const double expected =
@@ -178,12 +196,12 @@ std::optional<std::int64_t> find_different(const cache::AttentionLayer& own,
     const double limit = std::min(4 * expected, kWrongTokenLimit);
     std::ranges::fill(errors, 0);
     std::ranges::fill(lengths, 0);
-    for (std::int64_t kv_head = 0; kv_head < own.shape.n_kv_heads; ++kv_head) {
-      cache::read_block(side, own.shape, n_tokens, block, kv_head, own_head);
-      cache::read_block(is_keys ? made.k : made.v, own.shape, n, 0, kv_head, made_head);
+    for (std::int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
+      cache::read_block(side, shape, n_tokens, block, kv_head, own_head);
+      cache::read_block(is_keys ? made.k : made.v, shape, n, 0, kv_head, made_head);
       for (std::size_t token = 0; token < errors.size(); ++token) {
         const auto row = std::span(made_head).subspan(token * head_dim, head_dim);
-        if (is_keys) cache::turn(rope, block * cache::kTokenBlock, row);
+        turn_row(config, is_keys, block * cache::kTokenBlock, row);
         for (std::size_t i = 0; i < head_dim; ++i) {
           const double was = own_head[token * head_dim + i];
           errors[token] += (row[i] - was) * (row[i] - was);
@@ -218,7 +236,7 @@ Result<std::optional<std::int64_t>> find_wrong_token(const cache::Cache& cache,
                        static_cast<std::size_t>(block * cache::kTokenBlock),
                        static_cast<std::size_t>(cache::tokens_in_block(cache.n_tokens(), block)))));
     wrong = find_different(*own, std::get<cache::AttentionLayer>(made.layers[0]), block,
-                           cache.n_tokens(), first_token, model.config.layer(0).rope, dense_limit);
+                           cache.n_tokens(), first_token, model.config, dense_limit);
   }
   return wrong;
 }
@@ -277,7 +295,8 @@ double foreign_limit(const model::Model& model, bool is_quantized) {
   if (is_quantized) return kForeignQuantizedLimit;
   const bool has_blocks =
       std::ranges::any_of(model.weights->layers, [](const model::LayerWeights& layer) {
-        return is_in_blocks(layer.attention.v) || is_in_blocks(layer.ffn.down);
+        return is_in_blocks(layer.attention.v) || is_in_blocks(layer.latent.kv_a) ||
+               is_in_blocks(layer.ffn.down);
       });
   return has_blocks ? kForeignBlocksLimit : kForeignLimit;
 }

@@ -125,6 +125,9 @@ void report_fallback(const Console& console, const cache::CacheDesc& info,
   if (!report.is_tqkv) return;
   const cache::SidePlan& keys = options.keys;
   if (options.keep_all || keys.dense || keys.center != cache::Centering::kPreRope) return;
+  // The latents of a model of the decoder do not turn (ModelConfig::key_rope()).
+  const cache::Rope& rope = info.identity.rope;
+  if (rope.style == cache::RopeStyle::kInterleaved && rope.n_dims == 0) return;
   for (const cache::LayerDesc& layer : info.layers) {
     const bool is_window = std::holds_alternative<cache::WindowDesc>(layer);
     if (is_window && options.windows != cache::WindowForm::kTurboCentered) continue;

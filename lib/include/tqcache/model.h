@@ -52,6 +52,17 @@ struct ExpertsConfig {
   std::int64_t shared_d_ff = 0;  // of the expert that all tokens go through; 0: none
   bool normalized = true;        // the weights of the used experts are scaled to sum to 1
   bool biases = false;           // of the router and of all matrices of the experts
+
+  // DeepSeek and GLM-4.5.
+  std::int64_t first_layer = 0;  // the layers before have a plain feed-forward
+  bool sigmoid = false;          // p is the sigmoid of a score, not a softmax of all
+  bool choice_bias = false;      // what is added to p in the choice of experts alone
+  bool shared_gate = true;       // the shared expert is multiplied by a sigmoid
+  // Experts are chosen from the `used_groups` best of `groups` groups of equal size.
+  std::int64_t groups = 1;
+  std::int64_t used_groups = 1;
+  bool group_pairs = true;  // a group is as good as its two best experts together, not as its best
+  float scale = 1;          // of the weights of the used experts
 };
 
 // The gated delta net of a hybrid model; all zero if no layer has one.
@@ -65,6 +76,19 @@ struct DeltaNetConfig {
   std::int64_t key_size() const { return n_key_heads * key_dim; }
   std::int64_t value_size() const { return n_value_heads * value_dim; }
   std::int64_t conv_size() const { return 2 * key_size() + value_size(); }
+};
+
+// Latent attention (MLA): keys and values of all heads follow from one latent of a token, and a key
+// part that RoPE turns is common to them. All zero if the model has none.
+struct LatentConfig {
+  std::int64_t query_rank = 0;  // components of a latent that queries follow from; 0: none
+  std::int64_t rank = 0;        // components of the latent: K of the cache
+  std::int64_t turned = 0;      // components that RoPE turns, in pairs (0, 1), ...: V of the cache
+  std::int64_t plain = 0;       // the other components of a head's query and key
+  std::int64_t value = 0;       // components of a head's value
+  float epsilon = 0;            // of the latents' norms
+
+  std::int64_t query_size() const { return plain + turned; }
 };
 
 // Differences between the weight layout of the file and that of the decoder.
@@ -93,7 +117,7 @@ struct ModelConfig {
   std::int64_t d_ff = 0;  // 0 if all layers have experts
   std::int64_t n_heads = 0;
   std::int64_t n_kv_heads = 0;
-  std::int64_t head_dim = 0;
+  std::int64_t head_dim = 0;        // of latent attention: components of a latent
   std::int64_t vocab_size = 0;      // rows of the embedding matrix
   std::int64_t context_length = 0;  // tokens
   float rms_norm_epsilon = 0;
@@ -128,10 +152,23 @@ struct ModelConfig {
   float logit_divisor = 1;
   ExpertsConfig experts;
   DeltaNetConfig delta_net;
+  LatentConfig latent;
   WeightForm form;
 
+  // Of K in the cache, and cache::AttentionDesc::value_dim of V.
   cache::HeadShape head_shape() const { return {n_kv_heads, head_dim}; }
+  std::int64_t value_dim() const {
+    return latent.rank > 0 ? cache::value_dim_of(latent.rank, latent.turned) : 0;
+  }
+  // The RoPE of a cache's keys (cache::Identity). Latents do not turn: then it only says that the
+  // components of V which turn together are neighbors.
+  cache::Rope key_rope() const {
+    return latent.rank > 0 ? cache::Rope{cache::RopeStyle::kInterleaved, 0, 0} : rope;
+  }
   LayerConfig layer(std::int64_t index) const;
+  bool has_experts(std::int64_t layer) const {
+    return experts.count > 0 && layer >= experts.first_layer;
+  }
   float score_scale() const;
 };
 

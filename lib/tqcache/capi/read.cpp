@@ -10,6 +10,7 @@
 #include "tqcache/base/threads.h"
 #include "tqcache/capi/handles.h"
 #include "tqcache/interop.h"
+#include "tqcache/interop/foreign_cache.h"
 #include "tqcache/interop/media_json.h"
 #include "tqcache/model.h"
 #include "tqcache/tqkv.h"
@@ -111,6 +112,11 @@ Result<std::unique_ptr<tqcache_cache>> open_source(std::shared_ptr<const ByteSou
   if (opened.kind == FileKind::kTqkv && hints.identity) {
     cache::Identity identity = *hints.identity;
     const cache::Identity& of_file = cache.reader->description().identity;
+    if (interop::has_halves_in_v(of_file, identity)) {
+      return unsupported(
+          "turned parts of DeepSeek V3 as transformers has them: convert transformers' cache "
+          "itself, with the model");
+    }
     identity.llama_streams = of_file.llama_streams;
     identity.source_layout = of_file.source_layout;
     cache.reader = cache::with_identity(cache.reader, std::move(identity));

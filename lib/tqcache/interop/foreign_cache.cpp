@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <string>
 
 #include "tqcache/base/half.h"
@@ -239,6 +240,54 @@ Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache) 
                  read_checkpoints(std::move(cache.checkpoints), description));
   return std::shared_ptr<const cache::CacheReader>(std::make_shared<ForeignReader>(
       std::move(cache), std::move(description), std::move(checkpoints)));
+}
+
+bool has_halves_in_v(const cache::Identity& of_file, const cache::Identity& of_model) {
+  const std::string& known =
+      of_file.architecture.empty() ? of_model.architecture : of_file.architecture;
+  return known == "deepseek_v3" && of_file.rope.style != cache::RopeStyle::kInterleaved &&
+         of_model.rope.style == cache::RopeStyle::kInterleaved;
+}
+
+Result<bool> wants_halves_in_v(const cache::Identity& identity) {
+  if (identity.rope.style != cache::RopeStyle::kInterleaved) return false;
+  if (identity.architecture == "deepseek2") {
+    return unsupported(
+        "latents of a GGUF file's model: transformers has their turned parts in one order in "
+        "DeepSeek V2 and in another in V3; convert the state with the model's Hugging Face folder "
+        "(-m)");
+  }
+  return identity.architecture == "deepseek_v3";
+}
+
+namespace {
+
+// Value i of a row comes from place from(i).
+template <class From>
+void reorder_rows(std::size_t row_size, std::size_t value_size, std::span<std::byte> rows,
+                  From from) {
+  const std::size_t row_bytes = row_size * value_size;
+  Bytes old(row_bytes);
+  for (std::size_t at = 0; at + row_bytes <= rows.size(); at += row_bytes) {
+    std::memcpy(old.data(), rows.data() + at, row_bytes);
+    for (std::size_t i = 0; i < row_size; ++i) {
+      std::memcpy(rows.data() + at + i * value_size, old.data() + from(i) * value_size, value_size);
+    }
+  }
+}
+
+}  // namespace
+
+void halves_to_neighbors(std::size_t row_size, std::size_t value_size, std::span<std::byte> rows) {
+  reorder_rows(row_size, value_size, rows,
+               [&](std::size_t i) { return i % 2 * (row_size / 2) + i / 2; });
+}
+
+void neighbors_to_halves(std::size_t row_size, std::size_t value_size, std::span<std::byte> rows) {
+  reorder_rows(row_size, value_size, rows, [&](std::size_t i) {
+    const std::size_t half = row_size / 2;
+    return i < half ? 2 * i : 2 * (i - half) + 1;
+  });
 }
 
 Result<void> check_key_order(const std::string& architecture, std::string_view source_format) {

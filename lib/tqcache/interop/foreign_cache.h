@@ -56,6 +56,19 @@ struct ForeignTensor {
 // architecture.
 Result<void> check_key_order(const std::string& architecture, std::string_view source_format = {});
 
+// The parts of keys that RoPE turns, V of latent attention: transformers has the components that
+// turn together in halves in DeepSeek V3, and neighbors in V2; the decoder, mlx-lm and llama.cpp
+// have neighbors in both. An identity of the decoder says so (ModelConfig::key_rope()).
+//
+// Whether a cache of identity `of_file` has halves that the model wants as neighbors.
+bool has_halves_in_v(const cache::Identity& of_file, const cache::Identity& of_model);
+// Whether transformers wants halves for the neighbors of this cache. Errors: kUnsupported if
+// nothing says which of both models it is of: GGUF has one word for them.
+Result<bool> wants_halves_in_v(const cache::Identity& identity);
+// Reorders every row of V of latent attention. Shapes: rows [n, row_size] of `value_size` bytes.
+void halves_to_neighbors(std::size_t row_size, std::size_t value_size, std::span<std::byte> rows);
+void neighbors_to_halves(std::size_t row_size, std::size_t value_size, std::span<std::byte> rows);
+
 struct ForeignAttention {
   cache::HeadShape shape;  // of K
   ForeignTensor k, v;

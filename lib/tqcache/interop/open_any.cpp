@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/format/section_reader.h"
 #include "tqcache/interop.h"
 #include "tqcache/interop/foreign_cache.h"
@@ -257,6 +258,23 @@ Result<std::optional<FileKind>> detect_kind(const ByteSource& file) {
   return safetensors_kind(file);
 }
 
+// The turned parts of latent attention, from halves to neighbors.
+void reorder_turned_parts(ForeignCache& cache) {
+  for (ForeignLayer& layer : cache.layers) {
+    auto* const attention = std::get_if<ForeignAttention>(&layer);
+    if (attention == nullptr) continue;
+    const std::int64_t size =
+        attention->value_dim == 0 ? attention->shape.head_dim : attention->value_dim;
+    ForeignTensor& v = attention->v;
+    v.read = [read = std::move(v.read), row_size = to_size(size), dtype = v.dtype](
+                 std::int64_t first, std::int64_t n, std::span<std::byte> out) -> Result<void> {
+      TQC_TRY(read(first, n, out));
+      halves_to_neighbors(row_size, dtype_size(dtype), out);
+      return {};
+    };
+  }
+}
+
 Result<ImportedCache> import_any(std::shared_ptr<const ByteSource> file, FileKind kind,
                                  const OpenHints& hints) {
   ImportedCache imported;
@@ -266,7 +284,12 @@ Result<ImportedCache> import_any(std::shared_ptr<const ByteSource> file, FileKin
   if (cache.is_quantized && !source.ends_with(")")) source += " (quantized)";
   const std::uint32_t llama_streams = cache.identity.llama_streams;
   std::string source_layout = std::move(cache.identity.source_layout);
-  if (hints.identity) cache.identity = *hints.identity;
+  if (hints.identity) {
+    if (kind == FileKind::kHf && has_halves_in_v(cache.identity, *hints.identity)) {
+      reorder_turned_parts(cache);
+    }
+    cache.identity = *hints.identity;
+  }
   cache.identity.source_format = std::move(source);
   cache.identity.llama_streams = llama_streams;
   cache.identity.source_layout = std::move(source_layout);

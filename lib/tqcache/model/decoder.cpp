@@ -62,6 +62,12 @@ Result<void> check_context(const cache::Cache& cache, std::int64_t n_new,
                                                 " of " + std::to_string(config.context_length)};
 }
 
+// What is measured with queries takes K for keys.
+Result<void> check_queries(const ModelConfig& config) {
+  if (config.latent.rank == 0) return {};
+  return unsupported("queries of latent attention, whose keys are not in the cache");
+}
+
 // Quantizes full tail blocks before any layer appends, because this step can fail.
 Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
@@ -224,6 +230,7 @@ Result<void> Decoder::State::append_all(cache::Cache& cache, std::span<const std
                                         const LogitsSink& sink, const KvFilter& filter,
                                         const QuerySink& queries, const Progress& progress) {
   TQC_TRY(check(cache, ids));
+  if (queries) TQC_TRY(check_queries(config));
   TQC_TRY(adopt_states(cache, config));
   const auto total = static_cast<std::int64_t>(ids.size());
   for (std::int64_t done = 0, n = 0; done < total; done += n) {
@@ -259,6 +266,7 @@ Result<std::span<const float>> Decoder::decode_step(cache::Cache& cache, std::in
 Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t first,
                                        std::int64_t n, const QuerySink& sink) {
   TQC_TRY(check_tokens_known(cache));
+  if (sink) TQC_TRY(check_queries(config));
   const auto ids = std::span(cache.tokens).subspan(to_size(first), to_size(n));
   TQC_TRY(check_layers(cache, config));
   TQC_TRY(check_can_run_again(cache, first, config));
@@ -292,11 +300,15 @@ std::uint64_t Decoder::scratch_bytes() const {
 
 namespace {
 
-Result<void> check_shape(cache::HeadShape own, std::int64_t value_dim, cache::HeadShape model) {
-  if (value_dim != 0) {
-    return mismatch("keys of " + std::to_string(own.head_dim) + " components and values of " +
-                    std::to_string(value_dim) + "; those of the model have " +
-                    std::to_string(model.head_dim) + " each");
+Result<void> check_shape(cache::HeadShape own, std::int64_t value_dim, const ModelConfig& config) {
+  const cache::HeadShape model = config.head_shape();
+  if (value_dim != config.value_dim()) {
+    const auto of_values = [](std::int64_t k, std::int64_t v) {
+      return "keys of " + std::to_string(k) + " components and values of " +
+             std::to_string(v == 0 ? k : v);
+    };
+    return mismatch(of_values(own.head_dim, value_dim) + "; the model has " +
+                    of_values(model.head_dim, config.value_dim()));
   }
   if (own == model) return {};
   return mismatch(std::to_string(own.n_kv_heads) + " kv heads of " + std::to_string(own.head_dim) +
@@ -335,7 +347,7 @@ LayerShape shape_of(const cache::LayerDesc& layer) {
 
 Result<void> check_full(const LayerShape& layer, const ModelConfig& config) {
   if (layer.kind == LayerShape::Kind::kFull) {
-    return check_shape(layer.shape, layer.value_dim, config.head_shape());
+    return check_shape(layer.shape, layer.value_dim, config);
   }
   const bool is_window = layer.kind == LayerShape::Kind::kWindow;
   return invalid(std::string(is_window ? "a rotating" : "an arrays") +
@@ -351,7 +363,7 @@ Result<void> check_window(const LayerShape& layer, std::int64_t size, const Mode
                     "; the model has a window of " + std::to_string(size) + " tokens");
   }
   const cache::Window& window = layer.window;
-  TQC_TRY(check_shape(layer.shape, layer.value_dim, config.head_shape()));
+  TQC_TRY(check_shape(layer.shape, layer.value_dim, config));
   if (window.keep == 0 && (window.size == size || window.size + 1 == size)) return {};
   return mismatch("a window of " + std::to_string(window.size) + " tokens, " +
                   std::to_string(window.keep) + " of them the first ones; the model has one of " +

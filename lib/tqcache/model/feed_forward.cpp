@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/bytes.h"
@@ -120,27 +121,55 @@ void Experts::choose(const ExpertsWeights& weights, std::int64_t n, std::span<co
   add_bias(weights.router_bias, n, scores_.data());
   uses_.resize(to_size(config_.count));
   for (std::vector<Use>& uses : uses_) uses.clear();
-  for (std::int64_t row = 0; row < n; ++row) choose_for(row);
+  for (std::int64_t row = 0; row < n; ++row) choose_for(row, weights.choice_bias);
 }
 
-void Experts::choose_for(std::int64_t row) {
+void Experts::choose_for(std::int64_t row, const AlignedFloats& choice_bias) {
   const std::span<float> p =
       std::span(scores_).subspan(to_size(row * config_.count), to_size(config_.count));
   const Kernels& kernels = best_kernels();
-  float sum = kernels.exp_sum(kernels.max_value(p.data(), p.size()), p.size(), p.data());
+  float sum = 1;
+  if (config_.sigmoid) {
+    for (float& each : p) each = loops::sigmoid(each);
+  } else {
+    sum = kernels.exp_sum(kernels.max_value(p.data(), p.size()), p.size(), p.data());
+  }
+  ranks_.assign(p.begin(), p.end());
+  for (std::size_t i = 0; i < choice_bias.size(); ++i) ranks_[i] += choice_bias[i];
+  for (float& each : ranks_) each = rank(each);
+  if (config_.used_groups < config_.groups) leave_out_groups();
   order_.resize(p.size());
   std::iota(order_.begin(), order_.end(), 0);
   const auto used = order_.begin() + config_.used;
   std::partial_sort(order_.begin(), used, order_.end(), [&](std::int64_t a, std::int64_t b) {
-    const float of_a = rank(p[to_size(a)]), of_b = rank(p[to_size(b)]);
+    const float of_a = ranks_[to_size(a)], of_b = ranks_[to_size(b)];
     return of_a > of_b || (of_a == of_b && a < b);
   });
   if (config_.normalized) {
-    sum = 0;
+    sum = config_.sigmoid ? 1e-20f : 0;  // sigmoids may all be 0
     for (auto each = order_.begin(); each != used; ++each) sum += p[to_size(*each)];
   }
   for (auto each = order_.begin(); each != used; ++each) {
-    uses_[to_size(*each)].push_back({row, p[to_size(*each)] / sum});
+    uses_[to_size(*each)].push_back({row, config_.scale * (p[to_size(*each)] / sum)});
+  }
+}
+
+// Ranks the experts of all groups but the best behind every other.
+void Experts::leave_out_groups() {
+  constexpr float kLeft = -std::numeric_limits<float>::infinity();
+  const auto size = ranks_.size() / to_size(config_.groups);
+  std::vector<std::pair<float, std::size_t>> groups;  // less the score, so that the best is first
+  for (std::size_t first = 0; first < ranks_.size(); first += size) {
+    float best = kLeft, second = kLeft;
+    for (const float each : std::span(ranks_).subspan(first, size)) {
+      second = std::max(second, std::min(best, each));
+      best = std::max(best, each);
+    }
+    groups.emplace_back(config_.group_pairs ? -(best + second) : -best, first);
+  }
+  std::ranges::sort(groups);
+  for (std::size_t i = to_size(config_.used_groups); i < groups.size(); ++i) {
+    std::ranges::fill(std::span(ranks_).subspan(groups[i].second, size), kLeft);
   }
 }
 
@@ -166,15 +195,17 @@ void Experts::add_shared(const ExpertsWeights& weights, std::int64_t n, std::spa
   grow(results_, n * d_model);
   grow(scores_, n);
   mlp_.run(weights.shared, n, x, results_.data(), workers);
-  multiply_rows(n, x, {{&weights.shared_gate, scores_.data()}}, bits_, workers);
+  if (config_.shared_gate) {
+    multiply_rows(n, x, {{&weights.shared_gate, scores_.data()}}, bits_, workers);
+  }
   for (std::int64_t row = 0; row < n; ++row) {
-    add_scaled(loops::sigmoid(scores_[to_size(row)]), results_.data() + row * d_model, d_model,
-               out.data() + row * d_model);
+    const float factor = config_.shared_gate ? loops::sigmoid(scores_[to_size(row)]) : 1;
+    add_scaled(factor, results_.data() + row * d_model, d_model, out.data() + row * d_model);
   }
 }
 
 std::uint64_t Experts::scratch_bytes() const {
-  return (scores_.size() + gathered_.size() + results_.size()) * sizeof(float) +
+  return (scores_.size() + ranks_.size() + gathered_.size() + results_.size()) * sizeof(float) +
          mlp_.scratch_bytes();
 }
 

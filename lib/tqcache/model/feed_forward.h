@@ -40,13 +40,16 @@ class GatedMlp {
 
 // A mixture of experts; each token goes through a few of them.
 //
-//   p = softmax(W_router x + bias);  the `used` largest p choose the experts and are their weights
-// y = sum of p_e expert_e(x), + sigmoid(w . x) shared(x) if there is a shared expert
+//   p = softmax or sigmoid of W_router x + bias;  the experts with the `used` largest p +
+//   choice_bias are chosen, in DeepSeek from the best groups alone, and the p are their weights
+// y = sum of p_e expert_e(x), + sigmoid(w . x) shared(x) if there is a shared expert; DeepSeek and
+// GLM have no w, and add shared(x)
 //
 // Tokens of a chunk are gathered by expert, so that each expert's matrices are read once. Results
 // are added in the order of the expert indices.
 //
-// Source: huggingface/transformers models/qwen3_moe, models/qwen3_next and models/gpt_oss.
+// Source: huggingface/transformers models/qwen3_moe, models/qwen3_next, models/gpt_oss,
+// models/deepseek_v2 and models/deepseek_v3.
 
 class Experts {
  public:
@@ -69,7 +72,8 @@ class Experts {
 
   void choose(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
               const Workers& workers);
-  void choose_for(std::int64_t row);
+  void choose_for(std::int64_t row, const AlignedFloats& choice_bias);
+  void leave_out_groups();
   void add_expert(const FeedForwardWeights& expert, std::span<const Use> uses,
                   std::span<const float> x, std::span<float> out, const Workers& workers);
   void add_shared(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
@@ -80,7 +84,8 @@ class Experts {
   GatedMlp mlp_;
   AlignedFloats scores_;                // [n, count]
   std::vector<std::vector<Use>> uses_;  // [count]
-  std::vector<std::int64_t> order_;     // experts, by score
+  std::vector<std::int64_t> order_;     // experts, by rank
+  AlignedFloats ranks_;                 // [count], by which experts are chosen
   AlignedFloats gathered_;              // [uses, d_model]
   AlignedFloats results_;               // [uses, d_model]
 };

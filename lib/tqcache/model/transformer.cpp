@@ -94,6 +94,7 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, unsi
                       {config.score_scale(), config.attention_cap}, scorer),
       chunk_attention_(config.head_shape(), config.n_heads,
                        {config.score_scale(), config.attention_cap}),
+      latent_attention_(config, activations),
       delta_net_(config, activations),
       mlp_(config.activation, activations),
       experts_(config.experts, config.activation, activations),
@@ -116,15 +117,16 @@ void Transformer::reserve_rows(std::int64_t n) {
   const auto resize = [&](AlignedFloats& rows, std::int64_t size) {
     rows.resize(to_size(capacity_ * size));
   };
+  const bool has_latents = config_.latent.rank > 0;
   const std::int64_t q_size = config_.n_heads * config_.head_dim;
   resize(x_, config_.d_model);
   resize(normed_, config_.d_model);
   resize(update_, config_.d_model);
   resize(squares_, 1);
-  resize(q_, q_size);
+  if (!has_latents) resize(q_, q_size);
   resize(k_, config_.n_kv_heads * config_.head_dim);
-  resize(v_, config_.n_kv_heads * config_.head_dim);
-  resize(attended_, q_size);
+  resize(v_, has_latents ? config_.latent.turned : config_.n_kv_heads * config_.head_dim);
+  resize(attended_, has_latents ? config_.n_heads * config_.latent.value : q_size);
   if (!config_.attention_gate) return;
   resize(gates_, q_size);
   resize(q_and_gates_, 2 * q_size);
@@ -158,23 +160,28 @@ Result<void> Transformer::run_attention(std::int64_t index, cache::AttentionLaye
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
   TQC_TRY(check_input(index));
-  const AttentionWeights& attention = weights.attention;
-  multiply(normed_, {{&attention.q, query_products().data()},
-                     {&attention.k, k_.data()},
-                     {&attention.v, v_.data()}});
-  TQC_TRY(prepare_queries(index));
-  prepare_keys(attention, rope_of(index));
-  add_bias(attention.v_bias, v_);
-
-  const std::size_t n_values = to_size(n_ * config_.n_kv_heads * config_.head_dim);
-  const std::span<float> k = std::span(k_).first(n_values);
-  const std::span<float> v = std::span(v_).first(n_values);
+  const cache::HeadShape k_shape = layer.shape, v_shape = layer.value_shape();
+  const std::int64_t k_size = k_shape.n_kv_heads * k_shape.head_dim;
+  const std::int64_t v_size = v_shape.n_kv_heads * v_shape.head_dim;
+  const std::span<float> k = std::span(k_).first(to_size(n_ * k_size));
+  const std::span<float> v = std::span(v_).first(to_size(n_ * v_size));
+  if (config_.latent.rank > 0) {
+    TQC_TRY(make_latent_queries(index));
+    latent_attention_.make_latents(weights.latent, n_, normed_, rope_of(index), k, v, workers_);
+  } else {
+    const AttentionWeights& attention = weights.attention;
+    multiply(normed_, {{&attention.q, query_products().data()},
+                       {&attention.k, k_.data()},
+                       {&attention.v, v_.data()}});
+    TQC_TRY(prepare_queries(index));
+    prepare_keys(attention, rope_of(index));
+    add_bias(attention.v_bias, v_);
+  }
   if (filter) TQC_TRY(filter(index, first_, k, v));
-  const std::int64_t row_size = config_.n_kv_heads * config_.head_dim;
-  TQC_TRY(check_rows(index, "its keys", k_, row_size, largest_of(cache::dense_dtype(layer.k))));
-  TQC_TRY(check_rows(index, "its values", v_, row_size, largest_of(cache::dense_dtype(layer.v))));
-  cache::append(layer.k, layer.shape, first_, k);
-  cache::append(layer.v, layer.shape, first_, v);
+  TQC_TRY(check_rows(index, "its keys", k, k_size, largest_of(cache::dense_dtype(layer.k))));
+  TQC_TRY(check_rows(index, "its values", v, v_size, largest_of(cache::dense_dtype(layer.v))));
+  cache::append(layer.k, k_shape, first_, k);
+  cache::append(layer.v, v_shape, first_, v);
 
   attend(index, layer);
   return feed_forward(index);
@@ -184,8 +191,12 @@ Result<void> Transformer::rerun_attention(std::int64_t index, const cache::Atten
   const LayerWeights& weights = weights_.layers[to_size(index)];
   normalize(weights.attention_norm);
   TQC_TRY(check_input(index));
-  multiply(normed_, {{&weights.attention.q, query_products().data()}});
-  TQC_TRY(prepare_queries(index));
+  if (config_.latent.rank > 0) {
+    TQC_TRY(make_latent_queries(index));
+  } else {
+    multiply(normed_, {{&weights.attention.q, query_products().data()}});
+    TQC_TRY(prepare_queries(index));
+  }
   attend(index, layer);
   return feed_forward(index);
 }
@@ -208,6 +219,13 @@ Result<void> Transformer::prepare_queries(std::int64_t index) {
   apply_qk_norm_and_rope(q_, config_.n_heads, weights.q_norm, rope_of(index));
   if (config_.query_growth > 0) grow_queries();
   return check_rows(index, "its queries", q_, config_.n_heads * config_.head_dim,
+                    largest_of(Dtype::kF32));
+}
+
+Result<void> Transformer::make_latent_queries(std::int64_t index) {
+  const LatentWeights& weights = weights_.layers[to_size(index)].latent;
+  const auto q = latent_attention_.make_queries(weights, n_, normed_, rope_of(index), workers_);
+  return check_rows(index, "its queries", q, config_.n_heads * config_.latent.query_size(),
                     largest_of(Dtype::kF32));
 }
 
@@ -245,10 +263,17 @@ std::span<const float> Transformer::queries() const {
 }
 
 void Transformer::attend(std::int64_t index, const cache::AttentionLayer& layer) {
+  const LayerWeights& weights = weights_.layers[to_size(index)];
+  if (config_.latent.rank > 0) {
+    const auto n_values = to_size(n_ * config_.n_heads * config_.latent.value);
+    latent_attention_.attend(weights.latent, layer, first_ + n_, n_,
+                             std::span(attended_).first(n_values), workers_);
+    multiply(attended_, {{&weights.latent.output, update_.data()}});
+    return add_to_x(weights.post_attention_norm);
+  }
   const std::span<const float> q = queries();
   const std::span<float> out = std::span(attended_).first(q.size());
   const std::int64_t window = windows_[to_size(index)];
-  const LayerWeights& weights = weights_.layers[to_size(index)];
   const std::span<const float> sinks = weights.attention.sinks;
   if (n_ == 1) {
     step_attention_.attend(layer, first_ + 1, window, q, out, workers_, sinks);
@@ -274,7 +299,7 @@ Result<void> Transformer::feed_forward(std::int64_t index) {
   }
   TQC_TRY(check_hidden("layer " + std::to_string(index)));
   const std::size_t n_values = to_size(n_ * config_.d_model);
-  if (config_.experts.count > 0) {
+  if (config_.has_experts(index)) {
     experts_.run(weights.experts, n_, normed_, std::span(update_).first(n_values), workers_);
   } else {
     mlp_.run(weights.ffn, n_, normed_, update_.data(), workers_);
@@ -326,10 +351,10 @@ void Transformer::normalize(const AlignedFloats& weight) {
 }
 
 // Shapes: rows [n, size].
-void Transformer::measure(const AlignedFloats& rows, std::int64_t size) {
+void Transformer::measure(std::span<const float> rows, std::int64_t size) {
   for_rows([&](std::int64_t row) {
     const std::size_t first = to_size(row * size);
-    squares_[to_size(row)] = sum_of_squares(std::span(rows).subspan(first, to_size(size)));
+    squares_[to_size(row)] = sum_of_squares(rows.subspan(first, to_size(size)));
   });
 }
 
@@ -354,12 +379,13 @@ Result<void> Transformer::check_input(std::int64_t index) const {
 
 // Reads single values only where the sum of squares does not decide. Shapes: rows [n, size].
 Result<void> Transformer::check_rows(std::int64_t index, std::string_view what,
-                                     const AlignedFloats& rows, std::int64_t size, float largest) {
+                                     std::span<const float> rows, std::int64_t size,
+                                     float largest) {
   measure(rows, size);
   for (std::int64_t row = 0; row < n_; ++row) {
     const float squares = squares_[to_size(row)];
     if (std::isfinite(squares) && squares <= largest * largest) continue;
-    const auto values = std::span(rows).subspan(to_size(row * size), to_size(size));
+    const auto values = rows.subspan(to_size(row * size), to_size(size));
     const auto fits = [&](float value) { return std::abs(value) <= largest; };
     if (std::ranges::all_of(values, fits)) continue;
     return not_finite("layer " + std::to_string(index), row, what);
@@ -425,8 +451,9 @@ std::uint64_t Transformer::scratch_bytes() const {
                              q_.size() + k_.size() + v_.size() + gates_.size() +
                              q_and_gates_.size() + attended_.size() + logits_.size();
   std::uint64_t bytes = floats * sizeof(float) + step_attention_.scratch_bytes() +
-                        chunk_attention_.scratch_bytes() + delta_net_.scratch_bytes() +
-                        mlp_.scratch_bytes() + experts_.scratch_bytes();
+                        chunk_attention_.scratch_bytes() + latent_attention_.scratch_bytes() +
+                        delta_net_.scratch_bytes() + mlp_.scratch_bytes() +
+                        experts_.scratch_bytes();
   for (const RopeTable& rope : ropes_) bytes += rope.scratch_bytes();
   return bytes;
 }

@@ -33,6 +33,7 @@
 #include "tqcache/model.h"
 #include "tqcache/model/attention/chunk_attention.h"
 #include "tqcache/model/attention/gated_delta_net.h"
+#include "tqcache/model/attention/latent_attention.h"
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/attention/step_attention.h"
@@ -77,7 +78,8 @@ class Transformer {
   // Checks the output of the last layer for all tokens of the chunk. Errors: as run_attention().
   Result<void> finish();
 
-  // The queries of the attention layer that ran last: [n, n_heads, head_dim], after RoPE.
+  // The queries of the attention layer that ran last: [n, n_heads, head_dim], after RoPE. Not of
+  // latent attention.
   std::span<const float> queries() const;
 
   // The logits [n, vocab_size] of tokens [row, row + n) of the chunk, valid until the next
@@ -92,16 +94,17 @@ class Transformer {
   void reserve_rows(std::int64_t n);
   void for_rows(const std::function<void(std::int64_t row)>& body) const;
   void normalize(const AlignedFloats& weight);
-  void measure(const AlignedFloats& rows, std::int64_t size);
+  void measure(std::span<const float> rows, std::int64_t size);
   Error not_finite(const std::string& layer, std::int64_t row, std::string_view what) const;
   Result<void> check_hidden(const std::string& layer) const;
   Result<void> check_input(std::int64_t index) const;
-  Result<void> check_rows(std::int64_t index, std::string_view what, const AlignedFloats& rows,
+  Result<void> check_rows(std::int64_t index, std::string_view what, std::span<const float> rows,
                           std::int64_t size, float largest);
   void multiply(const AlignedFloats& input, std::initializer_list<Product> products);
   void add_bias(const AlignedFloats& bias, AlignedFloats& rows);
   AlignedFloats& query_products() { return config_.attention_gate ? q_and_gates_ : q_; }
   Result<void> prepare_queries(std::int64_t index);
+  Result<void> make_latent_queries(std::int64_t index);
   void prepare_keys(const AttentionWeights& weights, const RopeTable& rope);
   void grow_queries();
   void split_gate();
@@ -118,6 +121,7 @@ class Transformer {
   ActivationBits activations_;
   StepAttention step_attention_;
   ChunkAttention chunk_attention_;
+  LatentAttention latent_attention_;
   GatedDeltaNet delta_net_;
   GatedMlp mlp_;
   Experts experts_;
@@ -134,10 +138,10 @@ class Transformer {
   AlignedFloats squares_;      // [capacity] sums of squares of the rows measured last
   AlignedFloats q_;            // [capacity, n_heads, head_dim]
   AlignedFloats k_;            // [capacity, n_kv_heads, head_dim]
-  AlignedFloats v_;            // [capacity, n_kv_heads, head_dim]
+  AlignedFloats v_;            // [capacity, n_kv_heads, head_dim], of latents [capacity, turned]
   AlignedFloats gates_;        // [capacity, n_heads, head_dim], if attention's output has gates
   AlignedFloats q_and_gates_;  // [capacity, n_heads, 2, head_dim] likewise
-  AlignedFloats attended_;     // [capacity, n_heads, head_dim]
+  AlignedFloats attended_;     // [capacity, n_heads, head_dim], of latents [.., value]
   AlignedFloats logits_;       // [n, vocab_size]
 };
 

@@ -41,7 +41,7 @@ def identity_of(model, tokenizer=None) -> Identity:
         raise UnsupportedError("a model with adapters: its caches look like those without")
     name = str(getattr(model, "name_or_path", "") or "")
     config = _text_config(model)
-    is_same = config.model_type not in tqcache.KEYS_IN_PAIRS
+    is_same = config.model_type not in tqcache.KEYS_IN_PAIRS | tqcache.LATENTS_IN_HALVES
     if is_same and os.path.isfile(os.path.join(name, "config.json")):
         try:
             return Identity.of_model(name)
@@ -57,6 +57,11 @@ def _check_identity(found: Identity, model) -> None:
             and not found.source_format.startswith("transformers")):
         raise MismatchError(f"the cache was made by {found.source_format or 'another program'}, where "
                             f"the keys of {expected.architecture} have another order")
+    if (expected.architecture in tqcache.LATENTS_IN_HALVES
+            and (found.rope.style == "interleaved"
+                 or not found.source_format.startswith("transformers"))):
+        raise MismatchError(f"the cache has the turned parts of {expected.architecture}'s keys in "
+                            "another order: tqcache convert --to hf, and load that file")
     # A fingerprint of zeros is an unknown one.
     if any(found.weights_fingerprint) and any(expected.weights_fingerprint):
         if found.weights_fingerprint != expected.weights_fingerprint:

@@ -26,6 +26,10 @@ SMALL_LINEAR = dict(linear_key_head_dim=16, linear_value_head_dim=24,
 
 SMALL_WINDOW = dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"])
 
+# head_dim is the size of the turned part.
+SMALL_LATENT = dict(num_key_value_heads=4, moe_intermediate_size=16,
+                    n_shared_experts=1, qk_nope_head_dim=12, v_head_dim=10)
+
 CHANGES = {
     "llama": {},
     "llama_biased": {},
@@ -77,6 +81,9 @@ CHANGES = {
                   num_key_value_heads=1),
     "vaultgemma": SMALL_WINDOW,
     "qwen3_vl": {},
+    "glm4_moe_groups": dict(moe_intermediate_size=16, n_shared_experts=1),
+    "deepseek_v2_lite": SMALL_LATENT,
+    "deepseek_v3": SMALL_LATENT,
     "qwen2_5_vl": dict(hidden_size=64, num_attention_heads=2, num_key_value_heads=1),
 }
 

@@ -21,6 +21,18 @@ N_TOKENS = 84
 N_BEFORE = 81  # tokens in a saved cache; the others come after it
 BOUND = 1e-3
 
+# Families whose caches of transformers are taken; those whose keys are in pairs are refused.
+OF_TRANSFORMERS = sorted((tiny_models.WINDOWED | tiny_models.HYBRID | {
+    "olmoe", "granite4", "granitemoe", "seed_oss", "hunyuan", "ministral3", "glm4_moe",
+    "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "deepseek_v3_equal"}) - {"cohere2"})
+TO_TRANSFORMERS = ["qwen3", "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_equal"]
+# Not exaone4: llama.cpp gives windows to models of 64 layers alone.
+OF_LLAMA_CPP = ["gemma", "olmo2", "smollm3", "granite", "mixtral", "qwen2_moe", "glm4",
+                "gpt_oss_mxfp4", "olmo3", "olmoe", "granite4", "granitemoe", "glm", "cohere",
+                "cohere2", "seed_oss", "ernie4_5", "hunyuan", "ministral3", "qwen3_vl",
+                "qwen2_5_vl", "glm4_moe", "glm4_moe_groups", "deepseek_v2", "deepseek_v3",
+                "deepseek_v3_equal"]
+
 
 @lru_cache
 def model(name):
@@ -119,7 +131,7 @@ class Architectures(Logits):
             rows = self.logits(path, prefill=ids)
             return self.assert_near(rows, expected(name, 600), 2 * BOUND)
         self.for_all(["gemma2", "gemma3", "mistral", "qwen3_5", "gpt_oss", "smollm3", "olmo3",
-                      "cohere2", "exaone4", "ministral3", "hunyuan"], check)
+                      "cohere2", "exaone4", "ministral3", "hunyuan", "deepseek_v3", "glm4_moe"], check)
 
     def test_conversion(self):
         """Full attention is packed, everything else stays as it is."""
@@ -160,9 +172,7 @@ class Exchange(Logits):
             self.skipTest("NOT RUN: the Python package tqcache is missing")
         tool = peer.tool(support.options().source)
         ids = ids_of(N_TOKENS)
-        # Those whose keys are in pairs are refused.
-        others = {"olmoe", "granite4", "granitemoe", "seed_oss", "hunyuan", "ministral3"}
-        for name in sorted((tiny_models.WINDOWED | tiny_models.HYBRID | others) - {"cohere2"}):
+        for name in OF_TRANSFORMERS:
             with self.subTest(name=name):
                 path = self.folder / "hf.safetensors"
                 cache = peer.prefill(model(name), ids[:N_BEFORE])
@@ -171,6 +181,32 @@ class Exchange(Logits):
                 rows = self.logits(folder(name), steps=ids[N_BEFORE:], cache=tqkv)
                 worst = self.assert_near(rows, expected(name, N_TOKENS)[N_BEFORE:])
                 print(f"  {name}, a cache of transformers: relative error {worst:.2e}", flush=True)
+
+
+    def test_to_transformers(self):
+        """Caches of the decoder, dense and packed, that transformers goes on from as the decoder
+        does."""
+        if importlib.util.find_spec("tqcache") is None:
+            self.skipTest("NOT RUN: the Python package tqcache is missing")
+        tool = peer.tool(support.options().source)
+        ids = ids_of(300)  # a token block is packed
+        for name in TO_TRANSFORMERS:
+            for bits in (16, 4):
+                with self.subTest(name=name, bits=bits):
+                    saved = self.folder / "saved.tqkv"
+                    self.logits(folder(name), prefill=ids[:297], save=saved)
+                    self.tqcache("verify", saved, "--model", folder(name))
+                    packed = self.convert(saved, "packed.tqkv", "--bits", bits)
+                    back = self.convert(packed, "back.safetensors", "--to", "hf")
+                    cache = tool.load(str(back))
+                    rows = np.array(peer.logits_along(model(name), cache, ids[297:]))
+                    reference = expected(name, 300)[297:]
+                    if bits != 16:
+                        reference = self.logits(folder(name), steps=ids[297:], cache=packed)
+                    # The decoder takes products with codes of full attention in fewer bits.
+                    worst = self.assert_near(rows, reference, BOUND if bits == 16 else 0.02)
+                    print(f"  {name}, to transformers, {bits} bits: relative error {worst:.2e}",
+                          flush=True)
 
 
 class StatesOfLlamaCpp(Logits):
@@ -185,11 +221,7 @@ class StatesOfLlamaCpp(Logits):
         except (ImportError, OSError, RuntimeError) as error:
             raise unittest.SkipTest(str(error)) from error
         ids = ids_of(N_TOKENS)
-        # Not exaone4: llama.cpp gives windows to models of 64 layers alone.
-        for name in ("gemma", "olmo2", "smollm3", "granite", "mixtral", "qwen2_moe", "glm4",
-                     "gpt_oss_mxfp4", "olmo3", "olmoe", "granite4", "granitemoe", "glm", "cohere",
-                     "cohere2", "seed_oss", "ernie4_5", "hunyuan", "ministral3", "qwen3_vl",
-                     "qwen2_5_vl"):
+        for name in OF_LLAMA_CPP:
             with self.subTest(name=name):
                 path, state = gguf_file(name), self.folder / "state.ggsn"
                 with llama.Context(llama.Model(library, path)) as context:

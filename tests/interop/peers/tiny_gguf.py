@@ -24,6 +24,7 @@ ARCHITECTURES = {
     "hunyuan_v1_dense": "hunyuan-dense", "granitemoehybrid": "granite", "granitemoe": "granitemoe",
     "cohere": "command-r", "cohere2": "cohere2", "ministral3": "mistral3", "exaone4": "exaone4",
     "glm": "chatglm", "olmoe": "olmoe", "qwen3_vl_text": "qwen3vl", "qwen2_5_vl_text": "qwen2vl",
+    "glm4_moe": "glm4moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
 }
 # transformers has the rows in halves. Those of GLM, ERNIE and Cohere are in pairs there, too.
 IN_PAIRS = {"llama", "mistral", "mixtral", "smollm3", "granite", "granitemoehybrid", "granitemoe",
@@ -35,6 +36,9 @@ HYBRID = {"qwen3_next", *QWEN35}
 ZERO_CENTRED = {"gemma", "gemma2", "gemma3_text", *HYBRID}
 EXPERTS = {"qwen3_moe", "qwen3_next", "qwen3_5_moe_text", "qwen2_moe", "mixtral", "gpt_oss",
            "granitemoe", "olmoe"}
+# Chosen as in DeepSeek V3.
+ROUTED = {"glm4_moe", "deepseek_v2", "deepseek_v3"}
+LATENT = {"deepseek_v2", "deepseek_v3"}
 # Without a width of their own: it is that of the feed-forward.
 COMMON_WIDTH = {"mixtral", "granitemoe", "olmoe"}
 
@@ -65,6 +69,8 @@ def _rope(config, kind="full_attention"):
 
 
 def _n_rot(config):
+    if config.model_type in LATENT:
+        return config.qk_rope_head_dim
     return int(config.head_dim * _rope(config).get("partial_rotary_factor", 1.0))
 
 
@@ -76,9 +82,12 @@ def _add_shape(writer, config):
     if getattr(config, "intermediate_size", None):
         writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
+    if config.model_type in LATENT:
+        _add_latents(writer, config)
+    else:
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
     if config.model_type in COHERE:
         writer.add_layer_norm_eps(config.layer_norm_eps)
     else:
@@ -86,6 +95,16 @@ def _add_shape(writer, config):
     n_rot, rope = _n_rot(config), _rope(config)
     writer.add_rope_dimension_count(n_rot)
     writer.add_rope_freq_base(rope["rope_theta"] * rope.get("alpha", 1) ** (n_rot / (n_rot - 2)))
+
+
+def _add_latents(writer, config):
+    writer.add_head_count_kv(1)
+    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+    writer.add_value_length(config.kv_lora_rank)
+    writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
+    writer.add_value_length_mla(config.v_head_dim)
+    writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_kv_lora_rank(config.kv_lora_rank)
 
 
 def _add_family(writer, config):
@@ -108,6 +127,20 @@ def _add_family(writer, config):
         if kind not in COMMON_WIDTH:
             writer.add_expert_feed_forward_length(
                 config.intermediate_size if kind == "gpt_oss" else config.moe_intermediate_size)
+    if kind in ROUTED:
+        writer.add_expert_count(config.n_routed_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        functions = gguf.ExpertGatingFuncType
+        writer.add_expert_gating_func(
+            functions.SOFTMAX if kind == "deepseek_v2" else functions.SIGMOID)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        if (config.n_group or 1) > 1:
+            writer.add_expert_group_count(config.n_group)
+            writer.add_expert_group_used_count(config.topk_group)
     if kind in COHERE:
         writer.add_logit_scale(config.logit_scale)
     if kind in ("qwen3_vl_text", "qwen2_5_vl_text"):
@@ -142,6 +175,8 @@ def _add_rope_scaling(writer, rope, config):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if config.model_type in LATENT and "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
     if "llama_4_scaling_beta" in rope:
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
@@ -249,6 +284,14 @@ def _converted(name, tensor, config):
         return [(base + "gate_proj.weight", gate), (base + "up_proj.weight", up)]
     if name.endswith("experts.down_proj"):
         return [(name + ".weight", tensor)]
+    if name.endswith("kv_b_proj.weight"):
+        heads = tensor.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+        keys, values = heads.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
+        base = name.removesuffix("kv_b_proj.weight")
+        return [(base + "k_b_proj.weight", keys.transpose(1, 2)),
+                (base + "v_b_proj.weight", values)]
+    if name.endswith("e_score_correction_bias"):
+        return [(name.removesuffix("_bias") + ".bias", tensor)]
     if name.endswith("shared_expert_gate.weight"):
         tensor = tensor.reshape(-1)
     return [(name, tensor)]

@@ -149,6 +149,37 @@ FAMILIES |= {
         rope_type="default", rope_theta=10000.0, mrope_section=[4, 6, 6]), **NO_SPECIAL)),
 }
 
+ROUTED = dict(n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=48,
+              n_shared_experts=2, routed_scaling_factor=1.7, first_k_dense_replace=1, **NO_SPECIAL)
+IN_GROUPS = dict(ROUTED, n_group=4, topk_group=2)
+
+FAMILIES |= {
+    "glm4_moe": ("Glm4MoeConfig", dict(ROUTED, use_qk_norm=True, attention_bias=True)),
+    "glm4_moe_groups": ("Glm4MoeConfig", dict(IN_GROUPS, norm_topk_prob=False)),
+}
+
+# Norms of latents have an epsilon of their own, 1e-6, in transformers.
+LATENT = dict(rms_norm_eps=1e-6, num_key_value_heads=4, kv_lora_rank=64, q_lora_rank=32,
+              qk_rope_head_dim=32, qk_nope_head_dim=24, v_head_dim=20)
+DEEPSEEK_ROPE = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, beta_fast=32, beta_slow=1,
+                     original_max_position_embeddings=64)
+V3_ROPE = dict(DEEPSEEK_ROPE, mscale=1.0, mscale_all_dim=1.0)
+V2_ROPE = dict(DEEPSEEK_ROPE, mscale=0.707, mscale_all_dim=0.707)
+
+FAMILIES |= {
+    "deepseek_v2": ("DeepseekV2Config", dict(ROUTED, **LATENT, rope_parameters=V2_ROPE)),
+    # As V2 Lite: queries without a latent.
+    "deepseek_v2_lite": ("DeepseekV2Config", dict(
+        ROUTED, **{**LATENT, "q_lora_rank": None, "rms_norm_eps": 1e-5})),
+    "deepseek_v2_groups": ("DeepseekV2Config", dict(
+        IN_GROUPS, **LATENT, topk_method="group_limited_greedy",
+        rope_parameters=dict(V2_ROPE, mscale=1.2))),
+    "deepseek_v3": ("DeepseekV3Config", dict(IN_GROUPS, **LATENT, rope_parameters=V3_ROPE)),
+    # The turned part is as large as the latent.
+    "deepseek_v3_equal": ("DeepseekV3Config", dict(
+        ROUTED, **{**LATENT, "kv_lora_rank": 32}, n_group=1, topk_group=1)),
+}
+
 # Experts have the values of MXFP4 blocks, and are stored as such.
 MXFP4 = {"gpt_oss_mxfp4"}
 
@@ -156,7 +187,7 @@ MXFP4 = {"gpt_oss_mxfp4"}
 # llama.cpp rounds YaRN's bounds to whole pairs, and never normalizes the experts of Qwen2-MoE.
 HF_ONLY = {"qwen2_window", "qwen2_yarn", "smollm3_list", "qwen2_moe_normed", "gpt_oss",
            "gpt_oss_all", "seed_oss_biased", "ernie4_5_biased", "ministral", "cwm", "helium",
-           "vaultgemma"}
+           "vaultgemma", "deepseek_v2_lite", "deepseek_v2_groups"}
 
 WINDOWED = {"mistral", "qwen2_window", "gemma2", "gemma3", "phi3", "gpt_oss", "olmo3", "cohere2",
             "ministral", "cwm", "exaone4", "vaultgemma"}
@@ -185,6 +216,9 @@ def make(name, seed=7):
             fill(key, tensor)
             if name in MXFP4 and key.endswith(("experts.gate_up_proj", "experts.down_proj")):
                 round_to_mxfp4(tensor)
+        for key, tensor in model.named_buffers():
+            if key.endswith("e_score_correction_bias"):
+                tensor.copy_(torch.randn_like(tensor) * 0.3)
     return model.eval()
 
 

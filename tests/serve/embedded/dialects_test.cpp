@@ -71,6 +71,44 @@ TEST(MessagesRequest, IsAConversation) {
   EXPECT_EQ(conversation(plain), (Conversation{{ChatRole::kSystem, "S"}, {ChatRole::kUser, "Hi"}}));
 }
 
+TEST(MessagesRequest, HasToolsCallsAndTheirResults) {
+  const ChatRequest request = read_messages(R"({"max_tokens": 9, "messages": [
+      {"role": "user", "content": "Hi"},
+      {"role": "assistant", "content": [
+          {"type": "text", "text": "I look."},
+          {"type": "tool_use", "id": "t1", "name": "f", "input": {"b": 1, "a": [2]}}]},
+      {"role": "user", "content": [
+          {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "R"}]},
+          {"type": "tool_result", "tool_use_id": "t2", "content": "S", "is_error": true},
+          {"type": "text", "text": "And?"}]},
+      {"role": "assistant", "content": [
+          {"type": "tool_use", "id": "t3", "name": "g", "input": {}}]},
+      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t3"}]}],
+      "tools": [{"name": "f", "description": "D", "cache_control": {"type": "ephemeral"},
+                 "input_schema": {"type": "object", "properties": {"b": {}, "a": {}}}}],
+      "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}})");
+  EXPECT_EQ(conversation(request), (Conversation{{ChatRole::kUser, "Hi"},
+                                                 {ChatRole::kAssistant, "I look."},
+                                                 {ChatRole::kTool, "R"},
+                                                 {ChatRole::kTool, "S"},
+                                                 {ChatRole::kUser, "And?"},
+                                                 {ChatRole::kAssistant, ""},
+                                                 {ChatRole::kTool, ""}}));
+  EXPECT_EQ(request.messages[1].fields,
+            R"({"tool_calls":[{"id":"t1","type":"function","function":{"name":"f",)"
+            R"("arguments":{"b":1,"a":[2]}}}]})");
+  EXPECT_EQ(request.messages[2].fields, R"({"tool_call_id":"t1"})");
+  EXPECT_THAT(request.messages[5].fields, HasSubstr(R"({"content":null,"tool_calls":[)"));
+  EXPECT_EQ(request.tools, R"([{"type":"function","function":{"name":"f","description":"D",)"
+                           R"("parameters":{"type":"object","properties":{"b":{},"a":{}}}}}])");
+  EXPECT_TRUE(request.settings.one_call);
+  // A model that may not call tools is not told of them.
+  EXPECT_EQ(read_messages(R"({"max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}],
+      "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "none"}})")
+                .tools,
+            "");
+}
+
 TEST(MessagesRequest, RefusesByNameWhatItCannotDo) {
   for (const RefusedBody& each : std::initializer_list<RefusedBody>{
            {R"({"messages": [{"role": "user", "content": "Hi"}]})", "max_tokens"},
@@ -84,14 +122,29 @@ TEST(MessagesRequest, RefusesByNameWhatItCannotDo) {
            {R"({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "image"}]}]})",
             "messages[0].content[0].type"},
            {R"({"max_tokens": 1, "messages": [{"role": "user", "content":
-                [{"type": "tool_result", "tool_use_id": "x", "content": "y"}]}]})",
+                [{"type": "tool_use", "id": "x", "name": "f", "input": {}}]}]})",
             "messages[0].content[0].type"},
+           {R"({"max_tokens": 1, "messages": [{"role": "assistant", "content":
+                [{"type": "tool_use", "id": "x", "name": "f", "input": "{}"}]}]})",
+            "messages[0].content[0].input"},
+           {R"({"max_tokens": 1, "messages": [{"role": "user", "content":
+                [{"type": "tool_result", "content": "y"}]}]})",
+            "messages[0].content[0].tool_use_id"},
+           {R"({"max_tokens": 1, "messages": [{"role": "user", "content":
+                [{"type": "text", "text": "t"}, {"type": "tool_result", "tool_use_id": "x"}]}]})",
+            "messages[0].content[1].type"},
+           {R"({"max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}],
+                "tool_choice": {"type": "any"}})",
+            "tool_choice.type"},
+           {R"({"max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}],
+                "tools": [{"type": "bash_20250124", "name": "bash"}]})",
+            "tools[0].type"},
            {R"({"max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}],
                 "system": [{"type": "image"}]})",
             "system[0].type"},
            {R"({"max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}],
                 "tools": [{"name": "f"}]})",
-            "tools"},
+            "tools[0].input_schema"},
            {R"({"max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}],
                 "output_config": {"format": {"type": "json_schema"}}})",
             "output_config.format"}}) {

@@ -217,6 +217,79 @@ TEST_F(ToolModel, AnswersWithCallsKeepTheirTokens) {
   EXPECT_EQ(next["timings"]["prompt_n"], expected.value().size());
 }
 
+// The same answer in Anthropic's interface.
+const json kAnthropicTools =
+    json::parse(R"([{"name": "look_up", "input_schema": {"type": "object"}}])");
+
+TEST_F(ToolModel, CallsToolsInMessages) {
+  Request request;
+  const json body = {
+      {"messages", hi_}, {"tools", kAnthropicTools}, {"max_tokens", 50}, {"temperature", 0}};
+  request.body = body.dump();
+  const Response response = api_->messages(request, client_);
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json answer = json::parse(response.body);
+  EXPECT_EQ(answer["stop_reason"], "tool_use");
+  const json& content = answer["content"];
+  ASSERT_EQ(content.size(), 3u);
+  EXPECT_EQ(content[0], (json{{"type", "text"}, {"text", "I look."}}));
+  EXPECT_EQ(content[1]["type"], "tool_use");
+  EXPECT_EQ(content[1]["name"], "look_up");
+  EXPECT_EQ(content[1]["input"], (json{{"a", 2.5}, {"b", "é"}}));
+  EXPECT_EQ(content[2]["input"], json::object());
+  EXPECT_NE(content[1]["id"], content[2]["id"]);
+
+  // The results go back.
+  json messages = hi_;
+  messages.push_back({{"role", "assistant"}, {"content", content}});
+  messages.push_back({{"role", "user"}, {"content", json::array()}});
+  for (const std::size_t i : {1, 2}) {
+    messages[2]["content"].push_back(
+        {{"type", "tool_result"}, {"tool_use_id", content[i]["id"]}, {"content", "42"}});
+  }
+  json next = body;
+  next["messages"] = messages;
+  request.body = next.dump();
+  const Response second = api_->messages(request, client_);
+  ASSERT_EQ(second.status, 200) << second.body;
+  EXPECT_EQ(json::parse(second.body)["content"][0]["text"], "I look.");
+}
+
+TEST_F(ToolModel, StreamsTheSameCallsInMessages) {
+  Request request;
+  request.body = json{
+      {"messages", hi_},
+      {"tools", kAnthropicTools},
+      {"max_tokens", 50},
+      {"temperature", 0},
+      {"stream",
+       true}}.dump();
+  TextSink sink;
+  ASSERT_TRUE(api_->messages(request, client_).stream(sink));
+  std::map<std::size_t, std::string> blocks;  // text, or JSON of an input
+  std::vector<std::string> names;
+  json stop;
+  std::istringstream lines(sink.all);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("data: {")) continue;
+    const json event = json::parse(line.substr(6));
+    if (event["type"] == "content_block_start") {
+      names.push_back(event["content_block"].value("name", "text"));
+      EXPECT_EQ(event["index"], names.size() - 1);
+    }
+    if (event["type"] == "content_block_delta") {
+      const json& delta = event["delta"];
+      blocks[event["index"]] += delta.contains("text") ? delta["text"] : delta["partial_json"];
+    }
+    if (event["type"] == "message_delta") stop = event["delta"]["stop_reason"];
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"text", "look_up", "list"}));
+  EXPECT_EQ(blocks[0], "I look.");
+  EXPECT_EQ(blocks[1], "{\"b\": \"é\", \"a\": 2.50}");
+  EXPECT_EQ(blocks[2], "{}");
+  EXPECT_EQ(stop, "tool_use");
+}
+
 TEST_F(ToolModel, EndsWithOneCallWhereMoreAreNotWanted) {
   const json answer = ask({{"messages", hi_}, {"tools", kTools}, {"parallel_tool_calls", false}});
   EXPECT_EQ(answer["choices"][0]["message"]["tool_calls"].size(), 1u);

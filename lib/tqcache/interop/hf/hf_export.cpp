@@ -230,9 +230,16 @@ Result<void> write_values(const cache::CacheReader& cache, const std::vector<Par
                           AtomicFile& file, const Progress& progress) {
   WholeTensors sides(cache, progress);
   AlignedBytes values;
+  TQC_TRY_ASSIGN(const bool has_halves, wants_halves_in_v(cache.description().identity));
   for (const Part& part : parts) {
     TQC_TRY(part.side == TensorKind::kArray ? sides.read_array(part.layer, part.array, values)
                                             : sides.read_side(part.layer, part.side, values));
+    if (has_halves && part.side == TensorKind::kValues) {
+      const cache::LayerDesc& layer = cache.description().layers[part.layer];
+      const std::int64_t size = cache::shape_of(layer, part.side).head_dim;
+      neighbors_to_halves(static_cast<std::size_t>(size),
+                          dtype_size(cache::tensor_of(layer, part.side).dtype), values);
+    }
     TQC_TRY(file.write(values));
   }
   return {};
@@ -251,6 +258,7 @@ Result<void> export_hf(const cache::CacheReader& cache, const std::filesystem::p
                        Overwrite overwrite, const Progress& progress) {
   const cache::Identity& identity = cache.description().identity;
   TQC_TRY(check_key_order(identity.architecture, identity.source_format));
+  if (auto halves = wants_halves_in_v(identity); !halves) return std::move(halves).error();
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, overwrite));
   TQC_TRY_ASSIGN(const auto dense, cache::dequantize(cache::borrow(cache)));
   TQC_TRY_ASSIGN(const HfPlan plan, make_plan(dense->description()));

@@ -34,6 +34,7 @@ constexpr std::array kArchitectures = {
     LlamaArchitecture{"gemma2", kHalfSplit, {.period = 2, .default_window = 4096}},
     LlamaArchitecture{"gemma3", kHalfSplit, {.period = 6}},
     LlamaArchitecture{"gpt-oss", kHalfSplit, {.period = 2}},
+    LlamaArchitecture{"glm4moe"},
     LlamaArchitecture{"gptneox"},
     LlamaArchitecture{"hunyuan-dense"},
     LlamaArchitecture{"hunyuan-moe"},

@@ -37,6 +37,18 @@ void RopeTable::rotate(std::int64_t index, std::span<float> x) const {
   }
 }
 
+void RopeTable::rotate_pairs(std::int64_t index, std::span<float> x) const {
+  const auto half = static_cast<std::size_t>(rope_.n_dims / 2);
+  const float* cos = cos_.data() + static_cast<std::size_t>(index) * half;
+  const float* sin = sin_.data() + static_cast<std::size_t>(index) * half;
+  for (std::size_t i = 0; i < half; ++i) {
+    const float a = x[2 * i];
+    const float b = x[2 * i + 1];
+    x[2 * i] = a * cos[i] - b * sin[i];
+    x[2 * i + 1] = b * cos[i] + a * sin[i];
+  }
+}
+
 namespace {
 
 // The factor that slows down a pair which completes `turns` turns over the original context.

@@ -32,6 +32,10 @@ class RopeTable {
   // Shapes: x [head_dim].
   void rotate(std::int64_t index, std::span<float> x) const;
 
+  // The same of components that turn with their neighbor: (0, 1), (2, 3), ....
+  // Shapes: x [n_dims].
+  void rotate_pairs(std::int64_t index, std::span<float> x) const;
+
   std::uint64_t scratch_bytes() const { return (cos_.size() + sin_.size()) * sizeof(float); }
 
  private:

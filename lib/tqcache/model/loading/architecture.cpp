@@ -159,6 +159,40 @@ constexpr Architecture glm(std::string_view word, std::string_view hf_type,
           .partial_rotary = true};
 }
 
+// GLM-4.5, whose experts are chosen as in DeepSeek V3.
+constexpr Architecture glm4_moe() {
+  return {.word = "glm4moe",
+          .hf_type = "glm4_moe",
+          .hf_class = "Glm4MoeForCausalLM",
+          .no_output_bias = true,
+          .ffn_norm = "post_attention_norm.weight",
+          .after_attention = "post_attention_norm.weight",
+          .has_experts = true,
+          .routed_experts = true,
+          .sigmoid_experts = true,
+          .asks_qk_norm = true,
+          .default_epsilon = 1e-5,
+          .default_rotary_share = 0.5,
+          .partial_rotary = true,
+          .default_normalized = true,
+          .gguf_normalized = false};
+}
+
+// DeepSeek V2, and V3, whose weights of experts are sigmoids. GGUF has one word for both. In
+// transformers, caches of V3 have the turned parts of keys in halves: its word says so in a cache.
+constexpr Architecture deepseek(std::string_view word, std::string_view hf_type,
+                                std::string_view hf_class, bool is_v3) {
+  return {.word = word,
+          .hf_type = hf_type,
+          .hf_class = hf_class,
+          .has_experts = true,
+          .routed_experts = true,
+          .sigmoid_experts = is_v3,
+          .latent_attention = true,
+          .default_normalized = is_v3,
+          .gguf_normalized = false};
+}
+
 // Qwen3-Next and Qwen3.5: gated delta nets between layers with full attention.
 constexpr Architecture qwen_hybrid(std::string_view word, std::string_view hf_type,
                                    std::string_view hf_class, bool has_experts,
@@ -275,6 +309,10 @@ constexpr std::array kArchitectures = {
     granite("granitemoe", "granitemoe", "GraniteMoeForCausalLM"),
     glm("glm4", "glm4", "Glm4ForCausalLM", true),
     glm("chatglm", "glm", "GlmForCausalLM", false),
+    glm4_moe(),
+    deepseek("deepseek2", {}, {}, false),
+    deepseek("deepseek_v2", "deepseek_v2", "DeepseekV2ForCausalLM", false),
+    deepseek("deepseek_v3", "deepseek_v3", "DeepseekV3ForCausalLM", true),
     command_r(),
     cohere2(),
     Architecture{.word = "seed_oss",
@@ -384,6 +422,7 @@ using Name = std::string_view Architecture::*;
 std::string list_of(Name name) {
   std::string list;
   for (const Architecture& each : kArchitectures) {
+    if ((each.*name).empty()) continue;
     const std::string quoted = '"' + std::string(each.*name) + '"';
     if (list.find(quoted) == std::string::npos) list += (list.empty() ? "" : ", ") + quoted;
   }

@@ -58,6 +58,10 @@ struct Architecture {
   bool has_experts = false;
   bool expert_biases = false;
   bool transposed_experts = false;  // in Hugging Face's files (WeightForm)
+  bool routed_experts = false;      // those of DeepSeek and GLM-4.5 (ExpertsConfig)
+  bool sigmoid_experts = false;     // of them, those whose weights are sigmoids
+  bool latent_attention = false;    // DeepSeek (LatentConfig)
+  bool asks_qk_norm = false;        // "use_qk_norm" of config.json, the tensors of a GGUF file
   bool has_delta_net = false;
   bool is_tiled_gguf = false;   // GGUF stores value head v of key head k at v * n_key_heads + k
   bool attention_gate = false;  // attention's output is multiplied by a sigmoid of its input

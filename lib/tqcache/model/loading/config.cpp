@@ -54,15 +54,31 @@ Result<void> validate_rope(const cache::Rope& rope, std::int64_t head_dim) {
   return {};
 }
 
-Result<void> validate_experts(const ExpertsConfig& experts) {
+Result<void> validate_experts(const ModelConfig& config) {
+  const ExpertsConfig& experts = config.experts;
   if (experts.count == 0) return {};
-  const std::array<Bounded, 4> numbers = {{
+  const std::array<Bounded, 7> numbers = {{
       {"experts", experts.count, kMaxExperts},
       {"experts used", experts.used, experts.count},
       {"d_ff of an expert", experts.d_ff, kMaxHiddenWidth},
       {"d_ff of the shared expert", experts.shared_d_ff, kMaxHiddenWidth, 0},
+      {"layers before those with experts", experts.first_layer, config.n_layers, 0},
+      {"groups of experts", experts.groups, experts.count},
+      {"groups of experts used", experts.used_groups, experts.groups},
   }};
-  return check_bounds(numbers);
+  TQC_TRY(check_bounds(numbers));
+  TQC_TRY(check_multiple("experts", experts.count, "groups", experts.groups));
+  const std::int64_t size = experts.count / experts.groups;
+  if (experts.used_groups < experts.groups &&
+      (experts.used > experts.used_groups * size || (experts.group_pairs && size < 2))) {
+    return corrupt(std::to_string(experts.used_groups) + " groups of " + std::to_string(size) +
+                   " experts, of which " + std::to_string(experts.used) + " are used");
+  }
+  // Written so that NaN fails the check.
+  if (!(experts.scale > 0 && std::isfinite(experts.scale))) {
+    return corrupt("the scale of experts: not a number above 0");
+  }
+  return {};
 }
 
 Result<void> validate_delta_net(const DeltaNetConfig& net) {
@@ -79,19 +95,20 @@ Result<void> validate_delta_net(const DeltaNetConfig& net) {
 }
 
 Result<void> validate_layers(const ModelConfig& config) {
-  if (config.layers.empty()) return validate_rope(config.rope, config.head_dim);
+  const std::int64_t head_dim = config.latent.rank > 0 ? config.latent.turned : config.head_dim;
+  if (config.layers.empty()) return validate_rope(config.rope, head_dim);
   if (std::ssize(config.layers) != config.n_layers) {
     return corrupt(std::to_string(config.layers.size()) + " kinds of layers for " +
                    std::to_string(config.n_layers) + " layers");
   }
-  TQC_TRY(validate_rope(config.rope, config.head_dim));
+  TQC_TRY(validate_rope(config.rope, head_dim));
   for (const LayerConfig& layer : config.layers) {
     if (layer.kind == LayerKind::kDeltaNet) {
       TQC_TRY(validate_delta_net(config.delta_net));
       continue;
     }
     if (layer.rope.style != cache::RopeStyle::kNone) {
-      TQC_TRY(validate_rope(layer.rope, config.head_dim));
+      TQC_TRY(validate_rope(layer.rope, head_dim));
     }
     const Bounded window = {"window", layer.window, cache::kMaxTokens, 0};
     TQC_TRY(check_bounds(std::span(&window, 1)));
@@ -140,11 +157,24 @@ void drop_wide_windows(ModelConfig& config) {
   }
 }
 
+Result<void> validate_latents(const ModelConfig& config) {
+  const LatentConfig& latent = config.latent;
+  if (latent.rank == 0) return {};
+  const std::array<Bounded, 5> numbers = {{
+      {"latent of queries", latent.query_rank, kMaxWidth, 0},
+      {"latent", latent.rank, cache::kMaxHeadDim},
+      {"components that RoPE turns", latent.turned, cache::kMaxHeadDim, 2},
+      {"components of keys that do not turn", latent.plain, cache::kMaxHeadDim},
+      {"components of values", latent.value, cache::kMaxHeadDim},
+  }};
+  return check_bounds(numbers);
+}
+
 Result<void> validate(const ModelConfig& config) {
   const std::array<Bounded, 8> numbers = {{
       {"n_layers", config.n_layers, cache::kMaxLayers},
       {"d_model", config.d_model, kMaxWidth},
-      {"d_ff", config.d_ff, kMaxHiddenWidth, config.experts.count > 0 ? 0 : 1},
+      {"d_ff", config.d_ff, kMaxHiddenWidth, config.has_experts(0) ? 0 : 1},
       {"n_heads", config.n_heads, kMaxHeads},
       {"n_kv_heads", config.n_kv_heads, cache::kMaxKvHeads},
       {"head_dim", config.head_dim, cache::kMaxHeadDim},
@@ -154,8 +184,9 @@ Result<void> validate(const ModelConfig& config) {
   TQC_TRY(check_bounds(numbers));
   TQC_TRY(check_multiple("n_heads", config.n_heads, "kv heads", config.n_kv_heads));
   if (config.head_dim % 2 != 0) return corrupt("head_dim: an odd number, RoPE turns pairs");
+  TQC_TRY(validate_latents(config));
   TQC_TRY(validate_factors(config));
-  TQC_TRY(validate_experts(config.experts));
+  TQC_TRY(validate_experts(config));
   return validate_layers(config);
 }
 

@@ -22,6 +22,7 @@ constexpr double kDefaultRopeBase = 10'000;
 // expert_gating_func. The second is a softmax over the chosen experts alone: the same as the first
 // if the weights are normalized.
 constexpr std::int64_t kSoftmaxGating = 1;
+constexpr std::int64_t kSigmoidGating = 2;
 constexpr std::int64_t kSoftmaxOfChosenGating = 3;
 
 // Reads the keys of one architecture: "qwen3." + name.
@@ -158,7 +159,9 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
   if (family.default_local_base != 0 && !has_plain_windows) {
     return keys.refuse(kType, "YaRN in this family");
   }
-  if (!family.grows_queries) TQC_TRY(keys.refuse_unless("rope.scaling.yarn_log_multiplier", {0}));
+  if (!family.grows_queries && !family.latent_attention) {
+    TQC_TRY(keys.refuse_unless("rope.scaling.yarn_log_multiplier", {0}));
+  }
   TQC_TRY(keys.refuse_unless("rope.scaling.yarn_ext_factor", {1, -1}));
   TQC_TRY(keys.refuse_unless("rope.scaling.yarn_attn_factor", {1, -1}));
   YarnScaling scaling;
@@ -173,7 +176,19 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
   }
   TQC_TRY_ASSIGN(const double weight, keys.get_float_or("rope.scaling.attn_factor", 1));
   TQC_TRY_ASSIGN(const double all_dims, keys.get_float_or("rope.scaling.yarn_log_multiplier", 0));
-  const double divisor = all_dims == 0 ? 1 : yarn_magnitude(scaling.factor, all_dims);
+  if (family.latent_attention) {
+    // The file has a tenth of "mscale_all_dim". llama.cpp takes "mscale" for equal to it, and
+    // multiplies scores alone.
+    if (all_dims == 0) {
+      return keys.refuse("rope.scaling.yarn_log_multiplier", "missing, with YaRN");
+    }
+    const double magnitude = yarn_magnitude(scaling.factor, all_dims * 10);
+    config.attention_scale *= static_cast<float>(magnitude * magnitude);
+  }
+  const bool is_cancelled = family.latent_attention;
+  const double divisor = is_cancelled    ? yarn_magnitude(scaling.factor)
+                         : all_dims == 0 ? 1
+                                         : yarn_magnitude(scaling.factor, all_dims);
   config.rope_magnitude = static_cast<float>(weight * yarn_magnitude(scaling.factor) / divisor);
   config.rope.factors = yarn_factors(config.rope, scaling);
   const double stretched =
@@ -308,14 +323,48 @@ Result<void> read_delta_net(const Keys& keys, ModelConfig& config) {
 
 // --- other settings
 
-Result<void> read_experts(const Keys& keys, const Architecture& family, ModelConfig& config) {
+// Those of DeepSeek and GLM-4.5. llama.cpp takes the two best experts of a group for its score,
+// which is right for sigmoids alone.
+Result<void> read_routed_experts(const Keys& keys, const Architecture& family,
+                                 const GgufTensors& tensors, ExpertsConfig& experts) {
+  TQC_TRY_ASSIGN(std::int64_t gating, keys.get_int_or("expert_gating_func", 0));
+  if (gating == 0) gating = family.sigmoid_experts ? kSigmoidGating : kSoftmaxGating;
+  if (gating != kSigmoidGating && gating != kSoftmaxGating) {
+    return keys.refuse("expert_gating_func", "not supported");
+  }
+  experts.sigmoid = gating == kSigmoidGating;
+  TQC_TRY_ASSIGN(experts.first_layer, keys.get_int_or("leading_dense_block_count", 0));
+  experts.choice_bias =
+      tensors.contains("blk." + std::to_string(experts.first_layer) + ".exp_probs_b.bias");
+  experts.shared_gate = false;
+  TQC_TRY_ASSIGN(const std::int64_t n_shared, keys.get_int_or("expert_shared_count", 0));
+  if (n_shared < 0 || n_shared > cache::kMaxTokens || experts.d_ff < 0 ||
+      experts.d_ff > cache::kMaxTokens) {
+    return corrupt("expert_shared_count: " + std::to_string(n_shared));
+  }
+  experts.shared_d_ff = n_shared * experts.d_ff;
+  TQC_TRY_ASSIGN(const std::int64_t groups, keys.get_int_or("expert_group_count", 0));
+  if (groups > 1) {
+    experts.groups = groups;
+    TQC_TRY_ASSIGN(experts.used_groups, keys.get_int_or("expert_group_used_count", 0));
+    if (!experts.sigmoid) return keys.refuse("expert_group_count", "groups of softmax experts");
+  }
+  TQC_TRY_ASSIGN(experts.scale, keys.get_f32_or("expert_weights_scale", 0));
+  if (experts.scale == 0) experts.scale = 1;
+  return {};
+}
+
+Result<void> read_experts(const Keys& keys, const Architecture& family, const GgufTensors& tensors,
+                          ModelConfig& config) {
   if (!family.has_experts) return keys.refuse_unless("expert_count", {0});
-  if (family.expert_biases) {
+  if (family.routed_experts) {
+    // below
+  } else if (family.expert_biases) {
     TQC_TRY(keys.refuse_unless("expert_gating_func", {kSoftmaxOfChosenGating, 0}));
   } else {
     TQC_TRY(keys.refuse_unless("expert_gating_func", {kSoftmaxGating, 0}));
   }
-  TQC_TRY(keys.refuse_unless("expert_weights_scale", {1, 0}));
+  if (!family.routed_experts) TQC_TRY(keys.refuse_unless("expert_weights_scale", {1, 0}));
   ExpertsConfig& experts = config.experts;
   TQC_TRY_ASSIGN(experts.count, keys.get_int("expert_count"));
   TQC_TRY_ASSIGN(experts.used, keys.get_int("expert_used_count"));
@@ -327,11 +376,37 @@ Result<void> read_experts(const Keys& keys, const Architecture& family, ModelCon
   TQC_TRY_ASSIGN(experts.normalized,
                  keys.get_bool_or("expert_weights_norm", family.gguf_normalized));
   experts.biases = family.expert_biases;
-  return {};
+  return family.routed_experts ? read_routed_experts(keys, family, tensors, experts)
+                               : Result<void>();
 }
 
-Result<void> read_head_dim(const Keys& keys, ModelConfig& config) {
+// llama.cpp keeps a row of the latent and the turned part for each token, if the file is for it.
+Result<void> read_latents(const Keys& keys, ModelConfig& config) {
+  LatentConfig& latent = config.latent;
+  if (!keys.has("attention.key_length_mla")) {
+    return keys.refuse("attention.key_length_mla",
+                       "missing: keys and values of every head in the cache; convert the model "
+                       "again with a llama.cpp from 2025 or later");
+  }
+  TQC_TRY_ASSIGN(latent.query_rank, keys.get_int_or("attention.q_lora_rank", 0));
+  TQC_TRY_ASSIGN(latent.rank, keys.get_int("attention.kv_lora_rank"));
+  TQC_TRY_ASSIGN(latent.turned, keys.get_int("rope.dimension_count"));
+  TQC_TRY_ASSIGN(const std::int64_t key, keys.get_int("attention.key_length_mla"));
+  TQC_TRY_ASSIGN(latent.value, keys.get_int("attention.value_length_mla"));
+  TQC_TRY_ASSIGN(const double epsilon, keys.get_float("attention.layer_norm_rms_epsilon"));
+  latent.epsilon = static_cast<float>(epsilon);
+  config.head_dim = latent.rank;
+  latent.plain = latent.turned > 0 && key > latent.turned ? key - latent.turned : 0;
+  TQC_TRY(validate_latents(config));
+  TQC_TRY_ASSIGN(const std::int64_t row, keys.get_int("attention.key_length"));
+  if (config.n_kv_heads == 1 && row == latent.rank + latent.turned) return {};
+  return corrupt(std::to_string(config.n_kv_heads) + " kv heads of " + std::to_string(row) +
+                 " components, expected one of " + std::to_string(latent.rank + latent.turned));
+}
+
+Result<void> read_head_dim(const Keys& keys, const Architecture& family, ModelConfig& config) {
   if (config.n_heads < 1) return corrupt("n_heads: " + std::to_string(config.n_heads));
+  if (family.latent_attention) return read_latents(keys, config);
   TQC_TRY_ASSIGN(config.head_dim,
                  keys.get_int_or("attention.key_length", config.d_model / config.n_heads));
   TQC_TRY_ASSIGN(const std::int64_t value_dim,
@@ -359,7 +434,7 @@ Result<void> read_layer_count(const Keys& keys, ModelConfig& config) {
   return {};
 }
 
-Result<void> read_shapes(const Keys& keys, ModelConfig& config) {
+Result<void> read_shapes(const Keys& keys, const Architecture& family, ModelConfig& config) {
   TQC_TRY(read_layer_count(keys, config));
   TQC_TRY_ASSIGN(config.d_model, keys.get_int("embedding_length"));
   if (config.experts.count == 0 || keys.has("feed_forward_length")) {
@@ -367,7 +442,7 @@ Result<void> read_shapes(const Keys& keys, ModelConfig& config) {
   }
   TQC_TRY_ASSIGN(config.n_heads, keys.get_same_int("attention.head_count"));
   TQC_TRY_ASSIGN(config.n_kv_heads, keys.get_same_int("attention.head_count_kv"));
-  TQC_TRY(read_head_dim(keys, config));
+  TQC_TRY(read_head_dim(keys, family, config));
   TQC_TRY_ASSIGN(config.context_length, keys.get_int("context_length"));
   return {};
 }
@@ -403,6 +478,9 @@ Result<void> read_scales(const Keys& keys, const Architecture& family, ModelConf
     const double width = static_cast<double>(config.d_model / config.n_heads);
     scale = static_cast<float>(1 / std::sqrt(width));
   }
+  if (family.latent_attention) {
+    scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.latent.query_size())));
+  }
   TQC_TRY_ASSIGN(config.attention_scale, keys.get_f32_or("attention.scale", scale));
   if (family.scaled_embedding) {
     config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
@@ -424,7 +502,8 @@ Result<void> read_scales(const Keys& keys, const Architecture& family, ModelConf
 
 // Sets the fields that do not depend on numbers in the file.
 void set_family(const Architecture& family, const GgufTensors& tensors, ModelConfig& config) {
-  config.qk_norms = family.qk_norms;
+  config.qk_norms =
+      family.asks_qk_norm ? tensors.contains("blk.0.attn_q_norm.weight") : family.qk_norms;
   config.qkv_biases = family.qkv_biases || tensors.contains("blk.0.attn_q.bias");
   config.output_bias = tensors.contains("blk.0.attn_output.bias");
   config.mlp_biases = tensors.contains("blk.0.ffn_down.bias");
@@ -458,8 +537,8 @@ Result<ModelConfig> read_gguf_config(const Gguf& file, const GgufTensors& tensor
   if (file.has("general.name")) {
     TQC_TRY_ASSIGN(config.name, file.get_string("general.name"));
   }
-  TQC_TRY(read_experts(keys, *family, config));
-  TQC_TRY(read_shapes(keys, config));
+  TQC_TRY(read_experts(keys, *family, tensors, config));
+  TQC_TRY(read_shapes(keys, *family, config));
   TQC_TRY(read_scales(keys, *family, config));
   TQC_TRY(read_rope(keys, tensors, *family, config));
   TQC_TRY(read_windows(keys, *family, config));

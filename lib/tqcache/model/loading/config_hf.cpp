@@ -170,6 +170,21 @@ Result<void> read_query_growth(const RopeFields& fields, ModelConfig& config) {
   return {};
 }
 
+// The scale of scores of DeepSeek, which makes up for lengths that YaRN scales.
+Result<void> read_latent_scale(const RopeFields& fields, const Architecture& family,
+                               ModelConfig& config) {
+  double scale = 1 / std::sqrt(static_cast<double>(config.latent.query_size()));
+  if (fields.object != nullptr) {
+    TQC_TRY_ASSIGN(const std::string kind, kind_of(*fields.object, family));
+    TQC_TRY_ASSIGN(const double weight, fields.own_number_or("mscale_all_dim", 0));
+    TQC_TRY_ASSIGN(const double factor, fields.own_number_or("factor", 1));
+    const double magnitude = yarn_magnitude(factor, weight);
+    if (kind != "default" && weight != 0) scale *= magnitude * magnitude;
+  }
+  config.attention_scale = static_cast<float>(scale);
+  return {};
+}
+
 // A base that is stretched once and for all: "dynamic" by name, but not by the length of the text.
 Result<void> read_ntk_alpha(double alpha, ModelConfig& config) {
   const auto n_dims = static_cast<double>(config.rope.n_dims);
@@ -228,12 +243,14 @@ Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelCon
     return unsupported("key \"partial_rotary_factor\": not in this family");
   }
   // validate() checks the other values, but it would run too late for these.
-  const double n_dims = static_cast<double>(config.head_dim) * share;
+  const std::int64_t head_dim = family.latent_attention ? config.latent.turned : config.head_dim;
+  const double n_dims = static_cast<double>(head_dim) * share;
   if (!(n_dims >= 2 && n_dims <= double{cache::kMaxHeadDim}) || !(config.rope.base >= 1)) {
     return corrupt(fmt::format("RoPE turns {:.0f} components, or its base is below 1", n_dims));
   }
   config.rope.n_dims = static_cast<std::int64_t>(n_dims);
   if (family.grows_queries && object != nullptr) TQC_TRY(read_query_growth(fields, config));
+  if (family.latent_attention) TQC_TRY(read_latent_scale(fields, family, config));
   return read_scaling(fields, family, config);
 }
 
@@ -294,20 +311,27 @@ struct OtherKey {
 };
 
 constexpr bool has_caps(const Architecture& family) { return family.has_query_scalar; }
-constexpr bool has_experts(const Architecture& family) { return family.has_experts; }
+constexpr bool has_plain_experts(const Architecture& family) {
+  return family.has_experts && !family.routed_experts;
+}
 constexpr bool has_multipliers(const Architecture& family) { return family.has_multipliers; }
 constexpr bool has_logit_scale(const Architecture& family) {
   return family.default_logit_scale > 0;
 }
 constexpr bool reads_mlp_bias(const Architecture& family) { return family.reads_mlp_bias; }
 constexpr bool reads_use_bias(const Architecture& family) { return family.bias_key == "use_bias"; }
-constexpr bool reads_attention_bias(const Architecture& family) { return !reads_use_bias(family); }
+constexpr bool reads_attention_bias(const Architecture& family) {
+  return !reads_use_bias(family) && !family.latent_attention;
+}
+constexpr bool has_latents(const Architecture& family) { return family.latent_attention; }
 constexpr bool reads_out_bias(const Architecture& family) { return family.reads_out_bias; }
 constexpr bool has_no_rope_layers(const Architecture& family) {
   return family.no_rope_interval > 0;
 }
 // gpt-oss has weights in MXFP4.
 constexpr bool has_mxfp4(const Architecture& family) { return family.transposed_experts; }
+constexpr bool has_routed_experts(const Architecture& family) { return family.routed_experts; }
+constexpr bool asks_qk_norm(const Architecture& family) { return family.asks_qk_norm; }
 // These families have windows by a rule of their own, if this flag is set.
 constexpr bool ignores_window_flag(const Architecture& family) {
   return family.hf_type != "qwen2_moe" && family.hf_type != "smollm3";
@@ -325,23 +349,26 @@ constexpr std::array kOtherKeys = {
     OtherKey{"embedding_multiplier", "1", has_multipliers},
     OtherKey{"final_logit_softcapping", "null", has_caps},
     OtherKey{"is_causal", "true", nullptr},
+    OtherKey{"kv_lora_rank", "null", has_latents},  // DeepSeek
     OtherKey{"logit_scale", "1", has_logit_scale},  // Cohere
     OtherKey{"logits_scaling", "1", has_multipliers},
     OtherKey{"mlp_bias", "false", reads_mlp_bias},
-    OtherKey{"moe_num_experts", "0", nullptr},             // ERNIE
-    OtherKey{"no_rope_layers", "[]", has_no_rope_layers},  // SmolLM3
-    OtherKey{"num_experts", "0", has_experts},
-    OtherKey{"num_local_experts", "0", has_experts},  // Mixtral
+    OtherKey{"moe_num_experts", "0", nullptr},              // ERNIE
+    OtherKey{"n_routed_experts", "0", has_routed_experts},  // DeepSeek, GLM-4.5
+    OtherKey{"no_rope_layers", "[]", has_no_rope_layers},   // SmolLM3
+    OtherKey{"num_experts", "0", has_plain_experts},
+    OtherKey{"num_local_experts", "0", has_plain_experts},  // Mixtral
     OtherKey{"qk_layernorm", "false", nullptr},
     OtherKey{"qkv_bias", "true", ignores_qkv_bias},
     OtherKey{"quantization_config", "null", has_mxfp4},
     OtherKey{"residual_multiplier", "1", has_multipliers},
-    OtherKey{"swiglu_alpha", "1.702", nullptr},  // gpt-oss
+    OtherKey{"rope_interleave", "true", nullptr},  // DeepSeek V3
+    OtherKey{"swiglu_alpha", "1.702", nullptr},    // gpt-oss
     OtherKey{"swiglu_limit", "7.0", nullptr},
     OtherKey{"use_bias", "false", reads_use_bias},  // ERNIE
     OtherKey{"use_bidirectional_attention", "false", nullptr},
     OtherKey{"use_parallel_residual", "false", nullptr},
-    OtherKey{"use_qk_norm", "false", nullptr},  // Cohere
+    OtherKey{"use_qk_norm", "false", asks_qk_norm},  // Cohere, GLM-4.5
     OtherKey{"use_sliding_window", "false", ignores_window_flag},
 };
 
@@ -519,8 +546,50 @@ Result<void> read_delta_net(const Json& root, DeltaNetConfig& net) {
 
 // --- other settings
 
+// Those of DeepSeek and GLM-4.5.
+Result<void> read_routed_experts(const Json& root, const Architecture& family,
+                                 ExpertsConfig& experts) {
+  TQC_TRY_ASSIGN(const std::int64_t step, get_int_or(root, "moe_layer_freq", 1));
+  if (step != 1) return unsupported_key("moe_layer_freq");
+  experts.sigmoid = experts.choice_bias = family.sigmoid_experts;
+  experts.shared_gate = false;
+  const char* const scoring = family.sigmoid_experts ? "sigmoid" : "softmax";
+  TQC_TRY_ASSIGN(const std::string function, get_string_or(root, "scoring_func", scoring));
+  if (function != scoring) return unsupported_key("scoring_func");
+  const char* const usual = family.sigmoid_experts ? "noaux_tc" : "greedy";
+  TQC_TRY_ASSIGN(const std::string method, get_string_or(root, "topk_method", usual));
+  experts.group_pairs = family.sigmoid_experts;
+  const bool in_groups = method == "group_limited_greedy" && !family.sigmoid_experts;
+  if (method != usual && !in_groups) return unsupported_key("topk_method");
+  TQC_TRY_ASSIGN(experts.count, get_int(root, "n_routed_experts"));
+  TQC_TRY_ASSIGN(experts.used, get_int(root, "num_experts_per_tok"));
+  TQC_TRY_ASSIGN(experts.d_ff, get_int(root, "moe_intermediate_size"));
+  TQC_TRY_ASSIGN(const std::int64_t n_shared, get_int(root, "n_shared_experts"));
+  if (n_shared < 1 || experts.d_ff > cache::kMaxTokens / n_shared) {
+    return corrupt("key \"n_shared_experts\": " + std::to_string(n_shared));
+  }
+  experts.shared_d_ff = n_shared * experts.d_ff;
+  // Defaults differ from family to family, and transformers writes all of these.
+  TQC_TRY_ASSIGN(experts.first_layer, get_int(root, "first_k_dense_replace"));
+  if (in_groups || family.sigmoid_experts) {
+    TQC_TRY_ASSIGN(experts.groups, get_int(root, "n_group"));
+    TQC_TRY_ASSIGN(experts.used_groups, get_int(root, "topk_group"));
+  }
+  if (find_value(root, "routed_scaling_factor") == nullptr) {
+    return corrupt("key \"routed_scaling_factor\": missing");
+  }
+  TQC_TRY_ASSIGN(const double scale, get_number_or(root, "routed_scaling_factor", 1));
+  experts.scale = static_cast<float>(scale);
+  TQC_TRY_ASSIGN(experts.normalized,
+                 get_bool_or(root, "norm_topk_prob", family.default_normalized));
+  // transformers ignores it in DeepSeek V2.
+  if (experts.normalized && !family.sigmoid_experts) return unsupported_key("norm_topk_prob");
+  return {};
+}
+
 Result<void> read_experts(const Json& root, const Architecture& family, ExpertsConfig& experts) {
   if (!family.has_experts) return {};
+  if (family.routed_experts) return read_routed_experts(root, family, experts);
   TQC_TRY_ASSIGN(const std::int64_t step, get_int_or(root, "decoder_sparse_step", 1));
   if (step != 1) return unsupported_key("decoder_sparse_step");
   if (find_value(root, "mlp_only_layers") != nullptr) {
@@ -540,8 +609,25 @@ Result<void> read_experts(const Json& root, const Architecture& family, ExpertsC
   return {};
 }
 
+// A cache has one kv head: the latent.
+Result<void> read_latents(const Json& root, ModelConfig& config) {
+  LatentConfig& latent = config.latent;
+  TQC_TRY_ASSIGN(latent.query_rank, get_int_or(root, "q_lora_rank", 0));
+  TQC_TRY_ASSIGN(latent.rank, get_int(root, "kv_lora_rank"));
+  TQC_TRY_ASSIGN(latent.turned, get_int(root, "qk_rope_head_dim"));
+  TQC_TRY_ASSIGN(latent.plain, get_int(root, "qk_nope_head_dim"));
+  TQC_TRY_ASSIGN(latent.value, get_int(root, "v_head_dim"));
+  latent.epsilon = 1e-6f;  // whatever "rms_norm_eps" says, in transformers
+  config.n_kv_heads = 1;
+  config.head_dim = latent.rank;
+  return validate_latents(config);
+}
+
 Result<void> read_shapes(const Json& root, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(config.n_layers, get_int(root, "num_hidden_layers"));
+  if (family.routed_experts) {
+    TQC_TRY_ASSIGN(config.form.n_extra_layers, get_int_or(root, "num_nextn_predict_layers", 0));
+  }
   TQC_TRY_ASSIGN(config.d_model, get_int(root, "hidden_size"));
   const char* const width = family.shared_mlp ? "shared_intermediate_size" : "intermediate_size";
   if (!family.has_experts || find_value(root, width) != nullptr) {
@@ -553,8 +639,13 @@ Result<void> read_shapes(const Json& root, const Architecture& family, ModelConf
   const std::int64_t head_dim =
       family.default_head_dim > 0 ? family.default_head_dim : config.d_model / config.n_heads;
   TQC_TRY_ASSIGN(config.head_dim, get_int_or(root, "head_dim", head_dim));
+  if (family.latent_attention) TQC_TRY(read_latents(root, config));
   TQC_TRY_ASSIGN(config.vocab_size, get_int(root, "vocab_size"));
   TQC_TRY_ASSIGN(config.context_length, get_int(root, "max_position_embeddings"));
+  const std::int64_t extra = config.form.n_extra_layers;
+  if (extra < 0 || extra > cache::kMaxLayers) {
+    return corrupt("key \"num_nextn_predict_layers\": " + std::to_string(extra));
+  }
   if (config.n_layers > cache::kMaxLayers) {
     return Error{ErrorCode::kTooLarge, "n_layers: " + std::to_string(config.n_layers) +
                                            " is above " + std::to_string(cache::kMaxLayers)};
@@ -609,12 +700,16 @@ Result<void> read_scales(const Json& root, const Architecture& family, ModelConf
   return {};
 }
 
-Result<void> read_biases(const Json& root, const Architecture& family, ModelConfig& config) {
+Result<void> read_optional_parts(const Json& root, const Architecture& family,
+                                 ModelConfig& config) {
   TQC_TRY_ASSIGN(const bool all,
                  get_bool_or(root, std::string(family.bias_key).c_str(), family.default_biases));
   config.qkv_biases = all || family.qkv_biases;
   config.output_bias = all && !family.no_output_bias;
   config.mlp_biases = all && reads_use_bias(family);
+  if (family.asks_qk_norm) {
+    TQC_TRY_ASSIGN(config.qk_norms, get_bool_or(root, "use_qk_norm", false));
+  }
   if (family.reads_out_bias) {
     TQC_TRY_ASSIGN(config.output_bias, get_bool_or(root, "attention_out_bias", false));
   }
@@ -663,7 +758,7 @@ Result<ModelConfig> read_hf_config(ByteView config_json) {
   TQC_TRY(read_shapes(root, *family, config));
   TQC_TRY(read_experts(root, *family, config.experts));
   TQC_TRY(read_scales(root, *family, config));
-  TQC_TRY(read_biases(root, *family, config));
+  TQC_TRY(read_optional_parts(root, *family, config));
   TQC_TRY(read_hf_rope(root, *family, config));
   TQC_TRY(read_layers(root, *family, config));
   if (family->has_delta_net) TQC_TRY(read_delta_net(root, config.delta_net));

@@ -33,6 +33,9 @@ Result<ModelConfig> read_hf_config(ByteView config_json);
 // A window as wide as the context counts as no window.
 void drop_wide_windows(ModelConfig& config);
 
+// Checks the sizes of latent attention, as validate() does.
+Result<void> validate_latents(const ModelConfig& config);
+
 // Checks every number against its bounds, and that the numbers of heads are consistent.
 // Errors: kCorrupt, kTooLarge; the message names the number.
 Result<void> validate(const ModelConfig& config);

@@ -51,7 +51,7 @@ cache::Identity make_identity(const ModelConfig& config, const TensorMap& tensor
   cache::Identity identity;
   identity.architecture = config.architecture;
   identity.model_name = config.name;
-  identity.rope = config.rope;
+  identity.rope = config.key_rope();
   identity.weights_fingerprint = weights_fingerprint(tensors);
   identity.tokenizer_fingerprint = tokenizer.fingerprint();
   identity.source_format = "tqcache";
@@ -121,8 +121,7 @@ void drop_tied_output(ModelConfig& config, TensorMap& tensors) {
 Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder) {
   TQC_TRY_ASSIGN(ModelConfig config, load_hf_config(folder));
   TQC_TRY_ASSIGN(tokenizer::Tokenizer tokenizer, load_hf_tokenizer(folder));
-  TQC_TRY_ASSIGN(ModelTensors tensors, map_hf_tensors(folder, config.form.after_attention,
-                                                      config.form.transposed_experts));
+  TQC_TRY_ASSIGN(ModelTensors tensors, map_hf_tensors(folder, config));
   drop_tied_output(config, tensors.by_name);
   return assemble(std::move(config), std::move(tokenizer), std::move(tensors));
 }
@@ -145,6 +144,8 @@ Result<cache::Cache> make_cache(const ModelConfig& config, cache::Identity ident
       made = empty_delta_state(config.delta_net);
     } else if (layer.window > 0) {
       made = cache::empty_window(config.head_shape(), {layer.window, 0}, dtype);
+    } else {
+      std::get<cache::AttentionLayer>(made).value_dim = config.value_dim();
     }
   }
   return cache;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <set>
 #include <span>
 #include <string>
@@ -38,10 +39,22 @@ bool is_plain_file_name(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
-Result<void> add_tensors(const tensors::Safetensors& file, ModelTensors& model) {
+// Whether the name has the number of a layer behind the last one: "model.layers.61.eh_proj.weight".
+bool is_of_extra_layer(std::string_view hf_name, const ModelConfig& config) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!hf_name.starts_with(kLayers)) return false;
+  std::int64_t number = 0;
+  const char* const first = hf_name.data() + kLayers.size();
+  const auto [end, error] = std::from_chars(first, hf_name.data() + hf_name.size(), number);
+  return error == std::errc() && end != first && number >= config.n_layers &&
+         number - config.n_layers < config.form.n_extra_layers;
+}
+
+Result<void> add_tensors(const tensors::Safetensors& file, const ModelConfig& config,
+                         ModelTensors& model) {
   for (const auto& [hf_name, tensor] : file.tensors) {
-    if (is_unused_hf_tensor(hf_name)) continue;
-    std::string name = gguf_name(hf_name, model.after_attention);
+    if (is_unused_hf_tensor(hf_name) || is_of_extra_layer(hf_name, config)) continue;
+    std::string name = gguf_name(hf_name, config.form.after_attention);
     if (name.empty()) {
       return Error{ErrorCode::kUnsupported, "tensor " + printable_name(hf_name) + ": unknown"};
     }
@@ -53,10 +66,11 @@ Result<void> add_tensors(const tensors::Safetensors& file, ModelTensors& model) 
 }
 
 // Returns the names of the file's tensors.
-Result<std::set<std::string>> map_shard(const std::filesystem::path& path, ModelTensors& model) {
+Result<std::set<std::string>> map_shard(const std::filesystem::path& path,
+                                        const ModelConfig& config, ModelTensors& model) {
   TQC_TRY_ASSIGN(MappedFile mapped, MappedFile::open(path));
   TQC_TRY_ASSIGN(const tensors::Safetensors file, tensors::read_safetensors(mapped.bytes()));
-  TQC_TRY(add_tensors(file, model));
+  TQC_TRY(add_tensors(file, config, model));
   model.files.push_back(std::move(mapped));  // the mapping does not move
   std::set<std::string> names;
   for (const auto& entry : file.tensors) names.insert(entry.first);
@@ -81,10 +95,10 @@ Result<ShardMap> read_index(ByteView text) {
 }
 
 Result<ModelTensors> map_shards(const std::filesystem::path& folder, const ShardMap& shards,
-                                std::string_view after_attention) {
-  ModelTensors model{{}, {}, after_attention};
+                                const ModelConfig& config) {
+  ModelTensors model;
   for (const auto& [name, wanted] : shards) {
-    auto found = map_shard(folder / name, model);
+    auto found = map_shard(folder / name, config, model);
     if (!found) return in_context(printable_name(name), std::move(found).error());
     if (*found != wanted) {
       return Error{ErrorCode::kCorrupt,
@@ -94,26 +108,25 @@ Result<ModelTensors> map_shards(const std::filesystem::path& folder, const Shard
   return model;
 }
 
-Result<ModelTensors> map_files(const std::filesystem::path& folder,
-                               std::string_view after_attention) {
+Result<ModelTensors> map_files(const std::filesystem::path& folder, const ModelConfig& config) {
   if (is_there(folder / kSingleFile) || !is_there(folder / kIndexFile)) {
-    ModelTensors model{{}, {}, after_attention};
-    auto names = map_shard(folder / kSingleFile, model);
+    ModelTensors model;
+    auto names = map_shard(folder / kSingleFile, config, model);
     if (!names) return in_context(kSingleFile, std::move(names).error());
     return model;
   }
   TQC_TRY_ASSIGN(const Bytes text, read_folder_file(folder, kIndexFile));
   auto shards = read_index(text);
   if (!shards) return in_context(kIndexFile, std::move(shards).error());
-  return map_shards(folder, *shards, after_attention);
+  return map_shards(folder, *shards, config);
 }
 
 }  // namespace
 
 Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
-                                    std::string_view after_attention, bool transposed_experts) {
-  TQC_TRY_ASSIGN(ModelTensors model, map_files(folder, after_attention));
-  if (transposed_experts) TQC_TRY(rearrange_experts(model));
+                                    const ModelConfig& config) {
+  TQC_TRY_ASSIGN(ModelTensors model, map_files(folder, config));
+  if (config.form.transposed_experts) TQC_TRY(rearrange_experts(model));
   return model;
 }
 
@@ -259,6 +272,12 @@ constexpr auto kLayerNames = std::to_array<NamePair>({
     {"self_attn.k_proj.weight", "attn_k.weight"},
     {"self_attn.v_proj.weight", "attn_v.weight"},
     {"self_attn.qkv_proj.weight", "attn_qkv.weight"},
+    {"self_attn.q_a_proj.weight", "attn_q_a.weight"},  // DeepSeek
+    {"self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight"},
+    {"self_attn.q_b_proj.weight", "attn_q_b.weight"},
+    {"self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"},
+    {"self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"},
+    {"self_attn.kv_b_proj.weight", "attn_kv_b.weight"},
     {"self_attn.o_proj.weight", "attn_output.weight"},
     {"self_attn.q_proj.bias", "attn_q.bias"},
     {"self_attn.k_proj.bias", "attn_k.bias"},
@@ -308,6 +327,10 @@ constexpr auto kLayerNames = std::to_array<NamePair>({
     {"mlp.experts.down_proj_bias", "ffn_down_exps.bias"},
     {"mlp.experts.down_proj_blocks", "ffn_down_exps.blocks"},
     {"mlp.experts.down_proj_scales", "ffn_down_exps.scales"},
+    {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},  // DeepSeek V3, GLM-4.5
+    {"mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"},
+    {"mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
+    {"mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"},
     {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
     {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},

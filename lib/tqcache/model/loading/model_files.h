@@ -10,6 +10,7 @@
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
+#include "tqcache/model.h"
 #include "tqcache/tensors/gguf.h"
 #include "tqcache/tensors/tensor.h"
 
@@ -18,18 +19,16 @@ namespace tqcache::model {
 struct ModelTensors {
   std::vector<MappedFile> files;
   std::map<std::string, tensors::TensorView> by_name;  // GGUF names; views into `files`
-  std::string_view after_attention = {};               // as in gguf_name()
   std::vector<AlignedBytes> rearranged = {};           // other memory that `by_name` views
 };
 
 // Maps model.safetensors of a Hugging Face folder, or the shards listed in
-// model.safetensors.index.json. `after_attention`: as in gguf_name(). `transposed_experts`: as in
-// WeightForm, with copies of these weights.
+// model.safetensors.index.json. Tensors of layers behind the last one, which predict further
+// tokens, are left out if the configuration has such layers. Experts that WeightForm calls
+// transposed are copies.
 // Errors: kNotFound, kIo, those of the reader; kCorrupt (the index and the shards disagree),
 //         kUnsupported (a tensor that no supported architecture has). The message names the file.
-Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
-                                    std::string_view after_attention,
-                                    bool transposed_experts = false);
+Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder, const ModelConfig& config);
 
 // Reads a small file of a folder. Errors: kNotFound, kIo, kTooLarge; the message names the file.
 Result<Bytes> read_folder_file(const std::filesystem::path& folder, const char* name);

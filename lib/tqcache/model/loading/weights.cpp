@@ -11,6 +11,7 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/bytes.h"
+#include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::model {
 namespace {
@@ -385,6 +386,38 @@ AttentionWeights read_attention(TensorFinder& finder, const std::string& block,
   return weights;
 }
 
+LatentWeights read_latent_attention(TensorFinder& finder, const std::string& block,
+                                    const ModelConfig& config) {
+  const LatentConfig& latent = config.latent;
+  const std::int64_t d_model = config.d_model, n_heads = config.n_heads;
+  const std::int64_t q_size = n_heads * latent.query_size();
+  LatentWeights weights;
+  if (latent.query_rank > 0) {
+    weights.q_a = finder.matrix(block + "attn_q_a.weight", latent.query_rank, d_model);
+    weights.q_a_norm = finder.norm(block + "attn_q_a_norm.weight", latent.query_rank);
+    weights.q = finder.matrix(block + "attn_q_b.weight", q_size, latent.query_rank);
+  } else {
+    weights.q = finder.matrix(block + "attn_q.weight", q_size, d_model);
+  }
+  weights.kv_a =
+      finder.matrix(block + "attn_kv_a_mqa.weight", latent.rank + latent.turned, d_model);
+  weights.kv_a_norm = finder.norm(block + "attn_kv_a_norm.weight", latent.rank);
+  weights.has_transposed_keys = finder.has(block + "attn_k_b.weight");
+  if (weights.has_transposed_keys) {
+    weights.keys = finder.stack(block + "attn_k_b.weight", n_heads, latent.rank, latent.plain);
+    weights.values = finder.stack(block + "attn_v_b.weight", n_heads, latent.value, latent.rank);
+  } else {
+    const std::int64_t size = latent.plain + latent.value;
+    const Matrix all = finder.matrix(block + "attn_kv_b.weight", n_heads * size, latent.rank);
+    for (std::int64_t head = 0; head < n_heads; ++head) {
+      weights.keys.push_back(rows_of(all, head * size, latent.plain));
+      weights.values.push_back(rows_of(all, head * size + latent.plain, latent.value));
+    }
+  }
+  weights.output = finder.matrix(block + "attn_output.weight", d_model, n_heads * latent.value);
+  return weights;
+}
+
 // Names end in "_shexp.weight" or ".5.weight" for feed-forwards other than the layer's own.
 FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block, const std::string& end,
                             std::int64_t d_ff, std::int64_t d_model) {
@@ -456,6 +489,8 @@ ExpertsWeights read_experts(TensorFinder& finder, const std::string& block,
   weights.router = finder.matrix(block + "ffn_gate_inp.weight", experts.count, config.d_model);
   weights.router_bias =
       finder.vector_if(experts.biases, block + "ffn_gate_inp.bias", experts.count);
+  weights.choice_bias =
+      finder.vector_if(experts.choice_bias, block + "exp_probs_b.bias", experts.count);
   if (experts.biases || finder.has(block + "ffn_down_exps.weight")) {
     weights.each = read_stacked_experts(finder, block, experts, config.d_model);
   } else {
@@ -466,6 +501,7 @@ ExpertsWeights read_experts(TensorFinder& finder, const std::string& block,
   }
   if (experts.shared_d_ff == 0) return weights;
   weights.shared = read_ffn(finder, block, "_shexp.weight", experts.shared_d_ff, config.d_model);
+  if (!experts.shared_gate) return weights;
   weights.shared_gate = finder.matrix(block + "ffn_gate_inp_shexp.weight", 1, config.d_model);
   return weights;
 }
@@ -477,12 +513,14 @@ LayerWeights read_layer(TensorFinder& finder, std::int64_t index, const ModelCon
   layer.attention_norm = finder.norm_if(config.pre_norms, block + "attn_norm.weight", d_model);
   if (config.layer(index).kind == LayerKind::kDeltaNet) {
     layer.delta_net = read_delta_net(finder, block, config);
+  } else if (config.latent.rank > 0) {
+    layer.latent = read_latent_attention(finder, block, config);
   } else {
     layer.attention = read_attention(finder, block, config);
   }
   layer.ffn_norm = finder.norm_if(config.pre_norms && !config.parallel_blocks,
                                   block + std::string(config.form.ffn_norm), d_model);
-  if (config.experts.count > 0) {
+  if (config.has_experts(index)) {
     layer.experts = read_experts(finder, block, config);
   } else {
     layer.ffn = read_ffn(finder, block, config);
@@ -536,6 +574,35 @@ Bytes describe(const std::string& name, const tensors::TensorView& tensor) {
 }
 
 }  // namespace
+
+void LatentWeights::load_key_rows(std::int64_t head, const LatentConfig& latent,
+                                  std::span<float> out) const {
+  const Matrix& matrix = keys[to_size(head)];
+  if (!has_transposed_keys) return load_rows(matrix, 0, latent.plain, out);
+  AlignedFloats row(to_size(latent.plain));
+  for (std::int64_t i = 0; i < latent.rank; ++i) {
+    load_rows(matrix, i, 1, row);
+    for (std::int64_t j = 0; j < latent.plain; ++j)
+      out[to_size(j * latent.rank + i)] = row[to_size(j)];
+  }
+}
+
+void LatentWeights::absorb(std::int64_t head, std::span<const float> query, std::span<float> row,
+                           std::span<float> out) const {
+  const Matrix& matrix = keys[to_size(head)];
+  const Kernels& kernels = best_kernels();
+  const std::span<float> used = row.first(to_size(matrix.n_cols));
+  const std::byte* const bytes = std::as_bytes(used).data();
+  std::ranges::fill(out, 0.0f);
+  for (std::int64_t i = 0; i < matrix.n_rows; ++i) {
+    load_rows(matrix, i, 1, used);
+    if (has_transposed_keys) {
+      out[to_size(i)] = kernels.dot_f32(bytes, query.data(), used.size());
+    } else {
+      kernels.add_scaled_f32(query[to_size(i)], bytes, used.size(), out.data());
+    }
+  }
+}
 
 Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config) {
   TensorFinder finder(tensors, config.form.norm_offset);
@@ -613,6 +680,8 @@ class ConfigBytes {
     real(form.norm_offset);
     add_later_fields(config);
     add_newest_fields(config);
+    add_routing(config.experts);
+    add_latents(config.latent);
   }
 
   const Bytes& bytes() const { return out_.bytes(); }
@@ -651,6 +720,29 @@ class ConfigBytes {
     for (const bool flag : flags) number(flag ? 1 : 0);
     real(config.query_growth);
     number(config.query_growth_step);
+  }
+
+  // Likewise, of the experts of DeepSeek and GLM-4.5, whose shared expert has no gate.
+  void add_routing(const ExpertsConfig& experts) {
+    if (experts.shared_gate) return;
+    out_.append_sized(as_bytes("experts"));
+    for (const std::int64_t value :
+         {experts.first_layer, std::int64_t{experts.sigmoid}, std::int64_t{experts.choice_bias},
+          experts.groups, experts.used_groups, std::int64_t{experts.group_pairs}}) {
+      number(value);
+    }
+    real(experts.scale);
+  }
+
+  // Likewise, of latent attention.
+  void add_latents(const LatentConfig& latent) {
+    if (latent.rank == 0) return;
+    out_.append_sized(as_bytes("latents"));
+    for (const std::int64_t size :
+         {latent.query_rank, latent.rank, latent.turned, latent.plain, latent.value}) {
+      number(size);
+    }
+    real(latent.epsilon);
   }
 
   ByteWriter out_;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,27 @@ struct AttentionWeights {
   AlignedFloats q_bias, k_bias, v_bias, output_bias;  // [rows of the matrix]
   AlignedFloats q_norm, k_norm;  // [head_dim], or [rows of the matrix] for all heads together
   AlignedFloats sinks;           // [n_heads]
+};
+
+// Latent attention (model/attention/latent_attention.h). Hugging Face has the matrices of keys as
+// they are applied to a latent, GGUF transposed, as they are applied to a query.
+struct LatentWeights {
+  Matrix q_a;                // [query_rank, d_model], if queries have a latent
+  AlignedFloats q_a_norm;    // [query_rank]
+  Matrix q;                  // [n_heads * (plain + turned), query_rank or d_model]
+  Matrix kv_a;               // [rank + turned, d_model]
+  AlignedFloats kv_a_norm;   // [rank]
+  std::vector<Matrix> keys;  // [n_heads] of [plain, rank], or transposed [rank, plain]
+  bool has_transposed_keys = false;
+  std::vector<Matrix> values;  // [n_heads] of [value, rank]
+  Matrix output;               // [d_model, n_heads * value]
+
+  // out = the matrix of a head's keys, [plain, rank].
+  void load_key_rows(std::int64_t head, const LatentConfig& latent, std::span<float> out) const;
+  // out = its transpose times a query. Shapes: query [plain]; row, at least [max(plain, rank)]; out
+  // [rank].
+  void absorb(std::int64_t head, std::span<const float> query, std::span<float> row,
+              std::span<float> out) const;
 };
 
 // A gated delta net multiplies its input by one to four matrices, whose row order is that of the
@@ -58,6 +80,7 @@ struct FeedForwardWeights {
 struct ExpertsWeights {
   Matrix router;                         // [count, d_model]
   AlignedFloats router_bias;             // [count]
+  AlignedFloats choice_bias;             // [count], of the choice alone
   std::vector<FeedForwardWeights> each;  // [count]
   FeedForwardWeights shared;
   Matrix shared_gate;  // [1, d_model]
@@ -66,6 +89,7 @@ struct ExpertsWeights {
 struct LayerWeights {
   AlignedFloats attention_norm;  // [d_model]
   AttentionWeights attention;    // or
+  LatentWeights latent;          // or
   DeltaNetWeights delta_net;
   AlignedFloats post_attention_norm;  // [d_model]
   AlignedFloats ffn_norm;             // [d_model]

@@ -199,10 +199,19 @@ OrderedJson messages_usage(const Answer& answer) {
 OrderedJson messages_stop(const Answer& answer) {
   const char* reason = is_cut(answer) ? "max_tokens" : "end_turn";
   if (answer.stop == StopReason::kContextFull) reason = "model_context_window_exceeded";
+  if (!is_cut(answer) && !answer.calls.empty()) {
+    return {{"stop_reason", "tool_use"}, {"stop_sequence", nullptr}};
+  }
   if (answer.stop != StopReason::kStopString) {
     return {{"stop_reason", reason}, {"stop_sequence", nullptr}};
   }
   return {{"stop_reason", "stop_sequence"}, {"stop_sequence", answer.stop_string}};
+}
+
+// Without its input.
+OrderedJson tool_use(const ToolCall& call) {
+  return {
+      {"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", OrderedJson::object()}};
 }
 
 }  // namespace
@@ -224,7 +233,14 @@ OrderedJson MessagesWriter::message(const Answer& answer) const {
 
 std::string MessagesWriter::whole(const Answer& answer) const {
   OrderedJson json = message(answer);
-  json["content"].push_back({{"type", "text"}, {"text", answer.text}});
+  if (answer.calls.empty() || !answer.text.empty()) {
+    json["content"].push_back({{"type", "text"}, {"text", answer.text}});
+  }
+  for (const ToolCall& call : answer.calls) {
+    OrderedJson block = tool_use(call);
+    block["input"] = OrderedJson::parse(call.arguments, nullptr, false);
+    json["content"].push_back(std::move(block));
+  }
   json.update(messages_stop(answer));
   return text_of(json);
 }
@@ -244,7 +260,18 @@ std::string MessagesWriter::piece(std::string_view text) const {
 }
 
 std::string MessagesWriter::end(const Answer& answer) const {
-  return typed_event({{"type", "content_block_stop"}, {"index", 0}}) +
+  std::string events = typed_event({{"type", "content_block_stop"}, {"index", 0}});
+  for (std::size_t i = 0; i < answer.calls.size(); ++i) {
+    const ToolCall& call = answer.calls[i];
+    events += typed_event(
+        {{"type", "content_block_start"}, {"index", i + 1}, {"content_block", tool_use(call)}});
+    events +=
+        typed_event({{"type", "content_block_delta"},
+                     {"index", i + 1},
+                     {"delta", {{"type", "input_json_delta"}, {"partial_json", call.arguments}}}});
+    events += typed_event({{"type", "content_block_stop"}, {"index", i + 1}});
+  }
+  return events +
          typed_event({{"type", "message_delta"},
                       {"delta", messages_stop(answer)},
                       {"usage", messages_usage(answer)}}) +

@@ -9,7 +9,8 @@ namespace {
 constexpr std::string_view kNo = "";
 constexpr std::string_view kRead = "read";
 constexpr std::string_view kIgnored = "ignored";
-constexpr std::string_view kNoTools = "it calls tools in /v1/chat/completions only";
+constexpr std::string_view kNoTools =
+    "it calls tools in /v1/chat/completions and /v1/messages only";
 constexpr std::string_view kUseTools = "send tools and tool_choice";
 constexpr std::string_view kKeepsNone =
     "it keeps no responses; send the whole conversation as input";
@@ -25,6 +26,16 @@ constexpr Parameter kParameters[] = {
     {"messages[].content[].text", {kRead, kNo, kRead, kNo}},
     {"messages[].content[].cache_control", {kIgnored, kNo, kIgnored, kNo}},
     {"messages[].content[].citations", {kNo, kNo, "only []", kNo}},
+    // Calls of tools and their results, of Anthropic.
+    {"messages[].content[].id", {kNo, kNo, kRead, kNo}},
+    {"messages[].content[].name", {kNo, kNo, kRead, kNo}},
+    {"messages[].content[].input", {kNo, kNo, kRead, kNo}},
+    {"messages[].content[].tool_use_id", {kNo, kNo, kRead, kNo}},
+    {"messages[].content[].content", {kNo, kNo, kRead, kNo}},
+    {"messages[].content[].content[].type", {kNo, kNo, kRead, kNo}},
+    {"messages[].content[].content[].text", {kNo, kNo, kRead, kNo}},
+    {"messages[].content[].content[].cache_control", {kNo, kNo, kIgnored, kNo}},
+    {"messages[].content[].is_error", {kNo, kNo, kRead, kNo}},
     {"messages[].cache_control", {kIgnored, kNo, kIgnored, kNo}},
     // What the answers of OpenAI's own clients carry along. Absent values are null there.
     {"messages[].name", {kRead, kNo, kNo, kNo}},
@@ -109,17 +120,20 @@ constexpr Parameter kParameters[] = {
     {"include", {kNo, kNo, kNo, R"(only [] or ["reasoning.encrypted_content"])"}},
     {"truncation", {kNo, kNo, kNo, R"(only "disabled")"}},
     // Tools.
-    {"tools", {kRead, kNo, "only []", "only []"}, kNoTools},
-    {"tools[].type", {kRead, kNo, kNo, kNo}},
+    {"tools", {kRead, kNo, kRead, "only []"}, kNoTools},
+    {"tools[].type", {kRead, kNo, kRead, kNo}},
+    {"tools[].name", {kNo, kNo, kRead, kNo}},
+    {"tools[].description", {kNo, kNo, kRead, kNo}},
+    {"tools[].input_schema", {kNo, kNo, kRead, kNo}},
     {"tools[].function", {kRead, kNo, kNo, kNo}},
     {"tools[].function.name", {kRead, kNo, kNo, kNo}},
     {"tools[].function.description", {kRead, kNo, kNo, kNo}},
     {"tools[].function.parameters", {kRead, kNo, kNo, kNo}},
     {"tools[].function.strict", {kIgnored, kNo, kNo, kNo}},
-    {"tools[].cache_control", {kIgnored, kNo, kNo, kNo}},
-    {"tool_choice",
-     {kRead, kNo, R"(only {"type": "none"} or {"type": "auto"})", R"(only "none" or "auto")"},
-     kNoTools},
+    {"tools[].cache_control", {kIgnored, kNo, kIgnored, kNo}},
+    {"tool_choice", {kRead, kNo, kRead, R"(only "none" or "auto")"}, kNoTools},
+    {"tool_choice.type", {kNo, kNo, kRead, kNo}},
+    {"tool_choice.disable_parallel_tool_use", {kNo, kNo, kRead, kNo}},
     {"functions", {"only []", kNo, kNo, kNo}, kUseTools},
     {"function_call", {R"(only "none" or "auto")", kNo, kNo, kNo}, kUseTools},
     {"parallel_tool_calls", {kRead, kIgnored, kNo, kIgnored}},

@@ -300,8 +300,7 @@ std::optional<ChatRole> role_named(std::string_view name, std::optional<Dialect>
   if (name == "user") return ChatRole::kUser;
   if (name == "assistant") return ChatRole::kAssistant;
   if (name == "tool" && dialect == Dialect::kChat) return ChatRole::kTool;
-  const bool is_system = name == "system" || name == "developer";
-  if (is_system && dialect != Dialect::kMessages) return ChatRole::kSystem;
+  if (name == "system" || name == "developer") return ChatRole::kSystem;
   return std::nullopt;
 }
 
@@ -388,8 +387,7 @@ void read_message(FieldReader& fields, std::vector<ChatMessage>& messages) {
   }
   const std::optional<ChatRole> role = role_named(fields.text("role", ""), fields.dialect());
   if (!role) {
-    return fields.fail("role", fields.dialect() == Dialect::kMessages ? "expected user or assistant"
-                               : fields.dialect() == Dialect::kChat
+    return fields.fail("role", fields.dialect() == Dialect::kChat
                                    ? "expected system, developer, user, assistant or tool"
                                    : "expected system, developer, user or assistant");
   }
@@ -409,7 +407,8 @@ void read_message(FieldReader& fields, std::vector<ChatMessage>& messages) {
 
 }  // namespace
 
-void read_messages(FieldReader& fields, const char* key, std::vector<ChatMessage>& messages) {
+void read_each_message(FieldReader& fields, const char* key,
+                       const std::function<void(FieldReader& message, std::size_t index)>& read) {
   const Json* const value = fields.find(key);
   if (value == nullptr) return fields.fail(key, "missing");
   if (!value->is_array()) return fields.fail(key, "expected a list");
@@ -421,9 +420,14 @@ void read_messages(FieldReader& fields, const char* key, std::vector<ChatMessage
     const std::string name = fmt::format("{}[{}]", key, i);
     if (!(*value)[i].is_object()) return fields.fail(name, "expected an object");
     FieldReader message = fields.inside((*value)[i], name);
-    read_message(message, messages);
+    read(message, i);
     fields.adopt(message);
   }
+}
+
+void read_messages(FieldReader& fields, const char* key, std::vector<ChatMessage>& messages) {
+  read_each_message(fields, key,
+                    [&](FieldReader& message, std::size_t) { read_message(message, messages); });
 }
 
 void read_ids(FieldReader& fields, const char* key, const Json& list,

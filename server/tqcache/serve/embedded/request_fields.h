@@ -3,6 +3,7 @@
 // client sent, and of the parts that dialects have in common.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -76,7 +77,11 @@ Thinking read_thinking(FieldReader& fields);
 // A string, or a list of parts that are text, which are joined.
 std::string read_text_parts(FieldReader& fields, const char* key);
 
-// The list `key` of {"role", "content"}, of 1 to 16,384.
+// Calls read(message, index) for each object of the list `key`, of 1 to 16,384.
+void read_each_message(FieldReader& fields, const char* key,
+                       const std::function<void(FieldReader& message, std::size_t index)>& read);
+
+// The list `key` of {"role", "content"}.
 void read_messages(FieldReader& fields, const char* key,
                    std::vector<tokenizer::ChatMessage>& messages);
 
