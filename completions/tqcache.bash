@@ -14,7 +14,7 @@ _tqcache() {
     prev=${COMP_WORDS[COMP_CWORD - 2]}
   fi
   if ((COMP_CWORD == 1)); then
-    words "prefill convert migrate compact rekey generate chat serve info verify diff selftest bench advise profile eval store help version completion --help --version"
+    words "prefill convert migrate compact rekey generate chat serve info verify diff selftest doctor bench advise profile eval store help version completion --help --version"
     return
   fi
   case $verb in
@@ -25,7 +25,7 @@ _tqcache() {
   esac
   if ((COMP_CWORD < first)); then
     case ${COMP_WORDS[1]} in
-      help) words "prefill convert migrate compact rekey generate chat serve info verify diff selftest bench advise profile eval store" ;;
+      help) words "prefill convert migrate compact rekey generate chat serve info verify diff selftest doctor bench advise profile eval store" ;;
       completion) words "bash zsh fish" ;;
       eval) words "ppl kld needle jsonl memory cache --help" ;;
       store) words "put get find ls info rm gc stats check forget copy --help" ;;
@@ -303,9 +303,19 @@ _tqcache() {
       fi
       :
       ;;
+    "doctor")
+      case $prev in
+      esac
+      if [[ $cur == -* ]]; then
+        words "--help -q --quiet --json"
+        return
+      fi
+      :
+      ;;
     "bench")
       case $prev in
         -m | --model) files -f; return ;;
+        --device) words "cpu cuda"; return ;;
         --backend) words "affine baseline turbo"; return ;;
         --config) :; return ;;
         --prompt-tokens) :; return ;;
@@ -321,7 +331,7 @@ _tqcache() {
         --html) files -f; return ;;
       esac
       if [[ $cur == -* ]]; then
-        words "--help -m --model --backend --config --prompt-tokens --generation-tokens --file --seed --warmup --repeats -t --threads --max-memory --scorer --activations --html -f --force -q --quiet --json"
+        words "--help -m --model --device --backend --config --prompt-tokens --generation-tokens --file --seed --warmup --repeats -t --threads --max-memory --scorer --activations --html -f --force -q --quiet --json"
         return
       fi
       :

@@ -12,6 +12,7 @@
 
 #include "cli/common_flags.h"
 #include "cli/console.h"
+#include "cli/machine.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
 #include "reference.h"
@@ -70,6 +71,8 @@ constexpr std::array kVerbs = {
          Keys::kDemandable},
     Verb{"diff", "Compare two caches of the same prompt", define_diff, Keys::kDemandable},
     Verb{"selftest", "Check that this program works on this machine", define_selftest, Keys::kNone},
+    Verb{"doctor", "Report what was found on this machine, for reports of faults", define_doctor,
+         Keys::kNone},
     Verb{"bench", "Measure speed and memory with dense and quantized caches", define_bench,
          Keys::kNone},
     Verb{"advise", "Find the smallest configuration that is good enough for a model", define_advise,
@@ -174,16 +177,8 @@ Json version_json() {
 
 // The program's version, and the kernels that it uses on this CPU.
 std::string version() {
-  std::string all;
-  for (const codec::Kernels* kernels : codec::all_kernels()) {
-    all += (all.empty() ? "" : ", ") + std::string(kernels->name);
-  }
-  return fmt::format("tqcache " TQCACHE_VERSION
-                     "\nkernels  {} (of {}; TQCACHE_ISA chooses)\nprompts  {}\nstores   {}\n",
-                     codec::best_kernels().name, all,
-                     model::best_tiles() != nullptr ? "AMX (not if TQCACHE_ISA is set)"
-                                                    : "these kernels (no AMX is used)",
-                     fmt::join(store::schemes(), ", "));
+  return fmt::format("tqcache " TQCACHE_VERSION "\nkernels  {}\nprompts  {}\nstores   {}\n",
+                     kernels_text(), prompts_text(), fmt::join(store::schemes(), ", "));
 }
 
 // The library ignores an unknown name; the program reports it.

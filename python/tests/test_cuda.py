@@ -120,6 +120,91 @@ def test_tensors_of_other_libraries_come_through_dlpack():
         codec.encode(Foreign(rows.cpu()), pages, status=status_word())
 
 
+# --- Pages of engines
+
+
+def page_codecs(tokens, dtype=torch.float16, dim=128, **options):
+    """One for the CPU and one for the GPU, of pages whose layers come first."""
+    from tqcache._pages import Layout, PageCodec
+
+    layout = Layout((3, tokens, 4, 2, dim), (3, 0, 2, 1, 4))  # layers, tokens, heads, kv, dim
+    return [PageCodec(layout, dtype, device=device, **options) for device in ("cpu", "cuda")]
+
+
+def page_of(tokens, dtype=torch.float16, dim=128):
+    noise = torch.Generator().manual_seed(5)
+    page = torch.randn(3, tokens, 4, 2, dim, generator=noise)
+    page[..., 3] *= 8
+    return (page + 2 * torch.randn(3, 1, 4, 2, dim, generator=noise)).to(dtype)
+
+
+def joined(parts):
+    return b"".join(bytes(part) for part in parts)
+
+
+@pytest.mark.parametrize("tokens, dim", [(256, 128), (64, 128), (16, 64), (7, 128), (300, 256),
+                                         (256, 96)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_pages_of_the_gpu_are_those_of_the_cpu(tokens, dim, dtype):
+    page = page_of(tokens, dtype, dim)
+    by_cpu, by_gpu = page_codecs(tokens, dtype, dim)
+    assert by_cpu.identity() == by_gpu.identity()
+    for packs in (by_cpu, by_gpu):
+        for source in (page, page.cuda()):
+            packed = joined(packs.encode(source))
+            assert packed[:4] == b"TQP2" and len(packed) <= packs.bound
+            decoded = []
+            for unpacks in (by_cpu, by_gpu):
+                for room in (torch.zeros_like(page), torch.zeros_like(page, device="cuda")):
+                    unpacks.decode(packed, room)
+                    decoded.append(room.cpu())
+            assert all(torch.equal(decoded[0], each) for each in decoded)
+            assert relative_error(decoded[0], page) < 0.11
+
+
+def test_pages_beyond_f16_are_kept_by_the_gpu_too():
+    for wrong in (float("nan"), float("inf"), 1e6):
+        page = page_of(64, torch.float32)
+        page[1, 3, 2, 1, 5] = wrong
+        by_cpu, by_gpu = page_codecs(64, torch.float32)
+        packed = joined(by_gpu.encode(page.cuda()))
+        assert packed == joined(by_cpu.encode(page)) and packed[:4] == b"TQL1"
+        again = torch.zeros_like(page)
+        by_gpu.decode(packed, again)
+        assert torch.equal(page.view(torch.int32), again.view(torch.int32))
+
+
+def test_damaged_pages_are_not_written_by_the_gpu():
+    _, by_gpu = page_codecs(64)
+    packed = joined(by_gpu.encode(page_of(64)))
+    for at in (0, 5, 30, len(packed) // 2, len(packed) - 1):
+        room = torch.zeros_like(page_of(64), device="cuda")
+        with pytest.raises(tqcache.Error):
+            by_gpu.decode(packed[:at] + bytes([packed[at] ^ 1]) + packed[at + 1:], room)
+        assert not room.any()
+
+
+def test_threads_have_streams_of_their_own():
+    from concurrent.futures import ThreadPoolExecutor
+
+    by_cpu, by_gpu = page_codecs(256)
+    pages = [page_of(256) * (i + 1) / 8 for i in range(16)]
+
+    def there_and_back(page):
+        room = torch.zeros_like(page)
+        by_gpu.decode(joined(by_gpu.encode(page)), room)
+        return room
+
+    with ThreadPoolExecutor(8) as pool:
+        for page, again in zip(pages, pool.map(there_and_back, pages)):
+            assert relative_error(again, page) < 0.11
+
+
+def test_what_has_no_kernel_is_refused_for_a_gpu():
+    with pytest.raises(ValueError, match='needs "cpu"'):
+        page_codecs(64, keys="affine:4:32")
+
+
 # --- One layer
 
 

@@ -70,6 +70,7 @@ Action define_bench(FlagSet& flags);
 Action define_advise(FlagSet& flags);
 Action define_profile(FlagSet& flags);
 Action define_selftest(FlagSet& flags);
+Action define_doctor(FlagSet& flags);
 // verbs/eval_*.cpp
 Action define_eval_ppl(FlagSet& flags);
 Action define_eval_kld(FlagSet& flags);

@@ -21,6 +21,7 @@
 #include "tqcache/model.h"
 #include "tqcache/quantize.h"
 #include "tqcache/session.h"
+#include "verbs/bench_cuda.h"
 #include "verbs/eval_common.h"
 
 namespace tqcache::cli {
@@ -235,18 +236,29 @@ All runs use the same tokens, whatever the model would predict; without --file t
 A block of 256 tokens is quantized when it is full and the next token arrives. A backend that would
 quantize nothing is refused.
 
+With --device cuda no model runs: the kernels for NVIDIA GPUs encode, decode and attend to random
+keys and values of one layer of that model, or of 8 heads of 128 that 32 query heads read. Each time
+is a median, and stands beside that of a copy of the dense values in the memory of the GPU. Other
+data passes through the GPU's cache before each run.
+
 Examples:
   tqcache bench -m model.gguf
   tqcache bench -m model.gguf --backend baseline,affine,turbo --prompt-tokens 4096
   tqcache bench -m model.gguf --backend baseline,turbo --config k8v4
   tqcache bench -m model.gguf --backend turbo --config k=mse:4,v=mse:3 --json
   tqcache bench -m model.gguf --file book.txt --html bench.html
+  tqcache bench --device cuda
+  tqcache bench --device cuda -m model.gguf --config k8v4 --prompt-tokens 32768
 )";
 
 constexpr int kMostRuns = 1000;  // more is a typing mistake
 
 struct BenchFlags {
   std::string model;
+  std::string device = "cpu";
+  const Flag* prompt_tokens = nullptr;
+  const Flag* repeats = nullptr;
+  std::vector<const Flag*> of_cpu;  // flags that --device cuda does not have
   std::vector<std::string> backends = {"baseline", "turbo"};
   std::optional<std::string> configuration;
   std::optional<std::string> file;
@@ -337,7 +349,21 @@ Result<Tokens> read_tokens(const BenchFlags& flags, const model::Model& model) {
                 {end_of_prompt, end_of_prompt + work.generation_tokens}};
 }
 
+Result<ExitCode> run_on_gpu(const Console& console, const BenchFlags& flags) {
+  for (const Flag* flag : flags.of_cpu) {
+    if (flag->is_given()) return usage_error(flag->name() + ": not with --device cuda");
+  }
+  CudaBench bench;
+  bench.model = flags.model;
+  bench.configuration = flags.configuration.value_or("turbo4");
+  if (flags.prompt_tokens->is_given()) bench.n_tokens = flags.work.prompt_tokens;
+  bench.n_runs = static_cast<int>(flags.repeats->is_given() ? flags.options.n_repeats : 20);
+  return bench_cuda(console, bench, flags.output);
+}
+
 Result<ExitCode> run(const Console& console, const BenchFlags& flags) {
+  if (flags.device == "cuda") return run_on_gpu(console, flags);
+  if (flags.model.empty()) return usage_error("--model is required, unless with --device cuda");
   TQC_TRY(check_flags(flags));
   TQC_TRY_ASSIGN(const std::vector<eval::SpeedCase> cases, cases_of(flags));
   TQC_TRY(check_eval_output(flags.output));
@@ -369,41 +395,52 @@ std::vector<std::string> backend_names() {
 }
 
 void add_work_flags(FlagSet& app, BenchFlags& flags) {
-  app.add("--prompt-tokens", flags.work.prompt_tokens, "Tokens to prefill")
-      ->type_name("N")
-      ->at_least(1)
-      ->show_default();
-  app.add("--generation-tokens", flags.work.generation_tokens, "Tokens to decode behind them")
-      ->type_name("N")
-      ->at_least(1)
-      ->show_default();
-  app.add("--file", flags.file, "Text to take the tokens from; - is standard input")
-      ->type_name("FILE")
-      ->file();
-  app.add("--seed", flags.work.seed, "Seed of the random tokens, without --file")
-      ->type_name("N")
-      ->show_default();
-  app.add("--warmup", flags.options.n_warmups, "Runs of each backend that are not measured")
-      ->type_name("N")
-      ->range(0, kMostRuns)
-      ->show_default();
-  app.add("--repeats", flags.options.n_repeats, "Runs of each backend that are measured")
-      ->type_name("N")
-      ->range(1, kMostRuns)
-      ->show_default();
+  flags.prompt_tokens = app.add("--prompt-tokens", flags.work.prompt_tokens,
+                                "Tokens to prefill; with --device cuda those of the cache")
+                            ->type_name("N")
+                            ->at_least(1)
+                            ->show_default("1024, or 131072 with --device cuda");
+  flags.of_cpu.push_back(
+      app.add("--generation-tokens", flags.work.generation_tokens, "Tokens to decode behind them")
+          ->type_name("N")
+          ->at_least(1)
+          ->show_default());
+  flags.of_cpu.push_back(
+      app.add("--file", flags.file, "Text to take the tokens from; - is standard input")
+          ->type_name("FILE")
+          ->file());
+  flags.of_cpu.push_back(
+      app.add("--seed", flags.work.seed, "Seed of the random tokens, without --file")
+          ->type_name("N")
+          ->show_default());
+  flags.of_cpu.push_back(
+      app.add("--warmup", flags.options.n_warmups, "Runs of each backend that are not measured")
+          ->type_name("N")
+          ->range(0, kMostRuns)
+          ->show_default());
+  const std::string repeats = fmt::format("{}, or 20 with --device cuda", flags.options.n_repeats);
+  flags.repeats = app.add("--repeats", flags.options.n_repeats, "Runs that are measured")
+                      ->type_name("N")
+                      ->range(1, kMostRuns)
+                      ->show_default(repeats);
 }
 
 }  // namespace
 
 Action define_bench(FlagSet& app) {
   const auto flags = std::make_shared<BenchFlags>();
-  add_model_flag(app, flags->model, true);
-  app.add("--backend", flags->backends,
-          "Backends to measure, separated by commas: baseline, affine, turbo")
-      ->type_name("LIST")
-      ->separated_by(',')
-      ->one_of(backend_names())
-      ->show_default("baseline,turbo");
+  add_model_flag(app, flags->model, false);
+  app.add("--device", flags->device, "What to measure: a model on the CPU, or kernels of the GPU")
+      ->type_name("NAME")
+      ->one_of({"cpu", "cuda"})
+      ->show_default();
+  flags->of_cpu.push_back(
+      app.add("--backend", flags->backends,
+              "Backends to measure, separated by commas: baseline, affine, turbo")
+          ->type_name("LIST")
+          ->separated_by(',')
+          ->one_of(backend_names())
+          ->show_default("baseline,turbo"));
   app.add("--config", flags->configuration,
           "Settings of the backend beside baseline: a preset, or "
           "k=mse:4,v=mse:3,boundary=2:8")

@@ -7,6 +7,7 @@
 #include "tqcache/codec/head_codec.h"
 #include "tqcache/cuda/cuda_attention.h"
 #include "tqcache/cuda/cuda_codec.h"
+#include "tqcache/cuda/cuda_measure.h"
 #include "tqcache/cuda/cuda_planes.h"
 #include "tqcache/cuda/tqcache_cuda.h"
 
@@ -269,6 +270,25 @@ int tqcache_cuda_append(const tqcache_cuda_token* token, void* stream) {
     to.capacity = token->tail_capacity;
     to.n_tokens = token->tail_tokens;
     return append(to, to_stream(stream));
+  });
+}
+
+int tqcache_cuda_measure(const tqcache_cuda_codec_spec* keys, const tqcache_cuda_codec_spec* values,
+                         const tqcache_cuda_workload* work, tqcache_cuda_rates* rates) {
+  *rates = {};
+  return guarded([&]() -> Result<void> {
+    TQC_TRY_ASSIGN(const codec::CodecSpec of_keys, to_spec(*keys));
+    TQC_TRY_ASSIGN(const codec::CodecSpec of_values, to_spec(*values));
+    TQC_TRY_ASSIGN(codec::HeadCodec key_codec,
+                   codec::HeadCodec::make(of_keys, codec::BlockOrder::kKeys));
+    TQC_TRY_ASSIGN(codec::HeadCodec value_codec,
+                   codec::HeadCodec::make(of_values, codec::BlockOrder::kValues));
+    TQC_TRY_ASSIGN(const Rates found, measure({std::move(key_codec), std::move(value_codec),
+                                               work->n_tokens, work->n_sequences, work->n_kv_heads,
+                                               work->n_query_heads, work->n_runs}));
+    *rates = {found.dense_bytes,    found.packed_bytes,   found.copy_seconds,
+              found.encode_seconds, found.decode_seconds, found.attend_seconds};
+    return {};
   });
 }
 

@@ -174,6 +174,24 @@ typedef struct {
 
 int tqcache_cuda_append(const tqcache_cuda_token* token, void* stream);
 
+/* --- What the kernels reach on the current device: cuda_measure.h */
+
+typedef struct {
+  int64_t n_tokens; /* of each sequence: whole blocks of 256 */
+  int n_sequences, n_kv_heads, n_query_heads, n_runs;
+} tqcache_cuda_workload;
+
+/* Seconds for keys and values of one layer together. */
+typedef struct {
+  uint64_t dense_bytes, packed_bytes;
+  double copy_seconds, encode_seconds, decode_seconds;
+  double attend_seconds; /* 0: there is no kernel for it */
+} tqcache_cuda_rates;
+
+/* Allocates the memory that it needs, and waits for the device. */
+int tqcache_cuda_measure(const tqcache_cuda_codec_spec* keys, const tqcache_cuda_codec_spec* values,
+                         const tqcache_cuda_workload* work, tqcache_cuda_rates* rates);
+
 /* --- Planes of bytes: docs/reference/format.md §6.5 */
 
 int tqcache_cuda_split_planes(const void* numbers, int64_t n, int width, void* const* planes,

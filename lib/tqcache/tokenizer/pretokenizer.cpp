@@ -25,6 +25,13 @@
 
 namespace tqcache::tokenizer {
 
+std::string pcre2_version() {
+  std::array<char, 64> version{}, unicode{};  // more than both ever take
+  pcre2_config(PCRE2_CONFIG_VERSION, version.data());
+  pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, unicode.data());
+  return std::string(version.data()) + ", Unicode " + unicode.data();
+}
+
 namespace {
 
 using Word = std::function<Result<void>(std::string_view)>;

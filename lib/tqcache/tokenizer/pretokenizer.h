@@ -15,6 +15,9 @@
 
 namespace tqcache::tokenizer {
 
+// The PCRE2 that runs, and its Unicode: "10.42 2022-12-11, Unicode 14.0.0".
+std::string pcre2_version();
+
 // Splitting at spaces, for SentencePiece vocabularies.
 //
 // A word begins with its space: " the" and "the" are different tokens, and the first word of a text

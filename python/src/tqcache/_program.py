@@ -17,10 +17,23 @@ def program():
     return path
 
 
+def _environment():
+    """That of this process, with the kernels for GPUs of the wheel tqcache-cuda."""
+    variables = dict(os.environ)
+    if not variables.get("TQCACHE_CUDA_LIBRARY"):
+        try:
+            import tqcache_cuda
+        except ImportError:
+            return variables
+        variables["TQCACHE_CUDA_LIBRARY"] = os.fspath(tqcache_cuda.LIBRARY)
+    return variables
+
+
 def run(*arguments, check=True):
     """Runs a verb with --json and returns its report."""
     command = [program(), *map(os.fspath, map(_text, arguments)), "--json"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          env=_environment())
     lines = done.stdout.strip()
     try:
         report = json.loads(lines) if lines else None
@@ -57,4 +70,4 @@ def _failure(stderr, report):
 def main():
     """The console script: the program takes the place of this process."""
     path = program()
-    os.execv(path, [path, *sys.argv[1:]])
+    os.execve(path, [path, *sys.argv[1:]], _environment())

@@ -17,6 +17,8 @@ quantized. LMCache knows it once this module is imported; the L2 adapter above d
 
     ... "serde": {"type": "tqcache-turbo", "head_dim": 128, "keys": "mse:4", "values": "mse:4"}
 
+With "device": "cuda" in it a GPU encodes and decodes.
+
 Objects that are damaged, or of another shape, dtype, model or rank, are a miss.
 
 Written for LMCache 0.5.6; docs/guide/plugins.md.
@@ -46,6 +48,7 @@ from lmcache.v1.platform import create_event_notifier
 
 from . import codec
 from ._blocks import Blocks, element_size_of, identity_bytes
+from ._pages import Layout, PageCodec
 
 _logger = logging.getLogger("tqcache.lmcache")
 
@@ -332,7 +335,8 @@ def _kv_views(shape, head_dim: int):
 
 
 def _parts(tensor: torch.Tensor, head_dim: int):
-    """(kind, view [heads, tokens, head_dim]) of the keys, and then the values, of each layer."""
+    """(kind, view [heads, tokens, head_dim]) of the keys, and then the values, of each layer: the
+    parts of the form "turbo", which earlier versions wrote."""
     views = _kv_views(tensor.shape, head_dim)
     if views is None:
         return None
@@ -352,39 +356,51 @@ def _bits(tensor: torch.Tensor):
 _QUANTIZED_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
+class _PageCodecs:
+    """The page codecs of the layouts that came along."""
+
+    def __init__(self, head_dim: int, keys: str, values: str, device: str):
+        self.head_dim, self._options = head_dim, (keys, values, device)
+        self._made: dict = {}
+
+    def of(self, shape, dtype) -> PageCodec | None:
+        """None: the object is kept without loss."""
+        key = (tuple(map(int, shape)), dtype)
+        if key not in self._made:  # threads that make the same one make equal ones
+            views = _kv_views(shape, self.head_dim) if dtype in _QUANTIZED_DTYPES else None
+            self._made[key] = None if views is None else PageCodec(
+                Layout(*views), dtype, *self._options)
+        return self._made[key]
+
+
 class TqcacheSerializer(Serializer):
     """head_dim 0: everything without loss. Otherwise keys and values are quantized with these
     configurations of tqcache.codec wherever the layout is known, and the rest is kept without
-    loss. Quantized are whole blocks of 256 tokens, which is LMCache's usual size of a chunk.
+    loss. device: "cpu", or the GPU that encodes.
 
     pad: every object of a layout has the same size, as most adapters of LMCache want it. Otherwise
     objects are as small as they can be; TqcacheL2Adapter keeps both."""
 
     def __init__(self, head_dim: int = 0, keys: str = "mse:4", values: str = "mse:4",
-                 pad: bool = False):
-        self._head_dim, self._pad = head_dim, pad
-        self._configs = {"keys": keys, "values": values}
-
-    def _quantized(self, shape, dtype) -> bool:
-        return (dtype in _QUANTIZED_DTYPES and
-                _kv_views(shape, self._head_dim) is not None)
+                 pad: bool = False, device: str = "cpu"):
+        self._pad, self._configs = pad, {"keys": keys, "values": values}
+        self._pages = _PageCodecs(head_dim, keys, values, device)
 
     def serialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> int:
         groups, payload = [], []
         for i, (shape, dtype) in enumerate(zip(src.get_shapes(), src.get_dtypes(), strict=True)):
-            tensor = src.get_tensor(i)
-            if self._quantized(shape, dtype):
-                packed = [codec.encode(_bits(part), self._configs[kind], kind=kind,
-                                       bf16=dtype == torch.bfloat16)
-                          for kind, part in _parts(tensor, self._head_dim)]
-                form = "turbo"
+            tensor, pages = src.get_tensor(i).contiguous(), self._pages.of(shape, dtype)
+            if pages is not None:
+                packed, form = pages.encode(tensor), "page"
+                if i + 1 < len(src.get_shapes()):  # parts of a GPU are those of the last call
+                    packed = [bytes(part) for part in packed]
             else:
-                data = memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy())
+                data = memoryview(tensor.cpu().view(-1).view(torch.uint8).numpy())
                 size = element_size_of(dtype)
                 packed = [codec.planes_encode(data, size) if size > 1
                           else _crc(data) + bytes(data)]
                 form = "planes" if size > 1 else "raw"
-            groups.append({"form": form, "head_dim": self._head_dim,
+            groups.append({"form": form, "head_dim": self._pages.head_dim, **self._configs,
                            "sizes": [len(part) for part in packed]})
             payload += packed
         text = json.dumps({"key": _key_fields(key), "layout": _layout_of(src), "groups": groups},
@@ -396,7 +412,7 @@ class TqcacheSerializer(Serializer):
         head = _HEAD.pack(_MAGIC, zlib.crc32(text), len(text), n_bytes)
         at = 0
         for part in (head, text, *payload):
-            out[at:at + len(part)] = part
+            out[at:at + len(part)] = memoryview(part).cast("B")
             at += len(part)
         if not self._pad:
             return n_bytes
@@ -408,13 +424,9 @@ class TqcacheSerializer(Serializer):
     def estimate_serialized_size(self, layout_desc: MemoryLayoutDesc) -> int:
         n_bytes = _HEAD.size + 1024
         for shape, dtype in zip(layout_desc.shapes, layout_desc.dtypes, strict=True):
-            if self._quantized(shape, dtype):
-                shape5, order = _kv_views(shape, self._head_dim)
-                _, layers, heads, tokens, dim = [shape5[i] for i in order]
-                name = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}[dtype]
-                n_bytes += layers * sum(
-                    32 + codec.encode_bound(heads, tokens, dim, config, dtype=name, kind=kind)
-                    for kind, config in self._configs.items())
+            pages = self._pages.of(shape, dtype)
+            if pages is not None:
+                n_bytes += pages.bound
             else:
                 size = dtype.itemsize * torch.Size(shape).numel()
                 n_bytes += size + size // 64 + 4096
@@ -423,7 +435,24 @@ class TqcacheSerializer(Serializer):
 
 class TqcacheDeserializer(Deserializer):
     """Raises for damage, and for an object of another key, shape or dtype: then LMCache reports a
-    miss."""
+    miss. device: "cpu", or the GPU that decodes."""
+
+    def __init__(self, device: str = "cpu"):
+        self._device = device
+        self._pages: dict = {}
+
+    def _page_codec(self, tensor, group) -> PageCodec:
+        key = (tuple(tensor.shape), tensor.dtype, group["head_dim"], group["keys"], group["values"])
+        if key not in self._pages:
+            # An object chooses its codec: a few are kept.
+            if len(self._pages) >= 16:
+                self._pages.clear()
+            made = _PageCodecs(int(group["head_dim"]), str(group["keys"]), str(group["values"]),
+                               self._device).of(tensor.shape, tensor.dtype)
+            if made is None:
+                raise ValueError("a damaged object")
+            self._pages[key] = made
+        return self._pages[key]
 
     def deserialize(self, src: MemoryObj, dst: MemoryObj, key: ObjectKey) -> None:
         data = memoryview(src.byte_array).cast("B")
@@ -440,11 +469,18 @@ class TqcacheDeserializer(Deserializer):
         # First everything is decoded, then the destination is written: never a part of an object.
         writes = []
         for i, group in enumerate(found["groups"]):
-            packed = []
+            packed, first, tensor = [], at, dst.get_tensor(i)
             for size in group["sizes"]:
                 packed.append(data[at:at + size])
                 at += size
-            writes.append(_decode_group(dst.get_tensor(i), group, packed))
+            if group["form"] != "page":
+                writes.append(_decode_group(tensor, group, packed))
+                continue
+            # A page is written only if it is whole, so the only one of an object needs no room.
+            is_only = len(found["groups"]) == 1 and tensor.is_contiguous() and at == n_bytes
+            room = tensor if is_only else torch.empty(tensor.shape, dtype=tensor.dtype)
+            self._page_codec(tensor, group).decode(data[first:at], room)
+            writes.append([] if is_only else [(tensor, room)])
         if at != n_bytes:
             raise ValueError("a damaged object")
         for target, value in (pair for group in writes for pair in group):
@@ -496,8 +532,9 @@ def _make_turbo(kwargs: dict):
         raise ValueError('the serde "tqcache-turbo" needs "head_dim" of the model')
     return AsyncSerdeProcessor(
         TqcacheSerializer(int(kwargs["head_dim"]), str(kwargs.get("keys", "mse:4")),
-                          str(kwargs.get("values", "mse:4")), bool(kwargs.get("pad", False))),
-        TqcacheDeserializer(), max_workers=int(kwargs.get("max_workers", 1)))
+                          str(kwargs.get("values", "mse:4")), bool(kwargs.get("pad", False)),
+                          str(kwargs.get("device", "cpu"))),
+        TqcacheDeserializer(str(kwargs.get("device", "cpu"))), max_workers=int(kwargs.get("max_workers", 1)))
 
 
 for _name, _factory in (("tqcache", _make_lossless), ("tqcache-turbo", _make_turbo)):

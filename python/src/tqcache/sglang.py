@@ -13,7 +13,7 @@ dtype, geometry, layout of the host pool and ranks. Ranks that hold the same pag
 
 "quantize": {"keys": "mse:4", "values": "mse:4"} quantizes the pages of keys and values. SGLang's pool
 for usual attention (MHATokenToKVPoolHost) says where they are; pages of other pools, such as
-recurrent states, stay without loss.
+recurrent states, stay without loss. With "device": "cuda" this GPU packs and unpacks them.
 
 Written for SGLang 0.5.23; docs/guide/plugins.md.
 """
@@ -63,9 +63,9 @@ _PAGES = {"layer_first": "kv layers tokens heads dim", "page_first": "kv tokens 
 def _page_codec(pool, quantize: dict) -> PageCodec:
     """Quantizes the pages of the pool of keys and values. Errors: ValueError if their layout is not
     known."""
-    unknown = set(quantize) - {"keys", "values"}
+    unknown = set(quantize) - {"keys", "values", "device"}
     if unknown:
-        raise ValueError(f'"quantize" takes "keys" and "values": {sorted(unknown)}')
+        raise ValueError(f'"quantize" takes "keys", "values" and "device": {sorted(unknown)}')
     axes = _PAGES.get(getattr(pool, "layout", None))
     # Classes that inherit may keep something else.
     if type(pool).__name__ != "MHATokenToKVPoolHost" or axes is None:
@@ -78,7 +78,7 @@ def _page_codec(pool, quantize: dict) -> PageCodec:
     made = PageCodec(Layout(tuple(sizes[name] for name in names),
                             tuple(names.index(name) for name in order)),
                      pool.dtype, str(quantize.get("keys", "mse:4")),
-                     str(quantize.get("values", "mse:4")))
+                     str(quantize.get("values", "mse:4")), str(quantize.get("device", "cpu")))
     n_bytes = _bytes_of(pool.get_dummy_flat_data_page()).nbytes
     if made.n_bytes != n_bytes or getattr(pool, "v_head_dim", pool.head_dim) != pool.head_dim:
         raise ValueError(f'"quantize": a page has {n_bytes} bytes, and its numbers {made.n_bytes}')

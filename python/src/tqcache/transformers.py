@@ -21,7 +21,8 @@ import torch
 from transformers import cache_utils
 
 import tqcache
-from tqcache import Identity, MediaSpan, MismatchError, UnsupportedError, UsageError, _media, hf_file
+from tqcache import (Identity, MediaSpan, MismatchError, UnsupportedError, UsageError, _media, _ranks,
+                     hf_file)
 from tqcache.packed_cache import DTYPES as _DTYPES
 from tqcache.packed_cache import TqcacheCache, TqcacheLayer, bytes_of_layer
 from tqcache.packed_cache import rope_of as _rope
@@ -199,7 +200,7 @@ def _save_by_file(cache, path, model, input_ids, row, attention_mask, config, id
 
 
 def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, attention_mask=None,
-         config: str | None = "turbo4", identity: Identity | None = None, media=(),
+         config: str | None = "turbo4", identity: Identity | None = None, media=(), rank=None,
          **options) -> None:
     """Writes a cache as a .tqkv file, or, if `path` ends in .safetensors, as a file of the schema
     tqcache-hf-1 (tqcache.hf_file), which keeps every number and takes `model`, `input_ids`, `row`
@@ -215,6 +216,9 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     TqcacheCache(bits=4, config=...) gives the file that a DynamicCache gives with "turbo4".
     media: what is no text among the tokens, as media_of() finds it. Without it a cache that has seen
     an image says that it is of a text of placeholders.
+    rank: (this process, number of processes), where a model's heads are split over processes
+    (tensor parallelism). Each calls save() with the same `path` and writes its heads beside it,
+    "prompt.rank-0-of-2.tqkv"; load() reads them with any number of processes.
     options: of tqcache.Writer (compress, force, hide_tokens, key_file, threads, progress).
 
     A row of a batch, hybrid layers (Falcon-H1) and MiniMax's caches are written by way of a file of
@@ -223,6 +227,9 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     Errors: UnsupportedError for layers of other kinds, and for batches without `row`; UsageError
     for a TqcacheCache that was made with the config of a model with another rotary embedding.
     """
+    if rank is not None and (str(path).endswith(".safetensors") or row is not None
+                             or attention_mask is not None or _is_hybrid(cache)):
+        raise UnsupportedError("rank: with .tqkv files, one prompt, and no hybrid layers")
     if str(path).endswith(".safetensors"):
         hf_file.save(cache, path, input_ids, getattr(model, "config", model), row, attention_mask, media)
         return
@@ -236,6 +243,8 @@ def save(cache, path, model=None, tokenizer=None, *, input_ids=None, row=None, a
     if packed and cache.rope is not None and identity.rope != cache.rope:
         raise UsageError(f"the keys were packed with {cache.rope}, and the model has "
                          f"{identity.rope}: make the TqcacheCache with the config of this model")
+    if rank is not None:
+        path, identity = _ranks.part_path(path, rank), _ranks.marked(identity, rank)
     if row is not None or attention_mask is not None or _is_hybrid(cache):
         _save_by_file(cache, path, model, input_ids, row, attention_mask, config, identity, media,
                       options)
@@ -336,12 +345,15 @@ def _fill(made, layer, n_tokens: int, dtype, device) -> None:
 
 
 def load(path, model=None, *, device=None, dtype: torch.dtype | None = None, check: bool = True,
-         key_file=None):
+         key_file=None, rank=None):
     """A DynamicCache of what the file holds: a .tqkv file, or that of any program tqcache reads.
 
     model: a model or its config. The cache is compared with it (identity, layers, heads; without
     its identity if check is False), and goes to its device, in its dtype. Without a model it stays
     on the CPU, in the dtype of the file.
+
+    rank: (this process, number of processes), as of save(): the heads of this process, from the
+    file of a whole cache or from those that any number of processes wrote; (0, 1) is all heads.
 
     Errors: MismatchError for a cache of another model; those of tqcache.open().
     """
@@ -352,10 +364,14 @@ def load(path, model=None, *, device=None, dtype: torch.dtype | None = None, che
         device = device if device is not None else model.device
         dtype = dtype if dtype is not None else model.dtype
     device = device if device is not None else "cpu"
-    with tqcache.open(path, key_file=key_file) as file:
+    opened = (tqcache.open(path, key_file=key_file) if rank is None
+              else _ranks.open_heads(path, rank, key_file))
+    with opened as file:
         if is_model and check:
             _check_identity(file.identity, model)
         if _came_from_hybrid(file):
+            if rank is not None:
+                raise UnsupportedError("rank: a cache of hybrid layers")
             return _load_by_file(file, path, model, device, dtype)
         expected = [None] * len(file.layers)
         if model is not None:
@@ -369,7 +385,7 @@ def load(path, model=None, *, device=None, dtype: torch.dtype | None = None, che
         for i, (layer, of_model) in enumerate(zip(file.layers, expected)):
             try:
                 if model is not None:
-                    _check_heads(layer, config)
+                    _check_heads(layer, config, _ranks.checked(rank)[1])
                 made = _new_layer(layer, of_model)
                 _fill(made, layer, file.n_tokens, dtype, device)
             except (MismatchError, UnsupportedError) as error:
@@ -400,7 +416,7 @@ def _load_by_file(file, path, model, device, dtype):
     return cache
 
 
-def _check_heads(layer, config) -> None:
+def _check_heads(layer, config, n_ranks=1) -> None:
     """Models whose layers differ in their heads are checked by themselves, when they are run."""
     n_heads = getattr(config, "num_key_value_heads", None)
     head_dim = getattr(config, "head_dim", None)
@@ -409,8 +425,8 @@ def _check_heads(layer, config) -> None:
         return
     if layer.value_dim not in (0, layer.head_dim):  # latents: the config has no such sizes
         return
-    if (layer.n_kv_heads, layer.head_dim) != (n_heads, head_dim):
-        raise MismatchError(f"{layer.n_kv_heads} heads of {layer.head_dim}, and the model has "
+    if (layer.n_kv_heads * n_ranks, layer.head_dim) != (n_heads, head_dim):
+        raise MismatchError(f"{layer.n_kv_heads * n_ranks} heads of {layer.head_dim}, and the model has "
                             f"{n_heads} of {head_dim}")
 
 

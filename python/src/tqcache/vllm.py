@@ -58,10 +58,10 @@ _PAGES = {("LBNHC", "packed"): "tokens heads kv dim", ("LBHNC", "packed"): "head
 
 def _page_codec(config, quantize: dict, chunk_bytes: int) -> PageCodec:
     """Quantizes the chunks of this engine. Errors: ValueError if their layout is not known."""
-    unknown = set(quantize) - {"head_dim", "kv_heads", "keys", "values", "pages"}
+    unknown = set(quantize) - {"head_dim", "kv_heads", "keys", "values", "pages", "device"}
     if unknown or not {"head_dim", "kv_heads"} <= set(quantize):
         raise ValueError('"quantize" needs "head_dim" and "kv_heads" of the model, and takes '
-                         f'"keys", "values" and "pages": {sorted(quantize)}')
+                         f'"keys", "values", "pages" and "device": {sorted(quantize)}')
     if not (config.canonical_layout and config.parallel.is_parallelism_agnostic):
         raise ValueError('"quantize" needs "canonical_layout": true in kv_connector_extra_config, '
                          "and a model for which vLLM can make that layout")
@@ -90,7 +90,7 @@ def _page_codec(config, quantize: dict, chunk_bytes: int) -> PageCodec:
     made = PageCodec(Layout(tuple(sizes[name] for name in names),
                             tuple(names.index(name) for name in order)),
                      dtype, str(quantize.get("keys", "mse:4")),
-                     str(quantize.get("values", "mse:4")))
+                     str(quantize.get("values", "mse:4")), str(quantize.get("device", "cpu")))
     if made.n_bytes > chunk_bytes:
         raise ValueError(f"a chunk of {chunk_bytes} bytes, and its pages take {made.n_bytes}")
     return made
@@ -134,7 +134,8 @@ class TqcacheTier(SecondaryTierManager):
         """store: URL (docs/reference/store.md). salt: joins the identity; give models that have the
         same name and other weights different salts. key_file: encrypts. threads: of transfers.
         quantize: None keeps every bit; otherwise "head_dim" and "kv_heads" of the model (of all
-        workers), and optionally "keys", "values" ("mse:4") and "pages" ("packed" or "split")."""
+        workers), and optionally "keys", "values" ("mse:4"), "pages" ("packed" or "split") and
+        "device": "cuda:0" packs and unpacks on that GPU."""
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self.locality = Locality(locality) if locality is not None else None
         self._codec = None

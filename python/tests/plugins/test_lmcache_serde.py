@@ -78,18 +78,31 @@ def test_lossless(shape, dtype):
         assert n < tensor.numel() * 2
 
 
+def need_device(device):
+    from tqcache import cuda
+
+    if device != "cpu" and not cuda.available():
+        pytest.skip("no GPU, or no kernels for it")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", [SPLIT, FUSED_4D, FUSED_3D])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_turbo_finds_keys_and_values(shape, dtype):
+def test_turbo_finds_keys_and_values(shape, dtype, device):
     import torch
     from tqcache.lmcache import TqcacheDeserializer, TqcacheSerializer
 
+    need_device(device)
     tensor = numbers(shape, getattr(torch, dtype))
-    buffer, n = through(tensor, TqcacheSerializer(HEAD_DIM, "mse:4", "mse:4"))
+    buffer, n = through(tensor, TqcacheSerializer(HEAD_DIM, "mse:4", "mse:4", device=device))
     assert n < 0.4 * tensor.numel() * tensor.element_size()
-    again = torch.zeros_like(tensor)
-    TqcacheDeserializer().deserialize(buffer, as_object(again), object_key())
-    assert 1e-6 < relative_error(tensor, again) < 0.02
+    decoded = []
+    for reader in {"cpu", device}:
+        again = torch.zeros_like(tensor)
+        TqcacheDeserializer(reader).deserialize(buffer, as_object(again), object_key())
+        assert 1e-6 < relative_error(tensor, again) < 0.02
+        decoded.append(again)
+    assert all(torch.equal(decoded[0], each) for each in decoded)
 
 
 def test_the_two_layouts_hold_the_same_vectors():
@@ -102,6 +115,30 @@ def test_the_two_layouts_hold_the_same_vectors():
                                         strict=True):
         assert kind == kind_too
         assert torch.equal(a, b)
+
+
+def test_objects_of_earlier_versions_are_read():
+    """The form "turbo": an encoded block for the keys of each layer, and then for the values."""
+    import json
+    import zlib
+
+    import torch
+    from tqcache import codec
+    from tqcache.lmcache import _HEAD, _MAGIC, TqcacheDeserializer, _bits, _key_fields, _parts
+
+    tensor = numbers(SPLIT, torch.bfloat16)
+    blocks = [codec.encode(_bits(part), "mse:4", kind=kind, bf16=True)
+              for kind, part in _parts(tensor, HEAD_DIM)]
+    text = json.dumps({
+        "key": _key_fields(object_key()), "layout": [[list(SPLIT), "torch.bfloat16"]],
+        "groups": [{"form": "turbo", "head_dim": HEAD_DIM,
+                    "sizes": [len(block) for block in blocks]}]}, sort_keys=True).encode()
+    n = _HEAD.size + len(text) + sum(map(len, blocks))
+    data = b"".join([_HEAD.pack(_MAGIC, zlib.crc32(text), len(text), n), text, *blocks])
+    buffer, again = as_buffer(n), torch.zeros_like(tensor)
+    np.frombuffer(buffer.byte_array, np.uint8)[:] = np.frombuffer(data, np.uint8)
+    TqcacheDeserializer().deserialize(buffer, as_object(again), object_key())
+    assert 1e-6 < relative_error(tensor, again) < 0.02
 
 
 def test_damage_and_other_objects_raise():
@@ -136,9 +173,12 @@ def test_damage_and_other_objects_raise():
 
 @pytest.mark.parametrize("below", ["fs", "tqcache"])
 @pytest.mark.parametrize("serde", [{"type": "tqcache"},
-                                   {"type": "tqcache-turbo", "head_dim": HEAD_DIM}])
+                                   {"type": "tqcache-turbo", "head_dim": HEAD_DIM},
+                                   {"type": "tqcache-turbo", "head_dim": HEAD_DIM,
+                                    "device": "cuda"}])
 def test_below_lmcaches_wrapper(below, serde, tmp_path):
     import torch
+    need_device(serde.get("device", "cpu"))
     import tqcache.lmcache  # noqa: F401: registers the serdes, as the L2 adapter does
     from lmcache.v1.distributed.config import L1ManagerConfig, L1MemoryManagerConfig
     from lmcache.v1.distributed.l1_manager import L1Manager

@@ -79,13 +79,33 @@ def test_other_bytes_are_refused_and_nothing_is_written(torch):
     packed = joined(codec().encode(bytes_of(keys_and_values())))
     room = np.zeros(2 * LAYERS * HEADS * TOKENS * DIM * 2, np.uint8)
     wrong = [packed[:10], packed[:-1], packed + b"x", b"TQL1" + packed[4:], b"none" + packed[4:]]
-    for at in range(0, len(packed), 997):  # the means are protected by the store's checksums
-        if at < 24 or at >= 24 + 4 * LAYERS * HEADS * DIM:
-            wrong.append(packed[:at] + bytes([packed[at] ^ 4]) + packed[at + 1:])
+    for at in range(0, len(packed), 997):
+        wrong.append(packed[:at] + bytes([packed[at] ^ 4]) + packed[at + 1:])
     for data in wrong:
         with pytest.raises(tqcache.Error):
             codec().decode(data, room)
         assert not room.any()
+
+
+def test_modes_that_have_to_be_fitted_are_encoded_blocks(torch):
+    """The form TQP1, which pages of mode mse had in earlier versions."""
+    numbers = keys_and_values()
+    affine = codec(keys="affine:4:32")
+    packed = joined(affine.encode(bytes_of(numbers)))
+    assert packed[:4] == b"TQP1" and affine.identity()[0] == "quantized pages 1"
+    again = np.zeros(numbers.numel() * 2, np.uint8)
+    affine.decode(packed, again)
+    back = torch.from_numpy(again).view(torch.float16).view(numbers.shape)
+    assert 1e-6 < relative_error(numbers, back) < 0.02
+    assert codec().identity()[0] == "quantized pages 2"
+
+
+def test_a_device_that_is_not_there_is_refused_by_name(torch):
+    for device in ("cuda", "mps"):
+        if device == "cuda" and torch.cuda.is_available():
+            continue
+        with pytest.raises(ValueError, match=f'device "{device}"'):
+            codec(device=device)
 
 
 def test_what_cannot_be_quantized_is_refused(torch):

@@ -414,6 +414,62 @@ def test_a_packed_cache_can_be_saved(tmp_path, model, tokenizer):
             assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_heads_of_ranks_are_read_by_other_numbers_of_ranks(tmp_path, packed):
+    """As tensor parallelism splits them; tensor_parallel.py does it with real processes."""
+    keys, values = kv(300, heads=4)
+    ids = torch.arange(300)
+
+    def cache_of(first, end):
+        cache = tq.TqcacheCache(bits=4) if packed else cache_utils.DynamicCache()
+        cache.update(keys[:, first:end], values[:, first:end], 0)
+        return cache
+
+    def save(cache, name, **more):
+        tq.save(cache, tmp_path / name, input_ids=ids, config=None, **more)
+
+    save(cache_of(0, 4), "whole.tqkv")
+    for n in (2, 4):
+        for rank in range(n):
+            save(cache_of(rank * 4 // n, (rank + 1) * 4 // n), f"of{n}.tqkv", rank=(rank, n))
+    assert (tmp_path / "of2.rank-1-of-2.tqkv").exists() and not (tmp_path / "of2.tqkv").exists()
+    whole = tq.load(tmp_path / "whole.tqkv").layers[0]
+    for name in ("whole.tqkv", "of2.tqkv", "of4.tqkv"):
+        for n in (1, 2, 4):
+            for rank in range(n):
+                own = tq.load(tmp_path / name, rank=(rank, n)).layers[0]
+                heads = slice(rank * 4 // n, (rank + 1) * 4 // n)
+                assert torch.equal(own.keys, whole.keys[:, heads])
+                assert torch.equal(own.values, whole.values[:, heads])
+
+
+def test_files_of_ranks_that_do_not_belong_together_are_refused(tmp_path):
+    def save(name, rank, n=300, seed=0):
+        cache = cache_utils.DynamicCache()
+        cache.update(*kv(n, seed=seed), 0)
+        tq.save(cache, tmp_path / name, input_ids=torch.arange(seed, seed + n), rank=rank)
+
+    save("a.tqkv", (0, 2))
+    with pytest.raises(tqcache.NotFoundError, match=r"missing: of 2 ranks \[1\]"):
+        tq.load(tmp_path / "a.tqkv", rank=(0, 1))
+    with pytest.raises(tqcache.NotFoundError):
+        tq.load(tmp_path / "none.tqkv", rank=(0, 2))
+    save("a.tqkv", (1, 2), seed=1)
+    with pytest.raises(tqcache.MismatchError, match="another prompt or model"):
+        tq.load(tmp_path / "a.tqkv", rank=(0, 1))
+    for rank in (0, 1):
+        save("b.tqkv", (rank, 2))
+    with pytest.raises(tqcache.UnsupportedError, match="4 kv heads for 3 ranks"):
+        tq.load(tmp_path / "b.tqkv", rank=(1, 3))
+    (tmp_path / "b.rank-0-of-2.tqkv").rename(tmp_path / "c")
+    (tmp_path / "b.rank-1-of-2.tqkv").rename(tmp_path / "b.rank-0-of-2.tqkv")
+    (tmp_path / "c").rename(tmp_path / "b.rank-1-of-2.tqkv")
+    with pytest.raises(tqcache.MismatchError, match="not the file of rank 0 of 2"):
+        tq.load(tmp_path / "b.tqkv", rank=(0, 1))
+    with pytest.raises(tqcache.UsageError, match="rank 2 of 2"):
+        tq.load(tmp_path / "b.tqkv", rank=(2, 2))
+
+
 def test_keys_packed_with_another_rope_are_not_saved(tmp_path, model):
     cache = tq.TqcacheCache(bits=4, config=model.config)
     cache.update(*kv(300, heads=2, dim=128), 0)

@@ -149,6 +149,8 @@ struct Decompressor::State {
   Pool<ZSTD_DCtx, FreeContext> contexts;
 };
 
+const char* zstd_version() { return ZSTD_versionString(); }
+
 Decompressor::Decompressor() : state_(std::make_unique<State>()) {}
 Decompressor::~Decompressor() = default;
 

@@ -15,6 +15,9 @@
 
 namespace tqcache::format {
 
+// The zstd that runs: "1.5.4".
+const char* zstd_version();
+
 class Compressor {
  public:
   // Errors: kInvalidArgument when the level is not 1 to 19.
