@@ -172,6 +172,7 @@ tqcache_tensor to_tensor(const Array& array, bool bf16) {
 // Likewise for an array that is written. Every element needs memory of its own.
 template <class Array>
 tqcache_tensor to_output(const Array& array, bool bf16) {
+  if (array.size() == 0) return to_tensor(array, bf16);
   std::vector<std::pair<std::uint64_t, std::uint64_t>> axes;  // stride and size
   for (std::size_t i = 0; i < array.ndim(); ++i) {
     const std::int64_t stride = array.stride(i);
