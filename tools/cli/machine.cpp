@@ -69,11 +69,13 @@ Json processor_facts() {
 #if defined(__x86_64__)
   const Processor processor = find_processor();
   if (processor.avx2) found.emplace_back("avx2");
+  if (processor.avx_vnni) found.emplace_back("avx_vnni");
   if (processor.avx512) found.emplace_back("avx512");
   if (processor.amx_bf16) found.emplace_back("amx_bf16");
 #endif
 #if defined(__aarch64__)
   found.emplace_back("neon");
+  if (model::has_dot_products()) found.emplace_back("dotprod");
 #endif
   return {{"name", cpu_name()},
           {"threads", std::thread::hardware_concurrency()},
