@@ -61,10 +61,14 @@ TEST(Dtype, RoundsEveryValueOfARunAtAnyAddress) {
 }
 
 // Runs are converted by instructions where a processor has them: the bits are those of half.h.
-TEST(Dtype, ConvertsRunsOfF16AsOneByOne) {
+TEST(Dtype, ConvertsRunsOfHalvesAsOneByOne) {
   std::vector<std::uint16_t> halves(1u << 16);
   for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
   std::vector<float> wide(halves.size());
+  load_f32(Dtype::kBF16, std::as_bytes(std::span(halves)).data(), wide);
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(wide[i]), std::uint32_t{halves[i]} << 16) << i;
+  }
   load_f32(Dtype::kF16, std::as_bytes(std::span(halves)).data(), wide);
   std::vector<float> values;  // those of f16, halfway to the next, and beside all of these
   for (std::size_t i = 0; i < halves.size(); ++i) {

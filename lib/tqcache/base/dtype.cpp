@@ -65,6 +65,16 @@ TQC_F16C std::size_t load_f16_in_eights(const std::byte* packed, std::span<float
   return i;
 }
 
+TQC_F16C std::size_t load_bf16_in_eights(const std::byte* packed, std::span<float> values) {
+  std::size_t i = 0;
+  for (; i + 8 <= values.size(); i += 8) {
+    const __m128i eight = _mm_loadu_si128(reinterpret_cast<const __m128i*>(packed + 2 * i));
+    const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16);
+    _mm256_storeu_ps(values.data() + i, _mm256_castsi256_ps(wide));
+  }
+  return i;
+}
+
 TQC_F16C std::size_t store_f16_in_eights(std::span<const float> values, std::byte* packed) {
   std::size_t i = 0;
   for (; i + 8 <= values.size(); i += 8) {
@@ -79,6 +89,7 @@ TQC_F16C std::size_t store_f16_in_eights(std::span<const float> values, std::byt
 
 bool has_f16c() { return false; }
 std::size_t load_f16_in_eights(const std::byte*, std::span<float>) { return 0; }
+std::size_t load_bf16_in_eights(const std::byte*, std::span<float>) { return 0; }
 std::size_t store_f16_in_eights(std::span<const float>, std::byte*) { return 0; }
 
 #endif
@@ -128,8 +139,11 @@ void load_f32(Dtype dtype, const std::byte* packed, std::span<float> values) {
       return load_halves(packed + 2 * done, values.subspan(done),
                          [](std::uint16_t half) { return f16_to_f32(half); });
     }
-    case Dtype::kBF16:
-      return load_halves(packed, values, [](std::uint16_t half) { return bf16_to_f32(half); });
+    case Dtype::kBF16: {
+      const std::size_t done = has_f16c() ? load_bf16_in_eights(packed, values) : 0;
+      return load_halves(packed + 2 * done, values.subspan(done),
+                         [](std::uint16_t half) { return bf16_to_f32(half); });
+    }
   }
 }
 
