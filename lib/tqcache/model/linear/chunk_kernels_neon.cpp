@@ -13,7 +13,6 @@
 
 #include <arm_neon.h>
 #if defined(__linux__)
-#include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 
@@ -54,14 +53,19 @@ inline HalfBytes split_half(const std::int16_t* codes) {
 }
 
 // Adds to each lane the products of four neighboring bytes of `w` with quad kQuadOf of x. In
-// assembly, because a function for another target cannot be inlined into a loop for both.
+// assembly where the compiler's target lacks it, because a function for another target cannot be
+// inlined into a loop for both.
 struct WithDots {
   template <int kQuadOf>
   [[gnu::always_inline]] static inline int32x4_t add(int32x4_t sums, int8x16_t w, int8x16_t x) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    return vdotq_laneq_s32(sums, w, x, kQuadOf);
+#else
     asm(".arch armv8.2-a+dotprod\n\tsdot %0.4s, %1.16b, %2.4b[%3]"
         : "+w"(sums)
         : "w"(w), "w"(x), "i"(kQuadOf));
     return sums;
+#endif
   }
 };
 
