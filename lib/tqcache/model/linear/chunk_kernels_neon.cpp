@@ -52,9 +52,28 @@ inline HalfBytes split_half(const std::int16_t* codes) {
           vcombine_s8(vzip1_s8(even_low, odd_low), vzip2_s8(even_low, odd_low))};
 }
 
-// Adds to each lane the products of four neighboring bytes of `w` with quad kQuadOf of x. In
-// assembly where the compiler's target lacks it, because a function for another target cannot be
-// inlined into a loop for both.
+// Adds to each lane the products of four neighboring bytes of `w` with quad kQuadOf of x: pairs of
+// products fit 16 bits.
+struct WithoutDots {
+  template <int kQuadOf>
+  [[gnu::always_inline]] static inline int32x4_t add(int32x4_t sums, int8x16_t w, int8x16_t x) {
+    const int8x16_t quad = vreinterpretq_s8_s32(vdupq_laneq_s32(vreinterpretq_s32_s8(x), kQuadOf));
+    const int16x8_t first = vmull_s8(vget_low_s8(w), vget_low_s8(quad));
+    const int16x8_t second = vmull_high_s8(w, quad);
+    return vaddq_s32(sums, vpaddq_s32(vpaddlq_s16(first), vpaddlq_s16(second)));
+  }
+};
+
+// The same with the instruction that does it. In assembly where the compiler's target lacks it,
+// because a function for another target cannot be inlined into a loop for both. (clang 14 refuses
+// it there: then products are those of all CPUs.)
+#if defined(__clang__) && __clang_major__ < 18 && !defined(__ARM_FEATURE_DOTPROD)
+#define TQC_NO_DOTS
+#endif
+
+#if defined(TQC_NO_DOTS)
+using WithDots = WithoutDots;
+#else
 struct WithDots {
   template <int kQuadOf>
   [[gnu::always_inline]] static inline int32x4_t add(int32x4_t sums, int8x16_t w, int8x16_t x) {
@@ -68,17 +87,7 @@ struct WithDots {
 #endif
   }
 };
-
-// The same on processors without these instructions: pairs of products fit 16 bits.
-struct WithoutDots {
-  template <int kQuadOf>
-  [[gnu::always_inline]] static inline int32x4_t add(int32x4_t sums, int8x16_t w, int8x16_t x) {
-    const int8x16_t quad = vreinterpretq_s8_s32(vdupq_laneq_s32(vreinterpretq_s32_s8(x), kQuadOf));
-    const int16x8_t first = vmull_s8(vget_low_s8(w), vget_low_s8(quad));
-    const int16x8_t second = vmull_high_s8(w, quad);
-    return vaddq_s32(sums, vpaddq_s32(vpaddlq_s16(first), vpaddlq_s16(second)));
-  }
-};
+#endif
 
 #define TQC_CHUNK_LOOP [[gnu::always_inline]] static inline
 
@@ -215,7 +224,9 @@ constexpr ChunkKernels kNeonDotChunks = {make_packs<NeonChunks>(tensors::forms::
                                          Loop<WithDots>::multiply};
 
 bool has_dot_products() {
-#if defined(__linux__)
+#if defined(TQC_NO_DOTS)
+  return false;
+#elif defined(__linux__)
   return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #elif defined(__APPLE__)
   return true;  // from the first of these processors on
