@@ -244,7 +244,12 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     tqcache::cli::complain({}, "out of memory");
   } catch (const std::exception& error) {
-    tqcache::cli::complain({}, error.what());
+    // What oneTBB throws when it gets no thread.
+    const std::string_view what = error.what();
+    tqcache::cli::complain({}, what.starts_with("pthread_create has failed")
+                                   ? "no memory for a thread, or too many processes (ulimit -v, "
+                                     "ulimit -u); -t 1 starts fewer"
+                                   : what);
   }
   return static_cast<int>(tqcache::cli::ExitCode::kFailed);
 }
