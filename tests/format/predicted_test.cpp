@@ -5,12 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <future>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "support/matchers.h"
 #include "support/small_profile.h"
 #include "support/temp_dir.h"
+#include "tqcache/base/half.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/format/predicted_blocks.h"
 #include "tqcache/format/section_reader.h"
@@ -297,26 +299,21 @@ TEST(PredictedValues, AreConvertedTheSameOnEveryKindOfCpu) {
   EvenNumbers numbers(4);
   AlignedFloats rows(kTokens * kDim);
   for (float& each : rows) each = std::ldexp(numbers.next(), static_cast<int>(numbers.next() * 40));
-  const auto bits_of = [](const AlignedFloats& values) {
-    const ByteView bytes = std::as_bytes(std::span(values));
-    return Bytes(bytes.begin(), bytes.end());
+  AlignedFloats found(rows.size());
+  predict::rows_of_values(shape, Dtype::kF16, halves, found);
+  AlignedBytes back(halves.size()), packed(halves.size());
+  predict::values_of_rows(shape, Dtype::kF16, found, back);
+  predict::values_of_rows(shape, Dtype::kF16, rows, packed);
+  const auto half_at = [](const AlignedBytes& bytes, std::size_t i) {
+    std::uint16_t half;
+    std::memcpy(&half, bytes.data() + 2 * i, sizeof(half));
+    return half;
   };
-  std::optional<Bytes> loaded;
-  std::optional<AlignedBytes> stored;
-  for (const codec::Isa isa : {codec::Isa::kScalar, codec::best_kernels().isa}) {
-    AlignedFloats found(rows.size());
-    predict::rows_of_values(shape, Dtype::kF16, halves, found, isa);
-    AlignedBytes back(halves.size());
-    predict::values_of_rows(shape, Dtype::kF16, found, back, isa);
-    AlignedBytes packed(halves.size());
-    predict::values_of_rows(shape, Dtype::kF16, rows, packed, isa);
-    packed.insert(packed.end(), back.begin(), back.end());
-    if (!loaded) {
-      loaded = bits_of(found);
-      stored = packed;
-    }
-    EXPECT_EQ(bits_of(found), *loaded);
-    EXPECT_EQ(packed, *stored);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(found[i]),
+              std::bit_cast<std::uint32_t>(f16_to_f32(half_at(halves, i))));
+    ASSERT_EQ(half_at(back, i), f32_to_f16(found[i]));
+    ASSERT_EQ(half_at(packed, i), f32_to_f16(rows[i]));
   }
 }
 

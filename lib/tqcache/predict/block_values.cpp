@@ -1,68 +1,13 @@
 // The values of token blocks as files hold them, and RoPE at their positions.
 
-#include "tqcache/predict/predictor.h"
-
-#if defined(__x86_64__) && !defined(TQCACHE_SCALAR)
-#define TQC_PREDICT_F16C
-#include <immintrin.h>
-#endif
-
 #include <numeric>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/rope_angles.h"
+#include "tqcache/predict/predictor.h"
 
 namespace tqcache::predict {
 namespace {
-
-#ifdef TQC_PREDICT_F16C
-
-bool has_f16c(Dtype dtype, codec::Isa isa) {
-  return dtype == Dtype::kF16 && (isa == codec::Isa::kAvx2 || isa == codec::Isa::kAvx512);
-}
-
-// The instructions round as base/half.h does, and return the number of values done.
-
-__attribute__((target("avx2,f16c"))) std::size_t load_f16(const std::byte* packed,
-                                                          std::span<float> values) {
-  std::size_t i = 0;
-  for (; i + 8 <= values.size(); i += 8) {
-    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(packed + 2 * i));
-    _mm256_storeu_ps(values.data() + i, _mm256_cvtph_ps(halves));
-  }
-  return i;
-}
-
-__attribute__((target("avx2,f16c"))) std::size_t store_f16(std::span<const float> values,
-                                                           std::byte* packed) {
-  std::size_t i = 0;
-  for (; i + 8 <= values.size(); i += 8) {
-    const __m128i halves =
-        _mm256_cvtps_ph(_mm256_loadu_ps(values.data() + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(packed + 2 * i), halves);
-  }
-  return i;
-}
-
-#endif
-
-void load_values(Dtype dtype, const std::byte* packed, std::span<float> values,
-                 [[maybe_unused]] codec::Isa isa) {
-  std::size_t done = 0;
-#ifdef TQC_PREDICT_F16C
-  if (has_f16c(dtype, isa)) done = load_f16(packed, values);
-#endif
-  load_f32(dtype, packed + done * dtype_size(dtype), values.subspan(done));
-}
-
-void store_values(Dtype dtype, std::span<const float> values, std::byte* packed,
-                  [[maybe_unused]] codec::Isa isa) {
-  std::size_t done = 0;
-#ifdef TQC_PREDICT_F16C
-  if (has_f16c(dtype, isa)) done = store_f16(values, packed);
-#endif
-  store_f32(dtype, values.subspan(done), packed + done * dtype_size(dtype));
-}
 
 std::vector<std::int64_t> positions_from(std::int64_t first, std::size_t n) {
   std::vector<std::int64_t> positions(n);
@@ -114,38 +59,37 @@ void BlockRope::apply(std::span<float> rows, float sign) const {
   }
 }
 
-void rows_of_values(cache::HeadShape shape, Dtype dtype, ByteView values, std::span<float> rows,
-                    codec::Isa isa) {
+void rows_of_values(cache::HeadShape shape, Dtype dtype, ByteView values, std::span<float> rows) {
   const std::size_t n_heads = to_size(shape.n_kv_heads), head_dim = to_size(shape.head_dim);
   const std::size_t n = rows.size() / (n_heads * head_dim), bytes = head_dim * dtype_size(dtype);
   for (std::size_t head = 0; head < n_heads; ++head) {
     for (std::size_t t = 0; t < n; ++t) {
-      load_values(dtype, values.data() + (head * n + t) * bytes,
-                  rows.subspan((t * n_heads + head) * head_dim, head_dim), isa);
+      load_f32(dtype, values.data() + (head * n + t) * bytes,
+               rows.subspan((t * n_heads + head) * head_dim, head_dim));
     }
   }
 }
 
 void rows_of_tokens(cache::HeadShape shape, Dtype dtype, ByteView values,
-                    std::span<const std::size_t> tokens, std::span<float> rows, codec::Isa isa) {
+                    std::span<const std::size_t> tokens, std::span<float> rows) {
   const std::size_t n_heads = to_size(shape.n_kv_heads), head_dim = to_size(shape.head_dim);
   const std::size_t bytes = head_dim * dtype_size(dtype), n = values.size() / (n_heads * bytes);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     for (std::size_t head = 0; head < n_heads; ++head) {
-      load_values(dtype, values.data() + (head * n + tokens[i]) * bytes,
-                  rows.subspan((i * n_heads + head) * head_dim, head_dim), isa);
+      load_f32(dtype, values.data() + (head * n + tokens[i]) * bytes,
+               rows.subspan((i * n_heads + head) * head_dim, head_dim));
     }
   }
 }
 
 void values_of_rows(cache::HeadShape shape, Dtype dtype, std::span<const float> rows,
-                    std::span<std::byte> values, codec::Isa isa) {
+                    std::span<std::byte> values) {
   const std::size_t n_heads = to_size(shape.n_kv_heads), head_dim = to_size(shape.head_dim);
   const std::size_t n = rows.size() / (n_heads * head_dim), bytes = head_dim * dtype_size(dtype);
   for (std::size_t head = 0; head < n_heads; ++head) {
     for (std::size_t t = 0; t < n; ++t) {
-      store_values(dtype, rows.subspan((t * n_heads + head) * head_dim, head_dim),
-                   values.data() + (head * n + t) * bytes, isa);
+      store_f32(dtype, rows.subspan((t * n_heads + head) * head_dim, head_dim),
+                values.data() + (head * n + t) * bytes);
     }
   }
 }

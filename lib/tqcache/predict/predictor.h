@@ -124,13 +124,11 @@ class BlockRope {
 
 // Values of a token block as a file holds them, [n_kv_heads, n, head_dim], to rows [n, D], and
 // back.
-void rows_of_values(cache::HeadShape shape, Dtype dtype, ByteView values, std::span<float> rows,
-                    codec::Isa isa = codec::best_kernels().isa);
+void rows_of_values(cache::HeadShape shape, Dtype dtype, ByteView values, std::span<float> rows);
 // Some tokens of the block alone. Shapes: rows [tokens.size(), D].
 void rows_of_tokens(cache::HeadShape shape, Dtype dtype, ByteView values,
-                    std::span<const std::size_t> tokens, std::span<float> rows,
-                    codec::Isa isa = codec::best_kernels().isa);
+                    std::span<const std::size_t> tokens, std::span<float> rows);
 void values_of_rows(cache::HeadShape shape, Dtype dtype, std::span<const float> rows,
-                    std::span<std::byte> values, codec::Isa isa = codec::best_kernels().isa);
+                    std::span<std::byte> values);
 
 }  // namespace tqcache::predict

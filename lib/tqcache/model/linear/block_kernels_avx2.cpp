@@ -244,25 +244,8 @@ TQC_AVX2_INLINE void add_rest(const std::byte* blocks, const QuantizedView<Code>
   }
 }
 
-// How far add_rest() reads behind a row.
-template <class Form>
-constexpr std::size_t bytes_behind(std::size_t n_groups) {
-  const std::size_t n_absent = (kRoundGroups - n_groups % kRoundGroups) % kRoundGroups;
-  return Form::kValues == kGroup ? n_absent * Form::kBytes : 0;
-}
-
-// Rows follow each other, and are fetched this many bytes ahead: a processor alone stops at the
-// border of a page.
-constexpr std::size_t kAhead = 4096;
-
-TQC_AVX2_INLINE void fetch(const std::byte* ahead, std::size_t n_bytes) {
-  for (std::size_t at = 0; at < n_bytes; at += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(ahead + at), _MM_HINT_T0);
-  }
-}
-
-// The sum of a row's lanes but for the last three foldings. `is_last`: less than bytes_behind()
-// follows the row.
+// The sum of a row's lanes but for the last three foldings. `is_last`: less than
+// loops::bytes_behind() follows the row.
 template <class Form, class Code>
 TQC_AVX2_INLINE __m256 multiply_row(const std::byte* row, bool is_last,
                                     const QuantizedView<Code>& x, std::size_t n_groups) {
@@ -271,7 +254,7 @@ TQC_AVX2_INLINE __m256 multiply_row(const std::byte* row, bool is_last,
   __m256 lanes[kPairs] = {zero, zero, zero, zero};
   const std::size_t n_rounds = n_groups / kRoundGroups;
   for (std::size_t i = 0; i < n_rounds; ++i, row += kRoundBytes) {
-    fetch(row + kAhead, kRoundBytes);
+    loops::fetch_ahead(row, kRoundBytes);
     add_round<Form>(row, loops::round_of(x, i), lanes);
   }
   if constexpr (Form::kValues == kGroup) {
@@ -304,7 +287,7 @@ template <class Form, class Code>
 TQC_AVX2 void multiply_rows(const std::byte* rows, std::size_t n_rows, const QuantizedView<Code>& x,
                             std::size_t n_groups, float* y) {
   const std::size_t row_bytes = bytes_of_groups<Form>(n_groups);
-  const std::size_t behind = bytes_behind<Form>(n_groups);
+  const std::size_t behind = loops::bytes_behind<Form, kRoundGroups>(n_groups);
   __m256 lanes[4] = {};  // of four rows, which are folded together
   for (std::size_t i = 0; i < n_rows; ++i, rows += row_bytes) {
     const bool is_last = (n_rows - i - 1) * row_bytes < behind;

@@ -39,6 +39,20 @@ TQC_INLINE QuantizedView<Code> round_of(const QuantizedView<Code>& x, std::size_
           x.scales + group};
 }
 
+// How far a kernel reads behind a row whose last groups it reads `kAtOnce` at a time.
+template <class Form, std::size_t kAtOnce>
+TQC_INLINE constexpr std::size_t bytes_behind(std::size_t n_groups) {
+  const std::size_t n_absent = (kAtOnce - n_groups % kAtOnce) % kAtOnce;
+  return Form::kValues == kGroup ? n_absent * Form::kBytes : 0;
+}
+
+// Rows follow each other, and are fetched this many bytes ahead: a processor alone stops at the
+// border of a page.
+TQC_INLINE void fetch_ahead(const std::byte* row, std::size_t n_bytes) {
+  constexpr std::size_t kAhead = 4096;
+  for (std::size_t at = 0; at < n_bytes; at += 64) __builtin_prefetch(row + kAhead + at, 0, 3);
+}
+
 inline constexpr std::uint32_t kNotFinite = 0x7f800000;  // bits of infinity; those of NaN are above
 inline constexpr std::uint32_t kTiny = 27u << 23;        // bits of 2^-100
 

@@ -166,13 +166,9 @@ TQC_AVX2 void multiply_chunk_of(const PanelView& panel, const ChunkView& x, floa
 
 template <class Dots>
 void multiply_in_256(const PanelView& panel, const ChunkView& x, float* y, std::size_t stride) {
-  const bool has_minimum = panel.minima != nullptr;
-  if (panel.run == kGroup) {
-    return has_minimum ? multiply_chunk_of<Dots, kGroup, true>(panel, x, y, stride)
-                       : multiply_chunk_of<Dots, kGroup, false>(panel, x, y, stride);
-  }
-  return has_minimum ? multiply_chunk_of<Dots, kGroup / 2, true>(panel, x, y, stride)
-                     : multiply_chunk_of<Dots, kGroup / 2, false>(panel, x, y, stride);
+  loops::by_run_shape(panel, [&]<std::size_t kRun, bool kHasMinimum>() {
+    multiply_chunk_of<Dots, kRun, kHasMinimum>(panel, x, y, stride);
+  });
 }
 
 struct Avx2Chunks {

@@ -108,15 +108,10 @@ TQC_AVX512 void multiply_all(const PanelView& panel, const ChunkView& x, float* 
   }
 }
 
-TQC_AVX512 void multiply_in_512(const PanelView& panel, const ChunkView& x, float* y,
-                                std::size_t stride) {
-  const bool has_minimum = panel.minima != nullptr;
-  if (panel.run == kGroup) {
-    return has_minimum ? multiply_all<kGroup, true>(panel, x, y, stride)
-                       : multiply_all<kGroup, false>(panel, x, y, stride);
-  }
-  return has_minimum ? multiply_all<kGroup / 2, true>(panel, x, y, stride)
-                     : multiply_all<kGroup / 2, false>(panel, x, y, stride);
+void multiply_in_512(const PanelView& panel, const ChunkView& x, float* y, std::size_t stride) {
+  loops::by_run_shape(panel, [&]<std::size_t kRun, bool kHasMinimum>() {
+    multiply_all<kRun, kHasMinimum>(panel, x, y, stride);
+  });
 }
 
 struct Avx512Chunks {

@@ -199,13 +199,9 @@ struct Loop {
   }
 
   static void multiply(const PanelView& panel, const ChunkView& x, float* y, std::size_t stride) {
-    const bool has_minimum = panel.minima != nullptr;
-    if (panel.run == kGroup) {
-      return has_minimum ? multiply_all<kGroup, true>(panel, x, y, stride)
-                         : multiply_all<kGroup, false>(panel, x, y, stride);
-    }
-    return has_minimum ? multiply_all<kGroup / 2, true>(panel, x, y, stride)
-                       : multiply_all<kGroup / 2, false>(panel, x, y, stride);
+    loops::by_run_shape(panel, [&]<std::size_t kRun, bool kHasMinimum>() {
+      multiply_all<kRun, kHasMinimum>(panel, x, y, stride);
+    });
   }
 };
 

@@ -95,6 +95,19 @@ TQC_INLINE void pack(const std::byte* rows, std::size_t n_rows, std::size_t n_gr
   }
 }
 
+// Calls `call` with how the weights of a panel share scales as its template arguments: the values
+// of a run, and whether it has a minimum.
+template <class Call>
+TQC_INLINE void by_run_shape(const PanelView& panel, const Call& call) {
+  const bool has_minimum = panel.minima != nullptr;
+  if (panel.run == kGroup) {
+    return has_minimum ? call.template operator()<kGroup, true>()
+                       : call.template operator()<kGroup, false>();
+  }
+  return has_minimum ? call.template operator()<kGroup / 2, true>()
+                     : call.template operator()<kGroup / 2, false>();
+}
+
 // Where the codes of x that multiply quad 0 of half a group are: values 0 and 2, and, a part
 // further, values 1 and 3. Those of the next quad follow.
 TQC_INLINE std::size_t quads_place(std::size_t group, std::size_t half) {
