@@ -152,7 +152,7 @@ def test_pages_of_the_gpu_are_those_of_the_cpu(tokens, dim, dtype):
     for packs in (by_cpu, by_gpu):
         for source in (page, page.cuda()):
             packed = joined(packs.encode(source))
-            assert packed[:4] == b"TQP2" and len(packed) <= packs.bound
+            assert packed[:4] == b"TQPB" and len(packed) <= packs.bound
             decoded = []
             for unpacks in (by_cpu, by_gpu):
                 for room in (torch.zeros_like(page), torch.zeros_like(page, device="cuda")):

@@ -21,14 +21,14 @@ from . import _core, codec, cuda
 from ._errors import CorruptError, UnsupportedError, UsageError
 
 # A packed page: this head, and what it says.
-#   TQP2: one envelope with a checksum (tqcache_planes_encode, planes 0) of the means of keys and
+#   TQPB: one envelope with a checksum (tqcache_planes_encode, planes 0) of the means of keys and
 #         values in f16, and for both their packed blocks of 256 vectors, then the remaining vectors
 #         in f16.
 #   TQP1: the means, then two encoded blocks (tqcache.codec): modes other than mse, and pages that
-#         were written before there was TQP2.
+#         were written before there was TQPB.
 #   TQL1: a page that cannot be quantized (its numbers are not finite, or beyond f16), without loss.
 _HEAD = struct.Struct("<4sQQ")  # magic, bytes of the two parts
-_BLOCKS, _ENCODED, _LOSSLESS = b"TQP2", b"TQP1", b"TQL1"
+_BLOCKS, _ENCODED, _LOSSLESS = b"TQPB", b"TQP1", b"TQL1"
 _BLOCK = 256
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -140,7 +140,7 @@ class PageCodec:
             for kind, config in self._configs)
 
     def _layout_of_blocks(self):
-        """Where the parts of TQP2 begin: packed keys, the rest of keys, the same of values, and the
+        """Where the parts of TQPB begin: packed keys, the rest of keys, the same of values, and the
         end; in bytes behind the means' begin."""
         n_blocks, n_rest = divmod(self._n_vectors, _BLOCK)
         at, places = 2 * self._n_means * self._dims[4], []
