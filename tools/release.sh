@@ -52,6 +52,8 @@ for target in "$@"; do
       # -O2 also chooses zig's fast memcpy and memset; with -Os they copy byte by byte.
       link="-O2 -s -static -Wl,-z,stack-size=8388608 -Wl,--gc-sections"
       options+=(-DCMAKE_CXX_LINKER_LAUNCHER="$static/bin/link")
+      # 150 KB less, at the same speed: loops do not need what clang inlines with -O3 beside them.
+      options+=("-DTQCACHE_HOT_OPTIONS=-O3;SHELL:-mllvm -inline-threshold=40")
       ;;
     macos-*)
       link="-s -Wl,-dead_strip"
