@@ -2,8 +2,8 @@
 """Prompt caches of Hugging Face transformers, as safetensors files that tqcache reads and writes.
 
     import tqcache_hf
-    tqcache_hf.save(outputs.past_key_values, "prompt.safetensors", input_ids, model.config)
-    past_key_values = tqcache_hf.load("prompt.safetensors")     # a DynamicCache
+    tqcache_hf.save(outputs.cache, "prompt.safetensors", input_ids, model.config)
+    cache = tqcache_hf.load("prompt.safetensors")     # a DynamicCache
 
     python3 tqcache_hf.py FILE        tells what is in a file
     python3 tqcache_hf.py FILE.pt OUT.safetensors

@@ -1,8 +1,8 @@
 """Files of Hugging Face transformers: safetensors of the schema "tqcache-hf-1".
 
     from tqcache import hf_file
-    hf_file.save(outputs.past_key_values, "prompt.safetensors", input_ids, model.config)
-    past_key_values = hf_file.load("prompt.safetensors")     # a DynamicCache
+    hf_file.save(outputs.cache, "prompt.safetensors", input_ids, model.config)
+    cache = hf_file.load("prompt.safetensors")     # a DynamicCache
 
 tqcache.transformers.save() and the script tools/tqcache_hf.py call this. Needs torch, safetensors
 and, for load() and pickled caches, transformers (4.45 and later). The schema is described in

@@ -2,7 +2,7 @@
 
     import tqcache.transformers as tq
 
-    model.generate(ids, past_key_values=tq.TqcacheCache(bits=4))
+    model.generate(ids, cache=tq.TqcacheCache(bits=4))
 
 Layers of full attention hold packed blocks of 256 tokens, and 32 to 288 recent tokens densely. On
 the CPU blocks are decoded for each update. On a GPU of NVIDIA they are packed there, and a decode

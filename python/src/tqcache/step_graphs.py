@@ -1,7 +1,7 @@
 """Decode steps of a transformers model as CUDA graphs.
 
     with tq.step_graphs(model):
-        model.generate(ids, past_key_values=tq.TqcacheCache(bits=4, config=model.config))
+        model.generate(ids, cache=tq.TqcacheCache(bits=4, config=model.config))
 
 A step of one token starts some twenty kernels for each layer, which takes the CPU longer than they
 take the GPU. A graph starts all of them at once. That is possible with a TqcacheCache because its
@@ -9,6 +9,8 @@ tensors stay where they are while tokens come, and numbers of tokens are read on
 """
 
 import contextlib
+import functools
+import inspect
 
 import torch
 
@@ -27,7 +29,12 @@ def step_graphs(model):
     if "forward" in vars(model):
         raise ValueError("the forward() of this model is replaced already")
     graphs = _StepGraphs(model.forward)
-    model.forward = graphs.forward
+
+    @functools.wraps(model.forward)  # generate() looks at the names of its parameters
+    def forward(*args, **options):
+        return graphs.forward(*args, **options)
+
+    model.forward = forward
     try:
         yield graphs
     finally:
@@ -37,12 +44,15 @@ def step_graphs(model):
 class _StepGraphs:
     def __init__(self, forward):
         self._forward = forward
+        # What the model calls its cache: transformers 5.24 gave it a new name.
+        names = inspect.signature(forward).parameters
+        self._name = "cache" if "cache" in names else "past_key_values"
         self._graph = self._key = self._warm = self._out = None
         self.n_replayed = 0
 
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None,
-                **options):
-        cache = past_key_values
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, **options):
+        cache = options.pop("past_key_values", None)
+        cache = options.pop("cache", cache)
         key = None
         if _is_step(input_ids, attention_mask, position_ids, cache, options):
             for layer in cache.layers:
@@ -51,7 +61,7 @@ class _StepGraphs:
         if key is None or key != self._warm:
             self._graph = self._key = None
             out = self._forward(input_ids=input_ids, attention_mask=attention_mask,
-                                position_ids=position_ids, past_key_values=cache, **options)
+                                position_ids=position_ids, **{self._name: cache}, **options)
             is_graph_next = input_ids is not None and isinstance(cache, TqcacheCache)
             self._warm = _key_of(cache, input_ids[:, :1]) if is_graph_next else None
             return out
@@ -66,7 +76,7 @@ class _StepGraphs:
         self._position.fill_(position)
         self._graph.replay()
         self.n_replayed += 1
-        return type(self._out)(logits=self._out.logits.clone(), past_key_values=cache)
+        return type(self._out)(logits=self._out.logits.clone(), **{self._name: cache})
 
     def _capture(self, cache, input_ids, position, options):
         self._graph = torch.cuda.CUDAGraph()
@@ -77,7 +87,7 @@ class _StepGraphs:
         try:
             with torch.no_grad(), torch.cuda.graph(self._graph):
                 self._out = self._forward(input_ids=self._ids, position_ids=self._position,
-                                          past_key_values=cache, **options)
+                                          **{self._name: cache}, **options)
         finally:
             for layer in cache.layers:
                 layer.is_unmasked = False

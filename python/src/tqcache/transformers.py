@@ -2,14 +2,14 @@
 
     import tqcache.transformers as tq
 
-    tq.save(out.past_key_values, "prompt.tqkv", model, tokenizer, input_ids=ids)   # 4 bits
-    cache = tq.load("prompt.tqkv", model)                                          # DynamicCache
-    model.generate(ids, past_key_values=cache)
+    tq.save(out.cache, "prompt.tqkv", model, tokenizer, input_ids=ids)   # 4 bits
+    cache = tq.load("prompt.tqkv", model)                                # DynamicCache
+    model.generate(ids, cache=cache)
 
-    model.generate(ids, past_key_values=tq.TqcacheCache(bits=4))
+    model.generate(ids, cache=tq.TqcacheCache(bits=4))
 
 Kept are full attention, sliding windows and linear attention, of one prompt (a batch of 1).
-Needs transformers 5; docs/guide/plugins.md.
+Needs transformers 5; before 5.24 `cache` is named past_key_values. See docs/guide/plugins.md.
 """
 
 import contextlib

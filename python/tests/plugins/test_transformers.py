@@ -1,6 +1,7 @@
 """tqcache.transformers with transformers itself, and the demo model of this project."""
 
 import copy
+import inspect
 import os
 import subprocess
 import sys
@@ -393,6 +394,23 @@ def test_generation_with_the_packed_cache(model, tokenizer, with_config):
     assert divergence(model, ids, again) < 0.01  # .0008 was measured
     n_dynamic = sum(tq.bytes_of_layer(layer) for layer in dynamic.layers)
     assert cache.nbytes < 0.45 * n_dynamic  # of few tokens, many are dense
+
+
+@torch.no_grad()
+def test_step_graphs_pass_other_calls_on(model, tokenizer):
+    """On a CPU that is all of them, under either name of the cache."""
+    ids = alice(tokenizer, 300)
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    right = model.generate(ids, **options)
+    names = ["past_key_values"]
+    if "cache" in inspect.signature(model.forward).parameters:  # from 5.24 on
+        names.append("cache")
+    with tq.step_graphs(model) as graphs:
+        for name in names:
+            cache = cache_utils.DynamicCache()
+            assert torch.equal(model.generate(ids, **{name: cache}, **options), right)
+            assert cache.get_seq_length() == 304
+    assert graphs.n_replayed == 0
 
 
 def test_beams(model, tokenizer):
