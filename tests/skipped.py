@@ -1,13 +1,10 @@
 #!/usr/bin/env python3
-"""How many tests the last run of ctest skipped, and why; and which passed only at a second try.
+"""How many tests the last run of ctest skipped, and why.
 
 usage: skipped.py BUILD_FOLDER
 
 Many tests of faults need root, seccomp or mounts and skip themselves without them; others need a
 program that is not installed. ctest lists their names, but not the reasons.
-
-With `ctest --repeat until-pass:2` a test that failed runs again. ctest counts it as passed if it
-passes then, and its summary says nothing of the failure.
 """
 
 import collections
@@ -30,17 +27,6 @@ def reason(text):
     return found and (found.group(1) or found.group(2) or "no reason given").strip()
 
 
-def passed_again(pairs):
-    """Names of tests that failed and passed when they were repeated."""
-    failed, again = set(), []
-    for name, text in pairs:
-        if "\nTest Failed.\n" in text:
-            failed.add(name)
-        elif name in failed:
-            again.append(name)
-    return again
-
-
 def main():
     log = pathlib.Path(sys.argv[1]) / "Testing" / "Temporary" / "LastTest.log"
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -49,10 +35,6 @@ def main():
     print(f"{sum(reasons.values())} tests skipped" + (":" if reasons else ""))
     for why, count in reasons.most_common():
         print(f"  {count:4}  {why}")
-    again = passed_again(results(text))
-    if again:
-        print(f"{len(again)} tests failed and passed when repeated. Find out why they failed:")
-        print("".join(f"  {name}\n" for name in again), end="")
 
 
 if __name__ == "__main__":

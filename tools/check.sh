@@ -122,16 +122,14 @@ configure_and_build() {
   step "$preset: built in $((SECONDS - began)) s"
 }
 
-# run_tests PRESET [CTEST OPTION]...: in CI a test that fails runs a second time, because hours of work
-# must not wait for one unlucky run on a shared machine. tests/skipped.py lists such tests: each has a
-# fault to find.
+# run_tests PRESET [CTEST OPTION]...: a test that fails is not repeated. One that passes at a second try
+# has a fault, or what it tests has one.
 run_tests() {
-  local preset=$1 status=0 again=()
+  local preset=$1 status=0
   shift
   step "$preset: tests"
-  [ "${CI:-}" != true ] || again=(--repeat until-pass:2)
   # One more than there are processors, because some tests wait: for servers, for deadlines.
-  ctest --preset "$preset" --parallel "$((jobs + 1))" "${again[@]}" "$@" || status=$?
+  ctest --preset "$preset" --parallel "$((jobs + 1))" "$@" || status=$?
   tests/skipped.py "build/$preset"
   return "$status"
 }

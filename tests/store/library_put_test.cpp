@@ -91,9 +91,10 @@ TEST_F(Put, CountsTheBytesOfItsBlobs) {
     if (entry.key[0] != 'n' && entry.key[0] != 'c') bytes += entry.bytes;
     return {};
   }));
-  EXPECT_EQ(report.bytes, bytes);
   EXPECT_GT(bytes_of_next, 0u);
-  EXPECT_EQ(report.new_bytes, bytes + bytes_of_next);
+  EXPECT_EQ(report.bytes, bytes + bytes_of_next);
+  EXPECT_EQ(report.new_bytes, report.bytes);
+  EXPECT_EQ(record_of(library_, "one").bytes, bytes);
 }
 
 TEST_F(Put, RefusesWhatNobodyCouldFind) {

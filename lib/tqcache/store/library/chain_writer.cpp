@@ -53,6 +53,7 @@ struct ChainWriter::Chain {
   std::vector<Sha256> hashes = {};
   std::set<std::size_t> put = {};          // the blocks that put_block() has put
   std::uint64_t bytes = 0, new_bytes = 0;  // of blobs that bypass the write batcher
+  std::uint64_t next_bytes = 0;            // of put_nexts()
   bool is_findable = true;
   SectionDigests digests = SectionDigests(parameters.layers);
 
@@ -123,8 +124,9 @@ const Sha256& ChainWriter::name_space() const { return chain_->name_space; }
 const Sha256& ChainWriter::root() const { return chain_->root; }
 std::int64_t ChainWriter::new_blocks() const { return chain_->batcher.new_blocks(); }
 std::uint64_t ChainWriter::bytes() const { return chain_->bytes + chain_->batcher.bytes(); }
+std::uint64_t ChainWriter::next_bytes() const { return chain_->next_bytes; }
 std::uint64_t ChainWriter::new_bytes() const {
-  return chain_->new_bytes + chain_->batcher.new_bytes();
+  return chain_->new_bytes + chain_->next_bytes + chain_->batcher.new_bytes();
 }
 
 Result<ChainWriter> ChainWriter::open(Backend& backend, std::string_view salt,
@@ -303,7 +305,7 @@ Result<void> ChainWriter::put_nexts(std::span<const std::int32_t> tokens) {
     if (outcomes[i] == PutOutcome::kExisted) {
       blocks.push_back(block);
     } else {
-      chain_->new_bytes += values[i].size();
+      chain_->next_bytes += values[i].size();
     }
     ++i;
   }
@@ -315,7 +317,7 @@ Result<void> ChainWriter::put_nexts(std::span<const std::int32_t> tokens) {
         find_or_take_slot<Next>(chain_->backend, chain_->reader,
                                 next_slot_keys(chain_->hashes[block - 1]), is_same, Content(next)));
     // If 16 others are known there, a prompt that parts within this block finds one of those.
-    if (slot && slot->is_new) chain_->new_bytes += slot->bytes;
+    if (slot && slot->is_new) chain_->next_bytes += slot->bytes;
   }
   return {};
 }

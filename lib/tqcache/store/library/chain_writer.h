@@ -50,9 +50,11 @@ class ChainWriter {
 
   // The number of flushed blocks that did not exist before.
   std::int64_t new_blocks() const;
-  // The size of all blobs that were put or found, and of those that did not exist before.
+  // The size of all blobs that were put or found, and of those that did not exist before. What
+  // put_nexts() has put is in the second one alone: other prompts share it.
   std::uint64_t bytes() const;
   std::uint64_t new_bytes() const;
+  std::uint64_t next_bytes() const;  // that put_nexts() has put
 
   // Keys of all parts of the complete token blocks of `tokens` from block n_blocks() on:
   // [block][part].

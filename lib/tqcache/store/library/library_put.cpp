@@ -174,6 +174,7 @@ class PromptPutter {
     chain_ = writer.chain();
     new_blocks_ += writer.new_blocks();
     new_bytes_ += writer.new_bytes();
+    next_bytes_ += writer.next_bytes();
     bytes_ = writer.bytes();
     return {};
   }
@@ -213,7 +214,7 @@ class PromptPutter {
     report.blocks = static_cast<std::int64_t>(n_final_);
     report.new_blocks = new_blocks_;
     report.other_blocks = other_blocks_;
-    report.bytes = bytes_;
+    report.bytes = bytes_ + next_bytes_;
     report.new_bytes = new_bytes_;
     report.content_name = snapshot_.content_name;
     return report;
@@ -311,7 +312,7 @@ class PromptPutter {
   std::vector<Sha256> chain_;
   Snapshot snapshot_;
   std::int64_t new_blocks_ = 0, other_blocks_ = 0;
-  std::uint64_t bytes_ = 0, new_bytes_ = 0;
+  std::uint64_t bytes_ = 0, new_bytes_ = 0, next_bytes_ = 0;
   bool met_others_ = false;
 };
 
