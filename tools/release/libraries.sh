@@ -206,7 +206,8 @@ build() {
       local copy=$folder/build/curl.source
       rm -rf "$copy" && cp -r "$source" "$copy"
       sed -i 's/^# *define CURL_OSX_CALL_COPYPROXIES 1//' "$copy/lib/curl_setup.h"
-      sed -i '/find_library(SYSTEMCONFIGURATION_FRAMEWORK/,/endif()/d' "$copy/CMakeLists.txt"
+      sed -i -E '/find_library\((SYSTEMCONFIGURATION|COREFOUNDATION)_FRAMEWORK/,/^ *endif\(\)/d
+        /-framework (SystemConfiguration|CoreFoundation)/d' "$copy/CMakeLists.txt"
       # Certificates are those of OpenSSL's defaults, which SSL_CERT_FILE in the environment replaces:
       # distributions have them in different places.
       with_cmake curl "$copy" -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DHTTP_ONLY=ON \
