@@ -39,11 +39,6 @@ for target in "$@"; do
   # Not in the folder of what ends up in the program, and in its SBOM.
   [ $with_tests = OFF ] || tools/release/libraries.sh "$target" "$folder/googletest" googletest
 
-  # Header files of Debian's package, because they have to be of the same version as flatc.
-  cp -r /usr/include/flatbuffers "$static/include"
-  cp /usr/share/doc/libflatbuffers-dev/copyright "$static/licenses/flatbuffers"
-  dpkg-query -W -f '${Version}\n' libflatbuffers-dev > "$static/done/flatbuffers"
-
   # Stacks of threads: musl gives 128 KiB unless the program asks for more.
   options=()
   link=

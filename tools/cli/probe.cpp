@@ -260,7 +260,7 @@ Result<std::optional<double>> error_of_first_inputs(const cache::Cache& cache,
 Result<void> compute_rest(cache::Cache& cache, std::span<const std::int32_t> tokens,
                           const model::Model& model, unsigned n_threads, const Progress& progress) {
   model::ModelConfig config = model.config;
-  config.context_length = std::max(config.context_length, std::ssize(tokens));
+  config.context_length = std::max<std::int64_t>(config.context_length, std::ssize(tokens));
   model::Decoder decoder(config, *model.weights, n_threads);
   const auto rest = tokens.subspan(static_cast<std::size_t>(cache.n_tokens()));
   TQC_TRY(decoder.prefill(cache, rest, progress));

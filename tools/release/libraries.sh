@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Compiles the libraries that tqcache is linked with, as static ones, from Debian's source packages.
 # So a version and its security fixes are those of the Debian that this runs on, and no list of
-# versions has to be kept. tools/release.sh calls it. (python/portable_libraries.sh, which is older,
-# has its own way for four of them, since it takes the compiler and the other libraries of Debian.)
+# versions has to be kept. tools/release.sh and python/build_wheel.sh call it.
 #
 # usage: tools/release/libraries.sh TARGET FOLDER [LIBRARY...]
 #   TARGET   a target of tools/release/zig.sh
@@ -126,7 +125,7 @@ build() {
     openssl)
       local system=linux-x86_64
       case $target in
-        linux-aarch64) system=linux-aarch64 ;;
+        linux-aarch64*) system=linux-aarch64 ;;
         macos-arm64) system=darwin64-arm64-cc ;;
         windows-x86_64) system=mingw64 ;;
       esac
@@ -202,9 +201,16 @@ build() {
       pkg expat -lexpat
       ;;
     curl)
+      # On macOS curl asks SystemConfiguration once, so that the system prepares names for networks
+      # that have IPv6 alone (NAT64). zig has no frameworks, so this call is left out.
+      local copy=$folder/build/curl.source
+      rm -rf "$copy" && cp -r "$source" "$copy"
+      sed -i 's/^# *define CURL_OSX_CALL_COPYPROXIES 1//' "$copy/lib/curl_setup.h"
+      sed -i -E '/find_library\((SYSTEMCONFIGURATION|COREFOUNDATION)_FRAMEWORK/,/^ *endif\(\)/d
+        /-framework (SystemConfiguration|CoreFoundation)/d' "$copy/CMakeLists.txt"
       # Certificates are those of OpenSSL's defaults, which SSL_CERT_FILE in the environment replaces:
       # distributions have them in different places.
-      with_cmake curl "$source" -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DHTTP_ONLY=ON \
+      with_cmake curl "$copy" -DBUILD_CURL_EXE=OFF -DBUILD_TESTING=OFF -DHTTP_ONLY=ON \
         -DCURL_USE_LIBSSH2=OFF -DUSE_LIBIDN2=OFF -DUSE_NGHTTP2=OFF -DCURL_BROTLI=OFF -DCURL_ZSTD=OFF \
         -DCURL_USE_OPENSSL=ON -DCURL_DISABLE_{LDAP,NTLM}=ON -DPICKY_COMPILER=OFF -DENABLE_MANUAL=OFF \
         -DCURL_CA_BUNDLE=none -DCURL_CA_PATH=none -DCURL_CA_FALLBACK=ON
@@ -237,3 +243,9 @@ for library in "$@"; do
   cp "$source/debian/copyright" "$folder/licenses/$library"
   dpkg-parsechangelog -l "$source/debian/changelog" -S Version > "$folder/done/$library"
 done
+# Header files of Debian's package, because they have to be of the same version as flatc.
+if [ ! -e "$folder/done/flatbuffers" ]; then
+  cp -r /usr/include/flatbuffers "$folder/include"
+  cp /usr/share/doc/libflatbuffers-dev/copyright "$folder/licenses/flatbuffers"
+  dpkg-query -W -f '${Version}\n' libflatbuffers-dev > "$folder/done/flatbuffers"
+fi

@@ -4,7 +4,8 @@
 #
 # usage: tools/release/zig.sh TARGET FOLDER
 #   TARGET  linux-x86_64, linux-aarch64 (musl: programs that need nothing of a system but its kernel),
-#           macos-arm64, windows-x86_64
+#           linux-x86_64-glibc, linux-aarch64-glibc (glibc 2.28 and later: wheels), macos-arm64,
+#           windows-x86_64
 # FOLDER gets bin/cc, bin/c++, bin/ar, bin/ranlib, and toolchain.cmake for CMake; and bin/link, which
 # makes a program smaller than bin/c++ would. zig itself lies in build/zig.
 set -euo pipefail
@@ -13,6 +14,8 @@ cd "$(dirname "$0")/../.."
 case $1 in
   linux-x86_64) zig_target=x86_64-linux-musl system=Linux processor=x86_64 ;;
   linux-aarch64) zig_target=aarch64-linux-musl system=Linux processor=aarch64 ;;
+  linux-x86_64-glibc) zig_target=x86_64-linux-gnu.2.28 system=Linux processor=x86_64 ;;
+  linux-aarch64-glibc) zig_target=aarch64-linux-gnu.2.28 system=Linux processor=aarch64 ;;
   macos-arm64) zig_target=aarch64-macos.11.0-none system=Darwin processor=arm64 ;;
   windows-x86_64) zig_target=x86_64-windows-gnu system=Windows processor=x86_64 ;;
   *) echo "tools/release/zig.sh: unknown target: $1" >&2; exit 2 ;;

@@ -250,7 +250,7 @@ Result<std::int64_t> Chat::keep_common(std::vector<std::int32_t>& ids) {
   const auto unfinished =
       std::span(session_.cache().tokens).subspan(static_cast<std::size_t>(n_kept_));
   const std::int64_t n_common =
-      std::min(session::common_prefix(unfinished, ids), std::ssize(ids) - 1);
+      std::min<std::int64_t>(session::common_prefix(unfinished, ids), std::ssize(ids) - 1);
   if (n_common < std::ssize(unfinished)) {
     TQC_TRY(n_kept_ + n_common == 0 ? session_.clear() : session_.truncate(n_kept_ + n_common));
   }

@@ -274,7 +274,7 @@ Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& fla
   std::vector<std::int32_t> all;
   for (const auto& text : texts) all.insert(all.end(), text.begin(), text.end());
   eval::ProfileOptions for_factors = flags.options;
-  for_factors.window = std::min(for_factors.window, std::ssize(all) - 1);
+  for_factors.window = std::min<std::int64_t>(for_factors.window, std::ssize(all) - 1);
   TQC_TRY_ASSIGN(eval::Profile factors, measure_factors(console, *model, all, for_factors));
 
   eval::CalibrationOptions options = flags.calibration;

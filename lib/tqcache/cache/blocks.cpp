@@ -36,12 +36,13 @@ std::uint64_t array_bytes(const LayerDesc& layer, std::int64_t index, std::int64
 }
 
 std::int64_t array_count(const LayerDesc& layer) {
-  return std::visit(Overload{[](const AttentionDesc&) { return std::int64_t{0}; },
-                             [](const WindowDesc& window) {
-                               return std::int64_t{is_quantized(window.attention) ? 0 : 2};
-                             },
-                             [](const StateDesc& state) { return std::ssize(state.arrays); }},
-                    layer);
+  return std::visit(
+      Overload{[](const AttentionDesc&) { return std::int64_t{0}; },
+               [](const WindowDesc& window) {
+                 return std::int64_t{is_quantized(window.attention) ? 0 : 2};
+               },
+               [](const StateDesc& state) -> std::int64_t { return std::ssize(state.arrays); }},
+      layer);
 }
 
 // [n_layers]; for layers without token blocks, a block number that no cache has.

@@ -91,7 +91,7 @@ Result<void> validate_media(std::span<const std::int32_t> tokens, bool is_hidden
     }
     position = span.next_position;
   }
-  end = std::min(end, std::ssize(tokens));
+  end = std::min<std::int64_t>(end, std::ssize(tokens));
   return is_text(end, std::ssize(tokens)) ? Result<void>() : corrupt("a token id below 0");
 }
 

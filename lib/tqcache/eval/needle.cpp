@@ -290,7 +290,8 @@ Result<void> check_needles(const model::Model& model, const Haystack& haystack,
     for (const double depth : options.depths) {
       TQC_TRY_ASSIGN(const Trial trial,
                      make_trial(model, haystack, dialogue, options, length, depth, 0));
-      const std::int64_t answer = std::max(options.max_tokens, std::ssize(trial.expected));
+      const std::int64_t answer =
+          std::max<std::int64_t>(options.max_tokens, std::ssize(trial.expected));
       TQC_TRY(check_context(model.config, length, answer));
     }
   }

@@ -136,7 +136,7 @@ Result<PrefixReuse> Session::keep_common_prefix(std::span<const std::int32_t> pr
   reuse.n_common = common_prefix(cache_.tokens, prompt);
   // The last checkpoint that leaves a token of the prompt to be computed.
   const auto find_earlier = [&]() -> Result<std::optional<cache::Cache>> {
-    const std::int64_t most = std::min(reuse.n_common, std::ssize(prompt) - 1);
+    const std::int64_t most = std::min<std::int64_t>(reuse.n_common, std::ssize(prompt) - 1);
     if (!earlier || most <= 0) return std::optional<cache::Cache>();
     TQC_TRY_ASSIGN(std::optional<cache::Cache> state, earlier(most));
     // The file may have been replaced meanwhile.

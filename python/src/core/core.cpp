@@ -11,6 +11,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -26,6 +27,11 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+
+// A wheel for another system is compiled with the pyconfig.h of this one (python/build_wheel.sh).
+static_assert(SIZEOF_VOID_P == sizeof(void*) && SIZEOF_SIZE_T == sizeof(std::size_t) &&
+                  SIZEOF_LONG == sizeof(long) && SIZEOF_WCHAR_T == sizeof(wchar_t),
+              "pyconfig.h is that of a machine with other types");
 
 namespace {
 

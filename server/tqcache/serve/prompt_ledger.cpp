@@ -188,7 +188,7 @@ PromptLedger::Id PromptLedger::keep(const PromptOwner& owner, std::span<const st
   if (continued == nullptr) continued = &add_slot(std::move(tenant), owner.model, now);
   KeptPrompt& prompt = continued->prompt;
   if (!text.empty()) prompt.text = std::move(text);
-  prompt.n_tokens = std::max(prompt.n_tokens, std::ssize(tokens));
+  prompt.n_tokens = std::max<std::int64_t>(prompt.n_tokens, std::ssize(tokens));
   prompt.chain = std::move(chain);
   prompt.used = now;
   const Id id = prompt.id;

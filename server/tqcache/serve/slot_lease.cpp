@@ -118,7 +118,8 @@ void SlotLease::read_another(std::span<const std::int32_t> prompt) {
 void SlotLease::compute_common(const PromptLookup& lookup, const Asked& asked,
                                const std::string& tenant, const LlamaServer& server, Client& client,
                                Clock::time_point deadline, std::optional<TaskOrder>& order) {
-  const std::int64_t n = std::min(lookup.found.prefix.n_known, std::ssize(lookup.tokens) - 1);
+  const std::int64_t n =
+      std::min<std::int64_t>(lookup.found.prefix.n_known, std::ssize(lookup.tokens) - 1);
   const std::int64_t n_there = std::max(
       lookup.found.n_tokens(), choice.from == SlotTable::From::kNothing ? 0 : choice.n_tokens);
   if (state_.table.rules().can_cut ||

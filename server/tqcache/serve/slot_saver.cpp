@@ -121,7 +121,8 @@ Result<void> SlotSaver::put(Pending& next) {
   bool is_it = false;
   const auto check = [&](std::span<const std::int32_t> tokens) {
     // A request that was broken off has left a part of its prompt.
-    const std::int64_t n = std::min(std::ssize(tokens), std::ssize(prompt) - kOtherEnd);
+    const std::int64_t n =
+        std::min<std::int64_t>(std::ssize(tokens), std::ssize(prompt) - kOtherEnd);
     is_it = n > 0 && std::equal(prompt.begin(), prompt.begin() + n, tokens.begin());
     return is_it;
   };

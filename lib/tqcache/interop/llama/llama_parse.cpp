@@ -78,7 +78,8 @@ Result<void> check_media(const Words& ids, const std::vector<LlamaMedia>& media)
     if (first < end || first >= std::ssize(ids) || ids[to_size(first)] != kMediaId) {
       return corrupt(fmt::format("media {}: it begins at token {}", i, first));
     }
-    end = i + 1 < media.size() ? std::min(media[i + 1].first, std::ssize(ids)) : std::ssize(ids);
+    end = i + 1 < media.size() ? std::min<std::int64_t>(media[i + 1].first, std::ssize(ids))
+                               : std::ssize(ids);
     const auto text = std::find_if(ids.begin() + first, ids.begin() + std::max(first, end),
                                    [](std::int32_t id) { return id != kMediaId; });
     end = text - ids.begin();

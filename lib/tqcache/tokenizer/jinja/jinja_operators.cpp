@@ -106,7 +106,7 @@ namespace {
 
 Value loop_attribute(Heap& heap, const Value& value, const std::string& name) {
   const Loop& loop = *std::get<Loop*>(value.held);
-  const auto index = static_cast<std::int64_t>(loop.index), n = std::ssize(loop.items);
+  const std::int64_t index = static_cast<std::int64_t>(loop.index), n = std::ssize(loop.items);
   if (name == "index") return index + 1;
   if (name == "index0") return index;
   if (name == "revindex") return n - index;
