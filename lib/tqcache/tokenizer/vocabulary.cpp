@@ -1,5 +1,6 @@
 #include "tqcache/tokenizer/vocabulary.h"
 
+#include <sys/random.h>  // macOS declares getentropy() here
 #include <unistd.h>
 #include <xxhash.h>
 

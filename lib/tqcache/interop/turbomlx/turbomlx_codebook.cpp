@@ -1,3 +1,7 @@
+#if defined(__APPLE__) && !defined(_REENTRANT)
+#define _REENTRANT  // macOS declares lgamma_r() only then
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
