@@ -34,8 +34,9 @@ void check_metadata(const tensors::Gguf& read) {
     require(read.get_string(key).ok() == std::holds_alternative<std::string>(value), "get_string");
     require(read.get_ints(key).ok() == std::holds_alternative<std::vector<std::int64_t>>(value),
             "get_ints");
-    require(read.get_strings(key).ok() == std::holds_alternative<std::vector<std::string>>(value),
-            "get_strings");
+    require(
+        read.get_strings(key).ok() == std::holds_alternative<std::vector<std::string_view>>(value),
+        "get_strings");
     static_cast<void>(read.get_float(key));
   }
   require(!read.get_int("no such key").ok(), "a key that is not there has no value");

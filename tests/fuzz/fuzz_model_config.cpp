@@ -2,6 +2,7 @@
 // configuration that was read is valid, and RoPE with it gives numbers.
 
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <map>
 #include <string>
@@ -23,18 +24,21 @@ bool are_all(const Json& list, bool (Json::*is)() const noexcept) {
   return std::ranges::all_of(list, [is](const Json& value) { return (value.*is)(); });
 }
 
-tensors::GgufValue list_of(const Json& list) {
+tensors::GgufValue list_of(const Json& list, std::deque<std::string>& memory) {
   if (are_all(list, &Json::is_number_integer)) return list.get<std::vector<std::int64_t>>();
   if (are_all(list, &Json::is_number)) return list.get<std::vector<double>>();
   if (are_all(list, &Json::is_boolean)) return list.get<std::vector<bool>>();
-  std::vector<std::string> texts;
-  for (const Json& value : list) texts.push_back(value.is_string() ? value.get<std::string>() : "");
+  std::vector<std::string_view> texts;
+  for (const Json& value : list) {
+    texts.push_back(memory.emplace_back(value.is_string() ? value.get<std::string>() : ""));
+  }
   return texts;
 }
 
 // A list under the name "tensor NAME" is a tensor of f32.
 struct GgufFile {
   std::map<std::string, std::vector<float>> floats;
+  std::deque<std::string> texts;
   tensors::Gguf file;
 };
 
@@ -52,7 +56,7 @@ void add(const std::string& key, const Json& value, GgufFile& gguf) {
   if (value.is_number_integer()) metadata[key] = value.get<std::int64_t>();
   if (value.is_number_float()) metadata[key] = value.get<double>();
   if (value.is_string()) metadata[key] = value.get<std::string>();
-  if (value.is_array()) metadata[key] = list_of(value);
+  if (value.is_array()) metadata[key] = list_of(value, gguf.texts);
 }
 
 bool are_numbers(std::span<const float> values) {

@@ -33,7 +33,8 @@ void add_value(GgufBuilder& file, const std::string& key, const tensors::GgufVal
   } else if (const auto* integers = std::get_if<std::vector<std::int64_t>>(&value)) {
     file.array(key, test::kI64, *integers);
   } else {
-    file.texts(key, std::get<std::vector<std::string>>(value));
+    const auto& texts = std::get<std::vector<std::string_view>>(value);
+    file.texts(key, {texts.begin(), texts.end()});
   }
 }
 

@@ -218,6 +218,39 @@ TEST(LoadModel, RefusesAVocabularyLargerThanTheMatrix) {
   expect_refused(dir.path(), ErrorCode::kCorrupt, "265 tokens for 264 rows");
 }
 
+// The tokenizer and the weights are read at once. What is told does not depend on it.
+TEST(LoadModel, TellsOfTheTokenizerBeforeTheWeights) {
+  Shapes shapes = tiny::shapes();
+  shapes.erase("model.norm.weight");
+  Json tokenizer = tiny::tokenizer();
+  tokenizer["model"]["merges"].push_back("x no-such");
+  const TempDir dir;
+  for (const bool is_readable : {false, true}) {
+    for (const unsigned n_threads : {1u, 2u, 4u}) {
+      tiny::write_model(dir.path());
+      write_all(dir / "model.safetensors", is_readable ? tiny::safetensors(shapes) : Bytes(20));
+      EXPECT_THAT(load_model(dir.path(), n_threads).error().message,
+                  HasSubstr(is_readable ? "\"output_norm.weight\": missing" : "model.safetensors"));
+      write_all(dir / "tokenizer.json", tokenizer.dump());
+      EXPECT_THAT(load_model(dir.path(), n_threads),
+                  test::FailsWith(ErrorCode::kCorrupt, HasSubstr("not in the vocabulary")));
+    }
+  }
+}
+
+TEST(LoadModel, GivesTheSameModelOnAnyNumberOfThreads) {
+  for (const char* name : {"/tqcache-demo-17m.q8_0.gguf", "/hf"}) {
+    const auto one = load_model(kDemo + name, 1).value();
+    for (const unsigned n_threads : {0u, 2u, 5u}) {
+      const auto model = load_model(kDemo + name, n_threads).value();
+      EXPECT_EQ(model->identity.weights_fingerprint, one->identity.weights_fingerprint);
+      EXPECT_EQ(model->identity.model_fingerprint, one->identity.model_fingerprint);
+      EXPECT_EQ(model->identity.tokenizer_fingerprint, one->identity.tokenizer_fingerprint);
+      EXPECT_EQ(model->identity.model_name, one->identity.model_name);
+    }
+  }
+}
+
 // A folder whose tensors stand in two files.
 class ShardedModel : public testing::Test {
  protected:

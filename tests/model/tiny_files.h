@@ -3,10 +3,12 @@
 // break.
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -87,6 +89,13 @@ inline Json tokenizer() {
   return root;
 }
 
+// Views of texts that live as long as the program, as arrays of GGUF files have them.
+inline std::vector<std::string_view> kept(std::vector<std::string> texts) {
+  static std::deque<std::vector<std::string>> all;
+  all.push_back(std::move(texts));
+  return {all.back().begin(), all.back().end()};
+}
+
 // The same tokenizer, and the shape of the model, as the metadata of a GGUF file.
 inline tensors::Gguf gguf() {
   std::vector<std::string> tokens = byte_letters();
@@ -110,9 +119,9 @@ inline tensors::Gguf gguf() {
       {"qwen3.rope.freq_base", 10000.0},
       {"tokenizer.ggml.model", std::string("gpt2")},
       {"tokenizer.ggml.pre", std::string("gpt-2")},
-      {"tokenizer.ggml.tokens", tokens},
+      {"tokenizer.ggml.tokens", kept(std::move(tokens))},
       {"tokenizer.ggml.token_type", types},
-      {"tokenizer.ggml.merges", merges()},
+      {"tokenizer.ggml.merges", kept(merges())},
       {"tokenizer.ggml.eos_token_id", std::int64_t{kEnd}},
   };
   return file;

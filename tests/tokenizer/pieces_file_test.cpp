@@ -166,7 +166,7 @@ TEST(PiecesGguf, RefusesBadFiles) {
       {ErrorCode::kCorrupt, "\"tokenizer.ggml.scores\": missing",
        [](Gguf& f) { f.metadata.erase("tokenizer.ggml.scores"); }},
       {ErrorCode::kCorrupt, "\"tokenizer.ggml.scores\": missing, or no list of numbers",
-       set("tokenizer.ggml.scores", std::vector<std::string>{"1"})},
+       set("tokenizer.ggml.scores", std::vector<std::string_view>{"1"})},
       {ErrorCode::kCorrupt, "scores: 1 for 270 tokens",
        set("tokenizer.ggml.scores", std::vector<std::int64_t>{1})},
       {ErrorCode::kCorrupt, "scores: token 259: not a finite number",
@@ -183,13 +183,13 @@ TEST(PiecesGguf, RefusesBadFiles) {
        }},
       {ErrorCode::kCorrupt, "is token 13 too",
        [](Gguf& f) {
-         std::get<std::vector<std::string>>(f.metadata["tokenizer.ggml.tokens"])[kByte0 + 11] =
+         std::get<std::vector<std::string_view>>(f.metadata["tokenizer.ggml.tokens"])[kByte0 + 11] =
              "<0x0A>";
        }},
       {ErrorCode::kTooLarge, "token 259: 600 bytes",
        [](Gguf& f) {
-         std::get<std::vector<std::string>>(f.metadata["tokenizer.ggml.tokens"])[kPieceHe] =
-             std::string(600, 'x');
+         std::get<std::vector<std::string_view>>(f.metadata["tokenizer.ggml.tokens"])[kPieceHe] =
+             tiny::kept({std::string(600, 'x')})[0];
        }},
       {ErrorCode::kUnsupported, "precompiled_charsmap\": a normalizer of SentencePiece",
        set("tokenizer.ggml.precompiled_charsmap", std::vector<std::int64_t>{1})},

@@ -91,7 +91,7 @@ inline tensors::Gguf pieces_gguf() {
   tensors::Gguf file;
   file.metadata = {
       {"tokenizer.ggml.model", std::string("llama")},
-      {"tokenizer.ggml.tokens", piece_texts()},
+      {"tokenizer.ggml.tokens", kept(piece_texts())},
       {"tokenizer.ggml.token_type", types},
       {"tokenizer.ggml.scores", scores},
       {"tokenizer.ggml.bos_token_id", std::int64_t{kBegin}},

@@ -310,7 +310,7 @@ TEST(TokenizerJson, FillsIdsThatAreLeftOut) {
               ElementsAre(266, '[', 'P', 'A', 'D', '2', '6', '4', ']'));
 
   tensors::Gguf file = tiny::gguf();  // the same vocabulary as llama.cpp's converter writes it
-  auto& tokens = std::get<std::vector<std::string>>(file.metadata["tokenizer.ggml.tokens"]);
+  auto& tokens = std::get<std::vector<std::string_view>>(file.metadata["tokenizer.ggml.tokens"]);
   auto& types = std::get<std::vector<std::int64_t>>(file.metadata["tokenizer.ggml.token_type"]);
   tokens.pop_back();
   types.pop_back();
@@ -447,7 +447,7 @@ TEST(TokenizerGguf, RefusesBadFiles) {
        set("tokenizer.ggml.tokens", std::vector<std::int64_t>{1})},
       {ErrorCode::kCorrupt, "vocabulary: no tokens",
        [](Gguf& f) {
-         f.metadata["tokenizer.ggml.tokens"] = std::vector<std::string>{};
+         f.metadata["tokenizer.ggml.tokens"] = std::vector<std::string_view>{};
          f.metadata["tokenizer.ggml.token_type"] = std::vector<std::int64_t>{};
        }},
       {ErrorCode::kCorrupt, "1 types for 264 tokens",
@@ -456,16 +456,17 @@ TEST(TokenizerGguf, RefusesBadFiles) {
       {ErrorCode::kCorrupt, "merge 0: the result is not", set_type(tiny::kHe, 3)},
       {ErrorCode::kCorrupt, "token 1: ",
        [](Gguf& f) {
-         auto& tokens = std::get<std::vector<std::string>>(f.metadata["tokenizer.ggml.tokens"]);
+         auto& tokens =
+             std::get<std::vector<std::string_view>>(f.metadata["tokenizer.ggml.tokens"]);
          tokens[1] = tokens[0];
        }},
       {ErrorCode::kCorrupt, "its name is not UTF-8",
        [](Gguf& f) {
-         std::get<std::vector<std::string>>(f.metadata["tokenizer.ggml.tokens"])[tiny::kTool] =
+         std::get<std::vector<std::string_view>>(f.metadata["tokenizer.ggml.tokens"])[tiny::kTool] =
              "\xff";
        }},
       {ErrorCode::kCorrupt, "merge 0: not two parts",
-       set("tokenizer.ggml.merges", std::vector<std::string>{"he"})},
+       set("tokenizer.ggml.merges", std::vector<std::string_view>{"he"})},
   };
   for (const GgufCase& one : cases) {
     Gguf file = tiny::gguf();
@@ -476,7 +477,7 @@ TEST(TokenizerGguf, RefusesBadFiles) {
 
 TEST(TokenizerGguf, TakesVocabulariesAsTheyAre) {
   tensors::Gguf file = tiny::gguf();
-  auto& tokens = std::get<std::vector<std::string>>(file.metadata["tokenizer.ggml.tokens"]);
+  auto& tokens = std::get<std::vector<std::string_view>>(file.metadata["tokenizer.ggml.tokens"]);
   auto& types = std::get<std::vector<std::int64_t>>(file.metadata["tokenizer.ggml.token_type"]);
   types['A'] = 3;  // no token for this byte
   tokens.insert(tokens.end(), {"<unused>", "<unused>", "", "<unk>", "<unk>"});
@@ -529,7 +530,7 @@ TEST(TokenizerGguf, FillsInWhatLlamaCppFillsIn) {
   file.metadata.erase("tokenizer.ggml.pre");
   EXPECT_EQ(Tokenizer::from_gguf(file)->fingerprint(), named.fingerprint());
 
-  auto& tokens = std::get<std::vector<std::string>>(file.metadata["tokenizer.ggml.tokens"]);
+  auto& tokens = std::get<std::vector<std::string_view>>(file.metadata["tokenizer.ggml.tokens"]);
   auto& types = std::get<std::vector<std::int64_t>>(file.metadata["tokenizer.ggml.token_type"]);
   tokens.push_back("<|eot_id|>");
   types.push_back(3);
@@ -551,9 +552,11 @@ TEST(TokenizerGguf, KnowsThePretokenizersByName) {
   constexpr std::int32_t k12 = 264, kEAndHalfAMark = 265;
   tensors::Gguf file = tiny::gguf();
   const auto add = [&](const char* token, const char* merge) {
-    std::get<std::vector<std::string>>(file.metadata["tokenizer.ggml.tokens"]).push_back(token);
+    std::get<std::vector<std::string_view>>(file.metadata["tokenizer.ggml.tokens"])
+        .push_back(token);
     std::get<std::vector<std::int64_t>>(file.metadata["tokenizer.ggml.token_type"]).push_back(1);
-    std::get<std::vector<std::string>>(file.metadata["tokenizer.ggml.merges"]).push_back(merge);
+    std::get<std::vector<std::string_view>>(file.metadata["tokenizer.ggml.merges"])
+        .push_back(merge);
   };
   add("12", "1 2");
   add("eÌ", "e Ì");  // "e" and the first byte, 0xCC, of U+0301

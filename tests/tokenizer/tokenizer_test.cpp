@@ -231,11 +231,11 @@ TEST(MergeTable, EqualsTheDefinition) {
     std::vector<MergeBytes> lines;
     for (int i = 0; i < 12; ++i) {  // parts come before what they make, as training finds them
       const auto n_parts = static_cast<std::uint32_t>(parts.size());
-      const MergeBytes line{parts[below(random, n_parts)], parts[below(random, n_parts)]};
-      const std::string whole = line.left + line.right;
-      if (std::find(parts.begin(), parts.end(), whole) != parts.end()) continue;
-      parts.push_back(whole);
-      tokens.push_back({whole});
+      const std::string left = parts[below(random, n_parts)];
+      const MergeBytes line{left + parts[below(random, n_parts)], left.size()};
+      if (std::find(parts.begin(), parts.end(), line.whole) != parts.end()) continue;
+      parts.push_back(line.whole);
+      tokens.push_back({line.whole});
       lines.push_back(line);
     }
     const auto vocabulary = Vocabulary::make(std::move(tokens));
@@ -320,7 +320,8 @@ TEST(TokenizerFingerprint, DiffersWhenAnythingThatDecidesIdsDoes) {
 
 TEST(TokenizerFingerprint, LeavesOutTheUnusedTokensAtTheEnd) {
   tensors::Gguf padded = tiny::gguf();
-  std::get<std::vector<std::string>>(padded.metadata["tokenizer.ggml.tokens"]).push_back("[PAD]");
+  std::get<std::vector<std::string_view>>(padded.metadata["tokenizer.ggml.tokens"])
+      .push_back("[PAD]");
   std::get<std::vector<std::int64_t>>(padded.metadata["tokenizer.ggml.token_type"]).push_back(5);
   const Tokenizer tokenizer = Tokenizer::from_gguf(padded).value();
   EXPECT_EQ(tokenizer.vocab_size(), tiny::kVocabSize + 1);

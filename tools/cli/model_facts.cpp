@@ -49,10 +49,10 @@ interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
 
 }  // namespace
 
-Result<std::unique_ptr<model::Model>> load_model(const std::string& path) {
+Result<std::unique_ptr<model::Model>> load_model(const std::string& path, unsigned n_threads) {
   const EndsAtFirstSignal scope;
   if (interrupted()) return interrupted_error();
-  TQC_TRY_ASSIGN(auto model, in_file(path, model::load_model(path)));
+  TQC_TRY_ASSIGN(auto model, in_file(path, model::load_model(path, n_threads)));
   if (model->tokenizer.guesses_words()) {
     warn(path,
          "the file names no pre-tokenizer (tokenizer.ggml.pre): texts are cut into words as "

@@ -14,7 +14,7 @@ namespace tqcache::cli {
 // Reads a model. A signal meanwhile ends the process at once: hostile tokenizers take seconds.
 //
 // Errors: those of model::load_model(), with the file; kInterrupted.
-Result<std::unique_ptr<model::Model>> load_model(const std::string& path);
+Result<std::unique_ptr<model::Model>> load_model(const std::string& path, unsigned n_threads = 1);
 
 // Identity and the shapes of llama.cpp state files, also of models that the decoder does not
 // support.

@@ -82,7 +82,7 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
                                                        const SessionFlags& flags,
                                                        GrowingFile* growing) {
   const session::SessionOptions& options = flags.options;
-  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model, load_model(options.model));
+  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model, load_model(options.model, options.n_threads));
   std::optional<cache::Cache> cache;
   if (!options.cache.empty()) {
     TQC_TRY_ASSIGN(cache, load(console, options, *model, growing));

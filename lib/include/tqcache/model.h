@@ -194,7 +194,10 @@ struct Model {
 //         kCorrupt when the vocabulary without the added tokens at its end is larger than the
 //         matrices; kUnsupported when the file is not GGUF, or the model has more tensors than its
 //         architecture uses.
-Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path);
+// Threads: `n_threads` of them read the file, 0: as many as there are processors. The model and the
+//         errors are the same for any number.
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path,
+                                          unsigned n_threads = 1);
 
 // An empty cache for this model: dense, with a window for each sliding-window layer and the initial
 // state, in f32, for each layer without attention.

@@ -44,11 +44,17 @@ Result<void> check_range(std::uint64_t offset, std::uint64_t count, std::uint64_
 }
 
 Result<void> read_fully_at(const Descriptor& file, std::uint64_t offset, std::span<std::byte> out) {
-  TQC_TRY(check_range(offset, out.size(), size_of(file)));
+  // The size is asked only if a read fails: a cache has a thousand sections.
+  const auto check = [&, begin = offset, n_bytes = out.size()] {
+    return check_range(begin, n_bytes, size_of(file));
+  };
+  if (out.empty()) return check();
   while (!out.empty()) {
     const ssize_t count = retry_interrupted(
         [&] { return ::pread(file.get(), out.data(), out.size(), static_cast<off_t>(offset)); });
-    if (count < 0) return system_error("byte " + std::to_string(offset) + ": read", errno);
+    const int error_number = errno;
+    if (count <= 0) TQC_TRY(check());
+    if (count < 0) return system_error("byte " + std::to_string(offset) + ": read", error_number);
     if (count == 0) {
       return Error{ErrorCode::kTruncated,
                    "byte " + std::to_string(offset) + ": the file was cut short while it was read"};

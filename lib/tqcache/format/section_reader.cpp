@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -62,8 +63,7 @@ Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section,
 }
 
 Result<void> read_stored_section(const ByteSource& source, const SectionInfo& section,
-                                 const FileCipher* cipher, AlignedBytes& stored) {
-  stored.resize(section.stored_bytes);
+                                 const FileCipher* cipher, std::span<std::byte> stored) {
   TQC_TRY(source.read_at(section.file_offset, stored));
   return authenticate(section, cipher, stored);
 }
@@ -73,15 +73,18 @@ Result<void> read_section(const ByteSource& source, const Manifest& manifest,
                           const Decompressor& decompressor, AlignedBytes& raw) {
   if (section.compression == Compression::kPredicted) {
     const ReadStored read = [&](const SectionInfo& other, AlignedBytes& stored) {
+      stored.resize(other.stored_bytes);
       return read_stored_section(source, other, cipher, stored);
     };
     return read_predicted(manifest, section, read, raw);
   }
-  const bool is_stored = section.compression == Compression::kNone;
-  AlignedBytes compressed;
-  AlignedBytes& stored = is_stored ? raw : compressed;
+  if (section.compression == Compression::kNone) {
+    raw.resize(section.stored_bytes);
+    return read_stored_section(source, section, cipher, raw);
+  }
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(section.stored_bytes);
+  const std::span stored(memory.get(), section.stored_bytes);
   TQC_TRY(read_stored_section(source, section, cipher, stored));
-  if (is_stored) return {};
   return unpack_stored(manifest, section, stored, decompressor, raw);
 }
 

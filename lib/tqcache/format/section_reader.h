@@ -32,9 +32,10 @@ Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section,
                            const Decompressor& decompressor, AlignedBytes& raw);
 
 // Reads the stored bytes of a section, decrypted and authenticated, or checked against their
-// checksum. Errors: kCorrupt, kTruncated, kIo; without the section's place.
+// checksum. Shapes: stored [section.stored_bytes].
+// Errors: kCorrupt, kTruncated, kIo; without the section's place.
 Result<void> read_stored_section(const ByteSource& source, const SectionInfo& section,
-                                 const FileCipher* cipher, AlignedBytes& stored);
+                                 const FileCipher* cipher, std::span<std::byte> stored);
 
 // Reads the bytes of a section before compression into `raw`, which is resized to them; its memory
 // is reused if it is large enough. Only the layers of `manifest` are used. `cipher` is null for a

@@ -74,7 +74,7 @@ std::string_view stop_word(StopReason reason) {
 Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
                                                const Progress& reading) {
   TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
-                 in_file(options.model, model::load_model(options.model)));
+                 in_file(options.model, model::load_model(options.model, options.n_threads)));
   std::optional<cache::Cache> cache;
   if (!options.cache.empty()) {
     format::ReadOptions read;

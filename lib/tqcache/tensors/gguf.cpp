@@ -9,6 +9,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "tqcache/base/integers.h"
@@ -26,20 +28,11 @@ constexpr std::uint64_t kMaxKeyBytes = 65'535;
 constexpr std::uint64_t kMaxStringBytes = 64ull << 20;
 // The limit for all arrays of a file together: about ten times the tokens, types, scores and merges
 // of a vocabulary of 262,144. One-byte elements, eight times larger in memory, then take at most
-// 128 MiB, and empty strings (8 bytes in the file, 32 in memory) 512 MiB.
+// 128 MiB, and empty strings (8 bytes in the file, 16 in memory) 256 MiB.
 constexpr std::uint64_t kMaxArrayElements = 1ull << 24;
 
 constexpr std::uint32_t kTypeU32 = 4;
 constexpr std::uint32_t kTypeArray = 9;
-
-template <class T>
-using ReadOne = Result<T> (*)(ByteReader&);
-
-struct ValueType {
-  std::uint32_t id;
-  std::uint64_t min_bytes;  // of one value in the file
-  std::variant<ReadOne<std::int64_t>, ReadOne<double>, ReadOne<bool>, ReadOne<std::string>> read;
-};
 
 template <class T>
 Result<std::int64_t> read_integer(ByteReader& in) {
@@ -79,48 +72,72 @@ Result<bool> read_bool(ByteReader& in) {
 }
 
 // A u64 length, then that many bytes. Errors: kTruncated, kTooLarge (above `max_bytes`).
-Result<std::string> read_gguf_string(ByteReader& in, std::uint64_t max_bytes) {
+Result<std::string_view> read_gguf_string(ByteReader& in, std::uint64_t max_bytes) {
   TQC_TRY_ASSIGN(const auto size, in.read<std::uint64_t>());
   if (size > max_bytes) {
     return too_large(fmt::format("text of {} bytes, at most {} are read", size, max_bytes));
   }
-  return in.take_string(size);
+  TQC_TRY_ASSIGN(const ByteView bytes, in.take(size));
+  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-Result<std::string> read_text(ByteReader& in) { return read_gguf_string(in, kMaxStringBytes); }
+Result<std::string_view> read_text(ByteReader& in) { return read_gguf_string(in, kMaxStringBytes); }
+
+// read_one() is a parameter of the template because files have hundreds of thousands of elements.
+template <auto read_one>
+Result<GgufValue> read_single(ByteReader& in) {
+  TQC_TRY_ASSIGN(const auto value, read_one(in));
+  if constexpr (std::is_same_v<decltype(value), const std::string_view>) {
+    return GgufValue(std::string(value));
+  } else {
+    return GgufValue(value);
+  }
+}
+
+template <auto read_one>
+Result<GgufValue> read_elements(ByteReader& in, std::uint64_t count) {
+  std::vector<std::decay_t<decltype(read_one(in).value())>> values;
+  values.reserve(static_cast<std::size_t>(count));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    auto value = read_one(in);
+    if (!value) return in_context(fmt::format("element {}", i), std::move(value).error());
+    values.push_back(*value);
+  }
+  return GgufValue(std::move(values));
+}
+
+struct ValueType {
+  std::uint32_t id;
+  std::uint64_t min_bytes;  // of one value in the file
+  Result<GgufValue> (*read)(ByteReader& in);
+  Result<GgufValue> (*read_array)(ByteReader& in, std::uint64_t count);
+};
+
+template <auto read_one>
+constexpr ValueType value_type(std::uint32_t id, std::uint64_t min_bytes) {
+  return {id, min_bytes, read_single<read_one>, read_elements<read_one>};
+}
 
 // Numbered as enum gguf_type in ggml's gguf.h; 9 is the array.
 constexpr std::array kValueTypes = {
-    ValueType{0, 1, read_integer<std::uint8_t>},
-    ValueType{1, 1, read_integer<std::int8_t>},
-    ValueType{2, 2, read_integer<std::uint16_t>},
-    ValueType{3, 2, read_integer<std::int16_t>},
-    ValueType{kTypeU32, 4, read_integer<std::uint32_t>},
-    ValueType{5, 4, read_integer<std::int32_t>},
-    ValueType{6, 4, read_float<float>},
-    ValueType{7, 1, read_bool},
-    ValueType{8, 8, read_text},  // an empty string has only its length
-    ValueType{kTypeU64, 8, read_integer<std::uint64_t>},
-    ValueType{11, 8, read_integer<std::int64_t>},
-    ValueType{12, 8, read_float<double>},
+    value_type<read_integer<std::uint8_t>>(0, 1),
+    value_type<read_integer<std::int8_t>>(1, 1),
+    value_type<read_integer<std::uint16_t>>(2, 2),
+    value_type<read_integer<std::int16_t>>(3, 2),
+    value_type<read_integer<std::uint32_t>>(kTypeU32, 4),
+    value_type<read_integer<std::int32_t>>(5, 4),
+    value_type<read_float<float>>(6, 4),
+    value_type<read_bool>(7, 1),
+    value_type<read_text>(8, 8),  // an empty string has only its length
+    value_type<read_integer<std::uint64_t>>(kTypeU64, 8),
+    value_type<read_integer<std::int64_t>>(11, 8),
+    value_type<read_float<double>>(12, 8),
 };
 
 Result<const ValueType*> find_value_type(std::uint32_t id) {
   const auto found = std::ranges::find(kValueTypes, id, &ValueType::id);
   if (found != kValueTypes.end()) return &*found;
   return unsupported(fmt::format("value type {} is unknown", id));
-}
-
-template <class T>
-Result<GgufValue> read_elements(ByteReader& in, std::uint64_t count, ReadOne<T> read_one) {
-  std::vector<T> values;
-  values.reserve(static_cast<std::size_t>(count));
-  for (std::uint64_t i = 0; i < count; ++i) {
-    auto value = read_one(in);
-    if (!value) return in_context(fmt::format("element {}", i), std::move(value).error());
-    values.push_back(std::move(value).value());
-  }
-  return GgufValue(std::move(values));
 }
 
 Result<GgufValue> read_array(ByteReader& in, std::uint64_t& elements_left) {
@@ -139,9 +156,9 @@ Result<GgufValue> read_array(ByteReader& in, std::uint64_t& elements_left) {
   elements_left -= count;
   if (id == kTypeU64) {
     TQC_TRY_ASSIGN(const bool is_wide, has_wide(in, count));
-    if (is_wide) return read_elements<double>(in, count, read_u64_as_float);
+    if (is_wide) return read_elements<read_u64_as_float>(in, count);
   }
-  return std::visit([&](auto read_one) { return read_elements(in, count, read_one); }, type->read);
+  return type->read_array(in, count);
 }
 
 Result<GgufValue> read_value(ByteReader& in, std::uint32_t id, std::uint64_t& elements_left) {
@@ -154,16 +171,12 @@ Result<GgufValue> read_value(ByteReader& in, std::uint32_t id, std::uint64_t& el
       return GgufValue(value);
     }
   }
-  return std::visit(
-      [&](auto read_one) -> Result<GgufValue> {
-        TQC_TRY_ASSIGN(auto value, read_one(in));
-        return GgufValue(std::move(value));
-      },
-      type->read);
+  return type->read(in);
 }
 
 Result<std::string> read_key(ByteReader& in) {
-  TQC_TRY_ASSIGN(std::string key, read_gguf_string(in, kMaxKeyBytes));
+  TQC_TRY_ASSIGN(const std::string_view text, read_gguf_string(in, kMaxKeyBytes));
+  std::string key(text);
   if (key.empty()) return corrupt("empty key");
   if (key.find('\0') != std::string::npos) {
     return corrupt("key " + printable_name(key) + " holds a NUL");
@@ -285,7 +298,8 @@ Result<std::uint64_t> find_alignment(const Gguf& file) {
 }
 
 Result<std::string> read_name(ByteReader& in) {
-  TQC_TRY_ASSIGN(std::string name, read_gguf_string(in, kMaxNameBytes));
+  TQC_TRY_ASSIGN(const std::string_view text, read_gguf_string(in, kMaxNameBytes));
+  std::string name(text);
   if (name.find('\0') != std::string::npos) {
     return corrupt("name " + printable_name(name) + " holds a NUL");
   }
@@ -421,8 +435,8 @@ Result<const std::vector<std::int64_t>*> Gguf::get_ints(const std::string& key) 
   return find_as<std::vector<std::int64_t>>(*this, key, "an array of integers");
 }
 
-Result<const std::vector<std::string>*> Gguf::get_strings(const std::string& key) const {
-  return find_as<std::vector<std::string>>(*this, key, "an array of strings");
+Result<const std::vector<std::string_view>*> Gguf::get_strings(const std::string& key) const {
+  return find_as<std::vector<std::string_view>>(*this, key, "an array of strings");
 }
 
 Result<Gguf> read_gguf(ByteView file) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -22,9 +23,11 @@ namespace tqcache::tensors {
 
 // A metadata value. All integer types become i64, f32 becomes f64; arrays hold one type, and may be
 // empty. A u64 beyond i64 becomes f64, and so does an array with one: no key that is read here has
-// such a number, and a key that is not read must not matter.
-using GgufValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
-                               std::vector<double>, std::vector<bool>, std::vector<std::string>>;
+// such a number, and a key that is not read must not matter. Texts of an array are views into the
+// given bytes.
+using GgufValue =
+    std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>,
+                 std::vector<double>, std::vector<bool>, std::vector<std::string_view>>;
 
 struct Gguf {
   std::uint32_t version = 0;
@@ -38,7 +41,7 @@ struct Gguf {
   Result<bool> get_bool(const std::string& key) const;
   Result<std::string> get_string(const std::string& key) const;
   Result<const std::vector<std::int64_t>*> get_ints(const std::string& key) const;
-  Result<const std::vector<std::string>*> get_strings(const std::string& key) const;
+  Result<const std::vector<std::string_view>*> get_strings(const std::string& key) const;
   bool has(const std::string& key) const { return metadata.contains(key); }
 };
 

@@ -28,6 +28,12 @@ std::uint64_t key(std::int32_t left, std::int32_t right) {
          static_cast<std::uint32_t>(right);
 }
 
+// Training numbers its tokens as it finds merges, so the result of a merge is mostly the token
+// behind the one before. No two ordinary tokens have the same bytes.
+bool is_result(const Token& token, const MergeBytes& merge) {
+  return token.kind == TokenKind::kOrdinary && token.bytes == merge.whole;
+}
+
 // std heaps keep the largest element on top: a candidate is "less" if it is merged later.
 bool merges_later(const MergeTable::Scratch::Candidate& a,
                   const MergeTable::Scratch::Candidate& b) {
@@ -43,14 +49,19 @@ Result<std::vector<Merge>> resolve_merges(const std::vector<MergeBytes>& merges,
   }
   std::vector<Merge> resolved;
   resolved.reserve(merges.size());
+  std::int64_t expected = vocabulary.size();
   for (std::size_t i = 0; i < merges.size(); ++i) {
     const MergeBytes& merge = merges[i];
-    const std::optional<std::int32_t> left = vocabulary.find_ordinary(merge.left);
-    const std::optional<std::int32_t> right = vocabulary.find_ordinary(merge.right);
+    const std::optional<std::int32_t> left = vocabulary.find_ordinary(merge.left());
+    const std::optional<std::int32_t> right = vocabulary.find_ordinary(merge.right());
     if (!left || !right) return bad_merge(i, "a part is not in the vocabulary");
-    const std::optional<std::int32_t> result = vocabulary.find_ordinary(merge.left + merge.right);
+    std::optional<std::int32_t> result = static_cast<std::int32_t>(expected);
+    if (!vocabulary.contains(expected) || !is_result(vocabulary.token(expected), merge)) {
+      result = vocabulary.find_ordinary(merge.whole);
+    }
     if (!result) return bad_merge(i, "the result is not in the vocabulary");
     resolved.push_back({*left, *right, *result});
+    expected = std::int64_t{*result} + 1;
   }
   return resolved;
 }

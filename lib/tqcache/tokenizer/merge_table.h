@@ -9,6 +9,7 @@
 //         models/bpe/word.rs, merge_all, with the same result.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,8 +24,11 @@ namespace tqcache::tokenizer {
 
 // A line of the merge list, as bytes.
 struct MergeBytes {
-  std::string left;
-  std::string right;
+  std::string whole;       // both parts
+  std::size_t n_left = 0;  // bytes of the left one
+
+  std::string_view left() const { return std::string_view(whole).substr(0, n_left); }
+  std::string_view right() const { return std::string_view(whole).substr(n_left); }
 };
 
 // The same line as token ids.

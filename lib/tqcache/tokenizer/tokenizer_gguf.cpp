@@ -110,8 +110,8 @@ Result<void> read_spaces(const Gguf& file, TokenizerSpec& spec) {
 }
 
 // A word that is split off from the text; it may write a space as U+2581.
-Token user_defined_token(const std::string& text, const TokenizerSpec& spec) {
-  Token token{text, TokenKind::kUserDefined};
+Token user_defined_token(std::string_view text, const TokenizerSpec& spec) {
+  Token token{std::string(text), TokenKind::kUserDefined};
   if (spec.algorithm == Algorithm::kByteLevel) return token;
   token.bytes = spaces_for_marks(text);
   if (token.bytes != text) token.written = text;
@@ -119,15 +119,15 @@ Token user_defined_token(const std::string& text, const TokenizerSpec& spec) {
 }
 
 // Source: llama.cpp include/llama.h, enum llama_token_type.
-Result<Token> read_token(const std::string& text, std::int64_t type, std::int64_t id,
+Result<Token> read_token(std::string_view text, std::int64_t type, std::int64_t id,
                          const TokenizerSpec& spec) {
   const bool by_bytes = spec.algorithm == Algorithm::kByteLevel;
-  const std::string place = "token " + std::to_string(id) + ": ";
   if (text.empty()) return Token{"[EMPTY_" + std::to_string(id) + "]", TokenKind::kUnused};
   if (type == 1) return by_bytes ? ordinary_token(text, id) : piece_token(text, false);
-  if (type == 3 || type == 2) return Token{text, TokenKind::kControl};
+  if (type == 3 || type == 2) return Token{std::string(text), TokenKind::kControl};
   if (type == 4) return user_defined_token(text, spec);
-  if (type == 5) return Token{text, TokenKind::kUnused};
+  if (type == 5) return Token{std::string(text), TokenKind::kUnused};
+  const std::string place = "token " + std::to_string(id) + ": ";
   if (type != 6 || by_bytes) {
     return unsupported("tokenizer.ggml.token_type", place + "type " + std::to_string(type));
   }
@@ -200,7 +200,7 @@ constexpr std::array<std::string_view, 57> kControlNames = {
 };
 
 // The type of a token in a file that lists no types: an ordinary one, unless its name says more.
-std::int64_t type_of_name(const std::string& text, const TokenizerSpec& spec) {
+std::int64_t type_of_name(std::string_view text, const TokenizerSpec& spec) {
   if (std::ranges::find(kControlNames, text) != kControlNames.end()) return 3;
   const bool is_byte =
       spec.algorithm != Algorithm::kByteLevel && piece_token(text, true).kind == TokenKind::kByte;
@@ -221,7 +221,7 @@ Result<void> read_tokens(const Gguf& file, TokenizerSpec& spec) {
   }
   spec.tokens.reserve(texts->size());
   for (std::size_t id = 0; id < texts->size(); ++id) {
-    const std::string& text = (*texts)[id];
+    const std::string_view text = (*texts)[id];
     const std::int64_t type = types != nullptr ? (*types)[id] : type_of_name(text, spec);
     TQC_TRY_ASSIGN(Token token, read_token(text, type, static_cast<std::int64_t>(id), spec));
     spec.bytes_for_unknown |= token.kind == TokenKind::kByte;

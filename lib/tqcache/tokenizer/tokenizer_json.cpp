@@ -209,7 +209,7 @@ Result<void> read_merges(const Json& model, TokenizerSpec& spec) {
   for (std::size_t i = 0; i < lines->size(); ++i) {
     TQC_TRY_ASSIGN(MergeBytes merge,
                    read_merge((*lines)[i], i, spec.algorithm == Algorithm::kByteLevel));
-    if (never_made.contains(merge.left + merge.right)) continue;
+    if (never_made.contains(merge.whole)) continue;
     spec.merges.push_back(std::move(merge));
   }
   return {};

@@ -52,23 +52,29 @@ Result<MergeBytes> parse_merge(std::string_view line, std::size_t index, bool by
 Result<MergeBytes> parse_merge(std::string_view left, std::string_view right, std::size_t index,
                                bool by_bytes) {
   if (left.empty() || right.empty()) return corrupt_merge(index, "an empty part");
-  if (!by_bytes) return MergeBytes{spaces_for_marks(left), spaces_for_marks(right)};
-  std::optional<std::string> left_bytes = bytes_from_alphabet(left);
-  std::optional<std::string> right_bytes = bytes_from_alphabet(right);
-  if (!left_bytes || !right_bytes) {
-    return corrupt_merge(index, "a character outside the byte alphabet");
+  MergeBytes merge;
+  if (by_bytes) {
+    const bool is_left_good = append_from_alphabet(left, merge.whole);
+    merge.n_left = merge.whole.size();
+    if (!is_left_good || !append_from_alphabet(right, merge.whole)) {
+      return corrupt_merge(index, "a character outside the byte alphabet");
+    }
+  } else {
+    merge.whole = spaces_for_marks(left);
+    merge.n_left = merge.whole.size();
+    merge.whole += spaces_for_marks(right);
   }
-  return MergeBytes{std::move(*left_bytes), std::move(*right_bytes)};
+  return merge;
 }
 
 Result<Token> ordinary_token(std::string_view text, std::int64_t id) {
-  std::optional<std::string> bytes = bytes_from_alphabet(text);
-  if (!bytes) {
+  Token token;
+  if (!append_from_alphabet(text, token.bytes)) {
     return Error{ErrorCode::kCorrupt, "token " + std::to_string(id) + ": " +
                                           tensors::printable_name(text) +
                                           " has a character outside the byte alphabet"};
   }
-  return Token{std::move(*bytes), TokenKind::kOrdinary, false};
+  return token;
 }
 
 namespace {
@@ -146,7 +152,14 @@ void write_more(const TokenizerSpec& spec, const Vocabulary& vocabulary, ByteWri
 
 Sha256 tokenizer_fingerprint(const TokenizerSpec& spec, const Vocabulary& vocabulary,
                              const std::vector<Merge>& merges) {
+  constexpr std::size_t kPieceBytes = 1 << 16;
+  Sha256Hasher hasher;
   ByteWriter out;
+  const auto hash_if_long = [&] {
+    if (out.bytes().size() < kPieceBytes) return;
+    hasher.update(out.bytes());
+    out = {};
+  };
   out.append_sized(as_bytes("tqcache tokenizer 1"));
   out.append_sized(as_bytes(normalizers_name(spec.normalizer)));
   out.append_sized(as_bytes(spec.pattern));
@@ -158,14 +171,17 @@ Sha256 tokenizer_fingerprint(const TokenizerSpec& spec, const Vocabulary& vocabu
     const std::uint8_t normalized = token.normalized ? kNormalizedFlag : 0;
     out.write<std::uint8_t>(static_cast<std::uint8_t>(token.kind) | normalized);
     out.append_sized(as_bytes(token.name()));
+    hash_if_long();
   }
   out.write<std::uint64_t>(merges.size());
   for (const Merge& merge : merges) {
     out.write<std::int32_t>(merge.left);
     out.write<std::int32_t>(merge.right);
+    hash_if_long();
   }
   if (!is_plain(spec, vocabulary)) write_more(spec, vocabulary, out);
-  return sha256(out.bytes());
+  hasher.update(out.bytes());
+  return hasher.finish();
 }
 
 }  // namespace tqcache::tokenizer

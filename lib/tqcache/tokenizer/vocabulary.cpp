@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <array>
+#include <bit>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -49,14 +50,40 @@ Result<void> check_token(const Token& token, std::size_t id) {
 
 constexpr std::int32_t kNoToken = -1;
 
-template <class Map>
-std::optional<std::int32_t> find(const Map& ids, std::string_view key) {
-  const auto found = ids.find(key);
-  if (found == ids.end()) return std::nullopt;
-  return found->second;
-}
+std::uint32_t mark_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
 
 }  // namespace
+
+void TokenIndex::reserve(std::size_t n) {
+  entries_.assign(std::bit_ceil(2 * n + 1), {0, kNoToken});
+}
+
+std::size_t TokenIndex::place_of(const std::vector<Token>& tokens, std::string_view bytes,
+                                 std::uint64_t hash) const {
+  const std::size_t mask = entries_.size() - 1;
+  std::size_t place = static_cast<std::size_t>(hash) & mask;
+  while (entries_[place].id != kNoToken &&
+         (entries_[place].mark != mark_of(hash) ||
+          tokens[static_cast<std::size_t>(entries_[place].id)].bytes != bytes)) {
+    place = (place + 1) & mask;
+  }
+  return place;
+}
+
+std::int32_t TokenIndex::insert(const std::vector<Token>& tokens, std::int32_t id) {
+  const std::string_view bytes = tokens[static_cast<std::size_t>(id)].bytes;
+  const std::uint64_t hash = TextHash()(bytes);
+  Entry& entry = entries_[place_of(tokens, bytes, hash)];
+  if (entry.id == kNoToken) entry = {mark_of(hash), id};
+  return entry.id;
+}
+
+std::optional<std::int32_t> TokenIndex::find(const std::vector<Token>& tokens,
+                                             std::string_view bytes) const {
+  const std::int32_t id = entries_[place_of(tokens, bytes, TextHash()(bytes))].id;
+  if (id == kNoToken) return std::nullopt;
+  return id;
+}
 
 Result<Vocabulary> Vocabulary::make(std::vector<Token> tokens) {
   if (tokens.empty()) return Error{ErrorCode::kCorrupt, "vocabulary: no tokens"};
@@ -84,7 +111,7 @@ Result<void> Vocabulary::index() {
   // ids, because the order of the hash table differs from process to process.
   for (std::int64_t id = 0; id < size(); ++id) {
     if (token(id).kind != TokenKind::kUserDefined) continue;
-    ordinary_.emplace(token(id).bytes, static_cast<std::int32_t>(id));
+    ordinary_.insert(tokens_, static_cast<std::int32_t>(id));
   }
   return {};
 }
@@ -97,9 +124,10 @@ Result<void> Vocabulary::index_token(std::size_t id) {
     std::int32_t& slot = bytes_[static_cast<unsigned char>(token.bytes[0])];
     if (slot == kNoToken) slot = id32;
     first = slot;
+  } else if (token.kind == TokenKind::kOrdinary) {
+    first = ordinary_.insert(tokens_, id32);
   } else {
-    Ids& ids = token.kind == TokenKind::kOrdinary ? ordinary_ : added_;
-    first = ids.emplace(token.name(), id32).first->second;
+    first = added_.emplace(token.name(), id32).first->second;
   }
   if (first == id32) return {};
   return Error{ErrorCode::kCorrupt, place(id) + ": " + tensors::printable_name(token.name()) +
@@ -107,11 +135,13 @@ Result<void> Vocabulary::index_token(std::size_t id) {
 }
 
 std::optional<std::int32_t> Vocabulary::find_ordinary(std::string_view bytes) const {
-  return find(ordinary_, bytes);
+  return ordinary_.find(tokens_, bytes);
 }
 
 std::optional<std::int32_t> Vocabulary::find_added(std::string_view name) const {
-  return find(added_, name);
+  const auto found = added_.find(name);
+  if (found == added_.end()) return std::nullopt;
+  return found->second;
 }
 
 std::optional<std::int32_t> Vocabulary::find_byte(unsigned char byte) const {
@@ -149,17 +179,19 @@ std::optional<char> byte_of(char32_t code_point) {
 
 }  // namespace
 
-std::optional<std::string> bytes_from_alphabet(std::string_view text) {
-  std::string bytes;
+bool append_from_alphabet(std::string_view text, std::string& bytes) {
   while (!text.empty()) {
-    const Utf8Character character = first_character(text);
-    if (character.status != Utf8Status::kWhole) return std::nullopt;
+    const auto first = static_cast<unsigned char>(text[0]);
+    const bool is_ascii = first < 0x80;  // most are
+    const Utf8Character character =
+        is_ascii ? Utf8Character{Utf8Status::kWhole, first, 1} : first_character(text);
+    if (character.status != Utf8Status::kWhole) return false;
     const std::optional<char> byte = byte_of(character.code_point);
-    if (!byte) return std::nullopt;
+    if (!byte) return false;
     bytes += *byte;
     text.remove_prefix(character.n_bytes);
   }
-  return bytes;
+  return true;
 }
 
 }  // namespace tqcache::tokenizer

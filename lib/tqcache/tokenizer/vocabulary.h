@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tqcache/error.h"
@@ -38,6 +39,29 @@ struct Token {
   const std::string& name() const { return written.empty() ? bytes : written; }
 };
 
+// Finds tokens by their bytes. A table with open addressing, at most half full: vocabularies have a
+// hundred thousand tokens, and their merge lists look up three times as many.
+class TokenIndex {
+ public:
+  // Room for `n` tokens. Requires: empty.
+  void reserve(std::size_t n);
+  // Returns the token that has these bytes: `id`, unless another one has been inserted before.
+  // Requires: tokens[id].bytes == bytes; there is room.
+  std::int32_t insert(const std::vector<Token>& tokens, std::int32_t id);
+  std::optional<std::int32_t> find(const std::vector<Token>& tokens, std::string_view bytes) const;
+
+ private:
+  struct Entry {
+    std::uint32_t mark;  // other bits of the hash than the place
+    std::int32_t id;
+  };
+  // The entry of these bytes, or the free one where they would be inserted.
+  std::size_t place_of(const std::vector<Token>& tokens, std::string_view bytes,
+                       std::uint64_t hash) const;
+
+  std::vector<Entry> entries_;  // size is a power of two
+};
+
 class Vocabulary {
  public:
   // Errors: kCorrupt (an empty token, or a repeated one that is not unused), kTooLarge.
@@ -61,15 +85,14 @@ class Vocabulary {
   std::optional<std::int32_t> find_byte(unsigned char byte) const;
 
  private:
-  using Ids = std::unordered_map<std::string_view, std::int32_t, TextHash>;
   explicit Vocabulary(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
   Result<void> index();
   Result<void> index_token(std::size_t id);
 
   std::vector<Token> tokens_;
-  Ids ordinary_;
-  Ids added_;
-  std::array<std::int32_t, 256> bytes_{};  // kNoToken where absent
+  TokenIndex ordinary_;                                                 // by bytes
+  std::unordered_map<std::string_view, std::int32_t, TextHash> added_;  // by name
+  std::array<std::int32_t, 256> bytes_{};                               // kNoToken where absent
 };
 
 // The byte alphabet: printable characters that represent bytes in a byte-level vocabulary.
@@ -80,7 +103,7 @@ class Vocabulary {
 //
 // Source: openai/gpt-2 src/encoder.py, bytes_to_unicode.
 //
-// Returns the bytes of `text`; nullopt when a character is outside the alphabet.
-std::optional<std::string> bytes_from_alphabet(std::string_view text);
+// Appends the bytes of `text`; false when a character is outside the alphabet.
+bool append_from_alphabet(std::string_view text, std::string& bytes);
 
 }  // namespace tqcache::tokenizer

@@ -1,14 +1,19 @@
 #include "tqcache/model.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "tqcache/cache/window.h"
 #include "tqcache/model/attention/gated_delta_net.h"
+#include "tqcache/model/linear/workers.h"
 #include "tqcache/model/loading/config_readers.h"
 #include "tqcache/model/loading/model_files.h"
 #include "tqcache/model/loading/weights.h"
@@ -46,31 +51,60 @@ Result<void> refuse_surplus(const ModelConfig& config, const Weights& weights,
                                             std::to_string(weights.n_tensors)};
 }
 
-cache::Identity make_identity(const ModelConfig& config, const TensorMap& tensors,
-                              const tokenizer::Tokenizer& tokenizer) {
+using LoadTokenizer = std::function<Result<tokenizer::Tokenizer>()>;
+
+struct TokenizerAndIdentity {
+  tokenizer::Tokenizer tokenizer;
+  cache::Identity identity;
+};
+
+// What takes long of a model: the tokenizer, and the fingerprints, which read the weights. They run
+// at once, in pieces, the longest first.
+Result<TokenizerAndIdentity> load_parts(const ModelConfig& config, const TensorMap& tensors,
+                                        const LoadTokenizer& load_tokenizer, unsigned n_threads) {
   cache::Identity identity;
   identity.architecture = config.architecture;
   identity.model_name = config.name;
   identity.rope = config.key_rope();
-  identity.weights_fingerprint = weights_fingerprint(tensors);
-  identity.tokenizer_fingerprint = tokenizer.fingerprint();
   identity.source_format = "tqcache";
-  identity.model_fingerprint = {.digest = model_fingerprint(config, tensors)};
-  return identity;
+
+  std::vector<const tensors::TensorView*> views;
+  for (const auto& each : tensors) views.push_back(&each.second);
+  std::vector<Bytes> samples(views.size());
+  std::optional<Result<tokenizer::Tokenizer>> tokenizer;
+  std::atomic<bool> failed = false;  // then the rest is not needed
+  constexpr std::size_t kOthers = 2;
+  Workers(n_threads).run(kOthers + views.size(), [&](std::size_t i) {
+    if (failed) return;
+    if (i == 0) {
+      tokenizer.emplace(load_tokenizer());
+      failed = !tokenizer->ok();
+    } else if (i == 1) {
+      identity.weights_fingerprint = weights_fingerprint(tensors);
+    } else {
+      samples[i - kOthers] = sample_checksums(*views[i - kOthers]);
+    }
+  });
+  if (!*tokenizer) return std::move(*tokenizer).error();
+  identity.model_fingerprint = {.digest = model_fingerprint(config, tensors, samples)};
+  identity.tokenizer_fingerprint = (*tokenizer)->fingerprint();
+  return TokenizerAndIdentity{std::move(**tokenizer), std::move(identity)};
 }
 
-Result<std::unique_ptr<Model>> assemble(ModelConfig config, tokenizer::Tokenizer tokenizer,
-                                        ModelTensors tensors) {
-  TQC_TRY(check_vocabulary(config, tokenizer));
+Result<std::unique_ptr<Model>> assemble(ModelConfig config, ModelTensors tensors,
+                                        const LoadTokenizer& load_tokenizer, unsigned n_threads) {
+  TQC_TRY_ASSIGN(TokenizerAndIdentity parts,
+                 load_parts(config, tensors.by_name, load_tokenizer, n_threads));
+  TQC_TRY(check_vocabulary(config, parts.tokenizer));
   TQC_TRY_ASSIGN(Weights weights, read_weights(tensors.by_name, config));
   TQC_TRY(refuse_surplus(config, weights, tensors.by_name));
-  cache::Identity identity = make_identity(config, tensors.by_name, tokenizer);
-  return std::make_unique<Model>(Model{
-      std::move(config), std::make_shared<const Weights>(std::move(weights)), std::move(tokenizer),
-      std::move(identity), std::move(tensors.files), std::move(tensors.rearranged)});
+  return std::make_unique<Model>(Model{std::move(config),
+                                       std::make_shared<const Weights>(std::move(weights)),
+                                       std::move(parts.tokenizer), std::move(parts.identity),
+                                       std::move(tensors.files), std::move(tensors.rearranged)});
 }
 
-Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {
+Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path, unsigned n_threads) {
   TQC_TRY_ASSIGN(MappedFile mapped, MappedFile::open(path));
   if (!is_gguf(mapped.bytes())) {
     // Nothing says that this was a model, unless it is cut before its first word.
@@ -80,8 +114,9 @@ Result<std::unique_ptr<Model>> load_gguf(const std::filesystem::path& path) {
   TQC_TRY_ASSIGN(const tensors::Gguf file, tensors::read_gguf(mapped.bytes()));
   TQC_TRY_ASSIGN(ModelTensors tensors, map_gguf_parts(path, std::move(mapped), file));
   TQC_TRY_ASSIGN(ModelConfig config, read_gguf_config(file, tensors.by_name));
-  TQC_TRY_ASSIGN(tokenizer::Tokenizer tokenizer, tokenizer::Tokenizer::from_gguf(file));
-  return assemble(std::move(config), std::move(tokenizer), std::move(tensors));
+  return assemble(
+      std::move(config), std::move(tensors), [&] { return tokenizer::Tokenizer::from_gguf(file); },
+      n_threads);
 }
 
 Result<ModelConfig> load_hf_config(const std::filesystem::path& folder) {
@@ -118,19 +153,24 @@ void drop_tied_output(ModelConfig& config, TensorMap& tensors) {
   }
 }
 
-Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder) {
+Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder, unsigned n_threads) {
   TQC_TRY_ASSIGN(ModelConfig config, load_hf_config(folder));
-  TQC_TRY_ASSIGN(tokenizer::Tokenizer tokenizer, load_hf_tokenizer(folder));
-  TQC_TRY_ASSIGN(ModelTensors tensors, map_hf_tensors(folder, config));
-  drop_tied_output(config, tensors.by_name);
-  return assemble(std::move(config), std::move(tokenizer), std::move(tensors));
+  auto tensors = map_hf_tensors(folder, config);
+  if (!tensors) {  // an error of the tokenizer comes first
+    TQC_TRY(load_hf_tokenizer(folder));
+    return std::move(tensors).error();
+  }
+  drop_tied_output(config, tensors->by_name);
+  return assemble(
+      std::move(config), std::move(*tensors), [&] { return load_hf_tokenizer(folder); }, n_threads);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path) {
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path, unsigned n_threads) {
   std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored) ? load_hf(path) : load_gguf(path);
+  return std::filesystem::is_directory(path, ignored) ? load_hf(path, n_threads)
+                                                      : load_gguf(path, n_threads);
 }
 
 Result<cache::Cache> make_cache(const ModelConfig& config, cache::Identity identity, Dtype dtype) {

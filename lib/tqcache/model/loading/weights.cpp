@@ -750,23 +750,36 @@ class ConfigBytes {
 
 }  // namespace
 
+Bytes sample_checksums(const tensors::TensorView& tensor) {
+  ByteWriter sample;
+  for_sample(tensor.bytes, kLargePieceBytes, [&](ByteView piece) {
+    const Checksum128 checksum = xxh3_128(piece);
+    sample.write(checksum.high);
+    sample.write(checksum.low);
+  });
+  return std::move(sample).take();
+}
+
 Sha256 model_fingerprint(const ModelConfig& config,
                          const std::map<std::string, tensors::TensorView>& tensors) {
+  std::vector<Bytes> samples;
+  for (const auto& each : tensors) samples.push_back(sample_checksums(each.second));
+  return model_fingerprint(config, tensors, samples);
+}
+
+Sha256 model_fingerprint(const ModelConfig& config,
+                         const std::map<std::string, tensors::TensorView>& tensors,
+                         std::span<const Bytes> samples) {
   ByteWriter start;
   start.append_sized(as_bytes("tqcache model 2"));
   start.append_sized(ConfigBytes(config).bytes());
   start.write<std::uint64_t>(tensors.size());
   Sha256Hasher hasher;
   hasher.update(start.bytes());
+  const Bytes* sample = samples.data();
   for (const auto& [name, tensor] : tensors) {
     hasher.update(describe(name, tensor));
-    ByteWriter sample;
-    for_sample(tensor.bytes, kLargePieceBytes, [&](ByteView piece) {
-      const Checksum128 checksum = xxh3_128(piece);
-      sample.write(checksum.high);
-      sample.write(checksum.low);
-    });
-    hasher.update(sample.bytes());
+    hasher.update(*sample++);
   }
   return hasher.finish();
 }

@@ -134,4 +134,12 @@ Sha256 weights_fingerprint(const std::map<std::string, tensors::TensorView>& ten
 Sha256 model_fingerprint(const ModelConfig& config,
                          const std::map<std::string, tensors::TensorView>& tensors);
 
+// The checksums of one tensor's sample, of which model_fingerprint() takes those of all tensors:
+// they can be computed by several threads.
+// Shapes: samples by the order of `tensors`.
+Bytes sample_checksums(const tensors::TensorView& tensor);
+Sha256 model_fingerprint(const ModelConfig& config,
+                         const std::map<std::string, tensors::TensorView>& tensors,
+                         std::span<const Bytes> samples);
+
 }  // namespace tqcache::model
