@@ -277,17 +277,17 @@ std::string MessagesWriter::begin(const Answer& so_far) {
 }
 
 std::string MessagesWriter::piece(std::string_view text) {
-  return open_block({{"type", "text"}, {"text", ""}}) +
-         typed_event({{"type", "content_block_delta"},
-                      {"index", next_block_},
-                      {"delta", {{"type", "text_delta"}, {"text", text}}}});
+  std::string events = open_block({{"type", "text"}, {"text", ""}});
+  return events + typed_event({{"type", "content_block_delta"},
+                               {"index", next_block_},
+                               {"delta", {{"type", "text_delta"}, {"text", text}}}});
 }
 
 std::string MessagesWriter::thought(std::string_view text) {
-  return open_block({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}) +
-         typed_event({{"type", "content_block_delta"},
-                      {"index", next_block_},
-                      {"delta", {{"type", "thinking_delta"}, {"thinking", text}}}});
+  std::string events = open_block({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+  return events + typed_event({{"type", "content_block_delta"},
+                               {"index", next_block_},
+                               {"delta", {{"type", "thinking_delta"}, {"thinking", text}}}});
 }
 
 std::string MessagesWriter::end(const Answer& answer) {
