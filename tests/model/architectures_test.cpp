@@ -157,7 +157,8 @@ class Windows : public testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(Families, Windows,
                          testing::Values("mistral", "gemma2", "gemma3", "gpt_oss", "olmo3",
-                                         "cohere2", "ministral", "cwm", "exaone4", "vaultgemma"));
+                                         "cohere2", "ministral", "cwm", "exaone4", "vaultgemma",
+                                         "gemma3n", "gemma4", "gemma4_dense", "gemma4_moe"));
 
 std::int64_t first_window(const ModelConfig& config) {
   for (const LayerConfig& layer : config.layers) {
@@ -174,7 +175,7 @@ TEST_P(Windows, AreRotatingLayersOfTheNewestTokens) {
   const std::int64_t window = first_window(model_.config);
   const auto& layer = std::get<cache::WindowLayer>(loaded.layers.front());
   EXPECT_EQ(layer.window, (cache::Window{window, 0}));
-  EXPECT_EQ(layer.attention.shape, model_.config.head_shape());
+  EXPECT_EQ(layer.attention.shape, model_.config.layer(0).heads);
 }
 
 TEST_P(Windows, TakeNoMoreMemoryThanATokenBlockBeside) {

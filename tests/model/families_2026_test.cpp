@@ -336,10 +336,116 @@ TEST(Families2026, TextOfQwenVlMayBeAtTheTopLevel) {
 }
 
 TEST(Families2026, WhatIsNotRunCanStillBeConverted) {
-  expect_refused(hf_of("gemma4_text", "Gemma4ForCausalLM"), ErrorCode::kUnsupported,
-                 "model type \"gemma4_text\", only ");
-  expect_refused(hf_of("gemma4_text", "Gemma4ForCausalLM"), ErrorCode::kUnsupported,
+  expect_refused(hf_of("gemma4_unified_text", "Gemma4UnifiedForCausalLM"), ErrorCode::kUnsupported,
+                 "model type \"gemma4_unified_text\", only ");
+  expect_refused(hf_of("gemma4_unified_text", "Gemma4UnifiedForCausalLM"), ErrorCode::kUnsupported,
                  "caches of other models can be converted");
+}
+
+Json gemma3n(const Json& more = {}) {
+  Json root =
+      hf_of("gemma3n_text", "Gemma3nForCausalLM",
+            {{"num_hidden_layers", 4},
+             {"intermediate_size", {8, 10, 8, 12}},
+             {"activation_sparsity_pattern", {0.95, 0, 0.5, 0}},
+             {"layer_types",
+              {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}},
+             {"num_kv_shared_layers", 2},
+             {"hidden_size_per_layer_input", 6},
+             {"vocab_size_per_layer_input", 50},
+             {"altup_num_inputs", 3},
+             {"laurel_rank", 5},
+             {"sliding_window", 9}});
+  if (!more.is_null()) root.update(more);
+  return root;
+}
+
+TEST(Families2026, LayersOfGemma3nReadTheKeysOfEarlierOnes) {
+  const ModelConfig config = read(gemma3n());
+  EXPECT_EQ(config.n_cache_layers(), 2);
+  EXPECT_EQ(config.layer(1).source, -1);
+  EXPECT_EQ(config.layer(2).source, 0);
+  EXPECT_EQ(config.layer(3).source, 1);
+  EXPECT_EQ(config.layer(3).d_ff, 12);
+  EXPECT_EQ(config.score_scale(), 1);
+  EXPECT_EQ(config.logit_cap, 30);
+  EXPECT_EQ(config.n_streams, 3);
+  EXPECT_EQ(config.laurel_rank, 5);
+  // The normal distribution is below 1.6448536 with a probability of .95.
+  EXPECT_FLOAT_EQ(config.layer(0).gate_cutoff, 1.6448536f);
+  EXPECT_FALSE(std::isfinite(config.layer(1).gate_cutoff));
+  EXPECT_NEAR(config.layer(2).gate_cutoff, 0, 1e-7);
+}
+
+TEST(Families2026, WhatDoesNotFitGemma3nIsRefused) {
+  expect_refused(gemma3n({{"intermediate_size", {8, 10, 8}}}), ErrorCode::kCorrupt,
+                 "intermediate_size");
+  expect_refused(gemma3n({{"activation_sparsity_pattern", {1, 0, 0, 0}}}), ErrorCode::kUnsupported,
+                 "activation_sparsity_pattern");
+  expect_refused(gemma3n({{"num_kv_shared_layers", 4}}), ErrorCode::kCorrupt,
+                 "num_kv_shared_layers");
+  expect_refused(gemma3n({{"num_kv_shared_layers", 3}}), ErrorCode::kCorrupt,
+                 "layer 1: no earlier one of its kind has keys");
+  expect_refused(gemma3n({{"altup_active_idx", 1}}), ErrorCode::kUnsupported, "altup_active_idx");
+  expect_refused(gemma3n({{"altup_num_inputs", 99}}), ErrorCode::kTooLarge, "residual streams");
+  expect_refused(gemma3n({{"attn_logit_softcapping", 50.0}}), ErrorCode::kUnsupported,
+                 "attn_logit_softcapping");
+  expect_refused(hf_of("gemma3_text", "Gemma3ForCausalLM", {{"num_kv_shared_layers", 2}}),
+                 ErrorCode::kUnsupported, "num_kv_shared_layers");
+}
+
+Json gemma4(const Json& more = {}) {
+  Json root = hf_of("gemma4_text", "Gemma4ForCausalLM",
+                    {{"num_hidden_layers", 3},
+                     {"num_attention_heads", 4},
+                     {"num_key_value_heads", 2},
+                     {"head_dim", 8},
+                     {"global_head_dim", 16},
+                     {"hidden_size_per_layer_input", 0},
+                     {"layer_types", {"sliding_attention", "sliding_attention", "full_attention"}},
+                     {"sliding_window", 9}});
+  if (!more.is_null()) root.update(more);
+  return root;
+}
+
+TEST(Families2026, LayersOfGemma4HaveHeadsOfTwoShapes) {
+  const ModelConfig config = read(gemma4({{"attention_k_eq_v", true},
+                                          {"num_global_key_value_heads", 1},
+                                          {"use_bidirectional_attention", "vision"}}));
+  EXPECT_EQ(config.layer(0).heads, (cache::HeadShape{2, 8}));
+  EXPECT_EQ(config.layer(2).heads, (cache::HeadShape{1, 16}));
+  EXPECT_FALSE(config.layer(0).keys_as_values);
+  EXPECT_TRUE(config.layer(2).keys_as_values);
+  // A quarter of the pairs turns, as if all did.
+  EXPECT_EQ(config.rope.n_dims, 16);
+  EXPECT_EQ(config.rope.factors,
+            (std::vector<float>{1, 1, 1e30f, 1e30f, 1e30f, 1e30f, 1e30f, 1e30f}));
+  EXPECT_EQ(config.layer(0).rope.n_dims, 8);
+  EXPECT_EQ(config.layer(0).rope.base, 10'000);
+  EXPECT_TRUE(config.layer(0).rope.factors.empty());
+  // transformers 5.23 writes the shapes otherwise.
+  Json by_layer = gemma4({{"per_layer_config", {{"2", {{"head_dim", 16}}}}}});
+  by_layer.erase("global_head_dim");
+  EXPECT_EQ(read(by_layer).layer(2).heads, (cache::HeadShape{2, 16}));
+}
+
+TEST(Families2026, WhatDoesNotFitGemma4IsRefused) {
+  expect_refused(gemma4({{"per_layer_config", {{"1", {{"head_dim", 16}}}}}}),
+                 ErrorCode::kUnsupported, "per_layer_config");
+  expect_refused(gemma4({{"per_layer_config", {{"2", {{"hidden_size", 16}}}}}}),
+                 ErrorCode::kUnsupported, "per_layer_config");
+  expect_refused(gemma4({{"per_layer_config", {{"x", {{"head_dim", 16}}}}}}),
+                 ErrorCode::kUnsupported, "per_layer_config");
+  expect_refused(gemma4({{"use_bidirectional_attention", "all"}}), ErrorCode::kUnsupported,
+                 "use_bidirectional_attention");
+  expect_refused(
+      gemma4({{"layer_types", {"full_attention", "sliding_attention", "sliding_attention"}}}),
+      ErrorCode::kUnsupported, "layer_types");
+  expect_refused(gemma4({{"global_head_dim", 1 << 20}}), ErrorCode::kCorrupt,
+                 "partial_rotary_factor");
+  expect_refused(gemma4({{"head_dim", 0}}), ErrorCode::kCorrupt, "RoPE turns");
+  expect_refused(gemma4({{"enable_moe_block", true}, {"num_experts", 4}}), ErrorCode::kCorrupt,
+                 "top_k_experts");
 }
 
 }  // namespace families_2026_test

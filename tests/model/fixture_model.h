@@ -71,7 +71,8 @@ inline const std::vector<std::string> kFixtures = {
     "olmo3",     "seed_oss",     "ernie4_5",  "ernie4_5_biased", "hunyuan",
     "granite4",  "granitemoe",   "cohere",    "cohere2",         "ministral3",
     "ministral", "cwm",          "exaone4",   "helium",          "glm",
-    "olmoe",     "vaultgemma",   "qwen3_vl",  "qwen2_5_vl"};
+    "olmoe",     "vaultgemma",   "qwen3_vl",  "qwen2_5_vl",      "gemma3n",
+    "gemma4",    "gemma4_dense", "gemma4_moe"};
 
 // The largest error of a row, as a part of the row's length.
 inline double relative_error(std::span<const float> rows, std::span<const float> reference,

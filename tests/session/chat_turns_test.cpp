@@ -39,7 +39,9 @@ const std::vector<Family>& families() {
       {"gemma-3", {"<start_of_turn>", "<end_of_turn>"}},
       {"mistral-small-3", {"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]", "</s>"}},
       {"phi-4", {"<|im_start|>", "<|im_sep|>", "<|im_end|>"}},
-      {"gpt-oss", {"<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>"}},
+      {"gpt-oss",
+       {"<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>", "<|call|>",
+        "<|constrain|>"}},
       {"smollm-3", {"<|im_start|>", "<|im_end|>"}},
       {"deepseek-r1", {"<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"}},
       {"granite-3", {"<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"}},
@@ -132,6 +134,44 @@ TEST(ShownAnswer, ShowsTheFinalChannelAndThoughtsBeforeIt) {
   // A vocabulary without channels.
   EXPECT_EQ(shown(families()[0], "<|channel|>final<|message|>Yes."),
             "<|channel|>final<|message|>Yes.");
+}
+
+// "t:" text, "h:" thoughts, "f(name):" a call of a function.
+std::string parts(const Family& family, const std::string& text) {
+  const tokenizer::Tokenizer tokenizer = tokenizer_of(family);
+  AnswerParts answer(tokenizer);
+  std::string all;
+  for (const std::int32_t id :
+       tokenizer.encode(text, tokenizer::Tokenizer::Special::kParse).value()) {
+    const AnswerParts::Piece piece = answer.add(id);
+    if (piece.begins || (all.empty() && !piece.text.empty())) {
+      all += piece.kind == AnswerParts::Kind::kText       ? "t:"
+             : piece.kind == AnswerParts::Kind::kThoughts ? "h:"
+                                                          : "f(" + answer.function() + "):";
+    }
+    all += piece.text;
+  }
+  return all;
+}
+
+TEST(AnswerParts, AreTextThoughtsAndCalls) {
+  const Family oss = families()[6];
+  const std::string start = "<|start|>assistant", channel = "<|channel|>", message = "<|message|>";
+  const std::string thought = channel + "analysis" + message + "Hm.<|end|>" + start;
+  EXPECT_EQ(parts(oss, thought + channel + "final" + message + "Yes."), "h:Hm.t:Yes.");
+  EXPECT_EQ(parts(oss, thought + channel + "commentary to=functions.get_it <|constrain|>json" +
+                           message + "{\"a\": 1}<|call|>"),
+            "h:Hm.f(get_it):{\"a\": 1}");
+  // Whom it is for may be before the channel, and at the very beginning, which the prompt leaves to
+  // the answer.
+  EXPECT_EQ(parts(oss, thought + " to=functions.a" + channel + "commentary json" + message + "{}"),
+            "h:Hm.f(a):{}");
+  EXPECT_EQ(parts(oss, " to=functions.a" + channel + "commentary" + message + "{}"), "f(a):{}");
+  // A text for the user, and a call of what is no function of the client.
+  EXPECT_EQ(parts(oss, channel + "commentary" + message + "I look.<|end|>" + start + channel +
+                           "commentary to=browser.open" + message + "{}"),
+            "t:I look.h:{}");
+  EXPECT_EQ(parts(families()[0], "Yes."), "t:Yes.");
 }
 
 // Where the template repeats an answer as the model gave it, the tokens of all turns are the text

@@ -27,15 +27,15 @@ interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
     geometry.interleaved_keys = known->rope == interop::LlamaRope::kPairs;
     geometry.has_positions_2d = known->rope == interop::LlamaRope::kHalfSplitWith2d;
   }
-  for (std::int64_t i = 0; i < config.n_layers; ++i) {
+  for (std::int64_t i = 0; i < config.n_cache_layers(); ++i) {
     const model::LayerConfig wanted = config.layer(i);
     if (wanted.kind == model::LayerKind::kDeltaNet) {
       geometry.layers.push_back(recurrent_layer(config.delta_net));
       continue;
     }
     interop::LlamaLayer layer;
-    layer.n_kv_heads = config.n_kv_heads;
-    layer.k_head_dim = layer.v_head_dim = config.head_dim;
+    layer.n_kv_heads = wanted.heads.n_kv_heads;
+    layer.k_head_dim = layer.v_head_dim = wanted.heads.head_dim;
     if (has_latents) layer.v_head_dim = config.latent.turned;
     layer.is_latent = has_latents;
     if (wanted.window > 0 && has_windows) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <numbers>
 #include <span>
 #include <string_view>
 
@@ -105,14 +106,18 @@ bool last_block_is_dense(const cache::Side& side, std::int64_t n_tokens) {
   return cache::packed_block_count(side) < cache::block_count(n_tokens);
 }
 
-double limit_of(double dense, std::optional<int> bits) {
-  return std::min(1.0, dense + (bits ? std::ldexp(kPackedLimit, -*bits) : 0));
+double limit_of(double dense, std::optional<int> bits, double packed = kPackedLimit) {
+  return std::min(1.0, dense + (bits ? std::ldexp(packed, -*bits) : 0));
 }
 
-// Layers with their limits, before the comparison.
-std::vector<ProbeLayer> layer_limits(const cache::Cache& cache, double dense) {
+// Layers with their limits, before the comparison. Errors of keys and of values are independent,
+// but of latent attention, where both follow from one latent: there they add up to 2 and not
+// sqrt(2) of one of them in what a layer adds.
+std::vector<ProbeLayer> layer_limits(const cache::Cache& cache, const model::ModelConfig& config,
+                                     double dense) {
   const std::optional<int> bits = fewest_bits(cache);
-  const double packed = limit_of(dense, bits);
+  const double of_both = config.latent.rank > 0 ? std::numbers::sqrt2 : 1.0;
+  const double packed = limit_of(dense, bits, of_both * kPackedLimit);
   std::vector<ProbeLayer> layers;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     const cache::AttentionLayer* const layer = cache::attention_of(cache.layers[i]);
@@ -226,6 +231,9 @@ Result<std::optional<std::int64_t>> find_wrong_token(const cache::Cache& cache,
   const cache::AttentionLayer* const own = cache::attention_of(cache.layers[0]);
   std::optional<std::int64_t> wrong;
   if (own == nullptr || model.config.layer(0).kind != model::LayerKind::kAttention) return wrong;
+  const cache::Rope rope = model.config.layer(0).rope;
+  const bool turns = rope.style != cache::RopeStyle::kNone && model.config.latent.rank == 0;
+  if (turns && !cache::can_turn(rope, own->shape.head_dim)) return wrong;  // pairs that stay
   FirstLayer first(model, n_threads);
   const std::span<const std::int32_t> ids = cache.tokens;
   const std::int64_t first_token = cache::first_token(cache.layers[0], cache.n_tokens());
@@ -273,6 +281,13 @@ void compare(const std::vector<LayerRows>& old_rows, const std::vector<LayerRows
     report.layers[i].k_error = relative_error(old_rows[i].k, new_rows[i].k);
     report.layers[i].v_error = relative_error(old_rows[i].v, new_rows[i].v);
   }
+}
+
+// Caches of transformers have empty layers for those that read an earlier one's keys.
+// Requires: model::check_layers().
+void drop_empty_layers(cache::Cache& cache, const model::ModelConfig& config) {
+  const auto n = std::min(config.n_cache_layers(), std::ssize(cache.layers));
+  cache.layers.erase(cache.layers.begin() + n, cache.layers.end());
 }
 
 // Of a cache whose last tokens cannot be computed again: those of media.
@@ -379,6 +394,7 @@ bool has_full_attention_alone(const model::ModelConfig& config) {
 
 Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::int64_t n_last,
                           double dense_limit, unsigned n_threads, const Progress& progress) {
+  drop_empty_layers(cache, model.config);
   const std::int64_t n_tokens = cache.n_tokens();
   if (n_tokens == 0) return Error{ErrorCode::kInvalidArgument, "the cache holds no token to probe"};
   const std::int64_t block_first = (cache::block_count(n_tokens) - 1) * cache::kTokenBlock;
@@ -389,7 +405,7 @@ Result<ProbeReport> probe(cache::Cache cache, const model::Model& model, std::in
   }
   report.first_token = std::max(block_first, n_tokens - n_last);
   report.n_tokens = n_tokens - report.first_token;
-  report.layers = layer_limits(cache, dense_limit);
+  report.layers = layer_limits(cache, model.config, dense_limit);
 
   const std::int64_t first_in_block = report.first_token - block_first;
   const std::vector<LayerRows> old_rows = last_rows(cache, first_in_block);
@@ -413,6 +429,8 @@ std::optional<std::int64_t> tokens_of_earlier_state(const cache::CacheReader& ca
 Result<ProbeReport> probe_behind(cache::Cache earlier, cache::Cache cache,
                                  const model::Model& model, std::int64_t n_last, double dense_limit,
                                  unsigned n_threads, const Progress& progress) {
+  drop_empty_layers(cache, model.config);
+  drop_empty_layers(earlier, model.config);
   const std::int64_t n_tokens = cache.n_tokens();
   assert(earlier.n_tokens() < n_tokens);
   if (!cache.media.empty() && cache.media.back().end() > earlier.n_tokens()) {
@@ -428,7 +446,7 @@ Result<ProbeReport> probe_behind(cache::Cache earlier, cache::Cache cache,
     }
   }
   report.n_tokens = n_tokens - report.first_token;
-  report.layers = layer_limits(cache, dense_limit);
+  report.layers = layer_limits(cache, model.config, dense_limit);
   if (cache.media.empty()) {
     TQC_TRY_ASSIGN(report.wrong_token, find_wrong_token(cache, model, dense_limit, n_threads));
   }

@@ -26,12 +26,12 @@ namespace {
 constexpr const char* kVerifyExamples =
     R"(Checks every checksum and every rule of the format, and reports every problem found. With --model,
 compares the fingerprints, then recomputes the last tokens (--probe) and compares their keys and
-values. The limit is a relative error of 0.01 (--limit), or 0.01 + 3.3 / 2^bits for quantized tokens.
-A cache with hidden tokens cannot be probed: --probe 0 compares only the fingerprints. A cache with
-sliding windows or recurrent state cannot be cut shorter: up to 1,024 tokens are computed again, and
-of longer ones layer 0 is compared, where it depends on the last tokens alone. Files of older versions
-have no fingerprint of the model's configuration; verify then says so. Leftovers of an interrupted
-save behind the end of the file are not damage.
+values. The limit is a relative error of 0.01 (--limit), or 0.01 + 3.3 / 2^bits for quantized tokens
+(latents: 4.7). A cache with hidden tokens cannot be probed: --probe 0 compares only the fingerprints.
+A cache with sliding windows or recurrent state cannot be cut shorter: up to 1,024 tokens are computed
+again, and of longer ones layer 0 is compared, where it depends on the last tokens alone. Files of
+older versions have no fingerprint of the model's configuration; verify then says so. Leftovers of an
+interrupted save behind the end of the file are not damage.
 
 Exit codes: 0 undamaged, 20 damaged, 22 wrong model or key. Of several files all are checked; the
 code is 3 if some are bad, and that of the first one if all are.

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -42,6 +43,14 @@ struct LayerConfig {
   LayerKind kind = LayerKind::kAttention;
   std::int64_t window = 0;  // tokens that a query sees, including its own; 0: all
   cache::Rope rope;
+  cache::HeadShape heads = {};  // {0, 0}: the model's
+  std::int64_t d_ff = 0;        // 0: the model's
+  // The earlier layer whose keys and values it reads; -1: it has its own (Gemma 3n, Gemma 4).
+  std::int64_t source = -1;
+  bool keys_as_values = false;  // values are what keys are made of (Gemma 4)
+  // Gates of the feed-forward become max(g - mean - cutoff * deviation, 0) (Gemma 3n); -infinity:
+  // they stay.
+  float gate_cutoff = -std::numeric_limits<float>::infinity();
 };
 
 // A mixture of experts that replaces the feed-forward.
@@ -63,6 +72,10 @@ struct ExpertsConfig {
   std::int64_t used_groups = 1;
   bool group_pairs = true;  // a group is as good as its two best experts together, not as its best
   float scale = 1;          // of the weights of the used experts
+
+  // Gemma 4: the plain feed-forward is beside them, all of these have norms of their own, and the
+  // weight of each expert has a factor.
+  bool beside_ffn = false;
 };
 
 // The gated delta net of a hybrid model; all zero if no layer has one.
@@ -138,7 +151,13 @@ struct ModelConfig {
   bool parallel_blocks = false;   // attention and feed-forward have the same input (Cohere)
   bool mlp_biases = false;
   bool attention_gate = false;
-  bool attention_sinks = false;  // every query head has one more score, without a value
+  bool attention_sinks = false;        // every query head has one more score, without a value
+  bool value_norms = false;            // of every value vector, without weights (Gemma 3n, Gemma 4)
+  bool layer_factors = false;          // x is multiplied by a number behind every layer (Gemma 4)
+  std::int64_t layer_inputs = 0;       // components of what each layer gets of a token; 0: nothing
+  std::int64_t layer_input_vocab = 0;  // rows of their table
+  std::int64_t n_streams = 1;          // residual streams (Gemma 3n)
+  std::int64_t laurel_rank = 0;  // of a linear path beside attention (Gemma 3n); 0: there is none
   Activation activation = Activation::kSilu;
   float rope_magnitude = 1;   // factor by which RoPE scales lengths
   float attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
@@ -165,7 +184,10 @@ struct ModelConfig {
   cache::Rope key_rope() const {
     return latent.rank > 0 ? cache::Rope{cache::RopeStyle::kInterleaved, 0, 0} : rope;
   }
+  // With the model's values where it has none of its own.
   LayerConfig layer(std::int64_t index) const;
+  // Layers of a cache: the layers but those that read an earlier one's, which are the last.
+  std::int64_t n_cache_layers() const;
   bool has_experts(std::int64_t layer) const {
     return experts.count > 0 && layer >= experts.first_layer;
   }

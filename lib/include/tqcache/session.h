@@ -365,29 +365,58 @@ class ChatTurns {
 // Appends `more` to `ids`.
 void append_ids(Ids& ids, const Ids& more);
 
-// The text of an answer as it is read, token by token. gpt-oss writes its answers into channels:
+// The parts of an answer, token by token. gpt-oss writes its answers into channels:
 //
-//   <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.
+//   <|channel|>analysis<|message|>Hm.<|end|>
+//   <|start|>assistant<|channel|>commentary to=functions.look_up<|message|>{"a": 1}<|call|>
+//   <|start|>assistant<|channel|>final<|message|>Yes.
 //
-// The final channel is shown as it is, and what comes before it like the thoughts of other models:
-// "<think>\nHm.\n</think>\n\nYes.". With other vocabularies every token is shown as it is.
+// The final channel is the text, and so is commentary for nobody, which is for the user; commentary
+// for a function is a call. Everything else is thoughts. With other vocabularies all is text.
+// Source: cookbook.openai.com, "OpenAI harmony response format".
+class AnswerParts {
+ public:
+  enum class Kind : std::uint8_t { kText, kThoughts, kCall };
+  struct Piece {
+    Kind kind = Kind::kText;
+    std::string text = {};
+    bool begins = false;  // a message
+  };
+
+  // Requires: `tokenizer` outlives this.
+  explicit AnswerParts(const tokenizer::Tokenizer& tokenizer);
+
+  bool has_channels() const { return channel_ && message_; }
+  Piece add(std::int32_t id);
+  // The name of the function that a call is of.
+  const std::string& function() const { return function_; }
+
+ private:
+  enum class Place : std::uint8_t { kStart, kText, kChannel, kRole };
+
+  Piece begin_message();
+
+  const tokenizer::Tokenizer* tokenizer_;
+  std::optional<std::int32_t> start_, channel_, message_, end_, call_;
+  Place place_ = Place::kStart;
+  Kind kind_ = Kind::kText;
+  std::string role_;  // and whom the message is for
+  std::string name_;  // of the channel, likewise
+  std::string function_;
+};
+
+// An answer as it is shown: what is no text is like the thoughts of other models,
+// "<think>\nHm.\n</think>\n\nYes.".
 class ShownAnswer {
  public:
   // Requires: `tokenizer` outlives this.
-  explicit ShownAnswer(const tokenizer::Tokenizer& tokenizer);
+  explicit ShownAnswer(const tokenizer::Tokenizer& tokenizer) : parts_(tokenizer) {}
 
   // What to show of the next token.
   std::string add(std::int32_t id);
 
  private:
-  std::string begin_message();
-
-  enum class Place { kText, kChannel, kRole };
-
-  const tokenizer::Tokenizer* tokenizer_;
-  std::optional<std::int32_t> start_, channel_, message_, end_;
-  Place place_ = Place::kText;
-  std::string name_;  // of the channel
+  AnswerParts parts_;
   bool thinks_ = false;
 };
 

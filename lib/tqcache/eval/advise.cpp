@@ -173,12 +173,13 @@ Result<CacheBytes> cache_bytes(const model::ModelConfig& config, const cache::Id
   TQC_TRY_ASSIGN(const cache::Cache empty, model::make_cache(config, identity, Dtype::kF16));
   TQC_TRY_ASSIGN(const WindowSize size, window_size(empty, configuration, n_tokens));
   // The same layers as in window_size(): a sliding window counts with the tokens that it holds.
-  std::int64_t n_held = 0;
-  for (const cache::LayerDesc& layer : cache::describe(empty).layers) {
-    n_held += cache::tokens_held(layer, n_tokens);
+  std::uint64_t dense_values = 0;
+  const std::vector<cache::LayerDesc> layers = cache::describe(empty).layers;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const cache::HeadShape heads = config.layer(static_cast<std::int64_t>(i)).heads;
+    dense_values += static_cast<std::uint64_t>(2 * cache::tokens_held(layers[i], n_tokens) *
+                                               heads.n_kv_heads * heads.head_dim);
   }
-  const auto dense_values =
-      static_cast<std::uint64_t>(2 * n_held * config.n_kv_heads * config.head_dim);
   return CacheBytes{n_tokens, size.k_bytes + size.v_bytes, 2 * dense_values};
 }
 

@@ -71,7 +71,7 @@ void add_side(const cache::Side& side, const Rows& rows, std::size_t layer, std:
               CodingErrors& errors) {
   const auto* turbo = std::get_if<cache::TurboSide>(&side);
   if (turbo == nullptr) return;
-  for (std::size_t kv_head = 0; kv_head < errors.n_kv_heads(); ++kv_head) {
+  for (std::size_t kv_head = 0; kv_head < to_size(rows.shape.n_kv_heads); ++kv_head) {
     errors.at(layer, index, kv_head).add(head_error(turbo->codec, rows, kv_head));
   }
 }

@@ -168,7 +168,7 @@ Result<Profile> measure_profile(const model::Model& model, std::span<const std::
                                   .n_threads = options.n_threads};
   const auto taken = options.window < 1 ? std::vector<std::int32_t>(ids.begin(), ids.end())
                                         : spread_windows(ids, options.window, options.max_windows);
-  const auto sides = sensitivity_configurations(model.config.n_layers);
+  const auto sides = sensitivity_configurations(model.config.n_cache_layers());
   const auto n_read = taken.empty() ? 0 : taken.size() - 1;
   // Windows without a full block, and models without full attention, have no factors.
   const bool has_factors = options.window >= cache::kTokenBlock && has_full_attention(model.config);

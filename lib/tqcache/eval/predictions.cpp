@@ -242,10 +242,14 @@ class PredictionMeasurement {
         costs_(costs),
         rows_(to_size(config.vocab_size), options.n_threads),
         tallies_(costs.ways.size()) {
+    std::int64_t n_kv_heads = 0;
+    for (std::int64_t i = 0; i < config.n_cache_layers(); ++i) {
+      n_kv_heads = std::max(n_kv_heads, config.layer(i).heads.n_kv_heads);
+    }
     for (PredictionCost& way : costs_.ways) {
       if (way.configuration.is_dense() || options.as_served) continue;
       if (way.configuration.predicted_step > 0) continue;
-      way.errors = CodingErrors(to_size(config.n_layers), to_size(config.n_kv_heads));
+      way.errors = CodingErrors(to_size(config.n_cache_layers()), to_size(n_kv_heads));
     }
   }
 

@@ -89,7 +89,7 @@ Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
 Result<void> adopt_states(cache::Cache& cache, const ModelConfig& config) {
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     auto* state = std::get_if<cache::StateLayer>(&cache.layers[i]);
-    if (state == nullptr) continue;
+    if (state == nullptr || config.layer(static_cast<std::int64_t>(i)).source >= 0) continue;
     if (auto adopted = adopt_delta_state(config, *state); !adopted) {
       return in_context("layer " + std::to_string(i), std::move(adopted).error());
     }
@@ -196,11 +196,15 @@ Result<void> Decoder::State::append_chunk(cache::Cache& cache, std::span<const s
   AppendGuard guard(cache, config, after);
   TQC_TRY(pack_full_tails(cache, transformer.workers().count()));
   transformer.begin(ids, cache.n_tokens(), cache::position_of(cache.media, cache.n_tokens()));
-  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+  for (std::int64_t i = 0; i < config.n_layers; ++i) {
     if (!keep_going()) return Error{ErrorCode::kInterrupted, "prefill: stopped"};
-    TQC_TRY(run_layer(i, cache.layers[i], filter));
-    const bool is_full = std::holds_alternative<cache::AttentionLayer>(cache.layers[i]);
-    if (queries && is_full) TQC_TRY(queries(static_cast<std::int64_t>(i), transformer.queries()));
+    if (const std::int64_t source = config.layer(i).source; source >= 0) {
+      TQC_TRY(transformer.rerun_attention(i, *cache::attention_of(cache.layers[to_size(source)])));
+      continue;
+    }
+    TQC_TRY(run_layer(to_size(i), cache.layers[to_size(i)], filter));
+    const bool is_full = std::holds_alternative<cache::AttentionLayer>(cache.layers[to_size(i)]);
+    if (queries && is_full) TQC_TRY(queries(i, transformer.queries()));
   }
   TQC_TRY(transformer.finish());
   guard.commit(ids);
@@ -272,12 +276,13 @@ Result<void> Decoder::State::run_again(const cache::Cache& cache, std::int64_t f
   TQC_TRY(check_can_run_again(cache, first, config));
   TQC_TRY(check_ids(ids, config));
   transformer.begin(ids, first, cache::position_of(cache.media, first));
-  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+  for (std::int64_t i = 0; i < config.n_layers; ++i) {
     // check_can_run_again() has refused recurrent state.
-    TQC_TRY(transformer.rerun_attention(static_cast<std::int64_t>(i),
-                                        *cache::attention_of(cache.layers[i])));
-    const bool is_full = std::holds_alternative<cache::AttentionLayer>(cache.layers[i]);
-    if (sink && is_full) TQC_TRY(sink(static_cast<std::int64_t>(i), transformer.queries()));
+    const std::int64_t source = config.layer(i).source;
+    const cache::Layer& layer = cache.layers[to_size(source < 0 ? i : source)];
+    TQC_TRY(transformer.rerun_attention(i, *cache::attention_of(layer)));
+    const bool is_full = std::holds_alternative<cache::AttentionLayer>(layer);
+    if (sink && is_full && source < 0) TQC_TRY(sink(i, transformer.queries()));
   }
   return transformer.finish();
 }
@@ -300,8 +305,8 @@ std::uint64_t Decoder::scratch_bytes() const {
 
 namespace {
 
-Result<void> check_shape(cache::HeadShape own, std::int64_t value_dim, const ModelConfig& config) {
-  const cache::HeadShape model = config.head_shape();
+Result<void> check_shape(cache::HeadShape own, std::int64_t value_dim, cache::HeadShape model,
+                         const ModelConfig& config) {
   if (value_dim != config.value_dim()) {
     const auto of_values = [](std::int64_t k, std::int64_t v) {
       return "keys of " + std::to_string(k) + " components and values of " +
@@ -345,9 +350,10 @@ LayerShape shape_of(const cache::LayerDesc& layer) {
   return shape_of_any<cache::AttentionDesc, cache::WindowDesc, cache::StateDesc>(layer);
 }
 
-Result<void> check_full(const LayerShape& layer, const ModelConfig& config) {
+Result<void> check_full(const LayerShape& layer, cache::HeadShape heads,
+                        const ModelConfig& config) {
   if (layer.kind == LayerShape::Kind::kFull) {
-    return check_shape(layer.shape, layer.value_dim, config);
+    return check_shape(layer.shape, layer.value_dim, heads, config);
   }
   const bool is_window = layer.kind == LayerShape::Kind::kWindow;
   return invalid(std::string(is_window ? "a rotating" : "an arrays") +
@@ -356,14 +362,16 @@ Result<void> check_full(const LayerShape& layer, const ModelConfig& config) {
 
 // Accepts a window of the model's size, or of one token less: other programs do not count the token
 // that is being computed.
-Result<void> check_window(const LayerShape& layer, std::int64_t size, const ModelConfig& config) {
+Result<void> check_window(const LayerShape& layer, const LayerConfig& wanted,
+                          const ModelConfig& config) {
+  const std::int64_t size = wanted.window;
   if (layer.kind != LayerShape::Kind::kWindow) {
     const bool is_full = layer.kind == LayerShape::Kind::kFull;
     return mismatch(std::string(is_full ? "full attention" : "an arrays layer") +
                     "; the model has a window of " + std::to_string(size) + " tokens");
   }
   const cache::Window& window = layer.window;
-  TQC_TRY(check_shape(layer.shape, layer.value_dim, config));
+  TQC_TRY(check_shape(layer.shape, layer.value_dim, wanted.heads, config));
   if (window.keep == 0 && (window.size == size || window.size + 1 == size)) return {};
   return mismatch("a window of " + std::to_string(window.size) + " tokens, " +
                   std::to_string(window.keep) + " of them the first ones; the model has one of " +
@@ -380,8 +388,8 @@ Result<void> check_delta_net(const LayerShape& layer) {
 Result<void> check_layer(const LayerShape& layer, const LayerConfig& wanted,
                          const ModelConfig& config) {
   if (wanted.kind == LayerKind::kDeltaNet) return check_delta_net(layer);
-  if (wanted.window > 0) return check_window(layer, wanted.window, config);
-  return check_full(layer, config);
+  if (wanted.window > 0) return check_window(layer, wanted, config);
+  return check_full(layer, wanted.heads, config);
 }
 
 Result<void> check_again(const cache::Layer& layer, const LayerConfig& wanted, std::int64_t first,
@@ -409,12 +417,23 @@ Result<void> for_layers(std::span<const Layer> layers, const ModelConfig& config
   return {};
 }
 
-template <class Layer>
-Result<void> check_all(std::span<const Layer> layers, const ModelConfig& config) {
-  const auto n_layers = static_cast<std::int64_t>(layers.size());
-  if (n_layers != config.n_layers) {
-    return mismatch("cache of " + std::to_string(n_layers) + " layers; the model has " +
-                    std::to_string(config.n_layers));
+// A cache of transformers has a layer without anything for each that reads an earlier one's keys.
+template <class State, class Layer>
+std::span<const Layer> without_empty(std::span<const Layer> layers, const ModelConfig& config) {
+  while (std::ssize(layers) > config.n_cache_layers() && std::ssize(layers) <= config.n_layers) {
+    const State* const state = std::get_if<State>(&layers.back());
+    if (state == nullptr || !state->arrays.empty()) break;
+    layers = layers.first(layers.size() - 1);
+  }
+  return layers;
+}
+
+template <class State, class Layer>
+Result<void> check_all(std::span<const Layer> all, const ModelConfig& config) {
+  const std::span<const Layer> layers = without_empty<State>(all, config);
+  if (std::ssize(layers) != config.n_cache_layers()) {
+    return mismatch("cache of " + std::to_string(layers.size()) + " layers; the model has " +
+                    std::to_string(config.n_cache_layers()));
   }
   return for_layers(layers, config, [&](const Layer& layer, const LayerConfig& wanted) {
     return check_layer(shape_of(layer), wanted, config);
@@ -424,11 +443,11 @@ Result<void> check_all(std::span<const Layer> layers, const ModelConfig& config)
 }  // namespace
 
 Result<void> check_layers(const cache::Cache& cache, const ModelConfig& config) {
-  return check_all(std::span<const cache::Layer>(cache.layers), config);
+  return check_all<cache::StateLayer>(std::span<const cache::Layer>(cache.layers), config);
 }
 
 Result<void> check_layers(std::span<const cache::LayerDesc> layers, const ModelConfig& config) {
-  return check_all(layers, config);
+  return check_all<cache::StateDesc>(layers, config);
 }
 
 Result<void> check_fits(const cache::CacheDesc& cache, const Model& model) {
@@ -438,7 +457,8 @@ Result<void> check_fits(const cache::CacheDesc& cache, const Model& model) {
 
 Result<void> check_can_run_again(const cache::Cache& cache, std::int64_t first,
                                  const ModelConfig& config) {
-  const std::span<const cache::Layer> layers = cache.layers;
+  const std::span<const cache::Layer> all = cache.layers;
+  const auto layers = without_empty<cache::StateLayer>(all, config);
   return for_layers(layers, config, [&](const cache::Layer& layer, const LayerConfig& wanted) {
     return check_again(layer, wanted, first, cache.n_tokens());
   });

@@ -70,6 +70,16 @@ void activate_and_multiply(Activation activation, const float* up, std::size_t n
   best_kernels().silu_multiply(up, n, gate);
 }
 
+void cut_off(float cutoff, std::span<float> gates) {
+  const auto n = static_cast<double>(gates.size());
+  double mean = 0, variance = 0;
+  for (const float gate : gates) mean += gate;
+  mean /= n;
+  for (const float gate : gates) variance += (gate - mean) * (gate - mean);
+  const auto least = static_cast<float>(mean + double{cutoff} * std::sqrt(variance / n));
+  for (float& gate : gates) gate = gate < least ? 0.0f : gate - least;  // NaN stays NaN
+}
+
 void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<const float> x,
                    float* out, const Workers& workers) {
   const std::int64_t d_ff = weights.gate.n_rows;
@@ -83,6 +93,9 @@ void GatedMlp::run(const FeedForwardWeights& weights, std::int64_t n, std::span<
     for (std::int64_t row = first; row < std::min(first + kRowsPerPiece, n); ++row) {
       add_bias(weights.gate_bias, 1, gate_.data() + row * d_ff);
       add_bias(weights.up_bias, 1, up_.data() + row * d_ff);
+      if (std::isfinite(weights.cutoff)) {
+        cut_off(weights.cutoff, std::span(gate_).subspan(to_size(row * d_ff), to_size(d_ff)));
+      }
       activate_and_multiply(activation_, up_.data() + row * d_ff, static_cast<std::size_t>(d_ff),
                             gate_.data() + row * d_ff);
     }
@@ -105,8 +118,8 @@ void add_scaled(float factor, const float* x, std::int64_t size, float* y) {
 }  // namespace
 
 void Experts::run(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
-                  std::span<float> out, const Workers& workers) {
-  choose(weights, n, x, workers);
+                  std::span<const float> router_x, std::span<float> out, const Workers& workers) {
+  choose(weights, n, router_x, workers);
   std::ranges::fill(out, 0.0f);
   for (std::size_t i = 0; i < uses_.size(); ++i) {
     if (!uses_[i].empty()) add_expert(weights.each[i], uses_[i], x, out, workers);
@@ -121,10 +134,11 @@ void Experts::choose(const ExpertsWeights& weights, std::int64_t n, std::span<co
   add_bias(weights.router_bias, n, scores_.data());
   uses_.resize(to_size(config_.count));
   for (std::vector<Use>& uses : uses_) uses.clear();
-  for (std::int64_t row = 0; row < n; ++row) choose_for(row, weights.choice_bias);
+  for (std::int64_t row = 0; row < n; ++row) choose_for(row, weights);
 }
 
-void Experts::choose_for(std::int64_t row, const AlignedFloats& choice_bias) {
+void Experts::choose_for(std::int64_t row, const ExpertsWeights& weights) {
+  const AlignedFloats& choice_bias = weights.choice_bias;
   const std::span<float> p =
       std::span(scores_).subspan(to_size(row * config_.count), to_size(config_.count));
   const Kernels& kernels = best_kernels();
@@ -150,7 +164,8 @@ void Experts::choose_for(std::int64_t row, const AlignedFloats& choice_bias) {
     for (auto each = order_.begin(); each != used; ++each) sum += p[to_size(*each)];
   }
   for (auto each = order_.begin(); each != used; ++each) {
-    uses_[to_size(*each)].push_back({row, config_.scale * (p[to_size(*each)] / sum)});
+    const float factor = weights.factors.empty() ? 1 : weights.factors[to_size(*each)];
+    uses_[to_size(*each)].push_back({row, factor * config_.scale * (p[to_size(*each)] / sum)});
   }
 }
 

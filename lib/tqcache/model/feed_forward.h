@@ -38,6 +38,9 @@ class GatedMlp {
   AlignedFloats up_;    // [n, d_ff]
 };
 
+// gates = max(gates - mean - cutoff * deviation, 0). Source: models/gemma3n, _gaussian_topk.
+void cut_off(float cutoff, std::span<float> gates);
+
 // A mixture of experts; each token goes through a few of them.
 //
 //   p = softmax or sigmoid of W_router x + bias;  the experts with the `used` largest p +
@@ -56,10 +59,10 @@ class Experts {
   Experts(const ExpertsConfig& config, Activation activation, ActivationBits bits)
       : config_(config), bits_(bits), mlp_(activation, bits) {}
 
-  // Shapes: x, out [n, d_model].
+  // Shapes: x, router_x, out [n, d_model]; the router sees `router_x`, usually x.
   // Bytes:  identical for any number of threads.
   void run(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
-           std::span<float> out, const Workers& workers);
+           std::span<const float> router_x, std::span<float> out, const Workers& workers);
 
   std::uint64_t scratch_bytes() const;
 
@@ -72,7 +75,7 @@ class Experts {
 
   void choose(const ExpertsWeights& weights, std::int64_t n, std::span<const float> x,
               const Workers& workers);
-  void choose_for(std::int64_t row, const AlignedFloats& choice_bias);
+  void choose_for(std::int64_t row, const ExpertsWeights& weights);
   void leave_out_groups();
   void add_expert(const FeedForwardWeights& expert, std::span<const Use> uses,
                   std::span<const float> x, std::span<float> out, const Workers& workers);

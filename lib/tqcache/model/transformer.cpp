@@ -4,12 +4,15 @@
 #include <cassert>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <string>
+#include <utility>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/matrix.h"
 #include "tqcache/model/linear/product_kernels.h"
+#include "tqcache/model/norms.h"
 
 namespace tqcache::model {
 namespace {
@@ -31,32 +34,6 @@ float largest_of(Dtype dtype) {
       break;
   }
   return std::numeric_limits<float>::max();
-}
-
-// y = x / sqrt(mean(x^2) + epsilon) * weight. Returns the sum of x^2.
-// Shapes: x, weight, y [n]; y may be x.
-float rms_norm(std::span<const float> x, std::span<const float> weight, float epsilon,
-               std::span<float> y) {
-  const float squares = sum_of_squares(x);
-  const float factor = 1.0f / std::sqrt(squares / static_cast<float>(x.size()) + epsilon);
-  for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * weight[i];
-  return squares;
-}
-
-// The same of x less its mean. Returns the sum of x^2, too.
-float layer_norm(std::span<const float> x, std::span<const float> weight, float epsilon,
-                 std::span<float> y) {
-  const auto n = static_cast<double>(x.size());
-  double mean = 0, variance = 0;
-  for (const float value : x) mean += value;
-  mean /= n;
-  for (const float value : x) variance += (value - mean) * (value - mean);
-  const double factor = 1 / std::sqrt(variance / n + double{epsilon});
-  const float squares = sum_of_squares(x);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    y[i] = static_cast<float>((x[i] - mean) * factor) * weight[i];
-  }
-  return squares;
 }
 
 // Reorders pairs (0, 1), (2, 3), ... to half-split order: components i and i + n / 2 become a pair.
@@ -90,20 +67,24 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, unsi
       weights_(weights),
       workers_(n_threads),
       activations_(activations),
-      step_attention_(config.head_shape(), config.n_heads, config.rope,
-                      {config.score_scale(), config.attention_cap}, scorer),
-      chunk_attention_(config.head_shape(), config.n_heads,
-                       {config.score_scale(), config.attention_cap}),
       latent_attention_(config, activations),
       delta_net_(config, activations),
       mlp_(config.activation, activations),
       experts_(config.experts, config.activation, activations),
+      inputs_(config, weights, activations),
+      streams_(config, weights, activations),
       ropes_(different_ropes(config)) {
+  const ScoreParams scores = {config.score_scale(), config.attention_cap};
   for (std::int64_t i = 0; i < config.n_layers; ++i) {
-    const LayerConfig layer = config.layer(i);
+    LayerConfig layer = config.layer(i);
     const auto found = std::ranges::find(ropes_, layer.rope, &RopeTable::rope);
     rope_of_layer_.push_back(to_size(found - ropes_.begin()));
-    windows_.push_back(layer.window);
+    if (std::ranges::find(attentions_, layer.heads, &HeadAttention::heads) == attentions_.end()) {
+      attentions_.push_back({layer.heads,
+                             {layer.heads, config.n_heads, config.rope, scores, scorer},
+                             {layer.heads, config.n_heads, scores}});
+    }
+    layers_.push_back(std::move(layer));
   }
 }
 
@@ -118,14 +99,22 @@ void Transformer::reserve_rows(std::int64_t n) {
     rows.resize(to_size(capacity_ * size));
   };
   const bool has_latents = config_.latent.rank > 0;
-  const std::int64_t q_size = config_.n_heads * config_.head_dim;
+  std::int64_t q_size = 0, kv_size = 0;
+  for (const HeadAttention& each : attentions_) {
+    q_size = std::max(q_size, config_.n_heads * each.heads.head_dim);
+    kv_size = std::max(kv_size, each.heads.n_kv_heads * each.heads.head_dim);
+  }
   resize(x_, config_.d_model);
   resize(normed_, config_.d_model);
   resize(update_, config_.d_model);
   resize(squares_, 1);
   if (!has_latents) resize(q_, q_size);
-  resize(k_, config_.n_kv_heads * config_.head_dim);
-  resize(v_, has_latents ? config_.latent.turned : config_.n_kv_heads * config_.head_dim);
+  resize(k_, kv_size);
+  resize(v_, has_latents ? config_.latent.turned : kv_size);
+  if (config_.laurel_rank > 0 || config_.experts.beside_ffn) {
+    resize(beside_, config_.d_model);
+    resize(router_x_, std::max(config_.d_model, config_.laurel_rank));
+  }
   resize(attended_, has_latents ? config_.n_heads * config_.latent.value : q_size);
   if (!config_.attention_gate) return;
   resize(gates_, q_size);
@@ -153,13 +142,29 @@ void Transformer::begin(std::span<const std::int32_t> ids, std::int64_t first,
     if (config_.embedding_scale == 1) return;
     for (float& value : x) value *= config_.embedding_scale;
   });
+  if (config_.layer_inputs > 0) inputs_.begin(ids, x_, workers_);
+  if (config_.n_streams > 1) streams_.begin(n_, x_, workers_);
+}
+
+// Makes the input of attention, and what goes beside it.
+Result<void> Transformer::begin_layer(std::int64_t index) {
+  const LayerWeights& weights = weights_.layers[to_size(index)];
+  last_layer_ = index;
+  if (config_.n_streams > 1) streams_.predict(index, x_, workers_);
+  normalize(weights.attention_norm);
+  TQC_TRY(check_input(index));
+  if (config_.laurel_rank == 0) return {};
+  multiply(normed_, {{&weights.laurel.left, router_x_.data()}});
+  multiply(router_x_, {{&weights.laurel.right, beside_.data()}});
+  normalize_rows(weights.laurel.norm, beside_);
+  for (std::size_t i = 0; i < to_size(n_ * config_.d_model); ++i) beside_[i] += normed_[i];
+  return {};
 }
 
 Result<void> Transformer::run_attention(std::int64_t index, cache::AttentionLayer& layer,
                                         const KvFilter& filter) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
-  normalize(weights.attention_norm);
-  TQC_TRY(check_input(index));
+  TQC_TRY(begin_layer(index));
   const cache::HeadShape k_shape = layer.shape, v_shape = layer.value_shape();
   const std::int64_t k_size = k_shape.n_kv_heads * k_shape.head_dim;
   const std::int64_t v_size = v_shape.n_kv_heads * v_shape.head_dim;
@@ -170,12 +175,15 @@ Result<void> Transformer::run_attention(std::int64_t index, cache::AttentionLaye
     latent_attention_.make_latents(weights.latent, n_, normed_, rope_of(index), k, v, workers_);
   } else {
     const AttentionWeights& attention = weights.attention;
-    multiply(normed_, {{&attention.q, query_products().data()},
-                       {&attention.k, k_.data()},
-                       {&attention.v, v_.data()}});
+    const Product q = {&attention.q, query_products().data()}, of_k = {&attention.k, k_.data()};
+    if (attention.v.n_rows > 0) {
+      multiply(normed_, {q, of_k, {&attention.v, v_.data()}});
+    } else {
+      multiply(normed_, {q, of_k});
+      std::ranges::copy(k, v.begin());
+    }
     TQC_TRY(prepare_queries(index));
-    prepare_keys(attention, rope_of(index));
-    add_bias(attention.v_bias, v_);
+    prepare_keys_and_values(index);
   }
   if (filter) TQC_TRY(filter(index, first_, k, v));
   TQC_TRY(check_rows(index, "its keys", k, k_size, largest_of(cache::dense_dtype(layer.k))));
@@ -189,8 +197,7 @@ Result<void> Transformer::run_attention(std::int64_t index, cache::AttentionLaye
 
 Result<void> Transformer::rerun_attention(std::int64_t index, const cache::AttentionLayer& layer) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
-  normalize(weights.attention_norm);
-  TQC_TRY(check_input(index));
+  TQC_TRY(begin_layer(index));
   if (config_.latent.rank > 0) {
     TQC_TRY(make_latent_queries(index));
   } else {
@@ -204,8 +211,7 @@ Result<void> Transformer::rerun_attention(std::int64_t index, const cache::Atten
 Result<void> Transformer::run_delta_net(std::int64_t index, const cache::StateLayer& before,
                                         cache::StateLayer& after) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
-  normalize(weights.attention_norm);
-  TQC_TRY(check_input(index));
+  TQC_TRY(begin_layer(index));
   delta_net_.run(weights.delta_net, before, after, n_, normed_, update_.data(), workers_);
   add_to_x(weights.post_attention_norm);
   return feed_forward(index);
@@ -216,10 +222,10 @@ Result<void> Transformer::prepare_queries(std::int64_t index) {
   const AttentionWeights& weights = weights_.layers[to_size(index)].attention;
   add_bias(weights.q_bias, query_products());
   if (config_.attention_gate) split_gate();
-  apply_qk_norm_and_rope(q_, config_.n_heads, weights.q_norm, rope_of(index));
+  const std::int64_t head_dim = layers_[to_size(index)].heads.head_dim;
+  apply_qk_norm_and_rope(q_, {config_.n_heads, head_dim}, weights.q_norm, rope_of(index));
   if (config_.query_growth > 0) grow_queries();
-  return check_rows(index, "its queries", q_, config_.n_heads * config_.head_dim,
-                    largest_of(Dtype::kF32));
+  return check_rows(index, "its queries", q_, config_.n_heads * head_dim, largest_of(Dtype::kF32));
 }
 
 Result<void> Transformer::make_latent_queries(std::int64_t index) {
@@ -229,10 +235,18 @@ Result<void> Transformer::make_latent_queries(std::int64_t index) {
                     largest_of(Dtype::kF32));
 }
 
-// Applies bias, QK-norm and RoPE to the projected keys.
-void Transformer::prepare_keys(const AttentionWeights& weights, const RopeTable& rope) {
+// Applies bias, QK-norm and RoPE to the projected keys, and bias and norm to the values.
+void Transformer::prepare_keys_and_values(std::int64_t index) {
+  const AttentionWeights& weights = weights_.layers[to_size(index)].attention;
+  const cache::HeadShape heads = layers_[to_size(index)].heads;
   add_bias(weights.k_bias, k_);
-  apply_qk_norm_and_rope(k_, config_.n_kv_heads, weights.k_norm, rope);
+  apply_qk_norm_and_rope(k_, heads, weights.k_norm, rope_of(index));
+  add_bias(weights.v_bias, v_);
+  if (weights.v_norm.empty()) return;
+  for (std::int64_t i = 0; i < n_ * heads.n_kv_heads; ++i) {
+    const std::span<float> value = row_of(v_, i, heads.head_dim);
+    rms_norm(value, weights.v_norm, config_.rms_norm_epsilon, value);
+  }
 }
 
 // Source: huggingface/transformers models/ministral3, get_llama_4_attn_scale.
@@ -259,7 +273,8 @@ void Transformer::split_gate() {
 }
 
 std::span<const float> Transformer::queries() const {
-  return std::span(q_).first(to_size(n_ * config_.n_heads * config_.head_dim));
+  const std::int64_t head_dim = layers_[to_size(last_layer_)].heads.head_dim;
+  return std::span(q_).first(to_size(n_ * config_.n_heads * head_dim));
 }
 
 void Transformer::attend(std::int64_t index, const cache::AttentionLayer& layer) {
@@ -273,12 +288,14 @@ void Transformer::attend(std::int64_t index, const cache::AttentionLayer& layer)
   }
   const std::span<const float> q = queries();
   const std::span<float> out = std::span(attended_).first(q.size());
-  const std::int64_t window = windows_[to_size(index)];
+  const LayerConfig& own = layers_[to_size(index)];
+  const std::int64_t window = own.window;
+  HeadAttention& attention = *std::ranges::find(attentions_, own.heads, &HeadAttention::heads);
   const std::span<const float> sinks = weights.attention.sinks;
   if (n_ == 1) {
-    step_attention_.attend(layer, first_ + 1, window, q, out, workers_, sinks);
+    attention.step.attend(layer, first_ + 1, window, q, out, workers_, sinks);
   } else {
-    chunk_attention_.attend(layer, first_ + n_, n_, window, q, out, workers_, sinks);
+    attention.chunk.attend(layer, first_ + n_, n_, window, q, out, workers_, sinks);
   }
   if (config_.attention_gate) {
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -290,25 +307,71 @@ void Transformer::attend(std::int64_t index, const cache::AttentionLayer& layer)
   add_to_x(weights.post_attention_norm);
 }
 
+// x = (x + what goes beside attention) / sqrt(2).
+void Transformer::mix_laurel(const LaurelWeights& weights) {
+  if (weights.norm.empty()) return;
+  constexpr float kHalf = 1 / std::numbers::sqrt2_v<float>;
+  for (std::size_t i = 0; i < to_size(n_ * config_.d_model); ++i) {
+    x_[i] = (x_[i] + beside_[i]) * kHalf;
+  }
+}
+
 Result<void> Transformer::feed_forward(std::int64_t index) {
   const LayerWeights& weights = weights_.layers[to_size(index)];
+  mix_laurel(weights.laurel);
   if (config_.parallel_blocks) {
     measure(x_, config_.d_model);  // normed_ is still the input of attention
   } else {
     normalize(weights.ffn_norm);
   }
   TQC_TRY(check_hidden("layer " + std::to_string(index)));
-  const std::size_t n_values = to_size(n_ * config_.d_model);
-  if (config_.has_experts(index)) {
-    experts_.run(weights.experts, n_, normed_, std::span(update_).first(n_values), workers_);
-  } else {
+  if (weights.ffn.gate.n_rows > 0) {
     mlp_.run(weights.ffn, n_, normed_, update_.data(), workers_);
   }
+  if (config_.has_experts(index)) run_experts(weights);
   add_to_x(weights.post_ffn_norm);
+  end_layer(index);
   return {};
 }
 
+// Experts beside the feed-forward have inputs of their own, and both outputs are normalized.
+void Transformer::run_experts(const LayerWeights& weights) {
+  const std::size_t n_values = to_size(n_ * config_.d_model);
+  const ExpertsWeights& experts = weights.experts;
+  if (!config_.experts.beside_ffn) {
+    const auto update = std::span(update_).first(n_values);
+    return experts_.run(experts, n_, normed_, normed_, update, workers_);
+  }
+  normalize(experts.router_norm);
+  std::swap(normed_, router_x_);
+  normalize(experts.norm);
+  experts_.run(experts, n_, normed_, router_x_, std::span(beside_).first(n_values), workers_);
+  normalize_rows(experts.post_norm, beside_);
+  normalize_rows(experts.post_ffn_norm, update_);
+  for (std::size_t i = 0; i < n_values; ++i) update_[i] += beside_[i];
+}
+
+// What follows the feed-forward in Gemma 3n and Gemma 4.
+void Transformer::end_layer(std::int64_t index) {
+  const LayerWeights& weights = weights_.layers[to_size(index)];
+  const bool has_streams = config_.n_streams > 1;
+  const std::size_t n_values = to_size(n_ * config_.d_model);
+  if (has_streams) streams_.correct(index, x_, workers_);
+  if (config_.layer_inputs > 0 && has_streams) {
+    const AlignedFloats& scale = weights.parallel.scale;
+    for (std::size_t i = 0; i < n_values; ++i) normed_[i] = x_[i] * scale[i % scale.size()];
+    inputs_.run(index, normed_, update_.data(), workers_);
+    streams_.add(update_);
+  } else if (config_.layer_inputs > 0) {
+    inputs_.run(index, x_, update_.data(), workers_);
+    for (std::size_t i = 0; i < n_values; ++i) x_[i] += update_[i];
+  }
+  if (weights.factor == 1) return;
+  for (std::size_t i = 0; i < n_values; ++i) x_[i] *= weights.factor;
+}
+
 Result<void> Transformer::finish() {
+  if (config_.n_streams > 1) streams_.finish(x_, workers_);
   measure(x_, config_.d_model);
   return check_hidden("layer " + std::to_string(config_.n_layers - 1));
 }
@@ -410,17 +473,18 @@ void Transformer::add_bias(const AlignedFloats& bias, AlignedFloats& rows) {
 // Normalizes every head vector, or all of a token together, if the model has QK norms, and rotates
 // it to its position.
 // Shapes: rows [n, n_heads, head_dim].
-void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads,
+void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, cache::HeadShape heads,
                                          const AlignedFloats& norm, const RopeTable& rope) {
+  const auto [n_heads, head_dim] = heads;
   const std::size_t n_paired = config_.form.permuted_heads ? to_size(config_.rope.n_dims) : 0;
   for_rows([&](std::int64_t row) {
     AlignedFloats scratch(n_paired);
     if (config_.wide_qk_norms) {
-      const std::span<float> all = row_of(rows, row, n_heads * config_.head_dim);
+      const std::span<float> all = row_of(rows, row, n_heads * head_dim);
       rms_norm(all, norm, config_.rms_norm_epsilon, all);
     }
     for (std::int64_t head = 0; head < n_heads; ++head) {
-      const std::span<float> vector = row_of(rows, row * n_heads + head, config_.head_dim);
+      const std::span<float> vector = row_of(rows, row * n_heads + head, head_dim);
       if (n_paired > 0) split_pairs(vector.first(n_paired), scratch);
       if (config_.norms_after_rope) rope.rotate(row, vector);
       if (!norm.empty() && !config_.wide_qk_norms) {
@@ -431,14 +495,18 @@ void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_hea
   });
 }
 
+// Shapes: norm [d_model], or empty: nothing is done; rows [n, d_model].
+void Transformer::normalize_rows(const AlignedFloats& norm, AlignedFloats& rows) {
+  if (norm.empty()) return;
+  for_rows([&](std::int64_t i) {
+    const std::span<float> row = row_of(rows, i, config_.d_model);
+    rms_norm(row, norm, config_.rms_norm_epsilon, row);
+  });
+}
+
 // x += update, which is first normalized if a norm is given, and scaled.
 void Transformer::add_to_x(const AlignedFloats& norm) {
-  if (!norm.empty()) {
-    for_rows([&](std::int64_t row) {
-      const std::span<float> update = row_of(update_, row, config_.d_model);
-      rms_norm(update, norm, config_.rms_norm_epsilon, update);
-    });
-  }
+  normalize_rows(norm, update_);
   const std::size_t n_values = to_size(n_ * config_.d_model);
   if (config_.residual_scale != 1) {
     for (std::size_t i = 0; i < n_values; ++i) update_[i] *= config_.residual_scale;
@@ -449,11 +517,15 @@ void Transformer::add_to_x(const AlignedFloats& norm) {
 std::uint64_t Transformer::scratch_bytes() const {
   const std::size_t floats = x_.size() + normed_.size() + update_.size() + squares_.size() +
                              q_.size() + k_.size() + v_.size() + gates_.size() +
-                             q_and_gates_.size() + attended_.size() + logits_.size();
-  std::uint64_t bytes = floats * sizeof(float) + step_attention_.scratch_bytes() +
-                        chunk_attention_.scratch_bytes() + latent_attention_.scratch_bytes() +
+                             q_and_gates_.size() + attended_.size() + logits_.size() +
+                             beside_.size() + router_x_.size();
+  std::uint64_t bytes = floats * sizeof(float) + latent_attention_.scratch_bytes() +
                         delta_net_.scratch_bytes() + mlp_.scratch_bytes() +
-                        experts_.scratch_bytes();
+                        experts_.scratch_bytes() + inputs_.scratch_bytes() +
+                        streams_.scratch_bytes();
+  for (const HeadAttention& each : attentions_) {
+    bytes += each.step.scratch_bytes() + each.chunk.scratch_bytes();
+  }
   for (const RopeTable& rope : ropes_) bytes += rope.scratch_bytes();
   return bytes;
 }

@@ -11,7 +11,8 @@
 //
 // ModelConfig describes how a model differs from this. Optional parts: a gate on attention's
 // output, norms of what is added to x, soft caps, windows, multipliers, attention and feed-forward
-// side by side; some models lack norms or RoPE. Weights are empty where a model lacks a part.
+// side by side, a linear path beside attention (Laurel), inputs of layers, further residual streams
+// that follow x; some models lack norms or RoPE. Weights are empty where a model lacks a part.
 //
 // One token goes through matrix-vector products with a fixed order of sums, several go through
 // those of model/linear/matrix.h for chunks.
@@ -38,9 +39,11 @@
 #include "tqcache/model/attention/score_params.h"
 #include "tqcache/model/attention/step_attention.h"
 #include "tqcache/model/feed_forward.h"
+#include "tqcache/model/layer_inputs.h"
 #include "tqcache/model/linear/matrix.h"
 #include "tqcache/model/linear/workers.h"
 #include "tqcache/model/loading/weights.h"
+#include "tqcache/model/parallel_streams.h"
 
 namespace tqcache::model {
 
@@ -65,8 +68,8 @@ class Transformer {
   Result<void> run_attention(std::int64_t index, cache::AttentionLayer& layer,
                              const KvFilter& filter = {});
 
-  // As run_attention(), for tokens whose keys and values the layer already holds. Appends no
-  // tokens.
+  // As run_attention(), for tokens whose keys and values `layer` already holds: that of layer
+  // `index`, or of the one whose keys and values it reads. Appends no tokens.
   Result<void> rerun_attention(std::int64_t index, const cache::AttentionLayer& layer);
 
   // Runs layer `index`, a gated delta net, over x, and advances the state from `before` to `after`.
@@ -75,11 +78,12 @@ class Transformer {
   Result<void> run_delta_net(std::int64_t index, const cache::StateLayer& before,
                              cache::StateLayer& after);
 
-  // Checks the output of the last layer for all tokens of the chunk. Errors: as run_attention().
+  // Merges residual streams, and checks the output of the last layer for all tokens of the chunk.
+  // Errors: as run_attention().
   Result<void> finish();
 
-  // The queries of the attention layer that ran last: [n, n_heads, head_dim], after RoPE. Not of
-  // latent attention.
+  // The queries of the attention layer that ran last: [n, n_heads, its head_dim], after RoPE. Not
+  // of latent attention.
   std::span<const float> queries() const;
 
   // The logits [n, vocab_size] of tokens [row, row + n) of the chunk, valid until the next
@@ -91,7 +95,15 @@ class Transformer {
   std::uint64_t scratch_bytes() const;
 
  private:
+  // Of the layers whose heads have one shape.
+  struct HeadAttention {
+    cache::HeadShape heads;
+    StepAttention step;
+    ChunkAttention chunk;
+  };
+
   void reserve_rows(std::int64_t n);
+  Result<void> begin_layer(std::int64_t index);
   void for_rows(const std::function<void(std::int64_t row)>& body) const;
   void normalize(const AlignedFloats& weight);
   void measure(std::span<const float> rows, std::int64_t size);
@@ -105,13 +117,17 @@ class Transformer {
   AlignedFloats& query_products() { return config_.attention_gate ? q_and_gates_ : q_; }
   Result<void> prepare_queries(std::int64_t index);
   Result<void> make_latent_queries(std::int64_t index);
-  void prepare_keys(const AttentionWeights& weights, const RopeTable& rope);
+  void prepare_keys_and_values(std::int64_t index);
   void grow_queries();
   void split_gate();
-  void apply_qk_norm_and_rope(AlignedFloats& rows, std::int64_t n_heads, const AlignedFloats& norm,
-                              const RopeTable& rope);
+  void apply_qk_norm_and_rope(AlignedFloats& rows, cache::HeadShape heads,
+                              const AlignedFloats& norm, const RopeTable& rope);
   void attend(std::int64_t index, const cache::AttentionLayer& layer);
+  void mix_laurel(const LaurelWeights& weights);
   Result<void> feed_forward(std::int64_t index);
+  void run_experts(const LayerWeights& weights);
+  void end_layer(std::int64_t index);
+  void normalize_rows(const AlignedFloats& norm, AlignedFloats& rows);
   void add_to_x(const AlignedFloats& norm);
   const RopeTable& rope_of(std::int64_t layer) const;
 
@@ -119,15 +135,17 @@ class Transformer {
   const Weights& weights_;
   Workers workers_;
   ActivationBits activations_;
-  StepAttention step_attention_;
-  ChunkAttention chunk_attention_;
+  std::vector<HeadAttention> attentions_;  // without duplicates, for all layers
   LatentAttention latent_attention_;
   GatedDeltaNet delta_net_;
   GatedMlp mlp_;
   Experts experts_;
+  LayerInputs inputs_;
+  ParallelStreams streams_;
   std::vector<RopeTable> ropes_;            // without duplicates, for all layers
   std::vector<std::size_t> rope_of_layer_;  // [n_layers]
-  std::vector<std::int64_t> windows_;       // [n_layers]
+  std::vector<LayerConfig> layers_;         // [n_layers]
+  std::int64_t last_layer_ = 0;             // that ran
 
   std::int64_t first_ = 0;     // index of the first token of the chunk in the cache
   std::int64_t n_ = 0;         // number of tokens in the chunk
@@ -135,7 +153,10 @@ class Transformer {
   AlignedFloats x_;            // [capacity, d_model] residual stream
   AlignedFloats normed_;       // [capacity, d_model] input of a product
   AlignedFloats update_;       // [capacity, d_model] what is added to x
+  AlignedFloats beside_;       // [capacity, d_model] of a path beside it
+  AlignedFloats router_x_;     // [capacity, d_model], or [capacity, laurel_rank]
   AlignedFloats squares_;      // [capacity] sums of squares of the rows measured last
+  // Sizes below are those of the layer with the largest ones.
   AlignedFloats q_;            // [capacity, n_heads, head_dim]
   AlignedFloats k_;            // [capacity, n_kv_heads, head_dim]
   AlignedFloats v_;            // [capacity, n_kv_heads, head_dim], of latents [capacity, turned]

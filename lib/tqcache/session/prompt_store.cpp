@@ -34,7 +34,8 @@ Result<void> adopt(cache::Cache& cache, const model::Model& model) {
   TQC_TRY(cache::check_identity(cache, model.identity));
   TQC_TRY(model::check_layers(cache, model.config));
   for (cache::Layer& layer : cache.layers) {
-    if (auto* state = std::get_if<cache::StateLayer>(&layer)) {
+    auto* const state = std::get_if<cache::StateLayer>(&layer);
+    if (state != nullptr && model.config.delta_net.kernel > 0) {
       TQC_TRY(model::adopt_delta_state(model.config, *state));
     }
   }

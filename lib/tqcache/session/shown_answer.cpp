@@ -1,37 +1,66 @@
+#include <utility>
+
 #include "tqcache/session.h"
 
 namespace tqcache::session {
 
-ShownAnswer::ShownAnswer(const tokenizer::Tokenizer& tokenizer) : tokenizer_(&tokenizer) {
+AnswerParts::AnswerParts(const tokenizer::Tokenizer& tokenizer) : tokenizer_(&tokenizer) {
   channel_ = tokenizer.find_token("<|channel|>");
   message_ = tokenizer.find_token("<|message|>");
-  if (!channel_ || !message_) return;
+  if (!has_channels()) return;
   start_ = tokenizer.find_token("<|start|>");
   end_ = tokenizer.find_token("<|end|>");
+  call_ = tokenizer.find_token("<|call|>");
 }
 
-std::string ShownAnswer::add(std::int32_t id) {
+AnswerParts::Piece AnswerParts::add(std::int32_t id) {
   const std::string& bytes = tokenizer_->token_bytes(id);
-  if (!channel_ || !message_) return bytes;
+  if (!has_channels()) return {Kind::kText, bytes};
   if (id == channel_) {
     place_ = Place::kChannel;
     name_.clear();
-    return {};
+    return {kind_};
   }
   if (id == message_) return begin_message();
-  if (id == start_) place_ = Place::kRole;
-  if (id == start_ || id == end_) return {};
-  if (place_ == Place::kText) return bytes;
-  if (place_ == Place::kChannel) name_ += bytes;
-  return {};
+  if (id == start_) {
+    place_ = Place::kRole;
+    role_.clear();
+  }
+  if (id == start_ || id == end_ || id == call_) return {kind_};
+  // The prompt ends behind the role, and its receiver may follow.
+  if (place_ == Place::kStart) place_ = bytes.starts_with(" to") ? Place::kRole : Place::kText;
+  if (place_ == Place::kText) return {kind_, bytes};
+  (place_ == Place::kRole ? role_ : name_) += bytes;
+  return {kind_};
 }
 
-std::string ShownAnswer::begin_message() {
-  const bool is_final = place_ != Place::kChannel || name_.starts_with("final");
+AnswerParts::Piece AnswerParts::begin_message() {
+  constexpr std::string_view kTo = "to=", kFunction = "to=functions.";
+  const std::string header = role_ + "\n" + name_;
+  const std::size_t function = header.find(kFunction);
+  const bool is_for_others = header.find(kTo) != std::string::npos;
+  if (place_ != Place::kChannel || name_.starts_with("final")) {
+    kind_ = Kind::kText;
+  } else if (!name_.starts_with("commentary")) {
+    kind_ = Kind::kThoughts;
+  } else if (function != std::string::npos) {
+    kind_ = Kind::kCall;
+    function_ = header.substr(function + kFunction.size());
+    function_.resize(std::min(function_.find_first_of(" \n<"), function_.size()));
+  } else {
+    kind_ = is_for_others ? Kind::kThoughts : Kind::kText;
+  }
   place_ = Place::kText;
-  if (is_final == !thinks_) return {};
-  thinks_ = !is_final;
-  return thinks_ ? "<think>\n" : "\n</think>\n\n";
+  role_.clear();
+  name_.clear();
+  return {kind_, {}, true};
+}
+
+std::string ShownAnswer::add(std::int32_t id) {
+  AnswerParts::Piece piece = parts_.add(id);
+  const bool thinks = piece.kind != AnswerParts::Kind::kText;
+  if (!piece.begins || thinks == std::exchange(thinks_, thinks)) return std::move(piece.text);
+  return thinks ? "<think>\n" : "\n</think>\n\n";
 }
 
 }  // namespace tqcache::session

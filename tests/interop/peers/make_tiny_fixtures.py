@@ -30,6 +30,9 @@ SMALL_WINDOW = dict(sliding_window=9, layer_types=["sliding_attention", "full_at
 SMALL_LATENT = dict(num_key_value_heads=4, moe_intermediate_size=16,
                     n_shared_experts=1, qk_nope_head_dim=12, v_head_dim=10)
 
+SMALL_MIXED = dict(vocab_size_per_layer_input=N_VOCAB, hidden_size=36, num_hidden_layers=4,
+                   sliding_window=9, layer_types=["sliding_attention", "full_attention"] * 2)
+
 CHANGES = {
     "llama": {},
     "llama_biased": {},
@@ -84,6 +87,10 @@ CHANGES = {
     "glm4_moe_groups": dict(moe_intermediate_size=16, n_shared_experts=1),
     "deepseek_v2_lite": SMALL_LATENT,
     "deepseek_v3": SMALL_LATENT,
+    "gemma3n": dict(SMALL_MIXED, intermediate_size=[40, 44, 40, 36],
+                    activation_sparsity_pattern=[0.9, 0.0, 0.0, 0.5]),
+    "gemma4": SMALL_MIXED, "gemma4_dense": SMALL_MIXED,
+    "gemma4_moe": dict(SMALL_MIXED, num_experts=4, moe_intermediate_size=12),
     "qwen2_5_vl": dict(hidden_size=64, num_attention_heads=2, num_key_value_heads=1),
 }
 

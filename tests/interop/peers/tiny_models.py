@@ -175,9 +175,39 @@ FAMILIES |= {
         IN_GROUPS, **LATENT, topk_method="group_limited_greedy",
         rope_parameters=dict(V2_ROPE, mscale=1.2))),
     "deepseek_v3": ("DeepseekV3Config", dict(IN_GROUPS, **LATENT, rope_parameters=V3_ROPE)),
+    # Without experts: a small error cannot choose another one.
+    "deepseek_v3_dense": ("DeepseekV3Config", dict(
+        IN_GROUPS, **LATENT, rope_parameters=V3_ROPE) | dict(first_k_dense_replace=4)),
     # The turned part is as large as the latent.
     "deepseek_v3_equal": ("DeepseekV3Config", dict(
         ROUTED, **{**LATENT, "kv_lora_rank": 32}, n_group=1, topk_group=1)),
+}
+
+# Sizes that no power of two divides; the last layers read the keys of earlier ones.
+MIXED_LAYERS = dict(num_hidden_layers=7, intermediate_size=90, sliding_window=20,
+                    layer_types=["sliding_attention", "full_attention", "sliding_attention",
+                                 "sliding_attention", "full_attention", "sliding_attention",
+                                 "full_attention"], **NO_SPECIAL)
+LAYER_INPUTS = dict(MIXED_LAYERS, hidden_size_per_layer_input=10,
+                    vocab_size_per_layer_input=N_VOCAB, num_kv_shared_layers=2)
+
+FAMILIES |= {
+    "gemma3n": ("Gemma3nTextConfig", dict(
+        LAYER_INPUTS, hidden_size=60, intermediate_size=[90, 90, 102, 90, 90, 90, 110],
+        vocab_size_per_layer_input=N_VOCAB - 20, laurel_rank=6, altup_num_inputs=3,
+        final_logit_softcapping=30.0,
+        activation_sparsity_pattern=[0.95, 0.5, 0.9, 0.0, 0.0, 0.7, 0.0])),
+    # As E2B, 31B and 26B-A4B.
+    "gemma4": ("Gemma4TextConfig", dict(
+        LAYER_INPUTS, global_head_dim=64, use_double_wide_mlp=True, num_key_value_heads=1,
+        final_logit_softcapping=30.0)),
+    "gemma4_dense": ("Gemma4TextConfig", dict(
+        MIXED_LAYERS, hidden_size=60, hidden_size_per_layer_input=0, global_head_dim=64,
+        attention_k_eq_v=True, num_global_key_value_heads=1)),
+    "gemma4_moe": ("Gemma4TextConfig", dict(
+        MIXED_LAYERS, hidden_size_per_layer_input=0, global_head_dim=64, attention_k_eq_v=True,
+        num_global_key_value_heads=1, enable_moe_block=True, num_experts=6, top_k_experts=2,
+        moe_intermediate_size=44)),
 }
 
 # Experts have the values of MXFP4 blocks, and are stored as such.
@@ -187,10 +217,12 @@ MXFP4 = {"gpt_oss_mxfp4"}
 # llama.cpp rounds YaRN's bounds to whole pairs, and never normalizes the experts of Qwen2-MoE.
 HF_ONLY = {"qwen2_window", "qwen2_yarn", "smollm3_list", "qwen2_moe_normed", "gpt_oss",
            "gpt_oss_all", "seed_oss_biased", "ernie4_5_biased", "ministral", "cwm", "helium",
-           "vaultgemma", "deepseek_v2_lite", "deepseek_v2_groups"}
+           "vaultgemma", "deepseek_v2_lite", "deepseek_v2_groups", "gemma3n", "gemma4",
+           "gemma4_dense", "gemma4_moe", "deepseek_v3_dense"}
 
 WINDOWED = {"mistral", "qwen2_window", "gemma2", "gemma3", "phi3", "gpt_oss", "olmo3", "cohere2",
-            "ministral", "cwm", "exaone4", "vaultgemma"}
+            "ministral", "cwm", "exaone4", "vaultgemma", "gemma3n", "gemma4", "gemma4_dense",
+            "gemma4_moe"}
 HYBRID = {"qwen3_next", "qwen3_5", "qwen3_5_moe"}
 
 
@@ -219,6 +251,8 @@ def make(name, seed=7):
         for key, tensor in model.named_buffers():
             if key.endswith("e_score_correction_bias"):
                 tensor.copy_(torch.randn_like(tensor) * 0.3)
+            if key.endswith("layer_scalar"):
+                tensor.copy_(1 + torch.randn_like(tensor) * 0.2)
     return model.eval()
 
 

@@ -208,12 +208,50 @@ TEST(ResponsesRequest, InstructionsComeBeforeTheSystemText) {
             (Conversation{{ChatRole::kSystem, "One.\n\nTwo."}, {ChatRole::kUser, "Hi"}}));
 }
 
+// One message of the assistant, as chat templates and the other dialects have it.
+TEST(ResponsesRequest, ItemsOfAnAnswerAreOneMessage) {
+  const ChatRequest request = read_responses(
+      R"({"tools": [{"type": "function", "name": "f", "parameters": {"b": 1, "a": 2},
+                     "strict": true}],
+          "parallel_tool_calls": false,
+          "input": [{"role": "user", "content": "Hi"},
+                    {"type": "reasoning", "id": "rs_1", "summary": [],
+                     "content": [{"type": "reasoning_text", "text": "Hm."}]},
+                    {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
+                     "content": [{"type": "output_text", "text": "I look.", "annotations": []}]},
+                    {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "f",
+                     "arguments": "{\"x\": 1}", "status": "completed"},
+                    {"type": "function_call", "call_id": "b", "name": "f", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "a", "output": "42"},
+                    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]})");
+  ASSERT_EQ(request.messages.size(), 4u);
+  EXPECT_EQ(request.messages[1].text, "I look.");
+  const std::string fields = request.messages[1].fields;
+  EXPECT_THAT(fields, HasSubstr(R"("reasoning_content":"Hm.")"));
+  EXPECT_THAT(fields, HasSubstr(R"("id":"a","type":"function","function":{"name":"f",)"
+                                R"("arguments":{"x": 1}})"));
+  EXPECT_THAT(fields, HasSubstr(R"("id":"b")"));
+  EXPECT_EQ(request.messages[2].role, ChatRole::kTool);
+  EXPECT_EQ(request.messages[2].fields, R"({"tool_call_id":"a"})");
+  EXPECT_THAT(request.messages[3].fields, HasSubstr(R"("content":null)"));
+  EXPECT_EQ(request.tools, R"([{"type":"function","function":{"name":"f",)"
+                           R"("parameters":{"b":1,"a":2}}}])");
+  EXPECT_TRUE(request.settings.one_call);
+}
+
 TEST(ResponsesRequest, RefusesByNameWhatItCannotDo) {
   for (const RefusedBody& each : std::initializer_list<RefusedBody>{
            {R"({})", "input"},
            {R"({"input": 5})", "input"},
            {R"({"input": []})", "input"},
-           {R"({"input": [{"type": "function_call_output", "output": "x"}]})", "input[0].type"},
+           {R"({"input": [{"type": "function_call_output", "output": "x"}]})", "input[0].call_id"},
+           {R"({"input": [{"type": "function_call_output", "call_id": "a"}]})", "input[0].output"},
+           {R"({"input": [{"type": "function_call", "call_id": "a", "name": "f",
+                           "arguments": "7"}]})",
+            "input[0].arguments"},
+           {R"({"input": "Hi", "tools": [{"type": "function", "name": "f"}]})",
+            "tools[0].parameters"},
+           {R"({"input": "Hi", "tool_choice": "required"})", "tool_choice"},
            {R"({"input": [{"type": "item_reference", "id": "x"}]})", "input[0].type"},
            {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})",
             "input[0].content[0].type"},
@@ -221,7 +259,7 @@ TEST(ResponsesRequest, RefusesByNameWhatItCannotDo) {
            {R"({"input": "Hi", "previous_response_id": "resp_1"})", "previous_response_id"},
            {R"({"input": "Hi", "conversation": "conv_1"})", "conversation"},
            {R"({"input": "Hi", "background": true})", "background"},
-           {R"({"input": "Hi", "tools": [{"type": "web_search"}]})", "tools"},
+           {R"({"input": "Hi", "tools": [{"type": "web_search"}]})", "tools[0].type"},
            {R"({"input": "Hi", "text": {"format": {"type": "json_object"}}})", "text.format"},
            {R"({"input": "Hi", "messages": []})", "messages"}}) {
     ChatRequest request;

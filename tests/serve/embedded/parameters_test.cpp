@@ -56,7 +56,8 @@ json smallest(Dialect dialect) {
               {"system", parts},
               {"tools", json::parse(R"([{"name": "f", "input_schema": {}}])")}};
     case Dialect::kResponses:
-      return {{"input", messages}};
+      return {{"input", messages},
+              {"tools", json::parse(R"([{"type": "function", "name": "f", "parameters": {}}])")}};
   }
   throw std::runtime_error("no such dialect");
 }
@@ -64,12 +65,27 @@ json smallest(Dialect dialect) {
 // The same for a row. Anthropic's parts of a content have fields of their own.
 json smallest_for(Dialect dialect, const std::string& name) {
   json request = smallest(dialect);
+  if (dialect == Dialect::kResponses) {
+    if (name == "input[].call_id" || name == "input[].name" || name == "input[].arguments") {
+      request["input"][0] = json::parse(
+          R"({"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"})");
+    } else if (name.starts_with("input[].output")) {
+      request["input"][0] = json::parse(
+          R"({"type": "function_call_output", "call_id": "a",
+              "output": [{"type": "input_text", "text": ""}]})");
+    }
+    return request;
+  }
   if (dialect != Dialect::kMessages || !name.starts_with("messages[].content[].")) return request;
   const std::string field = name.substr(std::string("messages[].content[].").size());
   json& message = request["messages"][0];
   if (field == "id" || field == "name" || field == "input") {
     message["content"] =
         json::parse(R"([{"type": "tool_use", "id": "a", "name": "f", "input": {}}])");
+    message["role"] = "assistant";
+    request["messages"].push_back({{"role", "user"}, {"content", "Hi"}});
+  } else if (field == "thinking") {
+    message["content"] = json::parse(R"([{"type": "thinking", "thinking": "Hm."}])");
     message["role"] = "assistant";
     request["messages"].push_back({{"role", "user"}, {"content", "Hi"}});
   } else if (field.starts_with("content") || field == "tool_use_id" || field == "is_error") {

@@ -34,15 +34,16 @@ constexpr std::size_t kFirstId = 261;  // behind those of tiny::tokenizer()
 constexpr std::size_t kWidth = 16;     // of the residual stream: a component for each token above
 
 // A model whose only layer adds nothing: a token's embedding says which one comes next.
-void write_answering_model(const std::filesystem::path& folder) {
+void write_answering_model(const std::filesystem::path& folder,
+                           const std::vector<std::string>& answer = kAnswer) {
   json tokens = tiny::tokenizer();
   tokens["added_tokens"] = json::array({tiny::added_token(kFirstId, "<|im_start|>", true)});
-  for (std::size_t i = 0; i < kAnswer.size(); ++i) {
-    const bool is_special = kAnswer[i] == "<|im_end|>";
+  for (std::size_t i = 0; i < answer.size(); ++i) {
+    const bool is_special = answer[i].starts_with("<|");
     tokens["added_tokens"].push_back(
-        tiny::added_token(static_cast<std::int64_t>(kFirstId + 1 + i), kAnswer[i], is_special));
+        tiny::added_token(static_cast<std::int64_t>(kFirstId + 1 + i), answer[i], is_special));
   }
-  const std::size_t n_vocabulary = kFirstId + 1 + kAnswer.size();
+  const std::size_t n_vocabulary = kFirstId + 1 + answer.size();
   json config = tiny::config();
   config["model_type"] = "llama";
   config["architectures"] = {"LlamaForCausalLM"};
@@ -77,7 +78,7 @@ void write_answering_model(const std::filesystem::path& folder) {
   std::vector<float>& output = weights["lm_head.weight"].second;
   for (std::size_t id = 0; id < n_vocabulary; ++id) embedding[id * kWidth + kWidth - 1] = 1;
   std::size_t before = '\n';
-  for (std::size_t i = 0; i < kAnswer.size(); ++i) {
+  for (std::size_t i = 0; i < answer.size(); ++i) {
     embedding[before * kWidth + kWidth - 1] = 0;
     embedding[before * kWidth + i] = 1;
     before = kFirstId + 1 + i;
@@ -288,6 +289,207 @@ TEST_F(ToolModel, StreamsTheSameCallsInMessages) {
   EXPECT_EQ(blocks[1], "{\"b\": \"é\", \"a\": 2.50}");
   EXPECT_EQ(blocks[2], "{}");
   EXPECT_EQ(stop, "tool_use");
+}
+
+const json kFlatTools =
+    json::parse(R"([{"type": "function", "name": "look_up", "parameters": {"type": "object"}}])");
+
+TEST_F(ToolModel, CallsToolsInResponses) {
+  Request request;
+  const json body = {{"input", "Hi"}, {"tools", kFlatTools}, {"temperature", 0}};
+  request.body = body.dump();
+  const Response response = api_->responses(request, client_);
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json answer = json::parse(response.body);
+  EXPECT_EQ(answer["status"], "completed");
+  EXPECT_EQ(answer["tool_choice"], "auto");
+  EXPECT_EQ(answer["parallel_tool_calls"], true);
+  const json& output = answer["output"];
+  ASSERT_EQ(output.size(), 3u);
+  EXPECT_EQ(output[0]["content"][0]["text"], "I look.");
+  EXPECT_EQ(output[1]["type"], "function_call");
+  EXPECT_EQ(output[1]["name"], "look_up");
+  EXPECT_EQ(output[1]["arguments"], "{\"b\": \"é\", \"a\": 2.50}");
+  EXPECT_EQ(output[2]["arguments"], "{}");
+
+  // The results go back, and all items keep their tokens.
+  json next = body;
+  next["input"] = json::array({{{"role", "user"}, {"content", "Hi"}}});
+  for (const json& item : output) next["input"].push_back(item);
+  for (const std::size_t i : {1, 2}) {
+    next["input"].push_back(
+        {{"type", "function_call_output"}, {"call_id", output[i]["call_id"]}, {"output", "42"}});
+  }
+  request.body = next.dump();
+  const Response second = api_->responses(request, client_);
+  ASSERT_EQ(second.status, 200) << second.body;
+  EXPECT_EQ(json::parse(second.body)["usage"]["input_tokens_details"]["cached_tokens"],
+            answer["usage"]["total_tokens"]);
+}
+
+// The events of a stream, whose numbers ascend.
+std::vector<json> events_of(const std::string& stream) {
+  std::vector<json> events;
+  std::istringstream lines(stream);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("data: {")) continue;
+    events.push_back(json::parse(line.substr(6)));
+    if (events.back().contains("sequence_number")) {
+      EXPECT_EQ(events.back()["sequence_number"], events.size() - 1);
+    }
+  }
+  return events;
+}
+
+TEST_F(ToolModel, StreamsTheSameCallsInResponses) {
+  Request request;
+  request.body =
+      json{{"input", "Hi"}, {"tools", kFlatTools}, {"temperature", 0}, {"stream", true}}.dump();
+  TextSink sink;
+  ASSERT_TRUE(api_->responses(request, client_).stream(sink));
+  std::map<std::size_t, std::string> made;  // text, or arguments
+  std::vector<std::string> types;
+  json last;
+  for (const json& event : events_of(sink.all)) {
+    const auto type = event["type"].get<std::string>();
+    if (type == "response.output_item.added") {
+      EXPECT_EQ(event["output_index"], types.size());
+      types.push_back(event["item"]["type"]);
+    }
+    if (type.ends_with(".delta")) made[event["output_index"]] += event["delta"];
+    if (type == "response.function_call_arguments.done") {
+      EXPECT_EQ(event["arguments"], made[event["output_index"]]);
+    }
+    if (type == "response.output_item.done" && event["item"]["type"] == "function_call") {
+      EXPECT_EQ(event["item"]["arguments"], made[event["output_index"]]);
+      EXPECT_EQ(event["item"]["status"], "completed");
+    }
+    last = event;
+  }
+  EXPECT_EQ(types, (std::vector<std::string>{"message", "function_call", "function_call"}));
+  EXPECT_EQ(made[0], "I look.");
+  EXPECT_EQ(made[1], "{\"b\": \"é\", \"a\": 2.50}");
+  EXPECT_EQ(last["type"], "response.completed");
+  EXPECT_EQ(last["response"]["output"][1]["arguments"], made[1]);
+}
+
+// --- Channels, as gpt-oss writes them. The model gives each token once.
+
+class ChannelModel : public ToolModel {
+ protected:
+  void answer_with(const std::vector<std::string>& answer) {
+    api_.reset();
+    engine_.reset();  // it has the files in use
+    write_answering_model(folder_.path(), answer);
+    open(
+        "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% "
+        "endfor %}{{ '\\n' }}");
+  }
+  // By the route of a dialect.
+  std::string send(Dialect dialect, json body, bool streams) {
+    body["temperature"] = 0;
+    body["max_tokens"] = 50;
+    if (streams) body["stream"] = true;
+    if (dialect == Dialect::kResponses) {
+      body.erase("max_tokens");
+      body["input"] = "Hi";
+    } else {
+      body["messages"] = hi_;
+    }
+    Request request;
+    request.body = body.dump();
+    const Response response = dialect == Dialect::kChat ? api_->chat_completions(request, client_)
+                              : dialect == Dialect::kMessages ? api_->messages(request, client_)
+                                                              : api_->responses(request, client_);
+    EXPECT_EQ(response.status, 200) << response.body;
+    if (!streams) return response.body;
+    TextSink sink;
+    EXPECT_TRUE(response.stream(sink));
+    return sink.all;
+  }
+
+  const std::vector<std::string> thinking_ = {"Yes.",        "<|channel|>", "analysis",
+                                              "<|message|>", "Hm.",         "<|return|>"};
+  const std::vector<std::string> calling_ = {"<|channel|>",   "commentary to=functions.look_up ",
+                                             "<|constrain|>", "json",
+                                             "<|message|>",   "{\"b\": 1, ",
+                                             "\"a\": 2.50}",  "<|call|>"};
+};
+
+TEST_F(ChannelModel, ThoughtsAreApart) {
+  answer_with(thinking_);
+  const json message =
+      json::parse(send(Dialect::kChat, json::object(), false))["choices"][0]["message"];
+  EXPECT_EQ(message["content"], "Yes.");
+  EXPECT_EQ(message["reasoning_content"], "Hm.");
+  const json content = json::parse(send(Dialect::kMessages, json::object(), false))["content"];
+  EXPECT_EQ(content, json::parse(R"([{"type": "thinking", "thinking": "Hm.", "signature": ""},
+                                     {"type": "text", "text": "Yes."}])"));
+  const json output = json::parse(send(Dialect::kResponses, json::object(), false))["output"];
+  ASSERT_EQ(output.size(), 2u);
+  EXPECT_EQ(output[0]["type"], "reasoning");
+  EXPECT_EQ(output[0]["content"][0]["text"], "Hm.");
+  EXPECT_EQ(output[1]["content"][0]["text"], "Yes.");
+}
+
+TEST_F(ChannelModel, ThoughtsAreStreamedApart) {
+  answer_with(thinking_);
+  std::string text, thoughts;
+  for (const json& event : events_of(send(Dialect::kChat, json::object(), true))) {
+    text += event["choices"][0]["delta"].value("content", "");
+    thoughts += event["choices"][0]["delta"].value("reasoning_content", "");
+  }
+  EXPECT_EQ(text + "|" + thoughts, "Yes.|Hm.");
+  std::vector<std::string> blocks;
+  for (const json& event : events_of(send(Dialect::kMessages, json::object(), true))) {
+    if (event["type"] == "content_block_start") {
+      blocks.push_back(event["content_block"]["type"].get<std::string>() + ":");
+    }
+    if (event["type"] != "content_block_delta") continue;
+    blocks.at(event["index"]) +=
+        event["delta"].value("text", "") + event["delta"].value("thinking", "");
+  }
+  EXPECT_EQ(blocks, (std::vector<std::string>{"text:Yes.", "thinking:Hm."}));
+  std::vector<std::string> items;
+  for (const json& event : events_of(send(Dialect::kResponses, json::object(), true))) {
+    const auto type = event["type"].get<std::string>();
+    if (type.ends_with("output_item.added")) {
+      items.push_back(event["item"]["type"].get<std::string>() + ":");
+    }
+    if (type.ends_with(".delta")) items.at(event["output_index"]) += event["delta"];
+    if (type.ends_with("_text.done")) {
+      EXPECT_TRUE(items.at(event["output_index"]).ends_with(event["text"].get<std::string>()));
+    }
+  }
+  EXPECT_EQ(items, (std::vector<std::string>{"message:Yes.", "reasoning:Hm."}));
+}
+
+TEST_F(ChannelModel, CommentaryForAFunctionIsACall) {
+  answer_with(calling_);
+  const json choice = json::parse(send(Dialect::kChat, {{"tools", kTools}}, false))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(choice["message"]["content"], nullptr);
+  ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"],
+            (json{{"name", "look_up"}, {"arguments", "{\"b\": 1, \"a\": 2.50}"}}));
+  const json message = json::parse(send(Dialect::kMessages, {{"tools", kAnthropicTools}}, false));
+  EXPECT_EQ(message["stop_reason"], "tool_use");
+  ASSERT_EQ(message["content"].size(), 1u);
+  EXPECT_EQ(message["content"][0]["input"], (json{{"a", 2.5}, {"b", 1}}));
+  const json output =
+      json::parse(send(Dialect::kResponses, {{"tools", kFlatTools}}, false))["output"];
+  ASSERT_EQ(output.size(), 1u);
+  EXPECT_EQ(output[0]["name"], "look_up");
+  const auto events = events_of(send(Dialect::kResponses, {{"tools", kFlatTools}}, true));
+  EXPECT_EQ(events.at(2)["item"]["type"], "function_call");
+  EXPECT_EQ(events.back()["response"]["output"][0]["arguments"], output[0]["arguments"]);
+}
+
+TEST_F(ChannelModel, WithoutToolsACallIsText) {
+  answer_with(calling_);
+  const json choice = json::parse(send(Dialect::kChat, json::object(), false))["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "{\"b\": 1, \"a\": 2.50}");
+  EXPECT_EQ(choice["finish_reason"], "stop");
 }
 
 TEST_F(ToolModel, EndsWithOneCallWhereMoreAreNotWanted) {

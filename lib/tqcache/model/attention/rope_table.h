@@ -11,6 +11,9 @@
 
 namespace tqcache::model {
 
+// The factor of a pair that does not turn at all, as llama.cpp has it in GGUF files.
+inline constexpr float kStays = 1e30f;
+
 // Rotary position embedding, half-split: component i rotates with component i + n_dims / 2. The
 // table holds the angles of a range of positions. They are computed in f64 and rounded as cosine
 // and sine, so the error does not grow with the position.

@@ -58,6 +58,35 @@ constexpr Architecture gemma3() {
   return row;
 }
 
+constexpr Architecture gemma3n() {
+  Architecture row = gemma3();
+  row.word = "gemma3n";
+  row.hf_type = "gemma3n_text";
+  row.hf_class = "Gemma3nForCausalLM";
+  row.zero_centered_norms = false;
+  row.value_norms = row.parallel_streams = true;
+  row.window_period = 5;
+  row.default_window = 512;
+  row.wide_scale_layers = 0;
+  row.default_logit_cap = 30;
+  row.default_shared = 15;
+  row.default_inputs = 256;
+  return row;
+}
+
+constexpr Architecture gemma4() {
+  Architecture row = gemma3n();
+  row.word = "gemma4";
+  row.hf_type = "gemma4_text";
+  row.hf_class = "Gemma4ForCausalLM";
+  row.parallel_streams = false;
+  row.full_heads = true;
+  row.window_period = 6;
+  row.default_logit_cap = 0;
+  row.default_shared = 0;
+  return row;
+}
+
 constexpr Architecture vaultgemma() {
   Architecture row = gemma2();
   row.word = row.hf_type = "vaultgemma";
@@ -276,6 +305,8 @@ constexpr std::array kArchitectures = {
     gemma(),
     gemma2(),
     gemma3(),
+    gemma3n(),
+    gemma4(),
     vaultgemma(),
     Architecture{.word = "phi3",
                  .hf_type = "phi3",

@@ -63,8 +63,16 @@ struct Architecture {
   bool latent_attention = false;    // DeepSeek (LatentConfig)
   bool asks_qk_norm = false;        // "use_qk_norm" of config.json, the tensors of a GGUF file
   bool has_delta_net = false;
-  bool is_tiled_gguf = false;   // GGUF stores value head v of key head k at v * n_key_heads + k
-  bool attention_gate = false;  // attention's output is multiplied by a sigmoid of its input
+  bool is_tiled_gguf = false;     // GGUF stores value head v of key head k at v * n_key_heads + k
+  bool attention_gate = false;    // attention's output is multiplied by a sigmoid of its input
+  bool value_norms = false;       // and scores are not scaled (Gemma 3n, Gemma 4)
+  bool parallel_streams = false;  // and Laurel, and gates that are cut off (Gemma 3n)
+  // Layers with full attention have heads of their own, whose values are what keys are made of if
+  // the file says so, and layers have factors (Gemma 4).
+  bool full_heads = false;
+  std::int64_t default_shared = 0;  // last layers that read the keys of earlier ones
+  std::int64_t default_inputs = 0;  // components of what layers get of a token; 0: the family's
+                                    // layers get nothing
 
   // Arithmetic.
   Activation activation = Activation::kSilu;

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>
 
 #include "tqcache/error.h"
+#include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/loading/config_readers.h"
 #include "tqcache/tokenizer/vocabulary.h"
 
@@ -15,6 +17,7 @@ constexpr std::int64_t kMaxHiddenWidth = 1 << 20;  // d_ff
 constexpr std::int64_t kMaxHeads = 4096;           // query heads
 constexpr std::int64_t kMaxExperts = 4096;
 constexpr std::int64_t kMaxConvolution = 64;  // tokens; 4 in all known models
+constexpr std::int64_t kMaxStreams = 16;
 
 struct Bounded {
   std::string_view name;
@@ -48,7 +51,9 @@ Result<void> validate_rope(const cache::Rope& rope, std::int64_t head_dim) {
     return corrupt("RoPE turns " + std::to_string(rope.n_dims) + " of " + std::to_string(head_dim) +
                    " components");
   }
-  if (!cache::can_turn(rope, head_dim)) {
+  cache::Rope turned = rope;  // without the pairs that stay as they are
+  for (float& factor : turned.factors) factor = factor == kStays ? 1 : factor;
+  if (!cache::can_turn(turned, head_dim)) {
     return corrupt("RoPE factors: not one for each pair, or not between 2^-20 and 2^20");
   }
   return {};
@@ -96,6 +101,9 @@ Result<void> validate_delta_net(const DeltaNetConfig& net) {
 
 Result<void> validate_layers(const ModelConfig& config) {
   const std::int64_t head_dim = config.latent.rank > 0 ? config.latent.turned : config.head_dim;
+  const auto head_dim_of = [&](const LayerConfig& layer) {
+    return layer.heads.head_dim == 0 ? head_dim : layer.heads.head_dim;
+  };
   if (config.layers.empty()) return validate_rope(config.rope, head_dim);
   if (std::ssize(config.layers) != config.n_layers) {
     return corrupt(std::to_string(config.layers.size()) + " kinds of layers for " +
@@ -108,10 +116,20 @@ Result<void> validate_layers(const ModelConfig& config) {
       continue;
     }
     if (layer.rope.style != cache::RopeStyle::kNone) {
-      TQC_TRY(validate_rope(layer.rope, head_dim));
+      TQC_TRY(validate_rope(layer.rope, head_dim_of(layer)));
     }
-    const Bounded window = {"window", layer.window, cache::kMaxTokens, 0};
-    TQC_TRY(check_bounds(std::span(&window, 1)));
+    const std::array<Bounded, 5> numbers = {{
+        {"window", layer.window, cache::kMaxTokens, 0},
+        {"head_dim", layer.heads.head_dim, cache::kMaxHeadDim, 0},
+        {"n_kv_heads", layer.heads.n_kv_heads, cache::kMaxKvHeads, 0},
+        {"d_ff", layer.d_ff, kMaxHiddenWidth, 0},
+        {"the layer whose keys are read", layer.source, &layer - config.layers.data() - 1, -1},
+    }};
+    TQC_TRY(check_bounds(numbers));
+    if (layer.heads.head_dim == 0) continue;
+    TQC_TRY(
+        check_multiple("n_heads", config.n_heads, "kv heads of a layer", layer.heads.n_kv_heads));
+    if (layer.heads.head_dim % 2 != 0) return corrupt("head_dim: an odd number");
   }
   return {};
 }
@@ -142,8 +160,16 @@ Result<void> validate_factors(const ModelConfig& config) {
 }  // namespace
 
 LayerConfig ModelConfig::layer(std::int64_t index) const {
-  if (layers.empty()) return {.rope = rope};
-  return layers[static_cast<std::size_t>(index)];
+  LayerConfig layer = {.rope = rope};
+  if (!layers.empty()) layer = layers[static_cast<std::size_t>(index)];
+  if (layer.heads.head_dim == 0) layer.heads = head_shape();
+  if (layer.d_ff == 0) layer.d_ff = d_ff;
+  return layer;
+}
+
+std::int64_t ModelConfig::n_cache_layers() const {
+  if (layers.empty()) return n_layers;
+  return std::ranges::count(layers, -1, &LayerConfig::source);
 }
 
 float ModelConfig::score_scale() const {
@@ -171,15 +197,21 @@ Result<void> validate_latents(const ModelConfig& config) {
 }
 
 Result<void> validate(const ModelConfig& config) {
-  const std::array<Bounded, 8> numbers = {{
+  const std::array<Bounded, 12> numbers = {{
       {"n_layers", config.n_layers, cache::kMaxLayers},
       {"d_model", config.d_model, kMaxWidth},
-      {"d_ff", config.d_ff, kMaxHiddenWidth, config.has_experts(0) ? 0 : 1},
+      {"d_ff", config.d_ff, kMaxHiddenWidth,
+       config.has_experts(0) && !config.experts.beside_ffn ? 0 : 1},
       {"n_heads", config.n_heads, kMaxHeads},
       {"n_kv_heads", config.n_kv_heads, cache::kMaxKvHeads},
       {"head_dim", config.head_dim, cache::kMaxHeadDim},
       {"vocab_size", config.vocab_size, tokenizer::kMaxVocabSize},
       {"context_length", config.context_length, cache::kMaxTokens},
+      {"inputs of a layer", config.layer_inputs, cache::kMaxHeadDim, 0},
+      {"rows of the inputs of layers", config.layer_input_vocab, tokenizer::kMaxVocabSize,
+       config.layer_inputs > 0 ? 1 : 0},
+      {"residual streams", config.n_streams, kMaxStreams},
+      {"laurel rank", config.laurel_rank, kMaxWidth, 0},
   }};
   TQC_TRY(check_bounds(numbers));
   TQC_TRY(check_multiple("n_heads", config.n_heads, "kv heads", config.n_kv_heads));

@@ -533,6 +533,12 @@ Result<ModelConfig> read_gguf_config(const Gguf& file, const GgufTensors& tensor
   TQC_TRY_ASSIGN(const std::int64_t n_experts, keys.get_int_or("expert_count", 0));
   TQC_TRY_ASSIGN(const Architecture* family,
                  find_gguf_architecture(config.architecture, n_experts > 0));
+  if (family->default_inputs > 0) {
+    return unsupported(
+        "architecture " + tensors::printable_name(config.architecture) +
+        " in a GGUF file: only Hugging Face folders of it are run; its caches can be "
+        "converted, stored and exported all the same, without the model");
+  }
   set_family(*family, tensors, config);
   if (file.has("general.name")) {
     TQC_TRY_ASSIGN(config.name, file.get_string("general.name"));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <numbers>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -223,17 +225,38 @@ Result<void> read_scaling(const RopeFields& fields, const Architecture& family,
   return Error{ErrorCode::kUnsupported, "RoPE scaling " + tensors::printable_name(kind)};
 }
 
+// The first pairs of a head turn as if all did, and the others stay.
+Result<void> read_proportional(const RopeFields& fields, ModelConfig& config) {
+  TQC_TRY_ASSIGN(const double share, fields.own_number_or("partial_rotary_factor", 1));
+  TQC_TRY_ASSIGN(const double factor, fields.own_number_or("factor", 1));
+  const double n_turned = std::floor(share * static_cast<double>(config.head_dim) / 2);
+  if (!(share <= 1 && n_turned >= 1) || config.head_dim > cache::kMaxHeadDim) {
+    return corrupt("key \"partial_rotary_factor\": no pair turns, or more than there are");
+  }
+  config.rope.n_dims = config.head_dim;
+  config.rope.factors.assign(static_cast<std::size_t>(config.head_dim / 2), kStays);
+  std::fill_n(config.rope.factors.begin(), static_cast<std::size_t>(n_turned),
+              static_cast<float>(factor));
+  return {};
+}
+
 // Fills in config.rope and config.rope_magnitude, and limits config.context_length if RoPE changes
 // beyond it. Requires: config.head_dim and config.context_length are set.
 // Errors: kUnsupported (the kind of scaling), kCorrupt.
 Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelConfig& config) {
+  static const Json kGemma4Rope = {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}};
   static const Json kGptOssRope = {
       {"rope_type", "yarn"}, {"factor", 32.0},    {"beta_fast", 32.0},
       {"beta_slow", 1.0},    {"truncate", false}, {"original_max_position_embeddings", 4096}};
   TQC_TRY_ASSIGN(const Json* object, find_object(root, "full_attention"));
   if (object == nullptr && family.default_yarn) object = &kGptOssRope;
+  if (object == nullptr && family.full_heads) object = &kGemma4Rope;
   const RopeFields fields = {&root, object};
   TQC_TRY_ASSIGN(config.rope.base, fields.number_or("rope_theta", family.default_rope_base));
+  if (family.full_heads) {
+    TQC_TRY_ASSIGN(const std::string kind, kind_of(*object, family));
+    if (kind == "proportional") return read_proportional(fields, config);
+  }
   TQC_TRY_ASSIGN(const double share,
                  fields.number_or("partial_rotary_factor", family.default_rotary_share));
   if (!(share > 0 && share <= 1)) {
@@ -281,6 +304,9 @@ using tensors::printable_name;
 // Defaults of transformers.
 constexpr std::int64_t kDefaultWindowedFrom = 28;  // max_window_layers
 constexpr double kDefaultQueryScalar = 256;
+constexpr std::int64_t kDefaultHeadDim = 256;      // of Gemma 4
+constexpr std::int64_t kDefaultFullHeadDim = 512;  // global_head_dim
+constexpr std::int64_t kDefaultInputVocab = 262'144;
 
 Error unsupported_key(const char* key) {
   return unsupported("key \"" + std::string(key) + "\": not supported");
@@ -311,8 +337,16 @@ struct OtherKey {
 };
 
 constexpr bool has_caps(const Architecture& family) { return family.has_query_scalar; }
+constexpr bool has_score_caps(const Architecture& family) {
+  return family.has_query_scalar && !family.value_norms;
+}
+constexpr bool has_layer_inputs(const Architecture& family) { return family.default_inputs > 0; }
+constexpr bool has_streams(const Architecture& family) { return family.parallel_streams; }
+// Text is causal whether images are seen both ways ("vision") or not.
+constexpr bool sees_media_both_ways(const Architecture& family) { return family.full_heads; }
+constexpr bool has_full_heads(const Architecture& family) { return family.full_heads; }
 constexpr bool has_plain_experts(const Architecture& family) {
-  return family.has_experts && !family.routed_experts;
+  return (family.has_experts && !family.routed_experts) || family.full_heads;
 }
 constexpr bool has_multipliers(const Architecture& family) { return family.has_multipliers; }
 constexpr bool has_logit_scale(const Architecture& family) {
@@ -341,13 +375,18 @@ constexpr bool ignores_qkv_bias(const Architecture& family) {
 }
 
 constexpr std::array kOtherKeys = {
+    OtherKey{"activation_sparsity_pattern", "null", has_streams},  // Gemma 3n
+    OtherKey{"altup_num_inputs", "null", has_streams},
     OtherKey{"attention_bias", "false", reads_attention_bias},
+    OtherKey{"attention_k_eq_v", "false", has_full_heads},      // Gemma 4
     OtherKey{"attention_multiplier", "null", has_multipliers},  // Granite
     OtherKey{"attention_out_bias", "false", reads_out_bias},    // Seed-OSS
-    OtherKey{"attn_logit_softcapping", "null", has_caps},
+    OtherKey{"attn_logit_softcapping", "null", has_score_caps},
     OtherKey{"clip_qkv", "null", nullptr},  // OLMo
     OtherKey{"embedding_multiplier", "1", has_multipliers},
+    OtherKey{"enable_moe_block", "false", has_full_heads},
     OtherKey{"final_logit_softcapping", "null", has_caps},
+    OtherKey{"hidden_size_per_layer_input", "0", has_layer_inputs},  // Gemma 3n, Gemma 4
     OtherKey{"is_causal", "true", nullptr},
     OtherKey{"kv_lora_rank", "null", has_latents},  // DeepSeek
     OtherKey{"logit_scale", "1", has_logit_scale},  // Cohere
@@ -356,6 +395,8 @@ constexpr std::array kOtherKeys = {
     OtherKey{"moe_num_experts", "0", nullptr},              // ERNIE
     OtherKey{"n_routed_experts", "0", has_routed_experts},  // DeepSeek, GLM-4.5
     OtherKey{"no_rope_layers", "[]", has_no_rope_layers},   // SmolLM3
+    OtherKey{"num_kv_shared_layers", "0", has_layer_inputs},
+    OtherKey{"per_layer_config", "null", has_full_heads},
     OtherKey{"num_experts", "0", has_plain_experts},
     OtherKey{"num_local_experts", "0", has_plain_experts},  // Mixtral
     OtherKey{"qk_layernorm", "false", nullptr},
@@ -366,7 +407,8 @@ constexpr std::array kOtherKeys = {
     OtherKey{"swiglu_alpha", "1.702", nullptr},    // gpt-oss
     OtherKey{"swiglu_limit", "7.0", nullptr},
     OtherKey{"use_bias", "false", reads_use_bias},  // ERNIE
-    OtherKey{"use_bidirectional_attention", "false", nullptr},
+    OtherKey{"use_bidirectional_attention", "false", sees_media_both_ways},
+    OtherKey{"use_double_wide_mlp", "false", has_full_heads},
     OtherKey{"use_parallel_residual", "false", nullptr},
     OtherKey{"use_qk_norm", "false", asks_qk_norm},  // Cohere, GLM-4.5
     OtherKey{"use_sliding_window", "false", ignores_window_flag},
@@ -512,6 +554,117 @@ Result<void> read_no_rope_layers(const Json& root, const Architecture& family,
   return {};
 }
 
+// A list with a number for each layer. nullptr: there is none.
+Result<const Json*> find_layer_numbers(const Json& root, const char* key, std::int64_t n_layers) {
+  const Json* const list = find_value(root, key);
+  if (list == nullptr || list->is_number()) return nullptr;
+  const auto is_number = [](const Json& each) { return each.is_number(); };
+  if (!list->is_array() || std::ssize(*list) != n_layers ||
+      !std::ranges::all_of(*list, is_number)) {
+    return corrupt("key \"" + std::string(key) + "\": not a number for each layer");
+  }
+  return list;
+}
+
+// x for which the normal distribution is p. Requires: 0 < p < 1.
+double normal_quantile(double p) {
+  double low = -40, high = 40;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::numbers::sqrt2) / 2 < p ? low : high) = middle;
+  }
+  return low;
+}
+
+// Gemma 3n: widths and shares of gates that are cut off.
+Result<void> read_layer_numbers(const Json& root, ModelConfig& config) {
+  TQC_TRY_ASSIGN(const Json* widths,
+                 find_layer_numbers(root, "intermediate_size", config.n_layers));
+  TQC_TRY_ASSIGN(const Json* shares,
+                 find_layer_numbers(root, "activation_sparsity_pattern", config.n_layers));
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    if (widths != nullptr) {
+      if (!(*widths)[i].is_number_integer() || (*widths)[i] < 1) {
+        return corrupt("key \"intermediate_size\": not above 0");
+      }
+      config.layers[i].d_ff = (*widths)[i].get<std::int64_t>();
+    }
+    const bool is_cut = config.n_layers > 10 && i < 10;  // transformers' default
+    const double share = shares == nullptr ? (is_cut ? 0.95 : 0.0) : (*shares)[i].get<double>();
+    if (!(share >= 0 && share < 1)) return unsupported_key("activation_sparsity_pattern");
+    if (share > 0) config.layers[i].gate_cutoff = static_cast<float>(normal_quantile(share));
+  }
+  return {};
+}
+
+// The last layers read the keys and values of the last one before them of their kind.
+Result<void> share_layers(std::int64_t n_shared, ModelConfig& config) {
+  const std::int64_t n_own = config.n_layers - n_shared;
+  if (n_shared < 0 || n_own < 1) {
+    return corrupt("key \"num_kv_shared_layers\": " + std::to_string(n_shared));
+  }
+  for (std::int64_t i = n_own; i < config.n_layers; ++i) {
+    LayerConfig& layer = config.layers[static_cast<std::size_t>(i)];
+    for (std::int64_t j = 0; j < n_own; ++j) {
+      if (config.layers[static_cast<std::size_t>(j)].window == layer.window) layer.source = j;
+    }
+    if (layer.source < 0) {
+      return corrupt("layer " + std::to_string(i) + ": no earlier one of its kind has keys");
+    }
+  }
+  return {};
+}
+
+// The heads of layers with a window in Gemma 4, whose RoPE turns all of their components.
+Result<void> read_window_heads(const Json& root, ModelConfig& config) {
+  cache::HeadShape heads;
+  TQC_TRY_ASSIGN(heads.head_dim, get_int_or(root, "head_dim", kDefaultHeadDim));
+  TQC_TRY_ASSIGN(heads.n_kv_heads, get_int(root, "num_key_value_heads"));
+  TQC_TRY_ASSIGN(const bool is_same, get_bool_or(root, "attention_k_eq_v", false));
+  TQC_TRY_ASSIGN(const bool is_wide, get_bool_or(root, "use_double_wide_mlp", false));
+  if (config.layers.back().window > 0) return unsupported_key("layer_types");  // "full_attention"
+  const Json* const both_ways = find_value(root, "use_bidirectional_attention");
+  if (both_ways != nullptr && *both_ways != "vision" && *both_ways != false) {
+    return unsupported_key("use_bidirectional_attention");
+  }
+  for (LayerConfig& layer : config.layers) {
+    if (layer.window > 0) {
+      layer.heads = heads;
+      layer.rope.n_dims = heads.head_dim;
+    } else {
+      layer.keys_as_values = is_same;
+    }
+    if (is_wide && layer.source >= 0) layer.d_ff = 2 * config.d_ff;
+  }
+  return {};
+}
+
+// What differs between the layers of Gemma 3n and Gemma 4.
+Result<void> read_layer_differences(const Json& root, const Architecture& family,
+                                    ModelConfig& config) {
+  constexpr const char* kInputs = "hidden_size_per_layer_input";
+  TQC_TRY_ASSIGN(config.layer_inputs,
+                 get_int_or(root, kInputs, root.contains(kInputs) ? 0 : family.default_inputs));
+  if (config.layer_inputs != 0) {
+    TQC_TRY_ASSIGN(config.layer_input_vocab,
+                   get_int_or(root, "vocab_size_per_layer_input", kDefaultInputVocab));
+  }
+  TQC_TRY_ASSIGN(const std::int64_t n_shared,
+                 get_int_or(root, "num_kv_shared_layers", family.default_shared));
+  TQC_TRY(share_layers(n_shared, config));
+  if (family.full_heads) return read_window_heads(root, config);
+  TQC_TRY(read_layer_numbers(root, config));
+  TQC_TRY_ASSIGN(config.n_streams, get_int_or(root, "altup_num_inputs", 4));
+  TQC_TRY_ASSIGN(config.laurel_rank, get_int_or(root, "laurel_rank", 64));
+  TQC_TRY_ASSIGN(const std::int64_t active, get_int_or(root, "altup_active_idx", 0));
+  TQC_TRY_ASSIGN(const bool is_scaled, get_bool_or(root, "altup_correct_scale", true));
+  if (active != 0) return unsupported_key("altup_active_idx");
+  if (!is_scaled) return unsupported_key("altup_correct_scale");
+  if (config.n_streams < 2) return unsupported_key("altup_num_inputs");
+  if (config.layer_inputs < 1) return unsupported_key("hidden_size_per_layer_input");
+  return {};
+}
+
 Result<void> read_layers(const Json& root, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(const std::int64_t window, read_window(root, family));
   TQC_TRY_ASSIGN(const cache::Rope local, read_hf_local_rope(root, family, config));
@@ -532,6 +685,7 @@ Result<void> read_layers(const Json& root, const Architecture& family, ModelConf
     TQC_TRY_ASSIGN(LayerConfig layer, make_layer(type, window, family, config.rope, local));
     config.layers.push_back(std::move(layer));
   }
+  if (family.default_inputs > 0) TQC_TRY(read_layer_differences(root, family, config));
   return read_no_rope_layers(root, family, config);
 }
 
@@ -587,7 +741,19 @@ Result<void> read_routed_experts(const Json& root, const Architecture& family,
   return {};
 }
 
+// Those of Gemma 4, beside the feed-forward.
+Result<void> read_side_experts(const Json& root, ExpertsConfig& experts) {
+  TQC_TRY_ASSIGN(experts.beside_ffn, get_bool_or(root, "enable_moe_block", false));
+  if (!experts.beside_ffn) return {};
+  TQC_TRY_ASSIGN(experts.count, get_int(root, "num_experts"));
+  if (experts.count < 1) return unsupported_key("num_experts");
+  TQC_TRY_ASSIGN(experts.used, get_int(root, "top_k_experts"));
+  TQC_TRY_ASSIGN(experts.d_ff, get_int(root, "moe_intermediate_size"));
+  return {};
+}
+
 Result<void> read_experts(const Json& root, const Architecture& family, ExpertsConfig& experts) {
+  if (family.full_heads) return read_side_experts(root, experts);
   if (!family.has_experts) return {};
   if (family.routed_experts) return read_routed_experts(root, family, experts);
   TQC_TRY_ASSIGN(const std::int64_t step, get_int_or(root, "decoder_sparse_step", 1));
@@ -623,6 +789,42 @@ Result<void> read_latents(const Json& root, ModelConfig& config) {
   return validate_latents(config);
 }
 
+// The heads of layers with full attention in Gemma 4. transformers 5.23 writes what differs from
+// the other layers into "per_layer_config".
+Result<void> read_full_heads(const Json& root, ModelConfig& config) {
+  const Json* own = find_value(root, "per_layer_config");
+  if (own != nullptr) {
+    TQC_TRY_ASSIGN(const Json* types, get_array(root, "layer_types"));
+    TQC_TRY_ASSIGN(own, get_object(root, "per_layer_config"));
+    const auto n_full = std::ranges::count(*types, "full_attention");
+    const Json same = own->empty() ? Json::object() : *own->begin();
+    for (const auto& [name, layer] : own->items()) {
+      const bool is_index =
+          name.size() <= 4 && name.find_first_not_of("0123456789") == std::string::npos;
+      const auto index = static_cast<std::size_t>(is_index ? std::atoi(name.c_str()) : -1);
+      const bool is_full = index < types->size() && (*types)[index] == "full_attention";
+      if (!is_full || layer != same) return unsupported_key("per_layer_config");
+    }
+    if (!same.is_object() || (!own->empty() && std::ssize(*own) != n_full)) {
+      return unsupported_key("per_layer_config");
+    }
+    for (const auto& [name, value] : same.items()) {
+      if (name != "head_dim" && name != "num_key_value_heads") {
+        return unsupported_key("per_layer_config");
+      }
+    }
+    TQC_TRY_ASSIGN(config.head_dim, get_int_or(same, "head_dim", config.head_dim));
+    TQC_TRY_ASSIGN(config.n_kv_heads, get_int_or(same, "num_key_value_heads", config.n_kv_heads));
+    return {};
+  }
+  TQC_TRY_ASSIGN(config.head_dim, get_int_or(root, "global_head_dim", kDefaultFullHeadDim));
+  TQC_TRY_ASSIGN(const bool is_same, get_bool_or(root, "attention_k_eq_v", false));
+  if (!is_same) return {};
+  TQC_TRY_ASSIGN(config.n_kv_heads,
+                 get_int_or(root, "num_global_key_value_heads", config.n_kv_heads));
+  return {};
+}
+
 Result<void> read_shapes(const Json& root, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(config.n_layers, get_int(root, "num_hidden_layers"));
   if (family.routed_experts) {
@@ -630,7 +832,9 @@ Result<void> read_shapes(const Json& root, const Architecture& family, ModelConf
   }
   TQC_TRY_ASSIGN(config.d_model, get_int(root, "hidden_size"));
   const char* const width = family.shared_mlp ? "shared_intermediate_size" : "intermediate_size";
-  if (!family.has_experts || find_value(root, width) != nullptr) {
+  if (const Json* const widths = find_value(root, width); widths && widths->is_array()) {
+    config.d_ff = 1;  // read_layer_widths() has those of the layers
+  } else if (!family.has_experts || widths != nullptr) {
     TQC_TRY_ASSIGN(config.d_ff, get_int(root, width));
   }
   TQC_TRY_ASSIGN(config.n_heads, get_int(root, "num_attention_heads"));
@@ -640,6 +844,7 @@ Result<void> read_shapes(const Json& root, const Architecture& family, ModelConf
       family.default_head_dim > 0 ? family.default_head_dim : config.d_model / config.n_heads;
   TQC_TRY_ASSIGN(config.head_dim, get_int_or(root, "head_dim", head_dim));
   if (family.latent_attention) TQC_TRY(read_latents(root, config));
+  if (family.full_heads) TQC_TRY(read_full_heads(root, config));
   TQC_TRY_ASSIGN(config.vocab_size, get_int(root, "vocab_size"));
   TQC_TRY_ASSIGN(config.context_length, get_int(root, "max_position_embeddings"));
   const std::int64_t extra = config.form.n_extra_layers;
@@ -689,14 +894,18 @@ Result<void> read_scales(const Json& root, const Architecture& family, ModelConf
     config.logit_divisor = static_cast<float>(1 / scale);
   }
   if (!family.has_query_scalar) return {};
+  TQC_TRY_ASSIGN(config.logit_cap,
+                 read_cap(root, "final_logit_softcapping", family.default_logit_cap));
+  if (family.value_norms) {
+    config.attention_scale = 1;
+    return {};
+  }
   TQC_TRY_ASSIGN(const double scalar,
                  get_number_or(root, "query_pre_attn_scalar", kDefaultQueryScalar));
   if (!(scalar > 0)) return corrupt("key \"query_pre_attn_scalar\": not above 0");
   config.attention_scale = static_cast<float>(1 / std::sqrt(scalar));
   TQC_TRY_ASSIGN(config.attention_cap,
                  read_cap(root, "attn_logit_softcapping", family.default_attention_cap));
-  TQC_TRY_ASSIGN(config.logit_cap,
-                 read_cap(root, "final_logit_softcapping", family.default_logit_cap));
   return {};
 }
 
@@ -731,6 +940,8 @@ void set_family(const Architecture& family, ModelConfig& config) {
   config.parallel_blocks = family.parallel_blocks;
   config.attention_gate = family.attention_gate;
   config.attention_sinks = family.attention_sinks;
+  config.value_norms = family.value_norms;
+  config.layer_factors = family.full_heads;
   config.form.permuted_heads = family.permuted_hf;
   config.form.transposed_experts = family.transposed_experts;
   config.form.fused_projections = family.fused_projections;

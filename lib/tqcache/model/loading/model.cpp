@@ -174,16 +174,18 @@ Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path, uns
 }
 
 Result<cache::Cache> make_cache(const ModelConfig& config, cache::Identity identity, Dtype dtype) {
-  const std::vector<cache::LayerPlan> layers(static_cast<std::size_t>(config.n_layers),
-                                             {config.head_shape(), dtype});
+  std::vector<cache::LayerPlan> layers;
+  for (std::int64_t i = 0; i < config.n_cache_layers(); ++i) {
+    layers.push_back({config.layer(i).heads, dtype});
+  }
   TQC_TRY_ASSIGN(cache::Cache cache, cache::make_cache(std::move(identity), layers));
-  for (std::int64_t i = 0; i < config.n_layers; ++i) {
+  for (std::int64_t i = 0; i < config.n_cache_layers(); ++i) {
     const LayerConfig layer = config.layer(i);
     cache::Layer& made = cache.layers[static_cast<std::size_t>(i)];
     if (layer.kind == LayerKind::kDeltaNet) {
       made = empty_delta_state(config.delta_net);
     } else if (layer.window > 0) {
-      made = cache::empty_window(config.head_shape(), {layer.window, 0}, dtype);
+      made = cache::empty_window(layer.heads, {layer.window, 0}, dtype);
     } else {
       std::get<cache::AttentionLayer>(made).value_dim = config.value_dim();
     }

@@ -258,10 +258,19 @@ namespace {
 
 using NamePair = std::pair<std::string_view, std::string_view>;
 
-constexpr std::array<NamePair, 3> kModelNames = {{
+constexpr auto kModelNames = std::to_array<NamePair>({
     {"embed_tokens.weight", "token_embd.weight"},
     {"norm.weight", "output_norm.weight"},
     {"lm_head.weight", "output.weight"},
+    {"embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},  // Gemma 3n, Gemma 4
+    {"per_layer_model_projection.weight", "per_layer_model_proj.weight"},
+    {"per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
+});
+
+// Of these, files have one for each stream: "altup_projections.0.weight".
+constexpr std::array<NamePair, 2> kStreamNames = {{
+    {"altup_projections.", "altup_proj."},
+    {"altup_unembed_projections.", "altup_unembd_proj."},
 }};
 
 constexpr std::string_view kNormAfterAttention = "post_attention_layernorm.weight";
@@ -335,6 +344,26 @@ constexpr auto kLayerNames = std::to_array<NamePair>({
     {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"},
     {"mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight"},
     {"mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight"},
+    {"per_layer_input_gate.weight", "inp_gate.weight"},  // Gemma 3n, Gemma 4
+    {"per_layer_projection.weight", "proj.weight"},
+    {"post_per_layer_input_norm.weight", "post_norm.weight"},
+    {"layer_scalar", "layer_output_scale.weight"},
+    {"altup.correction_coefs.weight", "altup_correct_coef.weight"},
+    {"altup.correct_output_scale", "altup_correct_scale.weight"},
+    {"altup.prediction_coefs.weight", "altup_predict_coef.weight"},
+    {"altup.modality_router.weight", "altup_router.weight"},
+    {"altup.router_norm.weight", "altup_router_norm.weight"},
+    {"laurel.linear_left.weight", "laurel_l.weight"},
+    {"laurel.linear_right.weight", "laurel_r.weight"},
+    {"laurel.post_laurel_norm.weight", "laurel_post_norm.weight"},
+    {"router.proj.weight", "ffn_gate_inp.weight"},
+    {"router.scale", "ffn_gate_inp.scale"},
+    {"router.per_expert_scale", "ffn_down_exps.scale"},
+    {"experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+    {"experts.down_proj", "ffn_down_exps.weight"},
+    {"pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"},
+    {"post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"},
+    {"post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"},
 });
 
 constexpr std::array<NamePair, 6> kExpertNames = {{
@@ -403,6 +432,9 @@ bool take_model_prefix(std::string_view& name) {
 std::string gguf_name(std::string_view hf_name, std::string_view after_attention) {
   std::string_view rest = hf_name;
   if (!take_model_prefix(rest)) return {};
+  for (const auto& [hf, gguf] : kStreamNames) {
+    if (take_prefix(rest, hf)) return std::string(gguf) + std::string(rest);
+  }
   if (!take_prefix(rest, "layers.")) return std::string(look_up(kModelNames, rest));
   const std::string_view number = take_number(rest);
   const std::string name = number.empty() ? std::string() : layer_name(rest, after_attention);
@@ -416,6 +448,9 @@ bool is_unused_hf_tensor(std::string_view hf_name) {
                                        "visual.",
                                        "vision_tower.",
                                        "model.vision_tower.",
+                                       "model.audio_tower.",
+                                       "model.embed_vision.",
+                                       "model.embed_audio.",
                                        "multi_modal_projector.",
                                        "model.multi_modal_projector."};
   return std::ranges::any_of(kPrefixes,

@@ -353,11 +353,14 @@ DeltaNetWeights read_delta_net(TensorFinder& finder, const std::string& block,
   return weights;
 }
 
-AttentionWeights read_attention(TensorFinder& finder, const std::string& block,
+AttentionWeights read_attention(TensorFinder& finder, const std::string& block, std::int64_t index,
                                 const ModelConfig& config) {
   const std::int64_t d_model = config.d_model;
-  const std::int64_t q_size = config.n_heads * config.head_dim;
-  const std::int64_t kv_size = config.n_kv_heads * config.head_dim;
+  const LayerConfig layer = config.layer(index);
+  const std::int64_t head_dim = layer.heads.head_dim;
+  const std::int64_t q_size = config.n_heads * head_dim;
+  const std::int64_t kv_size = layer.heads.n_kv_heads * head_dim;
+  const bool has_keys = layer.source < 0;
   AttentionWeights weights;
   if (config.form.fused_projections) {
     const Matrix all = finder.matrix(block + "attn_qkv.weight", q_size + 2 * kv_size, d_model);
@@ -367,20 +370,23 @@ AttentionWeights read_attention(TensorFinder& finder, const std::string& block,
   } else {
     const std::int64_t q_rows = (config.attention_gate ? 2 : 1) * q_size;
     weights.q = finder.matrix(block + "attn_q.weight", q_rows, d_model);
-    weights.k = finder.matrix(block + "attn_k.weight", kv_size, d_model);
-    weights.v = finder.matrix(block + "attn_v.weight", kv_size, d_model);
+    if (has_keys) weights.k = finder.matrix(block + "attn_k.weight", kv_size, d_model);
+    if (has_keys && !layer.keys_as_values) {
+      weights.v = finder.matrix(block + "attn_v.weight", kv_size, d_model);
+    }
   }
   weights.output = finder.matrix(block + "attn_output.weight", d_model, q_size);
   const bool biases = config.qkv_biases;
   weights.q_bias = finder.vector_if(biases, block + "attn_q.bias", weights.q.n_rows);
-  weights.k_bias = finder.vector_if(biases, block + "attn_k.bias", kv_size);
-  weights.v_bias = finder.vector_if(biases, block + "attn_v.bias", kv_size);
+  weights.k_bias = finder.vector_if(biases && has_keys, block + "attn_k.bias", kv_size);
+  weights.v_bias = finder.vector_if(biases && has_keys, block + "attn_v.bias", kv_size);
   weights.output_bias = finder.vector_if(config.output_bias, block + "attn_output.bias", d_model);
   const bool is_wide = config.wide_qk_norms;
-  weights.q_norm = finder.norm_if(config.qk_norms, block + "attn_q_norm.weight",
-                                  is_wide ? q_size : config.head_dim);
-  weights.k_norm = finder.norm_if(config.qk_norms, block + "attn_k_norm.weight",
-                                  is_wide ? kv_size : config.head_dim);
+  weights.q_norm =
+      finder.norm_if(config.qk_norms, block + "attn_q_norm.weight", is_wide ? q_size : head_dim);
+  weights.k_norm = finder.norm_if(config.qk_norms && has_keys, block + "attn_k_norm.weight",
+                                  is_wide ? kv_size : head_dim);
+  if (config.value_norms) weights.v_norm.assign(to_size(head_dim), 1.0f);
   weights.sinks =
       finder.vector_if(config.attention_sinks, block + "attn_sinks.weight", config.n_heads);
   return weights;
@@ -429,11 +435,12 @@ FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block, cons
           {}};
 }
 
-FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block,
+FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block, std::int64_t index,
                             const ModelConfig& config) {
-  const std::int64_t d_ff = config.d_ff;
+  const std::int64_t d_ff = config.layer(index).d_ff;
   if (!config.form.fused_projections && !config.form.fused_gate_up) {
     FeedForwardWeights ffn = read_ffn(finder, block, ".weight", d_ff, config.d_model);
+    ffn.cutoff = config.layer(index).gate_cutoff;
     ffn.gate_bias = finder.vector_if(config.mlp_biases, block + "ffn_gate.bias", d_ff);
     ffn.up_bias = finder.vector_if(config.mlp_biases, block + "ffn_up.bias", d_ff);
     ffn.down_bias = finder.vector_if(config.mlp_biases, block + "ffn_down.bias", config.d_model);
@@ -499,11 +506,46 @@ ExpertsWeights read_experts(TensorFinder& finder, const std::string& block,
       weights.each.push_back(read_ffn(finder, block, end, experts.d_ff, config.d_model));
     }
   }
+  if (experts.beside_ffn) {
+    const std::int64_t d_model = config.d_model;
+    weights.router_norm = finder.vector(block + "ffn_gate_inp.scale", d_model);
+    for (float& each : weights.router_norm) {
+      each /= static_cast<float>(std::sqrt(static_cast<double>(d_model)));
+    }
+    weights.norm = finder.norm(block + "pre_ffw_norm_2.weight", d_model);
+    weights.post_norm = finder.norm(block + "post_ffw_norm_2.weight", d_model);
+    weights.post_ffn_norm = finder.norm(block + "post_ffw_norm_1.weight", d_model);
+    weights.factors = finder.vector(block + "ffn_down_exps.scale", experts.count);
+  }
   if (experts.shared_d_ff == 0) return weights;
   weights.shared = read_ffn(finder, block, "_shexp.weight", experts.shared_d_ff, config.d_model);
   if (!experts.shared_gate) return weights;
   weights.shared_gate = finder.matrix(block + "ffn_gate_inp_shexp.weight", 1, config.d_model);
   return weights;
+}
+
+ParallelWeights read_parallel(TensorFinder& finder, const std::string& block,
+                              const ModelConfig& config) {
+  const std::int64_t n = config.n_streams;
+  return {finder.norm(block + "altup_router_norm.weight", config.d_model),
+          finder.matrix(block + "altup_router.weight", n, config.d_model),
+          finder.matrix(block + "altup_predict_coef.weight", n * n, n),
+          finder.matrix(block + "altup_correct_coef.weight", n, n),
+          finder.vector(block + "altup_correct_scale.weight", config.d_model)};
+}
+
+// GGUF has one tensor for all streams, Hugging Face's files one for each.
+std::vector<Matrix> read_streams(TensorFinder& finder, const std::string& name,
+                                 const ModelConfig& config) {
+  const std::int64_t n = config.n_streams - 1, d_model = config.d_model;
+  if (n == 0 || finder.has(name + ".weight")) {
+    return n == 0 ? std::vector<Matrix>() : finder.stack(name + ".weight", n, d_model, d_model);
+  }
+  std::vector<Matrix> streams;
+  for (std::int64_t i = 0; i < n; ++i) {
+    streams.push_back(finder.matrix(name + "." + std::to_string(i) + ".weight", d_model, d_model));
+  }
+  return streams;
 }
 
 LayerWeights read_layer(TensorFinder& finder, std::int64_t index, const ModelConfig& config) {
@@ -516,14 +558,30 @@ LayerWeights read_layer(TensorFinder& finder, std::int64_t index, const ModelCon
   } else if (config.latent.rank > 0) {
     layer.latent = read_latent_attention(finder, block, config);
   } else {
-    layer.attention = read_attention(finder, block, config);
+    layer.attention = read_attention(finder, block, index, config);
   }
   layer.ffn_norm = finder.norm_if(config.pre_norms && !config.parallel_blocks,
                                   block + std::string(config.form.ffn_norm), d_model);
   if (config.has_experts(index)) {
     layer.experts = read_experts(finder, block, config);
-  } else {
-    layer.ffn = read_ffn(finder, block, config);
+  }
+  if (!config.has_experts(index) || config.experts.beside_ffn) {
+    layer.ffn = read_ffn(finder, block, index, config);
+  }
+  if (config.layer_inputs > 0) {
+    layer.inputs = {finder.matrix(block + "inp_gate.weight", config.layer_inputs, d_model),
+                    finder.matrix(block + "proj.weight", d_model, config.layer_inputs),
+                    finder.norm(block + "post_norm.weight", d_model)};
+  }
+  if (config.n_streams > 1) layer.parallel = read_parallel(finder, block, config);
+  if (config.laurel_rank > 0) {
+    layer.laurel = {finder.matrix(block + "laurel_l.weight", config.laurel_rank, d_model),
+                    finder.matrix(block + "laurel_r.weight", d_model, config.laurel_rank),
+                    finder.norm(block + "laurel_post_norm.weight", d_model)};
+  }
+  if (config.layer_factors) {
+    const AlignedFloats factor = finder.vector(block + "layer_output_scale.weight", 1);
+    if (!factor.empty()) layer.factor = factor[0];
   }
   layer.post_attention_norm =
       finder.norm_if(config.post_norms, block + "post_attention_norm.weight", d_model);
@@ -537,6 +595,12 @@ std::int64_t count_others(const Tensors& tensors, const ModelConfig& config) {
   for (const char* name :
        {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"}) {
     n += static_cast<std::int64_t>(tensors.count(name));
+  }
+  // Published files have matrices of keys and values that are never computed.
+  for (std::int64_t i = config.n_cache_layers(); i < config.n_layers; ++i) {
+    for (const char* name : {"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"}) {
+      n += static_cast<std::int64_t>(tensors.count("blk." + std::to_string(i) + "." + name));
+    }
   }
   for (std::int64_t i = 0; i < config.form.n_extra_layers; ++i) {
     const std::string block = "blk." + std::to_string(config.n_layers + i) + ".";
@@ -615,6 +679,15 @@ Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config) 
   weights.output = config.tied_embeddings
                        ? weights.token_embedding
                        : finder.matrix("output.weight", config.vocab_size, config.d_model);
+  if (config.layer_inputs > 0) {
+    const std::int64_t size = config.n_layers * config.layer_inputs;
+    weights.input_embedding =
+        finder.matrix("per_layer_token_embd.weight", config.layer_input_vocab, size);
+    weights.input_projection = finder.matrix("per_layer_model_proj.weight", size, config.d_model);
+    weights.input_norm = finder.norm("per_layer_proj_norm.weight", config.layer_inputs);
+  }
+  weights.to_streams = read_streams(finder, "altup_proj", config);
+  weights.from_streams = read_streams(finder, "altup_unembd_proj", config);
   weights.n_tensors =
       static_cast<std::int64_t>(finder.taken().size()) + count_others(tensors, config);
   TQC_TRY(std::move(finder).finish());
@@ -682,6 +755,7 @@ class ConfigBytes {
     add_newest_fields(config);
     add_routing(config.experts);
     add_latents(config.latent);
+    add_layer_differences(config);
   }
 
   const Bytes& bytes() const { return out_.bytes(); }
@@ -743,6 +817,25 @@ class ConfigBytes {
       number(size);
     }
     real(latent.epsilon);
+  }
+
+  // Likewise, of Gemma 3n and Gemma 4.
+  void add_layer_differences(const ModelConfig& config) {
+    if (!config.value_norms) return;
+    out_.append_sized(as_bytes("layers"));
+    for (const std::int64_t value :
+         {std::int64_t{config.layer_factors}, config.layer_inputs, config.layer_input_vocab,
+          config.n_streams, config.laurel_rank, std::int64_t{config.experts.beside_ffn}}) {
+      number(value);
+    }
+    for (std::int64_t i = 0; i < config.n_layers; ++i) {
+      const LayerConfig layer = config.layer(i);
+      for (const std::int64_t value : {layer.heads.n_kv_heads, layer.heads.head_dim, layer.d_ff,
+                                       layer.source, std::int64_t{layer.keys_as_values}}) {
+        number(value);
+      }
+      real(layer.gate_cutoff);
+    }
   }
 
   ByteWriter out_;

@@ -7,6 +7,7 @@
 // Safe for untrusted input: the type, shape and size of every tensor are checked.
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -27,10 +28,11 @@ using Tensors = std::map<std::string, tensors::TensorView>;
 struct AttentionWeights {
   Matrix q;       // [n_heads * head_dim, d_model]; with a gate [n_heads, q and gate * head_dim]
   Matrix k;       // [n_kv_heads * head_dim, d_model]
-  Matrix v;       // [n_kv_heads * head_dim, d_model]
+  Matrix v;       // [n_kv_heads * head_dim, d_model]; empty: values are k times the input, too
   Matrix output;  // [d_model, n_heads * head_dim]
   AlignedFloats q_bias, k_bias, v_bias, output_bias;  // [rows of the matrix]
   AlignedFloats q_norm, k_norm;  // [head_dim], or [rows of the matrix] for all heads together
+  AlignedFloats v_norm;          // [head_dim] of ones, if values are normalized
   AlignedFloats sinks;           // [n_heads]
 };
 
@@ -75,6 +77,7 @@ struct FeedForwardWeights {
   Matrix up;                                                   // [d_ff, d_model]
   Matrix down;                                                 // [d_model, d_ff]
   AlignedFloats gate_bias = {}, up_bias = {}, down_bias = {};  // [rows of the matrix]
+  float cutoff = -std::numeric_limits<float>::infinity();      // LayerConfig::gate_cutoff
 };
 
 struct ExpertsWeights {
@@ -84,6 +87,32 @@ struct ExpertsWeights {
   std::vector<FeedForwardWeights> each;  // [count]
   FeedForwardWeights shared;
   Matrix shared_gate;  // [1, d_model]
+  // Gemma 4 (ExpertsConfig::beside_ffn): norms [d_model] of the router's input, of the experts'
+  // input and output, and of the feed-forward's output; a factor of each expert's weight [count].
+  AlignedFloats router_norm, norm, post_norm, post_ffn_norm, factors;
+};
+
+// model/layer_inputs.h
+struct LayerInputWeights {
+  Matrix gate;         // [layer_inputs, d_model]
+  Matrix output;       // [d_model, layer_inputs]
+  AlignedFloats norm;  // [d_model]
+};
+
+// model/parallel_streams.h
+struct ParallelWeights {
+  AlignedFloats router_norm;  // [d_model]
+  Matrix router;              // [n_streams, d_model]
+  Matrix predict;             // [n_streams * n_streams, n_streams]
+  Matrix correct;             // [n_streams, n_streams]
+  AlignedFloats scale;        // [d_model]
+};
+
+// A path beside attention: y = x + norm(right left x).
+struct LaurelWeights {
+  Matrix left;         // [laurel_rank, d_model]
+  Matrix right;        // [d_model, laurel_rank]
+  AlignedFloats norm;  // [d_model]
 };
 
 struct LayerWeights {
@@ -93,16 +122,24 @@ struct LayerWeights {
   DeltaNetWeights delta_net;
   AlignedFloats post_attention_norm;  // [d_model]
   AlignedFloats ffn_norm;             // [d_model]
-  FeedForwardWeights ffn;             // or
+  FeedForwardWeights ffn;             // or, but in Gemma 4
   ExpertsWeights experts;
   AlignedFloats post_ffn_norm;  // [d_model]
+  LayerInputWeights inputs;
+  ParallelWeights parallel;
+  LaurelWeights laurel;
+  float factor = 1;
 };
 
 struct Weights {
   Matrix token_embedding;  // [vocab_size, d_model]
   std::vector<LayerWeights> layers;
-  AlignedFloats output_norm;   // [d_model]
-  Matrix output;               // [vocab_size, d_model]; the embedding when tied
+  AlignedFloats output_norm;                     // [d_model]
+  Matrix output;                                 // [vocab_size, d_model]; the embedding when tied
+  Matrix input_embedding;                        // [layer_input_vocab, n_layers * layer_inputs]
+  Matrix input_projection;                       // [n_layers * layer_inputs, d_model]
+  AlignedFloats input_norm;                      // [layer_inputs]
+  std::vector<Matrix> to_streams, from_streams;  // [n_streams - 1] of [d_model, d_model]
   std::int64_t n_tensors = 0;  // of the file: held in here, or read by the configuration
 };
 

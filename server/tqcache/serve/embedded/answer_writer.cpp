@@ -119,6 +119,7 @@ std::string CompletionWriter::whole(const Answer& answer) const {
   if (is_chat_) {
     choice["message"] = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
     if (!answer.calls.empty() && answer.text.empty()) choice["message"]["content"] = nullptr;
+    if (!answer.thoughts.empty()) choice["message"]["reasoning_content"] = answer.thoughts;
     for (const ToolCall& call : answer.calls) {
       choice["message"]["tool_calls"].push_back(call_json(call));
     }
@@ -159,6 +160,10 @@ std::string CompletionWriter::begin(const Answer&) const {
 
 std::string CompletionWriter::piece(std::string_view text) const {
   return chunk(text, {{"content", text}}, nullptr);
+}
+
+std::string CompletionWriter::thought(std::string_view text) const {
+  return is_chat_ ? chunk("", {{"reasoning_content", text}}, nullptr) : "";
 }
 
 std::string CompletionWriter::end(const Answer& answer) const {
@@ -233,6 +238,10 @@ OrderedJson MessagesWriter::message(const Answer& answer) const {
 
 std::string MessagesWriter::whole(const Answer& answer) const {
   OrderedJson json = message(answer);
+  if (!answer.thoughts.empty()) {
+    json["content"].push_back(
+        {{"type", "thinking"}, {"thinking", answer.thoughts}, {"signature", ""}});
+  }
   if (answer.calls.empty() || !answer.text.empty()) {
     json["content"].push_back({{"type", "text"}, {"text", answer.text}});
   }
@@ -245,32 +254,55 @@ std::string MessagesWriter::whole(const Answer& answer) const {
   return text_of(json);
 }
 
-std::string MessagesWriter::begin(const Answer& so_far) const {
-  return typed_event({{"type", "message_start"}, {"message", message(so_far)}}) +
-         typed_event({{"type", "content_block_start"},
-                      {"index", 0},
-                      {"content_block", {{"type", "text"}, {"text", ""}}}}) +
-         typed_event({{"type", "ping"}});
+std::string MessagesWriter::open_block(const OrderedJson& block) {
+  const auto type = block["type"].get<std::string>();
+  if (type == open_ && type != "tool_use") return {};
+  std::string events = close_block();
+  open_ = type;
+  return events +
+         typed_event(
+             {{"type", "content_block_start"}, {"index", next_block_}, {"content_block", block}});
 }
 
-std::string MessagesWriter::piece(std::string_view text) const {
-  return typed_event({{"type", "content_block_delta"},
-                      {"index", 0},
-                      {"delta", {{"type", "text_delta"}, {"text", text}}}});
+std::string MessagesWriter::close_block() {
+  if (open_.empty()) return {};
+  open_.clear();
+  return typed_event({{"type", "content_block_stop"}, {"index", next_block_++}});
 }
 
-std::string MessagesWriter::end(const Answer& answer) const {
-  std::string events = typed_event({{"type", "content_block_stop"}, {"index", 0}});
-  for (std::size_t i = 0; i < answer.calls.size(); ++i) {
-    const ToolCall& call = answer.calls[i];
-    events += typed_event(
-        {{"type", "content_block_start"}, {"index", i + 1}, {"content_block", tool_use(call)}});
+std::string MessagesWriter::begin(const Answer& so_far) {
+  std::string events = typed_event({{"type", "message_start"}, {"message", message(so_far)}});
+  if (!so_far.may_think) events += open_block({{"type", "text"}, {"text", ""}});
+  return events + typed_event({{"type", "ping"}});
+}
+
+std::string MessagesWriter::piece(std::string_view text) {
+  std::string events = open_block({{"type", "text"}, {"text", ""}});
+  return events + typed_event({{"type", "content_block_delta"},
+                               {"index", next_block_},
+                               {"delta", {{"type", "text_delta"}, {"text", text}}}});
+}
+
+std::string MessagesWriter::thought(std::string_view text) {
+  std::string events = open_block({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+  return events + typed_event({{"type", "content_block_delta"},
+                               {"index", next_block_},
+                               {"delta", {{"type", "thinking_delta"}, {"thinking", text}}}});
+}
+
+std::string MessagesWriter::end(const Answer& answer) {
+  std::string events;
+  if (answer.calls.empty() && answer.text.empty()) {
+    events += open_block({{"type", "text"}, {"text", ""}});
+  }
+  for (const ToolCall& call : answer.calls) {
+    events += open_block(tool_use(call));
     events +=
         typed_event({{"type", "content_block_delta"},
-                     {"index", i + 1},
+                     {"index", next_block_},
                      {"delta", {{"type", "input_json_delta"}, {"partial_json", call.arguments}}}});
-    events += typed_event({{"type", "content_block_stop"}, {"index", i + 1}});
   }
+  events += close_block();
   return events +
          typed_event({{"type", "message_delta"},
                       {"delta", messages_stop(answer)},
@@ -287,22 +319,48 @@ std::string MessagesWriter::fail(const Answer&, const ApiError& error) const {
 ResponsesWriter::ResponsesWriter(const GenerationSettings& settings, std::string model)
     : id_(make_id("resp_")),
       item_id_(make_id("msg_")),
+      thoughts_id_(make_id("rs_")),
       model_(std::move(model)),
       settings_(settings),
       created_(std::time(nullptr)) {}
 
-OrderedJson ResponsesWriter::item(const Answer& answer, const char* status) const {
+namespace {
+
+OrderedJson output_text(const std::string& text) {
+  return {{"type", "output_text"},
+          {"text", text},
+          {"annotations", OrderedJson::array()},
+          {"logprobs", OrderedJson::array()}};
+}
+
+// `arguments`: empty in an item that was begun.
+OrderedJson function_call(const ToolCall& call, const std::string& arguments, const char* status) {
+  return {{"type", "function_call"}, {"id", "fc_" + call.id},  {"call_id", call.id},
+          {"name", call.name},       {"arguments", arguments}, {"status", status}};
+}
+
+}  // namespace
+
+bool ResponsesWriter::has_message(const Answer& answer) const {
+  return !answer.text.empty() || answer.calls.empty();
+}
+
+OrderedJson ResponsesWriter::message(const std::string& text, const char* status) const {
   OrderedJson content = OrderedJson::array();
-  if (std::string_view(status) != "in_progress") {
-    content.push_back({{"type", "output_text"},
-                       {"text", answer.text},
-                       {"annotations", OrderedJson::array()},
-                       {"logprobs", OrderedJson::array()}});
-  }
+  if (std::string_view(status) != "in_progress") content.push_back(output_text(text));
   return {{"type", "message"},
           {"id", item_id_},
           {"status", status},
           {"role", "assistant"},
+          {"content", std::move(content)}};
+}
+
+OrderedJson ResponsesWriter::reasoning(const std::string& thoughts) const {
+  OrderedJson content = OrderedJson::array();
+  if (!thoughts.empty()) content.push_back({{"type", "reasoning_text"}, {"text", thoughts}});
+  return {{"type", "reasoning"},
+          {"id", thoughts_id_},
+          {"summary", OrderedJson::array()},
           {"content", std::move(content)}};
 }
 
@@ -318,12 +376,12 @@ OrderedJson ResponsesWriter::response(const Answer& answer, const char* status) 
                       {"model", model_},
                       {"output", OrderedJson::array()},
                       {"max_output_tokens", nullptr},
-                      {"parallel_tool_calls", false},
+                      {"parallel_tool_calls", settings_.may_call && !settings_.one_call},
                       {"previous_response_id", nullptr},
                       {"store", false},
                       {"temperature", settings_.sampling.temperature},
                       {"text", {{"format", {{"type", "text"}}}}},
-                      {"tool_choice", "none"},
+                      {"tool_choice", settings_.may_call ? "auto" : "none"},
                       {"tools", OrderedJson::array()},
                       {"top_p", settings_.sampling.top_p},
                       {"truncation", "disabled"},
@@ -332,7 +390,11 @@ OrderedJson ResponsesWriter::response(const Answer& answer, const char* status) 
   if (settings_.max_tokens) json["max_output_tokens"] = *settings_.max_tokens;
   if (word == "incomplete") json["incomplete_details"] = {{"reason", "max_output_tokens"}};
   if (is_done) {
-    json["output"].push_back(item(answer, status));
+    if (!answer.thoughts.empty()) json["output"].push_back(reasoning(answer.thoughts));
+    if (has_message(answer)) json["output"].push_back(message(answer.text, status));
+    for (const ToolCall& call : answer.calls) {
+      json["output"].push_back(function_call(call, call.arguments, "completed"));
+    }
     json["usage"] = {{"input_tokens", answer.prompt_tokens},
                      {"input_tokens_details",
                       {{"cached_tokens", answer.cached_tokens}, {"cache_write_tokens", 0}}},
@@ -355,41 +417,92 @@ std::string ResponsesWriter::whole(const Answer& answer) const {
 }
 
 std::string ResponsesWriter::begin(const Answer& so_far) {
-  const OrderedJson empty = {{"type", "output_text"},
-                             {"text", ""},
-                             {"annotations", OrderedJson::array()},
-                             {"logprobs", OrderedJson::array()}};
   const OrderedJson begun = {{"response", response(so_far, "in_progress")}};
   std::string events = event("response.created", begun);
-  events += event("response.in_progress", begun);
+  return events + event("response.in_progress", begun);
+}
+
+// Begins an item of text or thoughts, behind the one before it. Few answers have a second one.
+std::string ResponsesWriter::open_item(const std::string& type) {
+  if (open_ == type) return {};
+  const bool is_first = next_item_ == 0 && open_.empty();
+  std::string events = close_item("completed");
+  open_ = type;
+  const bool is_text = type == "message";
+  std::string& id = is_text ? item_id_ : thoughts_id_;
+  if (!is_first) id = make_id(is_text ? "msg_" : "rs_");
   events += event("response.output_item.added",
-                  {{"output_index", 0}, {"item", item(so_far, "in_progress")}});
+                  {{"output_index", next_item_},
+                   {"item", is_text ? message("", "in_progress") : reasoning("")}});
+  const OrderedJson part =
+      is_text ? output_text("") : OrderedJson({{"type", "reasoning_text"}, {"text", ""}});
   return events +
-         event("response.content_part.added",
-               {{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}, {"part", empty}});
+         event(
+             "response.content_part.added",
+             {{"item_id", id}, {"output_index", next_item_}, {"content_index", 0}, {"part", part}});
+}
+
+std::string ResponsesWriter::close_item(const char* status) {
+  if (open_.empty()) return {};
+  const bool is_text = std::exchange(open_, {}) == "message";
+  const std::string all = std::exchange(shown_, {});
+  const OrderedJson done = is_text ? message(all, status) : reasoning(all);
+  const OrderedJson place = {{"item_id", is_text ? item_id_ : thoughts_id_},
+                             {"output_index", next_item_},
+                             {"content_index", 0}};
+  OrderedJson text = place;
+  text["text"] = all;
+  if (is_text) text["logprobs"] = OrderedJson::array();
+  std::string events =
+      event(is_text ? "response.output_text.done" : "response.reasoning_text.done", text);
+  OrderedJson part = place;
+  part["part"] = done["content"].empty() ? OrderedJson::object() : done["content"][0];
+  events += event("response.content_part.done", part);
+  return events +
+         event("response.output_item.done", {{"output_index", next_item_++}, {"item", done}});
 }
 
 std::string ResponsesWriter::piece(std::string_view text) {
-  return event("response.output_text.delta", {{"item_id", item_id_},
-                                              {"output_index", 0},
-                                              {"content_index", 0},
-                                              {"delta", text},
-                                              {"logprobs", OrderedJson::array()}});
+  std::string events = open_item("message");
+  shown_ += text;
+  return events + event("response.output_text.delta", {{"item_id", item_id_},
+                                                       {"output_index", next_item_},
+                                                       {"content_index", 0},
+                                                       {"delta", text},
+                                                       {"logprobs", OrderedJson::array()}});
+}
+
+std::string ResponsesWriter::thought(std::string_view text) {
+  std::string events = open_item("reasoning");
+  shown_ += text;
+  return events + event("response.reasoning_text.delta", {{"item_id", thoughts_id_},
+                                                          {"output_index", next_item_},
+                                                          {"content_index", 0},
+                                                          {"delta", text}});
+}
+
+std::string ResponsesWriter::call_events(const ToolCall& call) {
+  const OrderedJson done = function_call(call, call.arguments, "completed");
+  const OrderedJson place = {{"item_id", done["id"]}, {"output_index", next_item_}};
+  std::string events =
+      event("response.output_item.added",
+            {{"output_index", next_item_}, {"item", function_call(call, "", "in_progress")}});
+  OrderedJson delta = place, all = place;
+  delta["delta"] = call.arguments;
+  all["name"] = call.name;
+  all["arguments"] = call.arguments;
+  events += event("response.function_call_arguments.delta", delta);
+  events += event("response.function_call_arguments.done", all);
+  return events +
+         event("response.output_item.done", {{"output_index", next_item_++}, {"item", done}});
 }
 
 std::string ResponsesWriter::end(const Answer& answer) {
   const char* const status = is_cut(answer) ? "incomplete" : "completed";
-  const OrderedJson done = item(answer, status);
-  std::string events = event("response.output_text.done", {{"item_id", item_id_},
-                                                           {"output_index", 0},
-                                                           {"content_index", 0},
-                                                           {"text", answer.text},
-                                                           {"logprobs", OrderedJson::array()}});
-  events += event("response.content_part.done", {{"item_id", item_id_},
-                                                 {"output_index", 0},
-                                                 {"content_index", 0},
-                                                 {"part", done["content"][0]}});
-  events += event("response.output_item.done", {{"output_index", 0}, {"item", done}});
+  std::string events;
+  if (answer.text.empty() && answer.calls.empty()) events += open_item("message");
+  events += close_item(status);
+  for (const ToolCall& call : answer.calls) events += call_events(call);
   return events + event(is_cut(answer) ? "response.incomplete" : "response.completed",
                         {{"response", response(answer, status)}});
 }

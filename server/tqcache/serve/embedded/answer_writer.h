@@ -22,9 +22,11 @@ class CompletionWriter {
   CompletionWriter(bool is_chat, std::string model, bool with_usage);
 
   std::string whole(const Answer& answer) const;
-  // A stream: begin() once the prompt was read, the pieces of text, and end() or fail().
+  // A stream: begin() once the prompt was read, the pieces of thoughts and text, and end() or
+  // fail().
   std::string begin(const Answer& so_far) const;
   std::string piece(std::string_view text) const;
+  std::string thought(std::string_view text) const;
   std::string end(const Answer& answer) const;
   std::string fail(const Answer& answer, const ApiError& error) const;
 
@@ -46,16 +48,21 @@ class MessagesWriter {
   explicit MessagesWriter(std::string model);
 
   std::string whole(const Answer& answer) const;
-  std::string begin(const Answer& so_far) const;
-  std::string piece(std::string_view text) const;
-  std::string end(const Answer& answer) const;
+  std::string begin(const Answer& so_far);
+  std::string piece(std::string_view text);
+  std::string thought(std::string_view text);
+  std::string end(const Answer& answer);
   std::string fail(const Answer& answer, const ApiError& error) const;
 
  private:
   nlohmann::ordered_json message(const Answer& answer) const;
+  std::string open_block(const nlohmann::ordered_json& block);
+  std::string close_block();
 
   std::string id_;
   std::string model_;
+  std::string open_;             // the type of the block that was begun
+  std::int64_t next_block_ = 0;  // counts those that were closed
 };
 
 // OpenAI's responses.
@@ -66,21 +73,32 @@ class ResponsesWriter {
   std::string whole(const Answer& answer) const;
   std::string begin(const Answer& so_far);
   std::string piece(std::string_view text);
+  std::string thought(std::string_view text);
   std::string end(const Answer& answer);
   std::string fail(const Answer& answer, const ApiError& error);
 
  private:
-  nlohmann::ordered_json item(const Answer& answer, const char* status) const;
+  // The text, if there is any, or nothing else.
+  bool has_message(const Answer& answer) const;
+  nlohmann::ordered_json message(const std::string& text, const char* status) const;
+  nlohmann::ordered_json reasoning(const std::string& thoughts) const;
+  std::string open_item(const std::string& type);
+  std::string close_item(const char* status);
+  std::string call_events(const ToolCall& call);
   // `status`: "in_progress", "completed", "incomplete", "failed"
   nlohmann::ordered_json response(const Answer& answer, const char* status) const;
   std::string event(const char* type, const nlohmann::ordered_json& fields);
 
   std::string id_;
   std::string item_id_;
+  std::string thoughts_id_;
   std::string model_;
   GenerationSettings settings_;
   std::int64_t created_;
   std::int64_t next_event_ = 0;
+  std::string open_;            // the type of the item that was begun
+  std::int64_t next_item_ = 0;  // counts those that were closed
+  std::string shown_;           // of the item that was begun
 };
 
 using AnswerWriter = std::variant<CompletionWriter, MessagesWriter, ResponsesWriter>;

@@ -29,6 +29,7 @@ struct GenerationSettings {
   bool stream = false;
   bool include_usage = false;  // in a last chunk of OpenAI's streams
   bool one_call = false;       // the answer ends with its first call of a tool
+  bool may_call = false;       // there are tools
 };
 
 // Whether a reasoning model may think before it answers.

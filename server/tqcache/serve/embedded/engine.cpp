@@ -35,16 +35,12 @@ std::string id_from_path(const std::string& path) {
 // The text of an answer: whole characters, up to a stop string.
 class AnswerText {
  public:
-  AnswerText(const tokenizer::Tokenizer& tokenizer, const std::vector<std::string>& stops,
-             bool begins)
-      : tokenizer_(tokenizer),
-        stops_(stops),
-        filter_(stops),
-        drops_space_(begins && tokenizer.drops_first_space()) {}
+  // `drops_space`: the first one, which the tokenizer has added.
+  AnswerText(const std::vector<std::string>& stops, bool drops_space)
+      : stops_(stops), filter_(stops), drops_space_(drops_space) {}
 
   // The text that may be shown now.
-  std::string add(std::int32_t id) {
-    std::string_view bytes = tokenizer_.token_bytes(id);
+  std::string add(std::string_view bytes) {
     if (drops_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
     drops_space_ = false;
     const std::string passed = filter_.add(bytes);
@@ -73,7 +69,6 @@ class AnswerText {
   }
 
  private:
-  const tokenizer::Tokenizer& tokenizer_;
   const std::vector<std::string>& stops_;
   session::StopFilter filter_;
   bool drops_space_;
@@ -295,8 +290,14 @@ Result<void> Engine::read_prompt(const GenerationRequest& request, const Progres
 }
 
 void Engine::generate(const GenerationRequest& request, const std::function<bool()>& goes_on,
-                      const OnText& on_text, Answer& answer) {
-  AnswerText text(model().tokenizer, request.stops, request.conversation.has_value());
+                      const OnText& on_text, const OnText& on_thought, Answer& answer) {
+  using Kind = session::AnswerParts::Kind;
+  using Piece = session::AnswerParts::Piece;
+  const bool is_chat = request.conversation.has_value();
+  AnswerText text(request.stops, is_chat && model().tokenizer.drops_first_space());
+  session::AnswerParts parts(model().tokenizer);
+  std::optional<ToolCall> called;  // in a channel, until it is complete
+  std::string thought;             // the first bytes of a character
   ToolCallReader calls;
   const bool has_calls = request.has_tools && writes_calls_;
   const auto show = [&](std::string piece) {
@@ -304,9 +305,34 @@ void Engine::generate(const GenerationRequest& request, const std::function<bool
     answer.text += piece;
     return piece.empty() || on_text(piece);
   };
+  const auto think = [&](const std::string& bytes) {
+    thought += bytes;
+    const std::string whole = tokenizer::take_whole_characters(thought);
+    answer.thoughts += whole;
+    return whole.empty() || !on_thought || on_thought(whole);
+  };
+  // What is no call stays text.
+  const auto end_call = [&] {
+    const auto last = std::exchange(called, std::nullopt);
+    if (!last) return true;
+    auto call = request.has_tools ? make_call(last->name, last->arguments) : std::nullopt;
+    if (!call) return show(text.add(last->arguments));
+    answer.calls.push_back(std::move(*call));
+    return true;
+  };
+  const auto take = [&](const Piece& piece) {
+    if (piece.begins && !end_call()) return false;
+    if (piece.kind == Kind::kThoughts) return think(piece.text);
+    if (piece.kind == Kind::kText) return show(text.add(piece.text));
+    if (piece.begins) called = ToolCall{{}, parts.function(), {}};
+    if (called) called->arguments += piece.text;
+    return true;
+  };
   const session::Generation made =
       session_->generate(request.max_tokens, true, [&](std::int32_t id) -> Result<bool> {
-        if (!show(text.add(id)) || !goes_on()) return interrupted_error();
+        const bool wanted =
+            take(is_chat ? parts.add(id) : Piece{Kind::kText, model().tokenizer.token_bytes(id)});
+        if (!wanted || !goes_on()) return interrupted_error();
         return !text.stopped() && !(request.one_call && !calls.calls().empty());
       });
   answer.completion_tokens = std::ssize(made.ids);
@@ -315,12 +341,12 @@ void Engine::generate(const GenerationRequest& request, const std::function<bool
   answer.stop_string = text.stop_string();
   answer.failure = made.failure;
   if (made.failure) return;
-  bool is_wanted = show(text.end());
+  bool is_wanted = end_call() && show(text.end());
   if (const std::string rest = calls.end(); is_wanted && !rest.empty()) {
     answer.text += rest;
     is_wanted = on_text(rest);
   }
-  answer.calls = calls.calls();
+  answer.calls.insert(answer.calls.end(), calls.calls().begin(), calls.calls().end());
   if (!is_wanted) {
     answer.stop = session::StopReason::kInterrupted;
     answer.failure = interrupted_error();
@@ -331,9 +357,11 @@ void Engine::generate(const GenerationRequest& request, const std::function<bool
 }
 
 Answer Engine::answer(const GenerationRequest& request, const std::function<bool()>& goes_on,
-                      const OnText& on_text, const OnPrompt& on_prompt) {
+                      const OnText& on_text, const OnPrompt& on_prompt, const OnText& on_thought) {
   const std::lock_guard lock(conversation_mutex_);
   Answer answer;
+  answer.may_think =
+      request.conversation.has_value() && session::AnswerParts(model().tokenizer).has_channels();
   answer.prompt_tokens = std::ssize(request.prompt);
   const auto is_wanted = [&] { return !is_stopping() && goes_on(); };
   const auto progress = [&](std::uint64_t, std::uint64_t) { return is_wanted(); };
@@ -342,7 +370,7 @@ Answer Engine::answer(const GenerationRequest& request, const std::function<bool
     if (read) read = read_prompt(request, progress, answer);
     if (read && on_prompt && !on_prompt(answer)) read = interrupted_error();
     if (read) {
-      generate(request, is_wanted, on_text, answer);
+      generate(request, is_wanted, on_text, on_thought, answer);
     } else {
       answer.failure = std::move(read).error();
       answer.stop = answer.failure->code == ErrorCode::kInterrupted
@@ -368,15 +396,19 @@ Answer Engine::answer(const GenerationRequest& request, const std::function<bool
 
 void Engine::remember(const GenerationRequest& request, const Answer& answer, const Ids& ids) {
   if (!request.conversation) return;
-  GivenAnswer given{request.tenant, *request.conversation, request.prompt};
-  // The message that a client makes of the answer.
-  std::string fields = assistant_fields(!answer.text.empty(), answer.calls, {});
-  given.conversation = next_digest(
-      given.conversation, {tokenizer::ChatRole::kAssistant, answer.text, std::move(fields)});
+  GivenAnswer given{request.tenant, {}, request.prompt};
   session::append_ids(given.tokens, ids);
   const std::lock_guard lock(given_mutex_);
-  given_tokens_ += given.tokens.size();
-  given_.push_back(std::move(given));
+  // The messages that clients make of the answer: some leave its thoughts out.
+  std::vector<std::optional<std::string>> thoughts = {std::nullopt};
+  if (!answer.thoughts.empty()) thoughts.emplace_back(answer.thoughts);
+  for (const auto& each : thoughts) {
+    std::string fields = assistant_fields(!answer.text.empty(), answer.calls, each);
+    given.conversation = next_digest(
+        *request.conversation, {tokenizer::ChatRole::kAssistant, answer.text, std::move(fields)});
+    given_tokens_ += given.tokens.size();
+    given_.push_back(given);
+  }
   while (given_.size() > kMaxGiven || (given_.size() > 1 && given_tokens_ > kMaxGivenTokens)) {
     given_tokens_ -= given_.front().tokens.size();
     given_.pop_front();

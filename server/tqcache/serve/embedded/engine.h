@@ -62,6 +62,8 @@ enum class PrefixSource { kNothing, kMemory, kStore };
 
 struct Answer {
   std::string text;                  // without the calls
+  std::string thoughts = {};         // that the model wrote apart from it
+  bool may_think = false;            // there may be thoughts: the model has channels
   std::vector<ToolCall> calls = {};  // of tools
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;  // of the prompt, that were not computed
@@ -127,12 +129,13 @@ class Engine {
   // Is called once the prompt was read, before the first token.
   using OnPrompt = std::function<bool(const Answer& so_far)>;
 
-  // Answers a prompt. `goes_on` is asked before each layer and token; once it returns false the
-  // answer ends with kInterrupted.
-  // Requires: the caller has its turn in queue(); the prompt is not empty and shorter than the
+  // Answers a prompt. `on_thought` receives thoughts. `goes_on` is asked before each layer and
+  // token; once it returns false the answer ends with kInterrupted. Requires: the caller has its
+  // turn in queue(); the prompt is not empty and shorter than the
   //           context.
   Answer answer(const GenerationRequest& request, const std::function<bool()>& goes_on,
-                const OnText& on_text, const OnPrompt& on_prompt = {});
+                const OnText& on_text, const OnPrompt& on_prompt = {},
+                const OnText& on_thought = {});
 
   // Bytes that were added to the store so far. Threads: any.
   std::uint64_t added_bytes() const { return finished_bytes_ + current_bytes_; }
@@ -168,7 +171,7 @@ class Engine {
   Result<void> read_prompt(const GenerationRequest& request, const Progress& progress,
                            Answer& answer);
   void generate(const GenerationRequest& request, const std::function<bool()>& goes_on,
-                const OnText& on_text, Answer& answer);
+                const OnText& on_text, const OnText& on_thought, Answer& answer);
   void remember(const GenerationRequest& request, const Answer& answer, const session::Ids& ids);
   void note_in_ledger(const GenerationRequest& request, const Answer& answer);
   Result<std::unique_ptr<session::PromptStore>> open_store(const std::string& tenant) const;

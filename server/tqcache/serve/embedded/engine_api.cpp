@@ -222,7 +222,7 @@ Response EngineApi::answer_chat(Dialect dialect, ChatReader read, const Request&
     if (!error) error = encode_chat(chat, job.request.tenant, dialect, job.request.prompt);
     if (error) return error_response(*error, dialect);
     job.request.conversation = conversation_digest(chat);
-    job.request.has_tools = !chat.tools.empty();
+    job.request.has_tools = chat.settings.may_call = !chat.tools.empty();
     job.settings = std::move(chat.settings);
   }
   return run(std::move(job), client);
@@ -325,7 +325,8 @@ Response EngineApi::run(Job job, Client& client) {
 }
 
 Answer EngineApi::answer_in_turn(const Job& job, RequestQueue::Turn& turn, Client& client,
-                                 const Engine::OnText& on_text, const Engine::OnPrompt& on_prompt) {
+                                 const Engine::OnText& on_text, const Engine::OnPrompt& on_prompt,
+                                 const Engine::OnText& on_thought) {
   const auto goes_on = [&] { return !engine_.is_stopping() && !client.is_gone(); };
   metrics_.set("tqcache_queue_waiting", static_cast<double>(engine_.queue().counts().waiting));
   const bool is_its_turn = turn.wait(goes_on);
@@ -336,7 +337,7 @@ Answer EngineApi::answer_in_turn(const Job& job, RequestQueue::Turn& turn, Clien
     none.failure = interrupted_error();
     return none;
   }
-  Answer answer = engine_.answer(job.request, goes_on, on_text, on_prompt);
+  Answer answer = engine_.answer(job.request, goes_on, on_text, on_prompt, on_thought);
   count(answer);
   return answer;
 }
@@ -349,7 +350,8 @@ bool EngineApi::stream(const Job& job, RequestQueue::Turn& turn, Client& client,
   const Answer answer = answer_in_turn(
       job, turn, client,
       [&](std::string_view text) { return write([&](auto& its) { return its.piece(text); }); },
-      [&](const Answer& so_far) { return write([&](auto& its) { return its.begin(so_far); }); });
+      [&](const Answer& so_far) { return write([&](auto& its) { return its.begin(so_far); }); },
+      [&](std::string_view text) { return write([&](auto& its) { return its.thought(text); }); });
   if (answer.failure) {
     const bool was_stopped = answer.stop == session::StopReason::kInterrupted;
     const ApiError error = was_stopped ? stopping() : server_error(*answer.failure);

@@ -66,7 +66,8 @@ class EngineApi {
   Response run(Job job, Client& client);
   bool stream(const Job& job, RequestQueue::Turn& turn, Client& client, Sink& sink);
   Answer answer_in_turn(const Job& job, RequestQueue::Turn& turn, Client& client,
-                        const Engine::OnText& on_text, const Engine::OnPrompt& on_prompt = {});
+                        const Engine::OnText& on_text, const Engine::OnPrompt& on_prompt = {},
+                        const Engine::OnText& on_thought = {});
   void count(const Answer& answer);
   std::int64_t retry_after() const;
 

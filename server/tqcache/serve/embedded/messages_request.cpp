@@ -17,10 +17,6 @@ using tokenizer::ChatMessage;
 using tokenizer::ChatRole;
 using OrderedJson = nlohmann::ordered_json;
 
-std::string json_text(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
 // {"type": "tool_use", "id", "name", "input"}. `ordered`: the same with the client's order of keys.
 ToolCall read_tool_use(FieldReader& fields, const OrderedJson& ordered) {
   ToolCall call;
@@ -52,6 +48,7 @@ ChatMessage read_tool_result(FieldReader& fields) {
 void read_blocks(FieldReader& fields, const Json& content, const OrderedJson& ordered,
                  ChatRole role, std::vector<ChatMessage>& messages) {
   std::string text;
+  std::optional<std::string> thoughts;
   std::vector<ToolCall> calls;
   bool has_results = false, has_text = false;
   for (std::size_t i = 0; i < content.size() && !fields.failed(); ++i) {
@@ -63,6 +60,8 @@ void read_blocks(FieldReader& fields, const Json& content, const OrderedJson& or
       if (block.find("text") == nullptr) block.fail("text", "missing");
       text += block.text("text", "");
       has_text = true;
+    } else if (type == "thinking" && role == ChatRole::kAssistant) {
+      thoughts = thoughts.value_or("") + block.text("thinking", "");
     } else if (type == "tool_use" && role == ChatRole::kAssistant) {
       calls.push_back(read_tool_use(block, ordered["content"][i]));
     } else if (type == "tool_result" && role == ChatRole::kUser) {
@@ -71,14 +70,14 @@ void read_blocks(FieldReader& fields, const Json& content, const OrderedJson& or
       has_results = true;
     } else {
       block.fail("type", role == ChatRole::kUser ? "expected text or tool_result"
-                                                 : "expected text or tool_use");
+                                                 : "expected text, thinking or tool_use");
     }
     block.finish();
     fields.adopt(block);
   }
   if (has_results && text.empty()) return;
   std::string more;
-  if (role == ChatRole::kAssistant) more = assistant_fields(!text.empty(), calls, std::nullopt);
+  if (role == ChatRole::kAssistant) more = assistant_fields(!text.empty(), calls, thoughts);
   messages.push_back({role, std::move(text), std::move(more)});
 }
 
@@ -100,7 +99,7 @@ void read_turns(FieldReader& fields, const OrderedJson& ordered,
   });
 }
 
-// {"name", "description", "input_schema"}, as OpenAI has it for chat templates.
+// {"name", "description", "input_schema"}
 void read_custom_tools(FieldReader& fields, const OrderedJson& ordered, ChatRequest& request) {
   bool may_call = true;
   if (const Json* const choice = fields.find("tool_choice")) {
@@ -116,31 +115,8 @@ void read_custom_tools(FieldReader& fields, const OrderedJson& ordered, ChatRequ
     inner.finish();
     fields.adopt(inner);
   }
-  const Json* const list = fields.find("tools");
-  if (list == nullptr) return;
-  if (!list->is_array()) return fields.fail("tools", "expected a list");
-  OrderedJson tools = OrderedJson::array();
-  for (std::size_t i = 0; i < list->size() && !fields.failed(); ++i) {
-    const std::string name = fmt::format("tools[{}]", i);
-    if (!(*list)[i].is_object()) return fields.fail(name, "expected an object");
-    FieldReader tool = fields.inside((*list)[i], name);
-    if (tool.text("type", "custom") != "custom") {
-      tool.fail("type", "this server knows tools of type custom only", "unsupported_parameter");
-    }
-    OrderedJson function = {{"name", tool.text("name", "")}};
-    if (function["name"] == "") tool.fail("name", "missing");
-    if (tool.find("description") != nullptr) function["description"] = tool.text("description", "");
-    const Json* const schema = tool.find("input_schema");
-    if (schema == nullptr || !schema->is_object()) {
-      tool.fail("input_schema", "expected an object: a JSON schema");
-    } else {
-      function["parameters"] = ordered["tools"][i]["input_schema"];
-    }
-    tool.finish();
-    fields.adopt(tool);
-    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
-  }
-  if (may_call && !tools.empty() && !fields.failed()) request.tools = json_text(tools);
+  std::string tools = read_flat_tools(fields, ordered, "custom", "input_schema");
+  if (may_call) request.tools = std::move(tools);
 }
 
 // {"effort": ...}; `format` would change the answer and is unknown.

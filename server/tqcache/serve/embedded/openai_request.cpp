@@ -53,20 +53,6 @@ void read_tool(FieldReader& tool) {
   tool.finish();
 }
 
-// Whether the model may call tools.
-bool read_tool_choice(FieldReader& fields) {
-  const Json* const choice = fields.find("tool_choice");
-  if (choice == nullptr || *choice == "auto") return true;
-  if (*choice == "none") return false;
-  if (!choice->is_string() && !choice->is_object()) {
-    fields.fail("tool_choice", "expected \"none\" or \"auto\"");
-    return false;
-  }
-  fields.fail("tool_choice", "this server supports \"none\" and \"auto\": it cannot force a call",
-              "unsupported_parameter");
-  return false;
-}
-
 // `body`: the text of the request.
 void read_tools(FieldReader& fields, std::string_view body, ChatRequest& request) {
   const bool may_call = read_tool_choice(fields);

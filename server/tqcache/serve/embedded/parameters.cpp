@@ -9,8 +9,6 @@ namespace {
 constexpr std::string_view kNo = "";
 constexpr std::string_view kRead = "read";
 constexpr std::string_view kIgnored = "ignored";
-constexpr std::string_view kNoTools =
-    "it calls tools in /v1/chat/completions and /v1/messages only";
 constexpr std::string_view kUseTools = "send tools and tool_choice";
 constexpr std::string_view kKeepsNone =
     "it keeps no responses; send the whole conversation as input";
@@ -24,6 +22,8 @@ constexpr Parameter kParameters[] = {
     {"messages[].content", {kRead, kNo, kRead, kNo}},
     {"messages[].content[].type", {kRead, kNo, kRead, kNo}},
     {"messages[].content[].text", {kRead, kNo, kRead, kNo}},
+    {"messages[].content[].thinking", {kNo, kNo, kRead, kNo}},
+    {"messages[].content[].signature", {kNo, kNo, kIgnored, kNo}},
     {"messages[].content[].cache_control", {kIgnored, kNo, kIgnored, kNo}},
     {"messages[].content[].citations", {kNo, kNo, "only []", kNo}},
     // Calls of tools and their results, of Anthropic.
@@ -62,6 +62,14 @@ constexpr Parameter kParameters[] = {
     {"input[].type", {kNo, kNo, kNo, kRead}},
     {"input[].role", {kNo, kNo, kNo, kRead}},
     {"input[].content", {kNo, kNo, kNo, kRead}},
+    {"input[].call_id", {kNo, kNo, kNo, kRead}},
+    {"input[].name", {kNo, kNo, kNo, kRead}},
+    {"input[].arguments", {kNo, kNo, kNo, kRead}},
+    {"input[].output", {kNo, kNo, kNo, kRead}},
+    {"input[].output[].type", {kNo, kNo, kNo, kRead}},
+    {"input[].output[].text", {kNo, kNo, kNo, kRead}},
+    {"input[].summary", {kNo, kNo, kNo, kIgnored}},
+    {"input[].encrypted_content", {kNo, kNo, kNo, "only null"}},
     {"input[].content[].type", {kNo, kNo, kNo, kRead}},
     {"input[].content[].text", {kNo, kNo, kNo, kRead}},
     {"input[].content[].annotations", {kNo, kNo, kNo, "only []"}},
@@ -120,23 +128,25 @@ constexpr Parameter kParameters[] = {
     {"include", {kNo, kNo, kNo, R"(only [] or ["reasoning.encrypted_content"])"}},
     {"truncation", {kNo, kNo, kNo, R"(only "disabled")"}},
     // Tools.
-    {"tools", {kRead, kNo, kRead, "only []"}, kNoTools},
-    {"tools[].type", {kRead, kNo, kRead, kNo}},
-    {"tools[].name", {kNo, kNo, kRead, kNo}},
-    {"tools[].description", {kNo, kNo, kRead, kNo}},
+    {"tools", {kRead, kNo, kRead, kRead}},
+    {"tools[].type", {kRead, kNo, kRead, kRead}},
+    {"tools[].name", {kNo, kNo, kRead, kRead}},
+    {"tools[].description", {kNo, kNo, kRead, kRead}},
     {"tools[].input_schema", {kNo, kNo, kRead, kNo}},
+    {"tools[].parameters", {kNo, kNo, kNo, kRead}},
+    {"tools[].strict", {kNo, kNo, kNo, kIgnored}},
     {"tools[].function", {kRead, kNo, kNo, kNo}},
     {"tools[].function.name", {kRead, kNo, kNo, kNo}},
     {"tools[].function.description", {kRead, kNo, kNo, kNo}},
     {"tools[].function.parameters", {kRead, kNo, kNo, kNo}},
     {"tools[].function.strict", {kIgnored, kNo, kNo, kNo}},
     {"tools[].cache_control", {kIgnored, kNo, kIgnored, kNo}},
-    {"tool_choice", {kRead, kNo, kRead, R"(only "none" or "auto")"}, kNoTools},
+    {"tool_choice", {kRead, kNo, kRead, kRead}},
     {"tool_choice.type", {kNo, kNo, kRead, kNo}},
     {"tool_choice.disable_parallel_tool_use", {kNo, kNo, kRead, kNo}},
     {"functions", {"only []", kNo, kNo, kNo}, kUseTools},
     {"function_call", {R"(only "none" or "auto")", kNo, kNo, kNo}, kUseTools},
-    {"parallel_tool_calls", {kRead, kIgnored, kNo, kIgnored}},
+    {"parallel_tool_calls", {kRead, kIgnored, kNo, kRead}},
     {"max_tool_calls", {kIgnored, kIgnored, kNo, kIgnored}},
     // Responses that a server keeps.
     {"store", {kIgnored, kIgnored, kNo, "only false"}, kKeepsNone},

@@ -17,6 +17,7 @@ namespace {
 
 using tokenizer::ChatMessage;
 using tokenizer::ChatRole;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
 constexpr int kMaxDepth = 32;
@@ -282,7 +283,8 @@ std::string read_text_parts(FieldReader& fields, const char* key) {
     if (!part.is_object()) return fields.fail(name, "expected an object"), "";
     FieldReader reader = fields.inside(part, name);
     const std::string type = reader.text("type", "");
-    if (type == "text" || type == "input_text" || type == "output_text") {
+    if (type == "text" || type == "input_text" || type == "output_text" ||
+        (type == "reasoning_text" && fields.dialect() == Dialect::kResponses)) {
       if (reader.find("text") == nullptr) reader.fail("text", "missing");
       all += reader.text("text", "");
       reader.finish();
@@ -321,9 +323,7 @@ ToolCall read_call(FieldReader& fields) {
   call.name = inner.text("name", "");
   if (call.name.empty()) inner.fail("name", "missing");
   call.arguments = inner.text("arguments", "");
-  const auto parsed =
-      tensors::parse_json(call.arguments, {.max_bytes = kMaxBodyBytes, .max_depth = kMaxDepth});
-  if (!parsed || !parsed->is_object()) {
+  if (!is_json_object(call.arguments)) {
     inner.fail("arguments", "expected a string with the text of a JSON object");
   }
   inner.finish();
@@ -381,6 +381,8 @@ std::string read_more(FieldReader& fields, ChatRole role, bool has_text) {
   return more.dump();
 }
 
+}  // namespace
+
 void read_message(FieldReader& fields, std::vector<ChatMessage>& messages) {
   if (const std::string type = fields.text("type", "message"); type != "message") {
     return fields.fail("type", "this server reads items of type message only");
@@ -405,7 +407,59 @@ void read_message(FieldReader& fields, std::vector<ChatMessage>& messages) {
   messages.push_back({*role, std::move(text), std::move(more)});
 }
 
-}  // namespace
+// Whether the model may call tools.
+bool read_tool_choice(FieldReader& fields) {
+  const Json* const choice = fields.find("tool_choice");
+  if (choice == nullptr || *choice == "auto") return true;
+  if (*choice == "none") return false;
+  if (!choice->is_string() && !choice->is_object()) {
+    fields.fail("tool_choice", "expected \"none\" or \"auto\"");
+    return false;
+  }
+  fields.fail("tool_choice", "this server supports \"none\" and \"auto\": it cannot force a call",
+              "unsupported_parameter");
+  return false;
+}
+
+std::string json_text(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+bool is_json_object(std::string_view text) {
+  const auto parsed =
+      tensors::parse_json(text, {.max_bytes = kMaxBodyBytes, .max_depth = kMaxDepth});
+  return parsed && parsed->is_object();
+}
+
+std::string read_flat_tools(FieldReader& fields, const OrderedJson& ordered, const char* type,
+                            const char* schema_key) {
+  const Json* const list = fields.find("tools");
+  if (list == nullptr) return {};
+  if (!list->is_array()) return fields.fail("tools", "expected a list"), std::string();
+  OrderedJson tools = OrderedJson::array();
+  for (std::size_t i = 0; i < list->size() && !fields.failed(); ++i) {
+    const std::string place = fmt::format("tools[{}]", i);
+    if (!(*list)[i].is_object()) return fields.fail(place, "expected an object"), std::string();
+    FieldReader tool = fields.inside((*list)[i], place);
+    if (tool.text("type", type) != type) {
+      tool.fail("type", fmt::format("this server knows tools of type {} only", type),
+                "unsupported_parameter");
+    }
+    OrderedJson function = {{"name", tool.text("name", "")}};
+    if (function["name"] == "") tool.fail("name", "missing");
+    if (tool.find("description") != nullptr) function["description"] = tool.text("description", "");
+    const Json* const schema = tool.find(schema_key);
+    if (schema == nullptr || !schema->is_object()) {
+      tool.fail(schema_key, "expected an object: a JSON schema");
+    } else {
+      function["parameters"] = ordered["tools"][i][schema_key];
+    }
+    tool.finish();
+    fields.adopt(tool);
+    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return tools.empty() || fields.failed() ? std::string() : json_text(tools);
+}
 
 void read_each_message(FieldReader& fields, const char* key,
                        const std::function<void(FieldReader& message, std::size_t index)>& read) {

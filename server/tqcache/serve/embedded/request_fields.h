@@ -81,9 +81,26 @@ std::string read_text_parts(FieldReader& fields, const char* key);
 void read_each_message(FieldReader& fields, const char* key,
                        const std::function<void(FieldReader& message, std::size_t index)>& read);
 
-// The list `key` of {"role", "content"}.
+// One {"role", "content"}.
+void read_message(FieldReader& fields, std::vector<tokenizer::ChatMessage>& messages);
+
+// The list `key` of such.
 void read_messages(FieldReader& fields, const char* key,
                    std::vector<tokenizer::ChatMessage>& messages);
+
+// Whether the model may call tools: "tool_choice" of OpenAI.
+bool read_tool_choice(FieldReader& fields);
+
+std::string json_text(const nlohmann::ordered_json& json);
+
+// Whether it is the text of a JSON object.
+bool is_json_object(std::string_view text);
+
+// The list "tools" of {"type", "name", "description", `schema_key`}, as OpenAI's chat completions
+// have it, which chat templates know; empty: none. `ordered`: the request with the client's order
+// of keys, which templates show. `type`: the only one, and the default.
+std::string read_flat_tools(FieldReader& fields, const nlohmann::ordered_json& ordered,
+                            const char* type, const char* schema_key);
 
 // A list of token ids.
 void read_ids(FieldReader& fields, const char* key, const Json& list,

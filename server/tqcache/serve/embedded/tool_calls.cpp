@@ -95,6 +95,12 @@ std::optional<std::string_view> raw_member(std::string_view object, std::string_
   return std::nullopt;
 }
 
+std::optional<ToolCall> make_call(std::string name, std::string arguments) {
+  const auto json = tensors::parse_json(arguments, kLimits);
+  if (name.empty() || !json || !json->is_object()) return std::nullopt;
+  return ToolCall{make_call_id(), std::move(name), std::move(arguments)};
+}
+
 std::string ToolCallReader::add(std::string_view piece) {
   held_ += piece;
   std::string shown;

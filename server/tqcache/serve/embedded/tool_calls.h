@@ -48,6 +48,9 @@ class ToolCallReader {
   std::vector<ToolCall> calls_;
 };
 
+// A call with a new id. nullopt: the function has no name, or `arguments` are no JSON object.
+std::optional<ToolCall> make_call(std::string name, std::string arguments);
+
 // The fields of a message of the assistant, for its template: a JSON object; empty: none. Without a
 // text, `content` is null. `reasoning`: its thoughts.
 std::string assistant_fields(bool has_text, const std::vector<ToolCall>& calls,
