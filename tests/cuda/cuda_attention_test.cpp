@@ -358,7 +358,7 @@ void expect_right(const std::string& name, const Case& c, double bound = kBound)
 }
 
 TEST(CudaAttention, MatchesTheCpuForEveryWidth) {
-  for (const int head_dim : {64, 128, 256}) {
+  for (const int head_dim : {64, 96, 128, 256}) {
     for (const auto& [k, v] : {std::pair(4, 4),
                                {3, 3},
                                {2, 2},
@@ -370,6 +370,7 @@ TEST(CudaAttention, MatchesTheCpuForEveryWidth) {
                                {16, 4},
                                {16, 3},
                                {16, 2}}) {
+      if (head_dim == 96 && k == 16) continue;
       Case c;
       c.head_dim = head_dim;
       c.key_bits = k, c.value_bits = v;
@@ -405,7 +406,7 @@ TEST(CudaAttention, TakesGroupsOfAnySize) {
 }
 
 TEST(CudaAttention, AddsMeansSinksAndTails) {
-  for (const int head_dim : {64, 128, 256}) {
+  for (const int head_dim : {64, 96, 128, 256}) {
     Case c;
     c.head_dim = head_dim;
     c.mean = Case::kPlain;
@@ -420,7 +421,7 @@ TEST(CudaAttention, AddsMeansSinksAndTails) {
 }
 
 TEST(CudaAttention, TakesMeansBeforeRope) {
-  for (const int head_dim : {64, 128, 256}) {
+  for (const int head_dim : {64, 96, 128, 256}) {
     for (const double base : {100.0, 10000.0, 1e6}) {
       Case c;
       c.head_dim = head_dim;
@@ -458,6 +459,8 @@ TEST(CudaAttention, TakesEveryDtypeAndRound) {
   c.dtype = Dtype::kF32;
   c.rounds = 3;
   expect_right("three rounds", c);
+  c.head_dim = 96;
+  expect_right("three rounds of three parts", c);
 }
 
 TEST(CudaAttention, TakesPeakedScores) {
@@ -484,12 +487,12 @@ TEST(CudaAttention, RefusesWhatItHasNoKernelFor) {
   AttentionStep step;
   EXPECT_EQ(ErrorCode::kInvalidArgument, attention_workspace_bytes(step).error().code);
   codec::CodecSpec spec;
-  spec.head_dim = 96;
+  spec.head_dim = 80;
   const auto k = DeviceCodec::make(codec::HeadCodec::make(spec, codec::BlockOrder::kKeys).value());
   const auto v =
       DeviceCodec::make(codec::HeadCodec::make(spec, codec::BlockOrder::kValues).value());
   step.n_sequences = step.n_kv_heads = step.n_query_heads = step.max_blocks = 1;
-  step.head_dim = 96;
+  step.head_dim = 80;
   step.keys.codec = &*k;
   step.values.codec = &*v;
   EXPECT_EQ(ErrorCode::kUnsupported, attention_workspace_bytes(step).error().code);

@@ -8,19 +8,22 @@
 
 namespace tqcache::cuda {
 
-constexpr int kFactorHeads = 8;   // query heads of a block of make_factors
-constexpr int kFactorBlocks = 4;  // token blocks of it
-constexpr int kFactorThreads = kFactorHeads * kStepRows;
+constexpr int kFactorHeads = 8;   // column groups of a block of make_factors, a warp each
+constexpr int kFactorBlocks = 2;  // token blocks of it
+constexpr int kFactorThreads = kFactorHeads * 32;
 
-// Factors of the sinusoids of four blocks of a sequence for eight query heads. Pairs of a query and
-// the mean give amplitudes, turned to the middle of each block; those of slow pairs are joined to
-// factors of polynomials (codec.md §8).
+// Two f16; what is beyond f16 becomes the largest.
+__device__ __forceinline__ std::uint32_t bounded_pair(float low, float high) {
+  return packed_pair(fminf(fmaxf(low, -65504.0f), 65504.0f),
+                     fminf(fmaxf(high, -65504.0f), 65504.0f));
+}
+
+// Factors of the sinusoids of two blocks of a sequence. Pairs of a query and the mean give
+// amplitudes, turned to the middle of each block; matrix units join those of slow pairs to factors
+// of polynomials (codec.md §8). Thread (g, t) has pairs 2t and 2t + 1 of each step for column g.
 __global__ void __launch_bounds__(kFactorThreads)
     make_factors(const __grid_constant__ AttendArgs p) {
   __shared__ float2 phasors[kFactorBlocks][kMostPairs];
-  // Of each pair; later of the fast pairs, and factors of two polynomials each.
-  __shared__ float2 amplitudes[kFactorBlocks][kFactorHeads][kMostPairs + 9];
-  __shared__ __align__(16) float joins[kMostPairs * kJoinRow];
   allow_next_kernel();
   const SinusoidArgs& w = p.sinusoids;
   const int first_block = static_cast<int>(blockIdx.x) * kFactorBlocks;
@@ -29,93 +32,77 @@ __global__ void __launch_bounds__(kFactorThreads)
       min(kFactorBlocks, (p.n_packed[sequence] + kPageTokens - 1) / kPageTokens - first_block);
   if (n_blocks <= 0) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int first = static_cast<int>(blockIdx.y) * kFactorHeads;
-  const int n = min(kFactorHeads, p.n_query_heads - first);
-  const int head_dim = p.head_dim;
-  const long long queries = (static_cast<long long>(sequence) * p.n_query_heads + first) * head_dim;
-  const int n_slow = w.n_pairs - w.n_fast;
-#pragma unroll 4
-  for (int i = thread; i < n_slow * kJoinRow / 4; i += kFactorThreads) {
-    reinterpret_cast<float4*>(joins)[i] = __ldg(reinterpret_cast<const float4*>(w.joins) + i);
-  }
-  static_assert(kFactorThreads / 32 == kFactorBlocks);
-  for (int pair = lane; pair < w.n_pairs; pair += 32) {
-    const double middle = (first_block + warp) * static_cast<double>(kPageTokens) + 127.5;
+  static_assert(kFactorThreads == kFactorBlocks * kMostPairs);
+  if (const int pair = thread % kMostPairs; pair < w.n_pairs) {
+    const int block = thread / kMostPairs;
+    const double middle = (first_block + block) * static_cast<double>(kPageTokens) + 127.5;
     const double turns = w.turns[pair] * middle;
-    float2 at;
-    sincospif(2 * static_cast<float>(turns - rint(turns)), &at.y, &at.x);
-    phasors[warp][pair] = at;
+    sincospif(2 * static_cast<float>(turns - rint(turns)), &phasors[block][pair].y,
+              &phasors[block][pair].x);
   }
   __syncthreads();
-  with_type(p.queries, p.dtype, [&](const auto* all_queries) {
-    for (int head = warp; head < n; head += kFactorThreads / 32) {
-      const float* const mean = w.mean + (first + head) / p.group * head_dim;
-      const auto* const query = all_queries + queries + head * head_dim;
-#pragma unroll 2
-      for (int pair = lane; pair < w.n_pairs; pair += 32) {
-        const float q0 = as_float(query[pair]) * p.scale;
-        const float q1 = as_float(query[pair + w.n_pairs]) * p.scale;
-        const float m0 = __ldg(mean + pair), m1 = __ldg(mean + pair + w.n_pairs);
-        const float a = q0 * m0 + q1 * m1, b = q1 * m0 - q0 * m1;
+  const int n_heads = p.n_kv_heads * p.n_columns;
+  const int column_head = static_cast<int>(blockIdx.y) * kFactorHeads + warp;
+  if (column_head >= n_heads) return;
+  const int g = lane / 4, t = lane % 4, head = column_head / p.n_columns;
+  const int of_group = column_head % p.n_columns * kColumns + g;
+  const bool is_there = of_group < p.group;
+  const long long query =
+      (static_cast<long long>(sequence) * p.n_query_heads + head * p.group + of_group) * p.head_dim;
+  const float* const mean = p.k.mean + head * p.head_dim;
+  const int n_direct = w.n_fast / kStepPairs, n_joined = w.n_steps - n_direct;
+  const auto factors = [&](int block, int step) -> uint2& {
+    const long long at = static_cast<long long>(sequence) * p.max_blocks + first_block + block;
+    return w.factors[((at * n_heads + column_head) * w.n_steps + step) * 32 + lane];
+  };
+  float joined[kFactorBlocks][kMostJoined][4] = {};
+  with_type(p.queries, p.dtype, [&](const auto* queries) {
+#pragma unroll 4
+    for (int step = 0; step < (w.n_pairs + kStepPairs - 1) / kStepPairs; ++step) {
+      float2 amplitude[2];
 #pragma unroll
-        for (int block = 0; block < kFactorBlocks; ++block) {
-          const float2 at = phasors[block][pair];
-          amplitudes[block][head][pair] = make_float2(a * at.x + b * at.y, b * at.x - a * at.y);
+      for (int i = 0; i < 2; ++i) {
+        const int pair = step * kStepPairs + 2 * t + i;
+        const bool has_pair = is_there && pair < w.n_pairs;
+        const float q0 = has_pair ? as_float(queries[query + pair]) * p.scale : 0.0f;
+        const float q1 = has_pair ? as_float(queries[query + pair + w.n_pairs]) * p.scale : 0.0f;
+        const float m0 = has_pair ? __ldg(mean + pair) : 0.0f;
+        const float m1 = has_pair ? __ldg(mean + pair + w.n_pairs) : 0.0f;
+        amplitude[i] = make_float2(q0 * m0 + q1 * m1, q1 * m0 - q0 * m1);
+      }
+      const bool is_direct = step < n_direct;
+      std::uint32_t left[kMostJoined][4] = {};
+#pragma unroll
+      for (int m = 0; m < kMostJoined; ++m) {
+        if (is_direct || m >= n_joined) continue;
+        const uint4 chunk = __ldg(w.joins + ((step - n_direct) * n_joined + m) * 32 + lane);
+        left[m][0] = chunk.x, left[m][1] = chunk.y, left[m][2] = chunk.z, left[m][3] = chunk.w;
+      }
+#pragma unroll
+      for (int block = 0; block < kFactorBlocks; ++block) {
+        std::uint32_t turned[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int pair = min(step * kStepPairs + 2 * t + i, w.n_pairs - 1);
+          const float2 at = phasors[block][pair], a = amplitude[i];
+          turned[i] = bounded_pair(a.x * at.x + a.y * at.y, a.y * at.x - a.x * at.y);
+        }
+        if (is_direct && block < n_blocks) factors(block, step) = make_uint2(turned[0], turned[1]);
+#pragma unroll
+        for (int m = 0; m < kMostJoined; ++m) {
+          if (!is_direct) multiply_add(joined[block][m], left[m], turned[0], turned[1]);
         }
       }
     }
   });
-  __syncthreads();
-  const int head = thread / kStepRows, degree = thread % kStepRows;
-  float sums[kFactorBlocks] = {};
-  if (head < n) {
-    float constant = 0;
-    if (degree == 0) {  // what does not turn
-      for (int i = 2 * w.n_pairs; i < head_dim; ++i) {
-        constant += load_value(p.queries, p.dtype, queries + head * head_dim + i) * p.scale *
-                    __ldg(w.mean + (first + head) / p.group * head_dim + i);
-      }
-    }
-#pragma unroll
-    for (float& sum : sums) sum = constant;
-      // Even polynomials take the cosines' amplitudes, odd ones the sines'.
-#pragma unroll 4
-    for (int i = 0; i < n_slow; ++i) {
-      const float join = joins[i * kJoinRow + degree];
-#pragma unroll
-      for (int block = 0; block < kFactorBlocks; ++block) {
-        const float* const pair = &amplitudes[block][head][w.n_fast + i].x;
-        sums[block] = fmaf(pair[degree % 2], join, sums[block]);
-      }
-    }
-  }
-  __syncthreads();
-  if (head >= n) return;
 #pragma unroll
   for (int block = 0; block < kFactorBlocks; ++block) {
-    (&amplitudes[block][head][w.n_fast].x)[degree] = sums[block];  // 0 for degrees 14 and 15
-  }
-  __syncwarp();
-  const int query_head = first + head, of_group = query_head % p.group;
-  const int column_head = query_head / p.group * p.n_columns + of_group / kColumns;
-  const int n_heads = p.n_kv_heads * p.n_columns;
-  // Rows 2i and 2i + 1 as two f16; a factor beyond f16 becomes the largest.
-  const auto pair_at = [&](int block, int i) {
-    if (i >= w.n_fast + kStepRows / 2) return 0u;
-    const float2 at = amplitudes[block][head][i];
-    return packed_pair(fminf(fmaxf(at.x, -65504.0f), 65504.0f),
-                       fminf(fmaxf(at.y, -65504.0f), 65504.0f));
-  };
-  for (int block = 0; block < n_blocks; ++block) {
-    uint2* const factors =
-        w.factors +
-        ((static_cast<long long>(sequence) * p.max_blocks + first_block + block) * n_heads +
-         column_head) *
-            w.n_steps * 32 +
-        of_group % kColumns * 4;
-    for (int i = thread % kStepRows; i < w.n_steps * 4; i += kStepRows) {
-      const int pair = i / 4 * (kStepRows / 2) + i % 4;
-      factors[i / 4 * 32 + i % 4] = make_uint2(pair_at(block, pair), pair_at(block, pair + 4));
+#pragma unroll
+    for (int m = 0; m < kMostJoined; ++m) {
+      if (block >= n_blocks || m >= n_joined) continue;
+      const float(&sums)[4] = joined[block][m];
+      factors(block, n_direct + m) = make_uint2(transposed(bounded_pair(sums[0], sums[1])),
+                                                transposed(bounded_pair(sums[2], sums[3])));
     }
   }
 }
@@ -364,6 +351,7 @@ __global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ Atte
     }
   }
 
+  constexpr int kPart = kDim & -kDim;  // the power of two in kDim
   float x = sum[0];
 #pragma unroll
   for (int round = 2; round >= 0; --round) {
@@ -375,12 +363,23 @@ __global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ Atte
     }
     float* const row_of_sums = sums[0][0];
 #pragma unroll
-    for (int h = 32; h < kDim; h *= 2) {
+    for (int h = 32; h < kPart; h *= 2) {
       barrier_of<kDim>();
       row_of_sums[d] = x;
       barrier_of<kDim>();
       const float other = row_of_sums[d ^ h];
       x = (d & h) != 0 ? other - x : x + other;
+    }
+    if constexpr (kDim > kPart) {
+      barrier_of<kDim>();
+      row_of_sums[d] = x;
+      barrier_of<kDim>();
+      x = 0;
+#pragma unroll
+      for (int k = 0; k < kDim / kPart; ++k) {
+        x = fmaf(__ldg(p.v.cas + d / kPart * k % (kDim / kPart)), row_of_sums[k * kPart + d % kPart],
+                 x);
+      }
     }
     x *= rsqrtf(static_cast<float>(kDim)) * sign[round];
   }

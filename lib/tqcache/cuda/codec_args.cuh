@@ -97,7 +97,7 @@ __device__ __forceinline__ void refuse(const CodecArgs& p, const TilePlace& at, 
   atomicMin(p.status, static_cast<std::uint32_t>(number) * 2 + (is_unsupported ? 1 : 0));
 }
 
-// Kernels of mode mse with a Hadamard rotation, head_dim 64, 128 or 256. False: no such kernel.
+// Kernels of mode mse with a Hadamard rotation, for some sizes of heads. False: no such kernel.
 bool has_fast_kernel(const CodecArgs& p);
 Result<void> launch_fast_encode(const CodecArgs& p, int multiprocessors, cudaStream_t stream);
 Result<void> launch_fast_decode(const CodecArgs& p, int multiprocessors, cudaStream_t stream);

@@ -14,9 +14,10 @@ constexpr int kMemorySize = memory_size_of(__CUDA_ARCH__ / 10);
 constexpr int kMemorySize = 0;
 #endif
 
-// Shared memory of a block of threads.
-template <int kDim, int kKeyBits, int kValueBits, int kSize = kMemorySize>
+// Shared memory of a block of threads. kTurns: the keys' mean turns with RoPE.
+template <int kHeadDim, int kKeys, int kValues, bool kTurns, int kSize = kMemorySize>
 struct Shape {
+  static constexpr int kDim = kHeadDim, kKeyBits = kKeys, kValueBits = kValues;
   static constexpr bool kDenseKeys = kKeyBits == kDenseBits;
   static constexpr int kUnits = kDim / 32;
   static constexpr int kKeyTile = kDenseKeys ? kTile * kDim * 2 : 2 * kUnits * slot_bytes(kKeyBits);
@@ -38,35 +39,45 @@ struct Shape {
   static constexpr int merge_bytes(int warps, int stages) {
     return (warps + 1) / 2 * merge_columns(stages) * kDim * 4;
   }
-  static constexpr int shared_bytes(int warps, int stages) {
-    return kFixed + warps * (stages * kStage + 2 * kColumns * 4) + merge_bytes(warps, stages);
+  static constexpr int shared_bytes(int warps, int stages, int rows) {
+    return kFixed + warps * (stages * kStage + 2 * kColumns * 4) + merge_bytes(warps, stages) + rows;
   }
   // More warps leave fewer registers to each: on smaller GPUs too few for some.
   static constexpr int kWarpLimit = kIsLarge ? (kDim <= 128 ? 16 : 8) : (kDim <= 64 ? 12 : 8);
-  static constexpr int most_warps(int stages) {
+  static constexpr int most_warps(int stages, int rows) {
     for (const int warps : {16, 12, 8, 6, 4, 3, 2}) {
-      if (warps <= kWarpLimit && shared_bytes(warps, stages) <= kMemorySizes[kSize]) return warps;
+      if (warps <= kWarpLimit && shared_bytes(warps, stages, rows) <= kMemorySizes[kSize]) {
+        return warps;
+      }
     }
     return 1;
   }
   // Tiles of a warp in shared memory. Three or two where enough warps fit all the same. With one,
   // keys are copied while values are added, and values while keys are scored.
-  static constexpr int kStages = kIsLarge ? (kDim <= 128 && kKeyTile + kValueTile <= 4096 ? 3 : 2)
-                                          : (most_warps(2) >= 8 ? 2 : 1);
-  static constexpr int kWarps = most_warps(kStages);
+  static constexpr int stages(int rows) {
+    if (kIsLarge) return kDim <= 128 && most_warps(3, rows) >= 12 ? 3 : 2;
+    return most_warps(2, rows) >= 8 ? 2 : 1;
+  }
+  static constexpr int warps(int rows) { return most_warps(stages(rows), rows); }
+  // Rows of sinusoids, where they cost no warps.
+  static constexpr int kRowBytes = kBlockTiles * kEarlySteps * 1024;
+  static constexpr int kRows =
+      kTurns && kIsLarge && warps(kRowBytes) == warps(0) ? kRowBytes : 0;
+  static constexpr int kStages = stages(kRows);
+  static constexpr int kWarps = warps(kRows);
   static constexpr int kMergeColumns = merge_columns(kStages);
   // For each tile: 255 registers do not hold them too. Larger GPUs spill a little instead.
   static constexpr bool kReloadsQueries = kDim > 128 && !kIsLarge;
   static constexpr int kMaxima = 2 * kWarps * kColumns * 4;
   static constexpr int kMerge = merge_bytes(kWarps, kStages);
-  static constexpr int kShared = shared_bytes(kWarps, kStages);
+  static constexpr int kShared = shared_bytes(kWarps, kStages, kRows);
 };
 
 // One warp's stream of tiles of one segment (a kv head of a sequence), from global to shared
 // memory.
-template <int kDim, int kKeyBits, int kValueBits>
+template <class S>
 class TileStream {
-  using S = Shape<kDim, kKeyBits, kValueBits>;
+  static constexpr int kDim = S::kDim, kKeyBits = S::kKeyBits, kValueBits = S::kValueBits;
 
  public:
   __device__ TileStream(const AttendArgs& p, std::uint8_t* ring, int lane)
