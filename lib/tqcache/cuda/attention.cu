@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -112,6 +113,9 @@ bool has_kernel(const CodecTables& tables, int head_dim) {
 }
 
 Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& step, bool is_values) {
+  if (pages.page_bytes < 0 || pages.page_bytes > INT32_MAX) {
+    return invalid("attention: bytes of a page");
+  }
   SideArgs side;
   side.data = reinterpret_cast<const std::uint8_t*>(pages.data);
   side.page_bytes = pages.page_bytes;
@@ -221,6 +225,8 @@ Result<Plan> make_plan(const AttentionStep& step) {
   p.group = step.n_query_heads / step.n_kv_heads;
   p.n_columns = (p.group + kColumns - 1) / kColumns;
   p.max_blocks = step.max_blocks;
+  p.sinusoids.block_bytes = static_cast<unsigned>(p.n_kv_heads * p.n_columns * p.sinusoids.n_steps *
+                                                  32 * static_cast<int>(sizeof(uint2)));
   p.scale = step.scale * 1.44269504088896341f;
   p.dtype = step.dtype;
   p.queries = step.queries;
@@ -336,11 +342,14 @@ Result<void> attend(const AttentionStep& step, void* workspace, Stream stream) {
     p.sinusoids.factors =
         reinterpret_cast<uint2*>(p.dense_splits + plan.dense_bytes / sizeof(float));
     const int n_heads = p.n_kv_heads * p.n_columns;
+    const int per_block = kFactorWarps * factor_heads(p.group);
     const dim3 grid(static_cast<unsigned>((p.max_blocks + kFactorBlocks - 1) / kFactorBlocks),
-                    static_cast<unsigned>((n_heads + kFactorHeads - 1) / kFactorHeads),
+                    static_cast<unsigned>((n_heads + per_block - 1) / per_block),
                     static_cast<unsigned>(p.n_sequences));
-    make_factors<<<grid, kFactorThreads, 0, stream>>>(p);
-    TQC_TRY(check_launch("make_factors"));
+    TQC_TRY(with_dim(step.head_dim, [&](auto dim) {
+      make_factors<dim><<<grid, kFactorThreads, 0, stream>>>(p);
+      return check_launch("make_factors");
+    }));
     TQC_TRY(launch_behind(plan.kernel, p, ctas, threads, shared, stream));
   } else {
     plan.kernel<<<ctas, threads, shared, stream>>>(p);

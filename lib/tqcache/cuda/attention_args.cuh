@@ -44,6 +44,7 @@ struct SinusoidArgs {
   int n_steps = 0;  // of kStepRows rows; 0: no mean turns
   int n_pairs = 0;
   int n_fast = 0;
+  unsigned block_bytes = 0;  // of the factors of a block
   const double* turns = nullptr;
   const uint4* joins = nullptr;
   const uint4* rows = nullptr;
@@ -124,6 +125,10 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 
 __device__ __forceinline__ int tiles_of(const AttendArgs& p, int sequence) {
   return (p.n_packed[sequence] + kTile - 1) / kTile;
+}
+
+__device__ __forceinline__ void prefetch_line(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line));
 }
 
 // All tiles stand in one row, kv head after kv head, sequence after sequence. Every multiprocessor

@@ -8,58 +8,62 @@
 
 namespace tqcache::cuda {
 
-constexpr int kFactorHeads = 8;   // column groups of a block of make_factors, a warp each
+constexpr int kFactorWarps = 4;   // of a block of make_factors
 constexpr int kFactorBlocks = 2;  // token blocks of it
-constexpr int kFactorThreads = kFactorHeads * 32;
+constexpr int kFactorThreads = kFactorWarps * 32;
+
+// Column groups whose factors a warp makes: several where a kv head has few query heads.
+__host__ __device__ constexpr int factor_heads(int group) {
+  return group > 4 ? 1 : group > 2 ? 2 : group > 1 ? 4 : 8;
+}
 
 // Two f16; what is beyond f16 becomes the largest.
 __device__ __forceinline__ std::uint32_t bounded_pair(float low, float high) {
-  return packed_pair(fminf(fmaxf(low, -65504.0f), 65504.0f),
-                     fminf(fmaxf(high, -65504.0f), 65504.0f));
+  const __half2 most = __half2half2(__ushort_as_half(0x7bff));
+  const __half2 pair = __hmin2(__hmax2(__floats2half2_rn(low, high), __hneg2(most)), most);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
 // Factors of the sinusoids of two blocks of a sequence. Pairs of a query and the mean give
 // amplitudes, turned to the middle of each block; matrix units join those of slow pairs to factors
 // of polynomials (codec.md §8). Thread (g, t) has pairs 2t and 2t + 1 of each step for column g.
+template <int kDim>
 __global__ void __launch_bounds__(kFactorThreads)
     make_factors(const __grid_constant__ AttendArgs p) {
   __shared__ float2 phasors[kFactorBlocks][kMostPairs];
   allow_next_kernel();
   const SinusoidArgs& w = p.sinusoids;
-  const int first_block = static_cast<int>(blockIdx.x) * kFactorBlocks;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int sequence = static_cast<int>(blockIdx.z);
+  const int n_direct = w.n_fast / kStepPairs, n_joined = w.n_steps - n_direct;
+  // What is needed later, while the number of tokens is on its way.
+  const int n_from = (w.n_pairs + kStepPairs - 1) / kStepPairs - n_direct;
+  if (thread < n_from * n_joined * 4) prefetch_line(w.joins + thread * 8);
+  if (const int line = thread * 32; line < kDim * p.n_kv_heads) prefetch_line(p.k.mean + line);
+  if (const int line = thread * 16; line < w.n_pairs) prefetch_line(w.turns + line);
+  const int row_bytes = kDim * p.n_query_heads * (p.dtype == Dtype::kF32 ? 4 : 2);
+  if (const int line = thread * 128; line < row_bytes) {
+    prefetch_line(static_cast<const char*>(p.queries) + sequence * row_bytes + line);
+  }
+  const int first_block = static_cast<int>(blockIdx.x) * kFactorBlocks;
   const int n_blocks =
       min(kFactorBlocks, (p.n_packed[sequence] + kPageTokens - 1) / kPageTokens - first_block);
   if (n_blocks <= 0) return;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  static_assert(kFactorThreads == kFactorBlocks * kMostPairs);
-  if (const int pair = thread % kMostPairs; pair < w.n_pairs) {
-    const int block = thread / kMostPairs;
-    const double middle = (first_block + block) * static_cast<double>(kPageTokens) + 127.5;
-    const double turns = w.turns[pair] * middle;
-    sincospif(2 * static_cast<float>(turns - rint(turns)), &phasors[block][pair].y,
-              &phasors[block][pair].x);
-  }
-  __syncthreads();
-  const int n_heads = p.n_kv_heads * p.n_columns;
-  const int column_head = static_cast<int>(blockIdx.y) * kFactorHeads + warp;
-  if (column_head >= n_heads) return;
-  const int g = lane / 4, t = lane % 4, head = column_head / p.n_columns;
-  const int of_group = column_head % p.n_columns * kColumns + g;
-  const bool is_there = of_group < p.group;
+  const int g = lane / 4, t = lane % 4, n_heads = p.n_kv_heads * p.n_columns;
+  const int heads = factor_heads(p.group), column = g % (kColumns / heads);
+  const int column_head = (static_cast<int>(blockIdx.y) * kFactorWarps + warp) * heads +
+                          g / (kColumns / heads);
+  const int head = min(column_head, n_heads - 1) / p.n_columns;
+  const int of_group = column_head % p.n_columns * kColumns + column;
+  const bool is_there = column_head < n_heads && of_group < p.group;
   const long long query =
-      (static_cast<long long>(sequence) * p.n_query_heads + head * p.group + of_group) * p.head_dim;
-  const float* const mean = p.k.mean + head * p.head_dim;
-  const int n_direct = w.n_fast / kStepPairs, n_joined = w.n_steps - n_direct;
-  const auto factors = [&](int block, int step) -> uint2& {
-    const long long at = static_cast<long long>(sequence) * p.max_blocks + first_block + block;
-    return w.factors[((at * n_heads + column_head) * w.n_steps + step) * 32 + lane];
-  };
-  float joined[kFactorBlocks][kMostJoined][4] = {};
+      (static_cast<long long>(sequence) * p.n_query_heads + head * p.group + of_group) * kDim;
+  const float* const mean = p.k.mean + head * kDim;
+  constexpr int kSteps = kDim / 2 / kStepPairs;
+  float2 amplitudes[kSteps][2];
   with_type(p.queries, p.dtype, [&](const auto* queries) {
-#pragma unroll 4
-    for (int step = 0; step < (w.n_pairs + kStepPairs - 1) / kStepPairs; ++step) {
-      float2 amplitude[2];
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int pair = step * kStepPairs + 2 * t + i;
@@ -68,41 +72,66 @@ __global__ void __launch_bounds__(kFactorThreads)
         const float q1 = has_pair ? as_float(queries[query + pair + w.n_pairs]) * p.scale : 0.0f;
         const float m0 = has_pair ? __ldg(mean + pair) : 0.0f;
         const float m1 = has_pair ? __ldg(mean + pair + w.n_pairs) : 0.0f;
-        amplitude[i] = make_float2(q0 * m0 + q1 * m1, q1 * m0 - q0 * m1);
-      }
-      const bool is_direct = step < n_direct;
-      std::uint32_t left[kMostJoined][4] = {};
-#pragma unroll
-      for (int m = 0; m < kMostJoined; ++m) {
-        if (is_direct || m >= n_joined) continue;
-        const uint4 chunk = __ldg(w.joins + ((step - n_direct) * n_joined + m) * 32 + lane);
-        left[m][0] = chunk.x, left[m][1] = chunk.y, left[m][2] = chunk.z, left[m][3] = chunk.w;
-      }
-#pragma unroll
-      for (int block = 0; block < kFactorBlocks; ++block) {
-        std::uint32_t turned[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int pair = min(step * kStepPairs + 2 * t + i, w.n_pairs - 1);
-          const float2 at = phasors[block][pair], a = amplitude[i];
-          turned[i] = bounded_pair(a.x * at.x + a.y * at.y, a.y * at.x - a.x * at.y);
-        }
-        if (is_direct && block < n_blocks) factors(block, step) = make_uint2(turned[0], turned[1]);
-#pragma unroll
-        for (int m = 0; m < kMostJoined; ++m) {
-          if (!is_direct) multiply_add(joined[block][m], left[m], turned[0], turned[1]);
-        }
+        amplitudes[step][i] = make_float2(q0 * m0 + q1 * m1, q1 * m0 - q0 * m1);
       }
     }
   });
+  for (int i = thread; i < kFactorBlocks * kDim / 2; i += kFactorThreads) {
+    const int block = i / (kDim / 2), pair = i % (kDim / 2);
+    const double middle = (first_block + block) * static_cast<double>(kPageTokens) + 127.5;
+    const double turns = pair < w.n_pairs ? w.turns[pair] * middle : 0;
+    sincospif(2 * static_cast<float>(turns - rint(turns)), &phasors[block][pair].y,
+              &phasors[block][pair].x);
+  }
+  __syncthreads();
+  if (column_head - g / (kColumns / heads) >= n_heads) return;  // the whole warp
+  uint2* const factors =
+      w.factors +
+      ((static_cast<long long>(sequence) * p.max_blocks + first_block) * n_heads + column_head) *
+          w.n_steps * 32 +
+      column * 4 + t;
+  const auto store = [&](int block, int step, uint2 factor) {
+    if (block < n_blocks && is_there) {
+      factors[(block * n_heads * w.n_steps + step) * 32] = factor;
+    }
+  };
+  float joined[kFactorBlocks][kMostJoined][4] = {};
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const bool is_direct = step < n_direct;
+    const bool is_joined = !is_direct && step * kStepPairs < w.n_pairs;
+    uint2 turned[kFactorBlocks];
+#pragma unroll
+    for (int block = 0; block < kFactorBlocks; ++block) {
+      std::uint32_t pairs[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 at = phasors[block][step * kStepPairs + 2 * t + i], a = amplitudes[step][i];
+        pairs[i] = bounded_pair(a.x * at.x + a.y * at.y, a.y * at.x - a.x * at.y);
+      }
+      turned[block] = make_uint2(pairs[0], pairs[1]);
+      if (is_direct) store(block, step, turned[block]);
+    }
+#pragma unroll
+    for (int m = 0; m < kMostJoined; ++m) {
+      if (!is_joined || m >= n_joined) continue;
+      const uint4 chunk = __ldg(w.joins + ((step - n_direct) * n_joined + m) * 32 + lane);
+      const std::uint32_t left[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+      for (int block = 0; block < kFactorBlocks; ++block) {
+        multiply_add(joined[block][m], left, turned[block].x, turned[block].y);
+      }
+    }
+  }
 #pragma unroll
   for (int block = 0; block < kFactorBlocks; ++block) {
 #pragma unroll
     for (int m = 0; m < kMostJoined; ++m) {
-      if (block >= n_blocks || m >= n_joined) continue;
+      if (m >= n_joined) continue;
       const float(&sums)[4] = joined[block][m];
-      factors(block, n_direct + m) = make_uint2(transposed(bounded_pair(sums[0], sums[1])),
-                                                transposed(bounded_pair(sums[2], sums[3])));
+      store(block, n_direct + m,
+            make_uint2(transposed(bounded_pair(sums[0], sums[1])),
+                       transposed(bounded_pair(sums[2], sums[3]))));
     }
   }
 }

@@ -61,9 +61,14 @@ struct RunningSums {
   float sums[kDim / 32][2][4] = {};
 };
 
+// Dense keys have none.
+template <int kKeyBits>
+using KeyPlaces = Places<kKeyBits == kDenseBits ? 4 : kKeyBits, 1>;
+
 // Scores of a tile: rows (tokens) 4g + 2m and 4g + 2m + 1 are s[m][0..1] and s[m][2..3].
 template <int kDim, int kKeyBits>
-__device__ __forceinline__ void score_tile(const std::uint8_t* tile, const std::uint8_t* table,
+__device__ __forceinline__ void score_tile(const std::uint8_t* tile, const KeyPlaces<kKeyBits>& places,
+                                           const std::uint8_t* table,
                                            const uint4 (&queries)[kDim / 32], int g, int t,
                                            std::uint32_t lane4, float (&s)[2][4]) {
 #pragma unroll
@@ -88,7 +93,7 @@ __device__ __forceinline__ void score_tile(const std::uint8_t* tile, const std::
         multiply_add(s[m], second, queries[u].z, queries[u].w);
       }
     } else {
-      const Pairs pairs = load_pairs<kKeyBits>(tile, (g >> 2) * (kDim / 32) + u, t, g & 3);
+      const Pairs pairs = load_pairs(tile, places, u, t);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -109,12 +114,14 @@ __device__ __forceinline__ void score_tile(const std::uint8_t* tile, const std::
 // sums += values of a tile, rows 32 G + 4g + 2m and the next in sums[G][m]. b: weights of the
 // tokens as the right factor.
 template <int kDim, int kValueBits>
-__device__ __forceinline__ void add_values(const std::uint8_t* tile, const std::uint8_t* table,
-                                           const std::uint32_t (&b)[2][2], int g, int t,
+__device__ __forceinline__ void add_values(const std::uint8_t* tile,
+                                           const Places<kValueBits, 2>& places,
+                                           const std::uint8_t* table,
+                                           const std::uint32_t (&b)[2][2], int t,
                                            std::uint32_t lane4, float (&sums)[kDim / 32][2][4]) {
 #pragma unroll
   for (int u = 0; u < kDim / 32; ++u) {
-    const Pairs pairs = load_pairs<kValueBits>(tile, 2 * u + (g >> 2), t, g & 3);
+    const Pairs pairs = load_pairs(tile, places, u, t);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -171,21 +178,11 @@ __device__ __forceinline__ void load_scales(const __half* scales, int g, float (
   const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&bits.y));
   out[0] = low.x, out[1] = low.y, out[2] = high.x, out[3] = high.y;
 }
-__device__ __forceinline__ const uint2* factors_of(const AttendArgs& p, int sequence,
-                                                   int column_head, int tile) {
-  const long long block = static_cast<long long>(sequence) * p.max_blocks + tile / kBlockTiles;
-  return p.sinusoids.factors +
-         (block * p.n_kv_heads * p.n_columns + column_head) * p.sinusoids.n_steps * 32;
-}
-
 // s += the sinusoids of a tile: products of the tile's rows and the block's factors. early: the
 // factors of the first steps.
-__device__ __forceinline__ void add_sinusoids(const AttendArgs& p, const uint4* rows, int tile,
-                                              const uint2* factors,
+__device__ __forceinline__ void add_sinusoids(const uint4* rows, int n_steps, const uint2* factors,
                                               const uint2 (&early)[kEarlySteps], bool is_there,
-                                              int lane, float (&s)[2][4]) {
-  const int n_steps = p.sinusoids.n_steps;
-  rows += tile % kBlockTiles * n_steps * 64 + lane;
+                                              float (&s)[2][4]) {
   const auto add = [&](int step, uint2 factor) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
@@ -198,6 +195,7 @@ __device__ __forceinline__ void add_sinusoids(const AttendArgs& p, const uint4* 
   for (int step = 0; step < kEarlySteps; ++step) {
     if (step < n_steps) add(step, early[step]);
   }
+#pragma unroll 1
   for (int step = kEarlySteps; step < n_steps; ++step) {
     add(step, is_there ? __ldcg(factors + step * 32) : make_uint2(0, 0));
   }
@@ -205,17 +203,14 @@ __device__ __forceinline__ void add_sinusoids(const AttendArgs& p, const uint4* 
 
 // What every multiprocessor reads soon, one line of memory a thread.
 __device__ __forceinline__ void prefetch_small(const AttendArgs& p, int head_dim, int thread) {
-  const auto fetch = [](const void* line) {
-    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line));
-  };
   const int size = p.dtype == Dtype::kF32 ? 4 : 2;
   const int n_lines = p.n_sequences * p.n_query_heads * head_dim * size / 128;
-  if (thread < n_lines) fetch(static_cast<const char*>(p.queries) + thread * 128);
+  if (thread < n_lines) prefetch_line(static_cast<const char*>(p.queries) + thread * 128);
   const int last = head_dim * 4 / 128;
-  if (thread < last && p.k.signs != nullptr) fetch(p.k.signs + thread * 32);
-  if (thread >= 32 && thread < 32 + last) fetch(p.v.signs + (thread - 32) * 32);
-  if (thread == 64) fetch(p.v.centroids);
-  if (thread == 96 && p.k.centroids != nullptr) fetch(p.k.centroids);
+  if (thread < last && p.k.signs != nullptr) prefetch_line(p.k.signs + thread * 32);
+  if (thread >= 32 && thread < 32 + last) prefetch_line(p.v.signs + (thread - 32) * 32);
+  if (thread == 64) prefetch_line(p.v.centroids);
+  if (thread == 96 && p.k.centroids != nullptr) prefetch_line(p.k.centroids);
 }
 
 // The queries of a column group, rotated, as f16 in the order of matrix fragments; in `factors`
@@ -366,13 +361,13 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits, kTurns>::kWa
     fill_table<kKeyBits, S::kWarps * 32>(table, p.k.centroids, thread);
   }
   fill_table<kValueBits, S::kWarps * 32>(table + 128, p.v.centroids, thread);
-  const uint4* rows = p.sinusoids.rows;  // in shared memory if they fit
-  if constexpr (S::kRows != 0) {
-    auto* const own = reinterpret_cast<uint4*>(shared + S::kShared - S::kRows);
-    const int n = p.sinusoids.n_steps <= kEarlySteps ? p.sinusoids.n_steps * kBlockTiles * 64 : 0;
+  const int n_steps = kTurns ? p.sinusoids.n_steps : 0;
+  auto* const own_rows = reinterpret_cast<uint4*>(shared + S::kShared - S::kRows);
+  if (S::kRows != 0 && n_steps <= kEarlySteps) {
 #pragma unroll 4
-    for (int i = thread; i < n; i += S::kWarps * 32) own[i] = __ldg(rows + i);
-    if (n != 0) rows = own;
+    for (int i = thread; i < n_steps * kBlockTiles * 64; i += S::kWarps * 32) {
+      own_rows[i] = __ldg(p.sinusoids.rows + i);
+    }
   }
   __syncthreads();
 
@@ -384,6 +379,8 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits, kTurns>::kWa
 
   // A piece: this multiprocessor's tiles of one kv head of a sequence.
   int sequence = 0, column_head = 0;
+  const KeyPlaces<kKeyBits> key_places((g >> 2) * (kDim / 32), t, g & 3);
+  const Places<kValueBits, 2> value_places(g >> 2, t, g & 3);
   TileStream<S> stream(p, rings + warp * S::kStages * S::kStage, lane);
   const auto begin_piece = [&] {
     while (prefix[sequence + 1] * n_heads <= at) ++sequence;
@@ -440,41 +437,47 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits, kTurns>::kWa
     const float factor[2] = {factors[2 * t], factors[2 * t + 1]};
     const float constant[2] = {constants[2 * t], constants[2 * t + 1]};
     const int n_tokens = p.n_packed[sequence];
+    const auto* const wave_factors = reinterpret_cast<const std::uint8_t*>(
+        p.sinusoids.factors +
+        (static_cast<long long>(sequence) * p.max_blocks * n_heads + column_head) * n_steps * 32 +
+        lane);
     if constexpr (kTurns) wait_for_previous_kernel();
 
     run = RunningSums<kDim>();
     for (int i = 0; i < stream.size(); ++i) {
-      uint2 early[kTurns ? kEarlySteps : 1];
+      uint2 early[kEarlySteps] = {};
+      const unsigned tile = static_cast<unsigned>(stream.tile(i));
+      const auto* const own_factors = reinterpret_cast<const uint2*>(
+          wave_factors + static_cast<std::uint64_t>(tile / kBlockTiles) * p.sinusoids.block_bytes);
       if constexpr (kTurns) {
-        const uint2* const factors = factors_of(p, sequence, column_head, stream.tile(i)) + lane;
 #pragma unroll
         for (int step = 0; step < kEarlySteps; ++step) {
-          early[step] = step < p.sinusoids.n_steps && g < columns ? __ldcg(factors + step * 32)
-                                                                  : make_uint2(0, 0);
+          if (step < n_steps && g < columns) early[step] = __ldcg(own_factors + step * 32);
         }
       }
       wait_copies<2 * S::kStages - 1>();
       __syncwarp();
       if constexpr (S::kReloadsQueries) load_queries();
-      float waves[2][4] = {{constant[0], constant[1], constant[0], constant[1]},
-                           {constant[0], constant[1], constant[0], constant[1]}};
-      if constexpr (kTurns) {
-        add_sinusoids(p, rows, stream.tile(i),
-                      factors_of(p, sequence, column_head, stream.tile(i)) + lane, early,
-                      g < columns, lane, waves);
-      }
       float s[2][4] = {};
-      score_tile<kDim, kKeyBits>(stream.keys(i), table, q, g, t, lane4, s);
+      score_tile<kDim, kKeyBits>(stream.keys(), key_places, table, q, g, t, lane4, s);
       float scales[4] = {1, 1, 1, 1};
-      if constexpr (!S::kDenseKeys) load_scales(stream.key_scales(i), g, scales);
+      if constexpr (!S::kDenseKeys) load_scales(stream.key_scales(), g, scales);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          s[m][c] = fmaf(s[m][c] * scales[2 * m + c / 2], factor[c % 2], waves[m][c]);
+          s[m][c] = fmaf(s[m][c] * scales[2 * m + c / 2], factor[c % 2], constant[c % 2]);
         }
       }
-      const int token = stream.tile(i) * kTile;
+      if constexpr (kTurns) {
+        const unsigned row = tile % kBlockTiles * n_steps * 64 + lane;
+        if (S::kRows != 0 && n_steps <= kEarlySteps) {
+          add_sinusoids(own_rows + row, n_steps, own_factors, early, g < columns, s);
+        } else {
+          add_sinusoids(p.sinusoids.rows + row, n_steps, own_factors, early, g < columns, s);
+        }
+      }
+      const int token = static_cast<int>(tile) * kTile;
       if (token + kTile > n_tokens || token < p.n_sinks) {
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
@@ -490,7 +493,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits, kTurns>::kWa
       to_weights(s, run);
       wait_copies<2 * S::kStages - 1>();
       __syncwarp();
-      load_scales(stream.value_scales(i), g, scales);
+      load_scales(stream.value_scales(), g, scales);
       std::uint32_t b[2][2];
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
@@ -500,9 +503,10 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits, kTurns>::kWa
           b[m][h] = transposed(packed_pair(s[m][2 * h] * scale, s[m][2 * h + 1] * scale));
         }
       }
-      add_values<kDim, kValueBits>(stream.values(i), table + 128, b, g, t, lane4, run.sums);
+      add_values<kDim, kValueBits>(stream.values(), value_places, table + 128, b, t, lane4, run.sums);
       __syncwarp();
       stream.copy_values(i + S::kStages);
+      stream.advance();
     }
   }
   if constexpr (kTurns) wait_for_previous_kernel();  // also where there was no tile

@@ -62,7 +62,11 @@ struct Shape {
   // Rows of sinusoids, where they cost no warps.
   static constexpr int kRowBytes = kBlockTiles * kEarlySteps * 1024;
   static constexpr int kRows =
+#ifdef TQC_NO_ROWS
+      0;
+#else
       kTurns && kIsLarge && warps(kRowBytes) == warps(0) ? kRowBytes : 0;
+#endif
   static constexpr int kStages = stages(kRows);
   static constexpr int kWarps = warps(kRows);
   static constexpr int kMergeColumns = merge_columns(kStages);
@@ -86,59 +90,59 @@ class TileStream {
   // Begins with tiles first, first + kWarps, ... below last. Requires: nothing of the ring is
   // needed.
   __device__ __forceinline__ void start(int sequence, int head, int first, int last) {
-    sequence_ = sequence;
-    head_ = head;
+    first_page_ = static_cast<long long>(sequence) * p_.max_blocks;
     first_ = first;
     n_ = first < last ? (last - first + S::kWarps - 1) / S::kWarps : 0;
+    const auto begin = [&](const SideArgs& side, int head_bytes) {
+      return side.data + head * static_cast<long long>(head_bytes) + lane_ * 16;
+    };
+    const int key_bytes = S::kDenseKeys ? kPageTokens * kDim * 2 : p_.k.code_bytes;
+    keys_ = begin(p_.k, key_bytes);
+    values_ = begin(p_.v, p_.v.code_bytes);
+    key_scales_ = p_.k.scales_at + head * (p_.k.row_bytes - key_bytes);
+    value_scales_ = p_.v.scales_at + head * (p_.v.row_bytes - p_.v.code_bytes);
 #pragma unroll 1
     for (int i = 0; i < S::kStages; ++i) {
+      slot_ = i * S::kStage;
       copy_keys(i);
       copy_values(i);
     }
+    slot_ = 0;
   }
 
   __device__ __forceinline__ int size() const { return n_; }
   __device__ __forceinline__ int tile(int i) const { return first_ + i * S::kWarps; }
-  __device__ __forceinline__ const std::uint8_t* keys(int i) const {
-    return ring_ + (i % S::kStages) * S::kStage;
+  // Of the tile at hand.
+  __device__ __forceinline__ const std::uint8_t* keys() const { return ring_ + slot_; }
+  __device__ __forceinline__ const std::uint8_t* values() const { return keys() + S::kKeyTile; }
+  __device__ __forceinline__ const __half* key_scales() const {
+    return reinterpret_cast<const __half*>(values() + S::kValueTile);
   }
-  __device__ __forceinline__ const std::uint8_t* values(int i) const {
-    return keys(i) + S::kKeyTile;
-  }
-  __device__ __forceinline__ const __half* key_scales(int i) const {
-    return reinterpret_cast<const __half*>(values(i) + S::kValueTile);
-  }
-  __device__ __forceinline__ const __half* value_scales(int i) const {
-    return key_scales(i) + kTile;
+  __device__ __forceinline__ const __half* value_scales() const { return key_scales() + kTile; }
+  __device__ __forceinline__ void advance() {
+    slot_ += S::kStage;
+    if (slot_ == S::kStages * S::kStage) slot_ = 0;
   }
 
-  // Begins to copy the keys of tile i. Called for i = 0, 1, 2, ...; values(i) follows each.
+  // Begins to copy the keys of tile i to the place of the tile at hand, from which kStages turns
+  // lead to it. Called for i = 0, 1, 2, ...; copy_values(i) follows each.
   __device__ __forceinline__ void copy_keys(int i) {
     if (i < n_) {
       if (i % 32 == 0) look_ahead(i);
-      const std::uint8_t* const page = page_of(p_.k, key_pages_, i);
-      std::uint8_t* const to = ring_ + (i % S::kStages) * S::kStage;
-      const int place = tile(i) % kBlockTiles;
+      const std::uint8_t* const page = page_of(keys_, p_.k, key_pages_, i);
+      std::uint8_t* const to = ring_ + slot_;
+      const unsigned place = static_cast<unsigned>(tile(i)) % kBlockTiles;
       if constexpr (S::kDenseKeys) {
-        const std::uint8_t* const from =
-            page + (static_cast<long long>(head_) * kPageTokens + place * kTile) * kDim * 2;
+        const std::uint8_t* const from = page + place * (kTile * kDim * 2);
         constexpr int kRowChunks = kDim / 8;
 #pragma unroll
-        for (int c = lane_; c < kTile * kRowChunks; c += 32) {
-          const int row = c / kRowChunks, chunk = c % kRowChunks;
-          copy_async(to + row * kDim * 2 + (chunk ^ ((row >> 2 & 1) << 2)) * 16, from + c * 16);
+        for (int k = 0; k < kTile * kRowChunks / 32; ++k) {
+          const int c = k * 32 + lane_, row = c / kRowChunks, chunk = c % kRowChunks;
+          copy_async(to + row * kDim * 2 + (chunk ^ ((row >> 2 & 1) << 2)) * 16, from + k * 512);
         }
       } else {
-        constexpr int kSlotChunks = kKeyBits * 4;
-        constexpr int kChunks = 2 * S::kUnits * kSlotChunks;
-        const std::uint8_t* const from =
-            page + static_cast<long long>(head_) * p_.k.code_bytes + place * kChunks * 16;
-#pragma unroll
-        for (int c = lane_; c < kChunks; c += 32) {
-          copy_async(to + swizzled(c / kSlotChunks * slot_bytes(kKeyBits) + c % kSlotChunks * 16),
-                     from + c * 16);
-        }
-        copy_scales(p_.k, page, place, to + S::kKeyTile + S::kValueTile);
+        copy_codes<kKeyBits, kKeyBits * 64>(to, page + place * (2 * S::kUnits * kKeyBits * 64));
+        copy_scales(page + key_scales_, place, to + S::kKeyTile + S::kValueTile);
       }
     }
     commit_copies();
@@ -146,20 +150,11 @@ class TileStream {
 
   __device__ __forceinline__ void copy_values(int i) {
     if (i < n_) {
-      const std::uint8_t* const page = page_of(p_.v, value_pages_, i);
-      std::uint8_t* const to = ring_ + (i % S::kStages) * S::kStage + S::kKeyTile;
-      const int place = tile(i) % kBlockTiles;
-      constexpr int kSlotChunks = kValueBits * 4;
-      constexpr int kChunks = 2 * S::kUnits * kSlotChunks;
-      const std::uint8_t* const from =
-          page + static_cast<long long>(head_) * p_.v.code_bytes + place * kSlotChunks * 16;
-#pragma unroll
-      for (int c = lane_; c < kChunks; c += 32) {
-        const int group = c / kSlotChunks, chunk = c % kSlotChunks;
-        copy_async(to + swizzled(group * slot_bytes(kValueBits) + chunk * 16),
-                   from + (group * kBlockTiles * kSlotChunks + chunk) * 16);
-      }
-      copy_scales(p_.v, page, place, to + S::kValueTile + S::kScales);
+      const std::uint8_t* const page = page_of(values_, p_.v, value_pages_, i);
+      std::uint8_t* const to = ring_ + slot_ + S::kKeyTile;
+      const unsigned place = static_cast<unsigned>(tile(i)) % kBlockTiles;
+      copy_codes<kValueBits, kBlockTiles * kValueBits * 64>(to, page + place * (kValueBits * 64));
+      copy_scales(page + value_scales_, place, to + S::kValueTile + S::kScales);
     }
     commit_copies();
   }
@@ -168,24 +163,47 @@ class TileStream {
   // The pages of tiles i .. i + 31, one a lane.
   __device__ __forceinline__ void look_ahead(int i) {
     const int at = i + lane_ < n_ ? i + lane_ : n_ - 1;
-    const long long place =
-        static_cast<long long>(sequence_) * p_.max_blocks + tile(at) / kBlockTiles;
+    const long long place = first_page_ + tile(at) / kBlockTiles;
     key_pages_ = p_.k.table == nullptr ? static_cast<int>(place) : p_.k.table[place];
     value_pages_ = p_.v.table == nullptr ? static_cast<int>(place) : p_.v.table[place];
   }
-  __device__ __forceinline__ const std::uint8_t* page_of(const SideArgs& side, int pages, int i) {
-    return side.data + __shfl_sync(~0u, pages, i % 32) * side.page_bytes;
+  __device__ __forceinline__ const std::uint8_t* page_of(const std::uint8_t* first,
+                                                         const SideArgs& side, int pages, int i) {
+    const auto page = static_cast<std::uint32_t>(__shfl_sync(~0u, pages, i % 32));
+    // Pages are smaller than 4 GB.
+    return first + static_cast<std::uint64_t>(page) * static_cast<std::uint32_t>(side.page_bytes);
   }
-  __device__ __forceinline__ void copy_scales(const SideArgs& side, const std::uint8_t* page,
-                                              int place, std::uint8_t* to) {
-    if (lane_ >= S::kScales / 16) return;
-    copy_async(to + lane_ * 16,
-               page + side.scales_at + head_ * side.row_bytes + place * S::kScales + lane_ * 16);
+  // Slots that are kFrom bytes apart. `from` is this lane's.
+  template <int kBits, int kFrom>
+  __device__ __forceinline__ void copy_codes(std::uint8_t* to, const std::uint8_t* from) {
+    constexpr int kSlotChunks = kBits * 4, kChunks = 2 * S::kUnits * kSlotChunks;
+    constexpr int kGap = kFrom - kSlotChunks * 16;
+    if constexpr (32 % kSlotChunks == 0) from += lane_ / kSlotChunks * kGap;
+#pragma unroll
+    for (int k = 0; k < (kChunks + 31) / 32; ++k) {
+      const int c = k * 32 + lane_;
+      if (kChunks % 32 != 0 && c >= kChunks) break;
+      if constexpr (32 % kSlotChunks == 0) {  // slots are powers of two, and without gaps
+        copy_async(to + swizzled(lane_ * 16) + k * 512, from + k * (32 / kSlotChunks) * kFrom);
+      } else {
+        const int slot = c / kSlotChunks;
+        copy_async(to + swizzled(slot * slot_bytes(kBits) + c % kSlotChunks * 16),
+                   from + slot * kGap + k * 512);
+      }
+    }
+  }
+  __device__ __forceinline__ void copy_scales(const std::uint8_t* from, unsigned place,
+                                              std::uint8_t* to) {
+    if (lane_ < S::kScales / 16) copy_async(to + lane_ * 16, from + place * S::kScales);
   }
 
   const AttendArgs& p_;
-  int sequence_ = 0, head_ = 0, first_ = 0, n_ = 0;
+  long long first_page_ = 0;
+  int first_ = 0, n_ = 0;
+  const std::uint8_t *keys_ = nullptr, *values_ = nullptr;  // this lane's, of the head in page 0
+  int key_scales_ = 0, value_scales_ = 0;                   // bytes from these
   std::uint8_t* ring_;
+  int slot_ = 0;  // byte of the tile at hand
   int lane_;
   int key_pages_ = 0, value_pages_ = 0;
 };

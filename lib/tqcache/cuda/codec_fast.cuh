@@ -1,5 +1,6 @@
-// Encoding and decoding of mode mse with a Hadamard rotation, for sizes of heads that are multiples
-// of 16, at the speed of memory.
+#pragma once
+// cuda/codec_fast.cuh: encoding and decoding of mode mse with a Hadamard rotation, for sizes of heads
+// that are multiples of 16, at the speed of memory; every file that includes it makes kernels.
 //
 // A warp works on one tile. Four threads share a head vector, eight vectors at a time. Thread t of
 // the four has runs of `kRun` neighboring components: 4 kRun c + kRun t + e is its value kRun c +
@@ -10,14 +11,13 @@
 // A block of threads works on tiles of one place in their token blocks, so that the angles of RoPE
 // are read once.
 
-#include <type_traits>
+#include <array>
 
 #include "tqcache/cuda/check.cuh"
 #include "tqcache/cuda/codec_args.cuh"
 #include "tqcache/cuda/codec_tile.cuh"
 
 namespace tqcache::cuda {
-namespace {
 
 using codec::ScaleRule;
 
@@ -619,71 +619,25 @@ Result<void> launch(void (*kernel)(CodecArgs), const CodecArgs& p, int multiproc
   return check_launch("codec");
 }
 
-}  // namespace
-
-bool has_fast_kernel(const CodecArgs& p) {
-  switch (p.head_dim) {
-    case 64:
-    case 80:
-    case 96:
-    case 112:
-    case 128:
-    case 160:
-    case 192:
-    case 256:
-      break;
-    default:
-      return false;
-  }
-  return p.n_parts == 1 && !p.part0.has_bias && p.channel_order == nullptr &&
-         p.part0.transform == codec::TransformKind::kHadamard &&
-         p.part0.scale != ScaleRule::kPeak && p.part0.n_bins != 0 &&
-         (p.n_pairs == 0 || 2 * p.n_pairs == p.head_dim);
-}
-
-namespace {
-
-// Calls `body` with head_dim as a constant.
-template <class Body>
-Result<void> with_dim(int head_dim, const Body& body) {
-  switch (head_dim) {
-    case 64:
-      return body(std::integral_constant<int, 64>());
-    case 80:
-      return body(std::integral_constant<int, 80>());
-    case 96:
-      return body(std::integral_constant<int, 96>());
-    case 112:
-      return body(std::integral_constant<int, 112>());
-    case 128:
-      return body(std::integral_constant<int, 128>());
-    case 160:
-      return body(std::integral_constant<int, 160>());
-    case 192:
-      return body(std::integral_constant<int, 192>());
-    default:
-      return body(std::integral_constant<int, 256>());
-  }
-}
-
-}  // namespace
-
+template <int kDim>
 Result<void> launch_fast_encode(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
-  return with_dim(p.head_dim, [&](auto dim) {
-    const auto kernel = p.dtype == Dtype::kF32   ? encode_fast<dim, Dtype::kF32>
-                        : p.dtype == Dtype::kF16 ? encode_fast<dim, Dtype::kF16>
-                                                 : encode_fast<dim, Dtype::kBF16>;
-    return launch<dim, true>(kernel, p, multiprocessors, stream);
-  });
+  const auto kernel = p.dtype == Dtype::kF32   ? encode_fast<kDim, Dtype::kF32>
+                      : p.dtype == Dtype::kF16 ? encode_fast<kDim, Dtype::kF16>
+                                               : encode_fast<kDim, Dtype::kBF16>;
+  return launch<kDim, true>(kernel, p, multiprocessors, stream);
 }
 
+template <int kDim>
 Result<void> launch_fast_decode(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
-  return with_dim(p.head_dim, [&](auto dim) {
-    const auto kernel = p.dtype == Dtype::kF32   ? decode_fast<dim, Dtype::kF32>
-                        : p.dtype == Dtype::kF16 ? decode_fast<dim, Dtype::kF16>
-                                                 : decode_fast<dim, Dtype::kBF16>;
-    return launch<dim, false>(kernel, p, multiprocessors, stream);
-  });
+  const auto kernel = p.dtype == Dtype::kF32   ? decode_fast<kDim, Dtype::kF32>
+                      : p.dtype == Dtype::kF16 ? decode_fast<kDim, Dtype::kF16>
+                                               : decode_fast<kDim, Dtype::kBF16>;
+  return launch<kDim, false>(kernel, p, multiprocessors, stream);
+}
+
+template <int... kDims>
+constexpr std::array<FastCodec, sizeof...(kDims)> fast_codecs() {
+  return {FastCodec{kDims, launch_fast_encode<kDims>, launch_fast_decode<kDims>}...};
 }
 
 }  // namespace tqcache::cuda
