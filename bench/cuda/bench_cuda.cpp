@@ -321,10 +321,10 @@ int main(int argc, char** argv) {
               copy * 1e-9);
   std::printf("code for compute capability %.1f\n", must(cuda::attention_architecture()) / 10.0);
   if (argc == 9 && wants("one")) {
-    bench_attention({std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), 8,
-                     std::atoi(argv[7]), std::atoi(argv[5]), std::atoi(argv[6]),
-                     std::atoi(argv[8]) != 0},
-                    copy);
+    bench_attention(
+        {std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), 8, std::atoi(argv[7]),
+         std::atoi(argv[5]), std::atoi(argv[6]), std::atoi(argv[8]) != 0},
+        copy);
   }
   if (argc == 2 && wants("few")) bench_few(copy);
   if (wants("attention")) bench_all_attention(copy);

@@ -199,13 +199,23 @@ class AttentionCase {
     for (float& x : queries_) x = f16_to_f32(f32_to_f16(normal()));
   }
 
+  // Pages are counted from the middle one, so that some have negative numbers.
+  static std::int32_t middle_of(const Side& side) {
+    return static_cast<std::int32_t>(side.pages.size() / side.page_bytes / 2);
+  }
+  static std::vector<std::int32_t> numbers_of(const Side& side) {
+    std::vector<std::int32_t> numbers = side.table;
+    for (std::int32_t& number : numbers) number -= middle_of(side);
+    return numbers;
+  }
+
   template <class T>
   static AttentionPages pages_of(const Side& side, const DeviceArray<std::byte>& pages,
                                  const DeviceArray<std::int32_t>& table,
                                  const DeviceArray<float>& mean, const T& codec, bool has_means) {
     AttentionPages out;
     out.codec = codec ? &*codec : nullptr;
-    out.data = pages.get();
+    out.data = pages.get() + middle_of(side) * static_cast<std::int64_t>(side.page_bytes);
     out.page_bytes = static_cast<std::int64_t>(side.page_bytes);
     out.page_table = table.get();
     if (codec && has_means) out.center.mean = mean.get();
@@ -217,7 +227,7 @@ class AttentionCase {
     if (k_.codec) k_codec = DeviceCodec::make(*k_.codec).value();
     v_codec = DeviceCodec::make(*v_.codec).value();
     const DeviceArray<std::byte> k_pages(k_.pages), v_pages(v_.pages);
-    const DeviceArray<std::int32_t> k_table(k_.table), v_table(v_.table);
+    const DeviceArray<std::int32_t> k_table(numbers_of(k_)), v_table(numbers_of(v_));
     const DeviceArray<float> k_mean(k_.mean), v_mean(v_.mean);
     const DeviceArray<std::uint16_t> k_tail(k_.tail), v_tail(v_.tail);
     std::vector<std::int32_t> n_tail;

@@ -15,9 +15,9 @@ namespace tqcache::cuda {
 namespace {
 
 const Choice* find_choice(int head_dim, int key_bits, int value_bits) {
-  for (const auto choices : {choices_of_64(), choices_of_96(), choices_of_128(), choices_of_256(),
-                             dense_choices_of_64(), dense_choices_of_128(),
-                             dense_choices_of_256()}) {
+  for (const auto choices :
+       {choices_of_64(), choices_of_96(), choices_of_128(), choices_of_256(), dense_choices_of_64(),
+        dense_choices_of_128(), dense_choices_of_256()}) {
     for (const Choice& one : choices) {
       if (one.head_dim == head_dim && one.key_bits == key_bits && one.value_bits == value_bits) {
         return &one;

@@ -48,7 +48,7 @@ struct SinusoidArgs {
   const double* turns = nullptr;
   const uint4* joins = nullptr;
   const uint4* rows = nullptr;
-  uint2* factors = nullptr;     // [n_sequences, max_blocks, heads, n_steps, 32]: right factors, f16
+  uint2* factors = nullptr;  // [n_sequences, max_blocks, heads, n_steps, 32]: right factors, f16
 };
 
 struct AttendArgs {

@@ -40,19 +40,14 @@ __global__ void __launch_bounds__(kFactorThreads)
   const int n_from = (w.n_pairs + kStepPairs - 1) / kStepPairs - n_direct;
   if (thread < n_from * n_joined * 4) prefetch_line(w.joins + thread * 8);
   if (const int line = thread * 32; line < kDim * p.n_kv_heads) prefetch_line(p.k.mean + line);
-  if (const int line = thread * 16; line < w.n_pairs) prefetch_line(w.turns + line);
-  const int row_bytes = kDim * p.n_query_heads * (p.dtype == Dtype::kF32 ? 4 : 2);
-  if (const int line = thread * 128; line < row_bytes) {
-    prefetch_line(static_cast<const char*>(p.queries) + sequence * row_bytes + line);
-  }
   const int first_block = static_cast<int>(blockIdx.x) * kFactorBlocks;
   const int n_blocks =
       min(kFactorBlocks, (p.n_packed[sequence] + kPageTokens - 1) / kPageTokens - first_block);
   if (n_blocks <= 0) return;
   const int g = lane / 4, t = lane % 4, n_heads = p.n_kv_heads * p.n_columns;
   const int heads = factor_heads(p.group), column = g % (kColumns / heads);
-  const int column_head = (static_cast<int>(blockIdx.y) * kFactorWarps + warp) * heads +
-                          g / (kColumns / heads);
+  const int column_head =
+      (static_cast<int>(blockIdx.y) * kFactorWarps + warp) * heads + g / (kColumns / heads);
   const int head = min(column_head, n_heads - 1) / p.n_columns;
   const int of_group = column_head % p.n_columns * kColumns + column;
   const bool is_there = column_head < n_heads && of_group < p.group;
@@ -406,8 +401,8 @@ __global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ Atte
       x = 0;
 #pragma unroll
       for (int k = 0; k < kDim / kPart; ++k) {
-        x = fmaf(__ldg(p.v.cas + d / kPart * k % (kDim / kPart)), row_of_sums[k * kPart + d % kPart],
-                 x);
+        x = fmaf(__ldg(p.v.cas + d / kPart * k % (kDim / kPart)),
+                 row_of_sums[k * kPart + d % kPart], x);
       }
     }
     x *= rsqrtf(static_cast<float>(kDim)) * sign[round];

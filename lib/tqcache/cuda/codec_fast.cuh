@@ -1,6 +1,7 @@
 #pragma once
-// cuda/codec_fast.cuh: encoding and decoding of mode mse with a Hadamard rotation, for sizes of heads
-// that are multiples of 16, at the speed of memory; every file that includes it makes kernels.
+// cuda/codec_fast.cuh: encoding and decoding of mode mse with a Hadamard rotation, for sizes of
+// heads that are multiples of 16, at the speed of memory; every file that includes it makes
+// kernels.
 //
 // A warp works on one tile. Four threads share a head vector, eight vectors at a time. Thread t of
 // the four has runs of `kRun` neighboring components: 4 kRun c + kRun t + e is its value kRun c +

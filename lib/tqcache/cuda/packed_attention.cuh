@@ -67,7 +67,8 @@ using KeyPlaces = Places<kKeyBits == kDenseBits ? 4 : kKeyBits, 1>;
 
 // Scores of a tile: rows (tokens) 4g + 2m and 4g + 2m + 1 are s[m][0..1] and s[m][2..3].
 template <int kDim, int kKeyBits>
-__device__ __forceinline__ void score_tile(const std::uint8_t* tile, const KeyPlaces<kKeyBits>& places,
+__device__ __forceinline__ void score_tile(const std::uint8_t* tile,
+                                           const KeyPlaces<kKeyBits>& places,
                                            const std::uint8_t* table,
                                            const uint4 (&queries)[kDim / 32], int g, int t,
                                            std::uint32_t lane4, float (&s)[2][4]) {
@@ -503,7 +504,8 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits, kTurns>::kWa
           b[m][h] = transposed(packed_pair(s[m][2 * h] * scale, s[m][2 * h + 1] * scale));
         }
       }
-      add_values<kDim, kValueBits>(stream.values(), value_places, table + 128, b, t, lane4, run.sums);
+      add_values<kDim, kValueBits>(stream.values(), value_places, table + 128, b, t, lane4,
+                                   run.sums);
       __syncwarp();
       stream.copy_values(i + S::kStages);
       stream.advance();

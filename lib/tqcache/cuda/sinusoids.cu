@@ -97,9 +97,9 @@ std::vector<std::uint16_t> join_factors(std::span<const double> turns, int n_fas
         // Even polynomials take the cosines' amplitudes, odd ones the sines'.
         const bool is_joined =
             degree < kPolynomials && pair >= n_fast && pair < n_pairs && degree % 2 == k % 2;
-        return is_joined ? expansions[static_cast<std::size_t>(pair)]
-                                     [static_cast<std::size_t>(degree)]
-                         : 0.0;
+        return is_joined
+                   ? expansions[static_cast<std::size_t>(pair)][static_cast<std::size_t>(degree)]
+                   : 0.0;
       });
     }
   }

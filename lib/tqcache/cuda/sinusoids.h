@@ -29,7 +29,7 @@ struct SinusoidTables {
   // Left factors, f16: [steps of the pairs that are left, joined steps, 32 threads]
   const uint4* joins = nullptr;
   const uint4* rows = nullptr;  // [8 tiles, n_steps, 2, 32 threads]: left factors, f16
-  void* memory = nullptr;         // all of the above
+  void* memory = nullptr;       // all of the above
 };
 
 }  // namespace tqcache::cuda

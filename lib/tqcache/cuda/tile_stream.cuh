@@ -40,7 +40,8 @@ struct Shape {
     return (warps + 1) / 2 * merge_columns(stages) * kDim * 4;
   }
   static constexpr int shared_bytes(int warps, int stages, int rows) {
-    return kFixed + warps * (stages * kStage + 2 * kColumns * 4) + merge_bytes(warps, stages) + rows;
+    return kFixed + warps * (stages * kStage + 2 * kColumns * 4) + merge_bytes(warps, stages) +
+           rows;
   }
   // More warps leave fewer registers to each: on smaller GPUs too few for some.
   static constexpr int kWarpLimit = kIsLarge ? (kDim <= 128 ? 16 : 8) : (kDim <= 64 ? 12 : 8);
@@ -61,12 +62,7 @@ struct Shape {
   static constexpr int warps(int rows) { return most_warps(stages(rows), rows); }
   // Rows of sinusoids, where they cost no warps.
   static constexpr int kRowBytes = kBlockTiles * kEarlySteps * 1024;
-  static constexpr int kRows =
-#ifdef TQC_NO_ROWS
-      0;
-#else
-      kTurns && kIsLarge && warps(kRowBytes) == warps(0) ? kRowBytes : 0;
-#endif
+  static constexpr int kRows = kTurns && kIsLarge && warps(kRowBytes) == warps(0) ? kRowBytes : 0;
   static constexpr int kStages = stages(kRows);
   static constexpr int kWarps = warps(kRows);
   static constexpr int kMergeColumns = merge_columns(kStages);
@@ -169,9 +165,9 @@ class TileStream {
   }
   __device__ __forceinline__ const std::uint8_t* page_of(const std::uint8_t* first,
                                                          const SideArgs& side, int pages, int i) {
-    const auto page = static_cast<std::uint32_t>(__shfl_sync(~0u, pages, i % 32));
-    // Pages are smaller than 4 GB.
-    return first + static_cast<std::uint64_t>(page) * static_cast<std::uint32_t>(side.page_bytes);
+    const int page = __shfl_sync(~0u, pages, i % 32);
+    // A product of two i32: pages are smaller than 2 GB, and may be before the first one.
+    return first + static_cast<long long>(page) * static_cast<int>(side.page_bytes);
   }
   // Slots that are kFrom bytes apart. `from` is this lane's.
   template <int kBits, int kFrom>
