@@ -18,8 +18,6 @@ import numpy as np
 LAYERS, TOKENS, HEADS, DIM = 3, 32, 4, 32
 SHAPE = (2, LAYERS, TOKENS, HEADS * DIM)
 N_BYTES = 2 * int(np.prod(SHAPE))
-# Where quantized pages are packed: "cuda" for a GPU. What comes back is compared with the CPU's.
-DEVICE = os.environ.get("TQCACHE_TEST_DEVICE", "cpu")
 
 
 def block(name: str, seed: int = 0) -> np.ndarray:
@@ -163,7 +161,7 @@ class Vllm:
 class VllmQuantized(Vllm):
     """The same, quantized, with pages [heads, tokens, K and V, components] of each layer."""
 
-    quantize = {"head_dim": DIM, "kv_heads": HEADS, "device": DEVICE}
+    quantize = {"head_dim": DIM, "kv_heads": HEADS}
     layout = "LBHNC"
 
     @staticmethod
@@ -273,7 +271,7 @@ class SglangV1(Sglang):
 class SglangQuantized(Sglang):
     """The same, quantized."""
 
-    quantize = {"keys": "mse:4", "values": "mse:4", "device": DEVICE}
+    quantize = {"keys": "mse:4", "values": "mse:4"}
 
     @staticmethod
     def quantized(data, dtype="float16", layout="layer_first", **_):
