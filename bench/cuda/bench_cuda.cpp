@@ -1,7 +1,9 @@
 // Speed of the CUDA kernels, as a fraction of the bandwidth that a copy in device memory reaches.
 //
 //   bench_cuda [attention] [codec] [planes]
-//   bench_cuda one BATCH TOKENS HEAD_DIM KEY_BITS VALUE_BITS     a single line, for profilers
+//   bench_cuda one BATCH TOKENS HEAD_DIM KEY_BITS VALUE_BITS QUERY_HEADS TURNS
+//                                                a single line, for profilers; TURNS: 1 for a mean
+//                                                of keys that turns with RoPE
 //   bench_cuda few                                               the lines that the aims are about
 //
 // Every figure is the median of 30 runs, timed with events. Codes are random, so that no run is
@@ -248,13 +250,17 @@ void bench_all_attention(double copy) {
                                       {64, 8192}}) {
     bench_attention({batch, tokens, 128, 8, 32, 4, 4}, copy);
   }
-  for (const int head_dim : {64, 256}) {
+  for (const int head_dim : {64, 96, 256}) {
     for (const auto& [batch, tokens] : {std::pair(1, 131072), {32, 8192}}) {
-      bench_attention({batch, tokens, head_dim, 8, 32, 4, 4}, copy);
+      for (const bool mean_turns : {false, true}) {
+        bench_attention({batch, tokens, head_dim, 8, 32, 4, 4, mean_turns}, copy);
+      }
     }
   }
   for (const int n_query_heads : {8, 64, 128}) {
-    bench_attention({1, 131072, 128, 8, n_query_heads, 4, 4}, copy);
+    for (const bool mean_turns : {false, true}) {
+      bench_attention({1, 131072, 128, 8, n_query_heads, 4, 4, mean_turns}, copy);
+    }
   }
 }
 
@@ -314,10 +320,11 @@ int main(int argc, char** argv) {
   std::printf("%s, copy in device memory %.0f GB/s read and written\n", properties.name,
               copy * 1e-9);
   std::printf("code for compute capability %.1f\n", must(cuda::attention_architecture()) / 10.0);
-  if (argc == 7 && wants("one")) {
-    bench_attention({std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), 8, 32,
-                     std::atoi(argv[5]), std::atoi(argv[6])},
-                    copy);
+  if (argc == 9 && wants("one")) {
+    bench_attention(
+        {std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), 8, std::atoi(argv[7]),
+         std::atoi(argv[5]), std::atoi(argv[6]), std::atoi(argv[8]) != 0},
+        copy);
   }
   if (argc == 2 && wants("few")) bench_few(copy);
   if (wants("attention")) bench_all_attention(copy);

@@ -15,7 +15,7 @@ void bench_codec(const CodecSetting& s, double copy) {
   const auto device = must(cuda::DeviceCodec::make(make_codec(s.head_dim, s.bits, s.order)));
   const std::size_t vector = static_cast<std::size_t>(s.head_dim) * dtype_size(s.dtype);
   const std::size_t n_tokens =
-      (std::size_t{1} << 29) / (static_cast<std::size_t>(s.head_dim) * kHeads);
+      (std::size_t{1} << 29) / (static_cast<std::size_t>(s.head_dim) * kHeads) / 256 * 256;
   const std::size_t row_bytes = n_tokens * kHeads * vector;
   const auto page = static_cast<std::size_t>(device.page_bytes(kHeads));
   const std::size_t n_pages = n_tokens / 256;
@@ -105,7 +105,7 @@ void bench_all_codec(double copy) {
     bench_codec({128, bits, kKeys, Dtype::kF16, CodecSetting::kTurns}, copy);
     bench_codec({128, bits, kValues, Dtype::kF16, CodecSetting::kPlain}, copy);
   }
-  for (const int head_dim : {64, 256, 96}) {
+  for (const int head_dim : {64, 80, 96, 112, 160, 192, 256}) {
     bench_codec({head_dim, 4, kKeys, Dtype::kF16, CodecSetting::kTurns}, copy);
   }
   bench_codec({128, 4, kKeys, Dtype::kF32, CodecSetting::kTurns}, copy);

@@ -277,7 +277,7 @@ def test_recent_and_sink_tokens_are_dense(n_tokens):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("more", [
     {}, {"rope": False}, {"bits": 8}, {"bits": 3}, {"bits": 2}, {"keys": "mse:8", "values": "mse:4"},
-    {"keys": "mse:4,sink=0", "values": "mse:4,sink=0"}, {"head_dim": 64},
+    {"keys": "mse:4,sink=0", "values": "mse:4,sink=0"}, {"head_dim": 64}, {"head_dim": 96},
     {"head_dim": 256, "heads": 1}, *([{"keys": f"mse:4,profile={PROFILE}"}] if PROFILE else [])])
 def test_attention_on_codes_is_attention_on_what_they_decode_to(dtype, more):
     layer, _, _ = make_layer(900, dtype=dtype, **more)
@@ -440,7 +440,7 @@ def logits_in_parts(model, ids, sizes, cache, mask=None):
     return torch.cat(out, dim=1)
 
 
-@pytest.mark.parametrize("head_dim, batch", [(64, 2), (128, 1), (256, 1)])
+@pytest.mark.parametrize("head_dim, batch", [(64, 2), (96, 1), (128, 1), (256, 1)])
 def test_prompts_in_parts_attend_to_some_blocks_after_the_other(head_dim, batch, monkeypatch):
     from tqcache import packed_cache
     n_calls, attend = [], packed_cache.TqcacheLayer.attend_prompt

@@ -199,13 +199,23 @@ class AttentionCase {
     for (float& x : queries_) x = f16_to_f32(f32_to_f16(normal()));
   }
 
+  // Pages are counted from the middle one, so that some have negative numbers.
+  static std::int32_t middle_of(const Side& side) {
+    return static_cast<std::int32_t>(side.pages.size() / side.page_bytes / 2);
+  }
+  static std::vector<std::int32_t> numbers_of(const Side& side) {
+    std::vector<std::int32_t> numbers = side.table;
+    for (std::int32_t& number : numbers) number -= middle_of(side);
+    return numbers;
+  }
+
   template <class T>
   static AttentionPages pages_of(const Side& side, const DeviceArray<std::byte>& pages,
                                  const DeviceArray<std::int32_t>& table,
                                  const DeviceArray<float>& mean, const T& codec, bool has_means) {
     AttentionPages out;
     out.codec = codec ? &*codec : nullptr;
-    out.data = pages.get();
+    out.data = pages.get() + middle_of(side) * static_cast<std::int64_t>(side.page_bytes);
     out.page_bytes = static_cast<std::int64_t>(side.page_bytes);
     out.page_table = table.get();
     if (codec && has_means) out.center.mean = mean.get();
@@ -217,7 +227,7 @@ class AttentionCase {
     if (k_.codec) k_codec = DeviceCodec::make(*k_.codec).value();
     v_codec = DeviceCodec::make(*v_.codec).value();
     const DeviceArray<std::byte> k_pages(k_.pages), v_pages(v_.pages);
-    const DeviceArray<std::int32_t> k_table(k_.table), v_table(v_.table);
+    const DeviceArray<std::int32_t> k_table(numbers_of(k_)), v_table(numbers_of(v_));
     const DeviceArray<float> k_mean(k_.mean), v_mean(v_.mean);
     const DeviceArray<std::uint16_t> k_tail(k_.tail), v_tail(v_.tail);
     std::vector<std::int32_t> n_tail;
@@ -358,7 +368,7 @@ void expect_right(const std::string& name, const Case& c, double bound = kBound)
 }
 
 TEST(CudaAttention, MatchesTheCpuForEveryWidth) {
-  for (const int head_dim : {64, 128, 256}) {
+  for (const int head_dim : {64, 96, 128, 256}) {
     for (const auto& [k, v] : {std::pair(4, 4),
                                {3, 3},
                                {2, 2},
@@ -370,6 +380,7 @@ TEST(CudaAttention, MatchesTheCpuForEveryWidth) {
                                {16, 4},
                                {16, 3},
                                {16, 2}}) {
+      if (head_dim == 96 && k == 16) continue;
       Case c;
       c.head_dim = head_dim;
       c.key_bits = k, c.value_bits = v;
@@ -405,7 +416,7 @@ TEST(CudaAttention, TakesGroupsOfAnySize) {
 }
 
 TEST(CudaAttention, AddsMeansSinksAndTails) {
-  for (const int head_dim : {64, 128, 256}) {
+  for (const int head_dim : {64, 96, 128, 256}) {
     Case c;
     c.head_dim = head_dim;
     c.mean = Case::kPlain;
@@ -420,7 +431,7 @@ TEST(CudaAttention, AddsMeansSinksAndTails) {
 }
 
 TEST(CudaAttention, TakesMeansBeforeRope) {
-  for (const int head_dim : {64, 128, 256}) {
+  for (const int head_dim : {64, 96, 128, 256}) {
     for (const double base : {100.0, 10000.0, 1e6}) {
       Case c;
       c.head_dim = head_dim;
@@ -458,6 +469,8 @@ TEST(CudaAttention, TakesEveryDtypeAndRound) {
   c.dtype = Dtype::kF32;
   c.rounds = 3;
   expect_right("three rounds", c);
+  c.head_dim = 96;
+  expect_right("three rounds of three parts", c);
 }
 
 TEST(CudaAttention, TakesPeakedScores) {
@@ -484,12 +497,12 @@ TEST(CudaAttention, RefusesWhatItHasNoKernelFor) {
   AttentionStep step;
   EXPECT_EQ(ErrorCode::kInvalidArgument, attention_workspace_bytes(step).error().code);
   codec::CodecSpec spec;
-  spec.head_dim = 96;
+  spec.head_dim = 80;
   const auto k = DeviceCodec::make(codec::HeadCodec::make(spec, codec::BlockOrder::kKeys).value());
   const auto v =
       DeviceCodec::make(codec::HeadCodec::make(spec, codec::BlockOrder::kValues).value());
   step.n_sequences = step.n_kv_heads = step.n_query_heads = step.max_blocks = 1;
-  step.head_dim = 96;
+  step.head_dim = 80;
   step.keys.codec = &*k;
   step.values.codec = &*v;
   EXPECT_EQ(ErrorCode::kUnsupported, attention_workspace_bytes(step).error().code);

@@ -297,7 +297,7 @@ constexpr codec::BlockOrder kOrders[] = {codec::BlockOrder::kKeys, codec::BlockO
 
 TEST(CudaCodec, EncodesTheBytesOfTheCpuForEveryWidth) {
   for (const codec::BlockOrder order : kOrders) {
-    for (const int head_dim : {32, 64, 80, 100, 128, 192, 256, 576}) {
+    for (const int head_dim : {32, 64, 80, 96, 100, 112, 128, 160, 192, 256, 576}) {
       for (int bits = 1; bits <= 8; ++bits) {
         Case c = mse(head_dim, bits, order);
         if (head_dim % 8 != 0) c.padding = static_cast<std::size_t>(8 - head_dim % 8);
@@ -309,7 +309,7 @@ TEST(CudaCodec, EncodesTheBytesOfTheCpuForEveryWidth) {
 
 TEST(CudaCodec, TakesEveryDtypeAndMean) {
   for (const codec::BlockOrder order : kOrders) {
-    for (const int head_dim : {64, 96, 128, 256}) {
+    for (const int head_dim : {64, 80, 96, 112, 128, 160, 192, 256}) {
       for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
         for (const auto mean : {Case::kNone, Case::kPlain, Case::kTurns, Case::kTurnsPartly}) {
           Case c = mse(head_dim, 4, order);
@@ -328,7 +328,7 @@ TEST(CudaCodec, TakesEveryDtypeAndMean) {
 
 TEST(CudaCodec, TakesEveryRotationScaleAndRound) {
   for (const codec::BlockOrder order : kOrders) {
-    for (const int head_dim : {64, 112, 128, 256}) {
+    for (const int head_dim : {64, 80, 96, 112, 128, 160, 192, 256}) {
       for (const codec::ScaleRule scale :
            {codec::ScaleRule::kUnbiased, codec::ScaleRule::kNorm, codec::ScaleRule::kRaw}) {
         Case c = mse(head_dim, 3, order);

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cstdint>
 #include <mutex>
 #include <string>
+#include <type_traits>
 
 #include "tqcache/cuda/attention_args.cuh"
 #include "tqcache/cuda/attention_parts.cuh"
@@ -13,7 +15,9 @@ namespace tqcache::cuda {
 namespace {
 
 const Choice* find_choice(int head_dim, int key_bits, int value_bits) {
-  for (const auto choices : {choices_of_64(), choices_of_128(), choices_of_256()}) {
+  for (const auto choices :
+       {choices_of_64(), choices_of_96(), choices_of_128(), choices_of_256(), dense_choices_of_64(),
+        dense_choices_of_128(), dense_choices_of_256()}) {
     for (const Choice& one : choices) {
       if (one.head_dim == head_dim && one.key_bits == key_bits && one.value_bits == value_bits) {
         return &one;
@@ -60,6 +64,21 @@ Result<const Device*> find_device() {
   return &device;
 }
 
+// Calls `body` with the head_dim of a choice as a constant.
+template <class Body>
+Result<void> with_dim(int head_dim, const Body& body) {
+  switch (head_dim) {
+    case 64:
+      return body(std::integral_constant<int, 64>());
+    case 96:
+      return body(std::integral_constant<int, 96>());
+    case 128:
+      return body(std::integral_constant<int, 128>());
+    default:
+      return body(std::integral_constant<int, 256>());
+  }
+}
+
 // Kernels that follow one with much shared memory start sooner if they do not change its size.
 template <int kDim>
 Result<void> keep_shared_size() {
@@ -72,17 +91,16 @@ Result<void> keep_shared_size() {
 }
 
 // Once for each kernel and device.
-Result<void> allow_shared(const Choice& choice, int shared) {
+Result<void> allow_shared(const Choice& choice, int size) {
   TQC_TRY_ASSIGN(const int number, current_device());
   const std::uint64_t bit = std::uint64_t{1} << number;
   if ((choice.allowed->load(std::memory_order_relaxed) & bit) != 0) return {};
-  for (const Kernel kernel : choice.kernels) {
-    TQC_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+  for (const Choice::Variant& variant : choice.variants) {
+    TQC_TRY(check(cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       variant.launches[size].shared),
                   "cudaFuncSetAttribute"));
   }
-  TQC_TRY(choice.head_dim == 64    ? keep_shared_size<64>()
-          : choice.head_dim == 128 ? keep_shared_size<128>()
-                                   : keep_shared_size<256>());
+  TQC_TRY(with_dim(choice.head_dim, [](auto dim) { return keep_shared_size<dim>(); }));
   choice.allowed->fetch_or(bit, std::memory_order_relaxed);
   return {};
 }
@@ -95,6 +113,9 @@ bool has_kernel(const CodecTables& tables, int head_dim) {
 }
 
 Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& step, bool is_values) {
+  if (pages.page_bytes < 0 || pages.page_bytes > INT32_MAX) {
+    return invalid("attention: bytes of a page");
+  }
   SideArgs side;
   side.data = reinterpret_cast<const std::uint8_t*>(pages.data);
   side.page_bytes = pages.page_bytes;
@@ -112,11 +133,13 @@ Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& ste
   if (turns && is_values) return unsupported("attention: a mean of values that turns with RoPE");
   side.centroids = tables.part0.centroids;
   side.signs = tables.part0.signs;
+  side.cas = tables.part0.cas;
   side.rounds = tables.part0.transform == codec::TransformKind::kHadamard ? tables.part0.rounds : 0;
   side.code_bytes = tables.code_bytes;
   side.scales_at = tables.code_bytes * step.n_kv_heads;
   side.row_bytes = tables.n_scale_rows * kPageTokens * 2;
-  if (!turns) side.mean = pages.center.mean;
+  side.mean = pages.center.mean;
+  side.first_still = turns ? 2 * pages.center.n_pairs : 0;
   if (pages.center.inverses != nullptr && is_values) {
     return unsupported("attention: factors of values");
   }
@@ -141,7 +164,6 @@ Result<SinusoidArgs> sinusoid_args(const AttentionStep& step) {
   args.turns = tables.turns;
   args.joins = tables.joins;
   args.rows = tables.rows;
-  args.mean = center.mean;
   return args;
 }
 
@@ -163,6 +185,8 @@ std::string capability(int architecture) {
 struct Plan {
   AttendArgs args;
   const Choice* choice = nullptr;
+  Kernel kernel = nullptr;
+  int memory_size = 0;  // of kMemorySizes
   Choice::Launch launch = {};
   std::size_t split_bytes = 0;
   std::size_t dense_bytes = 0;
@@ -201,6 +225,8 @@ Result<Plan> make_plan(const AttentionStep& step) {
   p.group = step.n_query_heads / step.n_kv_heads;
   p.n_columns = (p.group + kColumns - 1) / kColumns;
   p.max_blocks = step.max_blocks;
+  p.sinusoids.block_bytes = static_cast<unsigned>(p.n_kv_heads * p.n_columns * p.sinusoids.n_steps *
+                                                  32 * static_cast<int>(sizeof(uint2)));
   p.scale = step.scale * 1.44269504088896341f;
   p.dtype = step.dtype;
   p.queries = step.queries;
@@ -212,7 +238,11 @@ Result<Plan> make_plan(const AttentionStep& step) {
   p.n_tail_chunks = (step.tail.capacity + kDenseChunk - 1) / kDenseChunk;
   p.n_dense_chunks = p.n_tail_chunks + (step.n_sinks + kDenseChunk - 1) / kDenseChunk;
   TQC_TRY_ASSIGN(const Device* const device, find_device());
-  plan.launch = plan.choice->launches[memory_size_of(device->architecture)];
+  plan.memory_size = memory_size_of(device->architecture);
+  const bool turns = p.sinusoids.n_steps != 0 && p.max_blocks > 0;
+  const Choice::Variant& variant = plan.choice->variants[turns ? 1 : 0];
+  plan.kernel = variant.kernel;
+  plan.launch = variant.launches[plan.memory_size];
   if (plan.launch.shared > device->shared) {
     return unsupported("attention was compiled for compute capability " +
                        capability(device->architecture) + " and takes " +
@@ -304,31 +334,28 @@ Result<void> attend(const AttentionStep& step, void* workspace, Stream stream) {
   AttendArgs& p = plan.args;
   p.splits = static_cast<float*>(workspace);
   p.dense_splits = p.splits + plan.split_bytes / sizeof(float);
-  TQC_TRY(allow_shared(*plan.choice, plan.launch.shared));
+  TQC_TRY(allow_shared(*plan.choice, plan.memory_size));
   const auto threads = static_cast<unsigned>(plan.launch.threads);
   const auto ctas = static_cast<unsigned>(p.n_ctas);
   const auto shared = static_cast<std::size_t>(plan.launch.shared);
   if (p.sinusoids.n_steps != 0 && p.max_blocks > 0) {
     p.sinusoids.factors =
         reinterpret_cast<uint2*>(p.dense_splits + plan.dense_bytes / sizeof(float));
+    const int n_heads = p.n_kv_heads * p.n_columns;
+    const int per_block = kFactorWarps * factor_heads(p.group);
     const dim3 grid(static_cast<unsigned>((p.max_blocks + kFactorBlocks - 1) / kFactorBlocks),
-                    static_cast<unsigned>((p.n_query_heads + kFactorHeads - 1) / kFactorHeads),
+                    static_cast<unsigned>((n_heads + per_block - 1) / per_block),
                     static_cast<unsigned>(p.n_sequences));
-    make_factors<<<grid, kFactorThreads, 0, stream>>>(p);
-    TQC_TRY(check_launch("make_factors"));
-    TQC_TRY(launch_behind(plan.choice->kernels[1], p, ctas, threads, shared, stream));
+    TQC_TRY(with_dim(step.head_dim, [&](auto dim) {
+      make_factors<dim><<<grid, kFactorThreads, 0, stream>>>(p);
+      return check_launch("make_factors");
+    }));
+    TQC_TRY(launch_behind(plan.kernel, p, ctas, threads, shared, stream));
   } else {
-    plan.choice->kernels[0]<<<ctas, threads, shared, stream>>>(p);
+    plan.kernel<<<ctas, threads, shared, stream>>>(p);
     TQC_TRY(check_launch("attend_packed"));
   }
-  switch (step.head_dim) {
-    case 64:
-      return launch_rest<64>(p, stream);
-    case 128:
-      return launch_rest<128>(p, stream);
-    default:
-      return launch_rest<256>(p, stream);
-  }
+  return with_dim(step.head_dim, [&](auto dim) { return launch_rest<dim>(p, stream); });
 }
 
 }  // namespace tqcache::cuda

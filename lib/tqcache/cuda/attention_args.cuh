@@ -20,6 +20,7 @@ constexpr int kMaxSequences = 1024;  // of one call
 constexpr int kDenseChunk = 64;      // tokens of a split of the dense tail
 constexpr float kNoMaximum = -1e30f;
 constexpr int kDenseBits = 16;  // stands for pages of dense f16
+constexpr int kEarlySteps = 4;  // of sinusoids: factors loaded early, rows in shared memory
 
 struct SideArgs {
   const std::uint8_t* data = nullptr;
@@ -27,11 +28,13 @@ struct SideArgs {
   const int* table = nullptr;
   const float* centroids = nullptr;
   const float* signs = nullptr;  // [rounds, head_dim]
+  const float* cas = nullptr;    // [head_dim / its power of two]
   int rounds = 0;                // 0: not rotated
   int code_bytes = 0;            // of a kv head in a page
   int scales_at = 0;             // byte of the first scale in a page
   int row_bytes = 0;             // of the scales of a kv head
-  const float* mean = nullptr;   // [n_kv_heads, head_dim]; null: none, or it turns
+  const float* mean = nullptr;   // [n_kv_heads, head_dim]; null: none
+  int first_still = 0;           // its components before this one turn
   // Of keys with factors: what queries are multiplied by, [n_kv_heads, head_dim]; null: none.
   const float* inverses = nullptr;
 };
@@ -41,11 +44,11 @@ struct SinusoidArgs {
   int n_steps = 0;  // of kStepRows rows; 0: no mean turns
   int n_pairs = 0;
   int n_fast = 0;
+  unsigned block_bytes = 0;  // of the factors of a block
   const double* turns = nullptr;
-  const float* joins = nullptr;
+  const uint4* joins = nullptr;
   const uint4* rows = nullptr;
-  const float* mean = nullptr;  // [n_kv_heads, head_dim]
-  uint2* factors = nullptr;     // [n_sequences, max_blocks, heads, n_steps, 32]: right factors, f16
+  uint2* factors = nullptr;  // [n_sequences, max_blocks, heads, n_steps, 32]: right factors, f16
 };
 
 struct AttendArgs {
@@ -124,6 +127,10 @@ __device__ __forceinline__ int tiles_of(const AttendArgs& p, int sequence) {
   return (p.n_packed[sequence] + kTile - 1) / kTile;
 }
 
+__device__ __forceinline__ void prefetch_line(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line));
+}
+
 // All tiles stand in one row, kv head after kv head, sequence after sequence. Every multiprocessor
 // takes as many from it.
 __device__ __forceinline__ int tiles_of_cta(const AttendArgs& p, int n_tiles) {
@@ -165,16 +172,23 @@ struct Choice {
   struct Launch {
     int threads, shared;
   };
+  struct Variant {
+    Kernel kernel;
+    Launch launches[3];  // for each of kMemorySizes
+  };
   int head_dim, key_bits, value_bits;
-  Kernel kernels[2];   // the second for keys whose mean turns
-  Launch launches[3];  // for each of kMemorySizes
+  Variant variants[2];  // the second for keys whose mean turns
   std::atomic<std::uint64_t>*
       allowed;  // devices whose limit of shared memory is raised, a bit each
 };
 
 // Each in a file of its own, so that they are compiled at the same time.
 std::span<const Choice> choices_of_64();
+std::span<const Choice> choices_of_96();
 std::span<const Choice> choices_of_128();
 std::span<const Choice> choices_of_256();
+std::span<const Choice> dense_choices_of_64();
+std::span<const Choice> dense_choices_of_128();
+std::span<const Choice> dense_choices_of_256();
 
 }  // namespace tqcache::cuda

@@ -8,114 +8,125 @@
 
 namespace tqcache::cuda {
 
-constexpr int kFactorHeads = 8;   // query heads of a block of make_factors
-constexpr int kFactorBlocks = 4;  // token blocks of it
-constexpr int kFactorThreads = kFactorHeads * kStepRows;
+constexpr int kFactorWarps = 4;   // of a block of make_factors
+constexpr int kFactorBlocks = 2;  // token blocks of it
+constexpr int kFactorThreads = kFactorWarps * 32;
 
-// Factors of the sinusoids of four blocks of a sequence for eight query heads. Pairs of a query and
-// the mean give amplitudes, turned to the middle of each block; those of slow pairs are joined to
-// factors of polynomials (codec.md §8).
+// Column groups whose factors a warp makes: several where a kv head has few query heads.
+__host__ __device__ constexpr int factor_heads(int group) {
+  return group > 4 ? 1 : group > 2 ? 2 : group > 1 ? 4 : 8;
+}
+
+// Two f16; what is beyond f16 becomes the largest.
+__device__ __forceinline__ std::uint32_t bounded_pair(float low, float high) {
+  const __half2 most = __half2half2(__ushort_as_half(0x7bff));
+  const __half2 pair = __hmin2(__hmax2(__floats2half2_rn(low, high), __hneg2(most)), most);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+// Factors of the sinusoids of two blocks of a sequence. Pairs of a query and the mean give
+// amplitudes, turned to the middle of each block; matrix units join those of slow pairs to factors
+// of polynomials (codec.md §8). Thread (g, t) has pairs 2t and 2t + 1 of each step for column g.
+template <int kDim>
 __global__ void __launch_bounds__(kFactorThreads)
     make_factors(const __grid_constant__ AttendArgs p) {
   __shared__ float2 phasors[kFactorBlocks][kMostPairs];
-  // Of each pair; later of the fast pairs, and factors of two polynomials each.
-  __shared__ float2 amplitudes[kFactorBlocks][kFactorHeads][kMostPairs + 9];
-  __shared__ __align__(16) float joins[kMostPairs * kJoinRow];
   allow_next_kernel();
   const SinusoidArgs& w = p.sinusoids;
-  const int first_block = static_cast<int>(blockIdx.x) * kFactorBlocks;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int sequence = static_cast<int>(blockIdx.z);
+  const int n_direct = w.n_fast / kStepPairs, n_joined = w.n_steps - n_direct;
+  // What is needed later, while the number of tokens is on its way.
+  const int n_from = (w.n_pairs + kStepPairs - 1) / kStepPairs - n_direct;
+  if (thread < n_from * n_joined * 4) prefetch_line(w.joins + thread * 8);
+  if (const int line = thread * 32; line < kDim * p.n_kv_heads) prefetch_line(p.k.mean + line);
+  const int first_block = static_cast<int>(blockIdx.x) * kFactorBlocks;
   const int n_blocks =
       min(kFactorBlocks, (p.n_packed[sequence] + kPageTokens - 1) / kPageTokens - first_block);
   if (n_blocks <= 0) return;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int first = static_cast<int>(blockIdx.y) * kFactorHeads;
-  const int n = min(kFactorHeads, p.n_query_heads - first);
-  const int head_dim = p.head_dim;
-  const long long queries = (static_cast<long long>(sequence) * p.n_query_heads + first) * head_dim;
-  const int n_slow = w.n_pairs - w.n_fast;
-#pragma unroll 4
-  for (int i = thread; i < n_slow * kJoinRow / 4; i += kFactorThreads) {
-    reinterpret_cast<float4*>(joins)[i] = __ldg(reinterpret_cast<const float4*>(w.joins) + i);
-  }
-  static_assert(kFactorThreads / 32 == kFactorBlocks);
-  for (int pair = lane; pair < w.n_pairs; pair += 32) {
-    const double middle = (first_block + warp) * static_cast<double>(kPageTokens) + 127.5;
-    const double turns = w.turns[pair] * middle;
-    float2 at;
-    sincospif(2 * static_cast<float>(turns - rint(turns)), &at.y, &at.x);
-    phasors[warp][pair] = at;
-  }
-  __syncthreads();
-  with_type(p.queries, p.dtype, [&](const auto* all_queries) {
-    for (int head = warp; head < n; head += kFactorThreads / 32) {
-      const float* const mean = w.mean + (first + head) / p.group * head_dim;
-      const auto* const query = all_queries + queries + head * head_dim;
-#pragma unroll 2
-      for (int pair = lane; pair < w.n_pairs; pair += 32) {
-        const float q0 = as_float(query[pair]) * p.scale;
-        const float q1 = as_float(query[pair + w.n_pairs]) * p.scale;
-        const float m0 = __ldg(mean + pair), m1 = __ldg(mean + pair + w.n_pairs);
-        const float a = q0 * m0 + q1 * m1, b = q1 * m0 - q0 * m1;
+  const int g = lane / 4, t = lane % 4, n_heads = p.n_kv_heads * p.n_columns;
+  const int heads = factor_heads(p.group), column = g % (kColumns / heads);
+  const int column_head =
+      (static_cast<int>(blockIdx.y) * kFactorWarps + warp) * heads + g / (kColumns / heads);
+  const int head = min(column_head, n_heads - 1) / p.n_columns;
+  const int of_group = column_head % p.n_columns * kColumns + column;
+  const bool is_there = column_head < n_heads && of_group < p.group;
+  const long long query =
+      (static_cast<long long>(sequence) * p.n_query_heads + head * p.group + of_group) * kDim;
+  const float* const mean = p.k.mean + head * kDim;
+  constexpr int kSteps = kDim / 2 / kStepPairs;
+  float2 amplitudes[kSteps][2];
+  with_type(p.queries, p.dtype, [&](const auto* queries) {
 #pragma unroll
-        for (int block = 0; block < kFactorBlocks; ++block) {
-          const float2 at = phasors[block][pair];
-          amplitudes[block][head][pair] = make_float2(a * at.x + b * at.y, b * at.x - a * at.y);
-        }
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int pair = step * kStepPairs + 2 * t + i;
+        const bool has_pair = is_there && pair < w.n_pairs;
+        const float q0 = has_pair ? as_float(queries[query + pair]) * p.scale : 0.0f;
+        const float q1 = has_pair ? as_float(queries[query + pair + w.n_pairs]) * p.scale : 0.0f;
+        const float m0 = has_pair ? __ldg(mean + pair) : 0.0f;
+        const float m1 = has_pair ? __ldg(mean + pair + w.n_pairs) : 0.0f;
+        amplitudes[step][i] = make_float2(q0 * m0 + q1 * m1, q1 * m0 - q0 * m1);
       }
     }
   });
+  for (int i = thread; i < kFactorBlocks * kDim / 2; i += kFactorThreads) {
+    const int block = i / (kDim / 2), pair = i % (kDim / 2);
+    const double middle = (first_block + block) * static_cast<double>(kPageTokens) + 127.5;
+    const double turns = pair < w.n_pairs ? w.turns[pair] * middle : 0;
+    sincospif(2 * static_cast<float>(turns - rint(turns)), &phasors[block][pair].y,
+              &phasors[block][pair].x);
+  }
   __syncthreads();
-  const int head = thread / kStepRows, degree = thread % kStepRows;
-  float sums[kFactorBlocks] = {};
-  if (head < n) {
-    float constant = 0;
-    if (degree == 0) {  // what does not turn
-      for (int i = 2 * w.n_pairs; i < head_dim; ++i) {
-        constant += load_value(p.queries, p.dtype, queries + head * head_dim + i) * p.scale *
-                    __ldg(w.mean + (first + head) / p.group * head_dim + i);
+  if (column_head - g / (kColumns / heads) >= n_heads) return;  // the whole warp
+  uint2* const factors =
+      w.factors +
+      ((static_cast<long long>(sequence) * p.max_blocks + first_block) * n_heads + column_head) *
+          w.n_steps * 32 +
+      column * 4 + t;
+  const auto store = [&](int block, int step, uint2 factor) {
+    if (block < n_blocks && is_there) {
+      factors[(block * n_heads * w.n_steps + step) * 32] = factor;
+    }
+  };
+  float joined[kFactorBlocks][kMostJoined][4] = {};
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const bool is_direct = step < n_direct;
+    const bool is_joined = !is_direct && step * kStepPairs < w.n_pairs;
+    uint2 turned[kFactorBlocks];
+#pragma unroll
+    for (int block = 0; block < kFactorBlocks; ++block) {
+      std::uint32_t pairs[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 at = phasors[block][step * kStepPairs + 2 * t + i], a = amplitudes[step][i];
+        pairs[i] = bounded_pair(a.x * at.x + a.y * at.y, a.y * at.x - a.x * at.y);
       }
+      turned[block] = make_uint2(pairs[0], pairs[1]);
+      if (is_direct) store(block, step, turned[block]);
     }
 #pragma unroll
-    for (float& sum : sums) sum = constant;
-      // Even polynomials take the cosines' amplitudes, odd ones the sines'.
-#pragma unroll 4
-    for (int i = 0; i < n_slow; ++i) {
-      const float join = joins[i * kJoinRow + degree];
+    for (int m = 0; m < kMostJoined; ++m) {
+      if (!is_joined || m >= n_joined) continue;
+      const uint4 chunk = __ldg(w.joins + ((step - n_direct) * n_joined + m) * 32 + lane);
+      const std::uint32_t left[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
       for (int block = 0; block < kFactorBlocks; ++block) {
-        const float* const pair = &amplitudes[block][head][w.n_fast + i].x;
-        sums[block] = fmaf(pair[degree % 2], join, sums[block]);
+        multiply_add(joined[block][m], left, turned[block].x, turned[block].y);
       }
     }
   }
-  __syncthreads();
-  if (head >= n) return;
 #pragma unroll
   for (int block = 0; block < kFactorBlocks; ++block) {
-    (&amplitudes[block][head][w.n_fast].x)[degree] = sums[block];  // 0 for degrees 14 and 15
-  }
-  __syncwarp();
-  const int query_head = first + head, of_group = query_head % p.group;
-  const int column_head = query_head / p.group * p.n_columns + of_group / kColumns;
-  const int n_heads = p.n_kv_heads * p.n_columns;
-  // Rows 2i and 2i + 1 as two f16; a factor beyond f16 becomes the largest.
-  const auto pair_at = [&](int block, int i) {
-    if (i >= w.n_fast + kStepRows / 2) return 0u;
-    const float2 at = amplitudes[block][head][i];
-    return packed_pair(fminf(fmaxf(at.x, -65504.0f), 65504.0f),
-                       fminf(fmaxf(at.y, -65504.0f), 65504.0f));
-  };
-  for (int block = 0; block < n_blocks; ++block) {
-    uint2* const factors =
-        w.factors +
-        ((static_cast<long long>(sequence) * p.max_blocks + first_block + block) * n_heads +
-         column_head) *
-            w.n_steps * 32 +
-        of_group % kColumns * 4;
-    for (int i = thread % kStepRows; i < w.n_steps * 4; i += kStepRows) {
-      const int pair = i / 4 * (kStepRows / 2) + i % 4;
-      factors[i / 4 * 32 + i % 4] = make_uint2(pair_at(block, pair), pair_at(block, pair + 4));
+#pragma unroll
+    for (int m = 0; m < kMostJoined; ++m) {
+      if (m >= n_joined) continue;
+      const float(&sums)[4] = joined[block][m];
+      store(block, n_direct + m,
+            make_uint2(transposed(bounded_pair(sums[0], sums[1])),
+                       transposed(bounded_pair(sums[2], sums[3]))));
     }
   }
 }
@@ -364,6 +375,7 @@ __global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ Atte
     }
   }
 
+  constexpr int kPart = kDim & -kDim;  // the power of two in kDim
   float x = sum[0];
 #pragma unroll
   for (int round = 2; round >= 0; --round) {
@@ -375,12 +387,23 @@ __global__ void __launch_bounds__(1024) join_splits(const __grid_constant__ Atte
     }
     float* const row_of_sums = sums[0][0];
 #pragma unroll
-    for (int h = 32; h < kDim; h *= 2) {
+    for (int h = 32; h < kPart; h *= 2) {
       barrier_of<kDim>();
       row_of_sums[d] = x;
       barrier_of<kDim>();
       const float other = row_of_sums[d ^ h];
       x = (d & h) != 0 ? other - x : x + other;
+    }
+    if constexpr (kDim > kPart) {
+      barrier_of<kDim>();
+      row_of_sums[d] = x;
+      barrier_of<kDim>();
+      x = 0;
+#pragma unroll
+      for (int k = 0; k < kDim / kPart; ++k) {
+        x = fmaf(__ldg(p.v.cas + d / kPart * k % (kDim / kPart)),
+                 row_of_sums[k * kPart + d % kPart], x);
+      }
     }
     x *= rsqrtf(static_cast<float>(kDim)) * sign[round];
   }

@@ -147,6 +147,22 @@ Result<void> prepare_means(CodecArgs& p, const Centering& center, const TokenRun
   return check_launch("turn_means");
 }
 
+// Null: these arguments have none.
+const FastCodec* find_fast(const CodecArgs& p) {
+  if (p.n_parts != 1 || p.part0.has_bias || p.channel_order != nullptr ||
+      p.part0.transform != codec::TransformKind::kHadamard ||
+      p.part0.scale == codec::ScaleRule::kPeak || p.part0.n_bins == 0 ||
+      (p.n_pairs != 0 && 2 * p.n_pairs != p.head_dim)) {
+    return nullptr;
+  }
+  for (const auto codecs : {fast_codecs_whole(), fast_codecs_parts_96(), fast_codecs_parts_80()}) {
+    for (const FastCodec& one : codecs) {
+      if (one.head_dim == p.head_dim) return &one;
+    }
+  }
+  return nullptr;
+}
+
 Result<int> multiprocessors() {
   int device = 0, n = 0;
   TQC_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
@@ -178,9 +194,10 @@ Result<void> encode(const DeviceCodec& codec, const DenseRows& rows, const Token
   if (p.n_blocks == 0) return {};
   p.status = status;
   TQC_TRY(prepare_means(p, center, run, workspace, stream));
-  if (!has_fast_kernel(p)) return launch_encode(p, stream);
+  const FastCodec* const fast = find_fast(p);
+  if (fast == nullptr) return launch_encode(p, stream);
   TQC_TRY_ASSIGN(const int n, multiprocessors());
-  return launch_fast_encode(p, n, stream);
+  return fast->encode(p, n, stream);
 }
 
 Result<void> decode(const DeviceCodec& codec, const PackedPages& pages, const TokenRun& run,
@@ -189,9 +206,10 @@ Result<void> decode(const DeviceCodec& codec, const PackedPages& pages, const To
   TQC_TRY_ASSIGN(CodecArgs p, make_args(codec, rows, run, center, pages));
   if (p.n_blocks == 0) return {};
   TQC_TRY(prepare_means(p, center, run, workspace, stream));
-  if (!has_fast_kernel(p)) return launch_decode(p, stream);
+  const FastCodec* const fast = find_fast(p);
+  if (fast == nullptr) return launch_decode(p, stream);
   TQC_TRY_ASSIGN(const int n, multiprocessors());
-  return launch_fast_decode(p, n, stream);
+  return fast->decode(p, n, stream);
 }
 
 }  // namespace tqcache::cuda

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <span>
 
 #include "tqcache/bytes.h"
 #include "tqcache/cuda/codec_tables.h"
@@ -97,10 +98,16 @@ __device__ __forceinline__ void refuse(const CodecArgs& p, const TilePlace& at, 
   atomicMin(p.status, static_cast<std::uint32_t>(number) * 2 + (is_unsupported ? 1 : 0));
 }
 
-// Kernels of mode mse with a Hadamard rotation, head_dim 64, 128 or 256. False: no such kernel.
-bool has_fast_kernel(const CodecArgs& p);
-Result<void> launch_fast_encode(const CodecArgs& p, int multiprocessors, cudaStream_t stream);
-Result<void> launch_fast_decode(const CodecArgs& p, int multiprocessors, cudaStream_t stream);
+// Kernels of mode mse with a Hadamard rotation, for one size of heads.
+struct FastCodec {
+  using Launch = Result<void> (*)(const CodecArgs&, int multiprocessors, cudaStream_t);
+  int head_dim;
+  Launch encode, decode;
+};
+// In files of their own, so that they are compiled at the same time.
+std::span<const FastCodec> fast_codecs_whole();
+std::span<const FastCodec> fast_codecs_parts_96();
+std::span<const FastCodec> fast_codecs_parts_80();
 
 // Kernels of everything.
 Result<void> launch_encode(const CodecArgs& p, cudaStream_t stream);

@@ -98,7 +98,7 @@ struct AttentionStep {
   int n_sequences = 0;
   int n_query_heads = 0;
   int n_kv_heads = 0;
-  int head_dim = 0;    // 64, 128 or 256
+  int head_dim = 0;    // 64, 96, 128 or 256
   int max_blocks = 0;  // packed blocks of a sequence, at most
   float scale = 0;     // of scores: usually 1 / sqrt(head_dim)
 

@@ -8,12 +8,25 @@
 
 namespace tqcache::cuda {
 
-// One warp's values of a vector: value i is lane i / (kDim / 32)'s. In place, unscaled.
+// The power of two in kDim, within which the Walsh-Hadamard transform is.
 template <int kDim>
-__device__ __forceinline__ void hadamard(float (&x)[kDim / 32], int lane) {
-  constexpr int kOwn = kDim / 32;
+constexpr int kPartSize = kDim & -kDim;
+
+// One warp's values of a vector: value i is component 32 i + lane. In place, unscaled.
+template <int kDim>
+__device__ __forceinline__ void hadamard(float (&x)[kDim / 32], const float* cas, int lane) {
+  constexpr int kOwn = kDim / 32, kPartOwn = kPartSize<kDim> / 32, kParts = kOwn / kPartOwn;
 #pragma unroll
-  for (int h = 1; h < kOwn; h *= 2) {
+  for (int h = 1; h < 32; h *= 2) {
+    const float sign = (lane & h) != 0 ? -1.0f : 1.0f;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const float other = __shfl_xor_sync(~0u, x[i], h);
+      x[i] = fmaf(x[i], sign, other);
+    }
+  }
+#pragma unroll
+  for (int h = 1; h < kPartOwn; h *= 2) {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       if ((i & h) != 0) continue;
@@ -22,13 +35,19 @@ __device__ __forceinline__ void hadamard(float (&x)[kDim / 32], int lane) {
       x[i + h] = a - b;
     }
   }
+  if constexpr (kParts > 1) {
 #pragma unroll
-  for (int h = 1; h < 32; h *= 2) {
-    const float sign = (lane & h) != 0 ? -1.0f : 1.0f;
+    for (int i = 0; i < kPartOwn; ++i) {
+      float from[kParts];
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      const float other = __shfl_xor_sync(~0u, x[i], h);
-      x[i] = fmaf(x[i], sign, other);
+      for (int k = 0; k < kParts; ++k) from[k] = x[k * kPartOwn + i];
+#pragma unroll
+      for (int j = 0; j < kParts; ++j) {
+        float sum = from[0];
+#pragma unroll
+        for (int k = 1; k < kParts; ++k) sum = fmaf(__ldg(cas + j * k % kParts), from[k], sum);
+        x[j * kPartOwn + i] = sum;
+      }
     }
   }
 }
@@ -42,9 +61,15 @@ struct RunningSums {
   float sums[kDim / 32][2][4] = {};
 };
 
+// Dense keys have none.
+template <int kKeyBits>
+using KeyPlaces = Places<kKeyBits == kDenseBits ? 4 : kKeyBits, 1>;
+
 // Scores of a tile: rows (tokens) 4g + 2m and 4g + 2m + 1 are s[m][0..1] and s[m][2..3].
 template <int kDim, int kKeyBits>
-__device__ __forceinline__ void score_tile(const std::uint8_t* tile, const std::uint8_t* table,
+__device__ __forceinline__ void score_tile(const std::uint8_t* tile,
+                                           const KeyPlaces<kKeyBits>& places,
+                                           const std::uint8_t* table,
                                            const uint4 (&queries)[kDim / 32], int g, int t,
                                            std::uint32_t lane4, float (&s)[2][4]) {
 #pragma unroll
@@ -69,7 +94,7 @@ __device__ __forceinline__ void score_tile(const std::uint8_t* tile, const std::
         multiply_add(s[m], second, queries[u].z, queries[u].w);
       }
     } else {
-      const Pairs pairs = load_pairs<kKeyBits>(tile, (g >> 2) * (kDim / 32) + u, t, g & 3);
+      const Pairs pairs = load_pairs(tile, places, u, t);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -90,12 +115,14 @@ __device__ __forceinline__ void score_tile(const std::uint8_t* tile, const std::
 // sums += values of a tile, rows 32 G + 4g + 2m and the next in sums[G][m]. b: weights of the
 // tokens as the right factor.
 template <int kDim, int kValueBits>
-__device__ __forceinline__ void add_values(const std::uint8_t* tile, const std::uint8_t* table,
-                                           const std::uint32_t (&b)[2][2], int g, int t,
+__device__ __forceinline__ void add_values(const std::uint8_t* tile,
+                                           const Places<kValueBits, 2>& places,
+                                           const std::uint8_t* table,
+                                           const std::uint32_t (&b)[2][2], int t,
                                            std::uint32_t lane4, float (&sums)[kDim / 32][2][4]) {
 #pragma unroll
   for (int u = 0; u < kDim / 32; ++u) {
-    const Pairs pairs = load_pairs<kValueBits>(tile, 2 * u + (g >> 2), t, g & 3);
+    const Pairs pairs = load_pairs(tile, places, u, t);
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -152,65 +179,39 @@ __device__ __forceinline__ void load_scales(const __half* scales, int g, float (
   const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&bits.y));
   out[0] = low.x, out[1] = low.y, out[2] = high.x, out[3] = high.y;
 }
-constexpr int kEarlySteps = 4;  // whose factors are loaded before they are needed
-
-__device__ __forceinline__ const uint2* factors_of(const AttendArgs& p, int sequence,
-                                                   int column_head, int tile) {
-  const long long block = static_cast<long long>(sequence) * p.max_blocks + tile / kBlockTiles;
-  return p.sinusoids.factors +
-         (block * p.n_kv_heads * p.n_columns + column_head) * p.sinusoids.n_steps * 32;
-}
-
-// waves += step `step` of the sinusoids of a tile. For a tile of the lower half of a block these
-// are the sinusoids of the upper half's tokens in the opposite order, with odd rows negated.
-__device__ __forceinline__ void add_step(const uint4* rows, int step, uint2 factor,
-                                         std::uint32_t flip, float (&waves)[2][4]) {
-#pragma unroll
-  for (int m = 0; m < 2; ++m) {
-    const uint4 chunk = __ldg(rows + step * 64 + m * 32);
-    const std::uint32_t a[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-    multiply_add(waves[m], a, factor.x ^ flip, factor.y ^ flip);
-  }
-}
-
-// s += the sinusoids of a tile. early: the factors of the first steps.
-__device__ __forceinline__ void add_sinusoids(const AttendArgs& p, int tile, const uint2* factors,
+// s += the sinusoids of a tile: products of the tile's rows and the block's factors. early: the
+// factors of the first steps.
+__device__ __forceinline__ void add_sinusoids(const uint4* rows, int n_steps, const uint2* factors,
                                               const uint2 (&early)[kEarlySteps], bool is_there,
-                                              int lane, float (&s)[2][4]) {
-  const int n_steps = p.sinusoids.n_steps, in_block = tile % kBlockTiles;
-  const bool is_lower = in_block < kBlockTiles / 2;
-  const int upper = is_lower ? kBlockTiles / 2 - 1 - in_block : in_block - kBlockTiles / 2;
-  const uint4* const rows = p.sinusoids.rows + upper * n_steps * 64 + (is_lower ? lane ^ 28 : lane);
-  const std::uint32_t flip = is_lower ? 0x80000000u : 0u;
-  float waves[2][4] = {};
+                                              float (&s)[2][4]) {
+  const auto add = [&](int step, uint2 factor) {
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const uint4 chunk = rows[step * 64 + m * 32];
+      const std::uint32_t a[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+      multiply_add(s[m], a, factor.x, factor.y);
+    }
+  };
 #pragma unroll
   for (int step = 0; step < kEarlySteps; ++step) {
-    if (step < n_steps) add_step(rows, step, early[step], flip, waves);
+    if (step < n_steps) add(step, early[step]);
   }
+#pragma unroll 1
   for (int step = kEarlySteps; step < n_steps; ++step) {
-    add_step(rows, step, is_there ? __ldcg(factors + step * 32) : make_uint2(0, 0), flip, waves);
-  }
-  // Token 4g + 2m + i is the opposite of token 4 (7 - g) + 2 (1 - m) + 1 - i.
-#pragma unroll
-  for (int m = 0; m < 2; ++m) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) s[m][c] += is_lower ? waves[1 - m][c ^ 2] : waves[m][c];
+    add(step, is_there ? __ldcg(factors + step * 32) : make_uint2(0, 0));
   }
 }
 
 // What every multiprocessor reads soon, one line of memory a thread.
 __device__ __forceinline__ void prefetch_small(const AttendArgs& p, int head_dim, int thread) {
-  const auto fetch = [](const void* line) {
-    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line));
-  };
   const int size = p.dtype == Dtype::kF32 ? 4 : 2;
   const int n_lines = p.n_sequences * p.n_query_heads * head_dim * size / 128;
-  if (thread < n_lines) fetch(static_cast<const char*>(p.queries) + thread * 128);
+  if (thread < n_lines) prefetch_line(static_cast<const char*>(p.queries) + thread * 128);
   const int last = head_dim * 4 / 128;
-  if (thread < last && p.k.signs != nullptr) fetch(p.k.signs + thread * 32);
-  if (thread >= 32 && thread < 32 + last) fetch(p.v.signs + (thread - 32) * 32);
-  if (thread == 64) fetch(p.v.centroids);
-  if (thread == 96 && p.k.centroids != nullptr) fetch(p.k.centroids);
+  if (thread < last && p.k.signs != nullptr) prefetch_line(p.k.signs + thread * 32);
+  if (thread >= 32 && thread < 32 + last) prefetch_line(p.v.signs + (thread - 32) * 32);
+  if (thread == 64) prefetch_line(p.v.centroids);
+  if (thread == 96 && p.k.centroids != nullptr) prefetch_line(p.k.centroids);
 }
 
 // The queries of a column group, rotated, as f16 in the order of matrix fragments; in `factors`
@@ -230,22 +231,24 @@ __device__ __forceinline__ void prepare_queries(const AttendArgs& p, int sequenc
     with_type(p.queries, p.dtype, [&](const auto* all) {
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
-        x[i] = is_there ? as_float(all[row + lane * kOwn + i]) * p.scale : 0.0f;
+        x[i] = is_there ? as_float(all[row + 32 * i + lane]) * p.scale : 0.0f;
       }
     });
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      if (p.k.mean != nullptr) constant += x[i] * __ldg(p.k.mean + head * kDim + lane * kOwn + i);
+      if (p.k.mean != nullptr && 32 * i + lane >= p.k.first_still) {
+        constant += x[i] * __ldg(p.k.mean + head * kDim + 32 * i + lane);
+      }
     }
     if constexpr (!kIsDense) {
       if (p.k.inverses != nullptr) {
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) x[i] *= __ldg(p.k.inverses + head * kDim + lane * kOwn + i);
+        for (int i = 0; i < kOwn; ++i) x[i] *= __ldg(p.k.inverses + head * kDim + 32 * i + lane);
       }
       for (int round = 0; round < p.k.rounds; ++round) {
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) x[i] *= __ldg(p.k.signs + round * kDim + lane * kOwn + i);
-        hadamard<kDim>(x, lane);
+        for (int i = 0; i < kOwn; ++i) x[i] *= __ldg(p.k.signs + round * kDim + 32 * i + lane);
+        hadamard<kDim>(x, p.k.cas, lane);
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) x[i] *= rsqrtf(static_cast<float>(kDim));
       }
@@ -262,7 +265,7 @@ __device__ __forceinline__ void prepare_queries(const AttendArgs& p, int sequenc
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       // Component 32u + 8t + 4h + j is half 2j + h of chunk (u, t).
-      const int component = lane * kOwn + i;
+      const int component = 32 * i + lane;
       const int place = component / 8 * 8 + component % 4 * 2 + component / 4 % 2;
       queries[column * kDim + place] = __float2half_rn(x[i] * inverse);
     }
@@ -335,9 +338,9 @@ __device__ __forceinline__ void merge_warps(const RunningSums<kDim>& run, const 
 
 // kTurns: the keys' mean turns with RoPE.
 template <int kDim, int kKeyBits, int kValueBits, bool kTurns>
-__global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32, 1)
+__global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits, kTurns>::kWarps * 32, 1)
     attend_packed(const __grid_constant__ AttendArgs p) {
-  using S = Shape<kDim, kKeyBits, kValueBits>;
+  using S = Shape<kDim, kKeyBits, kValueBits, kTurns>;
   extern __shared__ __align__(1024) std::uint8_t shared[];
   std::uint8_t* const table = shared;
   auto* const queries = reinterpret_cast<__half*>(shared + S::kTable);
@@ -359,6 +362,14 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
     fill_table<kKeyBits, S::kWarps * 32>(table, p.k.centroids, thread);
   }
   fill_table<kValueBits, S::kWarps * 32>(table + 128, p.v.centroids, thread);
+  const int n_steps = kTurns ? p.sinusoids.n_steps : 0;
+  auto* const own_rows = reinterpret_cast<uint4*>(shared + S::kShared - S::kRows);
+  if (S::kRows != 0 && n_steps <= kEarlySteps) {
+#pragma unroll 4
+    for (int i = thread; i < n_steps * kBlockTiles * 64; i += S::kWarps * 32) {
+      own_rows[i] = __ldg(p.sinusoids.rows + i);
+    }
+  }
   __syncthreads();
 
   const int n_heads = p.n_kv_heads * p.n_columns;
@@ -369,7 +380,9 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
 
   // A piece: this multiprocessor's tiles of one kv head of a sequence.
   int sequence = 0, column_head = 0;
-  TileStream<kDim, kKeyBits, kValueBits> stream(p, rings + warp * S::kStages * S::kStage, lane);
+  const KeyPlaces<kKeyBits> key_places((g >> 2) * (kDim / 32), t, g & 3);
+  const Places<kValueBits, 2> value_places(g >> 2, t, g & 3);
+  TileStream<S> stream(p, rings + warp * S::kStages * S::kStage, lane);
   const auto begin_piece = [&] {
     while (prefix[sequence + 1] * n_heads <= at) ++sequence;
     const int tiles = prefix[sequence + 1] - prefix[sequence];
@@ -425,26 +438,31 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
     const float factor[2] = {factors[2 * t], factors[2 * t + 1]};
     const float constant[2] = {constants[2 * t], constants[2 * t + 1]};
     const int n_tokens = p.n_packed[sequence];
+    const auto* const wave_factors = reinterpret_cast<const std::uint8_t*>(
+        p.sinusoids.factors +
+        (static_cast<long long>(sequence) * p.max_blocks * n_heads + column_head) * n_steps * 32 +
+        lane);
     if constexpr (kTurns) wait_for_previous_kernel();
 
     run = RunningSums<kDim>();
     for (int i = 0; i < stream.size(); ++i) {
-      uint2 early[kTurns ? kEarlySteps : 1];
+      uint2 early[kEarlySteps] = {};
+      const unsigned tile = static_cast<unsigned>(stream.tile(i));
+      const auto* const own_factors = reinterpret_cast<const uint2*>(
+          wave_factors + static_cast<std::uint64_t>(tile / kBlockTiles) * p.sinusoids.block_bytes);
       if constexpr (kTurns) {
-        const uint2* const factors = factors_of(p, sequence, column_head, stream.tile(i)) + lane;
 #pragma unroll
         for (int step = 0; step < kEarlySteps; ++step) {
-          early[step] = step < p.sinusoids.n_steps && g < columns ? __ldcg(factors + step * 32)
-                                                                  : make_uint2(0, 0);
+          if (step < n_steps && g < columns) early[step] = __ldcg(own_factors + step * 32);
         }
       }
       wait_copies<2 * S::kStages - 1>();
       __syncwarp();
       if constexpr (S::kReloadsQueries) load_queries();
       float s[2][4] = {};
-      score_tile<kDim, kKeyBits>(stream.keys(i), table, q, g, t, lane4, s);
+      score_tile<kDim, kKeyBits>(stream.keys(), key_places, table, q, g, t, lane4, s);
       float scales[4] = {1, 1, 1, 1};
-      if constexpr (!S::kDenseKeys) load_scales(stream.key_scales(i), g, scales);
+      if constexpr (!S::kDenseKeys) load_scales(stream.key_scales(), g, scales);
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
 #pragma unroll
@@ -453,11 +471,14 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
         }
       }
       if constexpr (kTurns) {
-        add_sinusoids(p, stream.tile(i),
-                      factors_of(p, sequence, column_head, stream.tile(i)) + lane, early,
-                      g < columns, lane, s);
+        const unsigned row = tile % kBlockTiles * n_steps * 64 + lane;
+        if (S::kRows != 0 && n_steps <= kEarlySteps) {
+          add_sinusoids(own_rows + row, n_steps, own_factors, early, g < columns, s);
+        } else {
+          add_sinusoids(p.sinusoids.rows + row, n_steps, own_factors, early, g < columns, s);
+        }
       }
-      const int token = stream.tile(i) * kTile;
+      const int token = static_cast<int>(tile) * kTile;
       if (token + kTile > n_tokens || token < p.n_sinks) {
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
@@ -473,7 +494,7 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
       to_weights(s, run);
       wait_copies<2 * S::kStages - 1>();
       __syncwarp();
-      load_scales(stream.value_scales(i), g, scales);
+      load_scales(stream.value_scales(), g, scales);
       std::uint32_t b[2][2];
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
@@ -483,19 +504,29 @@ __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits>::kWarps * 32
           b[m][h] = transposed(packed_pair(s[m][2 * h] * scale, s[m][2 * h + 1] * scale));
         }
       }
-      add_values<kDim, kValueBits>(stream.values(i), table + 128, b, g, t, lane4, run.sums);
+      add_values<kDim, kValueBits>(stream.values(), value_places, table + 128, b, t, lane4,
+                                   run.sums);
       __syncwarp();
       stream.copy_values(i + S::kStages);
+      stream.advance();
     }
   }
   if constexpr (kTurns) wait_for_previous_kernel();  // also where there was no tile
 }
 
-template <int kDim, int kKeyBits, int kValueBits, int kSize>
+template <int kDim, int kKeyBits, int kValueBits, bool kTurns, int kSize>
 constexpr Choice::Launch launch_of() {
-  using S = Shape<kDim, kKeyBits, kValueBits, kSize>;
+  using S = Shape<kDim, kKeyBits, kValueBits, kTurns, kSize>;
   static_assert(S::kShared <= kMemorySizes[kSize]);
   return {S::kWarps * 32, S::kShared};
+}
+
+template <int kDim, int kKeyBits, int kValueBits, bool kTurns>
+constexpr Choice::Variant variant() {
+  return {attend_packed<kDim, kKeyBits, kValueBits, kTurns>,
+          {launch_of<kDim, kKeyBits, kValueBits, kTurns, 0>(),
+           launch_of<kDim, kKeyBits, kValueBits, kTurns, 1>(),
+           launch_of<kDim, kKeyBits, kValueBits, kTurns, 2>()}};
 }
 
 template <int kDim, int kKeyBits, int kValueBits>
@@ -504,21 +535,24 @@ Choice choice() {
   return {kDim,
           kKeyBits,
           kValueBits,
-          {attend_packed<kDim, kKeyBits, kValueBits, false>,
-           attend_packed<kDim, kKeyBits, kValueBits, kKeyBits != kDenseBits>},
-          {launch_of<kDim, kKeyBits, kValueBits, 0>(), launch_of<kDim, kKeyBits, kValueBits, 1>(),
-           launch_of<kDim, kKeyBits, kValueBits, 2>()},
+          {variant<kDim, kKeyBits, kValueBits, false>(),
+           variant<kDim, kKeyBits, kValueBits, kKeyBits != kDenseBits>()},
           &allowed};
 }
 
 template <int kDim>
 std::span<const Choice> choices() {
-  static const Choice all[] = {
-      choice<kDim, 2, 2>(),          choice<kDim, 3, 3>(),         choice<kDim, 4, 4>(),
-      choice<kDim, 8, 8>(),          choice<kDim, 8, 4>(),         choice<kDim, 4, 3>(),
-      choice<kDim, 4, 2>(),          choice<kDim, 3, 4>(),         choice<kDim, kDenseBits, 4>(),
-      choice<kDim, kDenseBits, 3>(), choice<kDim, kDenseBits, 2>()};
-  return all;
+  static const Choice packed[] = {choice<kDim, 2, 2>(), choice<kDim, 3, 3>(), choice<kDim, 4, 4>(),
+                                  choice<kDim, 8, 8>(), choice<kDim, 8, 4>(), choice<kDim, 4, 3>(),
+                                  choice<kDim, 4, 2>(), choice<kDim, 3, 4>()};
+  return packed;
+}
+// Of dense keys, whose rows have to be a power of two of 16 bytes.
+template <int kDim>
+std::span<const Choice> dense_choices() {
+  static const Choice dense[] = {choice<kDim, kDenseBits, 4>(), choice<kDim, kDenseBits, 3>(),
+                                 choice<kDim, kDenseBits, 2>()};
+  return dense;
 }
 
 }  // namespace tqcache::cuda

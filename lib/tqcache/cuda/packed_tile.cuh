@@ -45,52 +45,53 @@ struct Pairs {
   std::uint32_t high[4];
 };
 
-__device__ __forceinline__ void unpack_chunk(const std::uint8_t* tile, std::uint32_t at,
-                                             std::uint32_t (&words)[4]) {
-  const uint4 chunk = *reinterpret_cast<const uint4*>(tile + swizzled(at));
+// Where a thread reads slots first, first + kStride, ...: its place in slot u is at[line][u %
+// kPeriod] + u kStride slot_bytes(kBits), because swizzling repeats itself every 512 bytes.
+template <int kBits, int kStride>
+struct Places {
+  static constexpr int kLines = kBits == 3 ? 3 : 1;
+  static constexpr int kStep = kStride * slot_bytes(kBits);
+  static constexpr int kPeriod = kStep < 512 ? 512 / kStep : 1;
+  std::uint32_t at[kLines][kPeriod];
+
+  // Of thread (g, t): lanes 4 * quad .. 4 * quad + 3 of the slot.
+  __device__ __forceinline__ Places(int first, int t, int quad) {
+    const int line = kBits == 2 ? t >> 1 : kBits == 3 ? (t == 3 ? 0 : t) : kBits == 4 ? t : 2 * t;
+#pragma unroll
+    for (int i = 0; i < kLines; ++i) {
+#pragma unroll
+      for (int p = 0; p < kPeriod; ++p) {
+        const int own = first * slot_bytes(kBits) + (i == 0 ? line : i) * 64 + quad * 16;
+        at[i][p] = swizzled(static_cast<std::uint32_t>(own + p * kStep)) - p * kStep;
+      }
+    }
+  }
+};
+
+__device__ __forceinline__ void unpack_chunk(const std::uint8_t* at, std::uint32_t (&words)[4]) {
+  const uint4 chunk = *reinterpret_cast<const uint4*>(at);
   words[0] = chunk.x, words[1] = chunk.y, words[2] = chunk.z, words[3] = chunk.w;
 }
 
-// Fields of six bits 0..3 in three lines, from `at` on: see codec.md §5.
-__device__ __forceinline__ void load_six(const std::uint8_t* tile, std::uint32_t at, int field,
-                                         std::uint32_t (&words)[4]) {
-  const bool is_cut = field == 3;
-  unpack_chunk(tile, at + (is_cut ? 0 : field * 64), words);
-  std::uint32_t second[4] = {0, 0, 0, 0}, third[4] = {0, 0, 0, 0};
-  if (is_cut) {
-    unpack_chunk(tile, at + 64, second);
-    unpack_chunk(tile, at + 128, third);
-  }
-  const int shift = is_cut ? 6 : 0;
-  const std::uint32_t mask = is_cut ? 0x03030303u : 0x3f3f3f3fu;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    words[i] = ((words[i] >> shift) & mask) | ((second[i] >> 4) & 0x0c0c0c0cu) |
-               ((third[i] >> 2) & 0x30303030u);
-  }
-}
-
-// The pairs of thread (g, t): lanes 4 * quad .. 4 * quad + 3 of the slot.
-template <int kBits>
-__device__ __forceinline__ Pairs load_pairs(const std::uint8_t* tile, int slot, int t, int quad) {
-  const std::uint32_t at = slot * slot_bytes(kBits) + quad * 16;
+// The pairs of thread (g, t) in slot u.
+template <int kBits, int kStride>
+__device__ __forceinline__ Pairs load_pairs(const std::uint8_t* tile,
+                                            const Places<kBits, kStride>& places, int u, int t) {
+  const auto at = [&](int line) {
+    return tile + places.at[line][u % places.kPeriod] + u * places.kStep;
+  };
   Pairs pairs;
-  if constexpr (kBits == 1) {
-    unpack_chunk(tile, at, pairs.low);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) pairs.low[i] = (pairs.low[i] >> (2 * t)) & 0x03030303u;
-  } else if constexpr (kBits == 2) {
-    unpack_chunk(tile, at + (t >> 1) * 64, pairs.low);
+  unpack_chunk(at(0), pairs.low);
+  if constexpr (kBits == 2) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs.low[i] = (pairs.low[i] >> (4 * (t & 1))) & 0x0f0f0f0fu;
   } else if constexpr (kBits == 3) {
     // Field 3 is cut: bits 7 and 6 of the three lines become bits 7 to 2 of the entry. All threads
     // read the second and third line, at the same addresses, because a branch would cost more.
-    const bool is_cut = t == 3;
-    unpack_chunk(tile, at + (is_cut ? 0 : t * 64), pairs.low);
     std::uint32_t second[4], third[4];
-    unpack_chunk(tile, at + 64, second);
-    unpack_chunk(tile, at + 128, third);
+    unpack_chunk(at(1), second);
+    unpack_chunk(at(2), third);
+    const bool is_cut = t == 3;
     const std::uint32_t first_mask = is_cut ? 0xc0c0c0c0u : ~0u;
     const std::uint32_t two_mask = is_cut ? 0xf0f0f0f0u : ~0u;
 #pragma unroll
@@ -98,36 +99,12 @@ __device__ __forceinline__ Pairs load_pairs(const std::uint8_t* tile, int slot, 
       const std::uint32_t two = (pairs.low[i] & first_mask) | (second[i] >> 2 & ~first_mask);
       pairs.low[i] = (two & two_mask) | (third[i] >> 4 & ~two_mask);
     }
-  } else if constexpr (kBits == 4) {
-    unpack_chunk(tile, at + t * 64, pairs.low);
-  } else if constexpr (kBits == 5) {
-    std::uint32_t nibbles[4], plane[4];
-    unpack_chunk(tile, at + (1 + t) * 64, nibbles);
-    unpack_chunk(tile, at, plane);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t bits = plane[i] >> (2 * t);
-      pairs.low[i] = (nibbles[i] & 0x0f0f0f0fu) | ((bits & 0x01010101u) << 4);
-      pairs.high[i] = ((nibbles[i] >> 4) & 0x0f0f0f0fu) | ((bits & 0x02020202u) << 3);
-    }
-  } else if constexpr (kBits == 6 || kBits == 7) {
-    const std::uint32_t sixes = at + (kBits - 6) * 64 + (t >> 1) * 192;
-    load_six(tile, sixes, 2 * (t & 1), pairs.low);
-    load_six(tile, sixes, 2 * (t & 1) + 1, pairs.high);
-    if constexpr (kBits == 7) {
-      std::uint32_t plane[4];
-      unpack_chunk(tile, at, plane);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const std::uint32_t bits = plane[i] >> (2 * t);
-        pairs.low[i] |= (bits & 0x01010101u) << 6;
-        pairs.high[i] |= (bits & 0x02020202u) << 5;
-      }
-    }
+  } else if constexpr (kBits == 8) {
+    // The second line is 64 bytes on, which swizzling turns into a difference of bit 6.
+    const auto second = reinterpret_cast<std::uintptr_t>(at(0)) ^ 64;
+    unpack_chunk(reinterpret_cast<const std::uint8_t*>(second), pairs.high);
   } else {
-    static_assert(kBits == 8);
-    unpack_chunk(tile, at + 2 * t * 64, pairs.low);
-    unpack_chunk(tile, at + (2 * t + 1) * 64, pairs.high);
+    static_assert(kBits == 4);
   }
   return pairs;
 }

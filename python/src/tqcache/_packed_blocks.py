@@ -283,7 +283,7 @@ class GpuBlocks:
     def can_attend(self):
         """Whether there are kernels for attention to these blocks."""
         keys, values = self.codecs
-        return keys.dim == values.dim and keys.dim in (64, 128, 256)
+        return keys.dim == values.dim and keys.dim in (64, 96, 128, 256)
 
     def _side_of(self, which):
         side = self.sides[which]

@@ -1,20 +1,24 @@
-// Encoding and decoding of mode mse with a Hadamard rotation, head_dim 64, 128 or 256, at the speed
-// of memory.
+#pragma once
+// cuda/codec_fast.cuh: encoding and decoding of mode mse with a Hadamard rotation, for sizes of
+// heads that are multiples of 16, at the speed of memory; every file that includes it makes
+// kernels.
 //
 // A warp works on one tile. Four threads share a head vector, eight vectors at a time. Thread t of
 // the four has runs of `kRun` neighboring components: 4 kRun c + kRun t + e is its value kRun c +
 // e. So all butterflies but two are within a thread. Encoding takes runs of 4, because then each of
-// the sixteen sums of an inner product belongs to one thread; decoding runs of 8, 16 bytes of f16.
+// the sixteen sums of an inner product belongs to one thread; decoding runs of 8, 16 bytes of f16,
+// of powers of two.
 //
 // A block of threads works on tiles of one place in their token blocks, so that the angles of RoPE
 // are read once.
+
+#include <array>
 
 #include "tqcache/cuda/check.cuh"
 #include "tqcache/cuda/codec_args.cuh"
 #include "tqcache/cuda/codec_tile.cuh"
 
 namespace tqcache::cuda {
-namespace {
 
 using codec::ScaleRule;
 
@@ -25,11 +29,28 @@ constexpr int kPasses = kTileTokens / kPassTokens;
 constexpr std::uint16_t kF16Infinity = 0x7c00;
 constexpr int kMostBinBytes = 64 * 1024;  // of bins with a copy for each lane of half a warp
 
-__host__ __device__ constexpr int words_of(int dim) { return dim <= 128 ? 32 : dim / 4; }
+__host__ __device__ constexpr int words_of(int dim) { return (dim + 127) / 128 * 32; }
+// The power of two in head_dim, within which the Walsh-Hadamard transform is.
+__host__ __device__ constexpr int part_size(int dim) { return dim & -dim; }
+__host__ __device__ constexpr int run_of(int dim, bool encodes) {
+  return encodes || part_size(dim) != dim ? 4 : 8;
+}
 // Floats of a token's cosines: padded, so that two tokens' rows are in different banks.
 __host__ __device__ constexpr int angle_row(int dim, int run) {
-  return dim / 2 + (run == 8 ? 4 : 16);
+  return run == 8 ? dim / 2 + 4 : (dim / 2 + 15) / 32 * 32 + 16;
 }
+
+// The factors that mix the parts of a vector; of part 0 they are 1.
+template <int kDim>
+struct Mixing {
+  static constexpr int kParts = kDim / part_size(kDim);
+  float cas[kParts];
+  __device__ explicit Mixing(const float* from) {
+#pragma unroll
+    for (int i = 1; i < kParts; ++i) cas[i] = __ldg(from + i);
+    cas[0] = 1;
+  }
+};
 
 // Codes of a warp's tile. Columns change places so that reading, writing and packing are free of
 // bank conflicts, or nearly.
@@ -64,10 +85,10 @@ __device__ __forceinline__ void own_stage(float (&x)[kOwn], int h) {
   }
 }
 
-// The Walsh-Hadamard transform of four threads' vector, not scaled, stages in ascending order, from
-// distance `kFirst` on.
+// The transform of four threads' vector, not scaled: the Walsh-Hadamard transform of its parts,
+// stages in ascending order, from distance `kFirst` on; then the parts are mixed (codec.md §2).
 template <int kDim, int kRun, int kFirst = 1>
-__device__ __forceinline__ void hadamard(float (&x)[kDim / 4], int t) {
+__device__ __forceinline__ void hadamard(float (&x)[kDim / 4], const Mixing<kDim>& mixing, int t) {
 #pragma unroll
   for (int h = kFirst; h < kRun; h *= 2) own_stage<kDim / 4>(x, h);
 #pragma unroll
@@ -79,20 +100,40 @@ __device__ __forceinline__ void hadamard(float (&x)[kDim / 4], int t) {
     }
   }
 #pragma unroll
-  for (int h = kRun; h < kDim / 4; h *= 2) own_stage<kDim / 4>(x, h);
+  for (int h = kRun; h < part_size(kDim) / 4; h *= 2) own_stage<kDim / 4>(x, h);
+  constexpr int kParts = Mixing<kDim>::kParts, kOwn = part_size(kDim) / 4;
+  if constexpr (kParts > 1) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      float from[kParts];
+#pragma unroll
+      for (int k = 0; k < kParts; ++k) from[k] = x[k * kOwn + i];
+#pragma unroll
+      for (int j = 0; j < kParts; ++j) {
+        float sum = from[0];
+#pragma unroll
+        for (int k = 1; k < kParts; ++k) {
+          const float by = mixing.cas[j * k % kParts];
+          sum = __fadd_rn(sum, j == 0 ? from[k] : __fmul_rn(by, from[k]));
+        }
+        x[j * kOwn + i] = sum;
+      }
+    }
+  }
 }
 
 // The same of x[i] * signs[i]: products with 1 or -1 are exact, so the first stage may fuse them.
 template <int kDim, int kRun>
 __device__ __forceinline__ void signed_hadamard(float (&x)[kDim / 4],
-                                                const float (&signs)[kDim / 4], int t) {
+                                                const float (&signs)[kDim / 4],
+                                                const Mixing<kDim>& mixing, int t) {
 #pragma unroll
   for (int i = 0; i < kDim / 4; i += 2) {
     const float a = __fmul_rn(x[i], signs[i]), b = x[i + 1];
     x[i] = __fmaf_rn(b, signs[i + 1], a);
     x[i + 1] = __fmaf_rn(b, -signs[i + 1], a);
   }
-  hadamard<kDim, kRun, 2>(x, t);
+  hadamard<kDim, kRun, 2>(x, mixing, t);
 }
 
 // This thread's components of a row.
@@ -134,18 +175,37 @@ __device__ __forceinline__ void for_mean(const float* mean, const float* cos, co
     return;
   }
   constexpr int kHalf = kDim / 8;
+  if constexpr (kHalf % kRun != 0) {  // the other component of a pair is another thread's
 #pragma unroll
-  for (int i = 0; i < kHalf; i += 4) {
-    const float4 low = load(mean, i), high = load(mean, i + kHalf), c = load(cos, i),
-                 s = load(sin, i);
-    const auto pair = [&](int k, float a, float b, float by_cos, float by_sin) {
-      apply(k, __fsub_rn(__fmul_rn(a, by_cos), __fmul_rn(b, by_sin)));
-      apply(k + kHalf, __fadd_rn(__fmul_rn(b, by_cos), __fmul_rn(a, by_sin)));
-    };
-    pair(i, low.x, high.x, c.x, s.x);
-    pair(i + 1, low.y, high.y, c.y, s.y);
-    pair(i + 2, low.z, high.z, c.z, s.z);
-    pair(i + 3, low.w, high.w, c.w, s.w);
+    for (int i = 0; i < kDim / 4; i += 4) {
+      const int own = i / kRun * 4 * kRun + kRun * t + i % kRun;
+      const bool is_low = own < kDim / 2;
+      const int other = is_low ? own + kDim / 2 : own - kDim / 2, pair = is_low ? own : other;
+      const auto at = [](const float* row, int k) {
+        return *reinterpret_cast<const float4*>(row + k);
+      };
+      const float4 a = at(mean, own), b = at(mean, other), c = at(cos, pair), s = at(sin, pair);
+      const auto turned = [&](int k, float x, float y, float by_cos, float by_sin) {
+        const float product = __fmul_rn(y, by_sin);
+        apply(k, __fadd_rn(__fmul_rn(x, by_cos), is_low ? -product : product));
+      };
+      turned(i, a.x, b.x, c.x, s.x), turned(i + 1, a.y, b.y, c.y, s.y);
+      turned(i + 2, a.z, b.z, c.z, s.z), turned(i + 3, a.w, b.w, c.w, s.w);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kHalf; i += 4) {
+      const float4 low = load(mean, i), high = load(mean, i + kHalf), c = load(cos, i),
+                   s = load(sin, i);
+      const auto pair = [&](int k, float a, float b, float by_cos, float by_sin) {
+        apply(k, __fsub_rn(__fmul_rn(a, by_cos), __fmul_rn(b, by_sin)));
+        apply(k + kHalf, __fadd_rn(__fmul_rn(b, by_cos), __fmul_rn(a, by_sin)));
+      };
+      pair(i, low.x, high.x, c.x, s.x);
+      pair(i + 1, low.y, high.y, c.y, s.y);
+      pair(i + 2, low.z, high.z, c.z, s.z);
+      pair(i + 3, low.w, high.w, c.w, s.w);
+    }
   }
 }
 
@@ -161,16 +221,17 @@ struct SharedPlan {
   bool bins_for_lanes = false;
 };
 
-template <int kDim, int kRun>
+template <int kDim, bool kEncodes>
 __host__ __device__ SharedPlan shared_plan(const CodecArgs& p) {
+  constexpr int kRun = run_of(kDim, kEncodes);
   SharedPlan plan;
   const int codes = 1 << p.part0.bits;
-  plan.table = codes * (kRun == 8 ? 256 : 128);
-  if (kRun == 4) {
+  plan.table = codes * (kEncodes ? 128 : 256);
+  if (kEncodes) {
     plan.bins_for_lanes = p.part0.n_bins * 128 <= kMostBinBytes;
-    plan.bins = (p.part0.n_bins * (plan.bins_for_lanes ? 128 : 8) + 127) / 128 * 128;
+    plan.bins = (p.part0.n_bins * (plan.bins_for_lanes ? 128 : 8) + 255) / 256 * 256;
   }
-  plan.signs = p.part0.rounds * kDim * 4;
+  plan.signs = (p.part0.rounds * kDim * 4 + 255) / 256 * 256;  // rows of words are aligned
   plan.angles = p.n_pairs == 0 ? 0 : 2 * kTileTokens * angle_row(kDim, kRun) * 4;
   plan.words = kWarps * kTileTokens * words_of(kDim) * 4;
   plan.means = p.mean == nullptr ? 0 : kWarps * kDim * 4;
@@ -233,10 +294,11 @@ __device__ __forceinline__ std::uint32_t pack_pair(float low, float high) {
 template <int kDim, Dtype kDtype>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
     decode_fast(const __grid_constant__ CodecArgs p) {
-  constexpr int kRun = 8;
+  constexpr int kRun = run_of(kDim, false);
   constexpr int kOwn = kDim / 4;
   extern __shared__ __align__(256) std::uint8_t shared[];
-  const SharedPlan plan = shared_plan<kDim, kRun>(p);
+  const SharedPlan plan = shared_plan<kDim, false>(p);
+  const Mixing<kDim> mixing(p.part0.cas);
   std::uint8_t* const table = shared;
   auto* const signs = reinterpret_cast<float*>(shared + plan.table);
   auto* const angles = reinterpret_cast<float*>(shared + plan.table + plan.signs);
@@ -284,13 +346,13 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         }
       }
       for (int round = p.part0.rounds - 1; round > 0; --round) {
-        hadamard<kDim, kRun>(x, t);
+        hadamard<kDim, kRun>(x, mixing, t);
         float more_signs[kOwn];
         load_own<kDim, kRun>(more_signs, signs + round * kDim, t);
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) x[i] = __fmul_rn(x[i], more_signs[i]);
       }
-      hadamard<kDim, kRun>(x, t);
+      hadamard<kDim, kRun>(x, mixing, t);
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) x[i] = __fmul_rn(x[i], first_signs[i]);
       if (p.inverses != nullptr) multiply_own<kDim, kRun>(x, p.inverses + at.head * kDim, t);
@@ -310,11 +372,15 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
         }
       } else {
         auto* const to = static_cast<std::uint16_t*>(p.rows) + row;
+        const auto pair = [&](int i) { return pack_pair<kDtype>(x[i], x[i + 1]); };
 #pragma unroll
-        for (int i = 0; i < kOwn; i += 8) {
-          *reinterpret_cast<uint4*>(to + i / kRun * 4 * kRun) = make_uint4(
-              pack_pair<kDtype>(x[i], x[i + 1]), pack_pair<kDtype>(x[i + 2], x[i + 3]),
-              pack_pair<kDtype>(x[i + 4], x[i + 5]), pack_pair<kDtype>(x[i + 6], x[i + 7]));
+        for (int i = 0; i < kOwn; i += kRun) {
+          if constexpr (kRun == 8) {
+            *reinterpret_cast<uint4*>(to + 4 * i) =
+                make_uint4(pair(i), pair(i + 2), pair(i + 4), pair(i + 6));
+          } else {
+            *reinterpret_cast<uint2*>(to + 4 * i) = make_uint2(pair(i), pair(i + 2));
+          }
         }
       }
     }
@@ -337,11 +403,12 @@ __device__ __forceinline__ float add_lanes(float (&sums)[4]) {
 template <int kDim, Dtype kDtype>
 __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
     encode_fast(const __grid_constant__ CodecArgs p) {
-  constexpr int kRun = 4;
+  constexpr int kRun = run_of(kDim, true);
   constexpr int kOwn = kDim / 4;
   constexpr bool kIsF32 = kDtype == Dtype::kF32;
   extern __shared__ __align__(256) std::uint8_t shared[];
-  const SharedPlan plan = shared_plan<kDim, kRun>(p);
+  const SharedPlan plan = shared_plan<kDim, true>(p);
+  const Mixing<kDim> mixing(p.part0.cas);
   std::uint8_t* const bins = shared;
   std::uint8_t* const table = shared + plan.bins;
   auto* const signs = reinterpret_cast<float*>(table + plan.table);
@@ -368,6 +435,8 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   __syncthreads();
   float first_signs[kOwn];
   load_own<kDim, kRun>(first_signs, signs, t);
+  // Codes behind the last component, which fill the last unit.
+  for (int column = kDim / 4; column < (kDim + 31) / 32 * 8; ++column) words(lane, column) = 0;
 
   const std::uint8_t* const own_table = table + lane * 4;
   // Adding kLifted rounds to whole numbers, which are then in the lowest bits.
@@ -472,13 +541,13 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
           for (float& value : x) value = 0;
         }
       }
-      signed_hadamard<kDim, kRun>(x, first_signs, t);
+      signed_hadamard<kDim, kRun>(x, first_signs, mixing, t);
       for (int round = 1; round < p.part0.rounds; ++round) {
         float more_signs[kOwn];
         load_own<kDim, kRun>(more_signs, signs + round * kDim, t);
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) x[i] = __fmul_rn(__fmul_rn(x[i], factor), more_signs[i]);
-        hadamard<kDim, kRun>(x, t);
+        hadamard<kDim, kRun>(x, mixing, t);
       }
 
       const float inverse = __fdiv_rn(1.0f, divisor);
@@ -532,10 +601,10 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   }
 }
 
-template <int kDim, int kRun>
+template <int kDim, bool kEncodes>
 Result<void> launch(void (*kernel)(CodecArgs), const CodecArgs& p, int multiprocessors,
                     cudaStream_t stream) {
-  const int bytes = shared_plan<kDim, kRun>(p).total;
+  const int bytes = shared_plan<kDim, kEncodes>(p).total;
   TQC_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                 "cudaFuncSetAttribute"));
   int blocks = 0;
@@ -551,54 +620,25 @@ Result<void> launch(void (*kernel)(CodecArgs), const CodecArgs& p, int multiproc
   return check_launch("codec");
 }
 
-}  // namespace
-
-bool has_fast_kernel(const CodecArgs& p) {
-  const bool dim_fits = p.head_dim == 64 || p.head_dim == 128 || p.head_dim == 256;
-  return dim_fits && p.n_parts == 1 && !p.part0.has_bias && p.channel_order == nullptr &&
-         p.part0.transform == codec::TransformKind::kHadamard &&
-         p.part0.scale != ScaleRule::kPeak && p.part0.n_bins != 0 &&
-         (p.n_pairs == 0 || 2 * p.n_pairs == p.head_dim);
-}
-
-namespace {
-
 template <int kDim>
-Result<void> launch_encode_of(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
-  switch (p.dtype) {
-    case Dtype::kF32:
-      return launch<kDim, 4>(encode_fast<kDim, Dtype::kF32>, p, multiprocessors, stream);
-    case Dtype::kF16:
-      return launch<kDim, 4>(encode_fast<kDim, Dtype::kF16>, p, multiprocessors, stream);
-    default:
-      return launch<kDim, 4>(encode_fast<kDim, Dtype::kBF16>, p, multiprocessors, stream);
-  }
-}
-
-template <int kDim>
-Result<void> launch_decode_of(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
-  switch (p.dtype) {
-    case Dtype::kF32:
-      return launch<kDim, 8>(decode_fast<kDim, Dtype::kF32>, p, multiprocessors, stream);
-    case Dtype::kF16:
-      return launch<kDim, 8>(decode_fast<kDim, Dtype::kF16>, p, multiprocessors, stream);
-    default:
-      return launch<kDim, 8>(decode_fast<kDim, Dtype::kBF16>, p, multiprocessors, stream);
-  }
-}
-
-}  // namespace
-
 Result<void> launch_fast_encode(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
-  if (p.head_dim == 64) return launch_encode_of<64>(p, multiprocessors, stream);
-  if (p.head_dim == 128) return launch_encode_of<128>(p, multiprocessors, stream);
-  return launch_encode_of<256>(p, multiprocessors, stream);
+  const auto kernel = p.dtype == Dtype::kF32   ? encode_fast<kDim, Dtype::kF32>
+                      : p.dtype == Dtype::kF16 ? encode_fast<kDim, Dtype::kF16>
+                                               : encode_fast<kDim, Dtype::kBF16>;
+  return launch<kDim, true>(kernel, p, multiprocessors, stream);
 }
 
+template <int kDim>
 Result<void> launch_fast_decode(const CodecArgs& p, int multiprocessors, cudaStream_t stream) {
-  if (p.head_dim == 64) return launch_decode_of<64>(p, multiprocessors, stream);
-  if (p.head_dim == 128) return launch_decode_of<128>(p, multiprocessors, stream);
-  return launch_decode_of<256>(p, multiprocessors, stream);
+  const auto kernel = p.dtype == Dtype::kF32   ? decode_fast<kDim, Dtype::kF32>
+                      : p.dtype == Dtype::kF16 ? decode_fast<kDim, Dtype::kF16>
+                                               : decode_fast<kDim, Dtype::kBF16>;
+  return launch<kDim, false>(kernel, p, multiprocessors, stream);
+}
+
+template <int... kDims>
+constexpr std::array<FastCodec, sizeof...(kDims)> fast_codecs() {
+  return {FastCodec{kDims, launch_fast_encode<kDims>, launch_fast_decode<kDims>}...};
 }
 
 }  // namespace tqcache::cuda
