@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Builds the wheels of tqcache: python/dist/tqcache-*.whl.
 #
-# usage: [PYTHONS="python3.10 python3.12"] [TQCACHE_PREFIX=DIR] [JOBS=N] python/build_wheel.sh [--for TARGET]
+# usage: [PYTHONS="python3.10 python3.12"] [TQCACHE_PREFIX=DIR] [JOBS=N] python/build_wheel.sh
+#          [--portable | --for TARGET]
+#   --portable      make wheels for glibc 2.28 and later (manylinux_2_28), in build/wheel-portable, on
+#                   Debian 12: python/portable_libraries.sh
 #   --for TARGET    a wheel for other machines, with all libraries in it, compiled by zig as the programs
 #                   of tools/release.sh are: linux-x86_64 or linux-aarch64 (glibc 2.28 and later),
-#                   or macos-arm64 (macOS 11 and later). Needs Python 3.12 or later
+#                   or macos-arm64 (macOS 11 and later). Needs Python 3.12 or later. Not built to its
+#                   end yet
 #   PYTHONS         the interpreters to build for (default: python3). One of 3.12 or later makes the
 #                   abi3 wheel for all of these
 #   TQCACHE_PREFIX  where tqcache is installed; by default it is built, in build/wheel
@@ -82,9 +86,21 @@ if [ "${1:-}" = --for ]; then
   ls -l python/dist
   exit
 fi
-[ $# -eq 0 ] || { echo "python/build_wheel.sh: unknown argument: $1" >&2; exit 2; }
-
 folder=$PWD/build/wheel
+platform=auto
+case ${1:-} in
+  "") ;;
+  --portable)
+    folder=$PWD/build/wheel-portable
+    platform=manylinux_2_28_x86_64
+    python/portable_libraries.sh "$folder/static"
+    export PKG_CONFIG_PATH=$folder/static/lib/pkgconfig CMAKE_PREFIX_PATH=$folder/static
+    export TQCACHE_LICENSES=$folder/static/licenses
+    # Debian's libgcc_s, which is not taken along, asks for more than these symbols.
+    export LDFLAGS="-B$folder/static/glibc -static-libstdc++ -Wl,--exclude-libs,ALL -Wl,--allow-shlib-undefined"
+    ;;
+  *) echo "python/build_wheel.sh: unknown argument: $1" >&2; exit 2 ;;
+esac
 prefix=${TQCACHE_PREFIX:-}
 if [ -z "$prefix" ]; then
   prefix=$folder/prefix
@@ -100,6 +116,6 @@ export CMAKE_PREFIX_PATH=$prefix:${CMAKE_PREFIX_PATH:-}
 for python in ${PYTHONS:-python3}; do
   tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
   wheel_of "$python" "$folder" "$tag"
-  repair "$folder" "$tag" auto
+  repair "$folder" "$tag" "$platform"
 done
 ls -l python/dist
