@@ -10,6 +10,7 @@
 #include "tqcache/cache/checkpoint_views.h"
 #include "tqcache/error.h"
 #include "tqcache/format/content_name.h"
+#include "tqcache/format/section_reader.h"
 #include "tqcache/quantize.h"
 #include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
