@@ -240,7 +240,7 @@ TEST(TokenizerJson, RefusesBadVocabularies) {
        [](Json& r) {
          r["model"]["vocab"] = {{"hello", 0}, {"world", 1}};
          r["model"]["merges"] = Json::array();
-         for (int i = 0; i < 3; ++i) r["added_tokens"][i]["id"] = 2 + i;
+         for (std::size_t i = 0; i < 3; ++i) r["added_tokens"][i]["id"] = 2 + i;
        }},
       {ErrorCode::kCorrupt, "token 264: empty", [](Json& r) { r["model"]["vocab"][""] = 264; }},
       {ErrorCode::kTooLarge, "token 264: 65537 bytes",

@@ -244,7 +244,7 @@ TEST_F(ToolModel, CallsToolsInMessages) {
   json messages = hi_;
   messages.push_back({{"role", "assistant"}, {"content", content}});
   messages.push_back({{"role", "user"}, {"content", json::array()}});
-  for (const std::size_t i : {1, 2}) {
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
     messages[2]["content"].push_back(
         {{"type", "tool_result"}, {"tool_use_id", content[i]["id"]}, {"content", "42"}});
   }
@@ -316,7 +316,7 @@ TEST_F(ToolModel, CallsToolsInResponses) {
   json next = body;
   next["input"] = json::array({{{"role", "user"}, {"content", "Hi"}}});
   for (const json& item : output) next["input"].push_back(item);
-  for (const std::size_t i : {1, 2}) {
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
     next["input"].push_back(
         {{"type", "function_call_output"}, {"call_id", output[i]["call_id"]}, {"output", "42"}});
   }
