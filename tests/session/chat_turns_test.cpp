@@ -141,8 +141,8 @@ std::string parts(const Family& family, const std::string& text) {
   const tokenizer::Tokenizer tokenizer = tokenizer_of(family);
   AnswerParts answer(tokenizer);
   std::string all;
-  for (const std::int32_t id :
-       tokenizer.encode(text, tokenizer::Tokenizer::Special::kParse).value()) {
+  const auto ids = tokenizer.encode(text, tokenizer::Tokenizer::Special::kParse);
+  for (const std::int32_t id : *ids) {
     const AnswerParts::Piece piece = answer.add(id);
     if (piece.begins || (all.empty() && !piece.text.empty())) {
       all += piece.kind == AnswerParts::Kind::kText       ? "t:"

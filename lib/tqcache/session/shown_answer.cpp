@@ -27,8 +27,15 @@ AnswerParts::Piece AnswerParts::add(std::int32_t id) {
     role_.clear();
   }
   if (id == start_ || id == end_ || id == call_) return {kind_};
-  // The prompt ends behind the role, and its receiver may follow.
-  if (place_ == Place::kStart) place_ = bytes.starts_with(" to") ? Place::kRole : Place::kText;
+  if (place_ == Place::kStart) {
+    // The prompt ends behind the role, and " to=RECEIVER" may follow; else it is text.
+    constexpr std::string_view kReceiver = " to=";
+    role_ += bytes;
+    if (role_.starts_with(kReceiver)) place_ = Place::kRole;
+    if (kReceiver.starts_with(role_) || place_ == Place::kRole) return {kind_};
+    place_ = Place::kText;
+    return {kind_, std::exchange(role_, {})};
+  }
   if (place_ == Place::kText) return {kind_, bytes};
   (place_ == Place::kRole ? role_ : name_) += bytes;
   return {kind_};
