@@ -832,8 +832,9 @@ Result<void> read_shapes(const Json& root, const Architecture& family, ModelConf
   }
   TQC_TRY_ASSIGN(config.d_model, get_int(root, "hidden_size"));
   const char* const width = family.shared_mlp ? "shared_intermediate_size" : "intermediate_size";
-  if (const Json* const widths = find_value(root, width); widths && widths->is_array()) {
-    config.d_ff = 1;  // read_layer_widths() has those of the layers
+  const Json* const widths = find_value(root, width);
+  if (family.parallel_streams && widths != nullptr && widths->is_array()) {
+    config.d_ff = 1;  // read_layer_numbers() has those of the layers
   } else if (!family.has_experts || widths != nullptr) {
     TQC_TRY_ASSIGN(config.d_ff, get_int(root, width));
   }
