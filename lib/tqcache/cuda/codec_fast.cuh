@@ -30,10 +30,8 @@ constexpr std::uint16_t kF16Infinity = 0x7c00;
 constexpr int kMostBinBytes = 64 * 1024;  // of bins with a copy for each lane of half a warp
 
 __host__ __device__ constexpr int words_of(int dim) { return (dim + 127) / 128 * 32; }
-// The power of two in head_dim, within which the Walsh-Hadamard transform is.
-__host__ __device__ constexpr int part_size(int dim) { return dim & -dim; }
 __host__ __device__ constexpr int run_of(int dim, bool encodes) {
-  return encodes || part_size(dim) != dim ? 4 : 8;
+  return encodes || (dim & (dim - 1)) != 0 ? 4 : 8;
 }
 // Floats of a token's cosines: padded, so that two tokens' rows are in different banks.
 __host__ __device__ constexpr int angle_row(int dim, int run) {
@@ -43,7 +41,7 @@ __host__ __device__ constexpr int angle_row(int dim, int run) {
 // The factors that mix the parts of a vector; of part 0 they are 1.
 template <int kDim>
 struct Mixing {
-  static constexpr int kParts = kDim / part_size(kDim);
+  static constexpr int kParts = kDim / kPartSize<kDim>;
   float cas[kParts];
   __device__ explicit Mixing(const float* from) {
 #pragma unroll
@@ -100,8 +98,8 @@ __device__ __forceinline__ void hadamard(float (&x)[kDim / 4], const Mixing<kDim
     }
   }
 #pragma unroll
-  for (int h = kRun; h < part_size(kDim) / 4; h *= 2) own_stage<kDim / 4>(x, h);
-  constexpr int kParts = Mixing<kDim>::kParts, kOwn = part_size(kDim) / 4;
+  for (int h = kRun; h < kPartSize<kDim> / 4; h *= 2) own_stage<kDim / 4>(x, h);
+  constexpr int kParts = Mixing<kDim>::kParts, kOwn = kPartSize<kDim> / 4;
   if constexpr (kParts > 1) {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {

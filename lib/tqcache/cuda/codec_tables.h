@@ -9,6 +9,9 @@ namespace tqcache::cuda {
 
 inline constexpr int kPageTokens = 256;
 inline constexpr int kMaxBins = 8192;
+// The power of two in head_dim, within which the Walsh-Hadamard transform is.
+template <int kDim>
+inline constexpr int kPartSize = kDim & -kDim;
 
 // One part; all pointers are device pointers.
 struct PartTables {

@@ -8,10 +8,6 @@
 
 namespace tqcache::cuda {
 
-// The power of two in kDim, within which the Walsh-Hadamard transform is.
-template <int kDim>
-constexpr int kPartSize = kDim & -kDim;
-
 // One warp's values of a vector: value i is component 32 i + lane. In place, unscaled.
 template <int kDim>
 __device__ __forceinline__ void hadamard(float (&x)[kDim / 32], const float* cas, int lane) {
