@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import unittest
+from pathlib import Path
 
 SKIPPED = 77
 PROGRAM, MODEL = sys.argv[1:3]
@@ -193,6 +194,46 @@ class OpenAiClient(unittest.TestCase):
             with self.assertRaises(openai.BadRequestError) as caught:
                 self.client.responses.create(input=text, **settings, **field)
             self.assertEqual([caught.exception.param], list(field))
+
+    def test_responses_take_tools_calls_and_results(self):
+        tool = {"type": "function", "name": "weather", "description": "The weather of a place.",
+                "parameters": {"type": "object", "properties": {"place": {"type": "string"}}}}
+        settings = {"model": "gpt-5", "temperature": 0, "max_output_tokens": 16, "tools": [tool]}
+        items = [{"role": "user", "content": "Is it raining in Rome?"},
+                 {"type": "function_call", "call_id": "call_1", "name": "weather",
+                  "arguments": '{"place": "Rome"}'},
+                 {"type": "function_call_output", "call_id": "call_1", "output": "Rain."}]
+        template = Path(__file__).resolve().parents[2] / "data/chat_templates/qwen-3.jinja"
+        with Server("--template", str(template)) as server:
+            client = server.client()
+            whole = client.responses.create(input=items, **settings)
+            with client.responses.stream(input=items, **settings) as stream:
+                pieces = [event.delta for event in stream
+                          if event.type == "response.output_text.delta"]
+                final = stream.get_final_response()
+            self.assertEqual("".join(pieces), whole.output_text)
+            self.assertEqual(final.output_text, whole.output_text)
+            self.assertEqual(final.status, whole.status)
+            # Tools, calls and results are in the prompt: it is that of a chat with the same.
+            chat = client.chat.completions.create(
+                model="gpt-5", temperature=0, max_tokens=16,
+                tools=[{"type": "function", "function": {
+                    "name": "weather", "description": "The weather of a place.",
+                    "parameters": tool["parameters"]}}],
+                messages=[items[0],
+                          {"role": "assistant", "content": None, "tool_calls": [
+                              {"id": "call_1", "type": "function", "function": {
+                                  "name": "weather", "arguments": '{"place": "Rome"}'}}]},
+                          {"role": "tool", "tool_call_id": "call_1", "content": "Rain."}])
+            self.assertEqual(whole.usage.input_tokens, chat.usage.prompt_tokens)
+            self.assertEqual(whole.output_text, chat.choices[0].message.content)
+            fewer = client.responses.create(input=items[0]["content"],
+                                            **{**settings, "tool_choice": "none"})
+            self.assertLess(fewer.usage.input_tokens, whole.usage.input_tokens - 40)
+            for field, value in (("tool_choice", "required"), ("tools", [{"type": "web_search"}])):
+                with self.assertRaises(openai.BadRequestError) as caught:
+                    client.responses.create(input="Hi", **{**settings, field: value})
+                self.assertTrue(caught.exception.param.startswith(field))
 
     @unittest.skipIf(anthropic is None, "the Python package anthropic is not installed")
     def test_anthropics_messages_are_the_answer_of_a_chat(self):
