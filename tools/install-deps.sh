@@ -17,7 +17,7 @@
 set -euo pipefail
 
 packages=(
-  g++ cmake ninja-build pkg-config
+  g++ cmake ninja-build pkg-config python3
   libzstd-dev libxxhash-dev libssl-dev libpcre2-dev libutf8proc-dev libtbb-dev
   libzip-dev zlib1g-dev libflatbuffers-dev flatbuffers-compiler nlohmann-json3-dev libcli11-dev libfmt-dev libedit-dev
   libsqlite3-dev libhiredis-dev libcurl4-openssl-dev libexpat1-dev
