@@ -28,7 +28,7 @@ for gpu in ${GPUS:-80 86 90 100 120}; do
   gpus+=("--generate-code=arch=compute_$gpu,code=sm_$gpu")
 done
 gpus+=(--generate-code=arch=compute_90,code=compute_90)
-common=(-std=c++20 -O3 -DNDEBUG -Ilib -Ilib/include)
+common=(-std=c++20 -O3 -DNDEBUG -Icuda -Ilib -Ilib/include)
 hardening=(-fstack-protector-strong -fstack-clash-protection -fcf-protection=full)
 # compile SOURCE: an object file, unless it is newer than all sources.
 compile() {
@@ -50,19 +50,19 @@ export nvcc folder
 # Arrays are not exported.
 export common_text="${common[*]}" gpus_text="${gpus[*]}" hardening_text="${hardening[*]}"
 {
-  ls -S lib/tqcache/cuda/*.cu
-  ls lib/tqcache/cuda/c_interface.cpp lib/tqcache/base/dtype.cpp lib/tqcache/codec/*.cpp \
+  ls -S cuda/tqcache/cuda/*.cu
+  ls cuda/tqcache/cuda/c_interface.cpp lib/tqcache/base/dtype.cpp lib/tqcache/codec/*.cpp \
     lib/tqcache/codec/*/*.cpp
 } | xargs -P "${JOBS:-$(nproc)}" -I{} bash -euo pipefail -c '
   read -ra common <<< "$common_text"; read -ra gpus <<< "$gpus_text"
   read -ra hardening <<< "$hardening_text"; compile {}'
 g++ -shared -static-libstdc++ -static-libgcc -Wl,--gc-sections -Wl,--as-needed -Wl,-z,relro,-z,now \
-  -Wl,-z,noexecstack -Wl,--version-script=lib/tqcache/cuda/exports.map -Wl,-soname,libtqcache_cuda.so \
+  -Wl,-z,noexecstack -Wl,--version-script=cuda/tqcache/cuda/exports.map -Wl,-soname,libtqcache_cuda.so \
   -Wl,--no-undefined ${LDFLAGS:-} -o "$folder/libtqcache_cuda.so" "$folder"/*.o \
   "$(find -L "$toolkit" -name libcudart_static.a -print -quit)" -lrt -lpthread -ldl
 strip "$folder/libtqcache_cuda.so"
 ls -l "$folder/libtqcache_cuda.so"
-for name in $(grep -o '^[a-z].*tqcache_cuda_[a-z_]*(' lib/tqcache/cuda/tqcache_cuda.h |
+for name in $(grep -o '^[a-z].*tqcache_cuda_[a-z_]*(' cuda/tqcache/cuda/tqcache_cuda.h |
               grep -o 'tqcache_cuda_[a-z_]*(' | tr -d '('); do
   nm -D --defined-only "$folder/libtqcache_cuda.so" | grep " T $name@" > /dev/null ||
     { echo "python/build_cuda_wheel.sh: $name is not in the library" >&2; exit 1; }

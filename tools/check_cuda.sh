@@ -37,7 +37,7 @@ if [[ -z $programs ]]; then
   programs=$build/programs
   mkdir -p $programs
   ln -sf ../tests/cuda/cuda_test ../bench/cuda/bench_cuda \
-    ../lib/tqcache/cuda/libtqcache_cuda.so $programs/
+    ../cuda/tqcache/cuda/libtqcache_cuda.so $programs/
   for gpu in $older; do ln -sf ../tests/cuda/cuda_test_"$gpu" $programs/; done
 fi
 

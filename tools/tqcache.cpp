@@ -28,12 +28,14 @@ constexpr std::array kEvalVerbs = {
          Keys::kNone},
     Verb{"eval kld", "Measure how far predictions move from those with a dense cache",
          define_eval_kld, Keys::kNone},
+#ifdef TQCACHE_RESEARCH
     Verb{"eval needle", "Measure how often a model finds a fact hidden in a long text",
          define_eval_needle, Keys::kNone},
     Verb{"eval jsonl", "Count how many questions of a file a model answers", define_eval_jsonl,
          Keys::kNone},
     Verb{"eval memory", "Measure what a model recalls of a saved and reloaded conversation",
          define_eval_memory},
+#endif
     Verb{"eval cache", "Compare two caches head by head, and attention over them",
          define_eval_cache, Keys::kDemandable},
 };

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "cache/random_cache.h"
-#include "eval/demo_model.h"
 #include "model/tiny_model.h"
+#include "support/demo_model.h"
 #include "tqcache/cache.h"
 #include "tqcache/decoder.h"
 #include "tqcache/eval.h"
@@ -141,7 +141,7 @@ class CacheError : public testing::Test {
   static void SetUpTestSuite() {
     model::Decoder decoder(demo_model(), 2);
     dense_ = must(model::make_cache(demo_model(), Dtype::kF16));
-    Ids ids = test::encode(test::excerpt_text());
+    auto ids = test::encode(test::excerpt_text());
     ids.resize(600);
     must(decoder.prefill(dense_, ids));
   }

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "demo_model.h"
+#include "support/demo_model.h"
 #include "support/matchers.h"
 #include "support/small_profile.h"
 #include "tqcache/base/memory_budget.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "eval/demo_model.h"
+#include "support/demo_model.h"
 #include "support/matchers.h"
 #include "tqcache/eval.h"
 

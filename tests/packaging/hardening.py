@@ -81,7 +81,7 @@ def bad_commands(path, wanted):
     """Sources of the library and the program that are compiled without a flag."""
     for entry in json.loads(Path(path).read_text()):
         output = re.search(r" -o (\S+)", entry["command"])
-        if output and output[1].startswith(("lib/", "server/", "tools/", "migrations/")):
+        if output and output[1].startswith(("lib/", "server/", "research/", "tools/", "migrations/")):
             for flag in wanted:
                 if flag not in entry["command"].split():
                     yield f"{output[1]}: compiled without {flag}"

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 COLUMNS = 100
-OURS = ("lib/", "server/", "tools/", "migrations/")
+OURS = ("lib/", "server/", "cuda/", "research/", "tools/", "migrations/")
 
 # Environment variables and the time of day are read at the edge: by the program, and by these.
 READ_ENVIRONMENT = {

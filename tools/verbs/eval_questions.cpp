@@ -14,10 +14,10 @@
 #include "cli/common_flags.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
-#include "tqcache/eval/answers_jsonl.h"
-#include "tqcache/eval/memory.h"
-#include "tqcache/eval/needle.h"
-#include "verbs/eval_common.h"
+#include "tqcache/research/answers_jsonl.h"
+#include "tqcache/research/memory.h"
+#include "tqcache/research/needle.h"
+#include "verbs/examinee.h"
 
 namespace tqcache::cli {
 namespace {
@@ -49,8 +49,8 @@ struct NeedleFlags {
   std::string needle, question, answer;
 };
 
-Result<eval::NeedleOptions> needle_options(const NeedleFlags& flags) {
-  eval::NeedleOptions options;
+Result<research::NeedleOptions> needle_options(const NeedleFlags& flags) {
+  research::NeedleOptions options;
   TQC_TRY_ASSIGN(options.lengths, parse_counts("--lengths", flags.lengths, 1, cache::kMaxTokens));
   TQC_TRY_ASSIGN(options.depths, parse_numbers("--depths", flags.depths, {0, 100}));
   options.trials = flags.trials;
@@ -64,13 +64,14 @@ Result<eval::NeedleOptions> needle_options(const NeedleFlags& flags) {
     return usage_error("--answer needs --needle and --question");
   }
   if (!flags.needle.empty()) {
-    TQC_TRY_ASSIGN(options.needle, eval::custom_needle(flags.needle, flags.question, flags.answer));
+    TQC_TRY_ASSIGN(options.needle,
+                   research::custom_needle(flags.needle, flags.question, flags.answer));
   }
   return options;
 }
 
 Json needle_json(const NeedleFlags& flags, const Examinee& examinee,
-                 const eval::NeedleOptions& options, const eval::NeedleResult& result) {
+                 const research::NeedleOptions& options, const research::NeedleResult& result) {
   Json json = facts_json(flags.answers, examinee);
   json["file"] = flags.file;
   json["lengths"] = options.lengths;
@@ -81,7 +82,7 @@ Json needle_json(const NeedleFlags& flags, const Examinee& examinee,
   for (std::size_t c = 0; c < result.grids.size(); ++c) {
     Json each;
     each["name"] = options.configurations[c].name;
-    each.update(score_json(eval::total(result.grids[c])));
+    each.update(score_json(research::total(result.grids[c])));
     each["cells"] = Json::array();
     for (std::size_t l = 0; l < options.lengths.size(); ++l) {
       for (std::size_t d = 0; d < options.depths.size(); ++d) {
@@ -96,22 +97,22 @@ Json needle_json(const NeedleFlags& flags, const Examinee& examinee,
 }
 
 Result<ExitCode> run(const Console& console, const NeedleFlags& flags) {
-  TQC_TRY_ASSIGN(eval::NeedleOptions options, needle_options(flags));
+  TQC_TRY_ASSIGN(research::NeedleOptions options, needle_options(flags));
   TQC_TRY_ASSIGN(const std::string text, read_text_file(flags.file));
   TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
   options.configurations = examinee.configurations;
-  TQC_TRY_ASSIGN(const eval::Haystack haystack,
+  TQC_TRY_ASSIGN(const research::Haystack haystack,
                  in_file(display_name(flags.file, "standard input"),
-                         eval::Haystack::make(text, examinee.model->tokenizer,
-                                              [] { return !interrupted(); })));
-  TQC_TRY(eval::check_needles(*examinee.model, haystack, examinee.dialogue, options));
-  eval::NeedleResult result;
+                         research::Haystack::make(text, examinee.model->tokenizer,
+                                                  [] { return !interrupted(); })));
+  TQC_TRY(research::check_needles(*examinee.model, haystack, examinee.dialogue, options));
+  research::NeedleResult result;
   {
     ProgressBar bar(console, "needle", Unit::kTokens);
-    TQC_TRY_ASSIGN(result, eval::measure_needles(*examinee.model, haystack, examinee.dialogue,
-                                                 options, bar.callback()));
+    TQC_TRY_ASSIGN(result, research::measure_needles(*examinee.model, haystack, examinee.dialogue,
+                                                     options, bar.callback()));
   }
-  eval::Report report = eval::needle_report(options, result);
+  eval::Report report = research::needle_report(options, result);
   report.facts.insert(report.facts.begin(), {"text", display_name(flags.file, "standard input")});
   add_facts(flags.answers, examinee, report);
   TQC_TRY(give_report(console, flags.answers.output, report,
@@ -175,14 +176,14 @@ struct JsonlFlags {
 };
 
 Json jsonl_json(const JsonlFlags& flags, const Examinee& examinee,
-                const eval::JsonlResult& result) {
+                const research::JsonlResult& result) {
   Json json = facts_json(flags.answers, examinee);
   json["file"] = flags.file;
   json["rows"] = result.work.n_rows;
   json["packed_rows"] = result.work.n_packed_rows;
   json["configurations"] = Json::array();
   for (std::size_t i = 0; i < result.scores.size(); ++i) {
-    const eval::AnswerScore& score = result.scores[i];
+    const research::AnswerScore& score = result.scores[i];
     Json each;
     each["name"] = examinee.configurations[i].name;
     each["rows"] = score.trials;
@@ -199,20 +200,20 @@ Result<ExitCode> run(const Console& console, const JsonlFlags& flags) {
   const std::string name = display_name(flags.file, "standard input");
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_source(flags.file));
   TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
-  eval::JsonlOptions options;
+  research::JsonlOptions options;
   options.configurations = examinee.configurations;
   options.limit = flags.limit;
   options.max_tokens = flags.answers.max_tokens;
   options.n_threads = flags.answers.n_threads;
   options.keep_going = [] { return !interrupted(); };
-  eval::JsonlResult result;
+  research::JsonlResult result;
   {
     ProgressBar bar(console, "jsonl", Unit::kTokens);
     TQC_TRY_ASSIGN(result,
-                   in_file(name, eval::measure_rows(*examinee.model, *source, examinee.dialogue,
-                                                    options, bar.callback())));
+                   in_file(name, research::measure_rows(*examinee.model, *source, examinee.dialogue,
+                                                        options, bar.callback())));
   }
-  eval::Report report = eval::jsonl_report(options, result);
+  eval::Report report = research::jsonl_report(options, result);
   report.facts.insert(report.facts.begin(), {"questions", name});
   add_facts(flags.answers, examinee, report);
   TQC_TRY(give_report(console, flags.answers.output, report, jsonl_json(flags, examinee, result)));
@@ -285,8 +286,8 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-Result<eval::MemoryOptions> memory_options(const MemoryFlags& flags) {
-  eval::MemoryOptions options;
+Result<research::MemoryOptions> memory_options(const MemoryFlags& flags) {
+  research::MemoryOptions options;
   TQC_TRY_ASSIGN(options.turns, parse_counts("--turns", flags.turns, 0, 10000));
   std::ranges::sort(options.turns);
   options.turns.erase(std::unique(options.turns.begin(), options.turns.end()), options.turns.end());
@@ -299,18 +300,18 @@ Result<eval::MemoryOptions> memory_options(const MemoryFlags& flags) {
 }
 
 Json memory_json(const MemoryFlags& flags, const Examinee& examinee,
-                 const eval::MemoryOptions& options, const eval::MemoryResult& result) {
+                 const research::MemoryOptions& options, const research::MemoryResult& result) {
   Json json = facts_json(flags.answers, examinee);
   json["conversations"] = options.trials;
   json["tokens"] = options.n_tokens;
   json["seed"] = options.seed;
   json["configurations"] = Json::array();
   for (std::size_t c = 0; c < result.scores.size(); ++c) {
-    eval::AnswerScore all;
+    research::AnswerScore all;
     Json cells = Json::array();
-    for (std::size_t f = 0; f < eval::kFactKinds.size(); ++f) {
+    for (std::size_t f = 0; f < research::kFactKinds.size(); ++f) {
       for (std::size_t t = 0; t < options.turns.size(); ++t) {
-        Json cell = {{"fact", eval::kFactKinds[f]}, {"turns", options.turns[t]}};
+        Json cell = {{"fact", research::kFactKinds[f]}, {"turns", options.turns[t]}};
         cell.update(score_json(result.scores[c][f][t]));
         cells.push_back(std::move(cell));
         all.add(result.scores[c][f][t]);
@@ -326,20 +327,20 @@ Json memory_json(const MemoryFlags& flags, const Examinee& examinee,
 }
 
 Result<ExitCode> run(const Console& console, const MemoryFlags& flags) {
-  TQC_TRY_ASSIGN(eval::MemoryOptions options, memory_options(flags));
+  TQC_TRY_ASSIGN(research::MemoryOptions options, memory_options(flags));
   TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
   options.configurations = examinee.configurations;
-  TQC_TRY(eval::check_memory(*examinee.model, examinee.dialogue, options));
+  TQC_TRY(research::check_memory(*examinee.model, examinee.dialogue, options));
   TQC_TRY_ASSIGN(const std::unique_ptr<ScratchFolder> folder, ScratchFolder::make());
   options.folder = folder->path();
   options.keys = console.keys;
-  eval::MemoryResult result;
+  research::MemoryResult result;
   {
     ProgressBar bar(console, "memory", Unit::kTokens);
-    TQC_TRY_ASSIGN(
-        result, eval::measure_memory(*examinee.model, examinee.dialogue, options, bar.callback()));
+    TQC_TRY_ASSIGN(result, research::measure_memory(*examinee.model, examinee.dialogue, options,
+                                                    bar.callback()));
   }
-  eval::Report report = eval::memory_report(options, result);
+  eval::Report report = research::memory_report(options, result);
   add_facts(flags.answers, examinee, report);
   TQC_TRY(give_report(console, flags.answers.output, report,
                       memory_json(flags, examinee, options, result)));

@@ -36,7 +36,7 @@ class CudaError(RuntimeError):
         self.status = status
 
 
-# --- The C interface (lib/tqcache/cuda/tqcache_cuda.h)
+# --- The C interface (cuda/tqcache/cuda/tqcache_cuda.h)
 
 
 class _Spec(Structure):
