@@ -3,27 +3,32 @@
 //
 //   #include "tqcache/all.h"  // in a program; a library includes what it uses
 //
+// Most programs need these ten:
+//
 //   error.h         Result<T>, a value or an Error
 //   bytes.h         bytes, number formats, memory
-//   hash.h          digests
-//   keys.h          secret keys
-//   progress.h      progress, and stopping
-//   file.h          files
-//   codec_spec.h    parameters of the codec
 //   description.h   what a cache holds, without values
-//   kv_codec.h      encoding and decoding of token blocks
 //   cache.h         a cache in memory
 //   reader.h        a cache, block by block, wherever it is
 //   quantize.h      plans and conversion
 //   tqkv.h          .tqkv files
 //   interop.h       files of other programs
 //   store.h         stores of prompts
+//   session.h       generation from a cache or a store
+//
+// The second tier, for programs that take the parts apart. It may change more often:
+//
+//   hash.h          digests
+//   keys.h          secret keys
+//   progress.h      progress, and stopping
+//   file.h          files
+//   codec_spec.h    parameters of the codec
+//   kv_codec.h      encoding and decoding of token blocks
 //   upkeep.h        upkeep of stores
 //   tokenizer.h     text and tokens
 //   model.h         models
 //   decoder.h       the decoder
 //   sampler.h       the choice of a token
-//   session.h       generation from a cache or a store
 //   report.h        figures and tables
 //   eval.h          what quantization costs
 //   predict.h       profiles that predict keys and values
