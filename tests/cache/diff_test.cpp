@@ -142,7 +142,8 @@ TEST(Diff, RefusesOtherWindows) {
   std::get<WindowLayer>(b.layers[2]).window.keep = 2;
   EXPECT_THAT(diff(a, b, 1).error().message, testing::HasSubstr("layer 2: of another window"));
   b.layers[2] = StateLayer{};
-  EXPECT_THAT(diff(a, b, 1).error().message, testing::HasSubstr("layer 2: of another kind"));
+  EXPECT_THAT(diff(a, b, 1).error().message,
+              testing::HasSubstr("layer 2: a sliding window and recurrent state"));
 }
 
 Cache hidden(Cache cache) {

@@ -520,7 +520,8 @@ def check_array(array):
 def check_layer(layer, rope, is_behind=False):
     name, has_sides = kind(layer), layer.where(3) is not None
     heads, dim, window, keep, value_dim = (layer.scalar(field, "I") for field in (1, 2, 6, 7, 8))
-    require((layer.text(0) in UNEQUAL) == (value_dim != 0), "values of a size of another kind")
+    require((layer.text(0) in UNEQUAL) == (value_dim != 0),
+            f"value_dim {value_dim} in a layer of type \"{layer.text(0)}\"")
     require(value_dim <= 1024 and (value_dim == 0 or value_dim != dim), "size of values")
     require(name in (ATTENTION, ARRAYS, OPAQUE, WINDOW, TURBO_WINDOW), "an unknown cache_type_id")
     require(name != OPAQUE or is_behind, "an opaque layer of the cache itself")

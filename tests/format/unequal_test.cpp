@@ -54,13 +54,16 @@ TEST(UnequalFile, IsOfNoOtherKind) {
   const Bytes latent =
       file_of(CacheBuilder(3).unequal({1, 8}, 4, Dtype::kF16, 16, Dtype::kF16, 16).build());
   expect_refused(change_text(latent, "tqcache.attention.v2", "tqcache.attention.v1"),
-                 ErrorCode::kCorrupt, "layer 0: values of a size of another kind");
+                 ErrorCode::kCorrupt,
+                 "layer 0: value_dim 4 in a layer of type \"tqcache.attention.v1\"");
   expect_refused(change_text(file_of(CacheBuilder(3).dense({1, 8}).build()), "tqcache.attention.v1",
                              "tqcache.attention.v2"),
-                 ErrorCode::kCorrupt, "layer 0: values of a size of another kind");
+                 ErrorCode::kCorrupt,
+                 "layer 0: value_dim 0 in a layer of type \"tqcache.attention.v2\"");
   const Bytes window = file_of(CacheBuilder(9).rotating({{1, 8}, 4, 0, 6}).build());
   expect_refused(change_text(window, "tqcache.rotating.v3", "tqcache.rotating.v1"),
-                 ErrorCode::kCorrupt, "layer 0: values of a size of another kind");
+                 ErrorCode::kCorrupt,
+                 "layer 0: value_dim 6 in a layer of type \"tqcache.rotating.v1\"");
 }
 
 // There is one way to write a layer whose values have the size of its keys.

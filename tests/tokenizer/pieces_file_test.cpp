@@ -78,7 +78,7 @@ TEST(PiecesJson, RefusesPretokenizersThatItDoesNotDo) {
              const Json step = metaspace("always", true);
              r["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {step, step}}};
            }},
-          {ErrorCode::kUnsupported, "pre_tokenizer: a pattern of another kind",
+          {ErrorCode::kUnsupported, "pre_tokenizer: a split at spaces that no normalizer marks",
            [](Json& r) {
              r["pre_tokenizer"] = {{"type", "Split"},
                                    {"pattern", {{"String", " "}}},

@@ -115,7 +115,7 @@ TEST(TokenizerJson, RefusesOtherPretokenizers) {
       {ErrorCode::kUnsupported, "pre_tokenizer: invert", change_split("invert", true)},
       {ErrorCode::kUnsupported, "pre_tokenizer: \"Punctuation\"",
        change_split("type", "Punctuation")},
-      {ErrorCode::kUnsupported, "pre_tokenizer: a pattern of another kind",
+      {ErrorCode::kUnsupported, "pre_tokenizer: a split without a pattern \"Regex\"",
        change_split("pattern", {{"String", " "}})},
       {ErrorCode::kCorrupt, "pattern: ", change_split("pattern", {{"Regex", "(a"}})},
       {ErrorCode::kUnsupported, "pattern: ", change_split("pattern", {{"Regex", "\\w+"}})},

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "tqcache/base/threads.h"
 #include "tqcache/cache.h"
@@ -176,7 +178,11 @@ std::optional<RowsPair> find_rows(const Layer& a, std::int64_t n_a, const Layer&
 }
 
 Result<void> check_layer(const Layer& a, const Layer& b) {
-  if (a.index() != b.index()) return mismatch("of another kind");
+  constexpr std::array kNames = {"attention", "a sliding window", "recurrent state"};
+  static_assert(kNames.size() == std::variant_size_v<Layer>);
+  if (a.index() != b.index()) {
+    return mismatch(std::string(kNames[a.index()]) + " and " + kNames[b.index()]);
+  }
   return std::visit(Overload{[&](const AttentionLayer& attention) -> Result<void> {
                                if (same_shapes(attention, *attention_of(b))) return {};
                                return mismatch("of another shape");

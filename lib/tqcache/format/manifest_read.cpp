@@ -5,6 +5,7 @@
 // that are copied, or the size of the buffers they need; those are checked here.
 
 #include <cache_v2_generated.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -366,7 +367,9 @@ Result<LayerDesc> read_layer(const fb::Layer& in, WindowTokens window_tokens, Bu
   const bool is_unequal = type == kUnequalAttentionType || type == kUnequalRotatingType ||
                           type == kUnequalTurboRotatingType;
   // Before any field of a kind is used whose values have the size of the keys.
-  if (is_unequal != (in.value_dim() != 0)) return corrupt("values of a size of another kind");
+  if (is_unequal != (in.value_dim() != 0)) {
+    return corrupt(fmt::format("value_dim {} in a layer of type \"{}\"", in.value_dim(), type));
+  }
   if (type == kAttentionType || type == kUnequalAttentionType) {
     if (has_window(in)) return corrupt("an attention layer with a window");
     if (has_arrays) return corrupt("an attention layer with arrays");

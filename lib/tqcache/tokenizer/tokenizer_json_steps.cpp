@@ -95,7 +95,7 @@ Result<std::string> read_split(const Json& step) {
   TQC_TRY(refuse_if_true(step, "invert", kPretokenizer));
   TQC_TRY_ASSIGN(const Json* pattern, get_object(step, "pattern"));
   if (!pattern->contains("Regex")) {
-    return unsupported_part(kPretokenizer, "a pattern of another kind");
+    return unsupported_part(kPretokenizer, "a split without a pattern \"Regex\"");
   }
   return get_string(*pattern, "Regex");
 }
@@ -171,7 +171,7 @@ Result<void> check_idle_split(const Json& step, const TokenizerSpec& spec) {
   const bool has_marks =
       !spec.normalizer.empty() && spec.normalizer.back() == Normalizer::kMarkSpaces;
   if (is_space && has_marks) return {};
-  return unsupported_part(kPretokenizer, "a pattern of another kind");
+  return unsupported_part(kPretokenizer, "a split at spaces that no normalizer marks");
 }
 
 Result<void> read_word_step(const Json& step, bool is_last, TokenizerSpec& spec) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -75,7 +76,13 @@ Result<const Value*> require_value(const ValueTree& tree, const Value& dict, std
                                    Value::Kind kind) {
   TQC_TRY_ASSIGN(const Value* value, find_value(tree, dict, key));
   if (value == nullptr) return corrupt(std::string(key) + ": missing");
-  if (value->kind != kind) return corrupt(std::string(key) + ": of another kind");
+  if (value->kind != kind) {
+    constexpr std::array kNames = {"nothing", "true or false", "an integer", "a number",
+                                   "a text",  "bytes",         "a tuple",    "a list",
+                                   "a dict",  "an array",      "a name",     "a number format"};
+    const auto name = [&](Value::Kind of) { return kNames.at(static_cast<std::size_t>(of)); };
+    return corrupt(fmt::format("{}: expected {}, found {}", key, name(kind), name(value->kind)));
+  }
   return value;
 }
 

@@ -43,25 +43,35 @@ bool same_arrays(const std::vector<cache::ArrayDesc>& a, const std::vector<cache
   });
 }
 
+std::string layer_text(const cache::LayerDesc& layer) {
+  const std::string_view type = format::type_name(layer);
+  const cache::AttentionDesc* const attention = cache::attention_of(layer);
+  if (attention == nullptr) return std::string(type);
+  return fmt::format("{} of {} kv heads of {} and {}", type, attention->shape.n_kv_heads,
+                     attention->shape.head_dim, attention->value_shape().head_dim);
+}
+
 // Checks that the layer of a snapshot matches that of the parameters, and takes its array shapes.
 Result<void> join_layer(std::size_t index, const cache::LayerDesc& bare, cache::LayerDesc& layer) {
+  const auto other_layer = [&] {
+    return fmt::format("expected {}, found {}", layer_text(bare), layer_text(layer));
+  };
   if (format::type_name(bare) != format::type_name(layer)) {
-    return layer_mismatch(index, "of another kind or shape");
+    return layer_mismatch(index, other_layer());
   }
-  const auto check = [&](bool is_same, const char* what) -> Result<void> {
+  const auto check = [&](bool is_same, const char* what = nullptr) -> Result<void> {
     if (is_same) return {};
-    return layer_mismatch(index, what);
+    return layer_mismatch(index, what == nullptr ? other_layer() : what);
   };
   return std::visit(
       Overload{[&](const cache::AttentionDesc& attention) {
-                 return check(same_shapes(std::get<cache::AttentionDesc>(bare), attention),
-                              "of another kind or shape");
+                 return check(same_shapes(std::get<cache::AttentionDesc>(bare), attention));
                },
                [&](const cache::WindowDesc& window) -> Result<void> {
                  const auto& other = std::get<cache::WindowDesc>(bare);
                  const bool is_same = same_shapes(other.attention, window.attention) &&
                                       other.window == window.window;
-                 TQC_TRY(check(is_same, "of another kind or shape"));
+                 TQC_TRY(check(is_same));
                  return check(same_arrays(cache::arrays_of(bare, {}), cache::arrays_of(layer, {})),
                               "other arrays");
                },

@@ -4,6 +4,7 @@
 //
 // Only for the sources of store.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -134,7 +135,12 @@ class BlobReader {
   template <class Kind>
   static Result<Kind> take_kind(Content content) {
     if (auto* kind = std::get_if<Kind>(&content)) return std::move(*kind);
-    return mismatch("a blob of another kind");
+    constexpr std::array kNames = {"parameters", "a block",       "a snapshot",          "values",
+                                   "a name",     "a note of use", "what follows a block"};
+    static_assert(kNames.size() == std::variant_size_v<Content>);
+    return mismatch(std::string("expected a blob of ") +
+                    kNames[Content(std::in_place_type<Kind>).index()] + ", found " +
+                    kNames[content.index()]);
   }
 
   std::uint64_t bytes() const { return bytes_; }  // of all blobs that were read
