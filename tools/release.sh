@@ -5,8 +5,9 @@
 #   linux-x86_64    a static program: any distribution
 #   linux-aarch64   the same for ARM
 #   macos-arm64     macOS 11 or later on Apple silicon
-#   --tests         compile and run the tests as well, in the same way. On another processor than the
-#                   target's an emulator has to run its programs (Debian: qemu-user-binfmt)
+#   --tests         compile and run the tests as well, in the same way. Tests of another processor than
+#                   this one run under qemu-user; those that start programs need it to be known to the
+#                   kernel, too (Debian: qemu-user-binfmt). Variables for ctest: CTEST_OPTIONS
 #
 # Makes build/release-TARGET/tqcache-VERSION-TARGET.tar.xz, with the program, its manual pages,
 # completions and all licenses; beside it an SBOM (SPDX in JSON); and in build/SHA256SUMS the sums of
@@ -54,6 +55,12 @@ for target in "$@"; do
       link="-s -Wl,-dead_strip"
       ;;
   esac
+  if [ $with_tests = ON ]; then
+    # Tests run for less time than it takes to optimize them.
+    options+=(-DTQCACHE_TEST_OPTIONS=-O0 -DTQCACHE_OPTIMIZED_TEST_OPTIONS=-O1)
+    [[ $target == *-$(uname -m) ]] ||
+      options+=("-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-${target#linux-}")
+  fi
   # Modules with loops over values keep their -O3 (cmake/TqcacheTargets.cmake).
   flags="-ffunction-sections -fdata-sections -ffile-prefix-map=$PWD=."
   PKG_CONFIG_LIBDIR=$static/lib/pkgconfig cmake -S . -B "$folder/build" -G Ninja \
@@ -70,7 +77,8 @@ for target in "$@"; do
     > "$folder/configure.log" || { tail -30 "$folder/configure.log" >&2; exit 1; }
   if [ $with_tests = ON ]; then
     cmake --build "$folder/build" --parallel "${JOBS:-$(nproc)}"
-    ctest --test-dir "$folder/build" --parallel "${JOBS:-$(nproc)}" --output-on-failure
+    # shellcheck disable=SC2086
+    ctest --test-dir "$folder/build" --parallel "${JOBS:-$(nproc)}" --output-on-failure ${CTEST_OPTIONS:-}
     continue
   fi
   cmake --build "$folder/build" --parallel "${JOBS:-$(nproc)}" --target tqcache_cli

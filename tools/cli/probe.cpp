@@ -286,7 +286,7 @@ void compare(const std::vector<LayerRows>& old_rows, const std::vector<LayerRows
 // Caches of transformers have empty layers for those that read an earlier one's keys.
 // Requires: model::check_layers().
 void drop_empty_layers(cache::Cache& cache, const model::ModelConfig& config) {
-  const auto n = std::min(config.n_cache_layers(), std::ssize(cache.layers));
+  const auto n = std::min<std::int64_t>(config.n_cache_layers(), std::ssize(cache.layers));
   cache.layers.erase(cache.layers.begin() + n, cache.layers.end());
 }
 

@@ -203,8 +203,8 @@ Result<Ids> Engine::encode_text(std::string_view text) const {
 std::int64_t Engine::shared_blocks(const GenerationRequest& request) const {
   if (tenant_ != request.tenant) return 0;
   const cache::Cache& cache = session_->cache();
-  const std::int64_t n_common = std::min(session::common_prefix(cache.tokens, request.prompt),
-                                         std::ssize(request.prompt) - 1);
+  const auto n_common = std::min<std::int64_t>(session::common_prefix(cache.tokens, request.prompt),
+                                               std::ssize(request.prompt) - 1);
   const std::int64_t n = n_common / cache::kTokenBlock * cache::kTokenBlock;
   return n > 0 && cache::check_truncate(cache::describe(cache), n) ? n : 0;
 }
