@@ -27,7 +27,10 @@ target_compile_options(tqcache_hardening INTERFACE
 
 foreach(flag -fstack-protector-strong -fstack-clash-protection -fcf-protection=full)
   string(MAKE_C_IDENTIFIER "TQCACHE_HAS${flag}" has_flag)
+  # clang only warns of what a target does not have.
+  set(CMAKE_REQUIRED_FLAGS -Werror)
   check_cxx_compiler_flag(${flag} ${has_flag})
+  unset(CMAKE_REQUIRED_FLAGS)
   if(${has_flag})
     target_compile_options(tqcache_hardening INTERFACE ${flag})
     list(APPEND TQCACHE_HARDENING_FLAGS ${flag})

@@ -77,10 +77,10 @@ Result<const Value*> require_value(const ValueTree& tree, const Value& dict, std
   TQC_TRY_ASSIGN(const Value* value, find_value(tree, dict, key));
   if (value == nullptr) return corrupt(std::string(key) + ": missing");
   if (value->kind != kind) {
-    constexpr std::array kNames = {"nothing", "true or false", "an integer", "a number",
-                                   "a text",  "bytes",         "a tuple",    "a list",
-                                   "a dict",  "an array",      "a name",     "a number format"};
-    const auto name = [&](Value::Kind of) { return kNames.at(static_cast<std::size_t>(of)); };
+    constexpr std::array kKindNames = {"nothing", "true or false", "an integer", "a number",
+                                       "a text",  "bytes",         "a tuple",    "a list",
+                                       "a dict",  "an array",      "a name",     "a number format"};
+    const auto name = [&](Value::Kind of) { return kKindNames.at(static_cast<std::size_t>(of)); };
     return corrupt(fmt::format("{}: expected {}, found {}", key, name(kind), name(value->kind)));
   }
   return value;
