@@ -2,8 +2,6 @@
 # Compiles the libraries that tqcache is linked with, as static ones, from Debian's source packages.
 # So a version and its security fixes are those of the Debian that this runs on, and no list of
 # versions has to be kept. tools/release.sh and python/build_wheel.sh call it.
-# (python/portable_libraries.sh, which is older, has its own way for four of them, since it takes the
-# compiler and the other libraries of Debian.)
 #
 # usage: tools/release/libraries.sh TARGET FOLDER [LIBRARY...]
 #   TARGET   a target of tools/release/zig.sh
