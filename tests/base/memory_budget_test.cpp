@@ -1,9 +1,9 @@
 // Limits of memory: of the machine, of the user, and by the size of what is stored.
 
-#include "tqcache/base/memory_budget.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tqcache/access.h"
 
 namespace tqcache {
 namespace memory_budget_test {

@@ -98,7 +98,7 @@ Json needle_json(const NeedleFlags& flags, const Examinee& examinee,
 Result<ExitCode> run(const Console& console, const NeedleFlags& flags) {
   TQC_TRY_ASSIGN(eval::NeedleOptions options, needle_options(flags));
   TQC_TRY_ASSIGN(const std::string text, read_text_file(flags.file));
-  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
+  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(console, flags.answers));
   options.configurations = examinee.configurations;
   TQC_TRY_ASSIGN(const eval::Haystack haystack,
                  in_file(display_name(flags.file, "standard input"),
@@ -198,7 +198,7 @@ Json jsonl_json(const JsonlFlags& flags, const Examinee& examinee,
 Result<ExitCode> run(const Console& console, const JsonlFlags& flags) {
   const std::string name = display_name(flags.file, "standard input");
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_source(flags.file));
-  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
+  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(console, flags.answers));
   eval::JsonlOptions options;
   options.configurations = examinee.configurations;
   options.limit = flags.limit;
@@ -327,12 +327,12 @@ Json memory_json(const MemoryFlags& flags, const Examinee& examinee,
 
 Result<ExitCode> run(const Console& console, const MemoryFlags& flags) {
   TQC_TRY_ASSIGN(eval::MemoryOptions options, memory_options(flags));
-  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
+  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(console, flags.answers));
   options.configurations = examinee.configurations;
   TQC_TRY(eval::check_memory(*examinee.model, examinee.dialogue, options));
   TQC_TRY_ASSIGN(const std::unique_ptr<ScratchFolder> folder, ScratchFolder::make());
   options.folder = folder->path();
-  options.keys = console.keys;
+  options.access = console.access;
   eval::MemoryResult result;
   {
     ProgressBar bar(console, "memory", Unit::kTokens);
