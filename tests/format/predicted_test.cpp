@@ -512,6 +512,7 @@ TEST(PredictedArchive, IsRefusedWithoutItsProfile) {
   must(write_file_atomically(dir / "other.tqprofile", bytes, Overwrite::kRefuse));
   must(write_file_atomically(dir / "noise.txt", bytes_of("not a profile"), Overwrite::kRefuse));
   EXPECT_TRUE(load(file, {.access = {.profiles = predict::Profiles().with_folder(dir / "")}}));
+  EXPECT_FALSE(load(file)) << "another reader knows nothing of it";
 }
 
 TEST(PredictedArchive, BelongsToItsModelAlone) {

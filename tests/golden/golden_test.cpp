@@ -135,13 +135,13 @@ class Golden : public testing::TestWithParam<std::string> {
 TEST_P(Golden, HoldsWhatItsTwinSays) { EXPECT_EQ(golden_json(file_), twin(GetParam())); }
 
 TEST_P(Golden, IsWhole) {
-  const auto report = must(format::verify_cache(*memory_source(file_), read_));
+  const auto report = must(format::verify_cache(*memory_source(file_)));
   EXPECT_THAT(report.damage, testing::IsEmpty());
 }
 
 // Compressed bytes are the compressor's business, and gaps are gone; content is not.
 TEST_P(Golden, IsWrittenAgainAsItIs) {
-  const cache::Cache cache = must(format::read_cache(*memory_source(file_), read_));
+  const cache::Cache cache = must(format::read_cache(*memory_source(file_)));
   const Bytes again = must(format::write_cache_bytes(
       cache, {.compression = format::Compression::kNone, .writer = "tqcache golden"}));
   const Json json = twin(GetParam());
@@ -171,7 +171,7 @@ std::vector<float> decoded_by(const codec::Kernels& kernels, const cache::TurboS
 }
 
 TEST_P(Golden, DecodesTheSameOnEveryKindOfCpu) {
-  const cache::Cache cache = must(format::read_cache(*memory_source(file_), read_));
+  const cache::Cache cache = must(format::read_cache(*memory_source(file_)));
   for (const cache::Layer& layer : cache.layers) {
     const cache::AttentionLayer* attention = cache::attention_of(layer);
     if (attention == nullptr) continue;
