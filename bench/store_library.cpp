@@ -173,7 +173,8 @@ int main(int argc, char** argv) try {
   const auto number = [&](int i, int otherwise) {
     return static_cast<std::size_t>(std::max(1, argc > i ? std::atoi(argv[i]) : otherwise));
   };
-  const auto backend = must(store::open_backend(argv[1], {}));
+  const auto backend =
+      must(store::open_backend(argv[1], {.credentials = store::credentials_of_environment()}));
   measure_lookup(*backend);
   measure_rates(*backend, argv[2], number(3, 100), number(4, 7));
   return 0;

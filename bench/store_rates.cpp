@@ -256,7 +256,8 @@ int main(int argc, char** argv) {
     return static_cast<std::size_t>(std::max(1, argc > i ? std::atoi(argv[i]) : otherwise));
   };
   Blobs blobs = make_blobs(number(2, 100), number(3, 4096));
-  const auto store = tqcache::store::open_backend(argv[1], {});
+  const auto store = tqcache::store::open_backend(
+      argv[1], {.credentials = tqcache::store::credentials_of_environment()});
   if (!store) give_up(store.error().message);
   Rates raw, ours;
   for (std::size_t round = 0; round < number(4, 7); ++round) {

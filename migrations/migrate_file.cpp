@@ -195,12 +195,13 @@ struct Work {
   FileMigration report;
 };
 
-Result<Work> read_and_migrate(const fs::path& path, const Progress& progress) {
+Result<Work> read_and_migrate(const fs::path& path, const MemoryBudget& memory,
+                              const Progress& progress) {
   Work work;
   TQC_TRY_ASSIGN(work.source, open_file(path));
-  TQC_TRY_ASSIGN(work.old, read_v1(*work.source));
+  TQC_TRY_ASSIGN(work.old, read_v1(*work.source, memory));
   TQC_TRY(check_interrupted(progress));
-  TQC_TRY_ASSIGN(Migration migration, v1_to_v2(work.old));
+  TQC_TRY_ASSIGN(Migration migration, v1_to_v2(work.old, memory));
   TQC_TRY(check_interrupted(progress));
   work.report.bytes_before = work.old.file_bytes;
   work.report.n_layers = std::ssize(migration.cache.layers);
@@ -211,22 +212,22 @@ Result<Work> read_and_migrate(const fs::path& path, const Progress& progress) {
 }
 
 // Whether the file at `path` is a cache of the current version with the content of `old`.
-bool holds(const fs::path& path, const V1File& old, const format::WriteOptions& write) {
+bool holds(const fs::path& path, const V1File& old, const MigrateOptions& options) {
   const auto source = open_file(path);
   if (!source || !format::looks_like_cache_file(**source)) return false;
   format::ReadOptions read;
-  read.n_threads = write.n_threads;
-  read.keys = write.keys;
+  read.n_threads = options.write.n_threads;
+  read.access = {.keys = options.write.keys, .memory = options.memory};
   read.verify_digests = true;
   const Result<cache::Cache> cache = format::read_cache(**source, read);
-  return cache && check_migrated(old, *cache, write.n_threads);
+  return cache && check_migrated(old, *cache, options.write.n_threads);
 }
 
 // Whether `target`, which is not the old file, is already the migrated file.
 Result<bool> is_done(const fs::path& target, const V1File& old, const MigrateOptions& options) {
   std::error_code absent;
   if (!fs::exists(fs::symlink_status(target, absent))) return false;
-  if (holds(target, old, options.write)) return true;
+  if (holds(target, old, options)) return true;
   if (options.write.overwrite == Overwrite::kAllow) return false;
   std::string message = target.string();
   return invalid(message.append(": another file exists there"));
@@ -240,7 +241,7 @@ Result<void> write_and_compare(Work& work, AtomicFile& file, const MigrateOption
   format::ReadOptions read;
   read.n_threads = options.write.n_threads;
   read.verify_digests = true;
-  read.keys = options.write.keys;
+  read.access = {.keys = options.write.keys, .memory = options.memory};
   const WrittenBytes written(file);
   TQC_TRY_ASSIGN(const cache::Cache again, format::read_cache(written, read));
   TQC_TRY(check_interrupted(progress));
@@ -264,7 +265,7 @@ Result<FileMigration> migrate_in_place(const fs::path& path, const MigrateOption
     TQC_TRY_ASSIGN(const bool is_new, is_current(path));
     if (is_new) return current(path);
   }
-  TQC_TRY_ASSIGN(Work work, read_and_migrate(path, progress));
+  TQC_TRY_ASSIGN(Work work, read_and_migrate(path, options.memory, progress));
   if (options.keep_backup) TQC_TRY(check_backup(path, *work.source));
   if (!file) {
     work.report.status = MigrateStatus::kWouldMigrate;
@@ -278,7 +279,7 @@ Result<FileMigration> migrate_in_place(const fs::path& path, const MigrateOption
 
 Result<FileMigration> migrate_beside(const fs::path& path, const fs::path& target,
                                      const MigrateOptions& options, const Progress& progress) {
-  TQC_TRY_ASSIGN(Work work, read_and_migrate(path, progress));
+  TQC_TRY_ASSIGN(Work work, read_and_migrate(path, options.memory, progress));
   TQC_TRY_ASSIGN(const bool done, is_done(target, work.old, options));
   if (done || options.dry_run) {
     work.report.status = done ? MigrateStatus::kDone : MigrateStatus::kWouldMigrate;

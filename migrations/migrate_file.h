@@ -16,6 +16,7 @@ struct MigrateOptions {
   // Compression, threads and hide_tokens of the new file; `overwrite` says whether another file at
   // the target may be replaced.
   format::WriteOptions write;
+  MemoryBudget memory = {};
   bool keep_backup = true;  // in place: the old file is kept as PATH.v1.bak
   bool dry_run = false;     // reads and converts, but writes nothing
 };

@@ -12,8 +12,8 @@
 #include <array>
 #include <string_view>
 
+#include "tqcache/access.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/cache.h"
 #include "tqcache/error.h"
 #include "tqcache/format/sections/compression.h"
@@ -258,15 +258,14 @@ bool looks_like_v1(const ByteSource& source) {
   return has.ok() && *has;
 }
 
-Result<V1File> read_v1(const ByteSource& source, const V1ReadOptions& options) {
+Result<V1File> read_v1(const ByteSource& source, const MemoryBudget& memory) {
   TQC_TRY_ASSIGN(const AlignedBytes bytes, read_whole(source));
   TQC_TRY_ASSIGN(const fb::PromptCache* root, verified_root(bytes));
   V1File file;
   file.file_bytes = bytes.size() + kDigestBytes;
   TQC_TRY_ASSIGN(file.metadata, read_facts(*root));
-  const std::uint64_t max_bytes = memory_budget().limit(bytes.size(), kSmallFileBytes);
   Budget budget{.stored_bytes = bytes.size(),
-                .raw_bytes = std::min(options.max_payload_bytes, max_bytes)};
+                .raw_bytes = memory.limit(bytes.size(), kSmallFileBytes)};
   TQC_TRY_ASSIGN(file.entries, read_entries(*root, budget));
   return file;
 }

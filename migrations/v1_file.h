@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
@@ -41,19 +42,15 @@ struct V1File {
   std::uint64_t file_bytes = 0;
 };
 
-struct V1ReadOptions {
-  // A file whose tensors would take more memory than this is rejected with kTooLarge.
-  std::uint64_t max_payload_bytes = std::uint64_t{64} << 30;
-};
-
 // Whether the file starts like one of version 1.
 bool looks_like_v1(const ByteSource& source);
 
 // Reads a whole file and checks its SHA-256.
 //
-// Errors: kTruncated, kCorrupt, kUnsupported (schema_version), kTooLarge, kIo. The message names
+// Errors: kTruncated, kCorrupt, kUnsupported (schema_version), kTooLarge (`memory`), kIo. The
+// message names
 //         layer and tensor.
-Result<V1File> read_v1(const ByteSource& source, const V1ReadOptions& options = {});
+Result<V1File> read_v1(const ByteSource& source, const MemoryBudget& memory = {});
 
 // Limits of version 1, in addition to those of tqcache/cache.h. Checked before memory is allocated.
 //

@@ -104,9 +104,9 @@ void set_tokens(std::optional<std::vector<std::int32_t>> tokens, std::int64_t n_
 
 }  // namespace
 
-Result<Migration> v1_to_v2(const V1File& file, const V1ToV2Options& options) {
+Result<Migration> v1_to_v2(const V1File& file, const MemoryBudget& memory) {
   TQC_TRY_ASSIGN(V1Metadata facts, read_metadata(file.metadata));
-  MigrationContext context{.codecs = {}, .notes = {}, .bytes_left = options.max_cache_bytes};
+  MigrationContext context{.codecs = {}, .notes = {}, .bytes_left = memory.bytes()};
   if (facts.is_origin_partial) {
     context.notes.push_back("architecture or fingerprints missing; origin unknown");
   }

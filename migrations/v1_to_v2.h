@@ -29,16 +29,10 @@ struct Migration {
 // looked up in a table.
 std::span<const std::string_view> known_class_paths();
 
-struct V1ToV2Options {
-  // A cache that would take more memory than this is rejected with kTooLarge. (A single token takes
-  // the memory of a token block of 256.)
-  std::uint64_t max_cache_bytes = std::uint64_t{64} << 30;
-};
-
 // Errors: kUnsupported (an unknown class_path; content that version 2 cannot represent), kCorrupt
-//         (tensors that contradict each other or meta_state), kTooLarge. The message names the
-//         layer.
-Result<Migration> v1_to_v2(const V1File& file, const V1ToV2Options& options = {});
+//         (tensors that contradict each other or meta_state), kTooLarge (`memory`; a single token
+//         takes that of a token block of 256). The message names the layer.
+Result<Migration> v1_to_v2(const V1File& file, const MemoryBudget& memory = {});
 
 // Checks that every head vector and array of `cache` has the value from `file`. The values are
 // computed from the tensors of the file by code independent of v1_to_v2(). Computed values may

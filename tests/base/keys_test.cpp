@@ -1,7 +1,5 @@
 // Key files, key ids, and the ciphers under them.
 
-#include "tqcache/keys.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -12,6 +10,7 @@
 
 #include "support/matchers.h"
 #include "support/temp_dir.h"
+#include "tqcache/access.h"
 #include "tqcache/base/cipher.h"
 #include "tqcache/hash.h"
 

@@ -1,9 +1,9 @@
 // Limits of memory: of the machine, of the user, and by the size of what is stored.
 
-#include "tqcache/base/memory_budget.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tqcache/access.h"
 
 namespace tqcache {
 namespace memory_budget_test {
@@ -37,6 +37,20 @@ TEST(MemoryBudget, OfTheUserIsForAnything) {
   EXPECT_EQ(budget.limit(1, 16 * kMiB), 2 * kMiB);
   EXPECT_TRUE(budget.check(2 * kMiB, "x"));
   EXPECT_FALSE(budget.check(2 * kMiB + 1, "x"));
+}
+
+TEST(MemoryBudget, OfFewerBytesKeepsItsRules) {
+  const MemoryBudget least = MemoryBudget::of_machine().at_most(2 * kMiB);
+  EXPECT_EQ(least.limit(~std::uint64_t{0}, 0), 2 * kMiB);
+  EXPECT_EQ(least.limit(1000, kMiB), kMiB);
+  EXPECT_EQ(MemoryBudget::of_user(kMiB).at_most(2 * kMiB).bytes(), kMiB);
+}
+
+TEST(MemoryBudget, ComparesWhatIsNotInMemoryAtOnceWithItsStoredSizeAlone) {
+  const MemoryBudget budget = MemoryBudget::of_machine().at_most(kMiB);
+  EXPECT_TRUE(budget.check_proportion(64 * kMiB, "x", kMiB, 0));
+  EXPECT_FALSE(budget.check_proportion(64 * kMiB + 1, "x", kMiB, 0));
+  EXPECT_TRUE(MemoryBudget::of_user(kMiB).check_proportion(65 * kMiB, "x", kMiB, 0));
 }
 
 }  // namespace memory_budget_test

@@ -238,27 +238,24 @@ Bytes frame_of(const FrameHeader& header, std::size_t n_blocks) {
 }
 
 TEST(ZstdBomb, ThatClaimsMoreThanItsBytesCanHoldIsRefused) {
-  const AnyMemory any_memory;
   const Bytes file = small_file();
   for (const std::uint64_t claim : {std::uint64_t{1} << 30, (std::uint64_t{1} << 31) - 2,
                                     std::uint64_t{1} << 32, std::uint64_t{1} << 40}) {
     const Bytes bomb = file_with_frame(claim, frame_of({.content = claim}, 200));
     ASSERT_LT(bomb.size(), 2048u);
-    expect_harmless(read_unless_same(file), [&](const Visit& visit) { visit("frame", bomb); });
+    expect_harmless(read_unless_same(file, kAnyMemory),
+                    [&](const Visit& visit) { visit("frame", bomb); });
     // Whatever memory the caller would allow.
-    const format::ReadOptions any{.n_threads = 1,
-                                  .max_payload_bytes = std::numeric_limits<std::uint64_t>::max()};
-    expect_error(dropped(load(bomb, any)), ErrorCode::kCorrupt, "cannot hold");
+    expect_error(dropped(load_view(bomb, kAnyMemory)), ErrorCode::kCorrupt, "cannot hold");
   }
 }
 
 TEST(ZstdBomb, FrameAtTheHighestCompressionRatioIsRead) {
-  const AnyMemory any_memory;
   constexpr std::size_t kBlocks = 250;
   const std::uint64_t bytes = kBlocks * kBlockContent;
   const Bytes file = file_with_frame(bytes, frame_of({.content = bytes}, kBlocks));
   ASSERT_LT(file.size(), 2048u);
-  const cache::Cache cache = must(load_view(file));
+  const cache::Cache cache = must(load_view(file, kAnyMemory));
   EXPECT_EQ(std::get<cache::StateLayer>(cache.layers[0]).arrays[0].data.size(), bytes);
 }
 
@@ -273,15 +270,13 @@ Bytes planes_of(const Bytes& high, const Bytes& low) {
 }
 
 TEST(PlaneFrames, ThatClaimMoreThanTheirBytesCanHoldAreRefused) {
-  const AnyMemory any_memory;
   const Bytes file = small_file();
   for (const std::uint64_t claim : {std::uint64_t{1} << 30, std::uint64_t{1} << 40}) {
     const Bytes frame = frame_of({.content = claim / 2}, 100);
     const Bytes bomb = file_with_frame(claim, planes_of(frame, frame), Compression::kPlanes);
-    expect_harmless(read_unless_same(file), [&](const Visit& visit) { visit("planes", bomb); });
-    const format::ReadOptions any{.n_threads = 1,
-                                  .max_payload_bytes = std::numeric_limits<std::uint64_t>::max()};
-    expect_error(dropped(load(bomb, any)), ErrorCode::kCorrupt, "cannot hold");
+    expect_harmless(read_unless_same(file, kAnyMemory),
+                    [&](const Visit& visit) { visit("planes", bomb); });
+    expect_error(dropped(load_view(bomb, kAnyMemory)), ErrorCode::kCorrupt, "cannot hold");
   }
 }
 
@@ -295,10 +290,9 @@ TEST(PlaneFrames, AtTheHighestCompressionRatioAreRead) {
 }
 
 TEST(ZstdBomb, ThatHoldsLessThanItClaimsIsRefused) {
-  const AnyMemory any_memory;
   const Bytes bomb =
       file_with_frame(200 * kBlockContent, frame_of({.content = 200 * kBlockContent}, 199));
-  expect_harmless(read_unless_same(small_file()),
+  expect_harmless(read_unless_same(small_file(), kAnyMemory),
                   [&](const Visit& visit) { visit("frame", bomb); });
   expect_refused(bomb, ErrorCode::kCorrupt, "zstd: ");
 }

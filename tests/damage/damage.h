@@ -51,13 +51,14 @@ class ViewSource : public ByteSource {
   ByteView bytes_;
 };
 
-inline Result<cache::Cache> load_view(ByteView file) {
-  return format::read_cache(ViewSource(file), {.n_threads = 1});
+inline Result<cache::Cache> load_view(ByteView file, const MemoryBudget& memory = {}) {
+  return format::read_cache(ViewSource(file), {.n_threads = 1, .access = {.memory = memory}});
 }
 
 // Whether verify says that something is wrong.
-inline bool is_reported(ByteView file) {
-  const auto report = format::verify_cache(ViewSource(file), {.n_threads = 1});
+inline bool is_reported(ByteView file, const MemoryBudget& memory = {}) {
+  const auto report =
+      format::verify_cache(ViewSource(file), {.n_threads = 1, .access = {.memory = memory}});
   return !report || !report->damage.empty();
 }
 

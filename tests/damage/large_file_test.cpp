@@ -102,15 +102,18 @@ TEST_F(LargeFile, IsReadBeyond4GiB) {
 }
 
 TEST_F(LargeFile, GivesItsFirstTokensForThePriceOfThese) {
-  const cache::Cache first = must(
-      format::read_cache(*source_, {.first_tokens = 100, .max_payload_bytes = 2 * kSectionBytes}));
+  const cache::Cache first = must(format::read_cache(
+      *source_,
+      {.first_tokens = 100, .access = {.memory = MemoryBudget().at_most(2 * kSectionBytes)}}));
   EXPECT_EQ(first.n_tokens(), 100);
   must(cache::validate(first));
 }
 
 TEST_F(LargeFile, IsRefusedWhereItTakesMoreMemoryThanIsAllowed) {
   const std::uint64_t all = manifest_.sections.size() * kSectionBytes;
-  EXPECT_EQ(format::read_cache(*source_, {.max_payload_bytes = all - 1}).error().code,
+  EXPECT_EQ(format::read_cache(*source_, {.access = {.memory = MemoryBudget().at_most(all - 1)}})
+                .error()
+                .code,
             ErrorCode::kTooLarge);
 }
 

@@ -100,10 +100,10 @@ inline void expect_harmless(const ReadFile& read,
 }
 
 // Reads a .tqkv file. Gives false, too, for one that says the same as `original`.
-inline ReadFile read_unless_same(const Bytes& original) {
-  return [cache = must(load_view(original))](const Bytes& file) {
-    is_reported(file);
-    const auto loaded = load_view(file);
+inline ReadFile read_unless_same(const Bytes& original, const MemoryBudget& memory = {}) {
+  return [cache = must(load_view(original)), memory](const Bytes& file) {
+    is_reported(file, memory);
+    const auto loaded = load_view(file, memory);
     return loaded && !difference(*loaded, cache).empty();
   };
 }

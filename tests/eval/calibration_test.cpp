@@ -14,7 +14,7 @@
 #include "support/demo_model.h"
 #include "support/matchers.h"
 #include "support/small_profile.h"
-#include "tqcache/base/memory_budget.h"
+#include "tqcache/access.h"
 #include "tqcache/predict/rate.h"
 
 namespace tqcache::test {
@@ -101,22 +101,19 @@ TEST(Calibration, RefusesTheCheckpointOfAnother) {
 // Refused before any memory is taken for it.
 TEST(Calibration, RefusesWhatTakesTooMuchMemory) {
   const auto model = must(model::load_model(TQCACHE_DEMO_MODEL "/tqcache-demo-17m.q8_0.gguf"));
-  const auto refusal_of = [&](std::int64_t depth) {
+  const auto refusal_of = [&](std::uint64_t memory) {
     eval::CalibrationOptions options = small_options();
-    options.depth = depth;
+    options.depth = 1;
+    options.memory = MemoryBudget::of_user(memory);
     const auto refused = eval::calibrate(*model, {}, options, {});
     EXPECT_EQ(refused.error().code, ErrorCode::kTooLarge);
     return refused.error().message;
   };
-  const MemoryBudget before = memory_budget();
-  set_memory_budget(MemoryBudget::of_user(1 << 20));
-  EXPECT_THAT(refusal_of(1), HasSubstr("the sums of the calibration: "));
-  set_memory_budget(MemoryBudget::of_user(std::uint64_t{1} << 62));
+  EXPECT_THAT(refusal_of(1 << 20), HasSubstr("the sums of the calibration: "));
   model->config.n_kv_heads = 16;
   model->config.head_dim = 128;
   model->config.n_layers = 48;
-  EXPECT_THAT(refusal_of(1), HasSubstr("use fewer earlier layers"));
-  set_memory_budget(before);
+  EXPECT_THAT(refusal_of(std::uint64_t{1} << 62), HasSubstr("use fewer earlier layers"));
 }
 
 // Refused before any weight is read.

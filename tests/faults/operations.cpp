@@ -26,7 +26,7 @@ KeyRing test_keys(int number) {
 
 format::ReadOptions read_options() {
   format::ReadOptions options;
-  options.keys = test_keys(1);
+  options.access.keys = test_keys(1);
   options.n_threads = 1;
   return options;
 }

@@ -62,7 +62,7 @@ Files grown_encrypted_file() {
   static const Files made = [] {
     const test::TempDir folder;
     test::write_all(folder / kTarget, old_encrypted_bytes());
-    auto appender = must(format::CacheAppender::open(folder / kTarget, test_keys(1)));
+    auto appender = must(format::CacheAppender::open(folder / kTarget, {test_keys(1)}));
     must(appender.append(new_cache(), encrypted(write_options())));
     return Files{{kTargetName, test::read_all(folder / kTarget)}};
   }();
@@ -75,14 +75,14 @@ Result<void> save_encrypted(const fs::path& folder) {
 }
 
 Result<void> append_encrypted(const fs::path& folder) {
-  TQC_TRY_ASSIGN(auto appender, format::CacheAppender::open(folder / kTarget, test_keys(1)));
+  TQC_TRY_ASSIGN(auto appender, format::CacheAppender::open(folder / kTarget, {test_keys(1)}));
   TQC_TRY(appender.read(read_options()));
   TQC_TRY(appender.append(new_cache(), encrypted(write_options())));
   return {};
 }
 
 Result<void> compact_encrypted(const fs::path& folder) {
-  TQC_TRY(format::compact_file(folder / kTarget, encrypted(write_options())));
+  TQC_TRY(format::compact_file(folder / kTarget, write_options(), {}, {test_keys(1)}));
   return {};
 }
 
@@ -90,7 +90,7 @@ Result<void> compact_encrypted(const fs::path& folder) {
 Result<void> rekey(const fs::path& folder) {
   format::WriteOptions options = write_options();
   options.keys = test_keys(2);
-  TQC_TRY(format::rekey_file(folder / kTarget, test_keys(1).with(test_keys(2)), folder / kTarget,
+  TQC_TRY(format::rekey_file(folder / kTarget, {test_keys(1).with(test_keys(2))}, folder / kTarget,
                              options));
   return {};
 }
@@ -99,7 +99,7 @@ std::string state_of_rekeyed(const fs::path& folder) {
   const auto source = must(open_file(folder / kTarget));
   for (const int number : {1, 2}) {
     format::ReadOptions options = read_options();
-    options.keys = test_keys(number);
+    options.access.keys = test_keys(number);
     const auto report = format::verify_cache(*source, options);
     if (!report) continue;
     if (!report->damage.empty()) return report->damage.front();

@@ -50,7 +50,7 @@ Bytes file_with_checkpoints(Compression compression = Compression::kNone,
 
 format::SectionReader open(const Bytes& file, const KeyRing& keys = {}) {
   return must(
-      format::SectionReader::open(std::shared_ptr<const ByteSource>(memory_source(file)), keys));
+      format::SectionReader::open(std::shared_ptr<const ByteSource>(memory_source(file)), {keys}));
 }
 
 std::vector<Bytes> all_values(const cache::CacheReader& reader) {

@@ -41,7 +41,7 @@ Bytes sealed_file(const cache::Cache& cache, Compression compression = Compressi
 }
 
 Result<cache::Cache> open(const Bytes& file, const KeyRing& keys = ring(1)) {
-  return load(file, {.n_threads = 1, .keys = keys});
+  return load(file, {.n_threads = 1, .access = {keys}});
 }
 
 CacheFileInfo sealed_info(const Bytes& file, const KeyRing& keys = ring(1)) {
@@ -49,7 +49,7 @@ CacheFileInfo sealed_info(const Bytes& file, const KeyRing& keys = ring(1)) {
 }
 
 std::vector<std::string> sealed_damage(const Bytes& file, const KeyRing& keys = ring(1)) {
-  auto report = format::verify_cache(*memory_source(file), {.n_threads = 1, .keys = keys});
+  auto report = format::verify_cache(*memory_source(file), {.n_threads = 1, .access = {keys}});
   if (!report) return {report.error().message};
   return report->damage;
 }
@@ -76,7 +76,7 @@ class SealedFile {
   Bytes bytes() const { return read_all(path()); }
   Result<format::AppendReport> append(const cache::Cache& cache,
                                       const Progress& progress = {}) const {
-    TQC_TRY_ASSIGN(format::CacheAppender appender, format::CacheAppender::open(path(), keys_));
+    TQC_TRY_ASSIGN(format::CacheAppender appender, format::CacheAppender::open(path(), {keys_}));
     return appender.append(cache, sealed(keys_), progress);
   }
 
@@ -112,11 +112,11 @@ TEST(EncryptedFile, HoldsTheSameAsAPlainOne) {
 TEST(EncryptedFile, IsReadInPartsAndMapped) {
   const cache::Cache cache = mixed_cache();
   const SealedFile file(cache);
-  const format::ReadOptions options{.n_threads = 2, .keys = ring(1)};
+  const format::ReadOptions options{.n_threads = 2, .access = {ring(1)}};
   EXPECT_EQ(difference(must(format::map_cache(file.path(), options)), cache), "");
   const SealedFile dense(CacheBuilder(300).dense({1, 32}).build());
   const auto first = must(format::read_cache(
-      *must(open_file(dense.path())), {.n_threads = 1, .first_tokens = 100, .keys = ring(1)}));
+      *must(open_file(dense.path())), {.n_threads = 1, .first_tokens = 100, .access = {ring(1)}}));
   EXPECT_EQ(first.n_tokens(), 100);
 }
 
@@ -125,7 +125,8 @@ TEST(EncryptedFile, IsConvertedWithoutAPlainCopy) {
   const SealedFile source(cache);
   const TempDir dir;
   const auto out = dir / "out.tqkv";
-  must(format::convert_file(*must(open_file(source.path())), out, {}, sealed(ring(2, 1))));
+  must(format::convert_file(*must(open_file(source.path())), out, {}, sealed(ring(2, 1)), {},
+                            {.access = {ring(1)}}));
   const Bytes converted = read_all(out);
   EXPECT_EQ(sealed_info(converted, ring(2)).encryption->key_id, ring(2).first_id());
   const auto plain = dir / "plain.tqkv";
@@ -159,13 +160,14 @@ TEST(EncryptedFile, IsRefusedWithoutItsKey) {
     const auto source = memory_source(bytes);
     refused(dropped(open(bytes, keys)));
     refused(dropped(format::read_cache_info(*source, keys)));
-    refused(dropped(format::verify_cache(*source, {.n_threads = 1, .keys = keys})));
-    refused(dropped(format::map_cache(file.path(), {.n_threads = 1, .keys = keys})));
-    refused(dropped(format::CacheAppender::open(file.path(), keys)));
-    refused(dropped(format::compact_file(file.path(), sealed(keys))));
-    refused(dropped(format::rekey_file(file.path(), keys, file.path(), sealed(keys))));
+    refused(dropped(format::verify_cache(*source, {.n_threads = 1, .access = {keys}})));
+    refused(dropped(format::map_cache(file.path(), {.n_threads = 1, .access = {keys}})));
+    refused(dropped(format::CacheAppender::open(file.path(), {keys})));
+    refused(dropped(format::compact_file(file.path(), sealed(keys), {}, {keys})));
+    refused(dropped(format::rekey_file(file.path(), {keys}, file.path(), sealed(keys))));
     const TempDir dir;
-    refused(format::convert_file(*source, dir / "out.tqkv", {}, sealed(keys)));
+    refused(
+        format::convert_file(*source, dir / "out.tqkv", {}, sealed(keys), {}, {.access = {keys}}));
     EXPECT_EQ(dir.entry_count(), 0u);
   }
   EXPECT_EQ(file.bytes(), bytes);
@@ -182,7 +184,7 @@ TEST(PlainFile, IsReadAlsoWithKeysButNotAppendedTo) {
   const cache::Cache cache = small_cache();
   EXPECT_TRUE(open(file_of(cache)).ok());
   const CacheOnDisk file(cache);
-  auto appender = must(format::CacheAppender::open(file.path(), ring(1)));
+  auto appender = must(format::CacheAppender::open(file.path(), {ring(1)}));
   const auto refused = appender.append(grown(cache, 2), sealed());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
@@ -497,7 +499,7 @@ TEST(EncryptedAppend, KeepsOnlyTheWritesThatAreUsed) {
 TEST(EncryptedAppend, StaysWithTheKeyOfTheFile) {
   const cache::Cache cache = small_cache();
   const SealedFile file(cache);
-  auto appender = must(format::CacheAppender::open(file.path(), ring(2, 1)));
+  auto appender = must(format::CacheAppender::open(file.path(), {ring(2, 1)}));
   EXPECT_EQ(difference(must(appender.read()), cache), "");
   const cache::Cache longer = grown(cache, 2);
   must(appender.append(longer, sealed(ring(2, 1))));
@@ -537,7 +539,7 @@ TEST(EncryptedCompact, KeepsTheKeyAndTheContent) {
   const cache::Cache longer = grown(cache, 2);
   must(file.append(longer));
   const CacheFileInfo before = sealed_info(file.bytes());
-  must(format::compact_file(file.path(), sealed(ring(2, 1))));
+  must(format::compact_file(file.path(), sealed(), {}, {ring(2, 1)}));
   const CacheFileInfo after = sealed_info(file.bytes());
   EXPECT_EQ(after.content_name, before.content_name);
   EXPECT_EQ(after.encryption->key_id, ring(1).first_id());
@@ -561,11 +563,11 @@ TEST(Rekey, EncryptsChangesTheKeyAndDecrypts) {
     const Bytes plain = file.bytes();
     must(format::rekey_file(file.path(), {}, file.path(), sealed(ring(1))));
     EXPECT_EQ(difference(must(open(file.bytes(), ring(1))), cache), "");
-    must(format::rekey_file(file.path(), ring(1), file.path(), sealed(ring(2))));
+    must(format::rekey_file(file.path(), {ring(1)}, file.path(), sealed(ring(2))));
     EXPECT_FALSE(open(file.bytes(), ring(1)).ok());
     EXPECT_EQ(difference(must(open(file.bytes(), ring(2))), cache), "");
     EXPECT_EQ(sealed_info(file.bytes(), ring(2)).content_name, info_of(plain).content_name);
-    must(format::rekey_file(file.path(), ring(2), file.path(), {.n_threads = 1}));
+    must(format::rekey_file(file.path(), {ring(2)}, file.path(), {.n_threads = 1}));
     EXPECT_EQ(file.bytes(), plain);
     EXPECT_EQ(file.entry_count(), 1u);
   }
@@ -587,7 +589,7 @@ TEST(Rekey, LeavesADamagedFileAlone) {
   Bytes bytes = sealed_file(small_cache());
   bytes[130] ^= std::byte{1};
   const SealedFile file(bytes);
-  EXPECT_FALSE(format::rekey_file(file.path(), ring(1), file.path(), sealed(ring(2))).ok());
+  EXPECT_FALSE(format::rekey_file(file.path(), {ring(1)}, file.path(), sealed(ring(2))).ok());
   EXPECT_EQ(file.bytes(), bytes);
 }
 

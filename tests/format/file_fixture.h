@@ -55,8 +55,8 @@ inline CacheFileInfo info_of(const Bytes& file) {
 }
 
 // The damage that verify reports; its error when it gives none.
-inline std::vector<std::string> damage_of(const Bytes& file) {
-  auto report = format::verify_cache(*memory_source(file), {.n_threads = 1});
+inline std::vector<std::string> damage_of(const Bytes& file, const format::Access& access = {}) {
+  auto report = format::verify_cache(*memory_source(file), {.n_threads = 1, .access = access});
   if (!report) return {report.error().message};
   return report->damage;
 }
@@ -298,9 +298,10 @@ Result<void> dropped(const Result<T>& result) {
 }
 
 // A load fails with `code` and a message that holds `part`, and verify tells the same.
-inline void expect_refused(const Bytes& file, ErrorCode code, std::string_view part) {
-  expect_error(dropped(load(file)), code, part);
-  const std::vector<std::string> damage = damage_of(file);
+inline void expect_refused(const Bytes& file, ErrorCode code, std::string_view part,
+                           const format::Access& access = {}) {
+  expect_error(dropped(load(file, {.access = access})), code, part);
+  const std::vector<std::string> damage = damage_of(file, access);
   ASSERT_FALSE(damage.empty());
   EXPECT_NE(damage.front().find(part), std::string::npos) << damage.front();
 }

@@ -123,7 +123,7 @@ TEST(FirstTokensOf, AConversionGiveTheFileThatConvertingTheCutCacheGives) {
       for (const std::int64_t n : cuts_of(600)) {
         SCOPED_TRACE(n);
         must(format::convert_file(*memory_source(file), dir / "out", options,
-                                  {.overwrite = Overwrite::kAllow}, {}, n));
+                                  {.overwrite = Overwrite::kAllow}, {}, {.first_tokens = n}));
         const cache::Cache cut = must(cache::truncate(must(load(file)), n));
         EXPECT_TRUE(read_all(dir / "out") ==
                     must(format::write_cache_bytes(must(cache::convert(cut, options)), {})));
@@ -143,7 +143,8 @@ TEST(FirstTokensOf, AConversionCountAsItsProgress) {
   };
   cache::ConvertOptions options = must(cache::preset("turbo4"));
   options.keys.center = options.values.center = cache::Centering::kNone;
-  must(format::convert_file(*memory_source(file), dir / "out", options, {}, watch, 257));
+  must(format::convert_file(*memory_source(file), dir / "out", options, {}, watch,
+                            {.first_tokens = 257}));
   EXPECT_EQ(total, 2u * 257 * 32 * 2);
   EXPECT_EQ(done, total);
 }
@@ -211,7 +212,7 @@ TEST(FirstTokensWork, NeedsMemoryForThemAlone) {
   const Bytes file = written(CacheBuilder(600).dense({1, 32}, Dtype::kF32).build());
   constexpr std::uint64_t kOneBlock = 2 * 256 * 32 * 4;
   const auto load_first = [&](std::int64_t n) {
-    return load(file, {.first_tokens = n, .max_payload_bytes = kOneBlock});
+    return load(file, {.first_tokens = n, .access = {.memory = MemoryBudget().at_most(kOneBlock)}});
   };
   EXPECT_TRUE(load_first(1).ok());
   EXPECT_TRUE(load_first(256).ok());

@@ -189,7 +189,8 @@ TEST_F(Gaps, CountForHowMuchVerifyMayHold) {
   std::uint64_t largest = 0;
   for (const GapInfo& gap : info_.gaps) largest = std::max(largest, gap.bytes);
   const auto verify = [&](std::uint64_t max) {
-    return dropped(format::verify_cache(*memory_source(file_), {.max_payload_bytes = max}));
+    return dropped(format::verify_cache(*memory_source(file_),
+                                        {.access = {.memory = MemoryBudget().at_most(max)}}));
   };
   EXPECT_TRUE(verify(largest).ok());
   expect_error(verify(largest - 1), ErrorCode::kTooLarge, "gap 4: ");

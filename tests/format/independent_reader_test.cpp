@@ -274,7 +274,7 @@ TEST_F(IndependentReader, ReadsEncryptedFiles) {
     const Outcome outcome = run_reader("'" + (dir_ / "a.tqkv").string() + "' " + golden_key());
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     const Json told = Json::parse(outcome.output);
-    expect_same(must(load(file, {.keys = keys})),
+    expect_same(must(load(file, {.access = {keys}})),
                 must(format::read_cache_info(*memory_source(file), keys)), told);
   };
   int n_files = 0;

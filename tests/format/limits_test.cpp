@@ -131,12 +131,12 @@ Bytes frame_of_zeros(std::size_t size) {
 }
 
 TEST(Limits, RefuseAFrameSmallerThanItsShapeBeforeAllocating) {
-  const AnyMemory any_memory;
   // 1024 heads of 1024 components and 256 tokens: 512 MiB a side.
   const Bytes file = file_claiming(claiming({1024, 1024}, 256, 1), frame_of_zeros(100));
   ASSERT_LT(file.size(), 3000u);
   const PeakMemory memory;
-  expect_refused(file, ErrorCode::kCorrupt, "does not say that it holds 536870912 bytes");
+  expect_refused(file, ErrorCode::kCorrupt, "does not say that it holds 536870912 bytes",
+                 {.memory = kAnyMemory});
   EXPECT_LT(memory.grown(), 16 * kMiB);
 }
 
@@ -146,8 +146,8 @@ TEST(Limits, CountTheMemoryOfWholeTokenBlocks) {
   ASSERT_LT(file.size(), 30000u);
   const std::uint64_t total = std::uint64_t{100} * 256 * 64 * 128 * 2;
   const PeakMemory memory;
-  expect_error(dropped(load(file, {.max_payload_bytes = total - 1})), ErrorCode::kTooLarge,
-               std::to_string(total) + " bytes of memory");
+  expect_error(dropped(load(file, {.access = {.memory = MemoryBudget().at_most(total - 1)}})),
+               ErrorCode::kTooLarge, std::to_string(total) + " bytes of memory");
   EXPECT_LT(memory.grown(), 16 * kMiB);
 }
 
@@ -155,9 +155,9 @@ TEST(Limits, AllowExactlyTheMemoryThatIsAllowed) {
   const cache::Cache cache = CacheBuilder(300).dense({2, 8}).turbo({1, 32}, 4, 3).arrays().build();
   const Bytes file = file_of(cache);
   const std::uint64_t bytes = cache::byte_count(cache).allocated;
-  EXPECT_TRUE(load(file, {.max_payload_bytes = bytes}).ok());
-  expect_error(dropped(load(file, {.max_payload_bytes = bytes - 1})), ErrorCode::kTooLarge,
-               "bytes of memory");
+  EXPECT_TRUE(load(file, {.access = {.memory = MemoryBudget().at_most(bytes)}}).ok());
+  expect_error(dropped(load(file, {.access = {.memory = MemoryBudget().at_most(bytes - 1)}})),
+               ErrorCode::kTooLarge, "bytes of memory");
 }
 
 TEST(Limits, RefuseMoreLayersThanACacheMayHave) {

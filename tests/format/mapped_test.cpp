@@ -202,7 +202,8 @@ TEST_F(MappedCache, RefusesWhatReadingRefuses) {
 
 TEST_F(MappedCache, IsHeldToTheSameLimits) {
   write(file_of(preset_cache()));
-  expect_error(dropped(map({.max_payload_bytes = 1000})), ErrorCode::kTooLarge, "1000 are allowed");
+  expect_error(dropped(map({.access = {.memory = MemoryBudget().at_most(1000)}})),
+               ErrorCode::kTooLarge, "1000 are allowed");
   expect_error(dropped(format::map_cache(dir_ / "missing")), ErrorCode::kNotFound, "no such file");
   expect_error(dropped(format::map_cache(dir_.path())), ErrorCode::kIo, "is a folder");
 }

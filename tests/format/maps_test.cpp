@@ -42,7 +42,8 @@ TEST(Maps, CountInTheContentName) {
 TEST(Maps, CountAsMemoryWhereKeysStandDecoded) {
   const CacheFileInfo info = info_of(file_of(fitted_cache()));
   const auto needs = [&](std::uint64_t bytes) {
-    return load(file_of(fitted_cache()), {.max_payload_bytes = bytes}).ok();
+    return load(file_of(fitted_cache()), {.access = {.memory = MemoryBudget().at_most(bytes)}})
+        .ok();
   };
   const std::uint64_t total = cache::total_memory_bytes(info, info.sections);
   EXPECT_TRUE(needs(total));

@@ -47,8 +47,20 @@ std::shared_ptr<const cache::CacheReader> predicted(const cache::Cache& cache, f
   return must(format::predict_cache(cache::reader_of(cache), predictor_of(profile), step, 4));
 }
 
+// Access to archives of small_profile().
+format::Access access(const KeyRing& keys = {}) {
+  format::Access access{.keys = keys};
+  access.profiles.add(predictor_of(small_profile()));
+  return access;
+}
+
+Result<cache::Cache> load(const Bytes& file, format::ReadOptions options = {.access = access()}) {
+  return format::read_cache(*memory_source(file), options);
+}
+
+std::vector<std::string> damage_of(const Bytes& file) { return test::damage_of(file, access()); }
+
 Bytes archive_of(const cache::Cache& cache, float step = 0.2f, const KeyRing& keys = {}) {
-  predict::add_profile(predictor_of(small_profile()));
   return must(format::write_cache_bytes(*predicted(cache, step, small_profile()),
                                         {.keep_stored = true, .keys = keys}));
 }
@@ -434,7 +446,7 @@ TEST(PredictedArchive, HoldsTheValuesThatTheWriterDecoded) {
     const CacheFileInfo info = info_of(file);
     ASSERT_TRUE(info.prediction);
     EXPECT_EQ(info.required_features, 1u << 6);
-    const cache::Cache loaded = must(load(file, {.verify_digests = true}));
+    const cache::Cache loaded = must(load(file, {.verify_digests = true, .access = access()}));
     const auto of_loaded = cache::reader_of(loaded), of_source = cache::reader_of(cache);
     double error = 0, energy = 0;
     for (std::size_t i = 0; i < info.sections.size(); ++i) {
@@ -499,9 +511,8 @@ TEST(PredictedArchive, IsRefusedWithoutItsProfile) {
   const Bytes bytes = predict::profile_bytes(other);
   must(write_file_atomically(dir / "other.tqprofile", bytes, Overwrite::kRefuse));
   must(write_file_atomically(dir / "noise.txt", bytes_of("not a profile"), Overwrite::kRefuse));
-  ::setenv("TQCACHE_PROFILES", (dir / "").c_str(), 1);
-  EXPECT_TRUE(load(file));
-  ::unsetenv("TQCACHE_PROFILES");
+  EXPECT_TRUE(load(file, {.access = {.profiles = predict::Profiles().with_folder(dir / "")}}));
+  EXPECT_FALSE(load(file)) << "another reader knows nothing of it";
 }
 
 TEST(PredictedArchive, BelongsToItsModelAlone) {
@@ -532,7 +543,8 @@ TEST(PredictedArchive, GrowsAndIsCompacted) {
   const std::string path = (dir / "a.tqkv").string();
   const Bytes file = archive_of(predicted_model_cache(300));
   must(write_file_atomically(path, file, Overwrite::kRefuse));
-  auto appender = std::make_unique<format::CacheAppender>(must(format::CacheAppender::open(path)));
+  auto appender =
+      std::make_unique<format::CacheAppender>(must(format::CacheAppender::open(path, access())));
   cache::Cache cache = must(appender->read({}));
   const cache::Cache longer = predicted_model_cache(520);
   for (std::int64_t t = 300; t < 520; ++t) {
@@ -549,29 +561,30 @@ TEST(PredictedArchive, GrowsAndIsCompacted) {
   const auto source = must(open_file(path));
   const CacheFileInfo info = must(format::read_cache_info(*source));
   EXPECT_EQ(format::predicted_block_count(info), 1);
-  EXPECT_THAT(must(format::verify_cache(*source, {})).damage, testing::IsEmpty());
-  EXPECT_EQ(file_of(must(format::read_cache(*source, {}))), file_of(cache));
-  must(format::compact_file(path, {}));
+  EXPECT_THAT(must(format::verify_cache(*source, {.access = access()})).damage, testing::IsEmpty());
+  EXPECT_EQ(file_of(must(format::read_cache(*source, {.access = access()}))), file_of(cache));
+  must(format::compact_file(path, {}, {}, access()));
   const auto compacted = must(open_file(path));
   const CacheFileInfo after = must(format::read_cache_info(*compacted));
   EXPECT_TRUE(after.gaps.empty());
   EXPECT_EQ(format::predicted_block_count(after), 1);
   EXPECT_EQ(after.content_name, info.content_name);
-  EXPECT_THAT(must(format::verify_cache(*compacted, {})).damage, testing::IsEmpty());
+  EXPECT_THAT(must(format::verify_cache(*compacted, {.access = access()})).damage,
+              testing::IsEmpty());
 }
 
 TEST(PredictedArchive, StaysOneInViewsThatKeepItsBlocks) {
   const cache::Cache cache = predicted_model_cache(600);
   const Bytes file = archive_of(cache);
   const auto reader = std::make_shared<const format::SectionReader>(
-      must(format::SectionReader::open(std::shared_ptr(memory_source(file)))));
-  const cache::Cache whole = must(load(file, {}));
+      must(format::SectionReader::open(std::shared_ptr(memory_source(file)), access())));
+  const cache::Cache whole = must(load(file));
   for (const std::int64_t n_tokens : {512, 400, 256}) {
     const auto cut = must(cache::first_tokens(reader, n_tokens));
     const Bytes kept = must(format::write_cache_bytes(*cut, {.keep_stored = true}));
     EXPECT_EQ(format::predicted_block_count(info_of(kept)), n_tokens / 256);
     EXPECT_THAT(damage_of(kept), testing::IsEmpty());
-    EXPECT_EQ(file_of(must(load(kept, {}))), file_of(must(cache::truncate(whole, n_tokens))));
+    EXPECT_EQ(file_of(must(load(kept))), file_of(must(cache::truncate(whole, n_tokens))));
     // Without the option everything is written anew, so it is dense.
     const Bytes anew = must(format::write_cache_bytes(*cut, {}));
     EXPECT_FALSE(info_of(anew).prediction);
@@ -683,14 +696,13 @@ TEST(PredictedBlocks, KeepsTwoMoreThanThereAreProcessors) {
 // With token blocks enough that the first ones are dropped.
 TEST(PredictedArchive, IsTheSameOnAnyNumberOfThreads) {
   const cache::Cache cache = predicted_model_cache(20 * 256 + 40);
-  predict::add_profile(predictor_of(small_profile()));
   Bytes file, dense;
   for (const unsigned n_threads : {1u, 2u, 4u}) {
     const auto reader = predicted(cache, 0.3f, small_profile());
     const Bytes archive =
         must(format::write_cache_bytes(*reader, {.keep_stored = true, .n_threads = n_threads}));
     const cache::Cache loaded =
-        must(load(archive, {.n_threads = n_threads, .verify_digests = true}));
+        must(load(archive, {.n_threads = n_threads, .verify_digests = true, .access = access()}));
     const Bytes again = file_of(loaded);
     if (n_threads == 1) {
       file = archive;
@@ -699,7 +711,8 @@ TEST(PredictedArchive, IsTheSameOnAnyNumberOfThreads) {
     EXPECT_EQ(archive, file) << n_threads;
     EXPECT_EQ(again, dense) << n_threads;
     const auto source = memory_source(archive);
-    const auto report = must(format::verify_cache(*source, {.n_threads = n_threads}));
+    const auto report =
+        must(format::verify_cache(*source, {.n_threads = n_threads, .access = access()}));
     EXPECT_THAT(report.damage, testing::IsEmpty());
   }
 }

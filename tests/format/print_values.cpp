@@ -35,8 +35,9 @@ Result<Json> read(const std::string& path, std::vector<float>& all) {
   TQC_TRY_ASSIGN(const format::CacheFileInfo info, format::read_cache_info(*file));
   TQC_TRY_ASSIGN(
       const cache::Cache cache,
-      format::read_cache(*file,
-                         {.n_threads = 1, .max_payload_bytes = kMaxBytes, .verify_digests = true}));
+      format::read_cache(*file, {.n_threads = 1,
+                                 .verify_digests = true,
+                                 .access = {.memory = MemoryBudget().at_most(kMaxBytes)}}));
   Json json;
   json["tokens"] = cache.tokens;
   json["token_block_hashes"] = hashes_of(cache);
@@ -66,7 +67,8 @@ Result<Json> read(const std::string& path, std::vector<float>& all) {
   json["checkpoints"] = Json::array();
   for (const cache::Checkpoint& checkpoint : reader.checkpoints()) {
     const cache::CacheReader& state = *checkpoint.state;
-    TQC_TRY_ASSIGN(const cache::Cache loaded, cache::load(state, {kMaxBytes, 1}));
+    TQC_TRY_ASSIGN(const cache::Cache loaded,
+                   cache::load(state, {MemoryBudget().at_most(kMaxBytes), 1}));
     add(loaded, state.description(), sections.subspan(first, state.blocks().size()), first_layer);
     first += state.blocks().size();
     first_layer += std::ssize(state.description().layers);

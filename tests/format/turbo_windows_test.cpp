@@ -275,11 +275,12 @@ ScriptedReader wide_windows(std::size_t n_layers) {
 TEST(TurboWindowFile, IsNotMadeOfMoreThanMemoryMayHold) {
   const TempDir dir;
   const auto error_of = [&](std::size_t n_layers) {
-    return format::convert_file(wide_windows(n_layers), dir / "a.tqkv", packing(WindowForm::kTurbo),
-                                {});
+    cache::ConvertOptions options = packing(WindowForm::kTurbo);
+    options.memory = MemoryBudget::of_user(std::uint64_t{64} << 30);
+    return format::convert_file(wide_windows(n_layers), dir / "a.tqkv", options, {});
   };
   expect_error(error_of(1), ErrorCode::kIo, "read");
-  expect_error(error_of(2), ErrorCode::kTooLarge, "windows of 137438953472 bytes");
+  expect_error(error_of(2), ErrorCode::kTooLarge, "windows: 137438953472 bytes");
 }
 
 // --- for other programs

@@ -224,7 +224,8 @@ TEST(Verify, HoldsNoMoreThanASectionAThread) {
     largest = std::max(largest, section.raw_bytes);
   }
   const auto verify = [&](std::uint64_t max) {
-    return dropped(format::verify_cache(*memory_source(file), {.max_payload_bytes = max}));
+    return dropped(format::verify_cache(*memory_source(file),
+                                        {.access = {.memory = MemoryBudget().at_most(max)}}));
   };
   EXPECT_TRUE(verify(largest).ok());
   expect_error(verify(largest - 1), ErrorCode::kTooLarge, "are allowed");

@@ -20,7 +20,8 @@ using fuzz::require;
 
 // A token block in memory has room for 256 tokens whatever the file holds.
 constexpr std::uint64_t kMaxPayloadBytes = 1 << 20;
-const format::ReadOptions kOptions{.n_threads = 1, .max_payload_bytes = kMaxPayloadBytes};
+const format::Access kAccess{.memory = MemoryBudget().at_most(kMaxPayloadBytes)};
+const format::ReadOptions kOptions{.n_threads = 1, .access = kAccess};
 
 // Bytes that somebody else keeps.
 class ViewSource : public ByteSource {
@@ -56,8 +57,8 @@ void check_rewriting(const cache::Cache& cache, const format::CacheFileInfo& inf
 }
 
 void check_part(const ByteSource& file, std::int64_t n_tokens) {
-  const auto part = format::read_cache(
-      file, {.n_threads = 1, .first_tokens = n_tokens, .max_payload_bytes = kMaxPayloadBytes});
+  const auto part =
+      format::read_cache(file, {.n_threads = 1, .first_tokens = n_tokens, .access = kAccess});
   if (part) {
     require(part->n_tokens() == n_tokens, "as many tokens as were asked for");
     require(cache::validate(*part), "a part is a cache");

@@ -18,7 +18,7 @@ using fuzz::require;
 
 void run(ByteView bytes) {
   const auto old = migrations::read_v1(*memory_source(Bytes(bytes.begin(), bytes.end())),
-                                       {.max_payload_bytes = fuzz::kMaxV1PayloadBytes});
+                                       MemoryBudget().at_most(fuzz::kMaxV1PayloadBytes));
   if (!old) return;
   const auto migration = migrations::v1_to_v2(*old);
   if (!migration) {

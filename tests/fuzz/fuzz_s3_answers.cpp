@@ -63,18 +63,11 @@ void open_url(bool is_redis, ByteView bytes) {
   require((*backend)->name().find(fuzz::kSecret) == std::string::npos, "no name has the password");
 }
 
-void set_keys() {
-  ::setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE", 1);
-  ::setenv("AWS_SECRET_ACCESS_KEY", std::string(fuzz::kSecret).c_str(), 1);
-}
-
 }  // namespace
 }  // namespace tqcache
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tqcache;
-  static const bool ready = (set_keys(), true);
-  static_cast<void>(ready);
   fuzz::Input input(fuzz::view_of(data, size));
   const unsigned choice = input.take<std::uint8_t>();
   if (choice < 64) {

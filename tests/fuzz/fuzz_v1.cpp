@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace tqcache;
   const ByteView view = fuzz::view_of(data, size);
   const std::unique_ptr<ByteSource> source = memory_source(Bytes(view.begin(), view.end()));
-  const auto file = migrations::read_v1(*source, {.max_payload_bytes = fuzz::kMaxV1PayloadBytes});
+  const auto file = migrations::read_v1(*source, MemoryBudget().at_most(fuzz::kMaxV1PayloadBytes));
   if (!file) {
     fuzz::require(!file.error().message.empty(), "an error has a message");
     return 0;

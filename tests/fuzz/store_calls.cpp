@@ -103,6 +103,7 @@ store::BackendOptions small_limits() {
   options.max_value_bytes = kMostValueBytes;
   options.max_listed_keys = 64;
   options.max_list_pages = 4;
+  options.credentials = {.s3_access_key = "AKIDEXAMPLE", .s3_secret_key = std::string(kSecret)};
   return options;
 }
 

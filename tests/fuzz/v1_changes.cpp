@@ -207,7 +207,7 @@ test::V1WriteOptions lies(Chance& chance) {
 
 Bytes change_structure(Chance& chance, ByteView bytes) {
   auto file = migrations::read_v1(*memory_source(Bytes(bytes.begin(), bytes.end())),
-                                  {.max_payload_bytes = kMaxV1PayloadBytes});
+                                  MemoryBudget().at_most(kMaxV1PayloadBytes));
   if (!file) return {};
   const std::size_t n_changes = 1 + chance.below(3);
   for (std::size_t i = 0; i < n_changes; ++i) change_file(chance, *file);

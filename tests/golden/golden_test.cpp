@@ -62,10 +62,10 @@ TEST(GoldenFiles, AreReadEncrypted) {
     EXPECT_EQ(info.generation, expected.generation);
     EXPECT_EQ(info.content_name, expected.content_name);
     EXPECT_EQ(to_hex(info.encryption->key_id), "c5d7c9dc3334dc4841f254811f418df8");
-    EXPECT_EQ(difference(must(format::read_cache(*encrypted, {.n_threads = 1, .keys = keys})),
+    EXPECT_EQ(difference(must(format::read_cache(*encrypted, {.n_threads = 1, .access = {keys}})),
                          must(format::read_cache(*plain, {.n_threads = 1}))),
               "");
-    const auto report = must(format::verify_cache(*encrypted, {.n_threads = 1, .keys = keys}));
+    const auto report = must(format::verify_cache(*encrypted, {.n_threads = 1, .access = {keys}}));
     EXPECT_THAT(report.damage, testing::IsEmpty());
     EXPECT_EQ(format::read_cache_info(*encrypted).error().code, ErrorCode::kNoKey);
     n_files += 1;
@@ -197,12 +197,13 @@ class GoldenPredicted : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     predictor_ = must(predict::read_profile(folder_ / "small.tqprofile"));
-    predict::add_profile(predictor_);
+    read_.access.profiles.add(predictor_);
   }
 
   const std::filesystem::path folder_ = TQCACHE_GOLDEN_PREDICTED;
   const Bytes file_ = read_all(folder_ / (GetParam() + ".tqkv"));
   std::shared_ptr<const predict::Predictor> predictor_;
+  format::ReadOptions read_;
 };
 
 TEST_P(GoldenPredicted, HoldsWhatItsTwinSays) {
@@ -210,12 +211,12 @@ TEST_P(GoldenPredicted, HoldsWhatItsTwinSays) {
   EXPECT_EQ(golden_json(file_), Json::parse(in));
   EXPECT_EQ(to_hex(predictor_->digest()),
             "2b35d1fbc090cf36a38f6687cf986b4caf030b3107911a551b999f5876f40b92");
-  EXPECT_THAT(must(format::verify_cache(*memory_source(file_))).damage, testing::IsEmpty());
+  EXPECT_THAT(must(format::verify_cache(*memory_source(file_), read_)).damage, testing::IsEmpty());
 }
 
 TEST_P(GoldenPredicted, DecodesTheSameOnEveryKindOfCpu) {
   const auto info = must(format::read_cache_info(*memory_source(file_)));
-  const cache::Cache cache = must(format::read_cache(*memory_source(file_)));
+  const cache::Cache cache = must(format::read_cache(*memory_source(file_), read_));
   const auto loaded = cache::reader_of(cache);
   const format::Prediction& prediction = *info.prediction;
   const cache::HeadShape shape = predictor_->profile().shape;

@@ -50,7 +50,7 @@ void write_states(const GoldenCase& golden, const std::filesystem::path& path,
   const std::vector<cache::Cache> states = states_of(golden);
   write_new(path, must(format::write_cache_bytes(states.front(), options)));
   for (const cache::Cache& state : std::span(states).subspan(1)) {
-    auto appender = must(format::CacheAppender::open(path, keys));
+    auto appender = must(format::CacheAppender::open(path, {keys}));
     must(appender.append(state, options));
   }
 }

@@ -33,7 +33,6 @@ void make(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(profile))
     write_new(profile, predict::profile_bytes(small_profile()));
   const auto predictor = must(predict::read_profile(profile));
-  predict::add_profile(predictor);
   struct Case {
     std::string name;
     Dtype dtype;

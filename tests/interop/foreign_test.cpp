@@ -30,7 +30,7 @@ using interop::ForeignState;
 using interop::reader_of;
 using testing::HasSubstr;
 
-constexpr std::uint64_t kEnough = 1 << 24;
+const MemoryBudget kEnough = MemoryBudget().at_most(1 << 24);
 
 // Bytes that tell where they come from.
 interop::ReadRows rows_of(std::uint8_t name, std::size_t row_bytes, std::int64_t n_kv_heads) {
@@ -264,7 +264,7 @@ TEST(MemorySections, AreTheCache) {
 TEST(LoadSections, KeepsToTheMemoryThatIsAllowedAndStopsWhenAsked) {
   const auto cache = std::make_shared<const cache::Cache>(CacheBuilder(300).dense({2, 4}).build());
   const auto sections = reader_of(cache);
-  const auto too_large = cache::load(*sections, {.max_bytes = 1000});
+  const auto too_large = cache::load(*sections, {.memory = MemoryBudget().at_most(1000)});
   ASSERT_FALSE(too_large.ok());
   EXPECT_EQ(too_large.error().code, ErrorCode::kTooLarge);
   int n_calls = 0;

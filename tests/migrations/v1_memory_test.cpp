@@ -19,8 +19,8 @@ using testing::HasSubstr;
 
 // `bytes` are enough, and one less is not.
 void expect_bytes(const V1File& file, std::uint64_t bytes) {
-  EXPECT_TRUE(v1_to_v2(file, {.max_cache_bytes = bytes}).ok());
-  const auto migration = v1_to_v2(file, {.max_cache_bytes = bytes - 1});
+  EXPECT_TRUE(v1_to_v2(file, MemoryBudget::of_user(bytes)).ok());
+  const auto migration = v1_to_v2(file, MemoryBudget::of_user(bytes - 1));
   ASSERT_FALSE(migration.ok()) << bytes;
   EXPECT_EQ(migration.error().code, ErrorCode::kTooLarge);
   EXPECT_THAT(migration.error().message, HasSubstr("layer 0: "));

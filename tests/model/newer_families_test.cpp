@@ -15,8 +15,8 @@
 #include "model/fixture_model.h"
 #include "model/tiny_files.h"
 #include "support/temp_dir.h"
+#include "tqcache/access.h"
 #include "tqcache/base/json.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/model/loading/config_readers.h"
 #include "tqcache/model/loading/rearranged.h"
 #include "tqcache/model/loading/weights.h"
@@ -238,7 +238,7 @@ struct Part {
   std::vector<std::uint64_t> shape;
 };
 
-Result<void> rearrange(const std::vector<Part>& parts) {
+Result<void> rearrange(const std::vector<Part>& parts, const MemoryBudget& memory = {}) {
   static const Bytes zeros(4096);
   ModelTensors model;
   for (const Part& part : parts) {
@@ -246,7 +246,7 @@ Result<void> rearrange(const std::vector<Part>& parts) {
     for (const std::uint64_t size : part.shape) n *= size;
     model.by_name[part.name] = {part.type, "type", part.shape, ByteView(zeros).first(n)};
   }
-  return rearrange_experts(model);
+  return rearrange_experts(model, memory);
 }
 
 TEST(RearrangedExperts, RefuseShapesThatDoNotFit) {
@@ -278,10 +278,9 @@ TEST(RearrangedExperts, RefuseShapesThatDoNotFit) {
 }
 
 TEST(RearrangedExperts, AreComparedWithTheLimitOfMemory) {
-  set_memory_budget(MemoryBudget::of_user(64));
   const auto done =
-      rearrange({{"blk.0.ffn_down_exps.weight", tensors::TensorType::kF32, {2, 3, 4}}});
-  set_memory_budget(MemoryBudget::of_machine());
+      rearrange({{"blk.0.ffn_down_exps.weight", tensors::TensorType::kF32, {2, 3, 4}}},
+                MemoryBudget::of_user(64));
   ASSERT_FALSE(done.ok());
   EXPECT_EQ(done.error().code, ErrorCode::kTooLarge);
 }

@@ -17,17 +17,27 @@ OURS = ("lib/", "server/", "cuda/", "research/", "tools/", "migrations/")
 
 # Environment variables and the time of day are read at the edge: by the program, and by these.
 READ_ENVIRONMENT = {
-    "lib/tqcache/codec/kernels/kernels.cpp": "TQCACHE_ISA",
-    "lib/tqcache/model/linear/tiles.cpp": "TQCACHE_ISA",
-    "lib/tqcache/predict/profile_file.cpp": "TQCACHE_PROFILES",
-    "lib/tqcache/store/backends/redis_backend.cpp": "REDISCLI_AUTH, as redis-cli",
-    "lib/tqcache/store/backends/s3_backend.cpp": "AWS_..., as other programs",
+    "lib/tqcache/base/processor.cpp": "TQCACHE_ISA, of the whole process",
+    "lib/tqcache/capi/handles.cpp": "TQCACHE_PROFILES: the C interface is an edge",
+    "lib/tqcache/store/backends/credentials.cpp": "for callers who ask for it",
 }
 READ_TIME_OF_DAY = {
-    "lib/tqcache/session/prompt_store.cpp": "when a prompt was stored",
     "lib/tqcache/base/atomic_file.cpp": "the age of temporary files that crashed processes left",
     "lib/tqcache/store/backends/dir_backend.cpp": "when a blob was used last",
 }
+# What the library keeps between calls, beside constants.
+KEEPS_STATE = {
+    "lib/tqcache/cuda/attention.cu": "what each GPU can do",
+    "lib/tqcache/cuda/c_interface.cpp": "the last error of a thread",
+    "lib/tqcache/cuda/packed_attention.cuh": "the shared memory that a kernel was allowed",
+    "lib/tqcache/store/backends/s3_backend.cpp": "random pauses of a thread",
+}
+# A variable of a function or class, or, at the left margin, of a namespace.
+STATE = re.compile(r"^\s*(?:inline )?(?:thread_local\b|static (?!const\b|constexpr\b|inline\b)"
+                   r"[^()]*[\w>*&]\s+\w+(?:\[\w*\])?\s*[;={])"
+                   r"|^(?!using\b|typedef\b|const\b|constexpr\b|inline const|extern\b|namespace\b"
+                   r"|class\b|concept\b|struct\b|enum\b|union\b|friend\b|template\b|static\b)"
+                   r"[a-z][\w:<>,*& ]*[\w>*&]\s+\w+(?:\[\w*\])?\s*(?:;|= |\{.*\};)", re.M)
 
 
 def without_raw_strings(text):
@@ -62,6 +72,10 @@ def check_edge(path, text):
         found = re.search(words, text)
         if found and path not in allowed:
             yield f"{path}: {found.group(0)}: the library is told such things, it does not look"
+    code = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+    found = STATE.search(without_raw_strings(code))
+    if found and path not in KEEPS_STATE:
+        yield f"{path}: {found.group(0).strip()}: the library keeps nothing between calls"
 
 
 def check_names(paths):
@@ -112,7 +126,10 @@ def violations(folder, with_format):
 def self_test():
     """Each rule finds what breaks it, and nothing in what keeps it."""
     good = {
-        "lib/a/b.h": "#pragma once\n// a/b.h: numbers.\n\nint one();\n",
+        "lib/a/b.h": "#pragma once\n// a/b.h: numbers.\n\nint one();\n"
+                     "struct A {\n  static A make(int n);\n  static constexpr int kOne = 1;\n};\n",
+        "lib/a/b.cpp": "const int kTwo = 2;\nint one() {\n  static const int n = 1;\n"
+                       "  return n;\n}\n",
         "tools/help.cpp": 'const char* kHelp = R"(' + "x" * 120 + ')";\n',
     }
     bad = {
@@ -120,7 +137,10 @@ def self_test():
         "lib/a/other.h": "#pragma once\n// b/other.h: numbers.\n",
         "lib/a/bare.h": "#pragma once\n\nint one();\n",
         "lib/a/home.cpp": 'const char* home = getenv("HOME");\n',
-        "lib/a/now.cpp": "auto now = std::chrono::system_clock::now();\n",
+        "lib/a/now.cpp": "  auto now = std::chrono::system_clock::now();\n",
+        "lib/a/count.cpp": "int count() {\n  static int n = 0;\n  return ++n;\n}\n",
+        "lib/a/known.cpp": "std::map<int, int> known;\n",
+        "lib/a/seed.cpp": "int next() {\n  thread_local Random random(1);\n}\n",
         "server/b.h": "#pragma once\n// server/b.h: numbers.\n",
     }
     wrong = 0

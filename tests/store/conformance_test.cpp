@@ -28,7 +28,8 @@ class AnyStore : public testing::TestWithParam<TestBackend> {
  protected:
   AnyStore() : url_(GetParam().new_url(folder_.path())), store_(open()) {}
 
-  std::unique_ptr<Backend> open(const store::BackendOptions& options = {}) const {
+  std::unique_ptr<Backend> open(store::BackendOptions options = {}) const {
+    options.credentials = store::credentials_of_environment();
     auto opened = store::open_backend(url_, options);
     if (!opened) throw std::runtime_error(opened.error().message);
     return std::move(opened).value();

@@ -35,7 +35,7 @@ class EncryptedStore : public testing::Test {
   store::PutReport put_prompt(const Bytes& file) const {
     const auto backend = open();
     store::Library to = library(*backend);
-    return put(to, file, "a", {.keys = ring(1)});
+    return put(to, file, "a", {.access = {ring(1)}});
   }
   std::vector<Bytes> stored_values() const {
     const auto plain = open({});
@@ -73,7 +73,7 @@ TEST_F(EncryptedStore, TakesEncryptedFilesAndGivesThem) {
     must(out.commit());
     const auto source = must(open_file(dir_ / "out.tqkv"));
     EXPECT_EQ(format::read_cache_info(*source).error().code, ErrorCode::kNoKey);
-    EXPECT_EQ(difference(must(format::read_cache(*source, {.keys = ring(1)})), cache), "");
+    EXPECT_EQ(difference(must(format::read_cache(*source, {.access = {ring(1)}})), cache), "");
     std::filesystem::remove_all(dir_ / "store");
   }
 }

@@ -29,7 +29,7 @@ inline void wait_for_any_moment(Writer& writer, std::mt19937& random) {
 }
 
 inline std::unique_ptr<store::Backend> open_store(const std::string& url) {
-  auto opened = store::open_backend(url, {});
+  auto opened = store::open_backend(url, {.credentials = store::credentials_of_environment()});
   if (!opened) throw std::runtime_error(opened.error().message);
   return std::move(opened).value();
 }

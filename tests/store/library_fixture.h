@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kAllMemory = std::uint64_t{1} << 34;
 inline constexpr cache::HeadShape kHeads{1, 32};  // small, so that tests are quick
 
 inline std::unique_ptr<store::Backend> open_store(const std::string& url = "memory:") {
-  return must(store::open_backend(url, {}));
+  return must(store::open_backend(url, {.credentials = store::credentials_of_environment()}));
 }
 
 inline Bytes file_of(const cache::Cache& cache,

@@ -12,7 +12,7 @@
 #include "store/server_url.h"
 #include "store/values.h"
 #include "support/matchers.h"
-#include "tqcache/keys.h"
+#include "tqcache/access.h"
 #include "tqcache/store/backends/encrypted_backend.h"
 
 namespace tqcache::test {

@@ -30,15 +30,15 @@ std::unique_ptr<Backend> open_with(const FakeServer& server, const store::Backen
       .value();
 }
 
+store::BackendOptions with_key(const std::string& secret = "key") {
+  return {.credentials = {.s3_access_key = "id", .s3_secret_key = secret}};
+}
+
 class S3Faults : public testing::Test {
  protected:
-  S3Faults() {
-    ::setenv("AWS_ACCESS_KEY_ID", "id", 1);
-    ::setenv("AWS_SECRET_ACCESS_KEY", "key", 1);
-  }
-
-  static std::unique_ptr<Backend> open(const std::string& address, const std::string& more = "") {
-    store::BackendOptions options;
+  static std::unique_ptr<Backend> open(const std::string& address, const std::string& more = "",
+                                       const std::string& secret = "key") {
+    store::BackendOptions options = with_key(secret);
     options.connect_timeout = std::chrono::milliseconds(500);
     options.idle_timeout = std::chrono::milliseconds(500);
     options.max_value_bytes = 1000;
@@ -47,15 +47,15 @@ class S3Faults : public testing::Test {
     return std::move(opened).value();
   }
 
-  static Error error_of(const std::string& answer) {
+  static Error error_of(const std::string& answer, const std::string& secret = "key") {
     const FakeServer server(Script{{answer}});
-    return open(server.address())->get("a").error();
+    return open(server.address(), "", secret)->get("a").error();
   }
 
   static Result<void> list(const std::string& body, const std::string& headers,
-                           std::vector<Entry>& entries) {
+                           std::vector<Entry>& entries, const std::string& secret = "key") {
     const FakeServer server(Script{{http(200, body, headers)}});
-    return open(server.address())->list("", [&](const Entry& entry) -> Result<void> {
+    return open(server.address(), "", secret)->list("", [&](const Entry& entry) -> Result<void> {
       entries.push_back(entry);
       return {};
     });
@@ -63,8 +63,7 @@ class S3Faults : public testing::Test {
 };
 
 TEST_F(S3Faults, WantsToKnowWhoAsks) {
-  ::unsetenv("AWS_SECRET_ACCESS_KEY");
-  EXPECT_THAT(store::open_backend("s3://bucket", {}),
+  EXPECT_THAT(store::open_backend("s3://bucket", with_key("")),
               test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr("AWS_SECRET_ACCESS_KEY")));
 }
 
@@ -241,7 +240,7 @@ TEST_F(S3Faults, GivesUpAServiceThatStaysBusy) {
 TEST_F(S3Faults, APauseBetweenAttemptsIsInterrupted) {
   const FakeServer server(Script{{http(503)}});
   int n_looks = 0;
-  store::BackendOptions options;
+  store::BackendOptions options = with_key();
   options.idle_timeout = std::chrono::hours(1);
   options.interrupted = [&] { return ++n_looks > 40; };
   EXPECT_EQ(open_with(server, options)->get("a").error().code, ErrorCode::kInterrupted);
@@ -250,9 +249,10 @@ TEST_F(S3Faults, APauseBetweenAttemptsIsInterrupted) {
 // --- keys, certificates, proxies
 
 TEST_F(S3Faults, SendsTheTokenOfTemporaryKeys) {
-  const Variable token("AWS_SESSION_TOKEN", "FwoGZXIvYXdzEB0aD");
+  store::BackendOptions options = with_key();
+  options.credentials.s3_session_token = "FwoGZXIvYXdzEB0aD";
   const FakeServer server(Script{{http(403, error_body("No-FwoGZXIvYXdzEB0aD"))}});
-  const Error error = open(server.address())->get("a").error();
+  const Error error = open_with(server, options)->get("a").error();
   EXPECT_THAT(error.message, HasSubstr("HTTP 403 No-*****************"));
   EXPECT_THAT(server.asked(), HasSubstr("x-amz-security-token: FwoGZXIvYXdzEB0aD\r\n"));
   EXPECT_THAT(server.asked(),
@@ -260,8 +260,9 @@ TEST_F(S3Faults, SendsTheTokenOfTemporaryKeys) {
 }
 
 TEST_F(S3Faults, RefusesATokenThatWouldBeAnotherHeader) {
-  const Variable token("AWS_SESSION_TOKEN", "a\r\nother: b");
-  EXPECT_THAT(store::open_backend("s3://bucket", {}),
+  store::BackendOptions options = with_key();
+  options.credentials.s3_session_token = "a\r\nother: b";
+  EXPECT_THAT(store::open_backend("s3://bucket", options),
               test::FailsWith(ErrorCode::kInvalidArgument, testing::Not(HasSubstr("other"))));
 }
 
@@ -269,8 +270,10 @@ TEST_F(S3Faults, TrustsTheCertificatesThatTheUserNames) {
   for (const char* const name : {"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
     const Variable file(name, "/nowhere/ca.pem");
     const FakeServer server(Script{{""}});
+    store::BackendOptions options = with_key();
+    options.credentials.ca_file = store::credentials_of_environment().ca_file;
     const auto backend =
-        store::open_backend("s3://bucket?endpoint=https://" + server.address(), {});
+        store::open_backend("s3://bucket?endpoint=https://" + server.address(), options);
     EXPECT_THAT((*backend)->get("a").error().message, HasSubstr("/nowhere/ca.pem")) << name;
   }
 }
@@ -291,7 +294,7 @@ TEST_F(S3Faults, HoldsFewLargeAnswersAtOnce) {
   std::size_t n_got = 0;
   const std::vector<std::string> keys = {"a", "b", "c", "d"};
   const Result<void> done =
-      open_with(server, {})
+      open_with(server, with_key())
           ->get(keys, [&](std::size_t i, std::optional<ByteView> value) -> Result<void> {
             EXPECT_EQ(i, n_got++);
             EXPECT_EQ(value.value_or(ByteView()).size(), std::size_t{30} << 20);
@@ -358,7 +361,7 @@ TEST_F(S3Faults, EndsAListingThatGoesRoundInCircles) {
 
 TEST_F(S3Faults, AnAnswerThatTricklesInIsTooSlow) {
   const FakeServer server(Script{{kTrickle + "HTTP/1.1 200 x\r\nContent-Length: 9000\r\n\r\n"}});
-  store::BackendOptions options;
+  store::BackendOptions options = with_key();
   options.idle_timeout = std::chrono::milliseconds(1000);
   options.least_rate = 1 << 20;
   EXPECT_EQ(open_with(server, options)->get("a").error().code, ErrorCode::kIo);
@@ -368,7 +371,7 @@ TEST_F(S3Faults, AnAnswerThatTricklesInIsTooSlow) {
 
 TEST_F(S3Faults, AnAnswerHasALimitOfTime) {
   const FakeServer server(Script{{kTrickle + "HTTP/1.1 200 x\r\nContent-Length: 9000\r\n\r\n"}});
-  store::BackendOptions options;
+  store::BackendOptions options = with_key();
   options.idle_timeout = std::chrono::minutes(10);
   options.least_rate = 0;
   options.time_limit = std::chrono::milliseconds(200);
@@ -378,7 +381,7 @@ TEST_F(S3Faults, AnAnswerHasALimitOfTime) {
 
 TEST_F(S3Faults, IsInterruptedWhereverItWaits) {
   int n_looks = 0;
-  store::BackendOptions options;
+  store::BackendOptions options = with_key();
   options.idle_timeout = std::chrono::minutes(10);
   options.interrupted = [&] { return ++n_looks > 8; };
   for (const std::string& answer : {kSilence, kDeaf, kTrickle + "HTTP/1.1 200 x\r\nA: b\r\n"}) {
@@ -406,7 +409,7 @@ TEST_F(S3Faults, AListingThatNeverEndsIsRefused) {
   }
   for (const bool by_pages : {true, false}) {
     const FakeServer server(Script{pages});
-    store::BackendOptions options;
+    store::BackendOptions options = with_key();
     (by_pages ? options.max_list_pages : options.max_listed_keys) = 50;
     const Result<void> done =
         open_with(server, options)->list("", [](const Entry&) -> Result<void> { return {}; });
@@ -416,20 +419,20 @@ TEST_F(S3Faults, AListingThatNeverEndsIsRefused) {
 }
 
 TEST_F(S3Faults, ShowsNoKeyThatTheServiceRepeats) {
-  ::setenv("AWS_SECRET_ACCESS_KEY", "wJalrSecret", 1);
-  const Error error = error_of(http(403, error_body("No-wJalrSecret-here")));
+  const Error error = error_of(http(403, error_body("No-wJalrSecret-here")), "wJalrSecret");
   EXPECT_THAT(error.message, HasSubstr("HTTP 403 No-***********-here"));
-  const Error split = error_of(http(403, error_body("wJalr<!-- -->Secret wJal&#114;Secret")));
+  const Error split =
+      error_of(http(403, error_body("wJalr<!-- -->Secret wJal&#114;Secret")), "wJalrSecret");
   EXPECT_THAT(split.message, HasSubstr("HTTP 403 *********** ***********"));
 }
 
 TEST_F(S3Faults, ShowsNoKeyThatAListRepeats) {
-  ::setenv("AWS_SECRET_ACCESS_KEY", "wJalrSecret", 1);
   for (const std::string field : {"LastModified", "Size"}) {
     const std::string wrong = "<" + field + ">1wJalrSecret wJal&#114;Secret</" + field + ">";
     std::vector<Entry> entries;
-    const auto listed = list(
-        "<ListBucketResult><Contents>" + wrong + "</Contents></ListBucketResult>", "", entries);
+    const auto listed =
+        list("<ListBucketResult><Contents>" + wrong + "</Contents></ListBucketResult>", "", entries,
+             "wJalrSecret");
     ASSERT_FALSE(listed.ok()) << field;
     EXPECT_THAT(listed.error().message, HasSubstr("\"1*********** ***********\""));
   }

@@ -60,7 +60,8 @@ class Writer {
 
   int write_on(const std::string& url, const PutNext& put_next) const {
     ::signal(SIGPIPE, SIG_IGN);
-    const auto store = store::open_backend(url, {});
+    const auto store =
+        store::open_backend(url, {.credentials = store::credentials_of_environment()});
     for (int i = 0; store;) {
       const int count = put_next(**store, i);
       const std::string told(static_cast<std::size_t>(count), 'x');

@@ -3,23 +3,10 @@
 
 #include <cstdint>
 
-#include "tqcache/base/memory_budget.h"
+#include "tqcache/access.h"
 
 namespace tqcache::test {
 
-// The budget of the process has no limit while this object lives. Not for tests that run at the
-// same time in other threads.
-class AnyMemory {
- public:
-  AnyMemory() : before_(memory_budget()) {
-    set_memory_budget(MemoryBudget::of_user(~std::uint64_t{0}));
-  }
-  ~AnyMemory() { set_memory_budget(before_); }
-  AnyMemory(const AnyMemory&) = delete;
-  AnyMemory& operator=(const AnyMemory&) = delete;
-
- private:
-  MemoryBudget before_;
-};
+inline const MemoryBudget kAnyMemory = MemoryBudget::of_user(~std::uint64_t{0});
 
 }  // namespace tqcache::test

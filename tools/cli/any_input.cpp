@@ -14,7 +14,7 @@ Result<AnyInput> open_own(const Console& console, const InputFile& file, const F
   TQC_TRY_ASSIGN(const CacheInput own,
                  cache_input(console, file.name, file.kind(), file.source, n_threads));
   TQC_TRY_ASSIGN(auto reader,
-                 in_file(file.name, format::SectionReader::open(own.source, console.keys)));
+                 in_file(file.name, format::SectionReader::open(own.source, console.access)));
   std::shared_ptr<const cache::CacheReader> cache =
       std::make_shared<format::SectionReader>(std::move(reader));
   if (flags.decode_keys && flags.decode_values) {

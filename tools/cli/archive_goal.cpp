@@ -29,7 +29,7 @@ constexpr double kDefaultPredictedBits = 1.5;
 constexpr float kUsualArchiveStep = 0.25f;
 
 // A profile of any version, or a folder that is read when the cache's model is known.
-Result<void> read_profile(const std::string& path, ArchiveGoal& goal) {
+Result<void> read_profile(const Console& console, const std::string& path, ArchiveGoal& goal) {
   if (std::filesystem::is_directory(path)) {
     goal.profile_folder = path;
     return {};
@@ -46,8 +46,9 @@ Result<void> read_profile(const std::string& path, ArchiveGoal& goal) {
         "a profile of factors of keys, for caches in memory; archives need one that tqcache "
         "profile made without --quick and --from");
   }
-  TQC_TRY_ASSIGN(goal.predictor, predict::read_profile(path));
-  predict::add_profile(goal.predictor);
+  TQC_TRY_ASSIGN(goal.predictor, predict::read_profile(path, console.access.memory));
+  predict::Profiles known = console.access.profiles;  // the source may need the same one
+  known.add(goal.predictor);
   return {};
 }
 
@@ -72,7 +73,8 @@ Result<std::vector<std::shared_ptr<const predict::Predictor>>> fitting_predictor
   if (goal.predictor != nullptr) all.push_back(goal.predictor);
   if (!goal.profile_folder.empty()) {
     TQC_TRY_ASSIGN(
-        all, predict::profiles_of_model(goal.profile_folder, cache.identity.weights_fingerprint));
+        all, predict::profiles_of_model(goal.profile_folder, cache.identity.weights_fingerprint,
+                                        console.access.memory));
   }
   std::string why = "no profile in the folder belongs to the model of the cache";
   for (const auto& each : all) {
@@ -146,7 +148,8 @@ void add_archive_flags(FlagSet& app, ArchiveFlags& flags) {
       ->type_name("NATS");
 }
 
-Result<ArchiveGoal> archive_goal(const CodecFlags& codec, const ArchiveFlags& flags) {
+Result<ArchiveGoal> archive_goal(const Console& console, const CodecFlags& codec,
+                                 const ArchiveFlags& flags) {
   if (flags.target_kld && codec.profile.empty()) {
     return usage_error("--target-kld needs a --profile, made by tqcache profile");
   }
@@ -157,7 +160,9 @@ Result<ArchiveGoal> archive_goal(const CodecFlags& codec, const ArchiveFlags& fl
   }
   TQC_TRY_ASSIGN(const std::optional<double> bits, archive_bits(codec));
   ArchiveGoal goal;
-  if (!codec.profile.empty()) TQC_TRY(in_file(codec.profile, read_profile(codec.profile, goal)));
+  if (!codec.profile.empty()) {
+    TQC_TRY(in_file(codec.profile, read_profile(console, codec.profile, goal)));
+  }
   if (goal.may_predict()) {
     if (flags.target_mse) {
       return usage_error("a profile of version 2 reaches --bits or --target-kld, no --target-mse");

@@ -42,7 +42,8 @@ struct ArchiveGoal {
 // The default is 3 bits, and 1.5 with a profile of version 2.
 // Errors: kInvalidArgument (flags that exclude each other, a divergence outside the profile), those
 //         of the profile's file.
-Result<ArchiveGoal> archive_goal(const CodecFlags& codec, const ArchiveFlags& flags);
+Result<ArchiveGoal> archive_goal(const Console& console, const CodecFlags& codec,
+                                 const ArchiveFlags& flags);
 
 // How an archive is quantized.
 struct ArchivePlan {

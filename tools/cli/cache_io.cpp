@@ -49,10 +49,11 @@ Result<void> stop_if_interrupted() {
   return {};
 }
 
-Result<V1Input> migrate_in_memory(const ByteSource& file, unsigned n_threads, bool compare) {
-  TQC_TRY_ASSIGN(migrations::V1File old, migrations::read_v1(file));
+Result<V1Input> migrate_in_memory(const ByteSource& file, const MemoryBudget& memory,
+                                  unsigned n_threads, bool compare) {
+  TQC_TRY_ASSIGN(migrations::V1File old, migrations::read_v1(file, memory));
   TQC_TRY(stop_if_interrupted());
-  TQC_TRY_ASSIGN(migrations::Migration migration, migrations::v1_to_v2(old));
+  TQC_TRY_ASSIGN(migrations::Migration migration, migrations::v1_to_v2(old, memory));
   TQC_TRY(stop_if_interrupted());
   if (compare) TQC_TRY(migrations::check_migrated(old, migration.cache, n_threads));
   V1Input input{summary_of(old, std::move(migration.notes)), nullptr};
@@ -72,9 +73,10 @@ Error v1_is_read_only() {
   return {ErrorCode::kUnsupported, "version 1 is read-only; tqcache migrate upgrades it"};
 }
 
-Result<V1Input> read_v1_input(const ByteSource& file, const std::string& name, unsigned n_threads,
-                              bool compare) {
-  TQC_TRY_ASSIGN(V1Input input, in_file(name, migrate_in_memory(file, n_threads, compare)));
+Result<V1Input> read_v1_input(const Console& console, const ByteSource& file,
+                              const std::string& name, unsigned n_threads, bool compare) {
+  TQC_TRY_ASSIGN(V1Input input,
+                 in_file(name, migrate_in_memory(file, console.access.memory, n_threads, compare)));
   warn_of_age(name, input.summary.notes);
   return input;
 }
@@ -254,7 +256,7 @@ Result<std::unique_ptr<ByteSource>> open_source(const std::string& path) {
 
 Result<void> check_encrypted(const Console& console, const std::string& name,
                              const ByteSource& source) {
-  if (console.keys.empty()) return {};
+  if (console.access.keys.empty()) return {};
   const Result<format::Header> header = format::read_header(source);
   if (header && (header->slot.required_features & format::kFeatureEncrypted) != 0) return {};
   if (!header && format::has_magic(source)) return {};  // the reader refuses it, and says why
@@ -282,7 +284,7 @@ Result<CacheInput> cache_input(const Console& console, std::string name, FileKin
   TQC_TRY(check_encrypted(console, input.name, *input.source));
   input.file_bytes = input.source->size();
   if (kind == FileKind::kTqkvVersion1) {
-    TQC_TRY_ASSIGN(V1Input old, read_v1_input(*input.source, input.name, n_threads));
+    TQC_TRY_ASSIGN(V1Input old, read_v1_input(console, *input.source, input.name, n_threads));
     input.source = std::move(old.source);
     input.v1 = std::move(old.summary);
     return input;
@@ -296,7 +298,7 @@ Result<cache::Cache> load_cache(const Console& console, const std::string& path,
   TQC_TRY_ASSIGN(const CacheInput input, open_cache(console, path, options.n_threads));
   ProgressBar bar(console, "reading", Unit::kBytes);
   format::ReadOptions read = options;
-  read.keys = console.keys;
+  read.access = console.access;
   return in_file(input.name, format::read_cache(*input.source, read, bar.callback()));
 }
 
@@ -313,7 +315,7 @@ Result<cache::Cache> map_cache(const Console& console, const std::string& path,
   }
   ProgressBar bar(console, "checking", Unit::kBytes);
   format::ReadOptions read = options;
-  read.keys = console.keys;
+  read.access = console.access;
   return in_file(path, format::map_cache(path, read, bar.callback()));
 }
 
@@ -327,11 +329,11 @@ Result<std::optional<cache::Cache>> load_state_before(const Console& console,
   format::ReadOptions read = options;
   {
     TQC_TRY_ASSIGN(const auto reader,
-                   in_file(path, format::SectionReader::open(*input.source, console.keys)));
+                   in_file(path, format::SectionReader::open(*input.source, console.access)));
     read.first_tokens = cache::last_state_before(reader, n_tokens);
   }
   if (*read.first_tokens == 0) return State();
-  read.keys = console.keys;
+  read.access = console.access;
   ProgressBar bar(console, "reading", Unit::kBytes);
   TQC_TRY_ASSIGN(cache::Cache cache,
                  in_file(path, format::read_cache(*input.source, read, bar.callback())));
@@ -368,7 +370,7 @@ std::uint64_t size_on_disk(const std::string& path) {
 Result<std::uint64_t> save_cache(const Console& console, const cache::Cache& cache,
                                  const std::string& path, const format::WriteOptions& options) {
   format::WriteOptions write = options;
-  write.keys = console.keys;
+  write.keys = console.access.keys;
   if (path == "-") return save_to_stdout(console, cache, write);
   {
     ProgressBar bar(console, "writing", Unit::kBytes);
@@ -383,7 +385,7 @@ Result<GrowingFile> GrowingFile::open(const Console& console, const std::string&
   if (kind == FileKind::kTqkvVersion1) return in_file(path, v1_is_read_only());
   // With a key this refuses a plain file.
   TQC_TRY_ASSIGN(format::CacheAppender appender,
-                 in_file(path, format::CacheAppender::open(path, console.keys)));
+                 in_file(path, format::CacheAppender::open(path, console.access)));
   for (const std::string& damage : appender.info().damage) {
     warn(path, damage + "; an older state may have been read");
   }
@@ -400,7 +402,7 @@ Result<format::AppendReport> GrowingFile::append(const Console& console, const c
                                                  unsigned n_threads) {
   TQC_TRY_ASSIGN(format::WriteOptions options, write_options(flags, n_threads, false));
   if (!flags.is_given) options.compression = format::compression_of(appender_.info());
-  options.keys = console.keys;
+  options.keys = console.access.keys;
   ProgressBar bar(console, "writing", Unit::kBytes);
   return in_file(path_, appender_.append(cache, options, bar.callback()));
 }

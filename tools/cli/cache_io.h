@@ -40,8 +40,8 @@ Error v1_is_read_only();
 // value of the result is compared with the file.
 //
 // Memory: the file, decompressed, and its copy in version 2.
-Result<V1Input> read_v1_input(const ByteSource& file, const std::string& name, unsigned n_threads,
-                              bool compare = false);
+Result<V1Input> read_v1_input(const Console& console, const ByteSource& file,
+                              const std::string& name, unsigned n_threads, bool compare = false);
 
 // The name of a path in messages.
 std::string display_name(const std::string& path, std::string_view dash_means);
@@ -96,7 +96,7 @@ Result<CacheInput> open_cache(const Console& console, const std::string& path, u
 Result<CacheInput> cache_input(const Console& console, std::string name, FileKind kind,
                                std::shared_ptr<const ByteSource> source, unsigned n_threads);
 
-// Reads a cache with the keys of the console. options.keys is ignored.
+// Reads a cache with the keys of the console. options.access is ignored.
 Result<cache::Cache> load_cache(const Console& console, const std::string& path,
                                 const format::ReadOptions& options);
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "cli/store_flags.h"
-#include "tqcache/base/memory_budget.h"
 
 namespace tqcache::cli {
 namespace {
@@ -46,9 +45,7 @@ void add_memory_flag(FlagSet& flags) {
   flags
       .add_text(
           "--max-memory",
-          [](const std::string& word) {
-            set_memory_budget(MemoryBudget::of_user(parse_bytes(word).value()));
-          },
+          [&flags](const std::string& word) { flags.max_memory = parse_bytes(word).value(); },
           "Limit for the values of caches in memory: 500MB, 8GiB. By default three quarters of the "
           "memory, and for each file 64 times its size, or 256 MiB")
       ->type_name("SIZE")

@@ -17,7 +17,7 @@ namespace tqcache::cli {
 inline Error usage_error(std::string message) { return invalid(std::move(message)); }
 
 void add_model_flag(FlagSet& flags, std::string& path, bool required);
-// --max-memory, which sets the budget of the process.
+// --max-memory, which goes into Console::access.
 void add_memory_flag(FlagSet& flags);
 // --threads and --max-memory.
 void add_resource_flags(FlagSet& flags, unsigned& n_threads);

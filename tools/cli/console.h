@@ -10,7 +10,7 @@
 
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
-#include "tqcache/keys.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::cli {
 
@@ -35,10 +35,11 @@ std::string_view error_word(ErrorCode code);
 using Json = nlohmann::ordered_json;
 
 struct Console {
-  bool quiet = false;              // no progress, no summary
-  bool json = false;               // results and errors as JSON objects
-  std::string key_file;            // --key-file
-  KeyRing keys;                    // of the key file; empty: files are plain
+  bool quiet = false;    // no progress, no summary
+  bool json = false;     // results and errors as JSON objects
+  std::string key_file;  // --key-file
+  // The keys of the key file, none: files are plain; --max-memory; TQCACHE_PROFILES.
+  format::Access access;
   bool require_encrypted = false;  // --require-encrypted; then there are keys
 };
 

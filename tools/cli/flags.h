@@ -126,6 +126,9 @@ class FlagSet {
   bool help_wanted() const { return help_wanted_; }
   bool all_help_wanted() const { return all_help_wanted_; }
 
+  // --max-memory: common_flags.h, add_memory_flag(). Read by parse().
+  std::optional<std::uint64_t> max_memory = {};
+
   const std::string& program() const { return program_; }  // "tqcache convert"
   const std::string& summary() const { return summary_; }
   const std::string& prose() const { return prose_; }

@@ -108,6 +108,7 @@ Result<ForeignInput> open_foreign(const Console& console, const std::string& nam
                  "a state file of llama.cpp does not describe its layers: --model M.gguf", name};
   }
   TQC_TRY_ASSIGN(interop::OpenHints hints, hints_of(flags, model, first_tokens));
+  hints.access = console.access;
   std::string rotation;  // the findings, in words
   hints.decide_rotation = [&](const CacheReader& rotated, const CacheReader& not_rotated) {
     return decide_rotation(rotated, not_rotated, model, n_threads, rotation);

@@ -23,12 +23,12 @@ constexpr std::int64_t kTokensToCompare = 16;
 
 // The first tokens of a cache, with the identity of this model.
 Result<cache::Cache> load(const cache::CacheReader& reader, const model::Model& model,
-                          std::int64_t n_tokens) {
+                          std::int64_t n_tokens, const MemoryBudget& memory = {}) {
   cache::Identity identity = model.identity;
   identity.source_format = reader.description().identity.source_format;
   const auto of_model = cache::with_identity(cache::borrow(reader), std::move(identity));
   TQC_TRY_ASSIGN(const auto first, cache::first_tokens(of_model, n_tokens));
-  return cache::load(*first);
+  return cache::load(*first, {.memory = memory});
 }
 
 // Uses only the first tokens, so that little is read.
@@ -99,12 +99,13 @@ Result<ForeignFindings> probe_foreign(const Console& console, const std::string&
         "identity is stated, not checked",
         kUnchecked};
   }
-  TQC_TRY_ASSIGN(cache::Cache loaded, in_file(name, load(cache, *model.model, cache.n_tokens())));
+  TQC_TRY_ASSIGN(cache::Cache loaded,
+                 in_file(name, load(cache, *model.model, cache.n_tokens(), console.access.memory)));
   // Of a cache that cannot be cut shorter, the tokens behind its last context checkpoint.
   std::optional<cache::Cache> earlier;
   const bool can_be_cut = can_probe(loaded);
   if (const auto n = can_be_cut ? std::nullopt : tokens_of_earlier_state(cache)) {
-    TQC_TRY_ASSIGN(earlier, in_file(name, load(cache, *model.model, *n)));
+    TQC_TRY_ASSIGN(earlier, in_file(name, load(cache, *model.model, *n, console.access.memory)));
   }
   // The reader of the other program's file has set the source format.
   const bool is_quantized = source.ends_with(")");

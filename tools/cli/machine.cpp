@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "cli/cuda_library.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/base/processor.h"
 #include "tqcache/base/system.h"
 #include "tqcache/codec/kernels/kernels.h"
@@ -118,12 +117,12 @@ Json gpu_facts() {
   return facts;
 }
 
-Json memory_facts() {
+Json memory_facts(const MemoryBudget& memory) {
   const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
   std::error_code failed;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(failed);
   Json facts = {{"bytes", pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))},
-                {"budget_bytes", memory_budget().bytes()},
+                {"budget_bytes", memory.bytes()},
                 {"temporary_folder", failed ? "TMPDIR names no folder" : folder.string()}};
   const auto space =
       failed ? std::filesystem::space_info{} : std::filesystem::space(folder, failed);

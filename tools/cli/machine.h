@@ -17,7 +17,7 @@ Json system_facts();
 Json processor_facts();  // instruction sets found, kernels there are, kernels used
 Json library_facts();    // versions of the libraries that run, not those of the build
 Json gpu_facts();        // makes a CUDA context where there is a GPU
-Json memory_facts();
+Json memory_facts(const MemoryBudget& memory);
 Json setting_facts();  // the environment variables that change what the program does
 
 }  // namespace tqcache::cli

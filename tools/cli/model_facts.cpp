@@ -49,10 +49,12 @@ interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
 
 }  // namespace
 
-Result<std::unique_ptr<model::Model>> load_model(const std::string& path, unsigned n_threads) {
+Result<std::unique_ptr<model::Model>> load_model(const Console& console, const std::string& path,
+                                                 unsigned n_threads) {
   const EndsAtFirstSignal scope;
   if (interrupted()) return interrupted_error();
-  TQC_TRY_ASSIGN(auto model, in_file(path, model::load_model(path, n_threads)));
+  TQC_TRY_ASSIGN(auto model,
+                 in_file(path, model::load_model(path, n_threads, console.access.memory)));
   if (model->tokenizer.guesses_words()) {
     warn(path,
          "the file names no pre-tokenizer (tokenizer.ggml.pre): texts are cut into words as "
@@ -62,10 +64,10 @@ Result<std::unique_ptr<model::Model>> load_model(const std::string& path, unsign
   return model;
 }
 
-Result<ModelFacts> load_model_facts(const std::string& path) {
+Result<ModelFacts> load_model_facts(const Console& console, const std::string& path) {
   ModelFacts facts;
   if (path.empty()) return facts;
-  auto model = load_model(path);
+  auto model = load_model(console, path);
   if (!model && model.error().code != ErrorCode::kUnsupported) return std::move(model).error();
   if (model) {
     facts.model = std::move(model).value();

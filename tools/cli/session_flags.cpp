@@ -82,7 +82,8 @@ Result<std::unique_ptr<session::Session>> open_session(const Console& console,
                                                        const SessionFlags& flags,
                                                        GrowingFile* growing) {
   const session::SessionOptions& options = flags.options;
-  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model, load_model(options.model, options.n_threads));
+  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
+                 load_model(console, options.model, options.n_threads));
   std::optional<cache::Cache> cache;
   if (!options.cache.empty()) {
     TQC_TRY_ASSIGN(cache, load(console, options, *model, growing));
@@ -114,7 +115,10 @@ Result<std::unique_ptr<session::PromptStore>> open_prompt_store(const Console& c
   session::PromptStoreOptions options;
   options.url = choice->url;
   options.salt = choice->salt;
-  options.keys = console.keys;
+  options.keys = console.access.keys;
+  options.credentials = store::credentials_of_environment();
+  options.memory = console.access.memory;
+  options.now = [] { return std::int64_t{std::time(nullptr)}; };
   options.read_only = choice->read_only;
   options.name = choice->name;
   options.replace_name = flags.force;

@@ -155,7 +155,7 @@ void add_salt_flag(FlagSet& app, StoreFlags& flags) {
 
 store::Library OpenStore::library(unsigned n_threads) const {
   const auto tell = [name = name()](const std::string& message) { warn(name, message); };
-  return {*backend, {salt, n_threads, tell}};
+  return {*backend, {salt, n_threads, memory, tell}};
 }
 
 Result<void> OpenStore::check_key() const {
@@ -185,12 +185,14 @@ std::string display_url(const std::string& url) {
 Result<OpenStore> open_store(const Console& console, const std::string& url,
                              const std::string& salt_file, StoreUse use) {
   OpenStore opened;
+  opened.memory = console.access.memory;
   TQC_TRY_ASSIGN(const std::string salt, tenant_salt(salt_file));
-  opened.salt = store::secret_salt(console.keys, salt);
+  opened.salt = store::secret_salt(console.access.keys, salt);
   store::BackendOptions options;
   options.create = use == StoreUse::kPut;
   options.interrupted = interrupted;
-  options.keys = console.keys;
+  options.keys = console.access.keys;
+  options.credentials = store::credentials_of_environment();
   TQC_TRY_ASSIGN(opened.backend, in_file(display_url(url), store::open_backend(url, options)));
   // Prompts of two keys in one store hide each other, and gc stops.
   if (use == StoreUse::kPut) {
@@ -257,9 +259,9 @@ Result<void> check_selection(const StoreSelection& selection) {
   return {};
 }
 
-Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
-                                const StoreSelection& selection) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(selection.model));
+Result<FoundPrefix> find_prefix(const Console& console, const OpenStore& store,
+                                store::Library& library, const StoreSelection& selection) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(console, selection.model));
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> tokens,
                  read_prompt(selection.prompt, model->tokenizer));
   FoundPrefix found;

@@ -34,6 +34,7 @@ enum class StoreUse { kLook, kPut };
 struct OpenStore {
   std::unique_ptr<store::Backend> backend;
   std::string salt;
+  MemoryBudget memory = {};  // for prompts that are loaded
 
   const std::string& name() const { return backend->name(); }
   // Prints problems as warnings.
@@ -94,8 +95,8 @@ struct FoundPrefix {
 // The longest stored prefix of the prompt, up to the whole prompt.
 // Errors: those of the model, the prompt and the store; kNotFound if there is no prefix; those of
 //         OpenStore::check_key().
-Result<FoundPrefix> find_prefix(const OpenStore& store, store::Library& library,
-                                const StoreSelection& selection);
+Result<FoundPrefix> find_prefix(const Console& console, const OpenStore& store,
+                                store::Library& library, const StoreSelection& selection);
 
 // The prompt with this name. Errors: those of the store; kNotFound; those of
 // OpenStore::check_key().

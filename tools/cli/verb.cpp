@@ -26,7 +26,7 @@ Result<void> read_keys(Console& console) {
     if (name == nullptr || *name == '\0') return {};
     path = name;
   }
-  TQC_TRY_ASSIGN(console.keys, in_file(path, KeyRing::read_file(path)));
+  TQC_TRY_ASSIGN(console.access.keys, in_file(path, KeyRing::read_file(path)));
   return {};
 }
 
@@ -82,10 +82,14 @@ ExitCode run_verb(const Verb& verb, const std::vector<std::string>& args) {
     if (const Result<void> read = read_keys(console); !read) {
       return report(read.error(), console.json);
     }
-    if (console.require_encrypted && console.keys.empty()) {
+    if (console.require_encrypted && console.access.keys.empty()) {
       return report(usage_error("--require-encrypted needs --key-file or TQCACHE_KEY_FILE"),
                     console.json);
     }
+  }
+  if (flags.max_memory) console.access.memory = MemoryBudget::of_user(*flags.max_memory);
+  if (const char* const folder = std::getenv("TQCACHE_PROFILES")) {
+    console.access.profiles = predict::Profiles().with_folder(folder);
   }
   const Result<ExitCode> outcome = action(console);
   return outcome ? *outcome : report(outcome.error(), console.json);

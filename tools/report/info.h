@@ -24,6 +24,8 @@ struct InfoView {
   bool sections = false;
   bool show_prompt = false;
   std::optional<std::string> text;  // the prompt, if a model is available to decode it
+  // Mean KL divergence to expect of a predicted archive, in nats; absent: its profile is not known.
+  std::optional<double> expected_kld = {};
 };
 
 // A context checkpoint and its size.
@@ -79,9 +81,6 @@ std::uint64_t value_count(const cache::CacheDesc& info, std::int64_t n_tokens);
 
 // Bits of the whole file per key or value component; absent if it has none.
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values);
-
-// Mean KL divergence to expect of a predicted archive, in nats; absent if its profile is not known.
-std::optional<double> expected_divergence(const format::Prediction& prediction);
 
 inline constexpr std::array kCompressions = {
     format::Compression::kNone, format::Compression::kZstd, format::Compression::kPlanes,

@@ -163,7 +163,8 @@ void add_v1(const V1Summary& file, bool show_values, Json& json) {
   json["notes"] = file.notes;
 }
 
-void add_v2(const format::CacheFileInfo& info, Json& json) {
+void add_v2(const InfoView& view, Json& json) {
+  const format::CacheFileInfo& info = view.info;
   json["version"] = info.version;
   json["generation"] = info.generation;
   json["required_features"] = info.required_features;
@@ -171,7 +172,7 @@ void add_v2(const format::CacheFileInfo& info, Json& json) {
   json["writer"] = info.writer;
   json["content_name"] = to_hex(info.content_name);
   if (info.prediction) {
-    const std::optional<double> kld = expected_divergence(*info.prediction);
+    const std::optional<double> kld = view.expected_kld;
     json["prediction"] = {{"profile", to_hex(info.prediction->profile)},
                           {"step", info.prediction->step},
                           {"expected_kld", kld ? Json(*kld) : Json(nullptr)},
@@ -234,7 +235,7 @@ Json info_json(const InfoView& view) {
     add_cache(info, view.input.file_bytes, json);
     json["bytes"] = {{"file", view.input.file_bytes}};
   } else {
-    add_v2(info, json);
+    add_v2(view, json);
     add_cache(info, info.file_bytes, json);
     json["checkpoints"] = checkpoints_json(checkpoints_of(info));
     json["bytes"] = bytes_json(info);

@@ -19,20 +19,21 @@ std::string line(std::string_view label, std::string_view value) {
   return fmt::format("{:<16}{}{}\n", label, gap, printable(value));
 }
 
-std::string prediction_text(const format::Prediction& prediction) {
-  const auto kld = expected_divergence(prediction);
+std::string prediction_text(const format::Prediction& prediction, std::optional<double> kld) {
   return fmt::format("step {:.4g}, {} sink tokens, expected KLD {}, profile {}", prediction.step,
                      prediction.n_sinks,
                      kld ? fmt::format("{:.3g}", *kld) : "unknown without its profile",
                      to_hex(prediction.profile));
 }
 
-std::string head_text(const format::CacheFileInfo& info) {
+std::string head_text(const InfoView& view) {
+  const format::CacheFileInfo& info = view.info;
   const std::string encryption =
       info.encryption ? line("encryption", "AES-256-GCM, key " + to_hex(info.encryption->key_id))
                       : std::string();
   const std::string prediction =
-      info.prediction ? line("predicted", prediction_text(*info.prediction)) : std::string();
+      info.prediction ? line("predicted", prediction_text(*info.prediction, view.expected_kld))
+                      : std::string();
   return line("format", fmt::format("version {}, generation {}", info.version, info.generation)) +
          encryption + prediction + line("written by", info.writer) +
          line("content", "sha256 " + to_hex(info.content_name));
@@ -257,7 +258,7 @@ std::string info_text(const InfoView& view) {
   const format::CacheFileInfo& info = view.info;
   const std::optional<V1Summary>& v1 = view.input.v1;
   std::string text = line("file", view.input.name) +
-                     (v1 ? v1_text(*v1, view.show_prompt) : head_text(info)) +
+                     (v1 ? v1_text(*v1, view.show_prompt) : head_text(view)) +
                      identity_text(info.identity) + tokens_text(info) + media_text(info);
   text += layers_text(info.layers, info.n_tokens());
   text += checkpoints_text(checkpoints_of(info));

@@ -5,8 +5,6 @@
 #include "report/info.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/format/type_names.h"
-#include "tqcache/predict/predictor.h"
-#include "tqcache/predict/rate.h"
 
 namespace tqcache::cli {
 
@@ -170,12 +168,6 @@ std::uint64_t value_count(const cache::CacheDesc& info, std::int64_t n_tokens) {
 std::optional<double> bits_per_value(std::uint64_t file_bytes, std::uint64_t n_values) {
   if (n_values == 0) return std::nullopt;
   return static_cast<double>(file_bytes) * 8 / static_cast<double>(n_values);
-}
-
-std::optional<double> expected_divergence(const format::Prediction& prediction) {
-  const auto found = predict::find_profile(prediction.profile);
-  if (!found) return std::nullopt;
-  return predict::expected_divergence((*found)->profile(), double{prediction.step});
 }
 
 std::size_t compressed_count(const format::CacheFileInfo& info, format::Compression compression) {

@@ -62,7 +62,7 @@ Result<ExitCode> bench_cuda(const Console& console, const CudaBench& bench,
   Shape shape;
   std::unique_ptr<model::Model> model;
   if (!bench.model.empty()) {
-    TQC_TRY_ASSIGN(model, load_model(bench.model));
+    TQC_TRY_ASSIGN(model, load_model(console, bench.model));
     shape = {model->config.head_dim, model->config.n_kv_heads, model->config.n_heads};
   }
   TQC_TRY_ASSIGN(const auto keys, spec_of(configuration->options.keys, shape, "keys"));

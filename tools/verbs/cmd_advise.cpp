@@ -66,9 +66,9 @@ struct Answer {
   std::vector<std::vector<eval::CacheBytes>> sizes;  // [ways][lengths]
 };
 
-Result<Question> ask(const AdviseFlags& flags) {
+Result<Question> ask(const Console& console, const AdviseFlags& flags) {
   Question question{flags, nullptr, {}, 0};
-  TQC_TRY_ASSIGN(question.model, load_model(flags.model));
+  TQC_TRY_ASSIGN(question.model, load_model(console, flags.model));
   // Special tokens that a text spells out are plain text.
   TQC_TRY_ASSIGN(question.ids, read_prompt({{}, flags.file, {}, true}, question.model->tokenizer));
   question.n_tokens = flags.n_tokens.value_or(question.model->config.context_length);
@@ -243,7 +243,7 @@ void warn_of_bad_model(const AdviseFlags& flags, const eval::Advice& advice) {
 Result<ExitCode> run(const Console& console, const AdviseFlags& flags) {
   if (flags.max_bytes == 0u) return usage_error("--max-bytes: nothing fits in 0 bytes");
   TQC_TRY(check_eval_output(flags.output));
-  TQC_TRY_ASSIGN(const Question question, ask(flags));
+  TQC_TRY_ASSIGN(const Question question, ask(console, flags));
   TQC_TRY_ASSIGN(std::optional<eval::Advice> found, search(console, question));
   if (!found) return report_too_large(console, question);
   Answer answer{std::move(*found), {}};

@@ -367,7 +367,7 @@ Result<ExitCode> run(const Console& console, const BenchFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY_ASSIGN(const std::vector<eval::SpeedCase> cases, cases_of(flags));
   TQC_TRY(check_eval_output(flags.output));
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.model));
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(console, flags.model));
   TQC_TRY_ASSIGN(const Tokens tokens, read_tokens(flags, *model));
 
   BenchResult result{flags.model, flags.file, flags.work, flags.options, {}};

@@ -45,9 +45,8 @@ Result<format::CompactReport> compact(const Console& console, const CompactFlags
   }
   format::WriteOptions options;
   options.n_threads = flags.n_threads;
-  options.keys = console.keys;
   ProgressBar bar(console, "compacting", Unit::kBytes);
-  return in_file(path, format::compact_file(path, options, bar.callback()));
+  return in_file(path, format::compact_file(path, options, bar.callback(), console.access));
 }
 
 void tell(const Console& console, const std::string& path, const format::CompactReport& report) {

@@ -245,7 +245,7 @@ Result<void> settle_flags(const Console& console, Job& job) {
   CompressionFlags compression = flags.compression;
   if (configuration.is_archive) {
     TQC_TRY(check_archive_settings(job.options));
-    TQC_TRY_ASSIGN(job.archive, archive_goal(flags.codec, flags.archive));
+    TQC_TRY_ASSIGN(job.archive, archive_goal(console, flags.codec, flags.archive));
     if (compression.is_given && compression.method == "none") {
       return usage_error("--compress none does not go with --config archive");
     }
@@ -264,7 +264,8 @@ Result<void> settle_flags(const Console& console, Job& job) {
   }
   TQC_TRY_ASSIGN(job.write, write_options(compression, flags.n_threads, flags.force));
   job.write.hide_tokens = flags.no_tokens;
-  job.write.keys = console.keys;
+  job.write.keys = console.access.keys;
+  job.options.memory = console.access.memory;
   return {};
 }
 
@@ -276,7 +277,7 @@ Result<ExitCode> run(const Console& console, const ConvertFlags& flags) {
   TQC_TRY(check_output(flags.output, flags.force));
   TQC_TRY_ASSIGN(const InputFile file, open_input_file(flags.input));
   TQC_TRY(check_flags(flags, target, !file.is_own(), console.json));
-  TQC_TRY_ASSIGN(job.model, load_model_facts(flags.foreign.model));
+  TQC_TRY_ASSIGN(job.model, load_model_facts(console, flags.foreign.model));
   return convert(console, file, job);
 }
 

@@ -40,7 +40,7 @@ Result<ExitCode> run(const Console& console) {
                        {"libraries", library_facts()},
                        {"gpu", gpu_facts()},
                        {"stores", {{"schemes", store::schemes()}}},
-                       {"memory", memory_facts()},
+                       {"memory", memory_facts(console.access.memory)},
                        {"settings", setting_facts()}};
   if (console.json) {
     TQC_TRY(print_json(report));

@@ -13,6 +13,8 @@
 #include "tqcache/interop/llama/llama_state.h"
 #include "tqcache/interop/programs.h"
 #include "tqcache/model.h"
+#include "tqcache/predict/predictor.h"
+#include "tqcache/predict/rate.h"
 
 namespace tqcache::cli {
 namespace {
@@ -44,8 +46,10 @@ struct InfoFlags {
 };
 
 // The prompt's text, decoded by the tokenizer of the cache's model.
-Result<std::string> prompt_text(const InfoFlags& flags, const format::CacheFileInfo& info) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.foreign.model));
+Result<std::string> prompt_text(const Console& console, const InfoFlags& flags,
+                                const format::CacheFileInfo& info) {
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model,
+                 load_model(console, flags.foreign.model));
   const Sha256 fingerprint = model->tokenizer.fingerprint();
   if (fingerprint != info.identity.tokenizer_fingerprint) {
     const std::string message =
@@ -96,7 +100,7 @@ Result<void> show_foreign(const Console& console, const std::string& name,
     TQC_TRY_ASSIGN(const ForeignView view, envelope_view(name, *file));
     return show(console, view, json);
   }
-  TQC_TRY_ASSIGN(const ModelFacts model, load_model_facts(flags.foreign.model));
+  TQC_TRY_ASSIGN(const ModelFacts model, load_model_facts(console, flags.foreign.model));
   TQC_TRY_ASSIGN(ForeignInput input, open_foreign(console, name, std::move(file), kind,
                                                   flags.foreign, model, std::nullopt, 0));
   auto facts = std::move(input.opened.metadata);
@@ -143,13 +147,20 @@ Result<void> describe_any(const Console& console, const InfoFlags& flags, const 
   }
   TQC_TRY_ASSIGN(const CacheInput input, cache_input(console, name, kind, source, 0));
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
-                 in_file(input.name, format::read_cache_info(*input.source, console.keys)));
+                 in_file(input.name, format::read_cache_info(*input.source, console.access.keys)));
   if (flags.show_text && info.hidden_tokens) {
     return Error{ErrorCode::kUnsupported, "--show-text: the file holds no token ids", input.name};
   }
   InfoView view{info, input, flags.sections, flags.show_text, std::nullopt};
   if (!flags.foreign.model.empty()) {
-    TQC_TRY_ASSIGN(view.text, prompt_text(flags, info));
+    TQC_TRY_ASSIGN(view.text, prompt_text(console, flags, info));
+  }
+  if (info.prediction) {
+    const auto found = console.access.profiles.find(info.prediction->profile);
+    if (found) {
+      view.expected_kld =
+          predict::expected_divergence((*found)->profile(), double{info.prediction->step});
+    }
   }
   return show(console, view, json);
 }

@@ -286,6 +286,7 @@ class Migrator {
   Migrator(const Console& console, const MigrateFlags& flags, const format::WriteOptions& write)
       : console_(console), flags_(flags), plan_(plan_migration(flags.request)) {
     options_.write = write;
+    options_.memory = console.access.memory;
     options_.keep_backup = !flags.no_backup;
     options_.dry_run = flags.dry_run;
   }
@@ -401,7 +402,7 @@ Result<ExitCode> run(const Console& console, const MigrateFlags& flags) {
   TQC_TRY(check_flags(flags));
   TQC_TRY_ASSIGN(format::WriteOptions write, write_options(flags.compression, 0, flags.force));
   write.hide_tokens = flags.no_tokens;
-  write.keys = console.keys;
+  write.keys = console.access.keys;
   return Migrator(console, flags, write).run();
 }
 

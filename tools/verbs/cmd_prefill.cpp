@@ -100,7 +100,8 @@ Result<std::unique_ptr<session::Session>> prefill(const Console& console,
                                                   const PrefillOptions& options,
                                                   const PromptFlags& prompt,
                                                   session::PromptStore* store, Work& work) {
-  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model, load_model(options.model, options.n_threads));
+  TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
+                 load_model(console, options.model, options.n_threads));
   TQC_TRY_ASSIGN(std::vector<std::int32_t> ids, read_prompt(prompt, model->tokenizer));
   if (options.max_tokens > 0 && std::ssize(ids) > options.max_tokens) {
     ids.resize(static_cast<std::size_t>(options.max_tokens));

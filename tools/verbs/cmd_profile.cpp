@@ -70,7 +70,7 @@ struct ProfileFlags {
 };
 
 Result<eval::Profile> measure(const Console& console, const ProfileFlags& flags) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.model));
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(console, flags.model));
   // Special tokens that a text spells out are plain text.
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids,
                  read_prompt({{}, flags.files.front(), {}, true}, model->tokenizer));
@@ -88,7 +88,7 @@ Result<eval::Profile> profile_of_caches(const Console& console, const ProfileFla
   ForeignFlags foreign;
   foreign.model = flags.model;
   foreign.n_probe = 0;
-  TQC_TRY_ASSIGN(const ModelFacts model, load_model_facts(flags.model));
+  TQC_TRY_ASSIGN(const ModelFacts model, load_model_facts(console, flags.model));
   for (const std::string& path : flags.caches) {
     const auto add = [&](const cache::CacheReader& cache) -> Result<void> {
       const cache::Identity& identity = cache.description().identity;
@@ -264,7 +264,7 @@ Result<eval::Profile> measure_factors(const Console& console, const model::Model
 }
 
 Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& flags) {
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.model));
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(console, flags.model));
   std::vector<std::vector<std::int32_t>> texts;
   for (const std::string& file : flags.files) {
     TQC_TRY_ASSIGN(texts.emplace_back(), read_prompt({{}, file, {}, true}, model->tokenizer));
@@ -281,6 +281,7 @@ Result<ExitCode> make_predictors(const Console& console, const ProfileFlags& fla
   options.depth = *flags.depth;
   options.window = flags.options.window;
   options.n_threads = flags.options.n_threads;
+  options.memory = console.access.memory;
   options.checkpoint = flags.output + ".partial";
   std::error_code error;
   if (std::filesystem::exists(options.checkpoint, error)) {

@@ -48,14 +48,14 @@ struct RekeyFlags {
 };
 
 Result<ExitCode> run(const Console& console, const RekeyFlags& flags) {
-  if (console.keys.empty() && !(flags.decrypt && !flags.old_key_file.empty())) {
+  if (console.access.keys.empty() && !(flags.decrypt && !flags.old_key_file.empty())) {
     return usage_error("no key: use --key-file or TQCACHE_KEY_FILE");
   }
-  KeyRing keys = console.keys;
+  format::Access access = console.access;
   if (!flags.old_key_file.empty()) {
     TQC_TRY_ASSIGN(const KeyRing old,
                    in_file(flags.old_key_file, KeyRing::read_file(flags.old_key_file)));
-    keys = old.with(keys);
+    access.keys = old.with(access.keys);
   }
   const std::string& given = flags.output.empty() ? flags.named_output : flags.output;
   const std::string& output = given.empty() ? flags.input : given;
@@ -70,12 +70,12 @@ Result<ExitCode> run(const Console& console, const RekeyFlags& flags) {
   format::WriteOptions write;
   write.n_threads = flags.n_threads;
   write.overwrite = flags.force ? Overwrite::kAllow : Overwrite::kRefuse;
-  if (!flags.decrypt) write.keys = console.keys;
+  if (!flags.decrypt) write.keys = console.access.keys;
   format::CompactReport report;
   {
     ProgressBar bar(console, flags.decrypt ? "decrypting" : "encrypting", Unit::kBytes);
-    TQC_TRY_ASSIGN(report, in_file(flags.input, format::rekey_file(flags.input, keys, output, write,
-                                                                   bar.callback())));
+    TQC_TRY_ASSIGN(report, in_file(flags.input, format::rekey_file(flags.input, access, output,
+                                                                   write, bar.callback())));
   }
   const std::string key_id = flags.decrypt ? std::string() : to_hex(write.keys.first_id());
   note(console, flags.decrypt ? fmt::format("{}: decrypted", output)

@@ -210,8 +210,8 @@ class KeptLedger {
 
   // With an encrypted store the page file alone tells nothing of the prompts.
   static std::optional<SecretKey> key_of_page(const Console& console, const std::string& salt) {
-    if (console.keys.empty()) return std::nullopt;
-    const auto secret = console.keys.find(console.keys.first_id());
+    if (console.access.keys.empty()) return std::nullopt;
+    const auto secret = console.access.keys.find(console.access.keys.first_id());
     return derive_key(*secret, as_bytes(salt), "tqcache serve page file");
   }
 
@@ -361,6 +361,7 @@ Result<ExitCode> run(const Console& console, const ServeFlags& flags) {
     proxy_options.keeper.salt = store->salt;
     TQC_TRY_ASSIGN(proxy_options.keeper.config, stored_configuration(flags));
     proxy_options.keeper.model = flags.model;
+    proxy_options.keeper.memory = console.access.memory;
     proxy_options.keeper.max_bytes = flags.max_bytes;
     proxy_options.min_tokens = flags.min_tokens;
     proxy_options.shows_headers = flags.shows_headers;

@@ -173,11 +173,11 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
                          const ByteSource& source, std::unique_ptr<model::Model>& model,
                          Findings& findings) {
   if (!model) {  // for the first of several files
-    TQC_TRY_ASSIGN(model, load_model(flags.model));
+    TQC_TRY_ASSIGN(model, load_model(console, flags.model));
   }
   // Values are read when their layers are known to be of the model.
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
-                 in_file(name, format::read_cache_info(source, console.keys)));
+                 in_file(name, format::read_cache_info(source, console.access.keys)));
   Result<void> same = model::check_fits(info, *model);
   if (same) same = check_token_ids(info, model->config);
   if (!same) {
@@ -190,7 +190,7 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
   options.verify_digests = true;  // the same content that was verified before
-  options.keys = console.keys;
+  options.access = console.access;
   TQC_TRY_ASSIGN(cache::Cache cache, in_file(name, format::read_cache(source, options)));
   if (flags.n_probe == 0 || cache.n_tokens() == 0) return {};
   if (!cache::tokens_known(cache)) {
@@ -204,11 +204,12 @@ Result<void> check_model(const Console& console, const VerifyFlags& flags, const
   std::optional<cache::Cache> earlier;
   if (!can_probe(cache)) {
     TQC_TRY_ASSIGN(const auto reader,
-                   in_file(name, format::SectionReader::open(source, console.keys)));
+                   in_file(name, format::SectionReader::open(source, console.access)));
     if (const auto n = tokens_of_earlier_state(reader)) {
       TQC_TRY_ASSIGN(const auto first,
                      in_file(name, cache::first_tokens(cache::borrow(reader), *n)));
-      TQC_TRY_ASSIGN(earlier, in_file(name, cache::load(*first, {.n_threads = flags.n_threads})));
+      TQC_TRY_ASSIGN(earlier,
+                     in_file(name, cache::load(*first, {console.access.memory, flags.n_threads})));
     }
   }
   ProgressBar bar(console, "probing", Unit::kTokens);
@@ -238,7 +239,7 @@ Result<void> check_file(const Console& console, const VerifyFlags& flags, const 
   TQC_TRY(check_encrypted(console, name, *source));
   if (kind == FileKind::kTqkvVersion1) {
     findings.file.bytes_checked = source->size();
-    TQC_TRY_ASSIGN(V1Input old, read_v1_input(*source, name, flags.n_threads, true));
+    TQC_TRY_ASSIGN(V1Input old, read_v1_input(console, *source, name, flags.n_threads, true));
     source = std::move(old.source);
     findings.v1 = std::move(old.summary);
     return {};
@@ -246,7 +247,7 @@ Result<void> check_file(const Console& console, const VerifyFlags& flags, const 
   ProgressBar bar(console, "checking", Unit::kBytes);
   format::ReadOptions options;
   options.n_threads = flags.n_threads;
-  options.keys = console.keys;
+  options.access = console.access;
   TQC_TRY_ASSIGN(findings.file,
                  in_file(name, format::verify_cache(*source, options, bar.callback())));
   return {};

@@ -97,7 +97,7 @@ Result<std::optional<AttentionErrors>> measure_attention(const Console& console,
                                                          const CacheFlags& flags,
                                                          const CachePair& pair) {
   if (flags.model.empty()) return std::optional<AttentionErrors>();
-  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(flags.model));
+  TQC_TRY_ASSIGN(const std::unique_ptr<model::Model> model, load_model(console, flags.model));
   ProgressBar bar(console, "attention", Unit::kLayers);
   TQC_TRY_ASSIGN(
       AttentionErrors errors,

@@ -157,14 +157,16 @@ Result<void> check_text_flags(const Flags& flags) {
 Result<Measured> measure(const Console& console, const Flags& flags,
                          std::span<const cache::Configuration> configurations) {
   Measured measured;
-  TQC_TRY_ASSIGN(measured.model, load_model(flags.model));
+  TQC_TRY_ASSIGN(measured.model, load_model(console, flags.model));
   const model::Model& model = *measured.model;
   TQC_TRY_ASSIGN(const std::vector<std::int32_t> ids, read_prompt(flags.text(), model.tokenizer));
   ProgressBar bar(console, "eval", Unit::kTokens);
   const auto start = std::chrono::steady_clock::now();
   eval::PredictionOptions options = flags.options;
   if (!flags.profile.empty()) {
-    TQC_TRY_ASSIGN(options.predictor, in_file(flags.profile, predict::read_profile(flags.profile)));
+    TQC_TRY_ASSIGN(
+        options.predictor,
+        in_file(flags.profile, predict::read_profile(flags.profile, console.access.memory)));
   }
   TQC_TRY_ASSIGN(measured.costs,
                  eval::measure_predictions(model, ids, configurations, options, bar.callback()));

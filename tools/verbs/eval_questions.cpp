@@ -99,7 +99,7 @@ Json needle_json(const NeedleFlags& flags, const Examinee& examinee,
 Result<ExitCode> run(const Console& console, const NeedleFlags& flags) {
   TQC_TRY_ASSIGN(research::NeedleOptions options, needle_options(flags));
   TQC_TRY_ASSIGN(const std::string text, read_text_file(flags.file));
-  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
+  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(console, flags.answers));
   options.configurations = examinee.configurations;
   TQC_TRY_ASSIGN(const research::Haystack haystack,
                  in_file(display_name(flags.file, "standard input"),
@@ -199,7 +199,7 @@ Json jsonl_json(const JsonlFlags& flags, const Examinee& examinee,
 Result<ExitCode> run(const Console& console, const JsonlFlags& flags) {
   const std::string name = display_name(flags.file, "standard input");
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_source(flags.file));
-  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
+  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(console, flags.answers));
   research::JsonlOptions options;
   options.configurations = examinee.configurations;
   options.limit = flags.limit;
@@ -328,12 +328,12 @@ Json memory_json(const MemoryFlags& flags, const Examinee& examinee,
 
 Result<ExitCode> run(const Console& console, const MemoryFlags& flags) {
   TQC_TRY_ASSIGN(research::MemoryOptions options, memory_options(flags));
-  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(flags.answers));
+  TQC_TRY_ASSIGN(const Examinee examinee, open_examinee(console, flags.answers));
   options.configurations = examinee.configurations;
   TQC_TRY(research::check_memory(*examinee.model, examinee.dialogue, options));
   TQC_TRY_ASSIGN(const std::unique_ptr<ScratchFolder> folder, ScratchFolder::make());
   options.folder = folder->path();
-  options.keys = console.keys;
+  options.access = console.access;
   research::MemoryResult result;
   {
     ProgressBar bar(console, "memory", Unit::kTokens);

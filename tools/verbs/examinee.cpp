@@ -126,13 +126,13 @@ void add_answer_flags(FlagSet& app, AnswerFlags& flags) {
   add_eval_output_flags(app, flags.output);
 }
 
-Result<Examinee> open_examinee(const AnswerFlags& flags) {
+Result<Examinee> open_examinee(const Console& console, const AnswerFlags& flags) {
   TQC_TRY(check_eval_output(flags.output));
   Examinee examinee;
   auto configurations = cache::parse_configurations(flags.configurations);
   if (!configurations) return in_context("--configs", std::move(configurations).error());
   examinee.configurations = std::move(configurations).value();
-  TQC_TRY_ASSIGN(examinee.model, load_model(flags.model));
+  TQC_TRY_ASSIGN(examinee.model, load_model(console, flags.model));
   TQC_TRY(in_file(flags.model, choose_dialogue(flags.raw, examinee)));
   return examinee;
 }

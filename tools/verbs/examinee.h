@@ -40,7 +40,7 @@ struct Examinee {
 };
 
 // Errors: kInvalidArgument (configurations; the page of --html exists), those of loading.
-Result<Examinee> open_examinee(const AnswerFlags& flags);
+Result<Examinee> open_examinee(const Console& console, const AnswerFlags& flags);
 
 // Numbers of a flag: a list "0,25,50", or evenly spaced "0..100:25"; "0..100" has five.
 // Errors: kInvalidArgument, naming the flag, for text that is not a number, a number out of range,

@@ -70,7 +70,9 @@ Result<std::unique_ptr<serve::Engine>> open_engine(const Console& console,
   options.scorer = flags.scorer;
   options.activations = flags.activations;
   options.store_url = store.url;
-  options.keys = console.keys;
+  options.keys = console.access.keys;
+  options.credentials = store::credentials_of_environment();
+  options.memory = console.access.memory;
   options.same_quantization = store.config_is_given;
   options.verify_digests = flags.verify_digests;
   options.max_waiting = static_cast<std::size_t>(flags.max_waiting);
@@ -130,7 +132,8 @@ void StoreUpkeep::work() {
 
 Result<void> StoreUpkeep::collect() {
   store::BackendOptions options;
-  options.keys = console_.keys;
+  options.keys = console_.access.keys;
+  options.credentials = store::credentials_of_environment();
   TQC_TRY_ASSIGN(const auto backend, store::open_backend(store_.url, options));
   store::CollectOptions limits{.max_bytes = store_.max_bytes, .grace = std::chrono::minutes(5)};
   const auto now = static_cast<double>(std::time(nullptr));

@@ -103,11 +103,11 @@ Result<ExitCode> run(const Console& console, const PutFlags& flags) {
   TQC_TRY_ASSIGN(const std::string name, name_of(flags));
   TQC_TRY_ASSIGN(const CacheInput input, open_cache(console, flags.file, flags.n_threads));
   TQC_TRY_ASSIGN(const format::CacheFileInfo info,
-                 in_file(input.name, format::read_cache_info(*input.source, console.keys)));
+                 in_file(input.name, format::read_cache_info(*input.source, console.access.keys)));
   TQC_TRY_ASSIGN(const OpenStore store, open_store(console, flags.store, StoreUse::kPut));
   store::Library library = store.library(flags.n_threads);
   ProgressBar bar(console, "storing", Unit::kBlocks);
-  const store::PutOptions options{flags.replace, std::time(nullptr), console.keys};
+  const store::PutOptions options{flags.replace, std::time(nullptr), console.access};
   auto put = library.put_file(*input.source, name, bar.callback(), options);
   if (!put) {
     Error error = std::move(put).error();
@@ -213,10 +213,10 @@ Result<Got> commit(Output& output, store::WrittenPrompt prompt, std::int64_t n_w
 
 Result<Got> get_prefix(const Console& console, const OpenStore& store, store::Library& library,
                        const GetFlags& flags) {
-  TQC_TRY_ASSIGN(FoundPrefix found, find_prefix(store, library, flags.selection));
+  TQC_TRY_ASSIGN(FoundPrefix found, find_prefix(console, store, library, flags.selection));
   TQC_TRY_ASSIGN(Output output, create_output(flags));
   ProgressBar bar(console, "fetching", Unit::kBlobs);
-  auto prompt = library.fetch_to(output.file, found.prefix, console.keys, bar.callback());
+  auto prompt = library.fetch_to(output.file, found.prefix, console.access.keys, bar.callback());
   if (!prompt) return in_context_of(store, output, std::move(prompt).error());
   if (*prompt) return commit(output, **std::move(prompt), found.n_wanted);
   const Error error{ErrorCode::kNotFound, "the stored prefix was removed or is damaged"};
@@ -230,7 +230,7 @@ Result<Got> get(const Console& console, const OpenStore& store, const GetFlags& 
                  find_record(store, library, flags.selection.name));
   TQC_TRY_ASSIGN(Output output, create_output(flags));
   ProgressBar bar(console, "fetching", Unit::kBlobs);
-  auto prompt = library.fetch_to(output.file, record, console.keys, bar.callback());
+  auto prompt = library.fetch_to(output.file, record, console.access.keys, bar.callback());
   if (!prompt) return in_context_of(store, output, std::move(prompt).error());
   return commit(output, *std::move(prompt), record.snapshot.n_tokens);
 }
@@ -302,7 +302,7 @@ Result<ExitCode> run_find(const Console& console, const FindFlags& flags) {
                    find_record(store, library, flags.selection.name));
     return report_record(console, store, record);
   }
-  TQC_TRY_ASSIGN(const FoundPrefix found, find_prefix(store, library, flags.selection));
+  TQC_TRY_ASSIGN(const FoundPrefix found, find_prefix(console, store, library, flags.selection));
   if (console.json) {
     Json json = {{"schema", 1}, {"store", store.name()}};
     json.update(prefix_json(found));

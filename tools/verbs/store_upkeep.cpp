@@ -443,7 +443,7 @@ Result<std::vector<std::string>> salts_of(const Console& console, const OpenStor
   TQC_TRY_ASSIGN(const std::vector<std::string> keys, read_api_keys(flags.api_key_file));
   std::vector<std::string> salts;
   for (const std::string& key : keys) {
-    TQC_TRY_ASSIGN(const auto of_key, client_salts(console.keys, salt, key));
+    TQC_TRY_ASSIGN(const auto of_key, client_salts(console.access.keys, salt, key));
     salts.insert(salts.end(), of_key.begin(), of_key.end());
   }
   return salts;

@@ -19,7 +19,7 @@
 // The second tier, for programs that take the parts apart. It may change more often:
 //
 //   hash.h          digests
-//   keys.h          secret keys
+//   access.h        secret keys, and the limit of memory
 //   progress.h      progress, and stopping
 //   file.h          files
 //   codec_spec.h    parameters of the codec
@@ -34,6 +34,7 @@
 //   predict.h       profiles that predict keys and values
 //   version.h       the version of the library
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/cache.h"
 #include "tqcache/codec_spec.h"
@@ -44,7 +45,6 @@
 #include "tqcache/file.h"
 #include "tqcache/hash.h"
 #include "tqcache/interop.h"
-#include "tqcache/keys.h"
 #include "tqcache/kv_codec.h"
 #include "tqcache/model.h"
 #include "tqcache/predict.h"

@@ -26,9 +26,9 @@
 
 #include "tqcache/error.h"
 #include "tqcache/file.h"
-#include "tqcache/keys.h"
 #include "tqcache/progress.h"
 #include "tqcache/reader.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::interop {
 
@@ -128,7 +128,7 @@ struct OpenHints {
   std::optional<std::vector<std::int32_t>> tokens = {};  // for files without token ids
   std::optional<std::int64_t> first_tokens = {};         // keep only this many tokens
   std::int64_t row = 0;                                  // row of the batch (mlx-lm)
-  KeyRing keys = {};                                     // for encrypted .tqkv files
+  format::Access access = {};
 
   // --- llama.cpp
 
@@ -167,7 +167,7 @@ struct OpenedCache {
   std::vector<std::string> notes;
 };
 
-// For a .tqkv file only the hint first_tokens is used.
+// For a .tqkv file only the hints first_tokens and access are used.
 //
 // Memory: as the importer of the kind documents; keys and values stay in the file until they are
 //         read.

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/cache.h"
 #include "tqcache/error.h"
@@ -214,12 +215,13 @@ struct Model {
 //
 // Errors: kNotFound, kIo, and those of the readers; for a folder the message names the file.
 //         kCorrupt when the vocabulary without the added tokens at its end is larger than the
-//         matrices; kUnsupported when the file is not GGUF, or the model has more tensors than its
+//         matrices; kTooLarge (`memory`, for weights that are not used as the file has them);
+//         kUnsupported when the file is not GGUF, or the model has more tensors than its
 //         architecture uses.
 // Threads: `n_threads` of them read the file, 0: as many as there are processors. The model and the
 //         errors are the same for any number.
-Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path,
-                                          unsigned n_threads = 1);
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path, unsigned n_threads = 1,
+                                          const MemoryBudget& memory = {});
 
 // An empty cache for this model: dense, with a window for each sliding-window layer and the initial
 // state, in f32, for each layer without attention.

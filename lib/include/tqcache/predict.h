@@ -3,7 +3,8 @@
 // from those of the layers before it.
 //
 //   TQC_TRY_ASSIGN(const auto profile, tqcache::predict::read_profile("model.tqprofile"));
-//   tqcache::predict::add_profile(profile);  // archives that name it can now be read
+//   tqcache::predict::Profiles profiles;
+//   profiles.add(profile);  // archives that name it can now be read: format::Access
 //
 // Safe for untrusted input.
 //
@@ -16,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/description.h"
 #include "tqcache/error.h"
@@ -90,17 +92,31 @@ bool looks_like_profile(ByteView file);
 // A profile that is ready for use.
 class Predictor;
 
-// Errors: those of the file and of parse_profile().
-Result<std::shared_ptr<const Predictor>> read_profile(const std::filesystem::path& path);
+// Errors: those of the file and of parse_profile(); kTooLarge (`memory`).
+Result<std::shared_ptr<const Predictor>> read_profile(const std::filesystem::path& path,
+                                                      const MemoryBudget& memory = {});
 
-// Makes a profile known to this process, for all readers. Threads: any.
-void add_profile(std::shared_ptr<const Predictor> predictor);
+// Profiles that archives may name. Copies share those that are known; each looks into its own
+// folder. Threads: any.
+class Profiles {
+ public:
+  Profiles();  // none
 
-// The profile with this digest: one of add_profile(), or one in the folder that the environment
-// variable TQCACHE_PROFILES names.
-// Errors:  kUnsupported if there is none; those of the file that has it.
-// Threads: any.
-Result<std::shared_ptr<const Predictor>> find_profile(const Sha256& digest);
+  void add(std::shared_ptr<const Predictor> predictor);
+
+  // The same profiles, and those of a folder, which is looked into when one is needed.
+  Profiles with_folder(std::filesystem::path folder) const;
+
+  // The profile with this digest. One that is read from the folder stays known.
+  // Errors: kUnsupported if there is none; those of the file that has it, and of read_profile().
+  Result<std::shared_ptr<const Predictor>> find(const Sha256& digest,
+                                                const MemoryBudget& memory = {}) const;
+
+ private:
+  struct Known;
+  std::shared_ptr<Known> known_;
+  std::filesystem::path folder_;  // empty: none
+};
 
 // Checks that caches of this description can be predicted with the profile.
 // Errors: kMismatch (another model), kUnsupported (windows, recurrent state, hidden tokens, tokens

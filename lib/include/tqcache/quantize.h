@@ -89,7 +89,7 @@ inline constexpr std::int8_t kMostFactor = 127;
 // The calibration in a file of `tqcache profile`. Safe for untrusted input.
 // Errors: kNotFound, kIo; kCorrupt (damaged, or not a profile), kUnsupported (an unknown version),
 //         kInvalidArgument (a profile without factors of keys), kTooLarge.
-Result<Calibration> read_calibration(const std::string& path);
+Result<Calibration> read_calibration(const std::string& path, const MemoryBudget& memory = {});
 
 // The digest by which users tell calibrations apart: of the factors of keys of these layers, in
 // their order. Zero if no layer has any.
@@ -153,7 +153,8 @@ struct ConvertOptions {
   SidePlan keys = {};
   SidePlan values = {};
   BoundaryLayers boundary = {};
-  unsigned n_threads = 0;  // 0: all processors
+  unsigned n_threads = 0;    // 0: all processors
+  MemoryBudget memory = {};  // for windows that are quantized, which are in memory together
   // K and V stay as they are, dense or quantized; the plans are not used.
   bool keep_all = false;
   StepWeights weights = {};

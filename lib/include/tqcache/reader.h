@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/cache.h"
 #include "tqcache/description.h"
@@ -161,14 +162,14 @@ std::shared_ptr<const CacheReader> reader_of(std::shared_ptr<const Cache> cache)
 std::shared_ptr<const CacheReader> reader_of(const Cache& cache);
 
 struct LoadOptions {
-  std::uint64_t max_bytes = std::uint64_t{64} << 30;  // of memory
-  unsigned n_threads = 0;                             // 0: all processors
+  MemoryBudget memory = {};
+  unsigned n_threads = 0;  // 0: all processors
 };
 
 // Reads a whole cache into memory. Quantized blocks that the reader has in memory stay shared.
 //
 // Progress: bytes of blocks.
-// Errors:   those of the reader; kTooLarge (more memory than max_bytes); kCorrupt (transforms with
+// Errors:   those of the reader; kTooLarge (more memory than that); kCorrupt (transforms with
 //           linearly dependent rows); kInterrupted.
 Result<Cache> load(const CacheReader& reader, const LoadOptions& options = {},
                    const Progress& progress = {});

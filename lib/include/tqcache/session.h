@@ -20,10 +20,10 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/cache.h"
 #include "tqcache/decoder.h"
 #include "tqcache/error.h"
-#include "tqcache/keys.h"
 #include "tqcache/model.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
@@ -39,9 +39,11 @@ namespace tqcache::session {
 // warns once. Only saving under a name is guaranteed: if that fails, finish() returns the error.
 
 struct PromptStoreOptions {
-  std::string url;            // "dir:PATH", "redis://HOST", "s3://BUCKET"
-  std::string salt = {};      // of the tenant; empty: the tenant without a salt
-  KeyRing keys = {};          // the first one encrypts what is stored; empty: nothing is encrypted
+  std::string url;        // "dir:PATH", "redis://HOST", "s3://BUCKET"
+  std::string salt = {};  // of the tenant; empty: the tenant without a salt
+  KeyRing keys = {};      // the first one encrypts what is stored; empty: nothing is encrypted
+  store::Credentials credentials = {};
+  MemoryBudget memory = {};   // for what is loaded
   bool read_only = false;     // add nothing
   std::string name = {};      // finish() saves the whole cache under this name; empty: it does not
   bool replace_name = false;  // overwrite the name if another prompt has it
@@ -50,6 +52,8 @@ struct PromptStoreOptions {
   bool same_quantization = false;
   unsigned n_threads = 0;
   bool verify_digests = false;  // of what is loaded: store::LibraryOptions
+  // Seconds since 1970, for records and usage notes. Empty: they have no time.
+  std::function<std::int64_t()> now = {};
   // Called at most once, with "store dir:prompts" and the message.
   std::function<void(const std::string& where, const std::string& message)> on_warning = {};
   // Returns false if the user wants to stop. finish() then skips work that takes time.
@@ -122,7 +126,7 @@ struct SessionOptions {
   bool map = false;  // map uncompressed sections of the file into memory instead of reading them
   bool verify_digests = false;                    // of the cache: format::ReadOptions
   std::optional<std::int64_t> first_tokens = {};  // of the cache; absent: all
-  KeyRing keys = {};                              // for an encrypted cache file
+  format::Access access = {};                     // to the cache; its memory also for the model
 };
 
 enum class StopReason { kEndToken, kStopString, kLength, kContextFull, kInterrupted, kFailed };

@@ -31,12 +31,12 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/cache.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 #include "tqcache/hash.h"
-#include "tqcache/keys.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
 #include "tqcache/reader.h"
@@ -58,6 +58,23 @@ inline constexpr std::uint64_t kUsualMaxValueBytes = std::uint64_t{144} << 20;
 // Errors: kInvalidArgument.
 Result<void> check_key(std::string_view key);
 
+// What servers ask for. credentials_of_environment() has what redis-cli and AWS's programs would
+// use.
+struct Credentials {
+  std::string redis_password = {};  // where the URL has none
+  std::string s3_access_key = {};
+  std::string s3_secret_key = {};
+  std::string s3_session_token = {};  // of temporary keys
+  std::string s3_region = {};         // where the URL has none; empty: us-east-1
+  // PEM files of the authorities that are trusted. Both empty: those of this system.
+  std::string ca_file = {};
+  std::string ca_folder = {};
+};
+
+// REDISCLI_AUTH; AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_REGION; the
+// first of AWS_CA_BUNDLE, CURL_CA_BUNDLE and SSL_CERT_FILE; SSL_CERT_DIR.
+Credentials credentials_of_environment();
+
 struct BackendOptions {
   std::chrono::milliseconds connect_timeout{2000};
   std::chrono::milliseconds idle_timeout{10000};  // without a byte in either direction
@@ -78,6 +95,7 @@ struct BackendOptions {
   // not encrypted are then refused. The names of values are secret only together with
   // secret_salt(). Without keys nothing is encrypted.
   KeyRing keys = {};
+  Credentials credentials = {};
 };
 
 struct Blob {
@@ -288,6 +306,7 @@ namespace tqcache::store {
 struct LibraryOptions {
   std::string salt = {};
   unsigned n_threads = 0;
+  MemoryBudget memory = {};  // for prompts that are fetched into memory
   OnWarning on_warning = {};
   // find(), fetch() and record() remove damaged blobs, too: for a reader that will put them again.
   bool remove_damaged = false;
@@ -299,9 +318,9 @@ struct LibraryOptions {
 };
 
 struct PutOptions {
-  bool replace = false;      // replaces a prompt of that name with other content
-  std::int64_t created = 0;  // seconds since 1970, stored in the record
-  KeyRing keys = {};         // of an encrypted file, for put_file()
+  bool replace = false;        // replaces a prompt of that name with other content
+  std::int64_t created = 0;    // seconds since 1970, stored in the record
+  format::Access access = {};  // to the file, for put_file()
   // Quantizes the prompt, as cache::quantize() does. With Fit::kFirstBlock, if the store has a
   // prompt with the same first token block and settings, its codecs are used (quantize_like()): so
   // both share blocks even if another processor computed other last bits, and values that came from
@@ -419,7 +438,7 @@ class Library {
   //           the backend drops blocks as they are put.
   Result<PutReport> put(const cache::CacheReader& prompt, std::string_view name,
                         const Progress& progress = {}, const PutOptions& options = {});
-  // options.keys decrypt the file.
+  // options.access opens the file.
   Result<PutReport> put_file(const ByteSource& file, std::string_view name,
                              const Progress& progress = {}, const PutOptions& options = {});
   Result<PutReport> put_cache(const cache::Cache& cache, std::string_view name,
@@ -434,7 +453,7 @@ class Library {
   // Fetches a prefix. Missing or damaged blobs make it shorter: `prefix` is updated. If the cache
   // cannot be truncated, no prefix is left, and the result is null. Touches the blobs.
   // Progress: blobs.
-  // Errors: those of the backend; kInterrupted.
+  // Errors: those of the backend; kTooLarge (options.memory); kInterrupted.
   Result<std::unique_ptr<StoredPrompt>> fetch(Prefix& prefix, const Progress& progress = {});
 
   // The record of that name; nullopt if absent.
@@ -466,6 +485,8 @@ class Library {
   Result<bool> remove(std::string_view name);
   // Records of this tenant, in the order of their names.
   Result<std::vector<PromptRecord>> records();
+
+  const MemoryBudget& memory() const { return options_.memory; }
 
  private:
   Result<std::shared_ptr<const cache::CacheReader>> quantized(

@@ -329,7 +329,7 @@ TQCACHE_API int tqcache_convert_bytes(const tqcache_cache* cache,
 typedef struct {
   size_t size;
   const char* key_file;
-  uint64_t max_bytes;  // limit for the memory of values; 0: 64 GiB
+  uint64_t max_bytes;  // limit for the memory of values; 0: three quarters of the machine's
   uint32_t threads;
   uint32_t reserved;
   tqcache_progress progress;

@@ -19,13 +19,14 @@
 #include <string>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/cache.h"
 #include "tqcache/description.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 #include "tqcache/hash.h"
-#include "tqcache/keys.h"
+#include "tqcache/predict.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
 #include "tqcache/reader.h"
@@ -97,6 +98,13 @@ std::size_t count_cache_sections(const Manifest& manifest);
 
 // --- Writing and reading
 
+// What opens files.
+struct Access {
+  KeyRing keys = {};                // of encrypted files
+  MemoryBudget memory = {};         // files whose values would take more are refused: kTooLarge
+  predict::Profiles profiles = {};  // that predicted archives need
+};
+
 struct WriteOptions {
   // A section that does not shrink is stored uncompressed. kPlanes separates the bytes of dense
   // values; packed sections then become zstd frames.
@@ -150,8 +158,6 @@ struct ReadOptions {
   // token block that is cut becomes the dense tail, as in cache::truncate(). Errors as there when
   // the file has fewer tokens, or state that cannot be cut.
   std::optional<std::int64_t> first_tokens = {};
-  // A file whose values would take more memory than this is rejected with kTooLarge.
-  std::uint64_t max_payload_bytes = std::uint64_t{64} << 30;
   // For sections that map_cache() leaves in the file. Everything that is copied to memory is
   // checked in any case.
   bool verify_checksums = true;
@@ -161,7 +167,7 @@ struct ReadOptions {
   // Compares the content of every section that is read with its SHA-256, too, so that the cache is
   // the one that the content digest names. Checksums alone show damage, not forgery.
   bool verify_digests = false;
-  KeyRing keys = {};  // for encrypted files
+  Access access = {};
 };
 
 // Reads a whole cache and checks the checksum of every section.
@@ -241,7 +247,7 @@ class CacheAppender {
  public:
   // Locks the file and reads its manifest.
   // Errors: kNotFound, kBusy, kIo, and those of read_cache_info().
-  static Result<CacheAppender> open(const std::filesystem::path& path, const KeyRing& keys = {});
+  static Result<CacheAppender> open(const std::filesystem::path& path, const Access& access = {});
 
   CacheAppender(CacheAppender&&) noexcept;
   CacheAppender& operator=(CacheAppender&&) noexcept;
@@ -252,7 +258,7 @@ class CacheAppender {
 
   // Reads the cache from the file, always with verify_digests. A later append() assumes that the
   // token blocks before the last one have not changed since; the blocks of a cache that was not
-  // read here are compared with the file. options.keys is ignored. Errors: as read_cache().
+  // read here are compared with the file. options.access is ignored. Errors: as read_cache().
   Result<cache::Cache> read(const ReadOptions& options = {}, const Progress& progress = {});
 
   // Extends the file to `cache`, which is its content with tokens added. First removes what an
@@ -287,44 +293,42 @@ struct CompactReport {
 
 // Rewrites the file without dead space, and replaces the old one when the new one is complete on
 // disk. Sections stay as they are stored. The content digest stays the same. options.overwrite,
-// compression, writer and hide_tokens are ignored. An encrypted file stays encrypted with its own
-// key, which options.keys has to contain; a plain one stays plain.
+// compression, writer, hide_tokens and keys are ignored. An encrypted file stays encrypted with its
+// own key, which access.keys has to contain; a plain one stays plain.
 //
 // Memory:   options.window_bytes and one section per thread.
 // Progress: bytes of sections before compression.
 // Errors:   as CacheAppender::open(); kCorrupt (a section is damaged), kIo, kInterrupted. The old
 // file is then unchanged.
 Result<CompactReport> compact_file(const std::filesystem::path& path, const WriteOptions& options,
-                                   const Progress& progress = {});
+                                   const Progress& progress = {}, const Access& access = {});
 
 // Writes the cache of the file at `path` to `out`, which may be `path`, encrypted with the first of
-// options.keys, or plain if there are none. `keys` has the key of the file, if it is encrypted.
+// options.keys, or plain if there are none. access.keys has the key of the file, if it has one.
 // Everything else is as in compact_file(), but options.overwrite counts if `out` is another file.
 // The content digest stays the same.
-Result<CompactReport> rekey_file(const std::filesystem::path& path, const KeyRing& keys,
+Result<CompactReport> rekey_file(const std::filesystem::path& path, const Access& access,
                                  const std::filesystem::path& out, const WriteOptions& options,
                                  const Progress& progress = {});
 
 // --- Conversion from file to file, in bounded memory
 
 // Writes to `path`, whole or not at all, exactly the bytes that read_cache(), cache::convert() and
-// write_cache_file() would write for `source`, or for its first `first_tokens` tokens if given
-// (ReadOptions::first_tokens).
+// write_cache_file() would write for `source`. Of `read`, `access` and `first_tokens` count.
 //
 // Every section is compared with its SHA-256: the result is made of what the content digest names.
 // Reads every token block once; with Fit::kPrompt those that codecs are fitted to are read twice.
 // `source` may be the file that `path` replaces (write.overwrite): it is replaced at the end.
-// write.keys also decrypt `source`. options.n_threads is used, write.n_threads is ignored.
+// options.n_threads is used, write.n_threads is ignored.
 //
 // Memory:   that of cache::quantize(), then write.window_bytes and one token block per thread.
 // Progress: bytes of the source before compression.
-// Errors:   as read_cache(), but max_payload_bytes applies to each section, and to all sliding
-//           windows that are quantized together; as cache::convert(), first for these windows and
-//           then in the order of the file's sections; as write_cache_file(). kInterrupted.
+// Errors:   as read_cache(), but access.memory applies to each section alone; as cache::convert(),
+//           first for windows and then in the order of the file's sections; as write_cache_file().
+//           kInterrupted.
 Result<void> convert_file(const ByteSource& source, const std::filesystem::path& path,
                           const cache::ConvertOptions& options, const WriteOptions& write,
-                          const Progress& progress = {},
-                          std::optional<std::int64_t> first_tokens = {});
+                          const Progress& progress = {}, const ReadOptions& read = {});
 
 // The same for any reader. If the plans leave every K and V as it is, the cache is written
 // unchanged.

@@ -1,5 +1,3 @@
-#include "tqcache/keys.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tqcache/access.h"
 #include "tqcache/base/cipher.h"
 #include "tqcache/base/file_io.h"
 

@@ -1,5 +1,3 @@
-#include "tqcache/base/memory_budget.h"
-
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -7,6 +5,9 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <string_view>
+
+#include "tqcache/access.h"
 
 namespace tqcache {
 namespace {
@@ -33,42 +34,47 @@ std::uint64_t process_limit() {
   return limit.rlim_cur;
 }
 
-constexpr std::uint64_t kExpansion = 64;
-
-MemoryBudget& budget_of_process() {
-  static MemoryBudget budget = MemoryBudget::of_machine();
-  return budget;
+// Values of `stored` bytes may take this many.
+std::uint64_t in_proportion(std::uint64_t stored, std::uint64_t least) {
+  constexpr std::uint64_t kExpansion = 64;
+  return std::max(stored > kUnlimited / kExpansion ? kUnlimited : stored * kExpansion, least);
 }
 
-}  // namespace
-
-MemoryBudget MemoryBudget::of_machine() {
-  const std::uint64_t bytes =
-      std::min({machine_memory(), limit_in("/sys/fs/cgroup/memory.max"),
-                limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"), process_limit()});
-  return {bytes / 4 * 3, false};
-}
-
-std::uint64_t MemoryBudget::limit(std::uint64_t stored, std::uint64_t least) const {
-  if (is_of_user_) return bytes_;
-  const std::uint64_t expanded =
-      stored > kUnlimited / kExpansion ? kUnlimited : stored * kExpansion;
-  return std::min(bytes_, std::max(expanded, least));
-}
-
-Result<void> MemoryBudget::check(std::uint64_t bytes, std::string_view what) const {
-  return check(bytes, what, kUnlimited, 0);
-}
-
-Result<void> MemoryBudget::check(std::uint64_t bytes, std::string_view what, std::uint64_t stored,
-                                 std::uint64_t least) const {
-  const std::uint64_t allowed = limit(stored, least);
+Result<void> check_allowed(std::uint64_t bytes, std::uint64_t allowed, std::string_view what) {
   if (bytes <= allowed) return {};
   return too_large(std::string(what) + ": " + std::to_string(bytes) + " bytes of memory, " +
                    std::to_string(allowed) + " are allowed (--max-memory)");
 }
 
-const MemoryBudget& memory_budget() { return budget_of_process(); }
-void set_memory_budget(const MemoryBudget& budget) { budget_of_process() = budget; }
+}  // namespace
+
+MemoryBudget MemoryBudget::of_machine() {
+  static const std::uint64_t bytes =
+      std::min({machine_memory(), limit_in("/sys/fs/cgroup/memory.max"),
+                limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"), process_limit()});
+  return {bytes / 4 * 3, false};
+}
+
+MemoryBudget MemoryBudget::at_most(std::uint64_t bytes) const {
+  return {std::min(bytes, bytes_), is_of_user_};
+}
+
+std::uint64_t MemoryBudget::limit(std::uint64_t stored, std::uint64_t least) const {
+  return is_of_user_ ? bytes_ : std::min(bytes_, in_proportion(stored, least));
+}
+
+Result<void> MemoryBudget::check(std::uint64_t bytes, std::string_view what) const {
+  return check_allowed(bytes, bytes_, what);
+}
+
+Result<void> MemoryBudget::check(std::uint64_t bytes, std::string_view what, std::uint64_t stored,
+                                 std::uint64_t least) const {
+  return check_allowed(bytes, limit(stored, least), what);
+}
+
+Result<void> MemoryBudget::check_proportion(std::uint64_t bytes, std::string_view what,
+                                            std::uint64_t stored, std::uint64_t least) const {
+  return check_allowed(bytes, is_of_user_ ? kUnlimited : in_proportion(stored, least), what);
+}
 
 }  // namespace tqcache

@@ -83,4 +83,9 @@ inline Processor find_processor() { return processor_of(ask_processor()); }
 
 #endif
 
+// The instruction set that TQCACHE_ISA names; null if it is not set. This is the only variable that
+// the library reads unasked: kernels are chosen once for the whole process, by its first call that
+// needs one, and no argument reaches all of these.
+const char* wanted_isa();
+
 }  // namespace tqcache

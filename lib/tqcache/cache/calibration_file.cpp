@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/cache/profile_text.h"
 #include "tqcache/file.h"
 
@@ -195,14 +194,14 @@ Result<Calibration> calibration_of_predicted(ByteView file) {
 
 }  // namespace
 
-Result<Calibration> read_calibration(const std::string& path) {
+Result<Calibration> read_calibration(const std::string& path, const MemoryBudget& memory) {
   TQC_TRY_ASSIGN(const std::unique_ptr<ByteSource> source, open_file(path));
   std::array<std::byte, kPredictedWord.size()> start{};
   TQC_TRY(source->read_at(0, std::span(start).first(static_cast<std::size_t>(
                                  std::min<std::uint64_t>(start.size(), source->size())))));
   const bool is_predicted = as_text(start) == kPredictedWord;
   if (is_predicted && source->size() <= kMaxPredictedBytes) {
-    TQC_TRY(memory_budget().check(2 * source->size(), "the profile"));  // the file, an aligned copy
+    TQC_TRY(memory.check(2 * source->size(), "the profile"));  // the file, an aligned copy
   }
   TQC_TRY_ASSIGN(const Bytes file,
                  read_file(path, is_predicted ? kMaxPredictedBytes : kMaxProfileTextBytes));

@@ -9,7 +9,6 @@
 #include <variant>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/cache/window.h"
@@ -289,11 +288,7 @@ Result<Cache> load(const CacheReader& reader, const LoadOptions& options,
   const CacheDesc& description = reader.description();
   const std::vector<BlockInfo>& blocks = reader.blocks();
   const std::uint64_t bytes = total_memory_bytes(description, blocks);
-  if (bytes > options.max_bytes) {
-    return too_large("the cache takes " + std::to_string(bytes) + " bytes of memory, " +
-                     std::to_string(options.max_bytes) + " are allowed");
-  }
-  TQC_TRY(memory_budget().check(bytes, "the cache"));
+  TQC_TRY(options.memory.check(bytes, "the cache"));
   TQC_TRY_ASSIGN(Cache cache, make_room(description, blocks));
   ProgressCounter counter(progress, total_raw_bytes(blocks));
   const auto make = [&](std::size_t i, std::size_t) -> Result<void> {

@@ -39,6 +39,7 @@ struct Conversion {
   KvTables tables;
   Fit fit = Fit::kFirstBlock;
   unsigned n_threads = 0;
+  MemoryBudget memory = {};
   std::int64_t first_layer = 0;  // number of the source's first layer, for messages
   std::shared_ptr<LossLog> losses = {};
 };
@@ -89,9 +90,7 @@ class Quantized : public CacheReader {
 
     std::uint64_t window_bytes = 0, total = 0;
     for (const std::size_t layer : windows) window_bytes += bytes_of_window(layer);
-    if (window_bytes > LoadOptions{}.max_bytes) {
-      return too_large("windows of " + std::to_string(window_bytes) + " bytes");
-    }
+    TQC_TRY(conversion.memory.check(window_bytes, "windows"));
     total = window_bytes;
     for (const Tensor& tensor : tensors) total += bytes_of(tensor);
     ProgressCounter counter(progress, total);
@@ -428,8 +427,10 @@ ReaderResult quantize(std::shared_ptr<const CacheReader> source, const ConvertOp
   const KvTables tables(cache.identity.rope);
   TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(cache, options));
   TQC_TRY_ASSIGN(const Codecs codecs, planned_codecs(cache, plans, tables));
-  return make_view(std::move(source),
-                   {codecs, tables, options.fit, options.n_threads, 0, options.losses}, progress);
+  return make_view(
+      std::move(source),
+      {codecs, tables, options.fit, options.n_threads, options.memory, 0, options.losses},
+      progress);
 }
 
 ReaderResult quantize_like(std::shared_ptr<const CacheReader> source,
@@ -446,7 +447,8 @@ Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress
   TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(description, options));
   const KvTables tables(cache.identity.rope);
   TQC_TRY_ASSIGN(const Codecs codecs, planned_codecs(description, plans, tables));
-  Conversion conversion{{}, tables, options.fit, options.n_threads, 0, options.losses};
+  Conversion conversion{{}, tables,        options.fit, options.n_threads, options.memory,
+                        0,  options.losses};
   const auto plans_of = [&](std::size_t layer) { return std::span(plans).subspan(2 * layer, 2); };
   const auto is_planned = [&](std::size_t layer) {
     return !plans_of(layer)[0].dense || !plans_of(layer)[1].dense;
@@ -478,7 +480,7 @@ Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress
       const auto of_layer = std::llround(fraction * static_cast<double>(layer_bytes[i]));
       return !progress || progress(done + static_cast<std::uint64_t>(of_layer), total);
     };
-    TQC_TRY_ASSIGN(Cache packed, load(*view, {.n_threads = options.n_threads}, watch));
+    TQC_TRY_ASSIGN(Cache packed, load(*view, {options.memory, options.n_threads}, watch));
     cache.layers[i] = std::move(packed.layers.front());
     done += layer_bytes[i];
   }

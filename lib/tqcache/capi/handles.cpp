@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "tqcache/base/integers.h"
 #include "tqcache/format/sections/section_checks.h"
@@ -79,6 +80,15 @@ int report_error(const Error& error, tqcache_error** out) noexcept {
 Result<KeyRing> read_keys(const char* key_file) {
   if (key_file == nullptr || *key_file == '\0') return KeyRing();
   return in_file(key_file, KeyRing::read_file(key_file));
+}
+
+Result<format::Access> make_access(const char* key_file) {
+  static const predict::Profiles known;  // callers have no object that could keep what was read
+  format::Access access;
+  TQC_TRY_ASSIGN(access.keys, read_keys(key_file));
+  const char* const folder = std::getenv("TQCACHE_PROFILES");
+  access.profiles = known.with_folder(folder == nullptr ? "" : folder);
+  return access;
 }
 
 Result<cache::Identity> to_identity(const tqcache_identity* caller) {

@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/description.h"
 #include "tqcache/error.h"
 #include "tqcache/eval.h"
 #include "tqcache/format/section_reader.h"
-#include "tqcache/keys.h"
 #include "tqcache/kv_codec.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
@@ -140,6 +140,8 @@ inline Progress to_progress(tqcache_progress progress, void* user) {
 
 // Errors: those of KeyRing::read_file(). Null or "": no keys.
 Result<KeyRing> read_keys(const char* key_file);
+// The same keys, with the profiles in the folder that TQCACHE_PROFILES names.
+Result<format::Access> make_access(const char* key_file);
 
 // Requires: the pointers of `from` are valid. Errors: kInvalidArgument.
 Result<cache::Identity> to_identity(const tqcache_identity* from);

@@ -46,7 +46,7 @@ const char* kind_word(FileKind kind) {
 
 Result<interop::OpenHints> to_hints(const tqcache_open_options& options) {
   interop::OpenHints hints;
-  TQC_TRY_ASSIGN(hints.keys, read_keys(options.key_file));
+  TQC_TRY_ASSIGN(hints.access, make_access(options.key_file));
   if (options.first_tokens > 0) hints.first_tokens = options.first_tokens;
   if (options.tokens != nullptr) {
     if (options.n_tokens < 0 || options.n_tokens > cache::kMaxTokens) {
@@ -74,17 +74,17 @@ Result<interop::OpenHints> to_hints(const tqcache_open_options& options) {
 // A .tqkv file, whole: with its sections, so that they can be used in place.
 Result<std::unique_ptr<tqcache_cache>> open_own(std::shared_ptr<const ByteSource> file,
                                                 SharedBytes mapped, bool trust,
-                                                const KeyRing& keys) {
+                                                const format::Access& access) {
   tqcache_cache cache;
   cache.kind = "tqkv";
   cache.file_bytes = file->size();
   std::shared_ptr<const format::SectionReader> sections;
   if (mapped.size() > 0) {
-    TQC_TRY_ASSIGN(auto opened, format::SectionReader::open_mapped(mapped, !trust, keys,
+    TQC_TRY_ASSIGN(auto opened, format::SectionReader::open_mapped(mapped, !trust, access,
                                                                    format::Digests::kTrust));
     sections = std::make_shared<const format::SectionReader>(std::move(opened));
   } else {
-    TQC_TRY_ASSIGN(auto opened, format::SectionReader::open(std::move(file), keys));
+    TQC_TRY_ASSIGN(auto opened, format::SectionReader::open(std::move(file), access));
     sections = std::make_shared<const format::SectionReader>(std::move(opened));
   }
   cache.content_digest = to_hex(sections->info().content_name);
@@ -102,7 +102,7 @@ Result<std::unique_ptr<tqcache_cache>> open_source(std::shared_ptr<const ByteSou
   TQC_TRY_ASSIGN(const interop::OpenHints hints, to_hints(options));
   const bool is_whole = !hints.first_tokens && !hints.identity;
   if (is_whole && format::looks_like_cache_file(*file)) {
-    return open_own(std::move(file), std::move(mapped), options.trust != 0, hints.keys);
+    return open_own(std::move(file), std::move(mapped), options.trust != 0, hints.access);
   }
   tqcache_cache cache;
   cache.file_bytes = file->size();

@@ -103,6 +103,7 @@ int tqcache_store_open(const char* url, const tqcache_store_options* options, tq
     TQC_TRY_ASSIGN(const tqcache_store_options known, known_fields(options));
     store::BackendOptions backend;
     TQC_TRY_ASSIGN(backend.keys, read_keys(known.key_file));
+    backend.credentials = store::credentials_of_environment();
     auto made = std::make_unique<tqcache_store>();
     TQC_TRY_ASSIGN(made->backend, store::open_backend(url, backend));
     store::LibraryOptions library;
@@ -225,6 +226,7 @@ int tqcache_values_open(const char* url, const char* name_space,
     TQC_TRY_ASSIGN(const tqcache_values_options known, known_fields(options));
     store::ValuesOptions to;
     TQC_TRY_ASSIGN(to.keys, read_keys(known.key_file));
+    to.credentials = store::credentials_of_environment();
     TQC_TRY_ASSIGN(to.coding, to_coding(known.planes));
     to.n_threads = known.threads;
     to.on_warning = to_warning(known.warning, known.user);

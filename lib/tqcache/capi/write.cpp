@@ -364,8 +364,8 @@ int tqcache_verify(const char* path, const tqcache_verify_options* options,
     TQC_TRY_ASSIGN(const tqcache_verify_options known, known_fields(options));
     format::ReadOptions read;
     read.n_threads = known.threads;
-    if (known.max_bytes != 0) read.max_payload_bytes = known.max_bytes;
-    TQC_TRY_ASSIGN(read.keys, read_keys(known.key_file));
+    TQC_TRY_ASSIGN(read.access, make_access(known.key_file));
+    if (known.max_bytes != 0) read.access.memory = MemoryBudget().at_most(known.max_bytes);
     TQC_TRY_ASSIGN(const auto file, in_file(path, open_file(path)));
     TQC_TRY_ASSIGN(
         const format::VerifyReport report,

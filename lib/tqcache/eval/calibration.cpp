@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/codec/trellis/symmetric_eigen.h"
@@ -855,8 +854,8 @@ Result<void> check_size(const model::Model& model, const CalibrationOptions& opt
   doubles += n_threads * (2 * most_inputs * most_inputs + 3 * most_inputs * dim);  // of a predictor
   const std::uint64_t columns =
       to_u64(config.n_layers) * 2 * dim * to_u64(options.window) * sizeof(float);
-  return memory_budget().check(doubles * sizeof(double) + columns + numbers,
-                               "the sums of the calibration");
+  return options.memory.check(doubles * sizeof(double) + columns + numbers,
+                              "the sums of the calibration");
 }
 
 }  // namespace

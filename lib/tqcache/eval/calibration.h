@@ -25,6 +25,7 @@ struct CalibrationOptions {
   std::int64_t window = 2048;
   std::int64_t n_sensitivity = 512;  // tokens by which sensitivities are measured
   unsigned n_threads = 0;
+  MemoryBudget memory = {};
   // What was measured so far, if the calibration is interrupted, and every two minutes. A
   // calibration with the same model, texts and options goes on from there, and gives the same
   // profile. Empty: none. The caller removes it in the end.

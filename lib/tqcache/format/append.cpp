@@ -10,6 +10,7 @@
 #include "tqcache/format/header.h"
 #include "tqcache/format/open_container.h"
 #include "tqcache/format/predicted_blocks.h"
+#include "tqcache/format/section_reader.h"
 #include "tqcache/format/section_writer.h"
 #include "tqcache/reader.h"
 #include "tqcache/tqkv.h"
@@ -94,14 +95,16 @@ std::int64_t lasting_blocks(const cache::Cache& cache) {
 
 struct CacheAppender::State {
   std::unique_ptr<LockedFile> file;
-  KeyRing keys;
+  Access access;
   OpenContainer container;
   // Number of leading token blocks known to be equal in the file and the caller's cache.
   std::int64_t n_trusted = 0;
   bool stale = false;  // the container may differ from the file
 
   Result<void> open() {
-    TQC_TRY_ASSIGN(container, open_container(*file, keys));
+    TQC_TRY_ASSIGN(container, open_container(*file, access));
+    const Manifest& manifest = container.info;
+    TQC_TRY(check_memory(manifest, access.memory));
     return check_content_name(container.info);
   }
 
@@ -155,9 +158,9 @@ CacheAppender::CacheAppender(CacheAppender&&) noexcept = default;
 CacheAppender& CacheAppender::operator=(CacheAppender&&) noexcept = default;
 CacheAppender::~CacheAppender() = default;
 
-Result<CacheAppender> CacheAppender::open(const std::filesystem::path& path, const KeyRing& keys) {
+Result<CacheAppender> CacheAppender::open(const std::filesystem::path& path, const Access& access) {
   auto state = std::make_unique<State>();
-  state->keys = keys;
+  state->access = access;
   TQC_TRY_ASSIGN(state->file, LockedFile::open(path));
   TQC_TRY(state->open());
   return CacheAppender(std::move(state));
@@ -167,7 +170,7 @@ const CacheFileInfo& CacheAppender::info() const { return state_->container.info
 
 Result<cache::Cache> CacheAppender::read(const ReadOptions& options, const Progress& progress) {
   ReadOptions comparing = options;
-  comparing.keys = state_->keys;
+  comparing.access = state_->access;
   comparing.verify_digests = true;
   TQC_TRY_ASSIGN(cache::Cache cache, read_cache(*state_->file, comparing, progress));
   const bool is_whole = cache.n_tokens() == info().n_tokens();
@@ -199,7 +202,7 @@ Result<AppendReport> CacheAppender::append(const cache::Cache& cache, const Writ
   manifest.gaps = gaps_after(info, state_->container.header.slot, growth);
   if (info.prediction && predicted_block_count(manifest) > 0) {
     manifest.prediction = info.prediction;
-    manifest.predicted = std::make_shared<PredictedBlocks>();
+    manifest.predicted = std::make_shared<PredictedBlocks>(state_->access);
   }
   TQC_TRY_ASSIGN(auto cipher, state_->next_cipher(growth.new_sections, manifest));
   TQC_TRY(prepare_manifest(manifest, options));

@@ -15,7 +15,7 @@ namespace {
 Result<cache::Cache> load(const SectionReader& reader, const ReadOptions& options,
                           const Progress& progress) {
   if (options.accept) TQC_TRY(options.accept(reader.info()));
-  const cache::LoadOptions load{options.max_payload_bytes, options.n_threads};
+  const cache::LoadOptions load{options.access.memory, options.n_threads};
   if (!options.first_tokens) return cache::load(reader, load, progress);
   TQC_TRY_ASSIGN(const auto first,
                  cache::first_tokens(cache::borrow(reader), *options.first_tokens));
@@ -43,12 +43,12 @@ Result<SectionReader> open_mapped(const std::filesystem::path& path, const ReadO
   for (int attempt = 1;; ++attempt) {
     TQC_TRY_ASSIGN(SharedBytes mapped, map_file(path));
     auto reader = SectionReader::open_mapped(std::move(mapped), options.verify_checksums,
-                                             options.keys, digests_of(options));
+                                             options.access, digests_of(options));
     if (reader) return reader;
     const ErrorCode code = reader.error().code;
     const bool is_of_size = code == ErrorCode::kTruncated || code == ErrorCode::kCorrupt;
     if (!is_of_size || attempt == kMaxMappings) return reader.error();
-    TQC_TRY(check_file(path, options.keys));
+    TQC_TRY(check_file(path, options.access.keys));
   }
 }
 
@@ -57,7 +57,7 @@ Result<SectionReader> open_mapped(const std::filesystem::path& path, const ReadO
 Result<cache::Cache> read_cache(const ByteSource& source, const ReadOptions& options,
                                 const Progress& progress) {
   TQC_TRY_ASSIGN(const SectionReader reader,
-                 SectionReader::open(source, options.keys, digests_of(options)));
+                 SectionReader::open(source, options.access, digests_of(options)));
   return load(reader, options, progress);
 }
 
@@ -68,7 +68,7 @@ Result<cache::Cache> map_cache(const std::filesystem::path& path, const ReadOpti
 }
 
 Result<CacheFileInfo> read_cache_info(const ByteSource& source, const KeyRing& keys) {
-  TQC_TRY_ASSIGN(OpenContainer container, open_container(source, keys));
+  TQC_TRY_ASSIGN(OpenContainer container, open_container(source, {.keys = keys}));
   TQC_TRY(check_content_name(container.info));
   return std::move(container.info);
 }

@@ -63,12 +63,10 @@ std::vector<std::string> gap_damage(const ByteSource& source, const Manifest& ma
   return {in_context(gap_place(index), std::move(checked).error()).message};
 }
 
-Result<void> check_largest_gap(const Manifest& manifest, std::uint64_t max_bytes) {
+// A gap is read as a whole.
+Result<void> check_gaps(const Manifest& manifest, const MemoryBudget& memory) {
   for (std::size_t i = 0; i < manifest.gaps.size(); ++i) {
-    if (manifest.gaps[i].bytes <= max_bytes) continue;
-    return Error{ErrorCode::kTooLarge, gap_place(i) + ": " +
-                                           std::to_string(manifest.gaps[i].bytes) + " bytes, " +
-                                           std::to_string(max_bytes) + " are allowed"};
+    TQC_TRY(memory.check(manifest.gaps[i].bytes, gap_place(i)));
   }
   return {};
 }
@@ -77,13 +75,12 @@ Result<void> check_largest_gap(const Manifest& manifest, std::uint64_t max_bytes
 
 Result<VerifyReport> verify_cache(const ByteSource& source, const ReadOptions& options,
                                   const Progress& progress) {
-  TQC_TRY_ASSIGN(OpenContainer container, open_container(source, options.keys));
+  TQC_TRY_ASSIGN(OpenContainer container, open_container(source, options.access));
   VerifyReport report{std::move(container.info), 0, 0, std::move(container.header.damage)};
   const Manifest& manifest = report.info;
   const FileCipher* const cipher = container.cipher.get();
-  TQC_TRY(check_largest(blocks_of(manifest.sections), options.max_payload_bytes));
-  TQC_TRY(check_largest_gap(manifest, options.max_payload_bytes));
-  TQC_TRY(check_memory(report.info));
+  TQC_TRY(check_memory(report.info, options.access.memory));
+  TQC_TRY(check_gaps(manifest, options.access.memory));
   if (manifest.prediction) TQC_TRY(manifest.predicted->predictor(manifest));
   if (auto name = check_content_name(manifest); !name)
     report.damage.push_back(name.error().message);

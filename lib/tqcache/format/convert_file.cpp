@@ -16,9 +16,7 @@ Result<void> convert_file(const cache::CacheReader& source, AtomicFile& file,
                           const cache::ConvertOptions& options, const WriteOptions& write,
                           const Progress& progress) {
   TQC_TRY(Compressor::make(write.zstd_level));  // a bad level is reported before the work
-  const std::vector<cache::BlockInfo> blocks = cache::all_blocks(source);
-  TQC_TRY(check_largest(blocks, ReadOptions{}.max_payload_bytes));
-  const std::uint64_t source_bytes = cache::total_raw_bytes(blocks);
+  const std::uint64_t source_bytes = cache::total_raw_bytes(cache::all_blocks(source));
   // Fitting the codecs reads little, or blocks that are read again; it can be stopped.
   const auto fitting = [&](std::uint64_t, std::uint64_t) {
     return !progress || progress(0, source_bytes);
@@ -46,13 +44,13 @@ Result<void> convert_file(const cache::CacheReader& source, const std::filesyste
 
 Result<void> convert_file(const ByteSource& source, const std::filesystem::path& path,
                           const cache::ConvertOptions& options, const WriteOptions& write,
-                          const Progress& progress, std::optional<std::int64_t> first_tokens) {
+                          const Progress& progress, const ReadOptions& read) {
   TQC_TRY(Compressor::make(write.zstd_level));
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, write.overwrite));
-  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, write.keys));
+  TQC_TRY_ASSIGN(const SectionReader reader, SectionReader::open(source, read.access));
   std::shared_ptr<const cache::CacheReader> cache = cache::borrow(reader);
-  if (first_tokens) {
-    TQC_TRY_ASSIGN(cache, cache::first_tokens(std::move(cache), *first_tokens));
+  if (read.first_tokens) {
+    TQC_TRY_ASSIGN(cache, cache::first_tokens(std::move(cache), *read.first_tokens));
   }
   TQC_TRY(convert_file(*cache, file, options, write, progress));
   return file.commit();

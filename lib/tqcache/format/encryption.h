@@ -15,11 +15,11 @@
 #include <span>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/base/cipher.h"
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/format/header.h"
-#include "tqcache/keys.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache::format {

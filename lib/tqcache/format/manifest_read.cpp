@@ -527,7 +527,6 @@ Result<void> read_prediction(const fb::Manifest& root, Manifest& manifest) {
   }
   if (in.n_sinks() > cache::kTokenBlock) return corrupt("prediction: more than 256 sink tokens");
   manifest.prediction = Prediction{to_sha256(*in.profile()), in.step(), in.n_sinks()};
-  manifest.predicted = std::make_shared<PredictedBlocks>();
   return {};
 }
 

@@ -1,5 +1,6 @@
 #include "tqcache/format/open_container.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/format/predicted_blocks.h"
 
 namespace tqcache::format {
 namespace {
@@ -48,13 +50,13 @@ Result<std::shared_ptr<const FileCipher>> add_envelope(const FileCipher& cipher,
 }
 
 Result<ReadManifest> read_manifest(const ByteSource& source, const HeaderSlot& slot,
-                                   const KeyRing& keys) {
+                                   const Access& access) {
   AlignedBytes bytes(slot.file_bytes - slot.manifest_offset);
   TQC_TRY(source.read_at(slot.manifest_offset, bytes));
   if (xxh3_128(bytes) != slot.manifest_checksum) {
     return Error{ErrorCode::kCorrupt, "manifest: checksum mismatch"};
   }
-  TQC_TRY_ASSIGN(auto cipher, decrypt(slot, keys, bytes));
+  TQC_TRY_ASSIGN(auto cipher, decrypt(slot, access.keys, bytes));
   TQC_TRY_ASSIGN(Manifest manifest, decode_manifest(bytes));
   TQC_TRY(check_features(manifest, slot));
   TQC_TRY(check_contents(manifest));
@@ -62,6 +64,7 @@ Result<ReadManifest> read_manifest(const ByteSource& source, const HeaderSlot& s
   if (cipher != nullptr) {
     TQC_TRY_ASSIGN(cipher, add_envelope(*cipher, manifest));
   }
+  if (manifest.prediction) manifest.predicted = std::make_shared<PredictedBlocks>(access);
   return ReadManifest{std::move(manifest), std::move(cipher)};
 }
 
@@ -96,9 +99,9 @@ CacheFileInfo make_info(const Header& header, Manifest manifest) {
   return info;
 }
 
-Result<OpenContainer> open_container(const ByteSource& source, const KeyRing& keys) {
+Result<OpenContainer> open_container(const ByteSource& source, const Access& access) {
   TQC_TRY_ASSIGN(Header header, read_header(source));
-  TQC_TRY_ASSIGN(ReadManifest read, read_manifest(source, header.slot, keys));
+  TQC_TRY_ASSIGN(ReadManifest read, read_manifest(source, header.slot, access));
   CacheFileInfo info = make_info(header, std::move(read.manifest));
   return OpenContainer{std::move(info), std::move(header), std::move(read.cipher)};
 }

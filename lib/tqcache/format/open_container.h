@@ -10,7 +10,6 @@
 #include "tqcache/file.h"
 #include "tqcache/format/encryption.h"
 #include "tqcache/format/header.h"
-#include "tqcache/keys.h"
 #include "tqcache/tqkv.h"
 
 namespace tqcache::format {
@@ -24,7 +23,7 @@ struct OpenContainer {
 // Reads everything except the sections. The section table is valid afterwards.
 //
 // Errors: as read_cache_info.
-Result<OpenContainer> open_container(const ByteSource& source, const KeyRing& keys = {});
+Result<OpenContainer> open_container(const ByteSource& source, const Access& access = {});
 
 // The metadata of a file with this header and manifest.
 CacheFileInfo make_info(const Header& header, Manifest manifest);

@@ -222,7 +222,7 @@ bool PredictedBlocks::make_room(std::int64_t block, std::int64_t end) {
 Result<std::shared_ptr<const Predictor>> PredictedBlocks::predictor(const Manifest& manifest) {
   const std::lock_guard lock(mutex_);
   if (predictor_ != nullptr) return predictor_;
-  TQC_TRY_ASSIGN(auto predictor, predict::find_profile(manifest.prediction->profile));
+  TQC_TRY_ASSIGN(auto predictor, profiles_.find(manifest.prediction->profile, memory_));
   TQC_TRY(predict::check_profile(predictor->profile(), manifest));
   predictor_ = std::move(predictor);
   return predictor_;

@@ -40,12 +40,15 @@ class PredictedBlocks {
  public:
   using Make = std::function<Result<PredictedBlock>(std::int64_t block)>;
 
+  explicit PredictedBlocks(const Access& access = {})
+      : profiles_(access.profiles), memory_(access.memory) {}
+
   // Requires: 0 <= block < n_blocks; `make` gives the same result whoever calls it.
   // Errors: those of `make` for this block.
   Result<std::shared_ptr<const PredictedBlock>> get(std::int64_t block, std::int64_t n_blocks,
                                                     const Make& make);
 
-  // find_profile() and check_profile() for this manifest, whose prediction is present; looked up
+  // The profile of this manifest, whose prediction is present, after check_profile(); looked up
   // once.
   Result<std::shared_ptr<const predict::Predictor>> predictor(const Manifest& manifest);
 
@@ -59,6 +62,8 @@ class PredictedBlocks {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::int64_t, Entry> entries_;
+  predict::Profiles profiles_;
+  MemoryBudget memory_;
   std::shared_ptr<const predict::Predictor> predictor_;
 };
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/predicted_blocks.h"
@@ -41,7 +40,6 @@ Result<void> authenticate(const SectionInfo& section, const FileCipher* cipher,
 Result<void> unpack_stored(const Manifest& manifest, const SectionInfo& section, ByteView stored,
                            const Decompressor& decompressor, AlignedBytes& raw) {
   const cache::LayerDesc& layer = layer_of(manifest, section);
-  TQC_TRY(memory_budget().check(section.raw_bytes, "values", stored.size(), kSmallSectionBytes));
   if (section.compression == Compression::kPredicted) {
     return unsupported("a predicted section is read with the others of its token block");
   }
@@ -100,15 +98,6 @@ Result<void> check_padding(const ByteSource& source, const Manifest& manifest, s
   return Error{ErrorCode::kCorrupt, "padding behind it is not zero"};
 }
 
-Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes) {
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (blocks[i].raw_bytes <= max_bytes) continue;
-    return too_large(block_place(i, blocks[i]) + ": " + std::to_string(blocks[i].raw_bytes) +
-                     " bytes, " + std::to_string(max_bytes) + " are allowed");
-  }
-  return {};
-}
-
 // The sections of a file that belong to one checkpoint, whose layers are numbered from 0.
 class SectionReader::OfCheckpoint : public cache::CacheReader {
  public:
@@ -161,37 +150,43 @@ SectionReader::SectionReader(const ByteSource& source, OpenContainer container, 
     : SectionReader(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source),
                     std::move(container), digests) {}
 
-Result<void> check_memory(const CacheFileInfo& info) {
-  for (std::size_t i = 0; i < info.sections.size(); ++i) {
-    const SectionInfo& section = info.sections[i];
-    TQC_TRY(memory_budget().check(section.raw_bytes, block_place(i, section), section.stored_bytes,
-                                  kSmallSectionBytes));
+Result<void> check_memory(const Manifest& manifest, const MemoryBudget& memory) {
+  for (std::size_t i = 0; i < manifest.sections.size(); ++i) {
+    const SectionInfo& section = manifest.sections[i];
+    TQC_TRY(memory.check(section.raw_bytes, block_place(i, section), section.stored_bytes,
+                         kSmallSectionBytes));
   }
-  return memory_budget().check(cache::total_raw_bytes(info.sections), "values of the file",
-                               info.file_bytes, kSmallFileBytes);
+  return {};
+}
+
+Result<void> check_memory(const CacheFileInfo& info, const MemoryBudget& memory) {
+  const Manifest& manifest = info;
+  TQC_TRY(check_memory(manifest, memory));
+  return memory.check_proportion(cache::total_raw_bytes(info.sections), "values of the file",
+                                 info.file_bytes, kSmallFileBytes);
 }
 
 Result<SectionReader> SectionReader::open(std::shared_ptr<const ByteSource> source,
-                                          const KeyRing& keys, Digests digests) {
-  TQC_TRY_ASSIGN(OpenContainer container, open_container(*source, keys));
+                                          const Access& access, Digests digests) {
+  TQC_TRY_ASSIGN(OpenContainer container, open_container(*source, access));
   TQC_TRY(check_content_name(container.info));
-  TQC_TRY(check_memory(container.info));
+  TQC_TRY(check_memory(container.info, access.memory));
   if (container.info.prediction) {  // a missing profile is reported before any work
     TQC_TRY(container.info.predicted->predictor(container.info));
   }
   return SectionReader(std::move(source), std::move(container), digests);
 }
 
-Result<SectionReader> SectionReader::open(const ByteSource& source, const KeyRing& keys,
+Result<SectionReader> SectionReader::open(const ByteSource& source, const Access& access,
                                           Digests digests) {
-  return open(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source), keys,
+  return open(std::shared_ptr<const ByteSource>(std::shared_ptr<const void>(), &source), access,
               digests);
 }
 
 Result<SectionReader> SectionReader::open_mapped(SharedBytes file, bool verify_checksums,
-                                                 const KeyRing& keys, Digests digests) {
+                                                 const Access& access, Digests digests) {
   TQC_TRY_ASSIGN(SectionReader reader,
-                 open(std::shared_ptr<const ByteSource>(memory_source(file)), keys, digests));
+                 open(std::shared_ptr<const ByteSource>(memory_source(file)), access, digests));
   reader.file_->mapped = std::move(file);
   reader.file_->verify_checksums = verify_checksums;
   return reader;

@@ -24,7 +24,8 @@
 namespace tqcache::format {
 
 // Decompresses a section that is not stored uncompressed. `stored` has already been checked against
-// the checksum of the section table. Only the layers of `manifest` are used.
+// the checksum of the section table, and the size of the section by check_memory(). Only the layers
+// of `manifest` are used.
 //
 // Threads: any number at once.
 // Errors:  kCorrupt (zstd frame, planes, symbols); without the section's place.
@@ -61,15 +62,12 @@ Result<void> check_digest(const SectionInfo& section, ByteView raw);
 // Errors: as read_section.
 Result<void> check_padding(const ByteSource& source, const Manifest& manifest, std::size_t index);
 
-// Checks that no section has more bytes than this before compression. If every thread holds one
-// section, a hostile file can then use no more memory than this per thread.
-// Errors: kTooLarge.
-Result<void> check_largest(const std::vector<cache::BlockInfo>& blocks, std::uint64_t max_bytes);
-
-// Checks the sections of a file against the memory budget of the process, each and all together, by
-// their sizes before and after compression. So a small file of zeros cannot take much memory.
-// Errors: kTooLarge.
-Result<void> check_memory(const CacheFileInfo& info);
+// Checks each section against the limit of memory: if every thread holds one, a hostile file can
+// use no more memory than this per thread. Errors: kTooLarge.
+Result<void> check_memory(const Manifest& manifest, const MemoryBudget& memory);
+// The same for a file, whose sections together have to be in proportion to its size, too. So a
+// small file of zeros cannot take much memory.
+Result<void> check_memory(const CacheFileInfo& info, const MemoryBudget& memory);
 
 // Whether sections are compared with their SHA-256, too. Their XXH3 finds damage, but anybody can
 // make other bytes that have it.
@@ -82,14 +80,14 @@ class SectionReader : public cache::CacheReader {
  public:
   // Errors: as read_cache_info.
   static Result<SectionReader> open(std::shared_ptr<const ByteSource> source,
-                                    const KeyRing& keys = {}, Digests digests = Digests::kCompare);
+                                    const Access& access = {}, Digests digests = Digests::kCompare);
   // `source` must outlive the reader.
-  static Result<SectionReader> open(const ByteSource& source, const KeyRing& keys = {},
+  static Result<SectionReader> open(const ByteSource& source, const Access& access = {},
                                     Digests digests = Digests::kCompare);
   // A mapped file. share() returns uncompressed packed sections of a plain file without copying
   // them, and checks their checksums only if `verify_checksums` or `digests` is kCompare.
   static Result<SectionReader> open_mapped(SharedBytes file, bool verify_checksums,
-                                           const KeyRing& keys, Digests digests);
+                                           const Access& access, Digests digests);
 
   // A file that is open already. `source` must outlive the reader. The content digest is not
   // compared.

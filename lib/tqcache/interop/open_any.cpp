@@ -138,7 +138,7 @@ Result<ForeignCache> import_kind(const std::shared_ptr<const ByteSource>& file, 
     case FileKind::kHf:
       return import_hf(file);
     case FileKind::kNpz:
-      return import_npz(file);
+      return import_npz(file, hints.access.memory);
     case FileKind::kTurboMlx:
       return import_turbomlx_or_name_pickle(file, hints);
     case FileKind::kLlama: {
@@ -318,7 +318,7 @@ Result<OpenedCache> open_any(std::shared_ptr<const ByteSource> file, const OpenH
   OpenedCache opened;
   opened.kind = *kind;
   if (*kind == FileKind::kTqkv) {
-    TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(std::move(file), hints.keys));
+    TQC_TRY_ASSIGN(auto reader, format::SectionReader::open(std::move(file), hints.access));
     opened.cache = std::make_shared<format::SectionReader>(std::move(reader));
     if (hints.first_tokens) {
       TQC_TRY_ASSIGN(opened.cache, cache::first_tokens(opened.cache, *hints.first_tokens));

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/codec/kernels/lanes.h"
 #include "tqcache/predict/predictor.h"
@@ -193,7 +192,7 @@ Result<void> Predictor::prepare_encoding(unsigned n_threads) const {
   const std::size_t dim = to_size(profile_.channels());
   // All inverses, and two matrices of doubles for each thread.
   const std::uint64_t square = std::uint64_t{dim} * dim;
-  TQC_TRY(memory_budget().check(
+  TQC_TRY(memory_.check(
       square * (sizeof(float) * sides_.size() + 2 * sizeof(double) * thread_count(n_threads)),
       "the inverse maps of the profile"));
   std::vector<AlignedFloats> inverses(sides_.size());

@@ -33,8 +33,8 @@ std::int64_t Profile::n_inputs(std::size_t side) const {
   return 2 * channels() * std::min(depth, layer) + n_features + (side % 2 == 1 ? channels() : 0);
 }
 
-Predictor::Predictor(Profile profile, const Sha256& digest)
-    : profile_(std::move(profile)), digest_(digest) {
+Predictor::Predictor(Profile profile, const Sha256& digest, const MemoryBudget& memory)
+    : profile_(std::move(profile)), digest_(digest), memory_(memory) {
   const std::size_t dim = to_size(profile_.channels());
   for (std::size_t i = 0; i < profile_.sides.size(); ++i) {
     const SideProfile& from = profile_.sides[i];

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/hash.h"
@@ -24,8 +25,8 @@ namespace tqcache::predict {
 
 class Predictor {
  public:
-  // Requires: `profile` came from parse_profile().
-  Predictor(Profile profile, const Sha256& digest);
+  // `memory` is for what encoding needs. Requires: `profile` came from parse_profile().
+  Predictor(Profile profile, const Sha256& digest, const MemoryBudget& memory = {});
 
   const Profile& profile() const { return profile_; }
   const Sha256& digest() const { return digest_; }
@@ -38,7 +39,7 @@ class Predictor {
   const Side& side(std::size_t index) const { return sides_[index]; }
 
   // The inverses of the maps, which only encoding needs: [D, D] each, row for channel.
-  // Errors:  kCorrupt for a map without inverse.
+  // Errors:  kCorrupt for a map without inverse; kTooLarge.
   // Threads: any.
   Result<void> prepare_encoding(unsigned n_threads) const;
   std::span<const float> inverse(std::size_t side) const { return inverses_[side]; }
@@ -46,6 +47,7 @@ class Predictor {
  private:
   Profile profile_;
   Sha256 digest_;
+  MemoryBudget memory_;
   std::vector<Side> sides_;
   mutable std::mutex mutex_;
   mutable std::vector<AlignedFloats> inverses_;
@@ -54,7 +56,8 @@ class Predictor {
 // The profiles of version 2 in a folder that belong to these weights, in the order of their names.
 // Errors: those of the folder, and of its profiles of version 2 or later.
 Result<std::vector<std::shared_ptr<const Predictor>>> profiles_of_model(
-    const std::filesystem::path& folder, const Sha256& weights_fingerprint);
+    const std::filesystem::path& folder, const Sha256& weights_fingerprint,
+    const MemoryBudget& memory = {});
 
 // Codes the sides of one token block one after another: keys and values of layer 0, of layer 1, ...
 // Vectors are all kv heads of a token side by side, keys before RoPE.

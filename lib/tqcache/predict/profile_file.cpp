@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <span>
 #include <string_view>
 #include <utility>
 
+#include "tqcache/access.h"
 #include "tqcache/base/integers.h"
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/file.h"
 #include "tqcache/predict/integer_matrix.h"
 #include "tqcache/predict/predictor.h"
@@ -194,16 +193,6 @@ std::optional<std::string_view> digest_text(std::string_view text) {
   return text.substr(kLineBytes - 1 - kHashDigits, kHashDigits);
 }
 
-struct Known {
-  std::mutex mutex;
-  std::map<Sha256, std::shared_ptr<const Predictor>> profiles;
-};
-
-Known& known() {
-  static Known profiles;
-  return profiles;
-}
-
 // The file in the folder whose first line has this digest; empty if there is none.
 std::filesystem::path file_with(const std::filesystem::path& folder, const std::string& digest) {
   std::error_code error;
@@ -331,21 +320,23 @@ bool looks_like_profile(ByteView file) {
   return !version.starts_with("1 ") && !version.starts_with("3 ");  // those are text
 }
 
-Result<std::shared_ptr<const Predictor>> read_profile(const std::filesystem::path& path) {
+Result<std::shared_ptr<const Predictor>> read_profile(const std::filesystem::path& path,
+                                                      const MemoryBudget& memory) {
   // The file, its aligned copy, what is parsed, and 16-bit matrices of it.
   std::error_code error;
   const std::uintmax_t n_bytes = std::filesystem::file_size(path, error);
   if (!error && n_bytes <= kMaxProfileBytes) {
-    TQC_TRY(memory_budget().check(5 * std::uint64_t{n_bytes}, "the profile"));
+    TQC_TRY(memory.check(5 * std::uint64_t{n_bytes}, "the profile"));
   }
   TQC_TRY_ASSIGN(const Bytes file, read_file(path, kMaxProfileBytes));
   TQC_TRY_ASSIGN(Profile profile, parse_profile(file));
   return std::shared_ptr<const Predictor>(
-      std::make_shared<const Predictor>(std::move(profile), profile_digest(file)));
+      std::make_shared<const Predictor>(std::move(profile), profile_digest(file), memory));
 }
 
 Result<std::vector<std::shared_ptr<const Predictor>>> profiles_of_model(
-    const std::filesystem::path& folder, const Sha256& weights_fingerprint) {
+    const std::filesystem::path& folder, const Sha256& weights_fingerprint,
+    const MemoryBudget& memory) {
   std::vector<std::filesystem::path> paths;
   std::error_code error;
   std::filesystem::directory_iterator each(folder, error);
@@ -360,7 +351,7 @@ Result<std::vector<std::shared_ptr<const Predictor>>> profiles_of_model(
     if (!source || (*source)->size() < kLineBytes) continue;
     std::array<std::byte, kLineBytes> line;
     if (!(*source)->read_at(0, line) || !looks_like_profile(line)) continue;
-    auto read = read_profile(path);
+    auto read = read_profile(path, memory);
     if (!read) return in_file(path.string(), std::move(read).error());
     if ((*read)->profile().weights_fingerprint != weights_fingerprint) continue;
     found.push_back(std::move(*read));
@@ -368,31 +359,43 @@ Result<std::vector<std::shared_ptr<const Predictor>>> profiles_of_model(
   return found;
 }
 
-void add_profile(std::shared_ptr<const Predictor> predictor) {
-  const std::lock_guard lock(known().mutex);
+struct Profiles::Known {
+  std::mutex mutex;
+  std::map<Sha256, std::shared_ptr<const Predictor>> by_digest;
+};
+
+Profiles::Profiles() : known_(std::make_shared<Known>()) {}
+
+void Profiles::add(std::shared_ptr<const Predictor> predictor) {
+  const std::lock_guard lock(known_->mutex);
   const Sha256 digest = predictor->digest();
-  known().profiles.emplace(digest, std::move(predictor));
+  known_->by_digest.emplace(digest, std::move(predictor));
 }
 
-Result<std::shared_ptr<const Predictor>> find_profile(const Sha256& digest) {
-  const std::lock_guard lock(known().mutex);
-  if (const auto found = known().profiles.find(digest); found != known().profiles.end()) {
-    return found->second;
-  }
+Profiles Profiles::with_folder(std::filesystem::path folder) const {
+  Profiles profiles = *this;
+  profiles.folder_ = std::move(folder);
+  return profiles;
+}
+
+Result<std::shared_ptr<const Predictor>> Profiles::find(const Sha256& digest,
+                                                        const MemoryBudget& memory) const {
+  const std::lock_guard lock(known_->mutex);
+  auto& by_digest = known_->by_digest;
+  if (const auto found = by_digest.find(digest); found != by_digest.end()) return found->second;
   const std::string name = to_hex(digest);
-  const char* const folder = std::getenv("TQCACHE_PROFILES");
-  const std::filesystem::path path = folder == nullptr ? "" : file_with(folder, name);
+  const std::filesystem::path path = folder_.empty() ? folder_ : file_with(folder_, name);
   if (path.empty()) {
     return unsupported(fmt::format(
         "the file needs the profile {}, which is not known: put it into the folder that the "
         "environment variable TQCACHE_PROFILES names",
         name));
   }
-  auto read = read_profile(path);
+  auto read = read_profile(path, memory);
   if (!read) return in_file(path.string(), std::move(read).error());
   if ((*read)->digest() != digest)
     return in_file(path.string(), corrupt("changed while it was read"));
-  return known().profiles.emplace(digest, std::move(*read)).first->second;
+  return by_digest.emplace(digest, std::move(*read)).first->second;
 }
 
 Result<void> check_profile(const Profile& profile, const cache::CacheDesc& cache) {

@@ -22,12 +22,6 @@ constexpr std::chrono::seconds kIdleTimeout{5};
 constexpr std::chrono::milliseconds kPutTimeout{10'000};
 constexpr std::chrono::milliseconds kHurriedPutTimeout{300};
 
-// Seconds since 1970.
-std::int64_t now() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::seconds>(since).count();
-}
-
 // Checks that the model can resume the cache, and converts recurrent state to the layout of the
 // model.
 Result<void> adopt(cache::Cache& cache, const model::Model& model) {
@@ -67,6 +61,7 @@ struct PromptStore::State {
         library(*backend,
                 {.salt = options.salt,
                  .n_threads = options.n_threads,
+                 .memory = options.memory,
                  .on_warning =
                      [this](const std::string& message) { library_warnings.push_back(message); },
                  .remove_damaged = !options.read_only,
@@ -222,6 +217,8 @@ struct PromptStore::State {
     return {};
   }
 
+  std::int64_t now() const { return options.now ? options.now() : 0; }
+
   // Writes the hit statistics of the store. A read-only session leaves no trace.
   void note_usage() {
     if (gave_up || options.read_only || !options.keep_going()) return;
@@ -267,6 +264,7 @@ Result<std::unique_ptr<PromptStore>> PromptStore::open(PromptStoreOptions option
   backend_options.idle_timeout = kIdleTimeout;
   backend_options.create = !options.read_only;
   backend_options.keys = options.keys;
+  backend_options.credentials = options.credentials;
   options.salt = store::secret_salt(options.keys, options.salt);
   const auto put_limit = std::make_shared<PutLimit>();
   backend_options.interrupted = [goes_on = options.keep_going, put_limit] {

@@ -74,7 +74,8 @@ std::string_view stop_word(StopReason reason) {
 Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
                                                const Progress& reading) {
   TQC_TRY_ASSIGN(std::unique_ptr<model::Model> model,
-                 in_file(options.model, model::load_model(options.model, options.n_threads)));
+                 in_file(options.model, model::load_model(options.model, options.n_threads,
+                                                          options.access.memory)));
   std::optional<cache::Cache> cache;
   if (!options.cache.empty()) {
     format::ReadOptions read;
@@ -84,7 +85,7 @@ Result<std::unique_ptr<Session>> Session::open(const SessionOptions& options,
       return model::check_fits(description, *model);
     };
     read.verify_digests = options.verify_digests;
-    read.keys = options.keys;
+    read.access = options.access;
     if (options.map) {
       TQC_TRY_ASSIGN(cache,
                      in_file(options.cache, format::map_cache(options.cache, read, reading)));

@@ -13,7 +13,6 @@
 #include <string_view>
 #include <utility>
 
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/error.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -313,7 +312,7 @@ Result<std::unique_ptr<ZipArchive>> ZipArchive::open(std::shared_ptr<const ByteS
   if (file->size() < kEndBytes) return corrupt("zip: no directory at its end");
   state->limits = limits;
   state->limits.max_inflated_bytes =
-      std::min(limits.max_inflated_bytes, memory_budget().limit(file->size(), kSmallFileBytes));
+      std::min(limits.max_inflated_bytes, limits.memory.limit(file->size(), kSmallFileBytes));
   state->input.size = file->size();
   state->input.file = std::move(file);
   zip_error_init(&state->input.error);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
@@ -21,6 +22,7 @@ struct ZipLimits {
   std::size_t max_members = 65'536;
   std::uint64_t max_directory_bytes = std::uint64_t{64} << 20;  // read to find all members
   std::uint64_t max_inflated_bytes = std::uint64_t{4} << 30;    // of all compressed members
+  MemoryBudget memory = {};                                     // for these
 };
 
 struct ZipMember {

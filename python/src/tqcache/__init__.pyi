@@ -300,8 +300,9 @@ def verify(path: Path, *, model: Path | None = None, key_file: Path | None = Non
            check: bool = True, threads: int = 0, max_bytes: int = 0,
            progress: Progress | None = None) -> Verified:
     """Checks every byte of a .tqkv file. With check, damage raises CorruptError. max_bytes: the
-    limit of the values' memory (0: 64 GiB). model: a GGUF file or a Hugging Face folder; the
-    program compares its fingerprints and computes the last tokens again (MismatchError)."""
+    limit of the values' memory (0: three quarters of the machine's). model: a GGUF file or a
+    Hugging Face folder; the program compares its fingerprints and computes the last tokens again
+    (MismatchError)."""
 
 def presets() -> dict[str, str]:
     """The names of the presets, the default first, with a line about each."""

@@ -174,7 +174,7 @@ Result<cache::Cache> save_and_load(const cache::Cache& cache, const MemoryOption
   };
   format::WriteOptions write;
   write.n_threads = options.n_threads;
-  write.keys = options.keys;
+  write.keys = options.access.keys;
   if (auto written = format::write_cache_file(cache, file.path(), write); !written) {
     return in_file(std::move(written).error());
   }
@@ -182,7 +182,7 @@ Result<cache::Cache> save_and_load(const cache::Cache& cache, const MemoryOption
   if (!source) return in_file(std::move(source).error());
   format::ReadOptions read;
   read.n_threads = options.n_threads;
-  read.keys = options.keys;
+  read.access = options.access;
   auto loaded = format::read_cache(**source, read);
   if (!loaded) return in_file(std::move(loaded).error());
   return loaded;

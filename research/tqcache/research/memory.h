@@ -26,13 +26,13 @@
 
 #include "tqcache/error.h"
 #include "tqcache/eval/random_choice.h"
-#include "tqcache/keys.h"
 #include "tqcache/model.h"
 #include "tqcache/progress.h"
 #include "tqcache/quantize.h"
 #include "tqcache/report.h"
 #include "tqcache/research/answers.h"
 #include "tqcache/research/questions.h"
+#include "tqcache/tqkv.h"
 
 namespace tqcache::research {
 
@@ -85,7 +85,7 @@ struct MemoryOptions {
   std::uint64_t seed = 0;
   std::int64_t max_tokens = 32;  // of an answer
   std::filesystem::path folder;  // for the temporary file of a cache
-  KeyRing keys;                  // that encrypt it
+  format::Access access;         // its first key encrypts it
   unsigned n_threads = 0;
 };
 

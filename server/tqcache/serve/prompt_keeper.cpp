@@ -176,7 +176,9 @@ Result<std::unique_ptr<PromptKeeper>> PromptKeeper::open(store::Backend& backend
   if (parsed.options.fit == cache::Fit::kPrompt) {
     return invalid("fit=prompt: prompts that were fitted to themselves share nothing");
   }
-  if (!parsed.is_dense()) keeper->form_ = parsed.options;
+  if (parsed.is_dense()) return keeper;
+  keeper->form_ = parsed.options;
+  keeper->form_->memory = keeper->options_.memory;
   return keeper;
 }
 
@@ -186,6 +188,7 @@ store::Library PromptKeeper::library(const std::string& salt, unsigned n_threads
   store::LibraryOptions options;
   options.salt = salt;
   options.n_threads = n_threads;
+  options.memory = options_.memory;
   options.remove_damaged = true;
   options.on_warning = [this](const std::string& message) {
     metrics_.add("tqcache_store_failures_total", 1, {{"what", "blob"}});
@@ -204,7 +207,7 @@ Result<PromptKeeper::Bound> PromptKeeper::read_model(const ServerProps& props) c
   if (path.empty()) return invalid("the upstream server does not say which model it runs: --model");
   Bound read;
   TQC_TRY_ASSIGN(read.geometry, in_file(path.string(), interop::read_llama_geometry(path)));
-  auto model = model::load_model(path);
+  auto model = model::load_model(path, 1, options_.memory);
   if (model) {
     read.identity = (*model)->identity;
     read.trained_context = (*model)->config.context_length;
@@ -403,9 +406,10 @@ Result<void> PromptKeeper::measure_rounding(const Bound& model, const cache::Cac
   TQC_TRY(interop::export_llama_state(*stored, model.geometry, scratch, export_options(model)));
   TQC_TRY_ASSIGN(std::shared_ptr<const ByteSource> written, open_regular_file(scratch));
   TQC_TRY_ASSIGN(const interop::OpenedCache again, open_slot_file(model, std::move(written)));
-  TQC_TRY_ASSIGN(const cache::Cache before, cache::load(*first, {.n_threads = options_.n_threads}));
+  TQC_TRY_ASSIGN(const cache::Cache before,
+                 cache::load(*first, {options_.memory, options_.n_threads}));
   TQC_TRY_ASSIGN(const cache::Cache after,
-                 cache::load(*again.cache, {.n_threads = options_.n_threads}));
+                 cache::load(*again.cache, {options_.memory, options_.n_threads}));
   TQC_TRY_ASSIGN(const cache::CacheDifference difference,
                  cache::diff(before, after, options_.n_threads));
   const double keys = std::sqrt(difference.k.relative_mse);

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/error.h"
 #include "tqcache/interop.h"
-#include "tqcache/keys.h"
 #include "tqcache/quantize.h"
 #include "tqcache/serve/hit_scores.h"
 #include "tqcache/serve/llama_server.h"
@@ -36,6 +36,7 @@ struct KeeperOptions {
   std::optional<std::uint64_t> max_bytes = {};  // of the store
   std::filesystem::path scores = {};  // file of HitScores; empty: they end with this object
   unsigned n_threads = 1;
+  MemoryBudget memory = {};
 };
 
 // What the slot files of a server look like. It only reads files like those that it writes.

@@ -1,7 +1,6 @@
 #include "tqcache/codec/kernels/kernels.h"
 
 #include <array>
-#include <cstdlib>
 #include <string>
 
 #include "tqcache/base/processor.h"
@@ -61,7 +60,7 @@ bool is_known(std::string_view name) {
 
 // The table that TQCACHE_ISA names; null if it is unset or names no available table.
 const Kernels* find_wanted() {
-  const char* const name = std::getenv("TQCACHE_ISA");
+  const char* const name = wanted_isa();
   if (name == nullptr) return nullptr;
   for (const Kernels* kernels : all_kernels()) {
     if (std::string_view(name) == kernels->name) return kernels;

@@ -21,6 +21,7 @@ namespace tqcache::interop {
 Result<bool> is_npz_cache(const ByteSource& file);
 
 // Errors: kTruncated, kCorrupt, kTooLarge, kUnsupported.
-Result<ForeignCache> import_npz(std::shared_ptr<const ByteSource> file);
+Result<ForeignCache> import_npz(std::shared_ptr<const ByteSource> file,
+                                const MemoryBudget& memory = {});
 
 }  // namespace tqcache::interop

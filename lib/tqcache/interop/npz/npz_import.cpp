@@ -276,10 +276,11 @@ Result<bool> is_npz_cache(const ByteSource& file) {
   return check_format(description).ok();
 }
 
-Result<ForeignCache> import_npz(std::shared_ptr<const ByteSource> file) {
+Result<ForeignCache> import_npz(std::shared_ptr<const ByteSource> file,
+                                const MemoryBudget& memory) {
   TQC_TRY_ASSIGN(const bool is_zip, tensors::begins_as_zip(*file));
   if (!is_zip) return corrupt("not a .npz file");
-  TQC_TRY_ASSIGN(Npz opened, Npz::open(std::move(file)));
+  TQC_TRY_ASSIGN(Npz opened, Npz::open(std::move(file), {.memory = memory}));
   const auto npz = std::make_shared<const Npz>(std::move(opened));
   TQC_TRY_ASSIGN(const json description, read_npz_description(*npz));
   TQC_TRY(check_format(description));

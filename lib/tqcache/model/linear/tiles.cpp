@@ -3,7 +3,6 @@
 #include "tqcache/model/linear/tiles.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "tqcache/codec/kernels/kernels.h"
@@ -352,8 +351,7 @@ bool may_use_tiles() {
 
 const MatrixProducts* best_tiles() {
   static const bool takes =
-      takes_tiles(find_processor(), codec::best_kernels().isa, std::getenv("TQCACHE_ISA")) &&
-      may_use_tiles();
+      takes_tiles(find_processor(), codec::best_kernels().isa, wanted_isa()) && may_use_tiles();
   return takes ? &kTiles : nullptr;
 }
 

@@ -153,9 +153,10 @@ void drop_tied_output(ModelConfig& config, TensorMap& tensors) {
   }
 }
 
-Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder, unsigned n_threads) {
+Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder, unsigned n_threads,
+                                       const MemoryBudget& memory) {
   TQC_TRY_ASSIGN(ModelConfig config, load_hf_config(folder));
-  auto tensors = map_hf_tensors(folder, config);
+  auto tensors = map_hf_tensors(folder, config, memory);
   if (!tensors) {  // an error of the tokenizer comes first
     TQC_TRY(load_hf_tokenizer(folder));
     return std::move(tensors).error();
@@ -167,9 +168,10 @@ Result<std::unique_ptr<Model>> load_hf(const std::filesystem::path& folder, unsi
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path, unsigned n_threads) {
+Result<std::unique_ptr<Model>> load_model(const std::filesystem::path& path, unsigned n_threads,
+                                          const MemoryBudget& memory) {
   std::error_code ignored;
-  return std::filesystem::is_directory(path, ignored) ? load_hf(path, n_threads)
+  return std::filesystem::is_directory(path, ignored) ? load_hf(path, n_threads, memory)
                                                       : load_gguf(path, n_threads);
 }
 

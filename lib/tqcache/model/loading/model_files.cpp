@@ -123,10 +123,10 @@ Result<ModelTensors> map_files(const std::filesystem::path& folder, const ModelC
 
 }  // namespace
 
-Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder,
-                                    const ModelConfig& config) {
+Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder, const ModelConfig& config,
+                                    const MemoryBudget& memory) {
   TQC_TRY_ASSIGN(ModelTensors model, map_files(folder, config));
-  if (config.form.transposed_experts) TQC_TRY(rearrange_experts(model));
+  if (config.form.transposed_experts) TQC_TRY(rearrange_experts(model, memory));
   return model;
 }
 

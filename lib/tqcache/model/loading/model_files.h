@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
@@ -28,7 +29,8 @@ struct ModelTensors {
 // transposed are copies.
 // Errors: kNotFound, kIo, those of the reader; kCorrupt (the index and the shards disagree),
 //         kUnsupported (a tensor that no supported architecture has). The message names the file.
-Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder, const ModelConfig& config);
+Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder, const ModelConfig& config,
+                                    const MemoryBudget& memory = {});
 
 // Reads a small file of a folder. Errors: kNotFound, kIo, kTooLarge; the message names the file.
 Result<Bytes> read_folder_file(const std::filesystem::path& folder, const char* name);

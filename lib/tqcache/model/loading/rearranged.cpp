@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/bytes.h"
 #include "tqcache/tensors/printable_name.h"
 
@@ -194,9 +193,9 @@ Wanted find_experts(const ModelTensors& model) {
 
 }  // namespace
 
-Result<void> rearrange_experts(ModelTensors& model) {
+Result<void> rearrange_experts(ModelTensors& model, const MemoryBudget& memory) {
   const Wanted wanted = find_experts(model);
-  TQC_TRY(memory_budget().check(wanted.bytes, "experts of a Hugging Face folder"));
+  TQC_TRY(memory.check(wanted.bytes, "experts of a Hugging Face folder"));
   Rearrangement rearrangement(model);
   for (const std::string& block : wanted.layers) {
     const std::string both = block + "ffn_gate_up_exps", down = block + "ffn_down_exps";

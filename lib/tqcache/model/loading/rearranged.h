@@ -10,6 +10,7 @@
 // Source: huggingface/transformers models/gpt_oss and integrations/mxfp4.py; llama.cpp
 // conversion/gpt_oss.py.
 
+#include "tqcache/access.h"
 #include "tqcache/error.h"
 #include "tqcache/model/loading/model_files.h"
 
@@ -20,7 +21,7 @@ namespace tqcache::model {
 // copies in model.rearranged, as large as the originals.
 //
 // Errors: kCorrupt (shapes that do not fit, scales without blocks), kUnsupported (another type),
-//         each with the name of the tensor; kTooLarge: more than the memory of this process allows.
-Result<void> rearrange_experts(ModelTensors& model);
+//         each with the name of the tensor; kTooLarge.
+Result<void> rearrange_experts(ModelTensors& model, const MemoryBudget& memory = {});
 
 }  // namespace tqcache::model

@@ -12,9 +12,9 @@
 #include <memory>
 #include <string>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
-#include "tqcache/keys.h"
 #include "tqcache/store.h"
 
 namespace tqcache::store {

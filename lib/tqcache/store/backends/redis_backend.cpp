@@ -2,7 +2,6 @@
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
 #include "tqcache/base/pool.h"
@@ -255,13 +254,6 @@ Result<void> take_address(StoreUrl& url, RedisPlace& place, std::string& databas
   return {};
 }
 
-void take_login(const StoreUrl& url, RedisPlace& place) {
-  place.settings.user = url.user;
-  place.settings.password = url.password;
-  const char* const given = std::getenv("REDISCLI_AUTH");
-  if (url.password.empty() && given != nullptr) place.settings.password = given;
-}
-
 Result<void> take_ttl(StoreUrl& url, RedisPlace& place) {
   const std::string ttl = url.take("ttl");
   if (ttl.empty()) return {};
@@ -278,7 +270,9 @@ Result<std::unique_ptr<Backend>> open_redis_backend(StoreUrl url, const BackendO
   std::string database = "0";
   TQC_TRY(take_address(url, place, database));
   TQC_TRY_ASSIGN(const std::uint64_t number, parse_number("database", database, 65535));
-  take_login(url, place);
+  place.settings.user = url.user;
+  place.settings.password =
+      url.password.empty() ? options.credentials.redis_password : url.password;
   TQC_TRY(take_ttl(url, place));
   place.prefix = url.take("prefix", "tqcache:");
   TQC_TRY(check_all_taken(url));

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <initializer_list>
 #include <random>
 #include <thread>
@@ -312,29 +311,6 @@ class S3Backend : public Backend {
   Pool<S3Client> clients_;
 };
 
-// The first of these variables that is set and not empty.
-std::string any_of_environment(std::initializer_list<const char*> names) {
-  for (const char* const name : names) {
-    const char* const value = std::getenv(name);
-    if (value != nullptr && *value != '\0') return value;
-  }
-  return {};
-}
-
-Result<std::string> from_environment(const char* name) {
-  std::string value = any_of_environment({name});
-  return value.empty() ? invalid(std::string("s3: ") + name + " is not set")
-                       : Result<std::string>(std::move(value));
-}
-
-// A header may not be left early.
-Result<std::string> session_token() {
-  std::string token = any_of_environment({"AWS_SESSION_TOKEN"});
-  const bool is_text = std::ranges::all_of(token, [](char c) { return c > ' ' && c <= '~'; });
-  if (is_text) return token;
-  return invalid("s3: AWS_SESSION_TOKEN has characters that no token has");
-}
-
 bool is_plain(std::string_view text, std::string_view others) {
   return std::ranges::all_of(text, [&](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -342,10 +318,9 @@ bool is_plain(std::string_view text, std::string_view others) {
   });
 }
 
-Result<void> take_region(StoreUrl& url, S3Place& place) {
-  const char* const region = std::getenv("AWS_REGION");
-  place.settings.region =
-      url.take("region", region != nullptr && *region != '\0' ? region : "us-east-1");
+Result<void> take_region(StoreUrl& url, const Credentials& credentials, S3Place& place) {
+  const std::string& usual = credentials.s3_region;
+  place.settings.region = url.take("region", usual.empty() ? "us-east-1" : usual);
   if (is_plain(place.settings.region, "-") && place.settings.region.size() <= 64) return {};
   return bad_url("region " + in_quotes(place.settings.region));
 }
@@ -398,21 +373,33 @@ Result<void> take_style(StoreUrl& url, S3Place& place) {
   return {};
 }
 
+Result<void> take_credentials(const Credentials& credentials, S3Place& place) {
+  if (credentials.s3_access_key.empty()) return invalid("s3: AWS_ACCESS_KEY_ID is not set");
+  if (credentials.s3_secret_key.empty()) return invalid("s3: AWS_SECRET_ACCESS_KEY is not set");
+  // A header may not be left early.
+  const auto is_visible = [](char c) { return c > ' ' && c <= '~'; };
+  if (!std::ranges::all_of(credentials.s3_session_token, is_visible)) {
+    return invalid("s3: AWS_SESSION_TOKEN has characters that no token has");
+  }
+  place.settings.access_key = credentials.s3_access_key;
+  place.settings.secret_key = credentials.s3_secret_key;
+  place.settings.session_token = credentials.s3_session_token;
+  place.settings.ca_file = credentials.ca_file;
+  place.settings.ca_path = credentials.ca_folder;
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Backend>> open_s3_backend(StoreUrl url, const BackendOptions& options) {
   S3Place place;
   TQC_TRY(take_bucket(url, place));
-  TQC_TRY(take_region(url, place));
+  TQC_TRY(take_region(url, options.credentials, place));
   TQC_TRY(take_endpoint(url, place));
   TQC_TRY(take_conditional(url, place));
   TQC_TRY(take_style(url, place));
   TQC_TRY(check_all_taken(url));
-  TQC_TRY_ASSIGN(place.settings.access_key, from_environment("AWS_ACCESS_KEY_ID"));
-  TQC_TRY_ASSIGN(place.settings.secret_key, from_environment("AWS_SECRET_ACCESS_KEY"));
-  TQC_TRY_ASSIGN(place.settings.session_token, session_token());
-  place.settings.ca_file = any_of_environment({"AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"});
-  place.settings.ca_path = any_of_environment({"SSL_CERT_DIR"});
+  TQC_TRY(take_credentials(options.credentials, place));
   if (place.settings.ca_file.empty() && place.settings.ca_path.empty()) {
     place.settings.ca_file = certificate_file();
   }

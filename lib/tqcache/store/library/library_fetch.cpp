@@ -13,6 +13,7 @@
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/content_name.h"
 #include "tqcache/format/manifest_rules.h"
+#include "tqcache/format/section_reader.h"
 #include "tqcache/format/section_writer.h"
 #include "tqcache/reader.h"
 #include "tqcache/store.h"
@@ -439,7 +440,8 @@ class InMemory {
       return {};
     };
   }
-  std::unique_ptr<StoredPrompt> finish(Fetched fetched) && {
+  Result<std::unique_ptr<StoredPrompt>> finish(Fetched fetched, const MemoryBudget& memory) && {
+    TQC_TRY(format::check_memory(fetched.manifest, memory));
     stored_.resize(fetched.manifest.sections.size());
     return std::make_unique<StoredPrompt>(std::move(fetched.manifest), std::move(stored_),
                                           fetched.blob_bytes);
@@ -482,7 +484,7 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(Prefix& prefix, const Progr
   TQC_TRY_ASSIGN(auto fetched,
                  fetch_prefix({backend_, options_, kNoWindow}, prefix, memory.sink(), progress));
   if (!fetched) return std::unique_ptr<StoredPrompt>();
-  return std::move(memory).finish(*std::move(fetched));
+  return std::move(memory).finish(*std::move(fetched), options_.memory);
 }
 
 Result<std::unique_ptr<StoredPrompt>> Library::fetch(const PromptRecord& record,
@@ -490,7 +492,7 @@ Result<std::unique_ptr<StoredPrompt>> Library::fetch(const PromptRecord& record,
   InMemory memory;
   TQC_TRY_ASSIGN(Fetched fetched,
                  fetch_record({backend_, options_, kNoWindow}, record, memory.sink(), progress));
-  return std::move(memory).finish(std::move(fetched));
+  return std::move(memory).finish(std::move(fetched), options_.memory);
 }
 
 Result<std::optional<WrittenPrompt>> Library::fetch_to(AtomicFile& file, Prefix& prefix,
@@ -574,7 +576,7 @@ Result<std::optional<LoadedPrefix>> load_prefix(Library& library, const cache::I
   }
   if (!fetched.stored) return std::optional<LoadedPrefix>();
   LoadedPrefix loaded;
-  TQC_TRY_ASSIGN(loaded.cache, cache::load(*fetched.stored, {.n_threads = n_threads}));
+  TQC_TRY_ASSIGN(loaded.cache, cache::load(*fetched.stored, {library.memory(), n_threads}));
   const std::vector<std::int32_t>& found = loaded.cache.tokens;
   if (found.size() >= tokens.size() || !std::ranges::equal(found, tokens.first(found.size()))) {
     return corrupt("the store's tokens are not those of the prompt");

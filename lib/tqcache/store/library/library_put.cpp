@@ -456,7 +456,7 @@ Result<PutReport> Library::put(const cache::CacheReader& whole, std::string_view
 
 Result<PutReport> Library::put_file(const ByteSource& file, std::string_view name,
                                     const Progress& progress, const PutOptions& options) {
-  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(file, options.keys));
+  TQC_TRY_ASSIGN(const auto reader, format::SectionReader::open(file, options.access));
   return put(reader, name, progress, options);
 }
 

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "tqcache/base/memory_budget.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/format/checksum_bytes.h"
 #include "tqcache/format/sections/compression.h"
@@ -141,7 +140,7 @@ Result<Bytes> encode_value(std::string_view key, ByteView meta, std::span<const 
   return std::move(out).take();
 }
 
-Result<CheckedValue> open_value(ByteView envelope) {
+Result<CheckedValue> open_value(ByteView envelope, const MemoryBudget& memory) {
   if (envelope.size() < kValueHeaderBytes) {
     return Error{ErrorCode::kTruncated, fmt::format("a value of {} bytes", envelope.size())};
   }
@@ -195,8 +194,7 @@ Result<CheckedValue> open_value(ByteView envelope) {
       value.data_bytes % number_bytes(value.coding) != 0) {
     return corrupt("data of an impossible length");
   }
-  TQC_TRY(
-      memory_budget().check(value.data_bytes, "the value", envelope.size(), kSmallSectionBytes));
+  TQC_TRY(memory.check(value.data_bytes, "the value", envelope.size(), kSmallSectionBytes));
   return value;
 }
 

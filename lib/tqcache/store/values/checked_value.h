@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
 
@@ -44,7 +45,7 @@ struct CheckedValue {
 
 // Views of `envelope`. Errors: kTruncated, kCorrupt, kUnsupported (a later version), kNoKey (an
 // encrypted value), kTooLarge (more memory than such a value should take).
-Result<CheckedValue> open_value(ByteView envelope);
+Result<CheckedValue> open_value(ByteView envelope, const MemoryBudget& memory = {});
 
 // Decodes the data of a value into parts, which are filled one after another.
 //

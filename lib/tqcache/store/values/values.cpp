@@ -38,6 +38,7 @@ Result<std::unique_ptr<Values>> Values::open(std::string_view url, std::string_v
   BackendOptions backend;
   backend.max_value_bytes = kMaxValueBytes;
   backend.keys = options.keys;
+  backend.credentials = options.credentials;
   TQC_TRY_ASSIGN(std::unique_ptr<Backend> opened, open_backend(url, backend));
   std::string salt = secret_salt(options.keys, "");
   return std::unique_ptr<Values>(new Values(std::move(opened), fmt::format("v/{}/", name_space),
@@ -59,7 +60,7 @@ std::string Values::stored_key(std::string_view key) const {
 
 // Errors: also kMismatch for another key or other metadata.
 Result<CheckedValue> Values::checked(std::string_view key, ByteView meta, ByteView envelope) const {
-  TQC_TRY_ASSIGN(const CheckedValue value, open_value(envelope));
+  TQC_TRY_ASSIGN(const CheckedValue value, open_value(envelope, options_.memory));
   if (value.key != key) return mismatch("the value of another key");
   if (!std::ranges::equal(value.meta, meta)) return mismatch("other metadata");
   return value;

@@ -24,9 +24,9 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/error.h"
-#include "tqcache/keys.h"
 #include "tqcache/store.h"
 #include "tqcache/store/values/checked_value.h"
 
@@ -34,6 +34,8 @@ namespace tqcache::store {
 
 struct ValuesOptions {
   KeyRing keys = {};  // encrypts the values
+  Credentials credentials = {};
+  MemoryBudget memory = {};
   ValueCoding coding = ValueCoding::kRaw;
   unsigned n_threads = 0;
   OnWarning on_warning = {};  // may be called from several threads, one at a time

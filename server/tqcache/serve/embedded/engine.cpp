@@ -120,7 +120,8 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
                                                            .quantization = its.quantization,
                                                            .n_threads = its.n_threads,
                                                            .scorer = its.scorer,
-                                                           .activations = its.activations}));
+                                                           .activations = its.activations,
+                                                           .access = {.memory = its.memory}}));
   auto turns = session::ChatTurns::make(engine->model().tokenizer, its.chat_template,
                                         [raw = engine.get()] { return !raw->is_stopping(); });
   if (turns) {
@@ -152,6 +153,9 @@ Result<std::unique_ptr<session::PromptStore>> Engine::open_store(const std::stri
   store.url = options_.store_url;
   store.salt = tenant;
   store.keys = options_.keys;
+  store.credentials = options_.credentials;
+  store.memory = options_.memory;
+  store.now = [] { return std::int64_t{std::time(nullptr)}; };
   store.read_only = options_.store_read_only;
   store.same_quantization = options_.same_quantization;
   store.n_threads = options_.n_threads;

@@ -21,9 +21,9 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/access.h"
 #include "tqcache/error.h"
 #include "tqcache/hash.h"
-#include "tqcache/keys.h"
 #include "tqcache/quantize.h"
 #include "tqcache/serve/embedded/client_request.h"
 #include "tqcache/serve/embedded/request_queue.h"
@@ -45,6 +45,8 @@ struct EngineOptions {
   model::ActivationBits activations = model::ActivationBits::k16;
   std::string store_url = {};  // empty: prompts are kept in memory only
   KeyRing keys = {};           // of the store
+  store::Credentials credentials = {};
+  MemoryBudget memory = {};
   bool store_read_only = false;
   bool same_quantization = false;  // take only stored prefixes with `quantization`
   bool verify_digests = false;
