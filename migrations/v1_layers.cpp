@@ -45,21 +45,18 @@ Result<void> CodecPool::count(const codec::QuantizerSpec& spec) {
   return spend(matrix_values_, dim * dim, cache::kMaxMatrixValues, "values of matrices");
 }
 
-Result<codec::HeadCodec> CodecPool::codec(int head_dim, const std::vector<codec::PartSpec>& parts,
-                                          codec::BlockOrder order) {
-  const auto is_same = [&](const codec::HeadCodec& known) {
-    return known.order() == order && known.parts() == parts;
-  };
-  const auto found = std::ranges::find_if(codecs_, is_same);
-  if (found != codecs_.end()) return *found;
-  for (const codec::PartSpec& part : parts) TQC_TRY(count(part.quantizer));
-  TQC_TRY_ASSIGN(codec::HeadCodec made, codec::HeadCodec::make(head_dim, parts, order));
-  codecs_.push_back(made);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (find(parts[i].quantizer) != nullptr) continue;
-    transforms_.emplace_back(parts[i].quantizer, made.part(i).quantizer().rotation());
+Result<cache::KvCodec> CodecPool::codec(const cache::TensorDesc& tensor, cache::HeadShape shape,
+                                        codec::BlockOrder order) {
+  const std::pair wanted(order, tensor.quant->parts);
+  if (std::ranges::find(codecs_, wanted) == codecs_.end()) {
+    for (const codec::PartSpec& part : wanted.second) TQC_TRY(count(part.quantizer));
+    for (const codec::PartSpec& part : wanted.second) {
+      if (find(part.quantizer) != nullptr) continue;
+      transforms_.emplace_back(part.quantizer, codec::Rotation(part.quantizer));
+    }
+    codecs_.push_back(wanted);
   }
-  return made;
+  return cache::KvCodec::make(tensor, shape, order, tables_);
 }
 
 Result<codec::Rotation> CodecPool::rotation(const codec::QuantizerSpec& spec) {

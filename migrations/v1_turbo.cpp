@@ -10,7 +10,6 @@
 #include "migrations/v1_layers.h"
 #include "migrations/v1_metadata.h"
 #include "migrations/v1_side.h"
-#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/error.h"
@@ -208,16 +207,9 @@ Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
     context.notes.push_back(place + ": " + *reason + "; kept dense");
     return cache::Side(std::move(dense));
   }
-  const int head_dim = static_cast<int>(meta.head_dim);
-  TQC_TRY_ASSIGN(codec::HeadCodec codec, context.codecs.codec(head_dim, *parts, order));
-  cache::Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(head_dim), {}};
-  return cache::Side(
-      cache::TurboSide{cache::KvCodec(cache::KvCodec::State{.shape = shape_of(meta),
-                                                            .dtype = dense.dtype,
-                                                            .codec = std::move(codec),
-                                                            .outliers = std::move(outliers)}),
-                       {},
-                       std::move(dense)});
+  const cache::TensorDesc tensor{dense.dtype, cache::QuantSpec{.parts = *parts}};
+  TQC_TRY_ASSIGN(cache::KvCodec codec, context.codecs.codec(tensor, shape_of(meta), order));
+  return cache::Side(cache::TurboSide{std::move(codec), {}, std::move(dense)});
 }
 
 std::vector<codec::PartSpec> mixed_parts(const TurboMeta& meta) {

@@ -159,7 +159,7 @@ TEST(HeadTransforms, LeaveKeysDecodedThatCannotBeScored) {
     EXPECT_EQ(block.decoded.size(), 2u * 256 * 64 * 2);
   }
   for (const cache::TurboBlock& block : v.packed) EXPECT_TRUE(block.decoded.empty());
-  const ByteView sinks = k.codec.state().sink_rows(k.packed[0].bytes.view(), 1);
+  const ByteView sinks = k.codec.sink_rows(k.packed[0].bytes.view(), 1);
   EXPECT_TRUE(
       std::ranges::equal(sinks, ByteView(k.packed[0].decoded).subspan(256 * 64 * 2, sinks.size())));
 }

@@ -64,6 +64,13 @@ def check_edge(path, text):
             yield f"{path}: {found.group(0)}: the library is told such things, it does not look"
 
 
+def check_codec_state(path, text):
+    """What a KvCodec holds is the business of its module; others ask the codec."""
+    if path.startswith(OURS) and not path.startswith("lib/tqcache/cache/"):
+        if '"tqcache/cache/kv_codec_state.h"' in text:
+            yield f"{path}: includes kv_codec_state.h, which is for lib/tqcache/cache"
+
+
 def check_names(paths):
     """File names are unique in the product: an include then names one file."""
     seen = {}
@@ -105,6 +112,7 @@ def violations(folder, with_format):
         if path.endswith(".h") and path.startswith(OURS):
             yield from check_header(path, text)
         yield from check_edge(path, text)
+        yield from check_codec_state(path, text)
     if with_format:
         yield from check_format(folder, paths)
 
@@ -121,6 +129,7 @@ def self_test():
         "lib/a/bare.h": "#pragma once\n\nint one();\n",
         "lib/a/home.cpp": 'const char* home = getenv("HOME");\n',
         "lib/a/now.cpp": "auto now = std::chrono::system_clock::now();\n",
+        "lib/tqcache/model/a.cpp": '#include "tqcache/cache/kv_codec_state.h"\n',
         "server/b.h": "#pragma once\n// server/b.h: numbers.\n",
     }
     wrong = 0

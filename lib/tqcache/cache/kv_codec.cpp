@@ -263,10 +263,6 @@ codec::PackedHead KvCodec::State::head(ByteView packed, std::int64_t block,
            at.head.n_scale_rows * to_size(kTokenBlock)}};
 }
 
-ByteView KvCodec::State::sink_rows(ByteView packed, std::int64_t kv_head) const {
-  return packed.subspan(first_layout.sinks_at(to_size(kv_head)), first_layout.sink_bytes);
-}
-
 KvCodec::KvCodec(State state) {
   state.layout = make_layout(state.codec.layout(), state.shape, state.dtype, 0);
   state.first_layout = make_layout(state.codec.layout(), state.shape, state.dtype, state.n_sinks);
@@ -326,6 +322,7 @@ Dtype KvCodec::dtype() const { return state_->dtype; }
 codec::Mode KvCodec::mode() const { return state_->codec.mode(); }
 const std::vector<codec::PartSpec>& KvCodec::parts() const { return state_->codec.parts(); }
 Centering KvCodec::centering() const { return state_->mean.kind; }
+std::span<const float> KvCodec::mean() const { return state_->mean.values; }
 std::int64_t KvCodec::n_sinks() const { return state_->n_sinks; }
 
 std::uint64_t KvCodec::bytes() const {
@@ -383,7 +380,7 @@ void KvCodec::decode(ByteView packed, std::int64_t block, std::int64_t kv_head,
   HeadCoder(state, block, kv_head).decode(state.head(packed, block, kv_head), 0, out);
   const std::size_t n_sinks = std::min(out.size() / dim, layout(block).n_sinks);
   if (n_sinks == 0) return;
-  load_f32(state.dtype, state.sink_rows(packed, kv_head).data(), out.first(n_sinks * dim));
+  load_f32(state.dtype, sink_rows(packed, kv_head).data(), out.first(n_sinks * dim));
 }
 
 AlignedBytes KvCodec::decode_block(ByteView packed, std::int64_t block,
@@ -403,9 +400,14 @@ AlignedBytes KvCodec::decode_block(ByteView packed, std::int64_t block,
         .decode(state.head(packed, block, head), 0, to_size(kTokenBlock),
                 {state.dtype, decoded, row});
     if (decoded != to) std::memcpy(to, decoded, head_bytes);
-    if (sink_bytes > 0) std::memcpy(to, state.sink_rows(packed, head).data(), sink_bytes);
+    if (sink_bytes > 0) std::memcpy(to, sink_rows(packed, head).data(), sink_bytes);
   }
   return out;
+}
+
+ByteView KvCodec::sink_rows(ByteView packed, std::int64_t kv_head) const {
+  const PackedLayout& first = state_->first_layout;
+  return packed.subspan(first.sinks_at(to_size(kv_head)), first.sink_bytes);
 }
 
 Result<void> KvCodec::quantize_rows(std::int64_t position, std::span<float> rows) const {
@@ -417,6 +419,12 @@ Result<void> KvCodec::quantize_rows(std::int64_t position, std::span<float> rows
     }
   }
   return {};
+}
+
+void KvCodec::subtract_mean(std::int64_t position, std::int64_t kv_head,
+                            std::span<float> rows) const {
+  const BlockMean mean(state_->mean, state_->shape, position / kTokenBlock, kv_head);
+  mean.subtract_from(kv_head, position % kTokenBlock, rows);
 }
 
 Result<std::vector<LayerCodecs>> make_codecs(std::span<const LayerDesc> layers, const Rope& rope) {

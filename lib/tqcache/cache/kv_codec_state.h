@@ -1,5 +1,5 @@
 #pragma once
-// cache/kv_codec_state.h: the internal state of a KvCodec, for attention kernels and tests.
+// cache/kv_codec_state.h: the state of a KvCodec, for this module and for tests.
 
 #include <cstdint>
 #include <span>
@@ -38,10 +38,6 @@ struct KvCodec::State {
   // The codes of one kv head in the form that kernels take. Codes and scales of sink tokens are 0:
   // they add nothing to sums, and their scores must be replaced.
   codec::PackedHead head(ByteView packed, std::int64_t block, std::int64_t kv_head) const;
-
-  // The dense rows of the sink tokens of one kv head: [n_sinks, head_dim] of dtype.
-  // Requires: `packed` is token block 0.
-  ByteView sink_rows(ByteView packed, std::int64_t kv_head) const;
 };
 
 }  // namespace tqcache::cache
