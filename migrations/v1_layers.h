@@ -30,12 +30,12 @@ class CodecPool {
                                codec::BlockOrder order);
 
   // Requires: validate(spec).
-  Result<codec::Rotation> rotation(const codec::QuantizerSpec& spec);
+  Result<codec::Rotation> rotation(const codec::PartSpec& spec);
 
  private:
-  using KnownTransform = std::pair<codec::QuantizerSpec, codec::Rotation>;
-  const codec::Rotation* find(const codec::QuantizerSpec& spec) const;
-  Result<void> count(const codec::QuantizerSpec& spec);
+  using KnownTransform = std::pair<codec::PartSpec, codec::Rotation>;
+  const codec::Rotation* find(const codec::PartSpec& spec) const;
+  Result<void> count(const codec::PartSpec& spec);
 
   cache::KvTables tables_{cache::Rope{}};
   std::vector<std::pair<codec::BlockOrder, std::vector<codec::PartSpec>>> codecs_;

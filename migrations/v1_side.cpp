@@ -54,11 +54,11 @@ class RowDecoder {
     RowDecoder decoder(side);
     for (const QuantizedPart& part : side.parts) {
       // The identity needs no object; a group may be smaller than any part of version 2.
-      if (part.spec.quantizer.rotation == codec::TransformKind::kNone) {
+      if (part.spec.rotation == codec::TransformKind::kNone) {
         decoder.transforms_.emplace_back();
         continue;
       }
-      TQC_TRY_ASSIGN(auto transform, pool.rotation(part.spec.quantizer));
+      TQC_TRY_ASSIGN(auto transform, pool.rotation(part.spec));
       decoder.transforms_.emplace_back(std::move(transform));
     }
     if (!side.outliers.empty()) {
@@ -93,7 +93,7 @@ class RowDecoder {
 
   void decode_part(std::size_t i, std::size_t row) {
     const QuantizedPart& part = side_.parts[i];
-    const auto x = std::span(part_).first(to_size(part.spec.quantizer.head_dim));
+    const auto x = std::span(part_).first(to_size(part.spec.head_dim));
     const std::uint8_t* codes = codes_[part.rows].data() + part.first_code;
     const float scale = part.scales[row];
     for (std::size_t c = 0; c < x.size(); ++c) {

@@ -34,24 +34,24 @@ struct Quantizer {
 
 codec::PartSpec base_part(const TurboMeta& meta, const Quantizer& quantizer) {
   const int dim = static_cast<int>(quantizer.n_channels);
-  return {.first = static_cast<int>(quantizer.first),
-          .quantizer = {.head_dim = dim,
-                        .bits = quantizer.bits,
-                        .seed = meta.rotation_seed,
-                        .rotation = meta.is_wht ? codec::TransformKind::kHadamard
-                                                : codec::TransformKind::kDenseQr,
-                        .scale = codec::ScaleRule::kRaw},
-          .centroids = codec::lloyd_max_centroids(dim, quantizer.bits)};
+  return {
+      .first = static_cast<int>(quantizer.first),
+      .head_dim = dim,
+      .bits = quantizer.bits,
+      .seed = meta.rotation_seed,
+      .rotation = meta.is_wht ? codec::TransformKind::kHadamard : codec::TransformKind::kDenseQr,
+      .scale = codec::ScaleRule::kRaw,
+      .centroids = codec::lloyd_max_centroids(dim, quantizer.bits)};
 }
 
 codec::PartSpec residual_part(const TurboMeta& meta, const Quantizer& quantizer) {
   const int dim = static_cast<int>(quantizer.n_channels);
   return {.first = static_cast<int>(quantizer.first),
-          .quantizer = {.head_dim = dim,
-                        .bits = 1,
-                        .seed = meta.qjl_seed,
-                        .rotation = codec::TransformKind::kGaussian,
-                        .scale = codec::ScaleRule::kRaw},
+          .head_dim = dim,
+          .bits = 1,
+          .seed = meta.qjl_seed,
+          .rotation = codec::TransformKind::kGaussian,
+          .scale = codec::ScaleRule::kRaw,
           .of_residual = true,
           .centroids = codec::residual_centroids(dim, codec::TransformKind::kGaussian)};
 }
@@ -67,8 +67,7 @@ Result<void> check_lengths(const std::string& name, const std::vector<float>& le
 Result<void> add_part(const NamedTensors& state, const TurboMeta& meta, codec::PartSpec spec,
                       const std::string& codes, const std::string& lengths, QuantizedTensor& side) {
   QuantizedPart part{.spec = std::move(spec), .rows = side.rows.size(), .scales = {}, .biases = {}};
-  CodeRows rows{
-      {}, static_cast<std::size_t>(part.spec.quantizer.head_dim), part.spec.quantizer.bits};
+  CodeRows rows{{}, static_cast<std::size_t>(part.spec.head_dim), part.spec.bits};
   if (meta.offset > 0) {
     const auto row_bytes = static_cast<std::int64_t>(codec::packed_size(rows.n_codes, rows.bits));
     TQC_TRY_ASSIGN(rows.bytes,

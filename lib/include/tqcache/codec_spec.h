@@ -70,7 +70,7 @@ constexpr std::size_t packed_lines(int bits, std::size_t lines) {
   }
 }
 
-// The shape of one block of one kv head. Requires: head_dim and bits as validate(QuantizerSpec).
+// The shape of one block of one kv head. Requires: head_dim and bits as validate(PartSpec).
 struct BlockShape {
   int head_dim = 0;
   int bits = 0;
@@ -165,9 +165,10 @@ enum class ScaleRule : std::uint8_t {
   kStep       // |x| times a step, fixed before the search for codes: mode trellis
 };
 
-// The arithmetic of one part. Equal specs with equal centroids give equal bytes.
-struct QuantizerSpec {
-  int head_dim = 0;  // channels of the part
+// One part: its channels and its arithmetic. Equal parts give equal bytes.
+struct PartSpec {
+  int first = 0;     // its first channel, in the channel order
+  int head_dim = 0;  // number of its channels
   int bits = 0;      // bits of a code
   std::uint64_t seed = kDefaultSeed;
   TransformKind rotation = TransformKind::kHadamard;
@@ -175,24 +176,19 @@ struct QuantizerSpec {
   ScaleRule scale = ScaleRule::kUnbiased;
   TransformMatrix matrix = {};  // for kMatrix: [head_dim, head_dim]; otherwise empty
   float step = 0;               // for kStep: distance of levels, in units of |x| / sqrt(head_dim)
-
-  bool operator==(const QuantizerSpec&) const = default;
-};
-
-// Errors: kUnsupported if a number is out of range or a kind is unknown; kCorrupt if the matrix has
-//         the wrong size, or if a matrix or step is present that the kind does not use.
-Result<void> validate(const QuantizerSpec& spec);
-
-struct PartSpec {
-  int first = 0;             // its first channel, in the channel order
-  QuantizerSpec quantizer;   // head_dim is the number of its channels
-  bool of_residual = false;  // codes the residual of the previous part, same channels
+  bool of_residual = false;     // codes the residual of the previous part, same channels
   // Whether the midpoint of the largest and the smallest value is subtracted first and stored.
   bool has_bias = false;
-  std::vector<float> centroids;  // [2^bits], ascending, within [-1, 1]
+  std::vector<float> centroids = {};  // [2^bits], ascending, within [-1, 1]
 
   bool operator==(const PartSpec&) const = default;
 };
+
+// The numbers of a part by themselves: not its channels (mode_of()) and not its centroids
+// (Quantizer::make()).
+// Errors: kUnsupported if a number is out of range or a kind is unknown; kCorrupt if the matrix has
+//         the wrong size, or if a matrix or step is present that the kind does not use.
+Result<void> validate(const PartSpec& part);
 
 enum class Mode : std::uint8_t { kMse, kProd, kMixed, kAffine, kTrellis };
 std::string_view mode_word(Mode mode);  // "mse", "prod", "mixed", "affine", "trellis"

@@ -209,12 +209,13 @@ Result<HeadCodec> HeadCodec::make(int head_dim, std::vector<PartSpec> parts, Blo
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const PartSpec& part = parts[i];
     // All groups of mode affine are equal and share their tables.
-    if (i > 0 && part.quantizer == parts[i - 1].quantizer &&
-        part.centroids == parts[i - 1].centroids) {
+    PartSpec before = parts[i > 0 ? i - 1 : 0];
+    before.first = part.first;
+    if (i > 0 && part == before) {
       state->add(part, state->parts.back().codec);
       continue;
     }
-    auto quantizer = Quantizer::make(part.quantizer, part.centroids);
+    auto quantizer = Quantizer::make(part, part.centroids);
     if (!quantizer) {
       return in_context("part " + std::to_string(i), std::move(quantizer).error());
     }

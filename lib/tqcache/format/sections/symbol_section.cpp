@@ -218,7 +218,7 @@ Result<void> place_codes(const SymbolShape& shape, Symbols& symbols, std::span<s
 bool has_symbols(const cache::TensorDesc& tensor) {
   if (!tensor.quant) return false;
   const std::vector<codec::PartSpec>& parts = tensor.quant->parts;
-  return parts.size() == 1 && parts[0].quantizer.scale == codec::ScaleRule::kStep;
+  return parts.size() == 1 && parts[0].scale == codec::ScaleRule::kStep;
 }
 
 SymbolShape symbol_shape(const cache::LayerDesc& layer, const SectionInfo& section) {
