@@ -115,7 +115,7 @@ double entropy_of(const cache::KvCodec& codec, const AlignedBytes& values) {
   const SharedBytes packed = must(codec.encode(block, 1));
   std::vector<std::uint8_t> codes(256 * kDim);
   codec::unpack_block({kDim, 8, codec::BlockOrder::kKeys},
-                      packed.view().first(codec.layout(0).head.code_bytes), codes);
+                      packed.view().first(codec.layout(0).code_bytes), codes);
   double bits = 0;
   for (std::size_t i = 0; i < kDim; ++i) {
     std::vector<int> counts(128);

@@ -102,7 +102,7 @@ TEST_P(Keys, KeepTheirCodes) {
       const codec::PackedHead packed = test::packed_head(side, block, head);
       std::size_t at = 0;
       for (std::size_t i = 0; i < arrays.size(); ++i) {
-        const codec::BlockShape& shape = side.codec.layout(0).head.parts[i].shape;
+        const codec::BlockShape& shape = side.codec.layout(0).parts[i].shape;
         std::vector<std::uint8_t> ours(shape.dim()), theirs(shape.dim());
         codec::unpack_token(shape, packed.codes.subspan(at, shape.block_bytes()),
                             to_size(token % cache::kTokenBlock), ours);

@@ -221,27 +221,44 @@ Result<std::vector<PartSpec>> make_parts(const CodecSpec& spec);
 // Errors: kCorrupt, with what does not fit; kUnsupported as validate().
 Result<Mode> mode_of(int head_dim, const std::vector<PartSpec>& parts);
 
-// The packed token block of one kv head, in memory and in files:
+// The packed token block of K or V, in memory, in files and in stores:
 //
-//   codes    of part 0, of part 1, ..., BlockShape::block_bytes() each: a multiple of 64 bytes
-//   scales   rows of 256 f16: the scale of each part, then the bias of each part that has one
-struct HeadLayout {
+//   codes    [n_heads, code_bytes]: of part 0, of part 1, ..., BlockShape::block_bytes() each
+//   scales   [n_heads, n_scale_rows, 256] f16: of each part, then the bias of each that has one
+//   sinks    [n_heads, n_sinks, head_dim] of the dtype of values that stay dense
+//
+// All three, and the codes of each part, begin at a multiple of 64 bytes.
+struct PackedLayout {
   struct Part {
     BlockShape shape;
-    std::size_t code_offset = 0;  // bytes from the start of the codes
+    std::size_t code_offset = 0;  // bytes from the start of the codes of a kv head
     std::size_t bias_row = 0;     // for a part with a bias; row i has the scales of part i
   };
   static constexpr std::size_t kRowBytes = kBlockTokens * sizeof(std::uint16_t);
 
   std::vector<Part> parts;
+  // Of one kv head:
   std::size_t code_bytes = 0;
   std::size_t n_scale_rows = 0;
+  std::size_t n_sinks = 0;  // sink tokens: 0 after token block 0
+  std::size_t sink_bytes = 0;
+
+  std::size_t n_heads = 1;
 
   std::size_t scale_bytes() const { return n_scale_rows * kRowBytes; }
+  // Offsets in bytes.
+  std::size_t codes_at(std::size_t kv_head) const { return kv_head * code_bytes; }
+  std::size_t scales_at(std::size_t kv_head) const {
+    return n_heads * code_bytes + kv_head * scale_bytes();
+  }
+  std::size_t sinks_at(std::size_t kv_head) const {
+    return n_heads * (code_bytes + scale_bytes()) + kv_head * sink_bytes;
+  }
+  std::size_t bytes() const { return sinks_at(n_heads); }
 };
 
-// Requires: mode_of() accepts the parts.
-HeadLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order);
+// Of one kv head, without sink tokens. Requires: mode_of() accepts the parts.
+PackedLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order);
 
 // kExact: f32 throughout. kFast: integer products where the CPU has fast ones
 // (docs/reference/codec.md, "Kernels").

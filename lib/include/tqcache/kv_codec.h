@@ -36,34 +36,12 @@ namespace tqcache::cache {
 
 class KeyQueries;  // cache/kv_attention.h
 
-// The parts of a packed token block, in memory, in files and in stores:
+// The layout of token block `block` of a tensor: sink tokens are in the first.
 //
-//   codes    [n_kv_heads, head.code_bytes]
-//   scales   [n_kv_heads, head.n_scale_rows, kTokenBlock] f16
-//   sinks    [n_kv_heads, n_sinks, head_dim] of the dtype of values that stay dense
-//
-// All three begin at a multiple of 64 bytes.
-struct PackedLayout {
-  codec::HeadLayout head;  // codes and scales of one kv head
-  std::size_t n_heads = 0;
-  std::size_t n_sinks = 0;     // sink tokens of one kv head: 0 after token block 0
-  std::size_t sink_bytes = 0;  // per kv head
-
-  // Offsets in bytes.
-  std::size_t codes_at(std::size_t kv_head) const { return kv_head * head.code_bytes; }
-  std::size_t scales_at(std::size_t kv_head) const {
-    return n_heads * head.code_bytes + kv_head * head.scale_bytes();
-  }
-  std::size_t sinks_at(std::size_t kv_head) const {
-    return n_heads * (head.code_bytes + head.scale_bytes()) + kv_head * sink_bytes;
-  }
-  std::size_t bytes() const { return sinks_at(n_heads); }
-};
-
 // Requires: the tensor is quantized, with parts that codec::mode_of() accepts;
 //           validate_shape(shape).
-PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
-                           std::int64_t block);
+codec::PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape,
+                                  codec::BlockOrder order, std::int64_t block);
 
 // Tables that the codecs of one cache share: transforms, codebooks and RoPE angles. Layers with
 // equal descriptions share one set.
@@ -127,7 +105,7 @@ class KvCodec {
   void fit(std::span<const FullBlock> blocks, unsigned n_threads);
 
   // The layout of token block `block`. Valid while this codec or a copy of it exists.
-  const PackedLayout& layout(std::int64_t block) const;
+  const codec::PackedLayout& layout(std::int64_t block) const;
   std::size_t packed_bytes(std::int64_t block) const { return layout(block).bytes(); }
 
   // Packs a block, with its sink tokens. The result begins at a multiple of 64 bytes.

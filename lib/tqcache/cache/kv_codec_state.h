@@ -25,10 +25,10 @@ struct KvCodec::State {
   HeadTransforms transforms = {};
   KeyFactors factors = {};
   // For token block 0 and for all others. KvCodec's constructor sets both.
-  PackedLayout first_layout = {};
-  PackedLayout layout = {};
+  codec::PackedLayout first_layout = {};
+  codec::PackedLayout layout = {};
 
-  const PackedLayout& layout_of(std::int64_t block) const {
+  const codec::PackedLayout& layout_of(std::int64_t block) const {
     return block == 0 ? first_layout : layout;
   }
   bool is_transformed_before_rope() const {

@@ -379,8 +379,8 @@ bool TransformMatrix::operator==(const TransformMatrix& other) const {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-HeadLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order) {
-  HeadLayout layout;
+PackedLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order) {
+  PackedLayout layout;
   layout.n_scale_rows = parts.size();
   for (const PartSpec& part : parts) {
     const BlockShape shape{part.head_dim, part.bits, order};
