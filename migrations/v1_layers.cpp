@@ -20,7 +20,12 @@ namespace tqcache::migrations {
 
 namespace {
 
-bool is_dense_transform(const codec::QuantizerSpec& spec) {
+bool same_transform(const codec::PartSpec& a, const codec::PartSpec& b) {
+  return a.head_dim == b.head_dim && a.rotation == b.rotation && a.rounds == b.rounds &&
+         a.seed == b.seed && a.matrix == b.matrix;
+}
+
+bool is_dense_transform(const codec::PartSpec& spec) {
   return spec.rotation == codec::TransformKind::kDenseQr ||
          spec.rotation == codec::TransformKind::kGaussian;
 }
@@ -33,36 +38,34 @@ Result<void> spend(std::uint64_t& used, std::uint64_t more, std::uint64_t limit,
 
 }  // namespace
 
-const codec::Rotation* CodecPool::find(const codec::QuantizerSpec& spec) const {
-  const auto found = std::ranges::find(transforms_, spec, &KnownTransform::first);
+const codec::Rotation* CodecPool::find(const codec::PartSpec& spec) const {
+  const auto found = std::ranges::find_if(
+      transforms_, [&](const KnownTransform& known) { return same_transform(known.first, spec); });
   return found == transforms_.end() ? nullptr : &found->second;
 }
 
-Result<void> CodecPool::count(const codec::QuantizerSpec& spec) {
+Result<void> CodecPool::count(const codec::PartSpec& spec) {
   TQC_TRY(spend(n_parts_, 1, cache::kMaxDifferentParts, "parts of codecs"));
   if (!is_dense_transform(spec) || find(spec) != nullptr) return {};
   const auto dim = static_cast<std::uint64_t>(spec.head_dim);
   return spend(matrix_values_, dim * dim, cache::kMaxMatrixValues, "values of matrices");
 }
 
-Result<codec::HeadCodec> CodecPool::codec(int head_dim, const std::vector<codec::PartSpec>& parts,
-                                          codec::BlockOrder order) {
-  const auto is_same = [&](const codec::HeadCodec& known) {
-    return known.order() == order && known.parts() == parts;
-  };
-  const auto found = std::ranges::find_if(codecs_, is_same);
-  if (found != codecs_.end()) return *found;
-  for (const codec::PartSpec& part : parts) TQC_TRY(count(part.quantizer));
-  TQC_TRY_ASSIGN(codec::HeadCodec made, codec::HeadCodec::make(head_dim, parts, order));
-  codecs_.push_back(made);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (find(parts[i].quantizer) != nullptr) continue;
-    transforms_.emplace_back(parts[i].quantizer, made.part(i).quantizer().rotation());
+Result<cache::KvCodec> CodecPool::codec(const cache::TensorDesc& tensor, cache::HeadShape shape,
+                                        codec::BlockOrder order) {
+  const std::pair wanted(order, tensor.quant->parts);
+  if (std::ranges::find(codecs_, wanted) == codecs_.end()) {
+    for (const codec::PartSpec& part : wanted.second) TQC_TRY(count(part));
+    for (const codec::PartSpec& part : wanted.second) {
+      if (find(part) != nullptr) continue;
+      transforms_.emplace_back(part, codec::Rotation(part));
+    }
+    codecs_.push_back(wanted);
   }
-  return made;
+  return cache::KvCodec::make(tensor, shape, order, tables_);
 }
 
-Result<codec::Rotation> CodecPool::rotation(const codec::QuantizerSpec& spec) {
+Result<codec::Rotation> CodecPool::rotation(const codec::PartSpec& spec) {
   if (const codec::Rotation* known = find(spec)) return *known;
   TQC_TRY(count(spec));
   transforms_.emplace_back(spec, codec::Rotation(spec));
@@ -155,11 +158,11 @@ QuantizedPart group_part(std::int64_t group, AffineSettings settings) {
   const int size = static_cast<int>(settings.group_size);
   const int first = static_cast<int>(group * settings.group_size);
   return {.spec = {.first = first,
-                   .quantizer = {.head_dim = size,
-                                 .bits = bits,
-                                 .seed = 0,  // no random numbers
-                                 .rotation = codec::TransformKind::kNone,
-                                 .scale = codec::ScaleRule::kPeak},
+                   .head_dim = size,
+                   .bits = bits,
+                   .seed = 0,  // no random numbers
+                   .rotation = codec::TransformKind::kNone,
+                   .scale = codec::ScaleRule::kPeak,
                    .has_bias = true,
                    .centroids = code_centroids(bits)},
           .rows = 0,

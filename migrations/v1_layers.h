@@ -13,9 +13,9 @@
 #include "migrations/v1_file.h"
 #include "migrations/v1_tensors.h"
 #include "tqcache/cache.h"
-#include "tqcache/codec/head_codec.h"
 #include "tqcache/codec/rotation.h"
 #include "tqcache/error.h"
+#include "tqcache/kv_codec.h"
 
 namespace tqcache::migrations {
 
@@ -23,20 +23,22 @@ namespace tqcache::migrations {
 // to a second to make.
 class CodecPool {
  public:
-  // Errors: as HeadCodec::make; kTooLarge if a file needs more different codecs than version 2
+  // Requires: a quantized tensor, whose parts codec::mode_of() accepts.
+  // Errors: as KvCodec::make; kTooLarge if a file needs more different codecs than version 2
   // allows.
-  Result<codec::HeadCodec> codec(int head_dim, const std::vector<codec::PartSpec>& parts,
-                                 codec::BlockOrder order);
+  Result<cache::KvCodec> codec(const cache::TensorDesc& tensor, cache::HeadShape shape,
+                               codec::BlockOrder order);
 
   // Requires: validate(spec).
-  Result<codec::Rotation> rotation(const codec::QuantizerSpec& spec);
+  Result<codec::Rotation> rotation(const codec::PartSpec& spec);
 
  private:
-  using KnownTransform = std::pair<codec::QuantizerSpec, codec::Rotation>;
-  const codec::Rotation* find(const codec::QuantizerSpec& spec) const;
-  Result<void> count(const codec::QuantizerSpec& spec);
+  using KnownTransform = std::pair<codec::PartSpec, codec::Rotation>;
+  const codec::Rotation* find(const codec::PartSpec& spec) const;
+  Result<void> count(const codec::PartSpec& spec);
 
-  std::vector<codec::HeadCodec> codecs_;
+  cache::KvTables tables_{cache::Rope{}};
+  std::vector<std::pair<codec::BlockOrder, std::vector<codec::PartSpec>>> codecs_;
   std::vector<KnownTransform> transforms_;  // including those of codecs_
   std::uint64_t matrix_values_ = 0;
   std::uint64_t n_parts_ = 0;

@@ -10,8 +10,8 @@
 #include "tqcache/base/half.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/cache/coded_block.h"
-#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/block_layout.h"
+#include "tqcache/codec/head_codec.h"
 
 namespace tqcache::migrations {
 namespace {
@@ -54,11 +54,11 @@ class RowDecoder {
     RowDecoder decoder(side);
     for (const QuantizedPart& part : side.parts) {
       // The identity needs no object; a group may be smaller than any part of version 2.
-      if (part.spec.quantizer.rotation == codec::TransformKind::kNone) {
+      if (part.spec.rotation == codec::TransformKind::kNone) {
         decoder.transforms_.emplace_back();
         continue;
       }
-      TQC_TRY_ASSIGN(auto transform, pool.rotation(part.spec.quantizer));
+      TQC_TRY_ASSIGN(auto transform, pool.rotation(part.spec));
       decoder.transforms_.emplace_back(std::move(transform));
     }
     if (!side.outliers.empty()) {
@@ -93,7 +93,7 @@ class RowDecoder {
 
   void decode_part(std::size_t i, std::size_t row) {
     const QuantizedPart& part = side_.parts[i];
-    const auto x = std::span(part_).first(to_size(part.spec.quantizer.head_dim));
+    const auto x = std::span(part_).first(to_size(part.spec.head_dim));
     const std::uint8_t* codes = codes_[part.rows].data() + part.first_code;
     const float scale = part.scales[row];
     for (std::size_t c = 0; c < x.size(); ++c) {
@@ -235,27 +235,17 @@ class BlockPacker {
   cache::CodedBlock layout_;
 };
 
-Result<cache::Outliers> outliers_of(const QuantizedTensor& in, const codec::HeadCodec& codec) {
-  std::vector<std::uint16_t> outliers;
-  for (std::int64_t head = 0; head < in.shape.n_kv_heads; ++head) {
-    outliers.insert(outliers.end(), in.outliers.begin(), in.outliers.end());
-  }
-  return cache::make_outliers(in.shape, codec.outlier_channels(), outliers);
-}
-
 Result<cache::TurboSide> packed_side(const QuantizedTensor& in, codec::BlockOrder order,
                                      MigrationContext& context) {
-  const int head_dim = static_cast<int>(in.shape.head_dim);
-  TQC_TRY_ASSIGN(codec::HeadCodec codec, context.codecs.codec(head_dim, specs_of(in), order));
-  TQC_TRY_ASSIGN(cache::Outliers outliers, outliers_of(in, codec));
+  cache::QuantSpec quant{.parts = specs_of(in)};
+  for (std::int64_t head = 0; head < in.shape.n_kv_heads; ++head) {
+    quant.outliers.insert(quant.outliers.end(), in.outliers.begin(), in.outliers.end());
+  }
+  TQC_TRY_ASSIGN(cache::KvCodec codec,
+                 context.codecs.codec({Dtype::kF32, std::move(quant)}, in.shape, order));
   const std::int64_t n_packed = in.n_tokens / kTokenBlock;
   TQC_TRY_ASSIGN(cache::DenseSide tail, decoded_from(in, n_packed * kTokenBlock, context));
-  cache::TurboSide side{cache::KvCodec(cache::KvCodec::State{.shape = in.shape,
-                                                             .dtype = tail.dtype,
-                                                             .codec = std::move(codec),
-                                                             .outliers = std::move(outliers)}),
-                        {},
-                        std::move(tail)};
+  cache::TurboSide side{std::move(codec), {}, std::move(tail)};
   const BlockPacker packer(in, order);
   for (std::int64_t block = 0; block < n_packed; ++block) {
     TQC_TRY(context.take(packer.bytes()));

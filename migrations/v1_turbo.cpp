@@ -10,7 +10,6 @@
 #include "migrations/v1_layers.h"
 #include "migrations/v1_metadata.h"
 #include "migrations/v1_side.h"
-#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/error.h"
@@ -35,24 +34,24 @@ struct Quantizer {
 
 codec::PartSpec base_part(const TurboMeta& meta, const Quantizer& quantizer) {
   const int dim = static_cast<int>(quantizer.n_channels);
-  return {.first = static_cast<int>(quantizer.first),
-          .quantizer = {.head_dim = dim,
-                        .bits = quantizer.bits,
-                        .seed = meta.rotation_seed,
-                        .rotation = meta.is_wht ? codec::TransformKind::kHadamard
-                                                : codec::TransformKind::kDenseQr,
-                        .scale = codec::ScaleRule::kRaw},
-          .centroids = codec::lloyd_max_centroids(dim, quantizer.bits)};
+  return {
+      .first = static_cast<int>(quantizer.first),
+      .head_dim = dim,
+      .bits = quantizer.bits,
+      .seed = meta.rotation_seed,
+      .rotation = meta.is_wht ? codec::TransformKind::kHadamard : codec::TransformKind::kDenseQr,
+      .scale = codec::ScaleRule::kRaw,
+      .centroids = codec::lloyd_max_centroids(dim, quantizer.bits)};
 }
 
 codec::PartSpec residual_part(const TurboMeta& meta, const Quantizer& quantizer) {
   const int dim = static_cast<int>(quantizer.n_channels);
   return {.first = static_cast<int>(quantizer.first),
-          .quantizer = {.head_dim = dim,
-                        .bits = 1,
-                        .seed = meta.qjl_seed,
-                        .rotation = codec::TransformKind::kGaussian,
-                        .scale = codec::ScaleRule::kRaw},
+          .head_dim = dim,
+          .bits = 1,
+          .seed = meta.qjl_seed,
+          .rotation = codec::TransformKind::kGaussian,
+          .scale = codec::ScaleRule::kRaw,
           .of_residual = true,
           .centroids = codec::residual_centroids(dim, codec::TransformKind::kGaussian)};
 }
@@ -68,8 +67,7 @@ Result<void> check_lengths(const std::string& name, const std::vector<float>& le
 Result<void> add_part(const NamedTensors& state, const TurboMeta& meta, codec::PartSpec spec,
                       const std::string& codes, const std::string& lengths, QuantizedTensor& side) {
   QuantizedPart part{.spec = std::move(spec), .rows = side.rows.size(), .scales = {}, .biases = {}};
-  CodeRows rows{
-      {}, static_cast<std::size_t>(part.spec.quantizer.head_dim), part.spec.quantizer.bits};
+  CodeRows rows{{}, static_cast<std::size_t>(part.spec.head_dim), part.spec.bits};
   if (meta.offset > 0) {
     const auto row_bytes = static_cast<std::int64_t>(codec::packed_size(rows.n_codes, rows.bits));
     TQC_TRY_ASSIGN(rows.bytes,
@@ -208,16 +206,9 @@ Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
     context.notes.push_back(place + ": " + *reason + "; kept dense");
     return cache::Side(std::move(dense));
   }
-  const int head_dim = static_cast<int>(meta.head_dim);
-  TQC_TRY_ASSIGN(codec::HeadCodec codec, context.codecs.codec(head_dim, *parts, order));
-  cache::Outliers outliers{codec.outlier_channels(), static_cast<std::size_t>(head_dim), {}};
-  return cache::Side(
-      cache::TurboSide{cache::KvCodec(cache::KvCodec::State{.shape = shape_of(meta),
-                                                            .dtype = dense.dtype,
-                                                            .codec = std::move(codec),
-                                                            .outliers = std::move(outliers)}),
-                       {},
-                       std::move(dense)});
+  const cache::TensorDesc tensor{dense.dtype, cache::QuantSpec{.parts = *parts}};
+  TQC_TRY_ASSIGN(cache::KvCodec codec, context.codecs.codec(tensor, shape_of(meta), order));
+  return cache::Side(cache::TurboSide{std::move(codec), {}, std::move(dense)});
 }
 
 std::vector<codec::PartSpec> mixed_parts(const TurboMeta& meta) {

@@ -115,7 +115,7 @@ double entropy_of(const cache::KvCodec& codec, const AlignedBytes& values) {
   const SharedBytes packed = must(codec.encode(block, 1));
   std::vector<std::uint8_t> codes(256 * kDim);
   codec::unpack_block({kDim, 8, codec::BlockOrder::kKeys},
-                      packed.view().first(codec.layout(0).head.code_bytes), codes);
+                      packed.view().first(codec.layout(0).code_bytes), codes);
   double bits = 0;
   for (std::size_t i = 0; i < kDim; ++i) {
     std::vector<int> counts(128);
@@ -159,7 +159,7 @@ TEST(HeadTransforms, LeaveKeysDecodedThatCannotBeScored) {
     EXPECT_EQ(block.decoded.size(), 2u * 256 * 64 * 2);
   }
   for (const cache::TurboBlock& block : v.packed) EXPECT_TRUE(block.decoded.empty());
-  const ByteView sinks = k.codec.state().sink_rows(k.packed[0].bytes.view(), 1);
+  const ByteView sinks = k.codec.sink_rows(k.packed[0].bytes.view(), 1);
   EXPECT_TRUE(
       std::ranges::equal(sinks, ByteView(k.packed[0].decoded).subspan(256 * 64 * 2, sinks.size())));
 }

@@ -76,14 +76,14 @@ TEST(KvCodec, HasTheLayoutThatItsDescriptionGives) {
       const KvCodec codec = fitted(mode, order, cache);
       for (const std::int64_t index : {0, 1}) {
         SCOPED_TRACE(std::string(codec::mode_word(mode)) + " " + std::to_string(index));
-        const PackedLayout layout = packed_layout(codec.describe(), kShape, order, index);
+        const codec::PackedLayout layout = packed_layout(codec.describe(), kShape, order, index);
         const std::size_t n_sinks = index == 0 ? 7 : 0;
         EXPECT_EQ(layout.n_sinks, n_sinks);
         EXPECT_EQ(layout.bytes(), codec.packed_bytes(index));
         EXPECT_EQ(layout.bytes() - layout.sinks_at(0), 2 * n_sinks * 64 * sizeof(std::uint16_t));
-        EXPECT_EQ(layout.scales_at(0), 2 * layout.head.code_bytes);
+        EXPECT_EQ(layout.scales_at(0), 2 * layout.code_bytes);
         EXPECT_EQ(layout.sinks_at(0), layout.scales_at(2));
-        EXPECT_EQ(layout.head.parts.size(), codec.parts().size());
+        EXPECT_EQ(layout.parts.size(), codec.parts().size());
         const FullBlock block = test::full_block(attention(cache, 0).k, kShape, index);
         EXPECT_EQ(must(codec.encode(block, 1)).size(), layout.bytes());
       }

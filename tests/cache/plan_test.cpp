@@ -197,7 +197,7 @@ TEST(PlanLayers, IsWhatConvertDoes) {
   EXPECT_TRUE(validate(turbo));
   for (const std::size_t layer : {1u, 3u, 5u}) {
     const auto& k = std::get<TurboSide>(attention(turbo, layer).k);
-    EXPECT_EQ(k.codec.parts()[0].quantizer.bits, plans[2 * layer].codec.bits);
+    EXPECT_EQ(k.codec.parts()[0].bits, plans[2 * layer].codec.bits);
     EXPECT_EQ(k.codec.centering(), plans[2 * layer].center);
     EXPECT_EQ(k.codec.n_sinks(), 2);
   }

@@ -180,7 +180,7 @@ TEST(Side, PacksCodesThenScalesThenSinkTokens) {
     const codec::PackedHead at = test::packed_head(packed, 0, head);
     EXPECT_EQ(at.codes.data(), bytes.data() + h * codes);
     EXPECT_EQ(std::as_bytes(at.scales).data(), bytes.data() + 2 * codes + h * scales);
-    const ByteView rows = packed.codec.state().sink_rows(bytes, head);
+    const ByteView rows = packed.codec.sink_rows(bytes, head);
     EXPECT_EQ(rows.data(), bytes.data() + 2 * (codes + scales) + h * sinks);
     EXPECT_TRUE(std::equal(rows.begin(), rows.end(), dense.data() + h * 256 * 64 * 2));
     EXPECT_EQ(rows.size(), sinks);

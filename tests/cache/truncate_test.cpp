@@ -64,7 +64,7 @@ TEST(Truncate, PacksSinkTokensAgainAsTheyWere) {
   const auto& after = std::get<TurboSide>(attention(cut, 0).k);
   ASSERT_EQ(after.packed.size(), 1u);
   const auto sinks_of = [](const TurboSide& side) {
-    return side.codec.state().sink_rows(side.packed[0].bytes.view(), 1);
+    return side.codec.sink_rows(side.packed[0].bytes.view(), 1);
   };
   EXPECT_TRUE(std::ranges::equal(sinks_of(before), sinks_of(after)));
   EXPECT_TRUE(before.codec.state().mean == after.codec.state().mean);

@@ -91,7 +91,7 @@ TEST(TurboWindows, CountAsBoundaryLayersWhenTheyArePacked) {
   ConvertOptions options = packing(WindowForm::kTurbo, 2);
   options.boundary = {1, 6};
   const auto bits_of = [](const Side& side) {
-    return std::get<TurboSide>(side).codec.parts()[0].quantizer.bits;
+    return std::get<TurboSide>(side).codec.parts()[0].bits;
   };
   Cache cache = dense_cache(300, 300);
   cache.layers.push_back(cache.layers[1]);

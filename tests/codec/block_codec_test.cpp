@@ -35,7 +35,7 @@ constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBF16};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Quantizer make_quantizer(int head_dim, int bits) {
-  return Quantizer::make(QuantizerSpec{.head_dim = head_dim, .bits = bits}).value();
+  return Quantizer::make(PartSpec{.head_dim = head_dim, .bits = bits}).value();
 }
 
 // 2^bits centroids, evenly spaced from -1 to 1.
@@ -50,7 +50,7 @@ std::vector<float> even_centroids(int bits) {
 
 // Every kind of rotation and of scale, each at some sizes.
 std::vector<Quantizer> all_kinds_of_quantizers() {
-  std::vector<QuantizerSpec> specs;
+  std::vector<PartSpec> specs;
   const auto add = [&](int head_dim, int bits, TransformKind rotation, int rounds,
                        ScaleRule scale) {
     specs.push_back({.head_dim = head_dim,
@@ -81,7 +81,7 @@ std::vector<Quantizer> all_kinds_of_quantizers() {
     specs.back().matrix = TransformMatrix::make({values.begin(), values.end()}).value();
   }
   std::vector<Quantizer> quantizers;
-  for (const QuantizerSpec& spec : specs) {
+  for (const PartSpec& spec : specs) {
     quantizers.push_back(spec.rotation == TransformKind::kNone || spec.scale == ScaleRule::kPeak
                              ? Quantizer::make(spec, even_centroids(spec.bits)).value()
                              : Quantizer::make(spec).value());
@@ -89,7 +89,7 @@ std::vector<Quantizer> all_kinds_of_quantizers() {
   return quantizers;
 }
 
-std::string name_of(const QuantizerSpec& spec) {
+std::string name_of(const PartSpec& spec) {
   return "head_dim " + std::to_string(spec.head_dim) + " bits " + std::to_string(spec.bits) +
          " rotation " + std::to_string(static_cast<int>(spec.rotation)) + " rounds " +
          std::to_string(spec.rounds) + " scale " + std::to_string(static_cast<int>(spec.scale));
@@ -272,7 +272,7 @@ TEST(BlockCodec, ReadsRowsThatStandApart) {
 TEST(BlockCodec, EncodesWithACodebookThatAFileBrought) {
   const std::vector<float> centroids = {-0.9f, -0.2f, -0.19f, -0.01f, 0.0f, 0.05f, 0.3f, 0.31f};
   const Quantizer quantizer =
-      Quantizer::make(QuantizerSpec{.head_dim = 128, .bits = 3}, centroids).value();
+      Quantizer::make(PartSpec{.head_dim = 128, .bits = 3}, centroids).value();
   std::vector<float> x;
   for (std::size_t t = 0; t < kBlockTokens; ++t) {
     const std::vector<float> v = GaussianSource(43 + t).vector(128);
@@ -293,8 +293,7 @@ TEST(BlockCodec, EncodesWithCentroidsThatNearlyMeet) {
     centroids[1] = std::nextafter(centroids[0], 0.0f);
     centroids[2] = std::nextafter(centroids[1], 0.0f);
     const Quantizer quantizer =
-        Quantizer::make(QuantizerSpec{.head_dim = 64, .bits = bits, .scale = ScaleRule::kRaw},
-                        centroids)
+        Quantizer::make(PartSpec{.head_dim = 64, .bits = bits, .scale = ScaleRule::kRaw}, centroids)
             .value();
     EXPECT_FALSE(make_code_bins(decision_boundaries(centroids)).is_usable);
     expect_encodes_as_quantizer(quantizer, BlockOrder::kKeys,
@@ -330,10 +329,10 @@ TEST(BlockCodec, EncodesComponentsOnBoundariesAndNextToThem) {
   constexpr std::size_t kDim = 128;
   for (int bits = 1; bits <= 8; ++bits) {
     const std::vector<float> centroids = lloyd_max_centroids(kDim, bits);
-    const Quantizer quantizer = Quantizer::make(QuantizerSpec{.head_dim = kDim,
-                                                              .bits = bits,
-                                                              .rotation = TransformKind::kNone,
-                                                              .scale = ScaleRule::kPeak},
+    const Quantizer quantizer = Quantizer::make(PartSpec{.head_dim = kDim,
+                                                         .bits = bits,
+                                                         .rotation = TransformKind::kNone,
+                                                         .scale = ScaleRule::kPeak},
                                                 centroids)
                                     .value();
     // Component 0 is 1, so that nothing else is scaled.
@@ -350,7 +349,7 @@ TEST(BlockCodec, EncodesComponentsOnBoundariesAndNextToThem) {
 // One of each kind of rotation and of scale.
 std::vector<Quantizer> refusing_quantizers() {
   std::vector<Quantizer> quantizers;
-  QuantizerSpec spec = {.head_dim = 64, .bits = 4};
+  PartSpec spec = {.head_dim = 64, .bits = 4};
   for (const ScaleRule rule : {ScaleRule::kUnbiased, ScaleRule::kNorm, ScaleRule::kRaw}) {
     spec.scale = rule;
     quantizers.push_back(Quantizer::make(spec).value());

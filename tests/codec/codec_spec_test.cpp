@@ -15,7 +15,7 @@ namespace codec_spec_test {
 
 using testing::HasSubstr;
 
-ErrorCode quantizer_error(const QuantizerSpec& spec) { return validate(spec).error().code; }
+ErrorCode quantizer_error(const PartSpec& spec) { return validate(spec).error().code; }
 
 std::vector<PartSpec> parts_of(const CodecSpec& spec) { return make_parts(spec).value(); }
 
@@ -37,7 +37,7 @@ constexpr CodecSpec kMixed{
     .head_dim = 128, .mode = Mode::kMixed, .bits = 2, .outlier_channels = 32, .outlier_bits = 3};
 constexpr CodecSpec kAffine{.head_dim = 128, .mode = Mode::kAffine, .bits = 4, .group_size = 32};
 
-TEST(QuantizerSpec, IsRefusedOutOfRange) {
+TEST(PartSpec, IsRefusedOutOfRange) {
   EXPECT_TRUE(validate({.head_dim = 8, .bits = 1}).ok());
   EXPECT_TRUE(validate({.head_dim = 1024, .bits = 8, .rounds = 3}).ok());
   EXPECT_EQ(quantizer_error({.head_dim = 7, .bits = 1}), ErrorCode::kUnsupported);
@@ -48,7 +48,7 @@ TEST(QuantizerSpec, IsRefusedOutOfRange) {
   EXPECT_EQ(quantizer_error({.head_dim = 64, .bits = 4, .rounds = 4}), ErrorCode::kUnsupported);
 }
 
-TEST(QuantizerSpec, OnlyHadamardHasRounds) {
+TEST(PartSpec, OnlyHadamardHasRounds) {
   for (const TransformKind kind :
        {TransformKind::kDenseQr, TransformKind::kGaussian, TransformKind::kNone}) {
     EXPECT_TRUE(validate({.head_dim = 64, .bits = 4, .rotation = kind}).ok());
@@ -57,7 +57,7 @@ TEST(QuantizerSpec, OnlyHadamardHasRounds) {
   }
 }
 
-TEST(QuantizerSpec, KindsThatAreNotKnownAreRefused) {
+TEST(PartSpec, KindsThatAreNotKnownAreRefused) {
   const auto rotation = static_cast<TransformKind>(200);
   const auto scale = static_cast<ScaleRule>(200);
   EXPECT_EQ(quantizer_error({.head_dim = 64, .bits = 4, .rotation = rotation}),
@@ -71,9 +71,12 @@ TEST(Parts, OfMseAreOneOfAllChannels) {
   spec.scale = ScaleRule::kNorm;
   spec.seed = 99;
   const std::vector<PartSpec> parts = parts_of(spec);
-  const PartSpec expected{
-      .quantizer = {.head_dim = 128, .bits = 4, .seed = 99, .rounds = 2, .scale = ScaleRule::kNorm},
-      .centroids = lloyd_max_centroids(128, 4)};
+  const PartSpec expected{.head_dim = 128,
+                          .bits = 4,
+                          .seed = 99,
+                          .rounds = 2,
+                          .scale = ScaleRule::kNorm,
+                          .centroids = lloyd_max_centroids(128, 4)};
   EXPECT_EQ(parts, std::vector<PartSpec>{expected});
 }
 
@@ -86,17 +89,17 @@ TEST(Parts, OfProdAreOneBitLessAndASignOfTheResidual) {
     spec.residual = residual;
     const std::vector<PartSpec> parts = parts_of(spec);
     ASSERT_EQ(parts.size(), 2u);
-    EXPECT_EQ(parts[0].quantizer,
-              (QuantizerSpec{.head_dim = 128, .bits = 2, .scale = ScaleRule::kRaw}));
-    EXPECT_EQ(parts[0].centroids, lloyd_max_centroids(128, 2));
-    EXPECT_EQ(parts[1].quantizer, (QuantizerSpec{.head_dim = 128,
-                                                 .bits = 1,
-                                                 .seed = second_seed,
-                                                 .rotation = residual,
-                                                 .scale = ScaleRule::kRaw}));
-    EXPECT_EQ(parts[1].centroids, residual_centroids(128, residual));
-    EXPECT_FALSE(parts[0].of_residual);
-    EXPECT_TRUE(parts[1].of_residual);
+    EXPECT_EQ(parts[0], (PartSpec{.head_dim = 128,
+                                  .bits = 2,
+                                  .scale = ScaleRule::kRaw,
+                                  .centroids = lloyd_max_centroids(128, 2)}));
+    EXPECT_EQ(parts[1], (PartSpec{.head_dim = 128,
+                                  .bits = 1,
+                                  .seed = second_seed,
+                                  .rotation = residual,
+                                  .scale = ScaleRule::kRaw,
+                                  .of_residual = true,
+                                  .centroids = residual_centroids(128, residual)}));
   }
 }
 
@@ -107,8 +110,8 @@ TEST(Parts, OfMixedAreTheOutliersAndTheOthers) {
   EXPECT_EQ(parts[0].centroids, lloyd_max_centroids(32, 3));
   EXPECT_EQ(parts[1].first, 32);
   EXPECT_EQ(parts[1].centroids, lloyd_max_centroids(96, 2));
-  EXPECT_EQ(parts[0].quantizer.seed, kDefaultSeed);
-  EXPECT_NE(parts[1].quantizer.seed, kDefaultSeed);
+  EXPECT_EQ(parts[0].seed, kDefaultSeed);
+  EXPECT_NE(parts[1].seed, kDefaultSeed);
 }
 
 TEST(Parts, OfAffineAreGroupsThatDoNotTurn) {
@@ -116,9 +119,9 @@ TEST(Parts, OfAffineAreGroupsThatDoNotTurn) {
   ASSERT_EQ(parts.size(), 4u);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     EXPECT_EQ(parts[i].first, static_cast<int>(32 * i));
-    EXPECT_EQ(parts[i].quantizer.head_dim, 32);
-    EXPECT_EQ(parts[i].quantizer.rotation, TransformKind::kNone);
-    EXPECT_EQ(parts[i].quantizer.scale, ScaleRule::kPeak);
+    EXPECT_EQ(parts[i].head_dim, 32);
+    EXPECT_EQ(parts[i].rotation, TransformKind::kNone);
+    EXPECT_EQ(parts[i].scale, ScaleRule::kPeak);
     EXPECT_EQ(parts[i].centroids, linear_centroids(4));
     EXPECT_TRUE(parts[i].has_bias);
   }
@@ -209,10 +212,10 @@ TEST(Mode, OfAResidualNeedsTwoPartsOfAllChannels) {
   EXPECT_THAT(damage(128, {parts[1], parts[0]}), HasSubstr("residual"));
   EXPECT_THAT(damage(128, {parts[0], parts[1], parts[1]}), HasSubstr("residual"));
   EXPECT_THAT(damage(160, parts), HasSubstr("residual"));
-  parts[1].quantizer.bits = 2;
+  parts[1].bits = 2;
   EXPECT_THAT(damage(128, parts), HasSubstr("residual of 2 bits"));
   parts = parts_of(kProd);
-  parts[0].quantizer.bits = 8;
+  parts[0].bits = 8;
   EXPECT_THAT(damage(128, parts), HasSubstr("beside 8 bits"));
 }
 
@@ -224,19 +227,19 @@ TEST(Mode, OfABiasNeedsGroupsThatDoNotTurn) {
   affine[2].has_bias = false;
   EXPECT_THAT(damage(128, affine), HasSubstr("part 2"));
   affine = parts_of(kAffine);
-  affine[3].quantizer.bits = 8;
+  affine[3].bits = 8;
   EXPECT_THAT(damage(128, affine), HasSubstr("part 3"));
 }
 
 TEST(Mode, OfMixedNeedsMoreBitsForTheOutliers) {
   std::vector<PartSpec> parts = parts_of(kMixed);
-  parts[1].quantizer.bits = 3;
+  parts[1].bits = 3;
   EXPECT_THAT(damage(128, parts), HasSubstr("part 0"));
 }
 
 TEST(Mode, OfAPartOutOfRangeIsRefusedAsThatPart) {
   std::vector<PartSpec> parts = parts_of(kMixed);
-  parts[1].quantizer.bits = 9;
+  parts[1].bits = 9;
   const Error error = mode_of(128, parts).error();
   EXPECT_EQ(error.code, ErrorCode::kUnsupported);
   EXPECT_EQ(error.message, "part 1: bits 9: outside 1 to 8");

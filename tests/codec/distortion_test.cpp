@@ -40,9 +40,9 @@ double squared_distance(std::span<const float> a, std::span<const float> b) {
 // Sends vectors through a quantizer and averages what became of them.
 class Trial {
  public:
-  Trial(int head_dim, int bits) : Trial(QuantizerSpec{.head_dim = head_dim, .bits = bits}) {}
+  Trial(int head_dim, int bits) : Trial(PartSpec{.head_dim = head_dim, .bits = bits}) {}
 
-  explicit Trial(const QuantizerSpec& spec)
+  explicit Trial(const PartSpec& spec)
       : quantizer_(Quantizer::make(spec).value()),
         codes_(quantizer_.code_bytes()),
         decoded_(quantizer_.rotation().head_dim()),
@@ -75,7 +75,7 @@ class Trial {
   int count_ = 0;
 };
 
-Trial isotropic_trial(const QuantizerSpec& spec, int vectors) {
+Trial isotropic_trial(const PartSpec& spec, int vectors) {
   Trial trial(spec);
   GaussianSource gaussian(static_cast<std::uint64_t>(spec.head_dim));
   std::vector<float> x(static_cast<std::size_t>(spec.head_dim));
@@ -87,7 +87,7 @@ Trial isotropic_trial(const QuantizerSpec& spec, int vectors) {
 }
 
 Trial isotropic_trial(int head_dim, int bits, int vectors) {
-  return isotropic_trial(QuantizerSpec{.head_dim = head_dim, .bits = bits}, vectors);
+  return isotropic_trial(PartSpec{.head_dim = head_dim, .bits = bits}, vectors);
 }
 
 struct Turn {
@@ -128,10 +128,10 @@ TEST(Distortion, IsTheSameForEveryRotation) {
   const Expected& expected = kExpected[1];
   for (const Turn& turn : kTurns) {
     for (int bits = 1; bits <= 4; ++bits) {
-      const QuantizerSpec spec{.head_dim = expected.head_dim,
-                               .bits = bits,
-                               .rotation = turn.kind,
-                               .rounds = turn.rounds};
+      const PartSpec spec{.head_dim = expected.head_dim,
+                          .bits = bits,
+                          .rotation = turn.kind,
+                          .rounds = turn.rounds};
       const double distortion = isotropic_trial(spec, 6000).distortion();
       const double exact = expected.distortion[bits - 1];
       std::printf("[ measured ] head_dim 128, %s, %d bits: D_mse %.6f (exact %.6f)\n", turn.name,
@@ -146,7 +146,7 @@ TEST(Distortion, IsTheSameForEveryRotation) {
 // the other rules give, if all vectors were as far from their codes as the average.
 TEST(Distortion, OfTheScaleRulesFollowsFromThatOfTheCodes) {
   for (int bits = 1; bits <= 4; ++bits) {
-    QuantizerSpec spec{.head_dim = 128, .bits = bits};
+    PartSpec spec{.head_dim = 128, .bits = bits};
     const double exact = expected_distortion(128, lloyd_max_centroids(128, bits));
     const auto trial = [&](ScaleRule rule) {
       spec.scale = rule;
@@ -228,7 +228,7 @@ TEST(Distortion, InnerProductsAreUnbiased) {
 }
 
 // One channel a hundred times as loud as the others, each channel in turn.
-Trial outlier_channel_trial(const QuantizerSpec& spec) {
+Trial outlier_channel_trial(const PartSpec& spec) {
   Trial trial(spec);
   GaussianSource gaussian(7);
   for (int i = 0; i < 1024; ++i) {

@@ -30,7 +30,7 @@ constexpr double kExactBound = 1e-6;
 constexpr double kFastBound = 1e-2;
 
 Quantizer make_quantizer(int head_dim, int bits) {
-  QuantizerSpec spec;
+  PartSpec spec;
   spec.head_dim = head_dim;
   spec.bits = bits;
   return Quantizer::make(spec).value();

@@ -24,7 +24,7 @@ using testing::HasSubstr;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Quantizer make_quantizer(int head_dim, int bits) {
-  return Quantizer::make(QuantizerSpec{.head_dim = head_dim, .bits = bits}).value();
+  return Quantizer::make(PartSpec{.head_dim = head_dim, .bits = bits}).value();
 }
 
 struct Encoded {
@@ -51,7 +51,7 @@ Error encode_error(const Quantizer& quantizer, std::span<const float> x) {
 }
 
 ErrorCode make_error(int head_dim, int bits) {
-  return Quantizer::make(QuantizerSpec{.head_dim = head_dim, .bits = bits}).error().code;
+  return Quantizer::make(PartSpec{.head_dim = head_dim, .bits = bits}).error().code;
 }
 
 TEST(Quantizer, RefusesSpecsOutOfRange) {
@@ -60,12 +60,12 @@ TEST(Quantizer, RefusesSpecsOutOfRange) {
   EXPECT_EQ(make_error(-128, 4), ErrorCode::kUnsupported);
   EXPECT_EQ(make_error(128, 0), ErrorCode::kUnsupported);
   EXPECT_EQ(make_error(128, 9), ErrorCode::kUnsupported);
-  EXPECT_TRUE(Quantizer::make(QuantizerSpec{.head_dim = 8, .bits = 1}).ok());
-  EXPECT_TRUE(Quantizer::make(QuantizerSpec{.head_dim = 1024, .bits = 8}).ok());
+  EXPECT_TRUE(Quantizer::make(PartSpec{.head_dim = 8, .bits = 1}).ok());
+  EXPECT_TRUE(Quantizer::make(PartSpec{.head_dim = 1024, .bits = 8}).ok());
 }
 
 TEST(Quantizer, RefusesDamagedCodebooks) {
-  const QuantizerSpec spec{.head_dim = 64, .bits = 2};
+  const PartSpec spec{.head_dim = 64, .bits = 2};
   const auto code_of = [&spec](std::vector<float> centroids) {
     return Quantizer::make(spec, centroids).error().code;
   };
@@ -77,14 +77,14 @@ TEST(Quantizer, RefusesDamagedCodebooks) {
   EXPECT_EQ(code_of({-0.2f, -0.1f, 0.1f, 1.5f}), ErrorCode::kCorrupt);
   EXPECT_EQ(code_of({-kInfinity, -0.1f, 0.1f, 0.2f}), ErrorCode::kCorrupt);
   EXPECT_EQ(code_of({-0.2f, std::nanf(""), 0.1f, 0.2f}), ErrorCode::kCorrupt);
-  EXPECT_EQ(Quantizer::make(QuantizerSpec{.head_dim = 7, .bits = 2}, {}).error().code,
+  EXPECT_EQ(Quantizer::make(PartSpec{.head_dim = 7, .bits = 2}, {}).error().code,
             ErrorCode::kUnsupported);
 }
 
 TEST(Quantizer, UsesTheCentroidsOfAFileExactly) {
   const std::vector<float> centroids = {-0.25f, -0.0625f, 0.125f, 0.5f};
   const Quantizer quantizer =
-      Quantizer::make(QuantizerSpec{.head_dim = 64, .bits = 2}, centroids).value();
+      Quantizer::make(PartSpec{.head_dim = 64, .bits = 2}, centroids).value();
   EXPECT_TRUE(std::equal(centroids.begin(), centroids.end(), quantizer.centroids().begin()));
 
   std::vector<std::byte> codes(quantizer.code_bytes(), std::byte{0b11'10'01'00});
@@ -232,7 +232,7 @@ TEST(Quantizer, EncodesAsLongAsTheScaleFitsF16) {
 TEST(Quantizer, RefusesVectorsThatACodebookPointsAwayFrom) {
   const std::vector<float> centroids = {0.5f, 0.75f};
   const Quantizer quantizer =
-      Quantizer::make(QuantizerSpec{.head_dim = 32, .bits = 1}, centroids).value();
+      Quantizer::make(PartSpec{.head_dim = 32, .bits = 1}, centroids).value();
   std::vector<float> y(32, -1.0f), x(32);
   quantizer.rotation().unrotate(y, x);
   EXPECT_EQ(encode_error(quantizer, x).code, ErrorCode::kUnsupported);
@@ -274,7 +274,7 @@ TEST(Quantizer, ScalesWithPowersOfTwoExactly) {
 }
 
 Quantizer make_ruled(ScaleRule rule, int head_dim, int bits) {
-  return Quantizer::make(QuantizerSpec{.head_dim = head_dim, .bits = bits, .scale = rule}).value();
+  return Quantizer::make(PartSpec{.head_dim = head_dim, .bits = bits, .scale = rule}).value();
 }
 
 double dot(std::span<const float> a, std::span<const float> b) {
@@ -319,7 +319,7 @@ TEST(Quantizer, RulesOfTheLengthGiveTheSameCodes) {
 
 // Steps of 2 / 15 of the peak: the peak itself is exact, nothing is off by more than half a step.
 TEST(Quantizer, PeakScaleIsTheLoudestComponent) {
-  const QuantizerSpec spec{
+  const PartSpec spec{
       .head_dim = 32, .bits = 4, .rotation = TransformKind::kNone, .scale = ScaleRule::kPeak};
   const Quantizer quantizer = Quantizer::make(spec, linear_centroids(4)).value();
   std::vector<float> x = GaussianSource(12).vector(32);
@@ -358,7 +358,7 @@ TEST(Quantizer, EveryRuleMakesTheZeroVectorOfWhatIsTooSmallForF16) {
 
 // The sign of each component, and 0 counts as negative.
 TEST(Quantizer, OfAGaussianMapGivesSigns) {
-  const QuantizerSpec spec{
+  const PartSpec spec{
       .head_dim = 48, .bits = 1, .rotation = TransformKind::kGaussian, .scale = ScaleRule::kRaw};
   const Quantizer quantizer = Quantizer::make(spec, residual_centroids(48, spec.rotation)).value();
   const std::vector<float> x = GaussianSource(13).vector(48);
@@ -408,7 +408,7 @@ TEST(Quantizer, EncodesTheSameEverywhere) {
 // The same of the other maps and scale rules, and of head_dims that only they or larger caches
 // have.
 TEST(Quantizer, EncodesTheSameEverywhereInEveryKind) {
-  const QuantizerSpec kSpecs[] = {
+  const PartSpec kSpecs[] = {
       {.head_dim = 8, .bits = 4},
       {.head_dim = 128, .bits = 2, .rounds = 2},
       {.head_dim = 96, .bits = 3, .rounds = 3, .scale = ScaleRule::kNorm},
@@ -419,7 +419,7 @@ TEST(Quantizer, EncodesTheSameEverywhereInEveryKind) {
       {.head_dim = 64, .bits = 8, .rotation = TransformKind::kNone, .scale = ScaleRule::kPeak}};
   SplitMix64 random(2027);
   std::uint64_t digest = 0xcbf29ce484222325;
-  for (const QuantizerSpec& spec : kSpecs) {
+  for (const PartSpec& spec : kSpecs) {
     const Quantizer quantizer = Quantizer::make(spec).value();
     std::vector<float> x(static_cast<std::size_t>(spec.head_dim));
     std::vector<std::uint8_t> codes(x.size());

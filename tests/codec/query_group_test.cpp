@@ -17,7 +17,7 @@ namespace query_group_test {
 using test::GaussianSource;
 
 Quantizer make_quantizer(int head_dim, int bits) {
-  return Quantizer::make(QuantizerSpec{.head_dim = head_dim, .bits = bits}).value();
+  return Quantizer::make(PartSpec{.head_dim = head_dim, .bits = bits}).value();
 }
 
 double from_bytes(const CodeTables& tables, std::size_t code) {

@@ -23,11 +23,11 @@ constexpr int kSomeHeadDims[] = {8,   9,   32,  33,  48,  63,  64,  80,  96,
                                  112, 128, 160, 192, 255, 256, 512, 576, 1024};
 
 Rotation hadamard(int head_dim, std::uint64_t seed = kDefaultSeed, int rounds = 1) {
-  return Rotation(QuantizerSpec{.head_dim = head_dim, .bits = 1, .seed = seed, .rounds = rounds});
+  return Rotation(PartSpec{.head_dim = head_dim, .bits = 1, .seed = seed, .rounds = rounds});
 }
 
 Rotation dense(TransformKind kind, int head_dim, std::uint64_t seed = kDefaultSeed) {
-  return Rotation(QuantizerSpec{.head_dim = head_dim, .bits = 1, .seed = seed, .rotation = kind});
+  return Rotation(PartSpec{.head_dim = head_dim, .bits = 1, .seed = seed, .rotation = kind});
 }
 
 // Every kind and number of rounds.

@@ -57,7 +57,7 @@ TEST(TransformMatrix, SharesItsValuesWithCopies) {
 }
 
 TEST(TransformMatrix, StandsExactlyWithItsKindOfMapAndIsSquare) {
-  QuantizerSpec spec{.head_dim = 8, .bits = 1, .rotation = TransformKind::kMatrix};
+  PartSpec spec{.head_dim = 8, .bits = 1, .rotation = TransformKind::kMatrix};
   EXPECT_EQ(validate(spec).error().message, "matrix: 0 values where 64 belong");
   EXPECT_EQ(validate(spec).error().code, ErrorCode::kCorrupt);
   spec.matrix = matrix_of(std::vector<float>(63, 0.5f));
@@ -84,10 +84,10 @@ void expect_same_bytes(CodecSpec spec, BlockOrder order) {
   const std::vector<PartSpec> drawn = make_parts(spec).value();
   std::vector<PartSpec> given = drawn;
   for (PartSpec& part : given) {
-    const Rotation rotation(part.quantizer);
-    part.quantizer.rotation = TransformKind::kMatrix;
-    part.quantizer.matrix = matrix_of(rotation.matrix());
-    part.quantizer.seed = 0;
+    const Rotation rotation(part);
+    part.rotation = TransformKind::kMatrix;
+    part.matrix = matrix_of(rotation.matrix());
+    part.seed = 0;
   }
   const auto dim = static_cast<std::size_t>(spec.head_dim);
   const HeadCodec a = HeadCodec::make(spec.head_dim, drawn, order).value();

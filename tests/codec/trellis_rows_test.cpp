@@ -207,21 +207,21 @@ void expect_no_mode(std::vector<PartSpec> parts, std::string_view message) {
 TEST(TrellisSpec, RefusesPartsThatAreNone) {
   const std::vector<PartSpec> good = make_parts(kSpec).value();
   std::vector<PartSpec> parts = good;
-  parts[0].quantizer.bits = 4;
+  parts[0].bits = 4;
   expect_no_mode(parts, "part 0: levels of 4 bits");
   parts = good;
   parts[0].centroids[3] += 1e-4f;
   expect_no_mode(parts, "part 0: centroids that are not the levels");
   parts = good;
-  parts[0].quantizer.rotation = TransformKind::kNone;
+  parts[0].rotation = TransformKind::kNone;
   parts[0].has_bias = true;
   expect_no_mode(parts, "part 0: a bias beside a step");
   parts = make_parts({.head_dim = 128, .mode = Mode::kProd, .bits = 3}).value();
-  parts[0].quantizer.scale = ScaleRule::kStep;
-  parts[0].quantizer.step = 1;
+  parts[0].scale = ScaleRule::kStep;
+  parts[0].step = 1;
   EXPECT_FALSE(mode_of(128, parts).ok());
   parts = make_parts({.head_dim = 128}).value();
-  parts[0].quantizer.step = 1;
+  parts[0].step = 1;
   expect_no_mode(parts, "part 0: a step beside another rule of the scale");
 }
 

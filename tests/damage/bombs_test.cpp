@@ -126,8 +126,8 @@ Numbers sizes_of(Manifest& manifest) {
       add(tensor->quant->n_sinks);
       for (codec::PartSpec& part : tensor->quant->parts) {
         add(part.first);
-        add(part.quantizer.head_dim);
-        add(part.quantizer.bits);
+        add(part.head_dim);
+        add(part.bits);
       }
     }
   }
@@ -144,8 +144,8 @@ Numbers free_numbers_of(Manifest& manifest) {
     cache::AttentionDesc* const attention = cache::attention_of(layer);
     if (attention == nullptr || !attention->k.quant) continue;
     for (codec::PartSpec& part : attention->k.quant->parts) {
-      add(part.quantizer.rounds);
-      add(part.quantizer.seed);
+      add(part.rounds);
+      add(part.seed);
     }
   }
   return numbers;

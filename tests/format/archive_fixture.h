@@ -58,8 +58,7 @@ inline StoredSymbols symbols_of(const Bytes& file) {
   for (std::size_t head = 0; head < kArchiveHeads; ++head) {
     std::vector<std::uint8_t> codes(codec::kBlockTokens * kArchiveDim);
     codec::unpack_block({kArchiveDim, 8, codec::BlockOrder::kKeys},
-                        raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes),
-                        codes);
+                        raw.subspan(shape.layout.codes_at(head), shape.layout.code_bytes), codes);
     for (std::size_t t = 0; t < codec::kBlockTokens; ++t) {
       for (std::size_t i = 0; i < kArchiveDim; ++i) {
         stored.content[(i * kArchiveHeads + head) * codec::kBlockTokens + t] =

@@ -92,7 +92,7 @@ ScriptedReader reader_without_bytes(const Manifest& manifest) {
 
 TEST(Dequantize, RefuseACodecThatIsNone) {
   Manifest manifest = info_of(file_of(preset_cache()));
-  k_of(manifest, 0).parts[0].quantizer.bits = 9;
+  k_of(manifest, 0).parts[0].bits = 9;
   const ScriptedReader source = reader_without_bytes(manifest);
   EXPECT_FALSE(cache::dequantize(cache::borrow(source)).ok());
   const TempDir dir;

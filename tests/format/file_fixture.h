@@ -109,12 +109,11 @@ inline Bytes modes_file() {
 // The same parts with their matrices by value instead of seeds.
 inline std::vector<codec::PartSpec> by_value(std::vector<codec::PartSpec> parts) {
   for (codec::PartSpec& part : parts) {
-    const codec::Rotation rotation(part.quantizer);
+    const codec::Rotation rotation(part);
     const std::span<const float> values = rotation.matrix();
-    part.quantizer.rotation = codec::TransformKind::kMatrix;
-    part.quantizer.matrix =
-        must(codec::TransformMatrix::make(AlignedFloats(values.begin(), values.end())));
-    part.quantizer.seed = 0;
+    part.rotation = codec::TransformKind::kMatrix;
+    part.matrix = must(codec::TransformMatrix::make(AlignedFloats(values.begin(), values.end())));
+    part.seed = 0;
   }
   return parts;
 }

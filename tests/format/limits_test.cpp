@@ -220,8 +220,8 @@ Manifest with_codecs(std::size_t n_layers, const codec::CodecSpec& spec) {
   first.v = first.k;
   manifest.layers.assign(n_layers, cache::LayerDesc(first));
   for (std::size_t i = 0; i < n_layers; ++i) {
-    k_of(manifest, i).parts[0].quantizer.seed += i;
-    v_of(manifest, i).parts[0].quantizer.seed += i;
+    k_of(manifest, i).parts[0].seed += i;
+    v_of(manifest, i).parts[0].seed += i;
   }
   return manifest;
 }
@@ -255,7 +255,7 @@ TEST(Limits, CountTheMatricesThatAFileBringsAlong) {
     for (std::size_t i = 0; i < n; ++i) {
       AlignedFloats values(1024 * 1024, 0.0f);
       values[i] = 1;
-      codec::QuantizerSpec& spec = k_of(manifest, i).parts[0].quantizer;
+      codec::PartSpec& spec = k_of(manifest, i).parts[0];
       spec.rotation = codec::TransformKind::kMatrix;
       spec.matrix = must(codec::TransformMatrix::make(std::move(values)));
       v_of(manifest, i).parts = k_of(manifest, i).parts;

@@ -150,12 +150,12 @@ TEST(Manifest, RefusesAnUnknownDtype) {
 TEST(Manifest, RefusesACodecOutOfBounds) {
   for (const int bits : {0, 9, 255}) {
     expect_rule(ErrorCode::kUnsupported, "layer 1: k: part 0: ", [&](Manifest& m) {
-      k_of(m, kTurboLayer).parts[0].quantizer.bits = bits;
+      k_of(m, kTurboLayer).parts[0].bits = bits;
     });
   }
   for (const int rounds : {0, 4, 255}) {
     expect_rule(ErrorCode::kUnsupported, "layer 1: v: part 0: ", [&](Manifest& m) {
-      v_of(m, kTurboLayer).parts[0].quantizer.rounds = rounds;
+      v_of(m, kTurboLayer).parts[0].rounds = rounds;
     });
   }
   for (const std::int64_t head_dim : {16, 31}) {
@@ -165,7 +165,7 @@ TEST(Manifest, RefusesACodecOutOfBounds) {
   }
   for (const int channels : {1025, 0x7fffffff}) {
     expect_rule(ErrorCode::kTooLarge, "channels of a part",
-                [&](Manifest& m) { k_of(m, kTurboLayer).parts[0].quantizer.head_dim = channels; });
+                [&](Manifest& m) { k_of(m, kTurboLayer).parts[0].head_dim = channels; });
     expect_rule(ErrorCode::kTooLarge, "channels before a part",
                 [&](Manifest& m) { k_of(m, kTurboLayer).parts[0].first = channels; });
   }
@@ -227,9 +227,9 @@ TEST(Manifest, RefusesPartsThatFitNoMode) {
   expect_parts(kMseLayer, "part 0", [](auto& p) { p[0].of_residual = true; });
   expect_parts(kMseLayer, "part 0", [](auto& p) { p[0].has_bias = true; });
   expect_parts(kMseLayer, "part 0", [](auto& p) { p[0].first = 1; });
-  expect_parts(kMseLayer, "parts", [](auto& p) { p[0].quantizer.head_dim = 32; });
+  expect_parts(kMseLayer, "parts", [](auto& p) { p[0].head_dim = 32; });
   expect_parts(kProdLayer, "part", [](auto& p) { p[1].of_residual = false; });
-  expect_parts(kProdLayer, "part", [](auto& p) { p[1].quantizer.bits = 2; });
+  expect_parts(kProdLayer, "part", [](auto& p) { p[1].bits = 2; });
   expect_parts(kProdLayer, "part", [](auto& p) { p.push_back(p[1]); });
   expect_parts(kMixedLayer, "part", [](auto& p) { std::swap(p[0], p[1]); });
   expect_parts(kMixedLayer, "part", [](auto& p) { p[1].first -= 1; });
@@ -245,19 +245,19 @@ TEST(Manifest, RefusesAMatrixThatDoesNotFit) {
                    ErrorCode::kCorrupt, "layer 1: v: " + std::string(refused));
   };
   expect_matrix("part 0: matrix: 0 values where 1024 belong",
-                [](auto& parts) { parts[0].quantizer.matrix = {}; });
+                [](auto& parts) { parts[0].matrix = {}; });
   expect_matrix("part 1: matrix: 4 values where 1024 belong", [](auto& parts) {
-    parts[1].quantizer.matrix = must(codec::TransformMatrix::make({1, 0, 0, 1}));
+    parts[1].matrix = must(codec::TransformMatrix::make({1, 0, 0, 1}));
   });
   expect_matrix("part 0: matrix: 1024 values where 0 belong",
-                [](auto& parts) { parts[0].quantizer.rotation = codec::TransformKind::kDenseQr; });
+                [](auto& parts) { parts[0].rotation = codec::TransformKind::kDenseQr; });
 }
 
 // Values that no writer of ours would take.
 TEST(Manifest, RefusesAMatrixWithValuesThatAreNone) {
   const cache::Cache cache = matrix_cache();
   const auto& side = std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
-  const std::span<const float> values = side.codec.parts()[0].quantizer.matrix.values();
+  const std::span<const float> values = side.codec.parts()[0].matrix.values();
   const Bytes file = file_of(cache);
   const auto found = std::search(file.begin(), file.end(), std::as_bytes(values).begin(),
                                  std::as_bytes(values).end());

@@ -255,7 +255,7 @@ TEST(CacheFile, IsListedWithoutReadingASection) {
   EXPECT_EQ(format::type_name(attention_of(info, 0).k), "tqcache.dense.v1");
   EXPECT_EQ(format::type_name(attention_of(info, 1).v), "tqcache.turbo_mse.v1");
   ASSERT_EQ(v_of(info, 1).parts.size(), 1u);
-  EXPECT_EQ(v_of(info, 1).parts[0].quantizer.bits, 3);
+  EXPECT_EQ(v_of(info, 1).parts[0].bits, 3);
   EXPECT_EQ(v_of(info, 1).parts[0].centroids.size(), 8u);
   EXPECT_EQ(format::type_name(info.layers[2]), "tqcache.arrays.v1");
   EXPECT_EQ(std::get<cache::StateDesc>(info.layers[2]).arrays[1].name, "state");
@@ -289,8 +289,8 @@ TEST(CacheFile, ListsHowEachModeIsMadeOfParts) {
     const cache::TensorDesc& k = std::get<cache::AttentionDesc>(info.layers[layer]).k;
     std::string text(format::type_name(k));
     for (const codec::PartSpec& part : k.quant->parts) {
-      text += " " + std::to_string(part.first) + "+" + std::to_string(part.quantizer.head_dim) +
-              ":" + std::to_string(part.quantizer.bits) + (part.of_residual ? "r" : "") +
+      text += " " + std::to_string(part.first) + "+" + std::to_string(part.head_dim) + ":" +
+              std::to_string(part.bits) + (part.of_residual ? "r" : "") +
               (part.has_bias ? "b" : "");
     }
     return text;
@@ -432,18 +432,18 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   cache::QuantSpec& side = k_of(manifest, 2);
   codec::PartSpec& part = side.parts[1];
   ++part.first, add();
-  ++part.quantizer.head_dim, add();
-  ++part.quantizer.bits, add();
-  ++part.quantizer.seed, add();
-  ++part.quantizer.rounds, add();
-  part.quantizer.rotation = codec::TransformKind::kDenseQr, add();
-  part.quantizer.scale = codec::ScaleRule::kNorm, add();
+  ++part.head_dim, add();
+  ++part.bits, add();
+  ++part.seed, add();
+  ++part.rounds, add();
+  part.rotation = codec::TransformKind::kDenseQr, add();
+  part.scale = codec::ScaleRule::kNorm, add();
   part.of_residual = true, add();
   part.has_bias = true, add();
   part.centroids[1] += 0.25f, add();
-  part.quantizer.rotation = codec::TransformKind::kMatrix, add();
-  part.quantizer.matrix = must(codec::TransformMatrix::make({1, 0})), add();
-  part.quantizer.matrix = must(codec::TransformMatrix::make({1, -0.0f})), add();
+  part.rotation = codec::TransformKind::kMatrix, add();
+  part.matrix = must(codec::TransformMatrix::make({1, 0})), add();
+  part.matrix = must(codec::TransformMatrix::make({1, -0.0f})), add();
   side.parts.push_back(part), add();
   side.outliers[3] ^= 1, add();
   ++side.n_sinks, add();
@@ -460,7 +460,7 @@ TEST(CacheFile, BringsMapsAlongByValue) {
   const auto matrix = [&](std::size_t layer, bool keys) {
     const auto& attention = std::get<cache::AttentionLayer>(again.layers[layer]);
     const auto& side = std::get<cache::TurboSide>(keys ? attention.k : attention.v);
-    return side.codec.parts()[0].quantizer.matrix.values();
+    return side.codec.parts()[0].matrix.values();
   };
   ASSERT_EQ(matrix(0, true).size(), 32u * 32u);
   EXPECT_EQ(matrix(0, true).data(), matrix(1, false).data());  // all sides share one

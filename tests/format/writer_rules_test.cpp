@@ -62,7 +62,7 @@ TEST(WriterRules, RefuseCodecsThatTogetherTakeTooMuch) {
   Manifest manifest = info_of(file_of(cache));
   manifest.layers.resize(33, manifest.layers[0]);
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
-    codec::QuantizerSpec& quantizer = v_of(manifest, i).parts[0].quantizer;
+    codec::PartSpec& quantizer = v_of(manifest, i).parts[0];
     quantizer.rotation = codec::TransformKind::kDenseQr;
     quantizer.seed = i;
   }

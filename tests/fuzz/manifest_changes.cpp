@@ -111,7 +111,7 @@ void change_tokens(Chance& chance, Manifest& manifest) {
 }
 
 // Another map; a matrix of the right size, or none where one belongs.
-void change_map(Chance& chance, codec::QuantizerSpec& quantizer) {
+void change_map(Chance& chance, codec::PartSpec& quantizer) {
   change_enum(chance, quantizer.rotation, 5);
   quantizer.matrix = {};
   if (chance.one_in(4)) return;
@@ -122,34 +122,33 @@ void change_map(Chance& chance, codec::QuantizerSpec& quantizer) {
 }
 
 void change_part(Chance& chance, codec::PartSpec& part) {
-  codec::QuantizerSpec& quantizer = part.quantizer;
   switch (chance.below(10)) {
     case 0:
       part.first = static_cast<int>(chance.below(70));
       return;
     case 1:
-      quantizer.head_dim = static_cast<int>(chance.below(70));
+      part.head_dim = static_cast<int>(chance.below(70));
       return;
     case 2:
-      quantizer.bits = static_cast<int>(chance.below(10));
-      if (quantizer.bits <= 4) {
-        part.centroids = codec::linear_centroids(std::max(1, quantizer.bits));
+      part.bits = static_cast<int>(chance.below(10));
+      if (part.bits <= 4) {
+        part.centroids = codec::linear_centroids(std::max(1, part.bits));
       }
       return;
     case 3:
-      return change_number(chance, quantizer.seed);
+      return change_number(chance, part.seed);
     case 4:
       return change_map(chance, quantizer);
     case 5:
-      quantizer.rounds = static_cast<int>(chance.below(5));
+      part.rounds = static_cast<int>(chance.below(5));
       return;
     case 6:
-      return change_enum(chance, quantizer.scale, 5);
+      return change_enum(chance, part.scale, 5);
     case 7:
       (chance.one_in(2) ? part.of_residual : part.has_bias) ^= true;
       return;
     case 8:
-      quantizer.step = chance.one_in(2) ? 0.0f : 0.5f;
+      part.step = chance.one_in(2) ? 0.0f : 0.5f;
       return;
     default:
       return change_numbers(chance, part.centroids);

@@ -72,17 +72,17 @@ inline Json identity(const cache::Identity& identity) {
 inline Json part(const codec::PartSpec& part) {
   Json json;
   json["first"] = part.first;
-  json["size"] = part.quantizer.head_dim;
-  json["bits"] = part.quantizer.bits;
-  json["rotation"] = format::name_of(format::kTransformNames, part.quantizer.rotation);
-  json["rounds"] = part.quantizer.rounds;
-  json["seed"] = part.quantizer.seed;
-  json["scale"] = format::name_of(format::kScaleNames, part.quantizer.scale);
+  json["size"] = part.head_dim;
+  json["bits"] = part.bits;
+  json["rotation"] = format::name_of(format::kTransformNames, part.rotation);
+  json["rounds"] = part.rounds;
+  json["seed"] = part.seed;
+  json["scale"] = format::name_of(format::kScaleNames, part.scale);
   json["of_residual"] = part.of_residual;
   json["has_bias"] = part.has_bias;
   json["centroids_sha256"] = digest(part.centroids);
-  if (part.quantizer.rotation == codec::TransformKind::kMatrix) {
-    const std::span<const float> matrix = part.quantizer.matrix.values();
+  if (part.rotation == codec::TransformKind::kMatrix) {
+    const std::span<const float> matrix = part.matrix.values();
     json["matrix_sha256"] = digest(std::vector<float>(matrix.begin(), matrix.end()));
   }
   return json;

@@ -90,11 +90,10 @@ TEST(GoldenFiles, HaveEveryNameAndNumberOfTheFormat) {
         if (!tensor->quant) continue;
         have.emplace(format::centering_name(*tensor->quant));
         for (const codec::PartSpec& part : tensor->quant->parts) {
-          const codec::QuantizerSpec& spec = part.quantizer;
-          bits.insert(spec.bits);
-          have.insert(std::string(format::name_of(format::kScaleNames, spec.scale)));
-          have.insert(std::string(format::name_of(format::kTransformNames, spec.rotation)) + " " +
-                      std::to_string(spec.rounds));
+          bits.insert(part.bits);
+          have.insert(std::string(format::name_of(format::kScaleNames, part.scale)));
+          have.insert(std::string(format::name_of(format::kTransformNames, part.rotation)) + " " +
+                      std::to_string(part.rounds));
         }
       }
     }

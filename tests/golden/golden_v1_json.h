@@ -65,12 +65,12 @@ inline Json identity(const cache::Identity& in) {
 
 inline Json part(const codec::PartSpec& in) {
   return {{"first", in.first},
-          {"size", in.quantizer.head_dim},
-          {"bits", in.quantizer.bits},
-          {"rotation", format::name_of(format::kTransformNames, in.quantizer.rotation)},
-          {"rounds", in.quantizer.rounds},
-          {"seed", in.quantizer.seed},
-          {"scale", format::name_of(format::kScaleNames, in.quantizer.scale)},
+          {"size", in.head_dim},
+          {"bits", in.bits},
+          {"rotation", format::name_of(format::kTransformNames, in.rotation)},
+          {"rounds", in.rounds},
+          {"seed", in.seed},
+          {"scale", format::name_of(format::kScaleNames, in.scale)},
           {"of_residual", in.of_residual},
           {"has_bias", in.has_bias},
           {"centroids_sha256", to_hex(sha256(object_bytes(in.centroids)))}};

@@ -177,7 +177,7 @@ TEST(LlamaExport, RefusesACodecThatIsNone) {
   const cache::Cache cache = CacheBuilder(300).turbo({2, 64}, 4, 3).build();
   const auto source = sections_of(cache);
   cache::CacheDesc wrong = source->description();
-  std::get<cache::AttentionDesc>(wrong.layers[0]).k.quant->parts[0].quantizer.bits = 9;
+  std::get<cache::AttentionDesc>(wrong.layers[0]).k.quant->parts[0].bits = 9;
   const ScriptedReader said(wrong, source->blocks(),
                             [](std::size_t, AlignedBytes&) -> Result<void> { return {}; });
   const TempDir dir;

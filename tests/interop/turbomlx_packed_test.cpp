@@ -102,7 +102,7 @@ TEST_P(Keys, KeepTheirCodes) {
       const codec::PackedHead packed = test::packed_head(side, block, head);
       std::size_t at = 0;
       for (std::size_t i = 0; i < arrays.size(); ++i) {
-        const codec::BlockShape& shape = side.codec.layout(0).head.parts[i].shape;
+        const codec::BlockShape& shape = side.codec.layout(0).parts[i].shape;
         std::vector<std::uint8_t> ours(shape.dim()), theirs(shape.dim());
         codec::unpack_token(shape, packed.codes.subspan(at, shape.block_bytes()),
                             to_size(token % cache::kTokenBlock), ours);
@@ -223,11 +223,11 @@ TEST(TurboMlxPacked, NamesTheModeAndHasTheMapByValue) {
   EXPECT_EQ(format::type_name(tensor(1).k), "tqcache.turbo_prod.v1");
   EXPECT_EQ(format::type_name(tensor(2).k), "tqcache.turbo_mixed.v1");
   EXPECT_EQ(format::type_name(tensor(2).v), "tqcache.affine.v1");
-  const codec::QuantizerSpec first = tensor(0).k.quant->parts[0].quantizer;
-  const codec::QuantizerSpec second = tensor(1).k.quant->parts[0].quantizer;
+  const codec::PartSpec first = tensor(0).k.quant->parts[0];
+  const codec::PartSpec second = tensor(1).k.quant->parts[0];
   EXPECT_EQ(first.rotation, codec::TransformKind::kMatrix);
   EXPECT_EQ(first.matrix.values().data(), second.matrix.values().data());  // one matrix for both
-  EXPECT_FALSE(tensor(1).k.quant->parts[1].quantizer.matrix == second.matrix);
+  EXPECT_FALSE(tensor(1).k.quant->parts[1].matrix == second.matrix);
   EXPECT_EQ(tensor(2).k.quant->outliers.size(), 32u);
 }
 
@@ -428,7 +428,7 @@ TEST_F(Converted, HoldsTheSame) {
   }
   const auto matrix = [&](std::size_t layer) {
     const auto& k = std::get<cache::AttentionLayer>(cache.layers[layer]).k;
-    return std::get<cache::TurboSide>(k).codec.parts()[0].quantizer.matrix.values().data();
+    return std::get<cache::TurboSide>(k).codec.parts()[0].matrix.values().data();
   };
   EXPECT_EQ(matrix(0), matrix(1));  // one in the file, and one in memory
 }

@@ -72,7 +72,7 @@ TEST_P(TurboLayers, KeepTheirCodes) {
     EXPECT_EQ(k.codec.centering(), cache::Centering::kNone);
     EXPECT_EQ(k.codec.n_sinks(), 0);
     for (const codec::PartSpec& part : k.codec.parts()) {
-      EXPECT_EQ(part.quantizer.scale, codec::ScaleRule::kRaw);
+      EXPECT_EQ(part.scale, codec::ScaleRule::kRaw);
     }
     EXPECT_EQ(std::holds_alternative<TurboSide>(layer.v), each.options.affine_values.has_value());
     EXPECT_THAT(migration.notes, IsEmpty());

@@ -78,6 +78,13 @@ def check_edge(path, text):
         yield f"{path}: {found.group(0).strip()}: the library keeps nothing between calls"
 
 
+def check_codec_state(path, text):
+    """What a KvCodec holds is the business of its module; others ask the codec."""
+    if path.startswith(OURS) and not path.startswith("lib/tqcache/cache/"):
+        if '"tqcache/cache/kv_codec_state.h"' in text:
+            yield f"{path}: includes kv_codec_state.h, which is for lib/tqcache/cache"
+
+
 def check_names(paths):
     """File names are unique in the product: an include then names one file."""
     seen = {}
@@ -119,6 +126,7 @@ def violations(folder, with_format):
         if path.endswith(".h") and path.startswith(OURS):
             yield from check_header(path, text)
         yield from check_edge(path, text)
+        yield from check_codec_state(path, text)
     if with_format:
         yield from check_format(folder, paths)
 
@@ -141,6 +149,7 @@ def self_test():
         "lib/a/count.cpp": "int count() {\n  static int n = 0;\n  return ++n;\n}\n",
         "lib/a/known.cpp": "std::map<int, int> known;\n",
         "lib/a/seed.cpp": "int next() {\n  thread_local Random random(1);\n}\n",
+        "lib/tqcache/model/a.cpp": '#include "tqcache/cache/kv_codec_state.h"\n',
         "server/b.h": "#pragma once\n// server/b.h: numbers.\n",
     }
     wrong = 0

@@ -47,8 +47,8 @@ inline std::vector<cache::LayerDesc> sample_layers() {
   cache::AttentionDesc attention;
   attention.shape = {1, 32};
   codec::PartSpec part;
-  part.quantizer.head_dim = 32;
-  part.quantizer.bits = 2;
+  part.head_dim = 32;
+  part.bits = 2;
   part.centroids = {-0.5f, -0.125f, 0.125f, 0.5f};
   attention.k.quant = cache::QuantSpec{.mode = codec::Mode::kMse,
                                        .parts = {part},

@@ -77,10 +77,9 @@ int least_bits(const cache::KvCodec& codec) {
   int bits = codec::kMaxBits;
   for (const codec::PartSpec& part : codec.parts()) {
     if (part.of_residual) continue;
-    const codec::QuantizerSpec& spec = part.quantizer;
     bits =
-        std::min(bits, spec.scale == codec::ScaleRule::kStep ? bits_of_step(double{spec.step})
-                                                             : spec.bits - (part.has_bias ? 1 : 0));
+        std::min(bits, part.scale == codec::ScaleRule::kStep ? bits_of_step(double{part.step})
+                                                             : part.bits - (part.has_bias ? 1 : 0));
   }
   return bits;
 }

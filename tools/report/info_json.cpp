@@ -33,18 +33,17 @@ Json identity_json(const cache::Identity& identity) {
 }
 
 Json part_json(const codec::PartSpec& part) {
-  const codec::QuantizerSpec& spec = part.quantizer;
   Json json;
   json["first"] = part.first;
-  json["size"] = spec.head_dim;
-  json["bits"] = spec.bits;
-  json["rotation"] = name_of(format::kTransformNames, spec.rotation);
-  if (spec.rotation == codec::TransformKind::kMatrix) {
-    json["matrix_xxh3_128"] = to_hex(xxh3_128(std::as_bytes(spec.matrix.values())));
+  json["size"] = part.head_dim;
+  json["bits"] = part.bits;
+  json["rotation"] = name_of(format::kTransformNames, part.rotation);
+  if (part.rotation == codec::TransformKind::kMatrix) {
+    json["matrix_xxh3_128"] = to_hex(xxh3_128(std::as_bytes(part.matrix.values())));
   }
-  json["rounds"] = spec.rounds;
-  json["seed"] = fmt::format("{:016x}", spec.seed);
-  json["scale"] = name_of(format::kScaleNames, spec.scale);
+  json["rounds"] = part.rounds;
+  json["seed"] = fmt::format("{:016x}", part.seed);
+  json["scale"] = name_of(format::kScaleNames, part.scale);
   json["of_residual"] = part.of_residual;
   json["has_bias"] = part.has_bias;
   return json;

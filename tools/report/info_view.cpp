@@ -76,7 +76,7 @@ namespace {
 int channels_of(const cache::QuantSpec& quant) {
   int channels = 0;
   for (const codec::PartSpec& part : quant.parts) {
-    if (!part.of_residual) channels += part.quantizer.head_dim;
+    if (!part.of_residual) channels += part.head_dim;
   }
   return channels;
 }
@@ -90,33 +90,31 @@ std::string mode_text(const cache::QuantSpec& quant) {
   const codec::PartSpec& first = quant.parts.front();
   const codec::PartSpec& last = quant.parts.back();
   if (last.of_residual) {
-    return fmt::format("prod {} bits, {} residual", first.quantizer.bits + last.quantizer.bits,
-                       residual_word(last.quantizer.rotation));
+    return fmt::format("prod {} bits, {} residual", first.bits + last.bits,
+                       residual_word(last.rotation));
   }
   if (first.has_bias) {
-    return fmt::format("affine {} bits, groups of {}", first.quantizer.bits,
-                       first.quantizer.head_dim);
+    return fmt::format("affine {} bits, groups of {}", first.bits, first.head_dim);
   }
   if (quant.parts.size() > 1) {
-    return fmt::format("mixed {} bits for {} channels, {} for {}", first.quantizer.bits,
-                       first.quantizer.head_dim, last.quantizer.bits, last.quantizer.head_dim);
+    return fmt::format("mixed {} bits for {} channels, {} for {}", first.bits, first.head_dim,
+                       last.bits, last.head_dim);
   }
-  if (first.quantizer.scale == codec::ScaleRule::kStep) {
-    return fmt::format("archive, step {:.4f}{}", first.quantizer.step,
+  if (first.scale == codec::ScaleRule::kStep) {
+    return fmt::format("archive, step {:.4f}{}", first.step,
                        quant.transforms.empty() ? "" : ", transforms made for its vectors");
   }
-  return fmt::format("turbo {} bits", first.quantizer.bits);
+  return fmt::format("turbo {} bits", first.bits);
 }
 
 // The settings of a part that differ from the default.
 std::string turn_text(const codec::PartSpec& part) {
-  const codec::QuantizerSpec& spec = part.quantizer;
   std::string text;
-  if (spec.rotation == codec::TransformKind::kDenseQr) text += ", dense rotation";
-  if (spec.rotation == codec::TransformKind::kMatrix) text += ", rotation by value";
-  if (spec.rounds > 1) text += fmt::format(", {} rounds", spec.rounds);
-  if (spec.scale == codec::ScaleRule::kNorm) text += ", scale norm";
-  if (spec.scale == codec::ScaleRule::kRaw) text += ", scale raw";
+  if (part.rotation == codec::TransformKind::kDenseQr) text += ", dense rotation";
+  if (part.rotation == codec::TransformKind::kMatrix) text += ", rotation by value";
+  if (part.rounds > 1) text += fmt::format(", {} rounds", part.rounds);
+  if (part.scale == codec::ScaleRule::kNorm) text += ", scale norm";
+  if (part.scale == codec::ScaleRule::kRaw) text += ", scale raw";
   return text;
 }
 
@@ -133,7 +131,7 @@ std::string codec_text(const cache::QuantSpec& quant) {
 double code_bits(const cache::QuantSpec& quant) {
   double bits = 0;
   for (const codec::PartSpec& part : quant.parts) {
-    bits += static_cast<double>(part.quantizer.bits) * part.quantizer.head_dim;
+    bits += static_cast<double>(part.bits) * part.head_dim;
   }
   return bits / channels_of(quant);
 }

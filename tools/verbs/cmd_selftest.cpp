@@ -162,7 +162,7 @@ Result<std::string> check_codec(const codec::Kernels& kernels) {
     return {};
   };
   for (int bits = codec::kMinBits; bits <= codec::kMaxBits; ++bits) {
-    codec::QuantizerSpec spec;
+    codec::PartSpec spec;
     spec.head_dim = kHeadDim;
     spec.bits = bits;
     TQC_TRY_ASSIGN(const codec::Quantizer quantizer, codec::Quantizer::make(spec));

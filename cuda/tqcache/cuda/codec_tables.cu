@@ -110,11 +110,11 @@ Result<DeviceCodec> DeviceCodec::make(const codec::HeadCodec& codec) {
     const Bins bins = make_bins(boundaries);
     PartTables part;
     part.first = spec.first;
-    part.dim = spec.quantizer.head_dim;
-    part.bits = spec.quantizer.bits;
-    part.scale = spec.quantizer.scale;
-    part.transform = spec.quantizer.rotation;
-    part.rounds = spec.quantizer.rounds;
+    part.dim = spec.head_dim;
+    part.bits = spec.bits;
+    part.scale = spec.scale;
+    part.transform = spec.rotation;
+    part.rounds = spec.rounds;
     if (part.transform == codec::TransformKind::kHadamard) {
       part.part_size = static_cast<int>(rotation.part_size());
       part.factor = rotation.factor();

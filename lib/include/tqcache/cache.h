@@ -36,7 +36,7 @@ struct DenseSide {
 
 // One quantized token block.
 struct TurboBlock {
-  SharedBytes bytes;  // PackedLayout, as in a file; aligned to 64 bytes
+  SharedBytes bytes;  // codec::PackedLayout, as in a file; aligned to 64 bytes
   // Decoded values, for codecs with must_keep_decoded(): [n_kv_heads, kTokenBlock, head_dim] of
   // the codec's dtype. Otherwise empty.
   AlignedBytes decoded = {};

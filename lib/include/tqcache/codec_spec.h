@@ -70,7 +70,7 @@ constexpr std::size_t packed_lines(int bits, std::size_t lines) {
   }
 }
 
-// The shape of one block of one kv head. Requires: head_dim and bits as validate(QuantizerSpec).
+// The shape of one block of one kv head. Requires: head_dim and bits as validate(PartSpec).
 struct BlockShape {
   int head_dim = 0;
   int bits = 0;
@@ -165,9 +165,10 @@ enum class ScaleRule : std::uint8_t {
   kStep       // |x| times a step, fixed before the search for codes: mode trellis
 };
 
-// The arithmetic of one part. Equal specs with equal centroids give equal bytes.
-struct QuantizerSpec {
-  int head_dim = 0;  // channels of the part
+// One part: its channels and its arithmetic. Equal parts give equal bytes.
+struct PartSpec {
+  int first = 0;     // its first channel, in the channel order
+  int head_dim = 0;  // number of its channels
   int bits = 0;      // bits of a code
   std::uint64_t seed = kDefaultSeed;
   TransformKind rotation = TransformKind::kHadamard;
@@ -175,24 +176,19 @@ struct QuantizerSpec {
   ScaleRule scale = ScaleRule::kUnbiased;
   TransformMatrix matrix = {};  // for kMatrix: [head_dim, head_dim]; otherwise empty
   float step = 0;               // for kStep: distance of levels, in units of |x| / sqrt(head_dim)
-
-  bool operator==(const QuantizerSpec&) const = default;
-};
-
-// Errors: kUnsupported if a number is out of range or a kind is unknown; kCorrupt if the matrix has
-//         the wrong size, or if a matrix or step is present that the kind does not use.
-Result<void> validate(const QuantizerSpec& spec);
-
-struct PartSpec {
-  int first = 0;             // its first channel, in the channel order
-  QuantizerSpec quantizer;   // head_dim is the number of its channels
-  bool of_residual = false;  // codes the residual of the previous part, same channels
+  bool of_residual = false;     // codes the residual of the previous part, same channels
   // Whether the midpoint of the largest and the smallest value is subtracted first and stored.
   bool has_bias = false;
-  std::vector<float> centroids;  // [2^bits], ascending, within [-1, 1]
+  std::vector<float> centroids = {};  // [2^bits], ascending, within [-1, 1]
 
   bool operator==(const PartSpec&) const = default;
 };
+
+// The numbers of a part by themselves: not its channels (mode_of()) and not its centroids
+// (Quantizer::make()).
+// Errors: kUnsupported if a number is out of range or a kind is unknown; kCorrupt if the matrix has
+//         the wrong size, or if a matrix or step is present that the kind does not use.
+Result<void> validate(const PartSpec& part);
 
 enum class Mode : std::uint8_t { kMse, kProd, kMixed, kAffine, kTrellis };
 std::string_view mode_word(Mode mode);  // "mse", "prod", "mixed", "affine", "trellis"
@@ -225,27 +221,44 @@ Result<std::vector<PartSpec>> make_parts(const CodecSpec& spec);
 // Errors: kCorrupt, with what does not fit; kUnsupported as validate().
 Result<Mode> mode_of(int head_dim, const std::vector<PartSpec>& parts);
 
-// The packed token block of one kv head, in memory and in files:
+// The packed token block of K or V, in memory, in files and in stores:
 //
-//   codes    of part 0, of part 1, ..., BlockShape::block_bytes() each: a multiple of 64 bytes
-//   scales   rows of 256 f16: the scale of each part, then the bias of each part that has one
-struct HeadLayout {
+//   codes    [n_heads, code_bytes]: of part 0, of part 1, ..., BlockShape::block_bytes() each
+//   scales   [n_heads, n_scale_rows, 256] f16: of each part, then the bias of each that has one
+//   sinks    [n_heads, n_sinks, head_dim] of the dtype of values that stay dense
+//
+// All three, and the codes of each part, begin at a multiple of 64 bytes.
+struct PackedLayout {
   struct Part {
     BlockShape shape;
-    std::size_t code_offset = 0;  // bytes from the start of the codes
+    std::size_t code_offset = 0;  // bytes from the start of the codes of a kv head
     std::size_t bias_row = 0;     // for a part with a bias; row i has the scales of part i
   };
   static constexpr std::size_t kRowBytes = kBlockTokens * sizeof(std::uint16_t);
 
   std::vector<Part> parts;
+  // Of one kv head:
   std::size_t code_bytes = 0;
   std::size_t n_scale_rows = 0;
+  std::size_t n_sinks = 0;  // sink tokens: 0 after token block 0
+  std::size_t sink_bytes = 0;
+
+  std::size_t n_heads = 1;
 
   std::size_t scale_bytes() const { return n_scale_rows * kRowBytes; }
+  // Offsets in bytes.
+  std::size_t codes_at(std::size_t kv_head) const { return kv_head * code_bytes; }
+  std::size_t scales_at(std::size_t kv_head) const {
+    return n_heads * code_bytes + kv_head * scale_bytes();
+  }
+  std::size_t sinks_at(std::size_t kv_head) const {
+    return n_heads * (code_bytes + scale_bytes()) + kv_head * sink_bytes;
+  }
+  std::size_t bytes() const { return sinks_at(n_heads); }
 };
 
-// Requires: mode_of() accepts the parts.
-HeadLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order);
+// Of one kv head, without sink tokens. Requires: mode_of() accepts the parts.
+PackedLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order);
 
 // kExact: f32 throughout. kFast: integer products where the CPU has fast ones
 // (docs/reference/codec.md, "Kernels").

@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tqcache/bytes.h"
@@ -26,36 +27,21 @@
 #include "tqcache/description.h"
 #include "tqcache/error.h"
 
+namespace tqcache::codec {
+struct OutputRows;  // codec/kernels/kernels.h
+struct WeightRows;
+}  // namespace tqcache::codec
+
 namespace tqcache::cache {
 
-// The parts of a packed token block, in memory, in files and in stores:
-//
-//   codes    [n_kv_heads, head.code_bytes]
-//   scales   [n_kv_heads, head.n_scale_rows, kTokenBlock] f16
-//   sinks    [n_kv_heads, n_sinks, head_dim] of the dtype of values that stay dense
-//
-// All three begin at a multiple of 64 bytes.
-struct PackedLayout {
-  codec::HeadLayout head;  // codes and scales of one kv head
-  std::size_t n_heads = 0;
-  std::size_t n_sinks = 0;     // sink tokens of one kv head: 0 after token block 0
-  std::size_t sink_bytes = 0;  // per kv head
+class KeyQueries;  // cache/kv_attention.h
 
-  // Offsets in bytes.
-  std::size_t codes_at(std::size_t kv_head) const { return kv_head * head.code_bytes; }
-  std::size_t scales_at(std::size_t kv_head) const {
-    return n_heads * head.code_bytes + kv_head * head.scale_bytes();
-  }
-  std::size_t sinks_at(std::size_t kv_head) const {
-    return n_heads * (head.code_bytes + head.scale_bytes()) + kv_head * sink_bytes;
-  }
-  std::size_t bytes() const { return sinks_at(n_heads); }
-};
-
+// The layout of token block `block` of a tensor: sink tokens are in the first.
+//
 // Requires: the tensor is quantized, with parts that codec::mode_of() accepts;
 //           validate_shape(shape).
-PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
-                           std::int64_t block);
+codec::PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape,
+                                  codec::BlockOrder order, std::int64_t block);
 
 // Tables that the codecs of one cache share: transforms, codebooks and RoPE angles. Layers with
 // equal descriptions share one set.
@@ -80,7 +66,7 @@ class KvTables {
 // Threads: any number may use one codec at once.
 class KvCodec {
  public:
-  struct State;  // not for users of the library
+  struct State;  // of this module alone
 
   // The codec that `tensor` describes. With fit_transforms, fit() computes transforms as well.
   //
@@ -98,6 +84,7 @@ class KvCodec {
   codec::Mode mode() const;
   const std::vector<codec::PartSpec>& parts() const;  // with centroids
   Centering centering() const;
+  std::span<const float> mean() const;  // as QuantSpec::mean; valid until fit()
   std::int64_t n_sinks() const;  // first tokens that stay dense, 0 to kTokenBlock; not centered
   std::uint64_t bytes() const;   // memory of mean, outlier channels and transforms
 
@@ -118,7 +105,7 @@ class KvCodec {
   void fit(std::span<const FullBlock> blocks, unsigned n_threads);
 
   // The layout of token block `block`. Valid while this codec or a copy of it exists.
-  const PackedLayout& layout(std::int64_t block) const;
+  const codec::PackedLayout& layout(std::int64_t block) const;
   std::size_t packed_bytes(std::int64_t block) const { return layout(block).bytes(); }
 
   // Packs a block, with its sink tokens. The result begins at a multiple of 64 bytes.
@@ -140,6 +127,10 @@ class KvCodec {
   // The same for all kv heads: [n_kv_heads, n_tokens, head_dim] of dtype().
   AlignedBytes decode_block(ByteView packed, std::int64_t block, std::int64_t n_tokens) const;
 
+  // The dense rows of the sink tokens of one kv head: [n_sinks(), head_dim] of dtype().
+  // Requires: `packed` is token block 0.
+  ByteView sink_rows(ByteView packed, std::int64_t kv_head) const;
+
   // Replaces head vectors by their quantized and decoded values; sink tokens stay.
   //
   // Shapes:   rows [n, n_kv_heads, head_dim]: tokens at `position`, `position` + 1, ..., all in one
@@ -147,8 +138,44 @@ class KvCodec {
   // Requires: is_fixed(). Errors: as encode(); tokens are counted from `position`.
   Result<void> quantize_rows(std::int64_t position, std::span<float> rows) const;
 
+  // Subtracts the mean from head vectors of one kv head, as encode() does.
+  //
+  // Shapes:   rows [n, head_dim]: tokens as in quantize_rows().
+  // Requires: is_fixed().
+  void subtract_mean(std::int64_t position, std::int64_t kv_head, std::span<float> rows) const;
+
+  // --- Attention on the codes of packed blocks, which are not decoded
+  //
+  // Requires: is_fixed(); `packed` begins at a multiple of 64. Any bytes can be scored and summed.
+
+  // Why Precision::kFast computes in f32, as kExact does; empty if it multiplies integers.
+  std::string why_not_integers() const;
+
+  // scores[q][t] = <query q, decoded key t>. Those of sink tokens have no meaning: sink_rows().
+  //
+  // Shapes:   scores [n, kTokenBlock], rows `stride` apart.
+  // Requires: `queries` were set for this codec.
+  void score(const KeyQueries& queries, ByteView packed, std::int64_t block,
+             codec::Precision precision, codec::OutputRows scores) const;
+
+  // sums[q][i] += sum over tokens t of weights[q][t] * coded component i of value t. Components are
+  // still transformed; there are coded_dim(). Sink tokens add 0.
+  //
+  // Shapes:   weights [n, kTokenBlock] and sums [n, coded_dim()], rows `stride` apart.
+  void accumulate(ByteView packed, std::int64_t block, std::int64_t kv_head,
+                  codec::Precision precision, const codec::WeightRows& weights,
+                  codec::OutputRows sums) const;
+  std::size_t coded_dim() const;
+
+  // out += the weighted sum of decoded values, from a row of sums and the sum of its weights.
+  //
+  // Shapes:   coded [coded_dim()] and scratch [head_dim] are overwritten; out [head_dim].
+  void add_decoded_sum(std::int64_t kv_head, float weight, std::span<float> coded,
+                       std::span<float> scratch, std::span<float> out) const;
+
+  // For lib/tqcache/cache, and for tests.
   const State& state() const { return *state_; }
-  explicit KvCodec(State state);  // for the library and its tests
+  explicit KvCodec(State state);
 
  private:
   std::shared_ptr<const State> state_;

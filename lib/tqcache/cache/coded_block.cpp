@@ -13,12 +13,14 @@ constexpr std::size_t kTokens = codec::kBlockTokens;
 
 CodedBlock::CodedBlock(HeadShape shape, const std::vector<codec::PartSpec>& parts,
                        codec::BlockOrder order)
-    : layout_{codec::head_layout(parts, order), static_cast<std::size_t>(shape.n_kv_heads)} {}
+    : layout_(codec::head_layout(parts, order)) {
+  layout_.n_heads = static_cast<std::size_t>(shape.n_kv_heads);
+}
 
 void CodedBlock::put_codes(std::size_t head, std::size_t part, const CodeColumns& columns,
                            std::span<std::byte> block) const {
   assert(block.size() == bytes() && columns.codes.size() == kTokens * columns.row_codes);
-  const codec::HeadLayout::Part& at = layout_.head.parts[part];
+  const codec::PackedLayout::Part& at = layout_.parts[part];
   const std::size_t dim = at.shape.dim();
   const std::span out =
       block.subspan(layout_.codes_at(head) + at.code_offset, at.shape.block_bytes());
@@ -40,13 +42,13 @@ void CodedBlock::put_scales(std::size_t head, std::size_t part,
 void CodedBlock::put_biases(std::size_t head, std::size_t part,
                             std::span<const std::uint16_t> biases,
                             std::span<std::byte> block) const {
-  put_row(head, layout_.head.parts[part].bias_row, biases, block);
+  put_row(head, layout_.parts[part].bias_row, biases, block);
 }
 
 void CodedBlock::put_row(std::size_t head, std::size_t row, std::span<const std::uint16_t> values,
                          std::span<std::byte> block) const {
   assert(block.size() == bytes() && values.size() == kTokens);
-  const std::size_t at = layout_.scales_at(head) + row * codec::HeadLayout::kRowBytes;
+  const std::size_t at = layout_.scales_at(head) + row * codec::PackedLayout::kRowBytes;
   std::memcpy(block.data() + at, values.data(), values.size_bytes());
 }
 

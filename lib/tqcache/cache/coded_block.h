@@ -45,7 +45,7 @@ class CodedBlock {
   void put_row(std::size_t head, std::size_t row, std::span<const std::uint16_t> values,
                std::span<std::byte> block) const;
 
-  PackedLayout layout_;
+  codec::PackedLayout layout_;
 };
 
 }  // namespace tqcache::cache

@@ -117,8 +117,9 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 bool same_bits(const codec::TransformMatrix& a, const codec::TransformMatrix& b) { return a == b; }
 
 bool same_bits(const codec::PartSpec& a, const codec::PartSpec& b) {
-  return a.first == b.first && a.quantizer == b.quantizer && a.of_residual == b.of_residual &&
-         a.has_bias == b.has_bias && same_bits(a.centroids, b.centroids);
+  codec::PartSpec like = a;
+  like.centroids = b.centroids;
+  return like == b && same_bits(a.centroids, b.centroids);
 }
 
 bool same_bits(const std::vector<codec::PartSpec>& a, const std::vector<codec::PartSpec>& b) {

@@ -51,7 +51,7 @@ Result<void> check_identity_fields(const Identity& identity) {
 // Checks that the codec can use the centroids of the file unchanged.
 Result<void> check_codebook(const codec::PartSpec& part) {
   const std::vector<float>& centroids = part.centroids;
-  const std::size_t expected = std::size_t{1} << part.quantizer.bits;
+  const std::size_t expected = std::size_t{1} << part.bits;
   if (centroids.size() != expected) {
     return corrupt("codebook: " + std::to_string(centroids.size()) + " centroids where " +
                    std::to_string(expected) + " belong");
@@ -106,7 +106,7 @@ Result<void> check_outliers(const QuantSpec& quant, HeadShape shape) {
   if (quant.outliers.empty()) return {};
   if (quant.mode != codec::Mode::kMixed)
     return corrupt("outlier channels of a codec that has none");
-  const auto n_channels = static_cast<std::size_t>(quant.parts[0].quantizer.head_dim);
+  const auto n_channels = static_cast<std::size_t>(quant.parts[0].head_dim);
   auto outliers = make_outliers(shape, n_channels, quant.outliers);
   if (!outliers) return in_context("outlier channels", std::move(outliers).error());
   return {};
@@ -240,11 +240,11 @@ class CodecCosts {
 
  private:
   static std::size_t matrix_values(const codec::PartSpec& part) {
-    const codec::TransformKind kind = part.quantizer.rotation;
+    const codec::TransformKind kind = part.rotation;
     const bool has_matrix = kind == codec::TransformKind::kDenseQr ||
                             kind == codec::TransformKind::kGaussian ||
                             kind == codec::TransformKind::kMatrix;
-    const auto size = static_cast<std::size_t>(part.quantizer.head_dim);
+    const auto size = static_cast<std::size_t>(part.head_dim);
     return has_matrix ? size * size : 0;
   }
 

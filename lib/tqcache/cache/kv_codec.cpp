@@ -45,10 +45,13 @@ std::size_t row_bytes(HeadShape shape, Dtype dtype) {
   return to_size(shape.head_dim) * dtype_size(dtype);
 }
 
-PackedLayout make_layout(codec::HeadLayout head, HeadShape shape, Dtype dtype,
-                         std::int64_t n_sinks) {
-  return {std::move(head), to_size(shape.n_kv_heads), to_size(n_sinks),
-          to_size(n_sinks) * row_bytes(shape, dtype)};
+// Of all kv heads, from that of one.
+codec::PackedLayout make_layout(codec::PackedLayout layout, HeadShape shape, Dtype dtype,
+                                std::int64_t n_sinks) {
+  layout.n_heads = to_size(shape.n_kv_heads);
+  layout.n_sinks = to_size(n_sinks);
+  layout.sink_bytes = layout.n_sinks * row_bytes(shape, dtype);
+  return layout;
 }
 
 Result<void> check_mean(const QuantSpec& quant, HeadShape shape, codec::BlockOrder order,
@@ -195,7 +198,7 @@ Result<void> keep_sinks(const FullBlock& block, ByteView rows, std::byte* sinks)
 
 Result<void> encode_head(const KvCodec::State& state, const FullBlock& block, std::size_t kv_head,
                          std::span<std::byte> packed) {
-  const PackedLayout& layout = state.layout_of(block.index);
+  const codec::PackedLayout& layout = state.layout_of(block.index);
   const auto head = static_cast<std::int64_t>(kv_head);
   const ByteView rows = block.head(head);
   TQC_TRY(
@@ -204,8 +207,8 @@ Result<void> encode_head(const KvCodec::State& state, const FullBlock& block, st
   return HeadCoder(state, block.index, head)
       .encode({block.dtype, rows.data(), row_bytes(block.shape, block.dtype)}, 0,
               to_size(kTokenBlock), to_size(uncoded_tokens(block, state.n_sinks)),
-              packed.subspan(layout.codes_at(kv_head), layout.head.code_bytes),
-              {scales, layout.head.n_scale_rows * to_size(kTokenBlock)});
+              packed.subspan(layout.codes_at(kv_head), layout.code_bytes),
+              {scales, layout.n_scale_rows * to_size(kTokenBlock)});
 }
 
 // Rows [n, n_kv_heads, head_dim] of tokens in one block, from `position` on.
@@ -236,8 +239,8 @@ Result<void> quantize_head(const KvCodec::State& state, std::int64_t position,
 
 }  // namespace
 
-PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape, codec::BlockOrder order,
-                           std::int64_t block) {
+codec::PackedLayout packed_layout(const TensorDesc& tensor, HeadShape shape,
+                                  codec::BlockOrder order, std::int64_t block) {
   return make_layout(codec::head_layout(tensor.quant->parts, order), shape, tensor.dtype,
                      sinks_in_block(tensor.quant->n_sinks, block));
 }
@@ -256,15 +259,10 @@ Result<std::vector<codec::PartSpec>> KvTables::parts(const codec::CodecSpec& spe
 
 codec::PackedHead KvCodec::State::head(ByteView packed, std::int64_t block,
                                        std::int64_t kv_head) const {
-  const PackedLayout& at = layout_of(block);
+  const codec::PackedLayout& at = layout_of(block);
   const auto* const scales = packed.data() + at.scales_at(to_size(kv_head));
-  return {packed.subspan(at.codes_at(to_size(kv_head)), at.head.code_bytes),
-          {reinterpret_cast<const std::uint16_t*>(scales),
-           at.head.n_scale_rows * to_size(kTokenBlock)}};
-}
-
-ByteView KvCodec::State::sink_rows(ByteView packed, std::int64_t kv_head) const {
-  return packed.subspan(first_layout.sinks_at(to_size(kv_head)), first_layout.sink_bytes);
+  return {packed.subspan(at.codes_at(to_size(kv_head)), at.code_bytes),
+          {reinterpret_cast<const std::uint16_t*>(scales), at.n_scale_rows * to_size(kTokenBlock)}};
 }
 
 KvCodec::KvCodec(State state) {
@@ -326,6 +324,7 @@ Dtype KvCodec::dtype() const { return state_->dtype; }
 codec::Mode KvCodec::mode() const { return state_->codec.mode(); }
 const std::vector<codec::PartSpec>& KvCodec::parts() const { return state_->codec.parts(); }
 Centering KvCodec::centering() const { return state_->mean.kind; }
+std::span<const float> KvCodec::mean() const { return state_->mean.values; }
 std::int64_t KvCodec::n_sinks() const { return state_->n_sinks; }
 
 std::uint64_t KvCodec::bytes() const {
@@ -358,7 +357,9 @@ void KvCodec::fit(std::span<const FullBlock> blocks, unsigned n_threads) {
   *this = KvCodec(std::move(next));
 }
 
-const PackedLayout& KvCodec::layout(std::int64_t block) const { return state_->layout_of(block); }
+const codec::PackedLayout& KvCodec::layout(std::int64_t block) const {
+  return state_->layout_of(block);
+}
 
 Result<SharedBytes> KvCodec::encode(const FullBlock& block, unsigned n_threads) const {
   const State& state = *state_;
@@ -383,7 +384,7 @@ void KvCodec::decode(ByteView packed, std::int64_t block, std::int64_t kv_head,
   HeadCoder(state, block, kv_head).decode(state.head(packed, block, kv_head), 0, out);
   const std::size_t n_sinks = std::min(out.size() / dim, layout(block).n_sinks);
   if (n_sinks == 0) return;
-  load_f32(state.dtype, state.sink_rows(packed, kv_head).data(), out.first(n_sinks * dim));
+  load_f32(state.dtype, sink_rows(packed, kv_head).data(), out.first(n_sinks * dim));
 }
 
 AlignedBytes KvCodec::decode_block(ByteView packed, std::int64_t block,
@@ -403,9 +404,14 @@ AlignedBytes KvCodec::decode_block(ByteView packed, std::int64_t block,
         .decode(state.head(packed, block, head), 0, to_size(kTokenBlock),
                 {state.dtype, decoded, row});
     if (decoded != to) std::memcpy(to, decoded, head_bytes);
-    if (sink_bytes > 0) std::memcpy(to, state.sink_rows(packed, head).data(), sink_bytes);
+    if (sink_bytes > 0) std::memcpy(to, sink_rows(packed, head).data(), sink_bytes);
   }
   return out;
+}
+
+ByteView KvCodec::sink_rows(ByteView packed, std::int64_t kv_head) const {
+  const codec::PackedLayout& first = state_->first_layout;
+  return packed.subspan(first.sinks_at(to_size(kv_head)), first.sink_bytes);
 }
 
 Result<void> KvCodec::quantize_rows(std::int64_t position, std::span<float> rows) const {
@@ -417,6 +423,12 @@ Result<void> KvCodec::quantize_rows(std::int64_t position, std::span<float> rows
     }
   }
   return {};
+}
+
+void KvCodec::subtract_mean(std::int64_t position, std::int64_t kv_head,
+                            std::span<float> rows) const {
+  const BlockMean mean(state_->mean, state_->shape, position / kTokenBlock, kv_head);
+  mean.subtract_from(kv_head, position % kTokenBlock, rows);
 }
 
 Result<std::vector<LayerCodecs>> make_codecs(std::span<const LayerDesc> layers, const Rope& rope) {

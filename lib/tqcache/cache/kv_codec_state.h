@@ -1,5 +1,5 @@
 #pragma once
-// cache/kv_codec_state.h: the internal state of a KvCodec, for attention kernels and tests.
+// cache/kv_codec_state.h: the state of a KvCodec, for this module and for tests.
 
 #include <cstdint>
 #include <span>
@@ -25,10 +25,10 @@ struct KvCodec::State {
   HeadTransforms transforms = {};
   KeyFactors factors = {};
   // For token block 0 and for all others. KvCodec's constructor sets both.
-  PackedLayout first_layout = {};
-  PackedLayout layout = {};
+  codec::PackedLayout first_layout = {};
+  codec::PackedLayout layout = {};
 
-  const PackedLayout& layout_of(std::int64_t block) const {
+  const codec::PackedLayout& layout_of(std::int64_t block) const {
     return block == 0 ? first_layout : layout;
   }
   bool is_transformed_before_rope() const {
@@ -38,10 +38,6 @@ struct KvCodec::State {
   // The codes of one kv head in the form that kernels take. Codes and scales of sink tokens are 0:
   // they add nothing to sums, and their scores must be replaced.
   codec::PackedHead head(ByteView packed, std::int64_t block, std::int64_t kv_head) const;
-
-  // The dense rows of the sink tokens of one kv head: [n_sinks, head_dim] of dtype.
-  // Requires: `packed` is token block 0.
-  ByteView sink_rows(ByteView packed, std::int64_t kv_head) const;
 };
 
 }  // namespace tqcache::cache

@@ -118,7 +118,7 @@ SidePlan dense_plan() {
 std::string form_of(const QuantSpec& quant) {
   std::string form = "mode " + std::string(codec::mode_word(quant.mode));
   if (quant.mode == codec::Mode::kMse) {
-    form += " with " + std::to_string(quant.parts[0].quantizer.bits) + " bits";
+    form += " with " + std::to_string(quant.parts[0].bits) + " bits";
   }
   form += ", " + std::string(words(quant.centering));
   if (quant.n_sinks != 0) form += ", " + std::to_string(quant.n_sinks) + " sink tokens";

@@ -8,10 +8,9 @@
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/centering_score.h"
-#include "tqcache/cache/kv_codec_state.h"
+#include "tqcache/cache/kv_attention.h"
 #include "tqcache/capi/handles.h"
-#include "tqcache/codec/kernels/head_queries.h"
-#include "tqcache/codec/kernels/row_transform.h"
+#include "tqcache/codec/kernels/kernels.h"
 #include "tqcache/quantize.h"
 #include "tqcache/tqkv.h"
 
@@ -156,36 +155,15 @@ void score_rows(const ScoreJob& job, std::int64_t token, std::int64_t count,
 
 // Scores all blocks of one kv head; those that are packed in their codes.
 Result<void> score_head(const OpenBlock& block, const cache::KvCodec* codec,
-                        cache::CenteringTable* centering, const std::vector<SharedBytes>& bytes,
-                        const ScoreJob& job) {
+                        const cache::CenteringTable* centering,
+                        const std::vector<SharedBytes>& bytes, const ScoreJob& job) {
   const cache::HeadShape shape = block.layer().shape;
   const std::size_t dim = to_size(shape.head_dim);
   const Dtype dtype = block.tensor().dtype;
-  codec::HeadQueries packed;
-  cache::CenteringScore center;
+  cache::KeyQueries packed;
   // A codec that is not fixed has no packed blocks.
   const bool scores_codes = codec != nullptr && codec->is_fixed() && !codec->must_keep_decoded();
-  const cache::KvCodec::State* const state = codec == nullptr ? nullptr : &codec->state();
-  AlignedFloats mapped;
-  if (scores_codes) {
-    std::span<const float> queries = job.queries;
-    if (state->transforms.is_there()) {
-      mapped.resize(queries.size());
-      codec::multiply_rows(queries, state->transforms.columns_of(shape, job.kv_head), dim, mapped);
-      queries = mapped;
-    }
-    if (state->factors.is_there()) {
-      mapped.assign(queries.begin(), queries.end());
-      cache::scale_rows(state->factors.inverse_of_head(shape, job.kv_head), mapped);
-      queries = mapped;
-    }
-    packed.set(state->codec, state->outliers.order(job.kv_head), queries);
-    if (state->mean.kind != cache::Centering::kNone) {
-      const bool turns = state->mean.kind == cache::Centering::kPreRope;
-      center.set(turns ? centering : nullptr, cache::mean_of_head(state->mean, shape, job.kv_head),
-                 job.queries);
-    }
-  }
+  if (scores_codes) packed.set(*codec, job.kv_head, job.queries, centering);
   AlignedFloats scores(to_size(job.group * kTokenBlock));
   AlignedFloats rows(to_size(kTokenBlock) * dim);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -206,20 +184,16 @@ Result<void> score_head(const OpenBlock& block, const cache::KvCodec* codec,
       score_rows(job, first, count, values);
       continue;
     }
-    packed.score(state->codec, state->head(view, number, job.kv_head), to_size(kTokenBlock),
-                 codec::Precision::kExact, {scores.data(), to_size(kTokenBlock)});
-    if (state->mean.kind != cache::Centering::kNone) {
-      center.add_to(number, state->codec.kernels(), codec::Precision::kExact, scores.data(),
-                    to_size(kTokenBlock));
-    }
+    codec->score(packed, view, number, codec::Precision::kExact,
+                 {scores.data(), to_size(kTokenBlock)});
     for (std::int64_t q = 0; q < job.group; ++q) {
       std::copy_n(scores.data() + q * kTokenBlock, count, job.scores + q * job.n_tokens + first);
     }
     // The codes of sink tokens have no meaning.
-    const std::int64_t n_sinks = cache::sinks_in_block(state->n_sinks, number);
+    const std::int64_t n_sinks = cache::sinks_in_block(codec->n_sinks(), number);
     if (n_sinks == 0) continue;
     const std::span sinks(rows.data(), to_size(n_sinks) * dim);
-    load_f32(dtype, state->sink_rows(view, job.kv_head).data(), sinks);
+    codec->decode(view, number, job.kv_head, sinks);
     score_rows(job, first, n_sinks, sinks);
   }
   return {};

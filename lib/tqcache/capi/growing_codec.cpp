@@ -8,8 +8,6 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/base/threads.h"
-#include "tqcache/cache/kv_codec_state.h"
-#include "tqcache/cache/rope_angles.h"
 #include "tqcache/capi/writer.h"
 #include "tqcache/quantize.h"
 
@@ -93,8 +91,10 @@ Result<std::unique_ptr<tqcache_codec>> make_growing(const tqcache_tensor* shape,
       cache::make_codec(plan, is_keys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues,
                         attention.shape, view.dtype, description.identity.rope));
   auto made = std::make_unique<tqcache_codec>(tqcache_codec{std::move(codec), plan.codec});
+  made->factors = cache::make_key_factors(made->codec.describe().quant->factors);
   if (made->codec.centering() == cache::Centering::kPreRope) {
     made->turns = cache::rope_frequencies(description.identity.rope);
+    made->rope.emplace(description.identity.rope);
   }
   return made;
 }
@@ -213,7 +213,6 @@ int tqcache_codec_decode(const tqcache_codec* codec, const void* packed, size_t 
 int tqcache_codec_read_tables(const tqcache_codec* codec, tqcache_codec_tables* tables,
                               tqcache_error** error) {
   return guarded(error, [&]() -> Result<void> {
-    const cache::KvCodec::State& state = codec->codec.state();
     const codec::CodecSpec& spec = codec->spec;
     tqcache_codec_tables to{};
     to.mode = static_cast<std::int32_t>(spec.mode);
@@ -225,18 +224,18 @@ int tqcache_codec_read_tables(const tqcache_codec* codec, tqcache_codec_tables* 
     to.outlier_channels = spec.outlier_channels;
     to.outlier_bits = spec.outlier_bits;
     to.group_size = spec.group_size;
-    to.n_sinks = static_cast<std::int32_t>(state.n_sinks);
+    to.n_sinks = static_cast<std::int32_t>(codec->codec.n_sinks());
     to.seed = spec.seed;
-    if (!state.mean.values.empty()) to.mean = state.mean.values.data();
-    if (state.mean.rope != nullptr) {
+    if (!codec->codec.mean().empty()) to.mean = codec->codec.mean().data();
+    if (codec->rope) {
       to.n_pairs = std::ssize(codec->turns);
       to.turns = codec->turns.data();
-      to.cos = state.mean.rope->cos(0).data();
-      to.sin = state.mean.rope->sin(0).data();
+      to.cos = codec->rope->cos(0).data();
+      to.sin = codec->rope->sin(0).data();
     }
-    if (state.factors.is_there()) {
-      to.factors = state.factors.values.data();
-      to.inverses = state.factors.inverses.data();
+    if (codec->factors.is_there()) {
+      to.factors = codec->factors.values.data();
+      to.inverses = codec->factors.inverses.data();
     }
     give_fields(to, tables);
     return {};

@@ -18,12 +18,12 @@ using cache::TensorKind;
 std::string codec_text(const cache::TensorDesc& tensor) {
   if (!tensor.quant) return "dense";
   const cache::QuantSpec& quant = *tensor.quant;
-  const codec::QuantizerSpec& first = quant.parts.front().quantizer;
+  const codec::PartSpec& first = quant.parts.front();
   if (quant.mode == codec::Mode::kTrellis) return fmt::format("trellis:{:.6g}", first.step);
   int bits = first.bits;
   // prod names the bits of both parts together, mixed those of regular channels.
-  if (quant.mode == codec::Mode::kProd) bits += quant.parts.back().quantizer.bits;
-  if (quant.mode == codec::Mode::kMixed) bits = quant.parts.back().quantizer.bits;
+  if (quant.mode == codec::Mode::kProd) bits += quant.parts.back().bits;
+  if (quant.mode == codec::Mode::kMixed) bits = quant.parts.back().bits;
   return fmt::format("{}:{}", codec::mode_word(quant.mode), bits);
 }
 

@@ -19,6 +19,8 @@
 #include "tqcache/access.h"
 #include "tqcache/bytes.h"
 #include "tqcache/cache/blocks.h"
+#include "tqcache/cache/key_factors.h"
+#include "tqcache/cache/rope_angles.h"
 #include "tqcache/description.h"
 #include "tqcache/error.h"
 #include "tqcache/eval.h"
@@ -47,7 +49,10 @@ struct tqcache_bytes {
 struct tqcache_codec {
   tqcache::cache::KvCodec codec;
   tqcache::codec::CodecSpec spec;
-  std::vector<double> turns = {};  // of keys whose mean turns
+  tqcache::cache::KeyFactors factors = {};
+  // Of keys whose mean turns:
+  std::vector<double> turns = {};
+  std::optional<tqcache::cache::RopeTable> rope = {};
 };
 
 struct tqcache_model {

@@ -21,7 +21,7 @@ namespace tqcache::codec {
 // The positive half of the codebook, ascending: 2^(bits - 1) values. The error of a centroid is
 // below 1e-12. Takes well under a millisecond.
 //
-// Requires: head_dim and bits as in validate(QuantizerSpec). The same for all functions below.
+// Requires: head_dim and bits as in validate(PartSpec). The same for all functions below.
 std::vector<double> solve_lloyd_max(int head_dim, int bits);
 
 // The codebook of the format: these values and their negatives, rounded to f32, ascending.

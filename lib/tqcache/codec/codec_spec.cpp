@@ -29,7 +29,7 @@ Result<void> check_kind(const char* name, Kind kind, Kind last) {
                std::string(name) + " " + std::to_string(static_cast<int>(kind)) + ": not known"};
 }
 
-Result<void> check_matrix(const QuantizerSpec& spec) {
+Result<void> check_matrix(const PartSpec& spec) {
   const std::size_t dim = static_cast<std::size_t>(spec.head_dim);
   const std::size_t expected = spec.rotation == TransformKind::kMatrix ? dim * dim : 0;
   const std::size_t count = spec.matrix.values().size();
@@ -38,7 +38,7 @@ Result<void> check_matrix(const QuantizerSpec& spec) {
                                         std::to_string(expected) + " belong"};
 }
 
-Result<void> check_step(const QuantizerSpec& spec) {
+Result<void> check_step(const PartSpec& spec) {
   if (spec.scale != ScaleRule::kStep) {
     if (spec.step == 0) return {};
     return Error{ErrorCode::kCorrupt, "a step beside another rule of the scale"};
@@ -50,7 +50,7 @@ Result<void> check_step(const QuantizerSpec& spec) {
 
 }  // namespace
 
-Result<void> validate(const QuantizerSpec& spec) {
+Result<void> validate(const PartSpec& spec) {
   TQC_TRY(check_range("head_dim", spec.head_dim, kMinPartDim, kMaxHeadDim));
   TQC_TRY(check_range("bits", spec.bits, kMinBits, kMaxBits));
   TQC_TRY(check_kind("rotation", spec.rotation, TransformKind::kMatrix));
@@ -116,12 +116,12 @@ std::uint64_t part_seed(std::uint64_t seed, std::size_t part) {
 PartSpec turned_part(const CodecSpec& spec, std::size_t index, int first, int n_channels,
                      int bits) {
   return PartSpec{.first = first,
-                  .quantizer = {.head_dim = n_channels,
-                                .bits = bits,
-                                .seed = part_seed(spec.seed, index),
-                                .rotation = spec.rotation,
-                                .rounds = spec.rounds,
-                                .scale = spec.scale},
+                  .head_dim = n_channels,
+                  .bits = bits,
+                  .seed = part_seed(spec.seed, index),
+                  .rotation = spec.rotation,
+                  .rounds = spec.rounds,
+                  .scale = spec.scale,
                   .centroids = {}};
 }
 
@@ -136,11 +136,11 @@ Result<std::vector<PartSpec>> prod_parts(const CodecSpec& spec) {
   if (spec.residual != TransformKind::kGaussian && spec.residual != TransformKind::kDenseQr) {
     return unsupported("mode prod with a residual map that is not dense");
   }
-  PartSpec residual{.quantizer = {.head_dim = spec.head_dim,
-                                  .bits = 1,
-                                  .seed = part_seed(spec.seed, 1),
-                                  .rotation = spec.residual,
-                                  .scale = ScaleRule::kRaw},
+  PartSpec residual{.head_dim = spec.head_dim,
+                    .bits = 1,
+                    .seed = part_seed(spec.seed, 1),
+                    .rotation = spec.residual,
+                    .scale = ScaleRule::kRaw,
                     .of_residual = true,
                     .centroids = residual_centroids(spec.head_dim, spec.residual)};
   return std::vector<PartSpec>{turned_part(spec, 0, 0, spec.head_dim, spec.bits - 1),
@@ -177,11 +177,11 @@ Result<std::vector<PartSpec>> affine_parts(const CodecSpec& spec) {
   std::vector<PartSpec> parts;
   for (int first = 0; first < spec.head_dim; first += size) {
     parts.push_back(PartSpec{.first = first,
-                             .quantizer = {.head_dim = size,
-                                           .bits = spec.bits,
-                                           .seed = 0,  // no random numbers are used
-                                           .rotation = TransformKind::kNone,
-                                           .scale = ScaleRule::kPeak},
+                             .head_dim = size,
+                             .bits = spec.bits,
+                             .seed = 0,  // no random numbers are used
+                             .rotation = TransformKind::kNone,
+                             .scale = ScaleRule::kPeak,
                              .has_bias = true,
                              .centroids = linear_centroids(spec.bits)});
   }
@@ -202,8 +202,8 @@ Result<std::vector<PartSpec>> trellis_parts(const CodecSpec& spec) {
     return unsupported("mode trellis with a map that does not rotate");
   }
   PartSpec part = turned_part(spec, 0, 0, spec.head_dim, kMaxBits);
-  part.quantizer.scale = ScaleRule::kStep;
-  part.quantizer.step = spec.step;
+  part.scale = ScaleRule::kStep;
+  part.step = spec.step;
   part.centroids = level_centroids();
   return std::vector<PartSpec>{std::move(part)};
 }
@@ -230,12 +230,12 @@ std::string part_name(std::size_t index) { return "part " + std::to_string(index
 
 // Conditions for a part of any mode.
 Result<void> check_part(int head_dim, const PartSpec& part) {
-  TQC_TRY(validate(part.quantizer));
-  if (part.first < 0 || part.first > head_dim - part.quantizer.head_dim) {
+  TQC_TRY(validate(part));
+  if (part.first < 0 || part.first > head_dim - part.head_dim) {
     return corrupt("channels from " + std::to_string(part.first) + " on do not fit head_dim " +
                    std::to_string(head_dim));
   }
-  if (part.has_bias && part.quantizer.rotation != TransformKind::kNone) {
+  if (part.has_bias && part.rotation != TransformKind::kNone) {
     return corrupt("a bias of turned channels");
   }
   return {};
@@ -248,7 +248,7 @@ Result<void> check_tiling(int head_dim, const std::vector<PartSpec>& parts) {
       return corrupt(part_name(i) + ": begins at channel " + std::to_string(parts[i].first) +
                      " where " + std::to_string(next) + " belongs");
     }
-    next += parts[i].quantizer.head_dim;
+    next += parts[i].head_dim;
   }
   if (next == head_dim) return {};
   return corrupt("parts: " + std::to_string(next) + " channels where " + std::to_string(head_dim) +
@@ -258,13 +258,13 @@ Result<void> check_tiling(int head_dim, const std::vector<PartSpec>& parts) {
 Result<Mode> check_prod(int head_dim, const std::vector<PartSpec>& parts) {
   const PartSpec& base = parts[0];
   const PartSpec& residual = parts[1];
-  if (base.quantizer.head_dim != head_dim || residual.quantizer.head_dim != head_dim) {
+  if (base.head_dim != head_dim || residual.head_dim != head_dim) {
     return corrupt("part 1: codes the residual of other channels");
   }
   if (base.has_bias || residual.has_bias) return corrupt("part 1: a residual beside a bias");
-  if (base.quantizer.bits == kMaxBits || residual.quantizer.bits != 1) {
-    return corrupt("part 1: a residual of " + count_of(residual.quantizer.bits, "bit") +
-                   " beside " + count_of(base.quantizer.bits, "bit"));
+  if (base.bits == kMaxBits || residual.bits != 1) {
+    return corrupt("part 1: a residual of " + count_of(residual.bits, "bit") + " beside " +
+                   count_of(base.bits, "bit"));
   }
   return Mode::kProd;
 }
@@ -272,8 +272,8 @@ Result<Mode> check_prod(int head_dim, const std::vector<PartSpec>& parts) {
 Result<Mode> check_trellis(const std::vector<PartSpec>& parts) {
   if (parts.size() != 1)
     return corrupt("parts: one of " + std::to_string(parts.size()) + " with a step");
-  if (parts[0].quantizer.bits != kMaxBits) {
-    return corrupt("part 0: levels of " + count_of(parts[0].quantizer.bits, "bit"));
+  if (parts[0].bits != kMaxBits) {
+    return corrupt("part 0: levels of " + count_of(parts[0].bits, "bit"));
   }
   if (parts[0].has_bias) return corrupt("part 0: a bias beside a step");
   if (parts[0].centroids != level_centroids()) {
@@ -283,12 +283,12 @@ Result<Mode> check_trellis(const std::vector<PartSpec>& parts) {
 }
 
 Result<Mode> check_affine(const std::vector<PartSpec>& parts) {
-  const QuantizerSpec& first = parts[0].quantizer;
+  const PartSpec& first = parts[0];
   if (!is_group_size(first.head_dim)) {
     return corrupt("part 0: a group of " + std::to_string(first.head_dim));
   }
   for (std::size_t i = 1; i < parts.size(); ++i) {
-    const QuantizerSpec& group = parts[i].quantizer;
+    const PartSpec& group = parts[i];
     if (!parts[i].has_bias || group.head_dim != first.head_dim || group.bits != first.bits) {
       return corrupt(part_name(i) + ": unlike the groups before");
     }
@@ -299,7 +299,7 @@ Result<Mode> check_affine(const std::vector<PartSpec>& parts) {
 Result<Mode> check_mixed(const std::vector<PartSpec>& parts) {
   if (parts.size() != 2) return corrupt("parts: " + std::to_string(parts.size()) + " turned ones");
   if (parts[1].has_bias) return corrupt("part 1: a bias where part 0 has none");
-  if (parts[0].quantizer.bits <= parts[1].quantizer.bits) {
+  if (parts[0].bits <= parts[1].bits) {
     return corrupt("part 0: not more bits than the regular channels");
   }
   return Mode::kMixed;
@@ -309,16 +309,16 @@ Result<Mode> check_mixed(const std::vector<PartSpec>& parts) {
 
 Result<std::vector<PartSpec>> make_parts(const CodecSpec& spec) {
   TQC_TRY(check_head_dim(spec.head_dim));
-  TQC_TRY(validate(QuantizerSpec{.head_dim = spec.head_dim,
-                                 .bits = spec.bits,
-                                 .rotation = spec.rotation,
-                                 .rounds = spec.rounds,
-                                 .scale = spec.scale}));
+  TQC_TRY(validate(PartSpec{.head_dim = spec.head_dim,
+                            .bits = spec.bits,
+                            .rotation = spec.rotation,
+                            .rounds = spec.rounds,
+                            .scale = spec.scale}));
   TQC_TRY_ASSIGN(std::vector<PartSpec> parts, parts_of_mode(spec));
   for (PartSpec& part : parts) {
-    TQC_TRY(validate(part.quantizer));
+    TQC_TRY(validate(part));
     if (!part.centroids.empty()) continue;
-    part.centroids = lloyd_max_centroids(part.quantizer.head_dim, part.quantizer.bits);
+    part.centroids = lloyd_max_centroids(part.head_dim, part.bits);
   }
   return parts;
 }
@@ -336,9 +336,7 @@ Result<Mode> mode_of(int head_dim, const std::vector<PartSpec>& parts) {
       return corrupt(part_name(i) + ": a residual, but not the second of two parts");
     }
   }
-  const auto has_step = [](const PartSpec& part) {
-    return part.quantizer.scale == ScaleRule::kStep;
-  };
+  const auto has_step = [](const PartSpec& part) { return part.scale == ScaleRule::kStep; };
   const bool is_trellis = std::ranges::any_of(parts, has_step);
   if (parts.size() == 2 && parts[1].of_residual && !is_trellis) return check_prod(head_dim, parts);
   TQC_TRY(check_tiling(head_dim, parts));
@@ -381,11 +379,11 @@ bool TransformMatrix::operator==(const TransformMatrix& other) const {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-HeadLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order) {
-  HeadLayout layout;
+PackedLayout head_layout(const std::vector<PartSpec>& parts, BlockOrder order) {
+  PackedLayout layout;
   layout.n_scale_rows = parts.size();
   for (const PartSpec& part : parts) {
-    const BlockShape shape{part.quantizer.head_dim, part.quantizer.bits, order};
+    const BlockShape shape{part.head_dim, part.bits, order};
     const std::size_t bias_row = part.has_bias ? layout.n_scale_rows++ : 0;
     layout.parts.push_back({shape, layout.code_bytes, bias_row});
     layout.code_bytes += shape.block_bytes();

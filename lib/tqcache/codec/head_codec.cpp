@@ -101,7 +101,7 @@ struct HeadCodec::State {
   BlockOrder order = BlockOrder::kKeys;
   std::vector<PartSpec> specs;
   std::vector<Part> parts;
-  HeadLayout layout;
+  PackedLayout layout;
   std::size_t coded_dim = 0;
 
   void add(const PartSpec& spec, BlockCodec codec);
@@ -129,7 +129,7 @@ struct HeadCodec::State {
 };
 
 void HeadCodec::State::add(const PartSpec& spec, BlockCodec codec) {
-  const HeadLayout::Part& place = layout.parts[parts.size()];
+  const PackedLayout::Part& place = layout.parts[parts.size()];
   parts.push_back({.codec = std::move(codec),
                    .first = static_cast<std::size_t>(spec.first),
                    .code_offset = place.code_offset,
@@ -209,12 +209,13 @@ Result<HeadCodec> HeadCodec::make(int head_dim, std::vector<PartSpec> parts, Blo
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const PartSpec& part = parts[i];
     // All groups of mode affine are equal and share their tables.
-    if (i > 0 && part.quantizer == parts[i - 1].quantizer &&
-        part.centroids == parts[i - 1].centroids) {
+    PartSpec before = parts[i > 0 ? i - 1 : 0];
+    before.first = part.first;
+    if (i > 0 && part == before) {
       state->add(part, state->parts.back().codec);
       continue;
     }
-    auto quantizer = Quantizer::make(part.quantizer, part.centroids);
+    auto quantizer = Quantizer::make(part, part.centroids);
     if (!quantizer) {
       return in_context("part " + std::to_string(i), std::move(quantizer).error());
     }
@@ -235,7 +236,7 @@ BlockOrder HeadCodec::order() const { return state_->order; }
 const std::vector<PartSpec>& HeadCodec::parts() const { return state_->specs; }
 const BlockCodec& HeadCodec::part(std::size_t i) const { return state_->parts[i].codec; }
 std::size_t HeadCodec::first_channel(std::size_t i) const { return state_->parts[i].first; }
-const HeadLayout& HeadCodec::layout() const { return state_->layout; }
+const PackedLayout& HeadCodec::layout() const { return state_->layout; }
 std::size_t HeadCodec::code_bytes() const { return state_->layout.code_bytes; }
 std::size_t HeadCodec::n_scale_rows() const { return state_->layout.n_scale_rows; }
 std::size_t HeadCodec::coded_dim() const { return state_->coded_dim; }

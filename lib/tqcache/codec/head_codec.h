@@ -1,7 +1,7 @@
 #pragma once
 // codec/head_codec.h: encoder and decoder for a token block of one kv head, in any mode.
 //
-// Combines the parts of codec_spec.h; HeadLayout there defines where codes and scales are.
+// Combines the parts of codec_spec.h; PackedLayout there defines where codes and scales are.
 //
 // Spec: docs/reference/codec.md §5 and §6.
 
@@ -60,7 +60,7 @@ class HeadCodec {
   std::size_t first_channel(std::size_t i) const;  // of part i, in channel order
   std::size_t outlier_channels() const;            // mode mixed: the first ones; else 0
 
-  const HeadLayout& layout() const;
+  const PackedLayout& layout() const;
   std::size_t code_bytes() const;    // of one kv head's block; a multiple of 64
   std::size_t n_scale_rows() const;  // rows of 256 f16
 

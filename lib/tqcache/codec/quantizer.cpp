@@ -95,28 +95,27 @@ float scale_of(ScaleRule rule, float size, std::span<const float> y, std::span<c
 }  // namespace
 
 struct Quantizer::Tables {
-  QuantizerSpec spec;
+  PartSpec spec;
   Rotation rotation;
-  std::vector<float> centroids;   // [2^bits]
   std::vector<float> boundaries;  // [2^bits - 1]
 };
 
-Result<Quantizer> Quantizer::make(const QuantizerSpec& spec) {
+Result<Quantizer> Quantizer::make(const PartSpec& spec) {
   TQC_TRY(validate(spec));
   return make(spec, lloyd_max_centroids(spec.head_dim, spec.bits));
 }
 
-Result<Quantizer> Quantizer::make(const QuantizerSpec& spec, std::span<const float> centroids) {
+Result<Quantizer> Quantizer::make(const PartSpec& spec, std::span<const float> centroids) {
   TQC_TRY(validate(spec));
   TQC_TRY(check_centroids(spec.bits, centroids));
-  return Quantizer(std::make_shared<const Tables>(
-      Tables{spec, Rotation(spec), std::vector<float>(centroids.begin(), centroids.end()),
-             decision_boundaries(centroids)}));
+  Tables tables{spec, Rotation(spec), decision_boundaries(centroids)};
+  tables.spec.centroids.assign(centroids.begin(), centroids.end());
+  return Quantizer(std::make_shared<const Tables>(std::move(tables)));
 }
 
-const QuantizerSpec& Quantizer::spec() const { return tables_->spec; }
+const PartSpec& Quantizer::spec() const { return tables_->spec; }
 const Rotation& Quantizer::rotation() const { return tables_->rotation; }
-std::span<const float> Quantizer::centroids() const { return tables_->centroids; }
+std::span<const float> Quantizer::centroids() const { return tables_->spec.centroids; }
 
 std::size_t Quantizer::code_bytes() const {
   return packed_size(tables_->rotation.head_dim(), tables_->spec.bits);
@@ -142,7 +141,7 @@ Result<std::uint16_t> Quantizer::encode(std::span<const float> x,
   const float inverse_size = 1.0f / size;
   for (float& component : y) component *= inverse_size;
   find_codes(y, tables_->boundaries, code);
-  for (std::size_t i = 0; i < y.size(); ++i) direction[i] = tables_->centroids[code[i]];
+  for (std::size_t i = 0; i < y.size(); ++i) direction[i] = tables_->spec.centroids[code[i]];
   const float scale = scale_of(spec().scale, size, y, direction);
   // Written so that NaN fails, and a negative scale from a codebook that points away. An overflowed
   // length is checked too: the transform may then have produced NaN, which kPeak does not notice.
@@ -160,7 +159,7 @@ void Quantizer::decode_rotated(std::span<const std::byte> codes, std::uint16_t s
   HeadCodes code;
   unpack_codes(codes, spec().bits, std::span(code).first(x.size()));
   const float factor = f16_to_f32(scale);
-  const float* const centroid = tables_->centroids.data();
+  const float* const centroid = tables_->spec.centroids.data();
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = factor * centroid[code[i]];
 }
 

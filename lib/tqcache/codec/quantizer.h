@@ -31,15 +31,15 @@ class Quantizer {
   // in well under a millisecond, but a dense rotation takes n^3 operations (1 ms for 128 channels,
   // 1 s for 1024). If many layers share a spec, make the quantizer once and copy it.
   // Errors: kUnsupported, as validate(spec).
-  static Result<Quantizer> make(const QuantizerSpec& spec);
+  static Result<Quantizer> make(const PartSpec& spec);
 
   // The same with the codebook of a file: 2^bits centroids, ascending, for unit vectors; they are
   // used exactly as given. Safe for untrusted input.
   // Errors: kUnsupported as validate(spec); kCorrupt if the count is wrong or they are not finite,
   //         strictly ascending and within [-1, 1].
-  static Result<Quantizer> make(const QuantizerSpec& spec, std::span<const float> centroids);
+  static Result<Quantizer> make(const PartSpec& spec, std::span<const float> centroids);
 
-  const QuantizerSpec& spec() const;
+  const PartSpec& spec() const;
   const Rotation& rotation() const;
   std::span<const float> centroids() const;  // [2^bits], ascending
 

@@ -128,7 +128,7 @@ void copy(std::span<const float> from, std::span<float> to) {
   if (from.data() != to.data()) std::copy(from.begin(), from.end(), to.begin());
 }
 
-std::shared_ptr<const AlignedFloats> make_matrix(const QuantizerSpec& spec) {
+std::shared_ptr<const AlignedFloats> make_matrix(const PartSpec& spec) {
   const std::size_t n = static_cast<std::size_t>(spec.head_dim);
   if (spec.rotation == TransformKind::kDenseQr) {
     return std::make_shared<const AlignedFloats>(orthogonal_matrix(n, spec.seed));
@@ -141,7 +141,7 @@ std::shared_ptr<const AlignedFloats> make_matrix(const QuantizerSpec& spec) {
 
 }  // namespace
 
-Rotation::Rotation(const QuantizerSpec& spec)
+Rotation::Rotation(const PartSpec& spec)
     : kind_(spec.rotation),
       head_dim_(static_cast<std::size_t>(spec.head_dim)),
       matrix_(make_matrix(spec)) {

@@ -32,7 +32,7 @@ namespace tqcache::codec {
 class Rotation {
  public:
   // Uses head_dim, rotation, rounds, seed and matrix. Requires: validate(spec).
-  explicit Rotation(const QuantizerSpec& spec);
+  explicit Rotation(const PartSpec& spec);
 
   std::size_t head_dim() const { return head_dim_; }
   TransformKind kind() const { return kind_; }

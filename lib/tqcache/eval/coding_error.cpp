@@ -3,15 +3,12 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/bytes.h"
-#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/eval.h"
 #include "tqcache/eval/measuring_filter.h"
 #include "tqcache/model/linear/product_kernels.h"
 
 namespace tqcache::eval {
 namespace {
-
-using cache::kTokenBlock;
 
 double squared_length(std::span<const float> x) {
   const auto bytes = std::as_bytes(x);
@@ -60,9 +57,7 @@ CodingError head_error(const cache::KvCodec& codec, const Rows& rows, std::size_
   CodingError sums;
   sums.error = sum_of_squares(lost, head_dim);
   sums.energy = sum_of_squares(x, head_dim);
-  const auto head = static_cast<std::int64_t>(kv_head);
-  const cache::BlockMean mean(codec.state().mean, rows.shape, rows.first / kTokenBlock, head);
-  mean.subtract_from(head, rows.first % kTokenBlock + n_sinks, x);
+  codec.subtract_mean(rows.first + n_sinks, static_cast<std::int64_t>(kv_head), x);
   sums.variance = sum_of_squares(x, head_dim);
   return sums;
 }

@@ -13,7 +13,6 @@
 #include "tqcache/base/threads.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/cache/centering.h"
-#include "tqcache/cache/kv_codec_state.h"
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/error.h"
 #include "tqcache/format/container_format.h"
@@ -192,11 +191,13 @@ class Trials {
     const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
     const std::size_t n_blocks = (sample.size() + every - 1) / every;
     std::vector<double> found(n_blocks * steps_.size());
+    cache::TensorDesc fit = fitted.describe();
+    const double of_maps = map_bytes(fit.quant->transforms);
     for (std::size_t trial = 0; trial < steps_.size(); ++trial) {
       TQC_TRY_ASSIGN(const cache::KvCodec other, make_codec(side, steps_[trial], is_mapped));
-      cache::KvCodec::State state = fitted.state();
-      state.codec = other.state().codec;
-      const cache::KvCodec codec(std::move(state));
+      fit.quant->parts = other.parts();
+      TQC_TRY_ASSIGN(const cache::KvCodec codec,
+                     cache::KvCodec::make(fit, side.shape, other.order(), tables_));
       TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
         TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, codec, sample[i * every]));
         return {};
@@ -206,14 +207,13 @@ class Trials {
     for (std::size_t i = 0; i < found.size(); ++i) {
       sizes[i / n_blocks] += found[i] / static_cast<double>(n_blocks) * n_full;
     }
-    const double of_maps = map_bytes(fitted);
     for (double& size : sizes) size += of_maps;
     return {};
   }
 
   // Bytes of the transforms in the manifest.
-  double map_bytes(const cache::KvCodec& codec) const {
-    const ByteView entries = std::as_bytes(std::span(codec.state().transforms.entries));
+  double map_bytes(const std::vector<std::int8_t>& transforms) const {
+    const ByteView entries = std::as_bytes(std::span(transforms));
     Bytes frame;
     if (entries.empty()) return 0;
     return static_cast<double>(compressor_.compress(entries, frame) ? frame.size()

@@ -64,22 +64,22 @@ class MatrixDigests {
 
 void add_part(Serialization& out, const codec::PartSpec& part, MatrixDigests& digests) {
   out.number(part.first);
-  out.number(part.quantizer.head_dim);
-  out.number(part.quantizer.bits);
-  out.text(name_of(kTransformNames, part.quantizer.rotation));
-  out.number(part.quantizer.rounds);
-  out.number(part.quantizer.seed);
-  out.text(name_of(kScaleNames, part.quantizer.scale));
+  out.number(part.head_dim);
+  out.number(part.bits);
+  out.text(name_of(kTransformNames, part.rotation));
+  out.number(part.rounds);
+  out.number(part.seed);
+  out.text(name_of(kScaleNames, part.scale));
   // The name of the rule says whether the step follows.
-  if (part.quantizer.scale == codec::ScaleRule::kStep) {
-    out.number(std::uint64_t{std::bit_cast<std::uint32_t>(part.quantizer.step)});
+  if (part.scale == codec::ScaleRule::kStep) {
+    out.number(std::uint64_t{std::bit_cast<std::uint32_t>(part.step)});
   }
   out.number(std::uint64_t{part.of_residual});
   out.number(std::uint64_t{part.has_bias});
   out.bytes(object_bytes(part.centroids));
   // The name of the rotation says whether the matrix follows.
-  if (part.quantizer.rotation == codec::TransformKind::kMatrix) {
-    out.fixed(digests.of(part.quantizer.matrix));
+  if (part.rotation == codec::TransformKind::kMatrix) {
+    out.fixed(digests.of(part.matrix));
   }
 }
 

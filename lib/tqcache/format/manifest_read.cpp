@@ -198,19 +198,19 @@ Result<codec::PartSpec> read_part(const fb::Part& in, Budget& budget) {
   TQC_TRY(check_count(in.first(), cache::kMaxHeadDim, "channels before a part"));
   TQC_TRY(check_count(in.size(), cache::kMaxHeadDim, "channels of a part"));
   part.first = static_cast<int>(in.first());
-  part.quantizer.head_dim = static_cast<int>(in.size());
-  part.quantizer.bits = in.bits();
-  TQC_TRY_ASSIGN(part.quantizer.rotation, read_kind(kTransformNames, "rotation", *in.rotation()));
-  part.quantizer.rounds = in.rounds();
-  part.quantizer.seed = in.seed();
-  part.quantizer.step = in.step();
-  TQC_TRY_ASSIGN(part.quantizer.scale, read_kind(kScaleNames, "scale", *in.scale()));
+  part.head_dim = static_cast<int>(in.size());
+  part.bits = in.bits();
+  TQC_TRY_ASSIGN(part.rotation, read_kind(kTransformNames, "rotation", *in.rotation()));
+  part.rounds = in.rounds();
+  part.seed = in.seed();
+  part.step = in.step();
+  TQC_TRY_ASSIGN(part.scale, read_kind(kScaleNames, "scale", *in.scale()));
   TQC_TRY_ASSIGN(part.of_residual, read_yes_no(in.of_residual(), "value of of_residual"));
   TQC_TRY_ASSIGN(part.has_bias, read_yes_no(in.has_bias(), "value of has_bias"));
   TQC_TRY(check_count(in.centroids()->size(), kMaxCentroids, "centroids"));
   part.centroids = to_vector(*in.centroids());
   if (in.matrix() != nullptr) {
-    TQC_TRY_ASSIGN(part.quantizer.matrix, read_matrix(*in.matrix(), budget));
+    TQC_TRY_ASSIGN(part.matrix, read_matrix(*in.matrix(), budget));
   }
   return part;
 }
@@ -259,7 +259,7 @@ Result<cache::QuantSpec> read_quant(const fb::Side& in, codec::Mode mode, std::u
   }
   quant.n_sinks = in.n_sinks();
   if (in.maps() != nullptr) {
-    const int head_dim = quant.parts.front().quantizer.head_dim;
+    const int head_dim = quant.parts.front().head_dim;
     TQC_TRY_ASSIGN(quant.transforms, read_maps(*in.maps(), n_channels, head_dim, budget));
   }
   return quant;

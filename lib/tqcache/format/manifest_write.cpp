@@ -124,16 +124,15 @@ class SideWriter {
   }
 
   Offset<fb::Part> make_part(const codec::PartSpec& part) {
-    const codec::QuantizerSpec& spec = part.quantizer;
-    const auto rotation = text(name_of(kTransformNames, spec.rotation));
-    const auto scale = text(name_of(kScaleNames, spec.scale));
+    const auto rotation = text(name_of(kTransformNames, part.rotation));
+    const auto scale = text(name_of(kScaleNames, part.scale));
     const auto centroids =
         codebooks_.get(part.centroids, [&](const auto& each) { return out_.CreateVector(each); });
     return fb::CreatePart(
-        out_, static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(spec.head_dim),
-        static_cast<std::uint8_t>(spec.bits), rotation, static_cast<std::uint8_t>(spec.rounds),
-        spec.seed, scale, to_yes_no(part.of_residual), to_yes_no(part.has_bias), centroids,
-        make_matrix(spec.matrix), spec.step);
+        out_, static_cast<std::uint32_t>(part.first), static_cast<std::uint32_t>(part.head_dim),
+        static_cast<std::uint8_t>(part.bits), rotation, static_cast<std::uint8_t>(part.rounds),
+        part.seed, scale, to_yes_no(part.of_residual), to_yes_no(part.has_bias), centroids,
+        make_matrix(part.matrix), part.step);
   }
 
   // Absent for an empty matrix.

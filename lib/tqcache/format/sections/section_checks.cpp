@@ -50,10 +50,10 @@ Result<void> check_codes(const codec::BlockShape& shape, ByteView block, std::si
 }
 
 // Shapes: codes [layout.code_bytes].
-Result<void> check_head_codes(const codec::HeadLayout& layout, ByteView codes,
+Result<void> check_head_codes(const codec::PackedLayout& layout, ByteView codes,
                               std::size_t n_sinks) {
   for (std::size_t i = 0; i < layout.parts.size(); ++i) {
-    const codec::HeadLayout::Part& part = layout.parts[i];
+    const codec::PackedLayout::Part& part = layout.parts[i];
     const ByteView block = codes.subspan(part.code_offset, part.shape.block_bytes());
     if (auto checked = check_codes(part.shape, block, n_sinks); !checked) {
       return in_context("part " + std::to_string(i), std::move(checked).error());
@@ -78,7 +78,7 @@ Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& secti
   const SymbolShape shape = symbol_shape(layer, section);
   std::vector<std::uint8_t> symbols(shape.head_dim * codec::kBlockTokens);
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
-    const ByteView block = raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes);
+    const ByteView block = raw.subspan(shape.layout.codes_at(head), shape.layout.code_bytes);
     auto path = codec::trellis_block_symbols({shape.head_dim, codec::kBlockTokens}, block,
                                              shape.order, symbols);
     if (!path) return in_context("head " + std::to_string(head), std::move(path).error());
@@ -98,16 +98,16 @@ Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& secti
 Result<void> check_packed(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
   const cache::TensorDesc& tensor = tensor_of(layer, section.side);
   const cache::HeadShape shape = shape_of(layer, section.side);
-  const cache::PackedLayout layout =
+  const codec::PackedLayout layout =
       cache::packed_layout(tensor, shape, order_of(section.side), section.block);
   for (std::size_t head = 0; head < layout.n_heads; ++head) {
-    const ByteView codes = raw.subspan(layout.codes_at(head), layout.head.code_bytes);
-    if (auto ok = check_head_codes(layout.head, codes, layout.n_sinks); !ok) {
+    const ByteView codes = raw.subspan(layout.codes_at(head), layout.code_bytes);
+    if (auto ok = check_head_codes(layout, codes, layout.n_sinks); !ok) {
       return in_context("head " + std::to_string(head), std::move(ok).error());
     }
   }
-  constexpr std::size_t kRowBytes = codec::HeadLayout::kRowBytes;
-  const std::size_t n_rows = layout.head.n_scale_rows;
+  constexpr std::size_t kRowBytes = codec::PackedLayout::kRowBytes;
+  const std::size_t n_rows = layout.n_scale_rows;
   for (std::size_t row = 0; row < layout.n_heads * n_rows; ++row) {
     TQC_TRY(check_scale_row(row / n_rows,
                             raw.subspan(layout.scales_at(0) + row * kRowBytes, kRowBytes),

@@ -113,7 +113,7 @@ bool load(const SymbolShape& shape, ByteView raw, Symbols& symbols) {
       return (scale & kUnusedBits) == 0 && scale < kF16Infinity;
     };
     if (!std::ranges::all_of(scales, is_step)) return false;
-    const ByteView block = raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes);
+    const ByteView block = raw.subspan(shape.layout.codes_at(head), shape.layout.code_bytes);
     auto found =
         codec::trellis_block_symbols(trellis_shape(shape), block, shape.order, symbols.head());
     if (!found) return false;
@@ -130,8 +130,8 @@ bool is_silent_where_scales_are(const SymbolShape& shape, ByteView raw) {
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
     const auto scales = scales_of(shape, raw, head);
     if (std::ranges::find(scales, 0) == scales.end()) continue;
-    codec::unpack_block(
-        block, raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes), codes);
+    codec::unpack_block(block, raw.subspan(shape.layout.codes_at(head), shape.layout.code_bytes),
+                        codes);
     for (std::size_t t = 0; t < kTokens; ++t) {
       if (scales[t] != 0) continue;
       const auto of_token = std::span(codes).subspan(t * shape.head_dim, shape.head_dim);
@@ -207,7 +207,7 @@ Result<void> place_codes(const SymbolShape& shape, Symbols& symbols, std::span<s
     symbols.set_silent(scales_of(shape, raw, head), 0);
     auto placed = codec::decode_trellis_block(
         trellis_shape(shape), symbols.head(), shape.order,
-        raw.subspan(shape.layout.codes_at(head), shape.layout.head.code_bytes));
+        raw.subspan(shape.layout.codes_at(head), shape.layout.code_bytes));
     if (!placed) return in_context("head " + std::to_string(head), std::move(placed).error());
   }
   return {};
@@ -218,7 +218,7 @@ Result<void> place_codes(const SymbolShape& shape, Symbols& symbols, std::span<s
 bool has_symbols(const cache::TensorDesc& tensor) {
   if (!tensor.quant) return false;
   const std::vector<codec::PartSpec>& parts = tensor.quant->parts;
-  return parts.size() == 1 && parts[0].quantizer.scale == codec::ScaleRule::kStep;
+  return parts.size() == 1 && parts[0].scale == codec::ScaleRule::kStep;
 }
 
 SymbolShape symbol_shape(const cache::LayerDesc& layer, const SectionInfo& section) {

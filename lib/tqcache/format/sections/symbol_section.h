@@ -27,7 +27,7 @@ struct SymbolShape {
   std::size_t n_heads = 0;
   std::size_t head_dim = 0;
   codec::BlockOrder order = codec::BlockOrder::kKeys;
-  cache::PackedLayout layout;
+  codec::PackedLayout layout;
 
   std::size_t sink_bytes() const { return n_heads * layout.sink_bytes; }
 };

@@ -225,7 +225,7 @@ Result<Fit> fit_of_part(const CodedPart& part, const ByteSource& file, std::size
   }
   TQC_TRY_ASSIGN(const Floats biases, part.biases(file, head, block));
   for (std::size_t i = 0; i < scales.size(); ++i) {
-    fit = worse(fit, fit_of_group(scales[i], biases[i], part.spec.quantizer.bits));
+    fit = worse(fit, fit_of_group(scales[i], biases[i], part.spec.bits));
   }
   return fit;
 }
@@ -265,12 +265,12 @@ Result<TurboMlxPacking> packing_of(const TurboMlxSource& file, CodedSide side,
 
 codec::PartSpec spec_of(int dim, int bits, const codec::TransformMatrix& matrix) {
   codec::PartSpec spec;
-  spec.quantizer.head_dim = dim;
-  spec.quantizer.bits = bits;
-  spec.quantizer.seed = 0;  // no random numbers are drawn
-  spec.quantizer.rotation = codec::TransformKind::kMatrix;
-  spec.quantizer.scale = codec::ScaleRule::kRaw;
-  spec.quantizer.matrix = matrix;
+  spec.head_dim = dim;
+  spec.bits = bits;
+  spec.seed = 0;  // no random numbers are drawn
+  spec.rotation = codec::TransformKind::kMatrix;
+  spec.scale = codec::ScaleRule::kRaw;
+  spec.matrix = matrix;
   return spec;
 }
 
@@ -297,8 +297,7 @@ CodedPart residual_part(const TurboMlxPart& part, int first) {
 
 void add(CodedPart part, const TurboMlxRows& codes, CodedSide& side) {
   part.rows = side.rows.size();
-  side.rows.push_back(
-      {codes, part.spec.quantizer.bits, static_cast<std::size_t>(part.spec.quantizer.head_dim)});
+  side.rows.push_back({codes, part.spec.bits, static_cast<std::size_t>(part.spec.head_dim)});
   side.parts.push_back(std::move(part));
 }
 
@@ -332,11 +331,11 @@ CodedPart group_part(const TurboMlxGroups& groups, std::size_t group, std::size_
   CodedPart part;
   part.first_code = group * groups.group_size;
   part.spec.first = static_cast<int>(part.first_code);
-  part.spec.quantizer.head_dim = static_cast<int>(groups.group_size);
-  part.spec.quantizer.bits = groups.bits;
-  part.spec.quantizer.seed = 0;
-  part.spec.quantizer.rotation = codec::TransformKind::kNone;
-  part.spec.quantizer.scale = codec::ScaleRule::kPeak;
+  part.spec.head_dim = static_cast<int>(groups.group_size);
+  part.spec.bits = groups.bits;
+  part.spec.seed = 0;
+  part.spec.rotation = codec::TransformKind::kNone;
+  part.spec.scale = codec::ScaleRule::kPeak;
   part.spec.has_bias = true;
   part.spec.centroids = code_centroids(groups.bits);
   const auto factor = static_cast<float>(1 << groups.bits);

@@ -7,8 +7,6 @@
 
 #include "tqcache/base/integers.h"
 #include "tqcache/bytes.h"
-#include "tqcache/cache/kv_codec_state.h"
-#include "tqcache/codec/kernels/row_transform.h"
 #include "tqcache/model/linear/kernel_loops.h"
 #include "tqcache/model/linear/product_kernels.h"
 
@@ -49,7 +47,7 @@ codec::DenseBlock decoded_block(const cache::TurboSide& side, cache::HeadShape s
 
 codec::DenseBlock sink_block(const cache::TurboSide& side, cache::HeadShape shape,
                              std::int64_t n_sinks, std::int64_t kv_head) {
-  const ByteView rows = side.codec.state().sink_rows(side.packed.front().bytes.view(), kv_head);
+  const ByteView rows = side.codec.sink_rows(side.packed.front().bytes.view(), kv_head);
   return {side.tail.dtype, rows.data(), to_size(shape.head_dim), to_size(n_sinks)};
 }
 
@@ -126,8 +124,7 @@ void StepAttention::reserve(const cache::AttentionLayer& layer, std::int64_t fir
                             std::int64_t n_splits, std::size_t n_slots) {
   const std::int64_t n_packed_keys = cache::packed_block_count(layer.k);
   const bool packed_values = cache::packed_block_count(layer.v) > first_block;
-  coded_dim_ =
-      packed_values ? std::get<cache::TurboSide>(layer.v).codec.state().codec.coded_dim() : 0;
+  coded_dim_ = packed_values ? std::get<cache::TurboSide>(layer.v).codec.coded_dim() : 0;
   if (centering_ && n_packed_keys > 0) centering_->extend(n_packed_keys);
   grow(partials_, to_size(n_splits * shape_.n_kv_heads) * partial_floats());
   if (scratch_.size() < n_slots) scratch_.resize(n_slots);
@@ -159,26 +156,9 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_
   queries.dense.set_for_dense(to_size(shape_.head_dim), queries.scaled);
   // A window past all quantized blocks needs no prepared queries.
   if (cache::packed_block_count(keys) <= first_block) return;
-  const cache::KvCodec::State& codec = std::get<cache::TurboSide>(keys).codec.state();
-  if (codec.is_transformed_before_rope()) return;  // decoded values are scored
-  std::span<const float> scaled = queries.scaled;
-  if (codec.transforms.is_there()) {
-    queries.mapped.resize(queries.scaled.size());
-    codec::multiply_rows(queries.scaled, codec.transforms.columns_of(shape_, kv_head),
-                         to_size(shape_.head_dim), queries.mapped);
-    scaled = queries.mapped;
-  }
-  if (codec.factors.is_there()) {
-    queries.mapped.assign(queries.scaled.begin(), queries.scaled.end());
-    cache::scale_rows(codec.factors.inverse_of_head(shape_, kv_head), queries.mapped);
-    scaled = queries.mapped;
-  }
-  queries.packed.set(codec.codec, codec.outliers.order(kv_head), scaled);
-  if (codec.mean.kind == cache::Centering::kNone) return;
-  const bool turns = codec.mean.kind == cache::Centering::kPreRope;
-  assert(!turns || centering_);
-  queries.centering.set(turns ? &*centering_ : nullptr,
-                        cache::mean_of_head(codec.mean, shape_, kv_head), queries.scaled);
+  const cache::KvCodec& codec = std::get<cache::TurboSide>(keys).codec;
+  if (codec.must_keep_decoded()) return;  // decoded values are scored
+  queries.packed.set(codec, kv_head, queries.scaled, centering_ ? &*centering_ : nullptr);
 }
 
 // Shapes: scores [group, kSplitTokens].
@@ -236,14 +216,9 @@ void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_
     return kernels_->score_dense(decoded_block(keys, shape_, block, kv_head), queries.dense.rows(),
                                  rows);
   }
-  const cache::KvCodec::State& codec = keys.codec.state();
-  queries.packed.score(codec.codec, codec.head(packed.bytes.view(), block, kv_head),
-                       to_size(kTokenBlock), scorer_, rows);
-  if (codec.mean.kind != cache::Centering::kNone) {
-    queries.centering.add_to(block, codec.codec.kernels(), scorer_, rows.values, rows.stride);
-  }
+  keys.codec.score(queries.packed, packed.bytes.view(), block, scorer_, rows);
   // The codes of sink tokens are meaningless, so their scores are overwritten.
-  const std::int64_t n_sinks = cache::sinks_in_block(codec.n_sinks, block);
+  const std::int64_t n_sinks = cache::sinks_in_block(keys.codec.n_sinks(), block);
   if (n_sinks == 0) return;
   kernels_->score_dense(sink_block(keys, shape_, n_sinks, kv_head), queries.dense.rows(), rows);
 }
@@ -253,15 +228,13 @@ void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_
 void StepAttention::sum_packed_values(const cache::TurboSide& values, const Split& split,
                                       const float* weights, float* out) const {
   const std::size_t group = to_size(group_);
-  const cache::KvCodec::State& codec = values.codec.state();
   std::fill_n(out, group * coded_dim_, 0.0f);
   const std::int64_t end = std::min(split.end, static_cast<std::int64_t>(values.packed.size()));
   for (std::int64_t block = split.first; block < end; ++block) {
-    const ByteView packed = values.packed[to_size(block)].bytes.view();
-    codec::accumulate(codec.codec, codec.head(packed, block, split.kv_head), to_size(kTokenBlock),
-                      scorer_,
-                      {group, to_size(kSplitTokens), weights + (block - split.first) * kTokenBlock},
-                      {out, coded_dim_});
+    values.codec.accumulate(
+        values.packed[to_size(block)].bytes.view(), block, split.kv_head, scorer_,
+        {group, to_size(kSplitTokens), weights + (block - split.first) * kTokenBlock},
+        {out, coded_dim_});
   }
 }
 
@@ -315,31 +288,13 @@ void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_split
     }
     // A score that is NaN makes packed_sum NaN, even without packed tokens.
     if (coded_dim_ > 0 && packed_sum != 0) {
-      dequantize_output(std::get<cache::TurboSide>(values), kv_head, packed_sum, coded,
-                        {scratch + coded_dim_, head_dim}, head);
+      const auto& codec = std::get<cache::TurboSide>(values).codec;
+      codec.add_decoded_sum(kv_head, packed_sum, coded, {scratch + coded_dim_, head_dim}, head);
     }
     float sum = packed_sum + dense_sum;
     if (!sinks.empty()) sum += loops::exp_f32(std::max(sinks[g] - max, kLeastExponent));
     for (float& value : head) value /= sum;
   }
-}
-
-// Adds a weighted sum of quantized values, whose weights add up to `sum`, to out.
-// Shapes: coded [coded_dim] and decoded [head_dim] are overwritten; out [head_dim].
-void StepAttention::dequantize_output(const cache::TurboSide& values, std::int64_t kv_head,
-                                      float sum, std::span<float> coded, std::span<float> decoded,
-                                      std::span<float> out) const {
-  const cache::KvCodec::State& codec = values.codec.state();
-  codec.codec.turn_back(coded, codec.outliers.order(kv_head), decoded);
-  if (codec.transforms.is_there()) {
-    std::ranges::copy(decoded, coded.begin());
-    codec::multiply_rows(coded.first(decoded.size()), codec.transforms.rows_of(shape_, kv_head),
-                         decoded.size(), decoded);
-  }
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] += decoded[i];
-  if (codec.mean.kind == cache::Centering::kNone) return;
-  const std::span<const float> mean = cache::mean_of_head(codec.mean, shape_, kv_head);
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] += sum * mean[i];
 }
 
 std::uint64_t StepAttention::scratch_bytes() const {

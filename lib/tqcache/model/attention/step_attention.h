@@ -18,6 +18,7 @@
 #include "tqcache/bytes.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/centering_score.h"
+#include "tqcache/cache/kv_attention.h"
 #include "tqcache/codec/kernels/head_queries.h"
 #include "tqcache/decoder.h"
 #include "tqcache/model/attention/score_params.h"
@@ -52,10 +53,8 @@ class StepAttention {
   // The queries of one kv head, prepared for dense and for quantized blocks.
   struct Queries {
     AlignedFloats scaled;  // [group, head_dim], times the scale of scores
-    AlignedFloats mapped;  // scaled, then transformed like the keys, if these are transformed
     codec::QueryGroup dense;
-    codec::HeadQueries packed;
-    cache::CenteringScore centering;
+    cache::KeyQueries packed;
   };
   // Token blocks [first, end) of one kv head.
   struct Split {
@@ -92,9 +91,6 @@ class StepAttention {
                         const float* weights, float* out) const;
   void merge_splits(const cache::Side& values, std::int64_t n_splits, std::int64_t kv_head,
                     std::span<const float> sinks, float* scratch, std::span<float> out);
-  void dequantize_output(const cache::TurboSide& values, std::int64_t kv_head, float sum,
-                         std::span<float> coded, std::span<float> decoded,
-                         std::span<float> out) const;
 
   cache::HeadShape shape_;
   std::int64_t group_;  // query heads per kv head
