@@ -117,7 +117,7 @@ std::vector<float> tokens_of(const std::vector<float>& values, std::int64_t begi
 
 TEST(CInterface, StatesItsVersion) {
   EXPECT_EQ(tqcache_abi(), TQCACHE_ABI);
-  EXPECT_STREQ(tqcache_version(), "0.1.0");
+  EXPECT_STREQ(tqcache_version(), "0.2.0");
   EXPECT_STREQ(tqcache_preset(0), "turbo4");
   EXPECT_NE(tqcache_preset_description(0), nullptr);
   EXPECT_EQ(tqcache_preset(1000), nullptr);

@@ -40,7 +40,7 @@ extern "C" {
 #define TQCACHE_API
 #endif
 
-// The ABI and the version ("0.1.0") of the library that is loaded.
+// The ABI and the version ("0.2.0") of the library that is loaded.
 TQCACHE_API int tqcache_abi(void);
 TQCACHE_API const char* tqcache_version(void);
 

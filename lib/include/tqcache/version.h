@@ -7,7 +7,7 @@
 
 namespace tqcache {
 
-// "0.1.0". Until 1.0 every minor version may change the interface. The file format has its own
+// "0.2.0". Until 1.0 every minor version may change the interface. The file format has its own
 // version: docs/reference/format.md.
 std::string_view version();
 

@@ -176,7 +176,8 @@ Result<void> check_fields(const fb::Description& root, BlobKind kind) {
                     (root.state() != nullptr) == has_state &&
                     (root.record() != nullptr) == is_record &&
                     (root.usage() != nullptr) == (kind == BlobKind::kUsage);
-  return fits ? Result<void>() : corrupt("description: expected the fields of its kind of blob alone");
+  return fits ? Result<void>()
+              : corrupt("description: expected the fields of its kind of blob alone");
 }
 
 Result<void> check_key_of(const fb::Description& root, std::string_view key) {
