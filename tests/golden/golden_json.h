@@ -216,10 +216,10 @@ inline void add_gaps(const std::vector<format::GapInfo>& gaps, Json& json) {
 }  // namespace golden_json_detail
 
 // Reads the file: throws when it does not load.
-inline Json golden_json(const Bytes& file) {
+inline Json golden_json(const Bytes& file, const format::ReadOptions& read = {}) {
   const auto source = memory_source(file);
   const format::CacheFileInfo info = must(format::read_cache_info(*source));
-  const cache::Cache cache = must(format::read_cache(*source));
+  const cache::Cache cache = must(format::read_cache(*source, read));
   Json json;
   json["file_bytes"] = file.size();
   json["file_sha256"] = to_hex(sha256(file));

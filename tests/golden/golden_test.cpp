@@ -207,7 +207,7 @@ class GoldenPredicted : public testing::TestWithParam<std::string> {
 
 TEST_P(GoldenPredicted, HoldsWhatItsTwinSays) {
   std::ifstream in(folder_ / (GetParam() + ".json"));
-  EXPECT_EQ(golden_json(file_), Json::parse(in));
+  EXPECT_EQ(golden_json(file_, read_), Json::parse(in));
   EXPECT_EQ(to_hex(predictor_->digest()),
             "2b35d1fbc090cf36a38f6687cf986b4caf030b3107911a551b999f5876f40b92");
   EXPECT_THAT(must(format::verify_cache(*memory_source(file_), read_)).damage, testing::IsEmpty());

@@ -33,6 +33,8 @@ void make(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(profile))
     write_new(profile, predict::profile_bytes(small_profile()));
   const auto predictor = must(predict::read_profile(profile));
+  format::ReadOptions read;
+  read.access.profiles.add(predictor);
   struct Case {
     std::string name;
     Dtype dtype;
@@ -49,7 +51,7 @@ void make(const std::filesystem::path& folder) {
     const Bytes file = must(format::write_cache_bytes(
         *reader, {.keep_stored = true, .n_threads = 1, .writer = "tqcache golden"}));
     write_new(path, file);
-    write_new(folder / (each.name + ".json"), as_bytes(golden_json(file).dump(1) + "\n"));
+    write_new(folder / (each.name + ".json"), as_bytes(golden_json(file, read).dump(1) + "\n"));
     std::printf("%s: %zu bytes\n", each.name.c_str(), file.size());
   }
 }

@@ -420,7 +420,7 @@ TEST_F(Faults, ASectionThatIsNoFrameIsAMiss) {
   store::Prefix prefix = found(cache);
   const auto prompt = must(library_.fetch(prefix));
   EXPECT_EQ(prefix.n_tokens, cache::kTokenBlock);
-  EXPECT_EQ(must(cache::load(*prompt, {kAllMemory})).n_tokens(), cache::kTokenBlock);
+  EXPECT_EQ(must(cache::load(*prompt)).n_tokens(), cache::kTokenBlock);
 }
 
 // A layer of so many bytes that a block stands in several blobs, the first of which is good.

@@ -18,7 +18,6 @@
 
 namespace tqcache::test {
 
-inline constexpr std::uint64_t kAllMemory = std::uint64_t{1} << 34;
 inline constexpr cache::HeadShape kHeads{1, 32};  // small, so that tests are quick
 
 inline std::unique_ptr<store::Backend> open_store(const std::string& url = "memory:") {
@@ -42,7 +41,7 @@ inline store::PutReport put(store::Library& library, const Bytes& file, std::str
 }
 
 inline cache::Cache load(const store::StoredPrompt& prompt) {
-  return must(cache::load(prompt, {kAllMemory, 2}));
+  return must(cache::load(prompt, {.n_threads = 2}));
 }
 
 inline store::PromptRecord record_of(store::Library& library, std::string_view name) {
@@ -97,8 +96,10 @@ inline std::vector<std::string> all_keys(store::Backend& backend, const std::str
 // A library that notes what it tells.
 struct ToldLibrary {
   explicit ToldLibrary(store::Backend& backend, std::string salt = {})
-      : library(backend, {std::move(salt), 2,
-                          [this](const std::string& message) { told.push_back(message); }}) {}
+      : library(backend,
+                {.salt = std::move(salt),
+                 .n_threads = 2,
+                 .on_warning = [this](const std::string& message) { told.push_back(message); }}) {}
   ToldLibrary(const ToldLibrary&) = delete;
 
   store::Library* operator->() { return &library; }

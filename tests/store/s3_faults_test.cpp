@@ -106,7 +106,7 @@ TEST_F(S3Faults, GivesUpAServiceThatEndsItsSide) {
   EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
   EXPECT_EQ(server.n_connections(), 2);
   const FakeServer storing(Script{{kHalfClosed}});
-  EXPECT_EQ(open_with(storing, {})->put("a", Bytes(32 << 20)).error().code, ErrorCode::kIo);
+  EXPECT_EQ(open_with(storing, with_key())->put("a", Bytes(32 << 20)).error().code, ErrorCode::kIo);
 }
 
 TEST_F(S3Faults, FindsWhatItPutBeforeTheConnectionBroke) {
@@ -196,7 +196,7 @@ TEST_F(S3Faults, NamesTheBucketInTheHostOrInThePath) {
   EXPECT_TRUE(host->touch(std::span(&key, 1)).ok());
   EXPECT_THAT(listing.asked(), HasSubstr("GET /?"));
   EXPECT_THAT(listing.asked(), HasSubstr("x-amz-copy-source: /bucket/a"));
-  EXPECT_FALSE(store::open_backend("s3://bucket?style=dns", {}).ok());
+  EXPECT_FALSE(store::open_backend("s3://bucket?style=dns", with_key()).ok());
 }
 
 TEST_F(S3Faults, PutsAgainWhatAnotherWasPutting) {
