@@ -111,14 +111,14 @@ void change_tokens(Chance& chance, Manifest& manifest) {
 }
 
 // Another map; a matrix of the right size, or none where one belongs.
-void change_map(Chance& chance, codec::PartSpec& quantizer) {
-  change_enum(chance, quantizer.rotation, 5);
-  quantizer.matrix = {};
+void change_map(Chance& chance, codec::PartSpec& part) {
+  change_enum(chance, part.rotation, 5);
+  part.matrix = {};
   if (chance.one_in(4)) return;
-  const auto dim = static_cast<std::size_t>(std::clamp(quantizer.head_dim, 0, 64));
+  const auto dim = static_cast<std::size_t>(std::clamp(part.head_dim, 0, 64));
   AlignedFloats values(dim * dim, 0.0f);
   for (std::size_t i = 0; i < dim; ++i) values[i * dim + chance.below(dim)] = 1.0f;
-  if (auto matrix = codec::TransformMatrix::make(std::move(values))) quantizer.matrix = *matrix;
+  if (auto matrix = codec::TransformMatrix::make(std::move(values))) part.matrix = *matrix;
 }
 
 void change_part(Chance& chance, codec::PartSpec& part) {
@@ -138,7 +138,7 @@ void change_part(Chance& chance, codec::PartSpec& part) {
     case 3:
       return change_number(chance, part.seed);
     case 4:
-      return change_map(chance, quantizer);
+      return change_map(chance, part);
     case 5:
       part.rounds = static_cast<int>(chance.below(5));
       return;
