@@ -12,7 +12,7 @@ folder=build/count_kernels
 rm -rf "$folder"
 mkdir -p "$folder"
 sources=(bench/count_kernels.cpp lib/tqcache/codec/*.cpp lib/tqcache/codec/*/*.cpp
-  lib/tqcache/base/dtype.cpp)
+  lib/tqcache/base/dtype.cpp lib/tqcache/base/processor.cpp)
 
 # build COMPILER PROGRAM
 build() {

@@ -51,8 +51,8 @@ export nvcc folder
 export common_text="${common[*]}" gpus_text="${gpus[*]}" hardening_text="${hardening[*]}"
 {
   ls -S cuda/tqcache/cuda/*.cu
-  ls cuda/tqcache/cuda/c_interface.cpp lib/tqcache/base/dtype.cpp lib/tqcache/codec/*.cpp \
-    lib/tqcache/codec/*/*.cpp
+  ls cuda/tqcache/cuda/c_interface.cpp lib/tqcache/base/{dtype,processor}.cpp \
+    lib/tqcache/codec/*.cpp lib/tqcache/codec/*/*.cpp
 } | xargs -P "${JOBS:-$(nproc)}" -I{} bash -euo pipefail -c '
   read -ra common <<< "$common_text"; read -ra gpus <<< "$gpus_text"
   read -ra hardening <<< "$hardening_text"; compile {}'
