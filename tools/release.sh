@@ -7,7 +7,7 @@
 #   macos-arm64     macOS 11 or later on Apple silicon
 #   --tests         compile and run the tests as well, in the same way. Tests of another processor than
 #                   this one run under qemu-user; those that start programs need it to be known to the
-#                   kernel, too (Debian: qemu-user-binfmt). Variables for ctest: CTEST_OPTIONS
+#                   kernel, too (Debian: qemu-user-binfmt). CTEST_OPTIONS: options for ctest
 #
 # Makes build/release-TARGET/tqcache-VERSION-TARGET.tar.xz, with the program, its manual pages,
 # completions and all licenses; beside it an SBOM (SPDX in JSON); and in build/SHA256SUMS the sums of

@@ -230,5 +230,15 @@ TEST(CodecFlags, SaysWhenKeysCannotBeCenteredBeforeRope) {
               testing::Not(HasSubstr("RoPE")));
 }
 
+TEST(CodecFlags, MaxMemoryIsALimitOfProfilesToo) {
+  const TempDir dir;
+  const std::string golden = TQCACHE_GOLDEN_V2_FILES;
+  const Output output =
+      tqcache({"convert", golden + "/dense.tqkv", (dir / "b.tqkv").string(), "--profile",
+               golden + "_predicted/small.tqprofile", "--max-memory", "100KB"});
+  EXPECT_EQ(output.exit_code, 21);
+  EXPECT_THAT(output.err, HasSubstr("the profile: 158566 bytes of memory, 100000 are allowed"));
+}
+
 }  // namespace codec_flags_test
 }  // namespace tqcache::test

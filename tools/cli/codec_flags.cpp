@@ -130,7 +130,8 @@ bool begins_as_profile(const std::string& path) {
 }
 
 // The first profile in the folder, by name, that belongs to the model of the cache; empty: none.
-Result<std::string> profile_in(const std::string& folder, const cache::CacheDesc& cache) {
+Result<std::string> profile_in(const Console& console, const std::string& folder,
+                               const cache::CacheDesc& cache) {
   std::vector<std::string> names;
   std::error_code error;
   std::filesystem::directory_iterator each(folder, error);
@@ -143,7 +144,7 @@ Result<std::string> profile_in(const std::string& folder, const cache::CacheDesc
   for (const std::string& name : names) {
     // Other files, and profiles that have no factors, are passed over. Damaged ones are not: the
     // file would have other bytes than with a whole one.
-    const auto found = cache::read_calibration(name);
+    const auto found = cache::read_calibration(name, console.access.memory);
     if (!found && found.error().code == ErrorCode::kCorrupt && begins_as_profile(name)) {
       return in_file(name, Error{found.error()});
     }
@@ -164,7 +165,7 @@ Result<void> add_calibration(const Console& console, const std::string& profile,
   std::string path = profile;
   std::error_code ignored;
   if (std::filesystem::is_directory(profile, ignored)) {
-    TQC_TRY_ASSIGN(path, profile_in(profile, cache));
+    TQC_TRY_ASSIGN(path, profile_in(console, profile, cache));
     if (path.empty()) {
       note(console, fmt::format("{}: no profile with factors of keys belongs to the model of the "
                                 "cache; none is used",
@@ -172,13 +173,15 @@ Result<void> add_calibration(const Console& console, const std::string& profile,
       return {};
     }
   }
-  TQC_TRY_ASSIGN(cache::Calibration calibration, in_file(path, cache::read_calibration(path)));
+  TQC_TRY_ASSIGN(cache::Calibration calibration,
+                 in_file(path, cache::read_calibration(path, console.access.memory)));
   options.calibration = std::make_shared<const cache::Calibration>(std::move(calibration));
   options.calibration_path = path;
   return {};
 }
 
-Result<std::optional<cache::ConvertOptions>> options_in_memory(const CodecFlags& flags) {
+Result<std::optional<cache::ConvertOptions>> options_in_memory(const Console& console,
+                                                               const CodecFlags& flags) {
   if (!flags.given()) return std::optional<cache::ConvertOptions>();
   TQC_TRY_ASSIGN(cache::Configuration configuration, configuration_of(flags));
   if (configuration.is_archive) {
@@ -191,8 +194,9 @@ Result<std::optional<cache::ConvertOptions>> options_in_memory(const CodecFlags&
   cache::ConvertOptions& options = configuration.options;
   if (!flags.profile.empty()) {
     if (options.calibration) return usage_error("--profile and profile= exclude each other");
-    TQC_TRY_ASSIGN(cache::Calibration calibration,
-                   in_file(flags.profile, cache::read_calibration(flags.profile)));
+    TQC_TRY_ASSIGN(
+        cache::Calibration calibration,
+        in_file(flags.profile, cache::read_calibration(flags.profile, console.access.memory)));
     options.calibration = std::make_shared<const cache::Calibration>(std::move(calibration));
     options.calibration_path = flags.profile;
   }

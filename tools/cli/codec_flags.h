@@ -40,6 +40,7 @@ Result<void> add_calibration(const Console& console, const std::string& profile,
 
 // The options for a cache in memory, with the calibration of --profile; nullopt: no flag is given.
 // Errors: kInvalidArgument (archives cannot be continued), those of the profile's file.
-Result<std::optional<cache::ConvertOptions>> options_in_memory(const CodecFlags& flags);
+Result<std::optional<cache::ConvertOptions>> options_in_memory(const Console& console,
+                                                               const CodecFlags& flags);
 
 }  // namespace tqcache::cli

@@ -68,13 +68,13 @@ void add_session_flags(FlagSet& app, SessionFlags& flags) {
   add_force_flag(app, flags.force);
 }
 
-Result<void> finish_session_flags(SessionFlags& flags) {
+Result<void> finish_session_flags(const Console& console, SessionFlags& flags) {
   TQC_TRY(check_sampling(flags.sampling));
   if (flags.codec.given() && !flags.options.cache.empty()) {
     return usage_error("--bits and --config apply to a new cache and exclude --cache");
   }
   flags.options.sampling = flags.sampling.options;
-  TQC_TRY_ASSIGN(flags.options.quantization, options_in_memory(flags.codec));
+  TQC_TRY_ASSIGN(flags.options.quantization, options_in_memory(console, flags.codec));
   return {};
 }
 

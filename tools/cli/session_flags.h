@@ -31,7 +31,7 @@ void add_session_flags(FlagSet& app, SessionFlags& flags);
 
 // Rejects contradicting flags, and completes `options`.
 // Errors: kInvalidArgument, naming the flag.
-Result<void> finish_session_flags(SessionFlags& flags);
+Result<void> finish_session_flags(const Console& console, SessionFlags& flags);
 
 // Loads model and cache. The cache file may be standard input, of version 1, or open in `growing`.
 Result<std::unique_ptr<session::Session>> open_session(const Console& console,

@@ -510,7 +510,7 @@ Result<session::ChatTurns> choose_turns(const ChatFlags& flags,
 
 Result<ExitCode> run(const Console& console, ChatFlags& flags) {
   TQC_TRY(check_flags(flags));
-  TQC_TRY(finish_session_flags(flags));
+  TQC_TRY(finish_session_flags(console, flags));
   TQC_TRY(read_system_file(flags));
   TQC_TRY_ASSIGN(flags.program, read_template(flags.templates));
   TQC_TRY_ASSIGN(flags.chat.now, read_date(flags.templates));

@@ -292,7 +292,7 @@ Result<ExitCode> keep_part(const Console& console, const GenerateFlags& flags,
 
 Result<ExitCode> run(const Console& console, GenerateFlags& flags) {
   TQC_TRY(check_flags(flags));
-  TQC_TRY(finish_session_flags(flags));
+  TQC_TRY(finish_session_flags(console, flags));
   if (!flags.save.empty()) TQC_TRY(check_output(flags.save, flags.force));
   TQC_TRY_ASSIGN(const std::unique_ptr<session::PromptStore> store,
                  open_prompt_store(console, flags, flags.codec.given()));

@@ -64,7 +64,6 @@ EndsAnswer answer_end(const Dialogue& dialogue, const tokenizer::Tokenizer& toke
 
 // The most likely tokens after `prompt`: up to `max_tokens`, or up to the token that ends the
 // answer, which is not returned. The cache is taken by value and grows as in real use: full token
-// blocks are quantized, the dense tail is not.
 // blocks are quantized, the tail stays dense.
 //
 // Requires: the prompt is not empty.
