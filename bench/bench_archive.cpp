@@ -70,8 +70,8 @@ void turn_rows(const cache::RopeTable& rope, std::int64_t position, std::span<fl
   }
 }
 
-cache::DenseSide draw_side(const cache::RopeTable* rope) {
-  cache::DenseSide side;
+cache::DenseTensor draw_tensor(const cache::RopeTable* rope) {
+  cache::DenseTensor tensor;
   const std::size_t head_values = static_cast<std::size_t>(cache::kTokenBlock * kShape.head_dim);
   std::vector<Drawn> heads;
   for (unsigned head = 0; head < kShape.n_kv_heads; ++head)
@@ -84,13 +84,13 @@ cache::DenseSide draw_side(const cache::RopeTable* rope) {
       if (rope != nullptr) turn_rows(*rope, block * cache::kTokenBlock, rows);
       store_f32(Dtype::kF16, rows, bytes.data() + head * head_values * 2);
     }
-    side.blocks.push_back(std::move(bytes));
+    tensor.blocks.push_back(std::move(bytes));
   }
-  return side;
+  return tensor;
 }
 
-cache::SidePlan plan_of(float step, bool is_mapped) {
-  cache::SidePlan plan;
+cache::TensorPlan plan_of(float step, bool is_mapped) {
+  cache::TensorPlan plan;
   plan.codec.mode = codec::Mode::kTrellis;
   plan.codec.step = step;
   plan.fit_transforms = is_mapped;
@@ -122,7 +122,8 @@ class Stage {
     cache.identity.rope = kRope;
     cache.tokens.resize(kTokens, 1);
     const cache::RopeTable rope(kRope);
-    cache.layers.emplace_back(cache::AttentionLayer{kShape, draw_side(&rope), draw_side(nullptr)});
+    cache.layers.emplace_back(
+        cache::AttentionLayer{kShape, draw_tensor(&rope), draw_tensor(nullptr)});
     dense_ = memory_source(
         must(format::write_cache_bytes(cache, {.compression = format::Compression::kNone})));
   }

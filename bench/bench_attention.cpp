@@ -22,14 +22,14 @@ using namespace tqcache;
 using namespace tqcache::bench;
 
 // The same quantized blocks with other kernels.
-cache::Side with_kernels(cache::Side side, const codec::Kernels& kernels) {
-  if (auto* turbo = std::get_if<cache::TurboSide>(&side)) {
+cache::Tensor with_kernels(cache::Tensor tensor, const codec::Kernels& kernels) {
+  if (auto* turbo = std::get_if<cache::TurboTensor>(&tensor)) {
     cache::KvCodec::State state = turbo->codec.state();
     state.codec = must(codec::HeadCodec::make(static_cast<int>(state.shape.head_dim),
                                               state.codec.parts(), state.codec.order(), kernels));
     turbo->codec = cache::KvCodec(std::move(state));
   }
-  return side;
+  return tensor;
 }
 
 // One layer of every preset, made on first use.

@@ -147,8 +147,8 @@ inline cache::Cache noise_cache(const model::ModelConfig& config, std::int64_t n
   NoiseSource noise(1.0f);
   for (cache::Layer& layer : cache.layers) {
     auto& attention = std::get<cache::AttentionLayer>(layer);
-    for (cache::Side* side : {&attention.k, &attention.v}) {
-      auto& blocks = std::get<cache::DenseSide>(*side).blocks;
+    for (cache::Tensor* tensor : {&attention.k, &attention.v}) {
+      auto& blocks = std::get<cache::DenseTensor>(*tensor).blocks;
       for (std::int64_t i = 0; i < cache::block_count(n_tokens); ++i) {
         noise.fill(blocks.emplace_back(block_bytes));
       }

@@ -41,21 +41,21 @@ predict::Profile made_up_profile(cache::HeadShape shape, std::int64_t n_layers, 
   for (std::int8_t& each : profile.features) each = byte(127);
   const std::size_t dim = to_size(profile.channels());
   for (std::size_t i = 0; i < to_size(2 * n_layers); ++i) {
-    predict::SideProfile side;
-    side.mean.assign(dim, 0);
-    side.unit.assign(dim, 0.01f);
-    side.weight_scale.assign(dim, 1e-9f);  // multiplied, and hardly added
-    side.map_scale.assign(dim, 0.01f);
-    side.weights.resize(to_size(profile.n_inputs(i)) * dim);
-    for (std::int8_t& each : side.weights) each = byte(127);
-    side.map.resize(dim * dim);
-    for (std::int8_t& each : side.map) each = byte(1);
+    predict::TensorProfile tensor;
+    tensor.mean.assign(dim, 0);
+    tensor.unit.assign(dim, 0.01f);
+    tensor.weight_scale.assign(dim, 1e-9f);  // multiplied, and hardly added
+    tensor.map_scale.assign(dim, 0.01f);
+    tensor.weights.resize(to_size(profile.n_inputs(i)) * dim);
+    for (std::int8_t& each : tensor.weights) each = byte(127);
+    tensor.map.resize(dim * dim);
+    for (std::int8_t& each : tensor.map) each = byte(1);
     for (std::size_t c = 0; c < dim; ++c) {
-      side.map[c * dim + c] = 100;
+      tensor.map[c * dim + c] = 100;
       // Deviations fall over three octaves, as those of real residuals do.
-      side.deviation.push_back(std::exp2(-3 * static_cast<float>(c) / static_cast<float>(dim)));
+      tensor.deviation.push_back(std::exp2(-3 * static_cast<float>(c) / static_cast<float>(dim)));
     }
-    profile.sides.push_back(std::move(side));
+    profile.tensors.push_back(std::move(tensor));
   }
   return profile;
 }
@@ -68,7 +68,7 @@ void run(cache::HeadShape shape, std::int64_t n_layers, std::int64_t depth, std:
   const auto step = static_cast<float>(predict::step_of_rate(profile, bits));
   const std::size_t dim = to_size(profile.channels());
   std::uint64_t n_numbers = 0;
-  for (const auto& side : profile.sides) n_numbers += side.weights.size() + side.map.size();
+  for (const auto& tensor : profile.tensors) n_numbers += tensor.weights.size() + tensor.map.size();
   const predict::Predictor predictor(profile, {});
   double began = cpu_seconds();
   if (!predictor.prepare_encoding(1)) std::abort();
@@ -77,10 +77,10 @@ void run(cache::HeadShape shape, std::int64_t n_layers, std::int64_t depth, std:
   std::mt19937 random(2);
   std::normal_distribution<float> normal;
   std::vector<AlignedFloats> rows;
-  for (const auto& side : profile.sides) {
+  for (const auto& tensor : profile.tensors) {
     AlignedFloats& each = rows.emplace_back(kTokens * dim);
     for (std::size_t i = 0; i < each.size(); ++i)
-      each[i] = normal(random) * side.deviation[i % dim];
+      each[i] = normal(random) * tensor.deviation[i % dim];
   }
   const std::vector<std::int32_t> ids(kTokens, 1);
   std::vector<Bytes> coded(rows.size());

@@ -45,6 +45,10 @@ if("${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${build_type}}" MATCHES "-O([1-9sz]|fas
   list(APPEND TQCACHE_HARDENING_FLAGS -D_FORTIFY_SOURCE=3)
 endif()
 
+# All that follows is of ELF: Windows and macOS have it without being asked.
+if(WIN32)
+  return()
+endif()
 # Programs may be loaded anywhere. Libraries and objects of libraries have -fPIC instead.
 target_compile_options(tqcache_hardening INTERFACE
   $<$<NOT:$<BOOL:$<TARGET_PROPERTY:POSITION_INDEPENDENT_CODE>>>:-fPIE>)

@@ -36,6 +36,11 @@ endif()
 if(TQCACHE_COVERAGE)
   target_link_options(tqcache_flags INTERFACE --coverage)
 endif()
+if(WIN32)
+  # off_t has 64 bits, and windows.h neither macros min and max nor what few use.
+  target_compile_definitions(tqcache_flags INTERFACE
+    _FILE_OFFSET_BITS=64 NOMINMAX WIN32_LEAN_AND_MEAN UNICODE)
+endif()
 if(TQCACHE_SCALAR)
   target_compile_definitions(tqcache_flags INTERFACE TQCACHE_SCALAR)
 endif()

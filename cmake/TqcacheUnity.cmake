@@ -19,7 +19,8 @@ function(tqcache_unity target)
       set_source_files_properties(${source} PROPERTIES
         SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")
       continue()
-    elseif(name IN_LIST ARGN)
+    # windows.h defines words that other files use.
+    elseif(name MATCHES "_windows" OR name IN_LIST ARGN)
       set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
       continue()
     endif()

@@ -1,7 +1,5 @@
 #include "migrations/migrate_file.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -91,10 +89,11 @@ Result<void> copy_bytes(const ByteSource& source, const fs::path& to) {
   return file.commit();
 }
 
-// Whether errno of link() means that this file or file system cannot have hard links.
-bool has_no_links(int error_number) {
-  return error_number == EPERM || error_number == EOPNOTSUPP || error_number == ENOSYS ||
-         error_number == EMLINK;
+// Whether this file or file system cannot have hard links.
+bool means_no_links(const std::error_code& failed) {
+  return failed == std::errc::operation_not_permitted ||
+         failed == std::errc::operation_not_supported ||
+         failed == std::errc::function_not_supported || failed == std::errc::too_many_links;
 }
 
 // Checks that a backup can be made, or was made by an earlier run that did not finish: the name is
@@ -114,14 +113,16 @@ Result<void> check_backup(const fs::path& path, const ByteSource& old) {
 
 Result<Backup> Backup::make(const fs::path& path, const ByteSource& old) {
   Backup backup(path);
-  if (::link(path.c_str(), backup.path_.c_str()) == 0) {
+  std::error_code failed;
+  fs::create_hard_link(path, backup.path_, failed);
+  if (!failed) {
     backup.is_link_ = true;
-  } else if (errno == EEXIST) {
+  } else if (failed == std::errc::file_exists) {
     TQC_TRY(check_backup(path, old));
-  } else if (has_no_links(errno)) {
+  } else if (means_no_links(failed)) {
     TQC_TRY(copy_bytes(old, backup.path_));
   } else {
-    return in_context(backup.path_.string(), system_failure("link", errno));
+    return in_context(backup.path_.string(), system_failure("link", failed.value()));
   }
   TQC_TRY(flush_folder(path.has_parent_path() ? path.parent_path() : fs::path(".")));
   return backup;

@@ -385,19 +385,19 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
   return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
 }
 
-struct CheckedSide {
-  const cache::Side& side;
+struct CheckedTensor {
+  const cache::Tensor& tensor;
   const ExpectedRow& expected;
   cache::HeadShape shape;
   std::int64_t n_tokens;
 };
 
-Result<void> check_block(const CheckedSide& checked, std::int64_t block, std::int64_t head) {
+Result<void> check_block(const CheckedTensor& checked, std::int64_t block, std::int64_t head) {
   const std::int64_t n_block = cache::tokens_in_block(checked.n_tokens, block);
   const std::size_t head_dim = to_size(checked.shape.head_dim);
   std::vector<float> rows(to_size(n_block) * head_dim);
   std::vector<float> x(head_dim);
-  cache::read_block(checked.side, checked.shape, checked.n_tokens, block, head, rows);
+  cache::read_block(checked.tensor, checked.shape, checked.n_tokens, block, head, rows);
   for (std::int64_t i = 0; i < n_block; ++i) {
     const std::int64_t token = block * cache::kTokenBlock + i;
     const double tolerance = checked.expected(head, token, x);
@@ -410,7 +410,7 @@ Result<void> check_block(const CheckedSide& checked, std::int64_t block, std::in
   return {};
 }
 
-Result<void> check_side(const char* place, const CheckedSide& checked, unsigned n_threads) {
+Result<void> check_tensor(const char* place, const CheckedTensor& checked, unsigned n_threads) {
   const std::size_t n_blocks = to_size(cache::block_count(checked.n_tokens));
   const std::size_t n_heads = to_size(checked.shape.n_kv_heads);
   const auto check = [&](std::size_t i) {
@@ -430,8 +430,8 @@ Result<void> check_attention(const V1Entry& entry, const cache::Layer& layer, st
   if (!(attention->shape == expected.shape) || n_tokens != expected.n_tokens) {
     return differs("of another shape than in the old file");
   }
-  TQC_TRY(check_side("k", {attention->k, expected.k, expected.shape, n_tokens}, n_threads));
-  return check_side("v", {attention->v, expected.v, expected.shape, n_tokens}, n_threads);
+  TQC_TRY(check_tensor("k", {attention->k, expected.k, expected.shape, n_tokens}, n_threads));
+  return check_tensor("v", {attention->v, expected.v, expected.shape, n_tokens}, n_threads);
 }
 
 // --- arrays
@@ -454,16 +454,16 @@ Result<void> check_arrays(const V1Entry& entry, const cache::Layer& layer) {
 
 // --- rings
 
-Result<void> check_window_side(const V1Tensor& tensor, const cache::WindowLayer& layer,
-                               const cache::Side& side, const RingRows& ring) {
+Result<void> check_window_tensor(const V1Tensor& from, const cache::WindowLayer& layer,
+                                 const cache::Tensor& tensor, const RingRows& ring) {
   const cache::Window& window = layer.window;
   const cache::HeadShape shape = layer.attention.shape;
   const std::int64_t n_tokens = cache::window_tokens(window, ring.offset);
-  const Dtype dtype = cache::dense_dtype(side);
-  if (!same_dtype(tensor, dtype)) return differs(describe(tensor) + ": not carried over");
+  const Dtype dtype = cache::dense_dtype(tensor);
+  if (!same_dtype(from, dtype)) return differs(describe(from) + ": not carried over");
   const std::size_t row_bytes = to_size(shape.head_dim) * dtype_size(dtype);
-  const AlignedBytes array = cache::gather_window(layer, side, ring.offset);
-  const ByteView old(tensor.data), own(array);
+  const AlignedBytes array = cache::gather_window(layer, tensor, ring.offset);
+  const ByteView old(from.data), own(array);
   for (std::int64_t i = 0; i < shape.n_kv_heads * n_tokens; ++i) {
     const std::int64_t head = i / n_tokens;
     const std::int64_t token = i % n_tokens;
@@ -493,8 +493,8 @@ Result<void> check_ring(const V1Entry& entry, const cache::Layer& layer, std::in
     return differs("another window");
   }
   const RingRows ring{numbers[0], grid.n_tokens, numbers[2], numbers[3]};
-  TQC_TRY(check_window_side(*keys, *window, window->attention.k, ring));
-  return check_window_side(*values, *window, window->attention.v, ring);
+  TQC_TRY(check_window_tensor(*keys, *window, window->attention.k, ring));
+  return check_window_tensor(*values, *window, window->attention.v, ring);
 }
 
 Result<void> check_layer(const V1Entry& entry, const cache::Layer& layer, std::int64_t n_tokens,

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "migrations/v1_kv.h"
 #include "migrations/v1_metadata.h"
-#include "migrations/v1_side.h"
 #include "tqcache/base/integers.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/window.h"
@@ -84,11 +84,11 @@ Result<void> MigrationContext::take(std::uint64_t bytes) {
 
 namespace {
 
-Result<cache::Side> side_of(const char* place, const V1Tensor& tensor, const DensePair& pair,
-                            MigrationContext& context) {
-  auto side = dense_side(tensor, pair.shape, pair.n_tokens, context);
-  if (!side) return in_context(place, std::move(side).error());
-  return cache::Side(std::move(side).value());
+Result<cache::Tensor> tensor_of(const char* place, const V1Tensor& from, const DensePair& pair,
+                                MigrationContext& context) {
+  auto tensor = dense_tensor(from, pair.shape, pair.n_tokens, context);
+  if (!tensor) return in_context(place, std::move(tensor).error());
+  return cache::Tensor(std::move(tensor).value());
 }
 
 }  // namespace
@@ -120,8 +120,8 @@ Result<MigratedLayer> dense_layer(const V1Entry& entry, MigrationContext& contex
   if (numbers.size() > 1 || (numbers.size() == 1 && numbers[0] != pair.n_tokens)) {
     return corrupt("meta_state: not the offset " + std::to_string(pair.n_tokens));
   }
-  TQC_TRY_ASSIGN(cache::Side k, side_of("k", *pair.keys, pair, context));
-  TQC_TRY_ASSIGN(cache::Side v, side_of("v", *pair.values, pair, context));
+  TQC_TRY_ASSIGN(cache::Tensor k, tensor_of("k", *pair.keys, pair, context));
+  TQC_TRY_ASSIGN(cache::Tensor v, tensor_of("v", *pair.values, pair, context));
   return MigratedLayer{cache::AttentionLayer{pair.shape, std::move(k), std::move(v)},
                        pair.n_tokens};
 }
@@ -185,14 +185,14 @@ Result<void> check_settings(AffineSettings settings, std::int64_t head_dim) {
 
 }  // namespace
 
-Result<cache::Side> affine_side(const NamedTensors& state, std::string_view name,
-                                AffineSettings settings, cache::HeadShape shape,
-                                std::int64_t n_tokens, codec::BlockOrder order,
-                                std::string_view place, MigrationContext& context) {
+Result<cache::Tensor> affine_tensor(const NamedTensors& state, std::string_view name,
+                                    AffineSettings settings, cache::HeadShape shape,
+                                    std::int64_t n_tokens, codec::BlockOrder order,
+                                    std::string_view place, MigrationContext& context) {
   TQC_TRY(check_settings(settings, shape.head_dim));
   const std::string prefix(name);
   const std::int64_t n_groups = shape.head_dim / settings.group_size;
-  QuantizedTensor side{
+  QuantizedTensor tensor{
       .shape = shape, .n_tokens = n_tokens, .rows = {}, .parts = {}, .outliers = {}};
   ByteView packed;
   std::vector<float> scales, biases;
@@ -204,7 +204,7 @@ Result<cache::Side> affine_side(const NamedTensors& state, std::string_view name
     TQC_TRY_ASSIGN(biases, state.floats(prefix + ".biases", groups));
   }
   // Consecutive little-endian words form one bit stream.
-  side.rows.push_back(
+  tensor.rows.push_back(
       {packed, static_cast<std::size_t>(shape.head_dim), static_cast<int>(settings.bits)});
   for (std::int64_t group = 0; group < n_groups; ++group) {
     QuantizedPart part = group_part(group, settings);
@@ -212,9 +212,9 @@ Result<cache::Side> affine_side(const NamedTensors& state, std::string_view name
         of_group(scales, static_cast<std::size_t>(group), static_cast<std::size_t>(n_groups));
     part.biases =
         of_group(biases, static_cast<std::size_t>(group), static_cast<std::size_t>(n_groups));
-    side.parts.push_back(std::move(part));
+    tensor.parts.push_back(std::move(part));
   }
-  return quantized_side(side, order, place, context);
+  return quantized_tensor(tensor, order, place, context);
 }
 
 Result<MigratedLayer> quantized_layer(const V1Entry& entry, std::string_view place,
@@ -234,16 +234,17 @@ Result<MigratedLayer> quantized_layer(const V1Entry& entry, std::string_view pla
   if (groups.n_tokens != offset) {
     return corrupt(fmt::format("{}: where offset is {}", describe(*scales), offset));
   }
-  const auto side = [&](const char* name, const char* word, codec::BlockOrder order) {
-    const std::string side_place = std::string(place).append(" ").append(word);
-    auto made = affine_side(state, name, settings, shape, offset, order, side_place, context);
-    return made ? std::move(made) : Result<cache::Side>(in_context(word, std::move(made).error()));
+  const auto tensor = [&](const char* name, const char* word, codec::BlockOrder order) {
+    const std::string tensor_place = std::string(place).append(" ").append(word);
+    auto made = affine_tensor(state, name, settings, shape, offset, order, tensor_place, context);
+    return made ? std::move(made)
+                : Result<cache::Tensor>(in_context(word, std::move(made).error()));
   };
   if (shape.head_dim > cache::kMaxHeadDim) {
     return too_large("head_dim " + std::to_string(shape.head_dim));
   }
-  TQC_TRY_ASSIGN(cache::Side k, side("keys", "k", codec::BlockOrder::kKeys));
-  TQC_TRY_ASSIGN(cache::Side v, side("values", "v", codec::BlockOrder::kValues));
+  TQC_TRY_ASSIGN(cache::Tensor k, tensor("keys", "k", codec::BlockOrder::kKeys));
+  TQC_TRY_ASSIGN(cache::Tensor v, tensor("values", "v", codec::BlockOrder::kValues));
   return MigratedLayer{cache::AttentionLayer{shape, std::move(k), std::move(v)}, offset};
 }
 
@@ -349,17 +350,17 @@ Result<MigratedLayer> rotating_layer(const V1Entry& entry, MigrationContext& con
   TQC_TRY_ASSIGN(const auto rows, window_rows(ring, pair.n_tokens));
   const cache::Window window{.size = ring.max_size, .keep = ring.keep};
   TQC_TRY(cache::validate_window(pair.shape, window));
-  const auto side_of = [&](const V1Tensor& tensor) -> Result<cache::Side> {
+  const auto tensor_of = [&](const V1Tensor& tensor) -> Result<cache::Tensor> {
     TQC_TRY_ASSIGN(const cache::NamedArray array,
                    window_array(tensor, pair.shape, rows, pair.n_tokens, context));
     if (array.shape != cache::window_array_shape(pair.shape, window, ring.offset)) {
       return corrupt(array.name + ": not of the window's shape");
     }
-    return cache::Side(
+    return cache::Tensor(
         cache::scatter_window(pair.shape, window, array.dtype, array.data, ring.offset));
   };
-  TQC_TRY_ASSIGN(cache::Side k, side_of(*pair.keys));
-  TQC_TRY_ASSIGN(cache::Side v, side_of(*pair.values));
+  TQC_TRY_ASSIGN(cache::Tensor k, tensor_of(*pair.keys));
+  TQC_TRY_ASSIGN(cache::Tensor v, tensor_of(*pair.values));
   return MigratedLayer{cache::WindowLayer{{pair.shape, std::move(k), std::move(v)}, window},
                        ring.offset};
 }

@@ -91,9 +91,9 @@ struct AffineSettings {
   std::int64_t group_size = 0;
 };
 // Errors: kCorrupt, kUnsupported (bits other than 1, 2, 4 and 8), kTooLarge.
-Result<cache::Side> affine_side(const NamedTensors& state, std::string_view name,
-                                AffineSettings settings, cache::HeadShape shape,
-                                std::int64_t n_tokens, codec::BlockOrder order,
-                                std::string_view place, MigrationContext& context);
+Result<cache::Tensor> affine_tensor(const NamedTensors& state, std::string_view name,
+                                    AffineSettings settings, cache::HeadShape shape,
+                                    std::int64_t n_tokens, codec::BlockOrder order,
+                                    std::string_view place, MigrationContext& context);
 
 }  // namespace tqcache::migrations

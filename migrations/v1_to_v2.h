@@ -20,7 +20,7 @@ namespace tqcache::migrations {
 
 struct Migration {
   cache::Cache cache;
-  // Notes for the user, one line each: "layer 3 v: groups of 16 do not fit a packed side; kept
+  // Notes for the user, one line each: "layer 3 v: groups of 16 do not fit a packed tensor; kept
   // dense". Usually empty.
   std::vector<std::string> notes;
 };

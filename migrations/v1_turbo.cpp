@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "migrations/v1_kv.h"
 #include "migrations/v1_layers.h"
 #include "migrations/v1_metadata.h"
-#include "migrations/v1_side.h"
 #include "tqcache/codec/block_layout.h"
 #include "tqcache/codec/codebook.h"
 #include "tqcache/error.h"
@@ -65,8 +65,10 @@ Result<void> check_lengths(const std::string& name, const std::vector<float>& le
 
 // Adds codes and lengths, as one more part.
 Result<void> add_part(const NamedTensors& state, const TurboMeta& meta, codec::PartSpec spec,
-                      const std::string& codes, const std::string& lengths, QuantizedTensor& side) {
-  QuantizedPart part{.spec = std::move(spec), .rows = side.rows.size(), .scales = {}, .biases = {}};
+                      const std::string& codes, const std::string& lengths,
+                      QuantizedTensor& tensor) {
+  QuantizedPart part{
+      .spec = std::move(spec), .rows = tensor.rows.size(), .scales = {}, .biases = {}};
   CodeRows rows{{}, static_cast<std::size_t>(part.spec.head_dim), part.spec.bits};
   if (meta.offset > 0) {
     const auto row_bytes = static_cast<std::int64_t>(codec::packed_size(rows.n_codes, rows.bits));
@@ -75,18 +77,18 @@ Result<void> add_part(const NamedTensors& state, const TurboMeta& meta, codec::P
     TQC_TRY_ASSIGN(part.scales, state.floats(lengths, {meta.num_kv_heads, meta.offset, 1}));
     TQC_TRY(check_lengths(lengths, part.scales));
   }
-  side.rows.push_back(rows);
-  side.parts.push_back(std::move(part));
+  tensor.rows.push_back(rows);
+  tensor.parts.push_back(std::move(part));
   return {};
 }
 
 Result<void> add_quantizer(const NamedTensors& state, const TurboMeta& meta,
-                           const Quantizer& quantizer, QuantizedTensor& side) {
+                           const Quantizer& quantizer, QuantizedTensor& tensor) {
   TQC_TRY(add_part(state, meta, base_part(meta, quantizer), quantizer.name("idx"),
-                   quantizer.name("norms"), side));
+                   quantizer.name("norms"), tensor));
   if (meta.is_prod) {
     return add_part(state, meta, residual_part(meta, quantizer), quantizer.name("signs"),
-                    quantizer.name("residuals"), side);
+                    quantizer.name("residuals"), tensor);
   }
   return state.require_absent({quantizer.name("signs"), quantizer.name("residuals")});
 }
@@ -115,45 +117,46 @@ std::pair<Quantizer, Quantizer> mixed_quantizers(const TurboMeta& meta) {
 }
 
 Result<QuantizedTensor> quantized_keys(const NamedTensors& state, const TurboMeta& meta) {
-  QuantizedTensor side{
+  QuantizedTensor tensor{
       .shape = shape_of(meta), .n_tokens = meta.offset, .rows = {}, .parts = {}, .outliers = {}};
   if (!meta.mixed) {
     TQC_TRY(state.require_absent(
         {"out_idx", "out_norms", "out_signs", "out_residuals", "outlier_mask"}));
-    TQC_TRY(add_quantizer(state, meta, {"reg", 0, meta.head_dim, meta.bits_mse}, side));
-    return side;
+    TQC_TRY(add_quantizer(state, meta, {"reg", 0, meta.head_dim, meta.bits_mse}, tensor));
+    return tensor;
   }
-  TQC_TRY_ASSIGN(side.outliers, read_mask(state, meta));
+  TQC_TRY_ASSIGN(tensor.outliers, read_mask(state, meta));
   const auto [outliers, regular] = mixed_quantizers(meta);
-  TQC_TRY(add_quantizer(state, meta, outliers, side));
-  TQC_TRY(add_quantizer(state, meta, regular, side));
-  return side;
+  TQC_TRY(add_quantizer(state, meta, outliers, tensor));
+  TQC_TRY(add_quantizer(state, meta, regular, tensor));
+  return tensor;
 }
 
 // --- values
 
-Result<cache::Side> dense_values(const NamedTensors& state, const TurboMeta& meta,
-                                 MigrationContext& context) {
-  if (meta.offset == 0) return cache::Side(cache::DenseSide{Dtype::kF32, {}});
-  TQC_TRY_ASSIGN(const V1Tensor* tensor, state.require("values_main"));
-  TQC_TRY_ASSIGN(const Grid grid, grid_of(*tensor));
+Result<cache::Tensor> dense_values(const NamedTensors& state, const TurboMeta& meta,
+                                   MigrationContext& context) {
+  if (meta.offset == 0) return cache::Tensor(cache::DenseTensor{Dtype::kF32, {}});
+  TQC_TRY_ASSIGN(const V1Tensor* from, state.require("values_main"));
+  TQC_TRY_ASSIGN(const Grid grid, grid_of(*from));
   if (grid != Grid{meta.num_kv_heads, meta.offset, meta.head_dim}) {
-    return corrupt(describe(*tensor) + ": unlike the keys");
+    return corrupt(describe(*from) + ": unlike the keys");
   }
-  TQC_TRY_ASSIGN(cache::DenseSide side, dense_side(*tensor, shape_of(meta), meta.offset, context));
-  return cache::Side(std::move(side));
+  TQC_TRY_ASSIGN(cache::DenseTensor tensor,
+                 dense_tensor(*from, shape_of(meta), meta.offset, context));
+  return cache::Tensor(std::move(tensor));
 }
 
-Result<cache::Side> values(const NamedTensors& state, const TurboMeta& meta, std::string_view place,
-                           MigrationContext& context) {
+Result<cache::Tensor> values(const NamedTensors& state, const TurboMeta& meta,
+                             std::string_view place, MigrationContext& context) {
   if (!meta.has_affine_values) {
     TQC_TRY(
         state.require_absent({"values_main.packed", "values_main.scales", "values_main.biases"}));
     return dense_values(state, meta, context);
   }
   TQC_TRY(state.require_absent({"values_main"}));
-  return affine_side(state, "values_main", {meta.value_bits, meta.value_group_size}, shape_of(meta),
-                     meta.offset, codec::BlockOrder::kValues, place, context);
+  return affine_tensor(state, "values_main", {meta.value_bits, meta.value_group_size},
+                       shape_of(meta), meta.offset, codec::BlockOrder::kValues, place, context);
 }
 
 // --- before the outlier channels are chosen
@@ -177,38 +180,38 @@ Result<void> check_calibration(const NamedTensors& state, const TurboMeta& meta,
                              calibration.tokens_seen, meta.offset));
 }
 
-struct CalibrationSides {
-  cache::DenseSide k, v;
+struct CalibrationTensors {
+  cache::DenseTensor k, v;
 };
 
-Result<CalibrationSides> calibration_sides(const NamedTensors& extra, const TurboMeta& meta,
-                                           MigrationContext& context) {
-  if (meta.offset == 0) return CalibrationSides{{Dtype::kF32, {}}, {Dtype::kF32, {}}};
+Result<CalibrationTensors> calibration_tensors(const NamedTensors& extra, const TurboMeta& meta,
+                                               MigrationContext& context) {
+  if (meta.offset == 0) return CalibrationTensors{{Dtype::kF32, {}}, {Dtype::kF32, {}}};
   TQC_TRY_ASSIGN(const DensePair pair, dense_pair(extra, "calibration_keys", "calibration_values"));
   if (!(pair.shape == shape_of(meta)) || pair.n_tokens != meta.offset) {
     return corrupt(describe(*pair.keys) + ": unlike meta_state");
   }
-  CalibrationSides sides;
-  TQC_TRY_ASSIGN(sides.k, dense_side(*pair.keys, pair.shape, pair.n_tokens, context));
-  TQC_TRY_ASSIGN(sides.v, dense_side(*pair.values, pair.shape, pair.n_tokens, context));
-  return sides;
+  CalibrationTensors tensors;
+  TQC_TRY_ASSIGN(tensors.k, dense_tensor(*pair.keys, pair.shape, pair.n_tokens, context));
+  TQC_TRY_ASSIGN(tensors.v, dense_tensor(*pair.values, pair.shape, pair.n_tokens, context));
+  return tensors;
 }
 
 // K or V that will be quantized with these parts once it has a full block, if version 2 supports
 // them.
-Result<cache::Side> open_side(const Result<std::vector<codec::PartSpec>>& parts,
-                              const TurboMeta& meta, codec::BlockOrder order,
-                              const std::string& place, cache::DenseSide dense,
-                              MigrationContext& context) {
+Result<cache::Tensor> open_tensor(const Result<std::vector<codec::PartSpec>>& parts,
+                                  const TurboMeta& meta, codec::BlockOrder order,
+                                  const std::string& place, cache::DenseTensor dense,
+                                  MigrationContext& context) {
   const auto reason =
       parts ? why_no_codec(meta.head_dim, *parts) : std::optional(parts.error().message);
   if (reason) {
     context.notes.push_back(place + ": " + *reason + "; kept dense");
-    return cache::Side(std::move(dense));
+    return cache::Tensor(std::move(dense));
   }
   const cache::TensorDesc tensor{dense.dtype, cache::QuantSpec{.parts = *parts}};
   TQC_TRY_ASSIGN(cache::KvCodec codec, context.codecs.codec(tensor, shape_of(meta), order));
-  return cache::Side(cache::TurboSide{std::move(codec), {}, std::move(dense)});
+  return cache::Tensor(cache::TurboTensor{std::move(codec), {}, std::move(dense)});
 }
 
 std::vector<codec::PartSpec> mixed_parts(const TurboMeta& meta) {
@@ -232,24 +235,25 @@ Result<MigratedLayer> calibrating_layer(const V1Entry& entry, const TurboMeta& m
                                         const CalibrationMeta& calibration, std::string_view place,
                                         MigrationContext& context) {
   TQC_TRY(check_calibration(NamedTensors(entry.state), meta, calibration));
-  TQC_TRY_ASSIGN(CalibrationSides dense,
-                 calibration_sides(NamedTensors(entry.extra_state), meta, context));
+  TQC_TRY_ASSIGN(CalibrationTensors dense,
+                 calibration_tensors(NamedTensors(entry.extra_state), meta, context));
   const std::string layer(place);
-  TQC_TRY_ASSIGN(cache::Side k, open_side(mixed_parts(meta), meta, codec::BlockOrder::kKeys,
-                                          layer + " k", std::move(dense.k), context));
-  cache::Side v(std::move(dense.v));
+  TQC_TRY_ASSIGN(cache::Tensor k, open_tensor(mixed_parts(meta), meta, codec::BlockOrder::kKeys,
+                                              layer + " k", std::move(dense.k), context));
+  cache::Tensor v(std::move(dense.v));
   if (meta.has_affine_values) {
-    TQC_TRY_ASSIGN(v, open_side(affine_parts(meta), meta, codec::BlockOrder::kValues, layer + " v",
-                                std::get<cache::DenseSide>(std::move(v)), context));
+    TQC_TRY_ASSIGN(v,
+                   open_tensor(affine_parts(meta), meta, codec::BlockOrder::kValues, layer + " v",
+                               std::get<cache::DenseTensor>(std::move(v)), context));
   }
   return MigratedLayer{cache::AttentionLayer{shape_of(meta), std::move(k), std::move(v)},
                        meta.offset};
 }
 
 template <class T>
-Result<T> in_side(const char* word, Result<T> side) {
-  if (!side) return in_context(word, std::move(side).error());
-  return side;
+Result<T> in_tensor(const char* word, Result<T> tensor) {
+  if (!tensor) return in_context(word, std::move(tensor).error());
+  return tensor;
 }
 
 }  // namespace
@@ -270,10 +274,10 @@ Result<MigratedLayer> turbo_layer(const V1Entry& entry, std::string_view place,
   }
   TQC_TRY(extra.require_absent({"calibration_keys", "calibration_values"}));
   const std::string layer(place);
-  TQC_TRY_ASSIGN(const QuantizedTensor keys, in_side("k", quantized_keys(state, meta)));
-  TQC_TRY_ASSIGN(cache::Side k, in_side("k", quantized_side(keys, codec::BlockOrder::kKeys,
-                                                            layer + " k", context)));
-  TQC_TRY_ASSIGN(cache::Side v, in_side("v", values(state, meta, layer + " v", context)));
+  TQC_TRY_ASSIGN(const QuantizedTensor keys, in_tensor("k", quantized_keys(state, meta)));
+  TQC_TRY_ASSIGN(cache::Tensor k, in_tensor("k", quantized_tensor(keys, codec::BlockOrder::kKeys,
+                                                                  layer + " k", context)));
+  TQC_TRY_ASSIGN(cache::Tensor v, in_tensor("v", values(state, meta, layer + " v", context)));
   return MigratedLayer{cache::AttentionLayer{shape_of(meta), std::move(k), std::move(v)},
                        meta.offset};
 }

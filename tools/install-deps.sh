@@ -38,7 +38,7 @@ for group in "$@"; do
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14 libcpp-httplib-dev) ;;
     interop) packages+=(python3 python3-dev python3-venv) ;;
     wheel) packages+=(python3 python3-dev python3-venv dpkg-dev) ;;
-    release) packages+=(python3 python3-venv dpkg-dev tcl perl xz-utils) ;;
+    release) packages+=(python3 python3-venv dpkg-dev tcl perl xz-utils zip) ;;
     servers) packages+=(redis-server radosgw ceph-mon ceph-osd ceph-common curl python3) ;;
     long) packages+=(python3 python3-numpy) ;;
     coverage) packages+=(gcovr) ;;

@@ -5,12 +5,13 @@
 #   linux-x86_64    a static program: any distribution
 #   linux-aarch64   the same for ARM
 #   macos-arm64     macOS 11 or later on Apple silicon
+#   windows-x86_64  Windows 10 or later, without the network: no serve, stores in folders alone
 #   --tests         compile and run the tests as well, in the same way. Tests of another processor than
 #                   this one run under qemu-user; those that start programs need it to be known to the
-#                   kernel, too (Debian: qemu-user-binfmt). CTEST_OPTIONS: options for ctest
+#                   kernel, too (Debian: qemu-user-binfmt). EXCLUDE: tests that are left out, a regex
 #
 # Makes build/release-TARGET/tqcache-VERSION-TARGET.tar.xz, with the program, its manual pages,
-# completions and all licenses; beside it an SBOM (SPDX in JSON); and in build/SHA256SUMS the sums of
+# completions and all licenses (for Windows a .zip, without manual pages and completions); beside it an SBOM (SPDX in JSON); and in build/SHA256SUMS the sums of
 # both. The same commit gives the same bytes. The first build of a target compiles its libraries
 # (tools/release/libraries.sh), with a compiler from PyPI (tools/release/zig.sh).
 set -euo pipefail
@@ -43,6 +44,9 @@ for target in "$@"; do
   # Stacks of threads: musl gives 128 KiB unless the program asks for more.
   options=()
   link=
+  network=ON
+  suffix=
+  archive=tar.xz
   case $target in
     linux-*)
       # -O2 also chooses zig's fast memcpy and memset; with -Os they copy byte by byte.
@@ -53,6 +57,12 @@ for target in "$@"; do
       ;;
     macos-*)
       link="-s -Wl,-dead_strip"
+      ;;
+    windows-*)
+      link="-s -Wl,--gc-sections"
+      network=OFF
+      suffix=.exe
+      archive=zip
       ;;
   esac
   if [ $with_tests = ON ]; then
@@ -70,15 +80,19 @@ for target in "$@"; do
     -DCMAKE_SKIP_RPATH=ON -DCMAKE_INSTALL_PREFIX=/ -DCMAKE_INSTALL_LIBDIR=lib \
     -DTQCACHE_BUILD_TESTS=$with_tests -DTQCACHE_BUILD_FUZZ=OFF \
     -DTQCACHE_BUILD_EXAMPLES=OFF -DTQCACHE_C_LIBRARY=OFF -DTQCACHE_LINE_EDITING=OFF \
-    -DTQCACHE_STORE_REDIS=ON -DTQCACHE_STORE_S3=ON -DTQCACHE_SERVE=ON -DTQCACHE_DOCS=OFF \
+    -DTQCACHE_STORE_REDIS=$network -DTQCACHE_STORE_S3=$network -DTQCACHE_SERVE=$network \
+    -DTQCACHE_DOCS=OFF \
     -DFLATBUFFERS_INCLUDE_DIR="$static/include" \
     -DGTest_DIR="$folder/googletest/lib/cmake/GTest" \
     "${launcher[@]}" "${options[@]}" \
     > "$folder/configure.log" || { tail -30 "$folder/configure.log" >&2; exit 1; }
   if [ $with_tests = ON ]; then
     cmake --build "$folder/build" --parallel "${JOBS:-$(nproc)}"
-    # shellcheck disable=SC2086
-    ctest --test-dir "$folder/build" --parallel "${JOBS:-$(nproc)}" --output-on-failure ${CTEST_OPTIONS:-}
+    if [[ $target == *-$(uname -m) ]]; then
+      ctest --test-dir "$folder/build" --parallel "${JOBS:-$(nproc)}" --output-on-failure
+    else
+      tests/run_programs.py "$folder/build" --jobs "${JOBS:-$(nproc)}" --exclude "${EXCLUDE:-(?!)}"
+    fi
     continue
   fi
   cmake --build "$folder/build" --parallel "${JOBS:-$(nproc)}" --target tqcache_cli
@@ -86,7 +100,7 @@ for target in "$@"; do
   # What a user unpacks: a folder with the program at its top.
   rm -rf "${folder:?}/$name"
   mkdir -p "$folder/$name/licenses" "$folder/$name/man" "$folder/$name/completions"
-  cp "$folder/build/tools/tqcache" "$folder/$name"
+  cp "$folder/build/tools/tqcache$suffix" "$folder/$name"
   cp README.md CHANGELOG.md NOTICE "$folder/$name"
   cp LICENSE "$folder/$name/licenses/tqcache"
   cp "$static"/licenses/* "$folder/$name/licenses"
@@ -94,17 +108,31 @@ for target in "$@"; do
   zig_version=$("$zig/zig" version)
   cp "$zig/LICENSE" "$folder/$name/licenses/zig"
   cp "$zig/lib/libunwind/LICENSE.TXT" "$folder/$name/licenses/llvm-libc++"
-  [[ $target != linux-* ]] || cp "$zig/lib/libc/musl/COPYRIGHT" "$folder/$name/licenses/musl"
-  cp man/*.1 "$folder/$name/man"
-  cp completions/* "$folder/$name/completions"
-  tar --create --directory "$folder" --sort=name --owner=0 --group=0 --numeric-owner \
-    --mode='u=rwX,go=rX' --mtime="@$epoch" "$name" | xz -9e --threads=1 > "$folder/$name.tar.xz"
+  case $target in
+    linux-*) cp "$zig/lib/libc/musl/COPYRIGHT" "$folder/$name/licenses/musl" ;;
+    windows-*) cp "$zig/lib/libc/mingw/COPYING" "$folder/$name/licenses/mingw-w64" ;;
+  esac
+  if [ $archive = zip ]; then
+    rmdir "$folder/$name/man" "$folder/$name/completions"
+    # Times as zip has them: without a zone, in steps of two seconds.
+    find "$folder/$name" -exec touch --date="@$((epoch / 2 * 2))" {} +
+    rm -f "$folder/$name.zip"
+    (cd "$folder" && find "$name" | LC_ALL=C sort | TZ=UTC zip -q -9 -X "$name.zip" -@)
+  else
+    cp man/*.1 "$folder/$name/man"
+    cp completions/* "$folder/$name/completions"
+    tar --create --directory "$folder" --sort=name --owner=0 --group=0 --numeric-owner \
+      --mode='u=rwX,go=rX' --mtime="@$epoch" "$name" | xz -9e --threads=1 > "$folder/$name.tar.xz"
+  fi
   own=("libc++=zig $zig_version" "compiler-rt=zig $zig_version")
-  [[ $target != linux-* ]] || own+=("musl=zig $zig_version")
+  case $target in
+    linux-*) own+=("musl=zig $zig_version") ;;
+    windows-*) own+=("mingw-w64=zig $zig_version") ;;
+  esac
   tools/release/sbom.py "$name" "$version" "$epoch" "$static/done" "${own[@]}" \
     > "$folder/$name.spdx.json"
   touch build/SHA256SUMS
   sed -i "/ $name\./d" build/SHA256SUMS
-  (cd "$folder" && sha256sum "$name.tar.xz" "$name.spdx.json") >> build/SHA256SUMS
-  stat -c '%n: %s bytes' "$folder/$name/tqcache" "$folder/$name.tar.xz"
+  (cd "$folder" && sha256sum "$name.$archive" "$name.spdx.json") >> build/SHA256SUMS
+  stat -c '%n: %s bytes' "$folder/$name/tqcache$suffix" "$folder/$name.$archive"
 done

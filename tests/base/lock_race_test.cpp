@@ -8,6 +8,7 @@
 #include <functional>
 #include <utility>
 
+#include "support/libc.h"
 #include "support/temp_dir.h"
 #include "tqcache/file.h"
 
@@ -23,7 +24,7 @@ BeforeLock before_lock;
 }  // namespace
 
 // In the place of the C library's, for this program.
-extern "C" int flock(int fd, int operation) noexcept {
+extern "C" int flock(int fd, int operation) TQCACHE_LIBC_NOEXCEPT {
   if (before_lock.act && before_lock.calls_to_skip-- == 0) {
     std::exchange(before_lock.act, nullptr)();
   }

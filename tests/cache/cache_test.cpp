@@ -50,7 +50,7 @@ TEST(Cache, MakeCacheRefusesImpossibleShapes) {
 
 TEST(CacheValidate, RefusesAMissingDenseBlock) {
   const Error error = error_after(kDenseBits, [](Cache& cache) {
-    std::get<DenseSide>(attention(cache, 1).v).blocks.pop_back();
+    std::get<DenseTensor>(attention(cache, 1).v).blocks.pop_back();
   });
   EXPECT_EQ(error.code, ErrorCode::kCorrupt);
   EXPECT_THAT(error.message, HasSubstr("layer 1: v: 2 dense token blocks where 3 belong"));
@@ -58,7 +58,7 @@ TEST(CacheValidate, RefusesAMissingDenseBlock) {
 
 TEST(CacheValidate, RefusesADenseBlockOfTheWrongSize) {
   const Error error = error_after(kDenseBits, [](Cache& cache) {
-    std::get<DenseSide>(attention(cache, 0).k).blocks[1].pop_back();
+    std::get<DenseTensor>(attention(cache, 0).k).blocks[1].pop_back();
   });
   EXPECT_THAT(error.message, HasSubstr("layer 0: k: a dense token block of the wrong size"));
 }
@@ -71,7 +71,7 @@ TEST(CacheValidate, RefusesMorePackedBlocksThanTokens) {
 
 TEST(CacheValidate, RefusesATailOfTwoBlocks) {
   const Error error = error_after(
-      4, [](Cache& cache) { std::get<TurboSide>(attention(cache, 0).k).packed.pop_back(); });
+      4, [](Cache& cache) { std::get<TurboTensor>(attention(cache, 0).k).packed.pop_back(); });
   EXPECT_THAT(error.message, HasSubstr("a token block before the last is not packed"));
 }
 
@@ -84,11 +84,11 @@ SharedBytes piece(const SharedBytes& bytes, std::size_t first, std::size_t n) {
 
 TEST(CacheValidate, RefusesAPackedBlockOfTheWrongSize) {
   const auto shorten = [](Cache& cache) {
-    SharedBytes& bytes = std::get<TurboSide>(attention(cache, 0).k).packed[0].bytes;
+    SharedBytes& bytes = std::get<TurboTensor>(attention(cache, 0).k).packed[0].bytes;
     bytes = piece(bytes, 0, bytes.size() - 1);
   };
   const auto add_sinks = [](Cache& cache) {
-    test::edit_codec(std::get<TurboSide>(attention(cache, 1).v).codec,
+    test::edit_codec(std::get<TurboTensor>(attention(cache, 1).v).codec,
                      [](auto& state) { state.n_sinks = 1; });
   };
   EXPECT_THAT(error_after(4, shorten).message, HasSubstr("packed token block of the wrong"));
@@ -98,7 +98,7 @@ TEST(CacheValidate, RefusesAPackedBlockOfTheWrongSize) {
 
 TEST(CacheValidate, RefusesAPackedBlockThatIsNotAligned) {
   const Error error = error_after(4, [](Cache& cache) {
-    SharedBytes& bytes = std::get<TurboSide>(attention(cache, 0).k).packed[1].bytes;
+    SharedBytes& bytes = std::get<TurboTensor>(attention(cache, 0).k).packed[1].bytes;
     AlignedBytes moved(bytes.size() + 32);
     std::ranges::copy(bytes.view(), moved.begin() + 32);
     bytes = piece(SharedBytes(std::move(moved)), 32, bytes.size());
@@ -110,7 +110,7 @@ TEST(CacheValidate, RefusesAPackedBlockThatIsNotAligned) {
 TEST(KvCodec, RefusesSinkTokensBeyondABlock) {
   const Cache cache = convert(random_cache(1, 300), {}).value();
   for (const std::int64_t n : {-1, 257}) {
-    const auto made = test::remade(std::get<TurboSide>(attention(cache, 0).k).codec,
+    const auto made = test::remade(std::get<TurboTensor>(attention(cache, 0).k).codec,
                                    cache.identity.rope, [&](QuantSpec& q) { q.n_sinks = n; });
     ASSERT_FALSE(made.ok());
     EXPECT_EQ(made.error().code, ErrorCode::kCorrupt);
@@ -121,11 +121,11 @@ TEST(KvCodec, RefusesSinkTokensBeyondABlock) {
 TEST(CacheValidate, RefusesACodecOfAnotherShapeOrDtype) {
   const auto with_codec = [](HeadShape shape, Dtype dtype) {
     return error_after(4, [&](Cache& cache) {
-      auto& side = std::get<TurboSide>(attention(cache, 0).k);
-      TensorDesc tensor = side.codec.describe();
-      tensor.dtype = dtype;
-      tensor.quant->mean.clear();
-      side.codec = KvCodec::make(tensor, shape, side.codec.order(), cache.identity.rope).value();
+      auto& tensor = std::get<TurboTensor>(attention(cache, 0).k);
+      TensorDesc desc = tensor.codec.describe();
+      desc.dtype = dtype;
+      desc.quant->mean.clear();
+      tensor.codec = KvCodec::make(desc, shape, tensor.codec.order(), cache.identity.rope).value();
     });
   };
   EXPECT_THAT(with_codec({3, 64}, Dtype::kF16).message, HasSubstr("another number of kv heads"));
@@ -134,7 +134,7 @@ TEST(CacheValidate, RefusesACodecOfAnotherShapeOrDtype) {
 
 TEST(CacheValidate, RefusesACodecForAnotherHeadDim) {
   const Error error = error_after(4, [](Cache& cache) {
-    std::get<TurboSide>(attention(cache, 0).k).codec =
+    std::get<TurboTensor>(attention(cache, 0).k).codec =
         make_codec({}, codec::BlockOrder::kKeys, {2, 128}, Dtype::kF16, Rope()).value();
   });
   EXPECT_THAT(error.message, HasSubstr("codec for head_dim 128 in a layer of head_dim 64"));
@@ -142,18 +142,18 @@ TEST(CacheValidate, RefusesACodecForAnotherHeadDim) {
 
 TEST(CacheValidate, RefusesValuesInTheOrderOfKeys) {
   const Error error = error_after(4, [](Cache& cache) {
-    auto& side = std::get<TurboSide>(attention(cache, 1).v);
-    side.codec =
-        KvCodec::make(side.codec.describe(), side.codec.shape(), codec::BlockOrder::kKeys, Rope())
-            .value();
+    auto& tensor = std::get<TurboTensor>(attention(cache, 1).v);
+    tensor.codec = KvCodec::make(tensor.codec.describe(), tensor.codec.shape(),
+                                 codec::BlockOrder::kKeys, Rope())
+                       .value();
   });
-  EXPECT_THAT(error.message, HasSubstr("layer 1: v: codes in the order of the other side"));
+  EXPECT_THAT(error.message, HasSubstr("layer 1: v: codes in the order of the other tensor"));
 }
 
 TEST(CacheValidate, RefusesPackedBlocksWithoutOutlierChannels) {
   Cache cache = convert(random_cache(1, 300), preset("turbo2.5").value()).value();
   ASSERT_TRUE(validate(cache));
-  test::edit_codec(std::get<TurboSide>(attention(cache, 0).k).codec,
+  test::edit_codec(std::get<TurboTensor>(attention(cache, 0).k).codec,
                    [](auto& state) { state.outliers.orders.clear(); });
   EXPECT_THAT(validate(cache),
               test::FailsWith(ErrorCode::kCorrupt, HasSubstr("without its outlier channels")));
@@ -161,7 +161,7 @@ TEST(CacheValidate, RefusesPackedBlocksWithoutOutlierChannels) {
 
 TEST(KvCodec, RefusesOutlierChannelsThatDoNotFit) {
   const Cache cache = convert(random_cache(1, 300), preset("turbo2.5").value()).value();
-  const KvCodec& codec = std::get<TurboSide>(attention(cache, 0).k).codec;
+  const KvCodec& codec = std::get<TurboTensor>(attention(cache, 0).k).codec;
   const auto expect_refused = [&](std::string_view part, auto change) {
     const auto made =
         test::remade(codec, cache.identity.rope, [&](QuantSpec& quant) { change(quant.outliers); });

@@ -53,7 +53,7 @@ Cache biased_cache(std::int64_t n_tokens, float bias, Rope rope = kRope,
 }
 
 // Mean square of q . (x^ - x) over random queries.
-double score_error(const Side& exact, const Side& coded, std::int64_t n_tokens) {
+double score_error(const Tensor& exact, const Tensor& coded, std::int64_t n_tokens) {
   const std::vector<float> a = values_of(exact, kShape, n_tokens);
   const std::vector<float> b = values_of(coded, kShape, n_tokens);
   test::GaussianSource random(5);
@@ -120,9 +120,9 @@ TEST(Centering, FindsTheMeanBeforeRope) {
 
 // Component by component in f64, over the tokens of some blocks from `first` on, turned back one by
 // one.
-std::vector<double> mean_by_definition(const Cache& cache, const Side& side, bool turns,
+std::vector<double> mean_by_definition(const Cache& cache, const Tensor& tensor, bool turns,
                                        std::span<const std::int64_t> blocks, std::int64_t first) {
-  const std::vector<float> all = values_of(side, kShape, cache.n_tokens());
+  const std::vector<float> all = values_of(tensor, kShape, cache.n_tokens());
   std::vector<double> sum(128);
   double n = 0;
   for (const std::int64_t block : blocks) {
@@ -144,13 +144,13 @@ TEST(Centering, HasTheMeanOfTheTokensGiven) {
     const Cache cache = biased_cache(1024, 1, kRope, dtype);
     const RopeTable table(kRope);
     for (const bool turns : {false, true}) {
-      const Side& side = turns ? attention(cache, 0).k : attention(cache, 0).v;
+      const Tensor& tensor = turns ? attention(cache, 0).k : attention(cache, 0).v;
       for (const std::int64_t n_sinks : {0, 1, 16, 37}) {
         const std::vector<std::int64_t> indices = {0, 3};
-        const std::vector<FullBlock> blocks = {full_block(side, kShape, 0),
-                                               full_block(side, kShape, 3)};
+        const std::vector<FullBlock> blocks = {full_block(tensor, kShape, 0),
+                                               full_block(tensor, kShape, 3)};
         const AlignedFloats mean = compute_mean(blocks, n_sinks, turns ? &table : nullptr, 1);
-        const auto expected = mean_by_definition(cache, side, turns, indices, n_sinks);
+        const auto expected = mean_by_definition(cache, tensor, turns, indices, n_sinks);
         for (std::size_t i = 0; i < 128; ++i) ASSERT_NEAR(mean[i], expected[i], 2e-6) << n_sinks;
       }
     }
@@ -160,13 +160,13 @@ TEST(Centering, HasTheMeanOfTheTokensGiven) {
 // docs/reference/codec.md §8, "The mean", step by step, of the first kv head.
 TEST(Centering, HasTheDocumentedMeanToTheBit) {
   const Cache cache = biased_cache(768, 1, kRope, Dtype::kF16);
-  const Side& side = attention(cache, 0).k;
+  const Tensor& tensor = attention(cache, 0).k;
   const RopeTable table(kRope);
   constexpr std::int64_t kSinks = 21;
   std::vector<double> total(64);
   for (const std::int64_t block : {0, 1, 2}) {
     std::vector<float> x(256 * 64);
-    read_block(side, kShape, 768, block, 0, x);
+    read_block(tensor, kShape, 768, block, 0, x);
     std::vector<double> of_block(64);
     for (std::int64_t sixteen = 0; sixteen < 256; sixteen += 16) {
       std::vector<float> sum(64, 0.0f);
@@ -185,7 +185,7 @@ TEST(Centering, HasTheDocumentedMeanToTheBit) {
     table.turn_back_from(block * 256, of_block);
     for (std::size_t i = 0; i < 64; ++i) total[i] += of_block[i];
   }
-  const AlignedFloats mean = compute_mean(full_blocks(side, kShape, 3), kSinks, &table, 2);
+  const AlignedFloats mean = compute_mean(full_blocks(tensor, kShape, 3), kSinks, &table, 2);
   for (std::size_t i = 0; i < 64; ++i) {
     EXPECT_EQ(mean[i], static_cast<float>(total[i] / (768 - kSinks))) << i;
   }
@@ -223,7 +223,7 @@ TEST(Centering, ConvertsALongCacheWithTheMeanOfThoseBlocks) {
       blocks.push_back(full_block(attention(dense, 0).v, {1, 32}, index));
     }
     ASSERT_EQ(blocks.size(), fit == Fit::kPrompt ? 32u : 1u);
-    EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).codec.state().mean.values,
+    EXPECT_EQ(std::get<TurboTensor>(attention(turbo, 0).v).codec.state().mean.values,
               compute_mean(blocks, 0, nullptr, 1));
   }
 }
@@ -246,9 +246,9 @@ TEST(Centering, GivesTheSameBytesForAnyNumberOfThreads) {
   const Cache dense = biased_cache(600, 10);
   const Cache one = convert(dense, {{}, {}, {}, 1}).value();
   const Cache four = convert(dense, {{}, {}, {}, 4}).value();
-  for (const auto side : {&AttentionLayer::k, &AttentionLayer::v}) {
-    const auto& a = std::get<TurboSide>(attention(one, 0).*side);
-    const auto& b = std::get<TurboSide>(attention(four, 0).*side);
+  for (const auto tensor : {&AttentionLayer::k, &AttentionLayer::v}) {
+    const auto& a = std::get<TurboTensor>(attention(one, 0).*tensor);
+    const auto& b = std::get<TurboTensor>(attention(four, 0).*tensor);
     EXPECT_TRUE(a.codec.state().mean == b.codec.state().mean);
     for (std::size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(test::packed_bytes(a, i), test::packed_bytes(b, i));
@@ -259,10 +259,10 @@ TEST(Centering, GivesTheSameBytesForAnyNumberOfThreads) {
 TEST(Centering, NoneGivesTheCodesOfTheVectorsThemselves) {
   const Cache dense = biased_cache(256, 1);
   const Cache turbo = convert(dense, centered(Centering::kNone)).value();
-  const auto& side = std::get<TurboSide>(attention(turbo, 0).k);
-  EXPECT_EQ(side.codec.centering(), Centering::kNone);
+  const auto& tensor = std::get<TurboTensor>(attention(turbo, 0).k);
+  EXPECT_EQ(tensor.codec.centering(), Centering::kNone);
   const std::vector<float> rows = values_of(attention(dense, 0).k, kShape, 256);
-  const codec::HeadCodec& codec = side.codec.state().codec;
+  const codec::HeadCodec& codec = tensor.codec.state().codec;
   std::vector<std::byte> codes(codec.code_bytes());
   std::vector<std::uint16_t> scales(256);
   for (std::int64_t head = 0; head < 2; ++head) {
@@ -270,7 +270,7 @@ TEST(Centering, NoneGivesTheCodesOfTheVectorsThemselves) {
                         static_cast<std::size_t>(head) * 256 * 64 * sizeof(float);
     ASSERT_TRUE(
         codec.encode({Dtype::kF32, first, 64 * sizeof(float)}, {}, {}, 256, 0, codes, scales));
-    const codec::PackedHead packed = test::packed_head(side, 0, head);
+    const codec::PackedHead packed = test::packed_head(tensor, 0, head);
     EXPECT_TRUE(std::ranges::equal(codes, packed.codes));
     EXPECT_TRUE(std::ranges::equal(scales, packed.scales));
   }
@@ -282,59 +282,59 @@ TEST(Centering, FallsBackToAfterRopeWhereRopeIsNotKnown) {
     EXPECT_EQ(key_centering(Centering::kPreRope, rope, 64), Centering::kPostRope);
     EXPECT_EQ(key_centering(Centering::kNone, rope, 64), Centering::kNone);
     const Cache turbo = convert(biased_cache(300, 1, rope), {}).value();
-    EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).codec.centering(), Centering::kPostRope);
+    EXPECT_EQ(std::get<TurboTensor>(attention(turbo, 0).k).codec.centering(), Centering::kPostRope);
   }
   EXPECT_EQ(key_centering(Centering::kPreRope, kRope, 64), Centering::kPreRope);
   const Cache turbo = convert(biased_cache(300, 1), {}).value();
-  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).k).codec.centering(), Centering::kPreRope);
-  EXPECT_EQ(std::get<TurboSide>(attention(turbo, 0).v).codec.centering(), Centering::kPostRope);
+  EXPECT_EQ(std::get<TurboTensor>(attention(turbo, 0).k).codec.centering(), Centering::kPreRope);
+  EXPECT_EQ(std::get<TurboTensor>(attention(turbo, 0).v).codec.centering(), Centering::kPostRope);
 }
 
 TEST(Centering, KeepsTheMeanForTokensAppendedLater) {
   const Cache dense = biased_cache(1025, 10);
   const std::vector<float> keys = values_of(attention(dense, 0).k, kShape, 1025);
   Cache turbo = convert(biased_cache(400, 10), {}).value();
-  auto& side = std::get<AttentionLayer>(turbo.layers[0]).k;
-  const Mean before = std::get<TurboSide>(side).codec.state().mean;
+  auto& tensor = std::get<AttentionLayer>(turbo.layers[0]).k;
+  const Mean before = std::get<TurboTensor>(tensor).codec.state().mean;
   for (std::int64_t token = 400; token < 1025; ++token) {
-    ASSERT_TRUE(pack_full_tail(side, token, 1));
+    ASSERT_TRUE(pack_full_tail(tensor, token, 1));
     std::vector<float> row;
     for (std::int64_t head = 0; head < 2; ++head) {
       const auto at = keys.begin() + (head * 1025 + token) * 64;
       row.insert(row.end(), at, at + 64);
     }
-    append(side, kShape, token, row);
+    append(tensor, kShape, token, row);
   }
-  const auto& grown = std::get<TurboSide>(side);
+  const auto& grown = std::get<TurboTensor>(tensor);
   EXPECT_TRUE(grown.codec.state().mean == before);
   ASSERT_EQ(grown.packed.size(), 4u);
   // Blocks packed later are as good as the first one: their position was right.
-  const double error = score_error(attention(dense, 0).k, side, 1025);
+  const double error = score_error(attention(dense, 0).k, tensor, 1025);
   EXPECT_LT(error, 1.1 * key_error(biased_cache(1025, 0), {}));
 }
 
 // A conversation that begins with an empty cache has its mean from the first block.
-TEST(Centering, FixesTheMeanOfAnEmptySideWithItsFirstBlock) {
+TEST(Centering, FixesTheMeanOfAnEmptyTensorWithItsFirstBlock) {
   const Cache dense = biased_cache(513, 10);
   const std::vector<float> keys = values_of(attention(dense, 0).k, kShape, 513);
   Cache turbo = convert(biased_cache(0, 10), {}).value();
-  auto& side = std::get<AttentionLayer>(turbo.layers[0]).k;
-  EXPECT_FALSE(std::get<TurboSide>(side).codec.is_fixed());
+  auto& tensor = std::get<AttentionLayer>(turbo.layers[0]).k;
+  EXPECT_FALSE(std::get<TurboTensor>(tensor).codec.is_fixed());
   AlignedFloats fixed;
   for (std::int64_t token = 0; token < 513; ++token) {
-    ASSERT_TRUE(pack_full_tail(side, token, 1));
-    if (token == 256) fixed = std::get<TurboSide>(side).codec.state().mean.values;
+    ASSERT_TRUE(pack_full_tail(tensor, token, 1));
+    if (token == 256) fixed = std::get<TurboTensor>(tensor).codec.state().mean.values;
     std::vector<float> row;
     for (std::int64_t head = 0; head < 2; ++head) {
       const auto at = keys.begin() + (head * 513 + token) * 64;
       row.insert(row.end(), at, at + 64);
     }
-    append(side, kShape, token, row);
+    append(tensor, kShape, token, row);
   }
   const RopeTable table(kRope);
   EXPECT_EQ(fixed, compute_mean(full_blocks(attention(dense, 0).k, kShape, 1), 0, &table, 1));
-  EXPECT_EQ(std::get<TurboSide>(side).codec.state().mean.values, fixed);
-  EXPECT_LT(score_error(attention(dense, 0).k, side, 513),
+  EXPECT_EQ(std::get<TurboTensor>(tensor).codec.state().mean.values, fixed);
+  EXPECT_LT(score_error(attention(dense, 0).k, tensor, 513),
             1.1 * key_error(biased_cache(513, 0), {}));
 }
 
@@ -356,11 +356,11 @@ TEST(Centering, DoesTheWorkedExample) {
 
 TEST(Centering, ReadsCodesWithTheMeanOfEachTokenAddedBack) {
   const Cache turbo = convert(biased_cache(512, 10), {}).value();
-  const auto& side = std::get<TurboSide>(attention(turbo, 0).k);
+  const auto& tensor = std::get<TurboTensor>(attention(turbo, 0).k);
   std::vector<float> with(256 * 64), without(256 * 64);
   read_block(attention(turbo, 0).k, kShape, 512, 1, 1, with);
-  side.codec.state().codec.decode(test::packed_head(side, 1, 1), {}, 256, without);
-  const AlignedFloats& means = side.codec.state().mean.values;
+  tensor.codec.state().codec.decode(test::packed_head(tensor, 1, 1), {}, 256, without);
+  const AlignedFloats& means = tensor.codec.state().mean.values;
   for (std::int64_t token = 0; token < 256; ++token) {
     std::vector<float> mean(means.begin() + 64, means.end());
     turn(kRope, 256 + token, mean);
@@ -413,8 +413,8 @@ TEST(Validate, RefusesAMeanThatDoesNotFit) {
   const auto expect_refused = [&](std::string_view part, auto change) {
     Cache cache = good;
     auto& layer = std::get<AttentionLayer>(cache.layers[0]);
-    test::edit_codec(std::get<TurboSide>(layer.k).codec, [&](KvCodec::State& k) {
-      test::edit_codec(std::get<TurboSide>(layer.v).codec,
+    test::edit_codec(std::get<TurboTensor>(layer.k).codec, [&](KvCodec::State& k) {
+      test::edit_codec(std::get<TurboTensor>(layer.v).codec,
                        [&](KvCodec::State& v) { change(k.mean, v.mean, cache); });
     });
     EXPECT_THAT(validate(cache), test::FailsWith(ErrorCode::kCorrupt, testing::HasSubstr(part)));
@@ -431,13 +431,13 @@ TEST(Validate, RefusesAMeanThatDoesNotFit) {
 
 TEST(KvCodec, RefusesAMeanThatDoesNotFit) {
   const Cache good = convert(biased_cache(300, 1), {}).value();
-  const auto expect_refused = [&](std::string_view message, const Side& side, const Rope& rope,
+  const auto expect_refused = [&](std::string_view message, const Tensor& tensor, const Rope& rope,
                                   auto change) {
-    EXPECT_THAT(test::remade(std::get<TurboSide>(side).codec, rope, change),
+    EXPECT_THAT(test::remade(std::get<TurboTensor>(tensor).codec, rope, change),
                 test::FailsWith(ErrorCode::kCorrupt, message));
   };
-  const Side& k = attention(good, 0).k;
-  const Side& v = attention(good, 0).v;
+  const Tensor& k = attention(good, 0).k;
+  const Tensor& v = attention(good, 0).v;
   expect_refused("a mean without centering", k, kRope,
                  [](QuantSpec& q) { q.centering = Centering::kNone; });
   expect_refused("a mean of 127 values", k, kRope, [](QuantSpec& q) { q.mean.pop_back(); });

@@ -13,7 +13,7 @@ using test::must;
 constexpr HeadShape kShape{2, 64};
 
 KvCodec codec_of(const codec::CodecSpec& spec, codec::BlockOrder order) {
-  const SidePlan plan{.codec = spec, .center = Centering::kNone};
+  const TensorPlan plan{.codec = spec, .center = Centering::kNone};
   return must(make_codec(plan, order, kShape, Dtype::kF16, Rope()));
 }
 

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 ConvertOptions parse(const std::string& text) { return must(parse_configuration(text)).options; }
 
-// What counts of options, and nothing else: dense sides are all alike.
+// What counts of options, and nothing else: dense tensors are all alike.
 void expect_same(const ConvertOptions& a, const ConvertOptions& b) {
   EXPECT_EQ(a.keys.dense, b.keys.dense);
   EXPECT_EQ(a.values.dense, b.values.dense);
@@ -69,7 +69,7 @@ TEST(Configuration, WithoutAPresetChangesTheDefault) {
   EXPECT_EQ(options.values.codec.bits, 3);
 }
 
-TEST(Configuration, SaysWhatASideIs) {
+TEST(Configuration, SaysWhatATensorIs) {
   const ConvertOptions plain = parse("k=mse:8,v=dense");
   EXPECT_EQ(plain.keys.codec.mode, Mode::kMse);
   EXPECT_EQ(plain.keys.codec.bits, 8);
@@ -95,18 +95,18 @@ TEST(Configuration, SaysWhatASideIs) {
   EXPECT_EQ(archive.values.n_sinks, 4);
 }
 
-TEST(Configuration, SaysWhatIsAroundTheSides) {
+TEST(Configuration, SaysWhatIsAroundTheTensors) {
   const ConvertOptions options = parse(
       "k=mse:4,v=mixed:3,boundary=2:6,sink=4,center=post-rope,rounds=2,seed=7,scale=norm,"
       "fit=prompt");
   EXPECT_EQ(options.boundary.n, 2);
   EXPECT_EQ(options.boundary.bits, 6);
-  for (const SidePlan& side : {options.keys, options.values}) {
-    EXPECT_EQ(side.n_sinks, 4);
-    EXPECT_EQ(side.center, Centering::kPostRope);
-    EXPECT_EQ(side.codec.rounds, 2);
-    EXPECT_EQ(side.codec.seed, 7u);
-    EXPECT_EQ(side.codec.scale, ScaleRule::kNorm);
+  for (const TensorPlan& tensor : {options.keys, options.values}) {
+    EXPECT_EQ(tensor.n_sinks, 4);
+    EXPECT_EQ(tensor.center, Centering::kPostRope);
+    EXPECT_EQ(tensor.codec.rounds, 2);
+    EXPECT_EQ(tensor.codec.seed, 7u);
+    EXPECT_EQ(tensor.codec.scale, ScaleRule::kNorm);
   }
   EXPECT_EQ(options.fit, Fit::kPrompt);
   EXPECT_EQ(parse("turbo4").fit, Fit::kFirstBlock);
@@ -120,7 +120,7 @@ TEST(Configuration, SaysWhatIsAroundTheSides) {
   EXPECT_EQ(parse("prod4,residual=orthogonal").values.codec.residual, TransformKind::kDenseQr);
 }
 
-TEST(Configuration, ChangesOneSide) {
+TEST(Configuration, ChangesOneTensor) {
   const ConvertOptions options = parse("turbo4,k.center=none,v.sink=8");
   EXPECT_EQ(options.keys.center, Centering::kNone);
   EXPECT_EQ(options.values.center, Centering::kPreRope);
@@ -135,8 +135,8 @@ TEST(Configuration, DoesNotDependOnTheOrderOfItems) {
   expect_same(parse("k.center=pre-rope,center=post-rope,k=affine:4"), options);
 }
 
-// As the flags of convert have it: what is said of both is said of the side that can have it.
-TEST(Configuration, LeavesASideAloneThatCannotHaveAnItem) {
+// As the flags of convert have it: what is said of both is said of the tensor that can have it.
+TEST(Configuration, LeavesATensorAloneThatCannotHaveAnItem) {
   const ConvertOptions half_dense = parse("kfv4,sink=4");
   EXPECT_TRUE(half_dense.keys.dense);
   EXPECT_EQ(half_dense.values.n_sinks, 4);

@@ -27,10 +27,10 @@ TEST(Convert, PacksFullBlocksAndLeavesTheRestDense) {
   const Cache dense = random_cache(1, 600);
   const Cache turbo = convert(dense, {}).value();
   for (std::size_t i = 0; i < 2; ++i) {
-    const auto& side = std::get<TurboSide>(attention(turbo, i).k);
-    EXPECT_EQ(side.packed.size(), 2u);
-    ASSERT_EQ(side.tail.blocks.size(), 1u);
-    EXPECT_EQ(side.tail.blocks[0], dense_block(attention(dense, i).k, 2));
+    const auto& tensor = std::get<TurboTensor>(attention(turbo, i).k);
+    EXPECT_EQ(tensor.packed.size(), 2u);
+    ASSERT_EQ(tensor.tail.blocks.size(), 1u);
+    EXPECT_EQ(tensor.tail.blocks[0], dense_block(attention(dense, i).k, 2));
   }
   EXPECT_EQ(turbo.tokens, dense.tokens);
 }
@@ -38,7 +38,7 @@ TEST(Convert, PacksFullBlocksAndLeavesTheRestDense) {
 TEST(Convert, PacksAFullLastBlockAtOnce) {
   const Cache turbo = convert(random_cache(1, 512), {}).value();
   EXPECT_EQ(packed_block_count(attention(turbo, 0).k), 2);
-  EXPECT_TRUE(std::get<TurboSide>(attention(turbo, 0).k).tail.blocks.empty());
+  EXPECT_TRUE(std::get<TurboTensor>(attention(turbo, 0).k).tail.blocks.empty());
 }
 
 // What was packed while decoding and what is packed afterwards must be the same bytes. (But for the
@@ -50,8 +50,8 @@ TEST(Convert, EqualsPackingWhileAppending) {
   std::mt19937 random(5);
   test::append_tokens(early, random, 513);
   for (std::size_t i = 0; i < 2; ++i) {
-    const auto& a = std::get<TurboSide>(attention(late, i).k);
-    const auto& b = std::get<TurboSide>(attention(early, i).k);
+    const auto& a = std::get<TurboTensor>(attention(late, i).k);
+    const auto& b = std::get<TurboTensor>(attention(early, i).k);
     ASSERT_EQ(a.packed.size(), 2u);
     ASSERT_EQ(b.packed.size(), 2u);
     EXPECT_EQ(packed_bytes(a, 1), packed_bytes(b, 1));
@@ -59,10 +59,10 @@ TEST(Convert, EqualsPackingWhileAppending) {
   }
 }
 
-TEST(Convert, KeepsASideDenseThatIsPlannedSo) {
+TEST(Convert, KeepsATensorDenseThatIsPlannedSo) {
   const Cache cache = convert(random_cache(1, 300), options_of_bits(16, 4)).value();
-  EXPECT_TRUE(std::holds_alternative<DenseSide>(attention(cache, 0).k));
-  EXPECT_TRUE(std::holds_alternative<TurboSide>(attention(cache, 0).v));
+  EXPECT_TRUE(std::holds_alternative<DenseTensor>(attention(cache, 0).k));
+  EXPECT_TRUE(std::holds_alternative<TurboTensor>(attention(cache, 0).v));
 }
 
 TEST(Convert, ErrorFallsWithBits) {
@@ -121,17 +121,17 @@ TEST(Convert, AgainWithTheSameBitsChangesNothingButAFullTail) {
   std::mt19937 random(1);
   test::append_tokens(turbo, random, 512);
   EXPECT_EQ(packed_block_count(attention(turbo, 0).k), 1);
-  const auto first = packed_bytes(std::get<TurboSide>(attention(turbo, 0).k), 0);
+  const auto first = packed_bytes(std::get<TurboTensor>(attention(turbo, 0).k), 0);
   const Cache again = convert(std::move(turbo), {}).value();
   EXPECT_EQ(packed_block_count(attention(again, 0).k), 2);
-  EXPECT_EQ(packed_bytes(std::get<TurboSide>(attention(again, 0).k), 0), first);
+  EXPECT_EQ(packed_bytes(std::get<TurboTensor>(attention(again, 0).k), 0), first);
   EXPECT_TRUE(validate(again));
 }
 
 TEST(Convert, NamesThePlaceOfAValueThatIsNotFinite) {
   Cache cache = random_cache(1, 520, Dtype::kF32);
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  auto& block = std::get<DenseSide>(attention(cache, 1).v).blocks[1];
+  auto& block = std::get<DenseTensor>(attention(cache, 1).v).blocks[1];
   std::memcpy(block.data() + (256 + 7) * 64 * sizeof nan, &nan, sizeof nan);
   EXPECT_THAT(
       convert(std::move(cache), {.n_threads = 2}),
@@ -141,7 +141,7 @@ TEST(Convert, NamesThePlaceOfAValueThatIsNotFinite) {
 TEST(Convert, NamesThePlaceOfASinkTokenThatIsNotFinite) {
   Cache cache = random_cache(1, 300, Dtype::kF32);
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  auto& block = std::get<DenseSide>(attention(cache, 1).k).blocks[0];
+  auto& block = std::get<DenseTensor>(attention(cache, 1).k).blocks[0];
   std::memcpy(block.data() + ((256 + 2) * 64 + 5) * sizeof nan, &nan, sizeof nan);
   ConvertOptions options;
   options.keys.n_sinks = 3;

@@ -54,17 +54,17 @@ cache::Cache isotropic_cache() {
   std::mt19937 random(20);
   std::normal_distribution<float> normal;
   for (std::int64_t first = 0; first < kTokens; first += cache::kTokenBlock) {
-    for (cache::Side* side : {&attention(cache, 0).k, &attention(cache, 0).v}) {
+    for (cache::Tensor* tensor : {&attention(cache, 0).k, &attention(cache, 0).v}) {
       std::vector<float> rows(static_cast<std::size_t>(cache::kTokenBlock * kHeadDim));
       for (float& x : rows) x = normal(random);
-      cache::append(*side, layer.shape, first, rows);
+      cache::append(*tensor, layer.shape, first, rows);
     }
     cache.tokens.resize(static_cast<std::size_t>(first + cache::kTokenBlock));
   }
   return cache;
 }
 
-double error_of(const cache::Side& dense, const cache::Side& packed) {
+double error_of(const cache::Tensor& dense, const cache::Tensor& packed) {
   const cache::HeadShape shape{1, kHeadDim};
   const std::vector<float> a = values_of(dense, shape, kTokens);
   const std::vector<float> b = values_of(packed, shape, kTokens);
@@ -76,10 +76,10 @@ double error_of(const cache::Side& dense, const cache::Side& packed) {
   return error / length;
 }
 
-std::size_t bytes_of(const cache::Side& side) {
-  const auto* turbo = std::get_if<cache::TurboSide>(&side);
+std::size_t bytes_of(const cache::Tensor& tensor) {
+  const auto* turbo = std::get_if<cache::TurboTensor>(&tensor);
   return turbo ? turbo->codec.packed_bytes(0)
-               : cache::dense_block(side, 0).size() / 2;  // as f16, which caches are
+               : cache::dense_block(tensor, 0).size() / 2;  // as f16, which caches are
 }
 
 Row measure(std::string_view preset) {

@@ -44,7 +44,7 @@ AlignedBytes narrow_block(const cache::Rope& rope, std::int64_t block) {
 const cache::Rope kRope = {cache::RopeStyle::kHalfSplit, 32, 1e4};
 
 cache::KvCodec mapped_codec(Centering kind, float step = 0.3f) {
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
   plan.center = kind;
   plan.fit_transforms = true;
@@ -131,7 +131,7 @@ TEST(HeadTransforms, SaveBitsBeforeRope) {
   const AlignedBytes values = narrow_block(kRope, 0);
   const cache::FullBlock block{kShape, Dtype::kF16, 0, values};
   const auto bits_of = [&](bool is_mapped) {
-    cache::SidePlan plan;
+    cache::TensorPlan plan;
     plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
     plan.fit_transforms = is_mapped;
     cache::KvCodec codec =
@@ -143,15 +143,15 @@ TEST(HeadTransforms, SaveBitsBeforeRope) {
 }
 
 TEST(HeadTransforms, LeaveKeysDecodedThatCannotBeScored) {
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
   plan.fit_transforms = true;
   plan.n_sinks = 3;
   const cache::Cache cache =
-      CacheBuilder(520).sides({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan).build();
+      CacheBuilder(520).tensors({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan).build();
   const auto& layer = std::get<0>(cache.layers[0]);
-  const auto& k = std::get<cache::TurboSide>(layer.k);
-  const auto& v = std::get<cache::TurboSide>(layer.v);
+  const auto& k = std::get<cache::TurboTensor>(layer.k);
+  const auto& v = std::get<cache::TurboTensor>(layer.v);
   EXPECT_TRUE(k.codec.must_keep_decoded());
   EXPECT_FALSE(v.codec.must_keep_decoded());
   ASSERT_EQ(k.packed.size(), 2u);

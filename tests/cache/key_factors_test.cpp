@@ -50,7 +50,7 @@ std::vector<std::int8_t> right_factors() {
 
 cache::KvCodec codec_with(std::vector<std::int8_t> factors, codec::CodecSpec spec = {.bits = 4},
                           Centering center = Centering::kPreRope) {
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.codec = spec;
   plan.center = center;
   plan.n_sinks = 3;
@@ -155,16 +155,16 @@ TEST(KeyFactors, AreRefusedWhereTheyDoNotBelong) {
 cache::Cache biased_cache(float bias) {
   cache::Cache cache = CacheBuilder(512).dense(kShape, Dtype::kF32).build();
   cache.identity.rope = kRope;
-  auto& side = std::get<cache::DenseSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
+  auto& tensor = std::get<cache::DenseTensor>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
   std::vector<float> row(kDim);
   Random random(5);
-  for (std::size_t block = 0; block < side.blocks.size(); ++block) {
+  for (std::size_t block = 0; block < tensor.blocks.size(); ++block) {
     for (std::size_t i = 0; i < 2 * 256; ++i) {
       for (std::size_t c = 0; c < kDim; ++c) {
         row[c] = random.bell() + (c % 32 == 30 ? bias : 0.0f);
       }
       cache::turn(kRope, static_cast<std::int64_t>(256 * block + i % 256), row);
-      store_f32(Dtype::kF32, row, side.blocks[block].data() + i * kDim * sizeof(float));
+      store_f32(Dtype::kF32, row, tensor.blocks[block].data() + i * kDim * sizeof(float));
     }
   }
   return cache;
@@ -219,8 +219,8 @@ TEST(TensorLoss, IsThatOfTheCodeUnlessTheMeanStays) {
 // Components that are zero in every token tell nothing apart, whatever error they have.
 TEST(TensorLoss, LeavesOutPaddedComponents) {
   cache::Cache dense = biased_cache(0);
-  auto& side = std::get<cache::DenseSide>(std::get<cache::AttentionLayer>(dense.layers[0]).k);
-  for (AlignedBytes& block : side.blocks) {
+  auto& tensor = std::get<cache::DenseTensor>(std::get<cache::AttentionLayer>(dense.layers[0]).k);
+  for (AlignedBytes& block : tensor.blocks) {
     std::vector<float> rows(block.size() / sizeof(float));
     load_f32(Dtype::kF32, block.data(), rows);
     for (std::size_t i = 0; i < rows.size(); ++i) {

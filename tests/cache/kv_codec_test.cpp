@@ -26,8 +26,8 @@ Cache dense_cache(std::int64_t n_tokens, Dtype dtype = Dtype::kF16) {
   return cache;
 }
 
-SidePlan plan_of(codec::Mode mode) {
-  SidePlan plan;
+TensorPlan plan_of(codec::Mode mode) {
+  TensorPlan plan;
   plan.codec = {.mode = mode, .bits = 3, .outlier_bits = 5, .step = 0.3f};
   plan.n_sinks = 7;
   plan.fit_transforms = mode == codec::Mode::kTrellis;
@@ -139,7 +139,7 @@ TEST(KvCodec, LeavesItsCopiesAloneWhenItIsFitted) {
 // Rows of tokens 250 to 255 become what encode() and decode_block() make of them.
 TEST(KvCodec, QuantizesRowsAsItDoesBlocks) {
   const Cache cache = dense_cache(512, Dtype::kF32);
-  const Side& keys = attention(cache, 0).k;
+  const Tensor& keys = attention(cache, 0).k;
   for (const codec::Mode mode : {codec::Mode::kMse, codec::Mode::kMixed, codec::Mode::kAffine}) {
     SCOPED_TRACE(codec::mode_word(mode));
     KvCodec codec =

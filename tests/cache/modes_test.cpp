@@ -41,7 +41,7 @@ std::vector<Case> cases() {
     all.push_back(each);
   }
   Case dense_qr{"dense rotation, orthogonal residual", preset("prod3").value()};
-  for (SidePlan* const plan : {&dense_qr.options.keys, &dense_qr.options.values}) {
+  for (TensorPlan* const plan : {&dense_qr.options.keys, &dense_qr.options.values}) {
     plan->codec.rotation = plan->codec.residual = codec::TransformKind::kDenseQr;
   }
   all.push_back(dense_qr);
@@ -50,8 +50,8 @@ std::vector<Case> cases() {
 
 // What a packed block stands for, step by step: the mean taken out of all tokens, the codec there
 // and back, the mean added again, and sink tokens as they were.
-std::vector<float> by_definition(const Side& dense, const TurboSide& turbo, std::int64_t n_tokens,
-                                 std::int64_t block, std::int64_t head) {
+std::vector<float> by_definition(const Tensor& dense, const TurboTensor& turbo,
+                                 std::int64_t n_tokens, std::int64_t block, std::int64_t head) {
   std::vector<float> rows(256 * 64);
   read_block(dense, kShape, n_tokens, block, head, rows);
   const std::vector<float> before = rows;
@@ -76,14 +76,14 @@ TEST(Modes, ReadBackWhatTheyAreDefinedToBe) {
     SCOPED_TRACE(each.name);
     const Cache turbo = convert(dense, each.options).value();
     ASSERT_TRUE(validate(turbo));
-    for (const auto side : {&AttentionLayer::k, &AttentionLayer::v}) {
-      const auto* const packed = std::get_if<TurboSide>(&(attention(turbo, 0).*side));
+    for (const auto tensor : {&AttentionLayer::k, &AttentionLayer::v}) {
+      const auto* const packed = std::get_if<TurboTensor>(&(attention(turbo, 0).*tensor));
       if (packed == nullptr) continue;  // kfv4 has dense keys
       for (const std::int64_t block : {0, 1}) {
         for (const std::int64_t head : {0, 1}) {
           std::vector<float> read(256 * 64);
-          read_block(attention(turbo, 0).*side, kShape, 700, block, head, read);
-          ASSERT_EQ(read, by_definition(attention(dense, 0).*side, *packed, 700, block, head));
+          read_block(attention(turbo, 0).*tensor, kShape, 700, block, head, read);
+          ASSERT_EQ(read, by_definition(attention(dense, 0).*tensor, *packed, 700, block, head));
         }
       }
     }
@@ -159,8 +159,8 @@ TEST(Modes, GiveTheSameBytesOnAnyNumberOfThreads) {
     const Cache one = convert(dense, each.options).value();
     each.options.n_threads = 4;
     const Cache four = convert(dense, each.options).value();
-    const auto& a = std::get<TurboSide>(attention(one, 0).v);
-    const auto& b = std::get<TurboSide>(attention(four, 0).v);
+    const auto& a = std::get<TurboTensor>(attention(one, 0).v);
+    const auto& b = std::get<TurboTensor>(attention(four, 0).v);
     EXPECT_TRUE(a.codec.state().mean == b.codec.state().mean);
     EXPECT_EQ(a.codec.state().outliers, b.codec.state().outliers);
     for (const std::size_t block : {0u, 1u})
@@ -168,7 +168,7 @@ TEST(Modes, GiveTheSameBytesOnAnyNumberOfThreads) {
   }
 }
 
-// A side that starts empty fixes its mean and its outlier channels with its first block, so it
+// A tensor that starts empty fixes its mean and its outlier channels with its first block, so it
 // becomes what one does that was converted when it had just that block.
 TEST(Modes, GrowFromNothingAsFromTheirFirstBlock) {
   for (const Case& each : cases()) {
@@ -181,10 +181,10 @@ TEST(Modes, GrowFromNothingAsFromTheirFirstBlock) {
     first = convert(std::move(first), each.options).value();
     test::append_tokens(first, same, 257);
     ASSERT_TRUE(validate(empty));
-    for (const auto side : {&AttentionLayer::k, &AttentionLayer::v}) {
-      const auto* const a = std::get_if<TurboSide>(&(attention(empty, 0).*side));
+    for (const auto tensor : {&AttentionLayer::k, &AttentionLayer::v}) {
+      const auto* const a = std::get_if<TurboTensor>(&(attention(empty, 0).*tensor));
       if (a == nullptr) continue;
-      const auto& b = std::get<TurboSide>(attention(first, 0).*side);
+      const auto& b = std::get<TurboTensor>(attention(first, 0).*tensor);
       ASSERT_EQ(a->packed.size(), 2u);
       ASSERT_EQ(b.packed.size(), 2u);
       EXPECT_TRUE(a->codec.state().mean == b.codec.state().mean);
@@ -198,12 +198,12 @@ TEST(Modes, CountTheBytesOfAllTheyKeep) {
   ConvertOptions options = preset("turbo2.5").value();
   options.values.n_sinks = 7;
   const Cache turbo = convert(dense_cache(512), options).value();
-  const Side& side = attention(turbo, 0).v;
+  const Tensor& tensor = attention(turbo, 0).v;
   // Codes of 16 channels at 3 bits and 48 at 2, two scales; sink tokens of f16; mean and orders.
   const std::size_t expected =
       2 * 512 * (6 + 12 + 2 * 2) + 2 * 7 * 64 * 2 + 2 * 64 * 4 + 2 * 64 * 2;
-  EXPECT_EQ(byte_count(side, kShape, 512).used, expected);
-  EXPECT_EQ(byte_count(side, kShape, 512).allocated, expected);
+  EXPECT_EQ(byte_count(tensor, kShape, 512).used, expected);
+  EXPECT_EQ(byte_count(tensor, kShape, 512).allocated, expected);
 }
 
 }  // namespace modes_test

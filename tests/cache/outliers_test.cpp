@@ -25,10 +25,10 @@ struct Loud {
   float factor;
 };
 
-// A side of noise in which some channels are loud; `bias` is added to all of channel 9.
-Side noisy_side(std::int64_t n_tokens, std::span<const Loud> loud, float bias = 0) {
+// A tensor of noise in which some channels are loud; `bias` is added to all of channel 9.
+Tensor noisy_tensor(std::int64_t n_tokens, std::span<const Loud> loud, float bias = 0) {
   test::GaussianSource random(23);
-  Side side = DenseSide{Dtype::kF32, {}};
+  Tensor tensor = DenseTensor{Dtype::kF32, {}};
   for (std::int64_t token = 0; token < n_tokens; ++token) {
     std::vector<float> row = random.vector(128);
     for (const Loud& each : loud) {
@@ -37,19 +37,20 @@ Side noisy_side(std::int64_t n_tokens, std::span<const Loud> loud, float bias = 
     }
     row[9] += bias;
     row[64 + 9] += bias;
-    append(side, kShape, token, row);
+    append(tensor, kShape, token, row);
   }
-  return side;
+  return tensor;
 }
 
-Outliers choose(const Side& side, std::size_t n, std::int64_t n_sinks = 0, const Mean& mean = {}) {
-  return choose_outliers(full_blocks(side, kShape, 1).front(), n_sinks, mean, n, 2);
+Outliers choose(const Tensor& tensor, std::size_t n, std::int64_t n_sinks = 0,
+                const Mean& mean = {}) {
+  return choose_outliers(full_blocks(tensor, kShape, 1).front(), n_sinks, mean, n, 2);
 }
 
 TEST(Outliers, AreTheLoudestChannelsOfEachHeadAscending) {
   const Loud loud[] = {
       {0, 256, 0, 40, 9}, {0, 256, 0, 3, 5}, {0, 256, 1, 63, 5}, {0, 256, 1, 0, 4}};
-  const Outliers outliers = choose(noisy_side(256, loud), 2);
+  const Outliers outliers = choose(noisy_tensor(256, loud), 2);
   EXPECT_THAT(outliers.channels(), ElementsAre(3, 40, 0, 63));
   EXPECT_TRUE(outliers.is_fixed());
   EXPECT_EQ(outliers.order(0)[0], 3);
@@ -60,34 +61,34 @@ TEST(Outliers, AreTheLoudestChannelsOfEachHeadAscending) {
 
 TEST(Outliers, AreNotMadeOfAMeanThatIsTakenOut) {
   const Loud loud[] = {{0, 256, 0, 20, 3}, {0, 256, 1, 20, 3}};
-  const Side side = noisy_side(256, loud, 100);
-  EXPECT_THAT(choose(side, 1).channels(), ElementsAre(9, 9));
-  Mean mean{Centering::kPostRope, compute_mean(full_blocks(side, kShape, 1), 0, nullptr, 1), {}};
-  EXPECT_THAT(choose(side, 1, 0, mean).channels(), ElementsAre(20, 20));
+  const Tensor tensor = noisy_tensor(256, loud, 100);
+  EXPECT_THAT(choose(tensor, 1).channels(), ElementsAre(9, 9));
+  Mean mean{Centering::kPostRope, compute_mean(full_blocks(tensor, kShape, 1), 0, nullptr, 1), {}};
+  EXPECT_THAT(choose(tensor, 1, 0, mean).channels(), ElementsAre(20, 20));
 }
 
 TEST(Outliers, AreNotMadeOfSinkTokens) {
   const Loud loud[] = {
       {0, 3, 0, 30, 1000}, {0, 3, 1, 31, 1000}, {3, 256, 0, 11, 2}, {3, 256, 1, 12, 2}};
-  const Side side = noisy_side(256, loud);
-  EXPECT_THAT(choose(side, 1, 0).channels(), ElementsAre(30, 31));
-  EXPECT_THAT(choose(side, 1, 3).channels(), ElementsAre(11, 12));
+  const Tensor tensor = noisy_tensor(256, loud);
+  EXPECT_THAT(choose(tensor, 1, 0).channels(), ElementsAre(30, 31));
+  EXPECT_THAT(choose(tensor, 1, 3).channels(), ElementsAre(11, 12));
 }
 
 TEST(Outliers, OfEqualVarianceAreTheLowerChannels) {
-  Side side = DenseSide{Dtype::kF16, {}};
-  append(side, kShape, 0, std::vector<float>(256 * 128, 1.0f));
-  EXPECT_THAT(choose(side, 3).channels(), ElementsAre(0, 1, 2, 0, 1, 2));
+  Tensor tensor = DenseTensor{Dtype::kF16, {}};
+  append(tensor, kShape, 0, std::vector<float>(256 * 128, 1.0f));
+  EXPECT_THAT(choose(tensor, 3).channels(), ElementsAre(0, 1, 2, 0, 1, 2));
 }
 
 TEST(Outliers, AreTheSameOnAnyNumberOfThreads) {
-  const Side side = noisy_side(256, {});
-  const auto blocks = full_blocks(side, kShape, 1);
+  const Tensor tensor = noisy_tensor(256, {});
+  const auto blocks = full_blocks(tensor, kShape, 1);
   EXPECT_EQ(choose_outliers(blocks[0], 0, {}, 16, 1), choose_outliers(blocks[0], 0, {}, 16, 3));
 }
 
 TEST(Outliers, ComeBackFromTheirOutlierChannels) {
-  const Outliers outliers = choose(noisy_side(256, {}), 16);
+  const Outliers outliers = choose(noisy_tensor(256, {}), 16);
   EXPECT_EQ(make_outliers(kShape, 16, outliers.channels()).value(), outliers);
   EXPECT_EQ(make_outliers(kShape, 0, {}).value(), (Outliers{0, 64, {}}));
 }
@@ -106,12 +107,12 @@ TEST(Outliers, RefusesListsThatAreNotChannels) {
   }
 }
 
-// The cache whose keys and values are `side`.
-Cache cache_of(const Side& side, std::int64_t n_tokens) {
+// The cache whose keys and values are `tensor`.
+Cache cache_of(const Tensor& tensor, std::int64_t n_tokens) {
   Cache cache;
   cache.identity.rope = kRope;
   cache.tokens.resize(static_cast<std::size_t>(n_tokens));
-  cache.layers.emplace_back(AttentionLayer{kShape, side, side});
+  cache.layers.emplace_back(AttentionLayer{kShape, tensor, tensor});
   return cache;
 }
 
@@ -120,7 +121,7 @@ std::vector<std::uint16_t> loud_values(const Cache& dense, Fit fit) {
   options.values.codec.outlier_channels = 8;
   options.fit = fit;
   const Cache turbo = convert(dense, options).value();
-  return std::get<TurboSide>(attention(turbo, 0).v).codec.describe().quant->outliers;
+  return std::get<TurboTensor>(attention(turbo, 0).v).codec.describe().quant->outliers;
 }
 
 TEST(Outliers, AreThoseOfTheFirstBlock) {
@@ -131,7 +132,7 @@ TEST(Outliers, AreThoseOfTheFirstBlock) {
       loud.push_back({256, 1024, head, 40 + i, 3});
     }
   }
-  const Cache dense = cache_of(noisy_side(1030, loud), 1030);
+  const Cache dense = cache_of(noisy_tensor(1030, loud), 1030);
   const std::vector<std::uint16_t> early = {0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14};
   EXPECT_EQ(loud_values(dense, Fit::kFirstBlock), early);
   EXPECT_EQ(loud_values(dense, Fit::kPrompt), early);
@@ -147,7 +148,7 @@ TEST(Outliers, GetTheBitsThatTheyNeed) {
       loud.push_back({0, 512, head, 3 * i + 32, 10});
     }
   }
-  const Cache dense = cache_of(noisy_side(512, loud), 512);
+  const Cache dense = cache_of(noisy_tensor(512, loud), 512);
   const auto error = [&](std::string_view name) {
     const Cache turbo = convert(dense, preset(name).value()).value();
     const auto a = test::values_of(attention(dense, 0).k, kShape, 512);

@@ -29,7 +29,7 @@ Cache hybrid_cache(std::size_t n_attention, std::int64_t n_tokens = 0) {
   return cache;
 }
 
-std::vector<int> key_bits(const std::vector<SidePlan>& plans) {
+std::vector<int> key_bits(const std::vector<TensorPlan>& plans) {
   std::vector<int> bits;
   for (std::size_t i = 0; i < plans.size(); i += 2) {
     bits.push_back(plans[i].dense ? 16 : plans[i].codec.bits);
@@ -38,7 +38,7 @@ std::vector<int> key_bits(const std::vector<SidePlan>& plans) {
 }
 
 TEST(PlanLayers, SettlesHeadDimAndCenteringOfKeysAndValues) {
-  const std::vector<SidePlan> plans = plan_layers(describe(hybrid_cache(1)), {}).value();
+  const std::vector<TensorPlan> plans = plan_layers(describe(hybrid_cache(1)), {}).value();
   ASSERT_EQ(plans.size(), 4u);
   EXPECT_TRUE(plans[0].dense && plans[1].dense);  // an arrays layer
   EXPECT_FALSE(plans[2].dense || plans[3].dense);
@@ -114,7 +114,7 @@ TEST(PlanLayers, SaysWhenKeysCannotBeCenteredBeforeRope) {
 TEST(PlanLayers, TakesAQuarterOfTheChannelsWhereNoNumberIsGiven) {
   ConvertOptions options = preset("turbo2.5").value();
   options.values.codec.outlier_channels = 24;
-  const std::vector<SidePlan> plans = plan_layers(describe(hybrid_cache(1)), options).value();
+  const std::vector<TensorPlan> plans = plan_layers(describe(hybrid_cache(1)), options).value();
   EXPECT_EQ(plans[2].codec.outlier_channels, 16);
   EXPECT_EQ(plans[3].codec.outlier_channels, 24);
 }
@@ -132,13 +132,13 @@ TEST(PlanLayers, GivesMoreBitsToTheFirstAndLastAttentionLayers) {
             (std::vector<int>{16, 6, 16, 6, 16, 6}));
 }
 
-TEST(PlanLayers, HasModeMseInBoundaryLayersAndDenseSidesStayDense) {
+TEST(PlanLayers, HasModeMseInBoundaryLayersAndDenseTensorsStayDense) {
   ConvertOptions options = preset("kfv4").value();
   options.values = preset("prod3").value().values;
   options.values.n_sinks = 4;
   options.values.codec.seed = 99;
   options.boundary = {1, 8};
-  const std::vector<SidePlan> plans = plan_layers(describe(hybrid_cache(3)), options).value();
+  const std::vector<TensorPlan> plans = plan_layers(describe(hybrid_cache(3)), options).value();
   EXPECT_TRUE(plans[2].dense);
   EXPECT_EQ(plans[3].codec.mode, codec::Mode::kMse);
   EXPECT_EQ(plans[3].codec.bits, 8);
@@ -158,13 +158,13 @@ ConvertOptions weighted(std::vector<float> keys, std::vector<float> values = {})
 
 TEST(PlanLayers, MultipliesStepsByTheWeightsOfTheirLayers) {
   // Of layers of arrays the weights mean nothing.
-  const std::vector<SidePlan> plans =
+  const std::vector<TensorPlan> plans =
       plan_layers(describe(hybrid_cache(2)), weighted({1, 2, 8, 0.5f}, {1, 0.75f, 1, 0})).value();
   EXPECT_EQ(plans[2].codec.step, 1.0f);
   EXPECT_EQ(plans[3].codec.step, 0.1875f);
   EXPECT_EQ(plans[6].codec.step, 0.25f);
   EXPECT_TRUE(plans[7].dense);
-  const std::vector<SidePlan> keys =
+  const std::vector<TensorPlan> keys =
       plan_layers(describe(hybrid_cache(2)), weighted({1, 2, 1, 2})).value();
   EXPECT_EQ(keys[3].codec.step, 0.25f);
   EXPECT_EQ(keys[7].codec.step, 0.25f);
@@ -182,7 +182,7 @@ TEST(PlanLayers, WeighsNothingThatHasNoStep) {
   ConvertOptions options = weighted({1, 2, 1, 2}, {1, 2, 1, 2});
   options.boundary = {1, 8};
   options.values = preset("turbo3").value().values;
-  const std::vector<SidePlan> plans = plan_layers(describe(hybrid_cache(2)), options).value();
+  const std::vector<TensorPlan> plans = plan_layers(describe(hybrid_cache(2)), options).value();
   EXPECT_EQ(plans[2].codec.mode, codec::Mode::kMse);
   EXPECT_EQ(plans[3].codec.bits, 8);
 }
@@ -192,11 +192,11 @@ TEST(PlanLayers, IsWhatConvertDoes) {
   options.boundary = {1, 8};
   options.keys.n_sinks = 2;
   const Cache dense = hybrid_cache(3, 300);
-  const std::vector<SidePlan> plans = plan_layers(describe(dense), options).value();
+  const std::vector<TensorPlan> plans = plan_layers(describe(dense), options).value();
   const Cache turbo = convert(dense, options).value();
   EXPECT_TRUE(validate(turbo));
   for (const std::size_t layer : {1u, 3u, 5u}) {
-    const auto& k = std::get<TurboSide>(attention(turbo, layer).k);
+    const auto& k = std::get<TurboTensor>(attention(turbo, layer).k);
     EXPECT_EQ(k.codec.parts()[0].bits, plans[2 * layer].codec.bits);
     EXPECT_EQ(k.codec.centering(), plans[2 * layer].center);
     EXPECT_EQ(k.codec.n_sinks(), 2);
@@ -206,8 +206,8 @@ TEST(PlanLayers, IsWhatConvertDoes) {
               HasSubstr("layer 1 k: is packed already"));
   ConvertOptions kept;
   kept.keep_all = true;
-  const std::vector<SidePlan> none = plan_layers(describe(turbo), kept).value();
-  EXPECT_TRUE(std::ranges::all_of(none, [](const SidePlan& plan) { return plan.dense; }));
+  const std::vector<TensorPlan> none = plan_layers(describe(turbo), kept).value();
+  EXPECT_TRUE(std::ranges::all_of(none, [](const TensorPlan& plan) { return plan.dense; }));
 }
 
 TEST(PlanLayers, RefusesWhatIsOutOfRange) {
@@ -255,7 +255,7 @@ TEST(PlanLayers, KeepsHeadsThatAreTooSmallForACodecWhereThatIsWanted) {
       test::FailsWith(ErrorCode::kUnsupported,
                       "layer 0 k: head_dim 31: outside 32 to 1024; it can stay dense (--bits 16)"));
   options.keys.keep_small_heads = options.values.keep_small_heads = true;
-  const std::vector<SidePlan> plans = plan_layers(describe(cache), options).value();
+  const std::vector<TensorPlan> plans = plan_layers(describe(cache), options).value();
   EXPECT_TRUE(plans[0].dense && plans[1].dense);
   EXPECT_FALSE(plans[2].dense || plans[3].dense);
   options.values.keep_small_heads = false;

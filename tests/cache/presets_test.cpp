@@ -30,12 +30,12 @@ TEST(Presets, KeepTheFirstTokensDense) {
   for (const auto& names : {preset_names(), goal_names()}) {
     for (const std::string_view name : names) {
       const ConvertOptions options = preset(name).value();
-      for (const SidePlan& plan : {options.keys, options.values}) {
+      for (const TensorPlan& plan : {options.keys, options.values}) {
         EXPECT_TRUE(plan.dense || plan.n_sinks == kDefaultSinks) << name;
       }
     }
   }
-  SidePlan bare = preset(kDefaultPreset).value().keys;
+  TensorPlan bare = preset(kDefaultPreset).value().keys;
   bare.n_sinks = 0;
   EXPECT_EQ(bare, ConvertOptions{}.keys);
 }
@@ -78,8 +78,8 @@ TEST(Presets, RefuseANameThatIsNotKnownAndTellThoseThatAre) {
 }
 
 // Bits a value of the packed blocks, scales and all.
-double bits_of(const Side& side) {
-  const auto* const turbo = std::get_if<TurboSide>(&side);
+double bits_of(const Tensor& tensor) {
+  const auto* const turbo = std::get_if<TurboTensor>(&tensor);
   if (turbo == nullptr) return 16;
   return 8.0 * static_cast<double>(turbo->packed[0].bytes.size()) / (2 * 256 * 128);
 }

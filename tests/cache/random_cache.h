@@ -21,9 +21,9 @@ inline std::vector<float> random_rows(std::mt19937& random, std::int64_t n,
 }
 
 // Mode mse with so many bits; 16: dense.
-inline cache::SidePlan plan_of_bits(int bits,
-                                    cache::Centering center = cache::Centering::kPreRope) {
-  cache::SidePlan plan;
+inline cache::TensorPlan plan_of_bits(int bits,
+                                      cache::Centering center = cache::Centering::kPreRope) {
+  cache::TensorPlan plan;
   plan.dense = bits == 16;
   plan.codec.bits = bits;
   plan.center = center;
@@ -56,9 +56,9 @@ inline void append_tokens(cache::Cache& cache, std::mt19937& random, std::int64_
       auto* layer = window ? &window->attention : std::get_if<cache::AttentionLayer>(&any);
       if (layer == nullptr) continue;
       const std::int64_t begin = cache::first_token(any, held);
-      for (cache::Side* side : {&layer->k, &layer->v}) {
-        if (!cache::pack_full_tail(*side, held, 1, begin)) std::abort();
-        cache::append(*side, layer->shape, held, random_rows(random, piece, layer->shape));
+      for (cache::Tensor* tensor : {&layer->k, &layer->v}) {
+        if (!cache::pack_full_tail(*tensor, held, 1, begin)) std::abort();
+        cache::append(*tensor, layer->shape, held, random_rows(random, piece, layer->shape));
       }
       if (window) cache::advance_window(*window, held + piece);
     }
@@ -94,37 +94,37 @@ inline cache::WindowLayer rotating_layer(const TestWindow& window, std::int64_t 
   return window_layer(window, k, array(values), n_tokens);
 }
 
-// All values of a side: [n_kv_heads, n_tokens, head_dim].
-inline std::vector<float> values_of(const cache::Side& side, cache::HeadShape shape,
+// All values of a tensor: [n_kv_heads, n_tokens, head_dim].
+inline std::vector<float> values_of(const cache::Tensor& tensor, cache::HeadShape shape,
                                     std::int64_t n_tokens) {
   std::vector<float> all;
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
       std::vector<float> part(
           static_cast<std::size_t>(cache::tokens_in_block(n_tokens, block) * shape.head_dim));
-      cache::read_block(side, shape, n_tokens, block, head, part);
+      cache::read_block(tensor, shape, n_tokens, block, head, part);
       all.insert(all.end(), part.begin(), part.end());
     }
   }
   return all;
 }
 
-// The full block `index` of a dense side.
-inline cache::FullBlock full_block(const cache::Side& side, cache::HeadShape shape,
+// The full block `index` of a dense tensor.
+inline cache::FullBlock full_block(const cache::Tensor& tensor, cache::HeadShape shape,
                                    std::int64_t index) {
-  return {shape, cache::dense_dtype(side), index, cache::dense_block(side, index)};
+  return {shape, cache::dense_dtype(tensor), index, cache::dense_block(tensor, index)};
 }
 
-inline std::vector<cache::FullBlock> full_blocks(const cache::Side& side, cache::HeadShape shape,
-                                                 std::int64_t n) {
+inline std::vector<cache::FullBlock> full_blocks(const cache::Tensor& tensor,
+                                                 cache::HeadShape shape, std::int64_t n) {
   std::vector<cache::FullBlock> blocks;
-  for (std::int64_t i = 0; i < n; ++i) blocks.push_back(full_block(side, shape, i));
+  for (std::int64_t i = 0; i < n; ++i) blocks.push_back(full_block(tensor, shape, i));
   return blocks;
 }
 
 // The bytes of a packed block, to be compared.
-inline std::vector<std::byte> packed_bytes(const cache::TurboSide& side, std::size_t block) {
-  const ByteView bytes = side.packed[block].bytes.view();
+inline std::vector<std::byte> packed_bytes(const cache::TurboTensor& tensor, std::size_t block) {
+  const ByteView bytes = tensor.packed[block].bytes.view();
   return {bytes.begin(), bytes.end()};
 }
 

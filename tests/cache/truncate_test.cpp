@@ -60,11 +60,11 @@ TEST(Truncate, PacksSinkTokensAgainAsTheyWere) {
   Cache cut = truncate(whole, 100).value();
   std::mt19937 random(4);
   test::append_tokens(cut, random, 157);
-  const auto& before = std::get<TurboSide>(attention(whole, 0).k);
-  const auto& after = std::get<TurboSide>(attention(cut, 0).k);
+  const auto& before = std::get<TurboTensor>(attention(whole, 0).k);
+  const auto& after = std::get<TurboTensor>(attention(cut, 0).k);
   ASSERT_EQ(after.packed.size(), 1u);
-  const auto sinks_of = [](const TurboSide& side) {
-    return side.codec.sink_rows(side.packed[0].bytes.view(), 1);
+  const auto sinks_of = [](const TurboTensor& tensor) {
+    return tensor.codec.sink_rows(tensor.packed[0].bytes.view(), 1);
   };
   EXPECT_TRUE(std::ranges::equal(sinks_of(before), sinks_of(after)));
   EXPECT_TRUE(before.codec.state().mean == after.codec.state().mean);

@@ -36,8 +36,8 @@ Cache dense_cache(std::int64_t n_tokens, std::int64_t size, std::int64_t keep = 
   return cache;
 }
 
-const TurboSide& keys_of(const Cache& cache) {
-  return std::get<TurboSide>(attention_of(cache.layers[0])->k);
+const TurboTensor& keys_of(const Cache& cache) {
+  return std::get<TurboTensor>(attention_of(cache.layers[0])->k);
 }
 
 TEST(TurboWindows, AreMadeOnDemandOnly) {
@@ -67,7 +67,7 @@ TEST(TurboWindows, StayTurboWhenTheOthersArePacked) {
 TEST(TurboWindows, HaveKeysCenteredOnDemandAndValuesAlways) {
   const Cache plain = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
   EXPECT_EQ(keys_of(plain).codec.centering(), Centering::kNone);
-  EXPECT_EQ(std::get<TurboSide>(attention_of(plain.layers[0])->v).codec.centering(),
+  EXPECT_EQ(std::get<TurboTensor>(attention_of(plain.layers[0])->v).codec.centering(),
             Centering::kPostRope);
   const Cache centered = must(convert(dense_cache(600, 300), packing(WindowForm::kTurboCentered)));
   EXPECT_EQ(keys_of(centered).codec.centering(),
@@ -82,7 +82,7 @@ TEST(TurboWindows, HaveNeitherSinkTokensNorMaps) {
   const Cache cache = must(convert(dense_cache(600, 300), options));
   EXPECT_EQ(keys_of(cache).codec.n_sinks(), 0);
   EXPECT_FALSE(keys_of(cache).codec.state().transforms.is_there());
-  const auto& full = std::get<TurboSide>(std::get<AttentionLayer>(cache.layers[1]).k);
+  const auto& full = std::get<TurboTensor>(std::get<AttentionLayer>(cache.layers[1]).k);
   EXPECT_EQ(full.codec.n_sinks(), 4);
   EXPECT_TRUE(full.codec.state().transforms.is_there());
 }
@@ -90,8 +90,8 @@ TEST(TurboWindows, HaveNeitherSinkTokensNorMaps) {
 TEST(TurboWindows, CountAsBoundaryLayersWhenTheyArePacked) {
   ConvertOptions options = packing(WindowForm::kTurbo, 2);
   options.boundary = {1, 6};
-  const auto bits_of = [](const Side& side) {
-    return std::get<TurboSide>(side).codec.parts()[0].bits;
+  const auto bits_of = [](const Tensor& tensor) {
+    return std::get<TurboTensor>(tensor).codec.parts()[0].bits;
   };
   Cache cache = dense_cache(300, 300);
   cache.layers.push_back(cache.layers[1]);
@@ -115,8 +115,9 @@ TEST(TurboWindows, DoNotLookAtWhatTheWindowHasLeft) {
       auto& layer = std::get<WindowLayer>(cache.layers[0]);
       const std::int64_t begin = window_begin(layer.window, n_tokens);
       const std::int64_t block = begin / kTokenBlock;
-      for (Side* side : {&layer.attention.k, &layer.attention.v}) {
-        AlignedBytes& first = std::get<DenseSide>(*side).blocks[static_cast<std::size_t>(block)];
+      for (Tensor* tensor : {&layer.attention.k, &layer.attention.v}) {
+        AlignedBytes& first =
+            std::get<DenseTensor>(*tensor).blocks[static_cast<std::size_t>(block)];
         const auto row = static_cast<std::size_t>(kShape.head_dim) * 2;
         for (std::size_t head = 0; head < 2; ++head) {
           const auto left = static_cast<std::size_t>(begin % kTokenBlock) * row;
@@ -160,7 +161,7 @@ TEST(TurboWindows, HoldTheNewestTokens) {
   for (const std::int64_t n_tokens : {1, 255, 256, 257, 300, 301, 556, 557, 812, 900}) {
     test::append_tokens(cache, random, n_tokens - cache.n_tokens());
     must(validate(cache));
-    const auto& keys = std::get<TurboSide>(layer.attention.k);
+    const auto& keys = std::get<TurboTensor>(layer.attention.k);
     const auto first = static_cast<std::size_t>(first_window_block(layer.window, n_tokens));
     for (std::size_t i = 0; i < keys.packed.size(); ++i) {
       EXPECT_EQ(keys.packed[i].bytes.size() == 0, i < first) << n_tokens << " block " << i;
@@ -204,7 +205,7 @@ TEST(TurboWindows, CountTheirBytes) {
   Cache finite = dense_cache(600, 300);
   finite.layers.pop_back();
   const Cache turbo = must(convert(std::move(finite), packing(WindowForm::kTurbo)));
-  const TurboSide& keys = keys_of(turbo);
+  const TurboTensor& keys = keys_of(turbo);
   const std::size_t block = keys.codec.packed_bytes(1);
   const std::size_t mean = 2 * 32 * sizeof(float);  // of values
   EXPECT_EQ(byte_count(turbo).used, 2 * (block + 88 * 2 * 32 * 2) + mean);
@@ -220,8 +221,8 @@ TEST(TurboWindows, AreValidated) {
     EXPECT_EQ(checked.error().code, ErrorCode::kCorrupt);
     return checked.ok() ? std::string() : checked.error().message;
   };
-  const auto keys = [](WindowLayer& layer) -> TurboSide& {
-    return std::get<TurboSide>(layer.attention.k);
+  const auto keys = [](WindowLayer& layer) -> TurboTensor& {
+    return std::get<TurboTensor>(layer.attention.k);
   };
   EXPECT_THAT(error_of([&](auto& layer) {
                 test::edit_codec(keys(layer).codec, [](auto& state) { state.n_sinks = 1; });
@@ -234,7 +235,7 @@ TEST(TurboWindows, AreValidated) {
   EXPECT_THAT(error_of([&](auto& layer) { keys(layer).tail.blocks.clear(); }),
               HasSubstr("0 dense token blocks where 1 belong"));
   EXPECT_THAT(error_of([&](auto& layer) {
-                test::edit_codec(std::get<TurboSide>(layer.attention.v).codec,
+                test::edit_codec(std::get<TurboTensor>(layer.attention.v).codec,
                                  [](auto& state) { state.mean.values.clear(); });
               }),
               HasSubstr("v: packed, but without its mean"));
@@ -245,7 +246,7 @@ TEST(TurboWindows, AreValidated) {
 // A mean that nothing is packed with any more, and one that was never fixed.
 TEST(TurboWindows, NeedNoMeanForBlocksThatTheyHaveLeft) {
   Cache cache = must(convert(dense_cache(600, 50), packing(WindowForm::kTurbo)));
-  const auto& values = std::get<TurboSide>(attention_of(cache.layers[0])->v);
+  const auto& values = std::get<TurboTensor>(attention_of(cache.layers[0])->v);
   EXPECT_EQ(values.packed.size(), 2u);
   EXPECT_FALSE(values.codec.is_fixed());
   must(validate(cache));

@@ -18,8 +18,9 @@ using testing::HasSubstr;
 
 constexpr HeadShape kShape = {2, 3};
 
-float value_of(std::size_t side, std::int64_t head, std::int64_t token, std::int64_t i) {
-  return static_cast<float>(((static_cast<std::int64_t>(side) * 2 + head) * 3 + i) * 1000 + token);
+float value_of(std::size_t tensor, std::int64_t head, std::int64_t token, std::int64_t i) {
+  return static_cast<float>(((static_cast<std::int64_t>(tensor) * 2 + head) * 3 + i) * 1000 +
+                            token);
 }
 
 // The positions of a window's tokens in a cache of n_tokens.
@@ -34,11 +35,12 @@ std::vector<std::int64_t> positions_of(const Window& window, std::int64_t n_toke
 }
 
 // K or V of a window as files have it.
-AlignedBytes array_of(std::size_t side, const Window& window, std::int64_t n_tokens, Dtype dtype) {
+AlignedBytes array_of(std::size_t tensor, const Window& window, std::int64_t n_tokens,
+                      Dtype dtype) {
   std::vector<float> values;
   for (std::int64_t head = 0; head < 2; ++head) {
     for (const std::int64_t t : positions_of(window, n_tokens)) {
-      for (std::int64_t i = 0; i < 3; ++i) values.push_back(value_of(side, head, t, i));
+      for (std::int64_t i = 0; i < 3; ++i) values.push_back(value_of(tensor, head, t, i));
     }
   }
   AlignedBytes data(values.size() * dtype_size(dtype));
@@ -47,22 +49,22 @@ AlignedBytes array_of(std::size_t side, const Window& window, std::int64_t n_tok
 }
 
 WindowLayer make_layer(Window window, std::int64_t n_tokens, Dtype dtype = Dtype::kF32) {
-  const auto side = [&](std::size_t index) {
+  const auto tensor = [&](std::size_t index) {
     return scatter_window(kShape, window, dtype, array_of(index, window, n_tokens, dtype),
                           n_tokens);
   };
-  return {{kShape, side(0), side(1)}, window};
+  return {{kShape, tensor(0), tensor(1)}, window};
 }
 
 void append_tokens(WindowLayer& layer, std::int64_t first, std::int64_t n) {
-  for (std::size_t side = 0; side < 2; ++side) {
+  for (std::size_t tensor = 0; tensor < 2; ++tensor) {
     std::vector<float> rows;
     for (std::int64_t t = first; t < first + n; ++t) {
       for (std::int64_t head = 0; head < 2; ++head) {
-        for (std::int64_t i = 0; i < 3; ++i) rows.push_back(value_of(side, head, t, i));
+        for (std::int64_t i = 0; i < 3; ++i) rows.push_back(value_of(tensor, head, t, i));
       }
     }
-    append(side == 0 ? layer.attention.k : layer.attention.v, kShape, first, rows);
+    append(tensor == 0 ? layer.attention.k : layer.attention.v, kShape, first, rows);
   }
   advance_window(layer, first + n);
 }
@@ -83,7 +85,7 @@ void expect_arrays(const WindowLayer& layer, std::int64_t n_tokens) {
 }
 
 std::vector<AlignedBytes>& key_blocks(WindowLayer& layer) {
-  return std::get<DenseSide>(layer.attention.k).blocks;
+  return std::get<DenseTensor>(layer.attention.k).blocks;
 }
 
 TEST(Window, IsScatteredAndGatheredWithoutAChange) {

@@ -543,8 +543,8 @@ std::array<std::vector<Bytes>, 2> packed_blocks(const cache::CacheReader& reader
   for (std::size_t i = 0; i < reader.blocks().size(); ++i) {
     if (!reader.blocks()[i].packed) continue;
     const SharedBytes block = must(reader.share(i));
-    blocks[static_cast<std::size_t>(reader.blocks()[i].side)].emplace_back(block.view().begin(),
-                                                                           block.view().end());
+    blocks[static_cast<std::size_t>(reader.blocks()[i].tensor)].emplace_back(block.view().begin(),
+                                                                             block.view().end());
   }
   return blocks;
 }
@@ -586,15 +586,15 @@ TEST(CInterface, EveryWayPacksTheSameBytes) {
   cache::Cache growing;
   growing.identity.rope = converted.description().identity.rope;
   growing.layers.emplace_back(cache::AttentionLayer{
-      {2, 64}, cache::DenseSide{Dtype::kF32, {}}, cache::DenseSide{Dtype::kF32, {}}});
+      {2, 64}, cache::DenseTensor{Dtype::kF32, {}}, cache::DenseTensor{Dtype::kF32, {}}});
   growing = must(
       cache::convert(std::move(growing), must(cache::parse_configuration(convert.config)).options));
   auto& attention = std::get<cache::AttentionLayer>(growing.layers[0]);
   for (std::int64_t token = 0; token < kTokens; ++token) {
-    for (const auto& [side, values] :
+    for (const auto& [tensor, values] :
          {std::pair{&attention.k, &layers.k}, std::pair{&attention.v, &layers.v}}) {
-      must(cache::pack_full_tail(*side, token, 1));
-      cache::append(*side, {2, 64}, token, tokens_of(*values, token, 1));
+      must(cache::pack_full_tail(*tensor, token, 1));
+      cache::append(*tensor, {2, 64}, token, tokens_of(*values, token, 1));
     }
   }
   growing.tokens = layers.tokens;

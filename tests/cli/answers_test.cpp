@@ -138,7 +138,7 @@ TEST(Convert, PacksALongCacheBelowFourAndAThirdBitsAValue) {
   EXPECT_THAT(must({"verify", dense, "-m", kModel}).out, HasSubstr("fingerprints match"));
 }
 
-TEST(Convert, KeepsASideDenseAt16Bits) {
+TEST(Convert, KeepsATensorDenseAt16Bits) {
   const TempDir dir;
   const std::string turbo = pack(prefill_book(dir, 300), {"--bits", "16,3"});
   const nlohmann::json layer =

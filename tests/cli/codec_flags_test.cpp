@@ -51,9 +51,9 @@ void expect_usage_error(const std::vector<std::string>& flags,
 TEST(CodecFlags, DefaultIsFourBitsWithTheMeanTakenOutBeforeRope) {
   const json layers = layers_of({});
   ASSERT_EQ(layers.size(), 1u);
-  for (const char* side : {"k", "v"}) {
-    EXPECT_EQ(layers[0][side]["cache_type_id"], "tqcache.turbo_mse.v1");
-    EXPECT_EQ(layers[0][side]["bits"], 4.0);
+  for (const char* tensor : {"k", "v"}) {
+    EXPECT_EQ(layers[0][tensor]["cache_type_id"], "tqcache.turbo_mse.v1");
+    EXPECT_EQ(layers[0][tensor]["bits"], 4.0);
   }
   EXPECT_EQ(layers[0]["k"]["centring"], "pre_rope.v1");
   EXPECT_EQ(layers[0]["v"]["centring"], "post_rope.v1");

@@ -151,7 +151,7 @@ TEST_F(HybridProbe, AcceptsAStateOfTheModel) {
 TEST_F(HybridProbe, RefusesOtherKeys) {
   const std::string state = write_state([](cache::Cache& cache) {
     auto& layer = std::get<cache::AttentionLayer>(cache.layers[3]);
-    for (auto& block : std::get<cache::DenseSide>(layer.k).blocks) {
+    for (auto& block : std::get<cache::DenseTensor>(layer.k).blocks) {
       for (std::size_t i = 1; i < block.size(); i += 2) block[i] ^= std::byte{0x80};
     }
   });

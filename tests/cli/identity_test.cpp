@@ -164,7 +164,7 @@ TEST_P(Identities, WithoutIdsAreStatedAndNotChecked) {
   EXPECT_EQ(info_of(to_)["identity"]["standing"], "unchecked");
 }
 
-// Layers of dense sides and up to 256 tokens: the tokens from `first` on, at positions from 0 on,
+// Layers of dense tensors and up to 256 tokens: the tokens from `first` on, at positions from 0 on,
 // as llama.cpp leaves them after a context shift.
 cache::Cache shifted(const cache::Cache& whole, std::int64_t first, const model::Model& model) {
   cache::Cache part = must(cache::truncate(whole, whole.n_tokens() - first));
@@ -174,10 +174,10 @@ cache::Cache shifted(const cache::Cache& whole, std::int64_t first, const model:
     auto& to = std::get<cache::AttentionLayer>(part.layers[i]);
     const auto width = static_cast<std::size_t>(from.shape.head_dim);
     for (const bool is_key : {true, false}) {
-      const auto& from_side = std::get<cache::DenseSide>(is_key ? from.k : from.v);
-      auto& to_side = std::get<cache::DenseSide>(is_key ? to.k : to.v);
-      std::vector<float> values(from_side.blocks[0].size() / sizeof(float));
-      load_f32(Dtype::kF32, from_side.blocks[0].data(), values);
+      const auto& from_tensor = std::get<cache::DenseTensor>(is_key ? from.k : from.v);
+      auto& to_tensor = std::get<cache::DenseTensor>(is_key ? to.k : to.v);
+      std::vector<float> values(from_tensor.blocks[0].size() / sizeof(float));
+      load_f32(Dtype::kF32, from_tensor.blocks[0].data(), values);
       std::vector<float> moved(values.size());
       for (std::int64_t head = 0; head < from.shape.n_kv_heads; ++head) {
         for (std::int64_t token = 0; token < part.n_tokens(); ++token) {
@@ -189,7 +189,7 @@ cache::Cache shifted(const cache::Cache& whole, std::int64_t first, const model:
           if (is_key) cache::turn_back(model.config.layer(0).rope, first, row);
         }
       }
-      store_f32(Dtype::kF32, moved, to_side.blocks[0].data());
+      store_f32(Dtype::kF32, moved, to_tensor.blocks[0].data());
     }
   }
   return part;

@@ -141,9 +141,9 @@ TEST(Refusals, VerifyFindsAFlippedByteAnywhere) {
 TEST(Refusals, ConvertNamesTheValueThatIsNotFinite) {
   const TempDir dir;
   cache::Cache cache = random_cache(1, 600, Dtype::kF32);
-  auto& side = std::get<cache::DenseSide>(attention(cache, 1).v);
+  auto& tensor = std::get<cache::DenseTensor>(attention(cache, 1).v);
   const std::vector<float> row(64, std::numeric_limits<float>::quiet_NaN());
-  store_f32(Dtype::kF32, row, side.blocks[0].data() + std::size_t{7} * 64 * sizeof(float));
+  store_f32(Dtype::kF32, row, tensor.blocks[0].data() + std::size_t{7} * 64 * sizeof(float));
   const std::string file = write_cache(dir / "nan.kv", cache);
   const Output output = tqcache({"convert", file, (dir / "out.kv").string()});
   expect_refusal(output, 20, file + ": layer 1 v");
@@ -244,7 +244,7 @@ TEST(Refusals, VerifyChoosesTheLimitOfTheProbe) {
   const TempDir dir;
   const std::string file = prefill_book(dir, 40);
   cache::Cache cache = format::read_cache(*open_file(file).value()).value();
-  auto& values = std::get<cache::DenseSide>(attention(cache, 2).v);
+  auto& values = std::get<cache::DenseTensor>(attention(cache, 2).v);
   for (AlignedBytes& block : values.blocks) {
     std::vector<float> rows(block.size() / dtype_size(values.dtype));
     load_f32(values.dtype, block.data(), rows);

@@ -12,9 +12,9 @@ using migrations::V1Entry;
 using migrations::V1Tensor;
 
 // [1, n_kv_heads, n_tokens, head_dim] of f16, from blocks of [n_kv_heads, 256, head_dim].
-V1Tensor tensor(const std::string& name, const cache::Side& side, cache::HeadShape shape,
+V1Tensor tensor(const std::string& name, const cache::Tensor& from, cache::HeadShape shape,
                 std::int64_t n_tokens) {
-  const auto& dense = std::get<cache::DenseSide>(side);
+  const auto& dense = std::get<cache::DenseTensor>(from);
   const auto row = static_cast<std::size_t>(shape.head_dim) * sizeof(std::uint16_t);
   V1Tensor tensor{name, V1Dtype::kF16, {}, {}};
   for (const std::int64_t size : {std::int64_t{1}, shape.n_kv_heads, n_tokens, shape.head_dim}) {
@@ -25,9 +25,9 @@ V1Tensor tensor(const std::string& name, const cache::Side& side, cache::HeadSha
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
       const auto bytes = static_cast<std::size_t>(cache::tokens_in_block(n_tokens, block)) * row;
-      const std::byte* const from = dense.blocks[static_cast<std::size_t>(block)].data() +
+      const std::byte* const rows = dense.blocks[static_cast<std::size_t>(block)].data() +
                                     static_cast<std::size_t>(head * cache::kTokenBlock) * row;
-      std::memcpy(to, from, bytes);
+      std::memcpy(to, rows, bytes);
       to += bytes;
     }
   }

@@ -29,9 +29,9 @@ std::vector<Bytes> coded_sections(const predict::Profile& profile) {
   std::vector<std::uint8_t> activities(kTokens, 1);
   std::vector<std::uint32_t> sums(kTokens);
   std::vector<Bytes> sections;
-  for (const predict::SideProfile& side : profile.sides) {
+  for (const predict::TensorProfile& tensor : profile.tensors) {
     std::vector<std::uint8_t> classes;
-    for (const float each : side.deviation) classes.push_back(predict::class_of(each / kStep));
+    for (const float each : tensor.deviation) classes.push_back(predict::class_of(each / kStep));
     Bytes& coded = sections.emplace_back();
     predict::RangeEncoder encoder(coded);
     for (std::size_t t = kSinks; t < kTokens; ++t) {
@@ -81,7 +81,7 @@ TEST(PredictionExact, DecodesTheSameOnEveryKindOfCpu) {
     for (const Bytes& section : sections) {
       AlignedFloats rows(kTokens * dim);
       must(coder.decode(section, rows));
-      if (coder.next_side() % 2 == 1) rope.turn(rows);  // these were keys
+      if (coder.next_tensor() % 2 == 1) rope.turn(rows);  // these were keys
       all.insert(all.end(), rows.begin(), rows.end());
     }
     EXPECT_EQ(digest_of(all), 1636427314075679996u) << kernels->name;

@@ -60,14 +60,14 @@ class AttentionCase {
   // The largest error of an output vector relative to its length.
   double error() {
     make_means();
-    make_side(false);
-    make_side(true);
+    make_tensor(false);
+    make_tensor(true);
     make_queries();
     return run();
   }
 
  private:
-  struct Side {
+  struct Tensor {
     std::vector<Head> heads;  // [n_sequences, n_kv_heads]
     std::vector<std::byte> pages;
     std::vector<std::int32_t> table;
@@ -81,11 +81,11 @@ class AttentionCase {
   std::size_t kv_heads() const { return static_cast<std::size_t>(c_.n_kv_heads); }
 
   void make_means() {
-    for (Side* side : {&k_, &v_}) {
-      side->mean.assign(kv_heads() * dim_, 0.0f);
+    for (Tensor* tensor : {&k_, &v_}) {
+      tensor->mean.assign(kv_heads() * dim_, 0.0f);
       if (c_.mean == Case::kNone) continue;
-      const float size = side == &k_ ? c_.mean_size : 1.0f;
-      for (float& x : side->mean) x = size * normal();
+      const float size = tensor == &k_ ? c_.mean_size : 1.0f;
+      for (float& x : tensor->mean) x = size * normal();
     }
     if (c_.mean == Case::kTurns || c_.mean == Case::kTurnsPartly) {
       const std::size_t turning = c_.mean == Case::kTurns ? dim_ : dim_ / 4 * 2;
@@ -95,8 +95,8 @@ class AttentionCase {
     }
   }
 
-  void make_side(bool is_values) {
-    Side& side = is_values ? v_ : k_;
+  void make_tensor(bool is_values) {
+    Tensor& tensor = is_values ? v_ : k_;
     const int bits = is_values ? c_.value_bits : c_.key_bits;
     const std::size_t sinks = static_cast<std::size_t>(c_.n_sinks);
     std::size_t code_bytes = kTokens * dim_ * 2;
@@ -105,20 +105,20 @@ class AttentionCase {
       spec.head_dim = c_.head_dim;
       spec.bits = bits;
       spec.rounds = c_.rounds;
-      side.codec = codec::HeadCodec::make(
-                       spec, is_values ? codec::BlockOrder::kValues : codec::BlockOrder::kKeys)
-                       .value();
-      code_bytes = side.codec->code_bytes();
+      tensor.codec = codec::HeadCodec::make(
+                         spec, is_values ? codec::BlockOrder::kValues : codec::BlockOrder::kKeys)
+                         .value();
+      code_bytes = tensor.codec->code_bytes();
     }
     const std::size_t scale_bytes = bits <= 8 ? 512 : 0;
-    side.page_bytes = kv_heads() * (code_bytes + scale_bytes + sinks * dim_ * 2);
+    tensor.page_bytes = kv_heads() * (code_bytes + scale_bytes + sinks * dim_ * 2);
     const std::size_t n_pages = n_sequences_ * max_blocks_ + 1;
-    side.pages.resize(n_pages * side.page_bytes, std::byte{0xff});
+    tensor.pages.resize(n_pages * tensor.page_bytes, std::byte{0xff});
     std::vector<std::int32_t> order(n_pages);
     for (std::size_t i = 0; i < n_pages; ++i) order[i] = static_cast<std::int32_t>(i);
     std::shuffle(order.begin(), order.end(), random_);
-    side.table.assign(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n_pages - 1));
-    side.tail.resize(n_sequences_ * kv_heads() * capacity_ * dim_, 0x7e00);  // NaN
+    tensor.table.assign(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n_pages - 1));
+    tensor.tail.resize(n_sequences_ * kv_heads() * capacity_ * dim_, 0x7e00);  // NaN
     const float size = is_values ? 1.0f : c_.key_size;
     for (std::size_t s = 0; s < n_sequences_; ++s) {
       const std::size_t n_packed = static_cast<std::size_t>(c_.n_packed[s]);
@@ -128,13 +128,14 @@ class AttentionCase {
         for (std::size_t first = 0; first < n_packed; first += kTokens) {
           const std::size_t n = std::min(kTokens, n_packed - first);
           std::byte* const page =
-              side.pages.data() +
-              static_cast<std::size_t>(side.table[s * max_blocks_ + first / kTokens]) *
-                  side.page_bytes;
+              tensor.pages.data() +
+              static_cast<std::size_t>(tensor.table[s * max_blocks_ + first / kTokens]) *
+                  tensor.page_bytes;
           const std::size_t n_skipped = first == 0 ? std::min(sinks, n) : 0;
           // The mean at the first token, and its way into each token.
-          std::vector<float> mean(side.mean.begin() + static_cast<std::ptrdiff_t>(h * dim_),
-                                  side.mean.begin() + static_cast<std::ptrdiff_t>((h + 1) * dim_));
+          std::vector<float> mean(
+              tensor.mean.begin() + static_cast<std::ptrdiff_t>(h * dim_),
+              tensor.mean.begin() + static_cast<std::ptrdiff_t>((h + 1) * dim_));
           const bool turns = rope_.has_value() && !is_values;
           if (turns) {
             rope_->turn_to(static_cast<std::int64_t>(first), static_cast<std::int64_t>(dim_), mean);
@@ -158,12 +159,12 @@ class AttentionCase {
                                        turns ? rope_->sin(0).data() : nullptr};
             const std::span codes(page + h * code_bytes, code_bytes);
             std::vector<std::uint16_t> scales(kTokens);
-            ASSERT_TRUE(side.codec
+            ASSERT_TRUE(tensor.codec
                             ->encode({Dtype::kF32, std::as_bytes(std::span(x)).data(), dim_ * 4},
                                      center, {}, n, n_skipped, codes, scales)
                             .ok());
             std::memcpy(page + kv_heads() * code_bytes + h * 512, scales.data(), 512);
-            side.codec->decode({codes, scales}, {}, n, decoded);
+            tensor.codec->decode({codes, scales}, {}, n, decoded);
             for (std::size_t i = 0; i < x.size(); ++i) {
               decoded[i] += mean_at(i / dim_, i % dim_);
             }
@@ -185,11 +186,12 @@ class AttentionCase {
         }
         const std::size_t n_tail = static_cast<std::size_t>(c_.n_tail[s % c_.n_tail.size()]);
         for (std::size_t i = 0; i < n_tail * dim_; ++i) {
-          const std::uint16_t bits16 = f32_to_f16(size * normal() + side.mean[h * dim_ + i % dim_]);
-          side.tail[(s * kv_heads() + h) * capacity_ * dim_ + i] = bits16;
+          const std::uint16_t bits16 =
+              f32_to_f16(size * normal() + tensor.mean[h * dim_ + i % dim_]);
+          tensor.tail[(s * kv_heads() + h) * capacity_ * dim_ + i] = bits16;
           head.dense.push_back(f16_to_f32(bits16));
         }
-        side.heads.push_back(std::move(head));
+        tensor.heads.push_back(std::move(head));
       }
     }
   }
@@ -200,23 +202,23 @@ class AttentionCase {
   }
 
   // Pages are counted from the middle one, so that some have negative numbers.
-  static std::int32_t middle_of(const Side& side) {
-    return static_cast<std::int32_t>(side.pages.size() / side.page_bytes / 2);
+  static std::int32_t middle_of(const Tensor& tensor) {
+    return static_cast<std::int32_t>(tensor.pages.size() / tensor.page_bytes / 2);
   }
-  static std::vector<std::int32_t> numbers_of(const Side& side) {
-    std::vector<std::int32_t> numbers = side.table;
-    for (std::int32_t& number : numbers) number -= middle_of(side);
+  static std::vector<std::int32_t> numbers_of(const Tensor& tensor) {
+    std::vector<std::int32_t> numbers = tensor.table;
+    for (std::int32_t& number : numbers) number -= middle_of(tensor);
     return numbers;
   }
 
   template <class T>
-  static AttentionPages pages_of(const Side& side, const DeviceArray<std::byte>& pages,
+  static AttentionPages pages_of(const Tensor& tensor, const DeviceArray<std::byte>& pages,
                                  const DeviceArray<std::int32_t>& table,
                                  const DeviceArray<float>& mean, const T& codec, bool has_means) {
     AttentionPages out;
     out.codec = codec ? &*codec : nullptr;
-    out.data = pages.get() + middle_of(side) * static_cast<std::int64_t>(side.page_bytes);
-    out.page_bytes = static_cast<std::int64_t>(side.page_bytes);
+    out.data = pages.get() + middle_of(tensor) * static_cast<std::int64_t>(tensor.page_bytes);
+    out.page_bytes = static_cast<std::int64_t>(tensor.page_bytes);
     out.page_table = table.get();
     if (codec && has_means) out.center.mean = mean.get();
     return out;
@@ -353,7 +355,7 @@ class AttentionCase {
   Case c_;
   std::mt19937 random_;
   std::size_t dim_ = 0, n_sequences_ = 0, max_blocks_ = 1, capacity_ = 0;
-  Side k_, v_;
+  Tensor k_, v_;
   std::vector<float> queries_;
   std::optional<cache::RopeTable> rope_;
   std::size_t n_pairs_ = 0;

@@ -12,11 +12,11 @@ namespace bit_flips_test {
 Bytes smallest_of_mode(codec::Mode mode) {
   CacheBuilder builder(256);
   builder.identity().rope.n_dims = 32;
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.codec = {
       .mode = mode, .bits = 2, .outlier_channels = 8, .outlier_bits = 3, .group_size = 32};
   plan.n_sinks = 1;
-  return file_of(builder.sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
+  return file_of(builder.tensors({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
 }
 
 // All kinds of layers in two tokens, and something that can be compressed.

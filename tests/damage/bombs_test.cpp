@@ -14,10 +14,10 @@ namespace bombs_test {
 Bytes small_file_of_all_kinds(Compression compression = Compression::kNone) {
   CacheBuilder builder(256);
   builder.identity().rope.n_dims = 32;
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.codec = {.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3};
   plan.n_sinks = 1;
-  builder.sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).dense({1, 2}).arrays();
+  builder.tensors({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).dense({1, 2}).arrays();
   cache::Cache cache = builder.build();
   const cache::NamedArray zeros{"", Dtype::kF16, {1, 4, 8}, AlignedBytes(64)};
   cache.layers.emplace_back(window_layer({{1, 8}, 4, 1}, zeros, zeros, 256));

@@ -31,10 +31,10 @@ void add_token(cache::Cache& cache, Random& random) {
     auto& attention = std::get<cache::AttentionLayer>(layer);
     std::vector<float> row(
         static_cast<std::size_t>(attention.shape.n_kv_heads * attention.shape.head_dim));
-    for (cache::Side* side : {&attention.k, &attention.v}) {
+    for (cache::Tensor* tensor : {&attention.k, &attention.v}) {
       for (float& value : row) value = random.bell();
-      must(cache::pack_full_tail(*side, held, 1));
-      cache::append(*side, attention.shape, held, row);
+      must(cache::pack_full_tail(*tensor, held, 1));
+      cache::append(*tensor, attention.shape, held, row);
     }
   }
   cache.tokens.push_back(static_cast<std::int32_t>(random.below(1000)));

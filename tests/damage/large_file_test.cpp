@@ -32,8 +32,8 @@ void set_content(SectionInfo& section, ByteView content) {
 // 82 sections of zeros, the last of which begins with a mark.
 Manifest large_manifest() {
   cache::Cache cache = CacheBuilder(kTokens).build();
-  const cache::DenseSide side{Dtype::kF16, std::vector<AlignedBytes>(kBlocks)};
-  cache.layers.emplace_back(cache::AttentionLayer{kShape, side, side});
+  const cache::DenseTensor tensor{Dtype::kF16, std::vector<AlignedBytes>(kBlocks)};
+  cache.layers.emplace_back(cache::AttentionLayer{kShape, tensor, tensor});
   Manifest manifest = format::manifest_of(*cache::reader_of(cache));
   manifest.writer = "a test";
   Bytes content(kSectionBytes);

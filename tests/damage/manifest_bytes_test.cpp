@@ -34,12 +34,12 @@ TEST(ManifestByte, OfAllKindsOfLayersIsSafe) {
 TEST(ManifestByte, OfAnyModeIsSafe) {
   CacheBuilder builder(256);
   builder.identity().rope.n_dims = 32;
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.n_sinks = 1;
   for (const codec::Mode mode : {codec::Mode::kProd, codec::Mode::kMixed, codec::Mode::kAffine}) {
     plan.codec = {
         .mode = mode, .bits = 2, .outlier_channels = 8, .outlier_bits = 3, .group_size = 32};
-    builder.sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan);
+    builder.tensors({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan);
   }
   expect_manifest_safe(file_of(builder.build()), {0x81});
 }

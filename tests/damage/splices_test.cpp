@@ -97,7 +97,7 @@ TEST_P(Splice, OfRowsOfTheSectionTableIsRefused) {
     expect_refused(with_named_manifest(a_, repeated), ErrorCode::kCorrupt,
                    "not the section that follows here");
     repeated.sections[j].layer = manifest_.sections[j].layer;
-    repeated.sections[j].side = manifest_.sections[j].side;
+    repeated.sections[j].tensor = manifest_.sections[j].tensor;
     repeated.sections[j].block = manifest_.sections[j].block;
     repeated.sections[j].packed = manifest_.sections[j].packed;
     expect_refused(with_named_manifest(a_, repeated), ErrorCode::kCorrupt, "file offset");

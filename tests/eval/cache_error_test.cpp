@@ -22,7 +22,7 @@ using test::TinyModel;
 // One kv head, head_dim 32, of which only the first component counts.
 cache::AttentionLayer layer_of(const std::vector<float>& keys, const std::vector<float>& values) {
   cache::AttentionLayer layer{
-      {1, 32}, cache::DenseSide{Dtype::kF32, {}}, cache::DenseSide{Dtype::kF32, {}}};
+      {1, 32}, cache::DenseTensor{Dtype::kF32, {}}, cache::DenseTensor{Dtype::kF32, {}}};
   for (std::size_t i = 0; i < keys.size(); ++i) {
     std::vector<float> k(32), v(32);
     k[0] = keys[i];

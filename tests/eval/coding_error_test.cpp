@@ -70,7 +70,7 @@ TEST_F(CodingErrorOf, AHeadIsWhatItsRowsLose) {
   }
 }
 
-TEST_F(CodingErrorOf, ASideAddsUpOverCallsAndHeads) {
+TEST_F(CodingErrorOf, ATensorAddsUpOverCallsAndHeads) {
   code("turbo4", 300);
   const CodingError once = errors_.total(0);
   EXPECT_NEAR(once.energy, errors_.at(0, 0, 0).energy + errors_.at(0, 0, 1).energy,
@@ -81,10 +81,11 @@ TEST_F(CodingErrorOf, ASideAddsUpOverCallsAndHeads) {
 
 TEST_F(CodingErrorOf, CenteredKeysIsAlsoRelativeToWhatIsLeftWithoutTheMean) {
   const cache::Cache cache = packed("turbo4,center=post-rope");
-  const auto& side = std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
+  const auto& tensor =
+      std::get<cache::TurboTensor>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
   std::vector<float> centered = k_before_;
   for (std::size_t i = 0; i < centered.size(); ++i)
-    centered[i] -= side.codec.state().mean.values[i % kRow];
+    centered[i] -= tensor.codec.state().mean.values[i % kRow];
   code("turbo4,center=post-rope", 300);
   const CodingError& k = errors_.at(0, 0, 1);
   EXPECT_NEAR(k.variance, energy_of(centered, 1), 1e-5 * k.variance);
@@ -100,7 +101,7 @@ TEST_F(CodingErrorOf, LeavesOutSinkTokens) {
   EXPECT_EQ(errors_.at(0, 1, 0).energy, v.energy);
 }
 
-TEST_F(CodingErrorOf, ADenseSideIsNothing) {
+TEST_F(CodingErrorOf, ADenseTensorIsNothing) {
   code("kfv4", 0);
   EXPECT_EQ(errors_.total(0).energy, 0);
   EXPECT_EQ(errors_.total(0).relative(), 0);

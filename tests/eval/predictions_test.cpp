@@ -203,7 +203,7 @@ TEST_F(Predictions, LeaveSinkTokensOutOfTheError) {
 TEST_F(Predictions, ReportTheMemoryOfAWindow) {
   const PredictionCosts costs =
       measure("turbo4,sink=0,kfv4,sink=0,turbo4,sink=16", {.window = 512}, 513);
-  constexpr double kValues = 512 * 2 * 2 * 32;  // of one side: tokens, layers, kv heads, head_dim
+  constexpr double kValues = 512 * 2 * 2 * 32;  // of one tensor: tokens, layers, kv heads, head_dim
   const WindowSize& both = costs.ways[0].size;
   EXPECT_EQ(both.bits_per_packed_value, 4.5);
   EXPECT_EQ(both.bits_per_value, 4.5);

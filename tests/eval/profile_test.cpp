@@ -304,7 +304,7 @@ TEST(SpreadWindows, TakesAllWhereThereAreNoMore) {
   EXPECT_EQ(spread_windows(numbers(5), 8, 2), numbers(5));
 }
 
-TEST(SensitivityConfigurations, CodeOneSideOfOneLayer) {
+TEST(SensitivityConfigurations, CodeOneTensorOfOneLayer) {
   const auto all = sensitivity_configurations(3);
   ASSERT_EQ(all.size(), 6u);
   EXPECT_EQ(all[2].name, "f32,k=trellis:0.25:map,fit=prompt,k.weights=0:1:0");

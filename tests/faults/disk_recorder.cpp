@@ -8,6 +8,8 @@
 #include <span>
 #include <utility>
 
+#include "support/libc.h"
+
 namespace tqcache::faults {
 namespace {
 
@@ -77,7 +79,7 @@ ssize_t pwrite(int fd, const void* bytes, std::size_t count, off_t offset) {
   return result;
 }
 
-int ftruncate(int fd, off_t size) noexcept {
+int ftruncate(int fd, off_t size) TQCACHE_LIBC_NOEXCEPT {
   const int result = static_cast<int>(::syscall(SYS_ftruncate, fd, size));
   faults::DiskStep step = faults::step_on(faults::DiskStep::Kind::kCut, fd);
   step.offset = static_cast<std::uint64_t>(size);
@@ -88,16 +90,16 @@ int ftruncate(int fd, off_t size) noexcept {
 int fsync(int fd) { return faults::flushed(fd, SYS_fsync); }
 int fdatasync(int fd) { return faults::flushed(fd, SYS_fdatasync); }
 
-int renameat(int from, const char* old_name, int to, const char* new_name) noexcept {
+int renameat(int from, const char* old_name, int to, const char* new_name) TQCACHE_LIBC_NOEXCEPT {
   return faults::named(::syscall(SYS_renameat, from, old_name, to, new_name), to, new_name);
 }
 
 int renameat2(int from, const char* old_name, int to, const char* new_name,
-              unsigned flags) noexcept {
+              unsigned flags) TQCACHE_LIBC_NOEXCEPT {
   return faults::named(::syscall(SYS_renameat2, from, old_name, to, new_name, flags), to, new_name);
 }
 
-int link(const char* old_name, const char* new_name) noexcept {
+int link(const char* old_name, const char* new_name) TQCACHE_LIBC_NOEXCEPT {
   return faults::named(::syscall(SYS_linkat, AT_FDCWD, old_name, AT_FDCWD, new_name, 0), AT_FDCWD,
                        new_name);
 }

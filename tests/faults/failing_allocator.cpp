@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "support/libc.h"
+
 // glibc's own names of what this file replaces.
 extern "C" {
 void* __libc_malloc(std::size_t size);
@@ -61,20 +63,20 @@ using tqcache::faults::allocated;
 
 extern "C" {
 
-void* malloc(std::size_t size) noexcept {
+void* malloc(std::size_t size) TQCACHE_LIBC_NOEXCEPT {
   return allocated([&] { return __libc_malloc(size); });
 }
 
-void* calloc(std::size_t count, std::size_t size) noexcept {
+void* calloc(std::size_t count, std::size_t size) TQCACHE_LIBC_NOEXCEPT {
   return allocated([&] { return __libc_calloc(count, size); });
 }
 
-void free(void* memory) noexcept {
+void free(void* memory) TQCACHE_LIBC_NOEXCEPT {
   if (memory != nullptr) --tqcache::faults::live;
   __libc_free(memory);
 }
 
-void* realloc(void* memory, std::size_t size) noexcept {
+void* realloc(void* memory, std::size_t size) TQCACHE_LIBC_NOEXCEPT {
   if (memory == nullptr) return malloc(size);
   if (size == 0) {
     free(memory);
@@ -83,15 +85,15 @@ void* realloc(void* memory, std::size_t size) noexcept {
   return tqcache::faults::is_to_fail() ? nullptr : __libc_realloc(memory, size);
 }
 
-void* memalign(std::size_t alignment, std::size_t size) noexcept {
+void* memalign(std::size_t alignment, std::size_t size) TQCACHE_LIBC_NOEXCEPT {
   return allocated([&] { return __libc_memalign(alignment, size); });
 }
 
-void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
+void* aligned_alloc(std::size_t alignment, std::size_t size) TQCACHE_LIBC_NOEXCEPT {
   return memalign(alignment, size);
 }
 
-int posix_memalign(void** memory, std::size_t alignment, std::size_t size) noexcept {
+int posix_memalign(void** memory, std::size_t alignment, std::size_t size) TQCACHE_LIBC_NOEXCEPT {
   *memory = memalign(alignment, size);
   return *memory != nullptr ? 0 : ENOMEM;
 }

@@ -9,6 +9,8 @@
 #include <cstdarg>
 #include <cstddef>
 
+#include "support/libc.h"
+
 namespace tqcache::faults {
 namespace {
 
@@ -87,6 +89,7 @@ int __openat_2(int folder, const char* name, int flags) {
   return pass_on("openat", SYS_openat, folder, name, flags, 0U);
 }
 
+#ifdef __GLIBC__
 // The names with 64 are those that SQLite calls.
 ssize_t pread64(int fd, void* bytes, std::size_t count, off64_t offset) {
   return pread(fd, bytes, count, offset);
@@ -96,9 +99,10 @@ ssize_t pwrite64(int fd, const void* bytes, std::size_t count, off64_t offset) {
   return pwrite(fd, bytes, count, offset);
 }
 
-int ftruncate64(int fd, off64_t size) noexcept {
+int ftruncate64(int fd, off64_t size) TQCACHE_LIBC_NOEXCEPT {
   return pass_on("ftruncate", SYS_ftruncate, fd, size);
 }
+#endif
 
 int open(const char* name, int flags, ...) {
   std::va_list rest;
@@ -108,6 +112,7 @@ int open(const char* name, int flags, ...) {
   return pass_on("open", SYS_openat, AT_FDCWD, name, flags, mode);
 }
 
+#ifdef __GLIBC__
 int open64(const char* name, int flags, ...) {
   std::va_list rest;
   va_start(rest, flags);
@@ -115,6 +120,7 @@ int open64(const char* name, int flags, ...) {
   va_end(rest);
   return pass_on("open", SYS_openat, AT_FDCWD, name, flags, mode);
 }
+#endif
 
 int openat(int folder, const char* name, int flags, ...) {
   std::va_list rest;
@@ -124,28 +130,33 @@ int openat(int folder, const char* name, int flags, ...) {
   return pass_on("openat", SYS_openat, folder, name, flags, mode);
 }
 
-int flock(int fd, int operation) noexcept { return pass_on("flock", SYS_flock, fd, operation); }
+int flock(int fd, int operation) TQCACHE_LIBC_NOEXCEPT {
+  return pass_on("flock", SYS_flock, fd, operation);
+}
 
-int ftruncate(int fd, off_t size) noexcept { return pass_on("ftruncate", SYS_ftruncate, fd, size); }
+int ftruncate(int fd, off_t size) TQCACHE_LIBC_NOEXCEPT {
+  return pass_on("ftruncate", SYS_ftruncate, fd, size);
+}
 
 int fsync(int fd) { return pass_on("fsync", SYS_fsync, fd); }
 
 int fdatasync(int fd) { return pass_on("fdatasync", SYS_fdatasync, fd); }
 
-int renameat(int from, const char* old_name, int to, const char* new_name) noexcept {
+int renameat(int from, const char* old_name, int to, const char* new_name) TQCACHE_LIBC_NOEXCEPT {
   return pass_on("renameat", SYS_renameat, from, old_name, to, new_name);
 }
 
 int renameat2(int from, const char* old_name, int to, const char* new_name,
-              unsigned flags) noexcept {
+              unsigned flags) TQCACHE_LIBC_NOEXCEPT {
   return pass_on("renameat2", SYS_renameat2, from, old_name, to, new_name, flags);
 }
 
-int link(const char* old_name, const char* new_name) noexcept {
+int link(const char* old_name, const char* new_name) TQCACHE_LIBC_NOEXCEPT {
   return pass_on("link", SYS_linkat, AT_FDCWD, old_name, AT_FDCWD, new_name, 0);
 }
 
-int linkat(int from, const char* old_name, int to, const char* new_name, int flags) noexcept {
+int linkat(int from, const char* old_name, int to, const char* new_name,
+           int flags) TQCACHE_LIBC_NOEXCEPT {
   return pass_on("linkat", SYS_linkat, from, old_name, to, new_name, flags);
 }
 

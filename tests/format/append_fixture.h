@@ -34,13 +34,13 @@ inline void grow(cache::Cache& cache, std::mt19937& random, std::int64_t n) {
     auto* const window = std::get_if<cache::WindowLayer>(&any);
     if (window == nullptr || cache::is_quantized(window->attention)) continue;
     const cache::HeadShape shape = window->attention.shape;
-    for (cache::Side* side : {&window->attention.k, &window->attention.v}) {
-      const Dtype dtype = cache::dense_dtype(*side);
+    for (cache::Tensor* tensor : {&window->attention.k, &window->attention.v}) {
+      const Dtype dtype = cache::dense_dtype(*tensor);
       const std::int64_t n_rows =
           shape.n_kv_heads * cache::window_tokens(window->window, cache.n_tokens());
       AlignedBytes array(static_cast<std::size_t>(n_rows * shape.head_dim) * dtype_size(dtype));
       for (std::byte& byte : array) byte = std::byte(random() % 128);
-      *side = cache::scatter_window(shape, window->window, dtype, array, cache.n_tokens());
+      *tensor = cache::scatter_window(shape, window->window, dtype, array, cache.n_tokens());
     }
   }
 }

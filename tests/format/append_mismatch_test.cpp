@@ -16,8 +16,8 @@ using format::CacheAppender;
 cache::AttentionLayer& attention(Cache& cache, std::size_t layer) {
   return std::get<cache::AttentionLayer>(cache.layers[layer]);
 }
-cache::TurboSide& turbo_keys(Cache& cache, std::size_t layer) {
-  return std::get<cache::TurboSide>(attention(cache, layer).k);
+cache::TurboTensor& turbo_keys(Cache& cache, std::size_t layer) {
+  return std::get<cache::TurboTensor>(attention(cache, layer).k);
 }
 cache::StateLayer& arrays(Cache& cache, std::size_t layer) {
   return std::get<cache::StateLayer>(cache.layers[layer]);
@@ -36,16 +36,16 @@ struct Plan {
 
 // Layers: dense, turbo, turbo with outlier channels, arrays, rotating.
 Cache make(const Plan& plan = {}) {
-  cache::SidePlan turbo;
+  cache::TensorPlan turbo;
   turbo.codec.bits = plan.bits;
   turbo.center = plan.center;
   turbo.n_sinks = plan.n_sinks;
-  cache::SidePlan mixed;
+  cache::TensorPlan mixed;
   mixed.codec = {.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3};
   return CacheBuilder(plan.n_tokens, plan.seed)
       .dense({1, plan.head_dim}, plan.dtype)
-      .sides({1, 32}, Dtype::kF16, turbo, Dtype::kF16, turbo)
-      .sides({1, 32}, Dtype::kF16, mixed, Dtype::kF16, mixed)
+      .tensors({1, 32}, Dtype::kF16, turbo, Dtype::kF16, turbo)
+      .tensors({1, 32}, Dtype::kF16, mixed, Dtype::kF16, mixed)
       .arrays()
       .rotating({{1, 4}, plan.window, 0})
       .build();
@@ -122,7 +122,7 @@ TEST_F(Mismatch, OfTheArrays) {
   expect_mismatch(other, "layer 3: other arrays");
 }
 
-TEST_F(Mismatch, OfHowASideIsKept) {
+TEST_F(Mismatch, OfHowATensorIsKept) {
   Cache other = cache_;
   other.layers[1] = other.layers[2];
   expect_mismatch(other,
@@ -154,7 +154,7 @@ TEST_F(Mismatch, OfWhatTheFirstPackedBlockFixed) {
 
 TEST_F(Mismatch, OfACacheThatIsNone) {
   Cache other = cache_;
-  attention(other, 0).k = cache::DenseSide{};
+  attention(other, 0).k = cache::DenseTensor{};
   expect_refused(other, ErrorCode::kCorrupt, "layer 0");
 }
 

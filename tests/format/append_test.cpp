@@ -23,8 +23,8 @@ struct Kind {
   std::function<void(CacheBuilder&)> add_layers;
 };
 
-cache::SidePlan plan_of_mode(const codec::CodecSpec& codec, std::int64_t n_sinks = 0) {
-  cache::SidePlan plan;
+cache::TensorPlan plan_of_mode(const codec::CodecSpec& codec, std::int64_t n_sinks = 0) {
+  cache::TensorPlan plan;
   plan.codec = codec;
   plan.n_sinks = n_sinks;
   return plan;
@@ -35,8 +35,8 @@ void add_modes(CacheBuilder& cache) {
   const auto mixed = plan_of_mode(
       {.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3});
   const auto affine = plan_of_mode({.mode = codec::Mode::kAffine, .bits = 4});
-  cache.sides({1, 64}, Dtype::kF16, prod, Dtype::kBF16, mixed);
-  cache.sides({1, 64}, Dtype::kF16, mixed, Dtype::kF16, affine);
+  cache.tensors({1, 64}, Dtype::kF16, prod, Dtype::kBF16, mixed);
+  cache.tensors({1, 64}, Dtype::kF16, mixed, Dtype::kF16, affine);
 }
 
 const std::vector<Kind>& kinds() {
@@ -225,8 +225,9 @@ TEST(Append, NoticesAMeanThatOnlyTheManifestHolds) {
   const cache::Cache whole = builder.build();
   cache::Cache cache = must(cache::truncate(whole, 3));  // the mean stays fixed
   cache::Cache without = cache;
-  for (cache::Side* side : {&std::get<0>(without.layers[0]).k, &std::get<0>(without.layers[0]).v}) {
-    edit_codec(std::get<cache::TurboSide>(*side).codec,
+  for (cache::Tensor* tensor :
+       {&std::get<0>(without.layers[0]).k, &std::get<0>(without.layers[0]).v}) {
+    edit_codec(std::get<cache::TurboTensor>(*tensor).codec,
                [](auto& state) { state.mean.values.clear(); });
   }
   const CacheOnDisk file(without);
@@ -237,12 +238,12 @@ TEST(Append, NoticesAMeanThatOnlyTheManifestHolds) {
 
 // A cache whose first token block, a packed one, was changed.
 cache::Cache with_other_first_block(cache::Cache cache) {
-  auto& side = std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
-  const ByteView view = side.packed[0].bytes.view();
+  auto& tensor = std::get<cache::TurboTensor>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
+  const ByteView view = tensor.packed[0].bytes.view();
   AlignedBytes bytes(view.size());
   std::ranges::copy(view, bytes.begin());
   bytes[0] ^= std::byte{1};
-  side.packed[0].bytes = SharedBytes(std::move(bytes));
+  tensor.packed[0].bytes = SharedBytes(std::move(bytes));
   return cache;
 }
 

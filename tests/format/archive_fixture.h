@@ -7,8 +7,8 @@
 
 namespace tqcache::test {
 
-inline cache::SidePlan archive_plan(float step, std::int64_t n_sinks = 0) {
-  cache::SidePlan plan;
+inline cache::TensorPlan archive_plan(float step, std::int64_t n_sinks = 0) {
+  cache::TensorPlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
   plan.n_sinks = n_sinks;
   return plan;
@@ -17,7 +17,7 @@ inline cache::SidePlan archive_plan(float step, std::int64_t n_sinks = 0) {
 inline cache::Cache archive_cache(float step = 0.4f, std::int64_t n_sinks = 0,
                                   cache::HeadShape shape = {2, 40}) {
   return CacheBuilder(513)
-      .sides(shape, Dtype::kF16, archive_plan(step, n_sinks), Dtype::kF16, archive_plan(step))
+      .tensors(shape, Dtype::kF16, archive_plan(step, n_sinks), Dtype::kF16, archive_plan(step))
       .build();
 }
 
@@ -79,9 +79,9 @@ inline cache::Cache mapped_cache(cache::HeadShape shape = {2, 40}) {
   auto& layer = std::get<0>(cache.layers[0]);
   std::vector<std::int8_t> entries(
       static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim * shape.head_dim));
-  for (cache::Side* side : {&layer.k, &layer.v}) {
+  for (cache::Tensor* tensor : {&layer.k, &layer.v}) {
     for (std::int8_t& entry : entries) entry = static_cast<std::int8_t>(random.next());
-    auto& turbo = std::get<cache::TurboSide>(*side);
+    auto& turbo = std::get<cache::TurboTensor>(*tensor);
     turbo.codec = must(remade(turbo.codec, cache.identity.rope,
                               [&](cache::QuantSpec& quant) { quant.transforms = entries; }));
     for (std::int64_t i = 0; i < std::ssize(turbo.packed); ++i) {

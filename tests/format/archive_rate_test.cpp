@@ -140,7 +140,7 @@ cache::Cache narrow_cache() {
   Random random(5);
   std::vector<float> x(64);
   for (const bool is_key : {true, false}) {
-    auto& side = std::get<cache::DenseSide>(is_key ? layer.k : layer.v);
+    auto& tensor = std::get<cache::DenseTensor>(is_key ? layer.k : layer.v);
     for (std::int64_t t = 0; t < 4096; ++t) {
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.05f * random.bell();
       for (std::size_t k = 1; k < 9; ++k) {
@@ -151,7 +151,7 @@ cache::Cache narrow_cache() {
       }
       if (is_key) cache::turn(cache.identity.rope, t, x);
       store_f32(Dtype::kF16, x,
-                side.blocks[static_cast<std::size_t>(t / 256)].data() + t % 256 * 128);
+                tensor.blocks[static_cast<std::size_t>(t / 256)].data() + t % 256 * 128);
     }
   }
   return cache;

@@ -93,7 +93,7 @@ TEST(ConvertFileOptions, GiveTheFileThatConvertingInMemoryGives) {
        {cache::Centering::kNone, cache::Centering::kPostRope, cache::Centering::kPreRope}) {
     for (const cache::Fit fit : {cache::Fit::kFirstBlock, cache::Fit::kPrompt}) {
       ConvertOptions options = must(cache::preset("turbo2.5"));
-      for (cache::SidePlan* plan : {&options.keys, &options.values}) {
+      for (cache::TensorPlan* plan : {&options.keys, &options.values}) {
         plan->center = center;
         plan->n_sinks = 5;
       }
@@ -148,14 +148,14 @@ class CountingSource : public ByteSource {
     return source_->read_at(offset, out);
   }
 
-  // The token blocks of one side that were read so often.
-  std::vector<std::int64_t> blocks_read(std::int64_t layer, cache::TensorKind side,
+  // The token blocks of one tensor that were read so often.
+  std::vector<std::int64_t> blocks_read(std::int64_t layer, cache::TensorKind tensor,
                                         int times) const {
     std::vector<std::int64_t> blocks;
     for (const auto& [offset, section] : sections_) {
       const auto reads = reads_.find(offset);
       const int n = reads == reads_.end() ? 0 : reads->second;
-      if (section.layer == layer && section.side == side && n == times) {
+      if (section.layer == layer && section.tensor == tensor && n == times) {
         blocks.push_back(section.block);
       }
     }
@@ -218,7 +218,7 @@ TEST(ConvertFileOfTurbo, KeepsWhatIsPackedInTheSameFormAndPacksAFullTail) {
   }
 }
 
-TEST(ConvertFileOfTurbo, KeepsEverySideAsItIsIfToldTo) {
+TEST(ConvertFileOfTurbo, KeepsEveryTensorAsItIsIfToldTo) {
   for (const std::int64_t n_tokens : {0, 200, 256, 600}) {
     SCOPED_TRACE(n_tokens);
     const Bytes file = half_packed_file(n_tokens);

@@ -29,18 +29,19 @@ cache::Cache passed_on(const cache::CacheReader& source, const cache::ConvertOpt
   return load(read_all(dir / "a.tqkv")).value();
 }
 
-// The values of a side, [n_kv_heads, n_tokens, head_dim], as they are after rounding to its dtype.
-std::vector<float> values_of(const cache::Side& side, cache::HeadShape shape,
+// The values of a tensor, [n_kv_heads, n_tokens, head_dim], as they are after rounding to its
+// dtype.
+std::vector<float> values_of(const cache::Tensor& tensor, cache::HeadShape shape,
                              std::int64_t n_tokens) {
   std::vector<float> values;
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
       const std::int64_t n = cache::tokens_in_block(n_tokens, block);
       std::vector<float> part(static_cast<std::size_t>(n * shape.head_dim));
-      cache::read_block(side, shape, n_tokens, block, head, part);
-      std::vector<std::byte> rounded(part.size() * dtype_size(cache::dense_dtype(side)));
-      store_f32(cache::dense_dtype(side), part, rounded.data());
-      load_f32(cache::dense_dtype(side), rounded.data(), part);
+      cache::read_block(tensor, shape, n_tokens, block, head, part);
+      std::vector<std::byte> rounded(part.size() * dtype_size(cache::dense_dtype(tensor)));
+      store_f32(cache::dense_dtype(tensor), part, rounded.data());
+      load_f32(cache::dense_dtype(tensor), rounded.data(), part);
       values.insert(values.end(), part.begin(), part.end());
     }
   }
@@ -68,8 +69,8 @@ TEST(Dequantize, HaveTheValuesOfWhatIsPacked) {
     const auto* packed = std::get_if<cache::AttentionLayer>(&cache.layers[i]);
     if (packed == nullptr) continue;
     const auto& plain = std::get<cache::AttentionLayer>(dense.layers[i]);
-    EXPECT_TRUE(std::holds_alternative<cache::DenseSide>(plain.k)) << i;
-    EXPECT_TRUE(std::holds_alternative<cache::DenseSide>(plain.v)) << i;
+    EXPECT_TRUE(std::holds_alternative<cache::DenseTensor>(plain.k)) << i;
+    EXPECT_TRUE(std::holds_alternative<cache::DenseTensor>(plain.v)) << i;
     EXPECT_EQ(values_of(plain.k, plain.shape, 600), values_of(packed->k, packed->shape, 600)) << i;
     EXPECT_EQ(values_of(plain.v, plain.shape, 600), values_of(packed->v, packed->shape, 600)) << i;
   }

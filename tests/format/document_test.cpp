@@ -12,12 +12,12 @@ namespace tqcache::test {
 namespace document_test {
 
 // One head of 4 components and 3 tokens: counts up from 1 in K (f16), down from -1 in V (bf16).
-cache::DenseSide counting_side(Dtype dtype, float step) {
-  cache::DenseSide side{dtype, {AlignedBytes(cache::kTokenBlock * 4 * dtype_size(dtype))}};
+cache::DenseTensor counting_tensor(Dtype dtype, float step) {
+  cache::DenseTensor tensor{dtype, {AlignedBytes(cache::kTokenBlock * 4 * dtype_size(dtype))}};
   std::vector<float> values(3 * 4);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = step * static_cast<float>(i + 1);
-  store_f32(dtype, values, side.blocks[0].data());
-  return side;
+  store_f32(dtype, values, tensor.blocks[0].data());
+  return tensor;
 }
 
 Bytes example_file() {
@@ -30,7 +30,7 @@ Bytes example_file() {
   cache.identity.source_format = "tqcache";
   cache.tokens = {151644, 872, 198};
   cache.layers.emplace_back(cache::AttentionLayer{
-      {1, 4}, counting_side(Dtype::kF16, 1), counting_side(Dtype::kBF16, -1)});
+      {1, 4}, counting_tensor(Dtype::kF16, 1), counting_tensor(Dtype::kBF16, -1)});
   return must(format::write_cache_bytes(
       cache, {.compression = Compression::kNone, .writer = "docs/format.md"}));
 }

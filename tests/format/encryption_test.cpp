@@ -345,7 +345,7 @@ TEST(EncryptedFile, ASectionIsBoundToItsPlace) {
   EXPECT_FALSE(refused(*cipher, [](SectionInfo&) {}));
   EXPECT_TRUE(refused(*cipher, [](SectionInfo& s) { s.layer = 1; }));
   EXPECT_TRUE(refused(*cipher, [](SectionInfo& s) { s.block = 1; }));
-  EXPECT_TRUE(refused(*cipher, [](SectionInfo& s) { s.side = cache::TensorKind::kValues; }));
+  EXPECT_TRUE(refused(*cipher, [](SectionInfo& s) { s.tensor = cache::TensorKind::kValues; }));
   EXPECT_TRUE(refused(*cipher, [](SectionInfo& s) { s.packed = true; }));
   EXPECT_TRUE(refused(*cipher, [](SectionInfo& s) { s.compression = Compression::kZstd; }));
   EXPECT_TRUE(refused(*cipher, [](SectionInfo& s) { s.raw_bytes += 1; }));

@@ -61,7 +61,7 @@ inline std::vector<std::string> damage_of(const Bytes& file, const format::Acces
   return report->damage;
 }
 
-// One attention layer, both sides dense, 3 tokens.
+// One attention layer, both tensors dense, 3 tokens.
 inline Bytes small_file() { return file_of(CacheBuilder(3).dense({2, 4}).build()); }
 
 // All kinds of layers; 300 tokens, so that one token block is full and one is not.
@@ -96,14 +96,14 @@ inline Bytes modes_file() {
       {.mode = codec::Mode::kProd, .bits = 3},
       {.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 16, .outlier_bits = 3},
       {.mode = codec::Mode::kAffine, .bits = 4}};
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   for (const codec::CodecSpec& mode : modes) {
     plan.codec = mode;
-    builder.sides({2, 64}, Dtype::kF16, plan, Dtype::kF16, plan);
+    builder.tensors({2, 64}, Dtype::kF16, plan, Dtype::kF16, plan);
   }
   plan.codec = modes[0];
   plan.n_sinks = 4;
-  return file_of(builder.sides({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan).build());
+  return file_of(builder.tensors({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan).build());
 }
 
 // The same parts with their matrices by value instead of seeds.
@@ -118,13 +118,13 @@ inline std::vector<codec::PartSpec> by_value(std::vector<codec::PartSpec> parts)
   return parts;
 }
 
-// The dense sides of attention layers, packed by these parts.
+// The dense tensors of attention layers, packed by these parts.
 inline cache::Cache pack_dense(cache::Cache cache, const std::vector<codec::PartSpec>& parts) {
-  const auto pack = [&](cache::Side& side, cache::HeadShape shape, codec::BlockOrder order) {
-    auto& dense = std::get<cache::DenseSide>(side);
+  const auto pack = [&](cache::Tensor& tensor, cache::HeadShape shape, codec::BlockOrder order) {
+    auto& dense = std::get<cache::DenseTensor>(tensor);
     cache::QuantSpec quant;
     quant.parts = parts;
-    cache::TurboSide turbo{
+    cache::TurboTensor turbo{
         must(cache::KvCodec::make({dense.dtype, quant}, shape, order, cache.identity.rope)),
         {},
         {dense.dtype, {}}};
@@ -137,7 +137,7 @@ inline cache::Cache pack_dense(cache::Cache cache, const std::vector<codec::Part
       turbo.packed.push_back(
           {must(turbo.codec.encode({shape, dense.dtype, block, dense.blocks[i]}, 1))});
     }
-    side = std::move(turbo);
+    tensor = std::move(turbo);
   };
   for (cache::Layer& layer : cache.layers) {
     auto& attention = std::get<cache::AttentionLayer>(layer);
@@ -147,7 +147,7 @@ inline cache::Cache pack_dense(cache::Cache cache, const std::vector<codec::Part
   return cache;
 }
 
-// Two layers, 300 tokens; both sides of each coded by two matrices that stand in the file.
+// Two layers, 300 tokens; both tensors of each coded by two matrices that stand in the file.
 inline cache::Cache matrix_cache() {
   const codec::CodecSpec spec{.head_dim = 32,
                               .mode = codec::Mode::kProd,

@@ -74,7 +74,7 @@ TEST(FirstTokensOf, DenseLayersOfAnyDtypeAndShapeAreThoseOfTheWholeCacheCut) {
 TEST(FirstTokensOf, CompressedSectionsAreThoseOfTheWholeCacheCut) {
   cache::Cache cache = CacheBuilder(600).dense({2, 32}).preset({1, 32}, "turbo4").build();
   for (AlignedBytes& block :
-       std::get<cache::DenseSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k).blocks) {
+       std::get<cache::DenseTensor>(std::get<cache::AttentionLayer>(cache.layers[0]).k).blocks) {
     std::ranges::fill(std::span(block).first(block.size() / 2), std::byte{});
   }
   ASSERT_EQ(info_of(file_of(cache, Compression::kZstd)).sections[0].compression,
@@ -85,12 +85,12 @@ TEST(FirstTokensOf, CompressedSectionsAreThoseOfTheWholeCacheCut) {
   expect_cut_alike(cache, Compression::kPlanes);
 }
 
-TEST(FirstTokensOf, SidesWithSinkTokensAreThoseOfTheWholeCacheCut) {
+TEST(FirstTokensOf, TensorsWithSinkTokensAreThoseOfTheWholeCacheCut) {
   for (const std::int64_t n_sinks : {1, 4, 256}) {
     cache::ConvertOptions options = must(cache::preset("turbo3"));
     options.keys.n_sinks = options.values.n_sinks = n_sinks;
     expect_cut_alike(CacheBuilder(600)
-                         .sides({2, 64}, Dtype::kF16, options.keys, Dtype::kBF16, options.values)
+                         .tensors({2, 64}, Dtype::kF16, options.keys, Dtype::kBF16, options.values)
                          .build());
   }
 }

@@ -91,7 +91,7 @@ TEST_P(Forged, IsNotMeasuredForAnArchive) {
 TEST_P(Forged, SymbolsAreCompared) {
   const cache::Cache cache = archive_cache();
   const auto is_value = [](const cache::BlockInfo& block) {
-    return block.side == cache::TensorKind::kValues;
+    return block.tensor == cache::TensorKind::kValues;
   };
   const Bytes file = forged_file(cache, options_, is_value);
   must(load(file));

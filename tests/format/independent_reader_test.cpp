@@ -67,16 +67,16 @@ void expect_same(const cache::Cache& cache, const CacheFileInfo& info, const Jso
     const SectionInfo& section = info.sections[i];
     const Json& row = told["sections"][i];
     EXPECT_EQ(row["layer"], section.layer);
-    EXPECT_EQ(row["side"], static_cast<int>(section.side));
+    EXPECT_EQ(row["side"], static_cast<int>(section.tensor));
     EXPECT_EQ(row["block"], section.block);
     EXPECT_EQ(row["form"] == 1, section.packed);
     SCOPED_TRACE("section " + std::to_string(i));
     if (!row.contains("values")) continue;  // compressed, and the other program cannot
     if (section.packed) {
-      const auto& side =
-          tensor_of(info.layers[static_cast<std::size_t>(section.layer)], section.side);
+      const auto& tensor =
+          tensor_of(info.layers[static_cast<std::size_t>(section.layer)], section.tensor);
       expect_decoded(packed_values(cache, section), row["values"].get<std::vector<float>>(),
-                     side.quant->centering);
+                     tensor.quant->centering);
     } else {
       EXPECT_EQ(row["values"].get<std::vector<float>>(), dense_values(cache, info, section));
     }
@@ -117,8 +117,8 @@ TEST_F(IndependentReader, ReadsTheSameFromEveryKindOfFile) {
       }
       auto* window = std::get_if<cache::WindowLayer>(&layer);
       if (window == nullptr || cache::is_quantized(window->attention)) continue;
-      for (cache::Side* side : {&window->attention.k, &window->attention.v}) {
-        for (AlignedBytes& block : std::get<cache::DenseSide>(*side).blocks) make_finite(block);
+      for (cache::Tensor* tensor : {&window->attention.k, &window->attention.v}) {
+        for (AlignedBytes& block : std::get<cache::DenseTensor>(*tensor).blocks) make_finite(block);
       }
     }
     return cache;

@@ -96,10 +96,10 @@ Manifest claiming(cache::HeadShape shape, std::size_t n_tokens, std::size_t n_la
   manifest.layers.resize(n_layers, manifest.layers[0]);
   manifest.sections.clear();
   for (std::size_t layer = 0; layer < n_layers; ++layer) {
-    for (const cache::TensorKind side : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
+    for (const cache::TensorKind tensor : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
       SectionInfo section;
       section.layer = static_cast<std::int64_t>(layer);
-      section.side = side;
+      section.tensor = tensor;
       section.raw_bytes =
           2 * static_cast<std::uint64_t>(shape.n_kv_heads * shape.head_dim) * n_tokens;
       manifest.sections.push_back(section);
@@ -131,7 +131,7 @@ Bytes frame_of_zeros(std::size_t size) {
 }
 
 TEST(Limits, RefuseAFrameSmallerThanItsShapeBeforeAllocating) {
-  // 1024 heads of 1024 components and 256 tokens: 512 MiB a side.
+  // 1024 heads of 1024 components and 256 tokens: 512 MiB a tensor.
   const Bytes file = file_claiming(claiming({1024, 1024}, 256, 1), frame_of_zeros(100));
   ASSERT_LT(file.size(), 3000u);
   const PeakMemory memory;

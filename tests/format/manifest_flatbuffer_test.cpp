@@ -74,7 +74,7 @@ namespace layer_id {
 constexpr std::size_t kType = 0, kHeads = 1, kHeadDim = 2, kK = 3, kV = 4, kArrays = 5, kWindow = 6,
                       kKeep = 7;
 }
-namespace side_id {
+namespace tensor_id {
 constexpr std::size_t kType = 0, kCodec = 2, kCentering = 3, kMean = 4, kOutliers = 5, kSinks = 6;
 }
 namespace codec_id {
@@ -126,7 +126,7 @@ TEST(ManifestFlatBuffer, RefusesMissingRequiredFields) {
                [](Bytes&, Table root) { root.table(manifest_id::kIdentity).remove(3); });
 }
 
-TEST(ManifestFlatBuffer, RefusesAnAttentionLayerWithoutOneOfItsSides) {
+TEST(ManifestFlatBuffer, RefusesAnAttentionLayerWithoutOneOfItsTensors) {
   for (const std::size_t id : {layer_id::kK, layer_id::kV}) {
     expect_poked(ErrorCode::kCorrupt, "layer 0: neither k and v alone",
                  [&](Bytes&, Table root) { root.element(manifest_id::kLayers, 0).remove(id); });
@@ -167,8 +167,8 @@ class Kinds : public testing::Test {
     layer(to).point(layer_id::kType, layer(from).target(layer_id::kType));
   }
   void take_key_type(KindedLayer from, KindedLayer to) {
-    const std::size_t type = layer(from).table(layer_id::kK).target(side_id::kType);
-    layer(to).table(layer_id::kK).point(side_id::kType, type);
+    const std::size_t type = layer(from).table(layer_id::kK).target(tensor_id::kType);
+    layer(to).table(layer_id::kK).point(tensor_id::kType, type);
   }
   Table array(std::size_t index) { return layer(kWindow).element(layer_id::kArrays, index); }
   void expect(std::string_view part, ErrorCode code = ErrorCode::kCorrupt) {
@@ -221,17 +221,17 @@ TEST_F(Kinds, QuantizedWindowsHaveNone) {
 
 TEST_F(Kinds, QuantizedWindowsAreNotDense) {
   take_type(kTurboWindow, kDense);
-  expect("layer 0: a turbo window of dense sides");
+  expect("layer 0: a turbo window of dense tensors");
 }
 
 TEST_F(Kinds, DenseTensorsHaveNoCodec) {
   take_key_type(kDense, kTurbo);
-  expect("layer 1: k: a dense side with a codec");
+  expect("layer 1: k: a dense tensor with a codec");
 }
 
 TEST_F(Kinds, QuantizedTensorsHaveACodec) {
   take_key_type(kTurbo, kDense);
-  expect("layer 0: k: a turbo side without a codec");
+  expect("layer 0: k: a turbo tensor without a codec");
 }
 
 TEST_F(Kinds, WindowsHaveTheirTwoArrays) {
@@ -269,7 +269,7 @@ TEST_F(Kinds, TypesAreNoLongTexts) {
   layer(kDense).point(layer_id::kType, name());
   expect("layer 0: 1025", ErrorCode::kTooLarge);
   std::ranges::copy(before, file_.begin());
-  layer(kDense).table(layer_id::kK).point(side_id::kType, name());
+  layer(kDense).table(layer_id::kK).point(tensor_id::kType, name());
   expect("layer 0: k: 1025", ErrorCode::kTooLarge);
 }
 
@@ -449,7 +449,7 @@ TEST(ManifestFlatBuffer, RefusesALayoutOfTooManyBytes) {
   Table::root(file)
       .element(manifest_id::kLayers, 0)
       .table(layer_id::kK)
-      .table(side_id::kCodec)
+      .table(tensor_id::kCodec)
       .point(codec_id::kLayout, text);
   reseal(file);
   expect_refused(file, ErrorCode::kTooLarge, "layer 0: k: 1025 bytes of text");
@@ -462,7 +462,7 @@ TEST(ManifestFlatBuffer, RefusesNamesInAPartOfTooManyBytes) {
     Table::root(file)
         .element(manifest_id::kLayers, 0)
         .table(layer_id::kK)
-        .table(side_id::kCodec)
+        .table(tensor_id::kCodec)
         .element(codec_id::kParts, 0)
         .point(id, text);
     reseal(file);
@@ -508,20 +508,20 @@ void expect_poked_keys(Bytes file, ErrorCode code, std::string_view part,
 
 TEST(ManifestFlatBuffer, RefusesACodecWithoutACentering) {
   expect_poked_keys(centered_layer(), ErrorCode::kCorrupt, "layer 0: k: a codec without centering",
-                    [](Bytes&, Table k) { k.remove(side_id::kCentering); });
+                    [](Bytes&, Table k) { k.remove(tensor_id::kCentering); });
 }
 
 TEST(ManifestFlatBuffer, RefusesWhatBelongsToACodecWithoutOne) {
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.codec = {.mode = codec::Mode::kMixed, .outlier_channels = 8, .outlier_bits = 5};
   plan.n_sinks = 1;
   const Bytes file =
-      file_of(CacheBuilder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
+      file_of(CacheBuilder(256).tensors({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
   for (const std::size_t kept :
-       {side_id::kCentering, side_id::kMean, side_id::kOutliers, side_id::kSinks}) {
-    expect_poked_keys(file, ErrorCode::kCorrupt, "layer 0: k: a turbo side without a codec",
+       {tensor_id::kCentering, tensor_id::kMean, tensor_id::kOutliers, tensor_id::kSinks}) {
+    expect_poked_keys(file, ErrorCode::kCorrupt, "layer 0: k: a turbo tensor without a codec",
                       [&](Bytes&, Table k) {
-                        for (std::size_t id = side_id::kCodec; id <= side_id::kSinks; ++id) {
+                        for (std::size_t id = tensor_id::kCodec; id <= tensor_id::kSinks; ++id) {
                           if (id != kept) k.remove(id);
                         }
                       });
@@ -531,11 +531,11 @@ TEST(ManifestFlatBuffer, RefusesWhatBelongsToACodecWithoutOne) {
 TEST(ManifestFlatBuffer, RefusesACodecThatMissesSomething) {
   for (const std::size_t id : {codec_id::kLayout, codec_id::kParts}) {
     expect_poked_keys(centered_layer(), ErrorCode::kCorrupt, kInvalid,
-                      [&](Bytes&, Table k) { k.table(side_id::kCodec).remove(id); });
+                      [&](Bytes&, Table k) { k.table(tensor_id::kCodec).remove(id); });
   }
   for (const std::size_t id : {part_id::kRotation, part_id::kScale, part_id::kCentroids}) {
     expect_poked_keys(centered_layer(), ErrorCode::kCorrupt, kInvalid, [&](Bytes&, Table k) {
-      k.table(side_id::kCodec).element(codec_id::kParts, 0).remove(id);
+      k.table(tensor_id::kCodec).element(codec_id::kParts, 0).remove(id);
     });
   }
 }
@@ -543,7 +543,7 @@ TEST(ManifestFlatBuffer, RefusesACodecThatMissesSomething) {
 TEST(ManifestFlatBuffer, RefusesACodecWithoutParts) {
   expect_poked_keys(centered_layer(), ErrorCode::kCorrupt, "layer 0: k: a codec without parts",
                     [](Bytes& file, Table k) {
-                      patch(file, k.table(side_id::kCodec).target(codec_id::kParts), 0u);
+                      patch(file, k.table(tensor_id::kCodec).target(codec_id::kParts), 0u);
                     });
 }
 
@@ -551,14 +551,14 @@ TEST(ManifestFlatBuffer, RefusesAYesOrNoThatIsNeither) {
   const Bytes file = file_of(CacheBuilder(3).preset({1, 64}, "affine8").build());
   expect_poked_keys(file, ErrorCode::kCorrupt, "layer 0: k: part 0: unknown value of has_bias 2",
                     [](Bytes& bytes, Table k) {
-                      const Table part = k.table(side_id::kCodec).element(codec_id::kParts, 0);
+                      const Table part = k.table(tensor_id::kCodec).element(codec_id::kParts, 0);
                       bytes[part.field(part_id::kHasBias)] = std::byte{2};
                     });
   const Bytes prod = file_of(CacheBuilder(3).preset({1, 64}, "prod4").build());
   expect_poked_keys(prod, ErrorCode::kCorrupt,
                     "layer 0: k: part 1: unknown value of of_residual 255",
                     [](Bytes& bytes, Table k) {
-                      const Table part = k.table(side_id::kCodec).element(codec_id::kParts, 1);
+                      const Table part = k.table(tensor_id::kCodec).element(codec_id::kParts, 1);
                       bytes[part.field(part_id::kOfResidual)] = std::byte{255};
                     });
 }
@@ -569,8 +569,8 @@ TEST(ManifestFlatBuffer, RefusesListsOfNothing) {
     expect_poked_keys(file, ErrorCode::kCorrupt, part,
                       [&](Bytes& bytes, Table k) { patch(bytes, k.target(id), 0u); });
   };
-  expect_empty(side_id::kMean, "layer 0: k: a mean of no values");
-  expect_empty(side_id::kOutliers, "layer 0: k: a list of no outlier channels");
+  expect_empty(tensor_id::kMean, "layer 0: k: a mean of no values");
+  expect_empty(tensor_id::kOutliers, "layer 0: k: a list of no outlier channels");
 }
 
 // Copies of one mean would take more memory than the limit, though the file holds it once.
@@ -582,7 +582,8 @@ TEST(ManifestFlatBuffer, RefusesMeansBeyondTheLimitThoughAllAreOne) {
   v_of(manifest, 0).mean.assign(1, 0);
   file = with_manifest(file, manifest);
   const Table layer = layer_of(file);
-  layer.table(layer_id::kV).point(side_id::kMean, layer.table(layer_id::kK).target(side_id::kMean));
+  layer.table(layer_id::kV)
+      .point(tensor_id::kMean, layer.table(layer_id::kK).target(tensor_id::kMean));
   reseal(file);
   expect_refused(file, ErrorCode::kTooLarge, "values of a mean");
 }

@@ -31,7 +31,7 @@ TEST(Manifest, RefusesAnUnknownLayerTypeByName) {
                  ErrorCode::kUnsupported, "layer 2: cache type \"tqcache.arrays.v9\"");
 }
 
-TEST(Manifest, RefusesAnUnknownSideTypeByName) {
+TEST(Manifest, RefusesAnUnknownTensorTypeByName) {
   expect_refused(change_text(mixed_file(), "tqcache.dense.v1", "KVCache of mlx 1"),
                  ErrorCode::kUnsupported, "layer 0: k: cache type \"KVCache of mlx 1\"");
 }
@@ -256,8 +256,9 @@ TEST(Manifest, RefusesAMatrixThatDoesNotFit) {
 // Values that no writer of ours would take.
 TEST(Manifest, RefusesAMatrixWithValuesThatAreNone) {
   const cache::Cache cache = matrix_cache();
-  const auto& side = std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
-  const std::span<const float> values = side.codec.parts()[0].matrix.values();
+  const auto& tensor =
+      std::get<cache::TurboTensor>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
+  const std::span<const float> values = tensor.codec.parts()[0].matrix.values();
   const Bytes file = file_of(cache);
   const auto found = std::search(file.begin(), file.end(), std::as_bytes(values).begin(),
                                  std::as_bytes(values).end());
@@ -331,14 +332,14 @@ TEST(Manifest, RefusesMoreSinkTokensThanABlockHas) {
   }
 }
 
-TEST(Manifest, LetsSidesShareWhatIsEqual) {
+TEST(Manifest, LetsTensorsShareWhatIsEqual) {
   const auto size_with = [](std::size_t n_layers) {
     CacheBuilder builder(3);
     for (std::size_t i = 0; i < n_layers; ++i) builder.preset({1, 64}, "affine8");
     return info_of(file_of(builder.build())).manifest_bytes;
   };
-  // A layer, its two sides and their vtable entries; no part, codebook or text of its own. What the
-  // table of sections takes comes on top.
+  // A layer, its two tensors and their vtable entries; no part, codebook or text of its own. What
+  // the table of sections takes comes on top.
   EXPECT_LT((size_with(101) - size_with(1)) / 100, 2 * sizeof(std::byte[88]) + 100);
 }
 
@@ -355,7 +356,7 @@ TEST(Manifest, KeepsZeroAndMinusZeroApart) {
   EXPECT_TRUE(std::signbit(layer.v.quant->parts[0].centroids[1]));
 }
 
-// One layer, both sides centered, 300 tokens.
+// One layer, both tensors centered, 300 tokens.
 void expect_centering_rule(ErrorCode code, std::string_view part,
                            const std::function<void(Manifest&)>& change) {
   static const Bytes kFile =
@@ -474,15 +475,15 @@ TEST(SectionTable, RefusesSectionsInAnotherOrder) {
 }
 
 TEST(SectionTable, RefusesUnknownEnumerations) {
-  expect_rule(ErrorCode::kCorrupt, "section 0: unknown side 3",
-              [](Manifest& m) { m.sections[0].side = static_cast<cache::TensorKind>(3); });
+  expect_rule(ErrorCode::kCorrupt, "section 0: unknown tensor 3",
+              [](Manifest& m) { m.sections[0].tensor = static_cast<cache::TensorKind>(3); });
   expect_rule(ErrorCode::kCorrupt, "section 0: unknown compression 5",
               [](Manifest& m) { m.sections[0].compression = static_cast<Compression>(5); });
 }
 
-TEST(SectionTable, RefusesAPackedSectionOfASideThatIsNotTurbo) {
+TEST(SectionTable, RefusesAPackedSectionOfATensorThatIsNotTurbo) {
   for (const std::size_t index : {kDenseSection, kArraySection}) {
-    expect_rule(ErrorCode::kCorrupt, "packed, of a side that is not turbo",
+    expect_rule(ErrorCode::kCorrupt, "packed, of a tensor that is not turbo",
                 [&](Manifest& m) { m.sections[index].packed = true; });
   }
 }

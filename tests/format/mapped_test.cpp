@@ -27,14 +27,14 @@ bool is_in_mapping_of(const std::byte* address, const std::filesystem::path& pat
   return false;
 }
 
-// The packed blocks of all sides of a cache.
+// The packed blocks of all tensors of a cache.
 std::vector<ByteView> packed_blocks(const cache::Cache& cache) {
   std::vector<ByteView> blocks;
   for (const cache::Layer& layer : cache.layers) {
     const auto* attention = std::get_if<cache::AttentionLayer>(&layer);
     if (attention == nullptr) continue;
-    for (const cache::Side* side : {&attention->k, &attention->v}) {
-      const auto* turbo = std::get_if<cache::TurboSide>(side);
+    for (const cache::Tensor* tensor : {&attention->k, &attention->v}) {
+      const auto* turbo = std::get_if<cache::TurboTensor>(tensor);
       if (turbo == nullptr) continue;
       for (const cache::TurboBlock& block : turbo->packed) blocks.push_back(block.bytes.view());
     }
@@ -157,7 +157,7 @@ TEST_F(MappedCache, GrowsInMemoryAlone) {
   const std::vector<float> row(64, 0.5f);
   cache::append(layer.k, layer.shape, 511, row);
   must(cache::pack_full_tail(layer.k, 512, 1));
-  const auto& packed = std::get<cache::TurboSide>(layer.k).packed;
+  const auto& packed = std::get<cache::TurboTensor>(layer.k).packed;
   ASSERT_EQ(packed.size(), 2u);
   EXPECT_TRUE(is_in_mapping_of(packed[0].bytes.data(), path_));
   EXPECT_FALSE(is_in_mapping_of(packed[1].bytes.data(), path_));

@@ -13,12 +13,12 @@ namespace tqcache::test {
 namespace maps_test {
 
 cache::Cache fitted_cache(std::int64_t n_tokens = 600) {
-  cache::SidePlan plan = archive_plan(0.3f, 2);
+  cache::TensorPlan plan = archive_plan(0.3f, 2);
   plan.fit_transforms = true;
   return CacheBuilder(n_tokens)
-      .sides({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan)
+      .tensors({2, 64}, Dtype::kF16, plan, Dtype::kBF16, plan)
       .center(cache::Centering::kPreRope)
-      .sides({1, 40}, Dtype::kF32, plan, Dtype::kF16, archive_plan(0.5f))
+      .tensors({1, 40}, Dtype::kF32, plan, Dtype::kF16, archive_plan(0.5f))
       .build();
 }
 
@@ -81,7 +81,7 @@ TEST(Maps, AreOfAsManyEntriesAsHeadsHave) {
 constexpr std::int64_t kBefore = 600;
 constexpr std::int64_t kAfter = 768;
 
-// The tokens by which a side grows: [kAfter - kBefore, n_kv_heads, head_dim].
+// The tokens by which a tensor grows: [kAfter - kBefore, n_kv_heads, head_dim].
 std::vector<float> new_rows(cache::HeadShape shape) {
   Random random(4);
   std::vector<float> rows(
@@ -94,21 +94,21 @@ std::vector<float> new_rows(cache::HeadShape shape) {
 void grow(cache::Cache& cache) {
   for (cache::Layer& layer : cache.layers) {
     auto& attention = std::get<cache::AttentionLayer>(layer);
-    for (cache::Side* side : {&attention.k, &attention.v}) {
-      cache::append(*side, attention.shape, kBefore, new_rows(attention.shape));
-      must(cache::pack_full_tail(*side, kAfter, 1));
-      EXPECT_EQ(cache::packed_block_count(*side), kAfter / cache::kTokenBlock);
+    for (cache::Tensor* tensor : {&attention.k, &attention.v}) {
+      cache::append(*tensor, attention.shape, kBefore, new_rows(attention.shape));
+      must(cache::pack_full_tail(*tensor, kAfter, 1));
+      EXPECT_EQ(cache::packed_block_count(*tensor), kAfter / cache::kTokenBlock);
     }
   }
   cache.tokens.resize(kAfter, 1);
 }
 
 // What coding left of the energy of the first head's new tokens, as a part of it.
-double coded_error(const cache::Side& side, cache::HeadShape shape) {
+double coded_error(const cache::Tensor& tensor, cache::HeadShape shape) {
   const std::vector<float> rows = new_rows(shape);
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   std::vector<float> block(cache::kTokenBlock * dim);
-  cache::read_block(side, shape, kAfter, 2, 0, block);
+  cache::read_block(tensor, shape, kAfter, 2, 0, block);
   const std::size_t first = kBefore - 2 * cache::kTokenBlock;
   const std::size_t stride = static_cast<std::size_t>(shape.n_kv_heads) * dim;
   double error = 0, energy = 0;
@@ -122,8 +122,8 @@ double coded_error(const cache::Side& side, cache::HeadShape shape) {
   return error / energy;
 }
 
-const cache::HeadTransforms& maps_of(const cache::Side& side) {
-  return std::get<cache::TurboSide>(side).codec.state().transforms;
+const cache::HeadTransforms& maps_of(const cache::Tensor& tensor) {
+  return std::get<cache::TurboTensor>(tensor).codec.state().transforms;
 }
 
 // A conversation that goes on: what comes later is coded with the same maps.

@@ -19,7 +19,7 @@ constexpr std::size_t kPlaneBytes = kRawBytes / 2;
 
 Bytes zeros_file() {
   cache::Cache cache = CacheBuilder(3).dense({8, 4}).build();
-  cache::Side& k = std::get<0>(cache.layers[0]).k;
+  cache::Tensor& k = std::get<0>(cache.layers[0]).k;
   std::ranges::fill(std::get<0>(k).blocks[0], std::byte{0});
   return file_of(cache);
 }
@@ -143,10 +143,10 @@ cache::Cache bell_cache(Dtype dtype) {
   cache::Cache cache = CacheBuilder(256).dense({2, 64}, dtype).build();
   Random random(5);
   auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
-  for (cache::Side* side : {&layer.k, &layer.v}) {
+  for (cache::Tensor* tensor : {&layer.k, &layer.v}) {
     std::vector<float> values(2 * 64 * 256);
     for (float& value : values) value = random.bell();
-    AlignedBytes& block = std::get<cache::DenseSide>(*side).blocks[0];
+    AlignedBytes& block = std::get<cache::DenseTensor>(*tensor).blocks[0];
     store_f32(dtype, values, block.data());
   }
   return cache;

@@ -185,10 +185,10 @@ TEST(PredictedBlock, IsEncodedTheSameOnEveryKindOfCpu) {
     predict::BlockCoder encoder(*predictor, 0.11f, ids, kSinks, *kernels);
     predict::BlockCoder decoder(*predictor, 0.11f, ids, kSinks);
     EvenNumbers numbers(5);
-    for (std::size_t side = 0; side < 6; ++side) {
+    for (std::size_t tensor = 0; tensor < 6; ++tensor) {
       AlignedFloats rows(kTokens * kDim), encoded(kTokens * kDim), decoded(kTokens * kDim);
       for (float& each : rows) each = numbers.next() * 3;
-      if (side == 3) rows[5 * kDim + 7] = 1e6f;  // beyond all levels
+      if (tensor == 3) rows[5 * kDim + 7] = 1e6f;  // beyond all levels
       Bytes coded;
       must(encoder.encode(rows, coded, encoded));
       must(decoder.decode(coded, decoded));
@@ -196,7 +196,7 @@ TEST(PredictedBlock, IsEncodedTheSameOnEveryKindOfCpu) {
       if (kernels == codec::all_kernels().front()) {
         expected.push_back(coded);
       } else {
-        EXPECT_EQ(coded, expected[side]) << kernels->name << " " << side;
+        EXPECT_EQ(coded, expected[tensor]) << kernels->name << " " << tensor;
       }
     }
   }
@@ -209,22 +209,22 @@ predict::Profile wide_profile(cache::HeadShape shape) {
   profile.depth = 0;
   const std::size_t dim = to_size(profile.channels());
   EvenNumbers numbers(8);
-  profile.sides.clear();
+  profile.tensors.clear();
   for (std::size_t i = 0; i < 2; ++i) {
-    predict::SideProfile side;
-    side.mean.assign(dim, 0.1f);
-    side.unit.assign(dim, 0.005f);
-    side.weights.resize(to_size(profile.n_inputs(i)) * dim);
-    for (std::int8_t& each : side.weights) each = static_cast<std::int8_t>(numbers.next() * 3);
-    side.weight_scale.assign(dim, 1e-5f);
-    side.map.resize(dim * dim);
+    predict::TensorProfile tensor;
+    tensor.mean.assign(dim, 0.1f);
+    tensor.unit.assign(dim, 0.005f);
+    tensor.weights.resize(to_size(profile.n_inputs(i)) * dim);
+    for (std::int8_t& each : tensor.weights) each = static_cast<std::int8_t>(numbers.next() * 3);
+    tensor.weight_scale.assign(dim, 1e-5f);
+    tensor.map.resize(dim * dim);
     for (std::size_t c = 0; c < dim; ++c) {
-      side.map[c * dim + c * 5 % dim] = 9;
-      side.map[c * dim + c] = 100;
+      tensor.map[c * dim + c * 5 % dim] = 9;
+      tensor.map[c * dim + c] = 100;
     }
-    side.map_scale.assign(dim, 0.01f);
-    side.deviation.assign(dim, 0.6f);
-    profile.sides.push_back(std::move(side));
+    tensor.map_scale.assign(dim, 0.01f);
+    tensor.deviation.assign(dim, 0.6f);
+    profile.tensors.push_back(std::move(tensor));
   }
   return profile;
 }
@@ -247,7 +247,7 @@ TEST(PredictedBlock, OfAWideModelIsDecodedAsItWasEncoded) {
     predict::BlockCoder encoder(*predictor, 0.2f, ids, 1, *kernels);
     predict::BlockCoder decoder(*predictor, 0.2f, ids, 1, *kernels);
     EvenNumbers numbers(5);
-    for (std::size_t side = 0; side < 2; ++side) {
+    for (std::size_t tensor = 0; tensor < 2; ++tensor) {
       AlignedFloats rows(kTokens * kDim), encoded(kTokens * kDim), decoded(kTokens * kDim);
       for (float& each : rows) each = numbers.next() * 3;
       Bytes coded;
@@ -258,7 +258,7 @@ TEST(PredictedBlock, OfAWideModelIsDecodedAsItWasEncoded) {
       for (std::size_t i = kDim; i < rows.size(); ++i) error += std::pow(rows[i] - encoded[i], 2);
       EXPECT_LT(error / static_cast<double>(rows.size()), 0.05);
       if (kernels == codec::all_kernels().front()) expected.push_back(coded);
-      EXPECT_EQ(coded, expected[side]) << kernels->name;
+      EXPECT_EQ(coded, expected[tensor]) << kernels->name;
     }
   }
 }
@@ -272,14 +272,14 @@ TEST(MapInverse, UndoesTheMap) {
     profile.n_layers = 1;
     profile.shape = {1, static_cast<std::int64_t>(dim)};
     for (std::size_t i = 0; i < 2; ++i) {
-      predict::SideProfile side;
-      side.unit.assign(dim, 1);
-      side.weights.resize(i * dim * dim);
-      side.map_scale.assign(dim, 0.03f);
-      side.map.resize(dim * dim);
-      for (std::int8_t& each : side.map) each = static_cast<std::int8_t>(numbers.next() * 127);
-      side.map.front() = dim == 1 ? 5 : 0;
-      profile.sides.push_back(side);
+      predict::TensorProfile tensor;
+      tensor.unit.assign(dim, 1);
+      tensor.weights.resize(i * dim * dim);
+      tensor.map_scale.assign(dim, 0.03f);
+      tensor.map.resize(dim * dim);
+      for (std::int8_t& each : tensor.map) each = static_cast<std::int8_t>(numbers.next() * 127);
+      tensor.map.front() = dim == 1 ? 5 : 0;
+      profile.tensors.push_back(tensor);
     }
     const Predictor predictor(profile, {});
     must(predictor.prepare_encoding(1));
@@ -288,14 +288,14 @@ TEST(MapInverse, UndoesTheMap) {
         for (std::size_t col = 0; col < dim; ++col) {
           double sum = 0;
           for (std::size_t k = 0; k < dim; ++k) {
-            sum += 0.03 * profile.sides[i].map[row * dim + k] *
+            sum += 0.03 * profile.tensors[i].map[row * dim + k] *
                    double{predictor.inverse(i)[k * dim + col]};
           }
           EXPECT_NEAR(sum, row == col ? 1 : 0, 1e-3) << dim << " " << row << " " << col;
         }
       }
     }
-    profile.sides[0].map.assign(dim * dim, 0);
+    profile.tensors[0].map.assign(dim * dim, 0);
     EXPECT_FALSE(Predictor(profile, {}).prepare_encoding(1));
   }
 }
@@ -356,8 +356,8 @@ TEST(PredictionProfile, IsReadAsItWasWritten) {
   const Bytes file = predict::profile_bytes(profile);
   const predict::Profile again = must(predict::parse_profile(file));
   EXPECT_EQ(predict::profile_bytes(again), file);
-  EXPECT_EQ(again.sides[3].weights, profile.sides[3].weights);
-  EXPECT_EQ(again.sides[5].mean, profile.sides[5].mean);
+  EXPECT_EQ(again.tensors[3].weights, profile.tensors[3].weights);
+  EXPECT_EQ(again.tensors[5].mean, profile.tensors[5].mean);
   EXPECT_TRUE(predict::looks_like_profile(file));
 }
 
@@ -424,16 +424,16 @@ TEST(PredictionProfile, IsRefusedWhenItIsDamagedOrOfAnotherVersion) {
   EXPECT_THAT(refusal_of(bytes_of("something else"), ErrorCode::kCorrupt),
               HasSubstr("not a profile"));
   predict::Profile wrong = small_profile();
-  wrong.sides[2].unit[5] = 0;
+  wrong.tensors[2].unit[5] = 0;
   EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt),
               HasSubstr("layer 1 k: unit"));
   wrong = small_profile();
-  wrong.sides[1].weights.pop_back();
+  wrong.tensors[1].weights.pop_back();
   EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt),
               HasSubstr("layer 0 v: weights"));
   wrong = small_profile();
   wrong.n_layers = 2;
-  EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt), HasSubstr("sides"));
+  EXPECT_THAT(refusal_of(predict::profile_bytes(wrong), ErrorCode::kCorrupt), HasSubstr("tensors"));
 }
 
 TEST(PredictedArchive, HoldsTheValuesThatTheWriterDecoded) {
@@ -652,7 +652,7 @@ format::PredictedBlock block_number(std::int64_t block) {
 
 // A thread makes a block and waits until another one, which needs the same block, makes the next.
 // The limit of the wait only ends a test that fails.
-TEST(PredictedBlocks, AreMadeSideBySideBehindThoseThatWereRead) {
+TEST(PredictedBlocks, AreMadeTensorByTensorBehindThoseThatWereRead) {
   const std::int64_t first = thread_count(0) + 4, n_blocks = first + 3;
   format::PredictedBlocks blocks;
   for (std::int64_t block = 0; block < first; ++block) {

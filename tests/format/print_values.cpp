@@ -50,7 +50,7 @@ Result<Json> read(const std::string& path, std::vector<float>& all) {
                        std::span<const format::SectionInfo> sections, std::int64_t first_layer) {
     for (format::SectionInfo section : sections) {
       json["sections"].push_back(
-          {section.layer, static_cast<int>(section.side), section.block, int{section.packed}, 0});
+          {section.layer, static_cast<int>(section.tensor), section.block, int{section.packed}, 0});
       section.layer -= first_layer;
       const std::vector<float> values = section.packed
                                             ? test::packed_values(state, section)

@@ -70,13 +70,13 @@ const std::vector<Case>& cases() {
        }},
       {"Sinks",
        [](auto n) {
-         cache::SidePlan few;
+         cache::TensorPlan few;
          few.n_sinks = 3;
-         cache::SidePlan all = few;
+         cache::TensorPlan all = few;
          all.n_sinks = 256;
          return CacheBuilder(n)
-             .sides({2, 64}, Dtype::kF16, few, Dtype::kBF16, few)
-             .sides({1, 32}, Dtype::kF32, all, Dtype::kF16, few)
+             .tensors({2, 64}, Dtype::kF16, few, Dtype::kBF16, few)
+             .tensors({1, 32}, Dtype::kF32, all, Dtype::kF16, few)
              .build();
        }},
       {"Arrays",
@@ -231,8 +231,8 @@ TEST(CacheFile, CompressesWhatShrinksAndStoresWhatDoesNot) {
   cache::Cache cache = CacheBuilder(256).turbo({2, 64}, 4, 4).build();
   cache.layers.emplace_back(
       cache::AttentionLayer{{1, 8},
-                            cache::DenseSide{Dtype::kF16, {AlignedBytes(256 * 8 * 2)}},
-                            cache::DenseSide{Dtype::kF16, {AlignedBytes(256 * 8 * 2)}}});
+                            cache::DenseTensor{Dtype::kF16, {AlignedBytes(256 * 8 * 2)}},
+                            cache::DenseTensor{Dtype::kF16, {AlignedBytes(256 * 8 * 2)}}});
   const CacheFileInfo info = info_of(file_of(cache, Compression::kZstd));
   ASSERT_EQ(info.sections.size(), 4u);
   EXPECT_EQ(info.sections[2].compression, Compression::kZstd);
@@ -309,8 +309,8 @@ TEST(CacheFile, KeepsPackedBlocksAsTheyStandInTheFile) {
   for (const SectionInfo& section : info_of(file).sections) {
     if (!section.packed) continue;
     const auto& layer = std::get<0>(cache.layers[static_cast<std::size_t>(section.layer)]);
-    const cache::Side& side = section.side == cache::TensorKind::kKeys ? layer.k : layer.v;
-    const ByteView packed = std::get<cache::TurboSide>(side).packed[0].bytes.view();
+    const cache::Tensor& tensor = section.tensor == cache::TensorKind::kKeys ? layer.k : layer.v;
+    const ByteView packed = std::get<cache::TurboTensor>(tensor).packed[0].bytes.view();
     const auto stored = ByteView(file).subspan(section.file_offset, section.stored_bytes);
     EXPECT_TRUE(std::ranges::equal(packed, stored)) << section.layer;
   }
@@ -319,9 +319,9 @@ TEST(CacheFile, KeepsPackedBlocksAsTheyStandInTheFile) {
 TEST(CacheFile, HasItsSectionsBlockByBlockAndArraysLast) {
   std::string order;
   for (const SectionInfo& section : info_of(mixed_file()).sections) {
-    constexpr std::string_view kSides = "kva";
+    constexpr std::string_view kTensors = "kva";
     order += std::to_string(section.layer);
-    order += kSides[static_cast<std::size_t>(section.side)];
+    order += kTensors[static_cast<std::size_t>(section.tensor)];
     order += std::to_string(section.block) + (section.packed ? "p " : " ");
   }
   EXPECT_EQ(order, "0k0 0v0 1k0p 1v0p 3k0 3v0p 0k1 0v1 1k1 1v1 3k1 3v1 2a0 2a1 ");
@@ -398,8 +398,8 @@ TEST(CacheFile, HasAnotherContentNameForHiddenTokensAndForAnotherWindow) {
   add([](auto& c) {
     const auto window = std::get<cache::WindowLayer>(c.layers[0]);
     const auto shape = cache::window_array_shape({2, 4}, window.window, 300);
-    const auto array = [&](const char* name, const cache::Side& side) {
-      return cache::NamedArray{name, Dtype::kF16, shape, cache::gather_window(window, side, 300)};
+    const auto array = [&](const char* name, const cache::Tensor& tensor) {
+      return cache::NamedArray{name, Dtype::kF16, shape, cache::gather_window(window, tensor, 300)};
     };
     const cache::AttentionLayer& attention = window.attention;
     c.layers[0] = cache::StateLayer{{array("keys", attention.k), array("values", attention.v)}};
@@ -413,7 +413,7 @@ TEST(CacheFile, HasAnotherContentNameForAnotherMeanOfTheSameCodes) {
       CacheBuilder(256).center(cache::Centering::kPreRope).turbo({1, 64}, 4, 4).build();
   const auto name = [&] { return to_hex(info_of(file_of(cache)).content_name); };
   std::vector<std::string> names = {name()};
-  cache::KvCodec& codec = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k).codec;
+  cache::KvCodec& codec = std::get<cache::TurboTensor>(std::get<0>(cache.layers[0]).k).codec;
   edit_codec(codec, [](auto& state) { state.mean.values[3] += 1; });
   names.push_back(name());
   edit_codec(codec, [](auto& state) { state.mean.kind = cache::Centering::kPostRope; });
@@ -429,8 +429,8 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   std::vector<std::string> names;
   const auto add = [&] { names.push_back(to_hex(format::content_name(manifest))); };
   add();
-  cache::QuantSpec& side = k_of(manifest, 2);
-  codec::PartSpec& part = side.parts[1];
+  cache::QuantSpec& tensor = k_of(manifest, 2);
+  codec::PartSpec& part = tensor.parts[1];
   ++part.first, add();
   ++part.head_dim, add();
   ++part.bits, add();
@@ -444,11 +444,11 @@ TEST(CacheFile, HasAnotherContentNameForAnyOtherCodec) {
   part.rotation = codec::TransformKind::kMatrix, add();
   part.matrix = must(codec::TransformMatrix::make({1, 0})), add();
   part.matrix = must(codec::TransformMatrix::make({1, -0.0f})), add();
-  side.parts.push_back(part), add();
-  side.outliers[3] ^= 1, add();
-  ++side.n_sinks, add();
-  side.centering = cache::Centering::kPostRope, add();
-  side.mode = codec::Mode::kAffine, add();
+  tensor.parts.push_back(part), add();
+  tensor.outliers[3] ^= 1, add();
+  ++tensor.n_sinks, add();
+  tensor.centering = cache::Centering::kPostRope, add();
+  tensor.mode = codec::Mode::kAffine, add();
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
 }
@@ -459,11 +459,11 @@ TEST(CacheFile, BringsMapsAlongByValue) {
   EXPECT_EQ(difference(cache, again), "");
   const auto matrix = [&](std::size_t layer, bool keys) {
     const auto& attention = std::get<cache::AttentionLayer>(again.layers[layer]);
-    const auto& side = std::get<cache::TurboSide>(keys ? attention.k : attention.v);
-    return side.codec.parts()[0].matrix.values();
+    const auto& tensor = std::get<cache::TurboTensor>(keys ? attention.k : attention.v);
+    return tensor.codec.parts()[0].matrix.values();
   };
   ASSERT_EQ(matrix(0, true).size(), 32u * 32u);
-  EXPECT_EQ(matrix(0, true).data(), matrix(1, false).data());  // all sides share one
+  EXPECT_EQ(matrix(0, true).data(), matrix(1, false).data());  // all tensors share one
   // Two matrices of 4 KiB, each once.
   EXPECT_LT(info_of(file_of(cache)).manifest_bytes, 2 * 4096 + 4096u);
 }

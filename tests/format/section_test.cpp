@@ -12,7 +12,7 @@ namespace section_test {
 // The file's first section is 192 bytes of zeros.
 Bytes zeros_file() {
   cache::Cache cache = CacheBuilder(3).dense({8, 4}).build();
-  cache::Side& k = std::get<0>(cache.layers[0]).k;
+  cache::Tensor& k = std::get<0>(cache.layers[0]).k;
   std::ranges::fill(std::get<0>(k).blocks[0], std::byte{0});
   return file_of(cache);
 }

@@ -16,9 +16,9 @@ inline std::vector<float> dense_values(const cache::Cache& cache, const cache::C
                                        const format::SectionInfo& section) {
   const cache::LayerDesc& layer = info.layers[static_cast<std::size_t>(section.layer)];
   const Dtype dtype =
-      section.side == cache::TensorKind::kArray
+      section.tensor == cache::TensorKind::kArray
           ? cache::arrays_of(layer, {})[static_cast<std::size_t>(section.block)].dtype
-          : tensor_of(layer, section.side).dtype;
+          : tensor_of(layer, section.tensor).dtype;
   AlignedBytes scratch;
   const ByteView raw = cache::block_bytes(cache, section, scratch);
   std::vector<float> values(raw.size() / dtype_size(dtype));
@@ -30,14 +30,14 @@ inline std::vector<float> dense_values(const cache::Cache& cache, const cache::C
 inline std::vector<float> packed_values(const cache::Cache& cache,
                                         const format::SectionInfo& section) {
   const auto& layer = *cache::attention_of(cache.layers[static_cast<std::size_t>(section.layer)]);
-  const bool keys = section.side == cache::TensorKind::kKeys;
-  const cache::Side& side = keys ? layer.k : layer.v;
+  const bool keys = section.tensor == cache::TensorKind::kKeys;
+  const cache::Tensor& tensor = keys ? layer.k : layer.v;
   const auto shape = keys ? layer.shape : layer.value_shape();
   const auto head_values = static_cast<std::size_t>(cache::kTokenBlock * shape.head_dim);
   std::vector<float> values(static_cast<std::size_t>(shape.n_kv_heads) * head_values);
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     cache::read_block(
-        side, shape, cache.n_tokens(), section.block, head,
+        tensor, shape, cache.n_tokens(), section.block, head,
         std::span(values).subspan(static_cast<std::size_t>(head) * head_values, head_values));
   }
   return values;

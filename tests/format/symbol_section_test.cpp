@@ -101,11 +101,11 @@ TEST(SymbolSection, IsForModeTrellisAlone) {
 // Codes that are no path are kept as they are.
 TEST(SymbolSection, IsNotMadeOfOtherCodes) {
   cache::Cache cache = archive_cache();
-  auto& side = std::get<cache::TurboSide>(std::get<0>(cache.layers[0]).k);
-  const ByteView packed = side.packed[0].bytes.view();
+  auto& tensor = std::get<cache::TurboTensor>(std::get<0>(cache.layers[0]).k);
+  const ByteView packed = tensor.packed[0].bytes.view();
   AlignedBytes bytes(packed.begin(), packed.end());
   bytes[77] ^= std::byte{1};
-  side.packed[0].bytes = SharedBytes(std::move(bytes));
+  tensor.packed[0].bytes = SharedBytes(std::move(bytes));
   const Bytes file = file_of(cache, Compression::kZstd);
   EXPECT_EQ(info_of(file).sections[0].compression, Compression::kZstd);
   EXPECT_EQ(difference(must(load(file)), cache), "");

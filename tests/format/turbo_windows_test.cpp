@@ -62,7 +62,7 @@ TEST(TurboWindowFile, HasTheTokenBlocksOfTheWindowAlone) {
   std::vector<std::string> sections;
   for (const SectionInfo& section : info.sections) {
     sections.push_back(std::to_string(section.layer) +
-                       (section.side == cache::TensorKind::kKeys ? "k" : "v") +
+                       (section.tensor == cache::TensorKind::kKeys ? "k" : "v") +
                        std::to_string(section.block) + (section.packed ? "p" : "d"));
   }
   EXPECT_THAT(sections, ElementsAre("1k0d", "1v0d", "0k1p", "0v1p", "1k1d", "1v1d", "0k2d", "0v2d",
@@ -224,7 +224,7 @@ TEST(TurboWindowFile, IsConvertedAsInMemory) {
   }
 }
 
-// A full last block that was kept dense is packed, and a dense side beside a packed one.
+// A full last block that was kept dense is packed, and a dense tensor beside a packed one.
 TEST(TurboWindowFile, PacksWhatIsLeftToPack) {
   std::mt19937 random(1);
   cache::Cache cache = CacheBuilder(0).turbo_rotating({{1, 32}, 300, 0}, 4, 16).build();

@@ -75,7 +75,7 @@ TEST(UnequalFile, DoesNotSayTheSizeOfTheKeysTwice) {
   EXPECT_EQ(cache::value_dim_of(8, 4), 4);
 }
 
-TEST(UnequalFile, EachSideHasItsOwnLimits) {
+TEST(UnequalFile, EachTensorHasItsOwnLimits) {
   const auto error = [](cache::HeadShape shape, std::int64_t value_dim) {
     return cache::validate_shapes(shape, value_dim).error().code;
   };

@@ -12,7 +12,7 @@ namespace verify_test {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Sections of mixed_file(): layer, side, block.
+// Sections of mixed_file(): layer, tensor, block.
 constexpr std::size_t kDenseF32 = 0;   // 0 k 0
 constexpr std::size_t kPackedK = 2;    // 1 k 0, 2 heads of 32, 4 bits
 constexpr std::size_t kDenseBF16 = 4;  // 3 k 0
@@ -125,11 +125,11 @@ TEST(Verify, ReportsScalesOfAnyPartAndBiasesThatAreNotFinite) {
 TEST(Verify, ReportsUnusedBitsOfAnyPart) {
   // Part 0 takes 256 * 16 * 3 bits. Part 1 has 3 groups of 16 channels: nothing is unused there. So
   // a file with 8 outlier channels, half a group of values.
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.codec = {.mode = codec::Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3};
   plan.center = cache::Centering::kNone;
   const Bytes file =
-      file_of(CacheBuilder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
+      file_of(CacheBuilder(256).tensors({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build());
   const auto damage = [&](std::size_t at) {
     return damage_of(change_section(
         file, 1, true, [&](std::span<std::byte> bytes) { bytes[at] |= std::byte{1}; }));
@@ -203,8 +203,8 @@ TEST(Verify, GoesOnAndReportsEverything) {
 TEST(Verify, RefusesASmallFileOfHugeSections) {
   cache::Cache cache = CacheBuilder(256).dense({1024, 32}, Dtype::kF32).build();
   auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
-  for (cache::Side* side : {&layer.k, &layer.v}) {
-    for (AlignedBytes& block : std::get<cache::DenseSide>(*side).blocks) {
+  for (cache::Tensor* tensor : {&layer.k, &layer.v}) {
+    for (AlignedBytes& block : std::get<cache::DenseTensor>(*tensor).blocks) {
       std::ranges::fill(block, std::byte{0});
     }
   }

@@ -57,7 +57,7 @@ TEST(WriterRules, RefuseNumbersBelowZero) {
 }
 
 TEST(WriterRules, RefuseCodecsThatTogetherTakeTooMuch) {
-  // Values alone: 33 sides with a matrix of 512 x 512 each, all of different seeds.
+  // Values alone: 33 tensors with a matrix of 512 x 512 each, all of different seeds.
   const cache::Cache cache = CacheBuilder(3).turbo({1, 512}, 1, 1).build();
   Manifest manifest = info_of(file_of(cache));
   manifest.layers.resize(33, manifest.layers[0]);

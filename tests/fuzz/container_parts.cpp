@@ -96,7 +96,7 @@ std::optional<ByteView> bytes_at(ByteView file, std::uint64_t offset, std::uint6
 std::optional<std::size_t> width_of(const Manifest& manifest, const SectionInfo& section) {
   if (static_cast<std::uint64_t>(section.layer) >= manifest.layers.size()) return {};
   const auto& layer = manifest.layers[static_cast<std::size_t>(section.layer)];
-  const bool is_array = section.side == cache::TensorKind::kArray;
+  const bool is_array = section.tensor == cache::TensorKind::kArray;
   const std::size_t n_arrays = cache::arrays_of(layer, {}).size();
   if (is_array && static_cast<std::uint64_t>(section.block) >= n_arrays) return {};
   if (!is_array && cache::attention_of(layer) == nullptr) return {};
@@ -173,11 +173,11 @@ std::optional<std::vector<SectionInfo>> plan(const Manifest& manifest) {
   for (const auto& key : cache::plan_blocks(manifest.layers, manifest.n_tokens())) {
     SectionInfo section;
     section.layer = key.layer;
-    section.side = key.side;
+    section.tensor = key.tensor;
     section.block = key.block;
     const auto& layer = manifest.layers[static_cast<std::size_t>(key.layer)];
-    section.packed = key.side != cache::TensorKind::kArray &&
-                     cache::is_quantized(cache::tensor_of(layer, key.side)) &&
+    section.packed = key.tensor != cache::TensorKind::kArray &&
+                     cache::is_quantized(cache::tensor_of(layer, key.tensor)) &&
                      cache::tokens_in_block(manifest.n_tokens(), key.block) == cache::kTokenBlock;
     section.raw_bytes = cache::raw_bytes(layer, key, section.packed, manifest.n_tokens());
     if (section.raw_bytes > kMostRawBytes) return {};

@@ -17,6 +17,7 @@
 #include <mutex>
 
 #include "fuzz/fuzz.h"
+#include "support/libc.h"
 
 namespace tqcache::fuzz {
 namespace {
@@ -123,7 +124,8 @@ int connect(int fd, const sockaddr* address, socklen_t /*size*/) {
 }
 
 // The sockets of above are not of TCP.
-int setsockopt(int fd, int level, int option, const void* value, socklen_t size) noexcept {
+int setsockopt(int fd, int level, int option, const void* value,
+               socklen_t size) TQCACHE_LIBC_NOEXCEPT {
   if (level == IPPROTO_TCP) return 0;
   return static_cast<int>(::syscall(SYS_setsockopt, fd, level, option, value, size));
 }
@@ -161,6 +163,6 @@ int getaddrinfo(const char* node, const char* service, const addrinfo* hints, ad
   return 0;
 }
 
-void freeaddrinfo(addrinfo* list) noexcept { std::free(list); }
+void freeaddrinfo(addrinfo* list) TQCACHE_LIBC_NOEXCEPT { std::free(list); }
 
 }  // extern "C"

@@ -151,8 +151,8 @@ void spoil(Input& input, Dtype dtype, std::span<std::byte> bytes) {
   store_f32(dtype, values, bytes.data() + first * size);
 }
 
-void spoil_side(Input& input, cache::Side& side) {
-  auto* turbo = std::get_if<cache::TurboSide>(&side);
+void spoil_tensor(Input& input, cache::Tensor& tensor) {
+  auto* turbo = std::get_if<cache::TurboTensor>(&tensor);
   if (turbo != nullptr && !turbo->packed.empty() && input.flag()) {
     cache::TurboBlock& block = turbo->packed[input.below(turbo->packed.size())];
     const ByteView view = block.bytes.view();
@@ -167,14 +167,14 @@ void spoil_side(Input& input, cache::Side& side) {
     });
     return;
   }
-  cache::DenseSide& dense = turbo != nullptr ? turbo->tail : std::get<cache::DenseSide>(side);
+  cache::DenseTensor& dense = turbo != nullptr ? turbo->tail : std::get<cache::DenseTensor>(tensor);
   if (dense.blocks.empty()) return;
   spoil(input, dense.dtype, dense.blocks[input.below(dense.blocks.size())]);
 }
 
 void spoil_layer(Input& input, cache::Layer& layer) {
   if (cache::AttentionLayer* rows = cache::attention_of(layer)) {
-    return spoil_side(input, input.flag() ? rows->k : rows->v);
+    return spoil_tensor(input, input.flag() ? rows->k : rows->v);
   }
   auto& arrays = std::get<cache::StateLayer>(layer).arrays;
   cache::NamedArray& array = arrays[input.below(arrays.size())];

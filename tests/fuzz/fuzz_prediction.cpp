@@ -20,15 +20,15 @@ namespace {
 using fuzz::require;
 using predict::Predictor;
 
-// Decodes all sides of a token block from equal parts of the bytes.
+// Decodes all tensors of a token block from equal parts of the bytes.
 void decode(const Predictor& predictor, ByteView coded, bool is_finite) {
   const predict::Profile& profile = predictor.profile();
-  const std::size_t n_sides = std::min<std::size_t>(profile.sides.size(), 6);
+  const std::size_t n_tensors = std::min<std::size_t>(profile.tensors.size(), 6);
   const std::vector<std::int32_t> tokens(1 + coded.size() % 24, 0);
   predict::BlockCoder coder(predictor, 0.25f, tokens, coded.size() % 3);
   AlignedFloats out(tokens.size() * static_cast<std::size_t>(profile.channels()));
-  const std::size_t size = coded.size() / n_sides;
-  for (std::size_t i = 0; i < n_sides; ++i) {
+  const std::size_t size = coded.size() / n_tensors;
+  for (std::size_t i = 0; i < n_tensors; ++i) {
     const auto done = coder.decode(coded.subspan(i * size, size), out);
     if (!done) return require(done.error().code == ErrorCode::kCorrupt, "bad symbols are corrupt");
     const bool all_finite = std::ranges::all_of(out, [](float x) { return std::isfinite(x); });
@@ -39,8 +39,8 @@ void decode(const Predictor& predictor, ByteView coded, bool is_finite) {
 void read(ByteView file) {
   auto profile = predict::parse_profile(file);
   if (!profile) return require(!profile.error().message.empty(), "an error has a message");
-  require(profile->sides.size() == static_cast<std::size_t>(2 * profile->n_layers),
-          "every layer has two sides");
+  require(profile->tensors.size() == static_cast<std::size_t>(2 * profile->n_layers),
+          "every layer has two tensors");
   const auto again = predict::parse_profile(predict::profile_bytes(*profile));
   require(again.ok(), "what is written is read");
   require(predict::profile_bytes(*again) == predict::profile_bytes(*profile), "... as the same");

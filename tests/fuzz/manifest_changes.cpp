@@ -169,61 +169,61 @@ void replace_codec(Chance& chance, TensorDesc& tensor, std::int64_t head_dim) {
   auto parts = codec::make_parts(spec);
   if (!parts) return;
   if (!tensor.quant) tensor.quant.emplace();
-  QuantSpec& side = *tensor.quant;
-  side.parts = std::move(parts).value();
-  side.mode = mode;
-  side.outliers.clear();
+  QuantSpec& quant = *tensor.quant;
+  quant.parts = std::move(parts).value();
+  quant.mode = mode;
+  quant.outliers.clear();
   if (mode != codec::Mode::kMixed) return;
-  for (std::uint16_t i = 0; i < 8; ++i) side.outliers.push_back(i);
+  for (std::uint16_t i = 0; i < 8; ++i) quant.outliers.push_back(i);
 }
 
 // Maps of the right size, or nearly.
-void change_maps(Chance& chance, QuantSpec& side, cache::HeadShape shape) {
+void change_maps(Chance& chance, QuantSpec& quant, cache::HeadShape shape) {
   const auto dim = static_cast<std::size_t>(std::clamp<std::int64_t>(shape.head_dim, 0, 64));
   const auto heads = static_cast<std::size_t>(std::clamp<std::int64_t>(shape.n_kv_heads, 0, 4));
-  side.transforms.assign(heads * dim * dim, 0);
+  quant.transforms.assign(heads * dim * dim, 0);
   for (std::size_t i = 0; i < heads * dim; ++i) {
-    side.transforms[i * dim + (chance.one_in(20) ? 0 : i % dim)] = 64;
+    quant.transforms[i * dim + (chance.one_in(20) ? 0 : i % dim)] = 64;
   }
-  if (chance.one_in(4)) side.transforms.clear();
-  if (chance.one_in(4)) side.transforms.push_back(1);
+  if (chance.one_in(4)) quant.transforms.clear();
+  if (chance.one_in(4)) quant.transforms.push_back(1);
 }
 
 void change_tensor(Chance& chance, TensorDesc& tensor, cache::HeadShape shape) {
   if (chance.one_in(10)) return change_enum(chance, tensor.dtype, 3);
   if (!tensor.quant) return replace_codec(chance, tensor, shape.head_dim);
-  QuantSpec& side = *tensor.quant;
+  QuantSpec& quant = *tensor.quant;
   switch (chance.below(10)) {
     case 0:
-      side.mode = static_cast<codec::Mode>(chance.below(5));
+      quant.mode = static_cast<codec::Mode>(chance.below(5));
       return;
     case 1:
       tensor.quant.reset();
       return;
     case 2:
-      return change_order(chance, side.parts, 4);
+      return change_order(chance, quant.parts, 4);
     case 3:
       return replace_codec(chance, tensor, shape.head_dim);
     case 4:
-      change_enum(chance, side.centering, 3);
+      change_enum(chance, quant.centering, 3);
       // Either may be any number by now.
-      side.mean.resize(std::min(kMostElements, (static_cast<std::size_t>(shape.n_kv_heads) *
-                                                static_cast<std::size_t>(shape.head_dim)) &
-                                                   0xffff));
+      quant.mean.resize(std::min(kMostElements, (static_cast<std::size_t>(shape.n_kv_heads) *
+                                                 static_cast<std::size_t>(shape.head_dim)) &
+                                                    0xffff));
       return;
     case 5:
-      return change_numbers(chance, side.mean);
+      return change_numbers(chance, quant.mean);
     case 6:
-      return change_numbers(chance, side.outliers);
+      return change_numbers(chance, quant.outliers);
     case 7:
-      side.n_sinks = static_cast<std::int64_t>(chance.below(260));
+      quant.n_sinks = static_cast<std::int64_t>(chance.below(260));
       return;
     case 8:
-      if (chance.one_in(2)) return change_numbers(chance, side.factors);
-      return change_maps(chance, side, shape);
+      if (chance.one_in(2)) return change_numbers(chance, quant.factors);
+      return change_maps(chance, quant, shape);
     default:
-      if (side.parts.empty()) return replace_codec(chance, tensor, shape.head_dim);
-      return change_part(chance, side.parts[chance.below(side.parts.size())]);
+      if (quant.parts.empty()) return replace_codec(chance, tensor, shape.head_dim);
+      return change_part(chance, quant.parts[chance.below(quant.parts.size())]);
   }
 }
 
@@ -324,7 +324,7 @@ void change_section(Chance& chance, SectionInfo& section) {
     case 0:
       return change_number(chance, section.layer);
     case 1:
-      return change_enum(chance, section.side, 3);
+      return change_enum(chance, section.tensor, 3);
     case 2:
       return change_number(chance, section.block);
     case 3:

@@ -75,11 +75,11 @@ AlignedBytes dense_block(cache::HeadShape shape, Dtype dtype, std::int64_t n_val
   return block;
 }
 
-void fill_dense(cache::DenseSide& side, cache::HeadShape shape, std::int64_t first_block,
+void fill_dense(cache::DenseTensor& tensor, cache::HeadShape shape, std::int64_t first_block,
                 std::int64_t n_tokens, std::uint64_t seed) {
   for (std::int64_t i = first_block; i < cache::block_count(n_tokens); ++i) {
-    side.blocks.push_back(dense_block(shape, side.dtype, cache::tokens_in_block(n_tokens, i),
-                                      seed + 1000 * static_cast<std::uint64_t>(i)));
+    tensor.blocks.push_back(dense_block(shape, tensor.dtype, cache::tokens_in_block(n_tokens, i),
+                                        seed + 1000 * static_cast<std::uint64_t>(i)));
   }
 }
 
@@ -102,21 +102,21 @@ void fix(cache::KvCodec::State& state, std::uint64_t seed) {
 
 }  // namespace
 
-SmallCache::SideChoice SmallCache::choose_side(Input& input) {
-  SideChoice side;
-  side.kind = static_cast<std::uint8_t>(input.below(8) != 0 ? 0 : input.below(kCodecKinds + 1));
-  side.centering = static_cast<std::uint8_t>(input.below(3));
-  side.n_sinks = static_cast<std::uint8_t>(input.flag() ? 0 : input.below(5));
-  side.dtype = static_cast<Dtype>(input.below(3));
-  return side;
+SmallCache::TensorChoice SmallCache::choose_tensor(Input& input) {
+  TensorChoice tensor;
+  tensor.kind = static_cast<std::uint8_t>(input.below(8) != 0 ? 0 : input.below(kCodecKinds + 1));
+  tensor.centering = static_cast<std::uint8_t>(input.below(3));
+  tensor.n_sinks = static_cast<std::uint8_t>(input.flag() ? 0 : input.below(5));
+  tensor.dtype = static_cast<Dtype>(input.below(3));
+  return tensor;
 }
 
 SmallCache::LayerChoice SmallCache::choose_layer(Input& input) {
   LayerChoice layer;
   layer.kind = static_cast<std::uint8_t>(input.below(5));
   layer.shape.n_kv_heads = 1 + static_cast<std::int64_t>(input.below(2));
-  layer.k = choose_side(input);
-  layer.v = choose_side(input);
+  layer.k = choose_tensor(input);
+  layer.v = choose_tensor(input);
   const bool is_turbo = layer.k.kind != 0 || layer.v.kind != 0;
   layer.shape.head_dim = is_turbo ? 32 : 1 + static_cast<std::int64_t>(input.below(4));
   layer.window = 1 + static_cast<std::int64_t>(input.below(20));
@@ -140,10 +140,10 @@ SmallCache::SmallCache(Input& input) {
   }
 }
 
-cache::Side SmallCache::make_side(const SideChoice& choice, const LayerChoice& layer, bool keys,
-                                  std::int64_t n_tokens) const {
+cache::Tensor SmallCache::make_tensor(const TensorChoice& choice, const LayerChoice& layer,
+                                      bool keys, std::int64_t n_tokens) const {
   const std::uint64_t seed = layer.seed + (keys ? 0 : 77);
-  cache::DenseSide dense{choice.dtype, {}};
+  cache::DenseTensor dense{choice.dtype, {}};
   if (choice.kind == 0) {
     fill_dense(dense, layer.shape, 0, n_tokens, seed);
     return dense;
@@ -159,23 +159,23 @@ cache::Side SmallCache::make_side(const SideChoice& choice, const LayerChoice& l
       state.codec.outlier_channels(), static_cast<std::size_t>(layer.shape.head_dim), {}};
   const std::int64_t n_packed = n_tokens / cache::kTokenBlock;
   if (n_packed > 0) fix(state, seed);
-  cache::TurboSide side{cache::KvCodec(std::move(state)), {}, dense};
+  cache::TurboTensor tensor{cache::KvCodec(std::move(state)), {}, dense};
   for (std::int64_t i = 0; i < n_packed; ++i) {
-    AlignedBytes bytes(side.codec.packed_bytes(i));
+    AlignedBytes bytes(tensor.codec.packed_bytes(i));
     fill(std::span(bytes).first(std::min<std::size_t>(bytes.size(), 64)), seed);
-    side.packed.push_back({SharedBytes(std::move(bytes))});
+    tensor.packed.push_back({SharedBytes(std::move(bytes))});
   }
-  fill_dense(side.tail, layer.shape, n_packed, n_tokens, seed);
-  return side;
+  fill_dense(tensor.tail, layer.shape, n_packed, n_tokens, seed);
+  return tensor;
 }
 
-// Sides as full attention has them, without the token blocks that the window has left.
+// Tensors as full attention has them, without the token blocks that the window has left.
 cache::WindowLayer SmallCache::make_turbo_window(const LayerChoice& choice,
                                                  std::int64_t n_tokens) const {
   LayerChoice layer = choice;
   layer.k.n_sinks = layer.v.n_sinks = 0;
-  cache::Side k = make_side(layer.k, layer, true, n_tokens);
-  cache::Side v = make_side(layer.v, layer, false, n_tokens);
+  cache::Tensor k = make_tensor(layer.k, layer, true, n_tokens);
+  cache::Tensor v = make_tensor(layer.v, layer, false, n_tokens);
   cache::WindowLayer made{{layer.shape, std::move(k), std::move(v)}, {16 * layer.window, 0}};
   cache::advance_window(made, n_tokens);
   return made;
@@ -198,17 +198,17 @@ cache::Layer SmallCache::make_layer(const LayerChoice& layer, std::int64_t n_tok
   }
   if (layer.kind == 1) {
     const cache::Window window{layer.window, layer.keep};
-    const auto side = [&](Dtype dtype) {
+    const auto tensor = [&](Dtype dtype) {
       const auto shape = cache::window_array_shape(layer.shape, window, n_tokens);
       return cache::scatter_window(layer.shape, window, dtype, array("", dtype, shape).data,
                                    n_tokens);
     };
-    return cache::WindowLayer{{layer.shape, side(layer.k.dtype), side(layer.v.dtype)}, window};
+    return cache::WindowLayer{{layer.shape, tensor(layer.k.dtype), tensor(layer.v.dtype)}, window};
   }
   const bool is_turbo = layer.k.kind != 0 || layer.v.kind != 0;
   if (layer.kind == 4 && is_turbo) return make_turbo_window(layer, n_tokens);
-  return cache::AttentionLayer{layer.shape, make_side(layer.k, layer, true, n_tokens),
-                               make_side(layer.v, layer, false, n_tokens)};
+  return cache::AttentionLayer{layer.shape, make_tensor(layer.k, layer, true, n_tokens),
+                               make_tensor(layer.v, layer, false, n_tokens)};
 }
 
 cache::Cache SmallCache::at(std::int64_t n_tokens) const {

@@ -24,7 +24,7 @@ class SmallCache {
   cache::Cache at(std::int64_t n_tokens) const;
 
  private:
-  struct SideChoice {
+  struct TensorChoice {
     std::uint8_t kind = 0;  // index of a codec; 0: dense
     std::uint8_t centering = 0;
     std::uint8_t n_sinks = 0;
@@ -33,17 +33,17 @@ class SmallCache {
   struct LayerChoice {
     std::uint8_t kind = 0;
     cache::HeadShape shape;
-    SideChoice k, v;
+    TensorChoice k, v;
     std::int64_t window = 0, keep = 0;
     std::uint64_t seed = 0;
   };
 
-  static SideChoice choose_side(Input& input);
+  static TensorChoice choose_tensor(Input& input);
   static LayerChoice choose_layer(Input& input);
   cache::Layer make_layer(const LayerChoice& layer, std::int64_t n_tokens) const;
   cache::WindowLayer make_turbo_window(const LayerChoice& layer, std::int64_t n_tokens) const;
-  cache::Side make_side(const SideChoice& side, const LayerChoice& layer, bool keys,
-                        std::int64_t n_tokens) const;
+  cache::Tensor make_tensor(const TensorChoice& tensor, const LayerChoice& layer, bool keys,
+                            std::int64_t n_tokens) const;
 
   std::int64_t n_tokens_ = 0;
   std::int64_t more_tokens_ = 0;

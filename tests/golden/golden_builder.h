@@ -32,17 +32,17 @@ class Recipe {
   Random words_;
 };
 
-// How one side of a golden file is kept.
-struct SideChoice {
+// How one tensor of a golden file is kept.
+struct TensorChoice {
   Dtype dtype = Dtype::kF16;
-  cache::SidePlan plan = {};
+  cache::TensorPlan plan = {};
   bool keep_full_tail = false;  // a full last block stays dense
 };
 
-inline SideChoice dense_as(Dtype dtype) { return {dtype, {.dense = true}}; }
-inline SideChoice coded(const codec::CodecSpec& spec,
-                        cache::Centering center = cache::Centering::kNone,
-                        std::int64_t n_sinks = 0) {
+inline TensorChoice dense_as(Dtype dtype) { return {dtype, {.dense = true}}; }
+inline TensorChoice coded(const codec::CodecSpec& spec,
+                          cache::Centering center = cache::Centering::kNone,
+                          std::int64_t n_sinks = 0) {
   return {Dtype::kF16, {.codec = spec, .center = center, .n_sinks = n_sinks}};
 }
 
@@ -63,17 +63,17 @@ class GoldenBuilder {
 
   cache::Identity& identity() { return cache_.identity; }
 
-  GoldenBuilder& attention(cache::HeadShape shape, const SideChoice& k, const SideChoice& v) {
-    cache::Side keys = side(shape, k, codec::BlockOrder::kKeys);
-    cache::Side values = side(shape, v, codec::BlockOrder::kValues);
+  GoldenBuilder& attention(cache::HeadShape shape, const TensorChoice& k, const TensorChoice& v) {
+    cache::Tensor keys = tensor(shape, k, codec::BlockOrder::kKeys);
+    cache::Tensor values = tensor(shape, v, codec::BlockOrder::kValues);
     cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(keys), std::move(values)});
     return *this;
   }
 
-  GoldenBuilder& unequal(cache::HeadShape shape, std::int64_t value_dim, const SideChoice& k,
-                         const SideChoice& v) {
-    cache::Side keys = side(shape, k, codec::BlockOrder::kKeys);
-    cache::Side values = side({shape.n_kv_heads, value_dim}, v, codec::BlockOrder::kValues);
+  GoldenBuilder& unequal(cache::HeadShape shape, std::int64_t value_dim, const TensorChoice& k,
+                         const TensorChoice& v) {
+    cache::Tensor keys = tensor(shape, k, codec::BlockOrder::kKeys);
+    cache::Tensor values = tensor({shape.n_kv_heads, value_dim}, v, codec::BlockOrder::kValues);
     cache_.layers.emplace_back(
         cache::AttentionLayer{shape, std::move(keys), std::move(values), value_dim});
     return *this;
@@ -98,11 +98,12 @@ class GoldenBuilder {
     return *this;
   }
 
-  // Requires: the window keeps no first tokens, and one of the sides is coded, without sink tokens.
-  GoldenBuilder& turbo_rotating(const TestWindow& window, const SideChoice& k,
-                                const SideChoice& v) {
-    cache::DenseSide keys = window_rows(window, window.shape, k.dtype);
-    cache::DenseSide values = window_rows(window, window.value_shape(), v.dtype);
+  // Requires: the window keeps no first tokens, and one of the tensors is coded, without sink
+  // tokens.
+  GoldenBuilder& turbo_rotating(const TestWindow& window, const TensorChoice& k,
+                                const TensorChoice& v) {
+    cache::DenseTensor keys = window_rows(window, window.shape, k.dtype);
+    cache::DenseTensor values = window_rows(window, window.value_shape(), v.dtype);
     cache_.layers.emplace_back(cache::WindowLayer{
         {window.shape, std::move(keys), std::move(values), window.value_dim}, window.window()});
     auto& layer = std::get<cache::WindowLayer>(cache_.layers.back());
@@ -126,14 +127,15 @@ class GoldenBuilder {
 
  private:
   // Packs the full token blocks of K or V of a window as they are, with what is before it.
-  void pack_window(const cache::WindowLayer& layer, cache::Side& side, const cache::SidePlan& plan,
-                   codec::BlockOrder order, const cache::KvTables& tables) {
+  void pack_window(const cache::WindowLayer& layer, cache::Tensor& tensor,
+                   const cache::TensorPlan& plan, codec::BlockOrder order,
+                   const cache::KvTables& tables) {
     if (plan.dense) return;
     const bool is_keys = order == codec::BlockOrder::kKeys;
     const cache::HeadShape shape = is_keys ? layer.attention.shape : layer.attention.value_shape();
     const std::int64_t n_tokens = cache_.n_tokens();
     const std::int64_t begin = cache::window_begin(layer.window, n_tokens);
-    auto dense = std::get<cache::DenseSide>(std::move(side));
+    auto dense = std::get<cache::DenseTensor>(std::move(tensor));
     const auto full = [&](std::int64_t block) {
       return cache::FullBlock{shape, dense.dtype, block,
                               dense.blocks[static_cast<std::size_t>(block)],
@@ -145,7 +147,7 @@ class GoldenBuilder {
       sample.push_back(full(block));
     }
     if (!sample.empty()) codec.fit(sample, 1);
-    cache::TurboSide turbo{codec, {}, {dense.dtype, {}}};
+    cache::TurboTensor turbo{codec, {}, {dense.dtype, {}}};
     turbo.packed.resize(static_cast<std::size_t>(n_tokens / cache::kTokenBlock));
     for (auto i = begin / cache::kTokenBlock; i < n_tokens / cache::kTokenBlock; ++i) {
       turbo.packed[static_cast<std::size_t>(i)] =
@@ -154,21 +156,22 @@ class GoldenBuilder {
     for (auto i = n_tokens / cache::kTokenBlock; i < cache::block_count(n_tokens); ++i) {
       turbo.tail.blocks.push_back(std::move(dense.blocks[static_cast<std::size_t>(i)]));
     }
-    side = std::move(turbo);
+    tensor = std::move(turbo);
   }
 
   // What stands before the window in its first block stays there.
-  cache::DenseSide window_rows(const TestWindow& window, cache::HeadShape shape, Dtype dtype) {
-    cache::DenseSide rows = dense_side(shape, dtype);
+  cache::DenseTensor window_rows(const TestWindow& window, cache::HeadShape shape, Dtype dtype) {
+    cache::DenseTensor rows = dense_tensor(shape, dtype);
     const std::int64_t n_left = cache::first_window_block(window.window(), cache_.n_tokens());
     for (std::int64_t i = 0; i < n_left; ++i) rows.blocks[static_cast<std::size_t>(i)].clear();
     return rows;
   }
 
-  cache::Side side(cache::HeadShape shape, const SideChoice& choice, codec::BlockOrder order) {
-    cache::DenseSide dense = dense_side(shape, choice.dtype);
+  cache::Tensor tensor(cache::HeadShape shape, const TensorChoice& choice,
+                       codec::BlockOrder order) {
+    cache::DenseTensor dense = dense_tensor(shape, choice.dtype);
     if (choice.plan.dense) return dense;
-    cache::TurboSide turbo{
+    cache::TurboTensor turbo{
         must(cache::make_codec(choice.plan, order, shape, choice.dtype, cache_.identity.rope)),
         {},
         {choice.dtype, {}}};
@@ -176,8 +179,8 @@ class GoldenBuilder {
     return turbo;
   }
 
-  void pack(cache::HeadShape shape, const SideChoice& choice, cache::DenseSide dense,
-            cache::TurboSide& turbo) const {
+  void pack(cache::HeadShape shape, const TensorChoice& choice, cache::DenseTensor dense,
+            cache::TurboTensor& turbo) const {
     std::vector<cache::FullBlock> full;
     for (std::int64_t i = 0; i < cache_.n_tokens() / cache::kTokenBlock; ++i) {
       full.push_back({shape, dense.dtype, i, dense.blocks[static_cast<std::size_t>(i)]});
@@ -194,17 +197,17 @@ class GoldenBuilder {
     }
   }
 
-  cache::DenseSide dense_side(cache::HeadShape shape, Dtype dtype) {
+  cache::DenseTensor dense_tensor(cache::HeadShape shape, Dtype dtype) {
     std::vector<float> offsets;  // of every kv head's channels: something for centering to take out
     for (std::int64_t i = 0; i < shape.n_kv_heads * shape.head_dim; ++i) {
       offsets.push_back(2 * recipe_.next());
     }
-    cache::DenseSide side{dtype, {}};
+    cache::DenseTensor tensor{dtype, {}};
     for (std::int64_t block = 0; block < cache::block_count(cache_.n_tokens()); ++block) {
-      side.blocks.push_back(
+      tensor.blocks.push_back(
           dense_block(shape, dtype, cache::tokens_in_block(cache_.n_tokens(), block), offsets));
     }
-    return side;
+    return tensor;
   }
 
   AlignedBytes dense_block(cache::HeadShape shape, Dtype dtype, std::int64_t n_tokens,

@@ -113,22 +113,22 @@ cache::Cache scaled_rope() {
 }
 
 cache::Cache sinks() {
-  SideChoice in_bf16 = coded(mse(2), Centering::kPostRope, 20);
+  TensorChoice in_bf16 = coded(mse(2), Centering::kPostRope, 20);
   in_bf16.dtype = Dtype::kBF16;
-  SideChoice in_f32 =
+  TensorChoice in_f32 =
       coded({.mode = Mode::kMixed, .bits = 2, .outlier_channels = 8, .outlier_bits = 3},
             Centering::kNone, 1);
   in_f32.dtype = Dtype::kF32;
-  const SideChoice whole_block = coded(mse(1), Centering::kNone, cache::kTokenBlock);
+  const TensorChoice whole_block = coded(mse(1), Centering::kNone, cache::kTokenBlock);
   return GoldenBuilder(10, 260)
       .attention({2, 32}, coded(mse(2), Centering::kPreRope, 4), in_bf16)
       .attention({1, 32}, in_f32, whole_block)
       .build();
 }
 
-// The last block is full: packed on one side, dense on the other.
+// The last block is full: packed on one tensor, dense on the other.
 cache::Cache full_tail() {
-  SideChoice dense_tail = coded(mse(2), Centering::kPostRope);
+  TensorChoice dense_tail = coded(mse(2), Centering::kPostRope);
   dense_tail.keep_full_tail = true;
   return GoldenBuilder(11, 256)
       .attention({1, 32}, coded(mse(2), Centering::kPreRope), dense_tail)
@@ -143,7 +143,7 @@ cache::Cache zstd() {
                            .arrays()
                            .build();
   auto& layer = std::get<cache::AttentionLayer>(cache.layers[1]);
-  for (AlignedBytes& block : std::get<cache::DenseSide>(layer.k).blocks) {
+  for (AlignedBytes& block : std::get<cache::DenseTensor>(layer.k).blocks) {
     std::ranges::fill(block, std::byte{0});
   }
   return cache;
@@ -158,10 +158,10 @@ cache::Cache planes() {
       .build();
 }
 
-SideChoice archived(float step, Centering center, bool fit_transforms, std::int64_t n_sinks = 0) {
-  SideChoice side = coded({.mode = Mode::kTrellis, .step = step}, center, n_sinks);
-  side.plan.fit_transforms = fit_transforms;
-  return side;
+TensorChoice archived(float step, Centering center, bool fit_transforms, std::int64_t n_sinks = 0) {
+  TensorChoice tensor = coded({.mode = Mode::kTrellis, .step = step}, center, n_sinks);
+  tensor.plan.fit_transforms = fit_transforms;
+  return tensor;
 }
 
 // Paths of symbols; maps before RoPE, after it, and of values.
@@ -238,17 +238,17 @@ cache::Cache unequal() {
 // Factors of keys before and after RoPE, for each mode that may have them: equal in the two
 // components of a pair, and other ones from component to component; the least one.
 cache::Cache factors() {
-  const auto with = [](SideChoice side, std::size_t n, int step) {
+  const auto with = [](TensorChoice tensor, std::size_t n, int step) {
     for (std::size_t i = 0; i < n; ++i) {
       const int number = static_cast<int>(i) % (step > 0 ? 16 : 31);
-      side.plan.factors.push_back(
+      tensor.plan.factors.push_back(
           static_cast<std::int8_t>(step > 0 ? step * (number - 7) : number - 15));
     }
-    return side;
+    return tensor;
   };
   GoldenBuilder builder(29, 520);
   builder.identity().rope = {cache::RopeStyle::kHalfSplit, 32, 10000};
-  SideChoice extremes = with(coded(mse(4), Centering::kPreRope, 2), 32, 1);
+  TensorChoice extremes = with(coded(mse(4), Centering::kPreRope, 2), 32, 1);
   extremes.plan.factors[3] = 64;
   extremes.plan.factors[4] = -127;
   return builder

@@ -23,8 +23,8 @@ namespace tqcache::test {
 
 using Json = nlohmann::ordered_json;
 
-// All values of a side: [n_kv_heads, n_tokens, head_dim].
-inline std::vector<float> all_values(const cache::Side& side, cache::HeadShape shape,
+// All values of a tensor: [n_kv_heads, n_tokens, head_dim].
+inline std::vector<float> all_values(const cache::Tensor& tensor, cache::HeadShape shape,
                                      std::int64_t n_tokens) {
   const auto head_dim = static_cast<std::size_t>(shape.head_dim);
   std::vector<float> values(static_cast<std::size_t>(shape.n_kv_heads * n_tokens) * head_dim);
@@ -32,7 +32,7 @@ inline std::vector<float> all_values(const cache::Side& side, cache::HeadShape s
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
       const auto n = static_cast<std::size_t>(cache::tokens_in_block(n_tokens, block)) * head_dim;
-      cache::read_block(side, shape, n_tokens, block, head, std::span(values).subspan(at, n));
+      cache::read_block(tensor, shape, n_tokens, block, head, std::span(values).subspan(at, n));
       at += n;
     }
   }
@@ -115,22 +115,22 @@ inline Json some_values(const std::vector<float>& values, cache::HeadShape shape
   return rows;
 }
 
-inline Json side(const cache::TensorDesc& info, const cache::Side& side, cache::HeadShape shape,
-                 std::int64_t n_tokens) {
-  const std::vector<float> values = all_values(side, shape, n_tokens);
+inline Json tensor(const cache::TensorDesc& info, const cache::Tensor& tensor,
+                   cache::HeadShape shape, std::int64_t n_tokens) {
+  const std::vector<float> values = all_values(tensor, shape, n_tokens);
   Json json;
   json["cache_type_id"] = format::type_name(info);
   json["dtype"] = dtype_word(info.dtype);
   if (info.quant) add_codec(*info.quant, json);
-  json["packed_blocks"] = cache::packed_block_count(side);
+  json["packed_blocks"] = cache::packed_block_count(tensor);
   json["values_sha256"] = digest(values);
   json["values"] = some_values(values, shape, n_tokens);
   return json;
 }
 
-// Values of the tokens of the window, [n_kv_heads, tokens, head_dim] of the side's dtype.
-inline Json window_side(const cache::TensorDesc& info, const cache::WindowLayer& layer,
-                        const cache::Side& rows, std::int64_t n_tokens) {
+// Values of the tokens of the window, [n_kv_heads, tokens, head_dim] of the tensor's dtype.
+inline Json window_tensor(const cache::TensorDesc& info, const cache::WindowLayer& layer,
+                          const cache::Tensor& rows, std::int64_t n_tokens) {
   Json json;
   json["cache_type_id"] = format::type_name(info);
   json["dtype"] = dtype_word(info.dtype);
@@ -160,8 +160,8 @@ inline void add_window(const cache::WindowDesc& info, const cache::WindowLayer& 
   json["window"] = info.window.size;
   const cache::AttentionLayer& attention = layer.attention;
   if (cache::is_quantized(attention)) {
-    json["k"] = window_side(info.attention.k, layer, attention.k, n_tokens);
-    json["v"] = window_side(info.attention.v, layer, attention.v, n_tokens);
+    json["k"] = window_tensor(info.attention.k, layer, attention.k, n_tokens);
+    json["v"] = window_tensor(info.attention.v, layer, attention.v, n_tokens);
     return;
   }
   json["keep"] = info.window.keep;
@@ -180,8 +180,8 @@ inline Json layer(const cache::LayerDesc& info, const cache::Layer& layer, std::
   std::visit(Overload{[&](const cache::AttentionLayer& attention) {
                         const auto& desc = std::get<cache::AttentionDesc>(info);
                         add_heads(desc, json);
-                        json["k"] = side(desc.k, attention.k, desc.shape, n_tokens);
-                        json["v"] = side(desc.v, attention.v, desc.value_shape(), n_tokens);
+                        json["k"] = tensor(desc.k, attention.k, desc.shape, n_tokens);
+                        json["v"] = tensor(desc.v, attention.v, desc.value_shape(), n_tokens);
                       },
                       [&](const cache::WindowLayer& window) {
                         add_window(std::get<cache::WindowDesc>(info), window, n_tokens, json);

@@ -151,18 +151,18 @@ TEST_P(Golden, IsWrittenAgainAsItIs) {
   EXPECT_EQ(golden_json(again)["content_name"], twin(GetParam())["content_name"]);
 }
 
-// The head vectors of a side's packed blocks as its codes have them, decoded by given kernels.
-std::vector<float> decoded_by(const codec::Kernels& kernels, const cache::TurboSide& side,
+// The head vectors of a tensor's packed blocks as its codes have them, decoded by given kernels.
+std::vector<float> decoded_by(const codec::Kernels& kernels, const cache::TurboTensor& tensor,
                               cache::HeadShape shape) {
-  const auto codec = must(codec::HeadCodec::make(static_cast<int>(shape.head_dim),
-                                                 side.codec.parts(), side.codec.order(), kernels));
+  const auto codec = must(codec::HeadCodec::make(
+      static_cast<int>(shape.head_dim), tensor.codec.parts(), tensor.codec.order(), kernels));
   std::vector<float> all;
   std::vector<float> values(codec::kBlockTokens * codec.head_dim());
-  for (std::size_t block = 0; block < side.packed.size(); ++block) {
-    if (side.packed[block].bytes.size() == 0) continue;  // a window has left it
+  for (std::size_t block = 0; block < tensor.packed.size(); ++block) {
+    if (tensor.packed[block].bytes.size() == 0) continue;  // a window has left it
     for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
-      codec.decode(packed_head(side, static_cast<std::int64_t>(block), head),
-                   side.codec.state().outliers.order(head), codec::kBlockTokens, values);
+      codec.decode(packed_head(tensor, static_cast<std::int64_t>(block), head),
+                   tensor.codec.state().outliers.order(head), codec::kBlockTokens, values);
       all.insert(all.end(), values.begin(), values.end());
     }
   }
@@ -174,12 +174,12 @@ TEST_P(Golden, DecodesTheSameOnEveryKindOfCpu) {
   for (const cache::Layer& layer : cache.layers) {
     const cache::AttentionLayer* attention = cache::attention_of(layer);
     if (attention == nullptr) continue;
-    for (const cache::Side* side : {&attention->k, &attention->v}) {
-      const auto* turbo = std::get_if<cache::TurboSide>(side);
+    for (const cache::Tensor* tensor : {&attention->k, &attention->v}) {
+      const auto* turbo = std::get_if<cache::TurboTensor>(tensor);
       if (turbo == nullptr) continue;
       const auto scalar = *must(codec::find_kernels("scalar"));
       const cache::HeadShape shape =
-          side == &attention->k ? attention->shape : attention->value_shape();
+          tensor == &attention->k ? attention->shape : attention->value_shape();
       const std::vector<float> expected = decoded_by(scalar, *turbo, shape);
       for (const codec::Kernels* kernels : codec::all_kernels()) {
         EXPECT_TRUE(std::ranges::equal(object_bytes(expected),
@@ -220,9 +220,9 @@ TEST_P(GoldenPredicted, DecodesTheSameOnEveryKindOfCpu) {
   const format::Prediction& prediction = *info.prediction;
   const cache::HeadShape shape = predictor_->profile().shape;
   const auto dim = static_cast<std::size_t>(predictor_->profile().channels());
-  const std::size_t n_sides = predictor_->profile().sides.size();
+  const std::size_t n_tensors = predictor_->profile().tensors.size();
   for (const codec::Kernels* kernels : codec::all_kernels()) {
-    for (std::size_t first = 0; first < info.sections.size(); first += n_sides) {
+    for (std::size_t first = 0; first < info.sections.size(); first += n_tensors) {
       const std::int64_t block = info.sections[first].block;
       const auto n = static_cast<std::size_t>(cache::tokens_in_block(info.n_tokens(), block));
       const std::size_t begin = static_cast<std::size_t>(block) * cache::kTokenBlock;
@@ -230,21 +230,21 @@ TEST_P(GoldenPredicted, DecodesTheSameOnEveryKindOfCpu) {
       predict::BlockCoder coder(*predictor_, prediction.step,
                                 std::span(info.tokens).subspan(begin, n), n_sinks, *kernels);
       const predict::BlockRope rope(info.identity.rope, shape, block * cache::kTokenBlock, n);
-      for (std::size_t side = 0; side < n_sides; ++side) {
-        const format::SectionInfo& section = info.sections[first + side];
-        const Dtype dtype = std::get<cache::AttentionDesc>(info.layers[side / 2]).k.dtype;
+      for (std::size_t tensor = 0; tensor < n_tensors; ++tensor) {
+        const format::SectionInfo& section = info.sections[first + tensor];
+        const Dtype dtype = std::get<cache::AttentionDesc>(info.layers[tensor / 2]).k.dtype;
         const std::size_t n_dense = n_sinks * dim * dtype_size(dtype);
         AlignedFloats rows(n * dim);
         must(coder.decode(
             ByteView(file_).subspan(section.file_offset, section.stored_bytes).subspan(n_dense),
             rows));
-        if (side % 2 == 0) rope.turn(rows);
+        if (tensor % 2 == 0) rope.turn(rows);
         AlignedBytes expected, found(n * dim * dtype_size(dtype));
-        must(loaded->read(first + side, expected));
+        must(loaded->read(first + tensor, expected));
         predict::rows_of_values(shape, dtype, ByteView(file_).subspan(section.file_offset, n_dense),
                                 std::span(rows).first(n_sinks * dim));
         predict::values_of_rows(shape, dtype, rows, found);
-        EXPECT_EQ(found, expected) << kernels->name << " section " << first + side;
+        EXPECT_EQ(found, expected) << kernels->name << " section " << first + tensor;
       }
     }
   }

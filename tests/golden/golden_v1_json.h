@@ -77,24 +77,24 @@ inline Json part(const codec::PartSpec& in) {
 }
 
 // [n_kv_heads, n_tokens, head_dim]
-inline std::vector<float> values(const cache::Side& side, cache::HeadShape shape,
+inline std::vector<float> values(const cache::Tensor& tensor, cache::HeadShape shape,
                                  std::int64_t n_tokens) {
   std::vector<float> all;
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
       std::vector<float> rows(
           static_cast<std::size_t>(cache::tokens_in_block(n_tokens, block) * shape.head_dim));
-      cache::read_block(side, shape, n_tokens, block, head, rows);
+      cache::read_block(tensor, shape, n_tokens, block, head, rows);
       all.insert(all.end(), rows.begin(), rows.end());
     }
   }
   return all;
 }
 
-inline Json side(const cache::Side& in, cache::HeadShape shape, std::int64_t n_tokens) {
+inline Json tensor(const cache::Tensor& in, cache::HeadShape shape, std::int64_t n_tokens) {
   Json json;
   json["dtype"] = dtype_name(cache::dense_dtype(in));
-  if (const auto* turbo = std::get_if<cache::TurboSide>(&in)) {
+  if (const auto* turbo = std::get_if<cache::TurboTensor>(&in)) {
     json["mode"] = codec::mode_word(turbo->codec.mode());
     for (const codec::PartSpec& each : turbo->codec.parts()) json["parts"].push_back(part(each));
     const cache::QuantSpec quant = *turbo->codec.describe().quant;
@@ -120,8 +120,8 @@ inline Json layer(const cache::Layer& in, std::int64_t n_tokens) {
     json["kind"] = "attention";
     json["n_kv_heads"] = attention->shape.n_kv_heads;
     json["head_dim"] = attention->shape.head_dim;
-    json["k"] = side(attention->k, attention->shape, n_tokens);
-    json["v"] = side(attention->v, attention->shape, n_tokens);
+    json["k"] = tensor(attention->k, attention->shape, n_tokens);
+    json["v"] = tensor(attention->v, attention->shape, n_tokens);
     return json;
   }
   const auto add_array = [&](const std::string& name, Dtype dtype,

@@ -56,10 +56,10 @@ TEST(GoldenV1Files, HaveEveryClassAndModeAndMap) {
     const auto json = twin(name);
     for (const auto& entry : json["entries"]) paths.insert(entry["class_path"].get<std::string>());
     for (const auto& layer : json["migrated"]["layers"]) {
-      for (const char* side : {"k", "v"}) {
-        if (!layer.contains(side) || !layer[side].contains("mode")) continue;
-        modes.insert(layer[side]["mode"].get<std::string>());
-        for (const auto& part : layer[side]["parts"]) {
+      for (const char* tensor : {"k", "v"}) {
+        if (!layer.contains(tensor) || !layer[tensor].contains("mode")) continue;
+        modes.insert(layer[tensor]["mode"].get<std::string>());
+        for (const auto& part : layer[tensor]["parts"]) {
           maps.insert(part["rotation"].get<std::string>());
         }
       }

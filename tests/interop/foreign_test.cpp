@@ -71,11 +71,11 @@ TEST(ForeignCache, IsACacheWithItsValuesWhereTheyBelong) {
   const auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
   EXPECT_EQ(cache::dense_dtype(layer.k), Dtype::kF16);
   EXPECT_EQ(cache::dense_dtype(layer.v), Dtype::kBF16);
-  for (const auto& [side, name] : {std::pair(&layer.k, 1), std::pair(&layer.v, 2)}) {
+  for (const auto& [tensor, name] : {std::pair(&layer.k, 1), std::pair(&layer.v, 2)}) {
     std::vector<float> rows(44 * 4);
-    cache::read_block(*side, layer.shape, 300, 1, 1, rows);
+    cache::read_block(*tensor, layer.shape, 300, 1, 1, rows);
     std::vector<std::byte> bytes(rows.size() * 2);
-    store_f32(cache::dense_dtype(*side), rows, bytes.data());
+    store_f32(cache::dense_dtype(*tensor), rows, bytes.data());
     EXPECT_EQ(bytes[0], std::byte(name));
     EXPECT_EQ(bytes[8 * 43 + 1], std::byte(299 % 64));
   }
@@ -216,18 +216,18 @@ ForeignCache with_packed_keys(std::int64_t n_tokens) {
   return cache;
 }
 
-TEST(ForeignCache, PacksTheFullBlocksOfASideThatHasAPackedForm) {
+TEST(ForeignCache, PacksTheFullBlocksOfATensorThatHasAPackedForm) {
   for (const std::int64_t n_tokens : {0, 255, 256, 257, 512, 600}) {
     const cache::Cache cache = loaded(with_packed_keys(n_tokens));
     const auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
-    const auto& k = std::get<cache::TurboSide>(layer.k);
+    const auto& k = std::get<cache::TurboTensor>(layer.k);
     ASSERT_EQ(std::ssize(k.packed), n_tokens / 256);
     EXPECT_EQ(std::ssize(k.tail.blocks), n_tokens % 256 == 0 ? 0 : 1);
     EXPECT_EQ(k.tail.dtype, Dtype::kF32);
     for (std::size_t i = 0; i < k.packed.size(); ++i) {
       EXPECT_EQ(k.packed[i].bytes.view()[100], std::byte(i + 1));
     }
-    EXPECT_TRUE(std::holds_alternative<cache::DenseSide>(layer.v));
+    EXPECT_TRUE(std::holds_alternative<cache::DenseTensor>(layer.v));
   }
 }
 

@@ -118,7 +118,7 @@ TEST(Hf, ReadsAHandMadeFile) {
   ASSERT_EQ(cache.layers.size(), 1u);
   const auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
   EXPECT_EQ(layer.shape, (cache::HeadShape{1, 4}));
-  const auto& k = std::get<cache::DenseSide>(layer.k);
+  const auto& k = std::get<cache::DenseTensor>(layer.k);
   EXPECT_EQ(k.blocks[0][9], std::byte{9});
   EXPECT_EQ(cache.identity.source_format, "transformers");
 }
@@ -130,7 +130,7 @@ TEST(Hf, ReadsWhatTheScriptWrote) {
   ASSERT_EQ(cache.layers.size(), 4u);
   // Values count up: of head 1, token 8, component 3 it is 71.
   const auto& full = std::get<cache::AttentionLayer>(cache.layers[0]);
-  const auto& v = std::get<cache::DenseSide>(full.v);
+  const auto& v = std::get<cache::DenseTensor>(full.v);
   EXPECT_EQ(v.dtype, Dtype::kBF16);
   EXPECT_EQ(bf16_to_f32(number_at<std::uint16_t>(v.blocks[0], 2 * ((256 + 8) * 4 + 3))), -71.0f);
   // Of a window of 5, which has the token to come in it, tokens 5 to 8.
@@ -199,7 +199,7 @@ TEST(Hf, HiddenTokensAreLeftOut) {
   EXPECT_TRUE(back.hidden_tokens->empty());
 }
 
-TEST(Hf, TurboSidesAreDecoded) {
+TEST(Hf, TurboTensorsAreDecoded) {
   const auto make = [] { return CacheBuilder(600).turbo({2, 64}, 4, 3, Dtype::kBF16).build(); };
   const auto packed = test::sections_of(make());
   const auto dense = test::must(cache::dequantize(packed));
@@ -467,7 +467,7 @@ TEST(Hf, RefusesBadWindows) {
   }
 }
 
-TEST(Hf, RefusesBadSides) {
+TEST(Hf, RefusesBadTensors) {
   using Shape = std::vector<std::uint64_t>;
   const auto error_with_key = [](const std::string& type, const Shape& shape) {
     File file;

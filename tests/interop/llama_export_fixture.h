@@ -52,28 +52,28 @@ inline Bytes exported(const cache::Cache& cache, const LlamaGeometry& model,
   return read_all(dir / "a");
 }
 
-// Rows [n_tokens][n_kv_heads * head_dim] as a dense side.
-inline cache::DenseSide side_of_rows(Dtype dtype, cache::HeadShape shape, std::int64_t n_tokens,
-                                     ByteView rows) {
+// Rows [n_tokens][n_kv_heads * head_dim] as a dense tensor.
+inline cache::DenseTensor tensor_of_rows(Dtype dtype, cache::HeadShape shape, std::int64_t n_tokens,
+                                         ByteView rows) {
   const std::size_t head_bytes = static_cast<std::size_t>(shape.head_dim) * dtype_size(dtype);
   const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
-  cache::DenseSide side{dtype, {}};
-  side.blocks.assign(static_cast<std::size_t>(cache::block_count(n_tokens)),
-                     AlignedBytes(n_heads * cache::kTokenBlock * head_bytes));
+  cache::DenseTensor tensor{dtype, {}};
+  tensor.blocks.assign(static_cast<std::size_t>(cache::block_count(n_tokens)),
+                       AlignedBytes(n_heads * cache::kTokenBlock * head_bytes));
   for (std::size_t token = 0; token < static_cast<std::size_t>(n_tokens); ++token) {
-    AlignedBytes& block = side.blocks[token / cache::kTokenBlock];
+    AlignedBytes& block = tensor.blocks[token / cache::kTokenBlock];
     for (std::size_t head = 0; head < n_heads; ++head) {
       const std::size_t to = head * cache::kTokenBlock + token % cache::kTokenBlock;
       std::memcpy(block.data() + to * head_bytes,
                   rows.data() + (token * n_heads + head) * head_bytes, head_bytes);
     }
   }
-  return side;
+  return tensor;
 }
 
-// [n_tokens][n_kv_heads * head_dim] of the values in a dense side.
-inline std::vector<float> rows_of_side(const cache::Side& side, cache::HeadShape shape,
-                                       std::int64_t n_tokens) {
+// [n_tokens][n_kv_heads * head_dim] of the values in a dense tensor.
+inline std::vector<float> rows_of_tensor(const cache::Tensor& tensor, cache::HeadShape shape,
+                                         std::int64_t n_tokens) {
   const auto head_dim = static_cast<std::size_t>(shape.head_dim);
   const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
   std::vector<float> rows(static_cast<std::size_t>(n_tokens) * n_heads * head_dim);
@@ -81,7 +81,7 @@ inline std::vector<float> rows_of_side(const cache::Side& side, cache::HeadShape
     const auto n = static_cast<std::size_t>(cache::tokens_in_block(n_tokens, block));
     for (std::size_t head = 0; head < n_heads; ++head) {
       std::vector<float> values(n * head_dim);
-      cache::read_block(side, shape, n_tokens, block, static_cast<std::int64_t>(head), values);
+      cache::read_block(tensor, shape, n_tokens, block, static_cast<std::int64_t>(head), values);
       for (std::size_t i = 0; i < n; ++i) {
         const std::size_t token = static_cast<std::size_t>(block * cache::kTokenBlock) + i;
         std::copy_n(

@@ -16,21 +16,21 @@ using interop::find_row_type;
 constexpr std::int32_t kPositionWords = 3;  // of a cell: position, one sequence, sequence 0
 
 // Values of a row type as they stand in a file, to f32; rotated back if `rotation` is not 0.
-std::vector<float> values_of(const LlamaStateSide& side, std::int64_t rotation) {
-  const auto& type = *find_row_type(side.type);
-  std::vector<float> values(side.data.size() / type.block_bytes * type.block_values);
-  interop::decode_row(type, side.data, values);
+std::vector<float> values_of(const LlamaStateTensor& tensor, std::int64_t rotation) {
+  const auto& type = *find_row_type(tensor.type);
+  std::vector<float> values(tensor.data.size() / type.block_bytes * type.block_values);
+  interop::decode_row(type, tensor.data, values);
   if (rotation != 0) interop::hadamard(rotation, values);
   return values;
 }
 
-cache::DenseSide side_of_values(Dtype dtype, std::int64_t n_tokens, std::vector<float> values) {
+cache::DenseTensor tensor_of_values(Dtype dtype, std::int64_t n_tokens, std::vector<float> values) {
   Bytes bytes(values.size() * dtype_size(dtype));
   store_f32(dtype, values, bytes.data());
-  return side_of_rows(dtype, {2, 128}, n_tokens, bytes);
+  return tensor_of_rows(dtype, {2, 128}, n_tokens, bytes);
 }
 
-// What a session file of the demo model holds, as a cache with sides of `dtype`.
+// What a session file of the demo model holds, as a cache with tensors of `dtype`.
 cache::Cache cache_of(const LlamaStateFile& file, Dtype dtype) {
   cache::Cache cache;
   cache.identity.architecture = "qwen3";
@@ -38,8 +38,8 @@ cache::Cache cache_of(const LlamaStateFile& file, Dtype dtype) {
   const bool is_rotated = file.k[0].type == find_row_type("q8_0")->id;
   for (std::size_t i = 0; i < file.k.size(); ++i) {
     cache::AttentionLayer layer{{2, 128}, {}, {}};
-    layer.k = side_of_values(dtype, file.n_cells, values_of(file.k[i], is_rotated ? 128 : 0));
-    layer.v = side_of_values(dtype, file.n_cells, values_of(file.v[i], is_rotated ? 64 : 0));
+    layer.k = tensor_of_values(dtype, file.n_cells, values_of(file.k[i], is_rotated ? 128 : 0));
+    layer.v = tensor_of_values(dtype, file.n_cells, values_of(file.v[i], is_rotated ? 64 : 0));
     cache.layers.emplace_back(std::move(layer));
   }
   return cache;
@@ -64,9 +64,9 @@ std::size_t differing_blocks(const Bytes& ours, const Bytes& theirs) {
   const LlamaStateFile file = take_apart(theirs);
   std::vector<bool> is_block(theirs.size());
   std::size_t n_different = 0;
-  for (const auto* sides : {&file.k, &file.v}) {
-    for (const LlamaStateSide& side : *sides) {
-      for (std::size_t at = side.at; at < side.at + side.data.size(); at += 34) {
+  for (const auto* tensors : {&file.k, &file.v}) {
+    for (const LlamaStateTensor& tensor : *tensors) {
+      for (std::size_t at = tensor.at; at < tensor.at + tensor.data.size(); at += 34) {
         std::fill_n(is_block.begin() + static_cast<std::ptrdiff_t>(at), 34, true);
         n_different += std::memcmp(ours.data() + at, theirs.data() + at, 34) != 0;
       }
@@ -178,17 +178,18 @@ void expect_rows(const cache::Cache& cache, const LlamaStateFile& file, const st
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     const cache::AttentionLayer& layer = attention_of(cache, i);
     for (const bool is_keys : {true, false}) {
-      const LlamaStateSide& side = (is_keys ? file.k : file.v)[i];
+      const LlamaStateTensor& tensor = (is_keys ? file.k : file.v)[i];
       const auto& type = *find_row_type(is_keys ? k_type : v_type);
       std::vector<float> values =
-          rows_of_side(is_keys ? layer.k : layer.v, layer.shape, cache.n_tokens());
+          rows_of_tensor(is_keys ? layer.k : layer.v, layer.shape, cache.n_tokens());
       const std::int64_t rotation = is_keys ? k_rotation : v_rotation;
       if (rotation != 0) interop::hadamard(rotation, values);
       Bytes rows(interop::row_bytes(type, values.size()));
       interop::encode_row(type, values, rows);
-      EXPECT_EQ(side.type, type.id);
-      EXPECT_EQ(side.row_bytes * file.n_cells, rows.size());
-      EXPECT_TRUE(std::ranges::equal(side.data, rows)) << "layer " << i << (is_keys ? " k" : " v");
+      EXPECT_EQ(tensor.type, type.id);
+      EXPECT_EQ(tensor.row_bytes * file.n_cells, rows.size());
+      EXPECT_TRUE(std::ranges::equal(tensor.data, rows))
+          << "layer " << i << (is_keys ? " k" : " v");
     }
   }
 }
@@ -258,7 +259,7 @@ TEST(LlamaExport, TransposesValuesWithoutFlashAttention) {
     EXPECT_EQ(file.left, 0u);
     for (std::size_t i = 0; i < 2; ++i) {
       const cache::AttentionLayer& layer = attention_of(cache, i);
-      const std::vector<float> rows = rows_of_side(layer.v, layer.shape, 300);
+      const std::vector<float> rows = rows_of_tensor(layer.v, layer.shape, 300);
       const std::size_t width = rows.size() / 300;
       EXPECT_EQ(file.v[i].type, find_row_type(type)->id);
       EXPECT_EQ(file.v[i].row_bytes, find_row_type(type)->block_bytes);
@@ -278,10 +279,10 @@ TEST(LlamaExport, TransposesValuesWithoutFlashAttention) {
 cache::Cache with_pairs_in_keys(cache::Cache cache, std::int64_t n_rot) {
   for (cache::Layer& any : cache.layers) {
     auto& layer = std::get<cache::AttentionLayer>(any);
-    auto& side = std::get<cache::DenseSide>(layer.k);
-    const std::size_t size = dtype_size(side.dtype);
+    auto& tensor = std::get<cache::DenseTensor>(layer.k);
+    const std::size_t size = dtype_size(tensor.dtype);
     const std::size_t head_bytes = static_cast<std::size_t>(layer.shape.head_dim) * size;
-    for (AlignedBytes& block : side.blocks) {
+    for (AlignedBytes& block : tensor.blocks) {
       for (std::size_t at = 0; at < block.size(); at += head_bytes) {
         interop::to_interleaved(n_rot, size, std::span(block).subspan(at, head_bytes));
       }
@@ -290,7 +291,7 @@ cache::Cache with_pairs_in_keys(cache::Cache cache, std::int64_t n_rot) {
   return cache;
 }
 
-TEST(LlamaExport, PutsPairsSideBySideWhereTheModelHasThem) {
+TEST(LlamaExport, PutsPairsTensorByTensorWhereTheModelHasThem) {
   const cache::Cache cache = two_layers();
   LlamaGeometry model = geometry_of(cache);
   model.interleaved_keys = true;
@@ -307,9 +308,9 @@ TEST(LlamaExport, PutsPairsSideBySideWhereTheModelHasThem) {
 
 TEST(LlamaExport, KeepsEveryBitOfWhatIsOfTheTypeAlready) {
   cache::Cache cache = CacheBuilder(2).dense({1, 32}, Dtype::kBF16).build();
-  auto& side = std::get<cache::DenseSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
+  auto& tensor = std::get<cache::DenseTensor>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
   const std::uint16_t signalling_nan = 0x7f81;
-  std::memcpy(side.blocks[0].data() + 2, &signalling_nan, 2);
+  std::memcpy(tensor.blocks[0].data() + 2, &signalling_nan, 2);
   const Bytes bytes = exported(cache, geometry_of(cache), {.k_type = "bf16"});
   EXPECT_EQ(number_at<std::uint16_t>(take_apart(bytes).k[0].data, 2), signalling_nan);
 }
@@ -320,7 +321,7 @@ TEST(LlamaExport, DecodesWhatIsPacked) {
   const Bytes bytes = exported(cache, geometry_of(cache));
   const LlamaStateFile file = take_apart(bytes);
   for (const bool is_keys : {true, false}) {
-    const std::vector<float> values = rows_of_side(is_keys ? layer.k : layer.v, layer.shape, 600);
+    const std::vector<float> values = rows_of_tensor(is_keys ? layer.k : layer.v, layer.shape, 600);
     Bytes rows(values.size() * 2);
     store_f32(Dtype::kF16, values, rows.data());
     EXPECT_TRUE(std::ranges::equal((is_keys ? file.k : file.v)[0].data, rows)) << is_keys;

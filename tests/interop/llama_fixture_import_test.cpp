@@ -59,9 +59,9 @@ TEST(LlamaFixtures, OfASessionAndASequenceHoldTheSame) {
   for (std::size_t i = 0; i < session.layers.size(); ++i) {
     const auto& a = std::get<cache::AttentionLayer>(session.layers[i]);
     const auto& b = std::get<cache::AttentionLayer>(sequence.layers[i]);
-    for (const auto side : {&cache::AttentionLayer::k, &cache::AttentionLayer::v}) {
-      const auto& in_session = std::get<cache::DenseSide>(a.*side);
-      const auto& in_sequence = std::get<cache::DenseSide>(b.*side);
+    for (const auto tensor : {&cache::AttentionLayer::k, &cache::AttentionLayer::v}) {
+      const auto& in_session = std::get<cache::DenseTensor>(a.*tensor);
+      const auto& in_sequence = std::get<cache::DenseTensor>(b.*tensor);
       EXPECT_EQ(in_session.dtype, Dtype::kF16);
       ASSERT_EQ(in_session.blocks.size(), 2U);
       for (std::size_t k = 0; k < 2; ++k) {
@@ -93,8 +93,8 @@ Errors worst_errors(LlamaRotation rotation) {
     const auto& a = std::get<cache::AttentionLayer>(exact.layers[i]);
     const auto& b = std::get<cache::AttentionLayer>(quantized.layers[i]);
     const Errors here{
-        relative_error(side_values(a.k, a.shape, 511), side_values(b.k, b.shape, 511)),
-        relative_error(side_values(a.v, a.shape, 511), side_values(b.v, b.shape, 511))};
+        relative_error(tensor_values(a.k, a.shape, 511), tensor_values(b.k, b.shape, 511)),
+        relative_error(tensor_values(a.v, a.shape, 511), tensor_values(b.v, b.shape, 511))};
     worst = {std::max(worst.k, here.k), std::max(worst.v, here.v)};
   }
   return worst;

@@ -85,7 +85,7 @@ TEST(LlamaGeometry, OfTheDemoModel) {
   EXPECT_FALSE(geometry.has_positions_2d);
 }
 
-TEST(LlamaGeometry, HasPairsSideBySideForLlamaAlone) {
+TEST(LlamaGeometry, HasPairsTensorByTensorForLlamaAlone) {
   const LlamaGeometry llama = must(Model("llama").geometry());
   EXPECT_TRUE(llama.interleaved_keys);
   EXPECT_EQ(llama.n_rot, 32);

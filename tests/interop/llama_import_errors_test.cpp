@@ -525,8 +525,8 @@ Bytes ik_file(LlamaFile kind, std::uint32_t value_state, bool has_recurrent) {
   if (is_session) out.write<std::int32_t>(0);
   out.write(value_state);
   out.write<std::uint32_t>(2);
-  for (std::uint32_t side = 0; side < (value_state == 2 ? 1U : 2U); ++side) {
-    const bool transposed = side == 1 && value_state == 1;
+  for (std::uint32_t tensor = 0; tensor < (value_state == 2 ? 1U : 2U); ++tensor) {
+    const bool transposed = tensor == 1 && value_state == 1;
     out.write<std::int32_t>(1);
     out.write<std::uint32_t>(transposed ? 2 : 8);
     out.write<std::uint32_t>(transposed ? 4 : 0);

@@ -35,7 +35,7 @@ inline Result<LlamaImported> import_spec(const LlamaGeometry& model, const State
   return import_bytes(write_state(model, spec), model, options);
 }
 
-// What a row of a side is once it is read: all heads.
+// What a row of a tensor is once it is read: all heads.
 inline std::vector<float> expected_row(const LlamaGeometry& model, const StateSpec& spec,
                                        std::size_t layer, bool is_key, std::int64_t position) {
   const interop::LlamaLayer& shape = model.layers[layer];
@@ -53,33 +53,33 @@ inline std::vector<float> expected_row(const LlamaGeometry& model, const StateSp
 }
 
 // [n_kv_heads, n, head_dim] of the positions from `first` on.
-inline std::vector<float> expected_side(const LlamaGeometry& model, const StateSpec& spec,
-                                        std::size_t layer, bool is_key, std::int64_t first,
-                                        std::int64_t n) {
+inline std::vector<float> expected_tensor(const LlamaGeometry& model, const StateSpec& spec,
+                                          std::size_t layer, bool is_key, std::int64_t first,
+                                          std::int64_t n) {
   const interop::LlamaLayer& shape = model.layers[layer];
   const auto head_dim = static_cast<std::size_t>(is_key ? shape.k_head_dim : shape.v_head_dim);
   std::vector<std::vector<float>> rows;
   for (std::int64_t i = 0; i < n; ++i) {
     rows.push_back(expected_row(model, spec, layer, is_key, first + i));
   }
-  std::vector<float> side;
+  std::vector<float> tensor;
   for (std::size_t head = 0; head < rows.front().size() / head_dim; ++head) {
     for (const auto& row : rows) {
       const auto part = std::span(row).subspan(head * head_dim, head_dim);
-      side.insert(side.end(), part.begin(), part.end());
+      tensor.insert(tensor.end(), part.begin(), part.end());
     }
   }
-  return side;
+  return tensor;
 }
 
-inline std::vector<float> side_values(const cache::Side& side, cache::HeadShape shape,
-                                      std::int64_t n_tokens) {
+inline std::vector<float> tensor_values(const cache::Tensor& tensor, cache::HeadShape shape,
+                                        std::int64_t n_tokens) {
   std::vector<float> values;
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
       const std::int64_t n = cache::tokens_in_block(n_tokens, block);
       std::vector<float> part(static_cast<std::size_t>(n * shape.head_dim));
-      cache::read_block(side, shape, n_tokens, block, head, part);
+      cache::read_block(tensor, shape, n_tokens, block, head, part);
       values.insert(values.end(), part.begin(), part.end());
     }
   }
@@ -95,9 +95,10 @@ inline std::vector<float> array_values(const cache::NamedArray& array) {
 inline void expect_layer(const cache::AttentionLayer& layer, const LlamaGeometry& model,
                          const StateSpec& spec, std::size_t i) {
   const auto n = static_cast<std::int64_t>(spec.positions.size());
-  EXPECT_EQ(side_values(layer.k, layer.shape, n), expected_side(model, spec, i, true, 0, n)) << i;
-  EXPECT_EQ(side_values(layer.v, layer.value_shape(), n),
-            expected_side(model, spec, i, false, 0, n))
+  EXPECT_EQ(tensor_values(layer.k, layer.shape, n), expected_tensor(model, spec, i, true, 0, n))
+      << i;
+  EXPECT_EQ(tensor_values(layer.v, layer.value_shape(), n),
+            expected_tensor(model, spec, i, false, 0, n))
       << i;
 }
 
@@ -106,10 +107,10 @@ inline void expect_layer(const cache::WindowLayer& layer, const LlamaGeometry& m
   const auto n_tokens = static_cast<std::int64_t>(spec.tokens.size());
   const std::int64_t n = cache::window_tokens(layer.window, n_tokens);
   for (const bool is_key : {true, false}) {
-    const cache::Side& side = is_key ? layer.attention.k : layer.attention.v;
+    const cache::Tensor& tensor = is_key ? layer.attention.k : layer.attention.v;
     const cache::NamedArray array{
-        "", cache::dense_dtype(side), {}, cache::gather_window(layer, side, n_tokens)};
-    EXPECT_EQ(array_values(array), expected_side(model, spec, i, is_key, n_tokens - n, n)) << i;
+        "", cache::dense_dtype(tensor), {}, cache::gather_window(layer, tensor, n_tokens)};
+    EXPECT_EQ(array_values(array), expected_tensor(model, spec, i, is_key, n_tokens - n, n)) << i;
   }
 }
 

@@ -131,8 +131,8 @@ TEST(LlamaImport, GivesTheValuesThatWereStored) {
   const auto cache = read_foreign(import_spec(plain_model(), spec)->cache);
   ASSERT_TRUE(cache);
   const auto& layer = std::get<cache::AttentionLayer>(cache->layers[1]);
-  const std::vector<float> keys = side_values(layer.k, layer.shape, 3);
-  const std::vector<float> values = side_values(layer.v, layer.shape, 3);
+  const std::vector<float> keys = tensor_values(layer.k, layer.shape, 3);
+  const std::vector<float> values = tensor_values(layer.v, layer.shape, 3);
   for (std::size_t head = 0; head < 2; ++head) {
     for (std::size_t token = 0; token < 3; ++token) {
       for (std::size_t i = 0; i < 32; ++i) {
@@ -169,8 +169,8 @@ TEST(LlamaImport, UndoesTheRotationOfQuantizedRows) {
     expect_imported(model, spec, {.rotation = LlamaRotation::kOn});
     const auto left = read_foreign(import_spec(model, spec)->cache);
     const auto& layer = std::get<cache::AttentionLayer>(left->layers[0]);
-    EXPECT_NE(side_values(layer.k, layer.shape, 4), expected_side(model, spec, 0, true, 0, 4));
-    EXPECT_NE(side_values(layer.v, layer.shape, 4), expected_side(model, spec, 0, false, 0, 4));
+    EXPECT_NE(tensor_values(layer.k, layer.shape, 4), expected_tensor(model, spec, 0, true, 0, 4));
+    EXPECT_NE(tensor_values(layer.v, layer.shape, 4), expected_tensor(model, spec, 0, false, 0, 4));
   }
 }
 

@@ -245,7 +245,7 @@ std::vector<T> numbers_from_0(std::size_t n) {
   return numbers;
 }
 
-TEST(HeadOrder, PairsSideBySideBecomeTwoHalves) {
+TEST(HeadOrder, PairsTensorByTensorBecomeTwoHalves) {
   auto x = numbers_from_0<std::uint16_t>(8);
   interop::to_half_split(8, 2, std::as_writable_bytes(std::span(x)));
   EXPECT_EQ(x, (std::vector<std::uint16_t>{0, 2, 4, 6, 1, 3, 5, 7}));

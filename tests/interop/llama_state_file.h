@@ -14,7 +14,7 @@
 
 namespace tqcache::test {
 
-struct LlamaStateSide {
+struct LlamaStateTensor {
   std::uint32_t type = 0;
   std::uint64_t row_bytes = 0;  // without flash attention: of one value
   std::uint32_t width = 0;      // without flash attention: components
@@ -29,7 +29,7 @@ struct LlamaStateFile {
   std::uint32_t n_streams = 0, n_cells = 0, is_transposed = 0, n_layers = 0;
   std::uint32_t k_rotation = 0, v_rotation = 0;  // of the versions that tell
   ByteView cells;
-  std::vector<LlamaStateSide> k, v;
+  std::vector<LlamaStateTensor> k, v;
   std::size_t left = 0;  // bytes behind it all
 };
 
@@ -41,23 +41,23 @@ inline std::vector<std::int32_t> i32s(ByteView bytes) {
   return numbers;
 }
 
-inline LlamaStateSide take_rows(ByteReader& in, std::uint32_t n_cells) {
-  LlamaStateSide side;
-  side.type = must(in.read<std::uint32_t>());
-  side.row_bytes = must(in.read<std::uint64_t>());
-  side.at = in.position();
-  side.data = must(in.take(n_cells * side.row_bytes));
-  return side;
+inline LlamaStateTensor take_rows(ByteReader& in, std::uint32_t n_cells) {
+  LlamaStateTensor tensor;
+  tensor.type = must(in.read<std::uint32_t>());
+  tensor.row_bytes = must(in.read<std::uint64_t>());
+  tensor.at = in.position();
+  tensor.data = must(in.take(n_cells * tensor.row_bytes));
+  return tensor;
 }
 
-inline LlamaStateSide take_columns(ByteReader& in, std::uint32_t n_cells) {
-  LlamaStateSide side;
-  side.type = must(in.read<std::uint32_t>());
-  side.row_bytes = must(in.read<std::uint32_t>());
-  side.width = must(in.read<std::uint32_t>());
-  side.at = in.position();
-  side.data = must(in.take(n_cells * side.row_bytes * side.width));
-  return side;
+inline LlamaStateTensor take_columns(ByteReader& in, std::uint32_t n_cells) {
+  LlamaStateTensor tensor;
+  tensor.type = must(in.read<std::uint32_t>());
+  tensor.row_bytes = must(in.read<std::uint32_t>());
+  tensor.width = must(in.read<std::uint32_t>());
+  tensor.at = in.position();
+  tensor.data = must(in.take(n_cells * tensor.row_bytes * tensor.width));
+  return tensor;
 }
 
 // `bytes` must outlive what comes back.

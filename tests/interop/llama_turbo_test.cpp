@@ -157,7 +157,7 @@ Bytes padded_row(const LlamaTurbo& turbo, const std::vector<double>& heads) {
   return row;
 }
 
-void write_side(ByteWriter& out, const LlamaTurbo& turbo, std::uint32_t id, unsigned seed) {
+void write_tensor(ByteWriter& out, const LlamaTurbo& turbo, std::uint32_t id, unsigned seed) {
   out.write(id);
   out.write(turbo_row_bytes(turbo, 2, 192));
   for (unsigned cell = 0; cell < 3; ++cell) {
@@ -165,8 +165,8 @@ void write_side(ByteWriter& out, const LlamaTurbo& turbo, std::uint32_t id, unsi
   }
 }
 
-void expect_side(const cache::AttentionLayer& layer, bool is_key, unsigned seed, double error) {
-  const std::vector<float> values = side_values(is_key ? layer.k : layer.v, layer.shape, 3);
+void expect_tensor(const cache::AttentionLayer& layer, bool is_key, unsigned seed, double error) {
+  const std::vector<float> values = tensor_values(is_key ? layer.k : layer.v, layer.shape, 3);
   for (unsigned cell = 0; cell < 3; ++cell) {
     const std::vector<double> x = gaussian(seed + cell, 384);
     std::vector<float> row;
@@ -189,8 +189,8 @@ TEST(LlamaImport, ReadsRowsOfTheTurboQuantFork) {
     for (const std::int32_t word : {cell, 1, 0}) out.write(word);
   }
   for (const std::uint32_t word : {0U, 1U}) out.write(word);
-  write_side(out, turbo4, 42, 10);
-  write_side(out, turbo3, 41, 20);
+  write_tensor(out, turbo4, 42, 10);
+  write_tensor(out, turbo3, 41, 20);
   for (const char* names : {"turbo3,turbo4", "turbo4,turbo3", "turbo2,turbo3,turbo4"}) {
     auto imported =
         import_bytes(out.bytes(), model, {.rotation = LlamaRotation::kOn, .turbo_layout = names});
@@ -200,8 +200,8 @@ TEST(LlamaImport, ReadsRowsOfTheTurboQuantFork) {
     const auto cache = read_foreign(std::move(imported->cache));
     ASSERT_TRUE(cache) << cache.error().message;
     const auto& layer = std::get<cache::AttentionLayer>(cache->layers[0]);
-    expect_side(layer, true, 10, .0190);
-    expect_side(layer, false, 20, .0340);
+    expect_tensor(layer, true, 10, .0190);
+    expect_tensor(layer, false, 20, .0340);
   }
 }
 
@@ -213,8 +213,8 @@ Bytes state_of(const LlamaTurbo& turbo, std::uint32_t id) {
     for (const std::int32_t word : {cell, 1, 0}) out.write(word);
   }
   for (const std::uint32_t word : {0U, 1U}) out.write(word);
-  write_side(out, turbo, id, 10);
-  write_side(out, turbo, id, 20);
+  write_tensor(out, turbo, id, 10);
+  write_tensor(out, turbo, id, 20);
   const auto bytes = out.bytes();
   return {bytes.begin(), bytes.end()};
 }
@@ -230,8 +230,8 @@ TEST(LlamaImport, ReadsTurbo4Of66Bytes) {
     const auto cache = read_foreign(std::move(imported->cache));
     ASSERT_TRUE(cache) << cache.error().message;
     const auto& layer = std::get<cache::AttentionLayer>(cache->layers[0]);
-    expect_side(layer, true, 10, .0095);
-    expect_side(layer, false, 20, .0095);
+    expect_tensor(layer, true, 10, .0095);
+    expect_tensor(layer, false, 20, .0095);
   }
 }
 

@@ -180,17 +180,17 @@ inline interop::ForeignCache must_import(const MlxBuilder& file,
   return must(import_mlx(file.build(), options));
 }
 
-// The values of one section: a token block of a side, or an array.
+// The values of one section: a token block of a tensor, or an array.
 inline std::vector<float> section_values(const interop::ForeignCache& cache, std::int64_t layer,
-                                         cache::TensorKind side, std::int64_t block = 0) {
+                                         cache::TensorKind tensor, std::int64_t block = 0) {
   const auto sections = must(interop::reader_of(cache));
   for (std::size_t i = 0; i < sections->blocks().size(); ++i) {
     const cache::BlockInfo& section = sections->blocks()[i];
-    if (section.layer != layer || section.side != side || section.block != block) continue;
+    if (section.layer != layer || section.tensor != tensor || section.block != block) continue;
     const cache::LayerDesc& info = sections->description().layers[static_cast<std::size_t>(layer)];
-    const Dtype dtype = side == cache::TensorKind::kArray
+    const Dtype dtype = tensor == cache::TensorKind::kArray
                             ? cache::arrays_of(info, {})[static_cast<std::size_t>(block)].dtype
-                            : cache::tensor_of(info, side).dtype;
+                            : cache::tensor_of(info, tensor).dtype;
     AlignedBytes raw;
     must(sections->read(i, raw));
     std::vector<float> values(raw.size() / dtype_size(dtype));

@@ -87,7 +87,7 @@ TEST(MlxExport, GivesBackWhatWasImported) {
   }
 }
 
-TEST(MlxExport, DecodesTurboSides) {
+TEST(MlxExport, DecodesTurboTensors) {
   const auto source = test::sections_of(
       CacheBuilder(600).turbo({2, 64}, 4, 3).turbo_rotating({{2, 32}, 300, 0}, 4, 3).build());
   const auto dense = must(cache::dequantize(source));
@@ -180,7 +180,7 @@ TEST(MlxExport, PacksKeysAndValuesIntoGroups) {
           must(source->read(section, raw));
           std::vector<float> values(raw.size() / 2);
           load_f32(Dtype::kBF16, raw.data(), values);
-          EXPECT_EQ(test::section_values(back, 0, info.side, info.block),
+          EXPECT_EQ(test::section_values(back, 0, info.tensor, info.block),
                     through_groups(values, 128, {bits, group_size}, Dtype::kBF16));
         }
         EXPECT_TRUE(std::holds_alternative<interop::ForeignWindow>(back.layers[1]));

@@ -20,8 +20,8 @@ inline Bytes small_mlx_file(MlxLayout age) {
   file.layer("ArraysCache").tensor(has_scalars ? "0.0" : "0", "F32", {1, 2}, Bytes(8));
   has_scalars ? file.none("1").none("2") : file.no_info();
   file.layer("QuantizedKVCache");
-  for (const char* side : {"0", "1"}) {
-    const std::string slot(side);
+  for (const char* tensor : {"0", "1"}) {
+    const std::string slot(tensor);
     file.tensor(slot + ".0", "U32", {1, 1, 5, 2}, Bytes(40, std::byte{0x5a}));
     file.tensor(slot + ".1", "F16", {1, 1, 5, 1}, Bytes(10));
     file.tensor(slot + ".2", "F16", {1, 1, 5, 1}, Bytes(10));

@@ -455,15 +455,15 @@ MlxBuilder batch(MlxLayout age) {
   MlxBuilder file(age);
   file.layer("BatchKVCache");
   const std::uint64_t n_rows = file.has_scalars() ? 8 : 7;
-  for (int side = 0; side < 2; ++side) {
+  for (int tensor = 0; tensor < 2; ++tensor) {
     Bytes bytes;
     for (const std::int64_t padding : {1, 3, 0}) {
       auto list = joined(test::Positions(std::size_t(padding), 99), positions(7 - padding));
       list.resize(n_rows, 98);
-      const Bytes row = test::stored(Dtype::kF16, head_values(kShape, list, side));
+      const Bytes row = test::stored(Dtype::kF16, head_values(kShape, list, tensor));
       bytes.insert(bytes.end(), row.begin(), row.end());
     }
-    file.tensor(std::to_string(side), "F16", {3, 2, n_rows, 64}, bytes);
+    file.tensor(std::to_string(tensor), "F16", {3, 2, n_rows, 64}, bytes);
   }
   file.integers("2", {6, 4, 7}).integers("3", {1, 3, 0});
   return file.has_scalars() ? file.number("4", 7) : file.no_info();
@@ -505,11 +505,11 @@ TEST(MlxImport, RefusesBatchesOfDifferentSizes) {
   layers.layer("ArraysCache").tensor("0", "F32", {2, 2}, Bytes(16)).no_info();
   expect_refused(add_kv(layers, 7), ErrorCode::kCorrupt,
                  "layer 1: a batch of 1, but layer 0 has one of 2");
-  MlxBuilder sides(MlxLayout::kMetaState);
-  sides.layer("KVCache")
+  MlxBuilder tensors(MlxLayout::kMetaState);
+  tensors.layer("KVCache")
       .tensor("0", "F16", {1, 1, 3, 4}, Bytes(24))
       .tensor("1", "F16", {2, 1, 3, 4}, Bytes(48));
-  expect_refused(sides, ErrorCode::kCorrupt, "layer 0: keys of a batch of 1, but values of 2");
+  expect_refused(tensors, ErrorCode::kCorrupt, "layer 0: keys of a batch of 1, but values of 2");
   MlxBuilder slots(MlxLayout::kMetaState);
   slots.layer("ArraysCache").tensor("0", "F32", {1, 2}, Bytes(8)).tensor("1", "F32", {2}, Bytes(8));
   expect_refused(add_kv(slots, 7), ErrorCode::kCorrupt, "layer 0: slot 1: not of a batch of 1");
@@ -561,9 +561,9 @@ MlxBuilder named_pairs(const test::Positions& list) {
   MlxBuilder file(MlxLayout::kNamedPairs);
   const std::uint64_t n = list.size();
   for (const char* layer : {"0", "1"}) {
-    for (int side = 0; side < 2; ++side) {
-      file.tensor(std::string(layer) + (side == 0 ? "_keys" : "_values"), "F16", {1, 2, n, 64},
-                  test::stored(Dtype::kF16, head_values(kShape, list, side)));
+    for (int tensor = 0; tensor < 2; ++tensor) {
+      file.tensor(std::string(layer) + (tensor == 0 ? "_keys" : "_values"), "F16", {1, 2, n, 64},
+                  test::stored(Dtype::kF16, head_values(kShape, list, tensor)));
     }
   }
   return file.meta("model", "a/b").meta("chat_template", "None");

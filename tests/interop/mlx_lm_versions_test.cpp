@@ -183,10 +183,10 @@ TEST(MlxSwift, RefusesARingThatTokensWereTakenBackFrom) {
 
 MlxBuilder& add_flat_groups(MlxBuilder& file, bool with_biases) {
   int slot = 0;
-  for (int side = 0; side < 2; ++side) {
+  for (int tensor = 0; tensor < 2; ++tensor) {
     file.tensor(std::to_string(slot++), "U32", {1, 2, 5, 8}, Bytes(2 * 5 * 8 * 4, std::byte{0x53}));
-    file.rows(std::to_string(slot++), {2, 1}, positions(5), side);
-    if (with_biases) file.rows(std::to_string(slot++), {2, 1}, positions(5), side + 2);
+    file.rows(std::to_string(slot++), {2, 1}, positions(5), tensor);
+    if (with_biases) file.rows(std::to_string(slot++), {2, 1}, positions(5), tensor + 2);
   }
   return file;
 }
@@ -196,11 +196,11 @@ TEST(MlxSwift, ReadsGroupsInOneListOfTensors) {
   add_flat_groups(swift.layer("QuantizedKVCache"), true).infos({256, 5, 64, 4});
   MlxBuilder python(MlxLayout::kMetaState);
   python.layer("QuantizedKVCache").infos({5, 64, 4});
-  for (int side = 0; side < 2; ++side) {
-    const std::string name = std::to_string(side) + ".";
+  for (int tensor = 0; tensor < 2; ++tensor) {
+    const std::string name = std::to_string(tensor) + ".";
     python.tensor(name + "0", "U32", {1, 2, 5, 8}, Bytes(2 * 5 * 8 * 4, std::byte{0x53}));
-    python.rows(name + "1", {2, 1}, positions(5), side)
-        .rows(name + "2", {2, 1}, positions(5), side + 2);
+    python.rows(name + "1", {2, 1}, positions(5), tensor)
+        .rows(name + "2", {2, 1}, positions(5), tensor + 2);
   }
   EXPECT_EQ(layer_bytes(must_import(swift)), layer_bytes(must_import(python)));
   MlxBuilder modes(MlxLayout::kMetaState);

@@ -83,7 +83,7 @@ TEST(Npz, ReadsWhatNumpyWrote) {
     const auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
     EXPECT_EQ(layer.shape, (cache::HeadShape{2, 4}));
     // Of head 1, token 2: 28 to 31.
-    const auto& block = std::get<cache::DenseSide>(layer.k).blocks[0];
+    const auto& block = std::get<cache::DenseTensor>(layer.k).blocks[0];
     EXPECT_EQ(f16_to_f32(number_at<std::uint16_t>(block, 2 * ((256 + 2) * 4))), 28.0f);
     const auto& window = std::get<cache::WindowLayer>(cache.layers[1]);
     EXPECT_EQ(window.window, (cache::Window{3, 1}));
@@ -110,7 +110,7 @@ TEST(Npz, RoundTripKeepsEveryBit) {
   }
 }
 
-TEST(Npz, TurboSidesAreDecoded) {
+TEST(Npz, TurboTensorsAreDecoded) {
   const auto make = [] { return CacheBuilder(600).turbo({2, 64}, 4, 3, Dtype::kBF16).build(); };
   const auto packed = test::sections_of(make());
   const auto dense = test::must(cache::dequantize(packed));
@@ -125,7 +125,7 @@ TEST(Npz, HiddenTokensAreLeftOut) {
   EXPECT_TRUE(back.hidden_tokens->empty());
 }
 
-TEST(Npz, SidesMayBeReadFromSeveralThreads) {
+TEST(Npz, TensorsMayBeReadFromSeveralThreads) {
   const Bytes file = export_cache(mixed_cache(600));
   const auto sections = test::must(reader_of(test::must(import_npz(source_of(file)))));
   const cache::Cache expected = as_imported(mixed_cache(600));

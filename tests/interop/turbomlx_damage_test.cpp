@@ -83,7 +83,7 @@ TEST(TurboMlxLengths, AreFiniteNumbersFromZeroOn) {
       auto cache = test::import_bytes(std::move(changed));
       if (!cache.ok()) continue;
       const auto& layer = std::get<ForeignAttention>(cache->layers[0]);
-      const auto keys = test::read_side(layer.k, layer.shape, cache->n_tokens);
+      const auto keys = test::read_tensor(layer.k, layer.shape, cache->n_tokens);
       if (keys.ok()) continue;
       EXPECT_EQ(keys.error().code, ErrorCode::kCorrupt);
       EXPECT_NE(keys.error().message.find("a length that is no finite number from 0 on"),

@@ -46,19 +46,19 @@ inline void append_f32(Dtype dtype, std::span<const std::byte> raw, std::vector<
   values.insert(values.end(), more.begin(), more.end());
 }
 
-// A side, [n_kv_heads, n_tokens, head_dim], read a token block at a time.
-inline Result<std::vector<float>> read_side(const interop::ForeignTensor& side,
-                                            cache::HeadShape shape, std::int64_t n_tokens) {
+// A tensor, [n_kv_heads, n_tokens, head_dim], read a token block at a time.
+inline Result<std::vector<float>> read_tensor(const interop::ForeignTensor& tensor,
+                                              cache::HeadShape shape, std::int64_t n_tokens) {
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   const auto heads = static_cast<std::size_t>(shape.n_kv_heads);
   std::vector<float> all(heads * static_cast<std::size_t>(n_tokens) * dim);
   for (std::int64_t first = 0; first < n_tokens; first += cache::kTokenBlock) {
     const std::int64_t n = std::min<std::int64_t>(cache::kTokenBlock, n_tokens - first);
     const std::size_t rows = static_cast<std::size_t>(n) * dim;
-    Bytes raw(heads * rows * dtype_size(side.dtype));
-    TQC_TRY(side.read(first, n, raw));
+    Bytes raw(heads * rows * dtype_size(tensor.dtype));
+    TQC_TRY(tensor.read(first, n, raw));
     std::vector<float> block;
-    append_f32(side.dtype, raw, block);
+    append_f32(tensor.dtype, raw, block);
     for (std::size_t head = 0; head < heads; ++head) {
       const std::size_t at =
           (head * static_cast<std::size_t>(n_tokens) + static_cast<std::size_t>(first)) * dim;
@@ -73,8 +73,8 @@ inline Result<std::vector<float>> read_values(const interop::ForeignCache& cache
   std::vector<float> values;
   for (const interop::ForeignLayer& layer : cache.layers) {
     if (const auto* attention = std::get_if<interop::ForeignAttention>(&layer)) {
-      for (const interop::ForeignTensor* side : {&attention->k, &attention->v}) {
-        TQC_TRY_ASSIGN(const auto more, read_side(*side, attention->shape, cache.n_tokens));
+      for (const interop::ForeignTensor* tensor : {&attention->k, &attention->v}) {
+        TQC_TRY_ASSIGN(const auto more, read_tensor(*tensor, attention->shape, cache.n_tokens));
         values.insert(values.end(), more.begin(), more.end());
       }
       continue;

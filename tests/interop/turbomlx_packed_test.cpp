@@ -43,15 +43,16 @@ const ForeignAttention& attention(const ForeignCache& cache, std::size_t layer =
   return std::get<ForeignAttention>(cache.layers[layer]);
 }
 
-// A side of our cache, decoded: [n_kv_heads, n_tokens, head_dim].
-std::vector<float> decoded(const cache::Side& side, cache::HeadShape shape, std::int64_t n_tokens) {
+// A tensor of our cache, decoded: [n_kv_heads, n_tokens, head_dim].
+std::vector<float> decoded(const cache::Tensor& tensor, cache::HeadShape shape,
+                           std::int64_t n_tokens) {
   std::vector<float> all(to_size(shape.n_kv_heads * n_tokens * shape.head_dim));
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
       const std::int64_t n = cache::tokens_in_block(n_tokens, block);
       const std::int64_t first = head * n_tokens + block * cache::kTokenBlock;
       cache::read_block(
-          side, shape, n_tokens, block, head,
+          tensor, shape, n_tokens, block, head,
           std::span(all).subspan(to_size(first * shape.head_dim), to_size(n * shape.head_dim)));
     }
   }
@@ -92,17 +93,18 @@ TEST_P(Keys, KeepTheirCodes) {
   TurboMlxBuilder builder(kTokens);
   builder.turbo(layer);
   const cache::Cache cache = must(test::read_foreign(import_built(builder)));
-  const auto& side = std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
-  ASSERT_EQ(side.packed.size(), 2u);
+  const auto& tensor =
+      std::get<cache::TurboTensor>(std::get<cache::AttentionLayer>(cache.layers[0]).k);
+  ASSERT_EQ(tensor.packed.size(), 2u);
   const std::vector<std::string> arrays = arrays_of(layer);
-  ASSERT_EQ(side.codec.parts().size(), arrays.size());
+  ASSERT_EQ(tensor.codec.parts().size(), arrays.size());
   for (std::int64_t token = 0; token < 512; token += 5) {
     for (std::int64_t head = 0; head < layer.shape.n_kv_heads; ++head) {
       const auto block = token / cache::kTokenBlock;
-      const codec::PackedHead packed = test::packed_head(side, block, head);
+      const codec::PackedHead packed = test::packed_head(tensor, block, head);
       std::size_t at = 0;
       for (std::size_t i = 0; i < arrays.size(); ++i) {
-        const codec::BlockShape& shape = side.codec.layout(0).parts[i].shape;
+        const codec::BlockShape& shape = tensor.codec.layout(0).parts[i].shape;
         std::vector<std::uint8_t> ours(shape.dim()), theirs(shape.dim());
         codec::unpack_token(shape, packed.codes.subspan(at, shape.block_bytes()),
                             to_size(token % cache::kTokenBlock), ours);
@@ -120,7 +122,7 @@ TEST_P(Keys, KeepTheirCodes) {
 // What each channel may differ by. The length of a part is rounded to f16, to the nearest: by 2^-11
 // of itself, and so is every value of the part. What two parts of mode prod add up to differs by so
 // much of each. And both sides round to f32 after each of some 2 d operations.
-std::vector<float> bounds(const cache::TurboSide& side, cache::HeadShape shape,
+std::vector<float> bounds(const cache::TurboTensor& tensor, cache::HeadShape shape,
                           const std::vector<float>& theirs) {
   constexpr double kHalf = 0x1p-11, kSingle = 0x1p-24;
   const auto dim = to_size(shape.head_dim);
@@ -129,10 +131,10 @@ std::vector<float> bounds(const cache::TurboSide& side, cache::HeadShape shape,
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t token = 0; token < 512; ++token) {
       const std::int64_t block = token / cache::kTokenBlock;
-      const bool is_prod = side.codec.mode() == codec::Mode::kProd;
+      const bool is_prod = tensor.codec.mode() == codec::Mode::kProd;
       if (token % cache::kTokenBlock == 0 && is_prod) {
-        const auto packed = test::packed_head(side, block, head);
-        const codec::BlockCodec& first = side.codec.state().codec.part(0);
+        const auto packed = test::packed_head(tensor, block, head);
+        const codec::BlockCodec& first = tensor.codec.state().codec.part(0);
         first.decode(packed.codes.first(first.shape().block_bytes()), packed.scales.first(256), 256,
                      {Dtype::kF32, reinterpret_cast<std::byte*>(base.data()), dim * sizeof(float)});
       }
@@ -156,11 +158,11 @@ TEST_P(Keys, DecodeToTheSameButForTheRoundingOfLengths) {
   TurboMlxBuilder builder(kTokens);
   builder.turbo(GetParam().layer);
   const ForeignCache foreign = import_built(builder);
-  const std::vector<float> theirs = must(test::read_side(attention(foreign).k, shape, kTokens));
+  const std::vector<float> theirs = must(test::read_tensor(attention(foreign).k, shape, kTokens));
   const cache::Cache cache = must(test::read_foreign(foreign));
   const auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
   const std::vector<float> ours = decoded(layer.k, shape, kTokens);
-  const std::vector<float> bound = bounds(std::get<cache::TurboSide>(layer.k), shape, theirs);
+  const std::vector<float> bound = bounds(std::get<cache::TurboTensor>(layer.k), shape, theirs);
   double error = 0, length = 0;
   for (std::size_t i = 0; i < ours.size(); ++i) {
     ASSERT_LE(std::abs(ours[i] - theirs[i]), bound[i]) << i;  // 0 in the dense tail
@@ -185,7 +187,7 @@ TEST_P(Keys, DecodeToTheSameWhereF16HoldsTheLengths) {
   const ForeignCache foreign = import_built(builder);
   EXPECT_THAT(foreign.dropped_fields, Not(Contains(HasSubstr("rounded"))));
   const std::vector<float> theirs =
-      must(test::read_side(attention(foreign).k, built.shape, kTokens));
+      must(test::read_tensor(attention(foreign).k, built.shape, kTokens));
   const cache::Cache cache = must(test::read_foreign(foreign));
   const auto ours =
       decoded(std::get<cache::AttentionLayer>(cache.layers[0]).k, built.shape, kTokens);
@@ -250,9 +252,9 @@ TEST_P(ExactGroups, DecodeToTheSameBits) {
   ASSERT_EQ(cache::packed_block_count(layer.k), 2);
   ASSERT_EQ(cache::packed_block_count(layer.v), 2);
   EXPECT_EQ(decoded(layer.k, shape, kTokens),
-            must(test::read_side(attention(foreign).k, shape, kTokens)));
+            must(test::read_tensor(attention(foreign).k, shape, kTokens)));
   EXPECT_EQ(decoded(layer.v, shape, kTokens),
-            must(test::read_side(attention(foreign).v, shape, kTokens)));
+            must(test::read_tensor(attention(foreign).v, shape, kTokens)));
   EXPECT_THAT(foreign.dropped_fields, ElementsAre(HasSubstr("The codes of the last 88 tokens")));
 }
 
@@ -272,7 +274,7 @@ TEST(TurboMlxGroups, OfF32MoveByASixteenthOfAStepAtMost) {
   const ForeignCache foreign = import_built(builder);
   EXPECT_THAT(foreign.dropped_fields,
               Contains("The scales and biases of groups are rounded to f16; codes are kept."));
-  const std::vector<float> theirs = must(test::read_side(attention(foreign).v, shape, kTokens));
+  const std::vector<float> theirs = must(test::read_tensor(attention(foreign).v, shape, kTokens));
   const cache::Cache cache = must(test::read_foreign(foreign));
   const auto ours = decoded(std::get<cache::AttentionLayer>(cache.layers[0]).v, shape, kTokens);
   std::vector<float> scales(to_size(kTokens) * 2);
@@ -428,7 +430,7 @@ TEST_F(Converted, HoldsTheSame) {
   }
   const auto matrix = [&](std::size_t layer) {
     const auto& k = std::get<cache::AttentionLayer>(cache.layers[layer]).k;
-    return std::get<cache::TurboSide>(k).codec.parts()[0].matrix.values().data();
+    return std::get<cache::TurboTensor>(k).codec.parts()[0].matrix.values().data();
   };
   EXPECT_EQ(matrix(0), matrix(1));  // one in the file, and one in memory
 }

@@ -86,7 +86,7 @@ TEST(TurboMlx, DecodesKeysToF32AndLeavesDenseValues) {
 TEST(TurboMlx, ReadsAnyTokens) {
   const ForeignCache cache = import_named("v2_long_p5");
   const auto& layer = std::get<ForeignAttention>(cache.layers[0]);
-  const auto all = test::read_side(layer.k, layer.shape, cache.n_tokens);
+  const auto all = test::read_tensor(layer.k, layer.shape, cache.n_tokens);
   ASSERT_TRUE(all.ok());
   Bytes raw(3 * 8 * sizeof(float));
   ASSERT_TRUE(layer.k.read(297, 3, raw).ok());
@@ -166,14 +166,14 @@ TEST(TurboMlx, TakesArtifactsInsteadOfComputingThem) {
                                {.artifacts = test::turbomlx_folder() / "artifacts"});
   ASSERT_TRUE(cache.ok()) << cache.error().message;
   const auto& layer = std::get<ForeignAttention>(cache->layers[0]);
-  const auto keys = test::read_side(layer.k, layer.shape, cache->n_tokens);
+  const auto keys = test::read_tensor(layer.k, layer.shape, cache->n_tokens);
   ASSERT_TRUE(keys.ok());
   EXPECT_TRUE(are_even_steps(std::span(*keys).first(16)));
   const auto computed = test::expected_values("v2_mse_p5");
   EXPECT_FALSE(are_even_steps(std::span(computed).first(16)));
   // What is not in the folder is computed: the second layer has another seed and other bits.
   const auto& second = std::get<ForeignAttention>(cache->layers[1]);
-  const auto others = test::read_side(second.k, second.shape, cache->n_tokens);
+  const auto others = test::read_tensor(second.k, second.shape, cache->n_tokens);
   ASSERT_TRUE(others.ok());
   for (std::size_t i = 0; i < others->size(); ++i) {
     EXPECT_NEAR((*others)[i], computed[2 * 2 * 5 * 16 + i], kTolerance);

@@ -18,7 +18,7 @@ namespace v1_check_test {
 
 using cache::AttentionLayer;
 using cache::Cache;
-using cache::TurboSide;
+using cache::TurboTensor;
 using migrations::check_migrated;
 using migrations::v1_to_v2;
 using migrations::V1File;
@@ -41,8 +41,8 @@ AttentionLayer& attention(Cache& cache, std::size_t layer) {
 }
 
 // One byte of a packed block is another one.
-void change_packed(cache::Side& side, std::size_t at, std::byte flip) {
-  auto& block = std::get<TurboSide>(side).packed.at(0);
+void change_packed(cache::Tensor& tensor, std::size_t at, std::byte flip) {
+  auto& block = std::get<TurboTensor>(tensor).packed.at(0);
   AlignedBytes bytes(block.bytes.view().begin(), block.bytes.view().end());
   bytes.at(at) ^= flip;
   block.bytes = SharedBytes(std::move(bytes));
@@ -84,26 +84,26 @@ TEST(CheckMigrated, NoticesAScale) {
 
 TEST(CheckMigrated, NoticesOtherOutlierChannels) {
   expect_noticed("layer 2: k: ", [](Cache& c) {
-    auto& side = std::get<TurboSide>(attention(c, 2).k);
-    std::vector<std::uint16_t> loud = side.codec.describe().quant->outliers;
+    auto& tensor = std::get<TurboTensor>(attention(c, 2).k);
+    std::vector<std::uint16_t> loud = tensor.codec.describe().quant->outliers;
     for (std::uint16_t i = 0; i < 64; ++i) {
       if (std::ranges::find(loud, i) != loud.end()) continue;
       loud.back() = i;
       break;
     }
     std::ranges::sort(loud);
-    side.codec = must(
-        test::remade(side.codec, c.identity.rope, [&](cache::QuantSpec& q) { q.outliers = loud; }));
+    tensor.codec = must(test::remade(tensor.codec, c.identity.rope,
+                                     [&](cache::QuantSpec& q) { q.outliers = loud; }));
   });
 }
 
 TEST(CheckMigrated, NoticesADenseValue) {
   expect_noticed("layer 3: v: head 1 token 256: ", [](Cache& c) {
-    auto& side = std::get<cache::DenseSide>(attention(c, 3).v);
-    side.blocks.at(1).at(2 * 8 * 256) ^= std::byte{1};
+    auto& tensor = std::get<cache::DenseTensor>(attention(c, 3).v);
+    tensor.blocks.at(1).at(2 * 8 * 256) ^= std::byte{1};
   });
   expect_noticed("layer 0: k: head 0 token 256: ", [](Cache& c) {
-    auto& tail = std::get<TurboSide>(attention(c, 0).k).tail;
+    auto& tail = std::get<TurboTensor>(attention(c, 0).k).tail;
     tail.blocks.at(0).at(3) ^= std::byte{0x80};
   });
 }
@@ -115,7 +115,7 @@ TEST(CheckMigrated, NoticesARowOfAWindow) {
                         [](AlignedBytes& array, Dtype) { array.back() ^= std::byte{1}; });
   });
   expect_noticed("layer 4: tensor \"keys\", 1 x 2 x 16 x 4: not carried over", [](Cache& c) {
-    Dtype& dtype = std::get<cache::DenseSide>(cache::attention_of(c.layers.at(4))->k).dtype;
+    Dtype& dtype = std::get<cache::DenseTensor>(cache::attention_of(c.layers.at(4))->k).dtype;
     dtype = dtype == Dtype::kF16 ? Dtype::kBF16 : Dtype::kF16;
   });
   expect_noticed("layer 4: another window",
@@ -180,7 +180,7 @@ TEST(CheckMigrated, NoticesAnotherFormOfArrays) {
   expect_noticed("layer 5: no arrays", [](Cache& c) { c.layers[5] = c.layers[3]; });
   expect_noticed("layer 4: no rotating", [](Cache& c) { c.layers[4] = c.layers[5]; });
   expect_noticed("not carried over", [](Cache& c) {
-    std::get<cache::DenseSide>(cache::attention_of(c.layers[4])->v).dtype = Dtype::kBF16;
+    std::get<cache::DenseTensor>(cache::attention_of(c.layers[4])->v).dtype = Dtype::kBF16;
   });
 }
 

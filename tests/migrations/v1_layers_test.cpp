@@ -51,13 +51,13 @@ std::vector<float> values_of(const V1Tensor& tensor, Dtype dtype) {
 }
 
 // [n_kv_heads, n_tokens, head_dim]
-std::vector<float> values_of(const cache::Side& side, HeadShape shape, std::int64_t n_tokens) {
+std::vector<float> values_of(const cache::Tensor& tensor, HeadShape shape, std::int64_t n_tokens) {
   std::vector<float> values;
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
       std::vector<float> rows(
           static_cast<std::size_t>(cache::tokens_in_block(n_tokens, block) * shape.head_dim));
-      cache::read_block(side, shape, n_tokens, block, head, rows);
+      cache::read_block(tensor, shape, n_tokens, block, head, rows);
       values.insert(values.end(), rows.begin(), rows.end());
     }
   }
@@ -106,7 +106,7 @@ TEST_P(DenseLayers, AreCarriedOverBitForBit) {
   const Migration migration = migrated(file);
   const auto& layer = std::get<AttentionLayer>(migration.cache.layers.at(0));
   EXPECT_EQ(layer.shape, (HeadShape{3, 20}));
-  ASSERT_TRUE(std::holds_alternative<cache::DenseSide>(layer.k));
+  ASSERT_TRUE(std::holds_alternative<cache::DenseTensor>(layer.k));
   EXPECT_EQ(cache::dense_dtype(layer.k), dtype);
   EXPECT_EQ(migration.cache.n_tokens(), n_tokens);
   EXPECT_EQ(values_of(layer.k, layer.shape, n_tokens), values_of(file.entries[0].state[0], dtype));
@@ -131,7 +131,7 @@ TEST(DenseLayer, MaySayItsOffset) {
   }
 }
 
-TEST(DenseLayer, NeedsBothSidesAlike) {
+TEST(DenseLayer, NeedsBothTensorsAlike) {
   const auto refused = [](ErrorCode code, const std::string& message,
                           const std::function<void(V1Entry&)>& change) {
     V1File file = V1Builder(4).dense({2, 8}, V1Dtype::kF16).build();
@@ -205,11 +205,11 @@ TEST_P(Groups, AreCarriedOverToTheBit) {
   const V1File file = V1Builder(300).quantized({2, 128}, {bits, group_size, v1_dtype}).build();
   const Migration migration = migrated(file);
   const auto& layer = std::get<AttentionLayer>(migration.cache.layers.at(0));
-  for (const auto& [side, name] : {std::pair(&layer.k, "keys"), std::pair(&layer.v, "values")}) {
-    EXPECT_TRUE(std::holds_alternative<cache::TurboSide>(*side));
-    EXPECT_EQ(cache::packed_block_count(*side), 1);
+  for (const auto& [tensor, name] : {std::pair(&layer.k, "keys"), std::pair(&layer.v, "values")}) {
+    EXPECT_TRUE(std::holds_alternative<cache::TurboTensor>(*tensor));
+    EXPECT_EQ(cache::packed_block_count(*tensor), 1);
     EXPECT_EQ(
-        values_of(*side, layer.shape, 300),
+        values_of(*tensor, layer.shape, 300),
         groups_decoded(file.entries[0], name, bits, static_cast<std::size_t>(group_size), dtype));
   }
   EXPECT_THAT(migration.notes, IsEmpty());
@@ -223,7 +223,7 @@ TEST(QuantizedLayer, OfOtherGroupsIsKeptDense) {
   const V1File file = V1Builder(300).quantized({2, 64}, {4, 16}).build();
   const Migration migration = migrated(file);
   const auto& layer = std::get<AttentionLayer>(migration.cache.layers.at(0));
-  ASSERT_TRUE(std::holds_alternative<cache::DenseSide>(layer.k));
+  ASSERT_TRUE(std::holds_alternative<cache::DenseTensor>(layer.k));
   EXPECT_EQ(cache::dense_dtype(layer.k), Dtype::kF32);
   EXPECT_EQ(values_of(layer.v, layer.shape, 300),
             groups_decoded(file.entries[0], "values", 4, 16, Dtype::kF16));

@@ -27,19 +27,19 @@ void expect_bytes(const V1File& file, std::uint64_t bytes) {
   EXPECT_THAT(migration.error().message, HasSubstr("bytes of memory"));
 }
 
-TEST(V1Memory, OfDenseSidesIsOfWholeBlocks) {
+TEST(V1Memory, OfDenseTensorsIsOfWholeBlocks) {
   expect_bytes(V1Builder(1).dense({2, 64}, V1Dtype::kF16).build(), 2 * 256 * 2 * 64 * 2);
   expect_bytes(V1Builder(257).dense({1, 8}, V1Dtype::kF32).build(), 2 * 512 * 8 * 4);
 }
 
-TEST(V1Memory, OfPackedSidesIsOfCodesAndTails) {
+TEST(V1Memory, OfPackedTensorsIsOfCodesAndTails) {
   const std::uint64_t packed = 256 * 64 * 4 / 8 + 256 * 2 * 2 * 2;  // codes; scales and biases
   const std::uint64_t tail = 256 * 64 * 4;
   expect_bytes(V1Builder(256).quantized({1, 64}, {4, 32}).build(), 2 * packed);
   expect_bytes(V1Builder(300).quantized({1, 64}, {4, 32}).build(), 2 * (packed + tail));
 }
 
-TEST(V1Memory, OfSidesThatAreKeptDenseIsOfAllTheirValues) {
+TEST(V1Memory, OfTensorsThatAreKeptDenseIsOfAllTheirValues) {
   expect_bytes(V1Builder(300).quantized({1, 64}, {4, 16}).build(), 2 * 512 * 64 * 4);
   const std::uint64_t v = 512 * 64 * 2;
   expect_bytes(V1Builder(300).turbo({1, 64}, {.wht = true, .odd_norms = true}).build(),

@@ -58,11 +58,11 @@ void expect_positions(std::int64_t offset, const V1Ring& ring, const std::vector
   const auto& layer = std::get<cache::WindowLayer>(migration.cache.layers.at(0));
   EXPECT_EQ(layer.window, (cache::Window{ring.max_size, ring.keep}));
   EXPECT_EQ(layer.attention.shape, (cache::HeadShape{2, 4}));
-  for (const cache::Side* side : {&layer.attention.k, &layer.attention.v}) {
+  for (const cache::Tensor* tensor : {&layer.attention.k, &layer.attention.v}) {
     const cache::NamedArray array{"",
-                                  cache::dense_dtype(*side),
+                                  cache::dense_dtype(*tensor),
                                   {2, expected.size(), 4},
-                                  cache::gather_window(layer, *side, offset)};
+                                  cache::gather_window(layer, *tensor, offset)};
     for (const std::size_t head : {0u, 1u}) EXPECT_EQ(positions_of(array, head), expected);
   }
   EXPECT_EQ(migration.cache.n_tokens(), offset);

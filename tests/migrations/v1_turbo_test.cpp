@@ -19,9 +19,9 @@ namespace tqcache::test {
 namespace v1_turbo_test {
 
 using cache::AttentionLayer;
-using cache::DenseSide;
+using cache::DenseTensor;
 using cache::HeadShape;
-using cache::TurboSide;
+using cache::TurboTensor;
 using migrations::check_migrated;
 using migrations::Migration;
 using migrations::v1_to_v2;
@@ -64,8 +64,8 @@ TEST_P(TurboLayers, KeepTheirCodes) {
     const Migration migration = migrated(file);
     const AttentionLayer& layer = only_layer(migration);
     EXPECT_EQ(layer.shape, each.shape);
-    ASSERT_TRUE(std::holds_alternative<TurboSide>(layer.k)) << n_tokens;
-    const auto& k = std::get<TurboSide>(layer.k);
+    ASSERT_TRUE(std::holds_alternative<TurboTensor>(layer.k)) << n_tokens;
+    const auto& k = std::get<TurboTensor>(layer.k);
     EXPECT_EQ(k.codec.mode(), each.mode);
     EXPECT_EQ(cache::packed_block_count(layer.k), n_tokens / 256);
     EXPECT_EQ(k.tail.dtype, Dtype::kF32);
@@ -74,7 +74,7 @@ TEST_P(TurboLayers, KeepTheirCodes) {
     for (const codec::PartSpec& part : k.codec.parts()) {
       EXPECT_EQ(part.scale, codec::ScaleRule::kRaw);
     }
-    EXPECT_EQ(std::holds_alternative<TurboSide>(layer.v), each.options.affine_values.has_value());
+    EXPECT_EQ(std::holds_alternative<TurboTensor>(layer.v), each.options.affine_values.has_value());
     EXPECT_THAT(migration.notes, IsEmpty());
   }
 }
@@ -141,7 +141,7 @@ TEST(TurboLayer, TakesTheOutlierChannelsOfItsMask) {
   V1Entry entry = file.entries[0];
   const auto& mask = v1_tensor(entry, "outlier_mask").data;
   const Migration migration = migrated(file);
-  const auto loud = std::get<TurboSide>(only_layer(migration).k).codec.describe().quant->outliers;
+  const auto loud = std::get<TurboTensor>(only_layer(migration).k).codec.describe().quant->outliers;
   ASSERT_EQ(loud.size(), 32u);
   for (const std::uint16_t channel : loud) EXPECT_EQ(mask[channel], std::byte{1});
 }
@@ -163,7 +163,7 @@ TEST_P(TurboMisfits, AreKeptDenseAndSaySo) {
   const V1File file = turbo_file(300, GetParam().shape, GetParam().options);
   const Migration migration = migrated(file);
   const auto& layer = only_layer(migration);
-  ASSERT_TRUE(std::holds_alternative<DenseSide>(layer.k));
+  ASSERT_TRUE(std::holds_alternative<DenseTensor>(layer.k));
   EXPECT_EQ(cache::dense_dtype(layer.k), Dtype::kF32);
   EXPECT_THAT(migration.notes, ElementsAre(HasSubstr(GetParam().note)));
   EXPECT_THAT(migration.notes, Each(testing::StartsWith("layer 0 k: ")));
@@ -193,14 +193,14 @@ TEST(CalibratingLayer, GoesOnDense) {
         {.mixed = V1Mixed{16, 3, 2}, .affine_values = V1Affine{4, 64}, .calibrating = true});
     const Migration migration = migrated(file);
     const auto& layer = only_layer(migration);
-    for (const cache::Side* side : {&layer.k, &layer.v}) {
-      ASSERT_TRUE(std::holds_alternative<TurboSide>(*side));
-      EXPECT_EQ(cache::packed_block_count(*side), 0);
+    for (const cache::Tensor* tensor : {&layer.k, &layer.v}) {
+      ASSERT_TRUE(std::holds_alternative<TurboTensor>(*tensor));
+      EXPECT_EQ(cache::packed_block_count(*tensor), 0);
     }
-    const auto& k = std::get<TurboSide>(layer.k);
+    const auto& k = std::get<TurboTensor>(layer.k);
     EXPECT_EQ(k.codec.mode(), codec::Mode::kMixed);
     EXPECT_FALSE(k.codec.is_fixed());
-    EXPECT_EQ(std::get<TurboSide>(layer.v).codec.mode(), codec::Mode::kAffine);
+    EXPECT_EQ(std::get<TurboTensor>(layer.v).codec.mode(), codec::Mode::kAffine);
     EXPECT_EQ(k.tail.dtype, n_tokens == 0 ? Dtype::kF32 : Dtype::kF16);
     EXPECT_THAT(migration.notes, IsEmpty());
   }
@@ -212,14 +212,14 @@ TEST(CalibratingLayer, IsPackedWhenTheNextTokenComes) {
   auto& layer = std::get<AttentionLayer>(migration.cache.layers.at(0));
   must(cache::pack_full_tail(layer.k, 256, 1));
   EXPECT_EQ(cache::packed_block_count(layer.k), 1);
-  EXPECT_TRUE(std::get<TurboSide>(layer.k).codec.is_fixed());
+  EXPECT_TRUE(std::get<TurboTensor>(layer.k).codec.is_fixed());
 }
 
 TEST(CalibratingLayer, StaysDenseWithSignsOfResiduals) {
   const V1File file =
       turbo_file(100, {2, 64}, {.prod = true, .mixed = V1Mixed{16, 3, 2}, .calibrating = true});
   const Migration migration = migrated(file);
-  EXPECT_TRUE(std::holds_alternative<DenseSide>(only_layer(migration).k));
+  EXPECT_TRUE(std::holds_alternative<DenseTensor>(only_layer(migration).k));
   EXPECT_THAT(migration.notes, ElementsAre(HasSubstr("mixed precision with signs of residuals")));
 }
 
@@ -228,8 +228,8 @@ TEST(CalibratingLayer, StaysDenseWhereVersion2HasNoSuchParts) {
       turbo_file(100, {1, 24},
                  {.mixed = V1Mixed{8, 3, 2}, .affine_values = V1Affine{4, 8}, .calibrating = true});
   const Migration migration = migrated(file);
-  EXPECT_TRUE(std::holds_alternative<DenseSide>(only_layer(migration).k));
-  EXPECT_TRUE(std::holds_alternative<DenseSide>(only_layer(migration).v));
+  EXPECT_TRUE(std::holds_alternative<DenseTensor>(only_layer(migration).k));
+  EXPECT_TRUE(std::holds_alternative<DenseTensor>(only_layer(migration).v));
   EXPECT_THAT(migration.notes, ElementsAre(HasSubstr("layer 0 k: head_dim 24"),
                                            HasSubstr("layer 0 v: head_dim 24")));
 }

@@ -183,7 +183,7 @@ TEST_P(Windows, TakeNoMoreMemoryThanATokenBlockBeside) {
   cache::Cache cache = model_.make_cache();
   prefill(decoder, cache, model_.many_ids(511));
   const auto& layer = std::get<cache::WindowLayer>(cache.layers.front());
-  const auto& blocks = std::get<cache::DenseSide>(layer.attention.k).blocks;
+  const auto& blocks = std::get<cache::DenseTensor>(layer.attention.k).blocks;
   ASSERT_EQ(blocks.size(), 2u);
   EXPECT_TRUE(blocks[0].empty());
   EXPECT_FALSE(blocks[1].empty());

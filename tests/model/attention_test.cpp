@@ -26,26 +26,26 @@ constexpr ScoreParams kScores = {0.125f};  // 1 / sqrt(64)
 
 using test::must;
 
-cache::SidePlan dense_plan() {
-  cache::SidePlan plan;
+cache::TensorPlan dense_plan() {
+  cache::TensorPlan plan;
   plan.dense = true;
   return plan;
 }
 
-cache::SidePlan turbo_plan(int bits, cache::Centering center = cache::Centering::kPreRope) {
-  cache::SidePlan plan;
+cache::TensorPlan turbo_plan(int bits, cache::Centering center = cache::Centering::kPreRope) {
+  cache::TensorPlan plan;
   plan.codec.bits = bits;
   plan.center = center;
   return plan;
 }
 
-cache::SidePlan with_sinks(cache::SidePlan plan, std::int64_t n_sinks) {
+cache::TensorPlan with_sinks(cache::TensorPlan plan, std::int64_t n_sinks) {
   plan.n_sinks = n_sinks;
   return plan;
 }
 
-cache::SidePlan mapped_plan(cache::Centering center) {
-  cache::SidePlan plan;
+cache::TensorPlan mapped_plan(cache::Centering center) {
+  cache::TensorPlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
   plan.center = center;
   plan.fit_transforms = true;
@@ -53,8 +53,8 @@ cache::SidePlan mapped_plan(cache::Centering center) {
 }
 
 // Keys have factors from 2^-1.5 to 2^1.5; values have none.
-cache::SidePlan factor_plan(cache::Centering center) {
-  cache::SidePlan plan = turbo_plan(4, center);
+cache::TensorPlan factor_plan(cache::Centering center) {
+  cache::TensorPlan plan = turbo_plan(4, center);
   for (int i = 0; i < kShape.n_kv_heads * kShape.head_dim; ++i) {
     plan.factors.push_back(static_cast<std::int8_t>(i * 7 % 25 - 12));
   }
@@ -62,11 +62,11 @@ cache::SidePlan factor_plan(cache::Centering center) {
 }
 
 // One plan for each mode of the codec.
-std::vector<cache::SidePlan> all_modes() {
+std::vector<cache::TensorPlan> all_modes() {
   const auto plan = [](codec::CodecSpec spec) {
-    cache::SidePlan side;
-    side.codec = spec;
-    return side;
+    cache::TensorPlan tensor;
+    tensor.codec = spec;
+    return tensor;
   };
   return {plan({.mode = codec::Mode::kMse, .bits = 3}),
           plan({.mode = codec::Mode::kProd, .bits = 3}),
@@ -80,8 +80,8 @@ std::vector<cache::SidePlan> all_modes() {
 }
 
 // Random keys and values, converted.
-cache::AttentionLayer random_layer(std::int64_t n_tokens, const cache::SidePlan& keys,
-                                   const cache::SidePlan& values, Dtype dtype = Dtype::kF16) {
+cache::AttentionLayer random_layer(std::int64_t n_tokens, const cache::TensorPlan& keys,
+                                   const cache::TensorPlan& values, Dtype dtype = Dtype::kF16) {
   cache::Cache cache = test::CacheBuilder(n_tokens).dense(kShape, dtype).build();
   cache = must(cache::convert(std::move(cache), {.keys = keys, .values = values, .n_threads = 1}));
   return std::get<cache::AttentionLayer>(cache.layers.front());
@@ -96,11 +96,12 @@ cache::AttentionLayer turbo_layer(std::int64_t n_tokens, int bits) {
 }
 
 // All head vectors [n_tokens, head_dim] of one kv head.
-std::vector<float> read_head(const cache::Side& side, std::int64_t n_tokens, std::int64_t kv_head) {
+std::vector<float> read_head(const cache::Tensor& tensor, std::int64_t n_tokens,
+                             std::int64_t kv_head) {
   std::vector<float> rows(to_size(n_tokens * kShape.head_dim));
   for (std::int64_t block = 0; block < cache::block_count(n_tokens); ++block) {
     const std::int64_t n = cache::tokens_in_block(n_tokens, block);
-    cache::read_block(side, kShape, n_tokens, block, kv_head,
+    cache::read_block(tensor, kShape, n_tokens, block, kv_head,
                       std::span(rows).subspan(to_size(block * cache::kTokenBlock * kShape.head_dim),
                                               to_size(n * kShape.head_dim)));
   }
@@ -205,9 +206,9 @@ std::vector<float> attend_within(Limits limits, const cache::AttentionLayer& lay
 
 // Without the token blocks that a window has left.
 void drop_blocks(cache::AttentionLayer& layer, std::int64_t n_blocks) {
-  for (cache::Side* side : {&layer.k, &layer.v}) {
+  for (cache::Tensor* tensor : {&layer.k, &layer.v}) {
     for (std::int64_t i = 0; i < n_blocks; ++i)
-      std::get<cache::DenseSide>(*side).blocks[to_size(i)] = {};
+      std::get<cache::DenseTensor>(*tensor).blocks[to_size(i)] = {};
   }
 }
 
@@ -261,7 +262,7 @@ TEST(StepAttention, IsSoftmaxAttentionAtEveryBlockBorder) {
   }
 }
 
-TEST(StepAttention, ReadsDenseSidesWithEveryKernel) {
+TEST(StepAttention, ReadsDenseTensorsWithEveryKernel) {
   const std::vector<float> q = random_queries();
   for (const codec::Kernels* kernels : codec::all_kernels()) {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
@@ -281,10 +282,10 @@ TEST(StepAttention, ReadsCodesOfEveryWidth) {
 
 TEST(StepAttention, ReadsKeysAndValuesOfDifferentModes) {
   const std::vector<float> q = random_queries();
-  std::vector<cache::SidePlan> plans = all_modes();
+  std::vector<cache::TensorPlan> plans = all_modes();
   plans.push_back(dense_plan());
-  for (const cache::SidePlan& keys : plans) {
-    for (const cache::SidePlan& values : plans) {
+  for (const cache::TensorPlan& keys : plans) {
+    for (const cache::TensorPlan& values : plans) {
       const cache::AttentionLayer layer = random_layer(600, keys, values);
       SCOPED_TRACE(std::string(codec::mode_word(keys.codec.mode)) + ", " +
                    std::string(codec::mode_word(values.codec.mode)));
@@ -308,7 +309,7 @@ TEST(StepAttention, ScoresPackedCodesWithEveryCentering) {
 
 // The dense sink tokens of one side meet the other side's, packed or dense, and neither side's
 // mean.
-TEST(StepAttention, ReadsSinkTokensOfEitherSide) {
+TEST(StepAttention, ReadsSinkTokensOfEitherTensor) {
   const std::vector<float> q = random_queries();
   for (const std::int64_t key_sinks : {0, 1, 4, 256}) {
     for (const std::int64_t value_sinks : {0, 3, 256}) {
@@ -322,7 +323,7 @@ TEST(StepAttention, ReadsSinkTokensOfEitherSide) {
 
 TEST(StepAttention, ReadsSinkTokensOfEveryMode) {
   const std::vector<float> q = random_queries();
-  for (const cache::SidePlan& plan : all_modes()) {
+  for (const cache::TensorPlan& plan : all_modes()) {
     const cache::AttentionLayer layer = random_layer(600, with_sinks(plan, 5), with_sinks(plan, 5));
     SCOPED_TRACE(codec::mode_word(plan.codec.mode));
     expect_exact(layer, 600, 1, q, step(layer, 600, q, 1));
@@ -364,12 +365,12 @@ TEST(ChunkAttention, SeesTheTokensUpToEachQuery) {
   }
 }
 
-TEST(ChunkAttention, ReadsEveryKindOfSide) {
+TEST(ChunkAttention, ReadsEveryKindOfTensor) {
   const std::vector<float> q = random_queries(20);
-  std::vector<cache::SidePlan> plans = all_modes();
+  std::vector<cache::TensorPlan> plans = all_modes();
   plans.push_back(with_sinks(turbo_plan(4), 7));
   plans.push_back(dense_plan());
-  for (const cache::SidePlan& plan : plans) {
+  for (const cache::TensorPlan& plan : plans) {
     const cache::AttentionLayer layer = random_layer(300, plan, plan);
     expect_exact(layer, 300, 20, q, chunk(layer, 300, 20, q, 2));
   }

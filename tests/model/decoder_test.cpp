@@ -345,7 +345,7 @@ TEST_F(DecoderErrors, KeepsAValidCacheWhenABlockCannotBePacked) {
   must(decoder_.decode_step(cache_, 1));  // the block is full now, and packed with the next token
   auto& layer = std::get<cache::AttentionLayer>(cache_.layers[1]);
   const std::uint16_t infinity = f32_to_f16(std::numeric_limits<float>::infinity());
-  std::memcpy(std::get<cache::TurboSide>(layer.v).tail.blocks.front().data(), &infinity,
+  std::memcpy(std::get<cache::TurboTensor>(layer.v).tail.blocks.front().data(), &infinity,
               sizeof(infinity));
 
   EXPECT_THAT(decoder_.decode_step(cache_, 2),

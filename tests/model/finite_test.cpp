@@ -30,9 +30,9 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Makes all values of the blocks that are not packed this one.
-void fill(cache::Side& side, float value) {
-  auto* turbo = std::get_if<cache::TurboSide>(&side);
-  cache::DenseSide& dense = turbo != nullptr ? turbo->tail : std::get<cache::DenseSide>(side);
+void fill(cache::Tensor& tensor, float value) {
+  auto* turbo = std::get_if<cache::TurboTensor>(&tensor);
+  cache::DenseTensor& dense = turbo != nullptr ? turbo->tail : std::get<cache::DenseTensor>(tensor);
   for (AlignedBytes& block : dense.blocks) {
     const std::vector<float> values(block.size() / dtype_size(dense.dtype), value);
     store_f32(dense.dtype, values, block.data());
@@ -120,7 +120,7 @@ TEST_F(FiniteValues, OfScoresOfMinusInfinity) {
   for (std::size_t component = 0; component < 8; ++component) {
     for (const float value : {kInfinity, -kInfinity}) {
       cache::Cache broken = cache;
-      auto& keys = std::get<cache::DenseSide>(last_layer(broken).k);
+      auto& keys = std::get<cache::DenseTensor>(last_layer(broken).k);
       store_f32(Dtype::kF32, {&value, 1}, keys.blocks[0].data() + component * sizeof(float));
       expect_refused_by_last_layer(broken);
     }

@@ -15,11 +15,11 @@ namespace kernel_path_test {
 
 using test::must;
 
-cache::SidePlan plan(int bits) {
-  cache::SidePlan side;
-  side.dense = bits == 16;
-  side.codec.bits = bits;
-  return side;
+cache::TensorPlan plan(int bits) {
+  cache::TensorPlan tensor;
+  tensor.dense = bits == 16;
+  tensor.codec.bits = bits;
+  return tensor;
 }
 
 cache::Cache converted(int key_bits, int value_bits, std::int64_t n_tokens = 300) {
@@ -28,11 +28,11 @@ cache::Cache converted(int key_bits, int value_bits, std::int64_t n_tokens = 300
                              {.keys = plan(key_bits), .values = plan(value_bits), .n_threads = 1}));
 }
 
-// The same sides, read by other kernels.
+// The same tensors, read by other kernels.
 cache::Cache with_kernels(cache::Cache cache, const codec::Kernels& kernels) {
   auto& layer = std::get<cache::AttentionLayer>(cache.layers.front());
-  for (cache::Side* side : {&layer.k, &layer.v}) {
-    auto* const turbo = std::get_if<cache::TurboSide>(side);
+  for (cache::Tensor* tensor : {&layer.k, &layer.v}) {
+    auto* const turbo = std::get_if<cache::TurboTensor>(tensor);
     if (turbo == nullptr) continue;
     test::edit_codec(turbo->codec, [&](cache::KvCodec::State& state) {
       state.codec = must(codec::HeadCodec::make(static_cast<int>(state.shape.head_dim),
@@ -68,7 +68,7 @@ TEST(KernelPath, IsSlowestWhereNoKernelMultipliesWholeNumbers) {
   EXPECT_EQ(path.fallback, "layer 0 k: no kernels of whole numbers on scalar");
 }
 
-TEST(KernelPath, NamesTheSideWhoseCodebookAKernelCannotMultiply) {
+TEST(KernelPath, NamesTheTensorWhoseCodebookAKernelCannotMultiply) {
   for (const codec::Kernels* kernels : codec::all_kernels()) {
     if (kernels->isa == codec::Isa::kScalar) continue;
     SCOPED_TRACE(kernels->name);
@@ -78,7 +78,7 @@ TEST(KernelPath, NamesTheSideWhoseCodebookAKernelCannotMultiply) {
 
     cache::Cache odd = converted(4, 8);
     auto& values =
-        std::get<cache::TurboSide>(std::get<cache::AttentionLayer>(odd.layers.front()).v);
+        std::get<cache::TurboTensor>(std::get<cache::AttentionLayer>(odd.layers.front()).v);
     std::vector<codec::PartSpec> parts = values.codec.parts();
     for (std::size_t i = 0; i < 256; ++i) {  // close together and far apart by turns
       parts[0].centroids[i] =
@@ -105,7 +105,7 @@ TEST(KernelPath, SaysWhatTheKernelsDo) {
       SCOPED_TRACE(std::string(kernels->name) + ", " + std::to_string(bits) + " bits");
       const cache::Cache cache = with_kernels(converted(bits, bits), *kernels);
       const auto& layer = std::get<cache::AttentionLayer>(cache.layers.front());
-      const auto& keys = std::get<cache::TurboSide>(layer.k);
+      const auto& keys = std::get<cache::TurboTensor>(layer.k);
       const codec::HeadCodec& codec = keys.codec.state().codec;
       const std::vector<float> query(64, 0.3f);
       codec::HeadQueries queries;

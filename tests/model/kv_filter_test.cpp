@@ -19,15 +19,15 @@ using testing::HasSubstr;
 constexpr cache::HeadShape kShape = {2, 64};
 constexpr std::size_t kRow = 128;  // n_kv_heads * head_dim
 
-// The rows [n, n_kv_heads, head_dim] of a side's tokens [first, first + n), of one token block.
-std::vector<float> read_rows(const cache::Side& side, std::int64_t n_tokens, std::size_t first,
+// The rows [n, n_kv_heads, head_dim] of a tensor's tokens [first, first + n), of one token block.
+std::vector<float> read_rows(const cache::Tensor& tensor, std::int64_t n_tokens, std::size_t first,
                              std::size_t n) {
   const auto block = static_cast<std::int64_t>(first / 256);
   const auto in_block = static_cast<std::size_t>(cache::tokens_in_block(n_tokens, block));
   std::vector<float> head(in_block * 64);
   std::vector<float> rows(n * kRow);
   for (std::size_t kv_head = 0; kv_head < 2; ++kv_head) {
-    cache::read_block(side, kShape, n_tokens, block, static_cast<std::int64_t>(kv_head), head);
+    cache::read_block(tensor, kShape, n_tokens, block, static_cast<std::int64_t>(kv_head), head);
     for (std::size_t i = 0; i < n; ++i) {
       std::copy_n(head.data() + (first % 256 + i) * 64, 64, rows.data() + i * kRow + kv_head * 64);
     }
@@ -35,13 +35,13 @@ std::vector<float> read_rows(const cache::Side& side, std::int64_t n_tokens, std
   return rows;
 }
 
-std::vector<cache::SidePlan> all_plans() {
+std::vector<cache::TensorPlan> all_plans() {
   const auto plan = [](codec::CodecSpec spec, cache::Centering center, std::int64_t n_sinks) {
-    cache::SidePlan side;
-    side.codec = spec;
-    side.center = center;
-    side.n_sinks = n_sinks;
-    return side;
+    cache::TensorPlan tensor;
+    tensor.codec = spec;
+    tensor.center = center;
+    tensor.n_sinks = n_sinks;
+    return tensor;
   };
   using enum cache::Centering;
   return {plan({.bits = 4}, kPreRope, 0),
@@ -57,9 +57,9 @@ const cache::AttentionLayer& first_layer(const cache::Cache& cache) {
   return std::get<cache::AttentionLayer>(cache.layers.front());
 }
 
-TEST(CodingFilter, GivesWhatTheSidesKeepOfTheSameTokens) {
+TEST(CodingFilter, GivesWhatTheTensorsKeepOfTheSameTokens) {
   const cache::Cache dense = test::CacheBuilder(512).dense(kShape, Dtype::kF32).build();
-  for (const cache::SidePlan& plan : all_plans()) {
+  for (const cache::TensorPlan& plan : all_plans()) {
     const cache::Cache turbo =
         must(cache::convert(dense, {.keys = plan, .values = plan, .n_threads = 1}));
     const KvFilter filter = coding_filter(turbo);
@@ -78,9 +78,9 @@ TEST(CodingFilter, GivesWhatTheSidesKeepOfTheSameTokens) {
   }
 }
 
-TEST(CodingFilter, LeavesDenseSidesAlone) {
+TEST(CodingFilter, LeavesDenseTensorsAlone) {
   const cache::Cache dense = test::CacheBuilder(256).dense(kShape, Dtype::kF32).build();
-  cache::SidePlan none;
+  cache::TensorPlan none;
   none.dense = true;
   const cache::Cache turbo = must(cache::convert(dense, {.keys = none, .n_threads = 1}));
   std::vector<float> k = read_rows(first_layer(dense).k, 256, 0, 256);
@@ -124,7 +124,7 @@ TEST(CodingFilter, NamesWhatItCannotCode) {
                               HasSubstr("layer 0 v: head 1, from token 7 on: token 1")));
 }
 
-TEST(CodingFilter, RefusesASideWhoseMeanIsNotKnown) {
+TEST(CodingFilter, RefusesATensorWhoseMeanIsNotKnown) {
   const cache::Cache dense = test::CacheBuilder(100).dense(kShape, Dtype::kF32).build();
   const cache::Cache turbo = must(cache::convert(dense, {.n_threads = 1}));
   std::vector<float> k(kRow, 1.0f), v(kRow, 1.0f);

@@ -149,13 +149,14 @@ TEST_F(Reference, ComputesTheKeysAndValuesThatTransformersComputes) {
   double worst = 0;
   for (std::size_t i = 0; i < cache.layers.size(); ++i) {
     const auto& layer = std::get<cache::AttentionLayer>(cache.layers[i]);
-    for (const auto& [side, letter] : {std::pair{&layer.k, 'k'}, std::pair{&layer.v, 'v'}}) {
+    for (const auto& [tensor, letter] : {std::pair{&layer.k, 'k'}, std::pair{&layer.v, 'v'}}) {
       const std::string name = std::string("chat.") + letter + "." + std::to_string(i);
       const std::vector<float> expected = arrays_->values<float>(name);
       std::vector<float> actual(expected.size());
       const std::size_t head_size = expected.size() / 2;
       for (std::size_t head = 0; head < 2; ++head) {
-        cache::read_block(*side, layer.shape, cache.n_tokens(), 0, static_cast<std::int64_t>(head),
+        cache::read_block(*tensor, layer.shape, cache.n_tokens(), 0,
+                          static_cast<std::int64_t>(head),
                           std::span(actual).subspan(head * head_size, head_size));
       }
       worst = std::max(worst, relative_error(actual, expected));

@@ -122,7 +122,7 @@ TEST_P(TurboWindows, GiveTheirPackedBlocksBack) {
   prefill(decoder, cache, model_.many_ids(511));
   const cache::AttentionLayer& layer = std::get<cache::WindowLayer>(cache.layers.front()).attention;
   ASSERT_TRUE(cache::is_quantized(layer));
-  const auto& packed = std::get<cache::TurboSide>(layer.k).packed;
+  const auto& packed = std::get<cache::TurboTensor>(layer.k).packed;
   ASSERT_EQ(packed.size(), 1u);
   EXPECT_EQ(packed[0].bytes.size(), 0u);
 }

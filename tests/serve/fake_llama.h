@@ -151,8 +151,8 @@ class FakeLlama {
     cache.tokens = tokens;
     for (std::size_t l = 0; l < geometry_.layers.size(); ++l) {
       const cache::HeadShape shape{geometry_.layers[l].n_kv_heads, geometry_.layers[l].k_head_dim};
-      cache::AttentionLayer layer{shape, cache::DenseSide{Dtype::kF16, {}},
-                                  cache::DenseSide{Dtype::kF16, {}}};
+      cache::AttentionLayer layer{shape, cache::DenseTensor{Dtype::kF16, {}},
+                                  cache::DenseTensor{Dtype::kF16, {}}};
       const auto width = static_cast<std::size_t>(shape.n_kv_heads * shape.head_dim);
       for (std::size_t begin = 0; begin < tokens.size(); begin += 256) {
         const std::size_t n = std::min<std::size_t>(256, tokens.size() - begin);

@@ -84,9 +84,9 @@ TEST(Session, QuantizesItsFirstBlockAsAConversionDoes) {
     const auto* a = cache::attention_of(growing->cache().layers[i]);
     const auto* b = cache::attention_of(converted.layers[i]);
     for (const auto& [x, y] : {std::pair{&a->k, &b->k}, std::pair{&a->v, &b->v}}) {
-      const ByteView first = std::get<cache::TurboSide>(*x).packed.at(0).bytes.view();
+      const ByteView first = std::get<cache::TurboTensor>(*x).packed.at(0).bytes.view();
       EXPECT_TRUE(
-          std::ranges::equal(first, std::get<cache::TurboSide>(*y).packed.at(0).bytes.view()))
+          std::ranges::equal(first, std::get<cache::TurboTensor>(*y).packed.at(0).bytes.view()))
           << i;
     }
   }
@@ -265,7 +265,7 @@ TEST(PromptStore, ContinuesWithoutPoisonedBlocks) {
   must(plain->feed(ids));
   cache::Cache poisoned = plain->cache();
   const std::vector<std::int32_t> expected = generated(*plain, 5);
-  auto& keys = std::get<cache::DenseSide>(cache::attention_of(poisoned.layers[3])->k);
+  auto& keys = std::get<cache::DenseTensor>(cache::attention_of(poisoned.layers[3])->k);
   const float infinity = std::numeric_limits<float>::infinity();
   store_f32(keys.dtype, {&infinity, 1}, keys.blocks[0].data());
   const auto backend = must(store::open_backend(url, {}));

@@ -109,7 +109,7 @@ TEST(BlobRules, ABlockHasItsOwnSections) {
     expect_rule<Block>("block", change, "a section of another block");
   };
   rule([](Block& b) { b.sections[1].info.block = 0; });
-  rule([](Block& b) { b.sections[1].info.side = cache::TensorKind::kArray; });
+  rule([](Block& b) { b.sections[1].info.tensor = cache::TensorKind::kArray; });
 }
 
 TEST(BlobRules, SectionsAgreeWithTheirRows) {
@@ -134,8 +134,8 @@ TEST(BlobRules, SectionsAgreeWithTheirRows) {
 TEST(BlobRules, DataMayHaveTheTokenBlocksOfAWindow) {
   Data data;
   for (const std::int64_t block : {3, 4, 5}) {
-    for (const cache::TensorKind side : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
-      data.sections.push_back(sample_section(1, side, block, 64, 64));
+    for (const cache::TensorKind tensor : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
+      data.sections.push_back(sample_section(1, tensor, block, 64, 64));
     }
   }
   data.sections.push_back(sample_section(2, cache::TensorKind::kArray, 0, 12, 12));

@@ -76,14 +76,14 @@ inline std::vector<cache::ArrayDesc>& sample_arrays(std::vector<cache::LayerDesc
 }
 
 // Bytes 0, 1, 2, ... in the place of a section's.
-inline store::StoredSection sample_section(std::int64_t layer, cache::TensorKind side,
+inline store::StoredSection sample_section(std::int64_t layer, cache::TensorKind tensor,
                                            std::int64_t block, std::size_t n_stored,
                                            std::size_t n_raw) {
   AlignedBytes bytes(n_stored);
   for (std::size_t i = 0; i < n_stored; ++i) bytes[i] = static_cast<std::byte>(i);
   store::StoredSection section;
   section.info.layer = layer;
-  section.info.side = side;
+  section.info.tensor = tensor;
   section.info.block = block;
   section.info.compression =
       n_stored == n_raw ? format::Compression::kNone : format::Compression::kZstd;

@@ -303,8 +303,8 @@ TEST(CheckBlock, KnowsWhichSectionsAPartHas) {
   block.part = 17;
   block.n_parts = 18;
   for (std::int64_t layer = 34; layer < 36; ++layer) {
-    for (const auto side : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
-      block.sections.push_back(sample_section(layer, side, 3, 10, 524288));
+    for (const auto tensor : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
+      block.sections.push_back(sample_section(layer, tensor, 3, 10, 524288));
     }
   }
   EXPECT_TRUE(store::check_block(parameters, block));

@@ -113,7 +113,7 @@ TEST_F(Copy, FindsOtherSlotsForParametersAndStates) {
   EXPECT_TRUE(must(there_->fetch(record_of(there_.library, "three"))));
 }
 
-TEST_F(Copy, StatesBehindOneBlockStandSideBySide) {
+TEST_F(Copy, StatesBehindOneBlockStandTensorByTensor) {
   must(here_->put_cache(branch(trunk_, 600, 512, 1), "one"));
   must(there_->put_cache(branch(trunk_, 600, 512, 2), "two"));
   EXPECT_TRUE(copy().is_whole());

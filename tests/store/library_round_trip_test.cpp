@@ -43,11 +43,11 @@ cache::Cache grown_turbo(std::int64_t n) {
       .build();
 }
 cache::Cache sinks(std::int64_t n) {
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.dense = false;
   plan.codec.bits = 4;
   plan.n_sinks = 4;
-  return CacheBuilder(n).sides(kTwoHeads, Dtype::kF16, plan, Dtype::kF16, plan).build();
+  return CacheBuilder(n).tensors(kTwoHeads, Dtype::kF16, plan, Dtype::kF16, plan).build();
 }
 cache::Cache boundary(std::int64_t n) {
   return CacheBuilder(n)

@@ -23,11 +23,11 @@ cache::Cache continued(cache::Cache cache, std::int64_t n, std::uint64_t seed) {
     const std::int64_t some = std::min(left, cache::kTokenBlock - n_tokens % cache::kTokenBlock);
     for (cache::Layer& layer : cache.layers) {
       auto& attention = std::get<cache::AttentionLayer>(layer);
-      for (cache::Side* side : {&attention.k, &attention.v}) {
+      for (cache::Tensor* tensor : {&attention.k, &attention.v}) {
         std::vector<float> rows(static_cast<std::size_t>(some) * width);
         for (float& value : rows) value = random.bell();
-        must(cache::pack_full_tail(*side, n_tokens, 1));
-        cache::append(*side, kShape, n_tokens, rows);
+        must(cache::pack_full_tail(*tensor, n_tokens, 1));
+        cache::append(*tensor, kShape, n_tokens, rows);
       }
     }
     for (std::int64_t i = 0; i < some; ++i) {
@@ -137,7 +137,7 @@ TEST(Sharing, PromptsThatWereComputedElsewhereAreQuantizedWithTheCodecOfTheStore
   options.quantization = must(cache::preset("turbo4"));
   for (int i = 0; i < 2 * store::kCandidateSlots; ++i) {
     cache::Cache other = system;
-    auto& keys = std::get<cache::DenseSide>(std::get<cache::AttentionLayer>(other.layers[0]).k);
+    auto& keys = std::get<cache::DenseTensor>(std::get<cache::AttentionLayer>(other.layers[0]).k);
     keys.blocks[0][static_cast<std::size_t>(2 * i)] ^= std::byte{1};
     other.tokens.back() = i;
     const auto report = must(library->put_cache(other, "", {}, options));

@@ -98,37 +98,38 @@ struct TestWindow {
 // A dense window of these arrays.
 inline cache::WindowLayer window_layer(const TestWindow& window, const cache::NamedArray& k,
                                        const cache::NamedArray& v, std::int64_t n_tokens) {
-  const auto side = [&](cache::HeadShape shape, const cache::NamedArray& array) {
+  const auto tensor = [&](cache::HeadShape shape, const cache::NamedArray& array) {
     return cache::scatter_window(shape, window.window(), array.dtype, array.data, n_tokens);
   };
-  return {{window.shape, side(window.shape, k), side(window.value_shape(), v), window.value_dim},
-          window.window()};
+  return {
+      {window.shape, tensor(window.shape, k), tensor(window.value_shape(), v), window.value_dim},
+      window.window()};
 }
 
 // K or V of a window changed as the array that files have: change(bytes, dtype). It is dense then.
 template <class Change>
-void change_window(cache::WindowLayer& layer, cache::Side& side, std::int64_t n_tokens,
+void change_window(cache::WindowLayer& layer, cache::Tensor& tensor, std::int64_t n_tokens,
                    const Change& change) {
-  const Dtype dtype = cache::dense_dtype(side);
-  AlignedBytes array = cache::gather_window(layer, side, n_tokens);
+  const Dtype dtype = cache::dense_dtype(tensor);
+  AlignedBytes array = cache::gather_window(layer, tensor, n_tokens);
   change(array, dtype);
-  const bool is_keys = &side == &layer.attention.k;
-  side = cache::scatter_window(is_keys ? layer.attention.shape : layer.attention.value_shape(),
-                               layer.window, dtype, array, n_tokens);
+  const bool is_keys = &tensor == &layer.attention.k;
+  tensor = cache::scatter_window(is_keys ? layer.attention.shape : layer.attention.value_shape(),
+                                 layer.window, dtype, array, n_tokens);
 }
 
 // The same window with what its packed blocks decode to.
 inline void make_dense(cache::WindowLayer& layer, std::int64_t n_tokens) {
-  for (cache::Side* side : {&layer.attention.k, &layer.attention.v}) {
-    change_window(layer, *side, n_tokens, [](AlignedBytes&, Dtype) {});
+  for (cache::Tensor* tensor : {&layer.attention.k, &layer.attention.v}) {
+    change_window(layer, *tensor, n_tokens, [](AlignedBytes&, Dtype) {});
   }
 }
 
 // Gives a window the values of next().
 template <class Next>
 void make_finite(cache::WindowLayer& layer, std::int64_t n_tokens, const Next& next) {
-  for (cache::Side* side : {&layer.attention.k, &layer.attention.v}) {
-    change_window(layer, *side, n_tokens, [&](AlignedBytes& array, Dtype dtype) {
+  for (cache::Tensor* tensor : {&layer.attention.k, &layer.attention.v}) {
+    change_window(layer, *tensor, n_tokens, [&](AlignedBytes& array, Dtype dtype) {
       std::vector<float> values(array.size() / dtype_size(dtype));
       for (float& value : values) value = next();
       store_f32(dtype, values, array.data());
@@ -148,14 +149,14 @@ class CacheBuilder {
   // Every other random choice may follow; the identity is free to be changed.
   cache::Identity& identity() { return cache_.identity; }
 
-  // Turbo sides of the layers added from here on keep a full last block dense, as a side does
+  // Turbo tensors of the layers added from here on keep a full last block dense, as a tensor does
   // that has grown token by token; otherwise they pack it, as convert does.
   CacheBuilder& keep_full_tail() {
     keep_full_tail_ = true;
     return *this;
   }
 
-  // Turbo sides that are given by their bits from here on are centered, as convert centers them.
+  // Turbo tensors that are given by their bits from here on are centered, as convert centers them.
   CacheBuilder& center(cache::Centering wanted) {
     center_ = wanted;
     return *this;
@@ -168,32 +169,32 @@ class CacheBuilder {
                       Dtype dtype = Dtype::kF16) {
     return mixed(shape, dtype, key_bits, dtype, value_bits);
   }
-  // 16 bits: that side is dense.
+  // 16 bits: that tensor is dense.
   CacheBuilder& mixed(cache::HeadShape shape, Dtype key_dtype, int key_bits, Dtype value_dtype,
                       int value_bits) {
-    return sides(shape, key_dtype, plan_of_bits(key_bits), value_dtype, plan_of_bits(value_bits));
+    return tensors(shape, key_dtype, plan_of_bits(key_bits), value_dtype, plan_of_bits(value_bits));
   }
   // Without sink tokens, so that all packed blocks are alike.
   CacheBuilder& preset(cache::HeadShape shape, std::string_view name, Dtype dtype = Dtype::kF16) {
     cache::ConvertOptions options = must(cache::preset(name));
     options.keys.n_sinks = options.values.n_sinks = 0;
-    return sides(shape, dtype, options.keys, dtype, options.values);
+    return tensors(shape, dtype, options.keys, dtype, options.values);
   }
   // The plans' own centering counts, not center().
-  CacheBuilder& sides(cache::HeadShape shape, Dtype key_dtype, const cache::SidePlan& keys,
-                      Dtype value_dtype, const cache::SidePlan& values) {
-    cache::Side k = side(shape, key_dtype, keys, codec::BlockOrder::kKeys);
-    cache::Side v = side(shape, value_dtype, values, codec::BlockOrder::kValues);
+  CacheBuilder& tensors(cache::HeadShape shape, Dtype key_dtype, const cache::TensorPlan& keys,
+                        Dtype value_dtype, const cache::TensorPlan& values) {
+    cache::Tensor k = tensor(shape, key_dtype, keys, codec::BlockOrder::kKeys);
+    cache::Tensor v = tensor(shape, value_dtype, values, codec::BlockOrder::kValues);
     cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(k), std::move(v)});
     return *this;
   }
-  // Values of another size than the keys. 16 bits: that side is dense.
+  // Values of another size than the keys. 16 bits: that tensor is dense.
   CacheBuilder& unequal(cache::HeadShape shape, std::int64_t value_dim, Dtype key_dtype,
                         int key_bits, Dtype value_dtype, int value_bits) {
     const cache::HeadShape of_values{shape.n_kv_heads, value_dim};
-    cache::Side k = side(shape, key_dtype, plan_of_bits(key_bits), codec::BlockOrder::kKeys);
-    cache::Side v =
-        side(of_values, value_dtype, plan_of_bits(value_bits), codec::BlockOrder::kValues);
+    cache::Tensor k = tensor(shape, key_dtype, plan_of_bits(key_bits), codec::BlockOrder::kKeys);
+    cache::Tensor v =
+        tensor(of_values, value_dtype, plan_of_bits(value_bits), codec::BlockOrder::kValues);
     cache_.layers.emplace_back(cache::AttentionLayer{shape, std::move(k), std::move(v), value_dim});
     return *this;
   }
@@ -217,7 +218,8 @@ class CacheBuilder {
     return *this;
   }
 
-  // A window whose sides are packed by convert, of values that are finite. 16 bits: a dense side.
+  // A window whose tensors are packed by convert, of values that are finite. 16 bits: a dense
+  // tensor.
   CacheBuilder& turbo_rotating(const TestWindow& window, int key_bits, int value_bits,
                                Dtype keys = Dtype::kF16, Dtype values = Dtype::kF16) {
     rotating(window, keys, values);
@@ -248,31 +250,31 @@ class CacheBuilder {
   cache::Cache build() { return std::move(cache_); }
 
  private:
-  cache::SidePlan plan_of_bits(int bits) const {
-    cache::SidePlan plan;
+  cache::TensorPlan plan_of_bits(int bits) const {
+    cache::TensorPlan plan;
     plan.dense = bits == 16;
     plan.codec.bits = bits;
     plan.center = center_;
     return plan;
   }
 
-  cache::Side side(cache::HeadShape shape, Dtype dtype, const cache::SidePlan& plan,
-                   codec::BlockOrder order) {
-    cache::DenseSide dense = dense_side(shape, dtype);
+  cache::Tensor tensor(cache::HeadShape shape, Dtype dtype, const cache::TensorPlan& plan,
+                       codec::BlockOrder order) {
+    cache::DenseTensor dense = dense_tensor(shape, dtype);
     if (plan.dense) return dense;
-    cache::TurboSide side{
+    cache::TurboTensor tensor{
         must(cache::make_codec(plan, order, shape, dtype, cache_.identity.rope)), {}, {dtype, {}}};
-    pack(side, shape, std::move(dense));
-    return side;
+    pack(tensor, shape, std::move(dense));
+    return tensor;
   }
 
-  cache::DenseSide dense_side(cache::HeadShape shape, Dtype dtype) {
-    cache::DenseSide side{dtype, {}};
+  cache::DenseTensor dense_tensor(cache::HeadShape shape, Dtype dtype) {
+    cache::DenseTensor tensor{dtype, {}};
     for (std::int64_t block = 0; block < cache::block_count(cache_.n_tokens()); ++block) {
-      side.blocks.push_back(
+      tensor.blocks.push_back(
           dense_block(shape, dtype, cache::tokens_in_block(cache_.n_tokens(), block)));
     }
-    return side;
+    return tensor;
   }
 
   AlignedBytes dense_block(cache::HeadShape shape, Dtype dtype, std::int64_t n_tokens) {
@@ -291,20 +293,20 @@ class CacheBuilder {
   }
 
   // Packs the full blocks of `dense`, but for a full last one that is to be kept.
-  void pack(cache::TurboSide& side, cache::HeadShape shape, cache::DenseSide dense) const {
+  void pack(cache::TurboTensor& tensor, cache::HeadShape shape, cache::DenseTensor dense) const {
     std::vector<cache::FullBlock> full;
     for (std::int64_t i = 0; i < cache_.n_tokens() / cache::kTokenBlock; ++i) {
       full.push_back({shape, dense.dtype, i, dense.blocks[static_cast<std::size_t>(i)]});
     }
     std::size_t n_packed = full.size();
     if (keep_full_tail_ && n_packed == dense.blocks.size() && n_packed > 0) --n_packed;
-    if (n_packed > 0) side.codec.fit(full, 1);
+    if (n_packed > 0) tensor.codec.fit(full, 1);
     for (std::size_t i = 0; i < n_packed; ++i) {
-      side.packed.push_back(
-          cache::make_turbo_block(side.codec, full[i].index, must(side.codec.encode(full[i], 1))));
+      tensor.packed.push_back(cache::make_turbo_block(tensor.codec, full[i].index,
+                                                      must(tensor.codec.encode(full[i], 1))));
     }
     for (std::size_t i = n_packed; i < dense.blocks.size(); ++i) {
-      side.tail.blocks.push_back(std::move(dense.blocks[i]));
+      tensor.tail.blocks.push_back(std::move(dense.blocks[i]));
     }
   }
 
@@ -341,15 +343,15 @@ Result<cache::KvCodec> remade(const cache::KvCodec& codec, const cache::Rope& ro
 }
 
 // The codes and scales of one kv head.
-inline codec::PackedHead packed_head(const cache::TurboSide& side, std::int64_t block,
+inline codec::PackedHead packed_head(const cache::TurboTensor& tensor, std::int64_t block,
                                      std::int64_t kv_head) {
-  const ByteView bytes = side.packed[static_cast<std::size_t>(block)].bytes.view();
-  return side.codec.state().head(bytes, block, kv_head);
+  const ByteView bytes = tensor.packed[static_cast<std::size_t>(block)].bytes.view();
+  return tensor.codec.state().head(bytes, block, kv_head);
 }
 
 namespace difference_detail {
 
-inline std::string of_dense(const cache::DenseSide& a, const cache::DenseSide& b,
+inline std::string of_dense(const cache::DenseTensor& a, const cache::DenseTensor& b,
                             cache::HeadShape shape, std::int64_t first_block,
                             std::int64_t n_tokens) {
   if (a.dtype != b.dtype) return "dtype";
@@ -371,7 +373,7 @@ inline std::string of_dense(const cache::DenseSide& a, const cache::DenseSide& b
   return {};
 }
 
-inline std::string of_turbo(const cache::TurboSide& a, const cache::TurboSide& b,
+inline std::string of_turbo(const cache::TurboTensor& a, const cache::TurboTensor& b,
                             cache::HeadShape shape, std::int64_t n_tokens) {
   if (a.codec.parts() != b.codec.parts()) return "parts of the codec";
   if (a.codec.order() != b.codec.order()) return "order of codes";
@@ -393,21 +395,22 @@ inline std::string of_turbo(const cache::TurboSide& a, const cache::TurboSide& b
   return of_dense(a.tail, b.tail, shape, static_cast<std::int64_t>(a.packed.size()), n_tokens);
 }
 
-inline std::string of_side(const cache::Side& a, const cache::Side& b, cache::HeadShape shape,
-                           std::int64_t n_tokens) {
-  if (a.index() != b.index()) return "kind of side";
-  if (const auto* dense = std::get_if<cache::DenseSide>(&a)) {
-    return of_dense(*dense, std::get<cache::DenseSide>(b), shape, 0, n_tokens);
+inline std::string of_tensor(const cache::Tensor& a, const cache::Tensor& b, cache::HeadShape shape,
+                             std::int64_t n_tokens) {
+  if (a.index() != b.index()) return "kind of tensor";
+  if (const auto* dense = std::get_if<cache::DenseTensor>(&a)) {
+    return of_dense(*dense, std::get<cache::DenseTensor>(b), shape, 0, n_tokens);
   }
-  return of_turbo(std::get<cache::TurboSide>(a), std::get<cache::TurboSide>(b), shape, n_tokens);
+  return of_turbo(std::get<cache::TurboTensor>(a), std::get<cache::TurboTensor>(b), shape,
+                  n_tokens);
 }
 
 inline std::string of_rows(const cache::AttentionLayer& a, const cache::AttentionLayer& b,
                            std::int64_t n_tokens) {
   if (!cache::same_shapes(a, b)) return "head shape";
-  const std::string k = of_side(a.k, b.k, a.shape, n_tokens);
+  const std::string k = of_tensor(a.k, b.k, a.shape, n_tokens);
   if (!k.empty()) return "k: " + k;
-  const std::string v = of_side(a.v, b.v, a.value_shape(), n_tokens);
+  const std::string v = of_tensor(a.v, b.v, a.value_shape(), n_tokens);
   return v.empty() ? v : "v: " + v;
 }
 
@@ -419,7 +422,7 @@ inline std::string of_window(const cache::WindowLayer& a, const cache::WindowLay
   if (is_turbo != cache::is_quantized(b.attention)) return "kind of window";
   if (is_turbo) return of_rows(a.attention, b.attention, n_tokens);
   if (!cache::same_shapes(a.attention, b.attention)) return "head shape";
-  const auto same = [&](const cache::Side& x, const cache::Side& y) {
+  const auto same = [&](const cache::Tensor& x, const cache::Tensor& y) {
     return cache::dense_dtype(x) == cache::dense_dtype(y) &&
            cache::gather_window(a, x, n_tokens) == cache::gather_window(b, y, n_tokens);
   };

@@ -39,9 +39,9 @@ inline Result<void> write_long_file(const std::filesystem::path& path, std::int6
   cache::Cache cache = CacheBuilder(n_blocks * cache::kTokenBlock).build();
   cache::Cache one_block = CacheBuilder(cache::kTokenBlock).dense({4, 64}).build();
   auto& layer = std::get<cache::AttentionLayer>(one_block.layers[0]);
-  const SharedBytes values(std::get<cache::DenseSide>(layer.k).blocks[0]);
-  for (cache::Side* side : {&layer.k, &layer.v}) {
-    std::get<cache::DenseSide>(*side).blocks.assign(static_cast<std::size_t>(n_blocks), {});
+  const SharedBytes values(std::get<cache::DenseTensor>(layer.k).blocks[0]);
+  for (cache::Tensor* tensor : {&layer.k, &layer.v}) {
+    std::get<cache::DenseTensor>(*tensor).blocks.assign(static_cast<std::size_t>(n_blocks), {});
   }
   cache.layers = std::move(one_block.layers);
   TQC_TRY_ASSIGN(AtomicFile file, AtomicFile::create(path, Overwrite::kRefuse));

@@ -56,8 +56,8 @@ inline predict::Profile small_profile() {
   EvenNumbers numbers(1);
   const auto byte = [&](float size) { return static_cast<std::int8_t>(numbers.next() * size); };
   for (std::size_t i = 0; i < kFeatures * kVocabulary; ++i) profile.features.push_back(byte(90));
-  for (std::size_t side = 0; side < 6; ++side) {
-    predict::SideProfile each;
+  for (std::size_t tensor = 0; tensor < 6; ++tensor) {
+    predict::TensorProfile each;
     for (std::size_t i = 0; i < kDim; ++i) {
       each.mean.push_back(numbers.next());
       each.unit.push_back(0.005f);
@@ -65,10 +65,10 @@ inline predict::Profile small_profile() {
       each.map_scale.push_back(0.01f);
       each.deviation.push_back(0.6f * std::exp2(-static_cast<float>(i) / 16));
     }
-    const std::size_t n_inputs = to_size(profile.n_inputs(side));
+    const std::size_t n_inputs = to_size(profile.n_inputs(tensor));
     for (std::size_t i = 0; i < n_inputs; ++i) {
       for (std::size_t j = 0; j < kDim; ++j) {
-        const bool is_copy = side >= 2 && i % kDim == j && i / kDim == side % 2;
+        const bool is_copy = tensor >= 2 && i % kDim == j && i / kDim == tensor % 2;
         each.weights.push_back(is_copy ? std::int8_t{60} : byte(5));
       }
     }
@@ -77,7 +77,7 @@ inline predict::Profile small_profile() {
         each.map.push_back(i == j ? std::int8_t{100} : byte(6));
       }
     }
-    profile.sides.push_back(std::move(each));
+    profile.tensors.push_back(std::move(each));
   }
   return profile;
 }

@@ -1,8 +1,6 @@
 #include "cli/cache_io.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +17,7 @@
 #include "migrations/migrate_file.h"
 #include "migrations/v1_file.h"
 #include "migrations/v1_to_v2.h"
+#include "tqcache/base/posix.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/header.h"
 #include "tqcache/format/manifest.h"
@@ -178,7 +177,7 @@ Result<void> read_stream(int fd, std::uint64_t max_bytes, Take take) {
   std::vector<std::byte> piece(std::size_t{1} << 18);
   for (std::uint64_t n_bytes = 0;;) {
     if (!wait_readable(fd)) return interrupted_error();
-    const ssize_t n = ::read(fd, piece.data(), piece.size());
+    const ssize_t n = posix::read(fd, piece.data(), piece.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Error{ErrorCode::kIo, std::generic_category().message(errno)};
     if (n == 0) return {};
@@ -194,11 +193,11 @@ Result<void> read_stream(int fd, std::uint64_t max_bytes, Take take) {
 template <class Take>
 Result<void> read_special_file(const std::string& path, std::uint64_t max_bytes, Take take) {
   if (path == "-") return read_stream(STDIN_FILENO, max_bytes, take);
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = posix::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0 && errno == EINTR) return interrupted_error();
   if (fd < 0) return Error{ErrorCode::kIo, std::generic_category().message(errno)};
   Result<void> done = read_stream(fd, max_bytes, take);
-  ::close(fd);
+  posix::close(fd);
   return done;
 }
 

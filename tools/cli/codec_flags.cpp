@@ -38,7 +38,7 @@ Result<int> parse_bits(std::string_view text) {
 }
 
 // Gives keys or values this number of bits.
-Result<void> set_bits(int bits, cache::SidePlan& plan) {
+Result<void> set_bits(int bits, cache::TensorPlan& plan) {
   if (bits == kDenseBits) {
     plan.dense = true;
     return {};

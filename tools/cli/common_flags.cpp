@@ -1,13 +1,13 @@
 #include "cli/common_flags.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <charconv>
 #include <system_error>
 #include <utility>
 
 #include "cli/store_flags.h"
+#include "tqcache/base/posix.h"
 
 namespace tqcache::cli {
 namespace {
@@ -198,8 +198,8 @@ Result<void> check_sampling(const SamplingFlags& flags) {
 Result<std::vector<std::string>> read_api_keys(const std::string& file) {
   std::vector<std::string> keys;
   if (file.empty()) return keys;
-  struct stat info = {};
-  if (::stat(file.c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
+  posix::Stat info = {};
+  if (posix::stat(file.c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
     warn(file, "other users can use this file: chmod 600");
   }
   TQC_TRY_ASSIGN(const Bytes bytes, in_file(file, read_file(file, std::uint64_t{1} << 20)));

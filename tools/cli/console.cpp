@@ -1,12 +1,12 @@
 #include "cli/console.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
 
 #include "cli/terminal.h"
+#include "tqcache/base/posix.h"
 
 namespace tqcache::cli {
 
@@ -68,7 +68,7 @@ namespace {
 // Failures to write to standard error cannot be reported.
 void write_stderr(std::string_view text) {
   while (!text.empty()) {
-    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+    const ssize_t n = posix::write(STDERR_FILENO, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return;
     text.remove_prefix(static_cast<std::size_t>(n));
@@ -89,7 +89,7 @@ std::string dump(const Json& object) {
 
 Result<void> print_bytes(ByteView bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
+    const ssize_t n = posix::write(STDOUT_FILENO, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) {
       if (interrupted()) return interrupted_error();
       continue;

@@ -1,11 +1,22 @@
 #include "cli/cuda_library.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
+#ifndef _WIN32
+#include <dlfcn.h>
+#endif
 
 #include <cstdlib>
 
 namespace tqcache::cli {
+
+#ifdef _WIN32
+
+Result<CudaLibrary> load_cuda_library() {
+  return unsupported("the kernels for GPUs are built for Linux alone");
+}
+
+#else
+
 namespace {
 
 constexpr const char* kVariable = "TQCACHE_CUDA_LIBRARY";
@@ -17,15 +28,6 @@ bool find(void* library, const char* name, Function& function) {
 }
 
 }  // namespace
-
-Result<void> CudaLibrary::check(int status) const {
-  if (status == TQCACHE_CUDA_OK) return {};
-  const ErrorCode code = status == TQCACHE_CUDA_UNSUPPORTED        ? ErrorCode::kUnsupported
-                         : status == TQCACHE_CUDA_INVALID_ARGUMENT ? ErrorCode::kInvalidArgument
-                         : status == TQCACHE_CUDA_CORRUPT          ? ErrorCode::kCorrupt
-                                                                   : ErrorCode::kIo;
-  return Error{code, error()};
-}
 
 Result<CudaLibrary> load_cuda_library() {
   const char* const named = std::getenv(kVariable);
@@ -47,6 +49,17 @@ Result<CudaLibrary> load_cuda_library() {
     return unsupported(file + ": a library of another version of tqcache");
   }
   return found;
+}
+
+#endif
+
+Result<void> CudaLibrary::check(int status) const {
+  if (status == TQCACHE_CUDA_OK) return {};
+  const ErrorCode code = status == TQCACHE_CUDA_UNSUPPORTED        ? ErrorCode::kUnsupported
+                         : status == TQCACHE_CUDA_INVALID_ARGUMENT ? ErrorCode::kInvalidArgument
+                         : status == TQCACHE_CUDA_CORRUPT          ? ErrorCode::kCorrupt
+                                                                   : ErrorCode::kIo;
+  return Error{code, error()};
 }
 
 }  // namespace tqcache::cli

@@ -4,7 +4,6 @@
 #ifdef TQCACHE_LINE_EDITING
 #include <histedit.h>
 #endif
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +18,7 @@
 
 #include "cli/console.h"
 #include "cli/terminal.h"
+#include "tqcache/base/posix.h"
 
 namespace tqcache::cli {
 namespace {
@@ -117,7 +117,7 @@ int LineReader::Editor::read_character(EditLine* edit, wchar_t* character) {
     if (editor.unread) {
       byte = *std::exchange(editor.unread, std::nullopt);
     } else {
-      const ssize_t n = ::read(STDIN_FILENO, &byte, 1);
+      const ssize_t n = posix::read(STDIN_FILENO, &byte, 1);
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) return static_cast<int>(n);
     }
@@ -253,7 +253,7 @@ Result<std::optional<std::string>> LineReader::read_line() {
     }
     std::array<char, 4096> piece;
     if (!wait_readable(STDIN_FILENO)) return interrupted_error();
-    const ssize_t n = ::read(STDIN_FILENO, piece.data(), piece.size());
+    const ssize_t n = posix::read(STDIN_FILENO, piece.data(), piece.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Error{ErrorCode::kIo, std::generic_category().message(errno)};
     if (n == 0) at_end_ = true;

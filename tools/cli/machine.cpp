@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 #include <openssl/crypto.h>
 #include <sqlite3.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
@@ -58,9 +56,8 @@ std::string prompts_text() {
 }
 
 Json system_facts() {
-  utsname system = {};
-  if (::uname(&system) != 0) return Json::object();
-  return {{"name", system.sysname}, {"release", system.release}, {"machine", system.machine}};
+  const SystemName system = system_name();
+  return {{"name", system.name}, {"release", system.release}, {"machine", system.machine}};
 }
 
 Json processor_facts() {
@@ -118,10 +115,9 @@ Json gpu_facts() {
 }
 
 Json memory_facts(const MemoryBudget& memory) {
-  const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
   std::error_code failed;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(failed);
-  Json facts = {{"bytes", pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))},
+  Json facts = {{"bytes", machine_memory()},
                 {"budget_bytes", memory.bytes()},
                 {"temporary_folder", failed ? "TMPDIR names no folder" : folder.string()}};
   const auto space =

@@ -22,14 +22,14 @@ constexpr double kPackedLimit =
     3.3;  // twice the bound sqrt(sqrt(3) pi / 2) 2^-b of arXiv 2504.19874
 
 // The valid head vectors of the last block from its token `first` on, head by head.
-std::vector<float> last_rows(const cache::Side& side, cache::HeadShape shape, std::int64_t n_tokens,
-                             std::int64_t first) {
+std::vector<float> last_rows(const cache::Tensor& tensor, cache::HeadShape shape,
+                             std::int64_t n_tokens, std::int64_t first) {
   const std::int64_t block = cache::block_count(n_tokens) - 1;
   const std::int64_t n_valid = cache::tokens_in_block(n_tokens, block);
   std::vector<float> head(static_cast<std::size_t>(n_valid * shape.head_dim));
   std::vector<float> rows;
   for (std::int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
-    cache::read_block(side, shape, n_tokens, block, kv_head, head);
+    cache::read_block(tensor, shape, n_tokens, block, kv_head, head);
     rows.insert(rows.end(), head.begin() + first * shape.head_dim, head.end());
   }
   return rows;
@@ -87,8 +87,8 @@ int least_bits(const cache::KvCodec& codec) {
 // Fewest bits of any quantized block; nullopt if everything is dense.
 std::optional<int> fewest_bits(const cache::Cache& cache) {
   std::optional<int> fewest;
-  const auto look = [&](const cache::Side& side) {
-    const auto* turbo = std::get_if<cache::TurboSide>(&side);
+  const auto look = [&](const cache::Tensor& tensor) {
+    const auto* turbo = std::get_if<cache::TurboTensor>(&tensor);
     if (turbo == nullptr || turbo->packed.empty()) return;
     fewest = std::min(fewest.value_or(codec::kMaxBits), least_bits(turbo->codec));
   };
@@ -101,8 +101,8 @@ std::optional<int> fewest_bits(const cache::Cache& cache) {
   return fewest;
 }
 
-bool last_block_is_dense(const cache::Side& side, std::int64_t n_tokens) {
-  return cache::packed_block_count(side) < cache::block_count(n_tokens);
+bool last_block_is_dense(const cache::Tensor& tensor, std::int64_t n_tokens) {
+  return cache::packed_block_count(tensor) < cache::block_count(n_tokens);
 }
 
 double limit_of(double dense, std::optional<int> bits, double packed = kPackedLimit) {
@@ -124,8 +124,8 @@ std::vector<ProbeLayer> layer_limits(const cache::Cache& cache, const model::Mod
       layers.push_back({static_cast<std::int64_t>(i), 0, 0, true, packed, packed});
       continue;
     }
-    const auto limit = [&](const cache::Side& side) {
-      return i == 0 && last_block_is_dense(side, cache.n_tokens()) ? dense : packed;
+    const auto limit = [&](const cache::Tensor& tensor) {
+      return i == 0 && last_block_is_dense(tensor, cache.n_tokens()) ? dense : packed;
     };
     layers.push_back({static_cast<std::int64_t>(i), 0, 0, false, limit(layer->k), limit(layer->v)});
   }
@@ -188,20 +188,20 @@ std::optional<std::int64_t> find_different(const cache::AttentionLayer& own,
   std::vector<double> errors(static_cast<std::size_t>(n));
   std::vector<double> lengths(errors.size());
   for (const bool is_keys : {true, false}) {
-    const cache::Side& side = is_keys ? own.k : own.v;
+    const cache::Tensor& tensor = is_keys ? own.k : own.v;
     const cache::HeadShape shape = is_keys ? own.shape : own.value_shape();
     const auto head_dim = static_cast<std::size_t>(shape.head_dim);
     std::vector<float> own_head(static_cast<std::size_t>(n) * head_dim);
     std::vector<float> made_head(own_head.size());
-    const auto* turbo = std::get_if<cache::TurboSide>(&side);
-    const bool is_packed = block < cache::packed_block_count(side);
+    const auto* turbo = std::get_if<cache::TurboTensor>(&tensor);
+    const bool is_packed = block < cache::packed_block_count(tensor);
     const double expected =
         limit_of(dense_limit, is_packed ? std::optional(least_bits(turbo->codec)) : std::nullopt);
     const double limit = std::min(4 * expected, kWrongTokenLimit);
     std::ranges::fill(errors, 0);
     std::ranges::fill(lengths, 0);
     for (std::int64_t kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
-      cache::read_block(side, shape, n_tokens, block, kv_head, own_head);
+      cache::read_block(tensor, shape, n_tokens, block, kv_head, own_head);
       cache::read_block(is_keys ? made.k : made.v, shape, n, 0, kv_head, made_head);
       for (std::size_t token = 0; token < errors.size(); ++token) {
         const auto row = std::span(made_head).subspan(token * head_dim, head_dim);
@@ -353,16 +353,16 @@ double largest_error(const ProbeReport& report) {
 }
 
 std::optional<std::string> ProbeReport::complaint() const {
-  const auto tell = [&](std::int64_t layer, std::string_view side, double error, double limit) {
+  const auto tell = [&](std::int64_t layer, std::string_view tensor, double error, double limit) {
     if (std::isinf(error)) {
       return fmt::format(
           "layer {} {}: all values of the last {} tokens are zero: they were not computed "
           "(llama.cpp saves a sequence like this if it was only copied, with llama_memory_seq_cp)",
-          layer, side, n_tokens);
+          layer, tensor, n_tokens);
     }
     return fmt::format(
         "layer {} {}: the last {} tokens, recomputed, differ by {:.2g} (relative; limit {:.2g})",
-        layer, side, n_tokens, error, limit);
+        layer, tensor, n_tokens, error, limit);
   };
   for (const ProbeLayer& layer : layers) {
     // This form of the comparison also catches NaN.

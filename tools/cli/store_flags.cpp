@@ -2,7 +2,6 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -18,6 +17,7 @@
 #include "cli/model_facts.h"
 #include "cli/terminal.h"
 #include "report/info.h"
+#include "tqcache/base/posix.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
 #include "tqcache/model.h"
@@ -34,8 +34,9 @@ Error too_long() { return {ErrorCode::kTooLarge, "a salt has at most 4,096 bytes
 
 // Reading a salt that others can read is no error: containers mount secrets so.
 void warn_if_readable_by_others(const std::string& path) {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || (info.st_mode & 0077) == 0) {
+  posix::Stat info{};
+  if (posix::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) ||
+      (info.st_mode & 0077) == 0) {
     return;
   }
   warn("--salt-file " + path, fmt::format("other users can use it (mode {:04o}); chmod 600 keeps "

@@ -1,7 +1,6 @@
 #include "cli/text.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "cli/terminal.h"
+#include "tqcache/base/posix.h"
 
 namespace tqcache::cli {
 

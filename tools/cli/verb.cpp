@@ -1,7 +1,6 @@
 #include "cli/verb.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 
 #include "cli/common_flags.h"
 #include "cli/terminal.h"
+#include "tqcache/base/posix.h"
 
 namespace tqcache::cli {
 namespace {

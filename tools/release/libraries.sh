@@ -6,7 +6,8 @@
 # usage: tools/release/libraries.sh TARGET FOLDER [LIBRARY...]
 #   TARGET   a target of tools/release/zig.sh
 #   LIBRARY  curl expat fmtlib hiredis libzip libzstd onetbb openssl pcre2 sqlite3 utf8proc xxhash
-#            zlib, and the headers cli11 and nlohmann-json3; default: all of these. googletest, for tests
+#            zlib, and the headers cli11 and nlohmann-json3; default: all of these, and for Windows none of
+#            the network. googletest, for tests
 #
 # FOLDER gets include, lib, licenses, toolchain.cmake, and done, where each library has a file with its
 # version. What is there already is kept: to get newer versions, remove FOLDER and build/sources, where
@@ -21,6 +22,8 @@ folder=$(realpath "$2")
 shift 2
 all=(zlib libzstd xxhash openssl pcre2 utf8proc libzip fmtlib sqlite3 hiredis expat curl onetbb
   nlohmann-json3 cli11)
+[[ $target != windows-* ]] || all=(zlib libzstd xxhash openssl pcre2 utf8proc libzip fmtlib sqlite3
+  onetbb nlohmann-json3 cli11)
 [ $# -gt 0 ] || set -- "${all[@]}"
 
 jobs=${JOBS:-$(nproc)}
@@ -68,10 +71,10 @@ fetch() {
     { tail -5 "$sources/$1.log" >&2; return 1; }
 }
 
-# pkg MODULE "LINK OPTIONS": the file by which CMake finds a library.
+# pkg MODULE "LINK OPTIONS" [COMPILER OPTION]: the file by which CMake finds a library.
 pkg() {
   printf '%s\n' "Name: $1" "Description: static" "Version: 0" "Libs: -L$folder/lib $2" \
-    "Cflags: -I$folder/include" > "$folder/lib/pkgconfig/$1.pc"
+    "Cflags: -I$folder/include ${3:-}" > "$folder/lib/pkgconfig/$1.pc"
 }
 
 # with_cmake PACKAGE FOLDER OPTION...
@@ -146,20 +149,24 @@ build() {
         make -j"$jobs" libcrypto.a libssl.a &&
         cp libcrypto.a libssl.a "$folder/lib" && cp -r include/openssl "$folder/include")
       cp -r "$source/include/openssl" "$folder/include"
-      pkg libcrypto -lcrypto
+      local system_libraries=
+      [[ $target != windows-* ]] || system_libraries="-lws2_32 -lcrypt32"
+      pkg libcrypto "-lcrypto $system_libraries"
       pkg libssl "-lssl -lcrypto"
       ;;
     pcre2)
       with_cmake pcre2 "$source" -DPCRE2_BUILD_{TESTS,PCRE2GREP}=OFF -DPCRE2_SUPPORT_JIT=ON \
         -DPCRE2_STATIC_PIC=ON
-      pkg libpcre2-8 -lpcre2-8
+      pkg libpcre2-8 -lpcre2-8 -DPCRE2_STATIC
       ;;
     utf8proc)
       CPPFLAGS=-DUTF8PROC_STATIC with_cc utf8proc "$source/utf8proc.c"
       cp "$source/utf8proc.h" "$folder/include"
-      pkg libutf8proc -lutf8proc
+      pkg libutf8proc -lutf8proc -DUTF8PROC_STATIC
       ;;
     libzip)
+      # Calls of Windows are taken for functions with other pointers.
+      [[ $target != windows-* ]] || flags+=" -Wno-incompatible-function-pointer-types"
       with_cmake libzip "$source" -DENABLE_{COMMONCRYPTO,GNUTLS,MBEDTLS,OPENSSL,BZIP2,LZMA,ZSTD}=OFF \
         -DBUILD_{TOOLS,REGRESS,EXAMPLES,DOC}=OFF
       pkg libzip "-lzip -lz"

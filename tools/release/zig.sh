@@ -6,7 +6,7 @@
 #   TARGET  linux-x86_64, linux-aarch64 (musl: programs that need nothing of a system but its kernel),
 #           linux-x86_64-glibc, linux-aarch64-glibc (glibc 2.28 and later: wheels), macos-arm64,
 #           windows-x86_64
-# FOLDER gets bin/cc, bin/c++, bin/ar, bin/ranlib, and toolchain.cmake for CMake; and bin/link, which
+# FOLDER gets bin/cc, bin/c++, bin/ar, bin/ranlib, bin/rc, and toolchain.cmake for CMake; and bin/link, which
 # makes a program smaller than bin/c++ would. zig itself lies in build/zig.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -38,7 +38,7 @@ for tool in cc c++; do
   printf '%s\n' '#!/bin/sh' "export ZIG_GLOBAL_CACHE_DIR=$zig/cache ZIG_LOCAL_CACHE_DIR=$zig/cache" \
     "exec $program $tool -target $zig_target -fno-sanitize=undefined -g0 \"\$@\"" > "$folder/bin/$tool.new"
 done
-for tool in ar ranlib; do
+for tool in ar ranlib rc; do
   printf '%s\n' '#!/bin/sh' "exec $program $tool \"\$@\"" > "$folder/bin/$tool.new"
 done
 # link COMPILER ARGUMENT...: the compiler tells how it calls lld, which then does it again with options
@@ -54,7 +54,7 @@ command=\$(echo "\$said" | sed -n 's/^ld.lld //p' | tail -n 1)  # calls before i
 exec $program ld.lld \$command --icf=safe --pack-dyn-relocs=relr --no-warnings
 END
 # A file that stays the same keeps its time, which ccache looks at.
-for tool in cc c++ ar ranlib link; do
+for tool in cc c++ ar ranlib rc link; do
   chmod +x "$folder/bin/$tool.new"
   if cmp -s "$folder/bin/$tool.new" "$folder/bin/$tool"; then rm "$folder/bin/$tool.new"
   else mv "$folder/bin/$tool.new" "$folder/bin/$tool"; fi
@@ -66,6 +66,7 @@ set(CMAKE_C_COMPILER $folder/bin/cc)
 set(CMAKE_CXX_COMPILER $folder/bin/c++)
 set(CMAKE_AR $folder/bin/ar)
 set(CMAKE_RANLIB $folder/bin/ranlib)
+set(CMAKE_RC_COMPILER $folder/bin/rc)
 set(CMAKE_FIND_ROOT_PATH $folder)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)

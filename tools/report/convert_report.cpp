@@ -123,7 +123,7 @@ void report_fallback(const Console& console, const cache::CacheDesc& info,
                      const ConvertReport& report) {
   const cache::ConvertOptions& options = report.options;
   if (!report.is_tqkv) return;
-  const cache::SidePlan& keys = options.keys;
+  const cache::TensorPlan& keys = options.keys;
   if (options.keep_all || keys.dense || keys.center != cache::Centering::kPreRope) return;
   // The latents of a model of the decoder do not turn (ModelConfig::key_rope()).
   const cache::Rope& rope = info.identity.rope;
@@ -149,7 +149,7 @@ void report_factors(const Console& console, const cache::CacheDesc& cache,
                     const ConvertReport& report) {
   if (report.options.calibration == nullptr || !report.is_tqkv) return;
   const auto plans = cache::plan_layers(cache, report.options);
-  const bool has_any = plans && std::ranges::any_of(*plans, [](const cache::SidePlan& plan) {
+  const bool has_any = plans && std::ranges::any_of(*plans, [](const cache::TensorPlan& plan) {
                          return !plan.dense && !plan.factors.empty();
                        });
   note(console, has_any ? fmt::format("factors of keys from {}", report.options.calibration_path)

@@ -66,7 +66,7 @@ std::string_view rope_word(cache::RopeStyle style);
 std::string_view compression_word(format::Compression compression);
 
 // "k", "v", "array"
-std::string_view side_word(cache::TensorKind side);
+std::string_view tensor_word(cache::TensorKind tensor);
 
 // "turbo 4 bits", "mixed 3 bits for 32 channels, 2 for 96, dense rotation", followed by the other
 // settings: ", centering pre_rope.v1, 4 sink tokens".

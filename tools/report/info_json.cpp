@@ -137,7 +137,7 @@ Json compression_json(const format::CacheFileInfo& info) {
 Json section_json(const format::SectionInfo& section) {
   Json json;
   json["layer"] = section.layer;
-  json["side"] = side_word(section.side);
+  json["side"] = tensor_word(section.tensor);
   json["block"] = section.block;
   json["packed"] = section.packed;
   json["compression"] = compression_word(section.compression);

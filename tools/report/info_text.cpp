@@ -227,9 +227,10 @@ std::string checkpoints_text(const std::vector<CheckpointView>& checkpoints) {
 
 std::string section_text(const format::SectionInfo& section) {
   return fmt::format("  {:>5} {:<5} {:>5} {:<6} {:<6} {:>13} {:>11} {:>11} {}\n", section.layer,
-                     side_word(section.side), section.block, section.packed ? "packed" : "dense",
-                     compression_word(section.compression), section.file_offset,
-                     section.stored_bytes, section.raw_bytes, to_hex(section.checksum));
+                     tensor_word(section.tensor), section.block,
+                     section.packed ? "packed" : "dense", compression_word(section.compression),
+                     section.file_offset, section.stored_bytes, section.raw_bytes,
+                     to_hex(section.checksum));
 }
 
 std::string sections_text(const format::CacheFileInfo& info) {

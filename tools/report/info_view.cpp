@@ -59,8 +59,8 @@ std::string_view compression_word(format::Compression compression) {
   return "unknown";
 }
 
-std::string_view side_word(cache::TensorKind side) {
-  switch (side) {
+std::string_view tensor_word(cache::TensorKind tensor) {
+  switch (tensor) {
     case cache::TensorKind::kKeys:
       return "k";
     case cache::TensorKind::kValues:
@@ -139,7 +139,7 @@ double code_bits(const cache::QuantSpec& quant) {
 namespace {
 
 std::uint64_t& part_of(const format::SectionInfo& section, PartBytes& parts) {
-  switch (section.side) {
+  switch (section.tensor) {
     case cache::TensorKind::kKeys:
       return section.packed ? parts.key_packed : parts.key_dense;
     case cache::TensorKind::kValues:

@@ -22,10 +22,10 @@ struct Shape {
 };
 
 // Rotations other than Hadamard's, and what comes with a model's own tables, have no fast kernel.
-Result<tqcache_cuda_codec_spec> spec_of(const cache::SidePlan& side, const Shape& shape,
+Result<tqcache_cuda_codec_spec> spec_of(const cache::TensorPlan& tensor, const Shape& shape,
                                         const char* which) {
-  const codec::CodecSpec& from = side.codec;
-  if (side.dense || from.mode != codec::Mode::kMse ||
+  const codec::CodecSpec& from = tensor.codec;
+  if (tensor.dense || from.mode != codec::Mode::kMse ||
       from.rotation != codec::TransformKind::kHadamard) {
     return unsupported(fmt::format(
         "--config: {} are not in mode mse with a Hadamard rotation, which is what is measured",

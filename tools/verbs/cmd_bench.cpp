@@ -281,13 +281,16 @@ std::string configuration_text(const BenchFlags& flags, const std::string& backe
   return backend == "baseline" ? "dense f16" : configuration_of(flags, backend);
 }
 
-bool is_affine(const cache::SidePlan& side) { return side.codec.mode == codec::Mode::kAffine; }
+bool is_affine(const cache::TensorPlan& tensor) {
+  return tensor.codec.mode == codec::Mode::kAffine;
+}
 
 // With the backend affine, K and V are affine or dense; with turbo, neither is affine.
 Result<void> check_backend(const std::string& backend, const cache::Configuration& configuration) {
   if (backend == "baseline") return {};
-  for (const cache::SidePlan* side : {&configuration.options.keys, &configuration.options.values}) {
-    if (side->dense || is_affine(*side) == (backend == "affine")) continue;
+  for (const cache::TensorPlan* tensor :
+       {&configuration.options.keys, &configuration.options.values}) {
+    if (tensor->dense || is_affine(*tensor) == (backend == "affine")) continue;
     return usage_error(fmt::format("--config: {} is not a setting of the backend {}",
                                    configuration.name, backend));
   }

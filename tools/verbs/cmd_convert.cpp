@@ -68,7 +68,7 @@ struct Job {
 Result<void> check_kept_codes(const cache::CacheDesc& manifest,
                               const cache::ConvertOptions& options) {
   const auto check = [](std::size_t layer, const cache::TensorDesc& tensor, const char* what,
-                        const cache::SidePlan& plan) -> Result<void> {
+                        const cache::TensorPlan& plan) -> Result<void> {
     if (!tensor.quant || plan.keep_packed) return {};
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("layer {} {}: is packed already, in codes that are kept without "
@@ -134,7 +134,7 @@ Result<ExitCode> convert(const Console& console, const InputFile& file, Job& job
   if (file.is_foreign()) {
     // A .tqkv file keeps the codes of another program, unless K or V is to be dense there. Files of
     // other programs get decoded values, which saves one rounding.
-    cache::SidePlan &keys = job.options.keys, &values = job.options.values;
+    cache::TensorPlan &keys = job.options.keys, &values = job.options.values;
     keys.keep_packed = !is_asked_for(flags.codec, 'k');
     values.keep_packed = !is_asked_for(flags.codec, 'v');
     const bool is_ours = job.target == Target::kTqkv;
@@ -223,7 +223,7 @@ Result<void> check_flags(const ConvertFlags& flags, Target target, bool is_forei
 
 // What else a configuration has follows from the goal of an archive.
 Result<void> check_archive_settings(const cache::ConvertOptions& options) {
-  const auto is_trellis = [](const cache::SidePlan& plan) {
+  const auto is_trellis = [](const cache::TensorPlan& plan) {
     return !plan.dense && plan.codec.mode == codec::Mode::kTrellis && !plan.fit_transforms;
   };
   if (is_trellis(options.keys) && is_trellis(options.values) && options.boundary.n == 0 &&

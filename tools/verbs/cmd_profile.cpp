@@ -204,10 +204,10 @@ eval::Table prediction_table(const predict::Profile& profile) {
   table.caption =
       fmt::format("Explained: fraction of the variance, from {} and {}.",
                   counted(profile.depth, "earlier layer"), counted(profile.n_features, "feature"));
-  for (std::size_t i = 0; i < profile.sides.size(); i += 2) {
+  for (std::size_t i = 0; i < profile.tensors.size(); i += 2) {
     table.rows.push_back({eval::Number{static_cast<double>(i / 2), 0},
-                          eval::Number{double{profile.sides[i].explained}, 3},
-                          eval::Number{double{profile.sides[i + 1].explained}, 3}});
+                          eval::Number{double{profile.tensors[i].explained}, 3},
+                          eval::Number{double{profile.tensors[i + 1].explained}, 3}});
   }
   return table;
 }
@@ -236,11 +236,11 @@ Json prediction_json(const ProfileFlags& flags, const predict::Profile& profile,
   json["key_factors"] = profile.key_factors;
   json["key_losses"] = profile.key_losses;
   json["layers"] = Json::array();
-  for (std::size_t i = 0; i < profile.sides.size(); i += 2) {
-    json["layers"].push_back({{"key_explained", profile.sides[i].explained},
-                              {"value_explained", profile.sides[i + 1].explained},
-                              {"key_sensitivity", profile.sides[i].sensitivity},
-                              {"value_sensitivity", profile.sides[i + 1].sensitivity}});
+  for (std::size_t i = 0; i < profile.tensors.size(); i += 2) {
+    json["layers"].push_back({{"key_explained", profile.tensors[i].explained},
+                              {"value_explained", profile.tensors[i + 1].explained},
+                              {"key_sensitivity", profile.tensors[i].sensitivity},
+                              {"value_sensitivity", profile.tensors[i + 1].sensitivity}});
   }
   json["curve"] = Json::array();
   for (const predict::CurvePoint& point : profile.curve) {

@@ -1,7 +1,6 @@
 // tools/verbs/cmd_selftest.cpp: a check of this program on this machine, without a model or files.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "cli/console.h"
 #include "cli/text.h"
 #include "cli/verb.h"
+#include "tqcache/base/posix.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/cache.h"
 #include "tqcache/codec/block_codec.h"
@@ -93,8 +93,8 @@ Result<Cache> make_sample() {
         static_cast<std::size_t>(attention.shape.n_kv_heads * attention.shape.head_dim);
     for (std::int64_t first = 0; first < kTokens; first += cache::kTokenBlock) {
       const auto n = static_cast<std::size_t>(std::min(cache::kTokenBlock, kTokens - first));
-      for (cache::Side* side : {&attention.k, &attention.v}) {
-        cache::append(*side, attention.shape, first, random.bells(n * row));
+      for (cache::Tensor* tensor : {&attention.k, &attention.v}) {
+        cache::append(*tensor, attention.shape, first, random.bells(n * row));
       }
     }
   }
@@ -318,7 +318,7 @@ Result<std::filesystem::path> make_folder() {
   const std::filesystem::path parent = std::filesystem::temp_directory_path(failed);
   if (failed) return Error{ErrorCode::kIo, "TMPDIR names no folder: " + failed.message()};
   std::string name = (parent / "tqcache-selftest-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) {
+  if (posix::mkdtemp(name.data()) == nullptr) {
     return Error{ErrorCode::kIo, fmt::format("{}: {}; set TMPDIR to a folder that can be written",
                                              parent.string(), std::strerror(errno))};
   }

@@ -38,22 +38,22 @@ struct CacheFlags {
 
 using AttentionErrors = std::vector<eval::LayerAttentionError>;
 
-Json side_json(const cache::Difference& side) {
-  return {{"relative_mse", side.relative_mse},
-          {"cosine_mean", side.mean_cosine},
-          {"cosine_min", side.min_cosine},
-          {"max_abs", side.max_abs}};
+Json tensor_json(const cache::Difference& tensor) {
+  return {{"relative_mse", tensor.relative_mse},
+          {"cosine_mean", tensor.mean_cosine},
+          {"cosine_min", tensor.min_cosine},
+          {"max_abs", tensor.max_abs}};
 }
 
 Json layer_json(const cache::LayerDifference& layer) {
   Json json;
   json["layer"] = layer.layer;
-  json["k"] = side_json(layer.k);
-  json["v"] = side_json(layer.v);
+  json["k"] = tensor_json(layer.k);
+  json["v"] = tensor_json(layer.v);
   json["kv_heads"] = Json::array();
   for (std::size_t head = 0; head < layer.k_heads.size(); ++head) {
     json["kv_heads"].push_back(
-        {{"k", side_json(layer.k_heads[head])}, {"v", side_json(layer.v_heads[head])}});
+        {{"k", tensor_json(layer.k_heads[head])}, {"v", tensor_json(layer.v_heads[head])}});
   }
   return json;
 }
@@ -83,8 +83,8 @@ Json cache_json(const CacheFlags& flags, const cache::CacheDifference& diff,
   json["model"] = flags.model.empty() ? Json(nullptr) : Json(flags.model);
   json["n_tokens"] = diff.n_tokens;
   json["n_tokens_checked"] = diff.n_tokens_checked;
-  json["k"] = side_json(diff.k);
-  json["v"] = side_json(diff.v);
+  json["k"] = tensor_json(diff.k);
+  json["v"] = tensor_json(diff.v);
   json["arrays_equal"] = diff.arrays_equal;
   json["layers"] = Json::array();
   for (const cache::LayerDifference& layer : diff.layers)

@@ -1,7 +1,6 @@
 #include "verbs/eval_common.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -17,6 +16,7 @@
 #include "cli/verb.h"
 #include "report/html_page.h"
 #include "report/text_table.h"
+#include "tqcache/base/posix.h"
 #include "tqcache/base/system.h"
 #include "tqcache/bytes.h"
 #include "tqcache/codec/kernels/kernels.h"

@@ -112,17 +112,18 @@ bool has_kernel(const CodecTables& tables, int head_dim) {
           part.transform == codec::TransformKind::kNone);
 }
 
-Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& step, bool is_values) {
+Result<TensorArgs> tensor_args(const AttentionPages& pages, const AttentionStep& step,
+                               bool is_values) {
   if (pages.page_bytes < 0 || pages.page_bytes > INT32_MAX) {
     return invalid("attention: bytes of a page");
   }
-  SideArgs side;
-  side.data = reinterpret_cast<const std::uint8_t*>(pages.data);
-  side.page_bytes = pages.page_bytes;
-  side.table = pages.page_table;
+  TensorArgs tensor;
+  tensor.data = reinterpret_cast<const std::uint8_t*>(pages.data);
+  tensor.page_bytes = pages.page_bytes;
+  tensor.table = pages.page_table;
   if (pages.codec == nullptr) {
     if (is_values) return unsupported("dense values");
-    return side;
+    return tensor;
   }
   const CodecTables& tables = pages.codec->tables();
   if (!has_kernel(tables, step.head_dim) || tables.is_values != is_values) {
@@ -131,20 +132,21 @@ Result<SideArgs> side_args(const AttentionPages& pages, const AttentionStep& ste
   }
   const bool turns = pages.center.mean != nullptr && pages.center.n_pairs != 0;
   if (turns && is_values) return unsupported("attention: a mean of values that turns with RoPE");
-  side.centroids = tables.part0.centroids;
-  side.signs = tables.part0.signs;
-  side.cas = tables.part0.cas;
-  side.rounds = tables.part0.transform == codec::TransformKind::kHadamard ? tables.part0.rounds : 0;
-  side.code_bytes = tables.code_bytes;
-  side.scales_at = tables.code_bytes * step.n_kv_heads;
-  side.row_bytes = tables.n_scale_rows * kPageTokens * 2;
-  side.mean = pages.center.mean;
-  side.first_still = turns ? 2 * pages.center.n_pairs : 0;
+  tensor.centroids = tables.part0.centroids;
+  tensor.signs = tables.part0.signs;
+  tensor.cas = tables.part0.cas;
+  tensor.rounds =
+      tables.part0.transform == codec::TransformKind::kHadamard ? tables.part0.rounds : 0;
+  tensor.code_bytes = tables.code_bytes;
+  tensor.scales_at = tables.code_bytes * step.n_kv_heads;
+  tensor.row_bytes = tables.n_scale_rows * kPageTokens * 2;
+  tensor.mean = pages.center.mean;
+  tensor.first_still = turns ? 2 * pages.center.n_pairs : 0;
   if (pages.center.inverses != nullptr && is_values) {
     return unsupported("attention: factors of values");
   }
-  side.inverses = pages.center.inverses;
-  return side;
+  tensor.inverses = pages.center.inverses;
+  return tensor;
 }
 
 // n_steps is 0 unless the keys' mean turns.
@@ -206,8 +208,8 @@ Result<Plan> make_plan(const AttentionStep& step) {
   if (most_tiles >= std::int64_t{1} << 30) return unsupported("attention: so many tokens");
   Plan plan;
   AttendArgs& p = plan.args;
-  TQC_TRY_ASSIGN(p.k, side_args(step.keys, step, false));
-  TQC_TRY_ASSIGN(p.v, side_args(step.values, step, true));
+  TQC_TRY_ASSIGN(p.k, tensor_args(step.keys, step, false));
+  TQC_TRY_ASSIGN(p.v, tensor_args(step.values, step, true));
   TQC_TRY_ASSIGN(p.sinusoids, sinusoid_args(step));
   p.head_dim = step.head_dim;
   const int key_bits =

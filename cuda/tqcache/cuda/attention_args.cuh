@@ -22,7 +22,7 @@ constexpr float kNoMaximum = -1e30f;
 constexpr int kDenseBits = 16;  // stands for pages of dense f16
 constexpr int kEarlySteps = 4;  // of sinusoids: factors loaded early, rows in shared memory
 
-struct SideArgs {
+struct TensorArgs {
   const std::uint8_t* data = nullptr;
   long long page_bytes = 0;
   const int* table = nullptr;
@@ -66,7 +66,7 @@ struct AttendArgs {
   const int* n_packed = nullptr;
   int n_sinks = 0;
   Dtype sink_dtype = Dtype::kF16;
-  SideArgs k, v;
+  TensorArgs k, v;
   SinusoidArgs sinusoids;
   DenseTail tail;
   int n_tail_chunks = 0;

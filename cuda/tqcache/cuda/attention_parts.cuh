@@ -172,11 +172,12 @@ __global__ void __launch_bounds__(128) attend_dense(const __grid_constant__ Atte
   long long row =
       ((static_cast<long long>(sequence) * p.n_kv_heads + head) * p.tail.capacity + first) * kDim;
   if (!is_tail) {
-    const auto sinks = [&](const SideArgs& side) {
-      const long long page = side.table == nullptr
+    const auto sinks = [&](const TensorArgs& tensor) {
+      const long long page = tensor.table == nullptr
                                  ? static_cast<long long>(sequence) * p.max_blocks
-                                 : side.table[static_cast<long long>(sequence) * p.max_blocks];
-      return side.data + page * side.page_bytes + side.scales_at + p.n_kv_heads * side.row_bytes;
+                                 : tensor.table[static_cast<long long>(sequence) * p.max_blocks];
+      return tensor.data + page * tensor.page_bytes + tensor.scales_at +
+             p.n_kv_heads * tensor.row_bytes;
     };
     keys = sinks(p.k);
     values = sinks(p.v);

@@ -190,12 +190,12 @@ Result<Rates> measure(const Workload& work) {
                    }));
     rates.encode_seconds += encoding;
     rates.decode_seconds += decoding;
-    AttentionPages& side = codec == &keys ? step.keys : step.values;
-    side.codec = codec;
-    side.data = to.data;
-    side.page_bytes = page_bytes;
-    side.center.mean = center->mean;
-    side.center.n_pairs = center->n_pairs;
+    AttentionPages& tensor = codec == &keys ? step.keys : step.values;
+    tensor.codec = codec;
+    tensor.data = to.data;
+    tensor.page_bytes = page_bytes;
+    tensor.center.mean = center->mean;
+    tensor.center.n_pairs = center->n_pairs;
     pages.push_back(std::move(packed));
   }
   step.keys.sinusoids = &sinusoids;

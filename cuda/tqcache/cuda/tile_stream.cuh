@@ -89,8 +89,8 @@ class TileStream {
     first_page_ = static_cast<long long>(sequence) * p_.max_blocks;
     first_ = first;
     n_ = first < last ? (last - first + S::kWarps - 1) / S::kWarps : 0;
-    const auto begin = [&](const SideArgs& side, int head_bytes) {
-      return side.data + head * static_cast<long long>(head_bytes) + lane_ * 16;
+    const auto begin = [&](const TensorArgs& tensor, int head_bytes) {
+      return tensor.data + head * static_cast<long long>(head_bytes) + lane_ * 16;
     };
     const int key_bytes = S::kDenseKeys ? kPageTokens * kDim * 2 : p_.k.code_bytes;
     keys_ = begin(p_.k, key_bytes);
@@ -164,10 +164,11 @@ class TileStream {
     value_pages_ = p_.v.table == nullptr ? static_cast<int>(place) : p_.v.table[place];
   }
   __device__ __forceinline__ const std::uint8_t* page_of(const std::uint8_t* first,
-                                                         const SideArgs& side, int pages, int i) {
+                                                         const TensorArgs& tensor, int pages,
+                                                         int i) {
     const int page = __shfl_sync(~0u, pages, i % 32);
     // A product of two i32: pages are smaller than 2 GB, and may be before the first one.
-    return first + static_cast<long long>(page) * static_cast<int>(side.page_bytes);
+    return first + static_cast<long long>(page) * static_cast<int>(tensor.page_bytes);
   }
   // Slots that are kFrom bytes apart. `from` is this lane's.
   template <int kBits, int kFrom>

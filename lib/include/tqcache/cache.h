@@ -29,7 +29,7 @@ namespace tqcache::cache {
 
 // Every block has room for kTokenBlock tokens, even when fewer are valid, so appending never moves
 // a value.
-struct DenseSide {
+struct DenseTensor {
   Dtype dtype = Dtype::kF16;
   std::vector<AlignedBytes> blocks;  // each [n_kv_heads, kTokenBlock, head_dim] of dtype
 };
@@ -48,50 +48,51 @@ struct TurboBlock {
 // Threads:  any number at once.
 TurboBlock make_turbo_block(const KvCodec& codec, std::int64_t block, SharedBytes bytes);
 
-struct TurboSide {
+struct TurboTensor {
   KvCodec codec;
   std::vector<TurboBlock> packed;  // tokens after them, in the codec's dtype: at most one block
-  DenseSide tail;                  // the tokens after them, in the codec's dtype: at most one
+  DenseTensor tail;                // the tokens after them, in the codec's dtype: at most one
 };
 
-using Side = std::variant<DenseSide, TurboSide>;
+using Tensor = std::variant<DenseTensor, TurboTensor>;
 
 // Number of quantized blocks; 0 if K or V is dense.
-std::int64_t packed_block_count(const Side& side);
+std::int64_t packed_block_count(const Tensor& tensor);
 
 // The type of the values that are not quantized.
-Dtype dense_dtype(const Side& side);
+Dtype dense_dtype(const Tensor& tensor);
 
 // The dense memory of token block `block`: of a dense tensor, or of the dense tail.
-// Requires: block >= packed_block_count(side), and the block exists.
-const AlignedBytes& dense_block(const Side& side, std::int64_t block);
+// Requires: block >= packed_block_count(tensor), and the block exists.
+const AlignedBytes& dense_block(const Tensor& tensor, std::int64_t block);
 
 // Quantizes the dense tail if it is a full block; otherwise does nothing. Call it before append(),
 // so that the tail has room. A codec that is not fixed yet is fitted to this block.
 //
-// Requires: `side` holds `n_tokens` tokens. In a sliding window `begin` is the first token that is
+// Requires: `tensor` holds `n_tokens` tokens. In a sliding window `begin` is the first token that
+// is
 //           held; earlier tokens are not encoded and do not affect the fit.
-// Errors:   as KvCodec::encode(), with the number of the token block; `side` is then unchanged.
-Result<void> pack_full_tail(Side& side, std::int64_t n_tokens, unsigned n_threads,
+// Errors:   as KvCodec::encode(), with the number of the token block; `tensor` is then unchanged.
+Result<void> pack_full_tail(Tensor& tensor, std::int64_t n_tokens, unsigned n_threads,
                             std::int64_t begin = 0);
 
 // Appends one or more tokens, all in one token block.
 //
-// Shapes:   rows [n, n_kv_heads, head_dim] f32, in token order; rounded to the dtype of `side`.
-// Requires: `side` holds `n_tokens` tokens, and its dense tail is not a full block
+// Shapes:   rows [n, n_kv_heads, head_dim] f32, in token order; rounded to the dtype of `tensor`.
+// Requires: `tensor` holds `n_tokens` tokens, and its dense tail is not a full block
 //           (pack_full_tail); n_tokens % 256 + n <= 256.
-void append(Side& side, HeadShape shape, std::int64_t n_tokens, std::span<const float> rows);
+void append(Tensor& tensor, HeadShape shape, std::int64_t n_tokens, std::span<const float> rows);
 
 // Removes the tokens from `n_tokens` on, if there are any.
-// Requires: `side` holds at least `n_tokens` tokens, and its blocks from `n_tokens` / 256 on are
+// Requires: `tensor` holds at least `n_tokens` tokens, and its blocks from `n_tokens` / 256 on are
 //           dense.
-void remove_tail(Side& side, std::int64_t n_tokens);
+void remove_tail(Tensor& tensor, std::int64_t n_tokens);
 
 // Reads the valid head vectors of one kv head in one block as f32; quantized ones are decoded
 // (KvCodec::decode).
 //
 // Shapes: out [tokens_in_block(n_tokens, block), head_dim].
-void read_block(const Side& side, HeadShape shape, std::int64_t n_tokens, std::int64_t block,
+void read_block(const Tensor& tensor, HeadShape shape, std::int64_t n_tokens, std::int64_t block,
                 std::int64_t kv_head, std::span<float> out);
 
 // Allocated memory, and the part of it that holds valid tokens.
@@ -105,7 +106,7 @@ struct ByteCount {
     return *this;
   }
 };
-ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens);
+ByteCount byte_count(const Tensor& tensor, HeadShape shape, std::int64_t n_tokens);
 
 // --- Layers
 //
@@ -116,8 +117,8 @@ ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens);
 // half-split order (component i is rotated with i + head_dim / 2).
 struct AttentionLayer {
   HeadShape shape;  // of K
-  Side k;
-  Side v;
+  Tensor k;
+  Tensor v;
   std::int64_t value_dim = 0;  // AttentionDesc::value_dim
 
   HeadShape value_shape() const {
@@ -154,7 +155,8 @@ AttentionLayer* attention_of(Layer& layer);
 
 // Whether K or V is quantized.
 inline bool is_quantized(const AttentionLayer& layer) {
-  return std::holds_alternative<TurboSide>(layer.k) || std::holds_alternative<TurboSide>(layer.v);
+  return std::holds_alternative<TurboTensor>(layer.k) ||
+         std::holds_alternative<TurboTensor>(layer.v);
 }
 
 // The first token of the newest consecutive tokens that a layer holds; 0 for full attention.

@@ -55,14 +55,14 @@ class CodingErrors {
   std::size_t n_layers() const { return n_kv_heads_ == 0 ? 0 : cells_.size() / 2 / n_kv_heads_; }
   std::size_t n_kv_heads() const { return n_kv_heads_; }
 
-  CodingError& at(std::size_t layer, std::size_t side, std::size_t kv_head) {
-    return cells_[(layer * 2 + side) * n_kv_heads_ + kv_head];
+  CodingError& at(std::size_t layer, std::size_t tensor, std::size_t kv_head) {
+    return cells_[(layer * 2 + tensor) * n_kv_heads_ + kv_head];
   }
-  const CodingError& at(std::size_t layer, std::size_t side, std::size_t kv_head) const {
-    return cells_[(layer * 2 + side) * n_kv_heads_ + kv_head];
+  const CodingError& at(std::size_t layer, std::size_t tensor, std::size_t kv_head) const {
+    return cells_[(layer * 2 + tensor) * n_kv_heads_ + kv_head];
   }
   // Over all layers and kv heads.
-  CodingError total(std::size_t side) const;
+  CodingError total(std::size_t tensor) const;
 
  private:
   std::size_t n_kv_heads_ = 0;

@@ -33,7 +33,7 @@ inline constexpr std::size_t kMaxCurvePoints = 64;
 inline constexpr std::uint64_t kMaxProfileBytes = std::uint64_t{1} << 30;
 
 // Keys or values of one layer: all kv heads side by side, D channels, keys before RoPE.
-struct SideProfile {
+struct TensorProfile {
   std::vector<float> mean;           // [D]
   std::vector<float> unit;           // [D] of the channel as an input, above 0
   std::vector<std::int8_t> weights;  // [inputs, D]
@@ -58,22 +58,22 @@ struct Profile {
   Sha256 tokenizer_fingerprint{};
   std::int64_t n_layers = 0;
   cache::HeadShape shape;
-  std::int64_t depth = 0;             // earlier layers that a layer is predicted from
-  std::int64_t n_features = 0;        // of a token
-  std::int64_t vocab_size = 0;        // 0 without features
-  std::vector<std::int8_t> features;  // [vocab_size, n_features]
-  std::vector<SideProfile> sides;     // keys and values of layer 0, of layer 1, ...
-  std::uint64_t n_tokens = 0;         // of the calibration
-  std::vector<CurvePoint> curve;      // both ascending; may be empty
+  std::int64_t depth = 0;              // earlier layers that a layer is predicted from
+  std::int64_t n_features = 0;         // of a token
+  std::int64_t vocab_size = 0;         // 0 without features
+  std::vector<std::int8_t> features;   // [vocab_size, n_features]
+  std::vector<TensorProfile> tensors;  // keys and values of layer 0, of layer 1, ...
+  std::uint64_t n_tokens = 0;          // of the calibration
+  std::vector<CurvePoint> curve;       // both ascending; may be empty
   // For codes in memory; archives do not use them. cache::read_calibration() reads them, too.
   // Empty: older profiles.
   std::vector<std::vector<std::int8_t>> key_factors;  // [n_layers], cache::Calibration::key_factors
   std::vector<float> key_losses;                      // [n_layers], eval::Profile::key_losses
 
   std::int64_t channels() const { return shape.n_kv_heads * shape.head_dim; }
-  // Number of inputs of the predictor of sides[side]: keys and values of up to `depth` earlier
+  // Number of inputs of the predictor of tensors[tensor]: keys and values of up to `depth` earlier
   // layers, the features, and for values the keys of the layer.
-  std::int64_t n_inputs(std::size_t side) const;
+  std::int64_t n_inputs(std::size_t tensor) const;
 };
 
 // The file. Requires: check(profile).

@@ -28,7 +28,7 @@ namespace tqcache::cache {
 // --- Plans
 
 // How K or V of a layer is stored.
-struct SidePlan {
+struct TensorPlan {
   bool dense = false;  // stays dense; the other fields are ignored
   // head_dim comes from the layer. In mode mixed, outlier_channels 0 means a quarter of head_dim.
   codec::CodecSpec codec = {};
@@ -42,7 +42,7 @@ struct SidePlan {
   // Of a calibration, QuantSpec::factors. plan_layers() sets them from ConvertOptions::calibration.
   std::vector<std::int8_t> factors = {};
 
-  bool operator==(const SidePlan&) const = default;
+  bool operator==(const TensorPlan&) const = default;
 };
 
 // The first and last attention layers often lose most quality when quantized.
@@ -150,8 +150,8 @@ class LossLog {
 };
 
 struct ConvertOptions {
-  SidePlan keys = {};
-  SidePlan values = {};
+  TensorPlan keys = {};
+  TensorPlan values = {};
   BoundaryLayers boundary = {};
   unsigned n_threads = 0;    // 0: all processors
   MemoryBudget memory = {};  // for windows that are quantized, which are in memory together
@@ -174,11 +174,11 @@ struct ConvertOptions {
 //         (a calibration of another model or of other shapes),
 //         kUnsupported (as codec::make_parts: an incompatible head_dim, number of outlier channels
 //         or group size). The message names the layer and K or V if the error belongs to one.
-Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options);
+Result<std::vector<TensorPlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options);
 
 // The codec of a new K or V, not fixed yet. Codecs with the same plan and head_dim share their
 // tables. Errors: kUnsupported, as codec::make_parts().
-Result<KvCodec> make_codec(const SidePlan& plan, codec::BlockOrder order, HeadShape shape,
+Result<KvCodec> make_codec(const TensorPlan& plan, codec::BlockOrder order, HeadShape shape,
                            Dtype dtype, KvTables tables);
 
 // --- Presets: names of settings of K and V

@@ -39,7 +39,7 @@ enum class TensorKind : std::uint8_t {
 
 struct BlockKey {
   std::int64_t layer = 0;
-  TensorKind side = TensorKind::kKeys;
+  TensorKind tensor = TensorKind::kKeys;
   std::int64_t block = 0;  // token block, or the index of the array
 
   auto operator<=>(const BlockKey&) const = default;  // not the order of blocks()
@@ -48,14 +48,14 @@ struct BlockKey {
 // A token block of K or V of a layer, or an array: what a reader delivers per call.
 struct BlockInfo {
   std::int64_t layer = 0;
-  TensorKind side = TensorKind::kKeys;
+  TensorKind tensor = TensorKind::kKeys;
   std::int64_t block = 0;          // token block, or the index of the array
   bool packed = false;             // quantized codes; otherwise dense values or an array
   std::uint64_t raw_bytes = 0;     // before compression
   std::uint64_t stored_bytes = 0;  // in the source file or store; 0: unknown
 };
 
-inline BlockKey key_of(const BlockInfo& block) { return {block.layer, block.side, block.block}; }
+inline BlockKey key_of(const BlockInfo& block) { return {block.layer, block.tensor, block.block}; }
 
 // The name of a block in messages, such as "section 12 (layer 3 k, block 0)" for block 12.
 std::string block_place(std::size_t index, const BlockInfo& block);

@@ -1,11 +1,6 @@
 // AtomicFile, and the temporary file that it writes.
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +14,7 @@
 #include <vector>
 
 #include "tqcache/base/file_io.h"
+#include "tqcache/base/posix.h"
 #include "tqcache/base/system.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
@@ -70,7 +66,8 @@ constexpr std::size_t kRandomLetters = 6;
 
 Result<std::string> random_letters() {
   std::array<unsigned char, kRandomLetters> random{};
-  if (::getentropy(random.data(), random.size()) != 0) return system_error("getentropy", errno);
+  if (posix::getentropy(random.data(), random.size()) != 0)
+    return system_error("getentropy", errno);
   std::string letters;
   for (const unsigned char byte : random) letters += kLetters[byte % kLetters.size()];
   return letters;
@@ -94,25 +91,16 @@ bool is_any_temporary_name(std::string_view name) {
 // Empty if the folder cannot be listed: in that case no file is removed.
 template <class IsWanted>
 std::vector<std::string> temporary_names(const Descriptor& folder, IsWanted is_wanted) {
-  // A new descriptor, because listing moves the position.
-  const int fd = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(fd < 0 ? nullptr : ::fdopendir(fd), ::closedir);
-  if (!entries) {
-    if (fd >= 0) ::close(fd);
-    return {};
-  }
-  std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(entries.get())) {
-    if (is_wanted(std::string_view(entry->d_name))) names.emplace_back(entry->d_name);
-  }
+  std::vector<std::string> names = names_in(folder.get());
+  std::erase_if(names, [&](const std::string& name) { return !is_wanted(name); });
   return names;
 }
 
 // Whether the writer of the file was killed: a live writer holds the lock.
 bool is_left_behind(const Descriptor& file) {
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) return false;
-  if (!S_ISREG(info.st_mode) || info.st_uid != ::geteuid()) return false;
+  posix::Stat info{};
+  if (posix::fstat(file.get(), &info) != 0) return false;
+  if (!S_ISREG(info.st_mode) || info.st_uid != posix::geteuid()) return false;
   const Result<bool> locked = lock(file);
   return locked.ok() && *locked;
 }
@@ -122,8 +110,8 @@ constexpr int kOpenToSweep = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLO
 void remove_left_behind(const Descriptor& folder, std::string_view prefix) {
   const auto is_wanted = [&](std::string_view name) { return is_temporary_name(name, prefix); };
   for (const std::string& name : temporary_names(folder, is_wanted)) {
-    const Descriptor file(::openat(folder.get(), name.c_str(), kOpenToSweep));
-    if (file.is_open() && is_left_behind(file)) ::unlinkat(folder.get(), name.c_str(), 0);
+    const Descriptor file(posix::openat(folder.get(), name.c_str(), kOpenToSweep));
+    if (file.is_open() && is_left_behind(file)) posix::unlinkat(folder.get(), name.c_str(), 0);
   }
 }
 
@@ -151,15 +139,15 @@ Result<TemporaryFile> TemporaryFile::make(const Descriptor& folder, const std::s
 AbandonedFiles find_abandoned(const std::filesystem::path& folder, std::chrono::seconds min_age,
                               bool remove) {
   AbandonedFiles found;
-  const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor opened(posix::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!opened.is_open()) return found;
   const std::time_t now = std::time(nullptr);
   for (const std::string& name : temporary_names(opened, is_any_temporary_name)) {
-    struct stat info {};
-    const Descriptor file(::openat(opened.get(), name.c_str(), kOpenToSweep));
-    if (!file.is_open() || ::fstat(file.get(), &info) != 0) continue;
+    posix::Stat info{};
+    const Descriptor file(posix::openat(opened.get(), name.c_str(), kOpenToSweep));
+    if (!file.is_open() || posix::fstat(file.get(), &info) != 0) continue;
     if (now - info.st_mtime < min_age.count() || !is_left_behind(file)) continue;
-    if (remove && ::unlinkat(opened.get(), name.c_str(), 0) != 0) continue;
+    if (remove && posix::unlinkat(opened.get(), name.c_str(), 0) != 0) continue;
     found.files += 1;
     found.bytes += static_cast<std::uint64_t>(info.st_size);
   }
@@ -169,7 +157,7 @@ AbandonedFiles find_abandoned(const std::filesystem::path& folder, std::chrono::
 int TemporaryFile::create() {
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   file_ = Descriptor(
-      retry_interrupted([&] { return ::openat(folder_, name_.c_str(), kFlags, kOwnerOnly); }));
+      retry_interrupted([&] { return posix::openat(folder_, name_.c_str(), kFlags, kOwnerOnly); }));
   if (file_.is_open()) return 0;
   const int error_number = errno;
   name_.clear();  // a file of that name belongs to another process
@@ -183,13 +171,13 @@ Result<bool> TemporaryFile::claim() {
     if (locked.error().code == ErrorCode::kBusy) return false;
     return in_context("temporary file", locked.error());
   }
-  struct stat info {};
-  if (::fstat(file_.get(), &info) != 0) return system_error("temporary file: stat", errno);
+  posix::Stat info{};
+  if (posix::fstat(file_.get(), &info) != 0) return system_error("temporary file: stat", errno);
   return info.st_nlink > 0;
 }
 
 void TemporaryFile::remove() {
-  if (!name_.empty()) ::unlinkat(folder_, name_.c_str(), 0);
+  if (!name_.empty()) posix::unlinkat(folder_, name_.c_str(), 0);
   name_.clear();
   file_.close();
 }
@@ -226,14 +214,14 @@ std::optional<int> named_descriptor(const std::string& path) {
 
 // A duplicate, not a second opening: it keeps the position and the append mode of `stdout >> x`.
 Result<Descriptor> duplicate(int number) {
-  Descriptor copy(::fcntl(number, F_DUPFD_CLOEXEC, 0));
+  Descriptor copy(duplicate_descriptor(number));
   if (!copy.is_open()) return system_error("open", errno);
   return copy;
 }
 
 Result<Descriptor> open_folder(const std::filesystem::path& folder) {
   Descriptor opened(retry_interrupted(
-      [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+      [&] { return posix::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (opened.is_open()) return opened;
   const std::string place = "folder " + folder.string();
   if (errno == ENOENT) return Error{ErrorCode::kIo, place + " does not exist"};
@@ -243,8 +231,8 @@ Result<Descriptor> open_folder(const std::filesystem::path& folder) {
 
 // The current mode of the named file, links not followed; nullopt if it does not exist.
 Result<std::optional<mode_t>> mode_of(const Descriptor& folder, const std::string& name) {
-  struct stat info {};
-  if (::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) {
+  posix::Stat info{};
+  if (posix::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) {
     return std::optional<mode_t>(info.st_mode);
   }
   if (errno == ENOENT) return std::optional<mode_t>();
@@ -265,22 +253,22 @@ Result<void> check_replaceable(mode_t mode, Overwrite overwrite) {
 // that.
 Result<Descriptor> open_stream(const Descriptor& folder, const std::string& name) {
   Descriptor stream(
-      ::openat(folder.get(), name.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY));
+      posix::openat(folder.get(), name.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY));
   if (!stream.is_open()) {
     if (errno == EINTR) return Error{ErrorCode::kInterrupted, "open: interrupted"};
     return system_error("open", errno);
   }
-  struct stat info {};
-  if (::fstat(stream.get(), &info) != 0) return system_error("stat", errno);
+  posix::Stat info{};
+  if (posix::fstat(stream.get(), &info) != 0) return system_error("stat", errno);
   if (!is_stream(info.st_mode)) return Error{ErrorCode::kIo, "changed while it was opened"};
   return stream;
 }
 
 // Moves the position to the new end.
 Result<void> shorten(const Descriptor& file, std::uint64_t size) {
-  const auto end = static_cast<off_t>(size);
-  const bool done = retry_interrupted([&] { return ::ftruncate(file.get(), end); }) == 0 &&
-                    ::lseek(file.get(), end, SEEK_SET) == end;
+  const auto end = static_cast<posix::Offset>(size);
+  const bool done = retry_interrupted([&] { return posix::ftruncate(file.get(), end); }) == 0 &&
+                    posix::lseek(file.get(), end, SEEK_SET) == end;
   return done ? Result<void>() : system_error("truncate", errno);
 }
 
@@ -301,7 +289,8 @@ Result<void> check_closing(const Descriptor& file) {
 Result<Descriptor> open_to_lock(const Descriptor& folder, const std::string& name) {
   for (const int access : {O_RDWR, O_RDONLY}) {
     const int flags = access | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-    Descriptor file(retry_interrupted([&] { return ::openat(folder.get(), name.c_str(), flags); }));
+    Descriptor file(
+        retry_interrupted([&] { return posix::openat(folder.get(), name.c_str(), flags); }));
     if (file.is_open()) return file;
   }
   const bool is_fine = errno == EACCES || errno == EPERM || errno == ENOENT || errno == ELOOP;
@@ -309,7 +298,7 @@ Result<Descriptor> open_to_lock(const Descriptor& folder, const std::string& nam
 }
 
 Result<void> rename_over(const Descriptor& folder, const std::string& from, const std::string& to) {
-  if (::renameat(folder.get(), from.c_str(), folder.get(), to.c_str()) == 0) return {};
+  if (posix::renameat(folder.get(), from.c_str(), folder.get(), to.c_str()) == 0) return {};
   return system_error("rename", errno);
 }
 
@@ -319,8 +308,8 @@ Result<void> rename_new(const Descriptor& folder, const std::string& from, const
   if (rename_exclusively(at, from.c_str(), to.c_str()) == 0) return {};
   // Not every file system can do that in one step.
   if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) {
-    if (::linkat(at, from.c_str(), at, to.c_str(), 0) == 0) {
-      ::unlinkat(at, from.c_str(), 0);
+    if (posix::linkat(at, from.c_str(), at, to.c_str(), 0) == 0) {
+      posix::unlinkat(at, from.c_str(), 0);
       return {};
     }
   }
@@ -405,7 +394,7 @@ struct AtomicFile::State {
       piece.resize(static_cast<std::size_t>(std::min(kPiece, size - at)));
       TQC_TRY(read_fully_at(scratch, at, piece));
       TQC_TRY(put_all(piece, [&](ByteView rest, std::size_t) {
-        return ::write(stream.get(), rest.data(), rest.size());
+        return posix::write(stream.get(), rest.data(), rest.size());
       }));
     }
     if (!skips_flush) TQC_TRY(flush_with(flush_file, stream));
@@ -466,7 +455,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, Overwri
 Result<void> AtomicFile::write(ByteView bytes) {
   TQC_TRY(state_->may_go_on());
   TQC_TRY(state_->noting(put_all(bytes, [&](ByteView rest, std::size_t) {
-    return ::write(state_->file().get(), rest.data(), rest.size());
+    return posix::write(state_->file().get(), rest.data(), rest.size());
   })));
   state_->size += bytes.size();
   state_->begin_writeback();

@@ -2,17 +2,13 @@
 
 #include "tqcache/file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "tqcache/base/file_io.h"
+#include "tqcache/base/posix.h"
 #include "tqcache/base/system.h"
 
 namespace tqcache {
@@ -83,7 +79,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   TQC_TRY_ASSIGN(const OpenedFile opened, open_for_reading(path));
   const std::size_t size = static_cast<std::size_t>(opened.size);
   if (size == 0) return MappedFile(nullptr, 0);  // mmap refuses an empty range
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.file.get(), 0);
+  void* data = posix::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened.file.get(), 0);
   if (data == MAP_FAILED) return system_error("map", errno);
   return MappedFile(static_cast<const std::byte*>(data), size);
 }
@@ -98,7 +94,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ != nullptr) posix::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 Result<SharedBytes> map_file(const std::filesystem::path& path) {
@@ -112,15 +108,15 @@ namespace {
 Result<Descriptor> open_regular(const std::filesystem::path& path) {
   // Without O_NONBLOCK opening a device could block before it is refused.
   constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  Descriptor file(retry_interrupted([&] { return ::open(path.c_str(), kFlags); }));
+  Descriptor file(retry_interrupted([&] { return posix::open(path.c_str(), kFlags); }));
   if (!file.is_open()) {
     if (errno == ENOENT || errno == ENOTDIR) return Error{ErrorCode::kNotFound, "no such file"};
     if (errno == ELOOP) return Error{ErrorCode::kIo, "is a symbolic link"};
     if (errno == EISDIR) return Error{ErrorCode::kIo, "is a folder, not a file"};
     return system_error("open", errno);
   }
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) return system_error("stat", errno);
+  posix::Stat info{};
+  if (posix::fstat(file.get(), &info) != 0) return system_error("stat", errno);
   if (!S_ISREG(info.st_mode)) return Error{ErrorCode::kIo, "is not a regular file"};
   return file;
 }
@@ -169,7 +165,9 @@ Result<void> LockedFile::truncate(std::uint64_t size) {
                  "cannot be cut to " + std::to_string(size) + " bytes: it has fewer"};
   }
   const int fd = state_->file.get();
-  if (retry_interrupted([&] { return ::ftruncate(fd, static_cast<off_t>(size)); }) == 0) return {};
+  if (retry_interrupted([&] { return posix::ftruncate(fd, static_cast<posix::Offset>(size)); }) ==
+      0)
+    return {};
   return system_error("truncate", errno);
 }
 

@@ -1,13 +1,10 @@
 
 #include "tqcache/base/file_io.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <string>
 #include <system_error>
+
+#include "tqcache/base/posix.h"
 
 namespace tqcache {
 
@@ -31,8 +28,8 @@ bool means_no_locks(int error_number) {
 }  // namespace
 
 std::uint64_t size_of(const Descriptor& file) {
-  struct stat info {};
-  return ::fstat(file.get(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
+  posix::Stat info{};
+  return posix::fstat(file.get(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
 }
 
 Result<void> check_range(std::uint64_t offset, std::uint64_t count, std::uint64_t size) {
@@ -50,8 +47,9 @@ Result<void> read_fully_at(const Descriptor& file, std::uint64_t offset, std::sp
   };
   if (out.empty()) return check();
   while (!out.empty()) {
-    const ssize_t count = retry_interrupted(
-        [&] { return ::pread(file.get(), out.data(), out.size(), static_cast<off_t>(offset)); });
+    const ssize_t count = retry_interrupted([&] {
+      return posix::pread(file.get(), out.data(), out.size(), static_cast<posix::Offset>(offset));
+    });
     const int error_number = errno;
     if (count <= 0) TQC_TRY(check());
     if (count < 0) return system_error("byte " + std::to_string(offset) + ": read", error_number);
@@ -67,7 +65,8 @@ Result<void> read_fully_at(const Descriptor& file, std::uint64_t offset, std::sp
 
 Result<void> write_fully_at(const Descriptor& file, std::uint64_t offset, ByteView bytes) {
   return put_all(bytes, [&](ByteView rest, std::size_t done) {
-    return ::pwrite(file.get(), rest.data(), rest.size(), static_cast<off_t>(offset + done));
+    return posix::pwrite(file.get(), rest.data(), rest.size(),
+                         static_cast<posix::Offset>(offset + done));
   });
 }
 
@@ -78,17 +77,18 @@ Result<void> flush_with(int (*sync)(int), const Descriptor& file) {
 }
 
 Result<bool> lock(const Descriptor& file) {
-  if (retry_interrupted([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0) return true;
+  if (retry_interrupted([&] { return posix::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0)
+    return true;
   if (errno == EWOULDBLOCK) return busy_error();
   if (means_no_locks(errno)) return false;
   return system_error("lock", errno);
 }
 
 Result<bool> is_named(const Descriptor& file, int folder, const std::string& name) {
-  struct stat ours {};
-  struct stat named {};
-  if (::fstat(file.get(), &ours) != 0) return system_error("stat", errno);
-  if (::fstatat(folder, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0) {
+  posix::Stat ours{};
+  posix::Stat named{};
+  if (posix::fstat(file.get(), &ours) != 0) return system_error("stat", errno);
+  if (posix::fstatat(folder, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0) {
     if (errno == ENOENT) return false;
     return system_error("stat", errno);
   }
@@ -99,7 +99,7 @@ int Descriptor::close() {
   if (!is_open()) return 0;
   // Linux has closed the descriptor even when it reports EINTR: trying again could close one
   // that another thread has just opened.
-  const int status = ::close(std::exchange(fd_, -1));
+  const int status = posix::close(std::exchange(fd_, -1));
   return status == 0 || errno == EINTR ? 0 : errno;
 }
 
@@ -110,13 +110,13 @@ Error system_error(std::string_view action, int error_number) {
 Result<OpenedFile> open_for_reading(const std::filesystem::path& path) {
   // Without O_NONBLOCK opening a named pipe would block until it has a writer.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  Descriptor file(retry_interrupted([&] { return ::open(path.c_str(), kFlags); }));
+  Descriptor file(retry_interrupted([&] { return posix::open(path.c_str(), kFlags); }));
   if (!file.is_open()) {
     if (errno == ENOENT || errno == ENOTDIR) return Error{ErrorCode::kNotFound, "no such file"};
     return system_error("open", errno);
   }
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) return system_error("stat", errno);
+  posix::Stat info{};
+  if (posix::fstat(file.get(), &info) != 0) return system_error("stat", errno);
   if (S_ISDIR(info.st_mode)) return Error{ErrorCode::kIo, "is a folder, not a file"};
   if (!S_ISREG(info.st_mode)) return Error{ErrorCode::kIo, "is not a regular file"};
   return OpenedFile{std::move(file), static_cast<std::uint64_t>(info.st_size)};

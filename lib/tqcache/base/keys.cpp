@@ -1,6 +1,3 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cassert>
@@ -12,6 +9,7 @@
 #include "tqcache/access.h"
 #include "tqcache/base/cipher.h"
 #include "tqcache/base/file_io.h"
+#include "tqcache/base/posix.h"
 
 namespace tqcache {
 namespace {
@@ -62,8 +60,8 @@ std::optional<SecretKey> key_of_line(std::string_view line) {
 // Secrets that others can read are not secret. Pipes, as of a password manager, have no mode that
 // matters.
 Result<void> check_mode(const Descriptor& file) {
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) return system_error("stat", errno);
+  posix::Stat info{};
+  if (posix::fstat(file.get(), &info) != 0) return system_error("stat", errno);
   if (S_ISDIR(info.st_mode)) return system_error("read", EISDIR);
   if (!S_ISREG(info.st_mode) || (info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return {};
   return invalid("others may read this key file; chmod 600 makes it private");
@@ -75,7 +73,7 @@ Result<std::size_t> read_all(const Descriptor& file, std::span<std::byte> out) {
   while (size < out.size()) {
     const auto rest = out.subspan(size);
     const ssize_t n =
-        retry_interrupted([&] { return ::read(file.get(), rest.data(), rest.size()); });
+        retry_interrupted([&] { return posix::read(file.get(), rest.data(), rest.size()); });
     if (n < 0) return system_error("read", errno);
     if (n == 0) return size;
     size += static_cast<std::size_t>(n);
@@ -122,7 +120,7 @@ Result<KeyRing> KeyRing::parse(ByteView file) {
 
 Result<KeyRing> KeyRing::read_file(const std::filesystem::path& path) {
   const Descriptor file(
-      retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
+      retry_interrupted([&] { return posix::open(path.c_str(), O_RDONLY | O_CLOEXEC); }));
   if (!file.is_open()) {
     if (errno == ENOENT) return Error{ErrorCode::kNotFound, "no such file"};
     return system_error("open", errno);

@@ -10,7 +10,9 @@
 
 #include <cstdint>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(_WIN32)
+#include <intrin.h>  // which cpuid.h contradicts
+#elif defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
@@ -58,23 +60,41 @@ constexpr Processor processor_of(const CpuidAnswers& answers) {
 
 #if defined(__x86_64__)
 
+struct CpuidRegisters {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+// False: the processor has no such leaf.
+inline bool ask_cpuid(unsigned leaf, unsigned part, CpuidRegisters& out) {
+#ifdef _WIN32
+  int found[4] = {};
+  __cpuid(found, 0);
+  if (static_cast<unsigned>(found[0]) < leaf) return false;
+  __cpuidex(found, static_cast<int>(leaf), static_cast<int>(part));
+  out = {static_cast<unsigned>(found[0]), static_cast<unsigned>(found[1]),
+         static_cast<unsigned>(found[2]), static_cast<unsigned>(found[3])};
+  return true;
+#else
+  return __get_cpuid_count(leaf, part, &out.eax, &out.ebx, &out.ecx, &out.edx) != 0;
+#endif
+}
+
 inline CpuidAnswers ask_processor() {
   CpuidAnswers answers;
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return answers;
-  answers.leaf1_ecx = ecx;
+  CpuidRegisters found;
+  if (!ask_cpuid(1, 0, found)) return answers;
+  answers.leaf1_ecx = found.ecx;
   constexpr unsigned kSavesRegisters = 1u << 27;  // XGETBV may be executed
-  if ((ecx & kSavesRegisters) != 0) {
+  if ((found.ecx & kSavesRegisters) != 0) {
     unsigned high = 0;
     __asm__ volatile("xgetbv" : "=a"(answers.saved_registers), "=d"(high) : "c"(0));
   }
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return answers;
-  answers.leaf7_ebx = ebx;
-  answers.leaf7_ecx = ecx;
-  answers.leaf7_edx = edx;
-  if (eax < 1) return answers;
-  __cpuid_count(7, 1, eax, ebx, ecx, edx);
-  answers.leaf7_1_eax = eax;
+  if (!ask_cpuid(7, 0, found)) return answers;
+  answers.leaf7_ebx = found.ebx;
+  answers.leaf7_ecx = found.ecx;
+  answers.leaf7_edx = found.edx;
+  const bool has_second_part = found.eax >= 1;
+  if (has_second_part && ask_cpuid(7, 1, found)) answers.leaf7_1_eax = found.eax;
   return answers;
 }
 

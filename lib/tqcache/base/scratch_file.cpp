@@ -1,13 +1,10 @@
-#include <fcntl.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "tqcache/base/file_io.h"
+#include "tqcache/base/posix.h"
 #include "tqcache/base/system.h"
 #include "tqcache/file.h"
 
@@ -17,15 +14,8 @@ Result<Descriptor> open_scratch() {
   std::error_code no_folder;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(no_folder);
   if (!no_folder) {
-    Descriptor file(retry_interrupted([&] { return open_nameless(folder.c_str()); }));
+    Descriptor file(retry_interrupted([&] { return open_nameless(folder); }));
     if (file.is_open()) return file;
-    // Some file systems have no files without a name.
-    std::string name = (folder / "tqcache-XXXXXX").string();
-    file = Descriptor(::mkostemp(name.data(), O_CLOEXEC));
-    if (file.is_open()) {
-      ::unlink(name.c_str());
-      return file;
-    }
   }
   Descriptor memory(open_in_memory());
   if (!memory.is_open()) return system_error("a temporary file", errno);
@@ -53,7 +43,7 @@ Result<void> ScratchFile::read_at(std::uint64_t offset, std::span<std::byte> out
 
 Result<void> ScratchFile::append(ByteView bytes) {
   return put_all(bytes, [&](ByteView rest, std::size_t) {
-    return ::write(state_->file.get(), rest.data(), rest.size());
+    return posix::write(state_->file.get(), rest.data(), rest.size());
   });
 }
 

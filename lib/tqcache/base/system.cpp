@@ -1,17 +1,25 @@
+// base/system.h on Linux and macOS.
+
+#ifndef _WIN32
+
 #include "tqcache/base/system.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
+#include <memory>
 
 #ifdef __linux__
 #include <linux/magic.h>
@@ -26,6 +34,18 @@
 
 namespace tqcache {
 
+namespace {
+
+// For file systems that have no files without a name.
+int open_unlinked(const std::filesystem::path& folder) {
+  std::string name = (folder / "tqcache-XXXXXX").string();
+  const int fd = ::mkostemp(name.data(), O_CLOEXEC);
+  if (fd >= 0) ::unlink(name.c_str());
+  return fd;
+}
+
+}  // namespace
+
 #if defined(__linux__)
 
 int flush_file(int fd) { return ::fsync(fd); }
@@ -36,8 +56,9 @@ void start_writeback(int fd, std::uint64_t offset, std::uint64_t bytes) {
                     SYNC_FILE_RANGE_WRITE);
 }
 
-int open_nameless(const char* folder) {
-  return ::open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+int open_nameless(const std::filesystem::path& folder) {
+  const int fd = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  return fd >= 0 || errno == EINTR ? fd : open_unlinked(folder);
 }
 
 int open_in_memory() { return ::memfd_create("tqcache", MFD_CLOEXEC); }
@@ -151,10 +172,7 @@ int flush_data(int fd) { return flush_file(fd); }
 
 void start_writeback(int, std::uint64_t, std::uint64_t) {}
 
-int open_nameless(const char*) {
-  errno = EOPNOTSUPP;
-  return -1;
-}
+int open_nameless(const std::filesystem::path& folder) { return open_unlinked(folder); }
 
 int open_in_memory() {
   errno = EOPNOTSUPP;
@@ -238,6 +256,40 @@ std::uint64_t peak_memory() {
 #error "no system calls for this system: docs/support.md tells which there are"
 #endif
 
+int duplicate_descriptor(int fd) { return ::fcntl(fd, F_DUPFD_CLOEXEC, 0); }
+
+std::vector<std::string> names_in(int folder) {
+  // A new descriptor, because listing moves the position.
+  const int fd = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(fd < 0 ? nullptr : ::fdopendir(fd), ::closedir);
+  if (!entries) {
+    if (fd >= 0) ::close(fd);
+    return {};
+  }
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(entries.get())) names.emplace_back(entry->d_name);
+  return names;
+}
+
+SystemName system_name() {
+  utsname found{};
+  if (::uname(&found) != 0) return {};
+  return {found.sysname, found.release, found.machine};
+}
+
+std::uint64_t machine_memory() {
+  const long n_pages = ::sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = ::sysconf(_SC_PAGESIZE);
+  if (n_pages <= 0 || page_bytes <= 0) return std::numeric_limits<std::uint64_t>::max();
+  return static_cast<std::uint64_t>(n_pages) * static_cast<std::uint64_t>(page_bytes);
+}
+
+std::uint64_t process_memory_limit() {
+  rlimit limit{};
+  const bool is_limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_limited ? limit.rlim_cur : std::numeric_limits<std::uint64_t>::max();
+}
+
 std::string certificate_file() {
   constexpr const char* kPlaces[] = {
       "/etc/ssl/certs/ca-certificates.crt",                 // Debian, Ubuntu, Arch, Gentoo
@@ -253,3 +305,5 @@ std::string certificate_file() {
 }
 
 }  // namespace tqcache
+
+#endif  // _WIN32

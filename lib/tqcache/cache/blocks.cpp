@@ -15,18 +15,18 @@ std::uint64_t array_bytes(const ArrayDesc& array) {
   return element_count(array.shape).value() * dtype_size(array.dtype);
 }
 
-std::uint64_t dense_bytes(const LayerDesc& layer, TensorKind side, std::int64_t n_tokens) {
-  const HeadShape shape = shape_of(layer, side);
+std::uint64_t dense_bytes(const LayerDesc& layer, TensorKind tensor, std::int64_t n_tokens) {
+  const HeadShape shape = shape_of(layer, tensor);
   return to_u64(shape.n_kv_heads * n_tokens * shape.head_dim) *
-         dtype_size(tensor_of(layer, side).dtype);
+         dtype_size(tensor_of(layer, tensor).dtype);
 }
 
 // Bytes of an array of a layer.
 std::uint64_t array_bytes(const LayerDesc& layer, std::int64_t index, std::int64_t n_tokens) {
   return std::visit(Overload{[](const AttentionDesc&) { return std::uint64_t{0}; },
                              [&](const WindowDesc& window) {
-                               const auto side = static_cast<TensorKind>(index);
-                               return dense_bytes(window, side,
+                               const auto tensor = static_cast<TensorKind>(index);
+                               return dense_bytes(window, tensor,
                                                   window_tokens(window.window, n_tokens));
                              },
                              [&](const StateDesc& state) {
@@ -88,7 +88,7 @@ std::vector<BlockKey> plan_blocks(const std::vector<LayerDesc>& layers, std::int
 }
 
 std::size_t number_bytes(const LayerDesc& layer, const BlockKey& key) {
-  if (key.side != TensorKind::kArray) return dtype_size(tensor_of(layer, key.side).dtype);
+  if (key.tensor != TensorKind::kArray) return dtype_size(tensor_of(layer, key.tensor).dtype);
   if (const auto* state = std::get_if<StateDesc>(&layer)) {
     return dtype_size(state->arrays[static_cast<std::size_t>(key.block)].dtype);
   }
@@ -97,18 +97,18 @@ std::size_t number_bytes(const LayerDesc& layer, const BlockKey& key) {
 
 std::uint64_t raw_bytes(const LayerDesc& layer, const BlockKey& key, bool packed,
                         std::int64_t n_tokens) {
-  if (key.side == TensorKind::kArray) return array_bytes(layer, key.block, n_tokens);
+  if (key.tensor == TensorKind::kArray) return array_bytes(layer, key.block, n_tokens);
   if (packed) {
-    return packed_layout(tensor_of(layer, key.side), shape_of(layer, key.side), order_of(key.side),
-                         key.block)
+    return packed_layout(tensor_of(layer, key.tensor), shape_of(layer, key.tensor),
+                         order_of(key.tensor), key.block)
         .bytes();
   }
-  return dense_bytes(layer, key.side, tokens_in_block(n_tokens, key.block));
+  return dense_bytes(layer, key.tensor, tokens_in_block(n_tokens, key.block));
 }
 
 std::uint64_t memory_bytes(const LayerDesc& layer, const BlockKey& key, bool packed,
                            std::int64_t n_tokens) {
-  if (key.side == TensorKind::kArray) {
+  if (key.tensor == TensorKind::kArray) {
     const auto* window = std::get_if<WindowDesc>(&layer);
     if (window == nullptr) return array_bytes(layer, key.block, n_tokens);
     const Window& size = window->window;
@@ -120,29 +120,29 @@ std::uint64_t memory_bytes(const LayerDesc& layer, const BlockKey& key, bool pac
   const std::uint64_t bytes = raw_bytes(layer, key, packed, room_for_all);
   if (!packed) return bytes;
   // Keys with transforms before RoPE are kept decoded beside their codes.
-  const QuantSpec& quant = *tensor_of(layer, key.side).quant;
+  const QuantSpec& quant = *tensor_of(layer, key.tensor).quant;
   const bool is_decoded = !quant.transforms.empty() && quant.centering == Centering::kPreRope;
-  return is_decoded ? bytes + dense_bytes(layer, key.side, kTokenBlock) : bytes;
+  return is_decoded ? bytes + dense_bytes(layer, key.tensor, kTokenBlock) : bytes;
 }
 
-const TensorDesc& tensor_of(const LayerDesc& layer, TensorKind side) {
-  assert(side != TensorKind::kArray);
+const TensorDesc& tensor_of(const LayerDesc& layer, TensorKind tensor) {
+  assert(tensor != TensorKind::kArray);
   const AttentionDesc& attention = *attention_of(layer);
-  return side == TensorKind::kKeys ? attention.k : attention.v;
+  return tensor == TensorKind::kKeys ? attention.k : attention.v;
 }
 
-HeadShape shape_of(const LayerDesc& layer, TensorKind side) {
-  assert(side != TensorKind::kArray);
+HeadShape shape_of(const LayerDesc& layer, TensorKind tensor) {
+  assert(tensor != TensorKind::kArray);
   const AttentionDesc& attention = *attention_of(layer);
-  return side == TensorKind::kKeys ? attention.shape : attention.value_shape();
+  return tensor == TensorKind::kKeys ? attention.shape : attention.value_shape();
 }
 
-TensorDesc& tensor_of(LayerDesc& layer, TensorKind side) {
-  return const_cast<TensorDesc&>(tensor_of(std::as_const(layer), side));
+TensorDesc& tensor_of(LayerDesc& layer, TensorKind tensor) {
+  return const_cast<TensorDesc&>(tensor_of(std::as_const(layer), tensor));
 }
 
 BlockInfo make_block(const CacheDesc& cache, const BlockKey& key, bool packed) {
-  BlockInfo block{key.layer, key.side, key.block, packed};
+  BlockInfo block{key.layer, key.tensor, key.block, packed};
   block.raw_bytes = raw_bytes(cache.layers[to_size(key.layer)], key, packed, cache.n_tokens());
   return block;
 }
@@ -151,8 +151,8 @@ std::string block_place(std::size_t index, const BlockInfo& block) {
   const std::string layer =
       "section " + std::to_string(index) + " (layer " + std::to_string(block.layer);
   const std::string number = std::to_string(block.block) + ")";
-  if (block.side == TensorKind::kArray) return layer + " array " + number;
-  return layer + (block.side == TensorKind::kKeys ? " k, block " : " v, block ") + number;
+  if (block.tensor == TensorKind::kArray) return layer + " array " + number;
+  return layer + (block.tensor == TensorKind::kKeys ? " k, block " : " v, block ") + number;
 }
 
 BlockIndex::BlockIndex(const std::vector<BlockInfo>& blocks) {

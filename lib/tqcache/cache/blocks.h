@@ -25,15 +25,15 @@ std::uint64_t count_blocks(const std::vector<LayerDesc>& layers, std::int64_t n_
 std::vector<BlockKey> plan_blocks(const std::vector<LayerDesc>& layers, std::int64_t n_tokens);
 
 // K or V of a layer in token blocks. Requires: kKeys or kValues.
-const TensorDesc& tensor_of(const LayerDesc& layer, TensorKind side);
-TensorDesc& tensor_of(LayerDesc& layer, TensorKind side);
+const TensorDesc& tensor_of(const LayerDesc& layer, TensorKind tensor);
+TensorDesc& tensor_of(LayerDesc& layer, TensorKind tensor);
 
 // The shape of K or V of a layer. Requires: kKeys or kValues.
-HeadShape shape_of(const LayerDesc& layer, TensorKind side);
+HeadShape shape_of(const LayerDesc& layer, TensorKind tensor);
 
 // The order in which codes of K or V are packed.
-inline codec::BlockOrder order_of(TensorKind side) {
-  return side == TensorKind::kKeys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
+inline codec::BlockOrder order_of(TensorKind tensor) {
+  return tensor == TensorKind::kKeys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
 }
 
 // Bytes per number in a block that is not packed: 2 or 4.

@@ -27,12 +27,12 @@ Result<void> validate_blocks(std::span<const AlignedBytes> blocks, HeadShape sha
   return {};
 }
 
-Result<void> validate_dense(const DenseSide& side, HeadShape shape, std::int64_t n_blocks) {
-  return validate_blocks(side.blocks, shape, side.dtype, n_blocks);
+Result<void> validate_dense(const DenseTensor& tensor, HeadShape shape, std::int64_t n_blocks) {
+  return validate_blocks(tensor.blocks, shape, tensor.dtype, n_blocks);
 }
 
 // Facts that K and V of one layer share, and the layer they belong to.
-struct SideContext {
+struct TensorContext {
   HeadShape shape;
   std::int64_t n_tokens;
   Rope rope;
@@ -41,14 +41,14 @@ struct SideContext {
 };
 
 // The packed blocks that are present.
-std::span<const TurboBlock> packed_blocks(const TurboSide& side, const SideContext& context) {
-  const auto n_left = std::min(static_cast<std::size_t>(context.first_block), side.packed.size());
-  return std::span(side.packed).subspan(n_left);
+std::span<const TurboBlock> packed_blocks(const TurboTensor& tensor, const TensorContext& context) {
+  const auto n_left = std::min(static_cast<std::size_t>(context.first_block), tensor.packed.size());
+  return std::span(tensor.packed).subspan(n_left);
 }
 
 // A codec is consistent in itself (KvCodec::make), but it may not fit this layer.
-Result<void> validate_codec(const TurboSide& side, const SideContext& context) {
-  const KvCodec& codec = side.codec;
+Result<void> validate_codec(const TurboTensor& tensor, const TensorContext& context) {
+  const KvCodec& codec = tensor.codec;
   if (codec.shape().head_dim != context.shape.head_dim) {
     return corrupt("codec for head_dim " + std::to_string(codec.shape().head_dim) +
                    " in a layer of head_dim " + std::to_string(context.shape.head_dim));
@@ -56,8 +56,8 @@ Result<void> validate_codec(const TurboSide& side, const SideContext& context) {
   if (codec.shape() != context.shape) return corrupt("codec for another number of kv heads");
   const codec::BlockOrder order =
       context.is_keys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues;
-  if (codec.order() != order) return corrupt("codes in the order of the other side");
-  if (codec.dtype() != side.tail.dtype) return corrupt("a tail of another dtype than the codec");
+  if (codec.order() != order) return corrupt("codes in the order of the other tensor");
+  if (codec.dtype() != tensor.tail.dtype) return corrupt("a tail of another dtype than the codec");
   if (codec.centering() != Centering::kPreRope) return {};
   if (!context.is_keys || !can_turn(context.rope, context.shape.head_dim)) {
     return corrupt("centering before RoPE where there is none");
@@ -69,27 +69,27 @@ Result<void> validate_codec(const TurboSide& side, const SideContext& context) {
   return {};
 }
 
-Result<void> validate_fixed(const TurboSide& side, const SideContext& context) {
-  if (packed_blocks(side, context).empty()) return {};
-  const KvCodec::State& state = side.codec.state();
+Result<void> validate_fixed(const TurboTensor& tensor, const TensorContext& context) {
+  if (packed_blocks(tensor, context).empty()) return {};
+  const KvCodec::State& state = tensor.codec.state();
   if (!state.mean.is_fixed()) return corrupt("packed, but without its mean");
   if (!state.outliers.is_fixed()) return corrupt("packed, but without its outlier channels");
   if (!state.transforms.is_fixed()) return corrupt("packed, but without its maps");
-  if (!side.codec.must_keep_decoded()) return {};
+  if (!tensor.codec.must_keep_decoded()) return {};
   const HeadShape shape = context.shape;
   const std::size_t block_bytes =
       static_cast<std::size_t>(shape.n_kv_heads * kTokenBlock * shape.head_dim) *
-      dtype_size(side.tail.dtype);
-  for (const TurboBlock& block : packed_blocks(side, context)) {
+      dtype_size(tensor.tail.dtype);
+  for (const TurboBlock& block : packed_blocks(tensor, context)) {
     if (block.decoded.size() != block_bytes) return corrupt("a mapped token block, not decoded");
   }
   return {};
 }
 
-Result<void> validate_packed(const TurboSide& side, const SideContext& context) {
-  for (auto i = static_cast<std::size_t>(context.first_block); i < side.packed.size(); ++i) {
-    const SharedBytes& bytes = side.packed[i].bytes;
-    if (bytes.size() != side.codec.packed_bytes(static_cast<std::int64_t>(i))) {
+Result<void> validate_packed(const TurboTensor& tensor, const TensorContext& context) {
+  for (auto i = static_cast<std::size_t>(context.first_block); i < tensor.packed.size(); ++i) {
+    const SharedBytes& bytes = tensor.packed[i].bytes;
+    if (bytes.size() != tensor.codec.packed_bytes(static_cast<std::int64_t>(i))) {
       return corrupt("a packed token block of the wrong size");
     }
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) {
@@ -99,69 +99,70 @@ Result<void> validate_packed(const TurboSide& side, const SideContext& context) 
   return {};
 }
 
-Result<void> validate_turbo(const TurboSide& side, const SideContext& context) {
-  TQC_TRY(validate_codec(side, context));
-  const auto n_packed = static_cast<std::int64_t>(side.packed.size());
+Result<void> validate_turbo(const TurboTensor& tensor, const TensorContext& context) {
+  TQC_TRY(validate_codec(tensor, context));
+  const auto n_packed = static_cast<std::int64_t>(tensor.packed.size());
   if (n_packed > context.n_tokens / kTokenBlock) {
     return corrupt("more packed token blocks than tokens");
   }
   const std::int64_t n_tail = block_count(context.n_tokens) - n_packed;
   if (n_tail > 1) return corrupt("a token block before the last is not packed");
-  TQC_TRY(validate_packed(side, context));
-  TQC_TRY(validate_fixed(side, context));
-  return validate_dense(side.tail, context.shape, n_tail);
+  TQC_TRY(validate_packed(tensor, context));
+  TQC_TRY(validate_fixed(tensor, context));
+  return validate_dense(tensor.tail, context.shape, n_tail);
 }
 
-Result<void> validate_side(const Side& side, const SideContext& context) {
-  if (const auto* turbo = std::get_if<TurboSide>(&side)) return validate_turbo(*turbo, context);
-  return validate_dense(std::get<DenseSide>(side), context.shape, block_count(context.n_tokens));
+Result<void> validate_tensor(const Tensor& tensor, const TensorContext& context) {
+  if (const auto* turbo = std::get_if<TurboTensor>(&tensor)) return validate_turbo(*turbo, context);
+  return validate_dense(std::get<DenseTensor>(tensor), context.shape,
+                        block_count(context.n_tokens));
 }
 
 Result<void> validate_layer(const AttentionLayer& layer, std::int64_t n_tokens, const Rope& rope) {
   TQC_TRY(validate_shapes(layer.shape, layer.value_dim));
-  if (auto k = validate_side(layer.k, {layer.shape, n_tokens, rope, true}); !k) {
+  if (auto k = validate_tensor(layer.k, {layer.shape, n_tokens, rope, true}); !k) {
     return in_context("k", std::move(k).error());
   }
-  if (auto v = validate_side(layer.v, {layer.value_shape(), n_tokens, rope, false}); !v) {
+  if (auto v = validate_tensor(layer.v, {layer.value_shape(), n_tokens, rope, false}); !v) {
     return in_context("v", std::move(v).error());
   }
   return {};
 }
 
 // Checks the blocks of a window; those before its first one may be empty.
-Result<void> validate_window_blocks(const DenseSide& side, const Window& window,
-                                    const SideContext& context) {
+Result<void> validate_window_blocks(const DenseTensor& tensor, const Window& window,
+                                    const TensorContext& context) {
   const std::int64_t n_blocks = block_count(context.n_tokens);
-  if (std::ssize(side.blocks) != n_blocks) {
-    return corrupt(std::to_string(side.blocks.size()) + " dense token blocks where " +
+  if (std::ssize(tensor.blocks) != n_blocks) {
+    return corrupt(std::to_string(tensor.blocks.size()) + " dense token blocks where " +
                    std::to_string(n_blocks) + " belong");
   }
   for (std::int64_t i = 0; i < n_blocks; ++i) {
     if (!holds_block(window, context.n_tokens, i)) continue;
-    TQC_TRY(validate_blocks({&side.blocks[static_cast<std::size_t>(i)], 1}, context.shape,
-                            side.dtype, 1));
+    TQC_TRY(validate_blocks({&tensor.blocks[static_cast<std::size_t>(i)], 1}, context.shape,
+                            tensor.dtype, 1));
   }
   return {};
 }
 
-Result<void> validate_window_side(const Side& side, const Window& window,
-                                  const SideContext& context) {
-  if (const auto* turbo = std::get_if<TurboSide>(&side)) {
+Result<void> validate_window_tensor(const Tensor& tensor, const Window& window,
+                                    const TensorContext& context) {
+  if (const auto* turbo = std::get_if<TurboTensor>(&tensor)) {
     if (window.keep != 0) return corrupt("quantized, in a window that keeps first tokens");
     if (turbo->codec.n_sinks() != 0) return corrupt("sink tokens in a window");
     return validate_turbo(*turbo, context);
   }
-  return validate_window_blocks(std::get<DenseSide>(side), window, context);
+  return validate_window_blocks(std::get<DenseTensor>(tensor), window, context);
 }
 
 Result<void> validate_layer(const WindowLayer& layer, std::int64_t n_tokens, const Rope& rope) {
   const AttentionLayer& attention = layer.attention;
   TQC_TRY(validate_shapes(attention.shape, attention.value_dim));
   TQC_TRY(validate_window(attention.shape, layer.window));
-  const auto check = [&](const Side& side, bool is_keys) {
-    return validate_window_side(side, layer.window,
-                                {is_keys ? attention.shape : attention.value_shape(), n_tokens,
-                                 rope, is_keys, first_window_block(layer.window, n_tokens)});
+  const auto check = [&](const Tensor& tensor, bool is_keys) {
+    return validate_window_tensor(tensor, layer.window,
+                                  {is_keys ? attention.shape : attention.value_shape(), n_tokens,
+                                   rope, is_keys, first_window_block(layer.window, n_tokens)});
   };
   if (auto k = check(attention.k, true); !k) return in_context("k", std::move(k).error());
   if (auto v = check(attention.v, false); !v) return in_context("v", std::move(v).error());
@@ -190,10 +191,10 @@ ByteCount byte_count(const WindowLayer& layer, std::int64_t n_tokens) {
   const AttentionLayer& attention = layer.attention;
   ByteCount bytes = byte_count(attention, n_tokens);
   const std::int64_t n_outside = n_tokens - window_tokens(layer.window, n_tokens);
-  const auto subtract = [&](const Side& side, HeadShape shape) {
-    if (!std::holds_alternative<DenseSide>(side)) return;
+  const auto subtract = [&](const Tensor& tensor, HeadShape shape) {
+    if (!std::holds_alternative<DenseTensor>(tensor)) return;
     bytes.used -= static_cast<std::uint64_t>(n_outside * shape.n_kv_heads * shape.head_dim) *
-                  dtype_size(dense_dtype(side));
+                  dtype_size(dense_dtype(tensor));
   };
   subtract(attention.k, attention.shape);
   subtract(attention.v, attention.value_shape());
@@ -238,7 +239,7 @@ Result<Cache> make_cache(Identity identity, std::span<const LayerPlan> layers) {
       return Error{ErrorCode::kInvalidArgument, shape.error().message};
     }
     cache.layers.emplace_back(
-        AttentionLayer{plan.shape, DenseSide{plan.dtype, {}}, DenseSide{plan.dtype, {}}});
+        AttentionLayer{plan.shape, DenseTensor{plan.dtype, {}}, DenseTensor{plan.dtype, {}}});
   }
   return cache;
 }

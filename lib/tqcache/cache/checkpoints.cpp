@@ -74,7 +74,7 @@ class SomeLayers : public CacheReader {
     const BlockIndex index(source_->blocks());
     for (const BlockKey& key : plan_blocks(description_.layers, n_tokens())) {
       const auto layer = static_cast<std::int64_t>(layers[to_size(key.layer)]);
-      origins_.push_back(index.at({layer, key.side, key.block}));
+      origins_.push_back(index.at({layer, key.tensor, key.block}));
       blocks_.push_back(source_->blocks()[origins_.back()]);
       blocks_.back().layer = key.layer;
     }
@@ -125,7 +125,7 @@ class Joined : public CacheReader {
     for (const BlockKey& key : plan_blocks(description_.layers, n_tokens())) {
       const auto [part, layer] = places[to_size(key.layer)];
       const BlockIndex& index = part == &first_ ? in_first : in_second;
-      const std::size_t origin = index.at({layer, key.side, key.block});
+      const std::size_t origin = index.at({layer, key.tensor, key.block});
       origins_.emplace_back(part->reader.get(), origin);
       blocks_.push_back(part->reader->blocks()[origin]);
       blocks_.back().layer = key.layer;

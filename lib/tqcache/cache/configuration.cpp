@@ -53,7 +53,7 @@ Item read_item(std::string_view text) {
 
 std::string all_names() {
   std::string all = "k, v, boundary";
-  for (const SideItem& each : side_items()) all += ", " + std::string(each.name);
+  for (const TensorItem& each : tensor_items()) all += ", " + std::string(each.name);
   return all + ", k.weights, v.weights, windows, fit, profile";
 }
 
@@ -74,10 +74,10 @@ Result<BoundaryLayers> parse_boundary(std::string_view value) {
 
 Result<void> apply_weights(const Item& item, ConvertOptions& options) {
   const bool of_keys = item.scope == Scope::kKeys;
-  const SidePlan& plan = of_keys ? options.keys : options.values;
+  const TensorPlan& plan = of_keys ? options.keys : options.values;
   if (item.scope == Scope::kBoth) return invalid("weights are of keys or of values: k.weights");
   if (plan.dense || plan.codec.mode != codec::Mode::kTrellis) {
-    return invalid("that side is not of mode trellis");
+    return invalid("that tensor is not of mode trellis");
   }
   std::vector<float>& weights = of_keys ? options.weights.keys : options.weights.values;
   TQC_TRY_ASSIGN(weights, parse_weights(item.value));
@@ -100,9 +100,9 @@ Result<Fit> parse_fit(std::string_view value) {
 Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
   if (item.scope != Scope::kBoth) return false;
   if (item.name == "k") {
-    TQC_TRY_ASSIGN(options.keys, parse_side(item.value));
+    TQC_TRY_ASSIGN(options.keys, parse_tensor(item.value));
   } else if (item.name == "v") {
-    TQC_TRY_ASSIGN(options.values, parse_side(item.value));
+    TQC_TRY_ASSIGN(options.values, parse_tensor(item.value));
   } else if (item.name == "boundary") {
     TQC_TRY_ASSIGN(options.boundary, parse_boundary(item.value));
   } else if (item.name == "windows") {
@@ -119,10 +119,10 @@ Result<bool> apply_frame(const Item& item, ConvertOptions& options) {
   return true;
 }
 
-Result<void> apply_side_item(const Item& item, ConvertOptions& options) {
+Result<void> apply_tensor_item(const Item& item, ConvertOptions& options) {
   if (item.name == kWeightsName) return apply_weights(item, options);
-  const auto found = std::ranges::find(side_items(), item.name, &SideItem::name);
-  if (found == side_items().end()) return invalid("not one of " + all_names());
+  const auto found = std::ranges::find(tensor_items(), item.name, &TensorItem::name);
+  if (found == tensor_items().end()) return invalid("not one of " + all_names());
   bool has_effect = false;
   for (const auto& [plan, other] :
        {std::pair{&options.keys, Scope::kValues}, std::pair{&options.values, Scope::kKeys}}) {
@@ -134,7 +134,7 @@ Result<void> apply_side_item(const Item& item, ConvertOptions& options) {
   return {};
 }
 
-Result<void> check_rounds(const SidePlan& plan) {
+Result<void> check_rounds(const TensorPlan& plan) {
   if (plan.dense || plan.codec.rotation != codec::TransformKind::kDenseQr) return {};
   if (plan.codec.rounds == 1) return {};
   return invalid("rounds do not go with rotation=dense");
@@ -154,16 +154,16 @@ Result<void> check_repeats(std::span<const Item> items) {
 
 // Plans are set first; then items for both K and V, then items for one of them.
 Result<void> apply_items(std::span<const Item> items, ConvertOptions& options) {
-  std::vector<Item> of_sides;
+  std::vector<Item> of_tensors;
   for (const Item& item : items) {
     const auto applied = apply_frame(item, options);
     if (!applied) return in_context(item.text, applied.error());
-    if (!*applied) of_sides.push_back(item);
+    if (!*applied) of_tensors.push_back(item);
   }
-  std::ranges::stable_sort(of_sides, {},
+  std::ranges::stable_sort(of_tensors, {},
                            [](const Item& item) { return item.scope != Scope::kBoth; });
-  for (const Item& item : of_sides) {
-    if (auto applied = apply_side_item(item, options); !applied) {
+  for (const Item& item : of_tensors) {
+    if (auto applied = apply_tensor_item(item, options); !applied) {
       return in_context(item.text, std::move(applied).error());
     }
   }
@@ -213,39 +213,41 @@ std::vector<std::string_view> split_list(std::string_view text) {
 
 // --- writing
 
-bool same_form(const SidePlan& a, const SidePlan& b) { return side_text(a) == side_text(b); }
+bool same_form(const TensorPlan& a, const TensorPlan& b) {
+  return tensor_text(a) == tensor_text(b);
+}
 
 // The plan that k= or v= would make of `from` on the way to `to`; adds that item if needed.
-SidePlan add_side(std::string_view name, const SidePlan& from, const SidePlan& to,
-                  std::vector<std::string>& items) {
+TensorPlan add_tensor(std::string_view name, const TensorPlan& from, const TensorPlan& to,
+                      std::vector<std::string>& items) {
   if (same_form(from, to)) return from;
-  items.push_back(std::string(name) + "=" + side_text(to));
-  auto given = parse_side(side_text(to));
+  items.push_back(std::string(name) + "=" + tensor_text(to));
+  auto given = parse_tensor(tensor_text(to));
   return given ? std::move(given).value() : to;
 }
 
 // Adds the shortest items that turn `from` into `to`.
-void add_side_item(const SideItem& item, const std::array<SidePlan, 2>& from,
-                   const std::array<SidePlan, 2>& to, std::vector<std::string>& items) {
+void add_tensor_item(const TensorItem& item, const std::array<TensorPlan, 2>& from,
+                     const std::array<TensorPlan, 2>& to, std::vector<std::string>& items) {
   constexpr std::array<std::string_view, 2> kPrefixes = {"k.", "v."};
   std::array<std::string, 2> wanted;
   std::vector<std::size_t> needed;
-  for (std::size_t side = 0; side < 2; ++side) {
-    if (!item.fits(to[side])) continue;
-    wanted[side] = item.get(to[side]);
-    if (item.get(from[side]) != wanted[side]) needed.push_back(side);
+  for (std::size_t tensor = 0; tensor < 2; ++tensor) {
+    if (!item.fits(to[tensor])) continue;
+    wanted[tensor] = item.get(to[tensor]);
+    if (item.get(from[tensor]) != wanted[tensor]) needed.push_back(tensor);
   }
   if (needed.empty()) return;
   const bool one_has_it = wanted[0].empty() || wanted[1].empty();
   const bool for_both = one_has_it || wanted[0] == wanted[1];
-  for (const std::size_t side : needed) {
-    items.push_back((for_both ? "" : std::string(kPrefixes[side])) + std::string(item.name) + "=" +
-                    wanted[side]);
+  for (const std::size_t tensor : needed) {
+    items.push_back((for_both ? "" : std::string(kPrefixes[tensor])) + std::string(item.name) +
+                    "=" + wanted[tensor]);
     if (for_both) return;
   }
 }
 
-void add_weights(std::string_view prefix, const SidePlan& plan, const std::vector<float>& weights,
+void add_weights(std::string_view prefix, const TensorPlan& plan, const std::vector<float>& weights,
                  std::vector<std::string>& items) {
   if (weights.empty() || plan.dense || plan.codec.mode != codec::Mode::kTrellis) return;
   items.push_back(std::string(prefix) + std::string(kWeightsName) + "=" + weights_text(weights));
@@ -256,8 +258,8 @@ std::string text_from(std::string_view name, const ConvertOptions& base,
                       const ConvertOptions& options) {
   std::vector<std::string> items;
   if (!name.empty()) items.emplace_back(name);
-  const SidePlan keys = add_side("k", base.keys, options.keys, items);
-  const SidePlan values = add_side("v", base.values, options.values, items);
+  const TensorPlan keys = add_tensor("k", base.keys, options.keys, items);
+  const TensorPlan values = add_tensor("v", base.values, options.values, items);
   if (const BoundaryLayers& boundary = options.boundary; boundary.n > 0) {
     items.push_back("boundary=" + std::to_string(boundary.n));
     if (boundary.bits != BoundaryLayers{}.bits) {
@@ -271,8 +273,8 @@ std::string text_from(std::string_view name, const ConvertOptions& base,
     items.push_back("fit=" + std::string(word_of(kFitWords, options.fit)));
   }
   if (options.calibration != nullptr) items.push_back("profile=" + options.calibration_path);
-  for (const SideItem& item : side_items()) {
-    add_side_item(item, {keys, values}, {options.keys, options.values}, items);
+  for (const TensorItem& item : tensor_items()) {
+    add_tensor_item(item, {keys, values}, {options.keys, options.values}, items);
   }
   add_weights("k.", options.keys, options.weights.keys, items);
   add_weights("v.", options.values, options.weights.values, items);

@@ -15,12 +15,12 @@ namespace {
 using codec::CodecSpec;
 using codec::Mode;
 
-constexpr std::string_view kSideForms =
+constexpr std::string_view kTensorForms =
     "dense, mse:1 to mse:8, prod:2 to prod:8, mixed:1 to mixed:7 (mixed:BITS:CHANNELS:BITS), "
     "affine:1 to affine:8 (affine:BITS:GROUP), trellis:STEP or trellis:STEP:map";
 
-Error no_side(std::string_view value) {
-  return invalid(std::string(value) + " is none of " + std::string(kSideForms));
+Error no_tensor(std::string_view value) {
+  return invalid(std::string(value) + " is none of " + std::string(kTensorForms));
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -61,7 +61,7 @@ bool read_affine(std::span<const std::string_view> numbers, CodecSpec& spec) {
   return numbers.size() == 2 && (group == 32 || group == 64 || group == 128);
 }
 
-bool read_mode(std::span<const std::string_view> numbers, SidePlan& plan) {
+bool read_mode(std::span<const std::string_view> numbers, TensorPlan& plan) {
   CodecSpec& spec = plan.codec;
   switch (spec.mode) {
     case Mode::kMse:
@@ -101,9 +101,9 @@ std::string float_text(float number) {
 }
 
 // "trellis:0.25", "trellis:0.25:map".
-std::optional<SidePlan> read_trellis(std::span<const std::string_view> parts) {
+std::optional<TensorPlan> read_trellis(std::span<const std::string_view> parts) {
   if (parts.size() < 2 || parts.size() > 3) return std::nullopt;
-  SidePlan plan;
+  TensorPlan plan;
   plan.n_sinks = kDefaultSinks;
   const auto step = parse_float(parts[1]);
   if (!step || !(*step >= codec::kMinStep && *step <= codec::kMaxStep)) return std::nullopt;
@@ -114,19 +114,19 @@ std::optional<SidePlan> read_trellis(std::span<const std::string_view> parts) {
   return plan;
 }
 
-std::string trellis_text(const SidePlan& plan) {
+std::string trellis_text(const TensorPlan& plan) {
   return std::string(kTrellisWord) + ":" + float_text(plan.codec.step) +
          (plan.fit_transforms ? ":map" : "");
 }
 
-bool has_scale(const SidePlan& plan) {
+bool has_scale(const TensorPlan& plan) {
   return !plan.dense && plan.codec.mode != Mode::kAffine && plan.codec.mode != Mode::kTrellis;
 }
-bool is_packed(const SidePlan& plan) { return !plan.dense; }
-bool turns(const SidePlan& plan) {
+bool is_packed(const TensorPlan& plan) { return !plan.dense; }
+bool turns(const TensorPlan& plan) {
   return !plan.dense && plan.codec.mode != Mode::kAffine && !plan.fit_transforms;
 }
-bool is_prod(const SidePlan& plan) { return !plan.dense && plan.codec.mode == Mode::kProd; }
+bool is_prod(const TensorPlan& plan) { return !plan.dense && plan.codec.mode == Mode::kProd; }
 
 // Sets `field` to the value for a word.
 template <class Table, class Value>
@@ -148,47 +148,48 @@ Result<void> set_number(std::string_view text, int lowest, int highest, Value& f
   return {};
 }
 
-Result<void> set_seed(std::string_view text, SidePlan& plan) {
+Result<void> set_seed(std::string_view text, TensorPlan& plan) {
   const auto seed = parse_count(text);
   if (!seed) return invalid(std::string(text) + " is not a number below 2^64");
   plan.codec.seed = *seed;
   return {};
 }
 
-constexpr auto kSideItems = std::to_array<SideItem>({
+constexpr auto kTensorItems = std::to_array<TensorItem>({
     {"sink", is_packed,
-     [](std::string_view value, SidePlan& plan) {
+     [](std::string_view value, TensorPlan& plan) {
        return set_number(value, 0, int{kTokenBlock}, plan.n_sinks);
      },
-     [](const SidePlan& plan) { return std::to_string(plan.n_sinks); }},
+     [](const TensorPlan& plan) { return std::to_string(plan.n_sinks); }},
     {"center", is_packed,
-     [](std::string_view value, SidePlan& plan) {
+     [](std::string_view value, TensorPlan& plan) {
        return set_word(kCenteringWords, value, plan.center);
      },
-     [](const SidePlan& plan) { return std::string(word_of(kCenteringWords, plan.center)); }},
+     [](const TensorPlan& plan) { return std::string(word_of(kCenteringWords, plan.center)); }},
     {"rotation", turns,
-     [](std::string_view value, SidePlan& plan) {
+     [](std::string_view value, TensorPlan& plan) {
        return set_word(kRotationWords, value, plan.codec.rotation);
      },
-     [](const SidePlan& plan) {
+     [](const TensorPlan& plan) {
        return std::string(word_of(kRotationWords, plan.codec.rotation));
      }},
     {"rounds", turns,
-     [](std::string_view value, SidePlan& plan) {
+     [](std::string_view value, TensorPlan& plan) {
        return set_number(value, 1, codec::kMaxRounds, plan.codec.rounds);
      },
-     [](const SidePlan& plan) { return std::to_string(plan.codec.rounds); }},
-    {"seed", turns, set_seed, [](const SidePlan& plan) { return std::to_string(plan.codec.seed); }},
+     [](const TensorPlan& plan) { return std::to_string(plan.codec.rounds); }},
+    {"seed", turns, set_seed,
+     [](const TensorPlan& plan) { return std::to_string(plan.codec.seed); }},
     {"scale", has_scale,
-     [](std::string_view value, SidePlan& plan) {
+     [](std::string_view value, TensorPlan& plan) {
        return set_word(kScaleWords, value, plan.codec.scale);
      },
-     [](const SidePlan& plan) { return std::string(word_of(kScaleWords, plan.codec.scale)); }},
+     [](const TensorPlan& plan) { return std::string(word_of(kScaleWords, plan.codec.scale)); }},
     {"residual", is_prod,
-     [](std::string_view value, SidePlan& plan) {
+     [](std::string_view value, TensorPlan& plan) {
        return set_word(kResidualWords, value, plan.codec.residual);
      },
-     [](const SidePlan& plan) {
+     [](const TensorPlan& plan) {
        return std::string(word_of(kResidualWords, plan.codec.residual));
      }},
 });
@@ -207,8 +208,8 @@ std::optional<std::uint64_t> parse_count(std::string_view text) {
   return number;
 }
 
-Result<SidePlan> parse_side(std::string_view value) {
-  SidePlan plan;
+Result<TensorPlan> parse_tensor(std::string_view value) {
+  TensorPlan plan;
   plan.dense = value == "dense";
   if (plan.dense) return plan;
   plan.n_sinks = kDefaultSinks;
@@ -216,19 +217,19 @@ Result<SidePlan> parse_side(std::string_view value) {
   if (parts[0] == kTrellisWord) {
     const auto trellis = read_trellis(parts);
     if (trellis) return *trellis;
-    return no_side(value);
+    return no_tensor(value);
   }
   const auto mode = find_word(kModeWords, parts[0]);
-  if (!mode || parts.size() < 2) return no_side(value);
+  if (!mode || parts.size() < 2) return no_tensor(value);
   const auto bits = parse_within(parts[1], codec::kMinBits, codec::kMaxBits);
-  if (!bits) return no_side(value);
+  if (!bits) return no_tensor(value);
   plan.codec.mode = *mode;
   plan.codec.bits = *bits;
-  if (!read_mode(std::span(parts).subspan(1), plan)) return no_side(value);
+  if (!read_mode(std::span(parts).subspan(1), plan)) return no_tensor(value);
   return plan;
 }
 
-std::string side_text(const SidePlan& plan) {
+std::string tensor_text(const TensorPlan& plan) {
   if (plan.dense) return "dense";
   if (plan.codec.mode == Mode::kTrellis) return trellis_text(plan);
   const CodecSpec& spec = plan.codec;
@@ -261,6 +262,6 @@ std::string weights_text(std::span<const float> weights) {
   return text;
 }
 
-std::span<const SideItem> side_items() { return kSideItems; }
+std::span<const TensorItem> tensor_items() { return kTensorItems; }
 
 }  // namespace tqcache::cache

@@ -131,8 +131,8 @@ Result<void> check_factors(const QuantSpec& quant, TensorKind name, HeadShape sh
   return check_factor_values(quant.factors, shape);
 }
 
-Result<void> check_side(const TensorDesc& tensor, TensorKind name, HeadShape shape,
-                        const Rope& rope) {
+Result<void> check_tensor(const TensorDesc& tensor, TensorKind name, HeadShape shape,
+                          const Rope& rope) {
   if (!tensor.quant) return {};
   const QuantSpec& quant = *tensor.quant;
   TQC_TRY(check_codec(quant, shape.head_dim));
@@ -146,11 +146,11 @@ Result<void> check_side(const TensorDesc& tensor, TensorKind name, HeadShape sha
   return {};
 }
 
-Result<void> check_sides(const AttentionDesc& layer, const Rope& rope) {
-  if (auto k = check_side(layer.k, TensorKind::kKeys, layer.shape, rope); !k) {
+Result<void> check_tensors(const AttentionDesc& layer, const Rope& rope) {
+  if (auto k = check_tensor(layer.k, TensorKind::kKeys, layer.shape, rope); !k) {
     return in_context("k", std::move(k).error());
   }
-  if (auto v = check_side(layer.v, TensorKind::kValues, layer.value_shape(), rope); !v) {
+  if (auto v = check_tensor(layer.v, TensorKind::kValues, layer.value_shape(), rope); !v) {
     return in_context("v", std::move(v).error());
   }
   return {};
@@ -158,7 +158,7 @@ Result<void> check_sides(const AttentionDesc& layer, const Rope& rope) {
 
 Result<void> check_attention(const AttentionDesc& layer, const Rope& rope) {
   TQC_TRY(validate_shapes(layer.shape, layer.value_dim));
-  return check_sides(layer, rope);
+  return check_tensors(layer, rope);
 }
 
 bool has_sinks(const TensorDesc& tensor) { return tensor.quant && tensor.quant->n_sinks != 0; }
@@ -169,7 +169,7 @@ Result<void> check_window(const WindowDesc& layer, const Rope& rope) {
   TQC_TRY(validate_window(attention.shape, layer.window));
   if (!is_quantized(attention)) return {};
   if (layer.window.keep != 0) return corrupt("a turbo window that keeps first tokens");
-  TQC_TRY(check_sides(attention, rope));
+  TQC_TRY(check_tensors(attention, rope));
   if (has_sinks(attention.k) || has_sinks(attention.v)) return corrupt("sink tokens in a window");
   return {};
 }

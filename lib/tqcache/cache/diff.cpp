@@ -77,8 +77,8 @@ Sums compare(std::span<const float> a, std::span<const float> b, std::size_t hea
   return sums;
 }
 
-struct SideOf {
-  const Side& side;
+struct TensorOf {
+  const Tensor& tensor;
   std::int64_t n_tokens;  // the number that it holds; the first of them are compared
 };
 
@@ -90,8 +90,8 @@ struct TokenRange {
 
 // Compares some tokens for each kv head. Sums are joined in block order, so the result does not
 // depend on the number of threads.
-std::vector<Sums> compare_sides(SideOf a, SideOf b, HeadShape shape, TokenRange range,
-                                unsigned n_threads) {
+std::vector<Sums> compare_tensors(TensorOf a, TensorOf b, HeadShape shape, TokenRange range,
+                                  unsigned n_threads) {
   const std::int64_t first_block = range.begin / kTokenBlock;
   const std::int64_t n_blocks = block_count(range.end) - first_block;
   std::vector<Sums> parts(static_cast<std::size_t>(n_blocks * shape.n_kv_heads));
@@ -99,10 +99,10 @@ std::vector<Sums> compare_sides(SideOf a, SideOf b, HeadShape shape, TokenRange 
     const std::int64_t block = first_block + static_cast<std::int64_t>(i) / shape.n_kv_heads;
     const std::int64_t head = static_cast<std::int64_t>(i) % shape.n_kv_heads;
     const auto n_before = tokens_before(range.begin, block) * shape.head_dim;
-    const auto read = [&](SideOf x) {
+    const auto read = [&](TensorOf x) {
       std::vector<float> values(
           static_cast<std::size_t>(tokens_in_block(x.n_tokens, block) * shape.head_dim));
-      read_block(x.side, shape, x.n_tokens, block, head, values);
+      read_block(x.tensor, shape, x.n_tokens, block, head, values);
       values.resize(static_cast<std::size_t>(tokens_in_block(range.end, block) * shape.head_dim));
       values.erase(values.begin(), values.begin() + n_before);
       return values;
@@ -133,7 +133,7 @@ bool same_arrays(const std::vector<NamedArray>& a, const std::vector<NamedArray>
 }
 
 bool same_window(const WindowLayer& a, std::int64_t n_a, const WindowLayer& b, std::int64_t n_b) {
-  const auto same = [&](const Side& of_a, const Side& of_b) {
+  const auto same = [&](const Tensor& of_a, const Tensor& of_b) {
     return dense_dtype(of_a) == dense_dtype(of_b) &&
            gather_window(a, of_a, n_a) == gather_window(b, of_b, n_b);
   };
@@ -263,9 +263,9 @@ Result<CacheDifference> diff(const Cache& a, const Cache& b, unsigned n_threads)
       result.arrays_equal &= same_values(a.layers[i], a.n_tokens(), b.layers[i], b.n_tokens());
       continue;
     }
-    const auto compare_pair = [&](const Side& of_a, const Side& of_b, HeadShape shape) {
-      return compare_sides({of_a, a.n_tokens()}, {of_b, b.n_tokens()}, shape, rows->range,
-                           n_threads);
+    const auto compare_pair = [&](const Tensor& of_a, const Tensor& of_b, HeadShape shape) {
+      return compare_tensors({of_a, a.n_tokens()}, {of_b, b.n_tokens()}, shape, rows->range,
+                             n_threads);
     };
     const std::vector<Sums> k = compare_pair(rows->a->k, rows->b->k, rows->a->shape);
     const std::vector<Sums> v = compare_pair(rows->a->v, rows->b->v, rows->a->value_shape());

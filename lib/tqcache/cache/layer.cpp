@@ -5,9 +5,9 @@
 namespace tqcache::cache {
 namespace {
 
-TensorDesc describe(const Side& side) {
-  if (const auto* turbo = std::get_if<TurboSide>(&side)) return turbo->codec.describe();
-  return {dense_dtype(side), {}};
+TensorDesc describe(const Tensor& tensor) {
+  if (const auto* turbo = std::get_if<TurboTensor>(&tensor)) return turbo->codec.describe();
+  return {dense_dtype(tensor), {}};
 }
 
 AttentionDesc describe(const AttentionLayer& layer) {

@@ -20,10 +20,10 @@ namespace {
 // K or V that a block belongs to; for an array, K or V of its window. Works for Cache& and const
 // Cache&.
 bool is_of_keys(const BlockInfo& block) {
-  return block.side == TensorKind::kArray ? block.block == 0 : block.side == TensorKind::kKeys;
+  return block.tensor == TensorKind::kArray ? block.block == 0 : block.tensor == TensorKind::kKeys;
 }
 
-auto& side_of(auto& cache, const BlockInfo& block) {
+auto& tensor_of(auto& cache, const BlockInfo& block) {
   auto& layer = *attention_of(cache.layers[to_size(block.layer)]);
   return is_of_keys(block) ? layer.k : layer.v;
 }
@@ -45,21 +45,22 @@ struct DenseRows {
 
 DenseRows dense_rows(const Cache& cache, const BlockInfo& block) {
   const HeadShape shape = shape_of(cache, block);
-  const std::size_t row = to_size(shape.head_dim) * dtype_size(dense_dtype(side_of(cache, block)));
+  const std::size_t row =
+      to_size(shape.head_dim) * dtype_size(dense_dtype(tensor_of(cache, block)));
   return {to_size(shape.n_kv_heads), to_size(kTokenBlock) * row,
           to_size(tokens_in_block(cache.n_tokens(), block.block)) * row};
 }
 
-AlignedBytes& dense_memory(Side& side, std::int64_t block) {
-  return const_cast<AlignedBytes&>(dense_block(std::as_const(side), block));
+AlignedBytes& dense_memory(Tensor& tensor, std::int64_t block) {
+  return const_cast<AlignedBytes&>(dense_block(std::as_const(tensor), block));
 }
 
 void place_array(const BlockInfo& block, AlignedBytes raw, Cache& cache) {
   Layer& layer = cache.layers[to_size(block.layer)];
   if (auto* window = std::get_if<WindowLayer>(&layer)) {
-    Side& side = side_of(cache, block);
-    side = scatter_window(shape_of(cache, block), window->window, dense_dtype(side), raw,
-                          cache.n_tokens());
+    Tensor& tensor = tensor_of(cache, block);
+    tensor = scatter_window(shape_of(cache, block), window->window, dense_dtype(tensor), raw,
+                            cache.n_tokens());
     return;
   }
   std::get<StateLayer>(layer).arrays[to_size(block.block)].data = std::move(raw);
@@ -67,7 +68,7 @@ void place_array(const BlockInfo& block, AlignedBytes raw, Cache& cache) {
 
 void copy_dense(const BlockInfo& block, ByteView raw, Cache& cache) {
   const DenseRows rows = dense_rows(cache, block);
-  AlignedBytes& memory = dense_memory(side_of(cache, block), block.block);
+  AlignedBytes& memory = dense_memory(tensor_of(cache, block), block.block);
   memory.resize(rows.n_heads * rows.memory_bytes);
   for (std::size_t head = 0; head < rows.n_heads; ++head) {
     std::copy_n(raw.data() + head * rows.block_bytes, rows.block_bytes,
@@ -76,7 +77,7 @@ void copy_dense(const BlockInfo& block, ByteView raw, Cache& cache) {
 }
 
 void place_packed(const BlockInfo& block, SharedBytes raw, Cache& cache) {
-  auto& turbo = std::get<TurboSide>(side_of(cache, block));
+  auto& turbo = std::get<TurboTensor>(tensor_of(cache, block));
   turbo.packed[to_size(block.block)] = make_turbo_block(turbo.codec, block.block, std::move(raw));
 }
 
@@ -90,7 +91,7 @@ std::vector<std::array<std::size_t, 2>> count_packed(const CacheDesc& cache,
     counts.push_back({n_left, n_left});
   }
   for (const BlockInfo& block : blocks) {
-    if (block.packed) ++counts[to_size(block.layer)][static_cast<std::size_t>(block.side)];
+    if (block.packed) ++counts[to_size(block.layer)][static_cast<std::size_t>(block.tensor)];
   }
   return counts;
 }
@@ -114,23 +115,23 @@ class RoomMaker {
         tables_(cache.identity.rope) {}
 
   Result<AttentionLayer> make(const AttentionDesc& layer, std::size_t index) {
-    TQC_TRY_ASSIGN(Side k,
+    TQC_TRY_ASSIGN(Tensor k,
                    make(layer.shape, layer.k, codec::BlockOrder::kKeys, n_packed_[index][0]));
-    TQC_TRY_ASSIGN(Side v, make(layer.value_shape(), layer.v, codec::BlockOrder::kValues,
-                                n_packed_[index][1]));
+    TQC_TRY_ASSIGN(Tensor v, make(layer.value_shape(), layer.v, codec::BlockOrder::kValues,
+                                  n_packed_[index][1]));
     return AttentionLayer{layer.shape, std::move(k), std::move(v), layer.value_dim};
   }
 
  private:
-  Result<Side> make(HeadShape shape, const TensorDesc& tensor, codec::BlockOrder order,
-                    std::size_t n_packed) {
+  Result<Tensor> make(HeadShape shape, const TensorDesc& tensor, codec::BlockOrder order,
+                      std::size_t n_packed) {
     if (!tensor.quant) {
-      return Side(DenseSide{tensor.dtype, std::vector<AlignedBytes>(n_blocks_)});
+      return Tensor(DenseTensor{tensor.dtype, std::vector<AlignedBytes>(n_blocks_)});
     }
     TQC_TRY_ASSIGN(KvCodec codec, KvCodec::make(tensor, shape, order, tables_));
-    return Side(TurboSide{std::move(codec),
-                          std::vector<TurboBlock>(n_packed),
-                          {tensor.dtype, std::vector<AlignedBytes>(n_blocks_ - n_packed)}});
+    return Tensor(TurboTensor{std::move(codec),
+                              std::vector<TurboBlock>(n_packed),
+                              {tensor.dtype, std::vector<AlignedBytes>(n_blocks_ - n_packed)}});
   }
 
   std::size_t n_blocks_;
@@ -177,9 +178,10 @@ class MemoryReader : public CacheReader {
 }  // namespace
 
 bool is_packed(const Layer& layer, const BlockKey& key) {
-  if (key.side == TensorKind::kArray) return false;
+  if (key.tensor == TensorKind::kArray) return false;
   const AttentionLayer& attention = *attention_of(layer);
-  return key.block < packed_block_count(key.side == TensorKind::kKeys ? attention.k : attention.v);
+  return key.block <
+         packed_block_count(key.tensor == TensorKind::kKeys ? attention.k : attention.v);
 }
 
 std::vector<BlockInfo> blocks_of(const Cache& cache, const CacheDesc& description) {
@@ -192,17 +194,17 @@ std::vector<BlockInfo> blocks_of(const Cache& cache, const CacheDesc& descriptio
 }
 
 ByteView block_bytes(const Cache& cache, const BlockInfo& block, AlignedBytes& scratch) {
-  if (block.side == TensorKind::kArray) {
+  if (block.tensor == TensorKind::kArray) {
     const Layer& layer = cache.layers[to_size(block.layer)];
     if (const auto* state = std::get_if<StateLayer>(&layer)) {
       return state->arrays[to_size(block.block)].data;
     }
-    return scratch =
-               gather_window(std::get<WindowLayer>(layer), side_of(cache, block), cache.n_tokens());
+    return scratch = gather_window(std::get<WindowLayer>(layer), tensor_of(cache, block),
+                                   cache.n_tokens());
   }
-  const Side& side = side_of(cache, block);
-  if (block.packed) return std::get<TurboSide>(side).packed[to_size(block.block)].bytes.view();
-  return first_rows(dense_block(side, block.block), shape_of(cache, block), dense_dtype(side),
+  const Tensor& tensor = tensor_of(cache, block);
+  if (block.packed) return std::get<TurboTensor>(tensor).packed[to_size(block.block)].bytes.view();
+  return first_rows(dense_block(tensor, block.block), shape_of(cache, block), dense_dtype(tensor),
                     kTokenBlock, tokens_in_block(cache.n_tokens(), block.block), scratch);
 }
 
@@ -221,7 +223,7 @@ ByteView first_rows(ByteView block, HeadShape shape, Dtype dtype, std::int64_t n
 
 SharedBytes copy_block(const Cache& cache, const BlockInfo& block) {
   if (block.packed) {
-    return std::get<TurboSide>(side_of(cache, block)).packed[to_size(block.block)].bytes;
+    return std::get<TurboTensor>(tensor_of(cache, block)).packed[to_size(block.block)].bytes;
   }
   AlignedBytes scratch;
   const ByteView bytes = block_bytes(cache, block, scratch);
@@ -262,7 +264,7 @@ Result<Cache> make_room(const CacheDesc& description, const std::vector<BlockInf
 void place_block(const BlockInfo& block, SharedBytes raw, Cache& cache) {
   if (block.packed) return place_packed(block, std::move(raw), cache);
   const ByteView bytes = raw.view();
-  if (block.side == TensorKind::kArray) {
+  if (block.tensor == TensorKind::kArray) {
     return place_array(block, AlignedBytes(bytes.begin(), bytes.end()), cache);
   }
   copy_dense(block, bytes, cache);
@@ -270,9 +272,9 @@ void place_block(const BlockInfo& block, SharedBytes raw, Cache& cache) {
 
 void place_block(const BlockInfo& block, AlignedBytes raw, Cache& cache) {
   if (block.packed) return place_packed(block, SharedBytes(std::move(raw)), cache);
-  if (block.side == TensorKind::kArray) return place_array(block, std::move(raw), cache);
+  if (block.tensor == TensorKind::kArray) return place_array(block, std::move(raw), cache);
   if (!dense_rows(cache, block).same()) return copy_dense(block, raw, cache);
-  dense_memory(side_of(cache, block), block.block) = std::move(raw);
+  dense_memory(tensor_of(cache, block), block.block) = std::move(raw);
 }
 
 std::shared_ptr<const CacheReader> reader_of(std::shared_ptr<const Cache> cache) {

@@ -63,17 +63,17 @@ std::vector<std::uint16_t> Outliers::channels() const {
 }
 
 Result<Outliers> make_outliers(HeadShape shape, std::size_t n_channels,
-                               std::span<const std::uint16_t> loud) {
+                               std::span<const std::uint16_t> chosen) {
   const std::size_t n_heads = to_size(shape.n_kv_heads);
   Outliers outliers{n_channels, to_size(shape.head_dim), {}};
-  if (loud.size() != n_heads * n_channels) {
-    return Error{ErrorCode::kCorrupt, std::to_string(loud.size()) + " outlier channels where " +
+  if (chosen.size() != n_heads * n_channels) {
+    return Error{ErrorCode::kCorrupt, std::to_string(chosen.size()) + " outlier channels where " +
                                           std::to_string(n_heads * n_channels) + " belong"};
   }
   if (n_channels == 0) return outliers;
   for (std::size_t head = 0; head < n_heads; ++head) {
     auto order =
-        codec::make_channel_order(outliers.head_dim, loud.subspan(head * n_channels, n_channels));
+        codec::make_channel_order(outliers.head_dim, chosen.subspan(head * n_channels, n_channels));
     if (!order) return in_context("head " + std::to_string(head), std::move(order).error());
     outliers.orders.insert(outliers.orders.end(), order->begin(), order->end());
   }
@@ -85,17 +85,17 @@ Outliers choose_outliers(const FullBlock& block, std::int64_t n_sinks, const Mea
                          std::span<const float> factors) {
   const HeadShape shape = block.shape;
   assert(n_channels <= to_size(shape.head_dim) && mean.is_fixed());
-  std::vector<std::vector<std::uint16_t>> loud(to_size(shape.n_kv_heads));
-  parallel_for(loud.size(), n_threads, [&](std::size_t head) {
+  std::vector<std::vector<std::uint16_t>> chosen(to_size(shape.n_kv_heads));
+  parallel_for(chosen.size(), n_threads, [&](std::size_t head) {
     auto energy = energies(block, n_sinks, mean, static_cast<std::int64_t>(head));
     for (std::size_t i = 0; i < energy.size() && !factors.empty(); ++i) {
       const double factor{factors[head * energy.size() + i]};
       energy[i] *= factor * factor;
     }
-    loud[head] = loudest(energy, n_channels);
+    chosen[head] = loudest(energy, n_channels);
   });
   std::vector<std::uint16_t> all;
-  for (const auto& of_head : loud) all.insert(all.end(), of_head.begin(), of_head.end());
+  for (const auto& of_head : chosen) all.insert(all.end(), of_head.begin(), of_head.end());
   return make_outliers(shape, n_channels, all).value();
 }
 

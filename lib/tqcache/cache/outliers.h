@@ -36,7 +36,7 @@ struct Outliers {
 // From channels(), as stored in a file. Errors: kCorrupt when the count is wrong, or as
 // codec::make_channel_order.
 Result<Outliers> make_outliers(HeadShape shape, std::size_t n_channels,
-                               std::span<const std::uint16_t> loud);
+                               std::span<const std::uint16_t> chosen);
 
 // Chooses them from the tokens of a full block of K or V, without the first `n_sinks` tokens.
 //

@@ -17,8 +17,8 @@ namespace {
 
 using codec::BlockOrder;
 
-constexpr std::array<std::string_view, 2> kSideNames = {" k", " v"};
-constexpr std::array<BlockOrder, 2> kSideOrders = {BlockOrder::kKeys, BlockOrder::kValues};
+constexpr std::array<std::string_view, 2> kTensorNames = {" k", " v"};
+constexpr std::array<BlockOrder, 2> kTensorOrders = {BlockOrder::kKeys, BlockOrder::kValues};
 
 std::string_view words(Centering centering) {
   switch (centering) {
@@ -33,7 +33,7 @@ std::string_view words(Centering centering) {
 
 bool is_bits(int bits) { return bits >= codec::kMinBits && bits <= codec::kMaxBits; }
 
-Result<void> check_plan(const SidePlan& plan) {
+Result<void> check_plan(const TensorPlan& plan) {
   if (plan.dense) return {};
   if (!is_bits(plan.codec.bits)) return invalid(std::to_string(plan.codec.bits) + " bits");
   if (plan.n_sinks < 0 || plan.n_sinks > kTokenBlock) {
@@ -75,7 +75,7 @@ Result<void> check_weights(const StepWeights& weights, std::size_t n_layers) {
 }
 
 // The plan of a boundary layer, made from `plan`.
-SidePlan boundary_plan(SidePlan plan, int bits) {
+TensorPlan boundary_plan(TensorPlan plan, int bits) {
   codec::CodecSpec spec;
   spec.bits = bits;
   spec.seed = plan.codec.seed;
@@ -87,7 +87,7 @@ SidePlan boundary_plan(SidePlan plan, int bits) {
 }
 
 // `plan` with the step weight of one layer. Empty `weights`: all layers use the plan's step.
-SidePlan weighted_plan(SidePlan plan, const std::vector<float>& weights, std::size_t layer) {
+TensorPlan weighted_plan(TensorPlan plan, const std::vector<float>& weights, std::size_t layer) {
   if (weights.empty() || plan.dense || plan.codec.mode != codec::Mode::kTrellis) return plan;
   plan.dense = weights[layer] == 0;
   plan.codec.step = std::clamp(plan.codec.step * weights[layer], codec::kMinStep, codec::kMaxStep);
@@ -95,7 +95,7 @@ SidePlan weighted_plan(SidePlan plan, const std::vector<float>& weights, std::si
 }
 
 // Fills in what depends on the layer. Applying it twice has no further effect.
-SidePlan settled(SidePlan plan, BlockOrder order, std::int64_t head_dim, const Rope& rope) {
+TensorPlan settled(TensorPlan plan, BlockOrder order, std::int64_t head_dim, const Rope& rope) {
   plan.codec.head_dim = static_cast<int>(head_dim);
   if (plan.codec.mode == codec::Mode::kMixed && plan.codec.outlier_channels == 0) {
     plan.codec.outlier_channels = static_cast<int>(head_dim / 4);
@@ -109,8 +109,8 @@ SidePlan settled(SidePlan plan, BlockOrder order, std::int64_t head_dim, const R
   return plan;
 }
 
-SidePlan dense_plan() {
-  SidePlan plan;
+TensorPlan dense_plan() {
+  TensorPlan plan;
   plan.dense = true;
   return plan;
 }
@@ -127,7 +127,7 @@ std::string form_of(const QuantSpec& quant) {
 }
 
 // Errors: the tensor is quantized with settings other than those of `plan`.
-Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
+Result<void> check_form(const TensorDesc& tensor, const TensorPlan& plan,
                         const std::vector<codec::PartSpec>& parts) {
   if (!tensor.quant) return {};
   const QuantSpec& quant = *tensor.quant;
@@ -139,8 +139,8 @@ Result<void> check_form(const TensorDesc& tensor, const SidePlan& plan,
                  "; to quantize it in another way, convert the dense cache it was made from");
 }
 
-Result<SidePlan> plan_side(const TensorDesc& tensor, const SidePlan& wanted, BlockOrder order,
-                           std::int64_t head_dim, KvTables& tables) {
+Result<TensorPlan> plan_tensor(const TensorDesc& tensor, const TensorPlan& wanted, BlockOrder order,
+                               std::int64_t head_dim, KvTables& tables) {
   if (wanted.keep_packed && is_quantized(tensor)) return dense_plan();
   if (wanted.dense) {
     TQC_TRY(check_form(tensor, wanted, {}));
@@ -148,7 +148,7 @@ Result<SidePlan> plan_side(const TensorDesc& tensor, const SidePlan& wanted, Blo
   }
   const bool is_small = head_dim < codec::kMinHeadDim;
   if (wanted.keep_small_heads && is_small && !is_quantized(tensor)) return dense_plan();
-  const SidePlan plan = settled(wanted, order, head_dim, tables.rope());
+  const TensorPlan plan = settled(wanted, order, head_dim, tables.rope());
   auto made = tables.parts(plan.codec);
   if (!made && is_small) {
     Error error = std::move(made).error();
@@ -183,7 +183,7 @@ std::optional<PackedLayer> packed_layer(const LayerDesc& layer, WindowForm windo
 
 // `plan` for a tensor of a window: without sink tokens, which leave the window, and without
 // transforms, for which it is too short.
-SidePlan window_plan(SidePlan plan, BlockOrder order, WindowForm windows) {
+TensorPlan window_plan(TensorPlan plan, BlockOrder order, WindowForm windows) {
   plan.n_sinks = 0;
   plan.fit_transforms = false;
   const bool is_plain = order == BlockOrder::kKeys && windows != WindowForm::kTurboCentered;
@@ -236,29 +236,29 @@ class LayerPlanner {
   }
 
   // Plans: [2], for K and V; unchanged unless the layer is to be quantized.
-  Result<void> plan(std::size_t index, std::span<SidePlan> plans) {
+  Result<void> plan(std::size_t index, std::span<TensorPlan> plans) {
     const auto layer = packed_layer(cache_.layers[index], options_.windows);
     if (!layer) return {};
     const BoundaryLayers& boundary = options_.boundary;
     const bool is_boundary = number_ < boundary.n || number_ >= n_packed_ - boundary.n;
     ++number_;
-    const std::array<SidePlan, 2> wanted = {
+    const std::array<TensorPlan, 2> wanted = {
         weighted_plan(options_.keys, options_.weights.keys, index),
         weighted_plan(options_.values, options_.weights.values, index)};
     const std::array<const TensorDesc*, 2> tensors = {&layer->attention->k, &layer->attention->v};
     for (std::size_t s = 0; s < 2; ++s) {
-      SidePlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
+      TensorPlan plan = is_boundary ? boundary_plan(wanted[s], boundary.bits) : wanted[s];
       if (s == 0 && options_.calibration != nullptr) {
         plan.factors = options_.calibration->key_factors[index];
       }
-      if (layer->is_window) plan = window_plan(plan, kSideOrders[s], options_.windows);
+      if (layer->is_window) plan = window_plan(plan, kTensorOrders[s], options_.windows);
       // There are no vectors to fit transforms to, and the request cannot be stored.
       if (cache_.n_tokens() < kTokenBlock) plan.fit_transforms = false;
       const AttentionDesc& attention = *layer->attention;
       const HeadShape shape = s == 0 ? attention.shape : attention.value_shape();
-      auto planned = plan_side(*tensors[s], plan, kSideOrders[s], shape.head_dim, tables_);
+      auto planned = plan_tensor(*tensors[s], plan, kTensorOrders[s], shape.head_dim, tables_);
       if (!planned) {
-        return in_context("layer " + std::to_string(index) + std::string(kSideNames[s]),
+        return in_context("layer " + std::to_string(index) + std::string(kTensorNames[s]),
                           std::move(planned).error());
       }
       plans[s] = std::move(planned).value();
@@ -276,8 +276,8 @@ class LayerPlanner {
 
 }  // namespace
 
-Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options) {
-  std::vector<SidePlan> plans(2 * cache.layers.size(), dense_plan());
+Result<std::vector<TensorPlan>> plan_layers(const CacheDesc& cache, const ConvertOptions& options) {
+  std::vector<TensorPlan> plans(2 * cache.layers.size(), dense_plan());
   if (options.keep_all) return plans;
   TQC_TRY(check_options(options));
   TQC_TRY(check_weights(options.weights, cache.layers.size()));
@@ -289,9 +289,9 @@ Result<std::vector<SidePlan>> plan_layers(const CacheDesc& cache, const ConvertO
   return plans;
 }
 
-Result<KvCodec> make_codec(const SidePlan& wanted, BlockOrder order, HeadShape shape, Dtype dtype,
+Result<KvCodec> make_codec(const TensorPlan& wanted, BlockOrder order, HeadShape shape, Dtype dtype,
                            KvTables tables) {
-  const SidePlan plan = settled(wanted, order, shape.head_dim, tables.rope());
+  const TensorPlan plan = settled(wanted, order, shape.head_dim, tables.rope());
   QuantSpec quant;
   quant.mode = plan.codec.mode;
   quant.centering = plan.center;

@@ -14,18 +14,18 @@ using codec::Mode;
 struct Preset {
   std::string_view name;
   std::string_view description;
-  SidePlan keys;
-  SidePlan values;
+  TensorPlan keys;
+  TensorPlan values;
 };
 
-SidePlan plan(const CodecSpec& spec) {
-  SidePlan side;
-  side.codec = spec;
-  side.n_sinks = kDefaultSinks;
-  return side;
+TensorPlan plan(const CodecSpec& spec) {
+  TensorPlan tensor;
+  tensor.codec = spec;
+  tensor.n_sinks = kDefaultSinks;
+  return tensor;
 }
 
-SidePlan mse(int bits) {
+TensorPlan mse(int bits) {
   CodecSpec spec;
   spec.bits = bits;
   spec.scale = usual_scale(bits);
@@ -33,7 +33,7 @@ SidePlan mse(int bits) {
 }
 
 // A quarter of the channels gets one more bit.
-SidePlan mixed(int bits) {
+TensorPlan mixed(int bits) {
   CodecSpec spec;
   spec.mode = Mode::kMixed;
   spec.bits = bits;
@@ -42,7 +42,7 @@ SidePlan mixed(int bits) {
   return plan(spec);
 }
 
-SidePlan prod(int bits) {
+TensorPlan prod(int bits) {
   CodecSpec spec;
   spec.mode = Mode::kProd;
   spec.bits = bits;
@@ -51,23 +51,23 @@ SidePlan prod(int bits) {
 }
 
 // As in other programs, so no mean is removed.
-SidePlan affine(int bits) {
+TensorPlan affine(int bits) {
   CodecSpec spec;
   spec.mode = Mode::kAffine;
   spec.bits = bits;
-  SidePlan side = plan(spec);
-  side.center = Centering::kNone;
-  return side;
+  TensorPlan tensor = plan(spec);
+  tensor.center = Centering::kNone;
+  return tensor;
 }
 
-SidePlan dense() {
-  SidePlan side;
-  side.dense = true;
-  return side;
+TensorPlan dense() {
+  TensorPlan tensor;
+  tensor.dense = true;
+  return tensor;
 }
 
 // About 3 bits per value in a file.
-SidePlan trellis() {
+TensorPlan trellis() {
   CodecSpec spec;
   spec.mode = Mode::kTrellis;
   spec.step = 0.25f;

@@ -231,7 +231,7 @@ class Quantized : public CacheReader {
       TQC_TRY_ASSIGN(
           const SharedBytes array,
           source_->share(origin_of(layer, TensorKind::kArray, static_cast<std::int64_t>(kind))));
-      const DenseSide dense =
+      const DenseTensor dense =
           scatter_window(shape_of(layer, kind), size, dtype, array.view(), n_tokens());
       const auto full = [&](std::int64_t block) {
         return full_block(layer, kind, block, dense.blocks[to_size(block)]);
@@ -294,7 +294,7 @@ class Quantized : public CacheReader {
       const std::optional<std::size_t> origin = index_.find(key);
       const BlockInfo* const before = origin ? &source_->blocks()[*origin] : nullptr;
       bool packed = before != nullptr && before->packed;
-      if (key.side != TensorKind::kArray && codec_of(to_size(key.layer), key.side)) {
+      if (key.tensor != TensorKind::kArray && codec_of(to_size(key.layer), key.tensor)) {
         packed = tokens_in_block(n_tokens(), key.block) == kTokenBlock;
       }
       BlockInfo block = make_block(description_, key, packed);
@@ -309,12 +309,12 @@ class Quantized : public CacheReader {
     const BlockInfo& info = source_->blocks()[origin];
     const auto layer = to_size(info.layer);
     TQC_TRY_ASSIGN(const SharedBytes raw, source_->share(origin));
-    const KvCodec& codec = *codecs_[2 * layer + static_cast<std::size_t>(info.side)];
-    const FullBlock block = full_block(layer, info.side, info.block, raw.view());
+    const KvCodec& codec = *codecs_[2 * layer + static_cast<std::size_t>(info.tensor)];
+    const FullBlock block = full_block(layer, info.tensor, info.block, raw.view());
     auto packed = codec.encode(block, 1);
-    if (packed) log_loss(layer, info.side, block, packed->view());
+    if (packed) log_loss(layer, info.tensor, block, packed->view());
     if (packed) return packed;
-    return in_block(layer, info.side, info.block, std::move(packed).error());
+    return in_block(layer, info.tensor, info.block, std::move(packed).error());
   }
 
   std::shared_ptr<const CacheReader> source_;
@@ -333,7 +333,7 @@ class Quantized : public CacheReader {
 };
 
 // The codecs of these plans, not fixed yet.
-Result<Codecs> planned_codecs(const CacheDesc& cache, std::span<const SidePlan> plans,
+Result<Codecs> planned_codecs(const CacheDesc& cache, std::span<const TensorPlan> plans,
                               KvTables tables) {
   Codecs codecs(plans.size());
   for (std::size_t i = 0; i < plans.size(); ++i) {
@@ -425,7 +425,7 @@ ReaderResult quantize(std::shared_ptr<const CacheReader> source, const ConvertOp
                       const Progress& progress) {
   const CacheDesc& cache = source->description();
   const KvTables tables(cache.identity.rope);
-  TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(cache, options));
+  TQC_TRY_ASSIGN(const std::vector<TensorPlan> plans, plan_layers(cache, options));
   TQC_TRY_ASSIGN(const Codecs codecs, planned_codecs(cache, plans, tables));
   return make_view(
       std::move(source),
@@ -444,7 +444,7 @@ ReaderResult quantize_like(std::shared_ptr<const CacheReader> source,
 Result<Cache> convert(Cache cache, const ConvertOptions& options, const Progress& progress) {
   TQC_TRY(validate(cache));
   const CacheDesc description = describe(cache);
-  TQC_TRY_ASSIGN(const std::vector<SidePlan> plans, plan_layers(description, options));
+  TQC_TRY_ASSIGN(const std::vector<TensorPlan> plans, plan_layers(description, options));
   const KvTables tables(cache.identity.rope);
   TQC_TRY_ASSIGN(const Codecs codecs, planned_codecs(description, plans, tables));
   Conversion conversion{{}, tables,        options.fit, options.n_threads, options.memory,

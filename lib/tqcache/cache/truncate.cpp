@@ -8,10 +8,10 @@ namespace tqcache::cache {
 namespace {
 
 // A block that is cut becomes the dense tail; packed blocks before it stay.
-void truncate_side(Side& side, std::int64_t n_tokens) {
+void truncate_tensor(Tensor& tensor, std::int64_t n_tokens) {
   const std::int64_t n_whole = n_tokens / kTokenBlock;
-  if (packed_block_count(side) <= n_whole) return remove_tail(side, n_tokens);
-  auto& turbo = std::get<TurboSide>(side);
+  if (packed_block_count(tensor) <= n_whole) return remove_tail(tensor, n_tokens);
+  auto& turbo = std::get<TurboTensor>(tensor);
   std::vector<AlignedBytes> tail;
   if (n_tokens % kTokenBlock != 0) {
     const ByteView packed = turbo.packed[static_cast<std::size_t>(n_whole)].bytes.view();
@@ -62,8 +62,8 @@ Result<Cache> truncate(Cache cache, std::int64_t n_tokens) {
   if (n_tokens == cache.n_tokens()) return cache;
   for (Layer& layer : cache.layers) {
     AttentionLayer& attention = std::get<AttentionLayer>(layer);
-    truncate_side(attention.k, n_tokens);
-    truncate_side(attention.v, n_tokens);
+    truncate_tensor(attention.k, n_tokens);
+    truncate_tensor(attention.v, n_tokens);
   }
   cache.tokens.resize(static_cast<std::size_t>(n_tokens));
   cache.media = media_in(cache.media, 0, n_tokens);

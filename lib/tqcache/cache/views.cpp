@@ -21,7 +21,7 @@ namespace {
 // The codec of the tensor that a packed block belongs to.
 const KvCodec& codec_of(const std::vector<LayerCodecs>& codecs, const BlockInfo& block) {
   const LayerCodecs& layer = codecs[to_size(block.layer)];
-  return block.side == TensorKind::kKeys ? *layer.k : *layer.v;
+  return block.tensor == TensorKind::kKeys ? *layer.k : *layer.v;
 }
 
 // --- dequantize()
@@ -52,7 +52,7 @@ class Dequantized : public CacheReader {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       BlockKey key = key_of(blocks[i]);
       if (is_quantized_window(source_layer(blocks[i]))) {
-        key = {key.layer, TensorKind::kArray, static_cast<std::int64_t>(key.side)};
+        key = {key.layer, TensorKind::kArray, static_cast<std::int64_t>(key.tensor)};
       }
       origins[key].push_back(i);
     }
@@ -175,8 +175,8 @@ class FirstTokens : public CacheReader {
     }
     TQC_TRY_ASSIGN(const SharedBytes whole, source_->share(block));
     const LayerDesc& layer = description_.layers[to_size(in_source.layer)];
-    first_rows(whole.view(), shape_of(layer, in_source.side),
-               tensor_of(layer, in_source.side).dtype,
+    first_rows(whole.view(), shape_of(layer, in_source.tensor),
+               tensor_of(layer, in_source.tensor).dtype,
                tokens_in_block(source_->n_tokens(), in_source.block), n_kept_, raw);
     return {};
   }

@@ -16,13 +16,13 @@ WindowLayer empty_window(HeadShape shape, const Window& window, Dtype dtype);
 void advance_window(WindowLayer& layer, std::int64_t n_tokens);
 
 // K or V of a window as one array, with packed blocks decoded: [n_kv_heads, window_tokens,
-// head_dim] of dense_dtype(side), with tokens in position order.
-// Requires: `side` is layer.attention.k or layer.attention.v.
-AlignedBytes gather_window(const WindowLayer& layer, const Side& side, std::int64_t n_tokens);
+// head_dim] of dense_dtype(tensor), with tokens in position order.
+// Requires: `tensor` is layer.attention.k or layer.attention.v.
+AlignedBytes gather_window(const WindowLayer& layer, const Tensor& tensor, std::int64_t n_tokens);
 
 // The token blocks of such an array.
 // Requires: `array` has the bytes of window_array_shape().
-DenseSide scatter_window(HeadShape shape, const Window& window, Dtype dtype, ByteView array,
-                         std::int64_t n_tokens);
+DenseTensor scatter_window(HeadShape shape, const Window& window, Dtype dtype, ByteView array,
+                           std::int64_t n_tokens);
 
 }  // namespace tqcache::cache

@@ -33,12 +33,12 @@ Result<cache::ConvertOptions> parse_block_options(const char* config, bool is_ke
     text.insert(0, is_keys ? "k=" : "v=");
   }
   TQC_TRY_ASSIGN(const cache::Configuration parsed, cache::parse_configuration(text));
-  const cache::SidePlan& plan = is_keys ? parsed.options.keys : parsed.options.values;
+  const cache::TensorPlan& plan = is_keys ? parsed.options.keys : parsed.options.values;
   if (plan.dense) return invalid(fmt::format("'{}' quantizes nothing", text));
   cache::ConvertOptions options;
   options.keys.dense = !is_keys;
   options.values.dense = is_keys;
-  cache::SidePlan& own = is_keys ? options.keys : options.values;
+  cache::TensorPlan& own = is_keys ? options.keys : options.values;
   own = plan;
   if (text.find("sink=") == std::string::npos) own.n_sinks = 0;
   options.fit = parsed.options.fit;
@@ -269,7 +269,7 @@ int tqcache_encode_bound(const tqcache_tensor* shape, int which, const char* con
     TQC_TRY_ASSIGN(const auto cache, block_cache(view, is_keys, nullptr));
     // Without RoPE keys are centered where they are, which takes as much.
     TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(cache->description(), options));
-    const cache::SidePlan& settled = plans[is_keys ? 0 : 1];
+    const cache::TensorPlan& settled = plans[is_keys ? 0 : 1];
     TQC_TRY_ASSIGN(
         const cache::KvCodec codec,
         cache::make_codec(settled, is_keys ? codec::BlockOrder::kKeys : codec::BlockOrder::kValues,

@@ -82,7 +82,7 @@ Result<std::unique_ptr<tqcache_codec>> make_growing(const tqcache_tensor* shape,
   attention.shape = {view.n_heads, view.head_dim};
   description.layers.emplace_back(attention);
   TQC_TRY_ASSIGN(const auto plans, cache::plan_layers(description, options));
-  const cache::SidePlan& plan = plans[is_keys ? 0 : 1];
+  const cache::TensorPlan& plan = plans[is_keys ? 0 : 1];
   if (plan.codec.mode == codec::Mode::kTrellis) {
     return unsupported("a growing cache of mode trellis, which is for files");
   }

@@ -283,7 +283,7 @@ Result<std::shared_ptr<const CallerCache>> CallerCache::make(cache::CacheDesc de
   made->sources_ = std::move(sources);
   for (const cache::BlockKey& key :
        cache::plan_blocks(made->description_.layers, made->description_.n_tokens())) {
-    const bool is_tensor = key.side != TensorKind::kArray;
+    const bool is_tensor = key.tensor != TensorKind::kArray;
     const auto& packed = made->sources_[to_size(key.layer)].packed;
     const bool is_packed = is_tensor && !packed.empty() &&
                            (key.block + 1) * cache::kTokenBlock <= made->description_.n_tokens();
@@ -301,7 +301,7 @@ Result<void> CallerCache::read(std::size_t block, AlignedBytes& raw) const {
     return {};
   }
   if (info.packed) {
-    const ByteView blocks = source.packed[info.side == TensorKind::kKeys ? 0 : 1];
+    const ByteView blocks = source.packed[info.tensor == TensorKind::kKeys ? 0 : 1];
     // The first block is larger than the others, if it has sink tokens.
     const std::int64_t behind = n_tokens() / cache::kTokenBlock - info.block;
     const std::size_t at = info.block == 0 ? 0 : blocks.size() - to_size(behind) * raw.size();
@@ -309,8 +309,8 @@ Result<void> CallerCache::read(std::size_t block, AlignedBytes& raw) const {
     return {};
   }
   // Token blocks of keys and values; or a window's two arrays, which are its tensors.
-  const bool is_array = info.side == TensorKind::kArray;
-  const bool is_keys = is_array ? info.block == 0 : info.side == TensorKind::kKeys;
+  const bool is_array = info.tensor == TensorKind::kArray;
+  const bool is_keys = is_array ? info.block == 0 : info.tensor == TensorKind::kKeys;
   const TensorView& tensor = source.tensors[is_keys ? 0 : 1];
   if (tensor.data == nullptr && source.filler == nullptr) {
     std::ranges::fill(raw, std::byte{0});

@@ -181,7 +181,7 @@ Result<void> read_token_block(const tqcache_cache& cache, const cache::BlockKey&
   if (!info.packed) {
     const cache::AttentionDesc& desc =
         *cache::attention_of(cache.reader->description().layers[to_size(key.layer)]);
-    const Dtype dtype = (key.side == TensorKind::kKeys ? desc.k : desc.v).dtype;
+    const Dtype dtype = (key.tensor == TensorKind::kKeys ? desc.k : desc.v).dtype;
     const std::size_t row = to_size(to.head_dim) * dtype_size(dtype);
     for (std::int64_t head = 0; head < to.n_heads; ++head) {
       write_rows(bytes.view().subspan(to_size(head * n_in_block + first) * row), dtype, to, head,
@@ -191,7 +191,7 @@ Result<void> read_token_block(const tqcache_cache& cache, const cache::BlockKey&
   }
   TQC_TRY_ASSIGN(const auto* codecs, codecs_of(cache));
   const cache::LayerCodecs& layer = (*codecs)[to_size(key.layer)];
-  const cache::KvCodec& codec = key.side == TensorKind::kKeys ? *layer.k : *layer.v;
+  const cache::KvCodec& codec = key.tensor == TensorKind::kKeys ? *layer.k : *layer.v;
   AlignedFloats values(to_size(end * to.head_dim));
   const auto row_bytes = to_size(to.head_dim) * sizeof(float);
   for (std::int64_t head = 0; head < to.n_heads; ++head) {

@@ -97,7 +97,7 @@ Result<Conversion> make_archive(const tqcache_cache& cache,
   if (n_targets > 1) return invalid("an archive has one target: bits, error or divergence");
   Conversion conversion{cache.reader, {}};
   conversion.options.n_threads = options.threads;
-  for (cache::SidePlan* plan : {&conversion.options.keys, &conversion.options.values}) {
+  for (cache::TensorPlan* plan : {&conversion.options.keys, &conversion.options.values}) {
     plan->codec = {};
     plan->codec.mode = codec::Mode::kTrellis;
     plan->n_sinks = 4;

@@ -32,16 +32,16 @@
 namespace tqcache::eval {
 namespace {
 
-using predict::SideProfile;
+using predict::TensorProfile;
 
 constexpr std::int64_t kSkippedTokens = 4;  // first tokens of a window that are left out
 constexpr double kRidge = 1e-3;             // of the mean diagonal
-constexpr double kInputNoise = 0.15;        // of decoded neighbors, relative to the rms of the side
-constexpr double kMetricFloor = 0.2;        // of the mean eigenvalue
-constexpr double kMetricPower = 0.75;       // flattens metrics
-constexpr double kSidePower = 0.85;         // flattens sensitivities
+constexpr double kInputNoise = 0.15;   // of decoded neighbors, relative to the rms of the tensor
+constexpr double kMetricFloor = 0.2;   // of the mean eigenvalue
+constexpr double kMetricPower = 0.75;  // flattens metrics
+constexpr double kTensorPower = 0.85;  // flattens sensitivities
 constexpr double kUnitsPerDeviation = 128;
-constexpr double kNoiseShare = 0.02;  // of the variance of a side, to measure its sensitivity
+constexpr double kNoiseShare = 0.02;  // of the variance of a tensor, to measure its sensitivity
 constexpr std::array kCurve = {0.003, 0.01, 0.03, 0.1, 0.3};  // divergences to measure steps at
 constexpr int kCalibrationRevision = 1;                       // of what a checkpoint holds
 constexpr std::chrono::seconds kCheckpointPeriod(120);
@@ -422,20 +422,20 @@ double covariance(const Moments& moments, Place a, Place b) {
   return moments.products[a.layer][a.layer - b.layer][at(a.index, b.index, width)];
 }
 
-std::vector<Place> inputs_of(const Moments& moments, std::size_t side) {
+std::vector<Place> inputs_of(const Moments& moments, std::size_t tensor) {
   std::vector<Place> places;
-  const std::size_t layer = side / 2;
+  const std::size_t layer = tensor / 2;
   for (std::size_t i = 1; i <= std::min(moments.depth, layer); ++i) {
     for (std::size_t c = 0; c < 2 * moments.dim; ++c) places.push_back({false, layer - i, c});
   }
   for (std::size_t c = 0; c < moments.n_features; ++c) places.push_back({true, 0, c});
-  if (side % 2 == 0) return places;
+  if (tensor % 2 == 0) return places;
   for (std::size_t c = 0; c < moments.dim; ++c) places.push_back({false, layer, c});
   return places;
 }
 
-// What becomes of one side: its profile, and the covariance of its residual.
-struct SideWork {
+// What becomes of one tensor: its profile, and the covariance of its residual.
+struct TensorWork {
   Doubles residual;  // [dim, dim]
   Doubles root;      // [dim, dim] square root of the metric, and its inverse
   Doubles root_back;
@@ -464,10 +464,11 @@ void quantize_columns(const Doubles& values, std::size_t n, std::size_t dim,
   }
 }
 
-void fit_predictor(const Moments& moments, std::size_t side, SideProfile& out, SideWork& work) {
-  const std::size_t dim = moments.dim, layer = side / 2;
-  const std::size_t offset = side % 2 == 0 ? 0 : dim;
-  const std::vector<Place> inputs = inputs_of(moments, side);
+void fit_predictor(const Moments& moments, std::size_t tensor, TensorProfile& out,
+                   TensorWork& work) {
+  const std::size_t dim = moments.dim, layer = tensor / 2;
+  const std::size_t offset = tensor % 2 == 0 ? 0 : dim;
+  const std::vector<Place> inputs = inputs_of(moments, tensor);
   const std::size_t n = inputs.size();
   std::vector<double> units(n);
   for (std::size_t i = 0; i < n; ++i) units[i] = unit_of(moments, inputs[i]);
@@ -551,7 +552,7 @@ void fit_predictor(const Moments& moments, std::size_t side, SideProfile& out, S
 }
 
 // The square root of the flattened metric, of geometric mean 1, and its inverse.
-Result<void> fit_root(const HeadMetrics& metrics, std::size_t head_dim, SideWork& work) {
+Result<void> fit_root(const HeadMetrics& metrics, std::size_t head_dim, TensorWork& work) {
   const std::size_t dim = metrics.size() * head_dim;
   std::vector<codec::SymmetricEigen> heads;
   double mean = 0;
@@ -599,7 +600,7 @@ Doubles multiplied(const Doubles& a, const Doubles& b, std::size_t dim) {
 }
 
 // Components are the principal directions of the residual in the metric, times `scale`.
-Result<void> fit_map(const SideWork& work, std::size_t dim, double scale, SideProfile& out) {
+Result<void> fit_map(const TensorWork& work, std::size_t dim, double scale, TensorProfile& out) {
   const Doubles weighted = multiplied(multiplied(work.root, work.residual, dim), work.root, dim);
   TQC_TRY_ASSIGN(const codec::SymmetricEigen eigen, codec::symmetric_eigen(dim, weighted));
   Doubles map = multiplied(eigen.vectors, work.root_back, dim);
@@ -615,14 +616,14 @@ Result<void> fit_map(const SideWork& work, std::size_t dim, double scale, SidePr
 // --- Sensitivities
 
 // Adds noise to the keys, or the values, of one layer: white in the metric.
-model::KvFilter noisy(const predict::Profile& profile, const cache::Rope& rope, std::size_t side,
+model::KvFilter noisy(const predict::Profile& profile, const cache::Rope& rope, std::size_t tensor,
                       const Doubles& root_back, double amplitude) {
-  return [&profile, &rope, side, &root_back, amplitude](std::int64_t layer, std::int64_t first,
-                                                        std::span<float> k,
-                                                        std::span<float> v) -> Result<void> {
-    if (to_size(layer) != side / 2) return {};
+  return [&profile, &rope, tensor, &root_back, amplitude](std::int64_t layer, std::int64_t first,
+                                                          std::span<float> k,
+                                                          std::span<float> v) -> Result<void> {
+    if (to_size(layer) != tensor / 2) return {};
     const std::size_t dim = to_size(profile.channels()), n = k.size() / dim;
-    std::minstd_rand random(static_cast<std::uint32_t>(side * 100'003 + to_size(first) + 1));
+    std::minstd_rand random(static_cast<std::uint32_t>(tensor * 100'003 + to_size(first) + 1));
     AlignedFloats noise(n * dim);
     Doubles white(dim);
     for (std::size_t t = 0; t < n; ++t) {
@@ -638,8 +639,8 @@ model::KvFilter noisy(const predict::Profile& profile, const cache::Rope& rope, 
         }
       }
     }
-    if (side % 2 == 0) predict::BlockRope(rope, profile.shape, first, n).turn(noise);
-    const std::span<float> to = side % 2 == 0 ? k : v;
+    if (tensor % 2 == 0) predict::BlockRope(rope, profile.shape, first, n).turn(noise);
+    const std::span<float> to = tensor % 2 == 0 ? k : v;
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += noise[i];
     return {};
   };
@@ -707,14 +708,14 @@ class DivergenceRuns {
   std::vector<Softmax> softmaxes_;
 };
 
-// Mean divergence by noise in one side alone, divided by its squared amplitude.
+// Mean divergence by noise in one tensor alone, divided by its squared amplitude.
 Result<double> sensitivity_of(const model::Model& model, const predict::Profile& profile,
-                              std::size_t side, const SideWork& work, DivergenceRuns& runs) {
+                              std::size_t tensor, const TensorWork& work, DivergenceRuns& runs) {
   double spread = 0;  // squared length of noise of amplitude 1
   for (const double value : work.root_back) spread += value * value;
   const double amplitude = std::sqrt(kNoiseShare * work.variance / std::max(spread, 1e-30));
-  TQC_TRY_ASSIGN(const double kld,
-                 runs.measure(noisy(profile, model.config.rope, side, work.root_back, amplitude)));
+  TQC_TRY_ASSIGN(const double kld, runs.measure(noisy(profile, model.config.rope, tensor,
+                                                      work.root_back, amplitude)));
   return std::max(kld, 1e-8) / (amplitude * amplitude);
 }
 
@@ -836,8 +837,8 @@ Result<void> check_size(const model::Model& model, const CalibrationOptions& opt
   std::uint64_t numbers = to_u64(profile.vocab_size) * n_features;  // bytes of the file
   std::uint64_t doubles = n_features * n_features, most_inputs = 0;
   for (std::int64_t layer = 0; layer < config.n_layers; ++layer) {
-    for (const std::size_t side : {to_size(2 * layer), to_size(2 * layer + 1)}) {
-      const std::uint64_t n_inputs = to_u64(profile.n_inputs(side));
+    for (const std::size_t tensor : {to_size(2 * layer), to_size(2 * layer + 1)}) {
+      const std::uint64_t n_inputs = to_u64(profile.n_inputs(tensor));
       numbers += (n_inputs + dim) * dim;
       most_inputs = std::max(most_inputs, n_inputs);
     }
@@ -929,23 +930,23 @@ Result<predict::Profile> calibrate(const model::Model& model,
   profile.n_tokens = n_read;
   if (state.is_centered == 0) center(moments);
   state.is_centered = 1;
-  profile.sides.resize(2 * n_layers);
-  std::vector<SideWork> works(2 * n_layers);
+  profile.tensors.resize(2 * n_layers);
+  std::vector<TensorWork> works(2 * n_layers);
   TQC_TRY(checkpoint.passed(
-      parallel_try(2 * n_layers, options.n_threads, [&](std::size_t side) -> Result<void> {
+      parallel_try(2 * n_layers, options.n_threads, [&](std::size_t tensor) -> Result<void> {
         if (!runs.report(0)) return interrupted_error();
-        fit_predictor(moments, side, profile.sides[side], works[side]);
-        return fit_root(side % 2 == 0 ? key_metrics[side / 2] : value_metric(model, side / 2),
-                        head_dim, works[side]);
+        fit_predictor(moments, tensor, profile.tensors[tensor], works[tensor]);
+        return fit_root(tensor % 2 == 0 ? key_metrics[tensor / 2] : value_metric(model, tensor / 2),
+                        head_dim, works[tensor]);
       })));
   const auto ids = std::span(windows[windows.size() / 2]).first(n_measured);
   DivergenceRuns divergences(model, ids, options.n_threads, runs);
   TQC_TRY(checkpoint.passed(divergences.run_dense()));
   Doubles& sensitivity = state.sensitivities;
-  for (std::size_t side = 0; side < sensitivity.size(); ++side) runs.finish_run(n_measured);
-  for (std::size_t side = sensitivity.size(); side < works.size(); ++side) {
-    TQC_TRY_ASSIGN(const double found, checkpoint.passed(sensitivity_of(model, profile, side,
-                                                                        works[side], divergences)));
+  for (std::size_t tensor = 0; tensor < sensitivity.size(); ++tensor) runs.finish_run(n_measured);
+  for (std::size_t tensor = sensitivity.size(); tensor < works.size(); ++tensor) {
+    TQC_TRY_ASSIGN(const double found, checkpoint.passed(sensitivity_of(
+                                           model, profile, tensor, works[tensor], divergences)));
     sensitivity.push_back(found);
     TQC_TRY(checkpoint.save_if_due());
   }
@@ -953,10 +954,11 @@ Result<predict::Profile> calibrate(const model::Model& model,
   for (const double each : sensitivity) {
     logarithms += std::log(each) / static_cast<double>(sensitivity.size());
   }
-  TQC_TRY(parallel_try(2 * n_layers, options.n_threads, [&](std::size_t side) -> Result<void> {
-    profile.sides[side].sensitivity = static_cast<float>(sensitivity[side]);
-    const double flattened = logarithms + kSidePower * (std::log(sensitivity[side]) - logarithms);
-    return fit_map(works[side], dim, std::exp(flattened / 2), profile.sides[side]);
+  TQC_TRY(parallel_try(2 * n_layers, options.n_threads, [&](std::size_t tensor) -> Result<void> {
+    profile.tensors[tensor].sensitivity = static_cast<float>(sensitivity[tensor]);
+    const double flattened =
+        logarithms + kTensorPower * (std::log(sensitivity[tensor]) - logarithms);
+    return fit_map(works[tensor], dim, std::exp(flattened / 2), profile.tensors[tensor]);
   }));
   TQC_TRY_ASSIGN(profile.curve, checkpoint.passed(measure_curve(model, profile, ids, divergences)));
   return profile;

@@ -36,7 +36,7 @@ struct CalibrationState {
   std::uint64_t is_centered = 0;  // 1: all were read, and the moments are covariances
   Moments moments;
   std::vector<HeadMetrics> key_metrics;  // [layer]
-  Doubles sensitivities;                 // of the first sides
+  Doubles sensitivities;                 // of the first tensors
 };
 
 // Writes a checkpoint, atomically. `calibration` is a digest of everything that the result depends

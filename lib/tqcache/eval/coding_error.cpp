@@ -62,9 +62,9 @@ CodingError head_error(const cache::KvCodec& codec, const Rows& rows, std::size_
   return sums;
 }
 
-void add_side(const cache::Side& side, const Rows& rows, std::size_t layer, std::size_t index,
-              CodingErrors& errors) {
-  const auto* turbo = std::get_if<cache::TurboSide>(&side);
+void add_tensor(const cache::Tensor& tensor, const Rows& rows, std::size_t layer, std::size_t index,
+                CodingErrors& errors) {
+  const auto* turbo = std::get_if<cache::TurboTensor>(&tensor);
   if (turbo == nullptr) return;
   for (std::size_t kv_head = 0; kv_head < to_size(rows.shape.n_kv_heads); ++kv_head) {
     errors.at(layer, index, kv_head).add(head_error(turbo->codec, rows, kv_head));
@@ -79,11 +79,11 @@ void CodingError::add(const CodingError& other) {
   variance += other.variance;
 }
 
-CodingError CodingErrors::total(std::size_t side) const {
+CodingError CodingErrors::total(std::size_t tensor) const {
   CodingError sum;
   for (std::size_t layer = 0; layer < n_layers(); ++layer) {
     for (std::size_t kv_head = 0; kv_head < n_kv_heads_; ++kv_head) {
-      sum.add(at(layer, side, kv_head));
+      sum.add(at(layer, tensor, kv_head));
     }
   }
   return sum;
@@ -97,10 +97,10 @@ model::KvFilter measuring_filter(const cache::Cache& cache, CodingErrors& errors
     const AlignedFloats v_before(v.begin(), v.end());
     TQC_TRY(filter(index, first, k, v));
     const std::size_t layer = to_size(index);
-    const cache::AttentionLayer* sides = cache::attention_of(cache.layers[layer]);
-    if (sides == nullptr) return {};
-    add_side(sides->k, {sides->shape, first, k_before, k}, layer, 0, errors);
-    add_side(sides->v, {sides->shape, first, v_before, v}, layer, 1, errors);
+    const cache::AttentionLayer* tensors = cache::attention_of(cache.layers[layer]);
+    if (tensors == nullptr) return {};
+    add_tensor(tensors->k, {tensors->shape, first, k_before, k}, layer, 0, errors);
+    add_tensor(tensors->v, {tensors->shape, first, v_before, v}, layer, 1, errors);
     return {};
   };
 }

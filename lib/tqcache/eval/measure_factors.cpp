@@ -139,8 +139,8 @@ Result<void> add_keys(const cache::CacheReader& cache, KeyMoments& moments, unsi
   std::size_t per_token_block = 0;
   for (std::size_t i = 0; i < cache.blocks().size(); ++i) {
     const cache::BlockInfo& block = cache.blocks()[i];
-    if (block.side == cache::TensorKind::kArray || block.block > 0) continue;
-    if (block.side == cache::TensorKind::kKeys) first[to_size(block.layer)] = i;
+    if (block.tensor == cache::TensorKind::kArray || block.block > 0) continue;
+    if (block.tensor == cache::TensorKind::kKeys) first[to_size(block.layer)] = i;
     ++per_token_block;
   }
   std::shared_ptr<const cache::RopeTable> table;

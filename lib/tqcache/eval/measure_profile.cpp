@@ -26,7 +26,7 @@ constexpr std::int64_t kSinks = 4;
 
 // As archives are quantized (format::choose_step()): one block has too few vectors for transforms.
 cache::ConvertOptions quantized(float step) {
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   plan.codec = {.mode = codec::Mode::kTrellis, .step = step};
   plan.fit_transforms = true;
   plan.n_sinks = kSinks;
@@ -168,18 +168,18 @@ Result<Profile> measure_profile(const model::Model& model, std::span<const std::
                                   .n_threads = options.n_threads};
   const auto taken = options.window < 1 ? std::vector<std::int32_t>(ids.begin(), ids.end())
                                         : spread_windows(ids, options.window, options.max_windows);
-  const auto sides = sensitivity_configurations(model.config.n_cache_layers());
+  const auto tensors = sensitivity_configurations(model.config.n_cache_layers());
   const auto n_read = taken.empty() ? 0 : taken.size() - 1;
   // Windows without a full block, and models without full attention, have no factors.
   const bool has_factors = options.window >= cache::kTokenBlock && has_full_attention(model.config);
   const std::uint64_t total =
-      n_read * (sides.size() + kCurveSteps.size() + 2 + (has_factors ? 1 : 0));
+      n_read * (tensors.size() + kCurveSteps.size() + 2 + (has_factors ? 1 : 0));
   TotalProgress runs(progress, total);
   Profile profile = profile_of(model);
   profile.step = rounded(double{kReferenceStep});
   TQC_TRY_ASSIGN(const PredictionCosts alone,
-                 measure_predictions(model, taken, sides, measure, runs.next_run()));
-  runs.finish_run(n_read * (sides.size() + 1));
+                 measure_predictions(model, taken, tensors, measure, runs.next_run()));
+  runs.finish_run(n_read * (tensors.size() + 1));
   take_sensitivity(alone, profile);
   profile.window = options.window;
   profile.n_windows = alone.n_windows;

@@ -27,7 +27,7 @@ struct PredictedRun {
     std::copy(decoded.begin() + static_cast<std::ptrdiff_t>(first), decoded.end(),
               rows.begin() + static_cast<std::ptrdiff_t>(first));
     size.bytes += coded.size();
-    if (coder->next_side() % 2 == 0) size.value_bytes += coded.size();
+    if (coder->next_tensor() % 2 == 0) size.value_bytes += coded.size();
     size.values += rows.size() - first;
     return {};
   }

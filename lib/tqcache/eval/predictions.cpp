@@ -28,17 +28,17 @@ namespace {
 using cache::kTokenBlock;
 
 // The memory of K or V, over all layers.
-struct SideSize {
+struct TensorSize {
   std::uint64_t bytes = 0;
   std::uint64_t values = 0;
   std::uint64_t packed_bytes = 0;
   std::uint64_t packed_values = 0;
 };
 
-void add_side(const cache::Side& side, cache::HeadShape shape, std::int64_t n_tokens,
-              std::uint64_t dense_value_bytes, SideSize& size) {
+void add_tensor(const cache::Tensor& tensor, cache::HeadShape shape, std::int64_t n_tokens,
+                std::uint64_t dense_value_bytes, TensorSize& size) {
   const std::uint64_t values_per_token = to_u64(shape.n_kv_heads * shape.head_dim);
-  const auto* turbo = std::get_if<cache::TurboSide>(&side);
+  const auto* turbo = std::get_if<cache::TurboTensor>(&tensor);
   const std::int64_t n_blocks = turbo == nullptr ? 0 : n_tokens / kTokenBlock;
   for (std::int64_t block = 0; block < n_blocks; ++block) {
     size.packed_bytes += turbo->codec.packed_bytes(block);
@@ -60,13 +60,13 @@ Result<WindowSize> window_size(const cache::Cache& empty, const cache::Configura
   auto converted = cache::convert(empty, configuration.options);
   if (!converted) return in_context(configuration.name, std::move(converted).error());
   const std::uint64_t dense_value_bytes = configuration.is_dense() ? 4 : 2;
-  SideSize k, v;
+  TensorSize k, v;
   for (const cache::Layer& each : converted->layers) {
     const cache::AttentionLayer* layer = cache::attention_of(each);
     if (layer == nullptr) continue;
     const std::int64_t n_held = cache::tokens_held(cache::describe(each), n_tokens);
-    add_side(layer->k, layer->shape, n_held, dense_value_bytes, k);
-    add_side(layer->v, layer->shape, n_held, dense_value_bytes, v);
+    add_tensor(layer->k, layer->shape, n_held, dense_value_bytes, k);
+    add_tensor(layer->v, layer->shape, n_held, dense_value_bytes, v);
   }
   WindowSize size;
   size.k_bytes = k.bytes;

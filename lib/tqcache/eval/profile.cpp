@@ -119,7 +119,7 @@ cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
   }
   const auto n = static_cast<double>(key_sensitivity.size() + value_sensitivity.size());
   const double mean = std::exp(logarithms / std::max(n, 1.0));
-  const auto of_side = [&](const std::vector<double>& sensitivity) {
+  const auto of_tensor = [&](const std::vector<double>& sensitivity) {
     std::vector<float> weights;
     for (const double each : sensitivity) {
       const double weight =
@@ -128,7 +128,7 @@ cache::StepWeights weights_of(const std::vector<double>& key_sensitivity,
     }
     return weights;
   };
-  return {of_side(key_sensitivity), of_side(value_sensitivity)};
+  return {of_tensor(key_sensitivity), of_tensor(value_sensitivity)};
 }
 
 namespace {

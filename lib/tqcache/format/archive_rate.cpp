@@ -41,7 +41,7 @@ constexpr double kErrorOfStep = 0.2635;  // mean square, for a step of 1
 struct Candidate {
   std::size_t layer = 0;
   TensorKind name = TensorKind::kKeys;
-  cache::SidePlan plan;
+  cache::TensorPlan plan;
   cache::HeadShape shape;
   double weight = 1;  // multiplies its step
 };
@@ -94,7 +94,7 @@ cache::ConvertOptions with_maps(cache::ConvertOptions options, Turns turns) {
 }
 
 cache::ConvertOptions with_step(cache::ConvertOptions options, double step) {
-  for (cache::SidePlan* plan : {&options.keys, &options.values}) {
+  for (cache::TensorPlan* plan : {&options.keys, &options.values}) {
     if (!plan->dense) plan->codec.step = rounded(step);
   }
   return options;
@@ -116,17 +116,17 @@ class Trials {
     }
   }
 
-  Result<void> add(const Candidate& side) {
+  Result<void> add(const Candidate& tensor) {
     const std::int64_t n_tokens = source_.n_tokens();
     const std::vector<std::int64_t> blocks = cache::fit_blocks(cache::Fit::kPrompt, n_tokens);
     if (blocks.empty()) return {};
-    TQC_TRY(read(side, blocks));
+    TQC_TRY(read(tensor, blocks));
     const auto n_full = static_cast<double>(n_tokens / cache::kTokenBlock);
     for (const bool is_mapped : {false, true}) {
-      TQC_TRY_ASSIGN(cache::KvCodec codec, make_codec(side, steps_.front(), is_mapped));
-      const std::vector<cache::FullBlock> sample = full_blocks(side, codec.dtype(), blocks);
+      TQC_TRY_ASSIGN(cache::KvCodec codec, make_codec(tensor, steps_.front(), is_mapped));
+      const std::vector<cache::FullBlock> sample = full_blocks(tensor, codec.dtype(), blocks);
       codec.fit(sample, n_threads_);
-      TQC_TRY(code(side, codec, sample, n_full, is_mapped));
+      TQC_TRY(code(tensor, codec, sample, n_full, is_mapped));
     }
     return {};
   }
@@ -153,40 +153,40 @@ class Trials {
   }
 
  private:
-  Result<void> read(const Candidate& side, const std::vector<std::int64_t>& blocks) {
+  Result<void> read(const Candidate& tensor, const std::vector<std::int64_t>& blocks) {
     raw_.resize(blocks.size());
     return parallel_try(blocks.size(), n_threads_, [&](std::size_t i) {
-      return source_.read(index_.at({static_cast<std::int64_t>(side.layer), side.name, blocks[i]}),
-                          raw_[i]);
+      return source_.read(
+          index_.at({static_cast<std::int64_t>(tensor.layer), tensor.name, blocks[i]}), raw_[i]);
     });
   }
 
-  const Sizes& of(TensorKind side, bool is_mapped) const {
-    return bytes_[static_cast<std::size_t>(side)][is_mapped ? 1 : 0];
+  const Sizes& of(TensorKind tensor, bool is_mapped) const {
+    return bytes_[static_cast<std::size_t>(tensor)][is_mapped ? 1 : 0];
   }
 
-  Result<cache::KvCodec> make_codec(const Candidate& side, double step, bool is_mapped) {
-    cache::SidePlan plan = side.plan;
+  Result<cache::KvCodec> make_codec(const Candidate& tensor, double step, bool is_mapped) {
+    cache::TensorPlan plan = tensor.plan;
     plan.fit_transforms = is_mapped;
     plan.n_sinks = 0;  // only in one block of many, and counted separately
     plan.codec.step = static_cast<float>(
-        std::clamp(step * side.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
-    const cache::LayerDesc& layer = source_.description().layers[side.layer];
-    return cache::make_codec(plan, order_of(side.name), side.shape,
-                             tensor_of(layer, side.name).dtype, tables_);
+        std::clamp(step * tensor.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
+    const cache::LayerDesc& layer = source_.description().layers[tensor.layer];
+    return cache::make_codec(plan, order_of(tensor.name), tensor.shape,
+                             tensor_of(layer, tensor.name).dtype, tables_);
   }
 
-  std::vector<cache::FullBlock> full_blocks(const Candidate& side, Dtype dtype,
+  std::vector<cache::FullBlock> full_blocks(const Candidate& tensor, Dtype dtype,
                                             const std::vector<std::int64_t>& blocks) const {
     std::vector<cache::FullBlock> sample;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      sample.push_back({side.shape, dtype, blocks[i], raw_[i]});
+      sample.push_back({tensor.shape, dtype, blocks[i], raw_[i]});
     }
     return sample;
   }
 
   // Encodes every n-th block of the sample with every step.
-  Result<void> code(const Candidate& side, const cache::KvCodec& fitted,
+  Result<void> code(const Candidate& tensor, const cache::KvCodec& fitted,
                     const std::vector<cache::FullBlock>& sample, double n_full, bool is_mapped) {
     const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
     const std::size_t n_blocks = (sample.size() + every - 1) / every;
@@ -194,16 +194,16 @@ class Trials {
     cache::TensorDesc fit = fitted.describe();
     const double of_maps = map_bytes(fit.quant->transforms);
     for (std::size_t trial = 0; trial < steps_.size(); ++trial) {
-      TQC_TRY_ASSIGN(const cache::KvCodec other, make_codec(side, steps_[trial], is_mapped));
+      TQC_TRY_ASSIGN(const cache::KvCodec other, make_codec(tensor, steps_[trial], is_mapped));
       fit.quant->parts = other.parts();
       TQC_TRY_ASSIGN(const cache::KvCodec codec,
-                     cache::KvCodec::make(fit, side.shape, other.order(), tables_));
+                     cache::KvCodec::make(fit, tensor.shape, other.order(), tables_));
       TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
-        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(side, codec, sample[i * every]));
+        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(tensor, codec, sample[i * every]));
         return {};
       }));
     }
-    Sizes& sizes = bytes_[static_cast<std::size_t>(side.name)][is_mapped ? 1 : 0];
+    Sizes& sizes = bytes_[static_cast<std::size_t>(tensor.name)][is_mapped ? 1 : 0];
     for (std::size_t i = 0; i < found.size(); ++i) {
       sizes[i / n_blocks] += found[i] / static_cast<double>(n_blocks) * n_full;
     }
@@ -220,13 +220,13 @@ class Trials {
                                                                     : entries.size());
   }
 
-  Result<double> size_of(const Candidate& side, const cache::KvCodec& codec,
+  Result<double> size_of(const Candidate& tensor, const cache::KvCodec& codec,
                          const cache::FullBlock& block) const {
     TQC_TRY_ASSIGN(const SharedBytes packed, codec.encode(block, 1));
-    cache::AttentionDesc layer{side.shape, {}, {}};
-    (side.name == TensorKind::kKeys ? layer.k : layer.v) = codec.describe();
+    cache::AttentionDesc layer{tensor.shape, {}, {}};
+    (tensor.name == TensorKind::kKeys ? layer.k : layer.v) = codec.describe();
     SectionInfo section;
-    section.side = side.name;
+    section.tensor = tensor.name;
     section.block = block.index;
     Bytes stored;
     const ByteView raw = packed.view();
@@ -246,7 +246,7 @@ class Trials {
 
 // The future file without the bytes of its newly packed sections.
 struct Outlook {
-  std::vector<Candidate> sides;
+  std::vector<Candidate> tensors;
   double other_bytes = 0;  // of everything that is not packed now
   double n_values = 0;     // keys and values of the whole cache
 };
@@ -262,13 +262,14 @@ void count_values(const cache::CacheDesc& cache, Outlook& outlook) {
 }
 
 // Unchanged sections keep their stored size, or count with their raw size if that is unknown.
-double other_sections(const cache::CacheReader& source, const std::vector<cache::SidePlan>& plans) {
+double other_sections(const cache::CacheReader& source,
+                      const std::vector<cache::TensorPlan>& plans) {
   double bytes = 0;
   for (const cache::BlockInfo& section : source.blocks()) {
-    const bool is_array = section.side == TensorKind::kArray;
+    const bool is_array = section.tensor == TensorKind::kArray;
     const bool is_full =
         cache::tokens_in_block(source.n_tokens(), section.block) == cache::kTokenBlock;
-    const std::size_t plan = 2 * to_size(section.layer) + static_cast<std::size_t>(section.side);
+    const std::size_t plan = 2 * to_size(section.layer) + static_cast<std::size_t>(section.tensor);
     if (!is_array && !plans[plan].dense && !section.packed && is_full) continue;
     const std::uint64_t known = section.stored_bytes;
     bytes += static_cast<double>(align_section(known > 0 ? known : section.raw_bytes));
@@ -283,9 +284,9 @@ Result<Outlook> look_ahead(const cache::CacheReader& source, const cache::Conver
   Outlook outlook;
   for (std::size_t i = 0; i < manifest.layers.size(); ++i) {
     for (const TensorKind name : {TensorKind::kKeys, TensorKind::kValues}) {
-      const cache::SidePlan& plan = plans[2 * i + static_cast<std::size_t>(name)];
+      const cache::TensorPlan& plan = plans[2 * i + static_cast<std::size_t>(name)];
       if (plan.dense || tensor_of(manifest.layers[i], name).quant) continue;
-      outlook.sides.push_back(
+      outlook.tensors.push_back(
           {i, name, plan, shape_of(manifest.layers[i], name), double{plan.codec.step}});
     }
   }
@@ -293,36 +294,37 @@ Result<Outlook> look_ahead(const cache::CacheReader& source, const cache::Conver
   // The manifest has no more about a packed section than about a dense one; a quantized tensor adds
   // its mean and its codec. Sink tokens hardly compress.
   TQC_TRY_ASSIGN(const Bytes bytes, encode_manifest(manifest));
-  double packed_sides = 0;
-  for (const Candidate& side : outlook.sides) {
-    const auto dim = static_cast<double>(side.shape.head_dim);
-    const bool has_mean = side.plan.center != cache::Centering::kNone;
-    packed_sides +=
-        dim * static_cast<double>(side.shape.n_kv_heads * side.plan.n_sinks) *
-        static_cast<double>(dtype_size(tensor_of(manifest.layers[side.layer], side.name).dtype));
-    packed_sides += has_mean ? dim * static_cast<double>(side.shape.n_kv_heads) * sizeof(float) : 0;
+  double packed_tensors = 0;
+  for (const Candidate& tensor : outlook.tensors) {
+    const auto dim = static_cast<double>(tensor.shape.head_dim);
+    const bool has_mean = tensor.plan.center != cache::Centering::kNone;
+    packed_tensors += dim * static_cast<double>(tensor.shape.n_kv_heads * tensor.plan.n_sinks) *
+                      static_cast<double>(
+                          dtype_size(tensor_of(manifest.layers[tensor.layer], tensor.name).dtype));
+    packed_tensors +=
+        has_mean ? dim * static_cast<double>(tensor.shape.n_kv_heads) * sizeof(float) : 0;
   }
   constexpr double kCodecBytes = 1400;  // once: 256 centroids, and texts
   outlook.other_bytes = other_sections(source, plans) + static_cast<double>(bytes.size()) +
-                        packed_sides + kCodecBytes + static_cast<double>(kHeaderBytes);
+                        packed_tensors + kCodecBytes + static_cast<double>(kHeaderBytes);
   return outlook;
 }
 
 // The step that gives all tensors together this mean error. The error of one tensor is
 // r + (r / (1 + r))^2: r comes from the step, the second term from the shrinkage of vectors.
-double step_of_error(double mse, const std::vector<Candidate>& sides) {
+double step_of_error(double mse, const std::vector<Candidate>& tensors) {
   double of_step = mse;
   for (int i = 0; i < 8; ++i) {
     const double drawn = of_step / (1 + of_step);
     of_step = mse - drawn * drawn;
   }
   double values = 0, squares = 0;
-  for (const Candidate& side : sides) {
-    const auto n = static_cast<double>(side.shape.n_kv_heads * side.shape.head_dim);
+  for (const Candidate& tensor : tensors) {
+    const auto n = static_cast<double>(tensor.shape.n_kv_heads * tensor.shape.head_dim);
     values += n;
-    squares += n * side.weight * side.weight;
+    squares += n * tensor.weight * tensor.weight;
   }
-  return std::sqrt(of_step / kErrorOfStep * (sides.empty() ? 1 : values / squares));
+  return std::sqrt(of_step / kErrorOfStep * (tensors.empty() ? 1 : values / squares));
 }
 
 // The step of the first trial, which surely takes more bits than requested.
@@ -335,7 +337,7 @@ double step_of_bits(double bits) {
 
 double first_step(const ArchiveTarget& target, const Outlook& outlook) {
   if (target.step) return *target.step;
-  if (target.mse) return step_of_error(*target.mse, outlook.sides);
+  if (target.mse) return step_of_error(*target.mse, outlook.tensors);
   // What is not quantized, as recurrent state, can take more bits than the trials span.
   constexpr double kFew = 0.5;
   const double other = outlook.other_bytes * 8 / outlook.n_values;
@@ -362,15 +364,15 @@ Result<cache::ConvertOptions> choose(const Trials& trials, const cache::ConvertO
                              bits, outlook.other_bytes * 8 / outlook.n_values));
 }
 
-Result<void> try_all(const std::vector<Candidate>& sides, Trials& trials,
+Result<void> try_all(const std::vector<Candidate>& tensors, Trials& trials,
                      const Progress& progress) {
-  for (std::size_t i = 0; i < sides.size(); ++i) {
-    if (auto added = trials.add(sides[i]); !added) {
-      return in_context("layer " + std::to_string(sides[i].layer) +
-                            (sides[i].name == TensorKind::kKeys ? " k" : " v"),
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (auto added = trials.add(tensors[i]); !added) {
+      return in_context("layer " + std::to_string(tensors[i].layer) +
+                            (tensors[i].name == TensorKind::kKeys ? " k" : " v"),
                         std::move(added).error());
     }
-    if (progress && !progress(i + 1, sides.size())) {
+    if (progress && !progress(i + 1, tensors.size())) {
       return interrupted_error();
     }
   }
@@ -390,10 +392,10 @@ Result<cache::ConvertOptions> choose_step(const cache::CacheReader& source,
   }
   TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(source, with_step(options, 1.0)));
   const double first = first_step(target, outlook);
-  const bool has_samples = !outlook.sides.empty() && source.n_tokens() >= cache::kTokenBlock;
+  const bool has_samples = !outlook.tensors.empty() && source.n_tokens() >= cache::kTokenBlock;
   if (!has_samples) return with_step(options, first);
   Trials trials(source, options.n_threads, rounded(first), target.bits ? kMostTrials : 1);
-  TQC_TRY(try_all(outlook.sides, trials, progress));
+  TQC_TRY(try_all(outlook.tensors, trials, progress));
   const double wanted = target.bits
                             ? *target.bits / 8 * outlook.n_values * kMargin - outlook.other_bytes
                             : std::numeric_limits<double>::infinity();

@@ -157,7 +157,7 @@ void add_layer(Serialization& out, const cache::LayerDesc& layer, WindowTokens w
 
 void add_section(Serialization& out, const SectionInfo& section) {
   out.number(section.layer);
-  out.number(section.side);
+  out.number(section.tensor);
   out.number(section.block);
   out.number(std::uint64_t{section.packed});
   out.number(section.raw_bytes);

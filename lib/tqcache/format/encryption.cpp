@@ -47,7 +47,7 @@ Bytes associated_with(const Salt& file_id, const SectionInfo& section) {
   out.write(kSectionMessage);
   out.write(static_cast<std::uint32_t>(section.layer));
   out.write(static_cast<std::uint32_t>(section.block));
-  out.write(static_cast<std::uint8_t>(section.side));
+  out.write(static_cast<std::uint8_t>(section.tensor));
   out.write(static_cast<std::uint8_t>(section.packed ? 1 : 0));
   out.write(static_cast<std::uint8_t>(section.compression));
   out.write(std::uint8_t{0});

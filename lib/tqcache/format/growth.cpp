@@ -136,9 +136,9 @@ struct Pair {
 // lacks some that windows have left.
 bool comes_before(const BlockKey& a, const BlockKey& b) {
   const auto rank = [](const BlockKey& key) {
-    const bool is_array = key.side == TensorKind::kArray;
+    const bool is_array = key.tensor == TensorKind::kArray;
     return std::tuple(is_array, is_array ? key.layer : key.block, is_array ? key.block : key.layer,
-                      key.side);
+                      key.tensor);
   };
   return rank(a) < rank(b);
 }
@@ -161,7 +161,7 @@ bool may_stay(const SectionInfo& old_section, const SectionInfo& section) {
 }
 
 bool is_trusted(const SectionInfo& section, std::int64_t n_trusted) {
-  return section.side != TensorKind::kArray && section.block < n_trusted;
+  return section.tensor != TensorKind::kArray && section.block < n_trusted;
 }
 
 }  // namespace

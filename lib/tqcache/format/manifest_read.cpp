@@ -136,8 +136,9 @@ Result<std::vector<std::uint16_t>> read_outliers(const flatbuffers::Vector<std::
                                                  std::uint64_t n_channels, Budget& budget) {
   if (outliers.size() == 0) return corrupt("a list of no outlier channels");
   if (outliers.size() > n_channels) return corrupt("more outlier channels than channels");
-  TQC_TRY(check_count(n_channels, budget.ordered_channels,
-                      "channels, some of them loud, beyond those of all sides"));
+  TQC_TRY(
+      check_count(n_channels, budget.ordered_channels,
+                  "channels of tensors with outliers, more than all tensors together may have"));
   budget.ordered_channels -= n_channels;
   return to_vector(outliers);
 }
@@ -161,7 +162,7 @@ Result<std::vector<std::int8_t>> read_maps(const flatbuffers::Vector<std::uint8_
   if (in.size() == 0) return corrupt("maps of no entries");
   TQC_TRY(check_count(n_channels, kMaxMapEntries, "rows of maps"));
   const std::uint64_t count = n_channels * static_cast<std::uint64_t>(head_dim);
-  TQC_TRY(check_count(count, budget.map_entries, "entries of maps, beyond those of all sides"));
+  TQC_TRY(check_count(count, budget.map_entries, "entries of maps, beyond those of all tensors"));
   budget.map_entries -= count;
   const ByteView stored(reinterpret_cast<const std::byte*>(in.data()), in.size());
   const bool is_frame = stored.size() != count;
@@ -230,8 +231,8 @@ Result<std::vector<codec::PartSpec>> read_codec(const fb::Codec& in, Budget& bud
 }
 
 // A codec and its fields. `n_channels` counts the channels of all kv heads.
-Result<cache::QuantSpec> read_quant(const fb::Side& in, codec::Mode mode, std::uint64_t n_channels,
-                                    Budget& budget) {
+Result<cache::QuantSpec> read_quant(const fb::Tensor& in, codec::Mode mode,
+                                    std::uint64_t n_channels, Budget& budget) {
   cache::QuantSpec quant;
   quant.mode = mode;
   TQC_TRY_ASSIGN(quant.parts, read_codec(*in.codec(), budget));
@@ -247,7 +248,7 @@ Result<cache::QuantSpec> read_quant(const fb::Side& in, codec::Mode mode, std::u
     if (in.factors()->size() == 0) return corrupt("factors of no values");
     if (in.factors()->size() > n_channels) return corrupt("more factors than channels");
     TQC_TRY(check_count(n_channels, budget.ordered_channels,
-                        "channels with factors or outliers, beyond those of all sides"));
+                        "channels with factors or outliers, beyond those of all tensors"));
     budget.ordered_channels -= n_channels;
     quant.factors = to_vector(*in.factors());
   }
@@ -266,13 +267,13 @@ Result<cache::QuantSpec> read_quant(const fb::Side& in, codec::Mode mode, std::u
 }
 
 // K or V of a layer in token blocks.
-Result<cache::TensorDesc> read_tensor(const fb::Side& in, std::uint64_t n_channels,
+Result<cache::TensorDesc> read_tensor(const fb::Tensor& in, std::uint64_t n_channels,
                                       Budget& budget) {
   cache::TensorDesc tensor;
   TQC_TRY_ASSIGN(const std::string type, read_text(*in.cache_type_id()));
   TQC_TRY_ASSIGN(tensor.dtype, to_dtype(in.dtype()));
   if (type == kDenseType) {
-    if (in.codec() != nullptr) return corrupt("a dense side with a codec");
+    if (in.codec() != nullptr) return corrupt("a dense tensor with a codec");
     if (in.centring() || in.mean() || in.outliers() || in.n_sinks() != 0 || in.maps() ||
         in.factors()) {
       return corrupt("what belongs to a codec without one");
@@ -280,12 +281,12 @@ Result<cache::TensorDesc> read_tensor(const fb::Side& in, std::uint64_t n_channe
     return tensor;
   }
   TQC_TRY_ASSIGN(const codec::Mode mode, kind_of(kTurboTypes, "cache type", type));
-  if (in.codec() == nullptr) return corrupt("a turbo side without a codec");
+  if (in.codec() == nullptr) return corrupt("a turbo tensor without a codec");
   TQC_TRY_ASSIGN(tensor.quant, read_quant(in, mode, n_channels, budget));
   return tensor;
 }
 
-Result<cache::TensorDesc> read_tensor_at(std::string_view place, const fb::Side& in,
+Result<cache::TensorDesc> read_tensor_at(std::string_view place, const fb::Tensor& in,
                                          std::uint64_t n_channels, Budget& budget) {
   auto tensor = read_tensor(in, n_channels, budget);
   if (!tensor) return in_context(place, std::move(tensor).error());
@@ -351,7 +352,7 @@ Result<LayerDesc> read_turbo_window(const fb::Layer& in, Budget& budget) {
   const cache::Window window = {in.window(), in.keep()};
   TQC_TRY_ASSIGN(cache::AttentionDesc attention, read_attention(in, budget));
   // A window has only one valid encoding: two dense tensors are written as arrays.
-  if (!cache::is_quantized(attention)) return corrupt("a turbo window of dense sides");
+  if (!cache::is_quantized(attention)) return corrupt("a turbo window of dense tensors");
   return LayerDesc(cache::WindowDesc{std::move(attention), window});
 }
 
@@ -398,7 +399,7 @@ Result<SectionInfo> read_section(const fb::Section& in) {
   if (in.reserved_8() != 0 || in.reserved_32() != 0) return corrupt("reserved bytes not zero");
   SectionInfo section;
   section.layer = in.layer();
-  TQC_TRY_ASSIGN(section.side, checked_enum(in.side(), TensorKind::kArray, "side"));
+  TQC_TRY_ASSIGN(section.tensor, checked_enum(in.tensor(), TensorKind::kArray, "tensor"));
   section.block = in.block();
   TQC_TRY_ASSIGN(const auto form, checked_enum(in.form(), fb::Form::packed, "form"));
   section.packed = form == fb::Form::packed;

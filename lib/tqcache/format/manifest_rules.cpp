@@ -28,14 +28,14 @@ Result<void> check_fixed(const cache::QuantSpec& quant) {
 // A quantized tensor packs every token block but the last, which stays dense until it is full.
 Result<void> check_form(const cache::LayerDesc& layer, std::int64_t n_tokens,
                         const SectionInfo& section) {
-  if (section.side == TensorKind::kArray || !tensor_of(layer, section.side).quant) {
-    if (section.packed) return corrupt("packed, of a side that is not turbo");
+  if (section.tensor == TensorKind::kArray || !tensor_of(layer, section.tensor).quant) {
+    if (section.packed) return corrupt("packed, of a tensor that is not turbo");
     return {};
   }
   const bool is_full = cache::tokens_in_block(n_tokens, section.block) == cache::kTokenBlock;
   const bool is_last = section.block + 1 == cache::block_count(n_tokens);
   if (section.packed && !is_full) return corrupt("packed, but not full");
-  if (section.packed) return check_fixed(*tensor_of(layer, section.side).quant);
+  if (section.packed) return check_fixed(*tensor_of(layer, section.tensor).quant);
   if (!is_last) return corrupt("a token block before the last is not packed");
   return {};
 }
@@ -52,7 +52,7 @@ Result<void> check_sizes(const cache::LayerDesc& layer, std::int64_t n_tokens,
     return corrupt("planes, but packed");
   }
   if (section.compression == Compression::kSymbols &&
-      !(section.packed && has_symbols(tensor_of(layer, section.side)))) {
+      !(section.packed && has_symbols(tensor_of(layer, section.tensor)))) {
     return corrupt("symbols, but not of mode trellis");
   }
   if (section.compression == Compression::kPredicted) {
@@ -167,7 +167,8 @@ Result<void> check_prediction(const Manifest& manifest) {
   for (std::size_t i = 0; i < n_of_cache; ++i) {
     const SectionInfo& section = manifest.sections[i];
     const bool is_predicted = section.compression == Compression::kPredicted;
-    if (is_predicted == (section.side != TensorKind::kArray && section.block < n_blocks)) continue;
+    if (is_predicted == (section.tensor != TensorKind::kArray && section.block < n_blocks))
+      continue;
     return in_context(block_place(i, section),
                       corrupt("not predicted, among token blocks that are predicted"));
   }

@@ -90,23 +90,23 @@ class Written {
 // Writes K and V of layers. What many of them share is written once: texts, codecs, and inside
 // codecs, parts, codebooks and matrices. Most files have one codec, and parts of mode affine differ
 // only in `first`.
-class SideWriter {
+class TensorWriter {
  public:
   // Requires: the arguments of make() outlive this.
-  explicit SideWriter(Builder& out) : out_(out) {}
+  explicit TensorWriter(Builder& out) : out_(out) {}
 
-  Offset<fb::Side> make(const cache::TensorDesc& tensor) {
+  Offset<fb::Tensor> make(const cache::TensorDesc& tensor) {
     const auto type = text(type_name(tensor));
-    if (!tensor.quant) return fb::CreateSide(out_, type, make_dtype(tensor.dtype));
+    if (!tensor.quant) return fb::CreateTensor(out_, type, make_dtype(tensor.dtype));
     const cache::QuantSpec& quant = *tensor.quant;
     const auto codec =
         codecs_.get(quant.parts, [&](const auto& parts) { return make_codec(parts); });
     const auto centering = text(centering_name(quant));
     const auto mean = quant.mean.empty() ? 0 : out_.CreateVector(quant.mean);
     const auto outliers = quant.outliers.empty() ? 0 : out_.CreateVector(quant.outliers);
-    return fb::CreateSide(out_, type, make_dtype(tensor.dtype), codec, centering, mean, outliers,
-                          static_cast<std::uint16_t>(quant.n_sinks), make_maps(quant.transforms),
-                          quant.factors.empty() ? 0 : out_.CreateVector(quant.factors));
+    return fb::CreateTensor(out_, type, make_dtype(tensor.dtype), codec, centering, mean, outliers,
+                            static_cast<std::uint16_t>(quant.n_sinks), make_maps(quant.transforms),
+                            quant.factors.empty() ? 0 : out_.CreateVector(quant.factors));
   }
 
   Offset<flatbuffers::String> text(std::string_view value) {
@@ -180,26 +180,26 @@ ArrayOffsets make_arrays(Builder& out, const std::vector<cache::ArrayDesc>& arra
 struct LayerFields {
   cache::HeadShape shape = {};
   std::int64_t value_dim = 0;
-  Offset<fb::Side> k = {}, v = {};
+  Offset<fb::Tensor> k = {}, v = {};
   ArrayOffsets arrays = {};
   cache::Window window = {};
 };
 
-LayerFields make_fields(SideWriter& sides, const cache::AttentionDesc& attention) {
+LayerFields make_fields(TensorWriter& tensors, const cache::AttentionDesc& attention) {
   LayerFields fields;
   fields.shape = attention.shape;
   fields.value_dim = attention.value_dim;
-  fields.k = sides.make(attention.k);
-  fields.v = sides.make(attention.v);
+  fields.k = tensors.make(attention.k);
+  fields.v = tensors.make(attention.v);
   return fields;
 }
 
 // A dense window is stored as two arrays, a quantized one in token blocks.
-LayerFields make_fields(Builder& out, SideWriter& sides, const cache::WindowDesc& window,
+LayerFields make_fields(Builder& out, TensorWriter& tensors, const cache::WindowDesc& window,
                         WindowTokens window_tokens) {
   LayerFields fields;
   if (cache::is_quantized(window.attention)) {
-    fields = make_fields(sides, window.attention);
+    fields = make_fields(tensors, window.attention);
   } else {
     fields.shape = window.attention.shape;
     fields.value_dim = window.attention.value_dim;
@@ -209,17 +209,18 @@ LayerFields make_fields(Builder& out, SideWriter& sides, const cache::WindowDesc
   return fields;
 }
 
-Offset<fb::Layer> make_layer(Builder& out, SideWriter& sides, const cache::LayerDesc& layer,
+Offset<fb::Layer> make_layer(Builder& out, TensorWriter& tensors, const cache::LayerDesc& layer,
                              WindowTokens window_tokens) {
-  const auto type = sides.text(type_name(layer));
+  const auto type = tensors.text(type_name(layer));
   const LayerFields fields = std::visit(
-      Overload{[&](const cache::AttentionDesc& attention) { return make_fields(sides, attention); },
-               [&](const cache::WindowDesc& window) {
-                 return make_fields(out, sides, window, window_tokens);
-               },
-               [&](const cache::StateDesc& state) {
-                 return LayerFields{.arrays = make_arrays(out, state.arrays)};
-               }},
+      Overload{
+          [&](const cache::AttentionDesc& attention) { return make_fields(tensors, attention); },
+          [&](const cache::WindowDesc& window) {
+            return make_fields(out, tensors, window, window_tokens);
+          },
+          [&](const cache::StateDesc& state) {
+            return LayerFields{.arrays = make_arrays(out, state.arrays)};
+          }},
       layer);
   return fb::CreateLayer(out, type, static_cast<std::uint32_t>(fields.shape.n_kv_heads),
                          static_cast<std::uint32_t>(fields.shape.head_dim), fields.k, fields.v,
@@ -276,23 +277,23 @@ Offset<fb::Encryption> make_encryption(Builder& out, const Manifest& manifest) {
 
 using LayerOffsets = Offset<flatbuffers::Vector<Offset<fb::Layer>>>;
 
-LayerOffsets make_layers(Builder& out, SideWriter& sides,
+LayerOffsets make_layers(Builder& out, TensorWriter& tensors,
                          const std::vector<cache::LayerDesc>& layers, WindowTokens window_tokens) {
   std::vector<Offset<fb::Layer>> offsets;
   for (const cache::LayerDesc& layer : layers) {
-    offsets.push_back(make_layer(out, sides, layer, window_tokens));
+    offsets.push_back(make_layer(out, tensors, layer, window_tokens));
   }
   return out.CreateVector(offsets);
 }
 
 // Absent if there are no checkpoints.
 Offset<flatbuffers::Vector<Offset<fb::Checkpoint>>> make_checkpoints(Builder& out,
-                                                                     SideWriter& sides,
+                                                                     TensorWriter& tensors,
                                                                      const Manifest& manifest) {
   if (manifest.checkpoints.empty()) return {};
   std::vector<Offset<fb::Checkpoint>> offsets;
   for (const cache::CheckpointDesc& checkpoint : manifest.checkpoints) {
-    const auto layers = make_layers(out, sides, checkpoint.layers, checkpoint.n_tokens);
+    const auto layers = make_layers(out, tensors, checkpoint.layers, checkpoint.n_tokens);
     offsets.push_back(fb::CreateCheckpoint(out, static_cast<std::uint32_t>(checkpoint.n_tokens),
                                            static_cast<std::uint32_t>(checkpoint.first_position),
                                            layers));
@@ -317,7 +318,7 @@ fb::Section make_section(const SectionInfo& section) {
           make_sha256(section.raw_sha256),
           static_cast<std::uint32_t>(section.layer),
           static_cast<std::uint32_t>(section.block),
-          static_cast<fb::SideName>(section.side),
+          static_cast<fb::TensorName>(section.tensor),
           section.packed ? fb::Form::packed : fb::Form::dense,
           static_cast<fb::Compression>(section.compression),
           kReserved,
@@ -348,9 +349,9 @@ void build(Builder& out, const Manifest& manifest, WindowTokens window_tokens) {
   const auto writer = out.CreateString(manifest.writer);
   const auto identity = make_identity(out, manifest.identity);
   const auto tokens = make_tokens(out, manifest);
-  SideWriter sides(out);
-  const auto layers = make_layers(out, sides, manifest.layers, window_tokens);
-  const auto checkpoints = make_checkpoints(out, sides, manifest);
+  TensorWriter tensors(out);
+  const auto layers = make_layers(out, tensors, manifest.layers, window_tokens);
+  const auto checkpoints = make_checkpoints(out, tensors, manifest);
   std::vector<fb::Section> rows;
   rows.reserve(manifest.sections.size());
   for (const SectionInfo& section : manifest.sections) rows.push_back(make_section(section));

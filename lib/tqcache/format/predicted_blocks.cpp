@@ -30,7 +30,7 @@ struct BlockWork {
         n(to_size(cache::tokens_in_block(cache.n_tokens(), block))),
         n_dense(std::min(n, to_size(cache::sinks_in_block(n_sinks, block)))),
         dim(to_size(predictor.profile().channels())),
-        n_sides(predictor.profile().sides.size()),
+        n_tensors(predictor.profile().tensors.size()),
         rope(cache.identity.rope, shape, block * cache::kTokenBlock, n),
         coder(predictor, step,
               std::span(cache.tokens).subspan(to_size(block * cache::kTokenBlock), n), n_dense) {}
@@ -42,7 +42,7 @@ struct BlockWork {
   std::size_t n;        // tokens
   std::size_t n_dense;  // sink tokens among them
   std::size_t dim;
-  std::size_t n_sides;
+  std::size_t n_tensors;
   BlockRope rope;
   BlockCoder coder;
 };
@@ -61,20 +61,20 @@ Result<PredictedBlock> decode_block(const Manifest& manifest, const Predictor& p
   const Prediction& prediction = *manifest.prediction;
   BlockWork work(predictor, manifest, prediction.step, prediction.n_sinks, block);
   PredictedBlock result;
-  result.raw.resize(work.n_sides);
+  result.raw.resize(work.n_tensors);
   AlignedFloats rows(work.n * work.dim);
   AlignedBytes stored;
-  for (std::size_t side = 0; side < work.n_sides; ++side) {
-    const std::size_t index = to_size(block) * work.n_sides + side;
+  for (std::size_t tensor = 0; tensor < work.n_tensors; ++tensor) {
+    const std::size_t index = to_size(block) * work.n_tensors + tensor;
     const SectionInfo& section = manifest.sections[index];
     const auto decode = [&]() -> Result<void> {
       TQC_TRY(read(section, stored));
-      const Dtype dtype = predicted_dtype(manifest, side);
+      const Dtype dtype = predicted_dtype(manifest, tensor);
       const std::size_t n_dense = work.dense_bytes(dtype);
       if (stored.size() < n_dense) return corrupt("shorter than its sink tokens");
       const ByteView bytes = stored;
       TQC_TRY(work.coder.decode(bytes.subspan(n_dense), rows));
-      finish_section(work, side % 2 == 0, dtype, bytes.first(n_dense), rows, result.raw[side]);
+      finish_section(work, tensor % 2 == 0, dtype, bytes.first(n_dense), rows, result.raw[tensor]);
       return {};
     };
     if (auto done = decode(); !done) {
@@ -89,27 +89,27 @@ Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Pred
   const cache::CacheDesc& cache = source.description();
   BlockWork work(predictor, cache, step, n_sinks, block);
   PredictedBlock result;
-  result.raw.resize(work.n_sides);
-  result.coded.resize(work.n_sides);
+  result.raw.resize(work.n_tensors);
+  result.coded.resize(work.n_tensors);
   AlignedFloats rows(work.n * work.dim), decoded(work.n * work.dim);
   AlignedFloats sink_rows(work.n_dense * work.dim);
-  for (std::size_t side = 0; side < work.n_sides; ++side) {
-    const std::size_t index = to_size(block) * work.n_sides + side;
-    const Dtype dtype = predicted_dtype(cache, side);
+  for (std::size_t tensor = 0; tensor < work.n_tensors; ++tensor) {
+    const std::size_t index = to_size(block) * work.n_tensors + tensor;
+    const Dtype dtype = predicted_dtype(cache, tensor);
     TQC_TRY_ASSIGN(const SharedBytes values, source.share(index));
     predict::rows_of_values(work.shape, dtype, values.view(), rows);
-    Bytes& coded = result.coded[side];
+    Bytes& coded = result.coded[tensor];
     coded.resize(work.dense_bytes(dtype));
     std::copy_n(rows.begin(), sink_rows.size(), sink_rows.begin());
     predict::values_of_rows(work.shape, dtype, sink_rows, coded);
-    if (side % 2 == 0) work.rope.turn_back(rows);
+    if (tensor % 2 == 0) work.rope.turn_back(rows);
     auto done = work.coder.encode(rows, coded, decoded);
     if (!done) {
       return in_context(cache::block_place(index, source.blocks()[index]), std::move(done).error());
     }
     const Bytes sinks(coded.begin(),
                       coded.begin() + static_cast<std::ptrdiff_t>(work.dense_bytes(dtype)));
-    finish_section(work, side % 2 == 0, dtype, sinks, decoded, result.raw[side]);
+    finish_section(work, tensor % 2 == 0, dtype, sinks, decoded, result.raw[tensor]);
   }
   return result;
 }
@@ -130,15 +130,15 @@ class PredictingReader : public cache::CacheReader {
 
   Result<void> read(std::size_t index, AlignedBytes& raw) const override {
     TQC_TRY_ASSIGN(const auto block, block_of(index));
-    raw = block->raw[index % predictor_->profile().sides.size()];
+    raw = block->raw[index % predictor_->profile().tensors.size()];
     return {};
   }
 
   Result<std::optional<cache::StoredBlock>> stored(std::size_t index,
                                                    const cache::Room& room) const override {
     TQC_TRY_ASSIGN(const auto block, block_of(index));
-    const std::size_t side = index % predictor_->profile().sides.size();
-    const Bytes& coded = block->coded[side];
+    const std::size_t tensor = index % predictor_->profile().tensors.size();
+    const Bytes& coded = block->coded[tensor];
     if (coded.size() >= source_->blocks()[index].raw_bytes) {
       return unsupported(
           fmt::format("{}: its code is not smaller than its values; use a larger step",
@@ -146,7 +146,7 @@ class PredictingReader : public cache::CacheReader {
     }
     std::ranges::copy(coded, room(coded.size()).begin());
     return std::optional(
-        cache::StoredBlock{Compression::kPredicted, xxh3_128(coded), sha256(block->raw[side])});
+        cache::StoredBlock{Compression::kPredicted, xxh3_128(coded), sha256(block->raw[tensor])});
   }
 
  private:
@@ -165,9 +165,9 @@ class PredictingReader : public cache::CacheReader {
 
 }  // namespace
 
-Dtype predicted_dtype(const cache::CacheDesc& cache, std::size_t side) {
-  const auto& layer = std::get<cache::AttentionDesc>(cache.layers[side / 2]);
-  return (side % 2 == 0 ? layer.k : layer.v).dtype;
+Dtype predicted_dtype(const cache::CacheDesc& cache, std::size_t tensor) {
+  const auto& layer = std::get<cache::AttentionDesc>(cache.layers[tensor / 2]);
+  return (tensor % 2 == 0 ? layer.k : layer.v).dtype;
 }
 
 Result<std::shared_ptr<const PredictedBlock>> PredictedBlocks::get(std::int64_t block,
@@ -246,7 +246,7 @@ Result<void> read_predicted(const Manifest& manifest, const SectionInfo& section
   };
   TQC_TRY_ASSIGN(const auto block,
                  blocks.get(section.block, predicted_block_count(manifest), make));
-  raw = block->raw[2 * to_size(section.layer) + static_cast<std::size_t>(section.side)];
+  raw = block->raw[2 * to_size(section.layer) + static_cast<std::size_t>(section.tensor)];
   return {};
 }
 

@@ -87,9 +87,10 @@ Result<std::shared_ptr<const cache::CacheReader>> predict_cache(
     std::shared_ptr<const cache::CacheReader> source,
     std::shared_ptr<const predict::Predictor> predictor, float step, std::int64_t n_sinks);
 
-// The dtype of side `side` of a token block: keys of layer 0, values of layer 0, keys of layer 1,
+// The dtype of tensor `tensor` of a token block: keys of layer 0, values of layer 0, keys of layer
+// 1,
 // ...
-Dtype predicted_dtype(const cache::CacheDesc& cache, std::size_t side);
+Dtype predicted_dtype(const cache::CacheDesc& cache, std::size_t tensor);
 
 // Checks that a cache can become a predicted archive.
 // Errors: those of predict::check_profile(); kUnsupported (fewer than 256 tokens; quantized keys or

@@ -52,13 +52,13 @@ class SizeOfSteps {
               unsigned n_threads)
       : source_(source), predictor_(predictor), n_threads_(n_threads) {
     const cache::CacheDesc& cache = source.description();
-    n_sides_ = predictor.profile().sides.size();
+    n_tensors_ = predictor.profile().tensors.size();
     n_channels_ = to_size(predictor.profile().channels());
     n_coded_ = cache.n_tokens() - n_sinks;
-    n_values_ = static_cast<double>(to_size(cache.n_tokens()) * n_channels_ * n_sides_);
-    for (std::size_t side = 0; side < n_sides_; ++side) {
+    n_values_ = static_cast<double>(to_size(cache.n_tokens()) * n_channels_ * n_tensors_);
+    for (std::size_t tensor = 0; tensor < n_tensors_; ++tensor) {
       other_ += static_cast<double>(to_size(n_sinks) * n_channels_ *
-                                    dtype_size(predicted_dtype(cache, side)));
+                                    dtype_size(predicted_dtype(cache, tensor)));
     }
     other_ += static_cast<double>(source.blocks().size() * kEndBytes);
     take_sample(n_sinks);
@@ -134,20 +134,20 @@ class SizeOfSteps {
     AlignedFloats rows(ids.size() * n_channels_), decoded(rows.size());
     Bytes coded;
     std::size_t n_bytes = 0;
-    for (std::size_t side = 0; side < n_sides_; ++side) {
+    for (std::size_t tensor = 0; tensor < n_tensors_; ++tensor) {
       std::size_t first = 0;
       for (const SampledBlock& sampled : part) {
-        const std::size_t index = to_size(sampled.block) * n_sides_ + side;
+        const std::size_t index = to_size(sampled.block) * n_tensors_ + tensor;
         TQC_TRY_ASSIGN(const SharedBytes values, source_.share(index));
         const std::size_t n = sampled.tokens.size() * n_channels_;
-        predict::rows_of_tokens(shape, predicted_dtype(cache, side), values.view(), sampled.tokens,
-                                std::span(rows).subspan(first, n));
+        predict::rows_of_tokens(shape, predicted_dtype(cache, tensor), values.view(),
+                                sampled.tokens, std::span(rows).subspan(first, n));
         first += n;
       }
-      if (side % 2 == 0) rope.turn_back(rows);
+      if (tensor % 2 == 0) rope.turn_back(rows);
       coded.clear();
       if (auto done = coder.encode(rows, coded, decoded); !done) {
-        return in_context(fmt::format("layer {} {}", side / 2, side % 2 == 0 ? "k" : "v"),
+        return in_context(fmt::format("layer {} {}", tensor / 2, tensor % 2 == 0 ? "k" : "v"),
                           std::move(done).error());
       }
       n_bytes += coded.size() - std::min(coded.size(), kEndBytes);
@@ -158,7 +158,7 @@ class SizeOfSteps {
   const cache::CacheReader& source_;
   const Predictor& predictor_;
   unsigned n_threads_;
-  std::size_t n_sides_ = 0, n_channels_ = 0, n_sampled_ = 0;
+  std::size_t n_tensors_ = 0, n_channels_ = 0, n_sampled_ = 0;
   std::int64_t n_coded_ = 0;  // tokens of the cache that are no sink tokens
   double n_values_ = 0, other_ = 0;
   std::array<Part, kParts> parts_;

@@ -20,15 +20,16 @@ using cache::LayerDesc;
 using cache::TensorDesc;
 using cache::TensorKind;
 
-Result<TensorDesc> describe(const ForeignTensor& side, cache::HeadShape shape) {
-  TensorDesc tensor{side.dtype, {}};
-  if (!side.packed) return tensor;
+Result<TensorDesc> describe(const ForeignTensor& tensor, cache::HeadShape shape) {
+  TensorDesc described{tensor.dtype, {}};
+  if (!tensor.packed) return described;
   cache::QuantSpec quant;
-  TQC_TRY_ASSIGN(quant.mode, codec::mode_of(static_cast<int>(shape.head_dim), side.packed->parts));
-  quant.parts = side.packed->parts;
-  quant.outliers = side.packed->outliers;
-  tensor.quant = std::move(quant);
-  return tensor;
+  TQC_TRY_ASSIGN(quant.mode,
+                 codec::mode_of(static_cast<int>(shape.head_dim), tensor.packed->parts));
+  quant.parts = tensor.packed->parts;
+  quant.outliers = tensor.packed->outliers;
+  described.quant = std::move(quant);
+  return described;
 }
 
 Result<LayerDesc> describe(const ForeignAttention& layer) {
@@ -139,8 +140,8 @@ Result<CacheDesc> describe_within_limits(ForeignCache& cache) {
 // "layer 3 k": files of other programs have no sections to name.
 std::string place_of(const BlockInfo& block) {
   std::string place = fmt::format("layer {}", block.layer);
-  if (block.side == TensorKind::kArray) return fmt::format("{} array {}", place, block.block);
-  return place + (block.side == TensorKind::kKeys ? " k" : " v");
+  if (block.tensor == TensorKind::kArray) return fmt::format("{} array {}", place, block.block);
+  return place + (block.tensor == TensorKind::kKeys ? " k" : " v");
 }
 
 class ForeignReader : public cache::CacheReader {
@@ -152,8 +153,8 @@ class ForeignReader : public cache::CacheReader {
         checkpoints_(std::move(checkpoints)) {
     for (const BlockKey& key : cache::plan_blocks(description_.layers, n_tokens())) {
       const LayerDesc& layer = description_.layers[to_size(key.layer)];
-      const bool packed = key.side != TensorKind::kArray &&
-                          cache::tensor_of(layer, key.side).quant &&
+      const bool packed = key.tensor != TensorKind::kArray &&
+                          cache::tensor_of(layer, key.tensor).quant &&
                           cache::tokens_in_block(n_tokens(), key.block) == cache::kTokenBlock;
       blocks_.push_back(cache::make_block(description_, key, packed));
     }
@@ -188,10 +189,10 @@ class ForeignReader : public cache::CacheReader {
   Result<void> read_into(const BlockInfo& block, std::span<std::byte> raw) const {
     return std::visit(Overload{[&](const ForeignAttention& attention) {
                                  const ForeignTensor& tensor =
-                                     block.side == TensorKind::kKeys ? attention.k : attention.v;
+                                     block.tensor == TensorKind::kKeys ? attention.k : attention.v;
                                  if (block.packed) return tensor.packed->read(block.block, raw);
                                  const LayerDesc& layer = description_.layers[to_size(block.layer)];
-                                 return read_dense(tensor, cache::shape_of(layer, block.side),
+                                 return read_dense(tensor, cache::shape_of(layer, block.tensor),
                                                    block.block, raw);
                                },
                                [&](const ForeignWindow& window) {

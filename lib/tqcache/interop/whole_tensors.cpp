@@ -99,15 +99,15 @@ WholeTensors::WholeTensors(const cache::CacheReader& source, const Progress& pro
     : source_(source), progress_(progress) {
   const std::vector<cache::BlockInfo>& blocks = source.blocks();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    numbers_[{to_size(blocks[i].layer), blocks[i].side}].push_back(i);
+    numbers_[{to_size(blocks[i].layer), blocks[i].tensor}].push_back(i);
     total_ += blocks[i].raw_bytes;
   }
 }
 
 const std::vector<std::size_t>& WholeTensors::sections_of(std::size_t layer,
-                                                          TensorKind side) const {
+                                                          TensorKind tensor) const {
   static const std::vector<std::size_t> kNone;  // K or V of a cache without tokens
-  const auto found = numbers_.find({layer, side});
+  const auto found = numbers_.find({layer, tensor});
   return found == numbers_.end() ? kNone : found->second;
 }
 
@@ -118,15 +118,15 @@ Result<void> WholeTensors::read_section(std::size_t section, AlignedBytes& raw) 
   return interrupted_error();
 }
 
-Result<void> WholeTensors::read_side(std::size_t layer, TensorKind side, AlignedBytes& out) {
+Result<void> WholeTensors::read_tensor(std::size_t layer, TensorKind tensor, AlignedBytes& out) {
   const std::int64_t n_tokens = source_.n_tokens();
   const cache::LayerDesc& desc = source_.description().layers[layer];
-  const cache::HeadShape shape = cache::shape_of(desc, side);
+  const cache::HeadShape shape = cache::shape_of(desc, tensor);
   const std::size_t row_bytes =
-      to_size(shape.head_dim) * dtype_size(cache::tensor_of(desc, side).dtype);
+      to_size(shape.head_dim) * dtype_size(cache::tensor_of(desc, tensor).dtype);
   const std::size_t head_bytes = to_size(n_tokens) * row_bytes;
   out.resize(to_size(shape.n_kv_heads) * head_bytes);
-  for (const std::size_t section : sections_of(layer, side)) {
+  for (const std::size_t section : sections_of(layer, tensor)) {
     TQC_TRY(read_section(section, block_));
     const std::int64_t block = source_.blocks()[section].block;
     const std::size_t n_bytes = to_size(cache::tokens_in_block(n_tokens, block)) * row_bytes;

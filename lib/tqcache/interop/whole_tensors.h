@@ -79,13 +79,13 @@ class WholeTensors {
   // Reads [n_kv_heads, n_tokens, head_dim]. Reuses the memory of `out` if it is large enough.
   // Requires: an attention layer; kKeys or kValues.
   // Errors:   those of the source; kInterrupted.
-  Result<void> read_side(std::size_t layer, cache::TensorKind side, AlignedBytes& out);
+  Result<void> read_tensor(std::size_t layer, cache::TensorKind tensor, AlignedBytes& out);
 
   // Reads an array of a recurrent state. Errors: as above.
   Result<void> read_array(std::size_t layer, std::size_t array, AlignedBytes& out);
 
  private:
-  const std::vector<std::size_t>& sections_of(std::size_t layer, cache::TensorKind side) const;
+  const std::vector<std::size_t>& sections_of(std::size_t layer, cache::TensorKind tensor) const;
   Result<void> read_section(std::size_t section, AlignedBytes& raw);
 
   const cache::CacheReader& source_;

@@ -74,9 +74,9 @@ Result<void> pack_full_tails(cache::Cache& cache, std::size_t n_threads) {
     cache::AttentionLayer* const rows = cache::attention_of(cache.layers[i]);
     if (rows == nullptr) continue;
     const std::int64_t begin = cache::first_token(cache.layers[i], cache.n_tokens());
-    for (auto [side, name] : {std::pair{&rows->k, " k"}, std::pair{&rows->v, " v"}}) {
+    for (auto [tensor, name] : {std::pair{&rows->k, " k"}, std::pair{&rows->v, " v"}}) {
       auto packed =
-          cache::pack_full_tail(*side, cache.n_tokens(), static_cast<unsigned>(n_threads), begin);
+          cache::pack_full_tail(*tensor, cache.n_tokens(), static_cast<unsigned>(n_threads), begin);
       if (!packed) {
         return in_context("layer " + std::to_string(i) + name, std::move(packed).error());
       }

@@ -193,15 +193,15 @@ Result<void> Predictor::prepare_encoding(unsigned n_threads) const {
   // All inverses, and two matrices of doubles for each thread.
   const std::uint64_t square = std::uint64_t{dim} * dim;
   TQC_TRY(memory_.check(
-      square * (sizeof(float) * sides_.size() + 2 * sizeof(double) * thread_count(n_threads)),
+      square * (sizeof(float) * tensors_.size() + 2 * sizeof(double) * thread_count(n_threads)),
       "the inverse maps of the profile"));
-  std::vector<AlignedFloats> inverses(sides_.size());
-  TQC_TRY(parallel_try(sides_.size(), n_threads, [&](std::size_t i) -> Result<void> {
-    const SideProfile& side = profile_.sides[i];
+  std::vector<AlignedFloats> inverses(tensors_.size());
+  TQC_TRY(parallel_try(tensors_.size(), n_threads, [&](std::size_t i) -> Result<void> {
+    const TensorProfile& tensor = profile_.tensors[i];
     std::vector<double> map(dim * dim), inverse;
     for (std::size_t row = 0; row < dim; ++row) {
       for (std::size_t j = 0; j < dim; ++j) {
-        map[row * dim + j] = double{side.map_scale[j]} * side.map[row * dim + j];
+        map[row * dim + j] = double{tensor.map_scale[j]} * tensor.map[row * dim + j];
       }
     }
     Inversion inversion(dim, map);

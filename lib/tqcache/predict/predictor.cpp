@@ -28,21 +28,21 @@ std::int16_t to_input(float x) {
 
 }  // namespace
 
-std::int64_t Profile::n_inputs(std::size_t side) const {
-  const auto layer = static_cast<std::int64_t>(side / 2);
-  return 2 * channels() * std::min(depth, layer) + n_features + (side % 2 == 1 ? channels() : 0);
+std::int64_t Profile::n_inputs(std::size_t tensor) const {
+  const auto layer = static_cast<std::int64_t>(tensor / 2);
+  return 2 * channels() * std::min(depth, layer) + n_features + (tensor % 2 == 1 ? channels() : 0);
 }
 
 Predictor::Predictor(Profile profile, const Sha256& digest, const MemoryBudget& memory)
     : profile_(std::move(profile)), digest_(digest), memory_(memory) {
   const std::size_t dim = to_size(profile_.channels());
-  for (std::size_t i = 0; i < profile_.sides.size(); ++i) {
-    const SideProfile& from = profile_.sides[i];
-    Side side{IntegerMatrix(to_size(profile_.n_inputs(i)), dim, from.weights),
-              IntegerMatrix(dim, dim, from.map),
-              {}};
-    for (const float unit : from.unit) side.per_unit.push_back(1.0f / unit);
-    sides_.push_back(std::move(side));
+  for (std::size_t i = 0; i < profile_.tensors.size(); ++i) {
+    const TensorProfile& from = profile_.tensors[i];
+    Tensor tensor{IntegerMatrix(to_size(profile_.n_inputs(i)), dim, from.weights),
+                  IntegerMatrix(dim, dim, from.map),
+                  {}};
+    for (const float unit : from.unit) tensor.per_unit.push_back(1.0f / unit);
+    tensors_.push_back(std::move(tensor));
   }
 }
 
@@ -68,14 +68,14 @@ BlockCoder::BlockCoder(const Predictor& predictor, float step, std::span<const s
   }
 }
 
-// Sets predicted_ and classes_ for the next side.
+// Sets predicted_ and classes_ for the next tensor.
 void BlockCoder::predict() {
   const Profile& profile = predictor_.profile();
-  const SideProfile& numbers = profile.sides[side_];
-  const IntegerMatrix& weights = predictor_.side(side_).weights;
+  const TensorProfile& numbers = profile.tensors[tensor_];
+  const IntegerMatrix& weights = predictor_.tensor(tensor_).weights;
   const std::size_t stride = weights.input_stride();
   const std::size_t n_features = to_size(profile.n_features);
-  const bool is_value = side_ % 2 == 1;
+  const bool is_value = tensor_ % 2 == 1;
   inputs_.resize(n_ * stride);
   std::size_t at = 0;
   const auto put = [&](const Int16Rows& rows, std::size_t width) {
@@ -84,9 +84,9 @@ void BlockCoder::predict() {
     }
     at += width;
   };
-  // Neighbors are in the order of sides; values also have the keys of their layer, at the end.
+  // Neighbors are in the order of tensors; values also have the keys of their layer, at the end.
   const std::size_t n_before = neighbors_.size() - (is_value ? 1 : 0);
-  const std::size_t n_layers = std::min(to_size(profile.depth), side_ / 2);
+  const std::size_t n_layers = std::min(to_size(profile.depth), tensor_ / 2);
   for (std::size_t i = 1; i <= n_layers; ++i) {
     put(neighbors_[n_before - 2 * i], dim_);
     put(neighbors_[n_before - 2 * i + 1], dim_);
@@ -105,16 +105,16 @@ void BlockCoder::predict() {
     for (std::size_t i = 0; i < dim_; ++i) out[i] = static_cast<float>(sums[i]) * scale[i];
   }
   for (std::size_t i = 0; i < dim_; ++i) classes_[i] = class_of(numbers.deviation[i] / step_);
-  levels_.resize(n_ * predictor_.side(side_).map.input_stride());  // of 0 where never written
+  levels_.resize(n_ * predictor_.tensor(tensor_).map.input_stride());  // of 0 where never written
 }
 
 // Adds the decoded residual to the prediction, and keeps the sum as a neighbor.
 void BlockCoder::finish(std::span<float> out) {
-  const SideProfile& numbers = predictor_.profile().sides[side_];
-  const Predictor::Side& side = predictor_.side(side_);
-  const std::size_t stride = side.map.output_stride();
+  const TensorProfile& numbers = predictor_.profile().tensors[tensor_];
+  const Predictor::Tensor& tensor = predictor_.tensor(tensor_);
+  const std::size_t stride = tensor.map.output_stride();
   products_.resize(n_ * stride);
-  side.map.multiply(levels_.data(), n_, products_.data(), kernels_.isa);
+  tensor.map.multiply(levels_.data(), n_, products_.data(), kernels_.isa);
   std::vector<float> scale(dim_);
   for (std::size_t i = 0; i < dim_; ++i) scale[i] = numbers.map_scale[i] * step_;
   Int16Rows neighbor;
@@ -128,7 +128,7 @@ void BlockCoder::finish(std::span<float> out) {
     const std::int32_t* const __restrict sums = products_.data() + t * stride;
     const float* const __restrict predicted = predicted_.data() + t * dim_;
     const float* const __restrict factors = scale.data();
-    const float* const __restrict per_unit = side.per_unit.data();
+    const float* const __restrict per_unit = tensor.per_unit.data();
     const float* const __restrict mean = numbers.mean.data();
     std::int16_t* const __restrict input = neighbor.data() + t * dim_;
     float* const __restrict value = out.data() + t * dim_;
@@ -140,13 +140,13 @@ void BlockCoder::finish(std::span<float> out) {
   }
   neighbors_.push_back(std::move(neighbor));
   classify_activities(std::span(sums_).subspan(n_sinks_), std::span(activities_).subspan(n_sinks_));
-  ++side_;
+  ++tensor_;
 }
 
 Result<void> BlockCoder::decode(ByteView coded, std::span<float> out) {
   predict();
   RangeDecoder in(coded);
-  const std::size_t stride = predictor_.side(side_).map.input_stride();
+  const std::size_t stride = predictor_.tensor(tensor_).map.input_stride();
   for (std::size_t t = n_sinks_; t < n_; ++t) {
     const auto levels = std::span(levels_).subspan(t * stride, dim_);
     TQC_TRY_ASSIGN(sums_[t], decode_levels(in, models_, classes_, activities_[t], levels));
@@ -164,8 +164,8 @@ Result<void> BlockCoder::encode(std::span<const float> x, Bytes& coded, std::spa
   }
   if (n_not_finite > 0) return corrupt("values that are not finite");
   predict();
-  const SideProfile& numbers = predictor_.profile().sides[side_];
-  const std::size_t stride = predictor_.side(side_).map.input_stride();
+  const TensorProfile& numbers = predictor_.profile().tensors[tensor_];
+  const std::size_t stride = predictor_.tensor(tensor_).map.input_stride();
   residual_.resize(n_ * dim_);  // of 0 in the rows of sink tokens
   components_.resize(n_ * dim_);
   for (std::size_t t = n_sinks_; t < n_; ++t) {
@@ -175,7 +175,7 @@ Result<void> BlockCoder::encode(std::span<const float> x, Bytes& coded, std::spa
     float* const __restrict to = residual_.data() + t * dim_;
     for (std::size_t i = 0; i < dim_; ++i) to[i] = from[i] - mean[i] - predicted[i];
   }
-  codec::multiply_rows(residual_, predictor_.inverse(side_), dim_, components_, kernels_);
+  codec::multiply_rows(residual_, predictor_.inverse(tensor_), dim_, components_, kernels_);
   const float per_step = 1.0f / step_;
   for (float& each : components_) each *= per_step;
   search_.set_prices(models_);

@@ -31,24 +31,24 @@ class Predictor {
   const Profile& profile() const { return profile_; }
   const Sha256& digest() const { return digest_; }
 
-  struct Side {
+  struct Tensor {
     IntegerMatrix weights;
     IntegerMatrix map;
     std::vector<float> per_unit;  // 1 / unit
   };
-  const Side& side(std::size_t index) const { return sides_[index]; }
+  const Tensor& tensor(std::size_t index) const { return tensors_[index]; }
 
   // The inverses of the maps, which only encoding needs: [D, D] each, row for channel.
   // Errors:  kCorrupt for a map without inverse; kTooLarge.
   // Threads: any.
   Result<void> prepare_encoding(unsigned n_threads) const;
-  std::span<const float> inverse(std::size_t side) const { return inverses_[side]; }
+  std::span<const float> inverse(std::size_t tensor) const { return inverses_[tensor]; }
 
  private:
   Profile profile_;
   Sha256 digest_;
   MemoryBudget memory_;
-  std::vector<Side> sides_;
+  std::vector<Tensor> tensors_;
   mutable std::mutex mutex_;
   mutable std::vector<AlignedFloats> inverses_;
 };
@@ -59,8 +59,8 @@ Result<std::vector<std::shared_ptr<const Predictor>>> profiles_of_model(
     const std::filesystem::path& folder, const Sha256& weights_fingerprint,
     const MemoryBudget& memory = {});
 
-// Codes the sides of one token block one after another: keys and values of layer 0, of layer 1, ...
-// Vectors are all kv heads of a token side by side, keys before RoPE.
+// Codes the tensors of one token block one after another: keys and values of layer 0, of layer 1,
+// ... Vectors are all kv heads of a token side by side, keys before RoPE.
 //
 // Bytes: decoded values are the same on every CPU.
 class BlockCoder {
@@ -70,12 +70,12 @@ class BlockCoder {
   BlockCoder(const Predictor& predictor, float step, std::span<const std::int32_t> tokens,
              std::size_t n_sinks, const codec::Kernels& kernels = codec::best_kernels());
 
-  std::size_t next_side() const { return side_; }
+  std::size_t next_tensor() const { return tensor_; }
 
-  // Decodes the next side. Shapes: out [n, D]; rows of sinks become 0. Errors: kCorrupt.
+  // Decodes the next tensor. Shapes: out [n, D]; rows of sinks become 0. Errors: kCorrupt.
   Result<void> decode(ByteView coded, std::span<float> out);
 
-  // Encodes the next side, appends its bytes to `coded`, and returns what decode() will.
+  // Encodes the next tensor, appends its bytes to `coded`, and returns what decode() will.
   // Requires: predictor.prepare_encoding(). Shapes: x, out [n, D].
   // Errors:   kCorrupt for values that are not finite.
   Result<void> encode(std::span<const float> x, Bytes& coded, std::span<float> out);
@@ -90,14 +90,14 @@ class BlockCoder {
   std::size_t n_;  // tokens
   std::size_t n_sinks_;
   std::size_t dim_;
-  std::size_t side_ = 0;
+  std::size_t tensor_ = 0;
   SymbolModels models_;
   PathSearch search_;
   Int16Rows features_;                    // [n, n_features]
-  std::deque<Int16Rows> neighbors_;       // sides before, the newest last: [n, D] each
+  std::deque<Int16Rows> neighbors_;       // tensors before, the newest last: [n, D] each
   std::vector<std::uint8_t> activities_;  // [n] classes
-  std::vector<std::uint32_t> sums_;       // [n] activities of the side
-  std::vector<std::uint8_t> classes_;     // [D] of the components of the side
+  std::vector<std::uint32_t> sums_;       // [n] activities of the tensor
+  std::vector<std::uint8_t> classes_;     // [D] of the components of the tensor
   AlignedFloats predicted_;               // [n, D]
   AlignedFloats residual_, components_;   // [n, D], of encoding
   Int16Rows inputs_;

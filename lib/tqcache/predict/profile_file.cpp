@@ -93,18 +93,18 @@ Result<std::vector<float>> read_floats(const flatbuffers::Vector<float>* in, std
   return values;
 }
 
-Result<SideProfile> read_side(const fb::Side& in, std::uint64_t n_inputs, std::uint64_t dim) {
-  SideProfile side;
-  TQC_TRY_ASSIGN(side.mean, read_floats(in.mean(), dim, false, "mean"));
-  TQC_TRY_ASSIGN(side.unit, read_floats(in.unit(), dim, true, "unit"));
-  TQC_TRY_ASSIGN(side.weights, read_bytes(in.weights(), n_inputs * dim, "weights"));
-  TQC_TRY_ASSIGN(side.weight_scale, read_floats(in.weight_scale(), dim, false, "weight_scale"));
-  TQC_TRY_ASSIGN(side.map, read_bytes(in.map(), dim * dim, "map"));
-  TQC_TRY_ASSIGN(side.map_scale, read_floats(in.map_scale(), dim, true, "map_scale"));
-  TQC_TRY_ASSIGN(side.deviation, read_floats(in.deviation(), dim, true, "deviation"));
-  side.explained = in.explained();
-  side.sensitivity = in.sensitivity();
-  return side;
+Result<TensorProfile> read_tensor(const fb::Tensor& in, std::uint64_t n_inputs, std::uint64_t dim) {
+  TensorProfile tensor;
+  TQC_TRY_ASSIGN(tensor.mean, read_floats(in.mean(), dim, false, "mean"));
+  TQC_TRY_ASSIGN(tensor.unit, read_floats(in.unit(), dim, true, "unit"));
+  TQC_TRY_ASSIGN(tensor.weights, read_bytes(in.weights(), n_inputs * dim, "weights"));
+  TQC_TRY_ASSIGN(tensor.weight_scale, read_floats(in.weight_scale(), dim, false, "weight_scale"));
+  TQC_TRY_ASSIGN(tensor.map, read_bytes(in.map(), dim * dim, "map"));
+  TQC_TRY_ASSIGN(tensor.map_scale, read_floats(in.map_scale(), dim, true, "map_scale"));
+  TQC_TRY_ASSIGN(tensor.deviation, read_floats(in.deviation(), dim, true, "deviation"));
+  tensor.explained = in.explained();
+  tensor.sensitivity = in.sensitivity();
+  return tensor;
 }
 
 // Both ascending, above 0.
@@ -180,8 +180,8 @@ Result<void> read_counts(const fb::Profile& in, Profile& profile) {
       static_cast<std::int64_t>(kMaxMatrixRows)) {
     return too_large("more than 8192 inputs of a predictor");
   }
-  if (in.sides()->size() != static_cast<std::uint64_t>(2 * profile.n_layers)) {
-    return corrupt("sides: not two for each layer");
+  if (in.tensors()->size() != static_cast<std::uint64_t>(2 * profile.n_layers)) {
+    return corrupt("tensors: not two for each layer");
   }
   return {};
 }
@@ -211,19 +211,19 @@ std::filesystem::path file_with(const std::filesystem::path& folder, const std::
 
 Bytes profile_bytes(const Profile& profile) {
   flatbuffers::FlatBufferBuilder out;
-  std::vector<flatbuffers::Offset<fb::Side>> sides;
-  for (const SideProfile& side : profile.sides) {
-    const auto mean = out.CreateVector(side.mean);
-    const auto unit = out.CreateVector(side.unit);
-    const auto weights = out.CreateVector(side.weights);
-    const auto weight_scale = out.CreateVector(side.weight_scale);
-    const auto map = out.CreateVector(side.map);
-    const auto map_scale = out.CreateVector(side.map_scale);
-    const auto deviation = out.CreateVector(side.deviation);
-    sides.push_back(fb::CreateSide(out, mean, unit, weights, weight_scale, map, map_scale,
-                                   deviation, side.explained, side.sensitivity));
+  std::vector<flatbuffers::Offset<fb::Tensor>> tensors;
+  for (const TensorProfile& tensor : profile.tensors) {
+    const auto mean = out.CreateVector(tensor.mean);
+    const auto unit = out.CreateVector(tensor.unit);
+    const auto weights = out.CreateVector(tensor.weights);
+    const auto weight_scale = out.CreateVector(tensor.weight_scale);
+    const auto map = out.CreateVector(tensor.map);
+    const auto map_scale = out.CreateVector(tensor.map_scale);
+    const auto deviation = out.CreateVector(tensor.deviation);
+    tensors.push_back(fb::CreateTensor(out, mean, unit, weights, weight_scale, map, map_scale,
+                                       deviation, tensor.explained, tensor.sensitivity));
   }
-  const auto all_sides = out.CreateVector(sides);
+  const auto all_tensors = out.CreateVector(tensors);
   flatbuffers::Offset<flatbuffers::Vector<std::int8_t>> features;
   if (profile.n_features > 0) features = out.CreateVector(profile.features);
   std::vector<fb::CurvePoint> points;
@@ -251,7 +251,7 @@ Bytes profile_bytes(const Profile& profile) {
                              count(profile.n_layers), count(profile.shape.n_kv_heads),
                              count(profile.shape.head_dim), count(profile.depth),
                              count(profile.n_features), count(profile.vocab_size), features,
-                             all_sides, profile.n_tokens, curve, key_factors, key_losses));
+                             all_tensors, profile.n_tokens, curve, key_factors, key_losses));
   const ByteView body(reinterpret_cast<const std::byte*>(out.GetBufferPointer()), out.GetSize());
   const std::string line = fmt::format("{}{} {}\n", kFirstWord, kVersion, to_hex(sha256(body)));
   const ByteView first = as_bytes(line);
@@ -287,7 +287,7 @@ Result<Profile> parse_profile(ByteView file) {
   // Tables may refer to the same vector many times, so the sum is limited before copies are made.
   const std::uint64_t dim = to_u64(profile.channels());
   std::uint64_t n_values = to_u64(profile.vocab_size * profile.n_features);
-  for (std::size_t i = 0; i < in.sides()->size(); ++i) {
+  for (std::size_t i = 0; i < in.tensors()->size(); ++i) {
     n_values += (to_u64(profile.n_inputs(i)) + dim) * dim;
   }
   if (n_values > kMaxProfileBytes) return too_large(fmt::format("{} numbers", n_values));
@@ -297,14 +297,14 @@ Result<Profile> parse_profile(ByteView file) {
         profile.features,
         read_bytes(in.features(), to_u64(profile.vocab_size * profile.n_features), "features"));
   }
-  for (std::size_t i = 0; i < in.sides()->size(); ++i) {
-    auto side = read_side(*in.sides()->Get(static_cast<flatbuffers::uoffset_t>(i)),
-                          to_u64(profile.n_inputs(i)), dim);
-    if (!side) {
+  for (std::size_t i = 0; i < in.tensors()->size(); ++i) {
+    auto tensor = read_tensor(*in.tensors()->Get(static_cast<flatbuffers::uoffset_t>(i)),
+                              to_u64(profile.n_inputs(i)), dim);
+    if (!tensor) {
       return in_context(fmt::format("layer {} {}", i / 2, i % 2 == 0 ? "k" : "v"),
-                        std::move(side).error());
+                        std::move(tensor).error());
     }
-    profile.sides.push_back(std::move(*side));
+    profile.tensors.push_back(std::move(*tensor));
   }
   return profile;
 }

@@ -18,33 +18,33 @@ constexpr double kRestOfSensitivity = 0.15;
 constexpr double kFarBelow = 0.25;  // of the divergences of the curve's ends
 constexpr double kFarAbove = 2;
 
-// The sum over all components of all sides, of f(squared deviation in steps), divided by their
+// The sum over all components of all tensors, of f(squared deviation in steps), divided by their
 // number.
 template <class F>
-double mean_of_components(const SideProfile& side, double step, F f) {
+double mean_of_components(const TensorProfile& tensor, double step, F f) {
   double sum = 0;
-  for (const float each : side.deviation) {
+  for (const float each : tensor.deviation) {
     const double deviation = double{each} / step;
     sum += f(deviation * deviation);
   }
-  return sum / static_cast<double>(side.deviation.size());
+  return sum / static_cast<double>(tensor.deviation.size());
 }
 
 // The divergence if the sensitivities were exact and added up.
 double divergence_by_sensitivity(const Profile& profile, double step) {
-  const auto log_of = [](const SideProfile& side) {
-    const double sensitivity{side.sensitivity};
+  const auto log_of = [](const TensorProfile& tensor) {
+    const double sensitivity{tensor.sensitivity};
     return sensitivity > 1e-12 ? std::log(std::min(sensitivity, 1e12)) : std::log(1e-12);
   };
   double mean = 0;
-  for (const SideProfile& side : profile.sides) {
-    mean += log_of(side) / static_cast<double>(profile.sides.size());
+  for (const TensorProfile& tensor : profile.tensors) {
+    mean += log_of(tensor) / static_cast<double>(profile.tensors.size());
   }
   double sum = 0;
-  for (const SideProfile& side : profile.sides) {
+  for (const TensorProfile& tensor : profile.tensors) {
     const double error = mean_of_components(
-        side, step, [](double squared) { return squared * kError / (squared + kError); });
-    sum += std::exp(kRestOfSensitivity * (log_of(side) - mean)) * error;
+        tensor, step, [](double squared) { return squared * kError / (squared + kError); });
+    sum += std::exp(kRestOfSensitivity * (log_of(tensor) - mean)) * error;
   }
   return sum * step * step;
 }
@@ -65,11 +65,11 @@ double step_where(F f, double value) {
 
 double rate_of_step(const Profile& profile, double step) {
   double sum = 0;
-  for (const SideProfile& side : profile.sides) {
-    sum += mean_of_components(side, step,
+  for (const TensorProfile& tensor : profile.tensors) {
+    sum += mean_of_components(tensor, step,
                               [](double squared) { return 0.5 * std::log2(1 + squared / kError); });
   }
-  return sum / static_cast<double>(profile.sides.size());
+  return sum / static_cast<double>(profile.tensors.size());
 }
 
 double step_of_rate(const Profile& profile, double rate) {

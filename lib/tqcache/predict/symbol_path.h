@@ -57,7 +57,7 @@ Result<std::uint32_t> decode_levels(RangeDecoder& from, SymbolModels& models,
 // The activity that decode_levels() would return.
 std::uint32_t activity_of(std::span<const std::int16_t> symbols);
 
-// The activity class of each token in the next side of a block, from the activities of this one.
+// The activity class of each token in the next tensor of a block, from the activities of this one.
 // Shapes: sums, out [n].
 void classify_activities(std::span<const std::uint32_t> sums, std::span<std::uint8_t> out);
 

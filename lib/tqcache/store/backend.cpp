@@ -1,8 +1,8 @@
 // The common part of all backends: checks of keys and sizes.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
+#include "tqcache/base/posix.h"
 #include "tqcache/store.h"
 #include "tqcache/store/backends/backend_support.h"
 
@@ -42,11 +42,11 @@ Result<void> check_key(std::string_view key) {
 }
 
 Backend::Backend(std::string name, const BackendOptions& options)
-    : name_(std::move(name)), options_(options), process_(::getpid()) {}
+    : name_(std::move(name)), options_(options), process_(posix::getpid()) {}
 
 // Of one connection, two processes would read each other's answers.
 Result<void> Backend::check_process() const {
-  if (process_ == ::getpid()) return {};
+  if (process_ == posix::getpid()) return {};
   return invalid("the store was opened before fork(): open it again in this process");
 }
 

@@ -1,7 +1,5 @@
 #include "tqcache/tokenizer/vocabulary.h"
 
-#include <sys/random.h>  // macOS declares getentropy() here
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <array>
@@ -10,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "tqcache/base/posix.h"
 #include "tqcache/tensors/printable_name.h"
 #include "tqcache/tokenizer/utf8.h"
 
@@ -19,7 +18,7 @@ namespace {
 
 std::uint64_t random_seed() {
   std::uint64_t seed = 0;
-  if (::getentropy(&seed, sizeof seed) == 0) return seed;
+  if (posix::getentropy(&seed, sizeof seed) == 0) return seed;
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   return static_cast<std::uint64_t>(now) * 0x9e3779b97f4a7c15u;
 }

@@ -1,4 +1,4 @@
-// .tqkv files of every kind of layer and side, and their manifests by themselves.
+// .tqkv files of every kind of layer and tensor, and their manifests by themselves.
 
 #include <cstdint>
 #include <string>
@@ -19,8 +19,8 @@ cache::Cache with_zero_codes(cache::Cache cache) {
   for (cache::Layer& any : cache.layers) {
     cache::AttentionLayer* layer = cache::attention_of(any);
     if (layer == nullptr) continue;
-    for (cache::Side* side : {&layer->k, &layer->v}) {
-      auto* turbo = std::get_if<cache::TurboSide>(side);
+    for (cache::Tensor* tensor : {&layer->k, &layer->v}) {
+      auto* turbo = std::get_if<cache::TurboTensor>(tensor);
       if (turbo == nullptr) continue;
       for (cache::TurboBlock& block : turbo->packed) {
         block.bytes = SharedBytes(AlignedBytes(block.bytes.size()));
@@ -42,7 +42,7 @@ struct NamedCache {
   format::Compression compression = format::Compression::kZstd;
 };
 
-// A cache of each kind of layer and of side, none larger than it has to be.
+// A cache of each kind of layer and of tensor, none larger than it has to be.
 std::vector<NamedCache> small_caches() {
   std::vector<NamedCache> all;
   all.push_back({"empty", small_builder(0).build()});
@@ -63,14 +63,14 @@ std::vector<NamedCache> small_caches() {
       {"affine", {.mode = codec::Mode::kAffine, .bits = 1, .group_size = 32}},
       {"trellis", {.mode = codec::Mode::kTrellis, .step = 0.5f}}};
   for (const auto& [name, codec] : modes) {
-    cache::SidePlan plan{.codec = codec, .center = cache::Centering::kNone};
+    cache::TensorPlan plan{.codec = codec, .center = cache::Centering::kNone};
     cache::Cache packed =
-        small_builder(257).sides({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build();
+        small_builder(257).tensors({1, 32}, Dtype::kF16, plan, Dtype::kF16, plan).build();
     all.push_back({name, with_zero_codes(std::move(packed))});
     plan.center = cache::Centering::kPreRope;
     plan.n_sinks = 1;
     plan.fit_transforms = codec.mode == codec::Mode::kTrellis;
-    packed = small_builder(256).sides({1, 32}, Dtype::kF16, plan, Dtype::kBF16, plan).build();
+    packed = small_builder(256).tensors({1, 32}, Dtype::kF16, plan, Dtype::kBF16, plan).build();
     all.push_back({name + "_centred", with_zero_codes(std::move(packed))});
   }
   // Coded by a matrix that stands in the file.

@@ -36,14 +36,14 @@ void make_npz(const SeedFolder& seeds) {
   seeds.add("zip64", test::zip_file({{"a.npy", test::npy_file("|u1", {1}, Bytes(1))}}, 0));
   seeds.add("numpy_compressed", test::read_all(TQCACHE_TEST_DATA "/interop/numpy_compressed.npz"));
   const Bytes tokens = test::npy_file("<i8", {2}, Bytes(16));
-  const Bytes side = test::npy_file("<f4", {1, 2, 1}, Bytes(8));
+  const Bytes tensor = test::npy_file("<f4", {1, 2, 1}, Bytes(8));
   seeds.add("members_attention", members_of(R"({"format":"tqcache-npz-1","n_tokens":2,)"
                                             R"("layers":[{"kind":"attention","bf16":["key"]}]})",
-                                            {{0, tokens}, {1, side}, {2, side}}));
+                                            {{0, tokens}, {1, tensor}, {2, tensor}}));
   seeds.add("members_window", members_of(R"({"format":"tqcache-npz-1","n_tokens":4,)"
                                          R"("layers":[{"kind":"arrays","arrays":["a"]},)"
                                          R"({"kind":"window","size":2,"keep":1}]})",
-                                         {{3, side}, {4, side}, {5, side}}));
+                                         {{3, tensor}, {4, tensor}, {5, tensor}}));
 }
 
 }  // namespace tqcache::fuzz

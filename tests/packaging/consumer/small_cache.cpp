@@ -23,13 +23,13 @@ using tqcache::cache::AttentionLayer;
 constexpr tqcache::cache::HeadShape kShape{.n_kv_heads = 2, .head_dim = 64};
 constexpr std::int64_t kTokens = 300;  // one whole token block, and a tail
 
-void append_tokens(tqcache::cache::Side& side) {
+void append_tokens(tqcache::cache::Tensor& tensor) {
   std::vector<float> row(static_cast<std::size_t>(kShape.n_kv_heads * kShape.head_dim));
   for (std::int64_t token = 0; token < kTokens; ++token) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       row[i] = std::sin(static_cast<float>(i) * 0.7F + static_cast<float>(token));
     }
-    tqcache::cache::append(side, kShape, token, row);
+    tqcache::cache::append(tensor, kShape, token, row);
   }
 }
 

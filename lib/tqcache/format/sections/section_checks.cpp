@@ -74,7 +74,7 @@ Result<void> check_scale_row(std::size_t head, ByteView row, std::size_t n_sinks
 
 // In mode trellis, codes must form a path, and scales must fit into one byte.
 Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
-  if (!has_symbols(tensor_of(layer, section.side))) return {};
+  if (!has_symbols(tensor_of(layer, section.tensor))) return {};
   const SymbolShape shape = symbol_shape(layer, section);
   std::vector<std::uint8_t> symbols(shape.head_dim * codec::kBlockTokens);
   for (std::size_t head = 0; head < shape.n_heads; ++head) {
@@ -96,10 +96,10 @@ Result<void> check_paths(const cache::LayerDesc& layer, const SectionInfo& secti
 }
 
 Result<void> check_packed(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
-  const cache::TensorDesc& tensor = tensor_of(layer, section.side);
-  const cache::HeadShape shape = shape_of(layer, section.side);
+  const cache::TensorDesc& tensor = tensor_of(layer, section.tensor);
+  const cache::HeadShape shape = shape_of(layer, section.tensor);
   const codec::PackedLayout layout =
-      cache::packed_layout(tensor, shape, order_of(section.side), section.block);
+      cache::packed_layout(tensor, shape, order_of(section.tensor), section.block);
   for (std::size_t head = 0; head < layout.n_heads; ++head) {
     const ByteView codes = raw.subspan(layout.codes_at(head), layout.code_bytes);
     if (auto ok = check_head_codes(layout, codes, layout.n_sinks); !ok) {
@@ -121,9 +121,10 @@ Result<void> check_packed(const cache::LayerDesc& layer, const SectionInfo& sect
 
 Result<void> check_values(const cache::LayerDesc& layer, const SectionInfo& section, ByteView raw) {
   assert(raw.size() == section.raw_bytes);
-  if (section.side == TensorKind::kArray) return {};
+  if (section.tensor == TensorKind::kArray) return {};
   if (section.packed) return check_packed(layer, section, raw);
-  return check_dense_rows(shape_of(layer, section.side), tensor_of(layer, section.side).dtype, raw);
+  return check_dense_rows(shape_of(layer, section.tensor), tensor_of(layer, section.tensor).dtype,
+                          raw);
 }
 
 }  // namespace tqcache::format

@@ -35,7 +35,7 @@ Compression SectionCompressor::compress(const cache::LayerDesc& layer, const Sec
     const std::size_t width = number_bytes(layer, key_of(section));
     return compress_planes(planes_, raw, width, out) ? Compression::kPlanes : Compression::kNone;
   }
-  if (section.packed && has_symbols(tensor_of(layer, section.side)) &&
+  if (section.packed && has_symbols(tensor_of(layer, section.tensor)) &&
       compress_symbols(planes_, symbol_shape(layer, section), raw, out)) {
     return Compression::kSymbols;
   }

@@ -222,10 +222,10 @@ bool has_symbols(const cache::TensorDesc& tensor) {
 }
 
 SymbolShape symbol_shape(const cache::LayerDesc& layer, const SectionInfo& section) {
-  const cache::HeadShape shape = shape_of(layer, section.side);
+  const cache::HeadShape shape = shape_of(layer, section.tensor);
   return {static_cast<std::size_t>(shape.n_kv_heads), static_cast<std::size_t>(shape.head_dim),
-          order_of(section.side),
-          cache::packed_layout(tensor_of(layer, section.side), shape, order_of(section.side),
+          order_of(section.tensor),
+          cache::packed_layout(tensor_of(layer, section.tensor), shape, order_of(section.tensor),
                                section.block)};
 }
 

@@ -47,7 +47,7 @@ std::string type_name(Dtype dtype) {
 struct Part {
   NewTensor tensor;
   std::size_t layer = 0;
-  TensorKind side = TensorKind::kKeys;
+  TensorKind kind = TensorKind::kKeys;
   std::size_t array = 0;  // for kArray
   bool is_wide = false;   // 32-bit values
 };
@@ -116,11 +116,11 @@ class HfPlan {
   }
 
   void add_part(std::size_t layer, std::string_view name, Dtype dtype,
-                std::vector<std::uint64_t> shape, TensorKind side, std::size_t array = 0) {
+                std::vector<std::uint64_t> shape, TensorKind kind, std::size_t array = 0) {
     parts_.push_back(
         {{hf_layer_prefix(layer) + std::string(name), type_name(dtype), std::move(shape)},
          index_,
-         side,
+         kind,
          array,
          dtype == Dtype::kF32});
   }
@@ -228,17 +228,17 @@ Result<HfPlan> make_plan(const CacheDesc& manifest) {
 
 Result<void> write_values(const cache::CacheReader& cache, const std::vector<Part>& parts,
                           AtomicFile& file, const Progress& progress) {
-  WholeTensors sides(cache, progress);
+  WholeTensors values_of(cache, progress);
   AlignedBytes values;
   TQC_TRY_ASSIGN(const bool has_halves, wants_halves_in_v(cache.description().identity));
   for (const Part& part : parts) {
-    TQC_TRY(part.side == TensorKind::kArray ? sides.read_array(part.layer, part.array, values)
-                                            : sides.read_side(part.layer, part.side, values));
-    if (has_halves && part.side == TensorKind::kValues) {
+    TQC_TRY(part.kind == TensorKind::kArray ? values_of.read_array(part.layer, part.array, values)
+                                            : values_of.read_tensor(part.layer, part.kind, values));
+    if (has_halves && part.kind == TensorKind::kValues) {
       const cache::LayerDesc& layer = cache.description().layers[part.layer];
-      const std::int64_t size = cache::shape_of(layer, part.side).head_dim;
+      const std::int64_t size = cache::shape_of(layer, part.kind).head_dim;
       neighbors_to_halves(static_cast<std::size_t>(size),
-                          dtype_size(cache::tensor_of(layer, part.side).dtype), values);
+                          dtype_size(cache::tensor_of(layer, part.kind).dtype), values);
     }
     TQC_TRY(file.write(values));
   }

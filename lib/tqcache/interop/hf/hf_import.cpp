@@ -172,7 +172,7 @@ class HfReader {
   std::int64_t n_tokens = 0;
 
  private:
-  struct SidePlace {
+  struct HeadRows {
     cache::HeadShape shape;
     Dtype dtype = Dtype::kF16;
     ReadTensor values;
@@ -185,12 +185,12 @@ class HfReader {
     return &found->second;
   }
 
-  Result<SidePlace> read_side(const std::string& name, std::int64_t n_rows) {
+  Result<HeadRows> read_kv(const std::string& name, std::int64_t n_rows) {
     const TensorPlace* const place = find(name);
     if (!place) return corrupt("tensor " + printable_name(name) + ": missing");
-    auto side = side_of(*place, n_rows);
-    if (!side) return in_context("tensor " + printable_name(name), std::move(side).error());
-    return side;
+    auto rows = rows_in(*place, n_rows);
+    if (!rows) return in_context("tensor " + printable_name(name), std::move(rows).error());
+    return rows;
   }
 
   // The values of a tensor, as dtype_of() it.
@@ -199,7 +199,7 @@ class HfReader {
     return wide_tensor_at(file_, place.offset, place.type);
   }
 
-  Result<SidePlace> side_of(const TensorPlace& place, std::int64_t n_rows) {
+  Result<HeadRows> rows_in(const TensorPlace& place, std::int64_t n_rows) {
     TQC_TRY_ASSIGN(const Dtype dtype, dtype_of(place));
     std::span<const std::uint64_t> shape(place.shape);
     if (shape.size() == 4) {
@@ -210,25 +210,25 @@ class HfReader {
       shape = shape.subspan(1);
     }
     TQC_TRY_ASSIGN(const cache::HeadShape heads, head_shape_of(shape, n_rows));
-    return SidePlace{heads, dtype, values_of(place)};
+    return HeadRows{heads, dtype, values_of(place)};
   }
 
-  struct BothSides {
-    SidePlace k, v;
+  struct KeysAndValues {
+    HeadRows k, v;
     std::int64_t value_dim = 0;  // cache::AttentionDesc::value_dim
   };
-  Result<BothSides> read_both(const std::string& prefix, std::int64_t n_rows) {
-    TQC_TRY_ASSIGN(const SidePlace k, read_side(prefix + "key", n_rows));
-    TQC_TRY_ASSIGN(const SidePlace v, read_side(prefix + "value", n_rows));
+  Result<KeysAndValues> read_both(const std::string& prefix, std::int64_t n_rows) {
+    TQC_TRY_ASSIGN(const HeadRows k, read_kv(prefix + "key", n_rows));
+    TQC_TRY_ASSIGN(const HeadRows v, read_kv(prefix + "value", n_rows));
     if (k.shape.n_kv_heads != v.shape.n_kv_heads) {
       return corrupt(
           fmt::format("{} heads of keys and {} of values", k.shape.n_kv_heads, v.shape.n_kv_heads));
     }
-    return BothSides{k, v, cache::value_dim_of(k.shape.head_dim, v.shape.head_dim)};
+    return KeysAndValues{k, v, cache::value_dim_of(k.shape.head_dim, v.shape.head_dim)};
   }
 
-  ForeignTensor foreign_side(const SidePlace& side) const {
-    return {side.dtype, rows_of(side.values, side.shape, n_tokens, dtype_size(side.dtype))};
+  ForeignTensor foreign_tensor(const HeadRows& rows) const {
+    return {rows.dtype, rows_of(rows.values, rows.shape, n_tokens, dtype_size(rows.dtype))};
   }
 
   ForeignArray foreign_array(std::string name, Dtype dtype, std::vector<std::uint64_t> shape,
@@ -238,20 +238,20 @@ class HfReader {
   }
 
   Result<ForeignLayer> read_full(const std::string& prefix) {
-    TQC_TRY_ASSIGN(const BothSides sides, read_both(prefix, n_tokens));
-    return ForeignLayer(ForeignAttention{sides.k.shape, foreign_side(sides.k),
-                                         foreign_side(sides.v), sides.value_dim});
+    TQC_TRY_ASSIGN(const KeysAndValues both, read_both(prefix, n_tokens));
+    return ForeignLayer(ForeignAttention{both.k.shape, foreign_tensor(both.k),
+                                         foreign_tensor(both.v), both.value_dim});
   }
 
   Result<ForeignLayer> read_sliding(const std::string& prefix, std::int64_t n_kept) {
-    TQC_TRY_ASSIGN(const BothSides sides, read_both(prefix, std::min(n_kept, n_tokens)));
+    TQC_TRY_ASSIGN(const KeysAndValues both, read_both(prefix, std::min(n_kept, n_tokens)));
     const cache::Window window{n_kept, 0};
-    const auto array = [&](std::string_view name, const SidePlace& side) {
-      return foreign_array(std::string(name), side.dtype,
-                           cache::window_array_shape(side.shape, window, n_tokens), side.values);
+    const auto array = [&](std::string_view name, const HeadRows& rows) {
+      return foreign_array(std::string(name), rows.dtype,
+                           cache::window_array_shape(rows.shape, window, n_tokens), rows.values);
     };
-    return ForeignLayer(ForeignWindow{sides.k.shape, window, array(cache::kWindowKeys, sides.k),
-                                      array(cache::kWindowValues, sides.v), sides.value_dim});
+    return ForeignLayer(ForeignWindow{both.k.shape, window, array(cache::kWindowKeys, both.k),
+                                      array(cache::kWindowValues, both.v), both.value_dim});
   }
 
   Result<ForeignLayer> read_linear(const std::string& prefix) {

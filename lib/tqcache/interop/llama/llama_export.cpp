@@ -192,7 +192,7 @@ struct LlamaRowPlan {
 class LlamaRowMaker {
  public:
   // Requires: the GGML blocks of the type divide the row.
-  explicit LlamaRowMaker(const LlamaRowPlan& side);
+  explicit LlamaRowMaker(const LlamaRowPlan& tensor);
 
   std::uint64_t row_size() const { return row_size_; }  // bytes
 
@@ -204,23 +204,24 @@ class LlamaRowMaker {
   void copy_row(ByteView block, std::size_t n, std::size_t token, std::span<std::byte> row) const;
   void convert_row(ByteView block, std::size_t n, std::size_t token, std::span<std::byte> row);
 
-  LlamaRowPlan side_;
+  LlamaRowPlan tensor_;
   std::size_t n_heads_;
   std::size_t head_bytes_;  // one head vector in a block
   std::uint64_t row_size_;
   std::vector<float> values_;  // [n_kv_heads, head_dim]
 };
 
-LlamaRowMaker::LlamaRowMaker(const LlamaRowPlan& side)
-    : side_(side),
-      n_heads_(static_cast<std::size_t>(side.shape.n_kv_heads)),
-      head_bytes_(static_cast<std::size_t>(side.shape.head_dim) * dtype_size(side.dtype)),
-      row_size_(row_bytes(*side.type, n_heads_ * static_cast<std::size_t>(side.shape.head_dim))),
-      values_(n_heads_ * static_cast<std::size_t>(side.shape.head_dim)) {}
+LlamaRowMaker::LlamaRowMaker(const LlamaRowPlan& tensor)
+    : tensor_(tensor),
+      n_heads_(static_cast<std::size_t>(tensor.shape.n_kv_heads)),
+      head_bytes_(static_cast<std::size_t>(tensor.shape.head_dim) * dtype_size(tensor.dtype)),
+      row_size_(
+          row_bytes(*tensor.type, n_heads_ * static_cast<std::size_t>(tensor.shape.head_dim))),
+      values_(n_heads_ * static_cast<std::size_t>(tensor.shape.head_dim)) {}
 
 void LlamaRowMaker::make(ByteView block, std::int64_t n, std::span<std::byte> rows) {
   const auto n_tokens = static_cast<std::size_t>(n);
-  const bool as_it_is = side_.type->dense == side_.dtype && side_.rotation == 0;
+  const bool as_it_is = tensor_.type->dense == tensor_.dtype && tensor_.rotation == 0;
   for (std::size_t token = 0; token < n_tokens; ++token) {
     const std::span<std::byte> row = rows.subspan(token * row_size_, row_size_);
     if (as_it_is) {
@@ -236,22 +237,22 @@ void LlamaRowMaker::copy_row(ByteView block, std::size_t n, std::size_t token,
   for (std::size_t head = 0; head < n_heads_; ++head) {
     const std::span<std::byte> out = row.subspan(head * head_bytes_, head_bytes_);
     std::memcpy(out.data(), block.data() + (head * n + token) * head_bytes_, head_bytes_);
-    if (side_.n_rot > 0) to_interleaved(side_.n_rot, dtype_size(side_.dtype), out);
+    if (tensor_.n_rot > 0) to_interleaved(tensor_.n_rot, dtype_size(tensor_.dtype), out);
   }
 }
 
 void LlamaRowMaker::convert_row(ByteView block, std::size_t n, std::size_t token,
                                 std::span<std::byte> row) {
-  const auto head_dim = static_cast<std::size_t>(side_.shape.head_dim);
+  const auto head_dim = static_cast<std::size_t>(tensor_.shape.head_dim);
   for (std::size_t head = 0; head < n_heads_; ++head) {
     const std::span<float> out = std::span(values_).subspan(head * head_dim, head_dim);
-    load_f32(side_.dtype, block.data() + (head * n + token) * head_bytes_, out);
-    if (side_.n_rot > 0) {
-      to_interleaved(side_.n_rot, sizeof(float), std::as_writable_bytes(out));
+    load_f32(tensor_.dtype, block.data() + (head * n + token) * head_bytes_, out);
+    if (tensor_.n_rot > 0) {
+      to_interleaved(tensor_.n_rot, sizeof(float), std::as_writable_bytes(out));
     }
   }
-  if (side_.rotation > 0) hadamard(side_.rotation, values_);
-  encode_row(*side_.type, values_, row);
+  if (tensor_.rotation > 0) hadamard(tensor_.rotation, values_);
+  encode_row(*tensor_.type, values_, row);
 }
 
 using cache::TensorKind;
@@ -466,28 +467,28 @@ class StateWriter {
   // llama.cpp states a run for latents as well, which it does not rotate.
   std::int64_t stated_rotation(const LlamaSource& source, std::size_t layer,
                                TensorKind name) const {
-    const LlamaRowPlan side = side_of(source, layer, name);
-    if (!is_latent(source, layer)) return side.rotation;
-    const bool is_rotated =
-        name == TensorKind::kKeys && !side.type->dense && options_.rotation != LlamaRotation::kOff;
-    return is_rotated ? key_rotation_size(side.shape.head_dim) : 0;
+    const LlamaRowPlan tensor = tensor_of(source, layer, name);
+    if (!is_latent(source, layer)) return tensor.rotation;
+    const bool is_rotated = name == TensorKind::kKeys && !tensor.type->dense &&
+                            options_.rotation != LlamaRotation::kOff;
+    return is_rotated ? key_rotation_size(tensor.shape.head_dim) : 0;
   }
 
-  LlamaRowPlan side_of(const LlamaSource& source, std::size_t layer, TensorKind name) const {
+  LlamaRowPlan tensor_of(const LlamaSource& source, std::size_t layer, TensorKind name) const {
     const cache::LayerDesc& desc = source.reader.description().layers[layer];
     const bool is_keys = name == TensorKind::kKeys;
-    LlamaRowPlan side;
-    side.shape = cache::shape_of(desc, name);
-    side.dtype = cache::tensor_of(desc, name).dtype;
-    side.type = is_keys ? types_.k : types_.v;
-    if (is_keys && model_.interleaved_keys) side.n_rot = model_.n_rot;
+    LlamaRowPlan tensor;
+    tensor.shape = cache::shape_of(desc, name);
+    tensor.dtype = cache::tensor_of(desc, name).dtype;
+    tensor.type = is_keys ? types_.k : types_.v;
+    if (is_keys && model_.interleaved_keys) tensor.n_rot = model_.n_rot;
     const LlamaLayer& of_model = model_.layers[source.layers[layer]];
-    if (is_keys) side.shape.head_dim = key_row_dim(of_model);
-    if (of_model.is_latent) return side;  // not rotated; V is a part of the rows of K
-    if (side.type->dense || options_.rotation == LlamaRotation::kOff) return side;
-    const std::int64_t head_dim = side.shape.head_dim;
-    side.rotation = is_keys ? key_rotation_size(head_dim) : value_rotation_size(head_dim);
-    return side;
+    if (is_keys) tensor.shape.head_dim = key_row_dim(of_model);
+    if (of_model.is_latent) return tensor;  // not rotated; V is a part of the rows of K
+    if (tensor.type->dense || options_.rotation == LlamaRotation::kOff) return tensor;
+    const std::int64_t head_dim = tensor.shape.head_dim;
+    tensor.rotation = is_keys ? key_rotation_size(head_dim) : value_rotation_size(head_dim);
+    return tensor;
   }
 
   Result<void> read(const LlamaSource& source, std::size_t block) {
@@ -509,8 +510,8 @@ class StateWriter {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const cache::BlockInfo& block = blocks[i];
       if (to_size(block.layer) != layer) continue;
-      const auto kind =
-          is_window ? static_cast<TensorKind>(static_cast<std::uint8_t>(block.block)) : block.side;
+      const auto kind = is_window ? static_cast<TensorKind>(static_cast<std::uint8_t>(block.block))
+                                  : block.tensor;
       if (kind != name) continue;
       const std::int64_t begin = is_window ? 0 : block.block * cache::kTokenBlock;
       const std::int64_t n =
@@ -546,10 +547,10 @@ class StateWriter {
 
   Result<void> write_rows(const LlamaSource& source, std::size_t layer, TensorKind name,
                           std::int64_t first) {
-    const LlamaRowPlan side = side_of(source, layer, name);
-    LlamaRowMaker maker(side);
+    const LlamaRowPlan tensor = tensor_of(source, layer, name);
+    LlamaRowMaker maker(tensor);
     ByteWriter head;
-    head.write(side.type->id);
+    head.write(tensor.type->id);
     head.write(maker.row_size());
     TQC_TRY(put(head.bytes()));
     if (is_counting_) {
@@ -562,13 +563,13 @@ class StateWriter {
 
   // Values as stored without flash attention: for each component, all tokens.
   Result<void> write_columns(const LlamaSource& source, std::size_t layer, std::int64_t first) {
-    const LlamaRowPlan side = side_of(source, layer, TensorKind::kValues);
-    LlamaRowMaker maker(side);
-    const std::size_t size = side.type->block_bytes;
+    const LlamaRowPlan tensor = tensor_of(source, layer, TensorKind::kValues);
+    LlamaRowMaker maker(tensor);
+    const std::size_t size = tensor.type->block_bytes;
     const std::size_t width = maker.row_size() / size;
     const std::size_t n_rows = to_size(source.reader.n_tokens() - first);
     ByteWriter head;
-    head.write(side.type->id);
+    head.write(tensor.type->id);
     head.write(static_cast<std::uint32_t>(size));
     head.write(static_cast<std::uint32_t>(width));
     TQC_TRY(put(head.bytes()));

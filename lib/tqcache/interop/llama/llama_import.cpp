@@ -17,8 +17,8 @@
 #include "tqcache/hash.h"
 #include "tqcache/interop/llama/llama_cells.h"
 #include "tqcache/interop/llama/llama_parse.h"
-#include "tqcache/interop/llama/llama_side.h"
 #include "tqcache/interop/llama/llama_state.h"
+#include "tqcache/interop/llama/llama_tensor.h"
 
 namespace tqcache::interop {
 namespace {
@@ -233,8 +233,8 @@ class Import {
         TQC_TRY_ASSIGN(whole, order_of(section, 0, imported_.cache.n_tokens));
       }
       imported_.cache.layers[layer] =
-          ForeignAttention{shape_of(layer, true), side_of(section, i, true, whole),
-                           side_of(section, i, false, whole), value_dim_of(layer)};
+          ForeignAttention{shape_of(layer, true), tensor_of(section, i, true, whole),
+                           tensor_of(section, i, false, whole), value_dim_of(layer)};
     }
     return {};
   }
@@ -254,8 +254,8 @@ class Import {
     return cache::value_dim_of(model_.layers[layer].k_head_dim, model_.layers[layer].v_head_dim);
   }
 
-  ForeignTensor side_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
-                        const Order& order) {
+  ForeignTensor tensor_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
+                          const Order& order) {
     const LlamaLayer& layer = model_.layers[section.layers[i]];
     if (!layer.is_latent) return rows_of(section, i, is_key, order);
     // A row of keys is K, then V.
@@ -281,32 +281,32 @@ class Import {
 
   ForeignTensor rows_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
                         const Order& order) {
-    LlamaSide side;
-    side.file = file_;
-    side.buffers = buffers_;
-    side.rows = is_key ? section.k[i] : section.v[i];
-    side.n_cells = section.cells.positions.size();
-    side.cells = order;
-    side.shape = shape_of(section.layers[i], is_key);
-    if (is_key) side.shape.head_dim = key_row_dim(model_.layers[section.layers[i]]);
-    if (is_key && model_.interleaved_keys) side.n_rot = model_.n_rot;
-    side.rotation = rotation_of(side, is_key, model_.layers[section.layers[i]].is_latent);
-    if (side.rows.is_transposed) side.transposed_bytes = kTransposedBytes / n_transposed_;
-    note_type(side.rows, is_key ? key_types_ : value_types_);
-    const Dtype dtype = dense_dtype(side.rows.format);
-    return {dtype, read_llama_side(std::move(side))};
+    LlamaTensor tensor;
+    tensor.file = file_;
+    tensor.buffers = buffers_;
+    tensor.rows = is_key ? section.k[i] : section.v[i];
+    tensor.n_cells = section.cells.positions.size();
+    tensor.cells = order;
+    tensor.shape = shape_of(section.layers[i], is_key);
+    if (is_key) tensor.shape.head_dim = key_row_dim(model_.layers[section.layers[i]]);
+    if (is_key && model_.interleaved_keys) tensor.n_rot = model_.n_rot;
+    tensor.rotation = rotation_of(tensor, is_key, model_.layers[section.layers[i]].is_latent);
+    if (tensor.rows.is_transposed) tensor.transposed_bytes = kTransposedBytes / n_transposed_;
+    note_type(tensor.rows, is_key ? key_types_ : value_types_);
+    const Dtype dtype = dense_dtype(tensor.rows.format);
+    return {dtype, read_llama_tensor(std::move(tensor))};
   }
 
   // Rows of the fork's types have their own rotation, and latents have none.
-  std::int64_t rotation_of(const LlamaSide& side, bool is_key, bool is_latent) {
-    const LlamaRowType* plain = side.rows.format.plain;
+  std::int64_t rotation_of(const LlamaTensor& tensor, bool is_key, bool is_latent) {
+    const LlamaRowType* plain = tensor.rows.format.plain;
     if (plain != nullptr && plain->dense) return 0;
     imported_.cache.is_quantized = true;
     if (plain == nullptr || is_latent) return 0;
     imported_.may_be_rotated = true;
-    if (side.rows.rotation) return *side.rows.rotation;
+    if (tensor.rows.rotation) return *tensor.rows.rotation;
     if (options_.rotation == LlamaRotation::kOff) return 0;
-    const std::int64_t head_dim = side.shape.head_dim;
+    const std::int64_t head_dim = tensor.shape.head_dim;
     return is_key ? key_rotation_size(head_dim) : value_rotation_size(head_dim);
   }
 
@@ -333,20 +333,20 @@ class Import {
     }
     if (n_cells(section.cells) > n) has_older_cells_ = true;
     const auto array_of = [&](std::string_view name, bool is_key) {
-      const ForeignTensor side = side_of(section, i, is_key, *order);
+      const ForeignTensor tensor = tensor_of(section, i, is_key, *order);
       const cache::HeadShape heads = shape_of(layer, is_key);
-      return ForeignArray{std::string(name), side.dtype,
+      return ForeignArray{std::string(name), tensor.dtype,
                           cache::window_array_shape(heads, window, n_tokens),
-                          whole_of(side, heads, n)};
+                          whole_of(tensor, heads, n)};
     };
     return ForeignLayer(ForeignWindow{shape, window, array_of(cache::kWindowKeys, true),
                                       array_of(cache::kWindowValues, false), value_dim_of(layer)});
   }
 
   // Reads [n_kv_heads, n, head_dim] token block by token block.
-  static ReadArray whole_of(const ForeignTensor& side, cache::HeadShape shape, std::int64_t n) {
-    const auto row = static_cast<std::size_t>(shape.head_dim) * dtype_size(side.dtype);
-    return [read = side.read, shape, n, row](std::span<std::byte> out) -> Result<void> {
+  static ReadArray whole_of(const ForeignTensor& tensor, cache::HeadShape shape, std::int64_t n) {
+    const auto row = static_cast<std::size_t>(shape.head_dim) * dtype_size(tensor.dtype);
+    return [read = tensor.read, shape, n, row](std::span<std::byte> out) -> Result<void> {
       const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
       AlignedBytes block;
       for (std::int64_t first = 0; first < n; first += cache::kTokenBlock) {

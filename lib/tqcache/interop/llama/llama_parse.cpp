@@ -148,8 +148,8 @@ constexpr std::array kForkTypes = {
 
 std::string text(std::uint64_t n) { return std::to_string(n); }
 
-std::string place_of(std::size_t layer, std::string_view side) {
-  return fmt::format("layer {} {}", layer, side);
+std::string place_of(std::size_t layer, std::string_view tensor) {
+  return fmt::format("layer {} {}", layer, tensor);
 }
 
 constexpr std::string_view kAllTurbos = "turbo2,turbo3,turbo4,turbo4-66";
@@ -295,28 +295,28 @@ class Parser {
       TQC_TRY_ASSIGN(v_run, cursor_.read<std::uint32_t>());
     }
     const std::uint64_t n_cells = stream.cells.positions.size();
-    TQC_TRY_ASSIGN(stream.k, read_sides(layers, "k", false, n_cells));
-    TQC_TRY_ASSIGN(stream.v, read_sides(layers, "v", transposed, n_cells));
+    TQC_TRY_ASSIGN(stream.k, read_tensors(layers, "k", false, n_cells));
+    TQC_TRY_ASSIGN(stream.v, read_tensors(layers, "v", transposed, n_cells));
     if (!profile_.has_rotations) return {};
     TQC_TRY(set_rotation(layers, "k", k_run, stream.k));
     return set_rotation(layers, "v", v_run, stream.v);
   }
 
   // The rotation that the file states for K or V of all layers.
-  Result<void> set_rotation(const Layers& layers, std::string_view side, std::uint32_t run,
-                            std::vector<LlamaRows>& sides) const {
+  Result<void> set_rotation(const Layers& layers, std::string_view tensor, std::uint32_t run,
+                            std::vector<LlamaRows>& tensors) const {
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const LlamaLayer& layer = layer_of(layers[i]);
-      if (layer.is_latent && side == "v") {
+      if (layer.is_latent && tensor == "v") {
         if (run == 0) continue;
-        return in_context(place_of(layers[i], side), unsupported("rotated, and not in the file"));
+        return in_context(place_of(layers[i], tensor), unsupported("rotated, and not in the file"));
       }
-      const std::int64_t expected = side == "k" ? key_rotation_size(key_row_dim(layer))
-                                                : value_rotation_size(layer.v_head_dim);
-      auto done = check_rotation(sides[i].format, run, expected);
-      if (!done) return in_context(place_of(layers[i], side), std::move(done).error());
+      const std::int64_t expected = tensor == "k" ? key_rotation_size(key_row_dim(layer))
+                                                  : value_rotation_size(layer.v_head_dim);
+      auto done = check_rotation(tensors[i].format, run, expected);
+      if (!done) return in_context(place_of(layers[i], tensor), std::move(done).error());
       // llama.cpp states a run for latents, too, and does not rotate them.
-      sides[i].rotation = layer.is_latent ? 0 : run;
+      tensors[i].rotation = layer.is_latent ? 0 : run;
     }
     return {};
   }
@@ -333,23 +333,23 @@ class Parser {
     return unsupported("rotated rows of " + std::string(format.name()));
   }
 
-  Result<std::vector<LlamaRows>> read_sides(const Layers& layers, std::string_view side,
-                                            bool transposed, std::uint64_t n_cells) {
-    std::vector<LlamaRows> sides;
+  Result<std::vector<LlamaRows>> read_tensors(const Layers& layers, std::string_view tensor,
+                                              bool transposed, std::uint64_t n_cells) {
+    std::vector<LlamaRows> tensors;
     for (const std::size_t i : layers) {
-      const bool is_key = side == "k";
+      const bool is_key = tensor == "k";
       if (layer_of(i).is_latent && !is_key) {  // a part of the rows of K
-        sides.emplace_back().is_transposed = transposed;
+        tensors.emplace_back().is_transposed = transposed;
         continue;
       }
       const std::int64_t head_dim = is_key ? key_row_dim(layer_of(i)) : layer_of(i).v_head_dim;
       auto rows = transposed ? read_transposed(layer_of(i), head_dim, n_cells)
                              : read_rows(layer_of(i), head_dim, n_cells);
-      if (!rows) return in_context(place_of(i, side), std::move(rows).error());
+      if (!rows) return in_context(place_of(i, tensor), std::move(rows).error());
       ++n_parts_;
-      sides.push_back(*rows);
+      tensors.push_back(*rows);
     }
-    return sides;
+    return tensors;
   }
 
   Result<LlamaRows> read_rows(const LlamaLayer& layer, std::int64_t head_dim,

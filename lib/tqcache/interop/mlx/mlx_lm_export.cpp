@@ -30,13 +30,13 @@ namespace tqcache::interop {
 namespace {
 
 // The values of a tensor to be written.
-struct MlxSideData {  // K or V of an attention layer
+struct MlxTensorData {  // K or V of an attention layer
   std::int64_t layer = 0;
-  cache::TensorKind side = cache::TensorKind::kKeys;
+  cache::TensorKind tensor = cache::TensorKind::kKeys;
 };
 
 struct MlxGroupData {  // K or V in affine groups; its three tensors are consecutive
-  MlxSideData side;
+  MlxTensorData tensor;
   enum Part : std::uint8_t { kCodes, kScales, kBiases } part = kCodes;
 };
 
@@ -55,7 +55,7 @@ struct MlxTextData {  // a text, stored as the code points of its characters
 
 struct MlxNoData {};  // None, stored as an array without values
 using MlxData =
-    std::variant<MlxSideData, MlxGroupData, MlxArrayData, MlxNumberData, MlxTextData, MlxNoData>;
+    std::variant<MlxTensorData, MlxGroupData, MlxArrayData, MlxNumberData, MlxTextData, MlxNoData>;
 
 constexpr std::int64_t kBufferStep = 256;  // rows by which mlx-lm's buffers grow
 constexpr std::int64_t kMaxSlots = 256;    // beyond it, empty slots are no slots
@@ -255,9 +255,9 @@ class Planner {
     const bool is_concatenate = member.class_name == "ConcatenateKVCache";
     add_class(is_chunked ? "ChunkedKVCache" : is_concatenate ? "ConcatenateKVCache" : "KVCache");
     add_tensor(slot(0), type_name(layer.k.dtype), shape_of(layer, layer.shape.head_dim),
-               MlxSideData{layer_, TensorKind::kKeys});
+               MlxTensorData{layer_, TensorKind::kKeys});
     add_tensor(slot(1), type_name(layer.v.dtype), shape_of(layer, layer.value_shape().head_dim),
-               MlxSideData{layer_, TensorKind::kValues});
+               MlxTensorData{layer_, TensorKind::kValues});
     if (is_chunked) return add_chunk_numbers(member.chunk_size, 0);
     add_no_numbers();
     if (with_scalars_ && !is_concatenate) add_numbers(2, {cache_.n_tokens()});
@@ -269,15 +269,15 @@ class Planner {
   }
 
   void add_groups(const AttentionDesc& layer, const std::string& slot, Dtype dtype,
-                  MlxSideData side) {
-    const bool is_keys = side.side == TensorKind::kKeys;
+                  MlxTensorData tensor) {
+    const bool is_keys = tensor.tensor == TensorKind::kKeys;
     const std::int64_t head_dim = (is_keys ? layer.shape : layer.value_shape()).head_dim;
     const std::int64_t n_u32 = head_dim * options_.kv_bits / 32;
     const auto groups = shape_of(layer, head_dim / options_.group_size);
     add_tensor(slot + ".0", "U32", shape_of(layer, n_u32),
-               MlxGroupData{side, MlxGroupData::kCodes});
-    add_tensor(slot + ".1", type_name(dtype), groups, MlxGroupData{side, MlxGroupData::kScales});
-    add_tensor(slot + ".2", type_name(dtype), groups, MlxGroupData{side, MlxGroupData::kBiases});
+               MlxGroupData{tensor, MlxGroupData::kCodes});
+    add_tensor(slot + ".1", type_name(dtype), groups, MlxGroupData{tensor, MlxGroupData::kScales});
+    add_tensor(slot + ".2", type_name(dtype), groups, MlxGroupData{tensor, MlxGroupData::kBiases});
   }
 
   void add_quantized(const AttentionDesc& layer) {
@@ -402,11 +402,11 @@ class MlxWriter {
 
  private:
   const cache::CacheDesc& description() const { return cache_.description(); }
-  cache::HeadShape shape_of(const MlxSideData& side) const {
-    return cache::shape_of(description().layers[to_size(side.layer)], side.side);
+  cache::HeadShape shape_of(const MlxTensorData& tensor) const {
+    return cache::shape_of(description().layers[to_size(tensor.layer)], tensor.tensor);
   }
-  Dtype dtype_of(const MlxSideData& side) const {
-    return cache::tensor_of(description().layers[to_size(side.layer)], side.side).dtype;
+  Dtype dtype_of(const MlxTensorData& tensor) const {
+    return cache::tensor_of(description().layers[to_size(tensor.layer)], tensor.tensor).dtype;
   }
 
   // Finds the sections of each layer's keys, values and arrays in the section table.
@@ -414,11 +414,11 @@ class MlxWriter {
     numbers_.resize(description().layers.size());
     for (std::size_t i = 0; i < cache_.blocks().size(); ++i) {
       const cache::BlockInfo& section = cache_.blocks()[i];
-      numbers_[to_size(section.layer)][static_cast<std::size_t>(section.side)].push_back(i);
+      numbers_[to_size(section.layer)][static_cast<std::size_t>(section.tensor)].push_back(i);
     }
   }
-  const std::vector<std::size_t>& sections_of(std::int64_t layer, TensorKind side) const {
-    return numbers_[to_size(layer)][static_cast<std::size_t>(side)];
+  const std::vector<std::size_t>& sections_of(std::int64_t layer, TensorKind tensor) const {
+    return numbers_[to_size(layer)][static_cast<std::size_t>(tensor)];
   }
 
   Result<void> read(std::size_t section) {
@@ -432,11 +432,11 @@ class MlxWriter {
 
   // Calls use(row, bytes) with every head vector of K or V; `row` counts kv head by kv head.
   template <class Use>
-  Result<void> each_row(const MlxSideData& side, Use use) {
-    const cache::HeadShape shape = shape_of(side);
-    const std::size_t bytes = to_size(shape.head_dim) * dtype_size(dtype_of(side));
+  Result<void> each_row(const MlxTensorData& tensor, Use use) {
+    const cache::HeadShape shape = shape_of(tensor);
+    const std::size_t bytes = to_size(shape.head_dim) * dtype_size(dtype_of(tensor));
     std::int64_t first = 0;
-    for (const std::size_t section : sections_of(side.layer, side.side)) {
+    for (const std::size_t section : sections_of(tensor.layer, tensor.tensor)) {
       TQC_TRY(read(section));
       const std::int64_t n =
           cache::tokens_in_block(description().n_tokens(), cache_.blocks()[section].block);
@@ -451,15 +451,15 @@ class MlxWriter {
     return {};
   }
 
-  std::size_t n_rows(const MlxSideData& side) const {
-    return to_size(shape_of(side).n_kv_heads * description().n_tokens());
+  std::size_t n_rows(const MlxTensorData& tensor) const {
+    return to_size(shape_of(tensor).n_kv_heads * description().n_tokens());
   }
 
-  Result<void> write_data(const MlxSideData& side) {
-    const cache::HeadShape shape = shape_of(side);
-    const std::size_t bytes = to_size(shape.head_dim) * dtype_size(dtype_of(side));
-    buffers_[0].resize(n_rows(side) * bytes);
-    TQC_TRY(each_row(side, [&](std::size_t row, ByteView values) {
+  Result<void> write_data(const MlxTensorData& tensor) {
+    const cache::HeadShape shape = shape_of(tensor);
+    const std::size_t bytes = to_size(shape.head_dim) * dtype_size(dtype_of(tensor));
+    buffers_[0].resize(n_rows(tensor) * bytes);
+    TQC_TRY(each_row(tensor, [&](std::size_t row, ByteView values) {
       std::memcpy(buffers_[0].data() + row * bytes, values.data(), bytes);
     }));
     return file_.write(buffers_[0]);
@@ -467,23 +467,23 @@ class MlxWriter {
 
   // The first of the three tensors computes all of them.
   Result<void> write_data(const MlxGroupData& data) {
-    if (data.part == MlxGroupData::kCodes) TQC_TRY(pack(data.side));
+    if (data.part == MlxGroupData::kCodes) TQC_TRY(pack(data.tensor));
     return file_.write(buffers_[data.part]);
   }
 
-  Result<void> pack(const MlxSideData& side) {
-    const cache::HeadShape shape = shape_of(side);
-    const Dtype dtype = dtype_of(side);
+  Result<void> pack(const MlxTensorData& tensor) {
+    const cache::HeadShape shape = shape_of(tensor);
+    const Dtype dtype = dtype_of(tensor);
     const std::size_t code_bytes = affine_code_bytes(form_, shape.head_dim);
     const std::size_t group_bytes = affine_groups(form_, shape.head_dim) * dtype_size(dtype);
-    buffers_[MlxGroupData::kCodes].resize(n_rows(side) * code_bytes);
-    buffers_[MlxGroupData::kScales].resize(n_rows(side) * group_bytes);
-    buffers_[MlxGroupData::kBiases].resize(n_rows(side) * group_bytes);
+    buffers_[MlxGroupData::kCodes].resize(n_rows(tensor) * code_bytes);
+    buffers_[MlxGroupData::kScales].resize(n_rows(tensor) * group_bytes);
+    buffers_[MlxGroupData::kBiases].resize(n_rows(tensor) * group_bytes);
     std::vector<float> x(to_size(shape.head_dim));
     const auto part = [&](MlxGroupData::Part name, std::size_t row, std::size_t bytes) {
       return std::span(buffers_[name]).subspan(row * bytes, bytes);
     };
-    return each_row(side, [&](std::size_t row, ByteView values) {
+    return each_row(tensor, [&](std::size_t row, ByteView values) {
       load_f32(dtype, values.data(), x);
       affine_encode(form_, dtype, x, part(MlxGroupData::kCodes, row, code_bytes),
                     part(MlxGroupData::kScales, row, group_bytes),

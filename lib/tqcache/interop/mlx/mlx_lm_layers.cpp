@@ -66,8 +66,8 @@ MlxRows rows_of(const MlxGrid& grid, std::size_t value_bytes, std::int64_t first
           .row_bytes = static_cast<std::size_t>(grid.width) * value_bytes};
 }
 
-Result<ForeignTensor> dense_side(const MlxFile& file, const MlxGrid& grid, cache::HeadShape shape,
-                                 std::int64_t first) {
+Result<ForeignTensor> dense_tensor(const MlxFile& file, const MlxGrid& grid, cache::HeadShape shape,
+                                   std::int64_t first) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(grid.type, grid.type_name));
   return ForeignTensor{
       dtype, read_dense_rows(file.bytes(), shape, rows_of(grid, dtype_size(dtype), first))};
@@ -93,8 +93,8 @@ Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::
   ForeignAttention layer;
   layer.shape = pair.shape;
   layer.value_dim = pair.value_dim();
-  TQC_TRY_ASSIGN(layer.k, dense_side(file, pair.k, pair.shape, first));
-  TQC_TRY_ASSIGN(layer.v, dense_side(file, pair.v, pair.v_shape, first));
+  TQC_TRY_ASSIGN(layer.k, dense_tensor(file, pair.k, pair.shape, first));
+  TQC_TRY_ASSIGN(layer.v, dense_tensor(file, pair.v, pair.v_shape, first));
   return ForeignLayer(std::move(layer));
 }
 
@@ -116,12 +116,12 @@ struct AffineState {
   std::int64_t head_dim = 0;
 };
 
-Result<AffineState> read_affine(MlxFile& file, const MlxCache& cache, int side, AffineForm form,
+Result<AffineState> read_affine(MlxFile& file, const MlxCache& cache, int tensor, AffineForm form,
                                 std::int64_t row) {
   const bool is_nested = file.has(cache.slot(0) + ".0");
   const auto name = [&](int part) {
-    if (is_nested) return fmt::format("{}.{}", cache.slot(side), part);
-    return cache.slot(3 * side + part);
+    if (is_nested) return fmt::format("{}.{}", cache.slot(tensor), part);
+    return cache.slot(3 * tensor + part);
   };
   AffineState state;
   TQC_TRY_ASSIGN(state.codes, state_grid(file, name(0), row));
@@ -144,15 +144,16 @@ Result<AffineState> read_affine(MlxFile& file, const MlxCache& cache, int side, 
   return state;
 }
 
-Result<ForeignTensor> affine_side(const MlxFile& file, const AffineState& state, AffineForm form) {
+Result<ForeignTensor> affine_tensor(const MlxFile& file, const AffineState& state,
+                                    AffineForm form) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(state.scales.type, state.scales.type_name));
-  const MlxAffineSide side{.form = form,
-                           .dtype = dtype,
-                           .codes = rows_of(state.codes, sizeof(std::uint32_t)),
-                           .scales = rows_of(state.scales, dtype_size(dtype)),
-                           .biases = rows_of(state.biases, dtype_size(dtype))};
+  const MlxAffineTensor tensor{.form = form,
+                               .dtype = dtype,
+                               .codes = rows_of(state.codes, sizeof(std::uint32_t)),
+                               .scales = rows_of(state.scales, dtype_size(dtype)),
+                               .biases = rows_of(state.biases, dtype_size(dtype))};
   const cache::HeadShape shape{state.scales.n_kv_heads, state.head_dim};
-  return ForeignTensor{Dtype::kF32, read_affine_rows(file.bytes(), shape, side)};
+  return ForeignTensor{Dtype::kF32, read_affine_rows(file.bytes(), shape, tensor)};
 }
 
 // Numbers: offset, group_size, bits, both in the metadata and in tensors.
@@ -180,8 +181,8 @@ Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::
   ForeignAttention layer;
   layer.shape = {k.scales.n_kv_heads, k.head_dim};
   layer.value_dim = cache::value_dim_of(k.head_dim, v.head_dim);
-  TQC_TRY_ASSIGN(layer.k, affine_side(file, k, form));
-  TQC_TRY_ASSIGN(layer.v, affine_side(file, v, form));
+  TQC_TRY_ASSIGN(layer.k, affine_tensor(file, k, form));
+  TQC_TRY_ASSIGN(layer.v, affine_tensor(file, v, form));
   return ForeignLayer(std::move(layer));
 }
 

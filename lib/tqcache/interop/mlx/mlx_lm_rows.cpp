@@ -110,20 +110,21 @@ class GroupRows {
   std::vector<float> values_;
 };
 
-Result<void> decode_rows(const ByteSource& file, cache::HeadShape shape, const MlxAffineSide& side,
-                         std::int64_t first, std::int64_t n, std::span<std::byte> out) {
-  GroupRows scales(side.scales, side.dtype);
-  GroupRows biases(side.biases, side.dtype);
-  Bytes codes(to_size(n) * side.codes.row_bytes);
+Result<void> decode_rows(const ByteSource& file, cache::HeadShape shape,
+                         const MlxAffineTensor& tensor, std::int64_t first, std::int64_t n,
+                         std::span<std::byte> out) {
+  GroupRows scales(tensor.scales, tensor.dtype);
+  GroupRows biases(tensor.biases, tensor.dtype);
+  Bytes codes(to_size(n) * tensor.codes.row_bytes);
   std::vector<float> x(to_size(shape.head_dim));
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
-    TQC_TRY(read_rows(file, side.codes, head, first, codes));
+    TQC_TRY(read_rows(file, tensor.codes, head, first, codes));
     TQC_TRY(scales.read(file, head, first, n));
     TQC_TRY(biases.read(file, head, first, n));
     for (std::int64_t i = 0; i < n; ++i) {
       const auto row =
-          ByteView(codes).subspan(to_size(i) * side.codes.row_bytes, side.codes.row_bytes);
-      affine_decode(side.form, row, scales.row(i), biases.row(i), x);
+          ByteView(codes).subspan(to_size(i) * tensor.codes.row_bytes, tensor.codes.row_bytes);
+      affine_decode(tensor.form, row, scales.row(i), biases.row(i), x);
       store_f32(Dtype::kF32, x, out.data() + to_size(head * n + i) * x.size() * sizeof(float));
     }
   }
@@ -223,10 +224,10 @@ ReadRows read_dense_rows(SharedFile file, cache::HeadShape shape, MlxRows rows) 
   };
 }
 
-ReadRows read_affine_rows(SharedFile file, cache::HeadShape shape, const MlxAffineSide& side) {
-  return [file = std::move(file), shape, side](std::int64_t first, std::int64_t n,
-                                               std::span<std::byte> out) {
-    return decode_rows(*file, shape, side, first, n, out);
+ReadRows read_affine_rows(SharedFile file, cache::HeadShape shape, const MlxAffineTensor& tensor) {
+  return [file = std::move(file), shape, tensor](std::int64_t first, std::int64_t n,
+                                                 std::span<std::byte> out) {
+    return decode_rows(*file, shape, tensor, first, n, out);
   };
 }
 

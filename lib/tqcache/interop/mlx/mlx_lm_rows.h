@@ -107,13 +107,13 @@ struct MlxRows {
 ReadRows read_dense_rows(SharedFile file, cache::HeadShape shape, MlxRows rows);
 
 // K or V of a QuantizedKVCache.
-struct MlxAffineSide {
+struct MlxAffineTensor {
   AffineForm form;
   Dtype dtype = Dtype::kF16;  // dtype of scales and biases
   MlxRows codes, scales, biases;
 };
 // Head vectors as f32.
-ReadRows read_affine_rows(SharedFile file, cache::HeadShape shape, const MlxAffineSide& side);
+ReadRows read_affine_rows(SharedFile file, cache::HeadShape shape, const MlxAffineTensor& tensor);
 
 // Some rows of each kv head, run after run.
 ReadArray read_row_runs(SharedFile file, std::int64_t n_kv_heads, MlxRows rows, RowRuns runs);

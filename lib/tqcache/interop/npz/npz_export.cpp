@@ -33,7 +33,7 @@ struct Part {
   Dtype dtype = Dtype::kF32;
   std::vector<std::uint64_t> shape;
   std::size_t layer = 0;
-  TensorKind side = TensorKind::kKeys;
+  TensorKind tensor = TensorKind::kKeys;
   std::size_t array = 0;  // for kArray
 };
 
@@ -89,10 +89,10 @@ class NpzPlan {
     const auto dims = [&](cache::HeadShape shape) {
       return std::vector{to_u64(shape.n_kv_heads), to_u64(n_tokens), to_u64(shape.head_dim)};
     };
-    add_part({npz_side_name(number, kNpzKey), layer.k.dtype, dims(layer.shape), number,
+    add_part({npz_tensor_name(number, kNpzKey), layer.k.dtype, dims(layer.shape), number,
               TensorKind::kKeys},
              kNpzKey);
-    add_part({npz_side_name(number, kNpzValue), layer.v.dtype, dims(layer.value_shape()), number,
+    add_part({npz_tensor_name(number, kNpzValue), layer.v.dtype, dims(layer.value_shape()), number,
               TensorKind::kValues},
              kNpzValue);
   }
@@ -100,7 +100,7 @@ class NpzPlan {
   void add_window(std::size_t number, const std::vector<cache::ArrayDesc>& arrays) {
     const std::array names = {kNpzKey, kNpzValue};
     for (std::size_t i = 0; i < names.size(); ++i) {
-      add_part({npz_side_name(number, names[i]), arrays[i].dtype, arrays[i].shape, number,
+      add_part({npz_tensor_name(number, names[i]), arrays[i].dtype, arrays[i].shape, number,
                 TensorKind::kArray, i},
                names[i]);
     }
@@ -153,11 +153,12 @@ Result<void> add_tokens(tensors::ZipWriter& zip, const CacheDesc& manifest) {
 
 Result<void> add_values(tensors::ZipWriter& zip, const cache::CacheReader& cache,
                         const std::vector<Part>& parts, const Progress& progress) {
-  WholeTensors sides(cache, progress);
+  WholeTensors tensors(cache, progress);
   AlignedBytes values;
   for (const Part& part : parts) {
-    TQC_TRY(part.side == TensorKind::kArray ? sides.read_array(part.layer, part.array, values)
-                                            : sides.read_side(part.layer, part.side, values));
+    TQC_TRY(part.tensor == TensorKind::kArray
+                ? tensors.read_array(part.layer, part.array, values)
+                : tensors.read_tensor(part.layer, part.tensor, values));
     if (part.dtype == Dtype::kBF16) widen_bf16(values);
     const Bytes header =
         tensors::make_npy_header(part.dtype == Dtype::kF16 ? "<f2" : "<f4", part.shape);

@@ -158,7 +158,7 @@ class NpzReader {
                        printable_name(array->header.descr));
   }
 
-  struct Sides {
+  struct Tensors {
     cache::HeadShape k_shape, v_shape;
     Values k, v;
 
@@ -166,9 +166,9 @@ class NpzReader {
       return cache::value_dim_of(k_shape.head_dim, v_shape.head_dim);
     }
   };
-  Result<Sides> read_sides(std::size_t layer, std::int64_t n_rows) {
-    TQC_TRY_ASSIGN(const Values k, find_values(npz_side_name(layer, kNpzKey), kNpzKey));
-    TQC_TRY_ASSIGN(const Values v, find_values(npz_side_name(layer, kNpzValue), kNpzValue));
+  Result<Tensors> read_tensors(std::size_t layer, std::int64_t n_rows) {
+    TQC_TRY_ASSIGN(const Values k, find_values(npz_tensor_name(layer, kNpzKey), kNpzKey));
+    TQC_TRY_ASSIGN(const Values v, find_values(npz_tensor_name(layer, kNpzValue), kNpzValue));
     auto k_shape = head_shape_of(k.array->header.shape, n_rows);
     if (!k_shape) return in_context("key", std::move(k_shape).error());
     auto v_shape = head_shape_of(v.array->header.shape, n_rows);
@@ -177,28 +177,28 @@ class NpzReader {
       return corrupt(fmt::format("{} heads of keys and {} of values", k_shape->n_kv_heads,
                                  v_shape->n_kv_heads));
     }
-    return Sides{*k_shape, *v_shape, k, v};
+    return Tensors{*k_shape, *v_shape, k, v};
   }
 
   Result<ForeignLayer> read_attention(std::size_t layer) {
-    TQC_TRY_ASSIGN(const Sides sides, read_sides(layer, n_tokens_));
-    const auto side = [&](const Values& values, cache::HeadShape shape) {
+    TQC_TRY_ASSIGN(const Tensors tensors, read_tensors(layer, n_tokens_));
+    const auto tensor = [&](const Values& values, cache::HeadShape shape) {
       return ForeignTensor{values.dtype,
                            rows_of(values.reader(), shape, n_tokens_, dtype_size(values.dtype))};
     };
-    return ForeignLayer(ForeignAttention{sides.k_shape, side(sides.k, sides.k_shape),
-                                         side(sides.v, sides.v_shape), sides.value_dim()});
+    return ForeignLayer(ForeignAttention{tensors.k_shape, tensor(tensors.k, tensors.k_shape),
+                                         tensor(tensors.v, tensors.v_shape), tensors.value_dim()});
   }
 
   Result<ForeignLayer> read_window(std::size_t layer, const json& description) {
     TQC_TRY_ASSIGN(const std::int64_t size, number_of(description, "size", cache::kMaxTokens));
     TQC_TRY_ASSIGN(const std::int64_t keep, number_of(description, "keep", cache::kMaxTokens));
-    TQC_TRY_ASSIGN(const Sides sides, read_sides(layer, std::min(size, n_tokens_)));
-    return ForeignLayer(ForeignWindow{sides.k_shape,
+    TQC_TRY_ASSIGN(const Tensors tensors, read_tensors(layer, std::min(size, n_tokens_)));
+    return ForeignLayer(ForeignWindow{tensors.k_shape,
                                       {size, keep},
-                                      foreign_array(cache::kWindowKeys, sides.k),
-                                      foreign_array(cache::kWindowValues, sides.v),
-                                      sides.value_dim()});
+                                      foreign_array(cache::kWindowKeys, tensors.k),
+                                      foreign_array(cache::kWindowValues, tensors.v),
+                                      tensors.value_dim()});
   }
 
   Result<ForeignLayer> read_arrays(std::size_t layer, const json& description) {

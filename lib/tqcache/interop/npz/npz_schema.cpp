@@ -63,8 +63,8 @@ std::string layer_name(std::size_t layer) { return fmt::format("layer_{}_", laye
 
 }  // namespace
 
-std::string npz_side_name(std::size_t layer, std::string_view side) {
-  return layer_name(layer) + std::string(side);
+std::string npz_tensor_name(std::size_t layer, std::string_view tensor) {
+  return layer_name(layer) + std::string(tensor);
 }
 
 std::string npz_array_name(std::size_t layer, std::string_view array) {

@@ -30,7 +30,7 @@ inline constexpr std::string_view kNpzKey = "key";
 inline constexpr std::string_view kNpzValue = "value";
 
 // "layer_3_key", "layer_3_array_conv".
-std::string npz_side_name(std::size_t layer, std::string_view side);
+std::string npz_tensor_name(std::size_t layer, std::string_view tensor);
 std::string npz_array_name(std::size_t layer, std::string_view array);
 
 // Returns whether the name of an array can be part of a member name: 1 to 64 letters, digits, '_',

@@ -10,6 +10,10 @@
 
 #include "tqcache/interop/turbomlx/turbomlx_artifacts.h"
 
+#ifdef _WIN32
+extern "C" double __lgamma_r(double x, int* sign);  // of mingw-w64, whose headers lack it
+#endif
+
 namespace tqcache::interop {
 namespace {
 
@@ -65,7 +69,11 @@ std::vector<double> make_grid() {
 // lgamma() is not thread-safe: it writes a global sign.
 double log_gamma(double x) {
   int sign = 0;
+#ifdef _WIN32
+  return ::__lgamma_r(x, &sign);
+#else
   return ::lgamma_r(x, &sign);
+#endif
 }
 
 // The density of one component of a random unit vector, on the grid, normalized to an integral of

@@ -27,8 +27,8 @@ struct TurboMlxCoding {
   std::string misfit = {};  // why codes are decoded; empty: they are kept
 };
 
-struct TurboMlxSide {
-  ForeignTensor side;
+struct TurboMlxTensor {
+  ForeignTensor tensor;
   std::optional<TurboMlxCoding> coding;  // nullopt: dense
 };
 
@@ -62,9 +62,9 @@ struct TurboMlxGroupForm {
   std::int64_t bits = 0;
   std::int64_t group_size = 0;
 };
-Result<TurboMlxSide> turbomlx_affine_side(const TurboMlxSource& file, const ValueTree& tree,
-                                          const Value& groups, std::string_view name,
-                                          TurboMlxGroupForm form, cache::HeadShape shape,
-                                          std::int64_t n_tokens, codec::BlockOrder order);
+Result<TurboMlxTensor> turbomlx_affine_tensor(const TurboMlxSource& file, const ValueTree& tree,
+                                              const Value& groups, std::string_view name,
+                                              TurboMlxGroupForm form, cache::HeadShape shape,
+                                              std::int64_t n_tokens, codec::BlockOrder order);
 
 }  // namespace tqcache::interop

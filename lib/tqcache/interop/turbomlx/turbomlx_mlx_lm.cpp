@@ -148,10 +148,10 @@ Result<TensorType> scale_type(const Value& scales, std::string_view name) {
 
 }  // namespace
 
-Result<TurboMlxSide> turbomlx_affine_side(const TurboMlxSource& file, const ValueTree& tree,
-                                          const Value& groups, std::string_view name,
-                                          TurboMlxGroupForm form, cache::HeadShape shape,
-                                          std::int64_t n_tokens, codec::BlockOrder order) {
+Result<TurboMlxTensor> turbomlx_affine_tensor(const TurboMlxSource& file, const ValueTree& tree,
+                                              const Value& groups, std::string_view name,
+                                              TurboMlxGroupForm form, cache::HeadShape shape,
+                                              std::int64_t n_tokens, codec::BlockOrder order) {
   if (!is_sequence(groups) || groups.items.size() != 3) {
     return corrupt(std::string(name) + ": not codes, scales and biases");
   }
@@ -175,7 +175,7 @@ Result<TurboMlxSide> turbomlx_affine_side(const TurboMlxSource& file, const Valu
   TQC_TRY_ASSIGN(result.biases, rows(2, type, n_groups));
   TQC_TRY_ASSIGN(TurboMlxPacking packing,
                  pack_turbomlx_groups(file, shape, n_tokens, result, order));
-  return TurboMlxSide{
+  return TurboMlxTensor{
       {Dtype::kF32, turbomlx_affine_rows(file, shape, result), std::move(packing.form)},
       TurboMlxCoding{order == codec::BlockOrder::kKeys, true, packing.is_rounded,
                      std::move(packing.misfit)}};
@@ -206,13 +206,13 @@ Result<TurboMlxLayer> turbomlx_quantized_layer(const TurboMlxSource& file, const
   TQC_TRY_ASSIGN(const TurboMlxGrid grid, turbomlx_grid_of(*scales, "keys"));
   const cache::HeadShape shape{grid.n_kv_heads, grid.width * form.group_size};
   TQC_TRY(cache::validate_shape(shape));
-  const auto side = [&](const Value& groups, const char* name, codec::BlockOrder order) {
-    return turbomlx_affine_side(file, tree, groups, name, form, shape, numbers[0], order);
+  const auto tensor = [&](const Value& groups, const char* name, codec::BlockOrder order) {
+    return turbomlx_affine_tensor(file, tree, groups, name, form, shape, numbers[0], order);
   };
-  TQC_TRY_ASSIGN(TurboMlxSide k, side(*values.first, "keys", codec::BlockOrder::kKeys));
-  TQC_TRY_ASSIGN(TurboMlxSide v, side(*values.second, "values", codec::BlockOrder::kValues));
+  TQC_TRY_ASSIGN(TurboMlxTensor k, tensor(*values.first, "keys", codec::BlockOrder::kKeys));
+  TQC_TRY_ASSIGN(TurboMlxTensor v, tensor(*values.second, "values", codec::BlockOrder::kValues));
   TurboMlxLayer result;
-  result.layer = ForeignAttention{shape, std::move(k.side), std::move(v.side)};
+  result.layer = ForeignAttention{shape, std::move(k.tensor), std::move(v.tensor)};
   result.n_tokens = numbers[0];
   result.codings = {*std::move(k.coding), *std::move(v.coding)};
   return result;

@@ -48,7 +48,7 @@ struct TurboMlxCodedPart {
   ReadNumbers scales, biases;  // biases: only with spec.has_bias
 };
 
-struct TurboMlxCodedSide {
+struct TurboMlxCodedTensor {
   cache::HeadShape shape;
   codec::BlockOrder order = codec::BlockOrder::kKeys;
   std::vector<TurboMlxCodeRows> rows;
@@ -91,13 +91,13 @@ Result<std::vector<std::uint8_t>> unpacked(const TurboMlxCodeRows& rows, const B
 // Reads token blocks of K or V in our packed layout.
 class BlockReader {
  public:
-  BlockReader(TurboMlxSource file, TurboMlxCodedSide side)
+  BlockReader(TurboMlxSource file, TurboMlxCodedTensor tensor)
       : file_(std::move(file)),
-        side_(std::move(side)),
-        layout_(side_.shape, side_.specs(), side_.order) {}
+        tensor_(std::move(tensor)),
+        layout_(tensor_.shape, tensor_.specs(), tensor_.order) {}
 
   Result<void> read(std::int64_t block, std::span<std::byte> out) const {
-    for (std::size_t head = 0; head < to_size(side_.shape.n_kv_heads); ++head) {
+    for (std::size_t head = 0; head < to_size(tensor_.shape.n_kv_heads); ++head) {
       TQC_TRY(read_codes(head, block, out));
       TQC_TRY(read_scales(head, block, out));
     }
@@ -107,21 +107,21 @@ class BlockReader {
  private:
   Result<void> read_codes(std::size_t head, std::int64_t block, std::span<std::byte> out) const {
     std::vector<std::vector<std::uint8_t>> codes;
-    for (const TurboMlxCodeRows& rows : side_.rows) {
+    for (const TurboMlxCodeRows& rows : tensor_.rows) {
       TQC_TRY_ASSIGN(auto own, unpacked(rows, *file_, head, block));
       codes.push_back(std::move(own));
     }
-    for (std::size_t i = 0; i < side_.parts.size(); ++i) {
-      const TurboMlxCodedPart& part = side_.parts[i];
-      layout_.put_codes(head, i, {codes[part.rows], side_.rows[part.rows].n_codes, part.first_code},
-                        out);
+    for (std::size_t i = 0; i < tensor_.parts.size(); ++i) {
+      const TurboMlxCodedPart& part = tensor_.parts[i];
+      layout_.put_codes(head, i,
+                        {codes[part.rows], tensor_.rows[part.rows].n_codes, part.first_code}, out);
     }
     return {};
   }
 
   Result<void> read_scales(std::size_t head, std::int64_t block, std::span<std::byte> out) const {
-    for (std::size_t i = 0; i < side_.parts.size(); ++i) {
-      const TurboMlxCodedPart& part = side_.parts[i];
+    for (std::size_t i = 0; i < tensor_.parts.size(); ++i) {
+      const TurboMlxCodedPart& part = tensor_.parts[i];
       TQC_TRY_ASSIGN(const auto scales, halves(part.scales, *file_, head, block));
       layout_.put_scales(head, i, scales, out);
       if (!part.spec.has_bias) continue;
@@ -132,11 +132,11 @@ class BlockReader {
   }
 
   TurboMlxSource file_;
-  TurboMlxCodedSide side_;
+  TurboMlxCodedTensor tensor_;
   cache::CodedBlock layout_;
 };
 
-std::vector<codec::PartSpec> TurboMlxCodedSide::specs() const {
+std::vector<codec::PartSpec> TurboMlxCodedTensor::specs() const {
   std::vector<codec::PartSpec> specs;
   for (const TurboMlxCodedPart& part : parts) specs.push_back(part.spec);
   return specs;
@@ -144,8 +144,8 @@ std::vector<codec::PartSpec> TurboMlxCodedSide::specs() const {
 
 // Requires: parts that codec::mode_of() accepts.
 // Errors when read: those of the file; kCorrupt (a number beyond f16).
-ReadBlock turbomlx_blocks(TurboMlxSource file, TurboMlxCodedSide side) {
-  const auto reader = std::make_shared<const BlockReader>(std::move(file), std::move(side));
+ReadBlock turbomlx_blocks(TurboMlxSource file, TurboMlxCodedTensor tensor) {
+  const auto reader = std::make_shared<const BlockReader>(std::move(file), std::move(tensor));
   return
       [reader](std::int64_t block, std::span<std::byte> out) { return reader->read(block, out); };
 }
@@ -156,7 +156,7 @@ constexpr std::uint16_t kLeastNormal = 0x0400;
 
 using Floats = std::vector<float>;
 using CodedPart = TurboMlxCodedPart;
-using CodedSide = TurboMlxCodedSide;
+using CodedTensor = TurboMlxCodedTensor;
 
 ReadNumbers numbers_of(const TurboMlxRows& rows) {
   return [rows](const ByteSource& file, std::size_t head, std::int64_t block) {
@@ -231,11 +231,11 @@ Result<Fit> fit_of_part(const CodedPart& part, const ByteSource& file, std::size
 }
 
 // Checks all full token blocks.
-Result<Fit> fit_of(const CodedSide& side, const ByteSource& file, std::int64_t n_tokens) {
+Result<Fit> fit_of(const CodedTensor& tensor, const ByteSource& file, std::int64_t n_tokens) {
   Fit fit = Fit::kExact;
   for (std::int64_t block = 0; block < n_tokens / kTokenBlock; ++block) {
-    for (std::size_t head = 0; head < to_size(side.shape.n_kv_heads); ++head) {
-      for (const CodedPart& part : side.parts) {
+    for (std::size_t head = 0; head < to_size(tensor.shape.n_kv_heads); ++head) {
+      for (const CodedPart& part : tensor.parts) {
         TQC_TRY_ASSIGN(const Fit own, fit_of_part(part, file, head, block));
         fit = worse(fit, own);
         if (fit == Fit::kNone) return fit;
@@ -247,17 +247,17 @@ Result<Fit> fit_of(const CodedSide& side, const ByteSource& file, std::int64_t n
 
 TurboMlxPacking misfit(std::string reason) { return {std::nullopt, std::move(reason), false}; }
 
-Result<TurboMlxPacking> packing_of(const TurboMlxSource& file, CodedSide side,
+Result<TurboMlxPacking> packing_of(const TurboMlxSource& file, CodedTensor tensor,
                                    std::int64_t n_tokens) {
-  std::vector<codec::PartSpec> specs = side.specs();
+  std::vector<codec::PartSpec> specs = tensor.specs();
   const auto codec =
-      codec::HeadCodec::make(static_cast<int>(side.shape.head_dim), specs, side.order);
+      codec::HeadCodec::make(static_cast<int>(tensor.shape.head_dim), specs, tensor.order);
   if (!codec) return misfit(codec.error().message);
-  TQC_TRY_ASSIGN(const Fit fit, fit_of(side, *file, n_tokens));
+  TQC_TRY_ASSIGN(const Fit fit, fit_of(tensor, *file, n_tokens));
   if (fit == Fit::kNone) return misfit("f16 does not hold their scales");
-  std::vector<std::uint16_t> outliers = side.outliers;
+  std::vector<std::uint16_t> outliers = tensor.outliers;
   ForeignPacked packed{std::move(specs), std::move(outliers),
-                       turbomlx_blocks(file, std::move(side))};
+                       turbomlx_blocks(file, std::move(tensor))};
   return TurboMlxPacking{std::move(packed), {}, fit == Fit::kRounded};
 }
 
@@ -295,10 +295,10 @@ CodedPart residual_part(const TurboMlxPart& part, int first) {
   return residual;
 }
 
-void add(CodedPart part, const TurboMlxRows& codes, CodedSide& side) {
-  part.rows = side.rows.size();
-  side.rows.push_back({codes, part.spec.bits, static_cast<std::size_t>(part.spec.head_dim)});
-  side.parts.push_back(std::move(part));
+void add(CodedPart part, const TurboMlxRows& codes, CodedTensor& tensor) {
+  part.rows = tensor.rows.size();
+  tensor.rows.push_back({codes, part.spec.bits, static_cast<std::size_t>(part.spec.head_dim)});
+  tensor.parts.push_back(std::move(part));
 }
 
 bool has_maps(const TurboMlxPart& part) {
@@ -353,32 +353,32 @@ Result<TurboMlxPacking> pack_turbomlx_keys(const TurboMlxSource& file, cache::He
   if (parts.size() > 1 && parts[0].signs) {
     return misfit("mixed precision with signs of residuals");
   }
-  CodedSide side;
-  side.shape = shape;
-  if (parts.size() > 1) side.outliers = for_each_head(parts.back().channels, shape.n_kv_heads);
+  CodedTensor tensor;
+  tensor.shape = shape;
+  if (parts.size() > 1) tensor.outliers = for_each_head(parts.back().channels, shape.n_kv_heads);
   int first = 0;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {  // outlier channels come first
-    add(base_part(*part, first), part->codes, side);
-    if (part->signs) add(residual_part(*part, first), *part->signs, side);
+    add(base_part(*part, first), part->codes, tensor);
+    if (part->signs) add(residual_part(*part, first), *part->signs, tensor);
     first += static_cast<int>(part->channels.size());
   }
-  return packing_of(file, std::move(side), n_tokens);
+  return packing_of(file, std::move(tensor), n_tokens);
 }
 
 Result<TurboMlxPacking> pack_turbomlx_groups(const TurboMlxSource& file, cache::HeadShape shape,
                                              std::int64_t n_tokens, const TurboMlxGroups& groups,
                                              codec::BlockOrder order) {
   const auto head_dim = to_size(shape.head_dim);
-  CodedSide side;
-  side.shape = shape;
-  side.order = order;
-  side.rows.push_back({groups.codes, groups.bits, head_dim});
+  CodedTensor tensor;
+  tensor.shape = shape;
+  tensor.order = order;
+  tensor.rows.push_back({groups.codes, groups.bits, head_dim});
   const std::size_t n_groups = head_dim / groups.group_size;
   if (n_groups > codec::kMaxParts) return misfit(fmt::format("{} groups", n_groups));
   for (std::size_t group = 0; group < n_groups; ++group) {
-    side.parts.push_back(group_part(groups, group, n_groups));
+    tensor.parts.push_back(group_part(groups, group, n_groups));
   }
-  return packing_of(file, std::move(side), n_tokens);
+  return packing_of(file, std::move(tensor), n_tokens);
 }
 
 }  // namespace tqcache::interop

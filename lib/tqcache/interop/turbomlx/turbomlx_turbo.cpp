@@ -152,8 +152,8 @@ Result<std::vector<Quantizer>> quantizers_of(const TurboMlxSource& file, const T
 }
 
 // All shapes are checked before any computation.
-Result<TurboMlxSide> keys(const TurboMlxSource& file, const TurboState& state,
-                          const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts) {
+Result<TurboMlxTensor> keys(const TurboMlxSource& file, const TurboState& state,
+                            const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts) {
   TQC_TRY_ASSIGN(std::vector<Quantizer> quantizers, quantizers_of(file, state, meta));
   std::vector<TurboMlxPart> parts;
   for (Quantizer& quantizer : quantizers) {
@@ -162,15 +162,15 @@ Result<TurboMlxSide> keys(const TurboMlxSource& file, const TurboState& state,
   }
   for (TurboMlxPart& part : parts) TQC_TRY(add_maps(meta, artifacts, part));
   TQC_TRY_ASSIGN(TurboMlxPacking packing, pack_turbomlx_keys(file, meta.shape, meta.offset, parts));
-  return TurboMlxSide{
+  return TurboMlxTensor{
       {Dtype::kF32, turbomlx_key_rows(file, meta.shape, std::move(parts)), std::move(packing.form)},
       TurboMlxCoding{true, false, packing.is_rounded, std::move(packing.misfit)}};
 }
 
 // --- values, and all dense tensors
 
-Result<ForeignTensor> dense_side(const TurboMlxSource& file, const Value& value,
-                                 std::string_view name, const TurboMlxMeta& meta) {
+Result<ForeignTensor> dense_tensor(const TurboMlxSource& file, const Value& value,
+                                   std::string_view name, const TurboMlxMeta& meta) {
   TQC_TRY_ASSIGN(const TurboMlxDense dense, turbomlx_dense_array(value, name));
   if (dense.grid.width != meta.shape.head_dim) {
     return unsupported(fmt::format("{}: head vectors of {} beside {}", name, dense.grid.width,
@@ -182,16 +182,16 @@ Result<ForeignTensor> dense_side(const TurboMlxSource& file, const Value& value,
   return ForeignTensor{dense.dtype, turbomlx_dense_rows(file, meta.shape, dense.rows)};
 }
 
-Result<TurboMlxSide> values(const TurboMlxSource& file, const ValueTree& tree,
-                            const TurboState& state, const TurboMlxMeta& meta) {
+Result<TurboMlxTensor> values(const TurboMlxSource& file, const ValueTree& tree,
+                              const TurboState& state, const TurboMlxMeta& meta) {
   const std::string_view name = kSlotNames[kValues];
   if (!meta.has_affine_values) {
-    TQC_TRY_ASSIGN(ForeignTensor dense, dense_side(file, state.at(kValues), name, meta));
-    return TurboMlxSide{std::move(dense), std::nullopt};
+    TQC_TRY_ASSIGN(ForeignTensor dense, dense_tensor(file, state.at(kValues), name, meta));
+    return TurboMlxTensor{std::move(dense), std::nullopt};
   }
-  return turbomlx_affine_side(file, tree, state.at(kValues), name,
-                              {meta.value_bits, meta.value_group_size}, meta.shape, meta.offset,
-                              codec::BlockOrder::kValues);
+  return turbomlx_affine_tensor(file, tree, state.at(kValues), name,
+                                {meta.value_bits, meta.value_group_size}, meta.shape, meta.offset,
+                                codec::BlockOrder::kValues);
 }
 
 // --- calibration
@@ -240,8 +240,8 @@ Result<ForeignAttention> calibrating(const TurboMlxSource& file, const TurboStat
                                      const TurboMlxMeta& meta, const Calibration& calibration) {
   TQC_TRY(check_calibration(state, meta, calibration));
   ForeignAttention layer{.shape = meta.shape, .k = {}, .v = {}};
-  TQC_TRY_ASSIGN(layer.k, dense_side(file, *calibration.keys, "calibration_keys", meta));
-  TQC_TRY_ASSIGN(layer.v, dense_side(file, *calibration.values, "calibration_values", meta));
+  TQC_TRY_ASSIGN(layer.k, dense_tensor(file, *calibration.keys, "calibration_keys", meta));
+  TQC_TRY_ASSIGN(layer.v, dense_tensor(file, *calibration.values, "calibration_values", meta));
   return layer;
 }
 
@@ -254,12 +254,12 @@ Result<ForeignAttention> empty_layer(const TurboState& state, const TurboMlxMeta
 Result<void> read_coded(const TurboMlxSource& file, const ValueTree& tree, const TurboState& state,
                         const TurboMlxMeta& meta, TurboMlxArtifacts& artifacts,
                         TurboMlxLayer& result) {
-  TQC_TRY_ASSIGN(TurboMlxSide v, values(file, tree, state, meta));
-  TQC_TRY_ASSIGN(TurboMlxSide k, keys(file, state, meta, artifacts));
-  for (TurboMlxSide* side : {&k, &v}) {
-    if (side->coding) result.codings.push_back(*std::move(side->coding));
+  TQC_TRY_ASSIGN(TurboMlxTensor v, values(file, tree, state, meta));
+  TQC_TRY_ASSIGN(TurboMlxTensor k, keys(file, state, meta, artifacts));
+  for (TurboMlxTensor* tensor : {&k, &v}) {
+    if (tensor->coding) result.codings.push_back(*std::move(tensor->coding));
   }
-  result.layer = ForeignAttention{meta.shape, std::move(k.side), std::move(v.side)};
+  result.layer = ForeignAttention{meta.shape, std::move(k.tensor), std::move(v.tensor)};
   return {};
 }
 

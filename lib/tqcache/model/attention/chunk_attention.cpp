@@ -30,9 +30,9 @@ void grow(std::vector<AlignedBytes>& buffers, std::size_t count, std::size_t siz
 // Queries and softmax are f32; f16 has 11 bits of mantissa, bf16 8, decoded values 24.
 constexpr std::size_t kThreeParts = 3;
 
-std::size_t parts_of_block(const cache::Side& side, std::int64_t block) {
-  if (block < cache::packed_block_count(side)) return kThreeParts;
-  switch (cache::dense_dtype(side)) {
+std::size_t parts_of_block(const cache::Tensor& tensor, std::int64_t block) {
+  if (block < cache::packed_block_count(tensor)) return kThreeParts;
+  switch (cache::dense_dtype(tensor)) {
     case Dtype::kF16:
       return 2;
     case Dtype::kBF16:

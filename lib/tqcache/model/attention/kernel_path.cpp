@@ -7,11 +7,12 @@ namespace tqcache::model {
 
 namespace {
 
-void add_side(const cache::Side& side, Scorer scorer, const std::string& name, KernelPath& path) {
-  if (cache::packed_block_count(side) == 0) return;
+void add_tensor(const cache::Tensor& tensor, Scorer scorer, const std::string& name,
+                KernelPath& path) {
+  if (cache::packed_block_count(tensor) == 0) return;
   path.prompt = "decoded";
   const std::string fact = scorer == Scorer::kFast
-                               ? std::get<cache::TurboSide>(side).codec.why_not_integers()
+                               ? std::get<cache::TurboTensor>(tensor).codec.why_not_integers()
                                : std::string();
   const bool in_bytes = scorer == Scorer::kFast && fact.empty();
   if (!in_bytes) {
@@ -30,8 +31,8 @@ KernelPath kernel_path(const cache::Cache& cache, Scorer scorer) {
     const cache::AttentionLayer* const rows = cache::attention_of(cache.layers[i]);
     if (rows == nullptr) continue;
     const std::string layer = "layer " + std::to_string(i);
-    add_side(rows->k, scorer, layer + " k", path);
-    add_side(rows->v, scorer, layer + " v", path);
+    add_tensor(rows->k, scorer, layer + " k", path);
+    add_tensor(rows->v, scorer, layer + " v", path);
   }
   return path;
 }

@@ -9,8 +9,8 @@ namespace tqcache::model {
 namespace {
 
 // Rows [n, n_kv_heads, head_dim] for the tokens from position `first` on.
-Result<void> code_side(const cache::Side& side, std::int64_t first, std::span<float> rows) {
-  const auto* turbo = std::get_if<cache::TurboSide>(&side);
+Result<void> code_tensor(const cache::Tensor& tensor, std::int64_t first, std::span<float> rows) {
+  const auto* turbo = std::get_if<cache::TurboTensor>(&tensor);
   if (turbo == nullptr) return {};
   if (!turbo->codec.is_fixed()) return invalid("nothing is packed, so its mean is not known");
   return turbo->codec.quantize_rows(first, rows);
@@ -25,10 +25,10 @@ KvFilter coding_filter(const cache::Cache& cache) {
     if (found == nullptr) return {};
     const cache::AttentionLayer& layer = *found;
     const std::string name = "layer " + std::to_string(index);
-    if (auto coded = code_side(layer.k, first, k); !coded) {
+    if (auto coded = code_tensor(layer.k, first, k); !coded) {
       return in_context(name + " k", std::move(coded).error());
     }
-    if (auto coded = code_side(layer.v, first, v); !coded) {
+    if (auto coded = code_tensor(layer.v, first, v); !coded) {
       return in_context(name + " v", std::move(coded).error());
     }
     return {};

@@ -29,26 +29,26 @@ constexpr std::size_t round_up(std::size_t n) {
   return (n + kLineFloats - 1) / kLineFloats * kLineFloats;
 }
 
-codec::DenseBlock dense_block(const cache::Side& side, cache::HeadShape shape,
+codec::DenseBlock dense_block(const cache::Tensor& tensor, cache::HeadShape shape,
                               std::int64_t n_tokens, std::int64_t block, std::int64_t kv_head) {
-  const Dtype dtype = cache::dense_dtype(side);
+  const Dtype dtype = cache::dense_dtype(tensor);
   const std::size_t head_bytes = to_size(kTokenBlock * shape.head_dim) * dtype_size(dtype);
-  return {dtype, cache::dense_block(side, block).data() + to_size(kv_head) * head_bytes,
+  return {dtype, cache::dense_block(tensor, block).data() + to_size(kv_head) * head_bytes,
           to_size(shape.head_dim), to_size(cache::tokens_in_block(n_tokens, block))};
 }
 
-codec::DenseBlock decoded_block(const cache::TurboSide& side, cache::HeadShape shape,
+codec::DenseBlock decoded_block(const cache::TurboTensor& tensor, cache::HeadShape shape,
                                 std::int64_t block, std::int64_t kv_head) {
-  const AlignedBytes& decoded = side.packed[to_size(block)].decoded;
+  const AlignedBytes& decoded = tensor.packed[to_size(block)].decoded;
   const std::size_t head_bytes = decoded.size() / to_size(shape.n_kv_heads);
-  return {side.tail.dtype, decoded.data() + to_size(kv_head) * head_bytes, to_size(shape.head_dim),
-          to_size(kTokenBlock)};
+  return {tensor.tail.dtype, decoded.data() + to_size(kv_head) * head_bytes,
+          to_size(shape.head_dim), to_size(kTokenBlock)};
 }
 
-codec::DenseBlock sink_block(const cache::TurboSide& side, cache::HeadShape shape,
+codec::DenseBlock sink_block(const cache::TurboTensor& tensor, cache::HeadShape shape,
                              std::int64_t n_sinks, std::int64_t kv_head) {
-  const ByteView rows = side.codec.sink_rows(side.packed.front().bytes.view(), kv_head);
-  return {side.tail.dtype, rows.data(), to_size(shape.head_dim), to_size(n_sinks)};
+  const ByteView rows = tensor.codec.sink_rows(tensor.packed.front().bytes.view(), kv_head);
+  return {tensor.tail.dtype, rows.data(), to_size(shape.head_dim), to_size(n_sinks)};
 }
 
 // The number of tokens of K or V in quantized blocks, and of the sink tokens among them.
@@ -57,10 +57,10 @@ struct PackedTokens {
   std::int64_t n_sinks = 0;
 };
 
-PackedTokens packed_tokens(const cache::Side& side) {
-  const std::int64_t n_blocks = cache::packed_block_count(side);
+PackedTokens packed_tokens(const cache::Tensor& tensor) {
+  const std::int64_t n_blocks = cache::packed_block_count(tensor);
   if (n_blocks == 0) return {};
-  return {n_blocks * kTokenBlock, std::get<cache::TurboSide>(side).codec.n_sinks()};
+  return {n_blocks * kTokenBlock, std::get<cache::TurboTensor>(tensor).codec.n_sinks()};
 }
 
 // The range of quantized values in a row of n weights: [first, end).
@@ -69,7 +69,7 @@ struct Range {
   std::size_t end;
 };
 
-Range packed_range(const cache::Side& values, std::int64_t first_token, std::int64_t n) {
+Range packed_range(const cache::Tensor& values, std::int64_t first_token, std::int64_t n) {
   const PackedTokens packed = packed_tokens(values);
   const std::int64_t first = std::clamp<std::int64_t>(packed.n_sinks - first_token, 0, n);
   const std::int64_t end = std::clamp<std::int64_t>(packed.end - first_token, first, n);
@@ -124,7 +124,7 @@ void StepAttention::reserve(const cache::AttentionLayer& layer, std::int64_t fir
                             std::int64_t n_splits, std::size_t n_slots) {
   const std::int64_t n_packed_keys = cache::packed_block_count(layer.k);
   const bool packed_values = cache::packed_block_count(layer.v) > first_block;
-  coded_dim_ = packed_values ? std::get<cache::TurboSide>(layer.v).codec.coded_dim() : 0;
+  coded_dim_ = packed_values ? std::get<cache::TurboTensor>(layer.v).codec.coded_dim() : 0;
   if (centering_ && n_packed_keys > 0) centering_->extend(n_packed_keys);
   grow(partials_, to_size(n_splits * shape_.n_kv_heads) * partial_floats());
   if (scratch_.size() < n_slots) scratch_.resize(n_slots);
@@ -148,7 +148,7 @@ StepAttention::Partial StepAttention::partial(std::int64_t index, std::int64_t k
 }
 
 // Shapes: q [group, head_dim].
-void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_block,
+void StepAttention::prepare_queries(const cache::Tensor& keys, std::int64_t first_block,
                                     std::int64_t kv_head, const float* q) {
   Queries& queries = queries_[to_size(kv_head)];
   queries.scaled.resize(to_size(group_ * shape_.head_dim));
@@ -156,7 +156,7 @@ void StepAttention::prepare_queries(const cache::Side& keys, std::int64_t first_
   queries.dense.set_for_dense(to_size(shape_.head_dim), queries.scaled);
   // A window past all quantized blocks needs no prepared queries.
   if (cache::packed_block_count(keys) <= first_block) return;
-  const cache::KvCodec& codec = std::get<cache::TurboSide>(keys).codec;
+  const cache::KvCodec& codec = std::get<cache::TurboTensor>(keys).codec;
   if (codec.must_keep_decoded()) return;  // decoded values are scored
   queries.packed.set(codec, kv_head, queries.scaled, centering_ ? &*centering_ : nullptr);
 }
@@ -190,7 +190,7 @@ void StepAttention::attend_split(const cache::AttentionLayer& layer, std::int64_
     sums[g] = std::numeric_limits<float>::quiet_NaN();
   }
   if (packed.first < packed.end) {
-    sum_packed_values(std::get<cache::TurboSide>(layer.v), split, scores, partial.packed_out);
+    sum_packed_values(std::get<cache::TurboTensor>(layer.v), split, scores, partial.packed_out);
   }
   if (packed.first > 0 || packed.end < n) {
     sum_dense_values(layer.v, n_tokens, split, scores, partial.dense_out);
@@ -198,16 +198,16 @@ void StepAttention::attend_split(const cache::AttentionLayer& layer, std::int64_
 }
 
 // Shapes: scores [group, kTokenBlock], rows kSplitTokens apart.
-void StepAttention::score_block(const cache::Side& keys, std::int64_t n_tokens, std::int64_t block,
-                                std::int64_t kv_head, float* scores) const {
+void StepAttention::score_block(const cache::Tensor& keys, std::int64_t n_tokens,
+                                std::int64_t block, std::int64_t kv_head, float* scores) const {
   if (block < cache::packed_block_count(keys)) {
-    return score_packed_block(std::get<cache::TurboSide>(keys), block, kv_head, scores);
+    return score_packed_block(std::get<cache::TurboTensor>(keys), block, kv_head, scores);
   }
   kernels_->score_dense(dense_block(keys, shape_, n_tokens, block, kv_head),
                         queries_[to_size(kv_head)].dense.rows(), {scores, to_size(kSplitTokens)});
 }
 
-void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_t block,
+void StepAttention::score_packed_block(const cache::TurboTensor& keys, std::int64_t block,
                                        std::int64_t kv_head, float* scores) const {
   const Queries& queries = queries_[to_size(kv_head)];
   const codec::OutputRows rows = {scores, to_size(kSplitTokens)};
@@ -225,7 +225,7 @@ void StepAttention::score_packed_block(const cache::TurboSide& keys, std::int64_
 
 // The scale of sink tokens is 0, so their weights add 0 here.
 // Shapes: weights [group, kSplitTokens]; out [group, coded_dim].
-void StepAttention::sum_packed_values(const cache::TurboSide& values, const Split& split,
+void StepAttention::sum_packed_values(const cache::TurboTensor& values, const Split& split,
                                       const float* weights, float* out) const {
   const std::size_t group = to_size(group_);
   std::fill_n(out, group * coded_dim_, 0.0f);
@@ -240,14 +240,14 @@ void StepAttention::sum_packed_values(const cache::TurboSide& values, const Spli
 
 // Sums over the dense blocks and the sink tokens.
 // Shapes: weights [group, kSplitTokens]; out [group, head_dim].
-void StepAttention::sum_dense_values(const cache::Side& values, std::int64_t n_tokens,
+void StepAttention::sum_dense_values(const cache::Tensor& values, std::int64_t n_tokens,
                                      const Split& split, const float* weights, float* out) const {
   const std::size_t group = to_size(group_);
   const codec::OutputRows sums = {out, to_size(shape_.head_dim)};
   std::fill_n(out, group * sums.stride, 0.0f);
   const std::int64_t n_sinks = split.first == 0 ? packed_tokens(values).n_sinks : 0;
   if (n_sinks > 0) {
-    const auto& turbo = std::get<cache::TurboSide>(values);
+    const auto& turbo = std::get<cache::TurboTensor>(values);
     kernels_->accumulate_dense(sink_block(turbo, shape_, n_sinks, split.kv_head),
                                {group, to_size(kSplitTokens), weights}, sums);
   }
@@ -260,7 +260,7 @@ void StepAttention::sum_dense_values(const cache::Side& values, std::int64_t n_t
 }
 
 // Shapes: sinks [group] or empty; scratch, at least [coded_dim + head_dim]; out [group, head_dim].
-void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_splits,
+void StepAttention::merge_splits(const cache::Tensor& values, std::int64_t n_splits,
                                  std::int64_t kv_head, std::span<const float> sinks, float* scratch,
                                  std::span<float> out) {
   const std::size_t head_dim = to_size(shape_.head_dim);
@@ -288,7 +288,7 @@ void StepAttention::merge_splits(const cache::Side& values, std::int64_t n_split
     }
     // A score that is NaN makes packed_sum NaN, even without packed tokens.
     if (coded_dim_ > 0 && packed_sum != 0) {
-      const auto& codec = std::get<cache::TurboSide>(values).codec;
+      const auto& codec = std::get<cache::TurboTensor>(values).codec;
       codec.add_decoded_sum(kv_head, packed_sum, coded, {scratch + coded_dim_, head_dim}, head);
     }
     float sum = packed_sum + dense_sum;

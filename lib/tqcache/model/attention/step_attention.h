@@ -77,19 +77,19 @@ class StepAttention {
                std::size_t n_slots);
   std::size_t partial_floats() const;
   Partial partial(std::int64_t index, std::int64_t kv_head);
-  void prepare_queries(const cache::Side& keys, std::int64_t first_block, std::int64_t kv_head,
+  void prepare_queries(const cache::Tensor& keys, std::int64_t first_block, std::int64_t kv_head,
                        const float* q);
   void attend_split(const cache::AttentionLayer& layer, std::int64_t n_tokens, const Split& split,
                     const Partial& partial, float* scores) const;
-  void score_block(const cache::Side& keys, std::int64_t n_tokens, std::int64_t block,
+  void score_block(const cache::Tensor& keys, std::int64_t n_tokens, std::int64_t block,
                    std::int64_t kv_head, float* scores) const;
-  void score_packed_block(const cache::TurboSide& keys, std::int64_t block, std::int64_t kv_head,
+  void score_packed_block(const cache::TurboTensor& keys, std::int64_t block, std::int64_t kv_head,
                           float* scores) const;
-  void sum_packed_values(const cache::TurboSide& values, const Split& split, const float* weights,
+  void sum_packed_values(const cache::TurboTensor& values, const Split& split, const float* weights,
                          float* out) const;
-  void sum_dense_values(const cache::Side& values, std::int64_t n_tokens, const Split& split,
+  void sum_dense_values(const cache::Tensor& values, std::int64_t n_tokens, const Split& split,
                         const float* weights, float* out) const;
-  void merge_splits(const cache::Side& values, std::int64_t n_splits, std::int64_t kv_head,
+  void merge_splits(const cache::Tensor& values, std::int64_t n_splits, std::int64_t kv_head,
                     std::span<const float> sinks, float* scratch, std::span<float> out);
 
   cache::HeadShape shape_;

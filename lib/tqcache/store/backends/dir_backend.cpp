@@ -1,5 +1,3 @@
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +7,7 @@
 #include <system_error>
 #include <thread>
 
+#include "tqcache/base/posix.h"
 #include "tqcache/file.h"
 #include "tqcache/store/backends/backend_support.h"
 #include "tqcache/store/backends/dir_files.h"
@@ -77,8 +76,8 @@ class DirBackend : public Backend {
 
   // nullopt: there is nothing. What cannot be looked at is as large as its row says.
   std::optional<std::uint64_t> size_of_file(const Entry& row) const {
-    struct stat info {};
-    if (::lstat(layout_.blob(row.key).c_str(), &info) != 0) {
+    posix::Stat info{};
+    if (posix::lstat(layout_.blob(row.key).c_str(), &info) != 0) {
       return errno == ENOENT || errno == ENOTDIR ? std::nullopt : std::optional(row.bytes);
     }
     return S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : 0;
@@ -201,8 +200,8 @@ class DirBackend : public Backend {
     std::vector<bool> found;
     for (const std::string& key : keys) {
       if (found.size() % kRowsAtOnce == 0) TQC_TRY(check_interrupted());
-      struct stat info {};
-      found.push_back(::lstat(layout_.blob(key).c_str(), &info) == 0);
+      posix::Stat info{};
+      found.push_back(posix::lstat(layout_.blob(key).c_str(), &info) == 0);
     }
     return found;
   }
@@ -223,7 +222,7 @@ class DirBackend : public Backend {
       TQC_TRY_ASSIGN(const bool same, holds(**file, *only));
       if (!same) return false;
     }
-    if (::unlink(path.c_str()) == 0) return forget(key, true);
+    if (posix::unlink(path.c_str()) == 0) return forget(key, true);
     return Error{ErrorCode::kIo, key + ": remove: " + std::generic_category().message(errno)};
   }
 

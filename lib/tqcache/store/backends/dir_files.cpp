@@ -1,13 +1,10 @@
 #include "tqcache/store/backends/dir_files.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <system_error>
 #include <thread>
 
+#include "tqcache/base/posix.h"
 #include "tqcache/base/system.h"
 #include "tqcache/bytes.h"
 #include "tqcache/hash.h"
@@ -39,12 +36,13 @@ bool is_folder_name(std::string_view name) {
 // Makes the folder accessible to the owner only, because it contains prompts; an existing folder
 // too.
 Result<void> make_folder(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0700) == 0) return {};
+  if (posix::mkdir(folder.c_str(), 0700) == 0) return {};
   const int failed = errno;
-  struct stat info {};
-  const bool is_folder = ::stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  posix::Stat info{};
+  const bool is_folder = posix::stat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
   if (failed != EEXIST || !is_folder) return io_error("folder " + folder.string(), failed);
-  if ((info.st_mode & 0077) == 0 || ::chmod(folder.c_str(), info.st_mode & 07700) == 0) return {};
+  if ((info.st_mode & 0077) == 0 || posix::chmod(folder.c_str(), info.st_mode & 07700) == 0)
+    return {};
   return io_error("folder " + folder.string() + ": closing it to other users", errno);
 }
 
@@ -66,10 +64,10 @@ Result<void> visit_folder(const fs::path& folder,
   // Removed meanwhile.
   if (failed == std::errc::no_such_file_or_directory) return {};
   for (; !failed && entries != fs::directory_iterator(); entries.increment(failed)) {
-    const std::string key = key_of(entries->path().filename());
-    struct stat info {};
+    const std::string key = key_of(entries->path().filename().string());
+    posix::Stat info{};
     // Files may have been removed since they were listed.
-    if (!check_key(key) || ::lstat(entries->path().c_str(), &info) != 0) continue;
+    if (!check_key(key) || posix::lstat(entries->path().c_str(), &info) != 0) continue;
     const auto bytes = S_ISREG(info.st_mode) ? static_cast<std::uint64_t>(info.st_size) : 0;
     TQC_TRY(visit({key, bytes, info.st_mtime}));
   }
@@ -79,8 +77,8 @@ Result<void> visit_folder(const fs::path& folder,
 }  // namespace
 
 bool is_no_file(const fs::path& path) {
-  struct stat info {};
-  return ::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
+  posix::Stat info{};
+  return posix::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
 }
 
 Result<void> remove_no_file(const fs::path& path) {
@@ -92,10 +90,10 @@ Result<void> remove_no_file(const fs::path& path) {
 void announce_reading(const fs::path& path) {
   constexpr std::size_t kBytes = 4 << 20;
   if (is_no_file(path)) return;  // a pipe would wake its writer
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  const int fd = posix::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0) return;
   read_ahead(fd, kBytes);
-  ::close(fd);
+  posix::close(fd);
 }
 
 Result<std::unique_ptr<LockedFile>> lock_patiently(const fs::path& path,
@@ -120,8 +118,8 @@ fs::path DirLayout::blob(const std::string& key) const {
 
 Result<void> DirLayout::make_folder_of(const std::string& key) const {
   const fs::path folder = blob(key).parent_path();
-  struct stat info {};
-  if (::stat(folder.c_str(), &info) == 0) return {};
+  posix::Stat info{};
+  if (posix::stat(folder.c_str(), &info) == 0) return {};
   const fs::path blobs = folder.parent_path();
   TQC_TRY(make_folder(blobs));
   TQC_TRY(make_folder(folder));
@@ -157,7 +155,7 @@ Result<void> DirLayout::make() const {
   std::error_code failed;
   for (fs::directory_iterator i(root_, failed); !failed && i != fs::directory_iterator();
        i.increment(failed)) {
-    const std::string name = i->path().filename();
+    const std::string name = i->path().filename().string();
     // Made by another process meanwhile, or left by one that was killed.
     if (name == "blobs" || name.starts_with("tqcache-store") ||
         name.starts_with(".tqcache-store.tmp-"))
@@ -189,7 +187,7 @@ Result<void> DirLayout::visit(const std::function<Result<void>(const File&)>& vi
   fs::directory_iterator folders(root_ / "blobs", failed);
   if (failed == std::errc::no_such_file_or_directory) return {};
   for (; !failed && folders != fs::directory_iterator(); folders.increment(failed)) {
-    if (is_folder_name(folders->path().filename().native())) {
+    if (is_folder_name(folders->path().filename().string())) {
       TQC_TRY(visit_folder(folders->path(), visit));
     }
   }

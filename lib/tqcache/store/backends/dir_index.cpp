@@ -1,15 +1,13 @@
 
 #include "tqcache/store/backends/dir_index.h"
 
-#include <fcntl.h>
 #include <sqlite3.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <system_error>
 #include <thread>
 
+#include "tqcache/base/posix.h"
 #include "tqcache/base/system.h"
 #include "tqcache/file.h"
 #include "tqcache/store/backends/backend_support.h"
@@ -87,7 +85,7 @@ std::int64_t SqliteStatement::number(int column) const {
 }
 
 void Sqlite::Close::operator()(sqlite3* database) const {
-  if (process == ::getpid()) sqlite3_close_v2(database);
+  if (process == posix::getpid()) sqlite3_close_v2(database);
 }
 
 namespace {
@@ -95,14 +93,14 @@ namespace {
 // SQLite gives its journals the permissions of the database. A database that is there is not
 // opened here: closing it would end SQLite's locks on it.
 Result<void> close_to_others(const std::filesystem::path& path) {
-  const int made = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (made >= 0) ::close(made);
+  const int made = posix::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (made >= 0) posix::close(made);
   for (const char* end : {"", "-wal", "-shm"}) {
     const std::string name = path.string() + end;
-    struct stat info {};
-    if (::lstat(name.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    if ((info.st_mode & 0077) == 0 || info.st_uid != ::geteuid()) continue;
-    if (::chmod(name.c_str(), 0600) != 0) return Error{ErrorCode::kIo, "index: permissions"};
+    posix::Stat info{};
+    if (posix::lstat(name.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    if ((info.st_mode & 0077) == 0 || info.st_uid != posix::geteuid()) continue;
+    if (posix::chmod(name.c_str(), 0600) != 0) return Error{ErrorCode::kIo, "index: permissions"};
   }
   return {};
 }
@@ -129,7 +127,7 @@ Result<Sqlite> Sqlite::open(const std::filesystem::path& path, const SqliteWait&
   TQC_TRY(close_to_others(path));
   sqlite3* opened = nullptr;
   constexpr int kFlags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
-  const int status = sqlite3_open_v2(path.c_str(), &opened, kFlags, nullptr);
+  const int status = sqlite3_open_v2(path.string().c_str(), &opened, kFlags, nullptr);
   Sqlite database(opened, wait);  // to be closed after a failure, too
   if (status != SQLITE_OK) return sqlite_error(status);
   // Rare enough to leave short statements alone, so that a put that was interrupted can still
@@ -186,8 +184,8 @@ constexpr const char* kList =
     " WHERE key > ?1 AND key >= ?2 AND key < ?2 || '~' ORDER BY key LIMIT ?3";
 
 std::uint64_t file_number(const std::filesystem::path& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+  posix::Stat info{};
+  return posix::stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
 }
 
 void remove_database(const std::filesystem::path& path) {

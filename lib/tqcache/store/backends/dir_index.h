@@ -3,8 +3,6 @@
 //
 // Only for the sources of store.
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -17,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tqcache/base/posix.h"
 #include "tqcache/error.h"
 #include "tqcache/store.h"
 #include "tqcache/store/backends/dir_files.h"
@@ -77,7 +76,7 @@ class Sqlite {
  private:
   // A process that was forked must not touch the connection of the one before: it stays open.
   struct Close {
-    Close() : process(::getpid()) {}
+    Close() : process(posix::getpid()) {}
     long process;
     void operator()(sqlite3* database) const;
   };

@@ -103,7 +103,7 @@ std::int64_t tokens_behind(std::int64_t index) { return (index + 1) * cache::kTo
 std::uint64_t raw_bytes_of(const std::vector<cache::LayerDesc>& layers,
                            const cache::BlockKey& key) {
   const cache::LayerDesc& layer = layers[static_cast<std::size_t>(key.layer)];
-  const bool packed = cache::is_quantized(cache::tensor_of(layer, key.side));
+  const bool packed = cache::is_quantized(cache::tensor_of(layer, key.tensor));
   return cache::raw_bytes(layer, key, packed, tokens_behind(key.block));
 }
 

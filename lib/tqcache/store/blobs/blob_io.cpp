@@ -1,8 +1,6 @@
 
 #include "tqcache/store/blobs/blob_io.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "tqcache/base/integers.h"
+#include "tqcache/base/posix.h"
 #include "tqcache/base/system.h"
 #include "tqcache/base/threads.h"
 #include "tqcache/bytes.h"
@@ -33,10 +32,11 @@ std::shared_ptr<std::byte> allocate(std::size_t size) {
 
 // Anonymous memory: pages are allocated on first access.
 std::shared_ptr<std::byte> map_memory(std::size_t size) {
-  void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      posix::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   use_huge_pages(memory, size);
-  return {static_cast<std::byte*>(memory), [size](std::byte* p) { ::munmap(p, size); }};
+  return {static_cast<std::byte*>(memory), [size](std::byte* p) { posix::munmap(p, size); }};
 }
 
 }  // namespace

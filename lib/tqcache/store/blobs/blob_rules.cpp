@@ -124,7 +124,7 @@ Result<void> check_block_content(std::string_view key, const Block& block) {
   TQC_TRY(check_media(block.media, block.index * cache::kTokenBlock, cache::kTokenBlock));
   TQC_TRY(check_block_key(key, block));
   const auto is_other = [&](const StoredSection& section) {
-    return section.info.side == cache::TensorKind::kArray || section.info.block != block.index;
+    return section.info.tensor == cache::TensorKind::kArray || section.info.block != block.index;
   };
   if (std::ranges::any_of(block.sections, is_other)) return corrupt("a section of another block");
   return check_sections(block.sections);
@@ -158,7 +158,7 @@ Result<void> check_data(std::string_view, const Data& data) {
   for (std::size_t i = 1; i < data.sections.size(); ++i) {
     const format::SectionInfo& before = data.sections[i - 1].info;
     const format::SectionInfo& info = data.sections[i].info;
-    if (info.side == cache::TensorKind::kArray) break;
+    if (info.tensor == cache::TensorKind::kArray) break;
     if (info.block - before.block > 1) {
       return corrupt(cache::block_place(i, info) + ": a token block before it is missing");
     }

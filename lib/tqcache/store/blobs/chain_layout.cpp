@@ -14,8 +14,8 @@ namespace tqcache::store {
 namespace {
 
 auto place_in_file(const format::SectionInfo& info) {
-  const bool is_array = info.side == cache::TensorKind::kArray;
-  return std::tuple(is_array, is_array ? 0 : info.block, info.layer, info.side,
+  const bool is_array = info.tensor == cache::TensorKind::kArray;
+  return std::tuple(is_array, is_array ? 0 : info.block, info.layer, info.tensor,
                     is_array ? info.block : 0);
 }
 
@@ -51,9 +51,9 @@ std::uint64_t block_bytes(const std::vector<cache::LayerDesc>& layers) {
   std::uint64_t bytes = 0;
   for (const cache::LayerDesc& layer : layers) {
     if (!std::holds_alternative<cache::AttentionDesc>(layer)) continue;
-    for (const cache::TensorKind side : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
-      const bool packed = cache::is_quantized(cache::tensor_of(layer, side));
-      bytes += cache::raw_bytes(layer, {0, side, 1}, packed, 2 * cache::kTokenBlock);
+    for (const cache::TensorKind tensor : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
+      const bool packed = cache::is_quantized(cache::tensor_of(layer, tensor));
+      bytes += cache::raw_bytes(layer, {0, tensor, 1}, packed, 2 * cache::kTokenBlock);
     }
   }
   return bytes;
@@ -91,7 +91,7 @@ Bytes data_content(std::span<const StoredSection> sections) {
   for (const StoredSection& section : sections) {
     const format::SectionInfo& info = section.info;
     out.write(info.layer);
-    out.write(static_cast<std::uint64_t>(info.side));
+    out.write(static_cast<std::uint64_t>(info.tensor));
     out.write(info.block);
     out.write(std::uint64_t{info.packed});
     out.write(static_cast<std::uint64_t>(info.compression));

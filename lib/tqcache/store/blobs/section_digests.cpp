@@ -41,10 +41,10 @@ bool may_be_symbols(const cache::LayerDesc& layer) {
 std::optional<format::SymbolShape> shape_in(const std::vector<cache::LayerDesc>& layers,
                                             const format::SectionInfo& section) {
   const auto index = to_size(section.layer);
-  if (index >= layers.size() || section.side == cache::TensorKind::kArray) return std::nullopt;
+  if (index >= layers.size() || section.tensor == cache::TensorKind::kArray) return std::nullopt;
   const cache::LayerDesc& layer = layers[index];
   if (cache::attention_of(layer) == nullptr ||
-      !format::has_symbols(cache::tensor_of(layer, section.side))) {
+      !format::has_symbols(cache::tensor_of(layer, section.tensor))) {
     return std::nullopt;
   }
   format::SymbolShape shape = format::symbol_shape(layer, section);

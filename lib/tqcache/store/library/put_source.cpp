@@ -59,7 +59,7 @@ Result<StoredSection> PutSource::section(std::size_t i) const {
 namespace {
 
 bool becomes_smaller(const cache::LayerDesc& layer, const format::SectionInfo& section) {
-  return !section.packed || format::has_symbols(cache::tensor_of(layer, section.side));
+  return !section.packed || format::has_symbols(cache::tensor_of(layer, section.tensor));
 }
 
 }  // namespace
@@ -126,7 +126,8 @@ std::vector<RawSection> block_pieces(const cache::Cache& cache,
     if (!std::holds_alternative<cache::AttentionLayer>(cache.layers[i])) continue;
     for (const TensorKind kind : {TensorKind::kKeys, TensorKind::kValues}) {
       const cache::BlockKey key{static_cast<std::int64_t>(i), kind, block};
-      cache::BlockInfo info{key.layer, key.side, key.block, cache::is_packed(cache.layers[i], key)};
+      cache::BlockInfo info{key.layer, key.tensor, key.block,
+                            cache::is_packed(cache.layers[i], key)};
       info.raw_bytes = cache::raw_bytes(layers[i], key, info.packed, cache.n_tokens());
       pieces.push_back(raw_section(cache, info));
     }

@@ -1,15 +1,15 @@
-// Sides of state files of llama.cpp, a token block at a time, from one thread and from several.
+// Tensors of state files of llama.cpp, a token block at a time, from one thread and from several.
 
-#include "tqcache/interop/llama/llama_side.h"
+#include "tqcache/interop/llama/llama_tensor.h"
 
 #include <thread>
 
 #include "llama_import_fixture.h"
 
 namespace tqcache::test {
-namespace llama_side_test {
+namespace llama_tensor_test {
 
-using interop::LlamaSide;
+using interop::LlamaTensor;
 
 constexpr std::int64_t kTokens = 1100;  // four token blocks, and a part of a fifth
 
@@ -19,36 +19,36 @@ struct TransposedFile {
     spec.transposed = true;
     spec.v_type = type;
     Bytes bytes = write_state(model, spec);
-    side.rows = {{interop::find_row_type(type), nullptr}, true, 0};
-    side.rows.offset = bytes.size() - kTokens * 16 * side.rows.format.plain->block_bytes;
-    side.file = memory_source(std::move(bytes));
-    side.buffers = std::make_shared<interop::LlamaBuffers>();
-    side.n_cells = kTokens;
-    side.shape = {2, 8};
+    tensor.rows = {{interop::find_row_type(type), nullptr}, true, 0};
+    tensor.rows.offset = bytes.size() - kTokens * 16 * tensor.rows.format.plain->block_bytes;
+    tensor.file = memory_source(std::move(bytes));
+    tensor.buffers = std::make_shared<interop::LlamaBuffers>();
+    tensor.n_cells = kTokens;
+    tensor.shape = {2, 8};
   }
-  std::uint64_t block_bytes() const { return 16 * 256 * side.rows.format.plain->block_bytes; }
+  std::uint64_t block_bytes() const { return 16 * 256 * tensor.rows.format.plain->block_bytes; }
 
   LlamaGeometry model = plain_model(8);
   StateSpec spec = plain_spec(model, kTokens);
-  LlamaSide side;
+  LlamaTensor tensor;
 };
 
 void expect_block(const TransposedFile& file, const interop::ReadRows& read, std::int64_t block) {
   const std::int64_t n = cache::tokens_in_block(kTokens, block);
-  const Dtype dtype = *file.side.rows.format.plain->dense;
+  const Dtype dtype = *file.tensor.rows.format.plain->dense;
   Bytes raw(static_cast<std::size_t>(n) * 16 * dtype_size(dtype));
   ASSERT_TRUE(read(block * 256, n, raw));
   std::vector<float> values(static_cast<std::size_t>(n) * 16);
   load_f32(dtype, raw.data(), values);
-  EXPECT_EQ(values, expected_side(file.model, file.spec, 1, false, block * 256, n)) << block;
+  EXPECT_EQ(values, expected_tensor(file.model, file.spec, 1, false, block * 256, n)) << block;
 }
 
-TEST(LlamaSide, IsTheSameWhateverMayBeKept) {
+TEST(LlamaTensor, IsTheSameWhateverMayBeKept) {
   for (const char* type : {"f16", "f32"}) {
     TransposedFile file(type);
     for (const std::uint64_t n_blocks : {0U, 1U, 2U, 3U, 5U, 100U}) {
-      file.side.transposed_bytes = n_blocks * file.block_bytes();
-      const interop::ReadRows read = read_llama_side(file.side);
+      file.tensor.transposed_bytes = n_blocks * file.block_bytes();
+      const interop::ReadRows read = read_llama_tensor(file.tensor);
       for (const std::int64_t block : {0, 1, 2, 3, 4, 3, 0, 4, 1, 1}) {
         expect_block(file, read, block);
       }
@@ -56,10 +56,10 @@ TEST(LlamaSide, IsTheSameWhateverMayBeKept) {
   }
 }
 
-TEST(LlamaSide, CanBeReadFromSeveralThreads) {
+TEST(LlamaTensor, CanBeReadFromSeveralThreads) {
   TransposedFile file("f16");
-  file.side.transposed_bytes = 2 * file.block_bytes();
-  const interop::ReadRows read = read_llama_side(file.side);
+  file.tensor.transposed_bytes = 2 * file.block_bytes();
+  const interop::ReadRows read = read_llama_tensor(file.tensor);
   std::vector<std::thread> threads;
   for (std::int64_t first = 0; first < 4; ++first) {
     threads.emplace_back([&, first] {
@@ -70,7 +70,7 @@ TEST(LlamaSide, CanBeReadFromSeveralThreads) {
 }
 
 // After a read that failed nothing of it is taken for read.
-TEST(LlamaSide, ReadsAgainWhatFailed) {
+TEST(LlamaTensor, ReadsAgainWhatFailed) {
   class Failing : public ByteSource {
    public:
     explicit Failing(std::shared_ptr<const ByteSource> file) : file_(std::move(file)) {}
@@ -85,14 +85,14 @@ TEST(LlamaSide, ReadsAgainWhatFailed) {
     mutable int n_reads_ = 0;
   };
   TransposedFile file("f16");
-  file.side.transposed_bytes = 2 * file.block_bytes();
-  file.side.file = std::make_shared<Failing>(file.side.file);
-  const interop::ReadRows read = read_llama_side(file.side);
+  file.tensor.transposed_bytes = 2 * file.block_bytes();
+  file.tensor.file = std::make_shared<Failing>(file.tensor.file);
+  const interop::ReadRows read = read_llama_tensor(file.tensor);
   Bytes raw(256 * 16 * 2);
   EXPECT_FALSE(read(0, 256, raw));
   expect_block(file, read, 0);
   expect_block(file, read, 1);
 }
 
-}  // namespace llama_side_test
+}  // namespace llama_tensor_test
 }  // namespace tqcache::test

@@ -1,5 +1,5 @@
 #pragma once
-// interop/llama/llama_side.h: readers of head vectors in llama.cpp state files, in the layout of
+// interop/llama/llama_tensor.h: readers of head vectors in llama.cpp state files, in the layout of
 // this project: by head, in half-split order, not rotated.
 //
 // Memory: one token block per reading thread; for transposed values a few more token blocks, within
@@ -20,7 +20,7 @@ namespace tqcache::interop {
 
 using LlamaBuffers = Pool<AlignedBytes>;
 
-struct LlamaSide {
+struct LlamaTensor {
   std::shared_ptr<const ByteSource> file;
   std::shared_ptr<LlamaBuffers> buffers;  // shared by K and V of all layers of a file
   LlamaRows rows;
@@ -37,6 +37,6 @@ struct LlamaSide {
 Dtype dense_dtype(const LlamaRowFormat& format);
 
 // Requires: the rows of all cells lie within the file; all `cells` are below n_cells.
-ReadRows read_llama_side(LlamaSide side);
+ReadRows read_llama_tensor(LlamaTensor tensor);
 
 }  // namespace tqcache::interop

@@ -1,4 +1,4 @@
-#include "tqcache/interop/llama/llama_side.h"
+#include "tqcache/interop/llama/llama_tensor.h"
 
 #include <algorithm>
 #include <cstring>
@@ -39,10 +39,10 @@ void transpose(const std::byte* in, std::size_t stride, std::size_t n_rows, std:
 
 class TransposedReader {
  public:
-  explicit TransposedReader(LlamaSide side)
-      : side_(std::move(side)),
-        value_bytes_(dtype_size(dense_dtype(side_.rows.format))),
-        n_components_(to_size(side_.shape.n_kv_heads * side_.shape.head_dim)) {}
+  explicit TransposedReader(LlamaTensor tensor)
+      : tensor_(std::move(tensor)),
+        value_bytes_(dtype_size(dense_dtype(tensor_.rows.format))),
+        n_components_(to_size(tensor_.shape.n_kv_heads * tensor_.shape.head_dim)) {}
 
   Result<void> read(std::int64_t first, std::int64_t n, std::span<std::byte> out) {
     if (!is_in_order()) return read_scattered(first, n, out);
@@ -62,16 +62,16 @@ class TransposedReader {
   }
 
  private:
-  bool is_in_order() const { return side_.cells == nullptr || side_.cells->empty(); }
+  bool is_in_order() const { return tensor_.cells == nullptr || tensor_.cells->empty(); }
 
   std::uint64_t place_of(std::size_t component, std::uint64_t cell) const {
-    return side_.rows.offset + (component * side_.n_cells + cell) * value_bytes_;
+    return tensor_.rows.offset + (component * tensor_.n_cells + cell) * value_bytes_;
   }
 
   // Number of cells that may be kept at a time, in whole token blocks; at least one block.
   std::uint64_t cells_at_a_time() const {
     const std::uint64_t block_bytes = n_components_ * cache::kTokenBlock * value_bytes_;
-    return std::max<std::uint64_t>(1, side_.transposed_bytes / block_bytes) * cache::kTokenBlock;
+    return std::max<std::uint64_t>(1, tensor_.transposed_bytes / block_bytes) * cache::kTokenBlock;
   }
 
   // Makes `kept_` hold these cells.
@@ -80,7 +80,7 @@ class TransposedReader {
     const std::uint64_t size = cells_at_a_time();
     const std::uint64_t begin = first / size * size;
     kept_.n = 0;  // invalid until reading succeeds
-    return read_chunk(begin, std::min(size, side_.n_cells - begin), kept_);
+    return read_chunk(begin, std::min(size, tensor_.n_cells - begin), kept_);
   }
 
   Result<void> read_chunk(std::uint64_t first, std::uint64_t n, Chunk& chunk) const {
@@ -88,7 +88,7 @@ class TransposedReader {
     const std::size_t row = static_cast<std::size_t>(n) * value_bytes_;
     for (std::size_t i = 0; i < n_components_; ++i) {
       TQC_TRY(
-          side_.file->read_at(place_of(i, first), std::span(chunk.values).subspan(i * row, row)));
+          tensor_.file->read_at(place_of(i, first), std::span(chunk.values).subspan(i * row, row)));
     }
     chunk.first = first;
     chunk.n = n;
@@ -98,9 +98,9 @@ class TransposedReader {
   // [component][chunk.n] to [n_kv_heads, n, head_dim].
   void give_out(const Chunk& chunk, std::uint64_t first, std::size_t n,
                 std::span<std::byte> out) const {
-    const std::size_t head_dim = to_size(side_.shape.head_dim);
+    const std::size_t head_dim = to_size(tensor_.shape.head_dim);
     const auto turn = value_bytes_ == 2 ? transpose<2> : transpose<4>;
-    for (std::size_t head = 0; head < to_size(side_.shape.n_kv_heads); ++head) {
+    for (std::size_t head = 0; head < to_size(tensor_.shape.n_kv_heads); ++head) {
       const std::size_t at = head * head_dim * chunk.n + (first - chunk.first);
       turn(chunk.values.data() + at * value_bytes_, chunk.n, head_dim, n,
            out.data() + head * n * head_dim * value_bytes_);
@@ -109,16 +109,16 @@ class TransposedReader {
 
   // Cells anywhere: reads, for each component, the range from the first to the last wanted cell.
   Result<void> read_scattered(std::int64_t first, std::int64_t n, std::span<std::byte> out) const {
-    const auto cells = std::span(*side_.cells).subspan(to_size(first), to_size(n));
+    const auto cells = std::span(*tensor_.cells).subspan(to_size(first), to_size(n));
     const auto [low, high] = std::ranges::minmax(cells);
     const std::uint64_t n_between = std::uint64_t{high} - low + 1;
     const bool at_once = n_between <= kMaxSpread * static_cast<std::uint64_t>(n);
     AlignedBytes between(at_once ? n_between * value_bytes_ : 0);
     for (std::size_t i = 0; i < n_components_; ++i) {
-      if (at_once) TQC_TRY(side_.file->read_at(place_of(i, low), between));
+      if (at_once) TQC_TRY(tensor_.file->read_at(place_of(i, low), between));
       for (std::size_t k = 0; k < cells.size(); ++k) {
         const auto to = out.subspan(place_in_block(i, k, cells.size()), value_bytes_);
-        if (!at_once) TQC_TRY(side_.file->read_at(place_of(i, cells[k]), to));
+        if (!at_once) TQC_TRY(tensor_.file->read_at(place_of(i, cells[k]), to));
         if (at_once) {
           std::memcpy(to.data(), between.data() + (cells[k] - low) * value_bytes_, to.size());
         }
@@ -129,21 +129,21 @@ class TransposedReader {
 
   // [n_kv_heads, n, head_dim]
   std::size_t place_in_block(std::size_t component, std::size_t token, std::size_t n) const {
-    const std::size_t head_dim = to_size(side_.shape.head_dim);
+    const std::size_t head_dim = to_size(tensor_.shape.head_dim);
     const std::size_t head = component / head_dim;
     return ((head * n + token) * head_dim + component % head_dim) * value_bytes_;
   }
 
-  LlamaSide side_;
+  LlamaTensor tensor_;
   std::size_t value_bytes_;
   std::size_t n_components_;
   std::mutex mutex_;
   Chunk kept_;
 };
 
-// As read_llama_side(). Requires: side.rows.is_transposed.
-ReadRows read_transposed_llama_side(LlamaSide side) {
-  auto reader = std::make_shared<TransposedReader>(std::move(side));
+// As read_llama_tensor(). Requires: tensor.rows.is_transposed.
+ReadRows read_transposed_llama_tensor(LlamaTensor tensor) {
+  auto reader = std::make_shared<TransposedReader>(std::move(tensor));
   return [reader](std::int64_t first, std::int64_t n, std::span<std::byte> out) {
     return reader->read(first, n, out);
   };
@@ -152,24 +152,25 @@ ReadRows read_transposed_llama_side(LlamaSide side) {
 // Rows that are consecutive in the file, cell by cell.
 class RowReader {
  public:
-  explicit RowReader(LlamaSide side)
-      : side_(std::move(side)),
-        row_bytes_(*row_bytes_of(side_.rows.format, side_.shape.n_kv_heads, side_.shape.head_dim)),
-        value_bytes_(dtype_size(dense_dtype(side_.rows.format))) {}
+  explicit RowReader(LlamaTensor tensor)
+      : tensor_(std::move(tensor)),
+        row_bytes_(
+            *row_bytes_of(tensor_.rows.format, tensor_.shape.n_kv_heads, tensor_.shape.head_dim)),
+        value_bytes_(dtype_size(dense_dtype(tensor_.rows.format))) {}
 
   Result<void> read(std::int64_t first, std::int64_t n, std::span<std::byte> out) const {
-    const auto rows = side_.buffers->borrow([] { return std::make_unique<AlignedBytes>(); });
+    const auto rows = tensor_.buffers->borrow([] { return std::make_unique<AlignedBytes>(); });
     rows->resize(to_size(n) * row_bytes_);
     TQC_TRY(read_rows(first, n, *rows));
-    const LlamaRowFormat& format = side_.rows.format;
+    const LlamaRowFormat& format = tensor_.rows.format;
     if (format.plain != nullptr && format.plain->dense) return take_dense(*rows, n, out);
     return decode(*rows, n, out);
   }
 
  private:
-  bool is_in_order() const { return side_.cells == nullptr || side_.cells->empty(); }
+  bool is_in_order() const { return tensor_.cells == nullptr || tensor_.cells->empty(); }
   std::uint64_t cell_of(std::int64_t token) const {
-    return is_in_order() ? static_cast<std::uint64_t>(token) : (*side_.cells)[to_size(token)];
+    return is_in_order() ? static_cast<std::uint64_t>(token) : (*tensor_.cells)[to_size(token)];
   }
 
   // Reads cells that are consecutive in the file at once.
@@ -181,7 +182,7 @@ class RowReader {
         ++run;
       }
       const auto part = rows.subspan(to_size(i) * row_bytes_, to_size(run) * row_bytes_);
-      TQC_TRY(side_.file->read_at(side_.rows.offset + cell * row_bytes_, part));
+      TQC_TRY(tensor_.file->read_at(tensor_.rows.offset + cell * row_bytes_, part));
       i += run;
     }
     return {};
@@ -189,55 +190,55 @@ class RowReader {
 
   // [n, n_kv_heads, head_dim] to [n_kv_heads, n, head_dim].
   Result<void> take_dense(ByteView rows, std::int64_t n, std::span<std::byte> out) const {
-    const std::size_t head_bytes = to_size(side_.shape.head_dim) * value_bytes_;
-    for (std::size_t head = 0; head < to_size(side_.shape.n_kv_heads); ++head) {
+    const std::size_t head_bytes = to_size(tensor_.shape.head_dim) * value_bytes_;
+    for (std::size_t head = 0; head < to_size(tensor_.shape.n_kv_heads); ++head) {
       for (std::size_t i = 0; i < to_size(n); ++i) {
         std::byte* to = out.data() + (head * to_size(n) + i) * head_bytes;
         std::memcpy(to, rows.data() + i * row_bytes_ + head * head_bytes, head_bytes);
       }
     }
-    if (side_.n_rot == 0) return {};
+    if (tensor_.n_rot == 0) return {};
     for (std::size_t at = 0; at < out.size(); at += head_bytes) {
-      to_half_split(side_.n_rot, value_bytes_, out.subspan(at, head_bytes));
+      to_half_split(tensor_.n_rot, value_bytes_, out.subspan(at, head_bytes));
     }
     return {};
   }
 
   Result<void> decode(ByteView rows, std::int64_t n, std::span<std::byte> out) const {
-    const std::size_t head_dim = to_size(side_.shape.head_dim);
-    AlignedFloats values(to_size(side_.shape.n_kv_heads) * head_dim);
+    const std::size_t head_dim = to_size(tensor_.shape.head_dim);
+    AlignedFloats values(to_size(tensor_.shape.n_kv_heads) * head_dim);
     for (std::size_t i = 0; i < to_size(n); ++i) {
       TQC_TRY(decode_one(rows.subspan(i * row_bytes_, row_bytes_), values));
-      for (std::size_t head = 0; head < to_size(side_.shape.n_kv_heads); ++head) {
+      for (std::size_t head = 0; head < to_size(tensor_.shape.n_kv_heads); ++head) {
         const std::span<std::byte> to = out.subspan(
             (head * to_size(n) + i) * head_dim * sizeof(float), head_dim * sizeof(float));
         std::memcpy(to.data(), values.data() + head * head_dim, to.size());
-        if (side_.n_rot != 0) to_half_split(side_.n_rot, sizeof(float), to);
+        if (tensor_.n_rot != 0) to_half_split(tensor_.n_rot, sizeof(float), to);
       }
     }
     return {};
   }
 
   Result<void> decode_one(ByteView row, std::span<float> values) const {
-    const LlamaRowFormat& format = side_.rows.format;
+    const LlamaRowFormat& format = tensor_.rows.format;
     if (format.turbo != nullptr) return decode_turbo(row, values);
     decode_row(*format.plain, row, values);
-    if (side_.rotation != 0) hadamard(side_.rotation, values);
+    if (tensor_.rotation != 0) hadamard(tensor_.rotation, values);
     return {};
   }
 
   Result<void> decode_turbo(ByteView row, std::span<float> values) const {
-    const std::size_t head_dim = to_size(side_.shape.head_dim);
-    const std::size_t head_bytes = row.size() / to_size(side_.shape.n_kv_heads);
-    for (std::size_t head = 0; head < to_size(side_.shape.n_kv_heads); ++head) {
-      TQC_TRY(decode_turbo_head(*side_.rows.format.turbo,
+    const std::size_t head_dim = to_size(tensor_.shape.head_dim);
+    const std::size_t head_bytes = row.size() / to_size(tensor_.shape.n_kv_heads);
+    for (std::size_t head = 0; head < to_size(tensor_.shape.n_kv_heads); ++head) {
+      TQC_TRY(decode_turbo_head(*tensor_.rows.format.turbo,
                                 row.subspan(head * head_bytes, head_bytes),
                                 values.subspan(head * head_dim, head_dim)));
     }
     return {};
   }
 
-  LlamaSide side_;
+  LlamaTensor tensor_;
   std::size_t row_bytes_;
   std::size_t value_bytes_;  // bytes per value returned
 };
@@ -248,9 +249,9 @@ Dtype dense_dtype(const LlamaRowFormat& format) {
   return format.plain != nullptr ? format.plain->dense.value_or(Dtype::kF32) : Dtype::kF32;
 }
 
-ReadRows read_llama_side(LlamaSide side) {
-  if (side.rows.is_transposed) return read_transposed_llama_side(std::move(side));
-  auto reader = std::make_shared<const RowReader>(std::move(side));
+ReadRows read_llama_tensor(LlamaTensor tensor) {
+  if (tensor.rows.is_transposed) return read_transposed_llama_tensor(std::move(tensor));
+  auto reader = std::make_shared<const RowReader>(std::move(tensor));
   return [reader](std::int64_t first, std::int64_t n, std::span<std::byte> out) {
     return reader->read(first, n, out);
   };

@@ -25,29 +25,29 @@ std::size_t dense_offset(HeadShape shape, Dtype dtype, std::int64_t kv_head, std
 }
 
 // Appending always writes to the dense part: a whole dense tensor, or the dense tail.
-DenseSide& open_part(Side& side) {
-  if (auto* turbo = std::get_if<TurboSide>(&side)) return turbo->tail;
-  return std::get<DenseSide>(side);
+DenseTensor& open_part(Tensor& tensor) {
+  if (auto* turbo = std::get_if<TurboTensor>(&tensor)) return turbo->tail;
+  return std::get<DenseTensor>(tensor);
 }
 
-const DenseSide& open_part(const Side& side) {
-  if (const auto* turbo = std::get_if<TurboSide>(&side)) return turbo->tail;
-  return std::get<DenseSide>(side);
+const DenseTensor& open_part(const Tensor& tensor) {
+  if (const auto* turbo = std::get_if<TurboTensor>(&tensor)) return turbo->tail;
+  return std::get<DenseTensor>(tensor);
 }
 
 }  // namespace
 
-std::int64_t packed_block_count(const Side& side) {
-  const auto* turbo = std::get_if<TurboSide>(&side);
+std::int64_t packed_block_count(const Tensor& tensor) {
+  const auto* turbo = std::get_if<TurboTensor>(&tensor);
   return turbo ? static_cast<std::int64_t>(turbo->packed.size()) : 0;
 }
 
-Dtype dense_dtype(const Side& side) { return open_part(side).dtype; }
+Dtype dense_dtype(const Tensor& tensor) { return open_part(tensor).dtype; }
 
-const AlignedBytes& dense_block(const Side& side, std::int64_t block) {
-  const std::int64_t index = block - packed_block_count(side);
-  assert(index >= 0 && to_size(index) < open_part(side).blocks.size());
-  return open_part(side).blocks[to_size(index)];
+const AlignedBytes& dense_block(const Tensor& tensor, std::int64_t block) {
+  const std::int64_t index = block - packed_block_count(tensor);
+  assert(index >= 0 && to_size(index) < open_part(tensor).blocks.size());
+  return open_part(tensor).blocks[to_size(index)];
 }
 
 TurboBlock make_turbo_block(const KvCodec& codec, std::int64_t block, SharedBytes bytes) {
@@ -56,9 +56,9 @@ TurboBlock make_turbo_block(const KvCodec& codec, std::int64_t block, SharedByte
   return {std::move(bytes), std::move(decoded)};
 }
 
-Result<void> pack_full_tail(Side& side, std::int64_t n_tokens, unsigned n_threads,
+Result<void> pack_full_tail(Tensor& tensor, std::int64_t n_tokens, unsigned n_threads,
                             std::int64_t begin) {
-  auto* turbo = std::get_if<TurboSide>(&side);
+  auto* turbo = std::get_if<TurboTensor>(&tensor);
   if (turbo == nullptr || turbo->tail.blocks.empty() || n_tokens % kTokenBlock != 0) return {};
   const std::int64_t index = std::ssize(turbo->packed);
   const FullBlock block{turbo->codec.shape(), turbo->tail.dtype, index, turbo->tail.blocks.front(),
@@ -75,8 +75,8 @@ Result<void> pack_full_tail(Side& side, std::int64_t n_tokens, unsigned n_thread
   return {};
 }
 
-void append(Side& side, HeadShape shape, std::int64_t n_tokens, std::span<const float> rows) {
-  DenseSide& part = open_part(side);
+void append(Tensor& tensor, HeadShape shape, std::int64_t n_tokens, std::span<const float> rows) {
+  DenseTensor& part = open_part(tensor);
   const std::int64_t first = n_tokens % kTokenBlock;
   const std::int64_t row_size = shape.n_kv_heads * shape.head_dim;
   const std::int64_t n_new = static_cast<std::int64_t>(rows.size()) / row_size;
@@ -93,20 +93,21 @@ void append(Side& side, HeadShape shape, std::int64_t n_tokens, std::span<const 
   }
 }
 
-void remove_tail(Side& side, std::int64_t n_tokens) {
-  assert(n_tokens / kTokenBlock >= packed_block_count(side));
-  open_part(side).blocks.resize(to_size(block_count(n_tokens) - packed_block_count(side)));
+void remove_tail(Tensor& tensor, std::int64_t n_tokens) {
+  assert(n_tokens / kTokenBlock >= packed_block_count(tensor));
+  open_part(tensor).blocks.resize(to_size(block_count(n_tokens) - packed_block_count(tensor)));
 }
 
-void read_block(const Side& side, HeadShape shape, [[maybe_unused]] std::int64_t n_tokens,
+void read_block(const Tensor& tensor, HeadShape shape, [[maybe_unused]] std::int64_t n_tokens,
                 std::int64_t block, std::int64_t kv_head, std::span<float> out) {
   assert(out.size() == to_size(tokens_in_block(n_tokens, block) * shape.head_dim));
-  const Dtype dtype = dense_dtype(side);
-  if (block >= packed_block_count(side)) {
-    load_f32(dtype, dense_block(side, block).data() + dense_offset(shape, dtype, kv_head, 0), out);
+  const Dtype dtype = dense_dtype(tensor);
+  if (block >= packed_block_count(tensor)) {
+    load_f32(dtype, dense_block(tensor, block).data() + dense_offset(shape, dtype, kv_head, 0),
+             out);
     return;
   }
-  const auto& turbo = std::get<TurboSide>(side);
+  const auto& turbo = std::get<TurboTensor>(tensor);
   const TurboBlock& packed = turbo.packed[to_size(block)];
   if (packed.decoded.empty()) {
     return turbo.codec.decode(packed.bytes.view(), block, kv_head, out);
@@ -114,18 +115,18 @@ void read_block(const Side& side, HeadShape shape, [[maybe_unused]] std::int64_t
   load_f32(dtype, packed.decoded.data() + dense_offset(shape, dtype, kv_head, 0), out);
 }
 
-ByteCount byte_count(const Side& side, HeadShape shape, std::int64_t n_tokens) {
+ByteCount byte_count(const Tensor& tensor, HeadShape shape, std::int64_t n_tokens) {
   ByteCount bytes;
-  if (const auto* turbo = std::get_if<TurboSide>(&side)) {
+  if (const auto* turbo = std::get_if<TurboTensor>(&tensor)) {
     for (const TurboBlock& block : turbo->packed) {
       bytes.used += block.bytes.size() + block.decoded.size();
     }
     bytes.used += turbo->codec.bytes();
   }
   bytes.allocated = bytes.used;
-  const DenseSide& part = open_part(side);
+  const DenseTensor& part = open_part(tensor);
   for (const AlignedBytes& block : part.blocks) bytes.allocated += block.size();
-  const std::int64_t dense_tokens = n_tokens - packed_block_count(side) * kTokenBlock;
+  const std::int64_t dense_tokens = n_tokens - packed_block_count(tensor) * kTokenBlock;
   bytes.used += dense_bytes(dense_tokens * shape.n_kv_heads, shape.head_dim, part.dtype);
   return bytes;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// migrations/v1_side.h: K or V of a layer, from the tensors of a file of version 1.
+// migrations/v1_kv.h: K or V of a layer, from the tensors of a file of version 1.
 
 #include <cstdint>
 #include <optional>
@@ -54,13 +54,13 @@ std::optional<std::string> why_no_codec(std::int64_t head_dim,
 // cannot represent a scale, all tokens are decoded to dense f32, and a note is added.
 //
 // Errors: kCorrupt (a value that is not finite), kTooLarge.
-Result<cache::Side> quantized_side(const QuantizedTensor& in, codec::BlockOrder order,
-                                   std::string_view place, MigrationContext& context);
+Result<cache::Tensor> quantized_tensor(const QuantizedTensor& in, codec::BlockOrder order,
+                                       std::string_view place, MigrationContext& context);
 
 // The rows of a dense tensor, bit for bit.
 // Errors: kCorrupt (not numbers, or one that is not finite), kTooLarge. Requires: grid_of(tensor)
 //         is {n_kv_heads, n_tokens, head_dim}.
-Result<cache::DenseSide> dense_side(const V1Tensor& tensor, cache::HeadShape shape,
-                                    std::int64_t n_tokens, MigrationContext& context);
+Result<cache::DenseTensor> dense_tensor(const V1Tensor& tensor, cache::HeadShape shape,
+                                        std::int64_t n_tokens, MigrationContext& context);
 
 }  // namespace tqcache::migrations

@@ -1,4 +1,4 @@
-#include "migrations/v1_side.h"
+#include "migrations/v1_kv.h"
 
 #include <algorithm>
 #include <cmath>
@@ -29,30 +29,30 @@ Result<void> check_finite(std::span<const float> x, std::int64_t head, std::int6
 }
 
 // Zero-filled dense blocks for `n_tokens` tokens.
-Result<cache::DenseSide> make_dense(HeadShape shape, Dtype dtype, std::int64_t n_tokens,
-                                    MigrationContext& context) {
+Result<cache::DenseTensor> make_dense(HeadShape shape, Dtype dtype, std::int64_t n_tokens,
+                                      MigrationContext& context) {
   const auto block_bytes =
       to_size(shape.n_kv_heads * kTokenBlock * shape.head_dim) * dtype_size(dtype);
   const std::size_t n_blocks = to_size(cache::block_count(n_tokens));
   TQC_TRY(context.take(n_blocks * block_bytes));
-  return cache::DenseSide{dtype, std::vector<AlignedBytes>(n_blocks, AlignedBytes(block_bytes))};
+  return cache::DenseTensor{dtype, std::vector<AlignedBytes>(n_blocks, AlignedBytes(block_bytes))};
 }
 
 // The address of a head vector in a dense tensor.
-std::byte* dense_row(cache::DenseSide& side, HeadShape shape, std::int64_t head,
+std::byte* dense_row(cache::DenseTensor& tensor, HeadShape shape, std::int64_t head,
                      std::int64_t token) {
-  AlignedBytes& block = side.blocks[to_size(token / kTokenBlock)];
+  AlignedBytes& block = tensor.blocks[to_size(token / kTokenBlock)];
   const auto row = to_size((head * kTokenBlock + token % kTokenBlock) * shape.head_dim);
-  return block.data() + row * dtype_size(side.dtype);
+  return block.data() + row * dtype_size(tensor.dtype);
 }
 
 // --- decoding, as in docs/reference/codec.md §4, one head vector at a time
 
 class RowDecoder {
  public:
-  static Result<RowDecoder> make(const QuantizedTensor& side, CodecPool& pool) {
-    RowDecoder decoder(side);
-    for (const QuantizedPart& part : side.parts) {
+  static Result<RowDecoder> make(const QuantizedTensor& tensor, CodecPool& pool) {
+    RowDecoder decoder(tensor);
+    for (const QuantizedPart& part : tensor.parts) {
       // The identity needs no object; a group may be smaller than any part of version 2.
       if (part.spec.rotation == codec::TransformKind::kNone) {
         decoder.transforms_.emplace_back();
@@ -61,18 +61,18 @@ class RowDecoder {
       TQC_TRY_ASSIGN(auto transform, pool.rotation(part.spec));
       decoder.transforms_.emplace_back(std::move(transform));
     }
-    if (!side.outliers.empty()) {
+    if (!tensor.outliers.empty()) {
       TQC_TRY_ASSIGN(decoder.order_,
-                     codec::make_channel_order(to_size(side.shape.head_dim), side.outliers));
+                     codec::make_channel_order(to_size(tensor.shape.head_dim), tensor.outliers));
     }
     return decoder;
   }
 
   // Shapes: x [head_dim].
   void decode(std::int64_t head, std::int64_t token, std::span<float> x) {
-    const std::size_t row = to_size(head * side_.n_tokens + token);
-    for (std::size_t i = 0; i < side_.rows.size(); ++i) unpack(side_.rows[i], row, codes_[i]);
-    for (std::size_t i = 0; i < side_.parts.size(); ++i) decode_part(i, row);
+    const std::size_t row = to_size(head * tensor_.n_tokens + token);
+    for (std::size_t i = 0; i < tensor_.rows.size(); ++i) unpack(tensor_.rows[i], row, codes_[i]);
+    for (std::size_t i = 0; i < tensor_.parts.size(); ++i) decode_part(i, row);
     if (order_.empty()) {
       std::ranges::copy(ordered_, x.begin());
     } else {
@@ -81,9 +81,9 @@ class RowDecoder {
   }
 
  private:
-  explicit RowDecoder(const QuantizedTensor& side)
-      : side_(side), ordered_(to_size(side.shape.head_dim)), part_(ordered_.size()) {
-    for (const CodeRows& rows : side.rows) codes_.emplace_back(rows.n_codes);
+  explicit RowDecoder(const QuantizedTensor& tensor)
+      : tensor_(tensor), ordered_(to_size(tensor.shape.head_dim)), part_(ordered_.size()) {
+    for (const CodeRows& rows : tensor.rows) codes_.emplace_back(rows.n_codes);
   }
 
   static void unpack(const CodeRows& rows, std::size_t row, std::vector<std::uint8_t>& codes) {
@@ -92,7 +92,7 @@ class RowDecoder {
   }
 
   void decode_part(std::size_t i, std::size_t row) {
-    const QuantizedPart& part = side_.parts[i];
+    const QuantizedPart& part = tensor_.parts[i];
     const auto x = std::span(part_).first(to_size(part.spec.head_dim));
     const std::uint8_t* codes = codes_[part.rows].data() + part.first_code;
     const float scale = part.scales[row];
@@ -111,7 +111,7 @@ class RowDecoder {
     }
   }
 
-  const QuantizedTensor& side_;
+  const QuantizedTensor& tensor_;
   std::vector<std::optional<codec::Rotation>> transforms_;
   std::vector<std::uint16_t> order_;
   std::vector<std::vector<std::uint8_t>> codes_;  // of one head vector, as side_.rows
@@ -120,21 +120,21 @@ class RowDecoder {
 };
 
 // The decoded tokens from `first` on, which is the first token of a block.
-Result<cache::DenseSide> decoded_from(const QuantizedTensor& in, std::int64_t first,
-                                      MigrationContext& context) {
-  TQC_TRY_ASSIGN(cache::DenseSide side,
+Result<cache::DenseTensor> decoded_from(const QuantizedTensor& in, std::int64_t first,
+                                        MigrationContext& context) {
+  TQC_TRY_ASSIGN(cache::DenseTensor tensor,
                  make_dense(in.shape, Dtype::kF32, in.n_tokens - first, context));
-  if (side.blocks.empty()) return side;
+  if (tensor.blocks.empty()) return tensor;
   TQC_TRY_ASSIGN(RowDecoder decoder, RowDecoder::make(in, context.codecs));
   std::vector<float> x(to_size(in.shape.head_dim));
   for (std::int64_t head = 0; head < in.shape.n_kv_heads; ++head) {
     for (std::int64_t token = first; token < in.n_tokens; ++token) {
       decoder.decode(head, token, x);
       TQC_TRY(check_finite(x, head, token));
-      store_f32(side.dtype, x, dense_row(side, in.shape, head, token - first));
+      store_f32(tensor.dtype, x, dense_row(tensor, in.shape, head, token - first));
     }
   }
-  return side;
+  return tensor;
 }
 
 // --- packing
@@ -235,8 +235,8 @@ class BlockPacker {
   cache::CodedBlock layout_;
 };
 
-Result<cache::TurboSide> packed_side(const QuantizedTensor& in, codec::BlockOrder order,
-                                     MigrationContext& context) {
+Result<cache::TurboTensor> packed_tensor(const QuantizedTensor& in, codec::BlockOrder order,
+                                         MigrationContext& context) {
   cache::QuantSpec quant{.parts = specs_of(in)};
   for (std::int64_t head = 0; head < in.shape.n_kv_heads; ++head) {
     quant.outliers.insert(quant.outliers.end(), in.outliers.begin(), in.outliers.end());
@@ -244,20 +244,20 @@ Result<cache::TurboSide> packed_side(const QuantizedTensor& in, codec::BlockOrde
   TQC_TRY_ASSIGN(cache::KvCodec codec,
                  context.codecs.codec({Dtype::kF32, std::move(quant)}, in.shape, order));
   const std::int64_t n_packed = in.n_tokens / kTokenBlock;
-  TQC_TRY_ASSIGN(cache::DenseSide tail, decoded_from(in, n_packed * kTokenBlock, context));
-  cache::TurboSide side{std::move(codec), {}, std::move(tail)};
+  TQC_TRY_ASSIGN(cache::DenseTensor tail, decoded_from(in, n_packed * kTokenBlock, context));
+  cache::TurboTensor tensor{std::move(codec), {}, std::move(tail)};
   const BlockPacker packer(in, order);
   for (std::int64_t block = 0; block < n_packed; ++block) {
     TQC_TRY(context.take(packer.bytes()));
-    side.packed.push_back({SharedBytes(packer.pack(block))});
+    tensor.packed.push_back({SharedBytes(packer.pack(block))});
   }
-  return side;
+  return tensor;
 }
 
 template <class Kind>
-Result<cache::Side> as_side(Result<Kind> side) {
-  if (!side) return std::move(side).error();
-  return cache::Side(std::move(side).value());
+Result<cache::Tensor> as_tensor(Result<Kind> tensor) {
+  if (!tensor) return std::move(tensor).error();
+  return cache::Tensor(std::move(tensor).value());
 }
 
 }  // namespace
@@ -270,29 +270,29 @@ std::optional<std::string> why_no_codec(std::int64_t head_dim,
   return mode.error().message;
 }
 
-Result<cache::Side> quantized_side(const QuantizedTensor& in, codec::BlockOrder order,
-                                   std::string_view place, MigrationContext& context) {
+Result<cache::Tensor> quantized_tensor(const QuantizedTensor& in, codec::BlockOrder order,
+                                       std::string_view place, MigrationContext& context) {
   const std::optional<std::string> reason = why_not_packed(in);
-  if (!reason) return as_side(packed_side(in, order, context));
+  if (!reason) return as_tensor(packed_tensor(in, order, context));
   context.notes.push_back(std::string(place).append(": ").append(*reason).append("; kept dense"));
-  return as_side(decoded_from(in, 0, context));
+  return as_tensor(decoded_from(in, 0, context));
 }
 
-Result<cache::DenseSide> dense_side(const V1Tensor& tensor, cache::HeadShape shape,
-                                    std::int64_t n_tokens, MigrationContext& context) {
-  TQC_TRY_ASSIGN(const Dtype dtype, dense_dtype(tensor));
-  TQC_TRY_ASSIGN(cache::DenseSide side, make_dense(shape, dtype, n_tokens, context));
+Result<cache::DenseTensor> dense_tensor(const V1Tensor& from, cache::HeadShape shape,
+                                        std::int64_t n_tokens, MigrationContext& context) {
+  TQC_TRY_ASSIGN(const Dtype dtype, dense_dtype(from));
+  TQC_TRY_ASSIGN(cache::DenseTensor tensor, make_dense(shape, dtype, n_tokens, context));
   std::vector<float> x(to_size(shape.head_dim));
   const std::size_t row_bytes = x.size() * dtype_size(dtype);
-  const std::byte* row = tensor.data.data();
+  const std::byte* row = from.data.data();
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
     for (std::int64_t token = 0; token < n_tokens; ++token, row += row_bytes) {
       load_f32(dtype, row, x);
       TQC_TRY(check_finite(x, head, token));
-      std::memcpy(dense_row(side, shape, head, token), row, row_bytes);
+      std::memcpy(dense_row(tensor, shape, head, token), row, row_bytes);
     }
   }
-  return side;
+  return tensor;
 }
 
 }  // namespace tqcache::migrations
