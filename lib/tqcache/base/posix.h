@@ -78,7 +78,7 @@ constexpr int PROT_READ = 1;
 constexpr int PROT_WRITE = 2;
 constexpr int MAP_PRIVATE = 2;
 constexpr int MAP_ANONYMOUS = 32;
-inline void* const MAP_FAILED = reinterpret_cast<void*>(-1);
+#define MAP_FAILED reinterpret_cast<void*>(-1)
 constexpr int S_IFLNK = 0xa000;
 constexpr bool S_ISLNK(int mode) { return (mode & S_IFMT) == S_IFLNK; }
 using mode_t = unsigned short;
