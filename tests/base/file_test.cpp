@@ -102,7 +102,7 @@ TEST(OpenFile, SaysWhatTheSystemSays) {
   const TempDir folder;
   std::filesystem::create_symlink("loop", folder / "loop");
   expect_error(open_file(folder / "loop"), ErrorCode::kIo,
-               "open: Too many levels of symbolic links");
+               "open: " + std::generic_category().message(ELOOP));
 }
 
 TEST(OpenFile, HasTheSizeThatItHasNow) {

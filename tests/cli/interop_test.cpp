@@ -370,7 +370,8 @@ TEST(Probe, NeedsNoRoomInTheContext) {
     std::filesystem::create_symlink(std::filesystem::absolute(file.path()),
                                     small / file.path().filename().string());
   }
-  json config = json::parse(read_all(kOtherModel + "/config.json"));
+  std::ifstream config_file(kOtherModel + "/config.json");
+  json config = json::parse(config_file);
   config["max_position_embeddings"] = 64;
   std::filesystem::remove(small / "config.json");
   write_all(small / "config.json", config.dump());

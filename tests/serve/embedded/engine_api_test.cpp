@@ -190,7 +190,7 @@ TEST_F(EngineApiTest, CompletesAText) {
   for (const json& chunk : events(sink.all())) {
     if (chunk.is_object()) text += chunk["choices"][0]["text"].get<std::string>();
   }
-  EXPECT_EQ(text, answer["choices"][0]["text"]);
+  EXPECT_EQ(text, answer["choices"][0]["text"].get<std::string>());
 }
 
 TEST_F(EngineApiTest, AnyNameOfAModelIsThatOfTheOneServed) {
