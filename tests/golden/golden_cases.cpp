@@ -126,7 +126,7 @@ cache::Cache sinks() {
       .build();
 }
 
-// The last block is full: packed on one tensor, dense on the other.
+// The last block is full: packed in one tensor, dense in the other.
 cache::Cache full_tail() {
   TensorChoice dense_tail = coded(mse(2), Centering::kPostRope);
   dense_tail.keep_full_tail = true;

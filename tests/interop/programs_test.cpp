@@ -53,7 +53,7 @@ TEST(Programs, Ds4) {
   }
 }
 
-TEST(Programs, TensorcarsOfSlots) {
+TEST(Programs, SidecarsOfSlots) {
   EXPECT_EQ(named("PKCL\x01\x00\x00\x00"s).program, "TheTom/llama-cpp-turboquant");
   EXPECT_EQ(named("LSCKPT2\0\x01\x00\x00\x00"s).program, "llama.cpp's pull request 24028");
   EXPECT_EQ(named("SCKP\x01\x00\x00\x00"s).program, "llama-server");

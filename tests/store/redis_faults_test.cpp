@@ -89,7 +89,7 @@ TEST(RedisFaults, GivesUpWhenASecondConnectionBreaks) {
   EXPECT_EQ(server.n_connections(), 2);
 }
 
-TEST(RedisFaults, GivesUpAServerThatEndsItsTensor) {
+TEST(RedisFaults, GivesUpAServerThatEndsItsSide) {
   const FakeServer server(Script{{kHalfClosed}});
   EXPECT_EQ(open(server)->get("a").error().code, ErrorCode::kIo);
   EXPECT_EQ(server.n_connections(), 2);

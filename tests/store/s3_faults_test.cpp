@@ -101,7 +101,7 @@ TEST_F(S3Faults, GivesUpWhenASecondConnectionBreaks) {
   EXPECT_EQ(error_of(whole.substr(0, whole.size() - 2)).code, ErrorCode::kIo);
 }
 
-TEST_F(S3Faults, GivesUpAServiceThatEndsItsTensor) {
+TEST_F(S3Faults, GivesUpAServiceThatEndsItsSide) {
   const FakeServer server(Script{{kHalfClosed}});
   EXPECT_EQ(open(server.address())->get("a").error().code, ErrorCode::kIo);
   EXPECT_EQ(server.n_connections(), 2);

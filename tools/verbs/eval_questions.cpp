@@ -1,7 +1,6 @@
 // tools/verbs/eval_questions.cpp: measurements that ask a model questions: needle, jsonl, memory.
 
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +13,7 @@
 #include "cli/common_flags.h"
 #include "cli/terminal.h"
 #include "cli/verb.h"
+#include "tqcache/base/posix.h"
 #include "tqcache/research/answers_jsonl.h"
 #include "tqcache/research/memory.h"
 #include "tqcache/research/needle.h"
@@ -268,7 +268,7 @@ class ScratchFolder {
   static Result<std::unique_ptr<ScratchFolder>> make() {
     std::error_code error;
     std::string name = (std::filesystem::temp_directory_path(error) / "tqcache-XXXXXX").string();
-    if (error || ::mkdtemp(name.data()) == nullptr) {
+    if (error || posix::mkdtemp(name.data()) == nullptr) {
       return Error{ErrorCode::kIo, error ? error.message() : std::strerror(errno), name};
     }
     return std::unique_ptr<ScratchFolder>(new ScratchFolder(name));

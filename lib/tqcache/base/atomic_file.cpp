@@ -64,15 +64,6 @@ constexpr mode_t kOwnerOnly = 0600;
 constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz234567";
 constexpr std::size_t kRandomLetters = 6;
 
-Result<std::string> random_letters() {
-  std::array<unsigned char, kRandomLetters> random{};
-  if (posix::getentropy(random.data(), random.size()) != 0)
-    return system_error("getentropy", errno);
-  std::string letters;
-  for (const unsigned char byte : random) letters += kLetters[byte % kLetters.size()];
-  return letters;
-}
-
 constexpr std::string_view kNameless = ".tqcache-";
 
 bool is_temporary_name(std::string_view name, std::string_view prefix) {
@@ -116,6 +107,15 @@ void remove_left_behind(const Descriptor& folder, std::string_view prefix) {
 }
 
 }  // namespace
+
+Result<std::string> random_letters() {
+  std::array<unsigned char, kRandomLetters> random{};
+  if (posix::getentropy(random.data(), random.size()) != 0)
+    return system_error("getentropy", errno);
+  std::string letters;
+  for (const unsigned char byte : random) letters += kLetters[byte % kLetters.size()];
+  return letters;
+}
 
 Result<TemporaryFile> TemporaryFile::make(const Descriptor& folder, const std::string& name) {
   std::string prefix = "." + name + ".tmp-";

@@ -79,6 +79,9 @@ Result<void> put_all(ByteView bytes, Put put) {
   return {};
 }
 
+// Six letters and digits, for the name of a temporary file. Errors: kIo.
+Result<std::string> random_letters();
+
 // A file without a name (ScratchFile), open for reading and writing. Errors: kIo.
 Result<Descriptor> open_scratch();
 

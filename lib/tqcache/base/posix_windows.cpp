@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "tqcache/base/file_io.h"
 #include "tqcache/base/posix.h"
 
 namespace tqcache::posix {
@@ -375,16 +376,15 @@ int mkdir(const char* path, mode_t) { return make_folder(wide(path)); }
 int mkdir(const wchar_t* path, mode_t) { return make_folder(path); }
 
 char* mkdtemp(char* name) {
-  constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyz234567";
   const std::size_t length = std::strlen(name);
   if (length < 6) {
     errno = EINVAL;
     return nullptr;
   }
   for (int attempt = 0; attempt < 100; ++attempt) {
-    unsigned char random[6];
-    if (getentropy(random, sizeof random) != 0) return nullptr;
-    for (std::size_t i = 0; i < 6; ++i) name[length - 6 + i] = kLetters[random[i] % 32];
+    const Result<std::string> letters = random_letters();
+    if (!letters) return nullptr;
+    letters->copy(name + length - 6, 6);
     if (mkdir(name, 0700) == 0) return name;
     if (errno != EEXIST) return nullptr;
   }

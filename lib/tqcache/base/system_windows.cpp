@@ -13,6 +13,7 @@
 #include <limits>
 #include <utility>
 
+#include "tqcache/base/file_io.h"
 #include "tqcache/base/posix.h"
 #include "tqcache/base/system.h"
 
@@ -60,16 +61,13 @@ int flush_data(int fd) { return flush_file(fd); }
 void start_writeback(int, std::uint64_t, std::uint64_t) {}
 
 int open_nameless(const std::filesystem::path& folder) {
-  constexpr wchar_t kLetters[] = L"abcdefghijklmnopqrstuvwxyz234567";
   for (int attempt = 0; attempt < 100; ++attempt) {
-    std::array<unsigned char, 6> random{};
-    if (posix::getentropy(random.data(), random.size()) != 0) return -1;
-    std::wstring name = L"tqcache-";
-    for (const unsigned char byte : random) name += kLetters[byte % 32];
-    const HANDLE handle =
-        CreateFileW((folder / name).c_str(), GENERIC_READ | GENERIC_WRITE | DELETE,
-                    FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, nullptr, CREATE_NEW,
-                    FILE_ATTRIBUTE_TEMPORARY | FILE_FLAG_DELETE_ON_CLOSE, nullptr);
+    const Result<std::string> letters = random_letters();
+    if (!letters) return fail(EIO);
+    const HANDLE handle = CreateFileW(
+        (folder / ("tqcache-" + *letters)).c_str(), GENERIC_READ | GENERIC_WRITE | DELETE,
+        FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, nullptr, CREATE_NEW,
+        FILE_ATTRIBUTE_TEMPORARY | FILE_FLAG_DELETE_ON_CLOSE, nullptr);
     if (handle == INVALID_HANDLE_VALUE) {
       if (GetLastError() == ERROR_FILE_EXISTS) continue;
       return fail(EACCES);

@@ -158,9 +158,9 @@ bool SlotFolder::is_in_memory() const { return tqcache::is_in_memory(path_.c_str
 SlotFile::~SlotFile() {
   if (path_.empty()) return;
   ::unlink(path_.c_str());
-  const std::string tensorcar = name_ + ".";
-  const auto is_tensorcar = [&](std::string_view name) { return name.starts_with(tensorcar); };
-  for (const auto& path : files_in(path_.parent_path(), is_tensorcar)) ::unlink(path.c_str());
+  const std::string sidecar = name_ + ".";
+  const auto is_sidecar = [&](std::string_view name) { return name.starts_with(sidecar); };
+  for (const auto& path : files_in(path_.parent_path(), is_sidecar)) ::unlink(path.c_str());
 }
 
 Result<void> SlotFile::create() const {

@@ -742,7 +742,7 @@ Result<void> read_routed_experts(const Json& root, const Architecture& family,
 }
 
 // Those of Gemma 4, beside the feed-forward.
-Result<void> read_tensor_experts(const Json& root, ExpertsConfig& experts) {
+Result<void> read_side_experts(const Json& root, ExpertsConfig& experts) {
   TQC_TRY_ASSIGN(experts.beside_ffn, get_bool_or(root, "enable_moe_block", false));
   if (!experts.beside_ffn) return {};
   TQC_TRY_ASSIGN(experts.count, get_int(root, "num_experts"));
@@ -753,7 +753,7 @@ Result<void> read_tensor_experts(const Json& root, ExpertsConfig& experts) {
 }
 
 Result<void> read_experts(const Json& root, const Architecture& family, ExpertsConfig& experts) {
-  if (family.full_heads) return read_tensor_experts(root, experts);
+  if (family.full_heads) return read_side_experts(root, experts);
   if (!family.has_experts) return {};
   if (family.routed_experts) return read_routed_experts(root, family, experts);
   TQC_TRY_ASSIGN(const std::int64_t step, get_int_or(root, "decoder_sparse_step", 1));
