@@ -11,8 +11,8 @@
 #                   kernel, too (Debian: qemu-user-binfmt). EXCLUDE: tests that are left out, a regex
 #
 # Makes build/release-TARGET/tqcache-VERSION-TARGET.tar.xz, with the program, its manual pages,
-# completions and all licenses (for Windows a .zip, without manual pages and completions); beside it an SBOM (SPDX in JSON); and in build/SHA256SUMS the sums of
-# both. The same commit gives the same bytes. The first build of a target compiles its libraries
+# completions and all licenses (for Windows a .zip without the former two); beside it an SBOM (SPDX in
+# JSON); and in build/SHA256SUMS the sums of both. The same commit gives the same bytes. The first build of a target compiles its libraries
 # (tools/release/libraries.sh), with a compiler from PyPI (tools/release/zig.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
