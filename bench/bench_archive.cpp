@@ -66,7 +66,7 @@ class Drawn {
 void turn_rows(const cache::RopeTable& rope, std::int64_t position, std::span<float> rows) {
   const auto dim = static_cast<std::size_t>(kShape.head_dim);
   for (std::size_t at = 0; at < rows.size(); at += dim) {
-    rope.turn_to(position++, kShape.head_dim, rows.subspan(at, dim));
+    rope.rotate_to(position++, kShape.head_dim, rows.subspan(at, dim));
   }
 }
 

@@ -136,7 +136,7 @@ class SampleMaker {
         if (is_sink(token)) value[i] *= 0.1f;
         key[i] += biases_[head][i];
       }
-      if (!is_sink(token)) cache::turn(rope_, token, key);
+      if (!is_sink(token)) cache::rotate(rope_, token, key);
       keys.insert(keys.end(), key.begin(), key.end());
       values.insert(values.end(), value.begin(), value.end());
     }
@@ -149,7 +149,7 @@ class SampleMaker {
     for (std::int64_t head = 0; head < kQueryHeads; ++head) {
       HeadVector query;
       for (float& each : query) each = static_cast<float>(kLogitDeviation * random_.next());
-      cache::turn(rope_, token, query);
+      cache::rotate(rope_, token, query);
       const auto kv_head = static_cast<std::size_t>(head * kShape.n_kv_heads / kQueryHeads);
       for (std::size_t i = 0; i < kHeadDim && kind_.has_sinks; ++i) {
         query[i] += 0.25f * sinks_[kv_head][i];

@@ -73,7 +73,7 @@ tqcache_store_engine_pkg(S3 CURL libcurl libcurl4-openssl-dev EXPAT expat libexp
 # Lines typed at a terminal are edited with libedit, in `chat`. Without it the terminal's own keys
 # remain.
 set(TQCACHE_LINE_EDITING ON CACHE BOOL "Edit typed lines with libedit")
-if(TQCACHE_LINE_EDITING)
+if(TQCACHE_LINE_EDITING AND TQCACHE_BUILD_PROGRAM)
   tqcache_pkg(LIBEDIT libedit libedit-dev)
 endif()
 # `tqcache serve` is a part of the program, not of the library. libcurl is its client.
@@ -92,7 +92,9 @@ endif()
 find_package(Threads REQUIRED)  # a static TBB asks for it
 tqcache_package(TBB libtbb-dev)
 tqcache_package(nlohmann_json nlohmann-json3-dev)
-tqcache_package(CLI11 libcli11-dev)
+if(TQCACHE_BUILD_PROGRAM)
+  tqcache_package(CLI11 libcli11-dev)
+endif()
 
 find_path(FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h)
 if(NOT FLATBUFFERS_INCLUDE_DIR)

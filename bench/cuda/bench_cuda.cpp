@@ -214,7 +214,7 @@ void bench_attention(const Setting& s, double copy) {
   });
   const double rate = static_cast<double>(bytes) / time;
   std::printf("| %d | %d | %d | k%d v%d%s | %d/%d | %.1f | %.0f | %.1f |\n", s.batch, s.tokens,
-              s.head_dim, s.key_bits, s.value_bits, s.mean_turns ? ", mean turns" : "",
+              s.head_dim, s.key_bits, s.value_bits, s.mean_turns ? ", mean rotates" : "",
               s.n_query_heads, s.n_kv_heads, time * 1e6, rate * 1e-9, 100 * rate / copy);
   std::fflush(stdout);
 }

@@ -36,7 +36,7 @@ class Definition {
       constant_ += static_cast<double>(query[i]) * mean[i];
     }
   }
-  double constant() const { return std::abs(constant_); }  // of what does not turn
+  double constant() const { return std::abs(constant_); }  // of what does not rotate
   double amplitude() const {
     double sum = 0;
     for (std::size_t i = 0; i < cos_.size(); ++i) sum += cos_[i] * cos_[i] + sin_[i] * sin_[i];
@@ -213,7 +213,7 @@ TEST(CenteringScore, IsPreciseForEveryPairAlone) {
   std::printf("of a pair alone: %.2e and %.2e\n", exact.largest, fast.root_mean_square);
 }
 
-// One pair, or the components that do not turn, are much louder than the rest.
+// One pair, or the components that do not rotate, are much louder than the rest.
 TEST(CenteringScore, FastIsWithinItsBoundForAnyMean) {
   test::GaussianSource random(4);
   const Rope rope{RopeStyle::kHalfSplit, 128, 1e6};

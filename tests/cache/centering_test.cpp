@@ -43,7 +43,7 @@ Cache biased_cache(std::int64_t n_tokens, float bias, Rope rope = kRope,
       v[i] += bias * direction[i];
     }
     for (std::int64_t head = 0; head < kShape.n_kv_heads; ++head) {
-      turn(rope, token, std::span(k).subspan(static_cast<std::size_t>(head * 64), 64));
+      rotate(rope, token, std::span(k).subspan(static_cast<std::size_t>(head * 64), 64));
     }
     append(layer.k, kShape, token, k);
     append(layer.v, kShape, token, v);
@@ -118,9 +118,9 @@ TEST(Centering, FindsTheMeanBeforeRope) {
   for (std::size_t i = 0; i < 128; ++i) EXPECT_NEAR(mean[i], 10 * direction[i], 0.12);
 }
 
-// Component by component in f64, over the tokens of some blocks from `first` on, turned back one by
-// one.
-std::vector<double> mean_by_definition(const Cache& cache, const Tensor& tensor, bool turns,
+// Component by component in f64, over the tokens of some blocks from `first` on, rotated back one
+// by one.
+std::vector<double> mean_by_definition(const Cache& cache, const Tensor& tensor, bool rotates,
                                        std::span<const std::int64_t> blocks, std::int64_t first) {
   const std::vector<float> all = values_of(tensor, kShape, cache.n_tokens());
   std::vector<double> sum(128);
@@ -130,7 +130,7 @@ std::vector<double> mean_by_definition(const Cache& cache, const Tensor& tensor,
       for (std::int64_t head = 0; head < 2; ++head) {
         const auto at = static_cast<std::size_t>((head * cache.n_tokens() + p) * 64);
         std::vector<float> x(all.data() + at, all.data() + at + 64);
-        if (turns) turn_back(kRope, p, x);
+        if (rotates) rotate_back(kRope, p, x);
         for (std::size_t i = 0; i < 64; ++i) sum[static_cast<std::size_t>(head) * 64 + i] += x[i];
       }
     }
@@ -143,14 +143,14 @@ TEST(Centering, HasTheMeanOfTheTokensGiven) {
   for (const Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
     const Cache cache = biased_cache(1024, 1, kRope, dtype);
     const RopeTable table(kRope);
-    for (const bool turns : {false, true}) {
-      const Tensor& tensor = turns ? attention(cache, 0).k : attention(cache, 0).v;
+    for (const bool rotates : {false, true}) {
+      const Tensor& tensor = rotates ? attention(cache, 0).k : attention(cache, 0).v;
       for (const std::int64_t n_sinks : {0, 1, 16, 37}) {
         const std::vector<std::int64_t> indices = {0, 3};
         const std::vector<FullBlock> blocks = {full_block(tensor, kShape, 0),
                                                full_block(tensor, kShape, 3)};
-        const AlignedFloats mean = compute_mean(blocks, n_sinks, turns ? &table : nullptr, 1);
-        const auto expected = mean_by_definition(cache, tensor, turns, indices, n_sinks);
+        const AlignedFloats mean = compute_mean(blocks, n_sinks, rotates ? &table : nullptr, 1);
+        const auto expected = mean_by_definition(cache, tensor, rotates, indices, n_sinks);
         for (std::size_t i = 0; i < 128; ++i) ASSERT_NEAR(mean[i], expected[i], 2e-6) << n_sinks;
       }
     }
@@ -182,7 +182,7 @@ TEST(Centering, HasTheDocumentedMeanToTheBit) {
       }
       for (std::size_t i = 0; i < 64; ++i) of_block[i] += static_cast<double>(sum[i]);
     }
-    table.turn_back_from(block * 256, of_block);
+    table.rotate_back_from(block * 256, of_block);
     for (std::size_t i = 0; i < 64; ++i) total[i] += of_block[i];
   }
   const AlignedFloats mean = compute_mean(full_blocks(tensor, kShape, 3), kSinks, &table, 2);
@@ -363,7 +363,7 @@ TEST(Centering, ReadsCodesWithTheMeanOfEachTokenAddedBack) {
   const AlignedFloats& means = tensor.codec.state().mean.values;
   for (std::int64_t token = 0; token < 256; ++token) {
     std::vector<float> mean(means.begin() + 64, means.end());
-    turn(kRope, 256 + token, mean);
+    rotate(kRope, 256 + token, mean);
     for (std::size_t i = 0; i < 64; ++i) {
       const std::size_t at = static_cast<std::size_t>(token) * 64 + i;
       ASSERT_NEAR(with[at], without[at] + mean[i], 1e-5);

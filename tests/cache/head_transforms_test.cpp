@@ -35,7 +35,7 @@ AlignedBytes narrow_block(const cache::Rope& rope, std::int64_t block) {
         x[i] += share * std::sin(static_cast<float>((k + 1) * (i + 2 * (row / 256) + 3)));
       }
     }
-    cache::turn(rope, block * 256 + static_cast<std::int64_t>(row % 256), x);
+    cache::rotate(rope, block * 256 + static_cast<std::int64_t>(row % 256), x);
     store_f32(Dtype::kF16, x, bytes.data() + row * kDim * sizeof(std::uint16_t));
   }
   return bytes;

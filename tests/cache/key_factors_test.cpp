@@ -35,7 +35,7 @@ AlignedBytes uneven_block(std::int64_t block) {
     for (std::size_t i = 0; i < kDim; ++i) {
       x[i] = random.bell() * (i % 32 == 5 ? 16.0f : 1.0f) + static_cast<float>(i % 7);
     }
-    cache::turn(kRope, block * 256 + static_cast<std::int64_t>(row % 256), x);
+    cache::rotate(kRope, block * 256 + static_cast<std::int64_t>(row % 256), x);
     store_f32(Dtype::kF16, x, bytes.data() + row * kDim * sizeof(std::uint16_t));
   }
   return bytes;
@@ -163,7 +163,7 @@ cache::Cache biased_cache(float bias) {
       for (std::size_t c = 0; c < kDim; ++c) {
         row[c] = random.bell() + (c % 32 == 30 ? bias : 0.0f);
       }
-      cache::turn(kRope, static_cast<std::int64_t>(256 * block + i % 256), row);
+      cache::rotate(kRope, static_cast<std::int64_t>(256 * block + i % 256), row);
       store_f32(Dtype::kF32, row, tensor.blocks[block].data() + i * kDim * sizeof(float));
     }
   }

@@ -139,7 +139,7 @@ TEST(Outliers, AreThoseOfTheFirstBlock) {
 }
 
 // What the mode is for: with a quarter of the channels loud, bits where they count. They are loud
-// in pairs, so that they stay so when RoPE turns them.
+// in pairs, so that they stay so when RoPE rotates them.
 TEST(Outliers, GetTheBitsThatTheyNeed) {
   std::vector<Loud> loud;
   for (std::size_t head = 0; head < 2; ++head) {

@@ -52,11 +52,12 @@ const std::vector<Rope>& ropes() {
 TEST(Phasor, IsCosineAndSineOfTurns) {
   test::SplitMix64 random(1);
   for (int i = 0; i < 100000; ++i) {
-    const double turns = (random.uniform() - 0.5) * 8;
-    const long double angle = static_cast<long double>(turns) * 2 * std::numbers::pi_v<long double>;
-    const Phasor at = phasor(turns);
-    ASSERT_NEAR(at.cos, static_cast<double>(std::cos(angle)), 3e-16) << turns;
-    ASSERT_NEAR(at.sin, static_cast<double>(std::sin(angle)), 3e-16) << turns;
+    const double cycles = (random.uniform() - 0.5) * 8;
+    const long double angle =
+        static_cast<long double>(cycles) * 2 * std::numbers::pi_v<long double>;
+    const Phasor at = phasor(cycles);
+    ASSERT_NEAR(at.cos, static_cast<double>(std::cos(angle)), 3e-16) << cycles;
+    ASSERT_NEAR(at.sin, static_cast<double>(std::sin(angle)), 3e-16) << cycles;
   }
 }
 
@@ -76,7 +77,7 @@ TEST(Rope, TurnsAsDefined) {
     for (const std::int64_t position : {0, 1, 255, 256, 100000, 1 << 20}) {
       const std::vector<float> x = random.vector(128);
       std::vector<float> y = x;
-      turn(rope, position, y);
+      rotate(rope, position, y);
       EXPECT_LT(largest_difference(defined(rope, position, x), y), 1e-6)
           << rope.n_dims << " " << rope.base << " " << position;
     }
@@ -88,8 +89,8 @@ TEST(Rope, TurnsBackWhatItTurned) {
   for (const Rope& rope : ropes()) {
     const std::vector<float> x = random.vector(128);
     std::vector<float> y = x;
-    turn(rope, 777, y);
-    turn_back(rope, 777, y);
+    rotate(rope, 777, y);
+    rotate_back(rope, 777, y);
     for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], y[i], 1e-6);
   }
 }
@@ -98,7 +99,7 @@ TEST(Rope, LeavesComponentsFromNDimsOnAlone) {
   test::GaussianSource random(4);
   const std::vector<float> x = random.vector(128);
   std::vector<float> y = x;
-  turn({RopeStyle::kHalfSplit, 32, 1e4}, 5, y);
+  rotate({RopeStyle::kHalfSplit, 32, 1e4}, 5, y);
   EXPECT_NE(x[0], y[0]);
   EXPECT_NE(x[31], y[31]);
   EXPECT_TRUE(std::equal(x.begin() + 32, x.end(), y.begin() + 32));
@@ -109,8 +110,8 @@ TEST(Rope, TurnsKeysOfAnInterleavedModelAsTheyStand) {
   test::GaussianSource random(5);
   std::vector<float> x = random.vector(64);
   std::vector<float> y = x;
-  turn({RopeStyle::kHalfSplit, 64, 1e4}, 9, x);
-  turn({RopeStyle::kInterleaved, 64, 1e4}, 9, y);
+  rotate({RopeStyle::kHalfSplit, 64, 1e4}, 9, x);
+  rotate({RopeStyle::kInterleaved, 64, 1e4}, 9, y);
   EXPECT_EQ(x, y);
 }
 
@@ -125,10 +126,10 @@ TEST(Rope, IsTheIdentityWhereItIsNotKnown) {
         Rope{RopeStyle::kHalfSplit, 64, infinity}, Rope{RopeStyle::kHalfSplit, 4, 1e4, {1}},
         Rope{RopeStyle::kHalfSplit, 4, 1e4, {1, 0}}, Rope{RopeStyle::kHalfSplit, 4, 1e4, {1, -1}},
         Rope{RopeStyle::kHalfSplit, 4, 1e4, {static_cast<float>(nan), 1}}}) {
-    EXPECT_FALSE(can_turn(rope, 64));
+    EXPECT_FALSE(can_rotate(rope, 64));
     std::vector<float> x(64, 1.5f);
-    turn(rope, 3, x);
-    turn_back(rope, 4, x);
+    rotate(rope, 3, x);
+    rotate_back(rope, 4, x);
     EXPECT_EQ(x, std::vector<float>(64, 1.5f));
   }
 }
@@ -141,7 +142,7 @@ TEST(RopeTable, TurnsToAnyPositionOfABlock) {
     for (const std::int64_t block : {0, 1, 4095}) {
       const std::vector<float> x = random.vector(128);
       std::vector<float> at_block = x;
-      table.turn_to(block * kTokenBlock, 128, at_block);
+      table.rotate_to(block * kTokenBlock, 128, at_block);
       for (const std::int64_t offset : {0, 1, 255}) {
         std::vector<float> y = at_block;
         for (std::size_t i = 0; i < half; ++i) {
@@ -160,8 +161,8 @@ TEST(RopeTable, TurnsEveryRowAlike) {
   const RopeTable table({RopeStyle::kHalfSplit, 32, 1e6});
   std::vector<float> rows = random.vector(3 * 40);
   std::vector<float> last(rows.end() - 40, rows.end());
-  table.turn_to(12345, 40, rows);
-  table.turn_to(12345, 40, last);
+  table.rotate_to(12345, 40, rows);
+  table.rotate_to(12345, 40, last);
   EXPECT_TRUE(std::equal(last.begin(), last.end(), rows.end() - 40));
 }
 
@@ -170,8 +171,8 @@ TEST(RopeTable, TurnsColumnsAsItTurnsRows) {
   const RopeTable table({RopeStyle::kHalfSplit, 32, 1e6});
   std::vector<float> rows = random.vector(7 * 40), columns(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) columns[i % 40 * 7 + i / 40] = rows[i];
-  table.turn_to(12345, 40, rows);
-  table.turn_columns_to(12345, 7, columns);
+  table.rotate_to(12345, 40, rows);
+  table.rotate_columns_to(12345, 7, columns);
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(columns[i % 40 * 7 + i / 40], rows[i]);
 }
 
@@ -180,8 +181,8 @@ TEST(RopeTable, TurnsBackToANegativePosition) {
   const RopeTable table({RopeStyle::kHalfSplit, 32, 1e6});
   const std::vector<float> x = random.vector(40);
   std::vector<float> y = x;
-  table.turn_to(12345, 40, y);
-  table.turn_to(-12345, 40, y);
+  table.rotate_to(12345, 40, y);
+  table.rotate_to(-12345, 40, y);
   EXPECT_LT(largest_difference(std::vector<double>(x.begin(), x.end()), y), 1e-6);
 }
 

@@ -186,7 +186,7 @@ cache::Cache shifted(const cache::Cache& whole, std::int64_t first, const model:
           };
           const auto row = std::span(moved).subspan(at(token), width);
           std::ranges::copy(std::span(values).subspan(at(token + first), width), row.begin());
-          if (is_key) cache::turn_back(model.config.layer(0).rope, first, row);
+          if (is_key) cache::rotate_back(model.config.layer(0).rope, first, row);
         }
       }
       store_f32(Dtype::kF32, moved, to_tensor.blocks[0].data());

@@ -395,7 +395,7 @@ TEST(Probe, SaysThatValuesWereNotComputed) {
   cache.tokens.emplace(20, 100);
   for (int i = 0; i < 8; ++i) {
     cache.layers.push_back(
-        interop::ForeignAttention{{2, 128}, {Dtype::kF16, zeros}, {Dtype::kF16, zeros}});
+        interop::attention_layer({2, 128}, {{Dtype::kF16, {}}, zeros}, {{Dtype::kF16, {}}, zeros}));
   }
   const std::string path = (dir / "zeros.safetensors").string();
   must(interop::export_hf(*must(interop::reader_of(std::move(cache))), path, Overwrite::kAllow));

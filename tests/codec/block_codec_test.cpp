@@ -512,11 +512,11 @@ TEST(BlockCodec, AnyBytesDecodeTheSameWithAllKernels) {
 }
 
 // A mean, and cosines and sines of any angles for every place in the block.
-struct TurningCenter {
+struct RotatingCenter {
   std::vector<float> mean, cos, sin;
   std::size_t n_pairs;
 
-  TurningCenter(std::size_t head_dim, std::size_t pairs)
+  RotatingCenter(std::size_t head_dim, std::size_t pairs)
       : mean(GaussianSource(47).vector(head_dim)), n_pairs(pairs) {
     SplitMix64 random(48);
     for (std::size_t i = 0; i < kBlockTokens * pairs; ++i) {
@@ -554,7 +554,7 @@ struct TurningCenter {
 TEST(BlockCodec, TakesOutTheCenterOnEveryTable) {
   for (const std::size_t dim : {8u, 24u, 33u, 80u, 128u, 576u}) {
     for (const std::size_t pairs : {std::size_t{0}, dim / 2, dim / 4, std::size_t{3}}) {
-      const TurningCenter center(dim, pairs);
+      const RotatingCenter center(dim, pairs);
       for (const Dtype dtype : kDtypes) {
         const Vectors x(dtype, dim, hard_vectors(13, dim));
         for (const std::size_t first : {0u, 5u, 243u}) {
@@ -585,11 +585,11 @@ TEST(BlockCodec, WidensRowsThatHaveNoCenter) {
 }
 
 // What restore_rows() is, value by value.
-std::vector<float> restored(const TurningCenter& center, bool has_mean, bool turns,
+std::vector<float> restored(const RotatingCenter& center, bool has_mean, bool rotates,
                             std::size_t first_token, const Vectors& x) {
   std::vector<float> out = x.values;
   for (std::size_t t = 0; t < x.count(); ++t) {
-    const std::size_t pairs = turns ? center.n_pairs : 0;
+    const std::size_t pairs = rotates ? center.n_pairs : 0;
     for (std::size_t i = 0; i < pairs; ++i) {
       const std::size_t at = (first_token + t) * center.n_pairs + i;
       float& low = out[t * x.head_dim + i];
@@ -608,17 +608,17 @@ std::vector<float> restored(const TurningCenter& center, bool has_mean, bool tur
 TEST(BlockCodec, RestoresRowsOnEveryTable) {
   for (const std::size_t dim : {8u, 24u, 33u, 80u, 128u}) {
     for (const std::size_t pairs : {std::size_t{0}, dim / 2, dim / 4, std::size_t{3}}) {
-      const TurningCenter center(dim, pairs);
+      const RotatingCenter center(dim, pairs);
       const Vectors x(Dtype::kF32, dim, GaussianSource(50).vector(11 * dim));
-      for (const bool turns : {false, pairs > 0}) {
+      for (const bool rotates : {false, pairs > 0}) {
         for (const Dtype dtype : kDtypes) {
-          const Vectors expected(dtype, dim, restored(center, true, turns, 245, x));
+          const Vectors expected(dtype, dim, restored(center, true, rotates, 245, x));
           for (const Kernels* kernels : all_kernels()) {
             Vectors out(dtype, dim, std::vector<float>(x.values.size()));
-            kernels->restore_rows({x.values.data(), x.count(), dim, turns}, center.view(), 245,
+            kernels->restore_rows({x.values.data(), x.count(), dim, rotates}, center.view(), 245,
                                   {dtype, out.bytes.data(), dim * dtype_size(dtype)});
             EXPECT_EQ(out.bytes, expected.bytes) << kernels->name << " " << dim << " " << pairs
-                                                 << " " << dtype_name(dtype) << " " << turns;
+                                                 << " " << dtype_name(dtype) << " " << rotates;
           }
         }
       }
@@ -627,7 +627,7 @@ TEST(BlockCodec, RestoresRowsOnEveryTable) {
 }
 
 TEST(BlockCodec, RestoresRowsThatHaveNoCenter) {
-  const TurningCenter none(33, 0);
+  const RotatingCenter none(33, 0);
   for (const Dtype dtype : kDtypes) {
     const Vectors x(Dtype::kF32, 33, GaussianSource(51).vector(5 * 33));
     const Vectors expected(dtype, 33, restored(none, false, false, 0, x));
@@ -643,7 +643,7 @@ TEST(BlockCodec, RestoresRowsThatHaveNoCenter) {
 TEST(BlockCodec, EncodesWhatIsLeftOfTheCenter) {
   for (const std::size_t dim : {64u, 96u, 128u}) {
     const Quantizer quantizer = make_quantizer(static_cast<int>(dim), 4);
-    const TurningCenter center(dim, dim / 2);
+    const RotatingCenter center(dim, dim / 2);
     for (const Dtype dtype : kDtypes) {
       for (const std::size_t n : {1u, 7u, 40u, 256u}) {
         const Vectors x(dtype, dim, GaussianSource(49).vector(n * dim));
@@ -662,7 +662,7 @@ TEST(BlockCodec, EncodesWhatIsLeftOfTheCenter) {
 }
 
 TEST(BlockCodec, RefusesWithACenterAsWithout) {
-  const TurningCenter center(64, 32);
+  const RotatingCenter center(64, 32);
   std::vector<float> x = GaussianSource(50).vector(40 * 64);
   x[35 * 64 + 9] = -kInfinity;
   const Vectors vectors(Dtype::kF32, 64, x);

@@ -67,7 +67,7 @@ TEST(DoubleLoops, TurnTwoRows) {
     }
     for (const DoubleLoops* loops : all_loops()) {
       Doubles x = a, y = b;
-      loops->turn(kA, kB, n, x.data(), y.data());
+      loops->rotate(kA, kB, n, x.data(), y.data());
       EXPECT_EQ(x, first) << n;
       EXPECT_EQ(y, second) << n;
     }

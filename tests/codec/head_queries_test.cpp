@@ -230,7 +230,7 @@ void expect_sums(const Block& block, const HeadCodec& codec, std::span<const flo
   constexpr float kAlready = 0.5f;  // sums are added to what is there
   std::vector<float> sums(size.n_queries * stride, kAlready);
   std::vector<float> nothing(codec.coded_dim(), kAlready), before(dim), out(dim);
-  codec.turn_back(nothing, block.order, before);
+  codec.rotate_back(nothing, block.order, before);
   accumulate(codec, block.packed.head(), size.n_tokens, precision,
              {size.n_queries, kBlockTokens, weights.data()}, {sums.data(), stride});
   double error = 0.0, total = 0.0;
@@ -240,7 +240,7 @@ void expect_sums(const Block& block, const HeadCodec& codec, std::span<const flo
       EXPECT_EQ(sums[q * stride + i], kAlready);  // nothing is written there
     }
     total += amplitude(block, weights.subspan(q * kBlockTokens, size.n_tokens), coded);
-    codec.turn_back(coded, block.order, out);
+    codec.rotate_back(coded, block.order, out);
     for (std::size_t i = 0; i < dim; ++i) {
       const double sum = static_cast<double>(out[i]) - static_cast<double>(before[i]);
       error += std::pow(sum - expected[q * dim + i], 2);
@@ -364,7 +364,7 @@ TEST(HeadQueries, MaySetForOneCodecAfterAnother) {
   }
 }
 
-// A codec that turns nothing may be given an order as well, and gives the same scores.
+// A codec that rotates nothing may be given an order as well, and gives the same scores.
 TEST(HeadQueries, TakeTheChannelOrderOfTheirBlock) {
   const std::vector<float> x = keys_of(30, 80, 31);
   const std::vector<float> query = GaussianSource(32).vector(80);

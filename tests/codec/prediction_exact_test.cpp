@@ -81,7 +81,7 @@ TEST(PredictionExact, DecodesTheSameOnEveryKindOfCpu) {
     for (const Bytes& section : sections) {
       AlignedFloats rows(kTokens * dim);
       must(coder.decode(section, rows));
-      if (coder.next_tensor() % 2 == 1) rope.turn(rows);  // these were keys
+      if (coder.next_tensor() % 2 == 1) rope.rotate(rows);  // these were keys
       all.insert(all.end(), rows.begin(), rows.end());
     }
     EXPECT_EQ(digest_of(all), 1636427314075679996u) << kernels->name;

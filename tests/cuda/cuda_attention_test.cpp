@@ -138,7 +138,8 @@ class AttentionCase {
               tensor.mean.begin() + static_cast<std::ptrdiff_t>((h + 1) * dim_));
           const bool turns = rope_.has_value() && !is_values;
           if (turns) {
-            rope_->turn_to(static_cast<std::int64_t>(first), static_cast<std::int64_t>(dim_), mean);
+            rope_->rotate_to(static_cast<std::int64_t>(first), static_cast<std::int64_t>(dim_),
+                             mean);
           }
           const auto mean_at = [&](std::size_t token, std::size_t i) {
             if (!turns || i >= 2 * n_pairs_) return mean[i];

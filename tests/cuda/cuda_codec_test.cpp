@@ -202,8 +202,8 @@ class CodecCase {
     std::vector<float> mean(mean_.begin() + static_cast<std::ptrdiff_t>(head * dim_),
                             mean_.begin() + static_cast<std::ptrdiff_t>((head + 1) * dim_));
     if (rope_) {
-      rope_->turn_to((c_.first_block + static_cast<std::int64_t>(block)) * 256,
-                     static_cast<std::int64_t>(dim_), mean);
+      rope_->rotate_to((c_.first_block + static_cast<std::int64_t>(block)) * 256,
+                       static_cast<std::int64_t>(dim_), mean);
     }
     return mean;
   }

@@ -149,7 +149,7 @@ cache::Cache narrow_cache() {
           x[i] += share * std::sin(static_cast<float>(k * (i + 3)));
         }
       }
-      if (is_key) cache::turn(cache.identity.rope, t, x);
+      if (is_key) cache::rotate(cache.identity.rope, t, x);
       store_f32(Dtype::kF16, x,
                 tensor.blocks[static_cast<std::size_t>(t / 256)].data() + t % 256 * 128);
     }

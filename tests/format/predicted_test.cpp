@@ -344,8 +344,8 @@ TEST(PredictedValues, OfSomeTokensAreThoseOfAll) {
   // And so are their turns.
   const cache::Rope rope = predicted_identity().rope;
   const std::vector<std::int64_t> positions = {512, 529, 767};
-  predict::BlockRope(rope, shape, 512, 256).turn(all);
-  predict::BlockRope(rope, shape, positions).turn(some);
+  predict::BlockRope(rope, shape, 512, 256).rotate(all);
+  predict::BlockRope(rope, shape, positions).rotate(some);
   for (std::size_t i = 0; i < some.size(); ++i) {
     EXPECT_EQ(some[i], all[tokens[i / 64] * 64 + i % 64]) << i;
   }

@@ -425,7 +425,7 @@ def check_rope(rope):
         require(all(math.isfinite(f) and f > 0 for f in factors), "factors of RoPE")
 
 
-def can_turn(rope, dim):
+def can_rotate(rope, dim):
     """Whether a mean can be taken before RoPE."""
     n_dims, factors = rope.scalar(1, "I"), rope.numbers(3, "f") if rope.where(3) else []
     whole = rope.scalar(0, "B") != 0 and n_dims % 2 == 0 and 2 <= n_dims <= dim
@@ -489,7 +489,7 @@ def check_side(side, shape, is_keys, rope):
     require(side.text(3) in CENTERINGS, "unknown centering")
     require(n_sinks <= BLOCK, "sink tokens")
     if side.text(3).startswith(b"pre_rope."):
-        require(is_keys and can_turn(rope, dim), "centering before RoPE where there is none")
+        require(is_keys and can_rotate(rope, dim), "centering before RoPE where there is none")
     if mean:
         values = side.numbers(4, "f")
         require(side.text(3) != b"none" and len(values) == heads * dim, "size of a mean")
@@ -573,7 +573,7 @@ class Residuals:
     def turned(self, position):
         """R_position of a vector of all kv heads."""
         rope, dim = self.rope, self.profile.head_dim
-        if not can_turn(rope, dim):
+        if not can_rotate(rope, dim):
             return lambda row: row
         factors = rope.numbers(3, "f") if rope.where(3) else None
         terms = decode_turbo.rope_terms(rope.scalar(1, "I"), rope.scalar(2, "d"), factors, position)

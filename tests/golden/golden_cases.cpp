@@ -91,7 +91,7 @@ cache::Cache affine() {
       .build();
 }
 
-// Two packed blocks, so that the mean turns on from one to the next; and components that RoPE
+// Two packed blocks, so that the mean rotates on from one to the next; and components that RoPE
 // leaves alone.
 cache::Cache centering() {
   GoldenBuilder builder(9, 520);
@@ -102,7 +102,7 @@ cache::Cache centering() {
       .build();
 }
 
-// Pairs that turn more slowly than their base says, one of them faster.
+// Pairs that rotate more slowly than their base says, one of them faster.
 cache::Cache scaled_rope() {
   GoldenBuilder builder(13, 520);
   builder.identity().rope = {

@@ -238,7 +238,7 @@ TEST_P(GoldenPredicted, DecodesTheSameOnEveryKindOfCpu) {
         must(coder.decode(
             ByteView(file_).subspan(section.file_offset, section.stored_bytes).subspan(n_dense),
             rows));
-        if (tensor % 2 == 0) rope.turn(rows);
+        if (tensor % 2 == 0) rope.rotate(rows);
         AlignedBytes expected, found(n * dim * dtype_size(dtype));
         must(loaded->read(first + tensor, expected));
         predict::rows_of_values(shape, dtype, ByteView(file_).subspan(section.file_offset, n_dense),

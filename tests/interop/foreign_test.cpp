@@ -24,9 +24,7 @@
 namespace tqcache::test {
 namespace foreign_test {
 
-using interop::ForeignAttention;
 using interop::ForeignCache;
-using interop::ForeignState;
 using interop::reader_of;
 using testing::HasSubstr;
 
@@ -49,12 +47,13 @@ ForeignCache two_layers(std::int64_t n_tokens) {
   ForeignCache cache;
   cache.n_tokens = n_tokens;
   cache.identity.source_format = "test";
+  cache.layers.push_back(interop::attention_layer({2, 4}, {{Dtype::kF16, {}}, rows_of(1, 8, 2)},
+                                                  {{Dtype::kBF16, {}}, rows_of(2, 8, 2)}));
   cache.layers.push_back(
-      ForeignAttention{{2, 4}, {Dtype::kF16, rows_of(1, 8, 2)}, {Dtype::kBF16, rows_of(2, 8, 2)}});
-  cache.layers.push_back(ForeignState{{{"state", Dtype::kF32, {3}, [](std::span<std::byte> out) {
-                                          std::memset(out.data(), 0, out.size());
-                                          return Result<void>();
-                                        }}}});
+      interop::state_layer({{{"state", Dtype::kF32, {3}}, [](std::span<std::byte> out) {
+                               std::memset(out.data(), 0, out.size());
+                               return Result<void>();
+                             }}}));
   return cache;
 }
 
@@ -85,8 +84,8 @@ TEST(ForeignCache, IsACacheWithItsValuesWhereTheyBelong) {
 
 TEST(ForeignCache, RefusesValuesThatAreNotFinite) {
   ForeignCache foreign = two_layers(300);
-  auto& values = std::get<ForeignAttention>(foreign.layers[0]).v;
-  values.read = [good = values.read](std::int64_t first, std::int64_t n, std::span<std::byte> out) {
+  interop::ReadRows& values = foreign.layers[0].read_v;
+  values = [good = values](std::int64_t first, std::int64_t n, std::span<std::byte> out) {
     auto read = good(first, n, out);
     if (first == 256) out[8 * (44 + 10) + 1] = std::byte{0x7f};  // kv head 1, token 266: 0x7f02
     if (first == 256) out[8 * (44 + 10)] = std::byte{0x80};
@@ -191,10 +190,11 @@ TEST(ForeignCache, IsRefusedWhenItContradictsItself) {
   refused(ErrorCode::kCorrupt, "token", [](auto& c) { c.tokens = {{1, 2, -3}}; });
   refused(ErrorCode::kTooLarge, "16777217 tokens", [](auto& c) { c.n_tokens = 16777217; });
   refused(ErrorCode::kTooLarge, "-1 tokens", [](auto& c) { c.n_tokens = -1; });
-  refused(ErrorCode::kCorrupt, "layer 0",
-          [](auto& c) { std::get<ForeignAttention>(c.layers[0]).shape.head_dim = 0; });
+  refused(ErrorCode::kCorrupt, "layer 0", [](auto& c) {
+    std::get<cache::AttentionDesc>(c.layers[0].description).shape.head_dim = 0;
+  });
   refused(ErrorCode::kTooLarge, "layer 1", [](auto& c) {
-    std::get<ForeignState>(c.layers[1]).arrays[0].shape = {std::uint64_t{1} << 60};
+    c.layers[1] = interop::state_layer({{{"state", Dtype::kF32, {std::uint64_t{1} << 60}}, {}}});
   });
   refused(ErrorCode::kTooLarge, "layers", [](auto& c) { c.layers.resize(1025, c.layers[1]); });
 }
@@ -203,16 +203,15 @@ TEST(ForeignCache, IsRefusedWhenItContradictsItself) {
 ForeignCache with_packed_keys(std::int64_t n_tokens) {
   ForeignCache cache;
   cache.n_tokens = n_tokens;
-  ForeignAttention layer{
-      {1, 32}, {Dtype::kF32, rows_of(1, 128, 1)}, {Dtype::kF16, rows_of(2, 64, 1)}};
-  layer.k.packed =
-      interop::ForeignPacked{must(codec::make_parts({.head_dim = 32, .bits = 2})),
-                             {},
-                             [](std::int64_t block, std::span<std::byte> out) -> Result<void> {
-                               std::memset(out.data(), static_cast<int>(block) + 1, out.size());
-                               return {};
-                             }};
-  cache.layers.emplace_back(std::move(layer));
+  interop::ForeignTensor k{{Dtype::kF32, {}}, rows_of(1, 128, 1)};
+  k.description.quant = cache::QuantSpec{
+      .mode = codec::Mode::kMse, .parts = must(codec::make_parts({.head_dim = 32, .bits = 2}))};
+  k.read_packed = [](std::int64_t block, std::span<std::byte> out) -> Result<void> {
+    std::memset(out.data(), static_cast<int>(block) + 1, out.size());
+    return {};
+  };
+  cache.layers.push_back(
+      interop::attention_layer({1, 32}, std::move(k), {{Dtype::kF16, {}}, rows_of(2, 64, 1)}));
   return cache;
 }
 
@@ -233,7 +232,7 @@ TEST(ForeignCache, PacksTheFullBlocksOfATensorThatHasAPackedForm) {
 
 TEST(ForeignCache, RefusesPackedFormsThatOurCodecHasNot) {
   ForeignCache foreign = with_packed_keys(256);
-  std::get<ForeignAttention>(foreign.layers[0]).k.packed->parts[0].first = 1;
+  std::get<cache::AttentionDesc>(foreign.layers[0].description).k.quant->parts[0].first = 1;
   const auto sections = reader_of(std::move(foreign));
   ASSERT_FALSE(sections.ok());
   EXPECT_THAT(sections.error().message, HasSubstr("layer 0: k: part 0"));
@@ -241,8 +240,7 @@ TEST(ForeignCache, RefusesPackedFormsThatOurCodecHasNot) {
 
 TEST(ForeignCache, TellsWhereItCouldNotBeRead) {
   ForeignCache foreign = two_layers(3);
-  std::get<ForeignAttention>(foreign.layers[0]).v.read = [](std::int64_t, std::int64_t,
-                                                            std::span<std::byte>) -> Result<void> {
+  foreign.layers[0].read_v = [](std::int64_t, std::int64_t, std::span<std::byte>) -> Result<void> {
     return Error{ErrorCode::kTruncated, "cut"};
   };
   const auto sections = must(reader_of(std::move(foreign)));

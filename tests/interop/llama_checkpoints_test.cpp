@@ -413,7 +413,7 @@ LlamaGeometry deepseek2() {
   return model;
 }
 
-// Rows of llama.cpp are the latent, then the part that turns; K is the latent, V the other.
+// Rows of llama.cpp are the latent, then the part that rotates; K is the latent, V the other.
 TEST(LlamaLatents, AreReadAndWrittenByteForByte) {
   const Bytes file = llama_fixture("slot_deepseek2_f16.ggsq");
   const auto cache = must(open(file, deepseek2()));

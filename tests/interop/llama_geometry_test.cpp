@@ -154,7 +154,7 @@ TEST(LlamaGeometry, SplitsLatents) {
   }
   EXPECT_FALSE(geometry.interleaved_keys);
   expect_error(deepseek().set_int("attention.kv_lora_rank", 500), ErrorCode::kCorrupt,
-               "expected one latent of 500 with 64 that turn");
+               "expected one latent of 500 with 64 that rotate");
   expect_error(deepseek().set_int("attention.head_count_kv", 128), ErrorCode::kCorrupt,
                "128 kv heads");
 }

@@ -118,7 +118,7 @@ TEST(LlamaImport, KeepsDenseTypes) {
       ASSERT_TRUE(imported);
       EXPECT_FALSE(imported->may_be_rotated);
       EXPECT_FALSE(imported->cache.is_quantized);
-      const auto& layer = std::get<interop::ForeignAttention>(imported->cache.layers[0]);
+      const auto& layer = std::get<cache::AttentionDesc>(imported->cache.layers[0].description);
       EXPECT_EQ(layer.k.dtype, dtype_from_name(type));
       EXPECT_EQ(layer.v.dtype, dtype_from_name(type));
     }
@@ -156,7 +156,8 @@ TEST(LlamaImport, DecodesQuantizedRows) {
     ASSERT_TRUE(imported);
     EXPECT_TRUE(imported->may_be_rotated);
     EXPECT_TRUE(imported->cache.is_quantized);
-    EXPECT_EQ(std::get<interop::ForeignAttention>(imported->cache.layers[0]).k.dtype, Dtype::kF32);
+    EXPECT_EQ(std::get<cache::AttentionDesc>(imported->cache.layers[0].description).k.dtype,
+              Dtype::kF32);
   }
 }
 

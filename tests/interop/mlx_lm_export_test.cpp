@@ -79,7 +79,7 @@ TEST(MlxExport, GivesBackWhatWasImported) {
       const Bytes file = export_bytes(*source, for_minor(minor));
       ForeignCache foreign = must(test::import_mlx(file));
       EXPECT_EQ(foreign.n_tokens, n_tokens);
-      EXPECT_EQ(std::get<interop::ForeignWindow>(foreign.layers[2]).window,
+      EXPECT_EQ(std::get<cache::WindowDesc>(foreign.layers[2].description).window,
                 (cache::Window{100, 4}));
       EXPECT_EQ(foreign.identity.model_name, "a test's model");
       expect_same_sections(*source, *must(reader_of(std::move(foreign))));
@@ -183,7 +183,7 @@ TEST(MlxExport, PacksKeysAndValuesIntoGroups) {
           EXPECT_EQ(test::section_values(back, 0, info.tensor, info.block),
                     through_groups(values, 128, {bits, group_size}, Dtype::kBF16));
         }
-        EXPECT_TRUE(std::holds_alternative<interop::ForeignWindow>(back.layers[1]));
+        EXPECT_TRUE(std::holds_alternative<cache::WindowDesc>(back.layers[1].description));
       }
     }
   }

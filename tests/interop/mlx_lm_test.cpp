@@ -34,9 +34,10 @@ void expect_attention(const ForeignCache& cache, std::int64_t layer, HeadShape s
 
 void expect_window(const ForeignCache& cache, std::int64_t layer, const test::TestWindow& window,
                    const test::Positions& list) {
-  const auto& found = std::get<ForeignWindow>(cache.layers[static_cast<std::size_t>(layer)]);
+  const auto& found =
+      std::get<cache::WindowDesc>(cache.layers[static_cast<std::size_t>(layer)].description);
   EXPECT_EQ(found.window, window.window());
-  EXPECT_EQ(found.shape, window.shape);
+  EXPECT_EQ(found.attention.shape, window.shape);
   EXPECT_EQ(section_values(cache, layer, cache::TensorKind::kArray, 0),
             head_values(window.shape, list, 0));
   EXPECT_EQ(section_values(cache, layer, cache::TensorKind::kArray, 1),
@@ -78,7 +79,7 @@ TEST(MlxImport, KeepsEveryDtype) {
     MlxBuilder file(MlxLayout::kMetaState);
     file.layer("KVCache").pair(kShape, positions(5), dtype).no_info();
     const ForeignCache cache = must_import(file);
-    EXPECT_EQ(std::get<ForeignAttention>(cache.layers[0]).k.dtype, dtype);
+    EXPECT_EQ(std::get<cache::AttentionDesc>(cache.layers[0].description).k.dtype, dtype);
     expect_attention(cache, 0, kShape, positions(5));
   }
 }
@@ -217,7 +218,7 @@ TEST(MlxImport, DecodesAffineGroups) {
       const ForeignCache cache = must_import(quantized(age, bits, 64, 5, 8));
       const std::vector<float> keys = section_values(cache, 0, cache::TensorKind::kKeys);
       ASSERT_EQ(keys.size(), 2u * 5 * 128);
-      EXPECT_EQ(std::get<ForeignAttention>(cache.layers[0]).k.dtype, Dtype::kF32);
+      EXPECT_EQ(std::get<cache::AttentionDesc>(cache.layers[0].description).k.dtype, Dtype::kF32);
       for (std::size_t i = 0; i < keys.size(); ++i) {
         const std::size_t row = i / 128 / 5 * 8 + i / 128 % 5;  // five of eight rows are taken
         const std::size_t code = (row * 128 + i % 128) % (std::size_t{1} << bits);
@@ -254,7 +255,8 @@ TEST(MlxImport, RefusesGroupsOfAnotherForm) {
   MlxBuilder latent(MlxLayout::kMetaState);
   add_groups(latent.layer("QuantizedKVCache"), "0", 4, 64, {1, 128}, 5);
   add_groups(latent, "1", 4, 64, {1, 64}, 5).infos({5, 64, 4});
-  EXPECT_EQ(std::get<ForeignAttention>(must_import(latent).layers[0]).value_dim, 64);
+  EXPECT_EQ(std::get<cache::AttentionDesc>(must_import(latent).layers[0].description).value_dim,
+            64);
 }
 
 // --- windows
@@ -333,7 +335,8 @@ MlxBuilder& add_slots(MlxBuilder& file, const std::string& prefix) {
 }
 
 void expect_slots(const ForeignCache& cache, std::int64_t layer) {
-  const auto& arrays = std::get<ForeignState>(cache.layers[static_cast<std::size_t>(layer)]);
+  const auto& arrays =
+      std::get<cache::StateDesc>(cache.layers[static_cast<std::size_t>(layer)].description);
   ASSERT_EQ(arrays.arrays.size(), 2u);
   EXPECT_EQ(arrays.arrays[0].name, "0");
   EXPECT_EQ(arrays.arrays[1].name, "1");
@@ -386,7 +389,9 @@ TEST(MlxImport, RefusesSlotsThatAreNotThere) {
                  "layer 0: an ArraysCache with empty slots alone: no token was computed");
   MlxBuilder half(MlxLayout::kScalars);
   half.layer("ArraysCache").none("0.0").tensor("0.1", "F32", {1, 1}, Bytes(4)).none("1").none("2");
-  EXPECT_EQ(std::get<ForeignState>(must_import(add_kv(half, 7)).layers[0]).arrays[0].name, "1");
+  EXPECT_EQ(
+      std::get<cache::StateDesc>(must_import(add_kv(half, 7)).layers[0].description).arrays[0].name,
+      "1");
   MlxBuilder words(MlxLayout::kMetaState);
   words.layer("ArraysCache").tensor("0", "I32", {1, 2}, Bytes(8));
   expect_refused(add_kv(words, 7), ErrorCode::kUnsupported,

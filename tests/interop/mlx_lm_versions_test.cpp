@@ -78,7 +78,8 @@ TEST(MlxVersions, EveryVersionReadsAsTheNewestDoes) {
     const ForeignCache cache = read_version(version.name);
     EXPECT_EQ(cache.n_tokens, 23) << version.name;
     EXPECT_EQ(metadata_of(cache, "written by"), version.writer);
-    EXPECT_EQ(std::get<ForeignWindow>(cache.layers[1]).window, (cache::Window{16, 4}));
+    EXPECT_EQ(std::get<cache::WindowDesc>(cache.layers[1].description).window,
+              (cache::Window{16, 4}));
     const std::vector<Bytes> layers = layer_bytes(cache);
     ASSERT_EQ(layers.size(), version.layers.size()) << version.name;
     for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -215,14 +216,15 @@ TEST(MlxSwift, ReadsArraysWithEmptySlots) {
   file.layer("ArraysCache").tensor("0", "F32", {1, 2, 2}, values).info("0", "3").info("1", "2");
   add_swift_kv(file, 7);
   const ForeignCache cache = must_import(file);
-  const auto& state = std::get<ForeignState>(cache.layers[0]);
+  const auto& state = std::get<cache::StateDesc>(cache.layers[0].description);
   ASSERT_EQ(state.arrays.size(), 1u);
   EXPECT_EQ(state.arrays[0].name, "2");
   MlxBuilder early(MlxLayout::kMetaState);
   early.layer("MambaCache").tensor("0", "F32", {0}, {}).tensor("1", "F32", {1, 2, 2}, values);
   early.info("0", "");
   add_swift_kv(early, 7);
-  EXPECT_EQ(std::get<ForeignState>(must_import(early).layers[0]).arrays[0].name, "1");
+  EXPECT_EQ(std::get<cache::StateDesc>(must_import(early).layers[0].description).arrays[0].name,
+            "1");
   for (const char* slots : {"3", "1,1", "2,1", "x", "0,"}) {
     MlxBuilder bad(MlxLayout::kMetaState);
     bad.layer("ArraysCache").tensor("0", "F32", {1, 2, 2}, values).info("0", "3").info("1", slots);
@@ -249,7 +251,7 @@ TEST(MlxSwift, EmptySlotsGoBackToMlxLm) {
   const test::TempDir folder;
   must(export_mlx_lm(*must(reader_of(must_import(file))), folder / "a.safetensors", {}));
   const ForeignCache back = must(test::import_mlx(test::read_all(folder / "a.safetensors")));
-  const auto& state = std::get<ForeignState>(back.layers[0]);
+  const auto& state = std::get<cache::StateDesc>(back.layers[0].description);
   ASSERT_EQ(state.arrays.size(), 1u);
   EXPECT_EQ(state.arrays[0].name, "1");
 }
@@ -277,7 +279,7 @@ TEST(MlxSwift, ReadsListsOfCaches) {
   const ForeignCache cache = must_import(file);
   ASSERT_EQ(cache.layers.size(), 2u);
   EXPECT_EQ(cache.identity.source_layout, "CacheList(ArraysCache,KVCache)");
-  EXPECT_EQ(std::get<ForeignState>(cache.layers[0]).arrays[0].name, "1");
+  EXPECT_EQ(std::get<cache::StateDesc>(cache.layers[0].description).arrays[0].name, "1");
   expect_attention(cache, 1, 7);
   for (const auto& [at, word] : {std::pair{"0", "3"},
                                  {"0", "1"},
@@ -336,7 +338,7 @@ TEST(MlxVersions, ReadsTheRestOfAChunkAfterWholeChunksWereDropped) {
   file.layer("ChunkedKVCache").pair(kShape, positions(64, 73)).infos({64, 64});
   const ForeignCache cache = must_import(add_kv(file, 73));
   EXPECT_EQ(cache.n_tokens, 73);
-  EXPECT_EQ(std::get<ForeignWindow>(cache.layers[0]).window, (cache::Window{9, 0}));
+  EXPECT_EQ(std::get<cache::WindowDesc>(cache.layers[0].description).window, (cache::Window{9, 0}));
   EXPECT_EQ(section_values(cache, 0, TensorKind::kArray, 0),
             head_values(kShape, positions(64, 73), 0));
 }

@@ -46,19 +46,22 @@ inline void append_f32(Dtype dtype, std::span<const std::byte> raw, std::vector<
   values.insert(values.end(), more.begin(), more.end());
 }
 
-// A tensor, [n_kv_heads, n_tokens, head_dim], read a token block at a time.
-inline Result<std::vector<float>> read_tensor(const interop::ForeignTensor& tensor,
-                                              cache::HeadShape shape, std::int64_t n_tokens) {
+// K or V of a layer, [n_kv_heads, n_tokens, head_dim], read a token block at a time.
+inline Result<std::vector<float>> read_tensor(const interop::ForeignLayer& layer,
+                                              cache::TensorKind kind, std::int64_t n_tokens) {
+  const cache::HeadShape shape = cache::shape_of(layer.description, kind);
+  const Dtype dtype = cache::tensor_of(layer.description, kind).dtype;
+  const auto& read = kind == cache::TensorKind::kKeys ? layer.read_k : layer.read_v;
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   const auto heads = static_cast<std::size_t>(shape.n_kv_heads);
   std::vector<float> all(heads * static_cast<std::size_t>(n_tokens) * dim);
   for (std::int64_t first = 0; first < n_tokens; first += cache::kTokenBlock) {
     const std::int64_t n = std::min<std::int64_t>(cache::kTokenBlock, n_tokens - first);
     const std::size_t rows = static_cast<std::size_t>(n) * dim;
-    Bytes raw(heads * rows * dtype_size(tensor.dtype));
-    TQC_TRY(tensor.read(first, n, raw));
+    Bytes raw(heads * rows * dtype_size(dtype));
+    TQC_TRY(read(first, n, raw));
     std::vector<float> block;
-    append_f32(tensor.dtype, raw, block);
+    append_f32(dtype, raw, block);
     for (std::size_t head = 0; head < heads; ++head) {
       const std::size_t at =
           (head * static_cast<std::size_t>(n_tokens) + static_cast<std::size_t>(first)) * dim;
@@ -72,23 +75,18 @@ inline Result<std::vector<float>> read_tensor(const interop::ForeignTensor& tens
 inline Result<std::vector<float>> read_values(const interop::ForeignCache& cache) {
   std::vector<float> values;
   for (const interop::ForeignLayer& layer : cache.layers) {
-    if (const auto* attention = std::get_if<interop::ForeignAttention>(&layer)) {
-      for (const interop::ForeignTensor* tensor : {&attention->k, &attention->v}) {
-        TQC_TRY_ASSIGN(const auto more, read_tensor(*tensor, attention->shape, cache.n_tokens));
+    if (std::holds_alternative<cache::AttentionDesc>(layer.description)) {
+      for (const auto kind : {cache::TensorKind::kKeys, cache::TensorKind::kValues}) {
+        TQC_TRY_ASSIGN(const auto more, read_tensor(layer, kind, cache.n_tokens));
         values.insert(values.end(), more.begin(), more.end());
       }
       continue;
     }
-    std::vector<interop::ForeignArray> arrays;
-    if (const auto* window = std::get_if<interop::ForeignWindow>(&layer)) {
-      arrays = {window->k, window->v};
-    } else {
-      arrays = std::get<interop::ForeignState>(layer).arrays;
-    }
-    for (const interop::ForeignArray& array : arrays) {
-      Bytes raw(count_values(array.shape) * dtype_size(array.dtype));
+    for (const interop::ForeignArray& array : layer.arrays) {
+      const auto& [name, dtype, shape] = array.description;
+      Bytes raw(count_values(shape) * dtype_size(dtype));
       TQC_TRY(array.read(raw));
-      append_f32(array.dtype, raw, values);
+      append_f32(dtype, raw, values);
     }
   }
   return values;

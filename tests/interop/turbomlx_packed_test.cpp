@@ -39,8 +39,8 @@ ForeignCache import_built(const TurboMlxBuilder& builder) {
   return must(test::import_bytes(builder.file()));
 }
 
-const ForeignAttention& attention(const ForeignCache& cache, std::size_t layer = 0) {
-  return std::get<ForeignAttention>(cache.layers[layer]);
+const cache::AttentionDesc& attention(const ForeignCache& cache, std::size_t layer = 0) {
+  return std::get<cache::AttentionDesc>(cache.layers[layer].description);
 }
 
 // A tensor of our cache, decoded: [n_kv_heads, n_tokens, head_dim].
@@ -158,7 +158,8 @@ TEST_P(Keys, DecodeToTheSameButForTheRoundingOfLengths) {
   TurboMlxBuilder builder(kTokens);
   builder.turbo(GetParam().layer);
   const ForeignCache foreign = import_built(builder);
-  const std::vector<float> theirs = must(test::read_tensor(attention(foreign).k, shape, kTokens));
+  const std::vector<float> theirs =
+      must(test::read_tensor(foreign.layers[0], cache::TensorKind::kKeys, kTokens));
   const cache::Cache cache = must(test::read_foreign(foreign));
   const auto& layer = std::get<cache::AttentionLayer>(cache.layers[0]);
   const std::vector<float> ours = decoded(layer.k, shape, kTokens);
@@ -187,7 +188,7 @@ TEST_P(Keys, DecodeToTheSameWhereF16HoldsTheLengths) {
   const ForeignCache foreign = import_built(builder);
   EXPECT_THAT(foreign.dropped_fields, Not(Contains(HasSubstr("rounded"))));
   const std::vector<float> theirs =
-      must(test::read_tensor(attention(foreign).k, built.shape, kTokens));
+      must(test::read_tensor(foreign.layers[0], cache::TensorKind::kKeys, kTokens));
   const cache::Cache cache = must(test::read_foreign(foreign));
   const auto ours =
       decoded(std::get<cache::AttentionLayer>(cache.layers[0]).k, built.shape, kTokens);
@@ -252,9 +253,9 @@ TEST_P(ExactGroups, DecodeToTheSameBits) {
   ASSERT_EQ(cache::packed_block_count(layer.k), 2);
   ASSERT_EQ(cache::packed_block_count(layer.v), 2);
   EXPECT_EQ(decoded(layer.k, shape, kTokens),
-            must(test::read_tensor(attention(foreign).k, shape, kTokens)));
+            must(test::read_tensor(foreign.layers[0], cache::TensorKind::kKeys, kTokens)));
   EXPECT_EQ(decoded(layer.v, shape, kTokens),
-            must(test::read_tensor(attention(foreign).v, shape, kTokens)));
+            must(test::read_tensor(foreign.layers[0], cache::TensorKind::kValues, kTokens)));
   EXPECT_THAT(foreign.dropped_fields, ElementsAre(HasSubstr("The codes of the last 88 tokens")));
 }
 
@@ -274,7 +275,8 @@ TEST(TurboMlxGroups, OfF32MoveByASixteenthOfAStepAtMost) {
   const ForeignCache foreign = import_built(builder);
   EXPECT_THAT(foreign.dropped_fields,
               Contains("The scales and biases of groups are rounded to f16; codes are kept."));
-  const std::vector<float> theirs = must(test::read_tensor(attention(foreign).v, shape, kTokens));
+  const std::vector<float> theirs =
+      must(test::read_tensor(foreign.layers[0], cache::TensorKind::kValues, kTokens));
   const cache::Cache cache = must(test::read_foreign(foreign));
   const auto ours = decoded(std::get<cache::AttentionLayer>(cache.layers[0]).v, shape, kTokens);
   std::vector<float> scales(to_size(kTokens) * 2);
@@ -296,8 +298,8 @@ TEST(TurboMlxGroups, WhoseBiasIsFarBeyondTheirStepsAreDecoded) {
   const float far = 1000.1f;  // f16 has steps of half a unit there
   std::memcpy(builder.array("0.values.biases").data() + 511 * 2 * sizeof(float), &far, sizeof far);
   const ForeignCache foreign = import_built(builder);
-  EXPECT_TRUE(attention(foreign).k.packed);
-  EXPECT_FALSE(attention(foreign).v.packed);
+  EXPECT_TRUE(attention(foreign).k.quant);
+  EXPECT_FALSE(attention(foreign).v.quant);
   EXPECT_THAT(foreign.dropped_fields,
               Contains("Keys and values in groups are decoded to f32 (1 x f16 does "
                        "not hold their scales)."));
@@ -305,7 +307,7 @@ TEST(TurboMlxGroups, WhoseBiasIsFarBeyondTheirStepsAreDecoded) {
   TurboMlxBuilder behind(kTokens);
   behind.quantized(shape, {4, 32, Dtype::kF32});
   std::memcpy(behind.array("0.values.biases").data() + 512 * 2 * sizeof(float), &far, sizeof far);
-  EXPECT_TRUE(attention(import_built(behind)).v.packed);
+  EXPECT_TRUE(attention(import_built(behind)).v.quant);
 }
 
 // --- what our codec does not have
@@ -330,7 +332,7 @@ TEST(TurboMlxMisfits, AreDecodedAndSaid) {
     TurboMlxBuilder builder(300);
     builder.turbo(misfit.layer);
     const ForeignCache foreign = import_built(builder);
-    EXPECT_FALSE(attention(foreign).k.packed);
+    EXPECT_FALSE(attention(foreign).k.quant);
     EXPECT_TRUE(foreign.is_quantized);
     EXPECT_THAT(foreign.dropped_fields,
                 Contains("The codes, lengths and signs of TurboQuant keys are decoded to f32 (" +
@@ -343,7 +345,7 @@ TEST(TurboMlxMisfits, LengthsThatF16HoldsToTheEndAreKept) {
   for (const float length : {0.0f, 0x1p-14f, 65504.0f, 65519.0f}) {
     TurboMlxBuilder builder(256);
     builder.turbo({.length = length});
-    EXPECT_TRUE(attention(import_built(builder)).k.packed) << length;
+    EXPECT_TRUE(attention(import_built(builder)).k.quant) << length;
   }
 }
 
@@ -351,7 +353,7 @@ TEST(TurboMlxMisfits, LengthsThatAreNoneAreFoundAsBefore) {
   TurboMlxBuilder builder(256);
   builder.turbo({.length = -1.0f});
   const ForeignCache foreign = import_built(builder);
-  EXPECT_FALSE(attention(foreign).k.packed);
+  EXPECT_FALSE(attention(foreign).k.quant);
   const auto read = test::read_foreign(foreign);
   ASSERT_FALSE(read.ok());
   EXPECT_THAT(read.error().message, HasSubstr("a length that is no finite number from 0 on"));
@@ -363,14 +365,14 @@ TEST(TurboMlxMisfits, WhoeverWantsNoCodesGetsNone) {
   const auto source = test::as_source(builder.file());
   const ForeignCache keys =
       must(import_turbomlx(source, {.artifacts = {}, .keep_value_codes = false}));
-  EXPECT_TRUE(attention(keys).k.packed);
-  EXPECT_FALSE(attention(keys).v.packed);
+  EXPECT_TRUE(attention(keys).k.quant);
+  EXPECT_FALSE(attention(keys).v.quant);
   EXPECT_THAT(keys.dropped_fields,
               Contains("Keys and values in groups are decoded to f32 (1 x as asked for)."));
   const ForeignCache values =
       must(import_turbomlx(source, {.artifacts = {}, .keep_key_codes = false}));
-  EXPECT_FALSE(attention(values).k.packed);
-  EXPECT_TRUE(attention(values).v.packed);
+  EXPECT_FALSE(attention(values).k.quant);
+  EXPECT_TRUE(attention(values).v.quant);
 }
 
 // A file may have matrices of 8 Mi values, and nine of 1,024 channels are more than that.
@@ -380,7 +382,7 @@ TEST(TurboMlxMisfits, MoreMatricesThanAFileMayHaveAreNotKept) {
     builder.turbo({.shape = {1, 1024}, .bits = 1, .is_wht = true, .seed = seed});
   }
   const ForeignCache foreign = import_built(builder);
-  EXPECT_TRUE(attention(foreign, 8).k.packed);
+  EXPECT_TRUE(attention(foreign, 8).k.quant);
   const auto sections = must(reader_of(foreign));
   for (const cache::LayerDesc& layer : sections->description().layers) {
     EXPECT_FALSE(cache::is_quantized(std::get<cache::AttentionDesc>(layer).k));

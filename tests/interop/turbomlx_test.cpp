@@ -68,7 +68,7 @@ TEST(TurboMlx, TellsItsFilesFromOthers) {
 
 TEST(TurboMlx, KeepsTheDtypeOfWhatIsDense) {
   const ForeignCache cache = import_named("v2_calibrating_p5");
-  const auto& layer = std::get<ForeignAttention>(cache.layers[0]);
+  const auto& layer = std::get<cache::AttentionDesc>(cache.layers[0].description);
   EXPECT_EQ(layer.k.dtype, Dtype::kF16);
   EXPECT_EQ(layer.v.dtype, Dtype::kF16);
   EXPECT_EQ(cache.n_tokens, 7);
@@ -76,7 +76,7 @@ TEST(TurboMlx, KeepsTheDtypeOfWhatIsDense) {
 
 TEST(TurboMlx, DecodesKeysToF32AndLeavesDenseValues) {
   const ForeignCache cache = import_named("v2_long_p5");
-  const auto& layer = std::get<ForeignAttention>(cache.layers[0]);
+  const auto& layer = std::get<cache::AttentionDesc>(cache.layers[0].description);
   EXPECT_EQ(layer.k.dtype, Dtype::kF32);
   EXPECT_EQ(layer.v.dtype, Dtype::kF16);
   EXPECT_EQ(layer.shape, (cache::HeadShape{1, 8}));
@@ -85,11 +85,11 @@ TEST(TurboMlx, DecodesKeysToF32AndLeavesDenseValues) {
 
 TEST(TurboMlx, ReadsAnyTokens) {
   const ForeignCache cache = import_named("v2_long_p5");
-  const auto& layer = std::get<ForeignAttention>(cache.layers[0]);
-  const auto all = test::read_tensor(layer.k, layer.shape, cache.n_tokens);
+  const interop::ForeignLayer& layer = cache.layers[0];
+  const auto all = test::read_tensor(layer, cache::TensorKind::kKeys, cache.n_tokens);
   ASSERT_TRUE(all.ok());
   Bytes raw(3 * 8 * sizeof(float));
-  ASSERT_TRUE(layer.k.read(297, 3, raw).ok());
+  ASSERT_TRUE(layer.read_k(297, 3, raw).ok());
   std::vector<float> rows;
   test::append_f32(Dtype::kF32, raw, rows);
   EXPECT_TRUE(std::equal(rows.begin(), rows.end(), all->end() - 24));
@@ -127,16 +127,16 @@ TEST(TurboMlx, SaysWhatIsLost) {
 
 TEST(TurboMlx, BringsARingIntoTheOrderOfPositions) {
   const ForeignCache cache = import_named("v3_hybrid");
-  const auto& ring = std::get<ForeignWindow>(cache.layers[5]);
+  const auto& ring = std::get<cache::WindowDesc>(cache.layers[5].description);
   EXPECT_EQ(ring.window, (cache::Window{6, 2}));
-  EXPECT_EQ(ring.shape, (cache::HeadShape{2, 16}));
-  EXPECT_EQ(ring.k.shape, (std::vector<std::uint64_t>{2, 6, 16}));
+  EXPECT_EQ(ring.attention.shape, (cache::HeadShape{2, 16}));
+  EXPECT_EQ(cache.layers[5].arrays[0].description.shape, (std::vector<std::uint64_t>{2, 6, 16}));
 }
 
 TEST(TurboMlx, NamesArraysBySlot) {
   const ForeignCache cache = import_named("v3_hybrid");
   for (const std::size_t layer : {0u, 3u}) {
-    const auto& arrays = std::get<ForeignState>(cache.layers[layer]);
+    const auto& arrays = std::get<cache::StateDesc>(cache.layers[layer].description);
     ASSERT_EQ(arrays.arrays.size(), 2u);
     EXPECT_EQ(arrays.arrays[0].name, "0");
     EXPECT_EQ(arrays.arrays[0].dtype, Dtype::kF16);
@@ -165,15 +165,14 @@ TEST(TurboMlx, TakesArtifactsInsteadOfComputingThem) {
   auto cache = import_turbomlx(test::as_source(test::turbomlx_file("v2_mse_p5")),
                                {.artifacts = test::turbomlx_folder() / "artifacts"});
   ASSERT_TRUE(cache.ok()) << cache.error().message;
-  const auto& layer = std::get<ForeignAttention>(cache->layers[0]);
-  const auto keys = test::read_tensor(layer.k, layer.shape, cache->n_tokens);
+  const auto keys = test::read_tensor(cache->layers[0], cache::TensorKind::kKeys, cache->n_tokens);
   ASSERT_TRUE(keys.ok());
   EXPECT_TRUE(are_even_steps(std::span(*keys).first(16)));
   const auto computed = test::expected_values("v2_mse_p5");
   EXPECT_FALSE(are_even_steps(std::span(computed).first(16)));
   // What is not in the folder is computed: the second layer has another seed and other bits.
-  const auto& second = std::get<ForeignAttention>(cache->layers[1]);
-  const auto others = test::read_tensor(second.k, second.shape, cache->n_tokens);
+  const auto others =
+      test::read_tensor(cache->layers[1], cache::TensorKind::kKeys, cache->n_tokens);
   ASSERT_TRUE(others.ok());
   for (std::size_t i = 0; i < others->size(); ++i) {
     EXPECT_NEAR((*others)[i], computed[2 * 2 * 5 * 16 + i], kTolerance);

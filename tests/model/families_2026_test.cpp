@@ -144,7 +144,7 @@ TEST(Families2026, DeepSeekHasLatents) {
   EXPECT_EQ(config.value_dim(), 8);
   EXPECT_EQ(config.rope.n_dims, 8);
   EXPECT_EQ(config.key_rope().style, cache::RopeStyle::kInterleaved);
-  EXPECT_FALSE(cache::can_turn(config.key_rope(), 32));
+  EXPECT_FALSE(cache::can_rotate(config.key_rope(), 32));
   EXPECT_EQ(config.latent.query_rank, 16);
   EXPECT_FLOAT_EQ(config.latent.epsilon, 1e-6f);  // not rms_norm_eps
   EXPECT_FLOAT_EQ(config.score_scale(), 1 / std::sqrt(20.0f));
@@ -184,7 +184,7 @@ TEST(Families2026, LatentsThatDoNotFitAreRefused) {
     root.erase(key);
     expect_refused(root, ErrorCode::kCorrupt, key);
   }
-  expect_refused(deepseek("3", {{"qk_rope_head_dim", 7}}), ErrorCode::kCorrupt, "RoPE turns 7");
+  expect_refused(deepseek("3", {{"qk_rope_head_dim", 7}}), ErrorCode::kCorrupt, "RoPE rotates 7");
   expect_refused(deepseek("3", {{"rope_interleave", false}}), ErrorCode::kUnsupported,
                  "rope_interleave");
   expect_refused(deepseek("3", {{"attention_bias", true}}), ErrorCode::kUnsupported,
@@ -317,7 +317,7 @@ TEST(Families2026, SectionsOfQwen2VlFollowEachOther) {
   file.metadata["qwen2vl.rope.dimension_sections"] = std::vector<std::int64_t>{1, 1, 0, 1};
   const auto refused = read_gguf_config(file);
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, HasSubstr("pair 2 does not turn with text"));
+  EXPECT_THAT(refused.error().message, HasSubstr("pair 2 does not rotate with text"));
 }
 
 TEST(Families2026, TextOfQwenVlMayBeAtTheTopLevel) {
@@ -443,7 +443,7 @@ TEST(Families2026, WhatDoesNotFitGemma4IsRefused) {
       ErrorCode::kUnsupported, "layer_types");
   expect_refused(gemma4({{"global_head_dim", 1 << 20}}), ErrorCode::kCorrupt,
                  "partial_rotary_factor");
-  expect_refused(gemma4({{"head_dim", 0}}), ErrorCode::kCorrupt, "RoPE turns");
+  expect_refused(gemma4({{"head_dim", 0}}), ErrorCode::kCorrupt, "RoPE rotates");
   expect_refused(gemma4({{"enable_moe_block", true}, {"num_experts", 4}}), ErrorCode::kCorrupt,
                  "top_k_experts");
 }

@@ -179,7 +179,7 @@ TEST(FamilyConfig, RefusesRopeOfGgufThatItCannotDo) {
   expect_refused(read_with("llama", {set("llama.rope.dimension_count", std::int64_t{4})}),
                  ErrorCode::kUnsupported, "llama.rope.dimension_count");
   expect_refused(read_with("qwen2", {set("qwen2.rope.dimension_count", std::int64_t{8})}),
-                 ErrorCode::kCorrupt, "RoPE turns 8 of 6 components");
+                 ErrorCode::kCorrupt, "RoPE rotates 8 of 6 components");
   expect_refused(read_with("qwen2", {set("qwen2.rope.scaling.factor", -2.0)}), ErrorCode::kCorrupt,
                  "RoPE factors");
 }
@@ -292,10 +292,10 @@ TEST(FamilyConfig, TurnsAPartOfTheHead) {
     expect_refused(read(root), ErrorCode::kCorrupt, "partial_rotary_factor");
   }
   root["partial_rotary_factor"] = 0.5;  // three components
-  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE turns 3 of 6 components");
+  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE rotates 3 of 6 components");
   root["head_dim"] = std::numeric_limits<std::int64_t>::max();  // beyond it as a double
   root["partial_rotary_factor"] = 1.0;
-  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE turns 9223372036854775808 components");
+  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE rotates 9223372036854775808 components");
 }
 
 // --- windows
@@ -468,8 +468,8 @@ TEST(FamilyConfig, RefusesSectionsThatLeaveOutPairs) {
   EXPECT_EQ(with({2, 1, 1, 0}).value().rope.n_dims, 6);
   EXPECT_EQ(with({2, 1, 1}).value().rope.n_dims, 6);
   EXPECT_EQ(with({11, 11, 10, 0}).value().rope.n_dims, 6);
-  expect_refused(with({4, 0, 0, 0}), ErrorCode::kUnsupported, "pair 1 does not turn with text");
-  expect_refused(with({1, 1, 0, 1}), ErrorCode::kUnsupported, "pair 2 does not turn");
+  expect_refused(with({4, 0, 0, 0}), ErrorCode::kUnsupported, "pair 1 does not rotate with text");
+  expect_refused(with({1, 1, 0, 1}), ErrorCode::kUnsupported, "pair 2 does not rotate");
   for (const auto& sections : std::vector<std::vector<std::int64_t>>{
            {0, 0, 0, 0}, {-1, 2, 2, 2}, {4}, {2, 2, 2, 2, 2}, {1, std::int64_t{1} << 62, 1}}) {
     expect_refused(with(sections), ErrorCode::kUnsupported, "qwen35.rope.dimension_sections");

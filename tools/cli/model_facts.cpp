@@ -36,7 +36,7 @@ interop::LlamaGeometry geometry_of(const model::ModelConfig& config) {
     interop::LlamaLayer layer;
     layer.n_kv_heads = wanted.heads.n_kv_heads;
     layer.k_head_dim = layer.v_head_dim = wanted.heads.head_dim;
-    if (has_latents) layer.v_head_dim = config.latent.turned;
+    if (has_latents) layer.v_head_dim = config.latent.rotated;
     layer.is_latent = has_latents;
     if (wanted.window > 0 && has_windows) {
       layer.kind = interop::LlamaLayerKind::kSlidingWindow;

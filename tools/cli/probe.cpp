@@ -163,18 +163,18 @@ class FirstLayer {
 };
 
 // Turns a row that the model made for a position by `by` tokens. In latent attention V turns, with
-// components that turn together as neighbors, and K does not.
+// components that rotate together as neighbors, and K does not.
 void turn_row(const model::ModelConfig& config, bool is_keys, std::int64_t by,
               std::span<float> row) {
   const cache::Rope rope = config.layer(0).rope;
   if (config.latent.rank == 0) {
-    if (is_keys) cache::turn(rope, by, row);
+    if (is_keys) cache::rotate(rope, by, row);
     return;
   }
   if (is_keys) return;
   const auto bytes = std::as_writable_bytes(row);
   interop::neighbors_to_halves(row.size(), sizeof(float), bytes);
-  cache::turn(rope, by, row);
+  cache::rotate(rope, by, row);
   interop::halves_to_neighbors(row.size(), sizeof(float), bytes);
 }
 
@@ -232,7 +232,7 @@ Result<std::optional<std::int64_t>> find_wrong_token(const cache::Cache& cache,
   if (own == nullptr || model.config.layer(0).kind != model::LayerKind::kAttention) return wrong;
   const cache::Rope rope = model.config.layer(0).rope;
   const bool turns = rope.style != cache::RopeStyle::kNone && model.config.latent.rank == 0;
-  if (turns && !cache::can_turn(rope, own->shape.head_dim)) return wrong;  // pairs that stay
+  if (turns && !cache::can_rotate(rope, own->shape.head_dim)) return wrong;  // pairs that stay
   FirstLayer first(model, n_threads);
   const std::span<const std::int32_t> ids = cache.tokens;
   const std::int64_t first_token = cache::first_token(cache.layers[0], cache.n_tokens());

@@ -125,7 +125,7 @@ void report_fallback(const Console& console, const cache::CacheDesc& info,
   if (!report.is_tqkv) return;
   const cache::TensorPlan& keys = options.keys;
   if (options.keep_all || keys.dense || keys.center != cache::Centering::kPreRope) return;
-  // The latents of a model of the decoder do not turn (ModelConfig::key_rope()).
+  // The latents of a model of the decoder do not rotate (ModelConfig::key_rope()).
   const cache::Rope& rope = info.identity.rope;
   if (rope.style == cache::RopeStyle::kInterleaved && rope.n_dims == 0) return;
   for (const cache::LayerDesc& layer : info.layers) {

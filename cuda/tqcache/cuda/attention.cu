@@ -149,7 +149,7 @@ Result<TensorArgs> tensor_args(const AttentionPages& pages, const AttentionStep&
   return tensor;
 }
 
-// n_steps is 0 unless the keys' mean turns.
+// n_steps is 0 unless the keys' mean rotates.
 Result<SinusoidArgs> sinusoid_args(const AttentionStep& step) {
   SinusoidArgs args;
   const Centering& center = step.keys.center;

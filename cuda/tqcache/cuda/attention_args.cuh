@@ -41,7 +41,7 @@ struct TensorArgs {
 
 // The sinusoids that give scores a mean back that turns with RoPE.
 struct SinusoidArgs {
-  int n_steps = 0;  // of kStepRows rows; 0: no mean turns
+  int n_steps = 0;  // of kStepRows rows; 0: no mean rotates
   int n_pairs = 0;
   int n_fast = 0;
   unsigned block_bytes = 0;  // of the factors of a block
@@ -177,7 +177,7 @@ struct Choice {
     Launch launches[3];  // for each of kMemorySizes
   };
   int head_dim, key_bits, value_bits;
-  Variant variants[2];  // the second for keys whose mean turns
+  Variant variants[2];  // the second for keys whose mean rotates
   std::atomic<std::uint64_t>*
       allowed;  // devices whose limit of shared memory is raised, a bit each
 };

@@ -39,7 +39,7 @@ struct CodecArgs {
   const std::uint16_t* channel_order = nullptr;
 
   const float* mean = nullptr;  // of head 0 of block 0; null: none
-  long long mean_stride = 0;    // from block to block: 0 when the mean does not turn
+  long long mean_stride = 0;    // from block to block: 0 when the mean does not rotate
   int n_pairs = 0;
   const float* cos = nullptr;
   const float* sin = nullptr;

@@ -54,7 +54,7 @@ struct AttentionPages {
   const std::int32_t* page_table = nullptr;  // [n_sequences, max_blocks]; null: in this order
   // Of a mean that turns, `turns`, `cos` and `sin` are not used: `sinusoids` has them.
   Centering center = {};
-  const DeviceSinusoids* sinusoids = nullptr;  // keys whose mean turns: of its pairs
+  const DeviceSinusoids* sinusoids = nullptr;  // keys whose mean rotates: of its pairs
 };
 
 // Dense tokens behind the packed ones, [n_sequences, n_kv_heads, capacity, head_dim].

@@ -332,7 +332,7 @@ __device__ __forceinline__ void merge_warps(const RunningSums<kDim>& run, const 
   }
 }
 
-// kTurns: the keys' mean turns with RoPE.
+// kTurns: the keys' mean rotates with RoPE.
 template <int kDim, int kKeyBits, int kValueBits, bool kTurns>
 __global__ void __launch_bounds__(Shape<kDim, kKeyBits, kValueBits, kTurns>::kWarps * 32, 1)
     attend_packed(const __grid_constant__ AttendArgs p) {

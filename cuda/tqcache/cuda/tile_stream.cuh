@@ -14,7 +14,7 @@ constexpr int kMemorySize = memory_size_of(__CUDA_ARCH__ / 10);
 constexpr int kMemorySize = 0;
 #endif
 
-// Shared memory of a block of threads. kTurns: the keys' mean turns with RoPE.
+// Shared memory of a block of threads. kTurns: the keys' mean rotates with RoPE.
 template <int kHeadDim, int kKeys, int kValues, bool kTurns, int kSize = kMemorySize>
 struct Shape {
   static constexpr int kDim = kHeadDim, kKeyBits = kKeys, kValueBits = kValues;

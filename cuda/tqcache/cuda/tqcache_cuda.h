@@ -79,7 +79,7 @@ int64_t tqcache_cuda_page_bytes(const tqcache_cuda_codec* codec, int n_kv_heads,
 
 typedef struct {
   const float* mean; /* [n_kv_heads, head_dim], or null */
-  int n_pairs;       /* 0: the mean does not turn */
+  int n_pairs;       /* 0: the mean does not rotate */
   const double* turns;
   const float* cos;
   const float* sin;
@@ -134,7 +134,7 @@ typedef struct {
   int64_t page_bytes;
   const int32_t* page_table; /* [n_sequences, max_blocks], or null */
   const float* mean;         /* or null */
-  int n_pairs;               /* of keys whose mean turns; then with sinusoids */
+  int n_pairs;               /* of keys whose mean rotates; then with sinusoids */
   const tqcache_cuda_sinusoids* sinusoids;
   const float* inverses; /* of the factors of keys, or null */
 } tqcache_cuda_attention_pages;

@@ -109,14 +109,14 @@ struct Rope {
 // Whether R_p is defined for head vectors of `head_dim` components and is not the identity: the
 // style is not kNone, n_dims is even and in [2, head_dim], the base is finite and at least 1, and
 // factors are empty or one per pair, each within 2^-20 and 2^20.
-bool can_turn(const Rope& rope, std::int64_t head_dim);
+bool can_rotate(const Rope& rope, std::int64_t head_dim);
 
-// x = R_position x, and its inverse x = R_position^T x; the identity if can_turn() is false.
+// x = R_position x, and its inverse x = R_position^T x; the identity if can_rotate() is false.
 // Angles are computed in f64; their cosine and sine are rounded to f32.
 //
 // Shapes: x [head_dim].
-void turn(const Rope& rope, std::int64_t position, std::span<float> x);
-void turn_back(const Rope& rope, std::int64_t position, std::span<float> x);
+void rotate(const Rope& rope, std::int64_t position, std::span<float> x);
+void rotate_back(const Rope& rope, std::int64_t position, std::span<float> x);
 
 }  // namespace tqcache::cache
 

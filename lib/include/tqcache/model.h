@@ -93,16 +93,16 @@ struct DeltaNetConfig {
 };
 
 // Latent attention (MLA): keys and values of all heads follow from one latent of a token, and a key
-// part that RoPE turns is common to them. All zero if the model has none.
+// part that RoPE rotates is common to them. All zero if the model has none.
 struct LatentConfig {
   std::int64_t query_rank = 0;  // components of a latent that queries follow from; 0: none
   std::int64_t rank = 0;        // components of the latent: K of the cache
-  std::int64_t turned = 0;      // components that RoPE turns, in pairs (0, 1), ...: V of the cache
-  std::int64_t plain = 0;       // the other components of a head's query and key
-  std::int64_t value = 0;       // components of a head's value
-  float epsilon = 0;            // of the latents' norms
+  std::int64_t rotated = 0;  // components that RoPE rotates, in pairs (0, 1), ...: V of the cache
+  std::int64_t plain = 0;    // the other components of a head's query and key
+  std::int64_t value = 0;    // components of a head's value
+  float epsilon = 0;         // of the latents' norms
 
-  std::int64_t query_size() const { return plain + turned; }
+  std::int64_t query_size() const { return plain + rotated; }
 };
 
 // Differences between the weight layout of the file and that of the decoder.
@@ -178,10 +178,10 @@ struct ModelConfig {
   // Of K in the cache, and cache::AttentionDesc::value_dim of V.
   cache::HeadShape head_shape() const { return {n_kv_heads, head_dim}; }
   std::int64_t value_dim() const {
-    return latent.rank > 0 ? cache::value_dim_of(latent.rank, latent.turned) : 0;
+    return latent.rank > 0 ? cache::value_dim_of(latent.rank, latent.rotated) : 0;
   }
-  // The RoPE of a cache's keys (cache::Identity). Latents do not turn: then it only says that the
-  // components of V which turn together are neighbors.
+  // The RoPE of a cache's keys (cache::Identity). Latents do not rotate: then it only says that the
+  // components of V which rotate together are neighbors.
   cache::Rope key_rope() const {
     return latent.rank > 0 ? cache::Rope{cache::RopeStyle::kInterleaved, 0, 0} : rope;
   }

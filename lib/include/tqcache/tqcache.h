@@ -418,8 +418,8 @@ typedef struct {
   int32_t n_sinks;
   uint64_t seed;
   const float* mean;      // [n_heads, head_dim]
-  int64_t n_pairs;        // that turn with the position; 0: the mean does not turn
-  const double* turns;    // [n_pairs]: full turns for each token
+  int64_t n_pairs;        // that turn with the position; 0: the mean does not rotate
+  const double* turns;    // [n_pairs]: cycles per token
   const float* cos;       // [256, n_pairs]
   const float* sin;       // likewise
   const float* factors;   // [n_heads, head_dim], of keys

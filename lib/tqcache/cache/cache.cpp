@@ -59,7 +59,7 @@ Result<void> validate_codec(const TurboTensor& tensor, const TensorContext& cont
   if (codec.order() != order) return corrupt("codes in the order of the other tensor");
   if (codec.dtype() != tensor.tail.dtype) return corrupt("a tail of another dtype than the codec");
   if (codec.centering() != Centering::kPreRope) return {};
-  if (!context.is_keys || !can_turn(context.rope, context.shape.head_dim)) {
+  if (!context.is_keys || !can_rotate(context.rope, context.shape.head_dim)) {
     return corrupt("centering before RoPE where there is none");
   }
   const RopeTable* const table = codec.state().mean.rope.get();

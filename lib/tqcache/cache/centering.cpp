@@ -17,8 +17,8 @@ const RopeTable* table_of(const Mean& mean) {
 }
 
 // sum += R_t^T x of the rows x of tokens t = first, first + 1, ... Shapes: rows [n, head_dim].
-void add_turned_back(const RopeTable& rope, std::int64_t first, std::span<const float> rows,
-                     std::span<float> sum) {
+void add_rotated_back(const RopeTable& rope, std::int64_t first, std::span<const float> rows,
+                      std::span<float> sum) {
   float* const __restrict out = sum.data();
   const std::size_t half = to_size(rope.rope().n_dims / 2);
   for (const float* x = rows.data(); x != rows.data() + rows.size(); x += sum.size(), ++first) {
@@ -43,16 +43,16 @@ void add_as_they_stand(std::span<const float> rows, std::span<float> sum) {
 void sum_block(const Pieces& pieces, const RopeTable* rope, std::span<double> sum) {
   add_pieces(pieces, {}, sum,
              [&](std::int64_t first, std::span<const float> rows, std::span<float> of_piece) {
-               if (rope != nullptr) return add_turned_back(*rope, first, rows, of_piece);
+               if (rope != nullptr) return add_rotated_back(*rope, first, rows, of_piece);
                add_as_they_stand(rows, of_piece);
              });
-  if (rope != nullptr) rope->turn_back_from(pieces.block.index * kTokenBlock, sum);
+  if (rope != nullptr) rope->rotate_back_from(pieces.block.index * kTokenBlock, sum);
 }
 
 }  // namespace
 
 Centering key_centering(Centering wanted, const Rope& rope, std::int64_t head_dim) {
-  const bool is_possible = wanted != Centering::kPreRope || can_turn(rope, head_dim);
+  const bool is_possible = wanted != Centering::kPreRope || can_rotate(rope, head_dim);
   return is_possible ? wanted : Centering::kPostRope;
 }
 
@@ -103,7 +103,7 @@ BlockMean::BlockMean(const Mean& mean, std::int64_t head_dim, std::int64_t block
       head_dim_(to_size(head_dim)),
       first_head_(first_head),
       rows_(values.begin(), values.end()) {
-  if (rope_ != nullptr) rope_->turn_to(block * kTokenBlock, head_dim, rows_);
+  if (rope_ != nullptr) rope_->rotate_to(block * kTokenBlock, head_dim, rows_);
 }
 
 BlockMean::BlockMean(const Mean& mean, HeadShape shape, std::int64_t block)

@@ -83,10 +83,10 @@ void add_join(double frequency, AlignedFloats& joins) {
 }
 
 codec::SinusoidTable make_sinusoids(std::span<const double> frequencies) {
-  constexpr double kSlowTurns = kSlowRadians / (2 * std::numbers::pi * kSinusoidHalf);
+  constexpr double kSlowCycles = kSlowRadians / (2 * std::numbers::pi * kSinusoidHalf);
   // Frequencies of scaled RoPE need not descend, so the fast pairs end with the last fast one.
   std::size_t n_fast = frequencies.size();
-  while (n_fast > 0 && frequencies[n_fast - 1] <= kSlowTurns) --n_fast;
+  while (n_fast > 0 && frequencies[n_fast - 1] <= kSlowCycles) --n_fast;
   AlignedFloats values, joins;
   for (const double frequency : frequencies.first(n_fast)) add_sinusoid_row(frequency, values);
   for (std::size_t n = 0; n < kSinusoidPolynomials; ++n) add_polynomial_row(2 * n, values);

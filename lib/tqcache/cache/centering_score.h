@@ -29,7 +29,7 @@ namespace tqcache::cache {
 // Threads: any number may read at once; extend() must be alone.
 class CenteringTable {
  public:
-  // Requires: can_turn().
+  // Requires: can_rotate().
   explicit CenteringTable(const Rope& rope);
 
   // Computes the phasors of the first n_blocks token blocks that do not exist yet.
@@ -45,7 +45,7 @@ class CenteringTable {
   std::uint64_t bytes() const;
 
  private:
-  std::vector<double> frequencies_;  // full turns per token
+  std::vector<double> frequencies_;  // cycles per token
   codec::SinusoidTable sinusoids_;
   AlignedFloats phasors_;  // [n_blocks, n_padded, 2]
 };

@@ -123,7 +123,7 @@ bool has_scale(const TensorPlan& plan) {
   return !plan.dense && plan.codec.mode != Mode::kAffine && plan.codec.mode != Mode::kTrellis;
 }
 bool is_packed(const TensorPlan& plan) { return !plan.dense; }
-bool turns(const TensorPlan& plan) {
+bool has_rotation(const TensorPlan& plan) {
   return !plan.dense && plan.codec.mode != Mode::kAffine && !plan.fit_transforms;
 }
 bool is_prod(const TensorPlan& plan) { return !plan.dense && plan.codec.mode == Mode::kProd; }
@@ -166,19 +166,19 @@ constexpr auto kTensorItems = std::to_array<TensorItem>({
        return set_word(kCenteringWords, value, plan.center);
      },
      [](const TensorPlan& plan) { return std::string(word_of(kCenteringWords, plan.center)); }},
-    {"rotation", turns,
+    {"rotation", has_rotation,
      [](std::string_view value, TensorPlan& plan) {
        return set_word(kRotationWords, value, plan.codec.rotation);
      },
      [](const TensorPlan& plan) {
        return std::string(word_of(kRotationWords, plan.codec.rotation));
      }},
-    {"rounds", turns,
+    {"rounds", has_rotation,
      [](std::string_view value, TensorPlan& plan) {
        return set_number(value, 1, codec::kMaxRounds, plan.codec.rounds);
      },
      [](const TensorPlan& plan) { return std::to_string(plan.codec.rounds); }},
-    {"seed", turns, set_seed,
+    {"seed", has_rotation, set_seed,
      [](const TensorPlan& plan) { return std::to_string(plan.codec.seed); }},
     {"scale", has_scale,
      [](std::string_view value, TensorPlan& plan) {

@@ -87,7 +87,7 @@ Result<void> check_centering(const QuantSpec& quant, TensorKind name, HeadShape 
     return {};
   }
   if (quant.centering == Centering::kPreRope &&
-      (name != TensorKind::kKeys || !can_turn(rope, shape.head_dim))) {
+      (name != TensorKind::kKeys || !can_rotate(rope, shape.head_dim))) {
     return corrupt("centering before RoPE where there is none");
   }
   const std::int64_t expected = shape.n_kv_heads * shape.head_dim;

@@ -45,8 +45,8 @@ AlignedFloats rows_to_transform(const FullBlock& block, std::int64_t kv_head, st
       {block.dtype, block.head(kv_head).data() + to_size(first) * stride, stride}, n, dim,
       of_block.center(kv_head), to_size(first), rows.data());
   if (mean.kind != Centering::kPreRope) return rows;
-  turn_rows_back(*mean.rope, first, dim, rows);
-  mean.rope->turn_to(-block.index * kTokenBlock, block.shape.head_dim, rows);
+  rotate_rows_back(*mean.rope, first, dim, rows);
+  mean.rope->rotate_to(-block.index * kTokenBlock, block.shape.head_dim, rows);
   return rows;
 }
 
@@ -96,8 +96,8 @@ std::optional<AlignedFloats> orthogonal(std::size_t dim, std::span<const std::in
 }
 
 // Undoes the rotation of the component pairs of one row by the angles of its token.
-void turn_pairs_back(const float* __restrict cos, const float* __restrict sin, std::size_t n,
-                     float* __restrict low, float* __restrict high) {
+void rotate_pairs_back(const float* __restrict cos, const float* __restrict sin, std::size_t n,
+                       float* __restrict low, float* __restrict high) {
   for (std::size_t i = 0; i < n; ++i) {
     const float a = low[i], b = high[i];
     low[i] = a * cos[i] + b * sin[i];
@@ -143,13 +143,13 @@ HeadTransforms fit_head_transforms(std::span<const FullBlock> blocks, std::int64
   return maps ? std::move(maps).value() : HeadTransforms{};
 }
 
-void turn_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
-                    std::span<float> rows) {
+void rotate_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
+                      std::span<float> rows) {
   const std::size_t half = to_size(rope.rope().n_dims / 2);
   std::int64_t place = first;
   for (std::size_t at = 0; at < rows.size(); at += head_dim, ++place) {
-    turn_pairs_back(rope.cos(place).data(), rope.sin(place).data(), half, &rows[at],
-                    &rows[at + half]);
+    rotate_pairs_back(rope.cos(place).data(), rope.sin(place).data(), half, &rows[at],
+                      &rows[at + half]);
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // cache/head_transforms.h: linear transforms fitted to the vectors of each kv head of K or V.
 //
-// Head vectors have more variance in some directions than in others. After a transform that turns
+// Head vectors have more variance in some directions than in others. After a transform that rotates
 // the directions of most variance into components (the Karhunen-Loeve transform), they take fewer
 // bits at the same error: components of little variance need hardly any. The transform belongs to
 // the data, as the mean does, and is stored in the file. For keys it is fitted and applied before
@@ -60,7 +60,7 @@ HeadTransforms fit_head_transforms(std::span<const FullBlock> blocks, std::int64
                                    const Mean& mean, unsigned n_threads);
 
 // Applies R_j^T to the rows of a block's tokens j = first, first + 1, ... (offsets in the block).
-void turn_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
-                    std::span<float> rows);
+void rotate_rows_back(const RopeTable& rope, std::int64_t first, std::size_t head_dim,
+                      std::span<float> rows);
 
 }  // namespace tqcache::cache

@@ -50,9 +50,9 @@ void KeyQueries::set(const KvCodec& codec, std::int64_t kv_head, std::span<const
   }
   codes_.set(state.codec, state.outliers.order(kv_head), transformed);
   if (state.mean.kind == Centering::kNone) return;
-  const bool turns = state.mean.kind == Centering::kPreRope;
-  assert(!turns || table != nullptr);
-  mean_.set(turns ? table : nullptr, mean_of_head(state.mean, state.shape, kv_head), queries);
+  const bool rotates = state.mean.kind == Centering::kPreRope;
+  assert(!rotates || table != nullptr);
+  mean_.set(rotates ? table : nullptr, mean_of_head(state.mean, state.shape, kv_head), queries);
 }
 
 std::string KvCodec::why_not_integers() const {
@@ -84,7 +84,7 @@ void KvCodec::accumulate(ByteView packed, std::int64_t block, std::int64_t kv_he
 void KvCodec::add_decoded_sum(std::int64_t kv_head, float weight, std::span<float> coded,
                               std::span<float> scratch, std::span<float> out) const {
   const State& state = *state_;
-  state.codec.turn_back(coded, state.outliers.order(kv_head), scratch);
+  state.codec.rotate_back(coded, state.outliers.order(kv_head), scratch);
   if (state.transforms.is_there()) {
     std::ranges::copy(scratch, coded.begin());
     codec::multiply_rows(coded.first(scratch.size()),

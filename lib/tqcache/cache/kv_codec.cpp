@@ -65,7 +65,7 @@ Result<void> check_mean(const QuantSpec& quant, HeadShape shape, codec::BlockOrd
   if (!std::ranges::all_of(quant.mean, [](float x) { return std::isfinite(x); })) {
     return corrupt("a mean that is not finite");
   }
-  const bool has_rope = order == codec::BlockOrder::kKeys && can_turn(rope, shape.head_dim);
+  const bool has_rope = order == codec::BlockOrder::kKeys && can_rotate(rope, shape.head_dim);
   if (quant.centering == Centering::kPreRope && !has_rope) {
     return corrupt("centering before RoPE where there is none");
   }
@@ -115,12 +115,12 @@ class HeadCoder {
     }
     const std::size_t dim = codec.head_dim();
     codec::RowBuffer centered(n_tokens, dim), transformed(n_tokens, dim);
-    AlignedFloats turned;
+    AlignedFloats rotated;
     codec.kernels().center_rows(x, n_tokens, dim, center, /*first_token=*/0, centered.data());
     if (state_.is_transformed_before_rope()) {
-      turn_rows_back(*state_.mean.rope, first, dim, centered.all());
+      rotate_rows_back(*state_.mean.rope, first, dim, centered.all());
     }
-    codec::multiply_rows(centered.all(), columns(turned), dim, transformed.all(), codec.kernels());
+    codec::multiply_rows(centered.all(), columns(rotated), dim, transformed.all(), codec.kernels());
     const auto bytes = std::as_bytes(transformed.all());
     return codec.encode({Dtype::kF32, bytes.data(), dim * sizeof(float)}, {}, order, n_tokens,
                         n_skipped, codes, scales);
@@ -142,8 +142,8 @@ class HeadCoder {
                                           to_size(first), out);
     }
     codec::RowBuffer restored(n_tokens, dim);
-    AlignedFloats turned;
-    codec::multiply_rows(decoded.all(), rows(turned), dim, restored.all(), codec.kernels());
+    AlignedFloats rotated;
+    codec::multiply_rows(decoded.all(), rows(rotated), dim, restored.all(), codec.kernels());
     codec.kernels().restore_rows(
         {restored.data(), n_tokens, dim, state_.is_transformed_before_rope()}, center,
         to_size(first), out);
@@ -157,22 +157,22 @@ class HeadCoder {
   }
 
  private:
-  // The transform as applied in this block; `turned` is memory for a rotated one.
+  // The transform as applied in this block; `rotated` is memory for a rotated one.
   // M R_p^T = M R_f^T R_j^T at position p = f + j: the block's part R_f^T goes into the transform.
-  std::span<const float> columns(AlignedFloats& turned) const {
+  std::span<const float> columns(AlignedFloats& rotated) const {
     const auto transform = state_.transforms.columns_of(state_.shape, kv_head_);
     if (!state_.is_transformed_before_rope()) return transform;
-    turned.assign(transform.begin(), transform.end());
-    state_.mean.rope->turn_columns_to(block_ * kTokenBlock, state_.shape.head_dim, turned);
-    return turned;
+    rotated.assign(transform.begin(), transform.end());
+    state_.mean.rope->rotate_columns_to(block_ * kTokenBlock, state_.shape.head_dim, rotated);
+    return rotated;
   }
 
-  std::span<const float> rows(AlignedFloats& turned) const {
+  std::span<const float> rows(AlignedFloats& rotated) const {
     const auto transform = state_.transforms.rows_of(state_.shape, kv_head_);
     if (!state_.is_transformed_before_rope()) return transform;
-    turned.assign(transform.begin(), transform.end());
-    state_.mean.rope->turn_to(block_ * kTokenBlock, state_.shape.head_dim, turned);
-    return turned;
+    rotated.assign(transform.begin(), transform.end());
+    state_.mean.rope->rotate_to(block_ * kTokenBlock, state_.shape.head_dim, rotated);
+    return rotated;
   }
 
   const KvCodec::State& state_;

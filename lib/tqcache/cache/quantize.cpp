@@ -58,7 +58,7 @@ class Quantized : public CacheReader {
     if (!losses_) return;
     for (const LayerDesc& layer : description_.layers) {
       const auto* const attention = std::get_if<AttentionDesc>(&layer);
-      if (attention == nullptr || !can_turn(rope, attention->shape.head_dim)) continue;
+      if (attention == nullptr || !can_rotate(rope, attention->shape.head_dim)) continue;
       rope_ = std::make_shared<const RopeTable>(rope);
       break;
     }
@@ -274,7 +274,7 @@ class Quantized : public CacheReader {
     // The RoPE of windows may be another than that of the cache (Gemma 3).
     const bool has_rope = kind == TensorKind::kKeys &&
                           std::holds_alternative<AttentionDesc>(description_.layers[layer]) &&
-                          can_turn(description_.identity.rope, block.shape.head_dim);
+                          can_rotate(description_.identity.rope, block.shape.head_dim);
     TensorLoss loss = measure_loss(*codecs_[2 * layer + static_cast<std::size_t>(kind)], block,
                                    packed, has_rope ? rope_ : nullptr);
     loss.layer = first_layer_ + static_cast<std::int64_t>(layer);

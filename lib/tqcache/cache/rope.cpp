@@ -45,8 +45,8 @@ struct Angles {
 
 // One row of pairs. Pointers that cannot overlap allow compilers to vectorize.
 template <class Value>
-void turn_pairs(const double* __restrict cos, const double* __restrict sin, std::size_t n,
-                Value* __restrict low, Value* __restrict high) {
+void rotate_pairs(const double* __restrict cos, const double* __restrict sin, std::size_t n,
+                  Value* __restrict low, Value* __restrict high) {
   for (std::size_t i = 0; i < n; ++i) {
     const double a = low[i];
     const double b = high[i];
@@ -57,16 +57,16 @@ void turn_pairs(const double* __restrict cos, const double* __restrict sin, std:
 
 // Every row of x [n, head_dim].
 template <class Value>
-void turn_exact(const Angles& by, std::size_t head_dim, std::span<Value> x) {
+void rotate_exact(const Angles& by, std::size_t head_dim, std::span<Value> x) {
   const std::size_t half = by.cos.size();
   for (std::size_t row = 0; row < x.size(); row += head_dim) {
-    turn_pairs(by.cos.data(), by.sin.data(), half, &x[row], &x[row + half]);
+    rotate_pairs(by.cos.data(), by.sin.data(), half, &x[row], &x[row + half]);
   }
 }
 
 // One pair of components of n vectors.
-void turn_two_rows(double cos, double sin, std::size_t n, float* __restrict low,
-                   float* __restrict high) {
+void rotate_two_rows(double cos, double sin, std::size_t n, float* __restrict low,
+                     float* __restrict high) {
   for (std::size_t i = 0; i < n; ++i) {
     const double a = static_cast<double>(low[i]);
     const double b = static_cast<double>(high[i]);
@@ -75,8 +75,8 @@ void turn_two_rows(double cos, double sin, std::size_t n, float* __restrict low,
   }
 }
 
-void turn_rounded(const Rope& rope, std::int64_t position, float sign, std::span<float> x) {
-  if (!can_turn(rope, static_cast<std::int64_t>(x.size()))) return;
+void rotate_rounded(const Rope& rope, std::int64_t position, float sign, std::span<float> x) {
+  if (!can_rotate(rope, static_cast<std::int64_t>(x.size()))) return;
   const std::vector<double> frequencies = rope_frequencies(rope);
   const std::size_t half = frequencies.size();
   for (std::size_t i = 0; i < half; ++i) {
@@ -118,23 +118,23 @@ bool factors_fit(const Rope& rope) {
 
 }  // namespace
 
-bool can_turn(const Rope& rope, std::int64_t head_dim) {
+bool can_rotate(const Rope& rope, std::int64_t head_dim) {
   return rope.style != RopeStyle::kNone && rope.n_dims >= 2 && rope.n_dims % 2 == 0 &&
          rope.n_dims <= head_dim && std::isfinite(rope.base) && rope.base >= 1 && factors_fit(rope);
 }
 
-void turn(const Rope& rope, std::int64_t position, std::span<float> x) {
-  turn_rounded(rope, position, 1, x);
+void rotate(const Rope& rope, std::int64_t position, std::span<float> x) {
+  rotate_rounded(rope, position, 1, x);
 }
 
-void turn_back(const Rope& rope, std::int64_t position, std::span<float> x) {
-  turn_rounded(rope, position, -1, x);
+void rotate_back(const Rope& rope, std::int64_t position, std::span<float> x) {
+  rotate_rounded(rope, position, -1, x);
 }
 
-Phasor phasor(double turns) {
-  // To the nearest quarter turn: the rest is exact, and at most pi / 4.
-  const double quarters = std::round(4 * turns);
-  const double angle = (turns - quarters / 4) * kTwoPi;
+Phasor phasor(double cycles) {
+  // To the nearest quarter cycle: the rest is exact, and at most pi / 4.
+  const double quarters = std::round(4 * cycles);
+  const double angle = (cycles - quarters / 4) * kTwoPi;
   const double square = angle * angle;
   double cos = 0, sin = 0;
   for (int i = kTerms - 1; i >= 0; --i) {
@@ -180,21 +180,21 @@ RopeTable::RopeTable(const Rope& rope) : rope_(rope), frequencies_(rope_frequenc
   }
 }
 
-void RopeTable::turn_to(std::int64_t position, std::int64_t head_dim, std::span<float> x) const {
-  turn_exact(Angles(frequencies_, position, 1), static_cast<std::size_t>(head_dim), x);
+void RopeTable::rotate_to(std::int64_t position, std::int64_t head_dim, std::span<float> x) const {
+  rotate_exact(Angles(frequencies_, position, 1), static_cast<std::size_t>(head_dim), x);
 }
 
-void RopeTable::turn_columns_to(std::int64_t position, std::int64_t n, std::span<float> x) const {
+void RopeTable::rotate_columns_to(std::int64_t position, std::int64_t n, std::span<float> x) const {
   const Angles by(frequencies_, position, 1);
   const auto size = static_cast<std::size_t>(n);
   const std::size_t half = frequencies_.size();
   for (std::size_t i = 0; i < half; ++i) {
-    turn_two_rows(by.cos[i], by.sin[i], size, &x[i * size], &x[(half + i) * size]);
+    rotate_two_rows(by.cos[i], by.sin[i], size, &x[i * size], &x[(half + i) * size]);
   }
 }
 
-void RopeTable::turn_back_from(std::int64_t position, std::span<double> x) const {
-  turn_exact(Angles(frequencies_, position, -1), x.size(), x);
+void RopeTable::rotate_back_from(std::int64_t position, std::span<double> x) const {
+  rotate_exact(Angles(frequencies_, position, -1), x.size(), x);
 }
 
 }  // namespace tqcache::cache

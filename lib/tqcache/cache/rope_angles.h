@@ -16,11 +16,11 @@ struct Phasor {
   double sin = 0;
 };
 
-// The point at an angle in full turns (2 pi radians), accurate to about 1e-16.
-Phasor phasor(double turns);
+// The point at an angle in cycles (2 pi radians), accurate to about 1e-16.
+Phasor phasor(double cycles);
 
-// Full turns per token of every pair: base^(-2i / n_dims) / factors[i] / (2 pi).
-// Shapes: [n_dims / 2]. Requires: can_turn().
+// Cycles per token of every pair: base^(-2i / n_dims) / factors[i] / (2 pi).
+// Shapes: [n_dims / 2]. Requires: can_rotate().
 std::vector<double> rope_frequencies(const Rope& rope);
 
 // R_p for all positions of a token block, from one table: R_(first + j) = R_j R_first, where j is
@@ -28,19 +28,19 @@ std::vector<double> rope_frequencies(const Rope& rope);
 // Threads: any number may use one table at once.
 class RopeTable {
  public:
-  // Requires: can_turn() for every head_dim used.
+  // Requires: can_rotate() for every head_dim used.
   explicit RopeTable(const Rope& rope);
 
   const Rope& rope() const { return rope_; }
 
   // x = R_position x for every row, computed in f64 and rounded once. Shapes: x [n, head_dim].
-  void turn_to(std::int64_t position, std::int64_t head_dim, std::span<float> x) const;
+  void rotate_to(std::int64_t position, std::int64_t head_dim, std::span<float> x) const;
 
   // The same for every column. Shapes: x [head_dim, n].
-  void turn_columns_to(std::int64_t position, std::int64_t n, std::span<float> x) const;
+  void rotate_columns_to(std::int64_t position, std::int64_t n, std::span<float> x) const;
 
   // x = R_position^T x. Shapes: x [head_dim].
-  void turn_back_from(std::int64_t position, std::span<double> x) const;
+  void rotate_back_from(std::int64_t position, std::span<double> x) const;
 
   // The cosine and sine of R_offset, offset in [0, 256). Shapes: [n_dims / 2].
   std::span<const float> cos(std::int64_t offset) const { return row(cos_, offset); }

@@ -18,7 +18,7 @@ TensorLoss measure_loss(const KvCodec& codec, const FullBlock& block, ByteView p
   TensorLoss loss;
   if (first == to_size(kTokenBlock)) return loss;
 
-  // What tells the tokens of the block apart: what their own mean leaves. RoPE turns pairs of
+  // What tells the tokens of the block apart: what their own mean leaves. RoPE rotates pairs of
   // components, so the energy of a pair is the same before and after it.
   Mean mean{rope ? Centering::kPreRope : Centering::kPostRope, {}, rope};
   mean.values = compute_mean({&block, 1}, codec.n_sinks(), rope.get(), 1);

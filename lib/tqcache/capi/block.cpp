@@ -219,7 +219,7 @@ Result<void> score_block(const OpenBlock& block, std::span<const float> queries,
   }
   const cache::Rope& rope = block.cache->reader->description().identity.rope;
   std::optional<cache::CenteringTable> centering;
-  if (cache::can_turn(rope, shape.head_dim)) {
+  if (cache::can_rotate(rope, shape.head_dim)) {
     centering.emplace(rope);
     centering->extend(n_blocks);
   }

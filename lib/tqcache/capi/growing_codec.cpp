@@ -93,7 +93,7 @@ Result<std::unique_ptr<tqcache_codec>> make_growing(const tqcache_tensor* shape,
   auto made = std::make_unique<tqcache_codec>(tqcache_codec{std::move(codec), plan.codec});
   made->factors = cache::make_key_factors(made->codec.describe().quant->factors);
   if (made->codec.centering() == cache::Centering::kPreRope) {
-    made->turns = cache::rope_frequencies(description.identity.rope);
+    made->frequencies = cache::rope_frequencies(description.identity.rope);
     made->rope.emplace(description.identity.rope);
   }
   return made;
@@ -228,8 +228,8 @@ int tqcache_codec_read_tables(const tqcache_codec* codec, tqcache_codec_tables* 
     to.seed = spec.seed;
     if (!codec->codec.mean().empty()) to.mean = codec->codec.mean().data();
     if (codec->rope) {
-      to.n_pairs = std::ssize(codec->turns);
-      to.turns = codec->turns.data();
+      to.n_pairs = std::ssize(codec->frequencies);
+      to.turns = codec->frequencies.data();
       to.cos = codec->rope->cos(0).data();
       to.sin = codec->rope->sin(0).data();
     }

@@ -50,8 +50,8 @@ struct tqcache_codec {
   tqcache::cache::KvCodec codec;
   tqcache::codec::CodecSpec spec;
   tqcache::cache::KeyFactors factors = {};
-  // Of keys whose mean turns:
-  std::vector<double> turns = {};
+  // Of keys whose mean rotates:
+  std::vector<double> frequencies = {};
   std::optional<tqcache::cache::RopeTable> rope = {};
 };
 

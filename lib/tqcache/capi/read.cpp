@@ -114,7 +114,7 @@ Result<std::unique_ptr<tqcache_cache>> open_source(std::shared_ptr<const ByteSou
     const cache::Identity& of_file = cache.reader->description().identity;
     if (interop::has_halves_in_v(of_file, identity)) {
       return unsupported(
-          "turned parts of DeepSeek V3 as transformers has them: convert transformers' cache "
+          "rotated parts of DeepSeek V3 as transformers has them: convert transformers' cache "
           "itself, with the model");
     }
     identity.llama_streams = of_file.llama_streams;

@@ -103,22 +103,22 @@ std::uint32_t BlockCodec::State::encode_group(const VectorRows& x, const Center&
 void BlockCodec::State::pack_values(const UnitLines& lines, std::size_t unit,
                                     std::span<std::byte> block) const {
   for (std::size_t group = 0; group < shape.groups(); ++group) {
-    alignas(64) std::array<std::uint8_t, kUnitLines * kLineBytes> turned;
+    alignas(64) std::array<std::uint8_t, kUnitLines * kLineBytes> transposed;
     for (std::size_t i = 0; i < kUnitGroups; ++i) {
       kernels.transpose_lines(lines[i].bytes.data() + group * kQuads * kLineBytes,
-                              turned.data() + i * kQuads * kLineBytes);
+                              transposed.data() + i * kQuads * kLineBytes);
     }
-    pack_unit(shape.bits, turned.data(), as_u8(block.data()) + unit_offset(group, unit));
+    pack_unit(shape.bits, transposed.data(), as_u8(block.data()) + unit_offset(group, unit));
   }
 }
 
 void BlockCodec::State::unpack_values(std::span<const std::byte> block, std::size_t unit,
                                       UnitLines& lines) const {
   for (std::size_t group = 0; group < shape.groups(); ++group) {
-    alignas(64) std::array<std::uint8_t, kUnitLines * kLineBytes> turned;
-    unpack_unit(shape.bits, as_u8(block.data()) + unit_offset(group, unit), turned.data());
+    alignas(64) std::array<std::uint8_t, kUnitLines * kLineBytes> transposed;
+    unpack_unit(shape.bits, as_u8(block.data()) + unit_offset(group, unit), transposed.data());
     for (std::size_t i = 0; i < kUnitGroups; ++i) {
-      kernels.transpose_lines(turned.data() + i * kQuads * kLineBytes,
+      kernels.transpose_lines(transposed.data() + i * kQuads * kLineBytes,
                               lines[i].bytes.data() + group * kQuads * kLineBytes);
     }
   }

@@ -236,7 +236,7 @@ Result<void> check_part(int head_dim, const PartSpec& part) {
                    std::to_string(head_dim));
   }
   if (part.has_bias && part.rotation != TransformKind::kNone) {
-    return corrupt("a bias of turned channels");
+    return corrupt("a bias of rotated channels");
   }
   return {};
 }
@@ -297,7 +297,7 @@ Result<Mode> check_affine(const std::vector<PartSpec>& parts) {
 }
 
 Result<Mode> check_mixed(const std::vector<PartSpec>& parts) {
-  if (parts.size() != 2) return corrupt("parts: " + std::to_string(parts.size()) + " turned ones");
+  if (parts.size() != 2) return corrupt("parts: " + std::to_string(parts.size()) + " rotated ones");
   if (parts[1].has_bias) return corrupt("part 1: a bias where part 0 has none");
   if (parts[0].bits <= parts[1].bits) {
     return corrupt("part 0: not more bits than the regular channels");

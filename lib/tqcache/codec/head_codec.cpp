@@ -300,7 +300,8 @@ std::span<const std::uint16_t> HeadCodec::biases(const PackedHead& head, std::si
   return State::row(state_->parts[part].bias_row, head.scales);
 }
 
-void HeadCodec::turn_back(std::span<float> coded, ChannelOrder order, std::span<float> out) const {
+void HeadCodec::rotate_back(std::span<float> coded, ChannelOrder order,
+                            std::span<float> out) const {
   assert(coded.size() == coded_dim() && out.size() == head_dim());
   std::array<float, kMaxHeadDim> buffer;
   const std::span ordered = order.empty() ? out : std::span(buffer).first(head_dim());

@@ -97,7 +97,7 @@ class HeadCodec {
 
   // The sum of decoded vectors, computed from the sum of their quantized components.
   // Shapes: coded [coded_dim()], which is overwritten; out [head_dim].
-  void turn_back(std::span<float> coded, ChannelOrder order, std::span<float> out) const;
+  void rotate_back(std::span<float> coded, ChannelOrder order, std::span<float> out) const;
 
  private:
   struct State;

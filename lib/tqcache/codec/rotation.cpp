@@ -28,7 +28,7 @@ std::vector<float> make_signs(std::size_t rounds, std::size_t count, std::uint64
 // cos(t) + sin(t) at t = 2 pi k / n, as sqrt(2) sin(2 pi (8k + n) / 8n). The angle is reduced to
 // [-pi/2, pi/2] in integers, so that the result keeps its relative accuracy near the zeros of cas
 // and rounds to the same f32 with any last-bit error of this libm's sine.
-float cas_of_turn(std::int64_t k, std::int64_t n) {
+float cas_of_cycle(std::int64_t k, std::int64_t n) {
   std::int64_t eighths = (8 * k + n) % (8 * n);
   if (eighths > 6 * n) eighths -= 8 * n;
   if (eighths > 2 * n) eighths = 4 * n - eighths;
@@ -39,7 +39,7 @@ float cas_of_turn(std::int64_t k, std::int64_t n) {
 std::vector<float> make_cas(std::size_t count) {
   std::vector<float> cas(count, 1.0f);  // cas(0) is 1 exactly
   for (std::size_t k = 1; k < count; ++k) {
-    cas[k] = cas_of_turn(static_cast<std::int64_t>(k), static_cast<std::int64_t>(count));
+    cas[k] = cas_of_cycle(static_cast<std::int64_t>(k), static_cast<std::int64_t>(count));
   }
   return cas;
 }
@@ -79,11 +79,11 @@ void hartley_across(std::span<const float> in, std::span<const float> cas, std::
   for (std::size_t j = 0; j < parts; ++j) {
     const std::span<float> sum = out.subspan(j * part_size, part_size);
     std::copy_n(in.begin(), part_size, sum.begin());  // i = 0: cas(0) = 1
-    std::size_t turn = 0;                             // i * j mod parts
+    std::size_t angle = 0;                            // i * j mod parts
     for (std::size_t i = 1; i < parts; ++i) {
-      turn += j;
-      if (turn >= parts) turn -= parts;
-      const float weight = cas[turn];
+      angle += j;
+      if (angle >= parts) angle -= parts;
+      const float weight = cas[angle];
       const std::span<const float> part = in.subspan(i * part_size, part_size);
       for (std::size_t t = 0; t < part_size; ++t) sum[t] += weight * part[t];
     }

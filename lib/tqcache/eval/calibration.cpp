@@ -178,7 +178,7 @@ Result<void> read_columns(const cache::Cache& cache, std::int64_t n_tokens, cons
           }
         }
         const std::int64_t first = block * cache::kTokenBlock;
-        if (!is_value) predict::BlockRope(rope, profile.shape, first, n).turn_back(rows);
+        if (!is_value) predict::BlockRope(rope, profile.shape, first, n).rotate_back(rows);
         float* const out = columns.layer(l) + (is_value ? dim * columns.n() : 0);
         for (std::size_t t = block == 0 ? n_skipped : 0; t < n; ++t) {
           const std::size_t column = to_size(first) + t - n_skipped;
@@ -274,7 +274,7 @@ void center(Moments& moments) {
 
 // --- Metrics
 
-// sum over queries i and keys j of p (1 - p) q q^T, q turned back to the position of the key.
+// sum over queries i and keys j of p (1 - p) q q^T, q rotated back to the position of the key.
 Result<void> add_key_metric(model::Decoder& decoder, const cache::Cache& cache,
                             const model::Model& model, const CalibrationOptions& options,
                             std::vector<HeadMetrics>& metrics) {
@@ -291,7 +291,8 @@ Result<void> add_key_metric(model::Decoder& decoder, const cache::Cache& cache,
     const auto sink = [&](std::int64_t index, std::span<const float> queries) -> Result<void> {
       const auto& layer = *cache::attention_of(cache.layers[to_size(index)]);
       parallel_for(to_size(shape.n_kv_heads), options.n_threads, [&](std::size_t h) {
-        AlignedFloats keys(n_keys * head_dim), turned(n_keys * head_dim), sums(head_dim * head_dim);
+        AlignedFloats keys(n_keys * head_dim), rotated(n_keys * head_dim),
+            sums(head_dim * head_dim);
         AlignedFloats block_keys(to_size(cache::kTokenBlock) * head_dim);
         for (std::size_t t = 0; t < n_keys; t += to_size(cache::kTokenBlock)) {
           const auto b = static_cast<std::int64_t>(t) / cache::kTokenBlock;
@@ -318,14 +319,14 @@ Result<void> add_key_metric(model::Decoder& decoder, const cache::Cache& cache,
             }
             for (std::size_t j = 0; j < n_seen; ++j)
               total += weights[j] = std::exp(weights[j] - most);
-            std::fill(turned.begin(), turned.end(), 0.0f);
+            std::fill(rotated.begin(), rotated.end(), 0.0f);
             for (std::size_t j = to_size(kSkippedTokens); j < n_seen; ++j) {
               const double p = weights[j] / total;
               const auto root = static_cast<float>(std::sqrt(p * (1 - p)));
-              for (std::size_t c = 0; c < head_dim; ++c) turned[j * head_dim + c] = root * q[c];
+              for (std::size_t c = 0; c < head_dim; ++c) rotated[j * head_dim + c] = root * q[c];
             }
-            rope.turn_back(turned);
-            codec::multiply_columns(turned, turned, head_dim, sums);
+            rope.rotate_back(rotated);
+            codec::multiply_columns(rotated, rotated, head_dim, sums);
             Doubles& metric = metrics[to_size(index)][h];
             for (std::size_t c = 0; c < sums.size(); ++c) {
               if (c % head_dim <= c / head_dim) metric[c] += double{sums[c]};
@@ -639,7 +640,7 @@ model::KvFilter noisy(const predict::Profile& profile, const cache::Rope& rope, 
         }
       }
     }
-    if (tensor % 2 == 0) predict::BlockRope(rope, profile.shape, first, n).turn(noise);
+    if (tensor % 2 == 0) predict::BlockRope(rope, profile.shape, first, n).rotate(noise);
     const std::span<float> to = tensor % 2 == 0 ? k : v;
     for (std::size_t i = 0; i < to.size(); ++i) to[i] += noise[i];
     return {};

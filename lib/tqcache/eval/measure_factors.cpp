@@ -109,7 +109,7 @@ Result<void> start(const cache::CacheDesc& cache, KeyMoments& moments) {
   if (head_dim == 0) return invalid("no layer has full attention, so no keys are quantized");
   // Without RoPE parameters: pairs as most models have them.
   const cache::Rope& rope = cache.identity.rope;
-  fresh.n_pairs = cache::can_turn(rope, head_dim) ? rope.n_dims / 2 : head_dim / 2;
+  fresh.n_pairs = cache::can_rotate(rope, head_dim) ? rope.n_dims / 2 : head_dim / 2;
   if (moments.n_pairs < 0) {
     moments = std::move(fresh);
     return {};
@@ -145,10 +145,10 @@ Result<void> add_keys(const cache::CacheReader& cache, KeyMoments& moments, unsi
   }
   std::shared_ptr<const cache::RopeTable> table;
   const cache::Rope& rope = description.identity.rope;
-  const bool turns = std::ranges::all_of(moments.shapes, [&](const cache::HeadShape& shape) {
-    return shape.head_dim == 0 || cache::can_turn(rope, shape.head_dim);
+  const bool rotates = std::ranges::all_of(moments.shapes, [&](const cache::HeadShape& shape) {
+    return shape.head_dim == 0 || cache::can_rotate(rope, shape.head_dim);
   });
-  if (turns) table = std::make_shared<const cache::RopeTable>(rope);
+  if (rotates) table = std::make_shared<const cache::RopeTable>(rope);
   TQC_TRY(parallel_try(moments.left.size(), n_threads, [&](std::size_t i) -> Result<void> {
     if (moments.left[i].empty()) return {};
     return add_layer(cache, i, first[i], per_token_block, table, moments.left[i]);

@@ -17,7 +17,7 @@ struct PredictedRun {
   std::span<const std::int32_t> ids;
   PredictedSize& size;
   std::unique_ptr<predict::BlockCoder> coder = {};
-  std::unique_ptr<const predict::BlockRope> turns = {};
+  std::unique_ptr<const predict::BlockRope> rope_of_block = {};
 
   Result<void> code(std::span<float> rows, std::size_t n_dense) {
     const std::size_t first = n_dense * to_size(predictor->profile().channels());
@@ -42,12 +42,12 @@ struct PredictedRun {
       TQC_TRY(predictor->prepare_encoding(0));
       coder = std::make_unique<predict::BlockCoder>(*predictor, step,
                                                     ids.subspan(to_size(first), n), n_dense);
-      turns = std::make_unique<const predict::BlockRope>(rope, profile.shape, first, n);
+      rope_of_block = std::make_unique<const predict::BlockRope>(rope, profile.shape, first, n);
     }
     AlignedFloats keys(k.begin(), k.end());
-    turns->turn_back(keys);
+    rope_of_block->rotate_back(keys);
     TQC_TRY(code(keys, n_dense));
-    turns->turn(keys);
+    rope_of_block->rotate(keys);
     const auto n_kept = static_cast<std::ptrdiff_t>(n_dense * to_size(profile.channels()));
     std::copy(keys.begin() + n_kept, keys.end(), k.begin() + n_kept);
     return code(v, n_dense);

@@ -78,18 +78,18 @@ float rounded(double step) {
 }
 
 // Number of ways to transform keys, or values: the usual rotation, or fitted transforms.
-constexpr std::size_t kTurns = 2;
+constexpr std::size_t kFitted = 2;
 // One of the four choices for keys and values.
-struct Turns {
+struct FitChoice {
   bool map_keys = false;
   bool map_values = false;
 };
-constexpr std::array<Turns, 4> kAllTurns = {
+constexpr std::array<FitChoice, 4> kFitChoices = {
     {{false, false}, {false, true}, {true, false}, {true, true}}};
 
-cache::ConvertOptions with_maps(cache::ConvertOptions options, Turns turns) {
-  options.keys.fit_transforms = turns.map_keys;
-  options.values.fit_transforms = turns.map_values;
+cache::ConvertOptions with_maps(cache::ConvertOptions options, FitChoice fit) {
+  options.keys.fit_transforms = fit.map_keys;
+  options.values.fit_transforms = fit.map_values;
   return options;
 }
 
@@ -133,9 +133,9 @@ class Trials {
 
   // Bytes of packed sections and transforms at each step.
   using Sizes = std::array<double, kMostTrials>;
-  Sizes bytes(Turns turns) const {
-    Sizes sum = of(TensorKind::kKeys, turns.map_keys);
-    const Sizes& values = of(TensorKind::kValues, turns.map_values);
+  Sizes bytes(FitChoice fit) const {
+    Sizes sum = of(TensorKind::kKeys, fit.map_keys);
+    const Sizes& values = of(TensorKind::kValues, fit.map_values);
     for (std::size_t i = 0; i < steps_.size(); ++i) sum[i] += values[i];
     return sum;
   }
@@ -240,7 +240,7 @@ class Trials {
   Compressor compressor_;
   unsigned n_threads_;
   std::vector<double> steps_;
-  std::array<std::array<Sizes, kTurns>, 2> bytes_{};  // [K or V][transforms fitted or not]
+  std::array<std::array<Sizes, kFitted>, 2> bytes_{};  // [K or V][transforms fitted or not]
   std::vector<AlignedBytes> raw_;
 };
 
@@ -348,16 +348,16 @@ double first_step(const ArchiveTarget& target, const Outlook& outlook) {
 Result<cache::ConvertOptions> choose(const Trials& trials, const cache::ConvertOptions& options,
                                      double bits, double wanted, const Outlook& outlook) {
   std::optional<double> finest;
-  Turns best;
-  for (const Turns turns : kAllTurns) {
-    const auto step = trials.step_for(trials.bytes(turns), wanted);
+  FitChoice best;
+  for (const FitChoice fit : kFitChoices) {
+    const auto step = trials.step_for(trials.bytes(fit), wanted);
     // If even the finest trial takes too few bytes, the choice with the fewest bytes wins.
     const bool is_better =
         step && (!finest || *step < *finest ||
-                 (*step == *finest && trials.bytes(turns).front() < trials.bytes(best).front()));
+                 (*step == *finest && trials.bytes(fit).front() < trials.bytes(best).front()));
     if (!is_better) continue;
     finest = step;
-    best = turns;
+    best = fit;
   }
   if (finest) return with_step(with_maps(options, best), *finest);
   return invalid(fmt::format("{} bits per value are too few: what is not quantized takes {:.3f}",

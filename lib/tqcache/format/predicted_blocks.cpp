@@ -50,7 +50,7 @@ struct BlockWork {
 // Rows of vectors to the bytes of a section, with the sink tokens as they were.
 void finish_section(const BlockWork& work, bool is_key, Dtype dtype, ByteView sinks,
                     std::span<float> rows, AlignedBytes& raw) {
-  if (is_key) work.rope.turn(rows);
+  if (is_key) work.rope.rotate(rows);
   predict::rows_of_values(work.shape, dtype, sinks, rows.first(work.n_dense * work.dim));
   raw.resize(rows.size() * dtype_size(dtype));
   predict::values_of_rows(work.shape, dtype, rows, raw);
@@ -102,7 +102,7 @@ Result<PredictedBlock> encode_block(const cache::CacheReader& source, const Pred
     coded.resize(work.dense_bytes(dtype));
     std::copy_n(rows.begin(), sink_rows.size(), sink_rows.begin());
     predict::values_of_rows(work.shape, dtype, sink_rows, coded);
-    if (tensor % 2 == 0) work.rope.turn_back(rows);
+    if (tensor % 2 == 0) work.rope.rotate_back(rows);
     auto done = work.coder.encode(rows, coded, decoded);
     if (!done) {
       return in_context(cache::block_place(index, source.blocks()[index]), std::move(done).error());

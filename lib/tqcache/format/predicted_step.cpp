@@ -144,7 +144,7 @@ class SizeOfSteps {
                                 sampled.tokens, std::span(rows).subspan(first, n));
         first += n;
       }
-      if (tensor % 2 == 0) rope.turn_back(rows);
+      if (tensor % 2 == 0) rope.rotate_back(rows);
       coded.clear();
       if (auto done = coder.encode(rows, coded, decoded); !done) {
         return in_context(fmt::format("layer {} {}", tensor / 2, tensor % 2 == 0 ? "k" : "v"),

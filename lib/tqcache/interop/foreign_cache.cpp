@@ -17,58 +17,19 @@ using cache::BlockInfo;
 using cache::BlockKey;
 using cache::CacheDesc;
 using cache::LayerDesc;
-using cache::TensorDesc;
 using cache::TensorKind;
 
-Result<TensorDesc> describe(const ForeignTensor& tensor, cache::HeadShape shape) {
-  TensorDesc described{tensor.dtype, {}};
-  if (!tensor.packed) return described;
-  cache::QuantSpec quant;
-  TQC_TRY_ASSIGN(quant.mode,
-                 codec::mode_of(static_cast<int>(shape.head_dim), tensor.packed->parts));
-  quant.parts = tensor.packed->parts;
-  quant.outliers = tensor.packed->outliers;
-  described.quant = std::move(quant);
-  return described;
-}
-
-Result<LayerDesc> describe(const ForeignAttention& layer) {
-  auto k = describe(layer.k, layer.shape);
-  if (!k) return in_context("k", std::move(k).error());
-  cache::AttentionDesc attention{layer.shape, std::move(k).value(), {}, layer.value_dim};
-  auto v = describe(layer.v, attention.value_shape());
-  if (!v) return in_context("v", std::move(v).error());
-  attention.v = std::move(v).value();
-  return LayerDesc(std::move(attention));
-}
-
-Result<LayerDesc> describe(const ForeignWindow& layer, std::int64_t n_tokens) {
-  TQC_TRY(cache::validate_window(layer.shape, layer.window));
-  LayerDesc described = cache::WindowDesc{
-      {layer.shape, {layer.k.dtype, {}}, {layer.v.dtype, {}}, layer.value_dim}, layer.window};
-  const std::vector<cache::ArrayDesc> expected = cache::arrays_of(described, n_tokens);
-  if (layer.k.shape != expected[0].shape)
-    return corrupt(layer.k.name + ": not of the window's shape");
-  if (layer.v.shape != expected[1].shape)
-    return corrupt(layer.v.name + ": not of the window's shape");
-  return described;
-}
-
-LayerDesc describe(const ForeignState& layer) {
-  cache::StateDesc state;
-  state.is_opaque = layer.is_opaque;
-  for (const ForeignArray& array : layer.arrays) {
-    state.arrays.push_back({array.name, array.dtype, array.shape});
+// Whether the arrays are those of a cache of so many tokens.
+Result<void> check_arrays(const ForeignLayer& layer, std::int64_t n_tokens) {
+  if (const auto* window = std::get_if<cache::WindowDesc>(&layer.description)) {
+    TQC_TRY(cache::validate_window(window->attention.shape, window->window));
   }
-  return state;
-}
-
-Result<LayerDesc> describe(const ForeignLayer& layer, std::int64_t n_tokens) {
-  return std::visit(
-      Overload{[](const ForeignAttention& attention) { return describe(attention); },
-               [&](const ForeignWindow& window) { return describe(window, n_tokens); },
-               [](const ForeignState& state) -> Result<LayerDesc> { return describe(state); }},
-      layer);
+  const std::vector<cache::ArrayDesc> expected = cache::arrays_of(layer.description, n_tokens);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (i < layer.arrays.size() && layer.arrays[i].description == expected[i]) continue;
+    return corrupt(expected[i].name + ": not of the window's shape");
+  }
+  return {};
 }
 
 Result<void> set_tokens(const ForeignCache& cache, CacheDesc& description) {
@@ -104,11 +65,11 @@ Result<void> set_tokens(const ForeignCache& cache, CacheDesc& description) {
 bool make_dense(std::vector<ForeignLayer>& layers) {
   bool is_changed = false;
   for (ForeignLayer& layer : layers) {
-    auto* const attention = std::get_if<ForeignAttention>(&layer);
+    auto* const attention = std::get_if<cache::AttentionDesc>(&layer.description);
     if (attention == nullptr) continue;
-    is_changed = is_changed || attention->k.packed || attention->v.packed;
-    attention->k.packed.reset();
-    attention->v.packed.reset();
+    is_changed = is_changed || attention->k.quant || attention->v.quant;
+    attention->k.quant.reset();
+    attention->v.quant.reset();
   }
   return is_changed;
 }
@@ -118,12 +79,12 @@ Result<CacheDesc> describe_foreign(const ForeignCache& cache) {
   description.identity = cache.identity;
   TQC_TRY(set_tokens(cache, description));
   for (const ForeignLayer& layer : cache.layers) {
-    auto described = describe(layer, description.n_tokens());
-    if (!described) {
+    auto checked = check_arrays(layer, description.n_tokens());
+    if (!checked) {
       return in_context(fmt::format("layer {}", description.layers.size()),
-                        std::move(described).error());
+                        std::move(checked).error());
     }
-    description.layers.push_back(std::move(described).value());
+    description.layers.push_back(layer.description);
   }
   TQC_TRY(cache::validate(description));
   return description;
@@ -174,34 +135,26 @@ class ForeignReader : public cache::CacheReader {
 
  private:
   // No format of ours holds values that are not finite, and no model computes from them.
-  Result<void> read_dense(const ForeignTensor& tensor, cache::HeadShape shape, std::int64_t block,
+  Result<void> read_dense(const ReadRows& read, const BlockInfo& block,
                           std::span<std::byte> raw) const {
-    const std::int64_t n = cache::tokens_in_block(n_tokens(), block);
-    const std::int64_t first = block * cache::kTokenBlock;
-    TQC_TRY(tensor.read(first, n, raw));
-    const auto bad = find_not_finite(tensor.dtype, raw);
+    const std::int64_t n = cache::tokens_in_block(n_tokens(), block.block);
+    const std::int64_t first = block.block * cache::kTokenBlock;
+    TQC_TRY(read(first, n, raw));
+    const LayerDesc& layer = description_.layers[to_size(block.layer)];
+    const auto bad = find_not_finite(cache::tensor_of(layer, block.tensor).dtype, raw);
     if (!bad) return {};
-    const auto vector = static_cast<std::int64_t>(*bad) / shape.head_dim;
+    const auto vector =
+        static_cast<std::int64_t>(*bad) / cache::shape_of(layer, block.tensor).head_dim;
     return corrupt(
         fmt::format("kv head {} token {}: a value is not finite", vector / n, first + vector % n));
   }
 
   Result<void> read_into(const BlockInfo& block, std::span<std::byte> raw) const {
-    return std::visit(Overload{[&](const ForeignAttention& attention) {
-                                 const ForeignTensor& tensor =
-                                     block.tensor == TensorKind::kKeys ? attention.k : attention.v;
-                                 if (block.packed) return tensor.packed->read(block.block, raw);
-                                 const LayerDesc& layer = description_.layers[to_size(block.layer)];
-                                 return read_dense(tensor, cache::shape_of(layer, block.tensor),
-                                                   block.block, raw);
-                               },
-                               [&](const ForeignWindow& window) {
-                                 return (block.block == 0 ? window.k : window.v).read(raw);
-                               },
-                               [&](const ForeignState& state) {
-                                 return state.arrays[to_size(block.block)].read(raw);
-                               }},
-                      cache_.layers[to_size(block.layer)]);
+    const ForeignLayer& layer = cache_.layers[to_size(block.layer)];
+    if (block.tensor == TensorKind::kArray) return layer.arrays[to_size(block.block)].read(raw);
+    const bool is_k = block.tensor == TensorKind::kKeys;
+    if (!block.packed) return read_dense(is_k ? layer.read_k : layer.read_v, block, raw);
+    return (is_k ? layer.read_packed_k : layer.read_packed_v)(block.block, raw);
   }
 
   ForeignCache cache_;
@@ -235,6 +188,37 @@ Result<std::vector<cache::Checkpoint>> read_checkpoints(std::vector<ForeignCheck
 
 }  // namespace
 
+ForeignLayer attention_layer(cache::HeadShape shape, ForeignTensor k, ForeignTensor v,
+                             std::int64_t value_dim) {
+  ForeignLayer layer;
+  layer.description =
+      cache::AttentionDesc{shape, std::move(k.description), std::move(v.description), value_dim};
+  layer.read_k = std::move(k.read);
+  layer.read_v = std::move(v.read);
+  layer.read_packed_k = std::move(k.read_packed);
+  layer.read_packed_v = std::move(v.read_packed);
+  return layer;
+}
+
+ForeignLayer window_layer(cache::HeadShape shape, const cache::Window& window, ForeignArray k,
+                          ForeignArray v, std::int64_t value_dim) {
+  ForeignLayer layer;
+  layer.description = cache::WindowDesc{
+      {shape, {k.description.dtype, {}}, {v.description.dtype, {}}, value_dim}, window};
+  layer.arrays = {std::move(k), std::move(v)};
+  return layer;
+}
+
+ForeignLayer state_layer(std::vector<ForeignArray> arrays, bool is_opaque) {
+  cache::StateDesc state;
+  for (const ForeignArray& array : arrays) state.arrays.push_back(array.description);
+  state.is_opaque = is_opaque;
+  ForeignLayer layer;
+  layer.description = std::move(state);
+  layer.arrays = std::move(arrays);
+  return layer;
+}
+
 Result<std::shared_ptr<const cache::CacheReader>> reader_of(ForeignCache cache) {
   TQC_TRY_ASSIGN(CacheDesc description, describe_within_limits(cache));
   TQC_TRY_ASSIGN(std::vector<cache::Checkpoint> checkpoints,
@@ -254,7 +238,7 @@ Result<bool> wants_halves_in_v(const cache::Identity& identity) {
   if (identity.rope.style != cache::RopeStyle::kInterleaved) return false;
   if (identity.architecture == "deepseek2") {
     return unsupported(
-        "latents of a GGUF file's model: transformers has their turned parts in one order in "
+        "latents of a GGUF file's model: transformers has their rotated parts in one order in "
         "DeepSeek V2 and in another in V3; convert the state with the model's Hugging Face folder "
         "(-m)");
   }

@@ -12,12 +12,10 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "tqcache/bytes.h"
 #include "tqcache/cache.h"
-#include "tqcache/codec_spec.h"
 #include "tqcache/error.h"
 #include "tqcache/reader.h"
 
@@ -36,18 +34,12 @@ using ReadRows =
 // errors as ReadRows.
 using ReadBlock = std::function<Result<void>(std::int64_t block, std::span<std::byte> out)>;
 
-// The codec of this project that represents the codes of K or V unchanged. Without centering or
-// sink tokens.
-struct ForeignPacked {
-  std::vector<codec::PartSpec> parts;
-  std::vector<std::uint16_t> outliers;  // mode mixed: [n_kv_heads, n], as in cache::QuantSpec
-  ReadBlock read;
-};
-
+// K or V of a layer with full attention.
 struct ForeignTensor {
-  Dtype dtype = Dtype::kF16;
-  ReadRows read;  // reads any tokens, decoded
-  std::optional<ForeignPacked> packed = {};
+  // A codec, without centering or sink tokens: one that represents the codes of the file unchanged.
+  cache::TensorDesc description;
+  ReadRows read;               // any tokens, decoded to description.dtype
+  ReadBlock read_packed = {};  // of a tensor with a codec: its full blocks
 };
 
 // Python's programs keep the keys of GLM-4, ERNIE, Cohere and Helium in pairs (0, 1), (2, 3), ...,
@@ -56,8 +48,8 @@ struct ForeignTensor {
 // architecture.
 Result<void> check_key_order(const std::string& architecture, std::string_view source_format = {});
 
-// The parts of keys that RoPE turns, V of latent attention: transformers has the components that
-// turn together in halves in DeepSeek V3, and neighbors in V2; the decoder, mlx-lm and llama.cpp
+// The parts of keys that RoPE rotates, V of latent attention: transformers has the components that
+// rotate together in halves in DeepSeek V3, and neighbors in V2; the decoder, mlx-lm and llama.cpp
 // have neighbors in both. An identity of the decoder says so (ModelConfig::key_rope()).
 //
 // Whether a cache of identity `of_file` has halves that the model wants as neighbors.
@@ -69,37 +61,33 @@ Result<bool> wants_halves_in_v(const cache::Identity& identity);
 void halves_to_neighbors(std::size_t row_size, std::size_t value_size, std::span<std::byte> rows);
 void neighbors_to_halves(std::size_t row_size, std::size_t value_size, std::span<std::byte> rows);
 
-struct ForeignAttention {
-  cache::HeadShape shape;  // of K
-  ForeignTensor k, v;
-  std::int64_t value_dim = 0;  // cache::AttentionDesc::value_dim
-};
-
 // Fills `out` with all bytes of an array. Threads and errors as ReadRows.
 using ReadArray = std::function<Result<void>(std::span<std::byte> out)>;
 
 struct ForeignArray {
-  std::string name;
-  Dtype dtype = Dtype::kF32;
-  std::vector<std::uint64_t> shape;  // outermost first
+  cache::ArrayDesc description;
   ReadArray read;
 };
 
-// A dense sliding window: arrays of cache::window_array_shape(), tokens ordered by position.
-struct ForeignWindow {
-  cache::HeadShape shape;  // of K
-  cache::Window window;
-  ForeignArray k, v;
-  std::int64_t value_dim = 0;  // cache::AttentionDesc::value_dim
+// A layer, and how to read it.
+struct ForeignLayer {
+  cache::LayerDesc description = cache::StateDesc{};
+  // Of full attention.
+  ReadRows read_k = {}, read_v = {};
+  ReadBlock read_packed_k = {}, read_packed_v = {};  // of K or V with a codec
+  // cache::arrays_of() the description: keys and values of a dense sliding window, tokens ordered
+  // by position; or recurrent state.
+  std::vector<ForeignArray> arrays = {};
 };
 
-// Recurrent state; or, behind the layers of a checkpoint, bytes that only the program understands.
-struct ForeignState {
-  std::vector<ForeignArray> arrays;
-  bool is_opaque = false;
-};
-
-using ForeignLayer = std::variant<ForeignAttention, ForeignWindow, ForeignState>;
+// `shape`: of K. `value_dim`: cache::AttentionDesc::value_dim.
+ForeignLayer attention_layer(cache::HeadShape shape, ForeignTensor k, ForeignTensor v,
+                             std::int64_t value_dim = 0);
+ForeignLayer window_layer(cache::HeadShape shape, const cache::Window& window, ForeignArray k,
+                          ForeignArray v, std::int64_t value_dim = 0);
+// Opaque: behind the layers of a checkpoint, bytes that only the program which made them
+// understands.
+ForeignLayer state_layer(std::vector<ForeignArray> arrays, bool is_opaque = false);
 
 // An earlier state of the windows and the recurrent state (cache::Checkpoint).
 struct ForeignCheckpoint {

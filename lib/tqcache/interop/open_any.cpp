@@ -174,7 +174,7 @@ Result<void> set_tokens(const std::vector<std::int32_t>& ids, ForeignCache& cach
 Result<void> keep_first_tokens(std::int64_t n, ForeignCache& cache) {
   if (n >= cache.n_tokens) return {};
   const auto is_array = [](const ForeignLayer& layer) {
-    return !std::holds_alternative<ForeignAttention>(layer);
+    return !std::holds_alternative<cache::AttentionDesc>(layer.description);
   };
   if (std::ranges::any_of(cache.layers, is_array)) {
     // open_any() cuts the cache to a checkpoint.
@@ -258,16 +258,15 @@ Result<std::optional<FileKind>> detect_kind(const ByteSource& file) {
   return safetensors_kind(file);
 }
 
-// The turned parts of latent attention, from halves to neighbors.
-void reorder_turned_parts(ForeignCache& cache) {
+// The rotated parts of latent attention, from halves to neighbors.
+void reorder_rotated_parts(ForeignCache& cache) {
   for (ForeignLayer& layer : cache.layers) {
-    auto* const attention = std::get_if<ForeignAttention>(&layer);
+    const auto* const attention = std::get_if<cache::AttentionDesc>(&layer.description);
     if (attention == nullptr) continue;
-    const std::int64_t size =
-        attention->value_dim == 0 ? attention->shape.head_dim : attention->value_dim;
-    ForeignTensor& v = attention->v;
-    v.read = [read = std::move(v.read), row_size = to_size(size), dtype = v.dtype](
-                 std::int64_t first, std::int64_t n, std::span<std::byte> out) -> Result<void> {
+    layer.read_v = [read = std::move(layer.read_v),
+                    row_size = to_size(attention->value_shape().head_dim),
+                    dtype = attention->v.dtype](std::int64_t first, std::int64_t n,
+                                                std::span<std::byte> out) -> Result<void> {
       TQC_TRY(read(first, n, out));
       halves_to_neighbors(row_size, dtype_size(dtype), out);
       return {};
@@ -286,7 +285,7 @@ Result<ImportedCache> import_any(std::shared_ptr<const ByteSource> file, FileKin
   std::string source_layout = std::move(cache.identity.source_layout);
   if (hints.identity) {
     if (kind == FileKind::kHf && has_halves_in_v(cache.identity, *hints.identity)) {
-      reorder_turned_parts(cache);
+      reorder_rotated_parts(cache);
     }
     cache.identity = *hints.identity;
   }

@@ -110,7 +110,7 @@ void Transformer::reserve_rows(std::int64_t n) {
   resize(squares_, 1);
   if (!has_latents) resize(q_, q_size);
   resize(k_, kv_size);
-  resize(v_, has_latents ? config_.latent.turned : kv_size);
+  resize(v_, has_latents ? config_.latent.rotated : kv_size);
   if (config_.laurel_rank > 0 || config_.experts.beside_ffn) {
     resize(beside_, config_.d_model);
     resize(router_x_, std::max(config_.d_model, config_.laurel_rank));

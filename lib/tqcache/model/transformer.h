@@ -159,7 +159,7 @@ class Transformer {
   // Sizes below are those of the layer with the largest ones.
   AlignedFloats q_;            // [capacity, n_heads, head_dim]
   AlignedFloats k_;            // [capacity, n_kv_heads, head_dim]
-  AlignedFloats v_;            // [capacity, n_kv_heads, head_dim], of latents [capacity, turned]
+  AlignedFloats v_;            // [capacity, n_kv_heads, head_dim], of latents [capacity, rotated]
   AlignedFloats gates_;        // [capacity, n_heads, head_dim], if attention's output has gates
   AlignedFloats q_and_gates_;  // [capacity, n_heads, 2, head_dim] likewise
   AlignedFloats attended_;     // [capacity, n_heads, head_dim], of latents [.., value]

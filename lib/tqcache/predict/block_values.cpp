@@ -24,7 +24,7 @@ BlockRope::BlockRope(const cache::Rope& rope, cache::HeadShape shape, std::int64
 BlockRope::BlockRope(const cache::Rope& rope, cache::HeadShape shape,
                      std::span<const std::int64_t> positions)
     : shape_(shape) {
-  if (!cache::can_turn(rope, shape.head_dim)) return;
+  if (!cache::can_rotate(rope, shape.head_dim)) return;
   const std::size_t n = positions.size();
   const std::vector<double> frequencies = cache::rope_frequencies(rope);
   n_pairs_ = frequencies.size();

@@ -113,8 +113,8 @@ class BlockRope {
   BlockRope(const cache::Rope& rope, cache::HeadShape shape,
             std::span<const std::int64_t> positions);
 
-  void turn(std::span<float> rows) const { apply(rows, 1); }
-  void turn_back(std::span<float> rows) const { apply(rows, -1); }
+  void rotate(std::span<float> rows) const { apply(rows, 1); }
+  void rotate_back(std::span<float> rows) const { apply(rows, -1); }
 
  private:
   void apply(std::span<float> rows, float sign) const;

@@ -81,7 +81,7 @@ class Rope:
 # tqcache in halves: caches of the one are not caches of the other.
 KEYS_IN_PAIRS = frozenset({"glm4", "glm", "ernie4_5", "cohere", "cohere2", "helium"})
 
-# Models whose latent attention has the turned parts of keys in halves in transformers, and in pairs
+# Models whose latent attention has the rotated parts of keys in halves in transformers, and in pairs
 # in the decoder, mlx-lm and llama.cpp.
 LATENTS_IN_HALVES = frozenset({"deepseek_v3"})
 

@@ -61,7 +61,7 @@ def _check_identity(found: Identity, model) -> None:
     if (expected.architecture in tqcache.LATENTS_IN_HALVES
             and (found.rope.style == "interleaved"
                  or not found.source_format.startswith("transformers"))):
-        raise MismatchError(f"the cache has the turned parts of {expected.architecture}'s keys in "
+        raise MismatchError(f"the cache has the rotated parts of {expected.architecture}'s keys in "
                             "another order: tqcache convert --to hf, and load that file")
     # A fingerprint of zeros is an unknown one.
     if any(found.weights_fingerprint) and any(expected.weights_fingerprint):

@@ -82,7 +82,7 @@ Bytes slot_input(std::size_t model) {
   for (const std::int64_t n_tokens : {3, 7}) {
     interop::ForeignCheckpoint checkpoint{n_tokens, n_tokens - 1, {}};
     for (interop::ForeignLayer& layer : cache_of(n_tokens).layers) {
-      if (std::holds_alternative<interop::ForeignAttention>(layer)) continue;
+      if (std::holds_alternative<cache::AttentionDesc>(layer.description)) continue;
       checkpoint.layers.push_back(std::move(layer));
     }
     cache.checkpoints.push_back(std::move(checkpoint));

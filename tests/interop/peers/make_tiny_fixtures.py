@@ -26,7 +26,7 @@ SMALL_LINEAR = dict(linear_key_head_dim=16, linear_value_head_dim=24,
 
 SMALL_WINDOW = dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"])
 
-# head_dim is the size of the turned part.
+# head_dim is the size of the rotated part.
 SMALL_LATENT = dict(num_key_value_heads=4, moe_intermediate_size=16,
                     n_shared_experts=1, qk_nope_head_dim=12, v_head_dim=10)
 

@@ -165,7 +165,7 @@ class Slots(support.PeerTest):
                     self.assertEqual(self.restored(name, one, 1, 0), (N, tokens))
 
     def test_latents(self):
-        """A row of llama.cpp is the latent, then the part that turns; it has no values."""
+        """A row of llama.cpp is the latent, then the part that rotates; it has no values."""
         model, saved = self.model("deepseek2"), self.saved("deepseek2")
         tqkv = self.convert(saved, "kept.tqkv", "--bits", 16, "--model", model)
         self.tqcache("verify", tqkv)

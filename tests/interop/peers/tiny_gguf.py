@@ -161,7 +161,7 @@ def _add_family(writer, config):
         writer.add_uint32(f"{ARCHITECTURES[kind]}.full_attention_interval", 4)
     if kind in QWEN35:
         # llama.cpp wants M-RoPE's sections, interleaved: of text the first three coordinates are
-        # equal, and pairs that none of them has do not turn.
+        # equal, and pairs that none of them has do not rotate.
         pairs = _n_rot(config) // 2
         writer.add_rope_dimension_sections([(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0])
     _add_rope_scaling(writer, _rope(config), config)

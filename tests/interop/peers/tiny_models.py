@@ -178,7 +178,7 @@ FAMILIES |= {
     # Without experts: a small error cannot choose another one.
     "deepseek_v3_dense": ("DeepseekV3Config", dict(
         IN_GROUPS, **LATENT, rope_parameters=V3_ROPE) | dict(first_k_dense_replace=4)),
-    # The turned part is as large as the latent.
+    # The rotated part is as large as the latent.
     "deepseek_v3_equal": ("DeepseekV3Config", dict(
         ROUTED, **{**LATENT, "kv_lora_rank": 32}, n_group=1, topk_group=1)),
 }

@@ -56,7 +56,7 @@ TQC_LANES_FUNCTION void center_all(const VectorRows& x, std::size_t n, std::size
 
 // Components i and half + i of up to kWidth values of i.
 template <Dtype kDtype>
-TQC_LANES void restore_pairs(const float* x, bool turns, const Center& center, std::size_t token,
+TQC_LANES void restore_pairs(const float* x, bool rotates, const Center& center, std::size_t token,
                              std::size_t i, std::byte* out) {
   const std::size_t half = center.n_pairs;
   const Part part = part_of(half - i);
@@ -64,7 +64,7 @@ TQC_LANES void restore_pairs(const float* x, bool turns, const Center& center, s
   const Lanes s = load(center.sin + token * half + i, part);
   const Lanes a = load(center.mean + i, part), b = load(center.mean + half + i, part);
   Lanes low = load(x + i, part), high = load(x + half + i, part);
-  if (turns) {
+  if (rotates) {
     const Lanes turned = low * c - high * s;
     high = high * c + low * s;
     low = turned;
@@ -80,7 +80,7 @@ TQC_LANES_FUNCTION void restore_all(const TransformedRows& x, const Center& cent
     const float* const row = x.rows + t * x.head_dim;
     std::byte* const to = out.rows + t * out.stride;
     for (std::size_t i = 0; i < center.n_pairs; i += kWidth) {
-      restore_pairs<kDtype>(row, x.turns, center, first_token + t, i, to);
+      restore_pairs<kDtype>(row, x.rotates, center, first_token + t, i, to);
     }
     for (std::size_t i = 2 * center.n_pairs; i < x.head_dim; i += kWidth) {
       const Part part = part_of(x.head_dim - i);

@@ -24,7 +24,7 @@ constexpr std::size_t float_tile(std::size_t n_queries) {
 constexpr std::size_t int16_tile(std::size_t n_queries) { return float_tile(n_queries); }
 constexpr std::size_t kJoinChains = 1;
 
-TQC_LANES Lanes turn(const float* amplitudes, const float* phasors) {
+TQC_LANES Lanes rotate(const float* amplitudes, const float* phasors) {
   const __m256 ab = _mm256_loadu_ps(amplitudes), cs = _mm256_loadu_ps(phasors);
   const __m256 ba = _mm256_permute_ps(ab, 0xb1);
   return _mm256_fmsubadd_ps(ab, _mm256_moveldup_ps(cs), _mm256_mul_ps(ba, _mm256_movehdup_ps(cs)));
@@ -55,9 +55,9 @@ TQC_LANES Lanes to_floats(Ints v) { return _mm256_cvtepi32_ps(reinterpret_cast<_
 TQC_LANES void round_pairs(const float* factors, Lanes inverse, std::int32_t* pairs) {
   const __m256i steps = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(factors), inverse));
   // Both even parts of a pair of rows, then both odd parts.
-  const __m256i turned = _mm256_shuffle_epi32(steps, 0xd8);
+  const __m256i transposed = _mm256_shuffle_epi32(steps, 0xd8);
   const __m128i narrow =
-      _mm_packs_epi32(_mm256_castsi256_si128(turned), _mm256_extracti128_si256(turned, 1));
+      _mm_packs_epi32(_mm256_castsi256_si128(transposed), _mm256_extracti128_si256(transposed, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(pairs), narrow);
 }
 

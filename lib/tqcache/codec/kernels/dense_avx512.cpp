@@ -23,7 +23,7 @@ constexpr std::size_t int16_tile(std::size_t n_queries) {
 }
 constexpr std::size_t kJoinChains = 2;
 
-TQC_LANES Lanes turn(const float* amplitudes, const float* phasors) {
+TQC_LANES Lanes rotate(const float* amplitudes, const float* phasors) {
   const __m512 ab = _mm512_loadu_ps(amplitudes), cs = _mm512_loadu_ps(phasors);
   const __m512 ba = _mm512_permute_ps(ab, 0xb1);
   return _mm512_fmsubadd_ps(ab, _mm512_moveldup_ps(cs), _mm512_mul_ps(ba, _mm512_movehdup_ps(cs)));
@@ -54,8 +54,8 @@ TQC_LANES Lanes to_floats(Ints v) { return _mm512_cvtepi32_ps(reinterpret_cast<_
 TQC_LANES void round_pairs(const float* factors, Lanes inverse, std::int32_t* pairs) {
   const __m512i steps = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(factors), inverse));
   // Both even parts of a pair of rows, then both odd parts.
-  const __m512i turned = _mm512_shuffle_epi32(steps, _MM_PERM_DBCA);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs), _mm512_cvtsepi32_epi16(turned));
+  const __m512i transposed = _mm512_shuffle_epi32(steps, _MM_PERM_DBCA);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs), _mm512_cvtsepi32_epi16(transposed));
 }
 
 }  // namespace

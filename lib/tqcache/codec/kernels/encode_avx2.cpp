@@ -144,13 +144,13 @@ constexpr std::size_t kTileVectors = 2;
 // Transposes each group of sixteen bytes (four tokens of four components), then the four by four
 // matrix of these groups.
 TQC_LANES_FUNCTION void avx2::transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
-  const __m128i turned = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m128i transposed = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   for (std::size_t l = 0; l < 4; ++l) {
     for (std::size_t k = 0; k < 4; ++k) {
       const __m128i four =
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + l * kLineBytes + 16 * k));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out + k * kLineBytes + 16 * l),
-                       _mm_shuffle_epi8(four, turned));
+                       _mm_shuffle_epi8(four, transposed));
     }
   }
 }

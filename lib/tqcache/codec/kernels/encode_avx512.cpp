@@ -162,11 +162,11 @@ constexpr std::size_t kTileVectors = 2;
 // Transposes each group of sixteen bytes (four tokens of four components), then the four by four
 // matrix of these groups.
 TQC_LANES_FUNCTION void avx512::transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
-  const __m512i turned =
+  const __m512i transposed =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   __m512i lines[4];
   TQC_UNROLL for (std::size_t l = 0; l < 4; ++l) {
-    lines[l] = _mm512_shuffle_epi8(_mm512_loadu_si512(in + 64 * l), turned);
+    lines[l] = _mm512_shuffle_epi8(_mm512_loadu_si512(in + 64 * l), transposed);
   }
   const __m512i even_low = _mm512_shuffle_i32x4(lines[0], lines[1], 0x88);
   const __m512i odd_low = _mm512_shuffle_i32x4(lines[0], lines[1], 0xdd);

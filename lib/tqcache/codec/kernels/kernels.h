@@ -108,7 +108,7 @@ struct TransformedRows {
   const float* rows = nullptr;  // [n, head_dim]
   std::size_t n = 0;
   std::size_t head_dim = 0;
-  bool turns = false;  // from before RoPE: they rotate like the center
+  bool rotates = false;  // from before RoPE: they rotate like the center
 };
 
 // A product of small matrices: out[r][i] = sum over j of in(r, j) * matrix[j][i], where in(r, j) is
@@ -143,7 +143,7 @@ struct DoubleLoops {
   void (*subtract_two)(double a, const double* v, double b, const double* w, std::size_t n,
                        double* to);
   // (first[j], second[j]) = (c * first[j] - s * second[j], s * first[j] + c * second[j])
-  void (*turn)(double c, double s, std::size_t n, double* first, double* second);
+  void (*rotate)(double c, double s, std::size_t n, double* first, double* second);
 };
 
 struct Kernels {

@@ -124,7 +124,7 @@ void scalar::center_rows(VectorRows x, std::size_t n, std::size_t head_dim, cons
 namespace {
 
 // Rotates pairs of components by the angles of `token`.
-void turn_pairs(const Center& center, std::size_t token, float* low, float* high) {
+void rotate_pairs(const Center& center, std::size_t token, float* low, float* high) {
   const float* const cos = center.cos + token * center.n_pairs;
   const float* const sin = center.sin + token * center.n_pairs;
   for (std::size_t i = 0; i < center.n_pairs; ++i) {
@@ -141,10 +141,10 @@ void scalar::restore_rows(const TransformedRows& x, const Center& center, std::s
   HeadVector row, mean;
   for (std::size_t t = 0; t < x.n; ++t) {
     std::copy_n(x.rows + t * x.head_dim, x.head_dim, row.data());
-    if (x.turns) turn_pairs(center, first_token + t, row.data(), row.data() + center.n_pairs);
+    if (x.rotates) rotate_pairs(center, first_token + t, row.data(), row.data() + center.n_pairs);
     if (center.mean != nullptr) {
       std::copy_n(center.mean, x.head_dim, mean.data());
-      turn_pairs(center, first_token + t, mean.data(), mean.data() + center.n_pairs);
+      rotate_pairs(center, first_token + t, mean.data(), mean.data() + center.n_pairs);
       for (std::size_t i = 0; i < x.head_dim; ++i) row[i] += mean[i];
     }
     store_f32(out.dtype, std::span<const float>(row).first(x.head_dim), out.rows + t * out.stride);

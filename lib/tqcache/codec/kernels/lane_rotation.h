@@ -91,11 +91,11 @@ TQC_LANES_FUNCTION void hartley_of_any(const RotationTables& tables, LaneVectors
     for (std::size_t i = 0; i < parts; ++i) column.values[i] = x.values[i * tables.part_size + t];
     for (std::size_t j = 0; j < parts; ++j) {
       Lanes sum = column.values[0];
-      std::size_t turn = 0;  // i * j mod parts
+      std::size_t angle = 0;  // i * j mod parts
       for (std::size_t i = 1; i < parts; ++i) {
-        turn += j;
-        if (turn >= parts) turn -= parts;
-        sum += column.values[i] * cas[turn];
+        angle += j;
+        if (angle >= parts) angle -= parts;
+        sum += column.values[i] * cas[angle];
       }
       x.values[j * tables.part_size + t] = sum;
     }

@@ -426,12 +426,12 @@ void neon::accumulate_fast(const PackedBlock& block, const CodeTables& tables,
 // Transposes each group of sixteen bytes (four tokens of four components), then the four by four
 // matrix of these groups.
 void neon::transpose_lines(const std::uint8_t* in, std::uint8_t* out) {
-  constexpr std::uint8_t kTurned[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-  const uint8x16_t turned = vld1q_u8(kTurned);
+  constexpr std::uint8_t kTransposed[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  const uint8x16_t transposed = vld1q_u8(kTransposed);
   for (std::size_t l = 0; l < 4; ++l) {
     for (std::size_t k = 0; k < 4; ++k) {
       const uint8x16_t four = vld1q_u8(in + l * kLineBytes + 16 * k);
-      vst1q_u8(out + k * kLineBytes + 16 * l, vqtbl1q_u8(four, turned));
+      vst1q_u8(out + k * kLineBytes + 16 * l, vqtbl1q_u8(four, transposed));
     }
   }
 }

@@ -4,7 +4,7 @@
 //
 //   float_tile(n_queries), int16_tile(n_queries)  registers of tokens at a time
 //   kJoinChains                   sums into which slow sinusoids are joined
-//   turn(amplitudes, phasors)     kWidth / 2 sinusoids rotated to the middle of a block:
+//   rotate(amplitudes, phasors)     kWidth / 2 sinusoids rotated to the middle of a block:
 //                                 even and odd parts side by side
 //   spread_pair(pair)             an even and an odd part, kWidth / 2 times
 //   backwards(v)
@@ -44,7 +44,7 @@ TQC_LANES_FUNCTION void make_factors(const SinusoidTable& table, const Sinusoids
   for (std::size_t i = 0; i < n_values; i += kWidth) {
     TQC_UNROLL for (std::size_t q = 0; q < kQueries; ++q) {
       const float* const amplitudes = sinusoids.amplitudes + (first + q) * n_values;
-      store(rows.factors[q] + i, turn(amplitudes + i, sinusoids.phasors + i));
+      store(rows.factors[q] + i, rotate(amplitudes + i, sinusoids.phasors + i));
     }
   }
   Lanes sums[kQueries][kJoinChains][kRegisters];

@@ -35,7 +35,8 @@ TQC_LANES_FUNCTION void subtract_two(double a, const double* v, double b, const 
   for (; j < n; ++j) to[j] -= a * v[j] + b * w[j];
 }
 
-TQC_LANES_FUNCTION void turn_two(double c, double s, std::size_t n, double* first, double* second) {
+TQC_LANES_FUNCTION void rotate_two(double c, double s, std::size_t n, double* first,
+                                   double* second) {
   std::size_t j = 0;
   for (; j + kDoubles <= n; j += kDoubles) {
     const Doubles a = load_doubles(first + j), b = load_doubles(second + j);
@@ -49,7 +50,7 @@ TQC_LANES_FUNCTION void turn_two(double c, double s, std::size_t n, double* firs
   }
 }
 
-constexpr DoubleLoops kLoops = {add_multiple, subtract_two, turn_two};
+constexpr DoubleLoops kLoops = {add_multiple, subtract_two, rotate_two};
 
 }  // namespace
 }  // namespace tqcache::codec

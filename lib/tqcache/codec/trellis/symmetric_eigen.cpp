@@ -115,13 +115,13 @@ void transpose(Square& a) {
 }
 
 // A rotation of two coordinates: (a, b) becomes (c a - s b, s a + c b).
-struct Turn {
+struct GivensRotation {
   double c;
   double s;
 };
 
 // The rotation that maps (x, z) to (r, 0).
-Turn make_turn(double x, double z) {
+GivensRotation make_rotation(double x, double z) {
   if (z == 0.0) return {1.0, 0.0};
   const double more = std::max(std::abs(x), std::abs(z));
   const double less = std::min(std::abs(x), std::abs(z)) / more;
@@ -130,8 +130,8 @@ Turn make_turn(double x, double z) {
 }
 
 // Rotates coordinates k and k + 1 of a tridiagonal matrix.
-void turn_pair(const Turn& turn, std::size_t k, Tridiagonal& t) {
-  const auto [c, s] = turn;
+void rotate_pair(const GivensRotation& rotation, std::size_t k, Tridiagonal& t) {
+  const auto [c, s] = rotation;
   const double a = t.diagonal[k], b = t.beside[k], d = t.diagonal[k + 1];
   t.diagonal[k] = c * c * a - 2.0 * (c * s) * b + s * s * d;
   t.diagonal[k + 1] = s * s * a + 2.0 * (c * s) * b + c * c * d;
@@ -152,13 +152,13 @@ void qr_step(std::size_t first, std::size_t last, Tridiagonal& t, Square& vector
   double x = t.diagonal[first] - wilkinson_shift(t, last);
   double z = t.beside[first];
   for (std::size_t k = first; k < last; ++k) {
-    const Turn turn = make_turn(x, z);
-    if (k > first) t.beside[k - 1] = turn.c * x - turn.s * z;
-    turn_pair(turn, k, t);
-    with.turn(turn.c, turn.s, vectors.n, vectors.row(k), vectors.row(k + 1));
+    const GivensRotation rotation = make_rotation(x, z);
+    if (k > first) t.beside[k - 1] = rotation.c * x - rotation.s * z;
+    rotate_pair(rotation, k, t);
+    with.rotate(rotation.c, rotation.s, vectors.n, vectors.row(k), vectors.row(k + 1));
     x = t.beside[k];
-    z = -turn.s * t.beside[k + 1];
-    if (k + 1 < last) t.beside[k + 1] *= turn.c;
+    z = -rotation.s * t.beside[k + 1];
+    if (k + 1 < last) t.beside[k + 1] *= rotation.c;
   }
 }
 

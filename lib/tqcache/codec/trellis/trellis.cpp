@@ -83,7 +83,7 @@ Result<void> TrellisWalk::verdict(const char* fact) const {
 namespace {
 
 constexpr std::size_t kBlockLines = kBlockTokens / kLaneCodes;  // for sixteen components
-constexpr std::size_t kTurnedBytes = 4 * kLineBytes;            // for sixteen tokens of them
+constexpr std::size_t kTransposedBytes = 4 * kLineBytes;        // for sixteen tokens of them
 
 // Codes of sixteen components, one row each.
 struct Strip {
@@ -103,7 +103,7 @@ struct CodeSquare {
 };
 
 // Transposes a matrix of four by four groups of four bytes.
-void turn_square(CodeSquare<const std::uint8_t> from, CodeSquare<std::uint8_t> to) {
+void transpose_square(CodeSquare<const std::uint8_t> from, CodeSquare<std::uint8_t> to) {
   typedef std::uint32_t Quads __attribute__((vector_size(16)));
   static_assert(kLaneCodes == sizeof(std::uint32_t));
   Quads r[4];
@@ -122,8 +122,8 @@ void turn_square(CodeSquare<const std::uint8_t> from, CodeSquare<std::uint8_t> t
 void rows_to_lines(const Strip& strip, std::uint8_t* lines) {
   for (std::size_t lane = 0; lane < kLanes; lane += 4) {
     for (std::size_t line = 0; line < kBlockLines; line += 4) {
-      turn_square({&strip.rows[lane][line * kLaneCodes], kBlockTokens},
-                  {lines + line * kLineBytes + lane * kLaneCodes, kLineBytes});
+      transpose_square({&strip.rows[lane][line * kLaneCodes], kBlockTokens},
+                       {lines + line * kLineBytes + lane * kLaneCodes, kLineBytes});
     }
   }
 }
@@ -131,8 +131,8 @@ void rows_to_lines(const Strip& strip, std::uint8_t* lines) {
 void lines_to_rows(const std::uint8_t* lines, Strip& strip) {
   for (std::size_t lane = 0; lane < kLanes; lane += 4) {
     for (std::size_t line = 0; line < kBlockLines; line += 4) {
-      turn_square({lines + line * kLineBytes + lane * kLaneCodes, kLineBytes},
-                  {&strip.rows[lane][line * kLaneCodes], kBlockTokens});
+      transpose_square({lines + line * kLineBytes + lane * kLaneCodes, kLineBytes},
+                       {&strip.rows[lane][line * kLaneCodes], kBlockTokens});
     }
   }
 }
@@ -153,9 +153,9 @@ void put_keys(const BlockShape& shape, const Lines& lines, std::size_t first,
               const Kernels& kernels, std::uint8_t* block) {
   const KeyLines place = key_lines(shape, first);
   for (std::size_t group = 0; group < kBlockTokens / kLanes; ++group) {
-    alignas(64) std::uint8_t turned[kTurnedBytes];
-    kernels.transpose_lines(lines.bytes + group * kTurnedBytes, turned);
-    std::memcpy(block + group * shape.group_bytes() + place.begin, turned, place.size);
+    alignas(64) std::uint8_t transposed[kTransposedBytes];
+    kernels.transpose_lines(lines.bytes + group * kTransposedBytes, transposed);
+    std::memcpy(block + group * shape.group_bytes() + place.begin, transposed, place.size);
   }
 }
 
@@ -163,9 +163,9 @@ void take_keys(const BlockShape& shape, const std::uint8_t* block, std::size_t f
                const Kernels& kernels, Lines& lines) {
   const KeyLines place = key_lines(shape, first);
   for (std::size_t group = 0; group < kBlockTokens / kLanes; ++group) {
-    alignas(64) std::uint8_t turned[kTurnedBytes] = {};
-    std::memcpy(turned, block + group * shape.group_bytes() + place.begin, place.size);
-    kernels.transpose_lines(turned, lines.bytes + group * kTurnedBytes);
+    alignas(64) std::uint8_t transposed[kTransposedBytes] = {};
+    std::memcpy(transposed, block + group * shape.group_bytes() + place.begin, place.size);
+    kernels.transpose_lines(transposed, lines.bytes + group * kTransposedBytes);
   }
 }
 

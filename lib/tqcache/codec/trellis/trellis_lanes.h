@@ -102,10 +102,10 @@ TQC_LANES Lanes quarter(Lanes y) {
 }
 
 template <bool kNear>
-TQC_LANES Lanes nearest_turn(Lanes a) {
-  const Lanes turn = to_even(a);
-  if constexpr (kNear) return turn;
-  return clamp_lanes(turn, kTrellisFirstTurn, kTrellisLastTurn);
+TQC_LANES Lanes nearest_period(Lanes a) {
+  const Lanes period = to_even(a);
+  if constexpr (kNear) return period;
+  return clamp_lanes(period, kTrellisFirstPeriod, kTrellisLastPeriod);
 }
 
 template <bool kNear>
@@ -113,7 +113,7 @@ TQC_LANES void class_costs(Lanes y, Lanes (&costs)[kClasses]) {
   const Lanes v = quarter<kNear>(y);
   TQC_UNROLL for (std::size_t u = 0; u < kClasses; ++u) {
     const Lanes a = v - static_cast<float>(u) * 0.25f;
-    const Lanes error = a - nearest_turn<kNear>(a);
+    const Lanes error = a - nearest_period<kNear>(a);
     costs[u] = error * error;
   }
 }
@@ -166,9 +166,10 @@ TQC_LANES_FUNCTION Lanes trace(std::size_t dim, Ints state, LaneSearch& search,
     const Ints odd = state >> 2;
     const Ints driver = (state >> 1 & 1) ^ higher;  // the lowest bit of k
     const Lanes u = as_floats(driver + driver + odd);
-    const Lanes turn = nearest_turn<kNear>(quarter<kNear>(search.vectors.values[i]) - u * 0.25f);
-    put_symbols(2 * as_ints(turn) + driver + kTrellisSymbolOffset, n, symbols + i * stride);
-    const Lanes level = turn * 4.0f + u;
+    const Lanes period =
+        nearest_period<kNear>(quarter<kNear>(search.vectors.values[i]) - u * 0.25f);
+    put_symbols(2 * as_ints(period) + driver + kTrellisSymbolOffset, n, symbols + i * stride);
+    const Lanes level = period * 4.0f + u;
     search.vectors.values[i] = search.vectors.values[i] * level;
     squares = squares + level * level;
     state = odd | ((state & 1) ^ odd) << 1 | higher << 2;

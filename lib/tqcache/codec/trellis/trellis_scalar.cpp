@@ -26,8 +26,8 @@ float quarter(float y) { return std::clamp(y, -kTrellisFar, kTrellisFar) * 0.25f
 float offset(float v, std::size_t level_class) {
   return v - static_cast<float>(level_class) * 0.25f;
 }
-float nearest_turn(float a) {
-  return std::clamp(std::nearbyint(a), kTrellisFirstTurn, kTrellisLastTurn);
+float nearest_period(float a) {
+  return std::clamp(std::nearbyint(a), kTrellisFirstPeriod, kTrellisLastPeriod);
 }
 
 std::array<float, kClasses> class_costs(float y) {
@@ -35,7 +35,7 @@ std::array<float, kClasses> class_costs(float y) {
   std::array<float, kClasses> costs;
   for (std::size_t u = 0; u < kClasses; ++u) {
     const float a = offset(v, u);
-    const float error = a - nearest_turn(a);
+    const float error = a - nearest_period(a);
     costs[u] = error * error;
   }
   return costs;
@@ -64,7 +64,7 @@ void trace(std::span<const float> y, std::span<const std::uint8_t> higher, std::
   for (std::size_t i = y.size(); i-- > 0;) {
     const std::size_t is_higher = higher[i] >> state & 1u;
     const std::size_t u = trellis_class(state) ^ is_higher << 1;
-    levels[i] = 4.0f * nearest_turn(offset(quarter(y[i]), u)) + static_cast<float>(u);
+    levels[i] = 4.0f * nearest_period(offset(quarter(y[i]), u)) + static_cast<float>(u);
     state = trellis_source(state) | is_higher << 2;
   }
 }

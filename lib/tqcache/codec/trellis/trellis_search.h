@@ -18,9 +18,9 @@
 namespace tqcache::codec {
 
 // Costs use y / 4, so that the levels of a class (those that are equal modulo 4) are 1 apart: class
-// u has u / 4 + r for every integer r from kTrellisFirstTurn to kTrellisLastTurn.
-inline constexpr float kTrellisFirstTurn = -32.0f;
-inline constexpr float kTrellisLastTurn = 31.0f;
+// u has u / 4 + r for every integer r from kTrellisFirstPeriod to kTrellisLastPeriod.
+inline constexpr float kTrellisFirstPeriod = -32.0f;
+inline constexpr float kTrellisLastPeriod = 31.0f;
 // Beyond this many steps the cost of y is constant, which keeps sums of squares finite.
 inline constexpr float kTrellisFar = 1024.0f;
 // Up to this many steps every class has its level nearest to y within the limits.

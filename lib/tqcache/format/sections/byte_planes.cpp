@@ -8,7 +8,7 @@
 namespace tqcache::format {
 namespace {
 
-constexpr unsigned kTurn = 1;  // bits, so that the sign is below the mantissa
+constexpr unsigned kRotation = 1;  // bits, so that the sign is below the mantissa
 
 // One loop per plane, each of which compilers vectorize.
 template <class Word>
@@ -19,22 +19,23 @@ void split(const std::byte* __restrict raw, std::size_t n, std::byte* __restrict
     for (std::size_t i = 0; i < n; ++i) {
       Word word;
       std::memcpy(&word, raw + i * sizeof(Word), sizeof(Word));
-      out[i] = static_cast<std::byte>(std::rotl(word, kTurn) >> shift);
+      out[i] = static_cast<std::byte>(std::rotl(word, kRotation) >> shift);
     }
   }
 }
 
 template <class Word>
-void put(Word turned, std::size_t i, std::byte* raw) {
-  const Word word = std::rotr(turned, kTurn);
+void put(Word rotated, std::size_t i, std::byte* raw) {
+  const Word word = std::rotr(rotated, kRotation);
   std::memcpy(raw + i * sizeof(Word), &word, sizeof(Word));
 }
 
 void join_two(const std::byte* __restrict high, const std::byte* __restrict low, std::size_t n,
               std::byte* __restrict raw) {
   for (std::size_t i = 0; i < n; ++i) {
-    const auto turned = std::to_integer<unsigned>(high[i]) << 8 | std::to_integer<unsigned>(low[i]);
-    put(static_cast<std::uint16_t>(turned), i, raw);
+    const auto rotated =
+        std::to_integer<unsigned>(high[i]) << 8 | std::to_integer<unsigned>(low[i]);
+    put(static_cast<std::uint16_t>(rotated), i, raw);
   }
 }
 

@@ -128,7 +128,7 @@ class HfReader {
     const bool is_known = type == kHfFull || type == kHfSliding || type == kHfLinear ||
                           type == kHfDummy || hf_is_hybrid(type);
     if (!is_known) return unsupported("a layer of type " + printable_name(type));
-    if (type == kHfDummy) layers.emplace_back(ForeignState{});
+    if (type == kHfDummy) layers.push_back(state_layer({}));
     if (type == kHfLinear || hf_is_hybrid(type)) {
       TQC_TRY_ASSIGN(ForeignLayer state, read_linear(prefix));
       layers.push_back(std::move(state));
@@ -228,19 +228,19 @@ class HfReader {
   }
 
   ForeignTensor foreign_tensor(const HeadRows& rows) const {
-    return {rows.dtype, rows_of(rows.values, rows.shape, n_tokens, dtype_size(rows.dtype))};
+    return {{rows.dtype, {}}, rows_of(rows.values, rows.shape, n_tokens, dtype_size(rows.dtype))};
   }
 
   ForeignArray foreign_array(std::string name, Dtype dtype, std::vector<std::uint64_t> shape,
                              ReadTensor values) const {
-    return {std::move(name), dtype, std::move(shape),
+    return {{std::move(name), dtype, std::move(shape)},
             [values = std::move(values)](std::span<std::byte> out) { return values(0, out); }};
   }
 
   Result<ForeignLayer> read_full(const std::string& prefix) {
     TQC_TRY_ASSIGN(const KeysAndValues both, read_both(prefix, n_tokens));
-    return ForeignLayer(ForeignAttention{both.k.shape, foreign_tensor(both.k),
-                                         foreign_tensor(both.v), both.value_dim});
+    return attention_layer(both.k.shape, foreign_tensor(both.k), foreign_tensor(both.v),
+                           both.value_dim);
   }
 
   Result<ForeignLayer> read_sliding(const std::string& prefix, std::int64_t n_kept) {
@@ -250,8 +250,8 @@ class HfReader {
       return foreign_array(std::string(name), rows.dtype,
                            cache::window_array_shape(rows.shape, window, n_tokens), rows.values);
     };
-    return ForeignLayer(ForeignWindow{both.k.shape, window, array(cache::kWindowKeys, both.k),
-                                      array(cache::kWindowValues, both.v), both.value_dim});
+    return window_layer(both.k.shape, window, array(cache::kWindowKeys, both.k),
+                        array(cache::kWindowValues, both.v), both.value_dim);
   }
 
   Result<ForeignLayer> read_linear(const std::string& prefix) {
@@ -263,15 +263,15 @@ class HfReader {
     }
     std::ranges::sort(states);
     if (states.empty()) return corrupt("a linear-attention layer without a state");
-    ForeignState layer;
+    std::vector<ForeignArray> arrays;
     for (const auto& [state, name] : states) {
       const TensorPlace& place = *find(name);
       auto dtype = dtype_of(place);
       if (!dtype) return in_context("tensor " + printable_name(name), std::move(dtype).error());
-      layer.arrays.push_back(
+      arrays.push_back(
           foreign_array(name.substr(prefix.size()), *dtype, place.shape, values_of(place)));
     }
-    return ForeignLayer(std::move(layer));
+    return state_layer(std::move(arrays));
   }
 
   Result<void> check_token_shape(std::span<const std::uint64_t> shape) const {

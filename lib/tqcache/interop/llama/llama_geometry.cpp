@@ -263,7 +263,7 @@ Result<void> read_rope(const Keys& keys, LlamaRope rope, LlamaGeometry& geometry
   TQC_TRY_ASSIGN(geometry.n_rot,
                  keys.get_or("rope.dimension_count", {1, cache::kMaxHeadDim}, head_dim));
   if (geometry.n_rot > head_dim || geometry.n_rot % 2 != 0) {
-    return corrupt(fmt::format("RoPE turns {} of {} components", geometry.n_rot, head_dim));
+    return corrupt(fmt::format("RoPE rotates {} of {} components", geometry.n_rot, head_dim));
   }
   geometry.interleaved_keys = rope == LlamaRope::kPairs;
   geometry.has_positions_2d = rope == LlamaRope::kHalfSplitWith2d;
@@ -279,7 +279,7 @@ Result<void> read_latents(const Keys& keys, LlamaGeometry& geometry) {
     if (layer.n_kv_heads != 1 || layer.k_head_dim != rank + geometry.n_rot) {
       return corrupt(fmt::format(
           "{}: {} kv heads of {} components, expected one latent of {} with "
-          "{} that turn",
+          "{} that rotate",
           missing_layer_name(i), layer.n_kv_heads, layer.k_head_dim, rank, geometry.n_rot));
     }
     layer.k_head_dim = rank;

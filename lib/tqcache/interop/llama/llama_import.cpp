@@ -233,8 +233,8 @@ class Import {
         TQC_TRY_ASSIGN(whole, order_of(section, 0, imported_.cache.n_tokens));
       }
       imported_.cache.layers[layer] =
-          ForeignAttention{shape_of(layer, true), tensor_of(section, i, true, whole),
-                           tensor_of(section, i, false, whole), value_dim_of(layer)};
+          attention_layer(shape_of(layer, true), tensor_of(section, i, true, whole),
+                          tensor_of(section, i, false, whole), value_dim_of(layer));
     }
     return {};
   }
@@ -260,7 +260,7 @@ class Import {
     if (!layer.is_latent) return rows_of(section, i, is_key, order);
     // A row of keys is K, then V.
     ForeignTensor both = rows_of(section, i, true, order);
-    const std::size_t size = dtype_size(both.dtype);
+    const std::size_t size = dtype_size(both.description.dtype);
     const std::size_t row = static_cast<std::size_t>(key_row_dim(layer)) * size;
     const std::size_t begin = is_key ? 0 : static_cast<std::size_t>(layer.k_head_dim) * size;
     const std::size_t end = is_key ? static_cast<std::size_t>(layer.k_head_dim) * size : row;
@@ -276,7 +276,7 @@ class Import {
       }
       return {};
     };
-    return {both.dtype, std::move(read)};
+    return {both.description, std::move(read)};
   }
 
   ForeignTensor rows_of(const LlamaAttentionSection& section, std::size_t i, bool is_key,
@@ -294,7 +294,7 @@ class Import {
     if (tensor.rows.is_transposed) tensor.transposed_bytes = kTransposedBytes / n_transposed_;
     note_type(tensor.rows, is_key ? key_types_ : value_types_);
     const Dtype dtype = dense_dtype(tensor.rows.format);
-    return {dtype, read_llama_tensor(std::move(tensor))};
+    return {{dtype, {}}, read_llama_tensor(std::move(tensor))};
   }
 
   // Rows of the fork's types have their own rotation, and latents have none.
@@ -335,17 +335,18 @@ class Import {
     const auto array_of = [&](std::string_view name, bool is_key) {
       const ForeignTensor tensor = tensor_of(section, i, is_key, *order);
       const cache::HeadShape heads = shape_of(layer, is_key);
-      return ForeignArray{std::string(name), tensor.dtype,
-                          cache::window_array_shape(heads, window, n_tokens),
+      return ForeignArray{{std::string(name), tensor.description.dtype,
+                           cache::window_array_shape(heads, window, n_tokens)},
                           whole_of(tensor, heads, n)};
     };
-    return ForeignLayer(ForeignWindow{shape, window, array_of(cache::kWindowKeys, true),
-                                      array_of(cache::kWindowValues, false), value_dim_of(layer)});
+    return window_layer(shape, window, array_of(cache::kWindowKeys, true),
+                        array_of(cache::kWindowValues, false), value_dim_of(layer));
   }
 
   // Reads [n_kv_heads, n, head_dim] token block by token block.
   static ReadArray whole_of(const ForeignTensor& tensor, cache::HeadShape shape, std::int64_t n) {
-    const auto row = static_cast<std::size_t>(shape.head_dim) * dtype_size(tensor.dtype);
+    const auto row =
+        static_cast<std::size_t>(shape.head_dim) * dtype_size(tensor.description.dtype);
     return [read = tensor.read, shape, n, row](std::span<std::byte> out) -> Result<void> {
       const auto n_heads = static_cast<std::size_t>(shape.n_kv_heads);
       AlignedBytes block;
@@ -381,10 +382,10 @@ class Import {
     }
     for (std::size_t i = 0; i < section.layers.size(); ++i) {
       const LlamaLayer& layer = model_.layers[section.layers[i]];
-      ForeignState arrays;
-      if (layer.r_values > 0) arrays.arrays.push_back(array_of("r", layer.r_values, section.r[i]));
-      if (layer.s_values > 0) arrays.arrays.push_back(array_of("s", layer.s_values, section.s[i]));
-      layers[section.layers[i]] = std::move(arrays);
+      std::vector<ForeignArray> arrays;
+      if (layer.r_values > 0) arrays.push_back(array_of("r", layer.r_values, section.r[i]));
+      if (layer.s_values > 0) arrays.push_back(array_of("s", layer.s_values, section.s[i]));
+      layers[section.layers[i]] = state_layer(std::move(arrays));
     }
     return {};
   }
@@ -430,10 +431,10 @@ class Import {
       checkpoint.layers.push_back(std::move(layers[i]));
     }
     if (has_other_models_) {
-      checkpoint.layers.emplace_back(
-          ForeignState{{opaque_of(kOpaqueSequence, in.sequence), opaque_of(kOpaqueDraft, in.draft),
-                        opaque_of(kOpaqueSpeculative, in.speculative)},
-                       true});
+      checkpoint.layers.push_back(
+          state_layer({opaque_of(kOpaqueSequence, in.sequence), opaque_of(kOpaqueDraft, in.draft),
+                       opaque_of(kOpaqueSpeculative, in.speculative)},
+                      true));
     }
     return checkpoint;
   }
@@ -447,14 +448,14 @@ class Import {
       std::ranges::fill(rest.last(std::min<std::size_t>(rest.size(), 4)), std::byte{0});
       return file->read_at(bytes.offset, rest.first(static_cast<std::size_t>(bytes.size)));
     };
-    return {std::string(name), Dtype::kF32, {n_words}, std::move(read)};
+    return {{std::string(name), Dtype::kF32, {n_words}}, std::move(read)};
   }
 
   ForeignArray array_of(std::string name, std::uint64_t n_values, std::uint64_t offset) const {
     ReadArray read = [file = file_, offset](std::span<std::byte> out) {
       return file->read_at(offset, out);
     };
-    return {std::move(name), Dtype::kF32, {n_values}, std::move(read)};
+    return {{std::move(name), Dtype::kF32, {n_values}}, std::move(read)};
   }
 
   // --- for display

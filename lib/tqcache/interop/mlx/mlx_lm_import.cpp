@@ -152,10 +152,10 @@ Result<void> note_layout(MlxFile& file, const std::vector<MlxCache>& caches, For
     if (kind == MlxClass::kChunked && caches[i].number_text(MlxNumber::kChunkSize) != "None") {
       TQC_TRY_ASSIGN(chunk_sizes.back(), state_number(file, caches[i], MlxNumber::kChunkSize, 3));
     }
-    const char* const name = std::holds_alternative<ForeignAttention>(cache.layers[i]) ? "KVCache"
-                             : std::holds_alternative<ForeignWindow>(cache.layers[i])
-                                 ? "RotatingKVCache"
-                                 : "ArraysCache";
+    const cache::LayerDesc& layer = cache.layers[i].description;
+    const char* const name = std::holds_alternative<cache::AttentionDesc>(layer) ? "KVCache"
+                             : std::holds_alternative<cache::WindowDesc>(layer)  ? "RotatingKVCache"
+                                                                                 : "ArraysCache";
     plain.push_back({.members = {{.class_name = name}}});
   }
   const std::vector<MlxObject> objects = objects_of(caches, chunk_sizes, plain);

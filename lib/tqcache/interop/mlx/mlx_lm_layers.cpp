@@ -70,7 +70,7 @@ Result<ForeignTensor> dense_tensor(const MlxFile& file, const MlxGrid& grid, cac
                                    std::int64_t first) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(grid.type, grid.type_name));
   return ForeignTensor{
-      dtype, read_dense_rows(file.bytes(), shape, rows_of(grid, dtype_size(dtype), first))};
+      {dtype, {}}, read_dense_rows(file.bytes(), shape, rows_of(grid, dtype_size(dtype), first))};
 }
 
 Result<ForeignArray> window_array(const MlxFile& file, const MlxGrid& grid, std::string_view name,
@@ -78,7 +78,7 @@ Result<ForeignArray> window_array(const MlxFile& file, const MlxGrid& grid, std:
                                   const RowRuns& runs) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(grid.type, grid.type_name));
   return ForeignArray{
-      std::string(name), dtype, cache::window_array_shape(shape, window, count_rows(runs)),
+      {std::string(name), dtype, cache::window_array_shape(shape, window, count_rows(runs))},
       read_row_runs(file.bytes(), shape.n_kv_heads, rows_of(grid, dtype_size(dtype)), runs)};
 }
 
@@ -90,23 +90,20 @@ Result<ForeignLayer> dense_layer(const MlxFile& file, const MlxPair& pair, std::
     return corrupt(
         fmt::format("keys {} for {} tokens from row {} on", shape_text(pair.k), n_tokens, first));
   }
-  ForeignAttention layer;
-  layer.shape = pair.shape;
-  layer.value_dim = pair.value_dim();
-  TQC_TRY_ASSIGN(layer.k, dense_tensor(file, pair.k, pair.shape, first));
-  TQC_TRY_ASSIGN(layer.v, dense_tensor(file, pair.v, pair.v_shape, first));
-  return ForeignLayer(std::move(layer));
+  TQC_TRY_ASSIGN(ForeignTensor k, dense_tensor(file, pair.k, pair.shape, first));
+  TQC_TRY_ASSIGN(ForeignTensor v, dense_tensor(file, pair.v, pair.v_shape, first));
+  return attention_layer(pair.shape, std::move(k), std::move(v), pair.value_dim());
 }
 
 // A window of the tokens in these rows. Errors: kUnsupported (dtypes).
 // Requires: as many rows as the window holds.
 Result<ForeignLayer> window_layer(const MlxFile& file, const MlxPair& pair,
                                   const cache::Window& window, const RowRuns& runs) {
-  ForeignWindow layer{pair.shape, window, {}, {}, pair.value_dim()};
-  TQC_TRY_ASSIGN(layer.k, window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
-  TQC_TRY_ASSIGN(layer.v,
+  TQC_TRY_ASSIGN(ForeignArray k,
+                 window_array(file, pair.k, cache::kWindowKeys, pair.shape, window, runs));
+  TQC_TRY_ASSIGN(ForeignArray v,
                  window_array(file, pair.v, cache::kWindowValues, pair.v_shape, window, runs));
-  return ForeignLayer(std::move(layer));
+  return window_layer(pair.shape, window, std::move(k), std::move(v), pair.value_dim());
 }
 
 // K or V in affine groups: codes, scales and biases are "<slot>.0" to "<slot>.2"; mlx-swift-lm has
@@ -153,7 +150,7 @@ Result<ForeignTensor> affine_tensor(const MlxFile& file, const AffineState& stat
                                .scales = rows_of(state.scales, dtype_size(dtype)),
                                .biases = rows_of(state.biases, dtype_size(dtype))};
   const cache::HeadShape shape{state.scales.n_kv_heads, state.head_dim};
-  return ForeignTensor{Dtype::kF32, read_affine_rows(file.bytes(), shape, tensor)};
+  return ForeignTensor{{Dtype::kF32, {}}, read_affine_rows(file.bytes(), shape, tensor)};
 }
 
 // Numbers: offset, group_size, bits, both in the metadata and in tensors.
@@ -178,12 +175,10 @@ Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::
                                shape_text(v.scales), n_tokens));
   }
   dropped_fields.push_back(fmt::format("groups of {} bits are decoded to f32", bits));
-  ForeignAttention layer;
-  layer.shape = {k.scales.n_kv_heads, k.head_dim};
-  layer.value_dim = cache::value_dim_of(k.head_dim, v.head_dim);
-  TQC_TRY_ASSIGN(layer.k, affine_tensor(file, k, form));
-  TQC_TRY_ASSIGN(layer.v, affine_tensor(file, v, form));
-  return ForeignLayer(std::move(layer));
+  TQC_TRY_ASSIGN(ForeignTensor k_tensor, affine_tensor(file, k, form));
+  TQC_TRY_ASSIGN(ForeignTensor v_tensor, affine_tensor(file, v, form));
+  return attention_layer({k.scales.n_kv_heads, k.head_dim}, std::move(k_tensor),
+                         std::move(v_tensor), cache::value_dim_of(k.head_dim, v.head_dim));
 }
 
 Result<ForeignLayer> kv_layer(MlxFile& file, const MlxCache& cache, std::int64_t n_tokens,
@@ -318,7 +313,7 @@ Result<ForeignArray> array_of(MlxFile& file, const std::string& name, std::size_
   const std::string place = "tensor " + tensors::printable_name(name);
   if (!part) return in_context(place, std::move(part).error());
   if (!dtype) return in_context(place, std::move(dtype).error());
-  return ForeignArray{std::to_string(slot), *dtype, part->shape,
+  return ForeignArray{{std::to_string(slot), *dtype, part->shape},
                       read_bytes_at(file.bytes(), part->offset)};
 }
 
@@ -368,19 +363,19 @@ Result<ForeignLayer> arrays_layer(MlxFile& file, const MlxCache& cache, std::int
       slots.emplace_back(slot, name(slot));
     }
   }
-  ForeignState layer;
+  std::vector<ForeignArray> arrays;
   for (const auto& [slot, name] : slots) {
     TQC_TRY_ASSIGN(const auto* place, file.tensor(name));
     const bool is_placeholder = cache.has_number(kNothing) && place->bytes == 0;
     if (file.is_none(name) || is_placeholder) continue;
     TQC_TRY_ASSIGN(ForeignArray array, array_of(file, name, slot, batch_size(file, cache), row));
-    layer.arrays.push_back(std::move(array));
+    arrays.push_back(std::move(array));
   }
   if (is_nested) {
     TQC_TRY(require_nothing(file, cache.prefix + "1", "left_padding"));
     TQC_TRY(require_nothing(file, cache.prefix + "2", "lengths"));
   }
-  if (!layer.arrays.empty()) return ForeignLayer(std::move(layer));
+  if (!arrays.empty()) return state_layer(std::move(arrays));
   if (slots.empty()) return corrupt("no tensor of its state");
   return unsupported("an ArraysCache with empty slots alone: no token was computed");
 }

@@ -183,36 +183,33 @@ class NpzReader {
   Result<ForeignLayer> read_attention(std::size_t layer) {
     TQC_TRY_ASSIGN(const Tensors tensors, read_tensors(layer, n_tokens_));
     const auto tensor = [&](const Values& values, cache::HeadShape shape) {
-      return ForeignTensor{values.dtype,
+      return ForeignTensor{{values.dtype, {}},
                            rows_of(values.reader(), shape, n_tokens_, dtype_size(values.dtype))};
     };
-    return ForeignLayer(ForeignAttention{tensors.k_shape, tensor(tensors.k, tensors.k_shape),
-                                         tensor(tensors.v, tensors.v_shape), tensors.value_dim()});
+    return attention_layer(tensors.k_shape, tensor(tensors.k, tensors.k_shape),
+                           tensor(tensors.v, tensors.v_shape), tensors.value_dim());
   }
 
   Result<ForeignLayer> read_window(std::size_t layer, const json& description) {
     TQC_TRY_ASSIGN(const std::int64_t size, number_of(description, "size", cache::kMaxTokens));
     TQC_TRY_ASSIGN(const std::int64_t keep, number_of(description, "keep", cache::kMaxTokens));
     TQC_TRY_ASSIGN(const Tensors tensors, read_tensors(layer, std::min(size, n_tokens_)));
-    return ForeignLayer(ForeignWindow{tensors.k_shape,
-                                      {size, keep},
-                                      foreign_array(cache::kWindowKeys, tensors.k),
-                                      foreign_array(cache::kWindowValues, tensors.v),
-                                      tensors.value_dim()});
+    return window_layer(tensors.k_shape, {size, keep}, foreign_array(cache::kWindowKeys, tensors.k),
+                        foreign_array(cache::kWindowValues, tensors.v), tensors.value_dim());
   }
 
   Result<ForeignLayer> read_arrays(std::size_t layer, const json& description) {
     TQC_TRY_ASSIGN(const std::vector<std::string> names, names_of(description, "arrays"));
-    ForeignState arrays;
+    std::vector<ForeignArray> arrays;
     for (const std::string& name : names) {
       TQC_TRY_ASSIGN(const Values values, find_values(npz_array_name(layer, name), name));
-      arrays.arrays.push_back(foreign_array(name, values));
+      arrays.push_back(foreign_array(name, values));
     }
-    return ForeignLayer(std::move(arrays));
+    return state_layer(std::move(arrays));
   }
 
   static ForeignArray foreign_array(std::string_view name, const Values& values) {
-    return {std::string(name), values.dtype, values.array->header.shape, values.whole_reader()};
+    return {{std::string(name), values.dtype, values.array->header.shape}, values.whole_reader()};
   }
 
   Result<std::optional<std::vector<std::int32_t>>> read_ids(const NpzArray& array) const {

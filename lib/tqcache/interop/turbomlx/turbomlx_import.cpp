@@ -138,10 +138,10 @@ Result<void> agree(std::optional<std::int64_t> layer, std::optional<std::int64_t
 
 // Drops the quantized representations that the options exclude.
 void drop_codes(const TurboMlxImport& options, TurboMlxLayer& layer) {
-  auto* const attention = std::get_if<ForeignAttention>(&layer.layer);
+  auto* const attention = std::get_if<cache::AttentionDesc>(&layer.layer.description);
   if (attention == nullptr) return;
-  if (!options.keep_key_codes) attention->k.packed.reset();
-  if (!options.keep_value_codes) attention->v.packed.reset();
+  if (!options.keep_key_codes) attention->k.quant.reset();
+  if (!options.keep_value_codes) attention->v.quant.reset();
   for (TurboMlxCoding& coding : layer.codings) {
     const bool is_kept = coding.are_keys ? options.keep_key_codes : options.keep_value_codes;
     if (!is_kept) coding.misfit = "as asked for";

@@ -98,9 +98,9 @@ Result<std::vector<std::int64_t>> window_rows(const MlxRing& ring, std::int64_t 
 ForeignArray window_array(const TurboMlxSource& file, std::string_view name,
                           const TurboMlxDense& dense, cache::HeadShape shape,
                           const cache::Window& window, const std::vector<std::int64_t>& rows) {
-  return {std::string(name), dense.dtype,
-          cache::window_array_shape(shape, window, std::ssize(rows)),
-          turbomlx_listed_rows(file, shape.n_kv_heads, dense.rows, rows)};
+  return {
+      {std::string(name), dense.dtype, cache::window_array_shape(shape, window, std::ssize(rows))},
+      turbomlx_listed_rows(file, shape.n_kv_heads, dense.rows, rows)};
 }
 
 // --- recurrent state
@@ -121,10 +121,8 @@ Result<std::vector<ValueId>> slots_of(const ValueTree& tree, const Value& state)
 Result<ForeignArray> slot_array(const TurboMlxSource& file, const Value& value,
                                 const std::string& name) {
   TQC_TRY_ASSIGN(const ArrayValue* array, require_array(value, "array " + name));
-  ForeignArray result{.name = name, .dtype = {}, .shape = array->shape, .read = {}};
-  TQC_TRY_ASSIGN(result.dtype, dense_dtype_of(*array, "array " + name));
-  result.read = turbomlx_whole_array(file, array->bytes);
-  return result;
+  TQC_TRY_ASSIGN(const Dtype dtype, dense_dtype_of(*array, "array " + name));
+  return ForeignArray{{name, dtype, array->shape}, turbomlx_whole_array(file, array->bytes)};
 }
 
 // --- groups
@@ -175,10 +173,11 @@ Result<TurboMlxTensor> turbomlx_affine_tensor(const TurboMlxSource& file, const 
   TQC_TRY_ASSIGN(result.biases, rows(2, type, n_groups));
   TQC_TRY_ASSIGN(TurboMlxPacking packing,
                  pack_turbomlx_groups(file, shape, n_tokens, result, order));
-  return TurboMlxTensor{
-      {Dtype::kF32, turbomlx_affine_rows(file, shape, result), std::move(packing.form)},
-      TurboMlxCoding{order == codec::BlockOrder::kKeys, true, packing.is_rounded,
-                     std::move(packing.misfit)}};
+  return TurboMlxTensor{{{Dtype::kF32, std::move(packing.quant)},
+                         turbomlx_affine_rows(file, shape, result),
+                         std::move(packing.read)},
+                        TurboMlxCoding{order == codec::BlockOrder::kKeys, true, packing.is_rounded,
+                                       std::move(packing.misfit)}};
 }
 
 Result<TurboMlxLayer> turbomlx_dense_layer(const TurboMlxSource& file, const ValueTree& tree,
@@ -186,10 +185,9 @@ Result<TurboMlxLayer> turbomlx_dense_layer(const TurboMlxSource& file, const Val
   TQC_TRY_ASSIGN(const DensePair pair, dense_pair(tree, entry));
   TurboMlxLayer result;
   result.n_tokens = pair.n_tokens;
-  result.layer =
-      ForeignAttention{pair.shape,
-                       {pair.k.dtype, turbomlx_dense_rows(file, pair.shape, pair.k.rows)},
-                       {pair.v.dtype, turbomlx_dense_rows(file, pair.shape, pair.v.rows)}};
+  result.layer = attention_layer(
+      pair.shape, {{pair.k.dtype, {}}, turbomlx_dense_rows(file, pair.shape, pair.k.rows)},
+      {{pair.v.dtype, {}}, turbomlx_dense_rows(file, pair.shape, pair.v.rows)});
   return result;
 }
 
@@ -212,7 +210,7 @@ Result<TurboMlxLayer> turbomlx_quantized_layer(const TurboMlxSource& file, const
   TQC_TRY_ASSIGN(TurboMlxTensor k, tensor(*values.first, "keys", codec::BlockOrder::kKeys));
   TQC_TRY_ASSIGN(TurboMlxTensor v, tensor(*values.second, "values", codec::BlockOrder::kValues));
   TurboMlxLayer result;
-  result.layer = ForeignAttention{shape, std::move(k.tensor), std::move(v.tensor)};
+  result.layer = attention_layer(shape, std::move(k.tensor), std::move(v.tensor));
   result.n_tokens = numbers[0];
   result.codings = {*std::move(k.coding), *std::move(v.coding)};
   return result;
@@ -228,9 +226,9 @@ Result<TurboMlxLayer> turbomlx_rotating_layer(const TurboMlxSource& file, const 
   TQC_TRY(cache::validate_window(pair.shape, window));
   TQC_TRY_ASSIGN(const auto rows, window_rows(ring, pair.n_tokens));
   TurboMlxLayer result;
-  result.layer = ForeignWindow{
+  result.layer = window_layer(
       pair.shape, window, window_array(file, cache::kWindowKeys, pair.k, pair.shape, window, rows),
-      window_array(file, cache::kWindowValues, pair.v, pair.shape, window, rows)};
+      window_array(file, cache::kWindowValues, pair.v, pair.shape, window, rows));
   result.n_tokens = ring.offset;
   return result;
 }
@@ -238,14 +236,14 @@ Result<TurboMlxLayer> turbomlx_rotating_layer(const TurboMlxSource& file, const 
 Result<TurboMlxLayer> turbomlx_arrays_layer(const TurboMlxSource& file, const ValueTree& tree,
                                             const TurboMlxEntry& entry) {
   TQC_TRY_ASSIGN(const auto slots, slots_of(tree, tree.at(entry.state)));
-  ForeignState arrays;
+  std::vector<ForeignArray> arrays;
   for (const ValueId id : slots) {
-    const std::string name = std::to_string(arrays.arrays.size());
+    const std::string name = std::to_string(arrays.size());
     TQC_TRY_ASSIGN(ForeignArray array, slot_array(file, tree.at(id), name));
-    arrays.arrays.push_back(std::move(array));
+    arrays.push_back(std::move(array));
   }
   TurboMlxLayer result;
-  result.layer = std::move(arrays);
+  result.layer = state_layer(std::move(arrays));
   return result;
 }
 

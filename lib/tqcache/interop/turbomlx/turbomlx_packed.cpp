@@ -53,7 +53,7 @@ struct TurboMlxCodedTensor {
   codec::BlockOrder order = codec::BlockOrder::kKeys;
   std::vector<TurboMlxCodeRows> rows;
   std::vector<TurboMlxCodedPart> parts;
-  std::vector<std::uint16_t> outliers;  // as in ForeignPacked
+  std::vector<std::uint16_t> outliers;  // as in cache::QuantSpec
 
   std::vector<codec::PartSpec> specs() const;
 };
@@ -245,7 +245,7 @@ Result<Fit> fit_of(const CodedTensor& tensor, const ByteSource& file, std::int64
   return fit;
 }
 
-TurboMlxPacking misfit(std::string reason) { return {std::nullopt, std::move(reason), false}; }
+TurboMlxPacking misfit(std::string reason) { return {std::nullopt, {}, std::move(reason), false}; }
 
 Result<TurboMlxPacking> packing_of(const TurboMlxSource& file, CodedTensor tensor,
                                    std::int64_t n_tokens) {
@@ -255,10 +255,12 @@ Result<TurboMlxPacking> packing_of(const TurboMlxSource& file, CodedTensor tenso
   if (!codec) return misfit(codec.error().message);
   TQC_TRY_ASSIGN(const Fit fit, fit_of(tensor, *file, n_tokens));
   if (fit == Fit::kNone) return misfit("f16 does not hold their scales");
-  std::vector<std::uint16_t> outliers = tensor.outliers;
-  ForeignPacked packed{std::move(specs), std::move(outliers),
-                       turbomlx_blocks(file, std::move(tensor))};
-  return TurboMlxPacking{std::move(packed), {}, fit == Fit::kRounded};
+  cache::QuantSpec quant;
+  TQC_TRY_ASSIGN(quant.mode, codec::mode_of(static_cast<int>(tensor.shape.head_dim), specs));
+  quant.parts = std::move(specs);
+  quant.outliers = tensor.outliers;
+  return TurboMlxPacking{
+      std::move(quant), turbomlx_blocks(file, std::move(tensor)), {}, fit == Fit::kRounded};
 }
 
 // --- keys

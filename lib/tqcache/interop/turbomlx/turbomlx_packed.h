@@ -22,7 +22,8 @@
 namespace tqcache::interop {
 
 struct TurboMlxPacking {
-  std::optional<ForeignPacked> form;
+  std::optional<cache::QuantSpec> quant;
+  ReadBlock read;           // with `quant`: the codes of full blocks
   std::string misfit;       // why there is no quantized representation
   bool is_rounded = false;  // f16 does not hold all scales, lengths and biases exactly
 };

@@ -162,9 +162,10 @@ Result<TurboMlxTensor> keys(const TurboMlxSource& file, const TurboState& state,
   }
   for (TurboMlxPart& part : parts) TQC_TRY(add_maps(meta, artifacts, part));
   TQC_TRY_ASSIGN(TurboMlxPacking packing, pack_turbomlx_keys(file, meta.shape, meta.offset, parts));
-  return TurboMlxTensor{
-      {Dtype::kF32, turbomlx_key_rows(file, meta.shape, std::move(parts)), std::move(packing.form)},
-      TurboMlxCoding{true, false, packing.is_rounded, std::move(packing.misfit)}};
+  return TurboMlxTensor{{{Dtype::kF32, std::move(packing.quant)},
+                         turbomlx_key_rows(file, meta.shape, std::move(parts)),
+                         std::move(packing.read)},
+                        TurboMlxCoding{true, false, packing.is_rounded, std::move(packing.misfit)}};
 }
 
 // --- values, and all dense tensors
@@ -179,7 +180,7 @@ Result<ForeignTensor> dense_tensor(const TurboMlxSource& file, const Value& valu
   if (dense.grid.n_kv_heads != meta.shape.n_kv_heads || dense.grid.n_tokens != meta.offset) {
     return corrupt(std::string(name) + ": of another shape than meta_state says");
   }
-  return ForeignTensor{dense.dtype, turbomlx_dense_rows(file, meta.shape, dense.rows)};
+  return ForeignTensor{{dense.dtype, {}}, turbomlx_dense_rows(file, meta.shape, dense.rows)};
 }
 
 Result<TurboMlxTensor> values(const TurboMlxSource& file, const ValueTree& tree,
@@ -236,19 +237,19 @@ Result<void> check_calibration(const TurboState& state, const TurboMlxMeta& meta
 }
 
 // values_main is the same as calibration_values, which TurboMLX reads.
-Result<ForeignAttention> calibrating(const TurboMlxSource& file, const TurboState& state,
-                                     const TurboMlxMeta& meta, const Calibration& calibration) {
+Result<ForeignLayer> calibrating(const TurboMlxSource& file, const TurboState& state,
+                                 const TurboMlxMeta& meta, const Calibration& calibration) {
   TQC_TRY(check_calibration(state, meta, calibration));
-  ForeignAttention layer{.shape = meta.shape, .k = {}, .v = {}};
-  TQC_TRY_ASSIGN(layer.k, dense_tensor(file, *calibration.keys, "calibration_keys", meta));
-  TQC_TRY_ASSIGN(layer.v, dense_tensor(file, *calibration.values, "calibration_values", meta));
-  return layer;
+  TQC_TRY_ASSIGN(ForeignTensor k, dense_tensor(file, *calibration.keys, "calibration_keys", meta));
+  TQC_TRY_ASSIGN(ForeignTensor v,
+                 dense_tensor(file, *calibration.values, "calibration_values", meta));
+  return attention_layer(meta.shape, std::move(k), std::move(v));
 }
 
-Result<ForeignAttention> empty_layer(const TurboState& state, const TurboMlxMeta& meta) {
+Result<ForeignLayer> empty_layer(const TurboState& state, const TurboMlxMeta& meta) {
   TQC_TRY(state.require_absent(kRegularCodes, kMask));
-  const ForeignTensor none{Dtype::kF32, [](auto, auto, auto) { return Result<void>(); }};
-  return ForeignAttention{meta.shape, none, none};
+  const ForeignTensor none{{Dtype::kF32, {}}, [](auto, auto, auto) { return Result<void>(); }};
+  return attention_layer(meta.shape, none, none);
 }
 
 Result<void> read_coded(const TurboMlxSource& file, const ValueTree& tree, const TurboState& state,
@@ -259,7 +260,7 @@ Result<void> read_coded(const TurboMlxSource& file, const ValueTree& tree, const
   for (TurboMlxTensor* tensor : {&k, &v}) {
     if (tensor->coding) result.codings.push_back(*std::move(tensor->coding));
   }
-  result.layer = ForeignAttention{meta.shape, std::move(k.tensor), std::move(v.tensor)};
+  result.layer = attention_layer(meta.shape, std::move(k.tensor), std::move(v.tensor));
   return {};
 }
 

@@ -74,25 +74,25 @@ std::span<const float> LatentAttention::make_queries(const LatentWeights& weight
   const std::int64_t size = latent.query_size();
   for (std::int64_t i = 0; i < n * config_.n_heads; ++i) {
     const auto place = to_size(i * size + latent.plain);
-    rope.rotate_pairs(i / config_.n_heads, std::span(q_).subspan(place, to_size(latent.turned)));
+    rope.rotate_pairs(i / config_.n_heads, std::span(q_).subspan(place, to_size(latent.rotated)));
   }
   return std::span(q_).first(to_size(n * config_.n_heads * size));
 }
 
 void LatentAttention::make_latents(const LatentWeights& weights, std::int64_t n,
                                    std::span<const float> x, const RopeTable& rope,
-                                   std::span<float> latents, std::span<float> turned,
+                                   std::span<float> latents, std::span<float> rotated,
                                    const Workers& workers) {
   const LatentConfig& latent = config_.latent;
-  const std::int64_t size = latent.rank + latent.turned;
+  const std::int64_t size = latent.rank + latent.rotated;
   grow(both_, n * size);
   multiply_rows(n, x, {{&weights.kv_a, both_.data()}}, bits_, workers);
   for (std::int64_t i = 0; i < n; ++i) {
     const float* const row = both_.data() + i * size;
     const auto c = latents.subspan(to_size(i * latent.rank), to_size(latent.rank));
-    const auto r = turned.subspan(to_size(i * latent.turned), to_size(latent.turned));
+    const auto r = rotated.subspan(to_size(i * latent.rotated), to_size(latent.rotated));
     std::copy_n(row, latent.rank, c.begin());
-    std::copy_n(row + latent.rank, latent.turned, r.begin());
+    std::copy_n(row + latent.rank, latent.rotated, r.begin());
     rms_norm(c, weights.kv_a_norm, latent.epsilon);
     rope.rotate_pairs(i, r);
   }
@@ -111,7 +111,7 @@ void LatentAttention::attend_chunk(const LatentWeights& weights, const cache::At
                                    const Workers& workers) {
   const LatentConfig& latent = config_.latent;
   grow(latents_, kTokenBlock * latent.rank);
-  grow(turned_, kTokenBlock * latent.turned);
+  grow(rotated_, kTokenBlock * latent.rotated);
   row_max_.assign(to_size(config_.n_heads * n), kNoScore);
   row_sum_.assign(to_size(config_.n_heads * n), 0.0f);
   std::ranges::fill(out, 0.0f);
@@ -120,7 +120,7 @@ void LatentAttention::attend_chunk(const LatentWeights& weights, const cache::At
     cache::read_block(layer.k, layer.shape, n_tokens, block, 0,
                       std::span(latents_).first(to_size(n_keys * latent.rank)));
     cache::read_block(layer.v, layer.value_shape(), n_tokens, block, 0,
-                      std::span(turned_).first(to_size(n_keys * latent.turned)));
+                      std::span(rotated_).first(to_size(n_keys * latent.rotated)));
     // Keys that the first query sees.
     const std::int64_t n_seen = n_tokens - n + 1 - block * kTokenBlock;
     for (std::int64_t head = 0; head < config_.n_heads; ++head) {
@@ -146,7 +146,7 @@ void LatentAttention::add_head(const LatentWeights& weights, std::int64_t head, 
   weights.load_key_rows(head, latent, to_keys_);
   load_rows(weights.values[to_size(head)], 0, latent.value, to_values_);
 
-  // Keys [n_keys, plain + turned], and values as columns: [value, n_keys].
+  // Keys [n_keys, plain + rotated], and values as columns: [value, n_keys].
   grow(products_, n_keys * latent.plain);
   grow(keys_, n_keys * size);
   grow(values_, latent.value * n_keys);
@@ -155,7 +155,7 @@ void LatentAttention::add_head(const LatentWeights& weights, std::int64_t head, 
   for (std::int64_t i = 0; i < n_keys; ++i) {
     float* const key = keys_.data() + i * size;
     std::copy_n(products_.data() + i * latent.plain, latent.plain, key);
-    std::copy_n(turned_.data() + i * latent.turned, latent.turned, key + latent.plain);
+    std::copy_n(rotated_.data() + i * latent.rotated, latent.rotated, key + latent.plain);
   }
   const Matrix latents = view_of(latents_, n_keys, latent.rank);
   multiply_rows(latent.value, to_values_, {{&latents, values_.data()}}, bits_, workers);
@@ -244,10 +244,10 @@ void LatentAttention::add_block(const cache::AttentionLayer& layer, std::int64_t
                                 std::int64_t block, Part& part) {
   const LatentConfig& latent = config_.latent;
   const std::size_t n_heads = to_size(config_.n_heads), rank = to_size(latent.rank);
-  const std::size_t n_turned = to_size(latent.turned);
+  const std::size_t n_rotated = to_size(latent.rotated);
   const std::size_t n_keys = to_size(cache::tokens_in_block(n_tokens, block));
   part.latents.resize(to_size(kTokenBlock) * rank);
-  part.turned.resize(to_size(kTokenBlock) * n_turned);
+  part.rotated.resize(to_size(kTokenBlock) * n_rotated);
   part.scores.resize(to_size(kTokenBlock));
   part.max.assign(n_heads, kNoScore);
   part.sum.assign(n_heads, 0.0f);
@@ -255,15 +255,16 @@ void LatentAttention::add_block(const cache::AttentionLayer& layer, std::int64_t
   cache::read_block(layer.k, layer.shape, n_tokens, block, 0,
                     std::span(part.latents).first(n_keys * rank));
   cache::read_block(layer.v, layer.value_shape(), n_tokens, block, 0,
-                    std::span(part.turned).first(n_keys * n_turned));
-  const std::span<const float> latents = part.latents, turned = part.turned;
+                    std::span(part.rotated).first(n_keys * n_rotated));
+  const std::span<const float> latents = part.latents, rotated = part.rotated;
   const std::span<float> scores = std::span(part.scores).first(n_keys);
   for (std::size_t head = 0; head < n_heads; ++head) {
     const float* const q = absorbed_.data() + head * rank;
-    const float* const q_turned = q_.data() + head * to_size(latent.query_size()) + latent.plain;
+    const float* const q_rotated = q_.data() + head * to_size(latent.query_size()) + latent.plain;
     for (std::size_t i = 0; i < n_keys; ++i) {
-      scores[i] = config_.score_scale() * (dot(latents.subspan(i * rank, rank), q) +
-                                           dot(turned.subspan(i * n_turned, n_turned), q_turned));
+      scores[i] =
+          config_.score_scale() * (dot(latents.subspan(i * rank, rank), q) +
+                                   dot(rotated.subspan(i * n_rotated, n_rotated), q_rotated));
     }
     add_scores(scores, part.max[head], part.sum[head]);
     float* const mixed = part.mixed.data() + head * rank;
@@ -276,14 +277,14 @@ void LatentAttention::add_block(const cache::AttentionLayer& layer, std::int64_t
 std::uint64_t LatentAttention::scratch_bytes() const {
   std::size_t floats = 0;
   const auto count = [&](const Part& part) {
-    floats += part.latents.size() + part.turned.size() + part.scores.size() + part.max.size() +
+    floats += part.latents.size() + part.rotated.size() + part.scores.size() + part.max.size() +
               part.sum.size() + part.mixed.size();
   };
   for (const Part& part : parts_) count(part);
   count(whole_);
   for (const AlignedFloats& row : row_) floats += row.size();
   for (const AlignedFloats* each :
-       {&query_latents_, &both_, &q_, &latents_, &turned_, &to_keys_, &to_values_, &queries_,
+       {&query_latents_, &both_, &q_, &latents_, &rotated_, &to_keys_, &to_values_, &queries_,
         &products_, &keys_, &values_, &scores_, &added_, &row_max_, &row_sum_, &absorbed_}) {
     floats += each->size();
   }

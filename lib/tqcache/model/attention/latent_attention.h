@@ -2,17 +2,17 @@
 // model/attention/latent_attention.h: attention over latents (MLA, DeepSeek V2 and V3).
 //
 // A token leaves one latent c, from which the keys and values of all heads follow, and one key part
-// r that RoPE turns and all heads share:
+// r that RoPE rotates and all heads share:
 //
 //   c = norm(W_c x);  r = RoPE(W_r x)                      c is K of the cache, r is V
-//   q_h = [W_q x]_h, or [W_q norm(W_a x)]_h, whose last part is turned
+//   q_h = [W_q x]_h, or [W_q norm(W_a x)]_h, whose last part is rotated
 //   k_h = [K_h c, r];  v_h = V_h c;  out_h = softmax(scale q_h . k_h) v_h
 //
 // A chunk of tokens computes keys and values of every head block by block (as written). For one
 // token, the matrices are absorbed by its query and its output: q_h . k_h = (K_h^T q_h) . c + q_h .
 // r, and out_h = V_h (softmax c), so that each latent is read once for all heads.
 //
-// Components of r that turn together are neighbors: (0, 1), (2, 3), ....
+// Components of r that rotate together are neighbors: (0, 1), (2, 3), ....
 //
 // Source: huggingface/transformers models/deepseek_v2 and models/deepseek_v3; arXiv 2405.04434,
 // section 2.1.
@@ -36,15 +36,16 @@ class LatentAttention {
   // Requires: `config` outlives it.
   LatentAttention(const ModelConfig& config, ActivationBits bits) : config_(config), bits_(bits) {}
 
-  // The queries of n tokens: [n, n_heads, plain + turned], valid until the next call.
+  // The queries of n tokens: [n, n_heads, plain + rotated], valid until the next call.
   // Shapes: x [n, d_model].
   std::span<const float> make_queries(const LatentWeights& weights, std::int64_t n,
                                       std::span<const float> x, const RopeTable& rope,
                                       const Workers& workers);
 
-  // Their latents and turned parts. Shapes: x [n, d_model]; latents [n, rank]; turned [n, turned].
+  // Their latents and rotated parts. Shapes: x [n, d_model]; latents [n, rank]; rotated [n,
+  // rotated].
   void make_latents(const LatentWeights& weights, std::int64_t n, std::span<const float> x,
-                    const RopeTable& rope, std::span<float> latents, std::span<float> turned,
+                    const RopeTable& rope, std::span<float> latents, std::span<float> rotated,
                     const Workers& workers);
 
   // Attention of the last n tokens of the layer, whose queries were made last.
@@ -70,7 +71,7 @@ class LatentAttention {
   // and the sum of latents times these.
   struct Part {
     AlignedFloats latents;  // [kTokenBlock, rank]
-    AlignedFloats turned;   // [kTokenBlock, turned]
+    AlignedFloats rotated;  // [kTokenBlock, rotated]
     AlignedFloats scores;   // [kTokenBlock]
     AlignedFloats max;      // [n_heads]
     AlignedFloats sum;      // [n_heads]
@@ -82,17 +83,17 @@ class LatentAttention {
   const ModelConfig& config_;
   ActivationBits bits_;
   AlignedFloats query_latents_;  // [n, query_rank]
-  AlignedFloats both_;           // [n, rank + turned]
-  AlignedFloats q_;              // [n, n_heads, plain + turned]
+  AlignedFloats both_;           // [n, rank + rotated]
+  AlignedFloats q_;              // [n, n_heads, plain + rotated]
 
   // Of a chunk.
   AlignedFloats latents_;    // [kTokenBlock, rank] of the current block
-  AlignedFloats turned_;     // [kTokenBlock, turned] likewise
+  AlignedFloats rotated_;    // [kTokenBlock, rotated] likewise
   AlignedFloats to_keys_;    // [plain, rank] of the current head
   AlignedFloats to_values_;  // [value, rank] likewise
-  AlignedFloats queries_;    // [n, plain + turned] likewise
+  AlignedFloats queries_;    // [n, plain + rotated] likewise
   AlignedFloats products_;   // [n_keys, plain]
-  AlignedFloats keys_;       // [n_keys, plain + turned]
+  AlignedFloats keys_;       // [n_keys, plain + rotated]
   AlignedFloats values_;     // [value, n_keys]
   AlignedFloats scores_;     // [n, n_keys]
   AlignedFloats added_;      // [n, value]

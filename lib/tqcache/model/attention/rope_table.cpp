@@ -51,12 +51,12 @@ void RopeTable::rotate_pairs(std::int64_t index, std::span<float> x) const {
 
 namespace {
 
-// The factor that slows down a pair which completes `turns` turns over the original context.
-double factor_of(double turns, const Llama3Scaling& scaling) {
-  if (turns > scaling.high_frequency) return 1;
-  if (turns < scaling.low_frequency) return scaling.factor;
+// The factor that slows down a pair which completes `cycles` cycles over the original context.
+double factor_of(double cycles, const Llama3Scaling& scaling) {
+  if (cycles > scaling.high_frequency) return 1;
+  if (cycles < scaling.low_frequency) return scaling.factor;
   const double share =
-      (turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency);
+      (cycles - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency);
   return 1 / ((1 - share) / scaling.factor + share);
 }
 
@@ -75,16 +75,16 @@ std::vector<float> llama3_factors(const cache::Rope& rope, const Llama3Scaling& 
   cache::Rope plain = rope;
   plain.factors.clear();
   std::vector<float> factors;
-  for (const double turns_a_token : cache::rope_frequencies(plain)) {
+  for (const double cycles_per_token : cache::rope_frequencies(plain)) {
     factors.push_back(
-        static_cast<float>(factor_of(turns_a_token * scaling.original_context, scaling)));
+        static_cast<float>(factor_of(cycles_per_token * scaling.original_context, scaling)));
   }
   return factors;
 }
 
 bool is_valid(const YarnScaling& scaling, const cache::Rope& rope) {
   for (const double number :
-       {scaling.factor, scaling.fast_turns, scaling.slow_turns, scaling.original_context}) {
+       {scaling.factor, scaling.beta_fast, scaling.beta_slow, scaling.original_context}) {
     if (!(number > 0 && std::isfinite(number))) return false;
   }
   return rope.base > 1 && std::isfinite(rope.base) && rope.n_dims >= 2;
@@ -93,13 +93,13 @@ bool is_valid(const YarnScaling& scaling, const cache::Rope& rope) {
 std::vector<float> yarn_factors(const cache::Rope& rope, const YarnScaling& scaling) {
   assert(is_valid(scaling, rope));
   const auto n_dims = static_cast<double>(rope.n_dims);
-  // The pair, not rounded, that turns this often over the original context.
-  const auto pair_of = [&](double turns) {
-    return n_dims * std::log(scaling.original_context / (turns * 2 * std::numbers::pi)) /
+  // The pair, not rounded, that rotates this often over the original context.
+  const auto pair_of = [&](double cycles) {
+    return n_dims * std::log(scaling.original_context / (cycles * 2 * std::numbers::pi)) /
            (2 * std::log(rope.base));
   };
-  double first = pair_of(scaling.fast_turns);
-  double last = pair_of(scaling.slow_turns);
+  double first = pair_of(scaling.beta_fast);
+  double last = pair_of(scaling.beta_slow);
   if (scaling.whole_pairs) {
     first = std::floor(first);
     last = std::ceil(last);

@@ -11,7 +11,7 @@
 
 namespace tqcache::model {
 
-// The factor of a pair that does not turn at all, as llama.cpp has it in GGUF files.
+// The factor of a pair that does not rotate at all, as llama.cpp has it in GGUF files.
 inline constexpr float kStays = 1e30f;
 
 // Rotary position embedding, half-split: component i rotates with component i + n_dims / 2. The
@@ -35,7 +35,7 @@ class RopeTable {
   // Shapes: x [head_dim].
   void rotate(std::int64_t index, std::span<float> x) const;
 
-  // The same of components that turn with their neighbor: (0, 1), (2, 3), ....
+  // The same of components that rotate with their neighbor: (0, 1), (2, 3), ....
   // Shapes: x [n_dims].
   void rotate_pairs(std::int64_t index, std::span<float> x) const;
 
@@ -55,8 +55,8 @@ class RopeTable {
 // interpolated factor.
 struct Llama3Scaling {
   double factor = 1;
-  double low_frequency = 1;   // slow: fewer turns than this over the original context
-  double high_frequency = 4;  // fast: more turns than this
+  double low_frequency = 1;   // slow: fewer cycles than this over the original context
+  double high_frequency = 4;  // fast: more cycles than this
   double original_context = 8192;
 };
 
@@ -72,8 +72,8 @@ std::vector<float> llama3_factors(const cache::Rope& rope, const Llama3Scaling& 
 // mixture. Pairs are counted, and lengths are multiplied by yarn_magnitude().
 struct YarnScaling {
   double factor = 1;
-  double fast_turns = 32;  // a pair that turns more often over the original context is fast
-  double slow_turns = 1;   // a pair that turns less often is slow
+  double beta_fast = 32;  // a pair that rotates more often over the original context is fast
+  double beta_slow = 1;   // a pair that rotates less often is slow
   double original_context = 0;
   bool whole_pairs = true;  // the bounds between fast and slow are rounded to whole pairs
 };

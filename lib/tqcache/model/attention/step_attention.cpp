@@ -87,7 +87,7 @@ StepAttention::StepAttention(cache::HeadShape shape, std::int64_t n_heads, const
       kernels_(&kernels),
       queries_(to_size(shape.n_kv_heads)) {
   assert(n_heads % shape.n_kv_heads == 0);
-  if (cache::can_turn(rope, shape.head_dim)) centering_.emplace(rope);
+  if (cache::can_rotate(rope, shape.head_dim)) centering_.emplace(rope);
 }
 
 void StepAttention::attend(const cache::AttentionLayer& layer, std::int64_t n_tokens,

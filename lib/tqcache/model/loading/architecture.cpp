@@ -208,7 +208,7 @@ constexpr Architecture glm4_moe() {
 }
 
 // DeepSeek V2, and V3, whose weights of experts are sigmoids. GGUF has one word for both. In
-// transformers, caches of V3 have the turned parts of keys in halves: its word says so in a cache.
+// transformers, caches of V3 have the rotated parts of keys in halves: its word says so in a cache.
 constexpr Architecture deepseek(std::string_view word, std::string_view hf_type,
                                 std::string_view hf_class, bool is_v3) {
   return {.word = word,

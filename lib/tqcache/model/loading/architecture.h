@@ -83,7 +83,7 @@ struct Architecture {
       0;                       // logits are multiplied by "logit_scale" (Cohere); 0: they are not
   bool grows_queries = false;  // "llama_4_scaling_beta" (Ministral 3)
   bool ntk_alpha = false;      // RoPE "dynamic" with "alpha" stretches the base (Hunyuan)
-  // RoPE "mrope": the coordinates of a position turn different pairs, and are equal for text
+  // RoPE "mrope": the coordinates of a position rotate different pairs, and are equal for text
   // (Qwen-VL). The pairs of a coordinate alternate with those of others, or follow each other.
   bool text_positions = false;
   bool sections_in_runs = false;

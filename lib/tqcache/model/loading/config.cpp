@@ -48,12 +48,12 @@ Result<void> validate_rope(const cache::Rope& rope, std::int64_t head_dim) {
   // Written so that NaN fails the check.
   if (!(rope.base >= 1 && rope.base <= 1e12)) return corrupt("rope base: not between 1 and 1e12");
   if (rope.n_dims < 2 || rope.n_dims > head_dim || rope.n_dims % 2 != 0) {
-    return corrupt("RoPE turns " + std::to_string(rope.n_dims) + " of " + std::to_string(head_dim) +
-                   " components");
+    return corrupt("RoPE rotates " + std::to_string(rope.n_dims) + " of " +
+                   std::to_string(head_dim) + " components");
   }
-  cache::Rope turned = rope;  // without the pairs that stay as they are
-  for (float& factor : turned.factors) factor = factor == kStays ? 1 : factor;
-  if (!cache::can_turn(turned, head_dim)) {
+  cache::Rope rotated = rope;  // without the pairs that stay as they are
+  for (float& factor : rotated.factors) factor = factor == kStays ? 1 : factor;
+  if (!cache::can_rotate(rotated, head_dim)) {
     return corrupt("RoPE factors: not one for each pair, or not between 2^-20 and 2^20");
   }
   return {};
@@ -100,7 +100,7 @@ Result<void> validate_delta_net(const DeltaNetConfig& net) {
 }
 
 Result<void> validate_layers(const ModelConfig& config) {
-  const std::int64_t head_dim = config.latent.rank > 0 ? config.latent.turned : config.head_dim;
+  const std::int64_t head_dim = config.latent.rank > 0 ? config.latent.rotated : config.head_dim;
   const auto head_dim_of = [&](const LayerConfig& layer) {
     return layer.heads.head_dim == 0 ? head_dim : layer.heads.head_dim;
   };
@@ -189,8 +189,8 @@ Result<void> validate_latents(const ModelConfig& config) {
   const std::array<Bounded, 5> numbers = {{
       {"latent of queries", latent.query_rank, kMaxWidth, 0},
       {"latent", latent.rank, cache::kMaxHeadDim},
-      {"components that RoPE turns", latent.turned, cache::kMaxHeadDim, 2},
-      {"components of keys that do not turn", latent.plain, cache::kMaxHeadDim},
+      {"components that RoPE rotates", latent.rotated, cache::kMaxHeadDim, 2},
+      {"components of keys that do not rotate", latent.plain, cache::kMaxHeadDim},
       {"components of values", latent.value, cache::kMaxHeadDim},
   }};
   return check_bounds(numbers);
@@ -215,7 +215,7 @@ Result<void> validate(const ModelConfig& config) {
   }};
   TQC_TRY(check_bounds(numbers));
   TQC_TRY(check_multiple("n_heads", config.n_heads, "kv heads", config.n_kv_heads));
-  if (config.head_dim % 2 != 0) return corrupt("head_dim: an odd number, RoPE turns pairs");
+  if (config.head_dim % 2 != 0) return corrupt("head_dim: an odd number, RoPE rotates pairs");
   TQC_TRY(validate_latents(config));
   TQC_TRY(validate_factors(config));
   TQC_TRY(validate_experts(config));

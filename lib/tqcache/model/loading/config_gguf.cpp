@@ -166,8 +166,8 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
   TQC_TRY(keys.refuse_unless("rope.scaling.yarn_attn_factor", {1, -1}));
   YarnScaling scaling;
   TQC_TRY_ASSIGN(scaling.factor, keys.get_float("rope.scaling.factor"));
-  TQC_TRY_ASSIGN(scaling.fast_turns, keys.get_float_or("rope.scaling.yarn_beta_fast", 32));
-  TQC_TRY_ASSIGN(scaling.slow_turns, keys.get_float_or("rope.scaling.yarn_beta_slow", 1));
+  TQC_TRY_ASSIGN(scaling.beta_fast, keys.get_float_or("rope.scaling.yarn_beta_fast", 32));
+  TQC_TRY_ASSIGN(scaling.beta_slow, keys.get_float_or("rope.scaling.yarn_beta_slow", 1));
   TQC_TRY_ASSIGN(const std::int64_t original,
                  keys.get_int_or("rope.scaling.original_context_length", config.context_length));
   scaling.original_context = static_cast<double>(original);
@@ -197,9 +197,9 @@ Result<void> read_yarn(const Keys& keys, const Architecture& family, ModelConfig
   return {};
 }
 
-// Sections of M-RoPE: which coordinate of a position turns which pair of components. Those of text
-// are the position itself, except for the fourth one, which is 0: it would leave pairs as they are.
-// Source: ggml-org/llama.cpp ggml/src/ggml-cpu/ops.cpp, ggml_mrope_cache_init (interleaved).
+// Sections of M-RoPE: which coordinate of a position rotates which pair of components. Those of
+// text are the position itself, except for the fourth one, which is 0: it would leave pairs as they
+// are. Source: ggml-org/llama.cpp ggml/src/ggml-cpu/ops.cpp, ggml_mrope_cache_init (interleaved).
 // `in_runs`: those of one coordinate follow each other.
 Result<void> check_sections(const Keys& keys, std::int64_t n_pairs, bool in_runs) {
   constexpr const char* kSections = "rope.dimension_sections";
@@ -217,7 +217,7 @@ Result<void> check_sections(const Keys& keys, std::int64_t n_pairs, bool in_runs
     const std::int64_t end = in_runs ? sum - (sections->size() == 4 ? sections->back() : 0)
                                      : 3 * (*sections)[static_cast<std::size_t>(pair % 3)];
     if (pair >= end) {
-      return keys.refuse(kSections, "pair " + std::to_string(pair) + " does not turn with text");
+      return keys.refuse(kSections, "pair " + std::to_string(pair) + " does not rotate with text");
     }
   }
   return {};
@@ -235,7 +235,7 @@ Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, const Archi
   TQC_TRY(read_longrope(keys, tensors, config));
   TQC_TRY_ASSIGN(const double factor, read_linear_factor(keys));
   if (factor != 1 && (config.rope.n_dims < 2 || !fits_head(config))) {
-    return corrupt("RoPE turns " + std::to_string(config.rope.n_dims) + " components");
+    return corrupt("RoPE rotates " + std::to_string(config.rope.n_dims) + " components");
   }
   multiply_factors(factor, config.rope);
   return read_yarn(keys, family, config);
@@ -380,7 +380,7 @@ Result<void> read_experts(const Keys& keys, const Architecture& family, const Gg
                                : Result<void>();
 }
 
-// llama.cpp keeps a row of the latent and the turned part for each token, if the file is for it.
+// llama.cpp keeps a row of the latent and the rotated part for each token, if the file is for it.
 Result<void> read_latents(const Keys& keys, ModelConfig& config) {
   LatentConfig& latent = config.latent;
   if (!keys.has("attention.key_length_mla")) {
@@ -390,18 +390,18 @@ Result<void> read_latents(const Keys& keys, ModelConfig& config) {
   }
   TQC_TRY_ASSIGN(latent.query_rank, keys.get_int_or("attention.q_lora_rank", 0));
   TQC_TRY_ASSIGN(latent.rank, keys.get_int("attention.kv_lora_rank"));
-  TQC_TRY_ASSIGN(latent.turned, keys.get_int("rope.dimension_count"));
+  TQC_TRY_ASSIGN(latent.rotated, keys.get_int("rope.dimension_count"));
   TQC_TRY_ASSIGN(const std::int64_t key, keys.get_int("attention.key_length_mla"));
   TQC_TRY_ASSIGN(latent.value, keys.get_int("attention.value_length_mla"));
   TQC_TRY_ASSIGN(const double epsilon, keys.get_float("attention.layer_norm_rms_epsilon"));
   latent.epsilon = static_cast<float>(epsilon);
   config.head_dim = latent.rank;
-  latent.plain = latent.turned > 0 && key > latent.turned ? key - latent.turned : 0;
+  latent.plain = latent.rotated > 0 && key > latent.rotated ? key - latent.rotated : 0;
   TQC_TRY(validate_latents(config));
   TQC_TRY_ASSIGN(const std::int64_t row, keys.get_int("attention.key_length"));
-  if (config.n_kv_heads == 1 && row == latent.rank + latent.turned) return {};
+  if (config.n_kv_heads == 1 && row == latent.rank + latent.rotated) return {};
   return corrupt(std::to_string(config.n_kv_heads) + " kv heads of " + std::to_string(row) +
-                 " components, expected one of " + std::to_string(latent.rank + latent.turned));
+                 " components, expected one of " + std::to_string(latent.rank + latent.rotated));
 }
 
 Result<void> read_head_dim(const Keys& keys, const Architecture& family, ModelConfig& config) {

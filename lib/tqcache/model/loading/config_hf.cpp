@@ -118,8 +118,8 @@ Result<void> read_yarn(const RopeFields& fields, ModelConfig& config) {
       get_number_or(*fields.root, "original_max_position_embeddings", scaling.original_context));
   const double stretch = static_cast<double>(config.context_length) / scaling.original_context;
   TQC_TRY_ASSIGN(scaling.factor, fields.own_number_or("factor", stretch));
-  TQC_TRY_ASSIGN(scaling.fast_turns, fields.own_number_or("beta_fast", 32));
-  TQC_TRY_ASSIGN(scaling.slow_turns, fields.own_number_or("beta_slow", 1));
+  TQC_TRY_ASSIGN(scaling.beta_fast, fields.own_number_or("beta_fast", 32));
+  TQC_TRY_ASSIGN(scaling.beta_slow, fields.own_number_or("beta_slow", 1));
   TQC_TRY_ASSIGN(scaling.whole_pairs, get_bool_or(*fields.object, "truncate", true));
   if (!is_valid(scaling, config.rope))
     return corrupt("RoPE scaling \"yarn\": numbers that do not fit");
@@ -229,13 +229,13 @@ Result<void> read_scaling(const RopeFields& fields, const Architecture& family,
 Result<void> read_proportional(const RopeFields& fields, ModelConfig& config) {
   TQC_TRY_ASSIGN(const double share, fields.own_number_or("partial_rotary_factor", 1));
   TQC_TRY_ASSIGN(const double factor, fields.own_number_or("factor", 1));
-  const double n_turned = std::floor(share * static_cast<double>(config.head_dim) / 2);
-  if (!(share <= 1 && n_turned >= 1) || config.head_dim > cache::kMaxHeadDim) {
+  const double n_rotated = std::floor(share * static_cast<double>(config.head_dim) / 2);
+  if (!(share <= 1 && n_rotated >= 1) || config.head_dim > cache::kMaxHeadDim) {
     return corrupt("key \"partial_rotary_factor\": no pair turns, or more than there are");
   }
   config.rope.n_dims = config.head_dim;
   config.rope.factors.assign(static_cast<std::size_t>(config.head_dim / 2), kStays);
-  std::fill_n(config.rope.factors.begin(), static_cast<std::size_t>(n_turned),
+  std::fill_n(config.rope.factors.begin(), static_cast<std::size_t>(n_rotated),
               static_cast<float>(factor));
   return {};
 }
@@ -266,10 +266,10 @@ Result<void> read_hf_rope(const Json& root, const Architecture& family, ModelCon
     return unsupported("key \"partial_rotary_factor\": not in this family");
   }
   // validate() checks the other values, but it would run too late for these.
-  const std::int64_t head_dim = family.latent_attention ? config.latent.turned : config.head_dim;
+  const std::int64_t head_dim = family.latent_attention ? config.latent.rotated : config.head_dim;
   const double n_dims = static_cast<double>(head_dim) * share;
   if (!(n_dims >= 2 && n_dims <= double{cache::kMaxHeadDim}) || !(config.rope.base >= 1)) {
-    return corrupt(fmt::format("RoPE turns {:.0f} components, or its base is below 1", n_dims));
+    return corrupt(fmt::format("RoPE rotates {:.0f} components, or its base is below 1", n_dims));
   }
   config.rope.n_dims = static_cast<std::int64_t>(n_dims);
   if (family.grows_queries && object != nullptr) TQC_TRY(read_query_growth(fields, config));
@@ -615,7 +615,7 @@ Result<void> share_layers(std::int64_t n_shared, ModelConfig& config) {
   return {};
 }
 
-// The heads of layers with a window in Gemma 4, whose RoPE turns all of their components.
+// The heads of layers with a window in Gemma 4, whose RoPE rotates all of their components.
 Result<void> read_window_heads(const Json& root, ModelConfig& config) {
   cache::HeadShape heads;
   TQC_TRY_ASSIGN(heads.head_dim, get_int_or(root, "head_dim", kDefaultHeadDim));
@@ -780,7 +780,7 @@ Result<void> read_latents(const Json& root, ModelConfig& config) {
   LatentConfig& latent = config.latent;
   TQC_TRY_ASSIGN(latent.query_rank, get_int_or(root, "q_lora_rank", 0));
   TQC_TRY_ASSIGN(latent.rank, get_int(root, "kv_lora_rank"));
-  TQC_TRY_ASSIGN(latent.turned, get_int(root, "qk_rope_head_dim"));
+  TQC_TRY_ASSIGN(latent.rotated, get_int(root, "qk_rope_head_dim"));
   TQC_TRY_ASSIGN(latent.plain, get_int(root, "qk_nope_head_dim"));
   TQC_TRY_ASSIGN(latent.value, get_int(root, "v_head_dim"));
   latent.epsilon = 1e-6f;  // whatever "rms_norm_eps" says, in transformers

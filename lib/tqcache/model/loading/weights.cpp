@@ -406,7 +406,7 @@ LatentWeights read_latent_attention(TensorFinder& finder, const std::string& blo
     weights.q = finder.matrix(block + "attn_q.weight", q_size, d_model);
   }
   weights.kv_a =
-      finder.matrix(block + "attn_kv_a_mqa.weight", latent.rank + latent.turned, d_model);
+      finder.matrix(block + "attn_kv_a_mqa.weight", latent.rank + latent.rotated, d_model);
   weights.kv_a_norm = finder.norm(block + "attn_kv_a_norm.weight", latent.rank);
   weights.has_transposed_keys = finder.has(block + "attn_k_b.weight");
   if (weights.has_transposed_keys) {
@@ -813,7 +813,7 @@ class ConfigBytes {
     if (latent.rank == 0) return;
     out_.append_sized(as_bytes("latents"));
     for (const std::int64_t size :
-         {latent.query_rank, latent.rank, latent.turned, latent.plain, latent.value}) {
+         {latent.query_rank, latent.rank, latent.rotated, latent.plain, latent.value}) {
       number(size);
     }
     real(latent.epsilon);

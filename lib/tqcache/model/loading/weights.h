@@ -41,8 +41,8 @@ struct AttentionWeights {
 struct LatentWeights {
   Matrix q_a;                // [query_rank, d_model], if queries have a latent
   AlignedFloats q_a_norm;    // [query_rank]
-  Matrix q;                  // [n_heads * (plain + turned), query_rank or d_model]
-  Matrix kv_a;               // [rank + turned, d_model]
+  Matrix q;                  // [n_heads * (plain + rotated), query_rank or d_model]
+  Matrix kv_a;               // [rank + rotated, d_model]
   AlignedFloats kv_a_norm;   // [rank]
   std::vector<Matrix> keys;  // [n_heads] of [plain, rank], or transposed [rank, plain]
   bool has_transposed_keys = false;
