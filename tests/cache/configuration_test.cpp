@@ -112,10 +112,10 @@ TEST(Configuration, SaysWhatIsAroundTheTensors) {
   EXPECT_EQ(parse("turbo4").fit, Fit::kFirstBlock);
   EXPECT_EQ(parse("turbo4,fit=first").fit, Fit::kFirstBlock);
   EXPECT_EQ(parse("boundary=3").boundary.bits, 8);
-  EXPECT_EQ(options.windows, WindowForm::kAsTheyAre);
-  EXPECT_EQ(parse("windows=keep").windows, WindowForm::kAsTheyAre);
-  EXPECT_EQ(parse("k8v4,windows=turbo").windows, WindowForm::kTurbo);
-  EXPECT_EQ(parse("windows=turbo:center").windows, WindowForm::kTurboCentered);
+  EXPECT_EQ(options.windows, WindowMode::kAsTheyAre);
+  EXPECT_EQ(parse("windows=keep").windows, WindowMode::kAsTheyAre);
+  EXPECT_EQ(parse("k8v4,windows=turbo").windows, WindowMode::kTurbo);
+  EXPECT_EQ(parse("windows=turbo:center").windows, WindowMode::kTurboCentered);
   EXPECT_EQ(parse("turbo4,rotation=dense").keys.codec.rotation, TransformKind::kDenseQr);
   EXPECT_EQ(parse("prod4,residual=orthogonal").values.codec.residual, TransformKind::kDenseQr);
 }

@@ -132,7 +132,7 @@ TEST(KeyFactors, AreThoseOfTheDescription) {
       must(cache::KvCodec::make(tensor, kShape, codec::BlockOrder::kKeys, cache::KvTables(kRope)));
   EXPECT_TRUE(cache::same_bits(*again.describe().quant, *tensor.quant));
   // Blocks with and without factors are never mixed.
-  EXPECT_FALSE(cache::same_form(tensor, codec_with({}).describe()));
+  EXPECT_FALSE(cache::same_encoding(tensor, codec_with({}).describe()));
   EXPECT_FALSE(cache::same_bits(*tensor.quant, *codec_with({}).describe().quant));
 }
 

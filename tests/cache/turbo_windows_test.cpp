@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 constexpr HeadShape kShape = {2, 32};
 
-ConvertOptions packing(WindowForm windows, int bits = 4) {
+ConvertOptions packing(WindowMode windows, int bits = 4) {
   ConvertOptions options = test::options_of_bits(bits, bits);
   options.windows = windows;
   return options;
@@ -41,41 +41,41 @@ const TurboTensor& keys_of(const Cache& cache) {
 }
 
 TEST(TurboWindows, AreMadeOnDemandOnly) {
-  const Cache kept = must(convert(dense_cache(600, 300), packing(WindowForm::kAsTheyAre)));
+  const Cache kept = must(convert(dense_cache(600, 300), packing(WindowMode::kAsTheyAre)));
   EXPECT_FALSE(is_quantized(*attention_of(kept.layers[0])));
-  const Cache turbo = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
+  const Cache turbo = must(convert(dense_cache(600, 300), packing(WindowMode::kTurbo)));
   EXPECT_TRUE(is_quantized(*attention_of(turbo.layers[0])));
   must(validate(turbo));
 }
 
 TEST(TurboWindows, ThatKeepFirstTokensStayDense) {
-  const Cache cache = must(convert(dense_cache(600, 300, 4), packing(WindowForm::kTurbo)));
+  const Cache cache = must(convert(dense_cache(600, 300, 4), packing(WindowMode::kTurbo)));
   EXPECT_FALSE(is_quantized(*attention_of(cache.layers[0])));
 }
 
 TEST(TurboWindows, StayTurboWhenTheOthersArePacked) {
-  Cache cache = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
-  for (const WindowForm windows : {WindowForm::kAsTheyAre, WindowForm::kTurbo}) {
+  Cache cache = must(convert(dense_cache(600, 300), packing(WindowMode::kTurbo)));
+  for (const WindowMode windows : {WindowMode::kAsTheyAre, WindowMode::kTurbo}) {
     const Cache again = must(convert(cache, packing(windows)));
     EXPECT_EQ(test::difference(again, cache), "");
   }
   EXPECT_THAT(
-      convert(cache, packing(WindowForm::kTurboCentered)),
+      convert(cache, packing(WindowMode::kTurboCentered)),
       test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr("layer 0 k: is packed already")));
 }
 
 TEST(TurboWindows, HaveKeysCenteredOnDemandAndValuesAlways) {
-  const Cache plain = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
+  const Cache plain = must(convert(dense_cache(600, 300), packing(WindowMode::kTurbo)));
   EXPECT_EQ(keys_of(plain).codec.centering(), Centering::kNone);
   EXPECT_EQ(std::get<TurboTensor>(attention_of(plain.layers[0])->v).codec.centering(),
             Centering::kPostRope);
-  const Cache centered = must(convert(dense_cache(600, 300), packing(WindowForm::kTurboCentered)));
+  const Cache centered = must(convert(dense_cache(600, 300), packing(WindowMode::kTurboCentered)));
   EXPECT_EQ(keys_of(centered).codec.centering(),
             Centering::kPostRope);  // RoPE over 64 components does not fit 32
 }
 
 TEST(TurboWindows, HaveNeitherSinkTokensNorMaps) {
-  ConvertOptions options = packing(WindowForm::kTurbo);
+  ConvertOptions options = packing(WindowMode::kTurbo);
   options.keys.n_sinks = 4;
   options.keys.codec = {.mode = codec::Mode::kTrellis, .step = 0.3f};
   options.keys.fit_transforms = true;
@@ -88,7 +88,7 @@ TEST(TurboWindows, HaveNeitherSinkTokensNorMaps) {
 }
 
 TEST(TurboWindows, CountAsBoundaryLayersWhenTheyArePacked) {
-  ConvertOptions options = packing(WindowForm::kTurbo, 2);
+  ConvertOptions options = packing(WindowMode::kTurbo, 2);
   options.boundary = {1, 6};
   const auto bits_of = [](const Tensor& tensor) {
     return std::get<TurboTensor>(tensor).codec.parts()[0].bits;
@@ -100,7 +100,7 @@ TEST(TurboWindows, CountAsBoundaryLayersWhenTheyArePacked) {
   EXPECT_EQ(bits_of(attention_of(turbo.layers[0])->k), 6);
   EXPECT_EQ(bits_of(attention_of(turbo.layers[1])->k), 2);
   EXPECT_EQ(bits_of(attention_of(turbo.layers[3])->k), 6);
-  options.windows = WindowForm::kAsTheyAre;
+  options.windows = WindowMode::kAsTheyAre;
   turbo = must(convert(cache, options));
   EXPECT_EQ(bits_of(attention_of(turbo.layers[1])->k), 6);
 }
@@ -111,7 +111,7 @@ TEST(TurboWindows, DoNotLookAtWhatTheWindowHasLeft) {
   for (const std::int64_t n_tokens : {300, 520, 600, 768}) {
     for (const std::int64_t size : {40, 100, 300, 2000}) {
       Cache cache = dense_cache(n_tokens, size);
-      const Cache expected = must(convert(cache, packing(WindowForm::kTurbo)));
+      const Cache expected = must(convert(cache, packing(WindowMode::kTurbo)));
       auto& layer = std::get<WindowLayer>(cache.layers[0]);
       const std::int64_t begin = window_begin(layer.window, n_tokens);
       const std::int64_t block = begin / kTokenBlock;
@@ -125,7 +125,7 @@ TEST(TurboWindows, DoNotLookAtWhatTheWindowHasLeft) {
                             std::byte{0x55});
         }
       }
-      const Cache other = must(convert(std::move(cache), packing(WindowForm::kTurbo)));
+      const Cache other = must(convert(std::move(cache), packing(WindowMode::kTurbo)));
       const auto& a = keys_of(expected);
       const auto& b = keys_of(other);
       EXPECT_TRUE(a.codec.state().mean == b.codec.state().mean);
@@ -156,7 +156,7 @@ TEST(TurboWindows, HoldTheNewestTokens) {
                                  .rotating({kShape, 300, 0}, Dtype::kF32, Dtype::kF32)
                                  .dense(kShape, Dtype::kF32)
                                  .build(),
-                             packing(WindowForm::kTurbo, 8)));
+                             packing(WindowMode::kTurbo, 8)));
   WindowLayer& layer = *turbo_window(cache.layers[0]);
   for (const std::int64_t n_tokens : {1, 255, 256, 257, 300, 301, 556, 557, 812, 900}) {
     test::append_tokens(cache, random, n_tokens - cache.n_tokens());
@@ -174,7 +174,7 @@ TEST(TurboWindows, HoldTheNewestTokens) {
 
 TEST(TurboWindows, DecodeToWhatTheyWerePackedFrom) {
   const Cache dense = dense_cache(600, 300);
-  Cache turbo = must(convert(dense, packing(WindowForm::kTurbo, 8)));
+  Cache turbo = must(convert(dense, packing(WindowMode::kTurbo, 8)));
   const CacheDifference packed = must(diff(dense, turbo, 1));
   ASSERT_EQ(packed.layers.size(), 2u);  // the window is compared value by value
   EXPECT_TRUE(packed.arrays_equal);
@@ -190,8 +190,8 @@ TEST(TurboWindows, DecodeToWhatTheyWerePackedFrom) {
 }
 
 TEST(TurboWindows, OfOtherTokensHaveNothingToCompare) {
-  const Cache longer = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
-  Cache shorter = must(convert(dense_cache(500, 300), packing(WindowForm::kTurbo)));
+  const Cache longer = must(convert(dense_cache(600, 300), packing(WindowMode::kTurbo)));
+  Cache shorter = must(convert(dense_cache(500, 300), packing(WindowMode::kTurbo)));
   shorter.tokens = {longer.tokens.begin(), longer.tokens.begin() + 500};
   const CacheDifference difference = must(diff(longer, shorter, 1));
   EXPECT_EQ(difference.layers.size(), 1u);
@@ -200,11 +200,11 @@ TEST(TurboWindows, OfOtherTokensHaveNothingToCompare) {
 
 TEST(TurboWindows, CountTheirBytes) {
   const Cache cache = must(convert(CacheBuilder(600).rotating({kShape, 2000, 0}).build(),
-                                   packing(WindowForm::kAsTheyAre)));
+                                   packing(WindowMode::kAsTheyAre)));
   EXPECT_EQ(byte_count(cache).used, 2u * 600 * 2 * 32 * 2);
   Cache finite = dense_cache(600, 300);
   finite.layers.pop_back();
-  const Cache turbo = must(convert(std::move(finite), packing(WindowForm::kTurbo)));
+  const Cache turbo = must(convert(std::move(finite), packing(WindowMode::kTurbo)));
   const TurboTensor& keys = keys_of(turbo);
   const std::size_t block = keys.codec.packed_bytes(1);
   const std::size_t mean = 2 * 32 * sizeof(float);  // of values
@@ -214,7 +214,7 @@ TEST(TurboWindows, CountTheirBytes) {
 
 TEST(TurboWindows, AreValidated) {
   const auto error_of = [](const std::function<void(WindowLayer&)>& change) {
-    Cache cache = must(convert(dense_cache(600, 300), packing(WindowForm::kTurbo)));
+    Cache cache = must(convert(dense_cache(600, 300), packing(WindowMode::kTurbo)));
     change(std::get<WindowLayer>(cache.layers[0]));
     const auto checked = validate(cache);
     EXPECT_FALSE(checked.ok());
@@ -245,7 +245,7 @@ TEST(TurboWindows, AreValidated) {
 
 // A mean that nothing is packed with any more, and one that was never fixed.
 TEST(TurboWindows, NeedNoMeanForBlocksThatTheyHaveLeft) {
-  Cache cache = must(convert(dense_cache(600, 50), packing(WindowForm::kTurbo)));
+  Cache cache = must(convert(dense_cache(600, 50), packing(WindowMode::kTurbo)));
   const auto& values = std::get<TurboTensor>(attention_of(cache.layers[0])->v);
   EXPECT_EQ(values.packed.size(), 2u);
   EXPECT_FALSE(values.codec.is_fixed());

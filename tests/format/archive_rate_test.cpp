@@ -104,7 +104,7 @@ void expect_target_refused(const ArchiveTarget& target, std::string_view part) {
 
 TEST(ArchiveRate, LeavesWindowsAsTheyAre) {
   cache::ConvertOptions from = options();
-  from.windows = cache::WindowForm::kTurbo;
+  from.windows = cache::WindowMode::kTurbo;
   EXPECT_THAT(chosen(dense_cache(), {{}, {}, 0.3}, from),
               test::FailsWith(ErrorCode::kInvalidArgument,
                               testing::HasSubstr("leaves sliding windows as they are")));

@@ -17,7 +17,7 @@ namespace tqcache::test {
 namespace turbo_windows_test {
 
 using cache::TensorKind;
-using cache::WindowForm;
+using cache::WindowMode;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -179,7 +179,7 @@ TEST(TurboWindowFile, IsNotAppendedToByADenseWindow) {
 
 // --- from file to file
 
-cache::ConvertOptions packing(WindowForm windows) {
+cache::ConvertOptions packing(WindowMode windows) {
   cache::ConvertOptions options{.n_threads = 2, .windows = windows};
   options.values.codec.bits = 3;
   return options;
@@ -205,8 +205,8 @@ TEST(TurboWindowFile, IsConvertedAsInMemory) {
     SCOPED_TRACE(n_tokens);
     const Bytes dense = file_of(with_dense_windows(
         windowed(n_tokens).dense({2, 64}).arrays().turbo_rotating({{2, 64}, 40, 0}, 8, 8).build()));
-    for (const WindowForm windows :
-         {WindowForm::kAsTheyAre, WindowForm::kTurbo, WindowForm::kTurboCentered}) {
+    for (const WindowMode windows :
+         {WindowMode::kAsTheyAre, WindowMode::kTurbo, WindowMode::kTurboCentered}) {
       cache::ConvertOptions options = packing(windows);
       // The full attention of head_dim 4 has no codec, and stays as it is.
       const Bytes source = file_of([&] {
@@ -219,7 +219,7 @@ TEST(TurboWindowFile, IsConvertedAsInMemory) {
       EXPECT_EQ(given, must(format::write_cache_bytes(expected, {})));
       // A turbo window stays what it is, whether it is asked for or not.
       EXPECT_EQ(converted(given, options), given);
-      EXPECT_EQ(converted(given, packing(WindowForm::kAsTheyAre)), given);
+      EXPECT_EQ(converted(given, packing(WindowMode::kAsTheyAre)), given);
     }
   }
 }
@@ -231,7 +231,7 @@ TEST(TurboWindowFile, PacksWhatIsLeftToPack) {
   grow(cache, random, 512);
   const Bytes file = file_of(cache);
   for (const bool both : {false, true}) {
-    cache::ConvertOptions options = packing(WindowForm::kTurbo);
+    cache::ConvertOptions options = packing(WindowMode::kTurbo);
     options.keys.center = cache::Centering::kNone;
     options.values.dense = !both;
     const Bytes given = converted(file, options);
@@ -253,8 +253,8 @@ TEST(TurboWindowFile, TellsWhereAWindowCannotBePacked) {
   const Bytes file = file_of(cache);
   const TempDir dir;
   const auto refused =
-      format::convert_file(*memory_source(file), dir / "out.tqkv", packing(WindowForm::kTurbo), {});
-  const auto in_memory = cache::convert(must(load(file)), packing(WindowForm::kTurbo));
+      format::convert_file(*memory_source(file), dir / "out.tqkv", packing(WindowMode::kTurbo), {});
+  const auto in_memory = cache::convert(must(load(file)), packing(WindowMode::kTurbo));
   expect_error(dropped(refused), ErrorCode::kCorrupt, "layer 0 v: token block 0: head 0");
   ASSERT_FALSE(in_memory.ok());
   EXPECT_EQ(refused.error().message, in_memory.error().message);
@@ -275,7 +275,7 @@ ScriptedReader wide_windows(std::size_t n_layers) {
 TEST(TurboWindowFile, IsNotMadeOfMoreThanMemoryMayHold) {
   const TempDir dir;
   const auto error_of = [&](std::size_t n_layers) {
-    cache::ConvertOptions options = packing(WindowForm::kTurbo);
+    cache::ConvertOptions options = packing(WindowMode::kTurbo);
     options.memory = MemoryBudget::of_user(std::uint64_t{64} << 30);
     return format::convert_file(wide_windows(n_layers), dir / "a.tqkv", options, {});
   };

@@ -54,7 +54,7 @@ struct SmallModel {
 
 constexpr const char* kModels[] = {"llama",  "llama_biased", "mistral",   "qwen2",      "qwen3_moe",
                                    "gemma2", "gemma3",       "phi3_long", "qwen3_next", "qwen3_5"};
-constexpr std::size_t kForms = 8;  // of caches
+constexpr std::size_t kLayouts = 8;  // of caches
 // Most inputs have few tokens, as the time of an input grows with them.
 constexpr std::int64_t kTokens[] = {3, 40, 255, 256, 300, 3, 40, 1, 8, 17, 3, 24, 2, 9,  24, 5,
                                     7, 1,  2,   3,   4,   6, 8,  5, 9, 10, 2, 3,  6, 12, 4,  16};
@@ -81,7 +81,7 @@ cache::ConvertOptions options_of(std::size_t form) {
   cache::ConvertOptions options =
       must(cache::parse_configuration(kSettings[form - 3]), "known settings").options;
   options.n_threads = 1;
-  options.windows = cache::WindowForm::kTurbo;
+  options.windows = cache::WindowMode::kTurbo;
   return options;
 }
 
@@ -224,7 +224,7 @@ void run(ByteView bytes) {
   Input input(bytes);
   const std::size_t which = input.below(std::size(kModels));
   const SmallModel& model = model_of(which);
-  const std::size_t form = input.below(kForms);
+  const std::size_t form = input.below(kLayouts);
   const Result<cache::Cache>& good = good_cache(which, form, input.one_of(kTokens));
   if (!good) return;
   // Through a file, as hostile ones come.

@@ -392,7 +392,7 @@ TEST(LlamaCheckpoints, AreWrittenInEveryLayout) {
 // A turbo window in a checkpoint shares the codec of the cache's window.
 TEST(LlamaCheckpoints, CanBeQuantized) {
   cache::ConvertOptions options = must(cache::preset("turbo4"));
-  options.windows = cache::WindowForm::kTurbo;
+  options.windows = cache::WindowMode::kTurbo;
   const auto cache = must(open(llama_fixture("slot_gemma3.ggsq"), gemma3()));
   const auto quantized = must(cache::quantize(cache, options));
   const Bytes file = must(format::write_cache_bytes(*quantized, {}));

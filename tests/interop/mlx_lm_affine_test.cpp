@@ -26,7 +26,7 @@ std::vector<std::uint32_t> numbers(Dtype dtype, const Bytes& bytes) {
   return result;
 }
 
-Packed encode(AffineForm form, Dtype dtype, const std::vector<float>& x) {
+Packed encode(AffineGroups form, Dtype dtype, const std::vector<float>& x) {
   const std::int64_t head_dim = std::ssize(x);
   const std::size_t n_groups = affine_groups(form, head_dim);
   Bytes codes(affine_code_bytes(form, head_dim));
@@ -181,7 +181,7 @@ TEST(MlxAffine, DecodesEachGroupWithItsOwnScale) {
 TEST(MlxAffine, DecodesToWithinHalfAStep) {
   test::GaussianSource random(1);
   for (const int bits : {2, 4, 8}) {
-    const AffineForm form{.bits = bits, .group_size = 64};
+    const AffineGroups form{.bits = bits, .group_size = 64};
     const std::vector<float> x = random.vector(128);
     Bytes codes(affine_code_bytes(form, 128));
     std::vector<float> scales(2), biases(2), back(128);

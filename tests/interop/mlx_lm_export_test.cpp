@@ -148,7 +148,7 @@ TEST(MlxExport, WritesTheNamesOfMlxLmSince032) {
 
 // Values of an exported cache that went through groups, made here by hand.
 std::vector<float> through_groups(const std::vector<float>& values, std::size_t head_dim,
-                                  AffineForm form, Dtype dtype) {
+                                  AffineGroups form, Dtype dtype) {
   std::vector<float> result(values.size());
   for (std::size_t at = 0; at < values.size(); at += head_dim) {
     const auto row = std::span(values).subspan(at, head_dim);

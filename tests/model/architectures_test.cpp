@@ -342,7 +342,7 @@ TEST_P(Hybrids, GoOnFromTheStateOfLlamaCpp) {
   cache::Cache cache = prefilled();
   constexpr std::size_t kChannels = 160, kKeys = 64, kHead = 24 * 16;
   for (const bool tiled : {false, true}) {
-    model_.config.form.tiled_value_heads = tiled;
+    model_.config.layout.tiled_value_heads = tiled;
     const auto head_in_file = [&](std::size_t head) {
       return tiled ? head % 2 * 2 + head / 2 : head;
     };
@@ -406,7 +406,7 @@ TEST(WeightForms, ReadsHeadsWhoseRowsAreInPairs) {
       }
       tensor = permuted.try_emplace(key, tensor, order).first->second.view();
     }
-    model.config.form.permuted_heads = true;
+    model.config.layout.permuted_heads = true;
     const Weights weights = must(read_weights(model.tensors.by_name, model.config));
     Decoder other(model.config, weights, 1);
     cache::Cache from_pairs = model.make_cache();
@@ -445,7 +445,7 @@ TEST(WeightForms, ReadsValueHeadsInTiles) {
     tensors::TensorView& tensor = model.tensors.by_name.at("blk.0." + name);
     tensor = tiled.try_emplace(name, tensor, order).first->second.view();
   }
-  model.config.form.tiled_value_heads = true;
+  model.config.layout.tiled_value_heads = true;
   const Weights weights = must(read_weights(model.tensors.by_name, model.config));
   Decoder other(model.config, weights, 1);
   cache::Cache from_tiles = model.make_cache();
@@ -462,7 +462,7 @@ TEST(WeightForms, RefusesASurplusTensorOfTheWrongLayer) {
   model.tensors.by_name["blk.2.attn_q.weight"] = model.tensors.by_name["blk.1.attn_q.weight"];
   EXPECT_EQ(must(read_weights(model.tensors.by_name, model.config)).n_tensors + 1,
             static_cast<std::int64_t>(model.tensors.by_name.size()));
-  model.config.form.n_extra_layers = 1;  // a layer that predicts further tokens
+  model.config.layout.n_extra_layers = 1;  // a layer that predicts further tokens
   EXPECT_EQ(must(read_weights(model.tensors.by_name, model.config)).n_tensors,
             static_cast<std::int64_t>(model.tensors.by_name.size()));
 }

@@ -233,27 +233,27 @@ TYPED_TEST(QuantizedVectorTest, IsNotANumberWhereAGroupIsNotFinite) {
 }
 
 // The rule of model/block_kernels.h, told anew: terms of a lane, one after another, then the fold.
-template <class Form, class Code>
+template <class Layout, class Code>
 float dot_as_stated(const std::byte* row, const Parts<Code>& x, std::size_t n_groups) {
-  constexpr std::size_t kGroups = Form::kValues / kGroup, kPerGroup = kGroup / Form::kRun;
+  constexpr std::size_t kGroups = Layout::kValues / kGroup, kPerGroup = kGroup / Layout::kRun;
   float lanes[32] = {};
   for (std::size_t g = 0; g < n_groups; ++g) {
-    const std::byte* const block = row + g / kGroups * Form::kBytes;
+    const std::byte* const block = row + g / kGroups * Layout::kBytes;
     std::uint8_t code[kGroup];
-    Form::codes(block, g % kGroups, code);
-    const auto scales = Form::scales(block);
+    Layout::codes(block, g % kGroups, code);
+    const auto scales = Layout::scales(block);
     for (std::size_t l = 0; l < 4; ++l) {
       for (std::size_t run = 0; run < kPerGroup; ++run) {
         std::int64_t products = 0, sum = 0;
-        for (std::size_t i = run * Form::kRun; i < (run + 1) * Form::kRun; ++i) {
+        for (std::size_t i = run * Layout::kRun; i < (run + 1) * Layout::kRun; ++i) {
           if (i % 16 / 4 != l) continue;
-          products += (code[i] - Form::kOffset) * x.code(g, i);
+          products += (code[i] - Layout::kOffset) * x.code(g, i);
           sum += x.code(g, i);
         }
         const std::size_t n = g % kGroups * kPerGroup + run;
         float& lane = lanes[4 * (g % 8) + l];
         lane += static_cast<float>(products) * (scales.scale[n] * x.scales[g]);
-        if (!Form::kHasMinimum) continue;
+        if (!Layout::kHasMinimum) continue;
         lane += static_cast<float>(sum) * (-scales.minimum[n] * x.scales[g]);
       }
     }
@@ -264,8 +264,8 @@ float dot_as_stated(const std::byte* row, const Parts<Code>& x, std::size_t n_gr
   return lanes[0];
 }
 
-template <class Code, class... Form>
-void expect_as_stated(tensors::forms::List<Form...>) {
+template <class Code, class... Layout>
+void expect_as_stated(tensors::layouts::List<Layout...>) {
   const std::vector<float> x = test::GaussianSource(7).vector(768);
   const Parts<Code> parts(kScalarBlocks, x);
   const QuantizedVector<Code> vector(x, kScalarBlocks);
@@ -280,12 +280,12 @@ void expect_as_stated(tensors::forms::List<Form...>) {
     EXPECT_EQ(y, dot(row.data(), parts, 24)) << type;
     ++type;
   };
-  (compare(dot_as_stated<Form, Code>), ...);
+  (compare(dot_as_stated<Layout, Code>), ...);
 }
 
 TEST(BlockKernels, AddUpInTheStatedOrder) {
-  expect_as_stated<std::int16_t>(tensors::forms::All{});
-  expect_as_stated<std::int8_t>(tensors::forms::All{});
+  expect_as_stated<std::int16_t>(tensors::layouts::All{});
+  expect_as_stated<std::int8_t>(tensors::layouts::All{});
 }
 
 TEST(BlockKernels, TheBestSetIsTheOneThatTheCodecTook) {

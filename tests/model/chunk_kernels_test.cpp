@@ -64,33 +64,33 @@ int code_of(const ChunkView& x, std::size_t row, std::size_t group, std::size_t 
 }
 
 // The rule of model/linear/chunk_kernels.h, told anew.
-template <class Form>
+template <class Layout>
 float product_as_stated(const std::byte* row, const ChunkView& x, std::size_t i,
                         std::size_t n_groups) {
-  constexpr std::size_t kGroups = Form::kValues / kGroup, kPerGroup = kGroup / Form::kRun;
+  constexpr std::size_t kGroups = Layout::kValues / kGroup, kPerGroup = kGroup / Layout::kRun;
   float y = 0;
   for (std::size_t g = 0; g < n_groups; ++g) {
-    const std::byte* const block = row + g / kGroups * Form::kBytes;
+    const std::byte* const block = row + g / kGroups * Layout::kBytes;
     std::uint8_t code[kGroup];
-    Form::codes(block, g % kGroups, code);
-    const auto scales = Form::scales(block);
+    Layout::codes(block, g % kGroups, code);
+    const auto scales = Layout::scales(block);
     for (std::size_t run = 0; run < kPerGroup; ++run) {
       std::int64_t products = 0, sum = 0;
-      for (std::size_t l = run * Form::kRun; l < (run + 1) * Form::kRun; ++l) {
-        products += (code[l] - Form::kOffset) * code_of(x, i, g, l);
+      for (std::size_t l = run * Layout::kRun; l < (run + 1) * Layout::kRun; ++l) {
+        products += (code[l] - Layout::kOffset) * code_of(x, i, g, l);
         sum += code_of(x, i, g, l);
       }
       const std::size_t n = g % kGroups * kPerGroup + run;
       float term = static_cast<float>(products) * scales.scale[n];
-      if (Form::kHasMinimum) term += static_cast<float>(-sum) * scales.minimum[n];
+      if (Layout::kHasMinimum) term += static_cast<float>(-sum) * scales.minimum[n];
       y += term * x.scales[i * x.row_groups + g];
     }
   }
   return y;
 }
 
-template <class... Form>
-void expect_as_stated(tensors::forms::List<Form...>) {
+template <class... Layout>
+void expect_as_stated(tensors::layouts::List<Layout...>) {
   constexpr std::size_t kCols = 768, kGroups = kCols / kGroup, kVectors = 11;
   const QuantizedChunk chunk =
       quantize(test::GaussianSource(7).vector(kVectors * kCols), kVectors, kCols);
@@ -109,10 +109,10 @@ void expect_as_stated(tensors::forms::List<Form...>) {
     }
     ++type;
   };
-  (compare(product_as_stated<Form>), ...);
+  (compare(product_as_stated<Layout>), ...);
 }
 
-TEST(ChunkKernels, AddUpInTheStatedOrder) { expect_as_stated(tensors::forms::All{}); }
+TEST(ChunkKernels, AddUpInTheStatedOrder) { expect_as_stated(tensors::layouts::All{}); }
 
 struct ChunkSet {
   const char* name;

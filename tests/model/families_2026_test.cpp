@@ -102,7 +102,7 @@ TEST(Families2026, LayersThatPredictFurtherTokensAreLeftOut) {
   const auto tensors = map_hf_tensors(dir.path(), config).value();
   EXPECT_EQ(tensors.by_name.size(), 1u);
   EXPECT_TRUE(tensors.by_name.contains("blk.0.ffn_up.weight"));
-  config.form.n_extra_layers = 0;
+  config.layout.n_extra_layers = 0;
   EXPECT_EQ(map_hf_tensors(dir.path(), config).error().code, ErrorCode::kUnsupported);
   expect_refused(glm4_moe({{"num_nextn_predict_layers", -1}}), ErrorCode::kCorrupt,
                  "num_nextn_predict_layers");

@@ -132,7 +132,7 @@ TEST(FamilyConfig, ReadsRopeScalingOfGguf) {
   };
   const auto llama3 = read_with("llama", {add("rope_freqs.weight")}).value();
   EXPECT_THAT(llama3.rope.factors, ElementsAre(1, 2, 4));
-  EXPECT_TRUE(llama3.form.permuted_heads);
+  EXPECT_TRUE(llama3.layout.permuted_heads);
   const auto linear = read_with("llama", {set("llama.rope.scaling.type", std::string("linear")),
                                           set("llama.rope.scaling.factor", 4.0)})
                           .value();
@@ -388,7 +388,7 @@ TEST(FamilyConfig, KnowsTheScalesOfGemma) {
   EXPECT_EQ(config.logit_cap, 30);
   EXPECT_FLOAT_EQ(config.score_scale(), 0.25f);
   EXPECT_FLOAT_EQ(config.embedding_scale, std::sqrt(8.0f));
-  EXPECT_EQ(config.form.norm_offset, 1);
+  EXPECT_EQ(config.layout.norm_offset, 1);
   EXPECT_EQ(config.activation, Activation::kGeluTanh);
   root["attn_logit_softcapping"] = nullptr;
   EXPECT_EQ(read(root)->attention_cap, 0);
@@ -396,7 +396,7 @@ TEST(FamilyConfig, KnowsTheScalesOfGemma) {
   expect_refused(read(root), ErrorCode::kCorrupt, "query_pre_attn_scalar");
   config = read_with("gemma2", {}).value();
   EXPECT_FLOAT_EQ(config.score_scale(), 1 / std::sqrt(6.0f));
-  EXPECT_EQ(config.form.norm_offset, 0);
+  EXPECT_EQ(config.layout.norm_offset, 0);
   // The model of 27 billion weights, known by its layers.
   config = read_with("gemma2", {set("gemma2.block_count", std::int64_t{46})}).value();
   EXPECT_FLOAT_EQ(config.score_scale(), 0.5f);  // 8 / 2 components
@@ -446,12 +446,12 @@ TEST(FamilyConfig, ReadsGatedDeltaNets) {
   keys.push_back(set("qwen35.full_attention_interval", std::int64_t{2}));
   const ModelConfig config = read_with("qwen35", keys).value();
   EXPECT_EQ(config.n_layers, 4);
-  EXPECT_EQ(config.form.n_extra_layers, 1);
+  EXPECT_EQ(config.layout.n_extra_layers, 1);
   EXPECT_EQ(config.layer(0).kind, LayerKind::kDeltaNet);
   EXPECT_EQ(config.layer(1).kind, LayerKind::kAttention);
   EXPECT_EQ(config.delta_net.value_dim, 6);
   EXPECT_EQ(config.delta_net.conv_size(), 2 * 16 + 24);
-  EXPECT_TRUE(config.form.tiled_value_heads);
+  EXPECT_TRUE(config.layout.tiled_value_heads);
   EXPECT_TRUE(config.attention_gate);
 }
 
@@ -510,7 +510,7 @@ TEST(FamilyConfig, ReadsTheTextOfModelsWithEyes) {
   EXPECT_EQ(config.architecture, "qwen35");
   EXPECT_EQ(config.rope.n_dims, 2);
   EXPECT_TRUE(config.tied_embeddings);
-  EXPECT_TRUE(config.form.log_decay);
+  EXPECT_TRUE(config.layout.log_decay);
 }
 
 TEST(FamilyConfig, HasAKindForEveryLayer) {

@@ -157,7 +157,7 @@ TEST(FiniteWindows, AreRefusedOtherwise) {
       must(model.decoder().prefill(cache, model.ids()));
       if (turbo) {
         cache = must(cache::convert(std::move(cache),
-                                    {.n_threads = 1, .windows = cache::WindowForm::kTurbo}));
+                                    {.n_threads = 1, .windows = cache::WindowMode::kTurbo}));
       }
       for (const float value : {kNan, kInfinity, -kInfinity}) {
         cache::Cache broken = cache;

@@ -99,7 +99,7 @@ cache::Cache as_window(cache::Cache cache) {
 
 TEST(CodingFilter, CodesTurboWindowsAsFullAttention) {
   const cache::Cache dense = test::CacheBuilder(512).dense(kShape, Dtype::kF32).build();
-  const cache::ConvertOptions options{.n_threads = 1, .windows = cache::WindowForm::kTurboCentered};
+  const cache::ConvertOptions options{.n_threads = 1, .windows = cache::WindowMode::kTurboCentered};
   const cache::Cache full = must(cache::convert(dense, options));
   const cache::Cache window = must(cache::convert(as_window(dense), options));
   const cache::Cache kept = must(cache::convert(as_window(dense), {.n_threads = 1}));

@@ -433,11 +433,11 @@ TEST(ModelFingerprint, SeesTheWholeConfiguration) {
       [](auto& c) { c.delta_net.key_dim = 1; },
       [](auto& c) { c.delta_net.value_dim = 1; },
       [](auto& c) { c.delta_net.kernel = 1; },
-      [](auto& c) { c.form.permuted_heads = true; },
-      [](auto& c) { c.form.fused_projections = true; },
-      [](auto& c) { c.form.tiled_value_heads = true; },
-      [](auto& c) { c.form.log_decay = true; },
-      [](auto& c) { c.form.norm_offset = 1; },
+      [](auto& c) { c.layout.permuted_heads = true; },
+      [](auto& c) { c.layout.fused_projections = true; },
+      [](auto& c) { c.layout.tiled_value_heads = true; },
+      [](auto& c) { c.layout.log_decay = true; },
+      [](auto& c) { c.layout.norm_offset = 1; },
   };
   std::set<Sha256> prints = {model_fingerprint(config, {})};
   for (const auto& change : changes) {

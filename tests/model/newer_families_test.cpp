@@ -77,7 +77,7 @@ TEST(NewerFamilies, MixtralIsLlamaWithExperts) {
   EXPECT_EQ(config.experts.used, 2);
   EXPECT_EQ(config.experts.d_ff, 12);  // feed_forward_length
   EXPECT_TRUE(config.experts.normalized);
-  EXPECT_TRUE(config.form.permuted_heads);
+  EXPECT_TRUE(config.layout.permuted_heads);
   EXPECT_EQ(read_gguf("llama", {}).value().experts.count, 0);
   Json root = config_of("mixtral");
   root["norm_topk_prob"] = false;  // transformers ignores it
@@ -111,7 +111,7 @@ TEST(NewerFamilies, Gemma1HasNeitherCapsNorWindows) {
   EXPECT_EQ(config.attention_cap, 0);
   EXPECT_FALSE(config.post_norms);
   EXPECT_EQ(config.activation, Activation::kGeluTanh);
-  EXPECT_EQ(config.form.norm_offset, 1);
+  EXPECT_EQ(config.layout.norm_offset, 1);
   root["hidden_act"] = "gelu";  // the first files; the tanh formula is meant
   EXPECT_EQ(read_hf(root).value().activation, Activation::kGeluTanh);
   root["hidden_act"] = "silu";
@@ -297,7 +297,7 @@ TEST(NewerFamilies, HaveFingerprintsOfTheirNewFields) {
       [](ModelConfig& config) { config.wide_qk_norms = true; },
       [](ModelConfig& config) { config.attention_sinks = true; },
       [](ModelConfig& config) { config.experts.biases = true; },
-      [](ModelConfig& config) { config.form.fused_gate_up = true; },
+      [](ModelConfig& config) { config.layout.fused_gate_up = true; },
       [](ModelConfig& config) { config.residual_scale = 0.5f; },
       [](ModelConfig& config) { config.logit_divisor = 0.5f; },
       [](ModelConfig& config) { config.activation = Activation::kClampedSwiglu; },

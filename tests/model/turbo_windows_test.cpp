@@ -13,7 +13,7 @@
 namespace tqcache::model {
 namespace turbo_windows_test {
 
-using cache::WindowForm;
+using cache::WindowMode;
 using test::FixtureModel;
 using test::must;
 using test::TinyModel;
@@ -39,7 +39,7 @@ cache::Cache through_a_file(const cache::Cache& cache) {
   return must(format::read_cache(*memory_source(bytes_of(cache))));
 }
 
-cache::Cache as_turbo(cache::Cache cache, WindowForm windows = WindowForm::kTurboCentered,
+cache::Cache as_turbo(cache::Cache cache, WindowMode windows = WindowMode::kTurboCentered,
                       int bits = 4) {
   cache::ConvertOptions options{.n_threads = 1, .windows = windows};
   options.keys.codec.bits = bits;
@@ -195,7 +195,7 @@ TEST(TurboWindow, ErrsLessWithMoreBits) {
   const auto n_words = static_cast<std::size_t>(model.config.vocab_size);
   cache::Cache reference = dense;
   const Floats expected = take_steps(decoder, reference, next);
-  for (const WindowForm windows : {WindowForm::kTurbo, WindowForm::kTurboCentered}) {
+  for (const WindowMode windows : {WindowMode::kTurbo, WindowMode::kTurboCentered}) {
     double last = 2;
     for (const int bits : {1, 2, 4, 8}) {
       cache::Cache turbo = as_turbo(dense, windows, bits);

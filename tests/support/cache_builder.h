@@ -230,7 +230,7 @@ class CacheBuilder {
     const cache::ConvertOptions options{.keys = plan_of_bits(key_bits),
                                         .values = plan_of_bits(value_bits),
                                         .n_threads = 1,
-                                        .windows = cache::WindowForm::kTurboCentered};
+                                        .windows = cache::WindowMode::kTurboCentered};
     cache_.layers.back() = std::move(must(cache::convert(std::move(one), options)).layers.front());
     return *this;
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tqcache/file.h"
-#include "tqcache/tensors/block_forms.h"
+#include "tqcache/tensors/block_layouts.h"
 #include "tqcache/tensors/gguf.h"
 
 namespace tqcache::tensors {
@@ -80,7 +80,7 @@ TEST(BlockTypes, HaveTheSizesThatGgmlHas) {
     EXPECT_TRUE(is_found);
     EXPECT_EQ(find_block_type(type.type), &type);
   }
-  EXPECT_EQ(block_types().size(), forms::All::kSize);
+  EXPECT_EQ(block_types().size(), layouts::All::kSize);
 }
 
 TEST(BlockTypes, AreNotWhatStandsOneByOne) {

@@ -46,7 +46,7 @@ std::vector<std::string> hints_of(const cache::CacheDesc& info, const ConvertRep
     const auto* window = std::get_if<cache::WindowDesc>(&layer);
     return window != nullptr && window->window.keep == 0 && !cache::is_quantized(window->attention);
   });
-  if (n_windows > 0 && options.windows == cache::WindowForm::kAsTheyAre && !report.archive) {
+  if (n_windows > 0 && options.windows == cache::WindowMode::kAsTheyAre && !report.archive) {
     hints.push_back(fmt::format("{} stayed dense; --config windows=turbo quantizes {}",
                                 counted(n_windows, "sliding-window layer"),
                                 n_windows == 1 ? "it" : "them"));
@@ -130,7 +130,7 @@ void report_fallback(const Console& console, const cache::CacheDesc& info,
   if (rope.style == cache::RopeStyle::kInterleaved && rope.n_dims == 0) return;
   for (const cache::LayerDesc& layer : info.layers) {
     const bool is_window = std::holds_alternative<cache::WindowDesc>(layer);
-    if (is_window && options.windows != cache::WindowForm::kTurboCentered) continue;
+    if (is_window && options.windows != cache::WindowMode::kTurboCentered) continue;
     const cache::AttentionDesc* attention = cache::attention_of(layer);
     if (attention == nullptr || attention->k.quant) continue;
     if (keys.keep_small_heads && attention->shape.head_dim < codec::kMinHeadDim) continue;

@@ -12,7 +12,7 @@ namespace {
 
 // Layers with equal settings and equal array shapes.
 bool alike(const cache::LayerDesc& a, const cache::LayerDesc& b) {
-  return cache::same_form(a, b) && cache::arrays_of(a, {}) == cache::arrays_of(b, {});
+  return cache::same_encoding(a, b) && cache::arrays_of(a, {}) == cache::arrays_of(b, {});
 }
 
 }  // namespace

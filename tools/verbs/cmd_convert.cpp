@@ -227,7 +227,7 @@ Result<void> check_archive_settings(const cache::ConvertOptions& options) {
     return !plan.dense && plan.codec.mode == codec::Mode::kTrellis && !plan.fit_transforms;
   };
   if (is_trellis(options.keys) && is_trellis(options.values) && options.boundary.n == 0 &&
-      options.windows == cache::WindowForm::kAsTheyAre && options.fit == cache::Fit::kFirstBlock &&
+      options.windows == cache::WindowMode::kAsTheyAre && options.fit == cache::Fit::kFirstBlock &&
       options.weights == cache::StepWeights{} && options.calibration == nullptr) {
     return {};
   }

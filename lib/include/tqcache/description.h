@@ -472,8 +472,8 @@ bool same_bits(const QuantSpec& a, const QuantSpec& b);
 
 // Whether both are quantized in the same way: codec, centering, factors and sink tokens. Means,
 // outlier channels and transforms depend on the values and are ignored.
-bool same_form(const TensorDesc& a, const TensorDesc& b);
+bool same_encoding(const TensorDesc& a, const TensorDesc& b);
 // The same for a whole layer. Shapes of recurrent state are ignored.
-bool same_form(const LayerDesc& a, const LayerDesc& b);
+bool same_encoding(const LayerDesc& a, const LayerDesc& b);
 
 }  // namespace tqcache::cache

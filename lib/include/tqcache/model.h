@@ -106,7 +106,7 @@ struct LatentConfig {
 };
 
 // Differences between the weight layout of the file and that of the decoder.
-struct WeightForm {
+struct WeightLayout {
   bool permuted_heads = false;  // rows of q and k in pairs (0, 1), (2, 3), ...; RoPE is by halves
   // In Hugging Face's files, matrices of experts are [inputs, outputs], and the rows of gate and up
   // alternate. They are rearranged when they are loaded.
@@ -173,7 +173,7 @@ struct ModelConfig {
   ExpertsConfig experts;
   DeltaNetConfig delta_net;
   LatentConfig latent;
-  WeightForm form;
+  WeightLayout layout;
 
   // Of K in the cache, and cache::AttentionDesc::value_dim of V.
   cache::HeadShape head_shape() const { return {n_kv_heads, head_dim}; }

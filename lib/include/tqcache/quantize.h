@@ -96,7 +96,7 @@ Result<Calibration> read_calibration(const std::string& path, const MemoryBudget
 Sha256 factors_digest(const std::vector<LayerDesc>& layers);
 
 // The treatment of sliding windows. An already quantized window stays quantized in any case.
-enum class WindowForm {
+enum class WindowMode {
   kAsTheyAre,
   // Quantized as full attention is, without sink tokens and transforms. Keys are not centered,
   // since in some models (Gemma 3) windows use a different RoPE than the cache describes.
@@ -158,7 +158,7 @@ struct ConvertOptions {
   // K and V stay as they are, dense or quantized; the plans are not used.
   bool keep_all = false;
   StepWeights weights = {};
-  WindowForm windows = WindowForm::kAsTheyAre;  // windows with keep > 0 are never quantized
+  WindowMode windows = WindowMode::kAsTheyAre;  // windows with keep > 0 are never quantized
   Fit fit = Fit::kFirstBlock;
   std::shared_ptr<const Calibration> calibration = {};  // of the model; null: none
   std::string calibration_path = {};                    // of its file, for configuration_text()
@@ -240,7 +240,7 @@ std::string_view preset_description(std::string_view name);
 //                       of keys; .125 to 8, or 0: that layer stays dense. v.weights for values
 //   boundary=N[:BITS]   N layers at each end get mode mse with BITS bits; default 8
 //   windows=WORD        sliding windows: keep (unchanged), turbo, or turbo:center: with centered
-//                       keys as well (WindowForm)
+//                       keys as well (WindowMode)
 //   fit=WORD            first: codecs are fitted to the first token block; prompt: to 32 blocks of
 //                       the whole prompt (Fit)
 //   profile=FILE        the calibration in this file of `tqcache profile`: factors of keys. FILE

@@ -50,10 +50,10 @@ inline constexpr auto kFitWords = std::to_array<Word<Fit>>({
     {"first", Fit::kFirstBlock},
     {"prompt", Fit::kPrompt},
 });
-inline constexpr auto kWindowWords = std::to_array<Word<WindowForm>>({
-    {"keep", WindowForm::kAsTheyAre},
-    {"turbo", WindowForm::kTurbo},
-    {"turbo:center", WindowForm::kTurboCentered},
+inline constexpr auto kWindowWords = std::to_array<Word<WindowMode>>({
+    {"keep", WindowMode::kAsTheyAre},
+    {"turbo", WindowMode::kTurbo},
+    {"turbo:center", WindowMode::kTurboCentered},
 });
 
 // nullopt for a word that is not in the table.

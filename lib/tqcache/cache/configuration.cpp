@@ -84,7 +84,7 @@ Result<void> apply_weights(const Item& item, ConvertOptions& options) {
   return {};
 }
 
-Result<WindowForm> parse_windows(std::string_view value) {
+Result<WindowMode> parse_windows(std::string_view value) {
   const auto form = find_word(kWindowWords, value);
   if (form) return *form;
   return invalid(std::string(value) + " is none of " + all_words(kWindowWords));
@@ -213,14 +213,14 @@ std::vector<std::string_view> split_list(std::string_view text) {
 
 // --- writing
 
-bool same_form(const TensorPlan& a, const TensorPlan& b) {
+bool same_encoding(const TensorPlan& a, const TensorPlan& b) {
   return tensor_text(a) == tensor_text(b);
 }
 
 // The plan that k= or v= would make of `from` on the way to `to`; adds that item if needed.
 TensorPlan add_tensor(std::string_view name, const TensorPlan& from, const TensorPlan& to,
                       std::vector<std::string>& items) {
-  if (same_form(from, to)) return from;
+  if (same_encoding(from, to)) return from;
   items.push_back(std::string(name) + "=" + tensor_text(to));
   auto given = parse_tensor(tensor_text(to));
   return given ? std::move(given).value() : to;
@@ -266,7 +266,7 @@ std::string text_from(std::string_view name, const ConvertOptions& base,
       items.back() += ":" + std::to_string(boundary.bits);
     }
   }
-  if (options.windows != WindowForm::kAsTheyAre) {
+  if (options.windows != WindowMode::kAsTheyAre) {
     items.push_back("windows=" + std::string(word_of(kWindowWords, options.windows)));
   }
   if (options.fit != base.fit) {

@@ -15,12 +15,12 @@ namespace {
 using codec::CodecSpec;
 using codec::Mode;
 
-constexpr std::string_view kTensorForms =
+constexpr std::string_view kTensorWords =
     "dense, mse:1 to mse:8, prod:2 to prod:8, mixed:1 to mixed:7 (mixed:BITS:CHANNELS:BITS), "
     "affine:1 to affine:8 (affine:BITS:GROUP), trellis:STEP or trellis:STEP:map";
 
 Error no_tensor(std::string_view value) {
-  return invalid(std::string(value) + " is none of " + std::string(kTensorForms));
+  return invalid(std::string(value) + " is none of " + std::string(kTensorWords));
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {

@@ -13,7 +13,7 @@ bool same_named(const ArrayDesc& a, const ArrayDesc& b) {
 }
 
 bool same_attention(const AttentionDesc& a, const AttentionDesc& b) {
-  return same_shapes(a, b) && same_form(a.k, b.k) && same_form(a.v, b.v);
+  return same_shapes(a, b) && same_encoding(a.k, b.k) && same_encoding(a.v, b.v);
 }
 
 }  // namespace
@@ -133,7 +133,7 @@ bool same_bits(const QuantSpec& a, const QuantSpec& b) {
          a.transforms == b.transforms && a.factors == b.factors;
 }
 
-bool same_form(const TensorDesc& a, const TensorDesc& b) {
+bool same_encoding(const TensorDesc& a, const TensorDesc& b) {
   if (a.dtype != b.dtype || is_quantized(a) != is_quantized(b)) return false;
   if (!is_quantized(a)) return true;
   return a.quant->mode == b.quant->mode && same_bits(a.quant->parts, b.quant->parts) &&
@@ -141,7 +141,7 @@ bool same_form(const TensorDesc& a, const TensorDesc& b) {
          a.quant->factors == b.quant->factors;
 }
 
-bool same_form(const LayerDesc& a, const LayerDesc& b) {
+bool same_encoding(const LayerDesc& a, const LayerDesc& b) {
   if (a.index() != b.index()) return false;
   if (const auto* attention = std::get_if<AttentionDesc>(&a)) {
     return same_attention(*attention, std::get<AttentionDesc>(b));

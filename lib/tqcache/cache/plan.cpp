@@ -166,14 +166,14 @@ struct PackedLayer {
   bool is_window;
 };
 
-std::optional<PackedLayer> packed_layer(const LayerDesc& layer, WindowForm windows) {
+std::optional<PackedLayer> packed_layer(const LayerDesc& layer, WindowMode windows) {
   using Found = std::optional<PackedLayer>;
   return std::visit(Overload{[](const AttentionDesc& attention) -> Found {
                                return PackedLayer{&attention, /*is_window=*/false};
                              },
                              [&](const WindowDesc& window) -> Found {
                                const bool stays =
-                                   window.window.keep != 0 || windows == WindowForm::kAsTheyAre;
+                                   window.window.keep != 0 || windows == WindowMode::kAsTheyAre;
                                if (stays) return std::nullopt;
                                return PackedLayer{&window.attention, /*is_window=*/true};
                              },
@@ -183,10 +183,10 @@ std::optional<PackedLayer> packed_layer(const LayerDesc& layer, WindowForm windo
 
 // `plan` for a tensor of a window: without sink tokens, which leave the window, and without
 // transforms, for which it is too short.
-TensorPlan window_plan(TensorPlan plan, BlockOrder order, WindowForm windows) {
+TensorPlan window_plan(TensorPlan plan, BlockOrder order, WindowMode windows) {
   plan.n_sinks = 0;
   plan.fit_transforms = false;
-  const bool is_plain = order == BlockOrder::kKeys && windows != WindowForm::kTurboCentered;
+  const bool is_plain = order == BlockOrder::kKeys && windows != WindowMode::kTurboCentered;
   if (is_plain) plan.center = Centering::kNone;
   return plan;
 }

@@ -387,7 +387,7 @@ Result<cache::ConvertOptions> choose_step(const cache::CacheReader& source,
   TQC_TRY(check_target(target));
   cache::ConvertOptions options = settings;
   options.fit = cache::Fit::kPrompt;
-  if (options.windows != cache::WindowForm::kAsTheyAre) {
+  if (options.windows != cache::WindowMode::kAsTheyAre) {
     return invalid("an archive leaves sliding windows as they are");
   }
   TQC_TRY_ASSIGN(const Outlook outlook, look_ahead(source, with_step(options, 1.0)));

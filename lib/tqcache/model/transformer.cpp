@@ -476,7 +476,7 @@ void Transformer::add_bias(const AlignedFloats& bias, AlignedFloats& rows) {
 void Transformer::apply_qk_norm_and_rope(AlignedFloats& rows, cache::HeadShape heads,
                                          const AlignedFloats& norm, const RopeTable& rope) {
   const std::int64_t n_heads = heads.n_kv_heads, head_dim = heads.head_dim;
-  const std::size_t n_paired = config_.form.permuted_heads ? to_size(config_.rope.n_dims) : 0;
+  const std::size_t n_paired = config_.layout.permuted_heads ? to_size(config_.rope.n_dims) : 0;
   for_rows([&](std::int64_t row) {
     AlignedFloats scratch(n_paired);
     if (config_.wide_qk_norms) {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cassert>
 
-#include "tqcache/tensors/block_forms.h"
+#include "tqcache/tensors/block_layouts.h"
 
 namespace tqcache::tensors {
 namespace {
@@ -51,38 +51,38 @@ constexpr std::array kGgmlTypes = {
     GgmlType{42, "Q2_0", 64, 18, kOther},
 };
 
-template <class Form>
+template <class Layout>
 void widen_group(const std::byte* block, std::size_t group,
-                 const forms::Scales<Form::kValues / Form::kRun>& scales, float* values) {
-  std::uint8_t code[forms::kGroup];
-  Form::codes(block, group, code);
-  for (std::size_t first = 0; first < forms::kGroup; first += Form::kRun) {
-    const std::size_t run = (group * forms::kGroup + first) / Form::kRun;
-    for (std::size_t i = first; i < first + Form::kRun; ++i) {
-      values[i] = scales.scale[run] * static_cast<float>(int{code[i]} - Form::kOffset);
-      if constexpr (Form::kHasMinimum) values[i] -= scales.minimum[run];
+                 const layouts::Scales<Layout::kValues / Layout::kRun>& scales, float* values) {
+  std::uint8_t code[layouts::kGroup];
+  Layout::codes(block, group, code);
+  for (std::size_t first = 0; first < layouts::kGroup; first += Layout::kRun) {
+    const std::size_t run = (group * layouts::kGroup + first) / Layout::kRun;
+    for (std::size_t i = first; i < first + Layout::kRun; ++i) {
+      values[i] = scales.scale[run] * static_cast<float>(int{code[i]} - Layout::kOffset);
+      if constexpr (Layout::kHasMinimum) values[i] -= scales.minimum[run];
     }
   }
 }
 
-template <class Form>
+template <class Layout>
 void widen(const std::byte* blocks, std::span<float> values) {
-  assert(values.size() % Form::kValues == 0);
+  assert(values.size() % Layout::kValues == 0);
   const std::byte* block = blocks;
-  for (std::size_t i = 0; i < values.size(); i += Form::kValues, block += Form::kBytes) {
-    const auto scales = Form::scales(block);
-    for (std::size_t group = 0; group < Form::kValues / forms::kGroup; ++group) {
-      widen_group<Form>(block, group, scales, values.data() + i + group * forms::kGroup);
+  for (std::size_t i = 0; i < values.size(); i += Layout::kValues, block += Layout::kBytes) {
+    const auto scales = Layout::scales(block);
+    for (std::size_t group = 0; group < Layout::kValues / layouts::kGroup; ++group) {
+      widen_group<Layout>(block, group, scales, values.data() + i + group * layouts::kGroup);
     }
   }
 }
 
-template <class... Form>
-constexpr auto make_types(forms::List<Form...>) {
-  return std::array{BlockType{Form::kType, Form::kValues, Form::kBytes, widen<Form>}...};
+template <class... Layout>
+constexpr auto make_types(layouts::List<Layout...>) {
+  return std::array{BlockType{Layout::kType, Layout::kValues, Layout::kBytes, widen<Layout>}...};
 }
 
-constexpr auto kBlockTypes = make_types(forms::All{});
+constexpr auto kBlockTypes = make_types(layouts::All{});
 
 }  // namespace
 

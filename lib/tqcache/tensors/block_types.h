@@ -2,7 +2,7 @@
 // tensors/block_types.h: the sizes of GGML's tensor types, and the conversion of its quantized
 // blocks to f32.
 //
-// The layout of each block is in tensors/block_forms.h.
+// The layout of each block is in tensors/block_layouts.h.
 //
 // Source: ggml ggml-common.h (layouts), ggml-quants.c (dequantize_row_*).
 
@@ -39,7 +39,7 @@ struct BlockType {
   void (*widen)(const std::byte* blocks, std::span<float> values);
 };
 
-// All block types, in the order of forms::All.
+// All block types, in the order of layouts::All.
 std::span<const BlockType> block_types();
 
 // nullptr for a type that is not stored in such blocks.

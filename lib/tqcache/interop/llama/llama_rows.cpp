@@ -10,7 +10,7 @@
 
 #include "tqcache/base/half.h"
 #include "tqcache/bytes.h"
-#include "tqcache/tensors/block_forms.h"
+#include "tqcache/tensors/block_layouts.h"
 #include "tqcache/tensors/block_types.h"
 
 namespace tqcache::interop {

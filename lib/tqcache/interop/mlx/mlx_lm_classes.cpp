@@ -65,7 +65,7 @@ std::string writers_words(unsigned writers) {
 }
 
 // The numbers that a class has in the metadata, by the versions that write them.
-struct NumbersForm {
+struct NumbersLayout {
   MlxClass kind;
   unsigned writers;
   std::size_t count;
@@ -74,27 +74,28 @@ struct NumbersForm {
 
 using enum MlxNumber;
 
-constexpr std::array kForms = {
-    NumbersForm{MlxClass::kKv, kPython, 0, {}},
-    NumbersForm{MlxClass::kKv, kSwift, 1, {kNothing}},
-    NumbersForm{MlxClass::kConcatenate, kPython, 0, {}},
-    NumbersForm{MlxClass::kQuantized, kLm19 | kSwift, 4, {kStep, kOffset, kGroupSize, kBits}},
-    NumbersForm{MlxClass::kQuantized, kLm28 | kLm31, 3, {kOffset, kGroupSize, kBits}},
-    NumbersForm{MlxClass::kRotating, kLm19 | kSwift, 5, {kKeep, kMaxSize, kStep, kOffset, kNext}},
-    NumbersForm{MlxClass::kRotating, kLm28 | kLm31, 4, {kKeep, kMaxSize, kOffset, kNext}},
-    NumbersForm{MlxClass::kRotating, kSwift, 6, {kKeep, kMaxSize, kStep, kOffset, kNext, kOrigin}},
-    NumbersForm{MlxClass::kRotating,
-                kSwift,
-                7,
-                {kKeep, kMaxSize, kStep, kOffset, kNext, kOrigin, kWrapped}},
-    NumbersForm{MlxClass::kArrays, kPython, 0, {}},
-    NumbersForm{MlxClass::kArrays, kSwift, 1, {kNothing}},
-    NumbersForm{MlxClass::kArrays, kSwift, 2, {kNSlots, kPresent}},
-    NumbersForm{MlxClass::kArrays, kSwift, 3, {kNSlots, kPresent, kPadding}},
-    NumbersForm{MlxClass::kArrays, kSwift, 4, {kNSlots, kPresent, kPadding, kLengths}},
-    NumbersForm{MlxClass::kChunked, kPython | kSwift, 2, {kChunkSize, kStart}},
-    NumbersForm{MlxClass::kBatch, kPython, 0, {}},
-    NumbersForm{MlxClass::kBatchRotating, kPython, 4, {kMaxSize, kOffset, kNext, kRotated}},
+constexpr std::array kLayouts = {
+    NumbersLayout{MlxClass::kKv, kPython, 0, {}},
+    NumbersLayout{MlxClass::kKv, kSwift, 1, {kNothing}},
+    NumbersLayout{MlxClass::kConcatenate, kPython, 0, {}},
+    NumbersLayout{MlxClass::kQuantized, kLm19 | kSwift, 4, {kStep, kOffset, kGroupSize, kBits}},
+    NumbersLayout{MlxClass::kQuantized, kLm28 | kLm31, 3, {kOffset, kGroupSize, kBits}},
+    NumbersLayout{MlxClass::kRotating, kLm19 | kSwift, 5, {kKeep, kMaxSize, kStep, kOffset, kNext}},
+    NumbersLayout{MlxClass::kRotating, kLm28 | kLm31, 4, {kKeep, kMaxSize, kOffset, kNext}},
+    NumbersLayout{
+        MlxClass::kRotating, kSwift, 6, {kKeep, kMaxSize, kStep, kOffset, kNext, kOrigin}},
+    NumbersLayout{MlxClass::kRotating,
+                  kSwift,
+                  7,
+                  {kKeep, kMaxSize, kStep, kOffset, kNext, kOrigin, kWrapped}},
+    NumbersLayout{MlxClass::kArrays, kPython, 0, {}},
+    NumbersLayout{MlxClass::kArrays, kSwift, 1, {kNothing}},
+    NumbersLayout{MlxClass::kArrays, kSwift, 2, {kNSlots, kPresent}},
+    NumbersLayout{MlxClass::kArrays, kSwift, 3, {kNSlots, kPresent, kPadding}},
+    NumbersLayout{MlxClass::kArrays, kSwift, 4, {kNSlots, kPresent, kPadding, kLengths}},
+    NumbersLayout{MlxClass::kChunked, kPython | kSwift, 2, {kChunkSize, kStart}},
+    NumbersLayout{MlxClass::kBatch, kPython, 0, {}},
+    NumbersLayout{MlxClass::kBatchRotating, kPython, 4, {kMaxSize, kOffset, kNext, kRotated}},
 };
 
 // Finds out what the numbers of a cache are, and which versions write them.
@@ -103,10 +104,10 @@ Result<unsigned> name_numbers(MlxCache& cache) {
   // The first versions of mlx-swift-lm wrote a ChunkedKVCache under the name of its base class.
   if (cache.class_name == "KVCache" && cache.info.size() == 2) cache.class_name = "ChunkedKVCache";
   TQC_TRY_ASSIGN(const MlxClass kind, mlx_class(cache));
-  for (const NumbersForm& form : kForms) {
-    if (form.kind != kind || form.count != cache.info.size()) continue;
-    cache.numbers = std::span(form.numbers).first(form.count);
-    return form.writers;
+  for (const NumbersLayout& layout : kLayouts) {
+    if (layout.kind != kind || layout.count != cache.info.size()) continue;
+    cache.numbers = std::span(layout.numbers).first(layout.count);
+    return layout.writers;
   }
   return unsupported(
       fmt::format("{} numbers in the metadata of a {}: as many as no version of mlx-lm or "

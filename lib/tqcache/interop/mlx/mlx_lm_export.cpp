@@ -386,11 +386,11 @@ Result<MlxPlan> plan_mlx(const cache::CacheDesc& cache, const MlxLmExport& optio
 class MlxWriter {
  public:
   // All arguments must outlive the writer.
-  MlxWriter(const cache::CacheReader& cache, AtomicFile& file, AffineForm form,
+  MlxWriter(const cache::CacheReader& cache, AtomicFile& file, AffineGroups groups,
             const Progress& progress)
       : cache_(cache),
         file_(file),
-        form_(form),
+        groups_(groups),
         progress_(progress),
         total_(cache::total_raw_bytes(cache.blocks())) {
     number_sections();
@@ -474,8 +474,8 @@ class MlxWriter {
   Result<void> pack(const MlxTensorData& tensor) {
     const cache::HeadShape shape = shape_of(tensor);
     const Dtype dtype = dtype_of(tensor);
-    const std::size_t code_bytes = affine_code_bytes(form_, shape.head_dim);
-    const std::size_t group_bytes = affine_groups(form_, shape.head_dim) * dtype_size(dtype);
+    const std::size_t code_bytes = affine_code_bytes(groups_, shape.head_dim);
+    const std::size_t group_bytes = affine_groups(groups_, shape.head_dim) * dtype_size(dtype);
     buffers_[MlxGroupData::kCodes].resize(n_rows(tensor) * code_bytes);
     buffers_[MlxGroupData::kScales].resize(n_rows(tensor) * group_bytes);
     buffers_[MlxGroupData::kBiases].resize(n_rows(tensor) * group_bytes);
@@ -485,7 +485,7 @@ class MlxWriter {
     };
     return each_row(tensor, [&](std::size_t row, ByteView values) {
       load_f32(dtype, values.data(), x);
-      affine_encode(form_, dtype, x, part(MlxGroupData::kCodes, row, code_bytes),
+      affine_encode(groups_, dtype, x, part(MlxGroupData::kCodes, row, code_bytes),
                     part(MlxGroupData::kScales, row, group_bytes),
                     part(MlxGroupData::kBiases, row, group_bytes));
     });
@@ -512,7 +512,7 @@ class MlxWriter {
 
   const cache::CacheReader& cache_;
   AtomicFile& file_;
-  AffineForm form_;
+  AffineGroups groups_;
   const Progress& progress_;
   std::uint64_t total_;
   std::uint64_t done_ = 0;

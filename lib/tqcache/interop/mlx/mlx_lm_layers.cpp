@@ -113,8 +113,8 @@ struct AffineState {
   std::int64_t head_dim = 0;
 };
 
-Result<AffineState> read_affine(MlxFile& file, const MlxCache& cache, int tensor, AffineForm form,
-                                std::int64_t row) {
+Result<AffineState> read_affine(MlxFile& file, const MlxCache& cache, int tensor,
+                                AffineGroups groups, std::int64_t row) {
   const bool is_nested = file.has(cache.slot(0) + ".0");
   const auto name = [&](int part) {
     if (is_nested) return fmt::format("{}.{}", cache.slot(tensor), part);
@@ -125,26 +125,26 @@ Result<AffineState> read_affine(MlxFile& file, const MlxCache& cache, int tensor
   TQC_TRY_ASSIGN(state.scales, state_grid(file, name(1), row));
   TQC_TRY_ASSIGN(state.biases, state_grid(file, name(2), row));
   const MlxGrid& scales = state.scales;
-  state.head_dim = scales.width * form.group_size;
+  state.head_dim = scales.width * groups.group_size;
   TQC_TRY(cache::validate_shape({scales.n_kv_heads, state.head_dim}));
   const auto fits = [&](const MlxGrid& grid, std::int64_t width) {
     return grid.batch == scales.batch && grid.n_kv_heads == scales.n_kv_heads &&
            grid.n_rows == scales.n_rows && grid.width == width;
   };
   const bool is_word = state.codes.type == tensors::TensorType::kU32;
-  if (!is_word || !fits(state.codes, state.head_dim * form.bits / 32) ||
+  if (!is_word || !fits(state.codes, state.head_dim * groups.bits / 32) ||
       !fits(state.biases, scales.width) || state.biases.type != scales.type) {
     return corrupt(fmt::format("codes {}, scales {} and biases {} of {} bits in groups of {}",
                                shape_text(state.codes), shape_text(scales),
-                               shape_text(state.biases), form.bits, form.group_size));
+                               shape_text(state.biases), groups.bits, groups.group_size));
   }
   return state;
 }
 
 Result<ForeignTensor> affine_tensor(const MlxFile& file, const AffineState& state,
-                                    AffineForm form) {
+                                    AffineGroups groups) {
   TQC_TRY_ASSIGN(const Dtype dtype, float_dtype(state.scales.type, state.scales.type_name));
-  const MlxAffineTensor tensor{.form = form,
+  const MlxAffineTensor tensor{.groups = groups,
                                .dtype = dtype,
                                .codes = rows_of(state.codes, sizeof(std::uint32_t)),
                                .scales = rows_of(state.scales, dtype_size(dtype)),
@@ -163,9 +163,9 @@ Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::
   if (is_flat && (cache.n_slots == 4 || !file.has(cache.slot(4)))) {
     return unsupported("groups without biases, as MLX's modes mxfp4, mxfp8 and nvfp4 have them");
   }
-  const AffineForm form{.bits = static_cast<int>(bits), .group_size = group_size};
-  TQC_TRY_ASSIGN(const AffineState k, read_affine(file, cache, 0, form, row));
-  TQC_TRY_ASSIGN(const AffineState v, read_affine(file, cache, 1, form, row));
+  const AffineGroups groups{.bits = static_cast<int>(bits), .group_size = group_size};
+  TQC_TRY_ASSIGN(const AffineState k, read_affine(file, cache, 0, groups, row));
+  TQC_TRY_ASSIGN(const AffineState v, read_affine(file, cache, 1, groups, row));
   if (k.scales.n_kv_heads != v.scales.n_kv_heads) {
     return corrupt("keys " + shape_text(k.scales) + ", but values " + shape_text(v.scales));
   }
@@ -175,8 +175,8 @@ Result<ForeignLayer> quantized_layer(MlxFile& file, const MlxCache& cache, std::
                                shape_text(v.scales), n_tokens));
   }
   dropped_fields.push_back(fmt::format("groups of {} bits are decoded to f32", bits));
-  TQC_TRY_ASSIGN(ForeignTensor k_tensor, affine_tensor(file, k, form));
-  TQC_TRY_ASSIGN(ForeignTensor v_tensor, affine_tensor(file, v, form));
+  TQC_TRY_ASSIGN(ForeignTensor k_tensor, affine_tensor(file, k, groups));
+  TQC_TRY_ASSIGN(ForeignTensor v_tensor, affine_tensor(file, v, groups));
   return attention_layer({k.scales.n_kv_heads, k.head_dim}, std::move(k_tensor),
                          std::move(v_tensor), cache::value_dim_of(k.head_dim, v.head_dim));
 }

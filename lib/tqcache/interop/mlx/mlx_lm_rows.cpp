@@ -124,7 +124,7 @@ Result<void> decode_rows(const ByteSource& file, cache::HeadShape shape,
     for (std::int64_t i = 0; i < n; ++i) {
       const auto row =
           ByteView(codes).subspan(to_size(i) * tensor.codes.row_bytes, tensor.codes.row_bytes);
-      affine_decode(tensor.form, row, scales.row(i), biases.row(i), x);
+      affine_decode(tensor.groups, row, scales.row(i), biases.row(i), x);
       store_f32(Dtype::kF32, x, out.data() + to_size(head * n + i) * x.size() * sizeof(float));
     }
   }
@@ -181,11 +181,12 @@ Result<void> check_affine(std::int64_t bits, std::int64_t group_size, std::int64
   return corrupt(fmt::format("head_dim {} in groups of {}", head_dim, group_size));
 }
 
-void affine_decode(AffineForm form, std::span<const std::byte> codes, std::span<const float> scales,
-                   std::span<const float> biases, std::span<float> x) {
+void affine_decode(AffineGroups groups, std::span<const std::byte> codes,
+                   std::span<const float> scales, std::span<const float> biases,
+                   std::span<float> x) {
   Codes values;
-  codec::unpack_codes(codes, form.bits, std::span(values).first(x.size()));
-  const auto size = static_cast<std::size_t>(form.group_size);
+  codec::unpack_codes(codes, groups.bits, std::span(values).first(x.size()));
+  const auto size = static_cast<std::size_t>(groups.group_size);
   for (std::size_t group = 0; group < scales.size(); ++group) {
     const float scale = scales[group];
     const float bias = biases[group];
@@ -195,13 +196,13 @@ void affine_decode(AffineForm form, std::span<const std::byte> codes, std::span<
   }
 }
 
-void affine_encode(AffineForm form, Dtype dtype, std::span<const float> x,
+void affine_encode(AffineGroups groups, Dtype dtype, std::span<const float> x,
                    std::span<std::byte> codes, std::span<std::byte> scales,
                    std::span<std::byte> biases) {
   Codes values;
-  const auto max_code = static_cast<float>((1 << form.bits) - 1);
-  const auto size = static_cast<std::size_t>(form.group_size);
-  for (std::size_t i = 0; i < affine_groups(form, std::ssize(x)); ++i) {
+  const auto max_code = static_cast<float>((1 << groups.bits) - 1);
+  const auto size = static_cast<std::size_t>(groups.group_size);
+  for (std::size_t i = 0; i < affine_groups(groups, std::ssize(x)); ++i) {
     const auto part = x.subspan(i * size, size);
     const Group group = fit_group(part, max_code);
     std::ranges::transform(part, values.begin() + std::ptrdiff_t(i * size),
@@ -209,7 +210,7 @@ void affine_encode(AffineForm form, Dtype dtype, std::span<const float> x,
     store_f32(dtype, std::span(&group.scale, 1), scales.data() + i * dtype_size(dtype));
     store_f32(dtype, std::span(&group.bias, 1), biases.data() + i * dtype_size(dtype));
   }
-  codec::pack_codes(std::span(values).first(x.size()), form.bits, codes);
+  codec::pack_codes(std::span(values).first(x.size()), groups.bits, codes);
 }
 
 ReadRows read_dense_rows(SharedFile file, cache::HeadShape shape, MlxRows rows) {

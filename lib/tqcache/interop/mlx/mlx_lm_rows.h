@@ -62,17 +62,17 @@ struct MlxBatchRing {
 // As ring_rows().
 Result<RowRuns> batch_ring_rows(const MlxBatchRing& ring, std::int64_t n_rows);
 
-struct AffineForm {
+struct AffineGroups {
   int bits = 8;
   std::int64_t group_size = 64;  // components that share a scale and a bias
 };
 
-// Bytes of one head vector. Requires: `form` fits `head_dim`.
-constexpr std::size_t affine_code_bytes(AffineForm form, std::int64_t head_dim) {
-  return static_cast<std::size_t>(head_dim * form.bits / 8);
+// Bytes of one head vector. Requires: `groups` fits `head_dim`.
+constexpr std::size_t affine_code_bytes(AffineGroups groups, std::int64_t head_dim) {
+  return static_cast<std::size_t>(head_dim * groups.bits / 8);
 }
-constexpr std::size_t affine_groups(AffineForm form, std::int64_t head_dim) {
-  return static_cast<std::size_t>(head_dim / form.group_size);
+constexpr std::size_t affine_groups(AffineGroups groups, std::int64_t head_dim) {
+  return static_cast<std::size_t>(head_dim / groups.group_size);
 }
 
 // Errors: kUnsupported (bits other than 2, 3, 4, 5, 6, 8; groups other than 32, 64, 128), kCorrupt
@@ -82,14 +82,15 @@ Result<void> check_affine(std::int64_t bits, std::int64_t group_size, std::int64
 // x = scale * code + bias, in f32, rounded after each operation.
 //
 // Shapes: codes [affine_code_bytes]; scales, biases [affine_groups]; x [head_dim].
-void affine_decode(AffineForm form, std::span<const std::byte> codes, std::span<const float> scales,
-                   std::span<const float> biases, std::span<float> x);
+void affine_decode(AffineGroups groups, std::span<const std::byte> codes,
+                   std::span<const float> scales, std::span<const float> biases,
+                   std::span<float> x);
 
 // The same result as mlx.core.quantize() on a CPU, bit for bit: computed in f32, with scales and
 // biases finally rounded to `dtype`. (NaN gets code 0.)
 //
 // Shapes: x [head_dim], values of `dtype`; scales, biases: affine_groups of `dtype`.
-void affine_encode(AffineForm form, Dtype dtype, std::span<const float> x,
+void affine_encode(AffineGroups groups, Dtype dtype, std::span<const float> x,
                    std::span<std::byte> codes, std::span<std::byte> scales,
                    std::span<std::byte> biases);
 
@@ -108,7 +109,7 @@ ReadRows read_dense_rows(SharedFile file, cache::HeadShape shape, MlxRows rows);
 
 // K or V of a QuantizedKVCache.
 struct MlxAffineTensor {
-  AffineForm form;
+  AffineGroups groups;
   Dtype dtype = Dtype::kF16;  // dtype of scales and biases
   MlxRows codes, scales, biases;
 };

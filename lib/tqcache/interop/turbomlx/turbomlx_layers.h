@@ -58,13 +58,13 @@ Result<TurboMlxLayer> turbomlx_arrays_layer(const TurboMlxSource& file, const Va
                                             const TurboMlxEntry& entry);
 
 // K or V in groups: a sequence of codes, scales and biases.
-struct TurboMlxGroupForm {
+struct TurboMlxGroupSpec {
   std::int64_t bits = 0;
   std::int64_t group_size = 0;
 };
 Result<TurboMlxTensor> turbomlx_affine_tensor(const TurboMlxSource& file, const ValueTree& tree,
                                               const Value& groups, std::string_view name,
-                                              TurboMlxGroupForm form, cache::HeadShape shape,
+                                              TurboMlxGroupSpec form, cache::HeadShape shape,
                                               std::int64_t n_tokens, codec::BlockOrder order);
 
 }  // namespace tqcache::interop

@@ -127,7 +127,7 @@ Result<ForeignArray> slot_array(const TurboMlxSource& file, const Value& value,
 
 // --- groups
 
-Result<void> check_form(TurboMlxGroupForm form, std::int64_t head_dim) {
+Result<void> check_form(TurboMlxGroupSpec form, std::int64_t head_dim) {
   if (form.bits < 1 || form.bits > 8) {
     return unsupported(fmt::format("groups of {} bits", form.bits));
   }
@@ -148,7 +148,7 @@ Result<TensorType> scale_type(const Value& scales, std::string_view name) {
 
 Result<TurboMlxTensor> turbomlx_affine_tensor(const TurboMlxSource& file, const ValueTree& tree,
                                               const Value& groups, std::string_view name,
-                                              TurboMlxGroupForm form, cache::HeadShape shape,
+                                              TurboMlxGroupSpec form, cache::HeadShape shape,
                                               std::int64_t n_tokens, codec::BlockOrder order) {
   if (!is_sequence(groups) || groups.items.size() != 3) {
     return corrupt(std::string(name) + ": not codes, scales and biases");
@@ -196,7 +196,7 @@ Result<TurboMlxLayer> turbomlx_quantized_layer(const TurboMlxSource& file, const
   TQC_TRY_ASSIGN(const auto values, pair_of(tree, tree.at(entry.state)));
   TQC_TRY_ASSIGN(const auto numbers,
                  numbers_of(tree, tree.at(entry.meta_state), 3, "offset, group_size and bits"));
-  const TurboMlxGroupForm form{.bits = numbers[2], .group_size = numbers[1]};
+  const TurboMlxGroupSpec form{.bits = numbers[2], .group_size = numbers[1]};
   if (!is_sequence(*values.first) || values.first->items.size() != 3) {
     return corrupt("keys: not codes, scales and biases");
   }

@@ -231,7 +231,7 @@ void adopt_rows(const ModelConfig& config, const cache::StateLayer& from, cache:
   const DeltaNetConfig& net = config.delta_net;
   const std::int64_t group = net.n_value_heads / net.n_key_heads;
   const auto head_in_file = [&](std::int64_t head) {
-    return config.form.tiled_value_heads ? head % group * net.n_key_heads + head / group : head;
+    return config.layout.tiled_value_heads ? head % group * net.n_key_heads + head / group : head;
   };
   const AlignedFloats conv = widened(from.arrays[0]);
   const std::span<float> conv_out = state_values(to.arrays[0]);

@@ -7,7 +7,7 @@ namespace tqcache::model {
 namespace {
 
 // The sum of four values of a lane, from the first or the second half of a group.
-template <class Form, class Code>
+template <class Layout, class Code>
 std::int32_t add_four(const std::uint8_t* code, const QuantizedView<Code>& x, std::size_t group,
                       std::size_t half, std::size_t lane) {
   const Code* const of_x = x.codes + loops::code_place<Code>(group, 0);
@@ -16,50 +16,50 @@ std::int32_t add_four(const std::uint8_t* code, const QuantizedView<Code>& x, st
   for (std::size_t i = first; i < first + 4; ++i) {
     sum += code[i] * of_x[loops::place_in_group<Code>(i)];
   }
-  return sum + Form::kOffset * x.minus_sums[loops::sum_place(group, half) + lane];
+  return sum + Layout::kOffset * x.minus_sums[loops::sum_place(group, half) + lane];
 }
 
 // Adds the product of group `group` of x and group `in_block` of a GGML block. Shapes: lanes [4].
-template <class Form, class Code>
+template <class Layout, class Code>
 void add_group(const std::byte* block, std::size_t in_block,
-               const tensors::forms::Scales<Form::kValues / Form::kRun>& scales,
+               const tensors::layouts::Scales<Layout::kValues / Layout::kRun>& scales,
                const QuantizedView<Code>& x, std::size_t group, float* lanes) {
-  constexpr std::size_t kRuns = kGroup / Form::kRun;
+  constexpr std::size_t kRuns = kGroup / Layout::kRun;
   std::uint8_t code[kGroup];
-  Form::codes(block, in_block, code);
+  Layout::codes(block, in_block, code);
   for (std::size_t run = 0; run < kRuns; ++run) {
     const float scale = scales.scale[in_block * kRuns + run] * x.scales[group];
     const float minimum = scales.minimum[in_block * kRuns + run] * x.scales[group];
     for (std::size_t l = 0; l < kGroupLanes; ++l) {
-      std::int32_t sum = add_four<Form>(code, x, group, run, l);
-      if (kRuns == 1) sum += add_four<Form>(code, x, group, 1, l);
+      std::int32_t sum = add_four<Layout>(code, x, group, run, l);
+      if (kRuns == 1) sum += add_four<Layout>(code, x, group, 1, l);
       lanes[l] += static_cast<float>(sum) * scale;
-      if constexpr (!Form::kHasMinimum) continue;
+      if constexpr (!Layout::kHasMinimum) continue;
       const std::size_t kind = kRuns == 1 ? 2 : run;
       lanes[l] += static_cast<float>(x.minus_sums[loops::sum_place(group, kind) + l]) * minimum;
     }
   }
 }
 
-template <class Form, class Code>
+template <class Layout, class Code>
 float dot(const std::byte* row, const QuantizedView<Code>& x, std::size_t n_groups) {
-  constexpr std::size_t kGroups = Form::kValues / kGroup;
+  constexpr std::size_t kGroups = Layout::kValues / kGroup;
   float lanes[kLanes] = {};
-  for (std::size_t group = 0; group < n_groups; group += kGroups, row += Form::kBytes) {
-    const auto scales = Form::scales(row);
+  for (std::size_t group = 0; group < n_groups; group += kGroups, row += Layout::kBytes) {
+    const auto scales = Layout::scales(row);
     for (std::size_t i = 0; i < kGroups; ++i) {
-      add_group<Form>(row, i, scales, x, group + i,
-                      lanes + (group + i) % kRoundGroups * kGroupLanes);
+      add_group<Layout>(row, i, scales, x, group + i,
+                        lanes + (group + i) % kRoundGroups * kGroupLanes);
     }
   }
   return loops::fold(lanes);
 }
 
-template <class Form, class Code>
+template <class Layout, class Code>
 void multiply(const std::byte* rows, std::size_t n_rows, const QuantizedView<Code>& x,
               std::size_t n_groups, float* y) {
-  const std::size_t row_bytes = bytes_of_groups<Form>(n_groups);
-  for (std::size_t i = 0; i < n_rows; ++i, rows += row_bytes) y[i] = dot<Form>(rows, x, n_groups);
+  const std::size_t row_bytes = bytes_of_groups<Layout>(n_groups);
+  for (std::size_t i = 0; i < n_rows; ++i, rows += row_bytes) y[i] = dot<Layout>(rows, x, n_groups);
 }
 
 template <class Code>
@@ -73,9 +73,9 @@ struct Scalar {
   static constexpr auto quantize() {
     return model::quantize<Code>;
   }
-  template <class Form, class Code>
+  template <class Layout, class Code>
   static constexpr auto multiply() {
-    return model::multiply<Form, Code>;
+    return model::multiply<Layout, Code>;
   }
 };
 

@@ -21,11 +21,11 @@
 #include <cstdint>
 
 #include "tqcache/model/linear/product_kernels.h"
-#include "tqcache/tensors/block_forms.h"
+#include "tqcache/tensors/block_layouts.h"
 
 namespace tqcache::model {
 
-inline constexpr std::size_t kGroup = tensors::forms::kGroup;  // values: 32
+inline constexpr std::size_t kGroup = tensors::layouts::kGroup;  // values: 32
 inline constexpr std::size_t kGroupLanes = 4;
 inline constexpr std::size_t kStepGroups = 4;   // x is stored in steps of 128 values,
 inline constexpr std::size_t kRoundGroups = 8;  // and read in rounds of two steps (32 lanes)
@@ -69,20 +69,20 @@ struct BlockKernels {
   // Requires: GGML blocks of 256 are complete.
   using Multiply = void(const std::byte* rows, std::size_t n_rows, const QuantizedView<Code>& x,
                         std::size_t n_groups, float* y);
-  std::array<Multiply*, tensors::forms::All::kSize> multiply;  // as tensors::block_types()
+  std::array<Multiply*, tensors::layouts::All::kSize> multiply;  // as tensors::block_types()
 };
 
-// The kernels of an instruction set in the order of the types: Maker::multiply<Form, Code>() for
-// every Form.
-template <class Maker, class Code, class... Form>
-constexpr auto make_products(tensors::forms::List<Form...>) {
-  return std::array<typename BlockKernels<Code>::Multiply*, sizeof...(Form)>{
-      Maker::template multiply<Form, Code>()...};
+// The kernels of an instruction set in the order of the types: Maker::multiply<Layout, Code>() for
+// every Layout.
+template <class Maker, class Code, class... Layout>
+constexpr auto make_products(tensors::layouts::List<Layout...>) {
+  return std::array<typename BlockKernels<Code>::Multiply*, sizeof...(Layout)>{
+      Maker::template multiply<Layout, Code>()...};
 }
 
-template <class Form>
+template <class Layout>
 constexpr std::size_t bytes_of_groups(std::size_t n_groups) {
-  return n_groups * kGroup / Form::kValues * Form::kBytes;
+  return n_groups * kGroup / Layout::kValues * Layout::kBytes;
 }
 
 // The kernels of both types of codes.
@@ -102,9 +102,9 @@ struct AllBlockKernels {
 
 template <class Maker>
 constexpr AllBlockKernels make_all_kernels() {
-  constexpr tensors::forms::All kForms{};
-  return {{Maker::template quantize<std::int16_t>(), make_products<Maker, std::int16_t>(kForms)},
-          {Maker::template quantize<std::int8_t>(), make_products<Maker, std::int8_t>(kForms)}};
+  constexpr tensors::layouts::All kLayouts{};
+  return {{Maker::template quantize<std::int16_t>(), make_products<Maker, std::int16_t>(kLayouts)},
+          {Maker::template quantize<std::int8_t>(), make_products<Maker, std::int8_t>(kLayouts)}};
 }
 
 extern const AllBlockKernels kScalarBlocks;

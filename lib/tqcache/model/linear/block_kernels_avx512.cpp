@@ -64,12 +64,12 @@ TQC_AVX512_INLINE __m512i multiply_nibbles(__m512i sums, __m512i bytes,
 }
 
 // The correction of the lanes for the offset of the codes.
-template <class Form>
+template <class Layout>
 TQC_AVX512_INLINE __m512i offset_sums(const std::int32_t* minus_sums) {
-  if constexpr (Form::kOffset == 0) {
+  if constexpr (Layout::kOffset == 0) {
     return _mm512_setzero_si512();
   } else {
-    constexpr unsigned kShift = std::countr_zero(static_cast<unsigned>(Form::kOffset));
+    constexpr unsigned kShift = std::countr_zero(static_cast<unsigned>(Layout::kOffset));
     return _mm512_slli_epi32(_mm512_loadu_si512(minus_sums), kShift);
   }
 }
@@ -79,26 +79,26 @@ TQC_AVX512_INLINE __m512 multiply_add(__m512 lanes, __m512i sums, __m512 factors
 }
 
 // The lanes of four GGML blocks of 32, before scaling.
-template <class Form, class Code>
+template <class Layout, class Code>
 TQC_AVX512_INLINE __m512i multiply_blocks(const std::byte* blocks, const QuantizedView<Code>& x) {
-  const __m512i sums = offset_sums<Form>(x.minus_sums + 2 * kStepLanes);
-  if constexpr (kInNibbles<Form>) {
-    return multiply_nibbles(sums, load_quarters(blocks + Form::kCodesAt, Form::kBytes), x);
+  const __m512i sums = offset_sums<Layout>(x.minus_sums + 2 * kStepLanes);
+  if constexpr (kInNibbles<Layout>) {
+    return multiply_nibbles(sums, load_quarters(blocks + Layout::kCodesAt, Layout::kBytes), x);
   } else {
-    return multiply_both(sums, codes_of_blocks<Form>(blocks), x);
+    return multiply_both(sums, codes_of_blocks<Layout>(blocks), x);
   }
 }
 
 // Adds four GGML blocks of 32. `wanted`: the lanes of those that the row has.
-template <class Form, class Code>
+template <class Layout, class Code>
 TQC_AVX512_INLINE __m512 add_blocks(__m512 lanes, const std::byte* blocks,
                                     const QuantizedView<Code>& x, __mmask16 wanted = 0xffff) {
   const __m512 of_x = spread(_mm_loadu_ps(x.scales));
-  const __m512 scales = _mm512_maskz_mul_ps(wanted, scales_of_blocks<Form>(blocks), of_x);
-  lanes = multiply_add(lanes, multiply_blocks<Form>(blocks, x), scales);
-  if constexpr (Form::kHasMinimum) {  // the file stores it with the other sign
+  const __m512 scales = _mm512_maskz_mul_ps(wanted, scales_of_blocks<Layout>(blocks), of_x);
+  lanes = multiply_add(lanes, multiply_blocks<Layout>(blocks, x), scales);
+  if constexpr (Layout::kHasMinimum) {  // the file stores it with the other sign
     const __m512 minus_x = _mm512_xor_ps(of_x, _mm512_set1_ps(-0.0f));
-    const __m512 minima = _mm512_maskz_mul_ps(wanted, load_halves_of<Form, 2>(blocks), minus_x);
+    const __m512 minima = _mm512_maskz_mul_ps(wanted, load_halves_of<Layout, 2>(blocks), minus_x);
     lanes = multiply_add(lanes, _mm512_loadu_si512(x.minus_sums + 2 * kStepLanes), minima);
   }
   return lanes;
@@ -107,42 +107,42 @@ TQC_AVX512_INLINE __m512 add_blocks(__m512 lanes, const std::byte* blocks,
 // Factors of every run of a GGML block of 256, multiplied by x's scales.
 struct Factors {
   __m512 scale;
-  __m512 minimum;  // only if Form has one
+  __m512 minimum;  // only if Layout has one
 };
 
-template <class Form>
+template <class Layout>
 TQC_AVX512_INLINE __m512 factors_of_runs(const std::uint64_t* steps, const std::byte* half,
                                          __m512 of_x) {
   const auto first = static_cast<long long>(steps[0]);
-  const auto last = static_cast<long long>(steps[Form::kRuns / 8 - 1]);
+  const auto last = static_cast<long long>(steps[Layout::kRuns / 8 - 1]);
   const __m512i wide = _mm512_cvtepi8_epi32(_mm_set_epi64x(last, first));
-  const __m512 factor = _mm512_set1_ps(_cvtsh_ss(forms::load<std::uint16_t>(half)));
+  const __m512 factor = _mm512_set1_ps(_cvtsh_ss(layouts::load<std::uint16_t>(half)));
   return _mm512_mul_ps(_mm512_mul_ps(factor, _mm512_cvtepi32_ps(wide)), of_x);
 }
 
-template <class Form>
+template <class Layout>
 TQC_AVX512_INLINE Factors factors_of_block(const std::byte* block, const float* scales_of_x) {
   __m512 of_x = _mm512_castps256_ps512(_mm256_loadu_ps(scales_of_x));
-  if constexpr (Form::kRun == 16) {  // one group has two runs
+  if constexpr (Layout::kRun == 16) {  // one group has two runs
     const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     of_x = _mm512_permutexvar_ps(twice, of_x);
   }
-  const auto steps = Form::steps(block);
+  const auto steps = Layout::steps(block);
   Factors factors{};
-  factors.scale = factors_of_runs<Form>(steps.scale, block + Form::kScaleAt, of_x);
-  if constexpr (Form::kHasMinimum) {
-    factors.minimum = factors_of_runs<Form>(steps.minimum, block + Form::kMinimumAt, of_x);
+  factors.scale = factors_of_runs<Layout>(steps.scale, block + Layout::kScaleAt, of_x);
+  if constexpr (Layout::kHasMinimum) {
+    factors.minimum = factors_of_runs<Layout>(steps.minimum, block + Layout::kMinimumAt, of_x);
   }
   return factors;
 }
 
 // Adds the products `sums` of a step's lanes that share a factor, and the minima of the same
 // values, which multiply the `kind`-th sums of x. `runs`: the run whose factor each lane uses.
-template <class Form, class Code>
+template <class Layout, class Code>
 TQC_AVX512_INLINE __m512 add_runs(__m512 lanes, __m512i sums, const Factors& factors, __m512i runs,
                                   const QuantizedView<Code>& x, std::size_t kind) {
   lanes = multiply_add(lanes, sums, _mm512_permutexvar_ps(runs, factors.scale));
-  if constexpr (Form::kHasMinimum) {
+  if constexpr (Layout::kHasMinimum) {
     lanes = multiply_add(lanes, _mm512_loadu_si512(x.minus_sums + kind * kStepLanes),
                          _mm512_permutexvar_ps(runs, factors.minimum));
   }
@@ -150,24 +150,24 @@ TQC_AVX512_INLINE __m512 add_runs(__m512 lanes, __m512i sums, const Factors& fac
 }
 
 // Adds groups 4 step to 4 step + 3 of a GGML block of 256.
-template <class Form, class Code>
+template <class Layout, class Code>
 TQC_AVX512_INLINE __m512 add_step(__m512 lanes, const std::byte* block, int step,
                                   const Factors& factors, const QuantizedView<Code>& x) {
   const __m512i quarter = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-  const Codes codes = {half_of_step<Form>(block, step, 0), half_of_step<Form>(block, step, 16)};
-  if constexpr (Form::kRun == 32) {
-    const __m512i offset = offset_sums<Form>(x.minus_sums + 2 * kStepLanes);
+  const Codes codes = {half_of_step<Layout>(block, step, 0), half_of_step<Layout>(block, step, 16)};
+  if constexpr (Layout::kRun == 32) {
+    const __m512i offset = offset_sums<Layout>(x.minus_sums + 2 * kStepLanes);
     const __m512i runs = _mm512_add_epi32(quarter, _mm512_set1_epi32(4 * step));
-    return add_runs<Form>(lanes, multiply_both(offset, codes, x), factors, runs, x, 2);
+    return add_runs<Layout>(lanes, multiply_both(offset, codes, x), factors, runs, x, 2);
   } else {
     const __m512i runs =
         _mm512_add_epi32(_mm512_slli_epi32(quarter, 1), _mm512_set1_epi32(8 * step));
-    const __m512i first = multiply_half(offset_sums<Form>(x.minus_sums), codes.first, x, 0);
-    lanes = add_runs<Form>(lanes, first, factors, runs, x, 0);
+    const __m512i first = multiply_half(offset_sums<Layout>(x.minus_sums), codes.first, x, 0);
+    lanes = add_runs<Layout>(lanes, first, factors, runs, x, 0);
     const __m512i second =
-        multiply_half(offset_sums<Form>(x.minus_sums + kStepLanes), codes.second, x, 1);
-    return add_runs<Form>(lanes, second, factors, _mm512_add_epi32(runs, _mm512_set1_epi32(1)), x,
-                          1);
+        multiply_half(offset_sums<Layout>(x.minus_sums + kStepLanes), codes.second, x, 1);
+    return add_runs<Layout>(lanes, second, factors, _mm512_add_epi32(runs, _mm512_set1_epi32(1)), x,
+                            1);
   }
 }
 
@@ -178,69 +178,69 @@ TQC_AVX512_INLINE QuantizedView<Code> second_step(const QuantizedView<Code>& x) 
 }
 
 // Adds 256 values: the first step to the lower lanes, the second to the upper ones.
-template <class Form, class Code>
+template <class Layout, class Code>
 TQC_AVX512_INLINE void add_round(const std::byte* blocks, const QuantizedView<Code>& x,
                                  __m512& lower, __m512& upper) {
-  if constexpr (Form::kValues == kGroup) {
-    lower = add_blocks<Form>(lower, blocks, x);
-    upper = add_blocks<Form>(upper, blocks + kStepGroups * Form::kBytes, second_step(x));
+  if constexpr (Layout::kValues == kGroup) {
+    lower = add_blocks<Layout>(lower, blocks, x);
+    upper = add_blocks<Layout>(upper, blocks + kStepGroups * Layout::kBytes, second_step(x));
   } else {
-    const Factors factors = factors_of_block<Form>(blocks, x.scales);
-    lower = add_step<Form>(lower, blocks, 0, factors, x);
-    upper = add_step<Form>(upper, blocks, 1, factors, second_step(x));
+    const Factors factors = factors_of_block<Layout>(blocks, x.scales);
+    lower = add_step<Layout>(lower, blocks, 0, factors, x);
+    upper = add_step<Layout>(upper, blocks, 1, factors, second_step(x));
   }
 }
 
 // Adds the last n_groups < 8 groups of a row, of GGML blocks of 32. Reads whole steps: behind the
 // row, whatever follows it.
-template <class Form, class Code>
+template <class Layout, class Code>
 TQC_AVX512_INLINE void add_rest(const std::byte* blocks, const QuantizedView<Code>& x,
                                 std::size_t n_groups, __m512& lower, __m512& upper) {
   const auto wanted = static_cast<__mmask16>((1u << n_groups % kStepGroups * kGroupLanes) - 1);
   if (n_groups < kStepGroups) {
-    lower = add_blocks<Form>(lower, blocks, x, wanted);
+    lower = add_blocks<Layout>(lower, blocks, x, wanted);
     return;
   }
-  lower = add_blocks<Form>(lower, blocks, x);
+  lower = add_blocks<Layout>(lower, blocks, x);
   if (n_groups == kStepGroups) return;
-  upper = add_blocks<Form>(upper, blocks + kStepGroups * Form::kBytes, second_step(x), wanted);
+  upper = add_blocks<Layout>(upper, blocks + kStepGroups * Layout::kBytes, second_step(x), wanted);
 }
 
 // Sets the lanes of a row. `is_last`: less than loops::bytes_behind() follows it.
-template <class Form, class Code>
+template <class Layout, class Code>
 TQC_AVX512_INLINE void multiply_row(const std::byte* row, bool is_last,
                                     const QuantizedView<Code>& x, std::size_t n_groups,
                                     __m512& lower, __m512& upper) {
-  constexpr std::size_t kRoundBytes = bytes_of_groups<Form>(kRoundGroups);
+  constexpr std::size_t kRoundBytes = bytes_of_groups<Layout>(kRoundGroups);
   __m512 low = _mm512_setzero_ps(), high = low;
   const std::size_t n_rounds = n_groups / kRoundGroups;
   for (std::size_t i = 0; i < n_rounds; ++i, row += kRoundBytes) {
     loops::fetch_ahead(row, kRoundBytes);
-    add_round<Form>(row, loops::round_of(x, i), low, high);
+    add_round<Layout>(row, loops::round_of(x, i), low, high);
   }
-  if constexpr (Form::kValues == kGroup) {
+  if constexpr (Layout::kValues == kGroup) {
     const std::size_t n_left = n_groups % kRoundGroups;
     std::byte copy[kRoundBytes];
     if (is_last) {
       std::memset(copy, 0, kRoundBytes);
-      std::memcpy(copy, row, n_left * Form::kBytes);
+      std::memcpy(copy, row, n_left * Layout::kBytes);
       row = copy;
     }
-    if (n_left > 0) add_rest<Form>(row, loops::round_of(x, n_rounds), n_left, low, high);
+    if (n_left > 0) add_rest<Layout>(row, loops::round_of(x, n_rounds), n_left, low, high);
   }
   lower = low;
   upper = high;
 }
 
-template <class Form, class Code>
+template <class Layout, class Code>
 TQC_AVX512 void multiply_rows(const std::byte* rows, std::size_t n_rows,
                               const QuantizedView<Code>& x, std::size_t n_groups, float* y) {
-  const std::size_t row_bytes = bytes_of_groups<Form>(n_groups);
-  const std::size_t behind = loops::bytes_behind<Form, kStepGroups>(n_groups);
+  const std::size_t row_bytes = bytes_of_groups<Layout>(n_groups);
+  const std::size_t behind = loops::bytes_behind<Layout, kStepGroups>(n_groups);
   __m512 lower[4] = {}, upper[4] = {};  // of four rows, which are folded together
   for (std::size_t i = 0; i < n_rows; ++i, rows += row_bytes) {
     const bool is_last = (n_rows - i - 1) * row_bytes < behind;
-    multiply_row<Form>(rows, is_last, x, n_groups, lower[i % 4], upper[i % 4]);
+    multiply_row<Layout>(rows, is_last, x, n_groups, lower[i % 4], upper[i % 4]);
     if (i % 4 == 3) _mm_storeu_ps(y + i - 3, fold_four(lower, upper));
   }
   for (std::size_t i = n_rows / 4 * 4; i < n_rows; ++i) y[i] = fold(lower[i % 4], upper[i % 4]);
@@ -322,9 +322,9 @@ struct Avx512 {
   static constexpr auto quantize() {
     return quantize_groups<Code>;
   }
-  template <class Form, class Code>
+  template <class Layout, class Code>
   static constexpr auto multiply() {
-    return multiply_rows<Form, Code>;
+    return multiply_rows<Layout, Code>;
   }
 };
 

@@ -40,10 +40,10 @@ TQC_INLINE QuantizedView<Code> round_of(const QuantizedView<Code>& x, std::size_
 }
 
 // How far a kernel reads behind a row whose last groups it reads `kAtOnce` at a time.
-template <class Form, std::size_t kAtOnce>
+template <class Layout, std::size_t kAtOnce>
 TQC_INLINE constexpr std::size_t bytes_behind(std::size_t n_groups) {
   const std::size_t n_absent = (kAtOnce - n_groups % kAtOnce) % kAtOnce;
-  return Form::kValues == kGroup ? n_absent * Form::kBytes : 0;
+  return Layout::kValues == kGroup ? n_absent * Layout::kBytes : 0;
 }
 
 // Rows follow each other, and are fetched this many bytes ahead: a processor alone stops at the

@@ -7,10 +7,10 @@
 namespace tqcache::model {
 namespace {
 
-template <class Form>
+template <class Layout>
 void pack_panel(const std::byte* rows, std::size_t n_rows, std::size_t n_groups, std::int8_t* codes,
                 float* scales, float* minima) {
-  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima, loops::widen_panel);
+  loops::pack<Layout>(rows, n_rows, n_groups, codes, scales, minima, loops::widen_panel);
 }
 
 // The sum of the products of one run: quads [first, first + n) of a group. Shapes: sums [16].
@@ -51,25 +51,25 @@ void multiply_panel(const PanelView& panel, const ChunkView& x, float* y, std::s
 }
 
 struct ScalarChunks {
-  template <class Form>
+  template <class Layout>
   static constexpr auto pack() {
-    return pack_panel<Form>;
+    return pack_panel<Layout>;
   }
 };
 
-template <class... Form>
-constexpr auto list_run_shapes(tensors::forms::List<Form...>) {
-  return std::array<RunShape, sizeof...(Form)>{RunShape{Form::kRun, Form::kHasMinimum}...};
+template <class... Layout>
+constexpr auto list_run_shapes(tensors::layouts::List<Layout...>) {
+  return std::array<RunShape, sizeof...(Layout)>{RunShape{Layout::kRun, Layout::kHasMinimum}...};
 }
 
-constexpr auto kRunShapes = list_run_shapes(tensors::forms::All{});
+constexpr auto kRunShapes = list_run_shapes(tensors::layouts::All{});
 
 }  // namespace
 
-constexpr ChunkKernels kScalarChunks = {make_packs<ScalarChunks>(tensors::forms::All{}),
+constexpr ChunkKernels kScalarChunks = {make_packs<ScalarChunks>(tensors::layouts::All{}),
                                         multiply_panel};
 
-const std::array<RunShape, tensors::forms::All::kSize>& run_shapes() { return kRunShapes; }
+const std::array<RunShape, tensors::layouts::All::kSize>& run_shapes() { return kRunShapes; }
 
 QuantizedChunk::QuantizedChunk(std::size_t n, std::size_t n_cols)
     : n_(n),

@@ -21,7 +21,7 @@
 
 #include "tqcache/bytes.h"
 #include "tqcache/model/linear/block_kernels.h"
-#include "tqcache/tensors/block_forms.h"
+#include "tqcache/tensors/block_layouts.h"
 
 namespace tqcache::model {
 
@@ -56,15 +56,15 @@ struct ChunkKernels {
   // PanelView. Requires: GGML blocks of 256 are complete.
   using Pack = void(const std::byte* rows, std::size_t n_rows, std::size_t n_groups,
                     std::int8_t* codes, float* scales, float* minima);
-  std::array<Pack*, tensors::forms::All::kSize> pack;  // as tensors::block_types()
+  std::array<Pack*, tensors::layouts::All::kSize> pack;  // as tensors::block_types()
 
   // Shapes: y [x.n, panel.n_rows], rows `stride` apart.
   void (*multiply)(const PanelView& panel, const ChunkView& x, float* y, std::size_t stride);
 };
 
-template <class Maker, class... Form>
-constexpr auto make_packs(tensors::forms::List<Form...>) {
-  return std::array<ChunkKernels::Pack*, sizeof...(Form)>{Maker::template pack<Form>()...};
+template <class Maker, class... Layout>
+constexpr auto make_packs(tensors::layouts::List<Layout...>) {
+  return std::array<ChunkKernels::Pack*, sizeof...(Layout)>{Maker::template pack<Layout>()...};
 }
 
 extern const ChunkKernels kScalarChunks;
@@ -80,7 +80,7 @@ struct RunShape {
   std::size_t run = kGroup;
   bool has_minimum = false;
 };
-const std::array<RunShape, tensors::forms::All::kSize>& run_shapes();
+const std::array<RunShape, tensors::layouts::All::kSize>& run_shapes();
 
 // The vectors of a chunk, quantized.
 class QuantizedChunk {

@@ -22,15 +22,15 @@ TQC_AVX2_INLINE void widen_in_256(const std::uint16_t* halves, float* values) {
   }
 }
 
-template <class Form>
+template <class Layout>
 TQC_AVX2 void pack_in_256(const std::byte* rows, std::size_t n_rows, std::size_t n_groups,
                           std::int8_t* codes, float* scales, float* minima) {
-  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima, widen_in_256);
+  loops::pack<Layout>(rows, n_rows, n_groups, codes, scales, minima, widen_in_256);
 }
 
 TQC_AVX2_INLINE __m256i pair_of_codes(const std::int16_t* codes) {
   return _mm256_set1_epi32(
-      tensors::forms::load<std::int32_t>(reinterpret_cast<const std::byte*>(codes)));
+      tensors::layouts::load<std::int32_t>(reinterpret_cast<const std::byte*>(codes)));
 }
 
 // Adds to each lane of `sums` the products of the four codes of a quad.
@@ -172,17 +172,17 @@ void multiply_in_256(const PanelView& panel, const ChunkView& x, float* y, std::
 }
 
 struct Avx2Chunks {
-  template <class Form>
+  template <class Layout>
   static constexpr auto pack() {
-    return pack_in_256<Form>;
+    return pack_in_256<Layout>;
   }
 };
 
 }  // namespace
 
-constexpr ChunkKernels kAvx2Chunks = {make_packs<Avx2Chunks>(tensors::forms::All{}),
+constexpr ChunkKernels kAvx2Chunks = {make_packs<Avx2Chunks>(tensors::layouts::All{}),
                                       multiply_in_256<WithoutVnni>};
-constexpr ChunkKernels kAvx2VnniChunks = {make_packs<Avx2Chunks>(tensors::forms::All{}),
+constexpr ChunkKernels kAvx2VnniChunks = {make_packs<Avx2Chunks>(tensors::layouts::All{}),
                                           multiply_in_256<WithVnni>};
 
 }  // namespace tqcache::model

@@ -21,15 +21,15 @@ TQC_AVX512_INLINE void widen_in_512(const std::uint16_t* halves, float* values) 
   _mm512_storeu_ps(values, _mm512_cvtph_ps(sixteen));
 }
 
-template <class Form>
+template <class Layout>
 TQC_AVX512 void pack_in_512(const std::byte* rows, std::size_t n_rows, std::size_t n_groups,
                             std::int8_t* codes, float* scales, float* minima) {
-  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima, widen_in_512);
+  loops::pack<Layout>(rows, n_rows, n_groups, codes, scales, minima, widen_in_512);
 }
 
 TQC_AVX512_INLINE __m512i two_codes(const std::int16_t* codes) {
   return _mm512_set1_epi32(
-      tensors::forms::load<std::int32_t>(reinterpret_cast<const std::byte*>(codes)));
+      tensors::layouts::load<std::int32_t>(reinterpret_cast<const std::byte*>(codes)));
 }
 
 // Adds the products of half a group.
@@ -115,15 +115,15 @@ void multiply_in_512(const PanelView& panel, const ChunkView& x, float* y, std::
 }
 
 struct Avx512Chunks {
-  template <class Form>
+  template <class Layout>
   static constexpr auto pack() {
-    return pack_in_512<Form>;
+    return pack_in_512<Layout>;
   }
 };
 
 }  // namespace
 
-constexpr ChunkKernels kAvx512Chunks = {make_packs<Avx512Chunks>(tensors::forms::All{}),
+constexpr ChunkKernels kAvx512Chunks = {make_packs<Avx512Chunks>(tensors::layouts::All{}),
                                         multiply_in_512};
 
 }  // namespace tqcache::model

@@ -30,10 +30,10 @@ void widen_in_neon(const std::uint16_t* halves, float* values) {
   }
 }
 
-template <class Form>
+template <class Layout>
 void pack_in_neon(const std::byte* rows, std::size_t n_rows, std::size_t n_groups,
                   std::int8_t* codes, float* scales, float* minima) {
-  loops::pack<Form>(rows, n_rows, n_groups, codes, scales, minima, widen_in_neon);
+  loops::pack<Layout>(rows, n_rows, n_groups, codes, scales, minima, widen_in_neon);
 }
 
 // The bytes of half a group of x, in the order of its values.
@@ -206,17 +206,17 @@ struct Loop {
 };
 
 struct NeonChunks {
-  template <class Form>
+  template <class Layout>
   static constexpr auto pack() {
-    return pack_in_neon<Form>;
+    return pack_in_neon<Layout>;
   }
 };
 
 }  // namespace
 
-constexpr ChunkKernels kNeonChunks = {make_packs<NeonChunks>(tensors::forms::All{}),
+constexpr ChunkKernels kNeonChunks = {make_packs<NeonChunks>(tensors::layouts::All{}),
                                       Loop<WithoutDots>::multiply};
-constexpr ChunkKernels kNeonDotChunks = {make_packs<NeonChunks>(tensors::forms::All{}),
+constexpr ChunkKernels kNeonDotChunks = {make_packs<NeonChunks>(tensors::layouts::All{}),
                                          Loop<WithDots>::multiply};
 
 bool has_dot_products() {

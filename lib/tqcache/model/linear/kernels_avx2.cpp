@@ -50,23 +50,23 @@ TQC_AVX2_INLINE __m256 multiply_add(__m256 sum, __m256 w, const float* x) {
 }
 
 // Widens fewer values than a vector holds, without reading past them.
-template <class Form>
+template <class Layout>
 TQC_AVX2_INLINE void widen_rest(const std::byte* row, std::size_t n, float* widened) {
-  std::byte rest[kVector * Form::kSize] = {};
-  std::memcpy(rest, row, n * Form::kSize);
-  _mm256_storeu_ps(widened, Form::load(rest));
+  std::byte rest[kVector * Layout::kSize] = {};
+  std::memcpy(rest, row, n * Layout::kSize);
+  _mm256_storeu_ps(widened, Layout::load(rest));
 }
 
-template <class Form>
+template <class Layout>
 TQC_AVX2 float dot(const std::byte* row, const float* x, std::size_t n) {
-  constexpr std::size_t kStep = kVector * Form::kSize;
+  constexpr std::size_t kStep = kVector * Layout::kSize;
   const std::size_t whole = n / kLanes * kLanes;
   __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
   for (std::size_t i = 0; i < whole; i += kLanes, row += 4 * kStep, x += kLanes) {
-    a = multiply_add(a, Form::load(row), x);
-    b = multiply_add(b, Form::load(row + kStep), x + kVector);
-    c = multiply_add(c, Form::load(row + 2 * kStep), x + 2 * kVector);
-    d = multiply_add(d, Form::load(row + 3 * kStep), x + 3 * kVector);
+    a = multiply_add(a, Layout::load(row), x);
+    b = multiply_add(b, Layout::load(row + kStep), x + kVector);
+    c = multiply_add(c, Layout::load(row + 2 * kStep), x + 2 * kVector);
+    d = multiply_add(d, Layout::load(row + 3 * kStep), x + 3 * kVector);
   }
   if (whole == n) return fold(a, b, c, d);
   float lanes[kLanes];
@@ -77,22 +77,22 @@ TQC_AVX2 float dot(const std::byte* row, const float* x, std::size_t n) {
   for (std::size_t i = whole; i < n; i += kVector, row += kStep, x += kVector) {
     const std::size_t count = n - i < kVector ? n - i : kVector;
     float widened[kVector];
-    widen_rest<Form>(row, count, widened);
+    widen_rest<Layout>(row, count, widened);
     for (std::size_t l = 0; l < count; ++l) lanes[i - whole + l] += widened[l] * x[l];
   }
   return loops::fold(lanes);
 }
 
-template <class Form>
+template <class Layout>
 TQC_AVX2 void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
-  constexpr std::size_t kStep = kVector * Form::kSize;
+  constexpr std::size_t kStep = kVector * Layout::kSize;
   const __m256 factors = _mm256_set1_ps(factor);
   for (; n >= kVector; n -= kVector, row += kStep, y += kVector) {
-    const __m256 terms = _mm256_mul_ps(factors, Form::load(row));
+    const __m256 terms = _mm256_mul_ps(factors, Layout::load(row));
     _mm256_storeu_ps(y, _mm256_add_ps(_mm256_loadu_ps(y), terms));
   }
   float widened[kVector];
-  widen_rest<Form>(row, n, widened);
+  widen_rest<Layout>(row, n, widened);
   for (std::size_t i = 0; i < n; ++i) y[i] += factor * widened[i];
 }
 

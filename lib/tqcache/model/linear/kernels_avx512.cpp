@@ -77,37 +77,37 @@ TQC_AVX512_INLINE __m512 multiply_add(__m512 sum, __m512 w, const float* x) {
 }
 
 // The same for the first n lanes; the others keep their sums.
-template <class Form>
+template <class Layout>
 TQC_AVX512_INLINE __m512 multiply_add_first(__m512 sum, const std::byte* row, const float* x,
                                             std::size_t n) {
   const __mmask16 lanes = first_lanes(n);
-  const __m512 products = _mm512_mul_ps(Form::load(row, lanes), _mm512_maskz_loadu_ps(lanes, x));
+  const __m512 products = _mm512_mul_ps(Layout::load(row, lanes), _mm512_maskz_loadu_ps(lanes, x));
   return _mm512_mask_add_ps(sum, lanes, sum, products);
 }
 
-template <class Form>
+template <class Layout>
 TQC_AVX512 float dot(const std::byte* row, const float* x, std::size_t n) {
-  constexpr std::size_t kStep = kVector * Form::kSize;
+  constexpr std::size_t kStep = kVector * Layout::kSize;
   __m512 a = _mm512_setzero_ps(), b = a;
   for (; n >= kLanes; n -= kLanes, row += 2 * kStep, x += kLanes) {
-    a = multiply_add(a, Form::load(row), x);
-    b = multiply_add(b, Form::load(row + kStep), x + kVector);
+    a = multiply_add(a, Layout::load(row), x);
+    b = multiply_add(b, Layout::load(row + kStep), x + kVector);
   }
-  if (n > 0) a = multiply_add_first<Form>(a, row, x, n);
-  if (n > kVector) b = multiply_add_first<Form>(b, row + kStep, x + kVector, n - kVector);
+  if (n > 0) a = multiply_add_first<Layout>(a, row, x, n);
+  if (n > kVector) b = multiply_add_first<Layout>(b, row + kStep, x + kVector, n - kVector);
   return fold(a, b);
 }
 
-template <class Form>
+template <class Layout>
 TQC_AVX512 void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
-  constexpr std::size_t kStep = kVector * Form::kSize;
+  constexpr std::size_t kStep = kVector * Layout::kSize;
   const __m512 factors = _mm512_set1_ps(factor);
   for (; n >= kVector; n -= kVector, row += kStep, y += kVector) {
-    const __m512 terms = _mm512_mul_ps(factors, Form::load(row));
+    const __m512 terms = _mm512_mul_ps(factors, Layout::load(row));
     _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), terms));
   }
   const __mmask16 lanes = first_lanes(n);
-  const __m512 terms = _mm512_mul_ps(factors, Form::load(row, lanes));
+  const __m512 terms = _mm512_mul_ps(factors, Layout::load(row, lanes));
   _mm512_mask_storeu_ps(y, lanes, _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, y), terms));
 }
 

@@ -163,7 +163,7 @@ struct Piece {
 // Parts of the vectors, and of quantized weights, in AMX: the table in model/linear/tiles.h.
 constexpr std::size_t kPartsForPlain = 3, kPartsForBlocks = 2;
 
-// The vectors of a chunk [n, n_cols], in the forms that kernels multiply; only those that are
+// The vectors of a chunk [n, n_cols], in the layouts that kernels multiply; only those that are
 // needed.
 struct ChunkInput {
   std::int64_t n;

@@ -35,20 +35,20 @@ struct BF16 {
   }
 };
 
-template <class Form>
+template <class Layout>
 float dot(const std::byte* row, const float* x, std::size_t n) {
   float lanes[kLanes] = {};
   std::size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (std::size_t l = 0; l < kLanes; ++l) lanes[l] += Form::at(row, i + l) * x[i + l];
+    for (std::size_t l = 0; l < kLanes; ++l) lanes[l] += Layout::at(row, i + l) * x[i + l];
   }
-  for (std::size_t l = 0; i < n; ++i, ++l) lanes[l] += Form::at(row, i) * x[i];
+  for (std::size_t l = 0; i < n; ++i, ++l) lanes[l] += Layout::at(row, i) * x[i];
   return loops::fold(lanes);
 }
 
-template <class Form>
+template <class Layout>
 void add_scaled(float factor, const std::byte* row, std::size_t n, float* y) {
-  for (std::size_t i = 0; i < n; ++i) y[i] += factor * Form::at(row, i);
+  for (std::size_t i = 0; i < n; ++i) y[i] += factor * Layout::at(row, i);
 }
 
 float max_value(const float* row, std::size_t n) { return loops::max_value(row, n); }

@@ -49,8 +49,8 @@ struct PackedView {
 struct MatrixProducts {
   const char* name;
 
-  // Whether a left factor is multiplied where it lies: its rows, `depth` apart, are its packed
-  // form.
+  // Whether a left factor is multiplied where it lies: its rows, `depth` apart, are packed
+  // as they are.
   bool takes_rows;
 
   // Bytes of a packed factor.

@@ -52,12 +52,12 @@ struct Architecture {
   bool norms_after_rope = false;     // those of queries and keys
   bool parallel_blocks = false;      // attention and feed-forward have the same input
   bool attention_sinks = false;      // every query head has one more score, without a value
-  // GGUF's names (WeightForm).
+  // GGUF's names (WeightLayout).
   std::string_view ffn_norm = "ffn_norm.weight";
   std::string_view after_attention = "ffn_norm.weight";
   bool has_experts = false;
   bool expert_biases = false;
-  bool transposed_experts = false;  // in Hugging Face's files (WeightForm)
+  bool transposed_experts = false;  // in Hugging Face's files (WeightLayout)
   bool routed_experts = false;      // those of DeepSeek and GLM-4.5 (ExpertsConfig)
   bool sigmoid_experts = false;     // of them, those whose weights are sigmoids
   bool latent_attention = false;    // DeepSeek (LatentConfig)

@@ -226,7 +226,8 @@ Result<void> check_sections(const Keys& keys, std::int64_t n_pairs, bool in_runs
 Result<void> read_rope(const Keys& keys, const GgufTensors& tensors, const Architecture& family,
                        ModelConfig& config) {
   TQC_TRY_ASSIGN(config.rope.n_dims, keys.get_int_or("rope.dimension_count", config.head_dim));
-  if (config.form.permuted_heads && !family.permuted_hf && config.rope.n_dims != config.head_dim) {
+  if (config.layout.permuted_heads && !family.permuted_hf &&
+      config.rope.n_dims != config.head_dim) {
     return keys.refuse("rope.dimension_count", "RoPE over a part of heads whose rows are in pairs");
   }
   TQC_TRY(check_sections(keys, config.rope.n_dims / 2, family.sections_in_runs));
@@ -430,7 +431,7 @@ Result<void> read_layer_count(const Keys& keys, ModelConfig& config) {
                    " layers are for multi-token prediction");
   }
   config.n_layers = n_layers - extra;
-  config.form.n_extra_layers = extra;
+  config.layout.n_extra_layers = extra;
   return {};
 }
 
@@ -516,12 +517,12 @@ void set_family(const Architecture& family, const GgufTensors& tensors, ModelCon
   config.attention_gate = family.attention_gate;
   config.attention_sinks = family.attention_sinks;
   config.activation = family.activation;
-  config.form.permuted_heads = family.permuted_gguf;
-  config.form.fused_projections = family.fused_projections;
-  config.form.fused_gate_up = family.fused_gate_up;
-  config.form.tiled_value_heads = family.is_tiled_gguf;
-  config.form.ffn_norm = family.ffn_norm;
-  config.form.after_attention = family.after_attention;
+  config.layout.permuted_heads = family.permuted_gguf;
+  config.layout.fused_projections = family.fused_projections;
+  config.layout.fused_gate_up = family.fused_gate_up;
+  config.layout.tiled_value_heads = family.is_tiled_gguf;
+  config.layout.ffn_norm = family.ffn_norm;
+  config.layout.after_attention = family.after_attention;
 }
 
 }  // namespace

@@ -828,7 +828,7 @@ Result<void> read_full_heads(const Json& root, ModelConfig& config) {
 Result<void> read_shapes(const Json& root, const Architecture& family, ModelConfig& config) {
   TQC_TRY_ASSIGN(config.n_layers, get_int(root, "num_hidden_layers"));
   if (family.routed_experts) {
-    TQC_TRY_ASSIGN(config.form.n_extra_layers, get_int_or(root, "num_nextn_predict_layers", 0));
+    TQC_TRY_ASSIGN(config.layout.n_extra_layers, get_int_or(root, "num_nextn_predict_layers", 0));
   }
   TQC_TRY_ASSIGN(config.d_model, get_int(root, "hidden_size"));
   const char* const width = family.shared_mlp ? "shared_intermediate_size" : "intermediate_size";
@@ -848,7 +848,7 @@ Result<void> read_shapes(const Json& root, const Architecture& family, ModelConf
   if (family.full_heads) TQC_TRY(read_full_heads(root, config));
   TQC_TRY_ASSIGN(config.vocab_size, get_int(root, "vocab_size"));
   TQC_TRY_ASSIGN(config.context_length, get_int(root, "max_position_embeddings"));
-  const std::int64_t extra = config.form.n_extra_layers;
+  const std::int64_t extra = config.layout.n_extra_layers;
   if (extra < 0 || extra > cache::kMaxLayers) {
     return corrupt("key \"num_nextn_predict_layers\": " + std::to_string(extra));
   }
@@ -943,14 +943,14 @@ void set_family(const Architecture& family, ModelConfig& config) {
   config.attention_sinks = family.attention_sinks;
   config.value_norms = family.value_norms;
   config.layer_factors = family.full_heads;
-  config.form.permuted_heads = family.permuted_hf;
-  config.form.transposed_experts = family.transposed_experts;
-  config.form.fused_projections = family.fused_projections;
-  config.form.fused_gate_up = family.fused_gate_up;
-  config.form.log_decay = family.has_delta_net;
-  config.form.norm_offset = family.zero_centered_norms ? 1.0f : 0.0f;
-  config.form.ffn_norm = family.ffn_norm;
-  config.form.after_attention = family.after_attention;
+  config.layout.permuted_heads = family.permuted_hf;
+  config.layout.transposed_experts = family.transposed_experts;
+  config.layout.fused_projections = family.fused_projections;
+  config.layout.fused_gate_up = family.fused_gate_up;
+  config.layout.log_decay = family.has_delta_net;
+  config.layout.norm_offset = family.zero_centered_norms ? 1.0f : 0.0f;
+  config.layout.ffn_norm = family.ffn_norm;
+  config.layout.after_attention = family.after_attention;
 }
 
 }  // namespace

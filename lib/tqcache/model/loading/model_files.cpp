@@ -47,14 +47,14 @@ bool is_of_extra_layer(std::string_view hf_name, const ModelConfig& config) {
   const char* const first = hf_name.data() + kLayers.size();
   const auto [end, error] = std::from_chars(first, hf_name.data() + hf_name.size(), number);
   return error == std::errc() && end != first && number >= config.n_layers &&
-         number - config.n_layers < config.form.n_extra_layers;
+         number - config.n_layers < config.layout.n_extra_layers;
 }
 
 Result<void> add_tensors(const tensors::Safetensors& file, const ModelConfig& config,
                          ModelTensors& model) {
   for (const auto& [hf_name, tensor] : file.tensors) {
     if (is_unused_hf_tensor(hf_name) || is_of_extra_layer(hf_name, config)) continue;
-    std::string name = gguf_name(hf_name, config.form.after_attention);
+    std::string name = gguf_name(hf_name, config.layout.after_attention);
     if (name.empty()) {
       return Error{ErrorCode::kUnsupported, "tensor " + printable_name(hf_name) + ": unknown"};
     }
@@ -126,7 +126,7 @@ Result<ModelTensors> map_files(const std::filesystem::path& folder, const ModelC
 Result<ModelTensors> map_hf_tensors(const std::filesystem::path& folder, const ModelConfig& config,
                                     const MemoryBudget& memory) {
   TQC_TRY_ASSIGN(ModelTensors model, map_files(folder, config));
-  if (config.form.transposed_experts) TQC_TRY(rearrange_experts(model, memory));
+  if (config.layout.transposed_experts) TQC_TRY(rearrange_experts(model, memory));
   return model;
 }
 

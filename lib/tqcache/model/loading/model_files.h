@@ -25,7 +25,7 @@ struct ModelTensors {
 
 // Maps model.safetensors of a Hugging Face folder, or the shards listed in
 // model.safetensors.index.json. Tensors of layers behind the last one, which predict further
-// tokens, are left out if the configuration has such layers. Experts that WeightForm calls
+// tokens, are left out if the configuration has such layers. Experts that WeightLayout calls
 // transposed are copies.
 // Errors: kNotFound, kIo, those of the reader; kCorrupt (the index and the shards disagree),
 //         kUnsupported (a tensor that no supported architecture has). The message names the file.
@@ -57,7 +57,7 @@ Result<ModelTensors> map_gguf_parts(const std::filesystem::path& path, MappedFil
 // GGUF's name of a Hugging Face tensor: "model.layers.3.self_attn.q_proj.weight" ->
 // "blk.3.attn_q.weight"; empty if it is unknown. Parts that GGUF only names as a whole get composed
 // names: "blk.3.ffn_gate.5.weight" for expert 5 alone. `after_attention` is GGUF's name of
-// post_attention_layernorm, which depends on the family (WeightForm::after_attention).
+// post_attention_layernorm, which depends on the family (WeightLayout::after_attention).
 std::string gguf_name(std::string_view hf_name,
                       std::string_view after_attention = "ffn_norm.weight");
 

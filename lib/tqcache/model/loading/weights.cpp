@@ -239,7 +239,7 @@ class Inputs {
         block_(block),
         net_(config.delta_net),
         d_model_(config.d_model),
-        is_tiled_(config.form.tiled_value_heads),
+        is_tiled_(config.layout.tiled_value_heads),
         weights_(weights) {}
 
   void take() {
@@ -335,7 +335,7 @@ Order output_columns(const DeltaNetConfig& net, bool is_tiled) {
 DeltaNetWeights read_delta_net(TensorFinder& finder, const std::string& block,
                                const ModelConfig& config) {
   const DeltaNetConfig& net = config.delta_net;
-  const bool is_tiled = config.form.tiled_value_heads;
+  const bool is_tiled = config.layout.tiled_value_heads;
   DeltaNetWeights weights;
   Inputs(finder, block, config, weights).take();
   const Order heads = head_order(net, is_tiled);
@@ -343,7 +343,7 @@ DeltaNetWeights read_delta_net(TensorFinder& finder, const std::string& block,
       reorder(finder.channel_kernels(block + "ssm_conv1d.weight", net.conv_size(), net.kernel),
               channel_order(net, is_tiled));
   weights.decay = reorder(finder.vector(block + "ssm_a", net.n_value_heads), heads);
-  if (config.form.log_decay) {
+  if (config.layout.log_decay) {
     for (float& value : weights.decay) value = -std::exp(value);
   }
   weights.dt_bias = reorder(finder.vector(block + "ssm_dt.bias", net.n_value_heads), heads);
@@ -362,7 +362,7 @@ AttentionWeights read_attention(TensorFinder& finder, const std::string& block, 
   const std::int64_t kv_size = layer.heads.n_kv_heads * head_dim;
   const bool has_keys = layer.source < 0;
   AttentionWeights weights;
-  if (config.form.fused_projections) {
+  if (config.layout.fused_projections) {
     const Matrix all = finder.matrix(block + "attn_qkv.weight", q_size + 2 * kv_size, d_model);
     weights.q = rows_of(all, 0, q_size);
     weights.k = rows_of(all, q_size, kv_size);
@@ -438,7 +438,7 @@ FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block, cons
 FeedForwardWeights read_ffn(TensorFinder& finder, const std::string& block, std::int64_t index,
                             const ModelConfig& config) {
   const std::int64_t d_ff = config.layer(index).d_ff;
-  if (!config.form.fused_projections && !config.form.fused_gate_up) {
+  if (!config.layout.fused_projections && !config.layout.fused_gate_up) {
     FeedForwardWeights ffn = read_ffn(finder, block, ".weight", d_ff, config.d_model);
     ffn.cutoff = config.layer(index).gate_cutoff;
     ffn.gate_bias = finder.vector_if(config.mlp_biases, block + "ffn_gate.bias", d_ff);
@@ -561,7 +561,7 @@ LayerWeights read_layer(TensorFinder& finder, std::int64_t index, const ModelCon
     layer.attention = read_attention(finder, block, index, config);
   }
   layer.ffn_norm = finder.norm_if(config.pre_norms && !config.parallel_blocks,
-                                  block + std::string(config.form.ffn_norm), d_model);
+                                  block + std::string(config.layout.ffn_norm), d_model);
   if (config.has_experts(index)) {
     layer.experts = read_experts(finder, block, config);
   }
@@ -602,7 +602,7 @@ std::int64_t count_others(const Tensors& tensors, const ModelConfig& config) {
       n += static_cast<std::int64_t>(tensors.count("blk." + std::to_string(i) + "." + name));
     }
   }
-  for (std::int64_t i = 0; i < config.form.n_extra_layers; ++i) {
+  for (std::int64_t i = 0; i < config.layout.n_extra_layers; ++i) {
     const std::string block = "blk." + std::to_string(config.n_layers + i) + ".";
     for (auto each = tensors.lower_bound(block);
          each != tensors.end() && each->first.starts_with(block); ++each) {
@@ -669,7 +669,7 @@ void LatentWeights::absorb(std::int64_t head, std::span<const float> query, std:
 }
 
 Result<Weights> read_weights(const Tensors& tensors, const ModelConfig& config) {
-  TensorFinder finder(tensors, config.form.norm_offset);
+  TensorFinder finder(tensors, config.layout.norm_offset);
   Weights weights;
   weights.token_embedding = finder.matrix("token_embd.weight", config.vocab_size, config.d_model);
   for (std::int64_t i = 0; i < config.n_layers && !finder.failed(); ++i) {
@@ -745,12 +745,12 @@ class ConfigBytes {
          {delta.n_key_heads, delta.n_value_heads, delta.key_dim, delta.value_dim, delta.kernel}) {
       number(size);
     }
-    const WeightForm& form = config.form;
-    for (const bool is_set :
-         {form.permuted_heads, form.fused_projections, form.tiled_value_heads, form.log_decay}) {
+    const WeightLayout& layout = config.layout;
+    for (const bool is_set : {layout.permuted_heads, layout.fused_projections,
+                              layout.tiled_value_heads, layout.log_decay}) {
       number(is_set ? 1 : 0);
     }
-    real(form.norm_offset);
+    real(layout.norm_offset);
     add_later_fields(config);
     add_newest_fields(config);
     add_routing(config.experts);
@@ -775,7 +775,7 @@ class ConfigBytes {
   // them is set, so that the fingerprints of all other models stay what they are.
   void add_later_fields(const ModelConfig& config) {
     const std::array flags = {!config.pre_norms, config.wide_qk_norms, config.attention_sinks,
-                              config.experts.biases, config.form.fused_gate_up};
+                              config.experts.biases, config.layout.fused_gate_up};
     const std::array factors = {config.residual_scale, config.logit_divisor};
     const bool is_set = std::ranges::any_of(flags, std::identity()) ||
                         std::ranges::any_of(factors, [](float value) { return value != 1; });

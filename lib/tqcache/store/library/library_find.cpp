@@ -268,7 +268,7 @@ std::size_t longest_wanted(Tokens tokens, std::int64_t max_tokens) {
 
 bool same_settings(const std::vector<cache::LayerDesc>& a, const std::vector<cache::LayerDesc>& b) {
   return std::ranges::equal(a, b, [](const cache::LayerDesc& x, const cache::LayerDesc& y) {
-    return cache::same_form(x, y);
+    return cache::same_encoding(x, y);
   });
 }
 

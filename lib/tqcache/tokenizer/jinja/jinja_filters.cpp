@@ -68,21 +68,21 @@ Value filter_indent(Heap& heap, const Value& value, const Bound& given) {
 }
 
 Value filter_tojson(Heap& heap, const Value& value, const Bound& given) {
-  JsonForm form{.ascii = is_set(given[0]), .sort_keys = is_set(given[3])};
+  JsonStyle style{.ascii = is_set(given[0]), .sort_keys = is_set(given[3])};
   if (given[1] && !given[1]->is<None>()) {
     const bool is_text = given[1]->text() != nullptr;
     const Value made = is_text ? *given[1] : arithmetic(heap, "*", heap.text(" "), *given[1]);
-    form.indent = text_of(heap, made).bytes;
-    form.item_separator = ",";
+    style.indent = text_of(heap, made).bytes;
+    style.item_separator = ",";
   }
   if (given[2] && !given[2]->is<None>()) {
     const List* const pair = given[2]->list();
     if (pair == nullptr || pair->items.size() != 2) return heap.fail("separators are not a pair");
-    form.item_separator = text_of(heap, pair->items[0]).bytes;
-    form.key_separator = text_of(heap, pair->items[1]).bytes;
+    style.item_separator = text_of(heap, pair->items[0]).bytes;
+    style.key_separator = text_of(heap, pair->items[1]).bytes;
   }
   TextBuilder out(heap);
-  write_json(heap, value, form, out);
+  write_json(heap, value, style, out);
   return out.value();
 }
 

@@ -40,8 +40,8 @@ void write_string(const Text& text, bool ascii, TextBuilder& out) {
 
 class JsonWriter {
  public:
-  JsonWriter(Heap& heap, const JsonForm& form, TextBuilder& out)
-      : heap_(heap), form_(form), out_(out) {}
+  JsonWriter(Heap& heap, const JsonStyle& style, TextBuilder& out)
+      : heap_(heap), style_(style), out_(out) {}
 
   void write(const Value& value, int depth) {
     if (depth > kMaxNesting) heap_.fail("values nested too deep", ErrorCode::kTooLarge);
@@ -49,7 +49,7 @@ class JsonWriter {
     if (value.is<None>()) return out_.add("null");
     if (value.is<bool>()) return out_.add(is_true(value) ? "true" : "false");
     if (value.is<std::int64_t>()) return out_.add(std::to_string(*value.integer()));
-    if (const Text* text = value.text()) return write_string(*text, form_.ascii, out_);
+    if (const Text* text = value.text()) return write_string(*text, style_.ascii, out_);
     if (value.is<double>()) {
       const double d = *value.number();
       if (!std::isfinite(d))
@@ -72,12 +72,12 @@ class JsonWriter {
 
  private:
   void begin_line(int depth) {
-    if (!form_.indent) return;
+    if (!style_.indent) return;
     out_.add("\n");
-    for (int i = 0; i < depth; ++i) out_.add(*form_.indent);
+    for (int i = 0; i < depth; ++i) out_.add(*style_.indent);
   }
   void begin_item(std::size_t index, int depth) {
-    if (index > 0) out_.add(form_.item_separator);
+    if (index > 0) out_.add(style_.item_separator);
     begin_line(depth);
   }
 
@@ -87,16 +87,16 @@ class JsonWriter {
     for (auto& [key, value] : items) {
       if (key.text() != nullptr) continue;
       TextBuilder name(heap_);
-      JsonWriter(heap_, form_, name).write(key, 0);
+      JsonWriter(heap_, style_, name).write(key, 0);
       key = name.value();
     }
     const auto name_of = [](const auto& item) { return item.first.text()->bytes; };
-    if (form_.sort_keys) std::ranges::stable_sort(items, {}, name_of);
+    if (style_.sort_keys) std::ranges::stable_sort(items, {}, name_of);
     out_.add("{");
     for (std::size_t i = 0; i < items.size() && !heap_.is_spent(); ++i) {
       begin_item(i, depth + 1);
-      write_string(*items[i].first.text(), form_.ascii, out_);
-      out_.add(form_.key_separator);
+      write_string(*items[i].first.text(), style_.ascii, out_);
+      out_.add(style_.key_separator);
       write(items[i].second, depth + 1);
     }
     if (!items.empty()) begin_line(depth);
@@ -104,7 +104,7 @@ class JsonWriter {
   }
 
   Heap& heap_;
-  const JsonForm& form_;
+  const JsonStyle& style_;
   TextBuilder& out_;
 };
 
@@ -141,8 +141,8 @@ Value value_of(Heap& heap, const Json& json, Mark mark, int depth) {
 
 }  // namespace
 
-void write_json(Heap& heap, const Value& value, const JsonForm& form, TextBuilder& out) {
-  JsonWriter(heap, form, out).write(value, 0);
+void write_json(Heap& heap, const Value& value, const JsonStyle& style, TextBuilder& out) {
+  JsonWriter(heap, style, out).write(value, 0);
 }
 
 Result<Value> value_of_json(Heap& heap, std::string_view json, Mark mark) {

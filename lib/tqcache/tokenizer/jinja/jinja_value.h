@@ -203,14 +203,14 @@ Text to_text(Heap& heap, const Value& value);
 std::string float_text(double value);
 
 // json.dumps() of Python. `indent` is put before each level; absent: one line.
-struct JsonForm {
+struct JsonStyle {
   bool ascii = false;
   bool sort_keys = false;
   std::optional<std::string> indent = {};
   std::string item_separator = ", ";
   std::string key_separator = ": ";
 };
-void write_json(Heap& heap, const Value& value, const JsonForm& form, TextBuilder& out);
+void write_json(Heap& heap, const Value& value, const JsonStyle& style, TextBuilder& out);
 
 // The value of a JSON text, with all strings marked. Errors: kCorrupt (not JSON), kTooLarge.
 Result<Value> value_of_json(Heap& heap, std::string_view json, Mark mark);

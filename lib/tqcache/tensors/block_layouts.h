@@ -1,5 +1,5 @@
 #pragma once
-// tensors/block_forms.h: the layouts of GGML's quantized blocks.
+// tensors/block_layouts.h: the layouts of GGML's quantized blocks.
 //
 // A GGML block has one or eight groups of 32 values. Value i of a block is
 //
@@ -29,7 +29,7 @@
 // SIMD kernels inline these: a separate copy could be compiled for other processors.
 #define TQC_FORM_INLINE [[gnu::always_inline]] static inline
 
-namespace tqcache::tensors::forms {
+namespace tqcache::tensors::layouts {
 
 // --- Blocks of 32 values with one scale
 //
@@ -166,9 +166,9 @@ struct MXFP4 : Form32<TensorType::kMXFP4, 17, 16, false> {
 };
 
 // Forms whose codes are values of a table.
-template <class Form>
+template <class Layout>
 concept WithTable = requires {
-  Form::kTable;
+  Layout::kTable;
 };
 
 // --- Blocks of 256 values in runs of 16 or 32. The scale of a run is a small integer (step) times
@@ -182,7 +182,7 @@ concept WithTable = requires {
 template <std::size_t kRuns>
 struct Steps {
   std::uint64_t scale[kRuns / 8];
-  std::uint64_t minimum[kRuns / 8];  // 0 in forms without minimum
+  std::uint64_t minimum[kRuns / 8];  // 0 in layouts without minimum
 };
 
 TQC_FORM_INLINE float step_at(const std::uint64_t* words, std::size_t run) {
@@ -210,7 +210,7 @@ TQC_FORM_INLINE void add_bits(const std::byte* bytes, std::size_t shift, std::si
 
 // The common part of these layouts. A layout itself defines kScaleAt and kMinimumAt, the positions
 // of the f16 of scale and minimum, and steps().
-template <class Form, TensorType kTheType, std::size_t kTheBytes, std::size_t kTheRun,
+template <class Layout, TensorType kTheType, std::size_t kTheBytes, std::size_t kTheRun,
           int kTheOffset, bool kWithMinimum>
 struct Form256 {
   static constexpr TensorType kType = kTheType;
@@ -222,10 +222,10 @@ struct Form256 {
   static constexpr bool kHasMinimum = kWithMinimum;
 
   TQC_FORM_INLINE Scales<kRuns> scales(const std::byte* block) {
-    const Steps<kRuns> steps = Form::steps(block);
-    const float scale = load_half(block + Form::kScaleAt);
+    const Steps<kRuns> steps = Layout::steps(block);
+    const float scale = load_half(block + Layout::kScaleAt);
     float minimum = 0;
-    if constexpr (kWithMinimum) minimum = load_half(block + Form::kMinimumAt);
+    if constexpr (kWithMinimum) minimum = load_half(block + Layout::kMinimumAt);
     Scales<kRuns> scales;
     for (std::size_t i = 0; i < kRuns; ++i) {
       scales.scale[i] = scale * step_at(steps.scale, i);
@@ -350,11 +350,11 @@ struct Q6_K : Form256<Q6_K, TensorType::kQ6_K, 210, 16, 32, false> {
   }
 };
 
-template <class... Form>
+template <class... Layout>
 struct List {
-  static constexpr std::size_t kSize = sizeof...(Form);
+  static constexpr std::size_t kSize = sizeof...(Layout);
 };
 
 using All = List<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4>;
 
-}  // namespace tqcache::tensors::forms
+}  // namespace tqcache::tensors::layouts
