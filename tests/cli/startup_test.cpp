@@ -41,7 +41,7 @@ TEST(Startup, EveryLimitOfMemoryEndsWithAResultOrAMessage) {
   const TempDir dir;
   const std::string cache = prefill_book(dir, 300);
   int n_refused = 0, n_done = 0;
-  for (const std::uint64_t limit : {60'000, 70'000, 100'000, 200'000, 600'000, 3'000'000}) {
+  for (const std::uint64_t limit : {60'000u, 70'000u, 100'000u, 200'000u, 600'000u, 3'000'000u}) {
     const std::string out = (dir / "out.kv").string();
     for (const std::vector<std::string>& args :
          {std::vector<std::string>{"verify", cache},

@@ -43,7 +43,7 @@ constexpr std::array kRowTypes = {
     LlamaRowType{kBF16Id, "bf16", 1, 2, Dtype::kBF16},
 };
 
-using tensors::forms::kIq4NlValues;
+using tensors::layouts::kIq4NlValues;
 
 using ConstValues = std::span<const float, kBlockValues>;
 using Codes = std::array<std::uint8_t, kBlockValues>;
