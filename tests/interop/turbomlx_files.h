@@ -12,6 +12,7 @@
 
 #include "support/temp_dir.h"
 #include "tqcache/bytes.h"
+#include "tqcache/cache/blocks.h"
 #include "tqcache/description.h"
 #include "tqcache/interop/turbomlx/turbomlx.h"
 
