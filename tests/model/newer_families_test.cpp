@@ -124,7 +124,7 @@ TEST(NewerFamilies, Gemma1HasNeitherCapsNorWindows) {
 TEST(NewerFamilies, SmolLm3LeavesRopeOutOfSomeLayers) {
   const ModelConfig four = read_gguf("smollm3", {{"block_count", std::int64_t{4}}}).value();
   EXPECT_THAT(layers_with_rope(four), ElementsAre(true, true, true, false));
-  EXPECT_TRUE(four.form.permuted_heads);
+  EXPECT_TRUE(four.layout.permuted_heads);
   Json root = config_of("smollm3");
   EXPECT_THAT(layers_with_rope(read_hf(root).value()), ElementsAre(true, false, true));
   root.erase("no_rope_layers");
@@ -164,13 +164,13 @@ TEST(NewerFamilies, GraniteHasMultipliers) {
 TEST(NewerFamilies, Glm4TurnsPairsOfHalfOfAHead) {
   const ModelConfig folder = read_hf(config_of("glm4")).value();
   EXPECT_EQ(folder.rope.n_dims, folder.head_dim / 2);
-  EXPECT_TRUE(folder.form.permuted_heads);
-  EXPECT_TRUE(folder.form.fused_gate_up);
+  EXPECT_TRUE(folder.layout.permuted_heads);
+  EXPECT_TRUE(folder.layout.fused_gate_up);
   EXPECT_TRUE(folder.qkv_biases);
   EXPECT_FALSE(folder.output_bias);
   const ModelConfig file = read_gguf("glm4", {{"rope.dimension_count", std::int64_t{4}}}).value();
   EXPECT_EQ(file.rope.n_dims, 4);
-  EXPECT_TRUE(file.form.permuted_heads);
+  EXPECT_TRUE(file.layout.permuted_heads);
   expect_refused(read_gguf("llama", {{"rope.dimension_count", std::int64_t{4}}}),
                  ErrorCode::kUnsupported, "rows are in pairs");
 }
