@@ -62,7 +62,7 @@ Bytes written(const cache::CacheReader& cache, const LlamaGeometry& model,
   return read_all(dir / "a");
 }
 
-constexpr LlamaExport kSlot = {.kind = LlamaFile::kSequence, .version = 4, .server_tokens = true};
+const LlamaExport kSlot = {.kind = LlamaFile::kSequence, .version = 4, .server_tokens = true};
 
 std::vector<std::int64_t> counts_of(const cache::CacheReader& cache) {
   std::vector<std::int64_t> counts;

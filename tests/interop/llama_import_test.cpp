@@ -64,7 +64,7 @@ TEST(LlamaImport, ReadsRingsOutOfOrder) {
   for (const LlamaGeometry& model : {plain_model(), window_model()}) {
     for (StateSpec spec : all_layouts(model, 40)) {
       for (auto* cells : {&spec.positions, &spec.window_positions}) {
-        std::ranges::rotate(*cells, cells->begin() + std::ssize(*cells) / 3);
+        std::rotate(cells->begin(), cells->begin() + std::ssize(*cells) / 3, cells->end());
       }
       expect_imported(model, spec);
       std::ranges::reverse(spec.positions);

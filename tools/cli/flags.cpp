@@ -294,7 +294,10 @@ bool Flag::is_given() const { return option_->count() > 0; }
 FlagSet::FlagSet(std::string program, std::string summary)
     : program_(std::move(program)),
       summary_(std::move(summary)),
-      app_(std::make_unique<CLI::App>(summary_, program_)) {}
+      app_(std::make_unique<CLI::App>(summary_, program_)) {
+  // On Windows CLI11 would take /tmp/a for an option.
+  app_->allow_windows_style_options(false);
+}
 
 FlagSet::~FlagSet() = default;
 

@@ -63,7 +63,11 @@ Result<std::optional<tokenizer::CivilTime>> read_date(const TemplateFlags& flags
 tokenizer::CivilTime local_time() {
   const std::time_t now = std::time(nullptr);
   std::tm local = {};
+#ifdef _WIN32
+  if (localtime_s(&local, &now) != 0) return {};
+#else
   if (localtime_r(&now, &local) == nullptr) return {};
+#endif
   return {local.tm_year + 1900, local.tm_mon + 1, local.tm_mday,
           local.tm_hour,        local.tm_min,     std::min(local.tm_sec, 59)};
 }

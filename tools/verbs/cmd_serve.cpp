@@ -1,8 +1,6 @@
 // tools/verbs/cmd_serve.cpp: an HTTP server that keeps prompts over restarts.
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -16,6 +14,9 @@
 #include "cli/verb.h"
 #include "verbs/serve_embedded.h"
 #ifdef TQCACHE_SERVE
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include "tqcache/base/cipher.h"
 #include "tqcache/hash.h"
 #include "tqcache/serve/hit_scores.h"
