@@ -5,7 +5,7 @@
 #   linux-x86_64    a static program: any distribution
 #   linux-aarch64   the same for ARM
 #   macos-arm64     macOS 11 or later on Apple silicon
-#   windows-x86_64  not complete (docs/guide/windows.md)
+#   windows-x86_64  without serve, Redis and S3 (docs/guide/windows.md)
 #   --tests         compile and run the tests as well, in the same way. Tests of another processor than
 #                   this one run under qemu-user; those that start programs need it to be known to the
 #                   kernel, too (Debian: qemu-user-binfmt). EXCLUDE: tests that are left out, a regex
