@@ -53,8 +53,8 @@ class DeviceCodec {
 // The mean that is subtracted from K or V before encoding (docs/reference/codec.md §8), and the
 // factors of what is left.
 struct Centering {
-  const float* mean = nullptr;    // [n_kv_heads, head_dim]; null: none
-  int n_pairs = 0;                // pairs of components that RoPE rotates; 0: the mean does not rotate
+  const float* mean = nullptr;  // [n_kv_heads, head_dim]; null: none
+  int n_pairs = 0;  // pairs of components that RoPE rotates; 0: the mean does not rotate
   const double* turns = nullptr;  // [n_pairs]: full turns per token
   const float* cos = nullptr;     // [256, n_pairs], by place in the token block
   const float* sin = nullptr;     // likewise

@@ -16,8 +16,8 @@
 namespace tqcache::cuda {
 namespace {
 
-// As on the CPU: pairs that rotate by at most so many radians in half a block are slow, and there the
-// polynomials of degree 0 to 13 leave 3e-7 of a cosine.
+// As on the CPU: pairs that rotate by at most so many radians in half a block are slow, and there
+// the polynomials of degree 0 to 13 leave 3e-7 of a cosine.
 constexpr double kSlowRadians = 4;
 constexpr double kHalfBlock = kPageTokens / 2;
 constexpr double kFullTurn = 2 * std::numbers::pi;
