@@ -34,6 +34,10 @@ if command -v ccache > /dev/null; then
 fi
 
 for target in "$@"; do
+  if [ $with_tests = ON ] && [[ $target == macos-* || $target == windows-* ]]; then
+    echo "tools/release.sh: --tests: expected a target for Linux, found $target" >&2
+    exit 2
+  fi
   folder=$PWD/build/release-$target
   static=$folder/static
   name=tqcache-$version-$target

@@ -331,8 +331,8 @@ struct KeyMoments {
   std::vector<cache::HeadShape> shapes;     // [n_layers]
   std::vector<std::vector<double>> left;    // squares of what the mean of the first block leaves
   std::vector<std::vector<double>> weight;  // squares of the queries that look at a kv head
-  std::int64_t n_pairs =
-      -1;  // components i and i + n_pairs rotate together; below 0: not known yet
+  // Components i and i + n_pairs rotate together; below 0: not known yet.
+  std::int64_t n_pairs = -1;
   std::int64_t n_tokens = 0;
 };
 

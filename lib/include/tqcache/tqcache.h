@@ -418,7 +418,7 @@ typedef struct {
   int32_t n_sinks;
   uint64_t seed;
   const float* mean;      // [n_heads, head_dim]
-  int64_t n_pairs;        // that turn with the position; 0: the mean does not rotate
+  int64_t n_pairs;        // that rotate with the position; 0: the mean does not rotate
   const double* turns;    // [n_pairs]: cycles per token
   const float* cos;       // [256, n_pairs]
   const float* sin;       // likewise

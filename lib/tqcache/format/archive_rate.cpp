@@ -78,7 +78,7 @@ float rounded(double step) {
 }
 
 // Number of ways to transform keys, or values: the usual rotation, or fitted transforms.
-constexpr std::size_t kFitted = 2;
+constexpr std::size_t kWays = 2;
 // One of the four choices for keys and values.
 struct FitChoice {
   bool map_keys = false;
@@ -240,7 +240,7 @@ class Trials {
   Compressor compressor_;
   unsigned n_threads_;
   std::vector<double> steps_;
-  std::array<std::array<Sizes, kFitted>, 2> bytes_{};  // [K or V][transforms fitted or not]
+  std::array<std::array<Sizes, kWays>, 2> bytes_{};  // [K or V][transforms fitted or not]
   std::vector<AlignedBytes> raw_;
 };
 

@@ -122,19 +122,19 @@ Result<unsigned> name_all_numbers(std::vector<MlxCache>& caches, unsigned writer
   const MlxCache* narrowest = nullptr;  // the last one that excluded a version
   unsigned narrow = 0;
   for (MlxCache& cache : caches) {
-    auto form = name_numbers(cache);
-    if (!form) return in_context(cache.place, std::move(form).error());
-    if ((common & *form) == 0) {
+    auto own = name_numbers(cache);
+    if (!own) return in_context(cache.place, std::move(own).error());
+    if ((common & *own) == 0) {
       return corrupt(fmt::format("{}: numbers as {} writes them, but {} has them as {} does",
-                                 cache.place, writers_words(*form),
+                                 cache.place, writers_words(*own),
                                  narrowest == nullptr ? "the file" : narrowest->place,
                                  writers_words(narrowest == nullptr ? writers : narrow)));
     }
-    if ((common & *form) != common) {
+    if ((common & *own) != common) {
       narrowest = &cache;
-      narrow = *form;
+      narrow = *own;
     }
-    common &= *form;
+    common &= *own;
   }
   return common;
 }

@@ -64,7 +64,7 @@ struct TurboMlxGroupSpec {
 };
 Result<TurboMlxTensor> turbomlx_affine_tensor(const TurboMlxSource& file, const ValueTree& tree,
                                               const Value& groups, std::string_view name,
-                                              TurboMlxGroupSpec form, cache::HeadShape shape,
+                                              TurboMlxGroupSpec spec, cache::HeadShape shape,
                                               std::int64_t n_tokens, codec::BlockOrder order);
 
 }  // namespace tqcache::interop

@@ -127,14 +127,14 @@ Result<ForeignArray> slot_array(const TurboMlxSource& file, const Value& value,
 
 // --- groups
 
-Result<void> check_form(TurboMlxGroupSpec form, std::int64_t head_dim) {
-  if (form.bits < 1 || form.bits > 8) {
-    return unsupported(fmt::format("groups of {} bits", form.bits));
+Result<void> check_groups(TurboMlxGroupSpec spec, std::int64_t head_dim) {
+  if (spec.bits < 1 || spec.bits > 8) {
+    return unsupported(fmt::format("groups of {} bits", spec.bits));
   }
-  if (form.group_size < 1 || head_dim % form.group_size != 0) {
-    return corrupt(fmt::format("head_dim {} in groups of {}", head_dim, form.group_size));
+  if (spec.group_size < 1 || head_dim % spec.group_size != 0) {
+    return corrupt(fmt::format("head_dim {} in groups of {}", head_dim, spec.group_size));
   }
-  if (head_dim * form.bits % kWordBits == 0) return {};
+  if (head_dim * spec.bits % kWordBits == 0) return {};
   return corrupt(fmt::format("head_dim {}: no whole words of codes", head_dim));
 }
 
@@ -148,27 +148,27 @@ Result<TensorType> scale_type(const Value& scales, std::string_view name) {
 
 Result<TurboMlxTensor> turbomlx_affine_tensor(const TurboMlxSource& file, const ValueTree& tree,
                                               const Value& groups, std::string_view name,
-                                              TurboMlxGroupSpec form, cache::HeadShape shape,
+                                              TurboMlxGroupSpec spec, cache::HeadShape shape,
                                               std::int64_t n_tokens, codec::BlockOrder order) {
   if (!is_sequence(groups) || groups.items.size() != 3) {
     return corrupt(std::string(name) + ": not codes, scales and biases");
   }
-  TQC_TRY(check_form(form, shape.head_dim));
+  TQC_TRY(check_groups(spec, shape.head_dim));
   const auto rows = [&](std::size_t item, TensorType type, std::int64_t width) {
     return rows_of_array(tree.at(groups.items[item]), name, type, shape.n_kv_heads, n_tokens,
                          width);
   };
-  const std::int64_t n_groups = shape.head_dim / form.group_size;
+  const std::int64_t n_groups = shape.head_dim / spec.group_size;
   const Value& scales = tree.at(groups.items[1]);
   TQC_TRY_ASSIGN(const TensorType type, scale_type(scales, name));
-  TurboMlxGroups result{.bits = static_cast<int>(form.bits),
-                        .group_size = static_cast<std::size_t>(form.group_size),
+  TurboMlxGroups result{.bits = static_cast<int>(spec.bits),
+                        .group_size = static_cast<std::size_t>(spec.group_size),
                         .dtype = {},
                         .codes = {},
                         .scales = {},
                         .biases = {}};
   TQC_TRY_ASSIGN(result.dtype, dense_dtype_of(*scales.array, name));
-  TQC_TRY_ASSIGN(result.codes, rows(0, TensorType::kU32, shape.head_dim * form.bits / kWordBits));
+  TQC_TRY_ASSIGN(result.codes, rows(0, TensorType::kU32, shape.head_dim * spec.bits / kWordBits));
   TQC_TRY_ASSIGN(result.scales, rows(1, type, n_groups));
   TQC_TRY_ASSIGN(result.biases, rows(2, type, n_groups));
   TQC_TRY_ASSIGN(TurboMlxPacking packing,
@@ -196,16 +196,16 @@ Result<TurboMlxLayer> turbomlx_quantized_layer(const TurboMlxSource& file, const
   TQC_TRY_ASSIGN(const auto values, pair_of(tree, tree.at(entry.state)));
   TQC_TRY_ASSIGN(const auto numbers,
                  numbers_of(tree, tree.at(entry.meta_state), 3, "offset, group_size and bits"));
-  const TurboMlxGroupSpec form{.bits = numbers[2], .group_size = numbers[1]};
+  const TurboMlxGroupSpec spec{.bits = numbers[2], .group_size = numbers[1]};
   if (!is_sequence(*values.first) || values.first->items.size() != 3) {
     return corrupt("keys: not codes, scales and biases");
   }
   TQC_TRY_ASSIGN(const ArrayValue* scales, require_array(tree.at(values.first->items[1]), "keys"));
   TQC_TRY_ASSIGN(const TurboMlxGrid grid, turbomlx_grid_of(*scales, "keys"));
-  const cache::HeadShape shape{grid.n_kv_heads, grid.width * form.group_size};
+  const cache::HeadShape shape{grid.n_kv_heads, grid.width * spec.group_size};
   TQC_TRY(cache::validate_shape(shape));
   const auto tensor = [&](const Value& groups, const char* name, codec::BlockOrder order) {
-    return turbomlx_affine_tensor(file, tree, groups, name, form, shape, numbers[0], order);
+    return turbomlx_affine_tensor(file, tree, groups, name, spec, shape, numbers[0], order);
   };
   TQC_TRY_ASSIGN(TurboMlxTensor k, tensor(*values.first, "keys", codec::BlockOrder::kKeys));
   TQC_TRY_ASSIGN(TurboMlxTensor v, tensor(*values.second, "values", codec::BlockOrder::kValues));

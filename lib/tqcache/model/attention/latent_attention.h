@@ -42,8 +42,8 @@ class LatentAttention {
                                       std::span<const float> x, const RopeTable& rope,
                                       const Workers& workers);
 
-  // Their latents and rotated parts. Shapes: x [n, d_model]; latents [n, rank]; rotated [n,
-  // rotated].
+  // Their latents and rotated parts.
+  // Shapes: x [n, d_model]; latents [n, rank]; rotated [n, rotated].
   void make_latents(const LatentWeights& weights, std::int64_t n, std::span<const float> x,
                     const RopeTable& rope, std::span<float> latents, std::span<float> rotated,
                     const Workers& workers);

@@ -49,8 +49,8 @@ struct PackedView {
 struct MatrixProducts {
   const char* name;
 
-  // Whether a left factor is multiplied where it lies: its rows, `depth` apart, are packed
-  // as they are.
+  // Whether a left factor is multiplied where it lies: its rows, `depth` apart, need no
+  // packing.
   bool takes_rows;
 
   // Bytes of a packed factor.
