@@ -107,22 +107,17 @@ function(tqcache_schema name)
   set(generated ${generated} PARENT_SCOPE)
 endfunction()
 
-# tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...] [READING | REPLAY] [OPTIMIZED]): a
+# tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...] [READING | REPLAY]): a
 # GoogleTest program, each of whose tests is a ctest test. READING: of what reads bytes that nobody
 # vouches for; these are the ones that tools/check.sh --asan builds and runs. REPLAY: these and
-# --replay. OPTIMIZED: with loops of its own that take minutes as the compiler finds them.
+# --replay.
 function(tqcache_test name)
-  cmake_parse_arguments(ARG "READING;REPLAY;OPTIMIZED" "" "SOURCES;APART;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "READING;REPLAY" "" "SOURCES;APART;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tqcache_internal tqcache_flags tqcache_test_support
                         GTest::gmock GTest::gtest_main ${ARG_LIBRARIES})
-  if(ARG_OPTIMIZED)
-    target_compile_options(${name} PRIVATE ${TQCACHE_OPTIMIZED_TEST_OPTIONS})
-    target_precompile_headers(${name} REUSE_FROM tqcache_optimized_test_headers)
-  else()
-    target_compile_options(${name} PRIVATE ${TQCACHE_TEST_OPTIONS})
-    target_precompile_headers(${name} REUSE_FROM tqcache_test_headers)
-  endif()
+  target_compile_options(${name} PRIVATE ${TQCACHE_TEST_OPTIONS})
+  target_precompile_headers(${name} REUSE_FROM tqcache_test_headers)
   tqcache_unity(${name} ${ARG_APART})
   set(labels)
   if(ARG_READING)

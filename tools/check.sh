@@ -2,11 +2,12 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary and why tests were skipped.
 #
-# usage: tools/check.sh [--clang] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--wheel] [--plugins] [--long] [--jobs N]
+# usage: tools/check.sh [--clang] [--tidy] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--wheel] [--plugins] [--long] [--jobs N]
 #        tools/check.sh --tsan | --python-asan [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
+#   --tidy    first run clang-tidy 14 over what the last five commits changed (tools/tidy.sh)
 #   --neon    then compile the codec for 64-bit ARM, and run its tests under qemu
 #   --cuda    with the rest compile the kernels for NVIDIA GPUs, if nvcc is installed, and run those of
 #             their tests that need no GPU (tools/check_cuda.sh runs the others)
@@ -45,6 +46,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 with_clang=false
+with_tidy=false
 with_neon=false
 with_cuda=false
 with_asan=false
@@ -77,6 +79,7 @@ want_number() {
 while [ $# -gt 0 ]; do
   case $1 in
     --clang) with_clang=true ;;
+    --tidy) with_tidy=true ;;
     --neon) with_neon=true ;;
     --cuda) with_cuda=true ;;
     --asan) with_asan=true ;;
@@ -143,6 +146,13 @@ check_asan() {
   fi
   configure_and_build asan "$werror"
   run_tests asan "${only[@]}"
+}
+
+check_tidy() {
+  local began=$SECONDS
+  step "tidy: what the last commits changed"
+  tools/tidy.sh --commits 5 --jobs "$jobs"
+  step "tidy: $((SECONDS - began)) s"
 }
 
 # A project of its own (tests/neon), so that only the codec needs a compiler for ARM.
@@ -270,6 +280,7 @@ check_plugins() {
 groups=(test)
 if $with_clang || $with_asan || $with_replay || $with_python_asan; then groups+=(clang); fi
 ! $with_python_asan || groups+=(wheel)
+! $with_tidy || groups+=(tidy)
 ! $with_neon || groups+=(neon)
 ! $with_interop || groups+=(interop)
 ! $with_chromium || groups+=(chromium)
@@ -307,6 +318,7 @@ check_wheel() {
 peers=
 if $with_interop; then start_peers; fi
 if $with_clang; then configure_and_build clang ON; fi
+if $with_tidy; then check_tidy; fi
 if $with_neon; then check_neon; fi
 if $with_asan || $with_replay; then check_asan; fi
 if $with_interop; then await_peers; fi

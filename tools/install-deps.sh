@@ -2,9 +2,10 @@
 # Installs the Debian packages that tqcache needs and that are not there yet. Does nothing, and
 # needs no rights, when all are there.
 #
-# usage: tools/install-deps.sh [test] [clang] [neon] [fuzz] [coverage] [interop] [chromium] [servers] [wheel] [release] [long]
+# usage: tools/install-deps.sh [test] [clang] [tidy] [neon] [fuzz] [coverage] [interop] [chromium] [servers] [wheel] [release] [long]
 #   test      also what the tests need
 #   clang     also clang 14
+#   tidy      also clang-tidy 14
 #   neon      also a compiler for 64-bit ARM, an emulator, and googletest's sources
 #   fuzz      also clang 14, libFuzzer, and what gives its reports names and lines
 #   coverage  also gcovr
@@ -34,6 +35,7 @@ for group in "$@"; do
       )
       ;;
     clang) packages+=(clang-14) ;;
+    tidy) packages+=(clang-14 clang-tidy-14) ;;
     neon) packages+=(g++-aarch64-linux-gnu qemu-user googletest) ;;
     fuzz) packages+=(clang-14 libclang-rt-14-dev llvm-14 libcpp-httplib-dev) ;;
     interop) packages+=(python3 python3-dev python3-venv) ;;

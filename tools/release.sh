@@ -71,7 +71,7 @@ for target in "$@"; do
   esac
   if [ $with_tests = ON ]; then
     # Tests run for less time than it takes to optimize them.
-    options+=(-DTQCACHE_TEST_OPTIONS=-O0 -DTQCACHE_OPTIMIZED_TEST_OPTIONS=-O1)
+    options+=(-DTQCACHE_TEST_OPTIONS=-O1)
     [[ $target == *-$(uname -m) ]] ||
       options+=("-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-${target#linux-}")
   fi

@@ -111,8 +111,11 @@ def q8_0(bf16):
     return b"".join(blocks)
 
 
-def model_bytes(folder):
+def model_bytes(folder, n_layers=None):
+    """The file; with n_layers one of the first layers alone, as tests of servers want it, whose time
+    the other layers would take."""
     config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] = n_layers or config["num_hidden_layers"]
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
     weights = (folder / "model.safetensors").read_bytes()

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "damage.h"
+#include "support/long_tests.h"
 #include "tqcache/cache/memory_blocks.h"
 #include "tqcache/format/container_format.h"
 #include "tqcache/format/section_reader.h"
@@ -118,6 +119,7 @@ TEST_F(LargeFile, IsRefusedWhereItTakesMoreMemoryThanIsAllowed) {
 }
 
 TEST_F(LargeFile, IsVerifiedToItsEnd) {
+  if (!runs_long_tests()) GTEST_SKIP() << "5 GiB to hash: tools/check.sh --long";
   const auto report = must(format::verify_cache(*source_));
   EXPECT_EQ(report.damage, std::vector<std::string>{});
   EXPECT_EQ(report.sections_checked, manifest_.sections.size());

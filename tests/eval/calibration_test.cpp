@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/demo_model.h"
+#include "support/long_tests.h"
 #include "support/matchers.h"
 #include "support/small_profile.h"
 #include "tqcache/access.h"
@@ -41,11 +42,15 @@ TEST(Calibration, GoesOnWhereItWasInterrupted) {
   EXPECT_GE(whole.curve.size(), 2u);
   const Bytes expected = predict::profile_bytes(whole);
 
-  // Interrupted in the first and in the second window, in a measurement of sensitivity, and in one
-  // of the curve.
+  // Interrupted in a measurement of sensitivity and in one of the curve; with tools/check.sh --long
+  // in the first and in the second window, too.
+  const auto moments =
+      runs_long_tests()
+          ? std::vector<std::uint64_t>{100, 700, 1024 + 32 * 6 + 5, 1024 + 32 * 19 + 5}
+          : std::vector<std::uint64_t>{1024 + 32 * 6 + 5, 1024 + 32 * 19 + 5};
   options.checkpoint = dir / "checkpoint";
   std::uint64_t total = 0;
-  for (const std::uint64_t most : {100u, 700u, 1024u + 32 * 6 + 5, 1024u + 32 * 19 + 5}) {
+  for (const std::uint64_t most : moments) {
     const auto stopped =
         eval::calibrate(demo_model(), texts, options, [&](std::uint64_t done, std::uint64_t all) {
           total = all;

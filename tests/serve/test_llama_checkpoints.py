@@ -84,7 +84,7 @@ class CheckpointTest(serve.ServeCase):
 
     def turns_of_a_text(self, model):
         text = (serve.OPTIONS.source / "models/demo/alice-excerpt.txt").read_text()
-        self.turns(model, text[:16000 if serve.IS_LONG else 5000],
+        self.turns(model, text[:16000 if serve.IS_LONG else 3000],
                    lambda turn: f"\n\nCHAPTER {turn + 2}\n\n",
                    n_predict=96 if serve.IS_LONG else 24, n_ctx=16384)
 

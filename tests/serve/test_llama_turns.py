@@ -261,7 +261,7 @@ class Run:
         if name == "hybrid":
             return self.options.source / "models/hybrid/tqcache-hybrid-19m.q8_0.gguf"
         if name != "windows":
-            return self.options.source / "models/demo/tqcache-demo-17m.q8_0.gguf"
+            return serve.demo(self.options.source)
         sys.path.insert(0, str(self.options.source / "tests/interop/peers"))
         import tiny_gguf
         import tiny_models

@@ -14,7 +14,11 @@ inline bool takes_case(std::size_t index, std::size_t n, std::size_t step) {
   return runs_long_tests() || index % step == 0 || index + 1 == n;
 }
 
-// The same for cases that a processor of its own takes all of: an emulator (tests/neon) takes some.
+// From one flipped bit of a file to the next: by fives one or two bits of every byte flip, and over
+// eight bytes every one of their bits.
+inline std::size_t bit_step() { return runs_long_tests() ? 1 : 5; }
+
+// Cases that a processor of its own takes all of: an emulator (tests/neon) takes some.
 inline bool takes_emulated_case([[maybe_unused]] std::size_t index,
                                 [[maybe_unused]] std::size_t step) {
 #ifdef TQCACHE_TEST_EMULATED

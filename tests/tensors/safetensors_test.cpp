@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "support/failing_source.h"
+#include "support/long_tests.h"
 #include "tensors/refusal.h"
 #include "tensors/safetensors_builder.h"
 
@@ -389,7 +390,7 @@ TEST(SafetensorsIndex, RefusesEveryPrefix) {
 
 TEST(SafetensorsIndex, SaysTheSameOfEveryFlippedBit) {
   const Bytes file = test::small_safetensors();
-  for (std::size_t bit = 0; bit < 8 * file.size(); ++bit) {
+  for (std::size_t bit = 0; bit < 8 * file.size(); bit += test::bit_step()) {
     Bytes flipped = file;
     flipped[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
     expect_same(flipped);

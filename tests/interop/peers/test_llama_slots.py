@@ -5,13 +5,11 @@ file. How many tokens that is was measured with the files as the server saves th
 """
 
 import json
-import os
 import random
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -40,7 +38,7 @@ def prompts():
 
 def serve(model, folder, requests, n_slots=1):
     """The answers of a new server to requests (path, body). Several slots have a stream each."""
-    command = [sys.executable, __file__, "--serve", str(model), str(folder), str(n_slots)]
+    command = [sys.executable, Path(__file__).parent / "slot_server.py", model, folder, str(n_slots)]
     done = subprocess.run(command, input=json.dumps(requests), capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"llama-server: {done.stderr[-2000:]}")
@@ -195,31 +193,5 @@ class Slots(support.PeerTest):
                 self.assertEqual(self.restored(name, one, 2, 0), (400, tokens))
 
 
-def run_server(model, folder, n_slots):
-    import xllamacpp
-
-    params = xllamacpp.CommonParams()
-    params.model.path = model
-    params.n_ctx, params.n_parallel, params.n_gpu_layers = 2048, int(n_slots), 0
-    params.kv_unified = False
-    params.slot_save_path = folder + "/"
-    params.cpuparams.n_threads = 1
-    params.warmup = False
-    server = xllamacpp.Server(params)
-    answers = []
-    for path, body in json.load(sys.stdin):
-        request = urllib.request.Request(server.listening_address + path, json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request) as answer:
-                answers.append(json.load(answer))
-        except urllib.error.HTTPError as error:
-            answers.append({"status": error.code})
-    print("\n" + json.dumps(answers), flush=True)
-    os._exit(0)  # the server's threads do not end
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--serve"]:
-        run_server(*sys.argv[2:])
     support.main()
