@@ -506,7 +506,9 @@ std::vector<std::string> groups_of(const FlagSet& flags) {
     const std::string& group = flag->description().group;
     if (std::ranges::find(groups, group) == groups.end()) groups.push_back(group);
   }
-  std::ranges::stable_partition(groups, [](const std::string& name) { return name == kArguments; });
+  // Not the one of std::ranges: clang 14 does not understand what libstdc++ 12 returns there.
+  std::stable_partition(groups.begin(), groups.end(),
+                        [](const std::string& name) { return name == kArguments; });
   return groups;
 }
 

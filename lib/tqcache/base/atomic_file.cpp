@@ -68,14 +68,14 @@ constexpr std::string_view kNameless = ".tqcache-";
 
 bool is_temporary_name(std::string_view name, std::string_view prefix) {
   return name.size() == prefix.size() + kRandomLetters && name.starts_with(prefix) &&
-         name.find_first_not_of(kLetters, prefix.size()) == name.npos;
+         name.find_first_not_of(kLetters, prefix.size()) == std::string_view::npos;
 }
 
 // ".NAME.tmp-XXXXXX", of any NAME, or ".tqcache-XXXXXX".
 bool is_any_temporary_name(std::string_view name) {
   if (is_temporary_name(name, kNameless)) return true;
   const std::size_t mark = name.rfind(".tmp-");
-  return mark != name.npos && mark > 1 && name[0] == '.' &&
+  return mark != std::string_view::npos && mark > 1 && name[0] == '.' &&
          is_temporary_name(name, name.substr(0, mark + 5));
 }
 

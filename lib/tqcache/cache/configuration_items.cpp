@@ -57,8 +57,9 @@ bool read_mixed(std::span<const std::string_view> numbers, CodecSpec& spec) {
 bool read_affine(std::span<const std::string_view> numbers, CodecSpec& spec) {
   if (numbers.size() == 1) return true;
   const auto group = parse_within(numbers[1], 32, 128);
-  spec.group_size = group.value_or(0);
-  return numbers.size() == 2 && (group == 32 || group == 64 || group == 128);
+  if (!group || numbers.size() != 2) return false;
+  spec.group_size = *group;
+  return *group == 32 || *group == 64 || *group == 128;
 }
 
 bool read_mode(std::span<const std::string_view> numbers, TensorPlan& plan) {

@@ -285,8 +285,8 @@ Result<void> check_key_order(const std::string& architecture, std::string_view s
   const auto* const found = std::ranges::find(kInPairs, architecture, &Family::word);
   if (found == std::end(kInPairs)) return {};
   // Caches of these programs have kept their order, unless they were converted with a model.
-  const bool is_theirs =
-      source_format.starts_with("transformers") || source_format.find("mlx") != source_format.npos;
+  const bool is_theirs = source_format.starts_with("transformers") ||
+                         source_format.find("mlx") != std::string_view::npos;
   if (is_theirs && architecture != "glm4") return {};
   return unsupported("keys of " + std::string(found->name) +
                      ": transformers and mlx-lm have them in another order");

@@ -39,9 +39,7 @@ Result<ByteView> checked_body(ByteView file) {
     return corrupt("not a profile: the file does not begin with \"tqcache-profile\"");
   }
   const std::size_t space = text.find(' ', kFirstWord.size());
-  if (space == std::string_view::npos || space > kFirstWord.size() + 8) {
-    return corrupt("no version in line 1");
-  }
+  if (space > kFirstWord.size() + 8) return corrupt("no version in line 1");  // or nowhere
   const std::string_view version = text.substr(kFirstWord.size(), space - kFirstWord.size());
   if (version == "1") {
     return Error{ErrorCode::kMismatch,

@@ -127,7 +127,8 @@ Result<void> check_claims(const ByteSource& file, std::uint64_t size, std::size_
   Bytes tail(static_cast<std::size_t>(std::min(size, kTail)));
   TQC_TRY(file.read_at(size - tail.size(), tail));
   const std::string_view text(reinterpret_cast<const char*>(tail.data()), tail.size());
-  for (std::size_t at = text.find(kLocator); at != text.npos; at = text.find(kLocator, at + 1)) {
+  for (std::size_t at = text.find(kLocator); at != std::string_view::npos;
+       at = text.find(kLocator, at + 1)) {
     if (tail.size() - at < 20) break;
     const auto record = number_at<std::uint64_t>(tail, at + 8);
     std::array<std::byte, 40> start;

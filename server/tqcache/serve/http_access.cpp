@@ -47,9 +47,10 @@ std::string password_of(std::string_view encoded) {
 // "host", "host:80" or "[::1]:80" without the port; empty if the port is not a number.
 std::string_view without_port(std::string_view host) {
   const std::size_t end = host.starts_with('[') ? host.find(']') : host.find(':');
-  const std::size_t n = host.starts_with('[') && end != host.npos ? end + 1 : end;
+  const std::size_t n = host.starts_with('[') && end != std::string_view::npos ? end + 1 : end;
   const std::string_view rest = host.substr(std::min(n, host.size()));
-  if (!rest.empty() && (rest[0] != ':' || rest.find_first_not_of("0123456789", 1) != rest.npos)) {
+  if (!rest.empty() &&
+      (rest[0] != ':' || rest.find_first_not_of("0123456789", 1) != std::string_view::npos)) {
     return {};
   }
   return host.substr(0, n);
@@ -77,7 +78,8 @@ bool is_foreign(const Request& request, const HttpOptions& options) {
   if (origin.empty()) return same_word(request.header("Sec-Fetch-Site"), "cross-site");
   const std::size_t slashes = origin.find("://");
   // The scheme may be another one: a proxy before this server may speak TLS.
-  return slashes == origin.npos || !same_word(origin.substr(slashes + 3), request.header("Host"));
+  return slashes == std::string_view::npos ||
+         !same_word(origin.substr(slashes + 3), request.header("Host"));
 }
 
 Refusal foreign_host(std::string_view host) {

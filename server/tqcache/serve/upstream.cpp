@@ -179,7 +179,7 @@ Result<void> CurlAnswer::start(std::string_view method, const std::string& url,
   curl_slist* list = nullptr;
   bool has_type = false, has_accept = false, has_agent = false;
   const auto append = [&](const std::string& line) {
-    list_.release();
+    static_cast<void>(list_.release());
     list = curl_slist_append(list, line.c_str());
     list_.reset(list);
   };

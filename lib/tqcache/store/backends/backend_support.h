@@ -59,7 +59,8 @@ inline void hide(std::span<char> text, Secrets secrets) {
   const std::string given(text.begin(), text.end());
   for (const std::string_view secret : secrets) {
     if (secret.empty()) continue;
-    for (auto at = given.find(secret); at != given.npos; at = given.find(secret, at + 1)) {
+    for (auto at = given.find(secret); at != std::string_view::npos;
+         at = given.find(secret, at + 1)) {
       std::ranges::fill(text.subspan(at, secret.size()), '*');
     }
   }

@@ -66,8 +66,10 @@ std::optional<RedisAddress> parse_node(const redisReply& node, const RedisAddres
 
 std::uint16_t slot_of(std::string_view key) {
   const std::size_t open = key.find('{');
-  const std::size_t close = open == key.npos ? key.npos : key.find('}', open + 1);
-  if (close != key.npos && close > open + 1) key = key.substr(open + 1, close - open - 1);
+  const std::size_t close =
+      open == std::string_view::npos ? std::string_view::npos : key.find('}', open + 1);
+  if (close != std::string_view::npos && close > open + 1)
+    key = key.substr(open + 1, close - open - 1);
   return crc16(key) % kClusterSlots;
 }
 
@@ -78,7 +80,8 @@ std::optional<Redirection> parse_redirection(std::string_view text, const RedisA
   text.remove_prefix(text.find(' ') + 1);
   const std::size_t space = text.find(' ');
   const std::size_t colon = text.rfind(':');
-  if (space == text.npos || colon == text.npos || colon < space) return std::nullopt;
+  if (space == std::string_view::npos || colon == std::string_view::npos || colon < space)
+    return std::nullopt;
   const auto slot = whole_number<std::uint16_t>(text.substr(0, space), kClusterSlots - 1);
   const auto port = whole_number<std::uint16_t>(text.substr(colon + 1), 65535);
   if (!slot || !port || *port == 0) return std::nullopt;

@@ -314,7 +314,7 @@ class S3Backend : public Backend {
 bool is_plain(std::string_view text, std::string_view others) {
   return std::ranges::all_of(text, [&](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           others.find(c) != others.npos;
+           others.find(c) != std::string_view::npos;
   });
 }
 

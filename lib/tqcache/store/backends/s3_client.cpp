@@ -116,7 +116,7 @@ std::size_t take_header(char* data, std::size_t, std::size_t size, void* user) {
   line.remove_prefix(kDate.size());
   const std::size_t begin = line.find_first_not_of(' ');
   const std::size_t end = line.find_last_not_of("\r\n ");
-  if (begin != line.npos)
+  if (begin != std::string_view::npos)
     static_cast<Transfer*>(user)->answer.date = line.substr(begin, end + 1 - begin);
   return size;
 }

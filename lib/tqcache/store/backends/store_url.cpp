@@ -42,7 +42,7 @@ Result<std::string> decoded(std::string_view text) {
 std::string_view take_before(std::string_view& text, char mark) {
   const std::size_t end = text.find(mark);
   const std::string_view before = text.substr(0, end);
-  text.remove_prefix(end == text.npos ? text.size() : end + 1);
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   return before;
 }
 
@@ -75,13 +75,13 @@ Result<void> parse_port(std::string_view text, StoreUrl& url) {
 Result<void> parse_host(std::string_view text, StoreUrl& url) {
   if (text.starts_with('[')) {
     text.remove_prefix(1);
-    if (text.find(']') == text.npos) return bad_url("a [ without a ]");
+    if (text.find(']') == std::string_view::npos) return bad_url("a [ without a ]");
     url.host = take_before(text, ']');
     if (text.empty()) return {};
     if (!text.starts_with(':')) return bad_url("no port after the ]");
     return parse_port(text.substr(1), url);
   }
-  const bool has_port = text.find(':') != text.npos;
+  const bool has_port = text.find(':') != std::string_view::npos;
   url.host = take_before(text, ':');
   return has_port ? parse_port(text, url) : Result<void>();
 }
@@ -90,13 +90,13 @@ Result<void> parse_host(std::string_view text, StoreUrl& url) {
 Result<void> check_login(std::string_view text) {
   if (text.starts_with('/')) return {};
   const std::size_t at = text.rfind('@');
-  if (at == text.npos || text.find_first_of("/?") > at) return {};
+  if (at == std::string_view::npos || text.find_first_of("/?") > at) return {};
   return bad_url(
       "an @ behind a / or ?: write %2F for / and %3F for ? in a user or password, and %40 for @");
 }
 
 Result<void> parse_authority(std::string_view text, StoreUrl& url) {
-  if (const std::size_t at = text.rfind('@'); at != text.npos) {
+  if (const std::size_t at = text.rfind('@'); at != std::string_view::npos) {
     TQC_TRY(parse_login(text.substr(0, at), url));
     text.remove_prefix(at + 1);
   }
@@ -112,8 +112,8 @@ std::string StoreUrl::take(const std::string& parameter, std::string_view otherw
 
 Result<StoreUrl> parse_store_url(std::string_view text) {
   StoreUrl url;
-  if (text.find(':') == text.npos) return bad_url("no scheme, as in dir:PATH");
-  if (text.find('\0') != text.npos) return bad_url("a zero byte");
+  if (text.find(':') == std::string_view::npos) return bad_url("no scheme, as in dir:PATH");
+  if (text.find('\0') != std::string_view::npos) return bad_url("a zero byte");
   url.scheme = take_before(text, ':');
   if (url.scheme == "dir") {
     url.path = text;

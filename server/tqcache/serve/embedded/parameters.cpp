@@ -6,7 +6,7 @@
 namespace tqcache::serve {
 namespace {
 
-constexpr std::string_view kNo = "";
+constexpr std::string_view kNo;
 constexpr std::string_view kRead = "read";
 constexpr std::string_view kIgnored = "ignored";
 constexpr std::string_view kUseTools = "send tools and tool_choice";
