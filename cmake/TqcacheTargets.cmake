@@ -109,8 +109,7 @@ endfunction()
 
 # tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...] [READING | REPLAY]): a
 # GoogleTest program, each of whose tests is a ctest test. READING: of what reads bytes that nobody
-# vouches for; these are the ones that tools/check.sh --asan builds and runs. REPLAY: these and
-# --replay.
+# vouches for, which tools/check.sh --asan builds and runs. REPLAY: which --replay does, too.
 function(tqcache_test name)
   cmake_parse_arguments(ARG "READING;REPLAY" "" "SOURCES;APART;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

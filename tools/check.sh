@@ -7,7 +7,7 @@
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
 #   --clang   first compile everything with clang 14 as well, warnings as errors
-#   --tidy    first run clang-tidy 14 over what the last five commits changed (tools/tidy.sh)
+#   --tidy    first run clang-tidy 14 over what the last twenty commits changed (tools/tidy.sh)
 #   --neon    then compile the codec for 64-bit ARM, and run its tests under qemu
 #   --cuda    with the rest compile the kernels for NVIDIA GPUs, if nvcc is installed, and run those of
 #             their tests that need no GPU (tools/check_cuda.sh runs the others)
@@ -151,7 +151,7 @@ check_asan() {
 check_tidy() {
   local began=$SECONDS
   step "tidy: what the last commits changed"
-  tools/tidy.sh --commits 5 --jobs "$jobs"
+  tools/tidy.sh --commits 20 --jobs "$jobs"
   step "tidy: $((SECONDS - began)) s"
 }
 

@@ -112,8 +112,7 @@ def q8_0(bf16):
 
 
 def model_bytes(folder, n_layers=None):
-    """The file; with n_layers one of the first layers alone, as tests of servers want it, whose time
-    the other layers would take."""
+    """The file; with n_layers, that of a model which has only so many of the layers (for tests)."""
     config = json.loads((folder / "config.json").read_text())
     config["num_hidden_layers"] = n_layers or config["num_hidden_layers"]
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

@@ -357,11 +357,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--reader", required=True)
     parser.add_argument("--golden", required=True)
-    parser.add_argument("--runs", type=int, default=300)
+    parser.add_argument("--runs", type=int, default=300,
+                        help="three times as many with TQCACHE_LONG_TESTS=1")
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", help="folder for files that are read differently")
     args = parser.parse_args()
+    if os.environ.get("TQCACHE_LONG_TESTS") == "1":
+        args.runs *= 3
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 
     golden = []

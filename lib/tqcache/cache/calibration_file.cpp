@@ -74,7 +74,7 @@ Result<ProfileText> parse_profile_text(ByteView file) {
   }
   text.remove_prefix(kProfileWord.size());
   const std::size_t space = text.find(' ');
-  if (space > 8) return corrupt("no version in line 1");  // or nowhere
+  if (space > 8) return corrupt("no version in line 1");  // npos is the largest number
   const std::string_view version = text.substr(0, space);
   if (version == "2") {
     return unsupported(

@@ -39,7 +39,8 @@ Result<ByteView> checked_body(ByteView file) {
     return corrupt("not a profile: the file does not begin with \"tqcache-profile\"");
   }
   const std::size_t space = text.find(' ', kFirstWord.size());
-  if (space > kFirstWord.size() + 8) return corrupt("no version in line 1");  // or nowhere
+  // npos is the largest number.
+  if (space > kFirstWord.size() + 8) return corrupt("no version in line 1");
   const std::string_view version = text.substr(kFirstWord.size(), space - kFirstWord.size());
   if (version == "1") {
     return Error{ErrorCode::kMismatch,

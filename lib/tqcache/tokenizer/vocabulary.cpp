@@ -118,7 +118,7 @@ Result<void> Vocabulary::index() {
 Result<void> Vocabulary::index_token(std::size_t id) {
   const Token& token = tokens_[id];
   const auto id32 = static_cast<std::int32_t>(id);
-  std::int32_t first = id32;
+  std::int32_t first;  // with these bytes
   if (token.kind == TokenKind::kByte) {
     std::int32_t& slot = bytes_[static_cast<unsigned char>(token.bytes[0])];
     if (slot == kNoToken) slot = id32;

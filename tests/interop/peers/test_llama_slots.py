@@ -6,14 +6,17 @@ file. How many tokens that is was measured with the files as the server saves th
 
 import json
 import random
-import subprocess
 import sys
+import urllib.error
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 import support
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "serve"))
+import test_llama_server as llama_server
 
 support.need("xllamacpp")
 tiny_gguf = support.need("tiny_gguf")
@@ -38,11 +41,18 @@ def prompts():
 
 def serve(model, folder, requests, n_slots=1):
     """The answers of a new server to requests (path, body). Several slots have a stream each."""
-    command = [sys.executable, Path(__file__).parent / "slot_server.py", model, folder, str(n_slots)]
-    done = subprocess.run(command, input=json.dumps(requests), capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"llama-server: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    server = llama_server.Llama(model, folder, n_ctx=2048, n_parallel=n_slots, n_gpu_layers=0,
+                                kv_unified=False, warmup=False)
+    answers = []
+    try:
+        for path, body in requests:
+            try:
+                answers.append(llama_server.post(server.port, path, body))
+            except urllib.error.HTTPError as error:
+                answers.append({"status": error.code})
+    finally:
+        server.end()
+    return answers
 
 
 def complete(ids, count, from_cache=True, slot=0):
