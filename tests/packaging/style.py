@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The rules of CONTRIBUTING that a program can check, in all C++ files that git knows.
+"""The rules of CONTRIBUTING that a program can check, in the files that git knows.
 
 usage: style.py SOURCE_DIR [--no-format]
        style.py --self-test
@@ -117,8 +117,18 @@ def cpp_files(folder):
     return [path for path in listed.split("\0") if path and (folder / path).is_file()]
 
 
+def check_generated(folder):
+    """What a build makes is named in .gitignore, and not in git."""
+    listed = subprocess.run(["git", "ls-files", "-z", "-ci", "--exclude-standard"], cwd=folder,
+                            capture_output=True, text=True, check=True).stdout
+    for path in listed.split("\0"):
+        if path:
+            yield f"{path}: in git, and in .gitignore"
+
+
 def violations(folder, with_format):
     paths = cpp_files(folder)
+    yield from check_generated(folder)
     yield from check_names(paths)
     for path in paths:
         text = (folder / path).read_text()
@@ -138,6 +148,7 @@ def self_test():
                      "struct A {\n  static A make(int n);\n  static constexpr int kOne = 1;\n};\n",
         "lib/a/b.cpp": "const int kTwo = 2;\nint one() {\n  static const int n = 1;\n"
                        "  return n;\n}\n",
+        ".gitignore": "*.gguf\n",
         "tools/help.cpp": 'const char* kHelp = R"(' + "x" * 120 + ')";\n',
     }
     bad = {
@@ -151,6 +162,7 @@ def self_test():
         "lib/a/seed.cpp": "int next() {\n  thread_local Random random(1);\n}\n",
         "lib/tqcache/model/a.cpp": '#include "tqcache/cache/kv_codec_state.h"\n',
         "server/b.h": "#pragma once\n// server/b.h: numbers.\n",
+        "models/made.gguf": "GGUF",
     }
     wrong = 0
     for extra in [{}] + [{path: text} for path, text in bad.items()]:
@@ -159,7 +171,7 @@ def self_test():
             for path, text in {**good, **extra}.items():
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_text(text)
-            for args in (["init", "-q"], ["add", "."]):
+            for args in (["init", "-q"], ["add", "--force", "."]):
                 subprocess.run(["git", *args], cwd=folder, check=True)
             found = list(violations(folder, with_format=False))
             if len(found) != len(extra):
