@@ -13,6 +13,8 @@ target_compile_options(tqcache_flags INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
   # __COUNTER__ (tqcache/error.h) is older than the standard that it will be a part of.
   $<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,22>>:-Wno-c2y-extensions>
+  # libstdc++ 12's stable_sort() calls what it deprecates, and clang says so. g++ tells of our own.
+  $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>
   # Fused multiply-adds would make the bytes of an encoded cache depend on the compiler and CPU.
   -ffp-contract=off
   $<$<BOOL:${TQCACHE_WERROR}>:-Werror>)

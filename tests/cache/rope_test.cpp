@@ -51,13 +51,16 @@ const std::vector<Rope>& ropes() {
 
 TEST(Phasor, IsCosineAndSineOfTurns) {
   test::SplitMix64 random(1);
+  // zig's library for ARM computes the sines of long double in double.
+  const bool is_long = std::abs(std::sin(3.0L) - 0.141120008059867222100744802808L) < 1e-18L;
+  const double tolerance = is_long ? 3e-16 : 1e-15;
   for (int i = 0; i < 100000; ++i) {
     const double cycles = (random.uniform() - 0.5) * 8;
     const long double angle =
         static_cast<long double>(cycles) * 2 * std::numbers::pi_v<long double>;
     const Phasor at = phasor(cycles);
-    ASSERT_NEAR(at.cos, static_cast<double>(std::cos(angle)), 3e-16) << cycles;
-    ASSERT_NEAR(at.sin, static_cast<double>(std::sin(angle)), 3e-16) << cycles;
+    ASSERT_NEAR(at.cos, static_cast<double>(std::cos(angle)), tolerance) << cycles;
+    ASSERT_NEAR(at.sin, static_cast<double>(std::sin(angle)), tolerance) << cycles;
   }
 }
 
