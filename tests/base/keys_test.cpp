@@ -79,7 +79,7 @@ TEST(Unseal, LeavesNothingOfWhatItDoesNotAuthenticate) {
 
 TEST(Seal, TakesAnyLength) {
   const SecretKey key(Bytes(32, std::byte{1}));
-  for (const std::size_t size : {0, 1, 15, 16, 17, 4096, 100001}) {
+  for (const std::size_t size : {0u, 1u, 15u, 16u, 17u, 4096u, 100001u}) {
     const Bytes plain(size, std::byte{9});
     Bytes bytes = plain;
     const Tag tag = seal(key, {}, {}, bytes, bytes);  // in place
@@ -122,12 +122,12 @@ TEST(KeyRing, RefusesAFileThatOthersMayRead) {
   const TempDir dir;
   const auto path = dir / "a.key";
   write_all(path, as_bytes(kHexA));
-  for (const ::mode_t mode : {0640, 0604, 0620, 0644}) {
+  for (const ::mode_t mode : {0640u, 0604u, 0620u, 0644u}) {
     ASSERT_EQ(::chmod(path.c_str(), mode), 0);
     EXPECT_THAT(KeyRing::read_file(path),
                 test::FailsWith(ErrorCode::kInvalidArgument, HasSubstr("chmod 600")));
   }
-  for (const ::mode_t mode : {0600, 0400}) {
+  for (const ::mode_t mode : {0600u, 0400u}) {
     ASSERT_EQ(::chmod(path.c_str(), mode), 0);
     EXPECT_TRUE(KeyRing::read_file(path).ok());
   }

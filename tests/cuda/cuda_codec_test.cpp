@@ -372,7 +372,7 @@ TEST(CudaCodec, TakesEveryMode) {
 
 TEST(CudaCodec, TakesAnyNumberOfTokens) {
   for (const codec::BlockOrder order : kOrders) {
-    for (const std::size_t n : {1, 7, 8, 31, 32, 33, 255, 256, 257, 2000}) {
+    for (const std::size_t n : {1u, 7u, 8u, 31u, 32u, 33u, 255u, 256u, 257u, 2000u}) {
       Case c = mse(128, 4, order);
       c.n_tokens = n;
       c.n_kv_heads = 3;

@@ -16,8 +16,8 @@ namespace {
 
 TEST(CudaPlanes, SplitsAndJoinsAsTheCpu) {
   std::mt19937 random(1);
-  for (const std::size_t width : {2, 4}) {
-    for (const std::size_t n : {0, 1, 15, 16, 17, 255, 4096, 4099, 1000003}) {
+  for (const std::size_t width : {2u, 4u}) {
+    for (const std::size_t n : {0u, 1u, 15u, 16u, 17u, 255u, 4096u, 4099u, 1000003u}) {
       std::vector<std::byte> numbers(n * width), expected(n * width);
       for (std::byte& byte : numbers) byte = static_cast<std::byte>(random());
       format::split_planes(numbers, width, expected);

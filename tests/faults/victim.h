@@ -25,6 +25,10 @@ struct SystemCall {
   int number = 0;
 };
 
+// Whether this program is one of another processor, which an emulator runs. strace then sees the
+// emulator's system calls.
+bool is_emulated();
+
 // Its system calls from the beginning of the operation to the end of the process, but those that
 // only deal with memory and those that fail always. Throws when it does not succeed.
 std::vector<SystemCall> list_system_calls(const Operation& operation);

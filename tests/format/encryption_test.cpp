@@ -382,7 +382,7 @@ TEST(EncryptedFile, CannotBeCut) {
   patch(cut, kFileBytesAt, std::uint64_t{cut.size()});
   EXPECT_FALSE(open(resealed(cut)).ok());
   const auto manifest = value_at<std::uint64_t>(file, kManifestOffsetAt);
-  for (const std::size_t n : {1, 127, 128}) {
+  for (const std::size_t n : {1u, 127u, 128u}) {
     Bytes envelope(file.begin(), file.begin() + std::ptrdiff_t(manifest + n));
     patch(envelope, kFileBytesAt, std::uint64_t{envelope.size()});
     expect_error(dropped(open(resealed(envelope))), ErrorCode::kCorrupt, "too short");

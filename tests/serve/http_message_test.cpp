@@ -98,7 +98,7 @@ std::string chunked(const std::string& bytes, std::size_t step) {
 }
 
 TEST(HttpChunks, AreReadInAnyPieces) {
-  for (const std::size_t step : {1, 2, 3, 7, 100}) {
+  for (const std::size_t step : {1u, 2u, 3u, 7u, 100u}) {
     EXPECT_EQ(chunked("5\r\nhello\r\nA\r\n, world!!!\r\n0\r\n\r\n", step), "hello, world!!!");
     EXPECT_EQ(chunked("0\r\n\r\n", step), "");
     EXPECT_EQ(chunked("5\r\nhel", step), "incomplete");

@@ -117,7 +117,7 @@ TEST(Sharing, PromptsThatWereConvertedApartKeepTheirCommonBlocksOnce) {
   const auto backend = open_store();
   ToldLibrary library(*backend);
   std::vector<std::uint64_t> new_bytes;
-  for (const std::uint64_t seed : {1, 2}) {
+  for (const std::uint64_t seed : {1u, 2u}) {
     const Bytes file = converted(continued(system, 4 * 256, seed), options);
     new_bytes.push_back(put(library.library, file, "prompt " + std::to_string(seed)).new_bytes);
   }
