@@ -121,7 +121,7 @@ TEST(TurboWindowRules, BoundTheBlocksThatWindowsHaveLeft) {
   Manifest manifest = info_of(windowed_file());
   manifest.layers.resize(1);
   manifest.tokens.assign(1 << 20, 1);
-  manifest.layers.assign(128, manifest.layers[0]);
+  manifest.layers.assign(128, cache::LayerDesc(manifest.layers[0]));
   must(format::check_contents(manifest));
   manifest.layers.push_back(manifest.layers[0]);
   expect_error(format::check_contents(manifest), ErrorCode::kTooLarge,
