@@ -105,6 +105,11 @@ build() {
   case $1 in
     curl | expat | hiredis | libzip | openssl | sqlite3 | utf8proc) flags=${flags/-O2/-Os} ;;
   esac
+  # No exception goes through a function of C. Windows unwinds all functions by these tables.
+  case $target:$1 in
+    linux-*:fmtlib | linux-*:onetbb | linux-*:googletest) ;;
+    linux-*) flags+=" -fno-unwind-tables -fno-asynchronous-unwind-tables" ;;
+  esac
   case $1 in
     zlib)
       # zlib of 2022 takes macOS for a system without fdopen, unless that is a macro.
