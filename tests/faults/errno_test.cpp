@@ -96,14 +96,14 @@ std::string Failing::fail_at(const SystemCall& call, bool for_good) {
 }
 
 TEST_P(Failing, LeavesTheOldFileAndNothingElseWhenACallFailsOnce) {
-  if (is_emulated()) GTEST_SKIP() << "strace does not see what an emulated program calls";
+  if (kIsEmulated) GTEST_SKIP() << "strace does not see what an emulated program calls";
   for (const SystemCall& call : fallible_calls()) {
     EXPECT_EQ(fail_at(call, false), "") << call.name << " " << call.number;
   }
 }
 
 TEST_P(Failing, LeavesTheOldFileAndNothingElseWhenCallsFailForGood) {
-  if (is_emulated()) GTEST_SKIP() << "strace does not see what an emulated program calls";
+  if (kIsEmulated) GTEST_SKIP() << "strace does not see what an emulated program calls";
   for (const SystemCall& call : fallible_calls()) {
     EXPECT_EQ(fail_at(call, true), "") << call.name << " " << call.number;
   }
@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Operations, Interrupted, testing::ValuesIn(operations()
                          [](const auto& each) { return std::string(each.param.name); });
 
 TEST_P(Interrupted, SystemCallsAreRepeated) {
-  if (is_emulated()) GTEST_SKIP() << "strace does not see what an emulated program calls";
+  if (kIsEmulated) GTEST_SKIP() << "strace does not see what an emulated program calls";
   const Operation& operation = GetParam();
   for (const SystemCall& call : list_system_calls(operation)) {
     if (!is_one_of(kInterruptible, call.name)) continue;

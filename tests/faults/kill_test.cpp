@@ -33,7 +33,7 @@ std::string go_on_after(const Operation& killed, const TempDir& folder) {
 }
 
 TEST_P(Killed, LeavesTheOldFileOrTheNewOneAtAnySystemCall) {
-  if (is_emulated()) GTEST_SKIP() << "strace does not see what an emulated program calls";
+  if (kIsEmulated) GTEST_SKIP() << "strace does not see what an emulated program calls";
   const Operation& operation = GetParam();
   const std::vector<SystemCall> calls = list_system_calls(operation);
   ASSERT_GT(calls.size(), 10u);

@@ -1,13 +1,11 @@
 #include "victim.h"
 
 #include <fcntl.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <fstream>
 #include <map>
 #include <stdexcept>
@@ -90,18 +88,6 @@ bool is_of_memory(std::string_view name) {
 }
 
 }  // namespace
-
-bool is_emulated() {
-  // A program of the machine is asked, which no emulator answers for.
-  ::utsname own = {};
-  std::array<char, sizeof own.machine> machine = {};
-  std::FILE* const pipe = ::popen("uname -m", "r");
-  if (pipe == nullptr || ::uname(&own) != 0) throw std::runtime_error("uname failed");
-  const bool is_read = std::fscanf(pipe, "%64s", machine.data()) == 1;
-  ::pclose(pipe);
-  if (!is_read) throw std::runtime_error("uname -m failed");
-  return std::string_view(machine.data()) != own.machine;
-}
 
 std::vector<SystemCall> list_system_calls(const Operation& operation) {
   const test::TempDir folder;

@@ -25,9 +25,12 @@ struct SystemCall {
   int number = 0;
 };
 
-// Whether this program is one of another processor, which an emulator runs. strace then sees the
-// emulator's system calls.
-bool is_emulated();
+// strace sees the system calls of an emulator, and not those of the program that it runs.
+#ifdef TQCACHE_TEST_EMULATED
+inline constexpr bool kIsEmulated = true;
+#else
+inline constexpr bool kIsEmulated = false;
+#endif
 
 // Its system calls from the beginning of the operation to the end of the process, but those that
 // only deal with memory and those that fail always. Throws when it does not succeed.
