@@ -47,8 +47,10 @@ class Program:
 
 
 def violations(program, fortified):
-    if not re.search(r"Type:\s+DYN", program.header) or not re.search(
-            r"Flags:.*\bPIE\b", program.dynamic):
+    # A static program (tools/release.sh) names no library, and imports nothing.
+    is_static = "(NEEDED)" not in program.dynamic
+    if not re.search(r"Type:\s+DYN", program.header) or not (
+            is_static or re.search(r"Flags:.*\bPIE\b", program.dynamic)):
         yield "is not position-independent"
     if "GNU_RELRO" not in program.segments:
         yield "has no RELRO segment"
@@ -60,11 +62,12 @@ def violations(program, fortified):
         yield "has an executable stack"
     if "(TEXTREL)" in program.dynamic:
         yield "has text relocations"
-    if "__stack_chk_fail" not in program.imports:
+    if not is_static and "__stack_chk_fail" not in program.imports:
         yield "has no stack protector"
-    if not any("__glibcxx_assert_fail" in name for name in program.imports):
+    if not is_static and not any("__glibcxx_assert_fail" in name for name in program.imports):
         yield "has no assertions of libstdc++"
-    if fortified and not any(re.fullmatch(r"__\w+_chk", name) for name in program.imports):
+    if not is_static and fortified and not any(
+            re.fullmatch(r"__\w+_chk", name) for name in program.imports):
         yield "has no checked functions of the C library"
     first = program.main_begins_with(4)
     if "X86-64" in program.header and first is not None and first != ENDBR64:
@@ -135,6 +138,10 @@ def self_test(cxx, readelf, folder):
         return list(violations(Program(str(program), readelf), True))
 
     failed = [f"good, but: {v}" for v in found()]
+    failed += [f"good and static, but: {v}" for v in found("-static-pie")]
+    fixed = found("-static", "-no-pie")
+    if "is not position-independent" not in fixed:
+        failed.append(f"static, at a fixed address: not found; reported: {fixed}")
     for flags, message in BAD:
         reported = found(*flags)
         if not any(message in v for v in reported):

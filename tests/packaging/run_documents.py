@@ -172,8 +172,9 @@ class Session:
             answer = self.answers.get(timeout=LIMIT_S).strip()
         except queue.Empty:
             answer = f"no end after {LIMIT_S} s"
-        return (answer if answer != "0" else None,
-                out.read_text(encoding="utf-8", errors="replace"))
+        # A command that has no end may not have begun to write.
+        output = out.read_text(encoding="utf-8", errors="replace") if out.exists() else ""
+        return (answer if answer != "0" else None, output)
 
     def end(self):
         self.process.stdin.close()

@@ -105,9 +105,11 @@ build() {
   case $1 in
     curl | expat | hiredis | libzip | openssl | sqlite3 | utf8proc) flags=${flags/-O2/-Os} ;;
   esac
-  # No exception goes through a function of C. Windows unwinds all functions by these tables.
+  # curl, expat and libzip call the program back, where memory may run out: exceptions unwind them.
+  # None goes through the other libraries of C. Windows unwinds every function by these tables.
   case $target:$1 in
-    linux-*:fmtlib | linux-*:onetbb | linux-*:googletest) ;;
+    linux-*:curl | linux-*:expat | linux-*:libzip) ;;
+    linux-*:fmtlib | linux-*:onetbb | linux-*:googletest | linux-*:cli11 | linux-*:nlohmann-json3) ;;
     linux-*) flags+=" -fno-unwind-tables -fno-asynchronous-unwind-tables" ;;
   esac
   case $1 in
