@@ -43,7 +43,7 @@ done
 # A dense cache of a prompt is made once; all that follows from it has the same bytes.
 model=models/demo/tqcache-demo-17m.q8_0.gguf
 [ -e "$model" ] || models/demo/make_gguf.py
-prompt=(-m "$model" --file models/demo/alice-excerpt.txt --max-tokens 1024)
+prompt=(-m "$model" --file models/demo/alice-excerpt.txt --tokens 1024)
 "$reference" prefill "${prompt[@]}" -o "$folder/dense" -q
 check "prefill" "${program[@]}" prefill "${prompt[@]}" -o "$folder/dense2"
 check "verify with the model" "${program[@]}" verify "$folder/dense" -m "$model"
