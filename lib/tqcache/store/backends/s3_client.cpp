@@ -270,7 +270,8 @@ void S3Client::State::begin(Transfer& transfer, CURL* easy, const S3Request& req
   const std::string url =
       settings.endpoint + request.path + (request.query.empty() ? "" : "?" + request.query);
   curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
+  // Not with CURLOPT_PATH_AS_IS, which newer libcurl refuses beside a signature: no word of a path
+  // begins with a dot, so there is nothing to normalize.
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, transfer.headers.get());
   set_method(easy, request);
   set_callbacks(easy, transfer);
