@@ -30,7 +30,7 @@ for group in "$@"; do
     # the test programs in a third of the time.
     test)
       packages+=(
-        libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace dpkg-dev doxygen
+        libgtest-dev libgmock-dev python3 python3-xxhash python3-zstandard strace dpkg-dev file doxygen
         lld libcpp-httplib-dev
       )
       ;;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "archive_fixture.h"
+#include "python_reader.h"
 #include "section_values.h"
 #include "support/temp_dir.h"
 
@@ -15,26 +16,6 @@ namespace tqcache::test {
 namespace independent_reader_test {
 
 using Json = nlohmann::json;
-
-struct Outcome {
-  int status = 0;
-  std::string output;
-};
-
-Outcome run_reader(const std::string& arguments) {
-  const std::string command = "python3 '" TQCACHE_PYTHON_READER "' " + arguments + " 2>&1";
-  Outcome outcome;
-  std::FILE* pipe = ::popen(command.c_str(), "r");
-  if (pipe == nullptr) throw std::runtime_error("popen failed");
-  char buffer[4096];
-  while (const std::size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) {
-    outcome.output.append(buffer, n);
-  }
-  outcome.status = ::pclose(pipe);
-  return outcome;
-}
-
-bool have_python() { return std::system("python3 --version > /dev/null 2>&1") == 0; }
 
 // Where the mean is, the other program has it from its own sines.
 void expect_decoded(const std::vector<float>& values, const std::vector<float>& told,
@@ -88,14 +69,14 @@ class IndependentReader : public testing::Test {
   void SetUp() override {
     if (!have_python()) GTEST_SKIP() << "no python3";
   }
-  Outcome read(const Bytes& file) {
+  ReaderOutcome read(const Bytes& file) {
     write_all(dir_ / "a.tqkv", file);
     return run_reader("'" + (dir_ / "a.tqkv").string() + "'");
   }
 
   // This library and the other program find the same in a file.
   void expect_read_alike(const Bytes& file) {
-    const Outcome outcome = read(file);
+    const ReaderOutcome outcome = read(file);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     const Json told = Json::parse(outcome.output);
     expect_same(must(load(file)), info_of(file), told);
@@ -141,7 +122,7 @@ TEST_F(IndependentReader, ReadsCheckpoints) {
   const auto folder = std::filesystem::path(TQCACHE_GOLDEN_FILES) / "../v2_checkpoints";
   for (const char* name : {"hybrid.tqkv", "windows.tqkv", "draft.tqkv"}) {
     const Bytes file = read_all(folder / name);
-    const Outcome outcome = read(file);
+    const ReaderOutcome outcome = read(file);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     const Json told = Json::parse(outcome.output);
     const CacheFileInfo info = info_of(file);
@@ -155,7 +136,7 @@ TEST_F(IndependentReader, RefusesOtherCheckpoints) {
   const auto folder = std::filesystem::path(TQCACHE_GOLDEN_FILES) / "../v2_checkpoints";
   const Bytes file = read_all(folder / "hybrid.tqkv");
   const auto expect_told = [&](const std::function<void(Manifest&)>& change, const char* what) {
-    const Outcome outcome = read(change_manifest(file, change));
+    const ReaderOutcome outcome = read(change_manifest(file, change));
     EXPECT_NE(outcome.status, 0) << what;
     EXPECT_NE(outcome.output.find(what), std::string::npos) << outcome.output;
   };
@@ -174,7 +155,7 @@ TEST_F(IndependentReader, RefusesOpaqueLayersElsewhere) {
   const auto folder = std::filesystem::path(TQCACHE_GOLDEN_FILES) / "../v2_checkpoints";
   const Bytes file = read_all(folder / "draft.tqkv");
   const auto expect_told = [&](const std::function<void(Manifest&)>& change, const char* what) {
-    const Outcome outcome = read(change_manifest(file, change));
+    const ReaderOutcome outcome = read(change_manifest(file, change));
     EXPECT_NE(outcome.status, 0) << what;
     EXPECT_NE(outcome.output.find(what), std::string::npos) << outcome.output;
   };
@@ -271,7 +252,8 @@ TEST_F(IndependentReader, ReadsEncryptedFiles) {
   const KeyRing keys = must(KeyRing::parse(as_bytes(golden_key())));
   const auto read_alike = [&](const Bytes& file) {
     write_all(dir_ / "a.tqkv", file);
-    const Outcome outcome = run_reader("'" + (dir_ / "a.tqkv").string() + "' " + golden_key());
+    const ReaderOutcome outcome =
+        run_reader("'" + (dir_ / "a.tqkv").string() + "' " + golden_key());
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     const Json told = Json::parse(outcome.output);
     expect_same(must(load(file, {.access = {keys}})),
@@ -309,8 +291,9 @@ TEST_F(IndependentReader, RefusesEncryptedFilesThatAreChangedOrOfAnotherKey) {
 // The tables that stand in for the module cryptography.
 TEST_F(IndependentReader, DecryptsWithoutModules) {
   const std::string command =
-      "cd '" + std::filesystem::path(TQCACHE_PYTHON_READER).parent_path().string() +
-      "' && python3 -B -c \"import decrypt as d; h=bytes.fromhex; "
+      "cd '" + std::filesystem::path(TQCACHE_PYTHON_READER).parent_path().string() + "' && " +
+      python() +
+      " -B -c \"import decrypt as d; h=bytes.fromhex; "
       "print(d.own_unseal(h('feffe9928665731c6d6a8f9467308308'*2), h('cafebabefacedbaddecaf888'), "
       "h('feedfacedeadbeeffeedfacedeadbeefabaddad2'), "
       "h('522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "append_fixture.h"
+#include "python_reader.h"
 #include "support/media.h"
 
 namespace tqcache::test {
@@ -78,23 +79,16 @@ TEST(MediaFile, HidesWhatWasShown) {
 
 // The other program makes the token ids by itself.
 TEST(MediaFile, IsReadByAnotherProgram) {
-  if (std::system("python3 --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no python3";
+  if (!have_python()) GTEST_SKIP() << "no python3";
   const TempDir dir;
   const cache::Cache cache = cache_with_media();
   for (const bool hides : {false, true}) {
     const std::string path = (dir / "a.tqkv").string();
     must(format::write_cache_file(cache, path,
                                   {.overwrite = Overwrite::kAllow, .hide_tokens = hides}));
-    std::FILE* const pipe =
-        ::popen(("python3 '" TQCACHE_PYTHON_READER "' '" + path + "'").c_str(), "r");
-    ASSERT_NE(pipe, nullptr);
-    std::string output;
-    char buffer[4096];
-    while (const std::size_t n = std::fread(buffer, 1, sizeof(buffer), pipe)) {
-      output.append(buffer, n);
-    }
-    ASSERT_EQ(::pclose(pipe), 0) << output;
-    const auto told = nlohmann::json::parse(output)["media"];
+    const ReaderOutcome outcome = run_reader("'" + path + "'");
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const auto told = nlohmann::json::parse(outcome.output)["media"];
     ASSERT_EQ(told.size(), cache.media.size());
     for (std::size_t i = 0; i < told.size(); ++i) {
       EXPECT_EQ(told[i]["kind"], static_cast<int>(cache.media[i].kind));

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "file_fixture.h"
+#include "python_reader.h"
 #include "support/matchers.h"
 #include "support/small_profile.h"
 #include "support/temp_dir.h"
@@ -597,7 +598,7 @@ TEST(PredictedArchive, StaysOneInViewsThatKeepItsBlocks) {
 
 // The other program compares the SHA-256 of what it decodes, and so every bit.
 TEST(PredictedArchive, IsReadByAnotherProgram) {
-  if (std::system("python3 --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no python3";
+  if (!have_python()) GTEST_SKIP() << "no python3";
   const TempDir dir;
   must(write_file_atomically(dir / "small.tqprofile", predict::profile_bytes(small_profile()),
                              Overwrite::kRefuse));
@@ -607,13 +608,8 @@ TEST(PredictedArchive, IsReadByAnotherProgram) {
       const Bytes file = archive_of(predicted_model_cache(dtype == Dtype::kF16 ? 20 : 270, dtype),
                                     dtype == Dtype::kF16 ? step : 1.0f);
       must(write_file_atomically(path, file, Overwrite::kAllow));
-      const std::string told = (dir / "told").string();
-      const std::string command = "TQCACHE_PROFILES='" + dir.path().string() +
-                                  "' python3 '" TQCACHE_PYTHON_READER "' '" + path + "' > '" +
-                                  told + "' 2>&1";
-      const int status = std::system(command.c_str());
-      const Bytes output = must(read_file(told, 1 << 26));
-      const std::string text(reinterpret_cast<const char*>(output.data()), output.size());
+      const auto [status, text] =
+          run_reader("'" + path + "'", "TQCACHE_PROFILES='" + dir.path().string() + "' ");
       ASSERT_EQ(status, 0) << text;
       EXPECT_THAT(text, HasSubstr(to_hex(info_of(file).content_name)));
       EXPECT_THAT(text, testing::Not(HasSubstr("no profile")));
@@ -623,17 +619,11 @@ TEST(PredictedArchive, IsReadByAnotherProgram) {
 }
 
 TEST(PredictedArchive, OfTheGoldenFilesIsReadByAnotherProgram) {
-  if (std::system("python3 --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no python3";
-  const TempDir dir;
+  if (!have_python()) GTEST_SKIP() << "no python3";
   for (const std::string name : {"f16", "f32", "bf16"}) {
     const std::string path = TQCACHE_GOLDEN_PREDICTED "/" + name + ".tqkv";
-    const std::string told = (dir / "told").string();
-    const std::string command = "TQCACHE_PROFILES='" TQCACHE_GOLDEN_PREDICTED
-                                "' python3 '" TQCACHE_PYTHON_READER "' '" +
-                                path + "' > '" + told + "' 2>&1";
-    const int status = std::system(command.c_str());
-    const Bytes output = must(read_file(told, 1 << 26));
-    const std::string text(reinterpret_cast<const char*>(output.data()), output.size());
+    const auto [status, text] =
+        run_reader("'" + path + "'", "TQCACHE_PROFILES='" TQCACHE_GOLDEN_PREDICTED "' ");
     ASSERT_EQ(status, 0) << text;
     const CacheFileInfo info = must(format::read_cache_info(*must(open_file(path))));
     EXPECT_THAT(text, HasSubstr(to_hex(info.content_name)));

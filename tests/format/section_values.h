@@ -3,6 +3,7 @@
 // comparison with another reader.
 
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "tqcache/cache/blocks.h"
@@ -35,9 +36,12 @@ inline std::vector<float> packed_values(const cache::Cache& cache,
   const auto shape = keys ? layer.shape : layer.value_shape();
   const auto head_values = static_cast<std::size_t>(cache::kTokenBlock * shape.head_dim);
   std::vector<float> values(static_cast<std::size_t>(shape.n_kv_heads) * head_values);
+  // Of the codes: a copy that was decoded for attention is rounded to the dtype of the tensor.
+  const auto& turbo = std::get<cache::TurboTensor>(tensor);
+  const ByteView codes = turbo.packed[static_cast<std::size_t>(section.block)].bytes.view();
   for (std::int64_t head = 0; head < shape.n_kv_heads; ++head) {
-    cache::read_block(
-        tensor, shape, cache.n_tokens(), section.block, head,
+    turbo.codec.decode(
+        codes, section.block, head,
         std::span(values).subspan(static_cast<std::size_t>(head) * head_values, head_values));
   }
   return values;

@@ -1,6 +1,7 @@
 // Zip files that are damaged, or that no writer of .npz files makes: each is refused where it is
 // opened or read, and what does not matter is let through.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -147,8 +148,9 @@ TEST(Zip, RefusesADamagedDirectory) {
   patch<std::uint16_t>(file, end + 10, 3);
   EXPECT_EQ(open_error(file), ErrorCode::kCorrupt);
   file = good;
-  patch<std::uint16_t>(file, end + 8, 1);  // another number on this disk than in all
-  EXPECT_EQ(open_error(file), ErrorCode::kCorrupt);
+  // Another number on this disk than in all, which libzip 1.11 takes for one of several disks.
+  patch<std::uint16_t>(file, end + 8, 1);
+  EXPECT_THAT(open_error(file), testing::AnyOf(ErrorCode::kCorrupt, ErrorCode::kUnsupported));
   file = good;
   patch<std::uint32_t>(file, end + 16, 0x7fffffff);  // begins behind the end
   EXPECT_EQ(open_error(file), ErrorCode::kCorrupt);

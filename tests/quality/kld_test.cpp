@@ -13,6 +13,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,7 +68,7 @@ class Kld : public testing::Test {
     return all;
   }
 
-  static const PredictionCost& cost(const std::string& name) {
+  static const PredictionCost& cost(std::string_view name) {
     return *std::ranges::find(costs_.ways, name,
                               [](const PredictionCost& way) { return way.configuration.name; });
   }

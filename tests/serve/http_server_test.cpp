@@ -92,7 +92,6 @@ TEST_F(HttpServerTest, ExpectContinue) {
 // A second request hidden in the first one is never answered.
 TEST_F(HttpServerTest, SmuggledRequestsAreRefused) {
   const int port = start();
-  std::atomic<int> n_smuggled = 0;
   const std::string hidden = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
   const std::string length = std::to_string(hidden.size() + 5);
   const std::vector<std::string> heads = {
