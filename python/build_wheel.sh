@@ -98,10 +98,24 @@ for python in ${PYTHONS:-python3}; do
     "$venv/bin/wheel" tags --remove --platform-tag "$platform" "$folder/raw-$tag"/*.whl > /dev/null
     mv "$folder/raw-$tag"/*.whl python/dist
   else
-    # Checks the symbols of a wheel, takes along shared libraries, and names it.
-    PATH=$venv/bin:$PATH "$venv/bin/auditwheel" repair --plat "$platform" --wheel-dir python/dist \
-      "$folder/raw-$tag"/*.whl > "$folder/repair-$tag.log" 2>&1 ||
+    # auditwheel checks the symbols of a wheel, takes along shared libraries, and names it. It knows
+    # the processor by the name that the wheel has, and the platforms of another one only as "auto".
+    policy=$platform
+    if [ -n "$target" ]; then
+      "$venv/bin/wheel" tags --remove --platform-tag "linux_${target#linux-}" \
+        "$folder/raw-$tag"/*.whl > /dev/null
+      [ "$target" = "linux-$(uname -m)" ] || policy=auto
+    fi
+    rm -rf "$folder/repaired-$tag"
+    PATH=$venv/bin:$PATH "$venv/bin/auditwheel" repair --plat "$policy" --only-plat \
+      --wheel-dir "$folder/repaired-$tag" "$folder/raw-$tag"/*.whl > "$folder/repair-$tag.log" 2>&1 ||
       { cat "$folder/repair-$tag.log" >&2; exit 1; }
+    [ -z "$target" ] || [ -e "$(echo "$folder/repaired-$tag"/*-"$platform".whl)" ] || {
+      echo "python/build_wheel.sh: expected a wheel for $platform, found" \
+        "$(ls "$folder/repaired-$tag")" >&2
+      exit 1
+    }
+    mv "$folder/repaired-$tag"/*.whl python/dist
   fi
 done
 ls -l python/dist

@@ -135,6 +135,19 @@ def test_a_forked_process_opens_its_own_store(tmp_path):
         store.names()
 
 
+def test_forked_processes_convert_though_their_parent_has_threads(tmp_path):
+    """As workers of multiprocessing: the library's threads are not in the child."""
+    def convert(name):
+        with tqcache.Writer(tmp_path / name, tokens=range(2000), config="turbo4") as out:
+            for i in range(6):
+                out.attention(values((2, 2000, 64), i), values((2, 2000, 64), 10 + i))
+
+    convert("parent.tqkv")
+    for name in ("a.tqkv", "b.tqkv", "c.tqkv"):
+        assert in_a_child(lambda: convert(name)) == 0
+        assert (tmp_path / name).read_bytes() == (tmp_path / "parent.tqkv").read_bytes()
+
+
 def test_values(tmp_path):
     url = f"dir:{tmp_path / 'store'}"
     with tqcache.Values(url, "vllm") as store:
