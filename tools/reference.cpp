@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "cli/common_flags.h"
 #include "cli/flags.h"
 #include "cli/verb.h"
 #include "tqcache/file.h"
@@ -76,6 +77,41 @@ std::string sentences(const Flag::Description& flag) {
   return text;
 }
 
+// The flags that many verbs have, each once, in the order of the verbs. One that verbs explain in
+// different words would stand here twice.
+std::vector<Flag::Description> shared_flags(const std::vector<std::unique_ptr<Page>>& pages) {
+  std::vector<Flag::Description> shared;
+  for (const auto& page : pages) {
+    for (const auto& flag : page->flags->flags()) {
+      const Flag::Description& about = flag->description();
+      const auto is_same = [&](const Flag::Description& other) {
+        return heading(other) == heading(about) && sentences(other) == sentences(about);
+      };
+      if (about.is_shared && std::ranges::none_of(shared, is_same)) shared.push_back(about);
+    }
+  }
+  return shared;
+}
+
+// Those of a verb: {"-t, --threads N", "--json"}.
+std::vector<std::string> shared_headings(const FlagSet& flags) {
+  std::vector<std::string> headings;
+  for (const auto& flag : flags.flags()) {
+    if (flag->description().is_shared) headings.push_back(heading(flag->description()));
+  }
+  return headings;
+}
+
+// The flags of a group that the page of the verb explains.
+std::vector<Flag::Description> own_flags(const FlagSet& flags, const std::string& group) {
+  std::vector<Flag::Description> own;
+  for (const auto& flag : flags.flags()) {
+    const Flag::Description& about = flag->description();
+    if (about.group == group && !about.is_shared) own.push_back(about);
+  }
+  return own;
+}
+
 // --- docs/reference/cli.md
 
 std::string markdown_text(std::string_view text) {
@@ -113,10 +149,15 @@ std::string markdown_page(const Page& page) {
   std::string text = fmt::format("\n## tqcache {}\n\n{}.\n\n```text\n{}\n```\n", page.name,
                                  flags.summary(), usage_line(flags));
   for (const std::string& group : groups_of(flags)) {
+    const std::vector<Flag::Description> own = own_flags(flags, group);
+    if (own.empty()) continue;
     text += fmt::format("\n{}:\n\n", group);
-    for (const auto& flag : flags.flags()) {
-      if (flag->description().group == group) text += markdown_item(flag->description());
-    }
+    for (const Flag::Description& flag : own) text += markdown_item(flag);
+  }
+  if (const auto shared = shared_headings(flags); !shared.empty()) {
+    text += "\n" + fold(fmt::format("Also `{}`: [flags of many verbs](#flags-of-many-verbs).",
+                                    fmt::join(shared, "`, `")),
+                        kColumns);
   }
   if (!flags.prose().empty()) text += "\n" + markdown_prose(flags.prose());
   if (!flags.example_lines().empty()) {
@@ -173,6 +214,8 @@ std::string markdown(const std::vector<std::unique_ptr<Page>>& pages) {
     text += fmt::format("| [{}](#tqcache-{}) | {} |\n", page->name, replaced(page->name, " ", "-"),
                         page->flags->summary());
   }
+  text += "\n## Flags of many verbs\n\n";
+  for (const Flag::Description& flag : shared_flags(pages)) text += markdown_item(flag);
   for (const auto& page : pages) text += markdown_page(*page);
   return text;
 }
@@ -219,6 +262,10 @@ std::string roff_prose(std::string_view prose) {
   return is_code ? out + ".fi\n.RE\n" : replaced(out, ".PP\n.PP\n", ".PP\n");
 }
 
+std::string roff_item(const Flag::Description& flag) {
+  return fmt::format(".TP\n.B {}\n{}\n", roff(heading(flag)), roff(sentences(flag)));
+}
+
 std::string man_page(const Page& page) {
   const FlagSet& flags = *page.flags;
   const std::string title = "tqcache-" + replaced(page.name, " ", "-");
@@ -228,12 +275,14 @@ std::string man_page(const Page& page) {
   if (!flags.prose().empty()) text += ".SH DESCRIPTION\n" + roff_prose(flags.prose());
   text += ".SH OPTIONS\n";
   for (const std::string& group : groups_of(flags)) {
+    const std::vector<Flag::Description> own = own_flags(flags, group);
+    if (own.empty()) continue;
     text += fmt::format(".SS {}\n", roff(group));
-    for (const auto& flag : flags.flags()) {
-      const Flag::Description& about = flag->description();
-      if (about.group != group) continue;
-      text += fmt::format(".TP\n.B {}\n{}\n", roff(heading(about)), roff(sentences(about)));
-    }
+    for (const Flag::Description& flag : own) text += roff_item(flag);
+  }
+  if (const auto shared = shared_headings(flags); !shared.empty()) {
+    text += fmt::format(".SS Flags of many verbs\n.BR tqcache (1)\nexplains {}.\n",
+                        roff(fmt::format("{}", fmt::join(shared, "; "))));
   }
   if (!flags.example_lines().empty()) {
     text += ".SH EXAMPLES\n.nf\n" + roff(flags.example_lines()) + ".fi\n";
@@ -255,6 +304,8 @@ std::string main_man_page(const std::vector<std::unique_ptr<Page>>& pages) {
     text += fmt::format(".TP\n.B {}\n{}. See\n.BR tqcache\\-{} (1).\n", roff(page->name),
                         roff(page->flags->summary()), roff(replaced(page->name, " ", "-")));
   }
+  text += ".SH FLAGS OF MANY VERBS\n";
+  for (const Flag::Description& flag : shared_flags(pages)) text += roff_item(flag);
   return text +
          ".SH ENVIRONMENT\n"
          ".TP\n.B TQCACHE_ISA\nInstruction set of the kernels: scalar, avx2, avx512 or neon.\n"

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "cli/common_flags.h"
 #include "cli/terminal.h"
 #include "tqcache/error.h"
 #include "tqcache/file.h"
@@ -127,7 +128,24 @@ Result<void> plan_prediction(const Console& console, const cache::CacheReader& s
     plan.predicted_step = step;
     plan.expected_kld = predict::expected_divergence(each->profile(), double{step});
   }
+  if (plan.predictor == nullptr) return {};
+  TQC_TRY_ASSIGN(plan.predicted, format::predict_cache(cache::borrow(source), plan.predictor,
+                                                       plan.predicted_step, n_sinks));
   return {};
+}
+
+// What a configuration has besides sink tokens and centering follows from the goal.
+Result<void> check_settings(const cache::ConvertOptions& options) {
+  const auto is_trellis = [](const cache::TensorPlan& plan) {
+    return !plan.dense && plan.codec.mode == codec::Mode::kTrellis && !plan.fit_transforms;
+  };
+  if (is_trellis(options.keys) && is_trellis(options.values) && options.boundary.n == 0 &&
+      options.windows == cache::WindowMode::kAsTheyAre && options.fit == cache::Fit::kFirstBlock &&
+      options.weights == cache::StepWeights{} && options.calibration == nullptr) {
+    return {};
+  }
+  return usage_error(
+      "--config archive takes sink= and center= alone: the rest follows from --bits");
 }
 
 bool has_dense_tensors(const cache::CacheDesc& cache) {
@@ -149,7 +167,8 @@ void add_archive_flags(FlagSet& app, ArchiveFlags& flags) {
 }
 
 Result<ArchiveGoal> archive_goal(const Console& console, const CodecFlags& codec,
-                                 const ArchiveFlags& flags) {
+                                 const ArchiveFlags& flags, cache::ConvertOptions& options) {
+  TQC_TRY(check_settings(options));
   if (flags.target_kld && codec.profile.empty()) {
     return usage_error("--target-kld needs a --profile, made by tqcache profile");
   }
@@ -158,6 +177,9 @@ Result<ArchiveGoal> archive_goal(const Console& console, const CodecFlags& codec
       1) {
     return usage_error("--bits, --target-mse and --target-kld exclude each other");
   }
+  // K or V that is already quantized is kept unless another size is asked for.
+  options.keys.keep_packed = options.values.keep_packed =
+      !codec.bits && !flags.target_mse && !flags.target_kld;
   TQC_TRY_ASSIGN(const std::optional<double> bits, archive_bits(codec));
   ArchiveGoal goal;
   if (!codec.profile.empty()) {
@@ -190,6 +212,11 @@ Result<ArchiveGoal> archive_goal(const Console& console, const CodecFlags& codec
     goal.target.bits = bits.value_or(kDefaultArchiveBits);
   }
   return goal;
+}
+
+std::string ArchivePlan::text() const {
+  return predictor == nullptr ? cache::configuration_text(options)
+                              : fmt::format("predicted:{}", predicted_step);
 }
 
 Result<ArchivePlan> plan_archive(const Console& console, const cache::CacheReader& source,

@@ -39,11 +39,12 @@ struct ArchiveGoal {
   bool may_predict() const { return predictor != nullptr || !profile_folder.empty(); }
 };
 
-// The default is 3 bits, and 1.5 with a profile of version 2.
-// Errors: kInvalidArgument (flags that exclude each other, a divergence outside the profile), those
-//         of the profile's file.
+// The default is 3 bits, and 1.5 with a profile of version 2. `options` are those of the
+// configuration; what they say of K and V that are quantized already is set.
+// Errors: kInvalidArgument (flags that exclude each other, a divergence outside the profile,
+//         settings that follow from the goal), those of the profile's file.
 Result<ArchiveGoal> archive_goal(const Console& console, const CodecFlags& codec,
-                                 const ArchiveFlags& flags);
+                                 const ArchiveFlags& flags, cache::ConvertOptions& options);
 
 // How an archive is quantized.
 struct ArchivePlan {
@@ -51,11 +52,15 @@ struct ArchivePlan {
   std::optional<double> expected_kld;  // if a profile tells it
   // Of a predicted archive; null: it is not predicted.
   std::shared_ptr<const predict::Predictor> predictor = {};
+  std::shared_ptr<const cache::CacheReader> predicted = {};  // the source, as it is written
   float predicted_step = 0;
+
+  std::string text() const;  // the configuration, or "predicted:0.25"
 };
 
 // Chooses the step, of several profiles in a folder the one with the least divergence to expect, or
 // the fewest bits. `options`: mode trellis; sink tokens and centering are kept.
+// Requires: `source` outlives the plan.
 // Errors: those of format::choose_step() and format::choose_predicted_step(); kMismatch (a profile
 //         of another model).
 Result<ArchivePlan> plan_archive(const Console& console, const cache::CacheReader& source,

@@ -119,6 +119,35 @@ Result<cache::Configuration> configuration_of(const CodecFlags& flags) {
   return configuration;
 }
 
+bool asks_for(const CodecFlags& flags, char tensor) {
+  if (flags.bits) return true;
+  if (!flags.configuration) return false;
+  const std::string& text = *flags.configuration;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view item = std::string_view(text).substr(begin, end - begin);
+    const bool is_of_one = item.size() > 1 && (item[1] == '=' || item[1] == '.');
+    if (!is_of_one || item[0] == tensor) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
+// Rejects K or V that would be quantized again.
+Result<void> check_kept_codes(const cache::CacheDesc& cache, const cache::ConvertOptions& options) {
+  for (std::size_t i = 0; i < cache.layers.size(); ++i) {
+    const auto* const attention = std::get_if<cache::AttentionDesc>(&cache.layers[i]);
+    if (attention == nullptr) continue;
+    const bool is_of_keys = attention->k.quant && !options.keys.keep_packed;
+    if (!is_of_keys && (!attention->v.quant || options.values.keep_packed)) continue;
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("layer {} {}: is packed already, in codes that are kept without "
+                             "--bits and --config; --bits 16 decodes them",
+                             i, is_of_keys ? "k" : "v")};
+  }
+  return {};
+}
+
 namespace {
 
 bool begins_as_profile(const std::string& path) {

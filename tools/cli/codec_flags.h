@@ -32,6 +32,13 @@ void add_codec_flags(FlagSet& app, CodecFlags& flags);
 // Errors: kInvalidArgument, naming the flag.
 Result<cache::Configuration> configuration_of(const CodecFlags& flags);
 
+// Whether --bits or --config says how keys ('k') or values ('v') are to be quantized: v=dense says
+// nothing of keys.
+bool asks_for(const CodecFlags& flags, char tensor);
+
+// Errors: kInvalidArgument (the options would quantize K or V that is quantized already).
+Result<void> check_kept_codes(const cache::CacheDesc& cache, const cache::ConvertOptions& options);
+
 // Puts the factors of keys in a profile into the options; of a folder those of the first profile,
 // by name, that belongs to the model of the cache, and none, with a note, if there is none. Errors:
 // kInvalidArgument (the options have a calibration), those of the profile's file.

@@ -49,6 +49,7 @@ void add_memory_flag(FlagSet& flags) {
           "Limit for the values of caches in memory: 500MB, 8GiB. By default three quarters of the "
           "memory, and for each file 64 times its size, or 256 MiB")
       ->type_name("SIZE")
+      ->shared()
       ->check([](const std::string& word) -> Result<void> {
         if (auto parsed = parse_bytes(word); !parsed) return std::move(parsed).error();
         return {};
@@ -58,6 +59,7 @@ void add_memory_flag(FlagSet& flags) {
 void add_resource_flags(FlagSet& flags, unsigned& n_threads) {
   flags.add("-t,--threads", n_threads, "Number of threads; 0 uses all processors")
       ->type_name("N")
+      ->shared()
       ->range(0, kMaxThreads)
       ->show_default();
   add_memory_flag(flags);
@@ -114,7 +116,7 @@ void add_no_tokens_flag(FlagSet& flags, bool& no_tokens) {
 }
 
 void add_force_flag(FlagSet& flags, bool& force) {
-  flags.add("-f,--force", force, "Overwrite the output file")->group("Output");
+  flags.add("-f,--force", force, "Overwrite the output file")->shared()->group("Output");
 }
 
 void add_compression_flags(FlagSet& flags, CompressionFlags& compression,

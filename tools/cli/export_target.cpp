@@ -164,10 +164,9 @@ bool has_place_for_checkpoints(Target target, const ExportFlags& flags) {
          (target == Target::kLlamaSequence && version >= kNewestSequence);
 }
 
-}  // namespace
-
-std::vector<std::string> export_notes(Target target, const ExportFlags& flags,
-                                      const cache::CacheDesc& cache, std::size_t n_checkpoints) {
+// A sentence, or empty.
+std::string llama_note(Target target, const ExportFlags& flags, const cache::CacheDesc& cache,
+                       std::size_t n_checkpoints) {
   const bool is_llama = target == Target::kLlamaSession || target == Target::kLlamaSequence;
   if (!is_llama || cache::checkpoint_layers(cache.layers).empty()) return {};
   if (n_checkpoints > 0 && has_place_for_checkpoints(target, flags)) return {};
@@ -175,41 +174,46 @@ std::vector<std::string> export_notes(Target target, const ExportFlags& flags,
     return std::holds_alternative<cache::WindowDesc>(layer);
   });
   if (!has_windows) {
-    return {
-        "the file has no context checkpoints: llama-server resumes prompts that extend this one, "
-        "and computes any other prompt anew"};
+    return "the file has no context checkpoints: llama-server resumes prompts that extend this "
+           "one, and computes any other prompt anew";
   }
   if (flags.llama_server_tokens && has_place_for_checkpoints(target, flags)) {
-    return {
-        "the cache has no context checkpoints; one was written at its end, from where "
-        "llama-server resumes prompts that extend this one"};
+    return "the cache has no context checkpoints; one was written at its end, from where "
+           "llama-server resumes prompts that extend this one";
   }
-  return {
-      "the file has no context checkpoints: llama-server resumes from it only with --swa-full; "
-      "--llama-server-tokens adds one at the end"};
+  return "the file has no context checkpoints: llama-server resumes from it only with --swa-full; "
+         "--llama-server-tokens adds one at the end";
 }
 
-std::vector<std::string> losses_of(Target target, const ExportFlags& flags,
-                                   const cache::CacheDesc& cache, std::size_t n_checkpoints) {
-  std::vector<std::string> losses;
+void add_dropped(Target target, const ExportFlags& flags, const cache::CacheDesc& cache,
+                 std::size_t n_checkpoints, std::vector<std::string>& dropped) {
   if (n_checkpoints > 0 && !has_place_for_checkpoints(target, flags)) {
-    losses.emplace_back(
+    dropped.emplace_back(
         "context checkpoints are dropped: only .tqkv files and llama-seq files of "
         "version 4 have them");
   }
-  if (target == Target::kTqkv) return losses;
+  if (target == Target::kTqkv) return;
   const auto is_packed = [](const cache::LayerDesc& layer) {
     const cache::AttentionDesc* attention = cache::attention_of(layer);
     return attention != nullptr && cache::is_quantized(*attention);
   };
   if (std::ranges::any_of(cache.layers, is_packed)) {
-    losses.emplace_back("quantized keys and values are written decoded");
+    dropped.emplace_back("quantized keys and values are written decoded");
   }
-  losses.emplace_back("checksums and the fingerprints of model and tokenizer are dropped");
+  dropped.emplace_back("checksums and the fingerprints of model and tokenizer are dropped");
   const bool has_tokens = target == Target::kLlamaSession || target == Target::kLlamaSequence ||
                           target == Target::kHf || target == Target::kNpz;
-  if (!has_tokens) losses.emplace_back("token ids are dropped: the format has no place for them");
-  return losses;
+  if (!has_tokens) dropped.emplace_back("token ids are dropped: the format has no place for them");
+}
+
+}  // namespace
+
+void describe_export(Target target, const ExportFlags& flags, const cache::CacheReader& cache,
+                     std::vector<std::string>& dropped, std::vector<std::string>& notes) {
+  const std::size_t n_checkpoints = cache.checkpoints().size();
+  add_dropped(target, flags, cache.description(), n_checkpoints, dropped);
+  std::string note = llama_note(target, flags, cache.description(), n_checkpoints);
+  if (!note.empty()) notes.push_back(std::move(note));
 }
 
 Result<void> write_target(Target target, const cache::CacheReader& cache, const std::string& output,

@@ -38,13 +38,11 @@ Result<Target> target_of(const ExportFlags& flags, const std::string& output);
 // "mlx-lm prompt cache"
 std::string_view name_of(Target target);
 
-// The dropped fields of this cache in such a file, one sentence each.
-std::vector<std::string> losses_of(Target target, const ExportFlags& flags,
-                                   const cache::CacheDesc& cache, std::size_t n_checkpoints);
-
-// What llama-server can do with the file of a cache that cannot go back, one sentence each.
-std::vector<std::string> export_notes(Target target, const ExportFlags& flags,
-                                      const cache::CacheDesc& cache, std::size_t n_checkpoints);
+// What a user has to know of this cache in such a file, one sentence each: the fields that are
+// dropped are added to `dropped`, and to `notes` what llama-server can do with the file of a cache
+// that cannot go back.
+void describe_export(Target target, const ExportFlags& flags, const cache::CacheReader& cache,
+                     std::vector<std::string>& dropped, std::vector<std::string>& notes);
 
 // Writes the whole file or no file. `rotation`: the flag --llama-rotation; `target` is not kTqkv.
 //

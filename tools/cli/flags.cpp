@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <limits>
+#include <span>
 #include <utility>
 
 namespace tqcache::cli {
@@ -193,6 +194,11 @@ Flag* Flag::type_name(std::string name) {
 
 Flag* Flag::group(std::string name) {
   description_.group = std::move(name);
+  return this;
+}
+
+Flag* Flag::shared() {
+  description_.is_shared = true;
   return this;
 }
 
@@ -431,6 +437,19 @@ Flag* FlagSet::add_text(const std::string& names, std::function<void(const std::
 }
 
 void FlagSet::usual(std::vector<std::string> names) { usual_ = std::move(names); }
+
+std::vector<const Flag*> FlagSet::added_by(const std::function<void()>& add) {
+  const std::size_t n_before = flags_.size();
+  add();
+  std::vector<const Flag*> added;
+  for (std::size_t i = n_before; i < flags_.size(); ++i) added.push_back(flags_[i].get());
+  return added;
+}
+
+const Flag* first_given(std::span<const Flag* const> flags) {
+  const auto given = std::ranges::find_if(flags, &Flag::is_given);
+  return given == flags.end() ? nullptr : *given;
+}
 
 void FlagSet::footer(std::string_view text) {
   constexpr std::string_view kExamples = "Examples:\n";

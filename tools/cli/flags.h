@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,8 @@ class Flag {
   Flag* type_name(std::string name);
   Flag* group(std::string name);
   Flag* required(bool is_required = true);
+  // Many verbs have this flag, with one meaning: reference pages explain it once.
+  Flag* shared();
   // Shows the variable's current value, or this text, as the default.
   Flag* show_default();
   Flag* show_default(std::string text);
@@ -73,6 +76,7 @@ class Flag {
     bool is_positional = false;
     bool is_required = false;
     bool is_list = false;
+    bool is_shared = false;
   };
   const Description& description() const { return description_; }
 
@@ -111,6 +115,9 @@ class FlagSet {
   // Calls `take` with the unparsed value, after all checks.
   Flag* add_text(const std::string& names, std::function<void(const std::string&)> take,
                  std::string text);
+
+  // The flags that `add` adds.
+  std::vector<const Flag*> added_by(const std::function<void()>& add);
 
   // Prose, "Examples:" on its own line, and command lines. Paragraphs of the prose are wrapped;
   // lines that begin with a space stay unchanged.
@@ -155,6 +162,9 @@ class FlagSet {
   bool help_wanted_ = false;
   bool all_help_wanted_ = false;
 };
+
+// The first of these that was given; null: none.
+const Flag* first_given(std::span<const Flag* const> flags);
 
 // "tqcache convert IN OUT [FLAGS]"
 std::string usage_line(const FlagSet& flags);

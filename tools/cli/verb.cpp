@@ -50,18 +50,22 @@ Action define_verb(const Verb& verb, FlagSet& flags, Console& console) {
              "TQCACHE_KEY_FILE")
         ->type_name("FILE")
         ->file()
+        ->shared()
         ->group("Encryption");
   }
   if (verb.keys == Keys::kDemandable) {
     flags
         .add("--require-encrypted", console.require_encrypted,
              "Refuse files that are not encrypted; with a key they are told in a warning otherwise")
+        ->shared()
         ->group("Encryption");
   }
   flags.add("-q,--quiet", console.quiet, "Print no progress and no summary on standard error")
+      ->shared()
       ->group("Output");
   if (verb.has_json) {
     flags.add("--json", console.json, "Print the result, and an error, as a JSON object")
+        ->shared()
         ->group("Output");
   }
   return action;
