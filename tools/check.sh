@@ -2,7 +2,7 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary and why tests were skipped.
 #
-# usage: tools/check.sh [--clang] [--tidy] [--neon] [--cuda] [--asan | --replay] [--interop] [--chromium] [--servers] [--wheel] [--plugins] [--long] [--jobs N]
+# usage: tools/check.sh [--clang] [--tidy] [--neon] [--cuda] [--asan | --replay] [--threads] [--interop] [--chromium] [--servers] [--wheel] [--plugins] [--long] [--jobs N]
 #        tools/check.sh --tsan | --python-asan [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
@@ -13,8 +13,9 @@
 #             their tests that need no GPU (tools/check_cuda.sh runs the others)
 #   --asan    then run the tests of what reads untrusted bytes, and the replay of the fuzz corpora, under
 #             AddressSanitizer and UndefinedBehaviorSanitizer of clang as well
-#   --replay  of these, only the replay of the fuzz corpora and the tests of foreign containers and of
-#             the store, which is quicker
+#   --replay  of these, only the replay of the fuzz corpora and the tests of foreign containers,
+#             which is quicker
+#   --threads then run the tests of threads and locks under ThreadSanitizer, a small part of --tsan
 #   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
 #             are installed in build/peers meanwhile (docs/reference/interop.md); those of what
 #             cannot be had do not run. With --wheel, whose package some of them use
@@ -51,6 +52,7 @@ with_neon=false
 with_cuda=false
 with_asan=false
 with_replay=false
+with_threads=false
 with_interop=false
 with_chromium=false
 with_servers=false
@@ -84,6 +86,7 @@ while [ $# -gt 0 ]; do
     --cuda) with_cuda=true ;;
     --asan) with_asan=true ;;
     --replay) with_replay=true ;;
+    --threads) with_threads=true ;;
     --interop) with_interop=true with_wheel=true ;;
     --chromium) with_chromium=true ;;
     --servers) with_servers=true ;;
@@ -219,11 +222,9 @@ check_fuzz() {
   fuzz_all "${fuzz_targets[@]}"
 }
 
-# What threads share. A test that forks goes on in a child of one thread.
+# check_tsan TEST...: what threads share. A test that forks goes on in a child of one thread.
 check_tsan() {
-  local tests=(base_test store_test store_library_test store_upkeep_test serve_test generating_test
-    session_test capi_test serve_embedded_test)
-  local targets=()
+  local tests=("$@") targets=()
   for test in "${tests[@]}"; do targets+=(--target "$test"); done
   configure_and_build tsan "$werror" -DTQCACHE_CUDA=OFF
   TSAN_OPTIONS=die_after_fork=0:second_deadlock_stack=1 run_tests tsan \
@@ -296,7 +297,10 @@ werror=OFF
 
 if $with_fuzz; then check_fuzz; fi
 if $with_coverage; then check_coverage; fi
-if $with_tsan; then check_tsan; fi
+if $with_tsan; then
+  check_tsan base_test store_test store_library_test store_upkeep_test serve_test generating_test \
+    session_test capi_test serve_embedded_test
+fi
 if $with_python_asan; then check_python_asan; fi
 if $with_fuzz || $with_coverage || $with_tsan || $with_python_asan; then exit 0; fi
 
@@ -321,6 +325,7 @@ if $with_clang; then configure_and_build clang ON; fi
 if $with_tidy; then check_tidy; fi
 if $with_neon; then check_neon; fi
 if $with_asan || $with_replay; then check_asan; fi
+if $with_threads; then check_tsan base_test; fi
 if $with_interop; then await_peers; fi
 servers=OFF
 ! $with_servers || servers=ON

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "support/gaussian.h"
+#include "support/matchers.h"
 #include "tqcache/codec/trellis/trellis.h"
 
 namespace tqcache::codec {
@@ -64,9 +65,7 @@ std::vector<std::byte> block_by_definition(const TrellisShape& shape,
 
 template <class Value>
 void expect_refused(const Result<Value>& result, const std::string& message) {
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.error().code, ErrorCode::kCorrupt);
-  EXPECT_EQ(result.error().message, message);
+  EXPECT_THAT(result, test::FailsWith(ErrorCode::kCorrupt, message));
 }
 
 TEST(TrellisCodes, AnySymbolsDecode) {

@@ -24,11 +24,9 @@ V1Builder layers() { return std::move(V1Builder(3).dense({1, 8}, V1Dtype::kF16))
 
 void expect_refused(const std::string& key, const std::string& value, ErrorCode code,
                     const std::string& message) {
-  const auto migration = v1_to_v2(layers().fact(key, value).build());
-  ASSERT_FALSE(migration.ok()) << key << ": " << value;
-  EXPECT_EQ(migration.error().code, code) << migration.error().message;
-  EXPECT_THAT(migration.error().message, HasSubstr("fact \"" + key + "\": "));
-  EXPECT_THAT(migration.error().message, HasSubstr(message));
+  EXPECT_THAT(v1_to_v2(layers().fact(key, value).build()),
+              test::FailsWith(code, AllOf(HasSubstr("fact \"" + key + "\": "), HasSubstr(message))))
+      << value;
 }
 
 TEST(V1Metadata, BecomeTheIdentity) {

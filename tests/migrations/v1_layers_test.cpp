@@ -10,6 +10,7 @@
 #include <string>
 
 #include "migrations/v1_to_v2.h"
+#include "support/matchers.h"
 #include "support/v1_builder.h"
 #include "tqcache/codec/block_layout.h"
 
@@ -37,11 +38,8 @@ Migration migrated(const V1File& file) {
 }
 
 void expect_refused(const V1File& file, ErrorCode code, const std::string& message) {
-  const auto migration = v1_to_v2(file);
-  ASSERT_FALSE(migration.ok());
-  EXPECT_EQ(migration.error().code, code) << migration.error().message;
-  EXPECT_THAT(migration.error().message, HasSubstr("layer 0: "));
-  EXPECT_THAT(migration.error().message, HasSubstr(message));
+  EXPECT_THAT(v1_to_v2(file),
+              test::FailsWith(code, AllOf(HasSubstr("layer 0: "), HasSubstr(message))));
 }
 
 std::vector<float> values_of(const V1Tensor& tensor, Dtype dtype) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/tiny_files.h"
+#include "support/matchers.h"
 #include "support/temp_dir.h"
 #include "tqcache/model/attention/rope_table.h"
 #include "tqcache/model/loading/architecture.h"
@@ -19,6 +20,7 @@ namespace tqcache::model {
 namespace family_config_test {
 
 using tensors::Gguf;
+using test::FailsWith;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using tiny::Json;
@@ -73,12 +75,6 @@ std::vector<std::int64_t> windows_of(const ModelConfig& config) {
   std::vector<std::int64_t> windows;
   for (std::int64_t i = 0; i < config.n_layers; ++i) windows.push_back(config.layer(i).window);
   return windows;
-}
-
-void expect_refused(const Result<ModelConfig>& config, ErrorCode code, std::string_view message) {
-  ASSERT_FALSE(config.ok()) << message;
-  EXPECT_THAT(config.error().message, HasSubstr(message));
-  EXPECT_EQ(config.error().code, code) << config.error().message;
 }
 
 TEST(Architecture, IsFoundByEitherName) {
@@ -152,36 +148,40 @@ TEST(FamilyConfig, ReadsRopeScalingOfGguf) {
 TEST(FamilyConfig, RefusesRopeOfGgufThatItCannotDo) {
   const FloatTensor freqs({1, 2, 4, 8});
   const Change too_many = [&](Gguf& file) { file.tensors["rope_freqs.weight"] = freqs.view(); };
-  expect_refused(read_with("llama", {too_many}), ErrorCode::kCorrupt, "RoPE factors");
+  EXPECT_THAT(read_with("llama", {too_many}),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("RoPE factors")));
   const Change no_vector = [&](Gguf& file) {
     file.tensors["rope_freqs.weight"] = freqs.view();
     file.tensors["rope_freqs.weight"].shape = {2, 2};
   };
-  expect_refused(read_with("llama", {no_vector}), ErrorCode::kCorrupt,
-                 "tensor \"rope_freqs.weight\": not RoPE factors");
-  expect_refused(read_with("llama", {set("llama.rope.scaling.type", std::string("su"))}),
-                 ErrorCode::kUnsupported, "RoPE scaling \"su\"");
+  EXPECT_THAT(
+      read_with("llama", {no_vector}),
+      FailsWith(ErrorCode::kCorrupt, HasSubstr("tensor \"rope_freqs.weight\": not RoPE factors")));
+  EXPECT_THAT(read_with("llama", {set("llama.rope.scaling.type", std::string("su"))}),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("RoPE scaling \"su\"")));
   const std::vector<Change> yarn = {set("qwen3.rope.scaling.type", std::string("yarn")),
                                     set("qwen3.rope.scaling.factor", 4.0)};
   for (const auto& [key, value] : std::map<std::string, double>{
            {"yarn_log_multiplier", 0.1}, {"yarn_ext_factor", 0.5}, {"yarn_attn_factor", 2}}) {
     auto changes = yarn;
     changes.push_back(set("qwen3.rope.scaling." + key, value));
-    expect_refused(read_with("qwen3", changes), ErrorCode::kUnsupported, key);
+    EXPECT_THAT(read_with("qwen3", changes), FailsWith(ErrorCode::kUnsupported, HasSubstr(key)));
   }
   const FloatTensor three({1, 2, 4});
   auto both = yarn;
   both.push_back([&](Gguf& file) { file.tensors["rope_freqs.weight"] = three.view(); });
-  expect_refused(read_with("qwen3", both), ErrorCode::kUnsupported, "factors of pairs");
-  expect_refused(read_with("qwen3", {yarn[0]}), ErrorCode::kCorrupt, "rope.scaling.factor");
-  expect_refused(read_with("qwen3", {yarn[0], set("qwen3.rope.scaling.factor", -4.0)}),
-                 ErrorCode::kCorrupt, "numbers that do not fit");
-  expect_refused(read_with("llama", {set("llama.rope.dimension_count", std::int64_t{4})}),
-                 ErrorCode::kUnsupported, "llama.rope.dimension_count");
-  expect_refused(read_with("qwen2", {set("qwen2.rope.dimension_count", std::int64_t{8})}),
-                 ErrorCode::kCorrupt, "RoPE rotates 8 of 6 components");
-  expect_refused(read_with("qwen2", {set("qwen2.rope.scaling.factor", -2.0)}), ErrorCode::kCorrupt,
-                 "RoPE factors");
+  EXPECT_THAT(read_with("qwen3", both),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("factors of pairs")));
+  EXPECT_THAT(read_with("qwen3", {yarn[0]}),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("rope.scaling.factor")));
+  EXPECT_THAT(read_with("qwen3", {yarn[0], set("qwen3.rope.scaling.factor", -4.0)}),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("numbers that do not fit")));
+  EXPECT_THAT(read_with("llama", {set("llama.rope.dimension_count", std::int64_t{4})}),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("llama.rope.dimension_count")));
+  EXPECT_THAT(read_with("qwen2", {set("qwen2.rope.dimension_count", std::int64_t{8})}),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("RoPE rotates 8 of 6 components")));
+  EXPECT_THAT(read_with("qwen2", {set("qwen2.rope.scaling.factor", -2.0)}),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("RoPE factors")));
 }
 
 TEST(FamilyConfig, ReadsRopeScalingOfFolders) {
@@ -195,9 +195,9 @@ TEST(FamilyConfig, ReadsRopeScalingOfFolders) {
                           {"original_max_position_embeddings", 64}};
   EXPECT_EQ(read(root)->rope.factors.front(), 1);
   root["rope_scaling"]["high_freq_factor"] = 1.0;
-  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE scaling \"llama3\"");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kCorrupt, HasSubstr("RoPE scaling \"llama3\"")));
   root["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", -2.0}};
-  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE scaling \"yarn\"");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kCorrupt, HasSubstr("RoPE scaling \"yarn\"")));
 }
 
 // The numbers are those of transformers 5.23, modeling_rope_utils.py.
@@ -245,7 +245,8 @@ TEST(FamilyConfig, ReadsYarn) {
   for (const char* type : {"gemma3_text", "phi3"}) {
     Json other = hf_of(type, *type == 'g' ? "Gemma3ForCausalLM" : "Phi3ForCausalLM");
     other["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 2.0}};
-    expect_refused(read(other), ErrorCode::kUnsupported, "RoPE scaling \"yarn\" in this family");
+    EXPECT_THAT(read(other), FailsWith(ErrorCode::kUnsupported,
+                                       HasSubstr("RoPE scaling \"yarn\" in this family")));
   }
 }
 
@@ -260,13 +261,16 @@ TEST(FamilyConfig, EndsTheContextWhereDynamicScalingBegins) {
 TEST(FamilyConfig, RefusesRopeScalingThatTransformersDoesNotApply) {
   Json gemma = hf_of("gemma3_text", "Gemma3ForCausalLM");
   gemma["rope_scaling"] = {{"type", "linear"}, {"factor", 8.0}};
-  expect_refused(read(gemma), ErrorCode::kUnsupported, "transformers ignores it");
+  EXPECT_THAT(read(gemma),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("transformers ignores it")));
   Json phi = hf_of("phi3", "Phi3ForCausalLM");
   phi["rope_scaling"] = {{"type", "linear"}, {"factor", 8.0}};
-  expect_refused(read(phi), ErrorCode::kUnsupported, "RoPE scaling \"linear\" in this family");
+  EXPECT_THAT(read(phi), FailsWith(ErrorCode::kUnsupported,
+                                   HasSubstr("RoPE scaling \"linear\" in this family")));
   phi["rope_scaling"] = {
       {"type", "longrope"}, {"short_factor", {1, 2, 3}}, {"long_factor", {4, 5, 6}}};
-  expect_refused(read(phi), ErrorCode::kUnsupported, "original_max_position_embeddings");
+  EXPECT_THAT(read(phi),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("original_max_position_embeddings")));
 }
 
 TEST(FamilyConfig, EndsTheContextWhereLongRopeChanges) {
@@ -278,9 +282,11 @@ TEST(FamilyConfig, EndsTheContextWhereLongRopeChanges) {
   EXPECT_THAT(config.rope.factors, ElementsAre(1, 2, 3));
   EXPECT_FLOAT_EQ(config.rope_magnitude, longrope_magnitude(4, 128));
   root["rope_scaling"]["short_factor"] = {1, 2};
-  expect_refused(read(root), ErrorCode::kCorrupt, "key \"short_factor\": not 3 numbers");
+  EXPECT_THAT(read(root),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("key \"short_factor\": not 3 numbers")));
   root["original_max_position_embeddings"] = 1;
-  expect_refused(read(root), ErrorCode::kCorrupt, "original_max_position_embeddings");
+  EXPECT_THAT(read(root),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("original_max_position_embeddings")));
 }
 
 TEST(FamilyConfig, TurnsAPartOfTheHead) {
@@ -289,13 +295,15 @@ TEST(FamilyConfig, TurnsAPartOfTheHead) {
   EXPECT_EQ(read(root)->rope.n_dims, 4);
   for (const double share : {0.0, -1.0, 1.5}) {
     root["partial_rotary_factor"] = share;
-    expect_refused(read(root), ErrorCode::kCorrupt, "partial_rotary_factor");
+    EXPECT_THAT(read(root), FailsWith(ErrorCode::kCorrupt, HasSubstr("partial_rotary_factor")));
   }
   root["partial_rotary_factor"] = 0.5;  // three components
-  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE rotates 3 of 6 components");
+  EXPECT_THAT(read(root),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("RoPE rotates 3 of 6 components")));
   root["head_dim"] = std::numeric_limits<std::int64_t>::max();  // beyond it as a double
   root["partial_rotary_factor"] = 1.0;
-  expect_refused(read(root), ErrorCode::kCorrupt, "RoPE rotates 9223372036854775808 components");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kCorrupt,
+                                    HasSubstr("RoPE rotates 9223372036854775808 components")));
 }
 
 // --- windows
@@ -309,7 +317,7 @@ TEST(FamilyConfig, GivesEveryLayerOfMistralItsWindow) {
   EXPECT_THAT(windows_of(read(root).value()), ElementsAre(0, 0));
   for (const int window : {-1, 0}) {
     root["sliding_window"] = window;
-    expect_refused(read(root), ErrorCode::kCorrupt, "sliding_window");
+    EXPECT_THAT(read(root), FailsWith(ErrorCode::kCorrupt, HasSubstr("sliding_window")));
   }
   const Change window = set("llama.attention.sliding_window", std::int64_t{32});
   EXPECT_THAT(windows_of(read_with("llama", {window}).value()), ElementsAre(32, 32));
@@ -330,8 +338,8 @@ TEST(FamilyConfig, GivesQwenWindowsOnlyIfAsked) {
   EXPECT_THAT(windows_of(read(root).value()), ElementsAre(0, 32));
   root["layer_types"] = {"sliding_attention", "full_attention"};
   EXPECT_THAT(windows_of(read(root).value()), ElementsAre(32, 0));
-  expect_refused(read_with("qwen2", {set("qwen2.attention.sliding_window", std::int64_t{32})}),
-                 ErrorCode::kUnsupported, "qwen2.attention.sliding_window");
+  EXPECT_THAT(read_with("qwen2", {set("qwen2.attention.sliding_window", std::int64_t{32})}),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("qwen2.attention.sliding_window")));
 }
 
 TEST(FamilyConfig, AlternatesWindowsOfGemma) {
@@ -342,7 +350,8 @@ TEST(FamilyConfig, AlternatesWindowsOfGemma) {
       set("gemma2.attention.sliding_window_pattern", std::vector<bool>{false, true, true});
   EXPECT_THAT(windows_of(read_with("gemma2", {three, window, flags}).value()),
               ElementsAre(0, 16, 16));
-  expect_refused(read_with("gemma2", {window, flags}), ErrorCode::kCorrupt, "another number");
+  EXPECT_THAT(read_with("gemma2", {window, flags}),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("another number")));
   const Change period = set("gemma2.attention.sliding_window_pattern", std::int64_t{3});
   EXPECT_THAT(windows_of(read_with("gemma2", {three, window, period}).value()),
               ElementsAre(16, 16, 0));
@@ -351,7 +360,7 @@ TEST(FamilyConfig, AlternatesWindowsOfGemma) {
   root["sliding_window_pattern"] = 2;
   EXPECT_THAT(windows_of(read(root).value()), ElementsAre(16, 0));
   root["sliding_window_pattern"] = 0;
-  expect_refused(read(root), ErrorCode::kCorrupt, "sliding_window_pattern");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kCorrupt, HasSubstr("sliding_window_pattern")));
 }
 
 TEST(FamilyConfig, GivesWindowsOfGemma3TheirOwnRope) {
@@ -372,7 +381,7 @@ TEST(FamilyConfig, GivesWindowsOfGemma3TheirOwnRope) {
   EXPECT_EQ(config.rope.base, 5e5);
   EXPECT_EQ(config.layer(0).rope.base, 5e3);
   root["rope_parameters"]["sliding_attention"]["rope_type"] = "linear";
-  expect_refused(read(root), ErrorCode::kUnsupported, "of layers with a window");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kUnsupported, HasSubstr("of layers with a window")));
   const auto file = read_with("gemma3", {set("gemma3.attention.sliding_window", std::int64_t{16}),
                                          set("gemma3.rope.freq_base_swa", 2e4)});
   EXPECT_EQ(file->layer(0).rope.base, 2e4);
@@ -393,15 +402,15 @@ TEST(FamilyConfig, KnowsTheScalesOfGemma) {
   root["attn_logit_softcapping"] = nullptr;
   EXPECT_EQ(read(root)->attention_cap, 0);
   root["query_pre_attn_scalar"] = 0;
-  expect_refused(read(root), ErrorCode::kCorrupt, "query_pre_attn_scalar");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kCorrupt, HasSubstr("query_pre_attn_scalar")));
   config = read_with("gemma2", {}).value();
   EXPECT_FLOAT_EQ(config.score_scale(), 1 / std::sqrt(6.0f));
   EXPECT_EQ(config.layout.norm_offset, 0);
   // The model of 27 billion weights, known by its layers.
   config = read_with("gemma2", {set("gemma2.block_count", std::int64_t{46})}).value();
   EXPECT_FLOAT_EQ(config.score_scale(), 0.5f);  // 8 / 2 components
-  expect_refused(read_with("gemma2", {set("gemma2.attn_logit_softcapping", -1.0)}),
-                 ErrorCode::kCorrupt, "soft cap");
+  EXPECT_THAT(read_with("gemma2", {set("gemma2.attn_logit_softcapping", -1.0)}),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("soft cap")));
 }
 
 TEST(FamilyConfig, ReadsExperts) {
@@ -413,11 +422,11 @@ TEST(FamilyConfig, ReadsExperts) {
   root["norm_topk_prob"] = true;
   EXPECT_TRUE(read(root)->experts.normalized);
   root["num_experts_per_tok"] = 9;
-  expect_refused(read(root), ErrorCode::kTooLarge, "experts used");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kTooLarge, HasSubstr("experts used")));
   root["mlp_only_layers"] = {0};
-  expect_refused(read(root), ErrorCode::kUnsupported, "mlp_only_layers");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kUnsupported, HasSubstr("mlp_only_layers")));
   root["decoder_sparse_step"] = 2;
-  expect_refused(read(root), ErrorCode::kUnsupported, "decoder_sparse_step");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kUnsupported, HasSubstr("decoder_sparse_step")));
   const std::vector<Change> experts = {set("qwen3moe.expert_count", std::int64_t{8}),
                                        set("qwen3moe.expert_used_count", std::int64_t{2}),
                                        set("qwen3moe.expert_feed_forward_length", std::int64_t{4})};
@@ -426,9 +435,10 @@ TEST(FamilyConfig, ReadsExperts) {
   EXPECT_TRUE(config.experts.normalized);
   auto sigmoid = experts;
   sigmoid.push_back(set("qwen3moe.expert_gating_func", std::int64_t{2}));
-  expect_refused(read_with("qwen3moe", sigmoid), ErrorCode::kUnsupported, "expert_gating_func");
-  expect_refused(read_with("qwen3", {set("qwen3.expert_count", std::int64_t{8})}),
-                 ErrorCode::kUnsupported, "qwen3.expert_count");
+  EXPECT_THAT(read_with("qwen3moe", sigmoid),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("expert_gating_func")));
+  EXPECT_THAT(read_with("qwen3", {set("qwen3.expert_count", std::int64_t{8})}),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("qwen3.expert_count")));
 }
 
 std::vector<Change> delta_net_keys() {
@@ -468,11 +478,14 @@ TEST(FamilyConfig, RefusesSectionsThatLeaveOutPairs) {
   EXPECT_EQ(with({2, 1, 1, 0}).value().rope.n_dims, 6);
   EXPECT_EQ(with({2, 1, 1}).value().rope.n_dims, 6);
   EXPECT_EQ(with({11, 11, 10, 0}).value().rope.n_dims, 6);
-  expect_refused(with({4, 0, 0, 0}), ErrorCode::kUnsupported, "pair 1 does not rotate with text");
-  expect_refused(with({1, 1, 0, 1}), ErrorCode::kUnsupported, "pair 2 does not rotate");
+  EXPECT_THAT(with({4, 0, 0, 0}),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("pair 1 does not rotate with text")));
+  EXPECT_THAT(with({1, 1, 0, 1}),
+              FailsWith(ErrorCode::kUnsupported, HasSubstr("pair 2 does not rotate")));
   for (const auto& sections : std::vector<std::vector<std::int64_t>>{
            {0, 0, 0, 0}, {-1, 2, 2, 2}, {4}, {2, 2, 2, 2, 2}, {1, std::int64_t{1} << 62, 1}}) {
-    expect_refused(with(sections), ErrorCode::kUnsupported, "qwen35.rope.dimension_sections");
+    EXPECT_THAT(with(sections),
+                FailsWith(ErrorCode::kUnsupported, HasSubstr("qwen35.rope.dimension_sections")));
   }
 }
 
@@ -482,13 +495,20 @@ TEST(FamilyConfig, RefusesGatedDeltaNetsThatDoNotFit) {
     keys.push_back(set(std::string("qwen35.") + key, value));
     return read_with("qwen35", keys);
   };
-  expect_refused(with("ssm.inner_size", 25), ErrorCode::kCorrupt, "ssm.inner_size: 25");
-  expect_refused(with("ssm.time_step_rank", 0), ErrorCode::kCorrupt, "0 value heads");
-  expect_refused(with("ssm.group_count", 3), ErrorCode::kCorrupt, "no multiple of 3 key heads");
-  expect_refused(with("ssm.conv_kernel", 1), ErrorCode::kCorrupt, "convolution: 1");
-  expect_refused(with("ssm.state_size", 1 << 20), ErrorCode::kTooLarge, "key components");
-  expect_refused(with("full_attention_interval", 0), ErrorCode::kCorrupt, "interval");
-  expect_refused(with("nextn_predict_layers", 5), ErrorCode::kCorrupt, "multi-token prediction");
+  EXPECT_THAT(with("ssm.inner_size", 25),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("ssm.inner_size: 25")));
+  EXPECT_THAT(with("ssm.time_step_rank", 0),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("0 value heads")));
+  EXPECT_THAT(with("ssm.group_count", 3),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("no multiple of 3 key heads")));
+  EXPECT_THAT(with("ssm.conv_kernel", 1),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("convolution: 1")));
+  EXPECT_THAT(with("ssm.state_size", 1 << 20),
+              FailsWith(ErrorCode::kTooLarge, HasSubstr("key components")));
+  EXPECT_THAT(with("full_attention_interval", 0),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("interval")));
+  EXPECT_THAT(with("nextn_predict_layers", 5),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("multi-token prediction")));
 }
 
 TEST(FamilyConfig, ReadsTheTextOfModelsWithEyes) {
@@ -516,13 +536,14 @@ TEST(FamilyConfig, ReadsTheTextOfModelsWithEyes) {
 TEST(FamilyConfig, HasAKindForEveryLayer) {
   Json root = hf_of("gemma2", "Gemma2ForCausalLM");
   root["layer_types"] = {"full_attention"};
-  expect_refused(read(root), ErrorCode::kCorrupt, "key \"layer_types\": 1 for 2 layers");
+  EXPECT_THAT(read(root),
+              FailsWith(ErrorCode::kCorrupt, HasSubstr("key \"layer_types\": 1 for 2 layers")));
   root["layer_types"] = {"full_attention", "linear_attention"};
-  expect_refused(read(root), ErrorCode::kUnsupported, "layer_types");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kUnsupported, HasSubstr("layer_types")));
   root["layer_types"] = {"full_attention", "chunked_attention"};
-  expect_refused(read(root), ErrorCode::kUnsupported, "layer_types");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kUnsupported, HasSubstr("layer_types")));
   root["num_hidden_layers"] = 1 << 30;
-  expect_refused(read(root), ErrorCode::kTooLarge, "n_layers");
+  EXPECT_THAT(read(root), FailsWith(ErrorCode::kTooLarge, HasSubstr("n_layers")));
 }
 
 TEST(FamilyConfig, SaysWhichModelsHaveBiases) {
