@@ -112,13 +112,18 @@ function(tqcache_schema name)
   set(generated ${generated} PARENT_SCOPE)
 endfunction()
 
-# tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...] [READING | REPLAY]): a
-# GoogleTest program, each of whose tests is a ctest test. READING: of what reads bytes that nobody
-# vouches for, which tools/check.sh --asan builds and runs. REPLAY: which --replay does, too.
+# tqcache_test(<name> SOURCES <file>... [LIBRARIES <target>...] [MODULE <module>] [READING | REPLAY]):
+# a GoogleTest program, each of whose tests is a ctest test. MODULE: the only one that it is linked
+# with, so that it can be built alone. READING: of what reads bytes that nobody vouches for, which
+# tools/check.sh --asan builds and runs. REPLAY: which --replay does, too.
 function(tqcache_test name)
-  cmake_parse_arguments(ARG "READING;REPLAY" "" "SOURCES;APART;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "READING;REPLAY" "MODULE" "SOURCES;APART;LIBRARIES" ${ARGN})
+  set(library tqcache_internal)
+  if(ARG_MODULE)
+    set(library tqcache_${ARG_MODULE})
+  endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE tqcache_internal tqcache_flags tqcache_test_support
+  target_link_libraries(${name} PRIVATE ${library} tqcache_flags tqcache_test_support
                         GTest::gmock GTest::gtest_main ${ARG_LIBRARIES})
   target_compile_options(${name} PRIVATE ${TQCACHE_TEST_OPTIONS})
   target_precompile_headers(${name} REUSE_FROM tqcache_test_headers)
