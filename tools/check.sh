@@ -2,7 +2,7 @@
 # Builds tqcache and runs its tests, installing first what is missing. The last lines are ctest's
 # own summary and why tests were skipped.
 #
-# usage: tools/check.sh [--clang] [--tidy] [--neon] [--cuda] [--asan | --replay] [--threads] [--interop] [--chromium] [--servers] [--wheel] [--plugins] [--long] [--jobs N]
+# usage: tools/check.sh [--clang] [--tidy] [--neon] [--cuda] [--asan | --replay] [--threads] [--changed] [--interop] [--chromium] [--servers] [--wheel] [--plugins] [--long] [--jobs N]
 #        tools/check.sh --tsan | --python-asan [--jobs N]
 #        tools/check.sh --fuzz [--fuzz-seconds N] [--fuzz-runs N] [--fuzz-target NAME]... [--jobs N]
 #        tools/check.sh --coverage [--jobs N]
@@ -16,6 +16,8 @@
 #   --replay  of these, only the replay of the fuzz corpora and the tests of foreign containers,
 #             which is quicker
 #   --threads then run the tests of threads and locks under ThreadSanitizer, a small part of --tsan
+#   --changed of --neon, --cuda, --replay and --threads leave out those that concern nothing that the
+#             last twenty commits changed
 #   --interop with the tests run those with real mlx-lm, transformers and llama.cpp as well, which
 #             are installed in build/peers meanwhile (docs/reference/interop.md); those of what
 #             cannot be had do not run. With --wheel, whose package some of them use
@@ -53,6 +55,7 @@ with_cuda=false
 with_asan=false
 with_replay=false
 with_threads=false
+only_changed=false
 with_interop=false
 with_chromium=false
 with_servers=false
@@ -87,6 +90,7 @@ while [ $# -gt 0 ]; do
     --asan) with_asan=true ;;
     --replay) with_replay=true ;;
     --threads) with_threads=true ;;
+    --changed) only_changed=true ;;
     --interop) with_interop=true with_wheel=true ;;
     --chromium) with_chromium=true ;;
     --servers) with_servers=true ;;
@@ -277,6 +281,27 @@ check_plugins() {
   step "interop: plug-ins"
   python/test_plugins.sh build/peers python/dist/tqcache-*.whl
 }
+
+# is_concerned STEP PATHS: whether a step is to run: a commit of the last twenty changed one of the
+# paths, a regular expression; or nobody can tell.
+is_concerned() {
+  local changed
+  $only_changed || return 0
+  changed=$(git log -n 20 --format= --name-only 2> /dev/null) || return 0
+  if grep -qE "^($2)" <<< "$changed"; then return 0; fi
+  echo "== $1: not run, because the last twenty commits changed nothing of it"
+  return 1
+}
+
+build='cmake/|CMake'
+! $with_neon || is_concerned neon \
+  "$build|lib/tqcache/(codec|predict|model/linear)/|tests/(neon|codec)/" || with_neon=false
+! $with_cuda || is_concerned cuda "$build|cuda/|tests/cuda/|lib/(include|tqcache/codec)/" ||
+  with_cuda=false
+! $with_replay || is_concerned replay \
+  "$build|lib/|server/|migrations/|schema/|tests/(fuzz|tensors)/" || with_replay=false
+! $with_threads || is_concerned threads "$build|lib/(include|tqcache/base)/|tests/base/" ||
+  with_threads=false
 
 groups=(test)
 if $with_clang || $with_asan || $with_replay || $with_python_asan; then groups+=(clang); fi
