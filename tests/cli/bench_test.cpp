@@ -128,7 +128,10 @@ TEST(Bench, WritesAPage) {
   const std::string page = (dir / "bench.html").string();
   const Output output = bench({"--backend", "baseline", "--prompt-tokens", "5", "--html", page});
   ASSERT_EQ(output.exit_code, 0) << output.err;
-  EXPECT_FALSE(read_all(page).empty());
+  const Bytes bytes = read_all(page);
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  EXPECT_THAT(text, testing::HasSubstr(">Tokens written in a second<"));
+  EXPECT_THAT(text, testing::HasSubstr("<svg"));
   EXPECT_NE(bench({"--backend", "baseline", "--prompt-tokens", "5", "--html", page}).exit_code, 0);
 }
 

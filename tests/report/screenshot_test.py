@@ -1,4 +1,5 @@
-"""Looks at the sample page in headless Chromium: in light, in dark, and as wide as a phone.
+"""Looks at the sample page in headless Chromium: in light, in dark, as wide as a phone, and its tables
+on a laptop.
 
 usage: screenshot_test.py SAMPLE_PAGE [FOLDER]
 
@@ -24,6 +25,7 @@ FOLDER = sys.argv[2] if len(sys.argv) > 2 else None
 BROWSERS = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"]
 DESKTOP = 1000
 PHONE = 390
+LAPTOP = 1100
 HEIGHT = 900
 
 # The page runs no script, and browsers do not make a window as narrow as a phone. So it is shown in
@@ -48,6 +50,8 @@ frame.onload = () => {
     n_loaded: frame.contentWindow.performance.getEntriesByType("resource").length,
     n_touching: 0,
     n_outside: 0,
+    n_cut: [...page.querySelectorAll(".scroll")].filter(
+      (table) => table.scrollWidth > table.clientWidth).length,
   };
   for (const svg of shown) {
     const all = boxes(svg), edge = svg.getBoundingClientRect();
@@ -185,6 +189,23 @@ class Screenshots(unittest.TestCase):
 
     def test_nothing_is_wider_than_a_phone(self):
         self.check_layout(PHONE)
+
+    def test_a_table_of_eleven_columns_fits_a_laptop(self):
+        """As that of eval kld, with the longest names of configurations that advise tries."""
+        names = ["configuration", "bits per value", "quantized", "mean", "+-", "median", "p99", "max",
+                 "top-1 %", "+-", "perplexity"]
+        row = ["0.625", "0.625", "0.24438", "0.00534", "0.17871", "1.2409", "13.052", "68.51", "1.03",
+               "144.3964"]
+        table = ("<section><div class=scroll><table><thead><tr>"
+                 + "".join(f"<th class={'n' if i else 'c'}>{name}" for i, name in enumerate(names))
+                 + "</thead><tbody><tr><th>k=mse:3,v=mse:4 (advised)"
+                 + "".join(f"<td class=n>{number}" for number in row)
+                 + "</tbody></table></div></section>")
+        page = re.sub(r"<main>.*</main>", lambda _: f"<main>{table}</main>", PAGE, flags=re.S)
+        found = Browser(page, LAPTOP, dark=False).measure()
+        self.assertEqual((found["scroll_width"], found["n_cut"]), (LAPTOP, 0))
+        found = Browser(page, PHONE, dark=False).measure()
+        self.assertEqual((found["scroll_width"], found["n_cut"]), (PHONE, 1))
 
     def test_the_page_has_a_light_and_a_dark_face(self):
         light = self.check_picture(PAGE, "light", DESKTOP, dark=False)

@@ -216,7 +216,9 @@ TEST(Legend, NamesSeriesPartsAndTheScale) {
   EXPECT_THAT(legend(map), HasSubstr("higher is better"));
   EXPECT_THAT(legend(map), HasSubstr("hatched"));
 
-  EXPECT_THAT(legend(Bars{"", "", {{"bar", {{"codes", 1}}}}}), HasSubstr("<span>codes</span>"));
+  EXPECT_THAT(legend(Bars{"", "", {{"bar", {{"codes", 1}, {"scales", 2}}}}}),
+              HasSubstr("<span>codes</span>"));
+  EXPECT_EQ(legend(Bars{"", "", {{"bar", {{"codes", 1}}}}}), "");
 }
 
 }  // namespace svg_test

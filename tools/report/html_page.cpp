@@ -102,6 +102,7 @@ std::string legend(const HeatMap& map) {
 
 std::string legend(const Bars& bars) {
   const std::vector<std::string> names = part_names(bars);
+  if (names.size() == 1) return "";
   std::string items;
   for (std::size_t i = 0; i < names.size(); ++i) {
     Canvas canvas;

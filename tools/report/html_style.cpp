@@ -106,7 +106,8 @@ text{font-size:12px;fill:var(--ink)}
 .empty{stroke:var(--faint);stroke-width:1}
 )css";
 
-// Narrow columns have their own pictures; paper has neither color schemes nor closed details.
+// Narrow columns have their own pictures. Tables may be wider than the column of text, up to the
+// right edge of the window. Paper has neither color schemes nor closed details.
 constexpr std::string_view kMedia = R"css(@media screen and (max-width:640px){
 main{padding:32px 16px 48px}
 h1{font-size:25px;margin-bottom:18px}
@@ -118,6 +119,10 @@ section{margin-top:44px}
 tbody th{max-width:11em}
 .wide{display:none}
 .narrow{display:block}}
+@media screen and (min-width:785px){
+.scroll{width:max-content;min-width:100%;max-width:calc(50vw + 330px)}
+.scroll th:not(:first-child),.scroll td:not(:first-child){padding-left:6px}
+.scroll th:not(:last-child),.scroll td:not(:last-child){padding-right:6px}}
 @media print{
 body{font-size:10.5pt}
 main{max-width:none;padding:0}

@@ -73,9 +73,11 @@ class BarsPainter {
   void add(const Bar& bar) {
     draw_name(bar);
     draw_parts(bar);
-    for (const std::string& line : part_lines(bar, bars_, width_)) {
-      canvas_.text(0, bottom_ + 12, line, "tick words");
-      bottom_ += kLine;
+    if (colors_.size() > 1) {  // else the sum tells all
+      for (const std::string& line : part_lines(bar, bars_, width_)) {
+        canvas_.text(0, bottom_ + 12, line, "tick words");
+        bottom_ += kLine;
+      }
     }
     bottom_ += kBetweenBars;
   }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -133,6 +134,21 @@ eval::Table runs_table(const BenchResult& result) {
   return table;
 }
 
+// The medians drawn, a bar for each backend.
+std::vector<eval::Figure> median_bars(const BenchResult& result) {
+  eval::Bars reading{"Prompt tokens read in a second", "tokens/s", {}, 1};
+  eval::Bars writing{"Tokens written in a second", "tokens/s", {}, 1};
+  eval::Bars memory{"Keys and values in memory", "bytes", {}, 0};
+  for (const BenchBackend& backend : result.backends) {
+    const Rates rates = median_rates(result, backend);
+    reading.bars.push_back({backend.name, {{"tokens/s", rates.prompt}}});
+    writing.bars.push_back({backend.name, {{"tokens/s", rates.generation}}});
+    memory.bars.push_back(
+        {backend.name, {{"bytes", static_cast<double>(backend.speed.cache_bytes.used)}}});
+  }
+  return {std::move(reading), std::move(writing), std::move(memory)};
+}
+
 std::string count_text(std::int64_t n) { return grouped(static_cast<std::uint64_t>(n)); }
 
 std::string tokens_text(const BenchResult& result) {
@@ -185,7 +201,8 @@ Json comparison_json(const BenchResult& result) {
   return json;
 }
 
-// A table of medians, each with its ratio to the baseline if there is one, and a table of all runs.
+// A table of medians, each with its ratio to the baseline if there is one; the medians drawn; and a
+// table of all runs.
 eval::Report bench_report(const BenchResult& result) {
   const BenchWork& work = result.work;
   eval::Report report;
@@ -197,7 +214,9 @@ eval::Report bench_report(const BenchResult& result) {
                   {"runs", fmt::format("{}, after {} to warm up, in turn", result.options.n_repeats,
                                        result.options.n_warmups)},
                   {"kernels", std::string(codec::best_kernels().name)}};
-  report.figures = {medians_table(result), runs_table(result)};
+  report.figures = {medians_table(result)};
+  std::ranges::move(median_bars(result), std::back_inserter(report.figures));
+  report.figures.emplace_back(runs_table(result));
   report.notes = {"Bytes: keys and values in memory at the end of a run."};
   for (const BenchBackend& backend : result.backends) {
     const std::string& fallback = backend.speed.route.fallback;
