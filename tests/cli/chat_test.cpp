@@ -137,6 +137,7 @@ TEST(Chat, SavesAfterCtrlC) {
 }
 
 TEST(Terminal, ChatHasLineEditingAndHistory) {
+  if (!TQCACHE_HAS_LINE_EDITING) GTEST_SKIP() << "built without line editing";
   Conversation chat({"chat", "-m", kModel, "-n", "4"}, Conversation::At::kTerminal);
   chat.wait_for("tqcache demo 17M");
   chat.wait_for("> ");

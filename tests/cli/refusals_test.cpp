@@ -319,7 +319,7 @@ TEST(Refusals, NumbersThatAreTooLarge) {
 
 // Before any work is done: the model does not exist.
 TEST(Refusals, AWriteLimitThatIsNoSizeWithAPeriod) {
-  if (tqcache({"serve", "--help"}).out.find("--max-write") == std::string::npos) GTEST_SKIP();
+  if (tqcache({"serve", "--help-all"}).out.find("--max-write") == std::string::npos) GTEST_SKIP();
   const TempDir dir;
   const auto serve = [&](const std::string& limit) {
     return tqcache({"serve", "--upstream", "http://127.0.0.1:1", "--slot-dir", dir.path(),
