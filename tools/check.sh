@@ -293,15 +293,12 @@ is_concerned() {
   return 1
 }
 
-build='cmake/|CMake'
-! $with_neon || is_concerned neon \
-  "$build|lib/tqcache/(codec|predict|model/linear)/|tests/(neon|codec)/" || with_neon=false
-! $with_cuda || is_concerned cuda "$build|cuda/|tests/cuda/|lib/(include|tqcache/codec)/" ||
-  with_cuda=false
-! $with_replay || is_concerned replay \
-  "$build|lib/|server/|migrations/|schema/|tests/(fuzz|tensors)/" || with_replay=false
-! $with_threads || is_concerned threads "$build|lib/(include|tqcache/base)/|tests/base/" ||
-  with_threads=false
+common='cmake/|CMake|lib/|schema/|tests/(CMake|support/)'
+! $with_neon || is_concerned neon "$common|tests/(neon|codec|model)/" || with_neon=false
+! $with_cuda || is_concerned cuda "$common|cuda/|tests/cuda/" || with_cuda=false
+! $with_replay || is_concerned replay "$common|server/|migrations/|tests/(fuzz|tensors)/" ||
+  with_replay=false
+! $with_threads || is_concerned threads "$common|tests/base/" || with_threads=false
 
 groups=(test)
 if $with_clang || $with_asan || $with_replay || $with_python_asan; then groups+=(clang); fi

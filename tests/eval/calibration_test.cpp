@@ -42,11 +42,12 @@ TEST(Calibration, GoesOnWhereItWasInterrupted) {
   EXPECT_GE(whole.curve.size(), 2u);
   const Bytes expected = predict::profile_bytes(whole);
 
-  // Interrupted in a measurement of sensitivity; with tools/check.sh --long in the first and in the
-  // second window and in a measurement of the curve, too.
-  const auto moments = runs_long_tests() ? std::vector<std::uint64_t>{100, 700, 1024 + 32 * 6 + 5,
-                                                                      1024 + 32 * 19 + 5}
-                                         : std::vector<std::uint64_t>{1024 + 32 * 6 + 5};
+  // Interrupted in a measurement of sensitivity and in one of the curve; with tools/check.sh --long
+  // in the first and in the second window, too.
+  const auto moments =
+      runs_long_tests()
+          ? std::vector<std::uint64_t>{100, 700, 1024 + 32 * 6 + 5, 1024 + 32 * 19 + 5}
+          : std::vector<std::uint64_t>{1024 + 32 * 6 + 5, 1024 + 32 * 19 + 5};
   options.checkpoint = dir / "checkpoint";
   std::uint64_t total = 0;
   for (const std::uint64_t most : moments) {

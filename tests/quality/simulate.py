@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """What quantized keys and values cost the bundled model, by transformers and a TurboQuant of its own.
 
-usage: tests/quality/simulate.py FIELD [--windows N] > fields.json
+usage: tests/quality/simulate.py FIELD [--windows N] [--seeds N] > fields.json
 
 Prints the object that tests/data/reference.json holds at ["ppl"][FIELD]. TurboQuant here is: random
 signs, Walsh-Hadamard, Lloyd-Max levels of one coordinate of a random unit vector, a scale that makes
 products unbiased; no mean, no sink tokens; keys after RoPE. Windows of 2,048 tokens do not overlap,
-and what is left of the text is dropped. Needs torch and transformers (tests/interop/peers/setup.sh).
+and what is left of the text is dropped. With several seeds of the signs, the predictions of all of
+them count, except for the perplexity of the dense model. Needs torch and transformers (tests/interop/peers/setup.sh).
 """
 import argparse
+import itertools
 import json
 import math
 import pathlib
@@ -67,6 +69,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("field")
     parser.add_argument("--windows", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1)
     args = parser.parse_args()
 
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "models/demo/hf")
@@ -87,7 +90,7 @@ def main():
 
     AttentionInterface.register("quantized", attend)
     model.set_attn_implementation("quantized")
-    quantizer = Quantizer(model.config.head_dim, 1234)
+    quantizers = [Quantizer(model.config.head_dim, 1234 + i) for i in range(args.seeds)]
 
     losses = {name: [] for name in ["f32", *CASES]}
     divergences = {name: [] for name in CASES}
@@ -99,14 +102,14 @@ def main():
             bits = (None, None)
             dense = model(read).logits[0].log_softmax(-1)
             losses["f32"].append(-dense.gather(1, following))
-            for name, bits in CASES.items():
+            for quantizer, (name, bits) in itertools.product(quantizers, CASES.items()):
                 packed = model(read).logits[0].log_softmax(-1)
                 losses[name].append(-packed.gather(1, following))
                 divergences[name].append((dense.exp() * (dense - packed)).sum(-1))
                 agreements[name].append((dense.argmax(-1) == packed.argmax(-1)).float())
             print(f"window {window + 1} of {n_windows}", file=sys.stderr)
 
-    result = {"tokens": len(ids), "windows": n_windows}
+    result = {"tokens": len(ids), "windows": n_windows, "seeds": args.seeds}
     for name in losses:
         result[name] = {"ppl": math.exp(torch.cat(losses[name]).mean().item())}
     for name in CASES:
