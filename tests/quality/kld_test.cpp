@@ -86,7 +86,7 @@ class Kld : public testing::Test {
     near(cost(name).kld_mean, "kld_mean", 0.05);
     near(cost(name).kld_median, "kld_median", 0.05);
     // Sixty predictions of a beginning lie beyond it, and of a book 360.
-    near(cost(name).kld_p99, "kld_p99", test::runs_long_tests() ? 0.1 : 0.2);
+    near(cost(name).kld_p99, "kld_p99", test::runs_long_tests() ? 0.1 : 0.12);
     near(cost(name).perplexity, "ppl", 0.015);
     EXPECT_NEAR(cost(name).top1, expected["top1"].get<double>(), 0.01);
   }
