@@ -50,10 +50,8 @@ fi
 
 # A build folder of its own: how the files are compiled, by clang and without precompiled headers, and
 # the headers that flatc makes.
-unity=0
-! $all || unity=20
 folder=build/tidy
-cmake --preset clang -B "$folder" -DTQCACHE_UNITY=$unity -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON > /dev/null
+cmake --preset clang -B "$folder" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON > /dev/null
 mapfile -t generated < <(ninja -C "$folder" -t targets all | grep -o '^[^/][^:]*_generated\.h')
 ninja -C "$folder" "${generated[@]}" > /dev/null
 
@@ -62,17 +60,41 @@ if $all; then
   # references that are null, because it does not see that Result checks them.
   checks=--checks=clang-analyzer-*,-clang-analyzer-optin.performance.Padding
   checks+=,-clang-analyzer-security.FloatLoopCounter,-clang-analyzer-core.uninitialized.UndefReturn
-  mapfile -t files < <(python3 - "$folder" <<'EOF'
-import json, os, sys
+fi
+
+# What clang-tidy reads: the batches of the product; and of those with files that were asked for, these
+# files alone. Most of the time goes into the headers that the files of a batch share.
+mapfile -t files < <(python3 - "$folder" "${files[@]}" <<'EOF'
+import json, os, re, sys
 folder = os.path.abspath(sys.argv[1])
-for entry in json.load(open(folder + "/compile_commands.json")):
+asked = {os.path.abspath(file) for file in sys.argv[2:]}
+unread = set(asked)
+database = folder + "/compile_commands.json"
+entries = json.load(open(database))
+for entry in list(entries):
     file = entry["file"]
     # A batch lies in the folder of its target, in the build folder.
     place = os.path.relpath(file, folder if file.startswith(folder) else ".")
-    if place.split("/")[0] in ("lib", "server", "research", "tools", "migrations"):
-        print(file)
+    if place.split("/")[0] not in ("lib", "server", "research", "tools", "migrations"):
+        continue
+    parts = []
+    if asked and file not in asked:
+        if not file.endswith("_cxx.cxx"):
+            continue
+        parts = [part for part in re.findall('#include "(.*)"', open(file).read()) if part in asked]
+        if not parts:
+            continue
+        part_of = file.replace("_cxx.cxx", "_asked.cxx")
+        with open(part_of, "w") as out:
+            out.writelines(f'#include "{part}"\n' for part in parts)
+        entries.append(entry | {"file": part_of, "command": entry["command"].replace(file, part_of)})
+        file = part_of
+    print(file)
+    unread -= {file} | set(parts)
+json.dump(entries, open(database, "w"))
+for file in sorted(unread):
+    print("tools/tidy.sh: not compiled here, so not read:", file, file=sys.stderr)
 EOF
-  )
-fi
+)
 printf '%s\0' "${files[@]}" |
   xargs -0 -n 1 -P "$jobs" clang-tidy-14 -p "$folder" --quiet ${checks:+"$checks"}
