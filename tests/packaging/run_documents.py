@@ -240,6 +240,7 @@ class Runner:
         self.n_run, self.complaints = 0, []
         self.not_run = collections.Counter()
         self.quick_start = None  # its folder
+        self.lacking = {}  # by modules, so that none are imported for every block
         self.with_long = os.environ.get("TQCACHE_LONG_TESTS") == "1"
 
     def folder_of(self, parent, name):
@@ -258,13 +259,22 @@ class Runner:
     def environment(self, folder):
         path = os.environ["PATH"]
         keep = {name: value for name, value in os.environ.items() if not name.startswith("TQCACHE_")}
+        if "PYTHONPYCACHEPREFIX" not in keep:  # it would lie among the sources
+            keep["PYTHONDONTWRITEBYTECODE"] = "1"
         return keep | {
             "PATH": f"{folder}/build/release/tools:{path}", "SOURCE": str(self.source),
-            "QUICK_START": str(self.quick_start or folder), "PYTHONDONTWRITEBYTECODE": "1",
+            "QUICK_START": str(self.quick_start or folder),
             "PYTHONPATH": f"{self.package or ''}:{self.source}/tools", "HF_HUB_OFFLINE": "1",
             "CUDA_VISIBLE_DEVICES": "", "HOME": str(folder)}
 
     def lacks(self, modules):
+        """None, or why Python cannot import the modules."""
+        key = tuple(modules)
+        if key not in self.lacking:
+            self.lacking[key] = self.try_import(modules)
+        return self.lacking[key]
+
+    def try_import(self, modules):
         if not modules:
             return None
         if not self.python:
