@@ -3,6 +3,9 @@
 # takes to compile goes into the headers that its neighbors include as well. So the files of a target
 # must not have equal names in their anonymous namespaces; with BY_FOLDER, those of one folder.
 set(TQCACHE_UNITY 20 CACHE STRING "Source files that are compiled as one; 0: each by itself")
+# UBSan makes eight times the code of vectors' loads and stores. The preset "replay" leaves these to
+# AddressSanitizer.
+set(TQCACHE_KERNEL_OPTIONS "" CACHE STRING "Options for files of vector instructions alone")
 function(tqcache_unity target)
   if(NOT TQCACHE_UNITY)
     return()
@@ -16,8 +19,12 @@ function(tqcache_unity target)
     get_filename_component(name ${source} NAME)
     # Kernels of one instruction set each have the same names as those of the others.
     if(name MATCHES "_(avx2|avx512|neon|scalar)")
+      set(options "$<$<CONFIG:Release>:-O3>")
+      if(NOT name MATCHES "_scalar")
+        list(APPEND options ${TQCACHE_KERNEL_OPTIONS})
+      endif()
       set_source_files_properties(${source} PROPERTIES
-        SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")
+        SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "${options}")
       continue()
     # windows.h defines words that other files use.
     elseif(name MATCHES "_windows" OR name IN_LIST ARGN)

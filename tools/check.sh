@@ -144,15 +144,11 @@ run_tests() {
   return "$status"
 }
 
-# What reads untrusted bytes, under sanitizers: all of it, or the part that every change has to pass.
-check_asan() {
-  local targets=() only=()
-  if ! $with_asan; then
-    targets=(--target replay_tests)
-    only=(--label-regex '^replay$')
-  fi
-  configure_and_build asan "$werror"
-  run_tests asan "${only[@]}"
+# What reads untrusted bytes, under sanitizers: all of it (asan), or the part that every change has to
+# pass (replay).
+check_sanitized() {
+  configure_and_build "$1" "$werror"
+  run_tests "$1"
 }
 
 check_tidy() {
@@ -346,7 +342,7 @@ if $with_interop; then start_peers; fi
 if $with_clang; then configure_and_build clang ON; fi
 if $with_tidy; then check_tidy; fi
 if $with_neon; then check_neon; fi
-if $with_asan || $with_replay; then check_asan; fi
+if $with_asan; then check_sanitized asan; elif $with_replay; then check_sanitized replay; fi
 if $with_threads; then check_tsan base_test; fi
 if $with_interop; then await_peers; fi
 servers=OFF
