@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cassert>
+#include <mutex>
 #include <string>
 
 #include "tqcache/codec/kernels/kernels.h"
@@ -61,7 +63,6 @@ struct BlockCodec::State {
   State(const Quantizer& from, BlockOrder order, const Kernels& given)
       : quantizer(from),
         shape{from.spec().head_dim, from.spec().bits, order},
-        code_tables(make_code_tables(shape.head_dim, shape.bits, from.centroids())),
         rotation_tables(quantizer),
         kernels(given) {}
 
@@ -80,9 +81,12 @@ struct BlockCodec::State {
 
   Quantizer quantizer;
   BlockShape shape;
-  CodeTables code_tables;
   RotationTables rotation_tables;
   const Kernels& kernels;
+  // Made when they are first asked for: they take milliseconds, and only scores and sums need them.
+  mutable std::once_flag once;
+  mutable std::atomic<bool> has_code_tables = false;
+  mutable CodeTables code_tables;
 };
 
 std::uint32_t BlockCodec::State::encode_group(const VectorRows& x, const Center& center,
@@ -129,7 +133,17 @@ BlockCodec::BlockCodec(const Quantizer& quantizer, BlockOrder order, const Kerne
 
 const BlockShape& BlockCodec::shape() const { return state_->shape; }
 const Quantizer& BlockCodec::quantizer() const { return state_->quantizer; }
-const CodeTables& BlockCodec::tables() const { return state_->code_tables; }
+const CodeTables& BlockCodec::tables() const {
+  const State& state = *state_;
+  if (!state.has_code_tables.load(std::memory_order_acquire)) {
+    std::call_once(state.once, [&] {
+      state.code_tables =
+          make_code_tables(state.shape.head_dim, state.shape.bits, state.quantizer.centroids());
+      state.has_code_tables.store(true, std::memory_order_release);
+    });
+  }
+  return state.code_tables;
+}
 const RotationTables& BlockCodec::rotation_tables() const { return state_->rotation_tables; }
 const Kernels& BlockCodec::kernels() const { return state_->kernels; }
 
