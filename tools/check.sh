@@ -14,7 +14,7 @@
 #   --asan    then run the tests of what reads untrusted bytes, and the replay of the fuzz corpora, under
 #             AddressSanitizer and UndefinedBehaviorSanitizer of clang as well
 #   --replay  of these, only the replay of the fuzz corpora and the tests of foreign containers,
-#             which is quicker
+#             which is quicker; without UBSan in vector kernels
 #   --threads then run the tests of threads and locks under ThreadSanitizer, a small part of --tsan
 #   --changed of --neon, --cuda, --replay and --threads leave out those that concern nothing that the
 #             last twenty commits changed

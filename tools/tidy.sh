@@ -64,7 +64,7 @@ fi
 
 # What clang-tidy reads: the batches of the product; and of those with files that were asked for, these
 # files alone. Most of the time goes into the headers that the files of a batch share.
-mapfile -t files < <(python3 - "$folder" "${files[@]}" <<'EOF'
+python3 - "$folder" "${files[@]}" > "$folder/units.txt" <<'EOF'
 import json, os, re, sys
 folder = os.path.abspath(sys.argv[1])
 asked = {os.path.abspath(file) for file in sys.argv[2:]}
@@ -95,6 +95,6 @@ json.dump(entries, open(database, "w"))
 for file in sorted(unread):
     print("tools/tidy.sh: not compiled here, so not read:", file, file=sys.stderr)
 EOF
-)
-printf '%s\0' "${files[@]}" |
+[ -s "$folder/units.txt" ] || exit 0
+tr '\n' '\0' < "$folder/units.txt" |
   xargs -0 -n 1 -P "$jobs" clang-tidy-14 -p "$folder" --quiet ${checks:+"$checks"}

@@ -6,9 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -175,6 +177,27 @@ std::vector<float> hard_vectors(std::size_t n, std::size_t head_dim) {
     }
   }
   return x;
+}
+
+TEST(BlockCodec, MakesItsTablesOnceForAllThreadsAndCopies) {
+  const Quantizer quantizer = make_quantizer(128, 8);
+  const CodeTables expected = make_code_tables(128, 8, quantizer.centroids());
+  for (int round = 0; round < 20; ++round) {
+    const BlockCodec codec(quantizer, BlockOrder::kKeys);
+    std::vector<const CodeTables*> found(8);
+    std::vector<std::thread> threads;
+    for (const CodeTables*& each : found) {
+      threads.emplace_back([&each, &expected, copy = codec] {
+        each = &copy.tables();
+        // All of them, also where another thread makes them.
+        EXPECT_TRUE(std::ranges::equal(each->values, expected.values));
+        EXPECT_TRUE(std::ranges::equal(each->remainder, expected.remainder));
+        EXPECT_EQ(each->remainder_step, expected.remainder_step);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_THAT(found, testing::Each(&codec.tables()));
+  }
 }
 
 TEST(BlockCodec, EncodesWhatQuantizerEncodes) {

@@ -240,7 +240,7 @@ class Runner:
         self.n_run, self.complaints = 0, []
         self.not_run = collections.Counter()
         self.quick_start = None  # its folder
-        self.lacking = {}  # by modules, so that none are imported for every block
+        self.lacking = {}  # by modules, so that none is imported for each block
         self.with_long = os.environ.get("TQCACHE_LONG_TESTS") == "1"
 
     def folder_of(self, parent, name):

@@ -84,8 +84,9 @@ struct BlockCodec::State {
   RotationTables rotation_tables;
   const Kernels& kernels;
   // Made when they are first asked for: they take milliseconds, and only scores and sums need them.
-  mutable std::once_flag once;
+  // Attention asks at every block, so what comes first is a flag that is cheaper than call_once().
   mutable std::atomic<bool> has_code_tables = false;
+  mutable std::once_flag once;
   mutable CodeTables code_tables;
 };
 

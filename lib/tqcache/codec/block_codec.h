@@ -27,6 +27,7 @@ class BlockCodec {
 
   const BlockShape& shape() const;
   const Quantizer& quantizer() const;
+  // What scores and sums are computed with. The first call makes them, which takes milliseconds.
   const CodeTables& tables() const;
   const RotationTables& rotation_tables() const;
   const Kernels& kernels() const;

@@ -27,7 +27,8 @@ install() {
   rm -f "$stamp"
   lines_of "$group" > "$dir/wanted.txt"
   if "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir \
-    --only-binary :all: --no-deps --no-compile "$@" -r "$dir/wanted.txt" > "$dir/pip-$group.log" 2>&1; then
+    --only-binary :all: --no-deps --no-compile "$@" -r "$dir/wanted.txt" \
+    > "$dir/pip-$group.log" 2>&1; then
     mv "$dir/wanted.txt" "$stamp"
     echo "peers: installed $group in $((SECONDS - began)) s"
     return 0
