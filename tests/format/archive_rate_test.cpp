@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "archive_fixture.h"
 #include "support/matchers.h"
 #include "support/temp_dir.h"
@@ -25,11 +28,12 @@ cache::ConvertOptions options(unsigned n_threads = 2) {
 }
 
 Result<cache::ConvertOptions> chosen(const cache::Cache& cache, const ArchiveTarget& target,
-                                     const cache::ConvertOptions& from = options()) {
+                                     const cache::ConvertOptions& from = options(),
+                                     const Progress& progress = {}) {
   const Bytes file = file_of(cache);
   const auto source = memory_source(file);
   const auto reader = must(format::SectionReader::open(*source));
-  return format::choose_step(reader, from, target);
+  return format::choose_step(reader, from, target, progress);
 }
 
 double bits_of(const cache::Cache& dense, const cache::ConvertOptions& with) {
@@ -73,6 +77,49 @@ TEST(ArchiveRate, MeetsTheBitsWithWeights) {
   const double bits = bits_of(dense_cache(), found);
   EXPECT_LE(bits, 3.0 * 1.002);
   EXPECT_GT(bits, 3.0 * 0.985);
+}
+
+// Weights of all tensors move the step by what they multiply it with: the search ends elsewhere,
+// and the file is as large as without.
+TEST(ArchiveRate, MeetsTheBitsAtBothEndsOfItsSteps) {
+  for (const float weight : {0.6f, 0.8f, 1.3f, 1.5f}) {
+    cache::ConvertOptions with = options();
+    with.weights = {{weight, weight}, {weight, weight}};
+    const auto found = must(chosen(dense_cache(), {3.0, {}}, with));
+    const double bits = bits_of(dense_cache(), found);
+    EXPECT_LE(bits, 3.0 * 1.002) << weight;
+    EXPECT_GT(bits, 3.0 * 0.985) << weight;
+  }
+}
+
+TEST(ArchiveRate, TakesTheFinestStepWhereEvenThatIsSmallEnough) {
+  cache::ConvertOptions with = options();
+  with.weights = {{8, 8}, {8, 8}};
+  const auto found = must(chosen(dense_cache(), {3.0, {}}, with));
+  EXPECT_LT(bits_of(dense_cache(), found), 2.9);
+  auto finer = with;
+  finer.weights = {{6, 6}, {6, 6}};
+  EXPECT_EQ(found.keys.codec.step, must(chosen(dense_cache(), {3.0, {}}, finer)).keys.codec.step);
+}
+
+TEST(ArchiveRate, ReportsItsProgressAndStopsWhenAskedTo) {
+  std::vector<double> parts;
+  const auto watch = [&](std::uint64_t done, std::uint64_t total) {
+    parts.push_back(static_cast<double>(done) / static_cast<double>(total));
+    return true;
+  };
+  must(chosen(dense_cache(), {3.0, {}}, options(), watch));
+  ASSERT_GT(parts.size(), 6u);  // four tensors are fitted, and steps are tried
+  EXPECT_TRUE(std::ranges::is_sorted(parts));
+  EXPECT_GT(parts.front(), 0);
+  EXPECT_LE(parts.back(), 1);
+  for (std::size_t last = 1; last <= parts.size(); ++last) {
+    std::size_t n = 0;
+    const auto stop = [&](std::uint64_t, std::uint64_t) { return ++n < last; };
+    EXPECT_THAT(chosen(dense_cache(), {3.0, {}}, options(), stop),
+                test::FailsWith(ErrorCode::kInterrupted, testing::_));
+    EXPECT_EQ(n, last);
+  }
 }
 
 TEST(ArchiveRate, MeetsTheMeanErrorWithWeights) {

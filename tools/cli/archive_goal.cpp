@@ -224,7 +224,7 @@ Result<ArchivePlan> plan_archive(const Console& console, const cache::CacheReade
   ArchivePlan plan{options, std::nullopt};
   if (goal.may_predict()) TQC_TRY(plan_prediction(console, source, goal, plan));
   if (plan.predictor != nullptr) return plan;
-  ProgressBar bar(console, "measuring", Unit::kTensors);
+  ProgressBar bar(console, "measuring", Unit::kShare);
   const cache::CacheDesc& cache = source.description();
   if (goal.profile) {
     TQC_TRY(eval::check_profile(*goal.profile, cache.identity, std::ssize(cache.layers)));

@@ -74,14 +74,14 @@ std::string amount(Unit unit, std::uint64_t done, std::uint64_t total) {
       return fmt::format("{}/{}", human_bytes(done), human_bytes(total));
     case Unit::kVectors:
       return fmt::format("{}/{} vectors", grouped(done), grouped(total));
-    case Unit::kTensors:
-      return fmt::format("{}/{} tensors", grouped(done), grouped(total));
     case Unit::kLayers:
       return fmt::format("{}/{} layers", grouped(done), grouped(total));
     case Unit::kBlocks:
       return fmt::format("{}/{} blocks", grouped(done), grouped(total));
     case Unit::kBlobs:
       return fmt::format("{}/{} blobs", grouped(done), grouped(total));
+    case Unit::kShare:
+      return {};
   }
   return {};
 }
@@ -134,9 +134,11 @@ void ProgressBar::draw(std::uint64_t done, std::uint64_t total) {
   const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
   const double spent = std::chrono::duration<double>(Clock::now() - start_).count();
   const std::string head = fmt::format("{} {:3.0f}% ", label_, share * 100);
-  std::string tail = fmt::format(" {}", amount(unit_, done, total));
+  std::string tail = amount(unit_, done, total);
   if (spent > 0) tail += rate(unit_, static_cast<double>(done) / spent);
-  if (share > 0) tail += fmt::format(", {:.0f} s left", spent * (1 - share) / share);
+  if (share > 0)
+    tail += fmt::format("{}{:.0f} s left", tail.empty() ? "" : ", ", spent * (1 - share) / share);
+  tail.insert(0, 1, ' ');
 
   // The last column stays empty: a full line would wrap on some terminals.
   const std::size_t columns = terminal_columns(STDERR_FILENO);

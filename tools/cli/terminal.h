@@ -72,7 +72,8 @@ std::string printable(std::string_view text);
 // U+200F.
 std::string printable_lines(std::string_view text);
 
-enum class Unit { kTokens, kBytes, kVectors, kLayers, kTensors, kBlocks, kBlobs };
+// kShare: of nothing that a user counts; only the percentage is shown.
+enum class Unit { kTokens, kBytes, kVectors, kLayers, kBlocks, kBlobs, kShare };
 
 // Draws at most ten times a second on standard error, if that is a terminal and --quiet is not
 // given, and removes the bar at the end of the scope. Always passes Ctrl-C on to the work.

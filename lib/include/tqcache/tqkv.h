@@ -369,7 +369,8 @@ inline constexpr double kMaxArchiveMse = 0.5;
 // the weights of the layers. `fit` becomes Fit::kPrompt: transforms need more vectors than one
 // block has, and no other prompt shares the blocks of an archive.
 //
-// Reads at most 32 token blocks of each K or V that is quantized, one after another.
+// Reads at most 32 token blocks of each K or V that is quantized, one K or V after another, and up
+// to 8 of them again for each step that it tries.
 // Requires: both plans are of mode trellis, or dense, or keep quantized data.
 // Errors:   kInvalidArgument for a target out of range, or one that no step meets: the message
 //           gives the file size without the packed sections; for windows that are to be quantized;

@@ -30,8 +30,9 @@ constexpr std::size_t kMostTrialBlocks = 8;
 // Fraction of the requested size that the sample may use; the rest is a safety margin.
 constexpr double kMargin = 0.998;
 
-// Four trials per octave of steps, two octaves.
+// Four steps per octave, two octaves. A search usually tries three of them.
 constexpr std::size_t kMostTrials = 9;
+constexpr std::size_t kUsualSteps = 3;
 // Where a file does not depend on the C library, its steps do not either: no exponentials here.
 constexpr std::array<double, 4> kQuarters = {1.0, 1.189207115002721, 1.4142135623730951,
                                              1.681792830507429};
@@ -100,114 +101,114 @@ cache::ConvertOptions with_step(cache::ConvertOptions options, double step) {
   return options;
 }
 
-// Encodes token blocks with each step in turn, and counts the bytes.
+// Encodes token blocks with a step, and counts the bytes. An encoding takes long, so that each is
+// made when somebody asks for its size, and once.
 class Trials {
  public:
-  Trials(const cache::CacheReader& source, unsigned n_threads, double first_step,
-         std::size_t n_trials)
+  // Requires: source and tensors outlive the trials.
+  Trials(const cache::CacheReader& source, const std::vector<Candidate>& tensors,
+         unsigned n_threads, double first_step, std::size_t n_steps, const Progress& progress)
       : source_(source),
         index_(source.blocks()),
         tables_(source.description().identity.rope),
         compressor_(Compressor::for_planes()),
-        n_threads_(n_threads) {
-    for (std::size_t i = 0; i < n_trials; ++i) {
+        n_threads_(n_threads),
+        progress_(progress),
+        tensors_(tensors),
+        blocks_(cache::fit_blocks(cache::Fit::kPrompt, source.n_tokens())) {
+    for (std::size_t i = 0; i < n_steps; ++i) {
       const auto octave = static_cast<double>(1u << i / kQuarters.size());
       steps_.push_back(first_step * octave * kQuarters[i % kQuarters.size()]);
     }
+    n_rounds_ = 2 * kWays * std::min(n_steps, kUsualSteps);
   }
 
-  Result<void> add(const Candidate& tensor) {
-    const std::int64_t n_tokens = source_.n_tokens();
-    const std::vector<std::int64_t> blocks = cache::fit_blocks(cache::Fit::kPrompt, n_tokens);
-    if (blocks.empty()) return {};
-    TQC_TRY(read(tensor, blocks));
-    const auto n_full = static_cast<double>(n_tokens / cache::kTokenBlock);
-    for (const bool is_mapped : {false, true}) {
-      TQC_TRY_ASSIGN(cache::KvCodec codec, make_codec(tensor, steps_.front(), is_mapped));
-      const std::vector<cache::FullBlock> sample = full_blocks(tensor, codec.dtype(), blocks);
-      codec.fit(sample, n_threads_);
-      TQC_TRY(code(tensor, codec, sample, n_full, is_mapped));
+  // Fits the means and transforms of all tensors, in each way. Comes before all else.
+  Result<void> fit() {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (auto fitted = fit_tensor(tensors_[i]); !fitted) {
+        return in_context(name_of(tensors_[i]), std::move(fitted).error());
+      }
+      TQC_TRY(report(i + 1, 0));
     }
     return {};
   }
 
-  // Bytes of packed sections and transforms at each step.
-  using Sizes = std::array<double, kMostTrials>;
-  Sizes bytes(FitChoice fit) const {
-    Sizes sum = of(TensorKind::kKeys, fit.map_keys);
-    const Sizes& values = of(TensorKind::kValues, fit.map_values);
-    for (std::size_t i = 0; i < steps_.size(); ++i) sum[i] += values[i];
-    return sum;
+  // Bytes of packed sections and transforms at this step.
+  Result<double> bytes(FitChoice fit, std::size_t step) {
+    TQC_TRY_ASSIGN(const double keys, bytes_of(TensorKind::kKeys, fit.map_keys, step));
+    TQC_TRY_ASSIGN(const double values, bytes_of(TensorKind::kValues, fit.map_values, step));
+    return keys + values;
   }
 
   // The step at which they take this many bytes. More bytes than in any trial: the finest step;
   // fewer than in any trial: nullopt.
-  std::optional<double> step_for(const Sizes& sizes, double bytes) const {
-    if (bytes >= sizes.front()) return steps_.front();
-    for (std::size_t i = 1; i < steps_.size(); ++i) {
-      if (sizes[i] > bytes || sizes[i - 1] < bytes) continue;
-      const double part = (sizes[i - 1] - bytes) / (sizes[i - 1] - sizes[i]);
-      return steps_[i - 1] * part_of_quarter(part);
+  Result<std::optional<double>> step_for(FitChoice fit, double wanted) {
+    // The first step that takes no more than that is in [low, high]; no step: steps_.size(). The
+    // choices differ little, so that the search starts with the result of the one before.
+    std::size_t low = 0, high = steps_.size();
+    std::size_t step = std::min(expected_, steps_.size() - 1);
+    while (low < high) {
+      TQC_TRY_ASSIGN(const double size, bytes(fit, step));
+      if (size <= wanted) {
+        high = step;
+        step = step == 0 ? 0 : std::max(step - 1, low);
+      } else {
+        low = step + 1;
+        step = std::min(low, high - 1);
+      }
     }
-    return std::nullopt;
+    if (low == steps_.size()) return std::optional<double>();
+    expected_ = low;
+    if (low == 0) return std::optional(steps_.front());
+    TQC_TRY_ASSIGN(const double finer, bytes(fit, low - 1));
+    TQC_TRY_ASSIGN(const double coarser, bytes(fit, low));
+    const double part = (finer - wanted) / (finer - coarser);
+    return std::optional(steps_[low - 1] * part_of_quarter(part));
   }
 
  private:
-  Result<void> read(const Candidate& tensor, const std::vector<std::int64_t>& blocks) {
-    raw_.resize(blocks.size());
-    return parallel_try(blocks.size(), n_threads_, [&](std::size_t i) {
-      return source_.read(
-          index_.at({static_cast<std::int64_t>(tensor.layer), tensor.name, blocks[i]}), raw_[i]);
-    });
+  // The codec of a tensor, fitted in one way.
+  struct Fitted {
+    const Candidate* tensor;
+    cache::TensorDesc codec;
+    double map_bytes = 0;  // of the transforms in the manifest
+  };
+
+  static std::string name_of(const Candidate& tensor) {
+    return "layer " + std::to_string(tensor.layer) +
+           (tensor.name == TensorKind::kKeys ? " k" : " v");
   }
 
-  const Sizes& of(TensorKind tensor, bool is_mapped) const {
-    return bytes_[static_cast<std::size_t>(tensor)][is_mapped ? 1 : 0];
+  // A round takes about as long as the fit of a quarter of the tensors.
+  Result<void> report(std::size_t n_fitted, std::size_t n_rounds) const {
+    if (!progress_) return {};
+    const std::size_t total = 4 * tensors_.size() + n_rounds_ * tensors_.size();
+    const std::size_t done = 4 * n_fitted + n_rounds * tensors_.size();
+    return progress_(std::min(done, total), total) ? Result<void>() : interrupted_error();
   }
 
-  Result<cache::KvCodec> make_codec(const Candidate& tensor, double step, bool is_mapped) {
-    cache::TensorPlan plan = tensor.plan;
-    plan.fit_transforms = is_mapped;
-    plan.n_sinks = 0;  // only in one block of many, and counted separately
-    plan.codec.step = static_cast<float>(
-        std::clamp(step * tensor.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
-    const cache::LayerDesc& layer = source_.description().layers[tensor.layer];
-    return cache::make_codec(plan, order_of(tensor.name), tensor.shape,
-                             tensor_of(layer, tensor.name).dtype, tables_);
+  Result<void> read(const Candidate& tensor, std::int64_t block, AlignedBytes& raw) const {
+    return source_.read(index_.at({static_cast<std::int64_t>(tensor.layer), tensor.name, block}),
+                        raw);
   }
 
-  std::vector<cache::FullBlock> full_blocks(const Candidate& tensor, Dtype dtype,
-                                            const std::vector<std::int64_t>& blocks) const {
-    std::vector<cache::FullBlock> sample;
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      sample.push_back({tensor.shape, dtype, blocks[i], raw_[i]});
+  Result<void> fit_tensor(const Candidate& tensor) {
+    raw_.resize(blocks_.size());
+    TQC_TRY(parallel_try(blocks_.size(), n_threads_,
+                         [&](std::size_t i) { return read(tensor, blocks_[i], raw_[i]); }));
+    for (const bool is_mapped : {false, true}) {
+      TQC_TRY_ASSIGN(cache::KvCodec codec, make_codec(tensor, steps_.front(), is_mapped));
+      std::vector<cache::FullBlock> sample;
+      for (std::size_t i = 0; i < blocks_.size(); ++i) {
+        sample.push_back({tensor.shape, codec.dtype(), blocks_[i], raw_[i]});
+      }
+      codec.fit(sample, n_threads_);
+      cache::TensorDesc fitted = codec.describe();
+      const double of_maps = map_bytes(fitted.quant->transforms);
+      fits_[static_cast<std::size_t>(tensor.name)][is_mapped ? 1 : 0].push_back(
+          {&tensor, std::move(fitted), of_maps});
     }
-    return sample;
-  }
-
-  // Encodes every n-th block of the sample with every step.
-  Result<void> code(const Candidate& tensor, const cache::KvCodec& fitted,
-                    const std::vector<cache::FullBlock>& sample, double n_full, bool is_mapped) {
-    const std::size_t every = (sample.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
-    const std::size_t n_blocks = (sample.size() + every - 1) / every;
-    std::vector<double> found(n_blocks * steps_.size());
-    cache::TensorDesc fit = fitted.describe();
-    const double of_maps = map_bytes(fit.quant->transforms);
-    for (std::size_t trial = 0; trial < steps_.size(); ++trial) {
-      TQC_TRY_ASSIGN(const cache::KvCodec other, make_codec(tensor, steps_[trial], is_mapped));
-      fit.quant->parts = other.parts();
-      TQC_TRY_ASSIGN(const cache::KvCodec codec,
-                     cache::KvCodec::make(fit, tensor.shape, other.order(), tables_));
-      TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
-        TQC_TRY_ASSIGN(found[trial * n_blocks + i], size_of(tensor, codec, sample[i * every]));
-        return {};
-      }));
-    }
-    Sizes& sizes = bytes_[static_cast<std::size_t>(tensor.name)][is_mapped ? 1 : 0];
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      sizes[i / n_blocks] += found[i] / static_cast<double>(n_blocks) * n_full;
-    }
-    for (double& size : sizes) size += of_maps;
     return {};
   }
 
@@ -218,6 +219,63 @@ class Trials {
     if (entries.empty()) return 0;
     return static_cast<double>(compressor_.compress(entries, frame) ? frame.size()
                                                                     : entries.size());
+  }
+
+  Result<cache::KvCodec> make_codec(const Candidate& tensor, double step, bool is_mapped) const {
+    cache::TensorPlan plan = tensor.plan;
+    plan.fit_transforms = is_mapped;
+    plan.n_sinks = 0;  // only in one block of many, and counted separately
+    plan.codec.step = static_cast<float>(
+        std::clamp(step * tensor.weight, double{codec::kMinStep}, double{codec::kMaxStep}));
+    const cache::LayerDesc& layer = source_.description().layers[tensor.layer];
+    return cache::make_codec(plan, order_of(tensor.name), tensor.shape,
+                             tensor_of(layer, tensor.name).dtype, tables_);
+  }
+
+  // Bytes of all tensors of one kind.
+  Result<double> bytes_of(TensorKind kind, bool is_mapped, std::size_t step) {
+    const auto of_kind = static_cast<std::size_t>(kind);
+    const std::size_t way = is_mapped ? 1 : 0;
+    std::optional<double>& known = bytes_[of_kind][way][step];
+    if (known) return *known;
+    const std::vector<Fitted>& fits = fits_[of_kind][way];
+    std::vector<double> found(fits.size());
+    TQC_TRY(parallel_try(fits.size(), n_threads_, [&](std::size_t i) -> Result<void> {
+      auto bytes = encode(fits[i], is_mapped, step);
+      if (!bytes) return in_context(name_of(*fits[i].tensor), std::move(bytes).error());
+      found[i] = *bytes;
+      return {};
+    }));
+    double sum = 0;
+    for (const double bytes : found) sum += bytes;
+    known = sum;
+    TQC_TRY(report(tensors_.size(), ++n_done_));
+    return sum;
+  }
+
+  // Encodes every n-th block of a tensor's sample. They are read again: those of all tensors
+  // together may be more than fit in memory.
+  Result<double> encode(const Fitted& fitted, bool is_mapped, std::size_t step) const {
+    const Candidate& tensor = *fitted.tensor;
+    TQC_TRY_ASSIGN(const cache::KvCodec of_step, make_codec(tensor, steps_[step], is_mapped));
+    cache::TensorDesc fit = fitted.codec;
+    fit.quant->parts = of_step.parts();
+    TQC_TRY_ASSIGN(const cache::KvCodec codec,
+                   cache::KvCodec::make(fit, tensor.shape, of_step.order(), tables_));
+    const std::size_t every = (blocks_.size() + kMostTrialBlocks - 1) / kMostTrialBlocks;
+    const std::size_t n_blocks = (blocks_.size() + every - 1) / every;
+    std::vector<double> found(n_blocks);
+    TQC_TRY(parallel_try(n_blocks, n_threads_, [&](std::size_t i) -> Result<void> {
+      const std::int64_t block = blocks_[i * every];
+      AlignedBytes raw;
+      TQC_TRY(read(tensor, block, raw));
+      TQC_TRY_ASSIGN(found[i], size_of(tensor, codec, {tensor.shape, codec.dtype(), block, raw}));
+      return {};
+    }));
+    const auto n_full = static_cast<double>(source_.n_tokens() / cache::kTokenBlock);
+    double sum = 0;
+    for (const double bytes : found) sum += bytes / static_cast<double>(n_blocks) * n_full;
+    return sum + fitted.map_bytes;
   }
 
   Result<double> size_of(const Candidate& tensor, const cache::KvCodec& codec,
@@ -239,9 +297,17 @@ class Trials {
   cache::KvTables tables_;  // shared by codecs of one step
   Compressor compressor_;
   unsigned n_threads_;
+  const Progress& progress_;
+  const std::vector<Candidate>& tensors_;
+  std::vector<std::int64_t> blocks_;  // that codecs are fitted to
+  std::vector<AlignedBytes> raw_;     // these, of one tensor
   std::vector<double> steps_;
-  std::array<std::array<Sizes, kWays>, 2> bytes_{};  // [K or V][transforms fitted or not]
-  std::vector<AlignedBytes> raw_;
+  std::size_t expected_ = kMostTrials / 3;  // index of the step that a search tries first
+  std::size_t n_rounds_ = 0;                // usual number of encodings of K or V
+  std::size_t n_done_ = 0;
+  // [K or V][transforms fitted or not]
+  std::array<std::array<std::vector<Fitted>, kWays>, 2> fits_;
+  std::array<std::array<std::array<std::optional<double>, kMostTrials>, kWays>, 2> bytes_{};
 };
 
 // The future file without the bytes of its newly packed sections.
@@ -345,38 +411,25 @@ double first_step(const ArchiveTarget& target, const Outlook& outlook) {
 }
 
 // Chooses the transforms that reach the size with the finest step.
-Result<cache::ConvertOptions> choose(const Trials& trials, const cache::ConvertOptions& options,
+Result<cache::ConvertOptions> choose(Trials& trials, const cache::ConvertOptions& options,
                                      double bits, double wanted, const Outlook& outlook) {
   std::optional<double> finest;
   FitChoice best;
   for (const FitChoice fit : kFitChoices) {
-    const auto step = trials.step_for(trials.bytes(fit), wanted);
-    // If even the finest trial takes too few bytes, the choice with the fewest bytes wins.
-    const bool is_better =
-        step && (!finest || *step < *finest ||
-                 (*step == *finest && trials.bytes(fit).front() < trials.bytes(best).front()));
-    if (!is_better) continue;
+    TQC_TRY_ASSIGN(const std::optional<double> step, trials.step_for(fit, wanted));
+    if (!step || (finest && *step > *finest)) continue;
+    if (finest && *step == *finest) {
+      // If even the finest trial takes too few bytes, the choice with the fewest bytes wins.
+      TQC_TRY_ASSIGN(const double bytes, trials.bytes(fit, 0));
+      TQC_TRY_ASSIGN(const double fewest, trials.bytes(best, 0));
+      if (bytes >= fewest) continue;
+    }
     finest = step;
     best = fit;
   }
   if (finest) return with_step(with_maps(options, best), *finest);
   return invalid(fmt::format("{} bits per value are too few: what is not quantized takes {:.3f}",
                              bits, outlook.other_bytes * 8 / outlook.n_values));
-}
-
-Result<void> try_all(const std::vector<Candidate>& tensors, Trials& trials,
-                     const Progress& progress) {
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (auto added = trials.add(tensors[i]); !added) {
-      return in_context("layer " + std::to_string(tensors[i].layer) +
-                            (tensors[i].name == TensorKind::kKeys ? " k" : " v"),
-                        std::move(added).error());
-    }
-    if (progress && !progress(i + 1, tensors.size())) {
-      return interrupted_error();
-    }
-  }
-  return {};
 }
 
 }  // namespace
@@ -394,8 +447,9 @@ Result<cache::ConvertOptions> choose_step(const cache::CacheReader& source,
   const double first = first_step(target, outlook);
   const bool has_samples = !outlook.tensors.empty() && source.n_tokens() >= cache::kTokenBlock;
   if (!has_samples) return with_step(options, first);
-  Trials trials(source, options.n_threads, rounded(first), target.bits ? kMostTrials : 1);
-  TQC_TRY(try_all(outlook.tensors, trials, progress));
+  Trials trials(source, outlook.tensors, options.n_threads, rounded(first),
+                target.bits ? kMostTrials : 1, progress);
+  TQC_TRY(trials.fit());
   const double wanted = target.bits
                             ? *target.bits / 8 * outlook.n_values * kMargin - outlook.other_bytes
                             : std::numeric_limits<double>::infinity();
