@@ -205,7 +205,7 @@ void change(HostileBackend& backend, Input& input) {
       return change_byte(one->second, input);
     case 1:
       change_byte(one->second, input);
-      if (one->second.size() >= store::kBlobHeaderBytes) test::reseal(one->second);
+      if (one->second.size() >= store::kBlobHeaderBytes) test::reseal_blob(one->second);
       return;
     case 2:
       values.erase(one);

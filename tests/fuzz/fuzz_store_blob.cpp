@@ -70,7 +70,7 @@ void repair(fuzz::Chance& chance, Bytes& blob) {
   std::memcpy(blob.data(), store::kBlobMagic.data(), store::kBlobMagic.size());
   test::put_number(blob, 8, store::kBlobVersion);
   if (chance.one_in(2)) test::put_number(blob, 16, std::uint64_t{blob.size()});
-  test::reseal(blob);
+  test::reseal_blob(blob);
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST_P(AnyBlob, UnderAnotherKeyIsAMismatch) {
 // do now.
 TEST_P(AnyBlob, OfALaterVersionIsUnsupported) {
   put_number(blob_, 8, std::uint32_t{4});
-  reseal(blob_);
+  reseal_blob(blob_);
   expect_error(key_, blob_, ErrorCode::kUnsupported, "version 4 is newer than version 3");
 }
 
@@ -72,7 +72,7 @@ TEST_P(AnyBlob, OfAnotherKindThanItsKeyIsCorrupt) {
   for (std::uint32_t other = 1; other <= store::kBlobKinds; ++other) {
     if (other == kind) continue;
     put_number(blob_, 12, other);
-    reseal(blob_);
+    reseal_blob(blob_);
     EXPECT_FALSE(decode(key_, blob_).ok()) << other;
   }
 }
@@ -83,7 +83,7 @@ TEST_P(AnyBlob, WithAChangedDescriptionIsReadOrRefused) {
   for (std::size_t i = 64; i < 64 + n; ++i) {
     for (const int value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
       const std::byte before = std::exchange(blob_[i], std::byte(value));
-      reseal(blob_);
+      reseal_blob(blob_);
       const auto decoded = decode(key_, blob_);
       EXPECT_TRUE(decoded ? store::encode_blob(key_, *decoded).ok()
                           : !decoded.error().message.empty())
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(, AnyBlob,
 class DamagedBlob : public testing::Test {
  protected:
   void expect_corrupt(std::string_view message) {
-    reseal(blob_);
+    reseal_blob(blob_);
     expect_error(key_, blob_, ErrorCode::kCorrupt, message);
   }
 
@@ -144,7 +144,7 @@ TEST_F(DamagedBlob, TheDescriptionIsWithinTheBlob) {
   }
   for (const std::uint64_t n : {store::kMaxDescriptionBytes + 1, ~std::uint64_t{0}}) {
     put_number(blob_, 24, n);
-    reseal(blob_);
+    reseal_blob(blob_);
     expect_error(key_, blob_, ErrorCode::kTooLarge, "a description of");
   }
 }

@@ -34,7 +34,7 @@ void put_number(Bytes& bytes, std::size_t at, T value) {
 }
 
 // Makes the header's digests fit what they cover.
-inline void reseal(Bytes& blob) {
+inline void reseal_blob(Bytes& blob) {
   const auto n = number_at<std::uint64_t>(blob, 24);
   if (n <= blob.size() - store::kBlobHeaderBytes) {
     const auto checksum = format::to_bytes(

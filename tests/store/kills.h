@@ -28,7 +28,7 @@ inline void wait_for_any_moment(Writer& writer, std::mt19937& random) {
   std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
 }
 
-inline std::unique_ptr<store::Backend> open_store(const std::string& url) {
+inline std::unique_ptr<store::Backend> backend_at(const std::string& url) {
   auto opened = store::open_backend(url, {.credentials = store::credentials_of_environment()});
   if (!opened) throw std::runtime_error(opened.error().message);
   return std::move(opened).value();
@@ -55,7 +55,7 @@ inline std::set<std::string> expect_only_whole_values(store::Backend& store) {
 // Takes all away afterwards. What the killed process had sent may still come: a server reads it
 // when it likes.
 inline void expect_what_was_told(const std::string& url, const NumberedBlobs& blobs, int n_told) {
-  const std::unique_ptr<store::Backend> store = open_store(url);
+  const std::unique_ptr<store::Backend> store = backend_at(url);
   const std::set<std::string> keys = expect_only_whole_values(*store);
   for (int i = 0; i < n_told; ++i) {
     const std::string key = blobs.key(i);

@@ -51,7 +51,7 @@ class PromptFiles {
 // store has no damage. Takes all away afterwards.
 inline void expect_prompts(const std::string& url, const std::string& salt,
                            const PromptFiles& prompts, int n_told) {
-  const std::unique_ptr<store::Backend> backend = open_store(url);
+  const std::unique_ptr<store::Backend> backend = backend_at(url);
   store::Library library(*backend, {salt, 1, {}});
   const std::vector<store::PromptRecord> records = must(library.records());
   EXPECT_GE(std::ssize(records), n_told);

@@ -48,7 +48,7 @@ class S3GatewayKills : public testing::Test {
   }
   static void start_gateway() {
     ASSERT_EQ(std::system("radosgw -n client.rgw.a > /dev/null 2>&1"), 0);
-    const auto store = open_store(url("start"));
+    const auto store = backend_at(url("start"));
     for (int i = 0; i < 600 && !store->exists("a"); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
