@@ -30,9 +30,9 @@ constexpr std::size_t kMostTrialBlocks = 8;
 // Fraction of the requested size that the sample may use; the rest is a safety margin.
 constexpr double kMargin = 0.998;
 
-// Four steps per octave, two octaves. A search usually tries three of them.
+// Four steps per octave, two octaves. The answer usually lies beside the third.
 constexpr std::size_t kMostTrials = 9;
-constexpr std::size_t kUsualSteps = 3;
+constexpr std::size_t kExpectedStep = 2;
 // Where a file does not depend on the C library, its steps do not either: no exponentials here.
 constexpr std::array<double, 4> kQuarters = {1.0, 1.189207115002721, 1.4142135623730951,
                                              1.681792830507429};
@@ -78,15 +78,13 @@ float rounded(double step) {
   return static_cast<float>(std::ldexp(std::round(mantissa * 2048), exponent - 11));
 }
 
-// Number of ways to transform keys, or values: the usual rotation, or fitted transforms.
+// Keys, or values, are transformed in one of two ways: by the usual rotation, or by fitted
+// transforms.
 constexpr std::size_t kWays = 2;
-// One of the four choices for keys and values.
 struct FitChoice {
   bool map_keys = false;
   bool map_values = false;
 };
-constexpr std::array<FitChoice, 4> kFitChoices = {
-    {{false, false}, {false, true}, {true, false}, {true, true}}};
 
 cache::ConvertOptions with_maps(cache::ConvertOptions options, FitChoice fit) {
   options.keys.fit_transforms = fit.map_keys;
@@ -120,7 +118,7 @@ class Trials {
       const auto octave = static_cast<double>(1u << i / kQuarters.size());
       steps_.push_back(first_step * octave * kQuarters[i % kQuarters.size()]);
     }
-    n_rounds_ = 2 * kWays * std::min(n_steps, kUsualSteps);
+    n_rounds_ = n_steps == 1 ? 4 : 6;
   }
 
   // Fits the means and transforms of all tensors, in each way. Comes before all else.
@@ -134,22 +132,32 @@ class Trials {
     return {};
   }
 
-  // Bytes of packed sections and transforms at this step.
-  Result<double> bytes(FitChoice fit, std::size_t step) {
-    TQC_TRY_ASSIGN(const double keys, bytes_of(TensorKind::kKeys, fit.map_keys, step));
-    TQC_TRY_ASSIGN(const double values, bytes_of(TensorKind::kValues, fit.map_values, step));
-    return keys + values;
+  // Keys and values apart: whether fitted transforms take fewer bytes at the expected step.
+  Result<FitChoice> best_fit() {
+    const auto pays = [&](TensorKind kind) -> Result<bool> {
+      TQC_TRY_ASSIGN(const double rotated, bytes_of(kind, false, expected()));
+      TQC_TRY_ASSIGN(const double mapped, bytes_of(kind, true, expected()));
+      return mapped < rotated;
+    };
+    FitChoice fit;
+    TQC_TRY_ASSIGN(fit.map_keys, pays(TensorKind::kKeys));
+    TQC_TRY_ASSIGN(fit.map_values, pays(TensorKind::kValues));
+    return fit;
   }
 
-  // The step at which they take this many bytes. More bytes than in any trial: the finest step;
-  // fewer than in any trial: nullopt.
+  // The step at which packed sections and transforms take this many bytes. More bytes than in any
+  // trial: the finest step; fewer than in any trial: nullopt.
   Result<std::optional<double>> step_for(FitChoice fit, double wanted) {
-    // The first step that takes no more than that is in [low, high]; no step: steps_.size(). The
-    // choices differ little, so that the search starts with the result of the one before.
+    const auto bytes = [&](std::size_t step) -> Result<double> {
+      TQC_TRY_ASSIGN(const double keys, bytes_of(TensorKind::kKeys, fit.map_keys, step));
+      TQC_TRY_ASSIGN(const double values, bytes_of(TensorKind::kValues, fit.map_values, step));
+      return keys + values;
+    };
+    // The first step that takes no more than that is in [low, high]; no step: steps_.size().
     std::size_t low = 0, high = steps_.size();
-    std::size_t step = std::min(expected_, steps_.size() - 1);
+    std::size_t step = expected();
     while (low < high) {
-      TQC_TRY_ASSIGN(const double size, bytes(fit, step));
+      TQC_TRY_ASSIGN(const double size, bytes(step));
       if (size <= wanted) {
         high = step;
         step = step == 0 ? 0 : std::max(step - 1, low);
@@ -159,10 +167,9 @@ class Trials {
       }
     }
     if (low == steps_.size()) return std::optional<double>();
-    expected_ = low;
     if (low == 0) return std::optional(steps_.front());
-    TQC_TRY_ASSIGN(const double finer, bytes(fit, low - 1));
-    TQC_TRY_ASSIGN(const double coarser, bytes(fit, low));
+    TQC_TRY_ASSIGN(const double finer, bytes(low - 1));
+    TQC_TRY_ASSIGN(const double coarser, bytes(low));
     const double part = (finer - wanted) / (finer - coarser);
     return std::optional(steps_[low - 1] * part_of_quarter(part));
   }
@@ -179,6 +186,9 @@ class Trials {
     return "layer " + std::to_string(tensor.layer) +
            (tensor.name == TensorKind::kKeys ? " k" : " v");
   }
+
+  // Index of the step that is tried first.
+  std::size_t expected() const { return std::min(kExpectedStep, steps_.size() - 1); }
 
   // A round takes about as long as the fit of a quarter of the tensors.
   Result<void> report(std::size_t n_fitted, std::size_t n_rounds) const {
@@ -302,8 +312,7 @@ class Trials {
   std::vector<std::int64_t> blocks_;  // that codecs are fitted to
   std::vector<AlignedBytes> raw_;     // these, of one tensor
   std::vector<double> steps_;
-  std::size_t expected_ = kMostTrials / 3;  // index of the step that a search tries first
-  std::size_t n_rounds_ = 0;                // usual number of encodings of K or V
+  std::size_t n_rounds_ = 0;  // usual number of encodings of K or V
   std::size_t n_done_ = 0;
   // [K or V][transforms fitted or not]
   std::array<std::array<std::vector<Fitted>, kWays>, 2> fits_;
@@ -410,24 +419,12 @@ double first_step(const ArchiveTarget& target, const Outlook& outlook) {
   return step_of_bits(std::max(*target.bits - (other > kFew ? other : 0), 0.25));
 }
 
-// Chooses the transforms that reach the size with the finest step.
+// Chooses the transforms that take the fewest bytes, and the step at which they take so many.
 Result<cache::ConvertOptions> choose(Trials& trials, const cache::ConvertOptions& options,
                                      double bits, double wanted, const Outlook& outlook) {
-  std::optional<double> finest;
-  FitChoice best;
-  for (const FitChoice fit : kFitChoices) {
-    TQC_TRY_ASSIGN(const std::optional<double> step, trials.step_for(fit, wanted));
-    if (!step || (finest && *step > *finest)) continue;
-    if (finest && *step == *finest) {
-      // If even the finest trial takes too few bytes, the choice with the fewest bytes wins.
-      TQC_TRY_ASSIGN(const double bytes, trials.bytes(fit, 0));
-      TQC_TRY_ASSIGN(const double fewest, trials.bytes(best, 0));
-      if (bytes >= fewest) continue;
-    }
-    finest = step;
-    best = fit;
-  }
-  if (finest) return with_step(with_maps(options, best), *finest);
+  TQC_TRY_ASSIGN(const FitChoice fit, trials.best_fit());
+  TQC_TRY_ASSIGN(const std::optional<double> step, trials.step_for(fit, wanted));
+  if (step) return with_step(with_maps(options, fit), *step);
   return invalid(fmt::format("{} bits per value are too few: what is not quantized takes {:.3f}",
                              bits, outlook.other_bytes * 8 / outlook.n_values));
 }
