@@ -21,7 +21,7 @@ using migrations::V1File;
 using migrations::V1Tensor;
 
 constexpr std::size_t kDigestBytes = 32;
-constexpr std::size_t kMostLayers = 6;
+constexpr std::size_t kMostV1Layers = 6;
 constexpr std::size_t kMostTensors = 12;
 
 constexpr std::string_view kNames[] = {"reg_idx",
@@ -187,7 +187,7 @@ void change_facts(Chance& chance, V1File& file) {
 void change_file(Chance& chance, V1File& file) {
   if (chance.one_in(8)) return change_facts(chance, file);
   if (file.entries.empty() || chance.one_in(8)) {
-    return change_order(chance, file.entries, kMostLayers);
+    return change_order(chance, file.entries, kMostV1Layers);
   }
   change_entry(chance, file.entries[chance.below(file.entries.size())]);
 }

@@ -19,7 +19,7 @@ namespace npz_files_test {
 using test::bytes_of;
 using test::find_record;
 using test::must;
-using test::patch;
+using test::overwrite;
 using test::zip_file;
 
 constexpr std::string_view kCentral = "PK\x01\x02";
@@ -125,7 +125,7 @@ TEST(Npy, RefusesWhatIsNoHeader) {
   EXPECT_EQ(parse_npy_header(later).error().code, ErrorCode::kUnsupported);
   Bytes large = make_npy_header("<f2", {1});
   large[6] = std::byte{2};
-  patch(large, 8, 0x7fffffffu);
+  overwrite(large, 8, 0x7fffffffu);
   EXPECT_EQ(parse_npy_header(large).error().code, ErrorCode::kTooLarge);
 }
 
@@ -264,15 +264,15 @@ TEST(Zip, RefusesALongName) {
 
 TEST(Zip, RefusesAnEncryptedMember) {
   Bytes file = zip_file({{"a", bytes_of("hello")}});
-  patch<std::uint16_t>(file, 6, 1);
-  patch<std::uint16_t>(file, find_record(file, kCentral) + 8, 1);
+  overwrite<std::uint16_t>(file, 6, 1);
+  overwrite<std::uint16_t>(file, find_record(file, kCentral) + 8, 1);
   EXPECT_EQ(zip_error(file), ErrorCode::kUnsupported);
 }
 
 TEST(Zip, RefusesOtherCompression) {
   Bytes file = zip_file({{"a", bytes_of("hello")}});
-  patch<std::uint16_t>(file, 8, 12);
-  patch<std::uint16_t>(file, find_record(file, kCentral) + 10, 12);  // bzip2
+  overwrite<std::uint16_t>(file, 8, 12);
+  overwrite<std::uint16_t>(file, find_record(file, kCentral) + 10, 12);  // bzip2
   EXPECT_EQ(zip_error(file), ErrorCode::kUnsupported);
 }
 
@@ -280,15 +280,16 @@ TEST(Zip, RefusesSizesThatCannotBe) {
   const Bytes good = zip_file({{"a", bytes_of("hello")}});
   const std::size_t central = find_record(good, kCentral);
   Bytes file = good;
-  patch<std::uint32_t>(file, central + 24, 6);  // stored, and longer than it is
+  overwrite<std::uint32_t>(file, central + 24, 6);  // stored, and longer than it is
   EXPECT_EQ(zip_error(file), ErrorCode::kCorrupt);
   file = good;
-  patch<std::uint32_t>(file, central + 20, 1 << 20);
-  patch<std::uint32_t>(file, central + 24, 1 << 20);
+  overwrite<std::uint32_t>(file, central + 20, 1 << 20);
+  overwrite<std::uint32_t>(file, central + 24, 1 << 20);
   EXPECT_EQ(zip_error(file), ErrorCode::kTruncated);
   file = good;
-  patch<std::uint16_t>(file, central + 10, 8);  // deflated, and more than deflate can make of it
-  patch<std::uint32_t>(file, central + 24, 1 << 20);
+  overwrite<std::uint16_t>(file, central + 10,
+                           8);  // deflated, and more than deflate can make of it
+  overwrite<std::uint32_t>(file, central + 24, 1 << 20);
   EXPECT_EQ(zip_error(file), ErrorCode::kCorrupt);
 }
 
@@ -309,8 +310,8 @@ TEST(Zip, RefusesMoreThanItsLimits) {
 TEST(Zip, RefusesADirectoryThatClaimsTooManyMembers) {
   Bytes file = zip_file({{"a", bytes_of("hello")}}, 0);
   const std::size_t record = find_record(file, "PK\x06\x06");
-  patch<std::uint64_t>(file, record + 24, 1ull << 40);
-  patch<std::uint64_t>(file, record + 32, 1ull << 40);
+  overwrite<std::uint64_t>(file, record + 24, 1ull << 40);
+  overwrite<std::uint64_t>(file, record + 32, 1ull << 40);
   EXPECT_EQ(zip_error(file), ErrorCode::kTooLarge);
 }
 

@@ -49,7 +49,7 @@ inline std::size_t find_record(const Bytes& file, std::string_view magic) {
 }
 
 template <class T>
-void patch(Bytes& file, std::size_t offset, T value) {
+void overwrite(Bytes& file, std::size_t offset, T value) {
   std::memcpy(file.data() + offset, &value, sizeof(value));
 }
 

@@ -22,7 +22,7 @@ namespace zip_damage_test {
 using test::bytes_of;
 using test::find_record;
 using test::must;
-using test::patch;
+using test::overwrite;
 using test::zip_file;
 
 constexpr std::string_view kCentral = "PK\x01\x02";
@@ -63,9 +63,9 @@ Bytes deflated_hello(std::uint32_t claimed) {
       crc32(0, reinterpret_cast<const Bytef*>(kText.data()), kText.size()));
   const std::size_t central = find_record(file, kCentral);
   for (const std::size_t method : {std::size_t{8}, central + 10}) {
-    patch<std::uint16_t>(file, method, Z_DEFLATED);
-    patch(file, method + 6, crc);
-    patch(file, method + 14, claimed);
+    overwrite<std::uint16_t>(file, method, Z_DEFLATED);
+    overwrite(file, method + 6, crc);
+    overwrite(file, method + 14, claimed);
   }
   return file;
 }
@@ -109,7 +109,7 @@ TEST(Zip, ADamagedDeflatedMemberIsRefused) {
 
 TEST(Zip, AMemberWhoseHeaderReachesBehindTheEndIsRefused) {
   Bytes file = zip_file({{"a", bytes_of("hello")}});
-  patch<std::uint16_t>(file, 28, 0xffff);  // bytes of its extra field
+  overwrite<std::uint16_t>(file, 28, 0xffff);  // bytes of its extra field
   for (const ErrorCode error : read_errors(file)) {
     EXPECT_TRUE(error == ErrorCode::kCorrupt || error == ErrorCode::kTruncated);
   }
@@ -117,7 +117,7 @@ TEST(Zip, AMemberWhoseHeaderReachesBehindTheEndIsRefused) {
 
 TEST(Zip, AMemberThatBeginsBehindTheEndIsRefused) {
   Bytes file = zip_file({{"a", bytes_of("hello")}});
-  patch<std::uint32_t>(file, find_record(file, kCentral) + 42, 0x7fffffff);
+  overwrite<std::uint32_t>(file, find_record(file, kCentral) + 42, 0x7fffffff);
   for (const ErrorCode error : read_errors(file)) {
     EXPECT_TRUE(error == ErrorCode::kCorrupt || error == ErrorCode::kTruncated);
   }
@@ -127,8 +127,8 @@ TEST(Zip, AMemberThatEndsBehindTheEndIsTruncated) {
   Bytes file = zip_file({{"a", bytes_of("hello")}});
   const std::size_t central = find_record(file, kCentral);
   const auto size = static_cast<std::uint32_t>(file.size());
-  patch(file, central + 20, size);
-  patch(file, central + 24, size);
+  overwrite(file, central + 20, size);
+  overwrite(file, central + 24, size);
   const ErrorCode truncated = ErrorCode::kTruncated;
   EXPECT_EQ(read_errors(file), (ReadErrors{truncated, truncated, truncated}));
   const auto zip = must(open_zip(file));
@@ -144,26 +144,26 @@ TEST(Zip, RefusesADamagedDirectory) {
   file[central] = std::byte{'Q'};
   EXPECT_EQ(open_error(file), ErrorCode::kCorrupt);
   file = good;
-  patch<std::uint16_t>(file, end + 8, 3);  // one member more than there is
-  patch<std::uint16_t>(file, end + 10, 3);
+  overwrite<std::uint16_t>(file, end + 8, 3);  // one member more than there is
+  overwrite<std::uint16_t>(file, end + 10, 3);
   EXPECT_EQ(open_error(file), ErrorCode::kCorrupt);
   file = good;
   // Another number on this disk than in all, which libzip 1.11 takes for one of several disks.
-  patch<std::uint16_t>(file, end + 8, 1);
+  overwrite<std::uint16_t>(file, end + 8, 1);
   EXPECT_THAT(open_error(file), testing::AnyOf(ErrorCode::kCorrupt, ErrorCode::kUnsupported));
   file = good;
-  patch<std::uint32_t>(file, end + 16, 0x7fffffff);  // begins behind the end
+  overwrite<std::uint32_t>(file, end + 16, 0x7fffffff);  // begins behind the end
   EXPECT_EQ(open_error(file), ErrorCode::kCorrupt);
   file = good;
-  patch<std::uint32_t>(file, end + 12, 0x7fffffff);  // ends there
+  overwrite<std::uint32_t>(file, end + 12, 0x7fffffff);  // ends there
   EXPECT_EQ(open_error(file), ErrorCode::kCorrupt);
 }
 
 TEST(Zip, RefusesAnArchiveOfSeveralDisks) {
   Bytes file = zip_file({{"a", bytes_of("hello")}});
   const std::size_t end = find_record(file, kEnd);
-  patch<std::uint16_t>(file, end + 4, 1);
-  patch<std::uint16_t>(file, end + 6, 1);
+  overwrite<std::uint16_t>(file, end + 4, 1);
+  overwrite<std::uint16_t>(file, end + 6, 1);
   EXPECT_EQ(open_error(file), ErrorCode::kUnsupported);
 }
 
@@ -180,7 +180,7 @@ TEST(Zip, RefusesEveryTruncatedArchive) {
 
 TEST(Zip, AZip64LocatorThatLeadsNowhereIsRefused) {
   Bytes file = zip_file({{"a", bytes_of("hello")}}, 0);
-  patch<std::uint64_t>(file, find_record(file, "PK\x06\x07") + 8, ~std::uint64_t{0});
+  overwrite<std::uint64_t>(file, find_record(file, "PK\x06\x07") + 8, ~std::uint64_t{0});
   EXPECT_EQ(open_error(file), ErrorCode::kCorrupt);
   // And in a file that is too short for a record.
   EXPECT_EQ(open_error(bytes_of("PK\x06\x07" + std::string(20, '\0'))), ErrorCode::kCorrupt);
@@ -188,7 +188,7 @@ TEST(Zip, AZip64LocatorThatLeadsNowhereIsRefused) {
 
 TEST(Zip, ACommentIsNoLocator) {
   Bytes file = zip_file({{"a", bytes_of("hello")}});
-  patch<std::uint16_t>(file, file.size() - 2, 4);
+  overwrite<std::uint16_t>(file, file.size() - 2, 4);
   const Bytes comment = bytes_of("PK\x06\x07");
   file.insert(file.end(), comment.begin(), comment.end());
   EXPECT_EQ(read_errors(file), kNone);
@@ -198,8 +198,8 @@ TEST(Zip, ANameNeedNotBeUtf8UnlessItSaysSo) {
   Bytes file = zip_file({{"\xff", bytes_of("hello")}});
   EXPECT_EQ(must(open_zip(file))->members()[0].name, "\xff");
   constexpr std::uint16_t kIsUtf8 = 1 << 11;
-  patch(file, 6, kIsUtf8);
-  patch(file, find_record(file, kCentral) + 8, kIsUtf8);
+  overwrite(file, 6, kIsUtf8);
+  overwrite(file, find_record(file, kCentral) + 8, kIsUtf8);
   EXPECT_EQ(open_error(file), ErrorCode::kCorrupt);
 }
 

@@ -13,7 +13,7 @@ std::string input(std::string_view choice, std::string_view rest) {
   return std::string(choice) + std::string(rest);
 }
 
-constexpr std::string_view kTarget("\0", 1), kBody("@"), kAnswer("\xa0\x10");
+constexpr std::string_view kTarget("\0", 1), kChatBody("@"), kAnswer("\xa0\x10");
 
 }  // namespace
 
@@ -23,14 +23,14 @@ void make_serve_requests(const SeedFolder& seeds) {
   seeds.add("path_escaped", input(kTarget, "/%73lots/%30?action=save"));
   seeds.add("path_unicode", input(kTarget, "/%u0073lots"));
   seeds.add("path_dots", input(kTarget, "/a/%2e%2E/./b//c#d"));
-  seeds.add("body", input(kBody, R"({"prompt":"a \"b\" }","n_predict":3,"stream":true,)"
-                                 R"("lora":[{"id":0,"scale":0.5}]})"));
-  seeds.add("body_steered", input(kBody,
+  seeds.add("body", input(kChatBody, R"({"prompt":"a \"b\" }","n_predict":3,"stream":true,)"
+                                     R"("lora":[{"id":0,"scale":0.5}]})"));
+  seeds.add("body_steered", input(kChatBody,
                                   " {\"id_slot\" : -1 , \"cache_prompt\" :false,"
                                   "\"id\\u005fslot\":2}\n"));
-  seeds.add("body_any_slot", input(kBody, R"({"id_slot":-1,"cache_prompt":true,)"
-                                          R"("":{"a":[1,{"b":null}]}})"));
-  seeds.add("body_nul", input(kBody, "{\"a\":1}\0}"sv));
+  seeds.add("body_any_slot", input(kChatBody, R"({"id_slot":-1,"cache_prompt":true,)"
+                                              R"("":{"a":[1,{"b":null}]}})"));
+  seeds.add("body_nul", input(kChatBody, "{\"a\":1}\0}"sv));
   seeds.add("answer", input(kAnswer, R"({"content":"\",\"timings\":{\"cache_n\":5}","id_slot":1,)"
                                      R"("truncated":true,"timings":{"cache_n":9,"prompt_n":31,)"
                                      R"("prompt_ms":1.5,"predicted_n":4}})"));
