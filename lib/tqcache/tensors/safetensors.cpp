@@ -400,6 +400,18 @@ Result<SafetensorsIndex> index_safetensors(const ByteSource& file) {
   return make_index(text_of(header), file_size);
 }
 
+std::string safetensors_type(tqcache::Dtype dtype) {
+  switch (dtype) {
+    case tqcache::Dtype::kF32:
+      return "F32";
+    case tqcache::Dtype::kF16:
+      return "F16";
+    case tqcache::Dtype::kBF16:
+      break;
+  }
+  return "BF16";
+}
+
 Bytes make_safetensors_header(const std::vector<NewTensor>& tensors,
                               const std::map<std::string, std::string>& metadata) {
   auto header = nlohmann::ordered_json::object();

@@ -48,6 +48,9 @@ struct SafetensorsIndex {
 // Errors: as read_safetensors(), and those of reading.
 Result<SafetensorsIndex> index_safetensors(const ByteSource& file);
 
+// "F32", "F16" or "BF16".
+std::string safetensors_type(tqcache::Dtype dtype);
+
 struct NewTensor {
   std::string name;
   std::string type_name;             // "BF16"

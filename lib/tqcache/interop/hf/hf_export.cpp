@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/cache.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/error.h"
@@ -28,20 +29,6 @@ using cache::CacheDesc;
 using cache::LayerDesc;
 using cache::TensorKind;
 using tensors::NewTensor;
-
-std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
-
-std::string type_name(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF32:
-      return "F32";
-    case Dtype::kF16:
-      return "F16";
-    case Dtype::kBF16:
-      break;
-  }
-  return "BF16";
-}
 
 // A tensor of the file, and the part of the cache that it holds.
 struct Part {
@@ -117,12 +104,12 @@ class HfPlan {
 
   void add_part(std::size_t layer, std::string_view name, Dtype dtype,
                 std::vector<std::uint64_t> shape, TensorKind kind, std::size_t array = 0) {
-    parts_.push_back(
-        {{hf_layer_prefix(layer) + std::string(name), type_name(dtype), std::move(shape)},
-         index_,
-         kind,
-         array,
-         dtype == Dtype::kF32});
+    parts_.push_back({{hf_layer_prefix(layer) + std::string(name), tensors::safetensors_type(dtype),
+                       std::move(shape)},
+                      index_,
+                      kind,
+                      array,
+                      dtype == Dtype::kF32});
   }
 
   Result<void> add_full(std::size_t number, const cache::AttentionDesc& layer,

@@ -168,9 +168,9 @@ const LlamaTurbo* turbo_of(std::string_view names, const LlamaLayer& layer, std:
   return nullptr;
 }
 
-class Parser {
+class StateParser {
  public:
-  Parser(const LlamaParse& parse, const LlamaProfile& profile)
+  StateParser(const LlamaParse& parse, const LlamaProfile& profile)
       : parse_(parse), profile_(profile), cursor_(parse.file, parse.begin) {}
 
   LlamaReached reached() const { return {n_parts_, cursor_.position()}; }
@@ -603,7 +603,7 @@ std::optional<std::uint64_t> row_bytes_of(const LlamaRowFormat& format, std::int
 
 Result<LlamaBody> parse_llama_body(const LlamaParse& parse, const LlamaProfile& profile,
                                    LlamaReached& reached) {
-  Parser parser(parse, profile);
+  StateParser parser(parse, profile);
   auto body = parser.run();
   reached = parser.reached();
   return body;

@@ -46,7 +46,7 @@ constexpr std::array kRowTypes = {
 using tensors::layouts::kIq4NlValues;
 
 using ConstValues = std::span<const float, kBlockValues>;
-using Codes = std::array<std::uint8_t, kBlockValues>;
+using BlockCodes = std::array<std::uint8_t, kBlockValues>;
 
 template <class T>
 void put(std::span<std::byte> block, std::size_t offset, T value) {
@@ -58,14 +58,14 @@ void put_half(std::span<std::byte> block, std::size_t offset, float value) {
 }
 
 // The nibbles of a GGML block: the lower ones hold the first half of the values.
-void put_nibbles(const Codes& codes, std::span<std::byte> bytes) {
+void put_nibbles(const BlockCodes& codes, std::span<std::byte> bytes) {
   for (std::size_t j = 0; j < kHalfBlock; ++j) {
     bytes[j] = std::byte((codes[j] & 15u) | ((codes[kHalfBlock + j] & 15u) << 4));
   }
 }
 
 // Bit j of the word is the fifth bit of code j.
-std::uint32_t fifth_bits(const Codes& codes) {
+std::uint32_t fifth_bits(const BlockCodes& codes) {
   std::uint32_t word = 0;
   for (std::size_t j = 0; j < kBlockValues; ++j) {
     word |= static_cast<std::uint32_t>((codes[j] >> 4) & 1u) << j;
@@ -96,7 +96,7 @@ float farthest(ConstValues values) {
 float inverse_or_zero(float scale) { return scale != 0 ? 1.0f / scale : 0.0f; }
 
 // q4_0 and q5_0: codes around `middle`; the value farthest from zero gets the lowest code.
-float encode_symmetric(ConstValues values, int middle, Codes& codes) {
+float encode_symmetric(ConstValues values, int middle, BlockCodes& codes) {
   const float scale = farthest(values) / static_cast<float>(-middle);
   const float inverse = inverse_or_zero(scale);
   const float lift = static_cast<float>(middle) + 0.5f;
@@ -113,7 +113,7 @@ struct ScaleAndLowest {
 };
 
 // q4_1 and q5_1: codes start at the lowest value.
-ScaleAndLowest encode_from_lowest(ConstValues values, std::uint8_t largest, Codes& codes) {
+ScaleAndLowest encode_from_lowest(ConstValues values, std::uint8_t largest, BlockCodes& codes) {
   float low = std::numeric_limits<float>::max();
   float high = -low;
   for (const float value : values) {
@@ -129,13 +129,13 @@ ScaleAndLowest encode_from_lowest(ConstValues values, std::uint8_t largest, Code
 }
 
 void encode_q4_0(ConstValues values, std::span<std::byte> block) {
-  Codes codes;
+  BlockCodes codes;
   put_half(block, 0, encode_symmetric(values, 8, codes));
   put_nibbles(codes, block.subspan(2));
 }
 
 void encode_q4_1(ConstValues values, std::span<std::byte> block) {
-  Codes codes;
+  BlockCodes codes;
   const auto [scale, lowest] = encode_from_lowest(values, 15, codes);
   put_half(block, 0, scale);
   put_half(block, 2, lowest);
@@ -143,14 +143,14 @@ void encode_q4_1(ConstValues values, std::span<std::byte> block) {
 }
 
 void encode_q5_0(ConstValues values, std::span<std::byte> block) {
-  Codes codes;
+  BlockCodes codes;
   put_half(block, 0, encode_symmetric(values, 16, codes));
   put(block, 2, fifth_bits(codes));
   put_nibbles(codes, block.subspan(6));
 }
 
 void encode_q5_1(ConstValues values, std::span<std::byte> block) {
-  Codes codes;
+  BlockCodes codes;
   const auto [scale, lowest] = encode_from_lowest(values, 31, codes);
   put_half(block, 0, scale);
   put_half(block, 2, lowest);
@@ -189,7 +189,7 @@ constexpr float kIq4NlSmallest = 1e-15f;
 
 // Chooses codes with the scale that maps the farthest value to the lowest code; then fits the scale
 // to these codes, weighting each value by its square. The codes are not chosen again.
-float encode_iq4_nl_codes(ConstValues values, Codes& codes) {
+float encode_iq4_nl_codes(ConstValues values, BlockCodes& codes) {
   codes.fill(0);
   const float far = farthest(values);
   if (std::fabs(far) < kIq4NlSmallest) return 0;
@@ -207,7 +207,7 @@ float encode_iq4_nl_codes(ConstValues values, Codes& codes) {
 }
 
 void encode_iq4_nl(ConstValues values, std::span<std::byte> block) {
-  Codes codes;
+  BlockCodes codes;
   put_half(block, 0, encode_iq4_nl_codes(values, codes));
   put_nibbles(codes, block.subspan(2));
 }
@@ -232,7 +232,7 @@ void encode_block(std::uint32_t id, ConstValues values, std::span<std::byte> blo
 constexpr std::size_t kN = kTurboBlock;
 
 // Since its build b9914 the fork has turbo4 with other centroids and without a second number.
-constexpr LlamaTurbo kLayouts[] = {
+constexpr LlamaTurbo kTurboLayouts[] = {
     {"turbo2", 2, 34}, {"turbo3", 3, 50}, {"turbo4", 4, 68}, {"turbo4-66", 4, 66}};
 constexpr std::uint64_t kOldTurbo4 = 68;
 
@@ -347,8 +347,8 @@ void encode_row(const LlamaRowType& type, std::span<const float> values, std::sp
 }
 
 const LlamaTurbo* find_llama_turbo(std::string_view name) {
-  const auto* found = std::ranges::find(kLayouts, name, &LlamaTurbo::name);
-  return found == std::end(kLayouts) ? nullptr : found;
+  const auto* found = std::ranges::find(kTurboLayouts, name, &LlamaTurbo::name);
+  return found == std::end(kTurboLayouts) ? nullptr : found;
 }
 
 std::uint64_t turbo_row_bytes(const LlamaTurbo& turbo, std::int64_t n_heads,

@@ -74,7 +74,7 @@ struct NumbersLayout {
 
 using enum MlxNumber;
 
-constexpr std::array kLayouts = {
+constexpr std::array kNumbersLayouts = {
     NumbersLayout{MlxClass::kKv, kPython, 0, {}},
     NumbersLayout{MlxClass::kKv, kSwift, 1, {kNothing}},
     NumbersLayout{MlxClass::kConcatenate, kPython, 0, {}},
@@ -104,7 +104,7 @@ Result<unsigned> name_numbers(MlxCache& cache) {
   // The first versions of mlx-swift-lm wrote a ChunkedKVCache under the name of its base class.
   if (cache.class_name == "KVCache" && cache.info.size() == 2) cache.class_name = "ChunkedKVCache";
   TQC_TRY_ASSIGN(const MlxClass kind, mlx_class(cache));
-  for (const NumbersLayout& layout : kLayouts) {
+  for (const NumbersLayout& layout : kNumbersLayouts) {
     if (layout.kind != kind || layout.count != cache.info.size()) continue;
     cache.numbers = std::span(layout.numbers).first(layout.count);
     return layout.writers;

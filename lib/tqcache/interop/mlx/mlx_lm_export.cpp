@@ -74,13 +74,6 @@ using cache::AttentionDesc;
 using cache::LayerDesc;
 using cache::TensorKind;
 
-std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
-
-std::string type_name(Dtype dtype) {
-  if (dtype == Dtype::kF32) return "F32";
-  return dtype == Dtype::kF16 ? "F16" : "BF16";
-}
-
 Result<void> check_groups(const AttentionDesc& layer, const MlxLmExport& options) {
   if (options.kv_bits == 0) return {};
   for (const std::int64_t head_dim : {layer.shape.head_dim, layer.value_shape().head_dim}) {
@@ -254,9 +247,10 @@ class Planner {
     const bool is_chunked = member.class_name == "ChunkedKVCache";
     const bool is_concatenate = member.class_name == "ConcatenateKVCache";
     add_class(is_chunked ? "ChunkedKVCache" : is_concatenate ? "ConcatenateKVCache" : "KVCache");
-    add_tensor(slot(0), type_name(layer.k.dtype), shape_of(layer, layer.shape.head_dim),
-               MlxTensorData{layer_, TensorKind::kKeys});
-    add_tensor(slot(1), type_name(layer.v.dtype), shape_of(layer, layer.value_shape().head_dim),
+    add_tensor(slot(0), tensors::safetensors_type(layer.k.dtype),
+               shape_of(layer, layer.shape.head_dim), MlxTensorData{layer_, TensorKind::kKeys});
+    add_tensor(slot(1), tensors::safetensors_type(layer.v.dtype),
+               shape_of(layer, layer.value_shape().head_dim),
                MlxTensorData{layer_, TensorKind::kValues});
     if (is_chunked) return add_chunk_numbers(member.chunk_size, 0);
     add_no_numbers();
@@ -276,8 +270,10 @@ class Planner {
     const auto groups = shape_of(layer, head_dim / options_.group_size);
     add_tensor(slot + ".0", "U32", shape_of(layer, n_u32),
                MlxGroupData{tensor, MlxGroupData::kCodes});
-    add_tensor(slot + ".1", type_name(dtype), groups, MlxGroupData{tensor, MlxGroupData::kScales});
-    add_tensor(slot + ".2", type_name(dtype), groups, MlxGroupData{tensor, MlxGroupData::kBiases});
+    add_tensor(slot + ".1", tensors::safetensors_type(dtype), groups,
+               MlxGroupData{tensor, MlxGroupData::kScales});
+    add_tensor(slot + ".2", tensors::safetensors_type(dtype), groups,
+               MlxGroupData{tensor, MlxGroupData::kBiases});
   }
 
   void add_quantized(const AttentionDesc& layer) {
@@ -299,7 +295,8 @@ class Planner {
       const cache::ArrayDesc& array = arrays[static_cast<std::size_t>(i)];
       std::vector<std::uint64_t> shape = array.shape;
       shape.insert(shape.begin(), 1);  // [1, n_kv_heads, tokens, head_dim]
-      add_tensor(slot(i), type_name(array.dtype), std::move(shape), MlxArrayData{layer_, i});
+      add_tensor(slot(i), tensors::safetensors_type(array.dtype), std::move(shape),
+                 MlxArrayData{layer_, i});
     }
     const std::int64_t offset = cache_.n_tokens();
     const auto [size, keep] = layer.window;
@@ -326,7 +323,8 @@ class Planner {
         add_scalar_named(fmt::format("0.{}", slot_number), "none", "F32", {0}, MlxNoData{});
       }
       add_tensor(with_scalars_ ? fmt::format("0.{}", slot_number) : slot(slot_number),
-                 type_name(array.dtype), with_batch(array.shape), MlxArrayData{layer_, i});
+                 tensors::safetensors_type(array.dtype), with_batch(array.shape),
+                 MlxArrayData{layer_, i});
     }
     add_no_numbers();
     if (!with_scalars_) return;

@@ -31,9 +31,9 @@ bool is_kind(std::string_view class_name, const cache::LayerDesc& layer) {
 }
 
 // Reads one text from left to right.
-class Parser {
+class LayoutParser {
  public:
-  explicit Parser(std::string_view text) : rest_(text) {}
+  explicit LayoutParser(std::string_view text) : rest_(text) {}
 
   bool is_at_end() const { return rest_.empty(); }
   bool take(std::string_view word) {
@@ -64,7 +64,7 @@ class Parser {
 };
 
 // Reads a member. Its name is empty if there is none.
-MlxMember parse_member(Parser& parser) {
+MlxMember parse_member(LayoutParser& parser) {
   MlxMember member{.class_name = std::string(parser.take_name())};
   if (!parser.take("[")) return member;
   member.chunk_size = parser.take_number(cache::kMaxTokens);
@@ -73,7 +73,7 @@ MlxMember parse_member(Parser& parser) {
 }
 
 // An object and how often it is there; 0 times: the text is not one of format_objects().
-std::pair<MlxObject, std::int64_t> parse_object(Parser& parser) {
+std::pair<MlxObject, std::int64_t> parse_object(LayoutParser& parser) {
   MlxObject object;
   object.is_list = parser.take("CacheList(");
   do {
@@ -117,7 +117,7 @@ Result<std::vector<MlxObject>> parse_objects(std::string_view text,
   };
   std::vector<MlxObject> objects;
   std::size_t n_layers = 0;
-  Parser parser(text);
+  LayoutParser parser(text);
   do {
     const auto [object, n] = parse_object(parser);
     if (n == 0) return wrong();

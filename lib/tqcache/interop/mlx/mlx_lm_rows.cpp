@@ -49,7 +49,7 @@ Result<RowRuns> newest_rows(const RowRuns& runs, std::int64_t keep, std::int64_t
 
 constexpr float kMinScale = 1e-7f;
 
-using Codes = std::array<std::uint8_t, cache::kMaxHeadDim>;
+using HeadCodes = std::array<std::uint8_t, cache::kMaxHeadDim>;
 
 struct Group {
   float scale = 0;
@@ -184,7 +184,7 @@ Result<void> check_affine(std::int64_t bits, std::int64_t group_size, std::int64
 void affine_decode(AffineGroups groups, std::span<const std::byte> codes,
                    std::span<const float> scales, std::span<const float> biases,
                    std::span<float> x) {
-  Codes values;
+  HeadCodes values;
   codec::unpack_codes(codes, groups.bits, std::span(values).first(x.size()));
   const auto size = static_cast<std::size_t>(groups.group_size);
   for (std::size_t group = 0; group < scales.size(); ++group) {
@@ -199,7 +199,7 @@ void affine_decode(AffineGroups groups, std::span<const std::byte> codes,
 void affine_encode(AffineGroups groups, Dtype dtype, std::span<const float> x,
                    std::span<std::byte> codes, std::span<std::byte> scales,
                    std::span<std::byte> biases) {
-  Codes values;
+  HeadCodes values;
   const auto max_code = static_cast<float>((1 << groups.bits) - 1);
   const auto size = static_cast<std::size_t>(groups.group_size);
   for (std::size_t i = 0; i < affine_groups(groups, std::ssize(x)); ++i) {

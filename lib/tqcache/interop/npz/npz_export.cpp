@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tqcache/base/integers.h"
 #include "tqcache/cache/blocks.h"
 #include "tqcache/interop/npz/npz_cache.h"
 #include "tqcache/interop/npz/npz_schema.h"
@@ -24,8 +25,6 @@ using cache::CacheDesc;
 using cache::LayerDesc;
 using cache::TensorKind;
 using nlohmann::json;
-
-std::uint64_t to_u64(std::int64_t n) { return static_cast<std::uint64_t>(n); }
 
 // An array of the file, and the part of the cache that it holds.
 struct Part {

@@ -18,8 +18,8 @@ using tensors::NpzArray;
 using tensors::TensorType;
 
 constexpr std::uint64_t kMaxDescriptionBytes = 16 << 20;
-constexpr std::size_t kMaxNameBytes = 64;
-constexpr int kMaxDepth = 4;
+constexpr std::size_t kMaxMemberNameBytes = 64;
+constexpr int kMaxDescriptionDepth = 4;
 constexpr std::size_t kWordBytes = 4;  // bytes per character of "<U"
 
 // The description is ASCII, so any other character is an error. NumPy pads texts with NULs.
@@ -52,9 +52,9 @@ Result<std::string> read_text(const tensors::Npz& npz, const NpzArray& array) {
 Result<nlohmann::json> read_json(const tensors::Npz& npz, const NpzArray& array) {
   TQC_TRY_ASSIGN(std::string text, read_text(npz, array));
   while (text.ends_with('\0')) text.pop_back();
-  TQC_TRY_ASSIGN(
-      nlohmann::json parsed,
-      tensors::parse_json(text, {.max_bytes = kMaxDescriptionBytes, .max_depth = kMaxDepth}));
+  TQC_TRY_ASSIGN(nlohmann::json parsed,
+                 tensors::parse_json(
+                     text, {.max_bytes = kMaxDescriptionBytes, .max_depth = kMaxDescriptionDepth}));
   if (!parsed.is_object()) return corrupt("not an object of JSON");
   return parsed;
 }
@@ -76,7 +76,7 @@ bool fits_npz_name(std::string_view name) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '.' || c == '-';
   };
-  return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, fits);
+  return !name.empty() && name.size() <= kMaxMemberNameBytes && std::ranges::all_of(name, fits);
 }
 
 Result<nlohmann::json> read_npz_description(const tensors::Npz& npz) {

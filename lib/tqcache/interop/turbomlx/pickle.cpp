@@ -19,7 +19,7 @@ using Kind = Value::Kind;
 constexpr std::uint64_t kMaxOpcodes = std::uint64_t{1} << 20;
 constexpr std::size_t kMaxMarks = 64;  // nested collections under construction
 constexpr std::uint64_t kMaxText = 64u << 20;
-constexpr std::uint64_t kMaxNameBytes = 256;
+constexpr std::uint64_t kMaxPickledNameBytes = 256;
 constexpr int kMinProtocol = 2;
 constexpr int kMaxProtocol = 5;
 
@@ -199,7 +199,7 @@ class Machine {
 
   Result<std::string> read_line() {
     std::string line;
-    while (line.size() <= kMaxNameBytes) {
+    while (line.size() <= kMaxPickledNameBytes) {
       TQC_TRY_ASSIGN(const auto c, in_.read<std::uint8_t>());
       if (c == '\n') return line;
       line.push_back(static_cast<char>(c));
@@ -223,7 +223,7 @@ class Machine {
     const Value& module = value(names[0]);
     const Value& name = value(names[1]);
     if (module.kind != Kind::kText || name.kind != Kind::kText ||
-        module.text.size() > kMaxNameBytes || name.text.size() > kMaxNameBytes) {
+        module.text.size() > kMaxPickledNameBytes || name.text.size() > kMaxPickledNameBytes) {
       return corrupt("a name that is no text");
     }
     return push_global(module.text, name.text);

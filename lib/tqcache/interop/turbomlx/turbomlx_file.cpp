@@ -287,11 +287,11 @@ Result<TurboMlxMeta> read_meta(const Fields& fields) {
   return meta;
 }
 
-Result<TurboMlxMeta> parse(std::string_view json) {
-  if (json.size() > kMaxMetaBytes) {
-    return too_large(fmt::format("{} bytes", json.size()));
+Result<TurboMlxMeta> parse(std::string_view text) {
+  if (text.size() > kMaxMetaBytes) {
+    return too_large(fmt::format("{} bytes", text.size()));
   }
-  TQC_TRY_ASSIGN(const ValueTree tree, parse_json_tree(json));
+  TQC_TRY_ASSIGN(const ValueTree tree, parse_json_tree(text));
   const Value& object = tree.at(tree.root);
   if (object.kind != Kind::kDict) return corrupt("not a JSON object");
   return read_meta(Fields(tree, object));

@@ -18,27 +18,27 @@ namespace {
 using Kind = Value::Kind;
 
 constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
-constexpr int kMaxDepth = 32;
+constexpr int kMaxTreeDepth = 32;
 
-ValueId add_json(const nlohmann::json& json, ValueTree& tree) {
+ValueId add_json(const nlohmann::json& node, ValueTree& tree) {
   const ValueId id = tree.add({});
   Value value;
-  if (json.is_boolean()) {
-    value = {.kind = Kind::kBool, .integer = json.get<bool>()};
-  } else if (json.is_number_integer() &&
-             !(json.is_number_unsigned() &&
-               json.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())) {
-    value = {.kind = Kind::kInteger, .integer = json.get<std::int64_t>()};
-  } else if (json.is_number()) {
-    value = {.kind = Kind::kNumber, .number = json.get<double>()};
-  } else if (json.is_string()) {
-    value = {.kind = Kind::kText, .text = json.get<std::string>()};
-  } else if (json.is_array()) {
+  if (node.is_boolean()) {
+    value = {.kind = Kind::kBool, .integer = node.get<bool>()};
+  } else if (node.is_number_integer() &&
+             !(node.is_number_unsigned() &&
+               node.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())) {
+    value = {.kind = Kind::kInteger, .integer = node.get<std::int64_t>()};
+  } else if (node.is_number()) {
+    value = {.kind = Kind::kNumber, .number = node.get<double>()};
+  } else if (node.is_string()) {
+    value = {.kind = Kind::kText, .text = node.get<std::string>()};
+  } else if (node.is_array()) {
     value.kind = Kind::kList;
-    for (const nlohmann::json& item : json) value.items.push_back(add_json(item, tree));
-  } else if (json.is_object()) {
+    for (const nlohmann::json& item : node) value.items.push_back(add_json(item, tree));
+  } else if (node.is_object()) {
     value.kind = Kind::kDict;
-    for (const auto& [key, item] : json.items()) {
+    for (const auto& [key, item] : node.items()) {
       value.items.push_back(tree.add({.kind = Kind::kText, .text = key}));
       value.items.push_back(add_json(item, tree));
     }
@@ -133,7 +133,7 @@ std::string describe(const ArrayValue& array) {
 Result<ValueTree> parse_json_tree(std::string_view text) {
   TQC_TRY_ASSIGN(const nlohmann::json json,
                  tensors::parse_json(text, {.max_bytes = kMaxJsonBytes,
-                                            .max_depth = kMaxDepth,
+                                            .max_depth = kMaxTreeDepth,
                                             .max_values = kMaxTreeValues}));
   ValueTree tree;
   tree.root = add_json(json, tree);
