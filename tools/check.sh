@@ -246,7 +246,7 @@ check_coverage() {
   find build/coverage -name '*.gcda' -delete
   step "coverage: tests"
   ctest --preset coverage --parallel "$jobs" --quiet \
-    --tests-regex '^(tensors|format|golden|golden_v1|migrations|calls)_test\.|^interop_test\.(Npy|Npz|Zip)|^cli_test\.(Migrate|Append|Compact)|^fuzz_replay\.'
+    --tests-regex '^(tensors|format|golden|migrations|calls)_test\.|^interop_test\.(Npy|Npz|Zip)|^cli_test\.(Migrate|Append|Compact)|^fuzz_replay\.'
   step "coverage: branches"
   gcovr --root . --object-directory build/coverage --exclude-directories '.*CompilerId.*' \
     --exclude-throw-branches --exclude-unreachable-branches \
@@ -316,7 +316,7 @@ werror=OFF
 if $with_fuzz; then check_fuzz; fi
 if $with_coverage; then check_coverage; fi
 if $with_tsan; then
-  check_tsan base_test store_test store_library_test store_upkeep_test serve_test generating_test \
+  check_tsan base_test store_test store_library_test serve_test generating_test \
     session_test capi_test serve_embedded_test
 fi
 if $with_python_asan; then check_python_asan; fi
