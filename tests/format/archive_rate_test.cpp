@@ -109,7 +109,9 @@ TEST(ArchiveRate, ReportsItsProgressAndStopsWhenAskedTo) {
     return true;
   };
   must(chosen(dense_cache(), {3.0, {}}, options(), watch));
-  ASSERT_GT(parts.size(), 6u);  // four tensors are fitted, and steps are tried
+  // Four tensors are fitted, and K or V encoded with some of the nine steps in two ways.
+  EXPECT_GT(parts.size(), 4u + 4);
+  ASSERT_LE(parts.size(), 4u + 8);
   EXPECT_TRUE(std::ranges::is_sorted(parts));
   EXPECT_GT(parts.front(), 0);
   EXPECT_LE(parts.back(), 1);

@@ -287,8 +287,8 @@ TEST(Zip, RefusesSizesThatCannotBe) {
   overwrite<std::uint32_t>(file, central + 24, 1 << 20);
   EXPECT_EQ(zip_error(file), ErrorCode::kTruncated);
   file = good;
-  overwrite<std::uint16_t>(file, central + 10,
-                           8);  // deflated, and more than deflate can make of it
+  // Deflated, and more than deflate can make of it.
+  overwrite<std::uint16_t>(file, central + 10, 8);
   overwrite<std::uint32_t>(file, central + 24, 1 << 20);
   EXPECT_EQ(zip_error(file), ErrorCode::kCorrupt);
 }

@@ -136,8 +136,9 @@ void ProgressBar::draw(std::uint64_t done, std::uint64_t total) {
   const std::string head = fmt::format("{} {:3.0f}% ", label_, share * 100);
   std::string tail = amount(unit_, done, total);
   if (spent > 0) tail += rate(unit_, static_cast<double>(done) / spent);
-  if (share > 0)
+  if (share > 0) {
     tail += fmt::format("{}{:.0f} s left", tail.empty() ? "" : ", ", spent * (1 - share) / share);
+  }
   tail.insert(0, 1, ' ');
 
   // The last column stays empty: a full line would wrap on some terminals.
