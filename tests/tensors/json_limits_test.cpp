@@ -56,6 +56,63 @@ TEST(ParseJson, RefusesWhatIsBeyondALimit) {
   }
 }
 
+TEST(ParseJson, LimitsTheKeysOfAnObject) {
+  const JsonLimits limits{.max_bytes = 200, .max_depth = 3, .max_keys = 2};
+  EXPECT_TRUE(parse_json(R"([{"a": 1, "b": {"a": 1, "b": 2}}, {"c": 3}])", limits));
+  for (const char* text : {R"({"a": 1, "b": 2, "c": 3})", R"([{"a": {"d": 1, "e": 2, "f": 3}}])"}) {
+    const auto parsed = parse_json(text, limits);
+    ASSERT_FALSE(parsed) << text;
+    EXPECT_EQ(parsed.error().code, ErrorCode::kTooLarge);
+    EXPECT_EQ(parsed.error().message, "JSON object of more than 2 keys");
+    EXPECT_EQ(parse_ordered_json(text, limits).error().message, parsed.error().message);
+  }
+}
+
+TEST(ParseJson, TakesTheLastValueOfARepeatedKeyWhereAsked) {
+  const JsonLimits limits{.max_bytes = 200, .max_depth = 3, .takes_repeated_keys = true};
+  const auto parsed = parse_json(R"({"a": [1], "b": 2, "a": {"c": 3}})", limits);
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(parsed->dump(), R"({"a":{"c":3},"b":2})");
+}
+
+TEST(ParseJson, AgreesWithTheParserWithoutLimits) {
+  const JsonLimits limits{.max_bytes = 200, .max_depth = 9};
+  for (
+      const char* text :
+      {"[]", "{}", "null", "-0.0", "[1e308, -9223372036854775808, 18446744073709551615, true]",
+       R"({"b": {"y": [{}, [], [[1], {"z": "\u00e9\ud83d\ude00"}]], "x": 2}, "a": [1, {"c": 1}, 2]})"}) {
+    const auto parsed = parse_json(text, limits);
+    ASSERT_TRUE(parsed) << parsed.error().message;
+    EXPECT_EQ(parsed->dump(), nlohmann::json::parse(text).dump());
+    const auto ordered = parse_ordered_json(text, limits);
+    ASSERT_TRUE(ordered) << ordered.error().message;
+    EXPECT_EQ(ordered->dump(), nlohmann::ordered_json::parse(text).dump());
+  }
+  EXPECT_EQ(parse_ordered_json(R"({"a": 1, "b": {"c": 1, "c": 2}})", limits).error().message,
+            "JSON with a key given twice");
+}
+
+// Where each object takes as long as those before it, this would take many minutes.
+TEST(ParseJson, TakesManyObjectsAndManyKeysInTheTimeOfTheirBytes) {
+  constexpr std::size_t kMany = 500'000;
+  constexpr JsonLimits kWide{.max_bytes = 16 << 20, .max_depth = 3, .max_values = 1 << 20};
+  std::string objects = "[{}", keys = R"({"0":[])";
+  for (std::size_t i = 1; i < kMany; ++i) {
+    objects += ",{}";
+    keys += ",\"" + std::to_string(i) + "\":[]";
+  }
+  objects += ']';
+  keys += '}';
+  for (const std::string& text : {objects, keys}) {
+    const auto parsed = parse_json(text, kWide);
+    ASSERT_TRUE(parsed) << parsed.error().message;
+    EXPECT_EQ(parsed->size(), kMany);
+    const auto ordered = parse_ordered_json(text, kWide);
+    ASSERT_TRUE(ordered) << ordered.error().message;
+    EXPECT_EQ(ordered->size(), kMany);
+  }
+}
+
 TEST(IsPlainText, IsPrintableAscii) {
   EXPECT_TRUE(is_plain_text(""));
   EXPECT_TRUE(is_plain_text("Qwen3 \"7B\" ~"));

@@ -3,47 +3,113 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
+#include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace tqcache::tensors {
 namespace {
 
-// Receives every event of the parser, and checks what the parser does not. It cannot stop the
-// parser, but it drops the values beyond the limits.
-class Watch {
+// Builds the value from the events of the parser, and stops the parser at a limit. The time is that
+// of the text's length: nlohmann's own parser with a callback goes through the whole of a list at
+// the end of each object in it, and its ordered objects search all of their keys for each new one.
+template <typename Json>
+class JsonBuilder final : public nlohmann::json_sax<Json> {
  public:
-  explicit Watch(const JsonLimits& limits) : limits_(limits) {}
+  explicit JsonBuilder(const JsonLimits& limits) : limits_(limits) {}
 
-  bool operator()(int depth, nlohmann::json::parse_event_t event, const nlohmann::json& value) {
-    using Event = nlohmann::json::parse_event_t;
-    if (is_too_deep || n_values > limits_.max_values) return false;
-    const bool opens = event == Event::object_start || event == Event::array_start;
-    if (event == Event::object_start) keys_.emplace_back();
-    if (event == Event::object_end) keys_.pop_back();
-    if (event == Event::key && !keys_.back().insert(value.get<std::string>()).second) {
-      has_key_twice = true;
-    }
-    if (opens && depth >= limits_.max_depth) is_too_deep = true;
-    if (opens || event == Event::value) ++n_values;
-    return !is_too_deep && n_values <= limits_.max_values;
+  Result<Json> take() && {
+    if (error_) return *std::move(error_);
+    return std::move(root_);
   }
 
-  bool is_too_deep = false;
-  bool has_key_twice = false;
-  std::size_t n_values = 0;
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(Json::number_integer_t value) override { return add(value); }
+  bool number_unsigned(Json::number_unsigned_t value) override { return add(value); }
+  bool number_float(Json::number_float_t value, const Json::string_t&) override {
+    return add(value);
+  }
+  bool string(Json::string_t& value) override { return add(std::move(value)); }
+  bool binary(Json::binary_t&) override { return fail(corrupt("not valid JSON")); }
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+    return fail(corrupt("not valid JSON"));
+  }
+
+  bool key(Json::string_t& name) override {
+    auto& object = open_.back()->template get_ref<typename Json::object_t&>();
+    if (object.size() == limits_.max_keys) {
+      return fail(too_large(fmt::format("JSON object of more than {} keys", limits_.max_keys)));
+    }
+    bool is_new = true;
+    if constexpr (std::is_same_v<Json, nlohmann::ordered_json>) {
+      is_new = keys_.back().insert(name).second;
+      if (is_new) next_ = &object.emplace_back(std::move(name), nullptr).second;
+    } else {
+      const auto [place, inserted] = object.emplace(std::move(name), nullptr);
+      is_new = inserted || limits_.takes_repeated_keys;
+      next_ = &place->second;
+    }
+    return is_new || fail(corrupt("JSON with a key given twice"));
+  }
 
  private:
+  bool fail(Error error) {
+    error_ = std::move(error);
+    return false;
+  }
+
+  // The place of the next value. Open values do not move: nothing is added behind them.
+  Json& place() {
+    if (open_.empty()) return root_;
+    if (open_.back()->is_object()) return *next_;
+    auto& list = open_.back()->template get_ref<typename Json::array_t&>();
+    return list.emplace_back(nullptr);
+  }
+
+  bool add(Json value) {
+    if (++n_values_ > limits_.max_values) {
+      return fail(too_large(fmt::format("JSON of more than {} values", limits_.max_values)));
+    }
+    Json& here = place();
+    here = std::move(value);
+    if (here.is_structured()) {
+      open_.push_back(&here);
+      keys_.emplace_back();
+    }
+    return true;
+  }
+
+  bool open(Json value) {
+    if (open_.size() < static_cast<std::size_t>(limits_.max_depth)) return add(std::move(value));
+    return fail(too_large(fmt::format("JSON nested more than {} deep", limits_.max_depth)));
+  }
+
+  bool close() {
+    open_.pop_back();
+    keys_.pop_back();
+    return true;
+  }
+
   const JsonLimits& limits_;
-  std::vector<std::set<std::string>> keys_;  // of the objects that are still open
+  Json root_;
+  std::size_t n_values_ = 0;
+  std::vector<Json*> open_;  // from the root inwards
+  Json* next_ = nullptr;     // behind the last key
+  // Of the values in open_, where objects are lists.
+  std::vector<std::set<std::string>> keys_;
+  std::optional<Error> error_;
 };
 
-}  // namespace
-
-Result<nlohmann::json> parse_json(std::string_view text, const JsonLimits& limits) {
+template <typename Json>
+Result<Json> parse(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) {
     return too_large(
         fmt::format("{} bytes of JSON, at most {} are read", text.size(), limits.max_bytes));
@@ -51,17 +117,19 @@ Result<nlohmann::json> parse_json(std::string_view text, const JsonLimits& limit
   // The parser treats a NUL as the end of its input.
   if (text.find('\0') != std::string_view::npos)
     return corrupt("not valid JSON: it contains a NUL");
-  Watch watch(limits);
-  nlohmann::json value = nlohmann::json::parse(text.begin(), text.end(), std::ref(watch), false);
-  if (watch.is_too_deep) {
-    return too_large(fmt::format("JSON nested more than {} deep", limits.max_depth));
-  }
-  if (watch.n_values > limits.max_values) {
-    return too_large(fmt::format("JSON of more than {} values", limits.max_values));
-  }
-  if (value.is_discarded()) return corrupt("not valid JSON");
-  if (watch.has_key_twice) return corrupt("JSON with a key given twice");
-  return value;
+  JsonBuilder<Json> builder(limits);
+  static_cast<void>(Json::sax_parse(text.begin(), text.end(), &builder));  // the builder has errors
+  return std::move(builder).take();
+}
+
+}  // namespace
+
+Result<nlohmann::json> parse_json(std::string_view text, const JsonLimits& limits) {
+  return parse<nlohmann::json>(text, limits);
+}
+
+Result<nlohmann::ordered_json> parse_ordered_json(std::string_view text, const JsonLimits& limits) {
+  return parse<nlohmann::ordered_json>(text, limits);
 }
 
 bool is_plain_text(std::string_view text) {

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "tqcache/serve/llama_answer.h"
+#include "tqcache/tensors/foreign_json.h"
 
 namespace tqcache::serve {
 namespace {
@@ -35,16 +37,17 @@ std::string text(const Json& value) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-// Discarded: not JSON, or nested so deeply that writing or copying it, which takes a call for each
-// level, could overflow the stack.
+// What is nested deeper could overflow the stack: writing or copying it takes a call for each
+// level.
+constexpr tensors::JsonLimits kLimits{.max_bytes = SIZE_MAX,
+                                      .max_depth = kDeepestJson,
+                                      .max_values = SIZE_MAX,
+                                      .takes_repeated_keys = true};
+
+// Discarded: not JSON, or too deep.
 Json parse(std::string_view text) {
-  bool is_deep = false;
-  const auto look = [&](int depth, Json::parse_event_t, Json&) {
-    is_deep = is_deep || depth > kDeepestJson;
-    return !is_deep;
-  };
-  Json value = Json::parse(text, look, false);
-  return is_deep ? Json(Json::value_t::discarded) : value;
+  auto value = tensors::parse_json(text, kLimits);
+  return value ? std::move(*value) : Json(Json::value_t::discarded);
 }
 
 // What a server says, in printable ASCII.
@@ -85,7 +88,8 @@ OrderedJson chat_tools(const Json& tools) {
     function["name"] = text(field(tool, "name"));
     function["description"] = text(field(tool, "description"));
     const Json& schema = field(tool, tool.contains("input_schema") ? "input_schema" : "parameters");
-    function["parameters"] = OrderedJson::parse(schema.dump());
+    // Of a schema that was parsed, so there is no error.
+    function["parameters"] = *tensors::parse_ordered_json(schema.dump(), kLimits);
     list.push_back({{"type", "function"}, {"function", function}});
   }
   return list;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "tqcache/tensors/foreign_json.h"
 #include "tqcache/tokenizer/jinja/jinja_text.h"
 #include "tqcache/tokenizer/jinja/jinja_value.h"
 
@@ -108,8 +109,7 @@ class JsonWriter {
   TextBuilder& out_;
 };
 
-Value value_of(Heap& heap, const Json& json, Mark mark, int depth) {
-  if (depth > kMaxNesting) return heap.fail("JSON nested too deep", ErrorCode::kTooLarge);
+Value value_of(Heap& heap, const Json& json, Mark mark) {
   const auto marked = [&](const std::string& bytes) {
     TextBuilder text(heap);
     text.add(bytes, mark);
@@ -126,7 +126,7 @@ Value value_of(Heap& heap, const Json& json, Mark mark, int depth) {
     List* const list = heap.list();
     for (const Json& item : json) {
       if (!heap.spend(sizeof(Value))) break;
-      list->items.push_back(value_of(heap, item, mark, depth + 1));
+      list->items.push_back(value_of(heap, item, mark));
     }
     return list;
   }
@@ -134,7 +134,7 @@ Value value_of(Heap& heap, const Json& json, Mark mark, int depth) {
   Dict* const dict = heap.dict();
   for (const auto& [key, value] : json.items()) {
     if (!heap.spend(2 * sizeof(Value))) break;
-    dict->items.emplace_back(marked(key), value_of(heap, value, mark, depth + 1));
+    dict->items.emplace_back(marked(key), value_of(heap, value, mark));
   }
   return dict;
 }
@@ -146,20 +146,12 @@ void write_json(Heap& heap, const Value& value, const JsonStyle& style, TextBuil
 }
 
 Result<Value> value_of_json(Heap& heap, std::string_view json, Mark mark) {
-  // Keys keep their order in a list, in which each new one is searched.
-  constexpr int kMaxKeys = 4096;
-  std::vector<int> n_keys(1);
-  bool has_too_many = false;
-  const auto keep = [&](int, Json::parse_event_t event, const Json&) {
-    if (event == Json::parse_event_t::object_start) n_keys.push_back(0);
-    if (event == Json::parse_event_t::object_end) n_keys.pop_back();
-    if (event == Json::parse_event_t::key) has_too_many |= ++n_keys.back() > kMaxKeys;
-    return !has_too_many;
-  };
-  const Json parsed = Json::parse(json.begin(), json.end(), keep, false);
-  if (has_too_many) return too_large("an object of JSON with more than 4096 keys");
-  if (parsed.is_discarded()) return corrupt("not JSON");
-  Value value = value_of(heap, parsed, mark, 0);
+  // Keys keep their order in a list, in which programs search.
+  TQC_TRY_ASSIGN(const Json parsed, tensors::parse_ordered_json(json, {.max_bytes = json.size(),
+                                                                       .max_depth = kMaxNesting,
+                                                                       .max_values = 1 << 20,
+                                                                       .max_keys = 4096}));
+  Value value = value_of(heap, parsed, mark);
   if (heap.error()) return *heap.error();
   return value;
 }

@@ -133,9 +133,8 @@ void read_output_config(FieldReader& fields) {
 
 MaybeApiError read_messages_request(std::string_view body, bool counts, ChatRequest& request) {
   Json json;
-  if (MaybeApiError error = parse_body(body, json)) return error;
-  // What templates show keeps the client's order of keys.
-  const OrderedJson ordered = OrderedJson::parse(body, nullptr, false);
+  OrderedJson ordered;
+  if (MaybeApiError error = parse_body(body, json, &ordered)) return error;
   FieldReader fields(json, Dialect::kMessages, "");
   read_turns(fields, ordered, request.messages);
   if (!request.messages.empty() && request.messages.back().role == ChatRole::kAssistant) {

@@ -132,9 +132,10 @@ void FieldReader::finish_field(const std::string& key, const Json& value) {
   fail(key, message, "unsupported_parameter");
 }
 
-MaybeApiError parse_body(std::string_view body, Json& out) {
-  auto parsed = tensors::parse_json(
-      body, {.max_bytes = kMaxBodyBytes, .max_depth = kMaxDepth, .max_values = 1 << 20});
+MaybeApiError parse_body(std::string_view body, Json& out, OrderedJson* ordered) {
+  constexpr tensors::JsonLimits kLimits{
+      .max_bytes = kMaxBodyBytes, .max_depth = kMaxDepth, .max_values = 1 << 20};
+  auto parsed = tensors::parse_json(body, kLimits);
   if (!parsed) {
     const bool is_long = body.size() > kMaxBodyBytes;
     return ApiError{.status = is_long ? 413 : 400,
@@ -144,6 +145,7 @@ MaybeApiError parse_body(std::string_view body, Json& out) {
     return ApiError{.message = "the body of the request: expected a JSON object"};
   }
   out = std::move(parsed).value();
+  if (ordered != nullptr) *ordered = tensors::parse_ordered_json(body, kLimits).value();
   return std::nullopt;
 }
 

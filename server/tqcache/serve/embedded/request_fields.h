@@ -65,8 +65,10 @@ class FieldReader {
   MaybeApiError error_;
 };
 
-// The object that a body is.
-MaybeApiError parse_body(std::string_view body, Json& out);
+// The object that a body is; where asked for, also with the client's order of keys, which templates
+// show.
+MaybeApiError parse_body(std::string_view body, Json& out,
+                         nlohmann::ordered_json* ordered = nullptr);
 
 // Sampling, limits and stop strings, by the names of all dialects.
 void read_settings(FieldReader& fields, GenerationSettings& settings);

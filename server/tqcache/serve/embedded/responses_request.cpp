@@ -117,9 +117,8 @@ void read_text_config(FieldReader& fields) {
 
 MaybeApiError read_responses_request(std::string_view body, ChatRequest& request) {
   Json json;
-  if (MaybeApiError error = parse_body(body, json)) return error;
-  // What templates show keeps the client's order of keys.
-  const auto ordered = nlohmann::ordered_json::parse(body, nullptr, false);
+  nlohmann::ordered_json ordered;
+  if (MaybeApiError error = parse_body(body, json, &ordered)) return error;
   FieldReader fields(json, Dialect::kResponses, "");
   read_input(fields, request);
   // Chat templates have one system text: instructions come before that of the input.
