@@ -28,13 +28,13 @@ class JsonBuilder final : public nlohmann::json_sax<Json> {
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
-  bool number_integer(Json::number_integer_t value) override { return add(value); }
-  bool number_unsigned(Json::number_unsigned_t value) override { return add(value); }
-  bool number_float(Json::number_float_t value, const Json::string_t&) override {
+  bool number_integer(typename Json::number_integer_t value) override { return add(value); }
+  bool number_unsigned(typename Json::number_unsigned_t value) override { return add(value); }
+  bool number_float(typename Json::number_float_t value, const typename Json::string_t&) override {
     return add(value);
   }
-  bool string(Json::string_t& value) override { return add(std::move(value)); }
-  bool binary(Json::binary_t&) override { return fail(corrupt("not valid JSON")); }
+  bool string(typename Json::string_t& value) override { return add(std::move(value)); }
+  bool binary(typename Json::binary_t&) override { return fail(corrupt("not valid JSON")); }
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool start_array(std::size_t) override { return open(Json::array()); }
   bool end_object() override { return close(); }
@@ -43,7 +43,7 @@ class JsonBuilder final : public nlohmann::json_sax<Json> {
     return fail(corrupt("not valid JSON"));
   }
 
-  bool key(Json::string_t& name) override {
+  bool key(typename Json::string_t& name) override {
     auto& object = open_.back()->template get_ref<typename Json::object_t&>();
     if (object.size() == limits_.max_keys) {
       return fail(too_large(fmt::format("JSON object of more than {} keys", limits_.max_keys)));
