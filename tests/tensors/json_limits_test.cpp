@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "support/sanitized.h"
 #include "tqcache/tensors/foreign_json.h"
 
 namespace tqcache::tensors {
