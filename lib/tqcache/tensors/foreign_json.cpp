@@ -103,7 +103,8 @@ class JsonBuilder final : public nlohmann::json_sax<Json> {
   std::size_t n_values_ = 0;
   std::vector<Json*> open_;  // from the root inwards
   Json* next_ = nullptr;     // behind the last key
-  // Of the values in open_, where objects are lists.
+  // Of each value in open_, where the objects of Json keep the order of their keys and have no
+  // index.
   std::vector<std::set<std::string>> keys_;
   std::optional<Error> error_;
 };
@@ -118,7 +119,7 @@ Result<Json> parse(std::string_view text, const JsonLimits& limits) {
   if (text.find('\0') != std::string_view::npos)
     return corrupt("not valid JSON: it contains a NUL");
   JsonBuilder<Json> builder(limits);
-  static_cast<void>(Json::sax_parse(text.begin(), text.end(), &builder));  // the builder has errors
+  static_cast<void>(Json::sax_parse(text.begin(), text.end(), &builder));  // it keeps the error
   return std::move(builder).take();
 }
 

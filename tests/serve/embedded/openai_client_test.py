@@ -304,11 +304,13 @@ class OpenAiClient(unittest.TestCase):
         self.assertTrue(shown.endswith("data: [DONE]\n\n"))
 
     def test_hostile_bodies_get_a_status(self):
+        many_keys = b",".join(b"\"%d\": 0" % i for i in range(90_000))
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses",
                      "/v1/messages/count_tokens", "/tokenize", "/apply-template"):
             for body in (b"", b"{", b"[" * 200_000, b"\xff\xfe", b"{\"messages\": 1e999}", b"null",
                          b"{\"prompt\": \"a\", \"max_tokens\": 1e30}", b"{\"content\": [[]]}",
-                         b"{\"messages\": [" + b"{}," * 50_000 + b"{}]}"):
+                         b"{\"messages\": [" + b"{}," * 50_000 + b"{}]}",
+                         b"{\"a\": {" + many_keys + b"}}"):
                 status = subprocess.run(
                     ["curl", "-sS", "-o", os.devnull, "-w", "%{http_code}", "--data-binary", "@-",
                      self.server.url(path)], input=body, check=True, capture_output=True).stdout
